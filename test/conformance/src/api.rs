@@ -13,7 +13,7 @@ use crate::flight;
 
 mod libdat2;
 
-pub(crate) use libdat2::{added, of_version};
+pub(crate) use libdat2::{added, is_loaded as is_2_0, of_version};
 
 type ListProviders =
     unsafe extern "C" fn(max: DAT_COUNT, filled: *mut DAT_COUNT, list: *mut *mut DAT_PROVIDER_INFO) -> DAT_RETURN;
@@ -134,6 +134,12 @@ functions! {
     fn dat_registry_remove_provider(table: *const DAT_PROVIDER, info: *const DAT_PROVIDER_INFO): Registration;
     fn dat_strerror(value: DAT_RETURN, major: *mut *const c_char, minor: *mut *const c_char): Strerror;
     fn dats_get_ia_handle(ia: DAT_IA_HANDLE, pointer: *mut DAT_IA_HANDLE): IaHandle;
+}
+
+/// The name of a function by its number in the flight record: those of [`NAMES`], then those that only 2.0 has.
+pub(crate) fn name(number: usize) -> &'static str {
+    let only_2_0 = || added::NAMES.get(number.checked_sub(NAMES.len())?);
+    NAMES.get(number).or_else(only_2_0).copied().unwrap_or("?")
 }
 
 static TABLE: OnceLock<Table> = OnceLock::new();

@@ -125,7 +125,7 @@ impl Call {
 /// Returns this thread's last call and its code.
 pub(crate) fn last_call() -> Option<(&'static str, u32)> {
     let (function, code) = LAST.get()?;
-    Some((api::NAMES[function], code))
+    Some((api::name(function), code))
 }
 
 /// Records an event that was returned.
@@ -216,7 +216,7 @@ impl Record {
 }
 
 fn name(function: u64) -> &'static str {
-    api::NAMES.get(function as usize).copied().unwrap_or("?")
+    api::name(function as usize)
 }
 
 fn steps_of(path: &Path) -> PathBuf {

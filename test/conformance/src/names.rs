@@ -3,7 +3,11 @@
 //! The names of the library under test are not used: they may be wrong, and the driver loads no library.
 #![forbid(unsafe_code)]
 
+use dat_abi::v2::{DAT_COMM_NOT_SUPPORTED, DAT_PORT_IN_USE};
 use dat_abi::*;
+
+/// A subtype that 1.2 does not have, as the record has it.
+pub(crate) const DAT_INVALID_HANDLE_CSP: DAT_RETURN_SUBTYPE = v2::DAT_INVALID_HANDLE_CSP | 0x8000;
 
 macro_rules! names {
     ($($(#[$doc:meta])* $list:ident: $($name:ident)*;)*) => {
@@ -49,6 +53,10 @@ names! {
         DAT_PROTECTION_RDMA_READ DAT_PROTECTION_RDMA_WRITE DAT_INVALID_ADDRESS_UNSUPPORTED
         DAT_INVALID_ADDRESS_UNREACHABLE DAT_INVALID_ADDRESS_MALFORMED DAT_NAME_NOT_REGISTERED DAT_MAJOR_NOT_FOUND
         DAT_MINOR_NOT_FOUND DAT_THREAD_SAFETY_NOT_FOUND;
+    /// Types that only 2.0 has.
+    TYPES_OF_2_0: DAT_PORT_IN_USE DAT_COMM_NOT_SUPPORTED;
+    /// Subtypes that only 2.0 has.
+    SUBTYPES_OF_2_0: DAT_INVALID_HANDLE_CSP;
     /// Event numbers.
     EVENTS:
         DAT_DTO_COMPLETION_EVENT DAT_RMR_BIND_COMPLETION_EVENT DAT_CONNECTION_REQUEST_EVENT
@@ -79,7 +87,8 @@ pub(crate) fn of_code(code: DAT_RETURN) -> String {
     if code == DAT_NOT_IMPLEMENTED {
         return short("DAT_NOT_IMPLEMENTED").to_owned();
     }
-    let Some(kind) = find(TYPES, code & DAT_TYPE_MASK) else { return format!("unknown code {code:#x}") };
+    let kind = find(TYPES, code & DAT_TYPE_MASK).or_else(|| find(TYPES_OF_2_0, code & DAT_TYPE_MASK));
+    let Some(kind) = kind else { return format!("unknown code {code:#x}") };
     let class = match code & !DAT_TYPE_MASK & !DAT_SUBTYPE_MASK {
         DAT_CLASS_ERROR => "",
         DAT_CLASS_SUCCESS if code == DAT_SUCCESS => "",
@@ -87,7 +96,8 @@ pub(crate) fn of_code(code: DAT_RETURN) -> String {
         _ => "warning ",
     };
     let kind = short(kind);
-    match (code & DAT_SUBTYPE_MASK, find(SUBTYPES, code & DAT_SUBTYPE_MASK)) {
+    let subtype = code & DAT_SUBTYPE_MASK;
+    match (subtype, find(SUBTYPES, subtype).or_else(|| find(SUBTYPES_OF_2_0, subtype))) {
         (0, _) => format!("{class}{kind}"),
         (_, Some(subtype)) => format!("{class}{kind}/{}", short(subtype)),
         (number, None) => format!("{class}{kind}/{number}"),

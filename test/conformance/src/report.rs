@@ -29,7 +29,7 @@ pub(crate) fn write(
     let _ = write!(text, "\n| function | answer | cases | for instance |\n|---|---|---|---|\n");
     for (what, names) in seen {
         if let Seen::Answer(function, code) = what {
-            let function = api::NAMES[*function as usize];
+            let function = api::name(*function as usize);
             row(&mut text, &[function, &of_code(*code)], names);
         }
     }

@@ -35,19 +35,25 @@ pub(crate) use one_of_each::*;
 pub(crate) use raw::{address_at, bytes_at, context_bits, named_attributes, region_address, write_at};
 pub(crate) use thread::*;
 
+/// Whether the library under test is one of DAT 2.0.
+pub(crate) fn is_2_0() -> bool {
+    crate::api::is_2_0()
+}
+
 /// Time limit of a helper for an expected event. No case asserts speed by it.
 pub(crate) const SOON: Duration = Duration::from_secs(5);
 
 /// The adapter's name, for code without a context.
 pub(crate) static PROVIDER: OnceLock<String> = OnceLock::new();
 
-/// Checks the private data exactly. Over rdma_cm, whose request always carries 48 bytes, zeros follow the data
+/// Checks the private data exactly. Over rdma_cm, whose request always carries 48 bytes (56 in 2.0), zeros follow the data
 /// (spec/endpoints 9.2).
 #[track_caller]
 pub(crate) fn expect_data(came: &[u8], sent: &[u8]) {
     static IS_PADDED: OnceLock<bool> = OnceLock::new();
-    let ask = || PROVIDER.get().is_some_and(|name| Ia::open(name, 8).provider_attr().max_private_data_size == 48);
-    if came.len() > sent.len() && [48, 196].contains(&came.len()) && *IS_PADDED.get_or_init(ask) {
+    let ask = || PROVIDER.get().map(|name| Ia::open(name, 8).provider_attr());
+    let ask = || ask().is_some_and(|attr| [48, 56].contains(&attr.max_private_data_size));
+    if came.len() > sent.len() && [48, 56, 196].contains(&came.len()) && *IS_PADDED.get_or_init(ask) {
         assert_eq!(came[..sent.len()], *sent);
         assert!(came[sent.len()..].iter().all(|byte| *byte == 0), "zeros behind: {came:?}");
     } else {

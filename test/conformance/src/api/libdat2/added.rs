@@ -1,22 +1,49 @@
-//! The functions that only 2.0 has. Its library exports one of them; the others are called through the table of a handle, as
-//! the macros of the headers do. Codes are those of 2.0.
+//! The functions that only 2.0 has, recorded. Its library exports one of them; the others are called through the table of a handle,
+//! as the macros of the headers do. Codes are those of 2.0; the record has those of 1.2 by the same name.
 
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
 
-use dat_abi::v2::{self, DAT_BOOLEAN, DAT_COMM, DAT_COUNT, DAT_HANDLE, DAT_RETURN, DAT_RMR_TRIPLET};
+use dat_abi::v2::{
+    self, DAT_BOOLEAN, DAT_COMM, DAT_COUNT, DAT_HANDLE, DAT_LMR_TRIPLET, DAT_PROVIDER, DAT_RETURN, DAT_RMR_TRIPLET,
+};
 use dat_abi::{DAT_IA_ADDRESS_PTR, DAT_NAME_PTR};
 
-use crate::api::dats_get_ia_handle;
+use crate::api::{self, dats_get_ia_handle};
+use crate::flight;
+
+/// The functions of 2.0 that 1.2 does not have, as they are named in the record. Their numbers follow those of 1.2.
+pub(crate) const NAMES: &[&str] = &[
+    "dat_csp_create",
+    "dat_csp_query",
+    "dat_csp_free",
+    "dat_ep_common_connect",
+    "dat_rmr_create_for_ep",
+    "dat_ep_post_send_with_invalidate",
+    "dat_ep_post_rdma_read_to_rmr",
+    "dat_cno_fd_create",
+    "dat_cno_trigger",
+    "dat_registry_providers_related",
+    "dat_extension_op",
+];
+
+/// Records a call of one of [`NAMES`].
+fn recorded(name: &str, call: impl FnOnce() -> DAT_RETURN) -> DAT_RETURN {
+    let number = NAMES.iter().position(|known| *known == name).expect("a function of the list");
+    let entered = flight::enter(api::NAMES.len() + number);
+    let code = call();
+    entered.leave(super::code_of_1_2(code));
+    code
+}
 
 /// The table whose address begins an object's handle.
-fn table(handle: DAT_HANDLE) -> &'static v2::DAT_PROVIDER {
+fn table(handle: DAT_HANDLE) -> &'static DAT_PROVIDER {
     // SAFETY: the cases pass live handles, whose first word is a table that stays.
-    unsafe { &**handle.cast::<*const v2::DAT_PROVIDER>() }
+    unsafe { &**handle.cast::<*const DAT_PROVIDER>() }
 }
 
 /// Address of the IA; a consumer's handle is its number.
-fn pointer(ia: DAT_HANDLE) -> DAT_HANDLE {
+pub(crate) fn pointer(ia: DAT_HANDLE) -> DAT_HANDLE {
     let mut pointer = std::ptr::null_mut();
     assert_eq!(dats_get_ia_handle(ia, &mut pointer), 0);
     pointer
@@ -24,11 +51,14 @@ fn pointer(ia: DAT_HANDLE) -> DAT_HANDLE {
 
 /// Calls an entry of the table of the handle in the first argument.
 macro_rules! through {
-    ($handle:expr, $slot:ident($($argument:expr),*)) => {{
+    ($name:literal, $handle:expr, $slot:ident($($argument:expr),*)) => {{
         let handle = $handle;
-        let entry = table(handle).$slot.expect("no slot is empty");
+        through!($name, table(handle), handle, $slot($($argument),*))
+    }};
+    ($name:literal, $table:expr, $handle:expr, $slot:ident($($argument:expr),*)) => {{
+        let entry = $table.$slot.expect("no slot is empty");
         // SAFETY: the case's arguments.
-        unsafe { entry(handle, $($argument),*) }
+        recorded($name, || unsafe { entry($handle, $($argument),*) })
     }};
 }
 
@@ -46,15 +76,15 @@ pub(crate) fn csp_create(
     evd: DAT_HANDLE,
     out: *mut DAT_HANDLE,
 ) -> DAT_RETURN {
-    through!(pointer(ia), csp_create_func(comm, address, evd, out))
+    through!("dat_csp_create", pointer(ia), csp_create_func(comm, address, evd, out))
 }
 
 pub(crate) fn csp_query(csp: DAT_HANDLE, mask: v2::DAT_CSP_PARAM_MASK, out: *mut v2::DAT_CSP_PARAM) -> DAT_RETURN {
-    through!(csp, csp_query_func(mask, out))
+    through!("dat_csp_query", csp, csp_query_func(mask, out))
 }
 
 pub(crate) fn csp_free(csp: DAT_HANDLE) -> DAT_RETURN {
-    through!(csp, csp_free_func())
+    through!("dat_csp_free", csp, csp_free_func())
 }
 
 pub(crate) fn ep_common_connect(
@@ -64,21 +94,37 @@ pub(crate) fn ep_common_connect(
     size: DAT_COUNT,
     data: *mut c_void,
 ) -> DAT_RETURN {
-    through!(ep, ep_common_connect_func(address, timeout, size, data))
+    through!("dat_ep_common_connect", ep, ep_common_connect_func(address, timeout, size, data))
 }
 
 pub(crate) fn rmr_create_for_ep(pz: DAT_HANDLE, out: *mut DAT_HANDLE) -> DAT_RETURN {
-    through!(pz, rmr_create_for_ep_func(out))
+    through!("dat_rmr_create_for_ep", pz, rmr_create_for_ep_func(out))
 }
 
 pub(crate) fn ep_post_send_with_invalidate(
     ep: DAT_HANDLE,
+    segments: &mut [DAT_LMR_TRIPLET],
     flags: u32,
     invalidate: DAT_BOOLEAN,
     context: u32,
 ) -> DAT_RETURN {
-    let cookie = v2::DAT_DTO_COOKIE { as_64: 77 };
-    through!(ep, ep_post_send_with_invalidate_func(0, std::ptr::null_mut(), cookie, flags, invalidate, context))
+    let (cookie, count) = (v2::DAT_DTO_COOKIE { as_64: 77 }, segments.len() as DAT_COUNT);
+    let list = if segments.is_empty() { std::ptr::null_mut() } else { segments.as_mut_ptr() };
+    through!(
+        "dat_ep_post_send_with_invalidate",
+        ep,
+        ep_post_send_with_invalidate_func(count, list, cookie, flags, invalidate, context)
+    )
+}
+
+/// `dat_ep_post_send_with_invalidate` of one segment, and no list.
+pub(crate) fn ep_post_send_without_list(ep: DAT_HANDLE) -> DAT_RETURN {
+    let (cookie, list) = (v2::DAT_DTO_COOKIE { as_64: 77 }, std::ptr::null_mut());
+    through!(
+        "dat_ep_post_send_with_invalidate",
+        ep,
+        ep_post_send_with_invalidate_func(1, list, cookie, 0, v2::DAT_FALSE, 1)
+    )
 }
 
 pub(crate) fn ep_post_rdma_read_to_rmr(
@@ -89,23 +135,28 @@ pub(crate) fn ep_post_rdma_read_to_rmr(
     flags: u32,
 ) -> DAT_RETURN {
     let cookie = v2::DAT_DTO_COOKIE { as_64: cookie };
-    through!(ep, ep_post_rdma_read_to_rmr_func(local, cookie, remote, flags))
+    through!("dat_ep_post_rdma_read_to_rmr", ep, ep_post_rdma_read_to_rmr_func(local, cookie, remote, flags))
 }
 
 pub(crate) fn cno_fd_create(ia: DAT_HANDLE, fd: *mut c_int, out: *mut DAT_HANDLE) -> DAT_RETURN {
-    through!(pointer(ia), cno_fd_create_func(fd, out))
+    through!("dat_cno_fd_create", pointer(ia), cno_fd_create_func(fd, out))
 }
 
 pub(crate) fn cno_trigger(cno: DAT_HANDLE, out: *mut DAT_HANDLE) -> DAT_RETURN {
-    through!(cno, cno_trigger_func(out))
+    through!("dat_cno_trigger", cno, cno_trigger_func(out))
 }
 
 pub(crate) fn ia_ha_related(ia: DAT_HANDLE, provider: DAT_NAME_PTR, answer: *mut DAT_BOOLEAN) -> DAT_RETURN {
-    through!(pointer(ia), ia_ha_related_func(provider, answer))
+    through!("dat_registry_providers_related", pointer(ia), ia_ha_related_func(provider, answer))
 }
 
 pub(crate) fn cr_reject_with(cr: DAT_HANDLE, data: &[u8]) -> DAT_RETURN {
-    through!(cr, cr_reject_func(data.len() as DAT_COUNT, data.as_ptr().cast_mut().cast()))
+    let number = api::NAMES.iter().position(|name| *name == "dat_cr_reject").expect("a function of 1.2");
+    let call = flight::enter(number);
+    // SAFETY: the case's arguments.
+    let code = unsafe { (super::real().cr_reject)(cr, data.len() as DAT_COUNT, data.as_ptr().cast_mut().cast()) };
+    call.leave(super::code_of_1_2(code));
+    code
 }
 
 /// `dat_extension_op` with five arguments, as the atomic operations have.
@@ -113,7 +164,207 @@ pub(crate) fn extension_op(handle: DAT_HANDLE, op: c_int, words: [u64; 5]) -> DA
     let function = super::real().extension_op;
     let [a, b, c, d, e] = words;
     // SAFETY: numbers and pointers of eight bytes each; the operation reads no more than five.
-    unsafe { function(handle, op, a, b, c, d, e) }
+    recorded("dat_extension_op", || unsafe { function(handle, op, a, b, c, d, e) })
+}
+
+/// An operation of the InfiniBand extension, with the arguments that C passes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Extended {
+    FetchAdd { add: u64 },
+    CompareSwap { compare: u64, swap: u64 },
+    WriteImmediate { count: DAT_COUNT, data: u32 },
+}
+
+/// `dat_ib_post_fetch_and_add`, `dat_ib_post_cmp_and_swap`, `dat_ib_post_rdma_write_immed`.
+pub(crate) fn post_extended(
+    ep: DAT_HANDLE,
+    operation: Extended,
+    local: *const DAT_LMR_TRIPLET,
+    cookie: u64,
+    remote: *const DAT_RMR_TRIPLET,
+    flags: u32,
+) -> DAT_RETURN {
+    let function = super::real().extension_op;
+    let cookie = v2::DAT_DTO_COOKIE { as_64: cookie };
+    let op = match operation {
+        Extended::FetchAdd { .. } => v2::DAT_IB_FETCH_AND_ADD_OP,
+        Extended::CompareSwap { .. } => v2::DAT_IB_CMP_AND_SWAP_OP,
+        Extended::WriteImmediate { .. } => v2::DAT_IB_RDMA_WRITE_IMMED_OP,
+    } as c_int;
+    // SAFETY: the arguments of the macro of the header, in its order; the memory behind them is the case's.
+    recorded("dat_extension_op", || unsafe {
+        match operation {
+            Extended::FetchAdd { add } => function(ep, op, add, local, cookie, remote, flags),
+            Extended::CompareSwap { compare, swap } => function(ep, op, compare, swap, local, cookie, remote, flags),
+            Extended::WriteImmediate { count, data } => function(ep, op, count, local, cookie, remote, data, flags),
+        }
+    })
+}
+
+/// A handle of another object than an entry expects, or of none. Entries of the table of `ia` get it, since the macros of the
+/// headers would look for the table in it.
+pub(crate) fn calls_with_handle(ia: DAT_HANDLE, handle: DAT_HANDLE) -> Vec<(&'static str, DAT_RETURN)> {
+    let (null, cookie) = (std::ptr::null_mut::<c_void>(), v2::DAT_DTO_COOKIE { as_64: 1 });
+    let table = table(pointer(ia));
+    vec![
+        (
+            "dat_csp_create",
+            through!("dat_csp_create", table, handle, csp_create_func(null.cast(), null.cast(), null, null.cast())),
+        ),
+        ("dat_csp_query", through!("dat_csp_query", table, handle, csp_query_func(0, null.cast()))),
+        ("dat_csp_free", through!("dat_csp_free", table, handle, csp_free_func())),
+        (
+            "dat_ep_common_connect",
+            through!("dat_ep_common_connect", table, handle, ep_common_connect_func(null.cast(), 1, 0, null)),
+        ),
+        (
+            "dat_rmr_create_for_ep",
+            through!("dat_rmr_create_for_ep", table, handle, rmr_create_for_ep_func(null.cast())),
+        ),
+        (
+            "dat_ep_post_send_with_invalidate",
+            through!(
+                "dat_ep_post_send_with_invalidate",
+                table,
+                handle,
+                ep_post_send_with_invalidate_func(0, null.cast(), cookie, 0, v2::DAT_TRUE, 1)
+            ),
+        ),
+        (
+            "dat_ep_post_rdma_read_to_rmr",
+            through!(
+                "dat_ep_post_rdma_read_to_rmr",
+                table,
+                handle,
+                ep_post_rdma_read_to_rmr_func(null.cast(), cookie, null.cast(), 0)
+            ),
+        ),
+        (
+            "dat_cno_fd_create",
+            through!("dat_cno_fd_create", table, handle, cno_fd_create_func(null.cast(), null.cast())),
+        ),
+        ("dat_cno_trigger", through!("dat_cno_trigger", table, handle, cno_trigger_func(null.cast()))),
+        (
+            "dat_registry_providers_related",
+            through!("dat_registry_providers_related", table, handle, ia_ha_related_func(null.cast(), null.cast())),
+        ),
+    ]
+}
+
+/// What `dat_lmr_create` gives: contexts, and the registered address.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Registered {
+    pub(crate) lmr_context: u32,
+    pub(crate) rmr_context: u32,
+    pub(crate) address: u64,
+}
+
+/// `dat_lmr_create` of 2.0, of ordinary memory with all rights.
+pub(crate) fn lmr_create(
+    ia: DAT_HANDLE,
+    pz: DAT_HANDLE,
+    pointer: *mut c_void,
+    length: u64,
+    va_type: v2::DAT_VA_TYPE,
+    (out, registered): (*mut DAT_HANDLE, &mut Registered),
+) -> DAT_RETURN {
+    let Registered { lmr_context: local, rmr_context: remote, address } = registered;
+    let mut size = 0;
+    let region = v2::DAT_REGION_DESCRIPTION { for_va: pointer };
+    let (kind, rights) = (v2::DAT_MEM_TYPE_VIRTUAL, v2::DAT_MEM_PRIV_ALL_FLAG);
+    let create = super::real().lmr_create;
+    // SAFETY: the case's memory, and local numbers.
+    unsafe { create(ia, kind, region, length, pz, rights, va_type, out, local, remote, &raw mut size, address) }
+}
+
+/// `dat_rmr_bind` of 2.0, of rights to read and to write.
+pub(crate) fn rmr_bind(
+    rmr: DAT_HANDLE,
+    lmr: DAT_HANDLE,
+    triplet: &DAT_LMR_TRIPLET,
+    va_type: v2::DAT_VA_TYPE,
+    ep: DAT_HANDLE,
+    context: &mut u32,
+) -> DAT_RETURN {
+    let rights = v2::DAT_MEM_PRIV_REMOTE_READ_FLAG | v2::DAT_MEM_PRIV_REMOTE_WRITE_FLAG;
+    let cookie = v2::DAT_RMR_COOKIE { as_64: 40 };
+    // SAFETY: the case's handles, and local records.
+    unsafe { (super::real().rmr_bind)(rmr, lmr, triplet, rights, va_type, ep, cookie, 0, context) }
+}
+
+/// What `dat_lmr_query` of 2.0 gives.
+pub(crate) fn lmr_param(lmr: DAT_HANDLE) -> v2::DAT_LMR_PARAM {
+    // SAFETY: numbers, null pointers and unions of them: zeros are values. Then a local record.
+    unsafe {
+        let mut param = std::mem::zeroed();
+        assert_eq!((super::real().lmr_query)(lmr, v2::DAT_LMR_FIELD_ALL, &raw mut param), 0);
+        param
+    }
+}
+
+/// The attributes of 2.0 of an IA and of its provider.
+pub(crate) fn attributes(ia: DAT_HANDLE) -> (v2::DAT_IA_ATTR, v2::DAT_PROVIDER_ATTR) {
+    // SAFETY: numbers, bytes and null pointers: zeros are values. Then local records.
+    unsafe {
+        let (mut of_ia, mut of_provider) = (std::mem::zeroed(), std::mem::zeroed());
+        let (all, provider) = (v2::DAT_IA_FIELD_ALL, v2::DAT_PROVIDER_FIELD_ALL);
+        let query = super::real().ia_query;
+        assert_eq!(query(ia, std::ptr::null_mut(), all, &raw mut of_ia, provider, &raw mut of_provider), 0);
+        (of_ia, of_provider)
+    }
+}
+
+/// What `dat_rmr_query` of 2.0 gives.
+pub(crate) fn rmr_param(rmr: DAT_HANDLE) -> v2::DAT_RMR_PARAM {
+    // SAFETY: numbers and null pointers: zeros are values. Then a local record.
+    unsafe {
+        let mut param = std::mem::zeroed();
+        assert_eq!((super::real().rmr_query)(rmr, v2::DAT_RMR_FIELD_ALL, &raw mut param), 0);
+        param
+    }
+}
+
+/// A completion as 2.0 reports it.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(crate) struct Done {
+    pub(crate) number: u32,
+    pub(crate) cookie: u64,
+    pub(crate) status: u32,
+    pub(crate) bytes: u32,
+    pub(crate) operation: u32,
+    /// The remote context that the peer has invalidated.
+    pub(crate) context: u32,
+    /// Type, status and immediate data of the extension; zeros without one.
+    pub(crate) extension: (u32, u32, u32),
+}
+
+/// Waits for the next completion. `None`: the time is over.
+pub(crate) fn wait_done(evd: DAT_HANDLE, time: Duration) -> Option<Done> {
+    let micros = u32::try_from(time.as_micros()).unwrap_or(v2::DAT_TIMEOUT_INFINITE);
+    let mut more = 0;
+    // SAFETY: numbers and null pointers: zeros are an event. Then local records. All members of the union are numbers and
+    // addresses, and the extension's words are its record.
+    unsafe {
+        let mut event = std::mem::zeroed::<v2::DAT_EVENT>();
+        let code = (super::real().evd_wait)(evd, micros, 1, &raw mut event, &raw mut more);
+        if code != 0 {
+            assert_eq!(code, v2::DAT_CLASS_ERROR | v2::DAT_TIMEOUT_EXPIRED);
+            return None;
+        }
+        let dto = event.event_data.dto_completion_event_data;
+        let data = (&raw const event.event_extension_data).cast::<v2::DAT_IB_EXTENSION_EVENT_DATA>().read();
+        flight::seen_event(event.event_number);
+        flight::seen_dto(dto.status);
+        Some(Done {
+            number: event.event_number,
+            cookie: dto.user_cookie.as_64,
+            status: dto.status,
+            bytes: dto.transfered_length,
+            operation: dto.operation,
+            context: dto.rmr_context,
+            extension: (data.r#type, data.status, data.val.immed.data),
+        })
+    }
 }
 
 /// Sleeps until the descriptor is readable.

@@ -141,10 +141,10 @@ fn be_read(ctx: &Ctx) {
 
 fn send_invalidating(ctx: &Ctx) {
     let conn = ctx.connect();
-    expect(added::ep_post_send_with_invalidate(conn.ep.h(), 0x8000, DAT_FALSE, 0), argument(5));
-    ok(added::ep_post_send_with_invalidate(conn.ep.h(), 0, DAT_FALSE, 0));
+    expect(added::ep_post_send_with_invalidate(conn.ep.h(), &mut [], 0x8000, DAT_FALSE, 0), argument(5));
+    ok(added::ep_post_send_with_invalidate(conn.ep.h(), &mut [], 0, DAT_FALSE, 0));
     expect_dto(conn.request.h(), 77, DAT_DTO_SUCCESS, 0);
-    match added::ep_post_send_with_invalidate(conn.ep.h(), 0, DAT_TRUE, 0x1234) {
+    match added::ep_post_send_with_invalidate(conn.ep.h(), &mut [], 0, DAT_TRUE, 0x1234) {
         DAT_SUCCESS => {
             ctx.send_number(1);
             // The transport may ignore a context that is bound to nothing, or end the connection.
