@@ -2,7 +2,9 @@
 #![forbid(unsafe_code)]
 
 mod connecting;
+mod immediate;
 mod objects;
+mod scenes;
 
 use crate::kit::*;
 
@@ -10,7 +12,7 @@ use crate::kit::*;
 pub(crate) const PREFIX: &str = "added_";
 
 pub(crate) fn cases() -> Vec<Case> {
-    objects::cases().into_iter().chain(connecting::cases()).collect()
+    [objects::cases(), connecting::cases(), immediate::cases()].into_iter().flatten().collect()
 }
 
 /// The code of an error of 2.0.

@@ -1,0 +1,173 @@
+//! RDMA writes with immediate data.
+#![forbid(unsafe_code)]
+
+use dat_abi::v2;
+
+use super::scenes::*;
+use crate::api::added::{self, Done, Extended};
+use crate::kit::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    cases![
+        "spec/events 4.1": added_a_write_brings_immediate_data_behind_its_bytes => pair(write, be_written),
+        "spec/events 4.1": added_a_write_with_immediate_data_waits_for_a_receive => pair(write_early, receive_late),
+        "spec/events 4.1": added_immediate_data_arrive_in_the_order_of_posts => pair(write_many, receive_many),
+        "spec/events 4.5": added_a_write_with_immediate_data_outside_ends_the_connection => pair(write_outside, keep_receive),
+        "spec/events 4.1": added_an_evd_takes_extended_operations,
+    ]
+}
+
+const LENGTHS: [u32; 6] = [0, 1, 8, 100, 4096, 60_000];
+
+/// What a receive completes with.
+fn arrived(cookie: u64, bytes: u32, data: u32) -> Done {
+    Done {
+        number: v2::DAT_IB_DTO_EVENT,
+        cookie,
+        status: v2::DAT_DTO_SUCCESS,
+        bytes,
+        operation: v2::DAT_IB_DTO_RECV_IMMED,
+        context: 0,
+        extension: (v2::DAT_IB_RDMA_WRITE_IMMED_DATA, v2::DAT_OP_SUCCESS, data),
+    }
+}
+
+fn write(ctx: &Ctx) {
+    needs(ctx, Feature::Immediate);
+    let conn = ctx.connect();
+    let memory = conn.memory(LENGTHS[5] as usize);
+    let target = ctx.receive_target();
+    for (n, length) in LENGTHS.into_iter().enumerate() {
+        memory.write_pattern(0, length as usize, n as u8);
+        ctx.meet();
+        let segment = piece(&memory, 0, length as usize);
+        let operation = Extended::WriteImmediate { count: 1, data: !(n as u32) };
+        ok(added::post_extended(conn.ep.h(), operation, &segment, n as u64, &remote(target, 0, length), 0));
+        expect_request(&conn.request, operation, n as u64, v2::DAT_DTO_SUCCESS, length);
+        ctx.meet();
+    }
+}
+
+fn be_written(ctx: &Ctx) {
+    needs(ctx, Feature::Immediate);
+    let conn = ctx.connect();
+    let memory = conn.memory(LENGTHS[5] as usize + 1);
+    ctx.send_target(memory.target(0, LENGTHS[5] as usize));
+    for (n, length) in LENGTHS.into_iter().enumerate() {
+        memory.fill(0xEE);
+        post_empty_recv(&conn, 100 + n as u64);
+        ctx.meet();
+        assert_eq!(done(&conn.recv), arrived(100 + n as u64, length, !(n as u32)));
+        memory.expect_pattern(0, length as usize, n as u8);
+        memory.expect_all(length as usize, 1, 0xEE);
+        ctx.meet();
+    }
+}
+
+fn write_early(ctx: &Ctx) {
+    needs(ctx, Feature::Immediate);
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    let target = ctx.receive_target();
+    memory.write_pattern(0, 100, 5);
+    let operation = Extended::WriteImmediate { count: 1, data: 5 };
+    ok(added::post_extended(conn.ep.h(), operation, &piece(&memory, 0, 100), 1, &remote(target, 0, 100), 0));
+    ctx.meet();
+    expect_request(&conn.request, operation, 1, v2::DAT_DTO_SUCCESS, 100);
+    ctx.meet();
+}
+
+fn receive_late(ctx: &Ctx) {
+    needs(ctx, Feature::Immediate);
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    ctx.send_target(memory.target(0, 100));
+    ctx.meet();
+    post_empty_recv(&conn, 9);
+    assert_eq!(done(&conn.recv), arrived(9, 100, 5));
+    memory.expect_pattern(0, 100, 5);
+    ctx.meet();
+}
+
+const MANY: u32 = 200;
+
+/// Sends and writes with immediate data, mixed; eight are outstanding.
+fn write_many(ctx: &Ctx) {
+    needs(ctx, Feature::Immediate);
+    let conn = ctx.connect();
+    let memory = conn.memory(16);
+    let target = ctx.receive_target();
+    for n in 0..MANY {
+        if n >= 8 {
+            assert_eq!(done(&conn.request).cookie, u64::from(n - 8));
+        }
+        if n % 3 == 0 {
+            post_empty_send(&conn, n.into());
+        } else {
+            let operation = Extended::WriteImmediate { count: 1, data: n };
+            let (segment, target) = (piece(&memory, 0, 16), remote(target, 0, 16));
+            ok(added::post_extended(conn.ep.h(), operation, &segment, n.into(), &target, 0));
+        }
+    }
+    for n in MANY - 8..MANY {
+        assert_eq!(done(&conn.request).cookie, u64::from(n));
+    }
+    ctx.meet();
+}
+
+fn receive_many(ctx: &Ctx) {
+    needs(ctx, Feature::Immediate);
+    let conn = ctx.connect();
+    let memory = conn.memory(16);
+    (0..8).for_each(|n| post_empty_recv(&conn, n));
+    ctx.send_target(memory.target(0, 16));
+    for n in 0..MANY {
+        let came = done(&conn.recv);
+        assert_eq!((came.cookie, came.status), (n.into(), v2::DAT_DTO_SUCCESS));
+        if n % 3 == 0 {
+            assert_eq!((came.number, came.operation), (v2::DAT_DTO_COMPLETION_EVENT, v2::DAT_DTO_RECEIVE));
+        } else {
+            assert_eq!(came, arrived(n.into(), 16, n));
+        }
+        post_empty_recv(&conn, u64::from(n) + 8);
+    }
+    ctx.meet();
+}
+
+fn write_outside(ctx: &Ctx) {
+    needs(ctx, Feature::Immediate);
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    memory.fill(7);
+    let target = ctx.receive_target();
+    let operation = Extended::WriteImmediate { count: 1, data: 5 };
+    ok(added::post_extended(conn.ep.h(), operation, &piece(&memory, 0, 100), 1, &remote(target, 1, 100), 0));
+    expect_request(&conn.request, operation, 1, v2::DAT_DTO_ERR_REMOTE_ACCESS, 0);
+    expect_broken(&conn);
+    // What is posted to an EP that has disconnected is flushed.
+    ok(added::post_extended(conn.ep.h(), operation, &piece(&memory, 0, 100), 2, &remote(target, 0, 100), 0));
+    expect_request(&conn.request, operation, 2, v2::DAT_DTO_ERR_FLUSHED, 0);
+    ctx.meet();
+}
+
+fn keep_receive(ctx: &Ctx) {
+    needs(ctx, Feature::Immediate);
+    let conn = ctx.connect();
+    let memory = conn.memory(100);
+    post_empty_recv(&conn, 3);
+    ctx.send_target(memory.target(0, 100));
+    expect_over(&conn);
+    let left = done(&conn.recv);
+    assert_eq!((left.cookie, left.status, left.extension), (3, v2::DAT_DTO_ERR_FLUSHED, (0, 0, 0)));
+    memory.expect_all(0, 100, 0);
+    ctx.meet();
+}
+
+fn added_an_evd_takes_extended_operations(ctx: &Ctx) {
+    let ia = ctx.ia();
+    let flags = DAT_EVD_DTO_FLAG | v2::DAT_IB_EVD_EXTENSION_FLAG;
+    let evd = ia.evd(8, flags);
+    assert_eq!(evd.param().evd_flags, flags);
+    let alone = ia.evd(8, v2::DAT_IB_EVD_EXTENSION_FLAG);
+    assert_eq!(alone.param().evd_flags, v2::DAT_IB_EVD_EXTENSION_FLAG);
+}

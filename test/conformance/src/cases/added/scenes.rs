@@ -1,0 +1,130 @@
+//! What the cases of extended operations share: triplets of 2.0, completions, and which operations an adapter has.
+#![forbid(unsafe_code)]
+
+use std::ptr::null_mut;
+
+use dat_abi::v2::{self, DAT_IB_DTO_EVENT};
+
+use super::error;
+use crate::api::added::{self, Done, Extended};
+use crate::kit::*;
+
+/// A 32-bit word, and the words of an atomic operation.
+pub(super) const WORD: usize = 8;
+
+/// A range of this side's memory.
+pub(super) fn piece(memory: &Memory, at: usize, length: usize) -> v2::DAT_LMR_TRIPLET {
+    let (virtual_address, lmr_context) = (memory.address(at), memory.lmr_context);
+    v2::DAT_LMR_TRIPLET { virtual_address, segment_length: length as u32, lmr_context }
+}
+
+/// A range of memory that a peer offers, from an offset on.
+pub(super) fn remote(of: DAT_RMR_TRIPLET, at: u64, length: u32) -> v2::DAT_RMR_TRIPLET {
+    let virtual_address = of.target_address.wrapping_add(at);
+    v2::DAT_RMR_TRIPLET { virtual_address, segment_length: length, rmr_context: of.rmr_context }
+}
+
+/// Waits for the next completion, which must come.
+#[track_caller]
+pub(super) fn done(evd: &Evd) -> Done {
+    match added::wait_done(evd.h(), patiently(SOON)) {
+        Some(done) => done,
+        None => panic!("no completion after {SOON:?}"),
+    }
+}
+
+/// The completion of a request of the extension.
+pub(super) fn of_request(operation: Extended, cookie: u64, status: u32, bytes: u32) -> Done {
+    let (operation, kind) = match operation {
+        Extended::FetchAdd { .. } => (v2::DAT_IB_DTO_FETCH_ADD, v2::DAT_IB_FETCH_AND_ADD),
+        Extended::CompareSwap { .. } => (v2::DAT_IB_DTO_CMP_SWAP, v2::DAT_IB_CMP_AND_SWAP),
+        Extended::WriteImmediate { .. } => (v2::DAT_IB_DTO_RDMA_WRITE_IMMED, v2::DAT_IB_RDMA_WRITE_IMMED),
+    };
+    let how = if status == v2::DAT_DTO_SUCCESS { v2::DAT_OP_SUCCESS } else { v2::DAT_IB_OP_ERR };
+    Done { number: DAT_IB_DTO_EVENT, cookie, status, bytes, operation, context: 0, extension: (kind, how, 0) }
+}
+
+/// Checks that the next completion is that of this request.
+#[track_caller]
+pub(super) fn expect_request(evd: &Evd, operation: Extended, cookie: u64, status: u32, bytes: u32) {
+    let (came, wanted) = (done(evd), of_request(operation, cookie, status, bytes));
+    if status == v2::DAT_DTO_SUCCESS {
+        assert_eq!(came, wanted);
+    } else {
+        // Of a failure the length has no meaning.
+        assert_eq!(Done { bytes, ..came }, wanted);
+    }
+}
+
+/// An operation that an adapter may have.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+pub(super) enum Feature {
+    FetchAdd,
+    CompareSwap,
+    Immediate,
+    Invalidate,
+}
+
+/// Whether the adapter names the operation among its attributes.
+pub(super) fn names(ia: &Ia, feature: Feature) -> bool {
+    let attr = ia.provider_attr();
+    let wanted = match feature {
+        Feature::FetchAdd => v2::DAT_IB_ATTR_FETCH_AND_ADD.to_str(),
+        Feature::CompareSwap => v2::DAT_IB_ATTR_CMP_AND_SWAP.to_str(),
+        Feature::Immediate => v2::DAT_IB_ATTR_IMMED_DATA.to_str(),
+        Feature::Invalidate => Ok("send_with_invalidate"),
+    };
+    let named = named_attributes(attr.provider_specific_attr, attr.num_provider_specific_attr);
+    named.iter().any(|(name, value)| Ok(name.as_str()) == wanted && value == "TRUE")
+}
+
+/// Ends the case on an adapter without the operation. That the call is refused then is another case's claim.
+pub(super) fn needs(ctx: &Ctx, feature: Feature) {
+    if !names(&ctx.ia(), feature) {
+        ctx.unsupported(&format!("{feature:?}"));
+    }
+}
+
+pub(super) const NOT_SUPPORTED: DAT_RETURN = DAT_CLASS_ERROR | DAT_MODEL_NOT_SUPPORTED;
+
+/// `INVALID_STATE` of an EP, as 2.0 numbers it: it has two subtypes more than 1.2 before those.
+pub(super) fn in_state(of_1_2: DAT_RETURN_SUBTYPE) -> DAT_RETURN {
+    error(DAT_INVALID_STATE, of_1_2 + v2::DAT_INVALID_STATE_EP_UNCONNECTED - DAT_INVALID_STATE_EP_UNCONNECTED)
+}
+
+/// Checks that the connection has broken, and the EP is disconnected.
+#[track_caller]
+pub(super) fn expect_broken(conn: &Conn) {
+    conn.expect(DAT_CONNECTION_EVENT_BROKEN);
+    conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+}
+
+/// Checks that the peer has ended the connection.
+#[track_caller]
+pub(super) fn expect_over(conn: &Conn) {
+    let event = expect_event(conn.events.h(), SOON);
+    let ends = [DAT_CONNECTION_EVENT_BROKEN, DAT_CONNECTION_EVENT_DISCONNECTED];
+    assert!(ends.contains(&event.number()), "{}", number_name(event.number()));
+}
+
+/// The eight bytes at an offset as a number.
+pub(super) fn number(memory: &Memory, at: usize) -> u64 {
+    u64::from_ne_bytes(memory.take(at, WORD).try_into().expect("eight bytes"))
+}
+
+/// Registers the bytes of a memory once more, in another zone. The target is valid as long as the LMR.
+#[track_caller]
+pub(super) fn register_again(
+    ia: &Ia,
+    pz: &Pz,
+    memory: &Memory,
+    privileges: DAT_MEM_PRIV_FLAGS,
+) -> (Lmr, DAT_RMR_TRIPLET) {
+    let region = DAT_REGION_DESCRIPTION { for_va: memory.pointer() };
+    let (mut lmr, mut key, length) = (DAT_HANDLE_NULL, 0, memory.length() as DAT_VLEN);
+    let (none, no_length, no_address) = (null_mut(), null_mut(), null_mut());
+    let (kind, pz) = (DAT_MEM_TYPE_VIRTUAL, pz.h());
+    ok(dat_lmr_create(ia.h(), kind, region, length, pz, privileges, &mut lmr, none, &mut key, no_length, no_address));
+    let target = DAT_RMR_TRIPLET { rmr_context: key, ..memory.target(0, memory.length()) };
+    (Lmr::own(lmr), target)
+}
