@@ -1,6 +1,7 @@
 //! Calls that only DAT 2.0 has. These cases run against a `libdat2.so.2` alone.
 #![forbid(unsafe_code)]
 
+mod atomics;
 mod connecting;
 mod immediate;
 mod objects;
@@ -12,7 +13,7 @@ use crate::kit::*;
 pub(crate) const PREFIX: &str = "added_";
 
 pub(crate) fn cases() -> Vec<Case> {
-    [objects::cases(), connecting::cases(), immediate::cases()].into_iter().flatten().collect()
+    [objects::cases(), connecting::cases(), immediate::cases(), atomics::cases()].into_iter().flatten().collect()
 }
 
 /// The code of an error of 2.0.

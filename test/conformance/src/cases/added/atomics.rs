@@ -1,0 +1,328 @@
+//! Fetch and add, and compare and swap.
+#![forbid(unsafe_code)]
+
+use dat_abi::v2;
+
+use super::scenes::*;
+use crate::api::added::{self, Extended};
+use crate::kit::*;
+
+pub(crate) fn cases() -> Vec<Case> {
+    let mut cases = cases![
+        "spec/events 4.1": added_fetch_and_add_gives_the_former_value => pair(add, be_changed),
+        "spec/events 4.1": added_cmp_and_swap_replaces_what_it_finds => pair(swap, be_changed),
+        "spec/events 4.1": added_atomics_of_two_processes_are_atomic => pair(take_tickets, sell_tickets).limit(40),
+        "spec/events 4.1": added_a_fence_waits_for_atomics => pair(add_and_write, be_changed),
+        "spec/events 4.3": added_suppressed_atomics_complete_silently => pair(add_silently, be_changed),
+        "spec/endpoints 4.2": added_death_of_the_initiator_leaves_whole_atomics => pair(die_adding, count_adds).only_two(),
+        "spec/endpoints 4.2": added_death_of_the_target_ends_atomics => pair(lose_target, die_as_target).only_two(),
+    ];
+    for wrong in Wrong::ALL {
+        let body = move |ctx: &Ctx| be_denied(ctx, wrong);
+        let case = pair(body, move |ctx| deny(ctx, wrong));
+        cases.push(case.named(format!("added_atomics_are_denied_{}", wrong.word())).proves("spec/events 4.5"));
+    }
+    cases
+}
+
+/// Whether the adapter has both operations; else the case ends.
+fn have(ctx: &Ctx) {
+    needs(ctx, Feature::FetchAdd);
+    needs(ctx, Feature::CompareSwap);
+}
+
+/// Posts an atomic operation whose former value goes to `back`, and returns that.
+#[track_caller]
+fn execute(conn: &Conn, operation: Extended, back: &Memory, target: DAT_RMR_TRIPLET, at: u64) -> u64 {
+    post(conn, operation, 1, (back, 0), (target, at), 0);
+    expect_request(&conn.request, operation, 1, v2::DAT_DTO_SUCCESS, WORD as u32);
+    number(back, 0)
+}
+
+#[track_caller]
+fn post(
+    conn: &Conn,
+    operation: Extended,
+    cookie: u64,
+    (back, place): (&Memory, usize),
+    (target, at): (DAT_RMR_TRIPLET, u64),
+    flags: u32,
+) {
+    let (segment, target) = (piece(back, place, WORD), remote(target, at, WORD as u32));
+    ok(added::post_extended(conn.ep.h(), operation, &segment, cookie, &target, flags));
+}
+
+fn add(ctx: &Ctx) {
+    have(ctx);
+    let conn = ctx.connect();
+    let (target, back) = (ctx.receive_target(), conn.memory(WORD));
+    let mut value = 0_u64;
+    for add in [1, 41, u64::MAX, 1 << 63, 1 << 63, 0] {
+        assert_eq!(execute(&conn, Extended::FetchAdd { add }, &back, target, 8), value, "adding {add:#x}");
+        value = value.wrapping_add(add);
+    }
+    ctx.send_number(value);
+    ctx.meet();
+}
+
+fn swap(ctx: &Ctx) {
+    have(ctx);
+    let conn = ctx.connect();
+    let (target, back) = (ctx.receive_target(), conn.memory(WORD));
+    let swaps = [(0, 7, 0), (0, 8, 7), (7, u64::MAX, 7), (u64::MAX, 3, u64::MAX), (3, 3, 3)];
+    for (compare, swap, found) in swaps {
+        assert_eq!(execute(&conn, Extended::CompareSwap { compare, swap }, &back, target, 8), found);
+    }
+    ctx.send_number(3);
+    ctx.meet();
+}
+
+/// Has three words, of which the peer changes the second.
+fn be_changed(ctx: &Ctx) {
+    have(ctx);
+    let conn = ctx.connect();
+    let memory = conn.memory(3 * WORD);
+    ctx.send_target(memory.target(0, 3 * WORD));
+    let wanted = ctx.receive_number();
+    assert_eq!([0, 8, 16].map(|at| number(&memory, at)), [0, wanted, 0]);
+    ctx.meet();
+}
+
+const TICKETS: u64 = 500;
+
+/// Takes tickets by fetch and add, and adds to the second word by compare and swap, until it succeeds as often.
+fn contend(conn: &Conn, target: DAT_RMR_TRIPLET) -> u64 {
+    let back = conn.memory(WORD);
+    let (mut sum, mut last, mut seen) = (0, None, 0);
+    for _ in 0..TICKETS {
+        let ticket = execute(conn, Extended::FetchAdd { add: 1 }, &back, target, 0);
+        assert!(last < Some(ticket), "ticket {ticket} after {last:?}");
+        (sum, last) = (sum + ticket, Some(ticket));
+        loop {
+            let swap = Extended::CompareSwap { compare: seen, swap: seen + 1 };
+            let found = execute(conn, swap, &back, target, 8);
+            let is_mine = found == seen;
+            seen = if is_mine { seen + 1 } else { found };
+            if is_mine {
+                break;
+            }
+        }
+    }
+    sum
+}
+
+fn take_tickets(ctx: &Ctx) {
+    have(ctx);
+    let conn = ctx.connect();
+    let target = ctx.receive_target();
+    ctx.meet();
+    ctx.send_number(contend(&conn, target));
+    ctx.meet();
+}
+
+/// Contends with the peer for its own memory, over a connection from this process to itself.
+fn sell_tickets(ctx: &Ctx) {
+    have(ctx);
+    let conn = ctx.connect();
+    let (own, other) = ctx.loopback_with(&conn.ia, &Setup { qual: 1, ..Setup::default() });
+    let memory = conn.memory(2 * WORD);
+    let (lmr, target) = register_again(&other.ia, &other.pz, &memory, DAT_MEM_PRIV_ALL_FLAG);
+    ctx.send_target(memory.target(0, 2 * WORD));
+    ctx.meet();
+    let sum = contend(&own, target) + ctx.receive_number();
+    let all = 2 * TICKETS;
+    assert_eq!((number(&memory, 0), number(&memory, 8)), (all, all));
+    assert_eq!(sum, all * (all - 1) / 2, "each ticket is given once");
+    drop(lmr);
+    ctx.meet();
+}
+
+/// A write that is fenced starts when the atomic operation before it is complete, so its bytes are the former value.
+fn add_and_write(ctx: &Ctx) {
+    have(ctx);
+    let conn = ctx.connect();
+    let (target, back) = (ctx.receive_target(), conn.memory(WORD));
+    back.fill(0xFF);
+    let add = Extended::FetchAdd { add: 9 };
+    post(&conn, add, 1, (&back, 0), (target, 8), 0);
+    let mut segment = back.segment(0, WORD);
+    let to = DAT_RMR_TRIPLET { target_address: target.target_address + 8, segment_length: WORD as u64, ..target };
+    let fence = DAT_COMPLETION_BARRIER_FENCE_FLAG;
+    ok(dat_ep_post_rdma_write(conn.ep.h(), 1, &mut segment, cookie(2), &to, fence));
+    expect_request(&conn.request, add, 1, v2::DAT_DTO_SUCCESS, WORD as u32);
+    let written = done(&conn.request);
+    assert_eq!((written.cookie, written.status, written.operation), (2, v2::DAT_DTO_SUCCESS, v2::DAT_DTO_RDMA_WRITE));
+    ctx.send_number(0);
+    ctx.meet();
+}
+
+fn add_silently(ctx: &Ctx) {
+    have(ctx);
+    let conn = ctx.connect();
+    let (target, back) = (ctx.receive_target(), conn.memory(16 * WORD));
+    for n in 0..12 {
+        let flags = if n % 4 == 3 { DAT_COMPLETION_DEFAULT_FLAG } else { DAT_COMPLETION_SUPPRESS_FLAG };
+        post(&conn, Extended::FetchAdd { add: 1 }, n, (&back, n as usize * WORD), (target, 8), flags);
+    }
+    for cookie in [3, 7, 11] {
+        expect_request(&conn.request, Extended::FetchAdd { add: 1 }, cookie, v2::DAT_DTO_SUCCESS, WORD as u32);
+    }
+    let found: Vec<u64> = (0..12).map(|n| number(&back, n * WORD)).collect();
+    assert_eq!(found, (0..12).collect::<Vec<_>>(), "in the order of posts");
+    expect_nothing(conn.request.h());
+    ctx.send_number(12);
+    ctx.meet();
+}
+
+/// Atomic operations that are complete when the initiator dies, and those that may still be on their way.
+const COMPLETE: u64 = 20;
+const ON_THE_WAY: u64 = 8;
+
+fn die_adding(ctx: &Ctx) {
+    have(ctx);
+    let conn = ctx.connect();
+    let (target, back) = (ctx.receive_target(), conn.memory(WORD));
+    // An addition that is not whole changes only some of the bytes.
+    let add = 0x0101_0101_0101_0101;
+    for n in 0..COMPLETE {
+        assert_eq!(execute(&conn, Extended::FetchAdd { add }, &back, target, 0), n * add);
+    }
+    for n in 0..ON_THE_WAY {
+        post(&conn, Extended::FetchAdd { add }, n, (&back, 0), (target, 0), 0);
+    }
+    ctx.die();
+}
+
+fn count_adds(ctx: &Ctx) {
+    have(ctx);
+    let conn = ctx.connect();
+    let memory = conn.memory(WORD);
+    post_empty_recv(&conn, 1);
+    ctx.send_target(memory.target(0, WORD));
+    expect_over(&conn);
+    assert_eq!(done(&conn.recv).status, v2::DAT_DTO_ERR_FLUSHED);
+    let sum = number(&memory, 0);
+    let times = sum / 0x0101_0101_0101_0101;
+    assert_eq!(sum, times * 0x0101_0101_0101_0101, "each addition is whole");
+    assert!((COMPLETE..=COMPLETE + ON_THE_WAY).contains(&times), "{times} additions");
+    // The memory is this side's alone now, and the adapter works.
+    let (own, other) = ctx.loopback_with(&conn.ia, &Setup { qual: 1, ..Setup::default() });
+    let (lmr, target) = register_again(&other.ia, &other.pz, &memory, DAT_MEM_PRIV_ALL_FLAG);
+    let back = own.memory(WORD);
+    assert_eq!(execute(&own, Extended::FetchAdd { add: 1 }, &back, target, 0), sum);
+    drop(lmr);
+}
+
+fn lose_target(ctx: &Ctx) {
+    have(ctx);
+    let conn = ctx.connect();
+    let (target, back) = (ctx.receive_target(), conn.memory(WORD));
+    let operation = Extended::FetchAdd { add: 1 };
+    for n in 0..COMPLETE {
+        assert_eq!(execute(&conn, operation, &back, target, 0), n);
+    }
+    ctx.meet();
+    (0..ON_THE_WAY).for_each(|n| post(&conn, operation, n, (&back, 0), (target, 0), 0));
+    let mut has_failed = false;
+    for n in 0..ON_THE_WAY {
+        let came = done(&conn.request);
+        assert_eq!((came.number, came.cookie), (v2::DAT_IB_DTO_EVENT, n), "each completes, in the order of posts");
+        assert!(!has_failed || came.status != v2::DAT_DTO_SUCCESS, "none succeeds after one has failed");
+        has_failed |= came.status != v2::DAT_DTO_SUCCESS;
+    }
+    expect_over(&conn);
+    expect_nothing(conn.request.h());
+}
+
+fn die_as_target(ctx: &Ctx) {
+    have(ctx);
+    let conn = ctx.connect();
+    let memory = conn.memory(WORD);
+    ctx.send_target(memory.target(0, WORD));
+    ctx.meet();
+    ctx.die();
+}
+
+/// An access that the target does not allow.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Wrong {
+    Key,
+    Behind,
+    Before,
+    Wrapped,
+    OnlyRead,
+    OnlyWrite,
+    OtherZone,
+    Freed,
+}
+
+impl Wrong {
+    const ALL: [Wrong; 8] = [
+        Wrong::Key,
+        Wrong::Behind,
+        Wrong::Before,
+        Wrong::Wrapped,
+        Wrong::OnlyRead,
+        Wrong::OnlyWrite,
+        Wrong::OtherZone,
+        Wrong::Freed,
+    ];
+
+    fn word(self) -> &'static str {
+        match self {
+            Wrong::Key => "with_an_unknown_context",
+            Wrong::Behind => "behind_the_memory",
+            Wrong::Before => "before_the_memory",
+            Wrong::Wrapped => "at_the_end_of_the_address_space",
+            Wrong::OnlyRead => "on_memory_to_read",
+            Wrong::OnlyWrite => "on_memory_to_write",
+            Wrong::OtherZone => "in_another_zone",
+            Wrong::Freed => "on_freed_memory",
+        }
+    }
+}
+
+fn be_denied(ctx: &Ctx, wrong: Wrong) {
+    have(ctx);
+    let conn = ctx.connect();
+    let (mut target, back) = (ctx.receive_target(), conn.memory(WORD));
+    back.fill(0x55);
+    let mut at = 8;
+    match wrong {
+        Wrong::Key => target.rmr_context ^= 1,
+        Wrong::Behind => at = 24,
+        Wrong::Before => at = 0u64.wrapping_sub(8),
+        Wrong::Wrapped => at = 0u64.wrapping_sub(8).wrapping_sub(target.target_address),
+        _ => {}
+    }
+    let operation = Extended::CompareSwap { compare: 0, swap: 1 };
+    post(&conn, operation, 1, (&back, 0), (target, at), 0);
+    expect_request(&conn.request, operation, 1, v2::DAT_DTO_ERR_REMOTE_ACCESS, 0);
+    expect_broken(&conn);
+    back.expect_all(0, WORD, 0x55);
+    ctx.meet();
+}
+
+fn deny(ctx: &Ctx, wrong: Wrong) {
+    have(ctx);
+    let conn = ctx.connect();
+    let other = conn.ia.pz();
+    let read = DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_LOCAL_WRITE_FLAG;
+    let (pz, privileges) = match wrong {
+        Wrong::OnlyRead => (&conn.pz, read | DAT_MEM_PRIV_REMOTE_READ_FLAG),
+        Wrong::OnlyWrite => (&conn.pz, read | DAT_MEM_PRIV_REMOTE_WRITE_FLAG),
+        Wrong::OtherZone => (&other, DAT_MEM_PRIV_ALL_FLAG),
+        _ => (&conn.pz, DAT_MEM_PRIV_ALL_FLAG),
+    };
+    let whole = conn.memory(4 * WORD);
+    let mut memory = conn.ia.memory_with(pz, 3 * WORD, privileges);
+    let target = memory.target(0, 3 * WORD);
+    if wrong == Wrong::Freed {
+        memory.deregister();
+    }
+    ctx.send_target(target);
+    expect_over(&conn);
+    memory.expect_all(0, 3 * WORD, 0);
+    whole.expect_all(0, 4 * WORD, 0);
+    ctx.meet();
+}
