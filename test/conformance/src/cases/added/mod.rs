@@ -5,6 +5,7 @@ mod atomics;
 mod connecting;
 mod immediate;
 mod objects;
+mod refusals;
 mod scenes;
 
 use crate::kit::*;
@@ -13,7 +14,10 @@ use crate::kit::*;
 pub(crate) const PREFIX: &str = "added_";
 
 pub(crate) fn cases() -> Vec<Case> {
-    [objects::cases(), connecting::cases(), immediate::cases(), atomics::cases()].into_iter().flatten().collect()
+    [objects::cases(), connecting::cases(), immediate::cases(), atomics::cases(), refusals::cases()]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// The code of an error of 2.0.
