@@ -7,6 +7,8 @@ mod immediate;
 mod objects;
 mod refusals;
 mod scenes;
+mod windows;
+mod zero_based;
 
 use crate::kit::*;
 
@@ -14,10 +16,18 @@ use crate::kit::*;
 pub(crate) const PREFIX: &str = "added_";
 
 pub(crate) fn cases() -> Vec<Case> {
-    [objects::cases(), connecting::cases(), immediate::cases(), atomics::cases(), refusals::cases()]
-        .into_iter()
-        .flatten()
-        .collect()
+    [
+        objects::cases(),
+        connecting::cases(),
+        immediate::cases(),
+        atomics::cases(),
+        windows::cases(),
+        zero_based::cases(),
+        refusals::cases(),
+    ]
+    .into_iter()
+    .flatten()
+    .collect()
 }
 
 /// The code of an error of 2.0.
