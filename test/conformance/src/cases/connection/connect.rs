@@ -8,6 +8,9 @@ use crate::kit::*;
 
 use super::call::{Call, expect_unconnected, without_connect_evd, without_pz};
 
+/// Asks for more than one path.
+const MULTIPATH: DAT_CONNECT_FLAGS = DAT_CONNECT_MULTIPATH_FLAG;
+
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/endpoints 5.4": connect_without_an_address_is_arg2,
@@ -44,12 +47,15 @@ pub(crate) fn cases() -> Vec<Case> {
         ("connect_quality_economy", DAT_QOS_ECONOMY, DAT_CONNECT_DEFAULT_FLAG),
         ("connect_quality_premium", DAT_QOS_PREMIUM, DAT_CONNECT_DEFAULT_FLAG),
         ("connect_quality_unknown", 0x10, DAT_CONNECT_DEFAULT_FLAG),
-        ("connect_flag_multipath", DAT_QOS_BEST_EFFORT, DAT_CONNECT_MULTIPATH_FLAG),
+        ("connect_flag_multipath", DAT_QOS_BEST_EFFORT, MULTIPATH),
         ("connect_flag_unknown", DAT_QOS_BEST_EFFORT, 8),
     ];
     all.extend(plain.map(|(name, qos, flags)| {
         let name = format!("{name}_is_not_supported");
-        local(move |ctx| not_plain(ctx, qos, flags)).named(name).proves("spec/endpoints 13.14")
+        // In 2.0 one path is enough for the same flag, unless another one requires several.
+        let required =
+            move || if flags == MULTIPATH && is_2_0() { v2::DAT_CONNECT_MULTIPATH_REQUIRED_FLAG } else { flags };
+        local(move |ctx| not_plain(ctx, qos, required())).named(name).proves("spec/endpoints 13.14")
     }));
     let sizes = [("too_long", 1), ("negative", DAT_COUNT::MIN), ("enormous", DAT_COUNT::MAX)];
     all.extend(sizes.map(|(word, more)| {

@@ -100,7 +100,10 @@ fn gets_event(ctx: &Ctx) {
 fn frees(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
-    conn.ep.free();
+    let ep = conn.ep.free();
+    if is_2_0() {
+        expect_conn(conn.events.h(), ep, DAT_CONNECTION_EVENT_DISCONNECTED);
+    }
     expect_nothing(conn.events.h());
 }
 

@@ -321,8 +321,8 @@ fn free(_ctx: &Ctx, at: State, scene: Scene) {
     refused(dat_ep_free(subject.h()), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
     let code = untouched(|state| dat_ep_get_status(subject.h(), state, null_mut(), null_mut()));
     refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
-    // The call causes an event only if it ends an attempt that has had none (5.8).
-    if matches!(at, Active | Completing) {
+    // The call causes an event only if it ends an attempt that has had none, and in 2.0 a connection (5.8).
+    if matches!(at, Active | Completing) || is_2_0() && at == Connected {
         expect_conn(events.h(), subject.h(), DAT_CONNECTION_EVENT_DISCONNECTED);
     }
     expect_nothing(events.h());

@@ -94,7 +94,8 @@ fn evd_create_without_flags_is_arg4(ctx: &Ctx) {
 
 fn evd_create_unknown_flags_are_arg4(ctx: &Ctx) {
     let ia = ctx.ia();
-    let known = STREAMS.iter().fold(0, |all, (_, flag)| all | flag);
+    let extended = if is_2_0() { v2::DAT_EVD_EXTENSION_BASE } else { 0 };
+    let known = STREAMS.iter().fold(extended, |all, (_, flag)| all | flag);
     for bit in (0..32).map(|bit| 1 << bit).filter(|bit| known & bit == 0) {
         for flags in [bit, bit | DAT_EVD_DTO_FLAG] {
             refused(create(&ia, 8, DAT_HANDLE_NULL, flags), DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);

@@ -160,7 +160,8 @@ fn lmr_refuses_unknown_types(ctx: &Ctx) {
 
 fn lmr_refuses_unknown_privileges(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
-    for bits in [0x04, 0x08, 0x40, 0x80, 0x8000_0000] {
+    let atomic = if is_2_0() { 0x100 } else { v2::DAT_IB_MEM_PRIV_REMOTE_ATOMIC };
+    for bits in [0x04, 0x08, atomic, 0x80, 0x8000_0000] {
         let wanted = Wanted::memory(buffer.pointer(), 10_000).with(DAT_MEM_PRIV_ALL_FLAG | bits);
         wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG6);
     }

@@ -58,7 +58,8 @@ fn srq_receives_survive_a_disconnect_of_ones_own(_: &Ctx, peer: &Peer, pool: &Po
 
 fn srq_receives_survive_the_ep(_: &Ctx, peer: &Peer, pool: &Pool) {
     pool.post_all(0..4);
-    peer.connected(pool).free();
+    let ep = peer.connected(pool).free();
+    pool.expect_end_of_freed(ep);
     peer.gets_the_end(0);
     pool.expect_counts(4, 4);
     let ep = peer.connected(pool);

@@ -142,6 +142,14 @@ impl Pool {
         ep.expect_state(DAT_EP_STATE_DISCONNECTED);
     }
 
+    /// Takes the event that 2.0 queues when a connected EP is freed (spec/endpoints 5.8).
+    #[track_caller]
+    pub(super) fn expect_end_of_freed(&self, ep: DAT_EP_HANDLE) {
+        if is_2_0() {
+            expect_conn(self.events.h(), ep, DAT_CONNECTION_EVENT_DISCONNECTED);
+        }
+    }
+
     /// Checks that the IA reports that no receive of this EP is outstanding.
     #[track_caller]
     pub(super) fn expect_ep_broken(&self, ep: &Ep) {

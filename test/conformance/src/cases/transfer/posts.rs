@@ -93,7 +93,10 @@ fn is_refused(ctx: &Ctx, op: Op, wrong: Wrong) {
         Wrong::NoRemote => {
             (op.post_raw(good, (1, list), 1, null_mut(), flags), DAT_INVALID_PARAMETER, DAT_INVALID_ARG5)
         }
-        Wrong::UnknownFlag => (op.post_raw(good, (1, list), 1, &remote, 0x20), DAT_INVALID_PARAMETER, last),
+        Wrong::UnknownFlag => {
+            let flag = if is_2_0() { 0x40 } else { 0x20 }; // 2.0 has one more
+            (op.post_raw(good, (1, list), 1, &remote, flag), DAT_INVALID_PARAMETER, last)
+        }
         Wrong::HighestFlag => (op.post_raw(good, (1, list), 1, &remote, 1 << 31), DAT_INVALID_PARAMETER, last),
         Wrong::Unsignalled => {
             let flags = DAT_COMPLETION_UNSIGNALLED_FLAG;
