@@ -20,6 +20,8 @@ pub enum FailedCheck {
     Zone,
     /// The right was not granted.
     Right,
+    /// A window of one endpoint does not grant the access to this one.
+    Endpoint,
     /// The memory of the registration is no longer mapped.
     Mapping,
     /// The peer does not report which.
@@ -29,7 +31,10 @@ pub enum FailedCheck {
 impl FailedCheck {
     /// The first check that the entry of the key does not pass. If it passes all, the memory is no longer mapped.
     pub fn of(entry: Option<KeyEntry>, pd: u32, range: Region, right: AccessRight) -> Self {
-        let Some(entry) = entry else { return FailedCheck::Key };
+        let Some(entry) = entry.map(KeyEntry::as_peers_name_it) else { return FailedCheck::Key };
+        if entry.serves_one_qp() {
+            return FailedCheck::Endpoint;
+        }
         let whole = KeyEntry { region: Region { address: 0, length: u64::MAX }, ..entry };
         let nothing = Region::default();
         match () {
@@ -82,6 +87,9 @@ impl fmt::Display for RefusedAccess {
                 write!(f, "out of bounds: the key is for {length} bytes at {address:#x}")
             }
             FailedCheck::Zone => write!(f, "the key is of another protection zone than the endpoint"),
+            FailedCheck::Endpoint => {
+                write!(f, "the key is of a window that serves the peer of one endpoint, which does not grant it here")
+            }
             FailedCheck::Right => write!(f, "the key does not grant the right"),
             FailedCheck::Mapping => write!(f, "the memory is no longer mapped"),
             FailedCheck::Unknown => write!(f, "the log of the peer says which check failed"),
@@ -93,7 +101,7 @@ impl fmt::Display for RefusedAccess {
 mod tests {
     use dapl::provider::Access;
 
-    use super::super::rights::word;
+    use super::super::rights::{Domain, window_word, word};
     use super::*;
 
     #[test]
@@ -107,6 +115,14 @@ mod tests {
         assert_eq!(of(entry, 7, 0x1000, AccessRight::RemoteWrite), FailedCheck::Right);
         assert_eq!(of(entry, 7, 0x1039, AccessRight::RemoteRead), FailedCheck::Bounds(region));
         assert_eq!(of(entry, 7, 0x1038, AccessRight::RemoteRead), FailedCheck::Mapping);
+        let zero_based = Access { zero_based: true, ..access };
+        let entry = Some(KeyEntry { region, word: word(zero_based, 7, 0) });
+        assert_eq!(of(entry, 8, 0, AccessRight::RemoteRead), FailedCheck::Zone);
+        assert_eq!(of(entry, 7, 0, AccessRight::RemoteWrite), FailedCheck::Right);
+        let by_offset = Region { address: 0, length: 64 };
+        assert_eq!(of(entry, 7, 0x1000, AccessRight::RemoteRead), FailedCheck::Bounds(by_offset));
+        let entry = Some(KeyEntry { region, word: window_word(access, Domain::Qp(7)) });
+        assert_eq!(of(entry, 7, 0x1000, AccessRight::RemoteRead), FailedCheck::Endpoint);
     }
 
     #[test]

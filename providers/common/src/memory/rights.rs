@@ -133,6 +133,22 @@ impl KeyEntry {
         self.word & (REMOTE << ZERO_BASED | REMOTE << OF_QP | REMOTE << (OF_QP + ZERO_BASED)) != 0
     }
 
+    /// Whether only the peer of one queue pair may use the key.
+    pub(crate) fn serves_one_qp(&self) -> bool {
+        self.word & (REMOTE << OF_QP | REMOTE << (OF_QP + ZERO_BASED)) != 0
+    }
+
+    /// The entry with the addresses that peers use, and with plain rights.
+    pub(crate) fn as_peers_name_it(self) -> Self {
+        match self.word >> ZERO_BASED & REMOTE {
+            0 => self,
+            rights => KeyEntry {
+                region: Region { address: 0, ..self.region },
+                word: self.word & !(REMOTE << ZERO_BASED) | rights,
+            },
+        }
+    }
+
     /// The address of a range that a peer names, if it may use all of it with this right and [`KeyEntry::is_indirect`]. `qp`:
     /// number of the queue pair's domain, or 0.
     #[cold]
