@@ -1,4 +1,5 @@
-//! The conformance suite in a guest: every case in one process and in two, over the verbs provider.
+//! The conformance suite in a guest: every case in one process and in two, over the verbs provider; and over `libdat2.so.2` the cases
+//! of what only DAT 2.0 has.
 //!
 //! Its failures are reported as failures of this suite; its list of covered requirements is kept.
 #![forbid(unsafe_code)]
@@ -13,6 +14,10 @@ use super::setting::Setting;
 use crate::report::Report;
 
 const NAME: &str = "conformance";
+/// The cases of DAT 2.0 alone.
+const NAME_2_0: &str = "conformance2";
+/// How their names begin.
+const ADDED: &str = "added_";
 /// Time limit; the suite takes ten minutes on an idle machine.
 const LIMIT: Duration = Duration::from_secs(2700);
 /// Factor for time limits on an emulated processor.
@@ -23,28 +28,43 @@ const JOBS: &str = "4";
 /// Number of runs after which a line of progress is printed.
 const STEP: u32 = 500;
 
-/// Runs all cases, or those whose names contain the text after `conformance::`.
+/// Runs all cases, or those whose names contain the text after `conformance::` or `conformance2::`.
 pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
-    if !report.wants(NAME) {
-        return;
+    for name in [NAME, NAME_2_0] {
+        if report.wants(name) {
+            run_cases(name, setting, report, keeper);
+        }
     }
+}
+
+fn run_cases(name: &str, setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     let share = match keeper.share() {
         Ok(share) => share,
-        Err(reason) => return report.line(NAME, Err(reason)),
+        Err(reason) => return report.line(name, Err(reason)),
     };
-    let place = share.join("conformance");
+    let place = share.join(name);
     let place = place.to_string_lossy();
-    let mut words = vec!["run", "--provider", "rxe0", "--complete", "--jobs", JOBS, "--patience", PATIENCE];
+    let mut words = vec!["run", "--provider", "rxe0", "--jobs", JOBS, "--patience", PATIENCE];
+    let filters = report.inside(name);
+    if name == NAME {
+        words.push("--complete");
+    } else {
+        // What the device lacks is refused, which cases that are not left out check.
+        words.extend(["--api", "2.0"]);
+        if filters.is_empty() {
+            words.push(ADDED);
+        }
+    }
     let except = workspace().join("test/conformance/rxe.except").to_string_lossy().into_owned();
     words.extend(["--verbose", "--open", "--except", &except, "--report", &place]);
-    words.extend(report.inside(NAME));
+    words.extend(filters);
     let mut runs = 0;
     let mut answer = keeper.run_seen(&setting.exec(&setting.driver, &words), LIMIT, |line| {
         runs += u32::from(line.starts_with("ok "));
         match line.starts_with("FAILED ") {
             true => eprintln!("xtask: {line}"),
             false if runs % STEP == 0 && line.starts_with("ok ") => {
-                eprintln!("xtask: conformance: {runs} runs were good")
+                eprintln!("xtask: {name}: {runs} runs were good")
             }
             false => {}
         }
@@ -60,14 +80,14 @@ pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
             rest.push(line);
         }
     }
-    for (name, why) in &failures {
-        report.line(&format!("{NAME}::{name}"), Err(why.clone()));
+    for (case, why) in &failures {
+        report.line(&format!("{name}::{case}"), Err(why.clone()));
     }
     let count = rest.iter().find(|line| line.starts_with("rxe0: ")).cloned().unwrap_or_default();
     answer.said = rest;
     println!("{count}");
-    report.answer(NAME, answer);
-    keep(&place);
+    report.answer(name, answer);
+    keep(name, &place);
 }
 
 /// `FAILED name (mode): why`
@@ -78,8 +98,8 @@ fn failure(line: &str) -> Option<(String, String)> {
 }
 
 /// The report is copied, because the guest's folder is removed with the guest.
-fn keep(place: &str) {
-    let to = target_directory().join("conformance-rxe");
+fn keep(name: &str, place: &str) {
+    let to = target_directory().join(format!("{name}-rxe"));
     let files = fs::read_dir(place).into_iter().flatten().flatten();
     for file in files {
         let copied = fs::create_dir_all(&to).and_then(|()| fs::copy(file.path(), to.join(file.file_name())));

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use dapl_test::run::{self, SM0};
+use dapl_test::run::{self, SM0, of_2_0};
 use dapl_test::stage::{self, Profile, Stage};
 
 use crate::{Result, tree};
@@ -35,7 +35,7 @@ impl Setting {
         let tree = tree::build(Profile::Dev)?;
         let driver = stage::built("dapl-conformance", Profile::Dev);
         let conf = tree.stage.root.join("etc/rxe.conf");
-        fs::write(&conf, format!("{SM0}{RXE0}{RXE_CMA}{RXE_SCM}"))
+        fs::write(&conf, format!("{SM0}{RXE0}{}{RXE_CMA}{RXE_SCM}", of_2_0(RXE0)))
             .map_err(|error| format!("{}: {error}", conf.display()))?;
         let [dtest, dapltest] = [&tree.dtest, &tree.dapltest].map(|program| program.display().to_string());
         Ok(Setting { dtest, dapltest, stage: tree.stage, conf, driver })
