@@ -157,6 +157,28 @@ fn executed_request_succeeds_although_the_connection_ends() {
 }
 
 #[test]
+fn executed_request_does_not_succeed_after_a_failure() {
+    for is_too_long in [false, true] {
+        let world = World::new("quick-failure", false);
+        world.heat();
+        world.settle();
+        if is_too_long {
+            world.qps.1.post_recv(&[segment(&world.mrs.1, &world.theirs[..8])], token(3)).unwrap();
+        }
+        world.qps.0.post_send(&wr(Op::Send { solicited: false }, &[world.local(0, 64)], 1)).unwrap();
+        assert!(world.is_posted(Op::Write(world.remote(4096)), world.local(0, 8), 2));
+        if is_too_long {
+            assert_eq!(world.sides[1].completion().status, Status::LocalLength);
+            world.expect(1, Status::RemoteResponder, 0);
+        } else {
+            world.qps.0.abort();
+            world.expect(1, Status::Flushed, 0);
+        }
+        world.expect(2, Status::Flushed, 0);
+    }
+}
+
+#[test]
 fn messages_of_one_piece_arrive_whole_and_in_order() {
     let world = World::new("quick-piece", false);
     world.heat();

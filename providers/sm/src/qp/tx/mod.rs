@@ -131,14 +131,8 @@ impl QuickRequest {
         Token { cookie, ep, work, unsignalled, post, ..Token::default() }
     }
 
-    /// Completion at the end of the connection: only what is complete already succeeds.
-    fn flush(&self, ep: usize) -> Option<Completion> {
-        let QuickRequest { slot, bytes, suppress, failed, .. } = *self;
-        let token = self.token(ep);
-        match (slot, failed) {
-            (0, None) => (!suppress).then(|| Completion { token, bytes: bytes.into(), ..Completion::default() }),
-            _ => Some(flushed(token)),
-        }
+    fn is_complete(&self) -> bool {
+        self.slot == 0 && self.failed.is_none()
     }
 }
 
@@ -201,10 +195,16 @@ impl Entry {
         }
     }
 
-    fn flush(self, ep: usize) -> Option<Completion> {
+    /// Completion of a request at the end of the connection. `None`: a success that is not reported.
+    fn flush(self, ep: usize, may_succeed: bool) -> Option<Completion> {
         match self {
             Entry::Request(request) => Some(request.flush()),
-            Entry::Quick(quick) => quick.flush(ep),
+            Entry::Quick(quick) if may_succeed => {
+                let completion =
+                    || Completion { token: quick.token(ep), bytes: quick.bytes.into(), ..Completion::default() };
+                (!quick.suppress).then(completion)
+            }
+            Entry::Quick(quick) => Some(flushed(quick.token(ep))),
         }
     }
 }
@@ -660,12 +660,17 @@ impl Tx {
         if let Some(ends) = self.ends.take() {
             ends.link.recall();
         }
+        // No success is reported after a failure.
+        let mut may_succeed = !self.stopped;
         self.issued = 0;
         self.notifying = 0;
         self.draining = false;
         self.stopped = false;
         self.has_retirable = false;
-        self.queue.drain().filter_map(move |entry| entry.flush(ep))
+        self.queue.drain().filter_map(move |entry| {
+            may_succeed &= matches!(&entry, Entry::Quick(quick) if quick.is_complete());
+            entry.flush(ep, may_succeed)
+        })
     }
 
     pub(crate) fn len(&self) -> usize {
