@@ -1,8 +1,8 @@
 //! Charts as SVG: lines over sizes or counts with logarithmic axes, one panel below the other; or rows of dots (`dots`).
 //!
 //! A file is self-contained: no script, font or external picture. It follows the reader's light or dark setting. Lines differ
-//! by marker and by colour (the Okabe-Ito palette, for colour-blind readers) and are labelled at their ends. Independent of
-//! what is measured.
+//! by marker and by colour (the Okabe-Ito palette, for colour-blind readers) and are labelled at their ends. The module
+//! does not depend on the measurements.
 #![forbid(unsafe_code)]
 
 mod dots;
@@ -11,7 +11,7 @@ use std::fmt::Write;
 
 pub(super) use dots::{DotRow, Dots, Permitted};
 
-/// One line. Points are sorted by size; values that are not positive cannot be shown and are left out.
+/// A line of a chart. Points are sorted by x; values that are not positive have no logarithm and are left out.
 pub(super) struct Line {
     pub(super) name: String,
     pub(super) points: Vec<(f64, f64)>,
@@ -21,15 +21,15 @@ pub(super) struct Line {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Across {
     Bytes,
-    /// Lost packets, of a thousand.
+    /// Lost packets per thousand.
     Loss,
     /// Connections on one EVD.
     Connections,
-    /// Connections that are made at once.
+    /// Connects in flight at the same time.
     AtOnce,
     /// Endpoints of one process.
     Endpoints,
-    /// Processes that send.
+    /// Sending processes.
     Senders,
 }
 
@@ -37,12 +37,12 @@ impl Across {
     const ALL: [Across; 6] =
         [Across::Bytes, Across::Loss, Across::Connections, Across::AtOnce, Across::Endpoints, Across::Senders];
 
-    /// By its name.
+    /// Returns the quantity with this name.
     pub(super) fn called(name: &str) -> Option<Self> {
         Across::ALL.into_iter().find(|across| across.name() == name)
     }
 
-    /// As files have it.
+    /// Name in JSON files.
     pub(super) fn name(self) -> &'static str {
         match self {
             Across::Bytes => "bytes",
@@ -54,7 +54,7 @@ impl Across {
         }
     }
 
-    /// A point of it, in words.
+    /// A value with its unit, for messages.
     pub(super) fn at(self, value: u32) -> String {
         match self {
             Across::Loss => self.tick(f64::from(value)),
@@ -62,7 +62,7 @@ impl Across {
         }
     }
 
-    /// Name of its unit.
+    /// Name of the unit.
     pub(super) fn unit(self) -> &'static str {
         match self {
             Across::Loss => "lost 1/1000",
@@ -81,7 +81,7 @@ impl Across {
         }
     }
 
-    /// From one tick to the next.
+    /// Factor between two ticks.
     fn step(self) -> f64 {
         match self {
             Across::Bytes => 16.0,
@@ -90,7 +90,7 @@ impl Across {
         }
     }
 
-    /// Its ends are powers of this.
+    /// Base of the powers at which the axis begins and ends.
     fn base(self) -> f64 {
         match self {
             Across::Bytes => 4.0,
@@ -99,7 +99,7 @@ impl Across {
         }
     }
 
-    /// A mark of the axis.
+    /// Label of a tick.
     pub(super) fn tick(self, value: f64) -> String {
         match self {
             Across::Bytes => bytes(value),
@@ -109,7 +109,7 @@ impl Across {
     }
 }
 
-/// One pair of axes.
+/// A chart: two axes with lines.
 pub(super) struct Panel {
     pub(super) title: String,
     pub(super) across: Across,
@@ -119,16 +119,16 @@ pub(super) struct Panel {
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 430.0;
-/// Of a panel's plot, from its own corner; right of it stand names.
+/// Edges of the plot within a panel; names of lines are to the right of it.
 const LEFT: f64 = 80.0;
 const RIGHT: f64 = 660.0;
 const TOP: f64 = 80.0;
 const BOTTOM: f64 = 370.0;
-/// Down to here there is nothing but a panel's title.
+/// Height of the title's space.
 const HEADING: f64 = 40.0;
-/// From one name to the next.
+/// Distance between two names.
 const LEADING: f64 = 16.0;
-/// Start of a legend's entries, and their width.
+/// Width of an entry of the legend.
 const ENTRY: f64 = 145.0;
 const SHADES: usize = 4;
 
@@ -157,7 +157,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// From the power of `base` below all values to the one above.
+    /// Scale from the power of `base` below all values to the one above.
     fn over(values: impl Iterator<Item = f64>, base: f64, from: f64, to: f64) -> Self {
         let (low, high) = values.fold((f64::INFINITY, 0.0), |(low, high), value| (value.min(low), value.max(high)));
         let (low, high) = if high > 0.0 { (low, high) } else { (1.0, base) };
@@ -178,13 +178,13 @@ impl Scale {
     }
 }
 
-/// A whole number if it is one but for rounding.
+/// Removes the rounding error of a logarithm that is a whole number.
 fn log(value: f64, base: f64) -> f64 {
     let exact = value.ln() / base.ln();
     if (exact - exact.round()).abs() < 1e-9 { exact.round() } else { exact }
 }
 
-/// One panel for a page that has `STYLE`. Title and description are for screen readers.
+/// SVG of one panel for a page that has `STYLE`. Title and description are for screen readers.
 pub(super) fn inline(mut panel: Panel, id: &str) -> String {
     let names: Vec<&str> = panel.lines.iter().map(|line| &*line.name).collect();
     let shows = format!("{} against {}. Lines: {}.", panel.up, panel.across.title(), names.join(", "));
@@ -192,7 +192,7 @@ pub(super) fn inline(mut panel: Panel, id: &str) -> String {
     framed(id, &title, &shows, HEIGHT, |text| draw(text, &panel))
 }
 
-/// A picture for a page with its own heading: the space for the title is cut off.
+/// SVG for a page with its own heading, without the space for the title.
 fn framed(id: &str, title: &str, shows: &str, height: f64, draw: impl FnOnce(&mut String)) -> String {
     let [id, title, shows] = [id, title, shows].map(escaped);
     let mut text = format!(
@@ -205,7 +205,7 @@ fn framed(id: &str, title: &str, shows: &str, height: f64, draw: impl FnOnce(&mu
     text + "</svg>\n"
 }
 
-/// All of it.
+/// SVG file with panels below each other and a caption.
 pub(super) fn svg(panels: &[Panel], caption: &str) -> String {
     let height = HEIGHT * panels.len() as f64 + 30.0;
     let mut text = format!(
@@ -289,7 +289,7 @@ fn label(text: &mut String, (x, y): (f64, f64), anchor: &str, attributes: &str, 
     );
 }
 
-/// A disc, a square, a triangle, a diamond.
+/// Draws a marker: a disc, a square, a triangle or a diamond.
 fn mark(text: &mut String, shade: usize, (x, y): (f64, f64)) {
     let shape = match shade {
         0 => format!("circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"4\""),
@@ -300,7 +300,7 @@ fn mark(text: &mut String, shade: usize, (x, y): (f64, f64)) {
     let _ = writeln!(text, "<{shape} class=\"mark s{shade}\"/>"); // writing to a string succeeds
 }
 
-/// Heights in rising order, moved down where they would overlap.
+/// Moves heights in rising order down where their texts would overlap.
 fn apart(heights: &[f64]) -> Vec<f64> {
     let mut least = f64::NEG_INFINITY;
     let place = |height: &f64| {
@@ -325,7 +325,7 @@ fn number(value: f64) -> String {
     text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
-/// For HTML and SVG.
+/// Escapes text for HTML and SVG.
 pub(super) fn escaped(text: &str) -> String {
     text.chars().fold(String::new(), |mut escaped, c| {
         match c {

@@ -31,7 +31,7 @@ pub(super) struct Measured {
 }
 
 impl Contest {
-    /// Measures all sides in turns.
+    /// Measures all sides in turn.
     pub(super) fn measure(self, perf: &Perf, effort: Effort) -> Result<Measured> {
         let failed = |reason| format!("{}: {reason}", self.id);
         let ground = Ground::lay(self.terrain).map_err(failed)?;

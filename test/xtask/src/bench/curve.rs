@@ -1,4 +1,4 @@
-//! Figures over a variable, called the size here: all sides alternate at each size.
+//! Figures over a variable, which is called the size here. All sides run in turn at each size.
 #![forbid(unsafe_code)]
 
 use super::chart::{Across, Line, Panel};
@@ -16,7 +16,7 @@ pub(super) struct Who {
     pub(super) may_fail: bool,
 }
 
-/// A line that supports all sizes.
+/// Creates a line that supports all sizes.
 pub(super) fn who(name: &'static str, side: impl Fn(u32) -> Side + 'static) -> Who {
     Who { name, side: Box::new(side), may_fail: false }
 }
@@ -45,20 +45,20 @@ pub(super) struct Family {
     pub(super) curves: Vec<Curve>,
 }
 
-/// One line of it.
+/// A line with its figures.
 pub(super) struct Curve {
     pub(super) name: &'static str,
     pub(super) points: Vec<Point>,
 }
 
-/// One size of it.
+/// The figure of a line at one size.
 pub(super) struct Point {
     pub(super) size: u32,
     pub(super) ends: Ends,
     pub(super) samples: Vec<f64>,
 }
 
-/// The sizes 1, 4, and so on.
+/// Powers of four from 1 to this size.
 pub(super) fn powers_of_four(last: u32) -> Vec<u32> {
     std::iter::successors(Some(1), |size: &u32| size.checked_mul(4)).take_while(|size| *size <= last).collect()
 }
@@ -104,7 +104,7 @@ impl Plan {
 }
 
 impl Family {
-    /// As a panel of a chart.
+    /// Converts the family to a chart.
     pub(super) fn panel(&self) -> Panel {
         let place = |point: &Point| (f64::from(point.size), median(&point.samples));
         let line =

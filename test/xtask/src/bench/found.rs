@@ -19,7 +19,7 @@ pub(super) struct Bench {
     pub(super) name: &'static str,
     pub(super) adapter: &'static Adapter,
     pub(super) packages: &'static [&'static str],
-    /// Text below its charts.
+    /// Text below the charts.
     pub(super) caption: &'static str,
 }
 
@@ -59,7 +59,7 @@ impl Lists {
 }
 
 impl<'a> Wanted<'a> {
-    /// Errors: a name that is in no list.
+    /// Refuses names that are in no list.
     pub(super) fn new(bench: &str, selection: &'a Selection, lists: &Lists) -> Result<Self> {
         match selection.names.iter().find(|name| !lists.has(name)) {
             Some(other) => Err(format!("bench {bench}: there is no {other}; see cargo xtask help bench {bench}")),
@@ -281,7 +281,7 @@ fn row_json(row: &Row) -> impl Iterator<Item = Value> {
     })
 }
 
-/// Its lines, as objects of JSON.
+/// The lines of a family as JSON objects.
 pub(super) fn family_json(family: &Family) -> impl Iterator<Item = Value> {
     let point = |point: &Point| {
         let (Ends { server, client }, median) = (&point.ends, median(&point.samples));

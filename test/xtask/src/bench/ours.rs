@@ -18,20 +18,20 @@ const QUAL: u32 = 45_300;
 /// Output of a server that is ready for clients.
 const READY: &str = "perf: listening";
 
-/// Which provider is measured.
+/// The measured provider.
 pub(super) struct Adapter {
     pub(super) name: &'static str,
-    /// Its line of dat.conf; DEVICE is the interface between the two sides.
+    /// Line of dat.conf; DEVICE is the interface between the two sides.
     line: &'static str,
 }
 
-/// Shared memory.
+/// The provider sm.
 pub(super) const SM: Adapter = Adapter { name: "sm0", line: SM0 };
-/// UDP.
+/// The provider usnic.
 pub(super) const USNIC: Adapter =
     Adapter { name: "usnic0", line: "usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"DEVICE\" \"\"\n" };
 
-/// The program, for one adapter.
+/// The program `perf`, for one adapter.
 pub(super) struct Perf {
     program: PathBuf,
     adapter: &'static Adapter,
@@ -52,12 +52,12 @@ pub(super) struct Ask {
 }
 
 impl Ask {
-    /// A mode and its two numbers.
+    /// Arguments for a mode and its two numbers.
     pub(super) fn new(mode: &'static str, size: u32, count: u32) -> Self {
         Ask { mode, size, count, options: Vec::new(), clients: 1, cores: Cores::Apart }
     }
 
-    /// With more options.
+    /// Adds options.
     pub(super) fn with(mut self, options: &[&str]) -> Self {
         self.options.extend(options.iter().map(|option| (*option).to_owned()));
         self
@@ -90,12 +90,12 @@ impl Perf {
         Perf { program, adapter, stage: stage.clone(), next: AtomicU32::new(QUAL) }
     }
 
-    /// Sets the adapter.
+    /// Name of the adapter.
     pub(super) fn adapter(&self) -> &'static str {
         self.adapter.name
     }
 
-    /// Output of both sides.
+    /// Runs both sides and returns their output.
     pub(super) fn both(&self, ask: &Ask, ground: &Ground) -> Result<Said> {
         let room = Room::new(&self.stage, Some(&self.adapter.line.replace("DEVICE", ground.device())));
         let qual = self.next.fetch_add(1, Ordering::Relaxed).to_string();
@@ -111,13 +111,13 @@ impl Perf {
         pair(&server, |server| server.has_said(READY), (&client, ask.clients), ask.cores, server_end)
     }
 
-    /// Returns its line of JSON.
+    /// Runs both sides and returns the line of JSON.
     pub(super) fn run(&self, ask: &Ask, ground: &Ground) -> Result<String> {
         let said = self.both(ask, ground)?;
         Ok(if ask.clients > 1 { said.server } else { said.client })
     }
 
-    /// Returns one number of that line.
+    /// Runs both sides and returns a number of that line.
     pub(super) fn figure(&self, ask: &Ask, ground: &Ground, name: &str) -> Result<f64> {
         let said = self.run(ask, ground)?;
         field(&said, name).ok_or_else(|| format!("the output of {} has no {name}: {said}", ask.line()))

@@ -15,20 +15,20 @@ pub(super) struct Question {
     pub(super) answers: Vec<Answer>,
 }
 
-/// Field of the output that is printed.
+/// A field of the program's output.
 #[derive(Clone, Copy)]
 pub(super) struct Answer {
     pub(super) field: &'static str,
-    /// In a row.
+    /// Name in a row of the table.
     pub(super) name: &'static str,
-    /// In a chart, where all counts are one line.
+    /// Name of the line in a chart, which joins all counts.
     pub(super) line: &'static str,
     pub(super) unit: &'static str,
 }
 
 /// Rows that form one chart.
 pub(super) struct Section {
-    /// Name by which they are selected.
+    /// Name on the command line.
     pub(super) name: &'static str,
     pub(super) title: &'static str,
     pub(super) up: &'static str,
@@ -57,7 +57,7 @@ const WAIT_PERCENTILES: Section = Section {
     up: "microseconds",
     across: Across::Bytes,
 };
-/// Two processes that send to a third.
+/// Two processes that send to a third one.
 pub(super) const SENDERS: Section = Section {
     name: "senders",
     title: "8 B messages into one process",
@@ -79,7 +79,7 @@ pub(super) struct Row {
     pub(super) figures: Vec<Figure>,
 }
 
-/// One number of it.
+/// A figure of a row.
 pub(super) struct Figure {
     pub(super) answer: Answer,
     pub(super) count: u32,

@@ -1,4 +1,4 @@
-//! What an install for a package has instead: provider lines in dat.conf.d, and programs that find libraries as the system does,
+//! Differences of an install for a package: provider lines in dat.conf.d, and programs that find libraries as the system does,
 //! with the compiler flags of the environment (`CPPFLAGS`, `CFLAGS`, `LDFLAGS`).
 #![forbid(unsafe_code)]
 
@@ -12,7 +12,7 @@ use crate::Result;
 use crate::layout::{Item, Places, What};
 use crate::tree::Tree;
 
-/// Provider lines: the name of the file, and how the lines of the sample begin.
+/// Provider lines: name of the file, and the start of the lines in the sample.
 const DROP_INS: [(&str, &str); 3] = [("sm", "sm0"), ("usnic", "usnic0"), ("verbs", "#verbs")];
 /// The sample dat.conf, below the prefix.
 const SAMPLE: &str = "share/dapl-rs/dat.conf";

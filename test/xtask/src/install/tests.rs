@@ -1,4 +1,4 @@
-//! Installs of a few items into a directory of their own: what yields, what stays, what goes.
+//! Installs a few items into a temporary directory: files that are replaced, kept and removed.
 
 use clap::Parser as _;
 

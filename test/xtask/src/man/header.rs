@@ -4,11 +4,11 @@
 /// A function of a header.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Prototype {
-    /// Its name.
+    /// Name of the function.
     pub(crate) name: String,
-    /// Its C declaration, in lines.
+    /// C declaration in lines.
     pub(crate) lines: Vec<String>,
-    /// The names of its parameters, in order.
+    /// Names of the parameters, in order.
     pub(crate) parameters: Vec<String>,
 }
 
@@ -35,7 +35,7 @@ fn prototype(text: &str) -> Option<Prototype> {
     Some(Prototype { name: name.to_owned(), lines, parameters })
 }
 
-/// One parameter, without the words that only say its direction, and with single blanks.
+/// A parameter without the macros of its direction (IN, OUT), with single blanks.
 fn declaration(text: &str) -> String {
     let words = text.split_whitespace().filter(|word| !["IN", "OUT", "INOUT"].contains(word));
     words.collect::<Vec<_>>().join(" ")

@@ -23,22 +23,22 @@ use roff::Foot;
 use source::{Block, Page};
 use versions::Versions;
 
-/// Headers with functions, and what programs include for each.
+/// Headers with functions: file, and the header that programs include.
 const HEADERS: [(&str, &str); 3] =
     [("dat.h", "dat/udat.h"), ("udat.h", "dat/udat.h"), ("dat_registry.h", "dat/dat_registry.h")];
 
-/// Names under which pages are found too: macros that call the other.
+/// Further names of pages: macros, and the functions that they call.
 const ALIASES: [(&str, &str); 1] = [("dat_ia_open", "dat_ia_openv")];
 
-/// A page as it is installed.
+/// A page to install.
 pub(crate) struct Made {
-    /// Such as `man3/dat_ep_connect.3`.
+    /// Path, such as `man3/dat_ep_connect.3`.
     pub(crate) path: String,
-    /// For `man`.
+    /// Text in the macros of man(7).
     pub(crate) text: String,
 }
 
-/// The command: all pages below the target directory, or another one.
+/// Command `man`: writes all pages below a directory.
 pub(crate) fn run(directory: Option<PathBuf>) -> Result {
     let root = directory.unwrap_or_else(|| target_directory().join("man"));
     let made = pages()?;
@@ -47,14 +47,14 @@ pub(crate) fn run(directory: Option<PathBuf>) -> Result {
     Ok(())
 }
 
-/// The command: writes the table of variables into docs/settings.md.
+/// Command `settings`: writes the table of variables of docs/settings.md.
 pub(crate) fn write_settings() -> Result {
     let path = workspace().join("docs/settings.md");
     fs::write(&path, settings::page(&read("docs/settings.md")?)?)
         .map_err(|error| format!("{}: {error}", path.display()))
 }
 
-/// Puts pages below a directory, where no other ones of these sections are afterwards.
+/// Writes pages below a directory and removes other pages of these sections.
 fn write(made: &[Made], root: &Path) -> std::io::Result<()> {
     for section in 1..=9 {
         let old = root.join(format!("man{section}"));
@@ -70,7 +70,7 @@ fn write(made: &[Made], root: &Path) -> std::io::Result<()> {
     Ok(())
 }
 
-/// All pages.
+/// Returns all pages.
 pub(crate) fn pages() -> Result<Vec<Made>> {
     let declared = declared()?;
     let headers = read("dat/include/dat/dat.h")? + &read("dat/include/dat/udat.h")?;
@@ -95,7 +95,7 @@ pub(crate) fn pages() -> Result<Vec<Made>> {
     }
     for (alias, page) in ALIASES {
         let page = made.iter().find(|made| made.path == format!("man3/{page}.3"));
-        let text = page.ok_or_else(|| format!("{alias} stands for a page that is not there"))?.text.clone();
+        let text = page.ok_or_else(|| format!("{alias} is a name of a page that does not exist"))?.text.clone();
         made.push(Made { path: format!("man3/{alias}.3"), text });
     }
     Ok(made)
@@ -105,14 +105,14 @@ fn read(path: &str) -> Result<String> {
     fs::read_to_string(workspace().join(path)).map_err(|error| format!("{path}: {error}"))
 }
 
-/// The pages' sources, in order.
+/// Names of the source files, in order.
 fn sources() -> Result<Vec<String>> {
     let entries = fs::read_dir(workspace().join("docs/man")).map_err(|error| format!("docs/man: {error}"))?;
     let names: BTreeSet<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     Ok(names.into_iter().filter(|name| name.ends_with(".md")).map(|name| format!("docs/man/{name}")).collect())
 }
 
-/// All functions of either version, with the header that programs include. One that both have is that of 1.2.
+/// All functions of both versions, with the header that programs include. A function of both has the prototype of 1.2.
 fn declared() -> Result<BTreeMap<String, (Prototype, &'static str)>> {
     let mut all = BTreeMap::new();
     for (file, include) in HEADERS {
@@ -174,7 +174,7 @@ fn synopsis(page: &mut Page, declared: &BTreeMap<String, (Prototype, &'static st
     if let Some((_, blocks)) = written {
         return match &blocks[..] {
             [Block::Code(lines)] => Ok(lines.clone()),
-            _ => Err("SYNOPSIS is not one piece of code".to_owned()),
+            _ => Err("SYNOPSIS is not a single code block".to_owned()),
         };
     }
     if page.section != 3 {
@@ -195,7 +195,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_declared_function_has_a_page_that_can_be_made() {
+    fn every_declared_function_has_a_valid_page() {
         let made: BTreeSet<String> = pages().unwrap().into_iter().map(|page| page.path).collect();
         let missing: Vec<String> =
             declared().unwrap().into_keys().filter(|f| !made.contains(&format!("man3/{f}.3"))).collect();

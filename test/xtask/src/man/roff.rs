@@ -1,20 +1,20 @@
-//! A page as `man` reads it: the macros of man(7), which every system has. Pure.
+//! Writes pages with the macros of man(7), which every system has. Pure.
 #![forbid(unsafe_code)]
 
 use super::source::{Block, Page};
 
-/// Bytes of a line of text: mandoc wants no more than 80.
+/// Maximum length of a line; mandoc warns above 80.
 const WIDTH: usize = 78;
 
-/// For the foot of all pages.
+/// Foot line of all pages.
 pub(crate) struct Foot<'a> {
-    /// Year, month and day of the release.
+    /// Date of the release.
     pub(crate) date: &'a str,
-    /// Name and version.
+    /// Name and version of the project.
     pub(crate) release: &'a str,
 }
 
-/// The text of a page. `synopsis` goes before the description, as it is; none if it is empty.
+/// Returns the text of a page. `synopsis` is inserted before the description, unchanged; no section if it is empty.
 pub(crate) fn render(page: &Page, synopsis: &[String], foot: &Foot<'_>) -> String {
     let head = page.name.to_uppercase();
     let Foot { date, release } = foot;
@@ -24,7 +24,7 @@ pub(crate) fn render(page: &Page, synopsis: &[String], foot: &Foot<'_>) -> Strin
         out += ".SH SYNOPSIS\n";
         code(&mut out, synopsis);
     }
-    // Of what is no text at all mandoc would complain.
+    // mandoc warns of an empty section.
     if !page.description.is_empty() {
         out += ".SH DESCRIPTION\n";
         blocks(&mut out, &page.description);
@@ -76,7 +76,7 @@ fn code(out: &mut String, lines: &[String]) {
     *out += ".fi\n";
 }
 
-/// Running text with code in bold, each sentence on a line of its own.
+/// Writes text with code in bold, one line per sentence.
 fn line(out: &mut String, text: &str) {
     let mut whole = String::new();
     for (at, part) in text.split('`').enumerate() {
@@ -84,7 +84,7 @@ fn line(out: &mut String, text: &str) {
             whole += &plain(&links(part));
             continue;
         }
-        // A reference to a page has its section outside of the bold.
+        // The section number of a reference is not bold.
         let (name, section) = match part.rfind('(') {
             Some(open) if part[open..].len() == 3 && part.ends_with(')') => part.split_at(open),
             _ => (part, ""),
@@ -103,7 +103,7 @@ fn line(out: &mut String, text: &str) {
     }
 }
 
-/// The last blank that leaves a line short enough, or the first; `None` if the whole line is.
+/// Position of the last blank at which a line is short enough, or of the first one; `None` if the line is short enough.
 fn place_to_break(text: &str) -> Option<usize> {
     if text.len() <= WIDTH {
         return None;
@@ -134,7 +134,7 @@ fn plain(text: &str) -> String {
     text.replace('\\', "\\e").replace("**", "")
 }
 
-/// A line that begins like a command is text all the same.
+/// Escapes a line that begins like a macro.
 fn guarded(line: &str) -> String {
     if line.starts_with(['.', '\'']) { format!("\\&{line}") } else { line.to_owned() }
 }
@@ -145,7 +145,7 @@ mod tests {
     use crate::man::source::parse;
 
     #[test]
-    fn text_becomes_macros_and_nothing_in_it_does() {
+    fn writes_macros_and_escapes_text() {
         let page = parse("# x(7) - y\n\n.hidden and `a-b\\c`. See `p(3)`.\n\n- `t`: u\n- v\n").unwrap();
         let text = render(&page, &["-f".into()], &Foot { date: "2026-01-02", release: "r 1" });
         let wanted = ".TH X 7 \"2026-01-02\" \"r 1\" \"uDAPL 1.2\"\n.SH NAME\nx \\- y\n.SH SYNOPSIS\n.nf\n\\-f\n.fi\n.SH \
@@ -154,7 +154,7 @@ mod tests {
     }
 
     #[test]
-    fn links_are_their_words() {
+    fn replaces_links_by_their_texts() {
         assert_eq!(links("a [b c](d.md#e), f"), "a b c, f");
     }
 }

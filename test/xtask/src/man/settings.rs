@@ -5,7 +5,7 @@
 
 use super::source::{Block, Page};
 
-/// A row: the providers that read the variables, or [`ALL`]; their names; what they mean.
+/// A row: the providers that read the variables, or [`ALL`]; names of the variables; meaning.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Row {
     owners: Vec<String>,
@@ -13,7 +13,7 @@ pub(crate) struct Row {
     meaning: String,
 }
 
-/// The page with its table replaced by the rows of the libraries' tables.
+/// Replaces the table of a page by the rows of the libraries' tables.
 pub(crate) fn page(page: &str) -> Result<String, String> {
     const HEAD: &str = "| variable | meaning |\n|---|---|\n";
     let (before, after) = page.split_once(HEAD).ok_or("docs/settings.md has no table of variables")?;
@@ -52,7 +52,7 @@ pub(crate) fn rows(settings: &str) -> Vec<Row> {
     section.lines().filter_map(row).collect()
 }
 
-/// Puts rows where a page asks for them.
+/// Replaces the paragraphs `{variables: OWNER}` of a page by rows.
 pub(crate) fn fill_in(page: &mut Page, rows: &[Row]) -> Result<(), String> {
     for (_, blocks) in &mut page.sections {
         let asked = |block: &Block| match block {

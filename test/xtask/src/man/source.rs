@@ -9,28 +9,28 @@ use std::collections::BTreeSet;
 /// A page.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Page {
-    /// Such as `dat_ep_connect`.
+    /// Name, such as `dat_ep_connect`.
     pub(crate) name: String,
-    /// Such as 3.
+    /// Section, such as 3.
     pub(crate) section: u8,
-    /// For the NAME line.
+    /// Description in the NAME line.
     pub(crate) brief: String,
     /// Text before the first heading.
     pub(crate) description: Vec<Block>,
-    /// Headings, and what is below each.
+    /// Headings with their elements.
     pub(crate) sections: Vec<(String, Vec<Block>)>,
 }
 
 /// Elements of a page.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Block {
-    /// Running text.
+    /// A paragraph.
     Text(String),
     /// An item that explains a term.
     Term(String, String),
     /// An item of a plain list.
     Point(String),
-    /// Lines as they are.
+    /// Code, line by line.
     Code(Vec<String>),
     /// A heading within a section.
     Heading(String),
@@ -67,14 +67,14 @@ fn title(line: &str) -> Option<(String, u8, String)> {
     Some((name.to_owned(), section.parse().ok()?, brief.to_owned()))
 }
 
-/// Whether a line cannot go on with what was before.
+/// Whether a line begins a new element.
 fn is_opening(line: &str) -> bool {
     ["- ", "```", "## ", "### "].iter().any(|opening| line.starts_with(opening))
 }
 
 fn block(text: String) -> Block {
     let Some(item) = text.strip_prefix("- ") else { return Block::Text(text) };
-    // The term goes to the first colon outside of code.
+    // The term ends at the first colon outside of code.
     let mut is_code = false;
     let colon = item.char_indices().find(|(at, c)| {
         is_code ^= *c == '`';

@@ -1,4 +1,4 @@
-//! What DAT 2.0 has otherwise than 1.2, found by comparing the headers of both: sections of the pages of calls, and the lists of
+//! Differences of DAT 2.0 from 1.2, found by comparing the headers of both: sections of the pages of calls, and the lists of
 //! dat2(7). Pure.
 #![forbid(unsafe_code)]
 
@@ -13,11 +13,11 @@ pub(crate) struct Versions {
     new: (String, BTreeMap<String, Prototype>),
 }
 
-/// Heading of the section.
+/// Heading of the section about 2.0.
 pub(crate) const HEADING: &str = "DAT 2.0";
 
 impl Versions {
-    /// From the texts of the headers.
+    /// Parses the texts of the headers.
     pub(crate) fn of(old: String, new: String) -> Self {
         let functions = |text: &str| {
             let all = header::prototypes(text).into_iter();
@@ -27,7 +27,7 @@ impl Versions {
         Versions { old: (old, of_old), new: (new, of_new) }
     }
 
-    /// The section for the page of a call; empty if both versions are alike.
+    /// The section for the page of a call; empty if the versions are equal.
     pub(crate) fn section(&self, call: &str) -> Vec<Block> {
         let (Some(old), Some(new)) = (self.old.1.get(call), self.new.1.get(call)) else { return Vec::new() };
         let mut blocks = Vec::new();
@@ -37,7 +37,7 @@ impl Versions {
         }
         let types: Vec<String> = self.types_of(new).into_iter().map(|name| format!("`{name}`")).collect();
         if !types.is_empty() {
-            blocks.push(Block::Text(format!("Declared otherwise in 2.0, see `dat2(7)`: {}.", types.join(", "))));
+            blocks.push(Block::Text(format!("Declared differently in 2.0, see `dat2(7)`: {}.", types.join(", "))));
         }
         blocks
     }
@@ -55,7 +55,7 @@ impl Versions {
             .collect()
     }
 
-    /// Terms of the types that are declared otherwise, with the members or values that 1.2 does not have.
+    /// Terms of the types that differ, with the members or values that 1.2 does not have.
     pub(crate) fn changed_types(&self) -> Vec<Block> {
         let mut blocks = Vec::new();
         for name in type_names(&self.old.0) {
@@ -83,14 +83,14 @@ impl Versions {
         };
         let (mut old, mut new) = (inner(&self.old.0)?, inner(&self.new.0)?);
         for lines in [&mut old, &mut new] {
-            // Whether the tag is a typedef at once does not matter.
+            // `typedef struct x {...} X` and `struct x {...}` are equal here.
             lines[0].clear();
             lines.last_mut()?.clear();
         }
         Some((old, new))
     }
 
-    /// Types in a prototype that are declared otherwise.
+    /// Types of a prototype that differ.
     fn types_of(&self, prototype: &Prototype) -> BTreeSet<String> {
         let words =
             prototype.lines.iter().flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
@@ -119,7 +119,7 @@ mod tests {
         let versions = Versions::of(old.to_owned(), new.to_owned());
         assert_eq!(
             versions.section("f"),
-            [Block::Text("Declared otherwise in 2.0, see `dat2(7)`: `DAT_A`.".to_owned())]
+            [Block::Text("Declared differently in 2.0, see `dat2(7)`: `DAT_A`.".to_owned())]
         );
         let lines = ["DAT_RETURN g(", "    int a,", "    int b);"].map(str::to_owned).to_vec();
         assert_eq!(versions.section("g")[1], Block::Code(lines));

@@ -1,6 +1,6 @@
 //! Rows of dots on one logarithmic axis: ratios of unrelated figures, with a line at 1.
 //!
-//! For pages only, so it brings no style of its own.
+//! For pages that have the style of the charts.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
@@ -12,9 +12,9 @@ pub(in crate::bench) struct Dots {
     pub(in crate::bench) title: String,
     /// Label of the axis.
     pub(in crate::bench) across: String,
-    /// The axis goes from one power of this to another.
+    /// Base of the powers at which the axis begins and ends.
     pub(in crate::bench) base: f64,
-    /// Names of the dots.
+    /// Names of the dots of a row, for the legend.
     pub(in crate::bench) names: Vec<String>,
     pub(in crate::bench) rows: Vec<DotRow>,
 }
@@ -22,7 +22,7 @@ pub(in crate::bench) struct Dots {
 /// A row of dots.
 pub(in crate::bench) struct DotRow {
     pub(in crate::bench) label: String,
-    /// Its dot for each name, if it has one.
+    /// The values, one for each name; `None`: no dot.
     pub(in crate::bench) dots: Vec<Option<f64>>,
     /// The values that are shaded.
     pub(in crate::bench) permitted: Option<Permitted>,
@@ -38,13 +38,13 @@ pub(in crate::bench) enum Permitted {
 /// Left edge of the plot; row labels are to the left of it.
 const LEFT: f64 = 360.0;
 const RIGHT: f64 = 830.0;
-/// From one row to the next.
+/// Height of a row.
 const ROW: f64 = 26.0;
-/// More of them would not be readable.
+/// Maximum number of readable ticks.
 const TICKS: usize = 10;
 
 impl Dots {
-    /// As a picture of a page.
+    /// SVG for a page.
     pub(in crate::bench) fn inline(&self, id: &str) -> String {
         let about: Vec<&str> = self.rows.iter().map(|row| &*row.label).collect();
         let shows = format!("{}, by {}. Rows: {}.", self.across, self.names.join(", "), about.join("; "));

@@ -25,7 +25,7 @@ fn points_are_placed_by_the_scale() {
         assert!((scale.place(value) - at).abs() < 1e-9, "{value}");
     }
     assert_eq!(scale.ticks(10.0).map(f64::round).collect::<Vec<_>>(), [1.0, 10.0, 100.0, 1000.0]);
-    // Exact powers are their own ends, and a single value has a scale as well.
+    // Exact powers are the ends of a scale, and a single value has a scale.
     let scale = Scale::over([64.0, 4096.0].into_iter(), 4.0, 0.0, 1.0);
     assert_eq!((scale.low, scale.high), (64.0, 4096.0));
     assert_eq!(Scale::over([1.0].into_iter(), 10.0, 0.0, 1.0).high, 10.0);
@@ -84,7 +84,7 @@ fn text_is_escaped_and_all_is_well_formed() {
         }
     }
     assert!(open.is_empty(), "{open:?}");
-    // Nothing from elsewhere, nothing that runs.
+    // No external resource and no script.
     assert_eq!(svg.matches("http").count(), 1, "the name of its kind");
     assert!(!svg.contains("script") && !svg.contains("href"));
 }

@@ -1,4 +1,4 @@
-//! Results without measuring, for tests: what a bench would leave if its figures were these.
+//! Invented results for tests, in the format of a bench.
 #![forbid(unsafe_code)]
 
 use super::{Bench, Found, Lists};
@@ -8,7 +8,7 @@ use crate::bench::ground::Terrain;
 use crate::bench::scale::{self, Figure, Question, Row};
 use crate::bench::side::Ends;
 
-/// The JSON of a bench in which everything succeeded but for these.
+/// JSON of a bench in which all measurements succeeded except for these.
 pub(in crate::bench) fn results(bench: &Bench, lists: Lists, not_measured: &[&str]) -> String {
     let mut found = Found {
         contests: lists.contests.into_iter().map(contest).collect(),

@@ -1,10 +1,10 @@
-//! The charts of a provider's figures, as pictures of the page.
+//! The charts of a provider's figures as SVG for the page.
 #![forbid(unsafe_code)]
 
 use super::results::{Bound, Chart, Contest, Findings, Line, Measure};
 use crate::bench::chart::{Across, DotRow, Dots, Line as Drawn, Panel, Permitted, inline};
 
-/// All charts over a variable. After a bandwidth chart follows the same data as messages per second.
+/// All charts over a variable. A bandwidth chart is followed by the same data as messages per second.
 pub(super) fn curves(findings: &Findings) -> Vec<Chart> {
     let mut charts = Vec::new();
     for chart in &findings.charts {
@@ -34,7 +34,7 @@ fn rate(bandwidth: &Chart) -> Chart {
     }
 }
 
-/// One of them.
+/// SVG of a chart.
 pub(super) fn curve(chart: &Chart, id: &str) -> String {
     let place = |(at, measure): &(u32, Measure)| (f64::from(*at), measure.median());
     let line = |line: &Line| Drawn { name: line.name.clone(), points: line.points.iter().map(place).collect() };

@@ -1,6 +1,6 @@
 //! The text, tables and frames of the page around the charts.
 //!
-//! Every text that is not written here is escaped (`e`).
+//! Every text from elsewhere is escaped (`e`).
 #![forbid(unsafe_code)]
 
 use super::charts::{curve, curves, ratios};
@@ -13,7 +13,7 @@ use crate::bench::verbs::INSTRUCTIONS;
 
 const LOOKS: &str = include_str!("page.css");
 
-/// Forbids fetching and scripts.
+/// Content security policy: no external resources and no scripts.
 pub(super) const POLICY: &str =
     "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">\n";
 
@@ -103,7 +103,7 @@ fn overview(sections: &[Section]) -> String {
     table("All providers", &head, &rows)
 }
 
-/// Remarks on a provider's figures.
+/// Explains how a provider's figures were measured.
 fn about(provider: &str) -> &'static str {
     match provider {
         "sm" => "Shared memory: two processes on one host, each on a processor of its own.",
@@ -160,7 +160,7 @@ fn body(findings: &Findings, provider: &str) -> String {
     text
 }
 
-/// A warning if other programs used the machine, unless that had no effect.
+/// Warning if other programs used the machine; `None` if instructions were counted, which are not affected.
 fn busy(facts: &[(String, String)]) -> Option<String> {
     let fact = |name| facts.iter().find(|(one, _)| one == name).map(|(_, value)| &**value);
     let load = fact("load before").filter(|load| load.parse().is_ok_and(is_busy))?;

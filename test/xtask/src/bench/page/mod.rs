@@ -1,7 +1,7 @@
 //! A page with the results of all benches: providers beside their peers, charts, tables, commands.
 //!
-//! The page is self-contained, without scripts, and its content security policy says so. It is made of the JSON files of the
-//! benches, so it can be made again without measuring. It names what failed or was not measured.
+//! The page is self-contained, without scripts, and its content security policy says so. It is written from the JSON files of
+//! the benches, so it can be written again without measuring. It names measurements that failed.
 #![forbid(unsafe_code)]
 
 mod charts;

@@ -23,12 +23,12 @@ pub(super) const PROVIDERS: [&str; 3] = ["sm", "usnic", "verbs"];
 /// All results of one provider.
 pub(super) struct Section {
     pub(super) provider: &'static str,
-    /// Why all or some figures are missing.
+    /// Reason for missing figures.
     pub(super) trouble: Option<String>,
     pub(super) findings: Option<Findings>,
 }
 
-/// A file's content.
+/// Content of a result file.
 #[derive(Debug)]
 pub(super) struct Findings {
     /// Facts of the machine: name and value.
@@ -73,7 +73,7 @@ pub(super) struct Measure {
     pub(super) ends: Ends,
 }
 
-/// Figures over a variable.
+/// Figures over a variable, as lines.
 #[derive(Clone, Debug)]
 pub(super) struct Chart {
     pub(super) section: String,
@@ -84,7 +84,7 @@ pub(super) struct Chart {
     pub(super) lines: Vec<Line>,
 }
 
-/// A line of the figures.
+/// A line of a chart.
 #[derive(Clone, Debug)]
 pub(super) struct Line {
     pub(super) name: String,
@@ -128,7 +128,7 @@ pub(super) fn of_files(directory: &Path, failed: &[Failed]) -> Vec<Section> {
 pub(super) struct Failed {
     pub(super) provider: &'static str,
     pub(super) reason: String,
-    /// Whether it has nevertheless written its file.
+    /// Whether it has written its file all the same.
     pub(super) has_written: bool,
 }
 
@@ -157,7 +157,7 @@ fn section(directory: &Path, provider: &'static str, failed: &[Failed]) -> Secti
 pub(super) fn parse(text: &str) -> Result<Findings> {
     let file: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let contests: Vec<Value> = field(&file, "contests")?;
-    // Those of verbs have several peers and compare only time.
+    // The file of verbs has several peers per operation and compares times.
     let mut contests: Vec<Contest> = match contests.iter().any(|contest| contest.get("over_reference").is_some()) {
         true => contests.iter().map(verbs::contests).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect(),
         false => contests.iter().map(contest).collect::<Result<_>>()?,
@@ -211,7 +211,7 @@ fn contest(contest: &Value) -> Result<Contest> {
     read().map_err(|reason| format!("{id}: {reason}"))
 }
 
-/// Returns the points of a line of the chart that a value names.
+/// Adds points to the line and chart that a value names.
 fn add(charts: &mut Vec<Chart>, value: &Value, points: Vec<(u32, Measure)>) -> Result {
     let section: String = field(value, "section")?;
     let at = match charts.iter().position(|chart| chart.section == section) {

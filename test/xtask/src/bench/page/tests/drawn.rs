@@ -41,7 +41,7 @@ fn probed(scratch: &Scratch, provider: Option<&str>) -> PathBuf {
     let mut sections = sections();
     sections.retain(|section| provider.is_none_or(|provider| section.provider == provider));
     let page = page(&sections);
-    // The page forbids scripts, so the test removes that policy for its own.
+    // The page's policy forbids scripts, so the test removes it.
     let probed = page.replace(POLICY, "").replace("</head>", &format!("{PROBE}</head>"));
     let path = scratch.0.join(format!("{}.html", provider.unwrap_or("all")));
     fs::write(&path, probed).unwrap();
