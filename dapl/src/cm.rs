@@ -31,7 +31,7 @@ impl<P: Provider> CmSink<P> for Reports<P> {
         } else if let Some(csp) = from_id::<Csp<P>>(listener) {
             csp.arrive(request, &info)
         } else {
-            log::debug!("request of {} for a service point that is gone", info.peer);
+            log::debug!("request of {} dropped: its service point was freed", info.peer);
             Err(request)
         }
     }

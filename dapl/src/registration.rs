@@ -24,22 +24,22 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
     logger::install();
     fork::prepare();
     if info.is_null() {
-        return log::error!("{}: init without a provider info", P::NAME);
+        return log::error!("{}: dat_provider_init without a provider info", P::NAME);
     }
     // SAFETY: not null, and readable by this function's contract.
     let info = unsafe { info.read_unaligned() };
     let Some(name) = name_of(&info) else {
-        return log::error!("{}: init with a name of more than 255 bytes", P::NAME);
+        return log::error!("{}: dat_provider_init with a name of more than 255 bytes", P::NAME);
     };
     let Some(version) = Version::of_major(info.dapl_version_major) else {
         let (wanted, minor) = (info.dapl_version_major, info.dapl_version_minor);
         return log::error!(
-            "{}: {name:?} wants DAT {wanted}.{minor}, this library serves 1.2 and 2.0: name another library in its line",
+            "{}: {name:?} needs DAT {wanted}.{minor}, this library serves 1.2 and 2.0: name another library in its line",
             P::NAME
         );
     };
     let Some(libdat) = functions(version, libdat) else {
-        return log::error!("{}: {name:?} wants DAT 2.0, but this process has no libdat2.so.2", P::NAME);
+        return log::error!("{}: {name:?} needs DAT 2.0, but this process has no libdat2.so.2", P::NAME);
     };
     // SAFETY: null, or a string by this function's contract.
     let params = if params.is_null() { c"" } else { unsafe { CStr::from_ptr(params) } };
@@ -74,7 +74,7 @@ pub unsafe fn fini<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO) 
     let libdat = libdat::functions(version).unwrap_or(libdat);
     // SAFETY: the functions are libdat's, by this function's contract; the info outlives the call.
     let code = unsafe { (libdat.remove)(known.table(), &raw const info) };
-    log::debug!("{}: {} taken back ({code:#x})", P::NAME, known.name());
+    log::debug!("{}: {} unregistered ({code:#x})", P::NAME, known.name());
 }
 
 /// The table of a version.

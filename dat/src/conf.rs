@@ -192,15 +192,15 @@ impl LineReader {
             api_version(&version.text).ok_or_else(|| version.refused("api_version", API_VERSION))?;
         let thread_safe = self.word(2, "thread_safety", THREAD_SAFETY, ["threadsafe", "nonthreadsafe"])?;
         let default = self.word(3, "default", DEFAULT, ["default", "nondefault"])?;
-        let library = self.field(4, "lib_path", "a library's file name is wanted")?;
+        let library = self.field(4, "lib_path", "the file name of a library is required")?;
         if library.text.is_empty() {
-            return Err(library.trouble("lib_path", "empty".to_owned(), "a library's file name is wanted"));
+            return Err(library.trouble("lib_path", "empty".to_owned(), "the file name of a library is required"));
         }
         let provider = self.field(5, "provider_version", PROVIDER_VERSION)?;
         if !is_provider_version(&provider.text) {
             self.remark(provider.column, "provider_version", quoted(&provider.text), PROVIDER_VERSION);
         }
-        let params = self.field(6, "ia_params", "the provider's parameters are wanted, \"\" if there are none")?;
+        let params = self.field(6, "ia_params", "the provider's parameters are required, \"\" if there are none")?;
         if self.tokens.len() == 7 {
             self.remark(self.end, "platform_params", "missing".to_owned(), "\"\" belongs at the end of the line");
         }
@@ -211,17 +211,12 @@ impl LineReader {
             self.remark(library.column, "lib_path", quoted(&library.text), "a library named .so.2 serves u2.0");
         }
         if level == b'k' {
-            self.remark(
-                version.column,
-                "api_version",
-                quoted(&version.text),
-                "only u... lines count for user programs",
-            );
+            self.remark(version.column, "api_version", quoted(&version.text), "user programs use only lines with u");
             return Ok(ParsedLine::Hidden("is a kernel (k...) record", "write u instead of k"));
         }
         if !default {
-            self.remark(self.tokens[3].column, "default", "nondefault".to_owned(), "such a record is out of use");
-            return Ok(ParsedLine::Hidden("is marked nondefault, which takes it out of use", "write default instead"));
+            self.remark(self.tokens[3].column, "default", "nondefault".to_owned(), "such a record is not used");
+            return Ok(ParsedLine::Hidden("is marked nondefault", "write default instead"));
         }
         let key = Key { name: name.text, major, minor, thread_safe };
         Ok(ParsedLine::Kept(Record { key, library: library.text, params: params.text, place: self.place.clone() }))

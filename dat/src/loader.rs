@@ -78,8 +78,8 @@ fn remedy(path: &[u8], reason: &str) -> &'static str {
     match reason {
         _ if reason.contains("No such file") && about_itself => "install that library, or correct lib_path",
         _ if reason.contains("No such file") => "install what it needs",
-        _ if reason.contains("undefined symbol") => "it was built against other libraries than are here: bring those",
-        _ if reason.contains("ermission denied") => "let this user read it",
+        _ if reason.contains("undefined symbol") => "install the versions of libraries that it was built against",
+        _ if reason.contains("ermission denied") => "permit this user to read it",
         _ if reason.contains("invalid ELF header") || reason.contains("wrong ELF class") => {
             "name a shared library for this machine"
         }

@@ -36,7 +36,7 @@ pub enum Refusal {
         present: String,
     },
     /// A thread-safe provider was requested.
-    #[error("a thread-safe provider was asked for, but the line says nonthreadsafe")]
+    #[error("a thread-safe provider was requested, but the line says nonthreadsafe")]
     ThreadSafety,
 }
 

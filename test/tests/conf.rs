@@ -118,7 +118,7 @@ fn keywords_are_exact() {
 #[test]
 fn a_library_is_wanted_and_one_of_dat_2_is_remarked() {
     let said = dropped("a u1.2 threadsafe default \"\" d.1.2 \"\" \"\"");
-    assert_eq!(said, "dat.conf:1:27: lib_path: empty; a library's file name is wanted; this record is dropped");
+    assert_eq!(said, "dat.conf:1:27: lib_path: empty; the file name of a library is required; this record is dropped");
     let said = accepted_with("a u1.2 threadsafe default libx.so.2 d.1.2 \"\" \"\"");
     assert_eq!(said, "dat.conf:1:27: lib_path: \"libx.so.2\"; a library named .so.2 serves u2.0");
     accepted("a u2.0 threadsafe default libx.so.2 d.2.0 \"\" \"\"");

@@ -314,7 +314,7 @@ fn a_file_is_explained_line_by_line_and_complaint_by_complaint() {
     for text in [
         "{}/dat.conf:1: \"a\" serves DAT 1.2, for programs that ask for thread safety too, by l with the parameters \"p q\"\n",
         "{}/dat.conf:2:8: thread_safety: \"ThreadSafe\"; allowed is threadsafe or nonthreadsafe; this record is dropped\n",
-        "{}/dat.conf:3: \"c\" is marked nondefault, which takes it out of use; write default instead\n",
+        "{}/dat.conf:3: \"c\" is marked nondefault; write default instead\n",
         "1 adapters, ",
     ] {
         assert!(finished.stdout.contains(text), "{text}: {finished:#?}");

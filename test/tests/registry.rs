@@ -281,7 +281,7 @@ fn the_hook_reports_numbers_and_the_last_refusal() {
     let case = Case::new("hook", &conf).provider("libfine.so.1", &[]);
     let answer = case.run("open fine 1 2 0 open x 1 2 0 hook 0");
     let length = format!("cannot open \"x\": {}/dat.conf:2: the line ", case.directory.display()).len()
-        + "is marked nondefault, which takes it out of use; write default instead".len();
+        + "is marked nondefault; write default instead".len();
     let tail: Vec<_> = answer.out.lines().skip(6).collect();
     assert_eq!(
         tail[..4],

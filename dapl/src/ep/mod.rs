@@ -280,7 +280,7 @@ impl<P: Provider> OnExpiry for Ep<P> {
         {
             return;
         }
-        log::debug!("ep {:#x} has no answer in time", self.id.handle);
+        log::debug!("ep {:#x}: the timeout of its connect has expired", self.id.handle);
         drop(core);
         self.deliver();
     }

@@ -19,7 +19,7 @@ impl Descriptor {
     /// Creates a descriptor that is not readable, and is closed on exec.
     pub fn new() -> Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| {
-            log::error!("no descriptor to wait on: eventfd: {error}");
+            log::error!("cannot create a descriptor to wait on: eventfd: {error}");
             Error::Exhausted(Resource::Memory)
         })?;
         Ok(Descriptor { fd, is_readable: false })

@@ -40,7 +40,7 @@ pub(crate) fn list(options: &Options) -> crate::Result {
     for absent in
         registry.absent.iter().filter(|absent| options.names.is_empty() || options.names.contains(&absent.name))
     {
-        let line = format!("{}  {}: out of use: the line {}; {}", absent.name, absent.id, absent.why, absent.remedy);
+        let line = format!("{}  {}: not used: the line {}; {}", absent.name, absent.id, absent.why, absent.remedy);
         remarks += &wrapped(&line, 0);
     }
     let dropped = registry.complaints.iter().filter(|complaint| complaint.is_dropped).count();

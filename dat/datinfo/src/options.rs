@@ -107,7 +107,7 @@ pub(crate) enum Command {
     Add(Add),
     /// Removes the entries of a name from dat.conf
     Remove(Remove),
-    /// Takes an entry of dat.conf into use, and others of the same name out of use
+    /// Enables an entry of dat.conf, and disables others of the same name
     SetDefault(SetDefault),
     /// Reads a dat.conf and explains each line, and each complaint about one
     Check {
@@ -165,7 +165,7 @@ pub(crate) struct Add {
     /// Replace the entry of the same name, version and thread safety
     #[arg(long)]
     pub(crate) replace: bool,
-    /// Write an entry that is out of use
+    /// Write a disabled entry
     #[arg(long)]
     pub(crate) nondefault: bool,
     /// Vendor and version of the library; default: dapl. and the version of DAT
@@ -196,7 +196,7 @@ pub(crate) struct SetDefault {
     /// The line of the entry, if several have this name
     #[arg(long, value_name = "NUMBER")]
     pub(crate) line: Option<usize>,
-    /// Take it out of use instead
+    /// Disable it instead
     #[arg(long)]
     pub(crate) off: bool,
     #[command(flatten)]

@@ -123,8 +123,8 @@ fn unknown(names: impl Iterator<Item = String>) -> impl Iterator<Item = String> 
         Known::NoEffect(instead) => Some(format!("{name} is set and has no effect here; use {instead}")),
         Known::Unknown => {
             let shown: String = name.chars().take(LONGEST_NAME).collect();
-            let meant = nearest(&name).map_or(String::new(), |meant| format!("; the nearest that is one is {meant}"));
-            Some(format!("{} is no variable of DAT's{meant}", shown.escape_debug()))
+            let meant = nearest(&name).map_or(String::new(), |meant| format!("; the nearest name is {meant}"));
+            Some(format!("{} is not a variable of DAT{meant}", shown.escape_debug()))
         }
         _ => None,
     });
@@ -143,7 +143,7 @@ mod tests {
     fn reports_unknown_variable_with_nearest_name() {
         assert_eq!(
             lines(&["DAT_OVERIDE", "DAT_OVERRIDE", "PATH", "DAPL_UCM_RETRY", "DAPL_SM_COLOUR", "DATA_DIR"]),
-            ["DAT_OVERIDE is no variable of DAT's; the nearest that is one is DAT_OVERRIDE"]
+            ["DAT_OVERIDE is not a variable of DAT; the nearest name is DAT_OVERRIDE"]
         );
     }
 

@@ -132,10 +132,10 @@ pub enum TransferError {
     #[error("memory that is not registered for this in the endpoint's zone")]
     Protection,
     /// The peer's response is invalid.
-    #[error("an answer that makes no sense")]
+    #[error("an invalid answer of the peer")]
     BadResponse,
     /// The peer's window does not exist, or lacks the access right.
-    #[error("the peer's window is not there, or not for this")]
+    #[error("the memory of the peer is not registered for this access")]
     RemoteAccess,
     /// The peer failed.
     #[error("the peer failed")]

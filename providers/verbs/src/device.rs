@@ -172,12 +172,12 @@ impl Device {
                 QpEvent::LastWqe | QpEvent::SqDrained | QpEvent::PathMigrated => {}
             },
             AsyncEvent::Cq { id } => {
-                log::error!("{}: a completion queue has overrun or failed; its connections are over", self.name);
+                log::error!("{}: a completion queue has overrun or failed; its connections are ended", self.name);
                 self.opened.queue_event(id, ObjectEvent::Failed);
             }
             AsyncEvent::Srq { id, kind: SrqEvent::Limit } => self.opened.queue_event(id, ObjectEvent::Low),
             AsyncEvent::Srq { id, kind: SrqEvent::Error } => {
-                log::error!("{}: a shared receive queue has failed; its connections are over", self.name);
+                log::error!("{}: a shared receive queue has failed; its connections are ended", self.name);
                 self.opened.queue_event(id, ObjectEvent::Failed);
             }
             AsyncEvent::Port { port, kind } if port == self.port => self.port_changed(kind),
@@ -197,7 +197,7 @@ impl Device {
     /// Ends all connections, because the device has failed or was removed.
     fn all_over(&self) {
         log::error!(
-            "{}: device {} has failed or is being removed; all its connections are over",
+            "{}: device {} has failed or is being removed; all its connections are ended",
             self.name,
             self.context.name()
         );

@@ -169,7 +169,7 @@ fn open_place(host: &Host, place: &DevicePort, settings: &Settings) -> Finding<O
     };
     let attributes = context.port(*port).map_err(failed("the port's attributes"))?;
     if attributes.state != ibv_port_state::IBV_PORT_ACTIVE {
-        log::warn!("{device}: port {port} is not active yet; nothing can be reached through it");
+        log::warn!("{device}: port {port} is not active yet; no peer can be reached");
     }
     let is_ethernet = u32::from(attributes.link_layer) == IBV_LINK_LAYER_ETHERNET && !context.is_iwarp();
     let gids = context.gids(*port).map_err(failed("the port's GIDs"))?;

@@ -41,7 +41,7 @@ pub(crate) enum Cause {
     NoRights { node: String },
     /// libibverbs has no driver for the device.
     NoDriver { device: String, kernel_driver: Option<String> },
-    /// The kernel does not offer rdma_cm to programs.
+    /// The kernel does not make rdma_cm available to programs.
     NoManager,
     /// The dat.conf line names the C implementation's library whose connection manager uses UD queue pairs.
     NoDatagramManager,
@@ -60,28 +60,28 @@ impl Cause {
     fn cause(&self) -> String {
         match self {
             Cause::NoLibrary(error) => format!("a library of rdma-core cannot be used: {error}"),
-            Cause::NoRdma => "the kernel has no RDMA devices (/sys/class/infiniband is not there)".to_string(),
+            Cause::NoRdma => "the kernel has no RDMA devices (/sys/class/infiniband does not exist)".to_string(),
             Cause::NoDevices => "there is no RDMA device (/sys/class/infiniband is empty)".to_string(),
             Cause::Unknown { object, .. } => {
                 format!(
-                    "\"{object}\" is no RDMA device, no network device, no address and no host that the resolver knows"
+                    "\"{object}\" is neither an RDMA device, a network device, an address nor a host name that can be resolved"
                 )
             }
-            Cause::NotHere { object, .. } => format!("{object} is no address of this host's"),
-            Cause::Plain { netdev, .. } => format!("no RDMA device goes with the network device {netdev}"),
+            Cause::NotHere { object, .. } => format!("{object} is not an address of this host"),
+            Cause::Plain { netdev, .. } => format!("no RDMA device uses the network device {netdev}"),
             Cause::NoPort { device, port, .. } => format!("{device} has no port {port}"),
             Cause::NoAddress { device, port, netdevs } => match netdevs.as_slice() {
-                [] => format!("no network device goes with port {port} of {device}, so there is no IP address"),
+                [] => format!("port {port} of {device} has no network device, so there is no IP address"),
                 netdevs => format!("{} ({device}, port {port}) has no IP address", netdevs.join(", ")),
             },
-            Cause::NoVerbs { device } => format!("the kernel does not offer {device} to programs"),
-            Cause::NoNode { node } => format!("the device file {node} is not there"),
-            Cause::NoRights { node } => format!("no right to read and write the device file {node}"),
+            Cause::NoVerbs { device } => format!("the kernel does not make {device} available to programs"),
+            Cause::NoNode { node } => format!("the device file {node} does not exist"),
+            Cause::NoRights { node } => format!("no permission to read and write the device file {node}"),
             Cause::NoDriver { device, kernel_driver } => match kernel_driver {
                 Some(driver) => format!("libibverbs has no driver for {device} (the kernel's is {driver})"),
                 None => format!("libibverbs has no driver for {device}"),
             },
-            Cause::NoManager => "the kernel does not offer rdma_cm to programs".to_string(),
+            Cause::NoManager => "the kernel does not make rdma_cm available to programs".to_string(),
             Cause::NoDatagramManager => {
                 "the connection manager of libdaplucm, over UD queue pairs, does not exist here".to_string()
             }
@@ -113,7 +113,7 @@ impl Cause {
             Cause::Unknown { devices, .. } => format!("correct ia_params{}", listed("devices", devices)),
             Cause::NotHere { addresses, .. } => format!("correct ia_params{}", listed("addresses", addresses)),
             Cause::Plain { netdev, others } => format!(
-                "name another{}, or make one: rdma link add rxe0 type rxe netdev {netdev}",
+                "name another{}, or create one: rdma link add rxe0 type rxe netdev {netdev}",
                 listed("with RDMA devices", others)
             ),
             Cause::NoPort { ports, .. } => {
@@ -163,7 +163,9 @@ pub(crate) fn refusal(name: &str, object: &str, cause: &Cause) -> Error {
     let how = REPORTED.lock().tell(&line);
     match how {
         LogLevelChoice::Show => log::error!("{line}"),
-        LogLevelChoice::ShowLast => log::error!("{line} (of further IAs that cannot be opened: DAPL_DBG_TYPE=0xffff)"),
+        LogLevelChoice::ShowLast => {
+            log::error!("{line} (DAPL_DBG_TYPE=0xffff shows further IAs that cannot be opened)")
+        }
         LogLevelChoice::Hide => log::info!("{line}"),
     }
     cause.error()
@@ -257,13 +259,12 @@ fn classify(errno: i32, region: Region, locked: &Locked) -> (Error, Option<Strin
                  in /etc/security/limits.conf, LimitMEMLOCK= in the systemd unit, or \"ulimit -l\" (in KiB)"
             )),
         ),
-        (libc::ENOMEM | libc::ENOSPC | libc::EAGAIN, None) => (
-            Error::Exhausted(Resource::MemoryRegion),
-            plain("; the device or the kernel has no room for another region"),
-        ),
+        (libc::ENOMEM | libc::ENOSPC | libc::EAGAIN, None) => {
+            (Error::Exhausted(Resource::MemoryRegion), plain("; the device or the kernel supports no further region"))
+        }
         (libc::EFAULT, _) => (Error::InvalidParameter(3), None),
         (libc::EINVAL | libc::EOPNOTSUPP, _) => {
-            (Error::InvalidParameter(3), plain("; the device or the kernel does not take such memory"))
+            (Error::InvalidParameter(3), plain("; the device or the kernel cannot register such memory"))
         }
         (libc::EACCES | libc::EPERM, _) => (Error::PermissionDenied, plain("")),
         _ => (Error::Internal, plain("")),

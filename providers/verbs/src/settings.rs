@@ -272,7 +272,7 @@ impl IaParams {
                 complain("second word of ia_params", word, "a port from 0 to 255", "the first");
             } else {
                 let allowed = "cm=rdma, cm=socket, cm=none or listener_wait_ms=N";
-                complain("word of ia_params", word, allowed, "nothing of it");
+                complain("word of ia_params", word, allowed, "no value");
             }
         }
         line

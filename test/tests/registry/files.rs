@@ -24,11 +24,11 @@ fn debug_lines_show_each_file_and_line_that_is_looked_at() {
     assert_eq!(
         lines,
         [
-            "libdat: {}/dat.conf:4:24: default: nondefault; such a record is out of use (accepted)",
+            "libdat: {}/dat.conf:4:24: default: nondefault; such a record is not used (accepted)",
             "libdat: records read: 2, from {}/dat.conf (DAT_OVERRIDE)",
             "libdat: {}/dat.conf:2: \"fine\" 1.2 nonthreadsafe by {}/libfine.so.1 with \"eth0 0\"",
             "libdat: {}/dat.conf:3: \"gone\" 2.0 threadsafe by libgone.so.2 with \"a b\"",
-            "libdat: {}/dat.conf:4: \"off\" does not count: the line is marked nondefault, which takes it out of use; \
+            "libdat: {}/dat.conf:4: \"off\" does not count: the line is marked nondefault; \
              write default instead",
             "libdat: {}/dat.conf:5: \"bad\" does not count: the line was dropped: thread_safety: missing (end of line); \
              allowed is threadsafe or nonthreadsafe",

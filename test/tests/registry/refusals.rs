@@ -54,7 +54,7 @@ fn six_causes_have_six_answers() {
         &case,
         "open a 1 2 1",
         THREAD_SAFETY_NOT_FOUND,
-        "cannot open \"a\": {}/dat.conf:1: a thread-safe provider was asked for, but the line says nonthreadsafe; \
+        "cannot open \"a\": {}/dat.conf:1: a thread-safe provider was requested, but the line says nonthreadsafe; \
          change that flag to threadsafe",
     );
     refused(
@@ -92,7 +92,7 @@ fn reports_a_name_on_a_dropped_line_with_that_line() {
         let line = answer.err.lines().last().unwrap();
         line.strip_prefix(&format!("libdat: cannot open \"{name}\": {{}}/dat.conf:")).unwrap().to_owned()
     };
-    assert_eq!(why("n"), "1: the line is marked nondefault, which takes it out of use; write default instead");
+    assert_eq!(why("n"), "1: the line is marked nondefault; write default instead");
     assert_eq!(why("k"), "2: the line is a kernel (k...) record; write u instead of k");
     assert_eq!(
         why("d"),
@@ -234,7 +234,7 @@ fn reports_an_unknown_variable_once_with_the_nearest_name() {
     let case = case.with("DAPL_SM_UNKNOWN", "1").with("DATA", "2");
     let answer = case.run("list 4 list 4 open a 1 2 0");
     let lines: Vec<_> = answer.err.lines().collect();
-    let expected = "libdat: DAT_OVERIDE is no variable of DAT's; the nearest that is one is DAT_OVERRIDE";
+    let expected = "libdat: DAT_OVERIDE is not a variable of DAT; the nearest name is DAT_OVERRIDE";
     assert_eq!((lines.len(), lines[0]), (2, expected), "{lines:?}");
     assert_eq!(Case::new("misspelt", "").with("DAT_OVERIDE", "x").with("DAT_DBG_TYPE", "0").run("list 4").err, "");
 }

@@ -56,7 +56,12 @@ fn registry(options: &Options, findings: &mut Vec<Finding>) {
     let version = registry.version.as_deref().unwrap_or("another's");
     findings.push(Finding::good("libdat", format!("{} {version}", registry.files.join(", "))));
     for trouble in &registry.unreadable {
-        findings.push(Finding::new(Grade::Bad, "registry", trouble, "let this user read it, or correct its name"));
+        findings.push(Finding::new(
+            Grade::Bad,
+            "registry",
+            trouble,
+            "permit this user to read it, or correct its name",
+        ));
     }
     if registry.complaints.iter().any(|complaint| complaint.is_dropped) {
         let remedy = "datinfo check explains them";
@@ -99,7 +104,7 @@ fn libdat2(entries: &[Entry], findings: &mut Vec<Finding>) {
     for (library, (lines, file)) in &libraries {
         let found = format!("{library}, which {lines} lines name, ");
         findings.push(match file {
-            Some("") => Finding::new(Grade::Note, about, found + "is not there", "install it to use these names"),
+            Some("") => Finding::new(Grade::Note, about, found + "does not exist", "install it to use these names"),
             Some(file) => Finding::note(about, format!("{found}is {file}{}", linked(Path::new(file)))),
             None => Finding::note(about, found + "is not looked for by this libdat"),
         });

@@ -40,7 +40,7 @@ impl KeyTable {
     /// Reserves a key that grants nothing yet. Errors: `Exhausted(MemoryRegion)`.
     pub fn reserve(&mut self) -> Result<u32> {
         self.take().ok_or_else(|| {
-            log::error!("all {} memory registrations of this IA are in use", self.slots - 1);
+            log::error!("all {} memory registrations of this IA are in use; free some", self.slots - 1);
             Error::Exhausted(Resource::MemoryRegion)
         })
     }

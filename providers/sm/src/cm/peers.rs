@@ -75,7 +75,7 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
         .inspect_err(|e| log::warn!("set-up with {}: cannot open its FIFO: {e}", path.display()))
         .ok()?;
     let Some(regions) = PeerRegions::map(table, terms.table_slots) else {
-        log::warn!("set-up with {}: its table of memory cannot be mapped", path.display());
+        log::warn!("set-up with {}: its table of registrations cannot be mapped", path.display());
         return None;
     };
     // The process is watched before it is probed, so that the watched process is the probed one.

@@ -162,7 +162,7 @@ impl Engine {
             let (true, Some(link)) = (attempt.machine.is_open(), &attempt.link) else { continue };
             open += 1;
             if attempt.machine.is_silent(link.progress(), now) || link.alive() == WakeResult::Dead {
-                log::warn!("connection {id}: no heartbeat of the peer, giving up");
+                log::warn!("connection {id}: no activity of the peer for give_up_ms, the connection is ended");
                 dead.push(*id);
             } else if link.is_reset() {
                 dead.push(*id); // the FIFO word of its reset was lost
@@ -253,7 +253,7 @@ impl Engine {
     }
 
     fn not_understood(&self, bad: Bad, received: &Received) {
-        log::warn!("{}: a set-up datagram was not understood: {bad:?}", received.from.display());
+        log::warn!("{}: invalid set-up datagram: {bad:?}", received.from.display());
         // The first eight bytes of a request are the same in every version, so a sender of another version gets an
         // answer.
         if let [1, _, _, _, a, b, c, d, ..] = received.bytes[..] {

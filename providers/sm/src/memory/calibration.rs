@@ -25,7 +25,7 @@ pub(crate) fn crossover() -> u64 {
     *MEASURED.get_or_init(|| {
         let begin = Instant::now();
         let length = measure();
-        log::debug!("messages from {length} bytes on are fetched by one copy; measured in {:?}", begin.elapsed());
+        log::debug!("messages of {length} bytes and more are copied once; measured in {:?}", begin.elapsed());
         length
     })
 }

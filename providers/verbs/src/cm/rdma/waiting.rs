@@ -97,7 +97,7 @@ impl RdmaRequest {
             Refusal::NoListener => id.turn_away().or_else(|_| id.reject(&REJECTION)),
         };
         if let Err(error) = said {
-            log::debug!("a request that is refused has left already: {error}");
+            log::debug!("a request to be rejected has ended already: {error}");
         }
         self.manager.forget(self.number);
     }

@@ -435,7 +435,7 @@ impl Source for SocketConnection {
             let mut inner = self.inner.lock();
             let late = inner.talk.late(turn);
             if inner.talk.is_over() && late.is_some() {
-                log::debug!("{}: it has not said in time what it owed", self.peer);
+                log::debug!("{}: no message of the peer before the deadline", self.peer);
                 inner.stop();
             }
             late

@@ -42,7 +42,7 @@ impl GidLookup {
             });
         };
         if let Err(error) = dapl::runtime::thread::spawn("dapl-names", ask) {
-            log::error!("{address}: no thread to look up its GID: {error}");
+            log::error!("{address}: cannot start a thread to look up its GID: {error}");
             let then = then.lock().take();
             then.into_iter().for_each(|then| then(None));
         }
