@@ -4,8 +4,8 @@
  * An extension of this project's providers, for DAT 1.2 and 2.0. Include it after udat.h. With another provider the functions
  * return DAT_NOT_IMPLEMENTED.
  *
- * Take events until the EVD is empty, call dapl_descriptor_arm, and wait until the descriptor is readable. It stays readable until
- * it is armed again. It closes with its object; do not read, write or close it.
+ * Dequeue events until the EVD is empty, call dapl_descriptor_arm, and wait until the descriptor is readable. It stays
+ * readable until it is armed again. It closes with its object; do not read, write or close it.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -3,14 +3,14 @@
  *
  * Programs include <dat/udat.h>.
  *
- * Conventions. A parameter mask says which fields of the matching record are wanted (query) or meant (modify). Out
- * pointers are written on success only; which may be NULL is said where it is so. A call that starts something
- * (connect, post, bind) returns at once, and an event on an EVD reports its completion.
+ * Conventions. A parameter mask selects the fields of a record that a query returns or a modify sets. Out pointers are
+ * written only on success, and must not be NULL unless a comment permits it. A call that starts an operation (connect,
+ * post, bind) returns at once, and an event on an EVD reports its completion.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
 #ifndef _UDAT_H_
-#include <dat/udat.h> /* brings this file in where it belongs */
+#include <dat/udat.h> /* includes this file at the right place */
 #endif
 
 #ifndef _DAT_H_
@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-/* ---- Small words ------------------------------------------------------------------------------------------------ */
+/* ---- Basic types ------------------------------------------------------------------------------------------------ */
 
 typedef enum dat_boolean {
     DAT_FALSE = 0,
@@ -34,13 +34,13 @@ typedef enum dat_boolean {
 #define DAT_NAME_MAX_LENGTH 256
 typedef char *DAT_NAME_PTR;
 
-/* An attribute that only one transport or provider knows, in words. */
+/* An attribute of one transport or provider, as text. */
 typedef struct dat_named_attr {
     const char *name;
     const char *value;
 } DAT_NAMED_ATTR;
 
-/* 64 bits of the program's own, which DAT stores and returns and never looks at. */
+/* 64 bits of the program, which DAT stores and returns unchanged. */
 typedef union dat_context {
     DAT_PVOID     as_ptr;
     DAT_UINT64    as_64;
@@ -50,7 +50,7 @@ typedef union dat_context {
 typedef DAT_CONTEXT DAT_DTO_COOKIE;
 typedef DAT_CONTEXT DAT_RMR_COOKIE;
 
-/* Bytes, and where they are. */
+/* Lengths and addresses in bytes. */
 typedef DAT_UINT64 DAT_VLEN;
 typedef DAT_UINT64 DAT_VADDR;
 
@@ -63,15 +63,15 @@ typedef DAT_UINT32 DAT_TIMEOUT;
 typedef DAT_PVOID  DAT_HANDLE;
 
 typedef DAT_HANDLE DAT_IA_HANDLE;  /* interface adapter: a port of a transport */
-typedef DAT_HANDLE DAT_PZ_HANDLE;  /* protection zone: which EPs may use which memory */
+typedef DAT_HANDLE DAT_PZ_HANDLE;  /* protection zone: EPs use memory of their own zone only */
 typedef DAT_HANDLE DAT_EVD_HANDLE; /* event dispatcher: a queue of events */
 typedef DAT_HANDLE DAT_EP_HANDLE;  /* endpoint: one end of a connection */
-typedef DAT_HANDLE DAT_SRQ_HANDLE; /* shared receive queue: buffers for many EPs */
+typedef DAT_HANDLE DAT_SRQ_HANDLE; /* shared receive queue: receives for many EPs */
 typedef DAT_HANDLE DAT_LMR_HANDLE; /* local memory region: registered memory */
-typedef DAT_HANDLE DAT_RMR_HANDLE; /* remote memory region: a window for peers onto an LMR */
+typedef DAT_HANDLE DAT_RMR_HANDLE; /* remote memory region: a memory window of an LMR, for peers */
 typedef DAT_HANDLE DAT_PSP_HANDLE; /* public service point: a listener */
-typedef DAT_HANDLE DAT_RSP_HANDLE; /* reserved service point: a listener for one connection, on an EP chosen before */
-typedef DAT_HANDLE DAT_CR_HANDLE;  /* connection request: a caller that waits for an answer */
+typedef DAT_HANDLE DAT_RSP_HANDLE; /* reserved service point: a listener for one connection, with a given EP */
+typedef DAT_HANDLE DAT_CR_HANDLE;  /* connection request: waits for an answer */
 
 #define DAT_HANDLE_NULL ((DAT_HANDLE)NULL)
 
@@ -80,16 +80,16 @@ typedef union dat_sp_handle {
     DAT_PSP_HANDLE psp_handle;
 } DAT_SP_HANDLE;
 
-/* What kind of object a handle names. */
+/* Returns the type of object of a handle. */
 extern DAT_RETURN dat_get_handle_type(IN DAT_HANDLE dat_handle, OUT DAT_HANDLE_TYPE *handle_type);
 
-/* The program's 64 bits for any object. */
+/* 64 bits of the program for any object. */
 extern DAT_RETURN dat_set_consumer_context(IN DAT_HANDLE dat_handle, IN DAT_CONTEXT context);
 extern DAT_RETURN dat_get_consumer_context(IN DAT_HANDLE dat_handle, OUT DAT_CONTEXT *context);
 
-/* ---- Results in words ------------------------------------------------------------------------------------------- */
+/* ---- Names of results ------------------------------------------------------------------------------------------- */
 
-/* Names of the type and of the subtype of a result. Both strings are always set, and never to be freed. */
+/* Returns the names of type and subtype of a result. Both strings are always set; do not free them. */
 extern DAT_RETURN dat_strerror(
     IN  DAT_RETURN dat_function_return,
     OUT const char **major_message_string,
@@ -97,23 +97,23 @@ extern DAT_RETURN dat_strerror(
 
 /* ---- Interface adapters (IA) ------------------------------------------------------------------------------------ */
 
-/* An IPv4 or IPv6 address; the family says how long it is. The port in it means nothing, see DAT_CONN_QUAL. */
+/* An IPv4 or IPv6 address; the family determines its length. The port is ignored, see DAT_CONN_QUAL. */
 typedef DAT_SOCK_ADDR *DAT_IA_ADDRESS_PTR;
 
 typedef enum dat_close_flags {
-    DAT_CLOSE_ABRUPT_FLAG   = 0, /* now; 0, so the default */
-    DAT_CLOSE_GRACEFUL_FLAG = 1  /* EP: after the requests posted; IA: only if nothing is left on it */
+    DAT_CLOSE_ABRUPT_FLAG   = 0, /* at once; 0, so the default */
+    DAT_CLOSE_GRACEFUL_FLAG = 1  /* EP: after all posted requests; IA: only if it has no objects */
 } DAT_CLOSE_FLAGS;
 #define DAT_CLOSE_DEFAULT DAT_CLOSE_ABRUPT_FLAG
 
-/* Who owns the array of segments after a post. */
+/* Owner of the array of segments after a post. */
 typedef enum dat_iov_ownership {
-    DAT_IOV_CONSUMER       = 0, /* the program, at once */
-    DAT_IOV_PROVIDER_NOMOD = 1, /* the provider, until completion; it will not change it */
-    DAT_IOV_PROVIDER_MOD   = 2  /* the provider, until completion; it may change it */
+    DAT_IOV_CONSUMER       = 0, /* the program, when the call returns */
+    DAT_IOV_PROVIDER_NOMOD = 1, /* the provider, until the completion; does not modify it */
+    DAT_IOV_PROVIDER_MOD   = 2  /* the provider, until the completion; may modify it */
 } DAT_IOV_OWNERSHIP;
 
-/* Whether an arriving connection request can bring an EP with it. */
+/* Whether the provider can create an EP for a connection request. */
 typedef enum dat_ep_creator_for_psp {
     DAT_PSP_CREATES_EP_NEVER   = 0,
     DAT_PSP_CREATES_EP_IFASKED = 1,
@@ -160,7 +160,7 @@ typedef struct dat_ia_attr {
     DAT_NAMED_ATTR     *vendor_attr;
 } DAT_IA_ATTR;
 
-/* Which fields of DAT_IA_ATTR are wanted; a bit per field, in their order. */
+/* Selects fields of DAT_IA_ATTR; a bit per field, in their order. */
 typedef DAT_UINT64 DAT_IA_ATTR_MASK;
 
 #define DAT_IA_FIELD_IA_ADAPTER_NAME                        UINT64_C(0x000000001)
@@ -210,8 +210,8 @@ typedef struct dat_provider_info {
 } DAT_PROVIDER_INFO;
 
 /*
- * Opens an IA by name. *asynch_evd_handle is DAT_HANDLE_NULL to have an EVD made for asynchronous errors (it is put
- * there, and freed with the IA), or an EVD of your own. Called through dat_ia_open.
+ * Opens an IA by name. If *asynch_evd_handle is DAT_HANDLE_NULL, an EVD for asynchronous errors is created and written
+ * there; it is freed with the IA. Otherwise it is an existing EVD. Called through dat_ia_open.
  */
 extern DAT_RETURN dat_ia_openv(
     IN    const DAT_NAME_PTR provider,
@@ -235,10 +235,10 @@ extern DAT_RETURN dat_ia_query(
     IN  DAT_PROVIDER_ATTR_MASK provider_attr_mask,
     OUT DAT_PROVIDER_ATTR      *provider_attr);
 
-/* Graceful: refused while objects of the IA exist, which stay as they are. Abrupt: frees them all. */
+/* Graceful: fails while objects of the IA exist, without an effect. Abrupt: frees them all. */
 extern DAT_RETURN dat_ia_close(IN DAT_IA_HANDLE ia_handle, IN DAT_CLOSE_FLAGS close_flags);
 
-/* Fills in as many of the max_to_return records pointed to as there are names; entries_returned is that number. */
+/* Writes one record per name, at most max_to_return; entries_returned is the number of names written. */
 extern DAT_RETURN dat_registry_list_providers(
     IN  DAT_COUNT         max_to_return,
     OUT DAT_COUNT         *entries_returned,
@@ -262,12 +262,12 @@ extern DAT_RETURN dat_pz_query(
     IN  DAT_PZ_PARAM_MASK pz_param_mask,
     OUT DAT_PZ_PARAM      *pz_param);
 
-/* Refused while EPs, LMRs, RMRs or SRQs use the PZ. */
+/* Fails while EPs, LMRs, RMRs or SRQs use the PZ. */
 extern DAT_RETURN dat_pz_free(IN DAT_PZ_HANDLE pz_handle);
 
 /* ---- Memory ----------------------------------------------------------------------------------------------------- */
 
-/* Registered memory in 32 bits: one number for the program's own transfers, another to give to peers. 0 is neither. */
+/* Keys of registered memory: one for local segments, one for peers. 0 is not a key. */
 typedef DAT_UINT32 DAT_LMR_CONTEXT;
 typedef DAT_UINT32 DAT_RMR_CONTEXT;
 
@@ -280,20 +280,20 @@ typedef enum dat_mem_priv_flags {
     DAT_MEM_PRIV_ALL_FLAG          = 0x33
 } DAT_MEM_PRIV_FLAGS;
 
-/* A piece of the program's own memory, for transfers. pad need not be set. */
+/* A range of registered local memory, for transfers. pad need not be set. */
 typedef struct dat_lmr_triplet {
     DAT_LMR_CONTEXT lmr_context;
     DAT_UINT32      pad;
     DAT_VADDR       virtual_address;
-    DAT_VLEN        segment_length;  /* bytes; 0 makes the rest of the triplet irrelevant */
+    DAT_VLEN        segment_length;  /* bytes; if 0 the rest of the triplet is ignored */
 } DAT_LMR_TRIPLET;
 
-/* A piece of a peer's memory, for RDMA. pad need not be set. */
+/* A range of a peer's memory, for RDMA. pad need not be set. */
 typedef struct dat_rmr_triplet {
     DAT_RMR_CONTEXT rmr_context;
     DAT_UINT32      pad;
     DAT_VADDR       target_address; /* in the address space of the peer */
-    DAT_VLEN        segment_length; /* not looked at: the local segments say how much */
+    DAT_VLEN        segment_length; /* ignored: the local segments give the length */
 } DAT_RMR_TRIPLET;
 
 typedef enum dat_lmr_param_mask {
@@ -317,11 +317,11 @@ extern DAT_RETURN dat_lmr_query(
     IN  DAT_LMR_PARAM_MASK lmr_param_mask,
     OUT DAT_LMR_PARAM      *lmr_param);
 
-/* Refused while an RMR is bound to it. Transfers that still use the memory fail from now on. */
+/* Fails while an RMR is bound to it. Later transfers that use the memory fail. */
 extern DAT_RETURN dat_lmr_free(IN DAT_LMR_HANDLE lmr_handle);
 
 /*
- * Before a peer reads what the processor wrote, and before the processor reads what a peer wrote: only needed if
+ * Makes writes of the processor visible to reads of peers, and writes of peers to the processor. Only needed if
  * lmr_sync_req of the provider is DAT_TRUE.
  */
 extern DAT_RETURN dat_lmr_sync_rdma_read(
@@ -355,27 +355,27 @@ typedef struct dat_rmr_param {
 
 /* How the completion of a transfer is reported. */
 typedef enum dat_completion_flags {
-    DAT_COMPLETION_DEFAULT_FLAG        = 0x00, /* an event, which wakes */
-    DAT_COMPLETION_SUPPRESS_FLAG       = 0x01, /* no event unless it fails */
-    DAT_COMPLETION_SOLICITED_WAIT_FLAG = 0x02, /* send: wake the receiver that asked for it */
-    DAT_COMPLETION_UNSIGNALLED_FLAG    = 0x04, /* an event, which does not wake; EP attribute first */
+    DAT_COMPLETION_DEFAULT_FLAG        = 0x00, /* an event that wakes */
+    DAT_COMPLETION_SUPPRESS_FLAG       = 0x01, /* an event only if it fails */
+    DAT_COMPLETION_SOLICITED_WAIT_FLAG = 0x02, /* send: solicited event at the receiver */
+    DAT_COMPLETION_UNSIGNALLED_FLAG    = 0x04, /* an event that does not wake; only with the EP attribute */
     DAT_COMPLETION_BARRIER_FENCE_FLAG  = 0x08, /* not before the earlier RDMA reads are done */
     DAT_COMPLETION_EVD_THRESHOLD_FLAG  = 0x10  /* EP attribute: every event wakes */
 } DAT_COMPLETION_FLAGS;
 
-/* How a transfer, or a bind, ended. */
+/* Result of a transfer or bind. */
 typedef enum dat_dto_completion_status {
-    DAT_DTO_SUCCESS                = 0,  /* done */
-    DAT_DTO_ERR_FLUSHED            = 1,  /* not begun when the connection ended */
+    DAT_DTO_SUCCESS                = 0,  /* success */
+    DAT_DTO_ERR_FLUSHED            = 1,  /* the connection ended before it was executed */
     DAT_DTO_ERR_LOCAL_LENGTH       = 2,  /* receive: the message is longer than the buffer */
     DAT_DTO_ERR_LOCAL_EP           = 3,  /* the EP itself failed */
-    DAT_DTO_ERR_LOCAL_PROTECTION   = 4,  /* a local segment is not (or no longer) ours to use */
-    DAT_DTO_ERR_BAD_RESPONSE       = 5,  /* the peer answered nonsense */
-    DAT_DTO_ERR_REMOTE_ACCESS      = 6,  /* the peer does not allow that RDMA */
+    DAT_DTO_ERR_LOCAL_PROTECTION   = 4,  /* a local segment is not registered, or not any more */
+    DAT_DTO_ERR_BAD_RESPONSE       = 5,  /* the response of the peer is invalid */
+    DAT_DTO_ERR_REMOTE_ACCESS      = 6,  /* the peer does not permit this RDMA */
     DAT_DTO_ERR_REMOTE_RESPONDER   = 7,  /* the peer could not complete it */
-    DAT_DTO_ERR_TRANSPORT          = 8,  /* the peer cannot be reached any more */
-    DAT_DTO_ERR_RECEIVER_NOT_READY = 9,  /* the peer posts no receive */
-    DAT_DTO_ERR_PARTIAL_PACKET     = 10, /* only a part arrived */
+    DAT_DTO_ERR_TRANSPORT          = 8,  /* the peer does not answer any more */
+    DAT_DTO_ERR_RECEIVER_NOT_READY = 9,  /* the peer has no posted receive */
+    DAT_DTO_ERR_PARTIAL_PACKET     = 10, /* only a part was transferred */
     DAT_RMR_OPERATION_FAILED       = 11  /* the bind failed */
 } DAT_DTO_COMPLETION_STATUS;
 
@@ -387,8 +387,8 @@ extern DAT_RETURN dat_rmr_query(
     OUT DAT_RMR_PARAM      *rmr_param);
 
 /*
- * Opens the window onto the memory of the triplet; a length of 0 closes it. The new context may be given to the peer
- * of ep_handle at once, in a later send.
+ * Binds the window to the memory of the triplet; a length of 0 unbinds it. The new context may be sent to the peer of
+ * ep_handle at once, in a later send.
  */
 extern DAT_RETURN dat_rmr_bind(
     IN  DAT_RMR_HANDLE        rmr_handle,
@@ -427,33 +427,33 @@ typedef enum dat_connect_flags {
  * DISCONNECTED -- dat_ep_reset ----> UNCONNECTED
  */
 typedef enum dat_ep_state {
-    DAT_EP_STATE_UNCONNECTED                  = 0,  /* fresh, or after dat_ep_reset */
+    DAT_EP_STATE_UNCONNECTED                  = 0,  /* new, or after dat_ep_reset */
     DAT_EP_STATE_UNCONFIGURED_UNCONNECTED     = 1,  /* the UNCONFIGURED states are never entered here */
     DAT_EP_STATE_RESERVED                     = 2,  /* has an RSP */
     DAT_EP_STATE_UNCONFIGURED_RESERVED        = 3,
-    DAT_EP_STATE_PASSIVE_CONNECTION_PENDING   = 4,  /* ... to which a request has come */
+    DAT_EP_STATE_PASSIVE_CONNECTION_PENDING   = 4,  /* reserved by an RSP, and a request has arrived */
     DAT_EP_STATE_UNCONFIGURED_PASSIVE         = 5,
     DAT_EP_STATE_ACTIVE_CONNECTION_PENDING    = 6,  /* after dat_ep_connect */
-    DAT_EP_STATE_TENTATIVE_CONNECTION_PENDING = 7,  /* made by the provider for a request */
+    DAT_EP_STATE_TENTATIVE_CONNECTION_PENDING = 7,  /* created by the provider for a request */
     DAT_EP_STATE_UNCONFIGURED_TENTATIVE       = 8,
     DAT_EP_STATE_CONNECTED                    = 9,
     DAT_EP_STATE_DISCONNECT_PENDING           = 10, /* after a graceful dat_ep_disconnect */
-    DAT_EP_STATE_DISCONNECTED                 = 11, /* what is posted now is flushed */
+    DAT_EP_STATE_DISCONNECTED                 = 11, /* posted work is flushed */
     DAT_EP_STATE_COMPLETION_PENDING           = 12  /* after dat_cr_accept */
 } DAT_EP_STATE;
 
-/* The side of a connection's address that listeners listen on: a full 64-bit number. */
+/* Connection qualifier: the 64-bit number that a listener listens on, comparable to a port. */
 typedef DAT_UINT64 DAT_CONN_QUAL;
 typedef DAT_UINT64 DAT_PORT_QUAL;
 
-/* No watermark; and its name as the default of an EP with an SRQ. */
+/* No watermark; the second name is for EPs with an SRQ. */
 #define DAT_WATERMARK_INFINITE ((DAT_COUNT)~0)
 #define DAT_HW_DEFAULT         DAT_WATERMARK_INFINITE
 
-/* What a count may be that the provider does not keep. */
+/* Values of a number that the provider does not count. */
 #define DAT_VALUE_UNKNOWN (((DAT_COUNT)~0) - 1)
 
-/* What an EP is made for. Sizes of 0 and IOV counts of 0 for RDMA mean "whatever you have". */
+/* Attributes of an EP. Sizes of 0, and IOV counts of 0 for RDMA, select the provider's default. */
 typedef struct dat_ep_attr {
     DAT_SERVICE_TYPE     service_type;
     DAT_VLEN             max_message_size;
@@ -491,7 +491,7 @@ typedef struct dat_ep_param {
     DAT_EP_ATTR        ep_attr;
 } DAT_EP_PARAM;
 
-/* Which fields of DAT_EP_PARAM are meant. */
+/* Selects fields of DAT_EP_PARAM. */
 typedef DAT_UINT64 DAT_EP_PARAM_MASK;
 
 #define DAT_EP_FIELD_IA_HANDLE                        UINT64_C(0x00000001)
@@ -547,21 +547,22 @@ extern DAT_RETURN dat_ep_modify(
     IN DAT_EP_PARAM_MASK  ep_param_mask,
     IN const DAT_EP_PARAM *ep_param);
 
-/* Each out pointer may be NULL. Idle means: nothing posted waits for its completion. */
+/* Each out pointer may be NULL. Idle: no posted work is outstanding. */
 extern DAT_RETURN dat_ep_get_status(
     IN  DAT_EP_HANDLE ep_handle,
     OUT DAT_EP_STATE  *ep_state,
     OUT DAT_BOOLEAN   *recv_idle,
     OUT DAT_BOOLEAN   *request_idle);
 
-/* Disconnects abruptly if need be. Events that are queued already stay queued. */
+/* Disconnects abruptly if the EP is connected. Queued events stay queued. */
 extern DAT_RETURN dat_ep_free(IN DAT_EP_HANDLE ep_handle);
 
 /* Connecting. */
 
 /*
- * Asks the listener on remote_conn_qual at remote_ia_address for a connection; the port in the address is ignored.
- * The answer is one event on the connect EVD. Private data travels with the request; the buffer is free at return.
+ * Requests a connection to the listener on remote_conn_qual at remote_ia_address; the port in the address is ignored.
+ * One event on the connect EVD reports the answer. The private data are sent with the request and copied before the
+ * call returns.
  */
 extern DAT_RETURN dat_ep_connect(
     IN DAT_EP_HANDLE      ep_handle,
@@ -573,7 +574,7 @@ extern DAT_RETURN dat_ep_connect(
     IN DAT_QOS            quality_of_service,
     IN DAT_CONNECT_FLAGS  connect_flags);
 
-/* Connects to where ep_dup_handle is connected to. */
+/* Connects to the peer of ep_dup_handle. */
 extern DAT_RETURN dat_ep_dup_connect(
     IN DAT_EP_HANDLE   ep_handle,
     IN DAT_EP_HANDLE   ep_dup_handle,
@@ -582,15 +583,15 @@ extern DAT_RETURN dat_ep_dup_connect(
     IN const DAT_PVOID private_data,
     IN DAT_QOS         quality_of_service);
 
-/* Both ends get one DISCONNECTED event. On a DISCONNECTED EP it does nothing, successfully. */
+/* Both ends get one DISCONNECTED event. On a DISCONNECTED EP it succeeds without an effect. */
 extern DAT_RETURN dat_ep_disconnect(IN DAT_EP_HANDLE ep_handle, IN DAT_CLOSE_FLAGS close_flags);
 
-/* DISCONNECTED to UNCONNECTED, so that the EP can connect again. */
+/* From DISCONNECTED to UNCONNECTED, so that the EP can connect again. */
 extern DAT_RETURN dat_ep_reset(IN DAT_EP_HANDLE ep_handle);
 
 /* Moving data. */
 
-/* Sends the segments as one message, into the oldest receive that the peer has posted. */
+/* Sends the segments as one message, into the oldest posted receive of the peer. */
 extern DAT_RETURN dat_ep_post_send(
     IN DAT_EP_HANDLE        ep_handle,
     IN DAT_COUNT            num_segments,
@@ -598,7 +599,7 @@ extern DAT_RETURN dat_ep_post_send(
     IN DAT_DTO_COOKIE       user_cookie,
     IN DAT_COMPLETION_FLAGS completion_flags);
 
-/* In any state of the EP, so before connecting too. */
+/* Posts a receive, in any state of the EP, also before a connect. */
 extern DAT_RETURN dat_ep_post_recv(
     IN DAT_EP_HANDLE        ep_handle,
     IN DAT_COUNT            num_segments,
@@ -606,7 +607,7 @@ extern DAT_RETURN dat_ep_post_recv(
     IN DAT_DTO_COOKIE       user_cookie,
     IN DAT_COMPLETION_FLAGS completion_flags);
 
-/* Fetches from remote_iov as many bytes as the local segments hold. The peer takes no part. */
+/* Reads as many bytes from remote_iov as the local segments have, without an action of the peer. */
 extern DAT_RETURN dat_ep_post_rdma_read(
     IN DAT_EP_HANDLE         ep_handle,
     IN DAT_COUNT             num_segments,
@@ -615,7 +616,7 @@ extern DAT_RETURN dat_ep_post_rdma_read(
     IN const DAT_RMR_TRIPLET *remote_iov,
     IN DAT_COMPLETION_FLAGS  completion_flags);
 
-/* Puts the local segments to remote_iov. The peer takes no part; a send after it tells the peer that it is done. */
+/* Writes the local segments to remote_iov, without an action of the peer. A later send arrives after them. */
 extern DAT_RETURN dat_ep_post_rdma_write(
     IN DAT_EP_HANDLE         ep_handle,
     IN DAT_COUNT             num_segments,
@@ -658,8 +659,8 @@ typedef struct dat_srq_param {
     DAT_COUNT     max_recv_dtos;
     DAT_COUNT     max_recv_iov;
     DAT_COUNT     low_watermark;
-    DAT_COUNT     available_dto_count;   /* posted, not yet taken by an EP */
-    DAT_COUNT     outstanding_dto_count; /* posted, completion not yet taken */
+    DAT_COUNT     available_dto_count;   /* posted, not yet used by an EP */
+    DAT_COUNT     outstanding_dto_count; /* posted, not yet complete */
 } DAT_SRQ_PARAM;
 
 extern DAT_RETURN dat_srq_create(
@@ -686,7 +687,7 @@ extern DAT_RETURN dat_srq_resize(IN DAT_SRQ_HANDLE srq_handle, IN DAT_COUNT srq_
 /* An asynchronous event when fewer than low_watermark buffers are left; once, until set again. */
 extern DAT_RETURN dat_srq_set_lw(IN DAT_SRQ_HANDLE srq_handle, IN DAT_COUNT low_watermark);
 
-/* Like dat_ep_create, but what the EP receives goes to buffers of the SRQ. */
+/* As dat_ep_create, but the EP receives into buffers of the SRQ. */
 extern DAT_RETURN dat_ep_create_with_srq(
     IN  DAT_IA_HANDLE     ia_handle,
     IN  DAT_PZ_HANDLE     pz_handle,
@@ -697,13 +698,13 @@ extern DAT_RETURN dat_ep_create_with_srq(
     IN  const DAT_EP_ATTR *ep_attributes,
     OUT DAT_EP_HANDLE     *ep_handle);
 
-/* Receive buffers the EP holds. Each out pointer may be NULL. */
+/* Number of receives that the EP holds. Each out pointer may be NULL. */
 extern DAT_RETURN dat_ep_recv_query(
     IN  DAT_EP_HANDLE ep_handle,
     OUT DAT_COUNT     *nbufs_allocated,
     OUT DAT_COUNT     *bufs_alloc_span);
 
-/* How many receive buffers the EP may hold: above soft an asynchronous event, above hard the connection breaks. */
+/* Number of receives that the EP may hold: above soft an asynchronous event, above hard the connection ends. */
 extern DAT_RETURN dat_ep_set_watermark(
     IN DAT_EP_HANDLE ep_handle,
     IN DAT_COUNT     soft_high_watermark,
@@ -712,8 +713,8 @@ extern DAT_RETURN dat_ep_set_watermark(
 /* ---- Service points (PSP, RSP) and connection requests (CR) ----------------------------------------------------- */
 
 typedef enum dat_psp_flags {
-    DAT_PSP_CONSUMER_FLAG = 0, /* the program brings the EP when it accepts */
-    DAT_PSP_PROVIDER_FLAG = 1  /* the provider makes one */
+    DAT_PSP_CONSUMER_FLAG = 0, /* the program gives the EP in dat_cr_accept */
+    DAT_PSP_PROVIDER_FLAG = 1  /* the provider creates one */
 } DAT_PSP_FLAGS;
 
 typedef enum dat_psp_param_mask {
@@ -731,7 +732,7 @@ typedef struct dat_psp_param {
     DAT_PSP_FLAGS  psp_flags;
 } DAT_PSP_PARAM;
 
-/* Listens on conn_qual. Requests come as events on evd_handle until the PSP is freed. */
+/* Listens on conn_qual. Requests are reported by events on evd_handle until the PSP is freed. */
 extern DAT_RETURN dat_psp_create(
     IN  DAT_IA_HANDLE  ia_handle,
     IN  DAT_CONN_QUAL  conn_qual,
@@ -739,7 +740,7 @@ extern DAT_RETURN dat_psp_create(
     IN  DAT_PSP_FLAGS  psp_flags,
     OUT DAT_PSP_HANDLE *psp_handle);
 
-/* ... on a qualifier of the provider's choice. */
+/* As dat_psp_create, on a qualifier that the provider chooses. */
 extern DAT_RETURN dat_psp_create_any(
     IN  DAT_IA_HANDLE  ia_handle,
     OUT DAT_CONN_QUAL  *conn_qual,
@@ -752,7 +753,7 @@ extern DAT_RETURN dat_psp_query(
     IN  DAT_PSP_PARAM_MASK psp_param_mask,
     OUT DAT_PSP_PARAM      *psp_param);
 
-/* Stops listening. Requests that have come can still be answered, connections stay. */
+/* Stops listening. Requests that have arrived can still be answered; connections are not affected. */
 extern DAT_RETURN dat_psp_free(IN DAT_PSP_HANDLE psp_handle);
 
 typedef enum dat_rsp_param_mask {
@@ -770,7 +771,7 @@ typedef struct dat_rsp_param {
     DAT_EP_HANDLE  ep_handle;
 } DAT_RSP_PARAM;
 
-/* Listens on conn_qual for one request, which will be for ep_handle. */
+/* Listens on conn_qual for one request, to be accepted with ep_handle. */
 extern DAT_RETURN dat_rsp_create(
     IN  DAT_IA_HANDLE  ia_handle,
     IN  DAT_CONN_QUAL  conn_qual,
@@ -798,8 +799,8 @@ typedef struct dat_cr_param {
     DAT_IA_ADDRESS_PTR remote_ia_address_ptr;
     DAT_PORT_QUAL      remote_port_qual;
     DAT_COUNT          private_data_size;
-    DAT_PVOID          private_data;          /* the request's; yours to write to until it is answered */
-    DAT_EP_HANDLE      local_ep_handle;       /* null, unless the listener brought one */
+    DAT_PVOID          private_data;          /* private data of the request; writable until it is answered */
+    DAT_EP_HANDLE      local_ep_handle;       /* null, unless the service point provides one */
 } DAT_CR_PARAM;
 
 extern DAT_RETURN dat_cr_query(
@@ -816,35 +817,35 @@ extern DAT_RETURN dat_cr_accept(
 
 extern DAT_RETURN dat_cr_reject(IN DAT_CR_HANDLE cr_handle);
 
-/* Passes the request on to the listener on another qualifier of the host. */
+/* Passes the request to the listener on another qualifier of this host. */
 extern DAT_RETURN dat_cr_handoff(IN DAT_CR_HANDLE cr_handle, IN DAT_CONN_QUAL handoff);
 
 /* ---- Events ----------------------------------------------------------------------------------------------------- */
 
-/* The streams of events an EVD takes. */
+/* The streams of events of an EVD. */
 typedef enum dat_evd_flags {
     DAT_EVD_SOFTWARE_FLAG   = 0x001, /* dat_evd_post_se */
     DAT_EVD_CR_FLAG         = 0x010, /* connection requests */
     DAT_EVD_DTO_FLAG        = 0x020, /* completions of transfers */
-    DAT_EVD_CONNECTION_FLAG = 0x040, /* what becomes of connections */
+    DAT_EVD_CONNECTION_FLAG = 0x040, /* events of connections */
     DAT_EVD_RMR_BIND_FLAG   = 0x080, /* completions of binds */
     DAT_EVD_ASYNC_FLAG      = 0x100, /* asynchronous errors */
     DAT_EVD_DEFAULT_FLAG    = 0x1f0  /* all but software */
 } DAT_EVD_FLAGS;
 
-/* Which event it is, and so which member of DAT_EVENT_DATA it fills. */
+/* Number of an event; it determines the valid member of DAT_EVENT_DATA. */
 typedef enum dat_event_number {
     DAT_DTO_COMPLETION_EVENT                     = 0x00001,
     DAT_RMR_BIND_COMPLETION_EVENT                = 0x01001,
     DAT_CONNECTION_REQUEST_EVENT                 = 0x02001,
     DAT_CONNECTION_EVENT_ESTABLISHED             = 0x04001,
-    DAT_CONNECTION_EVENT_PEER_REJECTED           = 0x04002, /* the program there said no */
-    DAT_CONNECTION_EVENT_NON_PEER_REJECTED       = 0x04003, /* no program listens there */
-    DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR = 0x04004, /* accepted, but the peer was gone */
-    DAT_CONNECTION_EVENT_DISCONNECTED            = 0x04005, /* by either end */
+    DAT_CONNECTION_EVENT_PEER_REJECTED           = 0x04002, /* rejected by the program of the peer */
+    DAT_CONNECTION_EVENT_NON_PEER_REJECTED       = 0x04003, /* no program listens on the qualifier */
+    DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR = 0x04004, /* accepted, but the requester has ended */
+    DAT_CONNECTION_EVENT_DISCONNECTED            = 0x04005, /* by either side */
     DAT_CONNECTION_EVENT_BROKEN                  = 0x04006, /* by an error */
     DAT_CONNECTION_EVENT_TIMED_OUT               = 0x04007, /* the timeout of dat_ep_connect */
-    DAT_CONNECTION_EVENT_UNREACHABLE             = 0x04008, /* no such host, or no way to it */
+    DAT_CONNECTION_EVENT_UNREACHABLE             = 0x04008, /* no such host, or no route to it */
     DAT_ASYNC_ERROR_EVD_OVERFLOW                 = 0x08001, /* events were lost */
     DAT_ASYNC_ERROR_IA_CATASTROPHIC              = 0x08002,
     DAT_ASYNC_ERROR_EP_BROKEN                    = 0x08003,
@@ -853,7 +854,7 @@ typedef enum dat_event_number {
     DAT_SOFTWARE_EVENT                           = 0x10001
 } DAT_EVENT_NUMBER;
 
-/* DTO_COMPLETION. The length is spelt as it is. */
+/* DTO_COMPLETION. The spelling "transfered" is that of the standard. */
 typedef struct dat_dto_completion_event_data {
     DAT_EP_HANDLE             ep_handle;
     DAT_DTO_COOKIE            user_cookie;
@@ -883,7 +884,7 @@ typedef struct dat_connection_event_data {
     DAT_PVOID     private_data;      /* valid until the next event of the EP */
 } DAT_CONNECTION_EVENT_DATA;
 
-/* ASYNC_ERROR_*. The kind of dat_handle says which of the reasons below counts. */
+/* ASYNC_ERROR_*. The type of dat_handle determines which of the reasons below is valid. */
 typedef struct dat_asynch_error_event_data {
     DAT_HANDLE dat_handle;
     DAT_COUNT  reason;
@@ -923,7 +924,7 @@ typedef enum pz_async_error_reason {
     DAT_PZ_OTHER_ERROR = 0
 } DAT_PZ_ASYNC_ERROR_REASON;
 
-/* SOFTWARE_EVENT: what the program posted with dat_evd_post_se. */
+/* SOFTWARE_EVENT: the pointer passed to dat_evd_post_se. */
 typedef struct dat_software_event_data {
     DAT_PVOID pointer;
 } DAT_SOFTWARE_EVENT_DATA;
@@ -939,7 +940,7 @@ typedef union dat_event_data {
 
 typedef struct dat_event {
     DAT_EVENT_NUMBER event_number;
-    DAT_EVD_HANDLE   evd_handle;   /* where it was queued */
+    DAT_EVD_HANDLE   evd_handle;   /* the EVD in which it was queued */
     DAT_EVENT_DATA   event_data;
 } DAT_EVENT;
 
@@ -950,25 +951,25 @@ extern DAT_RETURN dat_evd_query(
     IN  DAT_EVD_PARAM_MASK evd_param_mask,
     OUT DAT_EVD_PARAM      *evd_param);
 
-/* Takes the oldest event, or returns DAT_QUEUE_EMPTY, bare. Never waits. */
+/* Removes the oldest event, or returns DAT_QUEUE_EMPTY, without the class bit. Does not wait. */
 extern DAT_RETURN dat_evd_dequeue(IN DAT_EVD_HANDLE evd_handle, OUT DAT_EVENT *event);
 
-/* Queues an event of the program's own (event_number DAT_SOFTWARE_EVENT): the way to wake another thread. */
+/* Queues an event of the program (event_number DAT_SOFTWARE_EVENT), for example to wake another thread. */
 extern DAT_RETURN dat_evd_post_se(IN DAT_EVD_HANDLE evd_handle, IN const DAT_EVENT *event);
 extern DAT_RETURN dat_evd_resize(IN DAT_EVD_HANDLE evd_handle, IN DAT_COUNT evd_min_qlen);
 
-/* Refused while an EP or a service point uses the EVD. Drops what is queued. */
+/* Fails while an EP or a service point uses the EVD. Queued events are dropped. */
 extern DAT_RETURN dat_evd_free(IN DAT_EVD_HANDLE evd_handle);
 
 /* ---- Names of DAT 1.0 and 1.1 ----------------------------------------------------------------------------------- */
 
-/* Careful: the first two rename every identifier of that spelling in the program. */
+/* Caution: the first two rename every identifier of that spelling in the program. */
 #define max_mtu_size         max_message_size
 #define max_rdma_read_per_ep max_rdma_read_per_ep_in
 
 #define DAT_IA_ALL                     DAT_IA_FIELD_ALL
 #define DAT_IA_FIELD_IA_MAX_MTU_SIZE   DAT_IA_FIELD_IA_MAX_MESSAGE_SIZE
-#define DAT_IA_FIELD_IA_MAX_DTO_PER_OP DAT_IA_FIELD_IA_MAX_DTO_PER_EP_IN /* which has never existed: unusable */
+#define DAT_IA_FIELD_IA_MAX_DTO_PER_OP DAT_IA_FIELD_IA_MAX_DTO_PER_EP_IN /* never released: invalid */
 
 #define DAT_MEM_PRIV_READ_FLAG  (DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_REMOTE_READ_FLAG)
 #define DAT_MEM_PRIV_WRITE_FLAG (DAT_MEM_PRIV_LOCAL_WRITE_FLAG | DAT_MEM_PRIV_REMOTE_WRITE_FLAG)

@@ -4,14 +4,14 @@
  * The first word of every DAT object is the address of its provider's table (DAT_PROVIDER, udat_redirection.h). The
  * DAT_* macros make the call that the dat_* function of the same name makes, without going through libdat.
  *
- * They are for code inside a provider. A program should call the functions: they refuse a bad handle, the macros
- * follow it; and the IA handle that libdat gives to a program is a number, not an object, so that no macro
- * which starts from an IA can be used with it.
+ * They are for code inside a provider. A program should call the functions, which check the handle; the macros do not.
+ * The IA handle that libdat returns to a program is a number and not an object, so macros on an IA cannot be used with
+ * it.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
 #ifndef _UDAT_H_
-#include <dat/udat.h> /* brings this file in where it belongs */
+#include <dat/udat.h> /* includes this file at the right place */
 #endif
 
 #ifndef _DAT_REDIRECTION_H_
@@ -23,7 +23,7 @@ extern "C" {
 
 typedef struct dat_provider DAT_PROVIDER;
 
-/* From a handle to its table. Define it before the include to look elsewhere. */
+/* The table of a handle. A program may define it before the include. */
 #ifndef DAT_HANDLE_TO_PROVIDER
 #define DAT_HANDLE_TO_PROVIDER(handle) (*(DAT_PROVIDER **)(handle))
 #endif
@@ -136,7 +136,7 @@ typedef struct dat_provider DAT_PROVIDER;
 #define DAT_PZ_FREE(pz) \
     DAT_HANDLE_TO_PROVIDER(pz)->pz_free_func((pz))
 
-/* Starts from the IA, as it must: the SRQ does not exist yet. */
+/* Uses the table of the IA, since the SRQ does not exist yet. */
 #define DAT_SRQ_CREATE(ia, pz, attr, srq) \
     DAT_HANDLE_TO_PROVIDER(ia)->srq_create_func((ia), (pz), (attr), (srq))
 #define DAT_SRQ_SET_LW(srq, lw) \
