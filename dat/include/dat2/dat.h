@@ -3,14 +3,14 @@
  *
  * Programs include <dat2/udat.h>.
  *
- * Conventions. A parameter mask says which fields of the matching record are wanted (query) or meant (modify). Out
- * pointers are written on success only; which may be NULL is said where it is so. A call that starts something
- * (connect, post, bind) returns at once, and an event on an EVD reports its completion.
+ * Conventions. A parameter mask selects the fields of a record that a query returns or a modify sets. Out pointers are
+ * written only on success, and must not be NULL unless a comment permits it. A call that starts an operation (connect,
+ * post, bind) returns at once, and an event on an EVD reports its completion.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
 #ifndef _UDAT_H_
-#include <dat2/udat.h> /* brings this file in where it belongs */
+#include <dat2/udat.h> /* includes this file at the right place */
 #endif
 
 #ifndef _DAT_H_
@@ -23,7 +23,7 @@
 extern "C" {
 #endif
 
-/* ---- Small words ------------------------------------------------------------------------------------------------ */
+/* ---- Basic types ------------------------------------------------------------------------------------------------ */
 
 typedef enum dat_boolean {
     DAT_FALSE = 0,
@@ -34,13 +34,13 @@ typedef enum dat_boolean {
 #define DAT_NAME_MAX_LENGTH 256
 typedef char *DAT_NAME_PTR;
 
-/* An attribute that only one transport or provider knows, in words. */
+/* An attribute of one transport or provider, as text. */
 typedef struct dat_named_attr {
     const char *name;
     const char *value;
 } DAT_NAMED_ATTR;
 
-/* 64 bits of the program's own, which DAT stores and returns and never looks at. */
+/* 64 bits of the program, which DAT stores and returns unchanged. */
 typedef union dat_context {
     DAT_PVOID     as_ptr;
     DAT_UINT64    as_64;
@@ -50,7 +50,7 @@ typedef union dat_context {
 typedef DAT_CONTEXT DAT_DTO_COOKIE;
 typedef DAT_CONTEXT DAT_RMR_COOKIE;
 
-/* Bytes, and where they are. */
+/* Lengths and addresses in bytes. */
 typedef DAT_UINT64 DAT_VLEN;
 typedef DAT_UINT64 DAT_VADDR;
 typedef DAT_UINT32 DAT_SEG_LENGTH; /* bytes of a segment or message */
@@ -64,16 +64,16 @@ typedef DAT_UINT32 DAT_TIMEOUT;
 typedef DAT_PVOID  DAT_HANDLE;
 
 typedef DAT_HANDLE DAT_IA_HANDLE;  /* interface adapter: a port of a transport */
-typedef DAT_HANDLE DAT_PZ_HANDLE;  /* protection zone: which EPs may use which memory */
+typedef DAT_HANDLE DAT_PZ_HANDLE;  /* protection zone: EPs use memory of their own zone only */
 typedef DAT_HANDLE DAT_EVD_HANDLE; /* event dispatcher: a queue of events */
 typedef DAT_HANDLE DAT_EP_HANDLE;  /* endpoint: one end of a connection */
-typedef DAT_HANDLE DAT_SRQ_HANDLE; /* shared receive queue: buffers for many EPs */
+typedef DAT_HANDLE DAT_SRQ_HANDLE; /* shared receive queue: receives for many EPs */
 typedef DAT_HANDLE DAT_LMR_HANDLE; /* local memory region: registered memory */
-typedef DAT_HANDLE DAT_RMR_HANDLE; /* remote memory region: a window for peers onto an LMR */
+typedef DAT_HANDLE DAT_RMR_HANDLE; /* remote memory region: a memory window of an LMR, for peers */
 typedef DAT_HANDLE DAT_PSP_HANDLE; /* public service point: a listener */
-typedef DAT_HANDLE DAT_RSP_HANDLE; /* reserved service point: a listener for one connection, on an EP chosen before */
+typedef DAT_HANDLE DAT_RSP_HANDLE; /* reserved service point: a listener for one connection, with a given EP */
 typedef DAT_HANDLE DAT_CSP_HANDLE; /* common service point: a listener on an address, without a qualifier */
-typedef DAT_HANDLE DAT_CR_HANDLE;  /* connection request: a caller that waits for an answer */
+typedef DAT_HANDLE DAT_CR_HANDLE;  /* connection request: waits for an answer */
 
 #define DAT_HANDLE_NULL ((DAT_HANDLE)NULL)
 
@@ -83,16 +83,16 @@ typedef union dat_sp_handle {
     DAT_CSP_HANDLE csp_handle;
 } DAT_SP_HANDLE;
 
-/* What kind of object a handle names. */
+/* Returns the type of object of a handle. */
 extern DAT_RETURN dat_get_handle_type(IN DAT_HANDLE dat_handle, OUT DAT_HANDLE_TYPE *handle_type);
 
-/* The program's 64 bits for any object. */
+/* 64 bits of the program for any object. */
 extern DAT_RETURN dat_set_consumer_context(IN DAT_HANDLE dat_handle, IN DAT_CONTEXT context);
 extern DAT_RETURN dat_get_consumer_context(IN DAT_HANDLE dat_handle, OUT DAT_CONTEXT *context);
 
-/* ---- Results in words ------------------------------------------------------------------------------------------- */
+/* ---- Names of results ------------------------------------------------------------------------------------------- */
 
-/* Names of the type and of the subtype of a result. Both strings are always set, and never to be freed. */
+/* Returns the names of type and subtype of a result. Both strings are always set; do not free them. */
 extern DAT_RETURN dat_strerror(
     IN  DAT_RETURN dat_function_return,
     OUT const char **major_message_string,
@@ -100,23 +100,23 @@ extern DAT_RETURN dat_strerror(
 
 /* ---- Interface adapters (IA) ------------------------------------------------------------------------------------ */
 
-/* An IPv4 or IPv6 address; the family says how long it is. The port in it means nothing, see DAT_CONN_QUAL. */
+/* An IPv4 or IPv6 address; the family determines its length. The port is ignored, see DAT_CONN_QUAL. */
 typedef DAT_SOCK_ADDR *DAT_IA_ADDRESS_PTR;
 
 typedef enum dat_close_flags {
-    DAT_CLOSE_ABRUPT_FLAG   = 0, /* now; 0, so the default */
-    DAT_CLOSE_GRACEFUL_FLAG = 1  /* EP: after the requests posted; IA: only if nothing is left on it */
+    DAT_CLOSE_ABRUPT_FLAG   = 0, /* at once; 0, so the default */
+    DAT_CLOSE_GRACEFUL_FLAG = 1  /* EP: after all posted requests; IA: only if it has no objects */
 } DAT_CLOSE_FLAGS;
 #define DAT_CLOSE_DEFAULT DAT_CLOSE_ABRUPT_FLAG
 
-/* Who owns the array of segments after a post. */
+/* Owner of the array of segments after a post. */
 typedef enum dat_iov_ownership {
-    DAT_IOV_CONSUMER       = 0, /* the program, at once */
-    DAT_IOV_PROVIDER_NOMOD = 1, /* the provider, until completion; it will not change it */
-    DAT_IOV_PROVIDER_MOD   = 2  /* the provider, until completion; it may change it */
+    DAT_IOV_CONSUMER       = 0, /* the program, when the call returns */
+    DAT_IOV_PROVIDER_NOMOD = 1, /* the provider, until the completion; does not modify it */
+    DAT_IOV_PROVIDER_MOD   = 2  /* the provider, until the completion; may modify it */
 } DAT_IOV_OWNERSHIP;
 
-/* Whether an arriving connection request can bring an EP with it. */
+/* Whether the provider can create an EP for a connection request. */
 typedef enum dat_ep_creator_for_psp {
     DAT_PSP_CREATES_EP_NEVER   = 0,
     DAT_PSP_CREATES_EP_IFASKED = 1,
@@ -142,7 +142,7 @@ typedef struct dat_provider_attr DAT_PROVIDER_ATTR; /* udat.h */
 
 typedef struct dat_ia_attr DAT_IA_ATTR; /* udat.h */
 
-/* Which fields of DAT_IA_ATTR are wanted; a bit per field, in their order. The last ones are in udat.h. */
+/* Selects fields of DAT_IA_ATTR; a bit per field, in their order. The last ones are in udat.h. */
 typedef DAT_UINT64 DAT_IA_ATTR_MASK;
 
 #define DAT_IA_FIELD_IA_ADAPTER_NAME                        UINT64_C(0x0000000001)
@@ -189,8 +189,8 @@ typedef struct dat_provider_info {
 } DAT_PROVIDER_INFO;
 
 /*
- * Opens an IA by name. *asynch_evd_handle is DAT_HANDLE_NULL to have an EVD made for asynchronous errors (it is put
- * there, and freed with the IA), or an EVD of your own. Called through dat_ia_open.
+ * Opens an IA by name. If *asynch_evd_handle is DAT_HANDLE_NULL, an EVD for asynchronous errors is created and written
+ * there; it is freed with the IA. Otherwise it is an existing EVD. Called through dat_ia_open.
  */
 extern DAT_RETURN dat_ia_openv(
     IN    const DAT_NAME_PTR provider,
@@ -214,10 +214,10 @@ extern DAT_RETURN dat_ia_query(
     IN  DAT_PROVIDER_ATTR_MASK provider_attr_mask,
     OUT DAT_PROVIDER_ATTR      *provider_attr);
 
-/* Graceful: refused while objects of the IA exist, which stay as they are. Abrupt: frees them all. */
+/* Graceful: fails while objects of the IA exist, without an effect. Abrupt: frees them all. */
 extern DAT_RETURN dat_ia_close(IN DAT_IA_HANDLE ia_handle, IN DAT_CLOSE_FLAGS close_flags);
 
-/* Fills in as many of the max_to_return records pointed to as there are names; entries_returned is that number. */
+/* Writes one record per name, at most max_to_return; entries_returned is the number of names written. */
 extern DAT_RETURN dat_registry_list_providers(
     IN  DAT_COUNT         max_to_return,
     OUT DAT_COUNT         *entries_returned,
@@ -241,12 +241,12 @@ extern DAT_RETURN dat_pz_query(
     IN  DAT_PZ_PARAM_MASK pz_param_mask,
     OUT DAT_PZ_PARAM      *pz_param);
 
-/* Refused while EPs, LMRs, RMRs or SRQs use the PZ. */
+/* Fails while EPs, LMRs, RMRs or SRQs use the PZ. */
 extern DAT_RETURN dat_pz_free(IN DAT_PZ_HANDLE pz_handle);
 
 /* ---- Memory ----------------------------------------------------------------------------------------------------- */
 
-/* Registered memory in 32 bits: one number for the program's own transfers, another to give to peers. 0 is neither. */
+/* Keys of registered memory: one for local segments, one for peers. 0 is not a key. */
 typedef DAT_UINT32 DAT_LMR_CONTEXT;
 typedef DAT_UINT32 DAT_RMR_CONTEXT;
 
@@ -260,40 +260,40 @@ typedef enum dat_mem_priv_flags {
     DAT_MEM_PRIV_EXTENSION_BASE    = 0x40  /* privileges of extensions start here */
 } DAT_MEM_PRIV_FLAGS;
 
-/* A piece of the program's own memory, for transfers. */
+/* A range of registered local memory, for transfers. */
 typedef struct dat_lmr_triplet {
     DAT_VADDR       virtual_address;
-    DAT_SEG_LENGTH  segment_length;  /* bytes; 0 makes the rest of the triplet irrelevant */
+    DAT_SEG_LENGTH  segment_length;  /* bytes; if 0 the rest of the triplet is ignored */
     DAT_LMR_CONTEXT lmr_context;
 } DAT_LMR_TRIPLET;
 
-/* A piece of a peer's memory, for RDMA. */
+/* A range of a peer's memory, for RDMA. */
 typedef struct dat_rmr_triplet {
     DAT_VADDR       virtual_address; /* in the address space of the peer */
-    DAT_SEG_LENGTH  segment_length;  /* not looked at: the local segments say how much */
+    DAT_SEG_LENGTH  segment_length;  /* ignored: the local segments give the length */
     DAT_RMR_CONTEXT rmr_context;
 } DAT_RMR_TRIPLET;
 
-/* Whether addresses in registered memory are the program's own or count from zero. */
+/* Whether addresses in registered memory are virtual addresses or offsets from its start. */
 typedef enum dat_va_type {
     DAT_VA_TYPE_VA = 0,
     DAT_VA_TYPE_ZB = 1
 } DAT_VA_TYPE;
 
-/* The endpoints that an RMR serves. */
+/* The endpoints whose peers may use an RMR. */
 typedef enum dat_rmr_scope {
-    DAT_RMR_SCOPE_EP  = 0, /* the one that it is bound on */
-    DAT_RMR_SCOPE_PZ  = 1, /* those of its PZ */
+    DAT_RMR_SCOPE_EP  = 0, /* the EP on which it is bound */
+    DAT_RMR_SCOPE_PZ  = 1, /* the EPs of its PZ */
     DAT_RMR_SCOPE_ANY = 2  /* attribute of the provider: dat_rmr_create and dat_rmr_create_for_ep give either */
 } DAT_RMR_SCOPE;
 
 typedef struct dat_lmr_param DAT_LMR_PARAM; /* udat.h, as DAT_LMR_PARAM_MASK */
 
-/* Refused while an RMR is bound to it. Transfers that still use the memory fail from now on. */
+/* Fails while an RMR is bound to it. Later transfers that use the memory fail. */
 extern DAT_RETURN dat_lmr_free(IN DAT_LMR_HANDLE lmr_handle);
 
 /*
- * Before a peer reads what the processor wrote, and before the processor reads what a peer wrote: only needed if
+ * Makes writes of the processor visible to reads of peers, and writes of peers to the processor. Only needed if
  * lmr_sync_req of the provider is DAT_TRUE.
  */
 extern DAT_RETURN dat_lmr_sync_rdma_read(
@@ -331,28 +331,28 @@ typedef struct dat_rmr_param {
 
 /* How the completion of a transfer is reported. */
 typedef enum dat_completion_flags {
-    DAT_COMPLETION_DEFAULT_FLAG              = 0x00, /* an event, which wakes */
-    DAT_COMPLETION_SUPPRESS_FLAG             = 0x01, /* no event unless it fails */
-    DAT_COMPLETION_SOLICITED_WAIT_FLAG       = 0x02, /* send: wake the receiver that asked for it */
-    DAT_COMPLETION_UNSIGNALLED_FLAG          = 0x04, /* an event, which does not wake; EP attribute first */
+    DAT_COMPLETION_DEFAULT_FLAG              = 0x00, /* an event that wakes */
+    DAT_COMPLETION_SUPPRESS_FLAG             = 0x01, /* an event only if it fails */
+    DAT_COMPLETION_SOLICITED_WAIT_FLAG       = 0x02, /* send: solicited event at the receiver */
+    DAT_COMPLETION_UNSIGNALLED_FLAG          = 0x04, /* an event that does not wake; only with the EP attribute */
     DAT_COMPLETION_BARRIER_FENCE_FLAG        = 0x08, /* not before the earlier RDMA reads are done */
     DAT_COMPLETION_EVD_THRESHOLD_FLAG        = 0x10, /* EP attribute: every event wakes */
     DAT_COMPLETION_LMR_INVALIDATE_FENCE_FLAG = 0x20  /* not before the earlier LMR invalidations are done */
 } DAT_COMPLETION_FLAGS;
 
-/* How a transfer, or a bind, ended. */
+/* Result of a transfer or bind. */
 typedef enum dat_dto_completion_status {
-    DAT_DTO_SUCCESS                = 0,  /* done */
-    DAT_DTO_ERR_FLUSHED            = 1,  /* not begun when the connection ended */
+    DAT_DTO_SUCCESS                = 0,  /* success */
+    DAT_DTO_ERR_FLUSHED            = 1,  /* the connection ended before it was executed */
     DAT_DTO_ERR_LOCAL_LENGTH       = 2,  /* receive: the message is longer than the buffer */
     DAT_DTO_ERR_LOCAL_EP           = 3,  /* the EP itself failed */
-    DAT_DTO_ERR_LOCAL_PROTECTION   = 4,  /* a local segment is not (or no longer) ours to use */
-    DAT_DTO_ERR_BAD_RESPONSE       = 5,  /* the peer answered nonsense */
-    DAT_DTO_ERR_REMOTE_ACCESS      = 6,  /* the peer does not allow that RDMA */
+    DAT_DTO_ERR_LOCAL_PROTECTION   = 4,  /* a local segment is not registered, or not any more */
+    DAT_DTO_ERR_BAD_RESPONSE       = 5,  /* the response of the peer is invalid */
+    DAT_DTO_ERR_REMOTE_ACCESS      = 6,  /* the peer does not permit this RDMA */
     DAT_DTO_ERR_REMOTE_RESPONDER   = 7,  /* the peer could not complete it */
-    DAT_DTO_ERR_TRANSPORT          = 8,  /* the peer cannot be reached any more */
-    DAT_DTO_ERR_RECEIVER_NOT_READY = 9,  /* the peer posts no receive */
-    DAT_DTO_ERR_PARTIAL_PACKET     = 10, /* only a part arrived */
+    DAT_DTO_ERR_TRANSPORT          = 8,  /* the peer does not answer any more */
+    DAT_DTO_ERR_RECEIVER_NOT_READY = 9,  /* the peer has no posted receive */
+    DAT_DTO_ERR_PARTIAL_PACKET     = 10, /* only a part was transferred */
     DAT_RMR_OPERATION_FAILED       = 11, /* the bind failed */
     DAT_DTO_ERR_LOCAL_MM_ERROR     = 12  /* the RMR cannot be invalidated */
 } DAT_DTO_COMPLETION_STATUS;
@@ -373,10 +373,10 @@ typedef enum dat_dtos {
 extern DAT_RETURN dat_rmr_create(IN DAT_PZ_HANDLE pz_handle, OUT DAT_RMR_HANDLE *rmr_handle);
 
 /*
- * An RMR whose bindings serve the EP that they are posted on only.
+ * Creates an RMR whose bindings are valid only for the peer of the EP on which they are posted.
  *
- * libdat2 exports neither this function nor the others that are declared "table only". A provider's table has them;
- * the macro of the same name in upper case (dat_redirection.h) calls the provider.
+ * libdat2 exports neither this function nor the others with the comment "in the table only". A provider's table has
+ * them; the macro of the same name in upper case (dat_redirection.h) calls the provider.
  */
 extern DAT_RETURN dat_rmr_create_for_ep(IN DAT_PZ_HANDLE pz_handle, OUT DAT_RMR_HANDLE *rmr_handle);
 
@@ -386,8 +386,8 @@ extern DAT_RETURN dat_rmr_query(
     OUT DAT_RMR_PARAM      *rmr_param);
 
 /*
- * Opens the window onto the memory of the triplet, a part of the LMR; a length of 0 closes it. The new context may be
- * given to the peer of ep_handle at once, in a later send.
+ * Binds the window to the memory of the triplet, a part of the LMR; a length of 0 unbinds it. The new context may be
+ * sent to the peer of ep_handle at once, in a later send.
  */
 extern DAT_RETURN dat_rmr_bind(
     IN  DAT_RMR_HANDLE        rmr_handle,
@@ -432,35 +432,35 @@ typedef enum dat_connect_flags {
  * DISCONNECTED -- dat_ep_reset ----> UNCONNECTED
  */
 typedef enum dat_ep_state {
-    DAT_EP_STATE_UNCONNECTED                  = 0,  /* fresh, or after dat_ep_reset */
+    DAT_EP_STATE_UNCONNECTED                  = 0,  /* new, or after dat_ep_reset */
     DAT_EP_STATE_UNCONFIGURED_UNCONNECTED     = 1,  /* the UNCONFIGURED states are never entered here */
     DAT_EP_STATE_RESERVED                     = 2,  /* has an RSP */
     DAT_EP_STATE_UNCONFIGURED_RESERVED        = 3,
-    DAT_EP_STATE_PASSIVE_CONNECTION_PENDING   = 4,  /* ... to which a request has come */
+    DAT_EP_STATE_PASSIVE_CONNECTION_PENDING   = 4,  /* reserved by an RSP, and a request has arrived */
     DAT_EP_STATE_UNCONFIGURED_PASSIVE         = 5,
     DAT_EP_STATE_ACTIVE_CONNECTION_PENDING    = 6,  /* after dat_ep_connect */
-    DAT_EP_STATE_TENTATIVE_CONNECTION_PENDING = 7,  /* made by the provider for a request */
+    DAT_EP_STATE_TENTATIVE_CONNECTION_PENDING = 7,  /* created by the provider for a request */
     DAT_EP_STATE_UNCONFIGURED_TENTATIVE       = 8,
     DAT_EP_STATE_CONNECTED                    = 9,
     DAT_EP_STATE_DISCONNECT_PENDING           = 10, /* after a graceful dat_ep_disconnect */
-    DAT_EP_STATE_DISCONNECTED                 = 11, /* what is posted now is flushed */
+    DAT_EP_STATE_DISCONNECTED                 = 11, /* posted work is flushed */
     DAT_EP_STATE_COMPLETION_PENDING           = 12, /* after dat_cr_accept */
     DAT_EP_STATE_CONNECTED_SINGLE_PATH        = 13, /* states of a connection over several paths */
     DAT_EP_STATE_CONNECTED_MULTI_PATH         = 14
 } DAT_EP_STATE;
 
-/* The side of a connection's address that listeners listen on: a full 64-bit number. */
+/* Connection qualifier: the 64-bit number that a listener listens on, comparable to a port. */
 typedef DAT_UINT64 DAT_CONN_QUAL;
 typedef DAT_UINT64 DAT_PORT_QUAL;
 
-/* No watermark; and its name as the default of an EP with an SRQ. */
+/* No watermark; the second name is for EPs with an SRQ. */
 #define DAT_WATERMARK_INFINITE ((DAT_COUNT)~0)
 #define DAT_HW_DEFAULT         DAT_WATERMARK_INFINITE
 
-/* What a count may be that the provider does not keep. */
+/* Values of a number that the provider does not count. */
 #define DAT_VALUE_UNKNOWN (((DAT_COUNT)~0) - 1)
 
-/* What an EP is made for. Sizes of 0 and IOV counts of 0 for RDMA mean "whatever you have". */
+/* Attributes of an EP. Sizes of 0, and IOV counts of 0 for RDMA, select the provider's default. */
 typedef struct dat_ep_attr {
     DAT_SERVICE_TYPE     service_type;
     DAT_SEG_LENGTH       max_message_size;
@@ -499,7 +499,7 @@ typedef struct dat_ep_param {
     DAT_EP_ATTR        ep_attr;
 } DAT_EP_PARAM;
 
-/* Which fields of DAT_EP_PARAM are meant. */
+/* Selects fields of DAT_EP_PARAM. */
 typedef DAT_UINT64 DAT_EP_PARAM_MASK;
 
 #define DAT_EP_FIELD_IA_HANDLE                        UINT64_C(0x00000001)
@@ -556,21 +556,22 @@ extern DAT_RETURN dat_ep_modify(
     IN DAT_EP_PARAM_MASK  ep_param_mask,
     IN const DAT_EP_PARAM *ep_param);
 
-/* Each out pointer may be NULL. Idle means: nothing posted waits for its completion. */
+/* Each out pointer may be NULL. Idle: no posted work is outstanding. */
 extern DAT_RETURN dat_ep_get_status(
     IN  DAT_EP_HANDLE ep_handle,
     OUT DAT_EP_STATE  *ep_state,
     OUT DAT_BOOLEAN   *recv_idle,
     OUT DAT_BOOLEAN   *request_idle);
 
-/* Disconnects abruptly if need be. Events that are queued already stay queued. */
+/* Disconnects abruptly if the EP is connected. Queued events stay queued. */
 extern DAT_RETURN dat_ep_free(IN DAT_EP_HANDLE ep_handle);
 
 /* Connecting. */
 
 /*
- * Asks the listener on remote_conn_qual at remote_ia_address for a connection; the port in the address is ignored.
- * The answer is one event on the connect EVD. Private data travels with the request; the buffer is free at return.
+ * Requests a connection to the listener on remote_conn_qual at remote_ia_address; the port in the address is ignored.
+ * One event on the connect EVD reports the answer. The private data are sent with the request and copied before the
+ * call returns.
  */
 extern DAT_RETURN dat_ep_connect(
     IN DAT_EP_HANDLE      ep_handle,
@@ -582,7 +583,7 @@ extern DAT_RETURN dat_ep_connect(
     IN DAT_QOS            quality_of_service,
     IN DAT_CONNECT_FLAGS  connect_flags);
 
-/* Connects to where ep_dup_handle is connected to. */
+/* Connects to the peer of ep_dup_handle. */
 extern DAT_RETURN dat_ep_dup_connect(
     IN DAT_EP_HANDLE   ep_handle,
     IN DAT_EP_HANDLE   ep_dup_handle,
@@ -591,7 +592,7 @@ extern DAT_RETURN dat_ep_dup_connect(
     IN const DAT_PVOID private_data,
     IN DAT_QOS         quality_of_service);
 
-/* Table only. Connects to a common service point at remote_ia_address, its port included. */
+/* In the table only. Connects to a common service point at the address and port of remote_ia_address. */
 extern DAT_RETURN dat_ep_common_connect(
     IN DAT_EP_HANDLE      ep_handle,
     IN DAT_IA_ADDRESS_PTR remote_ia_address,
@@ -599,15 +600,15 @@ extern DAT_RETURN dat_ep_common_connect(
     IN DAT_COUNT          private_data_size,
     IN const DAT_PVOID    private_data);
 
-/* Both ends get one DISCONNECTED event. On a DISCONNECTED EP it does nothing, successfully. */
+/* Both ends get one DISCONNECTED event. On a DISCONNECTED EP it succeeds without an effect. */
 extern DAT_RETURN dat_ep_disconnect(IN DAT_EP_HANDLE ep_handle, IN DAT_CLOSE_FLAGS close_flags);
 
-/* DISCONNECTED to UNCONNECTED, so that the EP can connect again. */
+/* From DISCONNECTED to UNCONNECTED, so that the EP can connect again. */
 extern DAT_RETURN dat_ep_reset(IN DAT_EP_HANDLE ep_handle);
 
 /* Moving data. */
 
-/* Sends the segments as one message, into the oldest receive that the peer has posted. */
+/* Sends the segments as one message, into the oldest posted receive of the peer. */
 extern DAT_RETURN dat_ep_post_send(
     IN DAT_EP_HANDLE        ep_handle,
     IN DAT_COUNT            num_segments,
@@ -615,7 +616,7 @@ extern DAT_RETURN dat_ep_post_send(
     IN DAT_DTO_COOKIE       user_cookie,
     IN DAT_COMPLETION_FLAGS completion_flags);
 
-/* Table only. As dat_ep_post_send; with invalidate_flag the peer's RMR is invalidated when the message arrives. */
+/* In the table only. As dat_ep_post_send; with invalidate_flag the message invalidates the RMR of the peer. */
 extern DAT_RETURN dat_ep_post_send_with_invalidate(
     IN DAT_EP_HANDLE        ep_handle,
     IN DAT_COUNT            num_segments,
@@ -625,7 +626,7 @@ extern DAT_RETURN dat_ep_post_send_with_invalidate(
     IN DAT_BOOLEAN          invalidate_flag,
     IN DAT_RMR_CONTEXT      rmr_to_invalidate);
 
-/* In any state of the EP, so before connecting too. */
+/* Posts a receive, in any state of the EP, also before a connect. */
 extern DAT_RETURN dat_ep_post_recv(
     IN DAT_EP_HANDLE        ep_handle,
     IN DAT_COUNT            num_segments,
@@ -633,7 +634,7 @@ extern DAT_RETURN dat_ep_post_recv(
     IN DAT_DTO_COOKIE       user_cookie,
     IN DAT_COMPLETION_FLAGS completion_flags);
 
-/* Fetches from remote_iov as many bytes as the local segments hold. The peer takes no part. */
+/* Reads as many bytes from remote_iov as the local segments have, without an action of the peer. */
 extern DAT_RETURN dat_ep_post_rdma_read(
     IN DAT_EP_HANDLE         ep_handle,
     IN DAT_COUNT             num_segments,
@@ -642,7 +643,7 @@ extern DAT_RETURN dat_ep_post_rdma_read(
     IN const DAT_RMR_TRIPLET *remote_iov,
     IN DAT_COMPLETION_FLAGS  completion_flags);
 
-/* Table only. As dat_ep_post_rdma_read, into memory that an RMR names. */
+/* In the table only. As dat_ep_post_rdma_read, into memory given by the context of an RMR. */
 extern DAT_RETURN dat_ep_post_rdma_read_to_rmr(
     IN DAT_EP_HANDLE         ep_handle,
     IN const DAT_RMR_TRIPLET *local_iov,
@@ -650,7 +651,7 @@ extern DAT_RETURN dat_ep_post_rdma_read_to_rmr(
     IN const DAT_RMR_TRIPLET *remote_iov,
     IN DAT_COMPLETION_FLAGS  completion_flags);
 
-/* Puts the local segments to remote_iov. The peer takes no part; a send after it tells the peer that it is done. */
+/* Writes the local segments to remote_iov, without an action of the peer. A later send arrives after them. */
 extern DAT_RETURN dat_ep_post_rdma_write(
     IN DAT_EP_HANDLE         ep_handle,
     IN DAT_COUNT             num_segments,
@@ -664,7 +665,7 @@ extern DAT_RETURN dat_ep_post_rdma_write(
 #define DAT_SRQ_LW_DEFAULT 0
 
 typedef enum dat_srq_state {
-    DAT_SRQ_STATE_ERROR       = 0, /* the two are the other way round in DAT 1.2 */
+    DAT_SRQ_STATE_ERROR       = 0, /* in reverse order in DAT 1.2 */
     DAT_SRQ_STATE_OPERATIONAL = 1,
     DAT_SRQ_STATE_SHUTDOWN    = 2
 } DAT_SRQ_STATE;
@@ -694,8 +695,8 @@ typedef struct dat_srq_param {
     DAT_COUNT     max_recv_dtos;
     DAT_COUNT     max_recv_iov;
     DAT_COUNT     low_watermark;
-    DAT_COUNT     available_dto_count;   /* posted, not yet taken by an EP */
-    DAT_COUNT     outstanding_dto_count; /* posted, completion not yet taken */
+    DAT_COUNT     available_dto_count;   /* posted, not yet used by an EP */
+    DAT_COUNT     outstanding_dto_count; /* posted, not yet complete */
 } DAT_SRQ_PARAM;
 
 extern DAT_RETURN dat_srq_create(
@@ -722,7 +723,7 @@ extern DAT_RETURN dat_srq_resize(IN DAT_SRQ_HANDLE srq_handle, IN DAT_COUNT srq_
 /* An asynchronous event when fewer than low_watermark buffers are left; once, until set again. */
 extern DAT_RETURN dat_srq_set_lw(IN DAT_SRQ_HANDLE srq_handle, IN DAT_COUNT low_watermark);
 
-/* Like dat_ep_create, but what the EP receives goes to buffers of the SRQ. */
+/* As dat_ep_create, but the EP receives into buffers of the SRQ. */
 extern DAT_RETURN dat_ep_create_with_srq(
     IN  DAT_IA_HANDLE     ia_handle,
     IN  DAT_PZ_HANDLE     pz_handle,
@@ -733,13 +734,13 @@ extern DAT_RETURN dat_ep_create_with_srq(
     IN  const DAT_EP_ATTR *ep_attributes,
     OUT DAT_EP_HANDLE     *ep_handle);
 
-/* Receive buffers the EP holds. Each out pointer may be NULL. */
+/* Number of receives that the EP holds. Each out pointer may be NULL. */
 extern DAT_RETURN dat_ep_recv_query(
     IN  DAT_EP_HANDLE ep_handle,
     OUT DAT_COUNT     *nbufs_allocated,
     OUT DAT_COUNT     *bufs_alloc_span);
 
-/* How many receive buffers the EP may hold: above soft an asynchronous event, above hard the connection breaks. */
+/* Number of receives that the EP may hold: above soft an asynchronous event, above hard the connection ends. */
 extern DAT_RETURN dat_ep_set_watermark(
     IN DAT_EP_HANDLE ep_handle,
     IN DAT_COUNT     soft_high_watermark,
@@ -748,8 +749,8 @@ extern DAT_RETURN dat_ep_set_watermark(
 /* ---- Service points (PSP, RSP, CSP) and connection requests (CR) ------------------------------------------------ */
 
 typedef enum dat_psp_flags {
-    DAT_PSP_CONSUMER_FLAG = 0, /* the program brings the EP when it accepts */
-    DAT_PSP_PROVIDER_FLAG = 1  /* the provider makes one */
+    DAT_PSP_CONSUMER_FLAG = 0, /* the program gives the EP in dat_cr_accept */
+    DAT_PSP_PROVIDER_FLAG = 1  /* the provider creates one */
 } DAT_PSP_FLAGS;
 
 typedef enum dat_psp_param_mask {
@@ -767,7 +768,7 @@ typedef struct dat_psp_param {
     DAT_PSP_FLAGS  psp_flags;
 } DAT_PSP_PARAM;
 
-/* Listens on conn_qual. Requests come as events on evd_handle until the PSP is freed. */
+/* Listens on conn_qual. Requests are reported by events on evd_handle until the PSP is freed. */
 extern DAT_RETURN dat_psp_create(
     IN  DAT_IA_HANDLE  ia_handle,
     IN  DAT_CONN_QUAL  conn_qual,
@@ -775,7 +776,7 @@ extern DAT_RETURN dat_psp_create(
     IN  DAT_PSP_FLAGS  psp_flags,
     OUT DAT_PSP_HANDLE *psp_handle);
 
-/* ... on a qualifier of the provider's choice. */
+/* As dat_psp_create, on a qualifier that the provider chooses. */
 extern DAT_RETURN dat_psp_create_any(
     IN  DAT_IA_HANDLE  ia_handle,
     OUT DAT_CONN_QUAL  *conn_qual,
@@ -788,7 +789,7 @@ extern DAT_RETURN dat_psp_query(
     IN  DAT_PSP_PARAM_MASK psp_param_mask,
     OUT DAT_PSP_PARAM      *psp_param);
 
-/* Stops listening. Requests that have come can still be answered, connections stay. */
+/* Stops listening. Requests that have arrived can still be answered; connections are not affected. */
 extern DAT_RETURN dat_psp_free(IN DAT_PSP_HANDLE psp_handle);
 
 typedef enum dat_rsp_param_mask {
@@ -806,7 +807,7 @@ typedef struct dat_rsp_param {
     DAT_EP_HANDLE  ep_handle;
 } DAT_RSP_PARAM;
 
-/* Listens on conn_qual for one request, which will be for ep_handle. */
+/* Listens on conn_qual for one request, to be accepted with ep_handle. */
 extern DAT_RETURN dat_rsp_create(
     IN  DAT_IA_HANDLE  ia_handle,
     IN  DAT_CONN_QUAL  conn_qual,
@@ -832,11 +833,11 @@ typedef enum dat_csp_param_mask {
 typedef struct dat_csp_param {
     DAT_IA_HANDLE      ia_handle;
     DAT_COMM           *comm;
-    DAT_IA_ADDRESS_PTR address_ptr; /* with the port that is listened on */
+    DAT_IA_ADDRESS_PTR address_ptr; /* with the port of the listener */
     DAT_EVD_HANDLE     evd_handle;
 } DAT_CSP_PARAM;
 
-/* Table only, as all three. Listens on the port of an address. */
+/* In the table only, as the next two. Listens on the port of an address. */
 extern DAT_RETURN dat_csp_create(
     IN  DAT_IA_HANDLE      ia_handle,
     IN  DAT_COMM           *communicator,
@@ -864,8 +865,8 @@ typedef struct dat_cr_param {
     DAT_IA_ADDRESS_PTR remote_ia_address_ptr;
     DAT_PORT_QUAL      remote_port_qual;
     DAT_COUNT          private_data_size;
-    DAT_PVOID          private_data;          /* the request's; yours to write to until it is answered */
-    DAT_EP_HANDLE      local_ep_handle;       /* null, unless the listener brought one */
+    DAT_PVOID          private_data;          /* private data of the request; writable until it is answered */
+    DAT_EP_HANDLE      local_ep_handle;       /* null, unless the service point provides one */
 } DAT_CR_PARAM;
 
 extern DAT_RETURN dat_cr_query(
@@ -880,48 +881,48 @@ extern DAT_RETURN dat_cr_accept(
     IN DAT_COUNT       private_data_size,
     IN const DAT_PVOID private_data);
 
-/* The private data comes with the peer's event. */
+/* The event of the peer has the private data. */
 extern DAT_RETURN dat_cr_reject(
     IN DAT_CR_HANDLE   cr_handle,
     IN DAT_COUNT       private_data_size,
     IN const DAT_PVOID private_data);
 
-/* Passes the request on to the listener on another qualifier of the host. */
+/* Passes the request to the listener on another qualifier of this host. */
 extern DAT_RETURN dat_cr_handoff(IN DAT_CR_HANDLE cr_handle, IN DAT_CONN_QUAL handoff);
 
 /* ---- Events ----------------------------------------------------------------------------------------------------- */
 
-/* The streams of events an EVD takes. */
+/* The streams of events of an EVD. */
 typedef enum dat_evd_flags {
     DAT_EVD_SOFTWARE_FLAG   = 0x001, /* dat_evd_post_se */
     DAT_EVD_CR_FLAG         = 0x010, /* connection requests */
     DAT_EVD_DTO_FLAG        = 0x020, /* completions of transfers */
-    DAT_EVD_CONNECTION_FLAG = 0x040, /* what becomes of connections */
+    DAT_EVD_CONNECTION_FLAG = 0x040, /* events of connections */
     DAT_EVD_RMR_BIND_FLAG   = 0x080, /* completions of binds */
     DAT_EVD_ASYNC_FLAG      = 0x100, /* asynchronous errors */
     DAT_EVD_DEFAULT_FLAG    = 0x1f0, /* all but software */
     DAT_EVD_EXTENSION_BASE  = 0x200  /* streams of extensions start here */
 } DAT_EVD_FLAGS;
 
-/* Which event it is, and so which member of DAT_EVENT_DATA it fills. */
+/* Number of an event; it determines the valid member of DAT_EVENT_DATA. */
 typedef enum dat_event_number {
     DAT_DTO_COMPLETION_EVENT                     = 0x00001,
     DAT_RMR_BIND_COMPLETION_EVENT                = 0x01001,
     DAT_CONNECTION_REQUEST_EVENT                 = 0x02001,
     DAT_CONNECTION_EVENT_ESTABLISHED             = 0x04001,
-    DAT_CONNECTION_EVENT_PEER_REJECTED           = 0x04002, /* the program there said no */
-    DAT_CONNECTION_EVENT_NON_PEER_REJECTED       = 0x04003, /* no program listens there */
-    DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR = 0x04004, /* accepted, but the peer was gone */
-    DAT_CONNECTION_EVENT_DISCONNECTED            = 0x04005, /* by either end */
+    DAT_CONNECTION_EVENT_PEER_REJECTED           = 0x04002, /* rejected by the program of the peer */
+    DAT_CONNECTION_EVENT_NON_PEER_REJECTED       = 0x04003, /* no program listens on the qualifier */
+    DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR = 0x04004, /* accepted, but the requester has ended */
+    DAT_CONNECTION_EVENT_DISCONNECTED            = 0x04005, /* by either side */
     DAT_CONNECTION_EVENT_BROKEN                  = 0x04006, /* by an error */
     DAT_CONNECTION_EVENT_TIMED_OUT               = 0x04007, /* the timeout of dat_ep_connect */
-    DAT_CONNECTION_EVENT_UNREACHABLE             = 0x04008, /* no such host, or no way to it */
+    DAT_CONNECTION_EVENT_UNREACHABLE             = 0x04008, /* no such host, or no route to it */
     DAT_ASYNC_ERROR_EVD_OVERFLOW                 = 0x08001, /* events were lost */
     DAT_ASYNC_ERROR_IA_CATASTROPHIC              = 0x08002,
     DAT_ASYNC_ERROR_EP_BROKEN                    = 0x08003,
     DAT_ASYNC_ERROR_TIMED_OUT                    = 0x08004,
     DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR      = 0x08005,
-    DAT_HA_DOWN_TO_1                             = 0x08101, /* of several paths one is left */
+    DAT_HA_DOWN_TO_1                             = 0x08101, /* only one of several paths is up */
     DAT_HA_UP_TO_MULTI_PATH                      = 0x08102,
     DAT_SOFTWARE_EVENT                           = 0x10001,
     DAT_EXTENSION_EVENT                          = 0x20000,
@@ -929,7 +930,7 @@ typedef enum dat_event_number {
     DAT_IW_EXTENSION_RANGE_BASE                  = 0x80000
 } DAT_EVENT_NUMBER;
 
-/* DTO_COMPLETION. The length is spelt as it is. */
+/* DTO_COMPLETION. The spelling "transfered" is that of the standard. */
 typedef struct dat_dto_completion_event_data {
     DAT_EP_HANDLE             ep_handle;
     DAT_DTO_COOKIE            user_cookie;
@@ -952,7 +953,7 @@ typedef struct dat_cr_arrival_event_data {
     DAT_IA_ADDRESS_PTR local_ia_address_ptr;
     DAT_CONN_QUAL      conn_qual;
     DAT_CR_HANDLE      cr_handle;
-    DAT_BOOLEAN        truncate_flag;        /* the private data was longer than fits */
+    DAT_BOOLEAN        truncate_flag;        /* the private data was too long */
 } DAT_CR_ARRIVAL_EVENT_DATA;
 
 /* CONNECTION_EVENT_*. */
@@ -962,7 +963,7 @@ typedef struct dat_connection_event_data {
     DAT_PVOID     private_data;      /* valid until the next event of the EP */
 } DAT_CONNECTION_EVENT_DATA;
 
-/* ASYNC_ERROR_*. The kind of dat_handle says which of the reasons below counts. */
+/* ASYNC_ERROR_*. The type of dat_handle determines which of the reasons below is valid. */
 typedef struct dat_asynch_error_event_data {
     DAT_HANDLE dat_handle;
     DAT_COUNT  reason;
@@ -1002,7 +1003,7 @@ typedef enum pz_async_error_reason {
     DAT_PZ_OTHER_ERROR = 0
 } DAT_PZ_ASYNC_ERROR_REASON;
 
-/* SOFTWARE_EVENT: what the program posted with dat_evd_post_se. */
+/* SOFTWARE_EVENT: the pointer passed to dat_evd_post_se. */
 typedef struct dat_software_event_data {
     DAT_PVOID pointer;
 } DAT_SOFTWARE_EVENT_DATA;
@@ -1018,7 +1019,7 @@ typedef union dat_event_data {
 
 typedef struct dat_event {
     DAT_EVENT_NUMBER event_number;
-    DAT_EVD_HANDLE   evd_handle;              /* where it was queued */
+    DAT_EVD_HANDLE   evd_handle;              /* the EVD in which it was queued */
     DAT_EVENT_DATA   event_data;
     DAT_UINT64       event_extension_data[8]; /* of an extension's event */
 } DAT_EVENT;
@@ -1030,35 +1031,35 @@ extern DAT_RETURN dat_evd_query(
     IN  DAT_EVD_PARAM_MASK evd_param_mask,
     OUT DAT_EVD_PARAM      *evd_param);
 
-/* Takes the oldest event, or returns DAT_QUEUE_EMPTY, bare. Never waits. */
+/* Removes the oldest event, or returns DAT_QUEUE_EMPTY, without the class bit. Does not wait. */
 extern DAT_RETURN dat_evd_dequeue(IN DAT_EVD_HANDLE evd_handle, OUT DAT_EVENT *event);
 
-/* Queues an event of the program's own (event_number DAT_SOFTWARE_EVENT): the way to wake another thread. */
+/* Queues an event of the program (event_number DAT_SOFTWARE_EVENT), for example to wake another thread. */
 extern DAT_RETURN dat_evd_post_se(IN DAT_EVD_HANDLE evd_handle, IN const DAT_EVENT *event);
 extern DAT_RETURN dat_evd_resize(IN DAT_EVD_HANDLE evd_handle, IN DAT_COUNT evd_min_qlen);
 
-/* Refused while an EP or a service point uses the EVD. Drops what is queued. */
+/* Fails while an EP or a service point uses the EVD. Queued events are dropped. */
 extern DAT_RETURN dat_evd_free(IN DAT_EVD_HANDLE evd_handle);
 
 /* ---- Extensions ------------------------------------------------------------------------------------------------- */
 
 /* The number of an operation; the extension's header has the numbers and a macro for each. */
 typedef int DAT_EXTENDED_OP;
-#define DAT_OPEN_EXTENSION_BASE  0x1000 /* operations that open something without an object */
-#define DAT_CLOSE_EXTENSION_BASE 0x2000 /* ... and that close it */
+#define DAT_OPEN_EXTENSION_BASE  0x1000 /* operations that open an extension without an object */
+#define DAT_CLOSE_EXTENSION_BASE 0x2000 /* operations that close such an extension */
 
-/* Does an operation of an extension. The arguments after the number depend on it. */
+/* Executes an operation of an extension. Its number determines the arguments that follow. */
 extern DAT_RETURN dat_extension_op(IN DAT_HANDLE handle, IN DAT_EXTENDED_OP operation, IN ...);
 
 /* ---- Names of DAT 1.0 and 1.1 ----------------------------------------------------------------------------------- */
 
-/* Careful: the first two rename every identifier of that spelling in the program. */
+/* Caution: the first two rename every identifier of that spelling in the program. */
 #define max_mtu_size         max_message_size
 #define max_rdma_read_per_ep max_rdma_read_per_ep_in
 
 #define DAT_IA_ALL                     DAT_IA_FIELD_ALL
 #define DAT_IA_FIELD_IA_MAX_MTU_SIZE   DAT_IA_FIELD_IA_MAX_MESSAGE_SIZE
-#define DAT_IA_FIELD_IA_MAX_DTO_PER_OP DAT_IA_FIELD_IA_MAX_DTO_PER_EP_IN /* which has never existed: unusable */
+#define DAT_IA_FIELD_IA_MAX_DTO_PER_OP DAT_IA_FIELD_IA_MAX_DTO_PER_EP_IN /* never released: invalid */
 
 #define DAT_MEM_PRIV_READ_FLAG  (DAT_MEM_PRIV_LOCAL_READ_FLAG | DAT_MEM_PRIV_REMOTE_READ_FLAG)
 #define DAT_MEM_PRIV_WRITE_FLAG (DAT_MEM_PRIV_LOCAL_WRITE_FLAG | DAT_MEM_PRIV_REMOTE_WRITE_FLAG)

@@ -1,5 +1,5 @@
 /*
- * dat_error.h - what a DAT call returns.
+ * dat_error.h - results of DAT calls.
  *
  *      31   30   29            16 15             0
  *     +----+----+----------------+----------------+
@@ -7,12 +7,12 @@
  *     +----+----+----------------+----------------+
  *
  * E is set for errors, W for warnings. The type constants below carry neither, so compare DAT_GET_TYPE(ret) with them,
- * never ret itself. Three exceptions: DAT_SUCCESS is 0; DAT_QUEUE_EMPTY comes back bare from dat_evd_dequeue and
- * dat_cno_wait, so that comparing ret works there too; and DAT_NOT_IMPLEMENTED is returned bare as well.
+ * never ret itself. Three exceptions: DAT_SUCCESS is 0; dat_evd_dequeue and dat_cno_wait return DAT_QUEUE_EMPTY without
+ * E, so that comparing ret works there too; and DAT_NOT_IMPLEMENTED is also returned without E.
  *
  * The subtypes from DAT_INVALID_HANDLE1 on are one larger than in DAT 1.2, those from DAT_PRIVILEGES_READ on two.
  *
- * dat_strerror (dat.h) turns a result into words.
+ * dat_strerror (dat.h) returns the names of a result.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -34,49 +34,49 @@ typedef DAT_UINT32 DAT_RETURN;
 #define DAT_TYPE_MASK     0x3fff0000
 #define DAT_SUBTYPE_MASK  0x0000ffff
 
-/* DAT_IS_WARNING gives the bit itself, not 0 or 1. */
+/* DAT_IS_WARNING is the bit itself, not 0 or 1. */
 #define DAT_IS_WARNING(status)  ((DAT_UINT32)(status) & DAT_CLASS_WARNING)
 #define DAT_GET_TYPE(status)    ((DAT_UINT32)(status) & DAT_TYPE_MASK)
 #define DAT_GET_SUBTYPE(status) ((DAT_UINT32)(status) & DAT_SUBTYPE_MASK)
 
-/* What happened. */
+/* Kinds of events. */
 typedef enum dat_return_type {
-    DAT_SUCCESS                     = 0x00000000, /* done */
-    DAT_ABORT                       = 0x00010000, /* a waiter was released because its object goes away */
+    DAT_SUCCESS                     = 0x00000000, /* success */
+    DAT_ABORT                       = 0x00010000, /* the wait ended because its object was freed */
     DAT_CONN_QUAL_IN_USE            = 0x00020000, /* another listener has the qualifier */
-    DAT_INSUFFICIENT_RESOURCES      = 0x00030000, /* subtype: of what */
+    DAT_INSUFFICIENT_RESOURCES      = 0x00030000, /* subtype: the resource */
     DAT_INTERNAL_ERROR              = 0x00040000, /* the provider failed; see its log */
-    DAT_INVALID_HANDLE              = 0x00050000, /* null, stale, or of another kind; subtype: which */
+    DAT_INVALID_HANDLE              = 0x00050000, /* null, stale, or of another kind; subtype: the handle */
     DAT_INVALID_PARAMETER           = 0x00060000, /* subtype: the number of the argument */
-    DAT_INVALID_STATE               = 0x00070000, /* not now; subtype: the state */
-    DAT_LENGTH_ERROR                = 0x00080000, /* a length that cannot be */
-    DAT_MODEL_NOT_SUPPORTED         = 0x00090000, /* an optional feature that is not there */
-    DAT_PROVIDER_NOT_FOUND          = 0x000a0000, /* no such IA; subtype: why */
-    DAT_PRIVILEGES_VIOLATION        = 0x000b0000, /* the memory is not registered for this */
+    DAT_INVALID_STATE               = 0x00070000, /* not in this state; subtype: the state */
+    DAT_LENGTH_ERROR                = 0x00080000, /* an invalid length */
+    DAT_MODEL_NOT_SUPPORTED         = 0x00090000, /* an optional feature that is not supported */
+    DAT_PROVIDER_NOT_FOUND          = 0x000a0000, /* no such IA; subtype: the reason */
+    DAT_PRIVILEGES_VIOLATION        = 0x000b0000, /* the memory is not registered for this access */
     DAT_PROTECTION_VIOLATION        = 0x000c0000, /* the memory belongs to another PZ */
-    DAT_QUEUE_EMPTY                 = 0x000d0000, /* no event; returned bare */
-    DAT_QUEUE_FULL                  = 0x000e0000, /* no room for a software event */
-    DAT_TIMEOUT_EXPIRED             = 0x000f0000, /* nothing within the time given */
-    DAT_PROVIDER_ALREADY_REGISTERED = 0x00100000, /* the registry has that name */
+    DAT_QUEUE_EMPTY                 = 0x000d0000, /* no event; returned without the class bit */
+    DAT_QUEUE_FULL                  = 0x000e0000, /* the queue is full */
+    DAT_TIMEOUT_EXPIRED             = 0x000f0000, /* no event before the timeout */
+    DAT_PROVIDER_ALREADY_REGISTERED = 0x00100000, /* the name is registered already */
     DAT_PROVIDER_IN_USE             = 0x00110000, /* an IA of that name is open */
-    DAT_INVALID_ADDRESS             = 0x00120000, /* subtype: what is wrong with it */
-    DAT_INTERRUPTED_CALL            = 0x00130000, /* a signal ended the wait */
-    DAT_CONN_QUAL_UNAVAILABLE       = 0x00140000, /* every qualifier is taken */
+    DAT_INVALID_ADDRESS             = 0x00120000, /* subtype: the error */
+    DAT_INTERRUPTED_CALL            = 0x00130000, /* a signal interrupted the wait */
+    DAT_CONN_QUAL_UNAVAILABLE       = 0x00140000, /* every qualifier is in use */
     DAT_RESERVED_LMR                = 0x00150000, /* not returned by this library */
     DAT_PORT_IN_USE                 = 0x00160000, /* another listener has the port of the address */
     DAT_COMM_NOT_SUPPORTED          = 0x00170000, /* the transport lacks this kind of DAT_COMM */
     DAT_EXTENSION_BASE              = 0x10000000, /* results of extensions start here */
-    DAT_NOT_IMPLEMENTED             = 0x3fff0000  /* the provider lacks this call; returned bare */
+    DAT_NOT_IMPLEMENTED             = 0x3fff0000  /* the provider lacks this call; returned without the class bit */
 } DAT_RETURN_TYPE;
 
 /* DAT 1.0 called it so. */
 #define DAT_NAME_NOT_FOUND DAT_PROVIDER_NOT_FOUND
 
-/* More about it: which handle, which argument, which state. The numbers count up without a gap. */
+/* Details: the handle, the argument, the state. The numbers are consecutive. */
 typedef enum dat_return_subtype {
     DAT_NO_SUBTYPE                         = 0,
     DAT_SUB_INTERRUPTED                    = 1,   /* INTERRUPTED_CALL */
-    DAT_RESOURCE_MEMORY                    = 2,   /* INSUFFICIENT_RESOURCES: this one to SRQ */
+    DAT_RESOURCE_MEMORY                    = 2,   /* from here to SRQ: of INSUFFICIENT_RESOURCES */
     DAT_RESOURCE_DEVICE                    = 3,
     DAT_RESOURCE_TEP                       = 4,
     DAT_RESOURCE_TEVD                      = 5,
@@ -85,7 +85,7 @@ typedef enum dat_return_subtype {
     DAT_RESOURCE_ERROR_HANDLER             = 8,
     DAT_RESOURCE_CREDITS                   = 9,
     DAT_RESOURCE_SRQ                       = 10,
-    DAT_INVALID_HANDLE_IA                  = 11,  /* INVALID_HANDLE: this one to HANDLE10 */
+    DAT_INVALID_HANDLE_IA                  = 11,  /* from here to HANDLE10: of INVALID_HANDLE */
     DAT_INVALID_HANDLE_EP                  = 12,
     DAT_INVALID_HANDLE_LMR                 = 13,
     DAT_INVALID_HANDLE_RMR                 = 14,
@@ -121,7 +121,7 @@ typedef enum dat_return_subtype {
     DAT_INVALID_ARG8                       = 44,
     DAT_INVALID_ARG9                       = 45,
     DAT_INVALID_ARG10                      = 46,
-    DAT_INVALID_STATE_EP_UNCONNECTED       = 47,  /* INVALID_STATE: this one to SRQ_SHUTDOWN */
+    DAT_INVALID_STATE_EP_UNCONNECTED       = 47,  /* from here to SRQ_SHUTDOWN: of INVALID_STATE */
     DAT_INVALID_STATE_EP_ACTCONNPENDING    = 48,
     DAT_INVALID_STATE_EP_PASSCONNPENDING   = 49,
     DAT_INVALID_STATE_EP_TENTCONNPENDING   = 50,
@@ -175,9 +175,9 @@ typedef enum dat_return_subtype {
     DAT_INVALID_ADDRESS_UNREACHABLE        = 98,
     DAT_INVALID_ADDRESS_MALFORMED          = 99,
     DAT_NAME_NOT_REGISTERED                = 100, /* PROVIDER_NOT_FOUND: no dat.conf line has the name */
-    DAT_MAJOR_NOT_FOUND                    = 101, /* ... none of the lines is for this major version */
-    DAT_MINOR_NOT_FOUND                    = 102, /* ... nor minor version */
-    DAT_THREAD_SAFETY_NOT_FOUND            = 103  /* ... nor thread safety */
+    DAT_MAJOR_NOT_FOUND                    = 101, /* there are lines of that name, but none for this major version */
+    DAT_MINOR_NOT_FOUND                    = 102, /* ... none for this minor version */
+    DAT_THREAD_SAFETY_NOT_FOUND            = 103  /* ... none with this thread safety */
 } DAT_RETURN_SUBTYPE;
 
 #ifdef __cplusplus

@@ -1,5 +1,5 @@
 /*
- * dat_ib_extensions.h - operations of InfiniBand that DAT 2.0 itself does not have.
+ * dat_ib_extensions.h - operations of InfiniBand, beyond those of DAT 2.0.
  *
  *     #include <dat2/udat.h>
  *     #include <dat2/dat_ib_extensions.h>
@@ -24,7 +24,7 @@ extern "C" {
 /* The version that extension_version of DAT_IA_ATTR is compared with. */
 #define DAT_IB_EXTENSION_VERSION 209
 
-/* ---- What an IA has: names in provider_specific_attr ------------------------------------------------------------ */
+/* ---- Features of an IA: names in provider_specific_attr --------------------------------------------------------- */
 
 #define DAT_IB_ATTR_FETCH_AND_ADD "DAT_IB_FETCH_AND_ADD"
 #define DAT_IB_ATTR_CMP_AND_SWAP  "DAT_IB_CMP_AND_SWAP"
@@ -103,7 +103,7 @@ typedef enum dat_ib_op {
 #define DAT_QUERY_COUNTERS_OP DAT_IB_QUERY_COUNTERS_OP
 #define DAT_PRINT_COUNTERS_OP DAT_IB_PRINT_COUNTERS_OP
 
-/* What an event reports. */
+/* Data of an event. */
 typedef enum dat_ib_ext_type {
     DAT_IB_FETCH_AND_ADD                    = 0,
     DAT_IB_CMP_AND_SWAP                     = 1,
@@ -136,7 +136,7 @@ typedef enum dat_ib_ext_type {
     DAT_IB_COLLECTIVE_BARRIER_STATUS        = 28
 } DAT_IB_EXT_TYPE;
 
-/* How an operation ended; for DTO events dto_completion_event_data.status counts. */
+/* Result of an operation; for DTO events dto_completion_event_data.status is valid instead. */
 typedef enum dat_ib_status {
     DAT_OP_SUCCESS       = 0,
     DAT_IB_OP_ERR        = 1,
@@ -219,8 +219,8 @@ typedef struct dat_ib_extension_event_data {
 /* ---- Transfers -------------------------------------------------------------------------------------------------- */
 
 /*
- * Atomic operations on the eight bytes at rbuf, aligned to eight. The value from before the operation goes to lbuf.
- * Fetch and add adds add_val; compare and swap writes swap_val if the eight bytes equal cmp_val.
+ * Atomic operations on the eight bytes at rbuf, aligned to eight. The former value is written to lbuf. Fetch and add
+ * adds add_val; compare and swap writes swap_val if the eight bytes equal cmp_val.
  */
 #define dat_ib_post_fetch_and_add(ep, add_val, lbuf, cookie, rbuf, flgs) \
     dat_extension_op((DAT_EP_HANDLE)(ep), (DAT_EXTENDED_OP)DAT_IB_FETCH_AND_ADD_OP, (DAT_UINT64)(add_val), \
@@ -230,7 +230,7 @@ typedef struct dat_ib_extension_event_data {
         (DAT_UINT64)(swap_val), (DAT_LMR_TRIPLET *)(lbuf), (cookie), (DAT_RMR_TRIPLET *)(rbuf), \
         (DAT_COMPLETION_FLAGS)(flgs))
 
-/* An RDMA write that also consumes a receive of the peer, whose completion carries idata. */
+/* An RDMA write that also consumes a receive of the peer, whose completion has idata. */
 #define dat_ib_post_rdma_write_immed(ep, size, lbuf, cookie, rbuf, idata, flgs) \
     dat_extension_op((DAT_EP_HANDLE)(ep), (DAT_EXTENDED_OP)DAT_IB_RDMA_WRITE_IMMED_OP, (DAT_COUNT)(size), \
         (DAT_LMR_TRIPLET *)(lbuf), (cookie), (DAT_RMR_TRIPLET *)(rbuf), (DAT_UINT32)(idata), \
@@ -256,7 +256,7 @@ typedef struct dat_ib_extension_event_data {
 #define dat_ib_print_counters(dat_handle, cntr, reset) \
     dat_extension_op((DAT_HANDLE)(dat_handle), (DAT_EXTENDED_OP)DAT_PRINT_COUNTERS_OP, (int)(cntr), (int)(reset))
 
-/* What dat_ib_start_counter and dat_ib_stop_counter collect. */
+/* Counters of dat_ib_start_counter and dat_ib_stop_counter. */
 typedef enum dat_ia_counter_type {
     DCNT_IA_CM   = 0,
     DCNT_IA_LNK  = 1,
@@ -268,7 +268,7 @@ typedef enum dat_ia_counter_type {
 #define dat_ib_stop_counter(dat_handle, type) \
     dat_extension_op((DAT_HANDLE)(dat_handle), (DAT_EXTENDED_OP)DAT_IB_STOP_COUNTERS_OP, (DAT_IA_COUNTER_TYPE)(type))
 
-/* Names of older programs. They rename these identifiers everywhere in the program. */
+/* Names used by older programs. They rename these identifiers everywhere in the program. */
 #define dat_query_counters dat_ib_query_counters
 #define dat_print_counters dat_ib_print_counters
 
@@ -555,9 +555,9 @@ typedef struct dat_ib_collective_group {
     dat_extension_op((DAT_IB_COLLECTIVE_HANDLE)(coll_handle), (DAT_EXTENDED_OP)DAT_IB_COLLECTIVE_BARRIER_OP, \
         (user_context), (DAT_COMPLETION_FLAGS)(flags))
 
-/* ---- Results in words ------------------------------------------------------------------------------------------- */
+/* ---- Names of results ------------------------------------------------------------------------------------------- */
 
-/* As dat_strerror, for the results of extension calls. */
+/* As dat_strerror, for results of extension calls. */
 static __inline__ DAT_RETURN dat_strerror_extension(IN DAT_IB_RETURN value, OUT const char **message)
 {
     switch (DAT_GET_TYPE(value)) {
@@ -570,7 +570,7 @@ static __inline__ DAT_RETURN dat_strerror_extension(IN DAT_IB_RETURN value, OUT 
     }
 }
 
-/* ... and for the status of their events. */
+/* The same for the status of their events. */
 static __inline__ DAT_RETURN dat_strerror_ext_status(IN DAT_IB_STATUS value, OUT const char **message)
 {
     switch (value) {

@@ -1,5 +1,5 @@
 /*
- * dat_platform_specific.h - the plain types DAT is built from, on Linux with LP64.
+ * dat_platform_specific.h - basic types, for Linux with LP64.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -11,16 +11,16 @@
 #include <sys/types.h>
 #include <sys/socket.h>
 
-/* The direction of a parameter, for the reader only. */
+/* The direction of a parameter; without an effect. */
 #define IN
 #define OUT
 #define INOUT
 
-/* Words that some programs write around declarations. */
+/* Macros that some programs write around declarations. */
 #define DAT_EXPORT extern
 #define DAT_API
 
-/* Lets one declaration step outside ISO C without a warning under -pedantic. */
+/* Permits one declaration that is not ISO C, without a warning under -pedantic. */
 #ifdef __GNUC__
 #define DAT_EXTENSION_ __extension__
 #else
@@ -32,12 +32,12 @@ typedef uint64_t           DAT_UINT64;
 typedef unsigned long long DAT_UVERYLONG; /* the widest integer that fits a cookie */
 
 typedef void              *DAT_PVOID;
-typedef int                DAT_COUNT;     /* a number of things; -1 and -2 have names, see dat.h */
+typedef int                DAT_COUNT;     /* a number; -1 and -2 have names, see dat.h */
 typedef DAT_UINT64         DAT_PADDR;     /* a physical address */
 
 /*
- * Addresses. DAT_SOCK_ADDR6 is complete only where <netinet/in.h> is included; an IPv6 address travels as a pointer
- * to DAT_SOCK_ADDR like any other, its sa_family says what it is.
+ * Addresses. DAT_SOCK_ADDR6 is complete only where <netinet/in.h> is included; an IPv6 address is passed as a pointer
+ * to DAT_SOCK_ADDR too, and recognised by sa_family.
  */
 typedef struct sockaddr     DAT_SOCK_ADDR;
 typedef struct sockaddr_in6 DAT_SOCK_ADDR6;
@@ -48,7 +48,7 @@ typedef struct sockaddr_in6 DAT_SOCK_ADDR6;
 /* A file descriptor. */
 typedef int DAT_FD;
 
-/* A kind of connection: the three arguments of socket(2). */
+/* Type of a connection: the three arguments of socket(2). */
 typedef struct dat_comm {
     int domain;
     int type;
@@ -59,7 +59,7 @@ typedef struct dat_comm {
 #define DAT_IA_HANDLE_TO_UL(a) ((unsigned long)(a))
 #define DAT_UL_TO_IA_HANDLE(a) ((DAT_IA_HANDLE)(unsigned long)(a))
 
-/* Buffers that start at a multiple of this are never slower than others. */
+/* Alignment of buffers in bytes for the best speed. */
 #define DAT_OPTIMAL_ALIGNMENT 256
 
 #endif /* _DAT_PLATFORM_SPECIFIC_H_ */

@@ -4,14 +4,14 @@
  * The first word of every DAT object is the address of its provider's table (DAT_PROVIDER, udat_redirection.h). The
  * DAT_* macros make the call that the dat_* function of the same name makes, without going through libdat.
  *
- * They are for code inside a provider. A program should call the functions: they refuse a bad handle, the macros
- * follow it; and the IA handle that libdat gives to a program is a number, not an object, so that no macro
- * which starts from an IA can be used with it.
+ * They are for code inside a provider. A program should call the functions, which check the handle; the macros do not.
+ * The IA handle that libdat returns to a program is a number and not an object, so macros on an IA cannot be used with
+ * it.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
 #ifndef _UDAT_H_
-#include <dat2/udat.h> /* brings this file in where it belongs */
+#include <dat2/udat.h> /* includes this file at the right place */
 #endif
 
 #ifndef _DAT_REDIRECTION_H_
@@ -25,7 +25,7 @@ extern "C" {
 
 typedef struct dat_provider DAT_PROVIDER;
 
-/* From a handle to its table. Define it before the include to look elsewhere. */
+/* The table of a handle. A program may define it before the include. */
 #ifndef DAT_HANDLE_TO_PROVIDER
 #define DAT_HANDLE_TO_PROVIDER(handle) (*(DAT_PROVIDER **)(handle))
 #endif
@@ -155,7 +155,7 @@ typedef struct dat_provider DAT_PROVIDER;
 #define DAT_PZ_FREE(pz) \
     DAT_HANDLE_TO_PROVIDER(pz)->pz_free_func((pz))
 
-/* Starts from the IA, as it must: the SRQ does not exist yet. */
+/* Uses the table of the IA, since the SRQ does not exist yet. */
 #define DAT_SRQ_CREATE(ia, pz, attr, srq) \
     DAT_HANDLE_TO_PROVIDER(ia)->srq_create_func((ia), (pz), (attr), (srq))
 #define DAT_SRQ_SET_LW(srq, lw) \
@@ -482,13 +482,13 @@ typedef DAT_RETURN (*DAT_SRQ_POST_RECV_FUNC)(
     IN DAT_LMR_TRIPLET *local_iov,
     IN DAT_DTO_COOKIE  user_cookie);
 
-/* Whether another IA name leads to the same adapter. */
+/* Whether another IA name is the same adapter. */
 typedef DAT_RETURN (*DAT_IA_HA_RELATED_FUNC)(
     IN  DAT_IA_HANDLE      ia_handle,
     IN  const DAT_NAME_PTR provider,
     OUT DAT_BOOLEAN        *answer);
 
-/* Operations of extensions. libdat passes the variable arguments of dat_extension_op on. */
+/* Operations of extensions. libdat passes the variable arguments of dat_extension_op to the provider. */
 typedef DAT_RETURN (*DAT_HANDLE_EXTENDEDOP_FUNC)(
     IN DAT_HANDLE      handle,
     IN DAT_EXTENDED_OP extended_op,

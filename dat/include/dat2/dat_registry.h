@@ -1,5 +1,5 @@
 /*
- * dat_registry.h - how a provider library and libdat meet. Programs that only use DAT do not need it.
+ * dat_registry.h - the interface between a provider library and libdat. Programs that only use DAT do not need it.
  *
  * A provider is a shared object that exports dat_provider_init and dat_provider_fini. libdat opens it on the first
  * dat_ia_openv of one of its names, calls init with the names from dat.conf, and expects it to call back
@@ -20,7 +20,7 @@
 extern "C" {
 #endif
 
-/* What libdat looks up in a provider library: as strings for dlsym, as names to define the functions by. */
+/* The functions that libdat looks up in a provider library: as strings for dlsym, and as names for their definition. */
 #define DAT_PROVIDER_INIT_FUNC_STR  "dat_provider_init"
 #define DAT_PROVIDER_FINI_FUNC_STR  "dat_provider_fini"
 #define DAT_PROVIDER_INIT_FUNC_NAME dat_provider_init
@@ -31,10 +31,10 @@ typedef void (*DAT_PROVIDER_INIT_FUNC)(
     IN const DAT_PROVIDER_INFO *provider_info,
     IN const char              *instance_data);
 
-/* The last IA of that name is closed. */
+/* Called when the last IA of that name was closed. */
 typedef void (*DAT_PROVIDER_FINI_FUNC)(IN const DAT_PROVIDER_INFO *provider_info);
 
-/* The records are copied; the table is not, and has to live as long as the library. */
+/* The records are copied; the table is not, and must remain valid as long as the library is loaded. */
 extern DAT_RETURN dat_registry_add_provider(
     IN const DAT_PROVIDER      *provider,
     IN const DAT_PROVIDER_INFO *provider_info);
@@ -43,12 +43,12 @@ extern DAT_RETURN dat_registry_remove_provider(
     IN const DAT_PROVIDER      *provider,
     IN const DAT_PROVIDER_INFO *provider_info);
 
-/* Whether two IA names lead to the same adapter, so that one can take over from the other. */
+/* Whether two IA names are of the same adapter, so that one can replace the other. */
 typedef enum dat_ha_relationship {
     DAT_HA_FALSE          = 0,
     DAT_HA_TRUE           = 1,
-    DAT_HA_UNKNOWN        = 2, /* neither provider says */
-    DAT_HA_CONFLICTING    = 3, /* the providers say different things */
+    DAT_HA_UNKNOWN        = 2, /* neither provider reports it */
+    DAT_HA_CONFLICTING    = 3, /* the providers contradict each other */
     DAT_HA_EXTENSION_BASE = 4
 } DAT_HA_RELATIONSHIP;
 

@@ -1,7 +1,7 @@
 /*
- * dat_vendor_specific.h - the place for names of one vendor's provider.
+ * dat_vendor_specific.h - for declarations of one vendor's provider.
  *
- * There are none: the providers of this library differ by what dat_ia_query reports, not by what they declare.
+ * There are none: dat_ia_query reports the differences between providers.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

@@ -3,14 +3,14 @@
  *
  *     #include <dat2/udat.h>          cc program.c -ldat2
  *
- * A program opens an interface adapter (IA) by its name in dat.conf, makes a protection zone (PZ), event dispatchers
- * (EVDs) and an endpoint (EP) on it, registers memory (LMRs), connects or accepts, posts transfers, and reads
- * what became of them as events from the EVDs.
+ * A program opens an interface adapter (IA) by its name in dat.conf, creates a protection zone (PZ), event dispatchers
+ * (EVDs) and an endpoint (EP) on it, registers memory (LMRs), connects or accepts, posts transfers, and gets their
+ * completions as events from the EVDs.
  *
  *   dat_platform_specific.h   plain types
  *   dat_error.h               results
  *   dat.h                     most types and calls
- *   udat.h                    what only user space has: waiting (CNOs, dat_evd_wait) and registering virtual memory
+ *   udat.h                    user space only: waiting (CNOs, dat_evd_wait), registering virtual memory
  *   udat_redirection.h,
  *   dat_redirection.h         the provider table, for providers
  *   dat_registry.h            how a provider registers; not included here
@@ -33,16 +33,16 @@
 extern "C" {
 #endif
 
-/* ---- What dat.h needs from here -------------------------------------------------------------------------------- */
+/* ---- Definitions that dat.h needs ------------------------------------------------------------------------------ */
 
-/* What an LMR is made from. Numbers, not flags; yet lmr_mem_types_supported of the provider is their OR. */
+/* Types of memory for an LMR. Numbers, not flags; lmr_mem_types_supported of the provider is their OR. */
 typedef enum dat_mem_type {
     DAT_MEM_TYPE_VIRTUAL        = 0, /* ordinary memory of this process */
     DAT_MEM_TYPE_LMR            = 1, /* the memory of another LMR, registered once more */
     DAT_MEM_TYPE_SHARED_VIRTUAL = 2  /* memory shared between processes */
 } DAT_MEM_TYPE;
 
-/* What dat_get_handle_type answers. */
+/* Results of dat_get_handle_type. */
 typedef enum dat_handle_type {
     DAT_HANDLE_TYPE_CR             = 0,
     DAT_HANDLE_TYPE_EP             = 1,
@@ -65,12 +65,12 @@ typedef enum dat_handle_type {
  */
 typedef enum dat_evd_state {
     DAT_EVD_STATE_ENABLED          = 0x01, /* events trigger the CNO */
-    DAT_EVD_STATE_DISABLED         = 0x02, /* they do not */
+    DAT_EVD_STATE_DISABLED         = 0x02, /* events do not trigger the CNO */
     DAT_EVD_STATE_WAITABLE         = 0x04, /* dat_evd_wait is allowed */
-    DAT_EVD_STATE_UNWAITABLE       = 0x08, /* it is not */
-    DAT_EVD_STATE_CONFIG_NOTIFY    = 0x10, /* some receives or requests do not notify (UNSIGNALLED) */
-    DAT_EVD_STATE_CONFIG_SOLICITED = 0x20, /* only solicited messages notify */
-    DAT_EVD_STATE_CONFIG_THRESHOLD = 0x30  /* every event notifies */
+    DAT_EVD_STATE_UNWAITABLE       = 0x08, /* dat_evd_wait is not allowed */
+    DAT_EVD_STATE_CONFIG_NOTIFY    = 0x10, /* some receives or requests do not wake a waiter (UNSIGNALLED) */
+    DAT_EVD_STATE_CONFIG_SOLICITED = 0x20, /* only solicited messages wake a waiter */
+    DAT_EVD_STATE_CONFIG_THRESHOLD = 0x30  /* every event wakes a waiter */
 } DAT_EVD_STATE;
 
 typedef enum dat_evd_param_mask {
@@ -129,7 +129,7 @@ struct dat_ia_attr {
     DAT_BOOLEAN        max_rdma_read_per_ep_in_guaranteed;
     DAT_BOOLEAN        max_rdma_read_per_ep_out_guaranteed;
     DAT_BOOLEAN        zb_supported;                        /* LMRs and RMRs with addresses from zero */
-    DAT_EXTENSION      extension_supported;                 /* what dat_extension_op can do */
+    DAT_EXTENSION      extension_supported;                 /* supported extension operations */
     DAT_COUNT          extension_version;
     DAT_COUNT          num_transport_attr;
     DAT_NAMED_ATTR     *transport_attr;
@@ -137,7 +137,7 @@ struct dat_ia_attr {
     DAT_NAMED_ATTR     *vendor_attr;
 };
 
-/* The masks that dat.h leaves to this header. Two names have the same bit. */
+/* Masks that dat.h does not define. Two names have the same bit. */
 #define DAT_IA_FIELD_IA_EXTENSION          UINT64_C(0x0100000000)
 #define DAT_IA_FIELD_IA_EXTENSION_VERSION  UINT64_C(0x0200000000)
 #define DAT_IA_FIELD_IA_NUM_TRANSPORT_ATTR UINT64_C(0x0400000000)
@@ -146,18 +146,18 @@ struct dat_ia_attr {
 #define DAT_IA_FIELD_IA_VENDOR_ATTR        UINT64_C(0x2000000000)
 #define DAT_IA_FIELD_ALL                   UINT64_C(0x3fffffffff)
 
-/* ---- Consumer notification objects (CNO): one place to wait for many EVDs --------------------------------------- */
+/* ---- Consumer notification objects (CNO): to wait for many EVDs ------------------------------------------------- */
 
 typedef DAT_HANDLE DAT_CNO_HANDLE;
 
 /*
- * A function to be called when a CNO is triggered, once: arm it again with dat_cno_modify_agent. It runs on a thread of
- * the provider or of the thread that caused the event, so it must not block.
+ * A function that is called once, when a CNO is triggered; dat_cno_modify_agent arms it again. It runs on a thread of
+ * the provider or on the thread that caused the event, so it must not block.
  */
 typedef void (*DAT_AGENT_FUNC)(DAT_PVOID instance_data, DAT_EVD_HANDLE event_dispatcher);
 
 typedef struct dat_os_wait_proxy_agent {
-    DAT_PVOID      instance_data;    /* handed to the function */
+    DAT_PVOID      instance_data;    /* argument of the function */
     DAT_AGENT_FUNC proxy_agent_func;
 } DAT_OS_WAIT_PROXY_AGENT;
 
@@ -168,14 +168,14 @@ typedef struct dat_os_wait_proxy_agent {
 #define DAT_OS_WAIT_PROXY_AGENT_NULL ((DAT_OS_WAIT_PROXY_AGENT){NULL, NULL})
 #endif
 
-/* What a CNO does besides waking dat_cno_wait. */
+/* Action of a CNO, besides waking dat_cno_wait. */
 typedef enum dat_proxy_type {
     DAT_PROXY_TYPE_NONE  = 0,
     DAT_PROXY_TYPE_AGENT = 1, /* calls a function */
     DAT_PROXY_TYPE_FD    = 2  /* makes a descriptor readable: dat_cno_fd_create */
 } DAT_PROXY_TYPE;
 
-/* Not one bit per field, unlike other masks: OR of the first two is PROXY. */
+/* Not one bit per member, unlike other masks: the OR of the first two is PROXY. */
 typedef enum dat_cno_param_mask {
     DAT_CNO_FIELD_IA_HANDLE  = 1,
     DAT_CNO_FIELD_PROXY_TYPE = 2,
@@ -200,15 +200,15 @@ extern DAT_RETURN dat_cno_create(
     OUT DAT_CNO_HANDLE          *cno_handle);
 
 /*
- * Table only, as dat_cno_trigger. A CNO with a descriptor that is readable while an EVD of the CNO has triggered it,
- * for select, poll and epoll. dat_cno_trigger takes one trigger. dat_cno_free closes the descriptor.
+ * In the table only, as dat_cno_trigger. Creates a CNO with a descriptor for select, poll and epoll, which is readable
+ * while an EVD has triggered the CNO. dat_cno_trigger removes one trigger. dat_cno_free closes the descriptor.
  */
 extern DAT_RETURN dat_cno_fd_create(
     IN  DAT_IA_HANDLE  ia_handle,
     OUT DAT_FD         *file_descriptor,
     OUT DAT_CNO_HANDLE *cno_handle);
 
-/* Tells which EVD triggered the CNO, without waiting. */
+/* Returns the EVD that triggered the CNO, without waiting. */
 extern DAT_RETURN dat_cno_trigger(IN DAT_CNO_HANDLE cno_handle, OUT DAT_EVD_HANDLE *evd_handle);
 
 /* Arms another agent for the next trigger; DAT_OS_WAIT_PROXY_AGENT_NULL disarms. */
@@ -219,12 +219,13 @@ extern DAT_RETURN dat_cno_query(
     IN  DAT_CNO_PARAM_MASK cno_param_mask,
     OUT DAT_CNO_PARAM      *cno_param);
 
-/* Refused while an EVD uses the CNO or a thread waits on it. */
+/* Fails while an EVD uses the CNO or a thread waits on it. */
 extern DAT_RETURN dat_cno_free(IN DAT_CNO_HANDLE cno_handle);
 
 /*
- * Waits until an EVD of the CNO has an event, and writes its handle; it takes no event. After the timeout it returns
- * DAT_QUEUE_EMPTY, bare, and a null EVD. DAT_SUCCESS with a null EVD: the last EVD of the CNO has gone.
+ * Waits until an EVD of the CNO has an event, and writes the handle of the EVD; no event is dequeued. After the timeout
+ * it returns DAT_QUEUE_EMPTY, without the class bit, and a null EVD. DAT_SUCCESS with a null EVD: the last EVD of the
+ * CNO was freed.
  */
 extern DAT_RETURN dat_cno_wait(
     IN  DAT_CNO_HANDLE cno_handle,
@@ -233,19 +234,19 @@ extern DAT_RETURN dat_cno_wait(
 
 /* ---- Event dispatchers (EVD): queues of events ------------------------------------------------------------------ */
 
-/* For dat_ia_open: the IA shall report to an EVD that exists. From dat_ia_query: that EVD is not yours to see. */
+/* For dat_ia_open: report to existing EVDs. From dat_ia_query: the EVD belongs to another part of the program. */
 #define DAT_EVD_ASYNC_EXISTS ((DAT_EVD_HANDLE)0x1)
 #define DAT_EVD_OUT_OF_SCOPE ((DAT_EVD_HANDLE)0x2)
 
 struct dat_evd_param {
     DAT_IA_HANDLE  ia_handle;
-    DAT_COUNT      evd_qlen;   /* as it is, which may be more than was asked for */
+    DAT_COUNT      evd_qlen;   /* actual length, which may be more than was requested */
     DAT_EVD_STATE  evd_state;
     DAT_CNO_HANDLE cno_handle;
     DAT_EVD_FLAGS  evd_flags;
 };
 
-/* At least evd_min_qlen events fit, of the streams in evd_flags. The CNO may be DAT_HANDLE_NULL. */
+/* Creates an EVD for at least evd_min_qlen events of the streams in evd_flags. The CNO may be DAT_HANDLE_NULL. */
 extern DAT_RETURN dat_evd_create(
     IN  DAT_IA_HANDLE  ia_handle,
     IN  DAT_COUNT      evd_min_qlen,
@@ -253,12 +254,12 @@ extern DAT_RETURN dat_evd_create(
     IN  DAT_EVD_FLAGS  evd_flags,
     OUT DAT_EVD_HANDLE *evd_handle);
 
-/* Another CNO for the events to come, or none (DAT_HANDLE_NULL). */
+/* Sets the CNO for future events, or none (DAT_HANDLE_NULL). */
 extern DAT_RETURN dat_evd_modify_cno(IN DAT_EVD_HANDLE evd_handle, IN DAT_CNO_HANDLE cno_handle);
 
 /*
- * Waits until threshold events are queued, then takes the oldest one and says how many are left. One thread at a time.
- * After the timeout it returns DAT_TIMEOUT_EXPIRED, takes nothing, and still says how many there are.
+ * Waits until threshold events are queued, dequeues the oldest one, and returns the number of those left. One thread at
+ * a time. After the timeout it returns DAT_TIMEOUT_EXPIRED and the number of queued events, and dequeues none.
  */
 extern DAT_RETURN dat_evd_wait(
     IN  DAT_EVD_HANDLE evd_handle,
@@ -267,7 +268,7 @@ extern DAT_RETURN dat_evd_wait(
     OUT DAT_EVENT      *event,
     OUT DAT_COUNT      *n_more_events);
 
-/* Whether events trigger the CNO. Waiting on the EVD itself and dequeuing do not care. */
+/* Enables or disables triggering of the CNO. Waits on the EVD itself and dequeues are not affected. */
 extern DAT_RETURN dat_evd_enable(IN DAT_EVD_HANDLE evd_handle);
 extern DAT_RETURN dat_evd_disable(IN DAT_EVD_HANDLE evd_handle);
 
@@ -277,19 +278,19 @@ extern DAT_RETURN dat_evd_clear_unwaitable(IN DAT_EVD_HANDLE evd_handle);
 
 /* ---- Local memory regions (LMR) --------------------------------------------------------------------------------- */
 
-/* The name under which several processes register the same shared memory: 40 bytes of any content. */
+/* The name under which several processes register the same shared memory: any 40 bytes. */
 #define DAT_LMR_COOKIE_SIZE 40
 typedef char (*DAT_LMR_COOKIE)[DAT_LMR_COOKIE_SIZE];
 
 typedef struct dat_shared_memory {
-    DAT_PVOID      virtual_address;  /* where this process has it mapped */
+    DAT_PVOID      virtual_address;  /* address of the mapping in this process */
     DAT_LMR_COOKIE shared_memory_id; /* the same 40 bytes in all processes */
 } DAT_SHARED_MEMORY;
 
-/* The memory to register; the memory type says which member counts. Passed by value. */
+/* The memory to register; the memory type determines the member. Passed by value. */
 typedef union dat_region_description {
     DAT_PVOID         for_va;            /* VIRTUAL: the first byte */
-    DAT_LMR_HANDLE    for_lmr_handle;    /* LMR: the other one */
+    DAT_LMR_HANDLE    for_lmr_handle;    /* LMR: the existing LMR */
     DAT_SHARED_MEMORY for_shared_memory; /* SHARED_VIRTUAL */
 } DAT_REGION_DESCRIPTION;
 
@@ -328,8 +329,8 @@ extern DAT_RETURN dat_lmr_query(
     OUT DAT_LMR_PARAM      *lmr_param);
 
 /*
- * Registers memory. Every out pointer but lmr_handle may be NULL. rmr_context is 0 unless a remote privilege was asked
- * for; with one it can be given to a peer as it is, no RMR is needed.
+ * Registers memory. Every out pointer but lmr_handle may be NULL. rmr_context is 0 without a remote privilege; with
+ * one, peers can use it without an RMR.
  */
 extern DAT_RETURN dat_lmr_create(
     IN  DAT_IA_HANDLE          ia_handle,
@@ -352,7 +353,7 @@ typedef enum dat_pz_support {
     DAT_PZ_SHAREABLE = 1  /* PZs can be shared by processes */
 } DAT_PZ_SUPPORT;
 
-/* Which fields of DAT_PROVIDER_ATTR are wanted; a bit per field, in their order. */
+/* Selects fields of DAT_PROVIDER_ATTR; a bit per field, in their order. */
 #define DAT_PROVIDER_FIELD_PROVIDER_NAME                      UINT64_C(0x00000001)
 #define DAT_PROVIDER_FIELD_PROVIDER_VERSION_MAJOR             UINT64_C(0x00000002)
 #define DAT_PROVIDER_FIELD_PROVIDER_VERSION_MINOR             UINT64_C(0x00000004)
@@ -388,7 +389,7 @@ typedef enum dat_pz_support {
 #define DAT_PROVIDER_FIELD_NONE                               UINT64_C(0x00000000)
 
 /*
- * In C++ initialise it (DAT_PROVIDER_ATTR attr = {};): the const member forbids leaving it as it comes.
+ * In C++ it must be initialised (DAT_PROVIDER_ATTR attr = {};), because of its const member.
  */
 struct dat_provider_attr {
     char                   provider_name[DAT_NAME_MAX_LENGTH];

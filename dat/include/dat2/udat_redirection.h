@@ -1,12 +1,12 @@
 /*
- * udat_redirection.h - the user space half of the provider table: function types, DAT_* macros, and the table itself.
+ * udat_redirection.h - the user space part of the provider table: function types, DAT_* macros, and the table itself.
  *
- * See dat_redirection.h for the other half and for when (not) to use the macros.
+ * dat_redirection.h has the other part, and explains the use of the macros.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
 #ifndef _UDAT_H_
-#include <dat2/udat.h> /* brings this file in where it belongs */
+#include <dat2/udat.h> /* includes this file at the right place */
 #endif
 
 #ifndef _UDAT_REDIRECTION_H_
@@ -133,11 +133,11 @@ extern "C" {
 #endif
 
 /*
- * One per IA name a provider serves. The order is the ABI: 1.0, then what 1.1, 1.2 and 2.0 added at the end. A provider
- * that lacks a call leaves no hole, it answers DAT_NOT_IMPLEMENTED or DAT_MODEL_NOT_SUPPORTED.
+ * A provider has one table per IA name. The order is part of the ABI: the calls of 1.0, then the additions of 1.1, 1.2
+ * and 2.0. No entry is null: a missing call returns DAT_NOT_IMPLEMENTED or DAT_MODEL_NOT_SUPPORTED.
  */
 struct dat_provider {
-    const char                    *device_name; /* the IA name this table serves */
+    const char                    *device_name; /* the IA name of this table */
     DAT_PVOID                     extension; /* the provider's own */
 
     /* DAT 1.0 */

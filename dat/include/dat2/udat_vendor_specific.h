@@ -1,5 +1,5 @@
 /*
- * udat_vendor_specific.h - the place for names of one vendor's user space provider. There are none.
+ * udat_vendor_specific.h - for declarations of one vendor's user space provider. There are none.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
