@@ -383,11 +383,11 @@ mod tests {
 
     #[test]
     fn too_many_dtos_are_clamped_and_negative_numbers_refused() {
-        let mut greedy = plain();
-        greedy.request.max_dtos = 50_000;
-        assert_eq!(greedy.check_for_create(BOTH, &limits()).unwrap().request.max_dtos, 1000);
-        greedy.request.max_dtos = -1;
-        assert_eq!(greedy.check_for_create(BOTH, &limits()), Err(Refused));
+        let mut large = plain();
+        large.request.max_dtos = 50_000;
+        assert_eq!(large.check_for_create(BOTH, &limits()).unwrap().request.max_dtos, 1000);
+        large.request.max_dtos = -1;
+        assert_eq!(large.check_for_create(BOTH, &limits()), Err(Refused));
     }
 
     #[test]
@@ -463,9 +463,9 @@ mod tests {
 
     #[test]
     fn first_evd_sets_default_dtos_and_its_removal_sets_zero() {
-        let born = Attributes::default_for(NONE, &limits());
-        let wired = born.rewired(NONE, BOTH, &limits());
+        let initial = Attributes::default_for(NONE, &limits());
+        let wired = initial.rewired(NONE, BOTH, &limits());
         assert_eq!((wired.recv.max_dtos, wired.request.max_dtos), (16, 16));
-        assert_eq!(wired.rewired(BOTH, NONE, &limits()), born);
+        assert_eq!(wired.rewired(BOTH, NONE, &limits()), initial);
     }
 }

@@ -299,9 +299,9 @@ fn an_adapter_is_closed_under_load() {
     let door = Entries::new();
     for round in 0..6 * u64::from(TIMES) {
         let ia = door.open();
-        let cage = SharedHandles::new(ia);
+        let shared = SharedHandles::new(ia);
         crew(|crew| {
-            crew.spawn(|| cage.open(3, 700));
+            crew.spawn(|| shared.open(3, 700));
             thread::sleep(Duration::from_millis(3 * (round % 6)));
             assert_eq!(dat!(ia_close_func(ia, DAT_CLOSE_ABRUPT_FLAG)), DAT_SUCCESS);
         });

@@ -140,7 +140,7 @@ fn agent_called_for_the_disconnect_may_dequeue_the_failure() {
     unsafe extern "C" fn agent(dto: DAT_PVOID, _: DAT_EVD_HANDLE) {
         assert_eq!(next(dto).map(|event| event.event_number), Some(DAT_DTO_COMPLETION_EVENT));
     }
-    let world = World::new(c"greedy agent");
+    let world = World::new(c"agent dequeues all");
     let (mut cno, mut heard) = (null_mut(), null_mut());
     let no_agent = DAT_OS_WAIT_PROXY_AGENT { instance_data: null_mut(), proxy_agent_func: None };
     assert_eq!(call!(dapl_cno_create(world.ia(), no_agent, &mut cno)), DAT_SUCCESS);

@@ -100,9 +100,9 @@ fn each_kind_of_invalid_data_has_its_error() {
 
 #[test]
 fn process_that_does_not_answer_delays_no_other() {
-    let (silent, honest) = (FakeProcess::new(1), FakeProcess::new(2));
-    let _talker = honest.says(b"dapl-counters 1\nprocess\t7\tx\nend\n".to_vec());
-    let found = ask(&[silent.name, honest.name], Instant::now() + RUN_LIMIT, &mut CAPACITY.clone());
+    let (silent, answering) = (FakeProcess::new(1), FakeProcess::new(2));
+    let _talker = answering.says(b"dapl-counters 1\nprocess\t7\tx\nend\n".to_vec());
+    let found = ask(&[silent.name, answering.name], Instant::now() + RUN_LIMIT, &mut CAPACITY.clone());
     assert!(matches!(found[0].result, Err(ReadError::Timeout)), "the kernel takes the connection for it: {found:?}");
     assert_eq!(found[1].result.as_ref().map(|process| process.pid).ok(), Some(7), "{found:?}");
     // No thread accepts, so the accept queue fills up.

@@ -86,10 +86,10 @@ pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Resu
             Some(line) => entries.iter().filter(|entry| entry.index + 1 == line).collect(),
             None => entries.iter().collect(),
         };
-        let rivals = |entry: &&Entry| entries.iter().filter(|other| other.has_key_of(entry)).count() > 1;
+        let duplicates = |entry: &&Entry| entries.iter().filter(|other| other.has_key_of(entry)).count() > 1;
         match chosen.as_slice() {
             [] => return Err(format!("line {} is no entry of \"{}\"", wanted.line.unwrap_or(0), wanted.name)),
-            [first, ..] if !wanted.off && wanted.line.is_none() && chosen.iter().any(rivals) => {
+            [first, ..] if !wanted.off && wanted.line.is_none() && chosen.iter().any(duplicates) => {
                 let lines: Vec<String> =
                     entries.iter().filter(|entry| entry.has_key_of(first)).map(described).collect();
                 return Err(format!(

@@ -197,11 +197,11 @@ mod tests {
         for (why, violation) in lies {
             let (mut numbering, mut reassembly) = (Numbering::new(ROUTE), Reassembly::new(ROUTE));
             for (n, offset) in [0, 40].into_iter().enumerate() {
-                let honest = (header(n == 0, n == 1, if n == 0 { 40 } else { 60 }), numbering.next(n == 0, 100));
-                let mut invalid = honest;
+                let valid = (header(n == 0, n == 1, if n == 0 { 40 } else { 60 }), numbering.next(n == 0, 100));
+                let mut invalid = valid;
                 violation(&mut invalid.0, &mut invalid.1);
                 assert_eq!(reassembly.look(&invalid.0, || invalid.1.encode()), Err(why), "piece {n}");
-                assert_eq!(feed(&mut reassembly, honest.0, honest.1), Ok(FragmentPosition { offset, size: 100 }));
+                assert_eq!(feed(&mut reassembly, valid.0, valid.1), Ok(FragmentPosition { offset, size: 100 }));
             }
         }
     }

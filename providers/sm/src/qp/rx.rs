@@ -422,13 +422,13 @@ impl RxEnds {
             match shared.windows.invalidate(self.value(header, &fields), shared.pd, &shared.domain) {
                 Ok(true) => {}
                 Ok(false) => return Ok(false), // copies that use the key are in progress; another pass checks again
-                Err(_) => return Err(self.spoiled_by(shared, queue, Status::LocalProtection, NAK_ACCESS, out)),
+                Err(_) => return Err(self.fail_receive_by(shared, queue, Status::LocalProtection, NAK_ACCESS, out)),
             }
         }
         let placed = self.place(shared, queue, header, &fields, part.offset);
         fail_point!(PieceTaken);
         if let Err(status) = placed? {
-            return Err(self.spoiled(shared, queue, status, out));
+            return Err(self.fail_receive(shared, queue, status, out));
         }
         self.message.took(&header, part);
         if header.last {
@@ -469,7 +469,7 @@ impl RxEnds {
         let Some(receive) = queue.front() else { return Ok(false) };
         self.held = false;
         if total > receive.segments.total() {
-            return Err(self.spoiled(shared, queue, Status::LocalLength, out));
+            return Err(self.fail_receive(shared, queue, Status::LocalLength, out));
         }
         Ok(true)
     }
@@ -515,19 +515,19 @@ impl RxEnds {
     /// Handles a message that is too long or a receive whose memory is unmapped: informs both sides and ends the
     /// connection.
     #[cold]
-    fn spoiled(
+    fn fail_receive(
         &mut self,
         shared: &Shared,
         queue: &mut SlotQueue<Receive>,
         status: Status,
         out: &mut Outbox<'_>,
     ) -> Fault {
-        self.spoiled_by(shared, queue, status, NAK_RESPONDER, out)
+        self.fail_receive_by(shared, queue, status, NAK_RESPONDER, out)
     }
 
-    /// Same as `spoiled`, with the status `nak` for the sender.
+    /// Same as `fail_receive`, with the status `nak` for the sender.
     #[cold]
-    fn spoiled_by(
+    fn fail_receive_by(
         &mut self,
         shared: &Shared,
         queue: &mut SlotQueue<Receive>,

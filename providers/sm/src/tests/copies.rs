@@ -164,9 +164,9 @@ fn process_with_reused_id_gets_no_data() {
         let place = Place::new(&format!("id-again-{read}"));
         let (a, b) = (place.open(), place.open());
         let (active, passive) = connected(&a, &b, 7, 10);
-        let (mine, innocent) = (vec![1u8; 64], vec![2u8; 64]);
-        let (mine_mr, innocent_mr) = (a.register(&mine), b.register(&innocent));
-        let remote = Remote { key: innocent_mr.remote_key(), address: innocent.as_ptr() as u64 };
+        let (mine, other) = (vec![1u8; 64], vec![2u8; 64]);
+        let (mine_mr, other_mr) = (a.register(&mine), b.register(&other));
+        let remote = Remote { key: other_mr.remote_key(), address: other.as_ptr() as u64 };
         let op = if read { Op::Read(remote) } else { Op::Write(remote) };
         let link = active.0.link().unwrap();
         let peer = &link.theirs().unwrap().peer;
@@ -175,7 +175,7 @@ fn process_with_reused_id_gets_no_data() {
         active.post_send(&wr(op, &[segment(&mine_mr, &mine)], 1)).unwrap();
         assert_eq!(a.completion().status, Status::Transport);
         assert_eq!(a.sink.next(conn(10)), SinkEvent::Other("broken"));
-        assert!(mine == [1; 64] && innocent == [2; 64]);
+        assert!(mine == [1; 64] && other == [2; 64]);
         drop((active, passive));
     }
 }

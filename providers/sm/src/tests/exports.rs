@@ -91,7 +91,7 @@ pub(super) fn transfer(side: &Side, qp: &Qp, op: Op, mr: &Mr, memory: &[u8]) -> 
 }
 
 /// Clears the record of fragments.
-fn wipe(qp: &Qp) {
+fn clear(qp: &Qp) {
     let rma = qp.0.link().unwrap().rma.clone();
     (0..rma.len()).step_by(8).for_each(|at| rma.word(at).store(0, Ordering::Relaxed));
 }
@@ -180,7 +180,7 @@ fn goes_directly(name: &str, target: &'static [u8]) {
     assert_eq!(transfer(&a, &active, Op::Write(at(0)), &first_mr, &first), Status::Success, "before it is mapped");
     has_mapped(&active, 1);
     without_cma(&active);
-    wipe(&active);
+    clear(&active);
     for (offset, length) in [(0, 1), (1, 8), (4095, 2), (77, 4096), (3, target.len() - 3), (0, target.len())] {
         let (out, back) = (pattern(length, (offset % 200) as u8 + 5), vec![0u8; length]);
         let (out_mr, back_mr) = (a.register(&out), a.register(&back));
@@ -224,7 +224,7 @@ fn the_rights_of_a_registration_hold_in_its_mapping() {
     assert_eq!(transfer(&a, &active, Op::Read(remote), &local_mr, &local), Status::Success);
     has_mapped(&active, 1);
     without_cma(&active);
-    wipe(&active);
+    clear(&active);
     assert_eq!(transfer(&a, &active, Op::Read(remote), &local_mr, &local), Status::Success);
     assert!(!has_fragments(&active));
     assert_eq!(transfer(&a, &active, Op::Write(remote), &local_mr, &local), Status::RemoteAccess);

@@ -51,7 +51,7 @@ pub(super) fn writes_invalid_data(place: &Place) {
         let traffic = Traffic::new(&side, conn);
         traffic.connect(&here());
         match side.sink.next(conn) {
-            SinkEvent::Established(card) => rage(&side, &traffic, &card, round, &mut random),
+            SinkEvent::Established(card) => write_invalid_data(&side, &traffic, &card, round, &mut random),
             SinkEvent::Other("rejected") => std::thread::yield_now(), // its datagrams were invalid
             other => panic!("{other:?}"),
         }
@@ -61,7 +61,7 @@ pub(super) fn writes_invalid_data(place: &Place) {
     }
 }
 
-fn rage(side: &Side, traffic: &Traffic, card: &[u8], round: u64, random: &mut Random) {
+fn write_invalid_data(side: &Side, traffic: &Traffic, card: &[u8], round: u64, random: &mut Random) {
     let Some(link) = traffic.qp.0.link() else { return };
     for step in 0..12 {
         traffic.post_blindly(card, step);

@@ -87,12 +87,12 @@ fn piece_of_another_message_ends_the_connection() {
         ("something beside the receiver", |data| data[2] |= 1 << 63),
         ("something in what is reserved", |data| data[3] = 1),
     ];
-    let honest: Violation = |_| {};
+    let unchanged: Violation = |_| {};
     let place = Place::new("piece-lies");
     let (a, b) = (place.open(), place.open());
     let good = connected(&a, &b, 7, 2);
     let header = Header { kind: Kind::Send, first: true, last: true, inline: false, solicited: false, length: 100 };
-    for (n, (what, violation)) in lies.into_iter().chain([("nothing", honest)]).enumerate() {
+    for (n, (what, violation)) in lies.into_iter().chain([("nothing", unchanged)]).enumerate() {
         let id = 100 + 2 * n;
         let (malicious, victim) = connected(&a, &b, 7, id);
         let into = vec![1u8; 100];

@@ -403,7 +403,7 @@ fn claimed_part_is_awaited_and_redone_on_failure() {
         helper(&pair, |help| help.report(1, done));
         let got = b.completion();
         assert_eq!((got.status, got.bytes), (Status::Success, 100_000));
-        assert_eq!(space[99_000..] == out[99_000..], !done, "it believes the helper, or does it itself");
+        assert_eq!(space[99_000..] == out[99_000..], !done, "it relies on the helper, or copies itself");
     }
 }
 

@@ -172,8 +172,8 @@ fn a_connection_of_another_domain_has_no_access() {
 
 #[test]
 fn nothing_starts_before_a_bind_that_waits_for_copies() {
-    for sleepy in [false, true] {
-        let world = World::new(&format!("window-fence-{sleepy}"), false);
+    for sleeps in [false, true] {
+        let world = World::new(&format!("window-fence-{sleeps}"), false);
         let old = world.bind(world.land.bind(0, 64, READ));
         let regions = world.b.ia.device.regions.clone();
         let hold = regions.hold(old, world.b.pd.0, world.land.at(0), 64, AccessRight::RemoteRead).unwrap();
@@ -183,7 +183,7 @@ fn nothing_starts_before_a_bind_that_waits_for_copies() {
         // The old key is revoked already, and the new key is not valid yet.
         let dead = |key, at, right| regions.hold(key, world.b.pd.0, world.land.at(at), 64, right).is_err();
         assert!(dead(old, 0, AccessRight::RemoteRead) && dead(new, 64, AccessRight::RemoteWrite));
-        if !sleepy {
+        if !sleeps {
             let (a, b) = (&world.a.cq, &world.b.cq);
             for _ in 0..1000 {
                 assert_eq!(a.poll(&mut [Completion::default()]) + b.poll(&mut [Completion::default()]), 0);
@@ -191,7 +191,7 @@ fn nothing_starts_before_a_bind_that_waits_for_copies() {
         }
         assert_eq!((world.passive.outstanding().requests, world.land.keeps()), (2, 2));
         drop(hold);
-        if sleepy {
+        if sleeps {
             // No thread polls: the engine makes progress.
             let until = Instant::now() + PATIENCE;
             while world.active.0.link().is_some() && world.land.keeps() == 2 && Instant::now() < until {

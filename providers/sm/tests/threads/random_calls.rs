@@ -53,7 +53,7 @@ pub(crate) struct SharedHandles {
 impl SharedHandles {
     /// Creates the shared state, with some connections.
     pub(crate) fn new(ia: Handle) -> Self {
-        let cage = SharedHandles {
+        let shared = SharedHandles {
             ia: AtomicPtr::new(ia),
             address: AtomicPtr::new(address(ia)),
             litter: Default::default(),
@@ -65,7 +65,7 @@ impl SharedHandles {
             places: AtomicUsize::new(1),
         };
         let pz = sure(made!(pz_create_func(ia)));
-        let put = |kind: Kind, at: usize, handle| cage.litter[kind as usize][at].store(handle, Ordering::Relaxed);
+        let put = |kind: Kind, at: usize, handle| shared.litter[kind as usize][at].store(handle, Ordering::Relaxed);
         put(Kind::Pz, 0, pz);
         for pair in 0..2 {
             let ends = [End::new(ia, pz), End::new(ia, pz)];
@@ -76,23 +76,23 @@ impl SharedHandles {
                 put(Kind::Evd, 2 * n + 1, end.sent());
             }
         }
-        RandomCaller { cage: &cage, random: 1 }.register(pz);
-        cage
+        RandomCaller { shared: &shared, random: 1 }.register(pz);
+        shared
     }
 
     /// Starts `count` threads that make `calls` random calls each. A thread may close the IA meanwhile.
     pub(crate) fn open(&self, count: u64, calls: u32) {
         crew(|crew| {
             for seed in 1..=count {
-                let mut monkey = RandomCaller { cage: self, random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) };
-                crew.spawn(move || (0..calls).for_each(|_| monkey.act()));
+                let mut caller = RandomCaller { shared: self, random: seed.wrapping_mul(0x9E37_79B9_7F4A_7C15) };
+                crew.spawn(move || (0..calls).for_each(|_| caller.act()));
             }
         });
     }
 }
 
 struct RandomCaller<'a> {
-    cage: &'a SharedHandles,
+    shared: &'a SharedHandles,
     random: u64,
 }
 
@@ -106,14 +106,14 @@ impl RandomCaller<'_> {
 
     fn place(&mut self, kind: Kind) -> &AtomicPtr<c_void> {
         let at = self.below(LITTER as u64) as usize;
-        &self.cage.litter[kind as usize][at]
+        &self.shared.litter[kind as usize][at]
     }
 
     /// Returns a handle of this kind, rarely of another kind.
     fn some(&mut self, kind: Kind) -> Handle {
         if self.below(40) == 0 {
             let any = self.below(KINDS as u64) as usize;
-            return self.cage.litter[any][0].load(Ordering::Relaxed);
+            return self.shared.litter[any][0].load(Ordering::Relaxed);
         }
         self.place(kind).load(Ordering::Relaxed)
     }
@@ -145,7 +145,7 @@ impl RandomCaller<'_> {
     }
 
     fn ia(&self) -> Handle {
-        self.cage.ia.load(Ordering::Relaxed)
+        self.shared.ia.load(Ordering::Relaxed)
     }
 
     /// A message that is only read, at the front of the memory.
@@ -155,7 +155,7 @@ impl RandomCaller<'_> {
 
     /// Memory that no other thread uses.
     fn own_place(&mut self) -> DAT_LMR_TRIPLET {
-        let place = self.cage.places.fetch_add(1, Ordering::Relaxed);
+        let place = self.shared.places.fetch_add(1, Ordering::Relaxed);
         let mut segment = self.segment(place % PLACES);
         if place >= PLACES {
             segment.segment_length = 0;
@@ -165,9 +165,9 @@ impl RandomCaller<'_> {
 
     fn segment(&mut self, place: usize) -> DAT_LMR_TRIPLET {
         DAT_LMR_TRIPLET {
-            lmr_context: self.cage.local.load(Ordering::Relaxed),
+            lmr_context: self.shared.local.load(Ordering::Relaxed),
             pad: 0,
-            virtual_address: self.cage.memory[place * MESSAGE..].as_ptr() as u64,
+            virtual_address: self.shared.memory[place * MESSAGE..].as_ptr() as u64,
             segment_length: 1 + self.below(MESSAGE as u64),
         }
     }
@@ -216,7 +216,7 @@ impl RandomCaller<'_> {
                 let (evd, mut qual) = (self.some(Kind::Evd), 0);
                 let psp = made!(psp_create_any_func(ia, &mut qual, evd, DAT_PSP_CONSUMER_FLAG));
                 if psp.0 == DAT_SUCCESS {
-                    self.cage.qual.store(qual, Ordering::Relaxed);
+                    self.shared.qual.store(qual, Ordering::Relaxed);
                 }
                 self.drop_here(Kind::Psp, psp);
             }
@@ -225,7 +225,7 @@ impl RandomCaller<'_> {
 
     /// Registers all of the memory.
     fn register(&mut self, pz: Handle) {
-        let memory = self.cage.memory;
+        let memory = self.shared.memory;
         let region = DAT_REGION_DESCRIPTION { for_va: memory.as_ptr().cast_mut().cast() };
         let (mut lmr, mut local, mut remote, mut length, mut at) = (null_mut(), 0, 0, 0, 0);
         let code = dat!(lmr_create_func(
@@ -242,8 +242,8 @@ impl RandomCaller<'_> {
             &mut at
         ));
         if code == DAT_SUCCESS {
-            self.cage.local.store(local, Ordering::Relaxed);
-            self.cage.remote.store(remote, Ordering::Relaxed);
+            self.shared.local.store(local, Ordering::Relaxed);
+            self.shared.remote.store(remote, Ordering::Relaxed);
         }
         self.drop_here(Kind::Lmr, (code, lmr));
     }
@@ -333,7 +333,8 @@ impl RandomCaller<'_> {
         let ep = self.some(Kind::Ep);
         match self.below(5) {
             0 | 1 => {
-                let (to, qual) = (self.cage.address.load(Ordering::Relaxed), self.cage.qual.load(Ordering::Relaxed));
+                let (to, qual) =
+                    (self.shared.address.load(Ordering::Relaxed), self.shared.qual.load(Ordering::Relaxed));
                 if !to.is_null() {
                     let timeout = 1000 * (1 + self.below(50) as DAT_TIMEOUT);
                     dat!(ep_connect_func(ep, to, qual, timeout, 0, null_mut(), DAT_QOS_BEST_EFFORT, 0));
@@ -347,7 +348,7 @@ impl RandomCaller<'_> {
                 let (evd, qual) = (self.some(Kind::Evd), 60_000 + self.below(20));
                 let rsp = made!(rsp_create_func(self.ia(), qual, ep, evd));
                 if rsp.0 == DAT_SUCCESS {
-                    self.cage.qual.store(qual, Ordering::Relaxed);
+                    self.shared.qual.store(qual, Ordering::Relaxed);
                 }
                 self.drop_here(Kind::Rsp, rsp);
             }
@@ -408,7 +409,7 @@ impl RandomCaller<'_> {
 
     fn remote(&self, range: DAT_LMR_TRIPLET) -> DAT_RMR_TRIPLET {
         DAT_RMR_TRIPLET {
-            rmr_context: self.cage.remote.load(Ordering::Relaxed),
+            rmr_context: self.shared.remote.load(Ordering::Relaxed),
             pad: 0,
             target_address: range.virtual_address,
             segment_length: range.segment_length,

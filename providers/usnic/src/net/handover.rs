@@ -3,7 +3,7 @@
 //! Each listener has a local datagram socket in a directory of its user (`listener_dir`). Only that user's processes
 //! can send to it, so a request is not forwarded to another user. The receiver gets the sender's user from the kernel,
 //! and drops datagrams of other users, the superuser included. The kernel shares a UDP port between sockets of one
-//! effective user only, so an honest process of another user has no request for this port. A forwarded request carries
+//! effective user only, so a correct process of another user has no request for this port. A forwarded request carries
 //! its source address.
 
 use std::fs;

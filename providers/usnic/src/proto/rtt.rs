@@ -154,7 +154,7 @@ mod tests {
         assert_eq!(
             rtt(&[(MILLIS, 0), (SECONDS, SECONDS)]).latest_rtt(),
             Some(975 * MILLIS),
-            "nor by more than is believed"
+            "nor by more than the maximum"
         );
     }
 

@@ -414,10 +414,10 @@ fn unmatched_packets_are_counted_and_dropped() {
 #[test]
 fn replaced_handler_gets_the_packets() {
     let ((client, ours), (server, theirs)) = connected("");
-    let heir = Arc::new(FakeSink::default());
-    client.device.replace_handler(ours.number(), heir.clone(), &Outlook::default());
+    let new_handler = Arc::new(FakeSink::default());
+    client.device.replace_handler(ours.number(), new_handler.clone(), &Outlook::default());
     theirs.post(&server.device, b"late");
-    assert_eq!(heir.ear.wait(packet).0, b"late");
+    assert_eq!(new_handler.ear.wait(packet).0, b"late");
     client.device.free_number(ours.number());
     let before = client.device.unmatched();
     theirs.post(&server.device, b"too late");
@@ -427,7 +427,7 @@ fn replaced_handler_gets_the_packets() {
         left -= 1;
     }
     assert_eq!(client.device.unmatched(), before + 1);
-    assert!(heir.ear.has(packet).is_none());
+    assert!(new_handler.ear.has(packet).is_none());
 }
 
 #[test]

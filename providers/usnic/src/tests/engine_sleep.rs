@@ -41,13 +41,13 @@ fn stop_within_a_nap(ia: &Ia) {
     loop {
         let begin = device::now();
         progress.poll(true);
-        let naps = device.polling.must_wake_to_take_over(None);
-        if naps {
+        let must_wake = device.polling.must_wake_to_take_over(None);
+        if must_wake {
             progress.stop_polling();
         } else {
             device.jobs.push(Job::Wake); // an engine that sleeps without work does not notice that this thread polls
         }
-        if naps && device::now() <= begin + POLL_LIFETIME {
+        if must_wake && device::now() <= begin + POLL_LIFETIME {
             return;
         }
     }

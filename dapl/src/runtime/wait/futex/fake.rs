@@ -11,12 +11,12 @@ use crate::runtime::sync::{AtomicU32, Mutex, Ordering};
 
 lazy_static! {
     static ref KERNEL: Mutex<()> = Mutex::new(());
-    static ref BED: Condvar = Condvar::new();
+    static ref WAKE: Condvar = Condvar::new();
 }
 
 pub(super) fn wake(_: &'static AtomicU32, _: i32) {
     let kernel = KERNEL.lock();
-    BED.notify_all();
+    WAKE.notify_all();
     drop(kernel);
 }
 
@@ -25,7 +25,7 @@ pub(super) fn sleep(word: &'static AtomicU32, expected: u32, _: Option<u64>) -> 
     // Like the kernel, which checks the word after a full barrier.
     crate::runtime::sync::fence(Ordering::SeqCst);
     if word.load(Ordering::SeqCst) == expected {
-        drop(BED.wait(kernel));
+        drop(WAKE.wait(kernel));
     }
     Cause::Woken
 }

@@ -80,12 +80,12 @@ impl RxEnds {
                 FetchStep::Staged { count } if self.link.staged() >> 32 != count & 0xFFFF_FFFF => return Ok(false),
                 FetchStep::Staged { count } => {
                     if let Err(status) = self.take_staged(shared, queue, count, budget)? {
-                        return Err(self.spoiled(shared, queue, status, out));
+                        return Err(self.fail_receive(shared, queue, status, out));
                     }
                 }
                 FetchStep::Next => match self.fetch_part(shared, receive, budget) {
                     Ok(()) => {}
-                    Err(Broken::Mine) => return Err(self.spoiled(shared, queue, Status::LocalProtection, out)),
+                    Err(Broken::Mine) => return Err(self.fail_receive(shared, queue, Status::LocalProtection, out)),
                     Err(broken) => self.broke(broken)?,
                 },
             }

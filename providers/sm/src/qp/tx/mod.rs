@@ -295,7 +295,7 @@ pub(crate) struct TxEnds {
     extensions: bool,
     mapped: rma::Last,
     /// The last pass ended before its work did: its budget was used up in a copy, or a window waits for other copies.
-    hungry: bool,
+    unfinished: bool,
 }
 
 impl TxEnds {
@@ -326,7 +326,7 @@ impl TxEnds {
             reads: 0,
             extensions: link.has_extensions(),
             mapped: rma::Last::default(),
-            hungry: false,
+            unfinished: false,
             link,
         })
     }
@@ -425,7 +425,9 @@ impl Tx {
     #[inline(always)]
     pub(crate) fn needs_pass(&self, shared: &Shared) -> bool {
         let is_waiting = self.draining || self.issued < self.queue.len() || self.has_retirable;
-        self.ends.as_ref().is_some_and(|ends| is_waiting || ends.hungry || ends.has_offers() || ends.has_work(shared))
+        self.ends
+            .as_ref()
+            .is_some_and(|ends| is_waiting || ends.unfinished || ends.has_offers() || ends.has_work(shared))
     }
 
     fn publish(&self, shared: &Shared, published: bool) {
@@ -446,7 +448,7 @@ impl Tx {
 
     /// Whether the direction needs another pass, although the peer will send no wake-up for it.
     pub(crate) fn must_go_on(&self) -> bool {
-        self.ends.as_ref().is_some_and(|ends| ends.hungry)
+        self.ends.as_ref().is_some_and(|ends| ends.unfinished)
     }
 
     fn learn(&mut self, shared: &Shared) -> Result<(), Fault> {
@@ -741,7 +743,7 @@ impl TxEnds {
     /// Executes the bind or unbind of a window. Later requests start after it, because binds are fenced.
     fn turn(&mut self, shared: &Shared, window: &Arc<Window>, number: u64) -> HandOver {
         let turned = window.execute(number, shared.pd, &shared.domain);
-        self.hungry = turned == Ok(false);
+        self.unfinished = turned == Ok(false);
         match turned {
             Ok(true) => HandOver::Whole { wrote: false },
             Ok(false) => HandOver::Part { wrote: false },

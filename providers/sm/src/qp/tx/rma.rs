@@ -131,8 +131,8 @@ impl TxEnds {
         let (peer, pd) = (&theirs.peer, theirs.pd);
         let right = AccessRight::remote(way == Way::Write);
         while request.issued < request.segments.total() {
-            self.hungry = *budget == 0;
-            if self.hungry {
+            self.unfinished = *budget == 0;
+            if self.unfinished {
                 return Ok(false);
             }
             let chunk = (cma::CHUNK as u64).min(*budget);
@@ -146,7 +146,7 @@ impl TxEnds {
             request.stage = RequestPhase::Running;
             *budget -= piece.length;
         }
-        self.hungry = false;
+        self.unfinished = false;
         request.stage = RequestPhase::Done;
         Ok(true)
     }

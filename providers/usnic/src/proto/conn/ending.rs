@@ -220,8 +220,8 @@ impl<D: Driver> Conn<D> {
             Refusal::Access | Refusal::Source => Status::RemoteAccess,
             Refusal::Receive | Refusal::Nonsense => Status::RemoteResponder,
         };
-        let culprit = self.requests.of_packet(psn).or(self.requests.queue.first());
-        if let Some(slot) = culprit {
+        let refused = self.requests.of_packet(psn).or(self.requests.queue.first());
+        if let Some(slot) = refused {
             // The requests before it are incomplete, and can no longer complete.
             while let Some(first) = self.requests.queue.first().filter(|first| *first != slot) {
                 self.give_back(first, Status::Flushed, host);

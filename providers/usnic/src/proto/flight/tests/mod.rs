@@ -360,7 +360,7 @@ fn spurious_retransmission_raises_the_thresholds() {
     );
     assert_eq!(sender.flight.counters().spurious_losses, 3);
     assert_eq!(sender.lost(6, &[(7, 12)]), 0, "five later ones are now too few");
-    assert_eq!(sender.lost(6, &[(7, 16)]), 1, "the three in vain are not taken for later ones, nine are enough");
+    assert_eq!(sender.lost(6, &[(7, 16)]), 1, "three unanswered ones do not count as later ones, nine are enough");
 }
 
 #[test]

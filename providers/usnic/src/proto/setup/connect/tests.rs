@@ -380,7 +380,7 @@ fn alternative_address_is_tried_after_a_closed_port() {
         assert_eq!(sends_to(&mut connector, now), Some((at("10.0.0.9:17471"), first)));
         assert!(
             receives(&mut connector, now, &accept(to(0)), ANSWERS_FROM).is_none(),
-            "the first is not believed any more"
+            "the first is not accepted any more"
         );
         let outcome = receives(&mut connector, now, &reject(to(0), Reason::NoListener), "10.0.0.9:17471");
         assert!(
