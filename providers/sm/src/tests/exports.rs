@@ -287,7 +287,7 @@ fn a_deregistration_ends_direct_copies_and_the_mapping_goes() {
     assert_eq!(transfer(&a, &active, old, &local_mr, &local), Status::RemoteAccess);
     drop(next);
     let (active, _passive) = connected(&a, &b, 7, 20);
-    // An unused mapping does not stay either.
+    // An unused mapping is removed too.
     crate::memory::exchange::look_after(&a.ia.device);
     assert_eq!(times_mapped(), 1);
     assert_eq!(peer(&active).imports.as_ref().unwrap().mapped(), 0);

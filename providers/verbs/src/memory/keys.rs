@@ -177,7 +177,7 @@ mod tests {
         let held = keys.look(&mut hint, 1, &[segment(1, 4096, 1)], false).unwrap();
         std::thread::scope(|scope| {
             let removing = scope.spawn(|| keys.remove(1));
-            // A reader may read more while a thread waits to remove the key.
+            // Until the removing thread waits for the lock, other readers can take it.
             while keys.0.try_read().is_some() && !removing.is_finished() {
                 std::thread::yield_now();
             }
