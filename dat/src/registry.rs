@@ -191,7 +191,7 @@ pub(crate) fn remove(key: &Key) -> DAT_RETURN {
     DAT_SUCCESS
 }
 
-/// Called when a library requests the hook. Handles of its later registrations lie in arenas.
+/// Called when a library requests the hook. Handles of its later registrations are in arenas.
 pub(crate) fn hook_asked() {
     entry::note_hook();
 }

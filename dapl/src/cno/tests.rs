@@ -201,7 +201,7 @@ fn each_trigger_wakes_one_waiter() {
 
 #[test]
 fn freeing_the_last_evd_releases_all_waiters() {
-    let opened = fake::open(c"cno-orphan");
+    let opened = fake::open(c"cno-alone");
     let cno = cno(&opened, NO_AGENT);
     let [a, b] = [evd(&opened, cno), evd(&opened, cno)];
     let sleepers = [(); 2].map(|()| std::thread::spawn(move || wait(cno, DAT_TIMEOUT_INFINITE)));

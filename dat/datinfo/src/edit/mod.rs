@@ -103,8 +103,8 @@ pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Resu
         let mut changes = Vec::new();
         for entry in &entries {
             let is_chosen = chosen.iter().any(|chosen| chosen.index == entry.index);
-            let is_rival = !wanted.off && chosen.iter().any(|chosen| chosen.has_key_of(entry));
-            if (is_chosen || is_rival) && text.set_default(entry.index, is_chosen && !wanted.off) {
+            let is_duplicate = !wanted.off && chosen.iter().any(|chosen| chosen.has_key_of(entry));
+            if (is_chosen || is_duplicate) && text.set_default(entry.index, is_chosen && !wanted.off) {
                 changes.push(Change::new("now", entry.index, text.line(entry.index)));
             }
         }

@@ -105,7 +105,7 @@ fn classify(error: &libc::sock_extended_err, by: Option<SocketAddr>, to: SocketA
 /// The record is as `recvmsg` has left it, and its control data is there.
 #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
 unsafe fn error(message: &libc::msghdr) -> Option<(libc::sock_extended_err, Option<SocketAddr>)> {
-    // SAFETY: this function's own contract; the headers lie in the buffer, and so does the data that they announce.
+    // SAFETY: this function's own contract; the headers are in the buffer, and so is their data.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while let Some(part) = header.as_ref() {

@@ -112,7 +112,7 @@ type CredentialControl = [u64; 8];
 #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
 unsafe fn sender(message: &libc::msghdr) -> Option<u32> {
     let mut uid = None;
-    // SAFETY: this function's own contract; the headers lie in the buffer, and so does the data that they announce.
+    // SAFETY: this function's own contract; the headers are in the buffer, and so is their data.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while let Some(part) = header.as_ref() {

@@ -210,7 +210,7 @@ fn nothing_or_error() -> io::Result<usize> {
 unsafe fn read(socket: &Socket, message: &libc::mmsghdr, name: &RawSockAddr) -> Option<(SocketAddr, usize, usize)> {
     let (header, length) = (&message.msg_hdr, message.msg_len as usize);
     let mut segment = length;
-    // SAFETY: this function's own contract; the headers lie in the buffer, and so does the data that they announce.
+    // SAFETY: this function's own contract; the headers are in the buffer, and so is their data.
     unsafe {
         let mut control = libc::CMSG_FIRSTHDR(header);
         while let Some(part) = control.as_ref() {

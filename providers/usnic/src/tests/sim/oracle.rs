@@ -116,7 +116,7 @@ pub(super) struct Side {
     areas: Vec<Area>,
     pub(super) events: Vec<ConnectionEvent>,
     has_failed: bool,
-    has_culprit: bool,
+    has_failed_request: bool,
     /// The word that the other side changes, and the values that its operations have found, in order.
     word: u64,
     found: Vec<u64>,
@@ -438,7 +438,7 @@ impl Host<Hand> for Hand {
         entry.status = Some(status);
         // A withdrawn request is flushed before the one that the peer has refused.
         let is_first = matches!(status, Status::Success) && !side.has_failed;
-        let fits = is_first || status == Status::Flushed || !std::mem::replace(&mut side.has_culprit, true);
+        let fits = is_first || status == Status::Flushed || !std::mem::replace(&mut side.has_failed_request, true);
         assert!((fits && (status != Status::Success || is_first)) || loose, "{status:?} after one that failed");
         side.has_failed |= status != Status::Success;
         if status == Status::Success {
