@@ -59,7 +59,7 @@ fn a_lost_word_is_made_up_for() {
     let place = Place::new("lost-words");
     let (a, (b, sleeper)) = (place.open(), sleeper(&place));
     let (active, passive) = connected(&a, &b, 7, 10);
-    let (_thief, pipe) =
+    let (_reader, pipe) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK | rustix::pipe::PipeFlags::CLOEXEC).unwrap();
     replace(&active.0.link().unwrap().theirs().unwrap().peer.fifo, &pipe);
     passive.post_recv(&[], token(1)).unwrap();
@@ -166,7 +166,7 @@ const KINDS: [&str; 6] = [
 
 #[test]
 fn only_a_fifo_of_the_peer_is_written_to() {
-    let place = Place::new("stolen-fifo");
+    let place = Place::new("drained-fifo");
     let (a, b) = (place.open(), place.open());
     let id = ObjectId { handle: 4096, generation: 1 };
     let listener = b.ia.listen(7, id).unwrap();
@@ -177,7 +177,7 @@ fn only_a_fifo_of_the_peer_is_written_to() {
         for late in [false, true] {
             let of = conn(10 + 4 * n + 2 * usize::from(late));
             let at = if late { &b } else { &a }.ia.device.endpoint.path().join("fifo");
-            let steal = || {
+            let drain = || {
                 fs::rename(&at, &aside).unwrap();
                 put(kind, &at, &aside);
             };
@@ -185,12 +185,12 @@ fn only_a_fifo_of_the_peer_is_written_to() {
             if late {
                 active.connect(&spec, of).unwrap();
                 let (request, _) = b.sink.request();
-                steal();
+                drain();
                 request.accept(&passive, &[], conn(500)).unwrap();
                 assert_eq!(a.sink.next(of), SinkEvent::Other("rejected"), "{kind}");
                 assert_eq!(b.sink.next(conn(500)), SinkEvent::Other("accept failed"), "{kind}");
             } else {
-                steal();
+                drain();
                 active.connect(&spec, of).unwrap();
                 assert_eq!(a.sink.next(of), SinkEvent::Other("rejected"), "{kind}");
             }
@@ -204,19 +204,19 @@ fn only_a_fifo_of_the_peer_is_written_to() {
 }
 
 #[test]
-fn stolen_fifo_words_lose_no_wake_up() {
-    let place = Place::new("thief");
+fn drained_fifo_words_lose_no_wake_up() {
+    let place = Place::new("reader");
     let (a, (b, sleeper)) = (place.open(), sleeper(&place));
     let at = b.ia.device.endpoint.path().join("fifo");
     fs::remove_file(&at).unwrap();
     rustix::fs::mkfifoat(CWD, &at, Mode::RUSR | Mode::WUSR).unwrap();
     let flags = OFlags::RDWR | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let thief = rustix::fs::open(&at, flags, Mode::empty()).unwrap();
+    let reader = rustix::fs::open(&at, flags, Mode::empty()).unwrap();
     let (active, passive) = connected(&a, &b, 7, 10);
     passive.post_recv(&[], token(1)).unwrap();
     let completion = while_asleep(&b, &sleeper, || send((&a, &active), 1));
     assert_eq!((completion.token.cookie, completion.status), (1, Status::Success));
-    assert!(rustix::io::read(&thief, &mut [0; 64]).unwrap() >= 4, "otherwise no message was stolen");
+    assert!(rustix::io::read(&reader, &mut [0; 64]).unwrap() >= 4, "otherwise no message was drained");
 }
 
 #[test]
