@@ -117,7 +117,8 @@ fn installed_files_compile_by_pkg_config_run_and_are_removed_completely() {
     let where_to = ["--debug", "--prefix", prefix.to_str().unwrap()];
     let output = xtask(&[&["install"], &where_to[..]].concat());
     let remedy = format!("echo {} >/etc/ld.so.conf.d/dapl-rs.conf && ldconfig", prefix.join("lib").display());
-    assert!(text(&output.stdout).contains(&remedy), "{output:?}");
+    let pkg_config = format!("PKG_CONFIG_PATH={}\n", prefix.join("lib/pkgconfig").display());
+    assert!(text(&output.stdout).contains(&remedy) && text(&output.stdout).contains(&pkg_config), "{output:?}");
     for library in ["libdat.so.1.2.0", "libdaplsm.so.1"] {
         let bytes = fs::read(prefix.join("lib").join(library)).unwrap();
         assert!(!bytes.windows(8).any(|name| name == b".symtab\0"), "{library} is not stripped");

@@ -84,6 +84,7 @@ pub(crate) fn install(arguments: &cli::Install) -> Result {
     let libdir = goal.places.libdir.display();
     println!("for programs to find libdat.so.1, as root: echo {libdir} >/etc/ld.so.conf.d/dapl-rs.conf && ldconfig");
     println!("or for one program: LD_LIBRARY_PATH={libdir}");
+    println!("for pkg-config to find dat.pc: PKG_CONFIG_PATH={libdir}/pkgconfig");
     Ok(())
 }
 
