@@ -132,7 +132,7 @@ impl Tx {
         true
     }
 
-    /// As `post_quickly`, a send that takes one piece of the message buffer.
+    /// As `post_quickly`, for a send that takes one piece of the message buffer.
     #[inline(never)]
     fn post_piece(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
         let Some(ends) = self.ends.as_mut().filter(|ends| segment.length <= ends.piece_max) else { return false };
@@ -161,8 +161,8 @@ impl Tx {
         true
     }
 
-    /// Copies the data of an RDMA operation of one segment, which notifies. Returns false if it must go through the general
-    /// path, which then also finds out why a copy failed. `is_polled`: a polling thread will take the completion.
+    /// Posts a notifying RDMA operation of one segment, and copies its data. Returns false if it must go through the general path,
+    /// which then also finds out why a copy failed. `is_polled`: a polling thread will take the completion.
     #[inline(always)]
     pub(crate) fn copy_quickly(
         &mut self,
@@ -194,7 +194,7 @@ impl Tx {
         true
     }
 
-    /// Reports what is complete, where no thread polls.
+    /// Reports the completions at the front of the queue, for a connection that no thread polls.
     #[inline(never)]
     fn retire_unpolled(&mut self, shared: &Shared) {
         self.retire_quick(shared, &mut Outbox::default());
@@ -226,6 +226,7 @@ impl TxEnds {
             self.link.poke(WANT_REQUESTS);
         }
     }
+
     /// Copies a segment of at most `CHUNK` bytes, of a post that the end of a registration waits for.
     #[inline(always)]
     fn copy_all(&mut self, shared: &Shared, way: Way, remote: Remote, segment: &Segment) -> bool {
