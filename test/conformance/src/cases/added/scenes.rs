@@ -9,7 +9,7 @@ use super::error;
 use crate::api::added::{self, Done, Extended};
 use crate::kit::*;
 
-/// A 32-bit word, and the words of an atomic operation.
+/// Bytes that an atomic operation changes.
 pub(super) const WORD: usize = 8;
 
 /// A range of this side's memory.

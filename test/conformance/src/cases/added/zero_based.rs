@@ -122,7 +122,7 @@ fn offer_zero_based(ctx: &Ctx) {
     check_used(&conn, &zero.buffer);
 }
 
-/// A byte too far; its own address is as far out as any.
+/// Writes a range that ends one byte behind the memory.
 fn leave(ctx: &Ctx) {
     needs_zero_based(ctx);
     let conn = ctx.connect();

@@ -1,0 +1,127 @@
+//! What a full run over DAT 2.0 must have observed besides: each member of its table called, with success and refused, and the codes
+//! of the functions that 1.2 does not have.
+#![forbid(unsafe_code)]
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use dat_abi::*;
+
+use super::{
+    ANY, Answer, CNO, EP, EVD_CR, FULL, IA, MODEL, OK, PZ, Whole, arg, handle, is, is_answered, number_of, state, words,
+};
+use crate::flight::Seen;
+use crate::{api, names};
+
+const UNC: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_UNCONNECTED;
+const CON: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_CONNECTED;
+const CSP: Answer = handle(names::DAT_INVALID_HANDLE_CSP);
+
+/// The functions that only 2.0 has, and their codes, as the record has them.
+const ADDED: &[(&str, &[Answer])] = &[
+    (
+        "dat_csp_create",
+        &[
+            OK,
+            IA,
+            EVD_CR,
+            arg(2),
+            arg(3),
+            arg(5),
+            is(v2::DAT_PORT_IN_USE, DAT_NO_SUBTYPE),
+            is(v2::DAT_COMM_NOT_SUPPORTED, DAT_NO_SUBTYPE),
+        ],
+    ),
+    ("dat_csp_query", &[OK, CSP, arg(2), arg(3)]),
+    ("dat_csp_free", &[OK, CSP]),
+    ("dat_ep_common_connect", &[OK, EP, arg(2), arg(3), arg(4), arg(5), state(CON)]),
+    ("dat_rmr_create_for_ep", &[OK, PZ, arg(2)]),
+    ("dat_ep_post_send_with_invalidate", &[OK, EP, arg(2), arg(3), arg(5), FULL, state(UNC)]),
+    (
+        "dat_ep_post_rdma_read_to_rmr",
+        &[
+            OK,
+            EP,
+            arg(2),
+            arg(4),
+            arg(5),
+            state(UNC),
+            is(DAT_PROTECTION_VIOLATION, DAT_PROTECTION_WRITE),
+            is(DAT_PRIVILEGES_VIOLATION, DAT_PRIVILEGES_WRITE),
+        ],
+    ),
+    ("dat_cno_fd_create", &[OK, IA, arg(2), arg(3)]),
+    ("dat_cno_trigger", &[OK, CNO, arg(2), Whole(DAT_QUEUE_EMPTY)]),
+    ("dat_registry_providers_related", &[OK, IA, arg(2), arg(3)]),
+    // Parameters count from the handle, so the last one depends on the operation.
+    ("dat_extension_op", &[OK, ANY, EP, arg(2), arg(3), arg(5), arg(6), arg(7), FULL, state(UNC), MODEL]),
+];
+
+/// Functions of libdat itself, which are in no table of a provider.
+const OF_LIBDAT: &[&str] = &[
+    "dat_registry_list_providers",
+    "dat_registry_add_provider",
+    "dat_registry_remove_provider",
+    "dat_strerror",
+    "dats_get_ia_handle",
+];
+
+/// The functions in the table of 2.0: 81 members, of which the first two are data.
+fn slots() -> impl Iterator<Item = &'static str> {
+    api::NAMES.iter().filter(|name| !OF_LIBDAT.contains(name)).chain(api::added::NAMES).copied()
+}
+
+/// Describes the members of the table of 2.0 that a full run has not seen succeed and be refused, each with its codes; and the
+/// codes of functions that only 2.0 has.
+pub(crate) fn holes_of_2_0(seen: &BTreeMap<Seen, Vec<&str>>) -> Vec<String> {
+    let is_seen = |function: &str, is_success: bool| {
+        let number = number_of(function);
+        seen.keys()
+            .any(|what| matches!(*what, Seen::Answer(of, code) if of == number && (code == DAT_SUCCESS) == is_success))
+    };
+    let mut holes = Vec::new();
+    for slot in slots() {
+        for (is_success, what) in [(true, "a success"), (false, "a refusal")] {
+            if !is_seen(slot, is_success) {
+                holes.push(format!("slot {slot}: {what}"));
+            }
+        }
+    }
+    for (function, answers) in ADDED {
+        let missing = answers.iter().filter(|answer| !is_answered(seen, function, **answer));
+        holes.extend(missing.map(|answer| format!("{function}: {}", words(*answer))));
+    }
+    holes
+}
+
+/// Counts the members of the table of 2.0, and the cases that have called the least tested one.
+pub(crate) fn slots_in_words(seen: &BTreeMap<Seen, Vec<&str>>) -> String {
+    let count = |slot: &'static str| {
+        let number = number_of(slot);
+        let of = |what: &Seen| matches!(*what, Seen::Answer(of, _) if of == number);
+        let cases: BTreeSet<&str> =
+            seen.iter().filter(|(what, _)| of(what)).flat_map(|(_, names)| names).copied().collect();
+        (cases.len(), slot)
+    };
+    let counts: Vec<_> = slots().map(count).collect();
+    let called = counts.iter().filter(|(cases, _)| *cases > 0).count();
+    let (fewest, slot) = counts.iter().min().expect("the table has members");
+    format!(
+        "table of 2.0: {} members, {called} of {} functions called; fewest cases: {fewest} ({slot})",
+        counts.len() + 2,
+        counts.len()
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn table_of_2_0_has_81_members() {
+        assert_eq!(slots().count() + 2, size_of::<v2::DAT_PROVIDER>() / size_of::<usize>());
+        let expected: Vec<&str> = ADDED.iter().map(|(function, _)| *function).collect();
+        assert_eq!(expected, api::added::NAMES);
+        let answers: usize = ADDED.iter().map(|(_, answers)| answers.len()).sum();
+        assert_eq!(holes_of_2_0(&BTreeMap::new()).len(), 2 * 79 + answers);
+    }
+}
