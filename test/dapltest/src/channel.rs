@@ -1,4 +1,4 @@
-//! The connection by which client and server agree on a test: messages, one after the other, each waited for with a limit.
+//! The control connection between client and server: messages, one after the other, each with a time limit.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -17,7 +17,7 @@ const RECEIVES: usize = 4;
 /// Time to wait for the event that explains a failed transfer.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
 
-/// One end of it.
+/// One end of the control connection.
 pub(crate) struct Channel {
     ep: Ep,
     /// Receive buffers, followed by the send buffer.
@@ -55,7 +55,7 @@ impl Channel {
         let patience = Patience { how: How::Sleep, limit };
         let channel =
             Channel { ep, memory, set, received: 0, patience, is_over: AtomicBool::new(false), pending: None };
-        // Before the connection, so that nothing comes too early.
+        // Before the connection, since a message needs a posted receive.
         (0..RECEIVES).try_for_each(|number| channel.post_receive(number))?;
         Ok(channel)
     }
@@ -68,22 +68,22 @@ impl Channel {
 
     /// Exchanges protocol versions; another version is refused.
     pub(crate) fn greet(&mut self, limit: Duration) -> Result {
-        self.say(&Message::Hello { version: VERSION })?;
-        match self.hear_within(limit)? {
+        self.send(&Message::Hello { version: VERSION })?;
+        match self.receive_within(limit)? {
             Message::Hello { version } if version.0 == VERSION.0 => Ok(()),
             Message::Hello { version: (major, minor) } => {
                 let (ours, our_minor) = VERSION;
                 let reason = format!("version {major}.{minor} does not understand version {ours}.{our_minor}");
-                // It may be gone already.
-                let _ = self.say(&Message::Refused(reason.clone()));
+                // The peer may have disconnected already.
+                let _ = self.send(&Message::Refused(reason.clone()));
                 Failure::said(format!("the peer's {reason}"))
             }
             message => Failure::said(format!("{message:?} in place of a greeting")),
         }
     }
 
-    /// Sends a message, and waits until it has left.
-    pub(crate) fn say(&mut self, message: &Message) -> Result {
+    /// Sends a message, and waits for its completion.
+    pub(crate) fn send(&mut self, message: &Message) -> Result {
         let bytes = message.encode();
         let at = RECEIVES * LONGEST;
         self.memory.fill(at, bytes.len(), |i| bytes[i]);
@@ -94,21 +94,21 @@ impl Channel {
         }
     }
 
-    /// Says that a request cannot be met, and why; that is the answer as well.
+    /// Refuses a request with this reason, and returns the reason as an error.
     pub(crate) fn refuse(mut self, failure: Failure) -> Result {
-        self.say(&Message::Refused(failure.to_string()))?;
-        // It goes, or is gone.
+        self.send(&Message::Refused(failure.to_string()))?;
+        // The client disconnects, or has disconnected.
         let _ = self.await_end();
         Err(failure)
     }
 
-    /// The peer's next message.
-    pub(crate) fn hear(&mut self) -> Result<Message> {
-        self.hear_within(self.patience.limit)
+    /// Receives the peer's next message.
+    pub(crate) fn receive(&mut self) -> Result<Message> {
+        self.receive_within(self.patience.limit)
     }
 
-    /// The same, with another limit.
-    pub(crate) fn hear_within(&mut self, limit: Duration) -> Result<Message> {
+    /// Receives the next message, with another limit.
+    pub(crate) fn receive_within(&mut self, limit: Duration) -> Result<Message> {
         let patience = Patience { limit, ..self.patience };
         let event = match self.pending.take() {
             Some(event) => event,
@@ -126,7 +126,7 @@ impl Channel {
         Message::decode(&bytes).map_err(Failure::Said)
     }
 
-    /// Whether the next `hear` returns at once, with a message or with the end of the connection.
+    /// Whether the next `receive` returns at once, with a message or with the end of the connection.
     pub(crate) fn has_message(&mut self) -> Result<bool> {
         if self.pending.is_none() {
             self.pending = Patience { limit: Duration::ZERO, ..self.patience }.look(&self.set.recv)?;
@@ -142,7 +142,7 @@ impl Channel {
         }
     }
 
-    /// Whether the peer has ended it, or is gone.
+    /// Whether the connection has ended.
     pub(crate) fn is_over(&self) -> bool {
         if !drain(&self.set.conn).is_empty() {
             self.is_over.store(true, Ordering::Relaxed);
@@ -150,19 +150,19 @@ impl Channel {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Ends it, and waits until that is done.
+    /// Disconnects, and waits for the event.
     pub(crate) fn end(self) -> Result {
         self.ep.disconnect(DAT_CLOSE_GRACEFUL_FLAG)?;
         self.await_end()
     }
 
-    /// Waits until the peer has ended it.
+    /// Waits until the peer has disconnected.
     pub(crate) fn await_end(self) -> Result {
         if self.is_over() {
             return Ok(());
         }
         match self.patience.next(&self.set.conn, "the end of the connection")? {
-            // Broken: the peer is gone, and was done.
+            // Broken: the peer has exited after its last message.
             Event::Connection { number: DAT_CONNECTION_EVENT_DISCONNECTED | DAT_CONNECTION_EVENT_BROKEN, .. } => Ok(()),
             event => Failure::said(format!("{event:?} in place of the end of the connection")),
         }

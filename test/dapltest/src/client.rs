@@ -1,4 +1,4 @@
-//! Steps common to all tests with a server: resolving, connecting, versions. And the test that only ends the server.
+//! Steps of all tests with a server: resolving, connecting, exchanging versions. Also the client that ends the server.
 #![forbid(unsafe_code)]
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -14,19 +14,19 @@ use crate::failure::{Failure, Result};
 use crate::stop;
 use crate::wire::{Figures, Message, Offer};
 
-/// Between two tries to connect.
+/// Time between two attempts to connect.
 const PAUSE: Duration = Duration::from_secs(1);
 /// Interval of checks whether the program is to end.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
-/// An agreed connection, and where the server is.
+/// Control connection to a server, and the server's address.
 pub(crate) struct Server {
     pub(crate) channel: Channel,
     pub(crate) address: Address,
 }
 
 impl Server {
-    /// Finds it and agrees with it on the version. One that is not there yet is waited for.
+    /// Connects to the server and exchanges versions; repeats the attempt while no server listens.
     pub(crate) fn find(ia: &Ia, host: &str, common: &Common) -> Result<Self> {
         let address = resolve(host)?;
         for tries in 1.. {
@@ -47,10 +47,10 @@ impl Server {
         unreachable!("the last try returns")
     }
 
-    /// Asks for a test; the answer is what each of its threads offers.
+    /// Requests a test; returns the offer of each thread of the server.
     pub(crate) fn ask(&mut self, request: &Message, threads: usize) -> Result<Vec<Offer>> {
-        self.channel.say(request)?;
-        match self.channel.hear()? {
+        self.channel.send(request)?;
+        match self.channel.receive()? {
             Message::Ready(offers) if offers.len() == threads => Ok(offers),
             Message::Refused(reason) => Failure::said(format!("the server refuses: {reason}")),
             message => Failure::said(format!("{message:?} in place of an answer")),
@@ -59,8 +59,8 @@ impl Server {
 
     /// Exchanges the results of both sides. `limit` is for what still runs on the server. Returns what the server measured.
     pub(crate) fn compare(&mut self, ours: &Result<()>, limit: Duration) -> Result<Option<Figures>> {
-        self.channel.say(&Message::Over(ours.clone().map_err(|failure| failure.to_string())))?;
-        match self.channel.hear_within(limit)? {
+        self.channel.send(&Message::Over(ours.clone().map_err(|failure| failure.to_string())))?;
+        match self.channel.receive_within(limit)? {
             Message::Over(Ok(())) => Ok(None),
             Message::Measured(figures) => Ok(Some(figures)),
             Message::Over(Err(reason)) => Failure::said(format!("the server: {reason}")),
@@ -73,8 +73,8 @@ impl Server {
 pub(crate) fn quit(common: &Common, host: &str) -> Result {
     let ia = Ia::open(&common.device)?;
     let mut server = Server::find(&ia, host, common)?;
-    server.channel.say(&Message::Quit)?;
-    match server.channel.hear()? {
+    server.channel.send(&Message::Quit)?;
+    match server.channel.receive()? {
         Message::Over(Ok(())) => server.channel.end()?,
         message => return Failure::said(format!("{message:?} in place of the closing message")),
     }

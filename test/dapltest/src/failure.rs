@@ -11,13 +11,13 @@ pub(crate) type Result<T = ()> = std::result::Result<T, Failure>;
 /// An error.
 #[derive(Clone, Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// libdat said no.
+    /// A call of libdat failed.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// A connection came to nothing: the event, and its word.
+    /// A connect failed: the event's number and its description.
     #[error("no connection: {1}")]
     NotConnected(DAT_EVENT_NUMBER, &'static str),
-    /// Something else, in words.
+    /// Any other error.
     #[error("{0}")]
     Said(String),
     /// A signal requests the end of the program.
@@ -26,12 +26,12 @@ pub(crate) enum Failure {
 }
 
 impl Failure {
-    /// In words.
+    /// Returns an error with this text.
     pub(crate) fn said<T>(words: impl Into<String>) -> Result<T> {
         Err(Failure::Said(words.into()))
     }
 
-    /// The same, and before it where that was.
+    /// Adds the place of the error before its text.
     pub(crate) fn at(self, place: &str) -> Self {
         match self {
             Failure::Interrupted => Failure::Interrupted,

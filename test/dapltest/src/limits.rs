@@ -16,14 +16,14 @@ use crate::failure::{Failure, Result};
 use crate::report::Report;
 use crate::stop;
 
-/// A refusal is waited for no longer.
+/// Maximum time until a refusal.
 const LONGEST: Duration = Duration::from_secs(20);
-/// Nor for more objects, unless more are asked for.
+/// Default maximum number of objects.
 const MOST: usize = 100_000;
-/// Of the memory that is free now, registered in one piece at most; and no more than this.
+/// Divisor of the available memory, and maximum, for the largest registration.
 const SHARE: u64 = 4;
 const LARGEST: u64 = 1 << 30;
-/// The first piece of memory.
+/// Bytes of the first registration.
 const PIECE: usize = 4096;
 /// First qualifier of service points.
 const QUALS: u64 = 0x0aff_ab1e;
@@ -77,7 +77,7 @@ impl Limit {
     }
 }
 
-/// The limits that are named, or all.
+/// Parses names of limits; none: all.
 pub(crate) fn parse(words: &[String]) -> std::result::Result<Vec<Limit>, String> {
     let find = |word: &String| {
         let found = Limit::ALL.into_iter().find(|limit| limit.name().eq_ignore_ascii_case(word));
@@ -89,7 +89,7 @@ pub(crate) fn parse(words: &[String]) -> std::result::Result<Vec<Limit>, String>
     }
 }
 
-/// One of the sets of objects that are there first.
+/// Objects that are created before the limit is tried.
 struct Ground {
     ep: Ep,
     memory: Memory,
@@ -117,11 +117,11 @@ impl Ground {
 struct Found {
     made: usize,
     refusal: Option<Refusal>,
-    /// Beside the number: what it means.
+    /// Text after the number.
     remark: String,
 }
 
-/// `-T L`.
+/// Runs the limit test (`-T L`).
 pub(crate) fn run(common: &Common, width: usize, maximum: Option<usize>, limits: &[Limit]) -> Result<Report> {
     let mut report = Report::new("limits", common);
     let mut results = Vec::new();
@@ -182,7 +182,7 @@ fn try_one(common: &Common, width: usize, maximum: Option<usize>, limit: Limit) 
     Ok(found)
 }
 
-/// Makes one after the other, frees them all, and makes one more.
+/// Creates objects until a refusal, frees them, and creates one more.
 fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> Answer<T>) -> Result<Found> {
     let (mut made, mut refusal) = (Vec::new(), None);
     let began = Instant::now();
@@ -210,7 +210,7 @@ fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> Answer<T>) -> Result<
     Ok(Found { made: count, refusal, remark: remark.to_owned() })
 }
 
-/// A refusal says that something is used up, and there was one at least.
+/// Checks that a refusal reports exhausted resources and that at least one object was created.
 fn check_refusal(refusal: Refusal, made: usize) -> Result {
     let is_fair = match refusal.kind() {
         DAT_INSUFFICIENT_RESOURCES | DAT_QUEUE_FULL | DAT_CONN_QUAL_UNAVAILABLE | DAT_LENGTH_ERROR => true,
@@ -240,7 +240,7 @@ fn reserve(ground: &Ground, number: usize) -> Answer<Reserved> {
     Ok(Reserved { rsp, ep })
 }
 
-/// The same memory, registered once more.
+/// A further registration of the same memory.
 struct Region(raw::Registered);
 
 impl Object for Region {
@@ -255,7 +255,7 @@ fn register(ground: &Ground) -> Answer<Region> {
     raw::lmr_create(ia, pz, at, PIECE as u64, DAT_MEM_PRIV_ALL_FLAG).map(Region)
 }
 
-/// Receives go with their endpoint.
+/// Posts receives until a refusal; they are dropped with the endpoint.
 fn post_receives(ground: &Ground, most: usize) -> Result<Found> {
     let mut refusal = None;
     let mut made = 0;
@@ -270,12 +270,12 @@ fn post_receives(ground: &Ground, most: usize) -> Result<Found> {
             }
         }
     }
-    // Not connected: nothing happens, and they stay.
+    // A reset of an unconnected endpoint keeps its posted receives.
     raw::ep_reset(ground.ep.handle())?;
     Ok(Found { made, refusal, remark: String::new() })
 }
 
-/// Twice as much each time, as long as this machine has it to spare.
+/// Registers memory of doubled size until a refusal or the share of the available memory.
 fn sizes(ground: &Ground, most: usize) -> Result<Found> {
     let spare = (spare_memory() / SHARE).min(LARGEST);
     let (mut size, mut largest, mut refusal) = (PIECE, 0, None);
@@ -303,7 +303,7 @@ fn spare_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    // If unknown, assume little.
+    // Unknown: assume 64 MiB.
     kilobytes.unwrap_or(64 * 1024) * 1024
 }
 

@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Whether all was as it should be.
+/// Runs the plan; returns whether it succeeded.
 fn run(common: &Common, plan: Plan) -> bool {
     let (name, result) = match plan {
         Plan::List => {
@@ -98,7 +98,7 @@ fn publish(common: &Common, name: &str, result: Result<Option<Report>>) -> bool 
     }
 }
 
-/// Whether it has a result besides its end.
+/// Whether it is a test with results, unlike the server and the client that ends it.
 fn is_test(name: &str) -> bool {
     !["server", "quit"].contains(&name)
 }

@@ -1,13 +1,13 @@
-//! Operations as the command line has them: `client SR 1024 4 -f server RR 2048`. Words in, operations out.
+//! Parses operations of the command line, such as `client SR 1024 4 -f server RR 2048`.
 #![forbid(unsafe_code)]
 
-/// Bytes of a segment, if nothing is said.
+/// Default size of a segment in bytes.
 const SIZE: u32 = 4096;
-/// Of one segment, and of an operation.
+/// Maximum bytes of a segment and of an operation.
 pub(crate) const LARGEST: u32 = 1 << 30;
-/// Of one operation.
+/// Maximum number of segments of an operation.
 const MOST_SEGMENTS: u16 = 256;
-/// Of one transaction.
+/// Maximum number of operations of a transaction.
 pub(crate) const MOST_OPERATIONS: usize = 128;
 
 /// The side that starts a transfer.
@@ -18,7 +18,7 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    /// The other one.
+    /// The other side.
     pub(crate) fn peer(self) -> Self {
         match self {
             Side::Client => Side::Server,
@@ -26,7 +26,7 @@ impl Side {
         }
     }
 
-    /// As the command line has it.
+    /// Word on the command line.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Side::Client => "client",
@@ -47,7 +47,7 @@ pub(crate) enum Transfer {
 }
 
 impl Transfer {
-    /// As the command line has it.
+    /// Word on the command line.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Transfer::Send => "SR",
@@ -57,7 +57,7 @@ impl Transfer {
     }
 }
 
-/// One of them.
+/// An operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Operation {
     pub(crate) by: Side,
@@ -72,13 +72,13 @@ pub(crate) struct Operation {
 }
 
 impl Operation {
-    /// A short message, for what the test itself has to say.
+    /// A short message for synchronization within the test.
     pub(crate) fn signal(by: Side) -> Self {
         let transfer = Transfer::Send;
         Operation { by, transfer, size: 16, segments: 1, is_deferred: false, is_polled: false }
     }
 
-    /// Bytes in all.
+    /// Total number of bytes.
     pub(crate) fn length(&self) -> usize {
         self.size as usize * usize::from(self.segments)
     }
@@ -87,7 +87,7 @@ impl Operation {
     pub(crate) fn check(&self) -> Result<(), String> {
         let words = self.to_string();
         if self.size == 0 || self.segments == 0 || self.segments > MOST_SEGMENTS {
-            return Err(format!("{words}: a segment has a byte at least, and there are 1 to {MOST_SEGMENTS}"));
+            return Err(format!("{words}: at least 1 byte per segment and 1 to {MOST_SEGMENTS} segments are needed"));
         }
         if self.length() > LARGEST as usize {
             return Err(format!("{words}: more than {LARGEST} bytes"));
@@ -107,7 +107,7 @@ impl std::fmt::Display for Operation {
     }
 }
 
-/// The operations of a transaction.
+/// Parses the operations of a transaction.
 pub(crate) fn parse(words: &[String]) -> Result<Vec<Operation>, String> {
     let mut rest = words;
     let mut operations = Vec::new();
@@ -123,12 +123,12 @@ pub(crate) fn parse(words: &[String]) -> Result<Vec<Operation>, String> {
     Ok(operations)
 }
 
-/// The operation of a performance test, which the client begins.
+/// Parses the operation of a performance test.
 pub(crate) fn parse_one(words: &[String]) -> Result<Operation, String> {
     let mut rest = words;
     let operation = transfer(Side::Client, words, &mut rest)?;
     if let Some(word) = rest.first() {
-        return Err(format!("{word}: there is one operation; options stand before it"));
+        return Err(format!("{word}: only one operation is permitted; options stand before it"));
     }
     if operation.is_deferred || operation.is_polled {
         return Err(
@@ -141,7 +141,7 @@ pub(crate) fn parse_one(words: &[String]) -> Result<Operation, String> {
 /// Checks the limits of all operations of a transaction together.
 pub(crate) fn check(operations: &[Operation]) -> Result<(), String> {
     if operations.is_empty() || operations.len() > MOST_OPERATIONS {
-        return Err(format!("there are 1 to {MOST_OPERATIONS} operations, such as client SR 1024 1 server SR 1024 1"));
+        return Err(format!("1 to {MOST_OPERATIONS} operations are needed, such as client SR 1024 1 server SR 1024 1"));
     }
     operations.iter().try_for_each(Operation::check)?;
     let sends: Vec<&Operation> = operations.iter().filter(|operation| operation.transfer == Transfer::Send).collect();
@@ -188,7 +188,7 @@ fn transfer<'a>(by: Side, words: &'a [String], rest: &mut &'a [String]) -> Resul
     Ok(operation)
 }
 
-/// A number, if the next word begins like one.
+/// Parses the next word as a number if it begins with a digit.
 fn number(words: &mut &[String]) -> Result<Option<u32>, String> {
     let Some((word, rest)) = words.split_first().filter(|(word, _)| word.starts_with(|c: char| c.is_ascii_digit()))
     else {
@@ -229,8 +229,8 @@ mod tests {
             ("SR 1024", "client or server"),
             ("client", "SR, RR or RW"),
             ("client XX", "SR, RR or RW"),
-            ("client SR 0", "a byte at least"),
-            ("client SR 8 0", "a byte at least"),
+            ("client SR 0", "at least 1 byte"),
+            ("client SR 8 0", "at least 1 byte"),
             ("client SR 8 257", "1 to 256"),
             ("client SR 8 99999999", "1 to 256"),
             ("client SR 4294967296", "not a number"),

@@ -27,7 +27,7 @@ enum Test {
     /// server: serves tests until a client ends it
     #[value(name = "S")]
     Server,
-    /// quit: has a server wait for its tests, and end
+    /// quit: ends a server after its running tests
     #[value(name = "Q")]
     Quit,
     /// transaction: transfers between client and server, as OPERATIONS say
@@ -36,10 +36,10 @@ enum Test {
     /// performance: times one operation
     #[value(name = "P")]
     Performance,
-    /// limits: makes objects until it is refused; needs no server
+    /// limits: creates objects until the adapter refuses; needs no server
     #[value(name = "L")]
     Limits,
-    /// functional: calls and what they must answer; needs no server
+    /// functional: checks results of calls; needs no server
     #[value(name = "F")]
     Functional,
 }
@@ -74,7 +74,7 @@ LIMITS of -T L (all): limit_ia limit_pz limit_cno limit_evd limit_ep limit_rsp l
   limit_size_lmr
 CASES of -T F (all): a group, or one case of it, as pz or pz:2; --list names them
 
-Exit status: 0 all was as it should be, 1 something was not, 2 the command line is not understood.";
+Exit status: 0 success, 1 a test failed or an error occurred, 2 the command line is invalid.";
 
 #[derive(Debug, Parser)]
 #[command(name = "dapltest", about = "Tests an interface adapter through uDAPL", after_help = AFTER, version)]
@@ -101,13 +101,13 @@ struct Arguments {
     /// T, P, Q: the server's host name or address
     #[arg(short = 's', value_name = "SERVER")]
     server: Option<String>,
-    /// T, P: how often [default: 1000]
+    /// T, P: number of iterations [default: 1000]
     #[arg(short = 'i', value_name = "ITERATIONS")]
     iterations: Option<u32>,
     /// T: threads [default: 1]
     #[arg(short = 't', value_name = "THREADS")]
     threads: Option<u32>,
-    /// T: endpoints per thread; L: sets of objects that are made first [default: 1]
+    /// T: endpoints per thread; L: number of sets of objects that are created first [default: 1]
     #[arg(short = 'w', value_name = "WIDTH")]
     width: Option<u32>,
     /// T: wait for completions by a notification object (CNO)
@@ -119,7 +119,7 @@ struct Arguments {
     /// T: poll for completions
     #[arg(short = 'P')]
     poll: bool,
-    /// P: b to block for completions, p to poll [default: b]; L: maximum number of objects to make
+    /// P: b to block for completions, p to poll [default: b]; L: maximum number of objects to create
     #[arg(short = 'm', value_name = "MODE|MAXIMUM")]
     maximum: Option<String>,
     /// P: sizes in bytes, each measured by itself: 64,4K,1M, or a range that doubles, as 1..1M
@@ -149,7 +149,7 @@ struct Arguments {
     /// S: drop a client that has not sent its version within this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
     greeting: u32,
-    /// T, P, Q: ask a server that is not there so often, once a second
+    /// T, P, Q: number of attempts to connect, one per second, while no server listens
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=3600))]
     tries: u32,
     /// Results as one JSON object per test on standard output
@@ -174,7 +174,7 @@ pub(crate) enum Plan {
     List,
 }
 
-/// The plan, or what clap says instead: help, or what is wrong.
+/// Parses the arguments to a plan, or returns clap's help or error.
 pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(Common, Plan), clap::Error> {
     let mut read = Arguments::try_parse_from(&arguments)?;
     if let Some(file) = read.script.take() {
@@ -238,7 +238,7 @@ impl Arguments {
         }
     }
 
-    /// Options of another test are mistakes.
+    /// Refuses options that belong to another test.
     fn refuse_options_of_other_tests(&self) -> Result<(), String> {
         use Test::*;
         let given = [
@@ -257,10 +257,10 @@ impl Arguments {
             ("--bidirectional", self.bidirectional, &[Test::Performance]),
             ("-v", self.verbose, &[Functional]),
             ("--list", self.list, &[Functional]),
-            ("what follows", !self.words.is_empty(), &[Test::Transaction, Test::Performance, Limits, Functional]),
+            ("an operand", !self.words.is_empty(), &[Test::Transaction, Test::Performance, Limits, Functional]),
         ];
         match given.iter().find(|(_, is_given, tests)| *is_given && !tests.contains(&self.test)) {
-            Some((option, ..)) => Err(format!("{option} means nothing to this test; see dapltest -h")),
+            Some((option, ..)) => Err(format!("{option} has no meaning for this test; see dapltest -h")),
             None => Ok(()),
         }
     }
@@ -331,7 +331,7 @@ impl Arguments {
             return Err(format!("{word}: nothing follows connect; options stand before it"));
         }
         match given.iter().find(|(_, is_given)| *is_given) {
-            Some((option, _)) => Err(format!("{option} means nothing for connect")),
+            Some((option, _)) => Err(format!("{option} has no meaning for connect")),
             None => Ok(()),
         }
     }

@@ -7,11 +7,11 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The line is drawn anew this often.
+/// Interval between two drawings of the line.
 const PACE: Duration = Duration::from_millis(250);
 /// Shorter tests show no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
-/// Characters of the bar.
+/// Width of the bar in characters.
 const WIDTH: u64 = 40;
 
 /// End of a test.
@@ -21,7 +21,7 @@ enum End {
     Time(Duration),
 }
 
-/// Counts, and shows the count.
+/// Counts steps, and shows the count.
 pub(crate) struct Progress {
     shared: Arc<Shared>,
     painter: Mutex<Option<JoinHandle<()>>>,
@@ -35,12 +35,12 @@ struct Shared {
 }
 
 impl Progress {
-    /// For `all` steps. Shown if standard error is a terminal.
+    /// Progress of `all` steps. Shown if standard error is a terminal.
     pub(crate) fn new(all: u64) -> Self {
         Progress::shown(End::Steps(all))
     }
 
-    /// For a test that takes this time.
+    /// Progress of a test that takes this time.
     pub(crate) fn timed(time: Duration) -> Self {
         Progress::shown(End::Time(time))
     }
@@ -55,8 +55,8 @@ impl Progress {
         progress
     }
 
-    /// Without output.
-    pub(crate) fn silent() -> Self {
+    /// Progress without output.
+    pub(crate) fn hidden() -> Self {
         Progress::of(End::Steps(0))
     }
 
@@ -65,7 +65,7 @@ impl Progress {
         Progress { shared: Arc::new(shared), painter: Mutex::new(None) }
     }
 
-    /// One step more.
+    /// Counts a step.
     pub(crate) fn step(&self) {
         self.shared.done.fetch_add(1, Ordering::Relaxed);
     }
@@ -76,7 +76,7 @@ impl Drop for Progress {
         self.shared.is_over.store(true, Ordering::Relaxed);
         if let Some(painter) = self.painter.lock().unwrap_or_else(PoisonError::into_inner).take() {
             painter.thread().unpark();
-            // It draws, and cannot fail.
+            // The thread only draws and cannot fail.
             let _ = painter.join();
         }
     }
@@ -134,7 +134,7 @@ mod tests {
 
     #[test]
     fn progress_without_output_counts() {
-        let progress = Progress::silent();
+        let progress = Progress::hidden();
         progress.step();
         assert_eq!(progress.shared.done.load(Ordering::Relaxed), 1);
         assert!(progress.painter.lock().unwrap().is_none());

@@ -11,7 +11,7 @@ use crate::common::Common;
 use crate::failure::Failure;
 use crate::header::Header;
 
-/// Of one test.
+/// Results of a test.
 pub(crate) struct Report {
     is_json: bool,
     fields: Map<String, Value>,
@@ -20,7 +20,7 @@ pub(crate) struct Report {
 }
 
 impl Report {
-    /// Of this test, over this adapter.
+    /// Creates an empty report.
     pub(crate) fn new(test: &str, common: &Common) -> Self {
         let mut fields = Map::new();
         fields.insert("test".to_owned(), json!(test));
@@ -28,7 +28,7 @@ impl Report {
         Report { is_json: common.is_json, fields, failures: Vec::new() }
     }
 
-    /// For people: printed at once, since a test may take long.
+    /// Prints a line of the text output at once, since a test may take long.
     pub(crate) fn line(&mut self, text: impl AsRef<str>) {
         if !self.is_json {
             // A closed pipe is ignored.
@@ -36,30 +36,30 @@ impl Report {
         }
     }
 
-    /// Provider, machine, versions and settings.
+    /// Prints and keeps the header.
     pub(crate) fn header(&mut self, header: &Header) {
         header.lines().iter().for_each(|line| self.line(line));
         self.put("header", header.json());
     }
 
-    /// For programs.
+    /// Adds a field of the JSON output.
     pub(crate) fn put(&mut self, name: &str, value: Value) {
         self.fields.insert(name.to_owned(), value);
     }
 
-    /// Something was not as it should be.
+    /// Adds a failure.
     pub(crate) fn fail(&mut self, reason: String) {
         self.failures.push(reason);
     }
 
-    /// Of a test that came to nothing.
+    /// Report of a test that failed without results.
     pub(crate) fn of_failure(test: &str, common: &Common, failure: &Failure) -> Self {
         let mut report = Report::new(test, common);
         report.fail(failure.to_string());
         report
     }
 
-    /// Prints the results; returns whether all was well.
+    /// Prints the results; returns whether there were no failures.
     pub(crate) fn publish(mut self) -> bool {
         let is_good = self.failures.is_empty();
         let mut out = std::io::stdout().lock();
@@ -81,7 +81,7 @@ impl Report {
     }
 }
 
-/// Nothing takes longer, in nanoseconds; what does is counted as this.
+/// Largest recorded latency in nanoseconds; longer ones count as this.
 const LONGEST: u64 = 3_600_000_000_000;
 
 /// Latencies of an operation.
@@ -114,13 +114,13 @@ impl Latency {
         ]
     }
 
-    /// In microseconds.
+    /// Mean, percentiles and maximum as text.
     pub(crate) fn words(&self) -> String {
         let shares = self.shares().map(|(name, value)| format!("{name} {value:.2}"));
         format!("{} us", shares.join(", "))
     }
 
-    /// The same, for programs.
+    /// Mean, percentiles and maximum as JSON, in microseconds.
     pub(crate) fn json(&self) -> Value {
         let shares = self.shares().into_iter().map(|(name, value)| (name.to_owned(), json!(value)));
         Value::Object(shares.collect())

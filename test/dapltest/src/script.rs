@@ -1,9 +1,9 @@
-//! Script files: all arguments in a file, for tests that are run again. Text in, words out.
+//! Parses script files, which have further arguments of the command line.
 //!
-//! Blanks and line ends separate words, `#` begins a comment, text in quotes is one word. Nothing else means anything.
+//! Blanks and line ends separate words, `#` begins a comment, text in quotes is one word. No other character is special.
 #![forbid(unsafe_code)]
 
-/// The words of a script, or where it cannot be read.
+/// Returns the words of a script, or an error with its line.
 pub(crate) fn words(text: &str) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     for (at, line) in text.lines().enumerate() {

@@ -88,13 +88,13 @@ impl ServerState<'_> {
     fn serve(&self, cr: Handle) -> Result {
         let mut channel = Channel::accept(self.ia, cr, self.common.limit)?;
         channel.greet(self.common.greeting)?;
-        let request = channel.hear_within(self.common.greeting)?;
+        let request = channel.receive_within(self.common.greeting)?;
         if self.common.debug > 0 {
             println!("dapltest: a client asks for {request:?}");
         }
         match request {
             Message::Quit => {
-                channel.say(&Message::Over(Ok(())))?;
+                channel.send(&Message::Over(Ok(())))?;
                 self.is_over.store(true, Ordering::Relaxed);
                 channel.await_end()
             }

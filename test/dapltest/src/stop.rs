@@ -11,7 +11,7 @@ use crate::failure::{Failure, Result};
 
 static WANTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 
-/// From now on signals are noted.
+/// Installs the signal handlers.
 pub(crate) fn listen() -> std::io::Result<()> {
     let wanted = WANTED.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM] {
@@ -27,7 +27,7 @@ pub(crate) fn is_wanted() -> bool {
     WANTED.get().is_some_and(|wanted| wanted.load(Ordering::Relaxed))
 }
 
-/// An error if so.
+/// Returns an error if a signal has requested the end.
 pub(crate) fn check() -> Result {
     if is_wanted() { Err(Failure::Interrupted) } else { Ok(()) }
 }

@@ -14,17 +14,17 @@ use crate::operation::{self, MOST_OPERATIONS, Operation, Side, Transfer};
 #[cfg(test)]
 mod tests;
 
-/// A message is no longer.
+/// Maximum length of a message in bytes.
 pub(crate) const LONGEST: usize = 16 * 1024;
-/// Peers of another first number do not understand each other.
+/// Version of the protocol; peers of different major versions refuse each other.
 pub(crate) const VERSION: (u16, u16) = (2, 0);
 
-/// At the beginning of all messages.
+/// First bytes of each message.
 const MAGIC: [u8; 4] = *b"dplt";
-/// Of one transaction.
+/// Maximum numbers of threads and endpoints of a transaction.
 const MOST_THREADS: usize = 256;
 const MOST_ENDPOINTS: u32 = 4096;
-/// Of a text.
+/// Maximum length of a text.
 const LONGEST_TEXT: usize = 4096;
 /// Maximum number of requests in flight.
 const DEEPEST: u32 = 16_384;
@@ -43,7 +43,7 @@ pub(crate) struct Transaction {
 }
 
 impl Transaction {
-    /// Refuses what cannot be done.
+    /// Refuses invalid parameters.
     pub(crate) fn check(&self) -> Result<(), String> {
         if self.threads == 0 || self.threads as usize > MOST_THREADS {
             return Err(format!("-t {}: 1 to {MOST_THREADS} threads", self.threads));
@@ -83,7 +83,7 @@ pub(crate) struct Performance {
 }
 
 impl Performance {
-    /// Refuses what cannot be done.
+    /// Refuses invalid parameters.
     pub(crate) fn check(&self) -> Result<(), String> {
         self.extent.check()?;
         if self.pipeline > DEEPEST {
@@ -113,7 +113,7 @@ pub(crate) struct Offer {
     pub(crate) place: Place,
 }
 
-/// One message.
+/// A message.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Message {
     /// First, from both sides.
@@ -126,7 +126,7 @@ pub(crate) enum Message {
     Performance(Performance),
     /// From the server: ready, one offer per thread. From the client: start.
     Ready(Vec<Offer>),
-    /// No, and why not.
+    /// Refusal of a request, with the reason.
     Refused(String),
     /// The sender's part of the test is over: success, or the reason of its failure.
     Over(Result<(), String>),
@@ -137,7 +137,7 @@ pub(crate) enum Message {
 }
 
 impl Message {
-    /// As bytes.
+    /// Encodes the message.
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Writer(MAGIC.to_vec());
         match self {
@@ -169,7 +169,7 @@ impl Message {
         out.0
     }
 
-    /// From bytes; or why it is none.
+    /// Decodes a message; the error says why it is invalid.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let mut from = Reader(bytes);
         if from.bytes(MAGIC.len())? != MAGIC {
@@ -239,7 +239,7 @@ impl Writer {
         }
     }
 
-    /// Cut where it is too long.
+    /// Writes a text, cut at the maximum length.
     fn text(&mut self, text: &str) -> &mut Self {
         let whole = (0..=text.len().min(LONGEST_TEXT)).rev().find(|at| text.is_char_boundary(*at));
         let text = &text[..whole.unwrap_or(0)];

@@ -7,13 +7,13 @@ use super::raw::Handle;
 /// One event.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Event {
-    /// A transfer or a receive is done.
+    /// A transfer or a receive has completed.
     Dto { ep: Handle, cookie: u64, status: DAT_DTO_COMPLETION_STATUS, length: u64 },
-    /// A bind is done.
+    /// A bind has completed.
     Bind { rmr: Handle, cookie: u64, status: DAT_DTO_COMPLETION_STATUS },
     /// A connection request.
     Request { cr: Handle, qual: DAT_CONN_QUAL },
-    /// Something has happened to a connection.
+    /// A connection has changed its state.
     Connection { ep: Handle, number: DAT_EVENT_NUMBER },
     /// A software event.
     Software { value: usize },
@@ -62,7 +62,7 @@ impl Event {
     }
 }
 
-/// A connection event in words.
+/// Description of a connection event.
 pub(crate) fn connection_word(number: DAT_EVENT_NUMBER) -> &'static str {
     match number {
         DAT_CONNECTION_EVENT_ESTABLISHED => "established",
@@ -77,7 +77,7 @@ pub(crate) fn connection_word(number: DAT_EVENT_NUMBER) -> &'static str {
     }
 }
 
-/// A completion status in words.
+/// Description of a completion status.
 pub(crate) fn status_word(status: DAT_DTO_COMPLETION_STATUS) -> &'static str {
     match status {
         DAT_DTO_SUCCESS => "success",

@@ -1,4 +1,4 @@
-//! Memory that is registered, and that peers may read and write meanwhile: bytes are atomic here, for that reason.
+//! Registered memory. Its bytes are atomic, because peers may read and write them at any time.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_void;
@@ -18,14 +18,14 @@ pub(crate) struct Place {
 }
 
 impl Place {
-    /// A part of it.
+    /// Triplet for RDMA to a part.
     pub(crate) fn part(&self, at: u64, length: u64) -> DAT_RMR_TRIPLET {
         let target_address = self.address.wrapping_add(at);
         DAT_RMR_TRIPLET { rmr_context: self.context, pad: 0, target_address, segment_length: length }
     }
 }
 
-/// Bytes of zeros, registered with all privileges until it is dropped. Endpoints that use it go before it.
+/// Bytes of zeros, registered with all privileges until it is dropped. Endpoints that use it must be freed before.
 pub(crate) struct Memory {
     bytes: Box<[AtomicU8]>,
     registered: Registered,
@@ -57,12 +57,12 @@ impl Memory {
         self.bytes.as_ptr().cast_mut().cast()
     }
 
-    /// All of it, for a peer.
+    /// The whole memory, for a peer.
     pub(crate) fn place(&self) -> Place {
         Place { context: self.registered.rmr_context, address: self.address(), length: self.bytes.len() as u64 }
     }
 
-    /// A part of it as `count` equal local segments.
+    /// Local segments: `count` equal ones from an offset on.
     pub(crate) fn segments(&self, at: usize, size: usize, count: usize) -> Vec<DAT_LMR_TRIPLET> {
         debug_assert!(at + size * count <= self.bytes.len(), "a part lies inside");
         let segment = |number: usize| DAT_LMR_TRIPLET {
@@ -74,12 +74,12 @@ impl Memory {
         (0..count).map(segment).collect()
     }
 
-    /// Writes each byte, given its place in the part.
+    /// Fills a part; `byte` returns the value for each offset.
     pub(crate) fn fill(&self, at: usize, length: usize, byte: impl Fn(usize) -> u8) {
         self.bytes[at..at + length].iter().enumerate().for_each(|(i, to)| to.store(byte(i), Ordering::Relaxed));
     }
 
-    /// The first byte that is another: its place in the part, and what it is.
+    /// The first byte that differs: its offset in the part, and its value.
     pub(crate) fn differs(&self, at: usize, length: usize, byte: impl Fn(usize) -> u8) -> Option<(usize, u8)> {
         let bytes = self.bytes[at..at + length].iter().map(|from| from.load(Ordering::Relaxed)).enumerate();
         bytes.into_iter().find(|(i, found)| *found != byte(*i))

@@ -1,6 +1,6 @@
-//! libdat as this program uses it: calls with Rust values, objects that free themselves, memory for peers.
+//! Wrappers of libdat: calls with Rust values, objects that are freed when dropped, memory for peers.
 //!
-//! Thin, and private to this program. It uses `udapl` for libdat's functions and addresses, but not for objects: tests need
+//! Private to this program. It uses `udapl` for libdat's functions and addresses, but not for objects: tests need
 //! handles that are stale, foreign or of the wrong kind. Its unsafe code is in `raw` and `event`.
 
 mod event;

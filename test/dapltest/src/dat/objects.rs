@@ -1,4 +1,4 @@
-//! Objects that are freed when they are dropped. Declared in the order of use, they go in the right order.
+//! Objects that are freed when they are dropped. Fields are declared so that users of an object are dropped before it.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -12,7 +12,7 @@ use super::raw::{self, Answer, Handle, Post};
 /// Time for a disconnected endpoint to flush its work requests.
 const FLUSH_LIMIT: Duration = Duration::from_secs(10);
 
-/// An object that can be freed, which may be refused.
+/// An object whose freeing may be refused.
 pub(crate) trait Object: Sized {
     /// Frees it now, and returns the code.
     fn free(self) -> Answer;
@@ -63,7 +63,7 @@ objects! {
     Psp: raw::psp_free;
     /// A reserved service point.
     Rsp: raw::rsp_free;
-    /// A remote memory region.
+    /// A remote memory region (memory window).
     Rmr: raw::rmr_free;
     /// An event dispatcher.
     EvdHandle: raw::evd_free;
@@ -78,7 +78,7 @@ pub(crate) struct Ep {
     dtos: [Handle; 2],
 }
 
-/// An event dispatcher, and what it wakes.
+/// An event dispatcher, and the CNO that it notifies.
 #[derive(Debug)]
 pub(crate) struct Evd {
     evd: EvdHandle,
@@ -86,12 +86,12 @@ pub(crate) struct Evd {
 }
 
 impl Ia {
-    /// Opens it, by its name in dat.conf.
+    /// Opens an adapter by its name in dat.conf.
     pub(crate) fn open(name: &str) -> Answer<Self> {
         raw::ia_open(name).map(|(ia, _)| Ia(ia))
     }
 
-    /// Closes it; refused while anything in it is left.
+    /// Closes the adapter; refused while it has objects.
     pub(crate) fn close(self) -> Answer {
         let ia = self.0;
         raw::ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG)?;
@@ -112,7 +112,7 @@ impl Ia {
         self.evd_on(qlen, flags, None)
     }
 
-    /// The same; it wakes the CNO.
+    /// Creates an EVD that notifies this CNO.
     pub(crate) fn evd_on(&self, qlen: usize, flags: DAT_EVD_FLAGS, cno: Option<&Cno>) -> Answer<Evd> {
         let cno = cno.map(Cno::handle);
         let qlen = DAT_COUNT::try_from(qlen).unwrap_or(DAT_COUNT::MAX);
@@ -131,7 +131,7 @@ impl Ia {
         raw::psp_create(self.0, qual, evd.handle()).map(Psp)
     }
 
-    /// At a qualifier that is free.
+    /// Creates a service point at a free qualifier.
     pub(crate) fn psp_any(&self, evd: &Evd) -> Answer<(Psp, DAT_CONN_QUAL)> {
         raw::psp_create_any(self.0, evd.handle()).map(|(psp, qual)| (Psp(psp), qual))
     }

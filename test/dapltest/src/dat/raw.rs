@@ -14,7 +14,7 @@ use super::event::Event;
 
 static LIBDAT: OnceLock<Library> = OnceLock::new();
 
-/// Opens libdat.so.1. To be called before all else here; an error says why it cannot be opened.
+/// Opens libdat.so.1. Must be called before all other functions of this module.
 pub(crate) fn load() -> Result<(), udapl::Error> {
     Library::load().map(|library| _ = LIBDAT.set(library))
 }
@@ -23,12 +23,12 @@ fn libdat() -> &'static Functions {
     LIBDAT.get().expect("libdat is loaded when the program starts").functions()
 }
 
-/// An object of libdat's, or anything else that is taken for one.
+/// A handle of libdat, valid or not.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Handle(usize);
 
 impl Handle {
-    /// None.
+    /// The null handle.
     pub(crate) const NULL: Handle = Handle(0);
 
     pub(super) fn of(handle: DAT_HANDLE) -> Self {
@@ -43,7 +43,7 @@ impl Handle {
 /// A call that did not succeed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Refusal {
-    /// Which.
+    /// Name of the function.
     pub(crate) call: &'static str,
     /// Return code.
     pub(crate) code: DAT_RETURN,
@@ -83,17 +83,17 @@ macro_rules! call {
     }};
 }
 
-/// A call that makes an object, or fills something in.
+/// Runs a call that fills in a value.
 fn made<T>(mut value: T, make: impl FnOnce(&mut T) -> Answer) -> Answer<T> {
     make(&mut value).map(|()| value)
 }
 
-/// A call that makes an object.
+/// Runs a call that creates an object.
 fn object(make: impl FnOnce(*mut DAT_HANDLE) -> Answer) -> Answer<Handle> {
     made(DAT_HANDLE_NULL, |handle| make(handle)).map(Handle::of)
 }
 
-/// A call that fills in a record, all of it.
+/// Runs a call that fills in a whole record.
 fn record<T>(fill: impl FnOnce(*mut T) -> Answer) -> Answer<T> {
     let mut value = MaybeUninit::<T>::zeroed();
     fill(value.as_mut_ptr())?;
@@ -102,7 +102,7 @@ fn record<T>(fill: impl FnOnce(*mut T) -> Answer) -> Answer<T> {
     Ok(unsafe { value.assume_init() })
 }
 
-/// The words for a code, as libdat has them.
+/// libdat's names for a return code.
 pub(crate) fn words(code: DAT_RETURN) -> String {
     let udapl::Words { kind, detail } = libdat().words(code);
     if detail.is_empty() || detail == "DAT_NO_SUBTYPE" { kind } else { format!("{kind} {detail}") }
@@ -129,7 +129,7 @@ pub(crate) fn provider_query(ia: Handle) -> Answer<DAT_PROVIDER_ATTR> {
     record(|attr| call!(dat_ia_query(ia.raw(), null_mut(), none, null_mut(), all, attr)))
 }
 
-/// The address of an open adapter, out of its attributes; none of another family than IP's.
+/// The address in an adapter's attributes; `None` unless it is an IP address.
 pub(crate) fn own_address(attr: &DAT_IA_ATTR) -> Option<Address> {
     // SAFETY: null, or a socket address, which stays while the adapter is open.
     unsafe { Address::from_c(attr.ia_address_ptr) }
@@ -153,7 +153,7 @@ pub(crate) fn pz_create(ia: Handle) -> Answer<Handle> {
     object(|pz| call!(dat_pz_create(ia.raw(), pz)))
 }
 
-/// The same without a place for the answer, which is not allowed.
+/// `dat_pz_create` without an output pointer, which is an error.
 pub(crate) fn pz_create_nowhere(ia: Handle) -> Answer {
     call!(dat_pz_create(ia.raw(), null_mut()))
 }
@@ -278,9 +278,9 @@ pub(crate) enum Post {
     Recv,
     /// A send.
     Send,
-    /// An RDMA read from there.
+    /// An RDMA read from this memory.
     Read(DAT_RMR_TRIPLET),
-    /// An RDMA write to there.
+    /// An RDMA write to this memory.
     Write(DAT_RMR_TRIPLET),
 }
 
@@ -302,7 +302,7 @@ pub(crate) struct Registered {
     pub(crate) lmr: Handle,
     pub(crate) lmr_context: DAT_LMR_CONTEXT,
     pub(crate) rmr_context: DAT_RMR_CONTEXT,
-    /// From where, and how many bytes, which may be more than was asked for.
+    /// Start and length of the registered range, which may be larger than requested.
     pub(crate) range: (DAT_VADDR, DAT_VLEN),
 }
 
@@ -347,7 +347,7 @@ pub(crate) fn rmr_query(rmr: Handle) -> Answer<DAT_RMR_PARAM> {
     record(|param| call!(dat_rmr_query(rmr.raw(), DAT_RMR_FIELD_ALL, param)))
 }
 
-/// Binds it to a segment, over a connection; its key comes back.
+/// Binds a window to a segment over a connection, and returns its key.
 pub(crate) fn rmr_bind(
     rmr: Handle,
     segment: &DAT_LMR_TRIPLET,

@@ -1,4 +1,4 @@
-//! Waits for events. Each has an end: a limit, or the end of the program.
+//! Waits for events. Each wait ends at its limit or with the program.
 #![forbid(unsafe_code)]
 
 use std::thread;
@@ -20,9 +20,9 @@ const POLLS_PER_CLOCK: u32 = 1024;
 /// Method of waiting.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum How {
-    /// Asleep.
+    /// Sleeps in `dat_evd_wait` or `dat_cno_wait`.
     Sleep,
-    /// By looking again and again.
+    /// Polls with `dat_evd_dequeue`.
     Poll,
 }
 
@@ -45,7 +45,7 @@ impl Patience {
         event.ok_or_else(|| Failure::Said(format!("{what} did not come within {} s", self.limit.as_secs())))
     }
 
-    /// The next event, asleep, or none when the time is over.
+    /// The next event, waiting asleep; `None` at the limit.
     pub(crate) fn look(self, evd: &Evd) -> Result<Option<Event>> {
         sleep(evd.handle(), Instant::now() + self.limit)
     }
@@ -108,7 +108,7 @@ fn left(deadline: Instant) -> u32 {
     u32::try_from(left.as_micros()).unwrap_or(u32::MAX)
 }
 
-/// Nothing has come, by any of its names.
+/// Whether a wait ended without an event.
 fn is_nothing(refusal: raw::Refusal) -> bool {
     [DAT_TIMEOUT_EXPIRED, DAT_QUEUE_EMPTY, DAT_INTERRUPTED_CALL].contains(&refusal.kind())
 }

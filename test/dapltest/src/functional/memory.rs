@@ -1,4 +1,4 @@
-//! Registered memory: what may be registered, and which objects keep a registration in use.
+//! Registered memory: permitted registrations, and objects that keep a registration in use.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;

@@ -19,10 +19,10 @@ use crate::report::Report;
 use crate::stop;
 use dat_abi::*;
 
-/// One case: what it is called, and what it does.
+/// A case: name and function.
 type Case = (&'static str, fn(&Common) -> Result);
 
-/// The groups, by name.
+/// Groups of cases by name.
 const GROUPS: [(&str, &[Case]); 8] = [
     ("hwconn", objects::ADAPTER),
     ("pz", objects::ZONE),
@@ -42,7 +42,7 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// `pz`, `pz:2`.
+    /// Parses `pz` or `pz:2`.
     pub(crate) fn parse(word: &str) -> std::result::Result<Self, String> {
         let (name, number) = word.split_once(':').map_or((word, None), |(name, number)| (name, Some(number)));
         let wrong = || format!("{word}: no case is called so; --list names them");
@@ -59,7 +59,7 @@ impl Choice {
     }
 }
 
-/// `-T F --list`
+/// Prints the cases (`-T F --list`).
 pub(crate) fn list() {
     for (group, cases) in GROUPS {
         for (at, (name, _)) in cases.iter().enumerate() {
@@ -68,7 +68,7 @@ pub(crate) fn list() {
     }
 }
 
-/// `-T F`
+/// Runs the selected cases (`-T F`).
 pub(crate) fn run(common: &Common, choices: &[Choice], is_verbose: bool) -> Result<Report> {
     let mut report = Report::new("functional", common);
     let (mut passed, mut results) = (0, Vec::new());
@@ -104,7 +104,7 @@ pub(crate) fn run(common: &Common, choices: &[Choice], is_verbose: bool) -> Resu
     Ok(report)
 }
 
-/// The call must be refused so; with a subtype only if it is another than none.
+/// Checks that a call was refused with this type, and with this subtype unless it is `DAT_NO_SUBTYPE`.
 fn refused<T: std::fmt::Debug>(answer: Answer<T>, kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) -> Result {
     let wanted = DAT_CLASS_ERROR | kind | subtype;
     match answer {
@@ -117,7 +117,7 @@ fn refused<T: std::fmt::Debug>(answer: Answer<T>, kind: DAT_RETURN_TYPE, subtype
     }
 }
 
-/// An expectation.
+/// Fails with this reason unless the condition holds.
 fn ensure(is_so: bool, otherwise: &str) -> Result {
     if is_so { Ok(()) } else { Failure::said(otherwise) }
 }

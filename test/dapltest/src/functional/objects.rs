@@ -1,4 +1,4 @@
-//! Adapters, protection zones, endpoints, and what can be asked about everything.
+//! Adapters, protection zones, endpoints, and queries of all objects.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;
@@ -80,7 +80,7 @@ impl Bench {
         Ok(Memory::new(&self.ia, &self.pz, length)?)
     }
 
-    /// Closes it; refused if anything was left.
+    /// Closes the adapter; refused if an object is left.
     pub(super) fn close(self) -> Result {
         self.dtos.free()?;
         self.conn.free()?;

@@ -1,4 +1,4 @@
-//! Two connected endpoints of one process, and what is transferred between them.
+//! Two connected endpoints of one process, and transfers between them.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;
@@ -36,7 +36,7 @@ pub(super) struct Pair {
     pub(super) patience: Patience,
 }
 
-/// The adapter's own address.
+/// Address of the adapter.
 pub(super) fn own_address(ia: &Ia) -> Result<Address> {
     let attr = raw::ia_query(ia.handle())?;
     raw::own_address(&attr).ok_or_else(|| Failure::Said("the adapter's address is of no known family".to_owned()))
@@ -53,7 +53,7 @@ impl Pair {
         Ok(pair)
     }
 
-    /// Connects the two, both of them unconnected.
+    /// Connects the two unconnected endpoints.
     pub(super) fn connect(&self) -> Result {
         let (psp, qual) = self.bench.ia.psp_any(&self.bench.requests)?;
         let to = own_address(&self.bench.ia)?;
@@ -92,7 +92,7 @@ impl Pair {
         Ok(found)
     }
 
-    /// The same; all must be good, and there are these.
+    /// Checks that exactly these completions arrive, all with success.
     fn all_good(&self, wanted: &[(u64, usize)]) -> Result {
         for (done, (cookie, length)) in self.completions(wanted.len())?.iter().zip(wanted) {
             if done.status != DAT_DTO_SUCCESS || done.cookie != *cookie || done.length != *length as u64 {

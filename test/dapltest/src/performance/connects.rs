@@ -74,7 +74,7 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, common: &Common) -> Result {
         Ok(made) => made,
         Err(failure) => return channel.refuse(failure),
     };
-    channel.say(&Message::Ready(vec![Offer { qual: listener.qual, ..Offer::default() }]))?;
+    channel.send(&Message::Ready(vec![Offer { qual: listener.qual, ..Offer::default() }]))?;
     let patience = Patience { how: How::Sleep, limit: common.limit };
     let mut window = Window::started();
     let mut accepted = 0;
@@ -90,7 +90,7 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, common: &Common) -> Result {
     window.end();
     super::await_over(&mut channel, common)?;
     let figures = ran.as_ref().map(|()| window.figures(accepted)).map_err(|failure| failure.to_string());
-    channel.say(&figures.map_or_else(|reason| Message::Over(Err(reason)), Message::Measured))?;
+    channel.send(&figures.map_or_else(|reason| Message::Over(Err(reason)), Message::Measured))?;
     channel.await_end()?;
     ran
 }

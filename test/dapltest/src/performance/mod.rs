@@ -89,7 +89,7 @@ fn measure(ia: &Ia, common: &Common, host: &str, test: &Performance) -> Result<R
     if offer.place.length < test.operation.length() as u64 {
         return Failure::said("the server offers less memory than the test needs");
     }
-    server.channel.say(&Message::Ready(vec![Offer { qual: 0, place: runner.target() }]))?;
+    server.channel.send(&Message::Ready(vec![Offer { qual: 0, place: runner.target() }]))?;
     let progress = progress(test.extent, test.warm_up);
     let connected = runner.set.connect(&runner.ep, server.address, offer.qual, common.qos, runner.sleeping());
     let ran = connected.and_then(|()| runner.run(offer.place, &progress));
@@ -122,8 +122,8 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: &Performance, common: &
         Ok(made) => made,
         Err(failure) => return channel.refuse(failure),
     };
-    channel.say(&Message::Ready(vec![Offer { qual: listener.qual, place: runner.target() }]))?;
-    let client = match channel.hear()? {
+    channel.send(&Message::Ready(vec![Offer { qual: listener.qual, place: runner.target() }]))?;
+    let client = match channel.receive()? {
         Message::Ready(offers) if offers.len() == 1 => offers[0].place,
         message => return Failure::said(format!("{message:?} in place of the client's memory")),
     };
@@ -132,7 +132,7 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: &Performance, common: &
     }
     let accepted = listener.accept(&runner.ep, &runner.set, runner.sleeping(), || channel.is_over());
     let mut clock = window::Window::started();
-    let ran = accepted.and_then(|()| runner.run(client, &Progress::silent()));
+    let ran = accepted.and_then(|()| runner.run(client, &Progress::hidden()));
     let over = await_over(&mut channel, common);
     clock.end();
     let figures = ran.as_ref().map_err(|failure| failure.to_string()).map(|measured| match runner.is_passive() {
@@ -141,14 +141,14 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: &Performance, common: &
         false => measured.figures,
     });
     over?;
-    channel.say(&figures.map_or_else(|reason| Message::Over(Err(reason)), Message::Measured))?;
+    channel.send(&figures.map_or_else(|reason| Message::Over(Err(reason)), Message::Measured))?;
     channel.await_end()?;
     ran.map(drop)
 }
 
 /// Waits until the client reports the end of its part.
 fn await_over(channel: &mut Channel, common: &Common) -> Result {
-    match channel.hear_within(MEASUREMENT_LIMIT)? {
+    match channel.receive_within(MEASUREMENT_LIMIT)? {
         Message::Over(theirs) => {
             if let (Err(reason), true) = (theirs, common.debug > 0) {
                 println!("dapltest: the client: {reason}");

@@ -43,7 +43,7 @@ pub(crate) fn run(common: &Common, host: &str, test: &Transaction) -> Result<Rep
     let patience = patience(test, common);
     let parties = parties(&ia, &plan, Side::Client, patience)?;
     let offers = server.ask(&Message::Transaction(test.clone()), parties.len())?;
-    server.channel.say(&Message::Ready(parties.iter().map(Party::offer).collect()))?;
+    server.channel.send(&Message::Ready(parties.iter().map(Party::offer).collect()))?;
 
     let progress = Progress::new(u64::from(test.iterations) * parties.len() as u64);
     let began = Instant::now();
@@ -71,7 +71,7 @@ pub(crate) fn run(common: &Common, host: &str, test: &Transaction) -> Result<Rep
     Ok(report(&plan, common, &header, (seconds, &latency)))
 }
 
-/// Its server.
+/// The server of `-T T`.
 pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: Transaction, common: &Common) -> Result {
     let patience = patience(&test, common);
     let plan = match Plan::new(test, &raw::ia_query(ia.handle())?) {
@@ -82,8 +82,8 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: Transaction, common: &C
         Ok(parties) => parties,
         Err(failure) => return channel.refuse(failure),
     };
-    channel.say(&Message::Ready(parties.iter().map(Party::offer).collect()))?;
-    let theirs = match channel.hear()? {
+    channel.send(&Message::Ready(parties.iter().map(Party::offer).collect()))?;
+    let theirs = match channel.receive()? {
         Message::Ready(offers) if offers.len() == parties.len() => offers,
         message => return Failure::said(format!("{message:?} in place of the client's memory")),
     };
@@ -91,13 +91,13 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: Transaction, common: &C
     if theirs.iter().any(|offer| offer.place.length < length) {
         return Failure::said("the client offers less memory than the test needs");
     }
-    let progress = Progress::silent();
+    let progress = Progress::hidden();
     let ran = in_threads(parties, |party, number| {
         party.accept(&channel)?;
         party.run(theirs[number].place, &progress)
     });
     let ours = ran.as_ref().map(drop).map_err(|failure| failure.to_string());
-    match channel.hear_within(common.limit + RESULT_LIMIT)? {
+    match channel.receive_within(common.limit + RESULT_LIMIT)? {
         Message::Over(theirs) => {
             if let (Err(reason), true) = (theirs, common.debug > 0) {
                 println!("dapltest: the client: {reason}");
@@ -105,7 +105,7 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: Transaction, common: &C
         }
         message => return Failure::said(format!("{message:?} in place of the end of the test")),
     }
-    channel.say(&Message::Over(ours))?;
+    channel.send(&Message::Over(ours))?;
     // The client disconnects, so that nothing is in flight then.
     channel.await_end()?;
     ran.map(drop)
@@ -119,7 +119,7 @@ fn parties<'a>(ia: &Ia, plan: &'a Plan, side: Side, patience: Patience) -> Resul
     (0..plan.threads()).map(|number| Party::new(ia, plan, side, number, patience)).collect()
 }
 
-/// Each in its thread; the first failure is the answer, and all have ended by then.
+/// Runs each party in a thread; returns the first failure after all have ended.
 fn in_threads<'a>(
     parties: Vec<Party<'a>>,
     work: impl Fn(&mut Party<'a>, usize) -> Result + Sync,

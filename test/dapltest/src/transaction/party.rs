@@ -19,7 +19,7 @@ use crate::wire::Offer;
 /// Time to wait for the event that explains a failed transfer.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
 
-/// It is made in the order of its fields, from the last on, and goes from the first on.
+/// Fields are dropped in this order, so that users of an object go first.
 pub(super) struct Party<'a> {
     pub(super) eps: Vec<Ep>,
     pub(super) memory: Memory,
@@ -28,19 +28,19 @@ pub(super) struct Party<'a> {
     pub(super) plan: &'a Plan,
     pub(super) side: Side,
     pub(super) number: usize,
-    /// Which of the endpoints that is.
+    /// Index of each endpoint by its handle.
     names: HashMap<Handle, usize>,
     /// By endpoint: receives that are complete and not looked at, by their operation, with their length.
     arrived: Vec<VecDeque<(usize, u64)>>,
     /// Per endpoint: requests in flight, by their operation.
     under_way: Vec<VecDeque<usize>>,
     patience: Patience,
-    /// Of iterations.
+    /// Latency of iterations.
     pub(super) latency: Latency,
 }
 
 impl<'a> Party<'a> {
-    /// With all receives posted, so that nothing comes too early.
+    /// Creates the objects of a thread, with all receives posted before the connection.
     pub(super) fn new(ia: &Ia, plan: &'a Plan, side: Side, number: usize, patience: Patience) -> Result<Self> {
         let needs = plan.needs(side);
         let set = Set::new(ia, needs, plan.test().is_notified)?;
@@ -90,7 +90,7 @@ impl<'a> Party<'a> {
         Patience { how: How::Sleep, ..self.patience }
     }
 
-    /// Ends all connections, which nothing has ended until now.
+    /// Disconnects all endpoints, which must still be connected.
     pub(super) fn disconnect(&mut self) -> Result {
         self.set.is_quiet()?;
         for ep in &self.eps {

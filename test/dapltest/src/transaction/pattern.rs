@@ -6,7 +6,7 @@ use crate::operation::Side;
 /// Fill byte of memory that is to be overwritten.
 pub(super) const NOTHING: u8 = 0xee;
 
-/// One transfer among all.
+/// Identity of a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     pub(super) by: Side,
@@ -17,7 +17,7 @@ pub(super) struct Origin {
 }
 
 impl Origin {
-    /// The byte at a place of it.
+    /// Returns the expected byte for each offset.
     pub(super) fn pattern(self) -> impl Fn(usize) -> u8 {
         let mut seed = u64::from(self.by == Side::Server);
         for part in [self.thread, self.endpoint, self.operation, self.iteration as usize] {

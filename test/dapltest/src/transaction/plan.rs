@@ -8,22 +8,22 @@ use crate::operation::{Operation, Side, Transfer};
 use crate::set::Needs;
 use crate::wire::Transaction;
 
-/// Parts begin at a multiple of it.
+/// Alignment of the parts.
 const ALIGNMENT: usize = 64;
-/// Of one side, for all of its threads.
+/// Maximum memory of one side, for all threads.
 const MOST_MEMORY: usize = 1 << 30;
 
 /// The three messages that end an iteration with data checks: the client is done; the server is done, has checked its data and
 /// is ready for the next iteration; the client as well.
 const CHECKPOINTS: [Side; 3] = [Side::Client, Side::Server, Side::Client];
 
-/// A test, laid out.
+/// A test with its memory layout.
 pub(super) struct Plan {
     test: Transaction,
     operations: Vec<Operation>,
     /// Offset of each operation's bytes in the part of an endpoint.
     offsets: Vec<usize>,
-    /// Bytes of such a part.
+    /// Bytes of the part of an endpoint.
     stride: usize,
 }
 
@@ -66,7 +66,7 @@ impl Plan {
         self.test.endpoints as usize
     }
 
-    /// All of them, checkpoints too.
+    /// All operations, with the checkpoints.
     pub(super) fn operations(&self) -> &[Operation] {
         &self.operations
     }

@@ -51,7 +51,7 @@ impl Party<'_> {
     fn operate(&mut self, number: usize, iteration: u32, theirs: &Place) -> Result {
         let operation = self.plan.operations()[number];
         if operation.by != self.side {
-            // RDMA is its initiator's alone.
+            // The target of RDMA does nothing.
             return match operation.transfer {
                 Transfer::Send => self.receive(number, iteration),
                 Transfer::Read | Transfer::Write => Ok(()),
@@ -97,7 +97,7 @@ impl Party<'_> {
         (0..self.eps.len()).try_for_each(|endpoint| self.settle(endpoint, false))
     }
 
-    /// Fills what this side will send, write, or let be read in an iteration, and blots out where RDMA is to come.
+    /// Fills what this side will send, write, or let be read in an iteration, and overwrites the targets of RDMA.
     pub(super) fn prepare(&self, iteration: u32) {
         for endpoint in 0..self.eps.len() {
             for (number, operation) in self.plan.operations().iter().enumerate() {
