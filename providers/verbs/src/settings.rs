@@ -155,7 +155,7 @@ impl Settings {
     /// Bytes per packet of a connection over a port with this MTU active.
     pub(crate) fn path_mtu(&self, active: u32) -> u32 {
         match self.manager {
-            // The kernel takes the port's.
+            // rdma_cm uses the active MTU of the port.
             ManagerKind::Rdma => active,
             _ => self.path.mtu.min(active),
         }

@@ -1,4 +1,4 @@
-//! Particular set-ups that fail, and many that fail at random.
+//! Selected cases of failing set-ups, and many random ones.
 
 use super::super::accept::HalfOpenCounts;
 use super::super::cookies::TURN;
