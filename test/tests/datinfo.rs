@@ -76,7 +76,7 @@ fn each_entry_is_listed_with_its_line_and_why_it_does_not_open() {
          cannot open shared object file: No such file or directory -> install that library, or correct lib_path"
     );
     assert!(flat(paragraphs[4]).contains("dead does not open"), "{finished:#?}");
-    assert!(flat(paragraphs[4]).contains("it died of signal 6 (SIGABRT) in the open"), "{finished:#?}");
+    assert!(flat(paragraphs[4]).contains("it was ended by signal 6 (SIGABRT) in the open"), "{finished:#?}");
     assert_eq!(paragraphs[5], "lines for DAT 2.0, not for libdat.so.1: 1 (later); --all shows them\n");
     assert_eq!(paragraphs.len(), 6);
     let is_long = |line: &&str| line.chars().count() > 80 && line.trim().contains(' ');
@@ -137,7 +137,7 @@ fn a_check_looks_into_names_libraries_and_parameters() {
         [
             "read: {}/dat.conf (DAT_OVERRIDE)",
             "{}/dat.conf:2: ia_name: \"a\" 1.2 nonthreadsafe is the entry of {}/dat.conf:1 again; \
-             it serves only where no library of that one loads",
+             it is used only if no library of that entry loads",
             "{}/dat.conf:4: lib_path: {}/libgone.so.1 does not exist; install that library, or correct lib_path",
             "{}/dat.conf:5: lib_path: libgone.so.1 does not exist: neither in libdat's directory nor in the loader's search path; \
              install that library, or correct lib_path",
@@ -391,7 +391,7 @@ fn numbers_and_names_of_dat_are_explained() {
     assert!(finished.stdout.lines().all(|line| line.len() <= 80), "{finished:#?}");
     let unknown = datinfo(&case, "explain DAT_DTO_ERR_REMOTE_ACESS 0x4006");
     assert_eq!(unknown.status.code(), Some(2));
-    unknown.expect_failure("\"DAT_DTO_ERR_REMOTE_ACESS\" is no name of DAT; similar: DAT_DTO_ERR_REMOTE_ACCESS");
+    unknown.expect_failure("\"DAT_DTO_ERR_REMOTE_ACESS\" is not a name of DAT; similar: DAT_DTO_ERR_REMOTE_ACCESS");
     assert!(unknown.stdout.contains("DAT_CONNECTION_EVENT_BROKEN"), "{unknown:#?}");
     let document = json(&datinfo(&case, "explain --json 0x4005"));
     assert_eq!(document[0]["readings"][0]["versions"], serde_json::json!(["1.2", "2.0"]), "{document:#}");

@@ -68,12 +68,12 @@ fn the_file_that_libdat_reads_is_edited_and_the_rest_of_it_stays() {
     assert!(dry.stdout.ends_with("dry run, not written\n"), "{dry:#?}");
     expect(&case, &add, &format!("{FILE}{line}"));
     assert_eq!(run(&case, &["list"]).stdout, "sm0\nib0\neth\n");
-    refused(&case, &add, "\"eth\" is there already: line 8 (libdaplusnic.so.1, default); give --replace");
+    refused(&case, &add, "\"eth\" exists already: line 8 (libdaplusnic.so.1, default); give --replace");
     expect(&case, &[&add[..], &["--replace"]].concat(), &format!("{FILE}{line}"));
     expect(&case, &["remove", "eth"], FILE);
     assert_eq!(fs::metadata(conf(&case)).unwrap().permissions().mode() & 0o7777, 0o640);
     refused(&case, &["remove", "sm1"], "has no entry \"sm1\"; similar: sm0");
-    refused(&case, &["remove", "ofa-v2-ib0"], "is there only for DAT 2.0; give --api 2.0");
+    refused(&case, &["remove", "ofa-v2-ib0"], "exists only for DAT 2.0; give --api 2.0");
     let lines: Vec<&str> = FILE.lines().collect();
     expect(&case, &["remove", "--api", "2.0", "ofa-v2-ib0"], &(lines[..6].join("\n") + "\n"));
 }
@@ -106,9 +106,9 @@ fn files_of_entries_are_added_and_removed_as_datadm_does() {
     fs::write(&others, format!("# of a package\n{line}\n")).unwrap();
     let others = others.to_str().unwrap();
     expect(&case, &["-a", others], &format!("{FILE}{line}\n"));
-    refused(&case, &["add", "--from", others], "\"ibd0\" is there already");
+    refused(&case, &["add", "--from", others], "\"ibd0\" exists already");
     expect(&case, &["-r", others], FILE);
-    refused(&case, &["remove", "--from", others], "none of these entries is there");
+    refused(&case, &["remove", "--from", others], "none of these entries exists");
     fs::write(others, "ibd0 u1.2 nonthreadsafe\n").unwrap();
     refused(&case, &["-a", others], "cannot add \"ibd0 u1.2 nonthreadsafe\": it has 3 fields");
     expect(

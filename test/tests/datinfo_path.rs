@@ -99,7 +99,7 @@ fn a_black_hole_for_large_datagrams_is_found_to_the_byte() {
 fn reports_a_narrower_return_path() {
     let Some(finished) = behind("add rule inet t i udp sport 4000 udp length > 1308 drop", 9_000) else { return };
     let [grade, found, remedy] = finding(&finished, "large datagrams");
-    assert!(grade == "warning" && found.contains("on the way back only 1300 bytes do"), "{found}");
+    assert!(grade == "warning" && found.contains("in the other direction only 1300 bytes do"), "{found}");
     assert!(remedy.contains("make that of both hosts' interfaces equal"), "{remedy}");
     let narrow = behind("add rule inet t i udp length > 1008 drop", 9_000).unwrap();
     assert_eq!(narrow.status.code(), Some(1), "{narrow:#?}");

@@ -67,7 +67,7 @@ fn broken(cause: &str) -> Reason {
 fn read(outcome: Outcome) -> Opened {
     let Outcome { mut answers, stderr, end } = outcome;
     let said = |cause: String| match stderr.trim().lines().last() {
-        Some(line) => format!("{cause}; the last it said: {}", text_of(line)),
+        Some(line) => format!("{cause}; its last message: {}", text_of(line)),
         None => cause,
     };
     let unanswered = |end: End, doing: &str| match end {
@@ -149,7 +149,7 @@ mod tests {
         let hung = reason(outcome(&[], End::Hung(3)));
         assert_eq!(
             (hung.kind.as_str(), hung.cause.as_str()),
-            ("hang", "no answer within 3 s in the open; the last it said: b")
+            ("hang", "no answer within 3 s in the open; its last message: b")
         );
         let died = reason(outcome(&[], End::Badly("it died".to_owned())));
         assert_eq!((died.kind.as_str(), died.cause.starts_with("it died in the open")), ("crash", true));
@@ -166,7 +166,7 @@ mod tests {
             ("library", "T S", "it is not there", "bring it")
         );
         let foreign = reason(outcome(&[json!({"opened": false, "type": "T", "subtype": ""})], End::Well));
-        assert_eq!(foreign.cause, "libdat answered T; the last it said: b");
+        assert_eq!(foreign.cause, "libdat answered T; its last message: b");
     }
 
     #[test]

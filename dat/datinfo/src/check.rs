@@ -88,7 +88,7 @@ fn doubts(entries: &[Entry]) -> Vec<Complaint> {
             Slot::Vacant(slot) => drop(slot.insert(id)),
             Slot::Occupied(slot) => {
                 let found = format!("\"{name}\" {version} {safety} is the entry of {} again", slot.get());
-                doubt("ia_name", found, "it serves only where no library of that one loads".to_owned(), false);
+                doubt("ia_name", found, "it is used only if no library of that entry loads".to_owned(), false);
             }
         }
         if entry.file.as_ref().is_some_and(String::is_empty) {

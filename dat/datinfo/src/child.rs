@@ -96,7 +96,7 @@ fn end_of(status: ExitStatus) -> End {
         (Some(code), _) => End::Badly(format!("it exited with status {code}")),
         (None, signal) => {
             let signal = signal.unwrap_or(0);
-            End::Badly(format!("it died of signal {signal}{}", name_of(signal)))
+            End::Badly(format!("it was ended by signal {signal}{}", name_of(signal)))
         }
     }
 }
@@ -140,7 +140,7 @@ mod tests {
     fn distinguishes_ends_of_a_child() {
         assert_eq!(shell("exit 0", 60).end, End::Well);
         assert_eq!(shell("exit 3", 60).end, End::Badly("it exited with status 3".to_owned()));
-        assert_eq!(shell("kill -SEGV $$", 60).end, End::Badly("it died of signal 11 (SIGSEGV)".to_owned()));
+        assert_eq!(shell("kill -SEGV $$", 60).end, End::Badly("it was ended by signal 11 (SIGSEGV)".to_owned()));
         assert_eq!(shell("exec sleep 600", 1).end, End::Hung(1));
     }
 

@@ -77,7 +77,7 @@ impl Api {
             (Some(major), Some(Some(minor))) => Some(Api { major, minor: Some(minor) }),
             _ => None,
         };
-        api.ok_or_else(|| format!("\"{text}\" is no version of DAT, such as 1.2 or 2.0"))
+        api.ok_or_else(|| format!("\"{text}\" is not a version of DAT, such as 1.2 or 2.0"))
     }
 
     /// Whether an entry for this version is asked for.
@@ -244,7 +244,7 @@ pub(crate) struct Top {
 fn interval(text: &str) -> Result<Duration, String> {
     let seconds = text.parse().ok().filter(|seconds| (0.1..=3600.0).contains(seconds));
     let interval = seconds.and_then(|seconds: f64| Duration::try_from_secs_f64(seconds).ok());
-    interval.ok_or_else(|| format!("\"{text}\" is no number of seconds from 0.1 to 3600"))
+    interval.ok_or_else(|| format!("\"{text}\" is not a number of seconds from 0.1 to 3600"))
 }
 
 #[cfg(test)]

@@ -86,7 +86,7 @@ fn registry(options: &Options, findings: &mut Vec<Finding>) {
         });
     }
     if !opened.iter().any(adapter::Opened::is_open) {
-        let remedy = "datinfo discover shows lines for what this machine has";
+        let remedy = "datinfo discover prints lines for the devices of this machine";
         findings.push(Finding::new(Grade::Bad, "registry", "no adapter opens", remedy));
     }
 }
@@ -106,7 +106,7 @@ fn libdat2(entries: &[Entry], findings: &mut Vec<Finding>) {
         findings.push(match file {
             Some("") => Finding::new(Grade::Note, about, found + "does not exist", "install it to use these names"),
             Some(file) => Finding::note(about, format!("{found}is {file}{}", linked(Path::new(file)))),
-            None => Finding::note(about, found + "is not looked for by this libdat"),
+            None => Finding::note(about, found + "is not searched by this libdat"),
         });
     }
 }
@@ -184,7 +184,7 @@ fn copy_finding(tried: Result<(), String>, seccomp: u64, scope: Option<u32>) -> 
         Some(1) => Finding::new(
             Grade::Warning,
             about,
-            "Yama's ptrace_scope is 1: other processes of this user are refused unless they are asked in",
+            "Yama's ptrace_scope is 1: other processes of this user are refused unless they are permitted",
             format!("DAPL_SM_CMA=open in the programs, or sysctl kernel.yama.ptrace_scope=0; {slower}"),
         ),
         Some(scope) => Finding::new(

@@ -237,7 +237,7 @@ mod tests {
         let findings =
             against(|asked| serve::answer(asked, "").into_iter().filter(|answer| answer.len() <= 1_400).collect());
         assert_eq!(grades(&findings), ["ok", "warning", "ok", "warning"], "{findings:?}");
-        assert!(findings[3].found.contains("on the way back only 1400 bytes do"), "{findings:?}");
+        assert!(findings[3].found.contains("in the other direction only 1400 bytes do"), "{findings:?}");
     }
 
     #[test]

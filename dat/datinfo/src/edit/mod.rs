@@ -70,7 +70,7 @@ pub(crate) fn remove(options: &Options, wanted: &Remove) -> crate::Result {
             |entry: &Entry| others.iter().any(|other| other.has_key_of(entry) && other.library == entry.library);
         gone.extend(text.entries().into_iter().filter(is_other).map(|entry| entry.index));
         if gone.is_empty() {
-            return Err("none of these entries is there".to_owned());
+            return Err("none of these entries exists".to_owned());
         }
         let changes = gone.iter().map(|index| Change::new("removed", *index, text.line(*index))).collect();
         text.remove(&gone);
@@ -222,7 +222,7 @@ fn add_line(text: &mut ConfText, line: &[u8], may_replace: bool) -> Result<Chang
         }
         Some(known) => {
             let name = known.name.escape_ascii();
-            Err(format!("\"{name}\" is there already: {}; give --replace to replace it", described(&known)))
+            Err(format!("\"{name}\" exists already: {}; give --replace to replace it", described(&known)))
         }
         None => {
             text.push(line);
@@ -255,7 +255,7 @@ fn named(text: &ConfText, name: &str, api: Api) -> Result<Vec<Entry>, String> {
     }
     if let Some(other) = others.iter().find(|other| other.name == name.as_bytes()) {
         let version = String::from_utf8_lossy(&other.api[1..]).into_owned();
-        return Err(format!("\"{name}\" is there only for DAT {version}; give --api {version}"));
+        return Err(format!("\"{name}\" exists only for DAT {version}; give --api {version}"));
     }
     let names: Vec<String> = others.iter().map(|other| String::from_utf8_lossy(&other.name).into_owned()).collect();
     let meant = nearest::of(name, names.iter().map(String::as_str));
@@ -294,7 +294,7 @@ mod tests {
         let line = b"a u1.2 threadsafe default l4 d.1.2 \"\" \"\"";
         assert_eq!(add_line(&mut text, line, false).unwrap().line, 5);
         let error = add_line(&mut text, line, false).unwrap_err();
-        assert_eq!(error, "\"a\" is there already: line 5 (l4, default); give --replace to replace it");
+        assert_eq!(error, "\"a\" exists already: line 5 (l4, default); give --replace to replace it");
         assert_eq!(add_line(&mut text, line, true).unwrap().verb, "now");
         assert_eq!(text.bytes(), [FILE.as_bytes(), line, b"\n"].concat());
         assert!(add_line(&mut text, b"a", false).is_err_and(|error| error.contains("it has 1 fields")));

@@ -144,7 +144,7 @@ fn unknown(word: &str) -> String {
         similar = nearest::of(&format!("DAT_{word}"), known.iter().copied());
     }
     let hint = if similar.is_empty() { "; numbers are written as in C: 0x4005, 16389, -110" } else { "" };
-    format!("\"{}\" is no name of DAT{hint}{}", word.escape_debug(), nearest::suffix(&similar))
+    format!("\"{}\" is not a name of DAT{hint}{}", word.escape_debug(), nearest::suffix(&similar))
 }
 
 fn text(word: &str, readings: &[Reading]) -> String {

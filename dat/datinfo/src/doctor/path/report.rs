@@ -135,7 +135,7 @@ struct ReturnPath(usize, usize);
 impl fmt::Display for ReturnPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let ReturnPath(there, back) = *self;
-        if back == there { Ok(()) } else { write!(f, "; on the way back only {back} bytes do") }
+        if back == there { Ok(()) } else { write!(f, "; in the other direction only {back} bytes do") }
     }
 }
 
@@ -162,7 +162,7 @@ mod tests {
         let text = said(answers, 8972, 1400, 1300, true);
         assert!(text.contains("carries 1400") && text.contains("says so") && text.contains("only 1300"), "{text}");
         let back = said(answers, 8972, 8972, 1472, false);
-        assert!(back.contains("datagrams of 8972 bytes arrive; on the way back only 1472"), "{back}");
+        assert!(back.contains("datagrams of 8972 bytes arrive; in the other direction only 1472"), "{back}");
         assert!(said(Outcome::Refused, 1472, 0, 0, false).contains("no program listens"));
         assert!(said(Outcome::Silent, 1472, 0, 0, false).contains("firewall"));
         assert!(said(Outcome::Unreachable, 0, 0, 0, false).contains("ip route get 192.0.2.1"));
