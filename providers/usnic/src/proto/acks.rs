@@ -87,7 +87,7 @@ impl AckClock {
     }
 
     /// Requests an ack packet, for a refusal.
-    pub(crate) fn whole_at_once(&mut self) {
+    pub(crate) fn send_ack_packet(&mut self) {
         self.urgency = Urgency::Whole;
     }
 
@@ -217,7 +217,7 @@ mod tests {
             assert!(!clock.owed());
         }
         let mut clock = clock();
-        clock.whole_at_once();
+        clock.send_ack_packet();
         clock.at_once();
         clock.carried(START);
         assert!(clock.due(START));

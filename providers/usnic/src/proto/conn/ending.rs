@@ -126,7 +126,7 @@ impl<D: Driver> Conn<D> {
         self.now = now;
         self.settle(host);
         if self.acks.owed() && !self.ending.is_closed() {
-            self.acks.whole_at_once();
+            self.acks.send_ack_packet();
         }
     }
 
@@ -206,7 +206,7 @@ impl<D: Driver> Conn<D> {
         self.close(Some(event), host);
         let (again, until) = (Some(self.now.saturating_add(REPEAT)), self.now.saturating_add(self.config.linger));
         self.ending.refused = Some(RefusedRequest { why, psn, said: 0, again, until });
-        self.acks.whole_at_once();
+        self.acks.send_ack_packet();
     }
 
     /// Handles the peer's refusal of a request of this side.
@@ -349,7 +349,7 @@ impl<D: Driver> Conn<D> {
         if refused.again.is_some_and(|at| at <= now) {
             refused.said += 1;
             refused.again = (refused.said < REPEATS).then(|| now.saturating_add(REPEAT << refused.said));
-            self.acks.whole_at_once();
+            self.acks.send_ack_packet();
         }
     }
 }

@@ -157,7 +157,7 @@ impl<D: Driver> Conn<D> {
     fn take_data(&mut self, kind: Kind, head: &Head, body: &[u8], host: &mut impl Host<D>) -> bool {
         let Some(data) = wire::data(kind, body) else { return false };
         if self.ending.is_unreachable() {
-            self.acks.whole_at_once(); // notifies the peer of a refusal
+            self.acks.send_ack_packet(); // notifies the peer of a refusal
             return true;
         }
         let psn = Psn(data.carried.psn.get());
