@@ -11,7 +11,7 @@ use std::io;
 use std::sync::Once;
 
 use crate::ia::dapls_ia;
-use crate::runtime::{handle, logger, thread, timer};
+use crate::runtime::{address_ranges, handle, logger, thread, timer};
 use crate::stats::publication;
 use crate::{libdat, names, psp};
 
@@ -26,7 +26,7 @@ trait ForkGuard {}
 impl<T> ForkGuard for T {}
 
 /// All static locks, in the order in which they nest.
-fn all() -> [Box<dyn ForkGuard>; 9] {
+fn all() -> [Box<dyn ForkGuard>; 10] {
     [
         Box::new(publication::lock_for_fork()),
         Box::new(names::lock_for_fork()),
@@ -35,6 +35,7 @@ fn all() -> [Box<dyn ForkGuard>; 9] {
         Box::new(dapls_ia::lock_for_fork()),
         Box::new(libdat::lock_for_fork()),
         Box::new(handle::lock_for_fork()),
+        Box::new(address_ranges::lock_for_fork()),
         Box::new(logger::lock_for_fork()),
         // The lock of the log.
         Box::new(io::stderr().lock()),
@@ -42,7 +43,7 @@ fn all() -> [Box<dyn ForkGuard>; 9] {
 }
 
 thread_local! {
-    static FORK_GUARDS: RefCell<Option<[Box<dyn ForkGuard>; 9]>> = const { RefCell::new(None) };
+    static FORK_GUARDS: RefCell<Option<[Box<dyn ForkGuard>; 10]>> = const { RefCell::new(None) };
 }
 
 extern "C" fn before() {

@@ -2,6 +2,7 @@
 //!
 //! Only `fork` imports modules of upper layers, since it takes every static lock of the library.
 
+pub mod address_ranges;
 pub mod cancel;
 pub mod consumer_memory;
 pub mod descriptor;
@@ -10,6 +11,7 @@ pub mod handle;
 pub mod hazard;
 pub mod logger;
 pub mod mappings;
+pub mod pooled;
 pub mod slot_queue;
 pub(crate) mod spin;
 pub mod sync;

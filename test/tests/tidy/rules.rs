@@ -32,7 +32,7 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
 const DAPL: &[&[&str]] = &[
     &["error", "runtime/cancel", "runtime/slot_queue", "runtime/spin", "runtime/sync", "stats/watermark"],
     &["names"],
-    &["runtime/hazard"],
+    &["runtime/address_ranges", "runtime/hazard", "runtime/pooled"],
     &["runtime/handle"],
     &["provider", "libdat"],
     &["ffi", "runtime/wait", "runtime/thread", "runtime/consumer_memory", "runtime/descriptor"],
@@ -218,6 +218,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("dapl/src/runtime/sync/access_check.rs", "a cell without content, shared by the threads of a model"),
     ("dapl/src/ep/post_lock.rs", "posts share the post state without a lock"),
     ("dapl/src/runtime/hazard/local.rs", "a word of thread-local storage in assembly"),
+    ("dapl/src/runtime/address_ranges.rs", "mmap"),
     ("dapl/src/runtime/handle/mod.rs", "stubs, and the objects behind them"),
     ("dapl/src/runtime/handle/arena.rs", "maps the arena of stubs"),
     ("dapl/src/runtime/wait.rs", "cancellation of POSIX threads"),

@@ -1,0 +1,84 @@
+//! Address ranges that stay readable after their mapping has ended, for threads that read them without a reference.
+//!
+//! The mapping is replaced by pages of zeros, which take no memory, and the range is kept for the next mapping of its length.
+//! So there are at most as many ranges as there have been mappings at a time.
+
+use std::ptr::NonNull;
+
+use crate::runtime::sync::StaticMutex;
+
+/// A range of addresses, with a length that is a multiple of the page size.
+#[derive(Clone, Copy, Debug)]
+struct Range {
+    base: usize,
+    len: usize,
+}
+
+static FREE: StaticMutex<Vec<Range>> = StaticMutex::new(Vec::new());
+
+/// Takes a free range of this length, at which the caller makes a mapping with `MAP_FIXED`. `None`: the caller maps elsewhere.
+pub fn take(len: usize) -> Option<NonNull<u8>> {
+    let mut free = FREE.lock();
+    let at = free.iter().rposition(|range| range.len == len)?;
+    NonNull::new(free.swap_remove(at).base as *mut u8)
+}
+
+/// Ends a mapping. Its range reads as zeros from now on.
+///
+/// # Safety
+/// The range is a mapping of this process that nothing writes, and of which no reference exists. Reads of its atomics may be
+/// in progress.
+pub unsafe fn end_mapping(base: NonNull<u8>, len: usize) {
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
+    // SAFETY: replaces the mapping, by this function's own contract.
+    let zeros = unsafe { libc::mmap(base.as_ptr().cast(), len, libc::PROT_READ, flags, -1, 0) };
+    // Without memory for it, the mapping stays as it is, and its range is not used again.
+    if zeros != libc::MAP_FAILED {
+        FREE.lock().push(Range { base: base.as_ptr() as usize, len });
+    }
+}
+
+/// Returns a range that was taken and not mapped.
+pub fn give_back(base: NonNull<u8>, len: usize) {
+    FREE.lock().push(Range { base: base.as_ptr() as usize, len });
+}
+
+/// Locks the list while the process forks.
+pub(crate) fn lock_for_fork() -> impl Sized {
+    FREE.lock()
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::atomic::{AtomicU64, Ordering};
+
+    use super::*;
+
+    /// A length that no other test uses.
+    const LEN: usize = 7 * 4096;
+
+    fn map(at: Option<NonNull<u8>>) -> NonNull<u8> {
+        let fixed = if at.is_some() { libc::MAP_FIXED } else { 0 };
+        let wanted = at.map_or(std::ptr::null_mut(), |at| at.as_ptr().cast());
+        let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
+        // SAFETY: a new mapping, or one in a range that was taken.
+        let base = unsafe { libc::mmap(wanted, LEN, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
+        NonNull::new(base.cast()).unwrap()
+    }
+
+    #[test]
+    fn range_of_an_ended_mapping_reads_as_zeros_and_is_used_again() {
+        let base = map(None);
+        // SAFETY: inside the mapping, which stays readable for ever.
+        let word = unsafe { AtomicU64::from_ptr(base.as_ptr().cast()) };
+        word.store(7, Ordering::Relaxed);
+        // SAFETY: the mapping made above.
+        unsafe { end_mapping(base, LEN) };
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+        assert_eq!(take(LEN + 4096), None, "another length");
+        let taken = take(LEN);
+        assert_eq!(map(taken), base);
+        word.store(8, Ordering::Relaxed);
+        assert_eq!(take(LEN), None, "in use");
+    }
+}
