@@ -11,6 +11,8 @@ use std::io;
 use std::sync::Once;
 
 use crate::ia::dapls_ia;
+use crate::runtime::empty_check::{EmptyCheck, RingWatch};
+use crate::runtime::pooled::Poolable;
 use crate::runtime::{address_ranges, handle, logger, thread, timer};
 use crate::stats::publication;
 use crate::{libdat, names, psp};
@@ -26,7 +28,7 @@ trait ForkGuard {}
 impl<T> ForkGuard for T {}
 
 /// All static locks, in the order in which they nest.
-fn all() -> [Box<dyn ForkGuard>; 10] {
+fn all() -> [Box<dyn ForkGuard>; 12] {
     [
         Box::new(publication::lock_for_fork()),
         Box::new(names::lock_for_fork()),
@@ -35,6 +37,8 @@ fn all() -> [Box<dyn ForkGuard>; 10] {
         Box::new(dapls_ia::lock_for_fork()),
         Box::new(libdat::lock_for_fork()),
         Box::new(handle::lock_for_fork()),
+        Box::new(EmptyCheck::pool().lock()),
+        Box::new(RingWatch::pool().lock()),
         Box::new(address_ranges::lock_for_fork()),
         Box::new(logger::lock_for_fork()),
         // The lock of the log.
@@ -43,7 +47,7 @@ fn all() -> [Box<dyn ForkGuard>; 10] {
 }
 
 thread_local! {
-    static FORK_GUARDS: RefCell<Option<[Box<dyn ForkGuard>; 10]>> = const { RefCell::new(None) };
+    static FORK_GUARDS: RefCell<Option<[Box<dyn ForkGuard>; 12]>> = const { RefCell::new(None) };
 }
 
 extern "C" fn before() {

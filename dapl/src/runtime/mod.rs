@@ -6,6 +6,7 @@ pub mod address_ranges;
 pub mod cancel;
 pub mod consumer_memory;
 pub mod descriptor;
+pub mod empty_check;
 pub(crate) mod fork;
 pub mod handle;
 pub mod hazard;

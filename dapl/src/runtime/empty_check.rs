@@ -1,0 +1,397 @@
+//! Lets a dequeue find out without a lock that there is no event.
+//!
+//! An EVD whose transport supports it has an [`EmptyCheck`], and each connection that it polls a [`RingWatch`]. Each word has
+//! one writer at a time: the holder of the lock that protects what the word describes. A dequeue reads the words, and locks
+//! nothing if all of them say that nothing has arrived; otherwise it takes the locks and decides there.
+//!
+//! A completion moves from a ring to the transport's list, and from there to the queue of the EVD. Each step sets the word of
+//! its destination before the word of its origin (Release), and a dequeue reads them in the order in which completions move
+//! (Acquire). So a completion that has been there before the call is found.
+//!
+//! The memory of checks and watches is never freed ([`Pooled`]), and a handle's stub names the check, so that a dequeue needs
+//! no reference to the EVD. If the EVD is freed meanwhile, either result of the dequeue is right.
+
+use std::ptr;
+use std::sync::OnceLock;
+
+use crate::runtime::pooled::{Pool, Poolable, Pooled};
+use crate::runtime::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, StaticMutex};
+
+/// Maximum number of connections that a check covers; with more, each dequeue takes the locks.
+pub const WATCHES: usize = 16;
+
+/// The words of an EVD. See the module.
+#[derive(Debug)]
+#[repr(C, align(128))]
+pub struct EmptyCheck {
+    /// Passes in progress of threads that do not poll; they may complete receives that a dequeue must then find.
+    passes: AtomicU32,
+    /// The watches are not those of the connections to be polled, and the first one says that a dequeue must poll. Protected
+    /// by the lock of the list of connections.
+    is_stale: AtomicU32,
+    /// The transport's list holds completions. Protected by the lock of that list.
+    has_ready: AtomicU32,
+    /// The queue may hold events, or a dequeue has to do more than to report none. Protected by the lock of the EVD.
+    has_queued: AtomicU32,
+    /// Number of polls. Threads that count at the same time may lose some.
+    polls: AtomicU32,
+    /// Number of watches beyond the first two.
+    more: AtomicU32,
+    watches: [AtomicPtr<RingWatch>; WATCHES],
+    /// Stands for the connections that are not there.
+    nothing: RingWatch,
+    /// Stands for the first connection while the watches are stale.
+    stale: RingWatch,
+}
+
+/// The words of a connection.
+#[derive(Debug)]
+#[repr(C, align(64))]
+pub struct RingWatch {
+    /// First word of the next slot. It is in memory that stays readable for ever.
+    next: AtomicPtr<AtomicU64>,
+    /// Upper half of that word once the peer has filled the slot.
+    lap: AtomicU32,
+    /// Whether requests of this side wait for the peer: [`IDLE`], [`COUNTS`] or [`MUST_POLL`].
+    requests: AtomicU32,
+    /// The peer's count of requests that it has taken, in memory as `next`.
+    taken: AtomicPtr<AtomicU64>,
+    /// Low half of that count, as far as requests were completed by it.
+    known: AtomicU32,
+    /// The same count as the peer's messages carry it.
+    carried: AtomicU32,
+    /// A word that never changes, in place of those that do not exist.
+    zero: AtomicU64,
+}
+
+/// No request waits.
+const IDLE: u32 = 0;
+/// Requests complete when the peer's count grows.
+const COUNTS: u32 = 1;
+/// Only a poll can tell.
+const MUST_POLL: u32 = 2;
+
+/// What requests of a connection wait for.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+#[repr(u32)]
+pub enum Wait {
+    /// Nothing.
+    Nothing = IDLE,
+    /// The peer's count of taken requests.
+    Count = COUNTS,
+    /// Something else, or the connection has ended: only a poll can tell.
+    Other = MUST_POLL,
+}
+
+impl Default for RingWatch {
+    fn default() -> Self {
+        RingWatch {
+            next: AtomicPtr::new(ptr::null_mut()),
+            lap: AtomicU32::new(0),
+            requests: AtomicU32::new(IDLE),
+            taken: AtomicPtr::new(ptr::null_mut()),
+            known: AtomicU32::new(0),
+            carried: AtomicU32::new(0),
+            zero: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Poolable for RingWatch {
+    fn pool() -> &'static Pool<Self> {
+        static POOL: Pool<RingWatch> = StaticMutex::new(Vec::new());
+        &POOL
+    }
+
+    /// Watches no ring.
+    fn clear(&self) {
+        self.requests.store(IDLE, Ordering::Relaxed);
+        self.detach();
+    }
+}
+
+impl RingWatch {
+    /// Watches no ring. Requests stay as they are.
+    pub fn detach(&self) {
+        let zero = ptr::from_ref(&self.zero).cast_mut();
+        self.lap.store(1, Ordering::Relaxed);
+        self.next.store(zero, Ordering::Release);
+        self.taken.store(zero, Ordering::Release);
+        self.known.store(0, Ordering::Relaxed);
+        self.carried.store(0, Ordering::Relaxed);
+    }
+
+    /// Watches a slot: `lap` is the upper half of its first word once it is filled. Called under the lock of the receive
+    /// direction, after what the slots before it held was delivered.
+    ///
+    /// # Safety
+    /// The word stays readable for ever.
+    #[inline(always)]
+    pub unsafe fn set_next(&self, word: &AtomicU64, lap: u32) {
+        self.lap.store(lap, Ordering::Relaxed);
+        self.next.store(ptr::from_ref(word).cast_mut(), Ordering::Release);
+    }
+
+    /// Watches the peer's count of taken requests, of which none is taken yet. Called under the lock of the send direction.
+    ///
+    /// # Safety
+    /// The word stays readable for ever.
+    pub unsafe fn set_taken(&self, word: &AtomicU64) {
+        self.taken.store(ptr::from_ref(word).cast_mut(), Ordering::Release);
+    }
+
+    /// Requests were completed up to this count. Called under the lock of the send direction, after they are in the list.
+    #[inline(always)]
+    pub fn set_known(&self, taken: u64) {
+        self.known.store(taken as u32, Ordering::Release);
+    }
+
+    /// Sets what requests wait for. Called under the lock of the send direction.
+    #[inline(always)]
+    pub fn set_wait(&self, wait: Wait) {
+        self.requests.store(wait as u32, Ordering::Release);
+    }
+
+    /// Whether requests wait for something.
+    #[inline(always)]
+    pub fn has_requests(&self) -> bool {
+        self.requests.load(Ordering::Acquire) != IDLE
+    }
+
+    /// The low half of the peer's count of taken requests, as a message carried it. Called under the lock of the receive
+    /// direction.
+    #[inline(always)]
+    pub fn set_carried(&self, taken: u32) {
+        self.carried.store(taken, Ordering::Release);
+    }
+
+    /// See [`Self::set_carried`].
+    #[inline(always)]
+    pub fn carried(&self) -> u32 {
+        self.carried.load(Ordering::Acquire)
+    }
+
+    /// Whether the next slot is empty, and no request has progressed.
+    #[inline(always)]
+    pub fn is_quiet(&self) -> bool {
+        !self.has_entry() && self.do_requests_wait()
+    }
+
+    /// Whether the peer has filled the next slot.
+    #[inline(always)]
+    fn has_entry(&self) -> bool {
+        // SAFETY: `set_next` was given a word that stays readable for ever; the initial word is a field of this object,
+        // whose memory is never freed.
+        let next = unsafe { &*self.next.load(Ordering::Acquire) };
+        (next.load(Ordering::Acquire) >> 32) as u32 == self.lap.load(Ordering::Relaxed)
+    }
+
+    /// Whether no request of this side has progressed.
+    #[inline(always)]
+    fn do_requests_wait(&self) -> bool {
+        match self.requests.load(Ordering::Acquire) {
+            IDLE => true,
+            COUNTS => {
+                let known = self.known.load(Ordering::Acquire);
+                // SAFETY: as in `has_entry`, with `set_taken`.
+                let taken = unsafe { &*self.taken.load(Ordering::Acquire) };
+                // A count that messages carry is not written to the peer's page too, so that either may be behind.
+                let (published, carried) = (taken.load(Ordering::Acquire) as u32, self.carried());
+                published.wrapping_sub(known) as i32 <= 0 && carried.wrapping_sub(known) as i32 <= 0
+            }
+            _ => false,
+        }
+    }
+}
+
+/// The part of a check that the EVD sets.
+#[derive(Debug)]
+pub struct QueueCheck {
+    check: &'static EmptyCheck,
+    never: &'static EmptyCheck,
+    /// The place in the stub of the EVD's handle, where dequeues find the check.
+    place: &'static AtomicPtr<EmptyCheck>,
+}
+
+impl QueueCheck {
+    pub fn new(check: &'static EmptyCheck, place: &'static AtomicPtr<EmptyCheck>) -> Self {
+        QueueCheck { check, never: EmptyCheck::never(), place }
+    }
+
+    /// Says whether the queue of the EVD may hold events. Called under its lock: with true before an event is added, with
+    /// false only by a dequeue that has a reference by the handle.
+    ///
+    /// While there are events, `never` takes the place of the check, so that dequeues read only one word of it. That alone
+    /// would not suffice: the check's own word has to be read after others.
+    #[inline(always)]
+    pub fn set_queued(&self, may_be: bool) {
+        self.check.has_queued.store(u32::from(may_be), Ordering::Release);
+        let check = if may_be { self.never } else { self.check };
+        self.place.store(ptr::from_ref(check).cast_mut(), Ordering::Release);
+    }
+
+    /// See [`EmptyCheck::polls`].
+    pub fn polls(&self) -> u32 {
+        self.check.polls()
+    }
+}
+
+impl Default for EmptyCheck {
+    fn default() -> Self {
+        EmptyCheck {
+            passes: AtomicU32::new(0),
+            is_stale: AtomicU32::new(1),
+            has_ready: AtomicU32::new(0),
+            has_queued: AtomicU32::new(1),
+            polls: AtomicU32::new(0),
+            more: AtomicU32::new(0),
+            watches: std::array::from_fn(|_| AtomicPtr::new(ptr::null_mut())),
+            nothing: RingWatch::default(),
+            stale: RingWatch::default(),
+        }
+    }
+}
+
+impl Poolable for EmptyCheck {
+    fn pool() -> &'static Pool<Self> {
+        static POOL: Pool<EmptyCheck> = StaticMutex::new(Vec::new());
+        &POOL
+    }
+
+    fn clear(&self) {
+        self.has_ready.store(0, Ordering::Relaxed);
+        self.has_queued.store(1, Ordering::Relaxed);
+        self.nothing.clear();
+        self.stale.clear();
+        self.stale.set_wait(Wait::Other);
+        self.set_watches(std::iter::empty());
+        self.set_stale();
+    }
+}
+
+impl EmptyCheck {
+    /// Stands for the check of an EVD whose transport has none, or that holds events: never says that there is nothing. Many
+    /// threads read it, and none writes.
+    pub fn never() -> &'static EmptyCheck {
+        static NEVER: OnceLock<&'static EmptyCheck> = OnceLock::new();
+        let create = || {
+            let never = Pooled::<EmptyCheck>::leak();
+            never.begin_pass();
+            never
+        };
+        // An object of a loom model cannot be used in the next one.
+        if cfg!(loom) { create() } else { NEVER.get_or_init(create) }
+    }
+
+    /// Whether a dequeue finds nothing. Returns false if that is not certain.
+    ///
+    /// Written for two connections without outstanding requests, and for few registers.
+    #[inline(always)]
+    pub fn is_empty(&self) -> bool {
+        if self.passes.load(Ordering::Acquire) != 0 {
+            return false;
+        }
+        self.count_poll();
+        let [first, second] = [self.watch_at(0), self.watch_at(1)];
+        if first.has_entry() || second.has_entry() {
+            return false;
+        }
+        let requests = first.requests.load(Ordering::Acquire) | second.requests.load(Ordering::Acquire);
+        if requests != 0 && !(first.do_requests_wait() && second.do_requests_wait()) {
+            return false;
+        }
+        let found = self.has_ready.load(Ordering::Acquire) | self.has_queued.load(Ordering::Acquire);
+        let more = self.more.load(Ordering::Relaxed);
+        found | more == 0 || found == 0 && self.is_empty_beyond(more)
+    }
+
+    /// The same for the other connections.
+    #[inline(always)]
+    fn is_empty_beyond(&self, more: u32) -> bool {
+        let mut n = 2;
+        while n < WATCHES && n - 2 < more as usize {
+            if !self.watch_at(n).is_quiet() {
+                return false;
+            }
+            n += 1;
+        }
+        // Once more: a completion may have moved on from a ring meanwhile.
+        self.has_ready.load(Ordering::Acquire) | self.has_queued.load(Ordering::Acquire) == 0
+    }
+
+    #[inline(always)]
+    fn watch_at(&self, n: usize) -> &RingWatch {
+        // SAFETY: `set_watches` has stored a reference to an object whose memory is never freed. It runs before any other
+        // thread knows of this object.
+        unsafe { &*self.watches[n].load(Ordering::Acquire) }
+    }
+
+    /// Counts a poll.
+    #[inline(always)]
+    pub fn count_poll(&self) {
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
+    /// Number of polls so far.
+    #[inline]
+    pub fn polls(&self) -> u32 {
+        self.polls.load(Ordering::Relaxed)
+    }
+
+    /// Says whether the transport's list holds completions. Called under its lock.
+    #[inline(always)]
+    pub fn set_ready(&self, is_any: bool) {
+        self.has_ready.store(u32::from(is_any), Ordering::Release);
+    }
+
+    /// The list of connections has changed, or the next dequeue has to poll for another reason. Called under the lock of the
+    /// list.
+    pub fn set_stale(&self) {
+        self.is_stale.store(1, Ordering::Relaxed);
+        self.watches[0].store(ptr::from_ref(&self.stale).cast_mut(), Ordering::Release);
+    }
+
+    /// Whether [`Self::watch`] is to be called.
+    #[inline(always)]
+    pub fn is_stale(&self) -> bool {
+        self.is_stale.load(Ordering::Relaxed) != 0
+    }
+
+    /// Watches these connections, if there are not too many. Called under the lock of their list.
+    pub fn watch(&self, connections: impl ExactSizeIterator<Item = &'static RingWatch>) {
+        if connections.len() <= WATCHES {
+            self.set_watches(connections);
+            self.is_stale.store(0, Ordering::Relaxed);
+        }
+    }
+
+    fn set_watches(&self, mut connections: impl ExactSizeIterator<Item = &'static RingWatch>) {
+        self.more.store(connections.len().saturating_sub(2) as u32, Ordering::Relaxed);
+        let mut next = || connections.next().map_or(ptr::from_ref(&self.nothing), ptr::from_ref).cast_mut();
+        let first = next();
+        self.watches[1..].iter().for_each(|place| place.store(next(), Ordering::Release));
+        // Last, because until then it says that the others are stale.
+        self.watches[0].store(first, Ordering::Release);
+    }
+
+    /// Begins a pass of a thread that does not poll.
+    pub fn begin_pass(&self) {
+        self.passes.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Ends such a pass; its completions are in the list.
+    pub fn end_pass(&self) {
+        self.passes.fetch_sub(1, Ordering::Release);
+    }
+
+    /// Whether such a pass is in progress.
+    #[inline]
+    pub fn has_pass(&self) -> bool {
+        self.passes.load(Ordering::Acquire) > 0
+    }
+}
+
+#[cfg(all(test, loom))]
+mod interleavings;
+#[cfg(all(test, not(loom)))]
+mod tests;

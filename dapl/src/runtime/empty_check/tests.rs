@@ -1,0 +1,96 @@
+//! Tests of the check, with rings that are words of this process.
+
+use super::*;
+
+/// A ring of two slots, which are never freed.
+fn ring() -> &'static [AtomicU64; 2] {
+    Box::leak(Box::default())
+}
+
+/// A check of an empty queue, and the watches of its connections, each with an empty ring.
+fn checked(connections: usize) -> (Pooled<EmptyCheck>, Vec<(Pooled<RingWatch>, &'static [AtomicU64; 2])>) {
+    let check = Pooled::<EmptyCheck>::take();
+    let watches: Vec<_> = (0..connections).map(|_| (Pooled::<RingWatch>::take(), ring())).collect();
+    for (watch, ring) in &watches {
+        // SAFETY: the ring is never freed.
+        unsafe { watch.set_next(&ring[0], 5) };
+    }
+    check.watch(watches.iter().map(|(watch, _)| watch.get()));
+    check.has_queued.store(0, Ordering::Relaxed);
+    (check, watches)
+}
+
+#[test]
+fn each_word_alone_makes_a_dequeue_take_the_locks() {
+    for connections in [0, 1, 2, 3, WATCHES] {
+        let (check, watches) = checked(connections);
+        assert!(check.is_empty(), "{connections} connections");
+        check.set_ready(true);
+        assert!(!check.is_empty());
+        check.set_ready(false);
+        check.begin_pass();
+        assert!(!check.is_empty());
+        check.end_pass();
+        check.has_queued.store(1, Ordering::Relaxed);
+        assert!(!check.is_empty());
+        check.has_queued.store(0, Ordering::Relaxed);
+        for (watch, ring) in &watches {
+            ring[0].store(4 << 32 | 7, Ordering::Relaxed);
+            assert!(check.is_empty(), "a slot of the lap before");
+            ring[0].store(5 << 32 | 7, Ordering::Relaxed);
+            assert!(!check.is_empty());
+            // SAFETY: the ring is never freed.
+            unsafe { watch.set_next(&ring[1], 5) };
+            assert!(check.is_empty(), "taken");
+            watch.set_wait(Wait::Other);
+            assert!(!check.is_empty());
+            watch.set_wait(Wait::Nothing);
+        }
+        check.set_stale();
+        assert!(!check.is_empty() && check.is_stale());
+    }
+}
+
+#[test]
+fn requests_progress_when_either_count_exceeds_the_known_one() {
+    let (check, watches) = checked(2);
+    let (watch, taken) = (&watches[1].0, ring());
+    // SAFETY: the word is never freed.
+    unsafe { watch.set_taken(&taken[0]) };
+    watch.set_wait(Wait::Count);
+    let set = |published: u64, carried, known| {
+        taken[0].store(published, Ordering::Relaxed);
+        watch.set_carried(carried);
+        watch.set_known(known);
+        check.is_empty()
+    };
+    assert!(set(0, 0, 0) && set(3, 0, 3) && set(0, 3, 3));
+    assert!(!set(4, 0, 3) && !set(0, 4, 3));
+    let wraps = 1 << 32;
+    assert!(set(wraps, 0, wraps) && !set(wraps, 1, wraps) && !set(wraps + 1, 0, wraps) && !set(wraps, 0, wraps - 1));
+    watch.set_wait(Wait::Nothing);
+    assert!(set(4, 4, 3), "no request waits");
+}
+
+#[test]
+fn more_connections_than_watches_are_not_covered() {
+    let (check, watches) = checked(WATCHES + 1);
+    assert!(!check.is_empty());
+    check.watch(watches[1..].iter().map(|(watch, _)| watch.get()));
+    assert!(check.is_empty());
+}
+
+#[test]
+fn object_from_the_pool_is_as_new() {
+    for _ in 0..3 {
+        let (check, watches) = checked(3);
+        assert!(check.is_empty());
+        watches[0].0.set_wait(Wait::Other);
+        check.set_ready(true);
+        drop(watches);
+        let check = check; // returned before the next round
+        assert!(!check.is_empty());
+    }
+    let check = Pooled::<EmptyCheck>::take();
+    assert!(!check.is_empty() && check.is_stale() && !EmptyCheck::never().is_empty());
+}
