@@ -4,6 +4,7 @@ use std::sync::{Arc, Weak};
 
 use super::{Bind, BindWr, Completion, Connection, MemoryProvider, Op, Segment, SendWr, Token};
 use crate::error::{Error, Result};
+use crate::runtime::empty_check::EmptyCheck;
 use crate::runtime::handle::ObjectId;
 
 /// Creates the queues of an adapter.
@@ -46,6 +47,11 @@ pub trait CompletionQueue: Send + Sync {
     fn ready(&self, out: &mut [Completion]) -> usize;
     /// Called when notifications are no longer needed, because a consumer polls. One may still be delivered.
     fn disarm(&self) {}
+    /// What tells a dequeue without a lock that a poll would find nothing, if the transport supports it. The queue and its
+    /// connections keep it up to date.
+    fn empty_check(&self) -> Option<&'static EmptyCheck> {
+        None
+    }
     /// Longest time in nanoseconds that a wait polls before it sleeps; the actual time adapts below this limit. 0: a
     /// wait does not poll.
     fn max_spin(&self) -> u32 {

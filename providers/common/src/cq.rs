@@ -9,6 +9,7 @@
 use std::collections::VecDeque;
 
 use dapl::provider::Completion;
+use dapl::runtime::empty_check::EmptyCheck;
 use dapl::runtime::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, fence};
 
 /// Completions in order. The capacity follows the posted work, so no completion is ever lost.
@@ -19,16 +20,32 @@ pub struct CompletionList {
     waiting: AtomicUsize,
     /// One notification is requested.
     armed: AtomicBool,
+    /// Kept up to date with whether there are completions.
+    empty_check: Option<&'static EmptyCheck>,
 }
 
 impl CompletionList {
+    /// An empty list that keeps the check of its EVD up to date.
+    pub fn with_check(empty_check: &'static EmptyCheck) -> Self {
+        CompletionList { empty_check: Some(empty_check), ..CompletionList::default() }
+    }
+
+    /// Called under the lock.
+    #[inline]
+    fn set_waiting(&self, waiting: usize) {
+        self.waiting.store(waiting, Ordering::Release);
+        if let Some(check) = self.empty_check {
+            check.set_ready(waiting > 0);
+        }
+    }
+
     /// Adds a completion. Returns true if the caller has to notify the consumer.
     #[inline]
     pub fn push(&self, completion: Completion) -> bool {
         {
             let mut queue = self.queue.lock();
             queue.push_back(completion);
-            self.waiting.store(queue.len(), Ordering::Release);
+            self.set_waiting(queue.len());
         }
         // Pairs with the fence in `arm`: either `arm` sees the completion, or this load sees that the queue is armed.
         fence(Ordering::SeqCst);
@@ -49,7 +66,7 @@ impl CompletionList {
         for (slot, completion) in out.iter_mut().zip(queue.drain(..taken)) {
             *slot = completion;
         }
-        self.waiting.store(queue.len(), Ordering::Release);
+        self.set_waiting(queue.len());
         taken
     }
 

@@ -5,12 +5,14 @@
 //! Locks of this module are taken after all others except the engine queue's.
 #![forbid(unsafe_code)]
 
-use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
 
 use dapl::error::Result;
 use dapl::provider::{Arrival, Completion, CompletionQueue, CqSink, Status, Token};
 use dapl::runtime::cancel;
+use dapl::runtime::empty_check::{EmptyCheck, RingWatch};
+use dapl::runtime::pooled::Pooled;
 use dapl_software::cq::CompletionList;
 use dapl_software::engine::queue::Notify;
 use parking_lot::{Mutex, MutexGuard};
@@ -25,6 +27,8 @@ const ACTIVE: usize = 16;
 pub(crate) trait PolledConnection: Send + Sync {
     /// A poller's pass over the connection. Returns whether the connection has ended.
     fn poll(&self, out: &mut Outbox<'_>) -> bool;
+    /// What says without a lock whether `poll` would find something.
+    fn watch(&self) -> &'static RingWatch;
     /// Whether the connection has ended.
     fn is_over(&self) -> bool;
     /// Whether it is polled and its peer sends no wake-ups.
@@ -129,16 +133,22 @@ impl Places<'_> {
 /// A completion queue, as dapl holds it.
 pub struct Cq(pub(crate) Arc<CqCore>);
 
+/// A connection that pollers serve.
+struct ActiveConnection {
+    conn: Arc<dyn PolledConnection>,
+    watch: &'static RingWatch,
+}
+
 /// The state of a completion queue, shared with its connections and the engine.
 pub(crate) struct CqCore {
     ready: CompletionList,
     sink: Weak<dyn CqSink>,
-    active: Mutex<Vec<Arc<dyn PolledConnection>>>,
+    /// For dequeues that find nothing. Counts polls, and the engine passes in progress that may complete receives of this
+    /// queue.
+    empty_check: Pooled<EmptyCheck>,
+    active: Mutex<Vec<ActiveConnection>>,
     /// A consumer polls the queue, so its connections need no wake-ups.
     polled: AtomicBool,
-    polls: AtomicU32,
-    /// Engine passes in progress that may complete receives of this queue.
-    in_service: AtomicU32,
     /// The engine checks it every tick.
     watched: AtomicBool,
     /// The queue was dropped and accepts no connections.
@@ -156,13 +166,13 @@ impl std::fmt::Debug for CqCore {
 
 impl Cq {
     pub(crate) fn new(sink: Weak<dyn CqSink>, jobs: Arc<Jobs>, spin: u32) -> Self {
+        let empty_check = Pooled::<EmptyCheck>::take();
         Cq(Arc::new(CqCore {
-            ready: CompletionList::default(),
+            ready: CompletionList::with_check(empty_check.get()),
+            empty_check,
             sink,
             active: Mutex::default(),
             polled: AtomicBool::new(false),
-            polls: AtomicU32::new(0),
-            in_service: AtomicU32::new(0),
             watched: AtomicBool::new(false),
             closed: AtomicBool::new(false),
             spin,
@@ -182,7 +192,7 @@ impl CqCore {
 
     /// Marks an engine pass that may complete receives of this queue, until it is dropped.
     pub(crate) fn begin_service(&self) -> Service<'_> {
-        self.in_service.fetch_add(1, Ordering::SeqCst);
+        self.empty_check.begin_pass();
         Service(self)
     }
 
@@ -191,7 +201,7 @@ impl CqCore {
     /// not call the upper layer.
     #[inline]
     fn await_service(&self) {
-        while self.in_service.load(Ordering::Acquire) > 0 {
+        while self.empty_check.has_pass() {
             std::thread::yield_now();
         }
     }
@@ -207,9 +217,10 @@ impl CqCore {
     /// Adds a connection with traffic to the list that pollers serve.
     pub(crate) fn activate(&self, conn: Arc<dyn PolledConnection>) {
         let mut active = self.active.lock();
-        let known = active.iter().any(|known| Arc::ptr_eq(known, &conn));
+        let known = active.iter().any(|known| Arc::ptr_eq(&known.conn, &conn));
         if !known && !self.closed.load(Ordering::Acquire) && !conn.is_over() {
-            active.push(conn);
+            self.empty_check.set_stale();
+            active.push(ActiveConnection { watch: conn.watch(), conn });
         }
     }
 
@@ -217,22 +228,26 @@ impl CqCore {
     /// itself.
     pub(crate) fn forget(&self, conn: &dyn PolledConnection) {
         if let Some(mut active) = self.active.try_lock() {
-            active.retain(|known| !std::ptr::addr_eq(Arc::as_ptr(known), conn));
+            self.empty_check.set_stale();
+            active.retain(|known| !std::ptr::addr_eq(Arc::as_ptr(&known.conn), conn));
         }
     }
 
     /// Called when no thread polls: makes progress on every connection and arms it. This function clears `polled`
     /// before it reads the list; the engine adds to the list before it reads `polled`. So no connection is missed.
     fn serve_active(&self) {
-        let hot: Vec<Arc<dyn PolledConnection>> =
-            self.active.lock().iter().filter(|conn| conn.is_polled()).cloned().collect();
+        let hot: Vec<Arc<dyn PolledConnection>> = {
+            let active = self.active.lock();
+            self.empty_check.set_stale(); // the next poll begins anew
+            active.iter().map(|active| &active.conn).filter(|conn| conn.is_polled()).cloned().collect()
+        };
         hot.iter().for_each(|conn| conn.serve());
     }
 
     #[cold]
-    fn begin_polling(self: &Arc<Self>, active: &[Arc<dyn PolledConnection>]) {
+    fn begin_polling(self: &Arc<Self>, active: &[ActiveConnection]) {
         self.polled.store(true, Ordering::SeqCst);
-        active.iter().for_each(|conn| conn.disarm());
+        active.iter().for_each(|active| active.conn.disarm());
         if !self.watched.swap(true, Ordering::SeqCst) {
             self.jobs.push(Job::Watch(self.clone()));
         }
@@ -244,7 +259,7 @@ pub(crate) struct Service<'a>(&'a CqCore);
 
 impl Drop for Service<'_> {
     fn drop(&mut self) {
-        self.0.in_service.fetch_sub(1, Ordering::Release);
+        self.0.empty_check.end_pass();
     }
 }
 
@@ -259,7 +274,7 @@ impl Notify for CqCore {
 impl EngineQueueClient for CqCore {
     /// Takes over from a consumer that stopped polling.
     fn tick(&self, last: &mut u32) -> bool {
-        let polls = self.polls.load(Ordering::Relaxed);
+        let polls = self.empty_check.polls();
         if polls == *last {
             self.watched.store(false, Ordering::SeqCst);
             self.polled.store(false, Ordering::SeqCst);
@@ -268,11 +283,13 @@ impl EngineQueueClient for CqCore {
         }
         *last = polls;
         let mut active = self.active.lock();
+        // One full poll per tick finds out whether the thread shares its CPU, and removes connections that have ended.
+        self.empty_check.set_stale();
         if active.len() > ACTIVE {
-            let (idle, busy): (Vec<_>, Vec<_>) = active.drain(..).partition(|conn| conn.was_idle());
+            let (idle, busy): (Vec<_>, Vec<_>) = active.drain(..).partition(|active| active.conn.was_idle());
             *active = busy;
             drop(active);
-            idle.iter().for_each(|conn| conn.retire());
+            idle.iter().for_each(|idle| idle.conn.retire());
         }
         true
     }
@@ -296,7 +313,7 @@ impl CompletionQueue for Cq {
             return taken;
         }
         let cq = &self.0;
-        cq.polls.store(cq.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        cq.empty_check.count_poll();
         let mut filled = 0;
         if let Some(mut active) = cq.active.try_lock() {
             let mut outbox = Outbox { poller: Some((cq, out)), filled: 0 };
@@ -305,9 +322,12 @@ impl CompletionQueue for Cq {
                 cq.begin_polling(&active);
             }
             let (mut over, mut served) = (false, 0);
-            for conn in active.iter() {
-                over |= conn.poll(&mut outbox);
+            for ActiveConnection { conn, watch } in active.iter() {
                 served += 1;
+                if watch.is_quiet() {
+                    continue;
+                }
+                over |= conn.poll(&mut outbox);
                 if outbox.is_full() {
                     break;
                 }
@@ -318,7 +338,10 @@ impl CompletionQueue for Cq {
             }
             if over {
                 let _deferral = cancel::defer(); // the last reference to a connection closes its descriptors
-                active.retain(|conn| !conn.is_over());
+                active.retain(|active| !active.conn.is_over());
+            }
+            if (over || cq.empty_check.is_stale()) && cq.is_polled() {
+                cq.empty_check.watch(active.iter().map(|active| active.watch));
             }
             // A thread that polls without a pause would retake the lock before the engine, which adds connections, has
             // woken up.
@@ -339,6 +362,10 @@ impl CompletionQueue for Cq {
         self.0.ready.disarm();
     }
 
+    fn empty_check(&self) -> Option<&'static EmptyCheck> {
+        Some(self.0.empty_check.get())
+    }
+
     fn max_spin(&self) -> u32 {
         self.0.spin
     }
@@ -354,10 +381,23 @@ impl CompletionQueue for Cq {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::atomic::AtomicU32;
+
+    use dapl::runtime::empty_check::{QueueCheck, Wait};
+    use dapl::runtime::sync::AtomicPtr;
+
     use super::*;
 
     /// A connection that always has more completions than a poller takes.
-    struct ManyCompletions(Arc<CqCore>, AtomicU32);
+    struct ManyCompletions(Arc<CqCore>, AtomicU32, Pooled<RingWatch>);
+
+    impl ManyCompletions {
+        fn new(cq: &Cq) -> Self {
+            let watch = Pooled::<RingWatch>::take();
+            watch.set_wait(Wait::Other);
+            ManyCompletions(cq.0.clone(), AtomicU32::new(0), watch)
+        }
+    }
 
     impl PolledConnection for ManyCompletions {
         fn poll(&self, out: &mut Outbox<'_>) -> bool {
@@ -366,6 +406,9 @@ mod tests {
                 self.1.fetch_add(1, Ordering::Relaxed);
             }
             false
+        }
+        fn watch(&self) -> &'static RingWatch {
+            self.2.get()
         }
         fn is_over(&self) -> bool {
             false
@@ -394,7 +437,7 @@ mod tests {
     fn connections_take_turns_and_excess_stays_in_the_ring() {
         let sink: Weak<dyn CqSink> = Weak::<NoWaiter>::new();
         let cq = Cq::new(sink, Arc::new(Jobs::new().unwrap()), 0);
-        let floods: Vec<_> = (0..3).map(|_| Arc::new(ManyCompletions(cq.0.clone(), AtomicU32::new(0)))).collect();
+        let floods: Vec<_> = (0..3).map(|_| Arc::new(ManyCompletions::new(&cq))).collect();
         floods.iter().for_each(|flood| cq.0.activate(flood.clone()));
         let mut out = [Completion::default(); 16];
         for _ in 0..6 {
@@ -402,5 +445,32 @@ mod tests {
         }
         assert!(cq.0.ready.is_empty(), "no completion had to wait");
         assert_eq!(floods.iter().map(|flood| flood.1.load(Ordering::Relaxed)).collect::<Vec<_>>(), [32; 3]);
+    }
+
+    #[test]
+    fn check_covers_the_connections_that_are_polled() {
+        let cq = Cq::new(Weak::<NoWaiter>::new(), Arc::new(Jobs::new().unwrap()), 0);
+        let check = cq.empty_check().unwrap();
+        let place: &'static AtomicPtr<EmptyCheck> = Box::leak(Box::new(AtomicPtr::new(std::ptr::null_mut())));
+        QueueCheck::new(check, place).set_queued(false);
+        let mut out = [Completion::default(); 16];
+        let poll = |out: &mut [Completion]| cq.poll(out);
+        assert_eq!((check.is_empty(), poll(&mut out), check.is_empty()), (false, 0, true), "the first poll begins");
+        let conns: Vec<_> = (0..3).map(|_| Arc::new(ManyCompletions::new(&cq))).collect();
+        for conn in &conns {
+            conn.2.set_wait(Wait::Nothing);
+            cq.0.activate(conn.clone());
+            assert!(!check.is_empty(), "not watched yet");
+            assert_eq!((poll(&mut out), check.is_empty()), (0, true));
+        }
+        for conn in &conns {
+            conn.2.set_wait(Wait::Other);
+            assert_eq!((check.is_empty(), poll(&mut out)), (false, 16));
+            conn.2.set_wait(Wait::Nothing);
+            assert!(check.is_empty());
+        }
+        cq.0.push(Completion::default());
+        assert_eq!((check.is_empty(), poll(&mut out), check.is_empty()), (false, 1, true));
+        assert!(cq.arm(false).unwrap() && !check.is_empty(), "the next poll begins anew");
     }
 }

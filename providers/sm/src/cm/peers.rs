@@ -39,7 +39,7 @@ pub(crate) fn meet(
     }
     let table = fds.pop()?;
     let rma = Map::of_peer(&fds.pop()?, terms.geometry.rma_len(), true);
-    let area = Map::of_peer(&fds.pop()?, terms.geometry.area_len(), false);
+    let area = Map::of_peer_rings(&fds.pop()?, terms.geometry.area_len());
     let (Some(rma), Some(area)) = (rma, area) else {
         log::warn!("set-up with {}: its shared areas are not sealed or have another size", path.display());
         return None;

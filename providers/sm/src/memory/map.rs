@@ -4,12 +4,15 @@
 //! SIGBUS. The descriptor is closed once both sides have mapped the area. The other process may change its content at
 //! any time, so this module provides atomics and copies of bytes, but no slice of shared memory.
 
+use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 
 use dapl::error::{Error, Resource, Result};
+use dapl::runtime::address_ranges;
+use dapl::runtime::empty_check::RingWatch;
 use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::io::Errno;
 use rustix::mm::{MapFlags, ProtFlags};
@@ -29,6 +32,8 @@ pub(crate) struct Map {
     base: NonNull<u8>,
     len: usize,
     writable: bool,
+    /// Its addresses stay readable when it ends.
+    stays_readable: bool,
 }
 
 // SAFETY: a mapping belongs to no thread; all access goes through atomics and raw copies.
@@ -62,22 +67,53 @@ impl Map {
 
     /// Maps a peer's area; `None` unless it is a file of ordinary memory with exactly `len` bytes and a sealed size.
     pub(crate) fn of_peer(fd: &OwnedFd, len: usize, writable: bool) -> Option<Map> {
-        let seals = rustix::fs::fcntl_get_seals(fd).ok()?;
-        let size = rustix::fs::fstat(fd).ok()?.st_size;
-        if !seals.contains(FIXED) || usize::try_from(size).ok()? != len || !is_ordinary(fd) {
+        if !is_fixed(fd, len) {
             return None;
         }
         Map::of(fd.as_fd(), len, writable).ok()
     }
 
+    /// Same as [`Map::of_peer`], read-only, and the addresses stay readable for ever: a dequeue reads the rings without a
+    /// reference to the connection ([`RingWatch`](dapl::runtime::empty_check::RingWatch)).
+    pub(crate) fn of_peer_rings(fd: &OwnedFd, len: usize) -> Option<Map> {
+        if !is_fixed(fd, len) {
+            return None;
+        }
+        let place = address_ranges::take(len);
+        let mapped = match place {
+            // SAFETY: a range that was taken belongs to this call.
+            Some(place) => unsafe { Map::at(place.as_ptr().cast(), MapFlags::FIXED, fd.as_fd(), len, false) },
+            None => Map::of(fd.as_fd(), len, false),
+        };
+        if let (Err(_), Some(place)) = (&mapped, place) {
+            address_ranges::give_back(place, len);
+        }
+        let mut map = mapped.ok()?;
+        map.stays_readable = true;
+        Some(map)
+    }
+
     fn of(fd: BorrowedFd<'_>, len: usize, writable: bool) -> rustix::io::Result<Map> {
+        // SAFETY: at an address of the kernel's choice.
+        unsafe { Map::at(std::ptr::null_mut(), MapFlags::empty(), fd, len, writable) }
+    }
+
+    /// # Safety
+    /// With `MapFlags::FIXED`, the range at this address belongs to the caller.
+    unsafe fn at(
+        address: *mut c_void,
+        flags: MapFlags,
+        fd: BorrowedFd<'_>,
+        len: usize,
+        writable: bool,
+    ) -> rustix::io::Result<Map> {
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a new shared mapping at an address of the kernel's choice.
-        let base = unsafe { rustix::mm::mmap(std::ptr::null_mut(), len, protection, MapFlags::SHARED, fd, 0) }?;
+        // SAFETY: a new shared mapping, where nothing else is, by this function's own contract.
+        let base = unsafe { rustix::mm::mmap(address, len, protection, MapFlags::SHARED | flags, fd, 0) }?;
         // SAFETY: the mapping just made. A child does not inherit it; the child's handles are invalid anyway.
         let _ = unsafe { rustix::mm::madvise(base, len, rustix::mm::Advice::LinuxDontFork) };
         let base = NonNull::new(base.cast()).ok_or(Errno::INVAL)?;
-        Ok(Map { base, len, writable })
+        Ok(Map { base, len, writable, stays_readable: false })
     }
 
     pub(crate) fn len(&self) -> usize {
@@ -113,6 +149,14 @@ impl Map {
     pub(crate) fn is_writable(&self) -> bool {
         self.writable
     }
+
+    /// Has dequeues watch the word at `offset`, the peer's count of requests that it has taken.
+    pub(crate) fn show_taken(&self, offset: usize, watch: &RingWatch) {
+        if self.stays_readable {
+            // SAFETY: the addresses of this area stay readable for ever.
+            unsafe { watch.set_taken(self.word(offset)) };
+        }
+    }
 }
 
 /// The slots of a ring in an area, of `WORDS` words each. Their number is a power of two, so that every masked index is
@@ -121,6 +165,7 @@ impl Map {
 pub(crate) struct Slots<const WORDS: usize> {
     first: NonNull<[AtomicU64; WORDS]>,
     mask: u64,
+    stays_readable: bool,
     /// Keeps the mapping.
     _area: Arc<Map>,
 }
@@ -138,7 +183,16 @@ impl<const WORDS: usize> Slots<WORDS> {
         assert!(count.is_power_of_two() && offset.is_multiple_of(8) && end <= area.len, "{count} slots at {offset}");
         // SAFETY: inside the mapping, as was just checked.
         let first = unsafe { area.base.add(offset).cast() };
-        Slots { first, mask: u64::from(count) - 1, _area: area }
+        Slots { first, mask: u64::from(count) - 1, stays_readable: area.stays_readable, _area: area }
+    }
+
+    /// Has dequeues watch slot `index`; `lap` is the upper half of its first word once it is filled.
+    #[inline(always)]
+    pub(crate) fn show(&self, index: u64, watch: &RingWatch, lap: u32) {
+        if self.stays_readable {
+            // SAFETY: the addresses of this area stay readable for ever.
+            unsafe { watch.set_next(&self.words(index)[0], lap) };
+        }
     }
 
     /// Number of slots.
@@ -188,6 +242,13 @@ fn prefetch(at: *const u8, to_write: bool) {
     let _ = (at, to_write);
 }
 
+/// Whether a file is ordinary memory of exactly `len` bytes, and this size is sealed.
+fn is_fixed(fd: &OwnedFd, len: usize) -> bool {
+    let is_sealed = rustix::fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(FIXED));
+    let has_length = rustix::fs::fstat(fd).is_ok_and(|file| usize::try_from(file.st_size) == Ok(len));
+    is_sealed && has_length && is_ordinary(fd)
+}
+
 /// Whether a file is ordinary memory: not on a disk, and without huge pages.
 pub(crate) fn is_ordinary(fd: impl AsFd) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|system| system.f_type == ORDINARY)
@@ -195,7 +256,12 @@ pub(crate) fn is_ordinary(fd: impl AsFd) -> bool {
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: the mapping made in `of`; every user of a pointer into it keeps this `Map` alive by an `Arc`.
+        if self.stays_readable {
+            // SAFETY: the mapping made in `at`, read-only. Users of a pointer into it keep this `Map` alive by an `Arc`, except
+            // dequeues that read words of the rings.
+            return unsafe { address_ranges::end_mapping(self.base, self.len) };
+        }
+        // SAFETY: the mapping made in `at`; every user of a pointer into it keeps this `Map` alive by an `Arc`.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -254,6 +320,22 @@ mod tests {
                 assert_eq!(mine.word(4096).load(Ordering::Relaxed), 43, "the same page for both again");
             }
         }
+    }
+
+    #[test]
+    fn addresses_of_rings_stay_readable_and_serve_the_next_connection() {
+        // A length that no other test uses.
+        const LEN: usize = 5 << 12;
+        let (mine, fd) = Map::create("test", LEN, true).unwrap();
+        mine.word(4096).store(42, Ordering::Relaxed);
+        let theirs = Map::of_peer_rings(&fd, LEN).unwrap();
+        let address: *const AtomicU64 = theirs.word(4096);
+        drop(theirs);
+        // SAFETY: what this test shows; otherwise it ends with a signal.
+        let word = unsafe { &*address };
+        assert_eq!(word.load(Ordering::Relaxed), 0);
+        let again = Map::of_peer_rings(&fd, LEN).unwrap();
+        assert_eq!((again.word(4096).load(Ordering::Relaxed), std::ptr::from_ref(again.word(4096))), (42, address));
     }
 
     #[test]

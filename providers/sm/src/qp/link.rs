@@ -12,6 +12,7 @@ use std::sync::{Arc, OnceLock};
 
 use dapl::error::Result;
 use dapl::provider::ConnId;
+use dapl::runtime::empty_check::RingWatch;
 use dapl::runtime::sync::{AtomicU64, Ordering, fence};
 use dapl_software::memory::rights::AccessRight;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -297,6 +298,11 @@ impl ConnectionMemory {
     /// Number of requests that the peer has taken; 0 before it has joined.
     pub(crate) fn taken(&self) -> u64 {
         self.theirs().map_or(0, |t| t.area.word(TAKEN_REQUESTS).load(Ordering::Acquire))
+    }
+
+    /// Has dequeues watch that number.
+    pub(crate) fn show_taken(&self, watch: &RingWatch) {
+        self.theirs().into_iter().for_each(|t| t.area.show_taken(TAKEN_REQUESTS, watch));
     }
 
     pub(crate) fn taken_responses(&self) -> u64 {

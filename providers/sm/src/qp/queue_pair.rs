@@ -16,6 +16,8 @@ use dapl::provider::{
     Bind, BindWr, Completion, ConnId, ConnectSpec, Connection, ConnectionEvent, Count, MemoryRegion, Op, Outstanding,
     QpSpec, QueuePair, Segment, SendWr, SharedRecvs, Status, Token,
 };
+use dapl::runtime::empty_check::Wait;
+use dapl::runtime::pooled::Pooled;
 use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::window::QpDomain;
 use parking_lot::MutexGuard;
@@ -90,9 +92,8 @@ impl Qp {
             max_reads_out: spec.max_reads_out,
             rx_taken: AtomicU64::new(0),
             reported_taken: AtomicU64::new(0),
-            ack_low: AtomicU32::new(0),
             not_ready: AtomicU64::new(0),
-            tx_waits: AtomicBool::new(false),
+            watch: Pooled::take(),
         };
         Qp(Arc::new_cyclic(|me: &Weak<QpCore>| {
             if let Some(SharedRecvs { srq, token }) = spec.shared {
@@ -139,7 +140,12 @@ impl QpCore {
     fn bring_on(&self, received: std::result::Result<bool, Fault>, out: &mut Outbox<'_>, sending: bool) -> bool {
         let sent = if sending {
             let mut tx = self.tx.lock();
-            if tx.needs_pass(&self.shared) { tx.pass(&self.shared, out) } else { Ok(false) }
+            if tx.needs_pass(&self.shared) {
+                tx.pass(&self.shared, out)
+            } else {
+                tx.renew_wait(&self.shared);
+                Ok(false)
+            }
         } else {
             Ok(false)
         };
@@ -271,7 +277,8 @@ impl QpCore {
         for completion in tx.flush(self.shared.ep.handle) {
             self.shared.complete_request(&mut Outbox::default(), completion);
         }
-        self.shared.tx_waits.store(false, Ordering::Release);
+        self.shared.watch.detach();
+        self.shared.watch.set_wait(Wait::Other); // pollers remove the connection from their lists
         self.flush_receives(rx);
     }
 
@@ -509,7 +516,7 @@ impl Connection for Qp {
             drop(tx);
             self.0.shared.drained(&link);
         } else {
-            tx.draining = true;
+            tx.begin_drain(&self.0.shared);
             self.0.after_post(&tx);
         }
     }

@@ -9,6 +9,7 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dapl::runtime::empty_check::RingWatch;
 use dapl::runtime::sync::AtomicU64;
 
 use crate::memory::map::{Map, Slots};
@@ -232,6 +233,12 @@ impl Reader {
     /// Number of slots taken.
     pub(crate) fn taken(&self) -> u64 {
         self.next
+    }
+
+    /// Has dequeues watch the next slot.
+    #[inline(always)]
+    pub(crate) fn show_next(&self, watch: &RingWatch) {
+        self.slots.show(self.next, watch, (lap(self.next, self.shift) >> 32) as u32);
     }
 
     /// Reads the header word of the next slot. The word is read once; only the copy is used.

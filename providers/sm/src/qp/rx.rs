@@ -12,6 +12,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Completion, Segment, Status, Token, Work};
+use dapl::runtime::empty_check::RingWatch;
 use dapl::runtime::slot_queue::SlotQueue;
 use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::rights::AccessRight;
@@ -109,6 +110,11 @@ impl RxEnds {
         self.link.publish_taken(self.requests.taken());
     }
 
+    /// Has dequeues watch the ring of requests.
+    pub(crate) fn show_next(&self, watch: &RingWatch) {
+        self.requests.show_next(watch);
+    }
+
     fn answer(&mut self, header: Header, aux: u32) -> Result<(), Fault> {
         self.answer_with(header, &SlotFields { aux, ..SlotFields::default() })
     }
@@ -200,7 +206,10 @@ impl Rx {
             }
         }
         let taken = ends.requests.taken();
-        shared.rx_taken.store(taken, Ordering::Release);
+        if taken != begin {
+            shared.rx_taken.store(taken, Ordering::Release);
+            ends.requests.show_next(&shared.watch);
+        }
         ends.settle(shared, taken, answered);
         result.map(|()| taken != begin || budget < BUDGET)
     }
@@ -367,7 +376,7 @@ impl RxEnds {
         }
         out.used(used);
         if let Some(ack) = ack {
-            shared.ack_low.store(ack, Ordering::Release);
+            shared.watch.set_carried(ack);
             self.held = false;
         }
     }
@@ -394,7 +403,7 @@ impl RxEnds {
             return false;
         }
         fail_point!(PieceTaken);
-        shared.ack_low.store(fields.ack, Ordering::Release);
+        shared.watch.set_carried(fields.ack);
         self.message.took(&header, part);
         let used = out.places(cq).put(&receive.token, part.size, header.solicited);
         out.used(used);
@@ -413,7 +422,7 @@ impl RxEnds {
         out: &mut Outbox<'_>,
     ) -> Result<bool, Fault> {
         let fields = self.requests.fields();
-        shared.ack_low.store(fields.ack, Ordering::Release);
+        shared.watch.set_carried(fields.ack);
         let part = self.message.look(&header, || self.requests.body()).map_err(Fault::Nonsense)?;
         if header.first && !self.find_receive(shared, queue, marks, part.size, out)? {
             return Ok(false);
@@ -549,7 +558,7 @@ impl RxEnds {
     /// response.
     fn serve(&mut self, shared: &Shared, header: Header) -> Result<bool, Fault> {
         let fields = self.requests.fields();
-        shared.ack_low.store(fields.ack, Ordering::Release);
+        shared.watch.set_carried(fields.ack);
         let theirs = self.link.theirs().ok_or(Fault::Nonsense("no peer"))?;
         let line = fields.aux as usize * LINE;
         if line + 2 * LINE > theirs.rma.len() {

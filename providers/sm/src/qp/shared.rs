@@ -4,10 +4,12 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dapl::provider::{Completion, Region};
+use dapl::runtime::empty_check::RingWatch;
 use dapl::runtime::handle::ObjectId;
+use dapl::runtime::pooled::Pooled;
 use dapl_software::memory::refused::{FailedCheck, RefusedAccess};
 use dapl_software::memory::rights::KeyEntry;
 use dapl_software::memory::window::QpDomain;
@@ -66,13 +68,11 @@ pub(crate) struct Shared {
     /// direction).
     pub(crate) rx_taken: AtomicU64,
     pub(crate) reported_taken: AtomicU64,
-    /// Low half of the count of this side's requests that the peer has taken, as its requests carry it (receive
-    /// direction).
-    pub(crate) ack_low: AtomicU32,
     /// Number of the peer's messages that found no receive (receive direction).
     pub(crate) not_ready: AtomicU64,
-    /// The send direction needs progress of the peer (written by the send direction).
-    pub(crate) tx_waits: AtomicBool,
+    /// What pollers read without a lock: whether the ring of requests has an entry (receive direction), and whether requests
+    /// of this side have progressed (send direction; the count that messages carry: receive direction).
+    pub(crate) watch: Pooled<RingWatch>,
 }
 
 impl Shared {
@@ -110,6 +110,6 @@ impl Shared {
     pub(crate) fn begin(&self) {
         self.rx_taken.store(0, Ordering::Relaxed);
         self.reported_taken.store(0, Ordering::Relaxed);
-        self.ack_low.store(0, Ordering::Relaxed);
+        self.watch.detach();
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use dapl::error::{Error, Result};
 use dapl::provider::Region;
+use dapl::runtime::empty_check::RingWatch;
 use dapl::runtime::sync::AtomicU64;
 
 /// A mapping of an area.
@@ -37,6 +38,10 @@ impl Map {
         None
     }
 
+    pub(crate) fn of_peer_rings(_: &OwnedFd, _: usize) -> Option<Map> {
+        None
+    }
+
     pub(crate) fn len(&self) -> usize {
         self.0.len
     }
@@ -58,6 +63,8 @@ impl Map {
     pub(crate) fn is_writable(&self) -> bool {
         true
     }
+
+    pub(crate) fn show_taken(&self, _: usize, _: &RingWatch) {}
 }
 
 /// The slots of a ring in an area.
@@ -81,6 +88,8 @@ impl<const WORDS: usize> Slots<WORDS> {
     pub(crate) fn words(&self, index: u64) -> &[AtomicU64; WORDS] {
         self.area.words(self.offset + (index & self.mask) as usize * WORDS * 8)
     }
+
+    pub(crate) fn show(&self, _: u64, _: &RingWatch, _: u32) {}
 
     pub(crate) fn bytes<const OFFSET: usize>(&self, _: u64) -> *mut u8 {
         unreachable!("a model has no bytes")

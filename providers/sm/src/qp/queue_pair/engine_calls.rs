@@ -4,6 +4,8 @@
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
+use dapl::runtime::empty_check::{RingWatch, Wait};
+
 use super::{COLD, QpCore, SERVICE};
 use crate::cm::table::Conn;
 use crate::cq::{Outbox, PolledConnection};
@@ -19,11 +21,15 @@ impl PolledConnection for QpCore {
             let mut rx = self.rx.lock();
             if rx.has_unread() { rx.pass(&self.shared, out) } else { Ok(false) }
         };
-        let sending = self.shared.tx_waits.load(Ordering::Acquire);
+        let sending = self.shared.watch.has_requests();
         if sending || received != Ok(false) {
             self.bring_on(received, out, sending);
         }
         self.over.load(Ordering::Acquire)
+    }
+
+    fn watch(&self) -> &'static RingWatch {
+        self.shared.watch.get()
     }
 
     fn is_over(&self) -> bool {
@@ -117,6 +123,8 @@ impl Conn for QpCore {
             self.shared.begin();
             rx.ends = RxEnds::new(link.clone());
             tx.ends = TxEnds::new(link.clone(), &self.shared, self.max_requests);
+            rx.ends.iter().for_each(|ends| ends.show_next(&self.shared.watch));
+            self.shared.watch.set_wait(Wait::Other); // the first pass finds out
             drop(tx);
             let checked = rx.check_watermarks(&self.shared);
             drop(rx);

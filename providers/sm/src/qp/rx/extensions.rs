@@ -1,8 +1,6 @@
 //! Notifications of RDMA writes with immediate data, atomic operations that this side executes for the peer, and the
 //! values of sends.
 
-use std::sync::atomic::Ordering;
-
 use dapl::provider::{ATOMIC_SIZE, Arrival, Completion};
 use dapl::runtime::slot_queue::SlotQueue;
 use dapl::stats::watermark::HighWatermark;
@@ -43,7 +41,7 @@ impl RxEnds {
         out: &mut Outbox<'_>,
     ) -> Result<bool, Fault> {
         let SlotFields { ack, aux: value, total } = self.requests.fields();
-        shared.ack_low.store(ack, Ordering::Release);
+        shared.watch.set_carried(ack);
         let bytes = total.filter(|total| *total <= shared.max_rdma);
         let bytes = bytes.ok_or(Fault::Nonsense("a write longer than writes are"))?;
         if !self.message.is_between() {
@@ -62,7 +60,7 @@ impl RxEnds {
 
     /// Executes an atomic operation on local memory, and sends the response.
     pub(super) fn execute(&mut self, shared: &Shared) -> Result<bool, Fault> {
-        shared.ack_low.store(self.requests.fields().ack, Ordering::Release);
+        shared.watch.set_carried(self.requests.fields().ack);
         let request = AtomicRequest::decode(self.requests.body());
         let AtomicRequest { key, address, operation } =
             request.ok_or(Fault::Nonsense("an atomic operation that does not exist, or is not aligned"))?;

@@ -102,7 +102,7 @@ impl RxEnds {
         out: &mut Outbox<'_>,
     ) -> Result<bool, Fault> {
         let payload = self.requests.fields();
-        shared.ack_low.store(payload.ack, Ordering::Release);
+        shared.watch.set_carried(payload.ack);
         if !self.message.is_between() {
             return Err(Fault::Nonsense("an offer in the middle of a message"));
         }

@@ -16,6 +16,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{BindWr, Completion, Op, Remote, SendWr, Status, Token, Work};
+use dapl::runtime::empty_check::Wait;
 use dapl::runtime::slot_queue::SlotQueue;
 use dapl_software::memory::atomic::Atomic;
 use dapl_software::memory::rights::AccessRight;
@@ -305,6 +306,7 @@ impl TxEnds {
         let responses = Reader::new(theirs.area.clone(), ConnectionMemory::responses(&theirs.geometry));
         let requests = Writer::new(link.area.clone(), ConnectionMemory::requests(&link.geometry));
         let (messages, rma) = (Lines::new(link.geometry.messages), Lines::new(link.geometry.rma));
+        link.show_taken(&shared.watch);
         let unoffered = theirs.peer.offer_from.saturating_sub(1).min(shared.max_message);
         Some(TxEnds {
             requests,
@@ -338,7 +340,7 @@ impl TxEnds {
     /// Whether a pass would make progress.
     #[inline]
     pub(crate) fn has_work(&self, shared: &Shared) -> bool {
-        let low = shared.ack_low.load(Ordering::Acquire);
+        let low = shared.watch.carried();
         self.responses.peek() != Next::Empty
             || self.link.taken() > self.requests.taken()
             || (low.wrapping_sub(self.requests.taken() as u32) as i32) > 0
@@ -354,7 +356,7 @@ impl Tx {
         }
         let outcome = self.bring_on(shared, out).inspect_err(|_| self.stopped = true);
         self.renew_credit();
-        shared.tx_waits.store(self.needs_peer_progress(), Ordering::Release);
+        self.renew_wait(shared);
         outcome
     }
 
@@ -380,7 +382,7 @@ impl Tx {
         self.notifying += usize::from(!suppress);
         ends.quick.spend();
         ends.publish(shared);
-        shared.tx_waits.store(self.needs_peer_progress(), Ordering::Release);
+        shared.watch.set_wait(self.waits_for());
         true
     }
 
@@ -408,7 +410,7 @@ impl Tx {
             return self.pass(shared, &mut Outbox::default()).map(|_| ());
         }
         self.renew_credit();
-        shared.tx_waits.store(self.needs_peer_progress(), Ordering::Release);
+        shared.watch.set_wait(self.waits_for());
         Ok(())
     }
 
@@ -454,7 +456,7 @@ impl Tx {
     fn learn(&mut self, shared: &Shared) -> Result<(), Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(()) };
         let violation = Fault::Nonsense("requests taken that never were");
-        ends.requests.learn_low(shared.ack_low.load(Ordering::Acquire)).ok_or(violation)?;
+        ends.requests.learn_low(shared.watch.carried()).ok_or(violation)?;
         ends.requests.learn(ends.link.taken()).ok_or(violation)?;
         while let Some((_, mark)) = ends.marks.front().copied().filter(|(slot, _)| *slot < ends.requests.taken()) {
             ends.messages.give_back(mark);
@@ -685,6 +687,32 @@ impl Tx {
 
     pub(crate) fn is_empty(&self) -> bool {
         self.queue.is_empty()
+    }
+
+    /// Begins a graceful disconnect, which ends when the queue is empty.
+    pub(crate) fn begin_drain(&mut self, shared: &Shared) {
+        self.draining = true;
+        self.withdraw_credit();
+        shared.watch.set_wait(Wait::Other);
+    }
+
+    /// Tells pollers what this direction waits for. Without a connection, that it has ended stays.
+    #[inline]
+    pub(crate) fn renew_wait(&self, shared: &Shared) {
+        if let Some(ends) = &self.ends {
+            shared.watch.set_known(ends.requests.taken());
+            shared.watch.set_wait(self.waits_for());
+        }
+    }
+
+    /// What a poll waits for.
+    fn waits_for(&self) -> Wait {
+        if !self.needs_peer_progress() {
+            return Wait::Nothing;
+        }
+        let counts = self.issued == self.queue.len() && !self.draining && !self.has_retirable && !self.stopped;
+        let is_simple = |ends: &TxEnds| ends.pending.is_empty() && !ends.unfinished && !ends.has_offers();
+        if counts && self.ends.as_ref().is_some_and(is_simple) { Wait::Count } else { Wait::Other }
     }
 
     /// Whether progress of the peer would complete notifying requests or free space for waiting ones.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 use dapl::provider::{Remote, Segment, Work};
+use dapl::runtime::empty_check::Wait;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{gather_announced, gather_recent};
 
@@ -31,12 +32,14 @@ pub(super) struct Credit {
     wanted: Slots<1>,
     /// Both sides execute a barrier on all processors when they arm. Otherwise no credit is granted.
     is_light: bool,
+    /// What a poll waits for after a quick post.
+    wait: Wait,
 }
 
 impl Credit {
     /// Creates an empty credit.
     pub(super) fn new(theirs: &Arc<Map>, is_light: bool) -> Self {
-        Credit { left: 0, wanted: Slots::new(theirs.clone(), WANT, 1), is_light }
+        Credit { left: 0, wanted: Slots::new(theirs.clone(), WANT, 1), is_light, wait: Wait::Other }
     }
 
     /// Spends a credit for a short send that was posted through the general path.
@@ -51,10 +54,12 @@ impl Tx {
     #[inline]
     pub(super) fn renew_credit(&mut self) {
         let is_idle = self.issued == self.queue.len() && !self.stopped;
+        let wait = if self.waits_for() == Wait::Other { Wait::Other } else { Wait::Count };
         let Some(ends) = self.ends.as_mut() else { return };
         let entries = ends.max_requests.min(self.queue.slots()).saturating_sub(self.issued);
         let space = ends.requests.free().min(entries as u64);
         ends.quick.left = if is_idle && ends.quick.is_light { space.min(GATHER as u64) as u32 } else { 0 };
+        ends.quick.wait = wait;
     }
 
     /// Withdraws the credits, because a request is posted that may have to wait.
@@ -128,7 +133,8 @@ impl Tx {
         let (slot, bytes, work) = (index + 1, length.into(), Work::Send);
         shared.reported_taken.store(taken, Ordering::Relaxed);
         ends.wake_if_wanted();
-        self.queue_quickly(shared, QuickRequest { cookie, slot, bytes, work, ..QuickRequest::default() });
+        let wait = ends.quick.wait;
+        self.queue_quickly(shared, QuickRequest { cookie, slot, bytes, work, ..QuickRequest::default() }, wait);
         true
     }
 
@@ -156,8 +162,8 @@ impl Tx {
         ends.quick.spend();
         shared.reported_taken.store(taken, Ordering::Relaxed);
         ends.wake_if_wanted();
-        let (slot, work) = (ends.requests.next(), Work::Send);
-        self.queue_quickly(shared, QuickRequest { cookie, slot, bytes, work, ..QuickRequest::default() });
+        let (slot, work, wait) = (ends.requests.next(), Work::Send, ends.quick.wait);
+        self.queue_quickly(shared, QuickRequest { cookie, slot, bytes, work, ..QuickRequest::default() }, wait);
         true
     }
 
@@ -184,8 +190,10 @@ impl Tx {
             return false;
         }
         ends.quick.left -= 1;
+        ends.quick.wait = Wait::Other; // complete, so that the peer's count says nothing
         let work = if way == Way::Write { Work::Write } else { Work::Read };
-        self.queue_quickly(shared, QuickRequest { cookie, bytes: length as u32, work, ..QuickRequest::default() });
+        let request = QuickRequest { cookie, bytes: length as u32, work, ..QuickRequest::default() };
+        self.queue_quickly(shared, request, Wait::Other);
         if is_polled {
             self.has_retirable = true;
         } else {
@@ -199,19 +207,19 @@ impl Tx {
     fn retire_unpolled(&mut self, shared: &Shared) {
         self.retire_quick(shared, &mut Outbox::default());
         self.renew_credit();
-        shared.tx_waits.store(self.needs_peer_progress(), Ordering::Release);
+        self.renew_wait(shared);
     }
 
     /// Queues a request that its post has done, and that notifies.
     #[inline(always)]
-    fn queue_quickly(&mut self, shared: &Shared, request: QuickRequest) {
+    fn queue_quickly(&mut self, shared: &Shared, request: QuickRequest, wait: Wait) {
         match self.queue.push_within() {
             Entry::Quick(old) => *old = request,
             other => *other = Entry::Quick(request),
         }
         self.issued += 1;
         self.notifying += 1;
-        shared.tx_waits.store(true, Ordering::Release);
+        shared.watch.set_wait(wait);
     }
 }
 
