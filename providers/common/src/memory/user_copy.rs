@@ -438,14 +438,19 @@ unsafe fn copy_body(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: this function's own contract; each move begins at the start or ends at the end of the range, and is not
     // longer.
     unsafe {
-        match length {
-            8..=16 => move_ends::<u64>(from, to, length),
-            17..32 => move_ends::<u128>(from, to, length),
-            0 => {}
-            1..4 => (0..length).for_each(|n| to.add(n).write(from.add(n).read())),
-            4..8 => move_ends::<u32>(from, to, length),
-            32..=64 => move_ends::<Half>(from, to, length),
-            _ => std::ptr::copy(from, to, length),
+        // A chain, in the order of how often lengths occur: a `match` becomes a search.
+        if (8..=16).contains(&length) {
+            move_ends::<u64>(from, to, length);
+        } else if (32..=64).contains(&length) {
+            move_ends::<Half>(from, to, length);
+        } else if (17..32).contains(&length) {
+            move_ends::<u128>(from, to, length);
+        } else if (4..8).contains(&length) {
+            move_ends::<u32>(from, to, length);
+        } else if length < 4 {
+            (0..length).for_each(|n| to.add(n).write(from.add(n).read()));
+        } else {
+            std::ptr::copy(from, to, length);
         }
     }
 }
