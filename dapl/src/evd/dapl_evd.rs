@@ -13,7 +13,7 @@ use crate::error::{Error, Handle};
 use crate::ffi::{self, guard, guard_hot, require};
 use crate::ia::{AsyncError, AsyncKind, Ia};
 use crate::provider::{Completion, ConnectionEvent, Provider, Status, Work};
-use crate::runtime::handle::{from_handle, from_handle_hot, from_handle_quick, from_optional};
+use crate::runtime::handle::{EvdStub, from_handle, from_handle_hot, from_optional};
 
 /// `dat_evd_create`.
 ///
@@ -162,9 +162,35 @@ pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, even
 /// # Safety
 /// Same as [`dapl_evd_create`]; `out` is null or writable.
 pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
+    // The functions called here do not unwind, so that the calls are jumps.
+    if out.is_null() {
+        // SAFETY: this function's own contract.
+        return unsafe { dequeue::<P>(evd, out) };
+    }
+    let Some(stub) = EvdStub::of(evd) else {
+        // SAFETY: as above.
+        return unsafe { dequeue::<P>(evd, out) };
+    };
+    if stub.has_no_event() {
+        return DAT_QUEUE_EMPTY;
+    }
+    // SAFETY: as above, and not null.
+    unsafe { dequeue_quickly::<P>(evd, out, stub) }
+}
+
+/// `dat_evd_dequeue` where there may be an event.
+///
+/// # Safety
+/// Same as [`dapl_evd_dequeue`]; `out` is not null.
+#[inline(never)]
+unsafe extern "C" fn dequeue_quickly<P: Provider>(
+    evd: DAT_EVD_HANDLE,
+    out: *mut DAT_EVENT,
+    stub: EvdStub,
+) -> DAT_RETURN {
     let quick = || {
-        let object = from_handle_quick::<Evd<P>>(evd).filter(|_| !out.is_null())?;
-        // SAFETY: not null, and writable by this function's contract.
+        let object = stub.object::<Evd<P>>()?;
+        // SAFETY: writable by this function's contract.
         object.dequeue_quickly(|done| unsafe { write_plain(out, evd, done) })
     };
     // SAFETY: this function's own contract.
@@ -176,7 +202,7 @@ pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out:
 /// # Safety
 /// Same as [`dapl_evd_dequeue`].
 #[inline(never)]
-unsafe fn dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
+unsafe extern "C" fn dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
     guard_hot(|| {
         let Some(object) = from_handle_hot::<Evd<P>>(evd) else { return Err(Error::InvalidHandle(Handle::Plain)) };
         require(out, 2)?;
@@ -264,7 +290,7 @@ const _: () = {
 /// # Safety
 /// `out` is writable.
 #[inline(always)]
-unsafe fn write_plain(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done: &Completion) {
+pub(super) unsafe fn write_plain(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done: &Completion) {
     let event = PlainEvent {
         number: DAT_DTO_COMPLETION_EVENT,
         zero: 0,

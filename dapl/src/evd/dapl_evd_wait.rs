@@ -4,17 +4,20 @@
 
 use dat_abi::*;
 
-use super::dapl_evd::write_event;
+use super::dapl_evd::{write_event, write_plain};
 use super::dapli_wait::{self, Next, Wait};
 use super::{Evd, Event, dapli_wait::clear};
 use crate::error::{Error, Handle, Result};
 use crate::ffi;
-use crate::provider::Provider;
-use crate::runtime::handle::from_handle;
+use crate::provider::{Completion, Provider};
+use crate::runtime::handle::{EvdStub, from_handle};
 use crate::runtime::wait::{self, Cause, Mark, WaitStep};
 
 /// Writes an event of this EVD in the layout of one version of DAT. The pointer is writable.
 pub(crate) type WriteEvent<E> = unsafe fn(out: *mut E, evd: DAT_EVD_HANDLE, event: &Event);
+
+/// The same for a successful transfer.
+pub(crate) type WritePlain<E> = unsafe fn(out: *mut E, evd: DAT_EVD_HANDLE, done: &Completion);
 
 /// The arguments, and the state kept between sleeps. `E` is the `DAT_EVENT` of the caller's version.
 #[derive(Clone, Copy)]
@@ -23,6 +26,7 @@ struct EvdWaitCall<E> {
     timeout: DAT_TIMEOUT,
     threshold: DAT_COUNT,
     event: *mut E,
+    write_plain: WritePlain<E>,
     write: WriteEvent<E>,
     more: *mut DAT_COUNT,
     /// Set when the thread has begun to wait.
@@ -44,10 +48,11 @@ pub unsafe extern "C-unwind" fn dapl_evd_wait<P: Provider>(
     more: *mut DAT_COUNT,
 ) -> DAT_RETURN {
     // SAFETY: this function's own contract.
-    unsafe { wait_as::<P, DAT_EVENT>(evd, timeout, threshold, event, more, write_event) }
+    unsafe { wait_as::<P, DAT_EVENT>(evd, timeout, threshold, event, more, write_plain, write_event) }
 }
 
-/// `dat_evd_wait` of any version; `write` writes the event in the layout of that version.
+/// `dat_evd_wait` of any version; `write` writes the event in the layout of that version, `write_plain` that of a successful
+/// transfer.
 ///
 /// # Safety
 ///
@@ -59,9 +64,10 @@ pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(
     threshold: DAT_COUNT,
     event: *mut E,
     more: *mut DAT_COUNT,
+    write_plain: WritePlain<E>,
     write: WriteEvent<E>,
 ) -> DAT_RETURN {
-    let mut call = EvdWaitCall { evd, timeout, threshold, event, write, more, wait: None, marked: false };
+    let mut call = EvdWaitCall { evd, timeout, threshold, event, write_plain, write, more, wait: None, marked: false };
     // SAFETY: `step` expects an `EvdWaitCall` whose pointers satisfy this function's contract.
     unsafe { wait::run(&mut call, step::<P, E>) }
 }
@@ -72,11 +78,18 @@ pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(
 /// Same as [`dapl_evd_wait`].
 #[inline(never)]
 unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: Cause) -> WaitStep {
-    let mut next = None;
+    let (mut next, mut is_taken) = (None, false);
     let code = ffi::guard_hot(|| {
-        next = Some(run_step::<P, E>(call, cause)?);
+        // SAFETY: this function's own contract.
+        is_taken = cause == Cause::Start && unsafe { take_quickly::<P, E>(call) };
+        if !is_taken {
+            next = Some(run_step::<P, E>(call, cause)?);
+        }
         Ok(())
     });
+    if is_taken {
+        return WaitStep::Done(code);
+    }
     match next {
         Some(Next::Sleep(expected)) => sleep::<P, E>(call, expected),
         Some(Next::Event(event, more)) => {
@@ -98,6 +111,27 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: Cause) ->
             WaitStep::Done(code)
         }
     }
+}
+
+/// Ends a wait for one event that finds a successful transfer. Returns false if it has done nothing.
+///
+/// # Safety
+/// Same as [`dapl_evd_wait`].
+#[inline(always)]
+unsafe fn take_quickly<P: Provider, E: Copy>(call: &EvdWaitCall<E>) -> bool {
+    let EvdWaitCall { evd, threshold, event, write_plain, more, .. } = *call;
+    let Some(stub) = EvdStub::of(evd) else { return false };
+    if threshold != 1 || event.is_null() || more.is_null() || stub.has_no_event() {
+        return false;
+    }
+    let Some(object) = stub.object::<Evd<P>>() else { return false };
+    // SAFETY: not null, and writable by this function's contract.
+    let left = object.wait_quickly(|done| unsafe { write_plain(event, evd, done) });
+    // SAFETY: as above.
+    left.is_some_and(|left| unsafe {
+        ffi::put(more, count(left));
+        true
+    })
 }
 
 fn run_step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: Cause) -> Result<Next> {

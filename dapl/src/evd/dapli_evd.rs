@@ -18,7 +18,7 @@ use crate::ia::dapls_ia;
 use crate::ia::{AsyncError, AsyncKind, Ia};
 use crate::provider::{Completion, CompletionQueue, CqSink, Provider, Work};
 use crate::runtime::handle::{self, ObjectId, Use};
-use crate::runtime::sync::{MutexGuard, yield_now};
+use crate::runtime::sync::MutexGuard;
 use crate::runtime::wait::SharedCpuBackoff;
 use crate::runtime::{cancel, wait};
 use crate::stats::counters::CompletionsByEp;
@@ -226,12 +226,7 @@ impl<P: Provider> Evd<P> {
                 let how = if std::mem::take(&mut held.has_taken) { Fetch::Ready } else { Fetch::Poll };
                 let n = held.poll(cq, how);
                 let Some((first, rest)) = held.buffer[..n].split_first() else {
-                    let shares_cpu = held.backoff.should_yield();
-                    drop(inner);
-                    if shares_cpu {
-                        yield_now();
-                    }
-                    return Err(Error::QueueEmpty);
+                    return Err(self.found_nothing(inner));
                 };
                 held.backoff.reset();
                 let failed = is_failure(first);

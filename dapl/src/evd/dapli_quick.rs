@@ -6,8 +6,10 @@
 
 use super::Evd;
 use super::dapli_evd::{EvdState, Fetch};
+use super::event::Event;
 use crate::error::{Error, Result};
 use crate::provider::{Arrival, Completion, Provider, Status, Work};
+use crate::runtime::empty_check::QueueCheck;
 use crate::runtime::sync::{MutexGuard, yield_now};
 
 /// Result of a poll.
@@ -18,6 +20,12 @@ pub(super) enum Found {
     Plain,
     /// Some completions have to go through the queue.
     Others,
+}
+
+impl Event {
+    fn is_plain(&self) -> bool {
+        matches!(self, Event::Dto(done) if is_plain(done))
+    }
 }
 
 /// Whether a completion needs no other step and fits the fields of a DAT 1.2 event.
@@ -85,11 +93,67 @@ impl<P: Provider> EvdState<P> {
 }
 
 impl<P: Provider> Evd<P> {
-    /// Locks the state, with all events in the queue.
+    /// Locks the state, with all events in the queue. Dequeues lock the state too, until one of them finds nothing.
     pub(super) fn lock(&self) -> MutexGuard<'_, EvdState<P>> {
         let mut inner = self.inner.lock();
         inner.settle();
+        if let Some(check) = &self.empty_check {
+            check.set_queued(true);
+        }
         inner
+    }
+
+    /// Lets dequeues find out without the lock that there is nothing, unless each of them has to do more: count for a thread
+    /// that shares its CPU, or check an observer. There is no event.
+    #[inline(always)]
+    fn allow_empty_check(&self, inner: &EvdState<P>) {
+        if let Some(check) = &self.empty_check
+            && !inner.backoff.shares_cpu()
+        {
+            check.set_queued(false);
+        }
+    }
+
+    /// Called by a dequeue that has found nothing. Gives the CPU away if the thread shares it with the peer.
+    pub(super) fn found_nothing(&self, mut inner: MutexGuard<'_, EvdState<P>>) -> Error {
+        let must_yield = inner.backoff.should_yield(self.empty_check.as_ref().map(QueueCheck::polls));
+        if inner.is_quick() {
+            self.allow_empty_check(&inner);
+        }
+        drop(inner);
+        if must_yield {
+            yield_now();
+        }
+        Error::QueueEmpty
+    }
+
+    /// Ends a wait for one event that finds a plain completion, without registering a waiter. Returns the number of events left.
+    /// `None`: nothing has happened, and the wait takes its steps.
+    #[inline(always)]
+    pub(super) fn wait_quickly(&self, give: impl FnOnce(&Completion)) -> Option<usize> {
+        let mut inner = self.inner.lock();
+        if !inner.is_unobserved || !inner.queue.may_wait() {
+            return None;
+        }
+        let left = if inner.queue.is_empty() {
+            if inner.plain.is_empty() && inner.refill(self.cq.as_ref()?) != Found::Plain {
+                return None;
+            }
+            inner.next_plain().map(give)?;
+            inner.plain.len()
+        } else {
+            let Some(Event::Dto(done)) = inner.queue.front().filter(|event| event.is_plain()) else { return None };
+            let is_notifying = done.is_notifying();
+            give(done);
+            inner.queue.drop_front(is_notifying);
+            inner.queue.len()
+        };
+        inner.queue.counts.waits += 1;
+        match &self.empty_check {
+            Some(check) if left > 0 => check.set_queued(true),
+            _ => self.allow_empty_check(&inner),
+        }
+        Some(left)
     }
 
     /// Dequeues the oldest event if it is a plain completion, with as few instructions as possible. `None`: the caller
@@ -99,23 +163,22 @@ impl<P: Provider> Evd<P> {
         let mut inner = self.inner.lock();
         if let Some(done) = inner.next_plain() {
             give(done);
+            if inner.plain.is_empty() {
+                self.allow_empty_check(&inner);
+            }
             return Some(Ok(()));
         }
         let cq = self.cq.as_ref().filter(|_| inner.is_quick())?;
         match inner.refill(cq) {
             Found::Plain => {
                 inner.next_plain().map(give);
+                if let (false, Some(check)) = (inner.plain.is_empty(), &self.empty_check) {
+                    check.set_queued(true);
+                }
                 Some(Ok(()))
             }
             Found::Others => None,
-            Found::Nothing => {
-                let shares_cpu = inner.backoff.should_yield();
-                drop(inner);
-                if shares_cpu {
-                    yield_now();
-                }
-                Some(Err(Error::QueueEmpty))
-            }
+            Found::Nothing => Some(Err(self.found_nothing(inner))),
         }
     }
 }

@@ -15,7 +15,8 @@ use crate::cno::Cno;
 use crate::error::{Error, Handle, Resource, Result, State};
 use crate::ia::dapls_ia::{self, AsyncEvdChoice};
 use crate::ia::{AsyncError, AsyncErrorSink, AsyncKind, Ia, Rank};
-use crate::provider::{CqSink, Provider};
+use crate::provider::{CompletionQueue, CqSink, Provider};
+use crate::runtime::empty_check::{EmptyCheck, QueueCheck};
 use crate::runtime::handle::{self, Created, Usable, Use, UseCount};
 use crate::runtime::spin::SpinBudget;
 use crate::runtime::sync::Mutex;
@@ -40,6 +41,9 @@ pub fn build<P: Provider>(
         } else {
             None
         };
+        let empty_check = cq.as_ref().and_then(|cq| cq.empty_check());
+        let place = handle::set_empty_check(id, EmptyCheck::never());
+        let empty_check = empty_check.zip(place).map(|(check, place)| QueueCheck::new(check, place));
         Ok(Evd {
             id,
             ia: ia.clone(),
@@ -49,6 +53,7 @@ pub fn build<P: Provider>(
             transfers: OnceLock::new(),
             uses: UseCount::default(),
             spin: SpinBudget::default(),
+            empty_check,
             inner: Mutex::new(EvdState::new(Queue::new(length), cno.map(Cno::attach))),
         })
     })

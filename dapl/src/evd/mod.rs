@@ -7,6 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::ia::{AsyncError, AsyncErrorSink, Child, Ia};
 use crate::provider::Provider;
+use crate::runtime::empty_check::QueueCheck;
 use crate::runtime::handle::{Kind, Object, ObjectId, Usable, UseCount};
 use crate::runtime::spin::SpinBudget;
 use crate::runtime::sync::Mutex;
@@ -45,6 +46,8 @@ pub struct Evd<P: Provider> {
     transfers: OnceLock<&'static dyn TransferSink<P>>,
     uses: UseCount,
     spin: SpinBudget,
+    /// Tells dequeues without the lock that there is no event, if the transport supports it.
+    empty_check: Option<QueueCheck>,
     inner: Mutex<EvdState<P>>,
 }
 

@@ -123,6 +123,12 @@ impl Queue {
         self.waiter.is_some()
     }
 
+    /// Whether a thread may begin a wait for one event.
+    #[inline(always)]
+    pub(super) fn may_wait(&self) -> bool {
+        self.waiter.is_none() && self.waitable && !self.closed
+    }
+
     /// Whether a waiter sleeps and was not woken yet.
     pub(super) fn has_sleeping_waiter(&self) -> bool {
         self.waiter.is_some_and(|waiter| waiter.asleep)

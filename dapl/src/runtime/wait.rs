@@ -94,8 +94,10 @@ pub fn relax() {
 /// may need that CPU.
 #[derive(Debug, Default)]
 pub struct SharedCpuBackoff {
-    /// Number of unsuccessful polls since the last successful one, and since the last check of the CPU set.
+    /// Number of unsuccessful polls since the last successful one, and until the next check of the CPU set.
     unsuccessful: u32,
+    left: u32,
+    /// Number of all polls at the last call.
     polls: u32,
     alone: bool,
 }
@@ -106,15 +108,27 @@ impl SharedCpuBackoff {
     /// Number of polls between checks of the CPU set, which are system calls. The set may change at any time.
     const CHECK_INTERVAL: u32 = 1 << 12;
 
-    /// Counts an unsuccessful poll. Returns true if the caller should yield.
+    /// Counts an unsuccessful poll, or those since the last call where `polls` counts them. Returns true if the caller should
+    /// yield.
     #[inline]
-    pub fn should_yield(&mut self) -> bool {
-        self.unsuccessful = self.unsuccessful.saturating_add(1);
-        self.polls = self.polls.wrapping_add(1);
-        if self.polls % Self::CHECK_INTERVAL == Self::YIELD_AFTER {
+    pub fn should_yield(&mut self, polls: Option<u32>) -> bool {
+        let polls = polls.unwrap_or(self.polls.wrapping_add(1));
+        let new = polls.wrapping_sub(self.polls).clamp(1, Self::CHECK_INTERVAL);
+        self.polls = polls;
+        self.unsuccessful = self.unsuccessful.saturating_add(new);
+        if self.left <= new {
+            self.left = Self::CHECK_INTERVAL;
             self.alone = is_bound_to_one_cpu();
+        } else {
+            self.left -= new;
         }
         self.alone && self.unsuccessful >= Self::YIELD_AFTER
+    }
+
+    /// Whether the last check has found that the thread is limited to one CPU.
+    #[inline(always)]
+    pub fn shares_cpu(&self) -> bool {
+        self.alone
     }
 
     /// Records a successful poll.
@@ -280,9 +294,10 @@ mod tests {
         let polls = |cpus: &rustix::thread::CpuSet| {
             rustix::thread::sched_setaffinity(None, cpus).unwrap();
             let mut backoff = SharedCpuBackoff::default();
-            let unsuccessful = (0..4 * SharedCpuBackoff::YIELD_AFTER).filter(|_| backoff.should_yield()).count() as u32;
+            let unsuccessful =
+                (0..4 * SharedCpuBackoff::YIELD_AFTER).filter(|_| backoff.should_yield(None)).count() as u32;
             backoff.reset();
-            (unsuccessful, (1..SharedCpuBackoff::YIELD_AFTER).any(|_| backoff.should_yield()))
+            (unsuccessful, (1..SharedCpuBackoff::YIELD_AFTER).any(|_| backoff.should_yield(None)))
         };
         // Affinity is per thread, so other tests are not affected.
         std::thread::spawn(move || {

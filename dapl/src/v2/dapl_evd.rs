@@ -12,7 +12,7 @@ use crate::evd::{Evd, Event, Stream, Streams, TakenEvent, dapls_evd, wait_as};
 use crate::ffi::{guard, guard_hot, require};
 use crate::ia::{AsyncError, Ia};
 use crate::provider::{Arrival, Completion, Provider, Status, Work};
-use crate::runtime::handle::{from_handle, from_handle_hot, from_optional};
+use crate::runtime::handle::{EvdStub, from_handle, from_handle_hot, from_optional};
 
 /// `dat_evd_create`, with one additional stream: completions of extended operations.
 ///
@@ -80,7 +80,7 @@ pub unsafe extern "C-unwind" fn dapl2_evd_wait<P: Provider>(
     more: *mut DAT_COUNT,
 ) -> DAT_RETURN {
     // SAFETY: this function's own contract.
-    convert::code(unsafe { wait_as::<P, DAT_EVENT>(evd, timeout, threshold, event, more, write_event) })
+    convert::code(unsafe { wait_as::<P, DAT_EVENT>(evd, timeout, threshold, event, more, write_done, write_event) })
 }
 
 /// `dat_evd_post_se`. In a software event, the event number and the pointer have the same offsets as in 1.2.
@@ -103,6 +103,19 @@ const _: () = {
 /// # Safety
 /// As the entry of 1.2.
 pub unsafe extern "C" fn dapl2_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
+    if EvdStub::of(evd).is_some_and(|stub| !out.is_null() && stub.has_no_event()) {
+        return convert::code(dat_abi::DAT_QUEUE_EMPTY);
+    }
+    // SAFETY: this function's own contract.
+    unsafe { dequeue_locked::<P>(evd, out) }
+}
+
+/// `dat_evd_dequeue` where there may be an event.
+///
+/// # Safety
+/// As the entry of 1.2.
+#[inline(never)]
+unsafe fn dequeue_locked<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
     convert::code(guard_hot(|| {
         let Some(object) = from_handle_hot::<Evd<P>>(evd) else { return Err(Error::InvalidHandle(Handle::Plain)) };
         require(out, 2)?;

@@ -22,6 +22,7 @@ use dat_abi::DAT_PROVIDER;
 
 use crate::error::{Error, Handle, Result};
 use crate::runtime::cancel;
+use crate::runtime::empty_check::EmptyCheck;
 use crate::runtime::hazard::{self, Protection};
 use crate::runtime::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering};
 
@@ -76,7 +77,9 @@ pub struct Stub {
     /// Futex word that waiters on the object sleep on; it must outlive the object (see `wait`).
     pub(crate) futex: AtomicU32,
     _pad: AtomicU32,
-    _rest: [AtomicU64; 2],
+    /// Of an EVD: its check, never null while it is live.
+    empty_check: AtomicPtr<EmptyCheck>,
+    _rest: AtomicU64,
 }
 
 const _: () = assert!(std::mem::offset_of!(Stub, table) == 0 && (size_of::<Stub>() == STRIDE || cfg!(loom)));
@@ -369,7 +372,11 @@ pub fn from_handle<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Ref
 /// an invalid handle: the caller then uses [`from_handle_hot`], which distinguishes the two.
 #[inline(always)]
 pub fn from_handle_quick<T: Object>(handle: *mut c_void) -> Option<QuickRef<T>> {
-    let stub = arena::at(handle as usize)?;
+    quick_ref(arena::at(handle as usize)?)
+}
+
+#[inline(always)]
+fn quick_ref<T: Object>(stub: &'static Stub) -> Option<QuickRef<T>> {
     let protection = hazard::protect_first(stub.address())?;
     // Acquire as in `from_handle_hot`.
     if !StateWord::is_shared(stub.word.load(Ordering::Acquire), T::KIND) {
@@ -401,6 +408,43 @@ pub fn from_handle_hot<T: Object>(handle: *mut c_void) -> Option<HotRef<T>> {
     // Never null while the object is live.
     let object = NonNull::new(stub.object.load(Ordering::Relaxed).cast::<T>())?;
     Some(HotRef { stub, object, protection })
+}
+
+/// The stub of a handle that was a live EVD a moment ago.
+#[derive(Clone, Copy)]
+#[repr(transparent)]
+pub struct EvdStub(&'static Stub);
+
+impl EvdStub {
+    /// `None` if it is not a live EVD.
+    #[inline(always)]
+    pub fn of(handle: *mut c_void) -> Option<EvdStub> {
+        let stub = arena::at(handle as usize)?;
+        if !StateWord::is(stub.word.load(Ordering::Acquire), Kind::Evd) {
+            return None;
+        }
+        Some(EvdStub(stub))
+    }
+
+    /// Whether the EVD's check says that there is no event. No reference is taken.
+    #[inline(always)]
+    pub fn has_no_event(self) -> bool {
+        // SAFETY: an EVD is published after `set_empty_check`, which has stored a reference that is valid for ever.
+        unsafe { &*self.0.empty_check.load(Ordering::Acquire) }.is_empty()
+    }
+
+    /// As [`from_handle_quick`].
+    #[inline(always)]
+    pub fn object<T: Object>(self) -> Option<QuickRef<T>> {
+        quick_ref(self.0)
+    }
+}
+
+/// Sets the check of an EVD that is being created, and returns its place. Must be called for each EVD.
+pub fn set_empty_check(id: ObjectId, check: &'static EmptyCheck) -> Option<&'static AtomicPtr<EmptyCheck>> {
+    let place = &arena::at(id.handle)?.empty_check;
+    place.store(std::ptr::from_ref(check).cast_mut(), Ordering::Relaxed);
+    Some(place)
 }
 
 /// Waits for the calls in progress that reference this object by a [`HotRef`] in a slot. Until the result is dropped,

@@ -27,7 +27,8 @@ fn fresh() -> Stub {
         context: AtomicU64::new(0),
         futex: AtomicU32::new(0),
         _pad: AtomicU32::new(0),
-        _rest: array::from_fn(|_| AtomicU64::new(0)),
+        empty_check: AtomicPtr::new(std::ptr::null_mut()),
+        _rest: AtomicU64::new(0),
     }
 }
 
