@@ -429,6 +429,9 @@ impl EvdStub {
     /// Whether the EVD's check says that there is no event. No reference is taken.
     #[inline(always)]
     pub fn has_no_event(self) -> bool {
+        if cfg!(loom) {
+            return false; // models of EVDs leave the check out; it has a model of its own
+        }
         // SAFETY: an EVD is published after `set_empty_check`, which has stored a reference that is valid for ever.
         unsafe { &*self.0.empty_check.load(Ordering::Acquire) }.is_empty()
     }
