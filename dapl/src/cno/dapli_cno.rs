@@ -85,7 +85,11 @@ pub(super) enum Next {
 /// Begins a wait.
 pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, Next) {
     let mut wait = Wait { id: cno.id, token: wait::token(), deadline: Deadline::NEVER };
-    let has_trigger = {
+    // A trigger that is already queued needs neither a waiter nor progress. Over a network each poll is a system call.
+    if let Some(evd) = cno.take_pending() {
+        return (wait, Next::Evd(evd));
+    }
+    {
         let mut inner = cno.inner.lock();
         if inner.is_freed {
             // The CNO was freed after the handle was checked; nothing would wake a new waiter.
@@ -95,11 +99,6 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, N
         if inner.asleep.is_empty() && inner.may_be_polled() {
             cno.polled.store(true, Ordering::Relaxed);
         }
-        !inner.triggers.is_empty()
-    };
-    // A trigger that is already queued needs no progress. Over a network each poll is a system call.
-    if has_trigger && let found @ (Next::Evd(_) | Next::Fail(_)) = cno.next_trigger(wait.token, Cause::Start) {
-        return (wait, found);
     }
     cno.poll();
     if timeout == 0 {
@@ -135,6 +134,16 @@ pub(super) fn clear<P: Provider>(id: ObjectId, token: u64) {
 }
 
 impl<P: Provider> Cno<P> {
+    /// Takes the EVD that triggered first and still has events, and returns its handle.
+    pub(super) fn take_pending(&self) -> Option<usize> {
+        loop {
+            let source = self.inner.lock().pop()?;
+            if source.pending(self.id) {
+                return Some(source.id().handle);
+            }
+        }
+    }
+
     /// Fetches completions of the attached EVDs. Called without locks.
     pub(super) fn poll(&self) {
         let sources = self.inner.lock().sources.clone();

@@ -104,16 +104,11 @@ pub fn arm_descriptor<P: Provider>(cno: &Cno<P>) {
 ///
 /// Errors: `QueueEmpty` if no EVD has events; the descriptor is then not readable.
 pub fn take_trigger<P: Provider>(cno: &Cno<P>) -> Result<usize> {
-    loop {
-        let Some(source) = cno.inner.lock().pop() else {
-            // The consumer is about to sleep on the descriptor.
-            cno.ia.provider().sleeps();
-            return Err(Error::QueueEmpty);
-        };
-        if source.pending(cno.id) {
-            return Ok(source.id().handle);
-        }
-    }
+    cno.take_pending().ok_or_else(|| {
+        // The consumer is about to sleep on the descriptor.
+        cno.ia.provider().sleeps();
+        Error::QueueEmpty
+    })
 }
 
 /// A recorded trigger: the waiter to wake and the agent to call.

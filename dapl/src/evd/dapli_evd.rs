@@ -6,7 +6,7 @@
 
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 use super::Evd;
 use super::dapls_descriptor::ArmedDescriptor;
@@ -17,6 +17,7 @@ use crate::error::{Error, Result};
 use crate::ia::dapls_ia;
 use crate::ia::{AsyncError, AsyncKind, Ia};
 use crate::provider::{Completion, CompletionQueue, CqSink, Provider, Work};
+use crate::runtime::empty_check::EmptyCheck;
 use crate::runtime::handle::{self, ObjectId, Use};
 use crate::runtime::sync::MutexGuard;
 use crate::runtime::wait::SharedCpuBackoff;
@@ -89,17 +90,22 @@ impl<P: Provider> EvdState<P> {
 
 /// Identifies an EVD to the provider's CQ and to the CNO. It holds an id and no reference: a notification after the
 /// free finds a newer generation and is dropped.
-pub(super) struct EvdRef<P>(ObjectId, PhantomData<fn() -> P>);
+pub(super) struct EvdRef<P> {
+    id: ObjectId,
+    /// Of the CQ; set when that has been created.
+    pub(super) empty_check: OnceLock<&'static EmptyCheck>,
+    _provider: PhantomData<fn() -> P>,
+}
 
 impl<P> EvdRef<P> {
     pub(super) fn new(id: ObjectId) -> Self {
-        EvdRef(id, PhantomData)
+        EvdRef { id, empty_check: OnceLock::new(), _provider: PhantomData }
     }
 }
 
 impl<P: Provider> CqSink for EvdRef<P> {
     fn notify(&self) {
-        if let Some(evd) = handle::from_id::<Evd<P>>(self.0) {
+        if let Some(evd) = handle::from_id::<Evd<P>>(self.id) {
             evd.notified();
         }
     }
@@ -107,11 +113,11 @@ impl<P: Provider> CqSink for EvdRef<P> {
 
 impl<P: Provider> EvdSource for EvdRef<P> {
     fn id(&self) -> ObjectId {
-        self.0
+        self.id
     }
 
     fn pending(&self, cno: ObjectId) -> bool {
-        handle::from_id::<Evd<P>>(self.0).is_some_and(|evd| {
+        handle::from_id::<Evd<P>>(self.id).is_some_and(|evd| {
             let inner = evd.lock();
             let attached = inner.cno.as_ref().is_some_and(|own| own.id() == cno);
             attached && inner.queue.enabled && !inner.queue.has_waiter() && !inner.queue.is_empty()
@@ -119,11 +125,14 @@ impl<P: Provider> EvdSource for EvdRef<P> {
     }
 
     fn poll(&self, progress: bool) -> bool {
-        handle::from_id::<Evd<P>>(self.0).map_or(progress, |evd| evd.poll_for_cno(progress))
+        if progress && self.empty_check.get().is_some_and(|check| check.has_no_completion()) {
+            return !P::Cq::SHARES_PROGRESS;
+        }
+        handle::from_id::<Evd<P>>(self.id).map_or(progress, |evd| evd.poll_for_cno(progress))
     }
 
     fn arm(&self) {
-        if let Some(evd) = handle::from_id::<Evd<P>>(self.0) {
+        if let Some(evd) = handle::from_id::<Evd<P>>(self.id) {
             let mut inner = evd.lock();
             let signal = evd.rearm(&mut inner);
             evd.unlock(inner, signal);

@@ -44,6 +44,7 @@ pub fn build<P: Provider>(
         let empty_check = cq.as_ref().and_then(|cq| cq.empty_check());
         // What a model allocates for ever would change the addresses in the next run of it.
         let place = if cfg!(loom) { None } else { handle::set_empty_check(id, EmptyCheck::never()) };
+        let _ = empty_check.map(|check| evd_ref.empty_check.set(check));
         let empty_check = empty_check.zip(place).map(|(check, place)| QueueCheck::new(check, place));
         Ok(Evd {
             id,

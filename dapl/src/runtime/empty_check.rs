@@ -305,6 +305,17 @@ impl EmptyCheck {
         found | more == 0 || found == 0 && self.is_empty_beyond(more)
     }
 
+    /// Whether a poll for an observer of the EVD, such as a CNO, finds no completion. Its queue may hold some that have been
+    /// reported. Returns false if that is not certain.
+    pub fn has_no_completion(&self) -> bool {
+        if self.has_pass() {
+            return false;
+        }
+        self.count_poll();
+        let count = WATCHES.min(2 + self.more.load(Ordering::Relaxed) as usize);
+        (0..count).all(|n| self.watch_at(n).is_quiet()) && self.has_ready.load(Ordering::Acquire) == 0
+    }
+
     /// The same for the other connections.
     #[inline(always)]
     fn is_empty_beyond(&self, more: u32) -> bool {
