@@ -168,6 +168,16 @@ impl<P: Provider> Evd<P> {
             }
             return Some(Ok(()));
         }
+        self.poll_quickly(inner, give)
+    }
+
+    /// Polls, and takes the oldest completion. Apart, so that a dequeue that need not poll saves few registers.
+    #[inline(never)]
+    fn poll_quickly(
+        &self,
+        mut inner: MutexGuard<'_, EvdState<P>>,
+        give: impl FnOnce(&Completion),
+    ) -> Option<Result<()>> {
         let cq = self.cq.as_ref().filter(|_| inner.is_quick())?;
         match inner.refill(cq) {
             Found::Plain => {
