@@ -54,8 +54,8 @@ fn pingpongs(effort: Effort) -> Vec<Contest> {
     let (polling, asleep) = (sockperf(effort, "ping-pong", true), sockperf(effort, "ping-pong", false));
     vec![
         contest("U1", "64 B ping-pong, polling", us, ours(&[]), polling, Some((1.25, 1.0))),
-        contest("U2", "the same, beside ofi_rxd", us, ours(&[]), fabric(RXD), Some((0.6, 0.4))),
-        contest("U2", "the same, beside ofi_rxm", us, ours(&[]), fabric(RXM), None),
+        contest("U2", "64 B ping-pong, beside ofi_rxd", us, ours(&[]), fabric(RXD), Some((0.6, 0.4))),
+        contest("U2", "64 B ping-pong, beside ofi_rxm", us, ours(&[]), fabric(RXM), None),
         contest("U3", "64 B ping-pong, waiting in dat_evd_wait", us, ours(&["-w"]), asleep, Some((1.25, 1.0))),
     ]
 }
@@ -90,12 +90,12 @@ fn streams(effort: Effort) -> Vec<Contest> {
     let cpu = Shown::PerKib;
     vec![
         contest("U4", "1 MiB RDMA writes, beside TCP", bytes, ours(), iperf(Flow::Tcp), Some((0.6, 1.2))),
-        contest("U5", "the same, beside ofi_rxd", bytes, ours(), fabric(RXD), Some((5.0, 10.0))),
-        contest("U5", "the same, beside bare UDP", bytes, ours(), iperf(Flow::Udp), Some((4.0, 8.0))),
-        contest("U5", "the same, beside ofi_rxm", bytes, ours(), fabric(RXM), None),
+        contest("U5", "1 MiB RDMA writes, beside ofi_rxd", bytes, ours(), fabric(RXD), Some((5.0, 10.0))),
+        contest("U5", "1 MiB RDMA writes, beside bare UDP", bytes, ours(), iperf(Flow::Udp), Some((4.0, 8.0))),
+        contest("U5", "1 MiB RDMA writes, beside ofi_rxm", bytes, ours(), fabric(RXM), None),
         contest("U6", "64 B message rate", Shown::Rate, rate, messages, Some((5.0, 10.0))),
         contest("cpu", "1 MiB RDMA writes, beside TCP", cpu, used(), iperf(Flow::Tcp), None),
-        contest("cpu", "the same, beside bare UDP", cpu, used(), iperf(Flow::Udp), None),
+        contest("cpu", "1 MiB RDMA writes, beside bare UDP", cpu, used(), iperf(Flow::Udp), None),
     ]
 }
 
