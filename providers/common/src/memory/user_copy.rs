@@ -133,6 +133,29 @@ pub unsafe fn read<'a>(
     unsafe { copy_checked(Direction::Read, address, to, length, &registration()) }
 }
 
+/// Same as [`read`], for memory at `to` that a program of the peer may poll: the last byte is written last.
+///
+/// # Safety
+/// Same as [`read`].
+#[inline]
+pub unsafe fn read_in_order<'a>(
+    address: u64,
+    to: *mut u8,
+    length: usize,
+    registration: impl FnOnce() -> Registration<'a>,
+) -> bool {
+    let now = TimeSlot::now();
+    let is_recent =
+        is_recent(address, length, now, Direction::Read) || is_recent_piece(address, length, now, Direction::Read);
+    if is_recent {
+        // SAFETY: this function's own contract; the memory was usable a moment ago.
+        unsafe { copy(address as *const u8, to, length) };
+        return true;
+    }
+    // SAFETY: this function's own contract. This copy writes the last byte last too.
+    unsafe { copy_checked(Direction::Read, address, to, length, &registration()) }
+}
+
 /// Same as [`read`], if the bytes are in one page that was used recently. Returns false otherwise, having done nothing.
 ///
 /// # Safety

@@ -179,7 +179,8 @@ unsafe fn copy_here(
     // function's contract.
     let is_copied = unsafe {
         match way {
-            Way::Write => user_copy::read(here, there, length, registration),
+            // Programs poll the last byte of a write.
+            Way::Write => user_copy::read_in_order(here, there, length, registration),
             Way::Read => user_copy::write(there, here, length, registration),
         }
     };

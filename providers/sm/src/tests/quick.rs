@@ -1,12 +1,15 @@
 //! RDMA operations that their post executes the short way: what they move, when they complete, and what is left to the general
 //! path.
 
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use rustix::mm::MapFlags;
 
 use super::exports::{mapping, sealed};
 use super::*;
 use crate::cq::PolledConnection;
 use crate::memory::cma::CHUNK;
+use crate::memory::map::Map;
 use crate::proto::message::INLINE;
 
 const LENGTH: usize = 16 << 12;
@@ -208,4 +211,45 @@ fn messages_of_one_piece_arrive_whole_and_in_order() {
     world.qps.0.post_send(&wr(op, &[world.local(0, 4096)], 2)).unwrap();
     assert_eq!(world.sides[1].completion().status, Status::LocalLength);
     world.expect(2, Status::RemoteResponder, 0);
+}
+
+/// Programs poll the last byte of a write. One thread polls it while another writes.
+#[test]
+fn last_byte_of_a_write_through_a_mapping_comes_last() {
+    const LENGTH: usize = 4096;
+    let place = Place::new("quick-last");
+    let sides = [place.open(), place.open()];
+    let qps = connected(&sides[0], &sides[1], 7, 1);
+    let (map, _file) = Map::create("polled", LENGTH, false).unwrap();
+    let region = Region { address: map.bytes(0, LENGTH).unwrap() as u64, length: LENGTH as u64 };
+    let all = Access { local_write: true, remote_read: true, remote_write: true, ..Access::default() };
+    let there = sides[1].ia.register_shared(&sides[1].pd, region, all).unwrap();
+    let ours: Vec<AtomicU64> = (0..LENGTH / 8).map(|_| AtomicU64::new(0)).collect();
+    let local = Region { address: ours.as_ptr() as u64, length: LENGTH as u64 };
+    let mr = sides[0].ia.register(&sides[0].pd, local, all).unwrap();
+    let source = Segment { key: mr.local_key(), pad: 0, address: local.address, length: local.length };
+    let op = Op::Write(Remote { key: there.remote_key(), address: region.address });
+    let (pattern, seen) = (|n: u64| (n % 250 + 1) * 0x0101_0101_0101_0101, AtomicU64::new(0));
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            for n in 1..=3000 {
+                while map.word(LENGTH - 8).load(Ordering::Acquire) >> 56 != pattern(n) >> 56 {
+                    std::hint::spin_loop();
+                }
+                assert_eq!(map.word(0).load(Ordering::Relaxed), pattern(n), "write {n}: the first bytes came later");
+                seen.store(n, Ordering::Release);
+            }
+        });
+        for n in 1..=3000 {
+            ours.iter().for_each(|word| word.store(pattern(n), Ordering::Relaxed));
+            if !qps.0.post_request_quickly(op, &source, n) {
+                qps.0.post_send(&wr(op, &[source], n)).unwrap();
+            }
+            assert_eq!(sides[0].completion().status, Status::Success);
+            let until = Instant::now() + PATIENCE;
+            while seen.load(Ordering::Acquire) != n {
+                assert!(Instant::now() < until, "write {n} was not seen");
+            }
+        }
+    });
 }
