@@ -43,8 +43,9 @@ fn none_or_many<T>(segments: &[Segment], post: impl FnOnce(&[ibv_sge], u64) -> R
     }
 }
 
+/// One segment, which is not empty, in the device's format.
 #[inline(always)]
-fn sge(segment: &Segment) -> ibv_sge {
+pub(crate) fn sge(segment: &Segment) -> ibv_sge {
     let length = u32::try_from(segment.length).unwrap_or(TOO_LONG);
     ibv_sge { addr: segment.address, length, lkey: segment.key }
 }

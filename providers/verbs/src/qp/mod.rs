@@ -13,6 +13,7 @@ pub(crate) mod gather;
 mod lifecycle;
 mod post;
 pub(crate) mod queue_pair;
+mod quick;
 #[cfg(test)]
 mod rxe_tests;
 pub(crate) mod state;

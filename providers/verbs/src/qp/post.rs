@@ -52,6 +52,12 @@ impl QueuedRequest {
     }
 }
 
+/// Why a request was not posted to the device.
+pub(super) enum Refused {
+    ByDevice(std::io::Error),
+    Before(Error),
+}
+
 /// The error of a post that the device refuses.
 fn refusal(what: &str, error: &std::io::Error) -> Error {
     match error.raw_os_error() {
@@ -67,7 +73,7 @@ impl QpCore {
     /// Defers cancellation if the device's driver has a cancellation point in the post of a request. Receives are
     /// posted to a mapped queue with every driver.
     #[inline]
-    fn defer(&self) -> Option<Deferral> {
+    pub(super) fn defer(&self) -> Option<Deferral> {
         self.device.posts_by_kernel.then(cancel::defer)
     }
 
@@ -176,11 +182,22 @@ impl QpCore {
 
     #[inline]
     fn submit(&self, send: &mut Requests, wr: &SendWr<'_>) -> Result<()> {
-        gathered(wr.segments, |list, bytes| self.hand_over(send, wr, list, bytes))
+        gathered(wr.segments, |list, bytes| {
+            self.hand_over(send, wr, list, bytes).map_err(|refused| match refused {
+                Refused::ByDevice(error) => refusal("a request", &error),
+                Refused::Before(error) => error,
+            })
+        })
     }
 
     #[inline(always)]
-    fn hand_over(&self, send: &mut Requests, wr: &SendWr<'_>, list: &[ibv_sge], bytes: u64) -> Result<()> {
+    pub(super) fn hand_over(
+        &self,
+        send: &mut Requests,
+        wr: &SendWr<'_>,
+        list: &[ibv_sge],
+        bytes: u64,
+    ) -> std::result::Result<(), Refused> {
         let limits = &self.device.limits;
         let mut flags = ibv_send_flags::IBV_SEND_SIGNALED;
         let (op, most, is_local) = match wr.op {
@@ -192,7 +209,7 @@ impl QpCore {
             }
             Op::Write(remote) => (ibv::Op::Write(remote), limits.max_rdma, true),
             Op::Read(remote) => (ibv::Op::Read(remote), limits.max_rdma, false),
-            extension => self.extension(extension, &mut flags)?,
+            extension => self.extension(extension, &mut flags).map_err(Refused::Before)?,
         };
         if wr.fence {
             flags |= ibv_send_flags::IBV_SEND_FENCE;
@@ -223,7 +240,7 @@ impl QpCore {
         let (epoch, number) = work.next();
         let id = WorkId::pack(self.slot(Side::Request), epoch, number);
         let request = ibv::Wr { id, op, segments, flags: flags.0 };
-        hw.post_send(template, &request).map_err(|error| refusal("a request", &error))?;
+        hw.post_send(template, &request).map_err(Refused::ByDevice)?;
         // Its completion may exist already, but is processed only under this lock.
         if !is_inline {
             work.keep(wr.segments);

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use dapl::error::Result;
 use dapl::provider::{
-    Bind, BindWr, ConnId, ConnectSpec, Connection, Outstanding, QpSpec, QueuePair, Segment, SendWr, Token,
+    Bind, BindWr, ConnId, ConnectSpec, Connection, Op, Outstanding, QpSpec, QueuePair, Segment, SendWr, Token,
 };
 
 use super::QpCore;
@@ -38,6 +38,18 @@ impl Qp {
 impl QueuePair for Qp {
     type Mr = Mr;
     type Mw = Mw;
+
+    const POSTS_QUICKLY: bool = true;
+
+    #[inline(always)]
+    fn post_recv_quickly(&self, segment: &Segment, cookie: u64) -> bool {
+        self.core.post_recv_quickly(segment, cookie)
+    }
+
+    #[inline(always)]
+    fn post_request_quickly(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
+        self.core.post_request_quickly(op, segment, cookie)
+    }
 
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
         self.core.post_recv(segments, token)
