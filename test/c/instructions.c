@@ -6,7 +6,8 @@
  *
  * Operations: send, write, read: COUNT transfers of BYTES bytes, in batches, whose completions are taken by dat_evd_dequeue;
  * shared-write, shared-read: the same into and from memory that is registered as shared; wait: sends, whose completions are
- * taken by dat_evd_wait after they have arrived; empty: COUNT calls of dat_evd_dequeue on an idle connection; register: COUNT
+ * taken by dat_evd_wait after they have arrived; burst: sends that find a receive, a few at a time, so that a provider with
+ * packets sends each at once; empty: COUNT calls of dat_evd_dequeue on an idle connection; register: COUNT
  * registrations of BYTES bytes. Measured calls go through the functions `counted_*`. The first batches run until the provider
  * treats the connection as active: their posts are measured, the calls that take their completions are not. RDMA operations
  * are posted one by one, and the EVD is polled between them; they are measured once the peer's memory is mapped.
@@ -21,7 +22,7 @@
 
 #include "check.h"
 
-enum { QUAL = 6411, DEPTH = 64, BATCH = 32, AREA = 256 << 10, WARM_UP = 8, RDMA_WARM_UP = 2000 };
+enum { QUAL = 6411, DEPTH = 64, BATCH = 32, BURST = 4, AREA = 256 << 10, WARM_UP = 8, RDMA_WARM_UP = 2000 };
 
 static unsigned char *memory;
 
@@ -113,6 +114,17 @@ static void take(long events, DAT_VLEN bytes, int wait, int is_counted)
     }
 }
 
+/* Posts receives for the messages first to first + count of a batch. */
+static void post_receives(DAT_EP_HANDLE ep, long first, long count, long bytes)
+{
+    DAT_LMR_TRIPLET sink = { .lmr_context = key, .segment_length = bytes };
+    DAT_DTO_COOKIE cookie = { .as_64 = 1 };
+    for (long i = first; i < first + count; i++) {
+        sink.virtual_address = (DAT_VADDR)(uintptr_t)(memory + AREA + i * bytes);
+        OK(dat_ep_post_recv(ep, 1, &sink, cookie, DAT_COMPLETION_DEFAULT_FLAG));
+    }
+}
+
 int main(int argc, char **argv)
 {
     DAT_IA_HANDLE ia;
@@ -129,7 +141,7 @@ int main(int argc, char **argv)
     DAT_DTO_COOKIE cookie = { .as_64 = 1 };
     const char *operation;
     long bytes, count, batch, warm_up, empty = 0;
-    int is_send, is_wait, is_shared, is_register, is_rdma;
+    int is_send, is_wait, is_burst, is_shared, is_register, is_rdma;
 
     if (argc != 5 || (bytes = atol(argv[3])) < 8 || bytes > AREA || (count = atol(argv[4])) < 0)
         fail("usage: instructions IA OPERATION BYTES COUNT; 8 to %d bytes", AREA);
@@ -140,7 +152,8 @@ int main(int argc, char **argv)
     memory = get_memory(is_shared);
     region.for_va = memory;
     is_wait = !strcmp(operation, "wait");
-    is_send = !strcmp(operation, "send") || is_wait;
+    is_burst = !strcmp(operation, "burst");
+    is_send = !strcmp(operation, "send") || is_wait || is_burst;
     EXPECT(is_send || is_register || is_rdma || !strcmp(operation, "empty"));
     batch = is_rdma ? 1 : AREA / bytes < BATCH ? AREA / bytes : BATCH;
     warm_up = is_rdma ? RDMA_WARM_UP : WARM_UP * batch;
@@ -175,6 +188,8 @@ int main(int argc, char **argv)
         OK(counted_register(ia, pz, region, bytes, &lmr));
         OK(counted_deregister(lmr));
     }
+    if (is_burst)
+        post_receives(to, 0, batch, bytes);
     for (long done = -warm_up; done < count && !is_register; done += batch) {
         int is_counted = done >= 0;
         for (long i = 0; i < batch; i++) {
@@ -192,12 +207,19 @@ int main(int argc, char **argv)
                 remote.target_address = sink.virtual_address;
                 OK(is_counted ? counted_write(from, &source, cookie, &remote)
                               : dat_ep_post_rdma_write(from, 1, &source, cookie, &remote, DAT_COMPLETION_DEFAULT_FLAG));
+            } else if (is_burst) {
+                OK(counted_send(from, &source, cookie));
+                if ((i + 1) % BURST == 0) {
+                    take(2 * BURST, bytes, 0, 0);
+                    post_receives(to, i + 1 - BURST, BURST, bytes);
+                }
             } else {
                 OK(counted_recv(to, &sink, cookie));
                 OK(counted_send(from, &source, cookie));
             }
         }
-        take(is_send ? 2 * batch : batch, bytes, is_wait, is_counted);
+        if (!is_burst)
+            take(is_send ? 2 * batch : batch, bytes, is_wait, is_counted);
         if (is_rdma)
             EXPECT(DAT_GET_TYPE(dat_evd_dequeue(data, &event)) == DAT_QUEUE_EMPTY); /* as a program that waits for more */
         if (is_rdma && !is_counted)
