@@ -81,7 +81,7 @@ fn swap(ctx: &Ctx) {
 fn be_changed(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
-    let memory = conn.memory(3 * WORD);
+    let memory = conn.ia.memory_with(&conn.pz, 3 * WORD, ATOMIC);
     ctx.send_target(memory.target(0, 3 * WORD));
     let wanted = ctx.receive_number();
     assert_eq!([0, 8, 16].map(|at| number(&memory, at)), [0, wanted, 0]);
@@ -125,8 +125,8 @@ fn sell_tickets(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
     let (own, other) = ctx.loopback_with(&conn.ia, &Setup { qual: 1, ..Setup::default() });
-    let memory = conn.memory(2 * WORD);
-    let (lmr, target) = register_again(&other.ia, &other.pz, &memory, DAT_MEM_PRIV_ALL_FLAG);
+    let memory = conn.ia.memory_with(&conn.pz, 2 * WORD, ATOMIC);
+    let (lmr, target) = register_again(&other.ia, &other.pz, &memory, ATOMIC);
     ctx.send_target(memory.target(0, 2 * WORD));
     ctx.meet();
     let sum = contend(&own, target) + ctx.receive_number();
@@ -196,7 +196,7 @@ fn die_adding(ctx: &Ctx) {
 fn count_adds(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
-    let memory = conn.memory(WORD);
+    let memory = conn.ia.memory_with(&conn.pz, WORD, ATOMIC);
     post_empty_recv(&conn, 1);
     ctx.send_target(memory.target(0, WORD));
     expect_over(&conn);
@@ -207,7 +207,7 @@ fn count_adds(ctx: &Ctx) {
     assert!((COMPLETE..=COMPLETE + ON_THE_WAY).contains(&times), "{times} additions");
     // The memory is this side's alone now, and the adapter works.
     let (own, other) = ctx.loopback_with(&conn.ia, &Setup { qual: 1, ..Setup::default() });
-    let (lmr, target) = register_again(&other.ia, &other.pz, &memory, DAT_MEM_PRIV_ALL_FLAG);
+    let (lmr, target) = register_again(&other.ia, &other.pz, &memory, ATOMIC);
     let back = own.memory(WORD);
     assert_eq!(execute(&own, Extended::FetchAdd { add: 1 }, &back, target, 0), sum);
     drop(lmr);
@@ -237,7 +237,7 @@ fn lose_target(ctx: &Ctx) {
 fn die_as_target(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
-    let memory = conn.memory(WORD);
+    let memory = conn.ia.memory_with(&conn.pz, WORD, ATOMIC);
     ctx.send_target(memory.target(0, WORD));
     ctx.meet();
     ctx.die();
@@ -311,8 +311,8 @@ fn deny(ctx: &Ctx, wrong: Wrong) {
     let (pz, privileges) = match wrong {
         Wrong::OnlyRead => (&conn.pz, read | DAT_MEM_PRIV_REMOTE_READ_FLAG),
         Wrong::OnlyWrite => (&conn.pz, read | DAT_MEM_PRIV_REMOTE_WRITE_FLAG),
-        Wrong::OtherZone => (&other, DAT_MEM_PRIV_ALL_FLAG),
-        _ => (&conn.pz, DAT_MEM_PRIV_ALL_FLAG),
+        Wrong::OtherZone => (&other, ATOMIC),
+        _ => (&conn.pz, ATOMIC),
     };
     let whole = conn.memory(4 * WORD);
     let mut memory = conn.ia.memory_with(pz, 3 * WORD, privileges);

@@ -158,7 +158,8 @@ fn keep_receive(ctx: &Ctx) {
     ctx.send_target(memory.target(0, 100));
     expect_over(&conn);
     let left = done(&conn.recv);
-    assert_eq!((left.cookie, left.status, left.extension), (3, v2::DAT_DTO_ERR_FLUSHED, (0, 0, 0)));
+    // A device may have taken the receive for the write, and report the failure there.
+    assert!(left.cookie == 3 && left.status != v2::DAT_DTO_SUCCESS && left.extension == (0, 0, 0), "{left:?}");
     memory.expect_all(0, 100, 0);
     ctx.meet();
 }

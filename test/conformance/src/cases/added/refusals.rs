@@ -104,7 +104,7 @@ fn post_each(ctx: &Ctx) {
 /// Has memory and a receive, for a peer whose calls are the case.
 fn be_there(ctx: &Ctx) {
     let conn = ctx.connect();
-    let memory = conn.memory(2 * WORD);
+    let memory = conn.ia.memory_with(&conn.pz, 2 * WORD, ATOMIC);
     post_empty_recv(&conn, 1);
     post_empty_recv(&conn, 2);
     ctx.send_target(memory.target(0, 2 * WORD));

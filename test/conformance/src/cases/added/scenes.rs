@@ -12,6 +12,9 @@ use crate::kit::*;
 /// Bytes that an atomic operation changes.
 pub(super) const WORD: usize = 8;
 
+/// All rights, and that of atomic operations, which devices ask for.
+pub(super) const ATOMIC: DAT_MEM_PRIV_FLAGS = DAT_MEM_PRIV_ALL_FLAG | v2::DAT_IB_MEM_PRIV_REMOTE_ATOMIC;
+
 /// A range of this side's memory.
 pub(super) fn piece(memory: &Memory, at: usize, length: usize) -> v2::DAT_LMR_TRIPLET {
     let (virtual_address, lmr_context) = (memory.address(at), memory.lmr_context);
