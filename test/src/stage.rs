@@ -66,9 +66,9 @@ pub const VERBS: &str = "libdaplverbs.so.1";
 /// symbolic links.
 pub const OLD_NAMES: [&str; 4] = ["libdaplcma.so.1", "libdaplcma.so", "libdaplscm.so.1", "libdaplscm.so"];
 
-/// The same for files of DAT 2.0. The third name selects a connection manager that does not exist here, and is
-/// refused with a reason.
-pub const OLD_NAMES_2: [&str; 3] = ["libdaplofa.so.2", "libdaploscm.so.2", "libdaplucm.so.2"];
+/// The same for files of DAT 2.0. The last two select connection managers that do not exist here, and are refused
+/// with a reason.
+pub const OLD_NAMES_2: [&str; 4] = ["libdaplofa.so.2", "libdaploscm.so.2", "libdaploucm.so.2", "libdaplomcm.so.2"];
 
 /// Profiles of cargo that are staged.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]

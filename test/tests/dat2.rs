@@ -47,6 +47,29 @@ fn sources_of_1_2_run_as_programs_of_2_0() {
     }
 }
 
+#[test]
+fn valgrind_finds_nothing_in_a_program_of_2_0() {
+    if !run::has_tool("valgrind") {
+        println!("skipped: no valgrind");
+        return;
+    }
+    let stage = stage(Profile::Dev);
+    let program = run::program_2(&stage, "test/c/selfconnect.c");
+    let options = [
+        "--quiet",
+        "--leak-check=full",
+        "--show-leak-kinds=definite,indirect",
+        "--errors-for-leak-kinds=definite,indirect",
+        "--error-exitcode=99",
+    ];
+    for adapter in ["sm0", "usnic0"] {
+        let room = Room::new(&stage, Some(BOTH));
+        let mut command = room.command("valgrind", &options);
+        command.arg(&program).args([adapter, "3"]);
+        Run::start(command).finish(LIMIT).expect_success("OK, 3 rounds");
+    }
+}
+
 /// Libraries of one version each, as a program's parts that were built at different times.
 fn halves(stage: &Stage) -> [PathBuf; 2] {
     let place = stage.root.join("programs");

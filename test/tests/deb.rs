@@ -18,9 +18,9 @@ use dapl_test::stage::{Profile, built, workspace};
 /// Packages that must be installable beside these.
 const NEIGHBOURS: [&str; 2] = ["libdapl2", "dapl2-utils"];
 /// Packages without those of debug symbols.
-const PACKAGES: usize = 6;
+const PACKAGES: usize = 8;
 /// Packages with binaries, whose debug symbols have packages.
-const WITH_BINARIES: usize = 5;
+const WITH_BINARIES: usize = 6;
 
 fn place(name: &str) -> PathBuf {
     Path::new(env!("CARGO_TARGET_TMPDIR")).join(name)
@@ -187,13 +187,15 @@ fn packages_install_beside_libdapl2_and_dtest1_runs() {
 
     let libraries = below(&root).into_iter().find(|path| path.ends_with("libdaplsm.so.1")).expect("sm is installed");
     let libraries = libraries.parent().unwrap();
+    found_by_the_loader(&root, libraries, !neighbours.is_empty());
     let path = std::env::var("PATH").unwrap_or_default();
-    for test in ["dtest-over-sm", "program-builds"] {
+    let searched = format!("{}:{}", libraries.display(), libraries.join("dapl-rs").display());
+    for test in ["dtest-over-sm", "program-builds", "program-of-2.0-builds"] {
         let work = place(test);
         let _ = fs::remove_dir_all(&work);
         fs::create_dir_all(&work).unwrap();
         let mut script = Command::new(workspace().join("dat/packaging/debian/tests").join(test));
-        script.env("AUTOPKGTEST_TMP", &work).env("LD_LIBRARY_PATH", libraries);
+        script.env("AUTOPKGTEST_TMP", &work).env("LD_LIBRARY_PATH", &searched);
         script.env("PATH", format!("{}:{path}", root.join("usr/bin").display()));
         script.env("DAT_OVERRIDE", root.join("etc/dat.conf.d/sm.conf"));
         // As if the packages were installed in the system.
@@ -202,6 +204,30 @@ fn packages_install_beside_libdapl2_and_dtest1_runs() {
             text_of(&mut script);
         }
     }
+}
+
+/// The loader finds the other libdat2 first if there is one, and both libdats of these packages in any case.
+fn found_by_the_loader(root: &Path, libraries: &Path, has_neighbours: bool) {
+    let own = Path::new("/").join(libraries.strip_prefix(root).unwrap());
+    fs::write(root.join("etc/ld.so.conf"), "include /etc/ld.so.conf.d/*.conf\n").unwrap();
+    // As Debian's libc has it.
+    let triplet = own.file_name().unwrap().to_string_lossy();
+    fs::write(root.join(format!("etc/ld.so.conf.d/{triplet}.conf")), format!("{}\n", own.display())).unwrap();
+    let ldconfig = |option: &[&str]| text_of(Command::new("/sbin/ldconfig").arg("-r").arg(root).args(option));
+    ldconfig(&[]);
+    let list = ldconfig(&["-p"]);
+    let found = |name: &str| -> Vec<&str> {
+        let known = |line: &&str| line.split_whitespace().next() == Some(name);
+        list.lines().filter(known).filter_map(|line| Some(line.split_once(" => ")?.1)).collect()
+    };
+    let private = own.join("dapl-rs");
+    assert_eq!(found("libdat.so.1"), [own.join("libdat.so.1").to_str().unwrap()]);
+    for name in ["libdat2.so.2", "libdaplofa.so.2", "libdaploscm.so.2", "libdaploucm.so.2"] {
+        let both = [own.join(name), private.join(name)];
+        let expected = if has_neighbours { &both[..] } else { &both[1..] };
+        assert_eq!(found(name), expected.iter().map(|path| path.to_str().unwrap()).collect::<Vec<_>>(), "{list}");
+    }
+    assert_eq!(found("libdaplomcm.so.2"), [private.join("libdaplomcm.so.2").to_str().unwrap()], "{list}");
 }
 
 #[test]

@@ -52,6 +52,29 @@ fn old_lines_open_it() {
     }
 }
 
+/// The same for DAT 2.0, among the sixty lines that distributions wrote, which cost the adapters of this project nothing.
+#[test]
+fn old_lines_of_2_0_open_it() {
+    let number = |number: usize| {
+        let library = OLD_NAMES_2[number % OLD_NAMES_2.len()];
+        let (name, params) = (format!("ofa-v2-mlx4_{number}-1"), format!("mlx4_{number} 1"));
+        let line = format!("{name} u2.0 nonthreadsafe default {library} dapl.2.0 \"{params}\" \"\"\n");
+        (name, line)
+    };
+    let (names, mut lines): (Vec<String>, Vec<String>) = (0..60).map(number).unzip();
+    lines.push("sm0 u2.0 nonthreadsafe default libdaplsm.so.1 dapl.2.0 \"\" \"\"\n".to_owned());
+    let stage = stage(Profile::Dev);
+    let (room, program) = (Room::new(&stage, Some(&lines.concat())), run::program_2(&stage, "test/c/first.c"));
+    let limit = Duration::from_secs(120);
+    let opened = room.start(&program, &["sm0"]).finish(limit);
+    opened.expect_success("sm0: messages of up to ");
+    assert_eq!(opened.stderr, "");
+    for (number, name) in names.iter().enumerate().take(OLD_NAMES_2.len()) {
+        let finished = room.start(&program, &[name]).finish(limit);
+        assert!(finished.stderr.contains(&format!("{name}: cannot open \"mlx4_{number}\": ")), "{finished:#?}");
+    }
+}
+
 /// A file that is no library precedes the system's, as if the library were not installed.
 #[test]
 fn a_missing_library_of_rdma_core_is_named_with_its_package() {

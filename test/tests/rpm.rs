@@ -45,6 +45,11 @@ fn rpm_packages_have_the_files_of_an_install() {
     has("dapl-rs-libs", "--list", "/libdat.so.1");
     has("dapl-rs-libs", "--provides", "libdat.so.1(DAT_1.2)(64bit)");
     has("dapl-rs-devel", "--list", "/include/dat/udat.h");
+    let symbol = "libdat2.so.2(DAT_2.0)(64bit)";
+    has("libdat2-dapl-rs", "--list", "/dapl-rs/libdat2.so.2");
+    has("libdat2-dapl-rs", "--list", "/dapl-rs/libdaplofa.so.2");
+    has("libdat2-dapl-rs", "--provides", symbol);
+    has("libdat2-dapl-rs-devel", "--list", "/include/dapl-rs/dat2/udat.h");
     has("dapl-rs-sm", "--list", "/libdaplsm.so.1");
     has("dapl-rs-sm", "--requires", "libdat.so.1(DAT_1.2)(64bit)");
     has("dapl-rs-sm", "--configfiles", "/etc/dat.conf.d/sm.conf");

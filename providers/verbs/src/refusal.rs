@@ -83,7 +83,8 @@ impl Cause {
             },
             Cause::NoManager => "the kernel does not make rdma_cm available to programs".to_string(),
             Cause::NoDatagramManager => {
-                "the connection manager of libdaplucm, over UD queue pairs, does not exist here".to_string()
+                "the connection managers of libdaploucm and libdaplomcm, over UD queue pairs, do not exist here"
+                    .to_string()
             }
             Cause::NoGid { device, port, index: None } => format!("port {port} of {device} has no GID"),
             Cause::NoGid { device, port, index: Some(index) } => {

@@ -8,7 +8,7 @@
 //! `"192.0.2.1 0"` (an address) or `"node-ib0 0"` (a host name); then optionally `cm=rdma`, `cm=socket` or `cm=none`,
 //! and `listener_wait_ms=` with a number, which come before the environment. If empty, they mean the first device with
 //! an address. Without a manager in either, the library name in the line decides: `socket` for `libdaplscm.so.1` and
-//! `libdaploscm.so.2`, none that exists for `libdaplucm.so.2`, else `rdma`.
+//! `libdaploscm.so.2`, none that exists for `libdaploucm.so.2` and `libdaplomcm.so.2`, else `rdma`.
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
@@ -51,7 +51,7 @@ pub(crate) enum ManagerKind {
     Socket,
     /// No messages, for fabric bring-up.
     None,
-    /// Messages over a UD queue pair, as in the C implementation's `libdaplucm`. No setting names it, and no IA with it opens.
+    /// Messages over a UD queue pair, as in the C implementation's `libdaploucm`. No setting names it, and no IA with it opens.
     Datagram,
 }
 
@@ -70,7 +70,7 @@ impl ManagerKind {
     fn of_library(name: &str) -> Self {
         match name.split_once(".so").map_or(name, |(name, _)| name) {
             "libdaplscm" | "libdaploscm" => ManagerKind::Socket,
-            "libdaplucm" => ManagerKind::Datagram,
+            "libdaploucm" | "libdaplomcm" => ManagerKind::Datagram,
             _ => ManagerKind::Rdma,
         }
     }
@@ -395,8 +395,8 @@ mod tests {
         for library in ["libdaplcma.so.1", "libdaplcma.so", "libdaplofa.so.2", "libdaplverbs.so.1", ""] {
             assert_eq!(manager("ib0 0", library, &[]), ManagerKind::Rdma);
         }
-        assert_eq!(manager("mlx4_0 1", "libdaplucm.so.2", &[]), ManagerKind::Datagram);
-        assert_eq!(manager("mlx4_0 1 cm=socket", "libdaplucm.so.2", &[]), ManagerKind::Socket);
+        assert_eq!(manager("mlx4_0 1", "libdaploucm.so.2", &[]), ManagerKind::Datagram);
+        assert_eq!(manager("mlx4_0 1 cm=socket", "libdaplomcm.so.2", &[]), ManagerKind::Socket);
     }
 
     #[test]

@@ -102,7 +102,7 @@ fn a_providers_handle_is_translated_back_to_the_number() {
 fn a_file_with_sixty_lines_of_2_0_costs_nothing_and_is_searched_to_its_end() {
     let mut conf = String::new();
     for number in 0..60 {
-        let library = ["libdaplofa.so.2", "libdaploscm.so.2", "libdaplucm.so.2"][number % 3];
+        let library = ["libdaplofa.so.2", "libdaploscm.so.2", "libdaploucm.so.2"][number % 3];
         let params = format!("mlx4_{} {}", number / 2, number % 2 + 1);
         writeln!(conf, "ofa-v2-{number} u2.0 nonthreadsafe default {{}}/{library} dapl.2.0 \"{params}\" \"\"").unwrap();
     }
@@ -114,7 +114,7 @@ fn a_file_with_sixty_lines_of_2_0_costs_nothing_and_is_searched_to_its_end() {
     let answer = case.run("open ofa-v2-59 2 0 0");
     assert!(answer.out.contains("open: 0x800a0000 DAT_PROVIDER_NOT_FOUND"), "{}", answer.out);
     let reason = answer.reason_of("libdat2: ");
-    assert!(reason.contains("libdaplucm.so.2") && reason.contains("install that library"), "{reason}");
+    assert!(reason.contains("libdaploucm.so.2") && reason.contains("install that library"), "{reason}");
     // For a program of 1.2 the sixty lines are no trouble either.
     let conf = conf.replace("fine u2.0", "fine u1.2").replace("libfine.so.2 dapl.2.0", "libfine.so.1 dapl.1.2");
     Case::new("sixty1", &conf).provider("libfine.so.1", &[]).run("open fine 1 2 0 close 0 0").quiet();

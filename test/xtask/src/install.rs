@@ -133,6 +133,12 @@ fn put(goal: &Goal, item: &Item) -> io::Result<Option<String>> {
         println!("{}", to.display());
         stage::replace(&to, make).map_err(|error| at(&to, error))
     };
+    if matches!(item.what, What::Yielding(_))
+        && let Some(other) = loaded_as(goal, &item.path)
+    {
+        println!("not made: {}, since programs load {other} by this name", to.display());
+        return Ok(None);
+    }
     Ok(match &item.what {
         What::File(from, is_program) => {
             let mode = if *is_program { 0o755 } else { 0o644 };
@@ -176,6 +182,25 @@ fn strip(file: &Path) -> io::Result<()> {
 fn is_binary(file: &Path) -> io::Result<bool> {
     let mut magic = [0; 4];
     Ok(fs::File::open(file)?.read(&mut magic)? == 4 && magic == *b"\x7fELF")
+}
+
+/// The library of another origin that the dynamic loader of this machine finds by this name.
+fn loaded_as(goal: &Goal, path: &Path) -> Option<String> {
+    if goal.destdir.is_some() {
+        return None;
+    }
+    let cache = Command::new("/sbin/ldconfig").arg("-p").output().ok()?;
+    let name = path.file_name()?.to_str()?;
+    cached(&String::from_utf8_lossy(&cache.stdout), name, &goal.places.libdir).map(str::to_owned)
+}
+
+/// The path of a library in the list that `ldconfig -p` prints, unless it is in this directory.
+fn cached<'a>(list: &'a str, name: &str, own: &Path) -> Option<&'a str> {
+    list.lines().find_map(|line| {
+        let (known, path) = line.trim().split_once(" => ")?;
+        let is_it = known.split(' ').next() == Some(name) && Path::new(path).parent() != Some(own);
+        is_it.then_some(path)
+    })
 }
 
 /// Whether the path exists and is not a link of this install.

@@ -97,6 +97,11 @@ fn is_shipped(file: &Path) -> bool {
     !name.starts_with("libdapl") || is_provider || OLD_NAMES.contains(&name) || OLD_NAMES_2.contains(&name)
 }
 
+/// Whether this is a library of DAT 2.0, or a link to one.
+pub(crate) fn is_of_version_2(name: &str) -> bool {
+    name.starts_with("libdat2.so") || OLD_NAMES_2.contains(&name)
+}
+
 /// The entries of a staged library or link: its own name, and the name for link editors.
 fn library(file: &Path) -> Vec<(String, What)> {
     let name = file.file_name().expect("a directory's entry has a name").to_string_lossy().into_owned();

@@ -58,7 +58,12 @@ impl Reference {
 
     /// `dapltest`.
     pub(crate) fn dapltest(&self) -> PathBuf {
-        self.root.join("usr/bin/dapltest")
+        self.program("dapltest")
+    }
+
+    /// One of its programs.
+    pub(crate) fn program(&self, name: &str) -> PathBuf {
+        self.root.join("usr/bin").join(name)
     }
 
     /// Returns a command that uses its libraries.

@@ -9,11 +9,13 @@ use std::path::Path;
 use dapl_test::stage::{self, Profile, workspace};
 
 use crate::Result;
-use crate::layout::{Item, Places, What};
+use crate::layout::{self, Item, Places, What};
 use crate::tree::Tree;
 
 /// Provider lines: name of the file, and the start of the lines in the sample.
 const DROP_INS: [(&str, &str); 3] = [("sm", "sm0"), ("usnic", "usnic0"), ("verbs", "#verbs")];
+/// Directory of DAT 2.0, below those of libraries and headers.
+const PRIVATE: &str = "dapl-rs";
 /// The sample dat.conf, below the prefix.
 const SAMPLE: &str = "share/dapl-rs/dat.conf";
 
@@ -26,6 +28,7 @@ pub(super) fn adapt(tree: &Tree, profile: Profile, places: &Places, items: &mut 
         let text = drop_in(start).map_err(|error| format!("{}: {error}", path.display()))?;
         items.push(Item { path, what: What::Text(text) });
     }
+    move_version_2(places, items);
     let bin = tree.stage.root.join("bin");
     let (dtest, dapltest) = (bin.join("dtest.package"), bin.join("dapltest.package"));
     let flags = flags();
@@ -42,6 +45,30 @@ pub(super) fn adapt(tree: &Tree, profile: Profile, places: &Places, items: &mut 
         }
     }
     Ok(())
+}
+
+/// Moves the files of DAT 2.0 whose names packages of another origin have into directories of their own (docs/decisions/033).
+/// The dynamic loader searches the one of libraries last.
+fn move_version_2(places: &Places, items: &mut Vec<Item>) {
+    let (include, private) = (places.prefix.join("include"), places.libdir.join(PRIVATE));
+    for Item { path, what } in items.iter_mut() {
+        let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        if path.parent() == Some(&places.libdir) && layout::is_of_version_2(&name) {
+            *path = private.join(&name);
+            if let What::Yielding(target) = what {
+                *what = What::Link(format!("../{target}"));
+            }
+        } else if let Ok(header) = path.strip_prefix(include.join("dat2")) {
+            *path = include.join(PRIVATE).join("dat2").join(header);
+        } else if let (What::Text(text), "dat2.pc") = (what, name.as_str()) {
+            *text = text.replace("-L${libdir}", &format!("-L${{libdir}}/{PRIVATE}"));
+            *text = text.replace("-I${includedir}", &format!("-I${{includedir}}/{PRIVATE}"));
+        }
+    }
+    // Of several architectures each has a file; the directories of libraries themselves precede it.
+    let last = places.libdir.file_name().unwrap_or_default().to_string_lossy();
+    let path = places.sysconfdir.join(format!("ld.so.conf.d/zz-{PRIVATE}-{last}.conf"));
+    items.push(Item { path, what: What::Text(format!("{}\n", private.display())) });
 }
 
 /// Flags for C programs. Debug information names no path of this machine.
@@ -62,6 +89,32 @@ fn drop_in(start: &str) -> io::Result<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_of_version_2_have_directories_of_their_own() {
+        let places = Places { prefix: "/usr".into(), libdir: "/usr/lib/x".into(), sysconfdir: "/etc".into() };
+        let item = |path: &str, what: What| Item { path: path.into(), what };
+        let mut items = vec![
+            item("/usr/lib/x/libdat.so.1", What::Link("libdat.so.1.2.0".into())),
+            item("/usr/lib/x/libdat2.so.2", What::Link("libdat2.so.2.0.0".into())),
+            item("/usr/lib/x/libdaplofa.so.2", What::Yielding("libdaplverbs.so.1".into())),
+            item("/usr/include/dat2/udat.h", What::Text(String::new())),
+            item("/usr/lib/x/pkgconfig/dat2.pc", What::Text("-L${libdir} -ldat2 -I${includedir}".into())),
+        ];
+        move_version_2(&places, &mut items);
+        let expected = [
+            item("/usr/lib/x/libdat.so.1", What::Link("libdat.so.1.2.0".into())),
+            item("/usr/lib/x/dapl-rs/libdat2.so.2", What::Link("libdat2.so.2.0.0".into())),
+            item("/usr/lib/x/dapl-rs/libdaplofa.so.2", What::Link("../libdaplverbs.so.1".into())),
+            item("/usr/include/dapl-rs/dat2/udat.h", What::Text(String::new())),
+            item(
+                "/usr/lib/x/pkgconfig/dat2.pc",
+                What::Text("-L${libdir}/dapl-rs -ldat2 -I${includedir}/dapl-rs".into()),
+            ),
+            item("/etc/ld.so.conf.d/zz-dapl-rs-x.conf", What::Text("/usr/lib/x/dapl-rs\n".into())),
+        ];
+        assert_eq!(items, expected);
+    }
 
     #[test]
     fn each_provider_has_its_lines() {

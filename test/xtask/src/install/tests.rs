@@ -91,6 +91,17 @@ fn existing_files_of_others_are_kept() {
 }
 
 #[test]
+fn names_that_the_loader_has_are_found_in_its_list() {
+    let list = "2 libs found in cache `/etc/ld.so.cache'\n\
+                \tlibdaplofa.so.2 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libdaplofa.so.2\n\
+                \tlibdaplscm.so.1 (libc6,x86-64) => /usr/local/lib/libdaplscm.so.1\n";
+    let own = Path::new("/usr/local/lib");
+    assert_eq!(cached(list, "libdaplofa.so.2", own), Some("/usr/lib/x86_64-linux-gnu/libdaplofa.so.2"));
+    assert_eq!(cached(list, "libdaplscm.so.1", own), None, "this install's own");
+    assert_eq!(cached(list, "libdaplofa.so", own), None);
+}
+
+#[test]
 fn a_dat_conf_that_was_changed_stays() {
     let (root, goal) = goal("changed");
     put_all(&goal, &some()).unwrap();

@@ -10,7 +10,7 @@ use dapl_test::stage::{self, Profile, workspace};
 
 use super::keeper::Keeper;
 use super::setting::{Job, Setting, patient};
-use super::{MANAGERS, conformance, interop};
+use super::{MANAGERS, conformance, interop, programs};
 use crate::Result;
 use crate::guest::Link;
 use crate::quiet::text_of;
@@ -104,6 +104,7 @@ pub(super) fn run(setting: &Setting, report: &mut Report) {
     udapl(setting, report, guest);
     dapltests(setting, report, guest);
     interop::run(setting, report, guest);
+    programs::run(setting, report, guest);
     let interop = setting.program("test/c/verbs_interop.c");
     // `none` sends no requests.
     for manager in &MANAGERS[..2] {

@@ -23,7 +23,7 @@ const LIMIT: Duration = Duration::from_secs(120);
 const REPLY: u32 = 196;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-enum Side {
+pub(super) enum Side {
     Ours,
     Theirs,
 }
@@ -45,7 +45,7 @@ impl Side {
         }
     }
 
-    fn name(self) -> &'static str {
+    pub(super) fn name(self) -> &'static str {
         match self {
             Side::Ours => "ours",
             Side::Theirs => "the_reference",

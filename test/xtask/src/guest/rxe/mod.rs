@@ -12,6 +12,7 @@ mod alone;
 mod conformance;
 mod interop;
 mod keeper;
+mod programs;
 mod setting;
 mod wired;
 

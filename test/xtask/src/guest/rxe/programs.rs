@@ -1,0 +1,156 @@
+//! Debian's programs for DAT 2.0, unmodified, over the guest's device: with this project's libraries, with the reference's
+//! on the other side, and in both roles.
+//!
+//! Their tests of unreliable datagrams are left out: no provider of this project has such endpoints.
+#![forbid(unsafe_code)]
+
+use std::time::Duration;
+
+use super::interop::Side;
+use super::keeper::{Answer, Keeper};
+use super::setting::{Job, Setting};
+use crate::Result;
+use crate::guest::Link;
+use crate::reference::{ADAPTER, Reference};
+use crate::report::Report;
+
+/// Time limit; the slowest takes a minute on a loaded machine.
+const LIMIT: Duration = Duration::from_secs(300);
+
+/// A program that runs as server and as client.
+#[derive(Clone, Copy)]
+struct Program {
+    name: &'static str,
+    /// Text that the server prints when the client may start.
+    ready: &'static str,
+    /// Text that a successful client prints, and a successful server.
+    success: [&'static str; 2],
+    /// Arguments of both.
+    common: &'static [&'static str],
+}
+
+const DTEST: Program = Program {
+    name: "dtest",
+    ready: "waiting for client",
+    success: ["DAPL Test Complete. PASSED"; 2],
+    common: &["-b", "4096", "-B", "10"],
+};
+const PROGRAMS: [Program; 5] = [
+    DTEST,
+    Program {
+        name: "dtestx",
+        ready: "waiting to snd addr",
+        success: ["IB extension test - immed/atomic test PASSED"; 2],
+        common: &[],
+    },
+    Program {
+        name: "dtestcm",
+        ready: "waiting for client",
+        success: ["DAPL Connection Test Complete."; 2],
+        common: &["-c", "50", "-b", "10"],
+    },
+    Program { name: "dtestsrq", ready: "server ready", success: ["SRQ Test Complete."; 2], common: &["-c", "4"] },
+    Program { name: "dapltest", ready: "Service Point Ready", success: ["End of Work", "Exiting."], common: &[] },
+];
+
+/// Two tests of dapltest, then the end of the server: $1 is the program, $2 the adapter, $3 the server.
+const DAPLTEST: &str = r#"
+run() { "$program" -D "$adapter" -s "$server" -T "$@" || exit 1; }
+program=$1 adapter=$2 server=$3
+run T -i 20 client RW 4096 2 server RR 5000 1 client SR 1024 1 server SR 99 2
+run P -i 200 -m b RW 4096 2
+run Q"#;
+
+/// The pairs of server and client.
+const PAIRS: [(Side, Side); 3] = [(Side::Ours, Side::Ours), (Side::Ours, Side::Theirs), (Side::Theirs, Side::Ours)];
+
+fn title(program: &Program, (server, client): (Side, Side)) -> String {
+    match (server, client) {
+        (Side::Ours, Side::Ours) => format!("programs::{}", program.name),
+        _ => format!("interop::{}_{}_serves_{}", program.name, server.name(), client.name()),
+    }
+}
+
+/// Runs all of them.
+pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
+    let cases = PAIRS.into_iter().flat_map(|pair| PROGRAMS.iter().map(move |program| (program, pair)));
+    let wanted: Vec<_> = cases.filter(|(program, pair)| report.wants(&title(program, *pair))).collect();
+    let socket = "programs::dtest_by_a_line_of_libdaploscm";
+    let wants_socket = report.wants(socket);
+    if wanted.is_empty() && !wants_socket {
+        return;
+    }
+    let programs = match Programs::new(setting) {
+        Ok(programs) => programs,
+        Err(reason) => return report.line("programs", Err(reason)),
+    };
+    for (program, (server, client)) in wanted {
+        let job = programs.job(program, (server, "rxe2"), (client, "rxe2"));
+        let answer = keeper.run(&job, LIMIT);
+        check(report, &title(program, (server, client)), answer, program);
+    }
+    if wants_socket {
+        let end = (Side::Ours, "rxe2-oscm");
+        let answer = keeper.run(&programs.job(&DTEST, end, end), LIMIT);
+        check(report, socket, answer, &DTEST);
+    }
+}
+
+/// The exit status alone does not tell: after some failures it is 0.
+fn check(report: &mut Report, name: &str, answer: Answer, program: &Program) {
+    let said = |is_server: bool, text: &str| {
+        answer.said.iter().any(|line| line.starts_with("server | ") == is_server && line.contains(text))
+    };
+    let is_good = said(false, program.success[0]) && said(true, program.success[1]);
+    let has_error = [true, false].iter().any(|side| said(*side, "Error") || said(*side, "FAILED"));
+    match answer.result {
+        Ok(0) if !is_good || has_error => report.line(name, Err(answer.with("no success"))),
+        _ => report.answer(name, answer),
+    }
+}
+
+struct Programs<'a> {
+    setting: &'a Setting,
+    reference: Reference,
+    /// Runs a server and its client.
+    duet: String,
+}
+
+impl Programs<'_> {
+    fn new(setting: &Setting) -> Result<Programs<'_>> {
+        Ok(Programs { setting, reference: Reference::find()?, duet: setting.program("test/c/duet.c") })
+    }
+
+    /// The command line of one side, with its environment, up to the arguments. Each line is written at once.
+    fn words(&self, side: Side, program: &str) -> Vec<String> {
+        let mut words = vec!["env".to_owned()];
+        if side == Side::Theirs {
+            let Reference { lib, conf, .. } = &self.reference;
+            words.push(format!("LD_LIBRARY_PATH={}", lib.display()));
+            words.push(format!("DAT_OVERRIDE={}", conf.display()));
+        }
+        words.extend(["stdbuf".to_owned(), "-oL".to_owned()]);
+        words.push(self.reference.program(program).display().to_string());
+        words
+    }
+
+    /// Adapters of this project's side are named; the reference has one.
+    fn job(&self, program: &Program, server: (Side, &str), client: (Side, &str)) -> Job {
+        let adapter = |(side, name): (Side, &str)| if side == Side::Ours { name } else { ADAPTER }.to_owned();
+        let address = Link::Alone.address().to_owned();
+        let (mut first, mut second) = (self.words(server.0, program.name), self.words(client.0, program.name));
+        if program.name == "dapltest" {
+            first.extend(["-T", "S", "-D"].map(str::to_owned).into_iter().chain([adapter(server)]));
+            // The program is the last word of the command line.
+            let last = second.pop().expect("it was pushed");
+            second.extend(["sh", "-c", DAPLTEST, "sh"].map(str::to_owned));
+            second.extend([last, adapter(client), address]);
+        } else {
+            let common = || program.common.iter().map(|word| (*word).to_owned());
+            first.extend(["-P".to_owned(), adapter(server), "-s".to_owned()].into_iter().chain(common()));
+            second.extend(["-P".to_owned(), adapter(client), "-h".to_owned(), address].into_iter().chain(common()));
+        }
+        let words = [vec![format!("text:{}", program.ready)], first, vec!["--".to_owned()], second].concat();
+        self.setting.exec(self.duet.as_ref(), &words.iter().map(String::as_str).collect::<Vec<_>>())
+    }
+}
