@@ -16,6 +16,24 @@ pub(crate) struct Versions {
 /// Heading of the section about 2.0.
 pub(crate) const HEADING: &str = "DAT 2.0";
 
+/// Behaviour that differs although the headers do not show it.
+const BEHAVIOUR: [(&str, &str); 8] = [
+    (
+        "dat_ep_connect",
+        "`DAT_CONNECT_MULTIPATH_REQUESTED_FLAG` gets one path; `DAT_CONNECT_MULTIPATH_REQUIRED_FLAG` is `DAT_MODEL_NOT_SUPPORTED`.",
+    ),
+    ("dat_ep_create", "An endpoint of an unreliable service is `DAT_MODEL_NOT_SUPPORTED`."),
+    ("dat_ep_free", "A connected endpoint queues `DAT_CONNECTION_EVENT_DISCONNECTED`, which 1.2 does not."),
+    (
+        "dat_evd_dequeue",
+        "Completions name their operation, and the remote context that a received send has invalidated.",
+    ),
+    ("dat_evd_wait", "Completions name their operation, and the remote context that a received send has invalidated."),
+    ("dat_ia_openv", "Lines of dat.conf with `u2.0` serve the name; a name with others only is refused."),
+    ("dat_registry_list_providers", "The entries of `u2.0` lines come first."),
+    ("dat_strerror", "Takes codes of 2.0, whose subtypes have other numbers."),
+];
+
 impl Versions {
     /// Parses the texts of the headers.
     pub(crate) fn of(old: String, new: String) -> Self {
@@ -39,6 +57,8 @@ impl Versions {
         if !types.is_empty() {
             blocks.push(Block::Text(format!("Declared differently in 2.0, see `dat2(7)`: {}.", types.join(", "))));
         }
+        let behaviour = BEHAVIOUR.iter().filter(|(name, _)| *name == call);
+        blocks.extend(behaviour.map(|(_, text)| Block::Text((*text).to_owned())));
         blocks
     }
 

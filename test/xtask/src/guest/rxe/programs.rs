@@ -49,13 +49,18 @@ const PROGRAMS: [Program; 5] = [
         success: ["DAPL Connection Test Complete."; 2],
         common: &["-c", "50", "-b", "10"],
     },
-    Program { name: "dtestsrq", ready: "server ready", success: ["SRQ Test Complete."; 2], common: &["-c", "4"] },
+    Program {
+        name: "dtestsrq",
+        ready: "server ready",
+        success: ["SRQ Test Complete."; 2],
+        common: &["-c", "4", "-b", "1024"],
+    },
     Program { name: "dapltest", ready: "Service Point Ready", success: ["End of Work", "Exiting."], common: &[] },
 ];
 
 /// Two tests of dapltest, then the end of the server: $1 is the program, $2 the adapter, $3 the server.
 const DAPLTEST: &str = r#"
-run() { "$program" -D "$adapter" -s "$server" -T "$@" || exit 1; }
+run() { kind=$1; shift; "$program" -T "$kind" -D "$adapter" -s "$server" "$@" || exit 1; }
 program=$1 adapter=$2 server=$3
 run T -i 20 client RW 4096 2 server RR 5000 1 client SR 1024 1 server SR 99 2
 run P -i 200 -m b RW 4096 2
@@ -85,7 +90,7 @@ pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
         Err(reason) => return report.line("programs", Err(reason)),
     };
     for (program, (server, client)) in wanted {
-        let job = programs.job(program, (server, "rxe2"), (client, "rxe2"));
+        let job = programs.job(program, (server, ADAPTER), (client, ADAPTER));
         let answer = keeper.run(&job, LIMIT);
         check(report, &title(program, (server, client)), answer, program);
     }
@@ -134,9 +139,10 @@ impl Programs<'_> {
         words
     }
 
-    /// Adapters of this project's side are named; the reference has one.
+    /// Both sides with their adapters, of one name: a server of dtest and dtestcm sends the name of its adapter, which the
+    /// client then opens.
     fn job(&self, program: &Program, server: (Side, &str), client: (Side, &str)) -> Job {
-        let adapter = |(side, name): (Side, &str)| if side == Side::Ours { name } else { ADAPTER }.to_owned();
+        let adapter = |(_, name): (Side, &str)| name.to_owned();
         let address = Link::Alone.address().to_owned();
         let (mut first, mut second) = (self.words(server.0, program.name), self.words(client.0, program.name));
         if program.name == "dapltest" {

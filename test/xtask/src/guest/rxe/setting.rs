@@ -9,6 +9,7 @@ use std::time::Duration;
 use dapl_test::run::{self, SM0, of_2_0};
 use dapl_test::stage::{self, Profile, Stage};
 
+use crate::reference::ADAPTER;
 use crate::{Result, tree};
 
 /// The guest's device, by the name that all checks use.
@@ -18,8 +19,9 @@ const RXE0: &str = "rxe0 u1.2 threadsafe default libdaplverbs.so.1 dapl.1.2 \"rx
 const RXE_CMA: &str = "rxe-cma u1.2 nonthreadsafe default libdaplcma.so.1 dapl.1.2 \"rxe0 1\" \"\"\n";
 const RXE_SCM: &str = "rxe-scm u1.2 nonthreadsafe default libdaplscm.so.1 dapl.1.2 \"rxe0 1\" \"\"\n";
 
-/// The same device for programs of DAT 2.0, also by a line of the 2.0 reference.
-const RXE2: &str = "rxe2 u2.0 nonthreadsafe default libdaplverbs.so.1 dapl.2.0 \"rxe0 1\" \"\"\n";
+/// The same device for programs of DAT 2.0, by the name that the reference's registry has, and by a line of the reference's
+/// for sockets.
+const RXE2: &str = " u2.0 nonthreadsafe default libdaplverbs.so.1 dapl.2.0 \"rxe0 1\" \"\"\n";
 const RXE2_OSCM: &str = "rxe2-oscm u2.0 nonthreadsafe default libdaploscm.so.2 dapl.2.0 \"rxe0 1\" \"\"\n";
 
 /// The environment, built with all assertions, as in tests on this machine.
@@ -39,7 +41,7 @@ impl Setting {
         let tree = tree::build(Profile::Dev)?;
         let driver = stage::built("dapl-conformance", Profile::Dev);
         let conf = tree.stage.root.join("etc/rxe.conf");
-        fs::write(&conf, format!("{SM0}{RXE0}{}{RXE_CMA}{RXE_SCM}{RXE2}{RXE2_OSCM}", of_2_0(RXE0)))
+        fs::write(&conf, format!("{SM0}{RXE0}{}{RXE_CMA}{RXE_SCM}{ADAPTER}{RXE2}{RXE2_OSCM}", of_2_0(RXE0)))
             .map_err(|error| format!("{}: {error}", conf.display()))?;
         let [dtest, dapltest] = [&tree.dtest, &tree.dapltest].map(|program| program.display().to_string());
         Ok(Setting { dtest, dapltest, stage: tree.stage, conf, driver })
