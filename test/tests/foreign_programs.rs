@@ -59,8 +59,8 @@ fn check(program: &Program, finished: &Finished) {
     assert!(is_good, "{finished:#?}");
 }
 
-fn run(program: &Program, adapter: &str, arguments: &[&str]) {
-    let Some(debian) = debian() else { return };
+fn run(program: &Program, adapter: &str, arguments: &[&str]) -> Option<Finished> {
+    let debian = debian()?;
     let stage = stage(Profile::Dev);
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let room = Room::new(&stage, Some(ADAPTERS));
@@ -80,6 +80,7 @@ fn run(program: &Program, adapter: &str, arguments: &[&str]) {
     };
     check(program, &client);
     check(program, &server.finish(LIMIT));
+    Some(client)
 }
 
 /// `dapltest` as server, and one client for each test.
@@ -117,6 +118,10 @@ fn dtest_moves_data() {
         run(&DTEST, adapter, &["-b", "4096", "-B", "10"]);
         run(&DTEST, adapter, &["-b", "65536", "-c", "-B", "10"]);
         run(&DTEST, adapter, &["-b", "100000", "-p", "-B", "10"]);
+        // It asks the provider for this attribute.
+        if let Some(client) = run(&DTEST, adapter, &["-v", "-B", "3"]) {
+            assert!(client.stdout.contains("rdma_read # 4 completed"), "{client:#?}");
+        }
     }
 }
 

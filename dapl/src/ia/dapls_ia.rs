@@ -54,7 +54,11 @@ pub fn open<P: Provider>(
             id,
             registration,
             address: Box::new(shown_address(provider.address())),
-            facts: own_facts::<P>().chain(extension_facts(provider.limits())).chain(provider.facts()).collect(),
+            facts: own_facts::<P>()
+                .chain(extension_facts(provider.limits()))
+                .chain(provider.facts())
+                .chain(read_fact(provider.limits()))
+                .collect(),
             extra_facts: OnceLock::new(),
             counts: Counts::default(),
             tracing,
@@ -113,6 +117,11 @@ fn extension_facts(limits: &Limits) -> impl Iterator<Item = (String, String)> + 
     ];
     let text = |name: &CStr| name.to_string_lossy().into_owned();
     named.into_iter().filter(|(_, has)| *has).map(move |(name, _)| (text(name), "TRUE".to_owned()))
+}
+
+/// Debian's dtest reads remote memory only if the provider has this attribute.
+fn read_fact(limits: &Limits) -> Option<(String, String)> {
+    (limits.max_reads_out > 0).then(|| ("DAT_IB_RDMA_READ".to_owned(), "TRUE".to_owned()))
 }
 
 fn connect_async_evd<P: Provider>(ia: &Arc<Ia<P>>, choice: AsyncEvdChoice<P>) -> Result<DAT_EVD_HANDLE> {

@@ -1,7 +1,9 @@
 //! Debian's programs for DAT 2.0, unmodified, over the guest's device: with this project's libraries, with the reference's
 //! on the other side, and in both roles.
 //!
-//! Their tests of unreliable datagrams are left out: no provider of this project has such endpoints.
+//! Their tests of unreliable datagrams are left out: no provider of this project has such endpoints. So is dtestsrq with the
+//! reference's provider on a side: at its end it waits there for an asynchronous event of the shared receive queue, which
+//! soft-RoCE does not give.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -79,6 +81,7 @@ fn title(program: &Program, (server, client): (Side, Side)) -> String {
 /// Runs all of them.
 pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     let cases = PAIRS.into_iter().flat_map(|pair| PROGRAMS.iter().map(move |program| (program, pair)));
+    let cases = cases.filter(|(program, pair)| program.name != "dtestsrq" || *pair == PAIRS[0]);
     let wanted: Vec<_> = cases.filter(|(program, pair)| report.wants(&title(program, *pair))).collect();
     let socket = "programs::dtest_by_a_line_of_libdaploscm";
     let wants_socket = report.wants(socket);
@@ -134,7 +137,8 @@ impl Programs<'_> {
             words.push(format!("LD_LIBRARY_PATH={}", lib.display()));
             words.push(format!("DAT_OVERRIDE={}", conf.display()));
         }
-        words.extend(["stdbuf".to_owned(), "-oL".to_owned()]);
+        // A program that hangs ends before the job, so that the output of both sides is seen.
+        words.extend(["timeout", "200", "stdbuf", "-oL"].map(str::to_owned));
         words.push(self.reference.program(program).display().to_string());
         words
     }
