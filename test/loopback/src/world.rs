@@ -51,7 +51,7 @@ pub(crate) enum Stage {
 
 impl World {
     const fn new() -> Self {
-        World { last_number: 0, listeners: BTreeMap::new(), regions: Registrations::new(), qps: BTreeMap::new() }
+        World { last_number: 0, listeners: BTreeMap::new(), regions: Registrations::empty(), qps: BTreeMap::new() }
     }
 
     /// A new number, for a queue pair or a protection domain.

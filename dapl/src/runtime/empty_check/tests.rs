@@ -3,12 +3,14 @@
 use super::*;
 
 /// A ring of two slots, which are never freed.
-fn ring() -> &'static [AtomicU64; 2] {
+type Ring = &'static [AtomicU64; 2];
+
+fn ring() -> Ring {
     Box::leak(Box::default())
 }
 
 /// A check of an empty queue, and the watches of its connections, each with an empty ring.
-fn checked(connections: usize) -> (Pooled<EmptyCheck>, Vec<(Pooled<RingWatch>, &'static [AtomicU64; 2])>) {
+fn checked(connections: usize) -> (Pooled<EmptyCheck>, Vec<(Pooled<RingWatch>, Ring)>) {
     let check = Pooled::<EmptyCheck>::take();
     let watches: Vec<_> = (0..connections).map(|_| (Pooled::<RingWatch>::take(), ring())).collect();
     for (watch, ring) in &watches {

@@ -28,7 +28,7 @@ pub(super) enum Inaccessible {
 }
 
 impl Registrations {
-    pub const fn new() -> Self {
+    pub const fn empty() -> Self {
         Registrations { entries: BTreeMap::new(), last_key: 0 }
     }
 

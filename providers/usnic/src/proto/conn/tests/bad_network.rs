@@ -102,7 +102,7 @@ impl Run {
         let at = PART + self.loads[place].recvs.iter().map(|(_, length)| length + 8).sum::<usize>();
         let id = match self.shared {
             true => self.pair.share(Run::side(place), at, length),
-            false if count % 2 == 0 => self.pair.recv(Run::side(place), at, length),
+            false if count.is_multiple_of(2) => self.pair.recv(Run::side(place), at, length),
             false => self.pair.recv_quickly(Run::side(place), at, length),
         };
         self.loads[place].recvs.push((id, length));

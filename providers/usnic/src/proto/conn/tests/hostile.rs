@@ -419,7 +419,8 @@ fn random_bytes_are_harmless() {
 
 #[test]
 fn malformed_extension_packets_end_the_connection_and_change_nothing() {
-    let cases: [(&str, fn(&mut InvalidPacket)); 7] = [
+    type Forge = fn(&mut InvalidPacket);
+    let cases: [(&str, Forge); 7] = [
         ("an operand of four bytes", |packet| packet.length = 4),
         ("a misaligned operand", |packet| packet.address = BASE + 4),
         ("an operand outside", |packet| packet.address = BASE + (1 << 30)),
