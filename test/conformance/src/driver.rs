@@ -18,7 +18,7 @@ use std::time::{Duration, Instant};
 
 use crate::case::Case;
 use crate::ctx::{Mode, NO_ANSWER, Side};
-use crate::flight::{Record, Seen};
+use crate::flight::{self, Record, Seen};
 use crate::worker::{Ending, GRACE, Task};
 use crate::{cases, expected, names, os, report};
 
@@ -375,11 +375,13 @@ fn first_qual(index: usize) -> u64 {
     2048 + (u64::from(std::process::id()) % 61 + index as u64) * 32 % 60_000
 }
 
-/// Waits for the processes. After one has failed, the others get a short time to end. A process that hangs is
-/// described and killed. `patience` multiplies the seconds for a slow machine.
+/// Waits for the processes. After one has failed, the others get a short time to end. A case hangs if it neither ends nor
+/// reports a step for `seconds`; its processes are described and killed. `patience` multiplies the seconds for a slow machine.
 fn watch(processes: &mut [Process], seconds: u64, patience: u32) -> Option<String> {
-    let mut deadline = Instant::now() + Duration::from_secs(seconds) * patience;
+    let limit = Duration::from_secs(seconds) * patience;
+    let mut deadline = Instant::now() + limit;
     let mut has_failed = false;
+    let mut steps = 0;
     let mut pause = Duration::from_micros(500);
     while processes.iter().any(|process| process.status.is_none()) {
         for process in processes.iter_mut().filter(|process| process.status.is_none()) {
@@ -390,6 +392,11 @@ fn watch(processes: &mut [Process], seconds: u64, patience: u32) -> Option<Strin
             deadline = deadline.min(Instant::now() + GRACE * patience);
         }
         if Instant::now() > deadline {
+            let reported = processes.iter().map(|process| flight::length_of_steps(&process.task.record)).sum();
+            if !has_failed && reported > steps {
+                (steps, deadline) = (reported, Instant::now() + limit);
+                continue;
+            }
             let running = processes.iter().filter(|process| process.status.is_none() || !has_failed);
             let hang = running.map(describe).collect::<Vec<_>>().join("\n");
             end(processes);

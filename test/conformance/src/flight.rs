@@ -219,6 +219,11 @@ fn name(function: u64) -> &'static str {
     api::name(function as usize)
 }
 
+/// Returns the number of bytes of the steps that a process has reported.
+pub(crate) fn length_of_steps(path: &Path) -> u64 {
+    std::fs::metadata(steps_of(path)).map_or(0, |file| file.len())
+}
+
 fn steps_of(path: &Path) -> PathBuf {
     path.with_extension("steps")
 }

@@ -71,7 +71,8 @@
 //!   drain wait dequeue polled_event`, `evd.post(number)` of a software event; an [`Event`](kit::Event) knows `dto()
 //!   connection() arrival() private_data() asynchronous()`.
 //! - `ctx.qual(0..16)` are connection qualifiers of this run alone. Names and numbers of other files or runs collide.
-//! - `ctx.step("..")` says where a long case is. Waits end at the case's deadline (20 s, `.limit(60)` at most).
+//! - `ctx.step("..")` says where a long case is. Waits end at the case's deadline (20 s, `.limit(60)` at
+//!   most). A local case with steps hangs only if no step comes for that time.
 //! - Threads: `std::thread::scope`; objects may be shared, and `Handle::of(h)` makes a raw handle shareable.
 //! - Blocking calls: `evd_waiter(evd, time, threshold)`, `cno_waiter(cno, time)` and `blocked(|| call)` begin one in a thread;
 //!   `.inside(evd)` and `.asleep()` wait until it blocks, `.interrupt()` sends signals, `.join()` returns its result.
