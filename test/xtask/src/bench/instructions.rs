@@ -27,6 +27,9 @@ const EMPTY_COUNTS: [u32; 2] = [100_000, 400_000];
 const PROGRAM: &str = "instructions";
 /// A count above the table's by more than this fails the suite.
 const TOLERANCE: f64 = 1.05;
+/// The same for counts that depend on callgrind's clock or on the turns of the threads too: repeated runs of one build differed
+/// by up to 8 %.
+const WIDE_TOLERANCE: f64 = 1.10;
 /// Page with the table.
 const PAGE: &str = "docs/benchmarks.md";
 const BEGIN: &str = "<!-- instructions: written by `cargo xtask bench instructions --write` -->\n";
@@ -61,6 +64,12 @@ const ROWS: [Row; 12] = [
 const BOTH: &[&str] = &["sm", "usnic"];
 const SM: &[&str] = &["sm"];
 const USNIC: &[&str] = &["usnic"];
+
+impl Row {
+    fn tolerance(&self) -> f64 {
+        if ["burst", "write", "read"].contains(&self.operation) { WIDE_TOLERANCE } else { TOLERANCE }
+    }
+}
 
 const fn row(
     name: &'static str,
@@ -206,7 +215,7 @@ pub(crate) fn instructions(providers: &[String], write: bool) -> Result {
     Ok(())
 }
 
-/// The suite: no count of a message of 8 bytes is more than 5 % above the table's.
+/// The suite: no count of a message of 8 bytes is above the table's by more than its tolerance.
 pub(crate) fn check() -> Result {
     let path = workspace().join(PAGE);
     let page = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -224,7 +233,7 @@ pub(crate) fn check() -> Result {
             let before =
                 *table.get(row.name).ok_or_else(|| format!("{PAGE} has no count of {} over {provider}", row.name))?;
             println!("{provider}: {}: {now:.0} instructions, {before:.0} in the table", row.name);
-            if now > before * TOLERANCE {
+            if now > before * row.tolerance() {
                 worse.push(format!("{provider}: {}: {now:.0} instructions, {before:.0} in {PAGE}", row.name));
             }
         }
