@@ -58,8 +58,12 @@ fn run_cases(name: &str, setting: &Setting, report: &mut Report, keeper: &mut Ke
     let except = workspace().join("test/conformance/rxe.except").to_string_lossy().into_owned();
     words.extend(["--verbose", "--open", "--except", &except, "--report", &place]);
     words.extend(filters);
+    let mut job = setting.exec(&setting.driver, &words);
+    if name == NAME_2_0 {
+        job = job.with("DAT_OVERRIDE", &setting.conf_2_0);
+    }
     let mut runs = 0;
-    let mut answer = keeper.run_seen(&setting.exec(&setting.driver, &words), LIMIT, |line| {
+    let mut answer = keeper.run_seen(&job, LIMIT, |line| {
         runs += u32::from(line.starts_with("ok "));
         match line.starts_with("FAILED ") {
             true => eprintln!("xtask: {line}"),

@@ -28,6 +28,8 @@ const RXE2_OSCM: &str = "rxe2-oscm u2.0 nonthreadsafe default libdaploscm.so.2 d
 pub(super) struct Setting {
     stage: Stage,
     conf: PathBuf,
+    /// A dat.conf with the device's name for DAT 2.0 alone. Cases of the registry expect each name once.
+    pub(super) conf_2_0: String,
     /// The programs.
     pub(super) dtest: String,
     pub(super) dapltest: String,
@@ -40,11 +42,14 @@ impl Setting {
     pub(super) fn build() -> Result<Self> {
         let tree = tree::build(Profile::Dev)?;
         let driver = stage::built("dapl-conformance", Profile::Dev);
-        let conf = tree.stage.root.join("etc/rxe.conf");
-        fs::write(&conf, format!("{SM0}{RXE0}{}{RXE_CMA}{RXE_SCM}{ADAPTER}{RXE2}{RXE2_OSCM}", of_2_0(RXE0)))
-            .map_err(|error| format!("{}: {error}", conf.display()))?;
+        let write = |name: &str, lines: String| {
+            let path = tree.stage.root.join("etc").join(name);
+            fs::write(&path, lines).map_err(|error| format!("{}: {error}", path.display())).map(|()| path)
+        };
+        let conf = write("rxe.conf", format!("{SM0}{RXE0}{RXE_CMA}{RXE_SCM}{ADAPTER}{RXE2}{RXE2_OSCM}"))?;
+        let conf_2_0 = write("rxe-2.0.conf", of_2_0(RXE0))?.display().to_string();
         let [dtest, dapltest] = [&tree.dtest, &tree.dapltest].map(|program| program.display().to_string());
-        Ok(Setting { dtest, dapltest, stage: tree.stage, conf, driver })
+        Ok(Setting { dtest, dapltest, stage: tree.stage, conf, conf_2_0, driver })
     }
 
     /// A program of test/c, as the guest's shell calls it.
