@@ -3,7 +3,7 @@
  *
  *   checkers NAME closed     sends a connection request, closes the adapter, and ends
  *   checkers NAME open       the same without the close
- *   checkers NAME handed     one thread hands memory to another through an event, and tells the checker
+ *   checkers NAME handed     one thread hands memory to another through an event, and informs the checker
  *   checkers NAME race       two threads change a variable in no order
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0

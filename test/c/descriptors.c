@@ -11,7 +11,7 @@ enum { MOST = 1024, QUAL = 0x0afffab2 };
 
 static int taken[MOST], count;
 
-/* Takes all descriptors but so many. */
+/* Opens descriptors until only the given number is left. */
 static void leave(int left)
 {
     int fd;

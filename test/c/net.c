@@ -299,10 +299,10 @@ static void open_all(void)
     DAT_REGION_DESCRIPTION region;
     DAT_EP_PARAM param;
     DAT_LMR_HANDLE lmr;
-    size_t room = 3 * SLOTS * block + (RECEIVES + NOTES) * sizeof(struct note);
-    memory = aligned_alloc(4096, (room + 4095) / 4096 * 4096);
+    size_t space = 3 * SLOTS * block + (RECEIVES + NOTES) * sizeof(struct note);
+    memory = aligned_alloc(4096, (space + 4095) / 4096 * 4096);
     EXPECT(memory != NULL);
-    memset(memory, 0, room);
+    memset(memory, 0, space);
     incoming = memory;
     outgoing = incoming + SLOTS * block;
     back = outgoing + SLOTS * block;
@@ -312,7 +312,7 @@ static void open_all(void)
     OK(dat_ia_open(name, 8, &async_evd, &ia));
     OK(dat_pz_create(ia, &pz));
     OK(dat_evd_create(ia, 256, DAT_HANDLE_NULL, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG | DAT_EVD_DTO_FLAG, &all));
-    OK(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, room, pz, DAT_MEM_PRIV_ALL_FLAG, &lmr, &key, &remote_key, NULL, NULL));
+    OK(dat_lmr_create(ia, DAT_MEM_TYPE_VIRTUAL, region, space, pz, DAT_MEM_PRIV_ALL_FLAG, &lmr, &key, &remote_key, NULL, NULL));
     OK(dat_ep_create(ia, pz, all, all, all, NULL, &ep));
     OK(dat_ep_query(ep, DAT_EP_FIELD_ALL, &param));
     OK(dat_ep_free(ep));

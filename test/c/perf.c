@@ -100,7 +100,7 @@ static void send_one(long n)
     OK(dat_ep_post_send(eps[n], 1, &out, cookie, DAT_COMPLETION_SUPPRESS_FLAG));
 }
 
-/* The flags of one of many requests of the first connection; every so many has an event. At most `depth` are on the way. */
+/* The flags of one of many requests of the first connection; one in each group has an event. At most `depth` are on the way. */
 static DAT_COMPLETION_FLAGS next_request(int is_last, DAT_DTO_COOKIE *cookie)
 {
     while (posted - sent >= depth)

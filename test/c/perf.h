@@ -65,7 +65,7 @@ static void post_receive(long n)
     OK(dat_ep_post_recv(eps[n], 1, &in, cookie, DAT_COMPLETION_DEFAULT_FLAG));
 }
 
-/* Memory for so many bytes, written once: what was never written is all one page, and costs less than memory does. */
+/* Memory, written once: pages that were never written are all the same zero page, and cost less than memory. */
 static char *get_memory(size_t length)
 {
     char *memory;
@@ -110,11 +110,11 @@ static void make_memory(void)
     DAT_LMR_HANDLE lmr;
     DAT_LMR_CONTEXT key;
     DAT_RMR_CONTEXT remote_key;
-    size_t room = ((size_t)size + PAGE - 1) / PAGE * PAGE;
+    size_t space = ((size_t)size + PAGE - 1) / PAGE * PAGE;
 
-    incoming = get_memory(2 * room);
-    outgoing = incoming + room;
-    register_memory(incoming, 2 * room, &lmr, &key, &remote_key);
+    incoming = get_memory(2 * space);
+    outgoing = incoming + space;
+    register_memory(incoming, 2 * space, &lmr, &key, &remote_key);
     in = (DAT_LMR_TRIPLET){.lmr_context = key, .segment_length = (DAT_VLEN)size};
     out = in;
     in.virtual_address = (DAT_VADDR)(uintptr_t)incoming;

@@ -146,7 +146,7 @@ static void mpi_count(void)
     mpi_posted++;
     while (mpi_posted - mpi_complete >= 4 * CONTROLS)
         if (mpi_progress() != NULL)
-            fail("perf: a message while there is no room");
+            fail("perf: a message while there is no space");
 }
 
 static void mpi_send(const struct mpi_control *message)

@@ -5,7 +5,7 @@
  *   open NAME MAJOR MINOR SAFE   dat_ia_openv; remembers the IA
  *   close N FLAGS                dat_ia_close of the N-th opened IA
  *   close-pointer N FLAGS        the same with the provider's pointer as handle
- *   list N                       dat_registry_list_providers with room for N
+ *   list N                       dat_registry_list_providers with space for N
  *   set NAME VALUE               setenv
  *   self NAME MAJOR MINOR SAFE   registers this program as a provider
  *   unself NAME MAJOR MINOR SAFE removes that registration
@@ -100,12 +100,12 @@ static void do_list(void)
     enum { MOST = 600 };
     static DAT_PROVIDER_INFO infos[MOST];
     static DAT_PROVIDER_INFO *list[MOST];
-    DAT_COUNT room = number(), count = -7;
+    DAT_COUNT space = number(), count = -7;
     for (int i = 0; i < MOST; i++)
         list[i] = &infos[i];
-    show("list", dat_registry_list_providers(room, &count, list));
+    show("list", dat_registry_list_providers(space, &count, list));
     printf("count %d\n", (int)count);
-    for (int i = 0; i < count && i < room; i++)
+    for (int i = 0; i < count && i < space; i++)
         printf("- %s %u.%u %u\n", infos[i].ia_name, infos[i].dapl_version_major, infos[i].dapl_version_minor,
                infos[i].is_thread_safe);
 }
@@ -163,8 +163,8 @@ static void do_bad_handles(void)
                              &heap[1],
                              &local,
                              (DAT_HANDLE)(uintptr_t)do_bad_handles};
-    static char room[4096];
-    void *r = room;
+    static char space[4096];
+    void *r = space;
     DAT_CONTEXT context = {.as_64 = 0};
     DAT_DTO_COOKIE cookie = {.as_64 = 0};
     for (size_t i = 0; i < sizeof nonsense / sizeof *nonsense; i++) {

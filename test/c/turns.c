@@ -21,10 +21,10 @@ enum { PATIENCE = 100, PAUSE_USEC = 200 };
 static int (*poll_cq)(struct ibv_cq *, int, struct ibv_wc *);
 static int gives_after;
 
-static int poll_in_turns(struct ibv_cq *cq, int room, struct ibv_wc *out)
+static int poll_in_turns(struct ibv_cq *cq, int space, struct ibv_wc *out)
 {
     static int in_vain;
-    int count = poll_cq(cq, room, out);
+    int count = poll_cq(cq, space, out);
     if (count != 0)
         in_vain = 0;
     else if (++in_vain > PATIENCE)

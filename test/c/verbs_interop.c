@@ -21,10 +21,10 @@
 #include <netinet/in.h>
 #include <unistd.h>
 
-/* BLOCK: more than one packet. DATA: room for what the longest private data is. */
+/* BLOCK: more than one packet. DATA: space for the longest private data. */
 enum { BLOCK = 10000, DATA = 256, EVENTS = 16, READS = 4 };
 
-/* What a side tells the other in a message. */
+/* Data that a side sends the other in a message. */
 struct place {
     uint64_t landing;
     uint64_t source;
@@ -154,7 +154,7 @@ static void open_all(char *name, unsigned seed)
         post_receive(n);
 }
 
-/* Both sides do the same at the same time: tell where, write there, read from there, tell that it is done, look. */
+/* Both sides do the same at the same time: send the address, write there, read from there, send that it is done, check. */
 static void data_both_ways(void)
 {
     DAT_LMR_TRIPLET local = {.lmr_context = lmr_context, .segment_length = BLOCK};

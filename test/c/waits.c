@@ -22,7 +22,7 @@
 
 enum { MOST = 32, DEPTH = 4, QUAL = 5252 };
 
-/* A ping and its pong may take so much processor time of one process; who spins on one processor takes a time slice, some 4 ms. */
+/* A ping and its pong may take this processor time in one process. A process that spins on the only processor takes a time slice, about 4 ms. */
 #define MOST_CPU_US 1000.0
 
 struct lane {

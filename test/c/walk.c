@@ -472,7 +472,7 @@ static int be_passed_on(void)
 }
 
 /*
- * The EVD with the CNO could not arm its completion queue, which only the adapter's own EVD tells. A failure before that
+ * The EVD with the CNO could not arm its completion queue, which only the adapter's own EVD reports. A failure before that
  * was met by a sleeping waiter, who has looked for himself and slept on.
  */
 static int fail_to_arm(void)
@@ -780,7 +780,7 @@ int main(int argc, char **argv)
     if (mode > THREADS)
         fail("usage: walk IA again|stop|spoil|files|memory|threads");
     if (mode == MEMORY || mode == THREADS) {
-        /* Only mappings are to fail: an allocation that does ends the process, so the heap gets its room beforehand. */
+        /* Only mappings are to fail: an allocation that does ends the process, so the heap gets its space beforehand. */
         mallopt(M_ARENA_MAX, 1);
         mallopt(M_MMAP_MAX, 0);
         mallopt(M_TRIM_THRESHOLD, 1 << 30);

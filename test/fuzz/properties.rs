@@ -70,6 +70,6 @@ pub(crate) fn matcher(data: &[u8]) {
         Err(Refusal::Name) => assert!(!some(0)),
         Err(Refusal::Major { .. }) => assert!(some(0) && !some(1)),
         Err(Refusal::Minor { .. }) => assert!(some(1) && !some(2)),
-        Err(Refusal::ThreadSafety) => panic!("only the library can tell"),
+        Err(Refusal::ThreadSafety) => panic!("only the library refuses this"),
     }
 }

@@ -86,7 +86,7 @@ fn built(stage: &Stage, source: &str, suffix: &str, libraries: &[&str]) -> PathB
 
 /// Environment of one test: base directories for sm and usnic, a port for usnic, and a registry. Removed when
 /// dropped.
-pub struct Room {
+pub struct Sandbox {
     lib: PathBuf,
     /// UDP port for usnic's connection setup.
     port: u16,
@@ -94,7 +94,7 @@ pub struct Room {
     registry: Option<PathBuf>,
 }
 
-impl Room {
+impl Sandbox {
     /// Creates it with this registry text, or without one, so that the built-in registry is used.
     pub fn new(stage: &Stage, registry: Option<&str>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
@@ -110,7 +110,7 @@ impl Room {
             fs::write(&file, text).expect("a memory file system is writable");
             file
         });
-        Room { lib: stage.lib.clone(), port: free_port(), directory, registry }
+        Sandbox { lib: stage.lib.clone(), port: free_port(), directory, registry }
     }
 
     /// Base directory of sm's end points.
@@ -136,7 +136,7 @@ impl Room {
     }
 }
 
-impl Drop for Room {
+impl Drop for Sandbox {
     fn drop(&mut self) {
         // A failed test may leave files; nothing depends on them.
         let _ = fs::remove_dir_all(&self.directory);

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use dapl_test::run::{self, Room, SM0, USNIC0};
+use dapl_test::run::{self, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
 /// No healthy run takes as long, even on a busy machine.
@@ -16,10 +16,10 @@ const PROVIDERS: [(&str, &str, &str); 2] = [("sm0", SM0, "libdaplsm.so.1"), ("us
 fn cancel(how: &str, rounds: &str, log: &str, with_library: bool) {
     for (adapter, registry, library) in PROVIDERS {
         let stage = stage(Profile::Dev);
-        let room = Room::new(&stage, Some(registry));
+        let sandbox = Sandbox::new(&stage, Some(registry));
         let program = run::program(&stage, "test/c/cancel.c");
         let library: &[&str] = if with_library { &[library] } else { &[] };
-        let mut command = room.command(&program, &[&[adapter, how, rounds], library].concat());
+        let mut command = sandbox.command(&program, &[&[adapter, how, rounds], library].concat());
         command.env("DAPL_DBG_TYPE", log);
         let finished = run::Run::start(command).finish(LIMIT);
         finished.expect_success("cancel: OK, ");

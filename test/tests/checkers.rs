@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use dapl_test::run::{self, Finished, Room, Run, SM0, USNIC0};
+use dapl_test::run::{self, Finished, Run, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, Stage, stage, workspace};
 
 /// No healthy run takes as long, even on a busy machine.
@@ -15,8 +15,8 @@ const ADAPTERS: [(&str, &str); 2] = [("sm0", SM0), ("usnic0", USNIC0)];
 /// With leaks that valgrind is sure of, and those that it holds for possible.
 fn under_valgrind(suppressions: Option<&str>, registry: &str, source: &str, arguments: &[&str]) -> Finished {
     let stage = stage(Profile::Dev);
-    let room = Room::new(&stage, Some(registry));
-    let mut command = room.command("valgrind", &["--leak-check=full", "--error-exitcode=99"]);
+    let sandbox = Sandbox::new(&stage, Some(registry));
+    let mut command = sandbox.command("valgrind", &["--leak-check=full", "--error-exitcode=99"]);
     if let Some(file) = suppressions {
         command.arg(format!("--suppressions={}", workspace().join("dat/debug").join(file).display()));
     }
@@ -73,8 +73,8 @@ fn thread_sanitizer_reports_races_of_the_program_only() {
     let stage = stage(Profile::Dev);
     let suppressions = workspace().join("dat/debug/dapl-tsan.supp");
     let run = |registry: &str, program: &Path, arguments: &[&str]| {
-        let room = Room::new(&stage, Some(registry));
-        let mut command = room.command(program, arguments);
+        let sandbox = Sandbox::new(&stage, Some(registry));
+        let mut command = sandbox.command(program, arguments);
         command.env("TSAN_OPTIONS", format!("suppressions={}", suppressions.display()));
         Run::start(command).finish(LIMIT)
     };

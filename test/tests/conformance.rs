@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use dapl_test::run::{Room, Run, SM0, USNIC0, changed_by_2_0, of_2_0};
+use dapl_test::run::{Run, SM0, Sandbox, USNIC0, changed_by_2_0, of_2_0};
 use dapl_test::stage::{Profile, built, stage, target_directory};
 
 /// It takes a minute or two; each case has its own watchdog.
@@ -19,10 +19,10 @@ static TURN: Mutex<()> = Mutex::new(());
 
 fn keeps_every_promise(provider: &str, registry: &str, more: &[&str]) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-    let room = Room::new(&stage(Profile::Dev), Some(registry));
+    let sandbox = Sandbox::new(&stage(Profile::Dev), Some(registry));
     let driver = built("dapl-conformance", Profile::Dev);
     let arguments = [&["run", "--provider", provider, "--complete"], more].concat();
-    let finished = Run::start(room.command(driver, &arguments)).finish(LIMIT);
+    let finished = Run::start(sandbox.command(driver, &arguments)).finish(LIMIT);
     print!("{}", finished.stdout);
     assert!(finished.status.success(), "{}\n{}{}", finished.status, finished.stdout, finished.stderr);
 }

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use dapl_test::run::{self, Finished, Room, Run, SM0};
+use dapl_test::run::{self, Finished, Run, SM0, Sandbox};
 use dapl_test::stage::{Profile, stage};
 
 /// No healthy run takes as long, even on a busy machine.
@@ -28,7 +28,7 @@ fn consume_with_refusals(source: &str, arguments: &[&str]) -> Finished {
 fn run_alone(source: &str, arguments: &[&str]) -> Finished {
     let stage = stage(Profile::Dev);
     let program = run::program(&stage, source);
-    Room::new(&stage, Some(SM0)).start(program, arguments).finish(LIMIT)
+    Sandbox::new(&stage, Some(SM0)).start(program, arguments).finish(LIMIT)
 }
 
 fn under_valgrind(source: &str, arguments: &[&str]) -> Option<Finished> {
@@ -45,8 +45,8 @@ fn under_valgrind(source: &str, arguments: &[&str]) -> Option<Finished> {
         "--errors-for-leak-kinds=definite,indirect,possible",
         "--error-exitcode=99",
     ];
-    let room = Room::new(&stage, Some(SM0));
-    let mut command = room.command("valgrind", &options);
+    let sandbox = Sandbox::new(&stage, Some(SM0));
+    let mut command = sandbox.command("valgrind", &options);
     command.arg(program).args(arguments);
     Some(Run::start(command).finish(3 * LIMIT))
 }
@@ -84,8 +84,8 @@ fn windows_open_parts_of_memory_to_another_process() {
 #[test]
 fn windows_open_parts_of_memory_to_another_process_by_shared_buffers() {
     let stage = stage(Profile::Dev);
-    let room = Room::new(&stage, Some(SM0));
-    let mut command = room.command(run::program(&stage, "test/c/window.c"), &[]);
+    let sandbox = Sandbox::new(&stage, Some(SM0));
+    let mut command = sandbox.command(run::program(&stage, "test/c/window.c"), &[]);
     command.env("DAPL_SM_RMA", "mmap");
     Run::start(command).finish(LIMIT).expect_success("window: OK, 20 rounds");
 }
@@ -101,8 +101,8 @@ fn shared_memory_of_another_process_is_mapped_and_copied_directly() {
 #[test]
 fn shared_memory_of_another_process_is_not_mapped_where_shared_buffers_are_asked_for() {
     let stage = stage(Profile::Dev);
-    let room = Room::new(&stage, Some(SM0));
-    let mut command = room.command(run::program(&stage, "test/c/exported.c"), &["sm0", "file", "not"]);
+    let sandbox = Sandbox::new(&stage, Some(SM0));
+    let mut command = sandbox.command(run::program(&stage, "test/c/exported.c"), &["sm0", "file", "not"]);
     command.env("DAPL_SM_RMA", "mmap");
     Run::start(command).finish(LIMIT).expect_success("exported: OK, file not");
 }
@@ -148,16 +148,16 @@ fn garbage_is_refused_without_being_read() {
 }
 
 /// Two processes that stream to each other, as the suite `net` has them over a network.
-fn net(options: &[&str]) -> (Room, Run, Run) {
+fn net(options: &[&str]) -> (Sandbox, Run, Run) {
     let stage = stage(Profile::Dev);
     let program = run::program(&stage, "test/c/net.c");
-    let room = Room::new(&stage, Some(SM0));
+    let sandbox = Sandbox::new(&stage, Some(SM0));
     let common = [&["-P", "sm0"], options].concat();
-    let server = room.start(&program, &[&["-s"], &common[..]].concat());
+    let server = sandbox.start(&program, &[&["-s"], &common[..]].concat());
     server.wait_for("listening", LIMIT);
-    let client = room.start(&program, &[&["-h", "localhost"], &common[..]].concat());
+    let client = sandbox.start(&program, &[&["-h", "localhost"], &common[..]].concat());
     [&client, &server].into_iter().for_each(|run| run.wait_for("flowing", LIMIT));
-    (room, server, client)
+    (sandbox, server, client)
 }
 
 #[test]

@@ -4,7 +4,7 @@
 
 use std::time::Duration;
 
-use dapl_test::run::{self, Room, Run, SM0, USNIC0};
+use dapl_test::run::{self, Run, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
 /// No healthy run takes as long, even on a busy machine.
@@ -12,9 +12,9 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 fn crossed(adapter: &str, registry: &str, how: &[&str]) {
     let stage = stage(Profile::Dev);
-    let room = Room::new(&stage, Some(registry));
+    let sandbox = Sandbox::new(&stage, Some(registry));
     let program = run::program(&stage, "test/c/crossed.c");
-    let command = room.command(&program, &[&[adapter, "1000", "127.0.0.1"], how].concat());
+    let command = sandbox.command(&program, &[&[adapter, "1000", "127.0.0.1"], how].concat());
     let finished = Run::start(command).finish(LIMIT);
     finished.expect_success("crossed: OK, 1000 rounds");
     println!("{adapter}: {}", finished.stdout);

@@ -8,7 +8,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use dapl_test::run::{self, Finished, Room, Run, SM0, USNIC0};
+use dapl_test::run::{self, Finished, Run, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, Stage, built, stage, workspace};
 use serde_json::Value;
 
@@ -23,7 +23,7 @@ const OPERATIONS: &str = "client RW 4096 1 server RW 2048 4 client SR 1024 4 ser
 /// An adapter in an environment of its own.
 struct Environment {
     stage: Stage,
-    room: Room,
+    sandbox: Sandbox,
     program: PathBuf,
     adapter: &'static str,
 }
@@ -31,13 +31,13 @@ struct Environment {
 impl Environment {
     fn of(adapter: &'static str) -> Self {
         let stage = stage(Profile::Dev);
-        let room = Room::new(&stage, Some(if adapter == "sm0" { SM0 } else { USNIC0 }));
-        Environment { stage, room, program: built("dapltest", Profile::Dev), adapter }
+        let sandbox = Sandbox::new(&stage, Some(if adapter == "sm0" { SM0 } else { USNIC0 }));
+        Environment { stage, sandbox, program: built("dapltest", Profile::Dev), adapter }
     }
 
     /// With the usual options, and these words.
     fn command(&self, words: &str) -> Command {
-        let mut command = self.room.command(&self.program, &["-D", self.adapter]);
+        let mut command = self.sandbox.command(&self.program, &["-D", self.adapter]);
         command.args(PATIENT).args(words.split_whitespace());
         command
     }
@@ -76,7 +76,7 @@ impl Environment {
     /// A client that does not behave.
     fn bad_client(&self, way: &str) -> Run {
         let program = run::program(&self.stage, "test/c/bad_client.c");
-        self.room.start(program, &[self.adapter, "45278", way])
+        self.sandbox.start(program, &[self.adapter, "45278", way])
     }
 }
 

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dapl_test::run::{self, Room, Run};
+use dapl_test::run::{self, Run, Sandbox};
 use dapl_test::stage::{Profile, Stage, stage, workspace};
 
 /// No healthy run takes as long, even on a busy machine.
@@ -20,9 +20,9 @@ usnic0 u2.0 nonthreadsafe default libdaplusnic.so.1 dapl.2.0 \"127.0.0.1\" \"\"
 #[test]
 fn an_adapter_is_opened_by_its_line_of_2_0() {
     let stage = stage(Profile::Dev);
-    let (room, program) = (Room::new(&stage, Some(BOTH)), run::program_2(&stage, "test/c/first.c"));
+    let (sandbox, program) = (Sandbox::new(&stage, Some(BOTH)), run::program_2(&stage, "test/c/first.c"));
     for adapter in ["sm0", "usnic0"] {
-        room.start(&program, &[adapter]).finish(LIMIT).expect_success("messages of up to ");
+        sandbox.start(&program, &[adapter]).finish(LIMIT).expect_success("messages of up to ");
     }
 }
 
@@ -30,7 +30,7 @@ fn an_adapter_is_opened_by_its_line_of_2_0() {
 fn the_built_in_registry_serves_2_0() {
     let stage = stage(Profile::Dev);
     let program = run::program_2(&stage, "test/c/first.c");
-    Room::new(&stage, None).start(&program, &["sm0"]).finish(LIMIT).expect_success("messages of up to ");
+    Sandbox::new(&stage, None).start(&program, &["sm0"]).finish(LIMIT).expect_success("messages of up to ");
 }
 
 #[test]
@@ -42,8 +42,8 @@ fn sources_of_1_2_run_as_programs_of_2_0() {
         ("test/c/crossed.c", &["sm0", "100", "127.0.0.1"]),
         ("test/c/crossed.c", &["usnic0", "100", "127.0.0.1"]),
     ] {
-        let (room, program) = (Room::new(&stage, Some(BOTH)), run::program_2(&stage, source));
-        room.start(&program, arguments).finish(LIMIT).expect_success("OK");
+        let (sandbox, program) = (Sandbox::new(&stage, Some(BOTH)), run::program_2(&stage, source));
+        sandbox.start(&program, arguments).finish(LIMIT).expect_success("OK");
     }
 }
 
@@ -63,8 +63,8 @@ fn valgrind_finds_nothing_in_a_program_of_2_0() {
         "--error-exitcode=99",
     ];
     for adapter in ["sm0", "usnic0"] {
-        let room = Room::new(&stage, Some(BOTH));
-        let mut command = room.command("valgrind", &options);
+        let sandbox = Sandbox::new(&stage, Some(BOTH));
+        let mut command = sandbox.command("valgrind", &options);
         command.arg(&program).args([adapter, "3"]);
         Run::start(command).finish(LIMIT).expect_success("OK, 3 rounds");
     }
@@ -86,9 +86,9 @@ fn halves(stage: &Stage) -> [PathBuf; 2] {
 fn meet(adapter: &str) {
     let stage = stage(Profile::Dev);
     let [first, second] = halves(&stage);
-    let (room, program) = (Room::new(&stage, Some(BOTH)), run::program(&stage, "test/c/both.c"));
+    let (sandbox, program) = (Sandbox::new(&stage, Some(BOTH)), run::program(&stage, "test/c/both.c"));
     let parts = [adapter, first.to_str().unwrap(), second.to_str().unwrap()];
-    Run::start(room.command(&program, &parts)).finish(LIMIT).expect_success("both: OK");
+    Run::start(sandbox.command(&program, &parts)).finish(LIMIT).expect_success("both: OK");
 }
 
 #[test]

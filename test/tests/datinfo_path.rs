@@ -8,7 +8,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use dapl_test::run::{Finished, Room, Run, USNIC0};
+use dapl_test::run::{Finished, Run, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, built, stage};
 use serde_json::Value;
 
@@ -27,11 +27,11 @@ fn finding(finished: &Finished, about: &str) -> [String; 3] {
 
 #[test]
 fn a_program_that_listens_over_usnic_answers_the_doctor() {
-    let room = Room::new(&stage(Profile::Dev), Some(USNIC0));
-    let server = room.start(built("dapltest", Profile::Dev), &["-D", "usnic0", "-T", "S"]);
+    let sandbox = Sandbox::new(&stage(Profile::Dev), Some(USNIC0));
+    let server = sandbox.start(built("dapltest", Profile::Dev), &["-D", "usnic0", "-T", "S"]);
     server.wait_for("listening", LIMIT);
     let datinfo = built("datinfo", Profile::Dev);
-    let visit = || room.start(&datinfo, &["doctor", "127.0.0.1", "--json"]).finish(LIMIT);
+    let visit = || sandbox.start(&datinfo, &["doctor", "127.0.0.1", "--json"]).finish(LIMIT);
     let well = visit();
     assert_eq!(well.status.code(), Some(0), "{well:#?}");
     assert_eq!(finding(&well, "path")[0], "ok");

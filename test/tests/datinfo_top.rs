@@ -13,7 +13,7 @@ use std::process::{Command, Stdio};
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use dapl_test::run::{Finished, Room, Run, SM0, USNIC0};
+use dapl_test::run::{Finished, Run, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, built, stage};
 use serde_json::Value;
 
@@ -74,22 +74,22 @@ fn counter<'a>(of: &'a Value, name: &str) -> &'a Value {
 
 /// A server of dapltest's that has served one client, and goes on listening; it is killed when dropped.
 struct Served {
-    room: Room,
+    sandbox: Sandbox,
     server: Run,
     adapter: &'static str,
 }
 
 impl Served {
     fn over(adapter: &'static str) -> Self {
-        let room = Room::new(&stage(Profile::Dev), Some(if adapter == "sm0" { SM0 } else { USNIC0 }));
-        let mut served = Served { server: start(&room, adapter, "-T S"), room, adapter };
+        let sandbox = Sandbox::new(&stage(Profile::Dev), Some(if adapter == "sm0" { SM0 } else { USNIC0 }));
+        let mut served = Served { server: start(&sandbox, adapter, "-T S"), sandbox, adapter };
         served.server.wait_for("listening", LIMIT);
         served.client("-T T -s localhost -i 10 client SR 1024 1 server SR 1024 1").finish(LIMIT).expect_success("");
         served
     }
 
     fn client(&mut self, words: &str) -> Run {
-        start(&self.room, self.adapter, words)
+        start(&self.sandbox, self.adapter, words)
     }
 
     fn pid(&self) -> u32 {
@@ -102,8 +102,8 @@ impl Served {
     }
 }
 
-fn start(room: &Room, adapter: &str, words: &str) -> Run {
-    let mut command = room.command(program("dapltest"), &["-D", adapter, "--timeout", "120"]);
+fn start(sandbox: &Sandbox, adapter: &str, words: &str) -> Run {
+    let mut command = sandbox.command(program("dapltest"), &["-D", adapter, "--timeout", "120"]);
     command.args(words.split_whitespace());
     Run::start(command)
 }

@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dapl_test::run::{self, Room, Run, SM0};
+use dapl_test::run::{self, Run, SM0, Sandbox};
 use dapl_test::stage::{Profile, stage, workspace};
 
 const LIMIT: Duration = Duration::from_secs(400);
@@ -16,7 +16,7 @@ fn gdb_shows_the_state_and_counters_of_an_endpoint() {
     }
     let stage = stage(Profile::Dev);
     let program = run::program(&stage, "test/c/traced.c").display().to_string();
-    let room = Room::new(&stage, Some(SM0));
+    let sandbox = Sandbox::new(&stage, Some(SM0));
     let source = format!("source {}", workspace().join("dat/debug/dapl-gdb.py").display());
     let commands = [
         "set breakpoint pending on",
@@ -30,7 +30,7 @@ fn gdb_shows_the_state_and_counters_of_an_endpoint() {
     let mut arguments = vec!["--batch", "-nx", "-iex", "set debuginfod enabled off"];
     commands.iter().for_each(|command| arguments.extend(["-ex", command]));
     arguments.extend(["--args", &program]);
-    let finished = Run::start(room.command(PathBuf::from("gdb"), &arguments)).finish(LIMIT);
+    let finished = Run::start(sandbox.command(PathBuf::from("gdb"), &arguments)).finish(LIMIT);
     for text in [
         ": DAT_EP_STATE_CONNECTED\n",
         "  max_recv_dtos        ",

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use dapl_test::run::{self, Room, SM0, USNIC0};
+use dapl_test::run::{self, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
 /// No healthy run takes as long, even on a busy machine.
@@ -11,9 +11,9 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 fn messages_by_epoll(adapter: &str, registry: &str, object: &[&str]) {
     let stage = stage(Profile::Dev);
-    let room = Room::new(&stage, Some(registry));
+    let sandbox = Sandbox::new(&stage, Some(registry));
     let program = run::program(&stage, "test/c/epoll.c");
-    let finished = room.start(program, &[&[adapter, "127.0.0.1"], object].concat()).finish(LIMIT);
+    let finished = sandbox.start(program, &[&[adapter, "127.0.0.1"], object].concat()).finish(LIMIT);
     finished.expect_success("epoll: OK, 2000 messages, by epoll");
 }
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use std::sync::Mutex;
 use std::time::Duration;
 
-use dapl_test::run::{self, Room, Run, SM0};
+use dapl_test::run::{self, Run, SM0, Sandbox};
 use dapl_test::stage::{Profile, Stage, stage, workspace};
 
 /// No healthy run takes as long, even on a busy machine.
@@ -27,10 +27,10 @@ fn client_arguments<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
 }
 
 /// A server and a client with the same arguments; both must succeed.
-fn pair(room: &Room, dtest: &PathBuf, arguments: &[&str]) {
-    let server = room.start(dtest, arguments);
+fn pair(sandbox: &Sandbox, dtest: &PathBuf, arguments: &[&str]) {
+    let server = sandbox.start(dtest, arguments);
     server.wait_for("listening", LIMIT);
-    let client = room.start(dtest, &client_arguments(arguments));
+    let client = sandbox.start(dtest, &client_arguments(arguments));
     let client = client.finish(LIMIT);
     let server = server.finish(LIMIT);
     assert!(client.status.success() && server.status.success(), "client: {client:#?}\nserver: {server:#?}");
@@ -41,7 +41,7 @@ fn pair(room: &Room, dtest: &PathBuf, arguments: &[&str]) {
 
 fn over_sm(arguments: &[&str]) {
     let (stage, dtest) = setting();
-    pair(&Room::new(&stage, Some(SM0)), &dtest, arguments);
+    pair(&Sandbox::new(&stage, Some(SM0)), &dtest, arguments);
 }
 
 #[test]
@@ -70,9 +70,9 @@ fn runs_over_stricter_libraries() {
     let strict = stage.root.join("strict-dtest.so");
     stage.compile(&strict, &[&workspace().join("test/c/strict.c")], &["-shared", "-fPIC"]);
     for mode in [&[][..], &["-c"], &["-p"]] {
-        let room = Room::new(&stage, Some(SM0));
+        let sandbox = Sandbox::new(&stage, Some(SM0));
         let start = |arguments: &[&str]| {
-            let mut command = room.command(&dtest, arguments);
+            let mut command = sandbox.command(&dtest, arguments);
             command.env("LD_PRELOAD", &strict);
             Run::start(command)
         };
@@ -114,10 +114,10 @@ fn abrupt_end_after_a_delay() {
 fn each_end_waits_its_own_way() {
     let (stage, dtest) = setting();
     for (server, client) in [("-c", "-p"), ("-p", "-c"), ("-v", "-p"), ("-c", "-v")] {
-        let room = Room::new(&stage, Some(SM0));
-        let server = room.start(&dtest, &[server]);
+        let sandbox = Sandbox::new(&stage, Some(SM0));
+        let server = sandbox.start(&dtest, &[server]);
         server.wait_for("listening", LIMIT);
-        let client = room.start(&dtest, &client_arguments(&[client]));
+        let client = sandbox.start(&dtest, &client_arguments(&[client]));
         client.finish(LIMIT).expect_success("dtest: OK");
         server.finish(LIMIT).expect_success("dtest: OK");
     }
@@ -126,10 +126,10 @@ fn each_end_waits_its_own_way() {
 #[test]
 fn server_comes_second() {
     let (stage, dtest) = setting();
-    let room = Room::new(&stage, Some(SM0));
-    let client = room.start(&dtest, &client_arguments(&[]));
+    let sandbox = Sandbox::new(&stage, Some(SM0));
+    let client = sandbox.start(&dtest, &client_arguments(&[]));
     client.wait_for("trying again", LIMIT);
-    let server = room.start(&dtest, &["-s"]);
+    let server = sandbox.start(&dtest, &["-s"]);
     client.finish(LIMIT).expect_success("dtest: OK");
     server.finish(LIMIT).expect_success("dtest: OK");
 }
@@ -137,37 +137,37 @@ fn server_comes_second() {
 #[test]
 fn reports_a_missing_listener() {
     let (stage, dtest) = setting();
-    let room = Room::new(&stage, Some(SM0));
-    let client = room.start(&dtest, &client_arguments(&[]));
+    let sandbox = Sandbox::new(&stage, Some(SM0));
+    let client = sandbox.start(&dtest, &client_arguments(&[]));
     client.finish(LIMIT).expect_failure("no connection to localhost");
 }
 
 #[test]
 fn server_without_a_client_gives_up() {
     let (stage, dtest) = setting();
-    let room = Room::new(&stage, Some(SM0));
-    let server = room.start(&dtest, &["-t", "1"]);
+    let sandbox = Sandbox::new(&stage, Some(SM0));
+    let server = sandbox.start(&dtest, &["-t", "1"]);
     server.finish(LIMIT).expect_failure("did not come within 1 s");
 }
 
 #[test]
 fn different_sizes_are_refused_in_words() {
     let (stage, dtest) = setting();
-    let room = Room::new(&stage, Some(SM0));
-    let server = room.start(&dtest, &["-b", "8"]);
+    let sandbox = Sandbox::new(&stage, Some(SM0));
+    let server = sandbox.start(&dtest, &["-b", "8"]);
     server.wait_for("listening", LIMIT);
-    let client = room.start(&dtest, &client_arguments(&["-b", "9"]));
+    let client = sandbox.start(&dtest, &client_arguments(&["-b", "9"]));
     server.finish(LIMIT).expect_failure("runs with -b 9");
     client.finish(LIMIT).expect_failure("no connection to localhost");
 }
 
 fn killed_in_the_middle(mode: &[&str], victim_is_server: bool) {
     let (stage, dtest) = setting();
-    let room = Room::new(&stage, Some(SM0));
+    let sandbox = Sandbox::new(&stage, Some(SM0));
     let arguments = [mode, &["-B", "100000000", "-b", "4096"]].concat();
-    let server = room.start(&dtest, &arguments);
+    let server = sandbox.start(&dtest, &arguments);
     server.wait_for("listening", LIMIT);
-    let client = room.start(&dtest, &client_arguments(&arguments));
+    let client = sandbox.start(&dtest, &client_arguments(&arguments));
     server.wait_for("connected", LIMIT);
     client.wait_for("connected", LIMIT);
     let (mut victim, survivor): (Run, Run) = if victim_is_server { (server, client) } else { (client, server) };
@@ -197,14 +197,15 @@ fn no_registry_at_all() {
         return;
     }
     let (stage, dtest) = setting();
-    pair(&Room::new(&stage, None), &dtest, &[]);
+    pair(&Sandbox::new(&stage, None), &dtest, &[]);
 }
 
 #[test]
 fn unknown_adapter_is_refused_in_words() {
     let (stage, dtest) = setting();
-    let room = Room::new(&stage, Some(SM0));
-    room.start(&dtest, &["-P", "nothing"])
+    let sandbox = Sandbox::new(&stage, Some(SM0));
+    sandbox
+        .start(&dtest, &["-P", "nothing"])
         .finish(LIMIT)
         .expect_failure("DAT_PROVIDER_NOT_FOUND DAT_NAME_NOT_REGISTERED");
 }
@@ -212,11 +213,11 @@ fn unknown_adapter_is_refused_in_words() {
 #[test]
 fn two_pairs_at_once() {
     let (stage, dtest) = setting();
-    let room = Room::new(&stage, Some(SM0));
+    let sandbox = Sandbox::new(&stage, Some(SM0));
     std::thread::scope(|scope| {
         for qual in ["45248", "45249"] {
-            let (room, dtest) = (&room, &dtest);
-            scope.spawn(move || pair(room, dtest, &["-q", qual, "-B", "50"]));
+            let (sandbox, dtest) = (&sandbox, &dtest);
+            scope.spawn(move || pair(sandbox, dtest, &["-q", qual, "-B", "50"]));
         }
     });
 }
@@ -238,7 +239,7 @@ fn no_memory_is_lost() {
     }
     let (stage, dtest) = setting();
     for mode in ["-v", "-c", "-p"] {
-        let room = Room::new(&stage, Some(SM0));
+        let sandbox = Sandbox::new(&stage, Some(SM0));
         let checked = |arguments: &[&str]| -> Command {
             let options = [
                 "--quiet",
@@ -248,7 +249,7 @@ fn no_memory_is_lost() {
                 "--error-exitcode=99",
             ];
             let common = ["-t", "600", "-b", "5000", "-B", "2", mode];
-            let mut command = room.command("valgrind", &options);
+            let mut command = sandbox.command("valgrind", &options);
             command.arg(&dtest).args(common).args(arguments);
             command
         };
@@ -265,9 +266,9 @@ fn no_memory_is_lost() {
 #[test]
 fn help_is_help() {
     let (stage, dtest) = setting();
-    let room = Room::new(&stage, Some(SM0));
-    let help = room.start(&dtest, &["--help"]).finish(LIMIT);
+    let sandbox = Sandbox::new(&stage, Some(SM0));
+    let help = sandbox.start(&dtest, &["--help"]).finish(LIMIT);
     assert!(help.status.success() && help.stdout.starts_with("usage: dtest"), "{help:#?}");
-    room.start(&dtest, &["-b", "1x"]).finish(LIMIT).expect_failure("malformed");
-    room.start(&dtest, &["-s", "-h", "localhost"]).finish(LIMIT).expect_failure("exclude each other");
+    sandbox.start(&dtest, &["-b", "1x"]).finish(LIMIT).expect_failure("malformed");
+    sandbox.start(&dtest, &["-s", "-h", "localhost"]).finish(LIMIT).expect_failure("exclude each other");
 }

@@ -9,16 +9,16 @@ use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use dapl_test::run::{self, Finished, Room, SM0};
+use dapl_test::run::{self, Finished, SM0, Sandbox};
 use dapl_test::stage::{Profile, Stage, stage};
 
 /// No healthy run takes as long, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
-fn setting() -> (Stage, Room) {
+fn setting() -> (Stage, Sandbox) {
     let stage = stage(Profile::Dev);
-    let room = Room::new(&stage, Some(SM0));
-    (stage, room)
+    let sandbox = Sandbox::new(&stage, Some(SM0));
+    (stage, sandbox)
 }
 
 fn left_behind(directory: &Path) -> Vec<String> {
@@ -26,12 +26,12 @@ fn left_behind(directory: &Path) -> Vec<String> {
 }
 
 fn survives(arguments: &[&str], rma: &str) {
-    let (stage, room) = setting();
+    let (stage, sandbox) = setting();
     let survivor = run::program(&stage, "test/c/survivor.c");
-    let mut command = room.command(survivor, &[&["sm0"], arguments].concat());
+    let mut command = sandbox.command(survivor, &[&["sm0"], arguments].concat());
     command.env("DAPL_SM_RMA", rma);
     run::Run::start(command).finish(LIMIT).expect_success("survivor: OK");
-    assert_eq!(left_behind(&room.sm()), Vec::<String>::new());
+    assert_eq!(left_behind(&sandbox.sm()), Vec::<String>::new());
 }
 
 #[test]
@@ -56,24 +56,24 @@ fn a_peer_exits_with_everything_open() {
 
 #[test]
 fn peer_that_does_not_answer_is_given_up() {
-    let (stage, room) = setting();
+    let (stage, sandbox) = setting();
     let survivor = run::program(&stage, "test/c/survivor.c");
-    let mut command = room.command(survivor, &["sm0", "stop"]);
+    let mut command = sandbox.command(survivor, &["sm0", "stop"]);
     command.env("DAPL_KEEPALIVE_MS", "100").env("DAPL_GIVE_UP_MS", "1000");
     run::Run::start(command).finish(LIMIT).expect_success("survivor: OK");
 }
 
 #[test]
 fn a_process_that_is_killed_shares_no_memory_any_more() {
-    let (stage, room) = setting();
-    room.start(run::program(&stage, "test/c/shared.c"), &[]).finish(LIMIT).expect_success("shared: OK");
-    assert_eq!(left_behind(&room.sm()), Vec::<String>::new());
+    let (stage, sandbox) = setting();
+    sandbox.start(run::program(&stage, "test/c/shared.c"), &[]).finish(LIMIT).expect_success("shared: OK");
+    assert_eq!(left_behind(&sandbox.sm()), Vec::<String>::new());
 }
 
 /// `first` with another base directory for sm: it must fail, and say why on standard error.
-fn refused(stage: &Stage, room: &Room, base: &Path) -> Finished {
+fn refused(stage: &Stage, sandbox: &Sandbox, base: &Path) -> Finished {
     let first = run::program(stage, "test/c/first.c");
-    let mut command = room.command(first, &[]);
+    let mut command = sandbox.command(first, &[]);
     command.env("DAPL_DIR", base);
     let finished = run::Run::start(command).finish(LIMIT);
     assert!(!finished.status.success(), "{finished:#?}");
@@ -82,11 +82,11 @@ fn refused(stage: &Stage, room: &Room, base: &Path) -> Finished {
 
 #[test]
 fn a_directory_that_others_may_enter_is_refused() {
-    let (stage, room) = setting();
-    let open = room.sm().join("open");
+    let (stage, sandbox) = setting();
+    let open = sandbox.sm().join("open");
     fs::create_dir(&open).unwrap();
     fs::set_permissions(&open, fs::Permissions::from_mode(0o755)).unwrap();
-    let finished = refused(&stage, &room, &open);
+    let finished = refused(&stage, &sandbox, &open);
     for part in [open.to_str().unwrap(), "0755", "0700", "DAPL_DIR"] {
         assert!(finished.stderr.contains(part), "{part}: {finished:#?}");
     }
@@ -94,17 +94,17 @@ fn a_directory_that_others_may_enter_is_refused() {
 
 #[test]
 fn a_relative_or_endless_directory_is_refused() {
-    let (stage, room) = setting();
-    for base in [Path::new("here"), &room.sm().join("x".repeat(90))] {
-        let finished = refused(&stage, &room, base);
+    let (stage, sandbox) = setting();
+    for base in [Path::new("here"), &sandbox.sm().join("x".repeat(90))] {
+        let finished = refused(&stage, &sandbox, base);
         assert!(finished.stderr.contains("absolute path of at most"), "{finished:#?}");
     }
 }
 
 #[test]
 fn a_file_system_without_room_is_named() {
-    let (stage, room) = setting();
-    let small = room.sm().join("small");
+    let (stage, sandbox) = setting();
+    let small = sandbox.sm().join("small");
     fs::create_dir(&small).unwrap();
     let mount =
         |arguments: &[&str]| Command::new(arguments[0]).args(&arguments[1..]).status().is_ok_and(|s| s.success());
@@ -113,22 +113,22 @@ fn a_file_system_without_room_is_named() {
         eprintln!("skipped: no right to mount a small file system at {at}");
         return;
     }
-    let finished = refused(&stage, &room, &small);
+    let finished = refused(&stage, &sandbox, &small);
     assert!(mount(&["umount", at]));
     assert!(finished.stderr.contains(at) && finished.stderr.contains("free space there"), "{finished:#?}");
 }
 
 #[test]
 fn files_of_dead_processes_are_removed_by_the_next_process() {
-    let (stage, room) = setting();
-    let dead = room.sm().join("1/1");
+    let (stage, sandbox) = setting();
+    let dead = sandbox.sm().join("1/1");
     fs::create_dir_all(dead.join("conns/77")).unwrap();
-    fs::create_dir(room.sm().join("quals")).unwrap();
-    for file in [dead.join("lock"), dead.join("sock"), room.sm().join("quals/45248")] {
+    fs::create_dir(sandbox.sm().join("quals")).unwrap();
+    for file in [dead.join("lock"), dead.join("sock"), sandbox.sm().join("quals/45248")] {
         fs::write(file, "").unwrap();
     }
     let first = run::program(&stage, "test/c/first.c");
-    let finished = room.start(first, &[]).finish(LIMIT);
+    let finished = sandbox.start(first, &[]).finish(LIMIT);
     assert!(finished.status.success(), "{finished:#?}");
-    assert_eq!(left_behind(&room.sm()), Vec::<String>::new());
+    assert_eq!(left_behind(&sandbox.sm()), Vec::<String>::new());
 }

@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use dapl_test::run::{self, Finished, Room, Run, SM0};
+use dapl_test::run::{self, Finished, Run, SM0, Sandbox};
 use dapl_test::stage::{Profile, Stage, stage};
 
 /// No healthy run takes as long, even on a busy machine.
@@ -15,15 +15,15 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// Exit status of `confined` when an operation is not permitted.
 const NOT_ALLOWED: i32 = 77;
 
-fn setting() -> (Stage, Room) {
+fn setting() -> (Stage, Sandbox) {
     let stage = stage(Profile::Dev);
-    let room = Room::new(&stage, Some(SM0));
-    (stage, room)
+    let sandbox = Sandbox::new(&stage, Some(SM0));
+    (stage, sandbox)
 }
 
 /// A command for a program in an environment of these steps.
-fn confined(stage: &Stage, room: &Room, steps: &[&str], program: &Path, arguments: &[&str]) -> Command {
-    let mut command = room.command(run::program(stage, "test/c/confined.c"), steps);
+fn confined(stage: &Stage, sandbox: &Sandbox, steps: &[&str], program: &Path, arguments: &[&str]) -> Command {
+    let mut command = sandbox.command(run::program(stage, "test/c/confined.c"), steps);
     command.arg("--").arg(program).args(arguments);
     command
 }
@@ -38,26 +38,26 @@ fn is_skipped(finished: &Finished) -> bool {
 }
 
 /// A program of two ends in this environment, to its end.
-fn run(stage: &Stage, room: &Room, steps: &[&str], source: &str) -> Option<Finished> {
+fn run(stage: &Stage, sandbox: &Sandbox, steps: &[&str], source: &str) -> Option<Finished> {
     let program = run::program(stage, source);
-    let finished = Run::start(confined(stage, room, steps, &program, &[])).finish(LIMIT);
+    let finished = Run::start(confined(stage, sandbox, steps, &program, &[])).finish(LIMIT);
     (!is_skipped(&finished)).then_some(finished)
 }
 
 /// dtest with a server and a client in environments of their own; both must succeed.
 fn pair(server_steps: &[&str], client_steps: &[&str]) {
-    let (stage, room) = setting();
+    let (stage, sandbox) = setting();
     let dtest = run::program(&stage, "dtest/dtest.c");
     // Checks first whether the environments can be made.
     for steps in [server_steps, client_steps] {
-        let tried = Run::start(confined(&stage, &room, steps, Path::new("/bin/true"), &[])).finish(LIMIT);
+        let tried = Run::start(confined(&stage, &sandbox, steps, Path::new("/bin/true"), &[])).finish(LIMIT);
         if is_skipped(&tried) {
             return;
         }
     }
-    let server = Run::start(confined(&stage, &room, server_steps, &dtest, &[]));
+    let server = Run::start(confined(&stage, &sandbox, server_steps, &dtest, &[]));
     server.wait_for("listening", LIMIT);
-    let client = Run::start(confined(&stage, &room, client_steps, &dtest, &["-h", "localhost"])).finish(LIMIT);
+    let client = Run::start(confined(&stage, &sandbox, client_steps, &dtest, &["-h", "localhost"])).finish(LIMIT);
     let server = server.finish(LIMIT);
     assert!(client.status.success() && server.status.success(), "client: {client:#?}\nserver: {server:#?}");
     client.expect_success("dtest: OK (checked ");
@@ -67,8 +67,8 @@ fn pair(server_steps: &[&str], client_steps: &[&str]) {
 
 #[test]
 fn where_the_kernel_refuses_copies_shared_buffers_serve() {
-    let (stage, room) = setting();
-    if let Some(finished) = run(&stage, &room, &["nocma"], "test/c/window.c") {
+    let (stage, sandbox) = setting();
+    if let Some(finished) = run(&stage, &sandbox, &["nocma"], "test/c/window.c") {
         finished.expect_success("window: OK, 20 rounds");
     }
 }
@@ -95,9 +95,9 @@ fn two_name_spaces_of_processes() {
 
 #[test]
 fn both_on_one_processor() {
-    let (stage, room) = setting();
+    let (stage, sandbox) = setting();
     for source in ["test/c/window.c", "test/c/selfconnect.c"] {
-        if let Some(finished) = run(&stage, &room, &["cpu"], source) {
+        if let Some(finished) = run(&stage, &sandbox, &["cpu"], source) {
             finished.expect_success(": OK");
         }
     }
@@ -105,14 +105,14 @@ fn both_on_one_processor() {
 
 #[test]
 fn few_descriptors_are_enough_or_are_named() {
-    let (stage, room) = setting();
+    let (stage, sandbox) = setting();
     let dtest = run::program(&stage, "dtest/dtest.c");
     let mut worked = Vec::new();
     for files in [4, 11, 14, 17, 20, 40] {
-        let server = room.start(&dtest, &["-t", "2"]);
+        let server = sandbox.start(&dtest, &["-t", "2"]);
         server.wait_for("listening", LIMIT);
         let steps = format!("files={files}");
-        let client = Run::start(confined(&stage, &room, &[&steps], &dtest, &["-h", "127.0.0.1"])).finish(LIMIT);
+        let client = Run::start(confined(&stage, &sandbox, &[&steps], &dtest, &["-h", "127.0.0.1"])).finish(LIMIT);
         let server = server.finish(LIMIT);
         if client.status.success() {
             server.expect_success("dtest: OK (checked ");
@@ -130,9 +130,9 @@ fn few_descriptors_are_enough_or_are_named() {
 
 #[test]
 fn calls_without_a_descriptor_report_missing_resources() {
-    let (stage, room) = setting();
+    let (stage, sandbox) = setting();
     let program = run::program(&stage, "test/c/descriptors.c");
-    let finished = Run::start(confined(&stage, &room, &["files=200"], &program, &[])).finish(LIMIT);
+    let finished = Run::start(confined(&stage, &sandbox, &["files=200"], &program, &[])).finish(LIMIT);
     if !is_skipped(&finished) {
         finished.expect_success("descriptors: OK");
         assert!(finished.stderr.contains("ulimit -n"), "{finished:#?}");
@@ -141,29 +141,29 @@ fn calls_without_a_descriptor_report_missing_resources() {
 
 #[test]
 fn hundreds_of_processes_open_an_adapter_at_once() {
-    let (stage, room) = setting();
+    let (stage, sandbox) = setting();
     let program = run::program(&stage, "test/c/openers.c");
-    let finished = room.start(&program, &["sm0", "300"]).finish(LIMIT);
+    let finished = sandbox.start(&program, &["sm0", "300"]).finish(LIMIT);
     finished.expect_success("openers: OK");
     println!("{}", finished.stdout);
-    assert_eq!(std::fs::read_dir(room.sm()).unwrap().count(), 0, "no entry is left");
+    assert_eq!(std::fs::read_dir(sandbox.sm()).unwrap().count(), 0, "no entry is left");
 }
 
 #[test]
 fn a_small_file_system_is_no_limit() {
-    let (stage, room) = setting();
-    let steps = format!("small={}:64k", room.sm().display());
-    if let Some(finished) = run(&stage, &room, &[&steps], "test/c/selfconnect.c") {
+    let (stage, sandbox) = setting();
+    let steps = format!("small={}:64k", sandbox.sm().display());
+    if let Some(finished) = run(&stage, &sandbox, &[&steps], "test/c/selfconnect.c") {
         finished.expect_success("selfconnect: OK");
     }
 }
 
 #[test]
 fn a_full_file_system_is_named() {
-    let (stage, room) = setting();
-    let base = room.sm().display().to_string();
+    let (stage, sandbox) = setting();
+    let base = sandbox.sm().display().to_string();
     let steps = [format!("small={base}:64M"), format!("full={base}")];
-    if let Some(finished) = run(&stage, &room, &[&steps[0], &steps[1]], "test/c/selfconnect.c") {
+    if let Some(finished) = run(&stage, &sandbox, &[&steps[0], &steps[1]], "test/c/selfconnect.c") {
         for words in [base.as_str(), "No space left on device", "DAPL_DIR", "free space there"] {
             finished.expect_failure(words);
         }
@@ -172,9 +172,9 @@ fn a_full_file_system_is_named() {
 
 #[test]
 fn names_a_read_only_directory() {
-    let (stage, room) = setting();
-    let base = room.sm().display().to_string();
-    if let Some(finished) = run(&stage, &room, &[&format!("readonly={base}")], "test/c/selfconnect.c") {
+    let (stage, sandbox) = setting();
+    let base = sandbox.sm().display().to_string();
+    if let Some(finished) = run(&stage, &sandbox, &[&format!("readonly={base}")], "test/c/selfconnect.c") {
         for words in [base.as_str(), "Read-only file system", "DAPL_DIR", "DAT_PRIVILEGES_VIOLATION"] {
             finished.expect_failure(words);
         }
@@ -192,14 +192,14 @@ impl Drop for Elsewhere {
 
 #[test]
 fn without_dev_shm_another_directory_serves_and_is_asked_for() {
-    let (stage, room) = setting();
+    let (stage, sandbox) = setting();
     let elsewhere = Elsewhere(std::env::temp_dir().join(format!("dapl-environments-{}", std::process::id())));
     std::fs::create_dir(&elsewhere.0).unwrap();
     let registry = elsewhere.0.join("dat.conf");
     std::fs::write(&registry, SM0).unwrap();
     let program = run::program(&stage, "test/c/selfconnect.c");
     let without = |base: Option<&Path>| {
-        let mut command = confined(&stage, &room, &["hidden=/dev"], &program, &[]);
+        let mut command = confined(&stage, &sandbox, &["hidden=/dev"], &program, &[]);
         command.env("DAT_OVERRIDE", &registry).env_remove("DAPL_DIR");
         base.inspect(|base| _ = command.env("DAPL_DIR", base));
         Run::start(command).finish(LIMIT)

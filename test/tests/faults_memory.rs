@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use dapl_test::run::{self, Room, Run, SM0, USNIC0};
+use dapl_test::run::{self, Run, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
 /// No healthy run takes as long, even on a busy machine.
@@ -11,8 +11,8 @@ const LIMIT: Duration = Duration::from_secs(400);
 
 fn all_cases(adapter: &str, registry: &str, rma: &str) {
     let stage = stage(Profile::Dev);
-    let room = Room::new(&stage, Some(registry));
-    let mut command = room.command(run::program(&stage, "test/c/vanish.c"), &[adapter]);
+    let sandbox = Sandbox::new(&stage, Some(registry));
+    let mut command = sandbox.command(run::program(&stage, "test/c/vanish.c"), &[adapter]);
     command.env("DAPL_SM_RMA", rma);
     Run::start(command).finish(LIMIT).expect_success("vanish: OK, 90 cases");
 }

@@ -10,7 +10,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
-use dapl_test::run::{self, Finished, Room, Run, SM0};
+use dapl_test::run::{self, Finished, Run, SM0, Sandbox};
 use dapl_test::stage::{Profile, Stage, stage};
 
 /// No healthy run takes as long, even on a busy machine.
@@ -19,7 +19,7 @@ const LIMIT: Duration = Duration::from_secs(300);
 /// A user that no other process of this host has.
 struct User {
     stage: Stage,
-    room: Room,
+    sandbox: Sandbox,
     dtest: PathBuf,
     id: u32,
 }
@@ -27,11 +27,11 @@ struct User {
 impl User {
     fn new(number: u32) -> Option<User> {
         let stage = stage(Profile::Dev);
-        let room = Room::new(&stage, Some(SM0));
+        let sandbox = Sandbox::new(&stage, Some(SM0));
         let dtest = run::program(&stage, "dtest/dtest.c");
-        let user = User { stage, room, dtest, id: 100_000_000 + std::process::id() * 4 + number };
-        let place = user.room.sm();
-        let place = place.parent().expect("it has a room around it");
+        let user = User { stage, sandbox, dtest, id: 100_000_000 + std::process::id() * 4 + number };
+        let place = user.sandbox.sm();
+        let place = place.parent().expect("it has a sandbox around it");
         let is_given = [place, &place.join("dat.conf")].iter().all(|path| chown(path, Some(user.id), None).is_ok());
         let provider = user.stage.lib.join("libdaplsm.so.1");
         let mut tried = Command::new("test");
@@ -48,7 +48,7 @@ impl User {
     }
 
     fn start(&self, arguments: &[&str]) -> Run {
-        let mut command = self.room.command(&self.dtest, arguments);
+        let mut command = self.sandbox.command(&self.dtest, arguments);
         command.uid(self.id).env_remove("DAPL_DIR");
         Run::start(command)
     }

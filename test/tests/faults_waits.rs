@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use dapl_test::run::{self, Finished, Room, Run, SM0, USNIC0};
+use dapl_test::run::{self, Finished, Run, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
 /// No healthy run takes as long, even on a busy machine.
@@ -20,9 +20,9 @@ fn count(usual: u32) -> u32 {
 
 fn waits(arguments: &[&str], limit: Duration) -> Finished {
     let stage = stage(Profile::Dev);
-    let room = Room::new(&stage, Some(SM0));
+    let sandbox = Sandbox::new(&stage, Some(SM0));
     let program = run::program(&stage, "test/c/waits.c");
-    let mut command = room.command(&program, &[&["sm0"], arguments].concat());
+    let mut command = sandbox.command(&program, &[&["sm0"], arguments].concat());
     command.env("DAPL_SPIN_US", "0"); // or the waits would look, and seldom sleep
     let finished = Run::start(command).finish(limit);
     finished.expect_success("waits: OK, ");
@@ -57,8 +57,8 @@ fn two_on_one_processor_that_poll_come_on() {
 fn an_adapter_without_endpoints_has_no_thread() {
     for (name, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
         let stage = stage(Profile::Dev);
-        let room = Room::new(&stage, Some(registry));
+        let sandbox = Sandbox::new(&stage, Some(registry));
         let program = run::program(&stage, "test/c/threads.c");
-        Run::start(room.command(&program, &[name])).finish(LIMIT).expect_success("threads: OK");
+        Run::start(sandbox.command(&program, &[name])).finish(LIMIT).expect_success("threads: OK");
     }
 }

@@ -6,7 +6,7 @@
 
 use std::time::Duration;
 
-use dapl_test::run::{self, Finished, Room};
+use dapl_test::run::{self, Finished, Sandbox};
 use dapl_test::stage::{Profile, Stage, stage_with};
 
 /// No healthy walk takes as long, even on a busy machine.
@@ -19,17 +19,17 @@ fn steps(finished: &Finished) -> usize {
     finished.stdout.lines().filter(|line| line.contains(": ") && !line.ends_with(": nothing")).count()
 }
 
-fn setting() -> (Stage, Room) {
+fn setting() -> (Stage, Sandbox) {
     let stage = stage_with(Profile::Dev, &["daplsm", "daplfaulty"]);
-    let room = Room::new(&stage, Some(REGISTRY));
-    (stage, room)
+    let sandbox = Sandbox::new(&stage, Some(REGISTRY));
+    (stage, sandbox)
 }
 
 /// Walks in this mode; at least `least` steps must have met a failure.
 fn walk(mode: &str, plan: &str, least: usize) {
-    let (stage, room) = setting();
+    let (stage, sandbox) = setting();
     let walk = run::program(&stage, "test/c/walk.c");
-    let mut command = room.command(walk, &["faulty0", mode]);
+    let mut command = sandbox.command(walk, &["faulty0", mode]);
     command.env("DAPL_FAULTY", plan);
     // No stack of a former thread is kept: a new thread needs address space.
     command.env("GLIBC_TUNABLES", "glibc.pthread.stack_cache_size=0");
@@ -75,10 +75,10 @@ fn a_slow_provider_changes_nothing() {
 
 #[test]
 fn a_plan_comes_from_the_variable() {
-    let (stage, room) = setting();
+    let (stage, sandbox) = setting();
     let first = run::program(&stage, "test/c/first.c");
     let run = |plan: &str| {
-        let mut command = room.command(&first, &["faulty0"]);
+        let mut command = sandbox.command(&first, &["faulty0"]);
         command.env("DAPL_FAULTY", plan);
         run::Run::start(command).finish(LIMIT)
     };
@@ -96,10 +96,10 @@ fn nothing_is_lost_that_valgrind_can_see() {
         eprintln!("skipped: no valgrind");
         return;
     }
-    let (stage, room) = setting();
+    let (stage, sandbox) = setting();
     let walk = run::program(&stage, "test/c/walk.c");
     let walk = walk.to_str().expect("the target directory's name is UTF-8");
     let leaks = "--errors-for-leak-kinds=definite,indirect";
     let arguments = ["--quiet", "--error-exitcode=99", "--leak-check=full", leaks, walk, "faulty0", "stop"];
-    room.start("valgrind", &arguments).finish(LIMIT).expect_success("walk: OK");
+    sandbox.start("valgrind", &arguments).finish(LIMIT).expect_success("walk: OK");
 }

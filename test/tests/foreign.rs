@@ -8,7 +8,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use dapl_test::run::{self, Room};
+use dapl_test::run::{self, Sandbox};
 use dapl_test::stage::{Profile, stage};
 
 use debian::debian;
@@ -42,9 +42,9 @@ fn our_libdat2_loads_its_providers() {
         format!("v2-{name} u2.0 nonthreadsafe default {} dapl.2.0 \"{params}\" \"\"\n", file.display())
     };
     let lines: String = [("ofa", "ib0 0"), ("oscm", "mlx4_0 1"), ("oucm", "mlx4_0 1")].map(line).concat();
-    let (room, program) = (Room::new(&stage, Some(&lines)), run::program_2(&stage, "test/c/first.c"));
+    let (sandbox, program) = (Sandbox::new(&stage, Some(&lines)), run::program_2(&stage, "test/c/first.c"));
     for name in ["ofa", "oscm", "oucm"] {
-        let finished = room.start(&program, &[&format!("v2-{name}")]).finish(LIMIT);
+        let finished = sandbox.start(&program, &[&format!("v2-{name}")]).finish(LIMIT);
         // It registered: the refusal is its own, of a device that is not there, or it opens one.
         let refusal = format!("cannot open \"v2-{name}\": ");
         let is_its_own = finished.stderr.lines().any(|line| line.contains(&refusal) && line.contains(" answered DAT_"));
@@ -63,8 +63,8 @@ fn its_libdat2_loads_our_providers() {
     for (source, said) in [("test/c/first.c", "messages of up to "), ("test/c/selfconnect.c", "selfconnect: OK")] {
         let program = run::program_2(&stage, source);
         for adapter in ["sm0", "usnic0"] {
-            let room = Room::new(&stage, Some(lines));
-            let mut command = room.command(&program, &[adapter]);
+            let sandbox = Sandbox::new(&stage, Some(lines));
+            let mut command = sandbox.command(&program, &[adapter]);
             command.env("LD_LIBRARY_PATH", format!("{}:{}", place.display(), stage.lib.display()));
             run::Run::start(command).finish(LIMIT).expect_success(said);
         }

@@ -11,7 +11,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use dapl_test::run::{Finished, Room, Run};
+use dapl_test::run::{Finished, Run, Sandbox};
 use dapl_test::stage::{Profile, stage};
 
 use debian::debian;
@@ -44,15 +44,15 @@ const DTESTCM: Program =
 const DTESTSRQ: Program = Program { name: "dtestsrq", ready: "server ready", success: "SRQ Test Complete." };
 
 /// One of the programs in an environment. It writes each line at once, also to a pipe.
-fn command(room: &Room, debian: &Path, name: &str, arguments: &[&str]) -> Command {
-    let mut command = room.command("stdbuf", &["-oL"]);
+fn command(sandbox: &Sandbox, debian: &Path, name: &str, arguments: &[&str]) -> Command {
+    let mut command = sandbox.command("stdbuf", &["-oL"]);
     command.arg(debian.join("usr/bin").join(name)).args(arguments);
     // A client may come before the listener.
     command.env("DAPL_LISTENER_WAIT_MS", "60000");
     command
 }
 
-/// The exit status alone does not tell: after some failures it is 0.
+/// The exit status alone is not enough: after some failures it is 0.
 fn check(program: &Program, finished: &Finished) {
     let said = |text: &str| finished.stdout.contains(text) || finished.stderr.contains(text);
     let is_good = finished.status.success() && said(program.success) && !said("Error") && !said("FAILED");
@@ -63,10 +63,10 @@ fn run(program: &Program, adapter: &str, arguments: &[&str]) -> Option<Finished>
     let debian = debian()?;
     let stage = stage(Profile::Dev);
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
-    let room = Room::new(&stage, Some(ADAPTERS));
+    let sandbox = Sandbox::new(&stage, Some(ADAPTERS));
     let side = |role: &[&str]| {
         let words = [&["-P", adapter], arguments, role].concat();
-        Run::start(command(&room, debian, program.name, &words))
+        Run::start(command(&sandbox, debian, program.name, &words))
     };
     let server = side(&["-s"]);
     server.wait_for(program.ready, LIMIT);
@@ -87,8 +87,8 @@ fn run(program: &Program, adapter: &str, arguments: &[&str]) -> Option<Finished>
 fn dapltest(adapter: &str) {
     let Some(debian) = debian() else { return };
     let stage = stage(Profile::Dev);
-    let room = Room::new(&stage, Some(ADAPTERS));
-    let start = |words: &[&str]| Run::start(command(&room, debian, "dapltest", words));
+    let sandbox = Sandbox::new(&stage, Some(ADAPTERS));
+    let start = |words: &[&str]| Run::start(command(&sandbox, debian, "dapltest", words));
     let server = start(&["-T", "S", "-D", adapter]);
     server.wait_for("Service Point Ready", LIMIT);
     let tests = [

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use dapl_test::run::{self, Room, SM0};
+use dapl_test::run::{self, SM0, Sandbox};
 use dapl_test::stage::{Profile, stage};
 
 /// No healthy run takes as long, even on a busy machine.
@@ -14,8 +14,8 @@ const LIMIT: Duration = Duration::from_secs(400);
 fn fork(arguments: &[&str]) {
     let stage = stage(Profile::Dev);
     let program = run::program(&stage, "test/c/fork.c");
-    let room = Room::new(&stage, Some(SM0));
-    let finished = room.start(program, arguments).finish(LIMIT);
+    let sandbox = Sandbox::new(&stage, Some(SM0));
+    let finished = sandbox.start(program, arguments).finish(LIMIT);
     finished.expect_success("fork: OK");
 }
 

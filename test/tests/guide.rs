@@ -9,7 +9,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use dapl_test::program::is_program;
-use dapl_test::run::{Room, SM0, USNIC0};
+use dapl_test::run::{SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, Stage, stage, workspace};
 
 const LIMIT: Duration = Duration::from_secs(300);
@@ -113,10 +113,10 @@ fn its_programs_compile_and_the_first_one_says_hello() {
     for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
         // Often enough for each order that events can come in.
         for _ in 0..100 {
-            let room = Room::new(&stage, Some(registry));
-            let server = room.start(hello, &[adapter]);
+            let sandbox = Sandbox::new(&stage, Some(registry));
+            let server = sandbox.start(hello, &[adapter]);
             server.wait_for("listening", LIMIT);
-            let client = room.start(hello, &[adapter, "127.0.0.1"]).finish(LIMIT);
+            let client = sandbox.start(hello, &[adapter, "127.0.0.1"]).finish(LIMIT);
             assert!(client.status.success(), "{adapter}: {client:#?}");
             server.finish(LIMIT).expect_success("status 0: hello");
         }

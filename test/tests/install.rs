@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use dapl_test::program::is_program;
-use dapl_test::run::{self, Room, Run};
+use dapl_test::run::{self, Run, Sandbox};
 use dapl_test::stage::{OLD_NAMES, OLD_NAMES_2, Profile, VERBS, built, stage, workspace};
 
 fn text(bytes: &[u8]) -> String {
@@ -41,9 +41,9 @@ fn old_lines_open_it() {
         |((name, params), library)| format!("{name} u1.2 nonthreadsafe default {library} dapl.1.2 \"{params}\" \"\"\n");
     let lines: String = old.into_iter().zip(OLD_NAMES).map(line).collect();
     let stage = stage(Profile::Dev);
-    let (room, program) = (Room::new(&stage, Some(&lines)), run::program(&stage, "test/c/first.c"));
+    let (sandbox, program) = (Sandbox::new(&stage, Some(&lines)), run::program(&stage, "test/c/first.c"));
     for (name, params) in old {
-        let finished = room.start(&program, &[name]).finish(Duration::from_secs(120));
+        let finished = sandbox.start(&program, &[name]).finish(Duration::from_secs(120));
         let object = params.split(' ').next().unwrap();
         // The provider's own words: it was found, loaded, and asked for this adapter.
         let refusal = format!("{name}: cannot open \"{object}\": ");
@@ -64,13 +64,13 @@ fn old_lines_of_2_0_open_it() {
     let (names, mut lines): (Vec<String>, Vec<String>) = (0..60).map(number).unzip();
     lines.push("sm0 u2.0 nonthreadsafe default libdaplsm.so.1 dapl.2.0 \"\" \"\"\n".to_owned());
     let stage = stage(Profile::Dev);
-    let (room, program) = (Room::new(&stage, Some(&lines.concat())), run::program_2(&stage, "test/c/first.c"));
+    let (sandbox, program) = (Sandbox::new(&stage, Some(&lines.concat())), run::program_2(&stage, "test/c/first.c"));
     let limit = Duration::from_secs(120);
-    let opened = room.start(&program, &["sm0"]).finish(limit);
+    let opened = sandbox.start(&program, &["sm0"]).finish(limit);
     opened.expect_success("sm0: messages of up to ");
     assert_eq!(opened.stderr, "");
     for (number, name) in names.iter().enumerate().take(OLD_NAMES_2.len()) {
-        let finished = room.start(&program, &[name]).finish(limit);
+        let finished = sandbox.start(&program, &[name]).finish(limit);
         assert!(finished.stderr.contains(&format!("{name}: cannot open \"mlx4_{number}\": ")), "{finished:#?}");
     }
 }
@@ -89,8 +89,8 @@ fn a_missing_library_of_rdma_core_is_named_with_its_package() {
         let hiding = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("without-{library}"));
         fs::create_dir_all(&hiding).unwrap();
         fs::write(hiding.join(library), "no library").unwrap();
-        let room = Room::new(&stage, Some(&line(params)));
-        let mut command = room.command(&program, &["v"]);
+        let sandbox = Sandbox::new(&stage, Some(&line(params)));
+        let mut command = sandbox.command(&program, &["v"]);
         command.env("LD_LIBRARY_PATH", format!("{}:{}", hiding.display(), stage.lib.display()));
         let finished = Run::start(command).finish(Duration::from_secs(120));
         let said = finished.stderr.lines().find(|line| line.contains("v: cannot open \"ib0\": ")).unwrap_or_default();

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::time::Duration;
 
-use dapl_test::run::{Room, Run};
+use dapl_test::run::{Run, Sandbox};
 use dapl_test::stage::{Profile, built, stage_with, target_directory, workspace};
 
 const LIMIT: Duration = Duration::from_secs(600);
@@ -35,12 +35,12 @@ fn written_provider_passes_the_conformance_suite() {
 
     let library = target.join("debug/libdaplwire.so");
     let registry = format!("wire0 u1.2 nonthreadsafe default {} dapl.1.2 \"\" \"\"\n", library.display());
-    let room = Room::new(&stage_with(Profile::Dev, &[]), Some(&registry));
+    let sandbox = Sandbox::new(&stage_with(Profile::Dev, &[]), Some(&registry));
     let driver = built("dapl-conformance", Profile::Dev);
     let exceptions = directory.join("wire.except");
     let exceptions = exceptions.to_str().expect("a UTF-8 path");
     let words = ["run", "--provider", "wire0", "--mode", "one", "--open", "--except", exceptions];
-    let finished = Run::start(room.command(driver, &words)).finish(LIMIT);
+    let finished = Run::start(sandbox.command(driver, &words)).finish(LIMIT);
     print!("{}", finished.stdout);
     assert!(finished.status.success(), "{}\n{}{}", finished.status, finished.stdout, finished.stderr);
 }

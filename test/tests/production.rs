@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use dapl_test::run::{self, Room, SM0, USNIC0};
+use dapl_test::run::{self, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
 /// No healthy run takes as long, even on a busy machine.
@@ -11,15 +11,15 @@ const LIMIT: Duration = Duration::from_secs(120);
 
 fn survives_its_server(adapter: &str, registry: &str) {
     let stage = stage(Profile::Dev);
-    let room = Room::new(&stage, Some(registry));
+    let sandbox = Sandbox::new(&stage, Some(registry));
     let program = run::program(&stage, "test/c/production.c");
     let start_server = || {
-        let server = room.start(&program, &[adapter, "server", "4711"]);
+        let server = sandbox.start(&program, &[adapter, "server", "4711"]);
         server.wait_for("server: ready", LIMIT);
         server
     };
     let mut server = start_server();
-    let client = room.start(&program, &[adapter, "client", "4711", "127.0.0.1", "20000"]);
+    let client = sandbox.start(&program, &[adapter, "client", "4711", "127.0.0.1", "20000"]);
     client.wait_for("1000 answered", LIMIT);
     server.kill();
     server.finish(LIMIT);

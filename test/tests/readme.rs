@@ -7,7 +7,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-use dapl_test::run::{self, Finished, Room, SM0};
+use dapl_test::run::{self, Finished, SM0, Sandbox};
 use dapl_test::stage::{Profile, stage, workspace};
 use dat_settings::{BUILD_TIME, Known, look_up};
 
@@ -18,7 +18,7 @@ fn readme() -> String {
 fn run(source: &str) -> Finished {
     let stage = stage(Profile::Dev);
     let program = run::program(&stage, source);
-    Room::new(&stage, Some(SM0)).start(program, &[]).finish(Duration::from_secs(120))
+    Sandbox::new(&stage, Some(SM0)).start(program, &[]).finish(Duration::from_secs(120))
 }
 
 /// First and second cell, without backquotes, of all rows whose first cell starts with this prefix.

@@ -3,7 +3,7 @@
 use std::process::Command;
 use std::time::Duration;
 
-use dapl_test::run::{self, Finished, Room, Run};
+use dapl_test::run::{self, Finished, Run, Sandbox};
 use dapl_test::stage::{Profile, stage};
 
 /// No healthy run takes as long, even on a busy machine.
@@ -13,8 +13,8 @@ const LIMIT: Duration = Duration::from_secs(300);
 fn first(params: &str, set: impl FnOnce(&mut Command)) -> Finished {
     let stage = stage(Profile::Dev);
     let line = format!("sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"{params}\" \"\"\n");
-    let room = Room::new(&stage, Some(&line));
-    let mut command = room.command(run::program(&stage, "test/c/first.c"), &[]);
+    let sandbox = Sandbox::new(&stage, Some(&line));
+    let mut command = sandbox.command(run::program(&stage, "test/c/first.c"), &[]);
     set(&mut command);
     Run::start(command).finish(LIMIT)
 }

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use dapl_test::run::{self, Finished, Room, Run, SM0, USNIC0};
+use dapl_test::run::{self, Finished, Run, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
 const LIMIT: Duration = Duration::from_secs(400);
@@ -12,9 +12,9 @@ const LIMIT: Duration = Duration::from_secs(400);
 fn traced(registry: &str, variables: &[(&str, &str)], patient: bool) -> Finished {
     let stage = stage(Profile::Dev);
     let program = run::program(&stage, "test/c/traced.c");
-    let room = Room::new(&stage, Some(registry));
-    let file = room.sm().join("..").join("touch");
-    let mut command = room.command(program, &[]);
+    let sandbox = Sandbox::new(&stage, Some(registry));
+    let file = sandbox.sm().join("..").join("touch");
+    let mut command = sandbox.command(program, &[]);
     command.envs(variables.iter().copied()).env("DAPL_DBG_IO_TRC_FILE", &file);
     if patient {
         command.arg(&file);
@@ -63,9 +63,9 @@ fn dumps_at_a_stall_at_a_touched_file_and_at_a_free() {
 fn bit_8_shows_the_counters_of_a_connection_at_its_end_and_bit_20_does_not() {
     let stage = stage(Profile::Dev);
     let program = run::program(&stage, "test/c/selfconnect.c");
-    let room = Room::new(&stage, Some(USNIC0));
+    let sandbox = Sandbox::new(&stage, Some(USNIC0));
     let lines = |bits: &str| {
-        let mut command = room.command(&program, &["usnic0"]);
+        let mut command = sandbox.command(&program, &["usnic0"]);
         command.env("DAPL_DBG_TYPE", bits);
         let finished = Run::start(command).finish(LIMIT);
         finished.expect_success("selfconnect: OK");
@@ -83,7 +83,7 @@ fn a_word_of_the_line_switches_it_on_and_the_provider_does_not_see_it() {
     assert_eq!(dumps(&finished, "is freed"), 1, "{finished:#?}");
     assert_eq!(finished.stderr.lines().filter(|line| line.contains(" cookie ")).count(), 4, "{finished:#?}");
     let closed =
-        finished.stderr.lines().find(|line| line.contains("ia sm0 is closed: ")).expect("0x1000 tells counters");
+        finished.stderr.lines().find(|line| line.contains("ia sm0 is closed: ")).expect("0x1000 logs counters");
     assert!(closed.contains(" ep.posts.send=8 ") && closed.contains(" ep.completions.flushed=1 "), "{closed}");
 }
 
@@ -92,13 +92,13 @@ fn a_refused_rdma_write_is_logged_with_the_check_that_failed() {
     let stage = stage(Profile::Dev);
     let program = run::program(&stage, "test/c/traced.c");
     for (registry, adapter) in [(SM0, "sm0"), (USNIC0, "usnic0")] {
-        let room = Room::new(&stage, Some(registry));
+        let sandbox = Sandbox::new(&stage, Some(registry));
         for (check, cause) in [
             ("bounds", "out of bounds: the key is for 8192 bytes at 0x"),
             ("key", "no registration or window has this key"),
             ("right", "the key does not grant the right"),
         ] {
-            let finished = Run::start(room.command(&program, &["refused", adapter, check])).finish(LIMIT);
+            let finished = Run::start(sandbox.command(&program, &["refused", adapter, check])).finish(LIMIT);
             finished.expect_success("traced: OK");
             let lines: Vec<&str> = finished.stderr.lines().collect();
             let tag = format!(" {adapter}]: ep 0x");

@@ -9,7 +9,7 @@ use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use dapl_test::run::{Room, SM0, USNIC0};
+use dapl_test::run::{SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, built_example, stage, workspace};
 use udapl::{
     Access, Buffer, Completion, End, Ep, EpSpec, Error, Evd, Event, Ia, Library, Op, Pz, Remote, Request, State,
@@ -31,9 +31,9 @@ fn over_each(case: &str, body: fn(&str)) {
     }
     let stage = stage(Profile::Dev);
     for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
-        let room = Room::new(&stage, Some(registry));
+        let sandbox = Sandbox::new(&stage, Some(registry));
         let itself = env::current_exe().expect("this program has a path");
-        let mut command = room.command(itself, &["--exact", case, "--nocapture"]);
+        let mut command = sandbox.command(itself, &["--exact", case, "--nocapture"]);
         command.env(ADAPTER, adapter);
         let done = dapl_test::run::Run::start(command).finish(LIMIT);
         assert!(done.status.success() && done.stdout.contains("1 passed"), "over {adapter}: {done:#?}");
@@ -121,10 +121,10 @@ fn the_example_runs_a_hundred_times_over_each_provider() {
     for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
         // Often enough for each order that completions and messages can come in.
         for run in 0..100 {
-            let room = Room::new(&stage, Some(registry));
+            let sandbox = Sandbox::new(&stage, Some(registry));
             // The client may come first: it retries until there is a listener.
-            let client = room.start(&ping, &[adapter, "4711", "127.0.0.1"]);
-            let server = room.start(&ping, &[adapter, "4711"]);
+            let client = sandbox.start(&ping, &[adapter, "4711", "127.0.0.1"]);
+            let server = sandbox.start(&ping, &[adapter, "4711"]);
             let (client, server) = (client.finish(LIMIT), server.finish(LIMIT));
             assert!(
                 client.status.success() && server.status.success(),
@@ -149,7 +149,7 @@ fn examples_in_one_process_run_over_each_provider() {
     for example in &examples {
         let program = built_example(example, "udapl/async", Profile::Dev);
         for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
-            let done = Room::new(&stage, Some(registry)).start(&program, &[adapter]).finish(LIMIT);
+            let done = Sandbox::new(&stage, Some(registry)).start(&program, &[adapter]).finish(LIMIT);
             assert!(done.status.success(), "{example} {adapter}: {done:#?}");
             // One example tries a key that is not valid any more.
             let is_expected = |line: &str| line.contains("DAT_DTO_ERR_REMOTE_ACCESS");
@@ -178,9 +178,10 @@ fn crates_can_be_packaged() {
 #[test]
 fn the_example_reports_errors() {
     let stage = stage(Profile::Dev);
-    let room = Room::new(&stage, Some(SM0));
-    room.start(ping(), &[]).finish(LIMIT).expect_failure("usage: udapl-ping");
-    room.start(ping(), &["nowhere0", "1"])
+    let sandbox = Sandbox::new(&stage, Some(SM0));
+    sandbox.start(ping(), &[]).finish(LIMIT).expect_failure("usage: udapl-ping");
+    sandbox
+        .start(ping(), &["nowhere0", "1"])
         .finish(LIMIT)
         .expect_failure("udapl-ping: dat_ia_openv: DAT_PROVIDER_NOT_FOUND (DAT_NAME_NOT_REGISTERED)");
 }
@@ -241,7 +242,7 @@ fn buffer_of_a_refused_post_is_returned() {
         let pair = Pair::open(adapter);
         let spec = EpSpec { max_recvs: 2, ..EpSpec::new(&pair.events) };
         let ep = pair.pz.ep_with(&spec).unwrap();
-        let refused = (0..10_000).find_map(|_| ep.recv(pair.buffer(b"mine"), ..).err()).expect("room has an end");
+        let refused = (0..10_000).find_map(|_| ep.recv(pair.buffer(b"mine"), ..).err()).expect("sandbox has an end");
         assert_eq!(&refused.buffer[..], b"mine");
         assert!(refused.error.to_string().contains("DAT_INSUFFICIENT_RESOURCES"), "{refused}");
         let refused = ep.send(refused.buffer, ..).expect_err("it is not connected");

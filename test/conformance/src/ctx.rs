@@ -178,7 +178,7 @@ impl Ctx {
         let length = u32::from_le_bytes(head[1..].try_into().expect("four bytes"));
         let mut bytes = vec![0; length as usize];
         self.read_exact(&mut bytes);
-        assert!(head[0] == kind, "the roles are out of step: one meets, the other tells");
+        assert!(head[0] == kind, "the roles are out of step: one meets, the other sends");
         bytes
     }
 

@@ -174,15 +174,15 @@ fn play(task: &Task, case: Case) -> Ending {
 fn threads(task: &Task, case: Case) -> Ending {
     let (one, other) = UnixStream::pair().expect("sockets can be made");
     let case = Arc::new(case);
-    let (tell, receive) = mpsc::channel();
+    let (sender, receive) = mpsc::channel();
     for (side, channel) in [(Side::Near, one), (Side::Far, other)] {
-        let (case, tell, ctx) = (Arc::clone(&case), tell.clone(), ctx(task, &case, side, Some(channel)));
+        let (case, sender, ctx) = (Arc::clone(&case), sender.clone(), ctx(task, &case, side, Some(channel)));
         let role = move || {
             let Body::Pair(near, far) = &case.body else { unreachable!("only pairs come here") };
             let ending = run(if side == Side::Near { near } else { far }, &ctx);
             // The other role must see the end of the channel before this role's result is reported.
             drop(ctx);
-            let _ = tell.send(ending);
+            let _ = sender.send(ending);
         };
         std::thread::Builder::new().name(side.word().to_owned()).spawn(role).expect("threads can be made");
     }

@@ -4,7 +4,7 @@
 
 use std::process::Command;
 
-use dapl_test::run::{Room, SM0, USNIC0, changed_by_2_0, of_2_0};
+use dapl_test::run::{SM0, Sandbox, USNIC0, changed_by_2_0, of_2_0};
 use dapl_test::stage::{Profile, built, stage_with};
 
 use crate::Result;
@@ -23,8 +23,8 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
         None | Some(&("sm" | "sm0" | "usnic0")) => {
             let registry = [SM0, USNIC0].concat();
             let registry = if is_2_0 { of_2_0(&registry) } else { registry };
-            let room = Room::new(&stage_with(Profile::Dev, &["daplsm", "daplusnic"]), Some(&registry));
-            let mut command = room.command(&driver, arguments);
+            let sandbox = Sandbox::new(&stage_with(Profile::Dev, &["daplsm", "daplusnic"]), Some(&registry));
+            let mut command = sandbox.command(&driver, arguments);
             // This project's providers have every feature.
             command.arg("--complete");
             if is_2_0 {
@@ -40,9 +40,9 @@ fn of_package(package: &str, arguments: &[&str]) -> Result {
     let name =
         package.strip_prefix("dapl").ok_or_else(|| format!("--package {package}: the name has to begin with dapl"))?;
     let registry = format!("{name}0 u1.2 nonthreadsafe default lib{package}.so.1 dapl.1.2 \"\" \"\"\n");
-    let room = Room::new(&stage_with(Profile::Dev, &[package]), Some(&registry));
+    let sandbox = Sandbox::new(&stage_with(Profile::Dev, &[package]), Some(&registry));
     let driver = built("dapl-conformance", Profile::Dev);
-    finish(room.command(driver, arguments).args(["--provider", &format!("{name}0")]))
+    finish(sandbox.command(driver, arguments).args(["--provider", &format!("{name}0")]))
 }
 
 fn finish(command: &mut Command) -> Result {

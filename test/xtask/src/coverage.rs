@@ -188,11 +188,11 @@ fn lcov(counted: &Counted) -> String {
 
 /// A row per module (a folder or a file), and the sum.
 fn table(counted: &Counted) -> String {
-    let mut rooms: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    let mut sandboxes: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for (path, lines) in counted {
-        let room = path.split('/').next().unwrap_or(path).trim_end_matches(".rs");
-        for name in [room, "~"] {
-            let (ran, all) = rooms.entry(name).or_default();
+        let sandbox = path.split('/').next().unwrap_or(path).trim_end_matches(".rs");
+        for name in [sandbox, "~"] {
+            let (ran, all) = sandboxes.entry(name).or_default();
             *ran += lines.values().filter(|times| **times > 0).count();
             *all += lines.len();
         }
@@ -202,7 +202,7 @@ fn table(counted: &Counted) -> String {
         let share = 100.0 * ran as f64 / all.max(1) as f64;
         format!("{name:<14} {ran:>5} of {all:>5} lines  {share:>5.1} %\n")
     };
-    rooms.into_iter().map(row).collect()
+    sandboxes.into_iter().map(row).collect()
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use dapl_test::run::{Finished, Room, Run};
+use dapl_test::run::{Finished, Run, Sandbox};
 use dapl_test::stage::{self, Profile};
 
 use crate::{Result, tree};
@@ -16,9 +16,9 @@ const VERDICT: &str = "dtest: OK (checked ";
 /// Runs the demonstration, and prints the output of both programs.
 pub(crate) fn run() -> Result {
     let tree = tree::part("libdat and daplsm", || stage::stage_alone(Profile::Dev, &["daplsm"]))?;
-    let room = Room::new(&tree.stage, None);
+    let sandbox = Sandbox::new(&tree.stage, None);
     let command = |arguments: &[&str]| {
-        let mut command = room.command(&tree.dtest, arguments);
+        let mut command = sandbox.command(&tree.dtest, arguments);
         command.env("DAT_OVERRIDE", &tree.conf);
         command
     };

@@ -26,10 +26,10 @@ pub(crate) struct Blocked<T> {
 
 /// Makes a call in a separate thread. Returns when the thread is about to make the call.
 pub(crate) fn blocked<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'static) -> Blocked<T> {
-    let (tell, receive) = mpsc::channel();
+    let (sender, receive) = mpsc::channel();
     let thread = std::thread::spawn(move || {
-        let place = std::fs::read_link("/proc/thread-self").expect("the system tells of its threads");
-        let _ = tell.send((Interruptible::this(), Path::new("/proc").join(place)));
+        let place = std::fs::read_link("/proc/thread-self").expect("/proc is mounted");
+        let _ = sender.send((Interruptible::this(), Path::new("/proc").join(place)));
         call()
     });
     let (signals, place) = receive.recv().expect("the thread has begun");

@@ -17,7 +17,7 @@ pub(super) const CASES: &[Case] = &[
     ("an EVD that may not be waited on says so", unwaitable),
     ("an EVD grows, and keeps what it has", grows),
     ("a full EVD takes no more", full),
-    ("a CNO tells which EVD", notifies),
+    ("a CNO names its EVD", notifies),
     ("an EVD that is not for it takes no software event", wrong_kind),
     ("a freed EVD is no EVD", freed),
 ];

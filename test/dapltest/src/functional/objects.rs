@@ -38,18 +38,18 @@ pub(super) const ENDPOINT: &[Case] = &[
 ];
 
 pub(super) const QUERIES: &[Case] = &[
-    ("an adapter tells of itself", query_adapter),
-    ("a provider tells of itself", query_provider),
-    ("an adapter tells of the EVD of its errors", query_errors),
-    ("a zone tells of its adapter", query_zone),
-    ("an EVD tells of itself", query_evd),
-    ("an endpoint tells of itself", query_endpoint),
-    ("an LMR tells of itself", query_lmr),
-    ("an RMR tells of itself", query_rmr),
-    ("a PSP tells of itself", query_psp),
-    ("an RSP tells of itself", query_rsp),
-    ("a CNO tells of itself", query_cno),
-    ("objects tell what they are", kinds),
+    ("an adapter is queried", query_adapter),
+    ("a provider is queried", query_provider),
+    ("an adapter reports its asynchronous EVD", query_errors),
+    ("a zone reports its adapter", query_zone),
+    ("an EVD is queried", query_evd),
+    ("an endpoint is queried", query_endpoint),
+    ("an LMR is queried", query_lmr),
+    ("an RMR is queried", query_rmr),
+    ("a PSP is queried", query_psp),
+    ("an RSP is queried", query_rsp),
+    ("a CNO is queried", query_cno),
+    ("objects report their kinds", kinds),
     ("a query of another kind of object is refused", query_another),
 ];
 

@@ -26,7 +26,7 @@ pub(super) const CASES: &[Case] = &[
 ];
 
 /// Of either end.
-const ROOM: usize = 1 << 20;
+const AREA: usize = 1 << 20;
 
 /// Two ends; the first has connected to the second.
 pub(super) struct Pair {
@@ -46,7 +46,7 @@ impl Pair {
     pub(super) fn new(common: &Common) -> Result<Self> {
         let bench = Bench::new(common)?;
         let patience = Patience { how: How::Sleep, limit: common.limit };
-        let memory = [bench.memory(ROOM)?, bench.memory(ROOM)?];
+        let memory = [bench.memory(AREA)?, bench.memory(AREA)?];
         let ends = [bench.ep()?, bench.ep()?];
         let pair = Pair { ends, memory, bench, patience };
         pair.connect()?;
@@ -172,7 +172,7 @@ fn message(common: &Common) -> Result {
 
 fn sizes(common: &Common) -> Result {
     let pair = Pair::new(common)?;
-    [1, 3, 4095, 65_537, ROOM].iter().try_for_each(|length| send(&pair, *length, *length))?;
+    [1, 3, 4095, 65_537, AREA].iter().try_for_each(|length| send(&pair, *length, *length))?;
     pair.close()
 }
 
@@ -220,7 +220,7 @@ fn shorter(common: &Common) -> Result {
 
 fn write(common: &Common) -> Result {
     let pair = Pair::new(common)?;
-    for length in [1, 4096, ROOM] {
+    for length in [1, 4096, AREA] {
         pair.fill(0, 0, length, length);
         let to = pair.memory[1].place().part(0, length as u64);
         pair.post(0, Post::Write(to), 0, length, 1)?;
@@ -232,7 +232,7 @@ fn write(common: &Common) -> Result {
 
 fn read(common: &Common) -> Result {
     let pair = Pair::new(common)?;
-    for length in [1, 4096, ROOM] {
+    for length in [1, 4096, AREA] {
         pair.fill(1, 0, length, length);
         let from = pair.memory[1].place().part(0, length as u64);
         pair.post(0, Post::Read(from), 0, length, 1)?;
@@ -266,7 +266,7 @@ fn wrong_key(common: &Common) -> Result {
 }
 
 fn beyond(common: &Common) -> Result {
-    fails(common, |place| place.part(ROOM as u64 - 63, 64))
+    fails(common, |place| place.part(AREA as u64 - 63, 64))
 }
 
 /// A write that must not arrive.

@@ -51,18 +51,18 @@ impl Runner {
         let is_send = test.operation.transfer == Transfer::Send;
         let starts = is_client || test.is_bidirectional;
         let receives = is_send && (!is_client || test.is_bidirectional);
-        let room = room(test);
+        let area = area(test);
         let needs = Needs {
             endpoints: 1,
             // Twice the number in flight, so that there is always a posted one.
             receives: 2 * pipeline,
             requests: pipeline,
             segments: test.operation.segments.into(),
-            length: room,
+            length: area,
             shares_evd: test.is_bidirectional,
         };
         let set = Set::new(ia, needs, false)?;
-        let memory = Memory::new(ia, &set.pz, if test.is_bidirectional { 2 * room } else { room })?;
+        let memory = Memory::new(ia, &set.pz, if test.is_bidirectional { 2 * area } else { area })?;
         let ep = set.ep(ia, needs)?;
         let patience = Patience { how: if test.polls { How::Poll } else { How::Sleep }, limit: common.limit };
         let runner = Runner { ep, memory, set, test: test.clone(), pipeline, patience, starts, receives };
@@ -81,7 +81,7 @@ impl Runner {
 
     /// In both directions the second half of the memory is the target, so that no side sends what the peer is writing.
     fn target_offset(&self) -> usize {
-        if self.test.is_bidirectional { room(&self.test) } else { 0 }
+        if self.test.is_bidirectional { area(&self.test) } else { 0 }
     }
 
     pub(super) fn sleeping(&self) -> Patience {
@@ -172,7 +172,7 @@ fn last_length(test: &Performance) -> usize {
 }
 
 /// Bytes of a message's buffer.
-fn room(test: &Performance) -> usize {
+fn area(test: &Performance) -> usize {
     test.operation.length().max(last_length(test))
 }
 
@@ -269,7 +269,7 @@ impl Receiver {
     fn new(runner: &Runner) -> Self {
         let (operation, at) = (&runner.test.operation, runner.target_offset());
         let segments = match operation.length() {
-            1 => runner.memory.segments(at, room(&runner.test), 1),
+            1 => runner.memory.segments(at, area(&runner.test), 1),
             _ => runner.memory.segments(at, operation.size as usize, operation.segments.into()),
         };
         let counter = Counter::new(runner.test.extent, runner.test.warm_up);

@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use dapl_test::run::{Room, SM0, USNIC0};
+use dapl_test::run::{SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, Stage, stage, target_directory, workspace};
 use serde_json::{Value, json};
 
@@ -296,8 +296,8 @@ impl Bench {
         let (program, size, count) = (self.program.to_string_lossy(), size.to_string(), count.to_string());
         let arguments =
             ["--tool=callgrind", "--fair-sched=yes", &output, &toggle, &program, adapter, row.operation, &size, &count];
-        let room = Room::new(&self.stage, Some(registry));
-        run_quietly(&mut room.command("valgrind", &arguments))?;
+        let sandbox = Sandbox::new(&self.stage, Some(registry));
+        run_quietly(&mut sandbox.command("valgrind", &arguments))?;
         let text = fs::read_to_string(&profile).map_err(|error| format!("{}: {error}", profile.display()))?;
         let _ = fs::remove_file(&profile);
         Ok(Layers::of_profile(&text))

@@ -5,7 +5,7 @@
 
 use std::time::Duration;
 
-use dapl_test::run::{Room, Run, SM0};
+use dapl_test::run::{Run, SM0, Sandbox};
 use dapl_test::stage::{Profile, workspace};
 use serde_json::{Value, json};
 
@@ -33,9 +33,9 @@ pub(crate) fn evd() -> Result {
     let mut samples = vec![vec![Vec::new(); FIGURES.len()]; COUNTS.len()];
     for _ in 0..ROUNDS {
         for (size, samples) in COUNTS.iter().zip(&mut samples) {
-            let room = Room::new(&tree.stage, Some(SM0));
+            let sandbox = Sandbox::new(&tree.stage, Some(SM0));
             // Not pinned: the program's one thread polls, and the provider's thread needs a processor too.
-            let finished = Run::start(room.command(&program, &[&size.to_string()])).finish(LIMIT);
+            let finished = Run::start(sandbox.command(&program, &[&size.to_string()])).finish(LIMIT);
             if !finished.status.success() {
                 return Err(format!("many_endpoints {size}: {}\n{}", finished.status, finished.stderr));
             }

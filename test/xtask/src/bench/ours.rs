@@ -4,7 +4,7 @@
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use dapl_test::run::{Room, SM0};
+use dapl_test::run::{SM0, Sandbox};
 use dapl_test::stage::{Stage, workspace};
 
 use super::ground::Ground;
@@ -97,7 +97,7 @@ impl Perf {
 
     /// Runs both sides and returns their output.
     pub(super) fn both(&self, ask: &Ask, ground: &Ground) -> Result<Said> {
-        let room = Room::new(&self.stage, Some(&self.adapter.line.replace("DEVICE", ground.device())));
+        let sandbox = Sandbox::new(&self.stage, Some(&self.adapter.line.replace("DEVICE", ground.device())));
         let qual = self.next.fetch_add(1, Ordering::Relaxed).to_string();
         let words = ask.words();
         let words = || words.iter().map(String::as_str);
@@ -105,8 +105,8 @@ impl Perf {
         let processes = ask.clients.to_string();
         let server: Vec<&str> = ["-s", "-p", &processes].into_iter().chain(common()).collect();
         let client: Vec<&str> = ["-h", ground.host()].into_iter().chain(common()).collect();
-        let server = ground.server(room.command(&self.program, &server));
-        let client = ground.client(room.command(&self.program, &client));
+        let server = ground.server(sandbox.command(&self.program, &server));
+        let client = ground.client(sandbox.command(&self.program, &client));
         let server_end = if ask.mode == "death" { ServerEnd::Suicide } else { ServerEnd::Itself };
         pair(&server, |server| server.has_said(READY), (&client, ask.clients), ask.cores, server_end)
     }

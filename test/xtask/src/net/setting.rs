@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use dapl_test::run::{self, Finished, Room, Run};
+use dapl_test::run::{self, Finished, Run, Sandbox};
 use dapl_test::stage::{Profile, Stage};
 
 use super::flows::GOOD;
@@ -50,8 +50,8 @@ fn registry(place: &str) -> String {
 }
 
 /// Starts a program at an end, with the registry of an environment.
-fn start(wire: &Wire, end: usize, room: &Room, program: &Path, arguments: &[&str], set: Environment<'_>) -> Run {
-    let mut command = room.command(program, arguments);
+fn start(wire: &Wire, end: usize, sandbox: &Sandbox, program: &Path, arguments: &[&str], set: Environment<'_>) -> Run {
+    let mut command = sandbox.command(program, arguments);
     // Test environments use different ports, so that they can share a host; these share one port.
     command.env("DAPL_USNIC_PORT", PORT);
     Run::start(wire.command(end, command.envs(set.iter().copied())))
@@ -71,7 +71,7 @@ pub(super) struct Setting {
 pub(super) struct Pair {
     pub(super) server: Run,
     pub(super) client: Run,
-    _rooms: [Room; 2],
+    _sandboxes: [Sandbox; 2],
 }
 
 impl Setting {
@@ -87,8 +87,8 @@ impl Setting {
     }
 
     /// A place for programs at an end.
-    pub(super) fn room(&self, family: Family, end: usize) -> Room {
-        Room::new(&self.stage, Some(&registry(family.place(end))))
+    pub(super) fn sandbox(&self, family: Family, end: usize) -> Sandbox {
+        Sandbox::new(&self.stage, Some(&registry(family.place(end))))
     }
 
     /// Runs dtest between the ends, both sides with these options; it must succeed.
@@ -125,21 +125,21 @@ impl Setting {
         [server, client]: [&[&str]; 2],
         set: [Environment<'_>; 2],
     ) -> Pair {
-        let rooms = [0, 1].map(|end| self.room(family, end));
-        let start = |end: usize, arguments: &[&str]| start(wire, end, &rooms[end], program, arguments, set[end]);
+        let sandboxes = [0, 1].map(|end| self.sandbox(family, end));
+        let start = |end: usize, arguments: &[&str]| start(wire, end, &sandboxes[end], program, arguments, set[end]);
         let server = start(0, server);
         server.wait_for("listening", LIMIT);
         let client = start(1, &[&["-h", family.host()], client].concat());
-        Pair { server, client, _rooms: rooms }
+        Pair { server, client, _sandboxes: sandboxes }
     }
 
     /// Runs `net` between two addresses of end 0 until it ends. Both sides print their counters when the connection
     /// ends.
     pub(super) fn flow_within(&self, wire: &Wire, client_at: &str) -> Result<[Finished; 2]> {
         let places = [ADDRESSES[0], client_at];
-        let rooms = places.map(|place| Room::new(&self.stage, Some(&registry(place))));
+        let sandboxes = places.map(|place| Sandbox::new(&self.stage, Some(&registry(place))));
         let shown: Environment<'_> = &[("DAPL_DBG_TYPE", "0x2b")];
-        let start = |side: usize, arguments: &[&str]| start(wire, 0, &rooms[side], &self.net, arguments, shown);
+        let start = |side: usize, arguments: &[&str]| start(wire, 0, &sandboxes[side], &self.net, arguments, shown);
         let server = start(0, &["-s", "-2"]);
         server.wait_for("listening", LIMIT);
         let client = start(1, &["-h", places[0], "-2"]).finish(LIMIT);

@@ -5,7 +5,7 @@
 
 use std::process::Command;
 
-use dapl_test::run::{self, Room, Run};
+use dapl_test::run::{self, Run, Sandbox};
 
 use super::Check;
 use super::setting::{Environment, Family, LIMIT, PORT, Setting, check_output};
@@ -34,18 +34,18 @@ pub(super) fn checks() -> Vec<Check> {
 struct Hosts<'a> {
     setting: &'a Setting,
     wire: &'a Wire,
-    rooms: [Room; 2],
+    sandboxes: [Sandbox; 2],
     set: Environment<'a>,
 }
 
 impl<'a> Hosts<'a> {
     fn new(setting: &'a Setting, wire: &'a Wire, set: Environment<'a>) -> Self {
-        Hosts { setting, wire, rooms: [0, 1].map(|end| setting.room(Family::V4, end)), set }
+        Hosts { setting, wire, sandboxes: [0, 1].map(|end| setting.sandbox(Family::V4, end)), set }
     }
 
     fn start(&self, end: usize, arguments: &[&str]) -> Run {
         let program = run::program(self.setting.stage(), "test/c/listeners.c");
-        let mut command = self.rooms[end].command(program, arguments);
+        let mut command = self.sandboxes[end].command(program, arguments);
         command.env("DAPL_USNIC_PORT", PORT).envs(self.set.iter().copied());
         Run::start(self.wire.command(end, &command))
     }
@@ -67,7 +67,7 @@ impl<'a> Hosts<'a> {
 fn another_user(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result {
     let hosts = Hosts::new(setting, wire, set);
     let _port = hosts.listener("1");
-    let directory = hosts.rooms[0].sm().display().to_string();
+    let directory = hosts.sandboxes[0].sm().display().to_string();
     let attack = ["-a", ADDRESSES[0], "-u", ANOTHER_USER, "-p", PORT, "-d", &directory, "2"];
     let attacker = hosts.start(0, &attack);
     attacker.wait_for("waiting", LIMIT);

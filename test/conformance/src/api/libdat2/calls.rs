@@ -204,7 +204,7 @@ pub(super) unsafe extern "C" fn registry_list_providers(
     filled: *mut DAT_COUNT,
     list: *mut *mut DAT_PROVIDER_INFO,
 ) -> DAT_RETURN {
-    // SAFETY: the case's arguments; on success so many records are filled in.
+    // SAFETY: the case's arguments; on success this number of records is filled in.
     unsafe {
         let code = (real().registry_list_providers)(max, filled, list);
         if code == DAT_SUCCESS {

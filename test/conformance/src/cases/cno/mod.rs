@@ -9,6 +9,6 @@ mod wait;
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let rooms = [object::cases, wait::cases, trigger::cases, agent::cases];
-    rooms.into_iter().flat_map(|room| room()).collect()
+    let modules = [object::cases, wait::cases, trigger::cases, agent::cases];
+    modules.into_iter().flat_map(|module| module()).collect()
 }

@@ -150,7 +150,7 @@ fn ends_connection(ctx: &Ctx, ia: &Ia, full: &FullConnectEvd, connects: impl Fn(
     assert!(story.last().is_some_and(|last| *last > DAT_CONNECTION_EVENT_ESTABLISHED), "{story:x?}");
     full.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
     assert!(drain(full.events.h()).iter().all(|event| event.connection().ep_handle != full.ep.h()));
-    ctx.step("again, with room");
+    ctx.step("again, with space");
     ok(dat_ep_reset(full.ep.h()));
     ok(dat_ep_reset(full.other.ep.h()));
     drain(ia.errors());

@@ -22,7 +22,7 @@ mod timeouts;
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let rooms = [
+    let modules = [
         connect::cases,
         dup_connect::cases,
         disconnect::cases,
@@ -38,5 +38,5 @@ pub(crate) fn cases() -> Vec<Case> {
         cr_handoff::cases,
         private_data::cases,
     ];
-    rooms.into_iter().flat_map(|room| room()).collect()
+    modules.into_iter().flat_map(|module| module()).collect()
 }

@@ -102,7 +102,7 @@ fn passive_size(ctx: &Ctx) {
         let pointer = if size == 0 { null_mut() } else { answer.as_mut_ptr().cast() };
         ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, conn.ep.h(), size as DAT_COUNT, pointer));
         let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
-        assert_eq!(event.connection().private_data_size, 0, "an MPI tells the sides apart by it");
+        assert_eq!(event.connection().private_data_size, 0, "an MPI distinguishes the sides by it");
         ctx.meet();
         drop(psp);
     }

@@ -14,7 +14,7 @@ pub(crate) mod names;
 use crate::kit::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let rooms = [
+    let modules = [
         data::cases(),
         connecting::cases(),
         accepting::cases(),
@@ -23,5 +23,5 @@ pub(crate) fn cases() -> Vec<Case> {
         completions::cases(),
         names::cases(),
     ];
-    rooms.into_iter().flatten().collect()
+    modules.into_iter().flatten().collect()
 }

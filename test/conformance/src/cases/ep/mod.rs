@@ -14,7 +14,7 @@ pub(crate) mod watermark;
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let rooms = [
+    let modules = [
         create::cases,
         query::cases,
         modify::cases,
@@ -23,5 +23,5 @@ pub(crate) fn cases() -> Vec<Case> {
         watermark::cases,
         states::cases,
     ];
-    rooms.into_iter().flat_map(|room| room()).collect()
+    modules.into_iter().flat_map(|module| module()).collect()
 }

@@ -13,7 +13,7 @@ mod wait_ends;
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let rooms = [
+    let modules = [
         create::cases,
         modify::cases,
         resize::cases,
@@ -23,5 +23,5 @@ pub(crate) fn cases() -> Vec<Case> {
         wait_ends::cases,
         merge::cases,
     ];
-    rooms.into_iter().flat_map(|room| room()).collect()
+    modules.into_iter().flat_map(|module| module()).collect()
 }

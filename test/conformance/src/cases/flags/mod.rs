@@ -8,7 +8,7 @@ mod suppress;
 use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
-    [suppress::cases, notify::cases, fence::cases].into_iter().flat_map(|room| room()).collect()
+    [suppress::cases, notify::cases, fence::cases].into_iter().flat_map(|module| module()).collect()
 }
 
 /// The peer: exports memory, and has enough receives for empty and short messages.

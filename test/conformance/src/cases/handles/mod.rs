@@ -8,6 +8,6 @@ mod refusals;
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let rooms = [contexts::cases, refusals::cases];
-    rooms.into_iter().flat_map(|room| room()).collect()
+    let modules = [contexts::cases, refusals::cases];
+    modules.into_iter().flat_map(|module| module()).collect()
 }

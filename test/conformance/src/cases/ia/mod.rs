@@ -9,6 +9,6 @@ mod query;
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let rooms = [open::cases, open_async::cases, close::cases, query::cases];
-    rooms.into_iter().flat_map(|room| room()).collect()
+    let modules = [open::cases, open_async::cases, close::cases, query::cases];
+    modules.into_iter().flat_map(|module| module()).collect()
 }

@@ -13,6 +13,6 @@ mod shared;
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let rooms = [pz::cases, lmr::cases, lmr_uses::cases, shared::cases, rmr::cases, bind_posts::cases, bind::cases];
-    rooms.into_iter().flat_map(|room| room()).collect()
+    let modules = [pz::cases, lmr::cases, lmr_uses::cases, shared::cases, rmr::cases, bind_posts::cases, bind::cases];
+    modules.into_iter().flat_map(|module| module()).collect()
 }

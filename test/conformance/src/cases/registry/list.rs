@@ -32,8 +32,8 @@ pub(super) fn open(name: &str) -> (DAT_RETURN, DAT_IA_HANDLE) {
 }
 
 /// Lists with this capacity. Returns the code, the count, and the names.
-fn list(room: usize, most: DAT_COUNT) -> (DAT_RETURN, DAT_COUNT, Vec<String>) {
-    let mut records: Vec<DAT_PROVIDER_INFO> = (0..room).map(|_| zeroed()).collect();
+fn list(capacity: usize, most: DAT_COUNT) -> (DAT_RETURN, DAT_COUNT, Vec<String>) {
+    let mut records: Vec<DAT_PROVIDER_INFO> = (0..capacity).map(|_| zeroed()).collect();
     let mut places: Vec<*mut DAT_PROVIDER_INFO> = records.iter_mut().map(std::ptr::from_mut).collect();
     let mut count = -7;
     let code = dat_registry_list_providers(most, &mut count, places.as_mut_ptr());

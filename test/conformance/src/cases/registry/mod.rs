@@ -8,6 +8,6 @@ mod strerror;
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let rooms = [list::cases, add::cases, strerror::cases];
-    rooms.into_iter().flat_map(|room| room()).collect()
+    let modules = [list::cases, add::cases, strerror::cases];
+    modules.into_iter().flat_map(|module| module()).collect()
 }

@@ -15,7 +15,7 @@ mod receive;
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let rooms = [
+    let modules = [
         object::cases,
         ep::cases,
         queries::cases,
@@ -25,5 +25,5 @@ pub(crate) fn cases() -> Vec<Case> {
         deaths::cases,
         marks::cases,
     ];
-    rooms.into_iter().flat_map(|room| room()).collect()
+    modules.into_iter().flat_map(|module| module()).collect()
 }

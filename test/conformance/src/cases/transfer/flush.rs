@@ -274,7 +274,7 @@ fn flush_events_outlive_their_ep(ctx: &Ctx) {
     let dead = ep.free();
     for id in 1..3 {
         let data = expect_dto(recv.h(), id, DAT_DTO_SUCCESS, 0);
-        assert!(data.ep_handle == dead, "the event tells of the EP that was");
+        assert!(data.ep_handle == dead, "the event names the freed EP");
     }
     (11..13).for_each(|id| _ = expect_dto(near.request.h(), id, DAT_DTO_SUCCESS, 0));
 }

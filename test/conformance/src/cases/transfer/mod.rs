@@ -14,7 +14,7 @@ mod sizes;
 use crate::case::Case;
 
 pub(crate) fn cases() -> Vec<Case> {
-    let rooms = [
+    let modules = [
         plain::cases,
         sizes::cases,
         makes::cases,
@@ -24,5 +24,5 @@ pub(crate) fn cases() -> Vec<Case> {
         posts::cases,
         flush::cases,
     ];
-    rooms.into_iter().flat_map(|room| room()).collect()
+    modules.into_iter().flat_map(|module| module()).collect()
 }

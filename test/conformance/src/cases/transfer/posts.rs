@@ -132,7 +132,7 @@ fn is_refused_when_full(ctx: &Ctx, op: Op) {
     let (memory, target) = (near.memory(100), far.memory(100));
     // There is no receive for them.
     let sends = fill(&near, Op::Send, &NOWHERE);
-    assert!(sends >= 16, "room for {sends} requests where 16 were asked for");
+    assert!(sends >= 16, "space for {sends} requests where 16 were asked for");
     let code = op.call(&near, 99, &[memory.segment(0, 100)], &target.target(0, 100), DAT_COMPLETION_DEFAULT_FLAG);
     refused(code, DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
     // Receives have a queue of their own.
@@ -233,7 +233,7 @@ fn refills_its_queue(ctx: &Ctx) {
 fn fills_its_queue(ctx: &Ctx) {
     let conn = ctx.connect();
     let posted = fill(&conn, Op::Send, &NOWHERE);
-    assert!(posted >= 16, "room for {posted} requests where 16 were asked for");
+    assert!(posted >= 16, "space for {posted} requests where 16 were asked for");
     ctx.send_number(posted);
     (0..posted).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0));
     ctx.meet();

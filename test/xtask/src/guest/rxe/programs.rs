@@ -104,7 +104,7 @@ pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     }
 }
 
-/// The exit status alone does not tell: after some failures it is 0.
+/// The exit status alone is not enough: after some failures it is 0.
 fn check(report: &mut Report, name: &str, answer: Answer, program: &Program) {
     let said = |is_server: bool, text: &str| {
         answer.said.iter().any(|line| line.starts_with("server | ") == is_server && line.contains(text))
