@@ -77,7 +77,7 @@ static size_t slot_size;       /* of one message slot */
 static size_t large;           /* of the large messages */
 static DAT_RMR_TRIPLET theirs; /* where we may write to and read from */
 
-static uint64_t received, requested; /* so many receives were completed, so many requests were posted */
+static uint64_t received, requested; /* numbers of completed receives and of posted requests */
 static uint64_t checked;             /* bytes */
 static unsigned cno_wakeups;
 
@@ -349,7 +349,7 @@ static void send_slot_away(size_t length, const char *what)
         fail("%s: %zu bytes sent in place of %zu", what, sent, length);
 }
 
-static void tell(enum word word, unsigned burst)
+static void send_word(enum word word, unsigned burst)
 {
     struct message message = { .word = htonl(word), .burst = htonl(burst) };
     if (word == MEMORY) {
@@ -639,7 +639,7 @@ static uint64_t connect_to_server(void)
 
 static void exchange_memory(void)
 {
-    tell(MEMORY, 0);
+    send_word(MEMORY, 0);
     struct message message = hear(MEMORY, 0);
     theirs.rmr_context = ntohl(message.rmr_context);
     theirs.target_address = be64toh(message.address);
@@ -687,7 +687,7 @@ static void rdma_bursts(void)
     for (unsigned burst = 0; burst < opt.bursts; burst++) {
         fill(mine, opt.bytes, seed(client, 1, burst));
         write_ns += one_rdma(true);
-        tell(WRITTEN, burst);
+        send_word(WRITTEN, burst);
 
         hear(WRITTEN, burst);
         verify(rdma.base, opt.bytes, seed(!client, 1, burst), "the RDMA write of the peer", burst);
@@ -697,7 +697,7 @@ static void rdma_bursts(void)
         verify(mine, opt.bytes, seed(client, 1, burst), "the RDMA read of what we wrote", burst);
 
         /* Only now may the other side write there again. */
-        tell(READ, burst);
+        send_word(READ, burst);
         hear(READ, burst);
     }
     report("RDMA write", opt.bursts, opt.bytes, write_ns);
@@ -741,7 +741,7 @@ static void disconnect(void)
     /* Who sent the last message disconnects: only he knows when it was acknowledged, and what was not would be flushed. Each
        side gets exactly one event. */
     if (client || unmanaged())
-        tell(BYE, 0);
+        send_word(BYE, 0);
     if (!client || unmanaged())
         hear(BYE, 0);
     if (!client || unmanaged()) {

@@ -114,7 +114,7 @@ pub(crate) unsafe fn init(version: Version, libdat: Libdat) -> bool {
     let Ok(arena) = handle::arena() else { return true };
     // SAFETY: as above, and the record is long enough for this field.
     if unsafe { (&raw const (*hook).add_arena).read()(arena) } != 0 {
-        log::error!("libdat has no room for another library's handles; it will refuse them");
+        log::error!("libdat has no space for another library's handles; it will refuse them");
     }
     true
 }

@@ -75,11 +75,11 @@ impl Queue {
     /// Number of events accepted beyond the length before one is dropped (spec/events 1.4: the queue grows on demand).
     const MARGIN: usize = 1 << 16;
     /// Capacity allocated at creation.
-    const ROOM: usize = 64;
+    const CAPACITY: usize = 64;
 
     pub(super) fn new(length: usize) -> Self {
         Queue {
-            events: SlotQueue::with_slots(length.min(Self::ROOM)),
+            events: SlotQueue::with_slots(length.min(Self::CAPACITY)),
             silent: 0,
             failures: 0,
             length,

@@ -65,10 +65,10 @@ impl<P: Provider> Ia<P> {
     /// Facts and counters as a list for the consumer. The list keeps its address for the life of the IA; each call
     /// updates it.
     pub(super) fn show_counts(&self) -> (i32, *mut DAT_NAMED_ATTR) {
-        const ROOM: usize =
+        const CAPACITY: usize =
             IaEvents::LEN + EpCounts::LEN + EvdCounts::LEN * (1 + MAX_LISTED_EVDS) + ALIVE.len() + PROVIDERS;
         let listing = self.counts.listing.get_or_init(|| {
-            Listing::new(self.facts.iter().chain(self.extra_facts.get().into_iter().flatten()).cloned(), ROOM)
+            Listing::new(self.facts.iter().chain(self.extra_facts.get().into_iter().flatten()).cloned(), CAPACITY)
         });
         let (ranks, children): (Vec<_>, Vec<_>) = self.children.lock().known.values().cloned().unzip();
         let sums = self.sums(&children);

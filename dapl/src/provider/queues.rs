@@ -47,7 +47,7 @@ pub trait CompletionQueue: Send + Sync {
     fn ready(&self, out: &mut [Completion]) -> usize;
     /// Called when notifications are no longer needed, because a consumer polls. One may still be delivered.
     fn disarm(&self) {}
-    /// What tells a dequeue without a lock that a poll would find nothing, if the transport supports it. The queue and its
+    /// State that shows a dequeue without a lock that a poll would find nothing, if the transport supports it. The queue and its
     /// connections keep it up to date.
     fn empty_check(&self) -> Option<&'static EmptyCheck> {
         None

@@ -68,7 +68,7 @@ pub struct RingWatch {
 const IDLE: u32 = 0;
 /// Requests complete when the peer's count grows.
 const COUNTS: u32 = 1;
-/// Only a poll can tell.
+/// Only a poll can find out.
 const MUST_POLL: u32 = 2;
 
 /// What requests of a connection wait for.
@@ -79,7 +79,7 @@ pub enum Wait {
     Nothing = IDLE,
     /// The peer's count of taken requests.
     Count = COUNTS,
-    /// Something else, or the connection has ended: only a poll can tell.
+    /// Something else, or the connection has ended: only a poll can find out.
     Other = MUST_POLL,
 }
 

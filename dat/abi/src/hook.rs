@@ -41,17 +41,17 @@ pub struct LibdatHook {
     pub ia_number: extern "C" fn(provider_ia: *mut c_void) -> DAT_IA_HANDLE,
     /// The reason why libdat refused the calling thread's last `dat_ia_openv`, for tools. Writes at most `capacity` bytes
     /// including the NUL and returns the full length without it; 0 if there was no refusal.
-    pub last_refusal: unsafe extern "C" fn(out: *mut c_char, room: usize) -> usize,
+    pub last_refusal: unsafe extern "C" fn(out: *mut c_char, capacity: usize) -> usize,
     /// Passes a provider's explanation, a C string, of why it refuses the `ia_open` that the calling thread is
     /// executing. libdat adds it to its own log line, with the same rate limit.
     pub provider_says: unsafe extern "C" fn(words: *const c_char),
     /// Content of the registry, for tools: line `index` of a topic (`TELL_*`), written like `last_refusal` does; 0
     /// after the last line. Fields are separated by tabs; all bytes except printable ASCII are escaped as in C.
-    pub tell: unsafe extern "C" fn(topic: u32, index: usize, out: *mut c_char, room: usize) -> usize,
+    pub describe: unsafe extern "C" fn(topic: u32, index: usize, out: *mut c_char, capacity: usize) -> usize,
     /// Library field of the dat.conf record whose `dat_provider_init` the calling thread is executing, written like
     /// `last_refusal` does; 0 outside of an init. Needed because the dynamic loader treats several names of one file as
     /// one library.
-    pub record_library: unsafe extern "C" fn(out: *mut c_char, room: usize) -> usize,
+    pub record_library: unsafe extern "C" fn(out: *mut c_char, capacity: usize) -> usize,
 }
 
 /// Size of a [`LibdatHook`] in its first version: the minimum of every later version.

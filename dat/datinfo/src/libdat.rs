@@ -74,14 +74,16 @@ impl Libdat {
     }
 
     fn line(&self, hook: &LibdatHook, topic: u32, index: usize) -> Option<String> {
-        let mut room = vec![0_u8; 1024];
+        let mut buffer = vec![0_u8; 1024];
         loop {
             // SAFETY: that many bytes are writable there.
-            let length = unsafe { (hook.tell)(topic, index, room.as_mut_ptr().cast(), room.len()) };
+            let length = unsafe { (hook.describe)(topic, index, buffer.as_mut_ptr().cast(), buffer.len()) };
             match length {
                 0 => return None,
-                length if length < room.len() => return Some(String::from_utf8_lossy(&room[..length]).into_owned()),
-                length => room.resize(length + 1, 0),
+                length if length < buffer.len() => {
+                    return Some(String::from_utf8_lossy(&buffer[..length]).into_owned());
+                }
+                length => buffer.resize(length + 1, 0),
             }
         }
     }
@@ -185,7 +187,7 @@ fn hook(functions: &Functions) -> Option<&'static LibdatHook> {
     // SAFETY: the record begins with its size in every version.
     let size = unsafe { (&raw const (*hook).size).read() };
     // SAFETY: its size was checked, and it is valid until the process ends.
-    (size > offset_of!(LibdatHook, tell)).then(|| unsafe { &*hook })
+    (size > offset_of!(LibdatHook, describe)).then(|| unsafe { &*hook })
 }
 
 /// Path of a library in `../lib` of this program, if the file exists.

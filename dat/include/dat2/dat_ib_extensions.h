@@ -249,7 +249,7 @@ typedef struct dat_ib_extension_event_data {
 
 /* ---- Counters --------------------------------------------------------------------------------------------------- */
 
-/* cntr is a number below, of the kind of dat_handle; for ALL_COUNTERS p_cntrs_out has room for all. */
+/* cntr is a number below, of the kind of dat_handle; for ALL_COUNTERS p_cntrs_out has space for all. */
 #define dat_ib_query_counters(dat_handle, cntr, p_cntrs_out, reset) \
     dat_extension_op((DAT_HANDLE)(dat_handle), (DAT_EXTENDED_OP)DAT_QUERY_COUNTERS_OP, (int)(cntr), \
         (DAT_UINT64 *)(p_cntrs_out), (int)(reset))

@@ -280,7 +280,7 @@ static HOOK: LibdatHook = LibdatHook {
     ia_number,
     last_refusal,
     provider_says,
-    tell,
+    describe,
     record_library,
 };
 
@@ -315,7 +315,7 @@ unsafe extern "C" fn provider_says(words: *const c_char) {
 
 /// # Safety
 /// `capacity` bytes may be written at `out`.
-unsafe extern "C" fn tell(topic: u32, index: usize, out: *mut c_char, capacity: usize) -> usize {
+unsafe extern "C" fn describe(topic: u32, index: usize, out: *mut c_char, capacity: usize) -> usize {
     let text = registry::query::line(topic, index).unwrap_or_default();
     // SAFETY: this function's own contract.
     unsafe { hand_out(&text, out, capacity) }

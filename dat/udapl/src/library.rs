@@ -165,20 +165,20 @@ impl Library {
     /// Those of `dat_registry_list_providers`.
     pub fn names(&self) -> Result<Vec<String>> {
         // Longer than most registries; doubled while the list is full.
-        let mut room = 64;
+        let mut capacity = 64;
         loop {
             // SAFETY: plain numbers and characters; all zero is a value of each.
-            let mut records: Vec<DAT_PROVIDER_INFO> = vec![unsafe { std::mem::zeroed() }; room];
+            let mut records: Vec<DAT_PROVIDER_INFO> = vec![unsafe { std::mem::zeroed() }; capacity];
             let mut places: Vec<_> = records.iter_mut().map(ptr::from_mut).collect();
             let mut count = 0;
             // SAFETY: `places` holds this many pointers, each to a record.
             let code = unsafe {
-                (self.functions.dat_registry_list_providers)(room as DAT_COUNT, &raw mut count, places.as_mut_ptr())
+                (self.functions.dat_registry_list_providers)(capacity as DAT_COUNT, &raw mut count, places.as_mut_ptr())
             };
             self.functions.check("dat_registry_list_providers", code)?;
-            let count = usize::try_from(count).unwrap_or(0).min(room);
-            if count == room {
-                room *= 2;
+            let count = usize::try_from(count).unwrap_or(0).min(capacity);
+            if count == capacity {
+                capacity *= 2;
                 continue;
             }
             return Ok(records[..count].iter().map(|record| text(&record.ia_name)).collect());

@@ -38,8 +38,9 @@ pub(crate) struct Registered {
 
 impl Registered {
     fn new(pz: &Pz, length: usize, privileges: DAT_MEM_PRIV_FLAGS) -> Result<Self> {
-        let block = Block::new(length)
-            .ok_or_else(|| Error::Argument(format!("{length} bytes: memory needs one at least, and room")))?;
+        let block = Block::new(length).ok_or_else(|| {
+            Error::Argument(format!("{length} bytes: memory needs at least one byte and enough address space"))
+        })?;
         let region = DAT_REGION_DESCRIPTION { for_va: block.base().as_ptr().cast() };
         Self::register(pz, block, DAT_MEM_TYPE_VIRTUAL, region, privileges)
     }

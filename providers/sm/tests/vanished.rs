@@ -23,7 +23,7 @@ const SIDES: [&str; 2] = ["local", "remote"];
 const WAYS: [&str; 4] = ["unmapped", "protected", "cut", "again"];
 /// Lengths of transfers: inside a slot, in one piece, in many pieces.
 const LENGTHS: [usize; 3] = [48, 9_000, 200_000];
-const ROOM: usize = 1 << 18;
+const CAPACITY: usize = 1 << 18;
 
 /// A mapping, of a file for `cut`.
 struct Memory {
@@ -38,9 +38,9 @@ impl Memory {
         // SAFETY: a file without a name, and a mapping of it at an address of the kernel's choice.
         let (at, file) = unsafe {
             let file = libc::memfd_create(c"vanished".as_ptr(), libc::MFD_CLOEXEC);
-            assert_eq!(libc::ftruncate(file, ROOM as i64), 0);
+            assert_eq!(libc::ftruncate(file, CAPACITY as i64), 0);
             let rights = libc::PROT_READ | libc::PROT_WRITE;
-            (libc::mmap(null_mut(), ROOM, rights, libc::MAP_SHARED, file, 0).cast::<u8>(), file)
+            (libc::mmap(null_mut(), CAPACITY, rights, libc::MAP_SHARED, file, 0).cast::<u8>(), file)
         };
         assert!(!at.is_null() && at as isize != -1);
         let region = DAT_REGION_DESCRIPTION { for_va: at.cast() };
@@ -49,7 +49,7 @@ impl Memory {
             ia,
             DAT_MEM_TYPE_VIRTUAL,
             region,
-            ROOM as u64,
+            CAPACITY as u64,
             pz,
             DAT_MEM_PRIV_ALL_FLAG,
             &mut lmr,
@@ -60,7 +60,7 @@ impl Memory {
         ));
         assert_eq!(code, DAT_SUCCESS, "{code:#x}");
         let triplet =
-            DAT_LMR_TRIPLET { lmr_context: local, pad: 0, virtual_address: at as u64, segment_length: ROOM as u64 };
+            DAT_LMR_TRIPLET { lmr_context: local, pad: 0, virtual_address: at as u64, segment_length: CAPACITY as u64 };
         Memory { at, file, triplet, remote }
     }
 
@@ -79,8 +79,8 @@ impl Memory {
         let done = unsafe {
             match way {
                 "cut" => libc::ftruncate(self.file, 0),
-                "protected" => libc::mprotect(self.at.cast(), ROOM, libc::PROT_NONE),
-                _ => libc::munmap(self.at.cast(), ROOM),
+                "protected" => libc::mprotect(self.at.cast(), CAPACITY, libc::PROT_NONE),
+                _ => libc::munmap(self.at.cast(), CAPACITY),
             }
         };
         assert_eq!(done, 0);

@@ -161,7 +161,7 @@ impl Cause {
 pub(crate) fn refusal(name: &str, object: &str, cause: &Cause) -> Error {
     static REPORTED: Mutex<Reported> = Mutex::new(Reported { lines: BTreeSet::new() });
     let line = format!("{name}: cannot open \"{object}\": {}; {}", cause.cause(), cause.remedy());
-    let how = REPORTED.lock().tell(&line);
+    let how = REPORTED.lock().level_of(&line);
     match how {
         LogLevelChoice::Show => log::error!("{line}"),
         LogLevelChoice::ShowLast => {
@@ -188,7 +188,7 @@ enum LogLevelChoice {
 }
 
 impl Reported {
-    fn tell(&mut self, line: &str) -> LogLevelChoice {
+    fn level_of(&mut self, line: &str) -> LogLevelChoice {
         if self.lines.len() >= MOST || !self.lines.insert(line.to_string()) {
             return LogLevelChoice::Hide;
         }
@@ -320,11 +320,11 @@ mod tests {
     fn refusals_are_logged_once_and_at_most_four() {
         let mut reported = Reported { lines: BTreeSet::new() };
         assert_eq!(
-            [reported.tell("a"), reported.tell("a"), reported.tell("b")],
+            [reported.level_of("a"), reported.level_of("a"), reported.level_of("b")],
             [LogLevelChoice::Show, LogLevelChoice::Hide, LogLevelChoice::Show]
         );
         assert_eq!(
-            [reported.tell("c"), reported.tell("d"), reported.tell("e")],
+            [reported.level_of("c"), reported.level_of("d"), reported.level_of("e")],
             [LogLevelChoice::Show, LogLevelChoice::ShowLast, LogLevelChoice::Hide]
         );
     }

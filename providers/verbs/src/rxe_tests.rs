@@ -141,8 +141,8 @@ impl Pair {
     fn completion(&self) -> ibv_wc {
         let until = Instant::now() + SOON;
         loop {
-            let mut room = [std::mem::MaybeUninit::uninit(); 1];
-            if let [wc] = self.cq.poll_into(&mut room).unwrap() {
+            let mut completions = [std::mem::MaybeUninit::uninit(); 1];
+            if let [wc] = self.cq.poll_into(&mut completions).unwrap() {
                 return *wc;
             }
             assert!(Instant::now() < until, "no completion");

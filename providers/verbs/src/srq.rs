@@ -102,7 +102,7 @@ impl SrqCore {
         let is_low = places.look();
         drop(places);
         if is_low {
-            self.tell();
+            self.report_low();
         }
         Some(cookie)
     }
@@ -125,7 +125,7 @@ impl SrqCore {
         }
     }
 
-    fn tell(&self) {
+    fn report_low(&self) {
         let me = self.me.clone();
         self.reactor.soon(move || {
             if let Some(srq) = me.upgrade() {
@@ -203,7 +203,7 @@ impl SharedReceiveQueue for Srq {
         if self.0.places.lock().watch(limit) {
             // The lack is reported now, and the device must not report it again.
             let _ = self.0.hw.limit(0);
-            self.0.tell();
+            self.0.report_low();
         }
         Ok(())
     }
@@ -223,8 +223,8 @@ struct Places {
 impl Places {
     /// Creates a table for `most` receives with `kept` segments of each.
     fn new(most: u32, kept: u32) -> Self {
-        let room = most as usize;
-        let (cookies, free) = (Vec::with_capacity(room), Vec::with_capacity(room));
+        let capacity = most as usize;
+        let (cookies, free) = (Vec::with_capacity(capacity), Vec::with_capacity(capacity));
         Places {
             cookies,
             free,

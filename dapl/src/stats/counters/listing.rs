@@ -31,8 +31,8 @@ type Value = ConsumerVisible<3>;
 const _: () = assert!(size_of::<DAT_NAMED_ATTR>() == size_of::<[usize; 2]>());
 
 impl Listing {
-    /// Creates a list with constant facts and space for `room` numbers. A fact that contains a zero byte is omitted.
-    pub fn new(facts: impl IntoIterator<Item = (String, String)>, room: usize) -> Self {
+    /// Creates a list with constant facts and space for `capacity` numbers. A fact that contains a zero byte is omitted.
+    pub fn new(facts: impl IntoIterator<Item = (String, String)>, capacity: usize) -> Self {
         let (mut list, mut strings) = (Vec::new(), Vec::new());
         for (name, value) in facts {
             let (Ok(name), Ok(value)) = (CString::new(name), CString::new(value)) else { continue };
@@ -40,7 +40,7 @@ impl Listing {
             strings.extend([name, value]);
         }
         let facts = list.len();
-        let lines: Box<[(Name, Value)]> = (0..room).map(|_| Default::default()).collect();
+        let lines: Box<[(Name, Value)]> = (0..capacity).map(|_| Default::default()).collect();
         list.extend(lines.iter().map(|(name, value)| [name.as_ptr() as usize, value.as_ptr() as usize]));
         Listing { list: list.into(), facts, lines, writing: Mutex::new(()), _strings: strings }
     }
@@ -70,7 +70,7 @@ mod tests {
     fn facts_come_first_and_numbers_are_written_in_place() {
         let facts = [("transport", "double"), ("bad\0", "left out")].map(|(n, v)| (n.to_owned(), v.to_owned()));
         let listing = Listing::new(facts, 2);
-        assert_eq!(listing.show([("a", u64::MAX), ("b", 7), ("no room", 8)]).0, 3);
+        assert_eq!(listing.show([("a", u64::MAX), ("b", 7), ("no space", 8)]).0, 3);
         let text = |n: usize| (listing.lines[n].0.text(), listing.lines[n].1.text());
         assert_eq!(text(0), ("a".to_owned(), "18446744073709551615".to_owned()));
         assert_eq!(text(1), ("b".to_owned(), "7".to_owned()));

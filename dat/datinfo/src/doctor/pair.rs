@@ -82,7 +82,7 @@ fn facts(to: SocketAddr) -> io::Result<Option<Vec<u8>>> {
         if to.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
     let socket = UdpSocket::bind(any)?;
     socket.connect(to)?;
-    let mut room = vec![0; wire::LEAST + 1];
+    let mut buffer = vec![0; wire::LEAST + 1];
     for number in 1..=TRIES {
         socket.send(&wire::question(number))?;
         let end = Instant::now() + PATIENCE;
@@ -92,9 +92,9 @@ fn facts(to: SocketAddr) -> io::Result<Option<Vec<u8>>> {
                 break;
             }
             socket.set_read_timeout(Some(left))?;
-            match socket.recv(&mut room) {
+            match socket.recv(&mut buffer) {
                 Ok(length) => {
-                    if let Some(facts) = wire::answered(&room[..length], number) {
+                    if let Some(facts) = wire::answered(&buffer[..length], number) {
                         return Ok(Some(facts.to_vec()));
                     }
                 }
@@ -190,9 +190,9 @@ mod tests {
         let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = server.local_addr().unwrap().port();
         std::thread::spawn(move || {
-            let mut room = vec![0; 1 << 16];
-            while let Ok((length, from)) = server.recv_from(&mut room) {
-                for answer in reply(&room[..length]) {
+            let mut buffer = vec![0; 1 << 16];
+            while let Ok((length, from)) = server.recv_from(&mut buffer) {
+                for answer in reply(&buffer[..length]) {
                     let _ = server.send_to(&answer, from);
                 }
             }

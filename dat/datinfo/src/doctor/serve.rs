@@ -28,15 +28,15 @@ pub(super) fn serve(port: u16) -> crate::Result {
     say(&format!("listening on UDP port {}; on the other host: datinfo doctor HOST --port {0}\n", own.port()));
     let facts = facts();
     let mut budget = Budget::new(Instant::now());
-    let mut room = vec![0; 1 << 16];
+    let mut buffer = vec![0; 1 << 16];
     loop {
-        let (length, from) = match socket.recv_from(&mut room) {
+        let (length, from) = match socket.recv_from(&mut buffer) {
             Ok(received) => received,
             // An ICMP report about an earlier answer does not affect later ones.
             Err(error) if error.kind() == std::io::ErrorKind::Interrupted || error.raw_os_error().is_some() => continue,
             Err(error) => return Err(format!("UDP port {port}: {error}")),
         };
-        let Some(answer) = answer(&room[..length], &facts) else { continue };
+        let Some(answer) = answer(&buffer[..length], &facts) else { continue };
         if budget.take(Instant::now()) {
             // A lost answer is what the other host's check is meant to detect, so it is not repeated.
             let _ = socket.send_to(&answer, from);

@@ -42,8 +42,8 @@ fn size() -> (usize, usize) {
 fn over(lines: &[String], (columns, rows): (usize, usize), is_first: bool) -> String {
     let mut text = String::from(if is_first { "\x1b[H\x1b[2J" } else { "\x1b[H" });
     // The cursor needs the last row.
-    let room = rows.saturating_sub(1).max(1);
-    let shown = if lines.len() > room { room - 1 } else { lines.len() };
+    let available = rows.saturating_sub(1).max(1);
+    let shown = if lines.len() > available { available - 1 } else { lines.len() };
     let mut line = |line: &str| {
         text.extend(line.trim_end_matches('\n').chars().take(columns));
         text.push_str("\x1b[K\n");

@@ -10,7 +10,7 @@ use dapl::provider::Region;
 use dapl::runtime::mappings::{self, MappingLookup, PageRights};
 
 /// Regions up to this size are populated when they are registered, which also checks their rights. For larger regions
-/// the list of mappings is read. That takes long, but less than using so much memory does.
+/// the list of mappings is read. That takes long, but less time than the use of a large region does.
 const POPULATE_MAX: u64 = 4 << 20;
 
 /// Whether a whole region may be read, and written if `write`. Called at registration.

@@ -330,12 +330,12 @@ impl RxEnds {
         // A count that was already sent with requests of this side need not be published again.
         self.reported = self.reported.max(shared.reported_taken.load(Ordering::Relaxed));
         fail_point!(BeforeTelling);
-        let tell = taken != self.reported;
-        if tell {
+        let has_changed = taken != self.reported;
+        if has_changed {
             self.link.publish_taken(taken);
             self.reported = taken;
         }
-        if tell || answered {
+        if has_changed || answered {
             self.link.poke(WANT_PROGRESS);
         }
     }
@@ -398,7 +398,7 @@ impl RxEnds {
         let Ok(part) = self.message.look(&header, || self.requests.body()) else { return false };
         let fields = self.requests.fields();
         let Ok(from) = self.piece(header, &fields) else { return false };
-        // SAFETY: `piece` has checked that so many bytes are in the peer's mapped area.
+        // SAFETY: `piece` has checked that this number of bytes is in the peer's mapped area.
         if !unsafe { batch.scatter(shared.recv_pd, &receive.segments, from, part.size) } {
             return false;
         }

@@ -212,7 +212,7 @@ mod tests {
         for arrival in [Arrival::Ahead, Arrival::Duplicate] {
             let mut clock = after(arrival, false, false);
             clock.carried(START);
-            assert!(clock.due(START), "the short form has no room for it");
+            assert!(clock.due(START), "the short form has no space for it");
             clock.left(START);
             assert!(!clock.owed());
         }

@@ -77,11 +77,11 @@ mod tests {
     #[test]
     fn freed_number_is_quarantined() {
         let mut ids = Ids::new(3, 100);
-        let first = ids.take(0).expect("room");
+        let first = ids.take(0).expect("a free number");
         ids.free(first, 10);
-        let second = ids.take(50).expect("room");
+        let second = ids.take(50).expect("a free number");
         assert_ne!(index(second), index(first), "it rests");
-        let third = ids.take(110).expect("room");
+        let third = ids.take(110).expect("a free number");
         assert_eq!(index(third), index(first), "it has rested");
         assert_ne!(third, first);
         assert!(ids.is_live(third) && !ids.is_live(first));
@@ -92,7 +92,7 @@ mod tests {
     #[test]
     fn numbers_are_bounded_and_the_oldest_freed_is_reused() {
         let mut ids = Ids::new(2, 100);
-        let (a, b) = (ids.take(0).expect("room"), ids.take(0).expect("room"));
+        let (a, b) = (ids.take(0).expect("a free number"), ids.take(0).expect("a free number"));
         assert_eq!(ids.take(0), None);
         ids.free(b, 1);
         ids.free(a, 2);
@@ -106,17 +106,17 @@ mod tests {
         let mut ids = Ids::new(1, 0);
         let mut seen = HashSet::new();
         for _ in 0..(1 << (32 - INDEX_BITS)) - 1 {
-            let conn = ids.take(0).expect("room");
+            let conn = ids.take(0).expect("a free number");
             assert!(conn != 0 && seen.insert(conn), "all generations are used");
             ids.free(conn, 0);
         }
-        assert!(!seen.insert(ids.take(0).expect("room")), "and then they start again");
+        assert!(!seen.insert(ids.take(0).expect("a free number")), "and then they start again");
     }
 
     #[test]
     fn unknown_numbers_are_not_live() {
         let mut ids = Ids::new(4, 0);
-        let conn = ids.take(0).expect("room");
+        let conn = ids.take(0).expect("a free number");
         for other in [0, conn + 1, conn | 1 << 31, u32::MAX] {
             assert!(!ids.is_live(other));
             ids.free(other, 0);

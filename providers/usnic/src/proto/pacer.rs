@@ -39,8 +39,8 @@ impl Pacer {
         if self.rate == 0 {
             return Ok(());
         }
-        let room = self.depth.saturating_sub(time(bytes, self.rate));
-        let at = self.full_at.saturating_sub(room).max(self.resume_at);
+        let spare = self.depth.saturating_sub(time(bytes, self.rate));
+        let at = self.full_at.saturating_sub(spare).max(self.resume_at);
         if at <= now { Ok(()) } else { Err(at) }
     }
 

@@ -312,7 +312,7 @@ mod tests {
     #[test]
     fn waiting_entries_start_in_order_and_are_found_by_number() {
         let mut queue = Queue::new(100);
-        let places: Vec<u32> = (0..100).map(|i| push(&mut queue, i).expect("there is room")).collect();
+        let places: Vec<u32> = (0..100).map(|i| push(&mut queue, i).expect("there is space")).collect();
         assert_eq!((push(&mut queue, 100), queue.len(), queue.waiting()), (None, 100, 100));
         for number in 0..60u64 {
             let key = u64::from((number as u32).wrapping_sub(30)) | (number % 3) << 32;
@@ -341,7 +341,7 @@ mod tests {
         let mut queue = Queue::new(40);
         for item in 0..40u64 {
             match item % 3 {
-                0 => *queue.push_active().expect("there is room").1 = item,
+                0 => *queue.push_active().expect("there is space").1 = item,
                 1 => {
                     push(&mut queue, item);
                     queue.start(UNNUMBERED);

@@ -113,7 +113,7 @@ mod tests {
         let noted = (0..2 * MOST as u32).filter(|i| ranges.add(i * 20 + 10, i * 20 + 20)).count();
         assert_eq!(noted, MOST + 1);
         assert!(!ranges.is_whole(10));
-        assert!(ranges.add(0, u32::MAX), "what merges needs no room");
+        assert!(ranges.add(0, u32::MAX), "what merges needs no space");
         assert!(ranges.is_whole(u32::MAX) && ranges.more.is_empty());
     }
 

@@ -153,8 +153,8 @@ mod tests {
 
     const STARTS: [u32; 7] = [0, 1, 4095, (1 << 31) - 2, 1 << 31, u32::MAX - 70, u32::MAX];
 
-    fn reported(received: &mut Received, room: usize) -> Vec<(u32, u32)> {
-        let mut out = vec![Range::default(); room];
+    fn reported(received: &mut Received, space: usize) -> Vec<(u32, u32)> {
+        let mut out = vec![Range::default(); space];
         let count = received.ranges(&mut out);
         out[..count].iter().map(|range| (range.first.get(), range.end.get())).collect()
     }
@@ -193,10 +193,10 @@ mod tests {
                 assert!(ranges.contains(&(start.plus(4094).0, start.plus(4095).0)), "the newest");
                 all.extend(ranges);
             }
-            assert_eq!(all.len(), 2047, "all in so many reports");
+            assert_eq!(all.len(), 2047, "all are in the reports");
             received.accept(start);
             received.accept(start.plus(1));
-            assert_eq!(reported(&mut received, 1).len(), 1, "room for one");
+            assert_eq!(reported(&mut received, 1).len(), 1, "space for one");
             assert_eq!(reported(&mut received, 0).len(), 0, "and for none");
         }
     }
@@ -208,7 +208,7 @@ mod tests {
         fn received_is_a_set_of_psns(
             start in prop_oneof![prop::sample::select(STARTS.to_vec()), any::<u32>()],
             steps in prop::collection::vec((-5000i32..5000, 1u32..40, any::<bool>()), 1..120),
-            room in 0..70usize,
+            space in 0..70usize,
         ) {
             let first = Psn(start);
             let mut received = Received::new(first);
@@ -238,17 +238,17 @@ mod tests {
                     prop_assert_eq!(received.next(), first.plus(next as u32));
                     prop_assert_eq!(received.is_gapless(), model.is_empty());
                 }
-                let ranges = reported(&mut received, room);
+                let ranges = reported(&mut received, space);
                 let here = |psn: u32| i64::from(Psn(psn).since(first.plus(next as u32))) + next;
                 for &(from, end) in &ranges {
                     prop_assert!(here(from) < here(end) && (here(from)..here(end)).all(|at| model.contains(&at)));
                 }
                 let covered: i64 = ranges.iter().map(|&(from, end)| here(end) - here(from)).sum();
                 let all = model.iter().filter(|&at| !model.contains(&(at - 1))).count();
-                if all <= room {
+                if all <= space {
                     prop_assert!(covered == model.len() as i64 && ranges.len() == all, "whole ranges, and all of them");
                 } else {
-                    prop_assert!(ranges.len() >= room / 2 && ranges.len() <= room);
+                    prop_assert!(ranges.len() >= space / 2 && ranges.len() <= space);
                 }
             }
         }

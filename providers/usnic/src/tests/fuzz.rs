@@ -113,7 +113,7 @@ struct Memory {
 
 /// The buffer of a request or a receive.
 #[derive(Default)]
-struct Room(usize);
+struct Buffer(usize);
 
 impl Memory {
     fn range(&self, address: u64, length: usize) -> Option<std::ops::Range<usize>> {
@@ -123,14 +123,14 @@ impl Memory {
     }
 }
 
-fn put(room: &Room, offset: u32, bytes: &[u8]) -> Result<(), Status> {
-    assert!(offset as usize + bytes.len() <= room.0, "outside");
+fn put(buffer: &Buffer, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+    assert!(offset as usize + bytes.len() <= buffer.0, "outside");
     Ok(())
 }
 
 impl Driver for Memory {
-    type Request = Room;
-    type Recv = Room;
+    type Request = Buffer;
+    type Recv = Buffer;
 }
 
 impl Host<Memory> for Memory {
@@ -144,33 +144,33 @@ impl Host<Memory> for Memory {
         Ok(())
     }
 
-    fn put_recv(&mut self, recv: &Room, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+    fn put_recv(&mut self, recv: &Buffer, offset: u32, bytes: &[u8]) -> Result<(), Status> {
         put(recv, offset, bytes)
     }
 
-    fn put_read(&mut self, request: &Room, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+    fn put_read(&mut self, request: &Buffer, offset: u32, bytes: &[u8]) -> Result<(), Status> {
         put(request, offset, bytes)
     }
 
-    fn take_shared(&mut self) -> Option<(Room, u64)> {
+    fn take_shared(&mut self) -> Option<(Buffer, u64)> {
         self.shared = self.shared.checked_sub(1)?;
         self.taken += 1;
-        Some((Room(2000), 2000))
+        Some((Buffer(2000), 2000))
     }
 
     fn shared_left(&self) -> u32 {
         self.shared
     }
 
-    fn turn(&mut self, request: &Room) -> Result<bool, Status> {
+    fn turn(&mut self, request: &Buffer) -> Result<bool, Status> {
         if request.0 % 3 == 1 { Err(Status::LocalEp) } else { Ok(request.0.is_multiple_of(3)) }
     }
 
-    fn request_done(&mut self, _: &mut Room, _: Status, _: u64) {
+    fn request_done(&mut self, _: &mut Buffer, _: Status, _: u64) {
         self.requests_done += 1;
     }
 
-    fn recv_done(&mut self, _: &mut Room, _: Status, _: u64, _: bool) {
+    fn recv_done(&mut self, _: &mut Buffer, _: Status, _: u64, _: bool) {
         self.recvs_done += 1;
     }
 
@@ -388,14 +388,14 @@ impl Peer<'_> {
         self.posted.0 += 1;
         let length = if matches!(work, Work::Atomic(..)) { 8 } else { length };
         let post = Post { work, length: length.into(), fence: flags & 2 != 0 };
-        self.conn.post(self.now, post, |own| *own = Room(usize::from(length)), &mut self.memory);
+        self.conn.post(self.now, post, |own| *own = Buffer(usize::from(length)), &mut self.memory);
     }
 
     fn post_recv(&mut self) {
         let length = self.short() % 5000;
         if self.conn.outstanding().1 < MOST {
             self.posted.1 += 1;
-            self.conn.post_recv(length.into(), |own| *own = Room(length.into()), &mut self.memory);
+            self.conn.post_recv(length.into(), |own| *own = Buffer(length.into()), &mut self.memory);
         }
     }
 
@@ -408,8 +408,8 @@ impl Peer<'_> {
             assert_eq!(out.header, self.packet.len());
             match out.payload {
                 Payload::Request { slot, offset, length } => {
-                    let room = self.conn.request(slot).expect("it is active").0;
-                    assert!(offset as usize + length as usize <= room, "more than there is");
+                    let buffer = self.conn.request(slot).expect("it is active").0;
+                    assert!(offset as usize + length as usize <= buffer, "more than there is");
                 }
                 Payload::Remote { key, address, length, .. } => {
                     assert!(KEYS.contains(&key) && self.memory.range(address, length as usize).is_some(), "not ours");

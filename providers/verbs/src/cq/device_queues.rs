@@ -48,24 +48,24 @@ pub(super) struct DeviceQueues {
 }
 
 impl Maker {
-    fn make(&self, room: u32) -> Result<Hw> {
-        let made = ibv::Cq::new(&self.context, &self.channel, room, self.id);
+    fn make(&self, capacity: u32) -> Result<Hw> {
+        let made = ibv::Cq::new(&self.context, &self.channel, capacity, self.id);
         let cq = made.map_err(|error| {
-            log::error!("{}: cannot create a completion queue of {room} entries: {error}", self.context.name());
+            log::error!("{}: cannot create a completion queue of {capacity} entries: {error}", self.context.name());
             Error::Exhausted(Resource::Evd)
         })?;
         Ok(Hw { cq, reserved: 0 })
     }
 
     fn grow(&self, cq: &ibv::Cq, wanted: u32) -> bool {
-        let room = wanted.checked_next_power_of_two().unwrap_or(self.longest).min(self.longest);
+        let capacity = wanted.checked_next_power_of_two().unwrap_or(self.longest).min(self.longest);
         let resized = || {
-            cq.resize(room).inspect_err(|error| {
+            cq.resize(capacity).inspect_err(|error| {
                 // The device has no space in this queue, so another queue is created.
-                log::debug!("{}: a completion queue cannot grow to {room}: {error}", self.context.name());
+                log::debug!("{}: a completion queue cannot grow to {capacity}: {error}", self.context.name());
             })
         };
-        room >= wanted && resized().is_ok() && cq.capacity() >= wanted
+        capacity >= wanted && resized().is_ok() && cq.capacity() >= wanted
     }
 }
 
@@ -97,8 +97,8 @@ impl DeviceQueues {
                 return Ok(hw.cq.clone());
             }
         }
-        let room = count.max(SMALL).checked_next_power_of_two().unwrap_or(count);
-        let mut hw = maker.make(room.min(maker.longest.max(count)))?;
+        let capacity = count.max(SMALL).checked_next_power_of_two().unwrap_or(count);
+        let mut hw = maker.make(capacity.min(maker.longest.max(count)))?;
         hw.reserved = count;
         let cq = hw.cq.clone();
         self.hws.push(hw);
@@ -107,9 +107,9 @@ impl DeviceQueues {
 
     /// Same as `reserve`, for a queue pair that uses a shared queue with `count` receives.
     pub(super) fn reserve_shared(&mut self, maker: &Maker, srq: usize, count: u32) -> Result<Arc<ibv::Cq>> {
-        if let Some(room) = self.shared.iter_mut().find(|room| room.srq == srq) {
-            room.users += 1;
-            return Ok(room.cq.clone());
+        if let Some(queue) = self.shared.iter_mut().find(|shared| shared.srq == srq) {
+            queue.users += 1;
+            return Ok(queue.cq.clone());
         }
         let cq = self.reserve(maker, count)?;
         self.shared.push(Shared { srq, cq: cq.clone(), count, users: 1 });
@@ -118,10 +118,10 @@ impl DeviceQueues {
 
     /// Reserves for a shared queue that was resized to `count` receives; the capacity never shrinks.
     pub(super) fn widen_shared(&mut self, maker: &Maker, srq: usize, count: u32) -> Result<()> {
-        let narrow = |room: &&mut Shared| room.srq == srq && room.count < count;
-        let Some(room) = self.shared.iter_mut().find(narrow) else { return Ok(()) };
-        let Some(hw) = self.hws.iter_mut().find(|hw| Arc::ptr_eq(&hw.cq, &room.cq)) else { return Ok(()) };
-        let wanted = hw.reserved.saturating_add(count - room.count);
+        let narrow = |shared: &&mut Shared| shared.srq == srq && shared.count < count;
+        let Some(queue) = self.shared.iter_mut().find(narrow) else { return Ok(()) };
+        let Some(hw) = self.hws.iter_mut().find(|hw| Arc::ptr_eq(&hw.cq, &queue.cq)) else { return Ok(()) };
+        let wanted = hw.reserved.saturating_add(count - queue.count);
         if wanted > hw.cq.capacity() && !maker.grow(&hw.cq, wanted) {
             log::warn!(
                 "{}: the device has no completion queue of {wanted} entries; use fewer receives per shared queue",
@@ -129,7 +129,7 @@ impl DeviceQueues {
             );
             return Err(Error::Exhausted(Resource::Srq));
         }
-        (hw.reserved, room.count) = (wanted, count);
+        (hw.reserved, queue.count) = (wanted, count);
         Ok(())
     }
 
@@ -142,7 +142,7 @@ impl DeviceQueues {
 
     /// Releases the use of a shared queue by a queue pair that was dropped.
     pub(super) fn release_shared(&mut self, srq: usize) {
-        let Some(at) = self.shared.iter().position(|room| room.srq == srq) else { return };
+        let Some(at) = self.shared.iter().position(|shared| shared.srq == srq) else { return };
         self.shared[at].users -= 1;
         if self.shared[at].users == 0 {
             let Shared { cq, count, .. } = self.shared.swap_remove(at);

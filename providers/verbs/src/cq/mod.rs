@@ -61,7 +61,7 @@ pub(crate) struct CqState {
     front: PendingCompletions,
     table: QpTable,
     /// The device's queues, with capacity for all outstanding work.
-    rooms: DeviceQueues,
+    queues: DeviceQueues,
     /// The device queue that is polled first.
     turn: usize,
     /// Whether a queue pair uses the queue. Until then arming is deferred, because the consumer may still restrict
@@ -118,7 +118,7 @@ impl CqCore {
         let maker = Maker { context, channel, id, longest: device.max_cqe() };
         let inner = CqState {
             front: PendingCompletions::new(sink.is_none()),
-            rooms: DeviceQueues::new(&maker)?,
+            queues: DeviceQueues::new(&maker)?,
             ..CqState::default()
         };
         let cq = Arc::new_cyclic(|me| CqCore {
@@ -140,19 +140,19 @@ impl CqCore {
 
     /// Finds or creates a queue of the device with capacity for `count` more completions.
     pub(crate) fn reserve(&self, count: u32) -> Result<Arc<ibv::Cq>> {
-        self.reserved(|rooms| rooms.reserve(&self.maker, count))
+        self.reserved(|queues| queues.reserve(&self.maker, count))
     }
 
     /// Same as `reserve`, for a queue pair that uses a shared queue with `count` receives.
     pub(crate) fn reserve_shared(&self, srq: usize, count: u32) -> Result<Arc<ibv::Cq>> {
-        self.reserved(|rooms| rooms.reserve_shared(&self.maker, srq, count))
+        self.reserved(|queues| queues.reserve_shared(&self.maker, srq, count))
     }
 
     fn reserved(&self, reserve: impl FnOnce(&mut DeviceQueues) -> Result<Arc<ibv::Cq>>) -> Result<Arc<ibv::Cq>> {
         let mut inner = self.lock();
-        let before = inner.rooms.len();
-        let cq = reserve(&mut inner.rooms)?;
-        if inner.rooms.len() > before && inner.front.armed {
+        let before = inner.queues.len();
+        let cq = reserve(&mut inner.queues)?;
+        if inner.queues.len() > before && inner.front.armed {
             cq.arm(inner.front.solicited_only).map_err(|error| self.cannot_arm(&error))?;
         }
         Ok(cq)
@@ -160,17 +160,17 @@ impl CqCore {
 
     /// Reserves for a shared queue that was resized to `count` receives.
     pub(crate) fn widen_shared(&self, srq: usize, count: u32) -> Result<()> {
-        self.lock().rooms.widen_shared(&self.maker, srq, count)
+        self.lock().queues.widen_shared(&self.maker, srq, count)
     }
 
     /// Releases reserved capacity.
     pub(crate) fn release(&self, cq: &Arc<ibv::Cq>, count: u32) {
-        self.lock().rooms.release(cq, count);
+        self.lock().queues.release(cq, count);
     }
 
     /// Releases the use of a shared queue by a queue pair that was dropped.
     pub(crate) fn release_shared(&self, srq: usize) {
-        self.lock().rooms.release_shared(srq);
+        self.lock().queues.release_shared(srq);
     }
 
     /// Schedules checks of a queue that possibly no thread polls.
@@ -216,7 +216,7 @@ impl CqCore {
     }
 
     fn drain(&self, inner: &mut CqState) {
-        while self.take(inner, &mut Out { room: &mut [], filled: 0 }, BATCH).is_full {}
+        while self.take(inner, &mut Out { space: &mut [], filled: 0 }, BATCH).is_full {}
     }
 
     /// Fills a polling thread's buffer: first with waiting completions, then with the device's. `expects`: the device
@@ -228,7 +228,7 @@ impl CqCore {
             inner.front.may_be_solicited();
         }
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
-        let mut out = Out { room: out, filled: 0 };
+        let mut out = Out { space: out, filled: 0 };
         if !inner.front.is_empty() {
             inner.front.give(&mut out);
         }
@@ -247,11 +247,11 @@ impl CqCore {
     /// Fetches up to `most` completions of the device.
     #[inline]
     fn take(&self, inner: &mut CqState, out: &mut Out<'_>, most: usize) -> Taken {
-        let CqState { front, table, rooms, turn, .. } = inner;
+        let CqState { front, table, queues, turn, .. } = inner;
         let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
         let most = most.min(BATCH);
-        for _ in 0..rooms.len() {
-            let Some(cq) = rooms.get(*turn) else { break };
+        for _ in 0..queues.len() {
+            let Some(cq) = queues.get(*turn) else { break };
             let taken = match cq.poll_into(&mut batch[..most]) {
                 Ok(taken) => taken,
                 Err(error) => {
@@ -266,8 +266,8 @@ impl CqCore {
                 return Taken { is_full: true };
             }
             // This queue is empty; other queues may have more.
-            if rooms.len() > 1 {
-                *turn = (*turn + 1) % rooms.len();
+            if queues.len() > 1 {
+                *turn = (*turn + 1) % queues.len();
                 if !taken.is_empty() {
                     return Taken { is_full: true };
                 }
@@ -298,7 +298,7 @@ impl CqCore {
     }
 
     fn arm_device(&self, inner: &mut CqState, solicited: bool) -> Result<()> {
-        for cq in inner.rooms.iter() {
+        for cq in inner.queues.iter() {
             cq.arm(solicited).map_err(|error| self.cannot_arm(&error))?;
         }
         inner.front.armed = true;

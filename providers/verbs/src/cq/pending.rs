@@ -38,13 +38,13 @@ pub(crate) struct Solicited {
 
 /// Destination of completions: the buffer of a polling thread, if any.
 pub(super) struct Out<'a> {
-    pub(super) room: &'a mut [Completion],
+    pub(super) space: &'a mut [Completion],
     pub(super) filled: usize,
 }
 
 impl Out<'_> {
     pub(super) fn left(&self) -> usize {
-        self.room.len() - self.filled
+        self.space.len() - self.filled
     }
 }
 
@@ -75,7 +75,7 @@ impl PendingCompletions {
     /// Passes a completion directly to the poller, if none is queued before it.
     #[inline(always)]
     pub(super) fn put(&mut self, out: &mut Out<'_>, done: Completion) {
-        match out.room.get_mut(out.filled) {
+        match out.space.get_mut(out.filled) {
             Some(place) if self.ready.is_empty() => {
                 *place = done;
                 out.filled += 1;
@@ -87,7 +87,7 @@ impl PendingCompletions {
     /// Moves waiting completions to the polling thread, whose buffer is empty.
     pub(super) fn give(&mut self, out: &mut Out<'_>) {
         let count = out.left().min(self.ready.len());
-        for (place, done) in out.room.iter_mut().zip(self.ready.drain(..count)) {
+        for (place, done) in out.space.iter_mut().zip(self.ready.drain(..count)) {
             *place = done;
         }
         out.filled = count;
@@ -123,23 +123,23 @@ mod tests {
         }
     }
 
-    fn given(front: &mut PendingCompletions, room: usize) -> Vec<(u64, bool)> {
-        let mut room = vec![Completion::default(); room];
-        let mut out = Out { room: &mut room, filled: 0 };
+    fn given(front: &mut PendingCompletions, count: usize) -> Vec<(u64, bool)> {
+        let mut space = vec![Completion::default(); count];
+        let mut out = Out { space: &mut space, filled: 0 };
         front.give(&mut out);
         let filled = out.filled;
-        room[..filled].iter().map(|done| (done.token.cookie, done.solicited)).collect()
+        space[..filled].iter().map(|done| (done.token.cookie, done.solicited)).collect()
     }
 
     #[test]
     fn waiting_completions_keep_their_order() {
         let mut front = PendingCompletions::default();
-        let mut room = [Completion::default(); 2];
-        let mut out = Out { room: &mut room, filled: 0 };
+        let mut space = [Completion::default(); 2];
+        let mut out = Out { space: &mut space, filled: 0 };
         (1..=3).for_each(|cookie| front.put(&mut out, done(cookie, Work::Send)));
         assert_eq!((out.filled, out.left()), (2, 0));
-        front.put(&mut Out { room: &mut [Completion::default(); 1], filled: 0 }, done(4, Work::Send));
-        assert_eq!(room.map(|done| done.token.cookie), [1, 2]);
+        front.put(&mut Out { space: &mut [Completion::default(); 1], filled: 0 }, done(4, Work::Send));
+        assert_eq!(space.map(|done| done.token.cookie), [1, 2]);
         assert_eq!(given(&mut front, 1), [(3, false)]);
         assert_eq!(given(&mut front, 9), [(4, false)]);
         assert!(front.is_empty() && !front.due, "the CQ is not armed");

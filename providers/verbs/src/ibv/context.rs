@@ -116,11 +116,11 @@ impl Context {
     pub(crate) fn gids(&self, port: u8) -> io::Result<Vec<Gid>> {
         // The attribute is the device's, so the size is that of all ports.
         let attributes = self.attributes()?;
-        let mut room = 0;
+        let mut capacity = 0;
         for number in 1..=attributes.phys_port_cnt {
-            room += usize::try_from(self.port(number)?.gid_tbl_len).unwrap_or(0);
+            capacity += usize::try_from(self.port(number)?.gid_tbl_len).unwrap_or(0);
         }
-        let mut entries: Vec<ibv_gid_entry> = vec![ibv_gid_entry::default(); room];
+        let mut entries: Vec<ibv_gid_entry> = vec![ibv_gid_entry::default(); capacity];
         // SAFETY: the context is open, and `entries` has space for that many records of this size.
         let found = unsafe {
             ibverbs_sys::_ibv_query_gid_table(

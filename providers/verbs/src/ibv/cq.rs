@@ -47,9 +47,9 @@ impl Cq {
     /// Polls completions into the front of `out`, and returns them.
     pub(crate) fn poll_into<'a>(&self, out: &'a mut [MaybeUninit<ibv_wc>]) -> io::Result<&'a [ibv_wc]> {
         let poll = self.context.ops().poll_cq.ok_or_else(absent)?;
-        let room = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
+        let capacity = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
         // SAFETY: the queue exists, and `out` has space for that many records.
-        let taken = unsafe { poll(self.as_ptr(), room, out.as_mut_ptr().cast()) };
+        let taken = unsafe { poll(self.as_ptr(), capacity, out.as_mut_ptr().cast()) };
         // The verb returns no error number.
         let taken = usize::try_from(taken).map_err(|_| io::Error::from_raw_os_error(libc::EIO))?;
         // SAFETY: the call has written that many records, not more than fit.

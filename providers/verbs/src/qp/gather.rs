@@ -50,15 +50,15 @@ pub(crate) fn sge(segment: &Segment) -> ibv_sge {
     ibv_sge { addr: segment.address, length, lkey: segment.key }
 }
 
-fn fill<T>(room: &mut [ibv_sge], segments: &[Segment], post: impl FnOnce(&[ibv_sge], u64) -> Result<T>) -> Result<T> {
+fn fill<T>(space: &mut [ibv_sge], segments: &[Segment], post: impl FnOnce(&[ibv_sge], u64) -> Result<T>) -> Result<T> {
     let (mut count, mut total) = (0, 0_u64);
     for segment in segments.iter().filter(|segment| segment.length > 0) {
-        let place = room.get_mut(count).ok_or(Error::Exhausted(Resource::Memory))?;
+        let place = space.get_mut(count).ok_or(Error::Exhausted(Resource::Memory))?;
         *place = sge(segment);
         count += 1;
         total = total.saturating_add(segment.length);
     }
-    post(&room[..count], total)
+    post(&space[..count], total)
 }
 
 /// A segment that the device refuses when it executes the request.

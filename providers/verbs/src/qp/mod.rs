@@ -53,7 +53,7 @@ pub(crate) struct QpCore {
     recv_cq: Arc<CqCore>,
     request_cq: Arc<CqCore>,
     /// Capacity reserved in the completion queues.
-    _room: [ReservedCapacity; 2],
+    _queues: [ReservedCapacity; 2],
     /// Its slots in them.
     slots: OnceLock<[u32; 2]>,
     link: Mutex<Option<Attached>>,
@@ -148,13 +148,13 @@ impl QpCore {
         let shared = spec.shared.map(|SharedRecvs { srq, token }| (srq.0.clone(), token));
         let of_recvs =
             shared.as_ref().map_or(CapacityUser::Own(spec.max_recvs), |(srq, _)| CapacityUser::Shared(srq.clone()));
-        let room = [
+        let queues = [
             ReservedCapacity::take(&recv_cq, of_recvs)?,
             ReservedCapacity::take(&request_cq, CapacityUser::Own(spec.max_requests))?,
         ];
         let attributes = ibv::QpAttributes {
-            send_cq: &room[1].hw,
-            recv_cq: &room[0].hw,
+            send_cq: &queues[1].hw,
+            recv_cq: &queues[0].hw,
             srq: shared.as_ref().map(|(srq, _)| srq.hw()),
             max_send_wr: spec.max_requests.max(1),
             max_recv_wr: spec.max_recvs.max(1),
@@ -187,7 +187,7 @@ impl QpCore {
             shared,
             recv_cq: recv_cq.clone(),
             request_cq: request_cq.clone(),
-            _room: room,
+            _queues: queues,
             slots: OnceLock::new(),
             link: Mutex::new(None),
             recv: Mutex::new(Recvs {

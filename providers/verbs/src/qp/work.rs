@@ -189,11 +189,11 @@ impl Kept {
         let row = self.row(number);
         let Some(length) = self.lengths.get_mut(row) else { return };
         let begin = row * self.each;
-        let room = &mut self.segments[begin..begin + self.each];
-        *length = segments.len().min(room.len()) as u8;
-        match (room.first_mut(), segments) {
+        let space = &mut self.segments[begin..begin + self.each];
+        *length = segments.len().min(space.len()) as u8;
+        match (space.first_mut(), segments) {
             (Some(first), [one]) => *first = *one,
-            _ => room.iter_mut().zip(segments).for_each(|(kept, segment)| *kept = *segment),
+            _ => space.iter_mut().zip(segments).for_each(|(kept, segment)| *kept = *segment),
         }
     }
 
@@ -222,7 +222,7 @@ mod tests {
         assert_eq!((kept.get(u32::MAX), kept.get(0)), (Some(&[][..]), Some(&[segment(3)][..])));
         kept.grow(5);
         kept.put(7, &[segment(4); 3]);
-        assert_eq!(kept.get(7), Some(&[segment(4); 2][..]), "no more than there is room for");
+        assert_eq!(kept.get(7), Some(&[segment(4); 2][..]), "no more than there is space for");
         let mut kept = Kept::with_capacity_for(3, 0);
         kept.put(1, &[segment(1)]);
         assert_eq!(kept.get(1), None);

@@ -87,12 +87,12 @@ fn largest(by: &mut impl Prober, most: usize, as_long: bool) -> io::Result<(usiz
 mod tests {
     use super::*;
 
-    /// A model of a path with its limits; `tells`: it reports datagrams that are too large.
+    /// A model of a path with its limits; `reports`: it reports datagrams that are too large.
     struct Path {
         local: usize,
         there: usize,
         back: usize,
-        tells: bool,
+        reports: bool,
         learnt: usize,
         asked: u32,
     }
@@ -109,7 +109,7 @@ mod tests {
                 return Ok(Answer::TooLarge);
             }
             if size > self.there {
-                if self.tells {
+                if self.reports {
                     self.learnt = self.there;
                     return Ok(Answer::TooLarge);
                 }
@@ -129,17 +129,17 @@ mod tests {
         for local in [SHORTEST, 1472, 8972, 65_507] {
             for there in [64, 65, 1400, 1472, 8972, 65_507] {
                 for back in [64, 1400, 65_507] {
-                    for tells in [false, true] {
-                        let mut path = Path { local, there, back, tells, learnt: usize::MAX, asked: 0 };
+                    for reports in [false, true] {
+                        let mut path = Path { local, there, back, reports, learnt: usize::MAX, asked: 0 };
                         let report = run(to(), &mut path).unwrap();
                         let Size { local: seen, there: found, back: returned, is_reported } = report.reach;
                         let carries = there.min(local);
                         assert_eq!(
                             (seen, found, returned),
                             (local, carries, carries.min(back)),
-                            "{there} {back} {tells}"
+                            "{there} {back} {reports}"
                         );
-                        assert_eq!(is_reported, tells && there < local);
+                        assert_eq!(is_reported, reports && there < local);
                         assert!(path.asked <= 40, "{} probes", path.asked);
                     }
                 }

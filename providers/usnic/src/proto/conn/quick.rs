@@ -123,15 +123,20 @@ impl<D: Driver> Conn<D> {
         self.ending.is_open() && self.has_requests() && self.requests.push(post).map(fill).is_some()
     }
 
-    /// Posts a receive of `room` bytes, if the connection has fewer than `most`. Returns `None` and changes nothing otherwise;
+    /// Posts a receive of `capacity` bytes, if the connection has fewer than `most`. Returns `None` and changes nothing otherwise;
     /// else whether an ack is due now to announce it.
     #[inline(always)]
-    pub(crate) fn post_recv_quickly(&mut self, room: u64, most: u32, fill: impl FnOnce(&mut D::Recv)) -> Option<bool> {
+    pub(crate) fn post_recv_quickly(
+        &mut self,
+        capacity: u64,
+        most: u32,
+        fill: impl FnOnce(&mut D::Recv),
+    ) -> Option<bool> {
         if self.receives.len() >= most || self.ending.is_closed() {
             return None;
         }
         let is_due = !self.carries_credits() && self.receives.is_next_due();
-        self.receives.push(room).map(fill)?;
+        self.receives.push(capacity).map(fill)?;
         if is_due {
             self.acks.at_once();
         }

@@ -195,7 +195,7 @@ impl<D: Driver> Conn<D> {
     /// complete.
     fn take_in(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<Option<usize>, NotAccepted> {
         match self.pieces.meets(psn, data) {
-            PieceCheck::Room => {}
+            PieceCheck::Fits => {}
             PieceCheck::NoSpace => return Err(NotAccepted::Later),
             PieceCheck::Contradiction => return Err(NONSENSE),
         }
@@ -312,7 +312,7 @@ impl<D: Driver> Conn<D> {
         if data.op == Op::WriteImmediate {
             place_write(data, host)?; // the memory of the receive is not used
         } else {
-            if u64::from(length) > receive.room {
+            if u64::from(length) > receive.capacity {
                 return Err(NotAccepted::Refused(Refusal::Receive, Some((place, Status::LocalLength))));
             }
             if data.op == Op::SendInvalidate && !host.may_invalidate(message.value.value) {
@@ -362,7 +362,7 @@ impl<D: Driver> Conn<D> {
             return false;
         }
         let Some(receive) = self.receives.waiting(data.message.id.get()) else { return false };
-        if data.payload.len() as u64 > receive.room || host.put_recv(&receive.own, 0, data.payload).is_err() {
+        if data.payload.len() as u64 > receive.capacity || host.put_recv(&receive.own, 0, data.payload).is_err() {
             return false; // the normal path finds the same error and handles it
         }
         if let Some(own) = self.receives.take_waiting() {

@@ -17,7 +17,7 @@ const SHARED: u32 = 64;
 pub(super) struct Receive<R> {
     pub(super) own: R,
     /// Capacity in bytes.
-    pub(super) room: u64,
+    pub(super) capacity: u64,
     /// Length and kind of its message, once a packet of it has arrived.
     message: Option<Incoming>,
     have: Ranges,
@@ -72,18 +72,18 @@ impl<D: Driver> Receives<D> {
 
     /// Queues a receive. Returns the driver's part of it, to be filled; `None` if the queue is full.
     #[inline(always)]
-    pub(super) fn push(&mut self, room: u64) -> Option<&mut D::Recv> {
+    pub(super) fn push(&mut self, capacity: u64) -> Option<&mut D::Recv> {
         let (_, receive) = self.queue.push()?;
         receive.have.clear();
-        (receive.room, receive.message, receive.is_whole, receive.last) = (room, None, false, Psn::default());
+        (receive.capacity, receive.message, receive.is_whole, receive.last) = (capacity, None, false, Psn::default());
         Some(&mut receive.own)
     }
 
     /// Sends with numbers below this have a receive.
     pub(super) fn credits(&self, host: &impl Host<D>) -> u32 {
         if self.shared {
-            let room = SHARED - self.queue.len();
-            self.bound.wrapping_add(host.shared_left().min(room))
+            let free = SHARED - self.queue.len();
+            self.bound.wrapping_add(host.shared_left().min(free))
         } else {
             self.complete.wrapping_add(self.queue.len())
         }
@@ -91,7 +91,7 @@ impl<D: Driver> Receives<D> {
 
     /// The credit count to send now. After a send was not accepted, a count without a receive for it is sent first,
     /// even if there is one again; otherwise the sender would wait for an ack.
-    pub(super) fn tell(&mut self, host: &impl Host<D>) -> u32 {
+    pub(super) fn report(&mut self, host: &impl Host<D>) -> u32 {
         let not_accepted = std::mem::take(&mut self.not_accepted);
         self.reported = if not_accepted { self.bound } else { self.credits(host) };
         self.reported
@@ -171,8 +171,8 @@ impl<D: Driver> Receives<D> {
     }
 
     fn bind_shared(&mut self, host: &mut impl Host<D>) -> bool {
-        let Some((own, room)) = host.take_shared() else { return false };
-        let Some(slot) = self.push(room) else { return false };
+        let Some((own, capacity)) = host.take_shared() else { return false };
+        let Some(slot) = self.push(capacity) else { return false };
         *slot = own;
         self.queue.start(u64::from(self.bound));
         self.bound = self.bound.wrapping_add(1);

@@ -28,7 +28,7 @@ struct Partial {
 /// Result of checking a piece.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum PieceCheck {
-    Room,
+    Fits,
     /// No space until other packets are complete.
     NoSpace,
     /// It contradicts another piece of the packet.
@@ -41,11 +41,11 @@ pub(super) struct Refragmented(Vec<Partial>);
 impl Refragmented {
     /// Checks whether a piece may be accepted.
     pub(super) fn meets(&self, psn: Psn, data: &Data<'_>) -> PieceCheck {
-        let Some(extent) = data.extent else { return PieceCheck::Room };
+        let Some(extent) = data.extent else { return PieceCheck::Fits };
         match self.0.iter().find(|it| it.psn == psn) {
-            Some(it) if (it.op, it.id, it.extent) == (data.op, data.message.id.get(), extent) => PieceCheck::Room,
+            Some(it) if (it.op, it.id, it.extent) == (data.op, data.message.id.get(), extent) => PieceCheck::Fits,
             Some(_) => PieceCheck::Contradiction,
-            None if self.0.len() < MOST => PieceCheck::Room,
+            None if self.0.len() < MOST => PieceCheck::Fits,
             None => PieceCheck::NoSpace,
         }
     }
@@ -140,11 +140,11 @@ mod tests {
         let (mut pieces, bytes) = (Refragmented::default(), [0; 10]);
         pieces.placed(Psn(7), &piece(1, 0, Some((0, 100)), &bytes));
         let meets = |it: Data<'_>| pieces.meets(Psn(7), &it);
-        assert_eq!(meets(piece(1, 50, Some((0, 100)), &bytes)), PieceCheck::Room);
+        assert_eq!(meets(piece(1, 50, Some((0, 100)), &bytes)), PieceCheck::Fits);
         assert_eq!(meets(piece(2, 50, Some((0, 100)), &bytes)), PieceCheck::Contradiction, "of another message");
         assert_eq!(meets(piece(1, 50, Some((0, 101)), &bytes)), PieceCheck::Contradiction, "of a longer packet");
         assert_eq!(meets(Data { op: Op::Write, ..piece(1, 50, Some((0, 100)), &bytes) }), PieceCheck::Contradiction);
-        assert_eq!(meets(piece(2, 50, None, &bytes)), PieceCheck::Room, "the whole is for others to check");
+        assert_eq!(meets(piece(2, 50, None, &bytes)), PieceCheck::Fits, "the whole is for others to check");
     }
 
     #[test]
@@ -152,15 +152,15 @@ mod tests {
         let (mut pieces, bytes) = (Refragmented::default(), [0; 10]);
         let it = |offset| piece(1, offset, Some((0, 20)), &bytes);
         for psn in 0..MOST as u32 {
-            assert_eq!(pieces.meets(Psn(psn), &it(0)), PieceCheck::Room);
+            assert_eq!(pieces.meets(Psn(psn), &it(0)), PieceCheck::Fits);
             assert_eq!(pieces.placed(Psn(psn), &it(0)), None);
         }
         assert_eq!(
             (pieces.meets(Psn(99), &it(0)), pieces.meets(Psn(0), &it(10))),
-            (PieceCheck::NoSpace, PieceCheck::Room)
+            (PieceCheck::NoSpace, PieceCheck::Fits)
         );
         assert_eq!(pieces.placed(Psn(0), &it(10)), Some(20));
-        assert_eq!(pieces.meets(Psn(99), &it(0)), PieceCheck::Room);
+        assert_eq!(pieces.meets(Psn(99), &it(0)), PieceCheck::Fits);
     }
 
     #[test]

@@ -260,7 +260,7 @@ impl<D: Driver> Conn<D> {
     #[inline]
     pub(super) fn has_window(&self) -> bool {
         let is_open = self.commands + self.data < self.config.window && self.data < self.config.data_depth;
-        self.flight.room() > 0 && is_open
+        self.flight.free_slots() > 0 && is_open
     }
 
     /// CheckIfApplicationLimited() (draft-ietf-ccwg-bbr-06, 4.1.2.4), called when no data wait for their first
@@ -287,7 +287,7 @@ impl<D: Driver> Conn<D> {
                 return Err(wait);
             }
         }
-        if self.flight.room() == 0 || self.commands + self.data >= self.config.window {
+        if self.flight.free_slots() == 0 || self.commands + self.data >= self.config.window {
             return Err(Wait::Idle);
         }
         let answer = self.peer_reads.next(self.received.next(), fragment, chunk);

@@ -186,7 +186,7 @@ impl<D: Driver> Conn<D> {
     #[inline(always)]
     pub(super) fn said(&mut self, delay: u16, host: &impl Host<D>) -> Ack {
         let was_turned_away = self.receives.not_accepted();
-        let credits = self.receives.tell(host).into();
+        let credits = self.receives.report(host).into();
         if was_turned_away && self.receives.is_credit_due(host) {
             self.acks.at_once();
         }
@@ -203,8 +203,8 @@ impl<D: Driver> Conn<D> {
         out.extend_from_slice(self.said(delay, host).as_bytes());
         let mut ranges = [Range::default(); RANGES];
         let fixed = size_of::<Head>() + size_of::<Ack>() + size_of::<Selective>() + self.send_path.extra;
-        let room = self.send_path.path.mtu().saturating_sub(fixed) / size_of::<Range>();
-        let count = self.received.ranges(&mut ranges[..room.min(RANGES)]);
+        let space = self.send_path.path.mtu().saturating_sub(fixed) / size_of::<Range>();
+        let count = self.received.ranges(&mut ranges[..space.min(RANGES)]);
         let (refusal, refused) = self.ending.refusal().map_or((0, U32::ZERO), |(why, psn)| (why as u8, psn.0.into()));
         let selective = Selective { ranges: count as u8, refusal, refused, ..Selective::default() };
         out.extend_from_slice(selective.as_bytes());

@@ -191,7 +191,7 @@ impl<T: Copy> Flight<T> {
     }
 
     /// Number of new packets that may be sent before the window is full (US-8).
-    pub(crate) fn room(&self) -> u32 {
+    pub(crate) fn free_slots(&self) -> u32 {
         WINDOW - self.span()
     }
 
@@ -265,7 +265,7 @@ impl<T: Copy> Flight<T> {
     /// Records a new packet and returns its PSN. The window must have space.
     #[inline(always)]
     pub(crate) fn sent(&mut self, now: Nanos, bytes: u64, what: T) -> Psn {
-        assert!(self.room() > 0, "the sender checks the window first");
+        assert!(self.free_slots() > 0, "the sender checks the window first");
         if self.is_empty() {
             self.progress = now;
         }

@@ -118,27 +118,27 @@ impl PacketGuard {
         out.extend_from_slice(&tag.expect("a packet is far below the cipher's limit"));
     }
 
-    /// Decrypts the part after `clear` bytes of clear part, into `room`. `None`: damaged, another key, or another kind
+    /// Decrypts the part after `clear` bytes of clear part, into `buffer`. `None`: damaged, another key, or another kind
     /// of protection.
-    pub(crate) fn open<'a>(&self, packet: &[u8], clear: usize, room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    pub(crate) fn open<'a>(&self, packet: &[u8], clear: usize, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         let (head, _) = wire::head(packet)?;
         let (open, rest) = packet.split_at_checked(HEAD + clear)?;
-        room.clear();
+        buffer.clear();
         match &self.0 {
             None => {
                 let (body, given) = packet.split_last_chunk::<SUM>()?;
                 let is_good = head.has(FLAG_CHECKED) && !head.has(FLAG_SEALED) && sum(body) == *given;
-                room.extend_from_slice(body.get(HEAD + clear..).filter(|_| is_good)?);
+                buffer.extend_from_slice(body.get(HEAD + clear..).filter(|_| is_good)?);
             }
             Some(cipher) => {
                 let (rest, tag) = rest.split_last_chunk::<TAG>()?;
                 let (rest, nonce) = rest.split_last_chunk::<NONCE>()?;
-                room.extend_from_slice(rest);
+                buffer.extend_from_slice(rest);
                 let (nonce, tag) = (XNonce::from(*nonce), Tag::from(*tag));
-                cipher.decrypt_inout_detached(&nonce, open, room.as_mut_slice().into(), &tag).ok()?;
+                cipher.decrypt_inout_detached(&nonce, open, buffer.as_mut_slice().into(), &tag).ok()?;
             }
         }
-        Some(room)
+        Some(buffer)
     }
 }
 

@@ -202,8 +202,8 @@ impl Acceptor {
         if wire::head(packet).is_some_and(|(head, _)| head.kind == Kind::Reset as u8) {
             return self.withdrawn(now, packet, from);
         }
-        let mut room = Vec::new();
-        let Some(rest) = packets::request(&setup.guard, packet, &mut room) else {
+        let mut buffer = Vec::new();
+        let Some(rest) = packets::request(&setup.guard, packet, &mut buffer) else {
             self.counts.unreadable += 1;
             return PacketResult::Unreadable;
         };

@@ -178,8 +178,8 @@ impl Connector {
             return None;
         }
         let setup = self.setup.clone();
-        let mut room = Vec::new();
-        let (hop, answer) = packets::answer(&setup.guard, packet, &mut room)?;
+        let mut buffer = Vec::new();
+        let (hop, answer) = packets::answer(&setup.guard, packet, &mut buffer)?;
         if hop.is_some_and(|hop| hop != self.hop) {
             return None;
         }
@@ -347,8 +347,8 @@ impl Confirming {
 /// Answers an accept for an unknown number and token, whose request was withdrawn or belongs to an earlier process.
 /// Returns true if an answer to the source of the accept was appended; it is shorter than the accept.
 pub(crate) fn refuse_unmatched(setup: &Setup, packet: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) -> bool {
-    let mut room = Vec::new();
-    let Some((_, Answer::Accept(theirs, _))) = packets::answer(&setup.guard, packet, &mut room) else { return false };
+    let mut buffer = Vec::new();
+    let Some((_, Answer::Accept(theirs, _))) = packets::answer(&setup.guard, packet, &mut buffer) else { return false };
     packets::put_unknown(&setup.guard, &theirs, random, out);
     true
 }

@@ -314,15 +314,15 @@ pub(super) enum Answer<'a> {
     Refused(&'a [u8]),
 }
 
-/// Decodes an answer and its hand-off number, if it has one. `room` is a buffer for decryption.
+/// Decodes an answer and its hand-off number, if it has one. `buffer` is a buffer for decryption.
 pub(super) fn answer<'a>(
     guard: &PacketGuard,
     packet: &[u8],
-    room: &'a mut Vec<u8>,
+    buffer: &'a mut Vec<u8>,
 ) -> Option<(Option<u16>, Answer<'a>)> {
     let (head, _) = wire::head(packet).filter(|_| packet.len() <= LONGEST_ANSWER)?;
     if head.kind == Kind::Reject as u8 {
-        let (refused, private) = RejectPacket::read_from_prefix(guard.open(packet, 0, room)?).ok()?;
+        let (refused, private) = RejectPacket::read_from_prefix(guard.open(packet, 0, buffer)?).ok()?;
         let reason = Reason::of(refused.reason, refused.qual.get())?;
         // Of another version, only a version reject is understood.
         let is_plain = head.version == VERSION || reason == Reason::Version;
@@ -332,12 +332,12 @@ pub(super) fn answer<'a>(
     }
     match head.kind()? {
         Kind::Cookie => {
-            let ticket = Ticket::read_from_bytes(guard.open(packet, 0, room)?).ok()?;
+            let ticket = Ticket::read_from_bytes(guard.open(packet, 0, buffer)?).ok()?;
             let is_pending = ticket.epoch.get() == 0;
             Some((Some(ticket.hop.get()), if is_pending { Answer::Pending } else { Answer::Again(ticket) }))
         }
         Kind::Accept => {
-            let bytes = guard.open(packet, 0, room)?;
+            let bytes = guard.open(packet, 0, buffer)?;
             let (theirs, private) = offer(bytes)?;
             let is_whole = bytes.len() == size_of::<WireOffer>() + private.len();
             is_whole.then_some((None, Answer::Accept(theirs, private)))
@@ -366,8 +366,8 @@ pub(super) fn put_withdrawal(
 }
 
 pub(super) fn withdrawal(guard: &PacketGuard, packet: &[u8]) -> Option<(u32, u64)> {
-    let mut room = Vec::new();
-    let withdrawal = Withdrawal::read_from_bytes(guard.open(packet, size_of::<RequestHead>(), &mut room)?).ok()?;
+    let mut buffer = Vec::new();
+    let withdrawal = Withdrawal::read_from_bytes(guard.open(packet, size_of::<RequestHead>(), &mut buffer)?).ok()?;
     Some((withdrawal.conn.get(), withdrawal.token.get()))
 }
 
@@ -380,9 +380,9 @@ pub(super) fn is_quoted(packet: &[u8], quote: &[u8]) -> bool {
     quote.len() >= LEAST_QUOTE && packet.starts_with(quote)
 }
 
-/// Decodes the rest of a request, into `room`.
-pub(super) fn request<'a>(guard: &PacketGuard, packet: &[u8], room: &'a mut Vec<u8>) -> Option<&'a [u8]> {
-    guard.open(packet, size_of::<RequestHead>(), room)
+/// Decodes the rest of a request, into `buffer`.
+pub(super) fn request<'a>(guard: &PacketGuard, packet: &[u8], buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
+    guard.open(packet, size_of::<RequestHead>(), buffer)
 }
 
 /// Whether a Reset has the flag that its sender does not know the connection. The Reset of an established connection

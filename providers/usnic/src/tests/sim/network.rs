@@ -90,9 +90,9 @@ impl Network {
         let mut at = now + self.latency;
         for kind in faults {
             match *kind {
-                Ill::Drop(often) if self.dice.hits(often) => return self.tell(now, &datagram, "lost"),
-                Ill::Outage => return self.tell(now, &datagram, "outage"),
-                Ill::Cut(size) if datagram.bytes.len() > size => return self.tell(now, &datagram, "too large"),
+                Ill::Drop(often) if self.dice.hits(often) => return self.log(now, &datagram, "lost"),
+                Ill::Outage => return self.log(now, &datagram, "outage"),
+                Ill::Cut(size) if datagram.bytes.len() > size => return self.log(now, &datagram, "too large"),
                 Ill::FakeSink(often) if self.dice.hits(often) => {
                     let later = at + self.dice.below(10 * self.latency);
                     self.put(later, datagram.clone());
@@ -110,7 +110,7 @@ impl Network {
                 _ => {}
             }
         }
-        self.tell(now, &datagram, if datagram.garbled { "garbled" } else { "" });
+        self.log(now, &datagram, if datagram.garbled { "garbled" } else { "" });
         self.put(at, datagram);
     }
 
@@ -119,7 +119,7 @@ impl Network {
         self.wire.insert((at, self.count), datagram);
     }
 
-    fn tell(&self, now: Nanos, datagram: &Datagram, what: &str) {
+    fn log(&self, now: Nanos, datagram: &Datagram, what: &str) {
         if self.traced {
             let (from, to) = (peer_of(datagram.from), peer_of(datagram.to));
             println!("{now:>12} {from} -> {to} {} {what}", super::reports::packet(&datagram.bytes));

@@ -166,7 +166,7 @@ impl SocketConnection {
             }
         };
         match failed {
-            Some(event) => self.tell(event),
+            Some(event) => self.report(event),
             None => self.ready(),
         }
     }
@@ -204,7 +204,7 @@ impl SocketConnection {
         }
     }
 
-    fn tell(&self, event: ProtocolEvent) {
+    fn report(&self, event: ProtocolEvent) {
         let Some(me) = self.me.upgrade() else { return };
         match event {
             ProtocolEvent::Request(hello) => {
@@ -247,7 +247,7 @@ impl SocketConnection {
             }
         };
         match failed {
-            Some(event) => self.tell(event),
+            Some(event) => self.report(event),
             None => self.begin(),
         }
     }
@@ -365,13 +365,13 @@ impl ConnectionState {
             return self.talk.closed(Some(error.kind()));
         }
         let stream = self.stream.as_ref()?;
-        let mut room = [0; wire::LONGEST];
+        let mut buffer = [0; wire::LONGEST];
         loop {
-            let wanted = self.talk.wanted().min(room.len());
+            let wanted = self.talk.wanted().min(buffer.len());
             if wanted == 0 {
                 return None;
             }
-            match tcp::read(stream, &mut room[..wanted]) {
+            match tcp::read(stream, &mut buffer[..wanted]) {
                 Ok([]) => return None,
                 Ok(bytes) => match self.talk.take(bytes) {
                     None => {}
@@ -426,7 +426,7 @@ impl ConnectionState {
 impl Source for SocketConnection {
     fn ready(&self) {
         while let Some(event) = self.step() {
-            self.tell(event);
+            self.report(event);
         }
     }
 
@@ -440,7 +440,7 @@ impl Source for SocketConnection {
             }
             late
         };
-        late.into_iter().for_each(|event| self.tell(event));
+        late.into_iter().for_each(|event| self.report(event));
     }
 }
 

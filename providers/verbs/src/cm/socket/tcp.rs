@@ -125,12 +125,12 @@ pub(super) fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, So
     }
 }
 
-/// Reads available bytes, at most the size of `room`; empty: none yet. `UnexpectedEof`: the peer has closed.
-pub(super) fn read<'a>(mut stream: &TcpStream, room: &'a mut [u8]) -> io::Result<&'a [u8]> {
+/// Reads available bytes, at most the size of `buffer`; empty: none yet. `UnexpectedEof`: the peer has closed.
+pub(super) fn read<'a>(mut stream: &TcpStream, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
     loop {
-        match stream.read(room) {
+        match stream.read(buffer) {
             Ok(0) => return Err(ErrorKind::UnexpectedEof.into()),
-            Ok(length) => return Ok(&room[..length]),
+            Ok(length) => return Ok(&buffer[..length]),
             Err(error) if error.kind() == ErrorKind::Interrupted => continue,
             Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(&[]),
             Err(error) => return Err(error),

@@ -30,8 +30,8 @@ fn a_send_too_long_for_its_receive_breaks_both() {
     for (length, seed) in [(200, 1), (5000, 2), (60_000, 3)] {
         let mut pair = Pair::new(&Plan { seed, ..Plan::default() });
         pair.weather.drop = 50;
-        [100, 100, 99, 100].iter().for_each(|room| {
-            pair.recv(Side::B, 0, *room * length / 100);
+        [100, 100, 99, 100].iter().for_each(|capacity| {
+            pair.recv(Side::B, 0, *capacity * length / 100);
         });
         (0..5).for_each(|_| {
             pair.send(Side::A, 0, length);

@@ -85,7 +85,7 @@ fn writes_with_immediate_data_keep_their_order_among_sends_under_loss() {
             let length = lengths[pair.dice.below(lengths.len() as u64) as usize];
             let (value, solicited) = (n as u32 + 0xFFFF_FF00, n % 3 == 0);
             let kind = pair.dice.below(3);
-            let (room, arrival, work) = match kind {
+            let (capacity, arrival, work) = match kind {
                 0 => (0, Arrival::WriteImmediate, Work::WriteImmediate { remote: remote(at), data: value, solicited }),
                 1 => (length, Arrival::SendImmediate, Work::Send { solicited }),
                 _ => (length, Arrival::Send, Work::Send { solicited }),
@@ -94,9 +94,9 @@ fn writes_with_immediate_data_keep_their_order_among_sends_under_loss() {
             let work = if kind == 1 { Work::SendWith(value) } else { work };
             let into = if kind == 0 { 0 } else { at };
             if plan.config.shared {
-                pair.share(Side::B, into, room)
+                pair.share(Side::B, into, capacity)
             } else {
-                pair.recv(Side::B, into, room)
+                pair.recv(Side::B, into, capacity)
             };
             pair.post(Side::A, work, n * 100, length, false);
             expected.push((length, value, n * 100, at));

@@ -46,7 +46,7 @@ impl InvalidPacket {
         }
     }
 
-    fn tell(&self, pair: &mut Pair) {
+    fn deliver(&self, pair: &mut Pair) {
         let carried = Carried { psn: self.psn.into(), ack: self.ack };
         let message = Message {
             op: self.op as u8,
@@ -63,11 +63,11 @@ impl InvalidPacket {
             body.extend_from_slice(Extent { start: start.into(), end: end.into() }.as_bytes());
         }
         body.resize(body.len() + self.payload, 0xEE);
-        tell(pair, self.kind, 0, &body);
+        deliver(pair, self.kind, 0, &body);
     }
 }
 
-fn tell(pair: &mut Pair, kind: Kind, flags: u16, body: &[u8]) {
+fn deliver(pair: &mut Pair, kind: Kind, flags: u16, body: &[u8]) {
     let head = Head::new(kind, flags, 0xA0, 0xAAAA_BBBB);
     let bytes = [head.as_bytes(), body].concat();
     pair.deliver(&super::pair::Datagram { to: Side::A, bytes });
@@ -79,7 +79,7 @@ fn ack(pair: &mut Pair, next: u32, ranges: &[(u32, u32)], refusal: u8, refused: 
     let selective = Selective { ranges: ranges.len() as u8, refusal, refused: refused.into(), ..Selective::default() };
     let ranges: Vec<Range> =
         ranges.iter().map(|(first, end)| Range { first: (*first).into(), end: (*end).into() }).collect();
-    tell(pair, Kind::Ack, 0, &[ack.as_bytes(), selective.as_bytes(), ranges.as_bytes()].concat());
+    deliver(pair, Kind::Ack, 0, &[ack.as_bytes(), selective.as_bytes(), ranges.as_bytes()].concat());
 }
 
 fn pair() -> Pair {
@@ -111,12 +111,12 @@ fn later_packets_must_agree_with_the_first() {
             payload: 0,
             ..InvalidPacket::new(pair)
         };
-        InvalidPacket { payload: 0, ..chunk(&pair, 0) }.tell(&mut pair);
+        InvalidPacket { payload: 0, ..chunk(&pair, 0) }.deliver(&mut pair);
         assert_eq!(pair.a.conn.counters().malformed, 1, "a part of an empty message");
-        InvalidPacket { payload: 1000, ..chunk(&pair, 0) }.tell(&mut pair);
+        InvalidPacket { payload: 1000, ..chunk(&pair, 0) }.deliver(&mut pair);
         let half = pair.a.world.memory.clone();
         assert!(half != before);
-        InvalidPacket { payload: 1000, length, op, ..chunk(&pair, 1000) }.tell(&mut pair);
+        InvalidPacket { payload: 1000, length, op, ..chunk(&pair, 1000) }.deliver(&mut pair);
         is_refused("another length or kind", pair, &half);
     }
 }
@@ -136,9 +136,9 @@ fn inconsistent_pieces_end_the_connection() {
     ] {
         let mut pair = pair();
         (0..2).for_each(|at| _ = pair.recv(Side::A, at * 4000, 4000));
-        piece(&pair, 500).tell(&mut pair);
+        piece(&pair, 500).deliver(&mut pair);
         let before = pair.a.world.memory.clone();
-        invalid(&pair).tell(&mut pair);
+        invalid(&pair).deliver(&mut pair);
         is_refused("another packet or message", pair, &before);
     }
 }
@@ -149,10 +149,10 @@ fn incomplete_packet_is_not_acked() {
     pair.recv(Side::A, 0, 4000);
     let next = pair.a.conn.received.next();
     for offset in [500, 600, 700, 700, 800, 1400, 1300, 1200, 1100, 1000] {
-        piece(&pair, offset).tell(&mut pair);
+        piece(&pair, offset).deliver(&mut pair);
         assert_eq!(pair.a.conn.received.next(), next, "900 to 1000 are missing");
     }
-    piece(&pair, 900).tell(&mut pair);
+    piece(&pair, 900).deliver(&mut pair);
     assert_eq!(pair.a.conn.received.next(), next.next());
     assert_eq!((pair.a.conn.counters().received, pair.a.conn.counters().received_bytes), (1, 1000));
 }
@@ -165,9 +165,9 @@ fn number_of_incomplete_packets_is_limited() {
     let untouched = pair.a.world.memory[..500].to_vec();
     let next = pair.a.conn.received.next();
     let invalid = |pair: &Pair, at: u32| InvalidPacket { psn: next.plus(1 + at).0, ..piece(pair, 500) };
-    (0..MOST).for_each(|at| invalid(&pair, at).tell(&mut pair));
+    (0..MOST).for_each(|at| invalid(&pair, at).deliver(&mut pair));
     let full = InvalidPacket { offset: Some(0), extent: Some((0, 500)), ..invalid(&pair, MOST) };
-    full.tell(&mut pair);
+    full.deliver(&mut pair);
     assert!(pair.a.world.memory[..500] == untouched, "a piece that cannot be recorded is not placed");
     assert_eq!((pair.a.conn.counters().no_receive, pair.a.events.len()), (1, 0));
 }
@@ -184,13 +184,13 @@ fn bytes_beyond_the_message_are_ignored() {
         payload: 501,
         ..InvalidPacket::new(pair)
     };
-    invalid(&pair).tell(&mut pair);
-    InvalidPacket { offset: Some(u32::MAX), ..invalid(&pair) }.tell(&mut pair);
-    InvalidPacket { kind: Kind::Fragment, offset: None, payload: 2001, ..invalid(&pair) }.tell(&mut pair);
+    invalid(&pair).deliver(&mut pair);
+    InvalidPacket { offset: Some(u32::MAX), ..invalid(&pair) }.deliver(&mut pair);
+    InvalidPacket { kind: Kind::Fragment, offset: None, payload: 2001, ..invalid(&pair) }.deliver(&mut pair);
     assert_eq!(pair.a.conn.counters().malformed, 3);
     assert!(pair.a.world.memory == before && pair.a.events.is_empty());
     // A message with a larger length does not fill a receive of 4000 bytes.
-    InvalidPacket { length: 4001, payload: 500, ..invalid(&pair) }.tell(&mut pair);
+    InvalidPacket { length: 4001, payload: 500, ..invalid(&pair) }.deliver(&mut pair);
     assert_eq!(pair.a.world.recvs[0].status, Status::LocalLength);
     assert!(pair.a.world.memory == before);
 }
@@ -200,7 +200,7 @@ fn unsolicited_answers_end_the_connection() {
     let answer = |pair: &Pair| InvalidPacket { op: Op::ReadResponse, ..InvalidPacket::new(pair) };
     // Without an outstanding read.
     let mut none = pair();
-    answer(&none).tell(&mut none);
+    answer(&none).deliver(&mut none);
     assert_eq!(none.a.events, [ConnectionEvent::Disconnected]);
     // With another number, and with another length.
     for (id, length) in [(1, 100), (0, 101), (0, 99)] {
@@ -209,7 +209,7 @@ fn unsolicited_answers_end_the_connection() {
         pair.read(Side::A, 0, 100, 0);
         pair.send(Side::A, 0, 100);
         pair.pump(Side::A, 10);
-        InvalidPacket { id, length, payload: length as usize, ..answer(&pair) }.tell(&mut pair);
+        InvalidPacket { id, length, payload: length as usize, ..answer(&pair) }.deliver(&mut pair);
         assert_eq!(pair.a.events, [ConnectionEvent::Broken]);
         let ends: Vec<_> = pair.a.world.requests.iter().map(|done| done.status).collect();
         assert_eq!(ends, [Status::BadResponse, Status::Flushed]);
@@ -220,11 +220,11 @@ fn unsolicited_answers_end_the_connection() {
     pair.read(Side::A, 0, 100, 0);
     pair.pump(Side::A, 10);
     let right = InvalidPacket { length: 100, payload: 100, ..answer(&pair) };
-    right.tell(&mut pair);
-    right.tell(&mut pair);
+    right.deliver(&mut pair);
+    right.deliver(&mut pair);
     assert_eq!((pair.a.world.requests.len(), pair.a.conn.counters().duplicates), (1, 1));
     pair.a.world.memory[..100].fill(7);
-    InvalidPacket { psn: right.psn.wrapping_add(1), ..right }.tell(&mut pair);
+    InvalidPacket { psn: right.psn.wrapping_add(1), ..right }.deliver(&mut pair);
     assert!(pair.a.world.memory[..100] == [7; 100] && pair.a.events == [ConnectionEvent::Disconnected]);
 }
 
@@ -234,17 +234,17 @@ fn more_reads_than_agreed_are_refused() {
     let read =
         |pair: &Pair, id| InvalidPacket { op: Op::ReadRequest, id, length: 10, payload: 0, ..InvalidPacket::new(pair) };
     for id in 0..4 {
-        read(&pair, id).tell(&mut pair);
+        read(&pair, id).deliver(&mut pair);
     }
     assert!(pair.a.events.is_empty());
-    read(&pair, 4).tell(&mut pair);
+    read(&pair, 4).deliver(&mut pair);
     assert!(pair.a.events.is_empty(), "earlier reads are answered first");
     let before = pair.a.world.memory.clone();
     pair.pump(Side::A, 100);
-    read(&pair, 9).tell(&mut pair);
+    read(&pair, 9).deliver(&mut pair);
     let next = pair.a.conn.flight.next_psn().0;
     ack(&mut pair, next, &[], 0, 0);
-    read(&pair, 9).tell(&mut pair);
+    read(&pair, 9).deliver(&mut pair);
     is_refused("a number far ahead", pair, &before);
 }
 
@@ -252,12 +252,12 @@ fn more_reads_than_agreed_are_refused() {
 fn a_read_number_is_used_once() {
     let mut pair = pair();
     let read = |pair: &Pair| InvalidPacket { op: Op::ReadRequest, length: 10, payload: 0, ..InvalidPacket::new(pair) };
-    read(&pair).tell(&mut pair);
+    read(&pair).deliver(&mut pair);
     pair.pump(Side::A, 100);
     let next = pair.a.conn.flight.next_psn().0;
     ack(&mut pair, next, &[], 0, 0);
     let before = pair.a.world.memory.clone();
-    read(&pair).tell(&mut pair);
+    read(&pair).deliver(&mut pair);
     is_refused("a number that was used", pair, &before);
 }
 
@@ -275,7 +275,7 @@ fn sends_beyond_the_window_are_dropped() {
         }
         let before = pair.a.world.memory.clone();
         for id in [100, 5000, 1 << 31, (1 << 31) - 1, 200] {
-            InvalidPacket { id, ..InvalidPacket::new(&pair) }.tell(&mut pair);
+            InvalidPacket { id, ..InvalidPacket::new(&pair) }.deliver(&mut pair);
         }
         assert_eq!(
             pair.a.conn.counters().received,
@@ -314,7 +314,7 @@ fn credits_may_decrease_and_increase() {
             op: Op::Write,
             ..InvalidPacket::new(&pair)
         }
-        .tell(&mut pair);
+        .deliver(&mut pair);
     }
     (0..6).for_each(|_| {
         pair.send(Side::A, 0, 10);
@@ -327,7 +327,7 @@ fn credits_may_decrease_and_increase() {
         op: Op::Write,
         ..InvalidPacket::new(&pair)
     }
-    .tell(&mut pair);
+    .deliver(&mut pair);
     pair.b.mute = false;
     (0..6).for_each(|_| {
         pair.recv(Side::B, 100, 10);
@@ -357,10 +357,10 @@ fn psns_outside_the_window_are_dropped() {
     let mut pair = pair();
     let next = InvalidPacket::new(&pair).psn;
     for ahead in [4096, 10_000, 1 << 31, u32::MAX / 2] {
-        InvalidPacket { psn: next.wrapping_add(ahead), op: Op::Write, ..InvalidPacket::new(&pair) }.tell(&mut pair);
+        InvalidPacket { psn: next.wrapping_add(ahead), op: Op::Write, ..InvalidPacket::new(&pair) }.deliver(&mut pair);
     }
     assert_eq!((pair.a.conn.counters().outside, pair.a.conn.received.next().0), (4, next));
-    InvalidPacket { psn: next.wrapping_add(4095), op: Op::Write, ..InvalidPacket::new(&pair) }.tell(&mut pair);
+    InvalidPacket { psn: next.wrapping_add(4095), op: Op::Write, ..InvalidPacket::new(&pair) }.deliver(&mut pair);
     assert_eq!(pair.a.conn.counters().received, 1);
 }
 
@@ -404,7 +404,7 @@ fn random_bytes_are_harmless() {
                 extent: (kind == Kind::Piece).then(|| (small(3000) as u32, small(6000) as u32)),
                 payload,
             };
-            invalid.tell(&mut pair);
+            invalid.deliver(&mut pair);
             (0..small(3) % 3).for_each(|_| {
                 pair.step();
             });
@@ -437,7 +437,7 @@ fn malformed_extension_packets_end_the_connection_and_change_nothing() {
         let before = pair.a.world.memory.clone();
         let mut packet = InvalidPacket { op: Op::FetchAdd, length: 8, payload: 0, ..InvalidPacket::new(&pair) };
         change(&mut packet);
-        packet.tell(&mut pair);
+        packet.deliver(&mut pair);
         assert_eq!((pair.a.world.executed, pair.a.world.invalidated.len()), (0, 0), "{what}");
         assert!(pair.a.world.memory == before, "{what}");
         assert!(pair.a.world.recvs.iter().all(|done| done.status != Status::Success), "{what}");
@@ -456,13 +456,13 @@ fn malformed_extension_packets_end_the_connection_and_change_nothing() {
 fn atomic_operation_that_comes_again_with_another_operand_is_not_executed() {
     let mut pair = pair();
     let first = InvalidPacket { op: Op::FetchAdd, length: 8, payload: 0, ..InvalidPacket::new(&pair) };
-    first.tell(&mut pair);
+    first.deliver(&mut pair);
     pair.pass(MILLIS);
     assert_eq!(pair.a.world.executed, 1);
     let after = pair.a.world.memory.clone();
     // The same packet, and the same operation in a later packet.
-    first.tell(&mut pair);
-    InvalidPacket { psn: first.psn + 1, address: BASE + 64, ..first }.tell(&mut pair);
+    first.deliver(&mut pair);
+    InvalidPacket { psn: first.psn + 1, address: BASE + 64, ..first }.deliver(&mut pair);
     pair.pass(MILLIS);
     assert_eq!(pair.a.world.executed, 1);
     assert!(pair.a.world.memory == after);

@@ -386,7 +386,7 @@ impl Pair {
             return id;
         }
         let (was_empty, was_deferring) = (end.conn.has_none_in_flight(), end.conn.is_deferring());
-        let header = end.conn.send_short(now, length as u32, fill, &end.world).expect("there is room");
+        let header = end.conn.send_short(now, length as u32, fill, &end.world).expect("there is space");
         let mut bytes = header.as_bytes().to_vec();
         bytes.extend_from_slice(&end.world.memory[at..][..length]);
         let rest = end.conn.after_short_send(was_empty, &mut end.world);

@@ -89,13 +89,13 @@ fn packet_states_change_in_order() {
             (sender.state(0), sender.state(3), sender.state(4)),
             (State::InFlight, State::InFlight, State::Unsent)
         );
-        assert_eq!((sender.flight.bytes(), sender.flight.packets(), sender.flight.room()), (400, 4, 4092));
+        assert_eq!((sender.flight.bytes(), sender.flight.packets(), sender.flight.free_slots()), (400, 4, 4092));
         sender.now += TRIP;
         let acked = sender.ack(0, &[(1, 4)]).unwrap();
         assert_eq!((acked.packets, acked.bytes, acked.advanced, acked.lost.packets), (3, 300, false, 1));
         assert_eq!((acked.lost.bytes, acked.lost.first_sent), (100, sender.now - TRIP));
         assert_eq!((sender.state(0), sender.state(1)), (State::Lost, State::Acked));
-        assert_eq!((sender.flight.bytes(), sender.flight.lost_packets(), sender.flight.room()), (0, 1, 4092));
+        assert_eq!((sender.flight.bytes(), sender.flight.lost_packets(), sender.flight.free_slots()), (0, 1, 4092));
         assert_eq!(sender.resend(), [0]);
         assert_eq!(
             (sender.state(0), sender.flight.cause(Psn(start)), sender.flight.lost_packets()),
@@ -107,7 +107,7 @@ fn packet_states_change_in_order() {
             (sender.done.as_slice(), sender.flight.is_empty(), sender.state(0)),
             ([1, 2, 3, 0].as_slice(), true, State::Acked)
         );
-        assert_eq!((sender.flight.deadline(), sender.flight.room()), (None, 4096));
+        assert_eq!((sender.flight.deadline(), sender.flight.free_slots()), (None, 4096));
     }
 }
 
@@ -411,8 +411,8 @@ fn flight_memory_follows_load_and_is_freed_when_idle() {
     assert_eq!(sender.flight.ring.capacity(), 16);
     sender.send(1);
     assert_eq!(sender.flight.ring.capacity(), 32);
-    sender.send(sender.flight.room());
-    assert_eq!((sender.flight.ring.capacity(), sender.flight.room()), (4096, 0));
+    sender.send(sender.flight.free_slots());
+    assert_eq!((sender.flight.ring.capacity(), sender.flight.free_slots()), (4096, 0));
     sender.flight.rest();
     assert_eq!(sender.flight.ring.capacity(), 4096, "not while something flies");
     for next in 1..=4096 {

@@ -78,7 +78,10 @@ fn agree(sender: &Sender, model: &Model) -> Result<(), TestCaseError> {
     let (first, sent) = (model.first(), model.waits.len());
     let psn = |at: usize| sender.first.plus(at as u32);
     prop_assert_eq!((sender.flight.cumulative(), sender.flight.next_psn()), (psn(first), psn(sent)));
-    prop_assert_eq!((sender.flight.room(), sender.flight.is_empty()), (4096 - (sent - first) as u32, first == sent));
+    prop_assert_eq!(
+        (sender.flight.free_slots(), sender.flight.is_empty()),
+        (4096 - (sent - first) as u32, first == sent)
+    );
     let mut lost = 0;
     for at in first..sent {
         let state = sender.flight.state(psn(at));
@@ -104,7 +107,7 @@ fn run(start: u32, steps: Vec<Step>) -> Result<(), TestCaseError> {
         let base = model.first() as i64;
         match step {
             Step::Send(count) => {
-                let count = count.min(sender.flight.room());
+                let count = count.min(sender.flight.free_slots());
                 sender.send(count);
                 model.waits.resize(model.waits.len() + count as usize, true);
             }

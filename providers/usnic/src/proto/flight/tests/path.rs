@@ -98,7 +98,7 @@ impl World {
             if let (true, Some((psn, _))) = (may, self.flight.lost()) {
                 self.flight.resent(self.now, psn);
                 self.fly(Flown::Packet(psn.0));
-            } else if may && *left > 0 && self.flight.room() > 0 {
+            } else if may && *left > 0 && self.flight.free_slots() > 0 {
                 *left -= 1;
                 let psn = self.flight.sent(self.now, 1000, *left);
                 self.fly(Flown::Packet(psn.0));

@@ -43,8 +43,8 @@ impl Server {
 
     /// Decodes the last answer.
     fn said(&self) -> Option<Answer<'static>> {
-        let mut room = Vec::new();
-        match packets::answer(&self.setup.guard, &self.out, &mut room)?.1 {
+        let mut buffer = Vec::new();
+        match packets::answer(&self.setup.guard, &self.out, &mut buffer)?.1 {
             Answer::Accept(offer, _) => Some(Answer::Accept(offer, b"")),
             Answer::Again(ticket) => Some(Answer::Again(ticket)),
             Answer::Pending => Some(Answer::Pending),

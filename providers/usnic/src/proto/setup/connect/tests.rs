@@ -37,8 +37,8 @@ fn sends_to(connector: &mut Connector, now: Nanos) -> Option<(SocketAddr, Vec<u8
 
 /// The guarded part of a request.
 fn requested(packet: &[u8]) -> Option<(Offer, Vec<u8>)> {
-    let (setup, mut room) = (Setup::new(SetupConfig::default(), None), Vec::new());
-    let (offer, private) = packets::offer(packets::request(&setup.guard, packet, &mut room)?)?;
+    let (setup, mut buffer) = (Setup::new(SetupConfig::default(), None), Vec::new());
+    let (offer, private) = packets::offer(packets::request(&setup.guard, packet, &mut buffer)?)?;
     Some((offer, private.to_vec()))
 }
 

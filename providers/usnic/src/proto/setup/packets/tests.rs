@@ -71,8 +71,8 @@ fn requests_have_one_length_or_less_and_a_third_of_every_answer() {
                 (request_head.qual(), request_head.hop(), request_head.epoch.get(), request_head.cookie),
                 (77, 2, 8, [9; 16])
             );
-            let mut room = Vec::new();
-            let rest = request(&guard, &packet, &mut room).expect("whole");
+            let mut buffer = Vec::new();
+            let rest = request(&guard, &packet, &mut buffer).expect("whole");
             assert_eq!(requester(rest), Some((9, an_offer().token)));
             assert_eq!(offer(rest), Some((an_offer(), &private[..length.min(MAX_PRIVATE)])));
         }
