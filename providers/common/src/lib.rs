@@ -23,3 +23,12 @@ pub mod settings;
 pub mod shared_names;
 pub mod simple;
 pub mod srq;
+
+use parking_lot::MutexGuard;
+
+/// Drops a guard in a separate function. A short path that gives up calls it, so that its common case tests no result.
+#[cold]
+#[inline(never)]
+pub fn unlock_rarely<T>(guard: MutexGuard<'_, T>) {
+    drop(guard);
+}

@@ -102,7 +102,7 @@ impl SrqCore {
         let is_low = places.look();
         drop(places);
         if is_low {
-            self.report_low();
+            self.notify_later();
         }
         Some(cookie)
     }
@@ -125,7 +125,7 @@ impl SrqCore {
         }
     }
 
-    fn report_low(&self) {
+    fn notify_later(&self) {
         let me = self.me.clone();
         self.reactor.soon(move || {
             if let Some(srq) = me.upgrade() {
@@ -203,7 +203,7 @@ impl SharedReceiveQueue for Srq {
         if self.0.places.lock().watch(limit) {
             // The lack is reported now, and the device must not report it again.
             let _ = self.0.hw.limit(0);
-            self.0.report_low();
+            self.0.notify_later();
         }
         Ok(())
     }

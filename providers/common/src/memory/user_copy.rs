@@ -120,10 +120,7 @@ pub unsafe fn read<'a>(
     length: usize,
     registration: impl FnOnce() -> Registration<'a>,
 ) -> bool {
-    let now = TimeSlot::now();
-    let is_recent =
-        is_recent(address, length, now, Direction::Read) || is_recent_piece(address, length, now, Direction::Read);
-    if is_recent {
+    if was_readable(address, length) {
         // SAFETY: this function's own contract; the memory was usable a moment ago. No program polls `to`, so its last byte
         // need not be the last one written.
         unsafe { copy_body(address as *const u8, to, length) };
@@ -144,16 +141,20 @@ pub unsafe fn read_in_order<'a>(
     length: usize,
     registration: impl FnOnce() -> Registration<'a>,
 ) -> bool {
-    let now = TimeSlot::now();
-    let is_recent =
-        is_recent(address, length, now, Direction::Read) || is_recent_piece(address, length, now, Direction::Read);
-    if is_recent {
+    if was_readable(address, length) {
         // SAFETY: this function's own contract; the memory was usable a moment ago.
         unsafe { copy(address as *const u8, to, length) };
         return true;
     }
     // SAFETY: this function's own contract. This copy writes the last byte last too.
     unsafe { copy_checked(Direction::Read, address, to, length, &registration()) }
+}
+
+/// Whether the memory was read so recently that it is not checked again.
+#[inline(always)]
+fn was_readable(address: u64, length: usize) -> bool {
+    let now = TimeSlot::now();
+    is_recent(address, length, now, Direction::Read) || is_recent_piece(address, length, now, Direction::Read)
 }
 
 /// Same as [`read`], if the bytes are in one page that was used recently. Returns false otherwise, having done nothing.

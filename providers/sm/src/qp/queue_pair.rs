@@ -20,6 +20,7 @@ use dapl::runtime::empty_check::Wait;
 use dapl::runtime::pooled::Pooled;
 use dapl::stats::watermark::HighWatermark;
 use dapl_software::memory::window::QpDomain;
+use dapl_software::unlock_rarely;
 use parking_lot::MutexGuard;
 
 use crate::cm::setup;
@@ -386,13 +387,6 @@ impl QpCore {
             self.ask_engine();
         }
     }
-}
-
-/// Drops a guard in a separate function, so that the common path tests no result.
-#[cold]
-#[inline(never)]
-fn unlock_rarely<T>(guard: MutexGuard<'_, T>) {
-    drop(guard);
 }
 
 fn flushed(token: Token) -> Completion {

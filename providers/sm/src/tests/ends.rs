@@ -106,17 +106,10 @@ fn rdma_outside_granted_memory_breaks_the_connection() {
             let out_mr = a.register(&out);
             let other_pd = b.ia.alloc_pd().unwrap();
             let region = Region { address: target.as_ptr() as u64, length: 64 };
-            let all = Access {
-                local_write: true,
-                remote_read: true,
-                remote_write: true,
-                remote_atomic: false,
-                zero_based: false,
-            };
             let (access, pd) = match wrong {
-                1 => (Access { remote_write: false, ..all }, &b.pd),
-                2 => (all, &other_pd),
-                _ => (all, &b.pd),
+                1 => (Access { remote_write: false, ..ALL }, &b.pd),
+                2 => (ALL, &other_pd),
+                _ => (ALL, &b.pd),
             };
             let mr = b.ia.register(pd, region, access).unwrap();
             let key = if wrong == 0 { mr.remote_key() ^ 1 } else { mr.remote_key() };

@@ -17,8 +17,6 @@ use crate::qp::link::Peer;
 
 const PAGE: usize = 4096;
 pub(super) const LENGTH: usize = 16 * PAGE;
-const ALL: Access =
-    Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
 
 /// Shared memory with or without a file, mapped until the tests end.
 pub(super) fn mapping(file: Option<&OwnedFd>, length: usize, flags: MapFlags) -> &'static [u8] {

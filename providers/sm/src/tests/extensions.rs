@@ -244,18 +244,16 @@ fn atomic_operations_on_mapped_memory_and_by_the_target_do_not_disturb_each_othe
 
 #[test]
 fn invalid_atomic_operations_break_the_connection_and_change_nothing() {
-    let both =
-        Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
     let atomic = Access { remote_atomic: true, ..Access::default() };
     let cases: [(&str, Access, Status); 8] = [
         ("the right alone is enough", atomic, Status::Success),
-        ("read and write are enough", both, Status::Success),
-        ("only read", Access { remote_write: false, ..both }, Status::RemoteAccess),
-        ("only write", Access { remote_read: false, ..both }, Status::RemoteAccess),
-        ("unknown key", both, Status::RemoteAccess),
-        ("another domain", both, Status::RemoteAccess),
-        ("outside", both, Status::RemoteAccess),
-        ("misaligned", both, Status::RemoteResponder),
+        ("read and write are enough", ALL, Status::Success),
+        ("only read", Access { remote_write: false, ..ALL }, Status::RemoteAccess),
+        ("only write", Access { remote_read: false, ..ALL }, Status::RemoteAccess),
+        ("unknown key", ALL, Status::RemoteAccess),
+        ("another domain", ALL, Status::RemoteAccess),
+        ("outside", ALL, Status::RemoteAccess),
+        ("misaligned", ALL, Status::RemoteResponder),
     ];
     for (what, access, expected) in cases {
         let place = Place::new(&format!("atomic-{}", what.replace(' ', "-")));

@@ -42,6 +42,10 @@ use crate::{ConnectionRequest, Cq, Mr, Qp, Sm};
 /// Time limit of a wait in a test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// All rights to memory but atomic operations.
+const ALL: Access =
+    Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
+
 /// A report that the sink received.
 #[derive(Debug, Eq, PartialEq)]
 enum SinkEvent {
@@ -266,14 +270,7 @@ impl Side {
 
     fn register(&self, memory: &[u8]) -> Mr {
         let region = Region { address: memory.as_ptr() as u64, length: memory.len() as u64 };
-        let all = Access {
-            local_write: true,
-            remote_read: true,
-            remote_write: true,
-            remote_atomic: false,
-            zero_based: false,
-        };
-        self.ia.register(&self.pd, region, all).unwrap()
+        self.ia.register(&self.pd, region, ALL).unwrap()
     }
 
     /// The next completion.

@@ -88,13 +88,7 @@ fn rdma_outside_granted_memory_breaks_the_connection() {
     for case in 0..4 {
         let (a, qa, b, qb) = two();
         let mine = a.registered(vec![1; 64], ALL);
-        let access = Access {
-            remote_read: true,
-            local_write: true,
-            remote_write: case != 2,
-            remote_atomic: false,
-            zero_based: false,
-        };
+        let access = Access { remote_write: case != 2, ..ALL };
         let theirs = b.registered(vec![0; 64], access);
         let remote = match case {
             0 => theirs.remote(1),

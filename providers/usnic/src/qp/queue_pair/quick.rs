@@ -4,7 +4,7 @@
 
 use dapl::provider::{Op, Segment, Token, Work};
 use dapl_software::memory::scatter_gather::LocalMemory;
-use parking_lot::MutexGuard;
+use dapl_software::unlock_rarely;
 
 use super::{MAX_QUIET, QpCore, QpState};
 use crate::device;
@@ -109,11 +109,4 @@ impl QpCore {
             self.device.schedule(transport.number, &transport.next_turn, &outlook);
         }
     }
-}
-
-/// Drops a guard in a separate function, so that the common path tests no result.
-#[cold]
-#[inline(never)]
-fn unlock_rarely<T>(guard: MutexGuard<'_, T>) {
-    drop(guard);
 }
