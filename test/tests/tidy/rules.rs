@@ -225,6 +225,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("dapl/src/runtime/empty_check/tests.rs", "words that are never freed"),
     ("dapl/src/runtime/handle/mod.rs", "stubs, and the objects behind them"),
     ("dapl/src/runtime/handle/arena.rs", "maps the arena of stubs"),
+    ("dapl/src/runtime/handle/refs.rs", "references to the objects of stubs"),
     ("dapl/src/runtime/wait.rs", "cancellation of POSIX threads"),
     ("dapl/src/runtime/wait/futex.rs", "futex"),
     ("dapl/src/runtime/thread.rs", "signal masks"),

@@ -14,7 +14,6 @@
 use std::ffi::c_void;
 use std::marker::PhantomData;
 use std::mem::ManuallyDrop;
-use std::ops::Deref;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -32,12 +31,16 @@ mod arena;
 #[path = "arena/fake.rs"]
 mod arena;
 mod hasher;
+mod refs;
 mod uses;
+mod word;
 
 pub(crate) use arena::lock_for_fork;
 pub use arena::{alive, arena};
 pub use hasher::HandleHasher;
+pub use refs::{HotRef, QuickRef, Ref};
 pub use uses::{Usable, Use, UseCount};
+use word::StateWord;
 
 /// Kinds of objects, numbered from 1 so that zeroed memory has no kind.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -86,48 +89,6 @@ const _: () = assert!(std::mem::offset_of!(Stub, table) == 0 && (size_of::<Stub>
 
 const STRIDE: usize = 64;
 
-/// The state word of a stub.
-struct StateWord;
-
-impl StateWord {
-    const LIVE: u64 = 1;
-    const KIND_SHIFT: u32 = 1;
-    const KINDS: u64 = 0x7F << Self::KIND_SHIFT;
-    /// Calls with a [`HotRef`] are excluded; see [`exclude`].
-    const EXCLUSIVE: u64 = 1 << 8;
-    const GENERATION_SHIFT: u32 = 9;
-    /// Generations have 23 bits.
-    const GENERATIONS: u32 = (1 << 23) - 1;
-    /// The count is in the upper half, so that checks of the rest fit into 32-bit instructions.
-    const REFERENCE: u64 = 1 << 32;
-    const PINS: u64 = 0xFFFF_FFFF << 32;
-
-    fn kind(word: u64) -> u8 {
-        ((word & Self::KINDS) >> Self::KIND_SHIFT) as u8
-    }
-
-    fn generation(word: u64) -> u32 {
-        (word >> Self::GENERATION_SHIFT) as u32 & Self::GENERATIONS
-    }
-
-    /// The word of the next generation: no kind, not live, no references.
-    fn next_generation(word: u64) -> u64 {
-        u64::from(Self::generation(word).wrapping_add(1) & Self::GENERATIONS) << Self::GENERATION_SHIFT
-    }
-
-    #[inline(always)]
-    fn is(word: u64, kind: Kind) -> bool {
-        word & (Self::LIVE | Self::KINDS) == Self::LIVE | (kind as u64) << Self::KIND_SHIFT
-    }
-
-    /// Like `is`, and no thread excludes posts.
-    #[inline(always)]
-    fn is_shared(word: u64, kind: Kind) -> bool {
-        let bits = Self::LIVE | Self::KINDS | Self::EXCLUSIVE;
-        word & bits == Self::LIVE | (kind as u64) << Self::KIND_SHIFT
-    }
-}
-
 /// Weak reference to an object, for late events: an id of an earlier generation refers to no object.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ObjectId {
@@ -135,142 +96,6 @@ pub struct ObjectId {
     pub handle: usize,
     /// Generation of the stub when the id was made.
     pub generation: u32,
-}
-
-/// A counted reference for the duration of a call.
-pub struct Ref<T: Object> {
-    stub: &'static Stub,
-    object: NonNull<T>,
-    _owns: PhantomData<Arc<T>>,
-}
-
-// SAFETY: a `Ref` is a shared reference to a `T: Send + Sync` with a count kept in an atomic.
-unsafe impl<T: Object> Send for Ref<T> {}
-// SAFETY: as above.
-unsafe impl<T: Object> Sync for Ref<T> {}
-
-impl<T: Object> Ref<T> {
-    /// A reference that may be kept beyond the call.
-    pub fn to_arc(&self) -> Arc<T> {
-        // SAFETY: the pointer came from `Arc::into_raw` in `create`, and the reference count keeps that `Arc` from
-        // being dropped.
-        unsafe {
-            Arc::increment_strong_count(self.object.as_ptr());
-            Arc::from_raw(self.object.as_ptr())
-        }
-    }
-}
-
-impl<T: Object> Deref for Ref<T> {
-    type Target = T;
-
-    fn deref(&self) -> &T {
-        // SAFETY: the reference count of the stub keeps the object alive.
-        unsafe { self.object.as_ref() }
-    }
-}
-
-impl<T: Object> Drop for Ref<T> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        self.stub.unpin();
-    }
-}
-
-/// A reference for the duration of a post or dequeue. It costs no atomic read-modify-write unless it had to be counted.
-pub struct HotRef<T: Object> {
-    stub: &'static Stub,
-    object: NonNull<T>,
-    /// The hazard slot, cleared by `drop`. `None`: the reference is counted.
-    protection: Option<Protection>,
-}
-
-impl<T: Object> HotRef<T> {
-    /// Whether this reference is counted, like a [`Ref`]; [`exclude`] does not wait for counted references.
-    #[inline(always)]
-    pub fn is_counted(&self) -> bool {
-        self.protection.is_none()
-    }
-
-    /// The number that identifies this thread, if the reference is not counted.
-    #[inline(always)]
-    pub fn thread(&self) -> Option<usize> {
-        self.protection.as_ref().map(Protection::thread)
-    }
-
-    /// Like `drop`, but never inlined.
-    #[inline(always)]
-    pub fn release(self) {
-        let mut this = ManuallyDrop::new(self);
-        this.end();
-    }
-
-    #[inline(always)]
-    fn end(&mut self) {
-        match self.protection.take() {
-            Some(protection) => self.stub.end_protection(protection),
-            None => self.stub.unpin(),
-        }
-    }
-}
-
-impl<T: Object> Deref for HotRef<T> {
-    type Target = T;
-
-    #[inline(always)]
-    fn deref(&self) -> &T {
-        // SAFETY: the thread's slot, or the count, keeps `retire` from dropping the object.
-        unsafe { self.object.as_ref() }
-    }
-}
-
-impl<T: Object> Drop for HotRef<T> {
-    fn drop(&mut self) {
-        self.end();
-    }
-}
-
-/// Like [`HotRef`], but always in a hazard slot and never counted.
-pub struct QuickRef<T: Object> {
-    stub: &'static Stub,
-    object: NonNull<T>,
-    /// The hazard slot, cleared by `drop`.
-    protection: ManuallyDrop<Protection>,
-}
-
-impl<T: Object> QuickRef<T> {
-    /// The number that identifies this thread.
-    #[inline(always)]
-    pub fn thread(&self) -> usize {
-        self.protection.thread_of_first()
-    }
-}
-
-impl<T: Object> QuickRef<T> {
-    /// Same as `drop`, in a function of its own.
-    #[cold]
-    #[inline(never)]
-    pub fn release_rarely(self) {
-        drop(self);
-    }
-}
-
-impl<T: Object> Deref for QuickRef<T> {
-    type Target = T;
-
-    #[inline(always)]
-    fn deref(&self) -> &T {
-        // SAFETY: the thread's slot prevents `retire` from dropping the object.
-        unsafe { self.object.as_ref() }
-    }
-}
-
-impl<T: Object> Drop for QuickRef<T> {
-    #[inline(always)]
-    fn drop(&mut self) {
-        // SAFETY: taken out once, here only.
-        self.stub.end_protection(unsafe { ManuallyDrop::take(&mut self.protection) });
-    }
 }
 
 impl Stub {
@@ -650,153 +475,5 @@ pub fn destroy(id: ObjectId) -> bool {
 #[cfg(test)]
 mod tests;
 
-/// Loom models of one stub that is reused at once, without quarantine. loom reports an access to an object that is
-/// being dropped.
 #[cfg(all(test, loom))]
-mod interleavings {
-    use loom::thread;
-
-    use super::*;
-    use crate::runtime::sync::access_check::AccessCheck;
-
-    /// Reports an access after the drop.
-    #[derive(Default)]
-    struct TypeA(AccessCheck);
-
-    impl Object for TypeA {
-        const KIND: Kind = Kind::Pz;
-    }
-
-    impl Drop for TypeA {
-        fn drop(&mut self) {
-            self.0.write();
-        }
-    }
-
-    /// Like `TypeA`, of a kind that posts use.
-    #[derive(Default)]
-    struct HotType(AccessCheck);
-
-    impl Object for HotType {
-        const KIND: Kind = Kind::Ep;
-    }
-
-    impl Drop for HotType {
-        fn drop(&mut self) {
-            self.0.write();
-        }
-    }
-
-    fn hot() -> ObjectId {
-        let made = create(std::ptr::null(), |_| Ok(HotType::default())).unwrap();
-        let id = made.id();
-        assert_eq!(made.publish() as usize, id.handle);
-        id
-    }
-
-    fn post(handle: usize) {
-        if let Some(user) = from_handle_hot::<HotType>(handle as *mut c_void) {
-            // A counted reference implies a lock, which these models lack.
-            if !user.is_counted() {
-                user.0.read();
-            }
-        }
-    }
-
-    #[test]
-    fn object_is_dropped_after_its_last_post() {
-        loom::model(|| {
-            let id = hot();
-            let posts: Vec<_> = (0..2).map(|_| thread::spawn(move || post(id.handle))).collect();
-            assert!(destroy(id));
-            posts.into_iter().for_each(|post| post.join().unwrap());
-            assert!(from_id::<HotType>(id).is_none());
-            assert_eq!(arena::alive(), 0, "it has gone");
-        });
-    }
-
-    #[test]
-    fn no_post_runs_during_an_exclusion() {
-        loom::model(|| {
-            let id = hot();
-            let poster = thread::spawn(move || post(id.handle));
-            let user = from_id::<HotType>(id).unwrap();
-            let exclusion = exclude(id);
-            user.0.write();
-            drop(exclusion);
-            drop(user);
-            poster.join().unwrap();
-            assert!(!from_handle_hot::<HotType>(id.handle as *mut c_void).unwrap().is_counted());
-        });
-    }
-
-    #[test]
-    fn object_freed_during_an_exclusion_is_dropped() {
-        loom::model(|| {
-            let id = hot();
-            let other = thread::spawn(move || assert!(destroy(id)));
-            drop(exclude(id));
-            other.join().unwrap();
-            assert_eq!(arena::alive(), 0, "it has gone");
-        });
-    }
-
-    fn a() -> ObjectId {
-        let made = create(std::ptr::null(), |_| Ok(TypeA::default())).unwrap();
-        let id = made.id();
-        assert_eq!(made.publish() as usize, id.handle);
-        id
-    }
-
-    fn visit(handle: usize) {
-        if let Ok(a) = from_handle::<TypeA>(handle as *mut c_void, Handle::Pz) {
-            a.0.read();
-        }
-    }
-
-    #[test]
-    fn object_is_dropped_after_its_last_user() {
-        loom::model(|| {
-            let id = a();
-            let visitors: Vec<_> = (0..2).map(|_| thread::spawn(move || visit(id.handle))).collect();
-            assert!(destroy(id));
-            visit(id.handle);
-            visitors.into_iter().for_each(|visitor| visitor.join().unwrap());
-            assert!(from_id::<TypeA>(id).is_none());
-        });
-    }
-
-    #[test]
-    fn one_of_two_concurrent_frees_succeeds() {
-        loom::model(|| {
-            let id = a();
-            let other = thread::spawn(move || destroy(id));
-            let visitor = thread::spawn(move || visit(id.handle));
-            let won = [destroy(id), other.join().unwrap()];
-            visitor.join().unwrap();
-            assert_ne!(won[0], won[1]);
-        });
-    }
-
-    #[test]
-    fn reused_stub_is_not_found_by_its_old_generation() {
-        loom::model(|| {
-            let old = a();
-            let late = thread::spawn(move || {
-                visit(old.handle);
-                if let Some(a) = from_id::<TypeA>(old) {
-                    a.0.read();
-                }
-            });
-            assert!(destroy(old));
-            let new = a();
-            // While the late thread still references the old object, the stub is not reused.
-            assert!(new.handle != old.handle || new.generation != old.generation);
-            let user = from_id::<TypeA>(new).unwrap();
-            user.0.read();
-            drop(user);
-            late.join().unwrap();
-            assert!(destroy(new) && !destroy(old));
-        });
-    }
-}
+mod interleavings;

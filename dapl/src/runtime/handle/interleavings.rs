@@ -1,0 +1,148 @@
+//! Loom models of one stub that is reused at once, without quarantine. loom reports an access to an object that is
+//! being dropped.
+
+use loom::thread;
+
+use super::*;
+use crate::runtime::sync::access_check::AccessCheck;
+
+/// Reports an access after the drop.
+#[derive(Default)]
+struct TypeA(AccessCheck);
+
+impl Object for TypeA {
+    const KIND: Kind = Kind::Pz;
+}
+
+impl Drop for TypeA {
+    fn drop(&mut self) {
+        self.0.write();
+    }
+}
+
+/// Like `TypeA`, of a kind that posts use.
+#[derive(Default)]
+struct HotType(AccessCheck);
+
+impl Object for HotType {
+    const KIND: Kind = Kind::Ep;
+}
+
+impl Drop for HotType {
+    fn drop(&mut self) {
+        self.0.write();
+    }
+}
+
+fn hot() -> ObjectId {
+    let made = create(std::ptr::null(), |_| Ok(HotType::default())).unwrap();
+    let id = made.id();
+    assert_eq!(made.publish() as usize, id.handle);
+    id
+}
+
+fn post(handle: usize) {
+    if let Some(user) = from_handle_hot::<HotType>(handle as *mut c_void) {
+        // A counted reference implies a lock, which these models lack.
+        if !user.is_counted() {
+            user.0.read();
+        }
+    }
+}
+
+#[test]
+fn object_is_dropped_after_its_last_post() {
+    loom::model(|| {
+        let id = hot();
+        let posts: Vec<_> = (0..2).map(|_| thread::spawn(move || post(id.handle))).collect();
+        assert!(destroy(id));
+        posts.into_iter().for_each(|post| post.join().unwrap());
+        assert!(from_id::<HotType>(id).is_none());
+        assert_eq!(arena::alive(), 0, "it has gone");
+    });
+}
+
+#[test]
+fn no_post_runs_during_an_exclusion() {
+    loom::model(|| {
+        let id = hot();
+        let poster = thread::spawn(move || post(id.handle));
+        let user = from_id::<HotType>(id).unwrap();
+        let exclusion = exclude(id);
+        user.0.write();
+        drop(exclusion);
+        drop(user);
+        poster.join().unwrap();
+        assert!(!from_handle_hot::<HotType>(id.handle as *mut c_void).unwrap().is_counted());
+    });
+}
+
+#[test]
+fn object_freed_during_an_exclusion_is_dropped() {
+    loom::model(|| {
+        let id = hot();
+        let other = thread::spawn(move || assert!(destroy(id)));
+        drop(exclude(id));
+        other.join().unwrap();
+        assert_eq!(arena::alive(), 0, "it has gone");
+    });
+}
+
+fn a() -> ObjectId {
+    let made = create(std::ptr::null(), |_| Ok(TypeA::default())).unwrap();
+    let id = made.id();
+    assert_eq!(made.publish() as usize, id.handle);
+    id
+}
+
+fn visit(handle: usize) {
+    if let Ok(a) = from_handle::<TypeA>(handle as *mut c_void, Handle::Pz) {
+        a.0.read();
+    }
+}
+
+#[test]
+fn object_is_dropped_after_its_last_user() {
+    loom::model(|| {
+        let id = a();
+        let visitors: Vec<_> = (0..2).map(|_| thread::spawn(move || visit(id.handle))).collect();
+        assert!(destroy(id));
+        visit(id.handle);
+        visitors.into_iter().for_each(|visitor| visitor.join().unwrap());
+        assert!(from_id::<TypeA>(id).is_none());
+    });
+}
+
+#[test]
+fn one_of_two_concurrent_frees_succeeds() {
+    loom::model(|| {
+        let id = a();
+        let other = thread::spawn(move || destroy(id));
+        let visitor = thread::spawn(move || visit(id.handle));
+        let won = [destroy(id), other.join().unwrap()];
+        visitor.join().unwrap();
+        assert_ne!(won[0], won[1]);
+    });
+}
+
+#[test]
+fn reused_stub_is_not_found_by_its_old_generation() {
+    loom::model(|| {
+        let old = a();
+        let late = thread::spawn(move || {
+            visit(old.handle);
+            if let Some(a) = from_id::<TypeA>(old) {
+                a.0.read();
+            }
+        });
+        assert!(destroy(old));
+        let new = a();
+        // While the late thread still references the old object, the stub is not reused.
+        assert!(new.handle != old.handle || new.generation != old.generation);
+        let user = from_id::<TypeA>(new).unwrap();
+        user.0.read();
+        drop(user);
+        late.join().unwrap();
+        assert!(destroy(new) && !destroy(old));
+    });
+}

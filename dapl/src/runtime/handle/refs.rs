@@ -1,0 +1,147 @@
+//! References to the object of a handle for the duration of a call: counted ([`Ref`]), or announced in a hazard slot
+//! ([`HotRef`], [`QuickRef`]).
+
+use std::marker::PhantomData;
+use std::mem::ManuallyDrop;
+use std::ops::Deref;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+use super::{Object, Stub};
+use crate::runtime::hazard::Protection;
+
+/// A counted reference for the duration of a call.
+pub struct Ref<T: Object> {
+    pub(super) stub: &'static Stub,
+    pub(super) object: NonNull<T>,
+    pub(super) _owns: PhantomData<Arc<T>>,
+}
+
+// SAFETY: a `Ref` is a shared reference to a `T: Send + Sync` with a count kept in an atomic.
+unsafe impl<T: Object> Send for Ref<T> {}
+// SAFETY: as above.
+unsafe impl<T: Object> Sync for Ref<T> {}
+
+impl<T: Object> Ref<T> {
+    /// A reference that may be kept beyond the call.
+    pub fn to_arc(&self) -> Arc<T> {
+        // SAFETY: the pointer came from `Arc::into_raw` in `create`, and the reference count keeps that `Arc` from
+        // being dropped.
+        unsafe {
+            Arc::increment_strong_count(self.object.as_ptr());
+            Arc::from_raw(self.object.as_ptr())
+        }
+    }
+}
+
+impl<T: Object> Deref for Ref<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        // SAFETY: the reference count of the stub keeps the object alive.
+        unsafe { self.object.as_ref() }
+    }
+}
+
+impl<T: Object> Drop for Ref<T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        self.stub.unpin();
+    }
+}
+
+/// A reference for the duration of a post or dequeue. It costs no atomic read-modify-write unless it had to be counted.
+pub struct HotRef<T: Object> {
+    pub(super) stub: &'static Stub,
+    pub(super) object: NonNull<T>,
+    /// The hazard slot, cleared by `drop`. `None`: the reference is counted.
+    pub(super) protection: Option<Protection>,
+}
+
+impl<T: Object> HotRef<T> {
+    /// Whether this reference is counted, like a [`Ref`]; [`exclude`](super::exclude) does not wait for counted references.
+    #[inline(always)]
+    pub fn is_counted(&self) -> bool {
+        self.protection.is_none()
+    }
+
+    /// The number that identifies this thread, if the reference is not counted.
+    #[inline(always)]
+    pub fn thread(&self) -> Option<usize> {
+        self.protection.as_ref().map(Protection::thread)
+    }
+
+    /// Like `drop`, but never inlined.
+    #[inline(always)]
+    pub fn release(self) {
+        let mut this = ManuallyDrop::new(self);
+        this.end();
+    }
+
+    #[inline(always)]
+    fn end(&mut self) {
+        match self.protection.take() {
+            Some(protection) => self.stub.end_protection(protection),
+            None => self.stub.unpin(),
+        }
+    }
+}
+
+impl<T: Object> Deref for HotRef<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: the thread's slot, or the count, keeps `retire` from dropping the object.
+        unsafe { self.object.as_ref() }
+    }
+}
+
+impl<T: Object> Drop for HotRef<T> {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Like [`HotRef`], but always in a hazard slot and never counted.
+pub struct QuickRef<T: Object> {
+    pub(super) stub: &'static Stub,
+    pub(super) object: NonNull<T>,
+    /// The hazard slot, cleared by `drop`.
+    pub(super) protection: ManuallyDrop<Protection>,
+}
+
+impl<T: Object> QuickRef<T> {
+    /// The number that identifies this thread.
+    #[inline(always)]
+    pub fn thread(&self) -> usize {
+        self.protection.thread_of_first()
+    }
+}
+
+impl<T: Object> QuickRef<T> {
+    /// Same as `drop`, in a function of its own.
+    #[cold]
+    #[inline(never)]
+    pub fn release_rarely(self) {
+        drop(self);
+    }
+}
+
+impl<T: Object> Deref for QuickRef<T> {
+    type Target = T;
+
+    #[inline(always)]
+    fn deref(&self) -> &T {
+        // SAFETY: the thread's slot prevents `retire` from dropping the object.
+        unsafe { self.object.as_ref() }
+    }
+}
+
+impl<T: Object> Drop for QuickRef<T> {
+    #[inline(always)]
+    fn drop(&mut self) {
+        // SAFETY: taken out once, here only.
+        self.stub.end_protection(unsafe { ManuallyDrop::take(&mut self.protection) });
+    }
+}
