@@ -361,7 +361,7 @@ static void send_word(enum word word, unsigned burst)
     send_slot_away(sizeof message, "a message to the peer");
 }
 
-static struct message hear(enum word word, unsigned burst)
+static struct message receive_word(enum word word, unsigned burst)
 {
     struct message message;
     size_t length;
@@ -640,7 +640,7 @@ static uint64_t connect_to_server(void)
 static void exchange_memory(void)
 {
     send_word(MEMORY, 0);
-    struct message message = hear(MEMORY, 0);
+    struct message message = receive_word(MEMORY, 0);
     theirs.rmr_context = ntohl(message.rmr_context);
     theirs.target_address = be64toh(message.address);
     theirs.segment_length = be64toh(message.length);
@@ -689,7 +689,7 @@ static void rdma_bursts(void)
         write_ns += one_rdma(true);
         send_word(WRITTEN, burst);
 
-        hear(WRITTEN, burst);
+        receive_word(WRITTEN, burst);
         verify(rdma.base, opt.bytes, seed(!client, 1, burst), "the RDMA write of the peer", burst);
 
         memset(mine, 0xa5, opt.bytes);
@@ -698,7 +698,7 @@ static void rdma_bursts(void)
 
         /* Only now may the other side write there again. */
         send_word(READ, burst);
-        hear(READ, burst);
+        receive_word(READ, burst);
     }
     report("RDMA write", opt.bursts, opt.bytes, write_ns);
     report("RDMA read", opt.bursts, opt.bytes, read_ns);
@@ -743,7 +743,7 @@ static void disconnect(void)
     if (client || unmanaged())
         send_word(BYE, 0);
     if (!client || unmanaged())
-        hear(BYE, 0);
+        receive_word(BYE, 0);
     if (!client || unmanaged()) {
         if (opt.delay)
             pause_ms(1000);

@@ -70,10 +70,10 @@ static int both_ways, is_to_end, is_idle;
 static uint64_t given, answered, taken;          /* blocks of ours, those with an answer, the peer's */
 static uint64_t owed[SLOTS], owing;              /* answers that could not leave yet */
 static int receiving, requesting;                /* posted and not completed */
-static int said_bye, heard_bye, says;
+static int said_bye, received_bye, says;
 static DAT_EVENT_NUMBER end;
 static DAT_DTO_COMPLETION_STATUS first_error;
-static double began, heard;
+static double began, last_message;
 
 static double now(void)
 {
@@ -213,7 +213,7 @@ static void read_back(uint64_t which)
 
 /* ---- What comes ---- */
 
-static void heard_note(const struct note *note)
+static void handle_note(const struct note *note)
 {
     struct slot *slot;
     switch (note->word) {
@@ -231,7 +231,7 @@ static void heard_note(const struct note *note)
             read_back(slot->number % SLOTS);
         break;
     case BYE:
-        heard_bye = 1;
+        received_bye = 1;
         break;
     default:
         fail("net: a note with word %llu", (unsigned long long)note->word);
@@ -265,10 +265,10 @@ static void completed_one(const DAT_DTO_COMPLETION_EVENT_DATA *dto)
     if (kind == RECEIVE) {
         struct note note = received_notes[which];
         EXPECT(dto->transfered_length == sizeof note);
-        heard = now();
+        last_message = now();
         if (!end)
             receive(which);
-        heard_note(&note);
+        handle_note(&note);
     }
 }
 
@@ -288,7 +288,7 @@ static int took(DAT_TIMEOUT time)
     if (end)
         fail("net: event 0x%x after the end", (unsigned)event.event_number);
     end = event.event_number;
-    say("%s after %.3f s, %.3f s after the last message", event_word(end), now() - began, now() - heard);
+    say("%s after %.3f s, %.3f s after the last message", event_word(end), now() - began, now() - last_message);
     return 1;
 }
 
@@ -357,7 +357,8 @@ static void serve(void)
 static int can_give(void)
 {
     const struct slot *slot = &slots[given % SLOTS];
-    int is_time = host != NULL ? now() - began < duration : both_ways && !heard_bye && !(is_idle && now() - began >= duration);
+    int is_late = now() - began >= duration;
+    int is_time = host != NULL ? !is_late : both_ways && !received_bye && !(is_idle && is_late);
     return is_time && given - answered < SLOTS && !slot->writing && !slot->reading && free_note() >= 0;
 }
 
@@ -374,7 +375,7 @@ static void post_all(void)
     while (can_give())
         give();
     if (!said_bye && !is_idle && free_note() >= 0 && owing == 0 && given == answered &&
-        (host != NULL ? now() - began >= duration : heard_bye)) {
+        (host != NULL ? now() - began >= duration : received_bye)) {
         send_note(BYE, 0);
         said_bye = 1;
     }
@@ -392,7 +393,7 @@ static void stream(void)
             say("flowing after %.3f s", now() - began);
             says = 1;
         }
-        if (host != NULL && said_bye && heard_bye && requesting == 0)
+        if (host != NULL && said_bye && received_bye && requesting == 0)
             break;
         if (now() > limit)
             fail("net: no end in sight: %d requests and %d receives under way", requesting, receiving);
@@ -406,9 +407,9 @@ static void part_in_peace(void)
     while (!end)
         if (!took(PATIENCE))
             fail("net: no event says that the connection has ended");
-    if (!said_bye || !heard_bye || end != DAT_CONNECTION_EVENT_DISCONNECTED)
+    if (!said_bye || !received_bye || end != DAT_CONNECTION_EVENT_DISCONNECTED)
         fail("net: %s in the middle, %.3f s after the last message; first error %d: %llu blocks given, %llu answered, %llu taken",
-             event_word(end), now() - heard, (int)first_error, (unsigned long long)given, (unsigned long long)answered,
+             event_word(end), now() - last_message, (int)first_error, (unsigned long long)given, (unsigned long long)answered,
              (unsigned long long)taken);
 }
 
@@ -450,7 +451,7 @@ int main(int argc, char **argv)
         call();
     else
         serve();
-    began = heard = now();
+    began = last_message = now();
     stream();
     double lasted = now() - began;
     while (first_error != DAT_DTO_SUCCESS && !end)

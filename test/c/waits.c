@@ -214,7 +214,7 @@ int main(int argc, char **argv)
     else
         match(who, count, rounds, child != 0, polls);
     if (child == 0) {
-        /* Not before the client has heard everything. */
+        /* Not before the client has received everything. */
         next(lanes[0].connection, DAT_CONNECTION_EVENT_DISCONNECTED, "the end");
         OK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
         return 0;

@@ -128,12 +128,12 @@ fn connect_async_evd<P: Provider>(ia: &Arc<Ia<P>>, choice: AsyncEvdChoice<P>) ->
     let (to, handle) = match choice {
         AsyncEvdChoice::OutOfScope => (AsyncEvd::OutOfScope, DAT_EVD_OUT_OF_SCOPE),
         AsyncEvdChoice::Borrowed(evd) => {
-            let handle = hear(evd.arc());
+            let handle = listen_for_errors(evd.arc());
             (AsyncEvd::Borrowed(evd), handle)
         }
         AsyncEvdChoice::Make(make) => {
             let evd = make(ia)?;
-            let handle = hear(&evd);
+            let handle = listen_for_errors(&evd);
             (AsyncEvd::Own(evd), handle)
         }
     };
@@ -160,7 +160,8 @@ pub(crate) fn lock_for_fork() -> impl Sized {
     LISTENERS.lock()
 }
 
-fn hear(evd: &Arc<dyn AsyncErrorSink>) -> DAT_EVD_HANDLE {
+/// Lets the EVD receive errors of IAs without an async EVD. Returns its handle.
+fn listen_for_errors(evd: &Arc<dyn AsyncErrorSink>) -> DAT_EVD_HANDLE {
     let new = evd.id();
     let mut listeners = LISTENERS.lock();
     listeners.retain(|(id, _)| *id != new && handle::is_live(*id));

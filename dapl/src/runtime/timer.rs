@@ -214,7 +214,7 @@ mod tests {
 
     #[test]
     fn thread_calls_in_order_and_skips_cancelled_deadlines() {
-        let (sender, heard) = mpsc::channel();
+        let (sender, receiver) = mpsc::channel();
         let recorder: Arc<dyn OnExpiry> = Arc::new(Recorder(sender));
         let gone: Arc<dyn OnExpiry> = Arc::new(Recorder(mpsc::channel().0));
         arm(Duration::from_millis(40), Arc::downgrade(&recorder), 3).unwrap();
@@ -224,7 +224,7 @@ mod tests {
         drop(gone);
         cancel(cancelled);
         let limit = Duration::from_secs(30);
-        assert_eq!((heard.recv_timeout(limit), heard.recv_timeout(limit)), (Ok(1), Ok(3)));
+        assert_eq!((receiver.recv_timeout(limit), receiver.recv_timeout(limit)), (Ok(1), Ok(3)));
     }
 
     #[test]

@@ -45,7 +45,7 @@ pub(crate) struct Device {
     /// This process is registered for `membarrier`, so it executes the barrier for both sides when it arms.
     pub(crate) barrier: bool,
     pub(crate) jobs: Arc<Jobs>,
-    pub(crate) book: Arc<ConnectionTable>,
+    pub(crate) connections: Arc<ConnectionTable>,
     pub(crate) listeners: Mutex<HashMap<u64, ObjectId>>,
     pub(crate) sink: Arc<dyn CmSink<Sm>>,
     next_pd: AtomicU32,
@@ -83,7 +83,7 @@ impl Device {
             probe: Probe::new(random()?),
             barrier: crate::qp::link::offer_barrier(),
             jobs: Arc::new(Jobs::new()?),
-            book: Arc::default(),
+            connections: Arc::default(),
             listeners: Mutex::default(),
             sink,
             next_pd: AtomicU32::new(1),

@@ -92,7 +92,7 @@ impl MemoryRegion for Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        self.device.regions.remove(self.key, self.device.book.announced());
+        self.device.regions.remove(self.key, self.device.connections.announced());
         if self.exported {
             self.device.backings.unexport(self.key);
         }
@@ -188,7 +188,7 @@ impl Provider for Sm {
         let thread = self.thread.lock().take();
         thread.into_iter().for_each(thread::join);
         self.device.jobs.close();
-        for link in self.device.book.links() {
+        for link in self.device.connections.links() {
             cm::setup::close(&self.device, &link);
         }
     }
@@ -244,8 +244,8 @@ impl MemoryProvider for Sm {
 
 impl Sm {
     fn window(&self, pd: &Pd, scope: Scope) -> Mw {
-        let Device { regions, book, windows, .. } = &*self.device;
-        Mw(memory::window::window_of(regions.clone(), book.clone(), windows.clone(), pd.0, scope))
+        let Device { regions, connections, windows, .. } = &*self.device;
+        Mw(memory::window::window_of(regions.clone(), connections.clone(), windows.clone(), pd.0, scope))
     }
 }
 

@@ -160,7 +160,7 @@ impl Device {
         self.max_cqe
     }
 
-    fn heard(&self, event: AsyncEvent) {
+    fn handle_event(&self, event: AsyncEvent) {
         log::debug!("{}: {event:?}", self.name);
         match event {
             AsyncEvent::Qp { number, kind } => match kind {
@@ -232,7 +232,7 @@ impl Source for Asynchronous {
         let Some(device) = self.0.upgrade() else { return };
         loop {
             match device.context.next_event() {
-                Ok(Some(event)) => device.heard(event),
+                Ok(Some(event)) => device.handle_event(event),
                 Ok(None) => return,
                 Err(error) => {
                     log::error!("{}: the device's events cannot be read: {error}", device.name);

@@ -18,7 +18,7 @@ use crate::quiet::{run_quietly, text_of};
 use crate::setup::{self, Tool};
 
 /// Folder whose lines are counted.
-const HOUSE: &str = "dapl/src/";
+const MEASURED: &str = "dapl/src/";
 /// The runtime finds its counters through a symbol that it sets, so that it can map them into a file.
 const FLAGS: &str = "-Cinstrument-coverage -Cllvm-args=-runtime-counter-relocation";
 
@@ -129,7 +129,7 @@ type Counted = BTreeMap<String, BTreeMap<usize, u64>>;
 /// Counts the lines of the folder, without those for tests.
 fn count(lcov: &str) -> Result<Counted> {
     let mut counted = Counted::new();
-    let root = format!("{}/{HOUSE}", workspace().display());
+    let root = format!("{}/{MEASURED}", workspace().display());
     for record in lcov.split("end_of_record") {
         let Some(path) = record.lines().find_map(|line| line.strip_prefix("SF:")?.strip_prefix(&root)) else {
             continue;
@@ -147,7 +147,7 @@ fn count(lcov: &str) -> Result<Counted> {
             }
         }
     }
-    if counted.is_empty() { Err(format!("no line of {HOUSE} was found")) } else { Ok(counted) }
+    if counted.is_empty() { Err(format!("no line of {MEASURED} was found")) } else { Ok(counted) }
 }
 
 /// A file that is compiled for tests only.
@@ -179,7 +179,7 @@ fn lines_of_tests(text: &str) -> Vec<bool> {
 fn lcov(counted: &Counted) -> String {
     let mut text = String::new();
     for (path, lines) in counted {
-        text += &format!("SF:{HOUSE}{path}\n");
+        text += &format!("SF:{MEASURED}{path}\n");
         lines.iter().for_each(|(line, times)| text += &format!("DA:{line},{times}\n"));
         text += "end_of_record\n";
     }

@@ -172,18 +172,18 @@ fn an_agent_may_disconnect_the_ep_whose_event_called_it() {
         assert_eq!(disconnect(ep, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);
     }
     let world = World::new(c"agent");
-    let (mut cno, mut heard) = (null_mut(), null_mut());
+    let (mut cno, mut connect_evd) = (null_mut(), null_mut());
     let no_agent = DAT_OS_WAIT_PROXY_AGENT { instance_data: null_mut(), proxy_agent_func: None };
     assert_eq!(call!(dapl_cno_create(world.ia(), no_agent, &mut cno)), DAT_SUCCESS);
-    assert_eq!(call!(dapl_evd_create(world.ia(), 4, cno, DAT_EVD_CONNECTION_FLAG, &mut heard)), DAT_SUCCESS);
-    let (client, server, psp) = (world.ep_with(world.pz, world.dto, heard), world.ep(), world.psp(5));
+    assert_eq!(call!(dapl_evd_create(world.ia(), 4, cno, DAT_EVD_CONNECTION_FLAG, &mut connect_evd)), DAT_SUCCESS);
+    let (client, server, psp) = (world.ep_with(world.pz, world.dto, connect_evd), world.ep(), world.psp(5));
     let caller = DAT_OS_WAIT_PROXY_AGENT { instance_data: client, proxy_agent_func: Some(agent) };
     assert_eq!(call!(dapl_cno_modify_agent(cno, caller)), DAT_SUCCESS);
     world.connect(client, 5, &[]);
     assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
-    let numbers: Vec<_> = std::iter::from_fn(|| next(heard)).map(|event| event.event_number).collect();
+    let numbers: Vec<_> = std::iter::from_fn(|| next(connect_evd)).map(|event| event.event_number).collect();
     assert_eq!(numbers, [DAT_CONNECTION_EVENT_ESTABLISHED, DISCONNECTED]);
     assert_eq!(call!(dapl_ep_free(client)), DAT_SUCCESS);
-    assert_eq!((call!(dapl_evd_free(heard)), call!(dapl_cno_free(cno))), (DAT_SUCCESS, DAT_SUCCESS));
+    assert_eq!((call!(dapl_evd_free(connect_evd)), call!(dapl_cno_free(cno))), (DAT_SUCCESS, DAT_SUCCESS));
     finish(world, &[server], &[(psp, free_psp)]);
 }

@@ -141,11 +141,11 @@ fn agent_called_for_the_disconnect_may_dequeue_the_failure() {
         assert_eq!(next(dto).map(|event| event.event_number), Some(DAT_DTO_COMPLETION_EVENT));
     }
     let world = World::new(c"agent dequeues all");
-    let (mut cno, mut heard) = (null_mut(), null_mut());
+    let (mut cno, mut connect_evd) = (null_mut(), null_mut());
     let no_agent = DAT_OS_WAIT_PROXY_AGENT { instance_data: null_mut(), proxy_agent_func: None };
     assert_eq!(call!(dapl_cno_create(world.ia(), no_agent, &mut cno)), DAT_SUCCESS);
-    assert_eq!(call!(dapl_evd_create(world.ia(), 4, cno, DAT_EVD_CONNECTION_FLAG, &mut heard)), DAT_SUCCESS);
-    let (client, server, psp) = (world.ep_with(world.pz, world.dto, heard), world.ep(), world.psp(5));
+    assert_eq!(call!(dapl_evd_create(world.ia(), 4, cno, DAT_EVD_CONNECTION_FLAG, &mut connect_evd)), DAT_SUCCESS);
+    let (client, server, psp) = (world.ep_with(world.pz, world.dto, connect_evd), world.ep(), world.psp(5));
     world.connect(client, 5, &[]);
     assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
     let caller = DAT_OS_WAIT_PROXY_AGENT { instance_data: world.dto, proxy_agent_func: Some(agent) };
@@ -154,6 +154,6 @@ fn agent_called_for_the_disconnect_may_dequeue_the_failure() {
     assert_eq!(world.completions(), [], "the agent has dequeued it");
     assert_eq!(state(client), DAT_EP_STATE_DISCONNECTED);
     assert_eq!(call!(dapl_ep_free(client)), DAT_SUCCESS);
-    assert_eq!((call!(dapl_evd_free(heard)), call!(dapl_cno_free(cno))), (DAT_SUCCESS, DAT_SUCCESS));
+    assert_eq!((call!(dapl_evd_free(connect_evd)), call!(dapl_cno_free(cno))), (DAT_SUCCESS, DAT_SUCCESS));
     finish(world, &[server], &[(psp, free_psp)]);
 }

@@ -61,15 +61,15 @@ pub(crate) fn meet(
 /// Finds the end point of the peer, or creates its state.
 fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) -> Option<Arc<Peer>> {
     let key = (path.to_path_buf(), terms.endpoint);
-    let mut book = device.book.lock();
-    let watch = book.watch(pid);
+    let mut connections = device.connections.lock();
+    let watch = connections.watch(pid);
     let is_same = |known: &Arc<Peer>| {
         known.pid == pid && known.watch.as_ref().map(Arc::as_ptr) == watch.as_ref().map(Arc::as_ptr)
     };
-    if let Some(peer) = book.peers.get(&key).and_then(Weak::upgrade).filter(is_same) {
+    if let Some(peer) = connections.peers.get(&key).and_then(Weak::upgrade).filter(is_same) {
         return Some(peer);
     }
-    drop(book);
+    drop(connections);
     let uid = rustix::process::geteuid().as_raw();
     let fifo = socket::open_peer_fifo(path, uid)
         .inspect_err(|e| log::warn!("set-up with {}: cannot open its FIFO: {e}", path.display()))
@@ -101,8 +101,8 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
         #[cfg(test)]
         allowed: u32::MAX.into(),
     });
-    let mut book = device.book.lock();
-    book.peers.retain(|_, known| known.strong_count() > 0);
-    book.peers.insert(key, Arc::downgrade(&peer));
+    let mut connections = device.connections.lock();
+    connections.peers.retain(|_, known| known.strong_count() > 0);
+    connections.peers.insert(key, Arc::downgrade(&peer));
     Some(peer)
 }

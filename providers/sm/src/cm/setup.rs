@@ -78,12 +78,12 @@ pub(crate) struct SetupActions {
 /// Passes an input to the state machine of an attempt and sends its datagrams. Lookups, maps and reports are left to
 /// the caller.
 pub(crate) fn step(device: &Device, id: u32, input: Input) -> SetupActions {
-    step_locked(device, device.book.lock(), id, input)
+    step_locked(device, device.connections.lock(), id, input)
 }
 
-fn step_locked(device: &Device, mut book: MutexGuard<'_, Attempts>, id: u32, input: Input) -> SetupActions {
+fn step_locked(device: &Device, mut connections: MutexGuard<'_, Attempts>, id: u32, input: Input) -> SetupActions {
     let mut step = SetupActions::default();
-    let Some(attempt) = book.by_id.get_mut(&id) else { return step };
+    let Some(attempt) = connections.by_id.get_mut(&id) else { return step };
     let mut next = Some(input);
     while let Some(input) = next.take() {
         for action in attempt.machine.handle(input, Instant::now()) {
@@ -112,11 +112,11 @@ fn step_locked(device: &Device, mut book: MutexGuard<'_, Attempts>, id: u32, inp
         (step.conn, step.link, step.peer) = (attempt.conn(), attempt.link.clone(), attempt.peer.clone());
     }
     if !attempt.machine.is_closed() {
-        book.list_due(id);
+        connections.list_due(id);
         return step;
     }
-    step._over = book.remove(id);
-    drop(book);
+    step._over = connections.remove(id);
+    drop(connections);
     device.endpoint.remove_conn(id);
     step
 }
@@ -170,8 +170,8 @@ fn finish(device: &Device, id: u32, step: SetupActions) {
 pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
     let path = resolve(device, spec.address, spec.qual)?;
     let (id, generation) = {
-        let mut book = device.book.lock();
-        (book.new_id().ok_or(Error::Exhausted(Resource::Memory))?, book.new_generation())
+        let mut connections = device.connections.lock();
+        (connections.new_id().ok_or(Error::Exhausted(Resource::Memory))?, connections.new_generation())
     };
     let (link, fds) = ConnectionMemory::create(id, conn, device.settings.geometry)?;
     let link = Arc::new(link);
@@ -193,7 +193,7 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
         due: None,
     };
     qp.begin(link);
-    device.book.lock().by_id.insert(id, attempt);
+    device.connections.lock().by_id.insert(id, attempt);
     fail_point!(BeforeRequest);
     finish(device, id, request_at(device, id, spec.qual, path));
     Ok(())
@@ -202,7 +202,7 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
 /// Looks up the listener of an attempt again, or the listener on `qual` to which the request was handed off. Called by
 /// the engine.
 pub(crate) fn look_up(device: &Device, id: u32, qual: Option<u64>) -> SetupActions {
-    let listener = device.book.lock().by_id.get(&id).and_then(|attempt| attempt.listener.clone());
+    let listener = device.connections.lock().by_id.get(&id).and_then(|attempt| attempt.listener.clone());
     let Some((address, first)) = listener else { return SetupActions::default() };
     let path = match qual {
         Some(qual) => device.endpoint.base().find(qual),
@@ -214,7 +214,7 @@ pub(crate) fn look_up(device: &Device, id: u32, qual: Option<u64>) -> SetupActio
 /// Sends the request of an attempt to the listener on `qual` at `path`; `None`: none was found.
 fn request_at(device: &Device, id: u32, qual: u64, path: Option<PathBuf>) -> SetupActions {
     let Some((path, token)) = path.zip(random().ok()) else { return step(device, id, Input::NotFound) };
-    if let Some(attempt) = device.book.lock().by_id.get_mut(&id) {
+    if let Some(attempt) = device.connections.lock().by_id.get_mut(&id) {
         (attempt.peer, attempt.pid, attempt.watch) = (path, 0, None);
     }
     step(device, id, Input::Found { qual, token })
@@ -230,9 +230,9 @@ pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: 
     let (link, fds) = ConnectionMemory::create(id, conn, device.settings.geometry)?;
     let link = Arc::new(link);
     // One lock for both steps: a repeated request in between would find an attempt without a reply, and close `fds`.
-    let mut book = device.book.lock();
-    let generation = book.new_generation();
-    let attempt = book.by_id.get_mut(&id).ok_or(Error::Internal)?;
+    let mut connections = device.connections.lock();
+    let generation = connections.new_generation();
+    let attempt = connections.by_id.get_mut(&id).ok_or(Error::Internal)?;
     if let Some(theirs) = attempt.theirs.take() {
         link.join(theirs);
     }
@@ -243,7 +243,7 @@ pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: 
     (attempt.conn, attempt.link, attempt.fds) = (Some(Arc::downgrade(&qp)), Some(link), fds.into());
     let reply = Datagram::Reply { client, server: id, token, answer: Answer::Accepted, accepted };
     fail_point!(BeforeReply);
-    let step = step_locked(device, book, id, Input::Accept(reply));
+    let step = step_locked(device, connections, id, Input::Accept(reply));
     finish(device, id, step);
     Ok(())
 }
@@ -259,11 +259,11 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
     let Received { fds, from, pid, .. } = received;
     let key = (from.clone(), terms.token);
     let known = {
-        let book = device.book.lock();
-        if book.history.knows(terms.token) {
+        let connections = device.connections.lock();
+        if connections.history.knows(terms.token) {
             return None; // a duplicate, read after the attempt has ended
         }
-        book.by_peer.get(&key).copied()
+        connections.by_peer.get(&key).copied()
     };
     if let Some(known) = known {
         finish(device, known, step(device, known, Input::Repeated));
@@ -274,8 +274,8 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         let _ = device.socket.send(&from, &reply.encode(), &[]);
     };
     let listener = device.listeners.lock().get(&terms.qual).copied();
-    let Some(listener) = listener.filter(|_| !device.book.lock().turned_away.knows(terms.token)) else {
-        device.book.lock().turned_away.remember(terms.token);
+    let Some(listener) = listener.filter(|_| !device.connections.lock().turned_away.knows(terms.token)) else {
+        device.connections.lock().turned_away.remember(terms.token);
         refuse(Answer::NoListener);
         return None;
     };
@@ -284,12 +284,12 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         refuse(Answer::NotUnderstood);
         return None;
     };
-    let mut book = device.book.lock();
-    let Some(id) = book.new_id() else {
+    let mut connections = device.connections.lock();
+    let Some(id) = connections.new_id() else {
         refuse(Answer::NoListener);
         return None;
     };
-    let watch = book.watch(pid);
+    let watch = connections.watch(pid);
     let attempt = Attempt {
         machine: Machine::passive(id, their_id, terms.token, device.settings.silence, Instant::now()),
         conn: None,
@@ -302,16 +302,16 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         fds: Vec::new(),
         due: None,
     };
-    book.by_id.insert(id, attempt);
-    book.by_peer.insert(key, id);
+    connections.by_id.insert(id, attempt);
+    connections.by_peer.insert(key, id);
     Some((id, listener))
 }
 
 /// Watches for the death of the process that has the request of an attempt. Called by the engine.
 pub(crate) fn watch(device: &Device, id: u32, pid: i32) {
-    let mut book = device.book.lock();
-    let watch = book.watch(pid);
-    if let Some(attempt) = book.by_id.get_mut(&id) {
+    let mut connections = device.connections.lock();
+    let watch = connections.watch(pid);
+    if let Some(attempt) = connections.by_id.get_mut(&id) {
         (attempt.pid, attempt.watch) = (pid, watch);
     }
 }
@@ -324,10 +324,10 @@ pub(crate) fn address_of(terms: &Terms) -> SocketAddr {
 
 /// Finds the attempt that a reset refers to: by this side's id or, if the sender did not know that yet, by its token.
 pub(crate) fn find(device: &Device, from: &Path, their_id: u32, our_id: u32, token: u64) -> Option<u32> {
-    let book = device.book.lock();
-    let by_token = || book.by_peer.get(&(from.to_path_buf(), token)).copied();
+    let connections = device.connections.lock();
+    let by_token = || connections.by_peer.get(&(from.to_path_buf(), token)).copied();
     let id = if our_id == 0 { by_token()? } else { our_id };
-    let attempt = book.by_id.get(&id)?;
+    let attempt = connections.by_id.get(&id)?;
     let machine = &attempt.machine;
     let is_known = attempt.peer == from && machine.token() == token && [0, their_id].contains(&machine.peer_id());
     is_known.then_some(id)

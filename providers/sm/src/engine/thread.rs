@@ -99,13 +99,13 @@ impl Engine {
     }
 
     fn timeout(&self) -> Option<Timespec> {
-        let due = [self.device.book.next_due(), self.next_tick, self.next_alive].into_iter().flatten().min()?;
+        let due = [self.device.connections.next_due(), self.next_tick, self.next_alive].into_iter().flatten().min()?;
         let left = due.saturating_duration_since(Instant::now());
         Some(Timespec { tv_sec: left.as_secs() as i64, tv_nsec: i64::from(left.subsec_nanos()) })
     }
 
     fn adopt_watches(&mut self) {
-        let new = std::mem::take(&mut self.device.book.lock().new_watches);
+        let new = std::mem::take(&mut self.device.connections.lock().new_watches);
         for (pid, watch) in new {
             let data = epoll::EventData::new_u64(PIDS + pid as u64);
             let _ = epoll::add(&self.epoll, &watch.fd, data, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT);
@@ -146,7 +146,7 @@ impl Engine {
             self.next_tick = (!self.watched.is_empty()).then(|| now + TICK);
             self.device.regions.ticker.tick(self.next_tick.is_some());
         }
-        for id in self.device.book.due(now) {
+        for id in self.device.connections.due(now) {
             self.step(id, Input::Deadline);
         }
         if self.next_alive.is_some_and(|due| due <= now) {
@@ -156,18 +156,24 @@ impl Engine {
 
     /// Sends heartbeats to all peers, and ends the connections of peers that were silent for too long (CM-5).
     fn send_heartbeats(&mut self, now: Instant) {
-        let (mut dead, mut cool) = (Vec::new(), Vec::new());
+        let (mut dead, mut unpolled) = (Vec::new(), Vec::new());
         let mut open = 0;
-        for (id, attempt) in self.device.book.lock().by_id.iter_mut() {
+        for (id, attempt) in self.device.connections.lock().by_id.iter_mut() {
             let (true, Some(link)) = (attempt.machine.is_open(), &attempt.link) else { continue };
             open += 1;
-            if attempt.machine.is_silent(link.progress(), now) || link.alive() == WakeResult::Dead {
-                log::warn!("connection {id}: no activity of the peer for give_up_ms, the connection is ended");
+            let is_silent = attempt.machine.is_silent(link.progress(), now);
+            if is_silent || link.alive() == WakeResult::Dead {
+                if is_silent {
+                    let limit = self.device.settings.silence.as_millis();
+                    log::warn!("connection {id} is ended: no activity of the peer for {limit} ms (setting give_up_ms)");
+                } else {
+                    log::warn!("connection {id} is ended: the peer's process has closed its side");
+                }
                 dead.push(*id);
             } else if link.is_reset() {
                 dead.push(*id); // the FIFO word of its reset was lost
             } else {
-                cool.extend(attempt.conn().filter(|qp| !qp.is_polled()));
+                unpolled.extend(attempt.conn().filter(|qp| !qp.is_polled()));
             }
         }
         for id in dead {
@@ -175,11 +181,11 @@ impl Engine {
         }
         // FIFO words may be lost, because the FIFO was full or another process read them. So everything that they would
         // have announced is checked here.
-        cool.into_iter().filter(|qp| qp.has_unread()).for_each(|qp| qp.serve());
+        unpolled.into_iter().filter(|qp| qp.has_unread()).for_each(|qp| qp.serve());
         self.report_stalls(now);
         exchange::look_after(&self.device);
         let is_settled = {
-            let mut table = self.device.book.lock();
+            let mut table = self.device.connections.lock();
             table.ended.sweep(now);
             table.ended.is_empty()
         };
@@ -189,8 +195,8 @@ impl Engine {
     /// Logs connections whose oldest send has found no receive for too long, each stall once.
     fn report_stalls(&mut self, now: Instant) {
         let conns: Vec<(u32, Arc<dyn Conn>)> = {
-            let book = self.device.book.lock();
-            let open = book.by_id.iter().filter(|(_, attempt)| attempt.machine.is_open());
+            let connections = self.device.connections.lock();
+            let open = connections.by_id.iter().filter(|(_, attempt)| attempt.machine.is_open());
             open.filter_map(|(id, attempt)| Some((*id, attempt.conn()?))).collect()
         };
         let waiting: Vec<(u32, u64)> =
@@ -213,7 +219,7 @@ impl Engine {
             }
             // FIFO words were lost or corrupted: check every connection.
             None => {
-                let ids: Vec<u32> = self.device.book.lock().by_id.keys().copied().collect();
+                let ids: Vec<u32> = self.device.connections.lock().by_id.keys().copied().collect();
                 ids.into_iter().for_each(|id| self.look_at(id, true));
             }
         }
@@ -253,7 +259,7 @@ impl Engine {
     }
 
     fn not_understood(&self, bad: Bad, received: &Received) {
-        log::warn!("{}: invalid set-up datagram: {bad:?}", received.from.display());
+        log::warn!("{}: invalid set-up datagram: {bad}", received.from.display());
         // The first eight bytes of a request are the same in every version, so a sender of another version gets an
         // answer.
         if let [1, _, _, _, a, b, c, d, ..] = received.bytes[..] {
@@ -291,8 +297,8 @@ impl Engine {
 
     /// Whether this answers a request that this process has sent, even if the attempt has ended.
     fn has_asked(&self, id: u32, token: u64, answer: Answer, from: &Path) -> bool {
-        let book = self.device.book.lock();
-        let attempt = book.by_id.get(&id).filter(|a| a.peer == from);
+        let connections = self.device.connections.lock();
+        let attempt = connections.by_id.get(&id).filter(|a| a.peer == from);
         attempt.is_some_and(|a| a.machine.token() == token || answer == Answer::NotUnderstood)
     }
 
@@ -361,8 +367,8 @@ impl Engine {
 
     /// The queue pair and areas of an attempt.
     fn conn(&self, id: u32) -> Option<(Arc<dyn Conn>, Arc<ConnectionMemory>)> {
-        let book = self.device.book.lock();
-        let attempt = book.by_id.get(&id)?;
+        let connections = self.device.connections.lock();
+        let attempt = connections.by_id.get(&id)?;
         Some((attempt.conn()?, attempt.link.clone()?))
     }
 
@@ -404,8 +410,8 @@ impl Engine {
         // Datagrams are read first: an attempt that was answered must not time out.
         self.read_datagrams();
         let ids: Vec<u32> = {
-            let book = self.device.book.lock();
-            book.by_id.iter().filter(|(_, a)| a.has_died(pid)).map(|(id, _)| *id).collect()
+            let connections = self.device.connections.lock();
+            connections.by_id.iter().filter(|(_, a)| a.has_died(pid)).map(|(id, _)| *id).collect()
         };
         ids.into_iter().for_each(|id| self.attempt_gone(id));
         self.device.endpoint.base().clean(Some(pid));

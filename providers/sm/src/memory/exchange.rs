@@ -25,8 +25,8 @@ use crate::qp::link::{Peer, PeerSide};
 /// Requests a mapping, because the connection with this id has used this key. Called by the initiator's engine.
 pub(crate) fn ask(device: &Device, id: u32, key: u32) {
     let found = {
-        let book = device.book.lock();
-        book.by_id.get(&id).filter(|attempt| attempt.machine.is_open()).and_then(|attempt| {
+        let connections = device.connections.lock();
+        connections.by_id.get(&id).filter(|attempt| attempt.machine.is_open()).and_then(|attempt| {
             let theirs = attempt.link.as_ref()?.theirs()?;
             let question = Datagram::Ask { from: id, to: theirs.id, token: attempt.machine.token(), key };
             Some((theirs.peer.clone(), question))
@@ -121,8 +121,8 @@ fn with<T>(
     (from, to, token): (u32, u32, u64),
     look: impl FnOnce(&Attempt, &PeerSide) -> Option<T>,
 ) -> Option<T> {
-    let book = device.book.lock();
-    let attempt = book.by_id.get(&to)?;
+    let connections = device.connections.lock();
+    let attempt = connections.by_id.get(&to)?;
     let theirs = attempt.link.as_ref()?.theirs()?;
     if !attempt.machine.is_joined() || attempt.machine.token() != token || attempt.peer != sender || theirs.id != from {
         return None;
@@ -132,7 +132,7 @@ fn with<T>(
 
 /// Periodic check by the engine: unmaps regions that have ended, and permits lost requests to be repeated.
 pub(crate) fn look_after(device: &Device) {
-    let peers: Vec<Arc<Peer>> = device.book.lock().peers.values().filter_map(std::sync::Weak::upgrade).collect();
+    let peers: Vec<Arc<Peer>> = device.connections.lock().peers.values().filter_map(std::sync::Weak::upgrade).collect();
     for peer in peers {
         if let Some(imports) = &peer.imports {
             imports.forget_revoked(|key| peer.regions.entry(key).is_some());

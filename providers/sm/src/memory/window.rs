@@ -20,7 +20,7 @@ pub(crate) type Window = dapl_software::memory::window::WindowCore<RegionTable>;
 /// The table of registrations, and the connections whose peers read it.
 pub(crate) struct RegionTable {
     regions: Arc<Regions>,
-    book: Arc<ConnectionTable>,
+    connections: Arc<ConnectionTable>,
 }
 
 /// The windows of an adapter.
@@ -29,12 +29,12 @@ pub(crate) type Windows = dapl_software::memory::window::WindowDirectory<RegionT
 /// Creates an unbound window.
 pub(crate) fn window_of(
     regions: Arc<Regions>,
-    book: Arc<ConnectionTable>,
+    connections: Arc<ConnectionTable>,
     windows: Arc<Windows>,
     pd: u32,
     scope: Scope,
 ) -> Arc<Window> {
-    Arc::new(Window::new(Arc::new(RegionTable { regions, book }), windows, pd, scope))
+    Arc::new(Window::new(Arc::new(RegionTable { regions, connections }), windows, pd, scope))
 }
 
 impl WindowKeys for RegionTable {
@@ -55,11 +55,11 @@ impl WindowKeys for RegionTable {
     }
 
     fn is_in_use_by_peer(&self, key: u32) -> bool {
-        self.book.announced()(key)
+        self.connections.announced()(key)
     }
 
     fn remove(&self, key: u32) {
-        self.regions.remove(key, self.book.announced());
+        self.regions.remove(key, self.connections.announced());
     }
 
     fn release_key(&self, key: u32) {

@@ -6,6 +6,8 @@
 //! an `Err` with the reason. Numbers are little-endian.
 #![forbid(unsafe_code)]
 
+use std::fmt;
+
 use super::message::SLOT;
 use super::offer::STAGE;
 
@@ -276,6 +278,20 @@ pub(crate) enum Bad {
     Geometry,
     PrivateData,
     Answer(u8),
+}
+
+impl fmt::Display for Bad {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Bad::Short => f.write_str("it is too short"),
+            Bad::Trailing => f.write_str("it has bytes after its end"),
+            Bad::Type(found) => write!(f, "type {found} is unknown"),
+            Bad::Version(found) => write!(f, "its version is {found}, not {VERSION}"),
+            Bad::Geometry => f.write_str("its ring sizes are out of range"),
+            Bad::PrivateData => f.write_str("its private data are too long"),
+            Bad::Answer(found) => write!(f, "result {found} is unknown"),
+        }
+    }
 }
 
 const REQUEST: u8 = 1;

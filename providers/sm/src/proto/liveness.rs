@@ -8,27 +8,27 @@ use std::time::{Duration, Instant};
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Liveness {
-    heard: Instant,
+    last_activity: Instant,
     /// Progress of the peer at that time.
     progress: u64,
 }
 
 impl Liveness {
     pub(crate) fn new(now: Instant) -> Self {
-        Liveness { heard: now, progress: 0 }
+        Liveness { last_activity: now, progress: 0 }
     }
 
     /// Records a heartbeat.
     pub(crate) fn record(&mut self, now: Instant) {
-        self.heard = now;
+        self.last_activity = now;
     }
 
     /// Records progress, which counts as activity. Returns whether the peer has been silent for longer than `silence`.
     pub(crate) fn is_gone(&mut self, progress: u64, now: Instant, silence: Duration) -> bool {
         if progress != self.progress {
-            (self.heard, self.progress) = (now, progress);
+            (self.last_activity, self.progress) = (now, progress);
         }
-        now.saturating_duration_since(self.heard) > silence
+        now.saturating_duration_since(self.last_activity) > silence
     }
 }
 

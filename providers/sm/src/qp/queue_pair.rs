@@ -169,7 +169,7 @@ impl QpCore {
         self.shared.cqs().any(|cq| cq.is_polled()) && !self.shared.cqs().any(|cq| cq.is_armed())
     }
 
-    fn cool(&self) {
+    fn leave_to_engine(&self) {
         for _ in 0..SERVICE {
             if !self.progress() && !self.arm() {
                 return;

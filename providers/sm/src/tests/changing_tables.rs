@@ -144,8 +144,8 @@ fn holes_punched_into_shared_buffers_are_no_signal() {
         active.connect(&ConnectSpec { address: &here(), qual: 7, private_data: &[] }, of).unwrap();
         let (request, _) = b.sink.request();
         let fds: Vec<_> = {
-            let book = a.ia.device.book.lock();
-            let attempt = book.by_id.values().find(|attempt| attempt.machine.outgoing().is_some()).unwrap();
+            let connections = a.ia.device.connections.lock();
+            let attempt = connections.by_id.values().find(|attempt| attempt.machine.outgoing().is_some()).unwrap();
             attempt.fds.iter().map(|fd| fd.try_clone().unwrap()).collect()
         };
         request.accept(&passive, &[], conn(11 + 2 * round)).unwrap();

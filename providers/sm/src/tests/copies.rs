@@ -184,12 +184,12 @@ fn process_with_reused_id_gets_no_data() {
 fn process_with_reused_id_has_its_own_watch() {
     let place = Place::new("watch-again");
     let a = place.open();
-    let mut book = a.ia.device.book.lock();
+    let mut connections = a.ia.device.connections.lock();
     let mine = std::process::id() as i32;
-    let first = book.watch(mine).unwrap();
-    assert!(Arc::ptr_eq(&first, &book.watch(mine).unwrap()), "one for all connections");
+    let first = connections.watch(mine).unwrap();
+    assert!(Arc::ptr_eq(&first, &connections.watch(mine).unwrap()), "one for all connections");
     mark_dead(&first);
-    let second = book.watch(mine).unwrap();
+    let second = connections.watch(mine).unwrap();
     assert!(!Arc::ptr_eq(&first, &second) && first.is_dead() && !second.is_dead());
 }
 
@@ -205,7 +205,7 @@ fn a_late_death_ends_no_connection_of_the_next_with_that_id() {
     dead.wait().unwrap();
     let pair = connected(&a, &b, 7, 10);
     let mine = std::process::id() as i32;
-    a.ia.device.book.lock().new_watches.push((mine, watch.clone()));
+    a.ia.device.connections.lock().new_watches.push((mine, watch.clone()));
     a.ia.device.jobs.push(crate::engine::jobs::Job::Deadlines);
     // The engine has noticed the death before it receives this.
     let late = connected(&a, &b, 8, 20);

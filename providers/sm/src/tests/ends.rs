@@ -136,8 +136,8 @@ fn late_duplicate_request_is_not_a_new_one() {
     let (active, passive) = (a.qp(), b.qp());
     active.connect(&ConnectSpec { address: &here(), qual: 7, private_data: &[] }, conn(10)).unwrap();
     let (bytes, fds) = {
-        let book = a.ia.device.book.lock();
-        let attempt = book.by_id.values().next().unwrap();
+        let connections = a.ia.device.connections.lock();
+        let attempt = connections.by_id.values().next().unwrap();
         (
             attempt.machine.outgoing().unwrap().encode(),
             attempt.fds.iter().map(|fd| fd.try_clone().unwrap()).collect::<Vec<_>>(),
@@ -345,7 +345,7 @@ fn deregistration_waits_for_a_copy_that_began_before_the_end() {
     let link = active.0.link().unwrap();
     link.busy().store(u64::from(key), std::sync::atomic::Ordering::SeqCst);
     drop(passive);
-    assert!(b.ia.device.book.announced()(key));
+    assert!(b.ia.device.connections.announced()(key));
     link.busy().store(0, std::sync::atomic::Ordering::SeqCst);
-    assert!(!b.ia.device.book.announced()(key));
+    assert!(!b.ia.device.connections.announced()(key));
 }

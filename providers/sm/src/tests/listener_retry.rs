@@ -50,7 +50,7 @@ fn without_a_listener_it_is_rejected_in_the_end() {
         for (n, address) in [here(), path, PeerAddress::Path("/dev/shm/dapl-no-such/1/1".into())].iter().enumerate() {
             let _active = ask(&a, address, n);
             assert_eq!(a.sink.next(conn(n)), SinkEvent::Other("rejected"), "{settings} {address:?}");
-            assert!(a.ia.device.book.lock().by_id.is_empty());
+            assert!(a.ia.device.connections.lock().by_id.is_empty());
         }
     }
 }
@@ -83,7 +83,7 @@ fn a_consumer_that_gives_up_asks_no_more() {
     let (_request, info) = b.sink.request();
     assert_eq!(info.private_data, [3]);
     assert!(b.sink.requests.lock().is_empty());
-    assert_eq!(a.ia.device.book.lock().by_id.len(), 1);
+    assert_eq!(a.ia.device.connections.lock().by_id.len(), 1);
 }
 
 #[test]
@@ -108,7 +108,7 @@ fn engine_may_handle_a_request_during_its_accept() {
         let (active, passive) = (ask(&a, &here(), 2 * n), b.qp());
         let (request, _) = b.sink.request();
         let device = &b.ia.device;
-        let offered: Vec<u32> = device.book.lock().by_id.keys().copied().collect();
+        let offered: Vec<u32> = device.connections.lock().by_id.keys().copied().collect();
         let is_accepted = AtomicBool::new(false);
         std::thread::scope(|scope| {
             scope.spawn(|| {

@@ -70,7 +70,7 @@ impl CmSink<Sm> for Recorder {
     }
 
     fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]) {
-        let heard = match event {
+        let recorded = match event {
             ConnectionEvent::Established => SinkEvent::Established(private_data.to_vec()),
             ConnectionEvent::PeerRejected if !private_data.is_empty() => SinkEvent::Rejected(private_data.to_vec()),
             ConnectionEvent::PeerRejected => SinkEvent::Other("peer rejected"),
@@ -81,7 +81,7 @@ impl CmSink<Sm> for Recorder {
             ConnectionEvent::Broken => SinkEvent::Other("broken"),
             ConnectionEvent::TimedOut => SinkEvent::Other("timed out"),
         };
-        self.events.lock().push_back((conn, heard));
+        self.events.lock().push_back((conn, recorded));
         self.wake();
     }
 

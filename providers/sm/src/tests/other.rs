@@ -284,7 +284,7 @@ pub(super) fn on(card: &[u8]) -> Remote {
 pub(super) fn take_event(side: &Side, conn: ConnId) -> Option<SinkEvent> {
     let mut events = side.sink.events.lock();
     let place = events.iter().position(|(of, _)| *of == conn)?;
-    events.remove(place).map(|(_, heard)| heard)
+    events.remove(place).map(|(_, recorded)| recorded)
 }
 
 /// Main function of the other process.

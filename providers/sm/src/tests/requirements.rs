@@ -262,7 +262,7 @@ fn ends_with_areas_of_different_sizes_exchange_data() {
 /// Records the reporting thread.
 #[derive(Default)]
 struct EventRecorder {
-    heard: Recorder,
+    recorded: Recorder,
     threads: Mutex<Vec<ThreadId>>,
 }
 
@@ -274,16 +274,16 @@ impl CmSink<Sm> for EventRecorder {
         info: RequestInfo,
     ) -> Result<(), ConnectionRequest> {
         self.threads.lock().push(std::thread::current().id());
-        CmSink::<Sm>::request(&self.heard, listener, request, info)
+        CmSink::<Sm>::request(&self.recorded, listener, request, info)
     }
 
     fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]) {
         self.threads.lock().push(std::thread::current().id());
-        self.heard.event(conn, event, private_data);
+        self.recorded.event(conn, event, private_data);
     }
 
     fn many_recvs(&self, ep: ObjectId) {
-        self.heard.many_recvs(ep);
+        self.recorded.many_recvs(ep);
     }
 }
 
@@ -312,13 +312,13 @@ fn one_thread_reports_all_connections() {
         qp
     };
     let _unanswered = asks(1, 9);
-    assert_eq!(sink.heard.next(conn(1)), SinkEvent::Other("rejected"));
+    assert_eq!(sink.recorded.next(conn(1)), SinkEvent::Other("rejected"));
     let (active, passive) = (asks(2, 7), ia.create_qp(&pd, spec()).unwrap());
-    sink.heard.request().0.accept(&passive, &[], conn(3)).unwrap();
-    assert_eq!(sink.heard.next(conn(2)), SinkEvent::Established(vec![]));
-    assert_eq!(sink.heard.next(conn(3)), SinkEvent::Established(vec![]));
+    sink.recorded.request().0.accept(&passive, &[], conn(3)).unwrap();
+    assert_eq!(sink.recorded.next(conn(2)), SinkEvent::Established(vec![]));
+    assert_eq!(sink.recorded.next(conn(3)), SinkEvent::Established(vec![]));
     active.abort();
-    assert_eq!(sink.heard.next(conn(3)), SinkEvent::Other("disconnected"));
+    assert_eq!(sink.recorded.next(conn(3)), SinkEvent::Other("disconnected"));
     ia.close();
     let threads = sink.threads.lock();
     assert_eq!(threads.len(), 5);

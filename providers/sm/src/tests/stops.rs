@@ -201,7 +201,7 @@ fn answer_of_a_dead_process_counts() {
     let fds = [sealed(geometry.area_len()), sealed(geometry.rma_len()), sealed(16 * 64)];
     reply(Answer::Accepted, Some((terms(asked.token, geometry), vec![])), &fds.each_ref().map(|fd| fd.as_fd()));
     // The other side notices the death first.
-    mark_dead(device.book.lock().by_id[&id].watch.as_ref().unwrap());
+    mark_dead(device.connections.lock().by_id[&id].watch.as_ref().unwrap());
     engine.process_died(std::process::id() as i32);
     assert_eq!(sink.next(conn(1)), SinkEvent::Established(vec![]));
 }

@@ -97,7 +97,7 @@ pub(crate) struct Peer {
     interval: Nanos,
     /// Time without an answer after which the peer is given up.
     give_up: Nanos,
-    heard: Nanos,
+    last_packet: Nanos,
     probing: Option<ChallengeState>,
     /// ICMP messages cause no challenge before this time.
     not_hinted_before: Nanos,
@@ -113,7 +113,7 @@ impl Peer {
             nonces: 0,
             interval,
             give_up,
-            heard: now,
+            last_packet: now,
             probing: None,
             not_hinted_before: 0,
         }
@@ -125,8 +125,8 @@ impl Peer {
     }
 
     /// Records that a packet of the connection arrived.
-    pub(crate) fn heard(&mut self, now: Nanos, from: Source) {
-        self.heard = self.heard.max(now);
+    pub(crate) fn note_packet(&mut self, now: Nanos, from: Source) {
+        self.last_packet = self.last_packet.max(now);
         self.probing = None;
         if from != self.at && self.candidate.is_none_or(|candidate| candidate.at != from && candidate.asked > 0) {
             // The newest address is kept, so a peer that moves again during validation is found.
@@ -136,7 +136,7 @@ impl Peer {
         }
     }
 
-    /// Records a response, after `heard`. Returns true if the peer has moved: `at` is the new address, and measurements
+    /// Records a response, after `note_packet`. Returns true if the peer has moved: `at` is the new address, and measurements
     /// of the old path are invalid.
     pub(crate) fn responded(&mut self, from: Source, nonce: u64) -> bool {
         let moved = self.candidate.is_some_and(|it| it.at == from && it.nonce == nonce && it.asked > 0);
@@ -193,7 +193,7 @@ impl Peer {
     /// Handles the deadline. Afterwards `transmit` may have a packet.
     pub(crate) fn on_time(&mut self, now: Nanos) -> PeerTimeout {
         match self.probing {
-            None if self.interval != 0 && now >= self.heard.saturating_add(self.interval) => {
+            None if self.interval != 0 && now >= self.last_packet.saturating_add(self.interval) => {
                 self.probing = Some(ChallengeState::new(now, now));
                 PeerTimeout::Nothing
             }
@@ -212,7 +212,7 @@ impl Peer {
         let candidate = self.candidate.map(|_| self.not_before);
         let life = match self.probing {
             Some(probing) => Some(probing.next),
-            None => (self.interval != 0).then(|| self.heard.saturating_add(self.interval)),
+            None => (self.interval != 0).then(|| self.last_packet.saturating_add(self.interval)),
         };
         candidate.into_iter().chain(life).min()
     }

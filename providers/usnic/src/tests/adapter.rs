@@ -32,7 +32,7 @@ use crate::proto::wire::{Head, Kind};
 fn connection_is_requested_accepted_and_carries_packets() {
     let ((client, ours), (server, theirs)) = connected("");
     theirs.post(&server.device, b"back");
-    assert_eq!(ours.ear.wait(packet).0, b"back");
+    assert_eq!(ours.events.wait(packet).0, b"back");
     let (a, b) = (ours.opened.lock().unwrap(), theirs.opened.lock().unwrap());
     let (a, b) = (&a.as_ref().unwrap().agreed.terms, &b.as_ref().unwrap().agreed.terms);
     assert_eq!((a.our_conn, a.our_token, a.first_psn), (b.peer_conn, b.peer_token, b.peer_first_psn));
@@ -47,8 +47,8 @@ fn the_confirmation_is_sent_before_the_event() {
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     let ours = client.connect(&server, 7, conn(1));
     server.accept(conn(2));
-    client.above.ear.wait(established);
-    assert!(ours.ear.has(|word| (*word == Word::Turn(Turn::Ack)).then_some(())).is_some());
+    client.above.events.wait(established);
+    assert!(ours.events.has(|word| (*word == Recorded::Turn(Turn::Ack)).then_some(())).is_some());
 }
 
 #[test]
@@ -61,30 +61,30 @@ fn the_end_of_a_connection_does_not_overtake_the_start_of_another() {
         let ours = client.connect(&server, 7, conn(attempt));
         server.step_until(|| server.above.requests.lock().unwrap().first().map(drop));
         let theirs = server.accept(conn(attempt + 1));
-        server.step_until(|| client.above.ear.has(established));
+        server.step_until(|| client.above.events.has(established));
         ours.is_open();
         if attempt == 1 {
             ours.post(&client.device, b"first");
-            server.step_until(|| server.above.ear.has(established));
-            theirs.ear.wait(packet);
+            server.step_until(|| server.above.events.has(established));
+            theirs.events.wait(packet);
         }
         (ours, theirs)
     });
     let [(ended, ended_there), (started, _)] = &pairs;
     let arrived = |ours: &FakeSink, kind| {
-        ours.ear.heard.lock().unwrap().clear();
+        ours.events.recorded.lock().unwrap().clear();
         ours.post_kind(kind, &client.device, b"");
-        ours.ear.wait(|word| matches!(word, Word::Turn(_)).then_some(()));
+        ours.events.wait(|word| matches!(word, Recorded::Turn(_)).then_some(()));
     };
     arrived(started, Kind::Confirm);
     arrived(ended, Kind::Fin);
     // The second connection is opened when its packets are handled, which is not yet.
     while !server.progress.run_pass(now()) {}
     while server.progress.run_pass(now()) {}
-    assert!(ended_there.ear.has(packet).is_none());
+    assert!(ended_there.events.has(packet).is_none());
     server.cm.process(false);
-    assert_eq!(server.above.ear.has(established).map(|it| it.0), Some((conn(4), Vec::new())));
-    assert!(ended_there.ear.has(packet).is_some());
+    assert_eq!(server.above.events.has(established).map(|it| it.0), Some((conn(4), Vec::new())));
+    assert!(ended_there.events.has(packet).is_some());
 }
 
 #[test]
@@ -93,10 +93,10 @@ fn ipv6_is_as_good() {
     let _listening = server.cm.listen(0x1_0000_0000 + u64::from(std::process::id()), ObjectId::default()).unwrap();
     let ours = client.connect(&server, 0x1_0000_0000 + u64::from(std::process::id()), conn(1));
     let theirs = server.accept(conn(2));
-    client.above.ear.wait(established);
+    client.above.events.wait(established);
     ours.is_open();
     ours.post(&client.device, b"first");
-    assert_eq!(theirs.ear.wait(packet).0, b"first");
+    assert_eq!(theirs.events.wait(packet).0, b"first");
 }
 
 #[test]
@@ -105,7 +105,7 @@ fn reject_and_missing_listener_give_different_events() {
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
     let absent = client.connect(&server, 7, conn(1));
     assert_eq!(client.event(), (conn(1), "rejected"), "the port is closed");
-    absent.ear.wait(|word| matches!(word, Word::Ended(_)).then_some(()));
+    absent.events.wait(|word| matches!(word, Recorded::Ended(_)).then_some(()));
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     client.connect(&server, 8, conn(2));
     assert_eq!(client.event(), (conn(2), "rejected"), "the qualifier has no listener");
@@ -163,16 +163,16 @@ fn local_addresses_reach_the_own_listener_unless_taken() {
     for (ip, attempt) in [("127.0.1.1", 1), (&there, 3), ("::1", 5)] {
         let ours = client.try_connect(ip.parse().unwrap(), 7, conn(attempt)).unwrap();
         let theirs = server.accept(conn(attempt + 1));
-        assert_eq!(client.above.ear.wait(established).0, (conn(attempt), b"you may".to_vec()), "{ip}");
+        assert_eq!(client.above.events.wait(established).0, (conn(attempt), b"you may".to_vec()), "{ip}");
         ours.is_open();
         ours.post(&client.device, b"by that address");
-        assert_eq!(theirs.ear.wait(packet).0, b"by that address", "{ip}");
+        assert_eq!(theirs.events.wait(packet).0, b"by that address", "{ip}");
     }
     let other = Ia::open(&there, "");
     let _there = other.cm.listen(7, ObjectId::default()).unwrap();
     client.connect(&other, 7, conn(7));
     other.accept(conn(8));
-    assert_eq!(client.above.ear.wait(established).0.0, conn(7));
+    assert_eq!(client.above.events.wait(established).0.0, conn(7));
     drop(listening);
     client.try_connect("127.0.1.1".parse().unwrap(), 7, conn(9)).unwrap();
     assert_eq!(client.event(), (conn(9), "rejected"), "a listener on another address gets no request");
@@ -209,7 +209,7 @@ fn withdrawn_request_is_reported_to_the_server_only() {
     // The message is in flight. If the accept was sent before, it finds no requester and reports an event.
     request.accept_into(Arc::new(FakeSink::default()), b"", conn(2), CAPS).unwrap();
     assert_eq!(server.event(), (conn(2), "accept failed"));
-    assert!(client.above.ear.has(|_| Some(())).is_none() && pair.ear.has(|_| Some(())).is_none());
+    assert!(client.above.events.has(|_| Some(())).is_none() && pair.events.has(|_| Some(())).is_none());
 }
 
 #[test]
@@ -228,9 +228,9 @@ fn withdrawn_accept_is_a_rejection() {
         number
     };
     assert!(server.device.table.lookup(number).is_none());
-    let (event, _) = client.above.ear.wait(|word| match word {
-        Word::Event(_, event) => Some(*event),
-        Word::Established(..) => Some("established"),
+    let (event, _) = client.above.events.wait(|word| match word {
+        Recorded::Event(_, event) => Some(*event),
+        Recorded::Established(..) => Some("established"),
         _ => None,
     });
     assert!(["peer rejected", "established"].contains(&event), "whichever message came first");
@@ -246,7 +246,7 @@ fn handoff_passes_a_request_to_another_listener() {
     let _eight = server.cm.listen(8, ObjectId::default()).unwrap();
     request.redirect(8).unwrap();
     server.accept(conn(2));
-    assert_eq!(client.above.ear.wait(established).0, (conn(1), b"you may".to_vec()));
+    assert_eq!(client.above.events.wait(established).0, (conn(1), b"you may".to_vec()));
 }
 
 #[test]
@@ -260,7 +260,7 @@ fn two_ias_of_one_address_share_the_port_and_pass_requests_on() {
     {
         client.connect(server, qual, conn(attempt));
         server.accept(conn(attempt));
-        assert_eq!(client.above.ear.wait(established).0, (conn(attempt), b"you may".to_vec()));
+        assert_eq!(client.above.events.wait(established).0, (conn(attempt), b"you may".to_vec()));
     }
     assert_eq!(servers[1].cm.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
 }
@@ -274,7 +274,7 @@ fn deadlines_are_met_without_polling() {
         let next_turn = opened.as_ref().unwrap().next_turn.clone();
         drop(opened);
         client.device.schedule(ours.number(), &next_turn, &ours.outlook());
-        ours.ear.wait(|word| (*word == Word::OnTime).then_some(()));
+        ours.events.wait(|word| (*word == Recorded::OnTime).then_some(()));
     }
 }
 
@@ -287,7 +287,7 @@ fn poller_makes_progress_and_engine_takes_over() {
         theirs.post(&server.device, b"poll");
         let by = loop {
             client.progress.poll(true);
-            if let Some((_, by)) = ours.ear.has(packet) {
+            if let Some((_, by)) = ours.events.has(packet) {
                 break by;
             }
         };
@@ -300,12 +300,12 @@ fn poller_makes_progress_and_engine_takes_over() {
     }
     // The thread stops polling without announcing it.
     theirs.post(&server.device, b"engine");
-    assert_ne!(ours.ear.wait(packet).1, me);
+    assert_ne!(ours.events.wait(packet).1, me);
     // The thread announces that it goes to sleep.
     client.progress.poll(true);
     client.progress.stop_polling();
     theirs.post(&server.device, b"asleep");
-    assert_ne!(ours.ear.wait(packet).1, me);
+    assert_ne!(ours.events.wait(packet).1, me);
     assert!(!client.device.polling.is_polled(now()));
 }
 
@@ -342,7 +342,7 @@ fn deadline_is_met_after_polling_stops() {
         if is_reported {
             client.progress.stop_polling();
         }
-        ours.ear.wait(|word| (*word == Word::OnTime).then_some(()));
+        ours.events.wait(|word| (*word == Recorded::OnTime).then_some(()));
     }
 }
 
@@ -354,7 +354,7 @@ fn closed_ia_leaves_no_state() {
         (Arc::downgrade(&client.device), Arc::downgrade(&opened.socket))
     };
     drop(client);
-    ours.ear.wait(|word| (*word == Word::Ended(0)).then_some(()));
+    ours.events.wait(|word| (*word == Recorded::Ended(0)).then_some(()));
     assert!(device.upgrade().is_none() && socket.upgrade().is_none());
 }
 
@@ -377,13 +377,17 @@ fn closed_port_of_a_peer_is_reported() {
     drop(server);
     for _ in 0..1000 {
         ours.post(&client.device, b"is any?");
-        ours.ear.wait(|word| matches!(word, Word::Turn(_)).then_some(()));
-        if ours.ear.has(|word| (*word == Word::DeliveryError(DeliveryErrorKind::PortClosed)).then_some(())).is_some() {
+        ours.events.wait(|word| matches!(word, Recorded::Turn(_)).then_some(()));
+        if ours
+            .events
+            .has(|word| (*word == Recorded::DeliveryError(DeliveryErrorKind::PortClosed)).then_some(()))
+            .is_some()
+        {
             return;
         }
         std::thread::yield_now();
     }
-    ours.ear.wait(|word| (*word == Word::DeliveryError(DeliveryErrorKind::PortClosed)).then_some(()));
+    ours.events.wait(|word| (*word == Recorded::DeliveryError(DeliveryErrorKind::PortClosed)).then_some(()));
 }
 
 #[test]
@@ -408,7 +412,7 @@ fn unmatched_packets_are_counted_and_dropped() {
         left -= 1;
     }
     assert_eq!(client.device.unmatched(), 4);
-    assert!(ours.ear.has(packet).is_none());
+    assert!(ours.events.has(packet).is_none());
 }
 
 #[test]
@@ -417,7 +421,7 @@ fn replaced_handler_gets_the_packets() {
     let new_handler = Arc::new(FakeSink::default());
     client.device.replace_handler(ours.number(), new_handler.clone(), &Outlook::default());
     theirs.post(&server.device, b"late");
-    assert_eq!(new_handler.ear.wait(packet).0, b"late");
+    assert_eq!(new_handler.events.wait(packet).0, b"late");
     client.device.free_number(ours.number());
     let before = client.device.unmatched();
     theirs.post(&server.device, b"too late");
@@ -427,7 +431,7 @@ fn replaced_handler_gets_the_packets() {
         left -= 1;
     }
     assert_eq!(client.device.unmatched(), before + 1);
-    assert!(new_handler.ear.has(packet).is_none());
+    assert!(new_handler.events.has(packet).is_none());
 }
 
 #[test]
@@ -455,7 +459,7 @@ fn only_the_right_key_connects() {
     let client = Ia::open(&here, &right);
     let ours = client.connect(&server, 7, conn(3));
     server.accept(conn(4));
-    client.above.ear.wait(established);
+    client.above.events.wait(established);
     ours.is_open();
     assert!(ours.opened.lock().unwrap().as_ref().unwrap().agreed.seal.is_some());
     ["right", "wrong"].iter().for_each(|name| std::fs::remove_file(path(name)).unwrap());

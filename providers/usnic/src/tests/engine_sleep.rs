@@ -26,7 +26,7 @@ fn poll_alone(queues: &[Cq], (_, ours): &(Ia, Arc<FakeSink>), (server, theirs): 
         theirs.post(&server.device, b"poll");
         let by = loop {
             queues.iter().for_each(|queue| assert_eq!(queue.poll(&mut out), 0));
-            if let Some((_, by)) = ours.ear.has(packet) {
+            if let Some((_, by)) = ours.events.has(packet) {
                 break by;
             }
         };
@@ -65,7 +65,7 @@ fn no_packet_waits_for_a_tick_after_polling_several_queues() {
         stop_within_a_nap(&client.0);
         let before = device.late();
         server.1.post(&server.0.device, b"asleep");
-        assert_ne!(client.1.ear.wait(packet).1, std::thread::current().id());
+        assert_ne!(client.1.events.wait(packet).1, std::thread::current().id());
         assert_eq!(device.late(), before);
     }
 }
@@ -86,12 +86,12 @@ fn sleeping_thread_leaves_the_sockets_to_another_poller() {
             progress.poll(true);
             progress.stop_polling();
             server.1.post(&server.0.device, b"for the other");
-            client.1.ear.wait(packet);
+            client.1.events.wait(packet);
         }
         stop.store(true, Ordering::SeqCst);
     });
     server.1.post(&server.0.device, b"for the engine");
-    client.1.ear.wait(packet);
+    client.1.events.wait(packet);
 }
 
 #[test]
@@ -103,6 +103,6 @@ fn data_delayed_by_an_engine_sleep_are_counted() {
         poll_alone(&queues, &client, &server);
         // The thread stops polling without announcing it, for example to compute.
         server.1.post(&server.0.device, b"computes");
-        client.1.ear.wait(packet);
+        client.1.events.wait(packet);
     }
 }

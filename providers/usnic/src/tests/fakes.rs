@@ -30,7 +30,7 @@ pub(super) const CAPS: QpCaps = QpCaps { ord: 4, ird: 2, credits: 1 };
 
 /// An event recorded by a fake.
 #[derive(Debug, PartialEq)]
-pub(super) enum Word {
+pub(super) enum Recorded {
     Established(ConnId, Vec<u8>),
     Event(ConnId, &'static str),
     Asked(Vec<u8>),
@@ -44,57 +44,60 @@ pub(super) enum Word {
 
 /// Recorded events with their threads, and a condition variable for waiters.
 #[derive(Default)]
-pub(super) struct Ear {
-    pub(super) heard: Mutex<Vec<(Word, ThreadId)>>,
+pub(super) struct EventLog {
+    pub(super) recorded: Mutex<Vec<(Recorded, ThreadId)>>,
     pub(super) more: Condvar,
 }
 
-impl Ear {
-    pub(super) fn hear(&self, word: Word) {
-        self.heard.lock().unwrap().push((word, std::thread::current().id()));
+impl EventLog {
+    pub(super) fn record(&self, word: Recorded) {
+        self.recorded.lock().unwrap().push((word, std::thread::current().id()));
         self.more.notify_all();
     }
 
     /// Waits for the first matching event, and removes it.
-    pub(super) fn wait<T>(&self, fits: impl Fn(&Word) -> Option<T>) -> (T, ThreadId) {
-        let mut heard = self.heard.lock().unwrap();
+    pub(super) fn wait<T>(&self, fits: impl Fn(&Recorded) -> Option<T>) -> (T, ThreadId) {
+        let mut recorded = self.recorded.lock().unwrap();
         loop {
-            if let Some(found) = take(&mut heard, &fits) {
+            if let Some(found) = take(&mut recorded, &fits) {
                 return found;
             }
-            let (next, over) = self.more.wait_timeout(heard, LONG).unwrap();
-            heard = next;
-            assert!(!over.timed_out(), "recorded only {heard:?}");
+            let (next, over) = self.more.wait_timeout(recorded, LONG).unwrap();
+            recorded = next;
+            assert!(!over.timed_out(), "recorded only {recorded:?}");
         }
     }
 
-    pub(super) fn has<T>(&self, fits: impl Fn(&Word) -> Option<T>) -> Option<(T, ThreadId)> {
-        take(&mut self.heard.lock().unwrap(), &fits)
+    pub(super) fn has<T>(&self, fits: impl Fn(&Recorded) -> Option<T>) -> Option<(T, ThreadId)> {
+        take(&mut self.recorded.lock().unwrap(), &fits)
     }
 }
 
-pub(super) fn take<T>(heard: &mut Vec<(Word, ThreadId)>, fits: &impl Fn(&Word) -> Option<T>) -> Option<(T, ThreadId)> {
-    let (at, found) = heard.iter().enumerate().find_map(|(at, (word, by))| Some((at, (fits(word)?, *by))))?;
-    heard.remove(at);
+pub(super) fn take<T>(
+    recorded: &mut Vec<(Recorded, ThreadId)>,
+    fits: &impl Fn(&Recorded) -> Option<T>,
+) -> Option<(T, ThreadId)> {
+    let (at, found) = recorded.iter().enumerate().find_map(|(at, (word, by))| Some((at, (fits(word)?, *by))))?;
+    recorded.remove(at);
     Some(found)
 }
 
-pub(super) fn event(word: &Word) -> Option<(ConnId, &'static str)> {
-    if let Word::Event(conn, event) = word { Some((*conn, *event)) } else { None }
+pub(super) fn event(word: &Recorded) -> Option<(ConnId, &'static str)> {
+    if let Recorded::Event(conn, event) = word { Some((*conn, *event)) } else { None }
 }
 
-pub(super) fn established(word: &Word) -> Option<(ConnId, Vec<u8>)> {
-    if let Word::Established(conn, data) = word { Some((*conn, data.clone())) } else { None }
+pub(super) fn established(word: &Recorded) -> Option<(ConnId, Vec<u8>)> {
+    if let Recorded::Established(conn, data) = word { Some((*conn, data.clone())) } else { None }
 }
 
-pub(super) fn packet(word: &Word) -> Option<Vec<u8>> {
-    if let Word::Packet(bytes) = word { Some(bytes.clone()) } else { None }
+pub(super) fn packet(word: &Recorded) -> Option<Vec<u8>> {
+    if let Recorded::Packet(bytes) = word { Some(bytes.clone()) } else { None }
 }
 
 /// A fake object layer: keeps requests for the test.
 #[derive(Default)]
 pub(super) struct Above {
-    pub(super) ear: Ear,
+    pub(super) events: EventLog,
     pub(super) requests: Mutex<Vec<ConnectionRequest>>,
     pub(super) is_full: bool,
 }
@@ -110,20 +113,20 @@ impl CmSink<Usnic> for Above {
             return Err(request);
         }
         self.requests.lock().unwrap().push(request);
-        self.ear.hear(Word::Asked(info.private_data));
+        self.events.record(Recorded::Asked(info.private_data));
         Ok(())
     }
 
     fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]) {
-        self.ear.hear(match event {
-            ConnectionEvent::Established => Word::Established(conn, private_data.to_vec()),
-            ConnectionEvent::PeerRejected => Word::Event(conn, "peer rejected"),
-            ConnectionEvent::Rejected => Word::Event(conn, "rejected"),
-            ConnectionEvent::Unreachable => Word::Event(conn, "unreachable"),
-            ConnectionEvent::AcceptFailed => Word::Event(conn, "accept failed"),
-            ConnectionEvent::Disconnected => Word::Event(conn, "disconnected"),
-            ConnectionEvent::Broken => Word::Event(conn, "broken"),
-            ConnectionEvent::TimedOut => Word::Event(conn, "timed out"),
+        self.events.record(match event {
+            ConnectionEvent::Established => Recorded::Established(conn, private_data.to_vec()),
+            ConnectionEvent::PeerRejected => Recorded::Event(conn, "peer rejected"),
+            ConnectionEvent::Rejected => Recorded::Event(conn, "rejected"),
+            ConnectionEvent::Unreachable => Recorded::Event(conn, "unreachable"),
+            ConnectionEvent::AcceptFailed => Recorded::Event(conn, "accept failed"),
+            ConnectionEvent::Disconnected => Recorded::Event(conn, "disconnected"),
+            ConnectionEvent::Broken => Recorded::Event(conn, "broken"),
+            ConnectionEvent::TimedOut => Recorded::Event(conn, "timed out"),
         });
     }
 
@@ -133,7 +136,7 @@ impl CmSink<Usnic> for Above {
 /// A queue pair that sends given packets, and records events.
 #[derive(Default)]
 pub(super) struct FakeSink {
-    pub(super) ear: Ear,
+    pub(super) events: EventLog,
     pub(super) opened: Mutex<Option<ConnectionParams>>,
     /// Packets that wait for a turn.
     pub(super) queue: Mutex<Vec<Vec<u8>>>,
@@ -147,7 +150,7 @@ impl FakeSink {
     }
 
     pub(super) fn is_open(&self) {
-        self.ear.wait(|word| (*word == Word::Opened).then_some(()));
+        self.events.wait(|word| (*word == Recorded::Opened).then_some(()));
     }
 
     /// Queues a packet for the next pass over its connection.
@@ -174,12 +177,12 @@ impl ConnectionHandler for FakeSink {
 
     fn open(&self, _: Nanos, opened: ConnectionParams) -> Option<Outlook> {
         *self.opened.lock().unwrap() = Some(opened);
-        self.ear.hear(Word::Opened);
+        self.events.record(Recorded::Opened);
         Some(self.outlook())
     }
 
     fn receive(&self, _: Nanos, _: u32, _: SocketAddr, packets: Packets<'_>) -> Outlook {
-        packets.for_each(|packet| self.ear.hear(Word::Packet(packet[size_of::<Head>()..].to_vec())));
+        packets.for_each(|packet| self.events.record(Recorded::Packet(packet[size_of::<Head>()..].to_vec())));
         self.outlook()
     }
 
@@ -193,14 +196,14 @@ impl ConnectionHandler for FakeSink {
             }
             batch.send(socket, &SockAddr::of(agreed.terms.peer));
         }
-        self.ear.hear(Word::Turn(turn));
+        self.events.record(Recorded::Turn(turn));
         drop(opened);
         self.outlook()
     }
 
     fn on_time(&self, now: Nanos, _: u32) -> Outlook {
         if self.deadline.lock().unwrap().take_if(|due| *due <= now).is_some() {
-            self.ear.hear(Word::OnTime);
+            self.events.record(Recorded::OnTime);
         }
         self.outlook()
     }
@@ -210,17 +213,17 @@ impl ConnectionHandler for FakeSink {
     }
 
     fn on_delivery_error(&self, _: Nanos, _: u32, missed: &DeliveryError) -> Outlook {
-        self.ear.hear(Word::DeliveryError(missed.kind));
+        self.events.record(Recorded::DeliveryError(missed.kind));
         self.outlook()
     }
 
     fn end(&self, number: u32) -> bool {
-        self.ear.hear(Word::Ended(number));
+        self.events.record(Recorded::Ended(number));
         true
     }
 
     fn shut_down(&self) {
-        self.ear.hear(Word::Ended(0));
+        self.events.record(Recorded::Ended(0));
     }
 }
 
@@ -261,7 +264,7 @@ impl Ia {
             if let Some(found) = done() {
                 return found;
             }
-            assert!(now() < deadline, "recorded only {:?}", self.above.ear.heard.lock().unwrap());
+            assert!(now() < deadline, "recorded only {:?}", self.above.events.recorded.lock().unwrap());
             std::thread::yield_now();
         }
     }
@@ -284,12 +287,12 @@ impl Ia {
     }
 
     pub(super) fn request(&self) -> ConnectionRequest {
-        self.above.ear.wait(|word| (*word == Word::Asked(b"may I?".to_vec())).then_some(()));
+        self.above.events.wait(|word| (*word == Recorded::Asked(b"may I?".to_vec())).then_some(()));
         self.above.requests.lock().unwrap().remove(0)
     }
 
     pub(super) fn event(&self) -> (ConnId, &'static str) {
-        self.above.ear.wait(event).0
+        self.above.events.wait(event).0
     }
 }
 
@@ -327,14 +330,14 @@ pub(super) fn connected(params: &str) -> ((Ia, Arc<FakeSink>), (Ia, Arc<FakeSink
     let listening = server.cm.listen(7, ObjectId::default()).unwrap();
     let ours = client.connect(&server, 7, conn(1));
     let theirs = server.accept(conn(2));
-    let (reported, _) = client.above.ear.wait(established);
+    let (reported, _) = client.above.events.wait(established);
     assert_eq!(reported, (conn(1), b"you may".to_vec()));
     ours.is_open();
     // The first packet is the confirmation.
     ours.post(&client.device, b"first");
-    assert_eq!(server.above.ear.wait(established).0, (conn(2), Vec::new()));
+    assert_eq!(server.above.events.wait(established).0, (conn(2), Vec::new()));
     theirs.is_open();
-    assert_eq!(theirs.ear.wait(packet).0, b"first");
+    assert_eq!(theirs.events.wait(packet).0, b"first");
     drop(listening);
     ((client, ours), (server, theirs))
 }

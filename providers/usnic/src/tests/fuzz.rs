@@ -284,7 +284,7 @@ impl Peer<'_> {
     fn data(&mut self) {
         let (op, flags) = (self.byte(), self.byte());
         let ahead = i32::from(self.byte() as i8) * if flags & 0x80 != 0 { 60 } else { 1 };
-        let ack = self.heard();
+        let ack = self.sent_ack();
         let carried = Carried { psn: FIRST[1].wrapping_add_signed(ahead).into(), ack };
         let length = u32::from(self.short() % 3000);
         let payload = if flags & 0x40 != 0 { u32::from(self.short() % 3000) } else { length };
@@ -319,7 +319,7 @@ impl Peer<'_> {
     }
 
     /// The ack that the other side claims.
-    fn heard(&mut self) -> Ack {
+    fn sent_ack(&mut self) -> Ack {
         Ack {
             next: FIRST[0].wrapping_add_signed(i32::from(self.byte() as i8)).into(),
             credits: u32::from(self.byte()).into(),
@@ -330,7 +330,7 @@ impl Peer<'_> {
 
     fn ack(&mut self) {
         let (flags, count, refused) = (self.byte(), self.byte() % 5, self.byte());
-        let ack = self.heard();
+        let ack = self.sent_ack();
         let refusal = if flags & 0x80 != 0 { refused % 6 } else { 0 };
         let refused = FIRST[0].wrapping_add(u32::from(refused)).into();
         let selective = Selective { ranges: count, refusal, refused, ..Selective::default() };

@@ -39,12 +39,12 @@ impl CmSink<Usnic> for Recorder {
     }
 
     fn event(&self, conn: ConnId, event: ConnectionEvent, _: &[u8]) {
-        let heard = match event {
+        let recorded = match event {
             ConnectionEvent::Disconnected => "disconnected",
             ConnectionEvent::Broken => "broken",
             _ => "of a set-up",
         };
-        self.events.lock().push_back((conn, heard));
+        self.events.lock().push_back((conn, recorded));
         self.changed.notify_all();
     }
 

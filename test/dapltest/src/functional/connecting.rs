@@ -13,7 +13,7 @@ use crate::failure::{Failure, Result};
 
 pub(super) const CASES: &[Case] = &[
     ("an endpoint connects to itself's neighbour", connects),
-    ("both ends hear of the end once", ends_once),
+    ("both ends get one event for the end", ends_once),
     ("a connection ends abruptly", ends_abruptly),
     ("an ended connection flushes its receives", flushes),
     ("endpoints connect again after a reset", again),
@@ -37,17 +37,17 @@ fn connects(common: &Common) -> Result {
 
 /// Both ends get a disconnect event, and no other.
 fn await_the_end(pair: &Pair) -> Result {
-    let mut heard = Vec::new();
+    let mut ended = Vec::new();
     for _ in &pair.ends {
         match pair.patience.next(&pair.bench.conn, "the end of the connection")? {
-            Event::Connection { ep, number: DAT_CONNECTION_EVENT_DISCONNECTED } => heard.push(ep),
+            Event::Connection { ep, number: DAT_CONNECTION_EVENT_DISCONNECTED } => ended.push(ep),
             event => return Failure::said(format!("{event:?} in place of the end of the connection")),
         }
     }
-    heard.sort();
+    ended.sort();
     let mut wanted = pair.ends.each_ref().map(Ep::handle);
     wanted.sort();
-    ensure(heard == wanted, "one end has heard it twice")
+    ensure(ended == wanted, "one end got the event twice")
 }
 
 fn ends(common: &Common, flags: DAT_CLOSE_FLAGS) -> Result {

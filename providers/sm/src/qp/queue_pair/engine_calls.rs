@@ -73,12 +73,12 @@ impl PolledConnection for QpCore {
                 return;
             }
         }
-        self.cool();
+        self.leave_to_engine();
     }
 
     fn retire(&self) {
         self.shared.cqs().for_each(|cq| cq.forget(self));
-        self.cool();
+        self.leave_to_engine();
     }
 
     fn has_unread(&self) -> bool {

@@ -52,7 +52,7 @@ fn a_new_address_is_used_only_after_it_has_answered() {
     let mut peer = peer();
     let (old, new) = (peer.at(), place(1));
     assert_eq!(asks(&mut peer, 0), None);
-    peer.heard(1, new);
+    peer.note_packet(1, new);
     assert_eq!(peer.at(), old);
     let (to, nonce) = asks(&mut peer, 1).expect("a request is sent");
     assert_eq!(to, new);
@@ -62,7 +62,7 @@ fn a_new_address_is_used_only_after_it_has_answered() {
     assert!(peer.responded(new, nonce));
     assert_eq!(peer.at(), new);
     assert!(!peer.responded(new, nonce), "once");
-    peer.heard(2, new);
+    peer.note_packet(2, new);
     assert_eq!((asks(&mut peer, SECONDS), peer.deadline()), (None, Some(2 + INTERVAL)));
 }
 
@@ -70,7 +70,7 @@ fn a_new_address_is_used_only_after_it_has_answered() {
 fn unsolicited_response_does_not_move_the_peer() {
     let mut peer = peer();
     let old = peer.at();
-    peer.heard(0, place(1));
+    peer.note_packet(0, place(1));
     let foreseen = peer.candidate.expect("on trial").nonce;
     assert!(!peer.responded(place(1), foreseen), "no challenge was sent yet");
     assert_eq!(peer.at(), old);
@@ -82,7 +82,7 @@ fn challenges_are_limited_for_any_number_of_addresses() {
     let mut asked = 0;
     for packet in 0..10_000 {
         let now = packet * MILLIS / 10;
-        peer.heard(now, place(packet as u16));
+        peer.note_packet(now, place(packet as u16));
         asked += u32::from(asks(&mut peer, now).is_some());
     }
     assert!((2..=10).contains(&asked), "{asked} challenges in a second");
@@ -91,7 +91,7 @@ fn challenges_are_limited_for_any_number_of_addresses() {
 #[test]
 fn an_address_that_does_not_answer_is_forgotten() {
     let mut peer = peer();
-    peer.heard(0, place(1));
+    peer.note_packet(0, place(1));
     let mut asked = 0;
     for now in (0..5 * SECONDS).step_by(MILLIS as usize) {
         asked += u32::from(asks(&mut peer, now).is_some());
@@ -104,11 +104,11 @@ fn an_address_that_does_not_answer_is_forgotten() {
 #[test]
 fn peer_moving_during_a_challenge_is_found() {
     let mut peer = peer();
-    peer.heard(0, place(1));
+    peer.note_packet(0, place(1));
     assert!(asks(&mut peer, 0).is_some_and(|(to, _)| to == place(1)));
-    peer.heard(50 * MILLIS, place(2));
+    peer.note_packet(50 * MILLIS, place(2));
     assert_eq!(asks(&mut peer, 50 * MILLIS), None, "not so fast");
-    peer.heard(100 * MILLIS, place(2));
+    peer.note_packet(100 * MILLIS, place(2));
     let (to, nonce) = asks(&mut peer, 100 * MILLIS).expect("a request is sent");
     assert!(to == place(2) && peer.responded(to, nonce));
 }
@@ -164,7 +164,7 @@ fn answering_peer_is_probed_after_the_interval() {
         assert_eq!((peer.deadline(), peer.on_time(now)), (Some(now), PeerTimeout::Nothing));
         let (to, nonce) = asks(&mut peer, now).expect("a request is sent");
         assert_eq!(asks(&mut peer, now), None);
-        peer.heard(now, to);
+        peer.note_packet(now, to);
         assert!(!peer.responded(to, nonce), "the peer has not moved");
         assert_eq!(asks(&mut peer, now), None);
     }
@@ -207,7 +207,7 @@ fn activity_outweighs_port_unreachable() {
     for now in 0..100 {
         peer.port_closed(now * PAUSE, &rtt(MILLIS));
         asks(&mut peer, now * PAUSE);
-        peer.heard(now * PAUSE, peer.at());
+        peer.note_packet(now * PAUSE, peer.at());
         assert_eq!(peer.on_time(now * PAUSE + 1), PeerTimeout::Nothing);
     }
     assert_eq!(peer.deadline(), Some(99 * PAUSE + INTERVAL));
@@ -257,7 +257,7 @@ fn forged_messages_cause_at_most_ten_challenges_a_second() {
         (0..10).for_each(|_| peer.hinted(now));
         if asks(&mut peer, now).is_some() {
             asked += 1;
-            peer.heard(now, peer.at());
+            peer.note_packet(now, peer.at());
         }
     }
     assert_eq!(asked, SECONDS / PAUSE);

@@ -93,7 +93,7 @@ impl<D: Driver> Conn<D> {
     pub(crate) fn receive(&mut self, now: Nanos, head: &Head, body: &[u8], from: Source, host: &mut impl Host<D>) {
         self.now = now;
         self.settle(host);
-        self.partner.heard(now, from);
+        self.partner.note_packet(now, from);
         // Handshake packets were sent before the peer had the confirmation.
         if !matches!(head.kind(), Some(Kind::Accept | Kind::Cookie | Kind::Reject)) {
             self.confirming = None;

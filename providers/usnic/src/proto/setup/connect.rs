@@ -76,7 +76,7 @@ pub(crate) struct Connector {
     patience: Nanos,
     sent_at: Nanos,
     /// Time of the peer's last packet, or of the start, and number of requests sent since then.
-    heard: Nanos,
+    last_answer: Nanos,
     sends: u32,
     /// Number of reports that the port is closed, at most one per request.
     closed: u32,
@@ -114,7 +114,7 @@ impl Connector {
             seek_wait: listener_retry::FIRST,
             patience: wait,
             sent_at: now,
-            heard: now,
+            last_answer: now,
             sends: 0,
             closed: 0,
             closed_counts: true,
@@ -183,7 +183,7 @@ impl Connector {
         if hop.is_some_and(|hop| hop != self.hop) {
             return None;
         }
-        (self.heard, self.sends, self.closed) = (now, 0, 0);
+        (self.last_answer, self.sends, self.closed) = (now, 0, 0);
         match answer {
             Answer::Again(ticket) => self.again(ticket, now),
             Answer::Pending => {
@@ -245,7 +245,7 @@ impl Connector {
 
     /// Called at the deadline; afterwards `transmit` may have a packet.
     pub(crate) fn on_time(&mut self, now: Nanos) -> Option<Outcome> {
-        let is_silent = now.saturating_sub(self.heard) >= self.setup.config.silence && self.sends >= MIN_SENDS;
+        let is_silent = now.saturating_sub(self.last_answer) >= self.setup.config.silence && self.sends >= MIN_SENDS;
         if self.due.is_none() || !is_silent {
             return None;
         }
@@ -279,13 +279,13 @@ impl Connector {
         let Some(server) = self.alternative.take() else { return false };
         self.server = server;
         self.restart(None, now);
-        (self.heard, self.sends, self.closed, self.shorter, self.cookie_of) = (now, 0, 0, 0, None);
+        (self.last_answer, self.sends, self.closed, self.shorter, self.cookie_of) = (now, 0, 0, 0, None);
         true
     }
 
     /// Time of the next `on_time` and `transmit`; `None`: the attempt has ended.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
-        let silent = self.heard.saturating_add(self.setup.config.silence);
+        let silent = self.last_answer.saturating_add(self.setup.config.silence);
         self.due.map(|due| if self.sends >= MIN_SENDS { due.min(silent) } else { due })
     }
 
@@ -317,7 +317,7 @@ impl Confirming {
 
     /// Handles a packet of the connection.
     #[cfg(test)]
-    pub(crate) fn heard(&mut self) {
+    pub(crate) fn note_packet(&mut self) {
         self.due = None;
     }
 

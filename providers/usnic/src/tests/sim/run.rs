@@ -60,7 +60,7 @@ impl<'a> Run<'a> {
             if let Some(peer) = self.peers.get_mut(to) {
                 peer.receive(self.now, datagram);
             }
-            self.hear(to);
+            self.record(to);
         }
         self.act();
         for at in 0..self.links.len() {
@@ -69,7 +69,7 @@ impl<'a> Run<'a> {
         let done = self.done();
         for at in 0..self.peers.len() {
             self.peers[at].on_time(self.now);
-            self.hear(at);
+            self.record(at);
             self.send(at);
             self.peers[at].forget(self.now);
         }
@@ -115,7 +115,7 @@ impl<'a> Run<'a> {
     }
 
     /// Handles events of a process.
-    fn hear(&mut self, at: usize) {
+    fn record(&mut self, at: usize) {
         for event in std::mem::take(&mut self.peers[at].events) {
             match event {
                 SetupEvent::Asked(link, id) => {

@@ -107,7 +107,7 @@ pub(in crate::cm) struct FakeQp {
     number: u32,
     link: Mutex<Option<Arc<dyn CmConnection>>>,
     takes_no_path: AtomicBool,
-    heard: (Sender<QpReport>, Mutex<Receiver<QpReport>>),
+    recorded: (Sender<QpReport>, Mutex<Receiver<QpReport>>),
 }
 
 impl FakeQp {
@@ -117,7 +117,7 @@ impl FakeQp {
             number,
             link: Mutex::new(None),
             takes_no_path: AtomicBool::new(false),
-            heard: (sender, Mutex::new(receiver)),
+            recorded: (sender, Mutex::new(receiver)),
         })
     }
 
@@ -126,11 +126,11 @@ impl FakeQp {
     }
 
     pub(in crate::cm) fn next(&self) -> QpReport {
-        self.heard.1.lock().recv_timeout(PATIENCE).expect("an event")
+        self.recorded.1.lock().recv_timeout(PATIENCE).expect("an event")
     }
 
     pub(in crate::cm) fn is_silent(&self) -> bool {
-        self.heard.1.lock().recv_timeout(MOMENT).is_err()
+        self.recorded.1.lock().recv_timeout(MOMENT).is_err()
     }
 
     /// Ends the connection, as the consumer does.
@@ -143,8 +143,8 @@ impl FakeQp {
         self.link.lock().as_ref().is_some_and(|known| std::ptr::addr_eq(Arc::as_ptr(known), link))
     }
 
-    fn hear(&self, heard: QpReport) {
-        let _ = self.heard.0.send(heard);
+    fn record(&self, recorded: QpReport) {
+        let _ = self.recorded.0.send(recorded);
     }
 }
 
@@ -169,13 +169,13 @@ impl Pair for FakeQp {
         if self.takes_no_path.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        self.hear(QpReport::Raised { number: theirs.number, gid: theirs.gid });
+        self.record(QpReport::Raised { number: theirs.number, gid: theirs.gid });
         Ok(true)
     }
 
     fn established(&self, link: &dyn CmConnection, private_data: &[u8]) {
         if self.has(link) {
-            self.hear(QpReport::Established(private_data.to_vec()));
+            self.record(QpReport::Established(private_data.to_vec()));
         }
     }
 
@@ -184,7 +184,7 @@ impl Pair for FakeQp {
             return;
         }
         self.end();
-        self.hear(QpReport::Over(match event {
+        self.record(QpReport::Over(match event {
             ConnectionEvent::Established => "established",
             ConnectionEvent::PeerRejected => "peer rejected",
             ConnectionEvent::Rejected => "rejected",

@@ -102,16 +102,16 @@ fn rest(stream: &mut TcpStream) -> Vec<u8> {
 
 #[test]
 fn two_queue_pairs_come_together_with_their_private_data() {
-    let house = TestManager::new();
+    let manager = TestManager::new();
     let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));
     let long: Vec<u8> = (0..196).collect();
-    house.dial(&active, &long[..92], 1);
-    let (caller, private_data, peer) = house.request();
-    assert_eq!((&private_data[..], peer), (&long[..92], house.stage.address()));
+    manager.dial(&active, &long[..92], 1);
+    let (caller, private_data, peer) = manager.request();
+    assert_eq!((&private_data[..], peer), (&long[..92], manager.stage.address()));
     assert!(active.is_silent(), "the consumer decides");
     caller.accept_into(passive.clone(), &long, conn(2)).unwrap();
-    assert_eq!(passive.next(), QpReport::Raised { number: 0x10, gid: house.stage.gid() });
-    assert_eq!(active.next(), QpReport::Raised { number: 0x20, gid: house.stage.gid() });
+    assert_eq!(passive.next(), QpReport::Raised { number: 0x10, gid: manager.stage.gid() });
+    assert_eq!(active.next(), QpReport::Raised { number: 0x20, gid: manager.stage.gid() });
     assert_eq!(active.next(), QpReport::Established(long));
     assert_eq!(passive.next(), QpReport::Established(vec![]));
     active.end();
@@ -121,32 +121,32 @@ fn two_queue_pairs_come_together_with_their_private_data() {
 
 #[test]
 fn either_side_ends_it_and_a_queue_pair_connects_again() {
-    let house = TestManager::new();
+    let manager = TestManager::new();
     for round in 0..50 {
-        let (active, passive) = house.connected();
+        let (active, passive) = manager.connected();
         let (first, second) = if round % 2 == 0 { (active, passive) } else { (passive, active) };
         first.end();
         assert_eq!(second.next(), QpReport::Over("disconnected"));
     }
-    let unknown_clients = house.listener.unknown_clients.lock().len();
+    let unknown_clients = manager.listener.unknown_clients.lock().len();
     assert_eq!(unknown_clients, 0);
 }
 
 #[test]
 fn only_a_reject_is_reported_as_peer_rejected() {
-    let house = TestManager::new();
+    let manager = TestManager::new();
     let active = FakeQp::new(1);
-    house.dial(&active, b"", 1);
-    house.request().0.refuse(Refusal::Consumer);
+    manager.dial(&active, b"", 1);
+    manager.request().0.refuse(Refusal::Consumer);
     assert_eq!(active.next(), QpReport::Over("peer rejected"));
-    house.dial(&active, b"", 2);
-    drop(house.request());
+    manager.dial(&active, b"", 2);
+    drop(manager.request());
     assert_eq!(active.next(), QpReport::Over("rejected"));
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-    house.dial_to(free, &active, b"", 3).unwrap();
+    manager.dial_to(free, &active, b"", 3).unwrap();
     assert_eq!(active.next(), QpReport::Over("rejected"), "no program listens there");
-    house.manager.close();
-    house.dial(&active, b"", 4);
+    manager.manager.close();
+    manager.dial(&active, b"", 4);
     assert_eq!(active.next(), QpReport::Over("rejected"), "no program listens any more");
 }
 
@@ -160,84 +160,84 @@ fn free_port() -> u16 {
 
 #[test]
 fn a_listener_that_comes_later_gets_the_request() {
-    let house = TestManager::with_listener_wait(LONG);
+    let manager = TestManager::with_listener_wait(LONG);
     let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));
     let port = free_port();
-    house.dial_to(port, &active, b"early", 1).unwrap();
+    manager.dial_to(port, &active, b"early", 1).unwrap();
     assert!(active.is_silent(), "neither connected nor rejected");
-    let _door = house.manager.open(port.into(), conn(1).ep).unwrap();
-    let (caller, private_data, _) = house.request();
+    let _door = manager.manager.open(port.into(), conn(1).ep).unwrap();
+    let (caller, private_data, _) = manager.request();
     assert_eq!(private_data, b"early");
     caller.accept_into(passive.clone(), b"", conn(2)).unwrap();
     assert!(matches!(passive.next(), QpReport::Raised { number: 0x10, .. }));
     assert!(matches!(active.next(), QpReport::Raised { number: 0x20, .. }));
     assert_eq!([active.next(), passive.next()], [QpReport::Established(vec![]), QpReport::Established(vec![])]);
-    assert!(house.stage.is_silent(), "there is one request");
+    assert!(manager.stage.is_silent(), "there is one request");
 }
 
 #[test]
 fn without_a_listener_a_request_is_rejected_when_its_time_is_used_up() {
     for milliseconds in [0, 1, 50] {
-        let house = TestManager::with_listener_wait(Duration::from_millis(milliseconds));
+        let manager = TestManager::with_listener_wait(Duration::from_millis(milliseconds));
         let active = FakeQp::new(1);
-        house.dial_to(free_port(), &active, b"", 1).unwrap();
+        manager.dial_to(free_port(), &active, b"", 1).unwrap();
         assert_eq!(active.next(), QpReport::Over("rejected"), "{milliseconds} ms");
     }
 }
 
 #[test]
 fn an_attempt_that_is_given_up_is_not_retried() {
-    let house = TestManager::with_listener_wait(LONG);
+    let manager = TestManager::with_listener_wait(LONG);
     let (active, port) = (FakeQp::new(1), free_port());
-    house.dial_to(port, &active, b"", 1).unwrap();
+    manager.dial_to(port, &active, b"", 1).unwrap();
     assert!(active.is_silent());
     active.end();
-    let _door = house.manager.open(port.into(), conn(1).ep).unwrap();
-    assert!(house.stage.is_silent() && active.is_silent());
+    let _door = manager.manager.open(port.into(), conn(1).ep).unwrap();
+    assert!(manager.stage.is_silent() && active.is_silent());
 }
 
 #[test]
 fn an_attempt_that_is_given_up_fails_at_the_acceptor() {
-    let house = TestManager::new();
+    let manager = TestManager::new();
     let (active, passive) = (FakeQp::new(1), FakeQp::new(2));
-    house.dial(&active, b"", 1);
-    let (caller, ..) = house.request();
+    manager.dial(&active, b"", 1);
+    let (caller, ..) = manager.request();
     active.end();
     caller.accept_into(passive.clone(), b"", conn(2)).unwrap();
-    let heard = std::iter::repeat_with(|| passive.next()).find(|heard| matches!(heard, QpReport::Over(_)));
-    assert_eq!(heard, Some(QpReport::Over("accept failed")));
+    let recorded = std::iter::repeat_with(|| passive.next()).find(|recorded| matches!(recorded, QpReport::Over(_)));
+    assert_eq!(recorded, Some(QpReport::Over("accept failed")));
     assert!(active.is_silent() && passive.is_silent());
 }
 
 #[test]
 fn a_queue_pair_that_cannot_take_it_refuses_the_peer() {
-    let house = TestManager::new();
+    let manager = TestManager::new();
     let (active, passive) = (FakeQp::new(1), FakeQp::new(2));
-    house.dial(&active, b"", 1);
+    manager.dial(&active, b"", 1);
     passive.refuse_paths();
-    house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
+    manager.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
     assert_eq!([passive.next(), active.next()], [QpReport::Over("accept failed"), QpReport::Over("rejected")]);
-    let (busy, other) = house.connected();
-    house.dial(&active, b"", 3);
-    assert_eq!(house.request().0.accept_into(busy.clone(), b"", conn(4)), Err(Error::Internal));
+    let (busy, other) = manager.connected();
+    manager.dial(&active, b"", 3);
+    assert_eq!(manager.request().0.accept_into(busy.clone(), b"", conn(4)), Err(Error::Internal));
     assert_eq!(active.next(), QpReport::Over("rejected"));
     assert!(busy.is_silent() && other.is_silent(), "its connection is not concerned");
     active.refuse_paths();
-    house.dial(&active, b"", 5);
+    manager.dial(&active, b"", 5);
     let passive = FakeQp::new(2);
-    house.request().0.accept_into(passive.clone(), b"", conn(6)).unwrap();
+    manager.request().0.accept_into(passive.clone(), b"", conn(6)).unwrap();
     assert!(matches!(passive.next(), QpReport::Raised { .. }));
     assert_eq!([active.next(), passive.next()], [QpReport::Over("rejected"), QpReport::Over("accept failed")]);
 }
 
 #[test]
 fn a_peer_of_the_references_is_served_byte_by_byte() {
-    let house = TestManager::new();
-    let (mut peer, passive) = (house.client(), FakeQp::new(0x20));
+    let manager = TestManager::new();
+    let (mut peer, passive) = (manager.client(), FakeQp::new(0x20));
     for byte in request(0x11, 9, b"abc") {
         peer.write_all(&[byte]).unwrap();
     }
-    let (caller, private_data, address) = house.request();
+    let (caller, private_data, address) = manager.request();
     assert_eq!((&private_data[..], address), (&b"abc"[..], "192.0.2.7".parse().unwrap()));
     caller.accept_into(passive.clone(), b"xy", conn(2)).unwrap();
     assert_eq!(passive.next(), QpReport::Raised { number: 0x11, gid: [9; 16] });
@@ -258,10 +258,10 @@ fn a_peer_of_the_references_is_served_byte_by_byte() {
 
 #[test]
 fn gid_of_a_peer_is_derived_from_its_address() {
-    let house = TestManager::new();
-    let (mut peer, passive) = (house.client(), FakeQp::new(0x20));
+    let manager = TestManager::new();
+    let (mut peer, passive) = (manager.client(), FakeQp::new(0x20));
     peer.write_all(&request(0x11, 0, b"")).unwrap();
-    house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
+    manager.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
     let gid = super::gid_lookup::by_address("192.0.2.7".parse().unwrap());
     assert_eq!(passive.next(), QpReport::Raised { number: 0x11, gid });
 }
@@ -275,11 +275,11 @@ fn with_gid(number: u8, gid: [u8; 16]) -> Vec<u8> {
 
 #[test]
 fn an_acceptor_uses_a_gid_of_the_requesters_family() {
-    let house = TestManager::new();
-    let (mut peer, passive) = (house.client(), FakeQp::new(0x20));
+    let manager = TestManager::new();
+    let (mut peer, passive) = (manager.client(), FakeQp::new(0x20));
     let peer_gid = super::gid_lookup::by_address("192.0.2.7".parse().unwrap());
     peer.write_all(&with_gid(0x11, peer_gid)).unwrap();
-    house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
+    manager.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
     assert_eq!(passive.next(), QpReport::Raised { number: 0x11, gid: peer_gid });
     let mut reply = [0; 64];
     peer.read_exact(&mut reply).unwrap();
@@ -288,10 +288,10 @@ fn an_acceptor_uses_a_gid_of_the_requesters_family() {
 
 #[test]
 fn a_requester_whose_gid_does_not_reach_the_acceptors_is_rejected() {
-    let house = TestManager::new();
+    let manager = TestManager::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let active = FakeQp::new(0x10);
-    house.dial_to(listener.local_addr().unwrap().port(), &active, b"", 1).unwrap();
+    manager.dial_to(listener.local_addr().unwrap().port(), &active, b"", 1).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
     peer.read_exact(&mut [0; 64]).unwrap();
     peer.write_all(&with_gid(0x11, V4_GID)).unwrap();
@@ -300,41 +300,41 @@ fn a_requester_whose_gid_does_not_reach_the_acceptors_is_rejected() {
 
 #[test]
 fn invalid_request_gets_no_answer() {
-    let house = TestManager::new();
+    let manager = TestManager::new();
     let mut version = request(1, 1, b"");
     version[1] = 3;
     let mut length = request(1, 1, b"");
     length[15] = 93;
     for wrong in [version, length, b"GET / HTTP/1.1\r\n\r\n".repeat(4), vec![0; 64]] {
-        let mut peer = house.client();
+        let mut peer = manager.client();
         peer.write_all(&wrong).unwrap();
         assert!(rest(&mut peer).is_empty());
     }
     // Clients that leave in the middle, or never begin.
     for length in [0, 1, 63] {
-        house.client().write_all(&request(1, 1, b"")[..length]).unwrap();
+        manager.client().write_all(&request(1, 1, b"")[..length]).unwrap();
     }
-    let mut slow = house.client();
+    let mut slow = manager.client();
     slow.write_all(&request(1, 1, b"")[..10]).unwrap();
     assert!(rest(&mut slow).is_empty(), "it must not stand there for ever");
-    assert!(house.stage.is_silent());
-    assert!(house.listener.unknown_clients.lock().is_empty());
+    assert!(manager.stage.is_silent());
+    assert!(manager.listener.unknown_clients.lock().is_empty());
 }
 
 #[test]
 fn many_clients_that_send_nothing_do_not_block_others() {
-    let house = TestManager::new();
-    let mut clients: Vec<_> = (0..super::MAX_UNKNOWN_CLIENTS * 2).map(|_| house.client()).collect();
+    let manager = TestManager::new();
+    let mut clients: Vec<_> = (0..super::MAX_UNKNOWN_CLIENTS * 2).map(|_| manager.client()).collect();
     let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));
-    house.dial(&active, b"", 1);
-    house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
+    manager.dial(&active, b"", 1);
+    manager.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
     assert!(matches!(active.next(), QpReport::Raised { .. }));
     assert!(rest(&mut clients[0]).is_empty(), "the oldest client was dropped");
 }
 
 #[test]
 fn acceptors_that_make_no_sense() {
-    let house = TestManager::new();
+    let manager = TestManager::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
     let mut version = request(1, 1, b"");
@@ -345,7 +345,7 @@ fn acceptors_that_make_no_sense() {
         [(version, false), (length, false), (Vec::new(), true), (request(1, 1, b"")[..63].to_vec(), true)]
     {
         let active = FakeQp::new(1);
-        house.dial_to(port, &active, b"hi", 1).unwrap();
+        manager.dial_to(port, &active, b"hi", 1).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
         let mut asked = [0; 66];
         peer.read_exact(&mut asked).unwrap();
@@ -357,7 +357,7 @@ fn acceptors_that_make_no_sense() {
         assert!(rest(&mut peer).is_empty());
     }
     let active = FakeQp::new(1);
-    house.dial_to(port, &active, b"", 1).unwrap();
+    manager.dial_to(port, &active, b"", 1).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
     peer.write_all(&request(1, 1, b"")[..5]).unwrap();
     assert_eq!(active.next(), QpReport::Over("rejected"), "a message that has begun must come to its end");
@@ -365,11 +365,11 @@ fn acceptors_that_make_no_sense() {
 
 #[test]
 fn a_connection_is_over_with_its_socket() {
-    let house = TestManager::new();
+    let manager = TestManager::new();
     for last in [&DISCONNECT[..], b"anything", b""] {
-        let (mut peer, passive) = (house.client(), FakeQp::new(0x20));
+        let (mut peer, passive) = (manager.client(), FakeQp::new(0x20));
         peer.write_all(&request(0x11, 9, b"")).unwrap();
-        house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
+        manager.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
         assert!(matches!(passive.next(), QpReport::Raised { .. }));
         peer.write_all(&READY).unwrap();
         assert_eq!(passive.next(), QpReport::Established(vec![]));
@@ -381,11 +381,11 @@ fn a_connection_is_over_with_its_socket() {
 
 #[test]
 fn an_acceptor_waits_for_its_confirmation_but_not_for_ever() {
-    let house = TestManager::new();
+    let manager = TestManager::new();
     for wrong in [Some(&b"\x0e\x0e"[..]), Some(&DISCONNECT), None] {
-        let (mut peer, passive) = (house.client(), FakeQp::new(0x20));
+        let (mut peer, passive) = (manager.client(), FakeQp::new(0x20));
         peer.write_all(&request(0x11, 9, b"")).unwrap();
-        house.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
+        manager.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
         assert!(matches!(passive.next(), QpReport::Raised { .. }));
         wrong.into_iter().for_each(|wrong| peer.write_all(wrong).unwrap());
         assert_eq!(passive.next(), QpReport::Over("accept failed"));
@@ -395,25 +395,25 @@ fn an_acceptor_waits_for_its_confirmation_but_not_for_ever() {
 /// A forked child has inherited the sockets.
 #[test]
 fn close_takes_effect_despite_inherited_sockets() {
-    let house = TestManager::new();
-    let listener = house.listener.at.lock().listener.as_ref().unwrap().try_clone().unwrap();
+    let manager = TestManager::new();
+    let listener = manager.listener.at.lock().listener.as_ref().unwrap().try_clone().unwrap();
     let active = FakeQp::new(1);
-    house.dial(&active, b"", 1);
-    let (caller, ..) = house.request();
+    manager.dial(&active, b"", 1);
+    let (caller, ..) = manager.request();
     let socket = caller.0.as_ref().unwrap().socket();
     drop(caller);
     assert_eq!(active.next(), QpReport::Over("rejected"));
-    house.listener.close();
-    let again = house.manager.open(house.port.into(), conn(1).ep);
+    manager.listener.close();
+    let again = manager.manager.open(manager.port.into(), conn(1).ep);
     assert!(again.is_ok(), "{:?}", again.err());
     drop((listener, socket));
 }
 
 #[test]
 fn paths_are_no_addresses() {
-    let house = TestManager::new();
+    let manager = TestManager::new();
     let address = PeerAddress::Path("/tmp".into());
     let spec = ConnectSpec { address: &address, qual: 5, private_data: &[] };
-    let refused = house.manager.dial(FakeQp::new(1), &spec, conn(1));
+    let refused = manager.manager.dial(FakeQp::new(1), &spec, conn(1));
     assert_eq!(refused, Err(Error::InvalidAddress(dapl::error::Address::Malformed)));
 }

@@ -154,8 +154,8 @@ fn talks(ctx: &Ctx) {
     let (out, into) = (conn.memory(8 * 3000), conn.memory(8 * 3000));
     let post_recv = |n: u64| conn.post_recv(n, into.segment(n as usize % 8 * 3000, 3000));
     (0..8).for_each(post_recv);
-    let (mut sent, mut heard, mut answered) = (0, 0, 0);
-    while heard < 100 || answered < 100 {
+    let (mut sent, mut received, mut answered) = (0, 0, 0);
+    while received < 100 || answered < 100 {
         while sent < 100 && sent < answered + 8 {
             let at = sent as usize % 8 * 3000;
             out.write_pattern(at, 3000, sent as u8);
@@ -163,12 +163,12 @@ fn talks(ctx: &Ctx) {
             sent += 1;
         }
         if let Some(event) = dequeue(conn.recv.h()) {
-            check_dto(&event.dto(), heard, DAT_DTO_SUCCESS, 3000);
-            into.expect_pattern(heard as usize % 8 * 3000, 3000, heard as u8);
-            if heard + 8 < 100 {
-                post_recv(heard + 8);
+            check_dto(&event.dto(), received, DAT_DTO_SUCCESS, 3000);
+            into.expect_pattern(received as usize % 8 * 3000, 3000, received as u8);
+            if received + 8 < 100 {
+                post_recv(received + 8);
             }
-            heard += 1;
+            received += 1;
         }
         if let Some(event) = dequeue(conn.request.h()) {
             check_dto(&event.dto(), answered, DAT_DTO_SUCCESS, 3000);

@@ -84,8 +84,8 @@ fn source(net: u32, host: u32) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::from(0x0A00_0000 + net * 256 + host)), 4000)
 }
 
-fn requested(heard: PacketResult) -> RequestId {
-    match heard {
+fn requested(result: PacketResult) -> RequestId {
+    match result {
         PacketResult::Requested(id) => id,
         other => panic!("{other:?}"),
     }
@@ -195,8 +195,9 @@ fn stateless_answers_respect_the_amplification_limit() {
         assert!(server.is_empty());
         // A packet that is shorter than a request gets no answer.
         for end in 0..REQUEST {
-            let heard = if end < REQUEST - packets::SHORTER { PacketResult::Nothing } else { PacketResult::Unreadable };
-            assert_eq!((server.receives(0, &packet[..end], source(0, 1)), server.out.len()), (heard, 0));
+            let result =
+                if end < REQUEST - packets::SHORTER { PacketResult::Nothing } else { PacketResult::Unreadable };
+            assert_eq!((server.receives(0, &packet[..end], source(0, 1)), server.out.len()), (result, 0));
         }
     }
 }
@@ -234,8 +235,8 @@ fn accept_to_a_closed_port_ends_after_two_reports() {
             _ => None,
         });
         let quotes: Vec<_> = accepts.chain([b"any other".to_vec()]).collect();
-        let mut heard = quotes.iter().map(|quote| server.acceptor.port_closed(now, at, quote));
-        heard.find(|heard| *heard != PacketResult::Nothing).unwrap_or(PacketResult::Nothing)
+        let mut result = quotes.iter().map(|quote| server.acceptor.port_closed(now, at, quote));
+        result.find(|result| *result != PacketResult::Nothing).unwrap_or(PacketResult::Nothing)
     };
     assert_eq!(port_closed(&mut server, 0, from), PacketResult::Nothing, "no request is accepted yet");
     server.accept(0, ids[0], 7);

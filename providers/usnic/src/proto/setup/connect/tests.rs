@@ -461,17 +461,21 @@ fn unmatched_accept_is_reset() {
 fn confirmation_is_repeated_until_a_packet_arrives_or_time_is_up() {
     let config = SetupConfig::default();
     let terms = super::super::tests::terms();
-    for heard in [true, false] {
+    for is_confirmed in [true, false] {
         let mut confirming = Confirming::new(0, config.first_repeat, config.last_repeat, config.silence);
         let (mut times, mut out) = (Vec::new(), Vec::new());
         while let Some(now) = confirming.deadline() {
             assert!(confirming.transmit(now, &terms, &mut out) && !confirming.transmit(now, &terms, &mut out));
             times.push(now);
-            if heard && times.len() == 3 {
-                confirming.heard();
+            if is_confirmed && times.len() == 3 {
+                confirming.note_packet();
             }
         }
-        assert!(if heard { times.len() == 3 } else { times.len() > 8 && times.iter().all(|at| *at < config.silence) });
+        assert!(if is_confirmed {
+            times.len() == 3
+        } else {
+            times.len() > 8 && times.iter().all(|at| *at < config.silence)
+        });
         assert_eq!(out.len(), times.len() * size_of::<wire::Head>());
     }
 }

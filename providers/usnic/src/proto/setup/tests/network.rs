@@ -265,7 +265,7 @@ impl World {
                 seal(agreed, &mut out);
                 self.send(to, from, out);
             } else if head.kind() != Some(Kind::Cookie) {
-                client.confirming.as_mut().expect("it stands").heard();
+                client.confirming.as_mut().expect("it is established").note_packet();
             }
             return;
         }
