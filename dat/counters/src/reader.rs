@@ -97,7 +97,7 @@ impl fmt::Display for ReadError {
             ReadError::Nonsense => {
                 f.write_str("what it says makes no sense: it is no process of these libraries, or damaged")
             }
-            ReadError::TooMuch => f.write_str("its text is longer than the limit"),
+            ReadError::TooMuch => f.write_str("it sends more than is read in one look"),
             ReadError::Skipped => f.write_str("not queried: others took all the time of this look"),
             ReadError::System(error) => write!(f, "it cannot be queried: {error}"),
         }
