@@ -1,6 +1,7 @@
 //! Programs of DAT 2.0 over the real `libdat2.so.2` and our providers; and a process with both versions of libdat.
 
 use std::path::PathBuf;
+use std::sync::OnceLock;
 use std::time::Duration;
 
 use dapl_test::run::{self, Run, Sandbox};
@@ -70,16 +71,20 @@ fn valgrind_finds_nothing_in_a_program_of_2_0() {
     }
 }
 
-/// Libraries of one version each, as a program's parts that were built at different times.
-fn halves(stage: &Stage) -> [PathBuf; 2] {
-    let place = stage.root.join("programs");
-    std::fs::create_dir_all(&place).expect("the stage is writable");
-    let source = workspace().join("test/c/half.c");
-    let adapted = workspace().join("test/c/dat20");
-    [("half1", "-ldat", &[][..]), ("half2", "-ldat2", &[adapted.as_path()])].map(|(name, library, includes)| {
-        let path = place.join(format!("{name}.{}.so", std::process::id()));
-        stage.compile_with(&[library], includes, &path, &[&source], &["-shared", "-fPIC"]);
-        path
+/// Libraries of one version each, as a program's parts that were built at different times. Compiled once, since another
+/// test of this process may have loaded them.
+fn halves(stage: &Stage) -> &'static [PathBuf; 2] {
+    static HALVES: OnceLock<[PathBuf; 2]> = OnceLock::new();
+    HALVES.get_or_init(|| {
+        let directory = stage.root.join("programs");
+        std::fs::create_dir_all(&directory).expect("the stage is writable");
+        let source = workspace().join("test/c/half.c");
+        let adapted = workspace().join("test/c/dat20");
+        [("half1", "-ldat", &[][..]), ("half2", "-ldat2", &[adapted.as_path()])].map(|(name, library, includes)| {
+            let path = directory.join(format!("{name}.{}.so", std::process::id()));
+            stage.compile_with(&[library], includes, &path, &[&source], &["-shared", "-fPIC"]);
+            path
+        })
     })
 }
 
