@@ -18,7 +18,8 @@
  *   idle SIZE SECONDS     waits SECONDS for a message: processor time of all threads, "cpu_percent"
  *   eager SIZE COUNT      ping-pong by RDMA writes into rings that are polled in memory, while three EVDs are polled as well:
  *                         half a round trip, "usec"
- *   polled SIZE COUNT     ping-pong of sends whose receives are polled in memory, without any call: half a round trip, "usec"
+ *   polled SIZE COUNT     ping-pong of sends whose receives are polled in memory, without any call: half a round trip, "usec";
+ *                         with -w one way to the server, while the client sleeps
  *   rendezvous SIZE COUNT announced messages: for each, both sides register its memory in pieces, and the sender writes it:
  *                         millions/s, "mps"
  *   register SIZE COUNT   registrations of the client: microseconds for new memory, "usec", for the same memory again,
@@ -421,7 +422,7 @@ static void run_mpi(const char *mode, long count)
     if (strcmp(mode, "eager") == 0)
         figure = mpi_eager(size, count);
     else if (strcmp(mode, "polled") == 0)
-        figure = mpi_polled(size, count);
+        figure = sleeps ? mpi_polled_one_way(size, count) : mpi_polled(size, count);
     else if (strcmp(mode, "rendezvous") == 0)
         figure = mpi_rendezvous(size, count);
     else if (host != NULL)

@@ -5,7 +5,8 @@
  * the next slot, and dequeues from three EVDs between two polls.
  * rendezvous: a send announces a message; the target registers its memory in pieces and answers with their keys; the source
  * registers its own, writes piece by piece, and announces the end by a send; both deregister.
- * polled: sends whose receives are polled in memory.
+ * polled: sends whose receives are polled in memory. With -w the client sleeps after each send, so that a processor is free
+ * for the server's engine.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -244,13 +245,11 @@ static void mpi_polled_receive(long n, long length)
     OK(dat_ep_post_recv(mpi_ep, 1, &to, cookie, DAT_COMPLETION_DEFAULT_FLAG));
 }
 
-/* Ping-pong of sends whose receives are polled in memory, without a call until the message is there; half a round trip. Their
- * completions are left to the end. */
-static double mpi_polled(long length, long count)
+/* Registers the memory of "polled" and posts receives. */
+static void mpi_polled_begin(long length)
 {
     size_t ring = RING * mpi_slot(length);
-    long n, warm_up = count / 10 + 1;
-    double begin = 0;
+    long n;
     DAT_DTO_COOKIE cookie = {.as_64 = MPI_REQUEST};
     mpi_in = mpi_register(get_memory(ring), ring);
     mpi_out = mpi_register(get_memory(ring), ring);
@@ -263,22 +262,80 @@ static double mpi_polled(long length, long count)
             ;
     for (n = 0; n < RING / 2; n++)
         mpi_polled_receive(n, length);
+}
+
+static void mpi_polled_send(long n, long length)
+{
+    size_t offset = (size_t)(n % RING) * mpi_slot(length);
+    DAT_LMR_TRIPLET from = mpi_segment(&mpi_out, offset, (size_t)length);
+    DAT_DTO_COOKIE cookie = {.as_64 = MPI_REQUEST};
+    mpi_out.bytes[offset + (size_t)length - 1] = mpi_flag(n);
+    OK(dat_ep_post_send(mpi_ep, 1, &from, cookie, DAT_COMPLETION_SUPPRESS_FLAG));
+}
+
+static void mpi_polled_await(long n, long length)
+{
+    const volatile char *last = mpi_in.bytes + (size_t)(n % RING) * mpi_slot(length) + length - 1;
+    while (*last != mpi_flag(n))
+        ;
+}
+
+/* Ping-pong of sends whose receives are polled in memory, without a call until the message is there; half a round trip. Their
+ * completions are left to the end. */
+static double mpi_polled(long length, long count)
+{
+    long n, warm_up = count / 10 + 1;
+    double begin = 0;
+    mpi_polled_begin(length);
     for (n = 0; n < warm_up + count; n++) {
-        const volatile char *last = mpi_in.bytes + (size_t)(n % RING) * mpi_slot(length) + length - 1;
-        size_t offset = (size_t)(n % RING) * mpi_slot(length);
-        DAT_LMR_TRIPLET from = mpi_segment(&mpi_out, offset, (size_t)length);
         if (n == warm_up)
             begin = seconds();
-        mpi_out.bytes[offset + (size_t)length - 1] = mpi_flag(n);
         if (host != NULL)
-            OK(dat_ep_post_send(mpi_ep, 1, &from, cookie, DAT_COMPLETION_SUPPRESS_FLAG));
-        while (*last != mpi_flag(n))
-            ;
+            mpi_polled_send(n, length);
+        mpi_polled_await(n, length);
         mpi_polled_receive(n + RING / 2, length);
         if (host == NULL)
-            OK(dat_ep_post_send(mpi_ep, 1, &from, cookie, DAT_COMPLETION_SUPPRESS_FLAG));
+            mpi_polled_send(n, length);
     }
     return (seconds() - begin) * 1e6 / 2 / (double)count;
+}
+
+/* The first seven bytes of a message are nanoseconds: the time of a send, or how long the message took. */
+static void mpi_stamp(long n, long length, uint64_t value)
+{
+    memcpy(mpi_out.bytes + (size_t)(n % RING) * mpi_slot(length), &value, 7);
+}
+
+static uint64_t mpi_read_stamp(long n, long length)
+{
+    uint64_t value = 0;
+    memcpy(&value, mpi_in.bytes + (size_t)(n % RING) * mpi_slot(length), 7);
+    return value;
+}
+
+/* One way, from before the post until the server sees the message in memory. The clock is that of both processes. */
+static double mpi_polled_one_way(long length, long count)
+{
+    long n, warm_up = count / 10 + 1;
+    double total = 0;
+    if (length < 8)
+        fail("perf: polled -w needs messages of 8 bytes at least");
+    mpi_polled_begin(length);
+    for (n = 0; n < warm_up + count; n++) {
+        if (host != NULL) {
+            mpi_stamp(n, length, (uint64_t)(seconds() * 1e9));
+            mpi_polled_send(n, length);
+            pause_for(200e-6);
+        }
+        mpi_polled_await(n, length);
+        if (host == NULL) {
+            mpi_stamp(n, length, (uint64_t)(seconds() * 1e9) - mpi_read_stamp(n, length));
+            mpi_polled_send(n, length);
+        } else if (n >= warm_up)
+            total += (double)mpi_read_stamp(n, length);
+        mpi_polled_receive(n + RING / 2, length);
+    }
+    return total / 1e3 / (double)count;
 }
 
 /* Registers the memory of a message piece by piece. */

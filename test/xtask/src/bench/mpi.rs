@@ -5,6 +5,7 @@
 use super::contest::Contest;
 use super::ground::Terrain;
 use super::ours::Ask;
+use super::pair::Cores;
 use super::side::{Effort, Shown, Side};
 
 /// The name of these contests.
@@ -28,6 +29,12 @@ pub(super) fn eager_shared(title: &'static str, size: u32, count: u32, must: Opt
 /// Half the round trip of sends whose receives are polled in memory; the engine's thread places them.
 pub(super) fn polled(title: &'static str, size: u32, count: u32, must: Option<f64>) -> Contest {
     contest(title, Shown::Microseconds, must, Ask::new("polled", size, count), Vec::new())
+}
+
+/// Time to a receive that is polled in memory, while the sender sleeps and leaves a processor to the engine's thread.
+pub(super) fn polled_one_way(title: &'static str, size: u32, count: u32, must: Option<f64>) -> Contest {
+    let ask = Ask { cores: Cores::Any, ..Ask::new("polled", size, count).with(&["-w"]) };
+    contest(title, Shown::Microseconds, must, ask, Vec::new())
 }
 
 /// Messages of this size, several at a time.

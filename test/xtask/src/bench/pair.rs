@@ -25,17 +25,23 @@ pub(super) enum Cores {
     Apart,
     /// All on 0.
     Together,
+    /// All on 0 and 1, as the scheduler decides.
+    Any,
 }
 
 impl Cores {
     pub(super) fn server(self) -> &'static str {
-        "0"
+        match self {
+            Cores::Apart | Cores::Together => "0",
+            Cores::Any => "0,1",
+        }
     }
 
     pub(super) fn client(self) -> &'static str {
         match self {
             Cores::Apart => "1",
             Cores::Together => "0",
+            Cores::Any => "0,1",
         }
     }
 }

@@ -41,6 +41,8 @@ fn like_mpi(effort: Effort) -> Vec<Contest> {
         mpi::eager_shared("12 KiB eager, shared memory", 12_288, short, None, Vec::new()),
         mpi::polled("8 B receives polled in memory", 8, effort.count(20_000), None),
         mpi::polled("4 KiB receives polled in memory", 4096, effort.count(20_000), None),
+        mpi::polled_one_way("8 B receives polled in memory, sender asleep", 8, effort.count(5_000), Some(15.0)),
+        mpi::polled_one_way("4 KiB receives polled in memory, sender asleep", 4096, effort.count(5_000), Some(15.0)),
         mpi::rendezvous("1 MiB rendezvous, beside sends", MIB, long, Some(0.8), vec![Side::Ours(sends)]),
         mpi::rendezvous("1 MiB rendezvous, beside UCX", MIB, long, None, vec![Side::Ucx(tags), Side::Ucx(alone)]),
         mpi::registration(effort, Some(3.0)),
