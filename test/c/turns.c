@@ -10,7 +10,9 @@
  */
 #include <dlfcn.h>
 #include <sched.h>
+#include <stdint.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #include <infiniband/verbs.h>
@@ -35,7 +37,7 @@ static int poll_in_turns(struct ibv_cq *cq, int space, struct ibv_wc *out)
 }
 
 /* Replaces the poll entry here, because every program creates a completion queue before it polls. */
-struct ibv_cq *ibv_create_cq(struct ibv_context *context, int size, void *cookie, struct ibv_comp_channel *channel,
+static struct ibv_cq *create_cq(struct ibv_context *context, int size, void *cookie, struct ibv_comp_channel *channel,
                              int vector)
 {
     struct ibv_cq *(*create)(struct ibv_context *, int, void *, struct ibv_comp_channel *, int);
@@ -50,4 +52,22 @@ struct ibv_cq *ibv_create_cq(struct ibv_context *context, int size, void *cookie
         context->ops.poll_cq = poll_in_turns;
     }
     return create(context, size, cookie, channel, vector);
+}
+
+/* For programs that are linked with the library. */
+struct ibv_cq *ibv_create_cq(struct ibv_context *context, int size, void *cookie, struct ibv_comp_channel *channel,
+                             int vector)
+{
+    return create_cq(context, size, cookie, channel, vector);
+}
+
+/* For those that open it and look the function up in it. The last call is a jump, so that RTLD_NEXT means the caller's. */
+void *dlsym(void *library, const char *name)
+{
+    static void *(*next)(void *, const char *);
+    if (next == NULL)
+        *(void **)&next = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.34");
+    if (next == NULL)
+        *(void **)&next = dlvsym(RTLD_NEXT, "dlsym", "GLIBC_2.2.5");
+    return strcmp(name, "ibv_create_cq") == 0 ? (void *)(uintptr_t)create_cq : next(library, name);
 }
