@@ -1,0 +1,73 @@
+/*
+ * fake_verbs.h - what fake_verbs.c, the calls of the hot path, and fake_objects.c, all others, have in common.
+ *
+ * SPDX-License-Identifier: MIT OR Apache-2.0
+ */
+#ifndef FAKE_VERBS_H
+#define FAKE_VERBS_H
+
+#include <infiniband/verbs.h>
+
+#pragma GCC visibility push(hidden)
+
+enum { SEGMENTS = 16, INLINE = 256, QPS = 1024, REGIONS = 4096 };
+
+struct channel {
+    struct ibv_comp_channel ibv; /* its descriptor counts the entries that were added to the list */
+    struct cq *first, *last;
+};
+
+struct cq {
+    struct ibv_cq ibv;
+    struct ibv_wc *ring; /* as long as a power of two */
+    unsigned head, tail, mask;
+    enum { DISARMED, SOLICITED, ARMED } armed;
+    struct cq *next; /* with an event that was not read */
+    int has_event;
+};
+
+struct receive {
+    uint64_t wr_id;
+    int count;
+    struct ibv_sge segments[SEGMENTS];
+};
+
+/* A request that waits for a receive or for its peer; data that were inline are in it. */
+struct request {
+    struct ibv_send_wr wr;
+    struct ibv_sge segments[SEGMENTS];
+    char data[INLINE];
+};
+
+struct qp {
+    struct ibv_qp ibv;
+    uint32_t peer_number; /* 0: not connected */
+    struct receive *receives;
+    struct request *requests;
+    unsigned receive_head, receive_tail, receive_mask;
+    unsigned request_head, request_tail, request_mask;
+};
+
+struct region {
+    struct ibv_mr ibv;
+    int access;
+};
+
+/* Both by number; 0 is not used. Protected by the lock, like everything else. */
+extern struct qp *fake_qps[QPS];
+extern struct region *fake_regions[REGIONS];
+
+void fake_lock(void);
+void fake_unlock(void);
+/* Sets the functions of the hot path. */
+void fake_set_ops(struct ibv_context_ops *ops);
+/* Moves a queue pair to ERR, and flushes its work. */
+void fake_fail(struct qp *qp);
+/* Executes the requests that wait for a receive, as far as possible. */
+void fake_execute_waiting(struct qp *qp);
+/* The peer, if packets of the queue pair can reach it. */
+struct qp *fake_peer_of(const struct qp *qp);
+
+#pragma GCC visibility pop
+
+#endif
