@@ -5,7 +5,8 @@
  *   instructions IA OPERATION BYTES COUNT
  *
  * Operations: send, write, read: COUNT transfers of BYTES bytes, in batches, whose completions are taken by dat_evd_dequeue;
- * shared-write, shared-read: the same into and from memory that is registered as shared; wait: sends, whose completions are
+ * alone: sends, each after the completions of the last, which are on two EVDs, so that each dequeue polls; alone-wait: the same by
+ * dat_evd_wait; shared-write, shared-read: the same into and from memory that is registered as shared; wait: sends, whose completions are
  * taken by dat_evd_wait after they have arrived; burst: sends that find a receive, a few at a time, so that a provider with
  * packets sends each at once; empty: COUNT calls of dat_evd_dequeue on an idle connection; register: COUNT
  * registrations of BYTES bytes. Measured calls go through the functions `counted_*`. The first batches run until the provider
@@ -22,11 +23,12 @@
 
 #include "check.h"
 
-enum { QUAL = 6411, DEPTH = 64, BATCH = 32, BURST = 4, AREA = 256 << 10, WARM_UP = 8, RDMA_WARM_UP = 2000 };
+enum { FIRST_QUAL = 6411, QUALS = 16384, DEPTH = 64, BATCH = 32, BURST = 4, AREA = 256 << 10, WARM_UP = 8, RDMA_WARM_UP = 2000 };
 
 static unsigned char *memory;
 
-static DAT_EVD_HANDLE data;
+/* Completions of receives and of requests; one EVD, unless each message is sent alone. */
+static DAT_EVD_HANDLE data, sends;
 
 static DAT_LMR_CONTEXT key;
 static DAT_RMR_CONTEXT remote_key;
@@ -114,6 +116,21 @@ static void take(long events, DAT_VLEN bytes, int wait, int is_counted)
     }
 }
 
+/* Takes the two completions of a message, each by a call that has to poll for it. */
+static void take_alone(DAT_VLEN bytes, int wait, int is_counted)
+{
+    DAT_EVD_HANDLE evds[] = { data, sends };
+    DAT_EVENT event;
+    DAT_COUNT more;
+    for (int n = 0; n < 2; n++) {
+        if (wait && is_counted)
+            OK(counted_wait(evds[n], &event, &more));
+        else
+            event = polled(evds[n], is_counted && !wait);
+        check(&event, bytes);
+    }
+}
+
 /* Posts receives for the messages first to first + count of a batch. */
 static void post_receives(DAT_EP_HANDLE ep, long first, long count, long bytes)
 {
@@ -140,8 +157,10 @@ int main(int argc, char **argv)
     DAT_EVENT event;
     DAT_DTO_COOKIE cookie = { .as_64 = 1 };
     const char *operation;
+    /* A TCP port over verbs: another process may run the same program. */
+    DAT_CONN_QUAL qual = FIRST_QUAL + (DAT_CONN_QUAL)(getpid() % QUALS);
     long bytes, count, batch, warm_up, empty = 0;
-    int is_send, is_wait, is_burst, is_shared, is_register, is_rdma;
+    int is_send, is_wait, is_burst, is_shared, is_register, is_rdma, is_alone;
 
     if (argc != 5 || (bytes = atol(argv[3])) < 8 || bytes > AREA || (count = atol(argv[4])) < 0)
         fail("usage: instructions IA OPERATION BYTES COUNT; 8 to %d bytes", AREA);
@@ -151,29 +170,33 @@ int main(int argc, char **argv)
     is_rdma = !strcmp(operation, "write") || !strcmp(operation, "read");
     memory = get_memory(is_shared);
     region.for_va = memory;
-    is_wait = !strcmp(operation, "wait");
+    is_alone = !strncmp(operation, "alone", 5);
+    is_wait = !strcmp(operation, "wait") || !strcmp(operation, "alone-wait");
     is_burst = !strcmp(operation, "burst");
-    is_send = !strcmp(operation, "send") || is_wait || is_burst;
+    is_send = !strcmp(operation, "send") || is_alone || is_wait || is_burst;
     EXPECT(is_send || is_register || is_rdma || !strcmp(operation, "empty"));
-    batch = is_rdma ? 1 : AREA / bytes < BATCH ? AREA / bytes : BATCH;
+    batch = is_rdma || is_alone ? 1 : AREA / bytes < BATCH ? AREA / bytes : BATCH;
     warm_up = is_rdma ? RDMA_WARM_UP : WARM_UP * batch;
 
     OK(dat_ia_open(argv[1], 8, &async, &ia));
     OK(dat_ia_query(ia, &async, DAT_IA_FIELD_ALL, &adapter, 0, NULL));
     OK(dat_pz_create(ia, &pz));
     OK(dat_evd_create(ia, 4 * DEPTH, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &data));
+    sends = data;
+    if (is_alone)
+        OK(dat_evd_create(ia, 4 * DEPTH, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &sends));
     OK(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG, &connections));
     OK(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CR_FLAG, &requests));
     register_all(ia, pz, is_shared);
-    OK(dat_ep_create(ia, pz, data, data, connections, NULL, &from));
+    OK(dat_ep_create(ia, pz, data, sends, connections, NULL, &from));
     OK(dat_ep_query(from, DAT_EP_FIELD_ALL, &parameters));
     attributes = parameters.ep_attr;
     attributes.max_recv_dtos = attributes.max_request_dtos = DEPTH;
     OK(dat_ep_free(from));
-    OK(dat_ep_create(ia, pz, data, data, connections, &attributes, &from));
-    OK(dat_ep_create(ia, pz, data, data, connections, &attributes, &to));
-    OK(dat_psp_create(ia, QUAL, requests, DAT_PSP_CONSUMER_FLAG, &psp));
-    OK(dat_ep_connect(from, adapter.ia_address_ptr, QUAL, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
+    OK(dat_ep_create(ia, pz, data, sends, connections, &attributes, &from));
+    OK(dat_ep_create(ia, pz, data, sends, connections, &attributes, &to));
+    OK(dat_psp_create(ia, qual, requests, DAT_PSP_CONSUMER_FLAG, &psp));
+    OK(dat_ep_connect(from, adapter.ia_address_ptr, qual, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG));
     event = polled(requests, 0);
     OK(dat_cr_accept(event.event_data.cr_arrival_event_data.cr_handle, to, 0, NULL));
     EXPECT(polled(connections, 0).event_number == DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -218,7 +241,9 @@ int main(int argc, char **argv)
                 OK(counted_send(from, &source, cookie));
             }
         }
-        if (!is_burst)
+        if (is_alone)
+            take_alone(bytes, is_wait, is_counted);
+        else if (!is_burst)
             take(is_send ? 2 * batch : batch, bytes, is_wait, is_counted);
         if (is_rdma)
             EXPECT(DAT_GET_TYPE(dat_evd_dequeue(data, &event)) == DAT_QUEUE_EMPTY); /* as a program that waits for more */
