@@ -121,12 +121,12 @@ pub(crate) enum BenchOf {
     Usnic(Selection),
     /// Measure the cost of thousands of idle endpoints for the thread that polls their EVD; writes bench/evd.json
     Evd,
-    /// Count the instructions of each call over sm and usnic; writes bench/instructions.json
+    /// Count the instructions of each call over each provider; writes bench/instructions.json
     Instructions {
-        /// Also write the tables of docs/benchmarks.md
+        /// Also write the tables of docs/benchmarks.md; those of other providers stay
         #[arg(long)]
         write: bool,
-        /// sm, usnic; default: both
+        /// sm, usnic, verbs; default: all
         providers: Vec<String>,
     },
     /// Measure the verbs provider beside perftest and the 2.0 reference in a guest; writes bench/verbs.json

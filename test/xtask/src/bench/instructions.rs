@@ -4,17 +4,23 @@
 //! difference of the counts, divided by the difference of the numbers, excludes start and end. Threads take turns by
 //! `--fair-sched=yes`. Only calls of the program's thread are counted, and no dequeue before the connection is in
 //! use, so a count repeats within 2 %. A count depends on the compiler, not on the machine: docs/benchmarks.md names
-//! it, and the suite `instructions` compares with the table there.
+//! it, and the suite `instructions` compares with the table there. Verbs run over a fake device (`fake_device`).
 #![forbid(unsafe_code)]
+
+mod fake_device;
+mod profile;
 
 use std::collections::HashMap;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use dapl_test::run::{SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, Stage, stage, target_directory, workspace};
 use serde_json::{Value, json};
+
+use self::fake_device::{FakeDevice, VERBS0};
+use self::profile::Layers;
 
 use crate::quiet::{run_quietly, step, text_of};
 use crate::{Result, setup};
@@ -23,8 +29,6 @@ const SIZES: [u32; 3] = [8, 64, 4096];
 /// Transfers of the two runs; calls, for an empty dequeue.
 const COUNTS: [u32; 2] = [640, 3200];
 const EMPTY_COUNTS: [u32; 2] = [100_000, 400_000];
-/// Name of the program, whose own instructions are excluded.
-const PROGRAM: &str = "instructions";
 /// A count above the table's by more than this fails the suite.
 const TOLERANCE: f64 = 1.05;
 /// The same for counts that depend on callgrind's clock or on the turns of the threads too: repeated runs of one build differed
@@ -42,28 +46,34 @@ struct Row {
     function: &'static str,
     operation: &'static str,
     /// Providers for which it is counted. Over usnic, dequeues would count calls that find nothing while packets are in flight,
-    /// and no memory is mapped. Over sm no post sends a packet.
+    /// and no memory is mapped. Over sm no post sends a packet. Over verbs the device moves the data, so memory is not mapped either.
     providers: &'static [&'static str],
 }
 
-const ROWS: [Row; 12] = [
-    row("post_send", "counted_send", "send", BOTH),
+const ROWS: [Row; 14] = [
+    row("post_send", "counted_send", "send", ALL),
     row("post_send that sends a packet", "counted_send", "burst", USNIC),
-    row("post_recv", "counted_recv", "send", BOTH),
-    row("post_rdma_write", "counted_write", "write", BOTH),
-    row("post_rdma_read", "counted_read", "read", BOTH),
+    row("post_recv", "counted_recv", "send", ALL),
+    row("post_rdma_write", "counted_write", "write", ALL),
+    row("post_rdma_read", "counted_read", "read", ALL),
     row("post_rdma_write, shared memory", "counted_write", "shared-write", SM),
     row("post_rdma_read, shared memory", "counted_read", "shared-read", SM),
     row("lmr_create", "counted_register", "register", SM),
     row("lmr_free", "counted_deregister", "register", SM),
-    row("dequeues of a message, both completions", "counted_dequeue", "send", SM),
-    row("dequeue that finds nothing", "counted_dequeue", "empty", BOTH),
-    row("waits of a message, both completions", "counted_wait", "wait", SM),
+    row("dequeues of a message, both completions", "counted_dequeue", "send", LOCAL),
+    row("dequeues of a message alone, both completions", "counted_dequeue", "alone", VERBS),
+    row("dequeue that finds nothing", "counted_dequeue", "empty", ALL),
+    row("waits of a message, both completions", "counted_wait", "wait", LOCAL),
+    row("waits of a message alone, both completions", "counted_wait", "alone-wait", VERBS),
 ];
 
-const BOTH: &[&str] = &["sm", "usnic"];
+const ALL: &[&str] = &["sm", "usnic", "verbs"];
+const LOCAL: &[&str] = &["sm", "verbs"];
 const SM: &[&str] = &["sm"];
 const USNIC: &[&str] = &["usnic"];
+const VERBS: &[&str] = &["verbs"];
+/// Operations of `test/c/raw_verbs.c`.
+const RAW: [&str; 5] = ["send", "alone", "write", "read", "empty"];
 
 impl Row {
     fn tolerance(&self) -> f64 {
@@ -80,83 +90,9 @@ const fn row(
     Row { name, function, operation, providers }
 }
 
-/// Adapters and the lines that name them in dat.conf.
-const ADAPTERS: [(&str, &str, &str); 2] = [("sm", "sm0", SM0), ("usnic", "usnic0", USNIC0)];
-
-/// Instructions by layer.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Layers {
-    libdat: f64,
-    object: f64,
-    provider: f64,
-    /// The Rust standard library, crates, and the C library.
-    libraries: f64,
-}
-
-impl Layers {
-    fn total(&self) -> f64 {
-        self.libdat + self.object + self.provider + self.libraries
-    }
-
-    /// The slope of two measurements.
-    fn per_count(first: Layers, second: Layers, counts: [u32; 2]) -> Layers {
-        let slope = |a: f64, b: f64| (b - a) / f64::from(counts[1] - counts[0]);
-        Layers {
-            libdat: slope(first.libdat, second.libdat),
-            object: slope(first.object, second.object),
-            provider: slope(first.provider, second.provider),
-            libraries: slope(first.libraries, second.libraries),
-        }
-    }
-
-    fn of_profile(profile: &str) -> Layers {
-        let (mut layers, mut names) = (Layers::default(), HashMap::new());
-        let (mut object, mut file, mut is_call) = (String::new(), String::new(), false);
-        for line in profile.lines() {
-            if line.starts_with("calls=") {
-                is_call = true;
-            } else if let Some((key, value)) = line.split_once('=') {
-                // "ob=(3) name" the first time, "ob=(3)" afterwards; files have numbers of their own.
-                let kind = match key {
-                    "ob" | "cob" => "object",
-                    "fl" | "fi" | "fe" | "cfi" | "cfl" => "file",
-                    _ => continue,
-                };
-                let (number, name) = value.split_once(' ').unwrap_or((value, ""));
-                if !name.is_empty() {
-                    names.insert((kind, number.to_owned()), name.to_owned());
-                }
-                let name = names.get(&(kind, number.to_owned())).cloned().unwrap_or_default();
-                match key {
-                    "ob" => object = name,
-                    "fl" | "fi" | "fe" => file = name,
-                    _ => {}
-                }
-            } else if let Some((_, cost)) = line
-                .split_once(' ')
-                .filter(|_| line.starts_with(['+', '-', '*', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']))
-            {
-                // The line after "calls=" is the cost of the called function, which has lines of its own.
-                if !std::mem::take(&mut is_call) && !object.ends_with(PROGRAM) {
-                    *layers.of(&object, &file) += cost.trim().parse().unwrap_or(0.0);
-                }
-            }
-        }
-        layers
-    }
-
-    fn of(&mut self, object: &str, file: &str) -> &mut f64 {
-        if object.contains("libdat.so") {
-            &mut self.libdat
-        } else if file.contains("dapl/src/") {
-            &mut self.object
-        } else if file.contains("providers/") {
-            &mut self.provider
-        } else {
-            &mut self.libraries
-        }
-    }
-}
+/// Providers, their adapters, and the lines that name these in dat.conf.
+const ADAPTERS: [(&str, &str, &str); 3] =
+    [("sm", "sm0", SM0), ("usnic", "usnic0", USNIC0), ("verbs", "verbs0", VERBS0)];
 
 /// Measures `providers`, or all. `write`: into the page.
 pub(crate) fn instructions(providers: &[String], write: bool) -> Result {
@@ -165,19 +101,12 @@ pub(crate) fn instructions(providers: &[String], write: bool) -> Result {
         .filter(|(provider, ..)| providers.is_empty() || providers.iter().any(|name| name == provider))
         .collect();
     if chosen.len() < providers.len() {
-        return Err("instructions are counted over sm and usnic; over verbs by `cargo xtask bench verbs`".to_owned());
-    }
-    if write && chosen.len() < ADAPTERS.len() {
-        return Err("--write needs the counts of all providers: name none".to_owned());
+        return Err("instructions are counted over sm, usnic and verbs".to_owned());
     }
     let bench = Bench::new()?;
-    let (mut tables, mut values) = (String::new(), Vec::new());
+    let (mut tables, mut values) = (Vec::new(), Vec::new());
     for &&(provider, adapter, registry) in &chosen {
-        let mut table = format!("| {provider} |{} libdat | object layer | provider | libraries |\n|---|", {
-            SIZES.map(|size| format!(" {size} B |")).concat()
-        });
-        table += &"---|".repeat(SIZES.len() + 4);
-        table.push('\n');
+        let mut table = header(provider);
         for row in ROWS.iter().filter(|row| row.providers.contains(&provider)) {
             // A dequeue without messages, and a registration, do not depend on the size.
             let sizes = if matches!(row.operation, "empty" | "register") { &SIZES[..1] } else { &SIZES[..] };
@@ -188,18 +117,24 @@ pub(crate) fn instructions(providers: &[String], write: bool) -> Result {
             for n in 0..SIZES.len() {
                 table += &layers.get(n).map_or(" |".to_owned(), |layers| format!(" {:.0} |", layers.total()));
             }
-            let Layers { libdat, object, provider: own, libraries } = layers[0];
-            table += &format!(" {libdat:.0} | {object:.0} | {own:.0} | {libraries:.0} |\n");
+            let Layers { libdat, object, provider: own, libraries, .. } = layers[0];
+            table += &format!(" {libdat:.0} | {object:.0} | {own:.0} | {libraries:.0} |");
+            if provider == "verbs" {
+                table += &bench.beside_device(row, layers[0].device)?;
+            }
+            table.push('\n');
             values.extend(sizes.iter().zip(&layers).map(|(size, layers)| {
                 json!({"provider": provider, "call": row.name, "bytes": size, "instructions": layers.total().round(),
                     "libdat": layers.libdat.round(), "object_layer": layers.object.round(),
-                    "provider_code": layers.provider.round(), "libraries": layers.libraries.round()})
+                    "provider_code": layers.provider.round(), "libraries": layers.libraries.round(),
+                    "fake_device": layers.device.round()})
             }));
         }
-        tables += &format!("{table}\n");
+        tables.push((provider, table));
     }
     let compiler = compiler()?;
-    println!("{compiler}\n\n{tables}");
+    println!("{compiler}\n");
+    tables.iter().for_each(|(_, table)| println!("{table}"));
     let file = target_directory().join("bench/instructions.json");
     let text = json!({"compiler": compiler, "counts": Value::Array(values)}).to_string();
     let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
@@ -208,8 +143,7 @@ pub(crate) fn instructions(providers: &[String], write: bool) -> Result {
     if write {
         let path = workspace().join(PAGE);
         let page = fs::read_to_string(&path).map_err(|error| failed(&path, error))?;
-        let (before, after) = around(&page)?;
-        let page = format!("{before}{BEGIN}Compiler: {compiler}.\n\n{tables}{END}{after}");
+        let page = with_tables(&page, &compiler, &tables)?;
         fs::write(&path, page).map_err(|error| failed(&path, error))?;
     }
     Ok(())
@@ -241,10 +175,40 @@ pub(crate) fn check() -> Result {
     if worse.is_empty() { Ok(()) } else { Err(worse.join("; ")) }
 }
 
-/// The page before and after the tables.
-fn around(page: &str) -> Result<(&str, &str)> {
-    let parts = page.split_once(BEGIN).and_then(|(before, rest)| Some((before, rest.split_once(END)?.1)));
+/// The head of a provider's table.
+fn header(provider: &str) -> String {
+    let sizes = SIZES.map(|size| format!(" {size} B |")).concat();
+    let device = if provider == "verbs" { " fake device | bare verbs |" } else { "" };
+    let columns = format!("| {provider} |{sizes} libdat | object layer | provider | libraries |{device}");
+    let line = "---|".repeat(columns.matches('|').count() - 1);
+    format!("{columns}\n|{line}\n")
+}
+
+/// The page before the tables, the tables, and the page after them.
+fn around(page: &str) -> Result<(&str, &str, &str)> {
+    let parts = page.split_once(BEGIN).and_then(|(before, rest)| {
+        let (tables, after) = rest.split_once(END)?;
+        Some((before, tables, after))
+    });
     parts.ok_or_else(|| format!("{PAGE} has no place for the table of instructions"))
+}
+
+/// The page with these tables. Tables of other providers stay if they are of the same compiler.
+fn with_tables(page: &str, compiler: &str, tables: &[(&str, String)]) -> Result<String> {
+    let (before, old, after) = around(page)?;
+    let head = format!("Compiler: {compiler}.\n\n");
+    let mut all = String::new();
+    for (provider, ..) in ADAPTERS {
+        let first = format!("| {provider} |");
+        let new = tables.iter().find(|(of, _)| *of == provider).map(|(_, table)| table.trim_end().to_owned());
+        let kept = || old.split("\n\n").find(|table| table.starts_with(&first)).map(str::to_owned);
+        let is_same = old.starts_with(&head);
+        let table = new.or_else(|| kept().filter(|_| is_same)).ok_or_else(|| {
+            format!("{PAGE} has no table of {provider} of {compiler}: name no provider, so that all are counted")
+        })?;
+        all += &format!("{table}\n\n");
+    }
+    Ok(format!("{before}{BEGIN}{head}{all}{END}{after}"))
 }
 
 /// The counts of the first size in the table of a provider, by name.
@@ -268,40 +232,64 @@ fn compiler() -> Result<String> {
 
 struct Bench {
     stage: Stage,
-    program: std::path::PathBuf,
+    program: PathBuf,
+    device: FakeDevice,
 }
 
 impl Bench {
     fn new() -> Result<Self> {
-        setup::require(&[setup::CC, setup::VALGRIND])?;
+        setup::require(&[setup::CC, setup::VALGRIND, setup::RDMA_HEADERS])?;
         let stage = step("build libdat and the providers", || Ok(stage(Profile::Dist)))?;
-        let directory = stage.root.join("bin");
+        let directory = stage.root.join(profile::PROGRAMS);
         fs::create_dir_all(&directory).map_err(|error| format!("{}: {error}", directory.display()))?;
-        let program = directory.join(PROGRAM);
+        let program = directory.join("instructions");
         stage.compile(&program, &[&workspace().join("test/c/instructions.c")], &["-O2"]);
-        Ok(Bench { stage, program })
+        let device = FakeDevice::new(&stage, &directory)?;
+        Ok(Bench { stage, program, device })
     }
 
     fn count(&self, adapter: &str, registry: &str, row: &Row, size: u32) -> Result<Layers> {
-        let counts = if row.operation == "empty" { EMPTY_COUNTS } else { COUNTS };
-        let first = self.run(adapter, registry, row, size, counts[0])?;
-        Ok(Layers::per_count(first, self.run(adapter, registry, row, size, counts[1])?, counts))
+        slope(row, |count| {
+            let arguments = [adapter, row.operation, &size.to_string(), &count.to_string()];
+            self.run(registry, row, &self.program, &arguments)
+        })
     }
 
-    fn run(&self, adapter: &str, registry: &str, row: &Row, size: u32, count: u32) -> Result<Layers> {
+    /// The columns of the fake device's instructions, and of those of a program that uses it without DAT.
+    fn beside_device(&self, row: &Row, device: f64) -> Result<String> {
+        if !RAW.contains(&row.operation) {
+            return Ok(format!(" {device:.0} | |"));
+        }
+        let bare = slope(row, |count| {
+            let arguments = [row.operation, &SIZES[0].to_string(), &count.to_string()];
+            self.run(VERBS0, row, &self.device.bare_program, &arguments)
+        })?;
+        Ok(format!(" {device:.0} | {:.0} |", bare.program))
+    }
+
+    fn run(&self, registry: &str, row: &Row, program: &Path, arguments: &[&str]) -> Result<Layers> {
         let profile = self.stage.root.join(format!("callgrind.{}.{}", row.function, std::process::id()));
         let output = format!("--callgrind-out-file={}", profile.display());
         // The compiler may have made a copy of the function, with a longer name.
         let toggle = format!("--toggle-collect={}*", row.function);
-        let (program, size, count) = (self.program.to_string_lossy(), size.to_string(), count.to_string());
-        let arguments =
-            ["--tool=callgrind", "--fair-sched=yes", &output, &toggle, &program, adapter, row.operation, &size, &count];
+        let program = program.to_string_lossy();
+        let callgrind = ["--tool=callgrind", "--fair-sched=yes", &output, &toggle, &program];
         let sandbox = Sandbox::new(&self.stage, Some(registry));
-        run_quietly(&mut sandbox.command("valgrind", &arguments))?;
+        let mut command = sandbox.command("valgrind", &[&callgrind, arguments].concat());
+        if registry == VERBS0 {
+            self.device.preload(&mut command);
+        }
+        run_quietly(&mut command)?;
         let text = fs::read_to_string(&profile).map_err(|error| format!("{}: {error}", profile.display()))?;
         let _ = fs::remove_file(&profile);
         Ok(Layers::of_profile(&text))
     }
+}
+
+/// Instructions per call, from two runs with different numbers of calls.
+fn slope(row: &Row, run: impl Fn(u32) -> Result<Layers>) -> Result<Layers> {
+    let counts = if row.operation == "empty" { EMPTY_COUNTS } else { COUNTS };
+    Ok(Layers::per_count(run(counts[0])?, run(counts[1])?, counts))
 }
 
 #[cfg(test)]
@@ -309,14 +297,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn costs_of_lines_go_to_their_layer_and_those_of_calls_to_none() {
-        let profile = "events: Ir\n\nob=(9) /p/bin/instructions\nfl=(9) instructions.c\nfn=(9) counted_send\n30 4\n\nob=(1) /p/lib/libdat.so.1\nfl=(1) dat/src/thunk/pass.rs\nfn=(1) dat_ep_post_send\n20 16\n\
-            cob=(2) /p/lib/libdaplsm.so.1\ncfi=(2) /w/dapl/src/ep/dapl_post.rs\ncfn=(2) dapl_ep_post_send\ncalls=2 30\n20 900\n\n\
-            ob=(2)\nfl=(2)\nfn=(2)\n+1 80\nfi=(3) /w/providers/sm/src/qp/ring.rs\n* 40\nfi=(4) /rustc/library/core/src/num.rs\n-3 5\nfe=(2)\n+2 1\n";
-        let layers = Layers::of_profile(profile);
-        assert_eq!(layers, Layers { libdat: 16.0, object: 81.0, provider: 40.0, libraries: 5.0 });
-        let more = Layers { libdat: 36.0, ..layers };
-        assert_eq!(Layers::per_count(layers, more, [10, 20]).total(), 2.0);
+    fn tables_of_other_providers_stay_if_their_compiler_is_the_same() {
+        let table = |provider: &str, count: u32| format!("| {provider} |\n|---|\n| post_send | {count} |\n");
+        let tables = |counts: [u32; 3]| ADAPTERS.map(|(provider, ..)| provider).into_iter().zip(counts);
+        let all: Vec<_> = tables([1, 2, 3]).map(|(provider, count)| (provider, table(provider, count))).collect();
+        let page = format!("before\n{BEGIN}{END}after\n");
+        assert!(with_tables(&page, "rustc 1", &all[1..]).is_err());
+        let page = with_tables(&page, "rustc 1", &all).unwrap();
+        assert!(page.starts_with("before\n") && page.ends_with("after\n"));
+        let page = with_tables(&page, "rustc 1", &[("usnic", table("usnic", 9))]).unwrap();
+        for (provider, count) in tables([1, 9, 3]) {
+            assert_eq!(counts(&page, provider).unwrap()["post_send"], f64::from(count), "{provider}");
+        }
+        assert!(with_tables(&page, "rustc 2", &all[1..]).is_err());
     }
 
     #[test]

@@ -1,0 +1,64 @@
+//! The verbs provider without an RDMA device: a replacement of libibverbs with one device, for programs that this module preloads it
+//! into (`test/c/fake_verbs.c`), and a program that uses it without DAT (`test/c/raw_verbs.c`).
+#![forbid(unsafe_code)]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use dapl_test::stage::{Stage, workspace};
+
+use crate::Result;
+
+/// File name of the replacement.
+pub(super) const LIBRARY: &str = "libibverbs.so.1";
+/// Registry of a run over the device, which is on the loopback interface.
+pub(super) const VERBS0: &str =
+    "verbs0 u1.2 nonthreadsafe default libdaplverbs.so.1 dapl.1.2 \"fake0 1 cm=socket\" \"\"\n";
+
+/// The compiled files.
+pub(super) struct FakeDevice {
+    library: PathBuf,
+    /// The directory that replaces `/sys/class/infiniband`.
+    sysfs: PathBuf,
+    pub(super) bare_program: PathBuf,
+}
+
+impl FakeDevice {
+    /// Compiles everything. `programs`: directory of the program.
+    pub(super) fn new(stage: &Stage, programs: &Path) -> Result<Self> {
+        // Not among the stage's libraries, where every program would find it.
+        let directory = stage.root.join("fake");
+        let sysfs = directory.join("infiniband");
+        let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
+        fs::create_dir_all(sysfs.join("fake0/ports/1")).map_err(|error| failed(&sysfs, error))?;
+        // Names the network device, as software drivers do.
+        let parent = sysfs.join("fake0/parent");
+        fs::write(&parent, "lo\n").map_err(|error| failed(&parent, error))?;
+        let (source, library) = (|name: &str| workspace().join("test/c").join(name), directory.join(LIBRARY));
+        let soname = format!("-Wl,-soname,{LIBRARY}");
+        let sources = ["fake_verbs.c", "fake_objects.c", "fake_host.c"].map(source);
+        stage.compile_with(
+            &[],
+            &[],
+            &library,
+            &sources.each_ref().map(PathBuf::as_path),
+            // Otherwise the compiler makes the copy a call of memcpy.
+            &["-O2", "-fno-tree-loop-distribute-patterns", "-shared", "-fPIC", &soname],
+        );
+        let bare_program = programs.join("raw_verbs");
+        stage.compile_with(
+            &[&library.to_string_lossy()],
+            &[],
+            &bare_program,
+            &[&source("raw_verbs.c")],
+            &["-O2", "-fno-ipa-icf"],
+        );
+        Ok(FakeDevice { library, sysfs, bare_program })
+    }
+
+    /// Lets the command's program find the device.
+    pub(super) fn preload(&self, command: &mut Command) {
+        command.env("LD_PRELOAD", &self.library).env("FAKE_INFINIBAND", &self.sysfs);
+    }
+}

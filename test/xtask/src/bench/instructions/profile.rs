@@ -1,0 +1,116 @@
+//! Callgrind's profile, as instructions by layer.
+#![forbid(unsafe_code)]
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use super::fake_device;
+
+/// Name of the directory of the programs whose calls are counted.
+pub(super) const PROGRAMS: &str = "counted";
+
+/// Instructions by layer.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Layers {
+    pub(super) libdat: f64,
+    pub(super) object: f64,
+    pub(super) provider: f64,
+    /// The Rust standard library, crates, and the C library.
+    pub(super) libraries: f64,
+    /// The replacement of libibverbs, which is not part of the total.
+    pub(super) device: f64,
+    /// The program, which is not part of the total either.
+    pub(super) program: f64,
+}
+
+impl Layers {
+    pub(super) fn total(&self) -> f64 {
+        self.libdat + self.object + self.provider + self.libraries
+    }
+
+    /// The slope of two measurements.
+    pub(super) fn per_count(first: Layers, second: Layers, counts: [u32; 2]) -> Layers {
+        let slope = |a: f64, b: f64| (b - a) / f64::from(counts[1] - counts[0]);
+        Layers {
+            libdat: slope(first.libdat, second.libdat),
+            object: slope(first.object, second.object),
+            provider: slope(first.provider, second.provider),
+            libraries: slope(first.libraries, second.libraries),
+            device: slope(first.device, second.device),
+            program: slope(first.program, second.program),
+        }
+    }
+
+    /// Parses callgrind's output.
+    pub(super) fn of_profile(profile: &str) -> Layers {
+        let (mut layers, mut names) = (Layers::default(), HashMap::new());
+        let (mut object, mut file, mut is_call) = (String::new(), String::new(), false);
+        for line in profile.lines() {
+            if line.starts_with("calls=") {
+                is_call = true;
+            } else if let Some((key, value)) = line.split_once('=') {
+                // "ob=(3) name" the first time, "ob=(3)" afterwards; files have numbers of their own.
+                let kind = match key {
+                    "ob" | "cob" => "object",
+                    "fl" | "fi" | "fe" | "cfi" | "cfl" => "file",
+                    _ => continue,
+                };
+                let (number, name) = value.split_once(' ').unwrap_or((value, ""));
+                if !name.is_empty() {
+                    names.insert((kind, number.to_owned()), name.to_owned());
+                }
+                let name = names.get(&(kind, number.to_owned())).cloned().unwrap_or_default();
+                match key {
+                    "ob" => object = name,
+                    "fl" | "fi" | "fe" => file = name,
+                    _ => {}
+                }
+            } else if let Some((_, cost)) = line
+                .split_once(' ')
+                .filter(|_| line.starts_with(['+', '-', '*', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']))
+            {
+                // The line after "calls=" is the cost of the called function, which has lines of its own.
+                if !std::mem::take(&mut is_call) {
+                    *layers.of(&object, &file) += cost.trim().parse().unwrap_or(0.0);
+                }
+            }
+        }
+        layers
+    }
+
+    fn of(&mut self, object: &str, file: &str) -> &mut f64 {
+        if Path::new(object).parent().is_some_and(|directory| directory.ends_with(PROGRAMS)) {
+            &mut self.program
+        } else if object.contains(fake_device::LIBRARY) {
+            &mut self.device
+        } else if object.contains("libdat.so") {
+            &mut self.libdat
+        } else if file.contains("dapl/src/") {
+            &mut self.object
+        } else if file.contains("providers/") {
+            &mut self.provider
+        } else {
+            &mut self.libraries
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn costs_of_lines_go_to_their_layer_and_those_of_calls_to_none() {
+        let profile = "events: Ir\n\nob=(9) /p/counted/instructions\nfl=(9) instructions.c\nfn=(9) counted_send\n30 4\n\nob=(1) /p/lib/libdat.so.1\nfl=(1) dat/src/thunk/pass.rs\nfn=(1) dat_ep_post_send\n20 16\n\
+            cob=(2) /p/lib/libdaplsm.so.1\ncfi=(2) /w/dapl/src/ep/dapl_post.rs\ncfn=(2) dapl_ep_post_send\ncalls=2 30\n20 900\n\n\
+            ob=(2)\nfl=(2)\nfn=(2)\n+1 80\nfi=(3) /w/providers/sm/src/qp/ring.rs\n* 40\nfi=(4) /rustc/library/core/src/num.rs\n-3 5\nfe=(2)\n+2 1\n\n\
+            ob=(5) /p/fake/libibverbs.so.1\nfl=(5) fake_verbs.c\nfn=(5) post_send\n7 7\n";
+        let layers = Layers::of_profile(profile);
+        assert_eq!(
+            layers,
+            Layers { libdat: 16.0, object: 81.0, provider: 40.0, libraries: 5.0, device: 7.0, program: 4.0 }
+        );
+        let more = Layers { libdat: 36.0, device: 9.0, ..layers };
+        assert_eq!(Layers::per_count(layers, more, [10, 20]).total(), 2.0);
+    }
+}
