@@ -345,18 +345,17 @@ impl Endpoint {
 
     /// Creates a link to the peer's directory for a connection, for administrators.
     pub(crate) fn add_conn(&self, id: u32, peer: &Path) {
-        let dir = self.path.join("conns").join(id.to_string());
-        if DirBuilder::new().mode(0o700).create(&dir).is_ok() {
-            let _ = std::os::unix::fs::symlink(peer, dir.join("peer"));
-        }
+        let _ = std::os::unix::fs::symlink(peer, self.conn_path(id));
     }
 
     pub(crate) fn remove_conn(&self, id: u32) {
         if std::process::id() == self.pid {
-            let dir = self.path.join("conns").join(id.to_string());
-            let _ = fs::remove_file(dir.join("peer"));
-            let _ = fs::remove_dir(dir);
+            let _ = fs::remove_file(self.conn_path(id));
         }
+    }
+
+    fn conn_path(&self, id: u32) -> PathBuf {
+        self.path.join("conns").join(id.to_string())
     }
 
     /// Creates the name of a listener on `qual`. `ConnQualTaken` while another live process has it.

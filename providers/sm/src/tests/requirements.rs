@@ -59,7 +59,7 @@ fn a_connection_has_its_areas_and_a_name_in_conns() {
     let conns = a.ia.device.endpoint.path().join("conns");
     let names = || std::fs::read_dir(&conns).unwrap().flatten().map(|entry| entry.path()).collect::<Vec<_>>();
     let [name] = &names()[..] else { panic!("{:?}", names()) };
-    assert_eq!(std::fs::read_link(name.join("peer")).unwrap(), b.ia.device.endpoint.path());
+    assert_eq!(std::fs::read_link(name).unwrap(), b.ia.device.endpoint.path());
     assert_eq!(name.file_name().unwrap().to_str(), Some(link(&active).id.to_string().as_str()));
     for (own, other) in [(&active, &passive), (&passive, &active)] {
         let (own, other) = (link(own), link(other));
