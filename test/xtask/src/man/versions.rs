@@ -20,18 +20,21 @@ pub(crate) const HEADING: &str = "DAT 2.0";
 const BEHAVIOUR: [(&str, &str); 8] = [
     (
         "dat_ep_connect",
-        "`DAT_CONNECT_MULTIPATH_REQUESTED_FLAG` gets one path; `DAT_CONNECT_MULTIPATH_REQUIRED_FLAG` is `DAT_MODEL_NOT_SUPPORTED`.",
+        "`DAT_CONNECT_MULTIPATH_REQUESTED_FLAG` uses one path; `DAT_CONNECT_MULTIPATH_REQUIRED_FLAG` is refused with `DAT_MODEL_NOT_SUPPORTED`.",
     ),
-    ("dat_ep_create", "An endpoint of an unreliable service is `DAT_MODEL_NOT_SUPPORTED`."),
-    ("dat_ep_free", "A connected endpoint queues `DAT_CONNECTION_EVENT_DISCONNECTED`, which 1.2 does not."),
+    ("dat_ep_create", "An endpoint of an unreliable service is refused with `DAT_MODEL_NOT_SUPPORTED`."),
+    ("dat_ep_free", "The free of a connected endpoint queues `DAT_CONNECTION_EVENT_DISCONNECTED`; in 1.2 it does not."),
     (
         "dat_evd_dequeue",
-        "Completions name their operation, and the remote context that a received send has invalidated.",
+        "A completion also has its operation, and the remote context that a received send has invalidated.",
     ),
-    ("dat_evd_wait", "Completions name their operation, and the remote context that a received send has invalidated."),
-    ("dat_ia_openv", "Lines of dat.conf with `u2.0` serve the name; a name with others only is refused."),
+    (
+        "dat_evd_wait",
+        "A completion also has its operation, and the remote context that a received send has invalidated.",
+    ),
+    ("dat_ia_openv", "The name needs a line with `u2.0` in dat.conf; with other lines only, the open is refused."),
     ("dat_registry_list_providers", "The entries of `u2.0` lines come first."),
-    ("dat_strerror", "Takes codes of 2.0, whose subtypes have other numbers."),
+    ("dat_strerror", "The return code is one of 2.0, in which subtypes have other numbers than in 1.2."),
 ];
 
 impl Versions {
