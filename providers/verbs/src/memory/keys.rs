@@ -1,22 +1,29 @@
 //! The table of local keys. It checks inline data, which the CPU reads instead of the device, and finds why a device
 //! has refused a segment.
 //!
-//! A post calls [`Keys::allow`] and keeps the result until the data are read; the end of a registration waits for that.
+//! A post calls [`Keys::allow`] and keeps the result until the data are read; the end of a registration waits for that. A post
+//! that a hazard slot announces ([`Keys::allows_announced`]) need not, because the end of a registration waits for such posts too.
 //! The device checks everything else.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use dapl::provider::{Region, Segment};
+use dapl::runtime::handle;
 use parking_lot::{RwLock, RwLockReadGuard};
 
 use crate::ibv::Pd;
 
 /// The local keys of an IA.
 #[derive(Debug, Default)]
-pub(crate) struct Keys(RwLock<KeyTable>);
+pub(crate) struct Keys {
+    table: RwLock<KeyTable>,
+    /// `KeyTable::changes`, readable without the lock.
+    changes: AtomicU64,
+}
 
 #[derive(Debug, Default)]
 struct KeyTable {
@@ -54,11 +61,39 @@ impl Keys {
         self.insert(key, KeyRange { pd: place(pd), region, writable });
     }
 
-    /// Removes a key. Waits for threads that read through it.
+    /// Removes a key. Waits for threads that read through it. Must not be called during a post.
     pub(crate) fn remove(&self, key: u32) {
-        let mut table = self.0.write();
-        table.changes += 1;
+        let mut table = self.table.write();
         table.keys.remove(&key);
+        self.changed(&mut table);
+        drop(table);
+        // Posts that are announced have read the number of changes before, or find that it has changed.
+        handle::await_posts();
+    }
+
+    /// Called before the lock is released.
+    fn changed(&self, table: &mut KeyTable) {
+        table.changes += 1;
+        self.changes.store(table.changes, Ordering::Release);
+    }
+
+    /// As [`Self::allow`], for one segment of a post that a hazard slot of this thread announces: the end of a registration waits
+    /// for such posts, so the memory may be read until the post returns.
+    #[inline(always)]
+    pub(crate) fn allows_announced(&self, hint: &mut Hint, pd: &Arc<Pd>, segment: &Segment) -> bool {
+        self.look_announced(hint, place(pd), segment)
+    }
+
+    #[inline(always)]
+    fn look_announced(&self, hint: &mut Hint, pd: usize, segment: &Segment) -> bool {
+        let is_known = hint.changes == self.changes.load(Ordering::Acquire) && hint.key == segment.key;
+        (is_known || self.find(hint, segment.key)) && hint.known.covers(pd, segment)
+    }
+
+    /// Looks a key up.
+    #[cold]
+    fn find(&self, hint: &mut Hint, key: u32) -> bool {
+        self.table.read_recursive().find(hint, key)
     }
 
     /// Checks that each segment has a key of the protection domain and lies inside its registration, and permits
@@ -74,31 +109,46 @@ impl Keys {
     }
 
     fn insert(&self, key: u32, known: KeyRange) {
-        let mut table = self.0.write();
-        table.changes += 1;
+        let mut table = self.table.write();
         table.keys.insert(key, known);
+        self.changed(&mut table);
     }
 
     #[inline(always)]
     fn look(&self, hint: &mut Hint, pd: usize, segments: &[Segment], written: bool) -> Option<Allowed<'_>> {
         // A thread that ends a registration may wait for this thread, which may be reading already, so readers have
         // priority.
-        let table = self.0.read_recursive();
+        let table = self.table.read_recursive();
         let mut allows = |segment: &Segment| {
-            if hint.changes != table.changes || hint.key != segment.key {
-                let Some(known) = table.keys.get(&segment.key) else { return false };
-                *hint = Hint { changes: table.changes, key: segment.key, known: *known };
-            }
-            let KeyRange { pd: owner, region, writable } = &hint.known;
-            let offset = segment.address.wrapping_sub(region.address);
-            *owner == pd
-                && (*writable || !written)
-                && segment.address >= region.address
-                && offset <= region.length
-                && segment.length <= region.length - offset
+            let is_known = hint.changes == table.changes && hint.key == segment.key;
+            (is_known || table.find(hint, segment.key))
+                && hint.known.covers(pd, segment)
+                && (hint.known.writable || !written)
         };
         let all = segments.iter().all(|segment| segment.length == 0 || allows(segment));
         all.then_some(Allowed { _table: table })
+    }
+}
+
+impl KeyTable {
+    /// Looks a key up.
+    fn find(&self, hint: &mut Hint, key: u32) -> bool {
+        let known = self.keys.get(&key);
+        if let Some(known) = known {
+            *hint = Hint { changes: self.changes, key, known: *known };
+        }
+        known.is_some()
+    }
+}
+
+impl KeyRange {
+    /// Whether a segment is of this domain and inside the registration.
+    #[inline(always)]
+    fn covers(&self, pd: usize, segment: &Segment) -> bool {
+        let KeyRange { pd: owner, region, .. } = self;
+        // The offset is beyond the length if the address is below.
+        let offset = segment.address.wrapping_sub(region.address);
+        *owner == pd && offset <= region.length && segment.length <= region.length - offset
     }
 }
 
@@ -170,6 +220,23 @@ mod tests {
     }
 
     #[test]
+    fn announced_posts_find_each_change_of_the_table() {
+        let (keys, hint) = (Keys::default(), RefCell::new(Hint::default()));
+        let allows = |key| keys.look_announced(&mut hint.borrow_mut(), 1, &segment(key, 4096, 100));
+        assert!(!allows(0), "an empty hint allows nothing");
+        keys.insert(0x500, known(1, false));
+        assert!(allows(0x500) && allows(0x500));
+        assert!(!keys.look_announced(&mut hint.borrow_mut(), 1, &segment(0x500, 4095, 1)));
+        keys.insert(0x501, known(2, true));
+        assert!(!allows(0x501), "of another domain");
+        assert!(allows(0x500));
+        keys.remove(0x500);
+        assert!(!allows(0x500));
+        keys.insert(0x500, known(2, true));
+        assert!(!allows(0x500), "reused in another domain");
+    }
+
+    #[test]
     fn key_removal_waits_for_readers() {
         let keys = Keys::default();
         keys.insert(1, known(1, false));
@@ -178,7 +245,7 @@ mod tests {
         std::thread::scope(|scope| {
             let removing = scope.spawn(|| keys.remove(1));
             // Until the removing thread waits for the lock, other readers can take it.
-            while keys.0.try_read().is_some() && !removing.is_finished() {
+            while keys.table.try_read().is_some() && !removing.is_finished() {
                 std::thread::yield_now();
             }
             assert!(!removing.is_finished());
