@@ -84,6 +84,12 @@ impl DeviceQueues {
         self.hws.get(at).map(|hw| &*hw.cq)
     }
 
+    /// The queue, if there is only one.
+    #[inline(always)]
+    pub(super) fn only(&self) -> Option<&ibv::Cq> {
+        if let [hw] = &*self.hws { Some(&*hw.cq) } else { None }
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = &ibv::Cq> {
         self.hws.iter().map(|hw| &*hw.cq)
     }

@@ -93,17 +93,23 @@ impl DerefMut for LockedCq<'_> {
 }
 
 impl Drop for LockedCq<'_> {
-    #[inline]
+    #[inline(always)]
     fn drop(&mut self) {
-        if std::mem::take(&mut self.inner.front.due)
-            && let Some(cq) = self.cq.me.upgrade()
-        {
-            self.cq.reactor.soon(move || cq.notify());
+        if self.inner.front.due {
+            self.notify_soon();
         }
     }
 }
 
 impl LockedCq<'_> {
+    #[cold]
+    fn notify_soon(&mut self) {
+        self.inner.front.due = false;
+        if let Some(cq) = self.cq.me.upgrade() {
+            self.cq.reactor.soon(move || cq.notify());
+        }
+    }
+
     /// Adds a completion made in software after all others.
     pub(crate) fn push(&mut self, completion: Completion) {
         self.front.push(completion);
@@ -219,15 +225,36 @@ impl CqCore {
         while self.take(inner, &mut Out { space: &mut [], filled: 0 }, BATCH).is_full {}
     }
 
+    /// Same as [`Self::fill`], with nothing but completions of the only device queue to take: the common case. `None`: this is
+    /// not the case, and nothing has happened.
+    #[inline(always)]
+    fn fill_quickly(&self, inner: &mut CqState, out: &mut [Completion]) -> Option<usize> {
+        let CqState { front, table, queues, .. } = inner;
+        let cq = queues.only().filter(|_| front.is_quiet() && out.len() <= BATCH)?;
+        self.count_poll();
+        let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
+        let taken = cq.poll_into(&mut batch[..out.len()]).ok()?;
+        let mut out = Out { space: out, filled: 0 };
+        for wc in taken {
+            table.complete(front, wc, &mut out);
+        }
+        Some(out.filled)
+    }
+
+    #[inline(always)]
+    fn count_poll(&self) {
+        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+    }
+
     /// Fills a polling thread's buffer: first with waiting completions, then with the device's. `expects`: the device
     /// is armed for a solicited message, and this poll may come before its event.
-    #[inline]
+    #[inline(never)]
     fn fill(&self, inner: &mut CqState, out: &mut [Completion], expects: bool) -> usize {
         let before = inner.front.solicited;
         if expects && inner.front.armed {
             inner.front.may_be_solicited();
         }
-        self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        self.count_poll();
         let mut out = Out { space: out, filled: 0 };
         if !inner.front.is_empty() {
             inner.front.give(&mut out);
@@ -350,8 +377,12 @@ impl Source for CqCore {
 impl CompletionQueue for Cq {
     const REPORTS_SOLICITED: bool = false;
 
+    #[inline(never)]
     fn poll(&self, out: &mut [Completion]) -> usize {
         let mut inner = self.0.lock();
+        if let Some(filled) = self.0.fill_quickly(&mut inner, out) {
+            return filled;
+        }
         let expects = inner.front.wanted;
         self.0.fill(&mut inner, out, expects)
     }

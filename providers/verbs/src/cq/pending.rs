@@ -58,6 +58,12 @@ impl PendingCompletions {
         self.ready.is_empty()
     }
 
+    /// Whether no completion waits, and none that a poll takes now may be solicited.
+    #[inline(always)]
+    pub(super) fn is_quiet(&self) -> bool {
+        self.ready.is_empty() && !self.solicited && !(self.wanted && self.armed)
+    }
+
     /// Adds a completion at the end.
     #[inline(never)]
     pub(super) fn push(&mut self, done: Completion) {

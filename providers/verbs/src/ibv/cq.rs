@@ -46,7 +46,9 @@ impl Cq {
 
     /// Polls completions into the front of `out`, and returns them.
     pub(crate) fn poll_into<'a>(&self, out: &'a mut [MaybeUninit<ibv_wc>]) -> io::Result<&'a [ibv_wc]> {
-        let poll = self.context.ops().poll_cq.ok_or_else(absent)?;
+        // SAFETY: the queue exists and refers to its context, whose table is not changed while objects exist.
+        let ops = unsafe { &(*(*self.as_ptr()).context).ops };
+        let poll = ops.poll_cq.ok_or_else(absent)?;
         let capacity = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
         // SAFETY: the queue exists, and `out` has space for that many records.
         let taken = unsafe { poll(self.as_ptr(), capacity, out.as_mut_ptr().cast()) };
