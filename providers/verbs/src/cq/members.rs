@@ -121,14 +121,14 @@ impl QpTable {
     #[inline(always)]
     pub(super) fn complete(&self, front: &mut PendingCompletions, wc: &ibv_wc, out: &mut Out<'_>) {
         match WorkId::parse(wc.wr_id) {
-            WorkId::Own { slot, epoch, number } => {
+            WorkId::Own { slot, .. } => {
                 let Some(Some((core, side))) = self.slots.get(slot as usize) else { return };
                 match side {
                     Side::Recv => {
                         let mark = front.mark();
-                        core.complete_recv(epoch, number, wc, mark, |done| front.put(out, done));
+                        core.complete_recv(wc, mark, |done| front.put(out, done));
                     }
-                    Side::Request => core.complete_request(epoch, number, wc, |done| front.put(out, done)),
+                    Side::Request => core.complete_request(wc, |done| front.put(out, done)),
                 }
             }
             WorkId::Shared(place) => match self.numbers.get(&wc.qp_num) {

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use dapl::provider::{Region, Remote};
 use ibverbs_sys::{
-    ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, ibv_mr, ibv_mw_bind, ibv_mw_bind_info, ibv_qp, ibv_qp_attr,
-    ibv_qp_cap, ibv_qp_init_attr, ibv_qp_type, ibv_send_wr, ibv_send_wr_atomic, ibv_sge, ibv_wr_opcode,
+    ibv_context_ops, ibv_create_qp, ibv_destroy_qp, ibv_modify_qp, ibv_mr, ibv_mw_bind, ibv_mw_bind_info, ibv_qp,
+    ibv_qp_attr, ibv_qp_cap, ibv_qp_init_attr, ibv_qp_type, ibv_send_wr, ibv_send_wr_atomic, ibv_sge, ibv_wr_opcode,
 };
 
 use super::srq::recv_wr;
@@ -156,8 +156,9 @@ impl Qp {
     }
 
     /// Posts a receive; not with a shared queue.
+    #[inline(always)]
     pub(crate) fn post_recv(&self, wr_id: u64, segments: &[ibv_sge]) -> io::Result<()> {
-        let post = self.pd.context().ops().post_recv.ok_or_else(absent)?;
+        let post = self.ops().post_recv.ok_or_else(absent)?;
         let mut wr = recv_wr(wr_id, segments);
         let mut bad = ptr::null_mut();
         // SAFETY: the queue pair exists; the request and its segments outlive the call.
@@ -168,7 +169,7 @@ impl Qp {
     /// mapped; otherwise the device checks it.
     #[inline(always)]
     pub(crate) fn post_send(&self, template: &mut Template, wr: &Wr<'_>) -> io::Result<()> {
-        let post = self.pd.context().ops().post_send.ok_or_else(absent)?;
+        let post = self.ops().post_send.ok_or_else(absent)?;
         let request = &mut template.0;
         let (opcode, remote) = match wr.op {
             Op::Send => (ibv_wr_opcode::IBV_WR_SEND, None),
@@ -217,6 +218,13 @@ impl Qp {
 
     pub(crate) fn as_ptr(&self) -> *mut ibv_qp {
         self.qp.as_ptr()
+    }
+
+    /// The device's functions, as the inline functions of `verbs.h` find them.
+    #[inline(always)]
+    fn ops(&self) -> &ibv_context_ops {
+        // SAFETY: the queue pair exists and refers to its context, whose table is not changed while objects exist.
+        unsafe { &(*(*self.as_ptr()).context).ops }
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::atomic::Ordering;
 
 use dapl::provider::{Arrival, Completion, Segment, Status, Token, Work};
 use ibverbs_sys::{ibv_wc, ibv_wc_flags, ibv_wc_opcode};
+use parking_lot::MutexGuard;
 
 use super::{QpCore, Recvs, Requests, post};
 use crate::cq::Solicited;
@@ -22,7 +23,6 @@ fn is_failure(status: Status) -> bool {
 }
 
 /// The operation of the peer that completed a receive, and its immediate data.
-#[inline(always)]
 fn arrival(wc: &ibv_wc) -> (Arrival, u32) {
     // The flags are undefined if the receive failed.
     if wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 == 0 || !wc.is_valid() {
@@ -42,8 +42,7 @@ impl Recvs {
 
 impl Requests {
     /// Handles a completed request.
-    #[inline(always)]
-    fn succeeded(&mut self, entry: Entry, put: &mut impl FnMut(Completion)) {
+    fn succeeded(&mut self, entry: Entry, put: &mut dyn FnMut(Completion)) {
         if entry.token.work == Work::Bind {
             self.end_bind(&entry, true);
         }
@@ -65,23 +64,39 @@ impl Requests {
 impl QpCore {
     /// Handles a completion of the queue pair's own receive queue.
     #[inline(always)]
-    pub(crate) fn complete_recv(
+    pub(crate) fn complete_recv(&self, wc: &ibv_wc, mark: Solicited, mut put: impl FnMut(Completion)) {
+        let mut recv = self.recv.lock();
+        if recv.open
+            && wc.is_valid()
+            && wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 == 0
+            && let Some(entry) = recv.work.first(wc.wr_id)
+        {
+            let done = post::done(entry.token, wc.len() as u64);
+            recv.work.drop_first();
+            put(Completion { solicited: mark.now, ..done });
+        } else {
+            self.complete_recv_rarely(recv, wc, mark, &mut put);
+        }
+    }
+
+    /// Handles every other completion of it.
+    #[cold]
+    #[inline(never)]
+    fn complete_recv_rarely(
         &self,
-        epoch: u32,
-        number: u32,
+        mut recv: MutexGuard<'_, Recvs>,
         wc: &ibv_wc,
         mark: Solicited,
-        mut put: impl FnMut(Completion),
+        put: &mut dyn FnMut(Completion),
     ) {
-        let mut recv = self.recv.lock();
-        for _ in 1..recv.work.until(epoch, number) {
-            self.pass_over_recv(&mut recv, mark, &mut put);
+        for _ in 1..recv.work.until(wc.wr_id) {
+            self.pass_over_recv(&mut recv, mark, put);
         }
-        let Some(entry) = recv.work.pop_at(epoch, number) else { return };
+        let Some(entry) = recv.work.pop_at(wc.wr_id) else { return };
         let (status, bytes) = if wc.is_valid() {
             (Status::Success, wc.len() as u64)
         } else {
-            (self.failure_of_recv(wc, recv.work.kept(number)), 0)
+            (self.failure_of_recv(wc, recv.work.kept(wc.wr_id as u32)), 0)
         };
         let (arrival, value) = arrival(wc);
         let done = Completion { token: entry.token, status, bytes, solicited: mark.now, arrival, value };
@@ -90,7 +105,7 @@ impl QpCore {
 
     /// Completes a receive that the device has skipped.
     #[cold]
-    fn pass_over_recv(&self, recv: &mut Recvs, mark: Solicited, put: &mut impl FnMut(Completion)) {
+    fn pass_over_recv(&self, recv: &mut Recvs, mark: Solicited, put: &mut dyn FnMut(Completion)) {
         if let Some(entry) = recv.work.pop() {
             let done = post::done(entry.token, 0);
             if recv.open { put(done) } else { recv.keep(done, mark) }
@@ -99,18 +114,39 @@ impl QpCore {
 
     /// Handles a completion of the request queue.
     #[inline(always)]
-    pub(crate) fn complete_request(&self, epoch: u32, number: u32, wc: &ibv_wc, mut put: impl FnMut(Completion)) {
+    pub(crate) fn complete_request(&self, wc: &ibv_wc, mut put: impl FnMut(Completion)) {
         let mut send = self.send.lock();
-        for _ in 1..send.work.until(epoch, number) {
+        if wc.is_valid()
+            && !send.draining
+            && let Some(entry) = send.work.first(wc.wr_id).filter(|entry| entry.is_plain())
+        {
+            let done = post::done(entry.token, entry.bytes);
+            send.work.drop_first();
+            put(done);
+        } else {
+            self.complete_request_rarely(send, wc, &mut put);
+        }
+    }
+
+    /// Handles every other completion of it.
+    #[cold]
+    #[inline(never)]
+    fn complete_request_rarely(
+        &self,
+        mut send: MutexGuard<'_, Requests>,
+        wc: &ibv_wc,
+        put: &mut dyn FnMut(Completion),
+    ) {
+        for _ in 1..send.work.until(wc.wr_id) {
             // All earlier requests without a signalled completion are complete too.
             let passed = send.work.pop();
-            passed.into_iter().for_each(|entry| send.succeeded(entry, &mut put));
+            passed.into_iter().for_each(|entry| send.succeeded(entry, put));
         }
-        let Some(entry) = send.work.pop_at(epoch, number) else { return };
+        let Some(entry) = send.work.pop_at(wc.wr_id) else { return };
         if wc.is_valid() {
-            send.succeeded(entry, &mut put);
+            send.succeeded(entry, put);
         } else {
-            put(self.failure_of_request(&mut send, entry, number, wc));
+            put(self.failure_of_request(&mut send, entry, wc.wr_id as u32, wc));
         }
         let is_drained = send.draining && send.outstanding() == 0;
         drop(send);

@@ -129,6 +129,8 @@ struct Requests {
     /// Whether the connection is established, so that requests go to the device.
     open: bool,
     template: ibv::Template,
+    /// Longest message or RDMA transfer, whichever is shorter.
+    longest: u64,
     /// The key that was looked up last.
     hint: Hint,
     /// Number of outstanding reads that the connection allows this side.
@@ -206,6 +208,7 @@ impl QpCore {
                 phase: Phase::Live,
                 open: false,
                 template: ibv::Template::new(),
+                longest: device.limits.max_message.min(device.limits.max_rdma),
                 hint: Hint::default(),
                 reads: 0,
                 draining: false,
@@ -225,6 +228,8 @@ impl QpCore {
             recv_cq.lock().leave(recv_slot);
         })?;
         let _ = core.slots.set([recv_slot, request_slot]);
+        core.recv.lock().work.set_slot(recv_slot);
+        core.send.lock().work.set_slot(request_slot);
         if let Some((srq, _)) = &core.shared {
             recv_cq.lock().enter_number(core.number(), core);
             srq.completes_on(recv_cq);

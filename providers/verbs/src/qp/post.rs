@@ -15,11 +15,10 @@ use ibverbs_sys::{ibv_send_flags, ibv_sge};
 use parking_lot::MutexGuard;
 
 use super::{Phase, QpCore, Requests, flushed};
-use crate::cq::Side;
 use crate::ibv;
 use crate::memory::{Mr, Mw};
 use crate::qp::gather::{INVALID_LIST, gathered};
-use crate::qp::work::{Entry, WorkId};
+use crate::qp::work::Entry;
 
 /// A request that waits for the connection.
 pub(super) struct QueuedRequest {
@@ -100,8 +99,7 @@ impl QpCore {
                 return Ok(());
             }
         }
-        let (epoch, number) = recv.work.next();
-        let id = WorkId::pack(self.slot(Side::Recv), epoch, number);
+        let id = recv.work.next_id();
         gathered(segments, |list, _| recv.hw.post_recv(id, list).map_err(|error| refusal("a receive", &error)))?;
         // Its completion may exist already, but is processed only under this lock.
         recv.work.keep(segments);
@@ -237,8 +235,7 @@ impl QpCore {
         if is_inline {
             flags |= ibv_send_flags::IBV_SEND_INLINE;
         }
-        let (epoch, number) = work.next();
-        let id = WorkId::pack(self.slot(Side::Request), epoch, number);
+        let id = work.next_id();
         let request = ibv::Wr { id, op, segments, flags: flags.0 };
         hw.post_send(template, &request).map_err(Refused::ByDevice)?;
         // Its completion may exist already, but is processed only under this lock.
@@ -298,8 +295,7 @@ impl QpCore {
         if wr.fence {
             flags |= ibv_send_flags::IBV_SEND_FENCE;
         }
-        let (epoch, number) = send.work.next();
-        let id = WorkId::pack(self.slot(Side::Request), epoch, number);
+        let id = send.work.next_id();
         let (begun, key) = mw.0.begin(bind, |window, what| send.hw.bind(window, id, flags.0, what))?;
         send.work.push_bind(
             Entry { token: wr.token, bytes: 0, suppress: wr.suppress, is_read: false, forced_status: None },

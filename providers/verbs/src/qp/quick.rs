@@ -4,12 +4,13 @@
 
 use std::slice;
 
-use dapl::provider::{Op, Segment, SendWr, Token, Work};
+use dapl::provider::{Op, Segment, Token, Work};
+use ibverbs_sys::ibv_send_flags;
 
 use super::gather::sge;
-use super::{Phase, QpCore};
-use crate::cq::Side;
-use crate::qp::work::{Entry, WorkId};
+use super::{Phase, QpCore, Requests};
+use crate::ibv;
+use crate::qp::work::Entry;
 
 impl QpCore {
     /// See [`QueuePair::post_recv_quickly`](dapl::provider::QueuePair::post_recv_quickly).
@@ -21,9 +22,7 @@ impl QpCore {
         if recv.phase != Phase::Live || !fits || segment.length == 0 {
             return false;
         }
-        let (epoch, number) = recv.work.next();
-        let id = WorkId::pack(self.slot(Side::Recv), epoch, number);
-        if recv.hw.post_recv(id, &[sge(segment)]).is_err() {
+        if recv.hw.post_recv(recv.work.next_id(), &[sge(segment)]).is_err() {
             return false; // the general way tries again, and reports why
         }
         // Its completion may exist already, but is processed only under this lock.
@@ -40,9 +39,31 @@ impl QpCore {
         if !send.open || send.outstanding() >= self.max_requests || segment.length == 0 {
             return false;
         }
-        let token = Token { cookie, ep: self.ep.handle, work: op.work(), ..Token::default() };
-        let segments = slice::from_ref(segment);
-        let wr = SendWr { op, segments, token, suppress: false, fence: false, announced: true };
-        self.hand_over(&mut send, &wr, &[sge(segment)], segment.length).is_ok()
+        let Requests { hw, work, template, hint, reads, longest, .. } = &mut *send;
+        let (op, work_kind, may_inline) = match op {
+            Op::Send { solicited: false } => (ibv::Op::Send, Work::Send, true),
+            Op::Write(remote) => (ibv::Op::Write(remote), Work::Write, true),
+            Op::Read(remote) if *reads > 0 => (ibv::Op::Read(remote), Work::Read, false),
+            _ => return false,
+        };
+        if segment.length > *longest {
+            return false;
+        }
+        // See `hand_over`. The hazard slot that announces the EP permits the read.
+        let is_inline = may_inline
+            && segment.length <= u64::from(hw.max_inline())
+            && self.device.keys.allows_announced(hint, &self.pd.0, segment);
+        let signaled = ibv_send_flags::IBV_SEND_SIGNALED;
+        let flags = if is_inline { signaled | ibv_send_flags::IBV_SEND_INLINE } else { signaled };
+        let request = ibv::Wr { id: work.next_id(), op, segments: &[sge(segment)], flags: flags.0 };
+        if hw.post_send(template, &request).is_err() {
+            return false; // as above
+        }
+        if !is_inline {
+            work.keep(slice::from_ref(segment));
+        }
+        let token = Token { cookie, ep: self.ep.handle, work: work_kind, ..Token::default() };
+        work.push(Entry { token, bytes: segment.length, is_read: is_inline, ..Entry::default() });
+        true
     }
 }

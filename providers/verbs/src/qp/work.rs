@@ -7,7 +7,7 @@
 
 use std::collections::VecDeque;
 
-use dapl::provider::{Segment, Status, Token};
+use dapl::provider::{Segment, Status, Token, Work as WorkKind};
 
 /// Top bit of an id: a receive from a shared queue, by its slot there.
 const SHARED: u64 = 1 << 63;
@@ -44,7 +44,7 @@ impl WorkId {
 }
 
 /// A posted work request.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Entry {
     pub(crate) token: Token,
     /// Bytes reported on success; for a receive the device reports them.
@@ -59,47 +59,89 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub(crate) fn recv(token: Token) -> Self {
-        Entry { token, bytes: 0, suppress: false, is_read: false, forced_status: None }
+        Entry { token, ..Entry::default() }
+    }
+
+    /// Whether a success needs nothing but a completion.
+    #[inline(always)]
+    pub(crate) fn is_plain(&self) -> bool {
+        self.token.work != WorkKind::Bind && !self.suppress
     }
 }
 
 /// Work in flight in one queue.
 #[derive(Debug)]
 pub(crate) struct Work<W> {
-    entries: VecDeque<Entry>,
+    /// The entry of a number is at its low bits, which `mask` selects. Has its capacity from the beginning, and its length from the
+    /// first lap.
+    entries: Vec<Entry>,
+    mask: u32,
     /// Objects of the binds among them, in order.
     windows: VecDeque<W>,
-    /// The number of the first entry.
+    /// The number of the first entry, and of the next.
     first: u32,
+    next: u32,
+    slot: u32,
     epoch: u32,
+    /// The id of number 0.
+    base: u64,
     kept: Kept,
 }
 
 impl<W> Work<W> {
     /// Allocates space for `most` entries, and for `kept` segments of each.
     pub(crate) fn with_capacity_for(most: u32, kept: u32) -> Self {
-        let entries = VecDeque::with_capacity(most as usize);
-        Work { entries, windows: VecDeque::new(), first: 0, epoch: 0, kept: Kept::with_capacity_for(most, kept) }
+        let capacity = most.max(1).next_power_of_two();
+        Work {
+            entries: Vec::with_capacity(capacity as usize),
+            mask: capacity - 1,
+            windows: VecDeque::new(),
+            first: 0,
+            next: 0,
+            slot: 0,
+            epoch: 0,
+            base: 0,
+            kept: Kept::with_capacity_for(most, kept),
+        }
     }
 
+    /// Sets the slot of the queue in its completion queue.
+    pub(crate) fn set_slot(&mut self, slot: u32) {
+        self.slot = slot;
+        self.base = WorkId::pack(slot, self.epoch, 0);
+    }
+
+    #[inline(always)]
     pub(crate) fn len(&self) -> u32 {
-        self.entries.len() as u32
+        self.next.wrapping_sub(self.first)
     }
 
-    /// Generation and number of the next entry.
-    #[inline]
-    pub(crate) fn next(&self) -> (u32, u32) {
-        (self.epoch, self.first.wrapping_add(self.entries.len() as u32))
+    /// The device's id for the next entry.
+    #[inline(always)]
+    pub(crate) fn next_id(&self) -> u64 {
+        self.base | u64::from(self.next)
     }
 
-    #[inline]
+    /// Adds an entry. There are fewer than the maximum.
+    #[inline(always)]
     pub(crate) fn push(&mut self, entry: Entry) {
-        self.entries.push_back(entry);
+        debug_assert!(self.len() <= self.mask);
+        match self.entries.get_mut((self.next & self.mask) as usize) {
+            Some(place) => *place = entry,
+            None => self.push_in_first_lap(entry),
+        }
+        self.next = self.next.wrapping_add(1);
+    }
+
+    #[cold]
+    fn push_in_first_lap(&mut self, entry: Entry) {
+        debug_assert_eq!(self.entries.len(), self.next as usize);
+        self.entries.push(entry);
     }
 
     /// Same as [`Self::push`], for a bind.
     pub(crate) fn push_bind(&mut self, entry: Entry, window: W) {
-        self.entries.push_back(entry);
+        self.push(entry);
         self.windows.push_back(window);
     }
 
@@ -111,8 +153,7 @@ impl<W> Work<W> {
     /// Keeps the segments of the next entry.
     #[inline]
     pub(crate) fn keep(&mut self, segments: &[Segment]) {
-        let (_, number) = self.next();
-        self.kept.put(number, segments);
+        self.kept.put(self.next, segments);
     }
 
     /// The segments of an entry, if they are kept, until the entry is reused.
@@ -121,32 +162,48 @@ impl<W> Work<W> {
     }
 
     /// Number of entries that are complete when this one is. 0 for an id of an earlier generation.
-    #[inline]
-    pub(crate) fn until(&self, epoch: u32, number: u32) -> u32 {
-        let count = number.wrapping_sub(self.first);
-        let is_ours = epoch == self.epoch & ((1 << EPOCH_BITS) - 1) && count < self.entries.len() as u32;
+    pub(crate) fn until(&self, id: u64) -> u32 {
+        let count = (id as u32).wrapping_sub(self.first);
+        let is_ours = id >> 32 == self.base >> 32 && count < self.len();
         if is_ours { count + 1 } else { 0 }
     }
 
-    /// The oldest entry, which is complete.
-    #[inline]
-    pub(crate) fn pop(&mut self) -> Option<Entry> {
-        let entry = self.entries.pop_front();
-        if entry.is_some() {
-            self.first = self.first.wrapping_add(1);
+    /// The oldest entry, if it has this id. [`Self::drop_first`] removes it.
+    #[inline(always)]
+    pub(crate) fn first(&self, id: u64) -> Option<&Entry> {
+        if id == self.base | u64::from(self.first) && self.first != self.next {
+            self.entries.get((self.first & self.mask) as usize)
+        } else {
+            None
         }
+    }
+
+    /// Removes the oldest entry. There is one.
+    #[inline(always)]
+    pub(crate) fn drop_first(&mut self) {
+        debug_assert!(self.first != self.next);
+        self.first = self.first.wrapping_add(1);
+    }
+
+    /// The oldest entry, which is complete.
+    pub(crate) fn pop(&mut self) -> Option<Entry> {
+        if self.first == self.next {
+            return None;
+        }
+        let entry = self.entries.get((self.first & self.mask) as usize).copied();
+        self.drop_first();
         entry
     }
 
-    /// The oldest entry, if it has this number.
-    #[inline]
-    pub(crate) fn pop_at(&mut self, epoch: u32, number: u32) -> Option<Entry> {
-        if self.until(epoch, number) == 1 { self.pop() } else { None }
+    /// The oldest entry, if it has this id.
+    pub(crate) fn pop_at(&mut self, id: u64) -> Option<Entry> {
+        if self.until(id) == 1 { self.pop() } else { None }
     }
 
     /// Begins a new generation: the device will complete none of the remaining entries.
     pub(crate) fn begin_anew(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
+        self.set_slot(self.slot);
     }
 }
 
@@ -245,22 +302,47 @@ mod tests {
 
     #[test]
     fn completions_find_their_entries_in_order_also_when_numbers_wrap() {
-        let mut work = work(2);
-        work.first = u32::MAX;
-        assert_eq!(work.next(), (0, 1));
-        assert_eq!(work.until(0, u32::MAX), 1);
-        assert_eq!(work.until(0, 0), 2, "the one before is complete as well");
+        let mut work = work(8);
+        work.set_slot(3);
+        (work.first, work.next) = (u32::MAX, u32::MAX);
+        let id = |number| WorkId::pack(3, 0, number);
+        for cookie in 0..2 {
+            assert_eq!(work.next_id(), id(u32::MAX.wrapping_add(cookie)));
+            work.push(Entry::recv(Token { cookie: cookie.into(), ..Token::default() }));
+        }
+        assert_eq!(work.len(), 2);
+        assert_eq!(work.until(id(u32::MAX)), 1);
+        assert_eq!(work.until(id(0)), 2, "the one before is complete as well");
+        assert!(work.first(id(0)).is_none() && work.pop_at(id(0)).is_none());
+        assert_eq!(work.first(id(u32::MAX)).map(|entry| entry.token.cookie), Some(0));
         assert_eq!(work.pop().map(|entry| entry.token.cookie), Some(0));
-        assert_eq!((work.until(0, u32::MAX), work.until(0, 0), work.until(0, 1)), (0, 1, 0));
+        assert_eq!([u32::MAX, 0, 1].map(|number| work.until(id(number))), [0, 1, 0]);
+        assert_eq!(work.first(id(0)).map(|entry| entry.token.cookie), Some(1));
+        work.drop_first();
+        assert!(work.first(work.next_id()).is_none() && work.pop().is_none() && work.len() == 0);
+    }
+
+    #[test]
+    fn queue_holds_its_maximum_across_many_laps() {
+        let mut work = work(0);
+        for cookie in 0..100 {
+            while work.len() < 8 {
+                work.push(Entry::recv(Token { cookie: u64::from(work.next), ..Token::default() }));
+            }
+            assert_eq!(work.pop().map(|entry| entry.token.cookie), Some(cookie));
+        }
     }
 
     #[test]
     fn id_of_an_earlier_generation_is_not_found() {
         let mut work = work(1);
-        let (epoch, number) = (0, 0);
+        work.set_slot(5);
+        let id = WorkId::pack(5, 0, 0);
+        assert_eq!(work.until(id), 1);
         work.begin_anew();
-        assert_eq!(work.until(epoch, number), 0);
-        work.epoch = 1 << EPOCH_BITS;
-        assert_eq!(work.until(0, number), 1, "the life is counted in few bits");
+        assert!(work.until(id) == 0 && work.first(id).is_none());
+        work.epoch = (1 << EPOCH_BITS) - 1;
+        work.begin_anew();
+        assert_eq!(work.until(id), 1, "generations are counted in few bits");
     }
 }
