@@ -3,7 +3,8 @@
 //! Imports go down this list only:
 //! - [`settings`]: reads a provider's settings from `ia_params` and the environment
 //! - [`base_dir`], [`shared_names`]: the directory where processes of one user meet, and the names of shared memory in it
-//! - [`listener_retry`]: the waits between requests that found no listener; [`limits`]: the limits of an IA
+//! - [`listener_retry`]: the waits between requests that found no listener; [`limits`]: the limits of an IA;
+//!   [`host_address`]: addresses of this host
 //! - [`memory`]: keys and rights of registrations, checks of mappings, copies from and to consumer memory, memory windows
 //! - [`cq`]: the core of a completion queue; [`engine`]: the job queue of a provider's engine thread
 //! - [`overdue`]: the log line of a send that finds no receive
@@ -15,6 +16,7 @@
 pub mod base_dir;
 pub mod cq;
 pub mod engine;
+pub mod host_address;
 pub mod limits;
 pub mod listener_retry;
 pub mod memory;

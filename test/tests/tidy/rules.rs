@@ -58,7 +58,7 @@ const DAPL: &[&[&str]] = &[
 
 /// As its `lib.rs` has it.
 const COMMON: &[&[&str]] = &[
-    &["settings", "limits", "listener_retry", "overdue", "base_dir"],
+    &["settings", "limits", "listener_retry", "overdue", "base_dir", "host_address"],
     &["shared_names"],
     &["memory", "cq", "engine"],
     &["srq"],

@@ -15,13 +15,14 @@ use std::time::Instant;
 use dapl::error::{Address, Error, Resource, Result};
 use dapl::provider::{ConnId, ConnectSpec, PeerAddress};
 use dapl::runtime::handle::ObjectId;
+use dapl_software::host_address;
 use parking_lot::MutexGuard;
 use rustix::io::Errno;
 
 use crate::cm::peers;
 use crate::cm::socket::{self, Received};
 use crate::cm::table::{Attempt, Attempts, Conn};
-use crate::device::{Device, is_local, random};
+use crate::device::{Device, random};
 use crate::dir::endpoint_path;
 use crate::engine::jobs::Job;
 use crate::memory::regions::SLOTS;
@@ -59,7 +60,7 @@ fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<P
             let folder = folder.and_then(Path::to_str).and_then(endpoint_path);
             folder.map(Some).ok_or(Error::InvalidAddress(Address::Malformed))
         }
-        PeerAddress::Ip(ip) if is_local(*ip)? => device.endpoint.base().find(qual),
+        PeerAddress::Ip(ip) if host_address::is_local(*ip)? => device.endpoint.base().find(qual),
         PeerAddress::Ip(_) => Err(Error::InvalidAddress(Address::Unreachable)),
     }
 }

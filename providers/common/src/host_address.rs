@@ -1,0 +1,69 @@
+//! Addresses of this host, for transports that connect processes of one host.
+#![forbid(unsafe_code)]
+
+use std::net::{IpAddr, Ipv4Addr, UdpSocket};
+
+use dapl::error::{Address, Error, Resource, Result};
+use dapl::provider::PeerAddress;
+
+/// The address that peers connect to: an address of a network interface, if there is one, so that programs that
+/// exchange addresses between hosts do not confuse the hosts.
+pub fn own_address() -> IpAddr {
+    // Connecting a datagram socket only consults the routing table and sends no packet. (192.0.2.0/24 is reserved for
+    // documentation.)
+    let routed = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
+        socket.connect((Ipv4Addr::new(192, 0, 2, 1), 9))?;
+        socket.local_addr()
+    });
+    match routed {
+        Ok(address) if !address.ip().is_unspecified() => address.ip(),
+        _ => IpAddr::V4(Ipv4Addr::LOCALHOST),
+    }
+}
+
+/// Whether `ip` is an address of this host. Determined by binding a socket to it, which needs a file descriptor.
+///
+/// Errors: `Exhausted(Device)` without a free descriptor.
+pub fn is_local(ip: IpAddr) -> Result<bool> {
+    let ip = ip.to_canonical();
+    if ip.is_unspecified() || ip.is_multicast() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
+        return Ok(false);
+    }
+    if ip.is_loopback() {
+        return Ok(true);
+    }
+    match UdpSocket::bind((ip, 0)) {
+        Ok(_) => Ok(true),
+        Err(error) if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
+            log::error!(
+                "cannot determine whether {ip} is an address of this host: {error}; allow more open files (ulimit -n)"
+            );
+            Err(Error::Exhausted(Resource::Device))
+        }
+        Err(_) => Ok(false),
+    }
+}
+
+/// Refuses to connect to another host. Errors: `InvalidAddress(Unreachable)`; as for [`is_local`].
+pub fn require_local(address: &PeerAddress) -> Result<()> {
+    match address {
+        PeerAddress::Ip(ip) if is_local(*ip)? => Ok(()),
+        _ => Err(Error::InvalidAddress(Address::Unreachable)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_address_of_this_host_is_local() {
+        for here in ["127.0.0.1", "127.0.1.1", "127.255.255.254", "::1", "::ffff:127.0.0.1"] {
+            assert_eq!(is_local(here.parse().unwrap()), Ok(true), "{here}");
+        }
+        for elsewhere in ["0.0.0.0", "224.0.0.1", "255.255.255.255", "192.0.2.77", "2001:db8::1"] {
+            assert_eq!(is_local(elsewhere.parse().unwrap()), Ok(false), "{elsewhere}");
+        }
+        assert_eq!(is_local(own_address()), Ok(true));
+    }
+}
