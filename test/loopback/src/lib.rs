@@ -2,21 +2,22 @@
 //!
 //! `world` connects queue pairs and executes their requests. This file implements the traits of the provider interface
 //! ([`dapl::provider`]) with it. What every such provider needs is in [`dapl_software::simple`]. Not supported: shared receive
-//! queues, memory windows, shared memory. To make a transport of it, replace `world` by your protocol.
+//! queues, memory windows. To make a transport of it, replace `world` by your protocol.
 
 mod world;
 
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Weak};
 
-use dapl::error::{Address, Error, Resource, Result};
+use dapl::error::{Error, Result};
 use dapl::provider::*;
 use dapl::runtime::handle::ObjectId;
-use dapl::runtime::thread;
-use dapl_software::memory::user_copy::Checker;
-use dapl_software::simple::{Report, ReportedCq, Reporter, WorkQueues};
+use dapl_software::base_dir::BaseDirKind;
+use dapl_software::host_address;
+use dapl_software::shared_names::Membership;
+use dapl_software::simple::{Listener, Memory, Mr, Pd, ReportedCq, Reporter};
 
-use world::{Stage, WORLD};
+use world::{LISTENERS, QpState, WORLD};
 
 // Unit tests do not link libdat.
 #[cfg(not(test))]
@@ -25,34 +26,27 @@ dapl::export_provider!(Loopback);
 /// The address of every adapter. Ports are not used.
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
+/// The directory for the names of shared memory.
+const DIRECTORY: BaseDirKind =
+    BaseDirKind { provider: "loopback", variable: "DAPL_DIR", default: "/dev/shm/dapl-loopback" };
+
 /// The provider: one open interface adapter.
 pub struct Loopback {
     reporter: Arc<Reporter<Loopback>>,
-    checker: Arc<Checker>,
+    memory: Memory,
     limits: Limits,
 }
 
 impl Provider for Loopback {
-    type Listener = Listener;
+    type Listener = Listener<Loopback>;
     type Request = Request;
 
     const NAME: &'static str = "loopback";
 
     fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
-        static FORK: std::sync::Once = std::sync::Once::new();
-        FORK.call_once(|| thread::at_fork(lock_for_fork, unlock_after_fork));
-        let reporter = Reporter::start("dapl-loopback", sink).map_err(|error| {
-            log::error!("{}: cannot start a thread: {error}", spec.name);
-            Error::Exhausted(Resource::Device)
-        })?;
-        let limits = Limits {
-            max_rmrs: 0,
-            max_srqs: 0,
-            private_data_reject: 0,
-            extensions: Extensions::default(),
-            ..dapl_software::limits::limits(65_535, 65_535)
-        };
-        Ok(Loopback { reporter, checker: Arc::default(), limits })
+        let reporter = Reporter::start("dapl-loopback", spec, sink)?;
+        let limits = Limits { max_rmrs: 0, max_srqs: 0, ..dapl_software::limits::limits(65_535, 65_535) };
+        Ok(Loopback { reporter, memory: Memory::new(&DIRECTORY), limits })
     }
 
     fn limits(&self) -> &Limits {
@@ -63,20 +57,15 @@ impl Provider for Loopback {
         ADDRESS
     }
 
-    fn listen(&self, qual: u64, id: ObjectId) -> Result<Listener> {
-        let mut world = WORLD.lock();
-        if world.listeners.contains_key(&qual) {
-            return Err(Error::ConnQualTaken);
-        }
-        world.listeners.insert(qual, (self.reporter.clone(), id));
-        Ok(Listener(qual))
+    fn listen(&self, qual: u64, id: ObjectId) -> Result<Self::Listener> {
+        LISTENERS.listen(qual, self.reporter.clone(), id)
     }
 
     fn close(&self) {
         let mut world = WORLD.lock();
         let own = world.qps.iter().filter(|(_, qp)| Arc::ptr_eq(&qp.reporter, &self.reporter));
         for qp in own.map(|(number, _)| *number).collect::<Vec<_>>() {
-            world.leave(qp, Stage::Error);
+            world.leave(qp);
         }
         drop(world);
         // Without the lock: a request that was not reported rejects itself.
@@ -84,33 +73,22 @@ impl Provider for Loopback {
     }
 }
 
-/// No lock may be held by a thread that does not exist in the child.
-extern "C" fn lock_for_fork() {
-    std::mem::forget(WORLD.lock());
-}
-
-extern "C" fn unlock_after_fork() {
-    // SAFETY: `lock_for_fork` has locked it in this thread, and forgotten the guard.
-    unsafe { WORLD.force_unlock() };
-}
-
 impl MemoryProvider for Loopback {
     type Pd = Pd;
     type Mr = Mr;
     type Mw = Unsupported;
-    type Membership = Unsupported;
+    type Membership = Membership;
 
     fn alloc_pd(&self) -> Result<Pd> {
-        Ok(Pd(WORLD.lock().number() as u32))
+        Ok(self.memory.alloc_pd())
     }
 
     fn register(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
-        let writable = access.local_write || access.remote_write;
-        if !self.checker.may_register(region, writable) {
-            return Err(Error::InvalidParameter(3));
-        }
-        let has_remote = access.remote_read || access.remote_write;
-        Ok(Mr { key: WORLD.lock().regions.add(pd.0, region, access), has_remote })
+        self.memory.register(pd, region, access)
+    }
+
+    fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
+        self.memory.join(cookie, length)
     }
 }
 
@@ -124,32 +102,7 @@ impl QueueProvider for Loopback {
     }
 
     fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {
-        Ok(Qp(WORLD.lock().add_qp(self.reporter.clone(), WorkQueues::new(spec, pd.0, self.checker.clone()))))
-    }
-}
-
-/// A protection domain.
-pub struct Pd(u32);
-
-/// Registered memory.
-pub struct Mr {
-    key: u32,
-    has_remote: bool,
-}
-
-impl MemoryRegion for Mr {
-    fn local_key(&self) -> u32 {
-        self.key
-    }
-
-    fn remote_key(&self) -> u32 {
-        if self.has_remote { self.key } else { 0 }
-    }
-}
-
-impl Drop for Mr {
-    fn drop(&mut self) {
-        WORLD.lock().regions.remove(self.key);
+        Ok(Qp(WORLD.lock().add(QpState::new(self.reporter.clone(), spec, pd))))
     }
 }
 
@@ -163,27 +116,18 @@ impl QueuePair for Qp {
     fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
         let mut world = WORLD.lock();
         let qp = world.qp(self.0);
-        qp.queues.post_recv(segments, token)?;
-        match qp.stage {
-            Stage::Error => qp.queues.flush_recvs(),
-            Stage::Connected { peer, .. } => world.progress(peer),
-            _ => {}
+        qp.post_recv(segments, token)?;
+        if let Some(peer) = qp.peer() {
+            world.progress(peer);
         }
         world.check_recvs(self.0);
         Ok(())
     }
 
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
-        if !Extensions::default().support(wr.op) {
-            return Err(Error::ModelNotSupported);
-        }
         let mut world = WORLD.lock();
-        let qp = world.qp(self.0);
-        qp.queues.post_send(wr)?;
-        match qp.stage {
-            Stage::Error => world.leave(self.0, Stage::Error),
-            _ => world.progress(self.0),
-        }
+        world.qp(self.0).post_send(wr)?;
+        world.progress(self.0);
         Ok(())
     }
 
@@ -205,34 +149,30 @@ impl QueuePair for Qp {
 
 impl Connection for Qp {
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
-        if !matches!(spec.address, PeerAddress::Ip(ip) if ip.is_loopback()) {
-            return Err(Error::InvalidAddress(Address::Unreachable));
-        }
-        let mut world = WORLD.lock();
-        let listener = world.listeners.get(&spec.qual).cloned();
-        let qp = world.qp(self.0);
-        qp.stage = Stage::Connecting(conn);
-        let Some((reporter, listener)) = listener else {
-            qp.fail(conn, ConnectionEvent::Rejected);
-            return Ok(());
-        };
+        host_address::require_local(spec.address)?;
+        WORLD.lock().qp(self.0).begin(conn);
         let private_data = spec.private_data.to_vec();
         let info = RequestInfo { peer: ADDRESS, reported_len: private_data.len(), private_data };
         let request = Request { from: Some((self.0, conn)), info: info.clone() };
-        reporter.report(Report::Request(listener, request, info));
+        // Without a listener it comes back, and its drop rejects it.
+        drop(LISTENERS.request(spec.qual, request, info));
         Ok(())
     }
 
     fn drain(&self) {
-        WORLD.lock().drain(self.0);
+        let mut world = WORLD.lock();
+        world.qp(self.0).drain();
+        world.progress(self.0);
     }
 
     fn abort(&self) {
-        WORLD.lock().leave(self.0, Stage::Error);
+        WORLD.lock().leave(self.0);
     }
 
     fn reset(&self) -> Result<()> {
-        WORLD.lock().leave(self.0, Stage::Unconnected);
+        let mut world = WORLD.lock();
+        world.leave(self.0);
+        world.qp(self.0).reset();
         Ok(())
     }
 }
@@ -240,17 +180,8 @@ impl Connection for Qp {
 impl Drop for Qp {
     fn drop(&mut self) {
         let mut world = WORLD.lock();
-        world.leave(self.0, Stage::Error);
+        world.leave(self.0);
         world.qps.remove(&self.0);
-    }
-}
-
-/// A listener on a connection qualifier.
-pub struct Listener(u64);
-
-impl Drop for Listener {
-    fn drop(&mut self) {
-        WORLD.lock().listeners.remove(&self.0);
     }
 }
 
@@ -262,11 +193,11 @@ pub struct Request {
 }
 
 impl Request {
-    fn refuse(&mut self, event: ConnectionEvent) {
-        let Some((qp, conn)) = self.from.take() else { return };
-        let mut world = WORLD.lock();
-        if let Some(qp) = world.qps.get_mut(&qp).filter(|qp| qp.stage == Stage::Connecting(conn)) {
-            qp.fail(conn, event);
+    /// Ends the attempt to connect, unless the requester has left.
+    fn refuse(&mut self, event: ConnectionEvent, private_data: &[u8]) {
+        let Some((number, conn)) = self.from.take() else { return };
+        if let Some(qp) = WORLD.lock().qps.get_mut(&number).filter(|qp| qp.is_connecting(conn)) {
+            qp.fail(conn, event, private_data);
         }
     }
 }
@@ -275,30 +206,23 @@ impl ConnRequest for Request {
     type Qp = Qp;
 
     fn accept(mut self, qp: &Qp, private_data: &[u8], conn: ConnId) -> Result<()> {
-        let from = self.from.take().ok_or(Error::Internal)?;
-        let mut world = WORLD.lock();
-        if !world.pair(from, (qp.0, conn), private_data) {
-            world.qp(qp.0).fail(conn, ConnectionEvent::AcceptFailed);
-        }
+        let requester = self.from.take().ok_or(Error::Internal)?;
+        WORLD.lock().pair(requester, (qp.0, conn), private_data);
         Ok(())
     }
 
-    fn reject(mut self, _: &[u8]) {
-        self.refuse(ConnectionEvent::PeerRejected);
+    fn reject(mut self, private_data: &[u8]) {
+        self.refuse(ConnectionEvent::PeerRejected, private_data);
     }
 
-    fn hand_off(mut self, qual: u64) -> std::result::Result<(), (Self, Error)> {
-        let Some((reporter, listener)) = WORLD.lock().listeners.get(&qual).cloned() else {
-            return Err((self, Error::InvalidParameter(2)));
-        };
-        let request = Request { from: self.from.take(), info: self.info.clone() };
-        reporter.report(Report::Request(listener, request, self.info.clone()));
-        Ok(())
+    fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)> {
+        let info = self.info.clone();
+        LISTENERS.request(qual, self, info).map_err(|request| (request, Error::InvalidParameter(2)))
     }
 }
 
 impl Drop for Request {
     fn drop(&mut self) {
-        self.refuse(ConnectionEvent::Rejected);
+        self.refuse(ConnectionEvent::Rejected, &[]);
     }
 }

@@ -299,7 +299,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("test/dapltest/src/dat/event.rs", "unions of C"),
     ("test/dapltest/src/dat/raw.rs", "calls into libdat"),
     ("test/faulty/src/control.rs", "the C boundary, for tests"),
-    ("test/loopback/src/lib.rs", "unlocks after fork"),
+    ("providers/common/src/simple/per_process.rs", "references to values that are never freed"),
     ("providers/common/src/simple/registrations.rs", "copies of registered memory, each side checked before"),
     ("test/faulty/src/heap.rs", "counts around the system's allocator"),
     ("test/tests/abi_rust.rs", "reads C structures"),

@@ -4,6 +4,7 @@
 
 use dapl::provider::{Completion, Op, Provider, Region, Remote, Segment, Status, Token};
 
+use super::memory::{Pd, REGISTRATIONS};
 use super::registrations::{Inaccessible, Registrations, copy};
 use super::reporter::ReportedCq;
 use super::work_queues::{QueuedRequest, WorkQueues, total};
@@ -13,20 +14,19 @@ use crate::memory::user_copy::Checker;
 /// Executes a request from the protection domain `pd`. Returns its length, or `None` if it is a send and the peer has no receive.
 ///
 /// Errors: the status with which the request completes.
-///
-/// # Panics
-/// For operations that are extensions, which the provider refuses when they are posted.
 pub fn execute<P: Provider<Cq = ReportedCq<P>>>(
-    registrations: &Registrations,
-    (request, pd, checker): (&QueuedRequest, u32, &Checker),
+    request: &QueuedRequest,
+    pd: &Pd,
     peer: &mut WorkQueues<P>,
 ) -> Result<Option<u64>, Status> {
+    // Locked during the copy: no registration ends before it.
+    let registrations = &*REGISTRATIONS.lock();
     let bytes = request.bytes();
-    let local = registrations.local(pd, &request.segments, matches!(request.op, Op::Read(_)))?;
+    let local = registrations.local(pd.number, &request.segments, matches!(request.op, Op::Read(_)))?;
     if bytes > MAX_MESSAGE {
         return Err(Status::LocalLength);
     }
-    let source = (&local[..], bytes, checker);
+    let source = (&local[..], bytes, &*pd.checker);
     match request.op {
         Op::Send { solicited } => match peer.recvs.pop_front() {
             Some(recv) => send(registrations, source, solicited, peer, recv).map(|()| Some(bytes)),
@@ -34,7 +34,7 @@ pub fn execute<P: Provider<Cq = ReportedCq<P>>>(
         },
         Op::Write(remote) => rdma(registrations, source, remote, false, peer).map(Some),
         Op::Read(remote) => rdma(registrations, source, remote, true, peer).map(Some),
-        _ => unreachable!("extensions are refused when they are posted"),
+        _ => unreachable!("`WorkQueues::post_send` refuses extensions"),
     }
 }
 
@@ -46,7 +46,7 @@ fn send<P: Provider<Cq = ReportedCq<P>>>(
     peer: &WorkQueues<P>,
     (token, segments): (Token, Vec<Segment>),
 ) -> Result<(), Status> {
-    let target = registrations.local(peer.pd, &segments, true);
+    let target = registrations.local(peer.pd.number, &segments, true);
     // Statuses of the receive and of the send.
     let copied = match &target {
         Err(status) => Err((*status, Status::RemoteResponder)),
@@ -72,7 +72,7 @@ fn rdma<P: Provider<Cq = ReportedCq<P>>>(
     if is_read && peer.spec.max_reads_in == 0 {
         return Err(Status::RemoteResponder);
     }
-    let target = registrations.remote(peer.pd, remote, bytes, !is_read)?;
+    let target = registrations.remote(peer.pd.number, remote, bytes, !is_read)?;
     let (from, to) = if is_read { (&target[..], local) } else { (local, &target[..]) };
     copy(from, to, bytes, checker).map(|()| bytes).map_err(|side| {
         let is_local = matches!(side, Inaccessible::Source) != is_read;

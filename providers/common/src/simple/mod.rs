@@ -1,15 +1,22 @@
-//! Parts for a first provider, which has no engine, no key table and no queues of its own yet: the thread that reports, completion
-//! queues, registrations, work queues, and the execution of work between two queue pairs of one process.
+//! Parts for a first provider, which has no engine, no key table and no queues of its own yet: the thread that reports, listeners,
+//! completion queues, memory, queue pairs, and the execution of work between two queue pairs of one process.
 //!
-//! `test/loopback`, the template of `cargo xtask new-provider`, adds a connection manager to them. They favour short code over
+//! `test/loopback`, the template of `cargo xtask new-provider`, connects queue pairs with them. They favour short code over
 //! speed: sm and usnic use other modules of this crate.
 
 mod execute;
+mod listeners;
+mod memory;
+mod per_process;
+mod qp_state;
 mod registrations;
 mod reporter;
 mod work_queues;
 
 pub use execute::execute;
-pub use registrations::Registrations;
+pub use listeners::{Listener, Listeners};
+pub use memory::{Memory, Mr, Pd};
+pub use per_process::PerProcess;
+pub use qp_state::QpState;
 pub use reporter::{Report, ReportedCq, Reporter};
-pub use work_queues::{QueuedRequest, WorkQueues, flushed};
+pub use work_queues::{QueuedRequest, WorkQueues};

@@ -16,7 +16,8 @@ struct Entry {
 }
 
 /// Registrations by key. The local and the remote key of a registration are the same.
-pub struct Registrations {
+#[derive(Default)]
+pub(super) struct Registrations {
     entries: BTreeMap<u32, Entry>,
     last_key: u32,
 }
@@ -28,12 +29,8 @@ pub(super) enum Inaccessible {
 }
 
 impl Registrations {
-    pub const fn empty() -> Self {
-        Registrations { entries: BTreeMap::new(), last_key: 0 }
-    }
-
     /// Adds a registration and returns its key. Keys are not used again until 2^32 others were.
-    pub fn add(&mut self, pd: u32, region: Region, access: Access) -> u32 {
+    pub(super) fn add(&mut self, pd: u32, region: Region, access: Access) -> u32 {
         loop {
             self.last_key = self.last_key.wrapping_add(1).max(1);
             if let std::collections::btree_map::Entry::Vacant(place) = self.entries.entry(self.last_key) {
@@ -43,12 +40,12 @@ impl Registrations {
         }
     }
 
-    pub fn remove(&mut self, key: u32) {
+    pub(super) fn remove(&mut self, key: u32) {
         self.entries.remove(&key);
     }
 
     /// The memory of local segments, checked. Errors: `LocalProtection`.
-    pub fn local(&self, pd: u32, segments: &[Segment], write: bool) -> Result<Vec<Region>, Status> {
+    pub(super) fn local(&self, pd: u32, segments: &[Segment], write: bool) -> Result<Vec<Region>, Status> {
         let used = segments.iter().filter(|segment| segment.length > 0);
         used.map(|segment| {
             let wanted = Region { address: segment.address, length: segment.length };
@@ -59,7 +56,7 @@ impl Registrations {
     }
 
     /// The memory of an RDMA operation at its target, checked. Errors: `RemoteAccess`.
-    pub fn remote(&self, pd: u32, remote: Remote, length: u64, write: bool) -> Result<Vec<Region>, Status> {
+    pub(super) fn remote(&self, pd: u32, remote: Remote, length: u64, write: bool) -> Result<Vec<Region>, Status> {
         if length == 0 {
             return Ok(Vec::new());
         }

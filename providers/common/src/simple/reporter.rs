@@ -5,12 +5,13 @@
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
-use std::io;
 use std::sync::{Arc, Weak};
 use std::thread::JoinHandle;
 
-use dapl::error::Result;
-use dapl::provider::{CmSink, Completion, CompletionQueue, ConnId, ConnectionEvent, CqSink, Provider, RequestInfo};
+use dapl::error::{Error, Resource, Result};
+use dapl::provider::{
+    CmSink, Completion, CompletionQueue, ConnId, ConnectionEvent, CqSink, IaSpec, Provider, RequestInfo,
+};
 use dapl::runtime::handle::ObjectId;
 use dapl::runtime::thread;
 use parking_lot::{Condvar, Mutex};
@@ -45,12 +46,16 @@ struct Reports<P: Provider> {
 }
 
 impl<P: Provider> Reporter<P> {
-    /// Starts the thread. `name` has at most 15 bytes.
-    pub fn start(name: &str, sink: Arc<dyn CmSink<P>>) -> io::Result<Arc<Self>> {
+    /// Starts the thread of an adapter. `name` has at most 15 bytes.
+    pub fn start(name: &str, spec: &IaSpec<'_>, sink: Arc<dyn CmSink<P>>) -> Result<Arc<Self>> {
         let reports = Mutex::new(Reports { queue: VecDeque::new(), is_closed: false });
         let reporter = Arc::new(Reporter { sink, reports, more: Condvar::new(), thread: Mutex::default() });
         let running = reporter.clone();
-        *reporter.thread.lock() = Some(thread::spawn(name, move || running.run())?);
+        let thread = thread::spawn(name, move || running.run()).map_err(|error| {
+            log::error!("{}: cannot start the thread {name}: {error}; allow more (ulimit -u)", spec.name);
+            Error::Exhausted(Resource::Device)
+        })?;
+        *reporter.thread.lock() = Some(thread);
         Ok(reporter)
     }
 

@@ -5,11 +5,11 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use dapl::error::{Error, Resource, Result};
-use dapl::provider::{Completion, Op, Outstanding, Provider, QpSpec, Segment, SendWr, Status, Token};
+use dapl::provider::{Completion, Extensions, Op, Outstanding, Provider, QpSpec, Segment, SendWr, Status, Token};
 use dapl::stats::watermark::{Crossed, HighWatermark};
 
+use super::memory::Pd;
 use super::reporter::ReportedCq;
-use crate::memory::user_copy::Checker;
 
 /// A posted request that is not complete.
 pub struct QueuedRequest {
@@ -30,9 +30,7 @@ impl QueuedRequest {
 pub struct WorkQueues<P: Provider<Cq = ReportedCq<P>>> {
     pub spec: QpSpec<P>,
     /// Protection domain of local segments, and of the peer's operations.
-    pub pd: u32,
-    /// Checks that registered memory is still mapped.
-    pub checker: Arc<Checker>,
+    pub pd: Pd,
     pub recvs: VecDeque<(Token, Vec<Segment>)>,
     pub requests: VecDeque<QueuedRequest>,
     watermarks: HighWatermark,
@@ -40,9 +38,9 @@ pub struct WorkQueues<P: Provider<Cq = ReportedCq<P>>> {
 
 impl<P: Provider<Cq = ReportedCq<P>>> WorkQueues<P> {
     /// Creates empty queues.
-    pub fn new(spec: QpSpec<P>, pd: u32, checker: Arc<Checker>) -> Self {
+    pub fn new(spec: QpSpec<P>, pd: &Pd) -> Self {
         let (recvs, requests, watermarks) = (VecDeque::new(), VecDeque::new(), HighWatermark::default());
-        WorkQueues { spec, pd, checker, recvs, requests, watermarks }
+        WorkQueues { spec, pd: pd.clone(), recvs, requests, watermarks }
     }
 
     /// Queues a receive. Errors: `Exhausted(Memory)` if the queue is full.
@@ -54,8 +52,11 @@ impl<P: Provider<Cq = ReportedCq<P>>> WorkQueues<P> {
         Ok(())
     }
 
-    /// Queues a request. Errors: `Exhausted(Memory)` if the queue is full.
+    /// Queues a request. Errors: `Exhausted(Memory)` if the queue is full; `ModelNotSupported` for extensions.
     pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<()> {
+        if !Extensions::default().support(wr.op) {
+            return Err(Error::ModelNotSupported);
+        }
         if self.requests.len() >= self.spec.max_requests as usize {
             return Err(Error::Exhausted(Resource::Memory));
         }
@@ -116,7 +117,7 @@ fn complete<P: Provider<Cq = ReportedCq<P>>>(cq: Option<&Arc<ReportedCq<P>>>, co
 }
 
 /// The completion of flushed work.
-pub fn flushed(token: Token) -> Completion {
+fn flushed(token: Token) -> Completion {
     Completion { token, status: Status::Flushed, ..Completion::default() }
 }
 

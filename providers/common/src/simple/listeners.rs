@@ -1,0 +1,61 @@
+//! Listeners of a process, by connection qualifier.
+#![forbid(unsafe_code)]
+
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
+use std::sync::Arc;
+
+use dapl::error::{Error, Result};
+use dapl::provider::{Provider, RequestInfo};
+use dapl::runtime::handle::ObjectId;
+
+use super::per_process::PerProcess;
+use super::reporter::{Report, Reporter};
+
+/// Where the requests for a connection qualifier go: the adapter's reporter, and the id of the listener.
+type Target<P> = (Arc<Reporter<P>>, ObjectId);
+
+/// The listeners of a process.
+pub struct Listeners<P: Provider> {
+    by_qual: PerProcess<BTreeMap<u64, Target<P>>>,
+}
+
+/// A listener. Dropping it frees the connection qualifier.
+pub struct Listener<P: Provider> {
+    listeners: &'static Listeners<P>,
+    qual: u64,
+}
+
+impl<P: Provider> Listeners<P> {
+    #[expect(clippy::new_without_default, reason = "for statics only")]
+    pub const fn new() -> Self {
+        Listeners { by_qual: PerProcess::new() }
+    }
+
+    /// Starts listening. Errors: `ConnQualTaken` if another listener has the qualifier.
+    pub fn listen(&'static self, qual: u64, reporter: Arc<Reporter<P>>, id: ObjectId) -> Result<Listener<P>> {
+        match self.by_qual.lock().entry(qual) {
+            Entry::Occupied(_) => Err(Error::ConnQualTaken),
+            Entry::Vacant(place) => {
+                place.insert((reporter, id));
+                Ok(Listener { listeners: self, qual })
+            }
+        }
+    }
+
+    /// Reports a request to the listener of this qualifier. `Err` returns it if there is none.
+    ///
+    /// The caller holds no lock that dropping a request takes: the request is dropped if the adapter is being closed.
+    pub fn request(&self, qual: u64, request: P::Request, info: RequestInfo) -> std::result::Result<(), P::Request> {
+        let found = self.by_qual.lock().get(&qual).cloned();
+        let Some((reporter, listener)) = found else { return Err(request) };
+        reporter.report(Report::Request(listener, request, info));
+        Ok(())
+    }
+}
+
+impl<P: Provider> Drop for Listener<P> {
+    fn drop(&mut self) {
+        self.listeners.by_qual.lock().remove(&self.qual);
+    }
+}

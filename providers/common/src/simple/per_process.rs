@@ -1,0 +1,76 @@
+//! State of a process, which a forked child does not inherit.
+
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
+
+use parking_lot::{Mutex, MutexGuard};
+
+/// A static value behind a lock. It is created by its first use in a process. A forked child starts with a new value: it
+/// inherits neither the value of its parent, nor a lock that another thread held during the fork.
+pub struct PerProcess<T> {
+    /// Null, or an instance that is never freed.
+    current: AtomicPtr<Instance<T>>,
+}
+
+struct Instance<T> {
+    pid: u32,
+    value: Mutex<T>,
+}
+
+impl<T: Default + Send> PerProcess<T> {
+    /// A value that is created later.
+    #[expect(clippy::new_without_default, reason = "for statics only")]
+    pub const fn new() -> Self {
+        PerProcess { current: AtomicPtr::new(null_mut()) }
+    }
+
+    /// Locks the value of this process.
+    pub fn lock(&self) -> MutexGuard<'_, T> {
+        let pid = std::process::id();
+        let found = self.current.load(Ordering::Acquire);
+        // SAFETY: null, or an instance that is never freed.
+        match unsafe { found.as_ref() } {
+            Some(instance) if instance.pid == pid => instance.value.lock(),
+            _ => self.create(found, pid).value.lock(),
+        }
+    }
+
+    /// Replaces `found`, which is null or of another process, unless another thread of this process has done so.
+    #[cold]
+    fn create(&self, found: *mut Instance<T>, pid: u32) -> &Instance<T> {
+        let new = Box::into_raw(Box::new(Instance { pid, value: Mutex::new(T::default()) }));
+        match self.current.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
+            // SAFETY: from now on it is never freed.
+            Ok(_) => unsafe { &*new },
+            Err(other) => {
+                // SAFETY: from `into_raw`, and not published.
+                drop(unsafe { Box::from_raw(new) });
+                // SAFETY: an instance that is never freed.
+                unsafe { &*other }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn all_threads_lock_one_value() {
+        static COUNT: PerProcess<u32> = PerProcess::new();
+        std::thread::scope(|scope| {
+            (0..4).for_each(|_| _ = scope.spawn(|| (0..100).for_each(|_| *COUNT.lock() += 1)));
+        });
+        assert_eq!(*COUNT.lock(), 400);
+    }
+
+    #[test]
+    fn value_of_another_process_is_replaced_although_it_is_locked() {
+        static COUNT: PerProcess<u32> = PerProcess::new();
+        let inherited = Box::leak(Box::new(Instance { pid: 0, value: Mutex::new(7) }));
+        let _guard = std::mem::ManuallyDrop::new(inherited.value.try_lock());
+        COUNT.current.store(&raw mut *inherited, Ordering::Release);
+        assert_eq!(*COUNT.lock(), 0);
+    }
+}

@@ -1,0 +1,136 @@
+//! State of a queue pair: the stage of its connection, and its work queues.
+#![forbid(unsafe_code)]
+
+use std::sync::Arc;
+
+use dapl::error::Result;
+use dapl::provider::{ConnId, ConnectionEvent, Provider, QpSpec, Segment, SendWr, Token};
+
+use super::memory::Pd;
+use super::reporter::{Report, ReportedCq, Reporter};
+use super::work_queues::WorkQueues;
+
+/// State of a queue pair. `Peer` names the other queue pair of a connection.
+pub struct QpState<P: Provider<Cq = ReportedCq<P>>, Peer> {
+    pub reporter: Arc<Reporter<P>>,
+    pub queues: WorkQueues<P>,
+    stage: Stage<Peer>,
+    is_draining: bool,
+}
+
+enum Stage<Peer> {
+    Unconnected,
+    Connecting(ConnId),
+    /// Transfers start when `Established` has been reported.
+    Connected {
+        conn: ConnId,
+        peer: Peer,
+        is_reported: bool,
+    },
+    /// All work is flushed.
+    Error,
+}
+
+impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
+    /// An unconnected queue pair.
+    pub fn new(reporter: Arc<Reporter<P>>, spec: QpSpec<P>, pd: &Pd) -> Self {
+        QpState { reporter, queues: WorkQueues::new(spec, pd), stage: Stage::Unconnected, is_draining: false }
+    }
+
+    /// Queues a receive, or flushes it in the error state.
+    pub fn post_recv(&mut self, segments: &[Segment], token: Token) -> Result<()> {
+        self.queues.post_recv(segments, token)?;
+        self.flush_if_failed();
+        Ok(())
+    }
+
+    /// Queues a request, or flushes it in the error state.
+    pub fn post_send(&mut self, wr: &SendWr<'_>) -> Result<()> {
+        self.queues.post_send(wr)?;
+        self.flush_if_failed();
+        Ok(())
+    }
+
+    fn flush_if_failed(&mut self) {
+        if matches!(self.stage, Stage::Error) {
+            self.queues.flush();
+        }
+    }
+
+    /// An attempt to connect starts.
+    pub fn begin(&mut self, conn: ConnId) {
+        self.stage = Stage::Connecting(conn);
+    }
+
+    /// Whether this attempt to connect has neither succeeded nor ended.
+    pub fn is_connecting(&self, conn: ConnId) -> bool {
+        matches!(self.stage, Stage::Connecting(current) if current == conn)
+    }
+
+    /// The attempt to connect failed: flushes the queues, and reports the event.
+    pub fn fail(&mut self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]) {
+        self.end(None);
+        self.reporter.report(Report::Event(conn, event, private_data.to_vec()));
+    }
+
+    /// Connects to `peer` and reports it. `then` runs when that has been reported: it calls `start`.
+    pub fn establish(&mut self, conn: ConnId, peer: Peer, private_data: &[u8], then: impl FnOnce() + Send + 'static) {
+        self.stage = Stage::Connected { conn, peer, is_reported: false };
+        self.reporter.report(Report::Event(conn, ConnectionEvent::Established, private_data.to_vec()));
+        self.reporter.report(Report::Then(Box::new(then)));
+    }
+
+    /// Transfers may start. Returns the peer; `None` if this connection has ended.
+    pub fn start(&mut self, started: ConnId) -> Option<Peer> {
+        match &mut self.stage {
+            Stage::Connected { conn, peer, is_reported } if *conn == started => {
+                *is_reported = true;
+                Some(*peer)
+            }
+            _ => None,
+        }
+    }
+
+    /// The connected peer, once transfers may start on this side.
+    pub fn peer(&self) -> Option<Peer> {
+        match self.stage {
+            Stage::Connected { peer, is_reported: true, .. } => Some(peer),
+            _ => None,
+        }
+    }
+
+    /// Ends the connection when all requests are complete.
+    pub fn drain(&mut self) {
+        self.is_draining = true;
+    }
+
+    /// Whether the connection is to end now.
+    pub fn is_drained(&self) -> bool {
+        self.is_draining && self.queues.requests.is_empty()
+    }
+
+    /// Ends the connection or the attempt, and flushes the queues. Reports `event` for a connection. Returns its peer.
+    pub fn end(&mut self, event: Option<ConnectionEvent>) -> Option<Peer> {
+        self.is_draining = false;
+        self.queues.flush();
+        let Stage::Connected { conn, peer, .. } = std::mem::replace(&mut self.stage, Stage::Error) else { return None };
+        if let Some(event) = event {
+            self.reporter.report(Report::Event(conn, event, Vec::new()));
+        }
+        Some(peer)
+    }
+
+    /// Makes a queue pair usable again, whose connection has ended.
+    pub fn reset(&mut self) {
+        self.stage = Stage::Unconnected;
+    }
+
+    /// Checks the watermarks after the number of posted receives has changed. Returns true if the connection is to break.
+    pub fn has_too_many_recvs(&mut self) -> bool {
+        let crossed = self.queues.crossed();
+        if crossed.soft {
+            self.reporter.report(Report::ManyRecvs(self.queues.spec.ep));
+        }
+        crossed.hard && matches!(self.stage, Stage::Connected { .. })
+    }
+}
