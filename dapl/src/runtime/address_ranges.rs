@@ -1,7 +1,8 @@
-//! Address ranges that stay readable after their mapping has ended, for threads that read them without a reference.
+//! Address ranges that stay readable after their mapping has ended, for threads that read the memory without a
+//! reference.
 //!
-//! The mapping is replaced by pages of zeros, which take no memory, and the range is kept for the next mapping of its length.
-//! So there are at most as many ranges as there have been mappings at a time.
+//! The mapping is replaced by pages of zeros, which take no memory, and the range is kept for the next mapping of its
+//! length. So the number of ranges is at most the largest number of mappings that existed at one time.
 
 use std::ptr::NonNull;
 
@@ -16,29 +17,30 @@ struct Range {
 
 static FREE: StaticMutex<Vec<Range>> = StaticMutex::new(Vec::new());
 
-/// Takes a free range of this length, at which the caller makes a mapping with `MAP_FIXED`. `None`: the caller maps elsewhere.
+/// Takes a free range of this length; the caller maps memory there with `MAP_FIXED`. Returns `None` if no range is
+/// free; the caller then maps at another address.
 pub fn take(len: usize) -> Option<NonNull<u8>> {
     let mut free = FREE.lock();
     let at = free.iter().rposition(|range| range.len == len)?;
     NonNull::new(free.swap_remove(at).base as *mut u8)
 }
 
-/// Ends a mapping. Its range reads as zeros from now on.
+/// Ends a mapping. Afterwards its range reads as zeros.
 ///
 /// # Safety
-/// The range is a mapping of this process that nothing writes, and of which no reference exists. Reads of its atomics may be
-/// in progress.
+/// The range is a mapping of this process to which no thread writes and to which no reference exists. Reads of its
+/// atomics may be in progress.
 pub unsafe fn end_mapping(base: NonNull<u8>, len: usize) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     // SAFETY: replaces the mapping, by this function's own contract.
     let zeros = unsafe { libc::mmap(base.as_ptr().cast(), len, libc::PROT_READ, flags, -1, 0) };
-    // Without memory for it, the mapping stays as it is, and its range is not used again.
+    // If the kernel has no memory for the pages of zeros, the mapping stays, and its range is not used again.
     if zeros != libc::MAP_FAILED {
         FREE.lock().push(Range { base: base.as_ptr() as usize, len });
     }
 }
 
-/// Returns a range that was taken and not mapped.
+/// Returns a range that was taken but not mapped.
 pub fn give_back(base: NonNull<u8>, len: usize) {
     FREE.lock().push(Range { base: base.as_ptr() as usize, len });
 }
@@ -69,7 +71,7 @@ mod tests {
     #[test]
     fn range_of_an_ended_mapping_reads_as_zeros_and_is_used_again() {
         let base = map(None);
-        // SAFETY: inside the mapping, which stays readable for ever.
+        // SAFETY: the word is in the mapping, which stays readable for ever.
         let word = unsafe { AtomicU64::from_ptr(base.as_ptr().cast()) };
         word.store(7, Ordering::Relaxed);
         // SAFETY: the mapping made above.

@@ -7,21 +7,22 @@
 use std::ffi::c_int;
 use std::marker::PhantomData;
 
-/// Defers cancellation of the calling thread while it exists; a request remains pending. Deferrals nest.
+/// Defers cancellation of the calling thread while the value exists; a cancellation request remains pending. Deferrals
+/// nest.
 #[must_use = "cancellation is deferred until this is dropped"]
 #[derive(Debug)]
 pub struct Deferral {
     before: c_int,
-    /// The cancellation state belongs to one thread.
+    /// The cancellation state belongs to the thread that created the value.
     _not_send: PhantomData<*const ()>,
 }
 
-/// Defers cancellation of the calling thread. The start and the end each cost one atomic read-modify-write, or none if
-/// nested.
+/// Defers cancellation of the calling thread. Creation and drop cost one atomic read-modify-write each, or none if
+/// another deferral is active.
 #[inline]
 pub fn defer() -> Deferral {
     let mut before = 0;
-    // SAFETY: sets the state of this thread and writes the former one; it is no cancellation point.
+    // SAFETY: sets the state of this thread and writes the former one; the call is no cancellation point.
     unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &raw mut before) };
     Deferral { before, _not_send: PhantomData }
 }
@@ -37,7 +38,7 @@ impl Drop for Deferral {
 
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
-// The functions are declared as in `wait`, where they may unwind.
+// Declared as functions that may unwind, as in `wait`.
 unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }

@@ -1,7 +1,7 @@
 //! Memory of an object that the consumer reads through a plain pointer: addresses and private data of EPs and CRs.
 //!
-//! The memory keeps its address for the life of the object, is aligned to 8 bytes, and is zero behind the bytes written
-//! last. It consists of atomics, because a consumer may read while a later event writes.
+//! The memory keeps its address for the life of the object, is aligned to 8 bytes, and is zero after the bytes written
+//! last. The memory consists of atomics, because a consumer may read while a later event writes.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_void;
@@ -12,11 +12,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::provider::PeerAddress;
 
-/// `8 * WORDS` bytes.
+/// Memory of `8 * WORDS` bytes that the consumer may read at any time.
 #[derive(Debug)]
 pub struct ConsumerVisible<const WORDS: usize>([AtomicU64; WORDS]);
 
-/// Private data: programs read more than was sent, up to 48 bytes (spec/endpoints 9.2 asks for 256).
+/// Private data. Programs read up to 48 bytes beyond the data that were sent (spec/endpoints 9.2 asks for 256).
 pub type PrivateData = ConsumerVisible<32>;
 
 /// A socket address; the longest family is `AF_UNIX` with 110 bytes.
@@ -64,7 +64,7 @@ impl<const WORDS: usize> Default for ConsumerVisible<WORDS> {
     }
 }
 
-/// `address` as `sockaddr_in` or `sockaddr_in6`.
+/// Converts `address` to the bytes of a `sockaddr_in` or `sockaddr_in6`.
 pub fn socket_address(address: SocketAddr) -> [u8; 28] {
     let mut bytes = [0; 28];
     bytes[2..4].copy_from_slice(&address.port().to_be_bytes());
@@ -83,7 +83,7 @@ pub fn socket_address(address: SocketAddr) -> [u8; 28] {
     bytes
 }
 
-/// `address` as a socket address of its family, port 0.
+/// Converts `address` to the bytes of a socket address of its family, with port 0.
 pub fn peer_address(address: &PeerAddress) -> Vec<u8> {
     match address {
         PeerAddress::Ip(ip) => socket_address(SocketAddr::new(*ip, 0)).to_vec(),
@@ -95,7 +95,7 @@ pub fn peer_address(address: &PeerAddress) -> Vec<u8> {
     }
 }
 
-/// The address in the first bytes of a consumer's socket address: IPv4, IPv6 or `AF_UNIX`; `None` for any other family.
+/// Parses the socket address at the start of `bytes`. Returns `None` for families other than IPv4, IPv6 and `AF_UNIX`.
 pub fn parse_address(bytes: &[u8]) -> Option<PeerAddress> {
     let family = i32::from(u16::from_ne_bytes(bytes.first_chunk::<2>().copied()?));
     match family {

@@ -1,7 +1,7 @@
 //! A file descriptor that an object makes readable or not readable: an eventfd with a count of one or zero.
 //!
-//! It serves consumers that wait in `poll` or `epoll`. The owner changes it under the lock of the state that it
-//! reflects, so the two agree. The consumer may poll it, but must not read or close it.
+//! Consumers wait on the descriptor in `poll` or `epoll`. The owner changes the descriptor under the lock of the state
+//! that it shows, so the two agree. The consumer may poll the descriptor, but must not read or close it.
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -31,15 +31,15 @@ impl Descriptor {
             return;
         }
         self.is_readable = is_readable;
-        // Neither call blocks: the count is zero or one, and a count that a consumer has read, against the rules, is
-        // zero.
+        // The descriptor is non-blocking, and the count is zero or one. If a consumer has read the count although it
+        // must not, the count is zero and the read fails.
         let _ = match is_readable {
             true => rustix::io::write(&self.fd, &1_u64.to_ne_bytes()),
             false => rustix::io::read(&self.fd, &mut [0; 8]),
         };
     }
 
-    /// The number for the consumer.
+    /// The number of the descriptor, for the consumer.
     pub fn number(&self) -> i32 {
         self.fd.as_raw_fd()
     }

@@ -1,5 +1,5 @@
-//! Locks across `fork`: the forking thread takes all static locks, so that in the child none is held by a thread that
-//! does not exist there.
+//! Locks across `fork`: the forking thread takes all static locks. Otherwise a lock could be held in the child by a
+//! thread that exists only in the parent.
 //!
 //! `registration` installs the handlers before anything is opened. Locks inside objects are not taken, since no object
 //! of the parent can be reached in the child. A provider with static locks does the same through
@@ -41,7 +41,7 @@ fn all() -> [Box<dyn ForkGuard>; 12] {
         Box::new(RingWatch::pool().lock()),
         Box::new(address_ranges::lock_for_fork()),
         Box::new(logger::lock_for_fork()),
-        // The lock of the log.
+        // The lock of stderr, which the log takes.
         Box::new(io::stderr().lock()),
     ]
 }
@@ -51,7 +51,7 @@ thread_local! {
 }
 
 extern "C" fn before() {
-    // A thread that is ending has no thread-local storage; then it forks without the locks.
+    // A thread that is ending has no thread-local storage. Such a thread forks without the locks.
     let _ = FORK_GUARDS.try_with(|guards| guards.replace(Some(all())));
 }
 

@@ -1,8 +1,8 @@
-//! The log of this library: stderr or syslog, one write per message (which may have lines), never stdout.
+//! The log of this library: stderr or syslog, one write per message of one or more lines, never stdout.
 //!
-//! Installed once by `dat_provider_init`, unless the process has a logger. `DAPL_DBG_TYPE` selects messages (spec/registry
-//! 14.1), `DAPL_DBG_DEST` the destination: 1 stderr, 2 syslog, 3 both. Errors and warnings are rate-limited (`limit`), and
-//! errors of an open are collected for libdat's one line about it (`collect_errors`).
+//! Installed once by `dat_provider_init`, unless the process has a logger. `DAPL_DBG_TYPE` selects messages
+//! (spec/registry 14.1), `DAPL_DBG_DEST` the destination: 1 stderr, 2 syslog, 3 both. Errors and warnings are
+//! rate-limited (`limit`). Errors of an open are collected for libdat's line about the failed open (`collect_errors`).
 
 mod limit;
 
@@ -64,7 +64,7 @@ impl Logger {
 static LOGGER: OnceLock<Logger> = OnceLock::new();
 static STATE: StaticMutex<LogState> = StaticMutex::new(LogState { limit: Limit::new(), folding: Folding::new() });
 
-/// State that is kept between log lines.
+/// State that the logger keeps between messages.
 struct LogState {
     limit: Limit,
     folding: Folding,
@@ -91,7 +91,7 @@ pub fn with_ia<T>(name: &str, body: impl FnOnce() -> T) -> T {
     body()
 }
 
-/// Runs an open. Errors that this thread logs meanwhile are returned, joined in one line, instead of printed.
+/// Runs an open. Errors that this thread logs during the open are returned, joined in one line, instead of printed.
 pub(crate) fn collect_errors<T>(open: impl FnOnce() -> T) -> (T, String) {
     /// Stops collecting, also when the open panics.
     struct StopCollecting;
@@ -108,7 +108,7 @@ pub(crate) fn collect_errors<T>(open: impl FnOnce() -> T) -> (T, String) {
     (result, said)
 }
 
-/// Stores an error for [`collect_errors`], if it is running.
+/// Stores an error for [`collect_errors`]. Returns false if that is not running.
 fn keep(text: &str) -> bool {
     COLLECTED.with_borrow_mut(|collected| {
         let Some(said) = collected else { return false };
@@ -174,7 +174,7 @@ pub(crate) fn number(text: &str) -> Option<u32> {
     }
 }
 
-/// The bit of `DAPL_DBG_TYPE` for lines of this level and module.
+/// The bit of `DAPL_DBG_TYPE` that enables lines of this level and module.
 fn bit(level: Level, target: &str) -> u32 {
     match level {
         Level::Error => ERRORS,
@@ -207,7 +207,7 @@ impl log::Log for Logger {
         let (folded, left_out) = {
             let mut state = STATE.lock();
             let folded = state.folding.take(&text, now);
-            // Debug messages were asked for explicitly and are not limited.
+            // Only errors and warnings are limited: debug messages are off by default.
             let is_limited = folded.is_new && level <= Level::Warn;
             (folded, if is_limited { state.limit.take(now) } else { Some(0) })
         };
@@ -221,7 +221,7 @@ impl log::Log for Logger {
         self.write(level, &text);
     }
 
-    /// Reports repetitions that were not reported yet.
+    /// Logs the number of repetitions that were suppressed.
     fn flush(&self) {
         let repeated = STATE.lock().folding.flush();
         if let Some(repeated) = repeated {

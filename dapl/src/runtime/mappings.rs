@@ -1,5 +1,5 @@
-//! Finds memory in the kernel's list of this process's mappings: whether it is mapped, with which rights, whether it is
-//! shared, and which file backs it.
+//! Looks up memory in `/proc/self/maps`: whether it is mapped, with which rights, whether it is shared, and which file
+//! backs it.
 //!
 //! Reading the list takes time proportional to the number of mappings. The memory itself is not touched. If the list
 //! cannot be read, the result is unknown.
@@ -21,9 +21,9 @@ pub struct PageRights {
 pub enum MappingLookup {
     /// Every page is mapped and has the rights.
     Whole,
-    /// A part of it is not mapped.
+    /// Part of the region is not mapped.
     Missing,
-    /// Every page is mapped, but some lack a right.
+    /// Every page is mapped, but some pages lack a right.
     Lacking,
     /// The kernel's list cannot be read.
     Unknown,
@@ -40,7 +40,7 @@ pub fn lookup(region: Region, rights: PageRights) -> MappingLookup {
     }
 }
 
-/// The file that backs a shared mapping.
+/// The file that backs a region of a shared mapping.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Behind {
     /// Device of the file system: major and minor.
@@ -49,17 +49,17 @@ pub struct Behind {
     pub inode: u64,
     /// Offset of the region in the file.
     pub offset: u64,
-    /// Path in the list, up to the first space.
+    /// Path in the kernel's list, up to the first space.
     pub name: String,
 }
 
-/// The file that backs a region, if all of it is one contiguous part of one file, mapped as shared. `None` for an empty
-/// region.
+/// Finds the file that backs a region, if the whole region is one contiguous part of one file, mapped as shared. `None`
+/// for an empty region.
 pub fn behind(region: Region) -> Option<Behind> {
     behind_in(&std::fs::read_to_string("/proc/self/maps").ok()?, region)
 }
 
-/// A mapping whose parts have different rights or advice appears as several adjacent lines in the list.
+/// Parses `maps`. A mapping whose parts have different rights or advice appears as several adjacent lines.
 fn behind_in(maps: &str, region: Region) -> Option<Behind> {
     let end = region.address.checked_add(region.length)?;
     let mut found: Option<Behind> = None;
@@ -69,7 +69,8 @@ fn behind_in(maps: &str, region: Region) -> Option<Behind> {
         if from > at || at >= end {
             break;
         }
-        // The first System V segment of an IPC namespace has the number 0, like mappings without a file.
+        // A mapping without a file has inode 0, but so has the first System V segment of an IPC namespace. The device
+        // tells them apart.
         let mut piece = file(line).filter(|piece| rights.shared && piece.device != (0, 0))?;
         piece.offset = piece.offset.checked_add(at - from)?;
         match &found {
@@ -86,7 +87,7 @@ fn behind_in(maps: &str, region: Region) -> Option<Behind> {
     found.filter(|_| at >= end)
 }
 
-/// Parses the file of a line of the list.
+/// Parses device, inode, offset and path of the file in one line of the list.
 fn file(line: &str) -> Option<Behind> {
     let mut words = line.split_ascii_whitespace().skip(2);
     let offset = u64::from_str_radix(words.next()?, 16).ok()?;

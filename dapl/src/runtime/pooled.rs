@@ -1,7 +1,7 @@
-//! Objects whose memory is never freed, so that a thread may read one without a reference to it.
+//! Objects whose memory is never freed, so that a thread may read an object without a reference to it.
 //!
-//! An object returns to a pool when its owner drops it, and the next owner reuses it. A thread that reads it meanwhile finds
-//! the state of another owner, but never memory of another type. Every field is an atomic.
+//! An object returns to a pool when its owner drops it, and the next owner reuses it. A thread that reads the object
+//! meanwhile may read the state of another owner, but never memory of another type. Every field is an atomic.
 #![forbid(unsafe_code)]
 
 use std::ops::Deref;
@@ -10,10 +10,10 @@ use crate::runtime::sync::StaticMutex;
 
 /// A type whose objects are pooled.
 pub trait Poolable: Default + Sync + 'static {
-    /// The free objects of this type.
+    /// The pool of free objects of this type.
     fn pool() -> &'static Pool<Self>;
-    /// Returns to the state of `Default`. The owner calls it before it gives the object to other threads, and before the
-    /// object returns to the pool.
+    /// Resets the object to the state of `Default`. Called before the owner passes the object to other threads, and
+    /// before the object returns to the pool.
     fn clear(&self);
 }
 
@@ -27,21 +27,21 @@ pub struct Pooled<T: Poolable>(&'static T);
 impl<T: Poolable> Pooled<T> {
     /// Takes an object out of the pool, or allocates one.
     pub fn take() -> Self {
-        // An object of a loom model cannot be used in the next one.
+        // Loom forbids the use of an object of one model in the next model.
         let free = if cfg!(loom) { None } else { T::pool().lock().pop() };
         let object: &'static T = free.unwrap_or_else(|| Box::leak(Box::default()));
         object.clear();
         Pooled(object)
     }
 
-    /// An object that is never returned.
+    /// Allocates an object that never returns to the pool.
     pub fn leak() -> &'static T {
         let object = Pooled::<T>::take();
         let object = std::mem::ManuallyDrop::new(object);
         object.0
     }
 
-    /// The object, for threads that may read it after this owner is gone.
+    /// The object, for threads that may read it after the owner has dropped it.
     pub fn get(&self) -> &'static T {
         self.0
     }

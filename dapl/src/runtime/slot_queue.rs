@@ -1,8 +1,8 @@
 //! A queue whose slots are reused in place.
 //!
 //! Work requests and events are large, and most of their fields stay unused. So an entry is not moved into the queue
-//! but written in its slot: [`SlotQueue::push`] returns the next slot with the content of its last use. The queue grows
-//! to the largest number of entries that it ever had and allocates nothing after that.
+//! but written in its slot: [`SlotQueue::push`] returns the next slot, which still has its previous content. The queue
+//! grows to the largest number of entries that it has had, and then allocates no more memory.
 #![forbid(unsafe_code)]
 
 /// Number of slots allocated at the first entry.
@@ -95,7 +95,7 @@ impl<T: Default> SlotQueue<T> {
         if n < self.len { self.slots.get(self.at(n)) } else { None }
     }
 
-    /// Like `get`, for changes.
+    /// Like `get`, but mutable.
     #[inline(always)]
     pub fn get_mut(&mut self, n: usize) -> Option<&mut T> {
         let at = self.at(n);
@@ -123,7 +123,7 @@ impl<T: Default> SlotQueue<T> {
         (0..self.len).filter_map(|n| self.get(n))
     }
 
-    /// Like `iter`, for changes.
+    /// Like `iter`, but mutable.
     pub fn iter_mut(&mut self) -> impl Iterator<Item = &mut T> {
         let (wrapped, first) = self.slots.split_at_mut(self.head);
         first.iter_mut().chain(wrapped).take(self.len)

@@ -3,16 +3,16 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Shortest spin before a sleep, in nanoseconds, unless the provider's limit is lower: about the cost of a sleep and a
-/// wake-up.
+/// Minimum spin time before a sleep, in nanoseconds: about the cost of a sleep and a wake-up. A lower limit of the
+/// provider takes precedence.
 const SHORTEST: u32 = 2_000;
-/// After this many unsuccessful spins, one spin uses the full limit.
+/// One of this many unsuccessful spins is followed by a spin of the full limit.
 const TRY_ALL: u32 = 8;
 
 /// Adaptive length of the next spin.
 #[derive(Debug)]
 pub(crate) struct SpinBudget {
-    /// Nanoseconds.
+    /// Length of the next spin in nanoseconds.
     next: AtomicU32,
     /// Number of unsuccessful spins.
     unsuccessful: AtomicU32,
@@ -30,13 +30,15 @@ impl SpinBudget {
         self.next.load(Ordering::Relaxed).min(longest)
     }
 
-    /// Records that a spin of `budget` nanoseconds was successful: the next one may be longer.
+    /// Records that a spin of `budget` nanoseconds was successful, and doubles the length of the next spin, up to
+    /// `longest`.
     pub(crate) fn succeeded(&self, budget: u32, longest: u32) {
         self.set(budget.saturating_mul(2).min(longest));
     }
 
-    /// Records that a spin was unsuccessful: the next one is shorter, except that every eighth one uses the full limit.
-    /// Otherwise two processes that each sleep because the other does would never discover that polling is faster.
+    /// Records that a spin was unsuccessful, and halves the length of the next spin. After every eighth unsuccessful
+    /// spin, the next one has the full limit. Otherwise two processes that wait for each other would both sleep at
+    /// once, and never find that polling is faster.
     pub(crate) fn failed(&self, budget: u32, longest: u32) {
         let unsuccessful = self.unsuccessful.load(Ordering::Relaxed).wrapping_add(1);
         self.unsuccessful.store(unsuccessful, Ordering::Relaxed);

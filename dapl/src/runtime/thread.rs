@@ -29,8 +29,8 @@ pub fn spawn<T: Send + 'static>(name: &str, body: impl FnOnce() -> T + Send + 's
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct ThreadId(libc::pthread_t);
 
-/// The id of the calling thread. `std::thread::current` would allocate a handle for each thread of the consumer, which
-/// leak checkers report as possibly lost in the main thread.
+/// The id of the calling thread. Not `std::thread::current`, which allocates a handle for each thread of the consumer.
+/// Leak checkers report that of the main thread as possibly lost.
 pub fn current() -> ThreadId {
     // SAFETY: has no preconditions and cannot fail.
     ThreadId(unsafe { libc::pthread_self() })
@@ -39,7 +39,7 @@ pub fn current() -> ThreadId {
 /// Waits until a thread has ended, unless it is the calling thread: an agent may close the IA on the engine thread.
 pub fn join(thread: JoinHandle<()>) {
     if ThreadId(thread.as_pthread_t()) != current() {
-        // A panic was reported by the thread itself.
+        // The thread itself has reported a panic.
         let _ = thread.join();
     }
 }
@@ -66,7 +66,7 @@ pub fn request_short_slice() {
     // SAFETY: plain calls about the calling thread; the kernel reads a record of the size stated in it.
     unsafe {
         if libc::sched_getscheduler(0) != libc::SCHED_OTHER {
-            return; // another scheduling policy was chosen by the administrator
+            return; // the administrator has chosen another scheduling policy
         }
         let nice = libc::getpriority(libc::PRIO_PROCESS, 0);
         let size = size_of::<SchedAttributes>() as u32;
@@ -80,8 +80,8 @@ pub fn request_short_slice() {
     }
 }
 
-/// Registers fork handlers: `before` runs in a thread about to fork, `after` in parent and child. They make sure that
-/// the child inherits no lock held by another thread. The last registration runs first.
+/// Registers fork handlers: `before` runs in a thread about to fork, `after` in parent and child. The handlers ensure
+/// that the child inherits no lock held by another thread. The last registration runs first.
 pub fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
     unsafe extern "C" {
         fn pthread_atfork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> libc::c_int;
@@ -140,7 +140,7 @@ mod tests {
             })
         };
         assert_eq!(spawn("dapl-test", blocked).unwrap().join().unwrap(), Some(1));
-        // Starts a thread without blocked signals.
+        // Starts a thread in which no signals are blocked.
         let parent = std::thread::spawn(move || {
             spawn("dapl-test", || ()).unwrap().join().unwrap();
             blocked()

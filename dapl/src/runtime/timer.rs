@@ -37,7 +37,7 @@ pub fn arm(after: Duration, target: Weak<dyn OnExpiry>, attempt: u32) -> Result<
     Ok(ticket)
 }
 
-/// Removes a deadline. The thread is not woken: it finds a later deadline at its next wake-up and sleeps again.
+/// Removes a deadline. The thread is not woken; at its next wake-up it sleeps until the next deadline.
 pub fn cancel(ticket: Ticket) {
     lock_for_fork().deadlines.remove(ticket);
 }
@@ -105,11 +105,11 @@ impl<T> Default for Deadlines<T> {
 /// connecting should not keep a thread.
 const LINGER: Duration = Duration::from_secs(2);
 
-// The standard library's mutex: a lock with a list of waiters could not be unlocked in a forked child.
+// The standard library's mutex, because it can be unlocked in a forked child. A lock with a list of waiters cannot.
 static CLOCK: Mutex<Clock> = Mutex::new(Clock { deadlines: Deadlines::new(), owner: 0, generation: 0, thread: None });
 static WAKE: Condvar = Condvar::new();
 
-/// Locks the state while the process forks.
+/// Locks the deadlines while the process forks.
 pub(crate) fn lock_for_fork() -> MutexGuard<'static, Clock> {
     CLOCK.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -121,9 +121,9 @@ struct Alarm {
 
 pub(crate) struct Clock {
     deadlines: Deadlines<Alarm>,
-    /// The process of the timer thread; 0 without a thread. A forked child inherits no thread.
+    /// Id of the process in which the timer thread runs; 0 without a thread. A forked child inherits no thread.
     owner: u32,
-    /// Number of threads that were stopped; a thread serves the generation in which it was started.
+    /// Number of threads that were stopped. A thread ends when this differs from the value at its start.
     generation: u64,
     thread: Option<JoinHandle<()>>,
 }
@@ -140,7 +140,7 @@ impl Clock {
             log::error!("cannot start the thread for connect timeouts: {error}");
             Error::Exhausted(Resource::Memory)
         })?;
-        // A forked child has the handle of its parent's thread, which it can neither join nor detach.
+        // In a forked child this is the handle of the parent's thread, which the child can neither join nor detach.
         std::mem::forget(self.thread.replace(thread));
         self.owner = process;
         Ok(())
@@ -236,7 +236,7 @@ mod tests {
             end_if_idle();
             assert!(is_running(), "a deadline is pending");
             cancel(ticket);
-            // Other tests may have deadlines.
+            // Tests that run at the same time may have deadlines.
             while is_running() {
                 end_if_idle();
             }

@@ -1,11 +1,11 @@
-//! Checks whether a descriptor is readable, for tests of the descriptor and of its owners.
+//! Reads the state of a descriptor, for tests of descriptors and of their owners.
 
 use super::*;
 
-/// Polls a descriptor once, for tests. Its object must be alive.
+/// Whether a descriptor is readable now. Its object must be alive.
 pub(crate) fn is_readable(number: i32) -> bool {
     let mut polled = libc::pollfd { fd: number, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one record, which is a local variable.
+    // SAFETY: one record, in a local variable.
     let ready = unsafe { libc::poll(&raw mut polled, 1, 0) };
     ready == 1 && polled.revents == libc::POLLIN
 }

@@ -1,4 +1,4 @@
-//! Tests of the check, with rings that are words of this process.
+//! Tests of the check. The rings are words of this process.
 
 use super::*;
 
@@ -90,7 +90,7 @@ fn object_from_the_pool_is_as_new() {
         watches[0].0.set_wait(Wait::Other);
         check.set_ready(true);
         drop(watches);
-        let check = check; // returned before the next round
+        let check = check; // returned to the pool before the next iteration
         assert!(!check.is_empty());
     }
     let check = Pooled::<EmptyCheck>::take();

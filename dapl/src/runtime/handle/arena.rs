@@ -11,8 +11,8 @@ use super::{STRIDE, Stub};
 use crate::error::{Error, Resource, Result};
 use crate::runtime::sync::StaticMutex;
 
-/// Maximum number of live handles of one library. The arena reserves 64 MiB of address space; a stub uses memory only
-/// after its first use.
+/// Maximum number of live handles of one library. The arena reserves 64 MiB of address space; a page takes memory only
+/// after a stub in it was used.
 const CAPACITY: usize = 1 << 20;
 /// Number of freed stubs that are quarantined before the oldest is reused, so that a stale handle stays invalid for a
 /// long time.
@@ -39,8 +39,8 @@ pub(super) fn at(handle: usize) -> Option<&'static Stub> {
     if base == 0 || offset >= ARENA_LEN || !offset.is_multiple_of(STRIDE) {
         return None;
     }
-    // SAFETY: inside the arena and on a stub's boundary; the arena is never unmapped, all its bytes are readable, and
-    // every field is an atomic, so zeros and concurrent changes are fine.
+    // SAFETY: the address is in the arena and at the start of a stub. The arena is never unmapped and all its bytes are
+    // readable. Every field is an atomic, so zeros and concurrent changes are valid.
     Some(unsafe { &*(handle as *const Stub) })
 }
 
@@ -64,8 +64,8 @@ static ARENA_BASE: AtomicUsize = AtomicUsize::new(0);
 static ARENA: StaticMutex<Arena> = StaticMutex::new(Arena { used: 0, resting: VecDeque::new() });
 
 struct Arena {
-    /// Number of stubs that were used at least once. Stub 0 never becomes a handle: its table word shows whether the
-    /// process has forked since.
+    /// Number of stubs that were used at least once. Stub 0 never becomes a handle; its table word shows whether the
+    /// process has forked since the arena was marked.
     used: usize,
     resting: VecDeque<usize>,
 }
@@ -103,8 +103,8 @@ impl Arena {
         Ok(base as usize)
     }
 
-    /// Marks the arena as this process's. A child continues after its parent's stubs, so a handle of the parent is
-    /// never a handle of the child.
+    /// Marks the arena as belonging to this process. A child continues after its parent's stubs, so a handle of the
+    /// parent is never a handle of the child.
     fn mark(&mut self) {
         self.resting.clear();
         if let Some(stub) = at(ARENA_BASE.load(Ordering::Acquire)) {

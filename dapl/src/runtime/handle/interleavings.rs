@@ -43,7 +43,7 @@ fn hot() -> ObjectId {
 
 fn post(handle: usize) {
     if let Some(user) = from_handle_hot::<HotType>(handle as *mut c_void) {
-        // A counted reference implies a lock, which these models lack.
+        // A counted reference is used only together with a lock, which these models lack.
         if !user.is_counted() {
             user.0.read();
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use crate::error::{Error, Handle, Result, State};
 
-/// Number of objects that use this one; it can be freed only when it is zero.
+/// Number of objects that use an object. The object can be freed only when the number is zero.
 #[derive(Debug, Default)]
 pub struct UseCount(AtomicUsize);
 
@@ -15,10 +15,11 @@ pub struct UseCount(AtomicUsize);
 const CLOSED: usize = 1 << (usize::BITS - 1);
 
 impl UseCount {
-    /// Closes the object to new users before it is freed. `Err` with `state` if it is in use.
+    /// Closes the object to new users before it is freed. Returns `InvalidState` with the subtype `state` if the object
+    /// is in use.
     pub fn close(&self, state: State) -> Result<()> {
         match self.0.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire) {
-            // Another thread may be freeing it too; one of the two finds an invalid handle.
+            // Another thread may be freeing the object too; one of the two threads then finds an invalid handle.
             Ok(_) => Ok(()),
             Err(count) if count & !CLOSED == 0 => Ok(()),
             Err(_) => Err(Error::InvalidState(state)),
@@ -29,7 +30,7 @@ impl UseCount {
         self.0.load(Ordering::Acquire) & CLOSED != 0
     }
 
-    /// `Err` with `state` if the object is in use.
+    /// Returns `InvalidState` with the subtype `state` if the object is in use.
     pub fn require_unused(&self, state: State) -> Result<()> {
         if self.count() == 0 { Ok(()) } else { Err(Error::InvalidState(state)) }
     }
@@ -42,11 +43,12 @@ impl UseCount {
 
 /// An object that other objects can use.
 pub trait Usable {
-    /// Counts its users.
+    /// The number of its users.
     fn uses(&self) -> &UseCount;
 }
 
-/// A counted use of an object. It keeps the object in memory, and from being freed unless the IA is closed abruptly.
+/// A counted use of an object. It keeps the object in memory, and prevents its free except in an abrupt close of the
+/// IA.
 pub struct Use<T: Usable + ?Sized>(Arc<T>);
 
 impl<T: Usable + ?Sized> Use<T> {
@@ -56,7 +58,7 @@ impl<T: Usable + ?Sized> Use<T> {
         Use(object)
     }
 
-    /// Like `of`, for an object named by the consumer. If it is being freed, its handle is invalid.
+    /// Like `of`, for an object named by the consumer. Errors: `InvalidHandle(wanted)` if the object is being freed.
     pub fn of_open(object: Arc<T>, wanted: Handle) -> Result<Self> {
         let user = Use::of(object);
         if user.0.uses().is_closed() { Err(Error::InvalidHandle(wanted)) } else { Ok(user) }

@@ -1,4 +1,5 @@
-//! The state word of a stub: its live bit, kind, generation and reference count. Bits only; `Stub` does the atomic accesses.
+//! The state word of a stub: its live bit, kind, generation and reference count. This module only computes values;
+//! `Stub` does the atomic accesses.
 #![forbid(unsafe_code)]
 
 use super::Kind;
@@ -10,12 +11,12 @@ impl StateWord {
     pub(super) const LIVE: u64 = 1;
     pub(super) const KIND_SHIFT: u32 = 1;
     pub(super) const KINDS: u64 = 0x7F << Self::KIND_SHIFT;
-    /// Calls with a [`HotRef`](super::HotRef) are excluded; see [`exclude`](super::exclude).
+    /// Set while a thread excludes calls with a [`HotRef`](super::HotRef); see [`exclude`](super::exclude).
     pub(super) const EXCLUSIVE: u64 = 1 << 8;
     pub(super) const GENERATION_SHIFT: u32 = 9;
     /// Generations have 23 bits.
     pub(super) const GENERATIONS: u32 = (1 << 23) - 1;
-    /// The count is in the upper half, so that checks of the rest fit into 32-bit instructions.
+    /// One reference. The count is in the upper half, so that checks of the lower half are 32-bit instructions.
     pub(super) const REFERENCE: u64 = 1 << 32;
     pub(super) const PINS: u64 = 0xFFFF_FFFF << 32;
 
@@ -37,7 +38,7 @@ impl StateWord {
         word & (Self::LIVE | Self::KINDS) == Self::LIVE | (kind as u64) << Self::KIND_SHIFT
     }
 
-    /// Like `is`, and no thread excludes posts.
+    /// Like `is`, but false while a thread excludes posts.
     #[inline(always)]
     pub(super) fn is_shared(word: u64, kind: Kind) -> bool {
         let bits = Self::LIVE | Self::KINDS | Self::EXCLUSIVE;

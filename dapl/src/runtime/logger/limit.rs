@@ -8,7 +8,7 @@ use std::time::Duration;
 
 /// Maximum number of lines in a burst.
 const BURST: u32 = 256;
-/// Time after which another line is permitted.
+/// Interval at which the bucket is refilled by one line.
 const EACH: Duration = Duration::from_millis(50);
 
 /// A token bucket of log lines.
@@ -32,7 +32,7 @@ impl Limit {
         let passed = now.saturating_sub(self.since);
         let good = u32::try_from(passed.as_nanos() / EACH.as_nanos()).unwrap_or(u32::MAX);
         self.owed = self.owed.saturating_sub(good);
-        // The remainder of a step is kept; a full bucket starts a new one.
+        // The remainder of an interval is kept, except in a full bucket, where the next interval begins now.
         self.since = if self.owed == 0 { now.max(self.since) } else { self.since + EACH * good };
         if self.owed < BURST {
             self.owed += 1;

@@ -1,4 +1,4 @@
-//! Represents memory in loom models: loom reports concurrent accesses, unless all of them read.
+//! Represents a memory location in loom models: loom reports concurrent accesses, unless all of them are reads.
 //!
 //! Exists under `cfg(loom)` only, and holds no data.
 

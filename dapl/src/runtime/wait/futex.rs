@@ -14,7 +14,7 @@ pub(super) fn wake(word: &'static AtomicU32, count: i32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, count) };
 }
 
-/// Sleeps until the word differs from `expected`, or until `deadline` in nanoseconds on the monotonic clock.
+/// Sleeps until the word differs from `expected`, or until `until`, in nanoseconds on the monotonic clock.
 #[inline(never)]
 pub(super) fn sleep(word: &'static AtomicU32, expected: u32, until: Option<u64>) -> Cause {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -32,7 +32,7 @@ pub(super) fn sleep(word: &'static AtomicU32, expected: u32, until: Option<u64>)
     if result == 0 {
         return Cause::Woken;
     }
-    // SAFETY: errno of the own thread.
+    // SAFETY: errno of the calling thread.
     match unsafe { *libc::__errno_location() } {
         libc::ETIMEDOUT => Cause::TimedOut,
         libc::EINTR => Cause::Interrupted,

@@ -32,7 +32,7 @@ fn fresh() -> Stub {
     }
 }
 
-/// An empty range, since no libdat reads it.
+/// An empty range, since loom models have no libdat.
 pub fn arena() -> Result<HandleArena> {
     Err(Error::Exhausted(Resource::Memory))
 }

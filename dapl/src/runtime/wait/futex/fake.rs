@@ -22,7 +22,7 @@ pub(super) fn wake(_: &'static AtomicU32, _: i32) {
 
 pub(super) fn sleep(word: &'static AtomicU32, expected: u32, _: Option<u64>) -> Cause {
     let kernel = KERNEL.lock();
-    // Like the kernel, which checks the word after a full barrier.
+    // The kernel also executes a full barrier before it checks the word.
     crate::runtime::sync::fence(Ordering::SeqCst);
     if word.load(Ordering::SeqCst) == expected {
         drop(WAKE.wait(kernel));
