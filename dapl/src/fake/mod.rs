@@ -50,7 +50,7 @@ impl FakeProvider {
         }
     }
 
-    /// Delays messages from now on: a receive completes only at [`FakeQp::arrive`].
+    /// Enables slow mode: a receive completes only when the test calls [`FakeQp::arrive`].
     pub(crate) fn slow_down(&self) {
         self.net.slow.store(true, Ordering::SeqCst);
     }

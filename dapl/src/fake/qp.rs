@@ -44,10 +44,10 @@ pub(super) struct Core {
 pub(super) struct QpInner {
     pub(super) state: QpState,
     recvs: VecDeque<(Token, u64)>,
-    /// Receives whose message is not complete yet.
+    /// Receives that a message has taken but not completed, in slow mode.
     taken: VecDeque<(Token, Message)>,
     marks: HighWatermark,
-    /// Requests that wait for the connection.
+    /// Requests that were posted before the connection was established.
     held: VecDeque<Held>,
     /// Messages that arrived before their receives.
     early: VecDeque<Message>,
@@ -105,7 +105,8 @@ impl Core {
     fn complete(cq: Option<&Arc<FakeCq>>, token: Token, status: Status, bytes: u64) {
         if let Some(cq) = cq {
             cq.put(Completion { token, status, bytes, ..Completion::default() });
-            // A notification is an event too: it must not be delivered from inside a down-call.
+            // The CQ does not notify here, because this is a call from the object layer. `ring` reports the
+            // notification later.
         }
     }
 
@@ -116,7 +117,7 @@ impl Core {
         }
     }
 
-    /// Flushes everything, receives first.
+    /// Flushes the receives, and then, if `requests` is set, the requests.
     fn flush(&self, inner: &mut QpInner, requests: bool) {
         let taken = inner.taken.drain(..).map(|(token, ..)| token);
         for token in taken.chain(inner.recvs.drain(..).map(|(token, _)| token)) {

@@ -34,7 +34,7 @@ impl Drop for FakeListener {
 
 /// A connection request.
 pub(crate) struct FakeRequest {
-    /// Taken by accept or reject.
+    /// The requester; removed by accept or reject.
     pub(super) from: Option<(Arc<Core>, ConnId)>,
     pub(super) info: RequestInfo,
 }

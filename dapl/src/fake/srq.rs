@@ -25,9 +25,9 @@ pub(crate) struct FakeSrq {
 #[derive(Default)]
 struct FakeSrqState {
     most: u32,
-    /// Cookies and lengths.
+    /// Cookies and lengths of the posted receives.
     recvs: VecDeque<(u64, u64)>,
-    /// Queue pairs with a message and no receive.
+    /// Queue pairs that have a message but no receive, in the order in which they began to wait.
     waiting: VecDeque<Weak<Core>>,
     low: LowWatermark,
 }
@@ -36,12 +36,12 @@ impl FakeSrq {
     pub(super) fn new(spec: SrqSpec, net: &Arc<Net>, most: u32) -> Result<Self> {
         let inner = Mutex::new(FakeSrqState { most: spec.max_recvs, ..FakeSrqState::default() });
         let made = FakeSrq { sink: spec.sink, net: net.clone(), inner };
-        // The post is counted before the check; dropping the count reverts it.
+        // This SRQ is counted before the check of the limit. If the creation fails, dropping it decrements the count.
         let before = net.srqs.fetch_add(1, Ordering::SeqCst);
         if before < most { Ok(made) } else { Err(Error::Exhausted(Resource::Srq)) }
     }
 
-    /// Takes a receive for `core`; without one, `core` waits.
+    /// Takes a receive for `core`. If there is none, registers `core` as waiting.
     pub(super) fn take(&self, core: &Arc<Core>) -> Option<(u64, u64)> {
         let mut inner = self.inner.lock();
         let taken = inner.recvs.pop_front();
@@ -52,7 +52,7 @@ impl FakeSrq {
         taken
     }
 
-    /// The next queue pair to be served.
+    /// Removes the queue pair that has waited longest.
     fn next_waiting(&self) -> Option<Arc<Core>> {
         let mut inner = self.inner.lock();
         if inner.recvs.is_empty() {
@@ -61,7 +61,7 @@ impl FakeSrq {
         std::iter::from_fn(|| inner.waiting.pop_front()).find_map(|core| core.upgrade())
     }
 
-    /// Reports the low watermark when fewer receives are left.
+    /// Reports a crossing of the low watermark after a receive was taken.
     fn check_watermarks(&self, inner: &mut FakeSrqState) {
         if inner.low.check(inner.recvs.len() as u32) {
             let sink = self.sink.clone();
@@ -79,7 +79,7 @@ impl SharedReceiveQueue for FakeSrq {
         inner.recvs.push_back((cookie, length(segments)));
         drop(inner);
         while let Some(core) = self.next_waiting() {
-            core.receive_early(); // no effect if its connection has ended
+            core.receive_early(); // has no effect if the connection of `core` has ended
         }
         Ok(())
     }

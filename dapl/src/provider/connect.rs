@@ -27,7 +27,7 @@ pub struct ConnectSpec<'a> {
     pub private_data: &'a [u8],
 }
 
-/// An IA address as a consumer gives it; its port is ignored.
+/// An IA address as the consumer passes it; its port is ignored.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum PeerAddress {
     Ip(std::net::IpAddr),
@@ -64,7 +64,7 @@ pub trait ConnRequest: Send + Sync + Sized {
     ///
     /// Errors: the QP cannot be used; then the request is consumed and the peer rejected.
     fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()>;
-    /// Rejects the request. The peer is notified that the consumer rejected it; its event has `private_data`, at most
+    /// Rejects the request. The peer gets the event PEER_REJECTED with `private_data`, at most
     /// `Limits::private_data_reject` bytes.
     fn reject(self, private_data: &[u8]);
     /// Passes the request to the listener on `qual` on this host, as a request of the same peer with the same private
@@ -81,7 +81,7 @@ pub struct RequestInfo {
     pub peer: SocketAddr,
     /// The private data; some transports pad it to a fixed length.
     pub private_data: Vec<u8>,
-    /// Length of the private data that is reported to the consumer; the padding can be read beyond it.
+    /// Length of the private data that is reported to the consumer. Padding after it can be read too.
     pub reported_len: usize,
 }
 
@@ -109,16 +109,16 @@ pub enum ConnectionEvent {
 
 /// Receives requests and connection events from a provider. Implemented by `dapl::cm`.
 pub trait CmSink<P: Provider>: Send + Sync {
-    /// Delivers a request to the listener `listener`. `Err` returns it if the listener is gone or its queue is full:
-    /// the provider then rejects it as `Rejected`.
+    /// Delivers a request to the listener `listener`. `Err` returns the request if the listener was closed or its queue
+    /// is full; the provider then rejects it, and the peer gets `Rejected`.
     fn request(
         &self,
         listener: ObjectId,
         request: P::Request,
         info: RequestInfo,
     ) -> std::result::Result<(), P::Request>;
-    /// Reports an event of a connection or attempt. `private_data` is empty except for `Established` and `PeerRejected` on
-    /// the active side: there it is the acceptor's data, padded by some transports.
+    /// Reports an event of a connection or attempt. `private_data` is the acceptor's data for `Established` and
+    /// `PeerRejected` on the active side, padded by some transports. For all other events it is empty.
     fn event(&self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]);
     /// An EP has more receives outstanding than its soft watermark.
     fn many_recvs(&self, ep: ObjectId);

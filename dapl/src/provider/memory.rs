@@ -24,12 +24,13 @@ pub struct Access {
     /// Atomic operations of peers. Memory that peers may both read and write permits them too, unless the device
     /// decides otherwise.
     pub remote_atomic: bool,
-    /// Peers name the first byte by address 0, not by its address in this process.
+    /// Peers address the memory from 0, not by its address in this process.
     pub zero_based: bool,
 }
 
 impl Access {
-    /// Whether peers may use atomic operations: they have that right, or those to read and to write.
+    /// Whether peers may use atomic operations: they have the right to atomic operations, or the rights to read and to
+    /// write.
     pub fn allows_atomics(self) -> bool {
         self.remote_atomic || self.remote_read && self.remote_write
     }
@@ -54,7 +55,7 @@ pub trait MemoryProvider: Send + Sync + 'static {
 
     /// Protection domain.
     type Pd: Send + Sync;
-    /// Registered memory; dropping it deregisters, and after that no transfer touches the memory.
+    /// Registered memory. Dropping it deregisters the memory; no transfer accesses the memory afterwards.
     type Mr: MemoryRegion;
     /// Memory window.
     type Mw: MemoryWindow;
@@ -109,7 +110,8 @@ pub type SharedCookie = [u8; 40];
 /// A window onto a part of a registered region, with its own remote key. Initially unbound. Dropping it unbinds at
 /// once; after that no transfer of a peer accesses the memory by its key.
 pub trait MemoryWindow: Send + Sync {
-    /// Whether the last bind was accepted and is still in force: not unbound, failed or flushed.
+    /// Whether the last accepted bind is in force: the window was not unbound, and the bind has not failed and was not
+    /// flushed.
     fn is_bound(&self) -> bool;
 }
 
@@ -120,16 +122,16 @@ pub type KeptObject = Arc<dyn Any + Send + Sync>;
 pub struct Bind<'a, Mr> {
     /// The registration that is bound.
     pub mr: &'a Mr,
-    /// The part of it that is bound.
+    /// The bound part of the registration.
     pub region: Region,
     /// Rights granted to the peer.
     pub access: Access,
-    /// Keeps the registration alive: dropped when the window is bound elsewhere or unbound, or when the bind fails or
-    /// is flushed.
+    /// Keeps the registration alive. Dropped when the window is bound again or unbound, or when the bind fails or is
+    /// flushed.
     pub kept: KeptObject,
 }
 
-/// A request to bind or unbind a window. Work posted later starts after it is complete.
+/// A request to bind or unbind a window. Work posted later starts after the bind is complete.
 #[derive(Clone, Copy, Debug)]
 pub struct BindWr {
     /// Returned with the completion.

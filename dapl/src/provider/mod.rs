@@ -9,13 +9,14 @@
 //! - **Sinks are called from a thread of the provider, without any lock that a down-call takes, and never from inside a
 //!   down-call.** The object layer may hold the EP's and the EVD's lock while it calls down.
 //! - Down-calls do not block on the network or on a peer.
-//! - For one [`ConnId`] the provider reports either one failure, or `Established` and later one end. No event follows.
+//! - For one [`ConnId`] the provider reports either one failure, or `Established` and later one event that ends the
+//!   connection. No other event follows.
 //! - No receive of a connection completes before its `Established` was reported.
 //! - Every accepted work request completes exactly once, in post order per queue, and its completion is in the CQ
 //!   before the end of the connection is reported. Successful requests marked `suppress` complete without a
 //!   [`Completion`].
-//! - A work request that fails other than by flush ends the connection: the rest is flushed and `Broken` is reported,
-//!   whether or not the consumer polls.
+//! - A work request that fails other than by flush ends the connection: all other work requests are flushed and
+//!   `Broken` is reported, whether or not the consumer polls.
 
 mod connect;
 mod memory;
@@ -58,7 +59,7 @@ pub trait Provider: QueueProvider + Sized {
     /// Limits of this IA; constant while it is open.
     fn limits(&self) -> &Limits;
 
-    /// Named properties for `provider_specific_attr`, such as the RMA method in use.
+    /// Provider attributes for `provider_specific_attr`, as name and value, such as the RMA method in use.
     fn facts(&self) -> Vec<(String, String)> {
         Vec::new()
     }
@@ -76,35 +77,34 @@ pub trait Provider: QueueProvider + Sized {
     /// Errors: `ConnQualTaken` if another listener has the qualifier.
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Self::Listener>;
 
-    /// Closes the IA at once: peers get a disconnect, threads are joined, and no further event is reported.
+    /// Closes the IA at once. Peers get a disconnect, threads are joined, and no further event is reported.
     fn close(&self);
 }
 
-/// Name of the fact that states how many bytes of a message one packet carries at most. Programs of DAT 2.0 size buffers
-/// by it.
+/// Name of the provider attribute that states the maximum number of bytes of a message in one packet. Programs of DAT
+/// 2.0 choose buffer sizes by it.
 pub const TRANSPORT_MTU: &str = "DAT_IB_TRANSPORT_MTU";
 
-/// A counter or level of a provider.
+/// A counter, or a level that can fall, of a provider.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Count {
     /// Name for users; at most 47 bytes.
     pub name: &'static str,
     /// Unit, such as `bytes`; empty for plain counts.
     pub unit: &'static str,
-    /// The number.
     pub value: u64,
-    /// A level, such as the congestion window, goes up and down; otherwise the value only grows.
+    /// True for a level, such as the congestion window, which can rise and fall. The value of a counter only grows.
     pub is_level: bool,
 }
 
-/// Which interface adapter to open.
+/// Name and parameters of the interface adapter to open.
 #[derive(Clone, Copy, Debug)]
 pub struct IaSpec<'a> {
     /// Name in the registry.
     pub name: &'a str,
-    /// The `ia_params` field of its line.
+    /// The `ia_params` field of the dat.conf line.
     pub params: &'a str,
-    /// File name of the library in its line, which may be one of several links to this library.
+    /// File name of the library in the dat.conf line, which may be one of several links to this library.
     pub library: &'a str,
 }
 
@@ -126,23 +126,24 @@ pub struct Limits {
     pub max_rdma: u64,
     pub max_rmrs: u32,
     pub max_srqs: u32,
-    /// RDMA reads outstanding per EP as target.
+    /// RDMA reads of the peer that may be outstanding per EP.
     pub max_reads_in: u32,
-    /// RDMA reads outstanding per EP as initiator.
+    /// RDMA reads of this side that may be outstanding per EP.
     pub max_reads_out: u32,
-    /// Bytes of private data with a connect.
+    /// Maximum number of bytes of private data in a connect.
     pub private_data_connect: usize,
-    /// The same for a consumer of DAT 1.2, and the most that one sees of a request (spec/endpoints 9.1).
+    /// Maximum number of bytes of private data in a connect by a consumer of DAT 1.2. Such a consumer sees no more
+    /// bytes of a request either (spec/endpoints 9.1).
     pub private_data_connect_1_2: usize,
-    /// Bytes of private data with an accept.
+    /// Maximum number of bytes of private data in an accept.
     pub private_data_accept: usize,
-    /// Bytes of private data with a reject.
+    /// Maximum number of bytes of private data in a reject.
     pub private_data_reject: usize,
     /// Operations beyond sends, reads and writes.
     pub extensions: Extensions,
     pub vendor: String,
-    /// Major, minor.
+    /// Major and minor version.
     pub hardware_version: (u32, u32),
-    /// Major, minor.
+    /// Major and minor version.
     pub firmware_version: (u32, u32),
 }

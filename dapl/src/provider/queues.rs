@@ -45,10 +45,11 @@ pub trait CompletionQueue: Send + Sync {
     fn poll(&self, out: &mut [Completion]) -> usize;
     /// Like `poll`, but takes queued completions only, without making progress.
     fn ready(&self, out: &mut [Completion]) -> usize;
-    /// Called when notifications are no longer needed, because a consumer polls. One may still be delivered.
+    /// Called when notifications are no longer needed, because a consumer polls. A notification may still be delivered
+    /// afterwards.
     fn disarm(&self) {}
-    /// State that shows a dequeue without a lock that a poll would find nothing, if the transport supports it. The queue and its
-    /// connections keep it up to date.
+    /// State by which a dequeue finds out without a lock that a poll would return nothing, if the transport supports
+    /// it. The queue and its connections keep the state up to date.
     fn empty_check(&self) -> Option<&'static EmptyCheck> {
         None
     }
@@ -59,7 +60,7 @@ pub trait CompletionQueue: Send + Sync {
     }
     /// Requests one call of the sink. Returns `false` if a completion is already there: poll instead of sleeping. With
     /// `solicited`, only failures and receives whose send carried SOLICITED_WAIT need to notify. A transport that
-    /// cannot distinguish these marks the completions that it notified for.
+    /// cannot recognise solicited messages marks the completions for which it notified.
     fn arm(&self, solicited: bool) -> Result<bool>;
 }
 
@@ -81,13 +82,13 @@ pub trait SharedReceiveQueue: Send + Sync {
     fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()>;
     /// Number of receives that a queue pair could take now.
     fn available(&self) -> u32;
-    /// Changes `max_recvs`; posted receives stay. The caller has checked that they fit.
+    /// Changes `max_recvs`; posted receives stay. The caller has checked that the posted receives fit.
     fn resize(&self, max_recvs: u32) -> Result<()>;
-    /// Notifies the sink once when fewer than `limit` receives are available; 0 disables this.
+    /// Notifies the sink once when fewer than `limit` receives are available; 0 disables the notification.
     fn watch(&self, limit: u32) -> Result<()>;
 }
 
-/// The SRQ that a queue pair takes its receives from.
+/// The SRQ from which a queue pair takes its receives.
 pub struct SharedRecvs<P: QueueProvider> {
     /// The queue.
     pub srq: Arc<P::Srq>,
@@ -99,7 +100,7 @@ pub struct SharedRecvs<P: QueueProvider> {
 pub struct QpSpec<P: QueueProvider> {
     /// Id of the EP.
     pub ep: ObjectId,
-    /// SRQ that receives are taken from; `post_recv` is not called then.
+    /// SRQ from which receives are taken. `post_recv` is not called on such a queue pair.
     pub shared: Option<SharedRecvs<P>>,
     /// CQ of receives; `None`: no completions.
     pub recv_cq: Option<Arc<P::Cq>>,
@@ -113,13 +114,13 @@ pub struct QpSpec<P: QueueProvider> {
     pub max_recv_iov: u32,
     /// Segments per request.
     pub max_request_iov: u32,
-    /// Maximum number of reads that the peer may have outstanding here.
+    /// Maximum number of RDMA reads that the peer may have outstanding.
     pub max_reads_in: u32,
-    /// Maximum number of own reads outstanding; further reads wait in the queue.
+    /// Maximum number of RDMA reads of this side that may be outstanding; further reads wait in the queue.
     pub max_reads_out: u32,
 }
 
-/// Posted work that has not completed yet. With an SRQ: receives taken from it.
+/// Posted work that has not completed yet. For a queue pair with an SRQ, `recvs` counts the receives that it took.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Outstanding {
     pub recvs: u32,
@@ -142,7 +143,7 @@ pub trait QueuePair: Connection {
     /// the peer lacks. A request that was queued before the peer's extensions were known completes with
     /// `RemoteResponder` if the peer lacks its extension.
     fn post_send(&self, wr: &SendWr<'_>) -> Result<()>;
-    /// Whether `post_recv_quickly` and `post_send_quickly` are implemented.
+    /// Whether `post_recv_quickly` and `post_request_quickly` are implemented.
     const POSTS_QUICKLY: bool = false;
     /// Posts a receive of one segment that notifies and is not traced, with as few instructions as possible. Returns
     /// false, without any effect, if the caller has to use [`QueuePair::post_recv`].
@@ -150,40 +151,40 @@ pub trait QueuePair: Connection {
     fn post_recv_quickly(&self, _segment: &Segment, _cookie: u64) -> bool {
         false
     }
-    /// As [`QueuePair::post_recv_quickly`], for a send, write or read without flags. A hazard slot of the calling thread
-    /// announces the EP (see [`SendWr::announced`]).
+    /// Like [`QueuePair::post_recv_quickly`], for a send, write or read without flags. A hazard slot of the calling
+    /// thread announces the EP (see [`SendWr::announced`]).
     #[inline(always)]
     fn post_request_quickly(&self, _op: Op, _segment: &Segment, _cookie: u64) -> bool {
         false
     }
     /// Posts a bind, or an unbind for `None`. Returns the window's new remote key, 0 for an unbind. The key has not
-    /// been used before. It is valid once the bind is complete; then the old key is invalid. A failed or flushed bind
-    /// leaves the window unbound.
+    /// been used before. When the bind is complete, the new key is valid and the old key is invalid. A failed or
+    /// flushed bind leaves the window unbound.
     ///
-    /// Errors: as for `post_send`; they change nothing. `ModelNotSupported` by default.
+    /// Errors: those of `post_send`; the window is then unchanged. `ModelNotSupported` by default.
     fn post_bind(&self, _mw: &Self::Mw, _bind: Option<Bind<'_, Self::Mr>>, _wr: &BindWr) -> Result<u32> {
         Err(Error::ModelNotSupported)
     }
     /// Sets watermarks of outstanding receives for this and later connections. Above `soft` the sink is notified once;
-    /// above `hard` the connection breaks. `None` disables a watermark. One that is exceeded already takes effect at
-    /// once.
+    /// above `hard` the connection breaks. `None` disables a watermark. If the number of receives already exceeds a
+    /// watermark, that watermark takes effect at once.
     ///
     /// Errors: `ModelNotSupported`.
     fn watch_recvs(&self, soft: Option<u32>, hard: Option<u32>) -> Result<()>;
     /// Number of outstanding work requests.
     fn outstanding(&self) -> Outstanding;
-    /// Flushes the receives of an unconnected QP and stays usable.
+    /// Flushes the receives of an unconnected QP, which stays usable.
     fn flush_recvs(&self);
 }
 
 /// Notified when an armed completion queue has a completion. Implemented by `dapl::evd`.
 pub trait CqSink: Send + Sync {
-    /// Called when a completion arrived after the queue was armed. The queue is disarmed now.
+    /// Called when a completion arrived after the queue was armed. The queue is now disarmed.
     fn notify(&self);
 }
 
 /// Notified when a shared receive queue falls below its low watermark. Implemented by `dapl::srq`.
 pub trait SrqSink: Send + Sync {
-    /// Fewer receives than the limit are available. The limit is disabled now.
+    /// Fewer receives than the limit are available. The notification is now disabled.
     fn low(&self);
 }

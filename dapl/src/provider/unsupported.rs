@@ -4,8 +4,8 @@
 use super::{MemoryWindow, Segment, SharedReceiveQueue};
 use crate::error::Result;
 
-/// A type without values. A provider without memory windows or shared receive queues uses it as their type, and refuses
-/// to create one with `ModelNotSupported`.
+/// A type without values. A provider without memory windows or shared receive queues uses it as the type of these
+/// objects, and refuses their creation with `ModelNotSupported`.
 pub enum Unsupported {}
 
 impl MemoryWindow for Unsupported {

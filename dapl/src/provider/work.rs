@@ -62,7 +62,7 @@ impl Work {
     /// Number of kinds.
     pub const COUNT: usize = 9;
 
-    /// Its name in log lines.
+    /// Name of the kind in log lines.
     pub fn name(self) -> &'static str {
         match self {
             Work::Send => "send",
@@ -77,19 +77,19 @@ impl Work {
         }
     }
 
-    /// Whether it is a receive, from the QP's own queue or an SRQ.
+    /// Whether this kind is a receive, from the QP's own queue or an SRQ.
     pub fn is_recv(self) -> bool {
         matches!(self, Work::Recv | Work::SharedRecv)
     }
 
-    /// Whether it is an atomic operation on the peer's memory.
+    /// Whether this kind is an atomic operation on the peer's memory.
     pub fn is_atomic(self) -> bool {
         matches!(self, Work::FetchAdd | Work::CompareSwap)
     }
 }
 
-/// Operation of a request. The variants after `Read` are extensions. A provider accepts those in its [`Extensions`] and
-/// refuses others, and those that the peer of a connection lacks, with `ModelNotSupported`.
+/// Operation of a request. The variants after `Read` are extensions. A provider refuses with `ModelNotSupported` the
+/// extensions that its [`Extensions`] or the peer of the connection lack.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Op {
     Send {
@@ -102,8 +102,9 @@ pub enum Op {
         data: u32,
         solicited: bool,
     },
-    /// An RDMA write with immediate data. When its data are in place, it completes the next receive of the peer. That
-    /// completion has the immediate data and the number of bytes written; the memory of the receive stays unchanged.
+    /// An RDMA write with immediate data. When its data are in place, it completes the next receive of the peer. The
+    /// completion of the receive contains the immediate data and the number of bytes written; the memory of the receive
+    /// stays unchanged.
     WriteImmediate {
         remote: Remote,
         data: u32,
@@ -143,7 +144,7 @@ pub struct Extensions {
 }
 
 impl Extensions {
-    /// All of them.
+    /// All extensions.
     pub const ALL: Self = Extensions { immediate: true, invalidate: true, atomics: true };
 
     /// Whether a request with this operation is supported.
@@ -250,7 +251,7 @@ pub struct Completion {
     pub solicited: bool,
     /// The operation of the peer that completed a receive.
     pub arrival: Arrival,
-    /// The immediate data, or the invalidated key, of that operation. No meaning for `Arrival::Send`.
+    /// The immediate data, or the invalidated key, of the peer's operation. No meaning for `Arrival::Send`.
     pub value: u32,
 }
 
@@ -258,7 +259,7 @@ pub struct Completion {
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 #[repr(u8)]
 pub enum Arrival {
-    /// A plain send. Also the value in completions of requests.
+    /// A plain send. Completions of requests have this value too.
     #[default]
     Send,
     SendImmediate,
@@ -277,8 +278,8 @@ impl Completion {
         (self.arrival == Arrival::SendInvalidate).then_some(self.value)
     }
 
-    /// Whether it releases waiters (spec/events 1.3). All completions do, except a success that was posted UNSIGNALLED.
-    /// With solicited notification every receive is posted UNSIGNALLED, and `solicited` overrides that.
+    /// Whether the completion releases waiters (spec/events 1.3). All completions do, except a success that was posted
+    /// UNSIGNALLED. With solicited notification every receive is posted UNSIGNALLED, and `solicited` overrides that.
     #[inline(always)]
     pub fn is_notifying(&self) -> bool {
         !self.token.unsignalled || self.solicited || self.status != Status::Success

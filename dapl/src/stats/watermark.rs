@@ -1,7 +1,8 @@
 //! Watermarks: limits of receive counts.
 //!
 //! Providers keep a [`HighWatermark`] per queue pair and a [`LowWatermark`] per SRQ, under the lock of the count, and
-//! check after each change. Without a watermark a check is one comparison. The caller reports a crossing.
+//! check the count after each change. Without a watermark a check is one comparison. The provider reports the crossings
+//! that a check returns.
 #![forbid(unsafe_code)]
 
 /// Watermarks of the outstanding receives of a queue pair (spec/events 5.6).
@@ -16,9 +17,9 @@ pub struct HighWatermark {
 /// Watermarks that a count has exceeded.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Crossed {
-    /// The soft watermark, for the first time since it was set.
+    /// The count exceeds the soft watermark for the first time since the watermark was set.
     pub soft: bool,
-    /// The hard watermark, which ends the connection. Reported by every check while it is exceeded.
+    /// The count exceeds the hard watermark, which ends the connection. Every check reports this while it is so.
     pub hard: bool,
 }
 
@@ -29,7 +30,7 @@ impl Default for HighWatermark {
 }
 
 impl HighWatermark {
-    /// Sets and arms both watermarks; `None` disables one.
+    /// Sets and arms both watermarks; `None` disables a watermark.
     pub fn new(soft: Option<u32>, hard: Option<u32>) -> Self {
         let quiet = soft.unwrap_or(u32::MAX).min(hard.unwrap_or(u32::MAX));
         HighWatermark { quiet, soft, hard }
@@ -46,7 +47,7 @@ impl HighWatermark {
         count > self.quiet
     }
 
-    /// Checks the present count.
+    /// Checks the current count.
     #[inline]
     pub fn check(&mut self, count: u32) -> Crossed {
         if self.is_crossed(count) { self.cross(count) } else { Crossed::default() }
@@ -68,13 +69,13 @@ impl HighWatermark {
 pub struct LowWatermark(u32);
 
 impl LowWatermark {
-    /// Sets and arms it; 0 disables it.
+    /// Sets and arms the watermark; 0 disables it.
     pub fn new(limit: u32) -> Self {
         LowWatermark(limit)
     }
 
-    /// Checks the number of available receives; returns true if it is below the watermark for the first time since that
-    /// was set.
+    /// Checks the number of available receives; returns true if it is below the watermark for the first time since the
+    /// watermark was set.
     #[inline]
     pub fn check(&mut self, available: u32) -> bool {
         let crossed = available < self.0;

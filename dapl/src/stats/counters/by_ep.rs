@@ -1,7 +1,7 @@
 //! Completions of an EVD, counted by EP under the EVD's lock.
 //!
-//! Completions usually come in runs of one EP, so those of the last EP are kept apart, and only a change of EP costs a
-//! lookup. An EP is added when it starts to use the EVD, so counting allocates no memory.
+//! Several completions in a row usually belong to one EP. The counts of the last EP are kept outside the map, so only a
+//! change of EP costs a lookup. An EP is added when it starts to use the EVD, so counting allocates no memory.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -17,7 +17,7 @@ pub struct Completed {
     ok: u64,
     failed: u64,
     flushed: u64,
-    /// Bytes of successful work, by [`Work`]. Binds have none; bytes of atomic operations are not reported.
+    /// Bytes of successful work, by [`Work`]. A bind transfers no bytes; bytes of atomic operations are not counted.
     bytes: [u64; Work::COUNT],
 }
 
@@ -69,14 +69,13 @@ impl Completed {
 /// Completions of an EVD by EP.
 #[derive(Debug, Default)]
 pub struct CompletionsByEp {
-    /// The EP that completed last, and those of its completions that were not added to the map yet.
+    /// The EP that completed last; `run` has those of its counts that are not in the map yet.
     last: usize,
     run: Completed,
     accounts: HashMap<usize, Completed, BuildHasherDefault<HandleHasher>>,
 }
 
 impl CompletionsByEp {
-    /// Counts a completion.
     #[inline]
     pub fn count(&mut self, done: &Completion) {
         if self.last != done.token.ep {
@@ -90,7 +89,7 @@ impl CompletionsByEp {
         self.accounts.entry(ep).or_default();
     }
 
-    /// Removes an EP and returns its completions. Later ones are not counted.
+    /// Removes an EP and returns its counts. Completions after that are not counted.
     pub fn close(&mut self, ep: usize) -> Completed {
         self.turn(0);
         self.accounts.remove(&ep).unwrap_or_default()
@@ -102,7 +101,7 @@ impl CompletionsByEp {
         self.accounts.get(&ep).copied().unwrap_or_default()
     }
 
-    /// Adds the counts of the last EP to the map, and starts counting for another one.
+    /// Adds the counts of the last EP to the map, and begins to count for another EP.
     fn turn(&mut self, ep: usize) {
         let run = std::mem::take(&mut self.run);
         if let Some(account) = self.accounts.get_mut(&self.last) {

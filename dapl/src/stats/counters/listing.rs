@@ -18,20 +18,21 @@ pub struct Listing {
     list: Box<[[usize; 2]]>,
     facts: usize,
     lines: Box<[(Name, Value)]>,
-    /// Locked while numbers are written, so that two queries do not mix their digits.
+    /// Locked while values are written, so that the digits of two concurrent queries do not mix.
     writing: Mutex<()>,
     _strings: Vec<CString>,
 }
 
-/// Long enough for the longest name, which is an EVD's: `evd.0x7f0123456780.highest_queue`.
+/// Name of a value; long enough for the longest one, `evd.0x7f0123456780.highest_queue`.
 type Name = ConsumerVisible<6>;
-/// Long enough for 20 digits.
+/// Text of a value; long enough for 20 digits.
 type Value = ConsumerVisible<3>;
 
 const _: () = assert!(size_of::<DAT_NAMED_ATTR>() == size_of::<[usize; 2]>());
 
 impl Listing {
-    /// Creates a list with constant facts and space for `capacity` numbers. A fact that contains a zero byte is omitted.
+    /// Creates a list of constant attributes, with space for `capacity` counters. An attribute that contains a zero
+    /// byte is omitted.
     pub fn new(facts: impl IntoIterator<Item = (String, String)>, capacity: usize) -> Self {
         let (mut list, mut strings) = (Vec::new(), Vec::new());
         for (name, value) in facts {
@@ -45,7 +46,7 @@ impl Listing {
         Listing { list: list.into(), facts, lines, writing: Mutex::new(()), _strings: strings }
     }
 
-    /// Writes as many of the numbers as fit; returns the length of the list and its address.
+    /// Writes as many of the counters as fit. Returns the length of the list and its address.
     pub fn show<N: AsRef<str>>(&self, numbers: impl IntoIterator<Item = (N, u64)>) -> (i32, *mut DAT_NAMED_ATTR) {
         let _writing = self.writing.lock();
         let mut count = self.facts;

@@ -91,11 +91,12 @@ counters! {
     }
 }
 
-/// Posts of an EP that the provider accepted. The first thread that posts requests, and the first that posts receives,
-/// count without atomic read-modify-writes, in counters that no other thread writes.
+/// Posts of an EP that the provider accepted. The first thread that posts requests and the first thread that posts
+/// receives count in `owned`, without atomic read-modify-writes. All other threads count in `shared`.
 #[derive(Debug, Default)]
 pub struct Posts {
-    /// Numbers of these two threads; 0 means none yet.
+    /// Numbers of the first thread that posted requests and of the first thread that posted receives; 0 if no thread
+    /// has posted yet.
     owners: [AtomicUsize; 2],
     owned: PostCounts,
     shared: PostCounts,
@@ -103,16 +104,16 @@ pub struct Posts {
 
 #[derive(Debug, Default)]
 struct PostCounts {
-    /// Posts, by [`Work`].
+    /// Number of posts, by [`Work`].
     posts: [AtomicU64; Work::COUNT],
-    /// Bytes of requests that complete without an event, by [`Work`]: send, (receive,) read, write, write with
-    /// immediate data.
+    /// Bytes of requests posted with SUPPRESS, by [`Work`]: send, receive (always 0), read, write, write with immediate
+    /// data.
     unseen: [AtomicU64; 5],
 }
 
 impl Posts {
-    /// Counts a post, and the bytes of a post whose completion is suppressed. `thread`: the number that identifies the
-    /// calling thread, if it has one.
+    /// Counts a post, and the bytes of a post whose completion is suppressed. `thread` is the number that identifies
+    /// the calling thread, if it has one.
     #[inline(always)]
     pub fn count(&self, work: Work, unseen: &[Segment], thread: Option<usize>) {
         let is_owner = thread.is_some_and(|thread| self.is_owner(work, thread));
@@ -219,7 +220,7 @@ pub struct Sums {
     pub eps: EpCounts,
     /// Sum over the EVDs; `highest_queue` is their maximum.
     pub evds: EvdCounts,
-    /// Counters by handle, of live EVDs only.
+    /// Counters of live EVDs, with the handle of each EVD.
     pub each: Vec<(usize, EvdCounts)>,
 }
 

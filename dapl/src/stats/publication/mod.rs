@@ -1,13 +1,13 @@
 //! Publishes the counters of this process to tools of its user, such as `datinfo top`.
 //!
-//! A process with an endpoint, a listener or a shared receive queue has one thread that sleeps on a local socket; it
-//! ends with the last IA. A client of the same user, or the superuser, gets a text with all counters of all IAs, made
-//! at that moment; the thread reads nothing from it. So publication adds no cost to counting, and an idle process stays
+//! A process with an endpoint, a listener or a shared receive queue has one thread that sleeps on a local socket. The
+//! thread ends with the last IA. It sends a text with the current counters of all IAs to each client of the same user
+//! or the superuser, and reads nothing from clients. So publication adds no cost to counting, and an idle process stays
 //! idle. The socket's name is abstract: there is no file, it is visible within one network namespace, and the kernel
 //! frees it when the process dies.
 //!
-//! `dat_counters` defines the format of the text, and tools share it. `DAPL_COUNTERS=off` switches publication off. A
-//! forked child publishes nothing until it opens an IA of its own.
+//! The crate `dat_counters`, which tools use too, defines the format of the text. `DAPL_COUNTERS=off` switches
+//! publication off. A forked child publishes nothing until it opens an IA of its own.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Weak};
@@ -23,7 +23,7 @@ mod server;
 /// Environment variable that disables publication.
 pub const VARIABLE: &str = "DAPL_COUNTERS";
 
-/// An IA, as a source of counters. A trait without the provider's type, because one socket serves all IAs of the process.
+/// An IA that reports counters. A trait without the provider's type, because one socket serves all IAs of the process.
 pub trait CounterSource: Send + Sync {
     /// Writes its counters.
     fn show(&self, text: &mut Text);
@@ -44,10 +44,10 @@ struct Server {
     stop: OwnedFd,
 }
 
-/// Locked while IAs are asked for counters, so that no IA that is being closed is used.
+/// Locked while IAs are asked for counters, so that an IA cannot be closed meanwhile.
 static PUBLISHED: StaticMutex<Published> = StaticMutex::new(Published { pid: 0, sources: Vec::new(), server: None });
 
-/// Locks the state while the process forks.
+/// Locks the list of IAs while the process forks.
 pub(crate) fn lock_for_fork() -> StaticMutexGuard<Published> {
     PUBLISHED.lock()
 }
@@ -84,7 +84,7 @@ pub(crate) fn remove<S: CounterSource>(sources: &S) {
     drop(published);
     if let Some(Server { thread, stop }) = server {
         drop(stop);
-        // The thread does not panic; if it did, it would have ended as well.
+        // The thread does not panic. A panic would also have ended it.
         let _ = thread.join();
     }
 }
@@ -105,7 +105,7 @@ fn program() -> String {
 }
 
 impl Published {
-    /// Drops the state inherited from the parent; its thread does not exist in the child.
+    /// In a forked child, drops the state inherited from the parent, whose thread does not exist in the child.
     fn be_of_this_process(&mut self) {
         let pid = std::process::id();
         if self.pid != pid {
@@ -134,7 +134,7 @@ mod tests {
     fn of_one() -> Vec<text::Adapter> {
         loop {
             let ours = reader::processes().unwrap().into_iter().filter(|found| found.pid == std::process::id());
-            // On a busy machine an answer may take longer than a client waits for it.
+            // On a busy machine the client may time out before the thread answers.
             let Ok(counters) = ours.map(|found| found.result).collect::<Result<Vec<_>, _>>() else { continue };
             return counters
                 .into_iter()

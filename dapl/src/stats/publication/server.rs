@@ -1,7 +1,7 @@
 //! The thread that serves counters: it accepts a connection, writes the text, and closes the connection.
 //!
-//! It drops a client of another user at once, and a slow one after a timeout. It reads nothing from clients, and ends
-//! when the stop pipe is closed.
+//! It closes the connection of a client of another user at once, and that of a slow client after a timeout. It reads
+//! nothing from clients, and ends when the stop pipe is closed.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -16,7 +16,8 @@ use rustix::pipe::PipeFlags;
 use super::{Server, all};
 use crate::runtime::thread;
 
-/// Number of socket names that are tried: each provider library of a process has its own thread.
+/// Number of socket names to try. Each provider library of a process has its own thread, and each thread its own
+/// socket.
 const TRIES: u32 = 64;
 /// Time after which a client that does not read is dropped.
 const YIELD_AFTER: Duration = Duration::from_secs(1);
@@ -45,7 +46,7 @@ fn serve(listener: &OwnedFd, stopped: &OwnedFd) {
     while wait(listener.as_fd(), PollFlags::IN, stopped, None) {
         match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(reader) => send_counters(&reader, stopped),
-            // No file descriptor is free, so accept would fail again at once.
+            // If no file descriptor is free, accept would fail again at once.
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }
@@ -68,7 +69,7 @@ fn send_counters(reader: &OwnedFd, stopped: &OwnedFd) {
     }
 }
 
-/// Waits until `fd` is ready. Returns false if the thread is to stop or the time has passed.
+/// Waits until `fd` is ready. Returns false if the thread must stop or the deadline has passed.
 fn wait(fd: BorrowedFd<'_>, what: PollFlags, stopped: &OwnedFd, deadline: Option<Instant>) -> bool {
     loop {
         let left = deadline.map(|at| at.saturating_duration_since(Instant::now()));

@@ -1,8 +1,8 @@
 //! Traces of transfers: the last posts of an EP and their completions, to find out why a transfer does not complete.
 //!
-//! Off unless `DAPL_DBG_IO_TRC` or the `ia_params` of the IA's line give a number of posts ([`Settings`]). Then every EP of
-//! that IA has a `Ring` of that size. `ep` records posts here, `evd` completions, by the number in the token. The trace is
-//! logged in one piece of bounded size:
+//! Off unless `DAPL_DBG_IO_TRC` or the `ia_params` of the IA's line give a number of posts ([`Settings`]). Then every
+//! EP of that IA has a `Ring` of that size. The module `ep` records posts, and `evd` completions; the number in the
+//! token links a completion to its post. The trace is logged in one piece of bounded size:
 //! - when a request has been in flight for too long (`watch`), once per stall;
 //! - when a connection breaks, and when an EP is reset or freed with requests in flight;
 //! - when the file named by `DAPL_DBG_IO_TRC_FILE` is touched.
@@ -51,9 +51,9 @@ pub trait TracedEp: Send + Sync {
 /// State of an EP for its trace.
 #[derive(Clone, Debug, Default)]
 pub struct EpSummary {
-    /// Name of its IA.
+    /// Name of the EP's IA.
     pub ia: String,
-    /// Its state, by DAT's name.
+    /// Name of the EP's state in DAT.
     pub state: String,
     /// Work that the provider has not completed.
     pub outstanding: Outstanding,
@@ -67,11 +67,11 @@ struct Posted<'a> {
     segments: &'a [Segment],
     /// Remote address and key of an RDMA operation.
     remote: Option<Remote>,
-    /// Success gives no completion.
+    /// A success produces no completion.
     suppress: bool,
 }
 
-/// Text for the log, made under a lock and logged after it is released.
+/// Text for the log. It is composed under a lock, and logged after the lock is released.
 #[derive(Debug, Default)]
 #[must_use = "the report has to be logged"]
 pub struct Report {
@@ -87,7 +87,7 @@ impl Report {
     }
 }
 
-/// Traces by the handle of their EP, so that a completion finds its trace without the EP.
+/// All traces, by the handle of the EP, so that a completion finds its trace without a reference to the EP.
 static TRACED: RwLock<Option<HashMap<usize, Arc<Trace>>>> = RwLock::new(None);
 
 impl Settings {
@@ -115,7 +115,7 @@ impl Trace {
         let _ = self.traced_ep.set(traced_ep);
     }
 
-    /// Records a post that is about to be made, and returns its number, which is not 0.
+    /// Records a post before the provider is called. Returns the number of the post, which is not 0.
     #[cold]
     pub fn posted(&self, work: Work, cookie: u64, segments: &[Segment]) -> u32 {
         self.ring.post(&Posted { work, cookie, segments, remote: None, suppress: false }, wait::now())
@@ -142,7 +142,7 @@ impl Trace {
         }
     }
 
-    /// The text of the trace; `why` continues "ep 0x..".
+    /// Composes the text of the trace. `why` follows "ep 0x.." in the text.
     pub fn report(&self, why: &str, summary: &EpSummary) -> Report {
         let text = text::dump(self.ep, why, summary, &self.ring.read(), wait::now());
         Report { text: Some(text), ia: summary.ia.clone() }

@@ -1,7 +1,7 @@
 //! The ring of a trace: the last posts, each with its completion; the oldest is overwritten.
 //!
-//! Posting and completing threads write concurrently and wait neither for each other nor for a reader: all fields are
-//! atomics, and a record is valid while it contains its number. Times are parameters.
+//! Threads that post and threads that complete write concurrently, without waiting. All fields are atomics, and a
+//! record is valid while it contains its number. Times are parameters.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering, fence};
@@ -27,17 +27,17 @@ struct TraceRecord {
     number: AtomicU64,
     begun: AtomicU64,
     cookie: AtomicU64,
-    /// Kind in bits 0 to 7, bit 8 for suppressed, segments from 16, remote key from 32.
+    /// Kind in bits 0 to 7, suppressed in bit 8, number of segments from bit 16, remote key from bit 32.
     what: AtomicU64,
     bytes: AtomicU64,
     address: AtomicU64,
-    /// Completion time; 0 while it is in flight.
+    /// Completion time; 0 while the work is in flight.
     ended: AtomicU64,
-    /// Status in bits 0 to 7, bytes moved from bit 8.
+    /// Status in bits 0 to 7, transferred bytes from bit 8.
     end: AtomicU64,
 }
 
-/// Copy of a record.
+/// Copy of a record, for a reader.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Entry {
     pub(super) number: u64,
@@ -57,7 +57,7 @@ pub(super) struct Entry {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct PostEnd {
     pub(super) at: u64,
-    /// `None`: the provider refused the post.
+    /// Status of the completion; `None` if the provider refused the post.
     pub(super) status: Option<Status>,
     pub(super) bytes: u64,
 }
@@ -83,8 +83,8 @@ impl Ring {
         let suppress = if post.suppress { SUPPRESS } else { 0 };
         let segments = post.segments.len().min(0xFFFF) as u64;
         record.number.store(0, Ordering::Relaxed);
-        // Pairs with the fence in `read`: a reader that sees one of the following stores sees that the record is being
-        // written.
+        // Pairs with the fence in `read`: a reader that sees one of the following stores also sees that the number has
+        // changed.
         fence(Ordering::Release);
         record.begun.store(now, Ordering::Relaxed);
         record.cookie.store(post.cookie, Ordering::Relaxed);

@@ -12,7 +12,7 @@ use crate::runtime::logger;
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Settings {
     /// `io_trc=` or `DAPL_DBG_IO_TRC`: number of posts recorded per EP, at most 65,536, rounded up to a power of two; 0
-    /// disables tracing. Default: 0. The value 1 means [`Settings::PLAIN`].
+    /// disables tracing. Default: 0. The value 1 stands for [`Settings::PLAIN`] posts.
     posts: usize,
     /// `DAPL_DBG_IO_TRC_FILE`: every trace is logged when the file is touched. Ignored in a set-uid program.
     file: Option<PathBuf>,

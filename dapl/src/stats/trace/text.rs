@@ -10,11 +10,11 @@ use super::EpSummary;
 use super::ring::{Entry, PostEnd};
 use crate::provider::Work;
 
-/// Maximum number of posts in flight, and of newest posts, in a dump.
+/// Maximum number of posts in flight, and of the newest posts, in one text.
 const UNDER_WAY: usize = 16;
 const NEW: usize = 48;
 
-/// Formats the trace of an EP at `now`.
+/// Composes the text for the trace of an EP at `now`.
 pub(super) fn dump(ep: usize, why: &str, summary: &EpSummary, entries: &[Entry], now: u64) -> String {
     let EpSummary { state, outstanding, .. } = summary;
     let mut text = format!(

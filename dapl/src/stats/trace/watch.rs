@@ -1,4 +1,4 @@
-//! Watches traces on the timer thread: overdue requests, and the file whose change requests a dump.
+//! Watches traces on the timer thread: overdue requests, and the file whose modification requests a log of all traces.
 //!
 //! An EP without requests in flight is not checked. The file's modification time is read once a second while any EP is
 //! traced; the file is never opened, created or removed.
@@ -16,8 +16,8 @@ use super::{FILE, Settings, TRACED, Trace, report_all};
 use crate::runtime::timer::{self, OnExpiry};
 use crate::runtime::wait;
 
-/// Age at which an incomplete request is overdue. By then, usnic's default `give_up_ms` has ended a request to a lost
-/// peer.
+/// Age at which an incomplete request is overdue. It is longer than usnic's default `give_up_ms`, after which a request
+/// to a lost peer fails.
 const OVERDUE: Duration = Duration::from_secs(10);
 /// Interval between checks of the file's modification time.
 const FILE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -36,7 +36,7 @@ impl Trace {
         if !self.is_watched.swap(true, Ordering::SeqCst) {
             let target: Weak<dyn OnExpiry> = self.me.clone();
             if timer::arm(time, target, 0).is_err() {
-                // The error has been logged; the next post tries again.
+                // The error has been logged. The next post tries again to schedule a check.
                 self.is_watched.store(false, Ordering::SeqCst);
             }
         }
@@ -68,7 +68,7 @@ impl Trace {
 
 impl OnExpiry for Trace {
     fn expired(&self, _: u32) {
-        // Cleared before the check: a post made meanwhile schedules another one.
+        // Cleared before the check, so that a post made during the check schedules another one.
         self.is_watched.store(false, Ordering::SeqCst);
         if let Some(again) = self.report_overdue(wait::now()) {
             self.look_after(again);
@@ -80,7 +80,7 @@ impl OnExpiry for Trace {
 #[derive(Debug)]
 pub(super) struct File {
     path: PathBuf,
-    /// The watching process; a forked child does not watch.
+    /// Id of the watching process. A forked child does not watch the file.
     process: u32,
     seen: Mutex<Option<SystemTime>>,
 }
