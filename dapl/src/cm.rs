@@ -1,8 +1,8 @@
 //! Dispatches connection events of a provider: a request goes to its service point, which makes a CR; any other event
 //! goes to its EP, by id and attempt number.
 //!
-//! Runs on the provider's threads. An event for an object or attempt that no longer exists is dropped; such a request
-//! is returned to the provider.
+//! Runs on the provider's threads. An event for an object or attempt that no longer exists is dropped. A request for a
+//! service point that no longer exists is returned to the provider.
 #![forbid(unsafe_code)]
 
 use std::marker::PhantomData;

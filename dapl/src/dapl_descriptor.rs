@@ -1,4 +1,4 @@
-//! Descriptors of EVDs and CNOs for consumers of DAT 1.2, whose table has no call for them.
+//! File descriptors of EVDs and CNOs for consumers of DAT 1.2, whose provider table has no call that returns one.
 //!
 //! The provider attributes `descriptor_func` and `descriptor_arm_func` are the addresses of the two functions; the
 //! header `dat/dapl_descriptor.h` calls through them. DAT 2.0 has `dat_cno_fd_create` in addition.
@@ -12,7 +12,7 @@ use crate::ffi::{guard, require};
 use crate::provider::Provider;
 use crate::runtime::handle::{self, Kind, from_handle};
 
-/// Names and values of the attributes.
+/// Provider attributes with the addresses of the two functions, in hexadecimal.
 pub(crate) fn facts<P: Provider>() -> [(String, String); 2] {
     let text = |address: usize| format!("{address:#x}");
     [

@@ -1,16 +1,16 @@
 //! Errors of DAT calls, and their numbers.
 //!
-//! Every module and provider uses `Error`; the entries convert it to a `DAT_RETURN` by [`Error::code`]. A variant is a
-//! type of the specification, its payload the subtype. All codes have the error class bit except two that programs
-//! compare as whole values: `QUEUE_EMPTY`, and `CONN_QUAL_IN_USE` if the listener found the conflict (spec/endpoints
-//! 6.1).
+//! Every module and provider uses `Error`; the entries convert it to a `DAT_RETURN` by [`Error::code`]. Each variant is
+//! a return type of the specification; its payload is the subtype. All codes have the error class bit except two that
+//! programs compare as whole values: `QUEUE_EMPTY`, and `CONN_QUAL_IN_USE` if the listener found the conflict
+//! (spec/endpoints 6.1).
 #![forbid(unsafe_code)]
 
 use dat_abi::*;
 
 pub type Result<T> = std::result::Result<T, Error>;
 
-/// Error of a DAT call: a variant per return type, its payload the subtype.
+/// Error of a DAT call: one variant per return type, with the subtype as payload.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Error {
     /// A waiter was released because its object was closed.
@@ -19,7 +19,7 @@ pub enum Error {
     /// Another service point of this IA listens on the qualifier.
     #[error("connection qualifier in use")]
     ConnQualInUse,
-    /// The listener found that the qualifier is in use. The code has no class bit.
+    /// The provider reports that another listener has the qualifier. The return code has no class bit.
     #[error("connection qualifier in use elsewhere")]
     ConnQualTaken,
     /// No free qualifier was found.
@@ -112,7 +112,7 @@ pub enum Handle {
     Srq,
     /// Common service point (2.0).
     Csp,
-    /// `DAT_INVALID_HANDLE1`: a call that takes handles of any kind.
+    /// `DAT_INVALID_HANDLE1`, for calls that accept handles of any kind.
     Any,
 }
 
@@ -195,7 +195,7 @@ impl Error {
     }
 }
 
-/// `DAT_INVALID_ARGn`; an eleventh parameter has no subtype.
+/// `DAT_INVALID_ARGn`. Parameter 11 and later ones have no subtype.
 fn argument(n: u8) -> DAT_RETURN_SUBTYPE {
     match n {
         1..=10 => DAT_INVALID_ARG1 + u32::from(n) - 1,

@@ -77,7 +77,7 @@ pub unsafe fn put<T>(out: *mut T, value: T) {
     }
 }
 
-/// `Err(InvalidParameter(n))` for a null pointer.
+/// Returns `Err(InvalidParameter(n))` for a null pointer.
 pub fn require<T>(pointer: *const T, n: u8) -> Result<()> {
     if pointer.is_null() { Err(Error::InvalidParameter(n)) } else { Ok(()) }
 }
@@ -106,7 +106,7 @@ macro_rules! put_cleared {
 }
 pub(crate) use put_cleared;
 
-/// The local segments of a post. A [`Segment`] has the layout of a triplet, so nothing is copied.
+/// Checks and returns the local segments of a post. A [`Segment`] has the layout of a triplet, so nothing is copied.
 ///
 /// Errors: a negative or too large count is parameter 2, a null list with a count is parameter 3.
 ///
@@ -137,7 +137,7 @@ const _: () = {
     assert!(offset_of!(Segment, length) == offset_of!(DAT_LMR_TRIPLET, segment_length));
 };
 
-/// A consumer's function that a CNO calls once per arming.
+/// Consumer function that a CNO calls once each time it is armed.
 #[derive(Clone, Copy, Debug)]
 pub struct Agent {
     function: DAT_AGENT_FUNC,
@@ -148,15 +148,15 @@ impl Agent {
     /// The agent that a consumer passes; `None` without a function.
     ///
     /// # Safety
-    /// The function takes its instance data and an EVD handle or null. It may be called from any thread, until it was
-    /// replaced, has been called, or its CNO was freed.
+    /// The function takes its instance data and an EVD handle or null. It may be called from any thread until it is
+    /// replaced, has been called, or its CNO is freed.
     pub unsafe fn new(agent: DAT_OS_WAIT_PROXY_AGENT) -> Option<Self> {
         let function = agent.proxy_agent_func?;
         Some(Agent { function, data: agent.instance_data as usize })
     }
 
-    /// Calls the function; `evd` 0 means no EVD. Never called under a lock, because the function may call DAT. The
-    /// thread is not cancelled inside it.
+    /// Calls the function; `evd` 0 means no EVD. Never called under a lock, because the function may call DAT.
+    /// Cancellation of the thread is deferred during the call.
     pub fn call(self, evd: usize) {
         let _deferral = cancel::defer();
         // SAFETY: the contract of `new`.

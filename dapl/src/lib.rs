@@ -10,8 +10,10 @@
 //! - [`error`], [`names`], [`ffi`], [`libdat`], [`provider`]: errors, C values, libdat and the provider interface
 //! - [`runtime`]: handles, locks, waiting, deadlines, threads, the logger, memory that consumers access
 //! - [`stats`]: counters, their publication, traces
-//! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`psp`], [`rsp`]: the objects
-//! - [`cm`]: connection events; [`context`], [`table`], [`registration`]: the entries' table and its registration
+//! - [`ia`], [`pz`], [`cno`]; [`evd`], [`lmr`], [`rmr`], [`srq`]; [`ep`]; [`cr`]; [`psp`], [`rsp`], [`csp`]: the
+//!   objects
+//! - [`cm`]: connection events; [`context`], [`v2`], [`table`], [`registration`]: the remaining entries, those of DAT
+//!   2.0, the provider table and its registration
 //!
 //! No lock is held while C code runs, and no panic reaches C.
 

@@ -60,7 +60,7 @@ impl Libdat {
     }
 }
 
-/// Facts known about the libdat of one version.
+/// Functions and private hook of the libdat of one version.
 struct Known {
     functions: StaticMutex<Option<Libdat>>,
     hook: AtomicPtr<LibdatHook>,

@@ -31,13 +31,13 @@ impl Version {
     }
 }
 
-/// A provider table of either version. A table of 2.0 begins with the 70 members of 1.2.
+/// A provider table of either version. The table of 2.0 begins with the 70 members of the table of 1.2.
 #[allow(missing_debug_implementations, reason = "function pointers")]
 #[derive(Clone, Copy)]
 pub enum VersionedTable {
-    /// Of 1.2.
+    /// Table of 1.2.
     V1(DAT_PROVIDER),
-    /// Of 2.0.
+    /// Table of 2.0.
     V2(v2::DAT_PROVIDER),
 }
 
@@ -155,7 +155,7 @@ pub(crate) fn remember(
     }
     let name = name.to_owned();
     let text = name.to_string_lossy().into_owned();
-    // The text of a CString does not move with it, so the table can point to it before both are stored.
+    // Moving a `CString` does not move its text, so the table can point to the text before both are stored.
     let table = table.named(name.as_ptr());
     let (served, params, library) = (Mutex::new(served), Mutex::new(params), Mutex::new(library));
     let made: &'static Registration = Box::leak(Box::new(Registration { name, text, table, served, params, library }));
@@ -170,7 +170,7 @@ mod tests {
     #[test]
     fn a_name_has_a_registration_per_version() {
         let served = |major| Served { major, minor: 0, thread_safe: false };
-        // SAFETY: null pointers and empty slots.
+        // SAFETY: both tables consist of null pointers and empty slots, for which zeros are valid.
         let (old, new): (DAT_PROVIDER, v2::DAT_PROVIDER) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         let first = remember(c"names-both", c"one", String::new(), served(1), VersionedTable::V1(old));
         let second = remember(c"names-both", c"two", String::new(), served(2), VersionedTable::V2(new));

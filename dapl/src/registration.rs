@@ -77,7 +77,7 @@ pub unsafe fn fini<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO) 
     log::debug!("{}: {} unregistered ({code:#x})", P::NAME, known.name());
 }
 
-/// The table of a version.
+/// The provider table of a version of the API.
 fn table_of<P: Provider>(version: Version) -> VersionedTable {
     match version {
         Version::V1 => VersionedTable::V1(table::table::<P>()),
@@ -85,7 +85,7 @@ fn table_of<P: Provider>(version: Version) -> VersionedTable {
     }
 }
 
-/// The functions of the libdat of a version. `imported` are those of 1.2.
+/// The functions of the libdat of a version. `imported` holds the functions of `libdat.so.1`.
 fn functions(version: Version, imported: Libdat) -> Option<Libdat> {
     match version {
         Version::V1 => Some(imported),
@@ -94,7 +94,7 @@ fn functions(version: Version, imported: Libdat) -> Option<Libdat> {
 }
 
 fn name_of(info: &DAT_PROVIDER_INFO) -> Option<&CStr> {
-    // SAFETY: the same bytes, read with their actual type.
+    // SAFETY: `c_char` and `u8` have the same size, and the array is part of `info`.
     let bytes = unsafe { std::slice::from_raw_parts(info.ia_name.as_ptr().cast::<u8>(), info.ia_name.len()) };
     CStr::from_bytes_until_nul(bytes).ok()
 }
@@ -105,7 +105,7 @@ pub(crate) fn for_test<P: Provider>(name: &CStr) -> &'static names::Registration
     for_test_with::<P>(name, c"")
 }
 
-/// As [`for_test`], with these `ia_params`.
+/// Like [`for_test`], with these `ia_params`.
 #[cfg(test)]
 pub(crate) fn for_test_with<P: Provider>(name: &CStr, params: &CStr) -> &'static names::Registration {
     let served = Served { major: 1, minor: 2, thread_safe: true };

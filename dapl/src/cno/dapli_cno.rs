@@ -64,7 +64,7 @@ impl CnoState {
     }
 }
 
-/// Identifies a wait across the sleeps of its thread.
+/// Identifies a wait before and after the sleeps of its thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
     pub(super) id: ObjectId,
@@ -85,7 +85,7 @@ pub(super) enum Next {
 /// Begins a wait.
 pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, Next) {
     let mut wait = Wait { id: cno.id, token: wait::token(), deadline: Deadline::NEVER };
-    // A trigger that is already queued needs neither a waiter nor progress. Over a network each poll is a system call.
+    // A trigger that is already queued needs neither a waiter nor a poll. Over a network each poll is a system call.
     if let Some(evd) = cno.take_pending() {
         return (wait, Next::Evd(evd));
     }
@@ -118,7 +118,8 @@ fn poll_all(sources: &[(Arc<dyn EvdSource>, u32)]) {
     sources.iter().fold(true, |progress, (source, _)| source.poll(progress));
 }
 
-/// Continues after a sleep. If the CNO is gone, its IA was closed: `dat_cno_free` is refused while threads wait.
+/// Continues after a sleep. If the CNO no longer exists, its IA was closed: `dat_cno_free` is refused while threads
+/// wait.
 pub(super) fn resume<P: Provider>(wait: &Wait, cause: Cause) -> Next {
     match handle::from_id::<Cno<P>>(wait.id) {
         Some(cno) => cno.poll_and_arm(wait.token, cause),
@@ -196,7 +197,7 @@ impl<P: Provider> Cno<P> {
         }
     }
 
-    /// Arms the CQs that are not armed yet, after releasing the lock. From now on they notify.
+    /// Releases the lock, and then arms the CQs that are not armed yet, so that they notify.
     pub(super) fn arm(&self, inner: MutexGuard<'_, CnoState>) {
         let sources = inner.sources.clone();
         let was_polled = self.polled.swap(false, Ordering::Relaxed);

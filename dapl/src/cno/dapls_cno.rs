@@ -117,7 +117,6 @@ pub struct Fire<P: Provider> {
     cno: Arc<Cno<P>>,
     wake: bool,
     agent: Option<Agent>,
-    /// Whether the CNO has a descriptor.
     has_descriptor: bool,
     evd: usize,
 }
@@ -152,7 +151,7 @@ impl<P: Provider> Cno<P> {
         inner.sources = known.chain([(source.clone(), longest)]).collect();
     }
 
-    /// Removes a detached EVD from the polled ones.
+    /// Removes a detached EVD from the polled EVDs.
     pub fn unwatch(&self, evd: ObjectId) {
         let mut inner = self.inner.lock();
         inner.sources = inner.sources.iter().filter(|(known, _)| known.id() != evd).cloned().collect();
@@ -237,7 +236,7 @@ pub fn free<P: Provider>(cno: &Cno<P>) -> Result<()> {
     if !inner.waiters.is_empty() {
         return Err(Error::InvalidState(State::CnoInUse));
     }
-    // Under the lock: a thread that begins to wait from now on finds no CNO; a thread that began before is counted.
+    // Under the lock: a thread that begins to wait later finds no CNO, and a thread that began earlier is in `waiters`.
     if !handle::destroy(cno.id) {
         return Err(Error::InvalidHandle(Handle::Cno));
     }

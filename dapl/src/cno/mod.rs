@@ -30,14 +30,14 @@ pub use dapls_cno::Fire;
 use dapli_cno::CnoState;
 
 /// An EVD as seen by its CNO. A trait breaks the cycle: an EVD triggers its CNO, and the CNO polls its EVDs. Tests of
-/// the trigger order implement it with names only.
+/// the trigger order implement it without an EVD.
 pub trait EvdSource: Send + Sync {
     /// Identifies the EVD.
     fn id(&self) -> ObjectId;
     /// Whether this EVD is attached to the CNO, is enabled, has events, and has no waiting thread of its own.
     fn pending(&self, cno: ObjectId) -> bool;
-    /// Fetches completions on the calling thread; they trigger the CNO. `progress`: also polls the device. Returns true
-    /// if the CNO has to poll its next EVD too, false if one poll serves all CQs of the IA.
+    /// Fetches completions on the calling thread; they trigger the CNO. With `progress` it also polls the device.
+    /// Returns true if the CNO has to poll its next EVD too, false if one poll serves all CQs of the IA.
     fn poll(&self, progress: bool) -> bool;
     /// Arms the CQ, if the CNO needs its notification.
     fn arm(&self);
@@ -73,7 +73,7 @@ impl<P: Provider> Cno<P> {
         self.inner.lock().descriptor.as_ref().map(Descriptor::number)
     }
 
-    /// The agent that the next trigger will call.
+    /// The agent that the next trigger calls.
     pub fn agent(&self) -> Option<Agent> {
         self.inner.lock().agent
     }

@@ -49,7 +49,7 @@ fn evd(opened: &Opened, cno: Hand) -> Hand {
 
 fn wait(cno: Hand, timeout: u32) -> (DAT_RETURN, Hand) {
     let mut out = 9 as *mut c_void;
-    // SAFETY: any handle, and a writable out parameter.
+    // SAFETY: the call accepts any handle value; the out parameter is writable.
     let code = unsafe { dapl_cno_wait::<FakeProvider>(cno.raw(), timeout, &mut out) };
     (code, Hand(out as usize))
 }
@@ -72,12 +72,12 @@ fn take(evd: Hand) -> bool {
 }
 
 fn free_evd(evd: Hand) {
-    // SAFETY: any handle will do.
+    // SAFETY: the call accepts any handle value.
     assert_eq!(unsafe { dapl_evd_free::<FakeProvider>(evd.raw()) }, DAT_SUCCESS);
 }
 
 fn free(cno: Hand) -> DAT_RETURN {
-    // SAFETY: any handle will do.
+    // SAFETY: the call accepts any handle value.
     unsafe { dapl_cno_free::<FakeProvider>(cno.raw()) }
 }
 
@@ -114,7 +114,7 @@ fn timeout_returns_queue_empty_and_a_null_evd() {
     assert_eq!(wait(cno, 0), (0x000D_0000, Hand(0)));
     assert_eq!(wait(cno, 1_000), (0x000D_0000, Hand(0)));
     assert_eq!(wait(Hand(3), 0).0, DAT_CLASS_ERROR | DAT_INVALID_HANDLE | DAT_INVALID_HANDLE_CNO);
-    // SAFETY: a null out parameter is what is tried.
+    // SAFETY: the call accepts a null out parameter.
     let code = unsafe { dapl_cno_wait::<FakeProvider>(cno.raw(), 0, std::ptr::null_mut()) };
     assert_eq!(code, DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | DAT_INVALID_ARG3);
     assert_eq!(free(cno), DAT_SUCCESS);

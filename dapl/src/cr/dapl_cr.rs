@@ -39,8 +39,8 @@ pub unsafe extern "C" fn dapl_cr_query<P: Provider>(
 /// `dat_cr_accept`.
 ///
 /// # Safety
-/// Handles may have any value; `private_data` is null or points at `private_data_size` bytes, which may be the CR's own
-/// copy.
+/// Handles may have any value; `private_data` is null or points at `private_data_size` bytes, which may lie in the CR's
+/// own copy of the request's private data.
 pub unsafe extern "C" fn dapl_cr_accept<P: Provider>(
     cr_handle: DAT_CR_HANDLE,
     ep_handle: DAT_EP_HANDLE,

@@ -8,8 +8,8 @@ use crate::error::{Error, Handle, Result};
 use crate::provider::Provider;
 use crate::runtime::handle::{Ref, from_id};
 
-/// Returns the EP to accept into: the consumer's, or the one that belongs to the request. Exactly one of them must
-/// exist.
+/// Returns the EP to accept into: the EP that the consumer passed, or the EP that the service point provided with the
+/// request. Exactly one of the two must exist.
 pub(super) fn target<P: Provider>(cr: &Cr<P>, given: Option<Ref<Ep<P>>>) -> Result<Ref<Ep<P>>> {
     let bad = Error::InvalidHandle(Handle::Ep);
     match (given, cr.own) {

@@ -22,8 +22,8 @@ pub(crate) struct ServicePoint<'a, P: Provider> {
     pub(crate) own: Option<Own>,
 }
 
-/// Creates a CR in its IA and queues its event. `Err` returns the request if the CR cannot be created or the event
-/// queue is full; the consumer is not notified then.
+/// Creates a CR in its IA and queues its event. If the CR cannot be created or the event queue is full, `Err` returns
+/// the request and the consumer gets no event.
 pub(crate) fn announce<P: Provider>(
     arrival: &ServicePoint<'_, P>,
     request: P::Request,

@@ -29,8 +29,8 @@ pub struct Cr<P: Provider> {
     private_data: PrivateData,
     private_data_size: usize,
     own: Option<Own>,
-    /// The provider's request, until an accept, reject or handoff takes it out. No other lock is acquired while this
-    /// one is held.
+    /// The provider's request, until an accept, reject or handoff removes it. No other lock is acquired while this one
+    /// is held.
     request: Mutex<Option<P::Request>>,
 }
 
@@ -43,12 +43,12 @@ pub(crate) struct Own {
 }
 
 impl<P: Provider> Cr<P> {
-    /// The IA of its service point.
+    /// IA of the service point at which the request arrived.
     pub(crate) fn ia(&self) -> &Arc<Ia<P>> {
         &self.ia
     }
 
-    /// Takes the request. Succeeds once; from then on the handle is invalid.
+    /// Removes and returns the request. Succeeds once; afterwards the handle of the CR is invalid.
     fn take(&self) -> Result<P::Request> {
         let request = self.request.lock().take().ok_or(Error::InvalidHandle(Handle::Cr))?;
         handle::destroy(self.id);
@@ -56,7 +56,7 @@ impl<P: Provider> Cr<P> {
         Ok(request)
     }
 
-    /// Passes the request to another service point. On error it stays with the consumer.
+    /// Passes the request to another service point. On error the CR keeps the request.
     fn hand_off(&self, qual: u64) -> Result<()> {
         let request = self.request.lock().take().ok_or(Error::InvalidHandle(Handle::Cr))?;
         if let Err((request, error)) = request.hand_off(qual) {
@@ -99,8 +99,8 @@ impl<P: Provider> Child for Cr<P> {
         let _ = self.reject(&[]);
     }
 
-    /// A graceful close of the IA is refused while service points exist (spec/registry 6.2), but not because of pending
-    /// requests: it rejects them.
+    /// A graceful close of the IA is refused while service points exist (spec/registry 6.2). Pending requests do not
+    /// prevent the close: it rejects them.
     fn counts_as_open(&self) -> bool {
         false
     }

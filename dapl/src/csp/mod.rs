@@ -1,8 +1,8 @@
 //! Common service points (2.0): listeners at a port, for the members of a communicator.
 //!
 //! A port is the connection qualifier with the same number, so providers need not know about communicators, and all
-//! kinds of service points share one number space. Requests arrive through `cm`, like those of a PSP, and are created
-//! without an EP. No lock is held while the provider starts or stops listening, nor while an event is posted.
+//! kinds of service points share one number space. Requests arrive through `cm`, like the requests at a PSP, and have
+//! no EP of their own. No lock is held while the provider starts or stops listening, nor while an event is posted.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, UdpSocket};
@@ -33,11 +33,11 @@ pub struct Csp<P: Provider> {
 /// State of a live service point.
 struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
-    /// The EVD of the requests; `None` after the free.
+    /// EVD for connection requests; `None` after the free.
     evd: Option<Use<Evd<P>>>,
 }
 
-/// Where to listen.
+/// Parameters of a new CSP: the address to listen at, parsed and as passed.
 pub(crate) struct Place<'a> {
     pub(crate) communicator: Communicator,
     pub(crate) ip: IpAddr,
@@ -84,7 +84,7 @@ impl<P: Provider> Csp<P> {
         if state.evd.is_none() {
             drop(state);
             drop(listener);
-            return Err(Error::InvalidHandle(Handle::Csp)); // another thread freed it through a guessed handle
+            return Err(Error::InvalidHandle(Handle::Csp)); // another thread freed the CSP through a guessed handle
         }
         state.listener = Some(listener);
         Ok(())
@@ -97,7 +97,7 @@ impl<P: Provider> Csp<P> {
         dapls_cr::announce(&arrival, request, info)
     }
 
-    /// Stops listening. Errors: `InvalidHandle` if that was done before.
+    /// Stops listening. Errors: `InvalidHandle` if the CSP has stopped listening before.
     pub(crate) fn stop_listening(&self) -> Result<()> {
         if !handle::destroy(self.id) {
             return Err(Error::InvalidHandle(Handle::Csp));
@@ -125,7 +125,7 @@ impl<P: Provider> Csp<P> {
         (&self.communicator, &self.address)
     }
 
-    /// Handle of the EVD of its requests.
+    /// Handle of the EVD that receives the connection requests.
     ///
     /// Errors: `InvalidHandle` after the free.
     pub(crate) fn evd(&self) -> Result<usize> {

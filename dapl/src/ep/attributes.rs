@@ -19,13 +19,13 @@ pub struct Attributes {
     pub reliable: bool,
     /// Largest message in bytes; 0 means "not set". No post is refused because of it (spec/events 4.4).
     pub max_message: u64,
-    /// Largest RDMA transfer in bytes; like `max_message`.
+    /// Largest RDMA transfer in bytes; not enforced, like `max_message`.
     pub max_rdma: u64,
     /// Stored for queries only.
     pub qos: u32,
-    /// Completion flags of receives: which of them notify.
+    /// Completion flags of receives. They select the completions that notify.
     pub recv_flags: u32,
-    /// Completion flags of requests: which of them notify.
+    /// Completion flags of requests. They select the completions that notify.
     pub request_flags: u32,
     /// The receive queue.
     pub recv: Direction,
@@ -35,7 +35,7 @@ pub struct Attributes {
     pub max_reads_in: i32,
     /// Maximum number of outstanding RDMA reads of this EP; with 0 no read can be posted.
     pub max_reads_out: i32,
-    /// With an SRQ: the soft high watermark (`recv.max_dtos` is the hard one). Without: stored for queries only.
+    /// With an SRQ: the soft high watermark (`recv.max_dtos` is the hard one). Without an SRQ: stored for queries only.
     pub srq_soft_hw: i32,
     /// Segments per RDMA read; 0 means the limit of requests.
     pub max_read_iov: i32,
@@ -100,8 +100,8 @@ pub struct PostLimits {
     /// Receives are posted to the SRQ only, never to the EP.
     pub shared: bool,
     pub extensions: Extensions,
-    /// Receives, sends, writes or reads need no checks beyond the number of segments: a post with one segment and
-    /// without flags is valid, notifies and is not traced.
+    /// Whether a receive, send, write or read with one segment and no flags needs no further checks, notifies, and is
+    /// not traced.
     pub plain_recvs: bool,
     pub plain_sends: bool,
     pub plain_writes: bool,
@@ -109,14 +109,14 @@ pub struct PostLimits {
 }
 
 /// Completion flags that a post is refused for. UNSIGNALLED must be allowed by the completion flags of the EP
-/// (`of_ep`); unknown bits are refused; known bits without effect for this post are ignored.
+/// (`of_ep`); unknown bits are refused; known bits that have no effect on this kind of post are ignored.
 fn refused_flags(of_ep: DAT_COMPLETION_FLAGS) -> DAT_COMPLETION_FLAGS {
     const KNOWN: DAT_COMPLETION_FLAGS = 0x1F; // spec/events 4.1
     !KNOWN | (!of_ep & DAT_COMPLETION_UNSIGNALLED_FLAG)
 }
 
 impl PostLimits {
-    /// The same limits, for an EP whose posts are traced or not.
+    /// Returns these limits for an EP whose posts are traced or not traced.
     pub fn traced(self, is_traced: bool) -> Self {
         let plain = |is_plain| is_plain && !is_traced;
         PostLimits {
@@ -190,7 +190,7 @@ impl Attributes {
     }
 
     /// Checks that hold in every state. A direction has both an EVD and DTOs, or neither; segment limits of an unused
-    /// direction are ignored. With an SRQ, receives have watermarks instead of a number, and need an EVD.
+    /// direction are ignored. With an SRQ, receives need an EVD and have watermarks instead of a maximum number.
     pub fn check(&self, wired: Wired, limits: &Limits) -> Result<(), Refused> {
         let within = |value: i32, limit: u32| (0..=count(limit)).contains(&value);
         let direction = |Direction { max_dtos, max_iov }: Direction, wired: bool| {
@@ -216,7 +216,7 @@ impl Attributes {
         if good { Ok(()) } else { Err(Refused) }
     }
 
-    /// Watermarks of a new EP. A soft watermark of zero counts as not set, because programs clear the record;
+    /// Watermarks of a new EP. A soft watermark of zero counts as not set, because programs fill the record with zeros;
     /// `dat_ep_set_watermark` can set zero later.
     pub fn marks(&self, wired: Wired) -> HighWatermarks {
         let mark = |mark: i32| if wired.shared { HighWatermarks::parse(mark).unwrap_or(None) } else { None };
@@ -230,7 +230,7 @@ impl Attributes {
     }
 
     /// Size of the queue pair for these attributes. A direction without an EVD has the default size, since it accepts
-    /// work and only reports no completions (spec/events 4.8).
+    /// work but reports no completions (spec/events 4.8).
     pub fn shape(&self, wired: Wired, limits: &Limits) -> Shape {
         let direction = |direction: Direction, wired: bool| {
             let Direction { max_dtos, max_iov } = if wired { direction } else { DEFAULT };
@@ -282,8 +282,8 @@ impl Attributes {
         }
     }
 
-    /// Adapts the attributes when `dat_ep_modify` changes EVDs: a direction that loses its EVD has no DTOs; one that
-    /// gets its first EVD has the default number, unless the caller gives one.
+    /// Adapts the attributes when `dat_ep_modify` changes EVDs: a direction that loses its EVD has no DTOs; a direction
+    /// that gets its first EVD has the default number of DTOs, unless the caller passes a number.
     pub fn rewired(mut self, before: Wired, after: Wired, limits: &Limits) -> Self {
         let direction = |direction: &mut Direction, before: bool, after: bool| {
             if !after {

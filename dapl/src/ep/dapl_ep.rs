@@ -1,4 +1,4 @@
-//! C entries for endpoints, except posts: each opens handles, parses parameters and makes one call.
+//! C entries for endpoints, except posts: each entry opens handles, parses parameters and makes one call.
 //!
 //! Reached only through the provider table. The order of the checks is that of spec/endpoints 5.
 
@@ -245,8 +245,8 @@ pub unsafe extern "C" fn dapl_ep_get_status<P: Provider>(
     ffi::guard(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         let outstanding = dapli_watch::outstanding(&ep);
-        // An EP with an SRQ reports no posted receives: the receives that it took were posted to the SRQ
-        // (spec/endpoints 5.9).
+        // An EP with an SRQ reports no posted receives, because its receives were posted to the SRQ (spec/endpoints
+        // 5.9).
         let recvs = if ep.post_state().limits.shared { 0 } else { outstanding.recvs };
         let idle = |count: u32| if count == 0 { DAT_TRUE } else { DAT_FALSE };
         // SAFETY: this function's own contract.
@@ -340,7 +340,7 @@ fn evd<P: Provider>(handle: DAT_EVD_HANDLE, stream: Stream, wanted: Handle) -> R
     }
 }
 
-/// Parses microseconds; `None` is infinite. Zero is an error for parameter `n`.
+/// Parses a timeout in microseconds; an infinite timeout gives `None`. Zero is an error for parameter `n`.
 fn time(timeout: DAT_TIMEOUT, n: u8) -> Result<Option<Duration>> {
     match timeout {
         0 => Err(Error::InvalidParameter(n)),

@@ -1,8 +1,8 @@
 //! Posts of an EP: send, receive, RDMA read, RDMA write.
 //!
 //! The hot path. Each entry looks the EP up, checks its parameters (spec/events 4.8), and passes the work to the QP. It
-//! allocates no memory, writes no log, and takes no lock but the provider's. Errors of memory are reported by
-//! completions.
+//! allocates no memory, writes no log, and takes no lock but the provider's. A wrong key, address or right of a segment
+//! is reported by the completion.
 
 use dat_abi::*;
 
@@ -37,7 +37,7 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
     ffi::guard_quick(quick, in_full)
 }
 
-/// `dat_ep_post_send` without the short path.
+/// `dat_ep_post_send` with all checks.
 ///
 /// # Safety
 /// Same as [`dapl_ep_post_send`].
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
     ffi::guard_quick(quick, in_full)
 }
 
-/// `dat_ep_post_recv` without the short path.
+/// `dat_ep_post_recv` with all checks.
 ///
 /// # Safety
 /// Same as [`dapl_ep_post_recv`].
@@ -158,7 +158,7 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
     ffi::guard_quick(quick, in_full)
 }
 
-/// `dat_ep_post_rdma_read` in all cases.
+/// `dat_ep_post_rdma_read` with all checks.
 ///
 /// # Safety
 /// Same as [`dapl_ep_post_rdma_read`].
@@ -243,7 +243,7 @@ unsafe fn post_rdma_write<P: Provider>(
 
 /// Posts a checked request.
 ///
-/// Errors: the state of the EP; those of the provider.
+/// Errors: `InvalidState` for the EP's state; errors of the provider.
 #[inline(always)]
 pub(super) fn request<P: Provider>(
     ep: &Ep<P>,
@@ -270,8 +270,8 @@ pub(super) fn request<P: Provider>(
     Ok(())
 }
 
-/// Posts a request without flags the short way. `None`: the caller posts it in full. `is_plain`: which limit says that such a
-/// request passes the checks.
+/// Posts a request without flags on the short path. `is_plain` selects the limit that says whether such a request needs
+/// no further checks. Returns `None` if the caller must post on the full path.
 #[inline(always)]
 fn request_quickly<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
@@ -307,7 +307,7 @@ unsafe fn plain<'a, P: Provider>(
     if is_plain { unsafe { ffi::single_segment(list, count) } } else { None }
 }
 
-/// As [`plain`], with the remote address of an RDMA operation.
+/// Like [`plain`], with the remote address of an RDMA operation.
 ///
 /// # Safety
 /// Same as [`plain`] and [`remote`].
@@ -324,7 +324,7 @@ unsafe fn plain_rdma<'a, P: Provider>(
     Some((segment, unsafe { remote(remote_iov) }.ok()?))
 }
 
-/// Errors: `InvalidParameter(n)` for a refused flag.
+/// Returns `Err(InvalidParameter(n))` for a refused flag.
 #[inline(always)]
 pub(super) fn check_flags(flags: DAT_COMPLETION_FLAGS, refused: DAT_COMPLETION_FLAGS, n: u8) -> Result<()> {
     if flags & refused != 0 { Err(Error::InvalidParameter(n)) } else { Ok(()) }

@@ -15,8 +15,8 @@ use crate::runtime::consumer_memory;
 use crate::runtime::handle::Ref;
 use crate::runtime::timer::{self, OnExpiry};
 
-/// Arguments of `dat_ep_connect`. An error of a parameter is kept until its place in the order of checks
-/// (spec/endpoints 5.4).
+/// Arguments of `dat_ep_connect`. An invalid parameter is stored as an error, and returned when its turn in the order
+/// of checks comes (spec/endpoints 5.4).
 pub(super) struct Call {
     pub(super) address: Result<PeerAddress>,
     pub(super) qual: u64,
@@ -69,7 +69,7 @@ pub(super) fn connect<P: Provider>(ep: &Ref<Ep<P>>, call: Call) -> Result<()> {
     Ok(())
 }
 
-/// The peer of `dup`, which must be connected (`dat_ep_dup_connect`).
+/// Address and qualifier of the peer of `dup`, which must be connected (`dat_ep_dup_connect`).
 pub(super) fn peer_of<P: Provider>(dup: &Ep<P>) -> Result<(PeerAddress, u64)> {
     let core = dup.open()?;
     match (core.state, &core.remote) {

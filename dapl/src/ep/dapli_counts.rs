@@ -28,7 +28,7 @@ pub(super) fn of_step(before: EpState, after: EpState) -> EpCounts {
 }
 
 impl<P: Provider> Ep<P> {
-    /// All counters of the EP.
+    /// Returns the sums of all counters of the EP.
     pub(super) fn counts(&self, core: &ControlState<P>) -> EpCounts {
         let mut counts = core.counts;
         self.post_state().posts.add_to(&mut counts);
@@ -72,7 +72,7 @@ impl<P: Provider> Ep<P> {
         }
     }
 
-    /// Called after the provider has accepted or refused a traced post.
+    /// Records in the trace whether the provider accepted a traced post.
     #[cold]
     pub(super) fn settle_trace(&self, post: u32, work: Work, taken: bool) {
         if let Some(trace) = &self.trace {
@@ -108,7 +108,7 @@ impl<P: Provider> TracedEp for Ep<P> {
 }
 
 impl<P: Provider> Wiring<P> {
-    /// EVDs that transfers complete in, without duplicates.
+    /// EVDs that receive completions of this EP, without duplicates.
     fn completing(&self) -> impl Iterator<Item = &Use<Evd<P>>> {
         let request = self.request.as_ref();
         let recv = self.recv.as_ref().filter(|recv| request.is_none_or(|request| request.id() != recv.id()));

@@ -32,7 +32,7 @@ pub(super) struct Change<P: Provider> {
 /// Any error inside the record is reported as parameter 3 (spec/endpoints 5.3).
 const BAD_PARAM: Error = Error::InvalidParameter(3);
 
-/// `dat_ep_modify`, from the state checks on.
+/// `dat_ep_modify` after its arguments are parsed.
 pub(super) fn modify<P: Provider>(ep: &Ep<P>, change: Change<P>) -> Result<()> {
     let mut core = ep.open()?;
     if core.wiring.srq.is_some() && change.mask & DAT_EP_FIELD_EP_ATTR_SRQ_SOFT_HW != 0 {

@@ -12,7 +12,7 @@ use crate::evd::{Event, dapls_evd};
 use crate::ia::{AsyncError, AsyncKind, dapls_ia};
 use crate::provider::{Connection, ConnectionEvent, Provider};
 
-/// Notifications of queued events that were not delivered yet.
+/// Queued events whose notifications are not delivered yet.
 pub(super) struct Outbox<P: Provider> {
     pending: Vec<PendingNotification<P>>,
     ep_broken: EpBrokenReport,
@@ -24,7 +24,7 @@ pub(super) struct Outbox<P: Provider> {
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum EpBrokenReport {
     None,
-    /// The connection is established, or completions of it are still to come.
+    /// The connection is established, or completions of its work are outstanding.
     Pending,
     Due,
 }
@@ -46,7 +46,7 @@ impl<P: Provider> Outbox<P> {
         }
     }
 
-    /// The handle is invalid: the event would name no EP, so none is reported.
+    /// The EP was freed. No event is reported, since its handle would be invalid.
     pub(super) fn ep_ended(&mut self) {
         self.ep_broken = EpBrokenReport::None;
     }
@@ -102,7 +102,7 @@ impl<P: Provider> Ep<P> {
         }
     }
 
-    /// Marks failures in the EVDs as reported: their connection has ended.
+    /// Marks the EP's failures in the EVDs as reported, since the connection has ended.
     pub(super) fn settle(&self, core: &mut ControlState<P>) {
         for evd in [&core.wiring.recv, &core.wiring.request].into_iter().flatten() {
             core.outbox.pending.push(dapls_evd::settle(evd.arc(), self.id.handle));

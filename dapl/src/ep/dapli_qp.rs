@@ -128,7 +128,7 @@ impl<P: Provider> Ep<P> {
     }
 
     /// Handles `dat_ep_disconnect` of an unconnected EP. It flushes posted receives, since no other call returns them;
-    /// it is an error only if no receive is posted (spec/endpoints 5.6, note 5).
+    /// the call fails only if no receive is posted (spec/endpoints 5.6, note 5).
     pub(super) fn flush_unconnected(&self, core: &mut ControlState<P>) -> Result<()> {
         let post_state = self.post_state();
         match &post_state.binding {

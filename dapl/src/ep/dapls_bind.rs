@@ -1,7 +1,7 @@
-//! RMR binds: requests on an EP's queue, with protection zone rules of their own.
+//! RMR binds: requests on an EP's queue whose protection zone rules differ from those of other requests.
 //!
-//! Called by `dat_rmr_bind` only. Not on the hot path: it takes the EP's lock, and makes one allocation, which keeps
-//! the LMR alive.
+//! Called by `dat_rmr_bind` only. Not on the hot path: a bind takes the EP's lock, and makes one allocation, which
+//! keeps the LMR alive.
 #![forbid(unsafe_code)]
 
 use super::Ep;

@@ -35,8 +35,8 @@ pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: Con
     }
     if let Ok(notice) = stepped {
         log::debug!("ep {:#x} is {} after {event:?}", ep.id.handle, core.state.dat_name());
-        // An event of the passive side never carries data: programs distinguish the sides by that (spec/endpoints
-        // 13.12).
+        // An event of the passive side never carries data, because programs recognise the active side by the data
+        // (spec/endpoints 13.12).
         let has_data = match event {
             ConnectionEvent::Established => is_active,
             ConnectionEvent::PeerRejected => is_active && !private_data.is_empty(),
@@ -49,7 +49,8 @@ pub(crate) fn connection_event<P: Provider>(ep: &Ep<P>, attempt: u32, event: Con
     ep.deliver();
 }
 
-/// Reports that the soft watermark was exceeded, as an asynchronous event with its own reason (spec/events 14.1).
+/// Reports that the soft watermark was exceeded, as an asynchronous event whose reason code is specific to EPs
+/// (spec/events 14.1).
 pub(crate) fn many_recvs<P: Provider>(ep: &Ep<P>) {
     const SOFT_HIGH_WATERMARK: i32 = 2;
     ep.core.lock().marks.soft = None;
@@ -100,7 +101,7 @@ fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
 
 /// Data of a connection request for the EP that accepts it.
 pub(crate) struct Acceptance<'a> {
-    /// The EP was provided with the request; the consumer did not choose it.
+    /// The EP was provided with the request, not chosen by the consumer.
     pub(crate) is_own: bool,
     pub(crate) peer: SocketAddr,
     pub(crate) private_data: &'a [u8],
@@ -109,7 +110,7 @@ pub(crate) struct Acceptance<'a> {
 }
 
 /// `dat_cr_accept`, from its sixth check on (spec/endpoints 7.3). Calls `take` to consume the request after all checks
-/// have passed. From then on the request is consumed even if the accept fails.
+/// have passed. The request stays consumed even if the accept then fails.
 pub(crate) fn accept<P: Provider>(
     ep: &Ep<P>,
     acceptance: Acceptance<'_>,
@@ -186,7 +187,7 @@ pub(crate) fn request_lost<P: Provider>(ep: &Ep<P>) {
     }
 }
 
-/// Handles the reject of the request that the EP was provided with.
+/// Handles the reject of the request for which the EP was provided.
 pub(crate) fn decline<P: Provider>(ep: &Ep<P>) {
     if advance(ep, EpStep::Decline).is_ok() {
         ep.remote_address.write(&[]);

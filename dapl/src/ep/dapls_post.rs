@@ -49,7 +49,7 @@ pub fn post_extension<P: Provider>(ep_handle: *mut c_void, post: &ExtensionPost<
         check_flags(flags, limits.refused_request_flags, positions.flags)?;
         ep.state().takes_requests()?;
         if op.work().is_atomic() && !limits.reads {
-            return Err(Error::InvalidState(State::Plain)); // like a read, it would never complete (spec/endpoints 10.3)
+            return Err(Error::InvalidState(State::Plain)); // the operation would never complete, like a read (spec/endpoints 10.3)
         }
         request(ep, post_state, thread, op, segments, cookie, flags)
     })

@@ -5,9 +5,9 @@
 //!
 //! An EP has two locks, taken in this order:
 //!
-//! - `ControlState` (mutex) holds the DAT state and all that control calls change. The provider may be called with it
-//!   held, C code may not.
-//! - `PostState` (`post_lock`) holds the QP and limits for posts. Posts share it, so threads post concurrently.
+//! - `ControlState` (mutex) holds the DAT state and everything else that control calls change. The provider may be
+//!   called while it is held, C code may not.
+//! - `PostState` (`post_lock`) holds the QP and limits for posts. Posts share the lock, so threads post concurrently.
 //!   Replacing, resetting or destroying the QP excludes posts, so a post sees either the old or the new QP.
 //!
 //! Posts read the DAT state from an atomic copy. Events are queued in their EVD under the control lock, in the order of
@@ -95,7 +95,7 @@ struct ControlState<P: Provider> {
     attempt: u32,
     wiring: Wiring<P>,
     attributes: Attributes,
-    /// The armed watermarks; a replacement QP gets them too.
+    /// The armed watermarks, which a replacement QP gets too.
     marks: HighWatermarks,
     remote: Option<Peer>,
     /// The communicator for connects to common service points.
@@ -111,7 +111,7 @@ struct ControlState<P: Provider> {
     freed: bool,
 }
 
-/// The objects an EP uses.
+/// The objects that an EP uses.
 pub(crate) struct Wiring<P: Provider> {
     pub(crate) pz: Option<Use<Pz<P>>>,
     pub(crate) recv: Option<Use<Evd<P>>>,
@@ -130,7 +130,6 @@ struct Peer {
 }
 
 impl<P: Provider> Wiring<P> {
-    /// A wiring without objects.
     pub(crate) fn none() -> Self {
         Wiring { pz: None, recv: None, request: None, connect: None, srq: None }
     }
@@ -139,7 +138,7 @@ impl<P: Provider> Wiring<P> {
         Wired { recv: self.recv.is_some(), request: self.request.is_some(), shared: self.srq.is_some() }
     }
 
-    /// Whether all objects are still open; an abrupt close of their IA may have closed one.
+    /// Whether all objects are still open. An abrupt close of the IA of one of these objects closes that object.
     fn is_alive(&self) -> bool {
         let alive = |evd: &Option<Use<Evd<P>>>| evd.as_ref().is_none_or(|evd| is_live(evd));
         let pz = self.pz.as_ref().is_none_or(|pz| handle::from_id::<Pz<P>>(pz.id()).is_some());
@@ -183,7 +182,6 @@ impl<P: Provider> Ep<P> {
         EpState::ALL[usize::from(self.mirror.load(Ordering::Acquire))]
     }
 
-    /// Whether its state is CONNECTED.
     #[inline(always)]
     fn is_connected(&self) -> bool {
         self.mirror.load(Ordering::Acquire) == EpState::Connected as u8

@@ -75,8 +75,9 @@ impl<P: Provider> Drop for CountedPost<'_, P> {
     }
 }
 
-/// Like [`post`], where the reference need not be counted. Returns false if `body` returns false, or if the post needs
-/// the full path ([`post`]), which also reports an invalid handle.
+/// Runs a post on the EP with this handle, with an uncounted reference. Returns false if `body` returns false, if the
+/// reference would have to be counted, or if the handle is invalid. The caller then uses [`post`], which also reports
+/// the error.
 #[inline(always)]
 pub(super) fn post_quickly<P: Provider>(
     handle: *mut c_void,
@@ -87,7 +88,7 @@ pub(super) fn post_quickly<P: Provider>(
     let state = unsafe { &*ep.post_state.state.data_ptr() };
     let is_posted = body(&ep, state, ep.thread());
     if !is_posted {
-        ep.release_rarely(); // apart, so that the other way needs no test of the result
+        ep.release_rarely(); // a separate call, so that the path of a posted request has no branch here
     }
     is_posted
 }
@@ -101,8 +102,8 @@ pub(super) fn post<P: Provider>(
 ) -> Result<()> {
     let Some(ep) = from_handle_hot::<Ep<P>>(handle) else { return Err(Error::InvalidHandle(Handle::Ep)) };
     let counted = if ep.is_counted() { Some(ep.post_state.lock_for_post()) } else { None };
-    // SAFETY: no writer has access: it waits until this reference ends or, if the reference is counted, for the read
-    // lock.
+    // SAFETY: no writer has access. A writer waits until this reference ends or, if the reference is counted, for the
+    // read lock.
     let state = unsafe { &*ep.post_state.state.data_ptr() };
     let result = body(&ep, state, ep.thread());
     drop(counted);

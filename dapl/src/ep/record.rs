@@ -66,7 +66,7 @@ fn attr(attributes: &Attributes, (named, list): (i32, *mut DAT_NAMED_ATTR)) -> D
     }
 }
 
-/// Copies the fields that the mask selects from `asked`.
+/// Copies the fields that the mask selects from `asked` to `into`.
 pub(super) fn merge(into: &mut Attributes, asked: &Attributes, mask: DAT_EP_PARAM_MASK) {
     let named = |field: DAT_EP_PARAM_MASK| mask & field != 0;
     macro_rules! take {

@@ -104,8 +104,8 @@ impl EpState {
         EpState::CompletionPending,
     ];
 
-    /// The transition table (spec/endpoints 4.1, 4.2): a pair that is not listed is refused. An event that the provider
-    /// reports in another state is refused too, and the caller ignores it.
+    /// The transition table (spec/endpoints 4.1, 4.2): a step that is not listed for a state is refused. If the refused
+    /// step is a provider event, the caller ignores it.
     pub fn after(self, step: EpStep) -> Result<Self> {
         use EpState::*;
         Ok(match (self, step) {
@@ -160,8 +160,8 @@ impl EpState {
                 Some(E::AcceptFailed)
             }
             (Connected, EpStep::Event(E::Unreachable)) => Some(E::Broken),
-            // The consumer asked for the disconnect, so it gets DISCONNECTED; a request that fails meanwhile has its
-            // own completion.
+            // The consumer asked for the disconnect, so it gets DISCONNECTED. A request that fails meanwhile is
+            // reported by its own completion.
             (DisconnectPending, EpStep::Event(E::Unreachable | E::Broken)) => Some(E::Disconnected),
             (ActivePending | CompletionPending | Connected, EpStep::Event(E::Broken)) => Some(E::Broken),
             (

@@ -16,7 +16,7 @@ use crate::runtime::wait::{self, Cause, Mark, WaitStep};
 /// Writes an event of this EVD in the layout of one version of DAT. The pointer is writable.
 pub(crate) type WriteEvent<E> = unsafe fn(out: *mut E, evd: DAT_EVD_HANDLE, event: &Event);
 
-/// The same for a successful transfer.
+/// Like [`WriteEvent`], for a successful transfer.
 pub(crate) type WritePlain<E> = unsafe fn(out: *mut E, evd: DAT_EVD_HANDLE, done: &Completion);
 
 /// The arguments, and the state kept between sleeps. `E` is the `DAT_EVENT` of the caller's version.
@@ -51,8 +51,8 @@ pub unsafe extern "C-unwind" fn dapl_evd_wait<P: Provider>(
     unsafe { wait_as::<P, DAT_EVENT>(evd, timeout, threshold, event, more, write_plain, write_event) }
 }
 
-/// `dat_evd_wait` of any version; `write` writes the event in the layout of that version, `write_plain` that of a successful
-/// transfer.
+/// `dat_evd_wait` of any version; `write` and `write_plain` write an event, and the event of a successful transfer, in
+/// the layout of that version.
 ///
 /// # Safety
 ///
@@ -113,7 +113,7 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: Cause) ->
     }
 }
 
-/// Ends a wait for one event that finds a successful transfer. Returns false if it has done nothing.
+/// Ends a wait for one event if a successful transfer is queued or polled. Returns false if it had no effect.
 ///
 /// # Safety
 /// Same as [`dapl_evd_wait`].

@@ -1,4 +1,4 @@
-//! The descriptor of an EVD, for consumers that wait in `poll` or `epoll`.
+//! The file descriptor of an EVD, for consumers that wait in `poll` or `epoll`.
 //!
 //! A consumer takes events until the EVD is empty, arms the descriptor, and sleeps on it. Arming makes the descriptor
 //! readable at once if there are events; otherwise the next event that would release a waiter makes it readable. It

@@ -11,7 +11,8 @@ use crate::provider::{Completion, ConnectionEvent, Status};
 pub enum Event {
     /// A work request ended.
     Dto(Completion),
-    /// A failed work request whose EP has not been notified. The consumer gets it as `Dto` after the EP was notified.
+    /// A failed work request whose EP has not been notified. After the EP was notified, the consumer gets the
+    /// completion as `Dto`.
     Failed(Completion),
     /// A connection request arrived.
     Request {
@@ -29,7 +30,7 @@ pub enum Event {
         kind: ConnectionEvent,
         /// Handle of the EP.
         ep: usize,
-        /// Bytes of private data.
+        /// Number of bytes of private data.
         data_size: u32,
         /// Address of the private data, valid as long as the EP keeps it.
         data: usize,
@@ -58,12 +59,12 @@ pub enum Stream {
     Extension,
 }
 
-/// A set of streams.
+/// The set of streams that an EVD serves.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Streams(u8);
 
 impl Streams {
-    /// The set with this stream added.
+    /// Returns the set with this stream added.
     pub fn with(self, stream: Stream) -> Self {
         Streams(self.0 | 1 << stream as u8)
     }
@@ -87,7 +88,8 @@ impl Default for Event {
 }
 
 impl Event {
-    /// Whether the event wakes waiters and triggers the CNO. Only completions posted without notification do not.
+    /// Whether the event wakes waiters and triggers the CNO. All events do except completions of work that was posted
+    /// without notification.
     pub fn notifies(&self) -> bool {
         match self {
             Event::Dto(done) | Event::Failed(done) => done.is_notifying(),

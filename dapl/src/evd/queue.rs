@@ -154,7 +154,7 @@ impl Queue {
             return self.complete_rarely(done);
         }
         match self.events.push() {
-            // Slots usually hold a completion, so the variant's tag stays unchanged.
+            // A slot usually held a completion before, so the variant's tag need not be written.
             Event::Dto(old) => *old = *done,
             other => *other = Event::Dto(*done),
         }
@@ -162,7 +162,7 @@ impl Queue {
         if self.enabled { Signal::Cno } else { Signal::None }
     }
 
-    /// Like `complete`, for a failure, for a completion that may not notify, or while a thread waits.
+    /// Like `complete`, for a failure, for a completion that may be non-notifying, or while a thread waits.
     #[inline(never)]
     fn complete_rarely(&mut self, done: &Completion) -> Signal {
         if is_failure(done) { self.fail(*done) } else { self.push(Event::Dto(*done)) }
@@ -253,7 +253,7 @@ impl Queue {
         self.events.front()
     }
 
-    /// Like [`Self::pop`], without returning the event. `notifying`: whether it notifies.
+    /// Removes the oldest event without returning it. `notifying` states whether that event notifies.
     #[inline(always)]
     pub(super) fn drop_front(&mut self, notifying: bool) {
         if !notifying {
@@ -305,7 +305,7 @@ impl Queue {
         }
     }
 
-    /// Ends the first check of a wait: from now on only new events end it.
+    /// Ends the first check of a wait: only an event that is queued later can end the wait.
     pub(super) fn settle(&mut self) {
         if let Some(waiter) = &mut self.waiter {
             waiter.notified = self.events.len() > self.silent;
@@ -320,7 +320,7 @@ impl Queue {
         }
     }
 
-    /// Removes the waiter if its token is this one.
+    /// Removes the waiter with this token, if it is still registered.
     pub(super) fn end_wait(&mut self, token: u64) {
         if self.waiter.is_some_and(|waiter| waiter.token == token) {
             self.waiter = None;

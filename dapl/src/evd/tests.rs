@@ -56,7 +56,7 @@ impl Evh {
     fn wait(self, timeout: u32, threshold: i32) -> (DAT_RETURN, u64, i32) {
         let mut event = blank();
         let mut more = -1;
-        // SAFETY: any handle will do, and the out parameters are writable.
+        // SAFETY: the call accepts any handle value, and the out parameters are writable.
         let code = unsafe { dapl_evd_wait::<FakeProvider>(self.handle(), timeout, threshold, &mut event, &mut more) };
         (code, mark_of(&event), more)
     }
@@ -77,7 +77,7 @@ impl Evh {
     }
 
     fn free(self) -> DAT_RETURN {
-        // SAFETY: any handle will do.
+        // SAFETY: the call accepts any handle value.
         unsafe { dapl_evd_free::<FakeProvider>(self.handle()) }
     }
 
@@ -95,7 +95,7 @@ fn blank() -> DAT_EVENT {
     DAT_EVENT { event_number: 0, evd_handle: std::ptr::null_mut(), event_data: data }
 }
 
-/// Cookie of a DTO event, or pointer of a software event, else 0.
+/// Returns the cookie of a DTO event, the pointer of a software event, or 0.
 fn mark_of(event: &DAT_EVENT) -> u64 {
     match event.event_number {
         // SAFETY: the event number selects the union member.
@@ -118,7 +118,7 @@ fn create_checks_arguments_in_order() {
     let ia = opened.ia_handle;
     let mut out = std::ptr::null_mut();
     let null = std::ptr::null_mut();
-    // SAFETY: any handles will do, and `out` is writable.
+    // SAFETY: the call accepts any handle values, and `out` is writable.
     let mut create =
         |ia, length, cno, flags| unsafe { dapl_evd_create::<FakeProvider>(ia, length, cno, flags, &mut out) };
     assert_eq!(create(opened.async_evd, 1, null, ALL), BAD | DAT_INVALID_HANDLE_IA);
@@ -129,7 +129,7 @@ fn create_checks_arguments_in_order() {
     assert_eq!(create(ia, 1, null, 0), argument(4));
     assert_eq!(create(ia, 1, null, 0x200), argument(4));
     assert_eq!(create(ia, 1000, null, ALL), DAT_SUCCESS);
-    // SAFETY: a null out parameter is what is tried.
+    // SAFETY: the call accepts a null out parameter.
     let code = unsafe { dapl_evd_create::<FakeProvider>(ia, 1, null, ALL, null.cast()) };
     assert_eq!(code, argument(5));
 }
@@ -161,7 +161,7 @@ fn connection_event_comes_after_earlier_completions() {
     // SAFETY: a live handle and a writable event.
     assert_eq!(unsafe { dapl_evd_dequeue::<FakeProvider>(evd.handle(), &mut event) }, DAT_SUCCESS);
     assert_eq!((event.event_number, event.evd_handle), (DAT_CONNECTION_EVENT_DISCONNECTED, evd.handle()));
-    // SAFETY: every event's data begins so.
+    // SAFETY: the data of every kind of event begins with a handle.
     assert_eq!(unsafe { event.event_data.dto_completion_event_data.ep_handle } as usize, 64);
 }
 

@@ -38,7 +38,7 @@ impl World {
         (lmr, context)
     }
 
-    /// Binds that have completed, by cookie, with their RMR and status.
+    /// Removes the bind completions from the EVD; returns their cookies, RMRs and statuses.
     fn binds(&self) -> Vec<(u64, H, DAT_DTO_COMPLETION_STATUS)> {
         self.deliver();
         std::iter::from_fn(|| next(self.dto))

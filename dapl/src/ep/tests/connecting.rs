@@ -21,8 +21,8 @@ fn both_sides_get_established_and_only_the_active_side_data() {
     assert_eq!((param.remote_port_qual, param.local_ep_handle), (9, null_mut()));
     assert_eq!(read(param.remote_ia_address_ptr.cast(), 8), [2, 0, 0, 9, 127, 0, 0, 1]);
 
-    // The private data is edited in place, and the same memory is passed to the accept. SAFETY: the consumer may write
-    // the CR's 256 bytes.
+    // The consumer changes the private data in place, and passes the same memory to the accept.
+    // SAFETY: the consumer may write the CR's 256 bytes.
     unsafe { param.private_data.cast::<u8>().write(b'A') };
     assert_eq!(call!(dapl_cr_accept(cr, server, 3, param.private_data)), DAT_SUCCESS);
     assert_eq!(state(server), DAT_EP_STATE_COMPLETION_PENDING);
@@ -156,7 +156,7 @@ fn an_answer_in_time_ends_the_timeout() {
     assert_eq!(world.accept(world.request(), server, &[]), DAT_SUCCESS);
     let ep = crate::runtime::handle::from_handle::<crate::ep::Ep<FakeProvider>>(client, Handle::Ep).unwrap();
     assert!(ep.core.lock().timeout.is_none());
-    // Calls what the timer thread would call for an attempt that was decided at the same time.
+    // Calls the expiry function, as the timer thread does when another thread has decided the attempt at the same time.
     let attempt = ep.core.lock().attempt;
     crate::runtime::timer::OnExpiry::expired(&*ep, attempt);
     drop(ep);

@@ -49,7 +49,7 @@ fn ep_counts_posts_completions_and_state_changes() {
     ];
     are(&counters(server), &after);
 
-    // After the change to another EVD, the counts of the old one are kept.
+    // After the EP changes to another EVD, the counts of the old EVD are kept.
     let other = world.evd(DAT_EVD_DTO_FLAG);
     let mut param = query(server);
     param.recv_evd_handle = other;

@@ -1,6 +1,6 @@
 //! Endpoints, service points and requests through the C entries, over the fake provider.
 //!
-//! `World` acts as the consumer. Tests decide when the provider reports (`World::deliver`), except those of `storm`.
+//! `World` acts as the consumer. Each test except `storm` decides when the provider reports (`World::deliver`).
 
 mod binding;
 mod closing;
@@ -33,7 +33,8 @@ use crate::rsp::dapl_rsp::*;
 /// Calls an entry of the fake provider's table.
 macro_rules! call {
     ($entry:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: handles may be anything, and the pointers are to objects of the case, as the entry wants them.
+        // SAFETY: the entries accept any handle value, and the pointers refer to objects of the test case with the
+        // types that the entry requires.
         unsafe { $entry::<FakeProvider>($($argument),*) }
     }};
 }
@@ -115,7 +116,7 @@ impl World {
         self.deliver();
     }
 
-    /// The CR of the next request.
+    /// Dequeues the next connection request and returns its CR.
     fn request(&self) -> H {
         let event = next(self.requests).expect("a request");
         assert_eq!(event.event_number, DAT_CONNECTION_REQUEST_EVENT);
@@ -129,7 +130,7 @@ impl World {
         code
     }
 
-    /// Returns two connected EPs; their ESTABLISHED events have been taken.
+    /// Returns two connected EPs; their ESTABLISHED events have been dequeued.
     fn pair(&self, qual: u64) -> (H, H) {
         let (client, server) = (self.ep(), self.ep());
         let psp = self.psp(qual);
@@ -143,7 +144,7 @@ impl World {
         (client, server)
     }
 
-    /// Events taken from the connect EVD.
+    /// Dequeues all events of the connect EVD.
     fn connection_events(&self) -> Vec<(H, DAT_EVENT_NUMBER)> {
         self.deliver();
         std::iter::from_fn(|| next(self.conn)).map(|event| (connection(&event).ep_handle, event.event_number)).collect()
@@ -209,7 +210,7 @@ fn asked(cr: H) -> Asked {
 }
 
 fn read(from: H, size: usize) -> Vec<u8> {
-    // SAFETY: the library showed that many bytes there.
+    // SAFETY: the query returned the address of that many bytes.
     unsafe { crate::ffi::copy(from, size) }
 }
 

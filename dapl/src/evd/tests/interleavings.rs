@@ -44,7 +44,7 @@ fn a_completion_ends_a_wait() {
 fn expelled_waiter_gets_an_error() {
     with_evd(|evd| {
         let waiter = waiter(evd);
-        // SAFETY: any handle will do.
+        // SAFETY: the call accepts any handle value.
         assert_eq!(unsafe { dapl_evd_set_unwaitable::<FakeProvider>(evd.handle()) }, DAT_SUCCESS);
         let unwaitable = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_EVD_UNWAITABLE;
         assert_eq!(waiter.join().unwrap().0, unwaitable);

@@ -52,7 +52,7 @@ fn completions_that_need_other_steps_keep_their_order() {
         let mut event = blank();
         // SAFETY: a live handle and a writable event.
         assert_eq!(unsafe { dapl_evd_dequeue::<FakeProvider>(evd.handle(), &mut event) }, DAT_SUCCESS);
-        // SAFETY: all these events are of this kind.
+        // SAFETY: all events of this test are DTO completions.
         let dto = unsafe { event.event_data.dto_completion_event_data };
         // SAFETY: all members are eight bytes wide.
         assert_eq!((unsafe { dto.user_cookie.as_64 }, dto.status), (cookie, status));
