@@ -21,7 +21,7 @@ use crate::runtime::logger;
 /// `dat_ia_open`, behind libdat's `dat_ia_openv`.
 ///
 /// # Safety
-/// `name` is null or a string; `async_evd` and `out` are null or point at a handle, and what `*async_evd` holds is any
+/// `name` is null or a string; `async_evd` and `out` are null or point at a handle, and `*async_evd` may have any
 /// value.
 pub unsafe extern "C" fn dapl_ia_open<P: Provider>(
     name: DAT_NAME_PTR,
@@ -229,7 +229,8 @@ pub unsafe extern "C" fn dapl_ia_close<P: Provider>(ia: DAT_IA_HANDLE, flags: DA
             _ => return Err(Error::InvalidParameter(2)),
         };
         let closed = logger::with_ia(ia.name(), || dapls_ia::close(&ia, graceful));
-        // A message is repeated in the log only when another one follows, so pending repetitions are written now.
+        // The log writes the number of suppressed repetitions when a different message follows. Here it must not wait
+        // for that message.
         log::logger().flush();
         closed
     })

@@ -62,8 +62,8 @@ impl<P: Provider> Ia<P> {
         freed.evds.add(&last.evds);
     }
 
-    /// Facts and counters as a list for the consumer. The list keeps its address for the life of the IA; each call
-    /// updates it.
+    /// Provider attributes and counters as a list for the consumer. The list keeps its address for the life of the IA;
+    /// each call updates it.
     pub(super) fn show_counts(&self) -> (i32, *mut DAT_NAMED_ATTR) {
         const CAPACITY: usize =
             IaEvents::LEN + EpCounts::LEN + EvdCounts::LEN * (1 + MAX_LISTED_EVDS) + ALIVE.len() + PROVIDERS;
@@ -114,7 +114,7 @@ impl<P: Provider> CounterSource for Ia<P> {
         text.adapter(self.registration.name(), P::NAME, self.id.handle);
         for (name, value) in self.totals(&self.sums(&children)).chain(alive(&ranks)) {
             let unit = if name.contains("bytes") { "bytes" } else { "" };
-            // All other numbers are sums over the EVDs.
+            // The other values are sums over the EVDs, which only grow.
             let is_level = name.starts_with("alive.") || name.ends_with("highest_queue");
             text.count(&name, unit, is_level, value);
         }

@@ -39,7 +39,7 @@ type Maker<P> = Box<dyn FnOnce(&Arc<Ia<P>>) -> Result<Arc<dyn AsyncErrorSink>>>;
 
 /// Opens an IA and returns its async EVD.
 ///
-/// Errors: the provider's; those of `dat_evd_create` for the length.
+/// Errors: errors of the provider; for the length of a new async EVD, errors of `dat_evd_create`.
 pub fn open<P: Provider>(
     registration: &'static Registration,
     sink: Arc<dyn CmSink<P>>,
@@ -84,7 +84,7 @@ pub fn open<P: Provider>(
     }
 }
 
-/// The IA address for the consumer, without a port.
+/// The IA address as the consumer gets it, with port 0.
 fn shown_address(mut address: SocketAddr) -> Address {
     address.set_port(0);
     Address::new(&consumer_memory::socket_address(address))
@@ -95,7 +95,7 @@ fn publish<P: Provider>(ia: Created<Ia<P>>) -> *mut c_void {
     ia.publish()
 }
 
-/// Provider attributes that all providers of this library have.
+/// Provider attributes that are the same for all providers of this project.
 fn own_facts<P: Provider>() -> impl Iterator<Item = (String, String)> {
     [
         ("implementation".to_owned(), "dapl-rs".to_owned()),
@@ -105,8 +105,8 @@ fn own_facts<P: Provider>() -> impl Iterator<Item = (String, String)> {
     .into_iter()
 }
 
-/// Provider attributes by which programs of DAT 2.0 find the operations of the InfiniBand extension, and whether sends can
-/// invalidate a context, for which the specification has no attribute.
+/// Provider attributes by which programs of DAT 2.0 find the operations of the InfiniBand extension. The attribute for
+/// sends that invalidate a context is ours, since the specification has none.
 fn extension_facts(limits: &Limits) -> impl Iterator<Item = (String, String)> + use<> {
     let Extensions { immediate, invalidate, atomics } = limits.extensions;
     let named = [
@@ -155,7 +155,7 @@ pub(super) fn async_handle<P: Provider>(ia: &Ia<P>) -> DAT_EVD_HANDLE {
 /// EVDs.
 static LISTENERS: StaticMutex<Vec<(ObjectId, Weak<dyn AsyncErrorSink>)>> = StaticMutex::new(Vec::new());
 
-/// Locks the state while the process forks.
+/// Locks the list while the process forks.
 pub(crate) fn lock_for_fork() -> impl Sized {
     LISTENERS.lock()
 }

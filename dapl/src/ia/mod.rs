@@ -38,11 +38,11 @@ pub struct Ia<P: Provider> {
     provider: P,
     address: Box<Address>,
     facts: Vec<(String, String)>,
-    /// The provider attributes of `dapl_descriptor`; set by the first query.
+    /// The provider attributes of `dapl_descriptor`; created by the first query.
     extra_facts: OnceLock<[(String, String); 2]>,
     counts: Counts,
     tracing: trace::Settings,
-    /// The IA handle of libdat; 0 until libdat has assigned it.
+    /// The IA handle that libdat has assigned; 0 before that.
     number: AtomicUsize,
     async_evd: Mutex<AsyncEvd>,
     children: Mutex<Children>,
@@ -52,7 +52,7 @@ pub struct Ia<P: Provider> {
     remote_contexts: Mutex<HashMap<u32, ObjectId>>,
 }
 
-/// Removes a context, unless another object has it by now.
+/// Removes a context, unless it now belongs to another object.
 fn remove_if(contexts: &mut HashMap<u32, ObjectId>, context: u32, of: ObjectId) {
     if let Entry::Occupied(found) = contexts.entry(context)
         && *found.get() == of
@@ -67,9 +67,9 @@ enum AsyncEvd {
     Own(Arc<dyn AsyncErrorSink>),
     /// An EVD of the consumer.
     Borrowed(Use<dyn AsyncErrorSink>),
-    /// Every async EVD of this library: the consumer asked for none of its own.
+    /// The consumer passed no async EVD: all async EVDs of this library receive the errors.
     OutOfScope,
-    /// No destination: the IA is being opened or closed.
+    /// Errors are dropped: the IA is being opened or closed.
     Absent,
 }
 
@@ -78,7 +78,7 @@ enum AsyncEvd {
 pub trait AsyncErrorSink: Usable + Send + Sync {
     /// Identifies the EVD.
     fn id(&self) -> ObjectId;
-    /// Queues an error; a full EVD logs the loss.
+    /// Queues an error. If the EVD is full, it logs the loss.
     fn report(&self, error: AsyncError);
 }
 
@@ -157,7 +157,7 @@ impl<P: Provider> Ia<P> {
         self.provider.limits()
     }
 
-    /// Bytes of private data with a connect, for the version of DAT that the IA was opened with.
+    /// Maximum number of bytes of private data in a connect, for the version of DAT that the IA was opened with.
     pub fn private_data_connect(&self) -> usize {
         let limits = self.limits();
         match self.registration.version() {
@@ -228,19 +228,19 @@ impl<P: Provider> Ia<P> {
         self.contexts.lock().insert(context, of);
     }
 
-    /// Removes a local context, unless it belongs to another object by now.
+    /// Removes a local context, unless it now belongs to another object.
     pub fn remove_context(&self, context: u32, of: ObjectId) {
         remove_if(&mut self.contexts.lock(), context, of);
     }
 
-    /// As [`Self::add_context`], for a remote context; 0 means none.
+    /// Like [`Self::add_context`], for a remote context; 0 means none.
     pub fn add_remote_context(&self, context: u32, of: ObjectId) {
         if context != 0 {
             self.remote_contexts.lock().insert(context, of);
         }
     }
 
-    /// As [`Self::remove_context`], for a remote context.
+    /// Like [`Self::remove_context`], for a remote context.
     pub fn remove_remote_context(&self, context: u32, of: ObjectId) {
         remove_if(&mut self.remote_contexts.lock(), context, of);
     }
@@ -255,7 +255,8 @@ impl<P: Provider> Ia<P> {
         self.contexts.lock().get(&context).copied()
     }
 
-    /// Begins a close: no child is added from now on. Returns the children in the order in which they must be closed.
+    /// Begins a close: no child can be added afterwards. Returns the children in the order in which they must be
+    /// closed.
     ///
     /// Errors: `InvalidHandle` if another thread has begun to close; `IaInUse` if a graceful close finds a child or a
     /// user of the async EVD. An error changes nothing.

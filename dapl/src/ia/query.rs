@@ -10,7 +10,7 @@ use dat_abi::*;
 use super::Ia;
 use crate::provider::Provider;
 
-/// Upper bound of addresses: memory at any address may be registered or be a target.
+/// Maximum address: memory at any address can be registered.
 const ANY_ADDRESS: DAT_VADDR = DAT_VADDR::MAX;
 
 /// Fills `DAT_IA_ATTR`.
@@ -66,7 +66,7 @@ pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR 
         provider_name: name(ia.registration.name()),
         provider_version_major: version(env!("CARGO_PKG_VERSION_MAJOR")),
         provider_version_minor: version(env!("CARGO_PKG_VERSION_MINOR")),
-        // The version from the registration: some libdats use it to identify the provider when they close.
+        // The version numbers from the registration. When such a libdat closes an IA, it finds the provider by them.
         dapl_version_major: served.major,
         dapl_version_minor: served.minor,
         // A bit mask; the lowest bit is named 0 in the header.

@@ -28,13 +28,13 @@ fn argument(n: u32) -> DAT_RETURN {
 fn open(name: &CStr, length: i32, evd: &mut *mut c_void) -> (DAT_RETURN, *mut c_void) {
     registration::for_test::<FakeProvider>(name);
     let mut ia = NULL;
-    // SAFETY: a string, and writable places.
+    // SAFETY: a string, and writable out parameters.
     let code = unsafe { dapl_ia_open::<FakeProvider>(name.as_ptr().cast_mut(), length, evd, &mut ia) };
     (code, ia)
 }
 
 fn close(ia: *mut c_void, flags: u32) -> DAT_RETURN {
-    // SAFETY: any handle will do.
+    // SAFETY: the call accepts any handle value.
     unsafe { dapl_ia_close::<FakeProvider>(ia, flags) }
 }
 
@@ -72,7 +72,7 @@ fn open_checks_its_pointers() {
     let name = c"ia-pointers";
     registration::for_test::<FakeProvider>(name);
     let (mut evd, mut ia) = (NULL, NULL);
-    // SAFETY: strings, null, or writable places.
+    // SAFETY: strings, null, or writable out parameters.
     unsafe {
         let open = dapl_ia_open::<FakeProvider>;
         assert_eq!(open(std::ptr::null_mut(), 8, &mut evd, &mut ia), argument(1));
@@ -144,11 +144,11 @@ fn query_reports_whether_the_transport_has_srqs() {
 fn a_refused_close_changes_nothing() {
     let opened = fake::open(c"ia-close");
     let mut pz = NULL;
-    // SAFETY: a live IA and a writable place.
+    // SAFETY: a live IA and a writable out parameter.
     assert_eq!(unsafe { dapl_pz_create::<FakeProvider>(opened.ia_handle, &mut pz) }, DAT_SUCCESS);
     assert_eq!(close(opened.ia_handle, 2), argument(2));
     assert_eq!(close(opened.ia_handle, GRACEFUL), IN_USE);
-    // SAFETY: any handle will do.
+    // SAFETY: the call accepts any handle value.
     assert_eq!(unsafe { dapl_pz_free::<FakeProvider>(pz) }, DAT_SUCCESS);
     assert_eq!(close(opened.ia_handle, GRACEFUL), DAT_SUCCESS);
     assert_eq!(close(opened.ia_handle, GRACEFUL), BAD | DAT_INVALID_HANDLE_IA);
@@ -162,7 +162,7 @@ fn abrupt_close_frees_all_objects() {
     assert_eq!(close(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG), DAT_SUCCESS);
     for handle in [pz, lmr, opened.async_evd, opened.ia_handle] {
         let mut kind = 0;
-        // SAFETY: any handle will do.
+        // SAFETY: the call accepts any handle value.
         assert_eq!(unsafe { dapl_get_handle_type(handle, &mut kind) }, BAD | DAT_INVALID_HANDLE1);
     }
     drop(opened.ia);
@@ -174,7 +174,7 @@ fn concurrent_closes_end_children_once() {
     let mut evd = NULL;
     let (_, ia) = open(c"ia-twice", 8, &mut evd);
     let mut pz = NULL;
-    // SAFETY: handles of this test, and a writable place.
+    // SAFETY: handles of this test, and a writable out parameter.
     assert_eq!(unsafe { dapl_pz_create::<FakeProvider>(ia, &mut pz) }, DAT_SUCCESS);
     let first = from_handle::<Ia<FakeProvider>>(ia, Handle::Ia).unwrap();
     let children = first.begin_close(false).unwrap();
@@ -182,7 +182,7 @@ fn concurrent_closes_end_children_once() {
     // The first thread is still in its close.
     assert_eq!(close(ia, DAT_CLOSE_ABRUPT_FLAG), BAD | DAT_INVALID_HANDLE_IA);
     finish_close(&first, children).unwrap();
-    // SAFETY: any handle will do.
+    // SAFETY: the call accepts any handle value.
     assert_eq!(unsafe { dapl_pz_free::<FakeProvider>(pz) } & BAD, BAD, "it was freed with the IA");
 }
 
@@ -190,7 +190,7 @@ fn memory(ia: *mut c_void, privileges: u32) -> (*mut c_void, *mut c_void) {
     static BYTES: [u8; 64] = [0; 64];
     let (mut pz, mut lmr) = (NULL, NULL);
     let region = DAT_REGION_DESCRIPTION { for_va: BYTES.as_ptr().cast_mut().cast() };
-    // SAFETY: a live IA; null or writable places. The fake provider never touches the memory.
+    // SAFETY: a live IA; null or writable out parameters. The fake provider never touches the memory.
     unsafe {
         assert_eq!(dapl_pz_create::<FakeProvider>(ia, &mut pz), DAT_SUCCESS);
         let (lmr, null) = (&raw mut lmr, std::ptr::null_mut());
@@ -216,7 +216,7 @@ fn memory(ia: *mut c_void, privileges: u32) -> (*mut c_void, *mut c_void) {
 fn pz_with_registered_memory_cannot_be_freed() {
     let opened = fake::open(c"ia-pz");
     let (pz, lmr) = memory(opened.ia_handle, DAT_MEM_PRIV_ALL_FLAG);
-    // SAFETY: any handle will do.
+    // SAFETY: the call accepts any handle value.
     unsafe {
         let in_use = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_PZ_IN_USE;
         assert_eq!(dapl_pz_free::<FakeProvider>(pz), in_use);
@@ -255,7 +255,7 @@ fn lmr_create_checks_arguments_in_order() {
     let create = |ia, kind, region, length, pz, privileges, out: *mut *mut c_void| {
         let null = std::ptr::null_mut();
         let region = DAT_REGION_DESCRIPTION { for_va: region };
-        // SAFETY: any handles; null or writable places.
+        // SAFETY: any handles; null or writable out parameters.
         unsafe {
             dapl_lmr_create::<FakeProvider>(
                 ia,
@@ -302,7 +302,7 @@ fn every_handle_has_a_context_and_a_type() {
     ];
     for (handle, kind) in kinds {
         let (mut context, mut found) = (DAT_CONTEXT { as_64: 1 }, 99);
-        // SAFETY: any handle; null or writable places; every member of the union is 64 bits.
+        // SAFETY: any handle; null or writable out parameters; every member of the union is 64 bits.
         unsafe {
             assert_eq!(dapl_get_consumer_context(handle, &mut context), DAT_SUCCESS);
             assert_eq!(context.as_64, 0, "none yet");
@@ -358,7 +358,7 @@ fn init_registers_the_given_name_and_refuses_another_major_version() {
     for (to, from) in info.ia_name.iter_mut().zip(name.as_bytes()) {
         *to = *from as _;
     }
-    // SAFETY: functions that take what libdat's take, a readable record, a string.
+    // SAFETY: functions with the contracts of libdat's functions, a readable record, a string.
     unsafe { registration::init::<FakeProvider>(libdat, &info, c"double 1".as_ptr()) };
     assert!(names::find(names::Version::V1, &name).is_none());
     (info.dapl_version_major, info.dapl_version_minor) = (1, 2);
@@ -385,7 +385,7 @@ fn init_registers_the_given_name_and_refuses_another_major_version() {
 #[test]
 fn every_table_entry_is_set() {
     let table = crate::table::table::<FakeProvider>();
-    // SAFETY: pointer-sized slots from the first to the last byte; an empty slot is null.
+    // SAFETY: the table consists of pointer-sized slots without padding; an empty slot is null.
     let words: [usize; size_of::<DAT_PROVIDER>() / 8] = unsafe { std::mem::transmute(table) };
     assert!(words[2..].iter().all(|slot| *slot != 0));
     assert_eq!(words.len(), 70);

@@ -73,7 +73,8 @@ pub(crate) unsafe fn create<P: Provider>(
         let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
         let pz = from_handle::<Pz<P>>(pz, Handle::Pz)?.to_arc();
         require(out, 7)?;
-        // SAFETY: every member is pointers, and any bits are one; a cookie is readable by this function's contract.
+        // SAFETY: every member consists of pointers, and any bits are a valid pointer value; a cookie is readable by
+        // this function's contract.
         let (region, origin) = unsafe { described::<P>(kind, region, length) }?;
         let rights = rights.ok_or(Error::InvalidParameter(6))?;
         let lmr = dapls_lmr::create(&ia, pz, region, origin, rights)?;
@@ -91,7 +92,8 @@ pub(crate) unsafe fn create<P: Provider>(
     })
 }
 
-/// Strongly ordered memory: only headers of another platform define it. Here all memory is strongly ordered.
+/// The type of strongly ordered memory, which only headers for another platform define. On this platform all memory is
+/// strongly ordered.
 const MEM_TYPE_SO_VIRTUAL: DAT_MEM_TYPE = 3;
 
 /// Parses a region description into the region and its origin.

@@ -16,8 +16,8 @@ use crate::runtime::mappings;
 /// Creates a registration; its handle is not live yet.
 ///
 /// Errors: `Length` for zero bytes, `InvalidParameter` for memory that is not mapped, `InvalidState` for a shared
-/// registration of private memory (spec/events 8.1), `ModelNotSupported` for addresses from 0 that the provider does not have;
-/// those of the provider.
+/// registration of private memory (spec/events 8.1), `ModelNotSupported` for zero-based addresses if the provider lacks
+/// them; errors of the provider.
 pub fn create<P: Provider>(
     ia: &Arc<Ia<P>>,
     pz: Arc<Pz<P>>,
@@ -31,7 +31,7 @@ pub fn create<P: Provider>(
     check(region, ia.limits().max_lmr_size)?;
     handle::create(ia.table(), |id| {
         let mr = match &origin {
-            // Peers that map the memory would not translate addresses.
+            // Peers that map the memory would not translate zero-based addresses.
             Origin::Shared(_) if !rights.access.zero_based => {
                 ia.provider().register_shared(pz.pd(), region, rights.access)?
             }
@@ -56,7 +56,7 @@ pub fn create<P: Provider>(
     })
 }
 
-/// Whether part of the region is private to this process; `false` if that is unknown.
+/// Whether part of the region is a private mapping of this process; `false` if the kernel's list cannot be read.
 fn is_private(region: Region) -> bool {
     mappings::lookup(region, mappings::PageRights { shared: true, ..mappings::PageRights::default() })
         == mappings::MappingLookup::Lacking
@@ -95,7 +95,7 @@ fn check(region: Region, longest: u64) -> Result<()> {
     Ok(())
 }
 
-/// Frees it, even if posted work uses it.
+/// Frees the LMR, even if posted work uses it.
 ///
 /// Errors: `LmrInUse` while an RMR is bound to it.
 pub fn free<P: Provider>(lmr: &Lmr<P>) -> Result<()> {
@@ -103,7 +103,7 @@ pub fn free<P: Provider>(lmr: &Lmr<P>) -> Result<()> {
     if close(lmr) { Ok(()) } else { Err(Error::InvalidHandle(Handle::Lmr)) }
 }
 
-/// Closes it; returns false if it was closed before.
+/// Closes the LMR; returns false if it was closed before.
 pub(super) fn close<P: Provider>(lmr: &Lmr<P>) -> bool {
     let first = handle::destroy(lmr.id);
     if first {

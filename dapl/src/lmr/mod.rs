@@ -32,7 +32,7 @@ pub struct Lmr<P: Provider> {
     uses: UseCount,
 }
 
-/// The region description that it was created from.
+/// The region description from which an LMR was created.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Origin {
     /// An address.
@@ -48,7 +48,7 @@ pub enum Origin {
 pub struct Rights {
     /// Rights enforced by the provider.
     pub access: Access,
-    /// Always granted.
+    /// Requested by the consumer; local reads are allowed without it too.
     pub local_read: bool,
 }
 
@@ -78,7 +78,7 @@ impl<P: Provider> Lmr<P> {
         self.region
     }
 
-    /// The address that consumers and peers have for the first byte.
+    /// Address of the first byte in triplets of consumers and peers; 0 in a zero-based LMR.
     pub fn first_address(&self) -> u64 {
         if self.rights.access.zero_based { 0 } else { self.region.address }
     }

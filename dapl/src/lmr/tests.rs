@@ -29,7 +29,7 @@ impl World {
     fn new(name: &CStr) -> Self {
         let opened = fake::open(name);
         let mut pz = null_mut();
-        // SAFETY: a live IA and a writable place; a new mapping at an address of the kernel's choice.
+        // SAFETY: a live IA and a writable out parameter; a new mapping at an address of the kernel's choice.
         let page = unsafe {
             assert_eq!(dapl_pz_create::<FakeProvider>(opened.ia_handle, &mut pz), DAT_SUCCESS);
             libc::mmap(null_mut(), PAGE, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANON, -1, 0)
@@ -42,7 +42,7 @@ impl World {
         let untouched = (77 as H, 77, 77, 77, 77);
         let (mut lmr, mut local, mut remote, mut size, mut address) = untouched;
         let (ia, pz) = (self.opened.ia_handle, self.pz);
-        // SAFETY: live handles, writable places, descriptions as the type wants them.
+        // SAFETY: live handles, writable out parameters, and the description that the memory type requires.
         let code = unsafe {
             dapl_lmr_create::<FakeProvider>(
                 ia,
@@ -84,7 +84,7 @@ impl Drop for World {
 
 fn query(lmr: H) -> DAT_LMR_PARAM {
     let mut param = MaybeUninit::uninit();
-    // SAFETY: a writable place, filled on success.
+    // SAFETY: a writable out parameter, filled on success.
     unsafe {
         assert_eq!(dapl_lmr_query::<FakeProvider>(lmr, DAT_LMR_FIELD_ALL, param.as_mut_ptr()), DAT_SUCCESS);
         param.assume_init()
@@ -92,7 +92,7 @@ fn query(lmr: H) -> DAT_LMR_PARAM {
 }
 
 fn free(lmr: H) -> DAT_RETURN {
-    // SAFETY: any handle will do.
+    // SAFETY: the call accepts any handle value.
     unsafe { dapl_lmr_free::<FakeProvider>(lmr) }
 }
 

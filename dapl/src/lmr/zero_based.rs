@@ -11,13 +11,13 @@ use crate::ia::Ia;
 use crate::provider::{Access, Provider, Segment};
 use crate::runtime::handle;
 
-/// Number of such LMRs in this process: as long as there is none, posts need no lookup.
+/// Number of zero-based LMRs in this process. While it is 0, posts need no lookup.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// Whether there is any.
+/// Whether this process has zero-based LMRs.
 #[inline(always)]
 pub fn exist() -> bool {
-    // A consumer that has the context of an LMR has synchronised with its creation.
+    // Relaxed suffices: a consumer that has the context of an LMR has synchronised with the creation of the LMR.
     COUNT.load(Ordering::Relaxed) > 0
 }
 
@@ -29,8 +29,9 @@ pub(super) fn discount(access: &Access) {
     COUNT.fetch_sub(access.zero_based.into(), Ordering::Relaxed);
 }
 
-/// Turns the address of a segment into one of this process, if its context is that of such an LMR. An address outside stays
-/// outside: the sum is inside the registration only for addresses below its length.
+/// Translates the address of a segment, an offset, to an address of this process, if the context belongs to a
+/// zero-based LMR. An offset beyond the LMR is not translated to an address in it, since only offsets below its length
+/// give such an address.
 pub fn translate<P: Provider>(ia: &Ia<P>, segment: &mut Segment) {
     let lmr = ia.context(segment.key).and_then(handle::from_id::<Lmr<P>>);
     if let Some(lmr) = lmr.filter(|lmr| segment.length > 0 && lmr.rights.access.zero_based) {

@@ -59,7 +59,7 @@ fn listen<P: Provider>(psp: &Psp<P>, qual: u64) -> Result<()> {
     psp.qual.store(qual, Ordering::Relaxed);
     let listener = psp.ia.provider().listen(qual, psp.id).map_err(|error| match error {
         Error::ConnQualTaken if is_listed(&psp.ia, qual) => {
-            psp.qual.store(0, Ordering::Relaxed); // this qualifier belongs to another PSP, which stays listed
+            psp.qual.store(0, Ordering::Relaxed); // so that closing this PSP does not remove the other PSP from the list
             Error::ConnQualInUse
         }
         error => error,
@@ -68,16 +68,17 @@ fn listen<P: Provider>(psp: &Psp<P>, qual: u64) -> Result<()> {
     if state.evd.is_none() {
         drop(state);
         drop(listener);
-        return Err(Error::InvalidHandle(Handle::Psp)); // freed by another thread through a guessed handle
+        return Err(Error::InvalidHandle(Handle::Psp)); // another thread freed the PSP through a guessed handle
     }
     state.listener = Some(listener);
     list(&psp.ia, qual);
     Ok(())
 }
 
-/// Start of the range: small qualifiers, because programs truncate them to 16 bits (consumers.md 6).
+/// First qualifier of the range. The range ends at 16 bits, because programs truncate qualifiers to 16 bits
+/// (consumers.md 6).
 const FIRST: u64 = 1024;
-/// End of the range, exclusive.
+/// End of the range of qualifiers, exclusive.
 const END: u64 = 0x1_0000;
 
 /// Start of the next search for a free qualifier.
@@ -95,10 +96,11 @@ fn listen_anywhere<P: Provider>(psp: &Psp<P>) -> Result<()> {
     Err(Error::ConnQualUnavailable)
 }
 
-/// Qualifiers of this library's PSPs: IA handle, generation, qualifier. Used to report the right error for a conflict.
+/// Qualifiers of this library's PSPs: IA handle, generation, qualifier. A conflict with a PSP of the same IA in this
+/// list is reported as `ConnQualInUse`, any other conflict as `ConnQualTaken`.
 static LISTED: StaticMutex<BTreeSet<(usize, u32, u64)>> = StaticMutex::new(BTreeSet::new());
 
-/// Locks the state while the process forks.
+/// Locks the list while the process forks.
 pub(crate) fn lock_for_fork() -> impl Sized {
     LISTED.lock()
 }

@@ -8,7 +8,7 @@ use crate::ep::{Ep, dapls_ep};
 use crate::provider::{Provider, RequestInfo};
 use crate::runtime::handle;
 
-/// Delivers a request. `Err` returns it if the PSP was freed or the queue is full.
+/// Delivers a request. `Err` returns the request if the PSP was freed or its event queue is full.
 pub(crate) fn arrive<P: Provider>(psp: &Psp<P>, request: P::Request, info: &RequestInfo) -> Result<(), P::Request> {
     let Some(evd) = psp.state.lock().evd.as_ref().map(|evd| evd.arc().clone()) else { return Err(request) };
     let own = match psp.makes_eps.then(|| dapls_ep::create_tentative(&psp.ia, info.peer)).transpose() {

@@ -25,7 +25,7 @@ pub(crate) mod dapls_psp;
 pub struct Psp<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
-    /// Set before each attempt to listen, since requests may arrive before it returns.
+    /// Set before each attempt to listen, since requests may arrive before the attempt returns.
     qual: AtomicU64,
     /// An EP is created for every request (`DAT_PSP_PROVIDER_FLAG`).
     makes_eps: bool,
@@ -35,7 +35,7 @@ pub struct Psp<P: Provider> {
 /// State of a live service point.
 struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
-    /// EVD of the requests; `None` after the free.
+    /// EVD for connection requests; `None` after the free.
     evd: Option<Use<Evd<P>>>,
 }
 
@@ -44,7 +44,7 @@ impl<P: Provider> Psp<P> {
         self.qual.load(Ordering::Relaxed)
     }
 
-    /// Stops listening. Errors: `InvalidHandle` if that was done before.
+    /// Stops listening. Errors: `InvalidHandle` if the PSP has stopped listening before.
     fn stop_listening(&self) -> Result<()> {
         if !handle::destroy(self.id) {
             return Err(Error::InvalidHandle(Handle::Psp));

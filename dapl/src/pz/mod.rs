@@ -1,4 +1,4 @@
-//! Protection zones (PZs): an EP, and its peer, may access only memory of the EP's zone.
+//! Protection zones (PZs): an EP and its peer may access only memory in the EP's zone.
 //!
 //! The entries in `dapl_pz` create and free them. EPs, LMRs, RMRs and SRQs count as users.
 

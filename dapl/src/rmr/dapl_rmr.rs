@@ -63,7 +63,7 @@ pub unsafe extern "C" fn dapl_rmr_query<P: Provider>(
     })
 }
 
-/// `dat_rmr_bind`. Length 0 unbinds; then the rest of the triplet, the privileges and the context are ignored.
+/// `dat_rmr_bind`. Length 0 unbinds; the other fields of the triplet, the privileges and the context are then ignored.
 ///
 /// # Safety
 /// The handles are as in [`dapl_rmr_create`]; `segment` is null or a triplet, `context` null or writable.
@@ -80,7 +80,7 @@ pub unsafe extern "C" fn dapl_rmr_bind<P: Provider>(
     unsafe { bind::<P>(rmr, segment, mem_priv, false, ep, cookie, flags, context) }
 }
 
-/// `dat_rmr_bind` of any version. `zero_based`: peers name the first byte of the segment by address 0.
+/// `dat_rmr_bind` of any version. With `zero_based`, peers address the segment from 0.
 ///
 /// # Safety
 /// As [`dapl_rmr_bind`].
@@ -100,7 +100,7 @@ pub(crate) unsafe fn bind<P: Provider>(
         let rmr = from_handle::<Rmr<P>>(rmr, Handle::Rmr)?;
         let ep = from_handle::<Ep<P>>(ep, Handle::Ep)?;
         require(segment, 2)?;
-        // SAFETY: not null, and then a triplet by this function's contract; a segment is laid out as one.
+        // SAFETY: not null, and a triplet by this function's contract; `Segment` has the layout of a triplet.
         let segment = unsafe { segment.cast::<Segment>().read_unaligned() };
         let wanted = if segment.length > 0 {
             require(context, 7)?;

@@ -19,7 +19,7 @@ use crate::runtime::handle::{self, ObjectId, Use};
 
 /// Creates an unbound RMR with a live handle in the IA of its PZ.
 ///
-/// Errors: `ModelNotSupported` if the provider has no memory windows, or none of this scope.
+/// Errors: `ModelNotSupported` if the provider has no memory windows, or no windows of this scope.
 pub fn create<P: Provider>(pz: Arc<Pz<P>>, scope: Scope) -> Result<DAT_RMR_HANDLE> {
     let ia = pz.ia().clone();
     if ia.limits().max_rmrs == 0 {
@@ -40,7 +40,7 @@ pub fn create<P: Provider>(pz: Arc<Pz<P>>, scope: Scope) -> Result<DAT_RMR_HANDL
     Ok(handle)
 }
 
-/// The binding posted last; `None` if that bind failed or was an unbind.
+/// The binding posted last; `None` if the last bind failed, or if the last request was an unbind.
 pub fn bound<P: Provider>(rmr: &Rmr<P>) -> Option<Bound> {
     let inner = rmr.inner.lock();
     inner.bound.filter(|_| inner.window.as_ref().is_some_and(|window| window.mw.is_bound()))
@@ -51,8 +51,8 @@ pub(crate) struct CheckedBind<P: Provider> {
     wanted: Option<(Bound, Use<Lmr<P>>)>,
 }
 
-/// Checks a bind, or an unbind for `None`, on an EP of this PZ (spec/events 9.2). The caller checks the state of an EP
-/// without a PZ.
+/// Checks a bind, or an unbind for `None`, on an EP of this PZ (spec/events 9.2). An EP without a PZ is refused by the
+/// caller, not here.
 ///
 /// Errors: `InvalidParameter(2)` for memory that is not registered in the IA of the RMR, `Protection` if EP, RMR and
 /// LMR have different PZs, `Privileges` if the peer would get a right to write that the LMR lacks.
@@ -75,7 +75,7 @@ pub(crate) fn check<P: Provider>(
         return Err(Error::Privileges(Way::Write));
     }
     let lmr = Use::of_open(lmr, Handle::Lmr).map_err(|_| Error::InvalidParameter(2))?;
-    // The LMR was freed before it was counted as in use.
+    // The LMR was freed after `find` and before the use was counted.
     if !handle::is_live(lmr.id()) {
         return Err(Error::InvalidParameter(2));
     }
@@ -120,7 +120,7 @@ impl<P: Provider> Rmr<P> {
 /// The local memory that a remote context of this IA refers to, as the target of an RDMA read: part of a bound RMR or
 /// of an LMR.
 ///
-/// Errors: `Protection` for memory outside of the context, `Privileges` if it may not be written.
+/// Errors: `Protection` for memory outside of the context, `Privileges` without the right to write.
 pub(crate) fn read_target<P: Provider>(ia: &Ia<P>, context: u32, region: Region) -> Result<Segment> {
     let outside = Error::Protection(Way::Write);
     let Region { address, length } = region;

@@ -1,8 +1,8 @@
 //! Remote memory regions (memory windows): a remote context for a part of an LMR, which can be bound, moved and
 //! unbound.
 //!
-//! The entries in `dapl_rmr` create, query and free them. A bind is a request of an EP, so `ep` posts it; this module
-//! checks the bind and stores it. The provider decides when a bind takes effect and when the LMR is released.
+//! The entries in `dapl_rmr` create, query and free them. A bind is a request of an EP, so `ep` posts the bind; this
+//! module checks and stores it. The provider decides when a bind takes effect and when the LMR is released.
 
 use std::sync::Arc;
 
@@ -23,7 +23,7 @@ pub struct Rmr<P: Provider> {
     ia: Arc<Ia<P>>,
     pz: ObjectId,
     scope: Scope,
-    /// Locked while a bind is posted, so that a query returns the bind posted last.
+    /// Locked during the post of a bind, so that a query returns the bind posted last.
     inner: Mutex<RmrState<P>>,
 }
 
@@ -71,12 +71,12 @@ impl<P: Provider> Rmr<P> {
         &self.ia
     }
 
-    /// Scope.
+    /// Scope in which the remote context is valid.
     pub fn scope(&self) -> Scope {
         self.scope
     }
 
-    /// Protection zone.
+    /// Id of the protection zone.
     pub fn pz(&self) -> ObjectId {
         self.pz
     }

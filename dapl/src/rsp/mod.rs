@@ -31,7 +31,7 @@ pub struct Rsp<P: Provider> {
 /// State of a live service point.
 struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
-    /// EVD of the request; `None` after the free.
+    /// EVD for the connection request; `None` after the free.
     evd: Option<Use<Evd<P>>>,
     /// The RSP has received its one request.
     is_spent: bool,
@@ -60,8 +60,8 @@ impl<P: Provider> Rsp<P> {
         Ok(rsp)
     }
 
-    /// Delivers a request. `Err` returns it if the RSP was freed or used, or if the queue is full; after a full queue,
-    /// the next request is accepted.
+    /// Delivers a request. `Err` returns the request if the RSP was freed, has received a request before, or its event
+    /// queue is full. After a full queue, the RSP accepts the next request.
     pub(crate) fn arrive(&self, request: P::Request, info: &RequestInfo) -> std::result::Result<(), P::Request> {
         let mut state = self.state.lock();
         let evd = state.evd.as_ref().filter(|_| !state.is_spent).map(|evd| evd.arc().clone());
@@ -83,7 +83,8 @@ impl<P: Provider> Rsp<P> {
         })
     }
 
-    /// Stops listening and releases an EP that no request has reached. Errors: `InvalidHandle` if that was done before.
+    /// Stops listening and releases an EP that no request has reached. Errors: `InvalidHandle` if the RSP has stopped
+    /// listening before.
     fn stop_listening(&self) -> Result<()> {
         if !handle::destroy(self.id) {
             return Err(Error::InvalidHandle(Handle::Rsp));

@@ -5,7 +5,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Capacity in the high half, number of outstanding receives in the low half.
+/// Capacity in the upper half, number of outstanding receives in the lower half.
 #[derive(Debug)]
 pub(super) struct Capacity(AtomicU64);
 
@@ -27,8 +27,8 @@ impl Capacity {
         self.update(|capacity, outstanding| (outstanding < capacity).then(|| (capacity, outstanding + 1)))
     }
 
-    /// Counts a reaped receive, or one whose post failed. The number never falls below 0: a completion of a freed SRQ
-    /// may be reaped after the handle was reused for another SRQ.
+    /// Counts a reaped receive, or a receive whose post failed. The number never falls below 0: a completion of a freed
+    /// SRQ may be reaped after the handle was reused for another SRQ.
     pub(super) fn give_back(&self) {
         self.update(|capacity, outstanding| Some((capacity, outstanding.checked_sub(1)?)));
     }

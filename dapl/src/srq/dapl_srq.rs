@@ -100,7 +100,7 @@ pub unsafe extern "C" fn dapl_srq_resize<P: Provider>(srq: DAT_SRQ_HANDLE, lengt
     guard(|| dapls_srq::resize(&*from_handle::<Srq<P>>(srq, Handle::Srq)?, length))
 }
 
-/// `dat_srq_post_recv`. Memory is not checked here: a memory error is reported by the completion.
+/// `dat_srq_post_recv`. Keys, addresses and rights are not checked here: the completion reports an error in them.
 ///
 /// # Safety
 /// Same as [`dapl_srq_set_lw`]; `list` is null or points at `count` triplets.

@@ -1,6 +1,6 @@
 //! SRQ operations for other modules: create, post, modify, free; and reports from EVDs and the provider.
 //!
-//! No call blocks. The provider is called with the lock of control calls held; C code is not.
+//! No call blocks. The provider is called with the lock of control calls held; C code is called without locks.
 #![forbid(unsafe_code)]
 
 use std::marker::PhantomData;
@@ -118,8 +118,8 @@ pub fn set_low<P: Provider>(srq: &Srq<P>, mark: i32) -> Result<()> {
     Ok(())
 }
 
-/// Reports that fewer receives are available than the low watermark, as an asynchronous event with its own reason
-/// (spec/events 14.1).
+/// Reports that fewer receives are available than the low watermark, as an asynchronous event whose reason code is
+/// specific to SRQs (spec/events 14.1).
 pub(super) fn low<P: Provider>(srq: &Srq<P>) {
     const LOW_WATERMARK: i32 = 2;
     let error = AsyncError { kind: AsyncKind::ProviderInternal, handle: srq.id.handle, reason: LOW_WATERMARK };
@@ -137,7 +137,7 @@ pub struct SrqFacts {
     pub outstanding: u32,
 }
 
-/// The properties at this moment.
+/// The current properties.
 pub fn facts<P: Provider>(srq: &Srq<P>) -> SrqFacts {
     let low = srq.low.lock();
     let outstanding = srq.outstanding.outstanding();
@@ -146,7 +146,7 @@ pub fn facts<P: Provider>(srq: &Srq<P>) -> SrqFacts {
         max_recvs: srq.outstanding.capacity(),
         max_iov: srq.max_iov,
         low_watermark: *low,
-        // A receive posted between the two reads is not counted.
+        // `available` may count a receive that was posted after the first read.
         available: srq.queue.available().min(outstanding),
         outstanding,
     }

@@ -26,8 +26,8 @@ pub struct Srq<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,
     pz: Arc<Pz<P>>,
-    /// Use of the PZ; dropped by the free. A report of the low watermark may keep the SRQ in memory for longer, but
-    /// must not keep the PZ in use.
+    /// Counted use of the PZ; dropped by the free. A report of the low watermark may keep the SRQ in memory for longer,
+    /// but must not keep the PZ in use.
     holds: Mutex<Option<Use<Pz<P>>>>,
     queue: Arc<P::Srq>,
     max_iov: u32,
@@ -39,8 +39,8 @@ pub struct Srq<P: Provider> {
     _srq_ref: Arc<SrqRef<P>>,
 }
 
-/// Identifies an SRQ to the provider. It holds an id and no reference: a late event finds a newer generation and is
-/// dropped.
+/// Identifies an SRQ to the provider. It holds an id and no reference: an event that arrives after the free finds a
+/// newer generation and is dropped.
 struct SrqRef<P>(ObjectId, PhantomData<fn() -> P>);
 
 impl<P: Provider> SrqSink for SrqRef<P> {

@@ -74,11 +74,11 @@ impl ListState {
     }
 }
 
-/// The next arguments, as eight bytes each. The upper half of a 32-bit number has no meaning.
+/// Returns the next arguments, as eight bytes each. The upper half of a 32-bit number has no meaning.
 ///
 /// # Safety
-/// `list` is a live list with that many arguments left, each a number or pointer of at most eight bytes. Elsewhere than where
-/// [`IS_SUPPORTED`], none is read.
+/// `list` is a live list with that many arguments left, each a number or pointer of at most eight bytes. Where
+/// [`IS_SUPPORTED`] is false, no argument is read.
 pub(super) unsafe fn take<const N: usize>(list: va_list) -> [u64; N] {
     #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
     {

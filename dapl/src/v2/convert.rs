@@ -43,8 +43,8 @@ pub fn guard(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     failed.map_or_else(|| code(guarded), error)
 }
 
-/// Like [`code`], for an entry whose parameters have other positions in 2.0. `places` has pairs of positions: in 1.2,
-/// in 2.0.
+/// Like [`code`], for an entry whose parameters have other positions in 2.0. `places` has pairs of positions: in 1.2
+/// and in 2.0.
 pub fn code_with_arguments(of_1_2: v1::DAT_RETURN, places: &[(u32, u32)]) -> DAT_RETURN {
     let translated = code(of_1_2);
     if translated & v2::DAT_TYPE_MASK != v2::DAT_INVALID_PARAMETER {
@@ -75,7 +75,7 @@ where
     known | unknown
 }
 
-/// Converts a size or length to the 32 bits of 2.0. A larger one becomes the maximum.
+/// Converts a size or length to the 32 bits of 2.0. A larger value becomes the maximum.
 pub fn size(bytes: u64) -> v2::DAT_SEG_LENGTH {
     v2::DAT_SEG_LENGTH::try_from(bytes).unwrap_or(v2::DAT_SEG_LENGTH::MAX)
 }
@@ -167,7 +167,7 @@ pub fn ep_param_2(param: &v1::DAT_EP_PARAM, comm: v2::DAT_COMM) -> v2::DAT_EP_PA
     }
 }
 
-/// Attributes of an IA; what 1.2 does not have comes from its limits.
+/// Converts IA attributes to 2.0. Attributes that 1.2 lacks are taken from the limits.
 pub fn ia_attr(attr: &v1::DAT_IA_ATTR, limits: &Limits, has_zero_based: bool) -> v2::DAT_IA_ATTR {
     let extensions = extensions(limits);
     v2::DAT_IA_ATTR {
@@ -212,7 +212,7 @@ pub fn ia_attr(attr: &v1::DAT_IA_ATTR, limits: &Limits, has_zero_based: bool) ->
     }
 }
 
-/// The extension to report for a provider: InfiniBand if it has any of the extension's operations.
+/// The extension that a provider reports: InfiniBand if it supports any operation of the InfiniBand extension.
 fn extensions(limits: &Limits) -> v2::DAT_EXTENSION {
     let Extensions { immediate, atomics, .. } = limits.extensions;
     if immediate || atomics { v2::DAT_EXTENSION_IB } else { v2::DAT_EXTENSION_NONE }
@@ -255,8 +255,8 @@ pub fn provider_attr(attr: &v1::DAT_PROVIDER_ATTR, has_ep_scope: bool) -> v2::DA
     }
 }
 
-/// Converts completion flags to 1.2. The additional flag of 2.0 is dropped: it orders a post after operations that
-/// invalidate an LMR, which do not exist here.
+/// Converts completion flags to 1.2. The additional flag of 2.0 is dropped. It orders a post after operations that
+/// invalidate an LMR, and this library has no such operation.
 #[inline(always)]
 pub fn flags(flags: v2::DAT_COMPLETION_FLAGS) -> v1::DAT_COMPLETION_FLAGS {
     flags & !v2::DAT_COMPLETION_LMR_INVALIDATE_FENCE_FLAG

@@ -12,7 +12,8 @@ use crate::ia::Ia;
 use crate::provider::Provider;
 use crate::runtime::handle::from_handle;
 
-/// `dat_cno_query`. For a CNO with a descriptor, the proxy in the record is the descriptor; otherwise it is the agent.
+/// `dat_cno_query`. The proxy in the record is the descriptor for a CNO with a descriptor, and the agent for any other
+/// CNO.
 ///
 /// # Safety
 /// `cno` is any value; `out` is null or writable.
@@ -21,7 +22,7 @@ pub unsafe extern "C" fn dapl2_cno_query<P: Provider>(
     mask: DAT_CNO_PARAM_MASK,
     out: *mut DAT_CNO_PARAM,
 ) -> DAT_RETURN {
-    /// The fields of this mask are numbers, not single bits.
+    /// The values of this mask are numbers, not single bits.
     const KNOWN: DAT_CNO_PARAM_MASK = DAT_CNO_FIELD_PROXY | DAT_CNO_FIELD_ALL;
     convert::code(guard(|| {
         let cno = from_handle::<Cno<P>>(cno, Handle::Cno)?;
@@ -29,7 +30,7 @@ pub unsafe extern "C" fn dapl2_cno_query<P: Provider>(
             return Err(Error::InvalidParameter(2));
         }
         require(out, 3)?;
-        // Writes the whole union, whichever member is in use.
+        // Initialises the whole union, whichever member is set afterwards.
         let mut proxy = DAT_CNO_PROXY { agent: Agent::as_passed(None) };
         let proxy_type = match (cno.descriptor(), cno.agent()) {
             (Some(fd), _) => {

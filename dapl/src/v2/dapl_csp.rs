@@ -85,7 +85,7 @@ pub unsafe extern "C" fn dapl2_csp_free<P: Provider>(csp: DAT_CSP_HANDLE) -> DAT
     convert::guard(|| from_handle::<Csp<P>>(csp, Handle::Csp)?.stop_listening())
 }
 
-/// The port of a peer's common service point. `address` was passed as parameter `n`.
+/// Returns the port of the peer's common service point. `address` was passed as parameter `n`.
 ///
 /// # Safety
 /// `address` points at a socket address of its family's length.

@@ -57,7 +57,8 @@ pub unsafe extern "C" fn dapl2_ep_create_with_srq<P: Provider>(
     }
 }
 
-/// Calls an entry of 1.2 with converted attributes. Null and misaligned pointers are passed on for the entry to refuse.
+/// Calls an entry of 1.2 with converted attributes. Null and misaligned pointers are passed unchanged; the entry
+/// refuses them.
 ///
 /// # Safety
 /// `attributes` is null or points at a record.
@@ -159,7 +160,8 @@ pub unsafe extern "C" fn dapl2_ep_modify<P: Provider>(
     convert::code(guard(|| dapls_ep::set_communicator(&*from_handle::<Ep<P>>(ep, Handle::Ep)?, communicator)))
 }
 
-/// `dat_ep_connect`. A request for several paths gets one path, unless the flags make several mandatory.
+/// `dat_ep_connect`. A request for several paths gets one path; the call fails if the flags make several paths
+/// mandatory.
 ///
 /// # Safety
 /// As the entry of 1.2.
@@ -225,7 +227,7 @@ pub unsafe extern "C" fn dapl2_ep_common_connect<P: Provider>(
 pub unsafe extern "C" fn dapl2_ep_free<P: Provider>(ep: DAT_EP_HANDLE) -> DAT_RETURN {
     let is_connected =
         from_handle::<Ep<P>>(ep, Handle::Ep).is_ok_and(|ep| ep.state() == crate::ep::state::EpState::Connected);
-    // SAFETY: any value is allowed.
+    // SAFETY: the call accepts any handle value.
     unsafe {
         if is_connected {
             ep_1_2::dapl_ep_disconnect::<P>(ep, DAT_CLOSE_ABRUPT_FLAG);

@@ -165,8 +165,8 @@ unsafe fn put_provider(out: *mut DAT_PROVIDER_ATTR, attributes: DAT_PROVIDER_ATT
     }
 }
 
-/// `ia_ha_related`, behind `dat_registry_providers_related`. The answer is always no: no adapter takes over connections
-/// of another one.
+/// `ia_ha_related`, behind `dat_registry_providers_related`. The answer is always no, since no adapter takes over
+/// connections of another adapter.
 ///
 /// # Safety
 /// `ia` is any value; `provider` is null or a string, `answer` null or writable.

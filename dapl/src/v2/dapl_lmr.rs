@@ -16,8 +16,8 @@ use crate::runtime::handle::from_handle;
 /// Positions in 1.2 and 2.0 of the parameters after the virtual address type.
 const PLACES: &[(u32, u32)] = &[(7, 8), (8, 9), (9, 10)];
 
-/// `dat_lmr_create`. A provider without memory whose addresses start at zero refuses it with `DAT_MODEL_NOT_SUPPORTED`, as the
-/// attribute `zb_supported` says.
+/// `dat_lmr_create`. Zero-based addresses are refused with `DAT_MODEL_NOT_SUPPORTED` if the provider lacks them
+/// (attribute `zb_supported`).
 ///
 /// # Safety
 /// As the entry of 1.2.
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn dapl2_lmr_create<P: Provider>(
     convert::code_with_arguments(code, PLACES)
 }
 
-/// The rights of 1.2, that of atomic operations, and the type of addresses.
+/// Decodes privileges and the virtual address type; `None` for unknown bits.
 fn rights(privileges: DAT_MEM_PRIV_FLAGS, va_type: DAT_VA_TYPE) -> Option<Rights> {
     let mut rights = lmr_1_2::rights(privileges & !DAT_IB_MEM_PRIV_REMOTE_ATOMIC)?;
     rights.access.remote_atomic = privileges & DAT_IB_MEM_PRIV_REMOTE_ATOMIC != 0;
@@ -67,9 +67,10 @@ fn rights(privileges: DAT_MEM_PRIV_FLAGS, va_type: DAT_VA_TYPE) -> Option<Rights
     Some(rights)
 }
 
-/// Accepts addresses that are virtual ones, or start at zero where the provider has that.
+/// Checks the virtual address type.
 ///
-/// Errors: `ModelNotSupported`; parameter `n` for other values.
+/// Errors: `ModelNotSupported` for zero-based addresses if the provider lacks them; `InvalidParameter(n)` for an
+/// unknown type.
 fn address_type<P: Provider>(ia: DAT_IA_HANDLE, va_type: DAT_VA_TYPE, n: u8) -> Result<()> {
     from_handle::<Ia<P>>(ia, Handle::Ia)?;
     match va_type {

@@ -1,4 +1,4 @@
-//! DAT 2.0 posts: their triplets are converted to those of 1.2, and the entries of 1.2 called.
+//! DAT 2.0 posts. They convert their triplets to those of 1.2, and call the entries of 1.2.
 //!
 //! This is the hot path, so segments are converted on the stack.
 
@@ -172,7 +172,7 @@ pub(super) unsafe fn post_extension<P: Provider>(
     let call = |iov: *mut v1::DAT_LMR_TRIPLET, count: DAT_COUNT| {
         ffi::guard_hot(|| {
             let local = positions.local;
-            // An atomic operation always has one segment, so no parameter states the number.
+            // An atomic operation always has one segment, so its call has no parameter for the number of segments.
             let list = if op.work().is_atomic() { local } else { local + 1 };
             // SAFETY: null, or a translated list of this length.
             let segments = unsafe { ffi::segments(iov, count, usize::MAX) }.map_err(|error| match error {

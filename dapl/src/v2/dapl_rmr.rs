@@ -47,7 +47,7 @@ pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
         }
         let triplet = &mut param.lmr_triplet;
         if let Some(lmr) = rmr.ia().context(triplet.lmr_context).and_then(handle::from_id::<Lmr<P>>) {
-            // The triplet as it was given for the bind.
+            // Restores the triplet that the consumer passed to the bind.
             triplet.virtual_address -= lmr.region().address - lmr.first_address();
         }
         Ok(())
@@ -88,7 +88,8 @@ pub unsafe extern "C" fn dapl2_rmr_create_for_ep<P: Provider>(
     })
 }
 
-/// `dat_rmr_bind`. The LMR handle must be the one whose context is in the triplet. An unbind ignores both.
+/// `dat_rmr_bind`. The LMR handle must be the one whose context is in the triplet. An unbind ignores the handle and the
+/// context.
 ///
 /// # Safety
 /// The handles are any values; `segment` is null or a triplet, `context` null or writable.

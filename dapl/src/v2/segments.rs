@@ -23,8 +23,8 @@ pub(super) fn segment(triplet: DAT_LMR_TRIPLET) -> Segment {
     Segment { key: lmr_context, pad: 0, address: virtual_address, length: segment_length.into() }
 }
 
-/// Calls an entry of 1.2 with a list of segments, and translates its code. A count or list that no entry accepts is passed on
-/// as it is. `handle`: the EP or SRQ, as the consumer has given it.
+/// Calls an entry of 1.2 with a list of segments, and translates its code. A count or list that no entry accepts is
+/// passed unchanged, so that the entry refuses it. `handle` is the EP or SRQ, as the consumer has passed it.
 ///
 /// # Safety
 /// `list` is null or points at `count` triplets that do not change during the call.
@@ -72,7 +72,8 @@ unsafe fn with_many<P: Provider>(
     convert::code(call(many.as_mut_ptr().cast()))
 }
 
-/// Addresses of this process for segments whose LMRs count from 0. A handle that is neither is refused by the entry.
+/// Translates segments of zero-based LMRs to addresses of this process. A handle that is neither an EP nor an SRQ is
+/// left for the entry to refuse.
 #[cold]
 fn translate<P: Provider>(handle: DAT_HANDLE, segments: &mut [Segment]) {
     let ia = from_handle::<Ep<P>>(handle, Handle::Ep)

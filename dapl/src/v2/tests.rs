@@ -23,17 +23,18 @@ type H = *mut c_void;
 macro_rules! call {
     ($slot:ident($($argument:expr),* $(,)?)) => {{
         let entry = table_v2::<FakeProvider>().$slot.expect("no slot is empty");
-        // SAFETY: handles may be anything, and the pointers are to objects of the case, as the entry wants them.
+        // SAFETY: the entries accept any handle value, and the pointers refer to objects of the test case with the
+        // types that the entry requires.
         unsafe { entry($($argument),*) }
     }};
 }
 use call;
 
-/// A record that an entry writes.
+/// Calls an entry that writes a record, and returns the record.
 fn written<T>(write: impl FnOnce(*mut T) -> DAT_RETURN) -> T {
     let mut out = MaybeUninit::zeroed();
     assert_eq!(write(out.as_mut_ptr()), DAT_SUCCESS);
-    // SAFETY: all records here may be zeros, and have been written.
+    // SAFETY: zeros are valid in all records of these tests, and the entry has written the record.
     unsafe { out.assume_init() }
 }
 
@@ -85,7 +86,7 @@ impl World {
         self.opened.ia.provider().deliver();
     }
 
-    /// Two connected EPs; their ESTABLISHED events have been dequeued.
+    /// Returns two connected EPs; their ESTABLISHED events have been dequeued.
     fn pair(&self, qual: u64) -> (H, H) {
         let (client, server) = (self.ep(), self.ep());
         let psp = written(|out| call!(psp_create_func(self.ia(), qual, self.requests, DAT_PSP_CONSUMER_FLAG, out)));
@@ -129,7 +130,7 @@ impl World {
     /// The next completion.
     fn completion(&self) -> (DAT_EVENT, DAT_DTO_COMPLETION_EVENT_DATA) {
         let event = next(self.dto).expect("a completion");
-        // SAFETY: the cases that call this have completions of DTOs.
+        // SAFETY: the callers expect completions of DTOs.
         (event, unsafe { event.event_data.dto_completion_event_data })
     }
 }
@@ -165,7 +166,7 @@ fn no_slot_is_empty_and_the_first_ones_are_those_of_1_2() {
     assert!(table.device_name.is_null() && table.extension.is_null());
     let words = size_of::<DAT_PROVIDER>() / size_of::<usize>();
     assert_eq!(words, 81);
-    // SAFETY: the table consists of two pointers and functions, which are as many words.
+    // SAFETY: the table consists of pointers and function pointers only, so it has this number of words.
     let slots = unsafe { std::slice::from_raw_parts((&raw const table).cast::<usize>(), words) };
     assert!(slots[2..].iter().all(|slot| *slot != 0));
     let mut distinct = slots[2..].to_vec();

@@ -36,7 +36,7 @@ fn a_common_service_point_takes_requests_at_its_port() {
 
     let param: DAT_CSP_PARAM = written(|out| call!(csp_query_func(csp_handle, DAT_CSP_FIELD_ALL, out)));
     assert_eq!(param.evd_handle, world.requests);
-    // SAFETY: the library keeps these as long as the CSP exists.
+    // SAFETY: the library keeps the communicator and the address as long as the CSP exists.
     let (comm, port) = unsafe { (*param.comm, param.address_ptr.cast::<[u8; 4]>().read()) };
     assert_eq!((comm.domain, comm.r#type, comm.protocol), (libc::AF_INET, libc::SOCK_STREAM, 0));
     assert_eq!(u16::from_be_bytes([port[2], port[3]]), 7001);

@@ -3,7 +3,8 @@
 use super::*;
 use crate::v2::arguments;
 
-/// Calls `handle_extendedop` with all arguments in memory, like a variadic call whose registers are used up.
+/// Calls `handle_extendedop` with all arguments in memory, like a variadic call that has no register left for
+/// arguments.
 fn extended(handle: H, op: DAT_EXTENDED_OP, words: &[u64]) -> DAT_RETURN {
     const { assert!(arguments::IS_SUPPORTED) };
     #[cfg(target_arch = "x86_64")]
@@ -32,7 +33,7 @@ fn arguments_come_from_registers_and_then_from_memory() {
     #[cfg(target_arch = "x86_64")]
     {
         let (saved, overflow) = ([1_u64, 2, 3, 4, 5, 6], [7_u64, 8]);
-        // The two named parameters are in registers.
+        // The first two registers hold the named parameters of the call.
         let mut state = [16_u64 | 176 << 32, overflow.as_ptr() as u64, saved.as_ptr() as u64];
         // SAFETY: the list has six arguments left.
         let taken: [u64; 6] = unsafe { arguments::take(state.as_mut_ptr().cast()) };
