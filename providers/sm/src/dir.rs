@@ -1,9 +1,9 @@
 //! The end point directory `<base>/<pid>/<id>/` with `sock`, `fifo`, `lock` and `conns/`, and the names of listeners
 //! (`<base>/quals/`) and of shared memory (SM-1 to SM-3, spec/transports B3).
 //!
-//! A live process holds an exclusive file lock in its directory; the kernel releases it when the process dies. A
-//! cleaner deletes only directories that it could lock, after renaming them. Directories have mode 0700, files 0600;
-//! they are created exclusively, and links are not followed.
+//! A live process has an exclusive lock on a file in its directory; the kernel releases the lock when the process dies.
+//! A cleaner deletes only directories that it could lock, after renaming them. Directories have mode 0700, files 0600.
+//! Directories and files are created exclusively, and links are not followed.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -23,13 +23,14 @@ use rustix::io::Errno;
 /// Maximum length of a Unix socket's path, without the NUL.
 const SUN_PATH: usize = 107;
 
-/// Number of attempts to take a listener's name that another process is about to release, and the pause between them.
+/// Number of attempts to create a listener's name while another process is about to release it, and the pause between
+/// attempts.
 const TRIES: u32 = 100;
 const RETRY: Duration = Duration::from_millis(1);
 
-/// Maximum number of live processes, and of names, that a cleaner probes. If there are more, it selects some at random.
-/// A probe takes ten system calls, and each process cleans when it opens an IA, so probing all of n processes would
-/// cost n times n probes.
+/// Maximum number of live processes, and of names, that a cleaner probes. If there are more, the cleaner selects some
+/// at random. A probe takes ten system calls, and each process cleans when it opens an IA. So if each of n processes
+/// probed all others, this would cost n * n probes.
 const PROBED: usize = 16;
 
 /// Number of end points that this process has opened.
@@ -37,14 +38,15 @@ static NEXT_ID: AtomicU32 = AtomicU32::new(1);
 
 const KIND: BaseDirKind = BaseDirKind { provider: "sm", variable: "DAPL_DIR", default: "/dev/shm/dapl" };
 
-/// The base directory of one user's end points.
+/// The base directory of the end points of one user.
 #[derive(Clone, Debug)]
 pub(crate) struct Base {
     dir: BaseDir,
     names: SharedNames,
 }
 
-/// The directory of an address `sm://<absolute path>/<pid>/<id>`; without the scheme it is that directory itself.
+/// Returns the directory of an address `sm://<absolute path>/<pid>/<id>`. Without the scheme, the address is the
+/// directory itself.
 pub(crate) fn endpoint_path(address: &str) -> Option<PathBuf> {
     let path = Path::new(address.strip_prefix("sm://").unwrap_or(address));
     let sane = path.is_absolute() && path.components().all(|c| !matches!(c, std::path::Component::ParentDir));
@@ -52,7 +54,8 @@ pub(crate) fn endpoint_path(address: &str) -> Option<PathBuf> {
 }
 
 impl Base {
-    /// The base directory: the configured one, else one of this user's under `/dev/shm`. Created when missing.
+    /// Opens the base directory: `chosen`, or a directory of this user under `/dev/shm`. A missing directory is
+    /// created.
     pub(crate) fn open(chosen: Option<&str>) -> Result<Self> {
         Self::over(BaseDir::new(&KIND, chosen)).make()
     }
@@ -61,7 +64,7 @@ impl Base {
         Base { names: SharedNames::new(dir.clone()), dir }
     }
 
-    /// The base directory in use, created when missing.
+    /// Returns the base directory in use, and creates it if it is missing.
     fn make(&self) -> Result<Self> {
         let path = self.dir.path();
         if endpoint_path(&format!("{}/4194304/65535", path.display())).is_none() {
@@ -76,7 +79,7 @@ impl Base {
         Ok(if dir.path() == path { self.clone() } else { Self::over(dir) })
     }
 
-    /// Registers a directory or file in it for removal when the process exits.
+    /// Registers a directory, or a file in the base directory, for removal when the process exits.
     pub(crate) fn at_exit(&self, path: &Path) {
         self.dir.remove_at_exit(path);
     }
@@ -90,7 +93,8 @@ impl Base {
         &self.names
     }
 
-    /// End point of the listener on `qual`, which may be dead. Errors: `Exhausted(Device)` without a free descriptor.
+    /// Returns the end point of the listener on `qual`, which may be dead. Errors: `Exhausted(Device)` if no file
+    /// descriptor is free.
     pub(crate) fn find(&self, qual: u64) -> Result<Option<PathBuf>> {
         if let Some(path) = self.find_in(self.dir.path(), qual)? {
             return Ok(Some(path));
@@ -112,15 +116,15 @@ impl Base {
         Ok(read.and_then(|_| endpoint_path(&text)))
     }
 
-    /// Whether a live process listens on `qual`. A name that is not locked is being created or cleaned up; both take a
-    /// moment, so it is checked again.
+    /// Whether a live process listens on `qual`. A name without a lock is just being created or cleaned up, so it is
+    /// checked again after a short time.
     fn has_listener(&self, qual: u64) -> bool {
         let path = self.find_in(self.dir.path(), qual).ok().flatten();
         let pid = path.and_then(|path| path.parent()?.file_name()?.to_str()?.parse().ok());
         pid.is_some_and(is_alive)
     }
 
-    /// Whether a live process with another base directory listens on `qual`: its name is locked.
+    /// Whether a live process with another base directory listens on `qual`, and therefore has locked its name.
     fn is_taken_elsewhere(&self, qual: u64) -> bool {
         let is_locked = |base: PathBuf| {
             let name = open_folder(&base.join("quals")).and_then(|folder| open_name(&folder, qual, OFlags::RDONLY));
@@ -129,11 +133,11 @@ impl Base {
         self.dir.alternatives().into_iter().any(is_locked)
     }
 
-    /// Removes files of dead processes: end points, names of listeners and of shared memory. `died` is the id of a
-    /// process that is known to be dead although another process has that id now.
+    /// Removes files of dead processes: end points, names of listeners, and names of shared memory. `died`: id of a
+    /// process that has died, even if another process has the same id now.
     ///
-    /// Probes every process id that does not exist, and `PROBED` of the existing ones, since their ids may have been
-    /// reused; and `PROBED` names, or all names if anything else was removed.
+    /// Removes the files of every process id that does not exist. Of the existing process ids, [`PROBED`] are probed,
+    /// because an id may have been reused. [`PROBED`] names are probed, or all names if another file was removed.
     pub(crate) fn clean(&self, died: Option<i32>) {
         let processes = entries(self.dir.path()).into_iter();
         let numbered = processes.filter_map(|path| Some((path.file_name()?.to_str()?.parse::<i32>().ok()?, path)));
@@ -147,7 +151,8 @@ impl Base {
         self.names.clean(most);
     }
 
-    /// Like `clean`, for one end point that did not answer. Only paths below this base directory are cleaned.
+    /// Removes the files of one end point that did not answer, as `clean` does. Only paths below this base directory
+    /// are cleaned.
     pub(crate) fn clean_up(&self, path: &Path) {
         if path.parent().and_then(Path::parent) == Some(self.dir.path()) {
             clean_endpoint(path);
@@ -161,8 +166,8 @@ impl Base {
     }
 }
 
-/// Removes the dead end points of a process, and its directory if that is then empty. Returns whether the directory was
-/// removed.
+/// Removes the dead end points of a process, and the process's directory if it is then empty. Returns whether the
+/// directory was removed.
 fn clean_process(process: &Path, pid: i32) -> bool {
     for endpoint in entries(process) {
         let name = endpoint.file_name().map(|n| n.to_string_lossy().into_owned()).unwrap_or_default();
@@ -175,7 +180,7 @@ fn clean_process(process: &Path, pid: i32) -> bool {
     fs::remove_dir(process).is_ok()
 }
 
-/// Removes the directory of a dead end point. Does nothing for a live one, or if it is not a directory.
+/// Removes the directory of a dead end point. Has no effect if the end point is alive or the path is not a directory.
 fn clean_endpoint(path: &Path) {
     if !is_folder(path) || !path.parent().is_some_and(is_folder) {
         return;
@@ -188,13 +193,13 @@ fn clean_endpoint(path: &Path) {
     }
 }
 
-/// Whether the process that began to create this directory has died. A live process locks it within a moment; until
-/// then no other process may change it.
+/// Whether the process that created this directory died before it locked the directory. A live process locks it within
+/// a short time. Until then no other process may change the directory.
 fn is_abandoned(new: &Path, pid: i32) -> bool {
     const LONG: Duration = Duration::from_secs(10);
     let Ok(found) = fs::symlink_metadata(new) else { return false };
     let is_old = || found.modified().ok().and_then(|begun| begun.elapsed().ok()).is_some_and(|age| age > LONG);
-    // The process id may have been reused.
+    // Another process may have the process id now.
     if is_alive(pid) && !is_old() {
         return false;
     }
@@ -204,8 +209,8 @@ fn is_abandoned(new: &Path, pid: i32) -> bool {
     }
 }
 
-/// Removes a directory without a lock file: its process died while removing it, since the lock is removed last. Works
-/// on an open directory, since a live end point may take the name.
+/// Removes a directory without a lock file. Its process died while removing it, because the lock file is removed last.
+/// The open directory is used instead of its path, because a live end point may have created the path again.
 fn sweep(path: &Path) {
     let Ok(folder) = open_folder(path) else { return };
     let inside = PathBuf::from(format!("/proc/self/fd/{}", folder.as_raw_fd()));
@@ -228,8 +233,9 @@ fn move_away(path: &Path) {
     }
 }
 
-/// Removes the directory of an end point. Known names are removed first, since listing a directory needs a descriptor
-/// and none may be free. The lock is removed last, so that a cleaner can continue after a crash.
+/// Removes the directory of an end point. Known names are removed first, because listing a directory needs a file
+/// descriptor and none may be free. The lock file is removed last, so that a cleaner can complete an interrupted
+/// removal.
 fn remove(path: &Path) {
     let file = |name| {
         let _ = fs::remove_file(path.join(name));
@@ -251,7 +257,7 @@ fn open_folder(path: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(path, OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC, Mode::empty())
 }
 
-/// Opens the name of a listener without blocking: it may be a FIFO.
+/// Opens the name of a listener. The open does not block, even if the name is a FIFO.
 fn open_name(folder: &OwnedFd, qual: u64, flags: OFlags) -> rustix::io::Result<File> {
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
     rustix::fs::openat(folder, qual.to_string(), flags, Mode::RUSR | Mode::WUSR).map(File::from)
@@ -262,8 +268,8 @@ fn is_alive(pid: i32) -> bool {
     pid.is_some_and(|pid| rustix::process::test_kill_process(pid) != Err(Errno::SRCH))
 }
 
-/// Whether creation failed because a cleaner removed or locked the directory, or because the name was taken; then the
-/// next number is tried.
+/// Whether creation failed because a cleaner removed or locked the directory, or because the name exists. The caller
+/// then tries the next number.
 fn is_cleaner_conflict(error: &std::io::Error) -> bool {
     use ErrorKind::*;
     matches!(error.kind(), NotFound | AlreadyExists | DirectoryNotEmpty | WouldBlock)
@@ -274,7 +280,7 @@ fn is_cleaner_conflict(error: &std::io::Error) -> bool {
 pub(crate) struct Endpoint {
     base: Base,
     path: PathBuf,
-    /// Locked for the life of the end point.
+    /// Lock file, which is locked while the end point exists.
     _lock: File,
     pid: u32,
 }
@@ -285,12 +291,12 @@ impl Endpoint {
         Self::create_as(base, std::process::id())
     }
 
-    /// Creates the directory. `named` is the process id in the name of the end point.
+    /// Creates the directory of an end point. `named`: process id in its path.
     fn create_as(mut base: Base, named: u32) -> Result<Self> {
         base.clean(None);
         let pid = std::process::id();
-        // Another process may remove an empty base or process directory between two of these steps; then all steps are
-        // repeated.
+        // Another process may remove an empty base or process directory between two of these steps. In this case all
+        // steps are repeated.
         for _ in 0..100 {
             let id = NEXT_ID.fetch_add(1, Ordering::Relaxed);
             match Self::build(&base, named, id) {
@@ -320,7 +326,7 @@ impl Endpoint {
             DirBuilder::new().mode(0o700).create(new.join("conns"))?;
             rustix::fs::mkfifoat(CWD, new.join("fifo"), Mode::RUSR | Mode::WUSR)?;
             fail_point!(FolderBuilt);
-            clean_endpoint(&path); // left by a dead process with the same pid
+            clean_endpoint(&path); // The path may exist if a dead process with the same process id did not remove it.
             fs::rename(&new, &path)?;
             fail_point!(FolderNamed);
             // A cleaner in another pid namespace, which cannot see this process, may have removed files before the lock
@@ -343,7 +349,7 @@ impl Endpoint {
         &self.base
     }
 
-    /// Creates a link to the peer's directory for a connection, for administrators.
+    /// Creates a symbolic link to the peer's directory for each connection, for diagnosis by administrators.
     pub(crate) fn add_conn(&self, id: u32, peer: &Path) {
         let _ = std::os::unix::fs::symlink(peer, self.conn_path(id));
     }
@@ -358,7 +364,8 @@ impl Endpoint {
         self.path.join("conns").join(id.to_string())
     }
 
-    /// Creates the name of a listener on `qual`. `ConnQualTaken` while another live process has it.
+    /// Creates the name of a listener on `qual`. Error: `ConnQualTaken` if another live process has a listener on
+    /// `qual`.
     pub(crate) fn claim(&self, qual: u64) -> Result<Name> {
         let path = self.base.quals().join(qual.to_string());
         for _ in 0..TRIES {
@@ -366,7 +373,7 @@ impl Endpoint {
             let folder = open_folder(&self.base.quals());
             let file = match folder.and_then(|folder| open_name(&folder, qual, OFlags::RDWR | OFlags::CREATE)) {
                 Ok(file) => file,
-                Err(Errno::NOENT) => continue, // another process has just removed an empty `quals`
+                Err(Errno::NOENT) => continue, // Another process has just removed the empty directory `quals`.
                 Err(e) => return Err(self.base.dir.report_failure("create the name of a listener,", &path, &e.into())),
             };
             fail_point!(QualOpened);
@@ -400,7 +407,7 @@ impl Endpoint {
 impl Drop for Endpoint {
     fn drop(&mut self) {
         if std::process::id() != self.pid {
-            return; // a forked child removes no files of its parent
+            return; // A forked child must not remove files of its parent.
         }
         remove(&self.path);
         if let Some(process) = self.path.parent() {
@@ -412,7 +419,7 @@ impl Drop for Endpoint {
     }
 }
 
-/// The name of a listener; dropping it frees the qualifier.
+/// The name of a listener. Dropping it frees the qualifier.
 #[derive(Debug)]
 pub(crate) struct Name {
     path: PathBuf,

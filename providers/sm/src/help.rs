@@ -1,31 +1,31 @@
 //! Sender-assisted copy: the receiver of a long message asks the sender to write a part of it, so that two CPUs copy.
 //!
-//! The receiver writes a job to its own control line and copies another part; then it withdraws the job. If the sender
-//! has not claimed the job by then, the receiver copies that part too. A concurrent claim and withdrawal cannot miss
-//! each other: each side writes its word, executes a full barrier, then reads the other's. A claimed job is always
-//! reported, done or not. This module neither copies, sleeps nor wakes.
+//! The receiver writes a job to its own control line and copies another part. Then it withdraws the job. If the sender
+//! has not claimed the job by then, the receiver copies that part too. A concurrent claim and withdrawal always see
+//! each other: each process writes its word, executes a full barrier, then reads the other's word. The result of a
+//! claimed job is always reported. This module does not copy, sleep or wake threads.
 #![forbid(unsafe_code)]
 
 use dapl::runtime::sync::{Ordering, fence};
 
 use crate::memory::map::Map;
 
-/// Offsets of the words that the asking side writes: the ticket, which is 0 without a job, and the job.
+/// Offsets of the words that the receiver of the message writes: the ticket (0: no job), and the job.
 const TICKET: usize = 768;
 const JOB: usize = TICKET + 8;
-/// Offsets of the words that the helper writes: the ticket that it claimed last, and the result.
+/// Offsets of the words that the sender of the message writes: the ticket that it claimed last, and the result.
 const CLAIM: usize = 896;
 const OUTCOME: usize = CLAIM + 8;
 
-/// A part of a message that the sender is to write.
+/// A part of a message that the sender is asked to write.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Job {
-    /// Slot number of the message: the number of taken requests after the message is taken.
+    /// Slot number of the message: the number of requests that were taken, including this one.
     pub(crate) slot: u64,
-    /// Offset and length of the part in the message.
+    /// Offset and length in bytes of the part in the message.
     pub(crate) offset: u64,
     pub(crate) length: u32,
-    /// Key and address of the destination in the receiver's memory.
+    /// Key and address of the destination in the receiver's registered memory.
     pub(crate) key: u32,
     pub(crate) pd: u32,
     pub(crate) address: u64,
@@ -45,7 +45,7 @@ impl Job {
     }
 }
 
-/// The control lines of both sides, as seen by either side.
+/// The local control line, and the peer's control line.
 #[derive(Debug)]
 pub(crate) struct Help<'a> {
     pub(crate) own: &'a Map,
@@ -53,34 +53,35 @@ pub(crate) struct Help<'a> {
 }
 
 impl Help<'_> {
-    /// Publishes a job. `ticket` is not 0 and never reused.
+    /// Publishes a job. `ticket` is not 0 and is never reused.
     pub(crate) fn ask(&self, ticket: u64, job: &Job) {
         for (n, word) in job.encode().into_iter().enumerate() {
             self.own.word(JOB + n * 8).store(word, Ordering::Relaxed);
         }
-        // Pairs with the Acquire in `look`: the job is written before its ticket.
+        // Release, for the Acquire in `look`: the job is written before its ticket.
         self.own.word(TICKET).store(ticket, Ordering::Release);
     }
 
-    /// Withdraws the job. Returns true if the helper has claimed it; then the caller waits for the result.
+    /// Withdraws the job. Returns true if the helper has claimed it. In this case the caller must wait for the result.
     pub(crate) fn withdraw(&self, ticket: u64) -> bool {
         self.own.word(TICKET).store(0, Ordering::Relaxed);
-        // Pairs with the fence in `claim`: either the helper sees that the ticket is gone, or this side sees the claim.
+        // Full barrier, as in `claim`: either the helper sees that the ticket is gone, or this process sees the claim.
         fence(Ordering::SeqCst);
         self.theirs.word(CLAIM).load(Ordering::Relaxed) == ticket
     }
 
-    /// Result of a claimed job, once it is reported.
+    /// Returns the result of a claimed job, when it was reported.
     pub(crate) fn outcome(&self, ticket: u64) -> Option<bool> {
-        // Pairs with the Release in `report`: the bytes are written before the result.
+        // Acquire, for the Release in `report`: the bytes are written before the result.
         let word = self.theirs.word(OUTCOME).load(Ordering::Acquire);
         (word >> 1 == ticket).then_some(word & 1 == 1)
     }
 
-    /// The published job, if its ticket differs from `last`. Its content is valid only after a claim.
+    /// Returns the published job, if its ticket differs from `last`. The content of the job is valid only after a
+    /// claim.
     pub(crate) fn look(&self, last: u64) -> Option<(u64, Job)> {
         let ticket = self.theirs.word(TICKET).load(Ordering::Acquire);
-        // A ticket that does not fit into the result word is invalid.
+        // A ticket that does not fit in the result word is invalid.
         if ticket == 0 || ticket == last || ticket >> 62 != 0 {
             return None;
         }
@@ -88,16 +89,16 @@ impl Help<'_> {
         Some((ticket, Job::decode(words)))
     }
 
-    /// Claims the job. Returns false if it was withdrawn. A result is reported in both cases.
+    /// Claims the job. Returns false if the job was withdrawn. The helper must report a result in both cases.
     pub(crate) fn claim(&self, ticket: u64) -> bool {
         self.own.word(CLAIM).store(ticket, Ordering::Relaxed);
-        // Pairs with the fence in `withdraw`. The job was read before this: if the ticket is still there, the read job
-        // belongs to it, since the asking side writes the next job only after it has withdrawn this one.
+        // Full barrier, as in `withdraw`. The job was read before this point. If the ticket is still present, the job
+        // belongs to this ticket, because the receiver writes the next job only after it has withdrawn this one.
         fence(Ordering::SeqCst);
         self.theirs.word(TICKET).load(Ordering::Relaxed) == ticket
     }
 
-    /// Reports whether a claimed job was done.
+    /// Reports the result of a claimed job: whether it was done.
     pub(crate) fn report(&self, ticket: u64, done: bool) {
         self.own.word(OUTCOME).store(ticket << 1 | u64::from(done), Ordering::Release);
     }
@@ -132,8 +133,8 @@ mod tests {
     }
 }
 
-/// Loom models. Loom reports a part that both sides write, one that is used before it is written, and one that neither
-/// side writes.
+/// Loom models. They detect a part that both processes write, a part that is used before it is written, and a part that
+/// neither process writes.
 #[cfg(all(test, loom))]
 mod interleavings {
     use std::sync::Arc;

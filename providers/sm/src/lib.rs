@@ -6,12 +6,12 @@
 //! `qp/link`), and keeps the table of attempts and connections. The two directions of a connection (`qp/rx`, `qp/tx`,
 //! `qp/shared`) use slot rings (`qp/ring`); shared memory contains neither locks nor pointers. RDMA is a single copy
 //! (`qp/single_copy`) if possible: into shared memory that the peer exports (`memory/backing`, `exchange`, `imports`,
-//! `mapped`) or by the kernel (`memory/kernel_copy`: `knem`, `cma`; `calibration` measures it); else it goes through a
-//! bounce buffer. Long sends use the same methods, with sender and receiver sharing the work (`help`). The object layer
+//! `mapped`), or by the kernel (`memory/kernel_copy`: `knem`, `cma`; `calibration` measures their speed). Otherwise
+//! RDMA uses a bounce buffer. Long sends use the same methods; sender and receiver may each copy a part (`help`). dapl
 //! uses queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), requests (`cm/request`),
 //! registered memory (`memory/regions`) and memory windows (`memory/window`).
 
-/// Marks a place where tests end or stop this process. Empty in release builds.
+/// A point at which tests end or stop this process. Empty in release builds.
 macro_rules! fail_point {
     ($point:ident) => {
         #[cfg(test)]
@@ -57,18 +57,18 @@ pub use srq::Srq;
 use device::Device;
 use memory::window::Window;
 
-// Unit tests do not link libdat.
+// Unit tests are not linked with libdat, so they do not export the provider's entry points.
 #[cfg(not(test))]
 dapl::export_provider!(Sm);
 
-/// The provider: one open IA.
+/// An open IA of this provider.
 pub struct Sm {
     device: Arc<Device>,
     stopping: Arc<AtomicBool>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
-/// A protection domain: a number that registrations and queue pairs must share.
+/// A protection domain, by number. A registration can be used only by queue pairs of the same domain.
 pub struct Pd(u32);
 
 /// Registered memory.
@@ -76,7 +76,7 @@ pub struct Mr {
     device: Arc<Device>,
     key: u32,
     remote: bool,
-    /// Whether peers may map the memory behind it.
+    /// Whether peers may map the memory.
     exported: bool,
 }
 
@@ -128,8 +128,8 @@ impl Drop for Listener {
 }
 
 impl Sm {
-    /// Starts the engine thread, unless it runs. The first object that may report events calls this, so an adapter
-    /// without such objects has no thread. Errors: `Exhausted(Device)`, logged here.
+    /// Starts the engine thread if it does not run yet. The first object that can cause events calls this, so an
+    /// adapter without such objects has no thread. Errors: `Exhausted(Device)`, logged here.
     fn start_engine(&self) -> Result<()> {
         let mut thread = self.thread.lock();
         if thread.is_some() {

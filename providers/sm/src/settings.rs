@@ -1,8 +1,8 @@
 //! The settings of sm: values of the settings table, from `ia_params` and the environment (`dapl_software::settings`).
 //!
-//! Not settable: which users may connect, since the base directory is private to one user; huge pages, since no area is as
-//! large as one; the slot size of 128 bytes, which is part of the protocol version; the number of slots and the sizes of
-//! buffers, which each side sends to the other.
+//! There are no settings for the following values. Only the user of the base directory may connect. Huge pages are not
+//! used, because every area is smaller than a huge page. The slot size of 128 bytes is part of the protocol version.
+//! The number of slots and the sizes of buffers are constants that each process sends to its peer.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -11,31 +11,31 @@ use dapl_software::settings::{SM, SettingValues, read};
 
 use crate::proto::handshake::Geometry;
 
-/// A kernel method that copies without participation of the target.
+/// A kernel method that copies between processes without participation of the target process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ByKernel {
     Knem,
     Cma,
 }
 
-/// Method of RDMA.
+/// The configured method of RDMA.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum RmaMethod {
     /// The fastest method that works.
     Auto,
-    /// The first of these methods that works; if none does, shared buffers.
+    /// The first of these methods that works; if no method works, the bounce buffer.
     Order([Option<ByKernel>; 2]),
 }
 
 impl RmaMethod {
-    /// Parses the list. Methods after the bounce buffer are dropped, because the bounce buffer always works.
+    /// Parses the list of methods. Methods after the bounce buffer are dropped, because the bounce buffer always works.
     fn of(words: &[&str]) -> Self {
         let kernels = words.iter().take_while(|word| **word != "mmap");
         let mut order = kernels.map(|word| if *word == "knem" { ByKernel::Knem } else { ByKernel::Cma });
         RmaMethod::Order([order.next(), order.next()])
     }
 
-    /// The kernel methods that may be used, the preferred one first.
+    /// Returns the kernel methods that may be used, the preferred one first.
     pub(crate) fn by_kernel(self) -> impl Iterator<Item = ByKernel> {
         let order = match self {
             RmaMethod::Auto => [Some(ByKernel::Knem), Some(ByKernel::Cma)],
@@ -64,28 +64,28 @@ impl std::fmt::Display for RmaMethod {
     }
 }
 
-/// The settings of one IA, parsed.
+/// The settings of one IA.
 #[derive(Clone, Debug)]
 pub(crate) struct SmSettings {
-    /// `None`: the default directory of this user under `/dev/shm`.
+    /// Base directory; `None`: the default directory of this user under `/dev/shm`.
     pub(crate) base: Option<String>,
     pub(crate) rma: RmaMethod,
-    /// Whether copies are measured at run time.
+    /// Whether the speed of copies is measured at run time.
     pub(crate) calibrate: bool,
-    /// Geometry of this side's areas.
+    /// Geometry of the local areas.
     pub(crate) geometry: Geometry,
-    /// Longest time in nanoseconds that a wait polls before it sleeps.
+    /// Longest time in nanoseconds that a waiting thread polls before it sleeps.
     pub(crate) spin: u32,
-    /// Whether other processes of this user may copy from and to this one (Yama).
+    /// Whether this process permits other processes of this user to copy from it and to it (Yama).
     pub(crate) is_open: bool,
     pub(crate) alive: Duration,
     pub(crate) silence: Duration,
-    /// Time for which a request without a listener is retried.
+    /// Time for which a request is repeated if there is no listener.
     pub(crate) listener_wait: Duration,
 }
 
 impl SmSettings {
-    /// Reads `ia_params` and the environment.
+    /// Reads the settings from `ia_params` and the environment.
     pub(crate) fn read(params: &str) -> Self {
         #[cfg(test)]
         let (areas, params) = &tests::areas(params);
@@ -105,7 +105,8 @@ impl SmSettings {
             geometry: Geometry::LOCAL,
             spin: given.number("spin_us") as u32 * 1000,
             is_open: given.word("cma") == "open",
-            // At most a quarter of the give-up time; otherwise a peer with the same settings would end the connection.
+            // The heartbeat interval is at most a quarter of the give-up time. Otherwise a peer with the same settings
+            // would end the connection.
             alive: Duration::from_millis(given.number("keepalive_ms")).min(silence / 4),
             silence,
             listener_wait: Duration::from_millis(given.number("listener_wait_ms")),
@@ -121,7 +122,7 @@ mod tests {
         None
     }
 
-    /// Sizes of areas, which only tests set, by words of `ia_params`: `slots=`, `message_buffer=`, `rma_buffer=`.
+    /// Reads sizes of areas from `ia_params`: `slots=`, `message_buffer=`, `rma_buffer=`. Only tests set them.
     pub(super) fn areas(params: &str) -> (Geometry, String) {
         let (mut geometry, mut rest) = (Geometry::LOCAL, Vec::new());
         for word in params.split(' ') {
@@ -138,7 +139,7 @@ mod tests {
     }
 
     /// Disables the measurement of copies in a process that stops at a fail point (`DAPL_TEST_UNTIMED`), because the
-    /// measurement would pass that point.
+    /// measurement would reach that fail point.
     pub(super) fn hooked(settings: SmSettings, geometry: Geometry) -> SmSettings {
         let calibrate = settings.calibrate && std::env::var_os("DAPL_TEST_UNTIMED").is_none();
         SmSettings { geometry, calibrate, ..settings }

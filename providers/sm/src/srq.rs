@@ -1,6 +1,7 @@
-//! Shared receive queues. A message that finds the queue empty stays in its ring, and its connection waits for a
-//! receive. The next post gives its receive to the first waiting connection and delivers that message. While a
-//! connection waits, the queue is empty. The queue's lock is taken after those of the receive and send directions.
+//! Shared receive queues. If a message finds the queue empty, it stays in its ring, and its connection waits for a
+//! posted receive. The next post gives its receive to the first waiting connection, and delivers the message. While a
+//! connection waits, the queue is empty. The queue's lock is acquired after the locks of the receive and send
+//! directions.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -16,18 +17,18 @@ use crate::engine::jobs::{Job, Jobs};
 /// The state of a shared receive queue.
 pub(crate) type SrqCore = dapl_software::srq::SrqCore<dyn SrqWaiter, Job>;
 
-/// A connection that waits for a receive. A trait of the lower layer, because connections take receives from the queue,
-/// and the queue passes receives to waiting connections.
+/// A connection that waits for a receive. It is a trait of the lower layer, because connections take receives from the
+/// queue, and the queue passes receives to waiting connections.
 pub(crate) trait SrqWaiter: Send + Sync {
-    /// Offers a receive to the first waiter. Returns the receive if no message of the waiter waits.
+    /// Offers a receive to a waiting connection. Returns the receive if the connection does not need it any more.
     fn offer(&self, buffer: SrqRecv) -> Option<SrqRecv>;
 }
 
-/// A shared receive queue, as dapl holds it.
+/// A shared receive queue, as dapl refers to it.
 pub struct Srq(pub(crate) Arc<SrqCore>);
 
 impl Srq {
-    /// Creates a queue, if fewer than `most` exist.
+    /// Creates a queue, if fewer than `most` queues exist.
     pub(crate) fn new(pd: u32, spec: SrqSpec, jobs: Arc<Jobs>, alive: Arc<AtomicU32>, most: u32) -> Result<Self> {
         SrqCore::new(pd, spec, jobs, alive, most).map(Srq)
     }

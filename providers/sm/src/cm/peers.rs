@@ -1,7 +1,6 @@
-//! Attaches the peer's side of a connection: maps its areas, and finds or probes its end point.
+//! Attaches the memory of the peer to a connection: maps its shared areas, and finds or probes its end point.
 //!
-//! Everything that a peer sent is checked before it is mapped. The state of a peer exists as long as a connection to
-//! it.
+//! All data from a peer is checked before it is mapped. The state of a peer exists while there is a connection to it.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -22,7 +21,8 @@ use crate::proto::handshake::Terms;
 use crate::qp::link::{Peer, PeerSide};
 use crate::settings::{ByKernel, RmaMethod};
 
-/// Maps the peer's side of a connection and closes its descriptors. `None`: the descriptors or parameters are invalid.
+/// Maps the peer's areas for a connection, and closes the descriptors. `None`: the descriptors or parameters are
+/// invalid.
 pub(crate) fn meet(
     device: &Device,
     path: &Path,
@@ -34,14 +34,17 @@ pub(crate) fn meet(
     if fds.len() != MAX_FDS {
         let is_full = matches!(rustix::io::dup(device.regions.fd()), Err(Errno::MFILE | Errno::NFILE));
         let why = if is_full { ": the limit of open files is reached; raise it (ulimit -n)" } else { "" };
-        log::warn!("set-up with {}: {} descriptors instead of {MAX_FDS}{why}", path.display(), fds.len());
+        log::warn!("set-up with {}: received {} descriptors instead of {MAX_FDS}{why}", path.display(), fds.len());
         return None;
     }
     let table = fds.pop()?;
     let rma = Map::of_peer(&fds.pop()?, terms.geometry.rma_len(), true);
     let area = Map::of_peer_rings(&fds.pop()?, terms.geometry.area_len());
     let (Some(rma), Some(area)) = (rma, area) else {
-        log::warn!("set-up with {}: its shared areas are not sealed or have another size", path.display());
+        log::warn!(
+            "set-up with {}: cannot map the peer's areas: not sealed, of another size, or no address space (ulimit -v)",
+            path.display()
+        );
         return None;
     };
     let peer = peer(device, path, pid, terms, &table)?;
@@ -72,13 +75,18 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
     drop(connections);
     let uid = rustix::process::geteuid().as_raw();
     let fifo = socket::open_peer_fifo(path, uid)
-        .inspect_err(|e| log::warn!("set-up with {}: cannot open its FIFO: {e}", path.display()))
+        .inspect_err(|e| log::warn!("set-up with {}: cannot open the peer's FIFO: {e}", path.display()))
         .ok()?;
     let Some(regions) = PeerRegions::map(table, terms.table_slots) else {
-        log::warn!("set-up with {}: its table of registrations cannot be mapped", path.display());
+        log::warn!(
+            "set-up with {}: cannot map the peer's table of {} keys: not sealed, of another size, or no address space (ulimit -v)",
+            path.display(),
+            terms.table_slots
+        );
         return None;
     };
-    // The process is watched before it is probed, so that the watched process is the probed one.
+    // The process is watched before it is probed. So if the process id is reused between the two steps, the watch
+    // detects it.
     let rma = &device.settings.rma;
     let wanted = rma.has(ByKernel::Cma) && terms.probe_address != 0 && watch.is_some();
     let cma = AtomicBool::new(wanted && cma::probe(pid, terms.probe_address, terms.probe_value));

@@ -21,10 +21,11 @@ pub(crate) struct ReceivedDatagram {
     pub(crate) from: Vec<u8>,
 }
 
-/// Buffer for credentials and some descriptors, aligned for the headers. The kernel closes descriptors that do not fit.
+/// Buffer for credentials and some descriptors, aligned for control message headers. The kernel closes descriptors that
+/// do not fit.
 type Control = [u64; 16];
 
-/// Receives the next datagram. Errors: `EAGAIN` if there is none, `EINTR`.
+/// Receives the next datagram. Errors: `EAGAIN` if no datagram is queued, `EINTR`.
 pub(crate) fn receive(socket: BorrowedFd<'_>, space: &mut [u8]) -> io::Result<ReceivedDatagram> {
     let mut control: Control = [0; 16];
     // SAFETY: both are plain C records, for which zeros are values.
@@ -37,19 +38,19 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, space: &mut [u8]) -> io::Result<Re
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control) as _;
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: every pointer of the record is to a local that outlives the call, with its length.
+    // SAFETY: every pointer in `message` is to a local buffer that outlives the call, with the buffer's length.
     let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
     let from = path(&name, message.msg_namelen as usize);
     let mut datagram = ReceivedDatagram { length, fds: Vec::new(), pid: 0, uid: u32::MAX, from };
-    // SAFETY: the kernel has filled the record, and `control` is still alive.
+    // SAFETY: the kernel has filled `message`, and its buffer `control` still exists.
     unsafe { datagram.read_control(&message) };
     Ok(datagram)
 }
 
 impl ReceivedDatagram {
-    /// # Safety
-    /// The record is as `recvmsg` left it, and its control buffer is alive. The caller owns the descriptors.
+    /// # Safety `recvmsg` has filled `message`, and its control buffer still exists. No other object owns the received
+    /// descriptors.
     #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
     unsafe fn read_control(&mut self, message: &libc::msghdr) {
         // SAFETY: this function's own contract; the headers are inside the buffer, and so is the data they announce.
@@ -78,7 +79,7 @@ impl ReceivedDatagram {
     }
 }
 
-/// The path in an address of `length` bytes.
+/// Returns the path in an address of `length` bytes.
 fn path(name: &libc::sockaddr_un, length: usize) -> Vec<u8> {
     let length = length.saturating_sub(offset_of!(libc::sockaddr_un, sun_path)).min(name.sun_path.len());
     name.sun_path[..length].iter().map(|byte| *byte as u8).take_while(|byte| *byte != 0).collect()

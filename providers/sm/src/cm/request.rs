@@ -1,4 +1,5 @@
-//! Connection requests in the form of the provider interface: answered once, and rejected when dropped unanswered.
+//! Connection requests for the provider interface. A request is answered once, and is rejected if it is dropped without
+//! an answer.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -12,7 +13,7 @@ use crate::device::Device;
 use crate::proto::handshake::{Answer, RejectData};
 use crate::qp::Qp;
 
-/// A connection request, held by the object layer.
+/// A connection request, as dapl refers to it.
 pub struct ConnectionRequest {
     device: Arc<Device>,
     id: u32,
@@ -24,7 +25,7 @@ impl ConnectionRequest {
         ConnectionRequest { device, id, answered: AtomicBool::new(false) }
     }
 
-    /// Rejects the request. Returns false if it was answered already.
+    /// Rejects the request. Returns false if it was already answered.
     pub(crate) fn refuse(&self, answer: Answer) -> bool {
         if self.answered.swap(true, Ordering::AcqRel) {
             return false;
@@ -49,7 +50,7 @@ impl ConnRequest for ConnectionRequest {
             .inspect_err(|_| setup::refuse(&self.device, self.id, Answer::Rejected))
     }
 
-    /// Tells the requester to send its request to another listener, which may be in another process.
+    /// Redirects the requester to another listener, which may be in another process.
     fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)> {
         match self.device.endpoint.base().find(qual) {
             Ok(Some(_)) => {}

@@ -1,5 +1,5 @@
 //! The two files through which peers reach this process: the set-up socket (datagrams with descriptors and credentials)
-//! and the FIFO (four-byte words). Transfers bytes without interpreting them.
+//! and the FIFO (four-byte words). This module does not interpret the bytes.
 #![forbid(unsafe_code)]
 
 use std::io::{self, IoSlice};
@@ -17,7 +17,7 @@ use rustix::net::{
 use crate::cm::receive::{self, ReceivedDatagram};
 use crate::proto::handshake::MAX_DATAGRAM;
 
-/// Maximum number of descriptors in a datagram: area, RMA buffer, registrations.
+/// Maximum number of descriptors in a datagram: the area, the RMA buffer, and the table of registrations.
 pub(crate) const MAX_FDS: usize = 3;
 
 /// A datagram as received from the kernel.
@@ -25,9 +25,9 @@ pub(crate) const MAX_FDS: usize = 3;
 pub(crate) struct Received {
     pub(crate) bytes: Vec<u8>,
     pub(crate) fds: Vec<OwnedFd>,
-    /// The sender's end point directory: its socket's path without `/sock` (SM-6).
+    /// End point directory of the sender: the path of its socket without `/sock` (SM-6).
     pub(crate) from: PathBuf,
-    /// Process id of the sender, from the kernel. 0: not visible in this pid namespace.
+    /// Process id of the sender, reported by the kernel; 0: not visible in this pid namespace.
     pub(crate) pid: i32,
     pub(crate) uid: u32,
 }
@@ -45,7 +45,7 @@ impl SetupSocket {
         Ok(SetupSocket(fd))
     }
 
-    /// Sends to the end point `to`. `AGAIN`: its queue is full, retry later.
+    /// Sends a datagram to the end point `to`. `AGAIN`: its queue is full, and the caller should retry later.
     pub(crate) fn send(&self, to: &Path, bytes: &[u8], fds: &[BorrowedFd<'_>]) -> rustix::io::Result<()> {
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(MAX_FDS))];
         let mut control = SendAncillaryBuffer::new(&mut space);
@@ -53,14 +53,14 @@ impl SetupSocket {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
         if !to.is_absolute() {
-            return Err(Errno::NOENT); // the end point was not found yet
+            return Err(Errno::NOENT); // An empty path means that the end point was not found yet.
         }
         let address = SocketAddrUnix::new(to.join("sock"))?;
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         rustix::net::sendmsg_addr(&self.0, &address, &[IoSlice::new(bytes)], &mut control, flags).map(|_| ())
     }
 
-    /// Receives the next datagram; `None` if the socket is empty.
+    /// Receives the next datagram; `None` if no datagram is queued.
     pub(crate) fn receive(&self) -> Option<Received> {
         loop {
             let mut bytes = vec![0; MAX_DATAGRAM + 1];
@@ -96,17 +96,18 @@ pub(crate) fn open_own_fifo(endpoint: &Path) -> rustix::io::Result<OwnedFd> {
     )
 }
 
-/// Checks that a directory belongs to `uid` with mode 0700. `PERM`: it does not. `NOENT`: it does not exist.
+/// Checks that a directory belongs to `uid` and has mode 0700. `PERM`: it has another owner or mode. `NOENT`: it does
+/// not exist.
 pub(crate) fn check_folder(endpoint: &Path, uid: u32) -> rustix::io::Result<()> {
     let folder = std::fs::symlink_metadata(endpoint).map_err(|_| Errno::NOENT)?;
     if !folder.is_dir() || folder.uid() != uid || folder.mode() & 0o077 != 0 {
-        log::warn!("{} is not a directory of uid {uid} with mode 0700: nothing is sent there", endpoint.display());
+        log::warn!("{} is not a directory of uid {uid} with mode 0700; no datagram is sent to it", endpoint.display());
         return Err(Errno::PERM);
     }
     Ok(())
 }
 
-/// Opens a peer's FIFO for writing. Refuses anything but a FIFO of `uid`. `NXIO`: it has no reader.
+/// Opens a peer's FIFO for writing. A file that is not a FIFO of `uid` is refused. `NXIO`: the FIFO has no reader.
 pub(crate) fn open_peer_fifo(endpoint: &Path, uid: u32) -> rustix::io::Result<OwnedFd> {
     check_folder(endpoint, uid)?;
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;

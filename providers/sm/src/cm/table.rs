@@ -1,4 +1,4 @@
-//! The table of attempts and connections of an IA: ids, deadlines, known peers and watched processes.
+//! The table of connection attempts and connections of an IA: ids, deadlines, known peers and watched processes.
 //!
 //! `setup` and the engine share it under one lock.
 #![forbid(unsafe_code)]
@@ -16,54 +16,54 @@ use crate::cq::PolledConnection;
 use crate::proto::machine::Machine;
 use crate::qp::link::{ConnectionMemory, Copier, Peer, PeerSide, PidWatch};
 
-/// A queue pair, as its attempts and the engine see it. A trait of the lower layer, because attempts report to the
-/// queue pair while the queue pair starts and ends attempts.
+/// The functions of a queue pair that connection attempts and the engine call. It is a trait of the lower layer,
+/// because attempts report to the queue pair while the queue pair starts and ends attempts.
 pub(crate) trait Conn: PolledConnection {
-    /// Its protection domain.
+    /// Protection domain of the queue pair.
     fn pd(&self) -> u32;
     /// Maximum number of outstanding reads of the peer.
     fn max_reads_in(&self) -> u32;
-    /// Handle of its EP, for the log.
+    /// Handle of the queue pair's EP, for log messages.
     fn ep(&self) -> usize;
-    /// Number of its oldest request, if that is a send which waits for a receive of the peer.
+    /// Number of the oldest request, if it is a send that waits for a receive of the peer.
     fn waiting_send(&self) -> Option<u64>;
-    /// Called when an attempt begins.
+    /// Called when a connection attempt begins.
     fn begin(&self, link: Arc<ConnectionMemory>);
-    /// Ends the connection (or only `which`) on this side: all posted work is flushed, and later posts are flushed at
-    /// once. Returns the link, if there was one.
+    /// Ends the connection, or only the connection `which`, locally. All posted work is flushed, and later posts are
+    /// flushed at once. Returns the memory of the ended connection.
     fn break_off(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<Arc<ConnectionMemory>>;
     /// Starts data transfer, after the connection was reported.
     fn open(&self, link: &Arc<ConnectionMemory>);
-    /// Called when the peer has ended the connection: takes the messages that it sent before, then flushes all work.
-    /// Returns `None` if this side had ended the connection already; otherwise whether a fault ended it.
+    /// Called when the peer has ended the connection. Takes the messages that the peer sent before, then flushes all
+    /// work. Returns `None` if the connection was already ended locally; otherwise whether a fault ended it.
     fn peer_left(&self, link: &Arc<ConnectionMemory>) -> Option<bool>;
 }
 
-/// Maximum number of undecided and lingering requests, which limits the state that peers can create.
+/// Maximum number of requests that are undecided or kept after a rejection. It limits the state that peers can create.
 const MAX_ATTEMPTS: usize = 65_000;
 
-/// An attempt or connection.
+/// A connection attempt or connection.
 pub(crate) struct Attempt {
     pub(crate) machine: Machine,
     pub(crate) conn: Option<Weak<dyn Conn>>,
     pub(crate) link: Option<Arc<ConnectionMemory>>,
-    /// Active side: address and qualifier of the listener.
+    /// On the active side: address and qualifier of the listener.
     pub(crate) listener: Option<(PeerAddress, u64)>,
-    /// End point of the peer; empty until it is found.
+    /// Path of the peer's end point; empty until the end point is found.
     pub(crate) peer: PathBuf,
     /// Process id of the peer, as reported by the kernel.
     pub(crate) pid: i32,
     pub(crate) watch: Option<Arc<PidWatch>>,
-    /// Passive side: the requester's half of the link, until the consumer accepts.
+    /// On the passive side: the requester's mapped memory, until the consumer accepts.
     pub(crate) theirs: Option<PeerSide>,
-    /// Descriptors of this side's areas, sent with the request or reply.
+    /// Descriptors of the local areas, which are sent with the request or reply.
     pub(crate) fds: Vec<OwnedFd>,
-    /// The deadline under which the attempt is listed.
+    /// Deadline under which the attempt is listed in the table.
     pub(crate) due: Option<Instant>,
 }
 
-/// Tokens of requests that have ended, so that a duplicate that arrives after the end of its connection is not mistaken
-/// for a new request.
+/// Tokens of requests that have ended. A duplicate of such a request may arrive after the end of its connection, and
+/// must not be treated as a new request.
 #[derive(Default)]
 pub(crate) struct RequestHistory {
     known: HashSet<u64>,
@@ -71,7 +71,8 @@ pub(crate) struct RequestHistory {
 }
 
 impl RequestHistory {
-    /// Number of remembered requests. Duplicates wait in a short socket queue, so far fewer would suffice.
+    /// Number of tokens that are remembered. A duplicate waits only in the short socket queue, so far fewer would be
+    /// sufficient.
     const MOST: usize = 4096;
 
     pub(crate) fn remember(&mut self, token: u64) {
@@ -91,18 +92,18 @@ impl RequestHistory {
     }
 }
 
-/// Peers of connections that this side has ended. Until a peer has noticed the end, it may copy with keys that are
-/// still valid, so a deregistration waits for these peers too.
+/// Peers of connections that were ended locally. Until a peer has noticed the end, it may copy with keys that are still
+/// valid, so a deregistration waits for these peers too.
 #[derive(Default)]
 pub(crate) struct EndedPeers {
-    /// Each with the time at which the peer was first seen to have ended the connection and to copy nothing.
+    /// Each peer with the time since which it has ended the connection and does not copy.
     peers: VecDeque<(Copier, Option<Instant>)>,
 }
 
 impl EndedPeers {
-    /// Maximum number of entries. Peers notice an end within milliseconds.
+    /// Maximum number of peers. A peer notices the end within milliseconds.
     const MOST: usize = 4096;
-    /// A peer marks the end a moment before its threads stop copying.
+    /// Time between the peer's mark of the end and the time at which its threads have stopped copying.
     const LINGER: Duration = Duration::from_millis(100);
 
     fn push(&mut self, peer: Copier, now: Instant) {
@@ -117,7 +118,7 @@ impl EndedPeers {
         idle.is_some_and(|since| now.saturating_duration_since(since) >= Self::LINGER)
     }
 
-    /// Removes the peers that no longer copy.
+    /// Removes the peers that do not copy any more.
     pub(crate) fn sweep(&mut self, now: Instant) {
         self.peers.retain_mut(|entry| !Self::is_over(entry, now) && !entry.0.is_dead());
     }
@@ -127,13 +128,13 @@ impl EndedPeers {
     }
 }
 
-/// All attempts and connections of an IA.
+/// All connection attempts and connections of an IA.
 #[derive(Default)]
 pub(crate) struct ConnectionTable {
     inner: Mutex<Attempts>,
 }
 
-/// Its entries.
+/// Connection attempts and connections, guarded by the lock of the table.
 #[derive(Default)]
 pub(crate) struct Attempts {
     pub(crate) by_id: HashMap<u32, Attempt>,
@@ -141,22 +142,22 @@ pub(crate) struct Attempts {
     pub(crate) deadlines: BTreeSet<(Instant, u32)>,
     pub(crate) peers: HashMap<(PathBuf, u64), Weak<Peer>>,
     watches: HashMap<i32, Weak<PidWatch>>,
-    /// Processes that the engine has to add to its epoll set.
+    /// Processes that the engine must add to its epoll set.
     pub(crate) new_watches: Vec<(i32, Arc<PidWatch>)>,
-    /// Requests that were answered and have ended.
+    /// Tokens of requests that were answered and have ended.
     pub(crate) history: RequestHistory,
-    /// Requests that were rejected because there was no listener. A duplicate may arrive after the listener has
-    /// started.
+    /// Tokens of requests that were rejected because there was no listener. A duplicate may arrive after a listener was
+    /// created.
     pub(crate) turned_away: RequestHistory,
     pub(crate) ended: EndedPeers,
     used: u16,
     free: VecDeque<u32>,
-    /// Generation of the last attempt; each attempt has its own (CM-3).
+    /// Generation of the last attempt. Each attempt has another generation (CM-3).
     generation: u16,
 }
 
 impl Attempts {
-    /// Allocates an id: table index and generation, so that a late FIFO word matches no connection.
+    /// Allocates an id that consists of a table index and a generation, so that a late FIFO word matches no connection.
     pub(crate) fn new_id(&mut self) -> Option<u32> {
         if self.by_id.len() >= MAX_ATTEMPTS {
             return None;
@@ -169,7 +170,7 @@ impl Attempts {
         Some((id & 0xFFFF) | (id.wrapping_add(1 << 16) & 0xFF_0000))
     }
 
-    /// The generation of a new attempt, which every packet of it carries.
+    /// Returns the generation of a new attempt. Every packet of the attempt contains it.
     pub(crate) fn new_generation(&mut self) -> u16 {
         self.generation = self.generation.wrapping_add(1);
         self.generation
@@ -205,7 +206,7 @@ impl Attempts {
     }
 
     pub(crate) fn watch(&mut self, pid: i32) -> Option<Arc<PidWatch>> {
-        // If a watched process has died, its id may have been reused.
+        // If a watched process has died, another process may have the same id now.
         if let Some(watch) = self.watches.get(&pid).and_then(Weak::upgrade).filter(|watch| !watch.is_dead()) {
             return Some(watch);
         }
@@ -224,43 +225,43 @@ impl ConnectionTable {
         self.inner.lock()
     }
 
-    /// Attempts whose deadline has passed.
+    /// Returns the attempts whose deadline has passed.
     pub(crate) fn due(&self, now: Instant) -> Vec<u32> {
         self.lock().deadlines.iter().take_while(|(due, _)| *due <= now).map(|(_, id)| *id).collect()
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline.
     pub(crate) fn next_due(&self) -> Option<Instant> {
         self.lock().deadlines.first().map(|(due, _)| *due)
     }
 
-    /// Returns a function that says whether a peer is copying with a key. It reads the list of connections once, at the
-    /// first call.
+    /// Returns a function that tells whether a peer is copying with a key. The function reads the list of connections
+    /// once, at its first call.
     pub(crate) fn announced(&self) -> impl Fn(u32) -> bool + '_ {
         let copiers = std::cell::OnceCell::new();
         move |key| copiers.get_or_init(|| self.copiers()).iter().any(|peer| peer.copies_with(key))
     }
 
-    /// The peers that may copy with keys of this side.
+    /// Returns the peers that may copy with local keys.
     fn copiers(&self) -> Vec<Copier> {
         let table = self.lock();
         let links = table.by_id.values().filter_map(|attempt| attempt.link.as_ref()?.copier());
         links.chain(table.ended.peers.iter().map(|(peer, _)| peer.clone())).collect()
     }
 
-    /// Every established connection of this IA.
+    /// Returns all established connections of this IA.
     pub(crate) fn links(&self) -> Vec<Arc<ConnectionMemory>> {
         self.lock().by_id.values().filter_map(|a| a.link.clone()).collect()
     }
 }
 
 impl Attempt {
-    /// The queue pair, if it still exists.
+    /// Returns the queue pair, if it still exists.
     pub(crate) fn conn(&self) -> Option<Arc<dyn Conn>> {
         self.conn.as_ref()?.upgrade()
     }
 
-    /// Whether the peer was this process and has died. Another process may have its id by now.
+    /// Whether the process `pid` was the peer and has died. Another process may have this id now.
     pub(crate) fn has_died(&self, pid: i32) -> bool {
         let peer = self.link.as_ref().and_then(|link| link.theirs()).map(|theirs| &theirs.peer);
         let (its, watch) = peer.map_or((self.pid, &self.watch), |peer| (peer.pid, &peer.watch));

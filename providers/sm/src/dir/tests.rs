@@ -1,4 +1,4 @@
-//! The end point directory: contents, access rights, and cleaning.
+//! Tests of the end point directory: contents, access rights, and cleaning.
 
 use super::*;
 
@@ -139,7 +139,7 @@ fn base_directory_with_wrong_mode_is_refused() {
     assert_eq!(Base::open(Some("relative")).map(|_| ()).err().map(Error::code), Some(0x8012_0061));
 }
 
-/// A default base directory whose path is a link made by another user.
+/// Creates a default base directory whose path is a link that another user has made.
 fn squatted(name: &str) -> (PathBuf, Base) {
     let path = PathBuf::from(scratch(name));
     std::os::unix::fs::symlink("/nowhere", &path).unwrap();
@@ -154,7 +154,8 @@ fn processes_share_an_alternative_to_a_squatted_default_path() {
     let _name = one.claim(7).unwrap();
     assert_eq!(two.base().find(7).unwrap().as_deref(), Some(one.path()));
     assert_eq!(two.claim(7).err(), Some(Error::ConnQualTaken));
-    // The other user removes the link, and a process that did not see the alternative creates the default directory.
+    // The other user removes the link. A process that did not see the alternative directory creates the default
+    // directory.
     fs::remove_file(&path).unwrap();
     DirBuilder::new().mode(0o700).create(&path).unwrap();
     let three = open();
@@ -192,7 +193,7 @@ fn cleaner_probes_all_dead_and_few_live_processes() {
         fs::create_dir_all(&endpoint).unwrap();
         fs::write(endpoint.join("lock"), "").unwrap();
     };
-    // The locks are free, but the directories are named after living threads of this process, which end at `end`.
+    // The locks are free, but the names of the directories are ids of live threads of this process, which end at `end`.
     let (sender, receiver) = std::sync::mpsc::channel();
     std::thread::scope(|scope| {
         let end: Vec<_> = (0..100)
