@@ -1,6 +1,6 @@
 //! The jobs of the engine thread. Any thread may queue a job; only the engine takes them.
 //!
-//! The length of the queue is bounded: each completion queue and each connection has at most a few jobs in it.
+//! The length of the queue is bounded: each completion queue and each connection queues at most a few jobs at a time.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,38 +13,38 @@ use dapl_software::memory::refused::RefusedAccess;
 /// The engine's job queue.
 pub(crate) type Jobs = EngineQueue<Job>;
 
-/// A completion queue, as seen by the engine. A trait, because a queue adds jobs and a job refers to its queue.
-/// providers/common calls both kinds of queues through its supertrait.
+/// A completion queue, as the engine uses it. It is a trait, because a queue adds jobs and a job refers to its queue.
+/// `providers/common` calls all kinds of completion queues through the supertrait.
 pub(crate) trait EngineQueueClient: Notify {
-    /// Called every tick while the queue is polled; `last` is the number of polls at the last call. Returns false when no
+    /// Called every tick while the queue is polled. `last`: number of polls at the previous call. Returns false if no
     /// thread polls any more.
     fn tick(&self, last: &mut u32) -> bool;
 }
 
-/// A job.
+/// A job of the engine.
 #[derive(Debug)]
 pub(crate) enum Job {
     /// An armed completion queue has a completion, or a shared receive queue is below its low watermark.
     Notify(Arc<dyn Notify>),
-    /// The receives of this EP have passed its soft watermark.
+    /// More posted receives of this EP are in use than its soft high watermark allows.
     ManyRecvs(ObjectId),
-    /// A completion queue began to be polled.
+    /// A thread has begun to poll this completion queue.
     Watch(Arc<dyn EngineQueueClient>),
     /// The connection with this id has work, and no consumer polls.
     Run(u32),
     /// All requests of this gracefully ended connection are complete.
     Drained(u32),
-    /// The peer of this attempt has probably died.
+    /// The peer of this connection attempt has probably died.
     Gone(u32),
-    /// Requests a mapping of the peer's shared memory with this key, for this connection.
+    /// Request a mapping of the peer's shared memory with this key (second number), for this connection (first number).
     Ask(u32, u32),
-    /// Reports this event of a connection or attempt.
+    /// Report this event of a connection or connection attempt.
     Event(ConnId, ConnectionEvent),
-    /// An access was refused: log it.
+    /// Log a refused memory access.
     Refused(RefusedAccess),
-    /// Recalculates the next deadline.
+    /// Recalculate the next deadline.
     Deadlines,
-    /// The IA closes.
+    /// The IA is being closed.
     Stop,
 }
 

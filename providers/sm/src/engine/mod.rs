@@ -1,4 +1,4 @@
-//! The engine of an IA: its thread, its jobs, and how peers wake it.
+//! The engine of an IA: its thread, its jobs, and the wake-ups that peers send to it.
 
 pub(crate) mod jobs;
 mod stalls;

@@ -1,6 +1,6 @@
-//! Detects sends that wait too long for a receive of the peer: each such stall of a connection is reported once.
+//! Detects sends that wait too long for a receive of the peer. Each such stall of a connection is reported once.
 //!
-//! The engine checks all connections when it sends heartbeats. Connections and time are parameters.
+//! The engine checks all connections when it sends heartbeats. This module gets connections and time as parameters.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use dapl_software::overdue::OVERDUE;
 
-/// The oldest send of each connection that has one waiting.
+/// The oldest waiting send of each connection.
 #[derive(Debug, Default)]
 pub(super) struct Stalls {
     seen: HashMap<u32, Stall>,
@@ -16,15 +16,15 @@ pub(super) struct Stalls {
 
 #[derive(Clone, Copy, Debug)]
 struct Stall {
-    /// Number of the send in its connection.
+    /// Number of the send in the send order of its connection.
     send: u64,
     since: Instant,
     is_reported: bool,
 }
 
 impl Stalls {
-    /// Checks all connections that have a waiting send. `waiting` has the connection's id and the number of its oldest
-    /// send. Returns the overdue ones that were not reported yet, with the time since they were first seen.
+    /// Checks all connections that have a waiting send. `waiting` contains the id of each connection and the number of
+    /// its oldest send. Returns the overdue sends that were not reported yet, with the time since each was first seen.
     pub(super) fn look(&mut self, waiting: &[(u32, u64)], now: Instant) -> Vec<(u32, Duration)> {
         let mut overdue = Vec::new();
         let before = std::mem::take(&mut self.seen);

@@ -1,8 +1,8 @@
 //! The engine: one thread per open IA that waits for the set-up socket, the FIFO, deaths of peers, and jobs.
 //!
-//! Only the engine calls the sinks, without locks. It sleeps without a timeout while there is nothing to watch, so an
-//! idle process uses no CPU. While a consumer polls, the consumer makes progress on its own connections, and the engine
-//! checks every tick whether it still polls.
+//! Only the engine calls the sinks, and it has no lock during such a call. It sleeps without a timeout while no
+//! deadline is set, so an idle process uses no CPU. While a consumer polls, the consumer makes progress on its own
+//! connections, and the engine checks every tick whether the consumer still polls.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -33,20 +33,21 @@ use crate::qp::link::ConnectionMemory;
 
 /// Interval between checks of a polling consumer.
 const TICK: Duration = Duration::from_millis(2);
-/// Number of FIFO words read at once. It is the capacity of the FIFO, so that a full FIFO is detected.
+/// Number of FIFO words that are read at once. This is the capacity of the FIFO, so a read of this length shows that
+/// the FIFO was full.
 const WORDS: usize = 16_384;
 
 const FIFO: u64 = 0;
 const SOCKET: u64 = 1;
 const JOBS: u64 = 2;
-/// First key of watched processes in the epoll set.
+/// First key of watched processes in the epoll set; lower keys are descriptors of the engine.
 const PIDS: u64 = 16;
 
 /// The engine's thread.
 pub(crate) struct Engine {
     device: Arc<Device>,
     epoll: rustix::fd::OwnedFd,
-    /// Polled completion queues, with the count of polls at the last tick.
+    /// Polled completion queues, with the number of polls at the last tick.
     watched: Vec<(Arc<dyn EngineQueueClient>, u32)>,
     next_tick: Option<Instant>,
     next_alive: Option<Instant>,
@@ -74,7 +75,7 @@ impl Engine {
         })
     }
 
-    /// Runs until the IA closes.
+    /// Runs until the IA is closed.
     pub(crate) fn run(mut self, stopping: &AtomicBool) {
         let mut events = Vec::with_capacity(64);
         while !self.stop && !stopping.load(Ordering::Acquire) {
@@ -82,7 +83,8 @@ impl Engine {
             events.clear();
             let timeout = self.timeout();
             if epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()).is_err() {
-                continue; // interrupted; all signals are blocked here, but a debugger may do it
+                // The wait was interrupted. All signals are blocked in this thread, but a debugger may interrupt it.
+                continue;
             }
             let keys: Vec<u64> = events.iter().map(|event| event.data.u64()).collect();
             for key in keys {
@@ -126,7 +128,7 @@ impl Engine {
                 Job::Ask(id, key) => exchange::ask(&self.device, id, key),
                 Job::Drained(id) => self.drained(id),
                 Job::Gone(id) => {
-                    self.read_datagrams(); // the answer may have been sent just before the death
+                    self.read_datagrams(); // The peer may have sent its answer just before it died.
                     self.attempt_gone(id);
                 }
                 Job::Event(conn, event) => self.device.sink.event(conn, event, &[]),
@@ -154,7 +156,7 @@ impl Engine {
         }
     }
 
-    /// Sends heartbeats to all peers, and ends the connections of peers that were silent for too long (CM-5).
+    /// Sends heartbeats to all peers, and ends the connections of peers that were inactive for too long (CM-5).
     fn send_heartbeats(&mut self, now: Instant) {
         let (mut dead, mut unpolled) = (Vec::new(), Vec::new());
         let mut open = 0;
@@ -167,11 +169,11 @@ impl Engine {
                     let limit = self.device.settings.silence.as_millis();
                     log::warn!("connection {id} is ended: no activity of the peer for {limit} ms (setting give_up_ms)");
                 } else {
-                    log::warn!("connection {id} is ended: the peer's process has closed its side");
+                    log::warn!("connection {id} is ended: the peer's process has closed the connection");
                 }
                 dead.push(*id);
             } else if link.is_reset() {
-                dead.push(*id); // the FIFO word of its reset was lost
+                dead.push(*id); // The peer has reset the connection, but its FIFO word was lost.
             } else {
                 unpolled.extend(attempt.conn().filter(|qp| !qp.is_polled()));
             }
@@ -179,8 +181,8 @@ impl Engine {
         for id in dead {
             self.attempt_gone(id);
         }
-        // FIFO words may be lost, because the FIFO was full or another process read them. So everything that they would
-        // have announced is checked here.
+        // FIFO words may be lost, because the FIFO was full or another process read them. So all events that FIFO words
+        // announce are checked here.
         unpolled.into_iter().filter(|qp| qp.has_unread()).for_each(|qp| qp.serve());
         self.report_stalls(now);
         exchange::look_after(&self.device);
@@ -192,7 +194,7 @@ impl Engine {
         self.next_alive = (open > 0 || !is_settled).then(|| now + self.device.settings.alive);
     }
 
-    /// Logs connections whose oldest send has found no receive for too long, each stall once.
+    /// Logs connections whose oldest send has waited too long for a receive. Each stall is logged once.
     fn report_stalls(&mut self, now: Instant) {
         let conns: Vec<(u32, Arc<dyn Conn>)> = {
             let connections = self.device.connections.lock();
@@ -217,7 +219,7 @@ impl Engine {
                 notes.dedup();
                 notes.into_iter().for_each(|note| self.noted(note));
             }
-            // FIFO words were lost or corrupted: check every connection.
+            // FIFO words were lost or corrupted, so every connection is checked.
             None => {
                 let ids: Vec<u32> = self.device.connections.lock().by_id.keys().copied().collect();
                 ids.into_iter().for_each(|id| self.look_at(id, true));
@@ -227,14 +229,14 @@ impl Engine {
 
     fn noted(&mut self, note: Note) {
         let (Note::Wake(id) | Note::Alive(id) | Note::Reset(id)) = note;
-        // The generation is part of the id: a word for an earlier connection matches none.
+        // The generation is part of the id, so a word for an earlier connection matches no connection.
         self.step(id, Input::Alive);
         self.look_at(id, matches!(note, Note::Wake(_)));
     }
 
     fn look_at(&mut self, id: u32, serve: bool) {
         let Some((qp, link)) = self.conn(id) else { return };
-        // A forged word has no effect without the mark on the control line.
+        // A forged word has no effect, because the peer must also have marked the end on the control line.
         if link.is_reset() {
             self.attempt_gone(id);
         } else if serve {
@@ -248,7 +250,11 @@ impl Engine {
         while let Some(received) = self.device.socket.receive() {
             let ours = rustix::process::geteuid().as_raw();
             if received.uid != ours {
-                log::warn!("{} is of uid {}, not {ours}: not answered", received.from.display(), received.uid);
+                log::warn!(
+                    "set-up datagram from {} dropped: the sender has uid {}, this process has uid {ours}",
+                    received.from.display(),
+                    received.uid
+                );
                 continue;
             }
             match Datagram::decode(&received.bytes) {
@@ -260,8 +266,8 @@ impl Engine {
 
     fn not_understood(&self, bad: Bad, received: &Received) {
         log::warn!("{}: invalid set-up datagram: {bad}", received.from.display());
-        // The first eight bytes of a request are the same in every version, so a sender of another version gets an
-        // answer.
+        // The first eight bytes of a request are the same in every version, so a sender with another version can be
+        // answered.
         if let [1, _, _, _, a, b, c, d, ..] = received.bytes[..] {
             let client = u32::from_le_bytes([a, b, c, d]);
             let answer = Datagram::Reply { client, server: 0, token: 0, answer: Answer::NotUnderstood, accepted: None };
@@ -276,8 +282,8 @@ impl Engine {
                 if self.has_asked(client, token, answer, &received.from) {
                     self.reply(client, server, answer, accepted, received);
                 } else if let Answer::Accepted = answer {
-                    // The attempt was given up, or belongs to an earlier process with this path. The acceptor must be
-                    // notified.
+                    // The connection attempt was given up, or belongs to an earlier process with this path. The
+                    // acceptor must be notified.
                     let reset = Datagram::Reset { from: client, to: server, token };
                     let _ = self.device.socket.send(&received.from, &reset.encode(), &[]);
                 }
@@ -295,7 +301,7 @@ impl Engine {
         }
     }
 
-    /// Whether this answers a request that this process has sent, even if the attempt has ended.
+    /// Whether the datagram answers a request that this process has sent, even if the attempt has ended.
     fn has_asked(&self, id: u32, token: u64, answer: Answer, from: &Path) -> bool {
         let connections = self.device.connections.lock();
         let attempt = connections.by_id.get(&id).filter(|a| a.peer == from);
@@ -330,7 +336,7 @@ impl Engine {
         }
     }
 
-    /// Passes an input to the state machine of an attempt, and carries out its actions.
+    /// Passes an input to the state machine of a connection attempt, and carries out the resulting actions.
     fn step(&mut self, id: u32, input: Input) {
         let step = setup::step(&self.device, id, input);
         self.carry_out(id, step);
@@ -365,14 +371,15 @@ impl Engine {
         self.carry_out(id, step);
     }
 
-    /// The queue pair and areas of an attempt.
+    /// Returns the queue pair and the shared memory of a connection attempt.
     fn conn(&self, id: u32) -> Option<(Arc<dyn Conn>, Arc<ConnectionMemory>)> {
         let connections = self.device.connections.lock();
         let attempt = connections.by_id.get(&id)?;
         Some((attempt.conn()?, attempt.link.clone()?))
     }
 
-    /// Reports the connection before data transfer starts, so that no receive completes before it.
+    /// Reports the connection before data transfer starts, so that no receive completes before the connection is
+    /// reported.
     fn established(&mut self, id: u32, qp: &dyn Conn, link: &Arc<ConnectionMemory>, private_data: &[u8]) {
         fail_point!(Confirmed);
         if let Some(theirs) = link.theirs() {
@@ -386,8 +393,8 @@ impl Engine {
 
     // --- the end ---
 
-    /// Handles the completion of all requests of a graceful end. If the QP has begun another connection meanwhile, the
-    /// id does not match.
+    /// Handles the completion of all requests of a graceful disconnect. If the QP has begun another connection, the id
+    /// does not match and nothing is done.
     fn drained(&self, id: u32) {
         if let Some((qp, link)) = self.conn(id)
             && qp.break_off(Some(&link)).is_some()
@@ -397,9 +404,10 @@ impl Engine {
         }
     }
 
-    /// Handles a peer that no longer exists, of an attempt or connection.
+    /// Handles the death of the peer of a connection attempt or connection.
     fn attempt_gone(&mut self, id: u32) {
-        // The end may overtake the acknowledgement. The requester's mark proves that the connection was open there.
+        // The end may arrive before the acknowledgement. The requester's mark proves that the connection was open at
+        // the requester.
         if self.conn(id).is_some_and(|(_, link)| link.is_reset()) {
             self.step(id, Input::Ack);
         }
@@ -407,7 +415,7 @@ impl Engine {
     }
 
     pub(crate) fn process_died(&mut self, pid: i32) {
-        // Datagrams are read first: an attempt that was answered must not time out.
+        // Queued datagrams are read first, because an attempt that was answered must not time out.
         self.read_datagrams();
         let ids: Vec<u32> = {
             let connections = self.device.connections.lock();

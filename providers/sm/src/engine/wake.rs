@@ -1,8 +1,8 @@
 //! Words written to a peer's FIFO: wake-ups, heartbeats, resets (SM-14 to SM-16).
 //!
-//! Writing to a FIFO without a reader fails with EPIPE: the peer is dead. The consumer never gets SIGPIPE: new kernels
-//! have a flag for that; on older ones the signal is blocked in this thread and consumed. The process-wide signal
-//! disposition is not changed.
+//! Writing to a FIFO without a reader fails with EPIPE, which means that the peer is dead. The consumer's process never
+//! gets SIGPIPE. New kernels have a flag for this purpose. On older kernels the signal is blocked in the calling thread
+//! and consumed. The process-wide signal disposition is not changed.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,22 +16,22 @@ use crate::proto::message::Note;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum WakeResult {
     Sent,
-    /// The FIFO is full: the peer has thousands of words to read, and then checks every connection.
+    /// The FIFO is full: the peer has thousands of words to read, and checks every connection after reading them.
     Full,
-    /// The FIFO has no reader.
+    /// The FIFO has no reader, so the peer is dead.
     Dead,
 }
 
 /// `RWF_NOSIGNAL`: no SIGPIPE for this write.
 const NO_SIGNAL: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x100);
-/// Whether the kernel supports the flag; assumed until a call fails.
+/// Whether the kernel supports `RWF_NOSIGNAL`; assumed until a call fails.
 static KNOWS_FLAG: AtomicBool = AtomicBool::new(true);
 
 /// Writes one word. Never blocks.
 pub(crate) fn write_word(fifo: &OwnedFd, note: Note) -> WakeResult {
     let word = note.encode();
     if KNOWS_FLAG.load(Ordering::Relaxed) {
-        // Offset -1 means the current position, the only one that a pipe has.
+        // Offset -1 means the current position, which is the only one that a pipe supports.
         match rustix::io::pwritev2(fifo, &[IoSlice::new(&word)], u64::MAX, NO_SIGNAL) {
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => KNOWS_FLAG.store(false, Ordering::Relaxed),
             other => return verdict(other),
@@ -48,10 +48,10 @@ fn verdict(written: rustix::io::Result<usize>) -> WakeResult {
     }
 }
 
-/// Runs `write` with SIGPIPE blocked in this thread, and consumes a SIGPIPE that it raised.
+/// Calls `write` with SIGPIPE blocked in this thread, and consumes a SIGPIPE that the call raised.
 fn without_sigpipe(write: impl FnOnce() -> WakeResult) -> WakeResult {
-    // SAFETY: plain system calls on signal sets on this stack. A SIGPIPE that was pending before stays pending: it is
-    // consumed only if it was not pending.
+    // SAFETY: these system calls access only signal sets on this stack. SIGPIPE is consumed only if it was not pending
+    // before the call.
     unsafe {
         let mut pipe = std::mem::zeroed::<libc::sigset_t>();
         let mut before = std::mem::zeroed::<libc::sigset_t>();
@@ -89,8 +89,9 @@ mod tests {
 
     #[test]
     fn fifo_without_reader_reports_death_without_a_signal() {
-        // The test harness ignores SIGPIPE; a consumer need not.
-        // SAFETY: restores the default for the writes below, in this test process only, and puts it back.
+        // The test harness ignores SIGPIPE, but a consumer may not.
+        // SAFETY: sets the default disposition for the writes below in this test process, and restores the previous one
+        // afterwards.
         let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         let (reader, writer) = fifo();
         drop(reader);

@@ -1,19 +1,19 @@
-//! Wake-up flags: a side sets them on its control line before it sleeps; after publishing, the peer checks them and sends a
-//! FIFO word if set.
+//! Wake-up flags on the control line of a process. The process sets a flag before it sleeps. After publishing, its peer
+//! checks the flags and sends a FIFO word if one is set.
 //!
-//! The sleeper sets a flag, polls once more, and sleeps; the publisher publishes, and then reads the flag. A full barrier
-//! separates the two steps on each side, so at least one of them sees the other. A flag word holds an epoch and the flags; a
-//! publisher sends one word per epoch. This module neither sends nor sleeps.
+//! The sleeper sets a flag, polls once more, and sleeps. The publisher publishes, and then reads the flag. A full
+//! barrier separates the two steps of each process, so the publisher sees the flag or the sleeper sees the publication.
+//! A flag word contains an epoch and the flags; a publisher sends one FIFO word per epoch. The callers send and sleep.
 #![forbid(unsafe_code)]
 
 use dapl::runtime::sync::{AtomicU64, Ordering, fence};
 use rustix::thread::MembarrierCommand;
 
-/// The peer must send a wake-up after publishing a request or ending the connection.
+/// Flag: the peer must send a wake-up after publishing a request or ending the connection.
 pub(crate) const WANT_REQUESTS: u64 = 1;
-/// The peer must send a wake-up after taking or answering a request of this side.
+/// Flag: the peer must send a wake-up after taking or answering a local request.
 pub(crate) const WANT_PROGRESS: u64 = 2;
-/// The epoch is stored above these bits.
+/// Number of bits below the epoch in a flag word.
 const EPOCH_SHIFT: u32 = 2;
 /// Both flags in the first epoch, as [`WakeFlags::preset`] sets them.
 const PRESET: u64 = 1 << EPOCH_SHIFT | WANT_REQUESTS | WANT_PROGRESS;
@@ -23,23 +23,23 @@ pub(crate) fn offer_barrier() -> bool {
     rustix::thread::membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
 }
 
-/// This side's state of the flags of both sides.
+/// Local state of the flags of both processes.
 #[derive(Debug, Default)]
 pub(crate) struct WakeFlags {
-    /// Number of times this side has set its flags; the peer sends one word per epoch.
+    /// Number of times that the local flags were set. The peer sends one word per epoch.
     epoch: AtomicU64,
-    /// The last epoch of the peer for which a word was sent.
+    /// The last epoch of the peer for which a FIFO word was sent.
     answered: AtomicU64,
 }
 
 impl WakeFlags {
-    /// Sets a flag. The caller polls once more before it sleeps. `light`: this side executes the barrier for both
-    /// sides.
+    /// Sets a flag. The caller polls once more before it sleeps. `light`: this process executes the barrier for both
+    /// processes.
     pub(crate) fn set(&self, own: &AtomicU64, want: u64, light: bool) {
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
         own.store(epoch << EPOCH_SHIFT | want, Ordering::Relaxed);
-        // Pairs with the fence in `answers`, or replaces both: either the peer sees the flag, or this side sees what it
-        // published.
+        // The barrier for the matching fence in `answers`: either the peer sees the flag, or this process sees the data
+        // that the peer published. With `light`, this barrier replaces the fence in `answers`.
         if light {
             barrier::everywhere();
         } else {
@@ -53,13 +53,13 @@ impl WakeFlags {
         own.store(PRESET, Ordering::Relaxed);
     }
 
-    /// Whether the flags are unchanged since `preset`. Then the caller may sleep without setting a flag, if neither
-    /// side has published anything: the peer sends a word for the first epoch with its first publication.
+    /// Whether the flags are unchanged since `preset`. Then the caller may sleep without setting a flag if neither
+    /// process has published anything, because the peer sends a FIFO word with its first publication.
     pub(crate) fn is_preset(own: &AtomicU64) -> bool {
         own.load(Ordering::Relaxed) == PRESET
     }
 
-    /// Clears the flags, because a thread polls.
+    /// Clears the flags because a thread polls.
     pub(crate) fn withdraw(&self, own: &AtomicU64) {
         own.store(self.epoch.load(Ordering::Relaxed) << EPOCH_SHIFT, Ordering::Relaxed);
     }
@@ -69,10 +69,10 @@ impl WakeFlags {
         own.load(Ordering::Relaxed) & want == want
     }
 
-    /// Called after publishing. Returns whether the peer sleeps and must be sent a word.
+    /// Called after publishing. Returns whether the peer sleeps, so that the caller must send a FIFO word.
     #[inline(always)]
     pub(crate) fn answers(&self, theirs: &AtomicU64, want: u64, light: bool) -> bool {
-        // Pairs with the fence where the flag is set; with `light`, compiler order suffices here.
+        // The fence for the matching barrier in `set`. With `light`, only the compiler's order is needed here.
         if light {
             barrier::compiler();
         } else {
@@ -92,10 +92,10 @@ impl WakeFlags {
 mod barrier {
     use super::*;
 
-    /// A full barrier on every CPU that runs a registered process.
+    /// Executes a full barrier on every CPU that runs a registered process.
     pub(super) fn everywhere() {
-        // The call succeeded when this process registered. If a system call filter was installed since then, a local
-        // fence is the best substitute.
+        // The call succeeded when this process registered. It fails only if a system call filter was installed since
+        // then; a local fence is the best substitute.
         if rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_err() {
             fence(Ordering::SeqCst);
         }
@@ -147,12 +147,13 @@ mod tests {
     }
 }
 
-/// Loom models of a ring, the flags, and a sleeper that only the peer wakes. Loom reports a lost wake-up as a deadlock.
+/// Loom models of a ring, the flags, and a sleeper that is woken only by its peer. Loom reports a lost wake-up as a
+/// deadlock.
 ///
 /// In light mode the publisher has no fence: the kernel interrupts it between any two of its steps. Loom has no barrier
-/// for other threads, so the fake below lets the publisher take the interrupt itself, at each relevant place: before it
-/// publishes, between that and its check, and after its check. Not covered by the model: that `membarrier` works as
-/// documented, and that the compiler keeps the order.
+/// for other threads, so in the model the publisher executes the interrupt itself, at each relevant point: before
+/// publishing, between publishing and the check of the flag, and after the check. Not covered by the model: that
+/// `membarrier` works as documented, and that the compiler keeps the order.
 #[cfg(all(test, loom))]
 mod interleavings {
     use std::sync::Arc;
@@ -169,7 +170,7 @@ mod interleavings {
     const PLACE: RingLayout = RingLayout { offset: 0, slots: 2 };
     const MESSAGES: u64 = 2;
 
-    /// `membarrier`, and the CPU that it interrupts.
+    /// Models `membarrier` and the CPU that it interrupts.
     pub(super) mod kernel {
         use super::*;
 
@@ -177,7 +178,7 @@ mod interleavings {
             static ref SENT: AtomicU64 = AtomicU64::new(0);
             static ref TAKEN: AtomicU64 = AtomicU64::new(0);
         }
-        /// The publisher is not running any more; leaving the CPU is a barrier too.
+        /// Value that means the publisher is not running any more. A context switch is a barrier too.
         const GONE: u64 = u64::MAX;
 
         pub(in super::super) fn everywhere() {
@@ -189,7 +190,7 @@ mod interleavings {
             fence(Ordering::SeqCst);
         }
 
-        /// Interrupt point between the publisher's steps.
+        /// Interrupt point between two steps of the publisher.
         pub(in super::super) fn compiler() {
             let sent = SENT.load(Ordering::Acquire);
             if sent > TAKEN.load(Ordering::Relaxed) {
@@ -204,7 +205,7 @@ mod interleavings {
         }
     }
 
-    /// The FIFO.
+    /// Models the FIFO.
     #[derive(Default)]
     struct Fifo {
         words: Mutex<usize>,
@@ -250,7 +251,7 @@ mod interleavings {
         };
         while reader.taken() < MESSAGES {
             if reader.peek() == Next::Empty {
-                // As `QpCore::arm` does: nothing was taken, and nothing is there.
+                // As in `QpCore::arm`: the reader has taken nothing, and the ring is empty.
                 if reader.taken() > 0 || !WakeFlags::is_preset(line.word(0)) {
                     wake_flags.set(line.word(0), WANT_REQUESTS, light);
                 }
