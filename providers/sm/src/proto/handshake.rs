@@ -1,9 +1,9 @@
-//! Datagrams of connection set-up: request, reply, acknowledgement, reset (SM-4 to SM-8); and, on an established
-//! connection, the request for a mapping of shared memory, with its answer (spec/transports B2).
+//! Datagrams of connection set-up: request, reply, acknowledgement, reset (SM-4 to SM-8). On an established connection,
+//! datagrams also request and answer mappings of shared memory (spec/transports B2).
 //!
-//! Each begins with a fixed header of eight bytes; a request and an accepting reply add a payload with the parameters
-//! of the rings. Decoding validates everything: unknown types, other versions, lengths and geometries out of bounds are
-//! an `Err` with the reason. Numbers are little-endian.
+//! Each datagram begins with a fixed header of eight bytes. A request and an accepting reply add a payload with the
+//! parameters of the rings. Decoding validates all fields: for unknown types, other versions, and lengths and
+//! geometries out of bounds it returns an `Err` with the reason. Numbers are little-endian.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -11,11 +11,11 @@ use std::fmt;
 use super::message::SLOT;
 use super::offer::STAGE;
 
-/// Major version of the protocol. A peer with another version gets a specific refusal.
+/// Major version of the protocol. A peer with another version gets a reject that names this reason.
 pub(crate) const VERSION: u8 = 1;
-/// Longest private data of a request or reply.
+/// Maximum length in bytes of the private data of a request or reply.
 pub(crate) const MAX_PRIVATE: usize = 256;
-/// Longest datagram.
+/// Maximum length of a datagram in bytes.
 pub(crate) const MAX_DATAGRAM: usize = 8 + Terms::LEN + MAX_PRIVATE;
 
 /// Result in a reply.
@@ -23,17 +23,17 @@ pub(crate) const MAX_DATAGRAM: usize = 8 + Terms::LEN + MAX_PRIVATE;
 pub(crate) enum Answer {
     /// Accepted; the payload follows.
     Accepted,
-    /// The consumer has not decided yet: retransmit later.
+    /// The consumer has not decided yet. The client repeats its request later.
     Pending,
-    /// The consumer rejected it.
+    /// The consumer rejected the request.
     Rejected,
-    /// There is no listener, or its queue is full.
+    /// There is no listener, or its accept queue is full.
     NoListener,
-    /// Another major version of this protocol, or an invalid payload.
+    /// The request has another major version of this protocol, or an invalid payload.
     NotUnderstood,
     /// The consumer has handed the request off to the listener on this qualifier.
     HandedOff(u64),
-    /// As `Rejected`, with private data of the consumer.
+    /// The consumer rejected the request, with private data.
     RejectedWith(RejectData),
 }
 
@@ -45,10 +45,10 @@ pub(crate) struct RejectData {
 }
 
 impl RejectData {
-    /// Longest private data of a rejection.
+    /// Maximum length in bytes of the private data of a rejection.
     pub(crate) const MAX: usize = 144;
 
-    /// `None` for more than [`Self::MAX`] bytes.
+    /// Returns `None` if `data` is longer than [`Self::MAX`].
     pub(crate) fn new(data: &[u8]) -> Option<Self> {
         let mut bytes = [0; Self::MAX];
         bytes.get_mut(..data.len())?.copy_from_slice(data);
@@ -61,7 +61,7 @@ impl RejectData {
 }
 
 impl Answer {
-    /// The number on the wire.
+    /// Returns the code of the answer on the wire.
     fn code(self) -> u8 {
         match self {
             Answer::Accepted => 0,
@@ -75,22 +75,23 @@ impl Answer {
     }
 }
 
-/// Sizes of one side's areas. Both sides compute offsets from them, so they are checked before anything is mapped.
+/// Sizes of the areas of one process. Both processes compute offsets from the sizes, so the sizes are checked before an
+/// area is mapped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Geometry {
-    /// Slots of the request ring; a power of two.
+    /// Number of slots of the request ring; a power of two.
     pub(crate) requests: u32,
-    /// Slots of the response ring; a power of two.
+    /// Number of slots of the response ring; a power of two.
     pub(crate) responses: u32,
-    /// Bytes of the message buffer; a multiple of the cache line.
+    /// Size of the message buffer in bytes; a multiple of the cache line.
     pub(crate) messages: u32,
-    /// Bytes of the RMA buffer; a multiple of the cache line.
+    /// Size of the RMA buffer in bytes; a multiple of the cache line.
     pub(crate) rma: u32,
 }
 
 impl Geometry {
-    /// The geometry of this version: 124 KiB for rings and messages, 128 KiB for RMA, and 4 KiB for staging behind it,
-    /// allocated when first accessed.
+    /// The geometry of this version: 124 KiB for rings and messages, 128 KiB for RMA, and behind it a staging buffer of
+    /// 4 KiB, which is allocated when it is first accessed.
     pub(crate) const LOCAL: Geometry = Geometry { requests: 256, responses: 64, messages: 80 << 10, rma: 128 << 10 };
     const CONTROL: usize = 4096;
 
@@ -106,22 +107,22 @@ impl Geometry {
         self.responses_at() + self.responses as usize * SLOT
     }
 
-    /// Offset in the RMA buffer at which offers are staged; 0 if the buffer is too small for that.
+    /// Offset of the staging buffer for rendezvous offers in the RMA buffer; 0 if the RMA buffer is too small for one.
     pub(crate) fn stage_at(&self) -> usize {
         self.rma as usize
     }
 
-    /// Length of the RMA buffer and the staging area.
+    /// Length in bytes of the RMA buffer and the staging buffer.
     pub(crate) fn rma_len(&self) -> usize {
         self.stage_at() + STAGE
     }
 
-    /// Bytes of the whole area.
+    /// Length in bytes of the whole area.
     pub(crate) fn area_len(&self) -> usize {
         self.messages_at() + self.messages as usize
     }
 
-    /// Maximum number of RMA fragments in flight, limited by the space for their answers in the response ring.
+    /// Maximum number of RMA fragments in flight. It is limited by the space for their answers in the response ring.
     pub(crate) fn max_fragments(&self) -> u32 {
         self.responses / 2
     }
@@ -133,35 +134,36 @@ impl Geometry {
     }
 }
 
-/// Parameters that each side sends before the rings exist.
+/// Parameters that each process sends before the rings exist.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Terms {
     /// Generation of the connection attempt.
     pub(crate) generation: u16,
-    /// Random number that identifies the other side's attempt.
+    /// Random number that identifies the receiver's attempt.
     pub(crate) token: u64,
     /// Distinguishes this end point from earlier ones with the same path.
     pub(crate) endpoint: u64,
-    /// Requested service point (requests only).
+    /// Qualifier of the requested listener (requests only).
     pub(crate) qual: u64,
     pub(crate) geometry: Geometry,
-    /// Protection domain of the QP: remote access is permitted to memory of the same domain only.
+    /// Protection domain of the QP. The peer may access only memory of this domain.
     pub(crate) pd: u32,
-    /// Maximum number of outstanding reads of the other side.
+    /// Maximum number of outstanding RDMA reads of the peer.
     pub(crate) reads: u32,
-    /// Slots of the table of registrations.
+    /// Number of slots of the table of registrations.
     pub(crate) table_slots: u32,
-    /// Address from which a probe of cross-memory copy reads `probe_value`, to write it back; 0: the method is disabled.
+    /// Address of a word in the sender's memory. The peer tests cross-memory attach by reading `probe_value` there and
+    /// writing it back. 0: cross-memory attach is disabled.
     pub(crate) probe_address: u64,
     pub(crate) probe_value: u64,
-    /// This side executes `membarrier` when it sets wake-up flags, so that the other side needs no fence.
+    /// Whether the sender executes `membarrier` when it sets wake-up flags, so that the receiver needs no fence.
     pub(crate) barrier: bool,
-    /// The IA address in 16 bytes; IPv4 is mapped into IPv6.
+    /// The IA address in 16 bytes, with IPv4 addresses mapped to IPv6.
     pub(crate) ip: [u8; 16],
 }
 
 impl Terms {
-    /// Bytes on the wire.
+    /// Length in bytes on the wire.
     pub(crate) const LEN: usize = 2 + 3 * 8 + 4 * 4 + 3 * 4 + 8 + 8 + 1 + 16;
 
     fn put(&self, out: &mut Vec<u8>) {
@@ -210,7 +212,7 @@ impl Terms {
 /// An exported region of the sender's shared memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ExportAnswer {
-    /// The region, in the sender's addresses.
+    /// The region, by its address in the sender's process.
     pub(crate) address: u64,
     pub(crate) length: u64,
     /// Offset of the region in the file or segment.
@@ -221,9 +223,9 @@ pub(crate) struct ExportAnswer {
 /// The kind of shared memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ExportedObject {
-    /// A file, whose descriptor is in the same datagram.
+    /// A file; its descriptor is sent with the datagram.
     Descriptor,
-    /// The System V segment with this id, in this IPC namespace.
+    /// The System V segment with this id, in the IPC namespace `space`.
     Segment { id: u32, space: u64 },
 }
 
@@ -252,19 +254,20 @@ impl ExportAnswer {
 /// A datagram.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Datagram {
-    /// Requests a connection. The server writes `id`, the client's id of the connection, into its FIFO words.
+    /// Requests a connection. The server uses `id`, the client's id of the connection, in the FIFO words that it sends.
     Request { id: u32, terms: Terms, private_data: Vec<u8> },
-    /// Answers a request. `client` and `server` are the ids of the two sides; `token` is the request's token, so that
-    /// an answer for an earlier end point of the client matches no attempt. If the request was not understood, the
-    /// token is 0.
+    /// Answers a request. `client` and `server` are the connection ids of both processes. `token` is the request's
+    /// token, so that an answer for an earlier end point of the client matches no attempt. If the request was not
+    /// understood, the token is 0.
     Reply { client: u32, server: u32, token: u64, answer: Answer, accepted: Option<(Terms, Vec<u8>)> },
     /// The third step of the handshake: the client has mapped the server's areas.
     Ack { client: u32, server: u32, token: u64 },
-    /// Ends an attempt; `token` proves that the sender knows it. `to` is the receiver's id, or 0 if unknown.
+    /// Ends a connection attempt. `token` proves that the sender knows the attempt. `to` is the receiver's id, or 0 if
+    /// it is not known.
     Reset { from: u32, to: u32, token: u64 },
-    /// Requests a mapping of the region with this key. Ids and token are those of an established connection.
+    /// Requests a mapping of the region with this key. The ids and the token are those of an established connection.
     Ask { from: u32, to: u32, token: u64, key: u32 },
-    /// The answer; `None`: refused.
+    /// Answers a request for a mapping; `None`: refused.
     Export { from: u32, to: u32, token: u64, key: u32, export: Option<ExportAnswer> },
 }
 
@@ -429,7 +432,7 @@ impl Datagram {
     }
 }
 
-/// Encodes the eight-byte header of all datagrams except requests: a type with one id, a status with the other.
+/// Encodes the eight-byte header that all datagrams except requests have: the type, an id, a status, and the other id.
 fn pair(out: &mut Vec<u8>, kind: u8, first: u32, status: u8, second: u32) {
     let (first, second) = (first.to_le_bytes(), second.to_le_bytes());
     out.extend([kind, first[0], first[1], first[2], status, second[0], second[1], second[2]]);

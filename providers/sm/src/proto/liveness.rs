@@ -1,7 +1,7 @@
 //! Liveness of a peer: the time of its last activity (CM-5).
 //!
-//! A heartbeat in the FIFO counts as activity, and so does progress on the connection: a message of the peer that was
-//! taken here, or one of this side that the peer took. The engine checks at intervals.
+//! A heartbeat in the FIFO counts as activity. Progress on the connection counts too: this process has taken a message
+//! of the peer, or the peer has taken a message of this process. The engine checks at intervals.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Liveness {
     last_activity: Instant,
-    /// Progress of the peer at that time.
+    /// Value of the progress counter at the last activity.
     progress: u64,
 }
 
@@ -23,7 +23,8 @@ impl Liveness {
         self.last_activity = now;
     }
 
-    /// Records progress, which counts as activity. Returns whether the peer has been silent for longer than `silence`.
+    /// Records progress, which counts as activity. Returns whether the peer has been inactive for longer than
+    /// `silence`.
     pub(crate) fn is_gone(&mut self, progress: u64, now: Instant, silence: Duration) -> bool {
         if progress != self.progress {
             (self.last_activity, self.progress) = (now, progress);

@@ -1,10 +1,10 @@
-//! The state machine of a connection: one attempt or connection, from the lookup of its listener to its end (CM-3,
-//! CM-4).
+//! The state machine of a connection, from the lookup of the listener to the end of the connection (CM-3, CM-4).
 //!
 //! It takes an input and the time, and returns actions that the caller carries out in order. The table of CM-4 has
-//! three states; here DISCONNECTED is `Seeking`, `Offered` and the states after the end, CONNECTING is `Requested` and
-//! `Replied`, CONNECTED is `Open`. The three-way handshake of SM-5: a request is retransmitted until it is answered, a
-//! reply until it is acknowledged. Once `Open`, the end is a mark on the control line.
+//! three states. DISCONNECTED corresponds to `Seeking`, `Offered` and the states after the end, CONNECTING to
+//! `Requested` and `Replied`, and CONNECTED to `Open`. In the three-way handshake of SM-5, a request is retransmitted
+//! until it is answered, a reply until it is acknowledged. A process ends an `Open` connection by a mark on its control
+//! line.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -15,37 +15,38 @@ use dapl_software::listener_retry;
 use super::handshake::{Answer, Datagram, RejectData};
 use super::liveness::Liveness;
 
-/// First interval after which a datagram is sent again that found the peer's queue full; it doubles each time. The
-/// queue is short, and a live peer empties it at once.
+/// First interval after which a datagram is sent again if the peer's queue was full. The interval doubles each time.
+/// The queue is short, and a live peer empties it immediately.
 const FIRST_TRY: Duration = Duration::from_millis(1);
-/// First and longest interval after which a request or reply is retransmitted; it doubles each time.
+/// First and maximum interval after which a request or reply is retransmitted. The interval doubles each time.
 const FIRST_REPEAT: Duration = Duration::from_millis(20);
 const LAST_REPEAT: Duration = Duration::from_millis(500);
 /// Interval between requests after the peer has answered that its consumer has not decided yet.
 const PATIENT_REPEAT: Duration = Duration::from_secs(2);
-/// Maximum number of hand-offs of a request, since two listeners could hand it off to each other without end.
+/// Maximum number of hand-offs of a request. Without a limit, two listeners could hand a request off to each other
+/// forever.
 const MAX_HAND_OFFS: usize = 8;
-/// Time for which a rejection is remembered, for a client that repeats its request.
+/// Time for which a rejection is stored, to answer a client that repeats its request.
 const LINGER: Duration = Duration::from_secs(10);
 
-/// The state of an attempt or connection.
+/// The state of a connection attempt or connection.
 #[derive(Debug)]
 enum State {
-    /// Active: no listener was found; the lookup is repeated.
+    /// Active side: no listener was found, and the lookup is repeated.
     Seeking(Asking),
-    /// Active: the request was sent.
+    /// Active side: the request was sent.
     Requested(Asking),
-    /// Passive: the consumer has the request.
+    /// Passive side: the consumer has the request.
     Offered,
-    /// Passive: accepted; the reply waits for its acknowledgement.
+    /// Passive side: the consumer has accepted, and the reply waits for its acknowledgement.
     Replied(Outgoing),
-    /// The rings are in use.
+    /// The connection is established.
     Open,
-    /// Passive: rejected with this answer, which is kept for a while.
+    /// Passive side: the request was rejected. The answer is stored for a limited time.
     Refused(Answer),
-    /// Passive: the requester has left before the consumer answered.
+    /// Passive side: the requester has left before the consumer answered.
     Left,
-    /// The end: the caller removes the attempt.
+    /// The attempt or connection has ended, and the caller removes it.
     Closed,
 }
 
@@ -69,11 +70,11 @@ impl Outgoing {
     }
 }
 
-/// An active attempt that has no answer yet.
+/// An attempt of the active side that has no answer yet.
 #[derive(Debug)]
 struct Asking {
     request: Outgoing,
-    /// A request to this listener was sent, or its socket was full.
+    /// Whether a request to this listener was sent, or could not be sent only because its socket was full.
     was_sent: bool,
     /// Time until which the lookup of a missing listener is repeated; `None` after a hand-off.
     seek_until: Option<Instant>,
@@ -85,34 +86,34 @@ struct Asking {
 /// Input of the state machine.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Input {
-    /// The listener was found; the request is sent there with this token. A hand-off needs a new token: the previous
-    /// listener repeats its answer to the old one.
+    /// The listener was found. The request must be sent to it with this token. After a hand-off the token must be a new
+    /// one, because the previous listener repeats its answer to the old token.
     Found { qual: u64, token: u64 },
     /// The lookup found no listener.
     NotFound,
-    /// Result of transmitting `Machine::outgoing`.
+    /// Result of the action `Transmit`.
     Sent(Delivery),
-    /// The peer answered the request; `server` is its id for the connection, or 0 if no listener had the request.
+    /// The peer answered the request. `server` is the peer's id of the connection, or 0 if no listener has the request.
     Reply { server: u32, answer: Answer },
-    /// The peer's areas are mapped; with the private data of its reply.
+    /// The peer's areas are mapped. The bytes are the private data of the reply.
     Joined(Vec<u8>),
     /// The peer's areas could not be mapped.
     JoinFailed,
     /// A duplicate of the request arrived.
     Repeated,
-    /// The consumer accepts; this is the reply to send.
+    /// The consumer accepts the request, with this reply.
     Accept(Datagram),
-    /// The consumer rejects, or this side does it on its behalf.
+    /// The consumer rejects the request, or the provider rejects it with this answer.
     Refuse(Answer),
     /// The peer acknowledged the reply, or sent a message that implies the acknowledgement.
     Ack,
-    /// A heartbeat or data of this connection arrived (CM-5).
+    /// A heartbeat or a message of this connection arrived (CM-5).
     Alive,
     /// The deadline has passed.
     Deadline,
-    /// The peer has reset the attempt or is dead.
+    /// The peer has reset the attempt, or the peer is dead.
     Gone,
-    /// This side ends the attempt or connection.
+    /// The consumer or the provider ends the attempt or connection locally.
     Close,
 }
 
@@ -120,51 +121,52 @@ pub(crate) enum Input {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Delivery {
     Queued,
-    /// The peer's queue is full, or there is no memory for the moment.
+    /// The peer's queue is full, or memory is short temporarily.
     Full,
     /// The peer has no socket.
     NoPeer,
 }
 
-/// Action for the caller.
+/// An action for the caller.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Action {
     /// Look up the listener again; the result is the input `Found` or `NotFound`.
     Lookup,
-    /// Same as `Lookup`, on another qualifier of this host.
+    /// Look up a listener on this qualifier of this host. The result is the input `Found` or `NotFound`.
     LookupQual(u64),
-    /// The end point has no socket: remove its files.
+    /// The end point has no socket. Remove its files.
     CleanUp,
-    /// Send `Machine::outgoing` with the descriptors of this side's areas; the result is the input `Sent`.
+    /// Send `Machine::outgoing` with the descriptors of the local areas. The result is the input `Sent`.
     Transmit,
     /// Send this datagram once.
     Send(Datagram),
-    /// Map the peer's areas; the result is the input `Joined` or `JoinFailed`.
+    /// Map the peer's areas. The result is the input `Joined` or `JoinFailed`.
     Join,
-    /// Acknowledge the reply; a FIFO word does that too.
+    /// Acknowledge the reply. A FIFO word has the same effect.
     Ack,
     /// Watch the process that answered, to detect its death.
     Watch,
     /// Mark the end on the control line, and wake the peer.
     Mark,
-    /// The peer has probably died: take the messages that it sent before; then the input is `Gone`.
+    /// The peer has probably died. Take the messages that it sent before, then pass the input `Gone`.
     Recheck,
-    /// The connection is established: report it, then start data transfer.
+    /// The connection is established. Report it, then start data transfer.
     Established(Vec<u8>),
-    /// The consumer of the peer rejected the attempt with this private data: report that.
+    /// The peer's consumer rejected the attempt with this private data. Report the rejection.
     Rejected(RejectData),
-    /// The attempt or connection ended: take the messages that have arrived, flush the other work, report this event.
+    /// The attempt or connection ended. Take the messages that have arrived, flush all other work, and report this
+    /// event.
     Ended(ConnectionEvent),
 }
 
-/// An attempt or connection.
+/// A connection attempt or connection.
 #[derive(Debug)]
 pub(crate) struct Machine {
     state: State,
     id: u32,
-    /// The peer's id for the connection; 0 if it is not known yet.
+    /// The peer's id of the connection; 0 if it is not known yet.
     peer_id: u32,
-    /// Chosen by the active side; proves that a sender knows the attempt.
+    /// Number that the active side chose. It proves that a sender knows the attempt.
     token: u64,
     due: Option<Instant>,
     liveness: Liveness,
@@ -172,8 +174,8 @@ pub(crate) struct Machine {
 }
 
 impl Machine {
-    /// Creates an active attempt that has not found its listener yet. A peer that is silent for longer than `silence`
-    /// is given up.
+    /// Creates an active attempt whose listener was not looked up yet. A peer that is inactive for longer than
+    /// `silence` is given up.
     pub(crate) fn active(id: u32, request: Datagram, seek_until: Instant, silence: Duration, now: Instant) -> Self {
         let request = Outgoing::new(request);
         let seek_until = Some(seek_until);
@@ -182,7 +184,7 @@ impl Machine {
         Machine { state, id, peer_id: 0, token: 0, due: None, liveness: Liveness::new(now), silence }
     }
 
-    /// Creates a passive attempt for a request that the consumer is to answer.
+    /// Creates a passive attempt for a request that the consumer must answer.
     pub(crate) fn passive(id: u32, peer_id: u32, token: u64, silence: Duration, now: Instant) -> Self {
         Machine { state: State::Offered, id, peer_id, token, due: None, liveness: Liveness::new(now), silence }
     }
@@ -195,7 +197,7 @@ impl Machine {
         self.peer_id
     }
 
-    /// Time of the next `Deadline` input.
+    /// Returns the time of the next `Deadline` input.
     pub(crate) fn due(&self) -> Option<Instant> {
         self.due
     }
@@ -218,7 +220,7 @@ impl Machine {
         matches!(self.state, State::Replied(_) | State::Open)
     }
 
-    /// The request or reply that is repeated.
+    /// Returns the request or reply that is retransmitted.
     pub(crate) fn outgoing(&self) -> Option<&Datagram> {
         match &self.state {
             State::Seeking(asking) | State::Requested(asking) => Some(&asking.request.datagram),
@@ -227,7 +229,7 @@ impl Machine {
         }
     }
 
-    /// Whether the peer of an open connection has been silent for too long. `progress` counts its activity so far
+    /// Whether the peer of an open connection has been inactive for too long. `progress` counts the peer's activity
     /// (CM-5).
     pub(crate) fn is_silent(&mut self, progress: u64, now: Instant) -> bool {
         self.liveness.is_gone(progress, now, self.silence)
@@ -314,8 +316,8 @@ impl Machine {
                 self.due = None;
                 (State::Seeking(asking), vec![Action::LookupQual(qual)])
             }
-            // An id of 0 means that no listener had the request. The request is not repeated to a listener that had no
-            // space for it.
+            // The id 0 means that no listener has the request. A request that a listener had no space for is not
+            // repeated.
             Answer::NoListener if server == 0 => self.seek_later(asking, now),
             Answer::Rejected => (State::Closed, vec![Action::Ended(ConnectionEvent::PeerRejected)]),
             Answer::RejectedWith(data) => (State::Closed, vec![Action::Rejected(data)]),
@@ -348,7 +350,7 @@ impl Machine {
                 self.liveness.record(now);
                 Action::Transmit
             }
-            // A missing acknowledgement counts as silence. The requester decides how long to wait for an answer.
+            // A missing acknowledgement counts as inactivity. The requester decides how long it waits for an answer.
             Input::Deadline if self.is_silent(0, now) => Action::Recheck,
             Input::Deadline => Action::Transmit,
             Input::Sent(Delivery::NoPeer) => Action::Recheck,
@@ -373,7 +375,7 @@ impl Machine {
                 self.liveness.record(now);
                 (State::Open, vec![])
             }
-            // The acknowledgement was lost.
+            // The previous acknowledgement was lost.
             Input::Reply { answer: Answer::Accepted, .. } => (State::Open, vec![Action::Ack]),
             Input::Gone => (State::Closed, vec![Action::Mark, Action::Ended(ConnectionEvent::Disconnected)]),
             Input::Close => (State::Closed, vec![Action::Mark]),
@@ -407,7 +409,7 @@ impl Machine {
         (State::Seeking(asking), vec![])
     }
 
-    /// An answer without a connection.
+    /// Returns an answer for a request that has no connection.
     fn reply(&self, answer: Answer) -> Action {
         let (client, server) = (self.peer_id, self.id);
         Action::Send(Datagram::Reply { client, server, token: self.token, answer, accepted: None })

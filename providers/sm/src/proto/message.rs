@@ -1,4 +1,4 @@
-//! Words of the rings and of the FIFO, and the fragment header that an RMA fragment carries.
+//! Words of the rings and of the FIFO, and the header of an RMA fragment.
 //!
 //! A ring word has its type in the low four bits (SM-11), then flags, then a length. A FIFO word consists of a type and
 //! the receiver's id of the connection (SM-14).
@@ -6,41 +6,43 @@
 
 use dapl_software::memory::atomic::Atomic;
 
-/// Size of a ring slot: two cache lines that the CPU fetches together.
+/// Size in bytes of a ring slot: two cache lines that the CPU fetches together.
 pub(crate) const SLOT: usize = 128;
-/// Payload bytes of a slot, after the header word, a count and a line number.
+/// Number of payload bytes of a slot, which follow the header word, a count and a line number.
 pub(crate) const INLINE: usize = SLOT - 16;
 /// A cache line: the unit of the message and RMA buffers (SM-12).
 pub(crate) const LINE: usize = 64;
 
-/// Types of ring words. 0 is not a type, so that fresh memory contains no message.
+/// Types of ring words. No type has the value 0, so that zeroed memory contains no message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Kind {
-    /// A piece of a send; its bytes are in the slot or in the message buffer.
+    /// A piece of a send. Its bytes are in the slot or in the message buffer.
     Send = 1,
-    /// An RMA fragment is in the sender's RMA buffer: write it to memory.
+    /// The sender's RMA buffer contains a fragment. The target must copy the fragment to its memory.
     RmaWrite = 2,
-    /// An RMA fragment is in the sender's RMA buffer: fill it from memory.
+    /// The sender's RMA buffer has space for a fragment. The target must copy its memory there.
     RmaRead = 3,
-    /// Answer to an RMA fragment: `aux` is its line number, the length field a status.
+    /// Answer to an RMA fragment. `aux` is the line number of the fragment, the length field a status.
     RmaAck = 4,
-    /// A send could not be delivered; the length field is a status.
+    /// A send could not be delivered. The length field is a status.
     SendNak = 5,
-    /// A send whose bytes the receiver fetches; the length field is the number of segments.
+    /// A rendezvous offer: a send whose bytes the receiver copies from the sender's memory. The length field is the
+    /// number of segments.
     Offer = 6,
-    /// Answer to an offer that cannot be fetched: the sender stages it from byte `aux` on; the length field identifies
-    /// the offer.
+    /// Answer to a rendezvous offer that the receiver cannot copy. The sender must copy the bytes, starting at byte
+    /// `aux`, to its staging buffer. The length field identifies the offer.
     Stage = 7,
-    /// As `Send`, with immediate data.
+    /// A piece of a send with immediate data.
     SendImmediate = 8,
-    /// As `Send`, with the key of a window that the receiver unbinds.
+    /// A piece of a send with the key of a window, which the receiver unbinds.
     SendInvalidate = 9,
-    /// An RDMA write with immediate data, which are in `aux`, is complete. The first word of the body is its length.
+    /// An RDMA write with immediate data is complete. `aux` is the immediate data. The first word of the body is the
+    /// length of the write.
     WriteImmediate = 10,
-    /// An atomic operation for the target to execute, described in the body ([`AtomicRequest`]).
+    /// An atomic operation that the target must execute. The body describes it ([`AtomicRequest`]).
     Atomic = 11,
-    /// Answer to an atomic operation: the length field is a status, the first word of the body the former value.
+    /// Answer to an atomic operation. The length field is a status, the first word of the body the previous value.
     AtomicAck = 12,
 }
 
@@ -48,30 +50,32 @@ pub(crate) enum Kind {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Header {
     pub(crate) kind: Kind,
-    /// First piece of a message; the slot's first eight bytes hold its total length unless `inline`.
+    /// Whether this is the first piece of a message. The first eight bytes of its slot contain the total length, unless
+    /// `inline` is set.
     pub(crate) first: bool,
     pub(crate) last: bool,
-    /// The bytes are in the slot.
+    /// Whether the bytes are in the slot.
     pub(crate) inline: bool,
-    /// SOLICITED_WAIT.
+    /// Whether the send has the flag SOLICITED_WAIT.
     pub(crate) solicited: bool,
-    /// Bytes of this piece, or a status; below 2^24.
+    /// Number of bytes of this piece, or a status; less than 2^24.
     pub(crate) length: u32,
 }
 
 impl Header {
-    /// A word without flags.
+    /// Returns a word without flags.
     pub(crate) fn plain(kind: Kind, length: u32) -> Self {
         Header { kind, first: false, last: false, inline: false, solicited: false, length }
     }
 
-    /// A send whose bytes are all in its slot.
+    /// Returns the word of a send whose bytes are all in its slot.
     #[inline(always)]
     pub(crate) fn inline_send(length: u32, solicited: bool) -> Self {
         Header { kind: Kind::Send, first: true, last: true, inline: true, solicited, length }
     }
 
-    /// Length of a send that is in its slot as a whole, and whether it is solicited. `None` for any other word.
+    /// Decodes the word of a send whose bytes are all in its slot. Returns the length, and whether the send is
+    /// solicited. `None` for any other word.
     #[inline(always)]
     pub(crate) fn decode_inline_send(word: u32) -> Option<(u32, bool)> {
         const SOLICITED: u32 = 0x80;
@@ -118,15 +122,15 @@ impl Header {
     }
 }
 
-/// The data header of a piece of a send (CM-2), behind the word of its slot. A message that fits in its slot has none,
-/// since the ring belongs to one connection.
+/// The data header of a piece of a send (CM-2), which follows the word of its slot. A message that fits in its slot has
+/// no data header, because the ring belongs to one connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Data {
     /// Generation of the sender, which differs for each connection attempt.
     pub(crate) generation: u16,
-    /// Number of the message, equal in all of its pieces.
+    /// Number of the message; equal in all pieces of a message.
     pub(crate) message: u16,
-    /// The sender's id of the connection, and the receiver's.
+    /// Id of the connection at the sender, and at the receiver.
     pub(crate) source: u32,
     pub(crate) destination: u32,
     /// Length of the whole message in bytes.
@@ -136,13 +140,13 @@ pub(crate) struct Data {
 impl Data {
     pub(crate) const WORDS: usize = 4;
 
-    /// Encodes the header as the eight-byte words of the slot. The last word and half of the third are reserved.
+    /// Encodes the header as the eight-byte words of the slot. The last word and half of the third word are reserved.
     pub(crate) fn encode(&self) -> [u64; Self::WORDS] {
         let ids = u64::from(self.generation) | u64::from(self.message) << 16 | u64::from(self.source) << 32;
         [self.size, ids, u64::from(self.destination), 0]
     }
 
-    /// Decodes the header; `None` unless the reserved bits are zero.
+    /// Decodes the header; `None` if reserved bits are set.
     pub(crate) fn decode(words: [u64; Self::WORDS]) -> Option<Self> {
         let [size, ids, destination, reserved] = words;
         let data = Data {
@@ -156,19 +160,19 @@ impl Data {
     }
 }
 
-/// The self-describing header in line 0 of an RMA fragment (SM-19). The initiator identifies a fragment by the line
-/// number in the acknowledgement, not by this header, which the target may have overwritten.
+/// The header of an RMA fragment, in line 0 of the fragment (SM-19). The target may overwrite this header, so the
+/// initiator identifies a fragment by the line number in the answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Fragment {
-    /// The target's remote key.
+    /// Remote key at the target.
     pub(crate) key: u32,
-    /// Bytes; the payload starts on the next line.
+    /// Number of payload bytes. The payload starts on the next line.
     pub(crate) length: u32,
-    /// Target address.
+    /// Address at the target.
     pub(crate) address: u64,
-    /// Address of the initiator's first byte, for debugging.
+    /// Address of the first byte at the initiator, for debugging.
     pub(crate) origin: u64,
-    /// Initiator's cookie, for debugging.
+    /// Cookie of the initiator, for debugging.
     pub(crate) cookie: u64,
 }
 
@@ -189,10 +193,10 @@ impl Fragment {
     }
 }
 
-/// Body of a slot with an atomic operation.
+/// Body of a slot that contains an atomic operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct AtomicRequest {
-    /// The target's remote key and address.
+    /// Remote key and address at the target.
     pub(crate) key: u32,
     pub(crate) address: u64,
     pub(crate) operation: Atomic,
@@ -206,7 +210,7 @@ impl AtomicRequest {
         [u64::from(self.key), self.address, kind, first, second]
     }
 
-    /// `None` for an unknown operation, key 0, or an unaligned address.
+    /// Decodes the body; `None` for an unknown operation, the key 0, or an unaligned address.
     pub(crate) fn decode([key, address, kind, first, second]: [u64; Self::WORDS]) -> Option<Self> {
         let operation = Atomic::decode([kind, first, second])?;
         let request = AtomicRequest { key: u32::try_from(key).ok()?, address, operation };
@@ -217,15 +221,15 @@ impl AtomicRequest {
 /// A FIFO word.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Note {
-    /// The rings of this connection contain new entries.
+    /// The rings of the connection with this id contain new entries.
     Wake(u32),
-    /// Heartbeat.
+    /// A heartbeat of the connection with this id.
     Alive(u32),
-    /// The connection was ended; the control line says how.
+    /// The connection with this id was ended. The control line contains the reason.
     Reset(u32),
 }
 
-/// Connection ids fit in 24 bits: 16 bits of table index, 8 of generation.
+/// Mask of a connection id: 16 bits of table index and 8 bits of generation.
 pub(crate) const ID_MASK: u32 = 0xFF_FFFF;
 
 impl Note {
@@ -249,7 +253,7 @@ impl Note {
         }
     }
 
-    /// Decodes the words of one read. `None` if another reader has taken part of a word: then words may be lost.
+    /// Decodes the words of one read. `None`: another reader has taken part of a word, so words may be lost.
     pub(crate) fn all(bytes: &[u8]) -> Option<Vec<Self>> {
         let (words, rest) = bytes.as_chunks::<4>();
         let notes = words.iter().map(|word| Note::decode(*word)).collect();

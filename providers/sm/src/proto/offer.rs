@@ -1,23 +1,25 @@
-//! Offers: sends whose bytes stay in the sender's memory until the receiver fetches them, or has them staged.
+//! Rendezvous offers: sends whose bytes stay in the sender's memory until the receiver copies them, or asks the sender
+//! to copy them to its staging buffer.
 //!
 //! The slot contains the total length, then a key, an address and a length for each segment. The receiver copies from
-//! the front, and may leave parts to the sender. This module handles numbers only; those from a peer are checked for
-//! consistency.
+//! the front, and may ask the sender to copy a part. This module processes numbers only. It checks that the numbers
+//! from a peer are consistent.
 #![forbid(unsafe_code)]
 
 use super::message::INLINE;
 
-/// Number of payload words of a slot after the total.
+/// Number of payload words of a slot after the total length.
 pub(crate) const WORDS: usize = INLINE / 8 - 1;
-/// Maximum number of segments of an offer.
+/// Maximum number of segments of a rendezvous offer.
 pub(crate) const MOST: usize = WORDS / 2;
-/// Number of bytes that one side copies before it serves other connections, or checks for a help request.
+/// Number of bytes that a process copies before it serves other connections, or checks for a help request.
 pub(crate) const CHUNK: u64 = 256 << 10;
-/// Minimum length of a part for which help is requested.
+/// Minimum length in bytes of a part that the sender is asked to copy.
 const LEAST: u64 = 48 << 10;
-/// Alignment of the helper's part, relative to the first byte.
+/// Alignment in bytes of the part that the sender copies, relative to the first byte of the message.
 const PAGE: u64 = 4096;
-/// Size of the staging area behind a sender's RMA buffer, for offers that the receiver cannot fetch.
+/// Size in bytes of the staging buffer behind a sender's RMA buffer. It is used for offers that the receiver cannot
+/// copy.
 pub(crate) const STAGE: usize = 4 << 10;
 
 /// A segment of the sender's memory.
@@ -38,7 +40,8 @@ impl Part {
     }
 }
 
-/// The segments listed in a slot; `None` if there are none, too many, or if their lengths do not add up to the total.
+/// Returns the segments listed in a slot; `None` if there are none or too many, or if their lengths do not add up to
+/// the total.
 pub(crate) fn parts(count: u32, total: u64, words: [u64; WORDS]) -> Option<impl Iterator<Item = Part>> {
     let count = usize::try_from(count).ok().filter(|count| (1..=MOST).contains(count))?;
     let parts = move || (0..count).map(move |n| Part::decode([words[2 * n], words[2 * n + 1]]));
@@ -46,7 +49,8 @@ pub(crate) fn parts(count: u32, total: u64, words: [u64; WORDS]) -> Option<impl 
     (sum == total && parts().all(|part| part.length > 0)).then(parts)
 }
 
-/// Splits the next bytes: this side copies from the front, the helper, if there is one, copies the following part.
+/// Splits the next bytes into the part that the receiver copies from the front, and the following part, which the
+/// helper copies, if there is one.
 pub(crate) fn split(left: u64, has_helper: bool) -> (u64, u64) {
     if !has_helper || left < LEAST {
         return (left.min(CHUNK), 0);
@@ -56,12 +60,12 @@ pub(crate) fn split(left: u64, has_helper: bool) -> (u64, u64) {
     (mine, window - mine)
 }
 
-/// The word that announces staged bytes: the number of stagings, and the length.
+/// Returns the word that announces staged bytes: the number of this staging copy, and its length.
 pub(crate) fn staged(count: u64, length: usize) -> u64 {
     count << 32 | length as u64
 }
 
-/// The slot number of an offer, truncated to the length field of an answer.
+/// Returns the slot number of an offer, truncated to the length field of an answer.
 pub(crate) fn short(slot: u64) -> u32 {
     slot as u32 & 0xFF_FFFF
 }

@@ -1,20 +1,20 @@
 //! Pieces of long sends, numbered by the sender and reassembled by the receiver (CM-2, CM-3, CM-7).
 //!
-//! A piece carries message number, connection and generation; a violation is an `Err` with the reason, and ends the
-//! connection. A ring keeps its order, so one message is in progress at a time, and each piece continues the previous
-//! one. The bytes are not accessed here.
+//! A piece contains the message number, the connection and the generation. A violation returns an `Err` with the
+//! reason, and ends the connection. A ring preserves order, so one message is in progress at a time, and each piece
+//! continues the previous piece. This module does not access the bytes.
 #![forbid(unsafe_code)]
 
 use super::message::{Data, Header};
 
-/// Sender, receiver and generation of a connection.
+/// Sender, receiver and generation of a connection, which each piece contains.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Route {
     /// The sender's generation, from its handshake.
     pub(crate) generation: u16,
-    /// The sender's id of the connection.
+    /// Id of the connection at the sender.
     pub(crate) source: u32,
-    /// The receiver's id of the connection.
+    /// Id of the connection at the receiver.
     pub(crate) destination: u32,
 }
 
@@ -31,7 +31,7 @@ impl Numbering {
         Numbering { route, message: 0 }
     }
 
-    /// The header of the next piece; `first` begins a message of `size` bytes.
+    /// Returns the header of the next piece. `first`: the piece begins a message of `size` bytes.
     pub(crate) fn next(&mut self, first: bool, size: u64) -> Data {
         self.message = self.message.wrapping_add(u16::from(first));
         let Route { generation, source, destination } = self.route;
@@ -42,19 +42,19 @@ impl Numbering {
 /// Position of a piece in its message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct FragmentPosition {
-    /// Offset in the message.
+    /// Offset of the piece in the message.
     pub(crate) offset: u64,
     /// Length of the whole message.
     pub(crate) size: u64,
 }
 
-/// The receiver's state: the message in progress.
+/// State of the receiver: the message in progress.
 #[derive(Debug)]
 pub(crate) struct Reassembly {
     route: Route,
     /// Number of the last message that began in pieces.
     message: u16,
-    /// Bytes placed and total length of the message in progress.
+    /// Number of bytes that were placed of the message in progress, and its total length.
     under_way: Option<FragmentPosition>,
 }
 
@@ -63,8 +63,8 @@ impl Reassembly {
         Reassembly { route, message: 0, under_way: None }
     }
 
-    /// Position of a piece, or of a message that fits in its slot. Reads the data header only if there is one. May be
-    /// called again while the piece waits.
+    /// Returns the position of a piece, or of a message that fits in its slot. The data header is read only if there is
+    /// one. May be called again while the piece waits for a receive.
     #[inline]
     pub(crate) fn look(
         &self,
@@ -97,7 +97,7 @@ impl Reassembly {
             return Err("a piece of another message");
         }
         let (length, left) = (u64::from(header.length), part.size - part.offset);
-        // The last piece must be marked as such, and no piece may be empty; otherwise a message would never end.
+        // The last piece must be marked as the last, and no piece may be empty. Otherwise a message would never end.
         if length == 0 || length > left || header.last != (length == left) {
             return Err("pieces that do not add up to the message");
         }
@@ -109,7 +109,7 @@ impl Reassembly {
         self.under_way.is_none()
     }
 
-    /// Records that the piece has been placed.
+    /// Records that the bytes of the piece were placed.
     #[inline]
     pub(crate) fn took(&mut self, header: &Header, part: FragmentPosition) {
         if header.inline {
@@ -151,7 +151,7 @@ mod tests {
     fn messages_are_reassembled_from_any_pieces() {
         let mut state = 0x9E37_79B9_7F4A_7C15;
         let (mut numbering, mut reassembly) = (Numbering::new(ROUTE), Reassembly::new(ROUTE));
-        // More than there are numbers.
+        // The number of messages exceeds the range of message numbers.
         for message in 0..70_000u32 {
             if random(&mut state).is_multiple_of(4) {
                 let inline = Header { inline: true, ..header(true, true, 8) };

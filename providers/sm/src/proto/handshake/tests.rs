@@ -1,4 +1,4 @@
-//! Round trips of handshake datagrams, and invalid datagrams.
+//! Encoding and decoding of handshake datagrams, and invalid datagrams.
 
 use super::*;
 
