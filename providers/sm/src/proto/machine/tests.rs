@@ -1,4 +1,4 @@
-//! Tests of the connection machine.
+//! Tests of the connection state machine.
 
 use super::*;
 use crate::proto::handshake::{Geometry, Terms};
@@ -91,7 +91,7 @@ fn inputs() -> Vec<(&'static str, Input)> {
     ]
 }
 
-/// Expected transitions; rows without effect are left out.
+/// Expected transitions. Inputs without effect have no row.
 const TABLE: &str = "\
 Seeking + found -> Requested [Transmit]
 Seeking + deadline -> Seeking [Lookup]
