@@ -24,7 +24,7 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    /// Opens the adapter. Errors are logged here with object, cause and remedy.
+    /// Opens the adapter. Errors are logged here with the object, the cause and the remedy.
     pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Usnic>>) -> Result<Adapter> {
         let device = Arc::new(Device::open(spec)?);
         let progress = Arc::new(Progress::new(device.clone()));
@@ -32,8 +32,8 @@ impl Adapter {
         Ok(Adapter { device, progress, cm, engine: Mutex::default() })
     }
 
-    /// Starts the engine thread, unless it runs. The first object that may have something to report calls this, so an
-    /// adapter without such objects has no thread. Errors: `Exhausted(Device)`, logged here.
+    /// Starts the engine thread if it does not run yet. The first EP, listener or other object that can cause events
+    /// calls this, so an adapter without such objects has no thread. Errors: `Exhausted(Device)`, logged here.
     pub(crate) fn start_engine(&self) -> Result<()> {
         let mut engine = self.engine.lock();
         if engine.is_some() {
@@ -49,7 +49,8 @@ impl Adapter {
         Ok(())
     }
 
-    /// Ends all connections and attempts, notifies the peers, and stops the engine. Nothing is reported afterwards.
+    /// Ends all connections and connection attempts, notifies the peers, and stops the engine. No event is reported
+    /// afterwards.
     pub(crate) fn shut_down(&self) {
         let Adapter { device, cm, .. } = self;
         cm.cancel_all();
@@ -58,7 +59,8 @@ impl Adapter {
         let engine = self.engine.lock().take();
         engine.into_iter().for_each(thread::join);
         device.jobs.close();
-        // Breaks the reference cycle: the table holds queue pairs, and each queue pair holds the device.
+        // Breaks the reference cycle: the connection table refers to queue pairs, and each queue pair refers to the
+        // device.
         device.table.entries().into_iter().for_each(|entry| device.free_number(entry.number));
     }
 }

@@ -1,6 +1,7 @@
-//! Counters of the connections of an IA, and the list of its queue pairs, which the exit handler resets.
+//! Counters of the connections of an IA, and the list of its queue pairs. The exit handler uses the list to reset
+//! connections.
 //!
-//! The counters of a connection are added to a sum when it ends, so they outlive its queue pair.
+//! The counters of a connection are added to a sum when the connection ends, so that they outlive its queue pair.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};
@@ -15,10 +16,10 @@ use crate::proto::counters::Counters;
 /// Counters of connections, in the order of [`COUNTERS`].
 pub(crate) type Counts = [u64; COUNTERS.len()];
 
-/// Time for which an exiting process waits for a lock, because its holder may be a thread that was stopped.
+/// Longest time that an exiting process waits for a lock. The thread that has the lock may have been stopped.
 pub(crate) const EXIT_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
-/// A displayed name, and the counter that it shows.
+/// The name under which a counter is displayed, and the function that reads the counter.
 type CounterRow = (&'static str, fn(&Counters) -> u64);
 
 /// The counters, in the order in which they are displayed.
@@ -53,7 +54,7 @@ const COUNTERS: [CounterRow; 28] = [
     ("timeouts", |of| of.timeouts),
 ];
 
-/// The counters of one connection, in the order of [`COUNTERS`].
+/// Returns the counters of one connection, in the order of [`COUNTERS`].
 fn counts(of: &Counters) -> Counts {
     COUNTERS.map(|(_, count)| count(of))
 }
@@ -67,7 +68,8 @@ fn unit(name: &str) -> &'static str {
     if name.ends_with("bytes") { "bytes" } else { "" }
 }
 
-/// All values of one connection: its counters, and its current window, rate, round trip and path MTU.
+/// Returns all values of one connection: its counters, and its current congestion window, pacing rate, round-trip time
+/// and path MTU.
 pub(crate) fn connection_counts(of: &Counters) -> Vec<Count> {
     let levels = [
         ("window", "bytes", of.window),
@@ -81,7 +83,7 @@ pub(crate) fn connection_counts(of: &Counters) -> Vec<Count> {
 
 /// Logs the counters of a connection that has ended, if debug messages for connections are enabled.
 pub(crate) fn log(ep: ObjectId, of: &Counters) {
-    // The last part selects the bit of `DAPL_DBG_TYPE` for connections.
+    // The component `cm` selects the connection bit of `DAPL_DBG_TYPE`.
     const TARGET: &str = "daplusnic::cm";
     if log::log_enabled!(target: TARGET, log::Level::Debug) {
         let seen = connection_counts(of).into_iter().filter(|count| count.value > 0);
@@ -90,7 +92,7 @@ pub(crate) fn log(ep: ObjectId, of: &Counters) {
     }
 }
 
-/// The queue pairs (`Q`) of an IA, and the sum of the counters of their past connections.
+/// The queue pairs (`Q`) of an IA, and the sum of the counters of their ended connections.
 pub(crate) struct IaCounters<Q> {
     pairs: Mutex<Vec<Weak<Q>>>,
     past: Mutex<Counts>,
@@ -117,7 +119,8 @@ impl<Q> IaCounters<Q> {
         add(&mut self.past.lock(), &counts(counters));
     }
 
-    /// Sums the counters of all past and present connections; `of` returns those of a queue pair's present connection.
+    /// Sums the counters of all ended and present connections. `of` returns the counters of a queue pair's present
+    /// connection.
     pub(crate) fn sum(&self, of: impl Fn(&Q) -> Option<Counters>) -> Counts {
         let mut sum = *self.past.lock();
         let counted = self.live();
@@ -129,8 +132,8 @@ impl<Q> IaCounters<Q> {
         self.pairs.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Same as [`Self::live`], for a process that exits. Empty if another thread keeps the lock for longer than
-    /// [`EXIT_LOCK_TIMEOUT`].
+    /// Returns the queue pairs that still exist, for a process that exits. The list is empty if another thread keeps
+    /// the lock for longer than [`EXIT_LOCK_TIMEOUT`].
     pub(crate) fn try_live(&self) -> Vec<Arc<Q>> {
         let pairs = self.pairs.try_lock_for(EXIT_LOCK_TIMEOUT);
         pairs.map_or_else(Vec::new, |pairs| pairs.iter().filter_map(Weak::upgrade).collect())
@@ -145,7 +148,7 @@ fn add(sum: &mut Counts, more: &Counts) {
 mod tests {
     use super::*;
 
-    /// Counters of a queue pair that has sent this many packets.
+    /// Returns the counters of a fake queue pair that has sent `count` packets.
     fn sent(count: &u64) -> Option<Counters> {
         (*count > 0).then(|| Counters { sent: *count, timeouts: 1, ..Counters::default() })
     }

@@ -1,9 +1,12 @@
 //! Completion queues, and the progress made by polling them.
 //!
-//! A consumer that polls a queue does the engine's work: it receives for all connections of the device, and lets them
-//! send. Polls of an armed queue do not count as polling: its consumer relies on a notification, and may sleep without
-//! announcing that to the provider, as a CNO's agent does. A poll costs nothing for a connection without traffic. The
-//! lock of this module is a leaf, but for the job queue's.
+//! A consumer that polls a queue does the engine's work: it receives for all connections of the device, and lets the
+//! connections send. A poll costs nothing for a connection without traffic.
+//!
+//! Polls of an armed queue do not count as polling. The consumer of an armed queue relies on a notification, and may
+//! sleep without announcing it to the provider, as the agent of a CNO does.
+//!
+//! Under the lock of this module, only the job queue's lock is acquired.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};
@@ -16,15 +19,15 @@ use dapl_software::engine::queue::Notify;
 use crate::engine::jobs::{Job, Jobs};
 use crate::engine::progress::Progress;
 
-/// A completion queue as dapl holds it.
+/// A completion queue as dapl refers to it.
 pub struct Cq(pub(crate) Arc<CqCore>);
 
-/// The queue itself, shared with queue pairs and the engine.
+/// The queue's state, shared with queue pairs and the engine.
 pub(crate) struct CqCore {
     ready: CompletionList,
     sink: Weak<dyn CqSink>,
     progress: Arc<Progress>,
-    /// Longest time in nanoseconds that a wait polls before it sleeps.
+    /// Longest time in nanoseconds that a waiting thread polls before it sleeps.
     spin: u32,
     jobs: Arc<Jobs>,
 }
@@ -103,7 +106,8 @@ mod tests {
     use crate::proto::schedule::{Outlook, Turn};
     use crate::qp::handler::{ConnectionHandler, ConnectionParams, DeliveryError};
 
-    /// A connection that has a turn in each pass. It counts the passes, and adds a completion in each if it has a queue.
+    /// A fake connection that has a turn in each pass. It counts the passes. If it has a completion queue, it adds a
+    /// completion in each pass.
     #[derive(Default)]
     struct FakeConnection {
         into: Mutex<Option<Arc<CqCore>>>,
@@ -158,7 +162,8 @@ mod tests {
         }
     }
 
-    /// A queue of a device without an engine thread, and the device's only connection.
+    /// Returns a queue of a device without an engine thread, and the fake connection that is the only one of the
+    /// device.
     fn queue() -> (Cq, Arc<Device>, Arc<FakeConnection>, Arc<CountingSink>) {
         let spec = IaSpec { name: "test", params: "127.0.0.1", library: "" };
         let (device, pair) = (Arc::new(Device::open(&spec).unwrap()), Arc::new(FakeConnection::default()));
@@ -209,7 +214,8 @@ mod tests {
     fn polls_of_an_armed_queue_leave_the_sockets_to_the_engine() {
         let (cq, device, pair, _) = queue();
         let mut out = [Completion::default(); 4];
-        // Whether this thread counts as polling, so that the engine may leave the socket to it.
+        // Returns whether this thread counted as polling, and ends its polling. The engine leaves the socket to polling
+        // threads.
         let counts = || device.polling.stop(now());
         cq.poll(&mut out);
         assert!(counts() && cq.arm(false).unwrap());

@@ -1,9 +1,10 @@
-//! The network side of an open interface adapter: its interface and data socket, its connections by number, and the
-//! lists that other threads leave to the engine.
+//! The network resources of an open interface adapter: its interface and data socket, its connections by number, and
+//! the lists of work that other threads queue for the engine.
 //!
-//! Queue pairs send through the data socket under their own lock. Lock order: progress, queue pair, shared receive queue,
-//! completion queue; then the leaf locks, under which nothing is called: the connection table, the lists of this module, and
-//! the job queue. The connection manager has its own lock, under which no queue pair is called. Only the engine calls dapl.
+//! Queue pairs send through the data socket under their own lock. Lock order: progress, queue pair, shared receive
+//! queue, completion queue. The locks of the connection table, of the lists of this module and of the job queue come
+//! last: no other lock is acquired under them. The connection manager has its own lock, under which no queue pair is
+//! called. Only the engine calls dapl.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -27,9 +28,10 @@ use crate::settings::UsnicSettings;
 
 /// Maximum number of connections of an IA.
 pub(crate) const CONNECTIONS: usize = 65_536;
-/// How long a freed number is quarantined.
+/// Time in nanoseconds during which a freed connection number is not reused.
 const NUMBER_QUARANTINE: Nanos = 10 * SECONDS;
-/// Maximum number of set-up packets that wait for the engine. Further ones are dropped, and retransmitted by their senders.
+/// Maximum number of set-up packets that wait for the engine. Further packets are dropped; their senders retransmit
+/// them.
 const MAX_CM_PACKETS: usize = 1024;
 
 pub(crate) struct Device {
@@ -40,25 +42,26 @@ pub(crate) struct Device {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) table: ConnectionTable,
     pub(crate) polling: Polling,
-    /// Outlooks of connections that changed outside a pass, and the length of this list.
+    /// Connections by number whose next deadline or turn changed outside a pass, with the new [`Outlook`].
+    /// `update_count` is the length of this list.
     updates: Mutex<Vec<(u32, Outlook)>>,
     update_count: AtomicUsize,
     /// Set-up packets, and packets of connections that are not established yet.
     cm_packets: Mutex<Vec<(SocketAddr, Vec<u8>)>>,
-    /// Some of them are not handled yet.
+    /// Whether `cm_packets` contains packets that the engine has not handled yet.
     has_cm_packets: AtomicBool,
-    /// Number of packets that belong to no connection.
+    /// Number of received packets that belong to no connection.
     unmatched: AtomicU64,
-    /// Standby sleeps of the engine after which data were waiting.
+    /// Number of the engine's standby sleeps after which received data were waiting.
     late: AtomicU64,
 }
 
-/// How a peer can be reached.
+/// Properties of the path to a peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct PeerPath {
-    /// The largest datagram payload that the search for the path MTU tries.
+    /// The largest datagram payload, in bytes, that the search for the path MTU tries.
     pub(crate) ceiling: usize,
-    /// The peer is on this host.
+    /// Whether the peer is on this host.
     pub(crate) is_local: bool,
 }
 
@@ -69,7 +72,7 @@ pub(crate) fn now() -> Nanos {
 }
 
 impl Device {
-    /// Opens the device. Errors are logged here with object, cause and remedy.
+    /// Opens the device. Errors are logged here with the object, the cause and the remedy.
     pub(crate) fn open(spec: &IaSpec<'_>) -> Result<Device> {
         let settings = UsnicSettings::read(spec.params);
         let interface = find_interface(spec.name, &settings)?;
@@ -92,20 +95,20 @@ impl Device {
         })
     }
 
-    /// The address that peers connect to, with the port of set-ups.
+    /// The address and the set-up port that peers connect to.
     pub(crate) fn address(&self) -> SocketAddr {
         let mut address = self.interface.address;
         address.set_port(self.settings.port);
         address
     }
 
-    /// The largest datagram payload that is ever tried on this interface.
+    /// The largest datagram payload, in bytes, that is ever tried on this interface.
     pub(crate) fn ceiling(&self) -> usize {
         self.interface.largest_payload().min(self.settings.mtu_ceiling)
     }
 
-    /// Returns how `peer` is reached. Traffic to an address of this host goes through the loopback interface, whichever
-    /// interface has the address.
+    /// Returns the properties of the path to `peer`. Traffic to any address of this host goes through the loopback
+    /// interface.
     pub(crate) fn path_to(&self, peer: SocketAddr) -> PeerPath {
         if self.interface.is_loopback {
             return PeerPath { ceiling: self.ceiling(), is_local: true };
@@ -124,11 +127,11 @@ impl Device {
         let deadline = if outlook.wants_turn() { Some(0) } else { outlook.deadline };
         let Some(deadline) = deadline.filter(|deadline| next_turn.move_forward(*deadline)) else { return };
         let now = now();
-        // A turn is due now. If a thread polls, it serves the turn soon enough.
+        // The deadline 0 means that the turn is due now. If a thread polls, it serves the turn in time.
         let deadline = if deadline == 0 { now } else { deadline };
         let mut updates = self.updates.lock();
         updates.push((number, *outlook));
-        // Pairs with the engine's check of `has_updates` before it sleeps.
+        // The store and the engine's check of `has_updates` before its sleep are a pair: one of the two sees the other.
         self.update_count.store(updates.len(), Ordering::SeqCst);
         drop(updates);
         if self.polling.must_wake_for(deadline, now) {
@@ -141,7 +144,7 @@ impl Device {
         self.update_count.load(Ordering::SeqCst) > 0
     }
 
-    /// Moves the updates into `into`, which must be empty. Returns false if there are none.
+    /// Moves the updates into `into`, which must be empty. Returns false if there are no updates.
     pub(crate) fn take_updates(&self, into: &mut Vec<(u32, Outlook)>) -> bool {
         if !self.has_updates() {
             return false;
@@ -154,7 +157,7 @@ impl Device {
 
     // --- work for the engine ---
 
-    /// Queues packets that only the connection manager on the engine thread handles.
+    /// Queues packets for the connection manager on the engine thread.
     #[cold]
     pub(crate) fn queue_for_cm(&self, from: SocketAddr, packets: Packets<'_>) {
         let mut cm_packets = self.cm_packets.lock();
@@ -168,14 +171,14 @@ impl Device {
         }
     }
 
-    /// Takes the packets that were queued. The engine calls this until there are none.
+    /// Takes the packets that were queued for the connection manager. The engine calls this until the list is empty.
     pub(crate) fn take_cm_packets(&self) -> Vec<(SocketAddr, Vec<u8>)> {
         let mut cm_packets = self.cm_packets.lock();
         self.has_cm_packets.store(!cm_packets.is_empty(), Ordering::Release);
         std::mem::take(&mut *cm_packets)
     }
 
-    /// Whether packets were queued that the engine has not handled yet.
+    /// Whether packets are queued for the connection manager that the engine has not handled yet.
     pub(crate) fn has_cm_packets(&self) -> bool {
         self.has_cm_packets.load(Ordering::Acquire)
     }
@@ -185,30 +188,31 @@ impl Device {
         self.unmatched.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Number of packets that belonged to no connection.
+    /// Number of received packets that belonged to no connection.
     pub(crate) fn unmatched(&self) -> u64 {
         self.unmatched.load(Ordering::Relaxed)
     }
 
-    /// Counts a standby sleep of the engine after which data were waiting.
+    /// Counts a standby sleep of the engine after which received data were waiting.
     #[cold]
     pub(crate) fn count_late(&self) {
         self.late.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Number of standby sleeps of the engine after which data were waiting, because the consumer had stopped polling.
+    /// Number of standby sleeps of the engine after which received data were waiting, because the consumer had stopped
+    /// polling.
     pub(crate) fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Number of datagrams that were dropped because the socket's receive buffer was full.
+    /// Number of received datagrams that the kernel dropped because the socket's receive buffer was full.
     pub(crate) fn drops(&self) -> u64 {
         self.socket.drops()
     }
 
     // --- connections ---
 
-    /// Passes a connection to another handler: its queue pair has ended it, but the peer may still send.
+    /// Replaces the handler of a connection that its queue pair has ended. The peer may still send packets.
     pub(crate) fn replace_handler(&self, number: u32, handler: Arc<dyn ConnectionHandler>, outlook: &Outlook) {
         self.table.replace(number, handler);
         if let Some(entry) = self.table.lookup(number) {

@@ -3,14 +3,14 @@
 //! - `proto`: the protocol, without I/O, clock, threads or unsafe code. `net`: the sockets.
 //! - `adapter`: an open IA, with its `device` (data socket, and the connections by number in `qp/connection_table`), its
 //!   connection manager (`cm`) and its engine thread.
-//! - `engine/progress`: the passes that receive, send and serve timers. A polling consumer or the engine thread makes
-//!   them, as `engine/polling` decides.
+//! - `engine/progress`: a pass receives, sends and serves timers. A polling consumer or the engine thread runs the
+//!   passes, as `engine/polling` decides.
 //! - `qp`: queue pairs. Each sends through its `transport`; `host` gives the protocol access to registered memory
 //!   (`memory/regions`); `closing` answers late packets after the end.
 //! - `cq`, `srq`: completion queues and shared receive queues. `limits`, `counters`: attributes and statistics.
 //!   `qp/exit_handler`: resets connections at exit.
 //!
-//! This crate knows no DAT handle and no DAT event; dapl knows no packet.
+//! This crate contains no DAT handles and no DAT events; dapl contains no packet formats.
 
 mod adapter;
 mod cm;
@@ -56,11 +56,11 @@ use memory::regions::Regions;
 use qp::QpCore;
 use qp::host::{MwCore, Windows};
 
-// Unit tests do not link libdat.
+// Unit tests are not linked with libdat, so they do not export the provider's entry points.
 #[cfg(not(test))]
 dapl::export_provider!(Usnic);
 
-/// The provider: one open IA.
+/// An open IA of this provider.
 pub struct Usnic {
     adapter: Adapter,
     regions: Arc<Regions>,
@@ -73,7 +73,7 @@ pub struct Usnic {
     srqs: Arc<AtomicU32>,
 }
 
-/// A protection domain. Registrations and queue pairs must have the same number.
+/// A protection domain, by number. A registration can be used only by queue pairs of the same domain.
 pub struct Pd(u32);
 
 pub struct Mr {

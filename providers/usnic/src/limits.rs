@@ -53,12 +53,13 @@ pub(crate) fn facts(device: &Device) -> Vec<(String, String)> {
     ]
 }
 
-/// Bytes of a message that a datagram of this size carries.
+/// Returns how many bytes of a message a datagram with `datagram` bytes of payload carries.
 fn payload(datagram: usize) -> usize {
     datagram.saturating_sub(size_of::<Head>() + size_of::<Carried>() + size_of::<Message>())
 }
 
-/// The counters of an IA: sums over its connections, unreadable requests, and packets that belong to no connection.
+/// The counters of an IA: sums over its connections, requests that could not be read, and packets that belong to no
+/// connection.
 pub(crate) fn counts(device: &Device, unreadable: u64, sums: Counts) -> Vec<Count> {
     let count = |name, value| Count { name, unit: "", value, is_level: false };
     let lost = [

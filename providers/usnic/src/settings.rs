@@ -1,6 +1,6 @@
-//! The settings of this provider, in the types that the other modules use.
+//! The settings of this provider, as types for the other modules.
 //!
-//! `dapl_software::settings` reads them from `ia_params` and the environment, by a table that datinfo shares.
+//! `dapl_software::settings` reads the settings from `ia_params` and the environment. Its table is shared with datinfo.
 #![forbid(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -10,10 +10,10 @@ use dapl_software::settings::{SettingValues, USNIC, read};
 
 use crate::proto::{MILLIS, Nanos};
 
-/// Base directory: listeners of this user's processes, and names of shared memory.
+/// The base directory contains the listeners of this user's processes and the names of shared memory.
 const BASE_DIR: BaseDirKind = BaseDirKind { provider: "usnic", variable: "DAPL_DIR", default: "/dev/shm/dapl-usnic" };
 
-/// The value of `rnr_retry` that means without limit, as in ibv_modify_qp(3).
+/// The value of `rnr_retry` that means an unlimited number of retries, as in ibv_modify_qp(3).
 const RETRY_FOREVER: u32 = 7;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -24,25 +24,25 @@ pub(crate) enum CongestionChoice {
 
 #[derive(Clone, Debug)]
 pub(crate) struct UsnicSettings {
-    /// `None`: the first interface that is up.
+    /// Name or address of the interface; `None`: the first interface that is up.
     pub(crate) address: Option<String>,
-    /// `None`: a directory of this user under `/dev/shm`.
+    /// Path of the base directory; `None`: a directory of this user under `/dev/shm`.
     pub(crate) dir: Option<String>,
     pub(crate) port: u16,
-    /// `None`: a port that the kernel chooses.
+    /// UDP ports of which one is bound for data; `None`: a port that the kernel chooses.
     pub(crate) data_ports: Option<RangeInclusive<u16>>,
-    /// Bytes of the receive buffer; the send buffer is half as large.
+    /// Size of the receive buffer in bytes; the send buffer has half this size.
     pub(crate) buffer: usize,
     pub(crate) mtu_ceiling: usize,
     pub(crate) give_up: Nanos,
-    /// RNR retries; `None`: without limit.
+    /// Maximum number of RNR retries; `None`: no limit.
     pub(crate) rnr_limit: Option<u32>,
     pub(crate) congestion: CongestionChoice,
     pub(crate) keepalive: Nanos,
-    /// How long a request that finds no listener is repeated.
+    /// How long a request is repeated if the peer has no listener.
     pub(crate) listener_wait: Nanos,
     pub(crate) key_file: Option<String>,
-    /// Longest time in nanoseconds that a wait polls before it sleeps.
+    /// Longest time in nanoseconds that a waiting thread polls before it sleeps.
     pub(crate) spin: u32,
 }
 
@@ -52,7 +52,7 @@ impl UsnicSettings {
         Self::of(&read(&USNIC, params))
     }
 
-    /// The base directory that `dir` names, or this user's default.
+    /// Returns the base directory that `dir` names, or this user's default directory.
     pub(crate) fn base_dir(&self) -> BaseDir {
         BaseDir::new(&BASE_DIR, self.dir.as_deref())
     }

@@ -1,6 +1,6 @@
-//! Shared receive queues. A message that finds the queue empty is not accepted, and its connection waits for a receive.
-//! The next post wakes the first waiting connection, which informs its peer. The queue's lock is taken after those of
-//! queue pairs.
+//! Shared receive queues. A message that finds the queue empty is not accepted, and its connection waits for a posted
+//! receive. The next post wakes the first waiting connection, which informs its peer. The queue's lock is acquired
+//! after the locks of queue pairs.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,21 +13,21 @@ pub(crate) use dapl_software::srq::SrqRecv;
 
 use crate::engine::jobs::{Job, Jobs};
 
-/// The queue itself.
+/// The queue's state, shared with queue pairs.
 pub(crate) type SrqCore = dapl_software::srq::SrqCore<dyn SrqWaiter, Job>;
 
-/// A connection that waits for a receive. A trait, because queue pairs depend on the queue, so the queue must not
-/// depend on queue pairs. Tests of the queue implement it too.
+/// A connection that waits for a posted receive. It is a trait because queue pairs depend on the queue, so the queue
+/// must not depend on queue pairs. Tests of the queue implement it too.
 pub(crate) trait SrqWaiter: Send + Sync {
-    /// Notifies the connection that there is a receive. Returns false if the connection was not waiting for one.
+    /// Notifies the connection that a receive was posted. Returns false if the connection was not waiting.
     fn receive_came(&self) -> bool;
 }
 
-/// A shared receive queue as the object layer holds it.
+/// A shared receive queue as dapl refers to it.
 pub struct Srq(pub(crate) Arc<SrqCore>);
 
 impl Srq {
-    /// Creates a queue, if `queue_count` counts fewer than `max_queues`. Errors: `Exhausted(Srq)`.
+    /// Creates a queue, if `queue_count` is less than `max_queues`. Errors: `Exhausted(Srq)`.
     pub(crate) fn new(
         pd: u32,
         spec: SrqSpec,

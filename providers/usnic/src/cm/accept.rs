@@ -1,4 +1,4 @@
-//! The passive side of connection set-up: requests of peers, until they become connections or fail.
+//! The passive side of connection set-up: requests of peers, until they are accepted, rejected or expire.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -35,7 +35,7 @@ pub(super) struct PassiveSide {
     accepted: HashMap<u32, PendingAccept>,
     number_of: HashMap<RequestId, u32>,
     unreadable: UnreadableRequests,
-    /// Reused, so that its memory stays allocated.
+    /// Kept between calls to avoid allocations.
     batch: SendBatch,
 }
 
@@ -50,7 +50,7 @@ impl PassiveSide {
         }
     }
 
-    /// Counts requests that were damaged, or sealed with another key.
+    /// Number of requests that could not be read because they were damaged, or sealed with another key.
     pub(super) fn unreadable(&self) -> u64 {
         self.acceptor.counts().unreadable
     }
@@ -67,7 +67,8 @@ impl PassiveSide {
         self.accepted.keys().copied().collect()
     }
 
-    /// Handles a request packet. `listener` is the listener on its qualifier in this process, if there is one.
+    /// Handles a request packet. `listener` is this process's listener on the qualifier of the request, if there is
+    /// one.
     pub(super) fn handle_request(
         &mut self,
         device: &Device,
@@ -97,14 +98,15 @@ impl PassiveSide {
         }
     }
 
-    /// Ends an accept: the peer has withdrawn its request, or the confirmation did not arrive in time.
+    /// Removes an accept that failed: the peer has withdrawn its request, or the confirmation did not arrive in time.
     fn failed(&mut self, id: RequestId) -> Option<CmAction> {
         let number = self.number_of.remove(&id)?;
         let PendingAccept { conn, handler, .. } = self.accepted.remove(&number)?;
         Some(CmAction::End(number, handler, conn, ConnectionEvent::AcceptFailed, Vec::new()))
     }
 
-    /// Handles ICMP port unreachable for an accept that was sent. Returns the accept that ends by this, if any.
+    /// Handles the ICMP message "port unreachable" for an accept that was sent. Returns the action that ends this
+    /// accept, if the message belongs to one.
     pub(super) fn port_closed(&mut self, now: Nanos, error: &DeliveryError) -> Option<CmAction> {
         match self.acceptor.port_closed(now, error.to, &error.quote) {
             PacketResult::Withdrawn(id) => self.failed(id),
@@ -122,8 +124,8 @@ impl PassiveSide {
         if seal.as_ref().is_some_and(|seal| !seal.vouches(&packet)) {
             return None;
         }
-        // The peer has received the accept, so it regards the connection as established. This holds even if its Fin or Reset
-        // arrives before its confirmation.
+        // The peer has received the accept, so the connection is established at the peer. This holds even if the peer's
+        // Fin or Reset arrives before its confirmation.
         let id = self.acceptor.confirmed(now, number, head.token.get())?;
         self.number_of.remove(&id);
         let PendingAccept { conn, handler, agreed, .. } = self.accepted.remove(&number)?;
@@ -131,7 +133,7 @@ impl PassiveSide {
         Some(CmAction::Establish(established, vec![(from, packet)]))
     }
 
-    /// Sends what is due, until an accept fails.
+    /// Sends the packets that are due, until an accept fails.
     pub(super) fn poll(&mut self, device: &Device, now: Nanos) -> Option<CmAction> {
         while let Some(due) = self.acceptor.poll(now, self.batch.own()) {
             match due {

@@ -1,4 +1,5 @@
-//! Actions of connection set-up that run without its lock, and functions that the active and the passive side share.
+//! Actions of connection set-up that run without the connection manager's lock, and functions that the active and the
+//! passive side share.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -16,27 +17,28 @@ use crate::proto::setup::accept::RequestId;
 use crate::proto::setup::{Agreed, Offer};
 use crate::qp::handler::ConnectionHandler;
 
-/// Limits that a queue pair offers for a connection.
+/// Limits of a queue pair that are sent to the peer at connection set-up.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct QpCaps {
-    /// Outstanding reads at most: those of this side (`ord`), and those of the peer (`ird`).
+    /// Maximum number of outstanding RDMA reads: `ord` is for reads of the local side, `ird` for reads of the peer.
     pub(crate) ord: u32,
     pub(crate) ird: u32,
-    /// Receives that are posted already.
+    /// Number of receives that are already posted.
     pub(crate) credits: u32,
 }
 
-/// An action that the engine runs without the lock.
+/// An action that the engine runs without the connection manager's lock.
 pub(super) enum CmAction {
     /// Reports a request to its listener.
     Request(ObjectId, RequestId, RequestInfo),
-    /// Opens a connection. The packets arrived before it was open.
+    /// Opens a connection. The packets are those that arrived before the connection was open.
     Establish(EstablishedConnection, Vec<(SocketAddr, Vec<u8>)>),
-    /// Ends the attempt of this connection number, and reports the event, with private data of a rejection.
+    /// Ends the connection attempt with this number, and reports the event. The bytes are the private data of a
+    /// rejection.
     End(u32, Arc<dyn ConnectionHandler>, ConnId, ConnectionEvent, Vec<u8>),
 }
 
-/// A connection that both sides have agreed on, and that is not reported yet.
+/// A connection that both hosts have agreed on, and that is not reported to the consumer yet.
 pub(super) struct EstablishedConnection {
     pub(super) number: u32,
     pub(super) conn: ConnId,
@@ -46,7 +48,7 @@ pub(super) struct EstablishedConnection {
     pub(super) private_data: Vec<u8>,
 }
 
-/// Builds the offer of this side for a connection with `peer`, with a random token and a random first packet number.
+/// Builds the local parameters of a connection with `peer`, with a random token and a random first packet number.
 pub(super) fn offer(device: &Device, number: u32, caps: QpCaps, peer: SocketAddr) -> Offer {
     Offer {
         ord: caps.ord,
@@ -58,7 +60,8 @@ pub(super) fn offer(device: &Device, number: u32, caps: QpCaps, peer: SocketAddr
     }
 }
 
-/// Sends the one packet in the batch. If the socket is full the packet is lost, and its sender repeats it later.
+/// Sends the only packet in the batch. If the socket is full, the packet is lost; the state machine that built it
+/// repeats it later.
 pub(super) fn send(batch: &mut SendBatch, socket: &Socket, to: SocketAddr) {
     batch.end_packet();
     batch.send(socket, &SockAddr::of(to));

@@ -1,8 +1,8 @@
 //! The active side of connection set-up: attempts to connect to another host or to this host.
 //!
 //! Every address of this host is treated like the adapter's own address, because the resolver may return 127.0.1.1 for
-//! the host's name. The directory of listeners shows whether a process of this user listens. To reach a listener of
-//! another user, the request is sent to both addresses.
+//! the host's name. The directory of listeners shows whether a process of this user listens. A listener of another user
+//! may be at either address, so the request is then sent to both addresses.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -27,7 +27,7 @@ struct ConnectAttempt {
     connector: Connector,
     conn: ConnId,
     handler: Arc<dyn ConnectionHandler>,
-    /// Key of the entry in `ActiveSide::due`.
+    /// Time of the attempt's entry in `ActiveSide::due`.
     due: Option<Nanos>,
 }
 
@@ -36,9 +36,9 @@ struct ConnectAttempt {
 pub(super) struct ActiveSide {
     attempts: HashMap<u32, ConnectAttempt>,
     due: BTreeSet<(Nanos, u32)>,
-    /// Attempts without an address to send to, which are not reported yet.
+    /// Connection attempts that failed because there is no address to send to, and that are not reported yet.
     refused: VecDeque<(u32, ConnId, Arc<dyn ConnectionHandler>)>,
-    /// Reused, so that its memory stays allocated.
+    /// Kept between calls to avoid allocations.
     batch: SendBatch,
 }
 
@@ -56,8 +56,8 @@ pub(super) fn servers(device: &Device, dir: &ListenerDir, ip: IpAddr, qual: u64)
     Ok(vec![server])
 }
 
-/// Returns the addresses for a peer on this host: the named address if a process of this user listens there, else the
-/// adapter's own.
+/// Returns the addresses for a peer on this host. If a process of this user listens at the named address or at the
+/// adapter's own, only this address is returned.
 fn local_servers(device: &Device, dir: &ListenerDir, there: SocketAddr, qual: u64) -> Vec<SocketAddr> {
     let own = device.address();
     let mut servers = vec![own];
@@ -67,8 +67,8 @@ fn local_servers(device: &Device, dir: &ListenerDir, there: SocketAddr, qual: u6
     if let Some(server) = servers.iter().find(|server| dir.has_listener(**server, qual)) {
         return vec![*server];
     }
-    // No process of this user listens. A process of another user may listen, if the port is neither free nor owned by
-    // this user.
+    // No process of this user listens. If this user does not own the port and the port is not closed, a process of
+    // another user may listen.
     if device.settings.listener_wait == 0 {
         servers.retain(|server| !dir.owns_port(*server) && !address::is_port_closed(own, *server));
     }
@@ -88,7 +88,7 @@ impl ActiveSide {
         self.transmit(device, now, number);
     }
 
-    /// Ends an attempt that has no address to send to; `poll` reports it.
+    /// Ends a connection attempt that has no address to send to. `poll` reports the end.
     pub(super) fn refuse(&mut self, end: (u32, ConnId, Arc<dyn ConnectionHandler>)) {
         self.refused.push_back(end);
     }
@@ -105,7 +105,7 @@ impl ActiveSide {
         if self.refused.is_empty() { self.due.first().map(|(due, _)| *due) } else { Some(0) }
     }
 
-    /// Sends the packet that an attempt has to send, and updates its deadline.
+    /// Sends the packet that is due for an attempt, if there is one, and updates the attempt's deadline.
     fn transmit(&mut self, device: &Device, now: Nanos, number: u32) {
         let Some(attempt) = self.attempts.get_mut(&number) else { return };
         if let Some(to) = attempt.connector.transmit(now, &mut OsRandom, self.batch.own()) {
@@ -126,7 +126,7 @@ impl ActiveSide {
         Some(attempt)
     }
 
-    /// Handles a packet for one of the attempts.
+    /// Handles a received packet for one of the attempts.
     pub(super) fn receive(
         &mut self,
         device: &Device,
@@ -170,7 +170,7 @@ impl ActiveSide {
         Some(CmAction::End(number, handler, conn, event, Vec::new()))
     }
 
-    /// Sends what is due, until an attempt ends.
+    /// Sends the packets that are due, until an attempt ends.
     pub(super) fn poll(&mut self, device: &Device, now: Nanos) -> Option<CmAction> {
         if let Some((number, conn, handler)) = self.refused.pop_front() {
             return Some(CmAction::End(number, handler, conn, ConnectionEvent::Rejected, Vec::new()));
@@ -185,7 +185,8 @@ impl ActiveSide {
         None
     }
 
-    /// Handles ICMP port unreachable for a request that was sent. Returns one attempt that ends by this.
+    /// Handles the ICMP message "port unreachable" for a request that was sent. Returns the action for an attempt that
+    /// ends by this message.
     pub(super) fn port_closed(&mut self, device: &Device, now: Nanos, error: &DeliveryError) -> Option<CmAction> {
         let is_there = |attempt: &ConnectAttempt| attempt.connector.server().ip() == error.to.ip();
         let there: Vec<u32> =

@@ -1,4 +1,4 @@
-//! Listeners, and the two ways by which requests reach them: the adapter's well-known port, or another process of this
+//! Listeners. A request reaches a listener through the adapter's well-known port, or through another process of this
 //! user on the same port that forwards the request.
 #![forbid(unsafe_code)]
 
@@ -23,19 +23,19 @@ use crate::net::socket::{Socket, SocketConfig};
 use crate::proto::echo;
 use crate::proto::setup::packets;
 
-/// Receive buffer of the well-known port, in bytes: enough for some thousands of requests.
+/// Size in bytes of the receive buffer of the well-known port: enough for some thousands of requests.
 const REQUEST_BUFFER: usize = 4 << 20;
-/// Requests that are read in one call, so that other work is not delayed.
+/// Maximum number of requests that are read in one call, so that other work is not delayed.
 const MAX_REQUESTS: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    /// By qualifier: the listener, and its local socket. The socket is missing if this user's directory of listeners
+    /// Listeners by qualifier, each with its local socket. The socket is missing if this user's directory of listeners
     /// cannot be used.
     by_qual: HashMap<u64, (ObjectId, Option<HandoverSocket>)>,
-    /// Open while there is a listener.
+    /// Socket on the well-known port; open while there is a listener.
     well_known: Option<Arc<Socket>>,
-    /// Reused, so that its memory stays allocated.
+    /// Kept between calls to avoid allocations.
     received: Option<ReceiveBatch>,
     batch: SendBatch,
 }
@@ -46,7 +46,7 @@ impl Listeners {
     }
 }
 
-/// A listener; dropping it ends listening. Requests that were reported can still be answered.
+/// A listener. Dropping it ends listening; requests that were reported before can still be answered.
 #[derive(Debug)]
 pub struct Listener {
     cm: Arc<Cm>,
@@ -65,7 +65,7 @@ impl Drop for Listener {
 }
 
 impl Cm {
-    /// Listens on `qual`. Errors: `ConnQualTaken`; others are logged here.
+    /// Listens on `qual`. Errors: `ConnQualTaken`; other errors are logged here.
     pub(crate) fn listen(self: &Arc<Self>, qual: u64, id: ObjectId) -> Result<Listener> {
         let handover = self.open_handover(qual)?;
         let mut state = self.state.lock();
@@ -79,8 +79,8 @@ impl Cm {
         Ok(Listener { cm: self.clone(), qual })
     }
 
-    /// Opens the local socket of a listener. `None`: other processes of this user cannot forward its requests, but it
-    /// can still listen.
+    /// Opens the local socket of a listener. `None`: the socket cannot be opened. The listener works, but other
+    /// processes of this user cannot forward requests to it.
     fn open_handover(&self, qual: u64) -> Result<Option<HandoverSocket>> {
         let own = self.device.address();
         match self.listener_dir.open(own, qual) {
@@ -113,7 +113,8 @@ impl Cm {
             gro: false,
         };
         let socket = Socket::open(&config).map_err(|error| {
-            let hint = "; it is another user's, or of a program that does not share it: set `port` on all hosts";
+            let hint =
+                " (the port is in use by another user or program; set `port` to the same free port on all hosts)";
             let hint = if error.kind() == io::ErrorKind::AddrInUse { hint } else { "" };
             cannot_listen(device, &format!("listen on UDP port {}{hint}", device.settings.port), &error)
         })?;
@@ -156,12 +157,13 @@ impl Cm {
             }
         }
         if let Some(socket) = well_known.filter(|socket| socket.has_errors()) {
-            // Answers are sent from another socket, so an error of this socket does not belong to an answer.
+            // Answers are sent from another socket, so an error of this socket does not concern an answer and is
+            // ignored.
             errors::read(&socket, |_| {});
         }
     }
 
-    /// Forwards a request for a qualifier of another process, and handles any other.
+    /// Forwards a request if its qualifier belongs to another process, else handles it here.
     fn dispatch(&self, forwarded: ForwardedRequest) -> Option<CmAction> {
         let mut state = self.state.lock();
         if !self.setup.has_key() && state.listeners.echo(&forwarded) {
@@ -197,7 +199,8 @@ impl Listeners {
         }
     }
 
-    /// Answers a path probe. Not called if the adapter has a key: such a host does not reveal that it exists.
+    /// Answers a path probe. Not called if the adapter has a key: a host with a key does not answer unauthenticated
+    /// packets.
     fn echo(&mut self, forwarded: &ForwardedRequest) -> bool {
         let Some(socket) = &self.well_known else { return false };
         let is_answered = echo::answer(&forwarded.request, self.batch.own());

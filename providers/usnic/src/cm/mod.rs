@@ -1,9 +1,9 @@
 //! The connection manager: listeners, connection attempts (active side), and requests of peers (passive side).
 //!
-//! `proto::setup` has the state machines; this module has their sockets, connection numbers and queue pairs. Down-calls
-//! and the engine share one lock. It is held for one step of a state machine and the packets that the step sends. No
-//! queue pair and no function of dapl is called with it: such a call becomes a [`CmAction`], which the engine runs
-//! afterwards.
+//! `proto::setup` contains the state machines; this module adds the sockets, connection numbers and queue pairs. Calls
+//! from dapl and the engine share one lock, which is held for one step of a state machine and for sending the packets
+//! of this step. No function of queue pairs or dapl is called under this lock. Such a call becomes a [`CmAction`],
+//! which the engine runs afterwards.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -50,12 +50,12 @@ use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 /// The connection manager of an IA.
 pub(crate) struct Cm {
     device: Arc<Device>,
-    /// Sink of the object layer; only the engine calls it, without a lock.
+    /// Receives the events for dapl; only the engine calls it, without a lock.
     pub(crate) sink: Arc<dyn CmSink<Usnic>>,
     setup: Arc<Setup>,
-    /// The directory by which processes of this user that share the port find each other's listeners.
+    /// The directory where processes of this user that share the port find each other's listeners.
     listener_dir: ListenerDir,
-    /// An epoll set of all sockets that receive requests; readable if one of them is.
+    /// An epoll set of all sockets that receive requests; readable if one of the sockets is.
     pub(crate) request_sockets: OwnedFd,
     state: Mutex<CmState>,
 }
@@ -73,7 +73,8 @@ impl std::fmt::Debug for Cm {
 }
 
 impl Cm {
-    /// Creates the connection manager. Errors are logged here: the key file, random numbers, or the epoll descriptor.
+    /// Creates the connection manager. Errors concern the key file, random numbers or the epoll descriptor, and are
+    /// logged here.
     pub(crate) fn new(device: Arc<Device>, sink: Arc<dyn CmSink<Usnic>>) -> Result<Arc<Self>> {
         let (name, settings) = (&device.name, &device.settings);
         secrets::check_random(name)?;
@@ -92,7 +93,7 @@ impl Cm {
         Ok(Arc::new(Cm { device, sink, setup, listener_dir, request_sockets, state }))
     }
 
-    /// Counts requests that were damaged, or sealed with another key.
+    /// Number of requests that could not be read because they were damaged, or sealed with another key.
     pub(crate) fn unreadable(&self) -> u64 {
         self.state.lock().passive.unreadable()
     }
@@ -103,13 +104,14 @@ impl Cm {
         [state.active.deadline(), state.passive.deadline()].into_iter().flatten().min()
     }
 
-    /// Wakes the engine, because there is something to send or to report.
+    /// Wakes the engine, because there are packets to send or events to report.
     fn wake(&self) {
         self.device.jobs.push(Job::Cm);
     }
 
-    /// Starts an attempt, and returns its connection number. Calls `connecting` of the handler before it returns, and
-    /// `open` or `end` later. The caller holds no lock that `connecting` acquires.
+    /// Starts a connection attempt, and returns its connection number. Calls `connecting` of the handler before it
+    /// returns; the engine calls `open` or `end` of the handler later. The caller must not hold a lock that
+    /// `connecting` acquires.
     ///
     /// Errors: `InvalidAddress`, `Exhausted(Memory)`; then the handler is not called.
     pub(crate) fn connect(
@@ -140,8 +142,9 @@ impl Cm {
         Ok(number)
     }
 
-    /// Cancels an attempt, or an accept, before it is open. Only the peer is notified. Has no effect on an open
-    /// connection, nor on one that the engine is opening: then `open` of the handler refuses it.
+    /// Cancels a connection attempt, or an accept, before its connection is open. The peer is notified; no event is
+    /// reported. Has no effect on an open connection. If the engine is just opening the connection, `open` of the
+    /// handler refuses it.
     pub(crate) fn cancel(&self, number: u32) {
         let mut state = self.state.lock();
         let was_there = state.active.withdraw(&self.device, number) | state.passive.withdraw(&self.device, number);
@@ -158,8 +161,8 @@ impl Cm {
         passive.numbers().into_iter().for_each(|number| _ = passive.withdraw(&self.device, number));
     }
 
-    /// Handles packets that have arrived, and does all work that is due. Called by the engine. `has_requests`: one of
-    /// `request_sockets` may be readable.
+    /// Handles packets that have arrived, and does all work that is due. Called by the engine. `has_requests`: a socket
+    /// of `request_sockets` may be readable.
     pub(crate) fn process(self: &Arc<Self>, has_requests: bool) {
         if has_requests {
             self.read_requests();
@@ -180,7 +183,7 @@ impl Cm {
         });
     }
 
-    /// Handles a set-up packet, or a packet of a connection that was not established when it arrived.
+    /// Handles a set-up packet, or a packet of a connection that was not established when the packet arrived.
     fn receive(self: &Arc<Self>, from: SocketAddr, mut packet: Vec<u8>) {
         let (device, now) = (&self.device, device::now());
         let Some((head, _)) = wire::head(&packet) else { return };
@@ -193,7 +196,7 @@ impl Cm {
         }
         let mut state = self.state.lock();
         let action = if let Some(request_head) = packets::request_head(&packet) {
-            // A repeated request arrives here, since the Pending answer was sent from this port.
+            // A requester sends its repetitions to the data port, because the Pending answer came from it.
             let listener = state.listeners.find(request_head.qual());
             state.passive.handle_request(device, now, from, &packet, listener)
         } else if state.active.has(number) {
@@ -215,8 +218,8 @@ impl Cm {
         }
     }
 
-    /// Handles an ICMP message: no socket has the port that a packet was sent to, which is a listener's or a
-    /// requester's port. Called by the engine.
+    /// Handles the ICMP message "port unreachable" for a packet that was sent to the port of a listener or of a
+    /// requester. Called by the engine.
     pub(crate) fn port_closed(self: &Arc<Self>, error: &DeliveryError) {
         let now = device::now();
         self.execute_all(|state| {
@@ -224,8 +227,8 @@ impl Cm {
         });
     }
 
-    /// Runs the actions that `next` returns, until there is none. `next` is called with the lock held, the actions run
-    /// without it.
+    /// Runs the actions that `next` returns, until it returns none. `next` is called with the lock held; the actions
+    /// run without the lock.
     fn execute_all(self: &Arc<Self>, mut next: impl FnMut(&mut CmState) -> Option<CmAction>) {
         loop {
             let action = next(&mut self.state.lock());
@@ -258,7 +261,8 @@ impl Cm {
         }
     }
 
-    /// Opens a connection and reports it. Packets of the peer wait until it is reported, so that no receive completes before.
+    /// Opens a connection and reports it. Packets of the peer are handled afterwards, so that no receive completes
+    /// before the connection is reported.
     fn open(self: &Arc<Self>, established: EstablishedConnection, early: Vec<(SocketAddr, Vec<u8>)>) {
         let device = &self.device;
         let EstablishedConnection { number, conn, handler, agreed, private_data } = established;
@@ -276,13 +280,13 @@ impl Cm {
         };
         let mut outlook = handler.open(device::now(), params);
         if is_active && outlook.is_some() {
-            // The confirmation is sent before the event: a consumer that ends connections after its last event must not
-            // send their ends ahead of a confirmation.
+            // The confirmation is sent before the event is reported. A consumer that disconnects upon the event must
+            // not send a Fin or Reset before the confirmation.
             outlook = Some(handler.transmit(device::now(), number, Turn::Ack));
         }
         self.sink.event(conn, ConnectionEvent::Established, &private_data);
-        // From here on, packets are passed to the connection, or to its closing state if the consumer has already ended
-        // it.
+        // From here on, packets are passed to the handler: the connection, or its closing state if the consumer has
+        // already ended it.
         entry.set_established();
         if let Some(outlook) = outlook {
             device.schedule(number, &entry.next_turn, &outlook);

@@ -1,4 +1,4 @@
-//! A connection request of a peer, as the object layer holds it.
+//! A connection request of a peer, as dapl refers to it.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::proto::setup::accept::RequestId;
 use crate::proto::setup::packets::Reason;
 use crate::qp::handler::ConnectionHandler;
 
-/// A connection request. It is answered once; dropping it rejects it.
+/// A connection request. It can be answered once; dropping it rejects it.
 pub struct ConnectionRequest {
     cm: Arc<Cm>,
     id: Option<RequestId>,
@@ -37,8 +37,8 @@ impl ConnectionRequest {
         }
     }
 
-    /// Redirects the peer to the listener on `qual`, of this process or another one of this user. Returns the request
-    /// if there is none.
+    /// Redirects the peer to the listener on `qual`, of this process or of another process of this user. Returns the
+    /// request if there is no such listener.
     pub(crate) fn redirect(mut self, qual: u64) -> std::result::Result<(), Self> {
         if !self.cm.has_listener(qual) {
             return Err(self);
@@ -47,8 +47,8 @@ impl ConnectionRequest {
         Ok(())
     }
 
-    /// Accepts the request into an unconnected queue pair, as `connect` does. If the peer has withdrawn the request,
-    /// that is not an error here: it is reported as an event.
+    /// Accepts the request with an unconnected queue pair, as `connect` does. If the peer has withdrawn the request,
+    /// this returns no error; an event reports the withdrawal.
     pub(crate) fn accept_into(
         mut self,
         handler: Arc<dyn ConnectionHandler>,
@@ -57,7 +57,7 @@ impl ConnectionRequest {
         caps: QpCaps,
     ) -> Result<u32> {
         let (cm, device) = (self.cm.clone(), &self.cm.device);
-        // Without a free number the request is dropped, which rejects it.
+        // If no connection number is free, the request is dropped, which rejects it.
         let number = device.table.reserve(device::now()).ok_or(Error::Exhausted(Resource::Memory))?;
         let Some(id) = self.id.take() else { return Err(Error::Internal) };
         handler.connecting(number, conn);

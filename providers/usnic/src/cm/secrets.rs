@@ -16,7 +16,7 @@ use crate::proto::setup::Random;
 /// Largest key file in bytes.
 const MAX_KEY_FILE: u64 = 4096;
 
-/// The random source of the operating system.
+/// Random numbers from the operating system.
 pub(super) struct OsRandom;
 
 impl Random for OsRandom {
@@ -25,14 +25,14 @@ impl Random for OsRandom {
             match rustix::rand::getrandom(&mut *out, GetRandomFlags::empty()) {
                 Ok(count) => out = &mut out[count..],
                 Err(Errno::INTR) => {}
-                // The source worked when the IA was opened (`check_random`), and does not run out.
+                // `check_random` has tested the source when the IA was opened, and Linux does not withdraw it later.
                 Err(error) => panic!("no random numbers: {error}"),
             }
         }
     }
 }
 
-/// Checks that the system has random numbers. Errors: `Internal`, logged here.
+/// Checks that the system supplies random numbers. Errors: `Internal`, logged here.
 pub(super) fn check_random(name: &str) -> Result<()> {
     let mut some = [0u8; 8];
     rustix::rand::getrandom(&mut some, GetRandomFlags::empty()).map(drop).map_err(|error| {
@@ -41,7 +41,7 @@ pub(super) fn check_random(name: &str) -> Result<()> {
     })
 }
 
-/// Reads a key file that only this user and root can read. Errors are logged here.
+/// Reads a key file. Only this user and root may be able to read the file. Errors are logged here.
 pub(super) fn read_key(name: &str, path: &str) -> Result<Psk> {
     read(path).map_err(|why| {
         log::error!("{name}: key file {path}: {why}");
@@ -50,7 +50,7 @@ pub(super) fn read_key(name: &str, path: &str) -> Result<Psk> {
 }
 
 fn read(path: &str) -> std::result::Result<Psk, String> {
-    // A plain open of a FIFO without a writer would block for ever.
+    // Without `NONBLOCK`, opening a FIFO without a writer would block for ever.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|error| error.to_string())?);
     let facts = file.metadata().map_err(|error| error.to_string())?;
@@ -75,9 +75,10 @@ fn read(path: &str) -> std::result::Result<Psk, String> {
     key.ok_or_else(|| format!("it has less than {MIN_SECRET} bytes; head -c 32 /dev/urandom | base64 makes a good one"))
 }
 
-/// Returns the secret in the bytes of a key file. A text (UTF-8 without control characters except white space) loses
-/// the white space at its ends, such as the line end that an editor adds. For any other content all bytes count. About
-/// one of 300,000 files of 16 random bytes happens to be a text; all hosts read the same file in the same way.
+/// Returns the secret in the bytes of a key file. If the bytes are text (UTF-8 without control characters except white
+/// space), leading and trailing white space is removed, such as the line end that an editor adds. In a binary file all
+/// bytes count. About one of 300,000 files of 16 random bytes happens to be text; all hosts read the same file in the
+/// same way.
 fn secret(bytes: &[u8]) -> &[u8] {
     let is_plain = |character: char| !character.is_control() || character.is_ascii_whitespace();
     let is_text = std::str::from_utf8(bytes).is_ok_and(|text| text.chars().all(is_plain));

@@ -11,7 +11,7 @@ use crate::proto::{Nanos, SECONDS};
 /// Minimum time between two log lines. Any host can send unreadable requests.
 const LOG_INTERVAL: Nanos = 10 * SECONDS;
 
-/// Rate limit of the log, and the number of requests that were not logged since the last line.
+/// Rate limit of the log lines, and the number of unreadable requests since the last line that were not logged.
 #[derive(Debug, Default)]
 pub(super) struct UnreadableRequests {
     not_before: Nanos,
@@ -31,7 +31,7 @@ impl UnreadableRequests {
         }
     }
 
-    /// Returns the number of requests that were not logged since the last line, if this one is to be logged.
+    /// Returns the number of requests that were not logged since the last line, if a line is due now.
     fn is_due(&mut self, now: Nanos) -> Option<u64> {
         if now < self.not_before {
             self.suppressed += 1;
