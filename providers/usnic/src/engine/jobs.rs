@@ -1,6 +1,6 @@
 //! The jobs of the engine thread. Any thread may queue a job; only the engine takes them.
 //!
-//! The length of the queue is bounded: each completion queue and each connection has at most a few jobs in it.
+//! The length of the queue is bounded: each completion queue and each connection queues at most a few jobs at a time.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -17,19 +17,19 @@ pub(crate) type Jobs = EngineQueue<Job>;
 pub(crate) enum Job {
     /// An armed completion queue has a completion, or a shared receive queue is below its low watermark.
     Notify(Arc<dyn Notify>),
-    /// The receives of this EP have passed its soft watermark.
+    /// More posted receives of this EP are in use than its soft high watermark allows.
     ManyRecvs(ObjectId),
-    /// Report this event of a connection or attempt.
+    /// Report this event of a connection or connection attempt.
     Event(ConnId, ConnectionEvent),
-    /// An access was refused: log it.
+    /// Log a refused memory access.
     Refused(RefusedAccess),
-    /// A send waits for a receive of the peer: log it.
+    /// Log a send that waits for the peer to post a receive.
     Overdue(OverdueSend),
-    /// Packets wait for the connection manager, or its deadline has changed.
+    /// The connection manager has packets to handle, or its deadline has changed.
     Cm,
-    /// Wakes the engine without further work: there are updates, or an earlier deadline.
+    /// Only wakes the engine: a connection has an update, or an earlier deadline.
     Wake,
-    /// The IA closes.
+    /// The IA is being closed.
     Stop,
 }
 

@@ -1,13 +1,13 @@
-//! Which threads poll, and so make progress for the device in place of the engine.
+//! Records which threads poll. A polling thread makes progress for the device in place of the engine.
 //!
 //! While a consumer polls, the engine is in standby: it sleeps without watching the data socket, and checks after each
 //! sleep whether a thread still polls. A thread that goes to sleep in a wait announces it. The engine then watches the
-//! socket, unless another thread polled within the last [`POLL_LIFETIME`]. Polls count by thread, not by queue: a
-//! sleeping thread polls none of its queues. A thread that computes, or sleeps outside of DAT, announces nothing; the
-//! engine notices that at the end of its standby sleep.
+//! socket, unless another thread polled within the last [`POLL_LIFETIME`]. Polls are recorded by thread, not by queue,
+//! because a sleeping thread polls none of its queues. A thread that computes, or sleeps outside of DAT, does not
+//! announce that it stops polling. The engine notices the missing polls at the end of its standby sleep.
 //!
-//! The time until which the engine sleeps is published, so that a post wakes it only for work that is due before. No
-//! I/O here.
+//! The engine publishes the time until which it sleeps, so that a post wakes it only for work that is due earlier. This
+//! module does no I/O.
 #![forbid(unsafe_code)]
 
 use std::cell::Cell;
@@ -20,16 +20,16 @@ pub(crate) const POLL_LIFETIME: Nanos = 100 * MICROS;
 /// The longest standby sleep of the engine.
 pub(crate) const MAX_STANDBY: Nanos = 2 * MILLIS;
 
-/// Number of slots. With more threads than slots, threads share one: a thread that goes to sleep then hides another
-/// until that polls again.
+/// Number of slots. With more threads than slots, several threads share a slot. If one of them goes to sleep, the polls
+/// of the others are not visible until their next poll.
 const SLOTS: usize = 16;
 
 thread_local! {
-    /// The thread's number in every [`Polling`] of the process, from 1; 0 until it has one.
+    /// The number of the calling thread, the same in every [`Polling`] of the process, from 1; 0: not assigned yet.
     static NUMBER: Cell<usize> = const { Cell::new(0) };
 }
 
-/// Time of the last poll of a thread; 0 if it sleeps, or has never polled. Each on its own cache line.
+/// Time of the last poll of a thread; 0 if the thread sleeps, or has never polled. Each slot has its own cache line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct PollSlot(AtomicU64);
@@ -38,20 +38,21 @@ struct PollSlot(AtomicU64);
 #[derive(Debug, Default)]
 pub(crate) struct Polling {
     slots: [PollSlot; SLOTS],
-    /// The latest time at which the engine wakes by itself. 0: it is awake, and checks for work before it sleeps.
+    /// The latest time at which the engine wakes without a job. 0: the engine is awake, and checks for work before it
+    /// sleeps.
     wakes_at: AtomicU64,
-    /// Whether arriving data end the engine's sleep.
+    /// Whether arriving data wake the engine.
     watches_socket: AtomicBool,
 }
 
 /// Whether the engine leaves the data socket to consumers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PollState {
-    /// A thread polls.
+    /// At least one thread polls.
     Polled,
-    /// No thread polls, and each that has polled announced when it stopped.
+    /// No thread polls. Each thread that has polled announced that it stopped.
     Idle,
-    /// No thread polls, and the last one stopped without announcing it.
+    /// No thread polls. The last polling thread stopped without announcing it.
     Abandoned,
 }
 
@@ -68,10 +69,11 @@ impl Polling {
         &self.slots[if number == 0 { number_thread() } else { number } % SLOTS].0
     }
 
-    /// Called before the calling thread sleeps. Returns true if it was the last polling thread, so that the engine must
-    /// watch the socket.
+    /// Called before the calling thread sleeps. Returns true if this was the last polling thread, so that the engine
+    /// must watch the socket.
     pub(crate) fn stop(&self, now: Nanos) -> bool {
-        // Pairs with `set_sleeping`: either the engine sees this store, or this thread sees how the engine sleeps.
+        // `set_sleeping` has the matching accesses: either the engine sees this store, or this thread sees whether the
+        // engine watches the socket.
         self.own().swap(0, Ordering::SeqCst) != 0 && self.state(now) != PollState::Polled
     }
 
@@ -91,7 +93,7 @@ impl Polling {
         self.state(now) == PollState::Polled
     }
 
-    /// Called by the engine: takes over from threads that have stopped polling without announcing it.
+    /// Called by the engine to take over from threads that have stopped polling without announcing it.
     pub(crate) fn take_over(&self, now: Nanos) {
         for PollSlot(slot) in &self.slots {
             let last = slot.load(Ordering::Relaxed);
@@ -102,8 +104,8 @@ impl Polling {
         }
     }
 
-    /// Called by the engine before it sleeps until `until`. Afterwards it checks for work once more. `watches_socket`:
-    /// arriving data end the sleep.
+    /// Called by the engine before it sleeps until `until`. The engine checks for work once more after this call.
+    /// `watches_socket`: whether arriving data wake the engine.
     pub(crate) fn set_sleeping(&self, until: Nanos, watches_socket: bool) {
         self.watches_socket.store(watches_socket, Ordering::SeqCst);
         self.wakes_at.store(until, Ordering::SeqCst);
@@ -113,8 +115,8 @@ impl Polling {
         self.wakes_at.store(0, Ordering::SeqCst);
     }
 
-    /// Whether the engine must be woken for work that is due at `deadline`. A polling thread does such work in time. If that
-    /// thread stops, the engine's standby sleep ends soon enough.
+    /// Whether the engine must be woken for work that is due at `deadline`. A polling thread does such work in time. If
+    /// that thread stops polling, the engine's standby sleep ends early enough.
     pub(crate) fn must_wake_for(&self, deadline: Nanos, now: Nanos) -> bool {
         let wakes_at = self.wakes_at.load(Ordering::SeqCst);
         deadline < wakes_at && (deadline.saturating_add(MAX_STANDBY) < wakes_at || !self.is_polled(now))

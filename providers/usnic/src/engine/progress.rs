@@ -1,8 +1,8 @@
 //! Progress of a device. A pass receives packets for the connections, gives turns to those that are ready to send, and
 //! serves expired deadlines (US-3, US-4).
 //!
-//! A polling consumer or the engine runs a pass. Queue pairs are called with the lock of the pass and no other; they
-//! take their own. Set-up packets are left to the engine.
+//! A polling consumer or the engine runs a pass. Queue pairs are called under the lock of the pass only, and acquire
+//! their own lock. Set-up packets are queued for the engine.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use crate::proto::schedule::{Deadlines, Outlook, Schedule};
 use crate::proto::wire::{self, Kind};
 use crate::qp::connection_table::ConnectionEntry;
 
-/// Maximum of receive calls in one pass.
+/// Maximum number of receive calls in one pass.
 const CALLS: usize = 8;
 
 pub(crate) struct Progress {
@@ -36,11 +36,11 @@ pub(crate) struct Pass {
     turns: TurnQueue,
     /// Number of receive calls that returned packets.
     arrivals: u64,
-    /// Reused, so that its memory stays allocated.
+    /// Kept between passes to avoid allocations.
     updates: Vec<(u32, Outlook)>,
 }
 
-/// Connections that have a turn, and the deadlines of all.
+/// The connections that have a turn, and the deadlines of all connections.
 #[derive(Default)]
 struct TurnQueue {
     schedule: Schedule,
@@ -53,16 +53,17 @@ impl Progress {
         Progress { device, pass: Mutex::new(pass), is_placing: AtomicBool::new(false) }
     }
 
-    /// Runs a pass for a polling consumer, unless another thread runs one. `counts`: the engine may leave the data
-    /// socket to this thread until it sleeps or stops polling. Returns true if there was progress.
+    /// Runs a pass for a polling consumer, unless another thread runs a pass. `counts`: record the calling thread as
+    /// polling, so that the engine does not watch the data socket until the thread sleeps or stops polling. Returns
+    /// true if there was progress.
     pub(crate) fn poll(&self, counts: bool) -> bool {
         let now = now();
         if counts {
             self.device.polling.note_poll(now);
         }
         let Some(mut pass) = self.pass.try_lock() else {
-            // A consumer that has seen bytes in its memory expects to find their completion, which may not be queued
-            // yet.
+            // Another thread runs a pass and may have placed bytes whose completion it has not queued yet. A consumer
+            // that has seen the bytes expects the completion.
             if self.is_placing.load(Ordering::SeqCst) {
                 drop(self.pass.lock());
             }
@@ -71,12 +72,12 @@ impl Progress {
         pass.run(self, now)
     }
 
-    /// Runs a pass for the engine. Returns true if there was progress, so that there may be more.
+    /// Runs a pass for the engine. Returns true if there was progress, so that more work may be ready.
     pub(crate) fn run_pass(&self, now: Nanos) -> bool {
         self.pass.lock().run(self, now)
     }
 
-    /// Same as [`Self::run_pass`]. Returns true if packets had arrived.
+    /// Runs a pass for the engine. Returns true if packets had arrived.
     pub(crate) fn run_pass_for_packets(&self, now: Nanos) -> bool {
         let mut pass = self.pass.lock();
         let before = pass.arrivals;
@@ -84,7 +85,7 @@ impl Progress {
         pass.arrivals != before
     }
 
-    /// Returns when the next connection is due; 0: at once.
+    /// Returns the earliest deadline of a connection; 0: a connection is due at once.
     pub(crate) fn next(&self) -> Option<Nanos> {
         self.pass.lock().next(&self.device)
     }
@@ -104,7 +105,7 @@ impl Progress {
     /// Called before the calling thread sleeps. Unless other threads poll, the engine watches the socket from now on.
     pub(crate) fn stop_polling(&self) {
         if self.device.polling.stop(now()) {
-            // The thread that runs a pass may leave work behind, so the engine is woken.
+            // If another thread runs a pass, it may leave work undone when it ends, so the engine is woken.
             let next = self.pass.try_lock().map_or(Some(0), |mut pass| pass.next(&self.device));
             self.wake_engine_for(next);
         }
@@ -135,7 +136,7 @@ impl Pass {
         (self.turns.schedule.is_busy() && self.take_turns(device, now)) || moved
     }
 
-    /// Takes over the updates of connections that were touched outside a pass.
+    /// Takes over the updates of connections that changed outside a pass.
     #[inline(never)]
     fn take_updates(&mut self, device: &Device) {
         if !device.take_updates(&mut self.updates) {
@@ -143,14 +144,14 @@ impl Pass {
         }
         for (number, outlook) in self.updates.drain(..) {
             if let Some(entry) = device.table.lookup(number) {
-                // An update that is added after this is handled in the next pass.
+                // An update that is added after this line is handled in the next pass.
                 entry.next_turn.clear();
                 self.turns.note(&entry, &outlook);
             }
         }
     }
 
-    /// Receives packets. Returns true if there were any.
+    /// Receives packets. Returns true if packets had arrived.
     fn receive(&mut self, progress: &Progress, now: Nanos) -> bool {
         let device = &progress.device;
         let mut moved = false;
@@ -161,7 +162,8 @@ impl Pass {
                     moved = true;
                     self.arrivals += 1;
                 }
-                // The error belongs to an earlier packet; the next call receives what has arrived.
+                // The error belongs to a packet that was sent earlier. The next call receives the packets that have
+                // arrived.
                 Err(_) => continue,
             }
             let Pass { batch, turns, .. } = self;
@@ -175,7 +177,7 @@ impl Pass {
         moved
     }
 
-    /// Lets ready connections send. Returns true if there were any.
+    /// Lets connections with a turn send. Returns true if there were such connections.
     #[inline(never)]
     fn take_turns(&mut self, device: &Device, now: Nanos) -> bool {
         let mut moved = false;
@@ -205,11 +207,12 @@ impl TurnQueue {
         }
     }
 
-    /// Dispatches a GRO batch. It may contain packets of several connections: those between the same two sockets.
+    /// Dispatches a GRO batch. It may contain packets of several connections between the same two sockets.
     fn dispatch(&mut self, device: &Device, now: Nanos, from: SocketAddr, mut batch: Packets<'_>) {
         while let Some((target, packets)) = batch.split(target) {
             let entry = match target {
-                // Packets that open other connections arrived before. The consumer gets the events in this order.
+                // The queued packets may open other connections, and arrived before this end. The consumer gets the
+                // events in the order of arrival.
                 PacketTarget::End(_) if device.has_cm_packets() => {
                     device.queue_for_cm(from, packets);
                     continue;
@@ -226,7 +229,8 @@ impl TurnQueue {
                     let outlook = entry.handler.receive(now, entry.number, from, packets);
                     self.note(&entry, &outlook);
                 }
-                // The first packets of a connection may arrive before its set-up has ended, or confirm it.
+                // The connection is not established. Its first packets may arrive before its set-up is complete, or
+                // confirm the set-up.
                 Some(_) => device.queue_for_cm(from, packets),
                 None => device.count_unmatched(packets.count()),
             }
@@ -238,19 +242,19 @@ impl TurnQueue {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum PacketTarget {
     Conn(u32),
-    /// Same, with a packet that ends the connection.
+    /// The connection with this number; the packet ends it.
     End(u32),
     Setup,
     /// Not a packet of this protocol.
     Invalid,
 }
 
-/// Reads the destination from the header, and validates nothing else.
+/// Reads the destination from the header. Nothing else is validated.
 fn target(packet: &[u8]) -> PacketTarget {
     let Some((head, _)) = wire::head(packet) else { return PacketTarget::Invalid };
     match head.kind() {
         Some(Kind::Request | Kind::Cookie | Kind::Accept | Kind::Reject) => PacketTarget::Setup,
-        // This packet withdraws a connection request.
+        // A Reset for connection number 0 withdraws a connection request.
         Some(Kind::Reset) if head.conn.get() == 0 => PacketTarget::Setup,
         Some(Kind::Fin | Kind::Reset) => PacketTarget::End(head.conn.get()),
         Some(_) => PacketTarget::Conn(head.conn.get()),

@@ -1,12 +1,12 @@
 //! The engine: one thread per open IA for set-ups and timers, and for data while no consumer polls.
 //!
-//! Only the engine calls dapl, and holds no lock when it does. It sleeps without a timeout while there is nothing to
-//! watch, so an idle process uses no CPU. After work it stays active in short sleeps for a while, so that a post needs
-//! no system call to wake it.
+//! Only the engine calls dapl, and it holds no lock during such a call. It sleeps without a timeout while no deadline
+//! is set, so an idle process uses no CPU. After work it wakes from short sleeps for some milliseconds, so that a post
+//! needs no system call to wake it.
 //!
 //! While a consumer polls, the engine is in standby: it sleeps without watching the data socket, and each sleep is
-//! longer than the last. If data had to wait for the end of such a sleep, because the consumer stopped polling without
-//! announcing it, the engine watches the socket for a while. It never spins.
+//! longer than the previous one. If data waited until the end of such a sleep, because the consumer stopped polling
+//! without announcing it, the engine watches the socket for [`WATCH_AFTER_LATE_DATA`]. The engine never spins.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -22,14 +22,15 @@ use crate::engine::progress::Progress;
 use crate::net::errors::{self, DeliveryErrorKind};
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 
-/// After work: length of a sleep, and how long the engine stays active.
+/// Length of a short sleep after work, and the time after work during which the engine uses short sleeps.
 const ACTIVE: (Nanos, Nanos) = (MILLIS, 8 * MILLIS);
-/// The first standby sleep while a consumer polls. Each further one is twice as long, up to [`polling::MAX_STANDBY`].
+/// Length of the first standby sleep while a consumer polls. Each further standby sleep is twice as long, up to
+/// [`polling::MAX_STANDBY`].
 const FIRST_STANDBY: Nanos = 100 * MICROS;
-/// No standby for this time after a standby sleep that delayed data. A consumer that computes between its polls then
+/// Time without standby sleeps after a standby sleep that delayed data. A consumer that computes between its polls then
 /// loses at most 0.1 % to first standby sleeps.
 const WATCH_AFTER_LATE_DATA: Nanos = 100 * MILLIS;
-/// Shorter sleeps are skipped: the kernel's timers may be 50 us late.
+/// Minimum length of a sleep. Shorter sleeps are skipped, because the kernel's timers may be 50 us late.
 const MIN_SLEEP: Nanos = 5 * MICROS;
 /// Maximum number of consecutive passes before other jobs are served.
 const MAX_PASSES: usize = 64;
@@ -38,17 +39,17 @@ pub(crate) struct Engine {
     device: Arc<Device>,
     progress: Arc<Progress>,
     cm: Arc<Cm>,
-    /// The standby sleep, while a consumer polls.
+    /// The current or last standby sleep, while a consumer polls.
     standby: Option<Standby>,
-    /// No standby before this time.
+    /// Time before which there is no standby sleep.
     watches_until: Nanos,
     worked_at: Nanos,
-    /// Whether a socket for requests may be readable.
+    /// Whether a socket that receives requests may be readable.
     has_requests: bool,
     stop: bool,
 }
 
-/// A sleep that arriving data do not end.
+/// A sleep of the engine that arriving data do not end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Standby {
     until: Nanos,
@@ -60,7 +61,7 @@ impl Standby {
         Standby { until: now + FIRST_STANDBY, length: FIRST_STANDBY }
     }
 
-    /// The next standby sleep, or this one if it is not over.
+    /// Returns the next standby sleep, or this one if it has not ended.
     fn next(self, now: Nanos) -> Self {
         let length = (self.length * 2).min(polling::MAX_STANDBY);
         if now < self.until { self } else { Standby { until: now + length, length } }
@@ -80,7 +81,7 @@ impl Engine {
         Engine { device, progress, cm, standby: None, watches_until: 0, worked_at: 0, has_requests: true, stop: false }
     }
 
-    /// Runs until the IA closes.
+    /// Runs until the IA is closed.
     pub(crate) fn run(mut self) {
         loop {
             let worked = self.work();
@@ -96,7 +97,7 @@ impl Engine {
         }
     }
 
-    /// Does all work that is due. Returns true if there was any.
+    /// Does all work that is due. Returns true if there was work.
     fn work(&mut self) -> bool {
         self.do_jobs();
         self.cm.process(std::mem::take(&mut self.has_requests));
@@ -117,7 +118,7 @@ impl Engine {
         self.standby.is_none() && self.make_progress()
     }
 
-    /// First pass after a standby sleep, if the consumer has stopped polling without announcing it.
+    /// Runs the first pass after a standby sleep, if the consumer has stopped polling without announcing it.
     fn check_late_data(&mut self, now: Nanos) {
         if self.progress.run_pass_for_packets(now) {
             self.device.count_late();
@@ -125,7 +126,7 @@ impl Engine {
         }
     }
 
-    /// Runs passes until there is nothing to do. Returns true if there was anything.
+    /// Runs passes until no work is left. Returns true if there was work.
     fn make_progress(&mut self) -> bool {
         let mut worked = false;
         for _ in 0..MAX_PASSES {
@@ -139,7 +140,7 @@ impl Engine {
         worked
     }
 
-    /// Decides until when to sleep, and whether data end the sleep.
+    /// Decides until when the engine sleeps, and whether arriving data end the sleep.
     fn plan_sleep(&self, now: Nanos) -> SleepPlan {
         let cm = self.cm.deadline();
         if let Some(Standby { until, .. }) = self.standby {
@@ -153,10 +154,11 @@ impl Engine {
 
     fn sleep(&mut self, SleepPlan { until, watches_socket }: SleepPlan) {
         let device = &self.device;
-        // The sleep is published before the last check: later changes see it, and queue a job.
+        // The sleep is published before the last check for work. A thread that adds work later sees that the engine
+        // sleeps, and queues a job.
         device.polling.set_sleeping(until, watches_socket);
         let cm = self.cm.deadline().is_some_and(|due| due < until);
-        // A polling consumer serves updates; checking them here would keep the engine awake on the consumer's CPU.
+        // A polling consumer serves updates, so they do not keep the engine awake on the consumer's CPU.
         let updates = watches_socket && device.has_updates();
         let has_stopped = !watches_socket && !device.polling.is_polled(device::now());
         let has_changed = !device.jobs.prepare_sleep() || cm || updates || has_stopped;
@@ -167,9 +169,9 @@ impl Engine {
         let poll_in = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let mut fds =
             [poll_in(device.jobs.as_fd()), poll_in(self.cm.request_sockets.as_fd()), poll_in(device.socket.as_fd())];
-        // The data socket is last: it is left out while a consumer polls it.
+        // The data socket is the last descriptor. It is not polled while a consumer polls the socket.
         let count = if watches_socket { 3 } else { 2 };
-        // After an interruption or ENOMEM the engine checks for work, and tries again.
+        // If the call fails (EINTR, ENOMEM), the engine checks for work and polls again.
         let _ = rustix::event::poll(&mut fds[..count], timeout.as_ref());
         self.has_requests = !fds[1].revents().is_empty();
         let has_errors = fds[..count].iter().any(|fd| fd.revents().contains(PollFlags::ERR));
@@ -207,7 +209,7 @@ impl Engine {
                 Job::Event(conn, event) => self.cm.sink.event(conn, event, &[]),
                 Job::Refused(access) => access.log(),
                 Job::Overdue(send) => send.log(),
-                // The engine serves both anyway after it has woken.
+                // The engine serves the connection manager and connections anyway after it has woken.
                 Job::Cm | Job::Wake => {}
                 Job::Stop => self.stop = true,
             }
