@@ -1,9 +1,9 @@
-//! Finds the interface and address of an IA: looks up the text of `ia_params` in the list of this host's interfaces.
+//! Finds the interface and address of an IA by the text in `ia_params`.
 //!
-//! The text is an interface name or an address of an interface. Of a named interface the first IPv4 address is used,
-//! else the first IPv6 one that is not link-local, else a link-local one. A link-local address has `%` and the
-//! interface name behind it if several interfaces have it. Errors list the interfaces of this host. Reads the system's
-//! list once, and changes nothing.
+//! The text is an interface name or an address of an interface. For an interface name, the first IPv4 address is used,
+//! else the first IPv6 address that is not link-local, else a link-local address. If several interfaces have the same
+//! link-local address, `%` and the interface name must follow it. Errors list the interfaces of this host. The system's
+//! list is read once.
 
 use std::ffi::CStr;
 use std::io::{self, ErrorKind};
@@ -15,7 +15,7 @@ use super::route;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Interface {
     pub(crate) name: String,
-    /// With port 0, and with the scope if it is link-local.
+    /// The address with port 0; includes the scope if the address is link-local.
     pub(crate) address: SocketAddr,
     /// MTU in bytes, IP header included.
     pub(crate) mtu: usize,
@@ -43,8 +43,9 @@ impl Interface {
     }
 }
 
-/// Finds the interface address that `requested` names. Without a name: the first interface that is up and not loopback, else
-/// loopback. The outer error: the system's list cannot be read. The inner error explains why there is no such interface.
+/// Finds the interface address that `requested` names. Without a name, finds the first interface that is up and not
+/// loopback, else loopback. The outer error means that the system's list cannot be read. The inner error explains why
+/// no interface was found.
 pub(crate) fn find(requested: Option<&str>) -> io::Result<Result<Interface, String>> {
     Ok(choose(requested, &list()?))
 }
@@ -81,7 +82,7 @@ fn choose(requested: Option<&str>, all: &[Interface]) -> Result<Interface, Strin
     }
 }
 
-/// Preference among the addresses of an interface: the lowest rank is used.
+/// Rank of an address among the addresses of an interface: the address with the lowest rank is used.
 fn rank(interface: &Interface) -> u8 {
     match interface.address {
         SocketAddr::V4(_) => 0,
@@ -133,7 +134,7 @@ fn list_text(all: &[Interface]) -> String {
 /// Lists every address of every interface.
 fn list() -> io::Result<Vec<Interface>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: writes the head of a list, which is freed below.
+    // SAFETY: writes the head of a list, which is freed below by `freeifaddrs`.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
         return Err(io::Error::last_os_error());
     }
@@ -155,15 +156,14 @@ fn list() -> io::Result<Vec<Interface>> {
             is_up: flags & libc::IFF_UP != 0,
         });
     }
-    // SAFETY: the list came from the call above, and nothing of it is used any more.
+    // SAFETY: `getifaddrs` returned the list, and no part of it is used any more.
     unsafe { libc::freeifaddrs(first) };
     Ok(all)
 }
 
 /// Reads a socket address.
 ///
-/// # Safety
-/// `address` is null, or points at an address with all the bytes of its family.
+/// # Safety `address` is null, or points to an address that has all bytes of its address family.
 unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> {
     // SAFETY: this function's own contract.
     let family = unsafe { address.as_ref() }?.sa_family;
@@ -184,14 +184,14 @@ unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> {
     }
 }
 
-/// The MTU of an interface; the minimum MTU of IPv6 if the kernel does not report it.
+/// Returns the MTU of an interface; the minimum MTU of IPv6 if the kernel does not report the MTU.
 fn mtu(name: &str) -> usize {
     const SMALLEST: usize = 1280;
     let text = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();
     text.and_then(|text| text.trim().parse().ok()).unwrap_or_else(|| mtu_by_ioctl(name).unwrap_or(SMALLEST))
 }
 
-/// The MTU by `SIOCGIFMTU`, where `/sys` is not mounted.
+/// Returns the MTU by `SIOCGIFMTU`, for systems without `/sys`.
 fn mtu_by_ioctl(name: &str) -> Option<usize> {
     // SAFETY: a plain C record, for which zeros are a value.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -223,8 +223,8 @@ pub(crate) fn has_route(mut own: SocketAddr, peer: SocketAddr) -> bool {
     !bad.contains(&error.kind())
 }
 
-/// Whether this is an address of this host: an address of 127.0.0.0/8, or one that the kernel routes locally. No packet
-/// is sent.
+/// Whether `peer` is an address of this host: an address of 127.0.0.0/8, or an address that the kernel routes locally.
+/// No packet is sent.
 pub(crate) fn is_local_address(own: &SocketAddr, peer: IpAddr) -> bool {
     if peer == own.ip() || peer.is_loopback() {
         return true;
@@ -235,10 +235,11 @@ pub(crate) fn is_local_address(own: &SocketAddr, peer: IpAddr) -> bool {
     if let Ok(is_local) = route::is_local(with_port(own, peer, 9)) {
         return is_local;
     }
-    // Without rtnetlink: the source address that the kernel chooses. This does not recognize secondary addresses.
+    // Without rtnetlink, the source address that the kernel chooses for `peer` is compared. This does not recognize
+    // secondary addresses.
     let any: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // A bind would not show this: the system may allow binding to an address of another host. For a local peer the
-    // kernel chooses the peer's own address as source.
+    // For a local peer the kernel chooses the peer's own address as source. A bind to the address proves nothing,
+    // because the system may allow binding to an address of another host.
     let chosen = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect(with_port(own, peer, 9))?;
         socket.local_addr()
@@ -246,7 +247,7 @@ pub(crate) fn is_local_address(own: &SocketAddr, peer: IpAddr) -> bool {
     chosen.is_ok_and(|chosen| chosen.ip() == peer)
 }
 
-/// The MTU of the kernel's route from `own` to an address of this host; `None`: `peer` is on another host.
+/// Returns the MTU of the kernel's route from `own` to an address of this host; `None` if `peer` is on another host.
 pub(crate) fn local_mtu(mut own: SocketAddr, peer: SocketAddr) -> Option<usize> {
     if !is_local_address(&own, peer.ip()) {
         return None;
@@ -265,8 +266,8 @@ pub(crate) fn local_mtu(mut own: SocketAddr, peer: SocketAddr) -> Option<usize> 
     usize::try_from(mtu).ok().filter(|mtu| failed == 0 && *mtu > 0)
 }
 
-/// Whether no socket has the UDP port `server`, an address of this host: the kernel refuses an empty datagram before
-/// the send returns. False if the refusal takes longer.
+/// Whether no socket has the UDP port `server`, an address of this host. The kernel refuses an empty datagram to such a
+/// port before the send returns. Returns false if the refusal takes longer.
 pub(crate) fn is_port_closed(mut own: SocketAddr, server: SocketAddr) -> bool {
     own.set_port(0);
     let refused = UdpSocket::bind(own).and_then(|socket| {
@@ -278,7 +279,7 @@ pub(crate) fn is_port_closed(mut own: SocketAddr, server: SocketAddr) -> bool {
     refused.is_ok_and(|error| error.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused))
 }
 
-/// The peer's address with a port, and with the scope of `own` if it is link-local.
+/// Returns the peer's address with a port, and with the scope of `own` if the address is link-local.
 pub(crate) fn with_port(own: &SocketAddr, peer: IpAddr, port: u16) -> SocketAddr {
     match (own, peer) {
         (SocketAddr::V6(own), IpAddr::V6(ip)) if ip.is_unicast_link_local() => {
@@ -394,7 +395,7 @@ mod tests {
             let taken = socket.local_addr().unwrap();
             assert!(!is_port_closed(own, taken));
             drop(socket);
-            // The kernel may deliver the datagram later, in another context.
+            // The kernel may deliver the datagram later, in another context, so some attempts report an open port.
             assert!((0..1000).any(|_| is_port_closed(own, taken)), "{own}");
         }
     }

@@ -1,8 +1,8 @@
 //! Delivery errors of datagrams: ICMP messages and local errors, from the socket's error queue (`IP_RECVERR`).
 //!
 //! ICMP messages are not authenticated. The kernel only matches the addresses and ports of the quoted datagram with the
-//! socket. An attacker off the path can guess these (RFC 5927). So the start of the quoted payload is returned too, and
-//! the caller compares it with what was sent.
+//! socket. An attacker off the path can guess the addresses and ports (RFC 5927). So the start of the quoted payload is
+//! returned too, and the caller compares it with the sent packet.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,33 +14,35 @@ use super::socket::Socket;
 /// The cause of a delivery error.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum DeliveryErrorKind {
-    /// No socket has that port. Reported by the address that the datagram was sent to.
+    /// No socket is bound to the destination port, as reported by the destination address itself.
     PortClosed,
-    /// Host or network unreachable, or port unreachable from any other address.
+    /// Host or network unreachable, or port unreachable as reported by another address than the destination.
     Unreachable,
-    /// The path does not carry packets larger than this number of bytes, headers included.
+    /// The path does not carry packets larger than this number of bytes, including headers.
     TooLarge(u32),
 }
 
 /// A datagram that was not delivered.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct DeliveryError {
-    /// Its destination.
+    /// Destination of the datagram.
     pub(crate) to: SocketAddr,
     pub(crate) kind: DeliveryErrorKind,
-    /// Reported by the kernel of this host, not by an ICMP message.
+    /// Whether the kernel of this host reported the error, instead of an ICMP message.
     pub(crate) is_local: bool,
-    /// The start of its payload as far as it is quoted, at most [`QUOTE`] bytes.
+    /// The quoted start of the datagram's payload, at most [`QUOTE`] bytes.
     pub(crate) quote: Vec<u8>,
 }
 
-/// Bytes of a quoted payload that are read. Linux quotes 500 and more, as routers do by RFC 1812, 4.3.2.3.
+/// Number of bytes that are read of a quoted payload. Linux quotes 500 and more, as RFC 1812, 4.3.2.3 requires of
+/// routers.
 pub(crate) const QUOTE: usize = 128;
 
-/// Errors that are read in one call. Further ones are left for the next call, so a flood of them does not delay other work.
+/// Maximum number of errors that are read in one call. Further errors wait for the next call, so a flood of errors does
+/// not delay other work.
 const MAX_ERRORS: usize = 64;
 
-/// Reads the errors that are queued.
+/// Reads the queued errors of the socket.
 pub(crate) fn read(socket: &Socket, mut each: impl FnMut(DeliveryError)) {
     socket.note_errors(false);
     for _ in 0..MAX_ERRORS {
@@ -71,14 +73,14 @@ fn next(socket: &Socket) -> io::Result<Option<DeliveryError>> {
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control) as _;
     let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-    // SAFETY: every pointer of the record is to a local that outlives the call, with its length.
+    // SAFETY: every pointer in `message` is to a local buffer that outlives the call, with the buffer's length.
     let result = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, flags) };
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    // A longer payload was truncated, so the length is at most that of the buffer.
+    // A longer payload was truncated, so the returned length is at most the length of the buffer.
     quote.truncate(result.unsigned_abs());
-    // SAFETY: the kernel has filled the record, and `control` lives.
+    // SAFETY: the kernel has filled `message`, and its buffer `control` still exists.
     let error = unsafe { error(&message) };
     let to = sockaddr::read(&raw, message.msg_namelen);
     Ok(to.zip(error).map(|(to, (error, by))| {
@@ -87,9 +89,9 @@ fn next(socket: &Socket) -> io::Result<Option<DeliveryError>> {
     }))
 }
 
-/// Classifies an error of a datagram to `to`; `by` sent the ICMP message.
+/// Classifies an error of a datagram that was sent to `to`. `by` is the sender of the ICMP message.
 fn classify(error: &libc::sock_extended_err, by: Option<SocketAddr>, to: SocketAddr) -> DeliveryErrorKind {
-    // RFC 792 and RFC 4443: destination unreachable, port unreachable.
+    // Origin, type and code of "destination unreachable, port unreachable" (RFC 792 and RFC 4443).
     const PORT_UNREACHABLE: [(u8, u8, u8); 2] = [(libc::SO_EE_ORIGIN_ICMP, 3, 3), (libc::SO_EE_ORIGIN_ICMP6, 1, 4)];
     let is_port = PORT_UNREACHABLE.contains(&(error.ee_origin, error.ee_type, error.ee_code));
     match error.ee_errno as libc::c_int {
@@ -99,10 +101,9 @@ fn classify(error: &libc::sock_extended_err, by: Option<SocketAddr>, to: SocketA
     }
 }
 
-/// Returns the error record and the sender of the ICMP message, which follows it.
+/// Returns the error record, and the sender of the ICMP message, which follows the record.
 ///
-/// # Safety
-/// The record is as `recvmsg` has left it, and its control data is there.
+/// # Safety `recvmsg` has filled `message`, and its control data still exists.
 #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
 unsafe fn error(message: &libc::msghdr) -> Option<(libc::sock_extended_err, Option<SocketAddr>)> {
     // SAFETY: this function's own contract; the headers are in the buffer, and so is their data.

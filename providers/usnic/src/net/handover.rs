@@ -1,10 +1,10 @@
 //! Forwards connection requests between processes of one user that share the well-known port.
 //!
 //! Each listener has a local datagram socket in a directory of its user (`listener_dir`). Only that user's processes
-//! can send to it, so a request is not forwarded to another user. The receiver gets the sender's user from the kernel,
-//! and drops datagrams of other users, the superuser included. The kernel shares a UDP port between sockets of one
-//! effective user only, so a correct process of another user has no request for this port. A forwarded request carries
-//! its source address.
+//! can send to the socket, so a request is not forwarded to another user. The receiver gets the sender's user from the
+//! kernel, and drops datagrams of other users, including the superuser. This loses no request: the kernel shares a UDP
+//! port only between sockets of one effective user, so a process of another user never receives a request for this
+//! port. A forwarded request is preceded by its source address.
 
 use std::fs;
 use std::io;
@@ -21,20 +21,20 @@ pub(crate) const MAX_REQUEST: usize = 2048;
 /// Bytes of the source address before the request: IPv6 or mapped IPv4 address, port, scope.
 const SOURCE_LEN: usize = 16 + 2 + 4;
 
-/// The local socket of a listener. Dropping it removes its name.
+/// The local socket of a listener. Dropping it removes the socket's name.
 #[derive(Debug)]
 pub(crate) struct HandoverSocket {
     fd: OwnedFd,
     base: BaseDir,
     path: PathBuf,
-    /// Device and inode of the name. Another process may have replaced the file.
+    /// Device and inode of the name, to recognize a file by which another process has replaced it.
     id: (u64, u64),
     /// The process and the user that bound the socket.
     pid: u32,
     uid: u32,
 }
 
-/// A request that another process has forwarded.
+/// A request that another process of this user has forwarded.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct ForwardedRequest {
     pub(crate) from: SocketAddr,
@@ -47,7 +47,7 @@ fn socket() -> io::Result<OwnedFd> {
 }
 
 impl HandoverSocket {
-    /// Binds a socket. The kernel resolves `name` to `path`, a path in `base` that does not exist.
+    /// Binds a socket in `base`. `name` is the address of `path`, which does not exist yet.
     pub(super) fn bind(name: &SocketAddrUnix, base: &BaseDir, path: PathBuf) -> io::Result<HandoverSocket> {
         let fd = socket()?;
         rustix::net::sockopt::set_socket_passcred(&fd, true)?;
@@ -58,7 +58,7 @@ impl HandoverSocket {
         Ok(HandoverSocket { fd, base: base.clone(), path, id: (made.dev(), made.ino()), pid, uid })
     }
 
-    /// Receives the next request, and drops those of other users. `None`: there is none.
+    /// Receives the next request of this user, and drops requests of other users. `None`: no request is queued.
     pub(crate) fn receive(&self) -> Option<ForwardedRequest> {
         loop {
             let mut bytes = [0; SOURCE_LEN + MAX_REQUEST];
@@ -81,8 +81,8 @@ impl HandoverSocket {
         }
     }
 
-    /// Returns the length unless the datagram was truncated, and the sender's user. Parsed by hand: a sender of another pid
-    /// namespace has process id 0, which the types of rustix cannot represent.
+    /// Returns the length (`None`: the datagram was truncated) and the sender's user. The credentials are parsed by
+    /// hand, because a sender of another pid namespace has process id 0, which rustix cannot represent.
     fn receive_raw(&self, bytes: &mut [u8]) -> io::Result<(Option<usize>, Option<u32>)> {
         let mut control: CredentialControl = [0; 8];
         // SAFETY: a plain C record, for which zeros are a value.
@@ -93,22 +93,21 @@ impl HandoverSocket {
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control) as _;
         let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-        // SAFETY: every pointer of the record is to a local that outlives the call, with its length.
+        // SAFETY: every pointer in `message` is to a local buffer that outlives the call, with the buffer's length.
         let length = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut message, flags) };
         let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
         let is_whole = message.msg_flags & libc::MSG_TRUNC == 0;
-        // SAFETY: the kernel has filled the record, and `control` lives.
+        // SAFETY: the kernel has filled `message`, and its buffer `control` still exists.
         Ok((is_whole.then_some(length), unsafe { sender(&message) }))
     }
 }
 
-/// Buffer for credentials, and for a descriptor that a sender may add; aligned for the headers.
+/// Buffer for credentials, and for a descriptor that a sender may add. It is aligned for control message headers.
 type CredentialControl = [u64; 8];
 
-/// Returns the user that sent the message, and closes descriptors that it carried.
+/// Returns the user that sent the message, and closes descriptors that the message carries.
 ///
-/// # Safety
-/// The record is as `recvmsg` has left it, and its control data is there.
+/// # Safety `recvmsg` has filled `message`, and its control data still exists.
 #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
 unsafe fn sender(message: &libc::msghdr) -> Option<u32> {
     let mut uid = None;
@@ -140,12 +139,12 @@ impl AsFd for HandoverSocket {
 
 impl Drop for HandoverSocket {
     fn drop(&mut self) {
-        // A forked child has a copy of this object, but the name belongs to the parent.
+        // A forked child has a copy of this object, but only the parent may remove the name.
         if self.pid != std::process::id() {
             return;
         }
-        // The name is removed before the socket is closed, so no process of this user has replaced it. The
-        // administrator may have.
+        // The name is removed before the socket is closed, so no process of this user can have replaced it. An
+        // administrator may have replaced it.
         if fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.id) {
             let _ = fs::remove_file(&self.path);
         }
@@ -155,7 +154,7 @@ impl Drop for HandoverSocket {
     }
 }
 
-/// Sends a request to the listener of this name. `WouldBlock`: its queue is full.
+/// Sends a request to the listener with this name. `WouldBlock`: the listener's queue is full.
 pub(super) fn send(to: &SocketAddrUnix, forwarded: &ForwardedRequest) -> io::Result<()> {
     rustix::net::sendto(socket()?, &encode(forwarded), SendFlags::DONTWAIT | SendFlags::NOSIGNAL, to)?;
     Ok(())
@@ -163,7 +162,7 @@ pub(super) fn send(to: &SocketAddrUnix, forwarded: &ForwardedRequest) -> io::Res
 
 /// Probes whether a live process has bound this name.
 ///
-/// Errors: `ConnectionRefused` and `NotFound` if there is none; others if that cannot be determined.
+/// Errors: `ConnectionRefused` and `NotFound` if there is no such process; other errors if the probe failed.
 pub(super) fn probe(name: &SocketAddrUnix) -> io::Result<()> {
     Ok(rustix::net::connect(socket()?, name)?)
 }
@@ -209,7 +208,7 @@ mod tests {
         send(&name, &forwarded).unwrap();
         assert_eq!(socket.receive(), Some(forwarded.clone()));
         send(&name, &forwarded).unwrap();
-        // Sends it with the credentials of another user.
+        // Makes the socket accept only datagrams of another user.
         socket.uid += 1;
         assert_eq!(socket.receive(), None);
         drop(socket);

@@ -1,12 +1,13 @@
-//! The directory where processes of one user find each other's listeners: `<base>/listeners/`, with a local socket for each.
+//! The directory where processes of one user find each other's listeners: `<base>/listeners/`, with a local socket for
+//! each listener.
 //!
 //! Owner and mode (0700) are checked at every use, and names are resolved through the descriptor that was checked. So
-//! no other user can bind a name, receive datagrams for a name, or send to one. Names of the abstract namespace, which
-//! any user can bind, give none of this. Files are not per network namespace as addresses are, so a name begins with
-//! the namespace's inode: `<namespace>-<address and port>-<qualifier>`.
+//! no other user can bind a name in the directory, or send or receive through a name. Names of the abstract namespace
+//! lack this protection, because any user can bind them. Several network namespaces may share the directory, so a name
+//! begins with the namespace's inode: `<namespace>-<address and port>-<qualifier>`.
 //!
 //! The socket of a dead process refuses connections, and its name is replaced. Names are created and replaced under a
-//! lock on the directory. It is held for some system calls, none of which blocks.
+//! lock on the directory. The lock is held for some system calls, none of which blocks.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -24,28 +25,28 @@ use rustix::net::SocketAddrUnix;
 
 use super::handover::{self, ForwardedRequest, HandoverSocket};
 
-/// Far longer than the lock is held, unless its holder was stopped.
+/// Longest wait for the lock on the directory. A process has the lock for a far shorter time, unless it was stopped.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
-/// A little longer than the lock is usually held.
+/// Time between two attempts to get the lock: slightly longer than a process usually has the lock.
 const RETRY: Duration = Duration::from_micros(100);
 
 #[derive(Debug)]
 pub(crate) struct ListenerDir {
     base: BaseDir,
-    /// Inode of the network namespace; 0 where `/proc` does not show it.
+    /// Inode of the network namespace; 0 without `/proc`.
     namespace: u64,
-    /// Done once the names of dead processes were removed.
+    /// Completed when the names of dead processes were removed.
     cleaned: Once,
 }
 
-/// An open directory with the right owner and mode.
+/// An open directory whose owner and mode were checked.
 struct VerifiedDir {
     file: File,
     path: PathBuf,
 }
 
 impl ListenerDir {
-    /// A directory in `base`, for the network namespace of the calling thread. No file is accessed yet.
+    /// Describes the directory in `base` for the network namespace of the calling thread. No file is accessed yet.
     pub(crate) fn new(base: BaseDir) -> Self {
         let namespace = fs::metadata("/proc/thread-self/ns/net").map_or(0, |found| found.ino());
         ListenerDir { base, namespace, cleaned: Once::new() }
@@ -61,7 +62,8 @@ impl ListenerDir {
 
     /// Opens a socket for the listener on `qual` at this address.
     ///
-    /// Errors: `AddrInUse` if a live process of this user has one; others if the directory cannot be used.
+    /// Errors: `AddrInUse` if a live process of this user has a listener on `qual` there; other errors if the directory
+    /// cannot be used.
     pub(crate) fn open(&self, at: SocketAddr, qual: u64) -> io::Result<HandoverSocket> {
         let name = self.name(at, qual);
         let until = Instant::now() + LOCK_TIMEOUT;
@@ -87,7 +89,8 @@ impl ListenerDir {
         Ok(socket)
     }
 
-    /// Creates the directory when missing, and takes its lock. `WouldBlock`, `NotFound`: try again.
+    /// Creates the directory if it is missing, and acquires its lock. The errors `WouldBlock` and `NotFound` are
+    /// transient.
     fn lock(&self) -> io::Result<VerifiedDir> {
         self.base.create().map_err(|error| io::Error::other(format!("cannot create the base directory: {error}")))?;
         let path = self.path();
@@ -105,31 +108,32 @@ impl ListenerDir {
         Ok(dir)
     }
 
-    /// Forwards a request to the process that listens there. False: no process of this user does.
+    /// Forwards a request to the process of this user that listens on `qual` at this address. Returns false if there is
+    /// no such process.
     pub(crate) fn forward(&self, at: SocketAddr, qual: u64, forwarded: &ForwardedRequest) -> bool {
         let name = self.name(at, qual);
         match VerifiedDir::open(self.path()).and_then(|dir| handover::send(&dir.address(&name)?, forwarded)) {
             Ok(()) => true,
-            // A full queue belongs to a listener; the requester will repeat its request.
+            // A full queue means that a listener exists. The requester repeats its request later.
             Err(error) => error.kind() == ErrorKind::WouldBlock,
         }
     }
 
-    /// Whether this user has the UDP port at this address: one of its processes listens there, on any qualifier.
+    /// Whether a process of this user listens on any qualifier at this address, so that this user has the UDP port.
     pub(crate) fn owns_port(&self, at: SocketAddr) -> bool {
         let Ok(dir) = VerifiedDir::open(self.path()) else { return false };
         let start = format!("{:x}-{at}-", self.namespace);
         dir.names().any(|name| name.starts_with(&start) && dir.is_free(&name).is_ok_and(|is_free| !is_free))
     }
 
-    /// Whether a process of this user listens there.
+    /// Whether a process of this user listens on `qual` at this address.
     pub(crate) fn has_listener(&self, at: SocketAddr, qual: u64) -> bool {
         let name = self.name(at, qual);
         VerifiedDir::open(self.path()).is_ok_and(|dir| dir.is_free(&name).is_ok_and(|is_free| !is_free))
     }
 }
 
-/// Errors while another process is creating or removing a name.
+/// Whether the error may occur because another process is creating or removing a name.
 fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotFound)
 }
@@ -149,8 +153,8 @@ impl VerifiedDir {
         Ok(VerifiedDir { file, path })
     }
 
-    /// The address of a name through the directory's descriptor, which stays valid if the path is replaced; without
-    /// `/proc`, through the path.
+    /// Returns the socket address of a name. The address uses the directory's descriptor, which stays valid if the path
+    /// is replaced. Without `/proc`, it uses the path.
     fn address(&self, name: &str) -> io::Result<SocketAddrUnix> {
         let by_descriptor = PathBuf::from(format!("/proc/thread-self/fd/{}", self.file.as_raw_fd()));
         let dir: &Path = if by_descriptor.exists() { &by_descriptor } else { &self.path };
@@ -173,13 +177,13 @@ impl VerifiedDir {
         }
     }
 
-    /// All names, of live and dead processes.
+    /// Returns all names, including names of dead processes.
     fn names(&self) -> impl Iterator<Item = String> {
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok())
     }
 
-    /// Removes the names of dead processes. The caller holds the lock.
+    /// Removes the names of dead processes. The caller has the lock on the directory.
     fn clean(&self) {
         for name in self.names().filter(|name| self.is_free(name).is_ok_and(|is_free| is_free)) {
             let _ = self.remove(&name);

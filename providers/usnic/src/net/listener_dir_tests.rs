@@ -103,7 +103,7 @@ fn malformed_lengths_are_dropped() {
 fn names_of_dead_processes_are_replaced_and_removed() {
     let scratch = Scratch::new("dead");
     let first = scratch.1.open(here(), 1).unwrap();
-    // A socket that is closed without removing its name, as a killed process leaves it.
+    // Closes a socket without removing its name, like a killed process.
     for qual in [2, 3] {
         drop(UnixDatagram::bind(scratch.1.path().join(scratch.1.name(here(), qual))).unwrap());
     }
@@ -138,7 +138,7 @@ fn a_directory_that_others_may_use_is_not_trusted() {
     assert!(!scratch.1.has_listener(here(), 1) && !scratch.1.forward(here(), 1, &forwarded("1.2.3.4:5", b"")));
     assert_eq!(scratch.1.open(here(), 2).unwrap_err().kind(), ErrorKind::PermissionDenied);
     mode(0o700);
-    // The base directory is replaced by a link to another place.
+    // Replaces the base directory by a link to another directory.
     let elsewhere = Scratch::new("elsewhere");
     let _theirs = elsewhere.1.open(here(), 3).unwrap();
     fs::rename(scratch.1.path(), scratch.0.join("aside")).unwrap();

@@ -1,6 +1,6 @@
 //! Sockets: sending and receiving of datagrams, and delivery errors of the kernel.
 //!
-//! These modules know neither connections nor the protocol, trust no received data, and never block.
+//! These modules contain no connection state and no protocol. They trust no received data, and never block.
 
 pub(crate) mod address;
 pub(crate) mod errors;

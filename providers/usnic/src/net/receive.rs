@@ -1,7 +1,8 @@
-//! Receives datagrams: many in one call, GRO batches in one piece (`UDP_GRO`), and the kernel's count of drops.
+//! Receives many datagrams in one call, as GRO batches (`UDP_GRO`) if possible, and reads the kernel's count of dropped
+//! datagrams.
 //!
-//! The packets of a GRO batch are of one sender and of equal length, but the last may be shorter. A datagram that did
-//! not fit its buffer is dropped. The content of packets is not examined here.
+//! The packets of a GRO batch are of one sender and of equal length; only the last packet may be shorter. A datagram
+//! that did not fit its buffer is dropped. The content of packets is not examined here.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -11,12 +12,12 @@ use std::os::fd::{AsFd, AsRawFd};
 use super::sockaddr::{self, RawSockAddr};
 use super::socket::Socket;
 
-/// Upper bound of the size of a datagram.
+/// Size of a receive buffer in bytes; no datagram or GRO batch is larger.
 const MAX_DATAGRAM: usize = 1 << 16;
-/// Datagrams or GRO batches that one call receives, at most.
+/// Maximum number of datagrams or GRO batches that one call receives.
 const MAX_MESSAGES: usize = 8;
 
-/// Buffers for received datagrams. Memory is allocated by the kernel as pages are first written.
+/// Buffers for received datagrams. The kernel allocates a page when it is first written.
 pub(crate) struct ReceiveBatch {
     buffers: Box<[u8]>,
     names: [RawSockAddr; MAX_MESSAGES],
@@ -24,7 +25,7 @@ pub(crate) struct ReceiveBatch {
     /// For each datagram or GRO batch: its sender, its length, and the length of its packets.
     received: [Option<(SocketAddr, usize, usize)>; MAX_MESSAGES],
     count: usize,
-    /// Number of messages to request in the next call. For a single expected packet a smaller call is cheaper.
+    /// Number of messages to request in the next call. If one packet is expected, a call for one message is cheaper.
     requested: usize,
 }
 
@@ -32,15 +33,14 @@ pub(crate) struct ReceiveBatch {
 #[repr(C, align(8))]
 struct ReceiveControl([u8; CONTROL]);
 
-/// Control data: the length of packets, and the count of drops.
-/// SAFETY: only computes lengths.
+/// Size in bytes of the control data: the length of packets, and the count of drops. SAFETY: only computes lengths.
 const CONTROL: usize = unsafe { 2 * libc::CMSG_SPACE(size_of::<u64>() as u32) } as usize;
 
-/// Consecutive packets of one sender, which may be decrypted in place.
+/// Consecutive packets of one sender. The packets may be decrypted in place.
 #[derive(Debug)]
 pub(crate) struct Packets<'a> {
     bytes: &'a mut [u8],
-    /// Length of each packet but the last; not 0.
+    /// Length of each packet except the last; not 0.
     segment: usize,
 }
 
@@ -93,13 +93,13 @@ impl ReceiveBatch {
         }
     }
 
-    /// Receives queued datagrams; returns the number of datagrams and GRO batches, 0 if there are none.
+    /// Receives queued datagrams. Returns the number of datagrams and GRO batches; 0 if none is queued.
     pub(crate) fn receive(&mut self, socket: &Socket) -> io::Result<usize> {
         self.count = 0;
         let requested = self.requested;
         let count = match if requested == 1 { self.call_for_one(socket) } else { self.call(socket, requested) } {
             Ok(count) => count,
-            // The error belongs to an earlier packet, not to this call.
+            // The error belongs to a packet that was sent earlier, not to this call.
             Err(error) => {
                 socket.note_errors(true);
                 return Err(error);
@@ -110,25 +110,25 @@ impl ReceiveBatch {
         Ok(count)
     }
 
-    /// Whether there may be more datagrams. False after a single one, so that a waiting consumer gets it without a
-    /// further call.
+    /// Whether more datagrams may be queued. Returns false after a single datagram, so that a waiting consumer gets it
+    /// without a further system call.
     pub(crate) fn may_have_more(&self) -> bool {
         self.count > 1 && self.requested > self.count || self.count == MAX_MESSAGES
     }
 
-    /// Receives one datagram: `recvmsg` is cheaper for it. Most calls find none.
+    /// Receives one datagram by `recvmsg`, which is cheaper than `recvmmsg` for one. Most calls find no datagram.
     #[inline(always)]
     fn call_for_one(&mut self, socket: &Socket) -> io::Result<usize> {
         let (mut part, mut message) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let message = message.write(self.header(0, &mut part));
-        // SAFETY: the record points at buffers of `self` and of this frame, with their lengths. Calls the kernel directly: see
-        // `receive_messages`.
+        // SAFETY: `message` points to buffers of `self` and of this frame, with their lengths. The C library's function
+        // is avoided for the reasons given at `receive_messages`.
         let length = unsafe {
             libc::syscall(libc::SYS_recvmsg, socket.as_fd().as_raw_fd(), &raw mut *message, libc::MSG_DONTWAIT)
         };
         let Ok(length) = u32::try_from(length) else { return nothing_or_error() };
         let message = libc::mmsghdr { msg_hdr: *message, msg_len: length };
-        // SAFETY: the kernel has filled the record, and its control data lies in `self`.
+        // SAFETY: the kernel has filled `message`, and its control data is in `self`.
         self.received[0] = unsafe { read(socket, &message, &self.names[0]) };
         Ok(1)
     }
@@ -141,21 +141,21 @@ impl ReceiveBatch {
             messages[at].write(libc::mmsghdr { msg_hdr: self.header(at, &mut parts[at]), msg_len: 0 });
         }
         let first = messages.as_mut_ptr().cast::<libc::mmsghdr>();
-        // SAFETY: `requested` records are set. Each points at buffers of `self` and of this frame, with their lengths;
-        // no two records share a buffer.
+        // SAFETY: `requested` records are set. Each record points to buffers of `self` and of this frame, with their
+        // lengths; no two records share a buffer.
         let count = unsafe { receive_messages(socket.as_fd().as_raw_fd(), first, requested) };
         let Ok(count) = usize::try_from(count) else { return nothing_or_error() };
         let count = count.min(requested);
         for (at, message) in messages[..count].iter().enumerate() {
-            // SAFETY: it was set before the call, and the kernel has filled it.
+            // SAFETY: the record was initialized before the call, and the kernel has filled it.
             let message = unsafe { message.assume_init_ref() };
-            // SAFETY: the kernel has filled the record, and its control data lies in `self`.
+            // SAFETY: the kernel has filled `message`, and its control data is in `self`.
             self.received[at] = unsafe { read(socket, message, &self.names[at]) };
         }
         Ok(count)
     }
 
-    /// A record for the kernel, with the buffers at `at`. `part` has to live as long as it.
+    /// Builds a message header for the kernel, with the buffers at index `at`. `part` must outlive the header.
     #[inline(always)]
     fn header(&mut self, at: usize, part: &mut MaybeUninit<libc::iovec>) -> libc::msghdr {
         let base = self.buffers[at * MAX_DATAGRAM..].as_mut_ptr().cast();
@@ -170,7 +170,7 @@ impl ReceiveBatch {
         header
     }
 
-    /// The received batches: sender and packets.
+    /// Returns the sender and the packets of each received batch.
     pub(crate) fn batches(&mut self) -> impl Iterator<Item = (SocketAddr, Packets<'_>)> {
         let buffers = self.buffers.chunks_mut(MAX_DATAGRAM);
         self.received[..self.count].iter().zip(buffers).filter_map(|(received, buffer)| {
@@ -180,11 +180,11 @@ impl ReceiveBatch {
     }
 }
 
-/// Returns the number of messages, or -1 with the error in `errno`. Calls the kernel directly: the functions of the C
-/// library are cancellation points, this thread holds locks, and cancellation costs time in each call.
+/// Returns the number of messages, or -1 with the error in `errno`. Calls the kernel directly, because the C library's
+/// functions are cancellation points. This thread holds locks and must not be cancelled, and the check for cancellation
+/// costs time in each call.
 ///
-/// # Safety
-/// `first` points at `requested` records, each of which points at buffers with their lengths.
+/// # Safety `first` points to `requested` records, each of which points to buffers with their lengths.
 unsafe fn receive_messages(fd: libc::c_int, first: *mut libc::mmsghdr, requested: usize) -> libc::c_long {
     const FLAGS: libc::c_int = libc::MSG_DONTWAIT;
     let no_time_out = std::ptr::null_mut::<libc::timespec>();
@@ -192,21 +192,21 @@ unsafe fn receive_messages(fd: libc::c_int, first: *mut libc::mmsghdr, requested
     unsafe { libc::syscall(libc::SYS_recvmmsg, fd, first, requested as libc::c_uint, FLAGS, no_time_out) }
 }
 
-/// The result of a call that has failed: nothing has arrived, or an error. Most calls of a polling thread find nothing, so that
-/// is found out without an `io::Error`.
+/// Result of a failed call: `Ok(0)` if no datagram is queued, else an error. Most calls of a polling thread find no
+/// datagram, so this case does not construct an `io::Error`.
 #[inline(always)]
 fn nothing_or_error() -> io::Result<usize> {
-    // SAFETY: this thread's own variable.
+    // SAFETY: `errno` is a variable of the calling thread.
     match unsafe { *libc::__errno_location() } {
         libc::EAGAIN | libc::EINTR => Ok(0),
         code => Err(io::Error::from_raw_os_error(code)),
     }
 }
 
-/// Returns sender, length, and length of the packets. `None`: the datagram was truncated, or has no source address.
+/// Returns the sender, the length, and the length of each packet in it. `None`: the datagram was truncated, or has no
+/// source address.
 ///
-/// # Safety
-/// The record is as `recvmmsg` has left it, and its control data is there.
+/// # Safety `recvmmsg` has filled `message`, and its control data still exists.
 unsafe fn read(socket: &Socket, message: &libc::mmsghdr, name: &RawSockAddr) -> Option<(SocketAddr, usize, usize)> {
     let (header, length) = (&message.msg_hdr, message.msg_len as usize);
     let mut segment = length;

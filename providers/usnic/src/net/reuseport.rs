@@ -1,17 +1,18 @@
-//! Selects which of the processes that share a UDP port gets a datagram.
+//! A socket filter that selects which of the processes that share a UDP port receives a datagram.
 //!
 //! The kernel selects by a hash over both addresses, so all repetitions of a request go to the same process. If that
-//! process is stopped, there is no answer. So a filter on the group of sockets selects by length for datagrams that are
-//! shorter than the first transmission: shorter by one byte, the first socket of the group; by two bytes, the second
-//! socket, and so on. For any other length, and if there is no such socket, the hash decides.
+//! process is stopped, the request gets no answer. So requesters shorten their repetitions, and the filter selects by
+//! length for datagrams that are shorter than the first transmission. A datagram that is shorter by one byte goes to
+//! the first socket of the group, by two bytes to the second socket, and so on. For any other length, and if there is
+//! no such socket, the hash decides.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use super::socket::Socket;
 
-/// `struct sock_fprog` of `linux/filter.h` with its padding as a field: the kernel reads it too, and memory checkers report it
-/// unless it is written.
+/// `struct sock_fprog` of `linux/filter.h`, with its padding as a field. The kernel reads the padding too, and memory
+/// checkers report padding that was not written.
 #[repr(C)]
 struct Filter {
     length: u16,
@@ -20,11 +21,11 @@ struct Filter {
 }
 const _: () = assert!(size_of::<Filter>() == size_of::<libc::sock_fprog>());
 
-/// Installs the filter for the whole group of this bound socket. `length` is the length of a datagram for which the
-/// hash decides. Needs no privilege, and Linux 4.5.
+/// Installs the filter for all sockets that share the port of this socket. `length` is the length in bytes of a first
+/// transmission, for which the hash decides. Needs Linux 4.5, but no privilege.
 pub(crate) fn choose_by_length(socket: &Socket, length: usize) -> io::Result<()> {
     let step = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
-    // The program returns the number of the socket; for `length` itself it returns a number that no group has.
+    // The program returns the index of the selected socket. For `length` itself it returns an index that no group has.
     let mut program = [
         step((libc::BPF_LD | libc::BPF_W | libc::BPF_LEN) as u16, 0),
         step((libc::BPF_ALU | libc::BPF_NEG) as u16, 0),
@@ -34,7 +35,7 @@ pub(crate) fn choose_by_length(socket: &Socket, length: usize) -> io::Result<()>
     let filter = Filter { length: program.len() as u16, padding: Default::default(), program: program.as_mut_ptr() };
     let (fd, size) = (socket.as_fd().as_raw_fd(), size_of_val(&filter) as libc::socklen_t);
     let name = libc::SO_ATTACH_REUSEPORT_CBPF;
-    // SAFETY: the record and the program that it points at outlive the call, and have the lengths that are given.
+    // SAFETY: `filter` and the program that it points to outlive the call, and have the given lengths.
     let failed = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const filter).cast(), size) };
     if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -63,7 +64,7 @@ mod tests {
                 sender.send_to(&vec![0; 100 - less], &again).unwrap();
                 assert_eq!(receive(socket), 1, "{address}, {less} bytes less");
             }
-            // The hash decides; no datagram is lost.
+            // For these lengths the hash decides, and no datagram is lost.
             for length in [1, 96, 100, 101, 1000] {
                 sender.send_to(&vec![0; length], &again).unwrap();
                 assert_eq!(group.iter().map(&mut receive).sum::<usize>(), 1, "{address}, {length} bytes");

@@ -1,5 +1,4 @@
-//! Queries the kernel by rtnetlink(7) whether an address is delivered on this host. No packet is sent, and nothing is
-//! changed.
+//! Asks the kernel by rtnetlink(7) whether an address belongs to this host. No packet is sent.
 #![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind};
@@ -15,18 +14,18 @@ const RTM_GETROUTE: u16 = 26;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTN_LOCAL: u8 = 2;
-/// Bytes of a `nlmsghdr`. In the `rtmsg` behind it, the type of the route is the eighth byte.
+/// Size in bytes of a `nlmsghdr`. The eighth byte of the `rtmsg` that follows is the type of the route.
 const HEADER: usize = 16;
 const ROUTE_TYPE: usize = HEADER + 7;
 
-/// Whether the route to `peer` is local: an address of an interface, or of a range that is routed locally. Errors: the
-/// kernel cannot answer. A missing route is not an error.
+/// Whether the route to `peer` is local: `peer` is an address of an interface, or in a range that is routed locally.
+/// Returns false without a route. Errors: the kernel gives no answer.
 pub(super) fn is_local(peer: SocketAddr) -> io::Result<bool> {
     // Protocol 0 is NETLINK_ROUTE.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     sendto(&socket, &request(peer), SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
     let mut answer = [0; 4096];
-    // The kernel has answered before `sendto` returns.
+    // The kernel has queued its answer before `sendto` returns.
     let (length, _) = recv(&socket, &mut answer[..], RecvFlags::DONTWAIT)?;
     let answer = &answer[..length];
     let kind = answer.get(4..6).ok_or(ErrorKind::InvalidData)?;
@@ -34,7 +33,7 @@ pub(super) fn is_local(peer: SocketAddr) -> io::Result<bool> {
     Ok(is_route && answer.get(ROUTE_TYPE) == Some(&RTN_LOCAL))
 }
 
-/// Builds `RTM_GETROUTE` for one destination. For a link-local destination it includes the interface.
+/// Builds `RTM_GETROUTE` for one destination. For a link-local destination the message includes the interface.
 fn request(peer: SocketAddr) -> Vec<u8> {
     let (family, address, interface) = match peer {
         SocketAddr::V4(v4) => (AddressFamily::INET, v4.ip().octets().to_vec(), 0),
@@ -42,7 +41,7 @@ fn request(peer: SocketAddr) -> Vec<u8> {
     };
     let mut message = vec![0; HEADER];
     let bits = 8 * address.len() as u8;
-    // An rtmsg: family, prefix lengths of destination and source, then fields that are 0 in a request.
+    // An `rtmsg`: the family, the prefix length of the destination, then fields that are 0 in a request.
     message.extend([family.as_raw() as u8, bits, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]);
     attribute(&mut message, RTA_DST, &address);
     if interface != 0 {

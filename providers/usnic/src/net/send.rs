@@ -1,9 +1,10 @@
-//! Sends batches of packets: gathers their parts from memory, with as few system calls as possible.
+//! Sends batches of packets with as few system calls as possible. The kernel gathers the parts of each packet from
+//! memory.
 //!
 //! All packets of a batch belong to one connection and have one destination. Packets of equal length are sent as one
-//! GSO batch, which the kernel or the network card splits (`UDP_SEGMENT`). Few packets, and all packets on a kernel
-//! without GSO, are sent by `sendmmsg`. Payload is not copied, except for packets that a full socket did not accept:
-//! they are sent later, when their memory may no longer be registered.
+//! GSO batch, which the kernel or the network card splits (`UDP_SEGMENT`). Runs of fewer than [`MIN_GSO`] packets, and
+//! all packets on a kernel without GSO, are sent by `sendmmsg`. Payload is copied only if a full socket does not accept
+//! a packet, because its memory may no longer be registered when the packet is sent later.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -14,16 +15,16 @@ use dapl_software::memory::user_copy::{self, Checker, Registration};
 use super::sockaddr::SockAddr;
 use super::socket::Socket;
 
-/// Packets in a batch: the kernel splits a GSO batch into this many.
+/// Maximum number of packets in a batch: the kernel splits a GSO batch into at most this number.
 pub(crate) const MAX_PACKETS: usize = 64;
-/// Bytes in a batch: the limit of a UDP datagram.
+/// Maximum number of bytes in a batch: the largest payload of a UDP datagram over IPv4.
 pub(crate) const MAX_BYTES: usize = 65_507;
-/// Maximum number of parts in a batch. The kernel accepts 1024.
+/// Maximum number of parts in a batch. The kernel accepts 1024 parts.
 const MAX_PARTS: usize = 1000;
 /// Minimum number of packets for which GSO is worth its cost.
 const MIN_GSO: usize = 3;
-/// Maximum number of attempts of a send call, which may return the error of an earlier packet (an ICMP answer, possibly
-/// of another connection).
+/// Maximum number of attempts of a send call. A call may return the error of an earlier packet (an ICMP message,
+/// possibly for another connection).
 const MAX_TRIES: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
@@ -51,19 +52,19 @@ struct BatchPacket {
 /// The outcome of sending a batch. Losses in the network are not visible here.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct SendOutcome {
-    /// Whether the socket is full. The rest stays in the batch, and has to be sent before anything else.
+    /// Whether the socket is full. The other packets stay in the batch, and must be sent before other packets.
     pub(crate) is_blocked: bool,
-    /// The socket has space, but a queue behind it is full, which it shares with other sockets.
+    /// The socket has space, but a queue behind it that it shares with other sockets is full.
     pub(crate) overflows: bool,
     /// A packet of this length exceeds the interface's MTU. It was dropped, as if lost.
     pub(crate) too_large: Option<usize>,
     /// The memory of the packet with this index is not mapped. It was dropped, as if lost.
     pub(crate) fault: Option<usize>,
-    /// The system has no route to the destination. The packets concerned were dropped, as if lost.
+    /// Whether the system has no route to the destination. The affected packets were dropped, as if lost.
     pub(crate) is_unreachable: bool,
 }
 
-/// Packets that are sent together. Reused: its memory grows to a bound and stays allocated.
+/// Packets that are sent together. A batch is reused; its memory grows to a bound and stays allocated.
 #[derive(Debug, Default)]
 pub(crate) struct SendBatch {
     own: Vec<u8>,
@@ -71,14 +72,14 @@ pub(crate) struct SendBatch {
     packets: Vec<BatchPacket>,
     /// Offset in `own` of the part that is being written.
     began: usize,
-    /// Bytes in complete packets.
+    /// Number of bytes in complete packets.
     bytes: usize,
-    /// Packets that were sent.
+    /// Number of packets that were sent.
     sent: usize,
     records: SendRecords,
 }
 
-/// Records for the kernel, reused.
+/// Records for the kernel, kept to avoid allocations.
 #[derive(Debug, Default)]
 struct SendRecords {
     parts: Vec<libc::iovec>,
@@ -89,16 +90,15 @@ struct SendRecords {
 unsafe impl Send for SendRecords {}
 
 impl SendBatch {
-    /// Buffer for the next bytes of the packet: its header, or a trailer.
+    /// Returns the buffer for the next bytes of the packet: its header, or a trailer.
     pub(crate) fn own(&mut self) -> &mut Vec<u8> {
         &mut self.own
     }
 
     /// Appends `length` bytes of memory to the packet.
     ///
-    /// # Safety
-    /// The part of this memory that is mapped may be read until [`Self::send`] has returned, or the batch is cleared or
-    /// dropped.
+    /// # Safety The mapped part of this memory stays readable until [`Self::send`] has returned, or the batch is
+    /// cleared or dropped.
     pub(crate) unsafe fn memory(&mut self, address: *const u8, length: usize) {
         self.end_part();
         if length > 0 {
@@ -139,7 +139,7 @@ impl SendBatch {
         }
     }
 
-    /// Whether a packet of `bytes` bytes in `parts` parts fits.
+    /// Whether the batch has space for a packet of `bytes` bytes in `parts` parts.
     pub(crate) fn has_capacity(&self, bytes: usize, parts: usize) -> bool {
         self.packets.len() < MAX_PACKETS && self.bytes + bytes <= MAX_BYTES && self.parts.len() + parts <= MAX_PARTS
     }
@@ -148,13 +148,13 @@ impl SendBatch {
         self.packets.is_empty()
     }
 
-    /// Packets that were not sent yet.
+    /// Number of packets that were not sent yet.
     #[cfg(test)]
     pub(crate) fn left(&self) -> usize {
         self.packets.len() - self.sent
     }
 
-    /// Bytes of all packets.
+    /// Number of bytes of all packets in the batch.
     pub(crate) fn bytes(&self) -> usize {
         self.bytes
     }
@@ -166,7 +166,8 @@ impl SendBatch {
         (self.began, self.bytes, self.sent) = (0, 0, 0);
     }
 
-    /// Sends the batch, from where the last call stopped. It is empty afterwards, unless the socket was full.
+    /// Sends the batch, from where the previous call stopped. Afterwards the batch is empty, unless the socket was
+    /// full.
     pub(crate) fn send(&mut self, socket: &Socket, to: &SockAddr) -> SendOutcome {
         let mut outcome = SendOutcome::default();
         while self.sent < self.packets.len() {
@@ -187,8 +188,8 @@ impl SendBatch {
         outcome
     }
 
-    /// Length of the GSO batch that starts at the next packet: packets of equal length, of which the last may be
-    /// shorter, and in all no more bytes than a datagram has.
+    /// Returns the length of the GSO batch that starts at the next packet. Its packets have equal length, but the last
+    /// may be shorter. All packets together have at most the bytes of one datagram.
     fn gso_run(&self) -> usize {
         let packets = &self.packets[self.sent..];
         let first = packets[0].length;
@@ -200,7 +201,7 @@ impl SendBatch {
         equal + usize::from(packets.get(equal).is_some_and(is_shorter))
     }
 
-    /// Number of packets before the next GSO batch.
+    /// Returns the number of packets before the next GSO batch.
     fn single_run(&self) -> usize {
         let lengths = self.packets[self.sent..].windows(MIN_GSO);
         let until = lengths.clone().position(|next| next[1..].iter().all(|packet| packet.length == next[0].length));
@@ -224,8 +225,8 @@ impl SendBatch {
             let own = self.own.as_ptr();
             self.records.gather(own, &self.parts[range.clone()]);
             let message = header(&mut self.records.parts[..], to, Some(&mut control));
-            // SAFETY: the record points at parts that live: bytes of `own`, and memory for which the callers of `memory`
-            // guarantee. The address and the control data outlive the call.
+            // SAFETY: `message` points to valid parts: bytes of `own`, and memory that is readable by the contract of
+            // `memory`. The address and the control data outlive the call.
             unsafe { send_one(socket.as_fd().as_raw_fd(), &raw const message) }
         });
         match sent {
@@ -237,7 +238,7 @@ impl SendBatch {
                 outcome.overflows = error.raw_os_error() == Some(libc::ENOBUFS);
                 false
             }
-            // Sends the packets one by one, to find the one that causes the error.
+            // Sends the packets one by one, to find the packet that causes the error.
             Err(error) => {
                 let before = *outcome;
                 let gone = self.send_each(socket, to, run, outcome);
@@ -272,7 +273,7 @@ impl SendBatch {
                 let (fd, messages) = (socket.as_fd().as_raw_fd(), &mut self.records.messages);
                 // `sendmsg` is cheaper for one packet.
                 if let [one] = &messages[..] {
-                    // SAFETY: as in `send_gso`; the record and what it points at outlive the call.
+                    // SAFETY: as in `send_gso`; the record and the buffers that it points to outlive the call.
                     let sent = unsafe { send_one(fd, &raw const one.msg_hdr) };
                     return if sent < 0 { sent } else { 1 };
                 }
@@ -297,8 +298,8 @@ impl SendBatch {
         true
     }
 
-    /// Copies the unsent packets into memory of the batch. Leaves out packets whose memory is not mapped, and returns
-    /// the index of the first of these.
+    /// Copies the unsent packets into memory of the batch. Removes packets whose memory is not mapped, and returns the
+    /// index of the first removed packet.
     #[cold]
     fn copy_unsent(&mut self) -> Option<usize> {
         let (mut kept, checker, mut fault) = (SendBatch::default(), Checker::default(), None);
@@ -313,8 +314,8 @@ impl SendBatch {
                         let (address, to) = (address as u64, kept.own[end..].as_mut_ptr());
                         let region = Region { address, length: length as u64 };
                         let registration = || Registration { region, checker: &checker };
-                        // SAFETY: the caller of `memory` guarantees that it may be read until `send` returns, which it
-                        // has not.
+                        // SAFETY: by the contract of `memory`, the memory is readable until `send` returns, and `send`
+                        // is running.
                         is_whole &= unsafe { user_copy::read(address, to, length, registration) };
                     }
                 }
@@ -334,11 +335,10 @@ impl SendBatch {
 
 const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
-/// Returns the bytes that were sent, or -1. Calls the kernel directly: the function of the C library is a cancellation
-/// point, and this thread holds locks.
+/// Returns the number of bytes that were sent, or -1. Calls the kernel directly, because the C library's function is a
+/// cancellation point and this thread holds locks.
 ///
-/// # Safety
-/// The record and what it points at are complete, and outlive the call.
+/// # Safety The record and the buffers that it points to are initialized, and outlive the call.
 unsafe fn send_one(fd: libc::c_int, message: *const libc::msghdr) -> isize {
     // SAFETY: this function's own contract.
     unsafe { libc::syscall(libc::SYS_sendmsg, fd, message, FLAGS) as isize }
@@ -356,7 +356,7 @@ impl SendRecords {
     }
 }
 
-/// Control data of a GSO batch: the length of its packets.
+/// Control data of a GSO batch: the length of each packet.
 #[repr(C, align(8))]
 struct SegmentControl([u8; CONTROL]);
 
@@ -368,7 +368,8 @@ impl SegmentControl {
     fn new(segment: u16) -> Self {
         let mut control = SegmentControl([0; CONTROL]);
         let header = (&raw mut control).cast::<libc::cmsghdr>();
-        // SAFETY: the buffer is aligned for a header, and has space for it and for the number that follows.
+        // SAFETY: the buffer is aligned for a control header, and has space for the header and for the `u16` that
+        // follows.
         unsafe {
             (*header).cmsg_level = libc::SOL_UDP;
             (*header).cmsg_type = libc::UDP_SEGMENT;
@@ -393,7 +394,7 @@ fn header(parts: &mut [libc::iovec], to: &SockAddr, control: Option<&mut Segment
     message
 }
 
-/// Repeats a call that a signal has interrupted, or that returned the error of an earlier packet.
+/// Repeats a system call that a signal has interrupted, or that returned the error of an earlier packet.
 fn retry_interrupted(socket: &Socket, mut call: impl FnMut() -> isize) -> io::Result<usize> {
     let mut tries = 0;
     loop {
@@ -433,7 +434,7 @@ impl SendOutcome {
                 self.too_large = Some(largest);
             }
             Some(libc::EFAULT) => self.fault = self.fault.or(Some(packet)),
-            // EPERM comes from a firewall of this host.
+            // A firewall of this host causes EPERM.
             _ => self.is_unreachable = true,
         }
     }

@@ -1,4 +1,4 @@
-//! Batches over the loopback interface: packets that are sent, and errors of the kernel.
+//! Tests of batches over the loopback interface, with and without errors of the kernel.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -8,7 +8,8 @@ use crate::net::receive::ReceiveBatch;
 use crate::net::socket::{SocketConfig, test_config};
 
 thread_local! {
-    /// The error with which this thread's GSO sends fail, and the number of calls after which its sockets are full.
+    /// The error with which GSO sends of this thread fail, and the number of send calls after which its sockets are
+    /// full.
     static GSO_ERROR: Cell<Option<i32>> = const { Cell::new(None) };
     static CALLS_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
 }
@@ -21,7 +22,7 @@ fn stop_after(calls: Option<u32>) {
     CALLS_LEFT.set(calls);
 }
 
-/// Called before each system call. Sets `errno` and returns false if the call is to fail.
+/// Called before each system call. If the call is to fail, sets `errno` and returns false.
 pub(in crate::net) fn may_call(is_gso: bool) -> bool {
     let error = match (CALLS_LEFT.get(), GSO_ERROR.get()) {
         (Some(0), _) => libc::EAGAIN,
@@ -31,12 +32,12 @@ pub(in crate::net) fn may_call(is_gso: bool) -> bool {
             return true;
         }
     };
-    // SAFETY: this thread's own variable.
+    // SAFETY: `errno` is a variable of the calling thread.
     unsafe { *libc::__errno_location() = error };
     false
 }
 
-/// Two sockets with the same settings.
+/// Opens two sockets with the same settings.
 fn pair(config: &SocketConfig) -> (Socket, Socket) {
     let large = SocketConfig { receive_buffer: 1 << 20, send_buffer: 1 << 20, ..config.clone() };
     (Socket::open(&large).unwrap(), Socket::open(&large).unwrap())
@@ -60,7 +61,7 @@ fn payloads(lengths: &[usize]) -> Vec<Vec<u8>> {
     lengths.iter().enumerate().map(|(number, length)| vec![number as u8; *length]).collect()
 }
 
-/// Receives the packets that are queued, and counts the batches they came in.
+/// Receives the packets that are queued, and counts the received batches.
 fn take(socket: &Socket) -> (Vec<Vec<u8>>, usize) {
     let mut batch = ReceiveBatch::new();
     let (mut packets, mut parts) = (Vec::new(), 0);
@@ -78,7 +79,8 @@ fn whole(memory: &[Vec<u8>]) -> Vec<Vec<u8>> {
     memory.iter().enumerate().map(|(number, payload)| [&header(number, payload)[..], payload].concat()).collect()
 }
 
-/// GSO batches, one of them with a shorter last packet, larger packets between them, and single ones.
+/// Packet lengths: GSO batches, one of them with a shorter last packet, larger packets between them, and single
+/// packets.
 const MIXED: [usize; 22] =
     [0, 9, 9, 9, 1000, 1000, 1000, 1000, 400, 7, 700, 700, 700, 700, 700, 800, 800, 800, 3, 2, 1000, 4];
 
@@ -145,7 +147,7 @@ fn oversized_packet_is_reported_and_others_are_sent() {
     let mut batch = SendBatch::default();
     fill(&mut batch, &memory);
     batch.own().extend([9, 9]);
-    // SAFETY: it lives until the end of this test.
+    // SAFETY: `large` outlives the batch.
     unsafe { batch.memory(large.as_ptr(), large.len()) };
     batch.end_packet();
     assert_eq!(batch.send(&socket, &to), SendOutcome { too_large: Some(MAX_BYTES + 1), ..SendOutcome::default() });
@@ -164,7 +166,7 @@ fn unmapped_memory_is_reported_by_packet() {
     unsafe { batch.memory(std::ptr::without_provenance(4096), 100) };
     batch.end_packet();
     batch.own().extend([4, 100]);
-    // SAFETY: it lives until the end of this test.
+    // SAFETY: `memory` outlives the batch.
     unsafe { batch.memory(memory[4].as_ptr(), 100) };
     batch.end_packet();
     let outcome = batch.send(&socket, &SockAddr::of(peer.local()));
@@ -202,7 +204,7 @@ fn unsent_packet_with_unmapped_memory_is_dropped() {
     let memory = payloads(&[50, 60, 70]);
     fill(&mut batch, &memory[..1]);
     batch.own().extend([9, 9]);
-    // SAFETY: nothing is mapped there.
+    // SAFETY: only the kernel accesses this address, and reports that it is not mapped.
     unsafe { batch.memory(4096 as *const u8, 40) };
     batch.end_packet();
     fill(&mut batch, &memory[1..2]);
@@ -246,11 +248,11 @@ fn drops_are_counted() {
         batch.send(&socket, &to);
     }
     let first = take(&peer).0.len();
-    // An old kernel reports drops with the next packet.
+    // An old kernel reports the count of drops only with the next packet.
     fill(&mut batch, &memory[..1]);
     batch.send(&socket, &to);
     assert_eq!(take(&peer).0.len(), 1);
-    // The kernel counts GSO batches or packets, as they were when the buffer was full.
+    // The kernel counts a GSO batch as one drop if the buffer was full, or counts its packets.
     assert!(first < 1200 && (1..=1200 - first as u64).contains(&peer.drops()), "{first} {}", peer.drops());
 }
 
@@ -287,13 +289,13 @@ fn discarded_packet_leaves_no_trace() {
     for with_memory in [true, false] {
         batch.own().extend(b"no");
         if with_memory {
-            // SAFETY: it lives until the end of this test.
+            // SAFETY: `memory` outlives the batch.
             unsafe { batch.memory(memory[0].as_ptr(), 5) };
             batch.own().extend(b"trailer");
         }
         batch.drop_packet();
     }
-    // SAFETY: it lives until the end of this test.
+    // SAFETY: `memory` outlives the batch.
     unsafe { batch.memory(memory[1].as_ptr(), 6) };
     batch.drop_packet();
     batch.own().extend(b"last");

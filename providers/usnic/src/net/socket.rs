@@ -1,4 +1,5 @@
-//! UDP sockets: no fragmentation, large buffers, a count of drops, and GSO and GRO where the kernel has them.
+//! UDP sockets without fragmentation, with large buffers, a count of dropped datagrams, and GSO and GRO if the kernel
+//! supports them.
 //!
 //! Reports which settings were granted. This module sends and receives nothing, and never blocks.
 
@@ -12,15 +13,16 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 #[derive(Clone, Debug)]
 pub(crate) struct SocketConfig {
-    /// With port 0, the first free port of `ports`; without `ports`, a port that the kernel chooses.
+    /// The address to bind. With port 0, the first free port of `ports` is used, or a port that the kernel chooses if
+    /// `ports` is `None`.
     pub(crate) address: SocketAddr,
     pub(crate) ports: Option<RangeInclusive<u16>>,
-    /// Other sockets of this user may bind the same address and port.
+    /// Whether other sockets of this user may bind the same address and port.
     pub(crate) is_shared: bool,
     /// Size of the receive buffer in bytes.
     pub(crate) receive_buffer: usize,
     pub(crate) send_buffer: usize,
-    /// Use GSO and GRO if the kernel supports them.
+    /// Whether to use GSO, if the kernel supports it; likewise for GRO.
     pub(crate) gso: bool,
     pub(crate) gro: bool,
 }
@@ -30,21 +32,21 @@ pub(crate) struct SocketConfig {
 pub(crate) struct Socket {
     fd: OwnedFd,
     local: SocketAddr,
-    /// Cleared when the kernel refuses GSO.
+    /// Whether GSO is used. Cleared if the kernel refuses a GSO send.
     gso: AtomicBool,
     gro: bool,
     receive_buffer: usize,
     send_buffer: usize,
     /// Number of datagrams that were dropped because the receive buffer was full.
     drops: AtomicU64,
-    /// Whether the error queue may contain errors.
+    /// Whether the socket's error queue may contain errors.
     errors: AtomicBool,
 }
 
-/// A buffer that a limit of the system has reduced.
+/// A socket buffer that a limit of the system has reduced.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ReducedBuffer {
-    /// The sysctl that limits it.
+    /// The sysctl that limits the size of the buffer.
     pub(crate) sysctl: &'static str,
     pub(crate) requested: usize,
     pub(crate) granted: usize,
@@ -62,7 +64,7 @@ impl Socket {
         } else {
             set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
             set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
-            // Older kernels lack this option and need only the one before.
+            // Kernels that lack this option need only the option before.
             let _ = set(libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1);
             set(libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
         }
@@ -70,14 +72,14 @@ impl Socket {
             set(libc::SOL_SOCKET, libc::SO_REUSEPORT, 1)?;
         }
         if kernel_drops(fd.as_fd()).is_none() {
-            // Without SO_MEMINFO the kernel reports drops with each packet, which costs time; with it the count is
-            // queried when needed.
+            // Without SO_MEMINFO the kernel reports drops with each packet, which costs time. With SO_MEMINFO the count
+            // is queried when it is needed.
             let _ = set(libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 1);
         }
         let gro = config.gro && set(libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
         let receive_buffer = SocketBuffer::Receive.set_size(fd.as_fd(), config.receive_buffer)?;
         let send_buffer = SocketBuffer::Send.set_size(fd.as_fd(), config.send_buffer)?;
-        // 0: no GSO unless a message requests it. A kernel without GSO refuses the option.
+        // Segment size 0 means no GSO unless a message requests it. A kernel without GSO refuses the option.
         let gso = config.gso && set(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         let local = bind(fd.as_fd(), config)?;
         Ok(Socket {
@@ -100,7 +102,7 @@ impl Socket {
         self.gso.load(Ordering::Relaxed)
     }
 
-    /// Stops using GSO on this socket: the kernel or the network card refused it.
+    /// Stops using GSO on this socket, because the kernel or the network card refused it.
     #[cold]
     pub(super) fn disable_gso(&self, why: &io::Error) {
         if self.gso.swap(false, Ordering::Relaxed) {
@@ -112,12 +114,12 @@ impl Socket {
         self.gro
     }
 
-    /// Bytes of the receive buffer that were granted.
+    /// Size in bytes of the receive buffer that the kernel granted.
     pub(crate) fn receive_buffer(&self) -> usize {
         self.receive_buffer
     }
 
-    /// The buffers that are smaller than requested.
+    /// Returns the buffers that are smaller than requested.
     pub(crate) fn reduced_buffers(&self, config: &SocketConfig) -> impl Iterator<Item = ReducedBuffer> {
         let reduced =
             |sysctl, requested, granted| (granted < requested).then_some(ReducedBuffer { sysctl, requested, granted });
@@ -142,13 +144,13 @@ impl Socket {
     pub(super) fn note_drops(&self, count: u32) {
         let known = self.drops.load(Ordering::Relaxed);
         let more = count.wrapping_sub(known as u32);
-        // An older value is out of order. That does not happen on one socket; it is ignored.
+        // A difference of 2^31 or more means an older value. That does not happen on one socket; the value is ignored.
         if more != 0 && more < 1 << 31 {
             self.drops.store(known + u64::from(more), Ordering::Relaxed);
         }
     }
 
-    /// Whether the kernel has signalled an error: the error queue should be read.
+    /// Whether the kernel has signalled an error, so that the error queue should be read.
     pub(crate) fn has_errors(&self) -> bool {
         self.errors.load(Ordering::Relaxed)
     }
@@ -190,8 +192,8 @@ enum SocketBuffer {
 }
 
 impl SocketBuffer {
-    /// Requests a size, beyond the system's limit if this process is privileged. Returns the size that was granted. The
-    /// kernel counts its own overhead too, and doubles the size for that.
+    /// Requests a buffer size in bytes, beyond the system's limit if this process is privileged. Returns the size that
+    /// was granted, without the kernel's overhead: the kernel doubles the requested size to make space for it.
     fn set_size(&self, fd: BorrowedFd<'_>, bytes: usize) -> io::Result<usize> {
         let (force, plain) = match self {
             SocketBuffer::Receive => (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
@@ -211,17 +213,17 @@ impl SocketBuffer {
 
 fn set(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
     let length = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: the option is a number, and it outlives the call.
+    // SAFETY: `value` is a number that outlives the call.
     let failed = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), length) };
     if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// The kernel's count of datagrams that were dropped because the buffer was full.
+/// Returns the kernel's count of datagrams that were dropped because the buffer was full.
 fn kernel_drops(fd: BorrowedFd<'_>) -> Option<u32> {
     let mut numbers = [0u32; libc::SK_MEMINFO_DROPS as usize + 1];
     let mut length = size_of_val(&numbers) as libc::socklen_t;
     let at = (&raw mut numbers).cast();
-    // SAFETY: writes at most `length` bytes, and the number written; both buffers outlive the call.
+    // SAFETY: the kernel writes at most `length` bytes, and their number to `length`; both outlive the call.
     let failed = unsafe { libc::getsockopt(fd.as_raw_fd(), libc::SOL_SOCKET, libc::SO_MEMINFO, at, &raw mut length) };
     let is_whole = length as usize == size_of_val(&numbers);
     (failed == 0 && is_whole).then_some(numbers[libc::SK_MEMINFO_DROPS as usize])
