@@ -1,7 +1,7 @@
 //! One bit for each packet of a window: a ring of 4096 bits, indexed by PSN.
 //!
-//! Two packets that are a window or more apart share a bit, so the user clears the bits of packets that leave the
-//! window. Bits are processed a word at a time, without allocation.
+//! Two packets whose PSNs are a window or more apart share a bit, so the user of the ring clears the bits of packets
+//! that leave the window. Bits are processed a word at a time, without allocation.
 
 use super::WINDOW;
 use super::psn::Psn;
@@ -17,13 +17,14 @@ pub(crate) struct Bits {
     words: [u64; WORDS],
 }
 
-/// Word and bit of a packet in the ring.
+/// Returns the index of the word, and the index in this word, of a packet's bit.
 fn place(psn: Psn) -> (usize, u32) {
     let at = psn.0 % WINDOW;
     ((at / BITS) as usize, at % BITS)
 }
 
-/// The bits of one word from `from` on, at most `count`: index of the word, mask, and number of bits covered.
+/// Selects the bits of one word, starting at `from`, at most `count`. Returns the index of the word, the mask, and the
+/// number of selected bits.
 fn chunk(from: Psn, count: u32) -> (usize, u64, u32) {
     let (word, bit) = place(from);
     let covered = count.min(BITS - bit);
@@ -51,7 +52,7 @@ impl Bits {
         self.words[word] &= !(1 << bit);
     }
 
-    /// Clears `count` bits from `from` on.
+    /// Clears `count` bits, starting at `from`.
     pub(crate) fn clear_run(&mut self, from: Psn, count: u32) {
         let mut at = 0;
         while at < count.min(WINDOW) {
@@ -61,22 +62,22 @@ impl Bits {
         }
     }
 
-    /// The first set bit among `count` bits from `from` on.
+    /// Returns the first set bit among `count` bits, starting at `from`.
     pub(crate) fn first_set(&self, from: Psn, count: u32) -> Option<Psn> {
         self.find(from, count, |word| word)
     }
 
-    /// The first clear bit among `count` bits from `from` on.
+    /// Returns the first clear bit among `count` bits, starting at `from`.
     pub(crate) fn first_clear(&self, from: Psn, count: u32) -> Option<Psn> {
         self.find(from, count, |word| !word)
     }
 
-    /// The last set bit among `count` bits from `from` on.
+    /// Returns the last set bit among `count` bits, starting at `from`.
     pub(crate) fn last_set(&self, from: Psn, count: u32) -> Option<Psn> {
         self.find_last(from, count, |word| word)
     }
 
-    /// The last clear bit among `count` bits from `from` on.
+    /// Returns the last clear bit among `count` bits, starting at `from`.
     pub(crate) fn last_clear(&self, from: Psn, count: u32) -> Option<Psn> {
         self.find_last(from, count, |word| !word)
     }
@@ -85,7 +86,7 @@ impl Bits {
         let mut left = count.min(WINDOW);
         while left > 0 {
             let (_, bit) = place(from.plus(left - 1));
-            // The part of the last word that belongs to the range.
+            // Selects the part of the last word that belongs to the range.
             let (word, mask, covered) = chunk(from.plus(left - left.min(bit + 1)), left.min(bit + 1));
             let seen = see(self.words[word]) & mask;
             if seen != 0 {

@@ -1,8 +1,10 @@
 //! The end of a connection: sends Fin or Reset, and answers late packets.
 //!
-//! `Conn` creates a [`Closing`] when it is drained, when it is aborted, or when the peer ended it. It sends Fin or
-//! Reset until the peer answers or the time has passed. Then it remains for a while, so that a peer whose answer was
-//! lost gets another one (like TIME_WAIT).
+//! `Conn` creates a [`Closing`] when the connection is drained, when it is aborted, or when the peer ended it. The
+//! [`Closing`] sends Fin or Reset until the peer answers or the time limit has passed. Then it exists for the time
+//! `linger`, to answer again if its answer was lost (like TIME_WAIT).
+//!
+//! In the table, "known" means that the peer knows the end of the connection, or was given up.
 //!
 //! | | Fin | FinAck | Reset | time is up |
 //! |---|---|---|---|---|
@@ -17,17 +19,18 @@ use crate::proto::setup::packets::{self, Fin};
 use crate::proto::wire::{Head, Kind};
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
-/// Maximum interval between retransmissions, which doubles up to this.
+/// Maximum interval in nanoseconds between retransmissions. The interval doubles up to this value.
 const LONGEST_WAIT: Nanos = SECONDS;
 /// Minimum interval between retransmissions.
 const SHORTEST_WAIT: Nanos = 5 * MILLIS;
-/// Number of transmissions of a Reset. The peer may be gone already; else its own timeouts end the connection.
+/// Maximum number of transmissions of a Reset. If the peer still exists and gets none of them, its own timeouts end the
+/// connection.
 const RESETS: u32 = 6;
 
 /// Timing of a close.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Pace {
-    /// First retransmission timeout: somewhat more than a round trip.
+    /// First retransmission timeout: longer than a round trip.
     pub(crate) timeout: Nanos,
     /// Time after which the peer is given up.
     pub(crate) give_up: Nanos,
@@ -47,9 +50,9 @@ pub(crate) struct Closing {
     due: Option<Nanos>,
     wait: Nanos,
     said: u32,
-    /// Whether a received packet has to be answered.
+    /// Whether a received packet must be answered.
     owes: bool,
-    /// Whether the peer has confirmed the end, or was given up.
+    /// Whether the peer has confirmed the end, or was given up ("known" in the table).
     known: bool,
     give_up: Nanos,
     linger: Nanos,
@@ -58,7 +61,7 @@ pub(crate) struct Closing {
 }
 
 impl Closing {
-    /// Starts a graceful close: all packets before `fin.end` are acked, and no further data is accepted.
+    /// Starts a graceful close. All packets before `fin.end` are acked, and no further data is accepted.
     pub(crate) fn finish(terms: &Terms, now: Nanos, fin: Fin, pace: Pace) -> Closing {
         Closing { fin, ..Closing::new(Kind::Fin, terms, now, pace) }
     }
@@ -68,7 +71,7 @@ impl Closing {
         Closing::new(Kind::Reset, terms, now, pace)
     }
 
-    /// Answers a Fin or Reset of the peer.
+    /// Creates the state that answers a Fin or Reset of the peer.
     pub(crate) fn answer(terms: &Terms, now: Nanos, pace: Pace) -> Closing {
         Closing { owes: true, known: true, due: None, ..Closing::new(Kind::FinAck, terms, now, pace) }
     }
@@ -93,7 +96,7 @@ impl Closing {
     /// Handles a packet of the connection.
     pub(crate) fn receive(&mut self, now: Nanos, kind: Kind) {
         match (self.kind, kind) {
-            // An aborting side answers received packets, but no more often than it retransmits.
+            // After an abort, a Fin is answered only by the retransmissions of the Reset.
             (Kind::Reset, Kind::Fin) if !self.known => {}
             (_, Kind::Fin | Kind::Reset) => {
                 self.owes = true;
@@ -104,7 +107,7 @@ impl Closing {
         }
     }
 
-    /// Records that the end is confirmed or the peer was given up. From now on only late packets are answered.
+    /// Records that the peer has confirmed the end or was given up. From now on only late packets are answered.
     fn is_known(&mut self, now: Nanos) {
         if !self.known {
             self.known = true;
@@ -142,7 +145,7 @@ impl Closing {
         self.owes || self.due.is_some_and(|due| due <= now)
     }
 
-    /// Handles the deadline.
+    /// Handles an expired deadline.
     pub(crate) fn on_time(&mut self, now: Nanos) {
         let is_enough = self.kind == Kind::Reset && self.said >= RESETS && self.due.is_some_and(|due| now >= due);
         if now >= self.give_up || is_enough {
@@ -150,7 +153,7 @@ impl Closing {
         }
     }
 
-    /// Time of the next transmission or decision.
+    /// Returns the time of the next transmission or decision.
     pub(crate) fn deadline(&self) -> Nanos {
         match self.due {
             _ if self.owes => 0,
@@ -159,12 +162,12 @@ impl Closing {
         }
     }
 
-    /// Whether the peer has confirmed the end or was given up. A draining side reports the end now.
+    /// Whether the peer has confirmed the end or was given up. A drained connection is reported as ended at this time.
     pub(crate) fn is_done(&self) -> bool {
         self.known
     }
 
-    /// Whether the state can be freed: no late packet needs an answer.
+    /// Whether the state can be freed, because no late packet needs an answer any more.
     pub(crate) fn is_over(&self, now: Nanos) -> bool {
         self.known && !self.owes && now >= self.over
     }

@@ -1,7 +1,7 @@
 //! Echo of path probes that belong to no connection; `datinfo doctor HOST` sends them to a listener.
 //!
-//! A probe has a number of its sender in place of the token. The answer carries the probe's size and is never longer,
-//! so it does not amplify. The listener keeps no state.
+//! A probe contains a number chosen by its sender in place of the token. The answer carries the probe's size and is
+//! never longer than the probe, so it cannot be used for amplification. The listener keeps no state.
 
 use zerocopy::IntoBytes;
 
@@ -12,7 +12,7 @@ const FLAG_SAME_SIZE: u16 = 1;
 /// Length of the shortest answer: the header and the size of the probe.
 const SHORTEST: usize = size_of::<Head>() + size_of::<u32>();
 
-/// Appends the answer to a probe to `out`. Returns false if the packet is not such a probe.
+/// Appends the answer to a probe to `out`. Returns false if the packet is not a path probe.
 pub(crate) fn answer(packet: &[u8], out: &mut Vec<u8>) -> bool {
     let probe = wire::head(packet).map(|(head, _)| head).filter(|head| {
         let is_probe = head.kind() == Some(Kind::Probe) && head.conn.get() == 0 && head.token.get() != 0;
@@ -56,7 +56,7 @@ mod tests {
         let good = probe(5, 100, 0);
         (0..SHORTEST).for_each(|length| assert!(!answer(&good[..length], &mut out), "{length}"));
         assert!(!answer(&probe(0, 100, 0), &mut out), "no number");
-        // In the header, only the flags and the number may have any value.
+        // Only the flags and the sender's number may have any value; other bytes of the header are fixed.
         for at in [0, 1, 4, 5, 6, 7] {
             for bit in 0..8 {
                 let mut bad = good.clone();

@@ -1,19 +1,21 @@
 //! Connection numbers of an IA: an index into the caller's table, and a generation.
 //!
-//! The caller has the table; this module allocates its indexes. A freed index is quarantined, so that late packets of
-//! the old connection do not reach a new one; the token would reject them too. The memory is bounded.
+//! This module allocates the indexes of the caller's table. A freed index is quarantined, so that late packets of the
+//! old connection do not reach a new connection. (The token of the new connection rejects such packets too.) The memory
+//! is bounded.
 
 use std::collections::VecDeque;
 
 use crate::proto::Nanos;
 
-/// Bits of the index. The other bits count the generations of an index, from 1, so that no number is 0.
+/// Number of bits of the index. The other bits contain the generation of the index, which starts at 1, so that no
+/// connection number is 0.
 const INDEX_BITS: u32 = 20;
 
 /// Maximum number of connections.
 pub(crate) const MAX: usize = 1 << INDEX_BITS;
 
-/// Table index of a connection number.
+/// Returns the table index of a connection number.
 pub(crate) fn index(conn: u32) -> usize {
     conn as usize & (MAX - 1)
 }
@@ -22,22 +24,22 @@ pub(crate) fn index(conn: u32) -> usize {
 #[derive(Debug)]
 pub(crate) struct Ids {
     max: usize,
-    /// Time for which a freed number is quarantined.
+    /// Time in nanoseconds for which a freed number is quarantined.
     rest: Nanos,
-    /// Generation of each index that was ever used, and whether it is in use.
+    /// Generation of each index that was used so far, and whether the index is in use.
     places: Vec<(u32, bool)>,
-    /// Freed indexes with the time of the free, oldest first.
+    /// Quarantined indexes with the time at which each was freed, oldest first.
     resting: VecDeque<(Nanos, usize)>,
 }
 
 impl Ids {
-    /// Numbers for at most `max` connections; a freed number is quarantined for `rest`.
+    /// Creates an allocator for at most `max` connections. A freed number is quarantined for `rest` nanoseconds.
     pub(crate) fn new(max: usize, rest: Nanos) -> Ids {
         Ids { max: max.min(MAX), rest, places: Vec::new(), resting: VecDeque::new() }
     }
 
-    /// Allocates a number: one whose quarantine is over, else an unused one, else the one freed first. `None`: all are
-    /// in use.
+    /// Allocates a number: one whose quarantine is over, else an unused one, else the one that was freed first. `None`:
+    /// all numbers are in use.
     pub(crate) fn take(&mut self, now: Nanos) -> Option<u32> {
         let is_rested = |&(since, _): &(Nanos, usize)| now.saturating_sub(since) >= self.rest;
         let index = if self.places.len() < self.max && !self.resting.front().is_some_and(is_rested) {

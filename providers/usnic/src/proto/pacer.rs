@@ -1,39 +1,40 @@
-//! Pacing (RFC 9002, 7.7): spreads packets over time by a token bucket, stored as the time at which the bucket is full.
+//! Pacing (RFC 9002, 7.7): spreads packets over time by a token bucket. The level of the bucket is stored as the time
+//! at which the bucket will be full.
 //!
-//! The caller asks before it sends and reports what it sent; the congestion controller gives the rate. Packets are sent
-//! in quanta (draft-ietf-ccwg-bbr-06, 5.6.3): an empty bucket first fills with one quantum, so that packets can share a
-//! GSO batch. The pacer keeps neither timers nor packets.
+//! The caller asks before it sends, and reports the bytes that it sent. The congestion controller determines the rate.
+//! Packets are sent in quanta (draft-ietf-ccwg-bbr-06, 5.6.3): no packet is sent before an empty bucket contains one
+//! quantum, so that packets can share a GSO batch. The pacer keeps neither timers nor packets.
 
 use super::congestion::send_quantum;
 use super::{MICROS, Nanos, SECONDS};
 
-/// The bucket holds the bytes of this time, if that is more than a quantum: Linux's timer slack (50 us) and the wake-up
-/// of a thread make timers late by as much.
+/// The bucket holds at least the bytes that the rate allows in this time, because Linux's timer slack (50 us) and the
+/// wake-up of a thread delay timers by up to this time.
 const TIMER_LATENESS: Nanos = 200 * MICROS;
-/// Longest wait of a packet, even after a low rate.
+/// Maximum wait of a packet in nanoseconds, even at a low rate.
 const LONGEST: Nanos = SECONDS;
 
 #[derive(Debug, Default)]
 pub(crate) struct Pacer {
     /// Time at which the bucket is full again.
     full_at: Nanos,
-    /// Time at which an empty bucket contains a quantum.
+    /// Time at which a bucket that was emptied contains a quantum.
     resume_at: Nanos,
     /// Time that an empty bucket takes to fill.
     depth: Nanos,
-    /// Rate at the last packet; 0: not paced.
+    /// Pacing rate in bytes per second when the last packet was sent; 0: not paced.
     rate: u64,
 }
 
-/// Time that `bytes` take at the rate.
+/// Returns the time that sending `bytes` takes at the rate, at most [`LONGEST`].
 #[inline]
 fn time(bytes: u64, rate: u64) -> Nanos {
     (bytes.saturating_mul(SECONDS) / rate.max(1)).min(LONGEST)
 }
 
 impl Pacer {
-    /// `Err`: time before which `bytes` may not be sent. More than the bucket's size may be sent when the bucket is
-    /// full.
+    /// Whether `bytes` may be sent now. `Err`: the time from which they may be sent. If the bucket is full, more bytes
+    /// than its size may be sent.
     #[inline]
     pub(crate) fn ready(&self, now: Nanos, bytes: u64) -> Result<(), Nanos> {
         if self.rate == 0 {
@@ -44,7 +45,8 @@ impl Pacer {
         if at <= now { Ok(()) } else { Err(at) }
     }
 
-    /// Records that `bytes` were sent at this rate; `None`: not paced. `packet`: the largest datagram of the path.
+    /// Records that `bytes` were sent at this rate (`None`: not paced). `packet`: size in bytes of the largest datagram
+    /// of the path.
     #[inline]
     pub(crate) fn spent(&mut self, now: Nanos, bytes: u64, rate: Option<u64>, packet: u64) {
         self.rate = rate.unwrap_or(0);
@@ -69,8 +71,8 @@ mod tests {
     use crate::proto::MILLIS;
     use crate::proto::congestion::LARGEST_QUANTUM;
 
-    /// Sends packets as soon as allowed for a second; returns the bytes sent, the maximum within a millisecond, and the
-    /// number of pauses.
+    /// Simulates a second in which packets are sent as soon as allowed. Returns the bytes sent, the maximum number of
+    /// bytes within a millisecond, and the number of pauses.
     fn second(bytes: u64, rate: u64) -> (u64, u64, u64) {
         let (mut pacer, mut now, mut sent, mut slot, mut in_slot, mut most) = (Pacer::default(), 0, 0, 0, 0, 0);
         let mut pauses = 0;

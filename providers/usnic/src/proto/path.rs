@@ -1,46 +1,46 @@
 //! Path MTU search (packetisation layer path MTU discovery, based on RFC 8899).
 //!
 //! Sizes are bytes of datagram payload. The socket sets do-not-fragment. Padded probes are sent in addition to data,
-//! and the loss of a probe is not congestion. The connection reports which sizes were acked and lost. A size is
-//! abandoned when the local host refuses it or a black hole is detected. A black hole is detected by pairs of probes, a
-//! large and a small one, of which only the small ones are answered; random loss would spare some large ones. While a
-//! black hole is suspected, packets have the initial size, so that data need not wait.
+//! and the loss of a probe is not a congestion signal. The connection reports which sizes were acked and lost. A size
+//! is abandoned when the local host refuses it or a black hole is detected. A black hole is detected by pairs of a
+//! large and a small probe, if only the small probes are answered. Random loss would not hit all large probes. While a
+//! black hole is suspected, packets have the initial size, so that data is not delayed.
 
 use super::{MILLIS, Nanos, SECONDS};
 
-/// Headers of IPv4 (without options) and UDP.
+/// Bytes of the IPv4 header (without options) and the UDP header.
 pub(crate) const HEADERS_V4: usize = 20 + 8;
-/// Headers of IPv6 and UDP.
+/// Bytes of the IPv6 header and the UDP header.
 pub(crate) const HEADERS_V6: usize = 40 + 8;
-/// IP packet size that nearly every path carries: the start of the search.
+/// IP packet size in bytes that nearly every path carries; the search starts with this size.
 pub(crate) const BASE: usize = 1200;
-/// Smallest IP packet size that a report of a smaller MTU may claim (RFC 791: every host accepts 576).
+/// Smallest IP packet size that is accepted from a report of a smaller MTU (RFC 791: every host accepts 576 bytes).
 const LEAST: usize = 576;
 
 /// Common MTUs: minimum of IPv6, tunnels, PPPoE, Ethernet, jumbo frames.
 const COMMON: [usize; 9] = [1280, 1380, 1420, 1450, 1492, 1500, 4352, 8900, 9000];
-/// The search ends when the possible gain is less than this.
+/// The search ends when the possible gain is less than this number of bytes.
 const ENOUGH: usize = 16;
-/// Number of probes of a size before it counts as too large.
+/// Number of unanswered probes of a size after which the size counts as too large.
 const TRIES: u32 = 3;
-/// Timeout of the first probe of a size, doubled for each further one. A later answer still counts.
+/// Timeout of the first probe of a size; it doubles for each further probe. An answer after the timeout still counts.
 const PATIENCE: Nanos = 200 * MILLIS;
-/// Time after which the search is repeated, because the path's MTU may have grown.
+/// Time after which a finished search is repeated, because the path's MTU may have grown.
 const RAISE: Nanos = 600 * SECONDS;
 
-/// Number of consecutive large packets lost, without one that arrived, before pairs are sent. With 20 % random loss a
-/// run of this length begins once in 20,000 packets; it only costs the pairs.
+/// Number of consecutive losses of large packets after which pairs of probes are sent. With 20 % random loss such a run
+/// begins once in 20,000 packets, and costs only the pairs.
 const SUSPICIOUS: u32 = 6;
-/// Number of consecutive probe timeouts of large packets that has the same effect: no ack arrived at all, and each wait
-/// is twice as long.
+/// Number of consecutive probe timeouts of large packets after which pairs of probes are sent. It is smaller because no
+/// ack arrived at all, and each timeout is twice as long as the previous one.
 const SILENCES: u32 = 2;
-/// Number of answered small probes, without an answered large one, after which packets have the small size. One loss in
-/// a pair is not rare.
+/// Number of answered small probes, without an answered large probe, after which packets have the initial size. A
+/// single loss in a pair is frequent.
 const DOUBTS: u32 = 2;
-/// Number of answered small probes, with none of as many large ones, that proves a black hole: 20 % random loss does
-/// that once in 2^12 ln 5 ~ 10^8 suspicions.
+/// Number of answered small probes, without an answered large probe, that proves a black hole. With 20 % random loss a
+/// false detection occurs once in 2^12 ln 5 ~ 10^8 suspicions.
 const PAIRS: u32 = 12;
-/// Interval between pairs, so that a burst of loss does not hit all of them.
+/// Interval between pairs of probes, so that a burst of loss does not hit all of them.
 const BETWEEN: Nanos = 20 * MILLIS;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,16 +53,16 @@ enum Search {
     Over { again: Option<Nanos> },
 }
 
-/// Pairs of probes while a black hole is suspected.
+/// Pairs of probes that are sent while a black hole is suspected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pairs {
-    /// Small probes that were answered.
+    /// Number of small probes that were answered.
     small: u32,
     /// Time of the next pair.
     next: Nanos,
     /// Whether the large probe of the current pair was sent.
     half: bool,
-    /// Pairs sent since a small probe was answered.
+    /// Number of pairs sent since a small probe was answered.
     unanswered: u32,
 }
 
@@ -70,7 +70,7 @@ struct Pairs {
 pub(crate) struct Path {
     headers: usize,
     start: usize,
-    /// The interface's MTU; used again when the search restarts.
+    /// MTU of the interface as datagram payload; the search uses it again when it restarts.
     configured: usize,
     ceiling: usize,
     mtu: usize,
@@ -79,22 +79,23 @@ pub(crate) struct Path {
     /// The largest size probed in this search.
     probed: usize,
     search: Search,
-    /// Large packets lost since the last one that arrived.
+    /// Number of large packets lost since a large packet arrived.
     vanished: u32,
-    /// Probe timeouts of large packets since then.
+    /// Number of probe timeouts of large packets since a large packet arrived.
     silences: u32,
     pairs: Option<Pairs>,
     black_holes: u32,
 }
 
-/// Payload of a datagram in an IP packet of this size with these headers; 0 if it is too small.
+/// Returns the payload in bytes of a datagram in an IP packet of this size with these headers; 0 if the size is too
+/// small.
 pub(crate) fn payload(ip_packet: usize, headers: usize) -> usize {
     ip_packet.min(usize::from(u16::MAX)).saturating_sub(headers)
 }
 
 impl Path {
-    /// `start` is considered safe (on loopback: the interface's MTU); no size above `ceiling` is tried. Both are bytes
-    /// of datagram payload; `headers` is the size of the IP and UDP headers.
+    /// Starts a search. `start` is used without a probe (on loopback: the interface's MTU); no size above `ceiling` is
+    /// tried. Both are bytes of datagram payload; `headers` is the size of the IP and UDP headers.
     pub(crate) fn new(start: usize, ceiling: usize, headers: usize) -> Self {
         let ceiling = ceiling.min(payload(usize::MAX, headers)).max(1);
         let start = start.clamp(1, ceiling);
@@ -116,31 +117,32 @@ impl Path {
         path
     }
 
-    /// Datagram payload in bytes that the path is known to carry.
+    /// Returns the datagram payload in bytes that the path is known to carry.
     pub(crate) fn mtu(&self) -> usize {
         self.mtu
     }
 
-    /// Datagram payload in bytes to use now: `mtu`, or the initial size while a black hole is suspected.
+    /// Returns the datagram payload in bytes to use now: `mtu`, or the initial size while a black hole is suspected.
     pub(crate) fn size(&self) -> usize {
         let doubts = self.pairs.is_some_and(|pairs| pairs.small >= DOUBTS || self.silences >= SILENCES);
         if doubts { self.start.min(self.mtu) } else { self.mtu }
     }
 
-    /// Number of black holes detected.
+    /// Number of black holes that were detected.
     #[cfg(test)]
     pub(crate) fn black_holes(&self) -> u32 {
         self.black_holes
     }
 
-    /// Size of a probe to send now. Call until `None`, after each transmission and after `on_time`.
+    /// Returns the size of a probe to send now. The caller repeats the call until it returns `None`, after each
+    /// transmission and after `on_time`.
     pub(crate) fn next_probe(&mut self, now: Nanos) -> Option<usize> {
         if let Some(pairs) = self.pairs.as_mut().filter(|pairs| pairs.next <= now && pairs.small < PAIRS) {
             pairs.half = !pairs.half;
             if pairs.half {
                 return Some(self.mtu);
             }
-            // In an outage small probes are lost too: no evidence of a black hole, and no reason to probe at this pace.
+            // An unanswered small probe indicates an outage, not a black hole, so the next pairs are sent less often.
             pairs.unanswered = pairs.unanswered.saturating_add(1);
             pairs.next = now.saturating_add(BETWEEN << pairs.unanswered.saturating_sub(1).min(6));
             return Some(self.start);
@@ -152,13 +154,13 @@ impl Path {
         Some(size)
     }
 
-    /// Whether `next_probe` has a probe.
+    /// Whether `next_probe` would return a probe.
     pub(crate) fn wants_probe(&self, now: Nanos) -> bool {
         let pairs = self.pairs.is_some_and(|pairs| pairs.next <= now && pairs.small < PAIRS);
         pairs || matches!(self.search, Search::Due { .. })
     }
 
-    /// Records that a probe of this size was answered. A size that was never probed is ignored.
+    /// Records that a probe of this size was answered. Has no effect if no probe of this size was sent.
     pub(crate) fn acked(&mut self, now: Nanos, size: usize) {
         if let Some(pairs) = self.pairs.as_mut().filter(|_| size == self.start) {
             pairs.small += 1;
@@ -184,7 +186,7 @@ impl Path {
         }
     }
 
-    /// Records that a data packet of this size was declared lost, or is retransmitted after a probe timeout.
+    /// Records that a data packet of this size was declared lost, or was retransmitted after a probe timeout.
     pub(crate) fn lost(&mut self, now: Nanos, size: usize) {
         if self.is_large(size) {
             self.vanished = self.vanished.saturating_add(1);
@@ -210,8 +212,8 @@ impl Path {
         }
     }
 
-    /// Records that the local host refuses datagrams larger than `ceiling` (EMSGSIZE: the refused size less one, or the
-    /// MTU that it reports).
+    /// Records that the local host refuses datagrams larger than `ceiling` (EMSGSIZE). `ceiling` is the refused size
+    /// less one, or the MTU that the host reports.
     pub(crate) fn limit(&mut self, now: Nanos, ceiling: usize) {
         let ceiling = ceiling.max(payload(LEAST, self.headers)).max(1);
         if ceiling >= self.ceiling {
@@ -223,7 +225,7 @@ impl Path {
         self.look_on(now);
     }
 
-    /// Time of the next `on_time`.
+    /// Returns the time of the next `on_time`.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let search = match self.search {
             Search::Due { .. } => None,
@@ -234,7 +236,7 @@ impl Path {
         [search, pairs].into_iter().flatten().min()
     }
 
-    /// Handles probes that were not answered in time.
+    /// Handles probes whose timeout has passed.
     pub(crate) fn on_time(&mut self, now: Nanos) {
         if self.pairs.is_some_and(|pairs| pairs.small >= PAIRS && pairs.next <= now) {
             self.fall(now);
@@ -274,8 +276,8 @@ impl Path {
         };
     }
 
-    /// Returns the next size to probe: first the ceiling, since most paths carry it; then common sizes in ascending
-    /// order; then by bisection.
+    /// Returns the next size to probe: first the ceiling, since most paths carry it, then common sizes in ascending
+    /// order, then sizes by bisection.
     fn candidate(&self) -> Option<usize> {
         let upper = self.ceiling.min(self.fails - 1);
         if upper <= self.mtu {

@@ -1,28 +1,28 @@
-//! Packet sequence numbers (PSNs): modulo 2^32, compared across the wrap.
+//! Packet sequence numbers (PSNs): 32-bit numbers that wrap and are compared across the wrap.
 //!
-//! A comparison is valid if the numbers are less than 2^31 apart, which the window of 4096 ensures.
+//! A comparison is valid if the numbers are less than 2^31 apart. The window of 4096 packets ensures this.
 
-/// Packet sequence number of a connection and direction.
+/// Packet sequence number of one direction of a connection.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub(crate) struct Psn(pub(crate) u32);
 
 impl Psn {
-    /// The next number.
+    /// Returns the next number.
     pub(crate) fn next(self) -> Psn {
         self.plus(1)
     }
 
-    /// The number `count` later.
+    /// Returns the number `count` after this one.
     pub(crate) fn plus(self, count: u32) -> Psn {
         Psn(self.0.wrapping_add(count))
     }
 
-    /// Distance from `from`; negative if before it.
+    /// Returns the distance from `from`; negative if this number is before `from`.
     pub(crate) fn since(self, from: Psn) -> i32 {
         self.0.wrapping_sub(from.0) as i32
     }
 
-    /// Whether it precedes `other`.
+    /// Whether this number is before `other`.
     pub(crate) fn is_before(self, other: Psn) -> bool {
         self.since(other) < 0
     }

@@ -1,14 +1,15 @@
-//! Received bytes of a message: a small array of ranges; adjacent ranges are merged (UR-3).
+//! Byte ranges of a message that have arrived, as a small sorted array; adjacent ranges are merged (UR-3).
 //!
-//! The first range needs no allocation. The number of ranges is bounded: bytes that would exceed it are not recorded,
-//! and are retransmitted.
+//! The first range needs no allocation. The number of ranges is bounded: bytes that would exceed the bound are not
+//! recorded, and their packets are retransmitted.
 
 use crate::proto::WINDOW;
 
-/// Maximum number of ranges of a message: a window of packets of which every second one is missing.
+/// Maximum number of ranges of a message. A window of packets of which every second packet is missing has this number
+/// of ranges.
 const MOST: usize = WINDOW as usize / 2;
 
-/// Bytes from `start` to before `end`.
+/// The bytes from `start` up to, but not including, `end`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 struct Span {
     start: u32,
@@ -17,9 +18,9 @@ struct Span {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Ranges {
-    /// The lowest range; empty if no bytes have arrived.
+    /// The lowest range; empty if no byte has arrived.
     first: Span,
-    /// All other ranges in ascending order; none is adjacent to another.
+    /// All other ranges in ascending order. No two ranges are adjacent.
     more: Vec<Span>,
 }
 
@@ -33,7 +34,8 @@ impl Ranges {
         }
     }
 
-    /// Records the bytes from `start` up to `end`. Returns false if there is no space to record them.
+    /// Records the bytes from `start` up to, but not including, `end`. Returns false if there is no space to record
+    /// them.
     pub(crate) fn add(&mut self, start: u32, end: u32) -> bool {
         let span = Span { start, end };
         if self.first == Span::default() || (self.more.is_empty() && end < self.first.start) {
@@ -64,7 +66,7 @@ impl Ranges {
         let begin = self.more.partition_point(|other| other.end < span.start);
         let end = self.more.partition_point(|other| other.start <= span.end);
         if span.start <= self.first.end {
-            // The new range is adjacent to the first, so it precedes all others before `end`.
+            // The new range is adjacent to the first range, so it precedes all other ranges before `end`.
             span = self.more[..end].iter().fold(self.first.with(span), |span, other| span.with(*other));
             self.first = span;
             self.more.drain(..end);

@@ -1,7 +1,7 @@
-//! Received packets: a cumulative PSN, and a bit for each packet of the window after it.
+//! The set of received packets: a cumulative PSN, and a bit for each packet of the window after it.
 //!
-//! All packets before `next` have arrived. Input of the peer cannot make the memory grow. `look` classifies a packet;
-//! `accept` records it after it was processed.
+//! All packets before `next` have arrived. The memory has a fixed size, whatever the peer sends. `look` classifies a
+//! packet. `accept` records a packet after it was processed.
 
 use super::WINDOW;
 use super::bits::Bits;
@@ -13,11 +13,11 @@ use super::wire::Range;
 pub(crate) enum Arrival {
     /// The next packet in order.
     Next,
-    /// New, and earlier packets are missing.
+    /// A new packet; earlier packets are missing.
     Ahead,
-    /// It arrived before: its ack was lost, or the network duplicated it.
+    /// The packet has arrived before: its ack was lost, or the network duplicated the packet.
     Duplicate,
-    /// Beyond the window, or so far below it that its sender cannot be waiting for its ack.
+    /// The packet is beyond the window, or so far before `next` that its sender cannot be waiting for its ack.
     Outside,
 }
 
@@ -25,21 +25,21 @@ pub(crate) enum Arrival {
 #[derive(Debug)]
 pub(crate) struct Received {
     next: Psn,
-    /// A bit for each PSN from `next` on.
+    /// A bit for each PSN, starting at `next`.
     ahead: Bits,
     /// One more than the highest received PSN; equal to `next` if there is no gap.
     end: Psn,
-    /// PSN at which the next report continues, if not all ranges fit into one.
+    /// PSN at which the next ack continues its ranges, if not all ranges fit into one ack.
     reported: Psn,
 }
 
 impl Received {
-    /// Creates an empty set; `first` is expected next.
+    /// Creates an empty set. The packet `first` is expected next.
     pub(crate) fn new(first: Psn) -> Self {
         Received { next: first, ahead: Bits::new(), end: first, reported: first }
     }
 
-    /// The first missing PSN.
+    /// Returns the first missing PSN.
     pub(crate) fn next(&self) -> Psn {
         self.next
     }
@@ -49,7 +49,7 @@ impl Received {
         self.end == self.next
     }
 
-    /// Position of this PSN.
+    /// Classifies the packet with this PSN.
     pub(crate) fn look(&self, psn: Psn) -> Arrival {
         const LENGTH: i32 = WINDOW as i32;
         const BEHIND: i32 = -LENGTH;
@@ -57,13 +57,13 @@ impl Received {
             0 => Arrival::Next,
             1..LENGTH if self.ahead.has(psn) => Arrival::Duplicate,
             1..LENGTH => Arrival::Ahead,
-            // A sender keeps at most a window of unacked packets, so it does not wait for older ones.
+            // A sender has at most a window of unacked packets, so it does not wait for acks of older packets.
             BEHIND..0 => Arrival::Duplicate,
             _ => Arrival::Outside,
         }
     }
 
-    /// Records a packet. Returns how far `next` moved; 0 for a duplicate.
+    /// Records a packet. Returns the number of PSNs by which `next` advanced; 0 for a duplicate.
     pub(crate) fn accept(&mut self, psn: Psn) -> u32 {
         match self.look(psn) {
             Arrival::Next if self.is_gapless() => {
@@ -89,13 +89,14 @@ impl Received {
         }
     }
 
-    /// Number of PSNs from `next` to the highest received one.
+    /// Number of PSNs from `next` up to the highest received PSN.
     fn reach(&self) -> u32 {
         self.end.since(self.next).unsigned_abs()
     }
 
-    /// Writes the ranges received behind gaps, and returns their number. If not all fit, the highest ranges, which are new,
-    /// take half of the space; the other half continues where the last report stopped.
+    /// Writes the ranges of packets received behind gaps, and returns their number. If not all ranges fit, half of the
+    /// space contains the highest ranges, which are new. In the other half the report continues where the last report
+    /// stopped.
     pub(crate) fn ranges(&mut self, out: &mut [Range]) -> usize {
         if self.is_gapless() || out.is_empty() {
             return 0;
@@ -111,7 +112,8 @@ impl Received {
         older + self.write_highest(&mut out[older..][..count / 2])
     }
 
-    /// Writes the ranges from `from` on; returns where it stopped if they did not fit.
+    /// Writes the ranges, starting at `from`. Returns their number, and the PSN at which the next report continues if
+    /// not all ranges fit.
     fn write(&self, from: Psn, out: &mut [Range]) -> (usize, Option<Psn>) {
         let mut at = from;
         for (count, range) in out.iter_mut().enumerate() {
@@ -122,7 +124,7 @@ impl Received {
         (out.len(), self.range(at).map(|_| at))
     }
 
-    /// The first range from `from` on.
+    /// Returns the first range that starts at or after `from`.
     fn range(&self, from: Psn) -> Option<(Psn, Psn)> {
         let left = self.end.since(from).unsigned_abs();
         let first = self.ahead.first_set(from, left)?;
@@ -130,7 +132,7 @@ impl Received {
         Some((first, self.ahead.first_clear(first, left).unwrap_or(self.end)))
     }
 
-    /// Writes the highest ranges, the highest first.
+    /// Writes the highest ranges in descending order.
     fn write_highest(&self, out: &mut [Range]) -> usize {
         let mut end = self.end;
         for (count, range) in out.iter_mut().enumerate() {
@@ -212,7 +214,7 @@ mod tests {
         ) {
             let first = Psn(start);
             let mut received = Received::new(first);
-            // Distances from the first number.
+            // Distances of the received packets from the first PSN.
             let mut model = BTreeSet::new();
             let mut next = 0i64;
             for (distance, run, from_next) in steps {

@@ -1,18 +1,18 @@
 //! Estimates of the round-trip time: latest_rtt, smoothed_rtt, rttvar and min_rtt (RFC 9002, 5), and the probe timeout
-//! (6.2.1).
+//! (RFC 9002, 6.2.1).
 //!
-//! The caller, `flight`, passes only packets that may be measured.
+//! The caller, `flight`, passes only packets that were sent once, or whose acked transmission is known.
 
 use super::{MICROS, MILLIS, Nanos, SECONDS};
 
-/// Times from the configuration.
+/// Configured times in nanoseconds.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Timing {
-    /// Timeout before the first sample (US-9).
+    /// Probe timeout before the first RTT sample (US-9).
     pub(crate) first: Nanos,
-    /// Minimum of the timeout.
+    /// Minimum of the probe timeout.
     pub(crate) floor: Nanos,
-    /// Maximum of the timeout, after any number of doublings.
+    /// Maximum of the probe timeout, after any number of doublings.
     pub(crate) ceiling: Nanos,
     /// The peer's maximum ack delay.
     pub(crate) ack_delay: Nanos,
@@ -35,15 +35,15 @@ impl Default for Timing {
 /// Largest ack delay that is subtracted (max_ack_delay, RFC 9002, 5.3).
 const MAX_ACK_DELAY: Nanos = 25 * MILLIS;
 
-/// min_rtt is the minimum of the last one or two windows of this length, so that it follows a path that got longer (RFC
-/// 9002, 5.2).
+/// Length of the intervals for min_rtt. It is the minimum of the current and the previous interval, so that it grows if
+/// the path becomes longer (RFC 9002, 5.2).
 const MIN_RTT_WINDOW: Nanos = 10 * SECONDS;
 
 /// Round-trip times of one connection.
 #[derive(Debug)]
 pub(crate) struct Rtt {
     timing: Timing,
-    /// `None` before the first sample.
+    /// The estimates; `None` before the first sample.
     measured: Option<Measured>,
 }
 
@@ -52,7 +52,7 @@ struct Measured {
     latest_rtt: Nanos,
     srtt: Nanos,
     rttvar: Nanos,
-    /// Minimum of the previous interval, and of the current one.
+    /// Minimum of the previous interval, and minimum of the current interval.
     min_rtt: [Nanos; 2],
     /// Start of the current interval.
     since: Nanos,
@@ -67,7 +67,7 @@ impl Rtt {
         &self.timing
     }
 
-    /// Records an RTT sample of a packet that was sent once; the peer delayed its ack by `delay`.
+    /// Records an RTT sample. `delay` is the time by which the peer delayed the ack.
     pub(crate) fn sample(&mut self, now: Nanos, rtt: Nanos, delay: Nanos) {
         let rtt = rtt.max(1);
         let Some(seen) = &mut self.measured else {
@@ -81,14 +81,14 @@ impl Rtt {
         }
         seen.min_rtt[1] = seen.min_rtt[1].min(rtt);
         let minimum = seen.min_rtt[0].min(seen.min_rtt[1]);
-        // Subtracts the delay, but the result is not below the minimum.
+        // Subtracts the peer's delay; the result is at least the minimum.
         let rtt = rtt.saturating_sub(delay.min(MAX_ACK_DELAY)).max(minimum);
         seen.latest_rtt = rtt;
         seen.rttvar = ewma(seen.rttvar, seen.srtt.abs_diff(rtt), 4);
         seen.srtt = ewma(seen.srtt, rtt, 8);
     }
 
-    /// The latest sample. `None` before the first sample, as for the next two functions.
+    /// The latest sample. `latest_rtt`, `srtt` and `min_rtt` are `None` before the first sample.
     pub(crate) fn latest_rtt(&self) -> Option<Nanos> {
         self.measured.map(|seen| seen.latest_rtt)
     }
@@ -97,12 +97,12 @@ impl Rtt {
         self.measured.map(|seen| seen.srtt)
     }
 
-    /// The minimum of the last 10 to 20 s.
+    /// The minimum of the last 10 to 20 seconds.
     pub(crate) fn min_rtt(&self) -> Option<Nanos> {
         self.measured.map(|seen| seen.min_rtt[0].min(seen.min_rtt[1]))
     }
 
-    /// The probe timeout (PTO) after it has expired `backoff` times without an ack.
+    /// Returns the probe timeout (PTO) after `backoff` consecutive probe timeouts.
     pub(crate) fn pto(&self, backoff: u32) -> Nanos {
         let base = match self.measured {
             None => self.timing.first,
@@ -113,7 +113,7 @@ impl Rtt {
     }
 }
 
-/// Moves `old` towards `new` by one part in `parts`, without overflow.
+/// Exponentially weighted moving average: moves `old` towards `new` by 1 / `parts`, without overflow.
 fn ewma(old: Nanos, new: Nanos, parts: u64) -> Nanos {
     old - old / parts + new / parts
 }
@@ -143,7 +143,7 @@ mod tests {
         assert_eq!(one.pto(0), 8 * MILLIS + 4 * 4 * MILLIS + 50 * MICROS);
         let two = rtt(&[(8 * MILLIS, 0), (16 * MILLIS, 0)]);
         assert_eq!((two.latest_rtt(), two.srtt()), (Some(16 * MILLIS), Some(9 * MILLIS)));
-        // 3/4 of 4 ms and 1/4 of 8 ms.
+        // The smoothed RTT is 3/4 of 4 ms plus 1/4 of 8 ms.
         assert_eq!(two.pto(0), 9 * MILLIS + 4 * 5 * MILLIS + 50 * MICROS);
     }
 

@@ -1,69 +1,71 @@
-//! Scheduling: which connection sends next (US-3, US-4), and the deadlines of all connections.
+//! Scheduling: decides which connection sends next (US-3, US-4), and records the deadlines of all connections.
 //!
-//! A connection reports what it needs after each call, as an [`Outlook`]. A pass serves connections with lost packets
-//! first, up to a limit; then connections that are ready to send, each once; then those with a pending ack. A
-//! connection is in each queue at most once. Deadlines are per connection; packets in flight have an order of their own
-//! (US-9). The heap is lazy: an entry whose deadline moved to a later time is reinserted when it expires. Connections
-//! are identified by number.
+//! After each call, a connection reports the work that it needs as an [`Outlook`]. A pass first serves connections with
+//! lost packets, up to a limit. Then each connection that is ready to send has one turn, and then each connection with
+//! a pending ack. A connection is in each queue at most once. Connections are identified by number.
+//!
+//! There is one deadline per connection; the timers of packets in flight are combined into it (US-9). The heap of
+//! deadlines is lazy: if a deadline has moved to a later time, its entry is reinserted when it expires.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
 use super::Nanos;
 
-/// The work that a connection needs to do next.
+/// The work that a connection needs next.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Outlook {
     /// Whether lost packets may be retransmitted now.
     pub(crate) resend: bool,
-    /// Whether it is ready to send: it has work, credits, and an open window.
+    /// Whether the connection is ready to send: it has work requests, credits, and an open window.
     pub(crate) ready: bool,
-    /// Whether an ack is due that no data packet carries.
+    /// Whether an ack is due that no data packet will carry.
     pub(crate) ack: bool,
     /// Time of the next `on_time` call.
     pub(crate) deadline: Option<Nanos>,
 }
 
 impl Outlook {
-    /// Whether it has to be served in a pass.
+    /// Whether the connection needs a turn in the next pass.
     pub(crate) fn wants_turn(&self) -> bool {
         self.resend || self.ready || self.ack
     }
 
-    /// Keeps only the most urgent work, so that the connection is in one queue only. For connections that do all due
-    /// work in a single turn.
+    /// Keeps only the most urgent work, so that the connection is in one queue only. This is for connections that do
+    /// all due work in a single turn.
     pub(crate) fn most_urgent_only(self) -> Outlook {
         Outlook { ready: self.ready && !self.resend, ack: self.ack && !self.ready && !self.resend, ..self }
     }
 }
 
-/// Why a connection is served.
+/// The reason why a connection is served.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Turn {
     /// Retransmit lost packets, on the data channel.
     Resend,
-    /// Send what is ready, with a pending ack.
+    /// Send data that is ready, with a pending ack.
     Send,
     /// Send an ack packet.
     Ack,
 }
 
-/// Maximum number of retransmission turns in one pass, over all connections: lost packets must not delay acks.
+/// Maximum number of retransmission turns in one pass, over all connections. The limit keeps retransmissions from
+/// delaying acks.
 const RESENDS: u32 = 16;
 
-/// The three queues.
+/// The queues of connections that need a turn.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     resend: ArrivalOrder,
     ready: ArrivalOrder,
     acks: ArrivalOrder,
-    /// Retransmission turns left in this pass.
+    /// Number of retransmission turns left in this pass.
     resends: u32,
     sends: usize,
     ack_turns: usize,
 }
 
-/// Connection numbers in the order of their arrival, without duplicates.
+/// A queue of connection numbers in the order of their arrival, without duplicates.
 #[derive(Debug, Default)]
 struct ArrivalOrder {
     waiting: VecDeque<u32>,
@@ -102,14 +104,14 @@ impl Schedule {
         }
     }
 
-    /// Begins a pass: connections queued from now on are served in the next one.
+    /// Begins a pass. Connections that are queued from now on are served in the next pass.
     pub(crate) fn begin(&mut self) {
         self.resends = RESENDS.min(self.resend.waiting.len() as u32);
         self.sends = self.ready.waiting.len();
         self.ack_turns = self.acks.waiting.len();
     }
 
-    /// The next connection and its turn; `None`: the pass is over.
+    /// Returns the next connection and its turn; `None`: the pass has ended.
     pub(crate) fn next(&mut self) -> Option<(u32, Turn)> {
         if let Some(left) = self.resends.checked_sub(1) {
             self.resends = left;
@@ -134,13 +136,13 @@ impl Schedule {
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
     heap: BinaryHeap<Reverse<(Nanos, u32)>>,
-    /// By number: the earliest valid entry of each connection; other entries of that number are obsolete.
+    /// Earliest valid deadline of each connection, by number. Other heap entries of the same number are obsolete.
     planned: Vec<Option<Nanos>>,
 }
 
 impl Deadlines {
-    /// Sets the deadline of a connection. Returns true if it is earlier than the one in the heap. A later one is
-    /// applied when that expires.
+    /// Sets the deadline of a connection. Returns true if the deadline is earlier than the connection's entry in the
+    /// heap. A later deadline is applied when that entry expires.
     pub(crate) fn plan(&mut self, number: u32, deadline: Nanos) -> bool {
         let at = number as usize;
         if at >= self.planned.len() {
@@ -154,7 +156,8 @@ impl Deadlines {
         is_earlier
     }
 
-    /// The next expired connection. It calls `plan` again if it still waits.
+    /// Returns the next connection whose deadline has expired. The caller calls `plan` again if the connection still
+    /// has a deadline.
     pub(crate) fn due(&mut self, now: Nanos) -> Option<u32> {
         while let Some(Reverse((deadline, number))) = self.heap.peek().copied() {
             if !self.counts(deadline, number) {
