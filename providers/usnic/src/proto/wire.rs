@@ -1,8 +1,8 @@
 //! Wire format of the packets of an open connection: fragments, chunks, pieces, acks and control packets (US-7).
 //!
-//! Numbers are in network byte order, records have no padding. A datagram contains one packet, or a piece of one; there
-//! are no stream markers (UR-7). Each field is read once, into a value; the caller checks it against the connection.
-//! `setup` defines the packets that open and end connections.
+//! Numbers are in network byte order, records have no padding. A datagram contains one packet, or a piece of a packet;
+//! there are no stream markers (UR-7). Each field is read once, into a variable, and the caller checks this variable
+//! against the connection. `setup` defines the packets that open and end connections.
 //!
 //! ```text
 //! Fragment   Head  Carried  Message  payload               a whole message
@@ -16,7 +16,7 @@
 use zerocopy::network_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// Version of the protocol; packets of another one are dropped.
+/// Version of the protocol. Packets of another version are dropped.
 pub(crate) const VERSION: u8 = 2;
 
 /// Kind of a packet.
@@ -52,8 +52,8 @@ impl Kind {
     }
 }
 
-/// The header of every packet. `conn` and `token` were assigned to the connection by the receiver, which drops packets
-/// with other values. Both are 0 in packets that open a connection.
+/// The header of every packet. The receiver assigned `conn` and `token` to the connection, and drops packets with other
+/// values. Both are 0 in packets that open a connection.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Head {
@@ -64,15 +64,15 @@ pub(crate) struct Head {
     pub(crate) token: U64,
 }
 
-/// Requests an ack at once.
+/// Flag: requests an ack at once.
 pub(crate) const FLAG_ACK_NOW: u16 = 1;
-/// The last packet of its message.
+/// Flag: the last packet of its message.
 pub(crate) const FLAG_LAST: u16 = 2;
-/// The packet ends with a CRC32C of all bytes before it.
+/// Flag: the packet ends with a CRC32C of all bytes before it.
 pub(crate) const FLAG_CHECKED: u16 = 4;
-/// The rest after the head is sealed under a key (`seal`).
+/// Flag: the part after the head is sealed under a key (`seal`).
 pub(crate) const FLAG_SEALED: u16 = 8;
-/// In a Reset: its sender does not know the connection that an accept named.
+/// Flag of a Reset: the sender does not know the connection that an accept named.
 pub(crate) const FLAG_UNKNOWN: u16 = 16;
 
 impl Head {
@@ -95,16 +95,16 @@ impl Head {
 pub(crate) struct Ack {
     /// The first missing PSN.
     pub(crate) next: U32,
-    /// Credit count: sends with numbers below this have a receive.
+    /// Credit limit: the peer has a posted receive for each send whose number is below this.
     pub(crate) credits: U32,
-    /// Time between the arrival of the newest packet and this ack, in microseconds; the largest value means that or
-    /// longer.
+    /// Time between the arrival of the newest packet and this ack, in microseconds. The largest value means this time
+    /// or longer.
     pub(crate) delay: U16,
-    /// Serial number of the ack: the receiver ignores the credits of an ack that a later one has overtaken.
+    /// Serial number of the ack. The receiver ignores the credits of an ack if it has received a later ack.
     pub(crate) serial: U16,
 }
 
-/// The PSN of a packet with data, and the ack that it carries.
+/// The PSN of a data packet, and the ack that it carries.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Carried {
@@ -116,28 +116,28 @@ pub(crate) struct Carried {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Op {
-    /// Untagged: goes to the receive with the same number.
+    /// Untagged: the payload is placed in the receive with the same number.
     Send = 1,
-    /// A send with a solicited event at the receiver.
+    /// A send that causes a solicited event at the receiver.
     SendSolicited = 2,
-    /// Tagged: goes to memory at `key` and `address`.
+    /// Tagged: the payload is placed in memory at `key` and `address`.
     Write = 3,
-    /// Requests `length` bytes from `key` and `address`; has no payload.
+    /// Requests `length` bytes from `key` and `address`. It has no payload.
     ReadRequest = 4,
-    /// Goes to the target of the read with the same number.
+    /// The payload is placed in the local buffer of the read with the same number.
     ReadResponse = 5,
-    /// A send; `key` is immediate data.
+    /// A send with immediate data in `key`.
     SendImmediate = 6,
-    /// A send; the receiver unbinds the window with `key`.
+    /// A send with a memory window in `key`; the receiver unbinds the window.
     SendInvalidate = 7,
-    /// Tagged: goes to memory at `key` and `address`, and completes the receive of its number, which is counted with
-    /// the sends. The extension is the immediate data.
+    /// Tagged: the payload is placed in memory at `key` and `address`. It also completes the receive with its number,
+    /// which is counted with the sends. The extension is the immediate data.
     WriteImmediate = 8,
-    /// Counts as a read request. The extension is the number to add.
+    /// An atomic fetch-and-add, counted as a read request. The extension is the number to add.
     FetchAdd = 9,
-    /// Counts as a read request. The extension is the expected value and the new one.
+    /// An atomic compare-and-swap, counted as a read request. The extension is the expected value and the new value.
     CompareSwap = 10,
-    /// Answers the atomic operation with the same number. The extension is the former value.
+    /// Answers the atomic operation with the same number. The extension is the previous value.
     AtomicResponse = 11,
 }
 
@@ -159,7 +159,7 @@ impl Op {
         ALL.into_iter().find(|op| *op as u8 == code)
     }
 
-    /// Bytes of the extension, which follows the message fields in every packet.
+    /// Length in bytes of the extension, which follows the message fields in every packet.
     pub(crate) fn extension(self) -> usize {
         match self {
             Op::WriteImmediate => 4,
@@ -169,29 +169,29 @@ impl Op {
         }
     }
 
-    /// Whether its packets carry no payload, whatever the length of the message.
+    /// Whether packets of this operation have no payload, whatever the length of the message.
     fn is_bare(self) -> bool {
         matches!(self, Op::ReadRequest | Op::FetchAdd | Op::CompareSwap | Op::AtomicResponse)
     }
 }
 
-/// Length of the longest extension.
+/// Length in bytes of the longest extension.
 pub(crate) const EXTENSION: usize = 16;
 
 /// Flag in the first spare byte of an extension operation: SOLICITED_WAIT.
 pub(crate) const SOLICITED: u8 = 1;
 
-/// Message of a packet; equal in all packets of a message.
+/// Message fields of a packet; equal in all packets of a message.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Message {
     pub(crate) op: u8,
     pub(crate) spare: [u8; 3],
-    /// Number of the send, write or read, each counted from 0; a response has the number of its request.
+    /// Number of the send, write or read; each kind is counted from 0. A response has the number of its request.
     pub(crate) id: U32,
     /// Length of the whole message, in bytes.
     pub(crate) length: U32,
-    /// For writes, read requests and atomic operations: key and address of the peer's memory.
+    /// Key and address of the peer's memory, for writes, read requests and atomic operations.
     pub(crate) key: U32,
     pub(crate) address: U64,
 }
@@ -202,14 +202,14 @@ impl Message {
     }
 }
 
-/// Offset of a chunk in its message. The chunk ends with its packet.
+/// Offset in bytes of a chunk in its message. The chunk extends to the end of its packet.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Part {
     pub(crate) offset: U32,
 }
 
-/// The range of the message that the whole packet carries, of which this is a piece.
+/// The byte range of the message that the original packet carries, if this packet is a piece of it.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Extent {
@@ -223,15 +223,15 @@ impl Extent {
     }
 }
 
-/// Fields of an ack packet: packets received behind a gap, and a refused message.
+/// Fields of an ack packet that report packets received behind a gap, and a refused message.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Selective {
-    /// Number of the ranges that follow.
+    /// Number of ranges that follow.
     pub(crate) ranges: u8,
-    /// A `Refusal`; 0: nothing was refused.
+    /// The code of a `Refusal`; 0: no message was refused.
     pub(crate) refusal: u8,
-    /// PSN of a packet of the refused message, if any.
+    /// Unused. `refused` is the PSN of a packet of the refused message, if there is one.
     pub(crate) spare: U16,
     pub(crate) refused: U32,
 }
@@ -240,13 +240,13 @@ pub(crate) struct Selective {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Refusal {
-    /// Invalid key, missing rights, or out of bounds.
+    /// The key is invalid, access rights are missing, or the access is out of bounds.
     Access = 1,
     /// The receive is too short, or its memory is unmapped.
     Receive = 2,
     /// The source memory of a read is no longer mapped.
     Source = 3,
-    /// A violation of the protocol or of the agreed parameters.
+    /// The message violates the protocol or the agreed parameters.
     Nonsense = 4,
 }
 
@@ -258,7 +258,7 @@ impl Refusal {
     }
 }
 
-/// Packets received although earlier ones are missing: from `first` up to, but not including, `end`.
+/// Packets received behind a gap: from `first` up to, but not including, `end`.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Range {
@@ -269,11 +269,11 @@ pub(crate) struct Range {
 /// Maximum number of ranges in an ack, so that it fits the smallest MTU.
 pub(crate) const RANGES: usize = 64;
 
-/// Length of the header of a whole message.
+/// Length in bytes of the header of a whole message.
 pub(crate) const FRAGMENT: usize = size_of::<Head>() + size_of::<Carried>() + size_of::<Message>();
-/// Length of the header of a part of a message.
+/// Length in bytes of the header of a chunk, a part of a message.
 pub(crate) const CHUNK: usize = FRAGMENT + size_of::<Part>();
-/// Length of the header of a piece of a packet.
+/// Length in bytes of the header of a piece of a packet.
 pub(crate) const PIECE: usize = CHUNK + size_of::<Extent>();
 
 /// A decoded packet with data.
@@ -284,20 +284,20 @@ pub(crate) struct Data<'a> {
     pub(crate) message: Message,
     /// The extension, whose length depends on the operation.
     pub(crate) extension: &'a [u8],
-    /// Offset of the payload in the message.
+    /// Offset in bytes of the payload in the message.
     pub(crate) offset: u32,
-    /// Extent of the whole packet, if this is a piece.
+    /// Byte range of the original packet, if this packet is a piece of it.
     pub(crate) extent: Option<Extent>,
     pub(crate) payload: &'a [u8],
 }
 
-/// Splits off the header; `None` if the packet is too short.
+/// Splits the header from the packet; `None` if the packet is too short.
 pub(crate) fn head(packet: &[u8]) -> Option<(Head, &[u8])> {
     Head::read_from_prefix(packet).ok()
 }
 
-/// Decodes what follows the header of a fragment, chunk or piece. `None` if it is too short, has an unknown operation,
-/// or its payload exceeds its packet or message.
+/// Decodes the body of a fragment, chunk or piece. `None` if the body is too short, has an unknown operation, or if the
+/// payload exceeds its packet or message.
 pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     let (carried, rest) = Carried::read_from_prefix(body).ok()?;
     let (message, rest) = Message::read_from_prefix(rest).ok()?;
@@ -322,7 +322,7 @@ pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     let fits = match op {
         _ if op.is_bare() => is_whole && carries == 0,
         _ if is_whole => carries == length,
-        // A piece of an empty packet is invalid.
+        // A piece of a packet without payload is invalid.
         _ => carries > 0 && offset.checked_add(carries)? <= length,
     };
     let is_within = extent.is_none_or(|extent| {
@@ -334,7 +334,7 @@ pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     (fits && is_within).then_some(Data { carried, op, message, extension, offset, extent, payload })
 }
 
-/// Decodes what follows the header of an ack.
+/// Decodes the body of an ack packet.
 pub(crate) fn ack(body: &[u8]) -> Option<(Ack, Selective, &[Range])> {
     let (ack, rest) = Ack::read_from_prefix(body).ok()?;
     let (selective, rest) = Selective::read_from_prefix(rest).ok()?;
