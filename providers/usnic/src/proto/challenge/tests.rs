@@ -16,14 +16,14 @@ fn place(port: u16) -> Source {
     Source::new("10.0.0.3".parse().expect("an address"), port)
 }
 
-/// An estimator with this round-trip time; its probe timeout is three times that.
+/// Returns an estimator with the round-trip time `time`; its probe timeout is three times `time`.
 fn rtt(time: Nanos) -> Rtt {
     let mut rtt = Rtt::new(Timing::default());
     rtt.sample(0, time, 0);
     rtt
 }
 
-/// The next challenge: address and nonce.
+/// Returns the destination and the nonce of the next challenge.
 fn asks(peer: &mut Peer, now: Nanos) -> Option<(Source, u64)> {
     asks_over(&rtt(MILLIS), peer, now)
 }
@@ -121,7 +121,8 @@ fn nonces_differ_from_each_other_and_from_those_of_other_connections() {
     assert_eq!(nonces.len(), 2000);
 }
 
-/// Advances from deadline to deadline until the peer is given up. Returns the time and the number of challenges.
+/// Advances from deadline to deadline until the peer is given up. Returns the elapsed time and the number of
+/// challenges.
 fn until_gone(peer: &mut Peer, refuses: bool) -> (Nanos, u32) {
     let near = rtt(MILLIS);
     until_gone_over(&near, peer, |peer, now, _| {
@@ -131,7 +132,7 @@ fn until_gone(peer: &mut Peer, refuses: bool) -> (Nanos, u32) {
     })
 }
 
-/// Like `until_gone`, over a path, with the ICMP report for each challenge.
+/// Does the same as `until_gone` over a path; `says` reports the ICMP message for each challenge.
 fn until_gone_over(rtt: &Rtt, peer: &mut Peer, says: impl Fn(&mut Peer, Nanos, u32)) -> (Nanos, u32) {
     let mut asked = 0;
     for _ in 0..100 {
