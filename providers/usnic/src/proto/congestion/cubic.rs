@@ -6,11 +6,11 @@ use super::round::Round;
 use super::{Ack, Controller, INITIAL_PACKETS, Loss, MINIMUM_PACKETS, Transmission};
 use crate::proto::{Nanos, SECONDS};
 
-/// Factor of the window after a loss: beta_cubic (RFC 9438, 4.6).
+/// Factor by which the window is reduced after a loss: beta_cubic (RFC 9438, 4.6).
 const BETA: f64 = 0.7;
-/// Growth of the cubic function in packets per second cubed: C (RFC 9438, 5.1).
+/// C of the cubic function, in packets per second cubed (RFC 9438, 5.1).
 const C: f64 = 0.4;
-/// Growth in packets per round trip that gives Reno's average window: alpha_cubic (RFC 9438, 4.3).
+/// Growth in packets per round trip that gives the average window of Reno: alpha_cubic (RFC 9438, 4.3).
 const ALPHA: f64 = 3.0 * (1.0 - BETA) / (1.0 + BETA);
 /// Pacing rate in windows per round trip (RFC 9002, 7.7). In slow start the window doubles in a round trip.
 const PACING_GAIN: f64 = 1.25;
@@ -21,15 +21,15 @@ const SLOW_START_PACING_GAIN: f64 = 2.0;
 struct CubicWindow {
     cwnd: f64,
     ssthresh: f64,
-    /// W_max: the window before the last reduction, after fast convergence.
+    /// W_max: the window before the last reduction, lowered by fast convergence (RFC 9438, 4.7).
     w_max: f64,
-    /// The window before the last reduction: cwnd_prior.
+    /// cwnd_prior: the window before the last reduction.
     cwnd_prior: f64,
-    /// W_est: estimated window of Reno.
+    /// W_est: estimate of the window that Reno would have.
     w_est: f64,
     /// K: time from the start of the epoch until the cubic function reaches W_max.
     k: f64,
-    /// Start of congestion avoidance; `None`: it starts with the next ack.
+    /// Start of congestion avoidance; `None`: congestion avoidance starts with the next ack.
     epoch_start: Option<Nanos>,
 }
 
@@ -43,7 +43,8 @@ pub(crate) struct Cubic {
     recovery: Recovery,
     round: Round,
     srtt: Nanos,
-    /// Time since which the window is not used fully: the cubic function does not grow meanwhile (RFC 9438, 5.8).
+    /// Time since which the window is not fully used; the cubic function does not grow during that time (RFC 9438,
+    /// 5.8).
     unused_since: Option<Nanos>,
 }
 
@@ -97,7 +98,7 @@ impl Cubic {
         self.window.cwnd = (self.window.cwnd + growth).min(self.window.ssthresh);
     }
 
-    /// Congestion avoidance: RFC 9438, 4.2 to 4.5 and 4.10.
+    /// Grows the window in congestion avoidance (RFC 9438, 4.2 to 4.5 and 4.10).
     fn avoid_congestion(&mut self, ack: &Ack) {
         let (packet, window) = (self.packet, &mut self.window);
         let epoch_start = *window.epoch_start.get_or_insert_with(|| {
@@ -159,7 +160,7 @@ impl Controller for Cubic {
             self.reduce();
         }
         if loss.is_persistent {
-            // RFC 9438, 4.8, and RFC 9002, 7.6.2.
+            // Persistent congestion reduces the window to its minimum (RFC 9438, 4.8; RFC 9002, 7.6.2).
             self.window.cwnd = self.minimum();
             self.window.epoch_start = None;
             self.hystart = HyStart::default();

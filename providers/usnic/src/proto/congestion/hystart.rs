@@ -3,7 +3,7 @@
 
 use crate::proto::{MILLIS, Nanos};
 
-/// RFC 9406, 4.3.
+/// Constants of RFC 9406, 4.3.
 const MIN_RTT_THRESH: Nanos = 4 * MILLIS;
 const MAX_RTT_THRESH: Nanos = 16 * MILLIS;
 const MIN_RTT_DIVISOR: Nanos = 8;
@@ -11,13 +11,14 @@ const N_RTT_SAMPLE: u32 = 8;
 const CSS_GROWTH_DIVISOR: u64 = 4;
 const CSS_ROUNDS: u32 = 5;
 
-/// State of one slow start. The RFC's limit L is not applied, because packets are paced (RFC 9406, 4.3).
+/// State of one slow start. The limit L on the growth per ack is not applied, because packets are paced (RFC 9406,
+/// 4.3).
 #[derive(Debug)]
 pub(super) struct HyStart {
     last_round_min: Nanos,
     current_round_min: Nanos,
     samples: u32,
-    /// In CSS: baseline round trip, and number of rounds.
+    /// In CSS: the round-trip time at its start (the baseline), and the number of rounds.
     css: Option<(Nanos, u32)>,
 }
 
@@ -28,7 +29,7 @@ impl Default for HyStart {
 }
 
 impl HyStart {
-    /// Ends a round (RFC 9406, 4.2). Returns true if slow start ends with it.
+    /// Ends a round (RFC 9406, 4.2). Returns true if slow start ends with this round.
     pub(super) fn end_round(&mut self) -> bool {
         self.last_round_min = self.current_round_min;
         self.current_round_min = Nanos::MAX;
@@ -71,8 +72,8 @@ impl HyStart {
 mod tests {
     use super::*;
 
-    /// Simulates a round with `N_RTT_SAMPLE` acks of 1000 bytes and this round trip; returns the growth of the last
-    /// ack.
+    /// Simulates a round with `N_RTT_SAMPLE` acks of 1000 bytes and the round-trip time `rtt`. Returns the growth by
+    /// the last ack, and whether slow start ended.
     fn round(hystart: &mut HyStart, rtt: Nanos) -> (u64, bool) {
         let growth = (0..N_RTT_SAMPLE).map(|_| hystart.acked(1000, Some(rtt))).last();
         (growth.unwrap_or(0), hystart.end_round())

@@ -1,16 +1,16 @@
 //! Congestion control for a peer on this host.
 //!
-//! The loopback interface has no bottleneck link and no queue but the peer's receive buffer, and ack times depend on
-//! scheduling. So there is no path to model: the window is the size of the peer's socket buffer. Several connections
-//! may share that socket and overflow it; the resulting loss is the only signal. Then the window follows NewReno
-//! according to RFC 9002, 7.3 and B. Packets are not paced.
+//! The loopback interface has no bottleneck link, its only queue is the peer's receive buffer, and ack times depend on
+//! thread scheduling. So no path is modelled: the window is the size of the peer's socket buffer. Several connections
+//! may share that socket and overflow it; the resulting loss is the only signal. After a loss, the window follows
+//! NewReno according to RFC 9002, 7.3 and B. Packets are not paced.
 
 use super::recovery::Recovery;
 use super::round::Round;
 use super::{Ack, Controller, Loss, MINIMUM_PACKETS, Transmission};
 use crate::proto::Nanos;
 
-/// Divisor of the window after a loss: two (RFC 9002, B.1, kLossReductionFactor).
+/// Divisor of the window after a loss (RFC 9002, B.1, kLossReductionFactor).
 const REDUCTION: u64 = 2;
 
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// `credit`: capacity of the peer's socket buffer in bytes.
+    /// Starts with a window of `credit`: the capacity of the peer's socket buffer in bytes.
     pub(crate) fn new(packet: u64, credit: u64) -> Self {
         let packet = packet.max(1);
         Local {
@@ -41,7 +41,7 @@ impl Local {
         MINIMUM_PACKETS * self.packet
     }
 
-    /// OnCongestionEvent() (RFC 9002, B.6).
+    /// Reduces the window: OnCongestionEvent() (RFC 9002, B.6).
     fn reduce(&mut self) {
         self.ssthresh = (self.cwnd / REDUCTION).max(self.minimum());
         self.cwnd = self.ssthresh;
@@ -52,7 +52,7 @@ impl Controller for Local {
     #[inline]
     fn sent(&mut self, _sent: &Transmission) {}
 
-    /// OnPacketAcked() (RFC 9002, B.5).
+    /// Grows the window: OnPacketAcked() (RFC 9002, B.5).
     fn acked(&mut self, ack: &Ack) {
         self.srtt = ack.srtt;
         let Some(rate) = &ack.rate else { return };

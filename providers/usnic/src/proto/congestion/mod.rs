@@ -2,7 +2,7 @@
 //!
 //! A connection reports sent, acked and lost packets. `bbr` is BBRv3 (draft-ietf-ccwg-bbr-06), the default; `cubic` is
 //! CUBIC (RFC 9438) with HyStart++ (RFC 9406); `local` is for peers on this host, where there is no network path to
-//! model. Volumes are bytes of datagrams.
+//! model. Data volumes are bytes of datagrams. Sections of the BBR draft are cited by number.
 
 mod bbr;
 mod cubic;
@@ -26,10 +26,10 @@ use super::flight::{LostPacket, RateSample};
 const INITIAL_PACKETS: u64 = 10;
 /// Packets of the minimum window (RFC 9002, 7.2).
 const MINIMUM_PACKETS: u64 = 2;
-/// Largest send quantum (draft-ietf-ccwg-bbr-06, 5.6.3): what one GSO batch holds.
+/// Largest send quantum in bytes (draft-ietf-ccwg-bbr-06, 5.6.3): the size of one GSO batch.
 pub(crate) const LARGEST_QUANTUM: u64 = 65_536;
 
-/// SetSendQuantum() (draft-ietf-ccwg-bbr-06, 5.6.3): maximum number of bytes that are sent together.
+/// Returns the maximum number of bytes that are sent together: SetSendQuantum() (draft-ietf-ccwg-bbr-06, 5.6.3).
 pub(crate) fn send_quantum(pacing_rate: u64, packet: u64) -> u64 {
     (pacing_rate / 1000).min(LARGEST_QUANTUM).max(packet.saturating_mul(2))
 }
@@ -39,13 +39,13 @@ pub(crate) fn send_quantum(pacing_rate: u64, packet: u64) -> u64 {
 pub(crate) struct Transmission {
     pub(crate) now: Nanos,
     pub(crate) bytes: u64,
-    /// Bytes in flight, this packet included.
+    /// Bytes in flight, including this packet.
     pub(crate) in_flight: u64,
-    /// The connection had no more data to send (draft-ietf-ccwg-bbr-06, 4.1.1.3).
+    /// Whether the connection had no more data to send (draft-ietf-ccwg-bbr-06, 4.1.1.3).
     pub(crate) is_app_limited: bool,
 }
 
-/// Summary of an ack.
+/// Effects of an ack on the connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ack {
     pub(crate) now: Nanos,
@@ -54,17 +54,17 @@ pub(crate) struct Ack {
     /// Round-trip time of a packet that was sent once, without the peer's ack delay.
     pub(crate) rtt: Option<Nanos>,
     pub(crate) srtt: Nanos,
-    /// Bytes in flight after this ack and the losses that it revealed.
+    /// Bytes in flight after this ack and the losses that it reveals.
     pub(crate) in_flight: u64,
-    /// `None`: it is unknown which of the acked packets was sent last.
+    /// Delivery rate; `None` if it is unknown which of the acked packets was sent last.
     pub(crate) rate: Option<RateSample>,
-    /// The congestion window limited sending since the previous ack.
+    /// Whether the congestion window limited sending since the previous ack.
     pub(crate) is_cwnd_limited: bool,
-    /// Number of packets declared lost whose first transmission arrived after all.
+    /// Number of packets that were declared lost although their first transmission has arrived.
     pub(crate) spurious: u32,
 }
 
-/// Packets declared lost by one ack or one timer. Lost probes of the path MTU do not count.
+/// Packets that one ack or one timer declared lost, without probes of the path MTU.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Loss {
     pub(crate) now: Nanos,
@@ -75,40 +75,40 @@ pub(crate) struct Loss {
     pub(crate) in_flight: u64,
     /// Send time of the last lost packet.
     pub(crate) last_sent: Nanos,
-    /// C.delivered.
+    /// C.delivered of the BBR draft: total number of bytes delivered.
     pub(crate) total_delivered: u64,
     /// The first lost packet at which the loss rate since its transmission exceeded the threshold.
     pub(crate) excess: Option<LostPacket>,
-    /// Persistent congestion (RFC 9002, 7.6).
+    /// Whether there is persistent congestion (RFC 9002, 7.6).
     pub(crate) is_persistent: bool,
 }
 
-/// A congestion control algorithm. Losses that an ack reveals are reported before the ack (RFC 9002, A.7).
+/// A congestion control algorithm. The losses that an ack reveals are reported before the ack (RFC 9002, A.7).
 pub(crate) trait Controller {
     fn sent(&mut self, sent: &Transmission);
     fn acked(&mut self, ack: &Ack);
     fn lost(&mut self, loss: &Loss);
-    /// A queue of this host was full and dropped the packet, which is retransmitted when the queue has drained.
+    /// Records that a full queue of this host dropped a packet. The packet is retransmitted when the queue has drained.
     fn overflowed(&mut self, now: Nanos);
-    /// Congestion window: bytes that may be in flight.
+    /// Congestion window: the number of bytes that may be in flight.
     fn cwnd(&self) -> u64;
-    /// Bytes per second; `None`: packets are not paced.
+    /// Pacing rate in bytes per second; `None`: packets are not paced.
     fn pacing_rate(&self) -> Option<u64>;
-    /// The path now carries datagrams of `packet` bytes.
+    /// Sets the datagram size in bytes that the path carries now.
     fn resize(&mut self, packet: u64);
 }
 
-/// The algorithms.
+/// A congestion control algorithm.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Algorithm {
     #[default]
     Bbr,
     Cubic,
-    /// The peer is on this host.
+    /// The algorithm for a peer on this host.
     Local,
 }
 
-/// The controller of a connection.
+/// The congestion controller of a connection.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "stored in each connection; a box would add a cache miss")]
 pub(crate) enum Congestion {
@@ -118,8 +118,8 @@ pub(crate) enum Congestion {
 }
 
 impl Congestion {
-    /// `packet`: datagram size in bytes that the path carries now. `credit`: capacity of the peer's socket buffer in
-    /// bytes. `seed` varies the times at which connections probe for bandwidth.
+    /// Creates a controller. `packet`: datagram size in bytes that the path carries now. `credit`: capacity of the
+    /// peer's socket buffer in bytes. `seed` randomizes the times at which connections probe for bandwidth.
     pub(crate) fn new(algorithm: Algorithm, packet: u64, credit: u64, seed: u64) -> Self {
         match algorithm {
             Algorithm::Bbr => Congestion::Bbr(Bbr::new(packet, seed)),
@@ -129,7 +129,7 @@ impl Congestion {
     }
 }
 
-/// Calls the same method of the current algorithm.
+/// Calls the same method of the connection's algorithm.
 macro_rules! each {
     ($self:ident, $one:ident => $call:expr) => {
         match $self {

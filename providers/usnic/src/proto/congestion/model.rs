@@ -1,10 +1,10 @@
-//! A path in virtual time, for tests: flows with real controllers through one bottleneck. The same seed gives the same
-//! run.
+//! A network path in virtual time, for tests: flows with real controllers through one bottleneck. The same seed gives
+//! the same run.
 //!
 //! Every packet passes, in this order: random loss, a policer (token bucket, no queue), and a bounded queue before a
 //! link. Packets that get through are acked one by one. Both hosts may stall, like hosts with too few CPUs. Flows
 //! detect loss as the protocol does: by a packet threshold of three, by 9/8 of a round trip, or after a probe timeout.
-//! Lost packets are not retransmitted: a flow counts what arrives.
+//! Lost packets are not retransmitted: a flow counts the packets that arrive.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -34,7 +34,7 @@ impl PseudoRandom {
 /// The path between the hosts.
 #[derive(Clone, Copy)]
 pub(super) struct Road {
-    /// Round trip of an empty path.
+    /// Round-trip time while the queue is empty.
     pub(super) rtt: Nanos,
     /// Rate of the link in bytes per second, and capacity of its queue in bytes.
     pub(super) link: u64,
@@ -43,7 +43,7 @@ pub(super) struct Road {
     pub(super) loss: f64,
     /// Rate of the policer in bytes per second, and size of its token bucket.
     pub(super) policer: Option<(u64, u64)>,
-    /// Pauses of a host: mean interval and longest duration.
+    /// Pauses of a host: mean interval between pauses, and longest duration of a pause.
     pub(super) stalls: Option<(Nanos, Nanos)>,
 }
 
@@ -85,9 +85,10 @@ pub(super) struct Flow {
     probes: u32,
     probe_at: Nanos,
     wake_at: Nanos,
-    /// Rate of the application in bytes per second, start time, and bytes sent by then; `None`: unlimited.
+    /// Rate of the application in bytes per second, its start time, and the bytes that were sent before; `None`: the
+    /// rate is unlimited.
     offered: Option<(u64, Nanos, u64)>,
-    /// Sum and number of the queueing delays.
+    /// Sum of the queueing delays, and number of packets in this sum.
     delays: (u128, u64),
 }
 
@@ -118,7 +119,7 @@ pub(super) struct Model {
     /// Arrival time of the latest ack; acks are not reordered.
     last: Nanos,
     tokens: (f64, Nanos),
-    /// For each host: end of the current pause, and start of the next one.
+    /// For each host: end of the current pause, and start of the next pause.
     hosts: [(Nanos, Nanos); 2],
 }
 
@@ -168,7 +169,7 @@ impl Model {
         flow
     }
 
-    /// Advances the time; returns the bytes per second of each flow.
+    /// Advances the time by `time`. Returns the throughput of each flow in bytes per second.
     pub(super) fn run(&mut self, time: Nanos) -> Vec<f64> {
         let end = self.now + time;
         let before: Vec<u64> = self.flows.iter().map(|flow| flow.arrived).collect();
@@ -203,7 +204,7 @@ impl Model {
         from + (2.0 * mean as f64 * self.random.share()) as Nanos
     }
 
-    /// The time at which a host that has work at `at` is next running.
+    /// Returns the time at which a host that has work at `at` can run.
     fn runs_at(&mut self, host: usize, at: Nanos) -> Nanos {
         while let Some((_, longest)) = self.road.stalls.filter(|_| self.hosts[host].1 <= at) {
             let until = self.hosts[host].1 + (longest as f64 * self.random.share()) as Nanos;
@@ -212,7 +213,8 @@ impl Model {
         at.max(self.hosts[host].0)
     }
 
-    /// Arrival time of the ack of a packet sent now, and its queueing time; `None` if the packet is lost.
+    /// Returns the arrival time of the ack of a packet that is sent now, and the packet's queueing delay; `None` if the
+    /// packet is lost.
     fn travels(&mut self, bytes: u64) -> Option<(Nanos, Nanos)> {
         if self.random.share() < self.road.loss {
             return None;
@@ -232,7 +234,7 @@ impl Model {
         }
         self.free_at = self.free_at.max(self.now) + bytes * SECONDS / self.road.link;
         let there = self.runs_at(0, self.free_at + self.road.rtt / 2);
-        // Timers of hosts are never exact, and always late.
+        // A timer of a host always expires late, by a random time.
         let jitter = (self.random.share() * self.road.rtt as f64 / 64.0) as Nanos;
         self.last = self.runs_at(1, there + self.road.rtt / 2 + jitter).max(self.last);
         Some((self.last, waits))
@@ -242,7 +244,7 @@ impl Model {
         let now = self.now;
         let flow = &mut self.flows[index];
         if flow.wake_at != now {
-            return; // replaced by an earlier one
+            return; // An earlier wake-up has replaced this one.
         }
         flow.wake_at = Nanos::MAX;
         if !flow.flight.is_empty() && flow.probe_at <= now {
@@ -253,7 +255,7 @@ impl Model {
         self.send(index);
     }
 
-    /// Sends as much as is allowed, and schedules the flow's next wake-up.
+    /// Sends as many packets as the window and the pacing rate allow, and schedules the flow's next wake-up.
     fn send(&mut self, index: usize) {
         let mut next = Nanos::MAX;
         loop {

@@ -1,22 +1,22 @@
-//! Packet-timed round trips (draft-ietf-ccwg-bbr-06, 5.5.1), and whether the window limited sending in the last of
-//! them.
+//! Rounds: round trips measured in packets (draft-ietf-ccwg-bbr-06, 5.5.1). Also records whether the congestion window
+//! limited sending in the current and the previous round.
 
 use super::RateSample;
 
-/// A round: from the transmission of a packet to the ack of a packet sent after that.
+/// The current round. It lasts until a packet is acked that was sent after the round started.
 #[derive(Debug, Default)]
 pub(super) struct Round {
     next_delivered: u64,
     /// Number of completed rounds.
     pub(super) count: u64,
-    /// The last ack completed a round.
+    /// Whether the last ack started a new round.
     pub(super) is_start: bool,
-    /// The window limited sending: in this round, and in the previous one.
+    /// Whether the congestion window limited sending in this round, and in the previous round.
     limited: [bool; 2],
 }
 
 impl Round {
-    /// UpdateRound() of the draft.
+    /// Starts a new round if the acked packet was sent in this one: UpdateRound() (draft, 5.5.1).
     pub(super) fn acked(&mut self, rate: &RateSample, is_cwnd_limited: bool) {
         self.is_start = rate.prior_delivered >= self.next_delivered;
         if self.is_start {
@@ -27,12 +27,12 @@ impl Round {
         self.limited[0] |= is_cwnd_limited;
     }
 
-    /// StartRound() of the draft.
+    /// Starts a round that lasts until the ack of a packet sent from now on: StartRound() (draft, 5.5.1).
     pub(super) fn start(&mut self, total_delivered: u64) {
         self.next_delivered = total_delivered;
     }
 
-    /// C.is_cwnd_limited of the draft (2.2).
+    /// Whether the window limited sending in the last two rounds: C.is_cwnd_limited (draft, 2.2).
     pub(super) fn is_cwnd_limited(&self) -> bool {
         self.limited[0] || self.limited[1]
     }

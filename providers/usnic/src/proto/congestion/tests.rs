@@ -1,4 +1,4 @@
-//! Performance of the algorithms on a model of a path, in shares and ratios; and single reactions.
+//! Performance of the algorithms on a model of a path, as shares and ratios, and reactions to single events.
 
 use super::model::{Model, Road, Sender};
 use super::{Ack, Algorithm, Congestion, Controller, Cubic, Local, Loss};
@@ -12,7 +12,7 @@ fn sender(algorithm: Algorithm, seed: u64) -> Sender {
     Sender { control: Congestion::new(algorithm, PACKET, 1 << 20, seed), packet: PACKET, limit: u64::MAX, starts: 0 }
 }
 
-/// Bytes per second of each flow after a warm-up.
+/// Returns the throughput of each flow after a warm-up, in bytes per second.
 fn rates(road: Road, seed: u64, senders: Vec<Sender>, warm: Nanos, time: Nanos) -> Vec<f64> {
     let mut model = Model::new(road, seed);
     for sender in senders {
@@ -26,7 +26,7 @@ fn alone(road: Road, seed: u64, sender: Sender) -> f64 {
     rates(road, seed, vec![sender], SECONDS, 4 * SECONDS)[0]
 }
 
-/// Each flow's share of the total.
+/// Returns each flow's share of the total throughput.
 fn shares(road: Road, seed: u64, senders: Vec<Sender>, time: Nanos) -> (Vec<f64>, f64) {
     let rates = rates(road, seed, senders, 5 * SECONDS, time);
     let all: f64 = rates.iter().sum();
@@ -98,7 +98,7 @@ fn flows_of_one_algorithm_share_a_link() {
 
 #[test]
 fn a_token_bucket_policer_is_conformed_to() {
-    // Draft-ietf-ccwg-bbr-06, A.17.
+    // Test case A.17 of draft-ietf-ccwg-bbr-06.
     for (rate, rtt) in [(12_500_000, 2000), (25_000_000, 500)] {
         let road = Road { rtt: rtt * MICROS, policer: Some((rate, 262_144)), ..Road::default() };
         let mut model = Model::new(road, 9);
@@ -129,7 +129,7 @@ fn hosts_that_stall_do_not_collapse_a_flow() {
 
 #[test]
 fn bbr_follows_a_link_that_becomes_faster_or_slower() {
-    // Draft-ietf-ccwg-bbr-06, A.15 and A.16.
+    // Test cases A.15 and A.16 of draft-ietf-ccwg-bbr-06.
     let road = Road { rtt: 10 * MILLIS, link: 1_250_000, queue: 200_000, ..Road::default() };
     let mut model = Model::new(road, 3);
     model.add(sender(Algorithm::Bbr, 5));
@@ -159,7 +159,7 @@ fn app_limited_flow_keeps_its_window() {
     }
 }
 
-/// An ack of `bytes` sent at `send_time`, in a round of its own.
+/// Builds an ack of `bytes` that were sent at `send_time`, in a round of their own.
 fn ack(now: Nanos, bytes: u64, send_time: Nanos, delivered: u64) -> Ack {
     let rate = RateSample {
         delivered: bytes,
@@ -237,7 +237,7 @@ fn persistent_congestion_leaves_the_minimum_window() {
 
 #[test]
 fn cubic_undoes_a_decrease_by_spurious_loss() {
-    // RFC 9438, 4.9.
+    // A spurious loss is undone (RFC 9438, 4.9).
     let mut cubic = Cubic::new(1000);
     cubic.lost(&loss(10 * MILLIS, MILLIS, 3));
     assert_eq!(cubic.cwnd(), 7000);
@@ -249,7 +249,8 @@ fn cubic_undoes_a_decrease_by_spurious_loss() {
 
 #[test]
 fn cubic_returns_to_its_peak_in_time_not_in_round_trips() {
-    // RFC 9438, 4.2: after a loss at 1000 packets it takes K = cbrt(1000 * 0.3 / 0.4) = 9.1 s to be there again.
+    // RFC 9438, 4.2: after a loss at 1000 packets, the window reaches 1000 packets again after K = cbrt(1000 * 0.3 /
+    // 0.4) = 9.1 s.
     for rtt in [20 * MILLIS, 200 * MILLIS] {
         let mut cubic = Cubic::new(1000);
         let (mut now, mut delivered) = (rtt, 0);

@@ -1,22 +1,25 @@
-//! Pacing rate and congestion window from the model (5.6).
+//! Computes the pacing rate and the congestion window of BBR from the model of the path.
+//!
+//! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06; this file implements section 5.6.
 
 use super::{Bbr, Sample, State};
 use crate::proto::congestion::{INITIAL_PACKETS, send_quantum};
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
-/// Percentage by which pacing stays below the bandwidth: BBR.PacingMarginPercent (2.5).
+/// Percentage by which the pacing rate stays below the estimated bandwidth: BBR.PacingMarginPercent (2.5).
 const PACING_MARGIN_PERCENT: f64 = 1.0;
-/// Minimum window in send quanta: BBR.offload_budget where sender and receiver batch as TCP does (5.5.8.1).
+/// Minimum amount in flight, in send quanta, so that sender and receiver can batch packets: BBR.offload_budget, as for
+/// TCP (5.5.8.1).
 const OFFLOAD_QUANTA: u64 = 3;
 
-/// InitPacingRate() (5.6.2).
+/// Returns the pacing rate in bytes per second before the first bandwidth sample: InitPacingRate() (5.6.2).
 pub(super) fn initial_pacing_rate(cwnd: u64, srtt: Nanos) -> u64 {
     let srtt = if srtt == 0 { MILLIS } else { srtt };
     (State::Startup.pacing_gain() * cwnd as f64 * SECONDS as f64 / srtt as f64) as u64
 }
 
 impl Bbr {
-    /// UpdateControlParameters() (5.2.3).
+    /// Updates the pacing rate and the window after an ack: UpdateControlParameters() (5.2.3).
     pub(super) fn update_control_parameters(&mut self, sample: &Sample, srtt: Nanos) {
         if !self.has_seen_rtt && srtt > 0 {
             self.has_seen_rtt = true;
@@ -26,6 +29,7 @@ impl Bbr {
         self.set_cwnd(sample);
     }
 
+    /// Sets the pacing rate to `gain` times the bandwidth, less a margin. During Startup the rate does not fall:
     /// SetPacingRateWithGain() (5.6.2).
     pub(super) fn set_pacing_rate(&mut self, gain: f64) {
         let rate = (gain * self.bw as f64 * (100.0 - PACING_MARGIN_PERCENT) / 100.0) as u64;
@@ -34,7 +38,7 @@ impl Bbr {
         }
     }
 
-    /// SetCwnd() (5.6.4.6).
+    /// Moves the window towards the maximum amount in flight, by at most the bytes newly acked: SetCwnd() (5.6.4.6).
     fn set_cwnd(&mut self, sample: &Sample) {
         let most = self.max_inflight();
         let grown = self.cwnd.saturating_add(sample.newly_acked);
@@ -45,12 +49,12 @@ impl Bbr {
         }
         self.cwnd = self.cwnd.max(self.min_pipe_cwnd());
         if self.state == State::ProbeRtt {
-            self.cwnd = self.cwnd.min(self.probe_rtt_cwnd()); // BoundCwndForProbeRTT() (5.6.4.5)
+            self.cwnd = self.cwnd.min(self.probe_rtt_cwnd()); // BoundCwndForProbeRTT() (5.6.4.5).
         }
         self.bound_cwnd_for_model();
     }
 
-    /// BoundCwndForModel() (5.6.4.7).
+    /// Limits the window to the long-term and short-term bounds of the model: BoundCwndForModel() (5.6.4.7).
     fn bound_cwnd_for_model(&mut self) {
         let cap = match self.state {
             State::ProbeBwCruise | State::ProbeRtt => self.inflight_with_headroom(),
@@ -61,7 +65,7 @@ impl Bbr {
         self.cwnd = self.cwnd.min(cap);
     }
 
-    /// BDPMultiple() (5.6.4.2).
+    /// Returns `gain` times the bandwidth-delay product, in bytes: BDPMultiple() (5.6.4.2).
     fn bdp_multiple(&self, gain: f64) -> u64 {
         match self.min_rtt.get() {
             None => INITIAL_PACKETS * self.packet,
@@ -69,36 +73,38 @@ impl Bbr {
         }
     }
 
-    /// QuantizationBudget() (5.6.4.2).
+    /// Raises `inflight` to the minimum that batching and the probing for bandwidth need: QuantizationBudget()
+    /// (5.6.4.2).
     fn quantization_budget(&self, inflight: u64) -> u64 {
         let offload = OFFLOAD_QUANTA * send_quantum(self.pacing_rate, self.packet);
         let budget = inflight.max(offload).max(self.min_pipe_cwnd());
         if self.state == State::ProbeBwUp { budget + 2 * self.packet } else { budget }
     }
 
-    /// Inflight() (5.6.4.2).
+    /// Returns the target amount in flight for this gain, in bytes: Inflight() (5.6.4.2).
     pub(super) fn inflight(&self, gain: f64) -> u64 {
         self.quantization_budget(self.bdp_multiple(gain))
     }
 
-    /// UpdateMaxInflight() (5.6.4.2).
+    /// Returns the maximum amount in flight, in bytes, with an allowance for aggregated acks: UpdateMaxInflight()
+    /// (5.6.4.2).
     fn max_inflight(&self) -> u64 {
         let inflight = self.bdp_multiple(self.state.cwnd_gain()).saturating_add(self.extra_acked.get());
         self.quantization_budget(inflight)
     }
 
-    /// ProbeRTTCwnd() (5.6.4.5).
+    /// Returns the window during ProbeRTT, in bytes: ProbeRTTCwnd() (5.6.4.5).
     pub(super) fn probe_rtt_cwnd(&self) -> u64 {
         self.bdp_multiple(State::ProbeRtt.cwnd_gain()).max(self.min_pipe_cwnd())
     }
 
-    /// SaveCwnd() (5.6.4.4).
+    /// Saves the window before loss recovery or ProbeRTT reduces it: SaveCwnd() (5.6.4.4).
     pub(super) fn save_cwnd(&mut self, is_in_recovery: bool) {
         let is_modulated = is_in_recovery || self.state == State::ProbeRtt;
         self.prior_cwnd = if is_modulated { self.prior_cwnd.max(self.cwnd) } else { self.cwnd };
     }
 
-    /// RestoreCwnd() (5.6.4.4).
+    /// Restores the saved window: RestoreCwnd() (5.6.4.4).
     pub(super) fn restore_cwnd(&mut self) {
         self.cwnd = self.cwnd.max(self.prior_cwnd);
     }

@@ -1,9 +1,9 @@
-//! BBRv3 according to draft-ietf-ccwg-bbr-06. Numbers in comments are sections of that draft; names are those of the draft.
+//! BBRv3 according to draft-ietf-ccwg-bbr-06. Section numbers and names in comments are those of this draft.
 //!
-//! A model of the path, with the bandwidth `max_bw` and the round trip `min_rtt`, determines pacing rate and congestion
-//! window. Delay is not a congestion signal, so a host with more runnable threads than CPUs is not slowed down; loss
-//! above 2 % is one. `model` keeps the model, the states `probe_bw` and `probe_rtt` measure it, `control` computes
-//! window and rate.
+//! A model of the path, with the bandwidth `max_bw` and the round-trip time `min_rtt`, determines the pacing rate and
+//! the congestion window. A loss rate above 2 % is a congestion signal. Delay is not, so a host with more runnable
+//! threads than CPUs is not slowed down. `model` contains the model, the states in `probe_bw` and `probe_rtt` measure
+//! it, and `control` computes the window and the rate.
 
 mod control;
 mod model;
@@ -21,18 +21,18 @@ use model::{FullPipe, MaxBw, ShortTerm, Signals, Undo};
 use probe_bw::Cycle;
 use probe_rtt::MinRtt;
 
-/// No bound.
+/// Value of a bound that does not limit.
 const INFINITY: u64 = u64::MAX;
-/// Minimum window in packets: BBR.MinPipeCwnd (2.8).
+/// Minimum congestion window in packets: BBR.MinPipeCwnd (2.8).
 const MIN_PIPE_PACKETS: u64 = 4;
-/// Multiplicative decrease in a round with loss: BBR.Beta (2.8).
+/// Factor of the multiplicative decrease after a round with loss: BBR.Beta (2.8).
 const BETA: f64 = 0.7;
-/// Number of lost ranges in a round that may end Startup: BBRStartupFullLossCnt (5.3.1.3).
+/// Number of lost ranges of packets in a round from which loss may end Startup: BBRStartupFullLossCnt (5.3.1.3).
 const STARTUP_FULL_LOSS_COUNT: u32 = 6;
-/// Rounds after which Drain ends in any case (5.3.2).
+/// Maximum number of rounds in Drain (5.3.2).
 const DRAIN_ROUNDS: u64 = 3;
 
-/// BBR.state (5.1.1).
+/// State of the state machine: BBR.state (5.1.1).
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum State {
     Startup,
@@ -45,7 +45,7 @@ pub(crate) enum State {
 }
 
 impl State {
-    /// Column "Pacing Gain" of the table in 5.6.1.
+    /// Returns the pacing gain of the state (table in 5.6.1).
     fn pacing_gain(self) -> f64 {
         match self {
             State::Startup => 2.77,
@@ -56,7 +56,7 @@ impl State {
         }
     }
 
-    /// Column "Cwnd Gain" of the same table.
+    /// Returns the gain of the congestion window in this state (table in 5.6.1).
     fn cwnd_gain(self) -> f64 {
         match self {
             State::ProbeBwUp => 2.25,
@@ -65,18 +65,18 @@ impl State {
         }
     }
 
-    /// IsInAProbeBWState() (5.3.3.9).
+    /// Whether the state is one of the four ProbeBW states: IsInAProbeBWState() (5.3.3.9).
     fn is_probe_bw(self) -> bool {
         matches!(self, State::ProbeBwDown | State::ProbeBwCruise | State::ProbeBwRefill | State::ProbeBwUp)
     }
 
-    /// IsProbingBW() (5.3.3.9).
+    /// Whether the state sends faster than the estimated bandwidth allows: IsProbingBW() (5.3.3.9).
     fn is_probing_bw(self) -> bool {
         matches!(self, State::Startup | State::ProbeBwRefill | State::ProbeBwUp)
     }
 }
 
-/// The sample of one ack, with further values that the steps need.
+/// The rate sample of an ack, with further values that the algorithm needs.
 #[derive(Clone, Copy, Debug)]
 struct Sample {
     now: Nanos,
@@ -84,7 +84,8 @@ struct Sample {
     rtt: Option<Nanos>,
     in_flight: u64,
     rate: RateSample,
-    /// RS.is_app_limited, and samples from ProbeRTT, whose low rates are ignored (5.3.4.3).
+    /// Whether a low rate must be ignored: the sample is app-limited (RS.is_app_limited), or was taken in ProbeRTT
+    /// (5.3.4.3).
     is_app_limited: bool,
 }
 
@@ -97,7 +98,7 @@ pub(crate) struct Bbr {
     recovery: Recovery,
     idle_restart: bool,
     drain_start_round: u64,
-    /// C.delivered.
+    /// C.delivered: total number of bytes delivered.
     delivered: u64,
 
     // Control parameters (2.4).
@@ -120,7 +121,7 @@ pub(crate) struct Bbr {
 }
 
 impl Bbr {
-    /// OnInit() (5.2.1).
+    /// Initializes the state machine: OnInit() (5.2.1).
     pub(crate) fn new(packet: u64, seed: u64) -> Self {
         let packet = packet.max(1);
         let cwnd = packet * INITIAL_PACKETS;
@@ -154,7 +155,7 @@ impl Bbr {
         MIN_PIPE_PACKETS * self.packet
     }
 
-    /// UpdateModelAndState() (5.2.3).
+    /// Updates the model and the state after an ack: UpdateModelAndState() (5.2.3).
     fn update_model_and_state(&mut self, sample: &Sample) {
         self.update_latest_delivery_signals(sample);
         self.update_congestion_signals(sample);
@@ -167,10 +168,11 @@ impl Bbr {
         self.update_min_rtt(sample);
         self.check_probe_rtt(sample);
         self.signals.advance(sample);
-        self.bw = self.max_bw.get().min(self.short_term.bw); // BoundBWForModel() (5.5.10.3)
+        self.bw = self.max_bw.get().min(self.short_term.bw); // BoundBWForModel() (5.5.10.3).
     }
 
-    /// CheckStartupDone() and CheckStartupHighLoss() (5.3.1.1 and 5.3.1.3).
+    /// Leaves Startup when the pipe is full or loss is high: CheckStartupDone() and CheckStartupHighLoss() (5.3.1.1 and
+    /// 5.3.1.3).
     fn check_startup_done(&mut self, sample: &Sample) {
         if self.state != State::Startup {
             return;
@@ -185,12 +187,12 @@ impl Bbr {
             self.inflight_longterm = self.bdp().max(self.signals.inflight_latest);
         }
         if self.full_pipe.is_reached {
-            self.state = State::Drain; // EnterDrain() (5.3.2)
+            self.state = State::Drain; // EnterDrain() (5.3.2).
             self.drain_start_round = self.round.count;
         }
     }
 
-    /// CheckDrainDone() (5.3.2).
+    /// Leaves Drain when the queue has drained, or after [`DRAIN_ROUNDS`]: CheckDrainDone() (5.3.2).
     fn check_drain_done(&mut self, sample: &Sample) {
         let is_late = self.round.count > self.drain_start_round + DRAIN_ROUNDS;
         if self.state == State::Drain && (is_late || sample.in_flight <= self.inflight(1.0)) {
@@ -200,7 +202,7 @@ impl Bbr {
 }
 
 impl Controller for Bbr {
-    /// HandleRestartFromIdle() (5.4.1).
+    /// Adapts to a restart from idle: HandleRestartFromIdle() (5.4.1).
     fn sent(&mut self, sent: &Transmission) {
         if sent.in_flight > sent.bytes || !sent.is_app_limited {
             return;
@@ -214,7 +216,7 @@ impl Controller for Bbr {
         }
     }
 
-    /// UpdateOnACK() (5.2.3).
+    /// Processes an ack: UpdateOnACK() (5.2.3).
     fn acked(&mut self, ack: &Ack) {
         let Some(rate) = ack.rate else { return };
         self.delivered = rate.total_delivered;
@@ -244,16 +246,17 @@ impl Controller for Bbr {
         self.delivered = loss.total_delivered;
         let was_active = self.recovery.is_active();
         if self.recovery.lost(loss) {
-            self.save_cwnd(was_active); // OnEnterFastRecovery() (5.6.4.4)
+            self.save_cwnd(was_active); // OnEnterFastRecovery() (5.6.4.4).
         }
         self.handle_lost_packets(loss);
         if loss.is_persistent {
-            // OnEnterRTO() (5.6.4.4).
+            // Persistent congestion has the effect of an RTO: OnEnterRTO() (5.6.4.4).
             self.cwnd = loss.in_flight + self.packet;
         }
     }
 
-    /// Treats the overflow like a loss in this round, unless the state probes for bandwidth.
+    /// Records the overflow as a loss in this round. The short-term bounds react to it, unless the state probes for
+    /// bandwidth.
     fn overflowed(&mut self, _now: Nanos) {
         self.note_loss(0);
     }

@@ -1,19 +1,21 @@
-//! The model of the path: bandwidth, aggregation, and bounds by congestion signals (5.5).
+//! BBR's model of the path: bandwidth, ack aggregation, and bounds set by congestion signals.
+//!
+//! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06; this file implements section 5.5.
 
 use super::{BETA, Bbr, INFINITY, INITIAL_PACKETS, Loss, Sample, State};
 use crate::proto::flight::LostPacket;
 use crate::proto::{Nanos, SECONDS};
 
-/// Growth of the delivery rate in a round below which the pipe may be full, and number of rounds with so little growth
-/// (5.3.1.2).
+/// If the delivery rate grows by less than this factor in each of this number of rounds, the pipe is full (5.3.1.2).
 const FULL_BW_GROWTH: f64 = 1.25;
 const FULL_BW_COUNT: u32 = 3;
 /// Number of rounds in the maximum filter of extra_acked: BBR.ExtraAckedFilterLen (2.12).
 const EXTRA_ACKED_FILTER_LEN: u64 = 10;
-/// BBR.LossThresh (2.8).
+/// Loss rate above which the amount in flight is too high: BBR.LossThresh (2.8).
 const LOSS_THRESH: f64 = 0.02;
 
-/// BBR.max_bw_filter: maxima of the current ProbeBW cycle and the previous one, BBR.MaxBwFilterLen = 2 (2.11, 5.5.6).
+/// Maximum bandwidth in the previous and the current ProbeBW cycle, in bytes per second: BBR.max_bw_filter,
+/// BBR.MaxBwFilterLen = 2 (2.11, 5.5.6).
 #[derive(Debug, Default)]
 pub(super) struct MaxBw([u64; 2]);
 
@@ -26,7 +28,7 @@ impl MaxBw {
         self.0[1] = self.0[1].max(rate);
     }
 
-    /// AdvanceMaxBwFilter() (5.5.6). A cycle without a sample does not count.
+    /// Starts a new cycle of the filter: AdvanceMaxBwFilter() (5.5.6). A cycle without a sample is not counted.
     pub(super) fn advance(&mut self) {
         if self.0[1] > 0 {
             self.0 = [self.0[1], 0];
@@ -34,7 +36,8 @@ impl MaxBw {
     }
 }
 
-/// Bounds set by loss in this bandwidth probing cycle: bw_shortterm and inflight_shortterm (2.9).
+/// Bounds that loss sets until the next probe for bandwidth, in bytes per second and bytes: bw_shortterm and
+/// inflight_shortterm (2.9).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ShortTerm {
     pub(super) bw: u64,
@@ -42,7 +45,7 @@ pub(super) struct ShortTerm {
 }
 
 impl Default for ShortTerm {
-    /// ResetShortTermModel() (5.5.10.3).
+    /// Removes the bounds: ResetShortTermModel() (5.5.10.3).
     fn default() -> Self {
         ShortTerm { bw: INFINITY, inflight: INFINITY }
     }
@@ -56,7 +59,7 @@ pub(super) struct Undo {
     inflight_longterm: u64,
 }
 
-/// The estimator of a full pipe (2.13, 5.3.1.2).
+/// Detects that the delivery rate no longer grows, so that the pipe is full (2.13, 5.3.1.2).
 #[derive(Debug, Default)]
 pub(super) struct FullPipe {
     pub(super) is_reached: bool,
@@ -66,12 +69,12 @@ pub(super) struct FullPipe {
 }
 
 impl FullPipe {
-    /// ResetFullBW(), with `bw` as the baseline.
+    /// Starts a new detection with the rate `bw` as baseline: ResetFullBW() (5.3.1.2).
     pub(super) fn reset(&mut self, bw: u64) {
         *self = FullPipe { is_reached: self.is_reached, bw, ..FullPipe::default() };
     }
 
-    /// CheckFullBWReached().
+    /// Counts rounds without sufficient growth of the rate: CheckFullBWReached() (5.3.1.2).
     pub(super) fn check(&mut self, is_checked: bool, rate: u64) {
         if self.is_now || !is_checked {
             return;
@@ -85,18 +88,18 @@ impl FullPipe {
     }
 }
 
-/// ExtraACKed: data acked beyond what the bandwidth explains (2.12, 5.5.9).
+/// Estimator of ack aggregation: bytes acked beyond the bytes that the bandwidth explains, ExtraACKed (2.12, 5.5.9).
 #[derive(Debug, Default)]
 pub(super) struct ExtraAcked {
     interval_start: Nanos,
     delivered: u64,
-    /// Maxima of the current and the previous window of rounds, and the start of the current one.
+    /// Maxima of the previous and the current half of the filter, and the round in which the current half started.
     max: [u64; 2],
     since: u64,
 }
 
 impl ExtraAcked {
-    /// Restarts after the connection was idle (5.4.1): a new interval begins, in which no data was acked.
+    /// Restarts after the connection was idle (5.4.1): begins a new interval without acked data.
     pub(super) fn restart(&mut self, now: Nanos) {
         (self.interval_start, self.delivered) = (now, 0);
     }
@@ -105,7 +108,7 @@ impl ExtraAcked {
         self.max[0].max(self.max[1])
     }
 
-    /// UpdateACKAggregation(). The filter has two windows of half its length.
+    /// Adds an ack: UpdateACKAggregation() (5.5.9). The maximum filter consists of two halves.
     pub(super) fn update(&mut self, sample: &Sample, bw: u64, cwnd: u64, is_full: bool, round: u64) {
         let interval = sample.now.saturating_sub(self.interval_start);
         let mut expected = (u128::from(bw) * u128::from(interval) / u128::from(SECONDS)).min(u64::MAX.into()) as u64;
@@ -129,19 +132,19 @@ pub(super) struct Signals {
     loss_round_delivered: u64,
     pub(super) loss_round_start: bool,
     is_loss_in_round: bool,
-    /// Number of discontiguous ranges lost in this round, and in the one that the last ack ended.
+    /// Number of discontiguous ranges of packets that were lost in this round, and in the previous round.
     ranges: [u32; 2],
 }
 
 impl Signals {
-    /// ResetCongestionSignals().
+    /// Forgets the signals: ResetCongestionSignals() (5.5.10.3).
     pub(super) fn reset(&mut self) {
         self.is_loss_in_round = false;
         self.bw_latest = 0;
         self.inflight_latest = 0;
     }
 
-    /// AdvanceLatestDeliverySignals().
+    /// Restarts the measurement at the end of a round: AdvanceLatestDeliverySignals() (5.5.10.3).
     pub(super) fn advance(&mut self, sample: &Sample) {
         if self.loss_round_start {
             self.bw_latest = sample.rate.delivery_rate;
@@ -155,7 +158,7 @@ impl Signals {
 }
 
 impl Bbr {
-    /// UpdateLatestDeliverySignals() (5.5.10.3).
+    /// Adds a sample to the maxima of the round: UpdateLatestDeliverySignals() (5.5.10.3).
     pub(super) fn update_latest_delivery_signals(&mut self, sample: &Sample) {
         let (signals, rate) = (&mut self.signals, &sample.rate);
         signals.bw_latest = signals.bw_latest.max(rate.delivery_rate);
@@ -167,7 +170,8 @@ impl Bbr {
         }
     }
 
-    /// UpdateCongestionSignals(), with UpdateMaxBw() (5.5.5, 5.5.10.3).
+    /// Updates the bandwidth, and at the end of a round the bounds: UpdateMaxBw() and UpdateCongestionSignals() (5.5.5,
+    /// 5.5.10.3).
     pub(super) fn update_congestion_signals(&mut self, sample: &Sample) {
         let rate = sample.rate.delivery_rate;
         if rate > 0 && (rate >= self.max_bw.get() || !sample.is_app_limited) {
@@ -179,7 +183,7 @@ impl Bbr {
         }
     }
 
-    /// AdaptLowerBoundsFromCongestion() (5.5.10.3).
+    /// Lowers the short-term bounds after a round with loss: AdaptLowerBoundsFromCongestion() (5.5.10.3).
     fn adapt_lower_bounds(&mut self) {
         if self.state.is_probing_bw() || !self.signals.is_loss_in_round {
             return;
@@ -194,7 +198,8 @@ impl Bbr {
         };
     }
 
-    /// NoteLoss() (5.5.10.2), with SaveStateUponLoss() (5.5.11.1).
+    /// Records a loss in this round, and saves the state for undo: NoteLoss() and SaveStateUponLoss() (5.5.10.2,
+    /// 5.5.11.1).
     pub(super) fn note_loss(&mut self, ranges: u32) {
         let signals = &mut self.signals;
         if !signals.is_loss_in_round {
@@ -205,7 +210,7 @@ impl Bbr {
         signals.ranges[0] = signals.ranges[0].saturating_add(ranges);
     }
 
-    /// HandleLostPacket() for all lost packets (5.5.10.2).
+    /// Processes all lost packets of an event: HandleLostPacket() (5.5.10.2).
     pub(super) fn handle_lost_packets(&mut self, loss: &Loss) {
         self.note_loss(loss.ranges);
         if let Some(packet) = loss.excess.filter(|_| self.cycle.is_bw_probe_sample) {
@@ -213,10 +218,10 @@ impl Bbr {
         }
     }
 
-    /// HandleInflightTooHigh() (5.5.10.2).
+    /// Sets the long-term bound after too much loss during a probe for bandwidth: HandleInflightTooHigh() (5.5.10.2).
     fn handle_inflight_too_high(&mut self, packet: &LostPacket, now: Nanos) {
         self.cycle.prev_probe_too_high = true;
-        self.cycle.is_bw_probe_sample = false; // react once per probe
+        self.cycle.is_bw_probe_sample = false; // Each probe causes at most one reaction.
         if !packet.is_app_limited {
             let least = (self.target_inflight() as f64 * BETA) as u64;
             self.inflight_longterm = inflight_at_loss(packet).max(least);
@@ -227,7 +232,7 @@ impl Bbr {
         }
     }
 
-    /// HandleSpuriousLossDetection() (5.5.11.2).
+    /// Restores the bounds and the state after a spurious loss: HandleSpuriousLossDetection() (5.5.11.2).
     pub(super) fn handle_spurious_loss(&mut self) {
         self.restore_cwnd();
         self.signals.is_loss_in_round = false;
@@ -247,19 +252,19 @@ impl Bbr {
         }
     }
 
-    /// TargetInflight() (5.3.3.8.3).
+    /// Returns the smaller of the bandwidth-delay product and the window, in bytes: TargetInflight() (5.3.3.8.3).
     pub(super) fn target_inflight(&self) -> u64 {
         self.bdp().min(self.cwnd)
     }
 
-    /// BBR.bdp (2.9.2).
+    /// Returns the bandwidth-delay product in bytes: BBR.bdp (2.9.2).
     pub(super) fn bdp(&self) -> u64 {
         let Some(min_rtt) = self.min_rtt.get() else { return self.packet * INITIAL_PACKETS };
         u64::try_from(u128::from(self.bw) * u128::from(min_rtt) / u128::from(SECONDS)).unwrap_or(u64::MAX)
     }
 }
 
-/// InflightAtLoss() (5.5.10.2): bytes in flight at which the loss rate became too high.
+/// Returns the number of bytes in flight at which the loss rate became too high: InflightAtLoss() (5.5.10.2).
 fn inflight_at_loss(packet: &LostPacket) -> u64 {
     let inflight_prev = packet.tx_in_flight.saturating_sub(packet.bytes) as f64;
     let lost_prev = packet.lost.saturating_sub(packet.bytes) as f64;

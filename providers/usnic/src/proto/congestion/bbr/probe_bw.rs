@@ -1,4 +1,6 @@
-//! The states that probe for bandwidth in turn: DOWN, CRUISE, REFILL, UP (5.3.3).
+//! BBR's states DOWN, CRUISE, REFILL and UP, which follow each other and probe for bandwidth.
+//!
+//! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06; this file implements section 5.3.3.
 
 use super::model::ShortTerm;
 use super::{Bbr, INFINITY, Sample, State};
@@ -7,15 +9,15 @@ use crate::proto::{Nanos, SECONDS};
 
 /// Share of inflight_longterm that is left to other flows: BBR.Headroom (2.8).
 const HEADROOM: f64 = 0.15;
-/// Wait between probes: 2 s plus a random time up to this one (5.3.3.8.2).
+/// Time between probes: `PROBE_WAIT` plus a random time of up to `PROBE_WAIT_RANDOM` (5.3.3.8.2).
 const PROBE_WAIT: Nanos = 2 * SECONDS;
 const PROBE_WAIT_RANDOM: Nanos = SECONDS;
 /// Maximum number of rounds between probes, so that Reno and CUBIC flows keep their share (5.3.3.8.3).
 const RENO_ROUNDS: u64 = 63;
-/// Maximum exponent of the growth of inflight_longterm, which doubles each round (5.3.3.9).
+/// Maximum exponent of the growth of inflight_longterm per round; the growth doubles each round (5.3.3.9).
 const UP_ROUNDS: u32 = 30;
 
-/// BBR.ack_phase (2.14).
+/// Phase of the acks relative to the probe for bandwidth: BBR.ack_phase (2.14).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum AckPhase {
     #[default]
@@ -26,7 +28,7 @@ pub(super) enum AckPhase {
     ProbeStopping,
 }
 
-/// State of ProbeBW (2.14).
+/// State of the ProbeBW cycle (2.14).
 #[derive(Debug)]
 pub(super) struct Cycle {
     pub(super) ack_phase: AckPhase,
@@ -59,7 +61,7 @@ impl Default for Cycle {
 }
 
 impl Bbr {
-    /// UpdateProbeBWCyclePhase() (5.3.3.9).
+    /// Advances through the ProbeBW states: UpdateProbeBWCyclePhase() (5.3.3.9).
     pub(super) fn update_probe_bw_cycle_phase(&mut self, sample: &Sample) {
         if !self.full_pipe.is_reached || self.adapt_long_term_model(sample) {
             return;
@@ -81,7 +83,7 @@ impl Bbr {
         }
     }
 
-    /// StartProbeBW_DOWN(), with PickProbeWait() (5.3.3.8.3).
+    /// Enters DOWN, and picks the time of the next probe: StartProbeBW_DOWN() and PickProbeWait() (5.3.3.8.3).
     pub(super) fn start_probe_bw_down(&mut self, now: Nanos) {
         self.signals.reset();
         self.cycle.up_acked_per_increment = INFINITY;
@@ -115,8 +117,9 @@ impl Bbr {
         self.raise_inflight_longterm_slope();
     }
 
-    /// IsTimeToProbeBW(), with IsRenoCoexistenceProbeTime() (5.3.3.8.3). The number of rounds is computed for the BDP
-    /// with its quantization budget; with a BDP below a packet, every round would probe otherwise.
+    /// Whether to probe for bandwidth: IsTimeToProbeBW() and IsRenoCoexistenceProbeTime() (5.3.3.8.3). The number of
+    /// rounds is computed from the BDP with its quantization budget. With a BDP below one packet, every round would
+    /// probe otherwise.
     fn is_time_to_probe_bw(&self, now: Nanos) -> bool {
         let rounds = (self.inflight(1.0).min(self.cwnd) / self.packet).min(RENO_ROUNDS);
         now > self.cycle.stamp.saturating_add(self.cycle.wait) || self.cycle.rounds_since_probe_up >= rounds
@@ -127,19 +130,19 @@ impl Bbr {
     }
 
     fn is_time_to_go_down(&mut self, sample: &Sample) -> bool {
-        // Precautionary bandwidth probing: deceleration (5.3.3.6).
+        // Deceleration of precautionary bandwidth probing (5.3.3.6).
         if self.cycle.prev_probe_too_high && sample.in_flight >= self.inflight_longterm {
             self.cycle.prev_probe_precautionary = true;
             return true;
         }
         if self.round.is_cwnd_limited() && self.cwnd >= self.inflight_longterm {
-            self.full_pipe.reset(sample.rate.delivery_rate); // the bound, not the path, limits the rate
+            self.full_pipe.reset(sample.rate.delivery_rate); // The bound limits the rate, not the path.
             return false;
         }
         self.full_pipe.is_now
     }
 
-    /// InflightWithHeadroom() (5.3.3.9).
+    /// Returns inflight_longterm less the headroom for other flows, in bytes: InflightWithHeadroom() (5.3.3.9).
     pub(super) fn inflight_with_headroom(&self) -> u64 {
         if self.inflight_longterm == INFINITY {
             return INFINITY;
@@ -154,7 +157,7 @@ impl Bbr {
         self.cycle.up_acked_per_increment = (self.cwnd / growth).max(self.packet);
     }
 
-    /// ProbeInflightLongtermUpward() (5.3.3.9).
+    /// Raises inflight_longterm during UP: ProbeInflightLongtermUpward() (5.3.3.9).
     fn probe_inflight_longterm_upward(&mut self, sample: &Sample) {
         if !self.round.is_cwnd_limited() || self.cwnd < self.inflight_longterm {
             return;
@@ -169,7 +172,7 @@ impl Bbr {
         }
     }
 
-    /// AdaptLongTermModel() (5.3.3.9). Returns true if it changed the state.
+    /// Adapts inflight_longterm to an ack: AdaptLongTermModel() (5.3.3.9). Returns true if it changed the state.
     fn adapt_long_term_model(&mut self, sample: &Sample) -> bool {
         if self.cycle.ack_phase == AckPhase::ProbeStarting && self.round.is_start {
             self.cycle.ack_phase = AckPhase::ProbeFeedback;
@@ -180,7 +183,7 @@ impl Bbr {
             if self.state.is_probe_bw() && !sample.is_app_limited {
                 self.max_bw.advance();
             }
-            // Precautionary bandwidth probing: acceleration (5.3.3.6).
+            // Acceleration of precautionary bandwidth probing (5.3.3.6).
             let was_safe = self.cycle.prev_probe_precautionary && !self.cycle.prev_probe_too_high;
             if self.state.is_probe_bw() && was_safe {
                 self.start_probe_bw_refill();
@@ -197,7 +200,7 @@ impl Bbr {
         false
     }
 
-    /// A pseudo-random number (splitmix64).
+    /// Returns a pseudo-random number (splitmix64).
     fn next_random(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
         let mixed = (self.random ^ (self.random >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

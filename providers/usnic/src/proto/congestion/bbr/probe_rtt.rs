@@ -1,28 +1,31 @@
-//! The minimum round trip, and the state that measures it with few packets in flight (5.3.4).
+//! BBR's minimum round-trip time, and the state ProbeRTT, which measures it with few packets in flight.
+//!
+//! Section numbers and names in comments are those of draft-ietf-ccwg-bbr-06; this file implements section 5.3.4.
 
 use super::model::ShortTerm;
 use super::probe_bw::AckPhase;
 use super::{Bbr, Sample, State};
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
-/// BBR.MinRTTFilterLen (2.16.1).
+/// Lifetime of the minimum: BBR.MinRTTFilterLen (2.16.1).
 const MIN_RTT_FILTER_LEN: Nanos = 10 * SECONDS;
-/// BBR.ProbeRTTInterval and BBR.ProbeRTTDuration (2.16.2).
+/// Interval between measurements, and duration of a measurement: BBR.ProbeRTTInterval and BBR.ProbeRTTDuration
+/// (2.16.2).
 const PROBE_RTT_INTERVAL: Nanos = 5 * SECONDS;
 const PROBE_RTT_DURATION: Nanos = 200 * MILLIS;
 
-/// BBR.min_rtt, and when to measure it again (2.16).
+/// The minimum round-trip time BBR.min_rtt, and the time of its next measurement (2.16).
 #[derive(Debug)]
 pub(super) struct MinRtt {
     min_rtt: Nanos,
     min_rtt_stamp: Nanos,
-    /// BBR.probe_rtt_min_delay and its stamp: the minimum since the last ProbeRTT was due.
+    /// BBR.probe_rtt_min_delay and its stamp: the minimum since ProbeRTT was last due.
     probe_min_delay: Nanos,
     probe_min_stamp: Nanos,
     is_expired: bool,
     done_stamp: Option<Nanos>,
     is_round_done: bool,
-    /// Value of C.delivered at the end of ProbeRTT. The rates of packets sent before that are ignored (5.3.4.3).
+    /// Value of C.delivered at the end of ProbeRTT. The rates of packets that were sent before are ignored (5.3.4.3).
     pub(super) ignored_until: u64,
 }
 
@@ -42,17 +45,17 @@ impl Default for MinRtt {
 }
 
 impl MinRtt {
-    /// Returns the minimum; `None` before the first sample.
+    /// Returns the minimum round-trip time; `None` before the first sample.
     pub(super) fn get(&self) -> Option<Nanos> {
         (self.min_rtt != Nanos::MAX).then_some(self.min_rtt)
     }
 }
 
 impl Bbr {
-    /// UpdateMinRTT() (5.3.4.3).
+    /// Updates both minima: UpdateMinRTT() (5.3.4.3).
     pub(super) fn update_min_rtt(&mut self, sample: &Sample) {
         let (it, now) = (&mut self.min_rtt, sample.now);
-        // Before the first sample there is no value that could expire.
+        // Before the first sample there is no minimum that could expire.
         let is_known = it.probe_min_delay != Nanos::MAX;
         it.is_expired = is_known && now > it.probe_min_stamp.saturating_add(PROBE_RTT_INTERVAL);
         if let Some(rtt) = sample.rtt.filter(|rtt| *rtt < it.probe_min_delay || it.is_expired) {
@@ -64,7 +67,7 @@ impl Bbr {
         }
     }
 
-    /// CheckProbeRTT() (5.3.4.3).
+    /// Enters ProbeRTT when it is due: CheckProbeRTT() (5.3.4.3).
     pub(super) fn check_probe_rtt(&mut self, sample: &Sample) {
         if self.state != State::ProbeRtt && self.min_rtt.is_expired && !self.idle_restart {
             self.save_cwnd(self.recovery.is_active());
@@ -81,7 +84,7 @@ impl Bbr {
         }
     }
 
-    /// HandleProbeRTT() (5.3.4.3).
+    /// Waits for few packets in flight, and then for the duration of ProbeRTT: HandleProbeRTT() (5.3.4.3).
     fn handle_probe_rtt(&mut self, sample: &Sample) {
         self.min_rtt.ignored_until = self.delivered.saturating_add(sample.in_flight).saturating_add(1);
         if self.min_rtt.done_stamp.is_none() {
@@ -98,7 +101,7 @@ impl Bbr {
         }
     }
 
-    /// CheckProbeRTTDone(), and ExitProbeRTT() (5.3.4.3, 5.3.4.4).
+    /// Leaves ProbeRTT when its time is over: CheckProbeRTTDone() and ExitProbeRTT() (5.3.4.3, 5.3.4.4).
     pub(super) fn check_probe_rtt_done(&mut self, now: Nanos) {
         if self.min_rtt.done_stamp.is_none_or(|stamp| now <= stamp) {
             return;

@@ -1,4 +1,4 @@
-//! States and reactions of BBR on a model of a path; numbers in comments are test cases of the draft's appendix A.
+//! States and reactions of BBR on a model of a path. Test cases are those of draft-ietf-ccwg-bbr-06, appendix A.
 
 use super::*;
 use crate::proto::congestion::Congestion;
@@ -8,14 +8,14 @@ use crate::proto::{MILLIS, SECONDS};
 const PACKET: u64 = 1000;
 const LINK: u64 = 10_000_000;
 const RTT: Nanos = 10 * MILLIS;
-/// BDP of the path, in bytes.
+/// Bandwidth-delay product of the path, in bytes.
 const BDP: u64 = LINK / 100;
 
-/// A path with one flow.
+/// A model of a path with one flow.
 struct Path(Model);
 
 impl Path {
-    /// Creates a path with a queue of two BDPs.
+    /// Creates a path whose queue has space for two BDPs.
     fn new() -> Self {
         Path::over(Road { rtt: RTT, link: LINK, queue: 2 * BDP, ..Road::default() })
     }
@@ -34,7 +34,7 @@ impl Path {
         }
     }
 
-    /// Runs until the state is `state`; returns the time that took.
+    /// Runs until BBR is in `state`. Returns the elapsed time.
     fn until(&mut self, state: State) -> Nanos {
         let began = self.0.now;
         while self.bbr().state != state {
@@ -47,7 +47,7 @@ impl Path {
 
 #[test]
 fn startup_ends_when_bandwidth_stays_the_same() {
-    // A.1 and A.3.
+    // Test cases A.1 and A.3.
     let mut path = Path::new();
     path.until(State::Drain);
     assert!(path.bbr().full_pipe.is_reached && path.bbr().round.count < 15, "{:?}", path.bbr());
@@ -58,7 +58,7 @@ fn startup_ends_when_bandwidth_stays_the_same() {
 
 #[test]
 fn startup_continues_while_app_limited_and_ends_by_loss() {
-    // A.7 and A.2.
+    // Test cases A.7 and A.2.
     let mut path = Path::new();
     path.0.offer(0, LINK / 4);
     path.0.run(2 * SECONDS);
@@ -71,7 +71,7 @@ fn startup_continues_while_app_limited_and_ends_by_loss() {
 
 #[test]
 fn bandwidth_is_probed_in_phases() {
-    // A.5 and A.8.
+    // Test cases A.5 and A.8.
     let mut path = Path::new();
     path.until(State::ProbeBwCruise);
     let wait = path.until(State::ProbeBwRefill);
@@ -83,7 +83,7 @@ fn bandwidth_is_probed_in_phases() {
 
 #[test]
 fn loss_while_probing_bounds_inflight() {
-    // A.21.
+    // Test case A.21.
     let mut path = Path::new();
     path.until(State::ProbeBwUp);
     path.0.run(2 * RTT);
@@ -115,7 +115,7 @@ fn loss_while_cruising_lowers_the_short_term_bounds_until_the_next_probe() {
 
 #[test]
 fn round_trip_is_probed_after_five_seconds() {
-    // A.10.
+    // Test case A.10.
     let mut path = Path::new();
     path.until(State::ProbeBwCruise);
     path.until(State::ProbeRtt);
@@ -129,7 +129,7 @@ fn round_trip_is_probed_after_five_seconds() {
 
 #[test]
 fn the_round_trip_is_not_probed_after_idle_time() {
-    // A.11.
+    // Test case A.11.
     let mut path = Path::new();
     path.until(State::ProbeBwCruise);
     let now = path.0.now + 6 * SECONDS;
@@ -154,7 +154,7 @@ fn the_round_trip_is_not_probed_after_idle_time() {
 
 #[test]
 fn window_has_at_least_four_packets() {
-    // A.14.
+    // Test case A.14.
     let mut path = Path::over(Road { rtt: MILLIS, link: 100_000, queue: 20_000, ..Road::default() });
     path.until(State::ProbeBwCruise);
     let bbr = path.bbr();
@@ -164,7 +164,7 @@ fn window_has_at_least_four_packets() {
 
 #[test]
 fn spurious_loss_is_undone() {
-    // A.18.
+    // Test case A.18.
     let mut path = Path::new();
     path.until(State::ProbeBwUp);
     path.0.run(RTT);
