@@ -1,25 +1,25 @@
-//! Credits: the number of sends for which the peer has posted receives, and RNR probes when there are none.
+//! Credits: the number of sends for which the peer has posted receives, and RNR probes while there are none.
 //!
-//! The peer announces new receives. Since an announcement may be lost, a waiting send probes for receives, first after
-//! a round trip and then with growing intervals. Without a limit (`rnr_retry`) it probes forever; a send that waits for long is
-//! reported once.
+//! The peer announces new receives. An announcement may be lost, so if a send waits, this module sends probes: the
+//! first after a round trip, the next at growing intervals. Without a limit (`rnr_retry`) the probes never end. A send
+//! that waits for a long time is reported once.
 
 use zerocopy::network_endian::U32;
 
 use crate::proto::wire::Ack;
 use crate::proto::{MILLIS, Nanos};
 
-/// Maximum interval between probes.
+/// Maximum interval between probes, in nanoseconds.
 const RAREST: Nanos = 100 * MILLIS;
 
-/// Age from which a waiting send is overdue.
+/// Time in nanoseconds after which a waiting send is reported as overdue.
 const OVERDUE: Nanos = dapl_software::overdue::OVERDUE.as_nanos() as Nanos;
 
 #[derive(Debug)]
 pub(super) struct Credits {
-    /// Number of sends that have a receive: sends with numbers below this.
+    /// Credit limit: the peer has a receive for each send whose number is below this.
     pub(super) there: u32,
-    /// Serial number of the latest ack.
+    /// Serial number of the latest ack that was received.
     serial: u16,
     probing: Option<CreditProbing>,
 }
@@ -29,7 +29,7 @@ struct CreditProbing {
     at: Nanos,
     wait: Nanos,
     count: u32,
-    /// The send that waits, since when, and whether that was reported.
+    /// Number of the first send that waits, the time since which it waits, and whether it was reported as overdue.
     send: u32,
     since: Nanos,
     is_reported: bool,
@@ -38,9 +38,9 @@ struct CreditProbing {
 /// A probe that is due.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Probe {
-    /// Its number since sends wait.
+    /// Number of this probe, counted since sends began to wait.
     pub(super) count: u32,
-    /// The time that the first waiting send has waited, if it is overdue and that was not reported.
+    /// Time that the first waiting send has waited, if it is overdue and was not reported yet.
     pub(super) overdue: Option<Nanos>,
 }
 
@@ -49,8 +49,8 @@ impl Credits {
         Credits { there, serial: 0, probing: None }
     }
 
-    /// Updates the credit count from an ack, unless a later ack came before. The count of a shared receive queue may
-    /// decrease, so an old count could withdraw a send that the peer has received.
+    /// Updates the credit limit from an ack, unless a later ack was received before. With a shared receive queue the
+    /// limit may decrease, so a limit from an old ack could withdraw a send that the peer has received.
     #[inline]
     pub(super) fn update(&mut self, ack: &Ack) {
         let serial = ack.serial.get();
@@ -59,12 +59,13 @@ impl Credits {
         }
     }
 
-    /// An ack with the latest credit count that acknowledges all packets before `next`.
+    /// Returns an ack with the latest credit limit that acknowledges all packets before `next`.
     pub(super) fn with_next(&self, next: U32) -> Ack {
         Ack { next, credits: self.there.into(), serial: self.serial.into(), ..Ack::default() }
     }
 
-    /// Starts probing, because the send of this number waits for a credit. `wait`: about a round trip.
+    /// Starts probing, because the send with number `send` waits for a credit. `wait`: time until the first probe,
+    /// about a round trip.
     pub(super) fn wait(&mut self, now: Nanos, wait: Nanos, send: u32) {
         if self.probing.is_none() {
             let wait = wait.clamp(1, RAREST);
@@ -82,7 +83,7 @@ impl Credits {
         self.probing.map(|probing| probing.at)
     }
 
-    /// Returns the probe if one is to be sent now. `send`: the number of the first send that waits.
+    /// Returns the probe if a probe is due now. `send`: number of the first send that waits.
     pub(super) fn on_time(&mut self, now: Nanos, send: u32) -> Option<Probe> {
         let probing = self.probing.as_mut().filter(|probing| probing.at <= now)?;
         probing.wait = probing.wait.saturating_mul(2).min(RAREST);

@@ -1,8 +1,8 @@
-//! Read requests and atomic operations of the peer: accepted in PSN order, answered in the order of their numbers
-//! (UR-4).
+//! Read requests and atomic operations of the peer. They are accepted in PSN order, and answered in the order of their
+//! numbers (UR-4).
 //!
-//! The location of the data is kept until the peer has acked all of them, for retransmissions. Accepts the agreed
-//! number of reads, and as many again that are answered but not fully acked.
+//! The location of the data is stored for retransmissions until the peer has acked all data. The peer may have the
+//! agreed number of reads unanswered. The same number of answered reads may wait for acks.
 
 use std::collections::VecDeque;
 
@@ -25,10 +25,10 @@ pub(super) struct Read {
     cut: u32,
     sent: bool,
     out: u32,
-    /// Set for an atomic operation instead of a read: the operation, and the former value after it was executed.
+    /// The atomic operation, and the previous value after its execution; `None` for a read.
     atomic: Option<Atomic>,
     found: Option<u64>,
-    /// Time at which a retransmission first found the memory unreadable.
+    /// Time at which a retransmission found the memory unreadable for the first time.
     unreadable_since: Option<Nanos>,
 }
 
@@ -37,7 +37,7 @@ impl Read {
         self.atomic.is_some()
     }
 
-    /// The former value, after an atomic operation was executed.
+    /// Returns the previous value, after an atomic operation was executed.
     pub(super) fn found(&self) -> Option<u64> {
         self.found
     }
@@ -47,23 +47,23 @@ impl Read {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Taken {
     Yes,
-    /// No space until an ack arrives.
+    /// There is no space for the request until an ack arrives.
     Later,
-    /// Invalid: more reads than agreed, or a number that was used before.
+    /// The request is invalid: more reads than agreed, or a number that was used before.
     Nonsense,
 }
 
 #[derive(Debug)]
 pub(super) struct PeerReads {
-    /// Reads, starting with the oldest whose data are not fully acked.
+    /// Reads, starting with the oldest read whose data is not fully acked.
     reads: VecDeque<Read>,
     first: u32,
-    /// Number of reads at the front whose data were sent completely.
+    /// Number of reads at the front of `reads` whose data was sent completely.
     sent: usize,
     most: usize,
     /// Number of atomic operations that were not executed yet.
     atomics: u32,
-    /// The first read whose memory could not be read. It and later reads are not answered.
+    /// Number of the first read whose memory could not be read. This read and later reads are not answered.
     gone: Option<u32>,
 }
 
@@ -78,14 +78,14 @@ impl PeerReads {
         self.first = number;
     }
 
-    /// Whether the peer has all data that it requested.
+    /// Whether the peer has received all data that it requested.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.reads.is_empty()
     }
 
-    /// Whether the peer lacks data of reads that it requested before this packet. Later requests of the peer wait for
-    /// those.
+    /// Whether the peer lacks data of reads that it requested before the packet with this PSN. Later requests of the
+    /// peer must wait for this data.
     pub(super) fn has_before(&self, psn: Psn) -> bool {
         self.reads.iter().any(|read| read.there && read.psn.is_before(psn))
     }
@@ -94,12 +94,12 @@ impl PeerReads {
         id.wrapping_sub(self.first) as usize
     }
 
-    /// The read with this number.
+    /// Returns the read with this number.
     pub(super) fn get(&self, id: u32) -> Option<&Read> {
         self.reads.get(self.place(id)).filter(|read| read.there)
     }
 
-    /// Like `take`, for an atomic operation on memory that it may access. Its answer has no payload.
+    /// Adds an atomic operation on memory that the peer may access, as `take` does. Its answer has no payload.
     pub(super) fn take_atomic(&mut self, id: u32, psn: Psn, key: u32, address: u64, operation: Atomic) -> Taken {
         let taken = self.take(id, psn, key, address, 0);
         let place = self.place(id);
@@ -112,13 +112,13 @@ impl PeerReads {
         taken
     }
 
-    /// Whether atomic operations wait for execution.
+    /// Whether atomic operations wait for their execution.
     pub(super) fn has_atomics(&self) -> bool {
         self.atomics > 0
     }
 
-    /// The next request to answer, if it is an atomic operation that was not executed and no packet before it is
-    /// missing.
+    /// Returns the next request to answer, if it is an atomic operation that was not executed and no packet before it
+    /// is missing.
     pub(super) fn due(&self, next: Psn) -> Option<(u32, Read, Atomic)> {
         let read = self.reads.get(self.sent).filter(|read| read.there && read.psn.is_before(next))?;
         let id = self.first.wrapping_add(self.sent as u32);
@@ -134,7 +134,7 @@ impl PeerReads {
         }
     }
 
-    /// Adds a read request on memory that it may access.
+    /// Adds a read request on memory that the peer may access.
     pub(super) fn take(&mut self, id: u32, psn: Psn, key: u32, address: u64, length: u32) -> Taken {
         let place = self.place(id);
         if place >= self.sent + self.most || self.get(id).is_some() {
@@ -150,7 +150,7 @@ impl PeerReads {
         Taken::Yes
     }
 
-    /// The next packet of a response. Only reads that no missing packet precedes are answered.
+    /// Returns the next packet of a response. A read is not answered while a packet before it is missing.
     pub(super) fn next(&self, next: Psn, fragment: u32, chunk: u32) -> Option<SentPayload> {
         let read = self.reads.get(self.sent).filter(|read| read.there && read.psn.is_before(next))?;
         let left = read.length - read.cut;
@@ -191,25 +191,27 @@ impl PeerReads {
         }
     }
 
-    /// Time since a retransmission first found the memory of this read gone; 0 at the first time.
+    /// Returns the time since a retransmission found the memory of this read unreadable for the first time; 0 in the
+    /// first call.
     pub(super) fn unreadable_for(&mut self, id: u32, now: Nanos) -> Nanos {
         let place = self.place(id);
         self.reads.get_mut(place).map_or(0, |read| now.saturating_sub(*read.unreadable_since.get_or_insert(now)))
     }
 
-    /// Records that the memory of a read cannot be read. The first such read is kept.
+    /// Records that the memory of a read cannot be read. Only the first such read is recorded.
     pub(super) fn lose(&mut self, id: u32) {
         if self.get(id).is_some() && !self.is_gone(id) {
             self.gone = Some(id);
         }
     }
 
-    /// Whether the memory of this read, or of an earlier one, cannot be read.
+    /// Whether the memory of this read, or of an earlier read, cannot be read.
     pub(super) fn is_gone(&self, id: u32) -> bool {
         self.gone.is_some_and(|gone| self.place(id) >= self.place(gone))
     }
 
-    /// PSN of the request whose memory cannot be read, once the peer has the data of all earlier reads.
+    /// Returns the PSN of the request whose memory cannot be read, after the peer has received the data of all earlier
+    /// reads.
     pub(super) fn refusable(&self) -> Option<Psn> {
         let gone = self.gone.filter(|gone| *gone == self.first)?;
         self.get(gone).map(|read| read.psn)

@@ -1,27 +1,27 @@
-//! Re-fragmented packets: packets that became too long for the path and are sent in pieces.
+//! Re-fragmented packets: packets that are too long for the path after its MTU has decreased, and are sent in pieces.
 //!
 //! A PSN identifies one packet, and the order of PSNs keeps messages in order. So a packet that must be retransmitted
-//! on a path with a smaller MTU keeps its PSN and is sent in pieces, each a datagram. It counts as received when all
-//! pieces have arrived. The payload of a piece is placed on arrival, so only ranges are kept. At most [`MOST`] packets
-//! may be incomplete; pieces of further packets are dropped, and are retransmitted.
+//! on a path with a smaller MTU keeps its PSN and is sent in pieces, each a datagram. The packet is received when all
+//! pieces have arrived. The payload of a piece is placed on arrival, so only the received ranges are stored. At most
+//! [`MOST`] packets may be incomplete; pieces of further packets are dropped, and are retransmitted.
 
 use super::requests::SentPayload;
 use crate::proto::psn::Psn;
 use crate::proto::ranges::Ranges;
 use crate::proto::wire::{Data, Extent, Op};
 
-/// Maximum number of incomplete packets: the number that a sender retransmits in a pass.
+/// Maximum number of incomplete packets: the number of packets that a sender retransmits in a pass.
 const MOST: usize = 64;
 
-/// An incomplete packet.
+/// A packet of which only some pieces have arrived.
 #[derive(Debug)]
 struct Partial {
     psn: Psn,
-    /// Fields of the first piece; those of later pieces must be equal.
+    /// Fields of the first piece. The fields of later pieces must be equal.
     op: Op,
     id: u32,
     extent: Extent,
-    /// Ranges of the packet that have arrived, counted from its first byte.
+    /// Byte ranges of the packet that have arrived, relative to its first byte.
     have: Ranges,
 }
 
@@ -29,9 +29,9 @@ struct Partial {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum PieceCheck {
     Fits,
-    /// No space until other packets are complete.
+    /// There is no space until other packets are complete.
     NoSpace,
-    /// It contradicts another piece of the packet.
+    /// The piece contradicts another piece of the packet.
     Contradiction,
 }
 
@@ -50,7 +50,8 @@ impl Refragmented {
         }
     }
 
-    /// Records that the payload of a piece was placed. Returns the payload length of the packet if it is complete now.
+    /// Records that the payload of a piece was placed. If the packet is now complete, returns the length of its
+    /// payload.
     pub(super) fn placed(&mut self, psn: Psn, data: &Data<'_>) -> Option<usize> {
         let found = self.0.iter().position(|it| it.psn == psn);
         let Some(extent) = data.extent else {
@@ -63,7 +64,7 @@ impl Refragmented {
             self.0.len() - 1
         });
         let start = data.offset - extent.start.get();
-        // A piece that cannot be recorded is retransmitted.
+        // If a piece cannot be recorded, the peer retransmits it.
         let is_noted = self.0[at].have.add(start, start + data.payload.len() as u32);
         let is_whole = is_noted && self.0[at].have.is_whole(extent.length());
         is_whole.then(|| {
@@ -78,21 +79,21 @@ impl Refragmented {
 pub(super) struct SendingPieces {
     pub(super) psn: Psn,
     pub(super) sent: SentPayload,
-    /// Number of bytes not sent yet, and bytes per piece.
+    /// Number of bytes that were not sent yet, and number of bytes per piece.
     pub(super) left: u32,
     pub(super) each: u32,
     pub(super) resend: bool,
 }
 
 impl SendingPieces {
-    /// Splits a packet into as few pieces of at most `most` bytes as possible, all of equal length, so that they can be
-    /// sent as a GSO batch.
+    /// Splits a packet into pieces of at most `most` bytes. The number of pieces is minimal, and all have equal length,
+    /// so that they can be sent as a GSO batch.
     pub(super) fn new(psn: Psn, sent: SentPayload, most: u32, resend: bool) -> Self {
         let count = sent.length.div_ceil(most.max(1)).max(1);
         SendingPieces { psn, sent, left: 0, each: sent.length.div_ceil(count).max(1), resend }
     }
 
-    /// The next piece, and whether it is the last.
+    /// Returns the next piece, and whether it is the last piece.
     pub(super) fn next(&mut self) -> (SentPayload, bool) {
         let length = self.each.min(self.sent.length - self.left);
         let piece = SentPayload { offset: self.sent.offset + self.left, length, ..self.sent };

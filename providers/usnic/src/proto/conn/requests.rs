@@ -1,7 +1,7 @@
 //! Posted requests: started in posting order, segmented when packets are sent, completed in posting order.
 //!
-//! Decides which requests may start (fences, outstanding reads, credits) and which are complete. Sends no packets and
-//! accesses no memory.
+//! This module decides which requests may start (fences, outstanding reads, credits) and which requests are complete.
+//! It sends no packets and accesses no memory.
 
 use std::collections::VecDeque;
 
@@ -18,32 +18,32 @@ use crate::proto::wire::Op;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct SentPayload {
     pub(super) what: PayloadOwner,
-    /// Whether it belongs to the command channel.
+    /// Whether the packet is sent on the command channel.
     pub(super) command: bool,
     /// Slot of the request, or number of the peer's read.
     pub(super) slot: u32,
     pub(super) offset: u32,
     pub(super) length: u32,
-    /// Whether it was sent in pieces the last time.
+    /// Whether the last transmission of the packet was in pieces.
     pub(super) in_pieces: bool,
 }
 
-/// The work that a packet's payload belongs to.
+/// The object to which a packet's payload belongs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum PayloadOwner {
     Request,
     Response,
-    /// None: the packet has no payload, and only its PSN has to be delivered.
+    /// The packet has no payload; only its PSN must be delivered.
     Nothing,
 }
 
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum SendPhase {
-    /// Not all of its data were sent yet.
+    /// Not all data of the request was sent yet.
     #[default]
     Cutting,
-    /// All data were sent. Acks, or the data of a read, are outstanding.
+    /// All data was sent. Acks, or the data of a read, are outstanding.
     Out,
     Done,
     Failed(Status),
@@ -56,15 +56,15 @@ pub(super) struct PostedRequest<Q> {
     pub(super) length: u32,
     fence: bool,
     pub(super) stage: SendPhase,
-    /// Number among the requests of its kind.
+    /// Number of the request among the requests of its kind.
     pub(super) id: u32,
-    /// Number of bytes sent.
+    /// Number of bytes that were sent.
     cut: u32,
     /// Number of packets that are not acked.
     out: u32,
-    /// PSNs of its first and last packet, once sent.
+    /// PSNs of the request's first and last packet, after they were sent.
     packets: Option<(Psn, Psn)>,
-    /// For a read: the ranges that have arrived, and whether any data have arrived.
+    /// For a read: the byte ranges that have arrived, and whether any data has arrived.
     have: Ranges,
     answered: bool,
 }
@@ -77,17 +77,17 @@ pub(super) struct PeerLimits {
     pub(super) reads: u32,
 }
 
-/// Why no packet can be sent.
+/// The reason why no packet can be sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Wait {
-    /// There is no request, or it waits for earlier requests.
+    /// There is no request, or the next request waits for earlier requests.
     Idle,
-    /// The peer has no receive.
+    /// The peer has no posted receive.
     Credit,
     /// The first waiting request is a bind that can be executed now.
     Turn,
-    /// The first waiting request is a read, and the peer permits no reads; or an operation that the peer does not
-    /// support.
+    /// The first waiting request cannot be executed: it is a read and the peer permits no reads, or an operation that
+    /// the peer does not support.
     NoReads,
 }
 
@@ -97,27 +97,27 @@ pub(super) struct Bounds {
     pub(super) ord: u32,
     /// Whether the peer supports extension operations.
     pub(super) extensions: bool,
-    /// Sends with numbers below this have a receive.
+    /// Credit limit: the peer has a receive for each send whose number is below this.
     pub(super) credits: u32,
 }
 
 pub(super) struct Requests<Q> {
     pub(super) queue: Queue<PostedRequest<Q>>,
     pub(super) numbers: PeerLimits,
-    /// The request that is being segmented.
+    /// Slot of the request that is being segmented.
     cutting: Option<u32>,
-    /// Started reads whose data have not all arrived.
+    /// Number of started reads whose data has not completely arrived.
     pub(super) reads_out: u32,
-    /// Whether a request has failed, so that no other request starts.
+    /// Whether a request has failed, so that no other request may start.
     pub(super) stopped: bool,
-    /// Packets of withdrawn sends, which are sent again under new PSNs.
+    /// Packets of withdrawn sends. They are sent again with new PSNs.
     pub(super) again: VecDeque<SentPayload>,
-    /// The latest PSN of any request.
+    /// The latest PSN of a packet of any request.
     pub(super) latest: Option<Psn>,
 }
 
 impl Work {
-    /// Operation code in its packets.
+    /// Returns the operation code in the request's packets.
     pub(super) fn op(self) -> Op {
         match self {
             Work::Send { solicited: false } => Op::Send,
@@ -132,28 +132,28 @@ impl Work {
         }
     }
 
-    /// Whether it uses a receive of the peer.
+    /// Whether the request uses a posted receive of the peer.
     pub(super) fn takes_receive(self) -> bool {
         matches!(self, Work::Send { .. } | Work::SendWith(_) | Work::WriteImmediate { .. })
     }
 
-    /// Whether it is a single packet that the peer answers: a read, or an atomic operation.
+    /// Whether the request is a single packet that the peer answers: a read, or an atomic operation.
     pub(super) fn is_answered(self) -> bool {
         matches!(self, Work::Read(_) | Work::Atomic(..))
     }
 
-    /// Whether only peers with extension operations support it.
+    /// Whether the request needs a peer with extension operations.
     pub(crate) fn is_extension(self) -> bool {
         matches!(self, Work::SendWith(_) | Work::WriteImmediate { .. } | Work::Atomic(..))
     }
 
-    /// Number in the queue: answers name their request.
+    /// Returns the key in the queue: answers contain the number of their request.
     fn key(self, id: u32) -> u64 {
         if self.is_answered() { id.into() } else { UNNUMBERED }
     }
 }
 
-/// Whether a send with this number has a receive.
+/// Whether the peer has a receive for the send with this number.
 pub(super) fn is_below(number: u32, credits: u32) -> bool {
     (number.wrapping_sub(credits) as i32) < 0
 }
@@ -171,7 +171,7 @@ impl<Q: Default> Requests<Q> {
         }
     }
 
-    /// Queues a request. Returns the driver's part of it, to be filled; `None` if the queue is full.
+    /// Queues a request. Returns the driver's part of it, which the caller must fill; `None` if the queue is full.
     #[inline(always)]
     pub(super) fn push(&mut self, post: Post) -> Option<&mut Q> {
         let Post { work, length, fence } = post;
@@ -183,14 +183,14 @@ impl<Q: Default> Requests<Q> {
         Some(&mut request.own)
     }
 
-    /// Whether a send would be the first to start, and has a receive.
+    /// Whether a send that is posted now would start next, and has a receive.
     #[inline(always)]
     pub(super) fn may_start_send(&self, credits: u32) -> bool {
         self.have_left() && !self.stopped && is_below(self.numbers.sends, credits)
     }
 
-    /// Queues a plain send that is one packet with this PSN, and was sent. Returns its slot, its number, and the driver's part
-    /// of it, to be filled; `None` if the queue is full. No other request waits.
+    /// Queues a plain send that was already sent as one packet with this PSN, while no other request waits. Returns its
+    /// slot, its number, and the driver's part of it, which the caller must fill; `None` if the queue is full.
     #[inline(always)]
     pub(super) fn push_sent(&mut self, length: u32, psn: Psn) -> Option<(u32, u32, &mut Q)> {
         let (slot, request) = self.queue.push_active()?;
@@ -204,8 +204,8 @@ impl<Q: Default> Requests<Q> {
         Some((slot, id, &mut request.own))
     }
 
-    /// The next packet, with at most `fragment` bytes if it contains the whole message and `chunk` bytes if it contains
-    /// a part.
+    /// Returns the next packet, with a payload of at most `fragment` bytes if it contains the whole message, and at
+    /// most `chunk` bytes if it contains a part.
     pub(super) fn next(&self, bounds: Bounds, fragment: u32, chunk: u32) -> Result<SentPayload, Wait> {
         if self.stopped {
             return Err(Wait::Idle);
@@ -242,7 +242,7 @@ impl<Q: Default> Requests<Q> {
         self.again.is_empty() && self.cutting.is_none() && self.queue.next().is_none()
     }
 
-    /// The first waiting request, if it may start.
+    /// Returns the first waiting request, if it may start.
     fn startable(&self, bounds: Bounds) -> Result<u32, Wait> {
         let slot = self.queue.next().ok_or(Wait::Idle)?;
         let request = self.queue.get(slot).ok_or(Wait::Idle)?;
@@ -279,7 +279,7 @@ impl<Q: Default> Requests<Q> {
     pub(super) fn left(&mut self, sent: &SentPayload, psn: Psn) {
         self.latest = Some(psn);
         if self.again.pop_front().is_some() {
-            return; // `next` returns these first
+            return; // `next` returns the packets of withdrawn sends first.
         }
         if self.cutting.is_none() {
             self.start();
@@ -296,25 +296,25 @@ impl<Q: Default> Requests<Q> {
         self.cutting = (!is_all).then_some(sent.slot);
     }
 
-    /// Records that the peer has received a packet of it.
+    /// Records that the peer has received a packet of the request.
     pub(super) fn acked(&mut self, slot: u32) {
         let Some(request) = self.queue.get_mut(slot) else { return };
         request.out = request.out.saturating_sub(1);
         request.look();
     }
 
-    /// Withdraws a packet of a send: its PSN will carry no payload. The payload is sent again later, and until then
-    /// counts as not acked.
+    /// Withdraws a packet of a send: its PSN is delivered without payload. The payload is sent again later, and is not
+    /// acked until then.
     pub(super) fn take_back(&mut self, sent: SentPayload) {
         self.again.push_back(sent);
     }
 
-    /// The active read with this number.
+    /// Returns the active read with this number.
     pub(super) fn read(&self, id: u32) -> Option<u32> {
         self.queue.find(id.into())
     }
 
-    /// Records that a piece of a read was copied. Returns false if it cannot be recorded.
+    /// Records that a part of a read's data was copied. Returns false if it cannot be recorded.
     pub(super) fn has_come(&mut self, slot: u32, offset: u32, length: u32) -> bool {
         let Some(request) = self.queue.get_mut(slot) else { return false };
         if request.is_here() {
@@ -331,7 +331,7 @@ impl<Q: Default> Requests<Q> {
         true
     }
 
-    /// Fails a request with `status`, which completes after all earlier ones. No other request starts.
+    /// Fails a request with `status`. The request completes after all earlier requests, and no other request starts.
     pub(super) fn fail(&mut self, slot: u32, status: Status) {
         self.stopped = true;
         if let Some(request) = self.queue.get_mut(slot) {
@@ -339,7 +339,7 @@ impl<Q: Default> Requests<Q> {
         }
     }
 
-    /// The next request in posting order, if it has ended.
+    /// Returns the next request in posting order, if it has ended.
     pub(super) fn ended(&mut self) -> Option<(&mut Q, Result<u64, Status>)> {
         let slot = self.queue.first()?;
         let outcome = match self.queue.get(slot)?.stage {
@@ -350,7 +350,7 @@ impl<Q: Default> Requests<Q> {
         self.queue.take(slot).map(|request| (&mut request.own, outcome))
     }
 
-    /// The active request that the packet with this PSN belongs to.
+    /// Returns the active request to which the packet with this PSN belongs.
     pub(super) fn of_packet(&self, psn: Psn) -> Option<u32> {
         self.queue.active().find(|slot| {
             let packets = self.queue.get(*slot).and_then(|request| request.packets);
@@ -360,7 +360,7 @@ impl<Q: Default> Requests<Q> {
 }
 
 impl<Q> PostedRequest<Q> {
-    /// Whether all data of a read have arrived, or none are expected.
+    /// Whether all data of the request has arrived; true if no data is expected.
     fn is_here(&self) -> bool {
         let is_whole = || self.answered && (self.length == 0 || self.have.is_whole(self.length));
         !self.work.is_answered() || is_whole()

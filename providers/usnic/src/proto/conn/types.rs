@@ -1,6 +1,6 @@
 //! Types exchanged between an open connection and its driver: posted work, packets to send, and calls to the host.
 //!
-//! Plain data, and the trait through which memory is accessed and completions are reported. No behaviour.
+//! Contains plain data, and the trait through which the connection accesses memory and reports completions.
 
 use std::net::SocketAddr;
 
@@ -12,43 +12,43 @@ use crate::proto::path::{BASE, HEADERS_V4};
 use crate::proto::wire::Refusal;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
 
-/// Source address of a packet.
+/// Source address of a received packet.
 pub(crate) type Source = SocketAddr;
 
 /// Configuration of a connection: settings and constants.
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
-    /// Maximum number of outstanding requests, and of receives.
+    /// Maximum number of outstanding requests, and of posted receives.
     pub(crate) max_requests: u32,
     pub(crate) max_recvs: u32,
-    /// Receives are taken from a shared queue (`Host::take_shared`).
+    /// Whether receives are taken from a shared queue (`Host::take_shared`).
     pub(crate) shared: bool,
     /// Maximum number of packets in flight, up to [`WINDOW`].
     pub(crate) window: u32,
-    /// Capacity of the local socket buffer, as announced to the peer.
+    /// Capacity of the local socket buffer in KiB, as announced to the peer.
     pub(crate) window_kib: u16,
     /// Maximum delay of an ack.
     pub(crate) ack_delay: Nanos,
-    /// Maximum payload of a message on the command channel.
+    /// Maximum payload in bytes of a message on the command channel.
     pub(crate) tiny: u32,
     /// Maximum number of packets in flight on each channel.
     pub(crate) command_depth: u32,
     pub(crate) data_depth: u32,
-    /// Probe timeout before the round trip is known, and its minimum.
+    /// Probe timeout before the round-trip time is known, and minimum of the probe timeout.
     pub(crate) first_timeout: Nanos,
     pub(crate) min_timeout: Nanos,
     /// Time without an answer after which the peer is given up.
     pub(crate) give_up: Nanos,
-    /// Limit of RNR probes; `None`: none.
+    /// Maximum number of RNR probes; `None`: no limit.
     pub(crate) rnr_limit: Option<u32>,
-    /// Keepalive interval of an idle connection; 0: none.
+    /// Keepalive interval of an idle connection; 0: no keepalive.
     pub(crate) keepalive: Nanos,
     /// Time for which a closed connection answers late packets.
     pub(crate) linger: Nanos,
-    /// Datagram size in bytes that every path carries; and the bytes of IP and UDP headers.
+    /// Datagram size in bytes that every path carries, and size in bytes of the IP and UDP headers.
     pub(crate) mtu_start: usize,
     pub(crate) ip_headers: usize,
-    /// Congestion control.
+    /// Congestion control algorithm.
     pub(crate) congestion: Algorithm,
 }
 
@@ -60,14 +60,14 @@ impl Default for Config {
             shared: false,
             window: WINDOW,
             window_kib: 208,
-            // US-10: an acknowledgement within 50 us.
+            // US-10: an ack is sent within 50 us.
             ack_delay: 50 * MICROS,
-            // US-2: the command channel carries acks and messages of up to 768 bytes, and has a lower depth than the
-            // other.
+            // US-2: the command channel carries acks and messages of up to 768 bytes. Its depth is lower than that of
+            // the data channel.
             tiny: 768,
             command_depth: 1024,
             data_depth: WINDOW,
-            // US-9: 100 ms before the first sample. RFC 9002 has no lower bound but the timer's granularity, 1 ms (6.1.2).
+            // US-9: 100 ms before the first sample. The minimum of RFC 9002 is the timer granularity of 1 ms (6.1.2).
             first_timeout: 100 * MILLIS,
             min_timeout: MILLIS,
             give_up: 10 * SECONDS,
@@ -89,22 +89,22 @@ pub(crate) enum Work {
     },
     Write(Remote),
     Read(Remote),
-    /// A send with a value: immediate data, or the key of a window.
+    /// A send with immediate data, or with the key of a window to unbind.
     SendWith(SendValue),
-    /// A write that completes a receive of the peer.
+    /// A write with immediate data, which completes a receive of the peer.
     WriteImmediate {
         remote: Remote,
         data: u32,
         solicited: bool,
     },
-    /// An atomic operation. Counts as a read.
+    /// An atomic operation, which counts as a read.
     Atomic(Remote, Atomic),
-    /// A bind. `Host::turn` executes it when it is the first request.
+    /// A bind. `Host::turn` executes it when it is the first waiting request.
     #[default]
     Bind,
 }
 
-/// The immediate data or key that a message has besides its bytes.
+/// The immediate data or the window key that accompanies the bytes of a message.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct SendValue {
     pub(crate) arrival: Arrival,
@@ -118,46 +118,46 @@ pub(crate) struct Post {
     pub(crate) work: Work,
     /// Length in bytes.
     pub(crate) length: u32,
-    /// Starts only after all earlier reads are complete.
+    /// Whether the request starts only after all earlier reads are complete.
     pub(crate) fence: bool,
 }
 
-/// The driver's data of posted work. They are filled in and read in place in the connection, and keep their content
-/// until the slot is reused.
+/// The data that a driver stores with posted work. The data is written and read in place in the connection, and stays
+/// unchanged until the slot is reused.
 pub(crate) trait Driver {
-    /// Data of a request: its segments and its token.
+    /// Data of a request, such as its segments and its cookie.
     type Request: Default;
     /// Data of a receive.
     type Recv: Default;
 }
 
-/// Memory and completions of a driver, which the connection does not access itself.
+/// Access to memory, and reports of completions. The connection itself does neither.
 pub(crate) trait Host<D: Driver> {
-    /// Whether the peer may access this memory.
+    /// Whether the peer may access this memory, for writing if `write` is set.
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool;
-    /// Copies a piece of a write of the peer.
+    /// Copies payload of a write of the peer to its destination.
     fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal>;
-    /// Copies a piece of a send into a receive.
+    /// Copies payload of a send into a receive.
     fn put_recv(&mut self, recv: &D::Recv, offset: u32, bytes: &[u8]) -> Result<(), Status>;
-    /// Copies a piece of a read response.
+    /// Copies payload of a read response to the buffer of the request.
     fn put_read(&mut self, request: &D::Request, offset: u32, bytes: &[u8]) -> Result<(), Status>;
-    /// Takes a receive from the shared queue; returns its length too.
+    /// Takes a receive from the shared queue. Returns the receive and its length in bytes.
     fn take_shared(&mut self) -> Option<(D::Recv, u64)>;
     /// Number of receives in the shared queue.
     fn shared_left(&self) -> u32;
-    /// Called when there are too few receives: `Conn::look_at_credits` must be called when some are added.
+    /// Called when there are too few receives. `Conn::look_at_credits` must then be called when receives are added.
     fn await_shared(&mut self) {}
-    /// Executes a bind. Returns `true` when it is executed, `false` if it must be tried again soon.
+    /// Executes a bind. Returns `true` if it was executed, `false` if the call must be repeated soon.
     fn turn(&mut self, request: &D::Request) -> Result<bool, Status>;
-    /// A request is complete; called in the order of the posts.
+    /// Called when a request is complete, in the order of the posts.
     fn request_done(&mut self, request: &mut D::Request, status: Status, bytes: u64);
     /// Called when the peer refuses this RDMA operation, which completes next.
     fn access_refused(&mut self, _request: &D::Request, _work: Work, _length: u32) {}
-    /// A send has waited this long for a receive of the peer. Called once while it waits.
+    /// Called once if a send has waited for a receive of the peer for the time `age`.
     fn send_overdue(&mut self, _age: Nanos) {}
-    /// A receive is complete; called in the order of the posts.
+    /// Called when a receive is complete, in the order of the posts.
     fn recv_done(&mut self, recv: &mut D::Recv, status: Status, bytes: u64, solicited: bool);
-    /// Like `recv_done`, for a success by a message with immediate data or a key.
+    /// Called instead of `recv_done` if a message with immediate data or a key was received successfully.
     fn recv_done_with(&mut self, recv: &mut D::Recv, bytes: u64, value: SendValue) {
         self.recv_done(recv, Status::Success, bytes, value.solicited);
     }
@@ -165,13 +165,13 @@ pub(crate) trait Host<D: Driver> {
     fn may_invalidate(&mut self, _key: u32) -> bool {
         false
     }
-    /// Unbinds the window. It may have been unbound since `may_invalidate`.
+    /// Unbinds the window with this key. It may have been unbound since `may_invalidate`.
     fn invalidate(&mut self, _key: u32) {}
     /// Whether the peer may execute an atomic operation at this address.
     fn may_execute(&mut self, _key: u32, _address: u64) -> bool {
         false
     }
-    /// Executes the operation, and returns the former value. `None`: the memory is no longer accessible.
+    /// Executes the atomic operation, and returns the previous value. `None`: the memory is no longer accessible.
     fn execute(&mut self, _key: u32, _address: u64, _operation: Atomic) -> Option<u64> {
         None
     }
@@ -188,24 +188,24 @@ pub(crate) enum Channel {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Payload {
     None,
-    /// In the segments of a request.
+    /// The payload is in the segments of a request.
     Request {
         slot: u32,
         offset: u32,
         length: u32,
     },
-    /// In memory that the peer reads; `slot` is the number of its read, for `source_gone`.
+    /// The payload is in memory that the peer reads; `slot` is the number of the read, for `source_gone`.
     Remote {
         slot: u32,
         key: u32,
         address: u64,
         length: u32,
     },
-    /// Padding of this length.
+    /// The payload is padding of this length.
     Padding(u32),
 }
 
-/// Data of a packet that could not be sent, for `Conn::source_gone`.
+/// A packet that could not be sent, for `Conn::source_gone`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Unsent {
     pub(crate) payload: Payload,
@@ -215,12 +215,12 @@ pub(crate) struct Unsent {
 /// A packet to be sent; its header is at the end of the given buffer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Outgoing {
-    /// Number of bytes appended to the buffer.
+    /// Number of header bytes that were appended to the buffer.
     pub(crate) header: usize,
     pub(crate) payload: Payload,
     pub(crate) channel: Channel,
     pub(crate) resend: bool,
-    /// Destination, if not `Conn::peer`.
+    /// Destination address, if it is not `Conn::peer`.
     pub(crate) to: Option<Source>,
 }
 

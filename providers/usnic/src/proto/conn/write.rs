@@ -1,6 +1,6 @@
 //! Encodes packet headers.
 //!
-//! Each packet with data carries an ack, which is renewed at each transmission. This module makes no decisions.
+//! Each data packet carries an ack, which is updated at each transmission. The callers decide what is sent.
 
 use dapl_software::memory::atomic::Atomic;
 use zerocopy::IntoBytes;
@@ -21,7 +21,7 @@ impl<D: Driver> Conn<D> {
         Head::new(kind, flags, self.terms.peer_conn, self.terms.peer_token)
     }
 
-    /// Message header and payload location of a packet.
+    /// Returns the message header and the payload location of a packet.
     fn message(&self, sent: &SentPayload) -> (Message, Payload) {
         let nothing = (Message { op: Op::Write as u8, ..Message::default() }, Payload::None);
         let SentPayload { slot, offset, length, .. } = *sent;
@@ -57,7 +57,7 @@ impl<D: Driver> Conn<D> {
                 let Some(read) = self.peer_reads.get(slot) else { return nothing };
                 let op = if read.is_atomic() { Op::AtomicResponse } else { Op::ReadResponse } as u8;
                 let message = Message { op, id: slot.into(), length: read.length.into(), ..Message::default() };
-                // The whole range was checked when the request arrived.
+                // The whole address range was checked when the request arrived.
                 let (key, address) = (read.key, read.address.wrapping_add(u64::from(offset)));
                 let payload = if length > 0 { Payload::Remote { slot, key, address, length } } else { Payload::None };
                 (message, payload)
@@ -65,7 +65,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// The extension that follows the message fields of a packet, and its length.
+    /// Returns the extension that follows the message fields of a packet, and its length.
     fn extension(&self, sent: &SentPayload) -> ([u8; EXTENSION], usize) {
         let (first, second) = match sent.what {
             PayloadOwner::Nothing => return Default::default(),
@@ -90,7 +90,7 @@ impl<D: Driver> Conn<D> {
         (bytes, if second.is_some() { 16 } else { 8 })
     }
 
-    /// Bytes of the extension of a packet.
+    /// Returns the length in bytes of the extension of a packet.
     pub(super) fn extension_length(&self, sent: &SentPayload) -> usize {
         let is_plain = match sent.what {
             PayloadOwner::Nothing => true,
@@ -115,7 +115,7 @@ impl<D: Driver> Conn<D> {
         sent.offset == 0 && length == Some(sent.length)
     }
 
-    /// Size of its datagram in bytes.
+    /// Returns the size in bytes of the packet's datagram.
     pub(super) fn size(&self, sent: &SentPayload) -> u64 {
         let header = if self.is_whole(sent) { FRAGMENT } else { CHUNK };
         (header + self.extension_length(sent) + sent.length as usize + self.send_path.extra) as u64
@@ -147,7 +147,7 @@ impl<D: Driver> Conn<D> {
         Outgoing { payload, channel, resend, ..outgoing(out.len() - start) }
     }
 
-    /// Encodes the next piece of a packet. The last one requests an ack.
+    /// Encodes the next piece of a packet. The last piece requests an ack.
     pub(super) fn write_piece(
         &mut self,
         out: &mut Vec<u8>,
@@ -176,7 +176,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Encodes the head of a packet with data, its PSN, and the ack that it carries.
+    /// Encodes the head of a data packet, its PSN, and the ack that it carries.
     fn write_carried(&mut self, out: &mut Vec<u8>, kind: Kind, flags: u16, psn: Psn, host: &impl Host<D>) {
         out.extend_from_slice(self.head(kind, flags).as_bytes());
         out.extend_from_slice(self.carried(psn, host).as_bytes());
@@ -213,7 +213,7 @@ impl<D: Driver> Conn<D> {
         outgoing(out.len() - start)
     }
 
-    /// Encodes a head without a body.
+    /// Encodes a packet that consists of a head only.
     pub(super) fn write_bare(&mut self, out: &mut Vec<u8>, kind: Kind) -> Outgoing {
         self.write_small(out, kind, &[], None)
     }
@@ -227,7 +227,7 @@ impl<D: Driver> Conn<D> {
     }
 }
 
-/// A packet without payload, with a header of this length.
+/// Returns a packet without payload, with a header of this length.
 pub(super) fn outgoing(header: usize) -> Outgoing {
     Outgoing { header, payload: Payload::None, channel: Channel::Command, resend: false, to: None }
 }

@@ -1,5 +1,5 @@
-//! Random work over networks that drop, duplicate, delay and corrupt packets: every message exactly once, in order, and
-//! every byte in its place.
+//! Random work over networks that drop, duplicate, delay and corrupt packets. Every message must arrive exactly once
+//! and in order, with every byte in its place.
 
 use dapl::provider::Status;
 
@@ -7,7 +7,8 @@ use super::pair::{NetworkConditions, Pair, Plan, Side, TestRandom};
 use crate::proto::conn::{Config, Work};
 use crate::proto::{MICROS, MILLIS};
 
-/// Areas of each side's memory: sources, receives, targets of the peer's writes, targets of reads.
+/// Size in bytes of each of the four areas of an end's memory: sources, receives, targets of the peer's writes, targets
+/// of reads.
 const PART: usize = 1 << 21;
 
 #[derive(Clone, Copy, Debug)]
@@ -21,20 +22,20 @@ enum Kind {
 struct Job {
     kind: Kind,
     id: u64,
-    /// Offsets of the local bytes, and of the bytes at the peer.
+    /// Offsets of the local bytes, and of the peer's bytes.
     at: usize,
     there: usize,
     length: usize,
 }
 
-/// Work that a side posted, and how far its memory areas are used.
+/// Work that one end has posted, and the used part of each memory area.
 #[derive(Default)]
 struct Load {
     jobs: Vec<Job>,
     recvs: Vec<(u64, usize)>,
     sends: usize,
     used: [usize; 2],
-    /// Lengths of its sends, for the peer's receives.
+    /// Lengths of the sends, for the receives of the peer.
     lengths: Vec<usize>,
 }
 
@@ -95,7 +96,7 @@ impl Run {
         ours.jobs.push(job);
     }
 
-    /// Posts a receive for the next send of the peer that has none.
+    /// Posts a receive for the peer's next send that has no receive yet.
     fn recv(&mut self, place: usize) {
         let count = self.loads[place].recvs.len();
         let Some(length) = self.loads[1 - place].lengths.get(count).copied() else { return };
@@ -125,7 +126,7 @@ impl Run {
         }
     }
 
-    /// Removes the receives of the shared queues, as other connections would; they are posted again later.
+    /// Removes the receives of the shared queues, as if other connections took them. They are posted again later.
     fn empty_for_a_while(&mut self) {
         let [a, b] = [Side::A, Side::B].map(|side| std::mem::take(&mut self.pair.end(side).world.shared));
         for _ in 0..self.pair.dice.below(30) {
@@ -144,7 +145,7 @@ impl Run {
             let counts = |end: &super::pair::End| (end.world.requests.len(), end.world.recvs.len());
             counts(&pair.a) == a && counts(&pair.b) == b
         });
-        self.pair.pass(500 * MILLIS); // late packets arrive now
+        self.pair.pass(500 * MILLIS); // Late packets arrive during this time.
         for place in [0, 1] {
             self.check(place);
         }

@@ -1,4 +1,4 @@
-//! Every operation with lengths of every kind, over good and bad networks.
+//! Every operation with messages of many lengths, over good and bad networks.
 
 use dapl::provider::Status;
 

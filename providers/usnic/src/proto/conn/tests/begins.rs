@@ -1,4 +1,4 @@
-//! The first packets of a connection: each side learns that the other one has the agreed parameters.
+//! The first packets of a connection: each end learns that the other end has the agreed parameters.
 
 use zerocopy::IntoBytes;
 
@@ -8,7 +8,7 @@ use crate::proto::seal::PacketGuard;
 use crate::proto::setup::Random;
 use crate::proto::wire::{self, Head, Kind};
 
-/// Kinds of the packets that a side has sent.
+/// Returns the kinds of the packets that one end has sent.
 fn said(pair: &Pair, side: Side) -> Vec<Kind> {
     let log = pair.log.as_ref().expect("it is kept");
     let of_side = log.iter().filter(|(from, ..)| *from == side);

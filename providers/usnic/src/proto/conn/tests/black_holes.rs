@@ -1,4 +1,4 @@
-//! Paths whose MTU decreases: packets that became too large are sent in pieces under their PSNs.
+//! Paths whose MTU decreases: packets that are now too large are sent in pieces with the same PSNs.
 
 use dapl::provider::Status;
 
@@ -7,10 +7,10 @@ use crate::proto::conn::Config;
 use crate::proto::{MILLIS, SECONDS};
 
 const LARGE: usize = 9000;
-/// MTU of the path after the black hole has opened.
+/// MTU of the path after it has decreased.
 const LEFT: usize = 1300;
 
-/// A pair on a path known to carry large packets; when it no longer does, no ICMP message reports it.
+/// Creates a pair on a path that carries large packets. When the MTU decreases, no ICMP message reports it.
 fn pair(memory: usize) -> Pair {
     let config = Config { window_kib: u16::MAX, ..Config::default() };
     let mut pair = Pair::new(&Plan { config, mtu: LARGE, memory, ..Plan::default() });
@@ -28,7 +28,7 @@ fn is_done(pair: &Pair, count: usize) -> bool {
 fn black_hole_delays_data_by_a_few_timeouts_only() {
     const BYTES: usize = 400_000;
     let mut pair = pair(2 * BYTES);
-    // The round trip has been measured by now.
+    // After this write the round-trip time is known.
     pair.write(Side::A, 0, 20_000, BYTES);
     pair.until("a write is done", |pair| is_done(pair, 1));
     let timeout = pair.a.conn.flight.rtt().pto(0);
@@ -38,7 +38,7 @@ fn black_hole_delays_data_by_a_few_timeouts_only() {
     let start = pair.now;
     let before = pair.b.conn.counters().received;
     pair.until("a packet arrives", |pair| pair.b.conn.counters().received > before + 10);
-    // The black hole is detected by one timeout and one of twice the length.
+    // The black hole is detected after a probe timeout and a second one of twice the length.
     let waited = pair.now - start;
     assert!(waited < 5 * timeout, "{waited} for timeouts of {timeout}");
     pair.until("all is done", |pair| is_done(pair, 2));

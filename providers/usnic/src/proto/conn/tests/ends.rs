@@ -1,4 +1,4 @@
-//! Ends of a connection: completions, their order, and the events of both sides.
+//! Ends of a connection: completions, their order, and the events of both ends.
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 
@@ -14,7 +14,7 @@ fn statuses(done: &[super::pair::Done]) -> Vec<Status> {
     done.iter().map(|done| done.status).collect()
 }
 
-/// Waits for the end of both sides and returns their events.
+/// Waits until both ends have ended, and returns their events.
 fn ended(pair: &mut Pair) -> [ConnectionEvent; 2] {
     pair.until("both have ended", |pair| pair.a.conn.is_closed() && pair.b.conn.is_closed());
     pair.until("it can be freed", |pair| pair.a.conn.is_over() && pair.b.conn.is_over());
@@ -48,7 +48,7 @@ fn a_send_too_long_for_its_receive_breaks_both() {
 #[test]
 fn unmapped_memory_breaks_the_connection() {
     for length in [48, 9_000] {
-        // Memory of a receive.
+        // The memory of a receive is not accessible.
         let mut pair = Pair::new(&Plan::default());
         let recvs = [0, 1].map(|_| pair.recv(Side::B, 0, length));
         (0..3).for_each(|_| {
@@ -58,7 +58,7 @@ fn unmapped_memory_breaks_the_connection() {
         assert_eq!(ended(&mut pair), BOTH_BROKEN);
         assert_eq!(statuses(&pair.b.world.recvs), [Success, Status::LocalProtection]);
         assert_eq!(statuses(&pair.a.world.requests), [Success, Status::RemoteResponder, Flushed]);
-        // Memory of a send, of a write, and of the target of a read.
+        // The memory of a send, of a write, and the target of a read are not accessible.
         for work in [Work::Send { solicited: false }, Work::Write(TARGET), Work::Read(TARGET)] {
             let mut pair = Pair::new(&Plan::default());
             [0, 1].iter().for_each(|_| {
@@ -70,7 +70,7 @@ fn unmapped_memory_breaks_the_connection() {
             pair.a.world.gone = vec![bad];
             assert_eq!(ended(&mut pair), [ConnectionEvent::Broken, ConnectionEvent::Disconnected]);
             assert_eq!(statuses(&pair.a.world.requests)[..2], [Success, Status::LocalProtection], "{work:?}");
-            // A send behind the read may have been received, since the read fails only when its data arrive.
+            // The send after the read may have been received, because the read fails only when its data arrives.
             assert!(matches!(work, Work::Read(_)) || statuses(&pair.b.world.recvs) == [Flushed, Flushed]);
         }
     }
@@ -130,7 +130,7 @@ fn memory_of_an_acked_read_may_be_unmapped() {
     let mut pair = Pair::new(&Plan::default());
     pair.read(Side::A, 0, 1000, 0);
     pair.until("the read", |pair| pair.a.world.requests.len() == 1);
-    // The ack is lost: the responder tries to retransmit data that it no longer has.
+    // The ack is lost, so the responder tries to retransmit data whose memory is not readable any more.
     pair.a.mute = true;
     pair.b.world.unreadable = true;
     pair.until("a probe", |pair| pair.b.conn.counters().timeouts > 0);
@@ -201,7 +201,7 @@ fn draining_side_accepts_nothing_more() {
     pair.pass(MILLIS);
     pair.send(Side::B, 0, 100);
     pair.pump(Side::B, 10);
-    // The ack of the first request is lost, the second request arrives after the end.
+    // The ack of the first request is lost, and the second request arrives after the end.
     pair.a.mute = true;
     pair.until("the first", |pair| pair.a.world.recvs.len() == 1);
     let now = pair.now;
@@ -230,7 +230,7 @@ fn abort_flushes_at_once_and_notifies_the_peer() {
     pair.until("the peer gets an event", |pair| !pair.b.events.is_empty());
     assert_eq!((&pair.a.events[..], &pair.b.events[..]), (&[][..], &[ConnectionEvent::Disconnected][..]));
     assert_eq!(statuses(&pair.b.world.recvs), [Flushed; 2]);
-    // Later posts are flushed as well.
+    // Work that is posted later is flushed too.
     pair.send(Side::A, 0, 5);
     pair.recv(Side::B, 0, 5);
     assert_eq!((pair.a.world.requests.len(), pair.b.world.recvs.len()), (3, 3));
@@ -265,8 +265,8 @@ fn idle_connection_detects_a_lost_peer() {
     assert_eq!(pair.a.events[0], ConnectionEvent::Disconnected);
 }
 
-/// Side B is killed: it sends no more packets, and its host answers each packet of A with port unreachable, as far as A
-/// accepts the quotes.
+/// Kills side B: it sends no more packets, and its host answers each packet of A with "port unreachable", which A
+/// checks.
 fn killed(pair: &mut Pair) {
     pair.b.mute = true;
     pair.log = Some(Vec::new());
@@ -304,7 +304,7 @@ fn killed_peer_is_given_up_after_three_challenges() {
 
 #[test]
 fn off_path_icmp_is_ignored() {
-    // On a path of 500 ms, several messages in each round trip.
+    // On a path with a round trip of 500 ms, several ICMP messages arrive in each round trip.
     let mut pair = Pair::new(&Plan::default());
     pair.weather.latency = 250 * MILLIS;
     pair.log = Some(Vec::new());

@@ -1,5 +1,5 @@
-//! Messages with a value, writes with immediate data and atomic operations: exactly once and in order, over networks that
-//! lose, duplicate and reorder.
+//! Messages with immediate data or a key, writes with immediate data, and atomic operations. Each is executed exactly
+//! once and in order, over networks that lose, duplicate and reorder packets.
 
 use dapl::provider::{Arrival, ConnectionEvent, Remote, Status};
 use dapl_software::memory::atomic::Atomic;
@@ -8,7 +8,7 @@ use super::pair::{BASE, KEY, NetworkConditions, Pair, Plan, READ_ONLY, Side, WIN
 use crate::proto::conn::{Config, SendValue, Work};
 use crate::proto::{MICROS, MILLIS};
 
-/// Where operands are, at the initiator and at the target.
+/// Addresses of the operands, at the initiator and at the target.
 const BACK: usize = 1000 * 8;
 const WORD: usize = 64;
 
@@ -199,7 +199,7 @@ fn answers_are_kept_until_they_are_acknowledged() {
     pair.b.mute = true;
     pair.pass(5 * MILLIS);
     assert_eq!((pair.b.world.executed, pair.a.world.requests.len()), (1, 0), "executed, and its answer is lost");
-    // Another writer changes the word meanwhile: the answer stays that of the execution.
+    // The test changes the word after the execution. The repeated answer must contain the value at execution.
     pair.b.world.memory[WORD..][..8].fill(0xFF);
     pair.b.mute = false;
     pair.until("the answer comes", |pair| pair.a.world.requests.len() == 1);

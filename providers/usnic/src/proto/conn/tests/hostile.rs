@@ -1,4 +1,4 @@
-//! A malicious peer that knows the token.
+//! Packets of a malicious peer that knows the token.
 
 use dapl::provider::{ConnectionEvent, Status};
 use zerocopy::IntoBytes;
@@ -8,7 +8,7 @@ use crate::proto::MILLIS;
 use crate::proto::conn::Config;
 use crate::proto::wire::{Ack, Carried, Extent, Head, Kind, Message, Op, Part, Range, Selective};
 
-/// A packet sent to A, as if from B.
+/// A packet that is sent to A with the identification of B.
 struct InvalidPacket {
     kind: Kind,
     psn: u32,
@@ -19,13 +19,13 @@ struct InvalidPacket {
     key: u32,
     address: u64,
     offset: Option<u32>,
-    /// For a piece: offset and length in its packet.
+    /// For a piece: its offset and length in the packet.
     extent: Option<(u32, u32)>,
     payload: usize,
 }
 
 impl InvalidPacket {
-    /// The next expected packet, with a send of one byte.
+    /// Creates the next expected packet, which contains a send of one byte.
     fn new(pair: &Pair) -> InvalidPacket {
         let next = pair.a.conn.received.next().0;
         let next_ack = pair.a.conn.flight.next_psn().0.into();
@@ -89,7 +89,7 @@ fn pair() -> Pair {
     pair
 }
 
-/// Checks that the packet is refused as invalid: the connection ends, and memory is unchanged.
+/// Checks that A refuses the packet as invalid: the connection ends, and memory is unchanged.
 fn is_refused(what: &str, mut pair: Pair, before: &[u8]) {
     assert_eq!(pair.a.events, [ConnectionEvent::Broken], "{what}");
     assert_eq!(pair.a.conn.counters().refusals_sent, 1, "{what}");
@@ -121,7 +121,7 @@ fn later_packets_must_agree_with_the_first() {
     }
 }
 
-/// A piece of a packet of 1000 bytes, in a message of 2000.
+/// Creates a piece of a packet of 1000 bytes, in a message of 2000 bytes.
 fn piece(pair: &Pair, offset: u32) -> InvalidPacket {
     let (offset, extent) = (Some(offset), Some((500, 1500)));
     InvalidPacket { kind: Kind::Piece, length: 2000, offset, extent, payload: 100, ..InvalidPacket::new(pair) }
@@ -189,7 +189,7 @@ fn bytes_beyond_the_message_are_ignored() {
     InvalidPacket { kind: Kind::Fragment, offset: None, payload: 2001, ..invalid(&pair) }.deliver(&mut pair);
     assert_eq!(pair.a.conn.counters().malformed, 3);
     assert!(pair.a.world.memory == before && pair.a.events.is_empty());
-    // A message with a larger length does not fill a receive of 4000 bytes.
+    // The message is too long for a receive of 4000 bytes.
     InvalidPacket { length: 4001, payload: 500, ..invalid(&pair) }.deliver(&mut pair);
     assert_eq!(pair.a.world.recvs[0].status, Status::LocalLength);
     assert!(pair.a.world.memory == before);
@@ -198,11 +198,11 @@ fn bytes_beyond_the_message_are_ignored() {
 #[test]
 fn unsolicited_answers_end_the_connection() {
     let answer = |pair: &Pair| InvalidPacket { op: Op::ReadResponse, ..InvalidPacket::new(pair) };
-    // Without an outstanding read.
+    // A response arrives without an outstanding read.
     let mut none = pair();
     answer(&none).deliver(&mut none);
     assert_eq!(none.a.events, [ConnectionEvent::Disconnected]);
-    // With another number, and with another length.
+    // A response arrives with a wrong number, or with a wrong length.
     for (id, length) in [(1, 100), (0, 101), (0, 99)] {
         let mut pair = pair();
         let before = pair.a.world.memory.clone();
@@ -215,7 +215,7 @@ fn unsolicited_answers_end_the_connection() {
         assert_eq!(ends, [Status::BadResponse, Status::Flushed]);
         assert!(pair.a.world.memory == before);
     }
-    // The valid response completes the read once; a second one is unsolicited.
+    // The valid response completes the read once. A second response is unsolicited.
     let mut pair = pair();
     pair.read(Side::A, 0, 100, 0);
     pair.pump(Side::A, 10);
@@ -321,7 +321,7 @@ fn credits_may_decrease_and_increase() {
     });
     pair.pump(Side::A, 100);
     assert_eq!(pair.a.conn.commands, 3);
-    // Sends withdrawn while in flight: lost ones wait, and all arrive in the end.
+    // Sends are withdrawn while they are in flight. Lost sends wait for a receive, and all sends arrive in the end.
     InvalidPacket {
         ack: Ack { credits: 1.into(), next: 7.into(), ..InvalidPacket::new(&pair).ack },
         op: Op::Write,
@@ -364,7 +364,7 @@ fn psns_outside_the_window_are_dropped() {
     assert_eq!(pair.a.conn.counters().received, 1);
 }
 
-/// Random bytes cause no panic, and change only accessible memory.
+/// Random bytes cause no panic, and change only memory that the peer may access.
 #[test]
 fn random_bytes_are_harmless() {
     for seed in 0..300 {
@@ -442,11 +442,12 @@ fn malformed_extension_packets_end_the_connection_and_change_nothing() {
         assert!(pair.a.world.memory == before, "{what}");
         assert!(pair.a.world.recvs.iter().all(|done| done.status != Status::Success), "{what}");
         if pair.a.events.is_empty() {
-            // An answer to no request is dropped, as a late one is; an operation ahead of others waits for those.
+            // An answer without a request is dropped like a late answer. An operation that arrives ahead of others
+            // waits for them.
             assert!(packet.op == Op::AtomicResponse || packet.id == 3, "{what}");
             continue;
         }
-        // An access that is not allowed is the peer's failure, anything else is a violation of the protocol.
+        // If the access is not allowed, the peer's request fails. Any other invalid packet violates the protocol.
         assert!(matches!(pair.a.events[..], [ConnectionEvent::Broken | ConnectionEvent::Disconnected]), "{what}");
         pair.until("it is freed", |pair| pair.a.conn.is_over());
     }
@@ -460,7 +461,7 @@ fn atomic_operation_that_comes_again_with_another_operand_is_not_executed() {
     pair.pass(MILLIS);
     assert_eq!(pair.a.world.executed, 1);
     let after = pair.a.world.memory.clone();
-    // The same packet, and the same operation in a later packet.
+    // The same packet is sent again, and the same operation in a later packet.
     first.deliver(&mut pair);
     InvalidPacket { psn: first.psn + 1, address: BASE + 64, ..first }.deliver(&mut pair);
     pair.pass(MILLIS);

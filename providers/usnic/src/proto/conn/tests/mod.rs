@@ -1,4 +1,5 @@
-//! Tests of two connections with each other, over a network that misbehaves according to a seed, in virtual time.
+//! Tests of two connected endpoints over a simulated network in virtual time. A seed determines the faults of the
+//! network.
 
 mod bad_network;
 mod basics;

@@ -1,4 +1,5 @@
-//! Posts in the quick way, mixed with acks, losses and waiting requests: every message exactly once, in order.
+//! Posts by the quick functions, mixed with acks, losses and waiting requests. Every message must arrive exactly once
+//! and in order.
 
 use dapl::provider::Status;
 
@@ -6,11 +7,11 @@ use super::pair::{NetworkConditions, Pair, Plan, Side};
 use crate::proto::MICROS;
 use crate::proto::conn::Config;
 
-/// Space of a receive, and where the receives begin.
+/// Size in bytes of a receive, and offset of the receives in memory.
 const SPACE: usize = 64;
 const RECEIVES: usize = 1 << 15;
 
-/// Messages and receives that a side has posted.
+/// Numbers of messages and receives that one end has posted.
 #[derive(Default)]
 struct Load {
     sent: Vec<(u64, usize, usize)>,
@@ -28,7 +29,8 @@ impl Load {
     }
 }
 
-/// Posts at random on both sides, and checks what arrived. Returns the number of posts in the quick way.
+/// Posts at random on both ends, and checks the messages that arrived. Returns the number of posts by the quick
+/// functions.
 fn exchange(seed: u64, weather: NetworkConditions) -> [u32; 3] {
     let config = Config { window_kib: 512, ..Config::default() };
     let plan = Plan { config, seed, psn: [u32::MAX - 40, 7], number: u32::MAX - 20, ..Plan::default() };

@@ -11,7 +11,7 @@ fn read(from: usize) -> Work {
     Work::Read(Remote { key: KEY, address: BASE + from as u64 })
 }
 
-/// Lets A send, and lists the packets with data.
+/// Lets A send, and returns the data packets that it sends.
 fn leaving(pair: &mut Pair) -> Vec<(Kind, Channel, u32)> {
     pair.log = Some(Vec::new());
     pair.pump(Side::A, 1000);
@@ -85,7 +85,7 @@ fn requests_behind_a_bind_wait_for_it() {
     pair.until("all", |pair| pair.a.world.requests.len() == 3);
     assert_eq!(pair.a.world.requests.iter().map(|done| done.id).collect::<Vec<_>>(), [first, bind, last]);
     assert_eq!(pair.a.world.turns, 4);
-    // A bind behind a fence is done after the reads.
+    // A bind behind a fence is executed after the reads.
     pair.read(Side::A, 100, 5000, 0);
     pair.post(Side::A, Work::Bind, 0, 0, true);
     assert_eq!((leaving(&mut pair).len(), pair.a.world.turns), (1, 4));
@@ -107,7 +107,7 @@ fn send_waits_for_a_receive_and_probes() {
     let asked = pair.a.conn.counters().credit_probes;
     assert!((10..30).contains(&asked), "with growing intervals: {asked}");
     assert!(pair.a.world.requests.is_empty() && pair.a.events.is_empty());
-    // The packet with the credit is lost: the next probe finds it.
+    // The packet that announces the receive is lost, so the next probe finds the receive.
     pair.b.mute = true;
     pair.recv(Side::B, 500, 10);
     pair.pump(Side::B, 100);
@@ -116,7 +116,7 @@ fn send_waits_for_a_receive_and_probes() {
     assert_eq!(pair.b.world.recvs.len(), 1);
 }
 
-/// The receive that gave A a credit was taken by another connection. Another receive is posted before, or after, A gets
+/// Another connection has taken the receive that gave A a credit. Another receive is posted before, or after, A gets
 /// the refusal.
 #[test]
 fn a_send_that_comes_too_late_for_a_shared_receive_waits_for_no_timeout() {
@@ -143,7 +143,7 @@ fn a_send_that_comes_too_late_for_a_shared_receive_waits_for_no_timeout() {
     }
 }
 
-/// Threads of the peer may send packets in another order than they wrote them.
+/// Threads of the peer may send packets in another order than they built them.
 #[test]
 fn a_late_packet_with_an_old_credit_count_takes_no_send_back() {
     let mut pair = Pair::new(&Plan::default());
@@ -203,7 +203,7 @@ fn new_receive_is_announced_at_once_to_a_waiting_sender() {
     let start = pair.now;
     pair.until("it is here", |pair| !pair.b.world.recvs.is_empty());
     assert_eq!(pair.now - start, 2 * pair.weather.latency);
-    // A ping and its pong need only two packets.
+    // A request and its response need only two packets.
     for _ in 0..20 {
         pair.recv(Side::A, 0, 10);
         pair.recv(Side::B, 0, 10);
@@ -235,7 +235,7 @@ fn small_requests_use_the_command_channel_before_responses() {
     let expected: Vec<_> = all.iter().map(|(length, channel)| (Kind::Fragment, *channel, *length)).collect();
     assert_eq!(leaving(&mut pair), expected, "requests beyond its depth use the data channel");
     pair.pass(MILLIS);
-    // While the peer reads a lot, small requests go first, and large ones alternate with read responses.
+    // While the peer reads large data, small requests are sent first, and large requests alternate with read responses.
     pair.post(Side::B, read(0), 0, 200_000, false);
     pair.pump(Side::B, 1);
     pair.until("answers leave", |pair| pair.a.conn.counters().in_flight > 3000);
@@ -304,7 +304,8 @@ fn moved_peer_is_challenged_and_followed() {
     assert_eq!((pair.b.conn.peer(), pair.b.conn.counters().challenges), (new, 1));
     pair.send(Side::B, 0, 10);
     pair.until("it gets there", |pair| pair.a.world.recvs.len() == 1);
-    // A copy of a packet from another address changes nothing: its sender gets a challenge that it cannot answer.
+    // A copy of a packet arrives from another address. The connection only challenges this address, and the challenge
+    // is not answered.
     pair.log = Some(Vec::new());
     pair.write(Side::A, 0, 10, 0);
     pair.until("it is done", |pair| pair.a.world.requests.len() == 2);
