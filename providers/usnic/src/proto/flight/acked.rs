@@ -8,24 +8,25 @@ use super::super::{Nanos, WINDOW};
 use super::delivery::PacketState;
 use super::{Acked, Cause, Flight, OutOfWindow, State};
 
-/// Number of round trips without an RTT sample after which first transmissions are sampled too.
+/// Number of round trips without an RTT sample after which the first transmissions of retransmitted packets are sampled
+/// too.
 const UNSURE: Nanos = 4;
 
-/// Summary of the packets of one ack.
+/// Totals of the packets that one ack newly acks.
 #[derive(Default)]
 struct AckTotals {
     acked: Acked,
-    /// The latest transmission: its order, time, and how often its packet had been sent by then.
+    /// The latest acked transmission: its order, its time, and the number of transmissions of its packet up to then.
     newest: Option<(u64, Nanos, u8)>,
-    /// State at that transmission.
+    /// State of the delivery rate at the latest acked transmission.
     state: PacketState,
-    /// First send time of the newest packet that was retransmitted spuriously.
+    /// First send time of the newest acked packet that was retransmitted spuriously.
     first: Option<Nanos>,
 }
 
 impl<T: Copy> Flight<T> {
-    /// Processes an ack of all packets before `next`, and of `ranges` behind it; the peer delayed it by `delay`. `done`
-    /// is called once for each newly acked packet, in order for those before `next`.
+    /// Processes an ack of all packets before `next`, and of `ranges` after it. `delay` is the peer's ack delay. `done`
+    /// is called once for each newly acked packet, in PSN order for packets before `next`.
     pub(crate) fn acked(
         &mut self,
         now: Nanos,
@@ -60,7 +61,7 @@ impl<T: Copy> Flight<T> {
         Ok(round.acked)
     }
 
-    /// Whether an ack names only packets that were sent and are in the window.
+    /// Whether an ack contains only packets that were sent and are in the window.
     fn is_inside(&self, next: Psn, ranges: &[Range]) -> bool {
         const LENGTH: i32 = WINDOW as i32;
         let sent = self.next.since(next);
@@ -72,7 +73,7 @@ impl<T: Copy> Flight<T> {
         is_near && ranges.iter().all(fits)
     }
 
-    /// Advances to the first packet that is not acked.
+    /// Advances `first` to the first packet that is not acked.
     fn close_up(&mut self) {
         if !self.unacked.has(self.first) {
             self.first = self.unacked.first_set(self.first, self.span()).unwrap_or(self.next);
@@ -109,7 +110,7 @@ impl<T: Copy> Flight<T> {
         } else {
             self.ring.remove(psn);
         }
-        // The ack came sooner than the minimum RTT after the last transmission, so it acks an earlier transmission.
+        // The ack arrived less than the minimum RTT after the last transmission, so an earlier transmission was acked.
         let is_early = sends > 1 && self.rtt.min_rtt().is_some_and(|minimum| now.saturating_sub(sent) < minimum);
         if was_lost || is_early {
             self.note_spurious(now, cause, round);
@@ -139,7 +140,7 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// Updates RTT and delivery rate from newly acked packets.
+    /// Updates the RTT and the probe timeout from the newly acked packets.
     fn learn(&mut self, now: Nanos, delay: Nanos, round: &mut AckTotals) {
         if round.acked.packets == 0 {
             return;
@@ -147,7 +148,8 @@ impl<T: Copy> Flight<T> {
         self.progress = now;
         self.pto_count = 0;
         self.probes = 0;
-        // The RTT is sampled from the newest acked packet, and only if it was sent once (RFC 9002, 5.1; Karn).
+        // The RTT is sampled only from the newest acked packet, and only if this packet was sent once (RFC 9002, 5.1;
+        // Karn's algorithm).
         if let Some((order, sent, 1)) = round.newest
             && !self.reorder.left_before_newest_acked(order)
         {
@@ -159,10 +161,11 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// After a large increase of the path's delay, every packet is retransmitted before its ack can arrive, so no
-    /// packet sent once is left for an RTT sample. If this lasts for some round trips, and retransmissions are known to
-    /// be spurious, first transmissions are sampled, provided that those acked are progressively newer; otherwise the
-    /// delay comes from real losses.
+    /// Samples the RTT from the first transmission of a packet that was retransmitted spuriously.
+    ///
+    /// After a large increase of the path's delay, every packet is retransmitted before its ack can arrive, so that no
+    /// packet is left for a normal sample. First transmissions are sampled if this lasts for some round trips, and if
+    /// the acked packets are progressively newer. Otherwise real losses cause the delay.
     fn learn_from_first(&mut self, now: Nanos, first: Nanos, delay: Nanos) {
         let (since, oldest) = *self.unsure.get_or_insert((now, first));
         let lasts = now.saturating_sub(since);
@@ -172,7 +175,8 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// A duplicate ack that reports the same gap retransmits the packet before it, unless that is in flight (US-11).
+    /// Handles a duplicate ack. If enough duplicate acks report a gap, the first unacked packet is retransmitted
+    /// (US-11), unless its last retransmission is more recent than the loss delay.
     fn note_duplicate_ack(&mut self, now: Nanos, has_gap: bool, acked: &mut Acked) {
         if acked.advanced {
             self.duplicate_acks = 0;

@@ -1,14 +1,14 @@
-//! Delivery rate samples (draft-ietf-ccwg-bbr-06, 4.1), and the losses since a packet was sent.
+//! Delivery rate samples, and the losses since a packet was sent (draft-ietf-ccwg-bbr-06, 4.1).
 //!
-//! Each transmission stores what was delivered and lost by then; the ack of the latest transmission gives a sample.
-//! Names are those of the draft. Volumes are bytes of datagrams.
+//! Each transmission stores the totals of delivered and lost bytes at its time. The ack of the latest transmission
+//! gives a sample. Names and section numbers are those of the draft. Data volumes are bytes of datagrams.
 
 use crate::proto::{Nanos, SECONDS};
 
-/// Loss rate in percent above which bandwidth probing stops: BBR.LossThresh (draft, 2.8).
+/// Loss rate in percent above which probing for bandwidth stops: BBR.LossThresh (draft, 2.8).
 const LOSS_THRESH_PERCENT: u64 = 2;
 
-/// Snapshot for one packet in flight (draft, 4.1.2.1.2).
+/// Totals of the connection when a packet was sent (draft, 4.1.2.1.2).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct PacketState {
     delivered: u64,
@@ -22,48 +22,48 @@ pub(crate) struct PacketState {
 /// Rate sample of an ack (draft, 4.1.2.1.3 and 2.3).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct RateSample {
-    /// Bytes per second; 0: the interval was too short to be reliable.
+    /// Delivery rate in bytes per second; 0: the interval was too short for a reliable value.
     pub(crate) delivery_rate: u64,
-    /// Bytes delivered, and lost, between the transmission of the acked packet and now.
+    /// Bytes delivered, and bytes lost, between the transmission of the acked packet and now.
     pub(crate) delivered: u64,
     pub(crate) lost: u64,
-    /// C.delivered at the transmission of that packet, and now.
+    /// Total of delivered bytes (C.delivered) at the transmission of the acked packet, and now.
     pub(crate) prior_delivered: u64,
     pub(crate) total_delivered: u64,
-    /// Bytes in flight at its transmission, and the time of it.
+    /// Bytes in flight at the transmission of the acked packet, and the time of the transmission.
     pub(crate) tx_in_flight: u64,
     pub(crate) send_time: Nanos,
     pub(crate) is_app_limited: bool,
 }
 
-/// Data of a lost packet that congestion control needs (draft, 5.5.10.2).
+/// Properties of a lost packet that congestion control needs (draft, 5.5.10.2).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct LostPacket {
     pub(crate) bytes: u64,
-    /// Bytes in flight at its transmission, and bytes lost since then; both include it.
+    /// Bytes in flight at the packet's transmission, and bytes lost since then; both include the packet.
     pub(crate) tx_in_flight: u64,
     pub(crate) lost: u64,
     pub(crate) is_app_limited: bool,
 }
 
-/// The loss rate over a round trip is too high: part of IsInflightTooHigh() (draft, 5.5.10.2).
+/// Whether the loss rate over a round trip is too high: part of IsInflightTooHigh() (draft, 5.5.10.2).
 pub(crate) fn is_loss_too_high(lost: u64, tx_in_flight: u64) -> bool {
     lost.saturating_mul(100) > tx_in_flight.saturating_mul(LOSS_THRESH_PERCENT)
 }
 
-/// State of a connection (draft, 4.1.2.1.1).
+/// Totals of a connection (draft, 4.1.2.1.1).
 #[derive(Debug, Default)]
 pub(crate) struct Delivery {
     delivered: u64,
     lost: u64,
     delivered_time: Nanos,
     first_send_time: Nanos,
-    /// Samples are app-limited until this volume is delivered, in bytes; 0: samples are not app-limited.
+    /// Value of `delivered`, in bytes, up to which samples are app-limited; 0: samples are not app-limited.
     app_limited: u64,
 }
 
 impl Delivery {
-    /// OnPacketSent() (draft, 4.1.2.2); `in_flight` includes the packet.
+    /// Records a transmission: OnPacketSent() (draft, 4.1.2.2). `in_flight` includes the packet.
     pub(crate) fn sent(&mut self, now: Nanos, bytes: u64, in_flight: u64) -> PacketState {
         if in_flight <= bytes {
             (self.first_send_time, self.delivered_time) = (now, now);
@@ -78,13 +78,13 @@ impl Delivery {
         }
     }
 
-    /// A packet was delivered: first part of UpdateRateSample() (draft, 4.1.2.3).
+    /// Records a delivered packet: first part of UpdateRateSample() (draft, 4.1.2.3).
     pub(crate) fn acked(&mut self, now: Nanos, bytes: u64) {
         self.delivered = self.delivered.saturating_add(bytes);
         self.delivered_time = now;
     }
 
-    /// A packet was declared lost.
+    /// Records a packet that was declared lost.
     pub(crate) fn lost(&mut self, bytes: u64, packet: &PacketState) -> LostPacket {
         self.lost = self.lost.saturating_add(bytes);
         LostPacket {
@@ -95,8 +95,8 @@ impl Delivery {
         }
     }
 
-    /// The rest of UpdateRateSample(), and GenerateRateSample() (draft, 4.1.2.3): of the acked packets, `packet` was
-    /// sent last, at `send_time`.
+    /// Computes the sample of an ack: rest of UpdateRateSample(), and GenerateRateSample() (draft, 4.1.2.3). `packet`
+    /// is the acked packet that was sent last, at `send_time`.
     pub(crate) fn sample(&mut self, packet: &PacketState, send_time: Nanos, min_rtt: Nanos) -> RateSample {
         if self.delivered > self.app_limited {
             self.app_limited = 0;
@@ -120,7 +120,7 @@ impl Delivery {
         }
     }
 
-    /// MarkConnectionAppLimited() (draft, 4.1.2.4).
+    /// Marks the following samples as app-limited: MarkConnectionAppLimited() (draft, 4.1.2.4).
     pub(crate) fn mark_app_limited(&mut self, in_flight: u64) {
         self.app_limited = self.delivered.saturating_add(in_flight).max(1);
     }
@@ -129,7 +129,7 @@ impl Delivery {
         self.app_limited != 0
     }
 
-    /// C.delivered.
+    /// Total of delivered bytes: C.delivered.
     pub(crate) fn total_delivered(&self) -> u64 {
         self.delivered
     }
@@ -150,7 +150,7 @@ mod tests {
         delivery.acked(14 * MILLIS, 1000);
         let sample = delivery.sample(&second, 4 * MILLIS, MILLIS);
         assert_eq!((sample.delivered, sample.delivery_rate), (2000, 2000 * 1000 / 14));
-        // Compressed acks do not make the path faster than packets were sent.
+        // Acks that arrive close together do not give a rate above the send rate.
         let mut delivery = Delivery::default();
         delivery.sent(0, 1000, 1000);
         let last = delivery.sent(50 * MILLIS, 1000, 2000);

@@ -1,21 +1,22 @@
 //! Loss detection thresholds: packet threshold, time threshold, and their adaptation to reordering.
 //!
-//! A packet is lost if a packet sent later was acked, and either the packet threshold of later packets are no longer in
-//! flight, or the loss delay has passed since it was sent: a round trip plus the reordering window (RFC 9002, 6.1). As
-//! in RACK (RFC 8985, 6.2), the order is that of transmission, not of PSNs, and the window grows when a loss turns out
-//! to be spurious. Both thresholds shrink again after many real losses.
+//! A packet is lost if a packet sent later was acked, and one of two conditions is true (RFC 9002, 6.1). Either enough
+//! packets sent later are no longer in flight (the packet threshold), or the loss delay has passed since the packet was
+//! sent. The loss delay is a round trip plus the reordering window. As in RACK (RFC 8985, 6.2), packets are ordered by
+//! transmission, not by PSN, and the window grows when a loss was spurious. Both thresholds shrink again after many
+//! real losses.
 
 use super::super::rtt::Rtt;
 use super::super::{MICROS, Nanos, SECONDS};
 
-/// Initial packet threshold kPacketThreshold (RFC 9002, 6.1.1), and its maximum: about one GSO batch.
+/// Packet threshold: initial value kPacketThreshold (RFC 9002, 6.1.1), and maximum, about one GSO batch.
 const PACKET_THRESHOLD: u32 = 3;
 const PACKET_THRESHOLD_MAX: u32 = 48;
 /// Reordering window in eighths of a round trip: initial value (kTimeThreshold = 9/8, RFC 9002, 6.1.2), and maximum.
 const TIME_THRESHOLD_EIGHTHS: u64 = 1;
 const TIME_THRESHOLD_EIGHTHS_MAX: u64 = 8;
-/// Minimum reordering window, in place of kGranularity (RFC 9002, 6.1.2): at round trips of microseconds an eighth is
-/// less than the jitter of any queue.
+/// Minimum reordering window, in place of kGranularity (RFC 9002, 6.1.2). If a round trip takes microseconds, an eighth
+/// of it is less than the jitter of any queue.
 const MIN_REORDERING_WINDOW: Nanos = 50 * MICROS;
 /// Number of real losses after which the thresholds shrink.
 const CALM: u32 = 64;
@@ -25,15 +26,16 @@ const CALM: u32 = 64;
 pub(super) struct Reorder {
     packet_threshold: u32,
     time_threshold: u64,
-    /// Time of the last increase, which happens at most once per round trip (RFC 8985, 6.2).
+    /// Time of the last increase of a threshold. There is at most one increase per round trip (RFC 8985, 6.2).
     grown: Option<Nanos>,
-    /// Real losses since then.
+    /// Number of real losses since the last increase.
     needed: u32,
-    /// Number of transmissions so far, which is also the order of the last one.
+    /// Number of transmissions so far. The order of a transmission is this number after counting it.
     pub(super) transmissions: u64,
-    /// Order of the latest transmission that was acked; 0: none.
+    /// Order of the latest transmission that was acked; 0: no transmission was acked.
     newest_acked: u64,
-    /// Number of transmissions up to that one that are neither in flight, nor acked, nor older than all in flight.
+    /// Number of transmissions, up to the order `void_until`, that were removed from the in-flight set without an ack.
+    /// Transmissions older than all packets in flight are not counted.
     void: u32,
     void_until: u64,
 }
@@ -52,30 +54,30 @@ impl Reorder {
         }
     }
 
-    /// Counts a transmission and returns its order.
+    /// Counts a transmission, and returns its order.
     pub(super) fn transmit(&mut self) -> u64 {
         self.transmissions += 1;
         self.transmissions
     }
 
-    /// Records that this transmission was acked.
+    /// Records that the transmission with this order was acked.
     pub(super) fn acked(&mut self, order: u64) {
         self.newest_acked = self.newest_acked.max(order);
     }
 
-    /// Records that this transmission is no longer in flight and its delivery unknown.
+    /// Records that this transmission is no longer in flight, and that its delivery is unknown.
     pub(super) fn void(&mut self, order: u64) {
         self.void = self.void.saturating_add(1);
         self.void_until = self.void_until.max(order);
     }
 
-    /// Whether a later transmission was acked.
+    /// Whether a transmission later than this one was acked.
     pub(super) fn left_before_newest_acked(&self, order: u64) -> bool {
         self.newest_acked > order
     }
 
-    /// Whether the packet threshold is reached for the oldest packet in flight. `others`: number of other packets in
-    /// flight.
+    /// Whether the packet threshold is reached for the oldest packet in flight, whose order is `order`. `others`:
+    /// number of other packets in flight.
     pub(super) fn exceeds_packet_threshold(&mut self, order: u64, others: u32) -> bool {
         if order >= self.void_until {
             self.void = 0;
@@ -84,14 +86,15 @@ impl Reorder {
         self.left_before_newest_acked(order) && gone >= u64::from(self.packet_threshold)
     }
 
-    /// Loss delay: how long after its transmission a packet is lost if a later one was acked (RFC 9002, 6.1.2).
+    /// Loss delay: time after its transmission at which a packet is lost if a later transmission was acked (RFC 9002,
+    /// 6.1.2).
     pub(super) fn loss_delay(&self, rtt: &Rtt) -> Nanos {
         let (Some(latest), Some(smoothed)) = (rtt.latest_rtt(), rtt.srtt()) else { return rtt.timing().first };
         let trip = latest.max(smoothed);
         trip.saturating_add((trip / 8).saturating_mul(self.time_threshold).max(MIN_REORDERING_WINDOW))
     }
 
-    /// Number of duplicate acks that indicate a loss: one, or more if the path reorders.
+    /// Number of duplicate acks that indicate a loss: 1, or more if the path reorders packets.
     pub(super) fn duplicate_threshold(&self) -> u32 {
         self.packet_threshold / PACKET_THRESHOLD
     }
@@ -108,7 +111,7 @@ impl Reorder {
         self.time_threshold = (self.time_threshold + 1).min(TIME_THRESHOLD_EIGHTHS_MAX);
     }
 
-    /// Counts a real loss.
+    /// Counts a real loss; after [`CALM`] real losses the thresholds shrink.
     pub(super) fn needed(&mut self) {
         self.needed += 1;
         if self.needed >= CALM {

@@ -1,12 +1,14 @@
 //! Timers of loss detection (RFC 9002, 6.1.2 and 6.2; US-9): the loss delay, and the probe timeout (PTO).
 //!
-//! A packet that left before one that was acked is lost after the loss delay. If none was acked, a probe timeout sends
-//! one or two packets again to get an ack, and does not mark anything as lost.
+//! A packet is declared lost after the loss delay if a packet sent later was acked. If no later packet was acked, the
+//! probe timeout queues the oldest one or two packets for retransmission, to get an ack. These packets are not reported
+//! as lost to congestion control.
 
 use super::super::Nanos;
 use super::{Cause, Flight, Lost, Timeout};
 
-/// Probe timeouts in a row before a peer can be given up: a process that slept has to probe again first.
+/// Number of consecutive probe timeouts before a peer can be given up. So a process that was stopped sends probes
+/// before it gives up its peers.
 const PTOS_BEFORE_GIVING_UP: u32 = 3;
 
 impl<T: Copy> Flight<T> {
@@ -24,7 +26,8 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// Time of the next `on_time`; `None` if nothing is in flight (pending retransmissions wait for the sender).
+    /// Returns the time of the next `on_time`; `None` if no packet is in flight. Packets queued for retransmission need
+    /// no timer, because the send path retransmits them.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let slot = self.ring.slot(self.ring.oldest()?);
         let timeout = self.pto_deadline();
@@ -34,7 +37,7 @@ impl<T: Copy> Flight<T> {
         Some(timeout.min(slot.sent.saturating_add(self.reorder.loss_delay(&self.rtt))))
     }
 
-    /// Deadline of the probe timeout, or of giving the peer up.
+    /// Returns the time of the next probe timeout, or the time at which the peer is given up.
     fn pto_deadline(&self) -> Nanos {
         let oldest = self.ring.oldest().map_or(0, |psn| self.ring.slot(psn).sent);
         let from = oldest.max(self.progress).max(self.last_pto);
@@ -45,13 +48,13 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// Time at which the peer is given up, if enough probes were sent.
+    /// Returns the time at which the peer is given up, if enough probes were sent.
     fn give_up(&self) -> Nanos {
         self.progress.saturating_add(self.rtt.timing().give_up)
     }
 
-    /// Handles an expired deadline; ask `deadline` for the next. Received acks must be processed before, or their
-    /// packets count as late.
+    /// Handles an expired deadline; `deadline` returns the next one. The caller must process received acks first,
+    /// otherwise acked packets may be declared lost.
     pub(crate) fn on_time(&mut self, now: Nanos) -> Timeout {
         let mut lost = Lost::default();
         self.detect(now, &mut lost);
@@ -64,7 +67,8 @@ impl<T: Copy> Flight<T> {
         if self.pto_count >= PTOS_BEFORE_GIVING_UP && now >= self.give_up() {
             return Timeout::GiveUp;
         }
-        // One probe is enough if only an ack was late; two are more likely to arrive if packets are lost (RFC 9002, 6.2.4).
+        // One probe is enough if only an ack was late. If packets are lost, two probes are more likely to arrive (RFC
+        // 9002, 6.2.4).
         self.probes = if self.pto_count == 0 { 1 } else { 2 };
         self.probes = self.probes.min(self.ring.in_flight_count());
         self.pto_count += 1;

@@ -1,13 +1,13 @@
-//! Discovery of the path MTU.
+//! Tests of the search for the path MTU.
 
 use super::*;
 
 const V4: usize = HEADERS_V4;
 
-/// A path that carries packets up to this size.
+/// A path that carries packets of up to `carries` bytes.
 struct Net {
     carries: usize,
-    /// Rate of random loss, and its random numbers.
+    /// Rate of random loss, and the state of its random numbers.
     loss: f64,
     state: u64,
     now: Nanos,
@@ -23,7 +23,7 @@ impl Net {
         size <= self.carries && (self.state >> 33) as f64 / (1u64 << 31) as f64 >= self.loss
     }
 
-    /// Sends all probes that are due, and answers those that arrive.
+    /// Sends all probes that are due, and answers the probes that arrive.
     fn probes(&mut self, path: &mut Path) -> Vec<usize> {
         let mut sent = Vec::new();
         while let Some(size) = path.next_probe(self.now) {
@@ -35,7 +35,7 @@ impl Net {
         sent
     }
 
-    /// Advances the time from deadline to deadline.
+    /// Advances the time from deadline to deadline until `end`.
     fn until(&mut self, path: &mut Path, end: Nanos) -> Vec<usize> {
         let mut sent = self.probes(path);
         while let Some(at) = path.deadline().filter(|at| *at <= end) {
@@ -168,7 +168,7 @@ fn packets_are_small_while_a_black_hole_is_suspected() {
         assert_eq!((path.mtu(), path.size()), (1472, 1472));
         net
     };
-    // Two consecutive probe timeouts of large packets.
+    // Two consecutive probe timeouts of large packets cause a suspicion.
     let (mut silent, mut quiet) = (path(1500), path(1500));
     let net = large(&mut silent);
     silent.timed_out(net.now, 1172);
@@ -180,7 +180,8 @@ fn packets_are_small_while_a_black_hole_is_suspected() {
     assert_eq!((silent.size(), silent.deadline()), (1472, None), "a large one came back");
     silent.timed_out(net.now, 1472);
     assert_eq!(silent.size(), 1472, "the timeouts were not consecutive");
-    // Losses alone are not enough, but together with answered small probes and no answered large one they are.
+    // Losses of large packets alone do not prove a black hole. Together with answered small probes and no answered
+    // large probe they do.
     let mut net = large(&mut quiet);
     net.carries = 1172;
     (0..SUSPICIOUS).for_each(|_| quiet.lost(net.now, 1472));

@@ -1,9 +1,10 @@
 //! Authenticated encryption with a pre-shared key, for network paths that are not trusted.
 //!
-//! Handshake packets go through a [`PacketGuard`]: XChaCha20-Poly1305 under a key derived from the pre-shared one, with random
-//! nonces. Packets of a connection go through its [`Seal`]: ChaCha20-Poly1305, one key per direction, derived from the
-//! pre-shared key and both sides' random numbers by HKDF-SHA256, with a counter as nonce and a replay window. A packet that
-//! does not authenticate gets no answer, so a host with another key does not even learn that there is a listener.
+//! Handshake packets go through a [`PacketGuard`]: XChaCha20-Poly1305 under a key derived from the pre-shared one, with
+//! random nonces. Packets of a connection go through its [`Seal`]: ChaCha20-Poly1305, one key per direction, derived
+//! from the pre-shared key and both sides' random numbers by HKDF-SHA256, with a counter as nonce and a replay window.
+//! A packet that cannot be authenticated gets no answer, so a host with another key cannot detect that a listener
+//! exists.
 //!
 //! ```text
 //! set-up   Head  clear part  sealed(rest)  nonce(24)   tag(16)      without a key:  Head  clear part  rest  CRC32C(4)
@@ -35,13 +36,13 @@ const COUNTER: usize = 8;
 /// Length of the CRC32C that ends each set-up packet without a key. It detects damage that a UDP checksum misses.
 const SUM: usize = 4;
 
-/// Bytes that a [`Seal`] adds to a packet.
+/// Number of bytes that a [`Seal`] adds to a packet.
 pub(crate) const OVERHEAD: usize = COUNTER + TAG;
 
 /// Maximum number of bytes that a [`PacketGuard`] adds.
 pub(crate) const GUARD: usize = NONCE + TAG;
 
-/// Minimum length of a secret in bytes, against guessing.
+/// Minimum length of a secret in bytes, so that it cannot be guessed.
 pub(crate) const MIN_SECRET: usize = 16;
 
 /// The pre-shared key, from which other keys are derived.
@@ -62,7 +63,7 @@ impl Psk {
         (secret.len() >= MIN_SECRET).then_some(Psk(key))
     }
 
-    /// Derives the key for this purpose.
+    /// Derives the key for `purpose`.
     fn key(&self, purpose: &[&[u8]]) -> Zeroizing<[u8; 32]> {
         let mut key = Zeroizing::new([0; 32]);
         Hkdf::<Sha256>::from_prk(&*self.0)
@@ -72,7 +73,8 @@ impl Psk {
     }
 }
 
-/// Protects set-up packets: seals them if there is a key, else adds a checksum, so that damaged packets are dropped.
+/// Protects set-up packets. With a pre-shared key, packets are sealed; otherwise a checksum is added, so that damaged
+/// packets are dropped.
 pub(crate) struct PacketGuard(Option<XChaCha20Poly1305>);
 
 impl fmt::Debug for PacketGuard {
@@ -86,17 +88,17 @@ impl PacketGuard {
         PacketGuard(psk.map(|psk| XChaCha20Poly1305::new((&*psk.key(&[b"set-up"])).into())))
     }
 
-    /// Whether there is a key.
+    /// Whether there is a pre-shared key.
     pub(crate) fn is_sealed(&self) -> bool {
         self.0.is_some()
     }
 
-    /// Number of bytes that it adds.
+    /// Number of bytes that protection adds to a packet.
     pub(crate) fn overhead(&self) -> usize {
         if self.is_sealed() { GUARD } else { SUM }
     }
 
-    /// Writes the head and the clear part unchanged, and `rest` sealed or with a checksum.
+    /// Writes a packet: the head and the clear part unchanged, then `rest`, which is sealed or followed by a checksum.
     pub(crate) fn close(&self, mut head: Head, clear: &[u8], rest: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) {
         let start = out.len();
         let flag = if self.is_sealed() { FLAG_SEALED } else { FLAG_CHECKED };
@@ -118,8 +120,8 @@ impl PacketGuard {
         out.extend_from_slice(&tag.expect("a packet is far below the cipher's limit"));
     }
 
-    /// Decrypts the part after `clear` bytes of clear part, into `buffer`. `None`: damaged, another key, or another kind
-    /// of protection.
+    /// Decrypts the protected part, which follows `clear` bytes of clear part, into `buffer`. `None`: the packet is
+    /// damaged, or has another key or kind of protection.
     pub(crate) fn open<'a>(&self, packet: &[u8], clear: usize, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         let (head, _) = wire::head(packet)?;
         let (open, rest) = packet.split_at_checked(HEAD + clear)?;
@@ -142,7 +144,7 @@ impl PacketGuard {
     }
 }
 
-/// The CRC32C at the end of a packet.
+/// Returns the CRC32C that ends a packet.
 fn sum(packet: &[u8]) -> [u8; SUM] {
     crc32c::crc32c(packet).to_be_bytes()
 }
@@ -151,7 +153,7 @@ fn sum(packet: &[u8]) -> [u8; SUM] {
 pub(crate) struct Seal {
     outward: ChaCha20Poly1305,
     inward: ChaCha20Poly1305,
-    /// Counter of the next sent packet.
+    /// Counter of the next packet to send.
     next: u64,
     seen: ReplayWindow,
 }
@@ -163,7 +165,7 @@ impl fmt::Debug for Seal {
 }
 
 impl Seal {
-    /// Derives the keys of a connection from both offers.
+    /// Derives the keys of a connection from the parameters that both hosts sent at set-up.
     pub(crate) fn new(psk: &Psk, client: &Offer, server: &Offer, active: bool) -> Seal {
         let key = |direction: &[u8]| {
             let names = [client.token, server.token].map(u64::to_be_bytes);
@@ -175,16 +177,15 @@ impl Seal {
         Seal { outward, inward, next: 0, seen: ReplayWindow::new() }
     }
 
-    /// Seals the packet that begins at `start` and ends `out`, together with bytes appended after its header. The
-    /// packet grows by [`OVERHEAD`]. Returns false and changes nothing if it has no head, or if all counters are used
-    /// up.
+    /// Seals the packet that begins at `start` and ends at the end of `out`. The packet grows by [`OVERHEAD`]. Returns
+    /// false and changes nothing if there is no head, or if all counters are used up.
     #[must_use]
     pub(crate) fn close(&mut self, out: &mut Vec<u8>, start: usize) -> bool {
         let Some(after) = self.next.checked_add(1) else { return false };
         let Some((head, body)) = out.get_mut(start..).and_then(|packet| packet.split_at_mut_checked(HEAD)) else {
             return false;
         };
-        // The flags are the third and fourth byte of a head.
+        // The flags are the third and fourth byte of the head.
         head[2] |= (FLAG_SEALED >> 8) as u8;
         head[3] |= FLAG_SEALED as u8;
         let Ok(tag) = self.outward.encrypt_inout_detached(&nonce(self.next), head, body.into()) else { return false };
@@ -194,17 +195,18 @@ impl Seal {
         true
     }
 
-    /// Whether `open` would succeed. Does not count as a use of the packet's counter, so the packet can still be opened
+    /// Whether `open` would succeed. The packet's counter is not recorded as used, so the packet can still be opened
     /// once.
     pub(crate) fn vouches(&self, packet: &[u8]) -> bool {
         self.decrypt(&mut packet.to_vec()).is_some()
     }
 
-    /// Decrypts a packet in place and returns its head and body. `None`: another key, damaged, or replayed; the buffer
-    /// may be overwritten.
+    /// Decrypts a packet in place, and returns its head and body. `None`: the packet has another key, is damaged, or is
+    /// replayed; the buffer may be overwritten.
     pub(crate) fn open<'a>(&mut self, packet: &'a mut [u8]) -> Option<(Head, &'a [u8])> {
         let (head, body, counter) = self.decrypt(packet)?;
-        // Recorded after authentication only: otherwise a forged counter could close the window.
+        // The counter is recorded only after authentication. Otherwise a forged counter could make the window reject
+        // valid packets.
         self.seen.take(counter);
         Some((head, body))
     }

@@ -1,13 +1,14 @@
-//! Replay window: accepts each counter once, and none that is too old.
+//! Replay window: accepts each counter once, and rejects counters that are too old.
 
-/// Size of the window: twice the maximum number of packets in flight, since acks and probes count too.
+/// Size of the window in counters: twice the maximum number of packets in flight, because acks and probes use counters
+/// too.
 pub(crate) const WIDTH: u64 = 8192;
 
 const _: () = assert!(WIDTH >= 4096 && WIDTH.is_multiple_of(64));
 
 const WORDS: usize = (WIDTH / 64) as usize;
 
-/// The highest counters, as a ring of bits.
+/// The highest counters that were accepted, as a ring of bits.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplayWindow {
     /// One more than the highest accepted counter.
@@ -20,7 +21,7 @@ impl ReplayWindow {
         ReplayWindow { end: 0, seen: [0; WORDS] }
     }
 
-    /// Whether the counter is new and not too old. The largest number is never new, because it has no successor.
+    /// Whether the counter is new and not too old. The largest 64-bit number is never new, because it has no successor.
     pub(crate) fn is_new(&self, counter: u64) -> bool {
         if counter >= self.end {
             return counter != u64::MAX;
@@ -37,7 +38,7 @@ impl ReplayWindow {
         self.seen[word(counter)] |= bit(counter);
     }
 
-    /// Moves the window up to `counter`, and clears the bits of counters that enter it.
+    /// Advances the window to `counter`, and clears the bits of counters that enter the window.
     fn forget(&mut self, counter: u64) {
         if counter - self.end >= WIDTH {
             self.seen = [0; WORDS];
@@ -104,7 +105,7 @@ mod tests {
         fn it_remembers_as_a_set_would(steps in prop::collection::vec(0..20_000u64, 1..400), start in 0..200_000u64) {
             let (mut window, mut taken, mut highest) = (ReplayWindow::new(), HashSet::new(), None::<u64>);
             for (place, step) in steps.into_iter().enumerate() {
-                // Counters move upwards, in small and in large steps, and back.
+                // Counters grow in small and in large steps, and sometimes decrease.
                 let counter = start + place as u64 * 200 + if step < 15_000 { step % 300 } else { step };
                 let too_old = highest.is_some_and(|highest| counter + WIDTH <= highest);
                 let expected = !too_old && taken.insert(counter);

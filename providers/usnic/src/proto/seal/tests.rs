@@ -1,4 +1,4 @@
-//! Accepted and refused packets under various keys.
+//! Accepted and rejected packets under various keys.
 
 use super::*;
 use crate::proto::setup::tests::TestRandom;
@@ -13,7 +13,7 @@ fn offers() -> (Offer, Offer) {
     (Offer::new(1, &mut dice), Offer::new(2, &mut dice))
 }
 
-/// Both ends of a connection.
+/// Returns the keys of both hosts of a connection.
 fn pair() -> (Seal, Seal) {
     let (client, server) = offers();
     let psk = psk("a secret of sixteen bytes and more");
@@ -191,7 +191,8 @@ fn short_secrets_are_refused_and_none_is_printed() {
 
 #[test]
 fn ciphers_match_the_test_vectors() {
-    // RFC 8439, 2.8.2: its nonce begins with 7, so it is passed to the cipher directly, not through `nonce`.
+    // Test vector of RFC 8439, 2.8.2. Its nonce begins with 7, so it is passed to the cipher directly, not through
+    // `nonce`.
     let key: Vec<u8> = (0x80..0xA0).collect();
     let cipher = ChaCha20Poly1305::new_from_slice(&key).expect("32 bytes");
     let mut text = *b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, \

@@ -1,4 +1,4 @@
-//! Rules of loss recovery one by one, against a model, and over a path that loses and reorders packets.
+//! Tests of loss recovery: single rules, comparison with a model, and a path that loses and reorders packets.
 
 mod model;
 mod path;
@@ -7,11 +7,11 @@ use super::super::{MICROS, MILLIS, SECONDS};
 use super::*;
 use crate::proto::wire::Range;
 
-/// First PSNs around every wrap.
+/// First PSNs: values around every wrap.
 const STARTS: [u32; 7] = [0, 1, 4090, (1 << 31) - 3, 1 << 31, u32::MAX - 2, u32::MAX];
 const TRIP: Nanos = 800 * MICROS;
 
-/// A flight whose packets carry their distance from the first PSN.
+/// A flight in which each packet's retransmission data is its distance from the first PSN.
 struct Sender {
     flight: Flight<u32>,
     first: Psn,
@@ -25,7 +25,7 @@ impl Sender {
         Sender { flight, first: Psn(first), now: 1_000, done: Vec::new() }
     }
 
-    /// A sender with a measured path of `TRIP` and `count` packets in flight.
+    /// Creates a sender with a measured round trip of `TRIP` and `count` packets in flight.
     fn with(first: u32, count: u32) -> Self {
         let mut sender = Sender::new(first.wrapping_sub(1));
         sender.send(1);
@@ -45,7 +45,7 @@ impl Sender {
         }
     }
 
-    /// The peer acks all packets before `next`, and the ranges.
+    /// Processes an ack of all packets before `next`, and of the ranges.
     fn ack(&mut self, next: i32, ranges: &[(i32, i32)]) -> Result<Acked, OutOfWindow> {
         let at = |distance: i32| self.first.0.wrapping_add_signed(distance);
         let ranges: Vec<Range> =
@@ -60,7 +60,7 @@ impl Sender {
         self.ack(next, ranges).expect("within the window").lost.packets
     }
 
-    /// Retransmits all queued packets; returns their distances.
+    /// Retransmits all queued packets. Returns their distances from the first PSN.
     fn resend(&mut self) -> Vec<u32> {
         let mut resent = Vec::new();
         while let Some((psn, what)) = self.flight.lost() {
@@ -74,7 +74,7 @@ impl Sender {
         self.flight.state(self.first.plus(distance))
     }
 
-    /// Advances the clock to the deadline.
+    /// Advances the clock to the deadline, and handles the deadline.
     fn wait(&mut self) -> Timeout {
         self.now = self.flight.deadline().expect("something flies");
         self.flight.on_time(self.now)
@@ -271,7 +271,7 @@ fn timeouts_double_and_probe_with_one_or_two() {
 #[test]
 fn measured_path_has_a_shorter_timeout() {
     let mut sender = Sender::with(0, 1);
-    // 0.8 ms, four times half of it, and 50 us.
+    // The probe timeout is the RTT of 0.8 ms, four times its half (the variation), and 50 us.
     assert_eq!(sender.flight.deadline(), Some(sender.now + 2450 * MICROS));
     let start = sender.now;
     sender.now += MILLIS;
@@ -390,7 +390,7 @@ fn thresholds_are_bounded_and_shrink_again() {
         assert_eq!(sender.ack(base + 100, &[]).unwrap().spurious, 1, "it came before it was sent again");
         base += 100;
     }
-    // Packets that are really lost, often enough.
+    // Loses packets often enough that the thresholds shrink.
     for _ in 0..64 * 5 {
         sender.send(50);
         sender.now += TRIP;

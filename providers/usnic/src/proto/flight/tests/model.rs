@@ -1,4 +1,4 @@
-//! Random calls in random order, and arbitrary acks: the in-flight set equals a model that is a list of packets.
+//! Random calls and arbitrary acks: the in-flight set always equals a model that is a list of packets.
 
 use super::*;
 use proptest::prelude::*;
@@ -9,19 +9,19 @@ use std::collections::HashSet;
 enum Step {
     Send(u32),
     Ack(i32, Vec<(i32, i32)>),
-    /// Sends this many packets queued for retransmission.
+    /// Retransmits this number of packets that are queued for retransmission.
     Resend(u32),
-    /// Calls `resend_where` for this packet, and replaces its data by equal data.
+    /// Calls `resend_where` for this packet, and replaces its retransmission data by equal data.
     Again(i32),
     Wait(Nanos),
 }
 
-/// A number near the packets in flight, or any number.
+/// Generates a distance near the packets in flight, or any distance.
 fn distance() -> impl Strategy<Value = i32> {
     prop_oneof![8 => 0..40i32, 3 => -5..300i32, 1 => -9000..9000i32, 1 => any::<i32>()]
 }
 
-/// A valid range, or any range.
+/// Generates a valid range, or any range.
 fn range() -> impl Strategy<Value = (i32, i32)> {
     prop_oneof![
         9 => (1..60i32, 1..9i32).prop_map(|(first, length)| (first, first + length)),
@@ -41,19 +41,19 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// For every packet ever sent, by its distance from the first: whether it is unacked.
+/// Whether each packet that was sent is unacked, by its distance from the first packet.
 #[derive(Default)]
 struct Model {
     waits: Vec<bool>,
 }
 
 impl Model {
-    /// The first unacked packet.
+    /// Returns the first unacked packet.
     fn first(&self) -> usize {
         self.waits.iter().position(|waits| *waits).unwrap_or(self.waits.len())
     }
 
-    /// Expected effect of an ack: none if a part of it is invalid.
+    /// Applies an ack, and returns the newly acked packets. An ack with an invalid part has no effect.
     fn ack(&mut self, next: i64, ranges: &[(i64, i64)]) -> Result<Vec<u32>, ()> {
         let (first, sent) = (self.first() as i64, self.waits.len() as i64);
         let is_near = (sent - 4096..=sent).contains(&next) || (first - 4096..=first).contains(&next);
@@ -72,7 +72,7 @@ impl Model {
     }
 }
 
-/// Checks that the flight and the model agree on every packet.
+/// Checks that the flight and the model have the same state for every packet.
 fn agree(sender: &Sender, model: &Model) -> Result<(), TestCaseError> {
     let in_flight_count: HashSet<Psn> = sender.flight.ring.walk().into_iter().collect();
     let (first, sent) = (model.first(), model.waits.len());
@@ -168,7 +168,7 @@ fn endless_hostile_acks_change_nothing() {
     let mut sender = Sender::with(u32::MAX - 20, 100);
     let mut bits = 1u32;
     for _ in 0..20_000 {
-        // Any numbers (a linear congruence), none of which is an ack of these packets.
+        // Random values (linear congruential generator). None of these acks is valid for the packets.
         bits = bits.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
         let far = (bits >> 2) as i32 + 101;
         assert!(sender.ack(far, &[]).is_err());

@@ -1,4 +1,5 @@
-//! Two ends and a path between them in virtual time; the path loses, duplicates, delays and reorders packets and acks.
+//! A sender, a receiver and the path between them in virtual time. The path loses, duplicates, delays and reorders
+//! packets and acks.
 
 use super::*;
 use crate::proto::acks::AckClock;
@@ -8,7 +9,7 @@ use proptest::prelude::*;
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
 
-/// Impairments of the path, per thousand packets.
+/// Impairments of the path, each as a number per 1000 packets.
 #[derive(Clone, Copy, Debug, Default)]
 struct NetworkConditions {
     loses: u64,
@@ -17,7 +18,7 @@ struct NetworkConditions {
     reorders: u64,
     /// Maximum delay of a reordered packet.
     late: Nanos,
-    /// From this time on, packets and acks take this much longer in each direction.
+    /// Time from which the path is slower, and the additional delay in each direction.
     slower: Option<(Nanos, Nanos)>,
 }
 
@@ -37,7 +38,7 @@ struct World {
     random: u64,
     now: Nanos,
     flown: u64,
-    /// Number of completions of each packet; number of packets received.
+    /// Number of completions of each packet, and number of received packets.
     done: BTreeMap<u32, u32>,
     taken: u32,
     wasted: u64,
@@ -69,7 +70,7 @@ impl World {
         self.any() % 1000 < of_thousand
     }
 
-    /// A pseudo-random number (xorshift64).
+    /// Returns a pseudo-random number (xorshift64).
     fn any(&mut self) -> u64 {
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
@@ -91,7 +92,7 @@ impl World {
         }
     }
 
-    /// Sends as much as is allowed: retransmissions first, then new packets.
+    /// Sends as many packets as the window allows: retransmissions first, then new packets.
     fn send(&mut self, left: &mut u32) {
         loop {
             let may = self.flight.packets() < CWND || self.flight.probes() > 0;
@@ -135,7 +136,7 @@ impl World {
             .expect("acknowledgements of a valid peer are within the window");
     }
 
-    /// Sends `count` packets to the end; returns the time that took.
+    /// Sends `count` packets, and runs until all are complete. Returns the final state.
     fn run(mut self, count: u32) -> Result<Self, TestCaseError> {
         let mut left = count;
         while left > 0 || !self.flight.is_empty() {
@@ -218,7 +219,8 @@ fn thresholds_adapt_to_reordering() {
 
 #[test]
 fn rtt_follows_a_large_increase_of_delay() {
-    // Like a queue filled by other traffic. All packets in flight are retransmitted spuriously at first.
+    // A sudden additional delay, like that of a queue filled by other traffic. At first all packets in flight are
+    // retransmitted spuriously.
     for (seed, by) in [(1, 2 * MILLIS), (2, 5 * MILLIS), (3, 20 * MILLIS), (4, 50 * MILLIS)] {
         let weather = NetworkConditions { slower: Some((10 * MILLIS, by)), loses: 2, ..NetworkConditions::default() };
         let world = World::new(7, seed, weather).run(40_000).unwrap();
