@@ -1,15 +1,16 @@
-//! The passive side of the handshake, for all attempts at an IA.
+//! The passive side of the handshake, for all connection attempts at an IA.
 //!
-//! Unverified sources get a limited number of table entries, and then cookies, for which no state is kept. Until a
-//! source is verified, it gets at most three times the bytes that it sent. An attempt is identified by source, the
-//! client's number and token, and the hand-off number; a duplicate request finds it, also for a while after its end.
+//! Unverified sources get a limited number of table entries. Beyond the limit they get cookies, for which no state is
+//! kept. Until a source is verified, the server sends it at most three times the bytes that it sent. An attempt is
+//! identified by the source, the client's number and token, and the hand-off number. The attempt stays in the table for
+//! some time after its end, to answer duplicate requests.
 //!
 //! ```text
 //! Pending --accept--> Accepted --confirmed--> Over
 //!   |  \--reject, the client leaves or is gone--> Over <--time is up, the client leaves or does not know it--/
 //! ```
 //!
-//! The caller manages consumers, listeners and connections, and stores the `RequestId` with them.
+//! The caller manages consumers, listeners and connections, and stores the `RequestId` with its objects.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -23,12 +24,12 @@ use super::{Agreed, Offer, Random, Setup};
 use crate::proto::Nanos;
 use crate::proto::wire::{self, Kind, VERSION};
 
-/// Amplification limit: bytes to an unverified source, as a multiple of those received from it.
+/// Amplification limit: bytes sent to an unverified source, as a multiple of the bytes received from it.
 const FOLD: u64 = 3;
-/// Number of reports, between retransmissions, that the client's port is closed before the attempt ends.
+/// Number of reports of a closed client port, between retransmissions, after which the attempt ends.
 const MIN_CLOSED: u32 = 2;
 
-/// Identifies a request; never reused.
+/// Identifies a request; ids are never reused.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct RequestId(u64);
 
@@ -36,23 +37,23 @@ pub(crate) struct RequestId(u64);
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PacketResult {
     Nothing,
-    /// A request that is damaged, or sealed with another key. It gets no answer.
+    /// The request is damaged, or sealed with another key. It gets no answer.
     Unreadable,
-    /// An answer was appended; it goes to the source.
+    /// An answer was appended; the caller sends it to the source of the packet.
     Answer,
-    /// A new request for the consumer: [`Acceptor::request`] returns its content. The Pending answer to its source was
+    /// A new request for the consumer; [`Acceptor::request`] returns its content. The Pending answer to its source was
     /// appended.
     Requested(RequestId),
-    /// The client has withdrawn this request, or does not know it: the attempt has ended.
+    /// The client has withdrawn this request, or does not know it, so the attempt has ended.
     Withdrawn(RequestId),
 }
 
-/// Result of a deadline.
+/// Result of an expired deadline.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Due {
-    /// A packet was appended; it goes to this address.
+    /// A packet for this address was appended.
     Send(SocketAddr),
-    /// The client is gone, or the accept was not confirmed: the attempt has ended.
+    /// The client has stopped sending, or the accept was not confirmed. The attempt has ended.
     Failed(RequestId),
 }
 
@@ -73,7 +74,8 @@ struct Key {
 #[derive(Debug)]
 enum AcceptPhase {
     Pending,
-    /// The accept, the connection number and token that it assigned, and the deadline of the confirmation.
+    /// Accepted: the accept packet, the connection number and token that it assigned, and the deadline of the
+    /// confirmation.
     Accepted {
         packet: Vec<u8>,
         conn: u32,
@@ -84,7 +86,7 @@ enum AcceptPhase {
         closed: u32,
         closed_counts: bool,
     },
-    /// The answer to a repeated request, and whether it was sent; the entry is removed at this time.
+    /// Ended: the answer to a repeated request, and whether it was sent. The entry is removed at `until`.
     Over {
         packet: Vec<u8>,
         was_said: bool,
@@ -99,12 +101,12 @@ struct Attempt {
     offer: Offer,
     private: Vec<u8>,
     stage: AcceptPhase,
-    /// The source address is verified.
+    /// Whether the source address is verified.
     is_proven: bool,
-    /// Bytes received from it and sent to it while it is unverified.
+    /// Bytes received from the source, and sent to it, while it is unverified.
     received: u64,
     sent: u64,
-    /// Its key in `due`.
+    /// Time of the attempt's entry in `due`.
     due: Nanos,
 }
 
@@ -158,9 +160,9 @@ pub(crate) struct Acceptor {
     by_key: BTreeMap<Key, RequestId>,
     by_conn: BTreeMap<u32, RequestId>,
     due: BTreeSet<(Nanos, RequestId)>,
-    /// Ended attempts, in the order of their removal.
+    /// Ended attempts, in the order in which they ended.
     over: VecDeque<RequestId>,
-    /// Attempts that have not ended.
+    /// Numbers of attempts that have not ended.
     half_open: HalfOpen,
     next: u64,
     counts: HalfOpenCounts,
@@ -186,8 +188,8 @@ impl Acceptor {
         self.counts
     }
 
-    /// Processes a request or its withdrawal; `listens`: its qualifier has a listener. It arrived at the well-known
-    /// address, or at the source of an earlier answer.
+    /// Processes a request or its withdrawal, which arrived at the well-known port or at the source port of an earlier
+    /// answer. `listens`: whether the request's qualifier has a listener.
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
@@ -220,7 +222,8 @@ impl Acceptor {
             Some(_) if !listens => Err(Reason::NoListener),
             Some(offered) => Ok(offered),
         };
-        // At the limit no state is kept: the client repeats the request with the cookie until an entry is free.
+        // If a limit is reached, no state is kept. The client repeats the request with the cookie until an entry is
+        // free.
         if offered.is_ok() && (!self.has_room(from) || !is_proven && self.wants_proof(from)) {
             self.counts.cookies += 1;
             let ticket = self.cookies.give(now, from, &key, random);
@@ -248,7 +251,7 @@ impl Acceptor {
         has_room
     }
 
-    /// Whether a source like this must show a cookie before state is kept for it.
+    /// Whether this source must return a cookie before state is kept for it.
     fn wants_proof(&self, from: SocketAddr) -> bool {
         let config = &self.setup.config;
         self.setup.guard.is_sealed()
@@ -256,8 +259,8 @@ impl Acceptor {
             || self.half_open.of_prefix(from).unproven >= config.unproven_of_prefix
     }
 
-    /// Creates an entry. The Pending answer is sent at once. From then on the client repeats the request to the source
-    /// of this answer, even if the well-known port is closed by then.
+    /// Creates an entry, and appends the Pending answer. From then on the client repeats the request to the source of
+    /// this answer, even if the well-known port is closed.
     fn begin(
         &mut self,
         mut attempt: Attempt,
@@ -278,7 +281,7 @@ impl Acceptor {
         PacketResult::Requested(id)
     }
 
-    /// Handles a duplicate request: repeats its answer, or Pending.
+    /// Handles a duplicate request: repeats the answer, or sends Pending if there is none.
     fn repeated(
         &mut self,
         now: Nanos,
@@ -299,7 +302,7 @@ impl Acceptor {
         }
         if !matches!(attempt.stage, AcceptPhase::Pending) {
             let was_said = attempt.say(&mut self.counts, out);
-            // Further duplicates may follow, so the time until the removal restarts.
+            // Further duplicates may arrive, so the time until the entry's removal restarts.
             if let AcceptPhase::Over { until, .. } = &mut attempt.stage {
                 *until = now.saturating_add(self.setup.config.linger);
                 let until = *until;
@@ -324,16 +327,17 @@ impl Acceptor {
         self.end(now, found)
     }
 
-    /// Handles a packet for the number of an unconfirmed accept. If it is a Reset with the "unknown" flag, the client
-    /// has left. The Reset of a connection lacks that flag, and confirms that it was established.
+    /// Handles a packet with the connection number of an unconfirmed accept. A Reset with the "unknown" flag means that
+    /// the client does not know the attempt. A Reset of a connection does not have this flag, and confirms that the
+    /// connection was established.
     pub(crate) fn reset(&mut self, now: Nanos, packet: &[u8]) -> PacketResult {
         let Some((head, _)) = wire::head(packet) else { return PacketResult::Nothing };
         let found = self.by_conn.get(&head.conn.get()).copied().filter(|id| self.gave(*id, head.token.get()));
         self.end(now, found.filter(|_| packets::is_unknown(&self.setup.guard, packet)))
     }
 
-    /// Handles an ICMP message: the port `from` is closed; the message quotes an accept. After enough reports the
-    /// accept ends.
+    /// Handles the ICMP message "port unreachable" for port `from`, if it quotes an accept. After [`MIN_CLOSED`]
+    /// reports the attempt ends.
     pub(crate) fn port_closed(&mut self, now: Nanos, from: SocketAddr, quote: &[u8]) -> PacketResult {
         let key = |conn, token, hop| Key { from, to: To { conn, token, hop } };
         let there = self.by_key.range(key(0, 0, 0)..=key(u32::MAX, u64::MAX, u16::MAX));
@@ -356,14 +360,14 @@ impl Acceptor {
         PacketResult::Withdrawn(id)
     }
 
-    /// Content of a request; `None`: it has ended.
+    /// Returns the content of a request; `None`: the attempt has ended or was answered.
     pub(crate) fn request(&self, id: RequestId) -> Option<RequestContent<'_>> {
         let attempt = self.attempts.get(&id).filter(|attempt| matches!(attempt.stage, AcceptPhase::Pending))?;
         Some(RequestContent { from: attempt.key.from, qual: attempt.qual, private_data: &attempt.private })
     }
 
-    /// Accepts, and returns the agreed parameters. The connection must be findable by its number at once, since its
-    /// first packet may be the confirmation. `None`: the client has left.
+    /// Accepts a request, and returns the agreed parameters. The caller must register the connection number at once,
+    /// because the first packet of the connection may be the confirmation. `None`: the client has left.
     pub(crate) fn accept(
         &mut self,
         now: Nanos,
@@ -386,7 +390,7 @@ impl Acceptor {
         Some(agreed)
     }
 
-    /// Rejects a request, with private data, or hands it off. Has no effect on a request that has ended.
+    /// Rejects a request with private data, or hands it off. Has no effect if the attempt has ended.
     pub(crate) fn reject(
         &mut self,
         now: Nanos,
@@ -402,21 +406,22 @@ impl Acceptor {
         self.set_due(id, now);
     }
 
-    /// Handles a packet for the number of an accept, with its token (and a valid seal, if sealed). Such a packet proves
-    /// that the sender has received the accept. Returns the request the first time: the connection is established.
+    /// Handles a packet with the number and token of an accept, and a valid seal if there is a key. Such a packet
+    /// proves that the client has received the accept. On the first such packet, returns the request, whose connection
+    /// is now established.
     pub(crate) fn confirmed(&mut self, now: Nanos, conn: u32, token: u64) -> Option<RequestId> {
         let id = self.by_conn.get(&conn).copied().filter(|id| self.gave(*id, token))?;
         self.be_over(now, id, Vec::new());
         Some(id)
     }
 
-    /// Whether the accept of this request assigned this token and is not confirmed.
+    /// Whether the accept of this request assigned the token `given`, and is not confirmed.
     fn gave(&self, id: RequestId, given: u64) -> bool {
         let stage = self.attempts.get(&id).map(|attempt| &attempt.stage);
         matches!(stage, Some(AcceptPhase::Accepted { token, .. }) if *token == given)
     }
 
-    /// Does the next action that is due. Call it until it returns `None`.
+    /// Does the next action that is due. The caller repeats the call until it returns `None`.
     pub(crate) fn poll(&mut self, now: Nanos, out: &mut Vec<u8>) -> Option<Due> {
         while let Some((_, id)) = self.due.first().copied().filter(|(due, _)| now >= *due) {
             let attempt = self.attempts.get_mut(&id).expect("what is due is there");
@@ -449,7 +454,7 @@ impl Acceptor {
         None
     }
 
-    /// Time of the next `poll`.
+    /// Returns the time of the next `poll`.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         self.due.first().map(|(due, _)| *due)
     }
@@ -462,7 +467,7 @@ impl Acceptor {
         }
     }
 
-    /// Ends an attempt. It is kept for a while with the answer to duplicates.
+    /// Ends an attempt. The entry stays in the table for the time `linger`, to answer duplicates.
     fn be_over(&mut self, now: Nanos, id: RequestId, packet: Vec<u8>) {
         let Some(attempt) = self.attempts.get_mut(&id).filter(|attempt| !attempt.is_over()) else { return };
         let until = now.saturating_add(self.setup.config.linger);
@@ -487,7 +492,7 @@ impl Acceptor {
             self.by_key.remove(&attempt.key);
             self.due.remove(&(attempt.due, id));
         }
-        // Entries are removed in order of their time, or nearly so.
+        // Entries are removed approximately in order, so the search ends early.
         if let Some(place) = self.over.iter().position(|other| *other == id) {
             self.over.remove(place);
         }

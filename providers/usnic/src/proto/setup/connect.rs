@@ -1,15 +1,15 @@
-//! The active side of an attempt: retransmits the request until an answer arrives, and gives up when the peer is
-//! silent.
+//! The active side of a connection attempt: retransmits the request until an answer arrives, and gives up if the peer
+//! does not answer.
 //!
 //! The caller handles the consumer's timeout, by [`Connector::withdraw`]. An answer is valid if it has the attempt's
 //! number and token and comes from the host that the request was sent to. A late answer of a listener that handed the
-//! request off is invalid. After a Pending answer the request is retransmitted to the source of that answer: the
-//! well-known port is closed with its listener, but the request stays valid.
+//! request off is invalid. After a Pending answer the request is retransmitted to the source of that answer. So the
+//! request stays valid if the listener, and with it the well-known port, is closed.
 //!
-//! Several processes of the peer's host may share the port. Any of them can forward the request, and one may be
-//! stopped. A retransmission without an answer is one byte shorter than the previous one, so that the peer's kernel
-//! chooses another process (`net::reuseport`). [`Confirming`] retransmits the confirmation while the connection is
-//! already established.
+//! Several processes of the peer's host may share the port. Any of the processes can forward the request, but a process
+//! may be stopped. If there is no answer, the next transmission is one byte shorter, so that the peer's kernel chooses
+//! another process (`net::reuseport`). [`Confirming`] retransmits the confirmation while the connection is already
+//! established.
 
 use std::mem;
 use std::net::SocketAddr;
@@ -26,66 +26,67 @@ use super::{Agreed, Offer, Random, Setup, Terms};
 use crate::proto::Nanos;
 use crate::proto::wire::{self, Kind};
 
-/// Maximum number of hand-offs of a request, since two listeners could hand it off to each other forever.
+/// Maximum number of hand-offs of a request. Without a limit, two listeners could hand a request off to each other
+/// forever.
 const MAX_HOPS: u16 = 8;
-/// Minimum number of transmissions before the peer counts as silent: after a pause of this process, answers may be
-/// queued.
+/// Minimum number of transmissions before the peer is given up. After a pause of this process, answers may be queued,
+/// so time alone is not sufficient.
 const MIN_SENDS: u32 = 3;
-/// Number of reports, between retransmissions, that the port is closed before the attempt ends.
+/// Number of reports of a closed port, between retransmissions, after which the attempt ends.
 const MIN_CLOSED: u32 = 2;
 
-/// Outcome of an attempt.
+/// Outcome of a connection attempt.
 #[derive(Debug)]
 pub(crate) enum Outcome {
-    /// The server's consumer accepted, with this private data. `Conn` sends the confirmation: [`Confirming`].
+    /// The server's consumer accepted, with this private data. `Conn` sends the confirmation by [`Confirming`].
     Established { agreed: Agreed, private_data: Vec<u8> },
-    /// Rejected by the server, or unreachable; the reason, if the server gave one.
+    /// The server rejected the request, or is unreachable. The reason is present if the server sent one.
     Ended(ConnectionEvent, Option<Reason>),
-    /// Rejected by the server's consumer, with private data.
+    /// The server's consumer rejected the request, with this private data.
     Refused(Vec<u8>),
 }
 
-/// An attempt.
+/// A connection attempt.
 #[derive(Debug)]
 pub(crate) struct Connector {
     setup: Arc<Setup>,
     server: SocketAddr,
     /// The address to try next if `server` does not answer.
     alternative: Option<SocketAddr>,
-    /// Destination of retransmissions: the well-known address, or the source of the "pending" answer.
+    /// Destination of retransmissions: the well-known address, or the source of the Pending answer.
     at: SocketAddr,
     qual: u64,
     ours: Offer,
     private: Vec<u8>,
     hop: u16,
-    /// Number of the last hand-off that sent a cookie.
+    /// Hand-off number of the request for which the last cookie was received.
     cookie_of: Option<u16>,
-    /// The last cookie.
+    /// The last cookie that was received.
     ticket: Option<Ticket>,
-    /// The request as last sent.
+    /// The request as it was last sent, for comparison with quotes in ICMP messages.
     packet: Vec<u8>,
-    /// Number of bytes by which the request is shortened; selects one of the processes that share the port.
+    /// Number of bytes by which the request is shortened. The length selects one of the processes that share the port.
     shorter: usize,
     /// Time of the next transmission; `None`: the attempt has ended.
     due: Option<Nanos>,
     wait: Nanos,
-    /// Time until which a request without a listener is repeated, and the next interval.
+    /// Time until which a request is repeated if there is no listener, and the next interval.
     seek_until: Nanos,
     seek_wait: Duration,
-    /// Interval after the next Pending answer.
+    /// Interval before the retransmission after the next Pending answer.
     patience: Nanos,
     sent_at: Nanos,
-    /// Time of the peer's last packet, or of the start, and number of requests sent since then.
+    /// Time of the peer's last packet, or of the start of the attempt, and the number of requests sent since then.
     last_answer: Nanos,
     sends: u32,
-    /// Number of reports that the port is closed, at most one per request.
+    /// Number of reports of a closed port, at most one per request.
     closed: u32,
     closed_counts: bool,
 }
 
 impl Connector {
-    /// A request to the listener on `qual` at the well-known address `server`. `private` is at most
-    /// [`MAX_PRIVATE`](super::MAX_PRIVATE) long.
+    /// Creates an attempt to connect to the listener on `qual` at the well-known address `server`. `private` has at
+    /// most [`MAX_PRIVATE`](super::MAX_PRIVATE) bytes.
     pub(crate) fn new(
         setup: Arc<Setup>,
         server: SocketAddr,
@@ -133,7 +134,7 @@ impl Connector {
         self.server
     }
 
-    /// Restarts the request: it is sent at once.
+    /// Restarts the attempt with this cookie; the request is sent at once.
     fn restart(&mut self, ticket: Option<Ticket>, now: Nanos) {
         self.ticket = ticket;
         self.due = Some(now);
@@ -144,7 +145,8 @@ impl Connector {
     /// Appends the request if it is due, and returns its destination.
     pub(crate) fn transmit(&mut self, now: Nanos, random: &mut dyn Random, out: &mut Vec<u8>) -> Option<SocketAddr> {
         self.due.filter(|due| now >= *due)?;
-        // The last process did not answer, so the length changes. After an answer the length stays the same.
+        // The process that got the last request did not answer, so the length changes. After an answer the length stays
+        // the same.
         if self.sends > 0 {
             self.shorter = (self.shorter + 1) % (SHORTER + 1);
         }
@@ -158,12 +160,13 @@ impl Connector {
         self.closed_counts = true;
         self.due = Some(now.saturating_add(self.wait));
         self.wait = (self.wait * 2).min(self.setup.config.last_repeat);
-        // The listener may have moved if it is silent, so every second retransmission goes to the well-known port.
+        // If there is no answer, the listener may have moved, so every second retransmission is sent to the well-known
+        // port.
         let is_lost = self.sends > MIN_SENDS && self.sends.is_multiple_of(2);
         Some(if is_lost { self.server } else { self.at })
     }
 
-    /// Handles a packet with this attempt's number.
+    /// Handles a packet with this attempt's connection number.
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
@@ -173,7 +176,7 @@ impl Connector {
     ) -> Option<Outcome> {
         let (head, _) = wire::head(packet)?;
         let is_ours = head.conn.get() == self.ours.conn && head.token.get() == self.ours.token;
-        // Otherwise a peer could redirect requests of this side to any host.
+        // Answers from other hosts are ignored. Otherwise a peer could redirect requests to any host.
         if self.due.is_none() || !is_ours || from.ip().to_canonical() != self.server.ip().to_canonical() {
             return None;
         }
@@ -216,11 +219,11 @@ impl Connector {
         None
     }
 
-    /// Schedules the next request to a peer without a listener. Returns false if the time for that has passed.
+    /// Schedules the next request if the peer has no listener. Returns false if the time for repetitions has passed.
     fn seeks_on(&mut self, now: Nanos) -> bool {
         let is_time_left = now < self.seek_until;
         if is_time_left {
-            // Alternates with the other address, if there is one.
+            // Alternates between both addresses, if there are two.
             if let Some(other) = &mut self.alternative {
                 std::mem::swap(other, &mut self.server);
                 self.cookie_of = None;
@@ -232,8 +235,8 @@ impl Connector {
         is_time_left
     }
 
-    /// Handles a cookie: the request is repeated with it, at once the first time. Further cookies do not change the
-    /// pace of requests.
+    /// Handles a cookie. The first cookie causes a request at once. Further cookies do not change the time of the next
+    /// request.
     fn again(&mut self, ticket: Ticket, now: Nanos) {
         let (due, wait) = (self.due, self.wait);
         let is_first = self.cookie_of.replace(self.hop) != Some(self.hop);
@@ -243,7 +246,7 @@ impl Connector {
         }
     }
 
-    /// Called at the deadline; afterwards `transmit` may have a packet.
+    /// Handles an expired deadline. Afterwards `transmit` may have a packet to send.
     pub(crate) fn on_time(&mut self, now: Nanos) -> Option<Outcome> {
         let is_silent = now.saturating_sub(self.last_answer) >= self.setup.config.silence && self.sends >= MIN_SENDS;
         if self.due.is_none() || !is_silent {
@@ -253,8 +256,8 @@ impl Connector {
         Some(Outcome::Ended(ConnectionEvent::Unreachable, None))
     }
 
-    /// Handles an ICMP message: the port `to` is closed; the message quotes a packet sent there. The second report
-    /// counts as an answer: there is no listener, or the process that had the request has ended.
+    /// Handles the ICMP message "port unreachable" for `to`, if it quotes a packet that was sent there. The second
+    /// report counts as an answer: there is no listener, or the process that received the request has ended.
     pub(crate) fn port_closed(&mut self, now: Nanos, to: SocketAddr, quote: &[u8]) -> Option<Outcome> {
         let is_answer = to == self.at && packets::is_quoted(&self.packet, quote);
         self.due.filter(|_| is_answer && mem::take(&mut self.closed_counts))?;
@@ -274,7 +277,7 @@ impl Connector {
         })
     }
 
-    /// Switches to the alternative address. Returns false if there is none.
+    /// Switches to the alternative address. Returns false if there is no such address.
     fn turn_to_alternative(&mut self, now: Nanos) -> bool {
         let Some(server) = self.alternative.take() else { return false };
         self.server = server;
@@ -283,13 +286,13 @@ impl Connector {
         true
     }
 
-    /// Time of the next `on_time` and `transmit`; `None`: the attempt has ended.
+    /// Returns the time of the next `on_time` and `transmit`; `None`: the attempt has ended.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let silent = self.last_answer.saturating_add(self.setup.config.silence);
         self.due.map(|due| if self.sends >= MIN_SENDS { due.min(silent) } else { due })
     }
 
-    /// Ends the attempt because the consumer has given up, and appends the packet that notifies the server.
+    /// Ends the attempt because the consumer does not wait any longer. Appends the packet that notifies the server.
     pub(crate) fn withdraw(&mut self, random: &mut dyn Random, out: &mut Vec<u8>) -> SocketAddr {
         self.due = None;
         let request_head = RequestHead::new(self.qual, self.hop, None);
@@ -298,11 +301,11 @@ impl Connector {
     }
 }
 
-/// The confirmation of an accept, repeated until a packet arrives from the peer. The peer needs it to know that the
-/// connection is established.
+/// The confirmation of an accept, which is repeated until a packet arrives from the peer. The confirmation tells the
+/// peer that the connection is established.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Confirming {
-    /// Time of the next transmission; `None`: done.
+    /// Time of the next transmission; `None`: no further transmission is needed.
     due: Option<Nanos>,
     wait: Nanos,
     longest: Nanos,
@@ -310,7 +313,8 @@ pub(crate) struct Confirming {
 }
 
 impl Confirming {
-    /// First sent at `due`, then after `wait`, then with doubled intervals up to `longest`, and not after `until`.
+    /// Creates a confirmation. It is first sent at `due`, then after `wait`, then with doubled intervals up to
+    /// `longest`, and not after `until`.
     pub(crate) fn new(due: Nanos, wait: Nanos, longest: Nanos, until: Nanos) -> Confirming {
         Confirming { due: Some(due), wait, longest, until }
     }
@@ -338,14 +342,14 @@ impl Confirming {
         is_due
     }
 
-    /// Time of the next transmission.
+    /// Returns the time of the next transmission.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         self.due
     }
 }
 
-/// Answers an accept for an unknown number and token, whose request was withdrawn or belongs to an earlier process.
-/// Returns true if an answer to the source of the accept was appended; it is shorter than the accept.
+/// Answers an accept with an unknown connection number and token. Its request was withdrawn, or was sent by an earlier
+/// process. Returns true if an answer to the source of the accept was appended. The answer is shorter than the accept.
 pub(crate) fn refuse_unmatched(setup: &Setup, packet: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) -> bool {
     let mut buffer = Vec::new();
     let Some((_, Answer::Accept(theirs, _))) = packets::answer(&setup.guard, packet, &mut buffer) else { return false };

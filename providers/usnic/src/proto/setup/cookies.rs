@@ -1,7 +1,7 @@
-//! Cookies: proof of a source address that the source keeps, instead of the server.
+//! Cookies: a client proves its source address by returning a cookie. The server keeps no state per cookie.
 //!
-//! A cookie is a keyed hash over the source and its request. The secret is replaced every half minute and the previous one
-//! stays valid, so a cookie is valid for one to two periods. No state is kept per cookie.
+//! A cookie is a keyed hash over the source and the request. The secret is replaced every 30 seconds, and the previous
+//! secret stays valid, so a cookie is valid for one to two periods.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -16,7 +16,7 @@ pub(crate) const TURN: Nanos = 30 * SECONDS;
 
 /// The secrets of an IA.
 pub(crate) struct Cookies {
-    /// Number of the newest secret; never 0, which on the wire means no cookie.
+    /// Number of the newest secret; never 0, which means "no cookie" on the wire.
     epoch: u32,
     since: Nanos,
     newest: [u8; 16],
@@ -31,13 +31,13 @@ impl Cookies {
         cookies
     }
 
-    /// The cookie for a request from this source.
+    /// Returns the cookie for a request from this source.
     pub(super) fn give(&mut self, now: Nanos, from: SocketAddr, key: &CookieKey, random: &mut dyn Random) -> Ticket {
         self.turn(now, random);
         Ticket::new(self.epoch, hash(&self.newest, from, key))
     }
 
-    /// Whether the cookie was issued for this request and source, recently enough.
+    /// Whether the cookie was issued for this request and source, with the current or the previous secret.
     pub(super) fn is_good(&mut self, now: Nanos, from: SocketAddr, key: &CookieKey, random: &mut dyn Random) -> bool {
         self.turn(now, random);
         let secret = match key.head.epoch.get() {
@@ -46,7 +46,7 @@ impl Cookies {
             epoch if epoch == previous(self.epoch) => &self.before,
             _ => return false,
         };
-        // Compared in constant time.
+        // `Hash128` compares in constant time.
         let words = |bytes: [u8; 16]| Hash128::from(u128::from_be_bytes(bytes));
         words(hash(secret, from, key)) == words(key.head.cookie)
     }

@@ -1,7 +1,7 @@
 //! Counts half-open attempts, in total and by source prefix.
 //!
-//! A prefix is a network in which a host may use any address: /24 for IPv4, /64 for IPv6. Only prefixes with an attempt
-//! have an entry.
+//! A prefix is a network of which one host may use all addresses: /24 for IPv4, /64 for IPv6. Only prefixes with an
+//! attempt have a table entry.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -9,16 +9,16 @@ use std::net::{IpAddr, SocketAddr};
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Count {
     pub(super) all: usize,
-    /// Attempts of unverified sources.
+    /// Number of attempts from unverified sources.
     pub(super) unproven: usize,
 }
 
-/// Counts since the IA was opened.
+/// Counters since the IA was opened.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct HalfOpenCounts {
     pub(crate) requests: u64,
     pub(crate) repeated: u64,
-    /// Packets that are truncated, or sealed with another key.
+    /// Packets that are truncated, damaged, or sealed with another key.
     pub(crate) unreadable: u64,
     pub(crate) cookies: u64,
     pub(crate) refused: u64,

@@ -1,7 +1,7 @@
 //! Connection set-up: request, cookie, accept or reject, confirmation.
 //!
 //! The active side of one attempt is a [`connect::Connector`]; the passive side of all attempts that are not
-//! connections yet is one [`accept::Acceptor`]. They take packets and times, and return packets in a buffer, a deadline
+//! connections yet is one [`accept::Acceptor`]. Both take packets and times, and return packets in a buffer, a deadline
 //! and an outcome. Every packet is retransmitted until it is answered, and every packet may arrive twice.
 //!
 //! ```text
@@ -13,20 +13,20 @@
 //! Confirm                               ->             anything else on the connection does as well
 //! ```
 //!
-//! How a driver routes packets. At the well-known port, `packets::request_head` returns the qualifier of a request. The
-//! process that listens on it, or any process if none does, passes the packet to `Acceptor::receive`. A request at the
-//! data socket is handled in the same way, because a pending request is repeated there. Other packets are routed by the
-//! connection number in the header, if the token is right:
+//! A driver routes packets as follows. At the well-known port, `packets::request_head` returns the qualifier of a
+//! request. The process that listens on it, or any process if none does, passes the packet to `Acceptor::receive`. A
+//! request at the data socket is handled in the same way, because a pending request is repeated there. Other packets
+//! are routed by the connection number in the header, if the token matches:
 //!
-//! - to an attempt of this side: `Connector::receive`. Once established, `Conn` starts with the terms, number and
-//!   token.
-//! - to an accept of this side, from `Acceptor::accept` on: `Acceptor::reset`, then, if the seal is valid,
-//!   `Acceptor::confirmed`; the packet that confirms is the first one for `Conn`.
-//! - to an established connection: its seal, if any, and `Conn`, which also answers late set-up packets.
+//! - to a local connection attempt: `Connector::receive`. When it is established, `Conn` starts with the terms, number
+//!   and token.
+//! - to a local accept, after `Acceptor::accept`: `Acceptor::reset`, then, if the seal is valid, `Acceptor::confirmed`.
+//!   The packet that confirms the accept is the first packet for `Conn`.
+//! - to an established connection: its seal, if there is one, and `Conn`, which also answers late set-up packets.
 //! - without a match: an Accept goes to `connect::refuse_unmatched`; any other packet is dropped and counted.
 //!
 //! The driver reads the sockets before it calls `on_time` and `poll`: after a pause of the process, answers may be
-//! queued. This module has neither sockets nor a clock, and does not know consumers.
+//! queued. This module uses no sockets, no clock and no consumer objects.
 
 pub(crate) mod accept;
 pub(crate) mod connect;
@@ -43,22 +43,22 @@ use crate::proto::{MILLIS, Nanos, SECONDS};
 /// Maximum length of private data in a request or accept.
 pub(crate) const MAX_PRIVATE: usize = 512;
 
-/// Datagram size in bytes that every path carries; no side may offer less.
+/// Datagram size in bytes that every path carries. Neither host may offer less.
 pub(crate) const MIN_MTU: u16 = 1200;
 
-/// A source of random numbers: the operating system's, or a test's.
+/// A source of random numbers: the operating system, or a test.
 pub(crate) trait Random {
     /// Fills `out` with unpredictable bytes.
     fn fill(&mut self, out: &mut [u8]);
 
-    /// A random number of 32 bits.
+    /// Returns a random number of 32 bits.
     fn u32(&mut self) -> u32 {
         let mut bytes = [0; 4];
         self.fill(&mut bytes);
         u32::from_ne_bytes(bytes)
     }
 
-    /// A token: any number but 0, which means no token.
+    /// Returns a token: any number but 0, which means no token.
     fn token(&mut self) -> u64 {
         let mut bytes = [0; 8];
         self.fill(&mut bytes);
@@ -66,24 +66,24 @@ pub(crate) trait Random {
     }
 }
 
-/// Parameters that a side proposes for a connection.
+/// Parameters that a host proposes for a connection at set-up.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Offer {
-    /// Number and token that the other side must use for the connection; neither is 0.
+    /// Number and token that the peer must use in packets of the connection; neither is 0.
     pub(crate) conn: u32,
     pub(crate) token: u64,
-    /// PSN of its first packet.
+    /// PSN of the first packet that this host sends.
     pub(crate) first_psn: Psn,
-    /// Maximum number of outstanding reads: its own, and the other side's.
+    /// Maximum number of outstanding RDMA reads: `ord` of this host, `ird` of the peer.
     pub(crate) ord: u32,
     pub(crate) ird: u32,
-    /// Number of sends of the other side that have a receive already.
+    /// Number of sends of the peer for which receives are already posted.
     pub(crate) credits: u32,
-    /// Receive window: free space in its socket, in KiB.
+    /// Receive window: free space in this host's socket buffer, in KiB.
     pub(crate) window_kib: u16,
-    /// Largest datagram in bytes that it can receive or send.
+    /// Size in bytes of the largest datagram that this host can receive or send.
     pub(crate) mtu: u16,
-    /// Whether the side supports extension operations: immediate data, invalidation, atomic operations.
+    /// Whether this host supports extension operations: immediate data, invalidation, atomic operations.
     pub(crate) extensions: bool,
     /// Random bytes, new for each connection, so that no two connections have the same keys.
     pub(crate) random: [u8; 16],
@@ -112,11 +112,11 @@ impl Offer {
 /// Agreed parameters of a connection.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Terms {
-    /// Whether this is the active side, which repeats the confirmation until a packet arrives from the peer
-    /// ([`connect::Confirming`]).
+    /// Whether this host is the active side. The active side repeats the confirmation until a packet arrives from the
+    /// peer ([`connect::Confirming`]).
     pub(crate) active: bool,
-    /// Number and token in packets of the peer, and in packets of this side. The table found the connection by its
-    /// number.
+    /// Connection number and token in packets from the peer (`our_*`), and in packets to the peer (`peer_*`). The
+    /// connection table found the connection by its number.
     #[cfg_attr(
         not(test),
         expect(dead_code, reason = "the counterpart of `their_conn`, on which both sides must agree")
@@ -125,25 +125,25 @@ pub(crate) struct Terms {
     pub(crate) our_token: u64,
     pub(crate) peer_conn: u32,
     pub(crate) peer_token: u64,
-    /// PSN of this side's first packet, and of the peer's.
+    /// PSN of the first local packet, and of the peer's first packet.
     pub(crate) first_psn: Psn,
     pub(crate) peer_first_psn: Psn,
-    /// Maximum number of outstanding reads: this side's, and the peer's.
+    /// Maximum number of outstanding RDMA reads: local reads, and reads of the peer.
     pub(crate) ord: u32,
     pub(crate) ird: u32,
-    /// Number of this side's sends that have a receive before the first ack.
+    /// Number of local sends for which the peer has receives before the first ack.
     pub(crate) credits: u32,
     /// The peer's receive window in KiB.
     pub(crate) peer_window_kib: u16,
-    /// Maximum datagram size in bytes that both sides may send, with all overhead.
+    /// Maximum size in bytes of datagrams that both hosts may send, including all overhead.
     pub(crate) mtu_ceiling: usize,
-    /// Whether both sides support extension operations.
+    /// Whether both hosts support extension operations.
     pub(crate) extensions: bool,
     /// Bytes that sealing adds to every packet: [`seal::OVERHEAD`], or 0.
     pub(crate) overhead: usize,
     /// The peer's address.
     pub(crate) peer: SocketAddr,
-    /// Secret from which values are derived that the peer must not predict.
+    /// Secret from which unpredictable values are derived, such as nonces.
     pub(crate) seed: [u8; 16],
 }
 
@@ -155,8 +155,8 @@ pub(crate) struct Agreed {
     pub(crate) seal: Option<Box<Seal>>,
 }
 
-/// Parameters of connection set-up. The defaults are those of the settings or, for parameters without a setting, the
-/// values in use.
+/// Parameters of connection set-up. The defaults of parameters with a setting are those of the setting. Parameters
+/// without a setting always have their default.
 #[derive(Clone, Debug)]
 pub(crate) struct SetupConfig {
     /// Interval before the first retransmission; each interval is twice the previous one, up to the maximum.
@@ -164,23 +164,23 @@ pub(crate) struct SetupConfig {
     pub(crate) last_repeat: Nanos,
     /// Maximum interval at which a pending request is repeated.
     pub(crate) pending_repeat: Nanos,
-    /// Time of silence after which a side gives up: the client on its request, the server on its accept.
+    /// Time without an answer after which the client gives up its request, and the server gives up its accept.
     pub(crate) silence: Nanos,
-    /// How long a client retries a request that has no listener.
+    /// Time for which a client repeats a request that finds no listener.
     pub(crate) listener_wait: Nanos,
-    /// Time after the last retransmission of a request after which its client counts as gone.
+    /// Time after the last retransmission of a request after which the server gives up the client.
     pub(crate) patience: Nanos,
-    /// How long the outcome of an attempt is kept, for late requests.
+    /// Time for which the outcome of an attempt is kept, to answer late requests.
     pub(crate) linger: Nanos,
-    /// Maximum number of attempts of unverified sources, in total and per prefix (/24, /64); beyond it these sources
-    /// get cookies. With a key all sources get cookies, which prevent replays.
+    /// Maximum number of attempts of unverified sources, in total and per prefix (/24, /64). Beyond it, unverified
+    /// sources get cookies. With a key all sources get cookies, to prevent replays.
     pub(crate) unproven: usize,
     pub(crate) unproven_of_prefix: usize,
-    /// Maximum number of attempts, in total and per prefix; beyond it all sources get cookies, and repeat their
-    /// requests.
+    /// Maximum number of attempts of all sources, in total and per prefix. Beyond it, all sources get cookies, and must
+    /// repeat their requests.
     pub(crate) half_open: usize,
     pub(crate) half_open_of_prefix: usize,
-    /// Maximum number of ended attempts that are kept.
+    /// Maximum number of ended attempts that stay in the table.
     pub(crate) remembered: usize,
 }
 
@@ -213,7 +213,7 @@ pub(crate) struct Setup {
 }
 
 impl Setup {
-    /// Whether only peers with the key are answered.
+    /// Whether there is a key, so that only peers with the same key are answered.
     pub(crate) fn has_key(&self) -> bool {
         self.psk.is_some()
     }
@@ -222,7 +222,7 @@ impl Setup {
         Setup { config, guard: PacketGuard::new(psk.as_ref()), psk }
     }
 
-    /// Computes the terms from two offers; both sides get the same result.
+    /// Computes the agreed parameters from both offers. Both hosts get the same result.
     fn agree(&self, ours: &Offer, theirs: &Offer, peer: SocketAddr, active: bool, random: &mut dyn Random) -> Agreed {
         let mut seed = [0; 16];
         random.fill(&mut seed);

@@ -1,9 +1,10 @@
 //! Wire format of the packets that open and end a connection.
 //!
 //! Numbers are in network byte order, records have no padding. Packets that open a connection are protected
-//! (`seal::PacketGuard`) and carry the number of the hand-off, so that a late answer of an earlier listener is not taken for
-//! one of the current listener. Common to all versions: a request begins with head and [`RequestHead`], the protected
-//! rest begins with the client's connection and token, and a reject can be read up to the end of [`RejectPacket`].
+//! (`seal::PacketGuard`). They contain the hand-off number, so that a late answer of an earlier listener is
+//! distinguished from an answer of the current listener. The following holds in all versions: a request begins with the
+//! head and [`RequestHead`], its protected part begins with the client's connection number and token, and a reject can
+//! be read up to the end of [`RejectPacket`].
 //!
 //! ```text
 //! Request  Head(0, 0)  RequestHead  guarded: Offer  private data  padding to 1185 to 1200 bytes
@@ -24,10 +25,11 @@ use crate::proto::psn::Psn;
 use crate::proto::seal::{GUARD, PacketGuard};
 use crate::proto::wire::{self, FLAG_UNKNOWN, Head, Kind, VERSION};
 
-/// Length of a request in bytes: every path carries it, and three times this length exceeds the length of every answer.
+/// Maximum length of a request in bytes. Every path carries this length, and no answer is longer than three times this
+/// length.
 pub(crate) const REQUEST: usize = 1200;
-/// Maximum shortening of retransmitted requests: by the length the server's kernel chooses between processes that share
-/// the port.
+/// Maximum number of bytes by which a retransmitted request is shortened. By the length, the server's kernel chooses
+/// between processes that share the port.
 pub(crate) const SHORTER: usize = 15;
 
 /// The part of a request that is not encrypted.
@@ -37,9 +39,9 @@ pub(crate) struct RequestHead {
     /// Lowest version that the client supports.
     pub(super) min: u8,
     pub(super) max: u8,
-    /// Number of hand-offs of the request.
+    /// Number of times that the request was handed off.
     pub(super) hop: U16,
-    /// Epoch of the last cookie; 0: no cookie yet.
+    /// Epoch of the last cookie; 0: the client has no cookie yet.
     pub(super) epoch: U32,
     pub(super) qual: U64,
     pub(super) cookie: [u8; 16],
@@ -64,7 +66,7 @@ impl RequestHead {
     }
 }
 
-/// The clear part, if this is a request of any version, or its withdrawal. Nothing else is checked.
+/// Returns the clear part of a request of any version, or of its withdrawal. Nothing else is checked.
 pub(crate) fn request_head(packet: &[u8]) -> Option<RequestHead> {
     let (head, rest) = wire::head(packet)?;
     let is_request = head.kind == Kind::Request as u8 && (REQUEST - SHORTER..=REQUEST).contains(&packet.len());
@@ -75,7 +77,7 @@ pub(crate) fn request_head(packet: &[u8]) -> Option<RequestHead> {
         .map(|(request_head, _)| request_head)
 }
 
-/// Feature of an offer: extension operations.
+/// Feature bit of an offer: extension operations.
 const EXTENSIONS: u16 = 1;
 
 /// An [`Offer`] on the wire.
@@ -90,9 +92,9 @@ struct WireOffer {
     credits: U32,
     window_kib: U16,
     mtu: U16,
-    /// [`EXTENSIONS`], and bits that are unknown to this version. Earlier versions send 0.
+    /// Feature bits: [`EXTENSIONS`], and bits that are unknown to this version. Earlier versions send 0.
     features: U16,
-    /// Length of the private data that follow.
+    /// Length in bytes of the private data that follow.
     private: U16,
     random: [u8; 16],
 }
@@ -116,7 +118,7 @@ fn put_offer(offer: &Offer, private: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(private);
 }
 
-/// Decodes an offer; bytes behind the private data are padding. `None`: it is invalid.
+/// Decodes an offer and its private data; bytes after the private data are padding. `None`: the offer is invalid.
 pub(super) fn offer(bytes: &[u8]) -> Option<(Offer, &[u8])> {
     let (offered, rest) = WireOffer::read_from_prefix(bytes).ok()?;
     let offer = Offer {
@@ -136,7 +138,8 @@ pub(super) fn offer(bytes: &[u8]) -> Option<(Offer, &[u8])> {
     (is_sane && private <= MAX_PRIVATE).then_some((offer, rest.get(..private)?))
 }
 
-/// Connection and token of the requester, which can be read even if the rest of the offer is invalid.
+/// Decodes the connection number and token of the requester, which can be read even if the rest of the offer is
+/// invalid.
 pub(super) fn requester(bytes: &[u8]) -> Option<(u32, u64)> {
     let (conn, rest) = U32::read_from_prefix(bytes).ok()?;
     let (token, _) = U64::read_from_prefix(rest).ok()?;
@@ -159,13 +162,13 @@ pub(super) fn put_request(
     guard.close(Head::new(Kind::Request, 0, 0, 0), request_head.as_bytes(), &rest, random, out);
 }
 
-/// A cookie that the client returns with its request; or "pending": the request waits for its consumer.
+/// A cookie that the client must return with its request, or "pending": the request waits for its consumer.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Ticket {
     hop: U16,
     spare: U16,
-    /// 0: pending.
+    /// Epoch of the cookie; 0: pending.
     pub(super) epoch: U32,
     pub(super) cookie: [u8; 16],
 }
@@ -180,13 +183,13 @@ impl Ticket {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Reason {
     NoListener,
-    /// The consumer rejected it.
+    /// The consumer rejected the request.
     Refused,
     NoSpace,
     /// None of the client's versions is supported.
     Version,
     NotUnderstood,
-    /// The request has to be sent to the listener on this qualifier.
+    /// The request must be sent to the listener on this qualifier.
     HandedOff(u64),
 }
 
@@ -228,7 +231,7 @@ impl Reason {
 #[repr(C)]
 struct RejectPacket {
     reason: u8,
-    /// Lowest supported version.
+    /// Lowest version that the server supports.
     min: u8,
     max: u8,
     spare: u8,
@@ -237,7 +240,7 @@ struct RejectPacket {
     qual: U64,
 }
 
-/// The client's identification of its attempt.
+/// The client's identification of its attempt, to which an answer is sent.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct To {
     pub(super) conn: u32,
@@ -251,7 +254,7 @@ impl To {
     }
 }
 
-/// Encodes a cookie packet: with a cookie for the next request, or "pending" without one.
+/// Encodes a cookie packet: a cookie for the next request, or "pending" if there is no cookie.
 pub(super) fn put_cookie(
     guard: &PacketGuard,
     to: To,
@@ -310,11 +313,11 @@ pub(super) enum Answer<'a> {
     Pending,
     Accept(Offer, &'a [u8]),
     Reject(Reason),
-    /// The consumer refused, with private data.
+    /// The consumer rejected the request, with this private data.
     Refused(&'a [u8]),
 }
 
-/// Decodes an answer and its hand-off number, if it has one. `buffer` is a buffer for decryption.
+/// Decodes an answer and its hand-off number, if it contains one. `buffer` is used for decryption.
 pub(super) fn answer<'a>(
     guard: &PacketGuard,
     packet: &[u8],
@@ -324,7 +327,7 @@ pub(super) fn answer<'a>(
     if head.kind == Kind::Reject as u8 {
         let (refused, private) = RejectPacket::read_from_prefix(guard.open(packet, 0, buffer)?).ok()?;
         let reason = Reason::of(refused.reason, refused.qual.get())?;
-        // Of another version, only a version reject is understood.
+        // If the packet has another version, only a version reject is understood.
         let is_plain = head.version == VERSION || reason == Reason::Version;
         let has_data = reason == Reason::Refused && !private.is_empty();
         let answer = if has_data { Answer::Refused(private) } else { Answer::Reject(reason) };
@@ -371,49 +374,50 @@ pub(super) fn withdrawal(guard: &PacketGuard, packet: &[u8]) -> Option<(u32, u64
     Some((withdrawal.conn.get(), withdrawal.token.get()))
 }
 
-/// Minimum length of a quote in an ICMP message: it includes fields that only the receiver of the packet knows.
+/// Minimum length in bytes of a quote in an ICMP message. The quote then includes fields that only the receiver of the
+/// packet knows.
 const LEAST_QUOTE: usize = 64;
 
-/// Whether `quote`, the start of a packet as quoted by an ICMP message, belongs to `packet`. An attacker off the path
-/// cannot construct it: it contains the random number and token of one side, or is sealed.
+/// Whether `quote`, the start of a packet that an ICMP message quotes, belongs to `packet`. An attacker off the path
+/// cannot construct the quote: it contains a random connection number and token, or is sealed.
 pub(super) fn is_quoted(packet: &[u8], quote: &[u8]) -> bool {
     quote.len() >= LEAST_QUOTE && packet.starts_with(quote)
 }
 
-/// Decodes the rest of a request, into `buffer`.
+/// Decodes the protected part of a request into `buffer`.
 pub(super) fn request<'a>(guard: &PacketGuard, packet: &[u8], buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
     guard.open(packet, size_of::<RequestHead>(), buffer)
 }
 
-/// Whether a Reset has the flag that its sender does not know the connection. The Reset of an established connection
-/// lacks it.
+/// Whether a Reset has the flag which says that its sender does not know the connection. The Reset of an established
+/// connection does not have this flag.
 pub(super) fn is_unknown(guard: &PacketGuard, packet: &[u8]) -> bool {
     let is_it = |head: Head| head.kind() == Some(Kind::Reset) && head.has(FLAG_UNKNOWN);
     let is_reset = wire::head(packet).is_some_and(|(head, _)| is_it(head));
     is_reset && guard.open(packet, 0, &mut Vec::new()).is_some_and(|rest| rest.is_empty())
 }
 
-/// Encodes a Reset to the sender of this offer, for which there is no entry here.
+/// Encodes a Reset to the sender of this offer, which has no table entry here.
 pub(super) fn put_unknown(guard: &PacketGuard, theirs: &Offer, random: &mut dyn Random, out: &mut Vec<u8>) {
     guard.close(Head::new(Kind::Reset, FLAG_UNKNOWN, theirs.conn, theirs.token), &[], &[], random, out);
 }
 
-/// The head of a packet on a connection.
+/// Returns the head of a packet of a connection.
 pub(crate) fn head(kind: Kind, terms: &Terms) -> Head {
     Head::new(kind, 0, terms.peer_conn, terms.peer_token)
 }
 
-/// The body of a Fin: the end of the packets that a side sends, and how many packets of the other side it has received.
+/// The body of a Fin: the end of the packets that its sender sends, and the number of packets that it has received.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Fin {
-    /// PSN after its last packet.
+    /// PSN after the sender's last packet.
     pub(crate) end: U32,
-    /// All packets of the other side before this PSN were accepted, and none after it.
+    /// The sender has accepted all of the receiver's packets before this PSN, and none after it.
     pub(crate) received: U32,
 }
 
-/// Decodes what follows the head of a Fin.
+/// Decodes the body of a Fin.
 pub(crate) fn fin(body: &[u8]) -> Option<Fin> {
     Fin::read_from_bytes(body).ok()
 }

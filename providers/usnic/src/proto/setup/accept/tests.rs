@@ -1,4 +1,4 @@
-//! Answers and state of the passive side.
+//! Tests of the answers and the state of the passive side.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -26,7 +26,7 @@ impl Server {
         Server { acceptor: Acceptor::new(setup.clone(), 0, &mut dice), setup, dice, out: Vec::new() }
     }
 
-    /// The first packet of a new client.
+    /// Returns a new client, and its first packet.
     fn request(&mut self, conn: u32) -> (Connector, Vec<u8>) {
         let offer = Offer::new(conn, &mut self.dice);
         let server = source(0, 0);
@@ -58,7 +58,7 @@ impl Server {
         self.acceptor.accept(now, id, &offer, &[6; MAX_PRIVATE], &mut self.dice).expect("it is there")
     }
 
-    /// Processes all deadlines until `end`: returns the bytes sent, and the requests withdrawn.
+    /// Processes all deadlines until `end`. Returns the number of bytes sent, and the requests that have ended.
     fn time(&mut self, end: Nanos) -> (usize, Vec<RequestId>) {
         let (mut sent, mut left) = (0, Vec::new());
         while let Some(now) = self.acceptor.deadline().filter(|due| *due <= end) {
@@ -193,7 +193,7 @@ fn stateless_answers_respect_the_amplification_limit() {
         server.acceptor.receive(0, &packet, source(0, 1), false, &mut TestRandom::new(2), &mut out);
         assert!(!out.is_empty() && out.len() <= 3 * packet.len());
         assert!(server.is_empty());
-        // A packet that is shorter than a request gets no answer.
+        // A packet that is shorter than a request gets no answer, which prevents amplification.
         for end in 0..REQUEST {
             let result =
                 if end < REQUEST - packets::SHORTER { PacketResult::Nothing } else { PacketResult::Unreadable };
@@ -227,7 +227,7 @@ fn accept_to_a_closed_port_ends_after_two_reports() {
             requested(server.receives(0, &packet, from))
         })
         .collect();
-    // The host quotes each accept that was sent.
+    // Reports an ICMP message that quotes an accept that was sent.
     let port_closed = |server: &mut Server, now, at| {
         let attempts = server.acceptor.attempts.values();
         let accepts = attempts.filter_map(|attempt| match &attempt.stage {
@@ -308,7 +308,7 @@ fn cookie_can_be_shown_later() {
     let answer = server.out.clone();
     connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
     server.acceptor.reject(0, other, Reason::Refused, &[], &mut TestRandom::new(2));
-    // The load has ended, and a repetition of the first request arrives before the one with the cookie.
+    // There is no load any more, and a repetition of the first request arrives before the request with the cookie.
     requested(server.receives(0, &packet, from));
     assert_eq!(server.acceptor.half_open.total().unproven, 1);
     let mut with = Vec::new();

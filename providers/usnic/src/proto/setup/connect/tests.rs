@@ -1,4 +1,4 @@
-//! Reactions of the active side to packets.
+//! Tests of the active side's reactions to packets.
 
 use dapl::provider::ConnectionEvent;
 
@@ -24,18 +24,18 @@ fn connector() -> Connector {
     Connector::new(setup, at(SERVER), 77, offer(), b"private", 0)
 }
 
-/// The packet that is sent now, if any.
+/// Returns the packet that is sent now, if there is one.
 fn sends(connector: &mut Connector, now: Nanos) -> Option<Vec<u8>> {
     sends_to(connector, now).map(|(_, packet)| packet)
 }
 
-/// The packet that is sent now, and its destination.
+/// Returns the packet that is sent now, and its destination.
 fn sends_to(connector: &mut Connector, now: Nanos) -> Option<(SocketAddr, Vec<u8>)> {
     let mut out = Vec::new();
     connector.transmit(now, &mut TestRandom::new(6), &mut out).map(|to| (to, out))
 }
 
-/// The guarded part of a request.
+/// Returns the protected part of a request.
 fn requested(packet: &[u8]) -> Option<(Offer, Vec<u8>)> {
     let (setup, mut buffer) = (Setup::new(SetupConfig::default(), None), Vec::new());
     let (offer, private) = packets::offer(packets::request(&setup.guard, packet, &mut buffer)?)?;
@@ -81,7 +81,7 @@ fn request_is_retransmitted_with_doubling_intervals_then_given_up() {
             break now;
         }
         let (to, again) = sends_to(&mut connector, now).expect("due");
-        // One byte shorter each time, for another process that shares the port; otherwise unchanged.
+        // Each repetition is one byte shorter, to reach another process that shares the port, and otherwise equal.
         assert_eq!((to, again.len()), (at(SERVER), first.len() - times.len()));
         assert_eq!(
             (requested(&again), packets::request_head(&again)),
@@ -275,7 +275,7 @@ fn every_reason_has_its_outcome() {
     assert!(matches!(outcome, Some(Outcome::Ended(ConnectionEvent::PeerRejected, _))));
 }
 
-/// An attempt that is repeated for 50 ms where no program listens.
+/// Creates an attempt that is repeated for 50 ms if there is no listener.
 fn patient() -> Connector {
     let config = SetupConfig { listener_wait: 50 * MILLIS, ..SetupConfig::default() };
     Connector::new(Arc::new(Setup::new(config, None)), at(SERVER), 77, offer(), b"", 0)
@@ -411,8 +411,8 @@ fn with_a_key_unsealed_answers_are_ignored() {
     let ours = Arc::new(Setup::new(SetupConfig::default(), psk));
     let mut connector = Connector::new(ours.clone(), at(SERVER), 77, offer(), b"private", 0);
     let request = sends(&mut connector, 0).expect("at once");
-    // A process that took over the port, or got the request by a hand-off, has neither number nor token; even with
-    // both, its packets are ignored.
+    // A process that took over the port, or got the request by a hand-off, does not know the attempt's number and
+    // token. Even with the right number and token, its packets are ignored.
     let theirs = Setup::new(SetupConfig::default(), None);
     assert!(packets::request(&theirs.guard, &request, &mut Vec::new()).is_none());
     for from in [SERVER, ANSWERS_FROM] {

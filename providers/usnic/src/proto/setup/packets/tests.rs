@@ -1,4 +1,4 @@
-//! Encodes and decodes every packet, whole, truncated and damaged.
+//! Encodes and decodes every packet: whole, truncated and damaged.
 
 use proptest::prelude::*;
 
@@ -23,7 +23,7 @@ fn a_request(guard: &PacketGuard, private: &[u8]) -> Vec<u8> {
     out
 }
 
-/// One of each packet that a client receives, with its decoded form.
+/// Returns one of each packet that a client receives, with its decoded form.
 fn answers(guard: &PacketGuard) -> Vec<(Vec<u8>, Option<u16>, Answer<'static>)> {
     let private = &[6; MAX_PRIVATE];
     let ticket = Ticket { hop: TO.hop.into(), ..Ticket::new(8, [9; 16]) };
@@ -153,7 +153,7 @@ fn unknown_connection_is_reset_with_number_and_token() {
             bad[bit / 8] ^= 1 << (bit % 8);
             assert!(!is_unknown(&guard, &bad), "bit {bit}");
         }
-        // A side that ends a connection sends the same packet without the flag, sealed or not.
+        // A host that ends a connection sends the same packet without the flag, sealed or not.
         let mut ends = Vec::new();
         let head = Head::new(Kind::Reset, 0, 9, an_offer().token);
         guard.close(head, &[], &[], &mut TestRandom::new(5), &mut ends);

@@ -1,4 +1,4 @@
-//! Selected cases of failing set-ups, and many random ones.
+//! Selected cases of failing set-ups, and many random cases.
 
 use super::super::accept::HalfOpenCounts;
 use super::super::cookies::TURN;
@@ -19,7 +19,7 @@ fn sealed(seed: u64) -> World {
     World::new(seed, SetupConfig::default(), Some("a key of sixteen bytes or more"))
 }
 
-/// Whether both sides report that the connection is established.
+/// Whether both hosts report that the connection is established.
 fn stands(world: &World, client: usize) -> bool {
     world.check();
     let agreed = world.clients[client].agreed.as_ref();
@@ -216,7 +216,7 @@ fn restarted_client_resets_unknown_accepts() {
         world.will = |_| Will::Accept(SECONDS);
         world.client();
         world.run(SECONDS / 2);
-        // Another process at the same address, with other numbers.
+        // Another process starts at the same address, with other connection numbers.
         world.clients.clear();
         world.client();
         world.run(30 * SECONDS);
@@ -255,7 +255,7 @@ fn late_request_of_an_existing_or_ended_connection_is_ignored() {
         let sent = world.log.len();
         assert!(sent > answers);
         world.run(5 * SECONDS);
-        // A repeated request without its cookie cannot be recognised: it gets at most another cookie.
+        // A repeated request without its cookie cannot be recognized, so it gets at most another cookie.
         assert!(world.log[sent..].iter().all(|(.., packet)| packet[1] == Kind::Cookie as u8));
         assert_eq!(world.asked.len(), 1);
         assert!(stands(&world, client));
@@ -302,7 +302,7 @@ fn replayed_request_with_a_fresh_cookie_is_recognised() {
     }
     world.run(5 * SECONDS);
     assert_eq!(world.asked.len(), 1);
-    // A cookie is invalid from another source.
+    // The cookie of one source is invalid from another source.
     world.send(client_at(99), to, last);
     world.run(6 * SECONDS);
     assert_eq!(world.asked.len(), 1);
@@ -349,7 +349,7 @@ fn many_set_ups_at_once_all_succeed() {
 
 #[test]
 fn simultaneous_connects_give_two_connections() {
-    // Each has a listener and an attempt, independent of each other.
+    // Each host has a listener and an attempt, which are independent of each other.
     let (mut there, mut back) = (world(17), world(18));
     let clients = (there.client(), back.client());
     there.run(SECONDS);
@@ -357,7 +357,7 @@ fn simultaneous_connects_give_two_connections() {
     assert!(stands(&there, clients.0) && stands(&back, clients.1));
     let terms = |world: &World| world.clients[0].agreed.as_ref().expect("stands").terms;
     assert_ne!(terms(&there).our_token, terms(&back).our_token);
-    // Packets for one are ignored by the other.
+    // The hosts of `back` ignore packets of `there`.
     for (_, _, packet) in &there.log {
         let before = back.asked.len();
         if packets::request_head(packet).is_none() {
@@ -373,7 +373,7 @@ fn simultaneous_connects_give_two_connections() {
 #[test]
 fn both_sides_agree_on_any_network() {
     for seed in 0..600 {
-        // Enough time that only a set-up without pending timers can fail.
+        // The times are so long that a set-up without pending timers would fail.
         let config = SetupConfig { silence: 60 * SECONDS, patience: 90 * SECONDS, ..SetupConfig::default() };
         let mut world = World::new(seed, config, (seed % 3 == 0).then_some("a key of sixteen bytes or more"));
         let mut dice = TestRandom::new(seed);

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Terms of some connection.
+/// Returns the terms of an example connection.
 pub(crate) fn terms() -> Terms {
     let mut dice = TestRandom::new(0);
     let (ours, theirs) = (Offer::new(1, &mut dice), Offer::new(2, &mut dice));
@@ -18,7 +18,7 @@ impl TestRandom {
         TestRandom(seed)
     }
 
-    /// SplitMix64.
+    /// Returns the next number (splitmix64).
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -27,7 +27,7 @@ impl TestRandom {
         z ^ (z >> 31)
     }
 
-    /// A number below `end`.
+    /// Returns a number below `end`.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         self.next() % end
     }

@@ -1,8 +1,8 @@
 //! Clients and a server on a virtual network that loses, duplicates, delays and reorders packets at random.
 //!
-//! The server's consumer answers each request as the test says. Connections only send acks, so that a confirmation is
-//! answered. Invariants are checked during the run: an unverified source never gets more than three times the bytes
-//! that it sent.
+//! The server's consumer answers each request as the test defines. Connections send only acks, which answer a
+//! confirmation. This invariant is checked during the run: an unverified source never gets more than three times the
+//! bytes that it sent.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -23,7 +23,7 @@ pub(crate) fn client_at(index: usize) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 1, (index / 200) as u8, (index % 200 + 1) as u8)), 4000)
 }
 
-/// The server's address: the well-known port, or that of its connections.
+/// The server's address with `port`: the well-known port, or the port of its connections.
 pub(crate) fn server_at(port: u16) -> SocketAddr {
     SocketAddr::new(IpAddr::V4(Ipv4Addr::new(10, 0, 0, 1)), port)
 }
@@ -46,7 +46,7 @@ pub(crate) enum Will {
     Never,
 }
 
-/// A client's attempt.
+/// A client and its connection attempt.
 pub(crate) struct Client {
     pub(crate) at: SocketAddr,
     pub(crate) connector: Connector,
@@ -57,7 +57,7 @@ pub(crate) struct Client {
     pub(crate) private: Vec<u8>,
 }
 
-/// A connection of the server's.
+/// A connection of the server.
 pub(crate) struct Accepted {
     pub(crate) agreed: Agreed,
     pub(crate) id: RequestId,
@@ -73,7 +73,7 @@ pub(crate) struct World {
     pub(crate) acceptor: Acceptor,
     pub(crate) conns: BTreeMap<u32, Accepted>,
     pub(crate) will: fn(u64) -> Will,
-    /// The setup port is closed.
+    /// Whether the set-up port is closed.
     pub(crate) is_unreachable: bool,
     /// Planned answers of the consumer, with times.
     plans: Vec<(Nanos, RequestId, Will)>,
@@ -83,10 +83,10 @@ pub(crate) struct World {
     pub(crate) way: Vec<(Nanos, SocketAddr, SocketAddr, Vec<u8>)>,
     /// All packets ever sent.
     pub(crate) log: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
-    /// Packets that are dropped in addition to random loss.
+    /// Selects packets that are dropped in addition to random loss.
     pub(crate) drops: fn(&Head, u64) -> bool,
     sent: BTreeMap<u8, u64>,
-    /// By source: bytes from it, bytes to it, and whether it is verified.
+    /// For each source address: bytes received from it, bytes sent to it, and whether it is verified.
     pub(crate) bytes: BTreeMap<SocketAddr, (u64, u64, bool)>,
     next_conn: u32,
 }
@@ -118,7 +118,7 @@ impl World {
         }
     }
 
-    /// Starts another client, with the key of the world.
+    /// Starts another client, which has the key of this network.
     pub(crate) fn client(&mut self) -> usize {
         self.client_with(self.setup.clone(), QUAL)
     }
@@ -178,7 +178,7 @@ impl World {
         }
     }
 
-    /// Runs until there is nothing to do before `end`.
+    /// Runs until `end`, or until no event is left before `end`.
     pub(crate) fn run(&mut self, end: Nanos) {
         loop {
             self.act();
@@ -197,7 +197,7 @@ impl World {
         self.now = end;
     }
 
-    /// Does everything that is due now.
+    /// Processes all packets and deadlines that are due now.
     fn act(&mut self) {
         let now = self.now;
         let (arrived, way) = std::mem::take(&mut self.way).into_iter().partition(|(at, ..)| *at <= now);
@@ -256,7 +256,7 @@ impl World {
             return;
         };
         if let Some(agreed) = &mut client.agreed {
-            // Like `Conn`: an accept is answered, but is not an answer; on a sealed connection it is ignored.
+            // As in `Conn`, an accept is answered, but does not confirm anything. On a sealed connection it is ignored.
             if !opens(agreed, &mut packet) {
                 return;
             }
