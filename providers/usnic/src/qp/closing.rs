@@ -1,8 +1,8 @@
-//! Closing connections, like TIME_WAIT: answer late packets after the queue pair is gone, until the peer has confirmed the
-//! close.
+//! Closing connections, like TIME_WAIT: late packets are answered after the queue pair is gone, until the peer has
+//! confirmed the close.
 //!
-//! All work requests are flushed by then, so nothing here touches memory or completes a request. The number is freed at the
-//! end.
+//! All work requests were flushed before, so this module accesses no consumer memory and completes no request. The
+//! connection number is freed at the end.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -21,7 +21,7 @@ use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 use crate::qp::host::{NoHost, QpContext};
 use crate::qp::transport::Transport;
 
-/// A connection that has ended on this side.
+/// A connection that has ended locally.
 pub(crate) struct ClosingConnection {
     device: std::sync::Weak<Device>,
     context: QpContext,
@@ -29,7 +29,7 @@ pub(crate) struct ClosingConnection {
 }
 
 impl ClosingConnection {
-    /// Registers the closing connection with the device, unless no packet needs an answer any more.
+    /// Registers the closing connection with the device, unless no packet needs an answer.
     pub(crate) fn start(device: &Arc<Device>, context: &QpContext, transport: Transport, now: Nanos) {
         let number = transport.number;
         if transport.conn.is_over() {
@@ -44,7 +44,7 @@ impl ClosingConnection {
         device.replace_handler(number, Arc::new(closing), &outlook);
     }
 
-    /// Runs `work` on the transport if it has this number, and returns the connection's outlook.
+    /// Calls `work` with the transport if it has this connection number, and returns the connection's outlook.
     fn with(&self, now: Nanos, number: u32, work: impl FnOnce(&mut Transport)) -> Outlook {
         let mut transport = self.transport.lock();
         if transport.number != number {
@@ -62,8 +62,7 @@ impl ClosingConnection {
     }
 }
 
-/// Resets a new connection that the consumer has ended after it was reported and before it was opened. The peer gets a
-/// Reset.
+/// Sends a Reset for a new connection that the consumer has ended after it was reported and before it was opened.
 #[cold]
 pub(crate) fn reset_new(
     device: &Arc<Device>,

@@ -1,7 +1,7 @@
 //! Maps the connection number in a packet header to the handler of its packets.
 //!
-//! A number is an index and a generation (`proto::ids`), so a packet of an earlier generation finds no entry. Nothing
-//! is called with the lock of this module held.
+//! A number is an index and a generation (`proto::ids`), so a packet of an earlier generation finds no entry. No other
+//! module is called while the lock of this module is held.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,7 +13,7 @@ use crate::proto::Nanos;
 use crate::proto::ids::{self, Ids};
 use crate::qp::handler::{ConnectionHandler, NextTurn};
 
-/// A connection, or an attempt, in the table.
+/// A connection or a connection attempt in the table.
 #[derive(Clone)]
 pub(crate) struct ConnectionEntry {
     pub(crate) number: u32,
@@ -23,12 +23,12 @@ pub(crate) struct ConnectionEntry {
 }
 
 impl ConnectionEntry {
-    /// The connection is open, and its handler takes its packets.
+    /// Whether the connection is established, so that its handler receives its packets.
     pub(crate) fn is_established(&self) -> bool {
         self.is_established.load(Ordering::Acquire)
     }
 
-    /// From now on the handler takes the packets of this connection.
+    /// Marks the connection as established: from now on the handler receives its packets.
     pub(crate) fn set_established(&self) {
         self.is_established.store(true, Ordering::Release);
     }
@@ -41,17 +41,18 @@ pub(crate) struct ConnectionTable {
 }
 
 impl ConnectionTable {
-    /// Creates a table for `max` connections. A freed number is quarantined for `rest` before its index is used again.
+    /// Creates a table for `max` connections. A freed number is quarantined for `rest` nanoseconds before its index is
+    /// used again.
     pub(crate) fn new(max: usize, rest: Nanos) -> Self {
         ConnectionTable { slots: RwLock::default(), ids: Mutex::new(Ids::new(max, rest)) }
     }
 
-    /// Reserves a free number; `None` if all are in use.
+    /// Reserves a free number; `None` if all numbers are in use.
     pub(crate) fn reserve(&self, now: Nanos) -> Option<u32> {
         self.ids.lock().take(now)
     }
 
-    /// Enters a handler for a reserved number.
+    /// Adds a handler for a reserved number.
     pub(crate) fn insert(&self, number: u32, handler: Arc<dyn ConnectionHandler>) -> Arc<NextTurn> {
         let next_turn = Arc::new(NextTurn::new());
         let entry = ConnectionEntry { number, handler, next_turn: next_turn.clone(), is_established: Arc::default() };
@@ -62,11 +63,11 @@ impl ConnectionTable {
         }
         let before = slots[at].replace(Arc::new(entry));
         drop(slots);
-        drop(before); // may drop the last reference to a queue pair, so the lock is released first
+        drop(before); // The last reference to a queue pair may be dropped here, so the lock is released first.
         next_turn
     }
 
-    /// Enters another handler for this number; its `next_turn` stays.
+    /// Replaces the handler of this number; its `next_turn` is not changed.
     pub(crate) fn replace(&self, number: u32, handler: Arc<dyn ConnectionHandler>) {
         let mut slots = self.slots.write();
         let entry = slots.get_mut(ids::index(number)).and_then(Option::as_mut).filter(|entry| entry.number == number);
@@ -78,7 +79,7 @@ impl ConnectionTable {
         drop(before);
     }
 
-    /// Removes the entry, and frees the number.
+    /// Removes the entry, and frees its number.
     pub(crate) fn free(&self, number: u32, now: Nanos) {
         let mut slots = self.slots.write();
         let entry =

@@ -1,7 +1,8 @@
-//! Exit handler: a process that exits with open connections acknowledges what it has received, and resets them.
+//! Exit handler: when a process exits with open connections, it acknowledges the packets that it has received, and
+//! resets the connections.
 //!
-//! Without it a delayed ack would be lost with the process, so the peer's request would fail although its message was
-//! delivered. The peer would also notice the end only by its timeouts. If another thread keeps a connection's lock for
+//! Without the handler, a delayed ack would never be sent, so the peer's request would fail although its message was
+//! delivered. The peer would also notice the end only by timeouts. If another thread keeps a connection's lock for
 //! longer than a short timeout, nothing is sent on that connection. Nothing is sent after a signal or `_exit`, nor in a
 //! forked child.
 #![forbid(unsafe_code)]
@@ -21,7 +22,7 @@ type OpenIas = Vec<(u32, Weak<IaCounters<QpCore>>)>;
 
 static OPEN_IAS: StaticMutex<OpenIas> = StaticMutex::new(Vec::new());
 
-/// Registers an open IA, and the exit handler with the first one.
+/// Registers an open IA. The first call also registers the exit handler.
 pub(crate) fn register(counters: &Arc<IaCounters<QpCore>>) {
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
@@ -37,7 +38,8 @@ thread_local! {
     static HELD: RefCell<Option<StaticMutexGuard<OpenIas>>> = const { RefCell::new(None) };
 }
 
-/// Before a fork: takes the lock, so that the child does not inherit it locked by a thread that the child does not have.
+/// Called before a fork: takes the lock. Otherwise the child could inherit a lock that a thread of the parent has
+/// taken, and that is never released in the child.
 extern "C" fn lock() {
     drop(HELD.try_with(|held| held.replace(Some(OPEN_IAS.lock()))));
 }
@@ -55,10 +57,11 @@ extern "C" fn reset_all() {
     if open_ias.is_empty() {
         return;
     }
-    // The thread-local variables of the exiting thread are destroyed already, and building a packet needs one of them.
+    // The thread-local variables of the exiting thread are already destroyed. Building a packet needs one of them, so
+    // another thread does the work.
     let all = move || open_ias.iter().flat_map(|counters| counters.try_live()).for_each(|qp| qp.exit());
     if let Ok(thread) = thread::spawn("dapl-exit", all) {
-        // The thread does not panic. If it did, its work would be over as well.
+        // The join fails only if the thread has panicked. In this case there is nothing more to do.
         let _ = thread.join();
     }
 }

@@ -1,7 +1,7 @@
-//! The interface between the device and whatever handles the packets of a connection: a queue pair, or its closing state.
+//! The interface between the device and the handler of a connection's packets: a queue pair, or a closing connection.
 //!
-//! The device calls the handler with packets, turns and expired deadlines. The handler returns its [`Outlook`], and sends on
-//! its own, under its own lock. It takes no lock of the device that the caller may hold: see `device`.
+//! The device calls the handler with packets, turns and expired deadlines. The handler returns its [`Outlook`], and
+//! sends packets itself, under its own lock. It acquires no lock of the device that the caller may hold (see `device`).
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -17,37 +17,39 @@ use crate::proto::Nanos;
 use crate::proto::schedule::{Outlook, Turn};
 use crate::proto::setup::Agreed;
 
-/// A handler of a connection's packets. All calls come from a polling thread or the engine, never from a down-call, but for
-/// `connecting`.
+/// A handler of a connection's packets. Except for `connecting`, it is called only by a polling thread or the engine,
+/// never during a post or another call of dapl.
 pub(crate) trait ConnectionHandler: Send + Sync {
-    /// Called when an attempt with this number begins, by `connect` or `accept`. The previous connection has ended.
+    /// Called by `connect` or `accept` when an attempt with this connection number begins. The previous connection has
+    /// ended.
     fn connecting(&self, number: u32, conn: ConnId);
 
-    /// Called when the connection is established; it is reported to dapl next. `None`: the consumer has ended it already.
+    /// Called when the connection is established, before it is reported to dapl. `None`: the consumer has ended the
+    /// connection already.
     fn open(&self, now: Nanos, params: ConnectionParams) -> Option<Outlook>;
 
-    /// Handles packets of the connection, from one sender and in one GRO batch. Their headers name this connection;
-    /// nothing else in them is validated.
+    /// Handles packets of the connection, from one sender and in one GRO batch. The packet headers contain this
+    /// connection number; the caller has validated nothing else.
     fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: Packets<'_>) -> Outlook;
 
-    /// Sends one batch of the connection at most.
+    /// Sends at most one batch of the connection.
     fn transmit(&self, now: Nanos, number: u32, turn: Turn) -> Outlook;
 
-    /// Called when the connection's deadline may have expired; the handler checks that.
+    /// Called when the connection's deadline may have expired. The handler checks whether it has.
     fn on_time(&self, now: Nanos, number: u32) -> Outlook;
 
-    /// Whether packets of the connection go to this address.
+    /// Whether the connection sends packets to this address.
     fn sends_to(&self, peer: SocketAddr) -> bool;
 
-    /// Handles a delivery error for a datagram to the address of the peer. The error may belong to another connection,
-    /// and may be forged.
+    /// Handles a delivery error for a datagram to the peer's address. The error may belong to another connection, and
+    /// may be forged.
     fn on_delivery_error(&self, now: Nanos, number: u32, error: &DeliveryError) -> Outlook;
 
-    /// Called when the attempt or connection has ended: the peer ended it, refused it, or never answered. All work is
-    /// flushed. Returns false if it had ended before, so that there is nothing to report.
+    /// Called when the attempt or connection has ended because the peer ended it, refused it, or did not answer.
+    /// Flushes all work. Returns false if it had ended before, so that no event is due.
     fn end(&self, number: u32) -> bool;
 
-    /// Called when the IA closes: ends the connection, and notifies the peer with one send at most.
+    /// Called when the IA is closed: ends the connection, and notifies the peer with at most one send.
     fn shut_down(&self);
 }
 
@@ -56,16 +58,17 @@ pub(crate) struct ConnectionParams {
     pub(crate) number: u32,
     pub(crate) conn: ConnId,
     pub(crate) agreed: Agreed,
-    /// See [`Device::schedule`](crate::device::Device::schedule).
+    /// Time of the device's next turn for this connection, for [`Device::schedule`](crate::device::Device::schedule).
     pub(crate) next_turn: Arc<NextTurn>,
     pub(crate) socket: Arc<Socket>,
-    /// The largest datagram payload that the search for the path MTU tries.
+    /// The largest datagram payload in bytes that the search for the path MTU tries.
     pub(crate) ceiling: usize,
     /// Whether the peer is on this host.
     pub(crate) is_loopback: bool,
 }
 
-/// Time at which the device will next serve a connection on its own. Only an earlier deadline has to be reported to it.
+/// Time at which the device will next serve a connection without a further call. Only an earlier deadline must be
+/// reported to the device.
 #[derive(Debug)]
 pub(crate) struct NextTurn(AtomicU64);
 
@@ -74,14 +77,14 @@ impl NextTurn {
         NextTurn(AtomicU64::new(Nanos::MAX))
     }
 
-    /// Lowers the time to `deadline`. Returns false if the device serves the connection before that anyway.
+    /// Lowers the time to `deadline`. Returns false if the device serves the connection earlier anyway.
     pub(crate) fn move_forward(&self, deadline: Nanos) -> bool {
-        // This value is only a hint: the device's own list decides.
+        // A relaxed access is sufficient, because the device's own list decides.
         deadline < self.0.load(Ordering::Relaxed) && deadline < self.0.fetch_min(deadline, Ordering::AcqRel)
     }
 
-    /// Whether a turn is planned that the device has not started yet. The caller holds the connection's lock, which
-    /// that turn will acquire.
+    /// Whether a turn is planned that the device has not started yet. The caller has the connection's lock, which the
+    /// turn will acquire.
     pub(crate) fn is_immediate(&self) -> bool {
         self.0.load(Ordering::Acquire) == 0
     }
@@ -92,7 +95,7 @@ impl NextTurn {
         self.0.load(Ordering::Acquire) <= deadline
     }
 
-    /// Called when the device serves the connection.
+    /// Called when the device begins to serve the connection.
     pub(crate) fn clear(&self) {
         self.0.store(Nanos::MAX, Ordering::Release);
     }

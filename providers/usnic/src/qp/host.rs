@@ -1,8 +1,9 @@
 //! The services that a connection needs from its queue pair: access to memory, receives of a shared queue, and
 //! completions.
 //!
-//! Copies are raw, and each holds a reference on its registration: no Rust reference to consumer memory ever exists. A
-//! connection that has ended uses [`NoHost`]. This module acquires no lock of a queue pair; it is called under one.
+//! Memory is copied by raw pointers, because no Rust reference to consumer memory may exist. Each copy has a reference
+//! on its registration. A connection that has ended uses [`NoHost`]. This module acquires no lock of a queue pair; its
+//! callers have this lock.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -33,7 +34,7 @@ pub(crate) type MwCore = dapl_software::memory::window::WindowCore<Regions>;
 /// The windows of an adapter.
 pub(crate) type Windows = dapl_software::memory::window::WindowDirectory<Regions>;
 
-/// A posted request, as stored in the connection.
+/// A posted request, as stored in the connection's queue.
 #[derive(Debug, Default)]
 pub(crate) struct WorkRequest {
     pub(crate) segments: Segments,
@@ -46,14 +47,14 @@ pub(crate) struct WorkRequest {
 enum RequestKind {
     #[default]
     Transfer,
-    /// A bind or unbind of a window, with its number in that window.
+    /// A bind or unbind of a window, with the number of the bind in that window.
     Bind(Arc<MwCore>, u64),
-    /// A request that fails when it becomes the first one.
+    /// A request that fails with this status when it becomes the first request.
     Fail(Status),
 }
 
 impl WorkRequest {
-    /// Fills in a request. `failure`: it fails with that status when it becomes the first one.
+    /// Fills in a request. `failure`: status with which the request fails when it becomes the first request.
     #[inline(always)]
     pub(crate) fn set(&mut self, wr: &SendWr<'_>, failure: Option<Status>) {
         self.segments.set(wr.segments);
@@ -63,7 +64,7 @@ impl WorkRequest {
         }
     }
 
-    /// Makes it a send of one segment without flags.
+    /// Fills in a send of one segment without flags.
     #[inline(always)]
     pub(crate) fn set_plain(&mut self, segment: &Segment, token: Token) {
         self.segments.set_one(segment);
@@ -73,7 +74,7 @@ impl WorkRequest {
         }
     }
 
-    /// Posts a bind or unbind to the window. Returns the request and the key.
+    /// Starts a bind or unbind of the window. Returns the request and the new key.
     pub(crate) fn bind(
         window: &Arc<MwCore>,
         wanted: Option<BindRequest>,
@@ -85,7 +86,7 @@ impl WorkRequest {
     }
 }
 
-/// A posted receive, as stored in the connection.
+/// A posted receive, as stored in the connection's queue.
 #[derive(Debug, Default)]
 pub(crate) struct RecvRequest {
     pub(crate) segments: Segments,
@@ -100,7 +101,7 @@ impl RecvRequest {
         self.token = token;
     }
 
-    /// Makes it a receive of one segment.
+    /// Fills in a receive of one segment.
     #[inline(always)]
     pub(crate) fn set_plain(&mut self, segment: &Segment, token: Token) {
         self.segments.set_one(segment);
@@ -108,10 +109,10 @@ impl RecvRequest {
     }
 }
 
-/// The shared receive queue of a queue pair that has none of its own.
+/// The shared receive queue of a queue pair.
 pub(crate) type Pool = dapl_software::srq::Pool<dyn SrqWaiter, Job>;
 
-/// The context of one queue pair: everything that its connection needs from outside.
+/// Everything that the connection of a queue pair needs from outside.
 #[derive(Debug)]
 pub(crate) struct QpContext {
     pub(crate) regions: Arc<Regions>,
@@ -119,12 +120,13 @@ pub(crate) struct QpContext {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) ep: ObjectId,
     pub(crate) pd: u32,
-    /// For windows that serve this queue pair's peer alone.
+    /// Identifies this queue pair for windows that only its peer may access.
     pub(crate) domain: Arc<QpDomain>,
     /// Protection domain of receives.
     pub(crate) recv_pd: u32,
     pub(crate) pool: Option<Pool>,
-    /// Number of incomplete receives of the shared queue: now, and the maximum since the watermarks were last checked.
+    /// Number of incomplete receives that were taken from the shared queue: now, and the maximum since the watermarks
+    /// were last checked.
     pub(crate) taken: AtomicU32,
     pub(crate) max_taken: AtomicU32,
     pub(crate) recv_cq: Option<Arc<CqCore>>,
@@ -132,7 +134,7 @@ pub(crate) struct QpContext {
 }
 
 impl QpContext {
-    /// The same context without queues, for a closing connection: completions are dropped.
+    /// Returns the same context without queues, for a closing connection. Completions are dropped.
     pub(crate) fn without_queues(&self) -> QpContext {
         let (regions, windows, jobs) = (self.regions.clone(), self.windows.clone(), self.jobs.clone());
         QpContext {
@@ -151,13 +153,13 @@ impl QpContext {
         }
     }
 
-    /// What accesses by the peer are checked with.
+    /// Returns the identifiers with which accesses of the peer are checked.
     #[inline]
     pub(crate) fn peer_ids(&self) -> PeerIds {
         PeerIds { pd: self.pd, qp: self.domain.number() }
     }
 
-    /// A receive of the shared queue is complete.
+    /// Counts a completed receive of the shared queue.
     #[inline]
     fn return_shared(&self) {
         if self.pool.is_some() {
@@ -172,28 +174,29 @@ impl QpContext {
         }
     }
 
-    /// Has the engine log an access by the peer that this side's memory does not allow.
+    /// Queues a refused memory access of the peer for the engine, which logs it.
     #[cold]
     fn report_refused(&self, key: u32, range: Region, right: AccessRight) {
         let check = FailedCheck::of(self.regions.key_entry(key), self.pd, range, right);
         self.jobs.push(Job::Refused(RefusedAccess { ep: self.ep.handle, cookie: None, key, range, right, check }));
     }
 
-    /// Completes a request. A window whose bind was flushed is not bound, even if the bind was executed.
+    /// Completes a request. If a bind was flushed, its window is not bound, even if the bind was executed.
     pub(crate) fn complete_request(&self, request: &mut WorkRequest, status: Status, bytes: u64) {
         if let RequestKind::Bind(window, number) = &request.kind {
             if status == Status::Flushed {
                 window.flush(*number);
             }
-            request.kind = RequestKind::Transfer; // the slot does not hold the window
+            request.kind = RequestKind::Transfer; // A request slot must not keep a reference to the window.
         }
         if let Some(cq) = self.request_cq.as_ref().filter(|_| status != Status::Success || !request.suppress) {
             cq.push(Completion { token: request.token, status, bytes, ..Completion::default() });
         }
     }
 
-    /// Whether all segments are registered for reading, or for writing. Checked when the request is posted, in addition
-    /// to the check at use. Otherwise a request that waits for its peer would fail late, or never.
+    /// Whether all segments are registered for reading or, if `write` is set, for writing. This is checked when the
+    /// request is posted, and again when it is executed. Without the first check, an invalid request that waits for its
+    /// peer would fail late, or never.
     pub(crate) fn is_registered(&self, segments: &[Segment], write: bool) -> bool {
         let right = AccessRight::local(write);
         let is_open = |piece: &Segment| {
@@ -203,19 +206,19 @@ impl QpContext {
         segments.iter().all(is_open)
     }
 
-    /// Appends `length` bytes of a request's memory, from `offset` on.
+    /// Appends `length` bytes of a request's memory, starting at `offset`.
     pub(crate) fn gather(&self, list: &Segments, offset: u64, length: usize, out: &mut Vec<u8>) -> Result<(), Status> {
         let end = out.len();
         out.resize(end + length, 0);
-        // SAFETY: `length` bytes were appended just above, and this function alone has access to them.
+        // SAFETY: `length` bytes were appended just above, and only this function accesses the new bytes.
         let copied =
             unsafe { scatter_gather::gather(&*self.regions, self.pd, list, offset, out[end..].as_mut_ptr(), length) };
         copied.inspect_err(|_| out.truncate(end))
     }
 
-    /// Copies the memory of a segment into the packet. Returns false if that has no space for it, or if the segment is not
-    /// valid. Takes no reference: the caller's post is announced ([`SendWr::announced`]), and `Regions::deregister` waits for
-    /// such posts.
+    /// Copies the memory of a segment into the packet. Returns false if the segment is too long for the packet, or is
+    /// not valid. No reference on the registration is needed: the caller's post is announced ([`SendWr::announced`]),
+    /// and `Regions::deregister` waits for such posts.
     #[inline(always)]
     pub(crate) fn gather_short(&self, segment: &Segment, packet: &mut ShortPacket<FRAGMENT>) -> bool {
         let Segment { key, address, length, .. } = *segment;
@@ -224,19 +227,20 @@ impl QpContext {
         }
         let length = length as usize;
         let (to, now) = (packet.payload(), TimeSlot::now());
-        // SAFETY: registered memory, whose registration does not end before this post; the packet has space for it.
+        // SAFETY: the memory is registered, its registration does not end before this post, and the packet has space
+        // for `length` bytes.
         let is_there = unsafe {
             user_copy::read_recent(address, to, length, now)
                 || user_copy::read(address, to, length, || self.regions.registration(key))
         };
         if is_there {
-            // SAFETY: written just above.
+            // SAFETY: `length` bytes were written just above.
             unsafe { packet.set_length(length) };
         }
         is_there
     }
 
-    /// Appends a piece of registered memory that the peer reads.
+    /// Appends a part of registered memory that the peer reads.
     pub(crate) fn fetch(&self, piece: &Segment, out: &mut Vec<u8>) -> Result<(), Status> {
         let region = Region { address: piece.address, length: piece.length };
         let acquired = self.regions.acquire_for_peer(piece.key, self.peer_ids(), region, AccessRight::RemoteRead);
@@ -245,8 +249,8 @@ impl QpContext {
         let (end, length) = (out.len(), piece.length as usize);
         out.resize(end + length, 0);
         let registration = || self.regions.registration(piece.key);
-        // SAFETY: the source is registered memory with a reference held during the copy; the destination was appended just
-        // above.
+        // SAFETY: the source is registered memory, with a reference on the registration during the copy. The
+        // destination was appended just above.
         let is_copied = unsafe { user_copy::read(address, out[end..].as_mut_ptr(), length, registration) };
         if is_copied {
             return Ok(());
@@ -259,7 +263,8 @@ impl QpContext {
 
 /// Copies received bytes into the memory of a request or receive.
 fn scatter(context: &QpContext, pd: u32, list: &Segments, offset: u32, bytes: &[u8]) -> Result<(), Status> {
-    // SAFETY: the source is a slice; the destination is checked and referenced segment by segment.
+    // SAFETY: the source is a slice. `scatter` checks each segment of the destination, and takes a reference on its
+    // registration.
     unsafe { scatter_gather::scatter(&*context.regions, pd, list, offset.into(), bytes.as_ptr(), bytes.len()) }
 }
 
@@ -288,7 +293,7 @@ impl Host<QpContext> for &QpContext {
         let acquired = self.regions.acquire_for_peer(key, self.peer_ids(), region, AccessRight::RemoteWrite);
         let (_guard, address) = acquired.map_err(|_| refused())?;
         let registration = || self.regions.registration(key);
-        // SAFETY: the destination is registered memory with a reference held during the copy, and the range lies within it.
+        // SAFETY: the destination is within registered memory, with a reference on the registration during the copy.
         let is_copied = unsafe { user_copy::write(bytes.as_ptr(), address, bytes.len(), registration) };
         if is_copied { Ok(()) } else { Err(refused()) }
     }
@@ -386,12 +391,13 @@ impl Host<QpContext> for &QpContext {
         let region = Region { address, length: ATOMIC_SIZE };
         let (ids, right) = (self.peer_ids(), AccessRight::RemoteAtomic);
         let (_guard, address) = self.regions.acquire_for_peer(key, ids, region, right).ok()?;
-        // SAFETY: registered memory with a reference held meanwhile, which the peer may change so.
+        // SAFETY: the memory is registered, with a reference on the registration during the call, and the peer may
+        // execute atomic operations on it.
         unsafe { operation.apply_registered(address, || self.regions.registration(key)) }
     }
 }
 
-/// The host of a closing connection: touches no memory, and reports no completion.
+/// The host of a closing connection: it accesses no memory and reports no completion.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NoHost;
 

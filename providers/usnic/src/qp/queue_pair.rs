@@ -1,11 +1,11 @@
 //! Queue pairs: posted work, the connection that carries it out, and the choice of the thread that sends.
 //!
-//! One lock guards all of a queue pair: posts, received packets, turns to send. Before a connection is established
-//! posted work is queued here. After the end of the connection it is flushed as it is posted, until the queue pair is
-//! reset. A small post on a quiet connection is sent at once by the posting thread (US-5); further ones wait for the
-//! next pass, where they share a GSO batch. A connection that has ended becomes a [`ClosingConnection`]. Lock order:
-//! the device's pass, queue pair, shared receive queue, completion queue, job queue. Only the engine reports connection
-//! events to dapl.
+//! One lock guards the whole state of a queue pair: posts, received packets, turns to send. Before a connection is
+//! established, posted work is queued here. After the end of the connection, work is flushed when it is posted, until
+//! the queue pair is reset. If few requests are in progress, the posting thread sends a small post at once (US-5).
+//! Further posts wait for the next pass, where they share a GSO batch. A connection that has ended becomes a
+//! [`ClosingConnection`]. Lock order: the device's pass, queue pair, shared receive queue, completion queue, job queue.
+//! Only the engine reports connection events to dapl.
 #![forbid(unsafe_code)]
 
 mod handler;
@@ -42,13 +42,13 @@ use crate::qp::host::{Pool, QpContext, RecvRequest, WorkRequest};
 use crate::qp::transport::Transport;
 use crate::{Mr, Mw, Usnic};
 
-/// Requests in progress below which a connection is quiet: the next post is sent at once.
+/// If fewer requests than this number are in progress, the next post is sent at once.
 const MAX_QUIET: u32 = 4;
 
-/// A queue pair as the object layer holds it.
+/// A queue pair as dapl refers to it.
 pub struct Qp(pub(crate) Arc<QpCore>);
 
-/// The queue pair itself, shared with the device and shared receive queues.
+/// The state of a queue pair, shared with the device and shared receive queues.
 pub(crate) struct QpCore {
     device: Arc<Device>,
     progress: Arc<Progress>,
@@ -61,32 +61,33 @@ pub(crate) struct QpCore {
     state: Mutex<QpState>,
 }
 
-/// State under the lock.
+/// State that is guarded by the lock.
 #[derive(Debug)]
 struct QpState {
     phase: QpPhase,
     transport: Option<Transport>,
-    /// Work that was posted before the connection is established.
+    /// Receives and requests that were posted before the connection is established.
     recvs: VecDeque<RecvRequest>,
     requests: VecDeque<(Post, WorkRequest)>,
-    /// Whether the consumer has requested a drain after the connection was reported and before it was opened.
+    /// Whether the consumer requested a graceful disconnect after the connection was reported and before it was opened.
     drains: bool,
     marks: HighWatermark,
-    /// [`QueuePair::post_recv_quickly`] refuses from this number of receives on: the maximum, or a watermark.
+    /// If this number of receives is posted, [`QueuePair::post_recv_quickly`] refuses a post. It is the maximum number,
+    /// or a watermark.
     quick_recvs: u32,
-    /// Final counters of the last connection.
+    /// Final counters of the previous connection.
     past: Option<Box<Counters>>,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum QpPhase {
-    /// Posted work is queued.
+    /// Not connected: posted work is queued.
     Unconnected,
-    /// Posted work is queued; an attempt of this number is in progress.
+    /// A connection attempt with this number is in progress: posted work is queued.
     Connecting(u32),
-    /// There is a transport.
+    /// Connected: there is a transport.
     Connected,
-    /// Posted work is flushed.
+    /// The connection has ended: posted work is flushed.
     Over,
 }
 
@@ -147,7 +148,7 @@ impl Qp {
 }
 
 impl QpState {
-    /// Requests and receives that are posted and not complete.
+    /// Number of requests, and of receives, that are posted and not complete.
     fn outstanding(&self) -> (u32, u32) {
         match &self.transport {
             Some(transport) => transport.conn.outstanding(),
@@ -155,7 +156,7 @@ impl QpState {
         }
     }
 
-    /// The transport, if it has this number.
+    /// Returns the transport, if it has this connection number.
     fn transport(&mut self, number: u32) -> Option<&mut Transport> {
         self.transport.as_mut().filter(|transport| transport.number == number)
     }
@@ -168,7 +169,8 @@ impl QpCore {
         state.transport.as_ref().map_or(Outlook::default(), |transport| transport.outlook(now))
     }
 
-    /// Handles an event of the connection, and receives above a watermark. If it has ended, the transport is removed.
+    /// Handles an event of the connection, and checks the watermarks of receives. If the connection has ended, the
+    /// transport is removed.
     #[inline(always)]
     fn take_event(&self, state: &mut QpState) {
         let Some(transport) = &mut state.transport else { return };
@@ -194,8 +196,8 @@ impl QpCore {
         self.context.jobs.push(Job::Event(id, event));
     }
 
-    /// The number of receives to check against the watermarks: posted ones, or the maximum of those taken from a shared
-    /// queue since the last check.
+    /// Returns the number of receives to compare with the watermarks: posted receives, or the maximum number of
+    /// receives that were taken from a shared queue since the last check.
     #[inline]
     fn recvs(&self, transport: &Transport) -> u32 {
         match self.context.pool {
@@ -204,7 +206,8 @@ impl QpCore {
         }
     }
 
-    /// Checks the watermarks, and reports the soft one. Returns true if the hard one ends the connection.
+    /// Checks the watermarks. Reports an excess of the soft watermark. Returns true if the hard watermark is exceeded,
+    /// which ends the connection.
     #[cold]
     fn check_watermarks(&self, state: &mut QpState, recvs: u32) -> bool {
         let crossed = state.marks.check(recvs);
@@ -215,13 +218,14 @@ impl QpCore {
         crossed.hard && state.transport.is_some()
     }
 
-    /// Ends the connection, if there is one: flushes all work, notifies the peer, and leaves late packets to a closing
+    /// Ends the connection, if there is one: flushes all work, notifies the peer, and passes late packets to a closing
     /// connection.
     fn finish(&self, state: &mut QpState, now: Nanos) {
-        let _deferral = cancel::defer(); // called by posts and polls; closing a socket is a cancellation point
+        // Posts and polls call this function. Closing a socket is a cancellation point.
+        let _deferral = cancel::defer();
         state.phase = QpPhase::Over;
         if let Some(mut transport) = state.transport.take() {
-            // The ack is sent first, because the requests that the peer delivered have succeeded.
+            // The ack is sent before the Reset, so that requests whose messages were delivered succeed at the peer.
             transport.conn.report_all(now, &mut &self.context);
             transport.transmit(now, &mut &self.context, &self.context);
             transport.conn.abort(now, &mut &self.context);
@@ -238,7 +242,7 @@ impl QpCore {
         self.flush(state);
     }
 
-    /// Flushes the work that is queued here.
+    /// Flushes the work that was queued before the connection was established.
     fn flush(&self, state: &mut QpState) {
         for (_, mut request) in state.requests.drain(..) {
             self.context.complete_request(&mut request, Status::Flushed, 0);
@@ -252,10 +256,11 @@ impl QpCore {
         }
     }
 
-    /// Called after a down-call: leaves further sending to the next pass.
+    /// Called after a call of dapl. The next pass sends the remaining packets.
     fn schedule(&self, mut state: MutexGuard<'_, QpState>, now: Nanos) {
         if state.transport.as_ref().is_some_and(|transport| transport.next_turn.is_immediate()) {
-            // The connection's turn is planned, and will find the new work: the lock is still held.
+            // The connection's turn is already planned. It will find the new work, because this thread still has the
+            // lock.
             return self.take_event(&mut state);
         }
         let outlook = self.update(&mut state, now);
@@ -266,7 +271,7 @@ impl QpCore {
         }
     }
 
-    /// Takes the lock, and checks that there is capacity for one more request.
+    /// Acquires the lock, and checks that the queue has space for one more request.
     #[inline]
     fn lock_for_request(&self) -> Result<MutexGuard<'_, QpState>> {
         let state = self.state.lock();
@@ -274,14 +279,14 @@ impl QpCore {
             return Ok(state);
         }
         drop(state);
-        // Some requests may be complete whose acks were not received yet, so a pass is made.
+        // Acks of some requests may have arrived without being processed, so a pass is run.
         self.progress.catch_up();
         let state = self.state.lock();
         let is_full = state.outstanding().0 >= self.config.max_requests;
         if is_full { Err(Error::Exhausted(Resource::Memory)) } else { Ok(state) }
     }
 
-    /// Posts a request. `leaves`: it may be sent at once.
+    /// Posts a request. `leaves`: whether the request may be sent at once.
     #[inline]
     fn submit(
         &self,
@@ -300,7 +305,7 @@ impl QpCore {
                 if leaves {
                     transport.send_now(now, &mut &self.context, &self.context);
                 } else if is_behind {
-                    // It waits for another request, whose turn or deadline is planned.
+                    // The request waits for another request, whose turn or deadline is already planned.
                     return self.take_event(&mut state);
                 }
                 self.schedule(state, now);
@@ -316,8 +321,8 @@ impl QpCore {
         }
     }
 
-    /// Builds the request for the connection. An invalid or too long request fails when it becomes the first one, with
-    /// the status returned.
+    /// Builds the request for the connection. If the request is invalid or too long, it fails with the returned status
+    /// when it becomes the first request.
     #[inline(always)]
     fn build_post(&self, wr: &SendWr<'_>) -> (Post, Option<Status>) {
         let total = scatter_gather::total(wr.segments);
@@ -358,7 +363,7 @@ impl QpCore {
         }
     }
 
-    /// Limits that this queue pair offers for a connection.
+    /// Returns the limits that are sent to the peer at connection set-up.
     pub(crate) fn caps(&self) -> QpCaps {
         let credits = match &self.context.pool {
             Some(pool) => pool.srq.available(),
@@ -367,12 +372,12 @@ impl QpCore {
         QpCaps { credits, ..self.caps }
     }
 
-    /// There is no connection, and no attempt.
+    /// Whether there is no connection and no connection attempt.
     fn is_unconnected(&self) -> bool {
         self.state.lock().phase == QpPhase::Unconnected
     }
 
-    /// Ends the connection or attempt without a report.
+    /// Ends the connection or the attempt without an event.
     pub(crate) fn abort(&self) {
         let mut state = self.state.lock();
         let attempt = match state.phase {
@@ -387,7 +392,7 @@ impl QpCore {
     }
 }
 
-/// Status with which an atomic operation fails before it is sent, because every peer would refuse it.
+/// Returns the status with which an atomic operation fails before it is sent, because every peer would refuse it.
 #[cold]
 fn check_atomic(remote: Remote, total: u64) -> Option<Status> {
     if total != ATOMIC_SIZE {
@@ -449,7 +454,7 @@ impl QueuePair for Qp {
         {
             return Err(Error::ModelNotSupported);
         }
-        // Sent at once: small and in one segment, or so large that it fills a GSO batch on its own.
+        // The request is sent at once if it has one segment, or is so large that it fills a GSO batch alone.
         let leaves = wr.segments.len() <= 1 || post.length > self.0.config.tiny;
         self.0.submit(state, post, |request| request.set(wr, failure), leaves);
         Ok(())
@@ -480,7 +485,7 @@ impl QueuePair for Qp {
     }
 
     fn outstanding(&self) -> Outstanding {
-        self.0.progress.catch_up(); // completes work whose acks were not received yet
+        self.0.progress.catch_up(); // Completes work whose acks have arrived without being processed.
         let (requests, recvs) = self.0.state.lock().outstanding();
         Outstanding { recvs, requests }
     }
@@ -513,7 +518,7 @@ impl Connection for Qp {
             transport.transmit(now, &mut &self.0.context, &self.0.context);
             self.0.schedule(state, now);
         } else {
-            // The connection was reported, and its transport does not exist yet.
+            // The connection was reported, but its transport does not exist yet.
             state.drains = matches!(state.phase, QpPhase::Connecting(_));
         }
     }

@@ -1,4 +1,4 @@
-//! The queue pair as the device, the counters, the exit handler and the shared receive queue call it.
+//! Functions of the queue pair that the device, the counters, the exit handler and the shared receive queue call.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ impl ConnectionHandler for QpCore {
         (state.phase, state.drains) = (QpPhase::Connecting(number), false);
     }
 
-    /// Moves the work that was posted before into the connection, in order.
+    /// Opens the connection, and moves the work that was posted before into it, in order.
     fn open(&self, now: Nanos, params: ConnectionParams) -> Option<Outlook> {
         let mut state = self.state.lock();
         if state.phase != QpPhase::Connecting(params.number) {
@@ -101,7 +101,8 @@ impl QpCore {
         self.state.lock().transport.as_ref().map(|transport| transport.conn.counters())
     }
 
-    /// Acknowledges received data and resets the connection, if its lock is free soon. Called when the process exits.
+    /// Acknowledges received data and resets the connection, if its lock is free within a short time. Called when the
+    /// process exits.
     pub(crate) fn exit(&self) {
         let Some(mut state) = self.state.try_lock_for(counters::EXIT_LOCK_TIMEOUT) else { return };
         if let Some(transport) = &mut state.transport {
