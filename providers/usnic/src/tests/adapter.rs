@@ -78,7 +78,8 @@ fn the_end_of_a_connection_does_not_overtake_the_start_of_another() {
     };
     arrived(started, Kind::Confirm);
     arrived(ended, Kind::Fin);
-    // The second connection is opened when its packets are handled, which is not yet.
+    // Passes do not open the second connection: its packets are queued for the connection manager, which has not run
+    // yet.
     while !server.progress.run_pass(now()) {}
     while server.progress.run_pass(now()) {}
     assert!(ended_there.events.has(packet).is_none());
@@ -187,7 +188,7 @@ fn requester_without_an_answer_times_out() {
         let pair = Arc::new(FakeSink::default());
         let number = client.cm.connect(pair.clone(), &spec, conn(1), CAPS).unwrap();
         client.cm.cancel(number);
-        // Exactly one of the two connections reports it, once.
+        // Only the attempt to qualifier 7 that was not cancelled reports an event, and only once.
         client.connect(&client, 7, conn(2));
         while client.event() != (conn(2), "rejected") {}
         assert!(client.device.table.lookup(number).is_none());
@@ -199,14 +200,15 @@ fn withdrawn_request_is_reported_to_the_server_only() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
-    // Before the peer's consumer has decided.
+    // The client withdraws its request before the server's consumer has decided.
     let pair = Arc::new(FakeSink::default());
     let address = PeerAddress::Ip(server.device.address().ip());
     let spec = ConnectSpec { address: &address, qual: 7, private_data: b"may I?" };
     let number = client.cm.connect(pair.clone(), &spec, conn(1), CAPS).unwrap();
     let request = server.request();
     client.cm.cancel(number);
-    // The message is in flight. If the accept was sent before, it finds no requester and reports an event.
+    // The withdrawal may still be in flight. If the accept is sent first, the client rejects it and the server's
+    // consumer gets an event.
     request.accept_into(Arc::new(FakeSink::default()), b"", conn(2), CAPS).unwrap();
     assert_eq!(server.event(), (conn(2), "accept failed"));
     assert!(client.above.events.has(|_| Some(())).is_none() && pair.events.has(|_| Some(())).is_none());
@@ -219,7 +221,7 @@ fn withdrawn_accept_is_a_rejection() {
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     client.connect(&server, 7, conn(1));
     let request = server.request();
-    // Blocks the engine, which sends the accept.
+    // The lock of the pass stops the engine, which would send the accept.
     let number = {
         let progress = server.progress.pass.lock();
         let number = request.accept_into(Arc::new(FakeSink::default()), b"", conn(2), CAPS).unwrap();
@@ -292,7 +294,7 @@ fn poller_makes_progress_and_engine_takes_over() {
             }
         };
         by_me = if by == me { by_me + 1 } else { 0 };
-        // The engine may take the first packets, and one whenever this thread was preempted.
+        // The engine may receive the first packets, and another packet whenever this thread was preempted.
         if by_me == 10 {
             break;
         }
@@ -318,7 +320,7 @@ fn poll_during_placement_finds_complete_data() {
             let progress = ia.progress.pass.lock();
             ia.progress.is_placing.store(true, Ordering::SeqCst);
             begun.wait();
-            // The deadline of the other wait would expire long before this.
+            // The calls give the polling thread time to see that bytes are being placed, and to wait.
             (0..1000).for_each(|_| std::thread::yield_now());
             is_complete.store(true, Ordering::SeqCst);
             ia.progress.is_placing.store(false, Ordering::SeqCst);
@@ -465,7 +467,7 @@ fn only_the_right_key_connects() {
     ["right", "wrong"].iter().for_each(|name| std::fs::remove_file(path(name)).unwrap());
 }
 
-/// The answer to a probe without a connection, sent from a plain socket.
+/// Sends a path probe without a connection from a plain socket, and returns the answer.
 fn asked(from: &str, to: &Ia, flags: u16, length: usize) -> Option<Vec<u8>> {
     let socket = std::net::UdpSocket::bind((from, 0)).unwrap();
     let mut packet = Head::new(Kind::Probe, flags, 0, 0xABCD).as_bytes().to_vec();

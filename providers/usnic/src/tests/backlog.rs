@@ -1,10 +1,10 @@
-//! More requests at once than a listener keeps half open.
+//! A listener with more requests at once than the limit of half-open requests.
 
 use super::*;
 
-/// More than the 2,048 half-open requests of one /24 network.
+/// Number of clients: more than the limit of 2,048 half-open requests of one /24 network.
 const CLIENTS: u32 = 2_500;
-/// Requests that are pending when the server begins to accept: the limit of one network.
+/// Number of requests that are pending when the server begins to accept: the limit of one network.
 const PENDING: usize = 2_048;
 
 #[test]
@@ -13,7 +13,7 @@ fn requests_beyond_the_half_open_limit_wait_and_all_connect() {
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     let clients: Vec<_> = (0..CLIENTS).map(|attempt| client.connect(&server, 7, conn(attempt))).collect();
-    // The server accepts its requests only when the accept queue is full.
+    // The server does not accept before the accept queue is full.
     let mut requests: Vec<_> = (0..PENDING).map(|_| server.request()).collect();
     for attempt in 0..CLIENTS {
         let request = requests.pop().unwrap_or_else(|| server.request());
@@ -21,7 +21,7 @@ fn requests_beyond_the_half_open_limit_wait_and_all_connect() {
         let (conn, _) = client.above.events.wait(established).0;
         let established = &clients[conn.attempt as usize];
         established.is_open();
-        // The first packet is the confirmation, and ends the request.
+        // The client's first packet confirms the connection, and ends the request.
         established.post(&client.device, b"first");
     }
     assert_eq!(client.above.events.has(event), None, "none was rejected");

@@ -1,5 +1,5 @@
-//! Standby sleeps of the engine while consumers poll: a thread that goes to sleep ends them, and delayed data are
-//! counted.
+//! Standby sleeps of the engine while consumers poll. A thread that goes to sleep ends the standby sleep, and delayed
+//! data is counted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -34,8 +34,9 @@ fn poll_alone(queues: &[Cq], (_, ours): &(Ia, Arc<FakeSink>), (server, theirs): 
     }
 }
 
-/// Calls `stop_polling` during a standby sleep of the engine, less than `ACTIVE` after a poll. Otherwise, for example
-/// when this thread is preempted, the engine may conclude that this thread has stopped polling without announcing it.
+/// Calls `stop_polling` during a standby sleep of the engine, less than `ACTIVE` after a poll. If this thread is
+/// preempted, the engine may conclude that the thread has stopped polling without announcing it. In this case the
+/// function tries again.
 fn stop_within_a_nap(ia: &Ia) {
     let (device, progress) = (&ia.device, &ia.progress);
     loop {
@@ -45,7 +46,7 @@ fn stop_within_a_nap(ia: &Ia) {
         if must_wake {
             progress.stop_polling();
         } else {
-            device.jobs.push(Job::Wake); // an engine that sleeps without work does not notice that this thread polls
+            device.jobs.push(Job::Wake); // Without a job, a sleeping engine does not notice that this thread polls.
         }
         if must_wake && device::now() <= begin + POLL_LIFETIME {
             return;
@@ -60,7 +61,7 @@ fn no_packet_waits_for_a_tick_after_polling_several_queues() {
     let queues = [(); 2].map(|()| Cq::new(Weak::<Silent>::new(), progress.clone(), device.jobs.clone(), 0));
     for round in 0..20 {
         poll_alone(&queues, &client, &server);
-        // Acts like a wait on one of the queues.
+        // Does what a wait on one of the queues does.
         assert!(queues[round % 2].arm(false).unwrap());
         stop_within_a_nap(&client.0);
         let before = device.late();

@@ -5,7 +5,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::*;
 
 fn word(memory: &Memory) -> &AtomicU64 {
-    // SAFETY: eight bytes of the test's own, aligned as the allocator does; changed by atomic instructions only.
+    // SAFETY: the eight bytes belong to the test, are aligned by the allocator, and are changed by atomic instructions
+    // only.
     unsafe { AtomicU64::from_ptr(memory.bytes.as_ptr().cast_mut().cast()) }
 }
 

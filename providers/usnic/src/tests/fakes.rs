@@ -24,7 +24,7 @@ use crate::proto::schedule::{Outlook, Turn};
 use crate::proto::wire::{Head, Kind};
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 
-/// Longer than any event takes to arrive.
+/// Time limit of a wait for an event; no event takes this long.
 pub(super) const LONG: Duration = Duration::from_secs(20);
 pub(super) const CAPS: QpCaps = QpCaps { ord: 4, ird: 2, credits: 1 };
 
@@ -42,7 +42,7 @@ pub(super) enum Recorded {
     DeliveryError(DeliveryErrorKind),
 }
 
-/// Recorded events with their threads, and a condition variable for waiters.
+/// Recorded events with the thread of each, and a condition variable for threads that wait for an event.
 #[derive(Default)]
 pub(super) struct EventLog {
     pub(super) recorded: Mutex<Vec<(Recorded, ThreadId)>>,
@@ -94,7 +94,7 @@ pub(super) fn packet(word: &Recorded) -> Option<Vec<u8>> {
     if let Recorded::Packet(bytes) = word { Some(bytes.clone()) } else { None }
 }
 
-/// A fake object layer: keeps requests for the test.
+/// A fake object layer. It stores requests for the test.
 #[derive(Default)]
 pub(super) struct Above {
     pub(super) events: EventLog,
@@ -138,7 +138,7 @@ impl CmSink<Usnic> for Above {
 pub(super) struct FakeSink {
     pub(super) events: EventLog,
     pub(super) opened: Mutex<Option<ConnectionParams>>,
-    /// Packets that wait for a turn.
+    /// Packets to send in the next turns.
     pub(super) queue: Mutex<Vec<Vec<u8>>>,
     pub(super) deadline: Mutex<Option<Nanos>>,
 }
@@ -244,9 +244,9 @@ impl Ia {
         ia
     }
 
-    /// The test makes its progress: `step`.
+    /// Opens an IA without an engine. The test makes progress by `step`.
     pub(super) fn without_engine(above: Above, ip: &str, params: &str) -> Ia {
-        // Loopback addresses and a port that no other test of this process, or of a concurrent one, uses.
+        // The addresses and the port are used by no other test of this process or of another process.
         let port = 20_000 + std::process::id() % 20_000;
         let params = format!("{ip} port={port} buffer=100000 {params}");
         let above = Arc::new(above);
@@ -255,7 +255,7 @@ impl Ia {
         Ia { adapter, above }
     }
 
-    /// Makes progress until something matches, in place of the engine.
+    /// Makes progress in place of the engine, until `done` returns a value.
     pub(super) fn step_until<T>(&self, mut done: impl FnMut() -> Option<T>) -> T {
         let deadline = now() + u64::try_from(LONG.as_nanos()).unwrap();
         loop {
@@ -314,7 +314,7 @@ pub(super) fn conn(attempt: u32) -> ConnId {
     ConnId { attempt, ..ConnId::default() }
 }
 
-/// Two unused addresses.
+/// Returns two loopback addresses that no other test uses.
 pub(super) fn addresses() -> (String, String) {
     static NEXT: AtomicU16 = AtomicU16::new(0);
     let next = NEXT.fetch_add(1, Ordering::Relaxed);
@@ -323,7 +323,7 @@ pub(super) fn addresses() -> (String, String) {
     (format!("{net}.{}", 2 * next + 1), format!("{net}.{}", 2 * next + 2))
 }
 
-/// Two IAs with a connection: clients and servers.
+/// Returns two IAs with a connection: the client and the server, each with its queue pair.
 pub(super) fn connected(params: &str) -> ((Ia, Arc<FakeSink>), (Ia, Arc<FakeSink>)) {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, params), Ia::open(&there, params));
@@ -333,7 +333,7 @@ pub(super) fn connected(params: &str) -> ((Ia, Arc<FakeSink>), (Ia, Arc<FakeSink
     let (reported, _) = client.above.events.wait(established);
     assert_eq!(reported, (conn(1), b"you may".to_vec()));
     ours.is_open();
-    // The first packet is the confirmation.
+    // The client's first packet confirms the connection.
     ours.post(&client.device, b"first");
     assert_eq!(server.above.events.wait(established).0, (conn(2), Vec::new()));
     theirs.is_open();

@@ -1,5 +1,5 @@
-//! Properties that hold for every input from the network. The fuzz targets of `test/fuzz` search for counterexamples;
-//! the tests here replay known ones, and some thousand derived from them.
+//! Properties that hold for every input from the network. The fuzz targets of `test/fuzz` search for counterexamples.
+//! The tests here replay the inputs of the corpus, and thousands of mutations of each.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -19,12 +19,13 @@ use crate::proto::wire::{
 };
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS, WINDOW};
 
-/// Start of the memory of the peer under test, and its keys: one for writing, one read-only.
+/// Start address of the memory of the peer under test, and its keys: one for read and write access, one for read
+/// access.
 const BASE: u64 = 0x7000_0000;
 const KEYS: [u32; 2] = [1, 2];
 /// Size of the memory in bytes.
 const MEMORY: usize = 1 << 16;
-/// Maximum number of outstanding requests, and of receives.
+/// Maximum number of outstanding requests, and of posted receives.
 const MOST: u32 = 8;
 const OURS: (u32, u64) = (0xA0, 0xAAAA);
 const FIRST: [u32; 2] = [u32::MAX - 3, 7];
@@ -45,8 +46,8 @@ fn address(last: u8) -> SocketAddr {
     ([10, 0, 0, last], 1000).into()
 }
 
-/// Any bytes as a packet, with and without a valid checksum: no panic, reads stay inside the packet, and an answer is
-/// at most three times as long.
+/// Processes arbitrary bytes as a packet, with and without a valid checksum. Checks that there is no panic, that reads
+/// stay inside the packet, and that an answer is at most three times as long as the packet.
 pub fn packet(bytes: &[u8]) {
     if let Some((head, body)) = wire::head(bytes) {
         for kind in [Kind::Fragment, Kind::Chunk, Kind::Piece, Kind::Ack] {
@@ -72,7 +73,7 @@ pub fn packet(bytes: &[u8]) {
     }
 }
 
-/// A packet for both state machines of set-up.
+/// Passes a packet to both state machines of connection set-up.
 fn set_up(packet: &[u8]) {
     let mut dice = TestRandom(1);
     let setup = Arc::new(Setup::new(setup::SetupConfig::default(), None));
@@ -104,14 +105,14 @@ fn set_up(packet: &[u8]) {
 /// The memory of the peer under test, and the recorded events.
 struct Memory {
     bytes: Vec<u8>,
-    /// Receives left in the shared queue, and receives taken from it.
+    /// Number of receives in the shared queue, and number of receives taken from it.
     shared: u32,
     taken: u32,
     requests_done: u32,
     recvs_done: u32,
 }
 
-/// The buffer of a request or a receive.
+/// The buffer of a request or a receive, by its offset in the memory.
 #[derive(Default)]
 struct Buffer(usize);
 
@@ -192,7 +193,7 @@ impl Host<Memory> for Memory {
     }
 }
 
-/// A peer, and the bytes that control it.
+/// The peer under test, and the input bytes that control the test.
 struct Peer<'a> {
     script: &'a [u8],
     now: Nanos,
@@ -202,8 +203,9 @@ struct Peer<'a> {
     packet: Vec<u8>,
 }
 
-/// Interprets bytes as a script: packets of a malicious peer that knows connection and token, posts, and time. No
-/// panic, no write outside registered memory, every post completes once, and memory use is bounded.
+/// Interprets bytes as a script: packets of a malicious peer that knows the connection number and the token, posts, and
+/// elapsed time. Checks that there is no panic and no write outside registered memory, that every post completes once,
+/// and that memory use is bounded.
 pub fn peer(script: &[u8]) {
     live(script);
 }
@@ -280,7 +282,7 @@ impl Peer<'_> {
         }
     }
 
-    /// A packet with data, near the expected PSN.
+    /// Sends a data packet whose PSN is near the expected PSN.
     fn data(&mut self) {
         let (op, flags) = (self.byte(), self.byte());
         let ahead = i32::from(self.byte() as i8) * if flags & 0x80 != 0 { 60 } else { 1 };
@@ -318,7 +320,7 @@ impl Peer<'_> {
         self.receive(kind, u16::from(flags & 3), &body);
     }
 
-    /// The ack that the other side claims.
+    /// Returns the ack that the malicious peer sends.
     fn sent_ack(&mut self) -> Ack {
         Ack {
             next: FIRST[0].wrapping_add_signed(i32::from(self.byte() as i8)).into(),
@@ -343,7 +345,7 @@ impl Peer<'_> {
         self.receive(Kind::Ack, u16::from(flags & 3), &body);
     }
 
-    /// A packet of any kind with random bytes.
+    /// Sends a packet of any kind with random bytes.
     fn word(&mut self) {
         use Kind::*;
         let kinds = [
@@ -399,7 +401,7 @@ impl Peer<'_> {
         }
     }
 
-    /// Sends all packets that may be sent; their number is bounded.
+    /// Sends all packets that may be sent, and checks that their number is bounded.
     fn transmit(&mut self) {
         for count in 0.. {
             assert!(count <= 2 * WINDOW, "a pass without end");
@@ -435,7 +437,7 @@ mod tests {
 
     use super::*;
 
-    /// Inputs derived from each file of the corpus.
+    /// Number of mutations of each file of the corpus.
     const MUTATIONS: u64 = 2_000;
 
     fn corpus(of: &str) -> Vec<(String, Vec<u8>)> {

@@ -1,7 +1,8 @@
-//! The provider as dapl sees it: IAs in one process over the loopback interface, with a sink that records.
+//! Tests of the provider's interface to dapl: IAs in one process over the loopback interface, with a sink that records
+//! events.
 //!
-//! Runs without libdat and without dapl's objects. Connections are established without the setup protocol, which has its own
-//! tests. `sim` is the protocol alone, over a simulated network.
+//! Runs without libdat and without dapl's objects. Connections are established without the set-up protocol, which has
+//! its own tests. `sim` tests the protocol alone, over a simulated network.
 
 mod ends;
 mod extensions;
@@ -26,7 +27,7 @@ use crate::{ConnectionRequest, Cq, Mr, Qp, Usnic};
 /// Time limit for an expected event.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// A sink that keeps everything.
+/// A sink that records all events.
 #[derive(Default)]
 struct Recorder {
     events: Mutex<VecDeque<(ConnId, &'static str)>>,
@@ -55,7 +56,7 @@ impl CmSink<Usnic> for Recorder {
 }
 
 impl Recorder {
-    /// The next event of this connection.
+    /// Waits for the next event of this connection.
     fn next(&self, conn: ConnId) -> &'static str {
         let until = Instant::now() + PATIENCE;
         let mut events = self.events.lock();
@@ -80,7 +81,7 @@ struct Side {
     cq: Arc<Cq>,
 }
 
-/// A sink that ignores notifications: these tests poll.
+/// A sink that ignores notifications, because these tests poll.
 struct NoSink;
 
 impl CqSink for NoSink {
@@ -119,7 +120,7 @@ impl Side {
         self.ia.create_qp(&self.pd, self.spec()).unwrap()
     }
 
-    /// The next completion; `other` may have to do something for it, and polls too.
+    /// Polls for the next completion. The other IA polls too, because its work may be needed.
     fn completion(&self, other: &Side) -> Completion {
         let until = Instant::now() + PATIENCE;
         let mut out = [Completion::default()];
@@ -162,9 +163,9 @@ impl Memory {
         Remote { key: self.mr.remote_key(), address: self.bytes.as_ptr() as u64 + offset as u64 }
     }
 
-    /// Current content, read volatile, since other threads write it.
+    /// Returns the current content. The reads are volatile, because other threads write the memory.
     fn now(&self) -> Vec<u8> {
-        // SAFETY: bytes of our own, read one by one.
+        // SAFETY: each byte belongs to `self.bytes`.
         self.bytes.iter().map(|byte| unsafe { std::ptr::read_volatile(byte) }).collect()
     }
 }
@@ -179,7 +180,7 @@ fn wr<'a>(op: Op, segments: &'a [Segment], cookie: u64) -> SendWr<'a> {
 
 const SEND: Op = Op::Send { solicited: false };
 
-/// Any bytes, but not the same twice in a row.
+/// Returns bytes without two equal neighbours.
 fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ seed).collect()
 }
@@ -189,7 +190,7 @@ fn conn(attempt: u32) -> ConnId {
     ConnId { ep: ObjectId::default(), attempt }
 }
 
-/// Connects two queue pairs without the setup protocol: attempt 1 at `a`, 2 at `b`.
+/// Connects two queue pairs without the set-up protocol: attempt 1 at `a`, attempt 2 at `b`.
 fn connect(a: (&Side, &Qp), b: (&Side, &Qp)) {
     let number = |side: &Side| side.ia.adapter.device.table.reserve(device::now()).unwrap();
     let (na, nb) = (number(a.0), number(b.0));
@@ -201,8 +202,8 @@ fn open(side: (&Side, &Qp), other: (&Side, &Qp), ours: u32, theirs: u32, attempt
     assert!(open_after(side, other, ours, theirs, attempt, |_| {}), "it is connecting");
 }
 
-/// Like `connect`. `before` is an action of the consumer after the event and before the queue pair is open. Returns
-/// whether the queue pair is open afterwards.
+/// Opens one end of a connection, as `connect` does. `before` is an action of the consumer after the event and before
+/// the queue pair is open. Returns whether the queue pair is open afterwards.
 fn open_after(
     side: (&Side, &Qp),
     other: (&Side, &Qp),
@@ -219,7 +220,7 @@ fn open_after(
     outlook.inspect(|outlook| device.schedule(ours, &next_turn, outlook)).is_some()
 }
 
-/// The agreed parameters of a connection.
+/// Returns the agreed parameters of a connection.
 fn agreed(
     (side, qp): (&Side, &Qp),
     (other, other_qp): (&Side, &Qp),
@@ -262,7 +263,7 @@ fn agreed(
     }
 }
 
-/// Two IAs with a connected queue pair each.
+/// Returns two IAs with a connected queue pair each.
 fn two() -> (Side, Qp, Side, Qp) {
     let (a, b) = (Side::open(), Side::open());
     let (qa, qb) = (a.qp(), b.qp());

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use super::*;
 
-/// Set in a process of its own that runs one test only.
+/// Environment variable of a process that runs one test only.
 const ALONE: &str = "DAPLUSNIC_TEST_ALONE";
 
 fn sent(qp: &Qp) -> u64 {
@@ -16,7 +16,7 @@ fn a_small_post_into_a_quiet_connection_leaves_in_the_posting_thread() {
     let (a, qa, b, _qb) = two();
     let from = a.registered(pattern(64, 1), Access::default());
     let to = b.registered(vec![0; 64], ALL);
-    // No other thread makes progress while the lock is held.
+    // While this lock is held, no other thread runs a pass.
     let passes = a.ia.adapter.progress.pass.lock();
     qa.post_send(&wr(Op::Write(to.remote(0)), &[from.segment(0, 8)], 0)).unwrap();
     assert_eq!(sent(&qa), 1);
@@ -34,7 +34,7 @@ fn a_small_post_into_a_quiet_connection_leaves_in_the_posting_thread() {
     assert_eq!((sent(&qa), to.now()), (8, from.bytes));
 }
 
-/// Threads of this process that are an engine's.
+/// Number of engine threads of this process.
 fn engines() -> usize {
     let names = std::fs::read_dir("/proc/self/task").unwrap().flatten();
     let names = names.filter_map(|task| std::fs::read_to_string(task.path().join("comm")).ok());
@@ -44,7 +44,7 @@ fn engines() -> usize {
 #[test]
 fn no_thread_runs_before_open_or_after_close() {
     if std::env::var_os(ALONE).is_none() {
-        // Other tests have engine threads, so this runs in a process of its own.
+        // Other tests start engine threads, so this test runs in a process of its own.
         let name = concat!(module_path!(), "::no_thread_runs_before_open_or_after_close");
         let name = name.split_once("::").expect("a module of this package").1;
         let alone = std::env::current_exe().unwrap();
@@ -57,7 +57,7 @@ fn no_thread_runs_before_open_or_after_close() {
     let side = Side::open();
     let until = Instant::now() + PATIENCE;
     while engines() == 0 {
-        assert!(Instant::now() < until, "no engine"); // a thread gives itself its name
+        assert!(Instant::now() < until, "no engine"); // A new thread sets its name itself, so the name may appear late.
         std::thread::yield_now();
     }
     assert_eq!(engines(), 1);

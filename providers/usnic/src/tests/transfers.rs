@@ -1,4 +1,4 @@
-//! Posted transfers arrive, whole and in order, and complete once.
+//! Posted transfers arrive complete and in order, and complete once.
 
 use super::*;
 

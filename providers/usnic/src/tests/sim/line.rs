@@ -1,7 +1,7 @@
-//! An established connection of the simulation, driven like a process drives it, with checks of its packets.
+//! An established connection of the simulation, driven as a process drives it, with checks of its packets.
 //!
-//! Outgoing packets are compared with incoming ones: only received packets are acked, and the number in flight is
-//! within the window.
+//! Outgoing packets are compared with incoming packets: only received packets may be acked, and the number of packets
+//! in flight must be within the window.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -25,17 +25,17 @@ pub(super) struct Line {
     pub(super) terms: Terms,
     seal: Option<Box<Seal>>,
     pub(super) burst: usize,
-    /// PSNs that have arrived: all before the first missing one, and later ones.
+    /// PSNs that have arrived: all before `all_before`, and the PSNs in `more`.
     all_before: u32,
     more: BTreeSet<u32>,
-    /// Bytes that have arrived of packets sent in pieces.
+    /// For each packet that is sent in pieces: which of its bytes have arrived.
     pieces: BTreeMap<u32, Vec<bool>>,
-    /// Bytes acknowledged by the peer.
+    /// PSN before which the peer has acked all packets.
     acked: u32,
     loose: bool,
 }
 
-/// Configuration of a side.
+/// Returns the configuration of one end of a connection.
 pub(super) fn config(plan: &SidePlan, window_kib: u16) -> Config {
     Config {
         max_requests: plan.max_requests,
@@ -83,7 +83,7 @@ impl Line {
         }
     }
 
-    /// The packet that confirmed the connection; its seal was opened then.
+    /// Processes the packet that confirmed the connection. Its seal was opened at set-up.
     pub(super) fn receive_first(&mut self, now: Nanos, datagram: &Datagram) {
         let Some((head, body)) = wire::head(&datagram.bytes) else { return };
         let seal = if self.seal.is_some() { seal::OVERHEAD } else { 0 };
@@ -120,7 +120,7 @@ impl Line {
         self.acked = self.acked.max(next.wrapping_sub(self.terms.first_psn.0));
     }
 
-    /// All bytes of a packet have arrived, with this piece or with others.
+    /// Records a piece. Returns whether all bytes of its packet have arrived.
     fn is_here(&mut self, at: u32, data: &Data<'_>) -> bool {
         let Some(extent) = data.extent else { return true };
         let have = self.pieces.entry(at).or_insert_with(|| vec![false; extent.length() as usize]);
@@ -136,7 +136,7 @@ impl Line {
         }
     }
 
-    /// The next packet to send, and its destination.
+    /// Returns the next packet to send, and its destination.
     pub(super) fn transmit(&mut self, now: Nanos) -> Option<(SocketAddr, Vec<u8>)> {
         let mut bytes = Vec::new();
         while self.conn.outlook(now).wants_turn() {
@@ -182,7 +182,7 @@ impl Line {
         self.seal.as_mut().is_none_or(|seal| seal.close(&mut bytes, 0)).then_some(bytes)
     }
 
-    /// Checks an outgoing packet.
+    /// Checks a packet that is about to be sent.
     fn note_leaving(&self, bytes: &[u8]) {
         let Some((head, body)) = wire::head(bytes).filter(|_| !self.loose) else { return };
         assert_eq!((head.conn.get(), head.token.get()), (self.terms.peer_conn, self.terms.peer_token));
@@ -212,7 +212,7 @@ impl Line {
         assert!(next <= self.all_before, "{next} is acked, but {} was received", self.all_before);
     }
 
-    /// Time of its next action.
+    /// Returns the time of the connection's next action.
     pub(super) fn deadline(&self) -> Option<Nanos> {
         self.conn.deadline()
     }

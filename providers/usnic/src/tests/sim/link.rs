@@ -1,4 +1,4 @@
-//! One connection of a scenario: the states of its two sides, and their posts.
+//! One connection of a scenario: the state of its two ends, and their posts.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,18 +13,18 @@ use crate::proto::setup::Offer;
 use crate::proto::setup::accept::RequestId;
 use crate::proto::{Nanos, SECONDS};
 
-/// State of one side of a connection.
+/// State of one end of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Fate {
     Before,
-    /// The client asks, or the server has accepted.
+    /// The client's request is pending, or the server has accepted.
     Trying,
     Established(u32),
-    /// The connection is over.
+    /// The connection has ended.
     Ended,
-    /// It was never established.
+    /// The connection was not established, for this reason.
     Failed(&'static str),
-    /// Its process has died.
+    /// The process of this end has died.
     Dead,
 }
 
@@ -37,17 +37,17 @@ impl Fate {
 pub(super) struct Link {
     pub(super) oracle: Rc<RefCell<Oracle>>,
     pub(super) fate: [Fate; 2],
-    /// Posted requests, and receives.
+    /// Number of posted requests at each end, and the receives at each end.
     pub(super) posted: [usize; 2],
     pub(super) recvs: [Vec<(Nanos, u32)>; 2],
     pub(super) recvs_posted: [usize; 2],
     pub(super) aborted: [bool; 2],
     pub(super) drained: [bool; 2],
-    /// The server's consumer has not answered yet.
+    /// Requests that the server's consumer has not answered yet, with the time of the answer.
     pub(super) thinking: Vec<(Nanos, RequestId)>,
     pub(super) started: bool,
     pub(super) finished: bool,
-    /// Whether all work was done before the connection began to end.
+    /// Whether all work was done before the end of the connection began.
     pub(super) complete: bool,
 }
 
@@ -87,7 +87,7 @@ impl Link {
         self.fate[side] = Fate::Failed(why);
     }
 
-    /// Number of receives to post now, of at most `most` outstanding.
+    /// Number of receives to post now, if `most` may be outstanding.
     pub(super) fn due_recvs(&self, side: usize, most: usize, now: Nanos) -> usize {
         self.recvs[side].iter().take(most).take_while(|(at, _)| *at <= now).count()
     }
@@ -101,7 +101,7 @@ impl Link {
 
     pub(super) fn wanted(&self, plan: &LinkPlan, side: usize, _now: Nanos) -> Offer {
         let mine = &plan.sides[side];
-        // Receives posted at the beginning.
+        // Number of receives that are posted at the start.
         let credits = if mine.shared { 0 } else { self.due_recvs(side, mine.max_recvs as usize, 0) as u32 };
         Offer {
             extensions: true,
@@ -117,7 +117,7 @@ impl Link {
         }
     }
 
-    /// Whether everything is posted and complete, and has arrived.
+    /// Whether all planned work was posted, is complete, and has arrived.
     pub(super) fn is_done(&self, plan: &LinkPlan) -> bool {
         let oracle = self.oracle.borrow();
         (0..2).all(|side| {
@@ -128,7 +128,7 @@ impl Link {
         })
     }
 
-    /// Time of the next action of its consumers.
+    /// Returns the time of the next action of the consumers of this connection.
     pub(super) fn deadline(&self, scenario: &Scenario, at: usize, now: Nanos) -> Option<Nanos> {
         let plan = &scenario.links[at];
         let mut times = vec![plan.start, scenario.calm(), scenario.calm() + 20 * SECONDS];
@@ -141,7 +141,7 @@ impl Link {
         times.into_iter().filter(|at| *at > now).min()
     }
 
-    /// The first request of a side that failed other than by a flush, and its status.
+    /// Returns the first request of one end that failed other than by a flush, and its status.
     pub(super) fn failure(&self, side: usize) -> Option<(usize, Status)> {
         let oracle = self.oracle.borrow();
         let mut entries = oracle.sides[side].entries.iter().enumerate();

@@ -1,12 +1,12 @@
-//! The whole protocol in one thread: processes that set up connections and use them, over a bad network derived from a
-//! seed, in virtual time.
+//! Simulates the whole protocol in one thread and in virtual time: processes set up connections and use them, over a
+//! bad network that is derived from a seed.
 //!
-//! A seed makes a scenario (`scenario`), a run executes it (`run`, over `peer`, `line` and `network`), an oracle checks
-//! what consumers observe (`oracle`), and the final state is checked at the end (`verdict`). A failing scenario is
-//! reduced as long as it fails (`shrink`). The same seed gives the same run.
+//! A seed determines a scenario (`scenario`). A run executes the scenario (`run`, with `peer`, `line` and `network`).
+//! An oracle checks completions and memory contents (`oracle`), and the final state is checked at the end (`verdict`).
+//! A failing scenario is reduced as long as it still fails (`shrink`). The same seed gives the same run.
 //!
-//! `DAPL_SIM_SEED=n` runs one seed; `DAPL_SIM_RUNS=n` that many, starting at `DAPL_SIM_FIRST`; `DAPL_SIM_TRACE=1` prints
-//! packets; `DAPL_SIM_ALL=1` continues after a failure, and prints a summary.
+//! `DAPL_SIM_SEED=n` runs one seed; `DAPL_SIM_RUNS=n` runs `n` seeds, starting at `DAPL_SIM_FIRST`; `DAPL_SIM_TRACE=1`
+//! prints packets; `DAPL_SIM_ALL=1` continues after a failure, and prints a summary.
 
 mod line;
 mod link;
@@ -22,10 +22,10 @@ mod verdict;
 
 use scenario::{EXTENDED, Scenario};
 
-/// Seeds that have found defects.
+/// Seeds whose scenarios failed before a defect was fixed.
 const FOUND: [u64; 10] = [12, 383, 2458, 6866, 22_237, 54_507, 61_142, 62_595, 82_725, 89_231];
 
-/// Number of runs of the plain test.
+/// Number of runs of the test without environment variables.
 const RUNS: u64 = 2_000;
 
 fn number(name: &str) -> Option<u64> {

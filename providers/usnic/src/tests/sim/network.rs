@@ -7,7 +7,7 @@ use super::random::TestRandom;
 use super::scenario::{Fault, Ill, Scenario};
 use crate::proto::Nanos;
 
-/// Maximum number of packets per direction that are kept for late duplicates.
+/// Maximum number of packets per direction that are stored for late duplicates.
 const REMEMBERED: usize = 64;
 
 /// A datagram in flight.
@@ -16,7 +16,7 @@ pub(super) struct Datagram {
     pub(super) from: SocketAddr,
     pub(super) to: SocketAddr,
     pub(super) bytes: Vec<u8>,
-    /// It was corrupted.
+    /// Whether the network has corrupted the datagram.
     pub(super) garbled: bool,
 }
 
@@ -31,7 +31,7 @@ pub(super) struct Network {
     pub(super) traced: bool,
 }
 
-/// The peer that has, or had, an address: its third byte.
+/// Returns the peer that has or had an address: the last byte of the address less one.
 pub(super) fn peer_of(address: SocketAddr) -> usize {
     match address {
         SocketAddr::V4(v4) => usize::from(v4.ip().octets()[3]) - 1,
@@ -72,7 +72,7 @@ impl Network {
         self.pass(now, datagram, &faults);
     }
 
-    /// Delivers an old packet again, sometimes.
+    /// With probability `often`, delivers an old packet again.
     fn bring_back(&mut self, now: Nanos, way: (usize, usize), often: u64, fresh: &Datagram) {
         let old = self.old.entry(way).or_default();
         if self.dice.hits(often) && !old.is_empty() {
@@ -105,7 +105,8 @@ impl Network {
                         let place = self.dice.below(datagram.bytes.len() as u64) as usize;
                         datagram.bytes[place] ^= 1 << self.dice.below(8);
                     }
-                    datagram.garbled = datagram.bytes != before; // flipping one bit twice changes nothing
+                    // If the same bit is flipped twice, nothing has changed.
+                    datagram.garbled = datagram.bytes != before;
                 }
                 _ => {}
             }
@@ -126,12 +127,12 @@ impl Network {
         }
     }
 
-    /// Time of the next arrival.
+    /// Returns the time of the next arrival.
     pub(super) fn next(&self) -> Option<Nanos> {
         self.wire.keys().next().map(|(at, _)| *at)
     }
 
-    /// The next datagram that has arrived.
+    /// Returns the next datagram that has arrived.
     pub(super) fn arrived(&mut self, now: Nanos) -> Option<Datagram> {
         self.wire.first_entry().filter(|entry| entry.key().0 <= now).map(|entry| entry.remove())
     }

@@ -1,6 +1,6 @@
-//! The view of both consumers of a connection: posts, completions, and memory contents.
+//! Checks what the two consumers of a connection observe: completions and memory contents.
 //!
-//! Every call from a connection to its host arrives here and is compared with the guarantees of DAT. Messages are
+//! Every call from a connection to its host is handled here, and compared with the guarantees of DAT. Messages are
 //! slices of one table of random bytes, so that each byte is known in advance.
 
 use std::cell::RefCell;
@@ -17,15 +17,15 @@ use crate::proto::conn::{Driver, Host, SendValue, Work};
 use crate::proto::wire::Refusal;
 
 const TABLE: usize = 1 << 20;
-/// The key of read-only memory, and an unknown one.
+/// The key of read-only memory, and an unknown key.
 const SOURCE: u32 = 0x5EED;
 const NOBODYS: u32 = 0xBAD;
-/// The key of the word for atomic operations, and its address.
+/// The key and the address of the word for atomic operations.
 const WORD: u32 = 0xA70;
 const WORD_AT: u64 = 0x7000;
 /// The key of a window that every message with invalidation names.
 const WINDOW: u32 = 0x17D0;
-/// Offset of an area from the address that its number determines.
+/// Offset of an area relative to the address that its number determines.
 const BEGIN: u64 = 0x40;
 
 fn table() -> &'static [u8] {
@@ -36,7 +36,7 @@ fn table() -> &'static [u8] {
     })
 }
 
-/// Bytes of the table.
+/// Returns bytes of the table of random bytes.
 fn bytes(pattern: u32, offset: usize, length: usize) -> &'static [u8] {
     &table()[pattern as usize + offset..][..length]
 }
@@ -49,21 +49,21 @@ pub(super) struct Entry {
     fence: bool,
     solicited: bool,
     pattern: u32,
-    /// Destination area: of this side for a read, of the other side for a write.
+    /// Number of the destination area: local for a read, at the peer for a write.
     area: usize,
-    /// Number of times that a bind is deferred.
+    /// Number of times that the host defers a bind before it is executed.
     puts_off: u32,
     pub(super) status: Option<Status>,
 }
 
-/// Memory.
+/// A memory area that a request writes.
 #[derive(Debug)]
 struct Area {
     bytes: Vec<u8>,
     pattern: u32,
-    /// Whether the peer may read and write it.
+    /// Whether the peer may access the area.
     open: bool,
-    /// Whether no byte of it may be written any more.
+    /// Whether the area is complete, so that no byte of it may be written any more.
     done: bool,
 }
 
@@ -84,7 +84,7 @@ pub(super) struct Landing {
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     there: VecDeque<u32>,
-    /// The peer has to be informed of more receives.
+    /// Whether the peer must be notified of more receives.
     pub(super) fresh: bool,
 }
 
@@ -99,7 +99,7 @@ impl Pool {
     }
 }
 
-/// One side of a connection, as its consumer sees it.
+/// One end of a connection, as its consumer observes it.
 #[derive(Debug, Default)]
 pub(super) struct Side {
     pub(super) entries: Vec<Entry>,
@@ -109,20 +109,20 @@ pub(super) struct Side {
     pub(super) posted_recvs: u64,
     pub(super) done_recvs: u64,
     pub(super) failed_recvs: Vec<Status>,
-    /// Number of messages of the other side that have arrived.
+    /// Number of messages from the other end that have arrived.
     pub(super) got: usize,
-    /// Number of the other side's requests that were checked.
+    /// Number of requests of the other end that were checked.
     verified: usize,
     areas: Vec<Area>,
     pub(super) events: Vec<ConnectionEvent>,
     has_failed: bool,
     has_failed_request: bool,
-    /// The word that the other side changes, and the values that its operations have found, in order.
+    /// The word that atomic operations of the other end change, and the previous values that they returned, in order.
     word: u64,
     found: Vec<u64>,
-    /// The other side's posted operations, in order, with their indexes.
+    /// Atomic operations that the other end posted, in order, with their indexes.
     atomics: Vec<(usize, Atomic)>,
-    /// How often the window was unbound.
+    /// Number of times that the window was unbound.
     invalidated: usize,
 }
 
@@ -130,12 +130,12 @@ pub(super) struct Side {
 #[derive(Debug)]
 pub(super) struct Oracle {
     pub(super) sides: [Side; 2],
-    /// Packets may be corrupted, so contents are not checked.
+    /// Whether packets may be corrupted. In this case contents are not checked.
     pub(super) loose: bool,
     dice: TestRandom,
 }
 
-/// Access of one side to the oracle.
+/// Access of one end to the oracle.
 #[derive(Clone, Debug)]
 pub(super) struct Hand {
     pub(super) oracle: Rc<RefCell<Oracle>>,
@@ -148,7 +148,7 @@ impl Oracle {
         Rc::new(RefCell::new(Oracle { sides: Default::default(), loose, dice: TestRandom::new(seed) }))
     }
 
-    /// The consumer of a side posts a request; returns it in the connection's form.
+    /// Records that the consumer posts a request. Returns the request in the form that the connection takes.
     pub(super) fn post(&mut self, side: usize, item: &Item) -> (Work, u32, Asked) {
         let [here, there] = if side == 0 { [0, 1] } else { [1, 0] };
         let mut length = match item.what {
@@ -177,7 +177,8 @@ impl Oracle {
             }
             What::Atomic => {
                 area = self.sides[here].close(length, 0);
-                // Every operand is another one, so an operation that is executed twice or not at all changes all later values.
+                // The operands of all operations differ. So if an operation is executed twice or not at all, all later
+                // values differ from the expected values.
                 let (add, word) = (u64::from(pattern) << 20 | index as u64, self.sides[there].word);
                 let swap = Atomic::CompareSwap { compare: word, swap: add };
                 let operation = if item.solicited { swap } else { Atomic::FetchAdd(add) };
@@ -222,7 +223,7 @@ impl Oracle {
         Work::SendWith(SendValue { arrival, value, solicited: item.solicited })
     }
 
-    /// The payload of a request; `None` if it has none.
+    /// Returns payload of a request; `None` if its memory cannot be read.
     pub(super) fn source(&self, side: usize, asked: &Asked, offset: u32, length: u32) -> Option<&[u8]> {
         let entry = &self.sides[side].entries[asked.index];
         assert!(entry.status.is_none(), "a request that is complete is sent");
@@ -230,7 +231,7 @@ impl Oracle {
         (entry.what != What::BadSource).then(|| bytes(entry.pattern, offset as usize, length as usize))
     }
 
-    /// Data for a read by the peer.
+    /// Returns memory for a read of the peer.
     pub(super) fn remote(&self, side: usize, key: u32, address: u64, length: u32) -> Option<&[u8]> {
         if key == SOURCE {
             let start = address.checked_sub(BEGIN)?;
@@ -241,7 +242,7 @@ impl Oracle {
         Some(&self.sides[side].areas[area].bytes[start..][..length as usize])
     }
 
-    /// A message has arrived: all earlier work must have arrived too.
+    /// Checks a message that has arrived, and that all earlier work has arrived too.
     fn check_message(&mut self, side: usize, length: u64, value: SendValue, buffer: &[u8]) {
         let other = 1 - side;
         let number = self.sides[side].got;
@@ -268,7 +269,7 @@ impl Oracle {
         let kinds = self.sides[other].sends[..=number].iter().map(|index| self.sides[other].entries[*index].what);
         let invalidations = kinds.filter(|what| *what == What::SendInvalidate).count();
         assert_eq!(self.sides[side].invalidated, invalidations, "once per message, before its completion");
-        // Only fenced work comes after atomic operations, as after reads.
+        // If an atomic operation was posted earlier, only fenced work must wait for it, as for a read.
         let next = self.sides[side].atomics.get(self.sides[side].found.len());
         let is_behind = next.is_none_or(|(next, _)| *next > index);
         assert!(is_behind || !entry.fence, "a fenced message before an atomic operation");
@@ -284,7 +285,7 @@ impl Oracle {
                 _ => {}
             }
         }
-        // Requests without a fence do not wait for reads, so the reads are checked again here.
+        // Requests without a fence do not wait for reads, so unfinished reads are checked again with later messages.
         let before = &self.sides[other].entries[..index];
         let verified =
             before.iter().position(|entry| matches!(entry.what, What::Read | What::ReadBack) && entry.status.is_none());
@@ -329,7 +330,7 @@ impl Side {
         area
     }
 
-    /// The area that the peer's key and address refer to, and the offset in it.
+    /// Returns the area to which the peer's key and address refer, and the offset in it.
     fn find(&self, key: u32, at: u64, length: u32) -> Option<(usize, usize)> {
         let index = (key as usize).checked_sub(1)?;
         let area = self.areas.get(index).filter(|area| area.open)?;
@@ -362,7 +363,7 @@ fn address(area: usize) -> u64 {
 }
 
 impl Hand {
-    /// A receive of the QP's own queue.
+    /// Returns a receive of the queue pair's own queue.
     pub(super) fn landing(&self, length: u32) -> Landing {
         let side = &mut self.oracle.borrow_mut().sides[self.side];
         side.posted_recvs += 1;
@@ -436,7 +437,7 @@ impl Host<Hand> for Hand {
         let entry = &mut side.entries[request.index];
         assert!(entry.status.is_none());
         entry.status = Some(status);
-        // A withdrawn request is flushed before the one that the peer has refused.
+        // A withdrawn request may be flushed before the request that the peer has refused.
         let is_first = matches!(status, Status::Success) && !side.has_failed;
         let fits = is_first || status == Status::Flushed || !std::mem::replace(&mut side.has_failed_request, true);
         assert!((fits && (status != Status::Success || is_first)) || loose, "{status:?} after one that failed");

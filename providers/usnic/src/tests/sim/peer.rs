@@ -1,7 +1,7 @@
-//! A process of the simulation: its set-ups, its connections by number, and their shared state.
+//! A process of the simulation: its connection set-ups, its connections by number, and their shared state.
 //!
-//! Drives the state machines of `proto` as `cm` and the queue pairs do, without sockets. The run decides what its
-//! consumers do.
+//! Drives the state machines of `proto` as `cm` and the queue pairs do, without sockets. `run` decides the actions of
+//! its consumers.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -31,13 +31,13 @@ const WELL_KNOWN: u16 = 17471;
 /// Event of a connection setup.
 #[derive(Debug)]
 pub(super) enum SetupEvent {
-    /// A request, for the connection of this number in the scenario.
+    /// A request has arrived, for the connection with this index in the scenario.
     Asked(usize, RequestId),
-    /// Established, as requester or acceptor; this packet confirmed it.
+    /// Established, at either end. The datagram is the packet that confirmed the connection.
     Established(usize, u32, Box<Agreed>, Option<Datagram>),
-    /// Failed as requester.
+    /// The client's attempt has failed.
     Failed(usize, &'static str),
-    /// Failed as acceptor, after the accept.
+    /// The server's accept was not confirmed.
     Left(usize),
 }
 
@@ -91,7 +91,7 @@ impl Peer {
         Offer { conn, token, first_psn, random, window_kib, mtu, ..*wanted }
     }
 
-    /// The consumer asks for connection `link`.
+    /// Starts the client's request for connection `link`.
     pub(super) fn connect(&mut self, now: Nanos, link: usize, server: usize, wanted: &Offer) {
         let number = self.ids.take(now).expect("a number");
         let ours = self.offer(number, wanted);
@@ -101,7 +101,7 @@ impl Peer {
         self.connectors.insert(number, (connector, link));
     }
 
-    /// The consumer gives up.
+    /// Withdraws the client's request.
     pub(super) fn withdraw(&mut self, now: Nanos, link: usize) -> bool {
         let Some(number) = self.connectors.iter().find(|(_, (_, of))| *of == link).map(|(number, _)| *number) else {
             return false;
@@ -115,7 +115,7 @@ impl Peer {
         true
     }
 
-    /// The consumer accepts or rejects.
+    /// Accepts or rejects a request, as the consumer has decided.
     pub(super) fn answer(&mut self, now: Nanos, link: usize, id: RequestId, wanted: Option<&Offer>) -> bool {
         let Some(wanted) = wanted else {
             self.acceptor.reject(now, id, Reason::Refused, &[], &mut self.dice);
@@ -135,7 +135,7 @@ impl Peer {
         }
     }
 
-    /// Withdraws unconfirmed accepts of this connection, because another one was confirmed.
+    /// Withdraws the unconfirmed accepts of this connection, because another accept was confirmed.
     fn take_back(&mut self, now: Nanos, link: usize) {
         let others: Vec<u32> =
             self.accepted.iter().filter(|(_, (_, of, _))| *of == link).map(|(number, _)| *number).collect();
@@ -220,7 +220,7 @@ impl Peer {
             && let Some((_, link, _)) = self.accepted.remove(&number)
         {
             self.ids.free(number, now);
-            // The client may have sent requests from two addresses.
+            // The client may have sent requests from two addresses, so another accept may exist.
             if !self.accepted.values().any(|(_, of, _)| *of == link) {
                 self.events.push(SetupEvent::Left(link));
             }
@@ -245,7 +245,7 @@ impl Peer {
         }
     }
 
-    /// Executes what is due.
+    /// Does all work that is due.
     pub(super) fn on_time(&mut self, now: Nanos) {
         for number in self.connectors.keys().copied().collect::<Vec<_>>() {
             let Some((connector, link)) = self.connectors.get_mut(&number) else { continue };
@@ -290,14 +290,14 @@ impl Peer {
         }
     }
 
-    /// Time of its next action.
+    /// Returns the time of the process's next action.
     pub(super) fn deadline(&self) -> Option<Nanos> {
         let connectors = self.connectors.values().filter_map(|(connector, _)| connector.deadline());
         let lines = self.lines.values().filter_map(Line::deadline);
         connectors.chain(lines).chain(self.acceptor.deadline()).min()
     }
 
-    /// Whether no state is left.
+    /// Whether the process has no connection state left.
     pub(super) fn is_empty(&self) -> bool {
         self.lines.is_empty()
             && self.connectors.is_empty()

@@ -2,7 +2,7 @@
 
 use crate::proto::setup::Random;
 
-/// SplitMix64.
+/// Pseudo-random numbers (splitmix64).
 #[derive(Clone, Debug)]
 pub(crate) struct TestRandom(u64);
 
@@ -22,7 +22,7 @@ impl TestRandom {
         self.next() % end.max(1)
     }
 
-    /// True in this many of a thousand cases.
+    /// Returns true with a probability of `thousandths` / 1000.
     pub(crate) fn hits(&mut self, thousandths: u64) -> bool {
         thousandths > 0 && self.below(1000) < thousandths
     }

@@ -1,8 +1,8 @@
-//! Describes packets as text, for reading a run.
+//! Describes packets as text, for a person who reads a trace.
 
 use crate::proto::wire::{self, Kind};
 
-/// One packet.
+/// Describes one packet.
 pub(super) fn packet(bytes: &[u8]) -> String {
     let Some((head, body)) = wire::head(bytes) else { return format!("{} bytes", bytes.len()) };
     let flags = head.flags.get();

@@ -10,9 +10,10 @@ use crate::proto::conn::Post;
 use crate::proto::setup::Agreed;
 use crate::proto::{MICROS, Nanos, SECONDS};
 
-/// Once the network is undisturbed, all work must end within this time; and all connections within the same time again.
+/// Once the network is undisturbed, all work must end within this time, and all connections must end within the same
+/// time after that.
 const PATIENCE: Nanos = 60 * SECONDS;
-/// Maximum number of steps, in total and at one time.
+/// Maximum number of steps of a run, and maximum number of steps at one time.
 const MOST: u32 = 400_000;
 const AT_ONCE: u32 = 2_000;
 
@@ -24,7 +25,7 @@ pub(super) struct Run<'a> {
     pub(super) links: Vec<Link>,
     acts_done: usize,
     lives: u64,
-    /// Time at which more packets may be sent.
+    /// Time at which consumers or connections may have new work.
     again: Option<Nanos>,
 }
 
@@ -53,7 +54,7 @@ impl<'a> Run<'a> {
         Run { scenario, now: 0, network: Network::new(scenario), peers, links, acts_done: 0, lives: 0, again: None }
     }
 
-    /// Does everything that is due now; then advances to the next event.
+    /// Does all work that is due now, then advances to the next event.
     fn step(&mut self) {
         while let Some(datagram) = self.network.arrived(self.now) {
             let to = peer_of(datagram.to);
@@ -74,7 +75,7 @@ impl<'a> Run<'a> {
             self.peers[at].forget(self.now);
         }
         if self.done() != done {
-            self.again = Some(self.now + MICROS); // consumers may have something to post now
+            self.again = Some(self.now + MICROS); // Consumers may have work to post after this step.
         }
         let next = self.next().unwrap_or(self.now + SECONDS);
         self.now = next.max(self.now);
@@ -114,7 +115,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Handles events of a process.
+    /// Handles the events of a process.
     fn record(&mut self, at: usize) {
         for event in std::mem::take(&mut self.peers[at].events) {
             match event {
@@ -141,7 +142,7 @@ impl<'a> Run<'a> {
         let pool = mine.shared.then(|| peer.pool.clone());
         let hand = Hand { oracle: link.oracle.clone(), side, pool };
         let mut line = Line::new(at, agreed, &config, hand, mine.burst, self.now);
-        // The receives that the offer counts.
+        // Posts the receives that were counted as credits at set-up.
         while !mine.shared && link.recvs_posted[side] < link.due_recvs(side, mine.max_recvs as usize, 0) {
             link.post_recv(side, &mut line);
         }
@@ -151,7 +152,7 @@ impl<'a> Run<'a> {
         peer.lines.insert(number, line);
     }
 
-    /// Executes planned actions.
+    /// Executes the planned actions that are due.
     fn act(&mut self) {
         while let Some(act) = self.scenario.acts.get(self.acts_done).filter(|act| act.at <= self.now) {
             self.acts_done += 1;
@@ -183,7 +184,7 @@ impl<'a> Run<'a> {
                     link.thinking.clear();
                 }
                 if plan.ends[side] == at && plan.sides[side].shared {
-                    link.recvs_posted[side] = 0; // it posts them again
+                    link.recvs_posted[side] = 0; // The process posts the receives again after its restart.
                 }
             }
         }
@@ -207,7 +208,7 @@ impl<'a> Run<'a> {
         line.look();
     }
 
-    /// Actions of the consumers of a connection.
+    /// Executes the actions of the consumers of a connection.
     fn look_at(&mut self, at: usize) {
         let plan = &self.scenario.links[at];
         if !self.links[at].started && self.now >= plan.start {
@@ -246,8 +247,8 @@ impl<'a> Run<'a> {
                 }
                 continue;
             }
-            // A client that moves sends requests from both addresses, and an old packet may arrive late: the
-            // confirmation decides which accept is valid.
+            // A client that moves sends requests from both addresses, and an old packet may arrive late, so several
+            // accepts may exist. The confirmation decides which accept is valid.
             let wanted = link.wanted(plan, 1, self.now);
             let is_there = server.answer(self.now, at, id, Some(&wanted));
             if is_there {
@@ -258,13 +259,13 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Posts the work that is due.
+    /// Posts the work requests that are due.
     fn post(&mut self, at: usize, side: usize) {
         let plan = &self.scenario.links[at];
         let (link, mine) = (&mut self.links[at], &plan.sides[side]);
         let peer = &mut self.peers[plan.ends[side]];
         while mine.shared && link.recvs_posted[side] < link.due_recvs(side, usize::MAX, self.now) {
-            // The longest receive of any connection, so that any message fits.
+            // A shared receive has the length of the longest receive of any connection, so that any message fits.
             let longest = self.scenario.links.iter().flat_map(|link| &link.sides).flat_map(|side| &side.items);
             let longest = longest.filter(|item| item.what.is_send()).map(|item| item.length).max().unwrap_or(0);
             peer.pool.borrow_mut().put(longest);
@@ -322,7 +323,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// When all work is complete, each side has received what the other has sent, once.
+    /// Checks that, when all work is complete, each end has received every packet of the other end once.
     fn counters_fit(&self, at: usize) {
         let plan = &self.scenario.links[at];
         let counters = [0, 1].map(|side| {

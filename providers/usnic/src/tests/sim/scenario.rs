@@ -1,12 +1,12 @@
 //! A scenario: connections between peers, times of posts, and impairments of the network.
 //!
-//! Plain data derived from a seed, so that a failing scenario can be reduced by removing parts.
+//! A scenario is plain data derived from a seed, so that a failing scenario can be reduced by removing parts.
 
 use super::random::TestRandom;
 use crate::proto::congestion::Algorithm;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 
-/// Bytes of a read's source, and the longest message.
+/// Size in bytes of the source of reads, which is also the length of the longest message.
 pub(super) const LONGEST: u32 = 300 << 10;
 
 #[derive(Clone, Debug)]
@@ -16,7 +16,7 @@ pub(super) struct Scenario {
     pub(super) links: Vec<LinkPlan>,
     pub(super) faults: Vec<Fault>,
     pub(super) acts: Vec<Act>,
-    /// All packets are sealed.
+    /// Whether all packets are sealed.
     pub(super) sealed: bool,
     /// One-way delay of every packet.
     pub(super) latency: Nanos,
@@ -30,15 +30,15 @@ pub(super) struct PeerPlan {
     pub(super) cookies: bool,
 }
 
-/// A connection, from set-up to end. Side 0 is the requester.
+/// A connection, from set-up to its end. Side 0 is the client.
 #[derive(Clone, Debug)]
 pub(super) struct LinkPlan {
     pub(super) ends: [usize; 2],
     pub(super) start: Nanos,
-    /// Time until the server's consumer answers, and its answer.
+    /// Time that the server's consumer takes to answer, and its answer.
     pub(super) think: Nanos,
     pub(super) accepts: bool,
-    /// Time after which the client's consumer withdraws.
+    /// Time after which the client's consumer withdraws its request.
     pub(super) withdraw: Option<Nanos>,
     pub(super) sides: [SidePlan; 2],
     pub(super) finish: Finish,
@@ -55,16 +55,16 @@ pub(super) struct SidePlan {
     pub(super) mtu_start: usize,
     pub(super) congestion: Algorithm,
     pub(super) keepalive: Nanos,
-    /// First PSN, if not random.
+    /// First PSN; `None`: a random PSN.
     pub(super) psn: Option<u32>,
     /// Maximum number of packets sent in one turn.
     pub(super) burst: usize,
     pub(super) items: Vec<Item>,
-    /// Receives for which no message is sent.
+    /// Number of receives for which no message is sent.
     pub(super) spare_recvs: u32,
 }
 
-/// A request.
+/// A planned request.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) at: Nanos,
@@ -72,7 +72,7 @@ pub(super) struct Item {
     pub(super) length: u32,
     pub(super) fence: bool,
     pub(super) solicited: bool,
-    /// For a send: the time at which the other side posts the receive.
+    /// For a send: the time at which the peer posts the receive.
     pub(super) recv_at: Nanos,
 }
 
@@ -81,16 +81,17 @@ pub(super) enum What {
     Send,
     Write,
     Read,
-    /// Reads what the last write of this side has written.
+    /// Reads the bytes that the last write of the same end has written.
     ReadBack,
     Bind,
-    /// A fetch and add, or a compare and swap, on a word of the other side.
+    /// A fetch-and-add or a compare-and-swap on a word of the peer.
     Atomic,
-    /// Sends with a value, and a write that completes a receive.
+    /// Sends with immediate data or a key, and a write that completes a receive.
     SendImmediate,
     SendInvalidate,
     WriteImmediate,
-    /// Accesses to memory that does not exist, a send that is too long, a send from unmapped memory.
+    /// Invalid requests: accesses to memory that does not exist, a send that is too long, and a send from unmapped
+    /// memory.
     BadWrite,
     BadRead,
     LongSend,
@@ -106,13 +107,13 @@ impl What {
         matches!(self, What::Send | What::LongSend | What::BadSource) || self.has_value()
     }
 
-    /// Whether the receive that it completes gets a value.
+    /// Whether the completed receive gets immediate data or a key.
     pub(super) fn has_value(self) -> bool {
         matches!(self, What::SendImmediate | What::SendInvalidate | What::WriteImmediate)
     }
 }
 
-/// How the connection ends when all work is done.
+/// The way in which the connection ends when all work is done.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Finish {
     Drain(usize),
@@ -122,7 +123,7 @@ pub(super) enum Finish {
     DrainAndAbort,
 }
 
-/// An impairment for a time, from one peer to another. Rates are per thousand packets.
+/// An impairment of the path from one peer to another, between two times. Rates are per thousand packets.
 #[derive(Clone, Debug)]
 pub(super) struct Fault {
     pub(super) way: (usize, usize),
@@ -135,19 +136,19 @@ pub(super) struct Fault {
 pub(super) enum Ill {
     Drop(u64),
     FakeSink(u64),
-    /// This many packets are delayed by up to this time.
+    /// Delays packets at this rate by up to this time.
     Late(u64, Nanos),
-    /// All packets are delayed.
+    /// Delays all packets by this time.
     Slow(Nanos),
     Corrupt(u64),
-    /// Larger packets are dropped from then on.
+    /// Drops packets that are larger than this size.
     Cut(usize),
     Outage,
-    /// With this many packets an old one arrives again.
+    /// Delivers an old packet again, at this rate.
     Stale(u64),
 }
 
-/// An action at a time.
+/// An action at a planned time.
 #[derive(Clone, Debug)]
 pub(super) struct Act {
     pub(super) at: Nanos,
@@ -158,17 +159,17 @@ pub(super) struct Act {
 pub(super) enum Deed {
     /// The process dies and is restarted.
     Restart(usize),
-    /// Its port changes.
+    /// The port of the process changes.
     Move(usize),
     Drain(usize, usize),
     Abort(usize, usize),
 }
 
-/// Length of an outage that ends connections.
+/// Length of an outage that makes peers give up.
 pub(super) const LONG: Nanos = 4 * SECONDS;
 
 impl Scenario {
-    /// Time after which nothing is disturbed any more.
+    /// Returns the time after which there is no impairment and no planned work.
     pub(super) fn calm(&self) -> Nanos {
         let faults = self.faults.iter().filter(|fault| !matches!(fault.kind, Ill::Cut(_))).map(|fault| fault.until);
         let acts = self.acts.iter().map(|act| act.at);
@@ -180,7 +181,7 @@ impl Scenario {
         faults.chain(acts).chain(links).max().unwrap_or(0)
     }
 
-    /// Payload of this link may be corrupted.
+    /// Whether the payload of this connection may be corrupted.
     pub(super) fn is_loose(&self, link: usize) -> bool {
         let link = &self.links[link];
         !self.sealed && self.between(link, |kind| matches!(kind, Ill::Corrupt(_)))
@@ -191,8 +192,9 @@ impl Scenario {
         self.faults.iter().any(|fault| (fault.way == (a, b) || fault.way == (b, a)) && is_it(&fault.kind))
     }
 
-    /// Its network is down until the peers give up. This includes a server that moves before its client has received
-    /// anything but the accept: the keys of setup packets do not open those of the connection.
+    /// Whether the path of this connection may fail for so long that peers give up. This includes a server that moves
+    /// before the client has received any packet but the accept, because the keys of set-up packets do not open packets
+    /// of the connection.
     pub(super) fn is_long_cut(&self, at: usize) -> bool {
         let [a, b] = self.links[at].ends;
         if self.sealed && self.acts.iter().any(|act| act.what == Deed::Move(b)) {
@@ -202,7 +204,7 @@ impl Scenario {
             |way, is_it: fn(&Ill) -> bool| self.faults.iter().any(|fault| fault.way == way && is_it(&fault.kind));
         let is_hole =
             |way| cuts(way, |kind| matches!(kind, Ill::Cut(_))) && cuts(way, |kind| matches!(kind, Ill::Drop(_)));
-        // Loss of small packets too may delay the detection of an MTU black hole.
+        // If small packets are lost too, the detection of an MTU black hole may take too long.
         if is_hole((a, b)) || is_hole((b, a)) {
             return true;
         }
@@ -213,7 +215,7 @@ impl Scenario {
         })
     }
 
-    /// The link may end early.
+    /// Whether this connection may end early.
     pub(super) fn is_excused(&self, at: usize) -> bool {
         let link = &self.links[at];
         let [a, b] = link.ends;
@@ -226,7 +228,7 @@ impl Scenario {
         is_cut || is_ended || self.has_bad(at) || self.is_loose(at) || link.withdraw.is_some() || !link.accepts
     }
 
-    /// One of its peers gets another address.
+    /// Whether one of the peers of this connection changes its address.
     pub(super) fn moves(&self, link: usize) -> bool {
         let ends = self.links[link].ends;
         self.acts.iter().any(|act| matches!(act.what, Deed::Move(peer) if ends.contains(&peer)))
@@ -236,7 +238,7 @@ impl Scenario {
         self.links[link].sides.iter().any(|side| side.items.iter().any(|item| item.what.is_bad()))
     }
 
-    /// Removes this link, and the impairments that concern it.
+    /// Removes this connection, and the actions that concern it.
     pub(super) fn leave_out(&mut self, link: usize) {
         self.links.remove(link);
         let whose = |what: &Deed| match what {
@@ -251,7 +253,8 @@ impl Scenario {
         }
     }
 
-    /// Creates the scenario of this seed; with [`EXTENDED`], of the same seed with operations of the extension.
+    /// Creates the scenario of this seed. If the seed has the bit [`EXTENDED`], the scenario contains extension
+    /// operations.
     pub(super) fn of(seed: u64) -> Scenario {
         let mut scenario = Scenario::plain(seed & !EXTENDED);
         scenario.seed = seed;
@@ -263,7 +266,7 @@ impl Scenario {
         scenario
     }
 
-    /// Uses plain operations only.
+    /// Creates a scenario without extension operations.
     fn plain(seed: u64) -> Scenario {
         let mut dice = TestRandom::new(seed);
         let dice = &mut dice;
@@ -286,7 +289,7 @@ impl Scenario {
         scenario.acts = acts(dice, peers, count, span);
         for link in &mut scenario.links {
             for side in 0..2 {
-                // With a shared queue, another message could take the short receive.
+                // With a shared queue, another message could take the receive that is too short.
                 let shared = link.sides[1 - side].shared;
                 let items = link.sides[side].items.iter_mut().filter(|item| shared && item.what == What::LongSend);
                 items.for_each(|item| item.what = What::BadWrite);
@@ -294,7 +297,7 @@ impl Scenario {
         }
         let moves = scenario.acts.iter().any(|act| matches!(act.what, Deed::Move(_)));
         if moves {
-            // A side that moved is found by its own packets.
+            // A peer that moved is found only by the packets that it sends, so keepalives are needed.
             for side in scenario.links.iter_mut().flat_map(|link| &mut link.sides) {
                 side.keepalive = side.keepalive.min(2 * SECONDS);
             }
@@ -303,10 +306,10 @@ impl Scenario {
     }
 }
 
-/// Bit of a seed whose scenario has operations of the extension.
+/// Bit of a seed whose scenario contains extension operations.
 pub(super) const EXTENDED: u64 = 1 << 40;
 
-/// Makes some requests to similar ones of the extension.
+/// Changes some requests into similar requests of the extension.
 fn extend(item: &mut Item, dice: &mut TestRandom) {
     item.what = match item.what {
         What::Send => dice.pick(&[What::Send, What::SendImmediate, What::SendInvalidate]),
@@ -337,7 +340,7 @@ fn link(dice: &mut TestRandom, peers: usize, span: Nanos, budget: u64) -> LinkPl
         accepts: !dice.hits(30),
         withdraw: dice.hits(30).then(|| start + dice.below(span)),
         sides: {
-            dice.hits(400); // unused, but keeps the scenarios of the recorded seeds unchanged
+            dice.hits(400); // This value is unused, but its generation keeps the scenarios of recorded seeds unchanged.
             [0, 1].map(|place| side_plan(dice, span, budget / 2, has_bad && place == side))
         },
         finish: dice.pick(&[
@@ -409,7 +412,7 @@ fn length(dice: &mut TestRandom, small: bool) -> u32 {
 fn faults(dice: &mut TestRandom, peers: usize, span: Nanos) -> Vec<Fault> {
     let count = dice.pick(&[0, 1, 2, 3, 4, 6, 8]);
     let mut faults: Vec<Fault> = (0..count).map(|_| fault(dice, peers, span)).collect();
-    // Sometimes the same in both directions.
+    // The impairment may be the same in both directions.
     if dice.hits(300) {
         let back: Vec<Fault> =
             faults.iter().map(|fault| Fault { way: (fault.way.1, fault.way.0), ..fault.clone() }).collect();
@@ -450,7 +453,7 @@ fn acts(dice: &mut TestRandom, peers: usize, links: usize, span: Nanos) -> Vec<A
         act(dice, Deed::Restart(peer));
     }
     if dice.hits(150) {
-        // Only one of them: two peers that move at once never find each other again.
+        // Only one peer moves, because two peers that move at once cannot find each other again.
         let peer = dice.below(peers as u64) as usize;
         (0..1 + dice.below(2)).for_each(|_| act(dice, Deed::Move(peer)));
     }

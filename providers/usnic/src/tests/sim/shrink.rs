@@ -1,4 +1,4 @@
-//! Reduces a failing scenario to the parts it needs to fail, and prints how to run it again.
+//! Reduces a failing scenario to the parts that are needed for its failure, and prints the command that runs it again.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -8,14 +8,14 @@ use super::run::run;
 use super::scenario::{Finish, Scenario};
 use crate::proto::congestion::Algorithm;
 
-/// Runs that shrinking may take.
+/// Maximum number of runs for the reduction of a scenario.
 const TRIES: u32 = 400;
 
 thread_local! {
     static IS_QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a seed. If it fails: panics with the smallest scenario that does.
+/// Runs a seed. If it fails, panics with the smallest scenario that still fails.
 pub(super) fn check(seed: u64) {
     let scenario = Scenario::of(seed);
     let Err(first) = attempt(&scenario) else { return };
@@ -45,7 +45,7 @@ fn attempt(scenario: &Scenario) -> Result<(), String> {
     })
 }
 
-/// Runs `body` without messages about panics of this thread.
+/// Runs `body` without printing panics of this thread.
 fn quietly<T>(body: impl FnOnce() -> T) -> T {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -92,7 +92,7 @@ fn is_alike(one: &str, other: &str) -> bool {
     words(one) == words(other)
 }
 
-/// Slightly smaller scenarios, the most promising first.
+/// Returns slightly smaller scenarios, the most promising ones first.
 fn simpler(of: &Scenario) -> Vec<Scenario> {
     let mut all = Vec::new();
     let mut with = |change: &dyn Fn(&mut Scenario)| {

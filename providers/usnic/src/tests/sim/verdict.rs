@@ -1,4 +1,4 @@
-//! Checks of the final state of a run, independent of the scenario.
+//! Checks of the final state of a run that hold for every scenario.
 
 use dapl::provider::{ConnectionEvent, Status};
 
@@ -21,7 +21,7 @@ pub(super) fn check(run: &Run<'_>) {
     }
 }
 
-/// A side that was connected gets one disconnect event, unless it disconnected itself.
+/// Checks that an end that was connected gets one disconnect event, unless it disconnected itself.
 fn one_end(link: &Link, side: usize, at: usize) {
     let events = link.events(side);
     match link.fate[side] {
@@ -41,7 +41,7 @@ fn everything_completes(link: &Link, side: usize, at: usize) {
     }
 }
 
-/// A link without impairments has done all its work.
+/// Checks that a connection without impairments has done all its work.
 fn undisturbed(link: &Link, at: usize) {
     assert_eq!(link.fate, [Fate::Ended; 2], "link {at}");
     assert!(link.complete, "link {at} ended too early");
@@ -59,7 +59,8 @@ fn undisturbed(link: &Link, at: usize) {
     }
 }
 
-/// A request that fails other than by a flush was invalid, or the network was cut, or the peer died.
+/// Checks the requests that failed other than by a flush: the request was invalid, the network was cut, or the peer
+/// died.
 fn only_invalid_requests_fail(scenario: &Scenario, link: &Link, at: usize) {
     for side in 0..2 {
         let Some((index, status)) = link.failure(side) else { continue };
@@ -69,7 +70,8 @@ fn only_invalid_requests_fail(scenario: &Scenario, link: &Link, at: usize) {
             Status::RemoteAccess => matches!(what, What::BadWrite | What::BadRead),
             Status::RemoteResponder => what == What::LongSend,
             Status::LocalProtection => what == What::BadSource,
-            // All final packets of the side that disconnected may be lost, and it does not probe new addresses any more.
+            // All final packets of a peer that disconnected may be lost, and after disconnecting it does not probe new
+            // addresses any more.
             Status::Transport => {
                 is_cut(scenario, at)
                     || link.aborted.contains(&true)
@@ -90,7 +92,7 @@ fn only_invalid_requests_fail(scenario: &Scenario, link: &Link, at: usize) {
     }
 }
 
-/// Data sent successfully before the only graceful disconnect have arrived; requests posted before it succeed.
+/// Checks the only graceful disconnect of a connection: data that was sent successfully before it has arrived.
 fn drained(scenario: &Scenario, link: &Link, at: usize) {
     let deeds = scenario.acts.iter().filter(|act| matches!(act.what, Deed::Abort(link, _) if link == at)).count();
     let is_quiet = deeds == 0 && !scenario.has_bad(at) && !is_cut(scenario, at) && !link.aborted.contains(&true);
@@ -105,7 +107,7 @@ fn drained(scenario: &Scenario, link: &Link, at: usize) {
     }
 }
 
-/// The network or a process may have been down until the peer gave up.
+/// Whether the network or a process may have been down until the peer gave up.
 fn is_cut(scenario: &Scenario, at: usize) -> bool {
     let [a, b] = scenario.links[at].ends;
     let restarts = scenario.acts.iter().any(|act| matches!(act.what, Deed::Restart(peer) if peer == a || peer == b));
