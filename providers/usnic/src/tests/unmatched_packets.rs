@@ -1,4 +1,4 @@
-//! An IA and peers without one: plain sockets that send requests and answers, and may be closed at any time.
+//! An IA whose peers are plain sockets. They send requests and answers, and may be closed at any time.
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::proto::setup::packets::Reason;
 use crate::proto::setup::tests::TestRandom;
 use crate::proto::setup::{Offer, Setup, SetupConfig};
 
-/// A client without an IA: its request has arrived, and its socket is closed.
+/// Sends a request from a plain socket, and closes the socket when the request has arrived.
 fn dead_requester(server: &Ia) -> ConnectionRequest {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let mut dice = TestRandom::new(1);
@@ -54,7 +54,7 @@ fn request_of_a_dead_listener_is_rejected() {
     let mut acceptor = Acceptor::new(Arc::new(Setup::new(SetupConfig::default(), None)), 0, &mut dice);
     acceptor.receive(0, &packet[..length], from, true, &mut dice, &mut out);
     data.send_to(&out, from).unwrap();
-    // The process has stopped listening, but is alive.
+    // The listener is closed, but its process is alive.
     drop(well_known);
     let (again, requester) = data.recv_from(&mut packet).unwrap();
     assert_eq!((again, requester), (length, from));
@@ -70,7 +70,7 @@ fn pending_request_outlives_its_listener() {
     client.connect(&server, 7, conn(1));
     let request = server.request();
     drop(listening);
-    // Long enough for more than one retransmission of the request.
+    // During this time the request is retransmitted more than once.
     std::thread::sleep(Duration::from_millis(400));
     request.accept_into(Arc::new(FakeSink::default()), b"you may", conn(2), CAPS).unwrap();
     assert_eq!(client.above.events.wait(established).0, (conn(1), b"you may".to_vec()));
@@ -83,7 +83,7 @@ fn request_without_a_listener_is_rejected() {
     let _listening = server.cm.listen(8, ObjectId::default()).unwrap();
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.set_read_timeout(Some(LONG)).unwrap();
-    // Requests are handled at the data port as at the well-known port.
+    // The data port handles requests like the well-known port.
     for to in [server.device.address(), server.device.socket.local()] {
         let mut dice = TestRandom::new(1);
         let setup = Arc::new(Setup::new(SetupConfig::default(), None));
@@ -129,7 +129,7 @@ fn listener_works_without_the_users_directory() {
     }
 }
 
-/// A stopped process: a socket on the same port that is not read.
+/// A socket on the same port that is not read acts as a stopped process.
 #[test]
 fn stopped_process_on_the_same_port_delays_no_request() {
     let (here, there) = addresses();
