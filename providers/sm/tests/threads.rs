@@ -1,8 +1,8 @@
-//! Every entry from several threads at once, over sm, through the provider's own table.
+//! Calls every entry from several threads at the same time, over sm, through the provider's own table.
 //!
-//! `payload test` runs these as they are; `payload xtask test threads` runs them under ThreadSanitizer, which then sees
-//! all of dapl and sm, as they are linked into this program. No test asserts an order that the specification does not
-//! give; a test that does not end is ended by its watchdog.
+//! `cargo test` runs these tests without a sanitizer; `cargo xtask test threads` runs them under ThreadSanitizer. The
+//! sanitizer covers dapl and sm, because both are linked into this program. No test asserts an order that the
+//! specification does not guarantee. A watchdog ends a test that hangs.
 
 #[path = "threads/entries.rs"]
 mod entries;
@@ -26,10 +26,10 @@ use entries::{Entries, blank, completion, cookie, crew, dat, made, next, sure};
 use pair::{End, connect};
 use random_calls::SharedHandles;
 
-/// Number of repetitions. Under the sanitizer there are more, since that build exists for them.
+/// Number of repetitions. It is larger under the sanitizer, because that build is used only for these tests.
 const TIMES: u32 = if cfg!(tsan) { 8 } else { 1 };
 
-/// Ends the process when a test hangs, for example because of a lost wake-up.
+/// Ends the process if a test hangs, for example because of a lost wake-up.
 struct Watchdog(Arc<AtomicBool>);
 
 impl Watchdog {
@@ -56,7 +56,7 @@ impl Drop for Watchdog {
     }
 }
 
-/// Runs with an adapter of its own, which is closed afterwards in any state.
+/// Runs a test with its own adapter, which is closed afterwards in any state.
 fn with_ia(name: &'static str, test: impl FnOnce(entries::Handle)) {
     let _watchdog = Watchdog::new(name);
     let door = Entries::new();
@@ -108,7 +108,7 @@ fn two_threads_post_to_one_endpoint_and_two_take_what_completes() {
                 crew.spawn(move || post(base, true));
                 crew.spawn(move || post(base, false));
             }
-            // One thread polls, another one sleeps.
+            // One thread polls, another thread sleeps.
             crew.spawn(move || {
                 let mut seen = BTreeSet::new();
                 while seen.len() < 2 * EACH as usize {
@@ -166,7 +166,7 @@ fn a_waiter_and_a_dequeuer_share_what_is_posted() {
             crew.spawn(|| {
                 while taken.load(Ordering::Relaxed) < EVENTS {
                     let mut event = blank();
-                    // Refused while another thread waits.
+                    // The dequeue is refused while another thread waits.
                     if dat!(evd_dequeue_func(evd.load(Ordering::Relaxed), &mut event)) == DAT_SUCCESS {
                         taken.fetch_add(1, Ordering::Relaxed);
                     }
@@ -220,7 +220,7 @@ fn posts_meet_a_disconnect_a_reset_and_a_free() {
     });
 }
 
-/// State of an agent.
+/// State of the agent of a CNO.
 struct Agent {
     cno: AtomicPtr<std::ffi::c_void>,
     evd: AtomicPtr<std::ffi::c_void>,
@@ -237,7 +237,7 @@ impl Agent {
     }
 }
 
-/// Takes all events, sets itself as the agent again, and polls once more.
+/// Takes all events, registers itself as the agent again, and polls once more.
 unsafe extern "C" fn called(agent: DAT_PVOID, _: DAT_EVD_HANDLE) {
     // SAFETY: the agent outlives its CNO.
     let agent = unsafe { &*agent.cast::<Agent>() };
@@ -257,7 +257,7 @@ unsafe extern "C" fn called(agent: DAT_PVOID, _: DAT_EVD_HANDLE) {
 fn an_agent_that_arms_itself_again_misses_nothing() {
     const EVENTS: u64 = 600 * TIMES as u64;
     with_ia("agents", |ia| {
-        // Called once more when the adapter is closed.
+        // The agent is called once more when the adapter is closed.
         let agent: &'static Agent = Box::leak(Box::new(Agent {
             cno: AtomicPtr::default(),
             evd: AtomicPtr::default(),

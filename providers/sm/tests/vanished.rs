@@ -1,6 +1,6 @@
 //! Memory that is unmapped, protected or truncated after it was registered: a transfer that uses it ends with an error,
-//! and no process crashes. Each case runs in a process of its own. Both end points are in it, so that a fault on either
-//! side would be seen.
+//! and no process crashes. Each case runs in its own process, which contains both end points, so that a fault at either
+//! of them is detected.
 
 #[path = "threads/entries.rs"]
 #[expect(dead_code, reason = "the suite of threads uses more of it")]
@@ -17,15 +17,15 @@ use pair::{End, connect};
 
 const CASE: &str = "VANISHED_CASE";
 
-/// The side whose memory vanishes: the poster's, or the receiver's or target's.
+/// The owner of the memory that vanishes: the process that posts, or its peer.
 const SIDES: [&str; 2] = ["local", "remote"];
-/// How the memory vanishes.
+/// The ways in which memory vanishes.
 const WAYS: [&str; 4] = ["unmapped", "protected", "cut", "again"];
-/// Lengths of transfers: inside a slot, in one piece, in many pieces.
+/// Lengths of transfers in bytes: inside a slot, in one piece, in many pieces.
 const LENGTHS: [usize; 3] = [48, 9_000, 200_000];
 const CAPACITY: usize = 1 << 18;
 
-/// A mapping, of a file for `cut`.
+/// A mapping; for `cut`, of a file.
 struct Memory {
     at: *mut u8,
     file: i32,
@@ -35,7 +35,7 @@ struct Memory {
 
 impl Memory {
     fn new(ia: Handle, pz: Handle) -> Self {
-        // SAFETY: a file without a name, and a mapping of it at an address of the kernel's choice.
+        // SAFETY: creates a file without a name, and maps it at an address that the kernel chooses.
         let (at, file) = unsafe {
             let file = libc::memfd_create(c"vanished".as_ptr(), libc::MFD_CLOEXEC);
             assert_eq!(libc::ftruncate(file, CAPACITY as i64), 0);
@@ -75,7 +75,7 @@ impl Memory {
 
     /// Unmaps, protects or truncates the memory, so that neither a write nor a read of it succeeds.
     fn vanish(&self, way: &str) {
-        // SAFETY: the test no longer uses it. Whether the library uses it is what the test checks.
+        // SAFETY: the test does not access the memory any more. It checks that an access by the library is harmless.
         let done = unsafe {
             match way {
                 "cut" => libc::ftruncate(self.file, 0),
@@ -87,7 +87,7 @@ impl Memory {
     }
 }
 
-/// Posts the transfer on `from`, for a send into a receive of `into` on the other end.
+/// Posts the transfer at `from`. For a send, also posts a receive of `into` at the peer.
 fn post(transfer: &str, from: End, to: End, mine: &Memory, theirs: &Memory, length: usize) {
     let (mut local, remote) = (mine.first(length), theirs.target(length));
     let code = match transfer {
@@ -103,7 +103,7 @@ fn post(transfer: &str, from: End, to: End, mine: &Memory, theirs: &Memory, leng
     assert_eq!(code, DAT_SUCCESS, "{code:#x}");
 }
 
-/// Runs a case: transfer, side, way, length.
+/// Runs a case, which names the transfer, the owner, the way, and the length.
 fn run(case: &str) {
     let mut words = case.split(' ');
     let mut word = || words.next().expect("four words");
@@ -116,7 +116,7 @@ fn run(case: &str) {
     connect(ia, from, to);
     let is_send = transfer == "send";
     if way == "again" {
-        // A successful transfer before does not prove that the memory is still there.
+        // A transfer succeeded before, which does not guarantee that the memory still exists.
         post(transfer, from, to, &mine, &theirs, length);
         assert_eq!(completion(&next(from.sent())), (1, DAT_DTO_SUCCESS));
         if is_send {
@@ -143,7 +143,7 @@ fn run(case: &str) {
     assert_eq!(dat!(ia_close_func(ia, DAT_CLOSE_ABRUPT_FLAG)), DAT_SUCCESS);
 }
 
-/// All cases of one transfer, with this RDMA method.
+/// Runs all cases of one transfer, with this RDMA method.
 fn all(transfer: &str, rma: &str) {
     let program = std::env::current_exe().expect("this program has a path");
     let mut failed = Vec::new();

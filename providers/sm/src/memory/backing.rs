@@ -1,8 +1,10 @@
-//! The file or segment behind a registration of shared memory, to be exported to peers that want to map it.
+//! Finds the file or segment behind a registration of shared memory, so that it can be exported to peers that request a
+//! mapping.
 //!
-//! It is searched once, when the memory is registered. Only memory that peers can access without SIGBUS is exported: a
-//! memfd that is sealed against shrinking and still open here, or a System V segment, neither with huge pages. A peer
-//! is of the same user and could open such a file through /proc, so exporting it grants no new access.
+//! The search is done once, when the memory is registered. Only memory that peers can access without SIGBUS is
+//! exported: a memfd that is sealed against shrinking and still open in this process, or a System V segment. Memory
+//! with huge pages is not exported. A peer has the same user and could open such a file through /proc, so an export
+//! grants no new access.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -17,7 +19,7 @@ use parking_lot::Mutex;
 
 use crate::memory::mapped::{is_steady, memory_device, segment_size};
 
-/// The file or segment, and the offset of the region in it.
+/// A file or segment, and the offset of the registered region in it.
 #[derive(Clone, Debug)]
 pub(crate) struct Backing {
     pub(crate) region: Region,
@@ -32,7 +34,7 @@ pub(crate) enum Store {
     Segment(i32),
 }
 
-/// A memfd, opened again.
+/// A memfd that was opened again for export.
 #[derive(Debug)]
 pub(crate) struct Memory {
     pub(crate) file: File,
@@ -45,11 +47,11 @@ pub(crate) struct Memory {
 pub(crate) struct Backings(Mutex<HashMap<u32, Backing>>);
 
 impl Backings {
-    /// Finds the file or segment of a region that peers may read, and write if `write`.
+    /// Finds the file or segment of a region. Peers must be able to read it and, if `write` is set, to write it.
     pub(crate) fn find(&self, region: Region, write: bool) -> Option<Backing> {
         let behind = mappings::behind(region)?;
         if Some(behind.device) != memory_device() {
-            return None; // not a memfd: any process may truncate the file
+            return None; // Only a memfd is exported, because any process may truncate another file.
         }
         let store = if behind.name.starts_with("/SYSV") {
             let id = i32::try_from(behind.inode).ok()?;
@@ -62,7 +64,7 @@ impl Backings {
         Some(Backing { region, offset: behind.offset, store })
     }
 
-    /// The file, if another registration has opened it already: one descriptor serves all registrations.
+    /// Returns the file if another registration has already opened it, so that one descriptor serves all registrations.
     fn known(&self, inode: u64, writable: bool) -> Option<Arc<Memory>> {
         self.0.lock().values().find_map(|backing| match &backing.store {
             Store::Memory(memory) if (memory.inode, memory.writable) == (inode, writable) => Some(memory.clone()),
@@ -70,7 +72,7 @@ impl Backings {
         })
     }
 
-    /// Permits peers to request a mapping of it.
+    /// Permits peers to request a mapping of the registration with this key.
     pub(crate) fn export(&self, key: u32, backing: Backing) {
         self.0.lock().insert(key, backing);
     }
@@ -82,12 +84,12 @@ impl Backings {
     /// Removes an export when its registration ends.
     pub(crate) fn unexport(&self, key: u32) {
         let gone = self.0.lock().remove(&key);
-        drop(gone); // the last reference closes the file
+        drop(gone); // Dropping the last reference closes the file.
     }
 }
 
-/// Opens a memfd again, through a descriptor of this process. No other file is opened: closing it would release the
-/// program's locks on it.
+/// Opens a memfd again, through a descriptor of this process. Other files are not opened, because closing such a file
+/// would release the program's locks on it.
 fn open(behind: &Behind, write: bool) -> Option<Arc<Memory>> {
     let is_it = |path: &Path| {
         let named =
@@ -98,7 +100,7 @@ fn open(behind: &Behind, write: bool) -> Option<Arc<Memory>> {
     let path = descriptors.flatten().map(|entry| entry.path()).find(|path| is_it(path))?;
     let flags = libc::O_NONBLOCK | libc::O_NOCTTY;
     let file = OpenOptions::new().read(true).write(write).custom_flags(flags).open(path).ok()?;
-    // Another thread may have closed the descriptor, and opened another file with its number.
+    // Meanwhile another thread may have closed the descriptor and opened another file with the same number.
     let is_still = file.metadata().is_ok_and(|found| is_file(&found, behind));
     is_still.then(|| Arc::new(Memory { file, inode: behind.inode, writable: write }))
 }

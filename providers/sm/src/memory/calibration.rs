@@ -1,9 +1,10 @@
-//! Measures the message length from which one copy by the kernel is faster than two copies through a buffer. This takes
-//! about a millisecond, once per process, when the first peer with accessible memory is found (spec/transports B2).
+//! Measures the minimum message length at which one copy by the kernel is faster than two copies through a buffer. The
+//! measurement takes about a millisecond, once per process, when the first peer with accessible memory is found
+//! (spec/transports B2).
 //!
-//! Both methods are measured within this process: the kernel copies the process's own memory. That excludes the
-//! transfer of cache lines between CPUs, which both methods need. RDMA does not use the result, because it is
-//! one-sided.
+//! Both methods are measured within this process: the kernel copies the process's own memory. So the measurement
+//! excludes the transfer of cache lines between CPUs, which both methods need. RDMA does not use the result, because it
+//! is one-sided.
 
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
@@ -12,14 +13,14 @@ use dapl_software::memory::user_copy;
 
 use crate::memory::cma::{self, Way};
 
-/// Default if the measurement fails.
+/// Default length in bytes, used if the measurement fails.
 pub(crate) const USUAL: u64 = 32 << 10;
-/// Lengths that are compared; the result is one of them.
+/// Lengths in bytes that are compared; the result is one of these.
 const LENGTHS: [usize; 3] = [16 << 10, 32 << 10, 64 << 10];
-/// Number of measurements. The shortest one counts, because a longer one includes interruptions.
+/// Number of measurements. The shortest is used, because longer ones include interruptions.
 const TRIES: usize = 9;
 
-/// The message length from which one copy is faster than two; measured at the first call.
+/// Returns the minimum message length in bytes at which one copy is faster than two. The first call measures it.
 pub(crate) fn crossover() -> u64 {
     static MEASURED: OnceLock<u64> = OnceLock::new();
     *MEASURED.get_or_init(|| {
@@ -36,7 +37,7 @@ fn measure() -> u64 {
     let (mut between, mut to) = (vec![2u8; longest], vec![3u8; longest]);
     let pid = std::process::id() as i32;
     let is_faster = |length: &usize| {
-        // SAFETY: three buffers of this call's own, each at least as long.
+        // SAFETY: the three buffers belong to this call, and each has at least this length.
         let by_kernel = best(|| unsafe {
             let there = from.as_ptr().addr() as u64;
             cma::copy(Way::Read, pid, to.as_mut_ptr().addr() as u64, there, *length).is_ok()
@@ -52,12 +53,12 @@ fn measure() -> u64 {
     LENGTHS.into_iter().find(is_faster).unwrap_or(longest) as u64
 }
 
-/// Whether the kernel copies, and at least as fast as the buffer.
+/// Whether the kernel can copy, and is at least as fast as the buffer.
 fn choose(by_kernel: Option<Duration>, by_buffer: Option<Duration>) -> bool {
     by_kernel.is_some_and(|kernel| by_buffer.is_none_or(|buffer| kernel <= buffer))
 }
 
-/// The shortest of several measurements; `None` if the copy fails.
+/// Returns the shortest of several measurements; `None` if the copy fails.
 fn best(mut copy: impl FnMut() -> bool) -> Option<Duration> {
     let time = |_| {
         let begin = Instant::now();

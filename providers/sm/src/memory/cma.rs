@@ -1,7 +1,8 @@
-//! Cross-memory attach: copies by the kernel between this process's memory and another's (spec/transports B2).
+//! Cross-memory attach: copies by the kernel between the memory of this process and of another process (spec/transports
+//! B2).
 //!
 //! `regions` has checked the registration; the kernel checks the right to access the process. After a refusal the
-//! caller uses the bounce buffer. Copies go upwards and the last byte is written last, since programs poll it.
+//! caller uses the bounce buffer. A copy ascends, and the last byte is written last, because programs poll it.
 
 use std::ffi::c_void;
 
@@ -9,13 +10,13 @@ use dapl::provider::Region;
 
 use crate::memory::map::is_accessible;
 
-/// Maximum number of bytes of one call, since all connections share a pass.
+/// Maximum number of bytes of one call. The limit prevents a long copy from delaying other connections.
 pub(crate) const CHUNK: usize = 512 << 10;
 
-/// The reason why a copy did not happen.
+/// The reason why a copy was not completed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Refusal {
-    /// Not permitted or not supported on this system: use another method.
+    /// The copy is not permitted or not supported on this system. The caller should use another method.
     Denied,
     /// The peer process has ended.
     Gone,
@@ -25,7 +26,7 @@ pub(crate) enum Refusal {
     Here,
 }
 
-/// Direction of a copy.
+/// Direction of a copy between local memory and the memory of another process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Way {
     /// From local to remote memory.
@@ -36,20 +37,20 @@ pub(crate) enum Way {
 
 /// Copies `len` bytes (at most [`CHUNK`]) between `local` and `remote` of process `pid`.
 ///
-/// # Safety
-/// The mapped part of `len` bytes at `local` may be read by this call, and for `Read` written.
+/// # Safety This call may read the mapped part of `len` bytes at `local`, and for `Read` write it.
 pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usize) -> Result<(), Refusal> {
     let mut done = 0;
     while done < len {
         let left = len - done;
-        // The last byte is copied separately, because the kernel copies one local piece after the other. The remote
-        // side is one piece: each piece costs a walk through the peer's page tables, a third of a short copy.
+        // The last byte is a separate local piece, because the kernel copies the local pieces in order. The remote side
+        // is one piece: for each piece the kernel walks the peer's page tables, which takes a third of the time of a
+        // short copy.
         let piece = |at: u64, iov_len| libc::iovec { iov_base: at as *mut c_void, iov_len };
         let mine = [piece(local + done as u64, left - 1), piece(local + (len - 1) as u64, 1)];
         let theirs = [piece(remote + done as u64, left)];
         fail_point!(KernelAsked);
-        // SAFETY: both vectors live during the call. The kernel checks the memory they refer to, and the caller
-        // guarantees that this call may use the local memory.
+        // SAFETY: both vectors outlive the call. The kernel checks the memory to which they refer, and by the
+        // function's contract this call may access the local memory.
         let moved = unsafe {
             match way {
                 Way::Write => libc::process_vm_writev(pid, mine.as_ptr(), 2, theirs.as_ptr(), 1, 0),
@@ -69,23 +70,25 @@ pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usiz
     Ok(())
 }
 
-/// Determines which side's memory was not mapped, which the kernel does not report. Part of it may have been copied.
+/// Determines whether local or remote memory was not mapped, which the kernel does not report. Part of the memory may
+/// have been copied.
 #[cold]
 pub(crate) fn faulting_side(way: Way, local: u64, len: usize) -> Refusal {
     let mine = Region { address: local, length: len as u64 };
     if is_accessible(mine, way == Way::Read) { Refusal::Fault } else { Refusal::Here }
 }
 
-/// Permits all processes of this user to copy from and to this process, where Yama permits only its ancestors (scope
-/// 1). They can then read all of its memory, so this is done only if the setting requests it.
+/// Permits all processes of this user to copy from and to this process, if Yama permits only its ancestors (scope 1).
+/// These processes can then read all of its memory, so this is done only if the setting requests it.
 pub(crate) fn open_to_the_user() {
-    // SAFETY: only sets which processes may trace this one. Fails without Yama.
+    // SAFETY: the call only sets which processes may trace this process. Without Yama it fails.
     if unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) } != 0 {
         log::debug!("Yama is not active, so no permission is needed: {}", std::io::Error::last_os_error());
     }
 }
 
-/// Memory for a peer's probe: the peer reads the value, and writes it to the second word.
+/// Memory for a peer's test of cross-memory attach: the peer reads the value in the first word, and writes it to the
+/// second word.
 #[derive(Debug)]
 pub(crate) struct Probe(Box<[std::sync::atomic::AtomicU64; 2]>);
 
@@ -103,12 +106,12 @@ impl Probe {
     }
 }
 
-/// Tries both directions on a peer's [`Probe`]. Only a method that worked is used.
+/// Tests both directions with a peer's [`Probe`]. Cross-memory attach is used only if both worked.
 pub(crate) fn probe(pid: i32, address: u64, value: u64) -> bool {
     let Some(second) = address.checked_add(8) else { return false };
     let mut seen = 0u64;
     let at = (&raw mut seen) as u64;
-    // SAFETY: eight bytes of our own stack, in each direction.
+    // SAFETY: in each direction the local memory is eight bytes on this stack.
     let worked = unsafe {
         copy(Way::Read, pid, at, address, 8).is_ok()
             && seen == value
@@ -132,10 +135,10 @@ mod tests {
         assert!(probe(pid, mine.address(), 99));
         assert!(!probe(pid, mine.address(), 98));
         let (source, mut sink) = ([7u8; 1000], [0u8; 1000]);
-        // SAFETY: two local arrays of that length.
+        // SAFETY: both local arrays have this length.
         let done = unsafe { copy(Way::Write, pid, source.as_ptr() as u64, sink.as_mut_ptr() as u64, 1000) };
         assert_eq!((done, sink), (Ok(()), source));
-        // SAFETY: the local side is an array; address 8 of the other side is not mapped.
+        // SAFETY: the local memory is an array. The remote address 8 is not mapped, which the kernel reports.
         assert_eq!(unsafe { copy(Way::Write, pid, source.as_ptr() as u64, 8, 100) }, Err(Refusal::Fault));
         // SAFETY: as above, the other way round: nothing is mapped there.
         assert_eq!(unsafe { copy(Way::Read, pid, 8, source.as_ptr() as u64, 100) }, Err(Refusal::Here));

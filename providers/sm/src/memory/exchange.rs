@@ -1,10 +1,10 @@
-//! Exports and imports mappings of registered shared memory: a request and an answer between the engine threads of both
-//! sides.
+//! Exports and imports mappings of registered shared memory, by a request and an answer between the engine threads of
+//! both processes.
 //!
-//! A transfer with a key of exportable memory makes its engine request a mapping, once. The owner checks connection and
-//! key, and answers with a descriptor, the id of a segment, or a refusal. The answer is checked against the peer's
-//! table of registrations, and mapped if accesses can never raise a signal (`mapped`). Without a valid answer,
-//! transfers keep using other methods.
+//! The first transfer with a key of exportable memory makes its engine request a mapping. The owner of the memory
+//! checks the connection and the key. It answers with a descriptor, the id of a segment, or a refusal. The answer is
+//! checked against the peer's table of registrations. The memory is mapped if accesses can never raise a signal
+//! (`mapped`). Without a valid answer, transfers use other methods.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,7 +22,8 @@ use crate::memory::mapped::{Mapped, segment_space};
 use crate::proto::handshake::{Datagram, ExportAnswer, ExportedObject};
 use crate::qp::link::{Peer, PeerSide};
 
-/// Requests a mapping, because the connection with this id has used this key. Called by the initiator's engine.
+/// Requests a mapping, because the connection with this id has used this key of the peer. Called by the initiator's
+/// engine.
 pub(crate) fn ask(device: &Device, id: u32, key: u32) {
     let found = {
         let connections = device.connections.lock();
@@ -32,7 +33,7 @@ pub(crate) fn ask(device: &Device, id: u32, key: u32) {
             Some((theirs.peer.clone(), question))
         })
     };
-    // If the connection has ended, its keys are not used any more, or another connection requests the mapping later.
+    // If the connection has ended, its keys are not used any more, or another connection will request the mapping.
     let Some((peer, question)) = found else { return };
     let Some(imports) = &peer.imports else { return };
     imports.forget_revoked(|key| peer.regions.entry(key).is_some());
@@ -41,7 +42,7 @@ pub(crate) fn ask(device: &Device, id: u32, key: u32) {
     }
 }
 
-/// Handles a request on the owner's side. A request for an unknown connection is ignored.
+/// Handles a request at the owner of the memory. A request for an unknown connection is ignored.
 pub(crate) fn asked(device: &Device, question: &Datagram, sender: &Path) {
     let Datagram::Ask { from, to, token, key } = *question else { return };
     let Some(pd) = with(device, sender, (from, to, token), |attempt, _| Some(attempt.conn()?.pd())) else { return };
@@ -58,8 +59,7 @@ pub(crate) fn asked(device: &Device, question: &Datagram, sender: &Path) {
         fds.push(memory.file.as_fd());
     }
     let answer = Datagram::Export { from: to, to: from, token, key, export };
-    // Descriptors are sent only to a directory of the same user. If the answer cannot be sent, the peer repeats its
-    // request.
+    // Descriptors are sent only to a directory of the same user. If sending fails, the peer repeats its request.
     let _ = socket::check_folder(sender, rustix::process::geteuid().as_raw())
         .and_then(|()| device.socket.send(sender, &answer.encode(), &fds));
 }
@@ -73,7 +73,7 @@ fn export(backing: &Backing) -> Option<ExportAnswer> {
     Some(ExportAnswer { address: *address, length: *length, offset: *offset, object })
 }
 
-/// Handles the answer. Called by the initiator's engine.
+/// Handles the answer to a request. Called by the initiator's engine.
 pub(crate) fn answered(device: &Device, answer: &Datagram, received: &Received) {
     let Datagram::Export { from, to, token, key, export } = *answer else { return };
     let known = with(device, &received.from, (from, to, token), |_, theirs| Some((theirs.peer.clone(), theirs.pd)));
@@ -86,7 +86,7 @@ pub(crate) fn answered(device: &Device, answer: &Datagram, received: &Received) 
     imports.settle(key, mapped.and_then(Result::ok));
 }
 
-/// Maps the region that a peer exports, if it agrees with the peer's table of registrations.
+/// Maps the region that a peer exports, if the answer matches the peer's table of registrations.
 fn map(
     peer: &Arc<Peer>,
     pd: u32,
@@ -110,11 +110,11 @@ fn map(
             Mapped::of_segment(id, export.offset, region, writable)
         }
     }?;
-    // If the key has ended meanwhile, the file may contain other memory.
+    // If the key has been revoked meanwhile, the file may contain other memory.
     says().filter(|now| *now == entry).map(|_| mapped).ok_or("the key has ended")
 }
 
-/// Looks up the connection that a datagram identifies by both ids and the token.
+/// Calls a function with the connection that a datagram identifies by both ids and the token.
 fn with<T>(
     device: &Device,
     sender: &Path,
@@ -130,7 +130,8 @@ fn with<T>(
     look(attempt, theirs)
 }
 
-/// Periodic check by the engine: unmaps regions that have ended, and permits lost requests to be repeated.
+/// Called by the engine periodically: unmaps regions whose registration has ended, and permits lost requests to be
+/// repeated.
 pub(crate) fn look_after(device: &Device) {
     let peers: Vec<Arc<Peer>> = device.connections.lock().peers.values().filter_map(std::sync::Weak::upgrade).collect();
     for peer in peers {

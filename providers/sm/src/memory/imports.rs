@@ -1,8 +1,8 @@
-//! Imported mappings of a peer's shared memory, by key, shared by all connections to the peer.
+//! Imported mappings of a peer's shared memory, by key. All connections to the peer share them.
 //!
-//! `exchange` requests and maps on the engine thread. A transfer looks up its key at its start, and uses another method
-//! if there is no mapping yet. A mapping is removed with the peer, or when the engine finds its key revoked; a transfer
-//! that uses it finishes first.
+//! `exchange` requests mappings and maps regions on the engine thread. A transfer looks up its key when it starts, and
+//! uses another method if there is no mapping yet. A mapping is removed with the peer's state, or when the engine finds
+//! that its key is revoked. The region is unmapped after the last transfer that uses it.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -14,24 +14,25 @@ use crate::memory::mapped::{LONGEST, Mapped};
 
 /// Maximum number of keys per peer.
 const MOST: usize = 256;
-/// Maximum number of unanswered requests. The queue of a set-up socket is short, and serves connections too.
+/// Maximum number of unanswered requests. The queue of a set-up socket is short, and is needed for connection set-up
+/// too.
 const MOST_ASKED: usize = 4;
-/// Engine ticks after which a request or its answer counts as lost.
+/// Number of engine ticks after which a request or its answer counts as lost.
 const PATIENCE: u8 = 2;
-/// Engine ticks after which a refused key is requested again: the owner may have been out of descriptors.
+/// Number of engine ticks after which a refused key is requested again. The owner may have had no free file descriptor.
 const FORGIVEN: u8 = 6;
 
 /// State of a key.
 #[derive(Debug)]
 enum ImportState {
-    /// Requested, with the age in engine ticks.
+    /// The mapping was requested, this number of engine ticks ago.
     Asked(u8),
-    /// Refused, or the answer was invalid, with the age in engine ticks.
+    /// The mapping was refused, or the answer was invalid, this number of engine ticks ago.
     Refused(u8),
     Here(Arc<Mapped>),
 }
 
-/// Mappings of a peer.
+/// Imported mappings of one peer.
 #[derive(Debug, Default)]
 pub(crate) struct Imports(Mutex<HashMap<u32, ImportState>>);
 
@@ -39,13 +40,13 @@ pub(crate) struct Imports(Mutex<HashMap<u32, ImportState>>);
 #[derive(Debug)]
 pub(crate) enum ImportLookup {
     Here(Arc<Mapped>),
-    /// Not requested yet: the caller has to request it.
+    /// The mapping was not requested yet. The caller must request it.
     Ask,
     Nothing,
 }
 
 impl Imports {
-    /// Looks up the mapping of a key. If the result is `Ask`, the key counts as requested.
+    /// Looks up the mapping of a key. The result `Ask` also marks the key as requested.
     pub(crate) fn find(&self, key: u32) -> ImportLookup {
         let mut imports = self.0.lock();
         match imports.get(&key) {
@@ -61,7 +62,7 @@ impl Imports {
         ImportLookup::Ask
     }
 
-    /// Called if the request could not be sent.
+    /// Resets the state of a key whose request could not be sent.
     pub(crate) fn withdraw(&self, key: u32) {
         let mut imports = self.0.lock();
         if let Some(ImportState::Asked(_)) = imports.get(&key) {
@@ -69,12 +70,13 @@ impl Imports {
         }
     }
 
-    /// Whether an answer is pending.
+    /// Whether a request for this key waits for its answer.
     pub(crate) fn is_asked(&self, key: u32) -> bool {
         matches!(self.0.lock().get(&key), Some(ImportState::Asked(_)))
     }
 
-    /// Records the answer; `None` is a refusal. A mapping beyond the limit per peer counts as a refusal.
+    /// Records the answer to a request; `None` means refused. A mapping beyond the limit per peer is treated as
+    /// refused.
     pub(crate) fn settle(&self, key: u32, mapped: Option<Mapped>) {
         let mut imports = self.0.lock();
         let spans = |export: &ImportState| if let ImportState::Here(mapped) = export { mapped.span() } else { 0 };
@@ -85,17 +87,16 @@ impl Imports {
         };
         imports.insert(key, export);
         drop(imports);
-        drop(beyond); // a mapping beyond the limit is unmapped without the lock
+        drop(beyond); // A mapping beyond the limit is unmapped after the lock was released.
     }
 
     /// Removes mappings of revoked keys.
     pub(crate) fn forget_revoked(&self, is_live: impl Fn(u32) -> bool) {
         let gone: Vec<_> = self.0.lock().extract_if(|key, _| !is_live(*key)).collect();
-        drop(gone); // unmapped without the lock
+        drop(gone); // Revoked mappings are unmapped after the lock was released.
     }
 
-    /// Called at each engine tick: requests that got no answer, and refused keys, may be requested again after some
-    /// ticks.
+    /// Called at each engine tick. After some ticks, unanswered requests and refused keys may be requested again.
     pub(crate) fn grow_older(&self) {
         self.0.lock().retain(|_, export| {
             let (rounds, most) = match export {

@@ -1,7 +1,7 @@
-//! Chooses the kernel method for copies between local memory and a peer's.
+//! Selects the kernel method for copies between local memory and a peer's memory.
 //!
-//! KNEM if the peer has declared its memory to the device, else cross-memory attach. A method that the kernel refused is not
-//! tried with that peer again. `regions` has checked the right to copy.
+//! KNEM is used if the peer has declared its memory to the KNEM device, otherwise cross-memory attach. If the kernel
+//! refuses a method, it is not tried with this peer again. `regions` has checked the right to copy.
 
 use std::sync::atomic::Ordering;
 
@@ -11,16 +11,15 @@ use crate::memory::cma::{self, Refusal, Way};
 use crate::memory::regions::{Regions, Target};
 use crate::qp::link::Peer;
 
-/// Whether a kernel method can access the memory of this key.
+/// Whether a kernel method can access the peer's memory with this key.
 #[inline]
 pub(crate) fn reaches(peer: &Peer, key: u32) -> bool {
     peer.cma.load(Ordering::Relaxed) || peer.knem.load(Ordering::Relaxed) && peer.regions.exported(key).is_some()
 }
 
-/// Copies all of a piece.
+/// Copies a whole piece.
 ///
-/// # Safety
-/// The mapped part of the piece may be read by this call, and for `Read` written.
+/// # Safety This call may read the mapped part of the piece, and for `Read` write it.
 #[inline]
 pub(crate) unsafe fn copy(
     regions: &Regions,
@@ -39,7 +38,7 @@ pub(crate) unsafe fn copy(
                 log::info!("a copy through KNEM to process {} was refused, using other copy methods", peer.pid);
                 peer.knem.store(false, Ordering::Relaxed);
             }
-            // Its owner has ended the registration meanwhile.
+            // The owner of the memory has ended the registration meanwhile.
             Err(Refusal::Denied) => return Err(Refusal::Fault),
             done => return done,
         }

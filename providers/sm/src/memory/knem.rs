@@ -5,9 +5,9 @@
 //! registrations, and destroys the region at its end. The device grants access to every holder of the cookie, so it is
 //! for processes of one user. The table is checked before each copy.
 //!
-//! Not tested with a real device, since the module is not part of the kernel. Numbers and structures are those of its
-//! public interface, version 12 and later; the tests use a fake device. Without `/dev/knem` the only cost is one failed
-//! open.
+//! This code was not tested with a real device, because the module is not part of the kernel; the tests use a fake
+//! device. Numbers and structures are those of the module's public interface, version 12 and later. Without `/dev/knem`
+//! the only cost is one failed open.
 
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
@@ -18,8 +18,8 @@ use dapl::provider::Region;
 
 use crate::memory::cma::{Refusal, Way, faulting_side};
 
-/// Oldest interface version with the calls used here. A later version with changed structures has other call numbers,
-/// since the sizes are part of them.
+/// Oldest interface version with the calls that are used here. The numbers of the calls include the sizes of
+/// structures, so a later version with other structures has other numbers.
 const OLDEST: u32 = 12;
 const MAGIC: u32 = b'K' as u32;
 
@@ -41,26 +41,26 @@ pub(crate) struct Piece {
     pub(crate) length: u64,
 }
 
-/// Creates a region of pieces; the driver fills in the cookie.
+/// Creates a region from pieces; the driver writes its cookie.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CreateRegion {
     pub(crate) pieces: u64,
     pub(crate) count: u32,
     flags: u32,
-    /// Protection flags of `mmap` for other processes.
+    /// Protection flags of `mmap` that apply to other processes.
     pub(crate) protection: u32,
     pad: u32,
     pub(crate) cookie: u64,
 }
 
-/// Copies between pieces of this process and a region; the driver fills in the status.
+/// Copies between pieces of this process and a region; the driver writes the status.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InlineCopy {
     pub(crate) pieces: u64,
     pub(crate) count: u32,
-    /// 1: into the region; 0: out of it.
+    /// 1: copy into the region; 0: copy out of it.
     pub(crate) write: u32,
     pub(crate) cookie: u64,
     pub(crate) offset: u64,
@@ -83,14 +83,14 @@ pub(crate) trait Calls: Debug + Send + Sync {
     fn copy(&self, copy: &mut InlineCopy) -> io::Result<()>;
 }
 
-/// The device itself.
+/// The open KNEM device.
 #[derive(Debug)]
 struct KnemDevice(File);
 
 impl KnemDevice {
     fn call<T>(&self, number: libc::Ioctl, argument: &mut T) -> io::Result<()> {
-        // SAFETY: the request number contains the size of `T`, which the driver reads and fills; memory that it points to is
-        // the caller's and outlives the call, or is looked up by the driver itself.
+        // SAFETY: the request number contains the size of `T`, which the driver reads and fills; memory to which it
+        // points belongs to the caller and outlives the call, or is looked up by the driver.
         if unsafe { libc::ioctl(self.0.as_raw_fd(), number, std::ptr::from_mut(argument)) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -98,8 +98,8 @@ impl KnemDevice {
     }
 }
 
-// The flag has the meaning that the driver implements, which is the opposite of the description in the public
-// interface.
+// The request number has the direction flag that the driver implements, which is the opposite of the description in the
+// public interface.
 const GET_INFO: libc::Ioctl = libc::_IOW::<Info>(MAGIC, 0x10);
 const CREATE_REGION: libc::Ioctl = libc::_IOWR::<CreateRegion>(MAGIC, 0x21);
 const DESTROY_REGION: libc::Ioctl = libc::_IOR::<u64>(MAGIC, 0x22);
@@ -123,12 +123,12 @@ impl Calls for KnemDevice {
     }
 }
 
-/// The open device, with a supported version.
+/// The open device, whose version is supported.
 #[derive(Debug)]
 pub(crate) struct Knem(Box<dyn Calls>);
 
 impl Knem {
-    /// Opens the device. `None` if there is none, or this process may not use it.
+    /// Opens the device. `None`: there is no device, or this process may not use it.
     pub(crate) fn open() -> Option<Self> {
         #[cfg(test)]
         if let Some(double) = fake::installed() {
@@ -164,7 +164,7 @@ impl Knem {
         }
     }
 
-    /// Declares memory to peers: returns the cookie, or 0 if the device refuses. The device keeps the memory allocated.
+    /// Declares memory to peers. Returns the cookie, or 0 if the device refuses. The device pins the memory.
     pub(crate) fn export(&self, region: Region, read: bool, write: bool) -> u64 {
         if region.length == 0 || !(read || write) {
             return 0;
@@ -186,7 +186,7 @@ impl Knem {
         }
     }
 
-    /// Destroys the region of a cookie.
+    /// Destroys the region with this cookie.
     pub(crate) fn unexport(&self, cookie: u64) {
         if cookie != 0
             && let Err(error) = self.0.destroy(cookie)
@@ -195,10 +195,9 @@ impl Knem {
         }
     }
 
-    /// Copies `len` bytes between `local` and a region of a peer in ascending order, the last byte last.
+    /// Copies `len` bytes between `local` and a region of a peer, in ascending order.
     ///
-    /// # Safety
-    /// The mapped part of `len` bytes at `local` may be read by this call, and for `Read` written.
+    /// # Safety This call may read the mapped part of `len` bytes at `local`, and for `Read` write it.
     pub(crate) unsafe fn copy(
         &self,
         way: Way,
@@ -228,12 +227,12 @@ impl Knem {
     }
 }
 
-/// A cookie from a peer's table.
+/// The cookie of a peer's region, from the peer's table of registrations.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ExportedRegion(u64);
 
 impl ExportedRegion {
-    /// Cookie 0 means no region.
+    /// Returns `None` for cookie 0, which means that there is no region.
     pub(crate) fn of(cookie: u64) -> Option<Self> {
         (cookie != 0).then_some(ExportedRegion(cookie))
     }
@@ -307,7 +306,7 @@ mod tests {
         let cookie = knem.export(region, true, true);
         let exported = ExportedRegion::of(cookie).unwrap();
         let at = source.as_ptr() as u64;
-        // SAFETY: fifty bytes of this test's, here and below.
+        // SAFETY: the fifty bytes belong to this test, here and below.
         let copy = |way, offset, len| unsafe { knem.copy(way, at, exported, offset, len) };
         assert_eq!(copy(Way::Write, 10, 50), Ok(()));
         assert_eq!((&target[..10], &target[10..60], &target[60..]), (&[0; 10][..], &[7; 50][..], &[0; 40][..]));

@@ -1,9 +1,9 @@
 //! A mapping of a peer's registered region, so that RDMA to it is one copy by this process.
 //!
-//! The region arrives as a descriptor or as the id of a System V segment, from a peer that may be malicious. Only files
-//! that can never shrink are mapped, and none with huge pages, which may run out, so that accesses raise no SIGBUS.
-//! Addresses are returned inside the region only, and for writing only with that right. `regions` decides when a region
-//! may be accessed.
+//! The peer, which may be malicious, sends the region as a descriptor or as the id of a System V segment. Accesses must
+//! never raise SIGBUS. So only files that can never shrink are mapped, and no files with huge pages, because free huge
+//! pages may be exhausted. Only addresses inside the region are returned, and for writing only with the right to write.
+//! `regions` decides when a region may be accessed.
 
 use std::os::fd::AsFd;
 use std::os::unix::fs::MetadataExt;
@@ -17,7 +17,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 
 use crate::memory::map::is_ordinary;
 
-/// Longest region that is mapped, so that a malicious peer cannot exhaust the address space.
+/// Maximum length in bytes of a mapped region, so that a malicious peer cannot exhaust the address space.
 pub(crate) const LONGEST: u64 = 1 << 40;
 
 /// A region of a peer, mapped into this process.
@@ -26,20 +26,20 @@ pub(crate) struct Mapped {
     base: NonNull<u8>,
     span: usize,
     is_segment: bool,
-    /// Offset of the region from `base`.
+    /// Offset in bytes of the region from `base`.
     skip: usize,
-    /// The region in the peer's address space.
+    /// The region, by its address in the peer's process.
     region: Region,
     writable: bool,
 }
 
-// SAFETY: a mapping belongs to no thread; all access is by raw copies.
+// SAFETY: a mapping belongs to no thread, and its memory is accessed only by raw copies.
 unsafe impl Send for Mapped {}
 // SAFETY: as above.
 unsafe impl Sync for Mapped {}
 
 impl Mapped {
-    /// Maps a region that begins at `offset` of a memfd. The error names the violated condition.
+    /// Maps a region that begins at `offset` of a memfd. The error text names the violated condition.
     pub(crate) fn of_file(
         file: impl AsFd,
         offset: u64,
@@ -53,7 +53,7 @@ impl Mapped {
         let span = length_of(skip, region)?;
         let rights = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
         let at = std::ptr::null_mut();
-        // SAFETY: a new shared mapping at an address of the kernel's choice.
+        // SAFETY: creates a new shared mapping at an address that the kernel chooses.
         let base = unsafe { rustix::mm::mmap(at, span, rights, MapFlags::SHARED, file, offset - skip) };
         let base = base.ok().and_then(|base| NonNull::new(base.cast())).ok_or("the file cannot be mapped")?;
         let mapped = Mapped { base, span, is_segment: false, skip: skip as usize, region, writable };
@@ -61,7 +61,7 @@ impl Mapped {
         Ok(mapped)
     }
 
-    /// Attaches a System V segment, in which a region begins at `offset`.
+    /// Attaches a System V segment in which a region begins at `offset`.
     pub(crate) fn of_segment(
         id: i32,
         offset: u64,
@@ -75,14 +75,14 @@ impl Mapped {
         }
         let span = length_of(0, Region { address: 0, length: whole })?;
         let flags = if writable { 0 } else { libc::SHM_RDONLY };
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: creates a new mapping at an address that the kernel chooses.
         let base = unsafe { libc::shmat(id, std::ptr::null(), flags) };
         // `shmat` reports an error by the address -1.
         let base = NonNull::new(base.cast::<u8>()).filter(|at| at.as_ptr().addr() != usize::MAX);
         let base = base.ok_or("the segment cannot be attached")?;
         let mapped = Mapped { base, span, is_segment: true, skip: offset as usize, region, writable };
         mapped.keep_from_children();
-        // The id may have been reused for another segment; and huge pages may be exhausted.
+        // The id may have been reused for another segment, and the segment may have huge pages, which can be exhausted.
         let behind = mappings::behind(Region { address: base.as_ptr().addr() as u64, length: whole });
         match behind {
             Some(found) if found.inode == id as u64 && Some(found.device) == memory_device() => Ok(mapped),
@@ -90,14 +90,15 @@ impl Mapped {
         }
     }
 
-    /// Local address of `length` bytes at the peer's `address`; `None` outside the region, or without the right.
+    /// Returns the local address of `length` bytes at the peer's `address`; `None` outside the region, or without the
+    /// access right.
     #[inline]
     pub(crate) fn place(&self, address: u64, length: u64, write: bool) -> Option<*mut u8> {
         let offset = address.checked_sub(self.region.address)?;
         if offset > self.region.length || length > self.region.length - offset || (write && !self.writable) {
             return None;
         }
-        // SAFETY: inside the region, all of which is inside the mapping.
+        // SAFETY: the address is inside the region, and the whole region is inside the mapping.
         Some(unsafe { self.base.as_ptr().add(self.skip + offset as usize) })
     }
 
@@ -107,7 +108,7 @@ impl Mapped {
     }
 
     fn keep_from_children(&self) {
-        // SAFETY: the mapping just made; a child of this process does not inherit it.
+        // SAFETY: applies to the mapping that was just made. A forked child does not inherit it.
         let _ = unsafe { rustix::mm::madvise(self.base.as_ptr().cast(), self.span, Advice::LinuxDontFork) };
     }
 }
@@ -116,23 +117,23 @@ impl Drop for Mapped {
     fn drop(&mut self) {
         let base = self.base.as_ptr().cast();
         if self.is_segment {
-            // SAFETY: the segment attached in `of_segment`; a copying thread keeps this object alive.
+            // SAFETY: `of_segment` attached the segment here. A thread that copies has a reference to this object.
             let _ = unsafe { libc::shmdt(base) };
         } else {
-            // SAFETY: the mapping made in `of_file`; a copying thread keeps this object alive.
+            // SAFETY: `of_file` made this mapping. A thread that copies has a reference to this object.
             let _ = unsafe { rustix::mm::munmap(base.cast(), self.span) };
         }
     }
 }
 
-/// Length of the mapping.
+/// Returns the length in bytes of the mapping for a region at offset `skip`.
 fn length_of(skip: u64, region: Region) -> std::result::Result<usize, &'static str> {
     let span = region.length.checked_add(skip).filter(|span| (1..=LONGEST).contains(span));
     span.and_then(|span| usize::try_from(span).ok()).ok_or("the region is empty or too long")
 }
 
-/// Whether the file is memory without huge pages that will always have `length` bytes from `offset` on, and may be
-/// written, if `write`.
+/// Whether the file is memory without huge pages that will always have `length` bytes at `offset`, and may be written
+/// if `write` is set.
 pub(crate) fn is_steady(file: impl AsFd, offset: u64, length: u64, write: bool) -> bool {
     let fixed = SealFlags::WRITE | SealFlags::FUTURE_WRITE;
     let sealed = rustix::fs::fcntl_get_seals(&file)
@@ -142,22 +143,22 @@ pub(crate) fn is_steady(file: impl AsFd, offset: u64, length: u64, write: bool) 
     sealed && is_ordinary(&file) && end.is_some_and(|end| size.is_some_and(|size| end <= size))
 }
 
-/// Size of a System V segment, if it exists and belongs to this user. It never changes.
+/// Returns the size in bytes of a System V segment, if it exists and belongs to this user. The size never changes.
 pub(crate) fn segment_size(id: i32) -> Option<u64> {
-    // SAFETY: a plain C record, for which zeros are values.
+    // SAFETY: `shmid_ds` is a plain C record, for which zeros are valid values.
     let mut found: libc::shmid_ds = unsafe { std::mem::zeroed() };
-    // SAFETY: writes the record.
+    // SAFETY: the kernel writes the record `found`, which outlives the call.
     let asked = unsafe { libc::shmctl(id, libc::IPC_STAT, &raw mut found) };
     let ours = asked == 0 && found.shm_perm.uid == rustix::process::geteuid().as_raw();
     ours.then_some(found.shm_segsz as u64)
 }
 
-/// Identifies the IPC namespace: in another one an id refers to another segment.
+/// Identifies the IPC namespace. In another namespace, an id refers to another segment.
 pub(crate) fn segment_space() -> Option<u64> {
     std::fs::metadata("/proc/self/ns/ipc").ok().map(|space| space.ino())
 }
 
-/// Device of the kernel's file system for memfds and segments with small pages: major and minor number.
+/// Device number (major, minor) of the kernel's file system for memfds, and for segments with small pages.
 pub(crate) fn memory_device() -> Option<(u32, u32)> {
     static DEVICE: OnceLock<Option<(u32, u32)>> = OnceLock::new();
     *DEVICE.get_or_init(|| {
@@ -194,9 +195,9 @@ mod tests {
         let mapped = Mapped::of_file(&file, 6999, REGION, true).unwrap();
         let at = |address, length| mapped.place(address, length, true);
         let base = REGION.address;
-        // SAFETY: four bytes of the mapping.
+        // SAFETY: reads four bytes of the mapping.
         assert_eq!(unsafe { at(base, 4).unwrap().cast::<[u8; 4]>().read_unaligned() }, *b"here");
-        // SAFETY: the last byte of the region.
+        // SAFETY: writes the last byte of the region.
         unsafe { at(base + 4999, 1).unwrap().write(9) };
         let mut last = [0];
         rustix::io::pread(&file, &mut last, 11_998).unwrap();
@@ -234,15 +235,15 @@ mod tests {
 
     #[test]
     fn segments_are_attached_by_number_even_after_their_removal() {
-        // SAFETY: a new segment, removed once it is not attached any more.
+        // SAFETY: creates a new segment, which is marked for removal below.
         let id = unsafe { libc::shmget(libc::IPC_PRIVATE, 8192, 0o600) };
         let region = |length| Region { address: 4096, length };
         let mapped = Mapped::of_segment(id, 100, region(8092), true).unwrap();
         let other = Mapped::of_segment(id, 0, region(8192), false).unwrap();
-        // SAFETY: marks it for removal.
+        // SAFETY: marks the segment for removal when it is detached.
         assert_eq!(unsafe { libc::shmctl(id, libc::IPC_RMID, std::ptr::null_mut()) }, 0);
         assert!(Mapped::of_segment(id, 8191, region(1), true).is_ok());
-        // SAFETY: bytes of both mappings.
+        // SAFETY: accesses bytes of both mappings.
         unsafe {
             mapped.place(4096, 1, true).unwrap().write(7);
             assert_eq!(other.place(4196, 1, false).unwrap().read(), 7);

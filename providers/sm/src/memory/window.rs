@@ -1,4 +1,4 @@
-//! Memory windows over sm's table of registrations. Determines which copies a bind has to wait for;
+//! Memory windows with sm's table of registrations. This module determines the copies for which a bind must wait;
 //! `dapl_software::memory::window` determines the order of binds.
 #![forbid(unsafe_code)]
 
@@ -17,7 +17,7 @@ pub(crate) use dapl_software::memory::window::BindRequest;
 /// A memory window of this provider.
 pub(crate) type Window = dapl_software::memory::window::WindowCore<RegionTable>;
 
-/// The table of registrations, and the connections whose peers read it.
+/// The table of registrations, and the connections whose peers read the table.
 pub(crate) struct RegionTable {
     regions: Arc<Regions>,
     connections: Arc<ConnectionTable>,
@@ -88,7 +88,7 @@ mod tests {
         Region { address: MEMORY.as_ptr() as u64, length: 100 }
     }
 
-    /// A window, its table, and the key of a registration.
+    /// Returns a window, its table, and the key of a registration.
     fn window() -> (Arc<Window>, Arc<Regions>, u32) {
         let regions = Arc::new(Regions::new(1).unwrap());
         let source = regions.add(whole(), Access::default(), PD).unwrap();

@@ -1,5 +1,5 @@
-//! Unexpected content of the base directory: links to other places, files instead of directories, names without an
-//! end point. The provider reads, writes and removes nothing outside, and no call hangs.
+//! Unexpected content of the base directory: links to other directories, files instead of directories, names without an
+//! end point. The provider must read, write and remove nothing outside the base directory, and no call may hang.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -9,7 +9,7 @@ use rustix::fs::{CWD, Mode};
 
 use super::*;
 
-/// A directory outside the base directory, with files of the kinds that a cleanup removes.
+/// A directory outside the base directory, with files of the kinds that cleaning removes.
 struct Elsewhere(PathBuf);
 
 impl Elsewhere {
@@ -72,7 +72,7 @@ fn a_listener_has_no_name_elsewhere() {
     refused(&side, 9, &here());
 }
 
-/// Expects that a connect is rejected because there is no listener.
+/// Checks that a connect is rejected because there is no listener.
 fn refused(side: &Side, qual: u64, address: &PeerAddress) {
     let qp = side.qp();
     qp.connect(&ConnectSpec { address, qual, private_data: &[] }, conn(qual as usize)).unwrap();

@@ -1,5 +1,5 @@
 //! Malicious peers that change their table of registrations during copies, or the memory that they exported. The
-//! victim ends their connection, and accesses only memory that a request names.
+//! process under test ends their connections, and accesses only memory that a request names.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -9,10 +9,10 @@ use super::ends::without_cma;
 use super::invalid_data::works;
 use super::*;
 
-/// Number of requests sent to one malicious peer. After a connection has ended, they continue on a new connection.
+/// Number of requests that are sent to one malicious peer. If a connection ends, a new connection is used.
 const REQUESTS: u64 = 3_000;
 
-/// Rewrites the entry of a key until stopped; with `wild`, also its base and length.
+/// Rewrites the entry of a key until `stop` is set. With `wild`, the base and length are changed too.
 fn violation(malicious: &Side, key: u32, memory: &[u8], wild: bool, stop: &AtomicBool) {
     let (table, [key_at, base, len, rights]) = malicious.ia.device.regions.exposed(key);
     let truth =
@@ -42,7 +42,7 @@ fn violation(malicious: &Side, key: u32, memory: &[u8], wild: bool, stop: &Atomi
         .for_each(|(at, word)| table.word(at).store(word, Ordering::Release));
 }
 
-/// Memory between inaccessible pages.
+/// Memory between two inaccessible pages.
 struct Guarded(Vec<u8>, usize);
 
 impl Guarded {
@@ -78,7 +78,7 @@ fn copies_by_a_malicious_table(name: &str, bounce: bool) {
                 without_cma(active);
             }
             let length = [1, 64, 4096, 100_000][n as usize % 4];
-            // An unmapped address that only the malicious table grants.
+            // The address is not mapped, but the malicious table grants access to it.
             let address = if !bounce && n % 7 == 6 { 4096 } else { at };
             let remote = Remote { key, address };
             let op = if n % 2 == 0 { Op::Write(remote) } else { Op::Read(remote) };
@@ -93,7 +93,7 @@ fn copies_by_a_malicious_table(name: &str, bounce: bool) {
                     }
                 ),
                 Status::RemoteAccess => counts[1] += 1,
-                // The target ended the connection first.
+                // The target has ended the connection before the request completed.
                 Status::Flushed | Status::Transport if bounce => counts[2] += 1,
                 other => panic!("{other:?}"),
             }

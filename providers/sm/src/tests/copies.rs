@@ -1,23 +1,23 @@
-//! Kernel copies whose target process dies. No other process receives the data, each request completes once and in
-//! order, and a process that another one copies from or to survives.
+//! Kernel copies whose target process dies. No other process receives the data, and each request completes once and in
+//! order. A process survives if its peer dies during a copy from or to its memory.
 
 use super::invalid_data::works;
 use super::kills::is_empty;
 use super::other::{Other, QUAL, on, take_event, was_killed, while_young};
 use super::*;
 
-/// Much more than the kernel copies in one call.
+/// Length of a copy in bytes: much more than the kernel copies in one call.
 const BIG: usize = 16 << 20;
 /// Number of outstanding requests.
 const REQUESTS: u64 = 4;
-/// Number of deaths of each kind.
+/// Number of rounds for each kind of death.
 const ROUNDS: u32 = 15;
 
 fn card(memory: &[u8], mr: &Mr) -> Vec<u8> {
     [&mr.remote_key().to_le_bytes()[..], &(memory.as_ptr() as u64).to_le_bytes()].concat()
 }
 
-/// Role of the target process: registers memory, and waits.
+/// Main function of the target process: registers memory, and waits.
 pub(super) fn offers(place: &Place) {
     let side = place.open();
     let (qp, memory) = (side.qp(), vec![1u8; BIG]);
@@ -31,7 +31,7 @@ pub(super) fn offers(place: &Place) {
     });
 }
 
-/// Role of the initiator process: writes to the peer's memory and reads from it, without end.
+/// Main function of the initiator process: writes to the peer's memory and reads from it until it is killed.
 pub(super) fn copies(place: &Place) {
     let side = place.open();
     let mut streams = Streams::new(&side);
@@ -43,7 +43,7 @@ pub(super) fn copies(place: &Place) {
     });
 }
 
-/// A sequence of large copies, and the counts of posted and completed ones.
+/// A sequence of large copies, and the numbers of posted and completed copies.
 struct Streams {
     qp: Qp,
     memory: Vec<u8>,
@@ -60,7 +60,7 @@ impl Streams {
         Streams { qp: side.qp(), memory, mr, posted: 0, done: 0, last: Status::Success }
     }
 
-    /// Posts while the queue has space and nothing has failed; takes completions.
+    /// Posts copies while the queue has space and no copy has failed, and takes completions.
     fn go_on(&mut self, side: &Side, remote: Remote) {
         while self.last == Status::Success && self.posted - self.done < REQUESTS {
             let op = if self.posted.is_multiple_of(2) { Op::Write(remote) } else { Op::Read(remote) };
@@ -100,7 +100,7 @@ fn the_target_is_killed_while_large_copies_run() {
             streams.qp.connect(&ConnectSpec { address: &address, qual: QUAL, private_data: &[] }, attempt).unwrap();
             match side.sink.next(attempt) {
                 SinkEvent::Established(card) => break card,
-                SinkEvent::Other(event) => assert_eq!(event, "rejected"), // no program listens yet
+                SinkEvent::Other(event) => assert_eq!(event, "rejected"), // No process listens yet.
                 SinkEvent::Rejected(data) => panic!("rejected with {data:?}"),
             }
             streams.qp.reset().unwrap();
@@ -111,7 +111,7 @@ fn the_target_is_killed_while_large_copies_run() {
             other.end()
         });
         let mut end = None;
-        // All posted requests may be complete when the connection ends: then the next requests are flushed.
+        // If all posted requests are complete when the connection ends, only later requests are flushed.
         while end.is_none() || streams.posted > streams.done || streams.last == Status::Success {
             streams.go_on(&side, on(&card));
             end = end.or_else(|| take_event(&side, attempt));
@@ -157,7 +157,8 @@ fn the_initiator_is_killed_while_its_large_copies_run() {
     assert!(is_empty(&place));
 }
 
-/// Simulates that the process has died, another process has its id, and the engine has not noticed the death yet.
+/// Simulates that the process has died, that another process has the same id now, and that the engine has not noticed
+/// the death yet.
 #[test]
 fn process_with_reused_id_gets_no_data() {
     for read in [false, true] {
@@ -193,7 +194,7 @@ fn process_with_reused_id_has_its_own_watch() {
     assert!(!Arc::ptr_eq(&first, &second) && first.is_dead() && !second.is_dead());
 }
 
-/// A death ends the connections of that process, not those of a later process with the same id.
+/// A death ends the connections of the dead process, but not the connections of a later process with the same id.
 #[test]
 fn a_late_death_ends_no_connection_of_the_next_with_that_id() {
     let place = Place::new("late-death");
@@ -207,7 +208,7 @@ fn a_late_death_ends_no_connection_of_the_next_with_that_id() {
     let mine = std::process::id() as i32;
     a.ia.device.connections.lock().new_watches.push((mine, watch.clone()));
     a.ia.device.jobs.push(crate::engine::jobs::Job::Deadlines);
-    // The engine has noticed the death before it receives this.
+    // The engine has noticed the death before it receives this request.
     let late = connected(&a, &b, 8, 20);
     works(&a, &b, &pair);
     works(&a, &b, &late);

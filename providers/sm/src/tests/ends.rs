@@ -1,5 +1,5 @@
-//! Two correct sides: connections, data of every size in both directions, RDMA by both methods, and each way to end a
-//! connection.
+//! Two correct processes: connections, data of every size in both directions, RDMA by both methods, and each way to end
+//! a connection.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -8,7 +8,7 @@ use dapl::error::Error;
 
 use super::*;
 
-/// Makes a connection use the bounce buffers.
+/// Makes a connection use the bounce buffers instead of cross-memory attach.
 pub(super) fn without_cma(qp: &Qp) {
     qp.0.link().unwrap().theirs().unwrap().peer.cma.store(false, Ordering::Relaxed);
 }
@@ -151,7 +151,7 @@ fn late_duplicate_request_is_not_a_new_one() {
     let mut fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
     fds.push(a.ia.device.regions.fd().as_fd());
     a.ia.device.socket.send(b.ia.device.endpoint.path(), &bytes, &fds).unwrap();
-    // A later request is reported, so the engine has read and dropped the late one.
+    // When this later request is reported, the engine has read and dropped the late datagram.
     active.reset().unwrap();
     active.connect(&ConnectSpec { address: &here(), qual: 7, private_data: b"new" }, conn(12)).unwrap();
     let (request, info) = b.sink.request();
@@ -185,7 +185,7 @@ fn memory_that_a_copy_could_not_use_is_not_registered() {
     let place = Place::new("rights");
     let a = place.open();
     let length = 3 * rustix::param::page_size();
-    // SAFETY: a fresh mapping of this test's.
+    // SAFETY: creates a new mapping, which belongs to this test.
     let address = unsafe {
         let (flags, write) =
             (rustix::mm::MapFlags::PRIVATE, rustix::mm::ProtFlags::READ | rustix::mm::ProtFlags::WRITE);
@@ -193,7 +193,7 @@ fn memory_that_a_copy_could_not_use_is_not_registered() {
     };
     let protect = |rights| {
         let middle = address.wrapping_byte_add(length / 3);
-        // SAFETY: the middle page of that mapping, which is unused.
+        // SAFETY: applies to the middle page of this mapping, which is not used yet.
         unsafe { rustix::mm::mprotect(middle, length / 3, rights).unwrap() };
     };
     let region = Region { address: address as u64, length: length as u64 };
@@ -204,7 +204,7 @@ fn memory_that_a_copy_could_not_use_is_not_registered() {
     assert_eq!((register(read), register(write)), (Ok(()), Err(Error::InvalidParameter(3))));
     protect(rustix::mm::MprotectFlags::empty());
     assert_eq!((register(read), register(write)), (Err(Error::InvalidParameter(3)), Err(Error::InvalidParameter(3))));
-    // SAFETY: the mapping from above, no longer used.
+    // SAFETY: removes the mapping made above, which is not used any more.
     unsafe { rustix::mm::munmap(address, length).unwrap() };
     assert_eq!(register(read), Err(Error::InvalidParameter(3)));
 }
@@ -333,7 +333,7 @@ fn nothing_is_left_on_disk() {
     assert!(left.is_empty(), "{left:?}");
 }
 
-/// A peer that has not noticed the end may still be copying: the memory must stay mapped until that copy ends.
+/// A peer that has not noticed the end may still be copying, so the memory must stay mapped until this copy ends.
 #[test]
 fn deregistration_waits_for_a_copy_that_began_before_the_end() {
     let place = Place::new("copy-at-the-end");

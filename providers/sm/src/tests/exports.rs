@@ -1,4 +1,4 @@
-//! Shared memory mapped by peers: which memory can be exported, transfers through mappings, the end of mappings, and
+//! Shared memory that peers map: memory that can be exported, transfers through mappings, the end of mappings, and
 //! malicious peers.
 
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -18,11 +18,11 @@ use crate::qp::link::Peer;
 const PAGE: usize = 4096;
 pub(super) const LENGTH: usize = 16 * PAGE;
 
-/// Shared memory with or without a file, mapped until the tests end.
+/// Returns shared memory, with or without a file. It stays mapped until the tests end.
 pub(super) fn mapping(file: Option<&OwnedFd>, length: usize, flags: MapFlags) -> &'static [u8] {
     let (nowhere, rights) = (std::ptr::null_mut(), ProtFlags::READ | ProtFlags::WRITE);
-    // SAFETY: a new mapping at an address of the kernel's choice, never unmapped. Tests read it after the transfers
-    // that write there are complete.
+    // SAFETY: creates a new mapping at an address that the kernel chooses; it is never unmapped. Tests read the memory
+    // after the transfers that write it are complete.
     unsafe {
         let at = match file {
             Some(file) => rustix::mm::mmap(nowhere, length, rights, flags, file, 0),
@@ -44,9 +44,9 @@ pub(super) fn sealed() -> OwnedFd {
     memory(SealFlags::SHRINK | SealFlags::GROW, MemfdFlags::empty()).unwrap()
 }
 
-/// A System V segment, which is removed when the process ends.
+/// Creates a System V segment, which is removed when the process ends.
 fn segment_of(length: usize) -> (i32, &'static [u8]) {
-    // SAFETY: a new segment, attached once for good, and marked for removal.
+    // SAFETY: creates a new segment, attaches it until the process ends, and marks it for removal.
     unsafe {
         let id = libc::shmget(libc::IPC_PRIVATE, length, 0o600);
         let at = libc::shmat(id, std::ptr::null(), 0);
@@ -132,7 +132,7 @@ fn only_memory_that_cannot_fault_is_exported() {
     let reads = Access { remote_write: false, ..ALL };
     let mr = a.ia.register_shared(&a.pd, region(written), reads).unwrap();
     assert!(a.ia.device.regions.entry(mr.local_key()).unwrap().is_exported());
-    // Not for registrations with local access only, and not where shared buffers were requested.
+    // Memory is not exported if its registration has local access only, or if the settings request the bounce buffer.
     let memory = mapping(Some(&file), LENGTH, MapFlags::SHARED);
     let mr = a.ia.register_shared(&a.pd, region(memory), Access { local_write: true, ..Access::default() }).unwrap();
     assert!(!a.ia.device.regions.entry(mr.local_key()).unwrap().is_exported());
@@ -166,7 +166,7 @@ fn one_descriptor_does_for_all_registrations_of_a_file_and_goes_with_the_last() 
     assert_eq!(open(), 0);
 }
 
-/// Writes and reads of every size, once the memory is mapped: no kernel copies, and no fragment is needed.
+/// Writes and reads messages of every size through a mapping. The kernel copies nothing, and no fragment is needed.
 fn goes_directly(name: &str, target: &'static [u8]) {
     let place = Place::new(name);
     let (a, b) = (place.open(), place.open());
@@ -188,14 +188,14 @@ fn goes_directly(name: &str, target: &'static [u8]) {
         assert!(back == out, "{length} bytes read");
     }
     assert!(!has_fragments(&active));
-    // Outside the registration the usual checks apply.
+    // The checks of the registration apply to accesses outside of it.
     let status = transfer(&a, &active, Op::Write(at(target.len() - 7)), &first_mr, &first);
     assert_eq!(status, Status::RemoteAccess);
 }
 
 #[test]
 fn rdma_to_a_sealed_file_is_one_copy_by_the_initiator() {
-    // A range that starts and ends inside pages and is longer than one pass copies.
+    // The range starts and ends inside pages, and is longer than one pass copies.
     let long = rustix::fs::memfd_create("long", MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING).unwrap();
     rustix::fs::ftruncate(&long, 3 << 20).unwrap();
     rustix::fs::fcntl_add_seals(&long, SealFlags::SHRINK).unwrap();
@@ -277,7 +277,7 @@ fn a_deregistration_ends_direct_copies_and_the_mapping_goes() {
     assert_eq!((times_mapped(), transfer(&a, &active, write(&target_mr), &local_mr, &local)), (2, Status::Success));
     let old = write(&target_mr);
     drop(target_mr);
-    // The next registration that is mapped shows that the key is revoked.
+    // When the next registration is mapped, the previous key is revoked.
     let next = b.share(target);
     assert_eq!(transfer(&a, &active, write(&next), &local_mr, &local), Status::Success);
     until("unmapped", || times_mapped() == 2);
@@ -285,7 +285,7 @@ fn a_deregistration_ends_direct_copies_and_the_mapping_goes() {
     assert_eq!(transfer(&a, &active, old, &local_mr, &local), Status::RemoteAccess);
     drop(next);
     let (active, _passive) = connected(&a, &b, 7, 20);
-    // An unused mapping is removed too.
+    // A mapping is also removed if no transfer uses it.
     crate::memory::exchange::look_after(&a.ia.device);
     assert_eq!(times_mapped(), 1);
     assert_eq!(peer(&active).imports.as_ref().unwrap().mapped(), 0);
@@ -307,7 +307,7 @@ fn a_peer_that_is_started_again_is_asked_again() {
         let remote = Remote { key: target_mr.remote_key(), address: target.as_ptr() as u64 };
         assert_eq!(transfer(&a, &active, Op::Write(remote), &local_mr, &local), Status::Success);
         has_mapped(&active, 1);
-        // Connections to one end point share its mappings.
+        // Connections to the same end point share its mappings.
         let (other, _passive) = connected(&a, &b, 8, 110 + 2 * round);
         assert!(Arc::ptr_eq(&peer(&active), &peer(&other)));
         assert!(last.upgrade().is_none(), "the mappings of the former went with it");
@@ -317,11 +317,11 @@ fn a_peer_that_is_started_again_is_asked_again() {
     }
 }
 
-/// A malicious peer with a table of registrations, connected to the side under test.
+/// A malicious peer with its own table of registrations, connected to the process under test.
 struct Owner {
     client: TestClient,
     table: Map,
-    /// The local and the peer's id of the connection, and its token.
+    /// Id of the connection at this process, id at the peer, and the token of the connection.
     ids: (u32, u32),
     token: u64,
 }
@@ -345,7 +345,7 @@ impl Owner {
         Owner { client, table, ids: (3, id), token: asked.token }
     }
 
-    /// Grants all access rights to a region under a key.
+    /// Adds an entry with all access rights to a region under this key.
     fn grant(&self, key: u32, region: Region) {
         let entry = (key >> 16) as usize * 64;
         let words = [u64::from(key), region.address, region.length, 1 << 32 | 0x1F];
@@ -410,8 +410,8 @@ fn invalid_export_answers_are_not_mapped() {
     for (n, (what, export, fds)) in lies.iter().enumerate() {
         let key = (n as u32 + 1) << 16 | 5;
         is_asked_for(key);
-        // An answer from an unknown sender, without a question, or for another connection is ignored. The real answer
-        // is still accepted.
+        // Answers from an unknown sender, without a question, or for another connection are ignored. The real answer is
+        // still accepted.
         for (from, to, token, key) in
             [(from, to, token ^ 1, key), (from + 1, to, token, key), (from, to + 1, token, key)]
         {
@@ -424,7 +424,7 @@ fn invalid_export_answers_are_not_mapped() {
         until(what, || !imports.is_asked(key));
         assert_eq!(imports.mapped(), 0, "{what}");
     }
-    // A valid answer is accepted, which shows that the others were refused for their fault. It counts once.
+    // A valid answer is accepted, so the other answers were refused because of their defects. It is counted once.
     let key = 15 << 16 | 5;
     is_asked_for(key);
     for _ in 0..2 {
@@ -473,7 +473,7 @@ fn region_is_not_exported_without_rights() {
         let received = client.received();
         assert_eq!((Datagram::decode(&received.bytes), received.fds.len()), (Ok(no(mr)), 0), "{mr:#x}");
     }
-    // A question for an unknown connection gets no answer; the next answer belongs to the following question.
+    // A question for an unknown connection gets no answer. The next answer belongs to the question that follows.
     let key = exported.local_key();
     ask(5, server, 98, key);
     ask(6, server, 99, key);

@@ -1,5 +1,5 @@
-//! Immediate data, sends that invalidate, and atomic operations, by each method: mapped memory, copies of the kernel,
-//! the target's engine.
+//! Immediate data, sends that invalidate a window, and atomic operations, by each method: mapped memory, copies by the
+//! kernel, and the target's engine.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -24,7 +24,7 @@ fn words(count: usize) -> Vec<AtomicU64> {
 }
 
 fn bytes(words: &[AtomicU64]) -> &[u8] {
-    // SAFETY: a view for addresses and lengths only; tests read the words as atomics.
+    // SAFETY: the slice is used only for addresses and lengths. Tests read the words as atomics.
     unsafe { std::slice::from_raw_parts(words.as_ptr().cast(), words.len() * 8) }
 }
 
@@ -73,7 +73,7 @@ fn write_with_immediate_data_completes_a_receive_behind_its_data() {
             let (out_mr, target_mr) = (a.register(&out), b.register(&target));
             let remote = Remote { key: target_mr.remote_key(), address: target.as_ptr() as u64 };
             let op = Op::WriteImmediate { remote, data: n as u32, solicited: n == 1 };
-            // A receive without memory serves a write of any length.
+            // A receive without segments can complete a write of any length.
             passive.post_recv(&[], token(1)).unwrap();
             active.post_send(&wr(op, &[segment(&out_mr, &out)], 2)).unwrap();
             let got = b.completion();
@@ -158,7 +158,7 @@ fn atomics(name: &str, bounce: bool) {
     }
     let found = |words: &[AtomicU64]| words.iter().map(|word| word.load(Ordering::Relaxed)).collect::<Vec<_>>();
     assert_eq!((found(&target), found(&back)), (vec![0, 77, 0, 0], vec![u64::MAX, 2, 77, 0]));
-    // The target called no function meanwhile, so its engine executed the requests.
+    // The target has called no function since, so its engine executed the requests.
 }
 
 #[test]
@@ -167,7 +167,7 @@ fn atomic_operations_need_no_call_of_the_target() {
     atomics("atomics-bounce", true);
 }
 
-/// Adds 1 to a word from both connections and from this thread, and expects the sum.
+/// Adds 1 to a word from both connections and from this thread, and checks the sum.
 fn sum_up(sides: [(&Side, &Qp); 2], mr: &Mr, word: &AtomicU64) {
     const EACH: u64 = 2000;
     let before = word.load(Ordering::SeqCst);
@@ -214,9 +214,9 @@ fn atomic_operations_on_mapped_memory_and_by_the_target_do_not_disturb_each_othe
     let file = sealed();
     let memory = mapping(Some(&file), LENGTH, rustix::mm::MapFlags::SHARED);
     let shared = b.share(memory);
-    // The same memory under a key that peers cannot map.
+    // The second registration has the same memory, under a key that peers cannot map.
     let private = b.register(memory);
-    // SAFETY: mapped as long as the tests run, and aligned; changed by atomic instructions only.
+    // SAFETY: the word is aligned, stays mapped while the tests run, and is changed only by atomic instructions.
     let word = unsafe { AtomicU64::from_ptr(memory.as_ptr().cast_mut().cast()) };
     let out = pattern(8, 0);
     let out_mr = a.register(&out);
@@ -328,7 +328,7 @@ fn atomic_operations_are_flushed_when_the_peer_goes() {
     let (active, passive) = connected(&a, &b, 7, 10);
     let (target, back) = (words(1), words(1));
     let (mr, back_mr) = (b.register(bytes(&target)), a.register(bytes(&back)));
-    // Requests after a send without a receive are not executed.
+    // Requests that follow a send without a receive are not executed.
     active.post_send(&wr(Op::Send { solicited: false }, &[], 0)).unwrap();
     let own = [segment(&back_mr, bytes(&back))];
     active.post_send(&wr(add(&mr, &target[0], 1), &own, 1)).unwrap();
@@ -367,7 +367,7 @@ fn peer_without_extensions_is_not_sent_any() {
     assert_eq!((b.completion().status, a.completion().status), (Status::Success, Status::Success));
 }
 
-/// Puts a slot with this header, value and body into the ring of a malicious peer.
+/// Writes a slot with this header, value and body to the ring of a malicious peer.
 fn forge(malicious: &Qp, header: Header, aux: u32, body: [u64; AtomicRequest::WORDS]) {
     let link = malicious.0.link().unwrap();
     let slot = link.geometry.requests_at();
@@ -403,7 +403,7 @@ fn forged_extension_requests_end_the_connection_and_change_nothing() {
         victim.post_recv(&[], token(9)).unwrap();
         forge(&malicious, header, 7, body);
         if what == "nothing" {
-            // This shows that the others were dropped for what they say.
+            // This operation succeeds, so the previous ones were dropped because of their content.
             while target[0].load(Ordering::Relaxed) == 0 {
                 std::thread::yield_now();
             }

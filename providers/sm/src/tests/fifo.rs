@@ -1,5 +1,5 @@
-//! FIFOs that are full, forged, read by other processes or never read, and directories that vanish. A lost wake-up is
-//! repeated within a heartbeat interval, and forged words have no effect.
+//! FIFOs that are full, forged, read by other processes or never read, and directories that are removed. A lost wake-up
+//! is repeated within a heartbeat interval, and forged words have no effect.
 
 use std::fs;
 use std::os::fd::OwnedFd;
@@ -36,7 +36,7 @@ fn send((_, qp): (&Side, &Qp), cookie: u64) {
     qp.post_send(&wr(Op::Send { solicited: false }, &[], cookie)).unwrap();
 }
 
-/// Sleeps in a separate thread, then calls `wake`.
+/// Sleeps in a separate thread, then calls `wake` in this thread. Returns the completion that ended the sleep.
 fn while_asleep(side: &Side, sleeper: &Sleeper, wake: impl FnOnce()) -> Completion {
     std::thread::scope(|scope| {
         let thread = scope.spawn(|| sleeper.completion(&side.cq));
@@ -69,7 +69,7 @@ fn a_lost_word_is_made_up_for() {
         assert_eq!(a.completion().token.cookie, n);
         passive.post_recv(&[], token(n + 1)).unwrap();
     }
-    // The other direction: progress of its own requests wakes a sleeping thread.
+    // In the other direction, progress of its own requests wakes a sleeping thread.
     active.post_recv(&[], token(9)).unwrap();
     let completion = while_asleep(&b, &sleeper, || {
         send((&b, &passive), 10);
@@ -100,7 +100,7 @@ fn fills(shrink: bool) {
         }
         while write_word(&fifo, Note::Wake(ID_MASK)) == WakeResult::Sent {}
         send((&a, &active), 1);
-        // Other writers to the FIFO do not block either.
+        // Other processes that write to the FIFO do not block either.
         let friend = connected(&a, &c, 9, 30);
         works(&a, &c, &friend);
         drop(held_up);
@@ -128,7 +128,7 @@ fn forged_control_messages_have_no_effect() {
     passive.post_recv(&[], token(1)).unwrap();
     let id = active.0.link().unwrap().theirs().unwrap().id;
     for n in 0..2000u32 {
-        // Ids next to the valid one, other generations of it, and the valid id itself.
+        // Forged ids: neighbours of the valid id, other generations of it, and the valid id itself.
         let forged = [n, id ^ n, id.wrapping_add(n << 16) & ID_MASK, id][n as usize % 4];
         for note in [Note::Reset(forged), Note::Alive(forged), Note::Wake(forged)] {
             write_word(&fifo, note);
@@ -138,7 +138,7 @@ fn forged_control_messages_have_no_effect() {
     assert!(a.sink.is_silent() && b.sink.is_silent());
 }
 
-/// Replaces a FIFO by another file, and keeps the original.
+/// Replaces a FIFO by a file of another kind, and keeps the original at `aside`.
 fn put(kind: &str, at: &Path, aside: &Path) {
     let make = |path: &Path| rustix::fs::mkfifoat(CWD, path, Mode::RUSR | Mode::WUSR).unwrap();
     match kind {
@@ -173,7 +173,7 @@ fn only_a_fifo_of_the_peer_is_written_to() {
     let spec = ConnectSpec { address: &here(), qual: 7, private_data: &[] };
     for (n, kind) in KINDS.into_iter().enumerate() {
         let aside = Path::new(&place.0).join("aside");
-        // Before the request, and between the request and its answer.
+        // The FIFO is replaced before the request, or between the request and its answer.
         for late in [false, true] {
             let of = conn(10 + 4 * n + 2 * usize::from(late));
             let at = if late { &b } else { &a }.ia.device.endpoint.path().join("fifo");

@@ -1,6 +1,6 @@
-//! Hostile processes: one rewrites all memory it may write while the victim runs, and one belongs to another user.
-//! The victim completes its requests in order, drops the hostile peers with a log line, accesses only granted memory,
-//! and serves correct peers meanwhile.
+//! Hostile processes. One rewrites all memory that it may write while the process under test runs; one belongs to
+//! another user. The process under test completes its requests in order, drops the hostile peers with a log line,
+//! accesses only granted memory, and serves correct peers meanwhile.
 
 use std::sync::atomic::Ordering;
 
@@ -16,7 +16,7 @@ use crate::qp::link::{ConnectionMemory, WANT_PROGRESS, WANT_REQUESTS};
 
 /// Number of consecutive connections that a hostile process makes.
 const ROUNDS: u64 = 80;
-/// Exit status if the process may not change its user.
+/// Exit status of a process that may not change its user.
 const NO_RIGHT: i32 = 3;
 
 /// A deterministic random generator.
@@ -30,7 +30,7 @@ impl Random {
         self.0
     }
 
-    /// Returns mostly values that are valid in some field.
+    /// Returns a random word. Most words are valid values of some field.
     fn word(&mut self) -> u64 {
         let word = self.next();
         match self.next() % 4 {
@@ -42,7 +42,7 @@ impl Random {
     }
 }
 
-/// Role of the hostile process.
+/// Main function of the hostile process.
 pub(super) fn writes_invalid_data(place: &Place) {
     let side = place.open();
     let mut random = Random(0x9E37_79B9_7F4A_7C15);
@@ -52,7 +52,8 @@ pub(super) fn writes_invalid_data(place: &Place) {
         traffic.connect(&here());
         match side.sink.next(conn) {
             SinkEvent::Established(card) => write_invalid_data(&side, &traffic, &card, round, &mut random),
-            SinkEvent::Other("rejected") => std::thread::yield_now(), // its datagrams were invalid
+            // The datagrams of this attempt were invalid, so it was rejected.
+            SinkEvent::Other("rejected") => std::thread::yield_now(),
             other => panic!("{other:?}"),
         }
         drop(traffic);
@@ -77,28 +78,28 @@ fn write_invalid_data(side: &Side, traffic: &Traffic, card: &[u8], round: u64, r
     }
 }
 
-/// Writes random words to all of an area.
+/// Writes random words to the whole area.
 fn rewrite(area: &Map, random: &mut Random) {
     for place in (0..area.len()).step_by(8) {
         area.word(place).store(random.word(), Ordering::Release);
     }
 }
 
-/// Rewrites the control line and the first slots, whose words are interpreted.
+/// Rewrites the control line and the first slots, whose words the peer interprets.
 fn tamper(link: &ConnectionMemory, random: &mut Random) {
     let place = (random.next() as usize % (4096 + 64 * 128)) & !7;
     link.area.word(place).store(random.word(), Ordering::Release);
     link.rma.word((random.next() as usize % 4096) & !7).store(random.word(), Ordering::Release);
 }
 
-/// Corrupts a registration: another key or other rights.
+/// Corrupts a registration by another key or other rights.
 fn corrupt_registration(side: &Side, key: u32, random: &mut Random) {
     let (table, [key_at, _, _, rights]) = side.ia.device.regions.exposed(key);
     let at = if random.next().is_multiple_of(2) { key_at } else { rights };
     table.word(at).store(random.word(), Ordering::Release);
 }
 
-/// Sends partial words to the FIFO, and datagrams with changed bytes.
+/// Sends partial words to the FIFO, and datagrams with changed bytes to the socket.
 fn send_invalid(side: &Side, link: &ConnectionMemory, random: &mut Random) {
     let Some(theirs) = link.theirs() else { return };
     let bytes = random.next().to_le_bytes();
@@ -173,7 +174,7 @@ fn nor_where_rdma_goes_by_shared_buffers() {
     weathers("storm-buffers", &[("DAPL_SM_RMA", "mmap")]);
 }
 
-/// Role of another user's process, which inherited a descriptor of the socket.
+/// Main function of a process that inherits a descriptor of the socket and changes its user.
 pub(super) fn changes_user(place: &Place) {
     let side = place.open();
     let socket = rustix::net::socket(AddressFamily::UNIX, SocketType::DGRAM, None).unwrap();
@@ -204,7 +205,7 @@ fn another_users_process_is_not_answered() {
         return;
     }
     assert!(was_killed(status), "{status:?}");
-    // This connection is established after the engine has read the datagrams of the other process.
+    // When this connection is established, the engine has read the datagrams of the other process.
     let late = connected(&friend, &side, QUAL + 2, 200);
     assert!(side.sink.is_silent());
     assert!(said(&format!("{}/changed is of uid 65534", place.0)));

@@ -1,5 +1,5 @@
-//! Peers that send invalid data: in the rings, in the buffers, in the handshake. The victim drops that peer and
-//! serves the others.
+//! Peers that send invalid data in the rings, in the buffers and in the handshake. The process under test ends the
+//! connection to such a peer and serves other peers.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
@@ -15,7 +15,7 @@ use crate::proto::handshake::{Answer, Datagram, Geometry, Terms};
 use crate::proto::message::{Data, Header, Kind};
 use crate::proto::reassembly::Numbering;
 
-/// Makes one exchange that succeeds.
+/// Checks that an exchange of messages between both queue pairs succeeds.
 pub(super) fn works(a: &Side, b: &Side, pair: &(Qp, Qp)) {
     let out = [7u8; 100];
     let into = vec![0u8; 100];
@@ -26,12 +26,13 @@ pub(super) fn works(a: &Side, b: &Side, pair: &(Qp, Qp)) {
     assert_eq!(into, out);
 }
 
-/// Puts a word and a body into the next slot of the malicious peer's request ring, as the first message of a connection.
+/// Writes a word and a body to the next slot of the malicious peer's request ring, as the first message of a
+/// connection.
 fn forge(malicious: &Qp, header: u32, aux: u32, body: u64) {
     forge_piece(malicious, header, aux, |data| data[0] = body);
 }
 
-/// Same as `forge`, with a valid data header that `violation` changes.
+/// Does the same as `forge`, with a valid data header that `violation` changes.
 pub(super) fn forge_piece(malicious: &Qp, header: u32, aux: u32, violation: impl FnOnce(&mut [u64; Data::WORDS])) {
     let link = malicious.0.link().unwrap();
     let slot = link.geometry.requests_at();
@@ -151,7 +152,7 @@ fn a_peer_that_overwrites_all_shared_memory_does_not_crash_this_side() {
         let link = malicious.0.link().unwrap();
         for _ in 0..400 {
             let (area, word) = if next() % 4 == 0 { (&link.rma, next()) } else { (&link.area, next()) };
-            // Mostly in the rings and the control line, whose words are interpreted.
+            // Most writes are to the rings and the control line, whose words the peer interprets.
             let bound = if next() % 2 == 0 { 4096 + 64 * 16 } else { area.len() };
             let place = (next() as usize % bound.min(area.len())) & !7;
             let word = if next() % 2 == 0 { word & 0xFFFF | 1 << 32 } else { word };
@@ -164,7 +165,7 @@ fn a_peer_that_overwrites_all_shared_memory_does_not_crash_this_side() {
     }
 }
 
-/// A test client with an end point directory of its own that sends arbitrary datagrams.
+/// A test client that has its own end point directory and sends arbitrary datagrams.
 pub(super) struct TestClient {
     pub(super) path: PathBuf,
     pub(super) socket: SetupSocket,
@@ -233,7 +234,7 @@ fn invalid_handshake_datagrams_are_rejected_or_ignored() {
     let absent = request(2).encode();
     client.socket.send(&victim, &absent, &[]).unwrap();
     assert!(matches!(client.answer(), Datagram::Reply { answer: Answer::NoListener, .. }));
-    // Sent twice; the engine reads the second when there is a listener.
+    // The request is sent twice. The engine reads the second copy after the listener was created.
     let _listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();
     client.socket.send(&victim, &absent, &[]).unwrap();
     assert!(matches!(client.answer(), Datagram::Reply { answer: Answer::NoListener, .. }));
@@ -276,7 +277,7 @@ fn areas_with_another_geometry_are_not_mapped() {
         assert_eq!(client.answer(), refused, "case {n}");
     }
     assert!(b.sink.is_silent(), "no consumer is bothered with that");
-    // A valid request is accepted, which shows that the others were refused for their faults.
+    // A valid request is accepted, so the other requests were refused because of their defects.
     let request = Datagram::Request { id: 5, terms: terms(99, geometry), private_data: vec![] };
     let fds = [sealed(area), sealed(rma), sealed(16 * 64)];
     client.socket.send(&victim, &request.encode(), &fds.each_ref().map(|fd| fd.as_fd())).unwrap();
@@ -284,7 +285,7 @@ fn areas_with_another_geometry_are_not_mapped() {
     let passive = b.qp();
     request.accept(&passive, &[], conn(1)).unwrap();
     let Datagram::Reply { server, token: 99, answer: Answer::Accepted, .. } = client.answer() else { panic!() };
-    // With another token the acknowledgement is ignored; with the right token it is accepted.
+    // An acknowledgement with another token is ignored; with the right token it is accepted.
     for token in [98, 99] {
         assert!(b.sink.is_silent(), "before {token}");
         client.socket.send(&victim, &Datagram::Ack { client: 5, server, token }.encode(), &[]).unwrap();
@@ -294,7 +295,7 @@ fn areas_with_another_geometry_are_not_mapped() {
     assert_eq!(b.sink.next(conn(1)), SinkEvent::Established(vec![]));
 }
 
-/// A datagram that the engine answers at once. The answer shows that all earlier datagrams were handled.
+/// Returns a datagram that the engine answers at once. When the answer arrives, all earlier datagrams were handled.
 fn request_of_no_process() -> Vec<u8> {
     let terms = Terms { qual: 8, ..terms(1000, Geometry::LOCAL) };
     Datagram::Request { id: 6, terms, private_data: vec![] }.encode()
@@ -323,7 +324,7 @@ fn answer_for_an_earlier_end_point_is_ignored() {
     for answer in [Answer::Rejected, Answer::NoListener, Answer::HandedOff(7), Answer::Accepted] {
         reply(old, answer);
     }
-    // The acceptor of the earlier attempt is informed last that the attempt is over.
+    // The acceptor of the earlier attempt is the last to be notified that the attempt has ended.
     let over = Datagram::Reset { from: id, to: 3, token: old };
     while client.answer() != over {}
     assert!(a.sink.is_silent());

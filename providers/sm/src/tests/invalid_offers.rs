@@ -1,4 +1,5 @@
-//! Malicious peers and long sends: invalid offers, staged data and requests. The malicious peer loses its connection.
+//! Malicious peers and long sends: invalid rendezvous offers, invalid staged data, and invalid requests to copy. The
+//! malicious peer loses its connection.
 
 use std::sync::atomic::Ordering;
 
@@ -11,7 +12,7 @@ use crate::proto::offer::{MOST, Part, staged};
 
 const LENGTH: u32 = 100_000;
 
-/// Puts an offer into the first slot of the malicious peer's ring.
+/// Writes a rendezvous offer to the first slot of the malicious peer's ring.
 fn forge_offer(malicious: &Qp, count: u32, total: u64, parts: &[Part]) {
     let link = malicious.0.link().unwrap();
     let words: Vec<u64> =
@@ -24,7 +25,8 @@ fn forge_offer(malicious: &Qp, count: u32, total: u64, parts: &[Part]) {
     });
 }
 
-/// Waits until the victim has answered. If its connection has ended, the sender has read the answer and ended it.
+/// Waits until the process under test has answered. If its connection has ended, the sender has read the answer and
+/// ended the connection.
 fn is_answered(victim: &Qp) {
     let Some(link) = victim.0.link() else { return };
     let until = Instant::now() + PATIENCE;
@@ -66,7 +68,7 @@ fn invalid_offer_ends_the_connection() {
         victim.post_recv(&[segment(&space_mr, &space)], token(9)).unwrap();
         forge_offer(&malicious, count, total, &parts);
         if *end == left {
-            // A correct sender may make this mistake, so the receiver answers it, and the sender ends the connection
+            // A correct sender may make this mistake. So the receiver answers it, and the sender ends the connection
             // when it polls.
             is_answered(&victim);
             malicious.abort();
@@ -91,7 +93,7 @@ fn staging_of_other_bytes_ends_the_connection() {
         without_cma(&victim);
         malicious.0.link().unwrap().publish_staged(staged(1, length));
         victim.post_recv(&[segment(&space_mr, &space)], token(2)).unwrap();
-        // The test forges the offer: the sender's own provider would answer the receiver's question.
+        // The test forges the offer, because the sender's own provider would answer the receiver's request to copy.
         let part = Part { key: out_mr.local_key(), length: LENGTH, address: out.as_ptr() as u64 };
         forge_offer(&malicious, 1, u64::from(LENGTH), &[part]);
         assert_eq!(b.completion().status, Status::Flushed, "{length}");

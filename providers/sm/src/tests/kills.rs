@@ -1,12 +1,12 @@
-//! One of two processes is killed or stopped at each point of a connection. The other process receives one event and
-//! its flushes, still serves other processes, and nothing is left on disk.
+//! One of two processes is killed or stopped at each point of a connection. The other process gets one event and its
+//! flushes, continues to serve other processes, and no file remains.
 
 use super::other::{Other, QUAL, Traffic, was_killed};
 use super::points::Point::{self, *};
 use super::stops::PROBES;
 use super::*;
 
-/// Number of times that the process passes the point before it ends.
+/// Number of times that the process passes the point before it is killed.
 const PASSES: u32 = 2;
 
 fn plan(point: Point, passes: u32) -> String {
@@ -18,7 +18,7 @@ pub(super) fn is_empty(place: &Place) -> bool {
     left.is_empty() || panic!("{left:?}")
 }
 
-/// A connect of a live process succeeds.
+/// Checks that a connect of a live process succeeds.
 fn serves_others(side: &Side, place: &Place) {
     let friend = place.open();
     let qp = friend.qp();
@@ -26,7 +26,7 @@ fn serves_others(side: &Side, place: &Place) {
     loop {
         let (request, info) = side.sink.request();
         if info.private_data != b"friend" {
-            // A late request of the dead process.
+            // This request of the dead process arrives late.
             let late = side.qp();
             request.accept(&late, &[], conn(8)).unwrap();
             assert_eq!(side.sink.next(conn(8)), SinkEvent::Other("accept failed"));
@@ -40,7 +40,7 @@ fn serves_others(side: &Side, place: &Place) {
     }
 }
 
-/// The other process connects to this one, and dies at the point.
+/// The other process connects to this process, and dies at the point.
 fn dies_connecting(point: Point, passes: u32, settings: &[(&str, &str)]) {
     dies_as("connects", point, passes, settings);
 }
@@ -75,7 +75,7 @@ fn dies_as(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
     assert!(is_empty(&place), "{point:?}");
 }
 
-/// This process connects to the other one, retries while there is none, and the other dies at the point.
+/// This process connects to the other process, and retries until it listens. The other process dies at the point.
 fn dies_listening(point: Point, passes: u32, settings: &[(&str, &str)]) {
     let place = Place::new(&format!("kill-l-{point:?}-{passes}-{}", settings.len()));
     let side = place.open();
@@ -89,7 +89,7 @@ fn dies_listening(point: Point, passes: u32, settings: &[(&str, &str)]) {
         let mut now = new;
         while !now.is_settled() {
             if now.is_over() && !now.is_established() {
-                now.qp.abort(); // a rejected attempt does not flush the posted work
+                now.qp.abort(); // A rejected attempt does not flush the posted work, so the test ends it.
             }
             now.go_on(&side);
             assert!(Instant::now() < until, "{point:?} is not over");
@@ -233,8 +233,7 @@ fn concurrent_creation_cleaning_and_deaths_are_consistent() {
     assert!(is_empty(&place));
 }
 
-/// Connects to this end point, with retries, and continues until this number of requests is done or the connection
-/// ends.
+/// Connects to this end point, with retries. Continues until `enough` requests are complete or the connection ends.
 fn reaches(side: &Side, address: &PeerAddress, first: &mut u32, enough: u64) -> Traffic {
     let until = Instant::now() + PATIENCE;
     loop {

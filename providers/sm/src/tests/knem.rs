@@ -1,4 +1,4 @@
-//! RDMA through a fake KNEM device: which process declares and uses regions, and what follows a refusal.
+//! RDMA through a fake KNEM device: declaration and use of regions, and the behaviour after a refusal.
 
 use std::sync::atomic::Ordering;
 
@@ -9,14 +9,14 @@ use crate::memory::knem::fake::{Asked, FakeKnem, Refuses};
 const READ: u32 = libc::PROT_READ as u32;
 const WRITE: u32 = libc::PROT_WRITE as u32;
 
-/// Two connected sides that find the fake device.
+/// Returns two connected IAs that use the fake device.
 fn over(device: &FakeKnem, place: &Place, settings: &str) -> (Side, Side, (Qp, Qp)) {
     let (a, b) = device.during(|| (requirements::set(place, settings), requirements::set(place, settings)));
     let pair = connected(&a, &b, 7, 10);
     (a, b, pair)
 }
 
-/// Writes all of `out` to the target and reads it back.
+/// Writes all of `out` to the target, and reads it back.
 fn there_and_back(a: &Side, active: &Qp, target: &[u8], key: u32) {
     let (out, back) = (pattern(target.len() - 10, 5), vec![0u8; target.len() - 10]);
     let (out_mr, back_mr) = (a.register(&out), a.register(&back));
@@ -56,7 +56,7 @@ fn registration_declares_memory_and_initiator_copies_by_cookie() {
     let mr = b.register(&target);
     let [Asked::Create { cookie, .. }] = device.asked()[..] else { panic!() };
     there_and_back(&a, &active, &target, mr.remote_key());
-    // In pieces, so that other connections are served meanwhile; each piece at its own offset.
+    // The copy is split into pieces, so that other connections are served meanwhile. Each piece has its own offset.
     let (mut next, mut sum) = ([10, 10], [0, 0]);
     for asked in copies(&device) {
         let Asked::Copy { write, cookie: used, offset, length } = asked else { continue };
@@ -112,7 +112,7 @@ fn the_order_that_is_set_is_kept() {
         there_and_back(&a, &active, &target, mr.remote_key());
         assert_eq!(!copies(&device).is_empty(), by_knem, "{settings}");
     }
-    // Cross-memory attach is preferred: the device is used only if that does not work.
+    // Cross-memory attach is preferred. The device is used only if cross-memory attach does not work.
     let (device, place) = (FakeKnem::new(13), Place::new("knem-second"));
     let (_a, _b, (active, _passive)) = over(&device, &place, "rma=cma,knem");
     let link = active.0.link().unwrap();

@@ -1,4 +1,4 @@
-//! A request that arrives before its listener: it is retried for `listener_wait_ms`, then rejected.
+//! A request that arrives before its listener exists. It is repeated for `listener_wait_ms`, then rejected.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -7,7 +7,7 @@ use super::*;
 use crate::cm::setup;
 use crate::proto::machine::{Delivery, Input};
 
-/// Longer than any test takes.
+/// A time that is longer than any test takes.
 const LONG: &str = "listener_wait_ms=60000";
 const LISTENER: ObjectId = ObjectId { handle: 4096, generation: 1 };
 
@@ -25,7 +25,7 @@ fn open(place: &Place, settings: &str) -> Side {
 fn late_listener_gets_the_request() {
     let place = Place::new("seek-later");
     let (a, b) = (open(&place, LONG), place.open());
-    // By address no end point is found at first; by path the end point exists and answers that it has no listener.
+    // By IP address, no end point is found at first. By path, the end point exists and answers that it has no listener.
     let path = PeerAddress::Path(b.ia.device.endpoint.path().to_path_buf());
     for (n, address) in [here(), path].iter().enumerate() {
         let active = ask(&a, address, n);

@@ -1,5 +1,6 @@
-//! Long sends between correct sides: offered, fetched, written with the sender's help, or staged where the kernel
-//! refuses. Also other traffic at the same time, memory that is deregistered, and connections that end meanwhile.
+//! Long sends between correct processes: sent as rendezvous offers, then copied by the receiver, copied in part by the
+//! sender, or staged if the kernel refuses the copy. Also tests other traffic at the same time, memory that is
+//! deregistered, and connections that end during a copy.
 
 use std::sync::atomic::Ordering::{self, Relaxed};
 
@@ -17,17 +18,17 @@ pub(super) fn send(qp: &Qp, segments: &[Segment], cookie: u64) {
     qp.post_send(&wr(Op::Send { solicited: false }, segments, cookie)).unwrap();
 }
 
-/// Allows the next `copies` copies of this side.
+/// Allows the queue pair to make `copies` more copies.
 fn allow(qp: &Qp, copies: u32) {
     qp.0.link().unwrap().theirs().unwrap().peer.allowed.store(copies, Relaxed);
 }
 
-/// Number of copies by this side since it was allowed `MANY`.
+/// Number of copies that the queue pair has made since `PLENTY` copies were allowed.
 fn copies(qp: &Qp) -> u32 {
     PLENTY - qp.0.link().unwrap().theirs().unwrap().peer.allowed.load(Relaxed)
 }
 
-/// Two sides with a connection.
+/// Two connected IAs.
 struct Both {
     a: Side,
     b: Side,
@@ -45,7 +46,7 @@ fn both(name: &str) -> Both {
     Both { a, b, active, passive, _place: place }
 }
 
-/// A segment list over the whole memory, in pieces of several lengths.
+/// Returns a segment list that covers the memory, in pieces of several lengths.
 fn cut(mr: &Mr, memory: &[u8], pieces: usize) -> Vec<Segment> {
     let (mut list, mut rest) = (Vec::new(), memory);
     for n in (1..=pieces).rev() {
@@ -57,7 +58,8 @@ fn cut(mr: &Mr, memory: &[u8], pieces: usize) -> Vec<Segment> {
 }
 
 impl Both {
-    /// Sends `length` bytes out of memory that begins `skew` bytes behind a page, in `from` segments into `into`.
+    /// Sends `length` bytes of memory that begins `skew` bytes after a page boundary, from `from` segments to `into`
+    /// segments.
     fn passes(&self, length: usize, skew: usize, from: usize, into: usize) {
         let (out, space) = (pattern(length + skew, length as u8), vec![0xEEu8; length + 2 * skew + 64]);
         let (out_mr, space_mr) = (self.a.register(&out), self.b.register(&space));
@@ -229,7 +231,7 @@ fn a_graceful_end_waits_for_an_offer_and_an_abrupt_one_takes_it_back() {
     passive.reset().unwrap();
     let (active, passive) = connected(&a, &b, 7, 20);
     send(&active, &[segment(&out_mr, &out)], 1);
-    // The memory is reused as soon as this returns.
+    // The test reuses the memory as soon as this call returns.
     active.abort();
     assert_eq!(a.completion().status, Status::Flushed);
     let _ = passive.post_recv(&[segment(&space_mr, &space)], token(2));
@@ -266,7 +268,7 @@ fn copy_refused_by_the_kernel_is_staged_in_order() {
     }
 }
 
-/// The receiver asks for each next part before the sender checks for answers again.
+/// The receiver requests each further part before the sender polls again.
 #[test]
 fn a_message_of_more_parts_than_the_response_ring_has_slots_is_staged() {
     let Both { a, b, active, passive, _place } = both("long-many-parts");
@@ -297,21 +299,21 @@ fn memory_of_the_sender_that_goes_while_it_is_staged() {
     assert_eq!((a.completion().status, b.completion().status), (Status::LocalProtection, Status::Flushed));
 }
 
-/// Creates a job as the receiver of the first message does: to write this part of the message there.
+/// Creates the job with which the receiver of the first message asks the sender to write a part of it to `to`.
 fn ask(pair: &Both, ticket: u64, offset: usize, to: &[u8], mr: &Mr) {
     let (length, address) = (to.len() as u32, to.as_ptr() as u64);
     let job = Job { slot: 1, offset: offset as u64, length, key: mr.local_key(), pd: pair.b.pd.0, address };
     put(pair, ticket, &job);
 }
 
-/// Stores the job, and makes the sender check: a help request alone wakes no process.
+/// Publishes the job, and makes the sender poll, because a job alone does not wake the sender.
 fn put(pair: &Both, ticket: u64, job: &Job) {
     let link = pair.passive.0.link().unwrap();
     link.help().unwrap().ask(ticket, job);
     link.poke(WANT_PROGRESS);
 }
 
-/// Makes the sender check until it has reported the result of this job.
+/// Makes the sender poll until it has reported the result of this job.
 fn outcome(pair: &Both, ticket: u64) -> bool {
     let link = pair.passive.0.link().unwrap();
     let until = Instant::now() + PATIENCE;
@@ -361,21 +363,21 @@ fn polling_sender_writes_exactly_the_requested_part() {
     assert!(space == out);
 }
 
-/// A pair whose sender does not help unless the test asks for it.
+/// Creates a pair whose sender copies a part only when the test asks for it.
 fn both_lazy(name: &str) -> Both {
     let pair = both(name);
     allow(&pair.active, Peer::LAZY);
     pair
 }
 
-/// The sender's words for assisted copies.
+/// Calls `then` with the sender's control words for assisted copies.
 fn helper(pair: &Both, then: impl FnOnce(&Help<'_>)) {
     let link = pair.link();
     then(&link.help().unwrap());
     link.poke(WANT_REQUESTS);
 }
 
-/// Waits until the receiver has copied its own part. Reads are volatile, since the compiler assumes that the buffer
+/// Waits until the receiver has copied its own part. Reads are volatile, because the compiler assumes that the buffer
 /// does not change.
 fn fetches_its_part(b: &Side, out: &[u8], space: &[u8]) {
     let until = Instant::now() + PATIENCE;

@@ -1,8 +1,8 @@
-//! Tests of the provider through its interface to dapl: two IAs in one process, with a sink that records.
+//! Tests of the provider through its interface to dapl: two IAs in one process, with a sink that records events.
 //!
-//! Most files have correct peers; the tests of invalid data have malicious ones. In `kills`, `stops` and `copies` one
-//! of two processes (`other`) ends or stops, mostly at one of the `points`. `waits` sleeps and wakes many times;
-//! `knem` has a fake device. All run without libdat and without dapl's objects.
+//! In most files both peers are correct; the tests of invalid data use malicious peers. In `kills`, `stops` and
+//! `copies` one of two processes (`other`) ends or stops, mostly at one of the `points`. `waits` sleeps and wakes many
+//! times; `knem` uses a fake device. All tests run without libdat and without dapl's objects.
 
 mod base_directory;
 mod changing_tables;
@@ -42,7 +42,7 @@ use crate::{ConnectionRequest, Cq, Mr, Qp, Sm};
 /// Time limit of a wait in a test.
 const PATIENCE: Duration = Duration::from_secs(20);
 
-/// All rights to memory but atomic operations.
+/// All access rights except atomic operations.
 const ALL: Access =
     Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
 
@@ -54,7 +54,7 @@ enum SinkEvent {
     Other(&'static str),
 }
 
-/// A sink that records everything.
+/// A sink that records all reports.
 #[derive(Default)]
 struct Recorder {
     events: Mutex<VecDeque<(ConnId, SinkEvent)>>,
@@ -97,7 +97,7 @@ impl Recorder {
         self.changed.notify_all();
     }
 
-    /// Returns the next event of this connection.
+    /// Waits for the next event of this connection.
     fn next(&self, conn: ConnId) -> SinkEvent {
         let until = Instant::now() + PATIENCE;
         let mut events = self.events.lock();
@@ -133,7 +133,7 @@ struct Side {
     cq: Arc<Cq>,
 }
 
-/// Ignores notifications: these tests poll.
+/// A sink that ignores notifications, because these tests poll.
 struct IgnoreNotifications;
 
 impl CqSink for IgnoreNotifications {
@@ -155,7 +155,7 @@ impl CqSink for Sleeper {
 }
 
 impl Sleeper {
-    /// Returns the next completion, sleeping until there is one, and whether it slept.
+    /// Returns the next completion, and whether the thread slept until it arrived.
     fn completion(&self, cq: &Cq) -> (Completion, bool) {
         let (mut out, mut slept) = ([Completion::default()], false);
         while cq.poll(&mut out) == 0 {
@@ -167,7 +167,7 @@ impl Sleeper {
         (out[0], slept)
     }
 
-    /// Sleeps until notified.
+    /// Sleeps until the completion queue notifies the thread.
     fn sleep(&self) {
         let until = Instant::now() + PATIENCE;
         let mut notified = self.notified.lock();
@@ -178,13 +178,13 @@ impl Sleeper {
     }
 }
 
-/// Replaces an open descriptor by another one.
+/// Replaces an open descriptor by a duplicate of another descriptor.
 fn replace(old: &OwnedFd, new: &OwnedFd) {
-    // SAFETY: both are open; users of the old descriptor find the new one there, and close that.
+    // SAFETY: both descriptors are open. Users of the old number then use the new file, and close it.
     assert!(unsafe { libc::dup3(new.as_raw_fd(), old.as_raw_fd(), libc::O_CLOEXEC) } >= 0);
 }
 
-/// Replaces the watch by that of a dead process, without notifying the engine.
+/// Replaces the watch of a process by the watch of a dead process, without notifying the engine.
 fn mark_dead(watch: &PidWatch) {
     let mut child = std::process::Command::new("true").spawn().unwrap();
     let pid = rustix::process::Pid::from_child(&child);
@@ -210,7 +210,7 @@ impl log::Log for Log {
     fn flush(&self) {}
 }
 
-/// Whether a line that contains this text was logged.
+/// Whether a line that contains `text` was logged.
 fn said(text: &str) -> bool {
     LOG.0.lock().iter().any(|line| line.contains(text))
 }
@@ -230,7 +230,7 @@ impl Place {
         self.open_with("", Weak::<IgnoreNotifications>::new())
     }
 
-    /// Opens an IA with settings as in `ia_params`, whose completion queues notify `sleeper`.
+    /// Opens an IA with these settings, in the format of `ia_params`. Its completion queues notify `sleeper`.
     fn open_with(&self, settings: &str, sleeper: Weak<dyn CqSink>) -> Side {
         let sink = Arc::<Recorder>::default();
         let params = format!("{} {settings}", self.0);
@@ -243,7 +243,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        // Tests of `ends` check the directory's content before this.
+        // The tests of `ends` have checked the directory's content before.
         let _ = std::fs::remove_dir_all(&self.0);
     }
 }
@@ -273,7 +273,7 @@ impl Side {
         self.ia.register(&self.pd, region, ALL).unwrap()
     }
 
-    /// The next completion.
+    /// Polls for the next completion.
     fn completion(&self) -> Completion {
         let until = Instant::now() + PATIENCE;
         let mut out = [Completion::default()];
@@ -302,11 +302,11 @@ fn token(cookie: u64) -> Token {
 }
 
 fn wr(op: Op, segments: &[Segment], cookie: u64) -> SendWr<'_> {
-    // Acts like a post of the object layer: no test ends a registration during its posts.
+    // Posts are announced, as by dapl, because no test ends a registration during a post.
     SendWr { op, segments, token: token(cookie), suppress: false, fence: false, announced: true }
 }
 
-/// Two queue pairs, connected.
+/// Returns two connected queue pairs.
 fn connected(a: &Side, b: &Side, qual: u64, n: usize) -> (Qp, Qp) {
     let listener = b.ia.listen(qual, ObjectId { handle: 4096, generation: 1 }).unwrap();
     let (active, passive) = (a.qp(), b.qp());

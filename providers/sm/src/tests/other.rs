@@ -1,5 +1,5 @@
-//! A second process with its own open IA: this test program in one role, until it is killed. Both processes use the
-//! same `Traffic`: all kinds of transfers at once, each of which must complete once and in order.
+//! A second process with its own IA: this test program with a role, until it is killed. Both processes use the same
+//! `Traffic`: all kinds of transfers at the same time, each of which must complete once and in order.
 
 use std::os::unix::process::ExitStatusExt;
 use std::process::{Child, Command, ExitStatus, Stdio};
@@ -7,33 +7,34 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use super::points::PLAN;
 use super::*;
 
-/// `<role> <base directory>`.
+/// Environment variable with the role and the base directory of the second process: `<role> <base directory>`.
 const ROLE: &str = "DAPL_SM_TEST_ROLE";
 /// Qualifier of the listening process.
 pub(super) const QUAL: u64 = 7;
 
-/// Much more than two chunks of a copy by the kernel.
+/// Length of a transfer in bytes: much more than two copies by the kernel.
 const BIG: usize = 1_200_000;
-/// A message of several pieces through the message buffer, with more segments than an offer can name.
+/// Length of a message in bytes. It is sent in several pieces through the message buffer, and has more segments than a
+/// rendezvous offer can name.
 const LONG: usize = 40_000;
 const SEGMENTS: usize = 8;
-/// Number of outstanding requests.
+/// Number of outstanding requests, and of posted receives.
 const RECVS: u64 = 8;
 const REQUESTS: u64 = 5;
-/// Flag in the cookies of receives.
+/// Flag that marks the cookie of a receive.
 const RECV: u64 = 1 << 32;
 
-/// The other process; killed when dropped.
+/// The second process; it is killed when this object is dropped.
 pub(super) struct Other(Child);
 
 impl Other {
-    /// Starts the process. `plan`: as `points` reads it, or empty.
+    /// Starts the process. `plan`: kill or stop plan in the format of `points`, or empty.
     pub(super) fn start(role: &str, place: &Place, plan: &str, settings: &[(&str, &str)]) -> Self {
         Self::run(Command::new(std::env::current_exe().unwrap()), role, place, plan, settings)
     }
 
-    /// Starts it as the first process of a new pid namespace, where its end point always has the name `1/1`. `None`:
-    /// not permitted.
+    /// Starts the process as the first process of a new pid namespace, so that its end point always has the name `1/1`.
+    /// `None`: not permitted.
     pub(super) fn start_as_first(role: &str, place: &Place) -> Option<Self> {
         let unshare = || {
             let mut command = Command::new("unshare");
@@ -50,7 +51,7 @@ impl Other {
 
     fn run(mut command: Command, role: &str, place: &Place, plan: &str, settings: &[(&str, &str)]) -> Self {
         command.args(["--exact", "tests::other::the_other_process", "--ignored", "--nocapture"]);
-        // A copy method that is chosen by measurement might not pass its fail points.
+        // Disables the measurement, because the copy method that it chooses might not pass the fail points.
         command.env("DAPL_TEST_UNTIMED", "1");
         command.env(ROLE, format!("{role} {}", place.0)).envs(settings.iter().copied());
         if !plan.is_empty() {
@@ -59,12 +60,12 @@ impl Other {
         Other(command.stdin(Stdio::null()).stdout(Stdio::null()).spawn().unwrap())
     }
 
-    /// Exit status, if the process has ended.
+    /// Returns the exit status, if the process has ended.
     pub(super) fn ended(&mut self) -> Option<ExitStatus> {
         self.0.try_wait().unwrap()
     }
 
-    /// Waits for the end of the process.
+    /// Waits until the process has ended.
     pub(super) fn end(&mut self) -> ExitStatus {
         let until = Instant::now() + PATIENCE;
         loop {
@@ -82,14 +83,14 @@ impl Other {
         let inner = std::fs::read_to_string(children).unwrap().trim().to_owned();
         let inner = rustix::process::Pid::from_raw(inner.parse().unwrap()).unwrap();
         rustix::process::kill_process(inner, rustix::process::Signal::KILL).unwrap();
-        self.end(); // ends the process that waits for it
+        self.end(); // Ends the process that waits for the killed process.
     }
 
     pub(super) fn pid(&self) -> rustix::process::Pid {
         rustix::process::Pid::from_child(&self.0)
     }
 
-    /// Continues the stopped process.
+    /// Continues the stopped process by SIGCONT.
     pub(super) fn go_on(&self) {
         rustix::process::kill_process(self.pid(), rustix::process::Signal::CONT).unwrap();
     }
@@ -108,16 +109,16 @@ impl Drop for Other {
     }
 }
 
-/// Whether SIGKILL ended the process.
+/// Whether the process was ended by SIGKILL.
 pub(super) fn was_killed(status: ExitStatus) -> bool {
     status.signal() == Some(libc::SIGKILL)
 }
 
-/// A queue pair, its memory, and the counts of posted and completed work.
+/// A queue pair, its memory, and the numbers of posted and completed requests.
 pub(super) struct Traffic {
     pub(super) qp: Qp,
     pub(super) conn: ConnId,
-    // The registration comes first: it is dropped before its memory, to which the peer may be writing.
+    // The registration is the first member, so it is dropped before its memory, which the peer may be writing.
     out: (Mr, Vec<u8>),
     into: (Mr, Vec<u8>),
     target: (Mr, Vec<u8>),
@@ -135,7 +136,7 @@ struct WorkCounts {
 }
 
 impl WorkCounts {
-    /// Checks a completion: in order, once, and only flushed after a failure.
+    /// Checks that completions arrive in order and once, and that only flushes follow a failure.
     fn settle(&mut self, number: u64, status: Status) {
         assert_eq!(number, self.done, "{self:?}: {status:?}");
         assert!(number < self.posted, "{self:?}: {status:?}");
@@ -176,7 +177,7 @@ impl Traffic {
         new
     }
 
-    /// Returns keys and addresses for the peer, as private data.
+    /// Returns the keys and addresses of this process, as private data for the peer.
     pub(super) fn card(&self) -> Vec<u8> {
         let (mr, memory) = &self.target;
         [&mr.remote_key().to_le_bytes()[..], &(memory.as_ptr() as u64).to_le_bytes()].concat()
@@ -190,12 +191,12 @@ impl Traffic {
         self.qp.connect(&ConnectSpec { address, qual: QUAL, private_data: &self.card() }, self.conn).unwrap();
     }
 
-    /// Handles reports, posts while there is space, and takes completions.
+    /// Handles reports, posts while the queues have space, and takes completions.
     pub(super) fn go_on(&mut self, side: &Side) {
         while let Some(event) = take_event(side, self.conn) {
             if let SinkEvent::Established(card) = &event {
                 assert!(self.events.is_empty(), "{:?}, then {event:?}", self.events);
-                // The passive side received the private data with the request.
+                // The passive process received the peer's keys with the request.
                 if !card.is_empty() {
                     self.knows(card);
                 }
@@ -224,7 +225,7 @@ impl Traffic {
         matches!(self.events.first(), Some(SinkEvent::Established(_)))
     }
 
-    /// Whether its last event has arrived.
+    /// Whether the last event of the connection has arrived.
     pub(super) fn is_over(&self) -> bool {
         matches!(self.events.last(), Some(SinkEvent::Other(_)))
     }
@@ -254,7 +255,7 @@ impl Traffic {
         self.requests.posted += 1;
     }
 
-    /// Posts a request without counting it; the queue may be full.
+    /// Posts a request that is not counted. The post may fail because the queue is full.
     pub(super) fn post_blindly(&self, card: &[u8], number: u64) {
         let _ = self.qp.post_recv(&[], token(RECV));
         self.post(on(card), number);
@@ -275,7 +276,7 @@ impl Traffic {
     }
 }
 
-/// Decodes the remote memory from private data.
+/// Decodes the peer's keys and addresses from private data.
 pub(super) fn on(card: &[u8]) -> Remote {
     let key = u32::from_le_bytes(card[..4].try_into().unwrap());
     Remote { key, address: u64::from_le_bytes(card[4..12].try_into().unwrap()) }
@@ -287,7 +288,7 @@ pub(super) fn take_event(side: &Side, conn: ConnId) -> Option<SinkEvent> {
     events.remove(place).map(|(_, recorded)| recorded)
 }
 
-/// Main function of the other process.
+/// Main function of the second process.
 #[test]
 #[ignore = "is the other process of other tests"]
 fn the_other_process() {
@@ -309,7 +310,7 @@ fn the_other_process() {
     }
 }
 
-/// Repeats `go_on` until it returns false, at most for a time limit, in a process that another one kills.
+/// Repeats `go_on` until it returns false or a time limit has passed. The caller's process will be killed.
 pub(super) fn while_young(mut go_on: impl FnMut() -> bool) {
     let until = Instant::now() + 3 * PATIENCE;
     while go_on() {
@@ -322,7 +323,7 @@ fn listens(place: &Place) {
     let _listener = side.ia.listen(QUAL, ObjectId { handle: 4096, generation: 1 }).unwrap();
     let (mut traffic, mut attempts) = (None::<Traffic>, 0);
     while_young(|| {
-        // An attempt that failed does not count.
+        // A connection attempt that failed is not counted.
         if traffic.as_ref().is_some_and(|traffic| traffic.is_settled() && !traffic.is_established()) {
             traffic = None;
         }
@@ -339,7 +340,7 @@ fn listens(place: &Place) {
     });
 }
 
-/// Connects with retries until there is a listener; ends after `enough` requests.
+/// Connects, and retries until there is a listener. Ends after `enough` requests.
 fn connects(place: &Place, enough: u64) {
     let side = place.open();
     let mut traffic = Traffic::new(&side, conn(1));
@@ -360,7 +361,7 @@ fn connects(place: &Place, enough: u64) {
 
 fn visits(place: &Place) {
     let side = place.open();
-    // Another process may listen on the next qualifier.
+    // Another process may already listen on this qualifier, so the next one is tried.
     let listener =
         side.ia.listen(QUAL + u64::from(std::process::id()), ObjectId { handle: 4096, generation: 1 }).unwrap();
     drop((listener, side));

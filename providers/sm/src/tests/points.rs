@@ -1,17 +1,17 @@
-//! Numbered points at which a test kills or stops a process: at the point that `PLAN` names. `fail_point!` marks the
-//! points; without the variable they do nothing.
+//! Points at which a test kills or stops a process. The environment variable `PLAN` selects a point. `fail_point!`
+//! marks the points; without the variable the points have no effect.
 
 use std::cell::Cell;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Format: `<point> <times passed before> kill|stop`.
+/// Environment variable with the plan: `<point> <times passed before> kill|stop`.
 pub(crate) const PLAN: &str = "DAPL_SM_TEST_PLAN";
 
-/// The points.
+/// The points, in the order of a connection's life.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Point {
-    // The folder of an end point, and the name of a listener.
+    // Creation of the directory of an end point, and of the name of a listener.
     FolderBegun,
     FolderHasLockFile,
     FolderBuilt,
@@ -19,7 +19,7 @@ pub(crate) enum Point {
     QualOpened,
     QualLocked,
     QualWritten,
-    // Handshake.
+    // Points of the handshake.
     BeforeRequest,
     AfterRequestOrReply,
     RequestReceived,
@@ -29,7 +29,7 @@ pub(crate) enum Point {
     AfterAck,
     Confirmed,
     Reported,
-    // Message.
+    // Points of a message.
     SlotReserved,
     SlotFilled,
     LinesReserved,
@@ -39,7 +39,7 @@ pub(crate) enum Point {
     PieceTaken,
     BeforeTelling,
     Completed,
-    // Long message.
+    // Points of a long message.
     OfferReserved,
     Offered,
     OfferRead,
@@ -48,7 +48,7 @@ pub(crate) enum Point {
     HelpClaimed,
     PartFetched,
     PartStaged,
-    // RDMA.
+    // Points of RDMA.
     KeyAnnounced,
     KernelAsked,
     KernelAnswered,
@@ -57,7 +57,7 @@ pub(crate) enum Point {
     FragmentFilled,
     TargetHeld,
     TargetCopied,
-    // End of a connection.
+    // Points of the end of a connection.
     MarkedOver,
     Leaving,
     CleanerLocked,
@@ -72,16 +72,16 @@ struct Plan {
 }
 
 thread_local! {
-    /// The point at which this thread yields.
+    /// The point at which this thread yields the processor.
     static YIELDS_AT: Cell<Option<Point>> = const { Cell::new(None) };
 }
 
-/// Makes this thread yield the processor several times at that point.
+/// Makes this thread yield the processor several times when it reaches the point.
 pub(crate) fn yield_at(point: Point) {
     YIELDS_AT.set(Some(point));
 }
 
-/// Called at a point.
+/// Called when a thread reaches a point.
 pub(crate) fn at(point: Point) {
     if YIELDS_AT.get() == Some(point) {
         (0..100).for_each(|_| std::thread::yield_now());
@@ -89,8 +89,8 @@ pub(crate) fn at(point: Point) {
     static PLANNED: OnceLock<Option<Plan>> = OnceLock::new();
     let Some(plan) = PLANNED.get_or_init(read) else { return };
     if plan.point == format!("{point:?}") && plan.passes.fetch_sub(1, Ordering::SeqCst) == 0 {
-        // Sends the signal to this thread: a signal to another thread would arrive later, and this thread would
-        // continue. SAFETY: a plain call; the effect of the signal is intended.
+        // Sends the signal to this thread. If another thread got the signal, this thread would continue for some time.
+        // SAFETY: the call accesses no memory, and the effect of the signal is intended.
         unsafe { libc::raise(plan.signal) };
     }
 }

@@ -1,5 +1,5 @@
-//! RDMA operations that their post executes the short way: what they move, when they complete, and what is left to the general
-//! path.
+//! RDMA operations that the post itself executes by the short path: copied bytes, completions, and operations that use
+//! the general path.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -14,9 +14,9 @@ use crate::proto::message::INLINE;
 
 const LENGTH: usize = 16 << 12;
 
-/// Two connected queue pairs with polled completion queues, and their memory.
+/// Two connected queue pairs whose completion queues are polled, and their memory.
 struct World {
-    /// Connections end before their IAs.
+    /// Declared first, so that the connections end before their IAs are closed.
     qps: (Qp, Qp),
     sides: [Side; 2],
     ours: Vec<u8>,
@@ -51,7 +51,7 @@ impl World {
         assert!(self.sides.iter().all(is_empty), "a completion of no request");
     }
 
-    /// Makes sure that a thread polls the connection, so that completions are left to its polls.
+    /// Polls, so that the engine leaves completions to the polling thread.
     fn heat(&self) {
         let until = Instant::now() + PATIENCE;
         while !self.qps.0.0.is_polled() {
@@ -67,7 +67,7 @@ impl World {
         self.qps.0.post_request_quickly(op, &segment, cookie)
     }
 
-    /// Makes sure that the target's memory is mapped where it can be, and that posts take the short way.
+    /// Waits until the target's memory is mapped, if it can be, so that posts use the short path.
     fn settle(&self) {
         let until = Instant::now() + PATIENCE;
         while !self.is_posted(Op::Write(self.remote(0)), self.local(0, 8), 99) {
@@ -187,7 +187,7 @@ fn messages_of_one_piece_arrive_whole_and_in_order() {
     world.heat();
     let op = Op::Send { solicited: false };
     let (mut quick, mut posted) = (0, 0);
-    // More than the message buffer and the ring hold at a time.
+    // The posts exceed the space of the message buffer and the ring.
     for round in 0..200 {
         for length in [INLINE + 1, 4096, 8192] {
             posted += 1;
@@ -206,14 +206,14 @@ fn messages_of_one_piece_arrive_whole_and_in_order() {
         }
     }
     assert!(quick > posted / 2, "{quick} of {posted} took the short way");
-    // The receive is too short: the general path says so at both ends.
+    // The receive is too short. The general path reports this at both ends.
     world.qps.1.post_recv(&[segment(&world.mrs.1, &world.theirs[..64])], token(1)).unwrap();
     world.qps.0.post_send(&wr(op, &[world.local(0, 4096)], 2)).unwrap();
     assert_eq!(world.sides[1].completion().status, Status::LocalLength);
     world.expect(2, Status::RemoteResponder, 0);
 }
 
-/// Programs poll the last byte of a write. One thread polls it while another writes.
+/// Programs poll the last byte of a write. One thread polls it while another thread writes.
 #[test]
 fn last_byte_of_a_write_through_a_mapping_comes_last() {
     const LENGTH: usize = 4096;

@@ -1,4 +1,5 @@
-//! Requirements that no other test covers; `docs/spec/requirements-sm.md` lists all with their tests.
+//! Tests of requirements that no other test covers. `docs/spec/requirements-sm.md` lists all requirements with their
+//! tests.
 
 use std::os::fd::AsFd;
 use std::sync::atomic::Ordering;
@@ -26,7 +27,7 @@ pub(super) fn set(place: &Place, settings: &str) -> Side {
     Side { ia, sink, pd, cq }
 }
 
-/// Two connected queue pairs with capacity for this many requests and receives.
+/// Returns two connected queue pairs with space for `space` requests and receives.
 pub(super) fn with_capacity(a: &Side, b: &Side, space: u32) -> (Qp, Qp) {
     let make = |side: &Side| {
         let spec = QpSpec { max_recvs: space, max_requests: space, ..side.spec() };
@@ -46,7 +47,7 @@ fn link(qp: &Qp) -> Arc<ConnectionMemory> {
     qp.0.link().unwrap()
 }
 
-/// The word in a slot of a ring that begins here; 0 if nothing was ever published there.
+/// Returns the word in a slot of the ring at this offset; 0 if the slot was never used.
 fn slot(area: &Map, ring: usize, n: usize) -> u64 {
     area.word(ring + n * SLOT).load(Ordering::Acquire)
 }
@@ -134,7 +135,7 @@ fn the_initiator_alone_moves_the_data_where_the_kernel_copies() {
     assert_ne!(slot(&link.area, requests, 0), 0, "here it must be");
 }
 
-/// A queue pair whose peer is a test client with areas of this geometry; FIFO words of the client name `id`.
+/// A queue pair whose peer is a test client with areas of this geometry. FIFO words for the client contain `id`.
 struct ClientQp {
     qp: Qp,
     area: Map,
@@ -158,17 +159,17 @@ impl ClientQp {
         ClientQp { qp, area, id }
     }
 
-    /// Number of RDMA fragments in the ring; the test client takes none.
+    /// Number of RDMA fragments in the ring. The test client takes none.
     fn fragments(&self) -> usize {
         let link = link(&self.qp);
         let kind = |n| Header::decode(slot(&link.area, link.geometry.requests_at(), n) as u32).map(|h| h.kind);
-        // The connection is reported slightly before it opens, and posted work is sent when it opens.
+        // The connection is reported shortly before it is open. Work that was posted before is sent when it is open.
         let until = Instant::now() + PATIENCE;
         while kind(0).is_none() {
             assert!(Instant::now() < until, "no packet is sent");
             std::thread::yield_now();
         }
-        assert_eq!(self.qp.outstanding().requests, 1); // waits for the thread that sends
+        assert_eq!(self.qp.outstanding().requests, 1); // The call waits for the lock of the thread that sends.
         (0..).take_while(|n| kind(*n) == Some(Kind::RmaWrite)).count()
     }
 }
@@ -184,7 +185,7 @@ fn fragments_describe_themselves_several_are_under_way_and_the_first_error_ends_
     let mr = a.register(&out);
     let remote = Remote { key: 0x1_2345, address: 0x10_0000 };
     qp.post_send(&wr(Op::Write(remote), &[segment(&mr, &out)], 77)).unwrap();
-    // Several fragments are in the ring; the rest waits for space.
+    // Several fragments are in the ring. The remaining fragments wait for space.
     let under_way = guest.fragments();
     assert!((2..32).contains(&under_way), "{under_way}");
     let (mut offset, mut lines) = (0, Vec::new());
@@ -199,7 +200,7 @@ fn fragments_describe_themselves_several_are_under_way_and_the_first_error_ends_
         offset += u64::from(said.length);
         lines.push(line);
     }
-    // The first succeeds, the second fails: the transfer ends with one completion.
+    // The first fragment succeeds, and the second fails. The transfer ends with one completion.
     for (n, status) in [0, 6].into_iter().enumerate() {
         guest.area.word(geometry.responses_at() + n * SLOT + 8).store(u64::from(lines[n]) << 32, Ordering::Relaxed);
         let word = u64::from(Header::plain(Kind::RmaAck, status).encode()) | 1 << 32;
@@ -259,7 +260,7 @@ fn ends_with_areas_of_different_sizes_exchange_data() {
     }
 }
 
-/// Records the reporting thread.
+/// Records the thread that reports.
 #[derive(Default)]
 struct EventRecorder {
     recorded: Recorder,
@@ -342,9 +343,9 @@ fn nothing_is_delivered_and_nothing_sent_after_the_end() {
             let sender = scope.spawn(|| (0..60).for_each(send));
             let settled = (round % 2 == 0).then(|| b.completion());
             passive.abort();
-            // A late write by the library would be visible from here on.
+            // From here on, the test detects a late write by the library.
             //
-            // SAFETY: `into` is alive, and not used elsewhere.
+            // SAFETY: `into` still exists, and no other code uses it.
             unsafe { std::ptr::write_bytes(into.as_ptr().cast_mut(), 0, into.len()) };
             sender.join().unwrap();
             assert!(settled.is_none_or(|done| done.status == Status::Success));
@@ -356,8 +357,8 @@ fn nothing_is_delivered_and_nothing_sent_after_the_end() {
         active.post_send(&wr(Op::Send { solicited: false }, &[segment(&out_mr, &out)], 99)).unwrap();
         passive.post_send(&wr(Op::Send { solicited: false }, &[], 98)).unwrap();
         assert_eq!((ring(), slot(&theirs.area, theirs.geometry.requests_at(), 0)), (before, 0), "sent after the end");
-        // All work is complete: 64 receives and a send on one side, 61 sends on the other. No transfer that ended
-        // after the connection is a success.
+        // All work is complete: 64 receives and a send at one end, 61 sends at the other end. No transfer succeeds
+        // after the end of the connection.
         let drain = |side: &Side, count: usize| (0..count).map(|_| side.completion().status).collect::<Vec<_>>();
         let received = drain(&b, if round % 2 == 0 { 64 } else { 65 });
         let end = received.iter().position(|status| *status != Status::Success).unwrap_or(received.len());
@@ -386,7 +387,7 @@ fn a_queue_pair_that_was_dropped_is_gone() {
     passive.post_send(&wr(Op::Send { solicited: false }, &[], 1)).unwrap();
     drop(active);
     assert_eq!(b.sink.next(conn(11)), SinkEvent::Other("disconnected"));
-    // The engine may still be using it.
+    // The engine may still have a reference.
     let until = Instant::now() + PATIENCE;
     while core.strong_count() + link.strong_count() > 0 {
         assert!(Instant::now() < until, "it is still referenced");
@@ -401,7 +402,7 @@ fn full_ring_is_back_pressure_up_to_queue_capacity() {
     let space = 3 * Geometry::LOCAL.requests;
     let (active, passive) = with_capacity(&a, &b, space);
     let out: Vec<u64> = (0..u64::from(space)).collect();
-    // SAFETY: numbers as bytes.
+    // SAFETY: the slice covers exactly the bytes of the numbers in `out`.
     let bytes = unsafe { std::slice::from_raw_parts(out.as_ptr().cast::<u8>(), out.len() * 8) };
     let mr = a.register(bytes);
     let send = |n: usize| {

@@ -1,5 +1,5 @@
-//! Shared receive queues: several connections on one queue, an empty queue, connections that end with a receive
-//! taken; and watermarks.
+//! Shared receive queues: several connections on one queue, an empty queue, connections that end while they use a
+//! receive, and watermarks.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -54,7 +54,7 @@ fn spec(side: &Side, n: usize, srq: Option<&Arc<Srq>>) -> QpSpec<Sm> {
     QpSpec { ep: ep(n), shared: srq.map(|srq| SharedRecvs { srq: srq.clone(), token }), ..side.spec() }
 }
 
-/// Connects a new queue pair of `a` to `passive`; the connections are `n` and `n + 1`.
+/// Connects a new queue pair of `a` to `passive`. The connection numbers are `n` and `n + 1`.
 fn connect(a: &Side, b: &Side, passive: &Qp, n: usize) -> Qp {
     let qual = n as u64;
     let listener = b.ia.listen(qual, ep(4)).unwrap();
@@ -76,7 +76,7 @@ fn send(qp: &Qp, segments: &[Segment], cookie: u64) {
     qp.post_send(&SendWr { suppress: true, ..wr(Op::Send { solicited: false }, segments, cookie) }).unwrap();
 }
 
-/// Waits until this number of connections waits for a receive.
+/// Waits until `count` connections wait for a receive.
 fn await_waiters(srq: &Srq, count: usize) {
     let until = Instant::now() + PATIENCE;
     while srq.0.waiting() != count {
@@ -85,7 +85,7 @@ fn await_waiters(srq: &Srq, count: usize) {
     }
 }
 
-/// Returns the next completion: EP, cookie and status.
+/// Returns the EP, the cookie and the status of the next completion.
 fn taken(side: &Side) -> (usize, u64, Status) {
     let done = side.completion();
     assert_eq!((done.token.work, done.token.object), (Work::SharedRecv, SRQ));
@@ -124,7 +124,7 @@ fn connections_take_srq_receives_in_order() {
                 }
             });
         }
-        // There are fewer receives than the connections need, so some always wait.
+        // There are fewer receives than the connections need, so some connections always wait.
         (0..2).for_each(|n| srq.post_recv(&[place_of(n)], n).unwrap());
         let mut seen = HashMap::new();
         for _ in 0..3 * ROUNDS {
@@ -145,7 +145,7 @@ fn empty_srq_serves_waiting_connections_in_order() {
     let (a, b) = (place.open(), place.open());
     let srq = srq(&b, &Arc::default());
     let ends: Vec<_> = [10, 20, 30].into_iter().map(|n| sharing(&a, &b, &srq, n)).collect();
-    // The connections start to wait one after the other: the engine sees each message and finds no receive.
+    // The connections start to wait one after the other, because the engine finds no receive for each message.
     for (n, (active, passive)) in ends.iter().enumerate() {
         (0..2).for_each(|n| send(active, &[], n));
         await_waiters(&srq, n + 1);
@@ -184,7 +184,7 @@ fn waiter_is_woken_by_a_receive_for_a_waiting_message() {
         let before = sink.count();
         (0..2).for_each(|n| send(&active, &[], n));
         if round % 2 == 0 {
-            await_waiters(&srq, 1); // in other rounds the receive may be posted first
+            await_waiters(&srq, 1); // In other rounds the receive may be posted before the connection waits.
         }
         srq.post_recv(&[], 1).unwrap();
         sink.reaches(before + 1);

@@ -1,6 +1,6 @@
-//! One of two processes is stopped in or after the handshake, and later continues. If it continues in time, the
-//! connection is unaffected. Otherwise each side receives one end of the connection and its flushes. A message that was
-//! sent before a death is still accepted.
+//! One of two processes is stopped during or after the handshake, and continues later. If it continues in time, the
+//! connection is not affected. Otherwise each process gets one event for the end of the connection, and its flushes. A
+//! message that was sent before a death is still accepted.
 
 use std::os::fd::AsFd;
 
@@ -14,9 +14,9 @@ use crate::engine::Engine;
 use crate::memory::map::Map;
 use crate::proto::handshake::{Answer, Datagram, Geometry};
 
-/// Number of times that the process passes the point of a transfer before it stops.
+/// Number of times that the process passes the point of a transfer before it is stopped.
 const PASSES: u32 = 2;
-/// Copies during the handshake, which test whether the kernel allows them.
+/// Number of copies during the handshake, which test whether the kernel permits copies.
 pub(super) const PROBES: u32 = 3;
 const IMPATIENT: [(&str, &str); 2] = [("DAPL_KEEPALIVE_MS", "100"), ("DAPL_GIVE_UP_MS", "1000")];
 
@@ -32,7 +32,7 @@ fn await_stop(other: &Other, point: Point) {
     }
 }
 
-/// Stops the other process in this role at the point, for longer than the peer tolerates silence, then continues it.
+/// Stops the other process in this role at the point, for longer than the give-up time of its peer. Then continues it.
 fn stops(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
     let place = Place::new(&format!("stop-{role}-{point:?}"));
     let impatient = [&IMPATIENT, settings].concat();
@@ -69,14 +69,14 @@ fn stopped_behind_the_hand_shake_until_it_is_given_up() {
     }
 }
 
-/// Stops the other process briefly, so that the other side retransmits its request or answer.
+/// Stops the other process for a short time, so that its peer retransmits the request or answer.
 fn pauses(role: &str, point: Point) {
     let place = Place::new(&format!("pause-{role}-{point:?}"));
     let partner = if role == "listens" { "parts" } else { "listens" };
     let mut partner = Other::start(partner, &place, "", &[]);
     let mut stopped = Other::start(role, &place, &plan(point, 0), &[]);
     await_stop(&stopped, point);
-    // Several repetitions; the exact number does not matter.
+    // The peer retransmits several times. The exact number does not matter.
     std::thread::sleep(Duration::from_millis(150));
     stopped.go_on();
     assert!(partner.end().success() && stopped.end().success(), "{point:?}");
@@ -122,7 +122,7 @@ fn pause_of_the_requester_during_handshake_is_harmless() {
     }
 }
 
-/// A peer that was accepted and then stops is given up like any other. When it continues, it notices the end.
+/// A peer that stops after it was accepted is given up. When it continues, it notices the end.
 #[test]
 fn stopped_before_the_acknowledgement_until_it_is_given_up() {
     for point in [ReplyReceived, BeforeAck] {
@@ -141,7 +141,7 @@ fn stopped_before_the_acknowledgement_until_it_is_given_up() {
         }
         assert!(!traffic.is_established() && other.is_stopped(), "{traffic:?}");
         other.go_on();
-        // The other process may request a connection again.
+        // The other process may request a further connection.
         let mut again: Option<Traffic> = None;
         while other.ended().is_none_or(|status| panic_unless(status.success())) {
             if let Some((request, info)) = side.sink.requests.lock().pop_front() {
@@ -159,7 +159,7 @@ fn stopped_before_the_acknowledgement_until_it_is_given_up() {
     }
 }
 
-/// Fails the test unless `good`. Returns false, which continues the loop.
+/// Fails the test unless `good` is true. Returns false, which continues the loop.
 fn panic_unless(good: bool) -> bool {
     assert!(good, "the other process failed");
     false
@@ -200,7 +200,7 @@ fn answer_of_a_dead_process_counts() {
     let sealed = |len| Map::create("area", len, false).unwrap().1;
     let fds = [sealed(geometry.area_len()), sealed(geometry.rma_len()), sealed(16 * 64)];
     reply(Answer::Accepted, Some((terms(asked.token, geometry), vec![])), &fds.each_ref().map(|fd| fd.as_fd()));
-    // The other side notices the death first.
+    // The peer notices the death before this process does.
     mark_dead(device.connections.lock().by_id[&id].watch.as_ref().unwrap());
     engine.process_died(std::process::id() as i32);
     assert_eq!(sink.next(conn(1)), SinkEvent::Established(vec![]));

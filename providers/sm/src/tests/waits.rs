@@ -1,5 +1,5 @@
-//! Sleeping and waking, often enough to find a wake-up that is lost once in a million times: a thread that is not
-//! woken fails the test. Loom checks every order of a few steps; these tests run many orders of all steps.
+//! Sleeping and waking, often enough to find a wake-up that is lost once in a million times. A thread that is not woken
+//! fails the test. Loom checks every order of a few steps; these tests run many orders of all steps.
 
 use std::sync::atomic::{AtomicU8, Ordering};
 
@@ -7,20 +7,20 @@ use dapl_software::cq::CompletionList;
 
 use super::*;
 
-/// Overrides the number of waits: `DAPL_TEST_WAITS=10000000`.
+/// Environment variable that sets the number of waits, for example `DAPL_TEST_WAITS=10000000`.
 const WAITS: &str = "DAPL_TEST_WAITS";
 
 fn waits(usual: u64) -> u64 {
     std::env::var(WAITS).ok().map_or(usual, |text| text.parse().unwrap())
 }
 
-/// Not every wait sleeps, but a test in which almost none sleeps shows nothing.
+/// Checks that enough waits slept. Not every wait sleeps, but a test in which nearly no wait sleeps proves nothing.
 fn was_asleep(slept: u64, waits: u64) {
     println!("{slept} of {waits} waits were asleep");
     assert!(slept >= waits / 10, "{slept} of {waits}");
 }
 
-/// Delays for a varying time, so that the steps of the two sides interleave differently.
+/// Delays for a random time, so that the steps of the two processes interleave differently.
 fn delay(random: &mut u64) {
     *random = random.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
     (0..*random >> 58).for_each(|_| std::hint::spin_loop());
@@ -40,7 +40,7 @@ impl Sleeping {
         }
     }
 
-    /// Returns the next completion, and whether the thread slept for it.
+    /// Returns the cookie of the next completion, and whether the thread slept before it arrived.
     fn wait(&self) -> (u64, bool) {
         let (mut out, mut slept) = ([Completion::default()], false);
         while self.ready.take(&mut out) == 0 {
@@ -99,7 +99,7 @@ fn waiter_for_connections_is_always_woken() {
     was_asleep(slept, 2 * pairs * count);
 }
 
-/// The engine sets no flag of a new connection without traffic, so connection setup executes no barrier on other
+/// The engine sets no flag of a new connection without traffic, so connection set-up executes no barrier on other
 /// processors.
 #[test]
 fn first_message_of_a_new_connection_wakes_its_receiver() {
@@ -118,7 +118,7 @@ fn first_message_of_a_new_connection_wakes_its_receiver() {
     }
 }
 
-/// A queue pair with a thread that sleeps for its receives.
+/// A queue pair with a thread that sleeps until its receives complete.
 struct SleepingReceiver {
     qp: Qp,
     cq: Arc<Cq>,
@@ -136,7 +136,7 @@ impl SleepingReceiver {
         SleepingReceiver { qp, cq, sleeper }
     }
 
-    /// Sends and waits in turn. Returns the number of waits that slept.
+    /// Sends and waits alternately. Returns the number of waits that slept.
     fn play(&mut self, begins: bool, count: u64, mut random: u64) -> u64 {
         let mut slept = 0;
         let send = |n| {
@@ -171,8 +171,9 @@ fn connect(a: &Side, b: &Side, n: usize, active: &Qp, passive: &Qp) {
     drop(listener);
 }
 
-/// A program that polls the memory of its receives and makes no call: each message wakes the engine, which places it at
-/// once. Heartbeats are so rare that none helps, and the engine has no ticks, because no queue is polled.
+/// A program polls the memory of its receives and makes no call. Each message wakes the engine, which places the
+/// message at once. Heartbeats are so rare that they do not help, and the engine has no ticks, because no queue is
+/// polled.
 #[test]
 fn messages_polled_in_memory_are_placed_without_a_call_or_a_tick() {
     const LENGTH: usize = 4096;

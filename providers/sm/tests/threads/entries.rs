@@ -1,4 +1,4 @@
-//! Calls every entry through the provider's table, without libdat. Each test has a registration of its own.
+//! Calls every entry through the provider's table, without libdat. Each test has its own registration of the provider.
 //!
 //! The provider is linked into the test, so that a sanitizer built with the test sees all of it. This module defines
 //! the three functions of libdat that the provider imports.
@@ -12,14 +12,14 @@ use std::thread::{self, Scope, ScopedJoinHandle};
 
 use dat_abi::*;
 
-// Linked for its symbols.
+// Linked only for its symbols.
 use daplsm as _;
 
 pub(crate) type Handle = *mut c_void;
 
 static TABLE: AtomicPtr<DAT_PROVIDER> = AtomicPtr::new(null_mut());
 
-/// Takes the table that the provider registers. All of its tables have the same functions.
+/// Stores the table that the provider registers. All of its tables contain the same functions.
 #[unsafe(no_mangle)]
 extern "C" fn dat_registry_add_provider(table: *const DAT_PROVIDER, _: *const DAT_PROVIDER_INFO) -> DAT_RETURN {
     TABLE.store(table.cast_mut(), Ordering::Release);
@@ -31,7 +31,7 @@ extern "C" fn dat_registry_remove_provider(_: *const DAT_PROVIDER, _: *const DAT
     DAT_SUCCESS
 }
 
-/// Without libdat there are no IA numbers: consumers use the provider's own pointers.
+/// Without libdat there are no IA numbers, so consumers use the provider's own pointers as handles.
 #[unsafe(no_mangle)]
 extern "C" fn dats_get_ia_handle(_: DAT_IA_HANDLE, _: *mut DAT_IA_HANDLE) -> DAT_RETURN {
     DAT_CLASS_ERROR | DAT_INVALID_HANDLE
@@ -42,20 +42,20 @@ unsafe extern "C" {
 }
 
 pub(crate) fn table() -> &'static DAT_PROVIDER {
-    // SAFETY: set before any call; tables are never freed.
+    // SAFETY: the table was set before any call, and tables are never freed.
     unsafe { &*TABLE.load(Ordering::Acquire) }
 }
 
-/// Calls an entry: `dat!(ep_free_func(ep))` is its return code.
+/// Calls an entry, for example `dat!(ep_free_func(ep))`. The value is its return code.
 macro_rules! dat {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         let function = $crate::entries::table().$function.expect("the table is full");
-        // SAFETY: any value is allowed as a handle; pointers are null, or valid during the call.
+        // SAFETY: entries accept any value as a handle. Pointers are null, or valid during the call.
         unsafe { function($($argument),*) }
     }};
 }
 
-/// Calls an entry whose last argument receives a new handle.
+/// Calls an entry whose last argument is the address of the new handle.
 macro_rules! made {
     ($function:ident($($argument:expr),* $(,)?)) => {{
         let mut handle: $crate::entries::Handle = std::ptr::null_mut();
@@ -66,14 +66,14 @@ macro_rules! made {
 
 pub(crate) use {dat, made};
 
-/// The handle of a call that cannot fail.
+/// Returns the handle of a call that must succeed.
 #[track_caller]
 pub(crate) fn sure((code, handle): (DAT_RETURN, Handle)) -> Handle {
     assert_eq!(code, DAT_SUCCESS, "{code:#x}");
     handle
 }
 
-/// A registration, and the base directory that its processes share.
+/// A registration of the provider, and the base directory that its processes share.
 pub(crate) struct Entries {
     name: CString,
     base: PathBuf,
@@ -84,7 +84,7 @@ impl Entries {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
         let base = PathBuf::from(format!("/dev/shm/dapl-threads-{}-{number}", std::process::id()));
-        let _ = std::fs::remove_dir_all(&base); // left by a dead process with the same id
+        let _ = std::fs::remove_dir_all(&base); // A dead process with the same id may have left the directory.
         std::fs::DirBuilder::new().mode(0o700).create(&base).expect("a memory file system is writable");
         let name = CString::new(format!("threads{number}")).expect("no NUL");
         let mut info = DAT_PROVIDER_INFO {
@@ -97,7 +97,7 @@ impl Entries {
             *place = *byte as _;
         }
         let params = CString::new(base.to_str().expect("ASCII")).expect("no NUL");
-        // SAFETY: both are readable during the call.
+        // SAFETY: `info` and `params` are readable during the call.
         unsafe { dat_provider_init(&info, params.as_ptr()) };
         Entries { name, base }
     }
@@ -118,11 +118,11 @@ impl Drop for Entries {
     }
 }
 
-/// The address of an adapter.
+/// Returns the address of an adapter.
 pub(crate) fn address(ia: Handle) -> DAT_IA_ADDRESS_PTR {
     let mut attr = std::mem::MaybeUninit::<DAT_IA_ATTR>::zeroed();
     assert_eq!(dat!(ia_query_func(ia, null_mut(), DAT_IA_FIELD_ALL, attr.as_mut_ptr(), 0, null_mut())), DAT_SUCCESS);
-    // SAFETY: filled in by the query; all zeros are a value as well.
+    // SAFETY: the query has filled in `attr`, and all zeros are a valid value too.
     unsafe { attr.assume_init() }.ia_address_ptr
 }
 
@@ -135,7 +135,7 @@ pub(crate) fn blank() -> DAT_EVENT {
     DAT_EVENT { event_number: 0, evd_handle: null_mut(), event_data: data }
 }
 
-/// Waits for the next event; only a watchdog limits it.
+/// Waits for the next event. Only the watchdog limits the wait.
 #[track_caller]
 pub(crate) fn next(evd: Handle) -> DAT_EVENT {
     let (mut event, mut more) = (blank(), 0);
@@ -144,18 +144,18 @@ pub(crate) fn next(evd: Handle) -> DAT_EVENT {
     event
 }
 
-/// The cookie and the status of a completion.
+/// Returns the cookie and the status of a completion.
 #[track_caller]
 pub(crate) fn completion(event: &DAT_EVENT) -> (u64, DAT_DTO_COMPLETION_STATUS) {
     assert_eq!(event.event_number, DAT_DTO_COMPLETION_EVENT);
-    // SAFETY: the event number selects the union member; any cookie is 64 bits.
+    // SAFETY: the event number selects the union member. Every cookie is a number of 64 bits.
     unsafe {
         let done = event.event_data.dto_completion_event_data;
         (done.user_cookie.as_64, done.status)
     }
 }
 
-/// The request of a connection that arrived.
+/// Returns the connection request that an event reports.
 pub(crate) fn request(event: &DAT_EVENT) -> Option<Handle> {
     if event.event_number != DAT_CONNECTION_REQUEST_EVENT {
         return None;
@@ -164,8 +164,8 @@ pub(crate) fn request(event: &DAT_EVENT) -> Option<Handle> {
     Some(unsafe { event.event_data.cr_arrival_event_data.cr_handle })
 }
 
-/// Threads that are joined one by one. The sanitizer does not see how a scope of the standard library waits for its
-/// threads.
+/// Threads that are joined one by one. The sanitizer does not recognize how a scope of the standard library waits for
+/// its threads.
 pub(crate) struct Crew<'scope, 'env> {
     scope: &'scope Scope<'scope, 'env>,
     threads: Vec<ScopedJoinHandle<'scope, ()>>,
@@ -177,7 +177,7 @@ impl<'scope> Crew<'scope, '_> {
     }
 }
 
-/// Runs `body`, and waits for the threads that it has started.
+/// Calls `body`, and waits for the threads that it has started.
 pub(crate) fn crew<'env>(body: impl for<'scope> FnOnce(&mut Crew<'scope, 'env>)) {
     thread::scope(|scope| {
         let mut crew = Crew { scope, threads: Vec::new() };

@@ -1,4 +1,4 @@
-//! Two connected endpoints of one adapter, with an EVD for each of their streams.
+//! Two connected endpoints of one adapter, each with its own EVDs for receives, requests and connection events.
 
 use std::ptr::{null, null_mut};
 
@@ -6,7 +6,7 @@ use dat_abi::*;
 
 use crate::entries::{Handle, address, dat, made, next, request, sure};
 
-/// One end. Its handles are kept as numbers, which any thread may use.
+/// One endpoint. Its handles are stored as numbers, which any thread may use.
 #[derive(Clone, Copy)]
 pub(crate) struct End {
     ep: usize,
@@ -31,23 +31,23 @@ impl End {
         self.ep as Handle
     }
 
-    /// EVD of its receives.
+    /// Returns the EVD of the receives.
     pub(crate) fn received(&self) -> Handle {
         self.received as Handle
     }
 
-    /// EVD of its requests.
+    /// Returns the EVD of the requests.
     pub(crate) fn sent(&self) -> Handle {
         self.sent as Handle
     }
 
-    /// EVD of its connections.
+    /// Returns the EVD of the connection events.
     pub(crate) fn connected(&self) -> Handle {
         self.connected as Handle
     }
 }
 
-/// Connects `active` to `passive`, which must both be fresh or reset.
+/// Connects `active` to `passive`. Both must be new or reset.
 pub(crate) fn connect(ia: Handle, active: End, passive: End) {
     let mut qual = 0;
     let psp = sure(made!(psp_create_any_func(ia, &mut qual, passive.connected(), DAT_PSP_CONSUMER_FLAG)));

@@ -1,7 +1,7 @@
-//! Threads that make random calls with random handles: live, freed or of another kind.
+//! Threads that make random calls with random handles: valid, freed or of another kind.
 //!
-//! Every call must return. Each receive has its own memory, and sent memory is only read; otherwise the consumer itself
-//! would race.
+//! Every call must return. Each receive has its own memory, and sent memory is only read. Otherwise the consumer itself
+//! would have data races.
 
 use std::ffi::c_void;
 use std::mem::MaybeUninit;
@@ -13,9 +13,9 @@ use dat_abi::*;
 use crate::entries::{Handle, address, blank, cookie, crew, dat, made, request, sure};
 use crate::pair::{End, connect};
 
-/// Bytes of a message.
+/// Length of a message in bytes.
 const MESSAGE: usize = 200;
-/// Number of buffers for received messages; also the number of shared handles of each kind.
+/// Number of buffers for received messages, and number of shared handles of each kind.
 const PLACES: usize = 1 << 14;
 const LITTER: usize = 6;
 
@@ -41,9 +41,9 @@ pub(crate) struct SharedHandles {
     ia: AtomicPtr<c_void>,
     address: AtomicPtr<DAT_SOCK_ADDR>,
     litter: [[AtomicPtr<c_void>; LITTER]; KINDS],
-    /// The last qualifier with a listener.
+    /// The last qualifier for which a listener was created.
     qual: AtomicU64,
-    /// The context of one of the LMRs.
+    /// The context of one LMR.
     local: AtomicU32,
     remote: AtomicU32,
     memory: &'static [MaybeUninit<u8>],
@@ -60,7 +60,7 @@ impl SharedHandles {
             qual: AtomicU64::new(0),
             local: AtomicU32::new(0),
             remote: AtomicU32::new(0),
-            // Never freed: transfers may be in flight as long as the IA exists.
+            // The memory is never freed, because transfers may be in flight while the IA exists.
             memory: Vec::leak(vec![MaybeUninit::new(0); MESSAGE * PLACES]),
             places: AtomicUsize::new(1),
         };
@@ -80,7 +80,7 @@ impl SharedHandles {
         shared
     }
 
-    /// Starts `count` threads that make `calls` random calls each. A thread may close the IA meanwhile.
+    /// Starts `count` threads that make `calls` random calls each. A thread may close the IA during this time.
     pub(crate) fn open(&self, count: u64, calls: u32) {
         crew(|crew| {
             for seed in 1..=count {
@@ -109,7 +109,7 @@ impl RandomCaller<'_> {
         &self.shared.litter[kind as usize][at]
     }
 
-    /// Returns a handle of this kind, rarely of another kind.
+    /// Returns a handle of this kind, and in rare cases of another kind.
     fn some(&mut self, kind: Kind) -> Handle {
         if self.below(40) == 0 {
             let any = self.below(KINDS as u64) as usize;
@@ -118,8 +118,8 @@ impl RandomCaller<'_> {
         self.place(kind).load(Ordering::Relaxed)
     }
 
-    /// Publishes a new handle to the other threads; the object that it replaces stays alive until the IA is closed or
-    /// another thread frees it.
+    /// Publishes a new handle to the other threads. The object of the replaced handle is not freed; it exists until the
+    /// IA is closed or another thread frees it.
     fn drop_here(&mut self, kind: Kind, (code, handle): (DAT_RETURN, Handle)) {
         if code == DAT_SUCCESS {
             let old = self.place(kind).swap(handle, Ordering::Relaxed);
@@ -148,12 +148,12 @@ impl RandomCaller<'_> {
         self.shared.ia.load(Ordering::Relaxed)
     }
 
-    /// A message that is only read, at the front of the memory.
+    /// Returns a message at the start of the memory, which is only read.
     fn message(&mut self) -> DAT_LMR_TRIPLET {
         self.segment(0)
     }
 
-    /// Memory that no other thread uses.
+    /// Returns memory that no other thread uses.
     fn own_place(&mut self) -> DAT_LMR_TRIPLET {
         let place = self.shared.places.fetch_add(1, Ordering::Relaxed);
         let mut segment = self.segment(place % PLACES);
@@ -173,7 +173,7 @@ impl RandomCaller<'_> {
     }
 
     fn act(&mut self) {
-        // Most calls post work; otherwise all handles would soon be freed.
+        // Most calls post work. Otherwise all handles would soon be freed.
         match self.below(40) {
             0..4 => self.make(),
             4..8 => self.ask(),
@@ -223,7 +223,7 @@ impl RandomCaller<'_> {
         }
     }
 
-    /// Registers all of the memory.
+    /// Registers the whole memory.
     fn register(&mut self, pz: Handle) {
         let memory = self.shared.memory;
         let region = DAT_REGION_DESCRIPTION { for_va: memory.as_ptr().cast_mut().cast() };
@@ -249,7 +249,7 @@ impl RandomCaller<'_> {
     }
 
     fn ask(&mut self) {
-        /// Asks into a record that holds any answer.
+        /// Queries an object into a record that has space for any answer.
         macro_rules! query {
             ($function:ident, $record:ty, $kind:ident, $mask:expr) => {{
                 let mut record = MaybeUninit::<$record>::zeroed();

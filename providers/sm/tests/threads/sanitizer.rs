@@ -2,12 +2,12 @@
 //! an acquire fence. The sanitizer does not understand fences, and would report every object that is dropped on another
 //! thread than it was used on.
 //!
-//! The linker redirects the subtraction to this module (`--wrap`), which acquires as well. All other 64-bit
+//! The linker redirects atomic subtractions to this module (`--wrap`), which adds an acquire to each. All other 64-bit
 //! subtractions in dapl and sm acquire anyway.
 
 use std::ffi::c_int;
 
-/// `__ATOMIC_ACQ_REL`.
+/// The value of `__ATOMIC_ACQ_REL`.
 const BOTH: c_int = 4;
 
 unsafe extern "C" {
@@ -16,6 +16,6 @@ unsafe extern "C" {
 
 #[unsafe(no_mangle)]
 extern "C" fn __wrap___tsan_atomic64_fetch_sub(place: *mut u64, value: u64, order: c_int) -> u64 {
-    // SAFETY: passes the call on to the sanitizer's own function.
+    // SAFETY: calls the sanitizer's own function with the same arguments.
     unsafe { __real___tsan_atomic64_fetch_sub(place, value, order.max(BOTH)) }
 }

@@ -9,7 +9,7 @@ use parking_lot::Mutex;
 
 use super::{Calls, CreateRegion, FAILED, Info, InlineCopy, Piece, SUCCESS};
 
-/// Requests that the fake device refuses, and its error.
+/// Requests that the fake device refuses, and the error that it returns.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Refuses {
     #[default]
@@ -35,7 +35,7 @@ struct State {
     next: u64,
 }
 
-/// A fake device; clones refer to the same device.
+/// A fake device. Clones refer to the same device.
 #[derive(Clone, Debug)]
 pub(crate) struct FakeKnem(Arc<Mutex<State>>);
 
@@ -43,7 +43,7 @@ thread_local! {
     static INSTALLED: RefCell<Option<FakeKnem>> = const { RefCell::new(None) };
 }
 
-/// The fake device of this thread, if any.
+/// Returns the fake device of this thread, if one is installed.
 pub(super) fn installed() -> Option<FakeKnem> {
     INSTALLED.with_borrow(Clone::clone)
 }
@@ -53,7 +53,7 @@ impl FakeKnem {
         FakeKnem(Arc::new(Mutex::new(State { version, next: 0x100, ..State::default() })))
     }
 
-    /// Installs this device on this thread while `run` runs.
+    /// Calls `run` with this device installed on this thread.
     pub(crate) fn during<T>(&self, run: impl FnOnce() -> T) -> T {
         INSTALLED.set(Some(self.clone()));
         let done = run();
@@ -65,7 +65,7 @@ impl FakeKnem {
         self.0.lock().refuses = what;
     }
 
-    /// Requests since the last call.
+    /// Returns the requests since the last call.
     pub(crate) fn asked(&self) -> Vec<Asked> {
         std::mem::take(&mut self.0.lock().asked)
     }
@@ -77,7 +77,7 @@ impl FakeKnem {
 }
 
 fn pieces(address: u64, count: u32) -> Vec<Piece> {
-    // SAFETY: the caller passes that many pieces, alive during its call.
+    // SAFETY: the caller passes `count` pieces at this address, which outlive its call.
     unsafe { std::slice::from_raw_parts(address as *const Piece, count as usize) }.to_vec()
 }
 
@@ -127,7 +127,7 @@ impl Calls for FakeKnem {
         let mut there = region.address + copy.offset;
         for Piece { address: here, length } in pieces {
             let (from, to) = if copy.write != 0 { (here, there) } else { (there, here) };
-            // SAFETY: both are memory of the tests that live during the copy, within their bounds (checked just above).
+            // SAFETY: both ranges are memory of the tests that outlives the copy. Their bounds were checked just above.
             unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, length as usize) };
             there += length;
         }

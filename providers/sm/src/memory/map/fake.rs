@@ -1,7 +1,7 @@
 //! Shared areas of loom models: words that are initially zero, and no bytes.
 //!
-//! Both sides use the same area, instead of two mappings. Loom does not see copies of bytes, so models use words for
-//! the content of rings.
+//! Both processes of a model use the same area, instead of two mappings. Loom does not detect copies of bytes, so
+//! models use words for the content of rings.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -23,12 +23,12 @@ struct Area {
 }
 
 impl Map {
-    /// Creates an area, which a model shares by clones.
+    /// Creates an area. Clones of it refer to the same area.
     pub(crate) fn fake(len: usize) -> Map {
         Map(Arc::new(Area { len, words: (0..len / 8).map(|_| AtomicU64::new(0)).collect() }))
     }
 
-    /// The descriptor is a dummy.
+    /// Creates an area with a dummy descriptor.
     pub(crate) fn create(_: &str, len: usize, _: bool) -> Result<(Map, OwnedFd)> {
         let nowhere = std::fs::File::open("/dev/null").map_err(|_| Error::Internal)?;
         Ok((Map::fake(len), nowhere.into()))
@@ -102,7 +102,7 @@ pub(crate) fn is_accessible(_: Region, _: bool) -> bool {
     true
 }
 
-/// In a model, memory is always mapped.
+/// Replaces the check of whether memory is mapped: in a model, memory is always mapped.
 #[derive(Debug, Default)]
 pub(crate) struct LastCheck;
 
@@ -112,7 +112,7 @@ impl LastCheck {
     }
 }
 
-/// In a model, no time passes.
+/// Replaces the clock: in a model, no time passes.
 #[derive(Debug, Default)]
 pub(crate) struct EngineTicks;
 
@@ -120,7 +120,7 @@ impl EngineTicks {
     pub(crate) fn tick(&self, _: bool) {}
 }
 
-/// Nothing is mapped in a model.
+/// Returns false: in a model, no file is mapped.
 pub(crate) fn is_ordinary(_: impl std::os::fd::AsFd) -> bool {
     false
 }

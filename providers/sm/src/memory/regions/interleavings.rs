@@ -1,6 +1,6 @@
-//! Loom models of deregistration against copies, in this process and by a peer. Loom reports a copy that overlaps with
-//! the owner's use of the memory after the deregistration. Copies by the kernel and through mappings of a peer are not
-//! modelled.
+//! Loom models of a deregistration that runs concurrently with copies by this process and by a peer. Loom reports a
+//! copy that overlaps with the owner's use of the memory after the deregistration. Copies by the kernel and through
+//! mappings of a peer are not modelled.
 #![forbid(unsafe_code)]
 
 use dapl::runtime::handle::{self, Kind, Object};
@@ -39,7 +39,7 @@ fn after_a_removal_no_copy_of_this_process_touches_the_memory() {
     });
 }
 
-/// What posts announce.
+/// The word in which a post announces its copies.
 struct Announceable;
 
 impl Object for Announceable {
