@@ -1,9 +1,9 @@
 //! KNEM: a device that copies between processes, by declared regions (SM-17).
 //!
-//! The owner declares memory as a region and gets a cookie; any process that knows the cookie can copy into or out of
-//! the region. A registration that peers may access declares a region, publishes its cookie in the table of
-//! registrations, and destroys the region at its end. The device grants access to every holder of the cookie, so it is
-//! for processes of one user. The table is checked before each copy.
+//! The owner declares memory as a region and gets a cookie. Any process that knows the cookie can copy into or out of
+//! the region. If peers may access a registration, its memory is declared as a region, its cookie is published in the
+//! table of registrations, and the region is destroyed when the registration ends. The device grants access to every
+//! process with the cookie, so it is used only between processes of one user. The table is checked before each copy.
 //!
 //! This code was not tested with a real device, because the module is not part of the kernel; the tests use a fake
 //! device. Numbers and structures are those of the module's public interface, version 12 and later. Without `/dev/knem`

@@ -1,8 +1,8 @@
-//! The shared memory of a connection: this side's area, the peer's, and the control line of each side.
+//! The shared memory of a connection: the local area, the peer's area, and the control line of each process.
 //!
-//! Each side writes only its own area, which the peer maps read-only. Both sides write the RMA buffer. The control
-//! line of a side publishes the counts of taken entries, the wake-up flags, the registrations in use by copies, the
-//! support for fetching offers, the supported ring words, and the end of the connection.
+//! Each process writes only its own area, which the peer maps read-only. Both processes write the RMA buffer. The
+//! control line of a process publishes the numbers of taken entries, the wake-up flags, the keys that copies are using,
+//! the support for rendezvous offers, the supported ring words, and the end of the connection.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -30,7 +30,8 @@ use crate::qp::ring::RingLayout;
 
 pub(crate) use crate::engine::wake_flags::{WANT_PROGRESS, WANT_REQUESTS, offer_barrier};
 
-// Offsets in an area; words written for different readers are 128 bytes apart (adjacent-line prefetch).
+// Offsets of words in an area. Words that are written for different readers are 128 bytes apart, because CPUs prefetch
+// the adjacent cache line.
 pub(crate) const WANT: usize = 128;
 const TAKEN_REQUESTS: usize = 256;
 const TAKEN_RESPONSES: usize = 264;
@@ -39,55 +40,56 @@ const BUSY_FETCHING: usize = 392;
 const GONE: usize = 512;
 const REACH: usize = 640;
 const RECALLED: usize = 648;
-// Offsets 768 to 1023 belong to `help`.
+// The module `help` uses offsets 768 to 1023.
 const STAGED: usize = 1024;
-/// Features that this side supports beyond the first version of the rings; written once. A side without this word
-/// leaves it 0.
+/// Bits of the features that this process supports beyond the first version of the rings. The word is written once; a
+/// version without this word leaves it 0.
 const CAPABILITIES: usize = 1152;
-/// The operation of this side that the peer's table of registrations refused, if the connection ended by one: key and kind,
-/// address, length. The peer logs it, because it does not see the check. Written before the end of the connection.
+/// Offset of the description of a local operation that the peer's table of registrations refused: key and kind,
+/// address, length. It is written before the end of the connection, if a refusal was the reason. The peer logs it,
+/// because only the initiator makes the check.
 const REFUSED: usize = 1160;
-/// Ring words for immediate data, invalidation and atomic operations.
+/// Feature bit: ring words for immediate data, invalidation and atomic operations.
 const EXTENSIONS: u64 = 1;
 
-/// The rights of operations in [`REFUSED`], whose kinds count from 1.
+/// Access rights by the kind of operation in [`REFUSED`]. Kind 1 is the first entry.
 const REFUSED_RIGHTS: [AccessRight; 3] = [AccessRight::RemoteWrite, AccessRight::RemoteRead, AccessRight::RemoteAtomic];
 
-/// The peer's end point, shared by all connections to it.
+/// The peer's end point. All connections to it share this state.
 #[derive(Debug)]
 pub(crate) struct Peer {
     pub(crate) path: PathBuf,
-    /// Process id as reported by the kernel; 0 if it is not visible here.
+    /// Process id reported by the kernel; 0 if the process is not visible in this pid namespace.
     pub(crate) pid: i32,
     pub(crate) fifo: OwnedFd,
     pub(crate) regions: Arc<PeerRegions>,
-    /// Cross-memory attach has worked and has not been refused since.
+    /// Whether cross-memory attach has worked and was not refused since.
     pub(crate) cma: AtomicBool,
-    /// The KNEM device works and has not been refused since; it is preferred.
+    /// Whether the KNEM device works and was not refused since. It is preferred to cross-memory attach.
     pub(crate) knem: AtomicBool,
-    /// Mappings of the peer's shared memory; `None`: mapping is disabled.
+    /// Mappings of the peer's shared memory; `None`: mappings are disabled.
     pub(crate) imports: Option<Imports>,
-    /// Message size from which one copy by the kernel is faster than two through a buffer.
+    /// Minimum message length in bytes at which one copy by the kernel is faster than two copies through a buffer.
     pub(crate) offer_from: u64,
-    /// Becomes readable when the process dies. Without it cross-memory attach is not used.
+    /// A descriptor that becomes readable when the process dies. Without it, cross-memory attach is not used.
     pub(crate) watch: Option<Arc<PidWatch>>,
     /// Time of the last liveness check.
     pub(crate) looked: LastCheck,
-    /// Number of copies still permitted, unless it is `u32::MAX` (for tests).
+    /// For tests: number of copies that are still permitted; `u32::MAX`: no limit.
     #[cfg(test)]
     pub(crate) allowed: std::sync::atomic::AtomicU32,
 }
 
 impl Peer {
-    /// Whether the process id still names this peer. The engine detects a death, but may be delayed by the scheduler
-    /// or a signal, and another process may get the number. So the first copy in each engine tick checks; a number is
-    /// not reused within a tick.
+    /// Whether the process id still belongs to this peer. The engine detects a death, but may be delayed by the
+    /// scheduler or a signal, and another process may get the id. So the first copy in each engine tick checks the id.
+    /// An id is not reused within a tick.
     #[inline]
     pub(crate) fn is_alive(&self, ticker: &EngineTicks) -> bool {
         self.looked.is_still(ticker, || self.watch.as_ref().is_some_and(|watch| !watch.is_dead()))
     }
 
-    /// Number of copies allowed to a sender that does not check for help requests.
+    /// Value of `allowed` that makes the sender ignore help requests.
     #[cfg(test)]
     pub(crate) const LAZY: u32 = u32::MAX - 1;
 
@@ -100,21 +102,21 @@ impl Peer {
     }
 }
 
-/// A watch on a process, whose death the engine notices at once.
+/// A watch on a process. The engine notices the death of the process immediately.
 #[derive(Debug)]
 pub(crate) struct PidWatch {
     pub(crate) fd: OwnedFd,
 }
 
 impl PidWatch {
-    /// Whether the process has died. Its id may have been reused since.
+    /// Whether the process has died. Another process may have its id now.
     pub(crate) fn is_dead(&self) -> bool {
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())) != Ok(0)
     }
 }
 
-/// A peer that may copy with keys of this side, also after this side has ended the connection.
+/// A peer that may copy with local keys, even after the connection was ended locally.
 #[derive(Clone, Debug)]
 pub(crate) struct Copier {
     area: Arc<Map>,
@@ -128,7 +130,7 @@ impl Copier {
         (is_named(BUSY) || is_named(BUSY_FETCHING)) && !self.is_dead()
     }
 
-    /// Whether the connection has ended at the peer too, so that the peer copies nothing.
+    /// Whether the peer has ended the connection too, and is copying nothing.
     pub(crate) fn is_idle(&self) -> bool {
         let is_zero = |word| self.area.word(word).load(Ordering::Acquire) == 0;
         !is_zero(GONE) && is_zero(BUSY) && is_zero(BUSY_FETCHING)
@@ -140,45 +142,46 @@ impl Copier {
     }
 }
 
-/// The peer's side of a connection.
+/// The peer's part of a connection's memory.
 #[derive(Debug)]
 pub(crate) struct PeerSide {
     pub(crate) area: Arc<Map>,
     pub(crate) rma: Arc<Map>,
     pub(crate) geometry: Geometry,
-    /// The peer's id of the connection, used in FIFO words to it.
+    /// The peer's id of the connection, which FIFO words to the peer contain.
     pub(crate) id: u32,
     pub(crate) pd: u32,
-    /// Generation in the peer's messages.
+    /// Generation that the peer's messages contain.
     pub(crate) generation: u16,
-    /// Maximum number of concurrent reads that the peer serves.
+    /// Maximum number of concurrent RDMA reads that the peer serves.
     pub(crate) reads: u32,
-    /// Both sides execute a barrier on all processors when they arm, so publishing needs none.
+    /// Whether both processes execute a barrier on all processors when they set wake-up flags, so that publishing needs
+    /// no barrier.
     pub(crate) light: bool,
     pub(crate) peer: Arc<Peer>,
 }
 
-/// The shared areas of one connection.
+/// The shared memory of one connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionMemory {
-    /// This side's id of the connection.
+    /// The local id of the connection.
     pub(crate) id: u32,
     pub(crate) conn: ConnId,
     pub(crate) area: Arc<Map>,
     pub(crate) rma: Arc<Map>,
     pub(crate) geometry: Geometry,
-    /// Generation in messages of this side.
+    /// Generation that messages from this process contain.
     generation: OnceLock<u16>,
     theirs: OnceLock<PeerSide>,
-    /// Set after the peer's side was attached. ThreadSanitizer needs it: the standard library is built without it, so
-    /// it does not see the ordering of `OnceLock`.
+    /// Set after the peer's areas were attached. ThreadSanitizer needs this flag, because it cannot see the ordering of
+    /// `OnceLock` in the standard library.
     #[cfg(tsan)]
     joined: std::sync::atomic::AtomicBool,
     wake_flags: WakeFlags,
 }
 
 impl ConnectionMemory {
-    /// Creates this side's area, and the descriptors for the peer.
+    /// Creates the local areas, and the descriptors for the peer.
     pub(crate) fn create(id: u32, conn: ConnId, geometry: Geometry) -> Result<(ConnectionMemory, [OwnedFd; 2])> {
         let (area, area_fd) = Map::create("dapl-sm-rings", geometry.area_len(), true)?;
         let (rma, rma_fd) = Map::create("dapl-sm-rma", geometry.rma_len(), false)?;
@@ -199,7 +202,7 @@ impl ConnectionMemory {
         Ok((link, [area_fd, rma_fd]))
     }
 
-    /// Attaches the peer's side; called once.
+    /// Attaches the peer's areas; called once.
     pub(crate) fn join(&self, theirs: PeerSide) {
         self.publish_reach(theirs.peer.cma.load(std::sync::atomic::Ordering::Relaxed));
         let _ = self.theirs.set(theirs);
@@ -207,12 +210,13 @@ impl ConnectionMemory {
         self.joined.store(true, Ordering::Release);
     }
 
-    /// Publishes whether this side can copy from and to the peer's memory.
+    /// Publishes whether this process can copy from and to the peer's memory.
     pub(crate) fn publish_reach(&self, reaches: bool) {
         self.area.word(REACH).store(u64::from(reaches), Ordering::Relaxed);
     }
 
-    /// Whether the peer can fetch offers, as its control line says.
+    /// Whether the peer can copy from and to local memory, as its control line says. If so, long sends may be
+    /// rendezvous offers.
     pub(crate) fn is_reached(&self) -> bool {
         self.theirs().is_some_and(|t| t.area.word(REACH).load(Ordering::Relaxed) == 1)
     }
@@ -222,36 +226,38 @@ impl ConnectionMemory {
         self.theirs().is_some_and(|t| t.area.word(CAPABILITIES).load(Ordering::Relaxed) & EXTENSIONS != 0)
     }
 
-    /// Recalls this side's offers before they are flushed, because their memory may be reused afterwards.
+    /// Recalls the local rendezvous offers before they are flushed, because the consumer may reuse their memory
+    /// afterwards.
     pub(crate) fn recall(&self) {
         self.area.word(RECALLED).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the peer has recalled its offers; checked after the last copy.
+    /// Whether the peer has recalled its rendezvous offers. Checked after the last copy.
     pub(crate) fn is_recalled(&self) -> bool {
-        // Pairs with the fence in `recall`: either the copied bytes are those offered, or this side sees the recall.
+        // Barrier, as in `recall`: either the copied bytes are the offered bytes, or this process sees the recall.
         fence(Ordering::SeqCst);
         self.theirs().is_none_or(|t| t.area.word(RECALLED).load(Ordering::Relaxed) != 0)
     }
 
-    /// Publishes the number and length of staged bytes.
+    /// Publishes the number of the last staging copy, and the number of staged bytes.
     pub(crate) fn publish_staged(&self, word: u64) {
         // Release: the bytes are written before the word.
         self.area.word(STAGED).store(word, Ordering::Release);
     }
 
-    /// Number and length of the bytes that the peer has staged.
+    /// Returns the number of the peer's last staging copy, and the number of bytes that it has staged.
     pub(crate) fn staged(&self) -> u64 {
         self.theirs().map_or(0, |t| t.area.word(STAGED).load(Ordering::Acquire))
     }
 
-    /// The control words for sender-assisted copies of offers. `None` before the peer has joined.
+    /// Returns the words by which the receiver of a long send asks its sender to copy a part. `None` before the peer's
+    /// areas are attached.
     pub(crate) fn help(&self) -> Option<Help<'_>> {
         Some(Help { own: &self.area, theirs: &self.theirs()?.area })
     }
 
-    /// The peer's side, once attached.
+    /// Returns the peer's areas, if they are attached.
     #[inline(always)]
     pub(crate) fn theirs(&self) -> Option<&PeerSide> {
         #[cfg(tsan)]
@@ -261,18 +267,18 @@ impl ConnectionMemory {
         self.theirs.get()
     }
 
-    /// Sets the generation of this side's messages; called once, before the connection is established.
+    /// Sets the generation of local messages. Called once, before the connection is established.
     pub(crate) fn set_generation(&self, generation: u16) {
         let _ = self.generation.set(generation);
     }
 
-    /// The ring to the peer.
+    /// Returns the identification of messages to the peer.
     pub(crate) fn route_out(&self) -> Option<Route> {
         let generation = *self.generation.get()?;
         self.theirs().map(|t| Route { generation, source: self.id, destination: t.id })
     }
 
-    /// The ring from the peer.
+    /// Returns the identification of messages from the peer.
     pub(crate) fn route_in(&self) -> Option<Route> {
         self.theirs().map(|t| Route { generation: t.generation, source: t.id, destination: self.id })
     }
@@ -285,9 +291,9 @@ impl ConnectionMemory {
         RingLayout { offset: geometry.responses_at(), slots: geometry.responses }
     }
 
-    /// Publishes how many of the peer's requests were taken.
+    /// Publishes the number of the peer's requests that were taken.
     pub(crate) fn publish_taken(&self, requests: u64) {
-        // Release: the buffers of those requests were read before they are released.
+        // Release: the buffers of these requests were read before they are released.
         self.area.word(TAKEN_REQUESTS).store(requests, Ordering::Release);
     }
 
@@ -295,12 +301,12 @@ impl ConnectionMemory {
         self.area.word(TAKEN_RESPONSES).store(responses, Ordering::Release);
     }
 
-    /// Number of requests that the peer has taken; 0 before it has joined.
+    /// Number of local requests that the peer has taken; 0 before the peer's areas are attached.
     pub(crate) fn taken(&self) -> u64 {
         self.theirs().map_or(0, |t| t.area.word(TAKEN_REQUESTS).load(Ordering::Acquire))
     }
 
-    /// Has dequeues watch that number.
+    /// Makes dequeues watch the number of requests that the peer has taken.
     pub(crate) fn show_taken(&self, watch: &RingWatch) {
         self.theirs().into_iter().for_each(|t| t.area.show_taken(TAKEN_REQUESTS, watch));
     }
@@ -309,24 +315,24 @@ impl ConnectionMemory {
         self.theirs().map_or(0, |t| t.area.word(TAKEN_RESPONSES).load(Ordering::Acquire))
     }
 
-    /// Sum of all progress counts: the peer's requests and responses that this side took, and this side's entries that
-    /// the peer took.
+    /// Sum of all progress counters: entries of the peer that this process has taken, and entries of this process that
+    /// the peer has taken.
     pub(crate) fn progress(&self) -> u64 {
         let ours = [TAKEN_REQUESTS, TAKEN_RESPONSES].map(|at| self.area.word(at).load(Ordering::Relaxed));
         [ours[0], ours[1], self.taken(), self.taken_responses()].into_iter().fold(0, u64::wrapping_add)
     }
 
-    /// The word in which this side's send direction announces the key of the peer that it is copying with.
+    /// The word in which the local send direction announces the key of the peer with which it is copying.
     pub(crate) fn busy(&self) -> &AtomicU64 {
         self.area.word(BUSY)
     }
 
-    /// Same as `busy`, for the receive direction.
+    /// The word in which the local receive direction announces the key of the peer with which it is copying.
     pub(crate) fn busy_fetching(&self) -> &AtomicU64 {
         self.area.word(BUSY_FETCHING)
     }
 
-    /// The peer, as a process that may copy from and to memory of this one; `None` if it cannot.
+    /// Returns the peer as a process that may copy from and to local memory; `None` if it cannot.
     pub(crate) fn copier(&self) -> Option<Copier> {
         let theirs = self.theirs()?;
         Some(Copier { area: theirs.area.clone(), watch: theirs.peer.watch.clone()? })
@@ -337,17 +343,17 @@ impl ConnectionMemory {
         self.wake_flags.set(self.area.word(WANT), want, self.theirs().is_some_and(|t| t.light));
     }
 
-    /// Whether all wake-up flags are unchanged since before the peer joined.
+    /// Whether all local wake-up flags are unchanged since before the peer joined.
     pub(crate) fn is_preset(&self) -> bool {
         WakeFlags::is_preset(self.area.word(WANT))
     }
 
-    /// Whether this flag is set.
+    /// Whether this local wake-up flag is set.
     pub(crate) fn wants(&self, want: u64) -> bool {
         WakeFlags::wants(self.area.word(WANT), want)
     }
 
-    /// Clears the wake-up flags, because a thread polls.
+    /// Clears the local wake-up flags, because a thread polls.
     pub(crate) fn disarm(&self) {
         self.wake_flags.withdraw(self.area.word(WANT));
     }
@@ -361,7 +367,7 @@ impl ConnectionMemory {
         }
     }
 
-    /// Publishes an operation that was refused without the peer, for its log.
+    /// Publishes a local operation that was refused without participation of the peer, so that the peer can log it.
     pub(crate) fn publish_refused(&self, target: &Target) {
         let Target { key, address, length, right, .. } = *target;
         let kind = REFUSED_RIGHTS.iter().position(|known| *known == right).map_or(0, |place| place as u64 + 1);
@@ -370,8 +376,8 @@ impl ConnectionMemory {
         }
     }
 
-    /// The operation of the peer that this side's registrations refused, by what the peer says, if the peer has ended the
-    /// connection after one. `pd`: of this side.
+    /// If the peer has ended the connection because local registrations refused its operation, returns this operation
+    /// as the peer describes it. `pd`: the local protection domain.
     pub(crate) fn refused_to_peer(&self, pd: u32) -> Option<Target> {
         let theirs = self.theirs().filter(|_| self.is_reset())?;
         let [first, address, length] = [0, 8, 16].map(|at| theirs.area.word(REFUSED + at).load(Ordering::Relaxed));
@@ -380,12 +386,12 @@ impl ConnectionMemory {
         Some(Target { key: first as u32, pd, address, length, right })
     }
 
-    /// Marks an established connection as ended by this side.
+    /// Marks an established connection as ended locally.
     pub(crate) fn mark_over(&self) {
         self.area.word(GONE).store(1, Ordering::Release);
     }
 
-    /// Ends the connection for the peer: sets the mark and wakes its engine.
+    /// Ends the connection at the peer: sets the mark of the end, and wakes the peer's engine.
     pub(crate) fn reset(&self) {
         self.mark_over();
         if let Some(theirs) = self.theirs() {
@@ -393,7 +399,7 @@ impl ConnectionMemory {
         }
     }
 
-    /// Whether the peer has ended the connection. A forged FIFO word cannot cause that.
+    /// Whether the peer has marked the end of the connection. A forged FIFO word cannot set this mark.
     pub(crate) fn is_reset(&self) -> bool {
         self.theirs().is_some_and(|t| t.area.word(GONE).load(Ordering::Acquire) != 0)
     }

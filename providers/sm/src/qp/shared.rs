@@ -1,6 +1,6 @@
-//! State shared by the two directions of a connection, and the faults that end it.
+//! State that both directions of a connection share, and the faults that end the connection.
 //!
-//! Each counter is written by one direction, under its lock, and read by the other without it.
+//! Each counter is written by one direction under its lock, and read by the other direction without a lock.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -21,31 +21,32 @@ use crate::memory::window::Windows;
 use crate::qp::link::ConnectionMemory;
 use crate::srq::SrqWaiter;
 
-/// Why a connection ends.
+/// The reason why a connection ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Fault {
-    /// The peer wrote something invalid.
+    /// The peer wrote invalid data.
     Nonsense(&'static str),
-    /// A receive failed; its completion has the status.
+    /// A receive failed; its completion contains the status.
     Receive,
-    /// The peer tried to access memory without permission.
+    /// The peer tried to access memory without the right.
     Access,
-    /// A request failed; its completion has the status.
+    /// A request failed; its completion contains the status.
     Request,
-    /// More receives are queued than the hard watermark allows.
+    /// More receives are posted than the hard high watermark allows.
     Watermark,
 }
 
-/// Status in the length field of a response: no right to access the memory, or no such window.
-/// Other values: a receive that is too short or whose memory is unmapped; a send whose memory is unmapped.
+/// Statuses in the length field of a response. `NAK_ACCESS`: no right to access the memory, or no such window.
+/// `NAK_RESPONDER`: the receive is too short, or its memory is not mapped. `NAK_SOURCE`: the memory of a send is not
+/// mapped.
 pub(crate) const NAK_ACCESS: u32 = 6;
 pub(crate) const NAK_RESPONDER: u32 = 7;
 pub(crate) const NAK_SOURCE: u32 = 8;
 
-/// The shared receive queue of a connection that has no receives of its own.
+/// The shared receive queue of a connection.
 pub(crate) type Pool = dapl_software::srq::Pool<dyn SrqWaiter, Job>;
 
-/// State known to both directions.
+/// State that both directions share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) regions: Arc<Regions>,
@@ -53,30 +54,31 @@ pub(crate) struct Shared {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) ep: ObjectId,
     pub(crate) pd: u32,
-    /// For windows that serve this queue pair's peer alone.
+    /// Identifies this queue pair for windows that only its peer may access.
     pub(crate) domain: QpDomain,
     /// Protection domain of receives.
     pub(crate) recv_pd: u32,
     pub(crate) pool: Option<Pool>,
     pub(crate) recv_cq: Option<Arc<CqCore>>,
     pub(crate) request_cq: Option<Arc<CqCore>>,
-    /// Maximum length of a send, and of an RDMA operation.
+    /// Maximum length in bytes of a send, and of an RDMA operation.
     pub(crate) max_message: u64,
     pub(crate) max_rdma: u64,
     pub(crate) max_reads_out: u32,
-    /// Number of the peer's requests taken (receive direction), and the last such count sent with a request (send
-    /// direction).
+    /// `rx_taken`: number of the peer's requests that the receive direction has taken. `reported_taken`: the last such
+    /// number that the send direction sent with a request.
     pub(crate) rx_taken: AtomicU64,
     pub(crate) reported_taken: AtomicU64,
-    /// Number of the peer's messages that found no receive (receive direction).
+    /// Number of the peer's messages that found no receive, counted by the receive direction.
     pub(crate) not_ready: AtomicU64,
-    /// What pollers read without a lock: whether the ring of requests has an entry (receive direction), and whether requests
-    /// of this side have progressed (send direction; the count that messages carry: receive direction).
+    /// Words that pollers read without a lock. They show whether the ring contains a request of the peer, and whether
+    /// local requests have progressed.
     pub(crate) watch: Pooled<RingWatch>,
 }
 
 impl Shared {
-    /// Has the engine log a refused access. `cookie`: of a request of this side. `entry`: the table entry of the key.
+    /// Queues a refused access for the engine, which logs it. `cookie`: cookie of a local request. `entry`: the table
+    /// entry of the key.
     #[cold]
     pub(crate) fn report_refused(&self, cookie: Option<u64>, entry: Option<KeyEntry>, target: Target) {
         let Target { key, pd, address, length, right } = target;

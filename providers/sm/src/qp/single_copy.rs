@@ -1,7 +1,9 @@
-//! Copies one piece between registered memory of this process and of a peer, once: by the kernel, or through a mapping.
+//! Copies one piece between registered memory of this process and of a peer by a single copy: by the kernel, or through
+//! a mapping.
 //!
-//! Both registrations are checked before the copy and marked in use during it. Afterwards it is checked that the peer's has not
-//! ended. A method that the kernel refuses is disabled for all connections to that peer.
+//! Both registrations are checked before the copy and marked in use during it. After the copy, the peer's registration
+//! is checked again, because it may have ended. If the kernel refuses a method, the method is disabled for all
+//! connections to that peer.
 
 use std::sync::atomic::Ordering;
 
@@ -21,18 +23,18 @@ use crate::qp::link::Peer;
 /// The reason why a piece was not copied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Broken {
-    /// Local memory does not match its registration, or lacks the right.
+    /// The local memory does not match its registration, or the access right is missing.
     Mine,
-    /// The peer's memory does not match its registration, or lacks the right.
+    /// The peer's memory does not match its registration, or the access right is missing.
     PeerSide,
     /// The peer process has ended.
     Gone,
-    /// The kernel refuses: use another method.
+    /// The kernel refuses the copy. The caller should use another method.
     Denied,
 }
 
 impl Broken {
-    /// The status with which an RDMA operation fails; `None` if another method can be tried.
+    /// Returns the status with which an RDMA operation fails; `None` if another method can be tried.
     pub(crate) fn status(self) -> Option<Status> {
         match self {
             Broken::Mine => Some(Status::LocalProtection),
@@ -51,7 +53,7 @@ pub(crate) enum By<'a> {
     Kernel,
 }
 
-/// Copies the local piece, in the protection domain `pd`, to or from the target of the same length. `busy` is the
+/// Copies between the local piece, in the protection domain `pd`, and the target of the same length. `busy`: the
 /// caller's word that announces the copy to the peer.
 pub(crate) fn copy(
     regions: &Regions,
@@ -64,14 +66,14 @@ pub(crate) fn copy(
 ) -> Result<(), Broken> {
     let right = AccessRight::local(way == Way::Read);
     let _hold = regions.hold(mine.key, pd, mine.address, mine.length, right).map_err(|_| Broken::Mine)?;
-    // SAFETY: the hold keeps the registration during the copy.
+    // SAFETY: the reference taken above keeps the registration during the copy.
     unsafe { copy_held(regions, peer, busy, way, &mine, target, by) }
 }
 
-/// As [`copy`], without a reference on the local registration.
+/// Copies like [`copy`], without a reference on the local registration.
 ///
-/// # Safety
-/// It is part of a post that the end of a registration waits for (`SendWr::announced`).
+/// # Safety The call must be part of a post that is announced (`SendWr::announced`). A deregistration waits for such
+/// posts.
 #[inline(always)]
 pub(crate) unsafe fn copy_announced(
     regions: &Regions,
@@ -85,12 +87,11 @@ pub(crate) unsafe fn copy_announced(
     if !regions.allows_piece(pd, &mine, way == Way::Read) {
         return Err(Broken::Mine);
     }
-    // SAFETY: registered memory that stays so during the copy, by this function's own contract.
+    // SAFETY: by this function's contract, the memory stays registered during the copy.
     unsafe { copy_held(regions, peer, busy, way, &mine, target, by) }
 }
 
-/// # Safety
-/// The local piece is registered for this use until the copy is done.
+/// # Safety The local piece is registered for this access until the copy has ended.
 #[inline(always)]
 unsafe fn copy_held(
     regions: &Regions,
@@ -130,8 +131,8 @@ unsafe fn copy_held(
     }
 }
 
-/// Executes an atomic operation on memory of the peer that is mapped here. Returns the former value. `busy`: as in
-/// [`copy`].
+/// Executes an atomic operation on memory of the peer that is mapped in this process. Returns the previous value.
+/// `busy`: as in [`copy`].
 pub(crate) fn apply(
     peer: &Peer,
     busy: &AtomicU64,
@@ -141,11 +142,11 @@ pub(crate) fn apply(
 ) -> Result<u64, Status> {
     let announced = peer.regions.announce(busy, target)?;
     fail_point!(KeyAnnounced);
-    // The peer's description of the region may be invalid, so it is checked here.
+    // The peer's description of the region may be invalid, so it is checked.
     let place =
         mapped.place(target.address, target.length, true).filter(|place| Atomic::is_aligned(place.addr() as u64));
     let place = place.ok_or(Status::RemoteAccess)?;
-    // SAFETY: `ATOMIC_SIZE` aligned bytes in a writable mapping that never shrinks.
+    // SAFETY: the `ATOMIC_SIZE` bytes are aligned, and in a writable mapping that never shrinks.
     let found = unsafe { operation.apply(place) };
     fail_point!(PieceCopied);
     drop(announced);
@@ -162,8 +163,7 @@ fn denied(peer: &Peer) -> Broken {
 /// Copies through a mapping. Errors: `Fault` if the mapping does not contain the range, `Here` if local memory is
 /// unmapped.
 ///
-/// # Safety
-/// The piece is registered memory that is marked in use, writable if this reads.
+/// # Safety The piece is registered memory that is marked in use. For `Read` it is writable.
 #[inline(always)]
 unsafe fn copy_here(
     regions: &Regions,
@@ -175,11 +175,11 @@ unsafe fn copy_here(
     let there = mapped.place(address, piece.length, way == Way::Write).ok_or(Refusal::Fault)?;
     let (here, length) = (piece.address, piece.length as usize);
     let registration = || regions.registration(piece.key);
-    // SAFETY: the other side is in a mapping that never shrinks, writable if this writes; the local side is valid by this
-    // function's contract.
+    // SAFETY: the peer's bytes are in a mapping that never shrinks, and that is writable for `Write`. The local bytes
+    // are valid by this function's contract.
     let is_copied = unsafe {
         match way {
-            // Programs poll the last byte of a write.
+            // Programs poll the last byte of a write, so it is written last.
             Way::Write => user_copy::read_in_order(here, there, length, registration),
             Way::Read => user_copy::write(there, here, length, registration),
         }

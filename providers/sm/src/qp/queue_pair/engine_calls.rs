@@ -1,4 +1,5 @@
-//! Calls to a queue pair from other modules: polled completion queues, the engine, set-up, the shared receive queue.
+//! Functions of a queue pair that other modules call: polled completion queues, the engine, connection set-up, the
+//! shared receive queue.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -15,7 +16,7 @@ use crate::qp::tx::TxEnds;
 use crate::srq::{SrqRecv, SrqWaiter};
 
 impl PolledConnection for QpCore {
-    /// An idle send direction is skipped: its next post will check.
+    /// An idle send direction is skipped, because its next post checks for work.
     fn poll(&self, out: &mut Outbox<'_>) -> bool {
         let received = {
             let mut rx = self.rx.lock();
@@ -61,13 +62,14 @@ impl PolledConnection for QpCore {
 
     fn serve(&self) {
         if self.has_poller() {
-            // Added to the lists of both queues: a thread that polls either makes progress on it, and one that sleeps
-            // on either arms it.
+            // The connection is added to the lists of both queues. A thread that polls either queue makes progress on
+            // the connection, and a thread that sleeps on either queue arms it.
             if let Some(me) = self.me.upgrade() {
                 self.shared.cqs().for_each(|cq| cq.activate(me.clone()));
             }
             self.disarm();
-            // The poller may have stopped meanwhile without arming this connection; then this thread arms it.
+            // The polling thread may have stopped meanwhile without arming this connection. In this case this thread
+            // arms it.
             if self.has_poller() {
                 self.progress();
                 return;
@@ -100,7 +102,7 @@ impl Conn for QpCore {
     }
 
     fn waiting_send(&self) -> Option<u64> {
-        self.progress(); // reports completed work first
+        self.progress(); // Completed work is reported first.
         self.tx.lock().waiting_send()
     }
 
@@ -118,13 +120,13 @@ impl Conn for QpCore {
             let mut rx = self.rx.lock();
             let mut tx = self.tx.lock();
             if self.link.lock().as_ref().is_none_or(|l| !Arc::ptr_eq(l, link)) {
-                return; // the QP no longer has this connection
+                return; // The QP does not have this connection any more.
             }
             self.shared.begin();
             rx.ends = RxEnds::new(link.clone());
             tx.ends = TxEnds::new(link.clone(), &self.shared, self.max_requests);
             rx.ends.iter().for_each(|ends| ends.show_next(&self.shared.watch));
-            self.shared.watch.set_wait(Wait::Other); // the first pass finds out
+            self.shared.watch.set_wait(Wait::Other); // The first pass determines the next wait.
             drop(tx);
             let checked = rx.check_watermarks(&self.shared);
             drop(rx);

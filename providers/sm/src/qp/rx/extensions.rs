@@ -1,4 +1,4 @@
-//! Notifications of RDMA writes with immediate data, atomic operations that this side executes for the peer, and the
+//! Notifications of RDMA writes with immediate data, atomic operations that this process executes for the peer, and the
 //! values of sends.
 
 use dapl::provider::{ATOMIC_SIZE, Arrival, Completion};
@@ -22,7 +22,7 @@ pub(super) fn arrival(kind: Kind) -> Arrival {
 }
 
 impl RxEnds {
-    /// Immediate data or key of a send.
+    /// Returns the immediate data or the window key of a send.
     pub(super) fn value(&self, header: Header, fields: &SlotFields) -> u32 {
         match header.kind {
             Kind::Send => 0,
@@ -47,7 +47,7 @@ impl RxEnds {
         if !self.message.is_between() {
             return Err(Fault::Nonsense("a write in the middle of a message"));
         }
-        // The write places nothing in the receive, so a receive of any length matches.
+        // The write places no bytes in the receive, so a receive of any length matches.
         if !self.find_receive(shared, queue, marks, 0, out)? {
             return Ok(false);
         }
@@ -68,14 +68,14 @@ impl RxEnds {
         let held = shared.regions.hold_for_peer(key, ids, address, ATOMIC_SIZE, AccessRight::RemoteAtomic);
         let found = held.ok().and_then(|(_hold, address)| {
             fail_point!(TargetHeld);
-            // SAFETY: registered memory in use, which the peer may change by atomic operations.
+            // SAFETY: the memory is registered and marked in use, and the peer may execute atomic operations on it.
             unsafe { operation.apply_registered(address, || shared.regions.registration(key)) }
         });
         let status = if found.is_some() { 0 } else { NAK_ACCESS };
         fail_point!(TargetCopied);
         let fields = SlotFields { total: found, ..SlotFields::default() };
         self.answer_with(Header::plain(Kind::AtomicAck, status), &fields)?;
-        // Requests after a refused access are not executed, because the connection ends.
+        // The requests that follow a refused access are not executed, because the connection ends.
         if found.is_some() { Ok(true) } else { Err(Fault::Access) }
     }
 }

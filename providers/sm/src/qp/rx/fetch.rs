@@ -1,9 +1,10 @@
-//! Offers: long sends that the receiver fetches from the sender's memory by one copy of the kernel (see `tx/offer.rs`).
+//! Rendezvous offers: long sends that the receiver copies from the sender's memory by one copy of the kernel (see
+//! `tx/offer.rs`).
 //!
-//! An offer stays in the ring until it is fetched completely, which keeps the order. While this side copies a part from
-//! the front, the sender may write the next part. Each such part has a ticket, and none is outstanding when the receive
-//! completes. If the kernel refuses, the rest is requested piece by piece through the bounce buffer. A pass never
-//! waits.
+//! To preserve order, an offer stays in the ring until its bytes are copied completely. While this process copies a
+//! part from the front, the sender may write the next part. Each part that the sender writes has a ticket, and no
+//! ticket is outstanding when the receive completes. If the kernel refuses the copy, the receiver requests the rest
+//! piece by piece through the sender's staging buffer. A pass never waits.
 
 use std::sync::atomic::Ordering;
 
@@ -25,16 +26,16 @@ use crate::qp::link::WANT_PROGRESS;
 use crate::qp::shared::{Fault, NAK_SOURCE, Shared};
 use crate::qp::single_copy::{self, Broken, By};
 
-/// An offer in progress.
+/// A rendezvous offer in progress.
 #[derive(Debug)]
 pub(super) struct Fetch {
     /// Location of the message in the sender's memory.
     source: Segments,
     solicited: bool,
-    /// Number of bytes copied from the start of the message.
+    /// Number of bytes that were copied from the start of the message.
     done: u64,
     step: FetchStep,
-    /// The sender failed to assist and is not asked again.
+    /// Whether the sender failed to write a part, so that it is not asked again.
     alone: bool,
 }
 
@@ -43,18 +44,19 @@ const TAIL: u64 = 64;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum FetchStep {
-    /// The next part is to be copied by this side.
+    /// This process must copy the next part.
     Next,
     /// The sender is writing the next part, with this ticket and length.
     Helped { ticket: u64, length: u64 },
-    /// The next part is to be staged by the sender; `count` numbers the staged pieces.
+    /// The sender must copy the next part to its staging buffer; `count` is the number of this staging copy.
     Staged { count: u64 },
-    /// The sender has recalled the offer or died; the connection ends soon.
+    /// The sender has recalled the offer or died. The connection ends soon.
     Over,
 }
 
 impl RxEnds {
-    /// Continues or starts an offer. Returns false if other work must be done first, or if the budget is used up.
+    /// Starts or continues to copy an offer. Returns false if other work must be done first, or if the budget is used
+    /// up.
     pub(super) fn fetch(
         &mut self,
         shared: &Shared,
@@ -123,7 +125,7 @@ impl RxEnds {
         Ok(true)
     }
 
-    /// Copies the next part, and meanwhile asks the sender to write the part after it.
+    /// Copies the next part, and meanwhile asks the sender to write the part that follows.
     fn fetch_part(&mut self, shared: &Shared, receive: &Receive, budget: &mut u64) -> Result<(), Broken> {
         let (Some(fetch), Some(theirs), Some(help)) = (&mut self.fetch, self.link.theirs(), self.link.help()) else {
             return Err(Broken::Gone);
@@ -133,8 +135,8 @@ impl RxEnds {
         }
         let left = fetch.source.total() - fetch.done;
         let (mine, rest) = split(left, !fetch.alone && self.link.is_reached());
-        // The receiver copies the last bytes itself: a program that polls them expects the completion to be reported
-        // too.
+        // The receiver copies the last bytes itself. A program that polls these bytes expects that the completion is
+        // reported too.
         let rest = if mine + rest == left { rest.saturating_sub(TAIL) } else { rest };
         let slot = self.requests.taken() + 1;
         let job = if rest > 0 { job(shared, receive, slot, fetch.done + mine, rest) } else { None };
@@ -162,7 +164,7 @@ impl RxEnds {
         Ok(())
     }
 
-    /// The kernel refused the copy: requests the rest through the bounce buffer, or refuses the send.
+    /// Handles a copy that the kernel refused: requests the rest through the staging buffer, or refuses the send.
     #[cold]
     fn broke(&mut self, broken: Broken) -> Result<(), Fault> {
         match broken {
@@ -191,7 +193,8 @@ impl RxEnds {
         Ok(())
     }
 
-    /// Copies staged bytes to their destination. The outer error is a fault of the peer, the inner one of local memory.
+    /// Copies staged bytes to their destination. The outer error is a fault of the peer, the inner error a fault of
+    /// local memory.
     fn take_staged(
         &mut self,
         shared: &Shared,
@@ -209,7 +212,7 @@ impl RxEnds {
         }
         let place = theirs.rma.bytes(theirs.geometry.stage_at(), length);
         let from = place.ok_or(Fault::Nonsense("a stage outside its buffer"))?.cast_const();
-        // SAFETY: `length` bytes in the peer's mapped RMA buffer (checked just above).
+        // SAFETY: the `length` bytes are in the peer's mapped RMA buffer, as was checked just above.
         let placed = unsafe { scatter(&*shared.regions, shared.recv_pd, &receive.segments, fetch.done, from, length) };
         if placed.is_ok() {
             fetch.done += length as u64;
@@ -229,7 +232,7 @@ impl RxEnds {
     ) -> Result<bool, Fault> {
         let Some(fetch) = &mut self.fetch else { return Ok(false) };
         if self.link.is_recalled() {
-            fetch.step = FetchStep::Over; // its memory may have been reused during the copy
+            fetch.step = FetchStep::Over; // The sender may have reused the memory during the copy.
             return Ok(false);
         }
         let (bytes, solicited) = (fetch.source.total(), fetch.solicited);
@@ -250,14 +253,15 @@ impl RxEnds {
         }
     }
 
-    /// Called before receives complete whose message is incomplete. Afterwards the sender writes no bytes into them.
+    /// Called before receives with an incomplete message complete. Afterwards the sender writes no bytes to these
+    /// receives.
     pub(super) fn call_off(&self) {
         if let Some(Fetch { step: FetchStep::Helped { ticket, .. }, .. }) = self.fetch {
             self.call_off_help(ticket);
         }
     }
 
-    /// Waits for a part that the sender has claimed, at most as long as a deregistration waits.
+    /// Waits for a part that the sender has claimed. The time limit is that of a deregistration.
     #[cold]
     fn call_off_help(&self, ticket: u64) {
         let Some(help) = self.link.help() else { return };
@@ -267,13 +271,13 @@ impl RxEnds {
     }
 }
 
-/// The part of a message that the sender is asked to write. `None` if the part has several destinations.
+/// Returns the part of a message that the sender is asked to write. `None` if the part has several destinations.
 fn job(shared: &Shared, receive: &Receive, slot: u64, offset: u64, length: u64) -> Option<Job> {
     let Segment { key, address, length, .. } = receive.segments.pieces(offset, length).next()?;
     Some(Job { slot, offset, length: u32::try_from(length).ok()?, key, pd: shared.recv_pd, address })
 }
 
-/// Copies `length` bytes of a message, from `offset` on, from the sender's memory to their destination.
+/// Copies `length` bytes of a message, starting at `offset`, from the sender's memory to their destination.
 fn across_all(
     shared: &Shared,
     link: &crate::qp::link::ConnectionMemory,

@@ -1,10 +1,10 @@
 //! RDMA writes with immediate data, and atomic operations.
 //!
-//! The notification of a write follows its data: in the request ring behind the fragments, or after this side has
-//! copied the data. The notification consumes a receive, so it waits for one like a send.
+//! The notification of a write follows its data: in the request ring after the fragments, or after this process has
+//! copied the data. The notification consumes a receive, so it waits for a posted receive like a send.
 //!
-//! If the target memory is mapped here, this side executes an atomic operation itself. Otherwise the target executes
-//! it when it takes the request from the ring, and returns the former value in its response.
+//! If the target memory is mapped in this process, it executes an atomic operation itself. Otherwise the target
+//! executes the operation when it takes the request from the ring, and returns the previous value in its response.
 
 use dapl::provider::{ATOMIC_SIZE, Op, Remote, Status};
 use dapl_software::memory::atomic::Atomic;
@@ -27,7 +27,7 @@ pub(super) struct WriteImmediate {
     pub(super) solicited: bool,
 }
 
-/// Line number of an atomic operation, which uses no RMA buffer.
+/// Line number of an atomic operation, which uses no space in the RMA buffer.
 const NO_LINE: u32 = u32::MAX;
 
 impl TxEnds {
@@ -77,7 +77,7 @@ impl TxEnds {
             && mapped.place(remote.address, ATOMIC_SIZE, true).is_some()
         {
             if !self.pending.is_empty() {
-                return HandOver::Part { wrote: false }; // earlier writes are executed first
+                return HandOver::Part { wrote: false }; // Earlier writes must be executed first.
             }
             let Some(theirs) = self.link.theirs() else { return HandOver::Failed(Status::Transport) };
             let right = AccessRight::RemoteAtomic;
@@ -94,7 +94,7 @@ impl TxEnds {
         self.request_atomic(shared, request, number, operation, remote)
     }
 
-    /// Checks the operation before it is executed, because it cannot be undone.
+    /// Checks the operation before its execution, which cannot be undone.
     fn check_atomic(&self, shared: &Shared, request: &Request, remote: Remote) -> Result<(), Status> {
         if request.segments.total() != ATOMIC_SIZE {
             return Err(Status::LocalLength);
@@ -118,7 +118,7 @@ impl TxEnds {
         operation: Atomic,
         remote: Remote,
     ) -> HandOver {
-        // The target's geometry limits the response ring.
+        // The target's geometry limits the number of entries in its response ring.
         let most = self.link.theirs().map_or(0, |theirs| theirs.geometry.max_fragments()) as usize;
         if self.requests.is_full() || self.pending.len() >= most || self.reads >= self.most_reads(shared) {
             return HandOver::Part { wrote: false };
@@ -137,19 +137,19 @@ impl TxEnds {
         });
         self.reads += 1;
         request.issued = ATOMIC_SIZE;
-        request.stage = RequestPhase::Sent(u64::MAX); // complete when the target has answered
+        request.stage = RequestPhase::Sent(u64::MAX); // The request is complete when the target has answered.
         HandOver::Whole { wrote: true }
     }
 }
 
 impl Tx {
-    /// Treats the peer as one without extension operations. Returns false while there is no connection.
+    /// For tests: treats the peer as a peer without extension operations. Returns false while there is no connection.
     #[cfg(test)]
     pub(crate) fn forget_extensions(&mut self) -> bool {
         self.ends.as_mut().map(|ends| ends.extensions = false).is_some()
     }
 
-    /// Handles the target's response to an atomic operation, which it executed or refused.
+    /// Handles the target's response to an atomic operation that it executed or refused.
     pub(super) fn answered_atomic(&mut self, shared: &Shared, status: u32, found: u64) -> Result<(), Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(()) };
         let Some(pending) = ends.pending.pop_front().filter(|pending| pending.kind == PendingKind::Atomic) else {
@@ -164,9 +164,9 @@ impl Tx {
     }
 }
 
-/// Copies the former value to local memory.
+/// Copies the previous value to local memory.
 fn place(shared: &Shared, request: &Request, found: u64) -> Result<(), Status> {
     let from = found.to_ne_bytes();
-    // SAFETY: the source is a local array of this length, which no other thread changes.
+    // SAFETY: the source is a local array of this length that no other thread changes.
     unsafe { scatter(&*shared.regions, shared.pd, &request.segments, 0, from.as_ptr(), from.len()) }
 }

@@ -1,9 +1,9 @@
-//! Long sends: offered to the receiver, which fetches them from this process's memory by one copy of the kernel.
+//! Long sends: rendezvous offers, whose bytes the receiver copies from this process's memory by one copy of the kernel.
 //!
 //! An offer takes one slot and completes like any send. While the offer is in the ring, the receiver may ask this
-//! side to write a part of it into the receiver's memory, so that both processors copy. If the receiver cannot fetch,
-//! this side stages the bytes in the RMA buffer, a piece at a time. Each step checks that the memory is still
-//! registered.
+//! process to write a part of it to the receiver's memory, so that both processors copy. If the receiver cannot copy
+//! from this process, this process copies the bytes to its staging buffer, a piece at a time. Each step checks that the
+//! memory is still registered.
 
 use std::sync::atomic::Ordering;
 
@@ -22,8 +22,8 @@ use crate::qp::shared::{Fault, Shared};
 use crate::qp::single_copy::{self, By};
 
 impl TxEnds {
-    /// Offers a whole send, if it is long enough and the receiver can fetch. Shorter sends go through the message
-    /// buffer: two short copies in parallel on two processors are faster than one.
+    /// Sends a rendezvous offer, if the send is long enough and the receiver can copy. A shorter send uses the message
+    /// buffer, because two short copies in parallel on two processors are faster than one copy.
     #[inline]
     pub(super) fn offer(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> Option<HandOver> {
         let is_long = request.segments.total() >= self.offer_from && request.stage == RequestPhase::Waiting;
@@ -62,14 +62,14 @@ impl TxEnds {
         Some(HandOver::Whole { wrote: true })
     }
 
-    /// Whether the receiver has, as far as this side knows, not taken an offer yet.
+    /// Whether an offer may be in the ring that the receiver has not taken yet.
     pub(super) fn has_offers(&self) -> bool {
         self.offered > self.requests.taken()
     }
 }
 
 impl Tx {
-    /// Writes a part of an offer, if the receiver asks for it. Returns whether it wrote a part.
+    /// Writes a part of an offer, if the receiver has asked for it. Returns whether a part was written.
     #[inline]
     pub(super) fn help(&mut self, shared: &Shared) -> bool {
         self.ends.as_ref().is_some_and(TxEnds::has_offers) && self.help_out(shared).is_some()
@@ -97,7 +97,8 @@ impl Tx {
         Some(())
     }
 
-    /// Stages the next bytes of the offer in this slot, because the receiver cannot fetch them.
+    /// Copies the next bytes of the offer in this slot to the staging buffer, because the receiver cannot copy them
+    /// itself.
     #[cold]
     pub(super) fn stage(&mut self, shared: &Shared, slot: u32, offset: u64) -> Result<(), Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(()) };
@@ -107,8 +108,8 @@ impl Tx {
         let length = request.segments.total().saturating_sub(offset).min(STAGE as u64) as usize;
         let place = ends.link.rma.bytes(ends.link.geometry.stage_at(), length);
         let (true, Some(to)) = (length > 0, place) else { return Err(Fault::Nonsense("a question beyond an offer")) };
-        // SAFETY: `length` bytes of the stage, which is in this side's RMA buffer. The receiver has asked for the
-        // next piece, so it no longer reads the stage.
+        // SAFETY: the `length` bytes are in the staging buffer, which is in the local RMA buffer. The receiver has
+        // asked for the next piece, so it does not read the staging buffer now.
         if let Err(status) = unsafe { gather(&*shared.regions, shared.pd, &request.segments, offset, to, length) } {
             request.stage = RequestPhase::Failed(status);
             return Ok(());
@@ -122,7 +123,7 @@ impl Tx {
 }
 
 impl TxEnds {
-    /// Copies the part by the kernel. The destination is checked against the receiver's table of registrations.
+    /// Copies the part by the kernel. The destination is checked with the receiver's table of registrations.
     fn write_part(&self, shared: &Shared, request: &Request, job: &Job) -> bool {
         let Some(theirs) = self.link.theirs() else { return false };
         let (length, total) = (u64::from(job.length), request.segments.total());

@@ -1,5 +1,5 @@
-//! RDMA operations: copied directly, through a mapping of the target's memory or by the kernel; otherwise sent in
-//! fragments that the target copies (SM-17..SM-22).
+//! RDMA operations. They are copied directly, by the kernel or through a mapping of the target's memory. Otherwise they
+//! are sent in fragments that the target copies (SM-17..SM-22).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -20,15 +20,15 @@ use crate::qp::ring::SlotFields;
 use crate::qp::shared::Shared;
 use crate::qp::single_copy::{self, Broken, By};
 
-/// Bytes of an RMA fragment.
+/// Maximum number of payload bytes of an RMA fragment.
 const FRAGMENT: usize = 32 << 10;
 
-/// The mapping that was used last. It may be unmapped after its key is revoked, unless a copy uses it.
+/// The mapping that was used last. If its key was revoked, the memory is unmapped when no copy uses it.
 #[derive(Debug, Default)]
 pub(super) struct Last {
     key: u32,
     mapped: Weak<Mapped>,
-    /// The request that uses this mapping and continues to use it.
+    /// Number of the request that uses this mapping for all of its parts.
     request: Option<u64>,
 }
 
@@ -53,7 +53,8 @@ impl TxEnds {
             request.stage = RequestPhase::Done;
             return HandOver::Whole { wrote: false };
         }
-        // Fragments in flight must be placed before the rest is copied, so a request keeps one method to its end.
+        // Fragments in flight must be placed before the rest is copied, so a request uses the same method until its
+        // end.
         let begins = request.stage == RequestPhase::Waiting;
         if (begins || self.mapped.request == Some(number))
             && let Some(mapped) = self.mapped(shared, remote.key)
@@ -74,16 +75,17 @@ impl TxEnds {
             match self.copy_across(shared, request, remote, way, By::Kernel, budget) {
                 Ok(true) => return HandOver::Whole { wrote: false },
                 Ok(false) => return HandOver::Part { wrote: false },
-                // Nothing was copied: the target has to translate the address, or knows its queue pairs.
+                // No byte was copied. Only the target can translate the address or identify the queue pair, so
+                // fragments are used.
                 Err(Some(Status::RemoteAccess)) if self.is_indirect(remote.key) => {}
                 Err(Some(status)) => return HandOver::Failed(status),
-                Err(None) => {} // refused: use the bounce buffer
+                Err(None) => {} // The kernel refused the copy, so fragments are used.
             }
         }
         self.fragment(shared, request, number, remote, way)
     }
 
-    /// Returns the mapping of the peer's key, if there is one. Otherwise requests a mapping, and this transfer uses
+    /// Returns the mapping of the peer's key, if there is one. Otherwise a mapping is requested, and this transfer uses
     /// another method.
     #[inline]
     pub(super) fn mapped(&mut self, shared: &Shared, key: u32) -> Option<Arc<Mapped>> {
@@ -110,14 +112,15 @@ impl TxEnds {
         }
     }
 
-    /// Whether the peer's key grants access only through its own check.
+    /// Whether only the target itself can check an access with this key.
     #[cold]
     fn is_indirect(&self, key: u32) -> bool {
         let entry = self.link.theirs().and_then(|theirs| theirs.peer.regions.entry(key));
         entry.is_some_and(|entry| entry.is_indirect())
     }
 
-    /// Copies directly, piece by piece. `Err(None)`: the kernel refuses the copy, so the caller uses another method.
+    /// Copies directly, piece by piece. `Err(None)`: the kernel refuses the copy, and the caller should use another
+    /// method.
     fn copy_across(
         &mut self,
         shared: &Shared,
@@ -151,12 +154,12 @@ impl TxEnds {
         Ok(true)
     }
 
-    /// Maximum of concurrent reads: the smaller of this side's and the peer's limit.
+    /// Maximum number of concurrent RDMA reads: the smaller of the local and the peer's limit.
     pub(super) fn most_reads(&self, shared: &Shared) -> u32 {
         shared.max_reads_out.min(self.link.theirs().map_or(0, |theirs| theirs.reads))
     }
 
-    /// Sends the operation as fragments in this side's RMA buffer, which the target copies.
+    /// Sends the operation as fragments in the local RMA buffer. The target copies them.
     fn fragment(&mut self, shared: &Shared, request: &mut Request, number: u64, remote: Remote, way: Way) -> HandOver {
         let total = request.segments.total();
         let read = way == Way::Read;
@@ -165,7 +168,7 @@ impl TxEnds {
             return HandOver::Part { wrote: false };
         }
         let mut wrote = false;
-        // The target's geometry limits the response ring.
+        // The target's geometry limits the number of entries in its response ring.
         let most = self.link.theirs().map_or(0, |theirs| theirs.geometry.max_fragments()) as usize;
         while request.issued < total {
             let length = (total - request.issued).min(FRAGMENT as u64) as usize;
@@ -197,12 +200,12 @@ impl TxEnds {
             self.reads += u32::from(begins && !wrote);
             wrote = true;
         }
-        // Completes when all fragments are answered, not by a ring slot.
+        // The request completes when all fragments are answered, not when a ring slot is taken.
         request.stage = if request.answered == total { RequestPhase::Done } else { RequestPhase::Sent(u64::MAX) };
         HandOver::Whole { wrote }
     }
 
-    /// Writes the descriptor of the fragment to line 0 of its lines; the payload of a write follows.
+    /// Writes the header of the fragment to line 0 of its lines. The payload of a write follows.
     fn fill(
         &self,
         shared: &Shared,
@@ -215,7 +218,7 @@ impl TxEnds {
         let at = line as usize * LINE;
         if !read {
             let to = self.link.rma.bytes(at + LINE, length).ok_or(Status::LocalEp)?;
-            // SAFETY: lines reserved for this fragment, in this side's RMA buffer.
+            // SAFETY: the lines in the local RMA buffer are reserved for this fragment.
             unsafe { gather(&*shared.regions, shared.pd, &request.segments, request.issued, to, length) }?;
         }
         let fragment = Fragment {

@@ -1,4 +1,4 @@
-//! Sends: inside a slot, or in pieces through the message buffer (SM-12, spec/transports B1).
+//! Sends whose bytes are in a slot, or are sent in pieces through the message buffer (SM-12, spec/transports B1).
 
 use dapl::provider::{Op, Segment, Status};
 use dapl_software::memory::scatter_gather::{gather, gather_recent};
@@ -8,14 +8,14 @@ use crate::proto::message::{Header, INLINE, Kind, LINE};
 use crate::qp::ring::SlotFields;
 use crate::qp::shared::Shared;
 
-/// Bytes of a piece of a send that is not inline.
+/// Maximum number of bytes of a piece of a send in the message buffer.
 pub(super) const PIECE: usize = 16 << 10;
 
 /// Properties of a send besides its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     kind: Kind,
-    /// Immediate data, or the key of a window.
+    /// Immediate data, or the key of a window to unbind.
     value: u32,
     solicited: bool,
 }
@@ -40,7 +40,7 @@ impl TxEnds {
         if total > shared.max_message {
             return HandOver::Failed(Status::LocalLength);
         }
-        // An offer has no field for a value.
+        // A rendezvous offer has no field for immediate data or a key.
         if message.kind == Kind::Send
             && let Some(step) = self.offer(shared, request, message.solicited)
         {
@@ -75,7 +75,7 @@ impl TxEnds {
         let total = request.segments.total() as usize;
         let mut words = [0u64; INLINE / 8];
         fail_point!(SlotReserved);
-        // SAFETY: `total` is at most INLINE, the size of `words`.
+        // SAFETY: `total` is at most INLINE, which is the size of `words`.
         unsafe { gather(&*shared.regions, shared.pd, &request.segments, 0, words.as_mut_ptr().cast(), total) }?;
         let Message { kind, value, solicited } = message;
         let header = Header { kind, ..Header::inline_send(total as u32, solicited) };
@@ -85,7 +85,7 @@ impl TxEnds {
         Ok(true)
     }
 
-    /// Puts a send of one short segment into the next slot. Returns false if the ring is full, or if the segment's
+    /// Writes a send of one short segment to the next slot. Returns false if the ring is full, or if the segment's
     /// memory must be checked first.
     #[inline(always)]
     pub(super) fn send_short(&mut self, shared: &Shared, segment: &Segment, solicited: bool) -> bool {
@@ -94,7 +94,7 @@ impl TxEnds {
         }
         fail_point!(SlotReserved);
         // SAFETY: the caller has checked that the post is announced and that the segment has at most INLINE bytes, for
-        // which the slot has space. The slot is not published yet, so it belongs to this side.
+        // which the slot has space. The slot is not published yet, so no other process reads it.
         let is_gathered = unsafe { gather_recent(&*shared.regions, shared.pd, segment, self.requests.payload()) };
         if is_gathered {
             let header = Header::inline_send(segment.length as u32, solicited);
@@ -115,11 +115,11 @@ impl TxEnds {
         let at = self.link.geometry.messages_at() + line as usize * LINE;
         let to = self.link.area.bytes(at, length).ok_or(Status::LocalEp)?;
         fail_point!(LinesReserved);
-        // SAFETY: the lines were reserved for this piece, in this side's area.
+        // SAFETY: the lines in the local area were reserved for this piece.
         let gathered = unsafe { gather(&*shared.regions, shared.pd, &request.segments, request.issued, to, length) };
         fail_point!(LinesFilled);
         self.marks.push_back((self.requests.next(), mark));
-        gathered?; // on an error these lines are not published, and the connection ends with this request
+        gathered?; // If this fails, the lines are not published, and the connection ends with this request.
         let total = request.segments.total();
         request.issued += length as u64;
         let mut payload = self.payload(shared);
