@@ -28,12 +28,12 @@ use crate::settings::{ByKernel, SmSettings};
 
 /// State shared by all objects of an open IA.
 pub(crate) struct Device {
-    /// Name of the IA, for the log.
+    /// Name of the IA, for log messages.
     pub(crate) name: String,
     pub(crate) limits: Limits,
     pub(crate) settings: SmSettings,
     pub(crate) ip: IpAddr,
-    /// Distinguishes this end point from earlier ones with the same path.
+    /// Number that distinguishes this end point from earlier end points with the same path.
     pub(crate) epoch: u64,
     pub(crate) endpoint: Endpoint,
     pub(crate) socket: SetupSocket,
@@ -43,7 +43,8 @@ pub(crate) struct Device {
     /// Files and segments of registrations that peers may map.
     pub(crate) backings: Backings,
     pub(crate) probe: Probe,
-    /// This process is registered for `membarrier`, so it executes the barrier for both sides when it arms.
+    /// Whether this process is registered for `membarrier`, so that it executes the barrier for both processes when it
+    /// sets wake-up flags.
     pub(crate) barrier: bool,
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) connections: Arc<ConnectionTable>,
@@ -104,7 +105,7 @@ impl std::fmt::Debug for Device {
     }
 }
 
-/// Returns 64 bits from the system's random source, for tokens and keys, which must not be predictable.
+/// Returns 64 random bits from the system, for tokens and keys, which must not be predictable.
 pub(crate) fn random() -> Result<u64> {
     let mut bytes = [0u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|e| {

@@ -1,9 +1,9 @@
 //! Connection set-up: sends and receives the datagrams of the handshake and carries out the actions of `proto::machine`
 //! (SM-4 to SM-8, CM-4).
 //!
-//! Calls of the object layer (connect, accept, reject, close) and the engine share one lock over the connection table.
-//! Duplicates are recognised by sender and token. Only the engine reports events. `proto` decodes and validates
-//! datagrams; descriptors are checked before they are mapped.
+//! Calls of dapl (connect, accept, reject, close) and the engine share one lock over the connection table. Duplicates
+//! are recognised by sender and token. Only the engine reports events. `proto` decodes and validates datagrams;
+//! descriptors are checked before they are mapped.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, SocketAddr};
@@ -65,19 +65,19 @@ fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<P
     }
 }
 
-/// Actions to be done after a step, without the lock.
+/// Actions that must be done after a step, without the lock.
 #[derive(Default)]
 pub(crate) struct SetupActions {
     pub(crate) actions: Vec<Action>,
     pub(crate) conn: Option<Arc<dyn Conn>>,
     pub(crate) link: Option<Arc<ConnectionMemory>>,
     pub(crate) peer: PathBuf,
-    /// The attempt, if it has ended; dropped without the lock.
+    /// The attempt, if it has ended. It is dropped without the lock.
     _over: Option<Attempt>,
 }
 
-/// Passes an input to the state machine of an attempt and sends its datagrams. Lookups, maps and reports are left to
-/// the caller.
+/// Passes an input to the state machine of a connection attempt, and sends the attempt's datagrams. The caller makes
+/// lookups, mappings and reports.
 pub(crate) fn step(device: &Device, id: u32, input: Input) -> SetupActions {
     step_locked(device, device.connections.lock(), id, input)
 }
@@ -92,8 +92,8 @@ fn step_locked(device: &Device, mut connections: MutexGuard<'_, Attempts>, id: u
                 Action::Transmit => next = Some(Input::Sent(transmit(device, attempt))),
                 Action::Send(datagram) => _ = device.socket.send(&attempt.peer, &datagram.encode(), &[]),
                 Action::Ack => acknowledge(device, id, attempt),
-                // Published before the peer can learn that the attempt is unknown here: the acceptor must see that the
-                // connection was open.
+                // The mark is published before the peer can detect that this process does not know the attempt any
+                // more. So the acceptor can see that the connection was open.
                 Action::Mark => attempt.link.iter().for_each(|link| {
                     link.mark_over();
                     fail_point!(MarkedOver);
@@ -122,7 +122,7 @@ fn step_locked(device: &Device, mut connections: MutexGuard<'_, Attempts>, id: u
     step
 }
 
-/// Sends the request or reply of an attempt.
+/// Sends the request or the reply of an attempt.
 fn transmit(device: &Device, attempt: &Attempt) -> Delivery {
     let Some(datagram) = attempt.machine.outgoing() else { return Delivery::Queued };
     let mut fds: Vec<BorrowedFd<'_>> = attempt.fds.iter().map(|fd| fd.as_fd()).collect();
@@ -136,13 +136,13 @@ fn transmit(device: &Device, attempt: &Attempt) -> Delivery {
             Delivery::NoPeer
         }
         Err(Errno::AGAIN) => Delivery::Full,
-        _ => Delivery::Queued, // retransmitted as if lost
+        _ => Delivery::Queued, // For any other error the datagram is treated as lost, and is retransmitted.
     }
 }
 
-/// Acknowledges the reply by a FIFO word as well, since any FIFO word implies the acknowledgement and the FIFO has
-/// space when the socket's short queue is full. Without it, the acknowledgement would wait until the reply is repeated,
-/// and the end of the connection could overtake it.
+/// Acknowledges the reply by a datagram. If the socket's short queue is full, a FIFO word is sent instead, because any
+/// FIFO word implies the acknowledgement. Without it, the acknowledgement would wait until the reply is repeated, and
+/// the end of the connection could arrive before it.
 fn acknowledge(device: &Device, id: u32, attempt: &Attempt) {
     let ack = Datagram::Ack { client: id, server: attempt.machine.peer_id(), token: attempt.machine.token() };
     if device.socket.send(&attempt.peer, &ack.encode(), &[]).is_err() {
@@ -151,7 +151,7 @@ fn acknowledge(device: &Device, id: u32, attempt: &Attempt) {
     fail_point!(AfterAck);
 }
 
-/// Finishes a step that a down-call made. Events are left to the engine.
+/// Finishes a step that a call of dapl made. The engine reports the events.
 fn finish(device: &Device, id: u32, step: SetupActions) {
     for action in step.actions {
         match (action, &step.conn, &step.link) {
@@ -167,7 +167,7 @@ fn finish(device: &Device, id: u32, step: SetupActions) {
     device.jobs.push(Job::Deadlines);
 }
 
-/// Starts an attempt.
+/// Starts a connection attempt.
 pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
     let path = resolve(device, spec.address, spec.qual)?;
     let (id, generation) = {
@@ -200,8 +200,8 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
     Ok(())
 }
 
-/// Looks up the listener of an attempt again, or the listener on `qual` to which the request was handed off. Called by
-/// the engine.
+/// Looks up the listener of an attempt again. With `qual`, looks up the listener to which the request was handed off.
+/// Called by the engine.
 pub(crate) fn look_up(device: &Device, id: u32, qual: Option<u64>) -> SetupActions {
     let listener = device.connections.lock().by_id.get(&id).and_then(|attempt| attempt.listener.clone());
     let Some((address, first)) = listener else { return SetupActions::default() };
@@ -212,7 +212,7 @@ pub(crate) fn look_up(device: &Device, id: u32, qual: Option<u64>) -> SetupActio
     request_at(device, id, qual.unwrap_or(first), path.ok().flatten())
 }
 
-/// Sends the request of an attempt to the listener on `qual` at `path`; `None`: none was found.
+/// Sends the request of an attempt to the listener on `qual` at `path`; `None`: no listener was found.
 fn request_at(device: &Device, id: u32, qual: u64, path: Option<PathBuf>) -> SetupActions {
     let Some((path, token)) = path.zip(random().ok()) else { return step(device, id, Input::NotFound) };
     if let Some(attempt) = device.connections.lock().by_id.get_mut(&id) {
@@ -221,16 +221,17 @@ fn request_at(device: &Device, id: u32, qual: u64, path: Option<PathBuf>) -> Set
     step(device, id, Input::Found { qual, token })
 }
 
-/// Rejects a request, and keeps the answer for a while. Called by a down-call or by the engine.
+/// Rejects a request, and stores the answer for repeated requests. Called by dapl or by the engine.
 pub(crate) fn refuse(device: &Device, id: u32, answer: Answer) {
     finish(device, id, step(device, id, Input::Refuse(answer)));
 }
 
-/// Accepts a request into a queue pair.
+/// Accepts a request with a queue pair.
 pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: &[u8], conn: ConnId) -> Result<()> {
     let (link, fds) = ConnectionMemory::create(id, conn, device.settings.geometry)?;
     let link = Arc::new(link);
-    // One lock for both steps: a repeated request in between would find an attempt without a reply, and close `fds`.
+    // Both steps are made under one lock. A repeated request between them would find an attempt without a reply, and
+    // close `fds`.
     let mut connections = device.connections.lock();
     let generation = connections.new_generation();
     let attempt = connections.by_id.get_mut(&id).ok_or(Error::Internal)?;
@@ -249,20 +250,20 @@ pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: 
     Ok(())
 }
 
-/// Ends a connection or attempt from this side, and notifies the peer. Called by a down-call or by the engine.
+/// Ends a connection or attempt locally, and notifies the peer. Called by dapl or by the engine.
 pub(crate) fn close(device: &Device, link: &Arc<ConnectionMemory>) {
     step(device, link.id, Input::Close);
 }
 
-/// Handles a request: returns id and listener if it is new. A request without a listener, or an invalid one, is
-/// answered here.
+/// Handles a request. Returns the id and the listener if the request is new. A request that is invalid or has no
+/// listener is answered here.
 pub(crate) fn requested(device: &Device, received: Received, their_id: u32, terms: &Terms) -> Option<(u32, ObjectId)> {
     let Received { fds, from, pid, .. } = received;
     let key = (from.clone(), terms.token);
     let known = {
         let connections = device.connections.lock();
         if connections.history.knows(terms.token) {
-            return None; // a duplicate, read after the attempt has ended
+            return None; // The request is a duplicate that was read after its attempt has ended.
         }
         connections.by_peer.get(&key).copied()
     };
@@ -308,7 +309,7 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
     Some((id, listener))
 }
 
-/// Watches for the death of the process that has the request of an attempt. Called by the engine.
+/// Starts to watch the process that has the request of an attempt, to detect its death. Called by the engine.
 pub(crate) fn watch(device: &Device, id: u32, pid: i32) {
     let mut connections = device.connections.lock();
     let watch = connections.watch(pid);
@@ -317,13 +318,13 @@ pub(crate) fn watch(device: &Device, id: u32, pid: i32) {
     }
 }
 
-/// The requester's address from its terms.
+/// Returns the requester's address from its terms.
 pub(crate) fn address_of(terms: &Terms) -> SocketAddr {
     let ip = std::net::Ipv6Addr::from(terms.ip);
     SocketAddr::new(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4), 0)
 }
 
-/// Finds the attempt that a reset refers to: by this side's id or, if the sender did not know that yet, by its token.
+/// Finds the attempt to which a reset refers: by the local id or, if the sender did not know this id, by its token.
 pub(crate) fn find(device: &Device, from: &Path, their_id: u32, our_id: u32, token: u64) -> Option<u32> {
     let connections = device.connections.lock();
     let by_token = || connections.by_peer.get(&(from.to_path_buf(), token)).copied();
