@@ -50,7 +50,7 @@ pub(super) fn read_key(name: &str, path: &str) -> Result<Psk> {
 }
 
 fn read(path: &str) -> std::result::Result<Psk, String> {
-    // Without `NONBLOCK`, opening a FIFO without a writer would block for ever.
+    // Without `NONBLOCK`, opening a FIFO without a writer would block forever.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
     let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|error| error.to_string())?);
     let facts = file.metadata().map_err(|error| error.to_string())?;

@@ -22,7 +22,7 @@ pub(crate) struct SocketConfig {
     /// Size of the receive buffer in bytes.
     pub(crate) receive_buffer: usize,
     pub(crate) send_buffer: usize,
-    /// Whether to use GSO, if the kernel supports it; likewise for GRO.
+    /// Whether to use GSO, if the kernel supports it. The next field is the same for GRO.
     pub(crate) gso: bool,
     pub(crate) gro: bool,
 }

@@ -61,7 +61,7 @@ fn no_packet_waits_for_a_tick_after_polling_several_queues() {
     let queues = [(); 2].map(|()| Cq::new(Weak::<Silent>::new(), progress.clone(), device.jobs.clone(), 0));
     for round in 0..20 {
         poll_alone(&queues, &client, &server);
-        // Does what a wait on one of the queues does.
+        // Arms the queue and stops polling, as a wait on the queue does.
         assert!(queues[round % 2].arm(false).unwrap());
         stop_within_a_nap(&client.0);
         let before = device.late();

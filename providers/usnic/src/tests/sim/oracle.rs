@@ -126,7 +126,7 @@ pub(super) struct Side {
     invalidated: usize,
 }
 
-/// Both sides of one connection.
+/// The two ends of one connection.
 #[derive(Debug)]
 pub(super) struct Oracle {
     pub(super) sides: [Side; 2],

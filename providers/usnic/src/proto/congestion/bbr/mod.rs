@@ -27,7 +27,7 @@ const INFINITY: u64 = u64::MAX;
 const MIN_PIPE_PACKETS: u64 = 4;
 /// Factor of the multiplicative decrease after a round with loss: BBR.Beta (2.8).
 const BETA: f64 = 0.7;
-/// Number of lost ranges of packets in a round from which loss may end Startup: BBRStartupFullLossCnt (5.3.1.3).
+/// Minimum number of lost ranges of packets in a round at which loss ends Startup: BBRStartupFullLossCnt (5.3.1.3).
 const STARTUP_FULL_LOSS_COUNT: u32 = 6;
 /// Maximum number of rounds in Drain (5.3.2).
 const DRAIN_ROUNDS: u64 = 3;

@@ -360,7 +360,7 @@ impl World {
         }
     }
 
-    /// Checks that both sides have agreed on the same parameters.
+    /// Checks that both hosts have agreed on the same parameters.
     pub(crate) fn check(&self) {
         for client in &self.clients {
             let Some(ours) = client.agreed.as_ref().map(|agreed| agreed.terms) else { continue };
