@@ -136,7 +136,10 @@ impl Sm {
             return Ok(());
         }
         let failed = |error: std::io::Error| {
-            log::error!("{}: cannot start the engine's thread: {error}", self.device.endpoint.path().display());
+            log::error!(
+                "{}: cannot start the engine thread: {error}; check the limit of threads (ulimit -u)",
+                self.device.endpoint.path().display()
+            );
             Error::Exhausted(Resource::Device)
         };
         let engine = engine::Engine::new(self.device.clone()).map_err(|e| failed(e.into()))?;

@@ -42,7 +42,10 @@ impl Adapter {
         let name = self.device.name.clone();
         let run = Engine::new(self.device.clone(), self.progress.clone(), self.cm.clone());
         let started = thread::spawn("dapl-usnic", move || logger::with_ia(&name, || run.run())).map_err(|error| {
-            log::error!("{}: cannot start the engine's thread: {error}", self.device.name);
+            log::error!(
+                "{}: cannot start the engine thread: {error}; check the limit of threads (ulimit -u)",
+                self.device.name
+            );
             Error::Exhausted(Resource::Device)
         })?;
         *engine = Some(started);

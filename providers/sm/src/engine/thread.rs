@@ -265,7 +265,7 @@ impl Engine {
     }
 
     fn not_understood(&self, bad: Bad, received: &Received) {
-        log::warn!("{}: invalid set-up datagram: {bad}", received.from.display());
+        log::warn!("invalid set-up datagram of {} dropped: {bad}", received.from.display());
         // The first eight bytes of a request are the same in every version, so a sender with another version can be
         // answered.
         if let [1, _, _, _, a, b, c, d, ..] = received.bytes[..] {
@@ -316,7 +316,11 @@ impl Engine {
         let request = ConnectionRequest::new(device.clone(), id);
         let info = RequestInfo { peer: setup::address_of(&terms), reported_len: private_data.len(), private_data };
         if let Err(request) = device.sink.request(listener, request, info) {
-            log::info!("request of {} for {}: no listener, or its queue is full", from.display(), terms.qual);
+            log::info!(
+                "request of {} for qualifier {} rejected: no listener, or its accept queue is full",
+                from.display(),
+                terms.qual
+            );
             request.refuse(Answer::NoListener);
         }
     }

@@ -155,7 +155,10 @@ pub(crate) fn apply(
 
 #[cold]
 fn denied(peer: &Peer) -> Broken {
-    log::info!("cross-memory copy to process {} was refused, using shared buffers", peer.pid);
+    log::info!(
+        "cross-memory attach to process {} was refused; using shared buffers (check kernel.yama.ptrace_scope)",
+        peer.pid
+    );
     peer.cma.store(false, Ordering::Relaxed);
     Broken::Denied
 }

@@ -187,7 +187,10 @@ impl QpCore {
         let event = match event {
             None if !self.check_watermarks(state, recvs) => return,
             None => {
-                log::info!("connection of ep {:#x} dropped: receives above its hard watermark", self.context.ep.handle);
+                log::info!(
+                    "connection of ep {:#x} ended: more receives than its hard high watermark",
+                    self.context.ep.handle
+                );
                 ConnectionEvent::Broken
             }
             Some(event) => event,
