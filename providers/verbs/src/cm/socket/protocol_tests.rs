@@ -1,0 +1,201 @@
+//! Both sides of the protocol, without sockets.
+#![forbid(unsafe_code)]
+
+use super::*;
+
+fn hello(number: u32, private_data: &[u8]) -> Hello {
+    let address = Some("192.0.2.7".parse().unwrap());
+    Hello { lid: 1, port: 1, number, address, gid: [7; 16], private_data: private_data.to_vec() }
+}
+
+/// A requester without retries.
+fn active(request: Hello) -> Protocol {
+    Protocol::active(request, Duration::ZERO)
+}
+
+fn bytes(hello: &Hello) -> Vec<u8> {
+    Message::Hello(hello.clone()).encode()
+}
+
+/// Transfers all bytes from one side to the other, a few at a time; returns the last event.
+fn carry(from: &mut Protocol, to: &mut Protocol) -> Option<ProtocolEvent> {
+    let mut event = None;
+    while !from.outbox().is_empty() && event.is_none() && to.wanted() > 0 {
+        let length = from.outbox().len().min(to.wanted()).min(5);
+        let piece = from.outbox()[..length].to_vec();
+        from.sent(length);
+        event = to.take(&piece);
+    }
+    event
+}
+
+fn asked() -> (Protocol, Protocol) {
+    let (mut active, mut passive) = (active(hello(1, b"may I")), Protocol::passive());
+    active.connected();
+    assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Request(hello(1, b"may I"))));
+    (active, passive)
+}
+
+fn standing() -> (Protocol, Protocol) {
+    let (mut active, mut passive) = asked();
+    assert!(passive.answer(hello(2, b"yes")));
+    assert_eq!(carry(&mut passive, &mut active), Some(ProtocolEvent::Reply(hello(2, b"yes"))));
+    assert!(active.confirm());
+    assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Established));
+    (active, passive)
+}
+
+#[test]
+fn two_sides_come_together_and_part() {
+    let (mut active, mut passive) = standing();
+    assert_eq!((active.patience(), passive.patience()), (None, None));
+    active.end();
+    assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Over(ConnectionEvent::Disconnected)));
+    assert_eq!((passive.is_over(), passive.wanted(), passive.closed(None)), (true, 0, None));
+    let (mut active, mut passive) = standing();
+    passive.end();
+    assert_eq!(passive.outbox(), DISCONNECT);
+    assert_eq!(carry(&mut passive, &mut active), Some(ProtocolEvent::Over(ConnectionEvent::Disconnected)));
+}
+
+#[test]
+fn a_refusal_is_the_consumers_and_a_closed_socket_is_not() {
+    let (mut active, mut passive) = asked();
+    passive.refuse();
+    assert_eq!(carry(&mut passive, &mut active), Some(ProtocolEvent::Over(ConnectionEvent::PeerRejected)));
+    let (mut active, mut passive) = asked();
+    passive.end();
+    assert!(passive.outbox().is_empty());
+    assert_eq!(active.closed(None), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
+}
+
+#[test]
+fn a_socket_that_cannot_be_connected() {
+    let dial = |error| active(hello(1, b"")).closed(Some(error));
+    assert_eq!(dial(ErrorKind::ConnectionRefused), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
+    for error in [ErrorKind::TimedOut, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable, ErrorKind::Other] {
+        assert_eq!(dial(error), Some(ProtocolEvent::Over(ConnectionEvent::Unreachable)), "{error}");
+    }
+    let (mut active, _) = asked();
+    assert_eq!(
+        active.closed(Some(ErrorKind::TimedOut)),
+        Some(ProtocolEvent::Over(ConnectionEvent::Unreachable)),
+        "its host is gone"
+    );
+    let (mut active, _) = asked();
+    assert_eq!(active.closed(Some(ErrorKind::ConnectionReset)), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
+}
+
+#[test]
+fn a_refused_socket_is_followed_by_another_until_the_time_is_used_up() {
+    let listener_wait = Duration::from_millis(50);
+    let mut active = Protocol::active(hello(1, b"may I"), listener_wait);
+    let mut waited = Duration::ZERO;
+    let end = loop {
+        match active.closed(Some(ErrorKind::ConnectionRefused)) {
+            None => {}
+            end => break end,
+        }
+        assert!(active.is_refused() && !active.is_dialling());
+        let (wait, turn) = active.patience().unwrap();
+        waited += wait;
+        assert_eq!((active.late(turn - 1), active.late(turn)), (None, Some(ProtocolEvent::Dial)));
+        assert!(active.is_dialling() && active.outbox().is_empty());
+    };
+    assert_eq!((end, waited), (Some(ProtocolEvent::Over(ConnectionEvent::Rejected)), listener_wait));
+
+    let (mut active, mut passive) = (Protocol::active(hello(1, b"may I"), listener_wait), Protocol::passive());
+    active.closed(Some(ErrorKind::ConnectionRefused));
+    let (_, turn) = active.patience().unwrap();
+    active.late(turn);
+    active.connected();
+    assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Request(hello(1, b"may I"))));
+    assert_eq!(
+        active.closed(Some(ErrorKind::ConnectionRefused)),
+        Some(ProtocolEvent::Over(ConnectionEvent::Rejected)),
+        "it was asked"
+    );
+
+    let mut given_up = Protocol::active(hello(1, b""), listener_wait);
+    given_up.closed(Some(ErrorKind::ConnectionRefused));
+    let (_, turn) = given_up.patience().unwrap();
+    given_up.end();
+    assert_eq!(given_up.late(turn), None);
+}
+
+#[test]
+fn requester_may_leave_at_any_time() {
+    let (_, mut passive) = asked();
+    assert_eq!(passive.closed(None), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)));
+    assert!(!passive.answer(hello(2, b"")));
+    let (_, mut passive) = asked();
+    assert_eq!(passive.take(&DISCONNECT), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)));
+    let (_, mut passive) = asked();
+    passive.answer(hello(2, b""));
+    assert_eq!(
+        passive.closed(Some(ErrorKind::ConnectionReset)),
+        Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed))
+    );
+    let mut passive = Protocol::passive();
+    assert_eq!(passive.closed(None), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)));
+}
+
+#[test]
+fn acceptor_may_leave_before_the_confirmation() {
+    let (mut active, mut passive) = asked();
+    passive.answer(hello(2, b""));
+    assert!(carry(&mut passive, &mut active).is_some());
+    assert_eq!(active.take(&DISCONNECT), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
+    assert!(!active.confirm());
+    assert!(active.outbox().is_empty());
+}
+
+#[test]
+fn a_wrong_confirmation_is_none() {
+    for wrong in [&[0x0F_u8][..], &[0x0E, 0x0E], &[0, 0]] {
+        let (_, mut passive) = asked();
+        passive.answer(hello(2, b""));
+        assert_eq!(passive.take(wrong), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)), "{wrong:?}");
+    }
+}
+
+#[test]
+fn a_peer_that_owes_bytes_has_a_bounded_time() {
+    let mut active = active(hello(1, b""));
+    let (time, dialling) = active.patience().unwrap();
+    assert_eq!(time, DIALLING);
+    active.connected();
+    assert_eq!((active.late(dialling), active.patience()), (None, None), "deciding takes as long as it takes");
+    assert_eq!(active.take(&bytes(&hello(2, b""))[..10]), None);
+    let (time, message) = active.patience().unwrap();
+    assert_eq!(time, MESSAGE);
+    assert_eq!(active.take(&bytes(&hello(2, b""))[10..20]), None);
+    assert_eq!(active.patience(), Some((MESSAGE, message)), "a byte now and then does not prolong it");
+    assert_eq!(active.late(message), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
+
+    let mut passive = Protocol::passive();
+    let (_, arriving) = passive.patience().unwrap();
+    passive.take(&bytes(&hello(1, b""))[..63]);
+    assert_eq!(passive.late(arriving), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)));
+
+    let (_, mut passive) = asked();
+    assert_eq!(passive.patience(), None);
+    passive.answer(hello(2, b""));
+    let (_, answered) = passive.patience().unwrap();
+    assert_eq!(passive.late(answered - 1), None);
+    assert_eq!(passive.late(answered), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)));
+}
+
+#[test]
+fn invalid_message_ends_the_connection() {
+    let mut passive = Protocol::passive();
+    let mut wrong = bytes(&hello(1, b""));
+    wrong[1] = 1;
+    assert_eq!(passive.take(&wrong), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)));
+    let (mut active, _) = asked();
+    assert_eq!(active.take(&wrong), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
+    let (mut active, _) = asked();
+    let mut long = bytes(&hello(1, b""));
+    long[14] = 1;
+    assert_eq!(active.take(&long), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
+}
