@@ -141,13 +141,18 @@ pub(crate) fn environment(options: &Options) -> crate::Result {
     Ok(true)
 }
 
+/// Names of the C implementation's libraries that lead to verbs where no other package has them, and the connection manager
+/// that a line with the name gets.
+const OTHER_NAMES: [(&str, &str); 4] =
+    [("libdaplcma", "rdma"), ("libdaplscm", "socket"), ("libdaplofa", "rdma"), ("libdaploscm", "socket2")];
+
 /// The settings table for a library's name, if it is one of this project's providers.
 fn table_of(library: &str) -> Option<&'static SettingsTable> {
     let begins = |start| is_library(library, start);
     match () {
         () if begins("libdaplsm") => Some(&SM),
         () if begins("libdaplusnic") => Some(&USNIC),
-        () if begins("libdaplverbs") || begins("libdaplcma") || begins("libdaplscm") => Some(&VERBS),
+        () if begins("libdaplverbs") || OTHER_NAMES.iter().any(|(name, _)| begins(name)) => Some(&VERBS),
         () => None,
     }
 }
@@ -160,7 +165,7 @@ fn is_library(path: &str, name: &str) -> bool {
 
 /// Whether a library's name is one of this project's, which are thread-safe whatever their lines say.
 pub(crate) fn is_ours(library: &str) -> bool {
-    table_of(library).is_some() && !["libdaplcma", "libdaplscm"].iter().any(|name| is_library(library, name))
+    table_of(library).is_some() && !OTHER_NAMES.iter().any(|(name, _)| is_library(library, name))
 }
 
 /// An adapter's settings, and unknown words of its parameters.
@@ -179,9 +184,10 @@ fn settings_of(entry: &Entry) -> (Vec<SettingReport>, Vec<String>) {
         table.settings.iter().map(|setting| SettingReport::of(table, setting, words)).collect()
     };
     let mut all = settings(table, &own);
-    if is_library(&entry.library, "libdaplscm") {
+    let manager = OTHER_NAMES.iter().find(|(name, manager)| *manager != "rdma" && is_library(&entry.library, name));
+    if let Some((_, manager)) = manager {
         let cm = all.iter_mut().find(|report| report.setting.name == "cm" && report.origin == "default");
-        cm.into_iter().for_each(|cm| (cm.value, cm.origin) = ("socket".to_owned(), "library"));
+        cm.into_iter().for_each(|cm| (cm.value, cm.origin) = ((*manager).to_owned(), "library"));
     }
     all.extend(settings(&DAPL, &common));
     (all, odd)
@@ -304,6 +310,9 @@ mod tests {
         assert_eq!(manager("/usr/lib/libdaplscm.so.1", "ib0 0"), ("socket".to_owned(), "library"));
         assert_eq!(manager("libdaplscm.so.1", "ib0 0 cm=none"), ("none".to_owned(), "ia_params"));
         assert_eq!(manager("libdaplcma.so.1", "ib0 0"), ("rdma".to_owned(), "default"));
+        assert_eq!(manager("libdaploscm.so.2", "ib0 0"), ("socket2".to_owned(), "library"));
+        assert_eq!(manager("libdaploscm.so.2", "ib0 0 cm=socket"), ("socket".to_owned(), "ia_params"));
+        assert_eq!(manager("libdaplofa.so.2", "ib0 0"), ("rdma".to_owned(), "default"));
         assert!(settings_of(&entry("libdaplother.so.1", "a b")).0.is_empty());
     }
 }

@@ -29,7 +29,7 @@ pub const BUILD_TIME: &str = "DAPL_SYSCONFDIR";
 const NO_EFFECT: [(&str, &str); 13] = [
     ("DAPL_CM_ARP_RETRY_COUNT", "DAPL_CM_ARP_TIMEOUT_MS, the time of each of 15 tries"),
     ("DAPL_CM_ROUTE_RETRY_COUNT", "DAPL_CM_ROUTE_TIMEOUT_MS, the time of each of 15 tries"),
-    ("DAPL_CM_TOS", "DAPL_TCLASS, over cm=socket and cm=none"),
+    ("DAPL_CM_TOS", "DAPL_TCLASS, over cm=socket, cm=socket2 and cm=none"),
     ("DAPL_DBG_IO_TRC_OVERDUE", "DAPL_DBG_IO_TRC; a request is overdue after 10 s"),
     ("DAPL_DBG_LEVEL", "DAPL_DBG_TYPE"),
     ("DAPL_SCM_NETDEV", "a network device or an address as the first word of ia_params"),

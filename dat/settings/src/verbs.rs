@@ -19,7 +19,7 @@ const SETTINGS: &[Setting] = &[
     Setting {
         name: "cm",
         variable: "DAPL_VERBS_CM",
-        values: Values::OneOf(&["rdma", "socket", "none"]),
+        values: Values::OneOf(&["rdma", "socket", "socket2", "none"]),
         meaning: "the connection manager",
     },
     Setting {
@@ -50,13 +50,13 @@ const SETTINGS: &[Setting] = &[
         name: "",
         variable: "DAPL_IBHOSTS",
         values: Values::Text("dapl/ibhosts in the configuration directory"),
-        meaning: "`socket` and `none`: file that maps hosts to GIDs",
+        meaning: "`socket`, `socket2` and `none`: file that maps hosts to GIDs",
     },
     Setting {
         name: "",
         variable: "DAPL_IB_MTU",
         values: Values::OneOf(&["1024", "256", "512", "2048", "4096"]),
-        meaning: "`socket` and `none`: bytes per packet, at most what the port has active",
+        meaning: "`socket`, `socket2` and `none`: bytes per packet, at most what the port has active",
     },
     Setting {
         name: "",
@@ -80,31 +80,31 @@ const SETTINGS: &[Setting] = &[
         name: "",
         variable: "DAPL_GLOBAL_ROUTING",
         values: number(0, 1, 0, ""),
-        meaning: "`socket` and `none`: a global header in every packet; on Ethernet always",
+        meaning: "`socket`, `socket2` and `none`: a global header in every packet; on Ethernet always",
     },
     Setting {
         name: "",
         variable: "DAPL_HOP_LIMIT",
         values: number(0, 255, 255, ""),
-        meaning: "`socket` and `none`: hop limit of the global header",
+        meaning: "`socket`, `socket2` and `none`: hop limit of the global header",
     },
     Setting {
         name: "",
         variable: "DAPL_TCLASS",
         values: number(0, 255, 0, ""),
-        meaning: "`socket` and `none`: traffic class of the global header",
+        meaning: "`socket`, `socket2` and `none`: traffic class of the global header",
     },
     Setting {
         name: "",
         variable: "DAPL_IB_SL",
         values: number(0, 15, 0, ""),
-        meaning: "`socket` and `none`: service level",
+        meaning: "`socket`, `socket2` and `none`: service level",
     },
     Setting {
         name: "",
         variable: "DAPL_IB_PKEY",
         values: optional(0, 65_535, "the first of the port's", ""),
-        meaning: "`socket` and `none`: partition key; 0 is as unset",
+        meaning: "`socket`, `socket2` and `none`: partition key; 0 is as unset",
     },
     Setting { name: "", ..dir("base directory in which processes find each other's names of shared memory") },
     Setting {

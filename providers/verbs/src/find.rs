@@ -15,8 +15,9 @@ use ibverbs_sys::{IBV_LINK_LAYER_ETHERNET, ibv_port_state};
 use crate::gid;
 use crate::host::Host;
 use crate::ibv::{Context, Gid};
+use crate::manager_kind::ManagerKind;
 use crate::refusal::{self, Cause};
-use crate::settings::{ManagerKind, Settings};
+use crate::settings::Settings;
 
 /// The opened device with its port and address.
 pub(crate) struct OpenedDevice {

@@ -16,6 +16,7 @@ mod gid;
 mod host;
 mod ibv;
 mod limits;
+mod manager_kind;
 mod memory;
 mod qp;
 mod rdma_cm;

@@ -13,8 +13,9 @@ use ibverbs_sys::{
 };
 
 use crate::ibv::Context;
+use crate::manager_kind::ManagerKind;
 use crate::qp::gather::MAX_SEGMENTS;
-use crate::settings::{ManagerKind, Settings};
+use crate::settings::Settings;
 
 /// The limits of an IA over this port.
 pub(crate) fn of(context: &Context, port: u8, settings: &Settings) -> Result<Limits> {
@@ -99,7 +100,12 @@ impl PrivateDataLimits {
             // A request of the InfiniBand CM has 92 bytes, of which rdma_cm uses 36; a reject has 148, of which the word before
             // the data uses 4 (spec/endpoints 10.4).
             ManagerKind::Rdma => PrivateDataLimits { connect: 56, connect_1_2: 48, accept: 196, reject: 144 },
-            ManagerKind::Socket => PrivateDataLimits { connect: 92, connect_1_2: 92, accept: 196, reject: 0 },
+            ManagerKind::Socket(format) => PrivateDataLimits {
+                connect: format.most_in_request(),
+                connect_1_2: format.most_in_request(),
+                accept: format.most_in_reply(),
+                reject: format.most_in_reject(),
+            },
             ManagerKind::None | ManagerKind::Datagram => PrivateDataLimits::default(),
         }
     }
@@ -222,6 +228,7 @@ mod tests {
         };
         assert_eq!(of("x cm=rdma"), ((56, 48), 196, 144));
         assert_eq!([of("x cm=socket"), of("x cm=none")], [((92, 92), 196, 0), ((0, 0), 0, 0)]);
+        assert_eq!(of("x cm=socket2"), ((68, 68), 68, 68));
     }
 
     #[test]

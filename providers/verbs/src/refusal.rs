@@ -134,7 +134,7 @@ impl Cause {
                     .to_string()
             }
             Cause::NoDatagramManager => {
-                "write cm=rdma or cm=socket in ia_params, or open the name of a libdaplofa or libdaploscm line; the peer \
+                "write cm=rdma or cm=socket2 in ia_params, or open the name of a libdaplofa or libdaploscm line; the peer \
                  has to use the same"
                     .to_string()
             }

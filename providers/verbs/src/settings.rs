@@ -5,16 +5,18 @@
 //! (16, 0x10, 020).
 //!
 //! `ia_params` may be: `"mlx5_0 1"` (a device and a port of it), `"ib0 0"` (a network device, whose number is ignored),
-//! `"192.0.2.1 0"` (an address) or `"node-ib0 0"` (a host name); then optionally `cm=rdma`, `cm=socket` or `cm=none`,
-//! and `listener_wait_ms=` with a number, which come before the environment. If empty, they mean the first device with
-//! an address. Without a manager in either, the library name in the line decides: `socket` for `libdaplscm.so.1` and
-//! `libdaploscm.so.2`, none that exists for `libdaploucm.so.2` and `libdaplomcm.so.2`, else `rdma`.
+//! `"192.0.2.1 0"` (an address) or `"node-ib0 0"` (a host name); then optionally `cm=rdma`, `cm=socket`, `cm=socket2` or
+//! `cm=none`, and `listener_wait_ms=` with a number, which come before the environment. If empty, they mean the first device
+//! with an address. Without a manager in either, the library name in the line decides: `socket` for `libdaplscm.so.1`,
+//! `socket2` for `libdaploscm.so.2`, none that exists for `libdaploucm.so.2` and `libdaplomcm.so.2`, else `rdma`.
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
 use std::net::IpAddr;
 use std::ops::RangeInclusive;
 use std::time::Duration;
+
+use crate::manager_kind::ManagerKind;
 
 /// The settings of one IA.
 #[derive(Clone, Debug, Eq, PartialEq)]
@@ -24,8 +26,8 @@ pub(crate) struct Settings {
     pub(crate) object: String,
     /// `ia_params` second word: the port, if `object` is a device. Default, and for 0: the first.
     pub(crate) port: Option<u8>,
-    /// `ia_params` `cm=`, or `DAPL_VERBS_CM`: `rdma`, `socket` or `none`. Default: `socket` for a line that names
-    /// `libdaplscm.so.1` or `libdaploscm.so.2`, else `rdma`.
+    /// `ia_params` `cm=`, or `DAPL_VERBS_CM`: `rdma`, `socket`, `socket2` or `none`. Default: `socket` for a line that names
+    /// `libdaplscm.so.1`, `socket2` for one that names `libdaploscm.so.2`, else `rdma`.
     pub(crate) manager: ManagerKind,
     /// `DAPL_VERBS_GID_INDEX`: index of the port's GID to use, 0 to 65,535. Default: that of the address.
     pub(crate) gid_index: Option<u32>,
@@ -40,44 +42,6 @@ pub(crate) struct Settings {
     pub(crate) path: PathSettings,
     /// The peer assumed by the manager `none`.
     pub(crate) peer: Peer,
-}
-
-/// Connection managers.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum ManagerKind {
-    /// rdma_cm.
-    Rdma,
-    /// Messages over TCP.
-    Socket,
-    /// No messages, for fabric bring-up.
-    None,
-    /// Messages over a UD queue pair, as in the C implementation's `libdaploucm`. No setting names it, and no IA with it opens.
-    Datagram,
-}
-
-impl ManagerKind {
-    /// Name in settings.
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            ManagerKind::Rdma => "rdma",
-            ManagerKind::Socket => "socket",
-            ManagerKind::None => "none",
-            ManagerKind::Datagram => "ucm",
-        }
-    }
-
-    /// The manager of the C implementation's library with this file name.
-    fn of_library(name: &str) -> Self {
-        match name.split_once(".so").map_or(name, |(name, _)| name) {
-            "libdaplscm" | "libdaploscm" => ManagerKind::Socket,
-            "libdaploucm" | "libdaplomcm" => ManagerKind::Datagram,
-            _ => ManagerKind::Rdma,
-        }
-    }
-
-    fn parse(text: &str) -> Option<Self> {
-        [ManagerKind::Rdma, ManagerKind::Socket, ManagerKind::None].into_iter().find(|kind| kind.name() == text)
-    }
 }
 
 /// Timeouts of rdma_cm's address and route resolution.
@@ -165,9 +129,9 @@ impl Settings {
         let line = IaParams::parse(params);
         let env = Environment(variable);
         let default = ManagerKind::of_library(library);
-        let allowed = "\"rdma\", \"socket\" or \"none\"";
         let listener_wait = || env.number_or("DAPL_LISTENER_WAIT_MS", 0..=LONGEST_LISTENER_WAIT_MS, LISTENER_WAIT_MS);
-        let manager = || env.parsed("DAPL_VERBS_CM", allowed, format!("\"{}\"", default.name()), ManagerKind::parse);
+        let manager =
+            || env.parsed("DAPL_VERBS_CM", ManagerKind::NAMES, format!("\"{}\"", default.name()), ManagerKind::parse);
         Settings {
             object: line.object,
             port: line.port,
@@ -258,7 +222,7 @@ impl IaParams {
             if let Some(text) = word.strip_prefix("cm=") {
                 line.manager = ManagerKind::parse(text);
                 if line.manager.is_none() {
-                    complain("cm in ia_params", text, "\"rdma\", \"socket\" or \"none\"", "the default");
+                    complain("cm in ia_params", text, ManagerKind::NAMES, "the default");
                 }
             } else if let Some(text) = word.strip_prefix("listener_wait_ms=") {
                 line.listener_wait = number(text).filter(|wait| *wait <= LONGEST_LISTENER_WAIT_MS);
@@ -271,7 +235,7 @@ impl IaParams {
             } else if place == 0 {
                 complain("second word of ia_params", word, "a port from 0 to 255", "the first");
             } else {
-                let allowed = "cm=rdma, cm=socket, cm=none or listener_wait_ms=N";
+                let allowed = "cm=rdma, cm=socket, cm=socket2, cm=none or listener_wait_ms=N";
                 complain("word of ia_params", word, allowed, "no value");
             }
         }
@@ -332,6 +296,7 @@ fn number(text: &str) -> Option<u32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::manager_kind::SocketFormat as Format;
 
     fn with(params: &str, set: &[(&str, &str)]) -> Settings {
         let variable = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, text)| text.to_string());
@@ -346,7 +311,7 @@ mod tests {
         };
         assert_eq!(line("mlx5_0 1"), ("mlx5_0".into(), Some(1), ManagerKind::Rdma));
         assert_eq!(line("ib0 0"), ("ib0".into(), None, ManagerKind::Rdma));
-        assert_eq!(line("192.0.2.1 0 cm=socket"), ("192.0.2.1".into(), None, ManagerKind::Socket));
+        assert_eq!(line("192.0.2.1 0 cm=socket"), ("192.0.2.1".into(), None, ManagerKind::Socket(Format::Dat12)));
         assert_eq!(line("node-ib0"), ("node-ib0".into(), None, ManagerKind::Rdma));
         assert_eq!(line("mlx5_0 cm=none"), ("mlx5_0".into(), None, ManagerKind::None));
         assert_eq!(line(" mlx5_0  2\tcm=rdma "), ("mlx5_0".into(), Some(2), ManagerKind::Rdma));
@@ -359,15 +324,15 @@ mod tests {
             let settings = with(params, &[("DAPL_VERBS_CM", "socket")]);
             (settings.port, settings.manager)
         };
-        assert_eq!(line("mlx5_0 x"), (None, ManagerKind::Socket));
-        assert_eq!(line("mlx5_0 256 cm=tcp"), (None, ManagerKind::Socket));
+        assert_eq!(line("mlx5_0 x"), (None, ManagerKind::Socket(Format::Dat12)));
+        assert_eq!(line("mlx5_0 256 cm=tcp"), (None, ManagerKind::Socket(Format::Dat12)));
         assert_eq!(line("mlx5_0 1 2 cm=none"), (Some(1), ManagerKind::None));
     }
 
     #[test]
     fn the_line_comes_before_the_environment() {
         let socket = [("DAPL_VERBS_CM", "socket")];
-        assert_eq!(with("mlx5_0 1", &socket).manager, ManagerKind::Socket);
+        assert_eq!(with("mlx5_0 1", &socket).manager, ManagerKind::Socket(Format::Dat12));
         assert_eq!(with("mlx5_0 1 cm=none", &socket).manager, ManagerKind::None);
     }
 
@@ -387,8 +352,11 @@ mod tests {
             let variable = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, text)| text.to_string());
             Settings::from(params, library, &variable).manager
         };
-        for library in ["libdaplscm.so.1", "libdaplscm.so", "libdaploscm.so.2"] {
-            assert_eq!(manager("ib0 0", library, &[]), ManagerKind::Socket);
+        let (old, new) = (ManagerKind::Socket(Format::Dat12), ManagerKind::Socket(Format::Dat20));
+        for (library, kind) in [("libdaplscm.so.1", old), ("libdaplscm.so", old), ("libdaploscm.so.2", new)] {
+            assert_eq!(manager("ib0 0", library, &[]), kind);
+            assert_eq!(manager("ib0 0 cm=socket", library, &[]), old);
+            assert_eq!(manager("ib0 0", library, &[("DAPL_VERBS_CM", "socket2")]), new);
             assert_eq!(manager("ib0 0 cm=rdma", library, &[]), ManagerKind::Rdma);
             assert_eq!(manager("ib0 0", library, &[("DAPL_VERBS_CM", "rdma")]), ManagerKind::Rdma);
         }
@@ -396,7 +364,7 @@ mod tests {
             assert_eq!(manager("ib0 0", library, &[]), ManagerKind::Rdma);
         }
         assert_eq!(manager("mlx4_0 1", "libdaploucm.so.2", &[]), ManagerKind::Datagram);
-        assert_eq!(manager("mlx4_0 1 cm=socket", "libdaplomcm.so.2", &[]), ManagerKind::Socket);
+        assert_eq!(manager("mlx4_0 1 cm=socket", "libdaplomcm.so.2", &[]), ManagerKind::Socket(Format::Dat12));
     }
 
     #[test]

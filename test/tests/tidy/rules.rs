@@ -110,6 +110,7 @@ const USNIC: &[&[&str]] = &[
 
 /// As its `lib.rs` has it.
 const VERBS: &[&[&str]] = &[
+    &["manager_kind"],
     &["addresses", "memory/binds", "refusal", "qp/gather", "ibv", "settings", "cm/name_service", "engine", "cq/status"],
     &["qp/work", "gid", "host", "memory/keys", "qp/state"],
     &["find", "memory", "rdma_cm"],
@@ -345,7 +346,10 @@ pub(crate) const FORBIDDEN_UNSAFE: &[&str] = &[
     "providers/verbs/src/memory/binds.rs",
     "providers/verbs/src/cm/socket/gid_lookup.rs",
     "providers/verbs/src/cm/socket/protocol.rs",
-    "providers/verbs/src/cm/socket/wire.rs",
+    "providers/verbs/src/cm/socket/wire/address.rs",
+    "providers/verbs/src/cm/socket/wire/dat12.rs",
+    "providers/verbs/src/cm/socket/wire/dat20.rs",
+    "providers/verbs/src/cm/socket/wire/mod.rs",
     "providers/verbs/src/qp/gather.rs",
     "providers/verbs/src/gid.rs",
     "providers/verbs/src/memory/keys.rs",

@@ -234,7 +234,7 @@ impl Guess {
 
     fn raise(&self, ours: &LocalEnd, gid: Gid) {
         let Some(pair) = self.pair.upgrade() else { return };
-        let theirs = RemoteEnd { lid: ours.lid, number: guess(pair.number(), self.number), gid };
+        let theirs = RemoteEnd { lid: ours.lid, number: guess(pair.number(), self.number), gid, limits: None };
         log::info!("queue pair {:#x} uses {theirs} as its peer", pair.number());
         match pair.raise(self, ours, &theirs) {
             Ok(true) => pair.established(self, &[]),
@@ -248,7 +248,7 @@ impl Guess {
 
     fn over(&self, event: ConnectionEvent) {
         let event = if self.is_passive { ConnectionEvent::AcceptFailed } else { event };
-        self.pair.upgrade().into_iter().for_each(|pair| pair.over(self, event));
+        self.pair.upgrade().into_iter().for_each(|pair| pair.over(self, event, &[]));
     }
 }
 

@@ -7,7 +7,7 @@ use dapl::error::{Error, Resource, Result};
 
 use super::{Manager, none, rdma, socket};
 use crate::device::Device;
-use crate::settings::ManagerKind;
+use crate::manager_kind::ManagerKind;
 
 /// Starts the connection manager that the settings select.
 pub(crate) fn start(device: &Arc<Device>) -> Result<Arc<dyn Manager>> {
@@ -19,7 +19,7 @@ pub(crate) fn start(device: &Arc<Device>) -> Result<Arc<dyn Manager>> {
             })?;
             rdma::Rdma::new(device, address)?
         }
-        ManagerKind::Socket => socket::Socket::new(device),
+        ManagerKind::Socket(format) => socket::Socket::new(device, format),
         ManagerKind::None => none::NoMessages::new(device),
         // `find` refuses this manager, so no device is open.
         ManagerKind::Datagram => return Err(Error::Exhausted(Resource::Device)),

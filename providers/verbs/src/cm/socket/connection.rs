@@ -12,14 +12,14 @@ use std::os::fd::AsFd;
 use std::sync::{Arc, OnceLock, Weak};
 
 use crate::cm::name_service::Gid;
-use dapl::error::Result;
+use dapl::error::{Error, Result};
 use dapl::provider::{ConnId, ConnectionEvent};
 use parking_lot::Mutex;
 
 use super::path::{LocalEnd, RemoteEnd};
 use super::protocol::{Protocol, ProtocolEvent};
 use super::tcp;
-use super::wire::{self, Hello};
+use super::wire::{self, Hello, PathLimits};
 use super::{SocketContext, TcpListening};
 use crate::engine::{Interest, Source, Watch};
 use crate::qp::{CmConnection, QpCore};
@@ -28,15 +28,22 @@ use crate::qp::{CmConnection, QpCore};
 /// a queue pair cannot exist without one.
 pub(in crate::cm) trait Pair: Send + Sync {
     fn number(&self) -> u32;
+    /// Number of outstanding reads that the queue pair accepts from its peer.
+    fn reads_in(&self) -> u8;
     fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()>;
     fn raise(&self, link: &dyn CmConnection, ours: &LocalEnd, theirs: &RemoteEnd) -> io::Result<bool>;
     fn established(&self, link: &dyn CmConnection, private_data: &[u8]);
-    fn over(&self, link: &dyn CmConnection, event: ConnectionEvent);
+    /// Reports the end. `private_data`: those of a peer that has rejected.
+    fn over(&self, link: &dyn CmConnection, event: ConnectionEvent, private_data: &[u8]);
 }
 
 impl Pair for QpCore {
     fn number(&self) -> u32 {
         QpCore::number(self)
+    }
+
+    fn reads_in(&self) -> u8 {
+        self.reads().incoming
     }
 
     fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()> {
@@ -51,8 +58,21 @@ impl Pair for QpCore {
         QpCore::established(self, link, private_data);
     }
 
-    fn over(&self, link: &dyn CmConnection, event: ConnectionEvent) {
-        QpCore::over(self, link, event);
+    fn over(&self, link: &dyn CmConnection, event: ConnectionEvent, private_data: &[u8]) {
+        QpCore::over_with(self, link, event, private_data);
+    }
+}
+
+/// Parameters of a queue pair that its peer must know.
+pub(super) struct QpParameters {
+    pub(super) number: u32,
+    pub(super) limits: PathLimits,
+}
+
+impl QpParameters {
+    /// `theirs`: the peer's limits, if they are known.
+    pub(super) fn of(pair: &dyn Pair, ours: &LocalEnd, theirs: Option<PathLimits>) -> Self {
+        QpParameters { number: pair.number(), limits: ours.limits(theirs, pair.reads_in()) }
     }
 }
 
@@ -127,17 +147,31 @@ impl SocketConnection {
 
     /// Like `start`, for a request that the consumer accepts. On an error the connection ends.
     pub(super) fn accept(self: &Arc<Self>, pair: Arc<dyn Pair>, private_data: &[u8], conn: ConnId) -> Result<()> {
-        self.inner.lock().private_data = private_data.to_vec();
+        let most = {
+            let mut inner = self.inner.lock();
+            inner.private_data = private_data.to_vec();
+            inner.talk.format().most_in_reply()
+        };
+        if private_data.len() > most {
+            log::error!(
+                "{}: {} bytes of private data with an accept, but at most {most} fit into the requester's wire format",
+                self.peer,
+                private_data.len()
+            );
+            self.end();
+            return Err(Error::InvalidParameter(3));
+        }
         self.attach(&pair, conn).inspect_err(|_| self.end())?;
         let me = self.me.clone();
         self.place.reactor.soon(move || me.upgrade().into_iter().for_each(|line| line.find_peer()));
         Ok(())
     }
 
-    /// Sends the consumer's rejection, and closes the socket.
-    pub(super) fn refuse(&self) {
+    /// Sends the consumer's rejection, with private data as far as the format carries them, and closes the socket.
+    pub(super) fn refuse(&self, private_data: &[u8]) {
         let mut inner = self.inner.lock();
-        inner.talk.refuse();
+        let most = inner.talk.format().most_in_reject();
+        inner.talk.refuse(&private_data[..private_data.len().min(most)]);
         inner.close();
     }
 
@@ -221,6 +255,9 @@ impl SocketConnection {
                 self.with_pair(|pair| pair.established(self, &[]));
             }
             ProtocolEvent::Dial => self.dial_again(),
+            ProtocolEvent::PeerRejected(private_data) => {
+                self.with_pair(|pair| pair.over(self, ConnectionEvent::PeerRejected, &private_data));
+            }
             ProtocolEvent::Over(event) => {
                 self.over(event);
                 if let Some(listener) = self.listener.as_ref().and_then(Weak::upgrade) {
@@ -257,7 +294,7 @@ impl SocketConnection {
     }
 
     fn over(&self, event: ConnectionEvent) {
-        self.with_pair(|pair| pair.over(self, event));
+        self.with_pair(|pair| pair.over(self, event, &[]));
     }
 
     /// Handles the peer's parameters. If they lack its GID, continues when the GID is known.
@@ -302,7 +339,7 @@ impl SocketConnection {
     /// Brings the queue pair to RTS and notifies the peer.
     fn raise(&self, ours: &LocalEnd, hello: &Hello) {
         let Some(ours) = &self.local_end(ours, &hello.gid) else { return self.fail() };
-        let theirs = RemoteEnd { lid: hello.lid, number: hello.number, gid: hello.gid };
+        let theirs = RemoteEnd { lid: hello.lid, number: hello.number, gid: hello.gid, limits: hello.limits };
         let raised = self.with_pair(|pair| pair.raise(self, ours, &theirs));
         match raised {
             None | Some(Ok(false)) => {}
@@ -315,7 +352,7 @@ impl SocketConnection {
     }
 
     fn go_on(&self, ours: &LocalEnd, hello: &Hello) {
-        let Some(number) = self.with_pair(|pair| pair.number()) else { return };
+        let Some(parameters) = self.with_pair(|pair| QpParameters::of(pair, ours, hello.limits)) else { return };
         let mut inner = self.inner.lock();
         if inner.talk.confirm() {
             let confirmed = inner.flush();
@@ -330,7 +367,7 @@ impl SocketConnection {
             };
         }
         let private_data = std::mem::take(&mut inner.private_data);
-        let is_answered = inner.talk.answer(self.place.hello(ours, number, private_data));
+        let is_answered = inner.talk.answer(self.place.hello(ours, parameters, private_data));
         drop(inner);
         match is_answered {
             true => self.ready(),
@@ -345,7 +382,7 @@ impl SocketConnection {
         let is_passive = self.listener.is_some();
         let mut inner = self.inner.lock();
         inner.talk.end();
-        inner.stop();
+        inner.close();
         drop(inner);
         self.over(if is_passive { ConnectionEvent::AcceptFailed } else { ConnectionEvent::Rejected });
     }

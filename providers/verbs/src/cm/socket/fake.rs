@@ -97,8 +97,13 @@ pub(in crate::cm) fn conn(number: u32) -> ConnId {
 /// A report to the queue pair.
 #[derive(Debug, Eq, PartialEq)]
 pub(in crate::cm) enum QpReport {
-    Raised { number: u32, gid: Gid },
+    Raised {
+        number: u32,
+        gid: Gid,
+    },
     Established(Vec<u8>),
+    /// The peer's consumer has rejected with these private data.
+    Rejected(Vec<u8>),
     Over(&'static str),
 }
 
@@ -153,6 +158,10 @@ impl Pair for FakeQp {
         self.number
     }
 
+    fn reads_in(&self) -> u8 {
+        4
+    }
+
     fn attach(&self, _: ConnId, link: Arc<dyn CmConnection>) -> Result<()> {
         let mut place = self.link.lock();
         if place.is_some() {
@@ -179,11 +188,14 @@ impl Pair for FakeQp {
         }
     }
 
-    fn over(&self, link: &dyn CmConnection, event: ConnectionEvent) {
+    fn over(&self, link: &dyn CmConnection, event: ConnectionEvent, private_data: &[u8]) {
         if !self.has(link) {
             return;
         }
         self.end();
+        if !private_data.is_empty() {
+            return self.record(QpReport::Rejected(private_data.to_vec()));
+        }
         self.record(QpReport::Over(match event {
             ConnectionEvent::Established => "established",
             ConnectionEvent::PeerRejected => "peer rejected",

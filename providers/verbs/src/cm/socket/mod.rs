@@ -1,7 +1,8 @@
-//! The manager `socket`: exchanges queue pair parameters over TCP, with the wire format of the C implementation's `scm`
-//! (spec/endpoints 10.7).
+//! The manager `socket`: exchanges queue pair parameters over TCP, with the wire formats of the C implementation's socket
+//! providers (spec/endpoints 10.7, 10.8).
 //!
-//! For fabrics without rdma_cm between two hosts, or peers that support `scm` only. A listener is a TCP port (`tcp`).
+//! For fabrics without rdma_cm between two hosts, or peers that have only a socket provider. An adapter has one format: it
+//! decides the port of a qualifier and the format of requests. A request in the other format is answered in that format. A listener is a TCP port (`tcp`).
 //! An attempt or a request is a socket connection (`connection`) with a protocol state machine (`protocol`) and
 //! messages (`wire`), which brings its queue pair up by the resulting path (`path`; `gid_lookup` looks up GIDs that no
 //! message carries). The socket stays open for the life of the connection; when it closes, the connection ends. A
@@ -40,11 +41,11 @@ use crate::device::Device;
 use crate::engine::{Interest, Reactor, Source, Watch};
 use crate::qp::{CmConnection, QpCore};
 pub(super) use connection::Pair;
-use connection::SocketConnection;
+use connection::{QpParameters, SocketConnection};
 use gid_lookup::GidLookup;
 use path::LocalEnd;
 use protocol::Protocol;
-use wire::Hello;
+use wire::{Format, Hello};
 
 /// Limit of connections at a listener without a complete request.
 const MAX_UNKNOWN_CLIENTS: usize = if cfg!(test) { 16 } else { 1024 };
@@ -99,24 +100,33 @@ impl SocketContext {
         if ours.reaches(peer) { Some(ours) } else { (self.reaching)(ours, peer) }
     }
 
-    fn hello(&self, ours: &LocalEnd, number: u32, private_data: Vec<u8>) -> Hello {
-        Hello { lid: ours.lid, port: ours.port.into(), number, address: self.address, gid: ours.gid, private_data }
+    fn hello(&self, ours: &LocalEnd, parameters: QpParameters, private_data: Vec<u8>) -> Hello {
+        Hello {
+            lid: ours.lid,
+            port: ours.port.into(),
+            number: parameters.number,
+            address: self.address,
+            gid: ours.gid,
+            limits: Some(parameters.limits),
+            private_data,
+        }
     }
 }
 
 /// The manager of one IA.
 pub(crate) struct Socket {
     place: Arc<SocketContext>,
+    format: Format,
     listeners: Mutex<Vec<Weak<TcpListening>>>,
 }
 
 impl Socket {
-    pub(crate) fn new(device: &Arc<Device>) -> Arc<Self> {
-        Self::over(SocketContext::of(device))
+    pub(crate) fn new(device: &Arc<Device>, format: Format) -> Arc<Self> {
+        Self::over(SocketContext::of(device), format)
     }
 
-    fn over(place: SocketContext) -> Arc<Self> {
-        Arc::new(Socket { place: Arc::new(place), listeners: Mutex::default() })
+    fn over(place: SocketContext, format: Format) -> Arc<Self> {
+        Arc::new(Socket { place: Arc::new(place), format, listeners: Mutex::default() })
     }
 
     fn dial(&self, pair: Arc<dyn Pair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
@@ -126,16 +136,16 @@ impl Socket {
             );
             return Err(Error::InvalidAddress(Address::Malformed));
         };
-        let peer = SocketAddr::new(ip.to_canonical(), tcp::port(spec.qual));
+        let peer = SocketAddr::new(ip.to_canonical(), self.format.port(spec.qual));
         let ours = self.place.ours().ok_or(Error::Internal)?;
-        let hello = self.place.hello(&ours, pair.number(), spec.private_data.to_vec());
+        let hello = self.place.hello(&ours, QpParameters::of(&*pair, &ours, None), spec.private_data.to_vec());
         let stream = tcp::dial(peer)?;
-        SocketConnection::new(&self.place, stream, peer, Protocol::active(hello, self.place.listener_wait), None)
-            .connect(pair, conn)
+        let talk = Protocol::active(hello, self.format, self.place.listener_wait);
+        SocketConnection::new(&self.place, stream, peer, talk, None).connect(pair, conn)
     }
 
     fn open(&self, qual: u64, id: ObjectId) -> Result<Arc<TcpListening>> {
-        let listener = tcp::listen(qual)?;
+        let listener = tcp::listen(qual, self.format)?;
         let listener = Arc::new_cyclic(|me| TcpListening {
             me: Weak::clone(me),
             place: self.place.clone(),
@@ -292,8 +302,8 @@ impl Source for TcpListening {
     }
 }
 
-/// A request that waits for the consumer. If it is rejected for another reason than the consumer's decision, the socket
-/// is closed.
+/// A request that waits for the consumer. If it is rejected for another reason than the consumer's decision, the connection
+/// ends.
 struct SocketRequest(Option<Arc<SocketConnection>>);
 
 impl SocketRequest {
@@ -310,8 +320,12 @@ impl Waiting for SocketRequest {
 
     fn refuse(mut self: Box<Self>, by: Refusal) {
         if by == Refusal::Consumer {
-            self.0.take().into_iter().for_each(|line| line.refuse());
+            self.0.take().into_iter().for_each(|line| line.refuse(&[]));
         }
+    }
+
+    fn reject(mut self: Box<Self>, private_data: &[u8]) {
+        self.0.take().into_iter().for_each(|line| line.refuse(private_data));
     }
 }
 

@@ -8,6 +8,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::net::Ipv6Addr;
 
+use super::wire::PathLimits;
 use crate::cm::name_service::Gid;
 use ibverbs_sys::{
     IBV_LINK_LAYER_ETHERNET, IBV_MTU_256, IBV_MTU_512, IBV_MTU_1024, IBV_MTU_2048, IBV_MTU_4096, ibv_ah_attr, ibv_gid,
@@ -43,6 +44,8 @@ pub(crate) struct RemoteEnd {
     pub(crate) number: u32,
     /// Ignored if packets have no global header.
     pub(crate) gid: Gid,
+    /// The peer's limits, if it has sent them.
+    pub(crate) limits: Option<PathLimits>,
 }
 
 impl Display for LocalEnd {
@@ -89,13 +92,30 @@ impl LocalEnd {
         !self.is_ethernet || gid::is_same_family(&self.gid, peer)
     }
 
+    /// The `ibv_mtu` code of the local side.
+    fn local_mtu(&self) -> ibv_mtu {
+        mtu(self.settings.mtu).min(self.active_mtu)
+    }
+
+    /// The `ibv_mtu` code of a path to this peer: the smaller one of both sides. A peer's code that does not exist is ignored.
+    fn path_mtu(&self, theirs: Option<PathLimits>) -> ibv_mtu {
+        let theirs = theirs.map(|limits| ibv_mtu::from(limits.mtu));
+        let theirs = theirs.filter(|code| (IBV_MTU_256..=IBV_MTU_4096).contains(code));
+        theirs.map_or(self.local_mtu(), |code| code.min(self.local_mtu()))
+    }
+
+    /// The limits to send to the peer, with its own if they are known. `reads`: accepted reads.
+    pub(crate) fn limits(&self, theirs: Option<PathLimits>, reads: u8) -> PathLimits {
+        PathLimits { mtu: self.path_mtu(theirs) as u8, reads }
+    }
+
     /// The steps to RTS.
     pub(crate) fn path(&self, theirs: &RemoteEnd, reads: Reads) -> Path {
         let settings = &self.settings;
         let to_receive = Change {
             attributes: ibv_qp_attr {
                 qp_state: ibv_qp_state::IBV_QPS_RTR,
-                path_mtu: mtu(settings.mtu).min(self.active_mtu),
+                path_mtu: self.path_mtu(theirs.limits),
                 dest_qp_num: theirs.number,
                 rq_psn: FIRST_PACKET,
                 max_dest_rd_atomic: reads.incoming,
@@ -119,7 +139,7 @@ impl LocalEnd {
                 timeout: settings.ack_timer,
                 retry_cnt: settings.ack_retry,
                 rnr_retry: settings.rnr_retry,
-                max_rd_atomic: reads.outgoing,
+                max_rd_atomic: theirs.limits.map_or(reads.outgoing, |limits| reads.outgoing.min(limits.reads)),
                 ..Default::default()
             },
             mask: (mask::IBV_QP_STATE
@@ -228,7 +248,7 @@ fn mtu(bytes: u32) -> ibv_mtu {
 pub(crate) mod tests {
     use super::*;
 
-    const REMOTE: RemoteEnd = RemoteEnd { lid: 5, number: 0x11, gid: [9; 16] };
+    const REMOTE: RemoteEnd = RemoteEnd { lid: 5, number: 0x11, gid: [9; 16], limits: None };
     const READS: Reads = Reads { incoming: 3, outgoing: 7 };
 
     /// A port with fixed parameters, independent of device and environment.
@@ -291,6 +311,21 @@ pub(crate) mod tests {
         assert_eq!(ours.path(&REMOTE, READS).to_receive.attributes.path_mtu, IBV_MTU_512);
         ours.settings.mtu = 256;
         assert_eq!(ours.path(&REMOTE, READS).to_receive.attributes.path_mtu, IBV_MTU_256);
+    }
+
+    #[test]
+    fn peers_limits_reduce_mtu_and_reads() {
+        let ours = port(IBV_LINK_LAYER_ETHERNET);
+        let of = |mtu, reads| {
+            let theirs = RemoteEnd { limits: Some(PathLimits { mtu, reads }), ..REMOTE };
+            let path = ours.path(&theirs, READS);
+            (path.to_receive.attributes.path_mtu, path.to_send.attributes.max_rd_atomic)
+        };
+        assert_eq!([of(1, 2), of(5, 255), of(3, 7)], [(IBV_MTU_256, 2), (IBV_MTU_1024, 7), (IBV_MTU_1024, 7)]);
+        assert_eq!([of(0, 0), of(6, 1), of(255, 1)], [(IBV_MTU_1024, 0), (IBV_MTU_1024, 1), (IBV_MTU_1024, 1)]);
+        assert_eq!(ours.limits(None, 4), PathLimits { mtu: IBV_MTU_1024 as u8, reads: 4 });
+        let small = PathLimits { mtu: IBV_MTU_512 as u8, reads: 1 };
+        assert_eq!(ours.limits(Some(small), 4), PathLimits { reads: 4, ..small });
     }
 
     #[test]

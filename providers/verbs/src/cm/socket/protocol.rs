@@ -14,7 +14,7 @@ use std::time::Duration;
 
 use dapl::provider::ConnectionEvent;
 
-use super::wire::{self, DISCONNECT, Hello, Message, MessageReader, READY};
+use super::wire::{DISCONNECT, Format, Hello, Message, MessageReader, Role};
 use dapl_software::listener_retry::Retry;
 
 /// Time limit for a host to answer at all: the time after which rdma_cm gives up.
@@ -28,6 +28,8 @@ const CONFIRMATION: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 30
 #[derive(Debug)]
 pub(super) struct Protocol {
     state: State,
+    /// The format of all messages: the requester's.
+    format: Format,
     /// Number of deadlines returned so far, to recognise an outdated one.
     turn: u64,
     /// Bytes to be sent.
@@ -63,20 +65,27 @@ pub(super) enum ProtocolEvent {
     Established,
     /// The last socket was refused: another one is to be connected.
     Dial,
+    /// The peer's consumer has rejected the request, with private data.
+    PeerRejected(Vec<u8>),
     Over(ConnectionEvent),
 }
 
 impl Protocol {
     /// Creates the requester's side. Without a listener the request is retried for `listener_wait`.
-    pub(super) fn active(request: Hello, listener_wait: Duration) -> Self {
+    pub(super) fn active(request: Hello, format: Format, listener_wait: Duration) -> Self {
         let state = State::Dialling(Box::new(request), Retry::new(listener_wait));
-        Protocol { state, turn: 0, outbox: Vec::new() }
+        Protocol { state, format, turn: 0, outbox: Vec::new() }
     }
 
-    /// Creates the listener's side.
+    /// Creates the listener's side. It answers in the format of the request.
     pub(super) fn passive() -> Self {
-        let inbox = MessageReader::new(wire::MOST_IN_REQUEST);
-        Protocol { state: State::Arriving(inbox), turn: 0, outbox: Vec::new() }
+        let inbox = MessageReader::new(Role::Request);
+        Protocol { state: State::Arriving(inbox), format: Format::Dat12, turn: 0, outbox: Vec::new() }
+    }
+
+    /// The format of the messages; the requester's, once its request has arrived.
+    pub(super) fn format(&self) -> Format {
+        self.format
     }
 
     /// Whether the socket is not connected yet.
@@ -102,7 +111,7 @@ impl Protocol {
     pub(super) fn wanted(&self) -> usize {
         match &self.state {
             State::Requested(inbox) | State::Arriving(inbox) => inbox.wanted(),
-            State::Answered(had) => READY.len() - had,
+            State::Answered(had) => self.format.ready().len() - had,
             State::Replied | State::Pending | State::Established => DISCONNECT.len(),
             State::Dialling(..) | State::Refused(..) | State::Over => 0,
         }
@@ -145,8 +154,8 @@ impl Protocol {
     /// Handles that the socket is connected.
     pub(super) fn connected(&mut self) {
         if let State::Dialling(hello, _) = &self.state {
-            self.outbox = Message::Hello((**hello).clone()).encode();
-            self.turn(State::Requested(MessageReader::new(wire::MOST_IN_REPLY)));
+            self.outbox = Message::Request((**hello).clone()).encode(self.format);
+            self.turn(State::Requested(MessageReader::new(Role::Reply(self.format))));
         }
     }
 
@@ -159,33 +168,34 @@ impl Protocol {
                 self.turn += u64::from(begins);
                 match taken {
                     Ok(None) => None,
-                    Ok(Some(Message::Refusal)) => self.over(ConnectionEvent::PeerRejected),
-                    Ok(Some(Message::Hello(hello))) => {
-                        self.turn(State::Replied);
-                        Some(ProtocolEvent::Reply(hello))
-                    }
+                    Ok(Some(message)) => self.answered(message),
                     Err(wrong) => {
                         log::warn!("invalid reply to a connection request: {wrong}");
                         self.over(ConnectionEvent::Rejected)
                     }
                 }
             }
-            State::Arriving(inbox) => match inbox.take(bytes) {
-                Ok(None) => None,
-                Ok(Some(Message::Hello(hello))) => {
-                    self.turn(State::Pending);
-                    Some(ProtocolEvent::Request(hello))
+            State::Arriving(inbox) => {
+                let taken = inbox.take(bytes);
+                self.format = inbox.format().unwrap_or(self.format);
+                match taken {
+                    Ok(None) => None,
+                    Ok(Some(Message::Request(hello))) => {
+                        self.turn(State::Pending);
+                        Some(ProtocolEvent::Request(hello))
+                    }
+                    Ok(Some(_)) => self.over(ConnectionEvent::AcceptFailed),
+                    Err(wrong) => {
+                        log::info!("invalid connection request: {wrong}");
+                        self.over(ConnectionEvent::AcceptFailed)
+                    }
                 }
-                Ok(Some(Message::Refusal)) => self.over(ConnectionEvent::AcceptFailed),
-                Err(wrong) => {
-                    log::info!("invalid connection request: {wrong}");
-                    self.over(ConnectionEvent::AcceptFailed)
-                }
-            },
+            }
             State::Answered(had) => {
-                let is_right = READY[*had..].starts_with(bytes);
+                let ready = self.format.ready();
+                let is_right = ready[*had..].starts_with(bytes);
                 *had += bytes.len();
-                match (is_right, *had == READY.len()) {
+                match (is_right, *had == ready.len()) {
                     (true, false) => None,
                     (true, true) => {
                         self.turn(State::Established);
@@ -196,6 +206,21 @@ impl Protocol {
             }
             // Any other message ends the connection.
             _ => self.closed(None),
+        }
+    }
+
+    /// Handles the peer's answer to the request.
+    fn answered(&mut self, message: Message) -> Option<ProtocolEvent> {
+        match message {
+            Message::Accept(hello) => {
+                self.turn(State::Replied);
+                Some(ProtocolEvent::Reply(hello))
+            }
+            Message::Rejection(private_data) => {
+                self.turn(State::Over);
+                Some(ProtocolEvent::PeerRejected(private_data))
+            }
+            Message::NotServed | Message::Request(_) => self.over(ConnectionEvent::Rejected),
         }
     }
 
@@ -248,7 +273,7 @@ impl Protocol {
     pub(super) fn answer(&mut self, hello: Hello) -> bool {
         let is_asked = matches!(self.state, State::Pending);
         if is_asked {
-            self.outbox = Message::Hello(hello).encode();
+            self.outbox = Message::Accept(hello).encode(self.format);
             self.turn(State::Answered(0));
         }
         is_asked
@@ -258,24 +283,27 @@ impl Protocol {
     pub(super) fn confirm(&mut self) -> bool {
         let is_replied = matches!(self.state, State::Replied);
         if is_replied {
-            self.outbox.extend(READY);
+            self.outbox.extend(self.format.ready());
             self.turn(State::Established);
         }
         is_replied
     }
 
     /// Sends the local consumer's rejection.
-    pub(super) fn refuse(&mut self) {
+    pub(super) fn refuse(&mut self, private_data: &[u8]) {
         if matches!(self.state, State::Pending) {
-            self.outbox = Message::Refusal.encode();
+            self.outbox = Message::Rejection(private_data.to_vec()).encode(self.format);
         }
         self.turn(State::Over);
     }
 
-    /// Ends the connection locally. A peer that waits for an answer sees that the socket is closed.
+    /// Ends the connection locally. A peer that waits for an answer gets the format's message for that, if it has one: the C
+    /// implementation for 2.0 sends its request again if the socket is closed without an answer.
     pub(super) fn end(&mut self) {
-        if matches!(self.state, State::Answered(_) | State::Established) {
-            self.outbox.extend(DISCONNECT);
+        match self.state {
+            State::Pending => self.outbox = Message::NotServed.encode(self.format),
+            State::Answered(_) | State::Established => self.outbox.extend(DISCONNECT),
+            _ => {}
         }
         self.turn(State::Over);
     }

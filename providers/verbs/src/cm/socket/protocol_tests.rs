@@ -1,20 +1,33 @@
-//! Both sides of the protocol, without sockets.
+//! Both sides of the protocol, without sockets, in both formats.
 #![forbid(unsafe_code)]
 
+use super::super::wire::PathLimits;
 use super::*;
+
+const FORMATS: [Format; 2] = [Format::Dat12, Format::Dat20];
 
 fn hello(number: u32, private_data: &[u8]) -> Hello {
     let address = Some("192.0.2.7".parse().unwrap());
-    Hello { lid: 1, port: 1, number, address, gid: [7; 16], private_data: private_data.to_vec() }
+    Hello { lid: 1, port: 1, number, address, gid: [7; 16], limits: None, private_data: private_data.to_vec() }
+}
+
+/// As [`hello`], with the fields of a format.
+fn hello_in(format: Format, number: u32, private_data: &[u8]) -> Hello {
+    match format {
+        Format::Dat12 => hello(number, private_data),
+        Format::Dat20 => {
+            Hello { port: 0, limits: Some(PathLimits { mtu: 3, reads: 4 }), ..hello(number, private_data) }
+        }
+    }
 }
 
 /// A requester without retries.
 fn active(request: Hello) -> Protocol {
-    Protocol::active(request, Duration::ZERO)
+    Protocol::active(request, Format::Dat12, Duration::ZERO)
 }
 
 fn bytes(hello: &Hello) -> Vec<u8> {
-    Message::Hello(hello.clone()).encode()
+    Message::Request(hello.clone()).encode(Format::Dat12)
 }
 
 /// Transfers all bytes from one side to the other, a few at a time; returns the last event.
@@ -30,43 +43,57 @@ fn carry(from: &mut Protocol, to: &mut Protocol) -> Option<ProtocolEvent> {
 }
 
 fn asked() -> (Protocol, Protocol) {
-    let (mut active, mut passive) = (active(hello(1, b"may I")), Protocol::passive());
+    asked_in(Format::Dat12)
+}
+
+fn asked_in(format: Format) -> (Protocol, Protocol) {
+    let request = hello_in(format, 1, b"may I");
+    let (mut active, mut passive) = (Protocol::active(request.clone(), format, Duration::ZERO), Protocol::passive());
     active.connected();
-    assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Request(hello(1, b"may I"))));
+    assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Request(request)));
+    assert_eq!(passive.format(), format);
     (active, passive)
 }
 
-fn standing() -> (Protocol, Protocol) {
-    let (mut active, mut passive) = asked();
-    assert!(passive.answer(hello(2, b"yes")));
-    assert_eq!(carry(&mut passive, &mut active), Some(ProtocolEvent::Reply(hello(2, b"yes"))));
+fn standing_in(format: Format) -> (Protocol, Protocol) {
+    let (mut active, mut passive) = asked_in(format);
+    let reply = hello_in(format, 2, b"yes");
+    assert!(passive.answer(reply.clone()));
+    assert_eq!(carry(&mut passive, &mut active), Some(ProtocolEvent::Reply(reply)));
     assert!(active.confirm());
     assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Established));
     (active, passive)
 }
 
 #[test]
-fn two_sides_come_together_and_part() {
-    let (mut active, mut passive) = standing();
-    assert_eq!((active.patience(), passive.patience()), (None, None));
-    active.end();
-    assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Over(ConnectionEvent::Disconnected)));
-    assert_eq!((passive.is_over(), passive.wanted(), passive.closed(None)), (true, 0, None));
-    let (mut active, mut passive) = standing();
-    passive.end();
-    assert_eq!(passive.outbox(), DISCONNECT);
-    assert_eq!(carry(&mut passive, &mut active), Some(ProtocolEvent::Over(ConnectionEvent::Disconnected)));
+fn two_sides_connect_and_disconnect() {
+    let disconnected = || Some(ProtocolEvent::Over(ConnectionEvent::Disconnected));
+    for format in FORMATS {
+        let (mut active, mut passive) = standing_in(format);
+        assert_eq!((active.patience(), passive.patience()), (None, None));
+        active.end();
+        assert_eq!(carry(&mut active, &mut passive), disconnected());
+        assert_eq!((passive.is_over(), passive.wanted(), passive.closed(None)), (true, 0, None));
+        let (mut active, mut passive) = standing_in(format);
+        passive.end();
+        assert_eq!(passive.outbox(), DISCONNECT);
+        assert_eq!(carry(&mut passive, &mut active), disconnected());
+    }
 }
 
 #[test]
-fn a_refusal_is_the_consumers_and_a_closed_socket_is_not() {
-    let (mut active, mut passive) = asked();
-    passive.refuse();
-    assert_eq!(carry(&mut passive, &mut active), Some(ProtocolEvent::Over(ConnectionEvent::PeerRejected)));
-    let (mut active, mut passive) = asked();
-    passive.end();
-    assert!(passive.outbox().is_empty());
-    assert_eq!(active.closed(None), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
+fn a_reject_is_the_consumers_and_any_other_end_is_not() {
+    for (format, private_data) in [(Format::Dat12, &b""[..]), (Format::Dat20, b"no")] {
+        let (mut active, mut passive) = asked_in(format);
+        passive.refuse(b"no");
+        assert_eq!(carry(&mut passive, &mut active), Some(ProtocolEvent::PeerRejected(private_data.to_vec())));
+        assert!(active.is_over());
+        let (mut active, mut passive) = asked_in(format);
+        passive.end();
+        assert_eq!(passive.outbox().is_empty(), format == Format::Dat12, "only the format of 2.0 has a message for it");
+        let end = carry(&mut passive, &mut active).or_else(|| active.closed(None));
+        assert_eq!(end, Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
+    }
 }
 
 #[test]
@@ -89,7 +116,7 @@ fn a_socket_that_cannot_be_connected() {
 #[test]
 fn a_refused_socket_is_followed_by_another_until_the_time_is_used_up() {
     let listener_wait = Duration::from_millis(50);
-    let mut active = Protocol::active(hello(1, b"may I"), listener_wait);
+    let mut active = Protocol::active(hello(1, b"may I"), Format::Dat12, listener_wait);
     let mut waited = Duration::ZERO;
     let end = loop {
         match active.closed(Some(ErrorKind::ConnectionRefused)) {
@@ -104,7 +131,8 @@ fn a_refused_socket_is_followed_by_another_until_the_time_is_used_up() {
     };
     assert_eq!((end, waited), (Some(ProtocolEvent::Over(ConnectionEvent::Rejected)), listener_wait));
 
-    let (mut active, mut passive) = (Protocol::active(hello(1, b"may I"), listener_wait), Protocol::passive());
+    let (mut active, mut passive) =
+        (Protocol::active(hello(1, b"may I"), Format::Dat12, listener_wait), Protocol::passive());
     active.closed(Some(ErrorKind::ConnectionRefused));
     let (_, turn) = active.patience().unwrap();
     active.late(turn);
@@ -116,7 +144,7 @@ fn a_refused_socket_is_followed_by_another_until_the_time_is_used_up() {
         "it was asked"
     );
 
-    let mut given_up = Protocol::active(hello(1, b""), listener_wait);
+    let mut given_up = Protocol::active(hello(1, b""), Format::Dat12, listener_wait);
     given_up.closed(Some(ErrorKind::ConnectionRefused));
     let (_, turn) = given_up.patience().unwrap();
     given_up.end();
@@ -152,10 +180,15 @@ fn acceptor_may_leave_before_the_confirmation() {
 
 #[test]
 fn a_wrong_confirmation_is_none() {
-    for wrong in [&[0x0F_u8][..], &[0x0E, 0x0E], &[0, 0]] {
-        let (_, mut passive) = asked();
-        passive.answer(hello(2, b""));
-        assert_eq!(passive.take(wrong), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)), "{wrong:?}");
+    for format in FORMATS {
+        let other = FORMATS[usize::from(format == Format::Dat12)];
+        for wrong in [&[0x0F_u8][..], &[0x0E, 0x0E], &[0, 0], &[0, 9, 0, 4], &DISCONNECT, other.ready()] {
+            let (_, mut passive) = asked_in(format);
+            passive.answer(hello_in(format, 2, b""));
+            let wrong = &wrong[..wrong.len().min(passive.wanted())];
+            let end = passive.take(wrong).or_else(|| passive.closed(None));
+            assert_eq!(end, Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)), "{format:?} {wrong:?}");
+        }
     }
 }
 

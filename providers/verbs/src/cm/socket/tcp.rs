@@ -1,12 +1,13 @@
 //! Sockets of the manager `socket`: non-blocking and close-on-exec.
 //!
-//! The port is the qualifier modulo 65,536. TCP keepalive detects a dead host, which then looks like a close.
+//! The qualifier and the wire format decide the port. TCP keepalive detects a dead host, which then looks like a close.
 #![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, TcpStream};
 use std::time::Duration;
 
+use super::wire::Format;
 use dapl::error::{Address, Error, Resource, Result};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
@@ -20,11 +21,6 @@ const IDLE: Duration = Duration::from_secs(30);
 const PROBE: Duration = Duration::from_secs(10);
 /// Number of keepalive probes without an answer after which the peer is dead. Unacknowledged data have the same total time.
 const PROBES: u32 = 6;
-
-/// The port of a qualifier.
-pub(super) fn port(qual: u64) -> u16 {
-    qual as u16
-}
 
 /// Starts to connect. Errors: `InvalidAddress(Unreachable)`, `Exhausted`. Even an answer that the peer gives at once is
 /// reported later.
@@ -72,10 +68,10 @@ fn has_hung_up(stream: &TcpStream) -> bool {
 }
 
 /// Listens on any address. Errors: `ConnQualTaken`; `ConnQualUnavailable` for a port that this process cannot bind.
-pub(super) fn listen(qual: u64) -> Result<TcpListener> {
-    let port = port(qual);
+pub(super) fn listen(qual: u64, format: Format) -> Result<TcpListener> {
+    let port = format.port(qual);
     if port == 0 {
-        log::error!("cannot listen on qualifier {qual}: its TCP port is {qual} modulo 65536, which is 0");
+        log::error!("cannot listen on qualifier {qual}: its TCP port would be 0");
         return Err(Error::ConnQualUnavailable);
     }
     let both = listen_on(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), port));
@@ -178,19 +174,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ports_are_qualifiers_modulo_65536() {
-        assert_eq!([port(45248), port(70000), port(0x1_0000_0001)], [45248, 4464, 1]);
-        assert_eq!(listen(0x1_0000).err(), Some(Error::ConnQualUnavailable));
+    fn port_0_is_no_listener() {
+        assert_eq!(listen(0x1_0000, Format::Dat12).err(), Some(Error::ConnQualUnavailable));
+        assert_eq!(listen(64_536, Format::Dat20).err(), Some(Error::ConnQualUnavailable));
     }
 
     #[test]
     fn a_port_has_one_listener_and_a_plain_socket_is_one() {
         let plain = TcpListener::bind("0.0.0.0:0").unwrap();
         let qual = u64::from(plain.local_addr().unwrap().port());
-        assert_eq!(listen(qual).err(), Some(Error::ConnQualTaken));
+        assert_eq!(listen(qual, Format::Dat12).err(), Some(Error::ConnQualTaken));
         drop(plain);
-        let listener = listen(qual).unwrap();
-        assert_eq!(listen(qual + 0x1_0000).err(), Some(Error::ConnQualTaken));
+        let listener = listen(qual, Format::Dat12).unwrap();
+        assert_eq!(listen(qual + 0x1_0000, Format::Dat12).err(), Some(Error::ConnQualTaken));
         for local in ["127.0.0.1", "::1"] {
             assert!(TcpStream::connect((local, qual as u16)).is_ok(), "{local}");
         }

@@ -11,9 +11,12 @@ use dapl::error::Error;
 use dapl::provider::{ConnectSpec, PeerAddress};
 
 use super::fake::{FakeQp, QpReport, Stage, V4_GID, conn};
-use super::wire::{DISCONNECT, READY};
+use super::wire::{DISCONNECT, Format};
 use super::{Socket, SocketContext, SocketRequest, TcpListening};
 use crate::cm::{Manager, Refusal, Waiting};
+
+/// Confirmation of the format for 1.2.
+const READY: [u8; 2] = [0x0E, 0x0F];
 
 /// A manager with a listener on an unused port.
 struct TestManager {
@@ -25,17 +28,21 @@ struct TestManager {
 
 impl TestManager {
     fn new() -> Self {
-        Self::with_listener_wait(Duration::ZERO)
+        Self::with(Format::Dat12, Duration::ZERO)
     }
 
     /// Creates a manager that retries requests without a listener for this time.
     fn with_listener_wait(listener_wait: Duration) -> Self {
+        Self::with(Format::Dat12, listener_wait)
+    }
+
+    fn with(format: Format, listener_wait: Duration) -> Self {
         let stage = Stage::new();
-        let manager = Socket::over(SocketContext { listener_wait, ..stage.place() });
+        let manager = Socket::over(SocketContext { listener_wait, ..stage.place() }, format);
         let (port, listener) = (0..100)
             .find_map(|_| {
                 let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
-                manager.open(port.into(), conn(1).ep).ok().map(|listener| (port, listener))
+                manager.open(qual_of(format, port), conn(1).ep).ok().map(|listener| (port, listener))
             })
             .expect("a free port");
         TestManager { stage, manager, listener, port }
@@ -47,8 +54,7 @@ impl TestManager {
 
     fn dial_to(&self, port: u16, pair: &Arc<FakeQp>, private_data: &[u8], attempt: u32) -> dapl::error::Result<()> {
         let address = PeerAddress::Ip(self.stage.address());
-        // Any qualifier with this port will do.
-        let spec = ConnectSpec { address: &address, qual: u64::from(port) + 0x1_0000, private_data };
+        let spec = ConnectSpec { address: &address, qual: qual_of(self.manager.format, port), private_data };
         self.manager.dial(pair.clone(), &spec, conn(attempt))
     }
 
@@ -76,6 +82,12 @@ impl TestManager {
         assert_eq!([active.next(), passive.next()], [QpReport::Established(vec![]), QpReport::Established(vec![])]);
         (active, passive)
     }
+}
+
+/// A qualifier with this port. Any will do.
+fn qual_of(format: Format, port: u16) -> u64 {
+    let offset = if format == Format::Dat20 { 1000 } else { 0 };
+    u64::from(port) + 0x1_0000 - offset
 }
 
 /// A request in the bytes of the C implementation: from 192.0.2.7, without a GID if `gid` is 0.

@@ -1,0 +1,59 @@
+//! Socket addresses in messages: the layout of the sender's machine, with the family in its byte order and the rest in network
+//! byte order. Both formats use it.
+#![forbid(unsafe_code)]
+
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+
+const AF_INET: u16 = libc::AF_INET as u16;
+const AF_INET6: u16 = libc::AF_INET6 as u16;
+/// Bytes of the structure.
+pub(super) const LENGTH: usize = 28;
+
+/// Encodes an address, with port 0. `None` has the family 0.
+pub(super) fn encode(address: Option<IpAddr>) -> [u8; LENGTH] {
+    let mut bytes = [0; LENGTH];
+    match address {
+        None => {}
+        Some(IpAddr::V4(ip)) => {
+            bytes[..2].copy_from_slice(&AF_INET.to_ne_bytes());
+            bytes[4..8].copy_from_slice(&ip.octets());
+        }
+        Some(IpAddr::V6(ip)) => {
+            bytes[..2].copy_from_slice(&AF_INET6.to_ne_bytes());
+            bytes[8..24].copy_from_slice(&ip.octets());
+        }
+    }
+    bytes
+}
+
+/// Decodes an address. The peer may have the other byte order, which is detected: no family number equals another one with
+/// swapped bytes.
+pub(super) fn decode(bytes: &[u8]) -> Option<IpAddr> {
+    let family = u16::from_ne_bytes([*bytes.first()?, *bytes.get(1)?]);
+    let octets = |at: usize, length: usize| bytes.get(at..at + length);
+    match family {
+        _ if family == AF_INET || family.swap_bytes() == AF_INET => {
+            let octets: [u8; 4] = octets(4, 4)?.try_into().ok()?;
+            Some(Ipv4Addr::from(octets).into())
+        }
+        _ if family == AF_INET6 || family.swap_bytes() == AF_INET6 => {
+            let octets: [u8; 16] = octets(8, 16)?.try_into().ok()?;
+            Some(Ipv6Addr::from(octets).into())
+        }
+        _ => None,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn addresses_of_the_other_byte_order_and_of_no_family() {
+        let mut bytes = encode(Some("192.0.2.7".parse().unwrap()));
+        bytes[..2].reverse();
+        assert_eq!(decode(&bytes), Some("192.0.2.7".parse().unwrap()));
+        bytes[..2].copy_from_slice(&[7, 7]);
+        assert_eq!(decode(&bytes), None);
+    }
+}

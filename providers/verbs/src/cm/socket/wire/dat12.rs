@@ -1,0 +1,69 @@
+//! The format of the C implementation for DAT 1.2: 64 bytes in network order, then private data (spec/endpoints 10.7).
+//!
+//! Requests and accepts are alike. Only a consumer's reject has a message, which carries no private data.
+#![forbid(unsafe_code)]
+
+use super::{Content, Hello, Message, Role, Wrong, address, long, word};
+
+/// First word of a message.
+pub(super) const VERSION: u16 = 2;
+/// Length without private data.
+pub(super) const HEAD: usize = 64;
+/// Maximum length of private data with a request.
+pub(super) const MOST_IN_REQUEST: usize = 92;
+/// Maximum length of private data with a reply.
+pub(super) const MOST_IN_REPLY: usize = 196;
+/// Sent by the active side when its queue pair is up.
+pub(super) const READY: [u8; 2] = [0x0E, 0x0F];
+/// The reason of a consumer's reject.
+const REJECTED: u16 = 28;
+
+/// The message; empty if the format has none for it.
+pub(super) fn encode(message: &Message) -> Vec<u8> {
+    let mut bytes = vec![0; HEAD];
+    bytes[..2].copy_from_slice(&VERSION.to_be_bytes());
+    match message {
+        Message::NotServed => bytes.clear(),
+        Message::Rejection(_) => bytes[2..4].copy_from_slice(&REJECTED.to_be_bytes()),
+        Message::Request(hello) | Message::Accept(hello) => {
+            bytes[4..6].copy_from_slice(&hello.lid.to_be_bytes());
+            bytes[6..8].copy_from_slice(&hello.port.to_be_bytes());
+            bytes[8..12].copy_from_slice(&hello.number.to_be_bytes());
+            bytes[12..16].copy_from_slice(&(hello.private_data.len() as u32).to_be_bytes());
+            bytes[16..16 + address::LENGTH].copy_from_slice(&address::encode(hello.address));
+            bytes[48..64].copy_from_slice(&hello.gid);
+            bytes.extend_from_slice(&hello.private_data);
+        }
+    }
+    bytes
+}
+
+/// Decodes the first [`HEAD`] bytes of a message.
+pub(super) fn decode(bytes: &[u8], role: Role) -> Result<Content, Wrong> {
+    if word(bytes, 2) != 0 {
+        // The other fields of a reject have no meaning.
+        return Ok(Content { message: Message::Rejection(Vec::new()), length: 0 });
+    }
+    let length = long(bytes, 12);
+    let most = match role {
+        Role::Request => MOST_IN_REQUEST,
+        Role::Reply(_) => MOST_IN_REPLY,
+    };
+    let length = usize::try_from(length).ok().filter(|length| *length <= most).ok_or(Wrong::Length(length))?;
+    let mut gid = [0; 16];
+    gid.copy_from_slice(&bytes[48..64]);
+    let hello = Hello {
+        lid: word(bytes, 4),
+        port: word(bytes, 6),
+        number: super::number(bytes, 8)?,
+        address: address::decode(&bytes[16..16 + address::LENGTH]),
+        gid,
+        limits: None,
+        private_data: Vec::new(),
+    };
+    let message = match role {
+        Role::Request => Message::Request(hello),
+        Role::Reply(_) => Message::Accept(hello),
+    };
+    Ok(Content { message, length })
+}

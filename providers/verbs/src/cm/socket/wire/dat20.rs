@@ -1,0 +1,87 @@
+//! The format of the C implementation for DAT 2.0: 148 bytes, integers in network order, then private data
+//! (spec/endpoints 10.8).
+//!
+//! The layout was found by observation of `libdaploscm.so.2` (decision 034). Fields that were always zero are sent as zero
+//! and ignored when received.
+#![forbid(unsafe_code)]
+
+use super::{Content, Hello, Message, PathLimits, Role, Wrong, address, word};
+
+/// First word of a message.
+pub(super) const VERSION: u16 = 9;
+/// Length without private data.
+pub(super) const HEAD: usize = 148;
+/// Maximum length of private data in any message.
+pub(super) const MOST: usize = 68;
+/// Sent by the active side when its queue pair is up.
+pub(super) const READY: [u8; 4] = [0, 9, 0, 5];
+
+const REQUEST: u16 = 1;
+const ACCEPT: u16 = 2;
+const REJECTED: u16 = 3;
+/// The C implementation reports any other number as a rejection by the transport.
+const NOT_SERVED: u16 = 4;
+
+/// Type of queue pair: reliable connection.
+const CONNECTED: u8 = 2;
+/// Type of queue pair: unreliable datagram.
+const DATAGRAM: u8 = 4;
+
+/// The message.
+pub(super) fn encode(message: &Message) -> Vec<u8> {
+    let (operation, hello, private_data) = match message {
+        Message::Request(hello) => (REQUEST, Some(hello), &hello.private_data),
+        Message::Accept(hello) => (ACCEPT, Some(hello), &hello.private_data),
+        Message::Rejection(private_data) => (REJECTED, None, private_data),
+        Message::NotServed => (NOT_SERVED, None, &Vec::new()),
+    };
+    let mut bytes = vec![0; HEAD];
+    bytes[..2].copy_from_slice(&VERSION.to_be_bytes());
+    bytes[2..4].copy_from_slice(&operation.to_be_bytes());
+    bytes[16..18].copy_from_slice(&(private_data.len() as u16).to_be_bytes());
+    if let Some(hello) = hello {
+        let limits = hello.limits.unwrap_or_default();
+        bytes[28] = limits.reads;
+        bytes[32] = limits.mtu;
+        bytes[38..40].copy_from_slice(&hello.lid.to_be_bytes());
+        bytes[40..44].copy_from_slice(&hello.number.to_be_bytes());
+        bytes[44..60].copy_from_slice(&hello.gid);
+        bytes[63] = CONNECTED;
+        bytes[64..64 + address::LENGTH].copy_from_slice(&address::encode(hello.address));
+    }
+    bytes.extend_from_slice(private_data);
+    bytes
+}
+
+/// Decodes the first [`HEAD`] bytes of a message.
+pub(super) fn decode(bytes: &[u8], role: Role) -> Result<Content, Wrong> {
+    let length = usize::from(word(bytes, 16));
+    if length > MOST {
+        return Err(Wrong::Length(length as u32));
+    }
+    let message = match (role, word(bytes, 2)) {
+        (Role::Request, REQUEST) => Message::Request(hello(bytes)?),
+        (Role::Request, operation) => return Err(Wrong::Operation(operation)),
+        (Role::Reply(_), ACCEPT) => Message::Accept(hello(bytes)?),
+        (Role::Reply(_), REJECTED) => Message::Rejection(Vec::new()),
+        (Role::Reply(_), _) => Message::NotServed,
+    };
+    Ok(Content { message, length })
+}
+
+fn hello(bytes: &[u8]) -> Result<Hello, Wrong> {
+    if bytes[63] == DATAGRAM {
+        return Err(Wrong::Datagram);
+    }
+    let mut gid = [0; 16];
+    gid.copy_from_slice(&bytes[44..60]);
+    Ok(Hello {
+        lid: word(bytes, 38),
+        port: 0,
+        number: super::number(bytes, 40)?,
+        address: address::decode(&bytes[64..64 + address::LENGTH]),
+        gid,
+        limits: Some(PathLimits { mtu: bytes[32], reads: bytes[28] }),
+        private_data: Vec::new(),
+    })
+}
