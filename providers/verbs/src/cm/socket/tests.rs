@@ -429,3 +429,5 @@ fn paths_are_no_addresses() {
     let refused = manager.manager.dial(FakeQp::new(1), &spec, conn(1));
     assert_eq!(refused, Err(Error::InvalidAddress(dapl::error::Address::Malformed)));
 }
+
+mod format_2_0;
