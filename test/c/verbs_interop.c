@@ -5,7 +5,7 @@
  *   verbs_interop -h host -P ia -q qual SCENE            client
  *
  *   accept REQUEST REPLY END     private data of REQUEST and REPLY bytes, data both ways; END (client, server) disconnects
- *   reject REQUEST               the server rejects the request
+ *   reject REQUEST REPLY         the server rejects the request, in 2.0 with REPLY bytes of private data
  *   no-listener                  a client without a server
  *
  * Each side checks what the specification guarantees (data, order of events), and fails otherwise. It prints what differs
@@ -215,10 +215,14 @@ static void serve(const char *scene, int request, int reply, int ends)
     OK(dat_cr_query(cr, DAT_CR_FIELD_ALL, &param));
     print_data("request", param.private_data_size, param.private_data, request, 1);
     printf("from: %s\n", inet_ntoa(((struct sockaddr_in *)param.remote_ia_address_ptr)->sin_addr));
+    fill(answer, sizeof answer, 2);
     if (strcmp(scene, "reject") == 0) {
+#ifdef DAT20_UDAT_H
+        OK(dat_cr_reject_with(cr, reply, reply > 0 ? answer : NULL));
+#else
         OK(dat_cr_reject(cr));
+#endif
     } else {
-        fill(answer, sizeof answer, 2);
         OK(dat_cr_accept(cr, ep, reply, reply > 0 ? answer : NULL));
         event = connection_event();
         printf("event: %s, size %d\n", name_of(event.event_number),
@@ -252,6 +256,8 @@ static void ask(const char *scene, const char *host, int request, int reply, int
         printf("port: %llu\n", (unsigned long long)param.remote_port_qual);
         data_both_ways();
         end(ends);
+    } else if (reply > 0) {
+        print_data("reason", data->private_data_size, data->private_data, reply, 2);
     }
     freeaddrinfo(found);
 }

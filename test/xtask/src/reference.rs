@@ -17,13 +17,17 @@ use crate::{Result, setup};
 const PACKAGES: [&str; 3] = ["libdapl2", "dapl2-utils", "libdapl-dev"];
 /// The adapter of its registry, over rdma_cm on the guest's link.
 pub(crate) const ADAPTER: &str = "ofa-v2-d0";
+/// The adapter of its registry over its socket provider.
+pub(crate) const SOCKET_ADAPTER: &str = "rxe2-oscm";
+/// The line of that adapter, also for this project's libraries.
+pub(crate) const SOCKET_LINE: &str = "rxe2-oscm u2.0 nonthreadsafe default libdaploscm.so.2 dapl.2.0 \"rxe0 1\" \"\"\n";
 
 /// The unpacked reference.
 pub(crate) struct Reference {
     root: PathBuf,
     /// Directory of its libraries.
     pub(crate) lib: PathBuf,
-    /// Registry that names its adapter.
+    /// Registry that names its adapters.
     pub(crate) conf: PathBuf,
     /// Of the package.
     pub(crate) version: String,
@@ -53,7 +57,9 @@ impl Reference {
         let folders = fs::read_dir(place.join("usr/lib")).map_err(|error| format!("the reference: {error}"))?;
         let lib = folders.flatten().map(|folder| folder.path()).find(|folder| folder.join("libdat2.so.2").exists());
         let lib = lib.ok_or("the reference's packages hold no libdat2.so.2")?;
-        Ok(Reference { root: place.to_path_buf(), lib, conf: place.join("dat.conf"), version })
+        let conf = place.join("dat.conf");
+        write_registry(&conf)?;
+        Ok(Reference { root: place.to_path_buf(), lib, conf, version })
     }
 
     /// `dapltest`.
@@ -103,8 +109,17 @@ fn make(fresh: &Path) -> Result {
             fs::remove_file(&package).map_err(failed)?;
         }
     }
-    let conf = format!("{ADAPTER} u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"d0 0\" \"\"\n");
-    fs::write(fresh.join("dat.conf"), conf).map_err(failed)?;
     // Written last: with this file, the directory is complete.
     fs::write(fresh.join("version"), version.trim()).map_err(failed)
+}
+
+/// Writes the registry, unless an earlier run has written the same. Another process may read it meanwhile.
+fn write_registry(conf: &Path) -> Result {
+    let lines = format!("{ADAPTER} u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"d0 0\" \"\"\n{SOCKET_LINE}");
+    if fs::read_to_string(conf).is_ok_and(|known| known == lines) {
+        return Ok(());
+    }
+    let fresh = conf.with_extension(format!("fresh-{}", std::process::id()));
+    let written = fs::write(&fresh, lines).and_then(|()| fs::rename(&fresh, conf));
+    written.map_err(|error| format!("{}: {error}", conf.display()))
 }

@@ -15,6 +15,7 @@
 /* 2.0 asks which kind of address the memory has, and takes private data for a rejection. */
 #define dat_lmr_create(ia, type, region, length, pz, privileges, ...) \
     dat_lmr_create(ia, type, region, length, pz, privileges, DAT_VA_TYPE_VA, __VA_ARGS__)
+#define dat_cr_reject_with (dat_cr_reject)
 #define dat_cr_reject(cr) dat_cr_reject(cr, 0, NULL)
 
 #endif

@@ -1,8 +1,8 @@
 //! This provider and the 2.0 reference, each as server and as client of the other, with the observations of each side.
 //!
 //! `test/c/verbs_interop.c`, compiled for both, prints them, and they are compared here. The expected sizes and numbers are
-//! those of rdma_cm over RoCE, which pads private data and carries no length. A qualifier above 65,535 reaches the other side
-//! only if both fold it into the same port.
+//! those of rdma_cm over RoCE, which pads private data and carries no length, and those of the socket managers, which do
+//! carry it. A qualifier above 65,535 reaches the other side only if both fold it into the same port.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -14,13 +14,19 @@ use super::keeper::{Answer, Keeper};
 use super::setting::{Job, Setting};
 use crate::Result;
 use crate::guest::Link;
-use crate::reference::{ADAPTER, Reference};
+use crate::reference::{ADAPTER, Reference, SOCKET_ADAPTER};
 use crate::report::Report;
 
 /// Time limit; a case takes less than a second.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Bytes of private data that an accept carries.
+/// Bytes of private data that an accept carries, by rdma_cm.
 const REPLY: u32 = 196;
+/// Bytes of private data that any message carries, by the socket managers.
+const SOCKET_DATA: u32 = 68;
+
+/// Environment of a requester over the socket manager: the reference uses the first GID of the port, and an acceptor of its
+/// cannot use another one for this requester.
+pub(super) const FIRST_GID: &str = "DAPL_VERBS_GID_INDEX=0";
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Side {
@@ -28,23 +34,54 @@ pub(super) enum Side {
     Theirs,
 }
 
+/// Connection manager of both sides.
+#[derive(Clone, Copy, Debug, Eq, PartialEq)]
+enum Manager {
+    /// rdma_cm; the program of this side is one of DAT 1.2.
+    Rdma,
+    /// The reference's socket provider. The programs of both sides are those of DAT 2.0, which gives a reject private data.
+    Socket,
+}
+
+impl Manager {
+    /// Size of the private data of a request that the server gets, if it was sent with this size.
+    fn request(self, server: Side, sent: u32) -> u32 {
+        match (self, server) {
+            (Manager::Socket, _) => sent,
+            (Manager::Rdma, Side::Ours) => 48,
+            (Manager::Rdma, Side::Theirs) => 56,
+        }
+    }
+
+    /// Size of the private data of an accept that the client gets.
+    fn reply(self, client: Side, sent: u32) -> u32 {
+        match (self, client) {
+            (Manager::Socket, Side::Ours) => sent,
+            (Manager::Socket, Side::Theirs) => SOCKET_DATA,
+            (Manager::Rdma, _) => REPLY,
+        }
+    }
+
+    /// Size of the private data of a reject that the client gets.
+    fn rejection(self, client: Side, sent: u32) -> u32 {
+        match (self, client) {
+            (Manager::Socket, _) => self.reply(client, sent),
+            (Manager::Rdma, Side::Ours) => 0,
+            (Manager::Rdma, Side::Theirs) => 148,
+        }
+    }
+
+    /// Maximum of private data that a client of this side may send, and that the other side may reply.
+    fn most(self, client: Side) -> (u32, u32) {
+        match (self, client) {
+            (Manager::Socket, _) => (SOCKET_DATA, SOCKET_DATA),
+            (Manager::Rdma, Side::Ours) => (48, 160),
+            (Manager::Rdma, Side::Theirs) => (56, 196),
+        }
+    }
+}
+
 impl Side {
-    /// Size of the private data of a request that the consumer gets.
-    fn request(self) -> u32 {
-        match self {
-            Side::Ours => 48,
-            Side::Theirs => 56,
-        }
-    }
-
-    /// Event of the consumer for a rejection.
-    fn rejection(self) -> u32 {
-        match self {
-            Side::Ours => 0,
-            Side::Theirs => 148,
-        }
-    }
-
     pub(super) fn name(self) -> &'static str {
         match self {
             Side::Ours => "ours",
@@ -58,13 +95,15 @@ impl Side {
 enum Fate {
     /// Length of the private data in the reply, and the side that disconnects.
     Accept(u32, &'static str),
-    Reject,
+    /// Length of the private data in the reject.
+    Reject(u32),
 }
 
 /// A connection, or a request that is rejected.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     name: &'static str,
+    manager: Manager,
     server: Side,
     client: Side,
     qual: u32,
@@ -73,44 +112,55 @@ struct Case {
     fate: Fate,
 }
 
-/// All cases: the same in both directions, except for the maximum size that each side may send.
+/// All cases: the same in both directions and over both managers, except for the sizes that each may send.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
-    for (server, client) in [(Side::Ours, Side::Theirs), (Side::Theirs, Side::Ours)] {
-        // Maximum of private data that each side accepts from its consumer.
-        let (most, most_back) = match client {
-            Side::Ours => (48, 160),
-            Side::Theirs => (56, 196),
-        };
-        let case = |name, qual, request, fate| Case { name, server, client, qual, request, fate };
-        cases.extend([
-            case("no_private_data", 45_248, 0, Fate::Accept(0, "client")),
-            case("a_byte_each_way", 45_249, 1, Fate::Accept(1, "server")),
-            case("the_most_each_way", 45_250, most, Fate::Accept(most_back, "client")),
-            case("a_qualifier_beyond_ports", 70_000, 10, Fate::Accept(20, "server")),
-            case("refused", 45_251, 20, Fate::Reject),
-        ]);
+    let sides = [(Side::Ours, Side::Theirs), (Side::Theirs, Side::Ours)];
+    let managers = [(Manager::Rdma, 45_248), (Manager::Socket, 45_348)];
+    for (manager, first) in managers {
+        for (server, client) in sides {
+            let (most, most_back) = manager.most(client);
+            let case = |name, qual, request, fate| Case { name, manager, server, client, qual, request, fate };
+            cases.extend([
+                case("no_private_data", first, 0, Fate::Accept(0, "client")),
+                case("a_byte_each_way", first + 1, 1, Fate::Accept(1, "server")),
+                case("the_most_each_way", first + 2, most, Fate::Accept(most_back, "client")),
+                case("a_qualifier_beyond_ports", 70_000, 10, Fate::Accept(20, "server")),
+                case("refused", first + 3, 20, Fate::Reject(0)),
+            ]);
+            if manager == Manager::Socket {
+                cases.push(case("refused_with_the_most", first + 4, 20, Fate::Reject(SOCKET_DATA)));
+            }
+        }
     }
     cases
 }
 
 impl Case {
     fn title(&self) -> String {
-        format!("interop::{}_serves_{}_{}", self.server.name(), self.client.name(), self.name)
+        let manager = if self.manager == Manager::Socket { "socket_" } else { "" };
+        format!("interop::{manager}{}_serves_{}_{}", self.server.name(), self.client.name(), self.name)
     }
 
     /// Lines that must be printed; others are permitted.
     fn expected(&self) -> Vec<String> {
-        let (request, reported) = (self.request, self.server.request());
+        let (request, reported) = (self.request, self.manager.request(self.server, self.request));
         let mut lines = vec![
             format!("server | request: size {reported}, {request} of {request} as sent, zeros behind"),
             format!("server | from: {}", Link::Alone.address()),
         ];
         match self.fate {
-            Fate::Reject => lines.push(format!("event: PEER_REJECTED, size {}", self.client.rejection())),
+            Fate::Reject(reason) => {
+                let reported = self.manager.rejection(self.client, reason);
+                lines.push(format!("event: PEER_REJECTED, size {reported}"));
+                if reason > 0 {
+                    lines.push(format!("reason: size {reported}, {reason} of {reason} as sent, zeros behind"));
+                }
+            }
             Fate::Accept(reply, _) => {
-                lines.push(format!("event: ESTABLISHED, size {REPLY}"));
-                lines.push(format!("reply: size {REPLY}, {reply} of {reply} as sent, zeros behind"));
+                let reported = self.manager.reply(self.client, reply);
+                lines.push(format!("event: ESTABLISHED, size {reported}"));
+                lines.push(format!("reply: size {reported}, {reply} of {reply} as sent, zeros behind"));
                 for side in ["", "server | "] {
                     lines.extend([format!("{side}data: right"), format!("{side}end: DISCONNECTED")]);
                 }
@@ -147,15 +197,21 @@ impl Programs<'_> {
 
     /// Command line of one side. The test environment is this project's; the reference has its own libraries and
     /// registry.
-    fn end(&self, side: Side, role: &[&str], qual: u32) -> Vec<String> {
-        let (mut words, adapter) = match side {
-            Side::Ours => (vec![self.ours.clone()], "rxe0"),
-            Side::Theirs => {
+    fn end(&self, manager: Manager, side: Side, role: &[&str], qual: u32) -> Vec<String> {
+        let adapter = if manager == Manager::Socket { SOCKET_ADAPTER } else { ADAPTER };
+        let (mut words, adapter) = match (side, manager) {
+            (Side::Ours, Manager::Rdma) => (vec![self.ours.clone()], "rxe0"),
+            (Side::Ours, Manager::Socket) => {
+                let words = if role.contains(&"-h") { &["env", FIRST_GID][..] } else { &[] };
+                let words = words.iter().map(|word| (*word).to_owned());
+                (words.chain([self.theirs.display().to_string()]).collect(), adapter)
+            }
+            (Side::Theirs, _) => {
                 let Reference { lib, conf, .. } = &self.reference;
                 let set = [("LD_LIBRARY_PATH", lib), ("DAT_OVERRIDE", conf)];
                 let set = set.map(|(name, value)| format!("{name}={}", value.display()));
                 let words = ["env".to_owned()].into_iter().chain(set).chain([self.theirs.display().to_string()]);
-                (words.collect(), ADAPTER)
+                (words.collect(), adapter)
             }
         };
         words.extend(role.iter().chain(&["-P", adapter, "-q"]).map(|word| (*word).to_owned()));
@@ -167,18 +223,18 @@ impl Programs<'_> {
         let request = case.request.to_string();
         let scene = match case.fate {
             Fate::Accept(reply, end) => vec!["accept".to_owned(), request, reply.to_string(), end.to_owned()],
-            Fate::Reject => vec!["reject".to_owned(), request],
+            Fate::Reject(reason) => vec!["reject".to_owned(), request, reason.to_string()],
         };
         let client = ["-h", Link::Alone.address()];
         let [server, client] = [(case.server, &["-s"][..]), (case.client, &client)]
-            .map(|(side, role)| [self.end(side, role, case.qual), scene.clone()].concat());
+            .map(|(side, role)| [self.end(case.manager, side, role, case.qual), scene.clone()].concat());
         let words = [vec!["text:ready".to_owned()], server, vec!["--".to_owned()], client].concat();
         self.setting.exec(self.duet.as_ref(), &words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 
     /// Runs a client without a server.
     fn no_listener(&self) -> Job {
-        let words = self.end(Side::Ours, &["-h", Link::Alone.address()], 45_252);
+        let words = self.end(Manager::Rdma, Side::Ours, &["-h", Link::Alone.address()], 45_252);
         let words: Vec<&str> = words[1..].iter().map(String::as_str).chain(["no-listener"]).collect();
         self.setting.exec(self.ours.as_ref(), &words)
     }

@@ -1,5 +1,5 @@
 //! Debian's programs for DAT 2.0, unmodified, over the guest's device: with this project's libraries, with the reference's
-//! on the other side, and in both roles.
+//! on the other side, and in both roles; over rdma_cm and over the socket manager of 2.0.
 //!
 //! Their tests of unreliable datagrams are left out: no provider of this project has such endpoints. So is dtestsrq with the
 //! reference's provider on a side: at its end it waits there for an asynchronous event of the shared receive queue, which
@@ -8,12 +8,12 @@
 
 use std::time::Duration;
 
-use super::interop::Side;
+use super::interop::{FIRST_GID, Side};
 use super::keeper::{Answer, Keeper};
 use super::setting::{Job, Setting};
 use crate::Result;
 use crate::guest::Link;
-use crate::reference::{ADAPTER, Reference};
+use crate::reference::{ADAPTER, Reference, SOCKET_ADAPTER};
 use crate::report::Report;
 
 /// Time limit; the slowest takes a minute on a loaded machine.
@@ -31,14 +31,13 @@ struct Program {
     common: &'static [&'static str],
 }
 
-const DTEST: Program = Program {
-    name: "dtest",
-    ready: "waiting for client",
-    success: ["DAPL Test Complete. PASSED"; 2],
-    common: &["-b", "4096", "-B", "10"],
-};
 const PROGRAMS: [Program; 5] = [
-    DTEST,
+    Program {
+        name: "dtest",
+        ready: "waiting for client",
+        success: ["DAPL Test Complete. PASSED"; 2],
+        common: &["-b", "4096", "-B", "10"],
+    },
     Program {
         name: "dtestx",
         ready: "waiting to snd addr",
@@ -71,36 +70,47 @@ run Q"#;
 /// The pairs of server and client.
 const PAIRS: [(Side, Side); 3] = [(Side::Ours, Side::Ours), (Side::Ours, Side::Theirs), (Side::Theirs, Side::Ours)];
 
-fn title(program: &Program, (server, client): (Side, Side)) -> String {
-    match (server, client) {
-        (Side::Ours, Side::Ours) => format!("programs::{}", program.name),
-        _ => format!("interop::{}_{}_serves_{}", program.name, server.name(), client.name()),
+/// A program with its two sides and the adapter of both, whose connection manager is that of its line.
+#[derive(Clone, Copy)]
+struct Case {
+    program: &'static Program,
+    server: Side,
+    client: Side,
+    adapter: &'static str,
+}
+
+impl Case {
+    fn title(&self) -> String {
+        let manager = if self.adapter == SOCKET_ADAPTER { "socket_" } else { "" };
+        let name = self.program.name;
+        match (self.server, self.client) {
+            (Side::Ours, Side::Ours) => format!("programs::{manager}{name}"),
+            (server, client) => format!("interop::{manager}{name}_{}_serves_{}", server.name(), client.name()),
+        }
     }
+}
+
+fn cases() -> impl Iterator<Item = Case> {
+    let ends = |(server, client)| [ADAPTER, SOCKET_ADAPTER].map(|adapter| (server, client, adapter));
+    let cases = PAIRS.into_iter().flat_map(ends).flat_map(|(server, client, adapter)| {
+        PROGRAMS.iter().map(move |program| Case { program, server, client, adapter })
+    });
+    cases.filter(|case| case.program.name != "dtestsrq" || (case.server, case.client) == PAIRS[0])
 }
 
 /// Runs all of them.
 pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
-    let cases = PAIRS.into_iter().flat_map(|pair| PROGRAMS.iter().map(move |program| (program, pair)));
-    let cases = cases.filter(|(program, pair)| program.name != "dtestsrq" || *pair == PAIRS[0]);
-    let wanted: Vec<_> = cases.filter(|(program, pair)| report.wants(&title(program, *pair))).collect();
-    let socket = "programs::dtest_by_a_line_of_libdaploscm";
-    let wants_socket = report.wants(socket);
-    if wanted.is_empty() && !wants_socket {
+    let wanted: Vec<_> = cases().filter(|case| report.wants(&case.title())).collect();
+    if wanted.is_empty() {
         return;
     }
     let programs = match Programs::new(setting) {
         Ok(programs) => programs,
         Err(reason) => return report.line("programs", Err(reason)),
     };
-    for (program, (server, client)) in wanted {
-        let job = programs.job(program, (server, ADAPTER), (client, ADAPTER));
-        let answer = keeper.run(&job, LIMIT);
-        check(report, &title(program, (server, client)), answer, program);
-    }
-    if wants_socket {
-        let end = (Side::Ours, "rxe2-oscm");
-        let answer = keeper.run(&programs.job(&DTEST, end, end), LIMIT);
-        check(report, socket, answer, &DTEST);
+    for case in wanted {
+        let answer = keeper.run(&programs.job(&case), LIMIT);
+        check(report, &case.title(), answer, case.program);
     }
 }
 
@@ -130,8 +140,9 @@ impl Programs<'_> {
     }
 
     /// The command line of one side, with its environment, up to the arguments. Each line is written at once.
-    fn words(&self, side: Side, program: &str) -> Vec<String> {
+    fn words(&self, side: Side, program: &str, variable: Option<&str>) -> Vec<String> {
         let mut words = vec!["env".to_owned()];
+        words.extend(variable.map(str::to_owned));
         if side == Side::Theirs {
             let Reference { lib, conf, .. } = &self.reference;
             words.push(format!("LD_LIBRARY_PATH={}", lib.display()));
@@ -143,22 +154,24 @@ impl Programs<'_> {
         words
     }
 
-    /// Both sides with their adapters, of one name: a server of dtest and dtestcm sends the name of its adapter, which the
-    /// client then opens.
-    fn job(&self, program: &Program, server: (Side, &str), client: (Side, &str)) -> Job {
-        let adapter = |(_, name): (Side, &str)| name.to_owned();
+    /// Both sides with an adapter of one name: a server of dtest and dtestcm sends the name of its adapter, which the client
+    /// then opens.
+    fn job(&self, case: &Case) -> Job {
+        let Case { program, server, client, adapter } = *case;
         let address = Link::Alone.address().to_owned();
-        let (mut first, mut second) = (self.words(server.0, program.name), self.words(client.0, program.name));
+        let is_mixed = adapter == SOCKET_ADAPTER && server != client;
+        let mut first = self.words(server, program.name, None);
+        let mut second = self.words(client, program.name, Some(FIRST_GID).filter(|_| is_mixed));
         if program.name == "dapltest" {
-            first.extend(["-T", "S", "-D"].map(str::to_owned).into_iter().chain([adapter(server)]));
+            first.extend(["-T", "S", "-D", adapter].map(str::to_owned));
             // The program is the last word of the command line.
             let last = second.pop().expect("it was pushed");
             second.extend(["sh", "-c", DAPLTEST, "sh"].map(str::to_owned));
-            second.extend([last, adapter(client), address]);
+            second.extend([last, adapter.to_owned(), address]);
         } else {
             let common = || program.common.iter().map(|word| (*word).to_owned());
-            first.extend(["-P".to_owned(), adapter(server), "-s".to_owned()].into_iter().chain(common()));
-            second.extend(["-P".to_owned(), adapter(client), "-h".to_owned(), address].into_iter().chain(common()));
+            first.extend(["-P", adapter, "-s"].map(str::to_owned).into_iter().chain(common()));
+            second.extend(["-P", adapter, "-h", &address].map(str::to_owned).into_iter().chain(common()));
         }
         let words = [vec![format!("text:{}", program.ready)], first, vec!["--".to_owned()], second].concat();
         self.setting.exec(self.duet.as_ref(), &words.iter().map(String::as_str).collect::<Vec<_>>())

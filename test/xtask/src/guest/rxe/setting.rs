@@ -9,7 +9,7 @@ use std::time::Duration;
 use dapl_test::run::{self, SM0, of_2_0};
 use dapl_test::stage::{self, Profile, Stage};
 
-use crate::reference::ADAPTER;
+use crate::reference::{ADAPTER, SOCKET_LINE};
 use crate::{Result, tree};
 
 /// The guest's device, by the name that all checks use.
@@ -19,10 +19,9 @@ const RXE0: &str = "rxe0 u1.2 threadsafe default libdaplverbs.so.1 dapl.1.2 \"rx
 const RXE_CMA: &str = "rxe-cma u1.2 nonthreadsafe default libdaplcma.so.1 dapl.1.2 \"rxe0 1\" \"\"\n";
 const RXE_SCM: &str = "rxe-scm u1.2 nonthreadsafe default libdaplscm.so.1 dapl.1.2 \"rxe0 1\" \"\"\n";
 
-/// The same device for programs of DAT 2.0, by the name that the reference's registry has, and by a line of the reference's
-/// for sockets.
+/// The same device for programs of DAT 2.0, by the name that the reference's registry has. A line of the reference's for
+/// sockets is added.
 const RXE2: &str = " u2.0 nonthreadsafe default libdaplverbs.so.1 dapl.2.0 \"rxe0 1\" \"\"\n";
-const RXE2_OSCM: &str = "rxe2-oscm u2.0 nonthreadsafe default libdaploscm.so.2 dapl.2.0 \"rxe0 1\" \"\"\n";
 
 /// The environment, built with all assertions, as in tests on this machine.
 pub(super) struct Setting {
@@ -46,7 +45,7 @@ impl Setting {
             let path = tree.stage.root.join("etc").join(name);
             fs::write(&path, lines).map_err(|error| format!("{}: {error}", path.display())).map(|()| path)
         };
-        let conf = write("rxe.conf", format!("{SM0}{RXE0}{RXE_CMA}{RXE_SCM}{ADAPTER}{RXE2}{RXE2_OSCM}"))?;
+        let conf = write("rxe.conf", format!("{SM0}{RXE0}{RXE_CMA}{RXE_SCM}{ADAPTER}{RXE2}{SOCKET_LINE}"))?;
         let conf_2_0 = write("rxe-2.0.conf", of_2_0(RXE0))?.display().to_string();
         let [dtest, dapltest] = [&tree.dtest, &tree.dapltest].map(|program| program.display().to_string());
         Ok(Setting { dtest, dapltest, stage: tree.stage, conf, conf_2_0, driver })
