@@ -338,7 +338,7 @@ static void give_back(void)
     received++;
 }
 
-/* Sends what lies in the send slot, and waits until the slot is ours again. */
+/* Sends the message in the send slot, and waits for its completion: then the slot can be reused. */
 static void send_slot_away(size_t length, const char *what)
 {
     DAT_LMR_TRIPLET segment = local(&messages, RECEIVES * slot_size, length);

@@ -194,7 +194,7 @@ int main(int argc, char **argv)
         next(events[n], DAT_CONNECTION_EVENT_DISCONNECTED, "the end");
         OK(dat_ep_reset(ep[n]));
     }
-    connect_both(); /* the end point is where it was */
+    connect_both(); /* the forks have not changed the adapter's address */
     exchange(99);
     finish();
     printf("fork: OK\n");

@@ -8,15 +8,15 @@
 
 #include <stdint.h>
 
-/* Each call fails the program if DAT does. */
+/* Each function ends the program if a DAT call fails. */
 struct half {
     void (*open)(const char *name);
-    void (*listen)(uint64_t qual);          /* one receive is posted, on an EP for one peer */
-    void (*connect)(uint64_t qual);         /* to this machine; returns before the answer */
-    void (*accept)(void);                   /* the request that has come */
+    void (*listen)(uint64_t qual);          /* creates an EP for one peer and posts one receive */
+    void (*connect)(uint64_t qual);         /* to this machine; does not wait for the answer */
+    void (*accept)(void);                   /* waits for a request */
     void (*established)(void);
-    void (*send)(unsigned char byte);       /* a message of that byte */
-    void (*receive)(unsigned char byte);    /* ... has come */
+    void (*send)(unsigned char byte);       /* a message of this one byte */
+    void (*receive)(unsigned char byte);    /* waits for a message of this one byte */
     void (*disconnect)(void);
     void (*disconnected)(void);
     void (*close)(void);                    /* frees all, and closes */

@@ -17,7 +17,7 @@ fn words_of(line: &str, found: &mut Vec<String>) -> Result<(), String> {
     while let Some(first) = rest.chars().next() {
         let end = match first {
             '#' => return Ok(()),
-            // At the end of a line: the next one goes on anyway.
+            // A backslash at the end of a line is ignored: the command continues on the next line in any case.
             '\\' if rest.trim_end() == "\\" => return Ok(()),
             '"' | '\'' => {
                 let length = rest[1..].find(first).ok_or_else(|| format!("{first} is not closed"))?;

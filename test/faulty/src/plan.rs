@@ -152,7 +152,7 @@ pub fn fail(op: Option<Op>, n: u64) {
     at.store(if n == 0 { 0 } else { calls.load(SeqCst) + n }, SeqCst);
 }
 
-/// The `n`-th request from now is spoilt; with 0 none is.
+/// Makes the `n`-th request from now fail after its post: it names unregistered memory. 0: none fails.
 pub fn spoil(n: u64) {
     SPOILT_AT.store(if n == 0 { 0 } else { REQUESTS.load(SeqCst) + n }, SeqCst);
 }

@@ -32,7 +32,7 @@ fn arguments(fact: &Value) -> Vec<Argument> {
         let corrected = CORRECTED.iter().find(|(of, position, ..)| *of == name && *position == at);
         let (value, c_type) = match corrected {
             Some((_, _, value, c_type)) => ((*value).to_owned(), (*c_type).to_owned()),
-            // What is not cast is a cookie.
+            // An argument without a cast is the cookie.
             None => (text(arg, "value").to_owned(), arg["cast"].as_str().unwrap_or("DAT_DTO_COOKIE").to_owned()),
         };
         Argument { value, c_type: c_type.trim_start_matches("const ").to_owned() }

@@ -16,22 +16,22 @@ pub(crate) struct Tool {
     packages: &'static [&'static str],
 }
 
-/// Links everything, compiles dtest.
+/// Links libraries and programs; compiles the C programs.
 pub(crate) const CC: Tool = Tool { program: "cc", packages: &["gcc", "libc6-dev"] };
-/// The declarations of rdma-core are compared with these.
+/// Headers with which the declarations of rdma-core are compared.
 pub(crate) const RDMA_HEADERS: Tool =
     Tool { program: "/usr/include/rdma/rdma_cma.h", packages: &["libibverbs-dev", "librdmacm-dev"] };
-/// Compiles what holds the headers against C++.
+/// Compiles the C++ tests of the headers.
 pub(crate) const CXX: Tool = Tool { program: "c++", packages: &["g++"] };
 /// Detects memory errors.
 pub(crate) const VALGRIND: Tool = Tool { program: "valgrind", packages: &["valgrind"] };
 /// Builds Debian packages.
 pub(crate) const DPKG_DEV: Tool = Tool { program: "dpkg-buildpackage", packages: &["dpkg-dev"] };
-/// The steps of such a build.
+/// Steps of a Debian package build.
 pub(crate) const DEBHELPER: Tool = Tool { program: "dh", packages: &["debhelper"] };
 /// Builds RPM packages.
 pub(crate) const RPMBUILD: Tool = Tool { program: "rpmbuild", packages: &["rpm"] };
-/// Takes from binaries what nothing needs at run time.
+/// Removes symbols from binaries.
 pub(crate) const STRIP: Tool = Tool { program: "strip", packages: &["binutils"] };
 /// Checks packages.
 pub(crate) const LINTIAN: Tool = Tool { program: "lintian", packages: &["lintian"] };
@@ -39,21 +39,21 @@ pub(crate) const LINTIAN: Tool = Tool { program: "lintian", packages: &["lintian
 pub(crate) const PKG_CONFIG: Tool = Tool { program: "pkg-config", packages: &["pkg-config"] };
 /// Checks manual pages.
 pub(crate) const MANDOC: Tool = Tool { program: "mandoc", packages: &["mandoc"] };
-/// The peer of most benches.
+/// ucx_perftest, with which most benches compare.
 pub(crate) const UCX: Tool = Tool { program: "ucx_perftest", packages: &["ucx-utils"] };
-/// The peer over libfabric.
+/// The libfabric program with which benches compare.
 pub(crate) const FABRIC: Tool = Tool { program: "fi_pingpong", packages: &["libfabric-bin"] };
 /// Pins programs to processors.
 pub(crate) const TASKSET: Tool = Tool { program: "taskset", packages: &["util-linux"] };
-/// Makes network namespaces, and wires between them.
+/// Creates network namespaces and veth pairs.
 pub(crate) const IP: Tool = Tool { program: "ip", packages: &["iproute2"] };
-/// Loses packets.
+/// Drops packets.
 pub(crate) const NFT: Tool = Tool { program: "nft", packages: &["nftables"] };
-/// Lets each packet travel alone.
+/// Turns off segmentation offload of an interface.
 pub(crate) const ETHTOOL: Tool = Tool { program: "ethtool", packages: &["ethtool"] };
-/// TCP and UDP as others have them.
+/// Measures TCP and UDP throughput.
 pub(crate) const IPERF: Tool = Tool { program: "iperf3", packages: &["iperf3"] };
-/// UDP's latency and rate.
+/// Measures latency and message rate of UDP.
 pub(crate) const SOCKPERF: Tool = Tool { program: "sockperf", packages: &["sockperf"] };
 /// Runs programs in namespaces.
 pub(crate) const NSENTER: Tool = Tool { program: "nsenter", packages: &["util-linux"] };
@@ -65,7 +65,7 @@ pub(crate) const DEPMOD_PATH: &str = "/usr/sbin/depmod";
 pub(crate) const DEPMOD: Tool = Tool { program: DEPMOD_PATH, packages: &["kmod"] };
 /// Lets a guest, or a program in a namespace, die with its parent.
 pub(crate) const SETPRIV: Tool = Tool { program: "setpriv", packages: &["util-linux"] };
-/// Makes RDMA devices.
+/// Creates soft-RoCE devices.
 pub(crate) const RDMA: Tool = Tool { program: "rdma", packages: &["iproute2"] };
 /// Shows RDMA devices.
 pub(crate) const DEVINFO: Tool = Tool { program: "ibv_devinfo", packages: &["ibverbs-utils", "ibverbs-providers"] };
@@ -73,11 +73,11 @@ pub(crate) const DEVINFO: Tool = Tool { program: "ibv_devinfo", packages: &["ibv
 pub(crate) const PERFTEST: Tool = Tool { program: "ib_send_lat", packages: &["perftest"] };
 /// Draws pages.
 pub(crate) const CHROMIUM: Tool = Tool { program: "chromium", packages: &["chromium", "fonts-liberation"] };
-/// Tries a wire.
+/// Tests whether a link works.
 pub(crate) const PING: Tool = Tool { program: "ping", packages: &["iputils-ping"] };
-/// Unpacks the modules of some kernels.
+/// Unpacks kernel modules compressed by xz.
 pub(crate) const XZ: Tool = Tool { program: "xz", packages: &["xz-utils"] };
-/// Unpacks those of others.
+/// Unpacks kernel modules compressed by zstd.
 pub(crate) const ZSTD: Tool = Tool { program: "zstd", packages: &["zstd"] };
 
 impl Tool {
@@ -92,12 +92,12 @@ impl Tool {
     }
 }
 
-/// The command: installs what the suites need.
+/// Runs `setup`: installs the tools that the suites need.
 pub(crate) fn run() -> Result {
     require(&[CC, CXX, VALGRIND, RDMA_HEADERS])
 }
 
-/// Checks that all of these exist; installs missing ones if possible.
+/// Checks that all tools exist, and installs missing tools if possible.
 pub(crate) fn require(tools: &[Tool]) -> Result {
     let missing: Vec<&Tool> = tools.iter().filter(|tool| !tool.is_there()).collect();
     if missing.is_empty() {

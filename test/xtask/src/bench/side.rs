@@ -1,4 +1,4 @@
-//! The sides of a measurement, and the meaning of their figures.
+//! The programs that a bench compares, this project's and others', and the units of their figures.
 #![forbid(unsafe_code)]
 
 use super::ground::{Ground, Terrain};

@@ -77,7 +77,7 @@ impl Link<'_> {
 /// The guest's clock.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(crate) enum Clock {
-    /// The time. Two processors.
+    /// Real time, with two emulated processors.
     Time,
     /// Instructions executed by its only processor, a nanosecond each, plus idle time. So a figure is exact to a few
     /// instructions however busy this machine is.

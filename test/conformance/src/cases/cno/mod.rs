@@ -1,4 +1,4 @@
-//! CNOs: as objects, waiting on them, what triggers them, and their agents.
+//! CNOs: lifetime, waits, triggers and agents.
 #![forbid(unsafe_code)]
 
 mod agent;

@@ -1,4 +1,4 @@
-//! Private data, pending requests, and repeated accepts (lines 9 to 11).
+//! Private data, pending requests, and repeated accepts (spec/consumers 9 to 11).
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,4 +1,4 @@
-//! Ends of programs: both sides at once, one side first, abruptly, and by cancelled threads (lines 12 to 15).
+//! Ends of programs: both sides at once, one side first, abruptly, and by cancelled threads (spec/consumers 12 to 15).
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,4 +1,4 @@
-//! Suppressed completions, empty messages, and how programs read events (lines 18, 19, 23).
+//! Suppressed completions, empty messages, and how programs read events (spec/consumers 18, 19, 23).
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

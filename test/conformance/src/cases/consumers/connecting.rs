@@ -1,4 +1,4 @@
-//! Finding the peer (lines 6 to 8).
+//! Finding the peer (spec/consumers 6 to 8).
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};

@@ -1,4 +1,4 @@
-//! Lengths, attributes and registrations as programs ask for them (lines 16, 17, 19).
+//! Lengths, attributes and registrations as programs ask for them (spec/consumers 16, 17, 19).
 #![forbid(unsafe_code)]
 
 use std::ptr::{null, null_mut};

@@ -1,6 +1,6 @@
-//! Behaviour that real programs rely on, line by line: each case does what one of them does.
+//! Behaviour that real programs rely on: the items of `docs/spec/consumers.md`. Each case does what one such program does.
 //!
-//! The number in a name is that of the line. Cases of other areas that prove a line too name it as their section.
+//! The number in a case's name is that of the item. Cases of other areas that test an item name it as their section.
 #![forbid(unsafe_code)]
 
 mod accepting;

@@ -1,4 +1,4 @@
-//! Queries of adapter and registry, codes and their names, invalid handles (lines 20 to 22, 24, 25).
+//! Queries of adapter and registry, codes and their names, invalid handles (spec/consumers 20 to 22, 24, 25).
 #![forbid(unsafe_code)]
 
 use std::ffi::CString;

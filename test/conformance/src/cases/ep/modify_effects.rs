@@ -171,7 +171,7 @@ fn lets_no_tentative_ep_connect(ctx: &Ctx) {
     scene.other().expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
 }
 
-/// The EP of a pending request, after its PZ and EVDs are set.
+/// Sets PZ and EVDs of a pending request's EP, and returns the EP.
 fn furnished(scene: &Scene) -> Ep {
     let made = Ep::own(scene.ep());
     let Conn { recv, request, events, pz, .. } = &scene.own;

@@ -98,9 +98,10 @@ fn dies_and_others_go_on(ctx: &Ctx, pool: &Pool, ep: &Ep, left: DAT_COUNT) {
     drop(psp);
 }
 
-/// As dtestsrq: EPs, burst.
+/// Number of EPs, as in the program dtestsrq.
 const EPS: usize = 8;
 
+/// Number of messages that dtestsrq sends at once.
 const BURST: usize = 10;
 
 /// The attributes that dtestsrq uses.

@@ -43,7 +43,7 @@ pub(super) fn curve(chart: &Chart, id: &str) -> String {
     inline(Panel { title, across: chart.across, up, lines }, id)
 }
 
-/// Ratios that span more than this have an axis of powers of ten, for short numbers.
+/// If the largest ratio is more than this many times the smallest, the axis has powers of ten, to keep labels short.
 const WIDE: f64 = 100.0;
 
 /// Base of the axis: its numbers are powers of this.
