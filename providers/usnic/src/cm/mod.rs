@@ -80,7 +80,7 @@ impl Cm {
         secrets::check_random(name)?;
         let psk = settings.key_file.as_deref().map(|path| secrets::read_key(name, path)).transpose()?;
         let config =
-            SetupConfig { silence: settings.give_up, listener_wait: settings.listener_wait, ..SetupConfig::default() };
+            SetupConfig { give_up: settings.give_up, listener_wait: settings.listener_wait, ..SetupConfig::default() };
         let setup = Arc::new(Setup::new(config, psk));
         let request_sockets = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| {
             log::error!("{name}: cannot create an epoll descriptor: {error}");

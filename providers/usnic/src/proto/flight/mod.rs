@@ -337,13 +337,13 @@ impl<T: Copy> Flight<T> {
 
     /// Declares a packet in flight lost, because later packets were acked.
     fn lose_to_gap(&mut self, psn: Psn, lost: &mut Lost) {
-        self.lose(psn, Cause::Loss);
+        self.queue_retransmit(psn, Cause::Loss);
         let slot = self.ring.slot(psn);
         lost.add(psn, slot.sent, self.delivery.lost(slot.bytes.into(), &slot.state));
     }
 
-    /// Queues a packet in flight for retransmission.
-    fn lose(&mut self, psn: Psn, cause: Cause) {
+    /// Removes a packet from the packets in flight, and queues it for retransmission.
+    fn queue_retransmit(&mut self, psn: Psn, cause: Cause) {
         self.stop(psn);
         self.lost_from = match self.lost_count {
             0 => psn,
@@ -368,7 +368,7 @@ impl<T: Copy> Flight<T> {
         while let Some(psn) = self.unacked.first_set(at, self.next.since(at).unsigned_abs()) {
             let slot = self.ring.slot(psn);
             if !self.lost.has(psn) && now.saturating_sub(slot.sent) >= trip && is_void(&slot.what) {
-                self.lose(psn, Cause::Pto);
+                self.queue_retransmit(psn, Cause::Pto);
             }
             at = psn.next();
         }

@@ -75,7 +75,7 @@ impl<T: Copy> Flight<T> {
         self.last_pto = now;
         for _ in 0..self.probes {
             if let Some(psn) = self.ring.oldest() {
-                self.lose(psn, Cause::Pto);
+                self.queue_retransmit(psn, Cause::Pto);
             }
         }
         Timeout::Probe(self.probes)

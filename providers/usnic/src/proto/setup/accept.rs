@@ -380,7 +380,7 @@ impl Acceptor {
         let attempt = self.attempts.get_mut(&id).filter(|attempt| matches!(attempt.stage, AcceptPhase::Pending))?;
         let mut packet = Vec::new();
         packets::put_accept(&setup.guard, attempt.key.to, ours, private, random, &mut packet);
-        let (wait, until) = (setup.config.first_repeat, now.saturating_add(setup.config.silence));
+        let (wait, until) = (setup.config.first_repeat, now.saturating_add(setup.config.give_up));
         let (conn, token) = (ours.conn, ours.token);
         attempt.stage = AcceptPhase::Accepted { packet, conn, token, wait, until, closed: 0, closed_counts: false };
         attempt.private = Vec::new();

@@ -248,7 +248,7 @@ impl Connector {
 
     /// Handles an expired deadline. Afterwards `transmit` may have a packet to send.
     pub(crate) fn on_time(&mut self, now: Nanos) -> Option<Outcome> {
-        let is_silent = now.saturating_sub(self.last_answer) >= self.setup.config.silence && self.sends >= MIN_SENDS;
+        let is_silent = now.saturating_sub(self.last_answer) >= self.setup.config.give_up && self.sends >= MIN_SENDS;
         if self.due.is_none() || !is_silent {
             return None;
         }
@@ -288,7 +288,7 @@ impl Connector {
 
     /// Returns the time of the next `on_time` and `transmit`; `None`: the attempt has ended.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
-        let silent = self.last_answer.saturating_add(self.setup.config.silence);
+        let silent = self.last_answer.saturating_add(self.setup.config.give_up);
         self.due.map(|due| if self.sends >= MIN_SENDS { due.min(silent) } else { due })
     }
 

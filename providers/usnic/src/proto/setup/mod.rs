@@ -165,7 +165,7 @@ pub(crate) struct SetupConfig {
     /// Maximum interval at which a pending request is repeated.
     pub(crate) pending_repeat: Nanos,
     /// Time without an answer after which the client gives up its request, and the server gives up its accept.
-    pub(crate) silence: Nanos,
+    pub(crate) give_up: Nanos,
     /// Time for which a client repeats a request that finds no listener.
     pub(crate) listener_wait: Nanos,
     /// Time after the last retransmission of a request after which the server gives up the client.
@@ -190,7 +190,7 @@ impl Default for SetupConfig {
             first_repeat: 100 * MILLIS,
             last_repeat: SECONDS,
             pending_repeat: 2 * SECONDS,
-            silence: 10 * SECONDS,
+            give_up: 10 * SECONDS,
             listener_wait: 0,
             patience: 30 * SECONDS,
             linger: 10 * SECONDS,

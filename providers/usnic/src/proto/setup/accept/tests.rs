@@ -165,7 +165,7 @@ fn unverified_source_gets_at_most_three_times_its_bytes() {
     ];
     for end in ends {
         for repeats in [0, 1, 5] {
-            let mut server = Server::new(SetupConfig { silence: 3600 * SECONDS, ..SetupConfig::default() }, None);
+            let mut server = Server::new(SetupConfig { give_up: 3600 * SECONDS, ..SetupConfig::default() }, None);
             let (_, packet) = server.request(1);
             let id = requested(server.receives(0, &packet, source(0, 1)));
             let (mut came, mut went) = (packet.len(), server.out.len());
@@ -204,7 +204,7 @@ fn stateless_answers_respect_the_amplification_limit() {
 
 #[test]
 fn verified_source_has_no_amplification_limit() {
-    let mut server = Server::new(SetupConfig { silence: 3600 * SECONDS, unproven: 0, ..SetupConfig::default() }, None);
+    let mut server = Server::new(SetupConfig { give_up: 3600 * SECONDS, unproven: 0, ..SetupConfig::default() }, None);
     let (mut connector, packet) = server.request(1);
     let from = source(0, 1);
     server.receives(0, &packet, from);

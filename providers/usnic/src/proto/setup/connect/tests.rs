@@ -91,7 +91,7 @@ fn request_is_retransmitted_with_doubling_intervals_then_given_up() {
         times.push(now / MILLIS);
     };
     assert_eq!(times[..6], [0, 100, 300, 700, 1500, 2500]);
-    assert_eq!(gone, SetupConfig::default().silence);
+    assert_eq!(gone, SetupConfig::default().give_up);
     assert_eq!((connector.deadline(), sends(&mut connector, gone + SECONDS)), (None, None));
     assert!(connector.on_time(u64::MAX).is_none(), "reported once");
     assert!(receives(&mut connector, gone, &accept(to(0)), ANSWERS_FROM).is_none(), "it is over");
@@ -462,7 +462,7 @@ fn confirmation_is_repeated_until_a_packet_arrives_or_time_is_up() {
     let config = SetupConfig::default();
     let terms = super::super::tests::terms();
     for is_confirmed in [true, false] {
-        let mut confirming = Confirming::new(0, config.first_repeat, config.last_repeat, config.silence);
+        let mut confirming = Confirming::new(0, config.first_repeat, config.last_repeat, config.give_up);
         let (mut times, mut out) = (Vec::new(), Vec::new());
         while let Some(now) = confirming.deadline() {
             assert!(confirming.transmit(now, &terms, &mut out) && !confirming.transmit(now, &terms, &mut out));
@@ -474,7 +474,7 @@ fn confirmation_is_repeated_until_a_packet_arrives_or_time_is_up() {
         assert!(if is_confirmed {
             times.len() == 3
         } else {
-            times.len() > 8 && times.iter().all(|at| *at < config.silence)
+            times.len() > 8 && times.iter().all(|at| *at < config.give_up)
         });
         assert_eq!(out.len(), times.len() * size_of::<wire::Head>());
     }

@@ -374,7 +374,7 @@ fn simultaneous_connects_give_two_connections() {
 fn both_sides_agree_on_any_network() {
     for seed in 0..600 {
         // The times are so long that a set-up without pending timers would fail.
-        let config = SetupConfig { silence: 60 * SECONDS, patience: 90 * SECONDS, ..SetupConfig::default() };
+        let config = SetupConfig { give_up: 60 * SECONDS, patience: 90 * SECONDS, ..SetupConfig::default() };
         let mut world = World::new(seed, config, (seed % 3 == 0).then_some("a key of sixteen bytes or more"));
         let mut dice = TestRandom::new(seed);
         world.faults = Faults {

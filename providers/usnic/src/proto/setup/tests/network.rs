@@ -272,8 +272,8 @@ impl World {
         match client.connector.receive(self.now, &packet, from, &mut self.dice) {
             Some(Outcome::Established { agreed, private_data }) => {
                 client.outcome = Some(format!("Established {private_data:?}"));
-                let SetupConfig { first_repeat, last_repeat, silence, .. } = self.setup.config;
-                client.confirming = Some(Confirming::new(self.now, first_repeat, last_repeat, self.now + silence));
+                let SetupConfig { first_repeat, last_repeat, give_up, .. } = self.setup.config;
+                client.confirming = Some(Confirming::new(self.now, first_repeat, last_repeat, self.now + give_up));
                 client.agreed = Some(agreed);
             }
             Some(outcome) => client.outcome = Some(name(&outcome)),
