@@ -71,20 +71,23 @@ impl<P: Provider> EvdState<P> {
         self.is_unobserved = self.cno.is_none() && self.descriptor.is_none();
     }
 
-    /// Fills the buffer from the front. All completions are fetched here, so this function counts and traces them.
-    #[inline(always)]
-    pub(super) fn poll(&mut self, cq: &P::Cq, how: Fetch) -> usize {
+    /// Fills the buffer from the front. All completions are fetched here or by [`Self::refill`], which count and trace them.
+    #[inline(never)]
+    fn poll(&mut self, cq: &P::Cq, how: Fetch) -> usize {
         let n = match how {
             Fetch::Poll => cq.poll(&mut self.buffer),
             Fetch::Ready => cq.ready(&mut self.buffer),
         };
-        for done in &self.buffer[..n] {
-            self.completions.count(done);
-            if done.token.post != 0 {
-                trace::completed(done);
-            }
-        }
+        self.buffer[..n].iter().for_each(|done| record(&mut self.completions, done));
         n
+    }
+}
+
+/// Counts and traces a completion that was fetched.
+pub(super) fn record(completions: &mut CompletionsByEp, done: &Completion) {
+    completions.count(done);
+    if done.token.post != 0 {
+        trace::completed(done);
     }
 }
 

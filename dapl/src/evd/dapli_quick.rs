@@ -5,10 +5,10 @@
 #![forbid(unsafe_code)]
 
 use super::Evd;
-use super::dapli_evd::{EvdState, Fetch};
+use super::dapli_evd::{EvdState, record};
 use super::event::Event;
 use crate::error::{Error, Result};
-use crate::provider::{Arrival, Completion, Provider, Status, Work};
+use crate::provider::{Arrival, Completion, CompletionQueue, Provider, Status, Work};
 use crate::runtime::empty_check::QueueCheck;
 use crate::runtime::sync::{MutexGuard, yield_now};
 
@@ -28,11 +28,11 @@ impl Event {
     }
 }
 
-/// Whether a completion needs no other step and fits the fields of a DAT 1.2 event.
+/// Whether a completion needs no other step, is not traced, and fits the fields of a DAT 1.2 event.
 #[inline(always)]
 fn is_plain(done: &Completion) -> bool {
     let is_transfer = matches!(done.token.work, Work::Send | Work::Recv | Work::Read | Work::Write);
-    is_transfer && done.status == Status::Success && done.arrival == Arrival::Send
+    is_transfer && done.status == Status::Success && done.arrival == Arrival::Send && done.token.post == 0
 }
 
 impl<P: Provider> EvdState<P> {
@@ -76,19 +76,27 @@ impl<P: Provider> EvdState<P> {
     /// of; otherwise they are queued. Requires `is_quick`.
     #[inline(always)]
     pub(super) fn refill(&mut self, cq: &P::Cq) -> Found {
-        let n = self.poll(cq, Fetch::Poll);
+        let n = cq.poll(&mut self.buffer);
         if n == 0 {
             return Found::Nothing;
+        }
+        let mut found = Found::Plain;
+        for done in &self.buffer[..n] {
+            if is_plain(done) {
+                self.completions.count_success(done);
+            } else {
+                record(&mut self.completions, done);
+                found = Found::Others;
+            }
         }
         self.backoff.reset();
         self.plain = 0..n;
         self.queue.counts.events += n as u64;
         self.queue.counts.highest = self.queue.counts.highest.max(n as u64 - 1);
-        if !self.buffer[..n].iter().all(is_plain) {
+        if found == Found::Others {
             self.settle_plain();
-            return Found::Others;
         }
-        Found::Plain
+        found
     }
 }
 

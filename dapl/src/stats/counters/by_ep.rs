@@ -22,11 +22,16 @@ pub struct Completed {
 }
 
 impl Completed {
+    #[inline(always)]
+    fn count_success(&mut self, done: &Completion) {
+        self.ok += 1;
+        self.bytes[done.token.work as usize] += done.bytes;
+    }
+
     #[inline]
     fn count(&mut self, done: &Completion) {
         if done.status == Status::Success {
-            self.ok += 1;
-            self.bytes[done.token.work as usize] += done.bytes;
+            self.count_success(done);
         } else {
             self.count_failure(done.status);
         }
@@ -82,6 +87,15 @@ impl CompletionsByEp {
             self.turn(done.token.ep);
         }
         self.run.count(done);
+    }
+
+    /// Same as [`Self::count`], for a successful completion.
+    #[inline(always)]
+    pub fn count_success(&mut self, done: &Completion) {
+        if self.last != done.token.ep {
+            self.turn(done.token.ep);
+        }
+        self.run.count_success(done);
     }
 
     /// Starts counting for an EP; a second call has no effect.

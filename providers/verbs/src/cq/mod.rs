@@ -241,6 +241,14 @@ impl CqCore {
         Some(out.filled)
     }
 
+    /// A poll that [`Self::fill_quickly`] leaves.
+    #[cold]
+    #[inline(never)]
+    fn fill_rarely(&self, mut inner: LockedCq<'_>, out: &mut [Completion]) -> usize {
+        let expects = inner.front.wanted;
+        self.fill(&mut inner, out, expects)
+    }
+
     #[inline(always)]
     fn count_poll(&self) {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
@@ -377,14 +385,13 @@ impl Source for CqCore {
 impl CompletionQueue for Cq {
     const REPORTS_SOLICITED: bool = false;
 
-    #[inline(never)]
+    #[inline(always)]
     fn poll(&self, out: &mut [Completion]) -> usize {
         let mut inner = self.0.lock();
         if let Some(filled) = self.0.fill_quickly(&mut inner, out) {
             return filled;
         }
-        let expects = inner.front.wanted;
-        self.0.fill(&mut inner, out, expects)
+        self.0.fill_rarely(inner, out)
     }
 
     fn ready(&self, out: &mut [Completion]) -> usize {
