@@ -1,7 +1,7 @@
 //! Completions of an EVD, counted by EP under the EVD's lock.
 //!
-//! Several completions in a row usually belong to one EP. The counts of the last EP are kept outside the map, so only a
-//! change of EP costs a lookup. An EP is added when it starts to use the EVD, so counting allocates no memory.
+//! Several completions in a row usually belong to one EP, or alternate between two. The counts of the last two EPs are kept outside
+//! the map, so only another EP costs a lookup. An EP is added when it starts to use the EVD, so counting allocates no memory.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -74,28 +74,33 @@ impl Completed {
 /// Completions of an EVD by EP.
 #[derive(Debug, Default)]
 pub struct CompletionsByEp {
-    /// The EP that completed last; `run` has those of its counts that are not in the map yet.
+    /// The last two EPs; `runs` has those of their counts that are not in the map yet.
+    eps: [usize; 2],
+    runs: [Completed; 2],
+    /// Index of the last one.
     last: usize,
-    run: Completed,
     accounts: HashMap<usize, Completed, BuildHasherDefault<HandleHasher>>,
 }
 
 impl CompletionsByEp {
+    /// Counts a completion.
     #[inline]
     pub fn count(&mut self, done: &Completion) {
-        if self.last != done.token.ep {
-            self.turn(done.token.ep);
-        }
-        self.run.count(done);
+        self.run(done.token.ep).count(done);
     }
 
     /// Same as [`Self::count`], for a successful completion.
     #[inline(always)]
     pub fn count_success(&mut self, done: &Completion) {
-        if self.last != done.token.ep {
-            self.turn(done.token.ep);
+        self.run(done.token.ep).count_success(done);
+    }
+
+    #[inline(always)]
+    fn run(&mut self, ep: usize) -> &mut Completed {
+        if self.eps[self.last & 1] != ep {
+            self.turn(ep);
         }
-        self.run.count_success(done);
+        &mut self.runs[self.last & 1]
     }
 
     /// Starts counting for an EP; a second call has no effect.
@@ -105,23 +110,38 @@ impl CompletionsByEp {
 
     /// Removes an EP and returns its counts. Completions after that are not counted.
     pub fn close(&mut self, ep: usize) -> Completed {
-        self.turn(0);
+        self.flush();
         self.accounts.remove(&ep).unwrap_or_default()
     }
 
     /// Completions of an EP so far.
     pub fn of(&mut self, ep: usize) -> Completed {
-        self.turn(0);
+        self.flush();
         self.accounts.get(&ep).copied().unwrap_or_default()
     }
 
-    /// Adds the counts of the last EP to the map, and begins to count for another EP.
+    /// Continues with the other one of the last two EPs, or with a new one in its place.
+    #[inline(never)]
     fn turn(&mut self, ep: usize) {
-        let run = std::mem::take(&mut self.run);
-        if let Some(account) = self.accounts.get_mut(&self.last) {
+        self.last = (self.last & 1) ^ 1;
+        if self.eps[self.last] != ep {
+            self.replace(self.last, ep);
+        }
+    }
+
+    /// Adds the counts of one of the last two EPs to the map, and begins to count for another EP.
+    fn replace(&mut self, at: usize, ep: usize) {
+        let run = std::mem::take(&mut self.runs[at]);
+        let before = std::mem::replace(&mut self.eps[at], ep);
+        if let Some(account) = self.accounts.get_mut(&before) {
             account.add(&run);
         }
-        self.last = ep;
+    }
+
+    /// Adds all counts to the map.
+    fn flush(&mut self) {
+        self.replace(0, 0);
+        self.replace(1, 0);
     }
 }
 
@@ -155,6 +175,23 @@ mod tests {
         completions.count(&done(128, Work::SharedRecv, Status::Success, 3));
         assert_eq!(counts(completions.of(128)), EpCounts { ok: 2, bytes_received: 10, ..EpCounts::default() });
         assert_eq!(counts(completions.close(64)), first);
+    }
+
+    #[test]
+    fn three_eps_in_turn_are_all_counted() {
+        let mut completions = CompletionsByEp::default();
+        let eps = [64, 128, 192];
+        eps.iter().for_each(|ep| completions.open(*ep));
+        for n in 0..30 {
+            completions.count_success(&done(eps[n % 3], Work::Send, Status::Success, 1));
+            completions.count(&done(eps[n % 2], Work::Recv, Status::Success, 1));
+        }
+        let mut counts = |ep| {
+            let mut counts = EpCounts::default();
+            completions.of(ep).add_to(&mut counts);
+            [counts.ok, counts.bytes_sent, counts.bytes_received]
+        };
+        assert_eq!(eps.map(&mut counts), [[25, 10, 15], [25, 10, 15], [10, 10, 0]]);
     }
 
     #[test]
