@@ -93,12 +93,12 @@ static int req_notify_cq(struct ibv_cq *of, int solicited_only)
     return 0;
 }
 
-/* Memory. Null without a registration of the key that covers the range and has the rights. */
+/* Memory. Null without a registration of the key, in the queue pair's domain, that covers the range and has the rights. */
 
-static char *find(uint32_t key, uint64_t address, uint64_t length, int access)
+static char *find(const struct qp *qp, uint32_t key, uint64_t address, uint64_t length, int access)
 {
     struct region *region = fake_regions[(key >> 8) % REGIONS];
-    if (region == NULL || region->ibv.lkey != key || (region->access & access) != access)
+    if (region == NULL || region->ibv.lkey != key || region->ibv.pd != qp->ibv.pd || (region->access & access) != access)
         return NULL;
     if (address < (uintptr_t)region->ibv.addr || length > region->ibv.length ||
         address - (uintptr_t)region->ibv.addr > region->ibv.length - length)
@@ -106,10 +106,10 @@ static char *find(uint32_t key, uint64_t address, uint64_t length, int access)
     return (char *)(uintptr_t)address;
 }
 
-static int are_valid(const struct ibv_sge *segments, int count, int access)
+static int are_valid(const struct qp *qp, const struct ibv_sge *segments, int count, int access)
 {
     for (int i = 0; i < count; i++)
-        if (find(segments[i].lkey, segments[i].addr, segments[i].length, access) == NULL)
+        if (find(qp, segments[i].lkey, segments[i].addr, segments[i].length, access) == NULL)
             return 0;
     return 1;
 }
@@ -178,7 +178,7 @@ static enum ibv_wc_status deliver(struct qp *peer, const struct ibv_sge *from, i
 {
     struct receive *receive = &peer->receives[peer->receive_head++ & peer->receive_mask];
     enum ibv_wc_status status = IBV_WC_SUCCESS;
-    if (!are_valid(receive->segments, receive->count, IBV_ACCESS_LOCAL_WRITE))
+    if (!are_valid(peer, receive->segments, receive->count, IBV_ACCESS_LOCAL_WRITE))
         status = IBV_WC_LOC_PROT_ERR;
     else if (length > length_of(receive->segments, receive->count))
         status = IBV_WC_LOC_LEN_ERR;
@@ -192,11 +192,11 @@ static enum ibv_wc_status deliver(struct qp *peer, const struct ibv_sge *from, i
 }
 
 /* The status of an RDMA operation. */
-static enum ibv_wc_status transfer(const struct ibv_send_wr *wr, uint64_t length)
+static enum ibv_wc_status transfer(const struct qp *peer, const struct ibv_send_wr *wr, uint64_t length)
 {
     int is_write = wr->opcode == IBV_WR_RDMA_WRITE;
     struct ibv_sge remote = { .addr = wr->wr.rdma.remote_addr, .length = (uint32_t)length };
-    if (length > 0 && !find(wr->wr.rdma.rkey, remote.addr, length, is_write ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_READ))
+    if (length > 0 && !find(peer, wr->wr.rdma.rkey, remote.addr, length, is_write ? IBV_ACCESS_REMOTE_WRITE : IBV_ACCESS_REMOTE_READ))
         return IBV_WC_REM_ACCESS_ERR;
     if (length > 0 && is_write)
         copy(wr->sg_list, wr->num_sge, &remote);
@@ -212,14 +212,14 @@ static int execute(struct qp *qp, const struct ibv_send_wr *wr)
     uint64_t length = length_of(wr->sg_list, wr->num_sge);
     enum ibv_wc_status status;
     int rights = wr->opcode == IBV_WR_RDMA_READ ? IBV_ACCESS_LOCAL_WRITE : 0;
-    if (peer == NULL || (wr->opcode == IBV_WR_SEND && peer->receive_head == peer->receive_tail))
-        return 0;
-    if (!(wr->send_flags & IBV_SEND_INLINE) && !are_valid(wr->sg_list, wr->num_sge, rights))
+    if (!(wr->send_flags & IBV_SEND_INLINE) && !are_valid(qp, wr->sg_list, wr->num_sge, rights))
         status = IBV_WC_LOC_PROT_ERR;
+    else if (peer == NULL || (wr->opcode == IBV_WR_SEND && peer->receive_head == peer->receive_tail))
+        return 0;
     else if (wr->opcode == IBV_WR_SEND)
         status = deliver(peer, wr->sg_list, wr->num_sge, length, (wr->send_flags & IBV_SEND_SOLICITED) != 0);
     else
-        status = transfer(wr, length);
+        status = transfer(peer, wr, length);
     if (status != IBV_WC_SUCCESS || wr->send_flags & IBV_SEND_SIGNALED)
         complete(qp->ibv.send_cq, qp, wr->wr_id, status, opcode_of(wr->opcode), (uint32_t)length, 0);
     if (status == IBV_WC_REM_ACCESS_ERR)
