@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 use dat_abi::*;
 
 use crate::error::{Error, Result, kind};
-use crate::flight::{Done, Held, Op, OpId};
+use crate::flight::{Buffers, Done, Op, OpId};
 use crate::ia::Ia;
 use crate::listener::Request;
 use crate::memory::Buffer;
@@ -292,9 +292,10 @@ impl Evd {
             Some(srq) if id.0 & OpId::SHARED != 0 => &srq.flight,
             _ => &ep.flight,
         };
-        let Done { op, held: Held { first, more }, earlier } = flight.lock().complete(id)?;
+        let Done { op, buffers: Buffers { first, more }, earlier } = flight.lock().complete(id)?;
         let earlier = earlier.into_iter();
-        let earlier = earlier.map(|(id, op, held)| Finished { id, op, buffer: held.first, more: held.more }).collect();
+        let earlier =
+            earlier.map(|(id, op, buffers)| Finished { id, op, buffer: buffers.first, more: buffers.more }).collect();
         let result = match TransferError::from_status(data.status) {
             None => Ok(data.transfered_length as usize),
             Some(error) => Err(error),

@@ -29,14 +29,14 @@ pub enum Op {
 
 /// The buffers of a transfer.
 #[derive(Debug)]
-pub(crate) struct Held {
+pub(crate) struct Buffers {
     pub(crate) first: Buffer,
     /// Buffers of further pieces.
     pub(crate) more: Vec<Buffer>,
 }
 
 /// The outstanding transfers of one endpoint or shared queue.
-pub(crate) struct Flight<B = Held> {
+pub(crate) struct Flight<B = Buffers> {
     slots: Vec<Slot<B>>,
     free: Vec<u32>,
     /// [`OpId::SHARED`], or 0.
@@ -52,14 +52,14 @@ struct Slot<B> {
     generation: u32,
     /// Number of the request; 0 for a receive.
     request: u64,
-    held: Option<(Op, B)>,
+    buffers: Option<(Op, B)>,
 }
 
 /// A completed transfer.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Done<B = Held> {
+pub(crate) struct Done<B = Buffers> {
     pub(crate) op: Op,
-    pub(crate) held: B,
+    pub(crate) buffers: B,
     /// Suppressed requests that were posted before it. They are complete too, because requests complete in order.
     pub(crate) earlier: Vec<(OpId, Op, B)>,
 }
@@ -79,13 +79,13 @@ impl<B> Flight<B> {
 
     /// Stores buffers until their transfer completes. The caller holds the lock of the set until the request is
     /// posted, so that the numbers follow the order of the posts.
-    pub(crate) fn enter(&mut self, op: Op, held: B, is_suppressed: bool) -> OpId {
+    pub(crate) fn enter(&mut self, op: Op, buffers: B, is_suppressed: bool) -> OpId {
         let index = self.free.pop().unwrap_or_else(|| {
-            self.slots.push(Slot { generation: 0, request: 0, held: None });
+            self.slots.push(Slot { generation: 0, request: 0, buffers: None });
             (self.slots.len() - 1) as u32
         });
         let slot = &mut self.slots[index as usize];
-        slot.held = Some((op, held));
+        slot.buffers = Some((op, buffers));
         slot.request = 0;
         let id = OpId(self.mark | u64::from(slot.generation) << 32 | u64::from(index));
         if op != Op::Recv {
@@ -101,28 +101,28 @@ impl<B> Flight<B> {
     /// Removes a transfer whose post failed.
     pub(crate) fn withdraw(&mut self, id: OpId) -> Option<B> {
         self.suppressed.retain(|(_, other)| *other != id);
-        self.leave(id).map(|(_, held, _)| held)
+        self.leave(id).map(|(_, buffers, _)| buffers)
     }
 
     /// Removes a completed transfer. Returns `None` for an unknown cookie.
     pub(crate) fn complete(&mut self, id: OpId) -> Option<Done<B>> {
-        let (op, held, request) = self.leave(id)?;
+        let (op, buffers, request) = self.leave(id)?;
         let mut earlier = Vec::new();
         while let Some((_, other)) = self.suppressed.front().filter(|(number, _)| *number <= request).copied() {
             self.suppressed.pop_front();
-            earlier.extend(self.leave(other).map(|(op, held, _)| (other, op, held)));
+            earlier.extend(self.leave(other).map(|(op, buffers, _)| (other, op, buffers)));
         }
-        Some(Done { op, held, earlier })
+        Some(Done { op, buffers, earlier })
     }
 
     fn leave(&mut self, OpId(name): OpId) -> Option<(Op, B, u64)> {
         let is_own = name & OpId::SHARED == self.mark;
         let (generation, index) = ((name >> 32) as u32 & GENERATIONS, name as u32);
         let slot = self.slots.get_mut(index as usize).filter(|slot| is_own && slot.generation == generation)?;
-        let (op, held) = slot.held.take()?;
+        let (op, buffers) = slot.buffers.take()?;
         slot.generation = slot.generation.wrapping_add(1) & GENERATIONS;
         self.free.push(index);
-        Some((op, held, slot.request))
+        Some((op, buffers, slot.request))
     }
 
     /// Number of transfers.
@@ -135,8 +135,8 @@ impl<B> Flight<B> {
 mod tests {
     use super::*;
 
-    fn done(op: Op, held: char) -> Option<Done<char>> {
-        Some(Done { op, held, earlier: Vec::new() })
+    fn done(op: Op, buffers: char) -> Option<Done<char>> {
+        Some(Done { op, buffers, earlier: Vec::new() })
     }
 
     #[test]
@@ -183,7 +183,7 @@ mod tests {
         let fourth = flight.enter(Op::Write, 'd', true);
         assert_eq!(flight.complete(receive), done(Op::Recv, 'r'), "a receive says nothing about requests");
         let earlier = vec![(first, Op::Write, 'a'), (second, Op::Write, 'b')];
-        assert_eq!(flight.complete(third), Some(Done { op: Op::Send, held: 'c', earlier }));
+        assert_eq!(flight.complete(third), Some(Done { op: Op::Send, buffers: 'c', earlier }));
         assert_eq!(flight.complete(fourth), done(Op::Write, 'd'), "a suppressed request that failed has an event");
         assert_eq!(flight.len(), 0);
     }

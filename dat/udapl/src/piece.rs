@@ -7,7 +7,7 @@ use std::ops::{Bound, RangeBounds};
 use dat_abi::DAT_LMR_TRIPLET;
 
 use crate::error::{Error, Result};
-use crate::flight::Held;
+use crate::flight::Buffers;
 use crate::memory::Buffer;
 
 /// A part of a buffer, for a transfer of several pieces.
@@ -60,11 +60,11 @@ impl std::error::Error for PostError {
 }
 
 /// Splits pieces into buffers and segments; empty pieces have no segment.
-pub(crate) fn take_apart(first: Piece, more: Vec<Piece>) -> (Held, Vec<DAT_LMR_TRIPLET>) {
+pub(crate) fn take_apart(first: Piece, more: Vec<Piece>) -> (Buffers, Vec<DAT_LMR_TRIPLET>) {
     let pieces = std::iter::once(&first).chain(&more).filter(|piece| piece.length > 0);
     let segments = pieces.map(|piece| piece.buffer.0.segment(piece.start, piece.length)).collect();
     let more = more.into_iter().map(|piece| piece.buffer).collect();
-    (Held { first: first.buffer, more }, segments)
+    (Buffers { first: first.buffer, more }, segments)
 }
 
 /// Returns start and length of a range within `all` bytes.

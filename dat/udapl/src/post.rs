@@ -6,7 +6,7 @@ use dat_abi::*;
 
 use crate::ep::Ep;
 use crate::error::Result;
-use crate::flight::{Held, Op, OpId};
+use crate::flight::{Buffers, Op, OpId};
 use crate::memory::{Buffer, Remote};
 use crate::piece::{Piece, PostError, take_apart};
 
@@ -129,16 +129,16 @@ impl Ep {
         target: Target<'_>,
         flags: PostFlags,
     ) -> Result<OpId, PostError> {
-        let (held, mut segments) = take_apart(first, more);
+        let (buffers, mut segments) = take_apart(first, more);
         // The lock of the flight is held: the completion may be taken before the call returns, and the numbers follow
         // the order of the posts.
         let mut flight = self.inner.flight.lock();
-        let id = flight.enter(op, held, flags.contains(PostFlags::SUPPRESS));
+        let id = flight.enter(op, buffers, flags.contains(PostFlags::SUPPRESS));
         // SAFETY: the segments describe buffers that the transfer now owns.
         let posted = unsafe { self.call(op, &mut segments, target, flags, DAT_CONTEXT { as_64: id.0 }) }
             .and_then(|code| self.functions().check(op.call(), code));
         posted.map(|()| id).map_err(|error| {
-            let Held { first, more } = flight.withdraw(id).expect("what was not posted does not complete");
+            let Buffers { first, more } = flight.withdraw(id).expect("what was not posted does not complete");
             PostError { error, buffer: first, more }
         })
     }

@@ -8,7 +8,7 @@ use dat_abi::*;
 use parking_lot::Mutex;
 
 use crate::error::{Error, Result};
-use crate::flight::{Flight, Held, Op, OpId};
+use crate::flight::{Buffers, Flight, Op, OpId};
 use crate::owned::{Handle, Pz, SrqInner};
 use crate::piece::{Piece, PostError, take_apart};
 
@@ -61,15 +61,15 @@ impl Srq {
     /// As for [`Self::recv`].
     pub fn recv_with(&self, first: Piece, more: Vec<Piece>) -> Result<OpId, PostError> {
         let call = &self.inner.pz.ia.functions;
-        let (held, mut segments) = take_apart(first, more);
+        let (buffers, mut segments) = take_apart(first, more);
         let mut flight = self.inner.flight.lock();
-        let id = flight.enter(Op::Recv, held, false);
+        let id = flight.enter(Op::Recv, buffers, false);
         let count = DAT_COUNT::try_from(segments.len()).unwrap_or(DAT_COUNT::MAX);
         let cookie = DAT_CONTEXT { as_64: id.0 };
         // SAFETY: the segments describe buffers that the transfer now owns.
         let code = unsafe { (call.dat_srq_post_recv)(self.inner.handle.0, count, segments.as_mut_ptr(), cookie) };
         call.check("dat_srq_post_recv", code).map(|()| id).map_err(|error| {
-            let Held { first, more } = flight.withdraw(id).expect("what was not posted does not complete");
+            let Buffers { first, more } = flight.withdraw(id).expect("what was not posted does not complete");
             PostError { error, buffer: first, more }
         })
     }
