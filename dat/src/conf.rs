@@ -215,7 +215,7 @@ impl LineReader {
             return Ok(ParsedLine::Hidden("is a kernel (k...) record", "write u instead of k"));
         }
         if !default {
-            self.remark(self.tokens[3].column, "default", "nondefault".to_owned(), "such a record is not used");
+            self.remark(self.tokens[3].column, "default", "nondefault".to_owned(), "such a line is not used");
             return Ok(ParsedLine::Hidden("is marked nondefault", "write default instead"));
         }
         let key = Key { name: name.text, major, minor, thread_safe };
@@ -252,7 +252,7 @@ impl LineReader {
 const API_VERSION: &str = "allowed is u or k, major.minor (u1.2), each at most 65535";
 const THREAD_SAFETY: &str = "allowed is threadsafe or nonthreadsafe";
 const DEFAULT: &str = "allowed is default or nondefault";
-const PROVIDER_VERSION: &str = "usual is id.major.minor (dapl.1.2)";
+const PROVIDER_VERSION: &str = "the usual form is id.major.minor (dapl.1.2)";
 
 /// Parses `u1.2` into (`u`, 1, 2). There must be digits on both sides of the dot, and nothing behind them.
 fn api_version(text: &[u8]) -> Option<(u8, u32, u32)> {
@@ -373,13 +373,13 @@ fn quoted_token(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
 /// Length of an unquoted token: up to a blank, or through the first quote without a backslash. Backslashes are kept,
 /// since Windows paths are written without quotes.
 fn bare_token(rest: &[u8]) -> usize {
-    let mut guarded = false;
+    let mut escaped = false;
     for (at, byte) in rest.iter().enumerate() {
         match byte {
             b' ' | b'\t' => return at,
-            b'"' if !guarded => return at + 1,
-            b'\\' => guarded = !guarded,
-            _ => guarded = false,
+            b'"' if !escaped => return at + 1,
+            b'\\' => escaped = !escaped,
+            _ => escaped = false,
         }
     }
     rest.len()
@@ -427,8 +427,8 @@ mod tests {
     fn bare_tokens_keep_backslashes_and_end_with_a_quote() {
         assert_eq!(texts(r"C:\dir\lib.dll x"), [r"C:\dir\lib.dll", "x"]);
         assert_eq!(texts(r#"ab"cd e"#), [r#"ab""#, "cd", "e"]);
-        assert_eq!(texts(r#"a\"b c"#), [r#"a\"b"#, "c"], "a guarded quote does not end it");
-        assert_eq!(texts(r#"a\\"b c"#), [r#"a\\""#, "b", "c"], "the guard itself may be guarded");
+        assert_eq!(texts(r#"a\"b c"#), [r#"a\"b"#, "c"], "an escaped quote does not end it");
+        assert_eq!(texts(r#"a\\"b c"#), [r#"a\\""#, "b", "c"], "a backslash may be escaped");
     }
 
     #[test]

@@ -40,12 +40,12 @@ pub(crate) fn load(path: &[u8], major: u32) -> Result<Library, Cause> {
         open_somewhere(&name).map_err(|reason| Cause { remedy: remedy(path, &reason).to_owned(), cause: reason })?;
     let needs = |name: &[u8]| image.names(DT_NEEDED).any(|needed| needed.to_bytes().starts_with(name));
     if major == 1 && needs(b"libdat2.so") {
-        let cause = format!("{shown} needs libdat2.so.2: it serves DAT 2.0 only");
+        let cause = format!("{shown} needs libdat2.so.2: it implements DAT 2.0 only");
         return Err(Cause::new(cause, "name a library for 1.2"));
     }
     // Such a library would register a table with another layout.
     if let Some(soname) = image.names(DT_SONAME).find(|soname| major == 1 && is_for_libdat2(soname.to_bytes())) {
-        let cause = format!("{shown} is {}: it serves DAT 2.0 only", soname.to_string_lossy());
+        let cause = format!("{shown} is {}: it implements DAT 2.0 only", soname.to_string_lossy());
         return Err(Cause::new(cause, "name a library for 1.2"));
     }
     let needs_libdat1 = needs(b"libdat.so");

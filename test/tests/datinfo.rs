@@ -76,7 +76,7 @@ fn each_entry_is_listed_with_its_line_and_why_it_does_not_open() {
          cannot open shared object file: No such file or directory -> install that library, or correct lib_path"
     );
     assert!(flat(paragraphs[4]).contains("dead does not open"), "{finished:#?}");
-    assert!(flat(paragraphs[4]).contains("it was ended by signal 6 (SIGABRT) in the open"), "{finished:#?}");
+    assert!(flat(paragraphs[4]).contains("it was killed by signal 6 (SIGABRT) in the open"), "{finished:#?}");
     assert_eq!(paragraphs[5], "lines for DAT 2.0, not for libdat.so.1: 1 (later); --all shows them\n");
     assert_eq!(paragraphs.len(), 6);
     let is_long = |line: &&str| line.chars().count() > 80 && line.trim().contains(' ');
@@ -131,7 +131,7 @@ fn a_check_looks_into_names_libraries_and_parameters() {
     let _ = stage_with(Profile::Dev, &["daplusnic"]);
     let finished = datinfo(&case, "check");
     assert_eq!(finished.status.code(), Some(1), "{finished:#?}");
-    let doubts: Vec<_> = finished.stdout.lines().filter(|line| !line.contains(" serves DAT ")).collect();
+    let doubts: Vec<_> = finished.stdout.lines().filter(|line| !line.contains(" is for DAT ")).collect();
     assert_eq!(
         doubts,
         [
@@ -312,7 +312,7 @@ fn a_file_is_explained_line_by_line_and_complaint_by_complaint() {
     let finished = datinfo(&case, &format!("check {}", file.display()));
     assert_eq!(finished.status.code(), Some(1), "{finished:#?}");
     for text in [
-        "{}/dat.conf:1: \"a\" serves DAT 1.2, for programs that ask for thread safety too, by l with the parameters \"p q\"\n",
+        "{}/dat.conf:1: \"a\" is for DAT 1.2, for programs that request thread safety too, by l with the parameters \"p q\"\n",
         "{}/dat.conf:2:8: thread_safety: \"ThreadSafe\"; allowed is threadsafe or nonthreadsafe; this record is dropped\n",
         "{}/dat.conf:3: \"c\" is marked nondefault; write default instead\n",
         "1 adapters, ",
@@ -383,7 +383,7 @@ fn numbers_and_names_of_dat_are_explained() {
     for text in [
         "0x4005 DAT_CONNECTION_EVENT_DISCONNECTED = 0x4005 (DAT_EVENT_NUMBER, DAT 1.2 and 2.0) either side has",
         "DAT_PROVIDER_NOT_FOUND DAT_MAJOR_NOT_FOUND = 0x800a0063 (return code, DAT 1.2 only)",
-        "DAT_DTO_ERR_REMOTE_ACCESS = 0x6 (DAT_DTO_COMPLETION_STATUS, DAT 1.2 and 2.0) the peer does not allow",
+        "DAT_DTO_ERR_REMOTE_ACCESS = 0x6 (DAT_DTO_COMPLETION_STATUS, DAT 1.2 and 2.0) the peer does not permit",
         "ETIMEDOUT = 110 (errno) Connection timed out",
     ] {
         assert!(flat.contains(text), "{text}: {finished:#?}");
@@ -423,7 +423,7 @@ fn two_doctors_try_the_path_between_them() {
     let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let alone = datinfo(&case, &format!("doctor 127.0.0.1 --port {port}"));
     assert_eq!(alone.status.code(), Some(1), "{alone:#?}");
-    assert!(alone.stdout.contains(&format!("run datinfo doctor --serve --port {port} there")), "{alone:#?}");
+    assert!(alone.stdout.contains(&format!("run datinfo doctor --serve --port {port} on that host")), "{alone:#?}");
     let mut command = command(&case, &format!("doctor --serve --port {port}"));
     command.stderr(Stdio::inherit());
     let server = Run::start(command);

@@ -43,7 +43,10 @@ fn a_program_that_listens_over_usnic_answers_the_doctor() {
     assert_eq!(gone.status.code(), Some(1), "{gone:#?}");
     let [grade, found, remedy] = finding(&gone, "path");
     assert!(grade == "bad" && found.contains("no program listens on this port"), "{found}");
-    assert!(remedy.contains("start the server there first") && remedy.contains("datinfo doctor --serve"), "{remedy}");
+    assert!(
+        remedy.contains("start the server on that host first") && remedy.contains("datinfo doctor --serve"),
+        "{remedy}"
+    );
 }
 
 /// Output of the doctor in a namespace with these nft rules and a server. `None`: namespaces are not available.
@@ -74,9 +77,13 @@ fn behind(rules: &str, mtu: u32) -> Option<Finished> {
 fn a_firewall_is_named_by_its_effect() {
     let port = "add rule inet t i udp dport 4000";
     let cases = [
-        (format!("{port} drop"), "a firewall drops UDP", "let UDP to port 4000 in"),
+        (format!("{port} drop"), "a firewall drops UDP", "permit UDP to port 4000 in its firewall"),
         (format!("{port} reject with icmpx type admin-prohibited"), "a firewall rejects UDP", "ip route get 127.0.0.1"),
-        ("add rule inet t o udp dport 4000 drop".to_owned(), "its own firewall", "let UDP to port 4000 out"),
+        (
+            "add rule inet t o udp dport 4000 drop".to_owned(),
+            "the firewall of this host",
+            "permit outgoing UDP to port 4000",
+        ),
     ];
     for (rules, found, remedy) in cases {
         let Some(finished) = behind(&rules, 65_536) else { return };
@@ -91,7 +98,7 @@ fn a_black_hole_for_large_datagrams_is_found_to_the_byte() {
     let Some(finished) = behind("add rule inet t i udp length > 1480 drop", 65_536) else { return };
     assert_eq!(finished.status.code(), Some(0), "slow is not bad: {finished:#?}");
     let [grade, found, remedy] = finding(&finished, "large datagrams");
-    assert!(grade == "warning" && found.contains("the path carries 1472, and something on the way drops"), "{found}");
+    assert!(grade == "warning" && found.contains("the path carries 1472, and a device on the path drops"), "{found}");
     assert!(remedy.contains("mtu=1472"), "{remedy}");
 }
 
@@ -100,7 +107,7 @@ fn reports_a_narrower_return_path() {
     let Some(finished) = behind("add rule inet t i udp sport 4000 udp length > 1308 drop", 9_000) else { return };
     let [grade, found, remedy] = finding(&finished, "large datagrams");
     assert!(grade == "warning" && found.contains("in the other direction only 1300 bytes do"), "{found}");
-    assert!(remedy.contains("make that of both hosts' interfaces equal"), "{remedy}");
+    assert!(remedy.contains("set the same MTU on the interfaces of both hosts"), "{remedy}");
     let narrow = behind("add rule inet t i udp length > 1008 drop", 9_000).unwrap();
     assert_eq!(narrow.status.code(), Some(1), "{narrow:#?}");
     let [grade, _, remedy] = finding(&narrow, "large datagrams");

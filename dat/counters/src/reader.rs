@@ -53,9 +53,9 @@ pub enum ReadError {
     /// It uses another version of the format.
     Version(String),
     /// It closed the connection before the end of the text.
-    Cut,
+    Incomplete,
     /// Its answer is malformed.
-    Nonsense,
+    Invalid,
     /// The answer would exceed the number of bytes that one run may read.
     TooMuch,
     /// The time limit of the run was reached before it was queried.
@@ -71,8 +71,8 @@ impl ReadError {
             ReadError::Timeout => "silent",
             ReadError::Busy => "busy",
             ReadError::Version(_) => "version",
-            ReadError::Cut => "cut",
-            ReadError::Nonsense => "nonsense",
+            ReadError::Incomplete => "cut",
+            ReadError::Invalid => "nonsense",
             ReadError::TooMuch => "too-much",
             ReadError::Skipped => "skipped",
             ReadError::System(_) => "system",
@@ -90,15 +90,17 @@ impl fmt::Display for ReadError {
             ReadError::Version(version) => {
                 write!(
                     f,
-                    "it publishes its counters in version \"{version}\", which this program does not read: use its own tools"
+                    "it publishes its counters in version \"{version}\", which this program does not support: use the tools of its version"
                 )
             }
-            ReadError::Cut => f.write_str("it hung up in the middle: it has ended, or closed its adapters"),
-            ReadError::Nonsense => {
-                f.write_str("what it says makes no sense: it is no process of these libraries, or damaged")
+            ReadError::Incomplete => {
+                f.write_str("it closed the connection early: it has ended, or closed its adapters")
             }
-            ReadError::TooMuch => f.write_str("it sends more than is read in one look"),
-            ReadError::Skipped => f.write_str("not queried: others took all the time of this look"),
+            ReadError::Invalid => {
+                f.write_str("it sends invalid data: it is not a process of these libraries, or its memory is damaged")
+            }
+            ReadError::TooMuch => f.write_str("it sends more data than one sample may have"),
+            ReadError::Skipped => f.write_str("not queried: other processes took all the time of this sample"),
             ReadError::System(error) => write!(f, "it cannot be queried: {error}"),
         }
     }
@@ -108,8 +110,8 @@ impl From<Fault> for ReadError {
     fn from(fault: Fault) -> Self {
         match fault {
             Fault::Version(version) => ReadError::Version(version),
-            Fault::Cut => ReadError::Cut,
-            Fault::Nonsense => ReadError::Nonsense,
+            Fault::Incomplete => ReadError::Incomplete,
+            Fault::Invalid => ReadError::Invalid,
         }
     }
 }
@@ -198,7 +200,7 @@ impl Query {
             Ok(_) => self.stop(ReadError::TooMuch),
             Err(Errno::AGAIN | Errno::INTR) => {}
             // The process closed the connection before it accepted the query.
-            Err(Errno::CONNRESET) => self.stop(ReadError::Cut),
+            Err(Errno::CONNRESET) => self.stop(ReadError::Incomplete),
             Err(error) => self.stop(ReadError::System(error.into())),
         }
     }

@@ -146,33 +146,35 @@ pub enum Fault {
     /// The version of the format is this one.
     Version(String),
     /// The text is incomplete.
-    Cut,
+    Incomplete,
     /// The text is malformed.
-    Nonsense,
+    Invalid,
 }
 
 /// Reads a text.
 ///
 /// Errors: the bytes are not a text, or not a complete one.
 pub fn read(bytes: &[u8]) -> Result<Process, Fault> {
-    let text = std::str::from_utf8(bytes).ok().filter(|text| text.len() <= MOST).ok_or(Fault::Nonsense)?;
+    let text = std::str::from_utf8(bytes).ok().filter(|text| text.len() <= MOST).ok_or(Fault::Invalid)?;
     let (form, rest) = text.split_once('\n').ok_or_else(|| beginning(text))?;
     match form.strip_prefix(FORM) {
         Some(VERSION) => {}
         Some(other) => return Err(Fault::Version(shown(&other.chars().take(20).collect::<String>()))),
-        None => return Err(Fault::Nonsense),
+        None => return Err(Fault::Invalid),
     }
-    let lines =
-        rest.strip_suffix("end\n").filter(|lines| lines.is_empty() || lines.ends_with('\n')).ok_or(Fault::Cut)?;
+    let lines = rest
+        .strip_suffix("end\n")
+        .filter(|lines| lines.is_empty() || lines.ends_with('\n'))
+        .ok_or(Fault::Incomplete)?;
     let mut process = Process::default();
-    lines.lines().try_for_each(|line| take(&mut process, line)).ok_or(Fault::Nonsense)?;
+    lines.lines().try_for_each(|line| take(&mut process, line)).ok_or(Fault::Invalid)?;
     Ok(process)
 }
 
 /// The fault of a text with an unknown first line: a text without a newline may be an incomplete one.
 fn beginning(text: &str) -> Fault {
     let first = format!("{FORM}{VERSION}");
-    if first.starts_with(text) { Fault::Cut } else { Fault::Nonsense }
+    if first.starts_with(text) { Fault::Incomplete } else { Fault::Invalid }
 }
 
 /// Adds the content of a line. `None`: it is invalid there.
@@ -240,7 +242,7 @@ mod tests {
     #[test]
     fn truncated_text_is_refused_at_any_length() {
         let text = sample();
-        (0..text.len()).for_each(|end| assert_eq!(read(&text.as_bytes()[..end]), Err(Fault::Cut), "{end}"));
+        (0..text.len()).for_each(|end| assert_eq!(read(&text.as_bytes()[..end]), Err(Fault::Incomplete), "{end}"));
     }
 
     #[test]
@@ -254,15 +256,15 @@ mod tests {
             "adapter\ta\tb\ncount\ta\t\t99999999999999999999",
             "adapter\ta\tb\nlevel\ta\tb",
         ] {
-            assert_eq!(with(line), Err(Fault::Nonsense), "{line:?}");
+            assert_eq!(with(line), Err(Fault::Invalid), "{line:?}");
         }
         assert_eq!(with("future\t1\t2\n\n\t\t"), Ok(Process::default()));
         assert_eq!(read(b"dapl-counters 1\nend\n"), Ok(Process::default()));
-        assert_eq!(read(b"dapl-counters 1\nfriend\n"), Err(Fault::Cut));
+        assert_eq!(read(b"dapl-counters 1\nfriend\n"), Err(Fault::Incomplete));
         assert_eq!(read(b"dapl-counters 2\nend\n"), Err(Fault::Version("2".into())));
         assert_eq!(read(b"dapl-counters 1\x1b[2J\nend\n"), Err(Fault::Version("1?[2J".into())));
         for other in [&[0xFF; 100][..], b"HTTP/1.1 400 Bad Request\r\n", b"HTTP", &vec![b'a'; MOST + 1]] {
-            assert_eq!(read(other), Err(Fault::Nonsense));
+            assert_eq!(read(other), Err(Fault::Invalid));
         }
     }
 

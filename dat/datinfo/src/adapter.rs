@@ -77,7 +77,8 @@ fn read(outcome: Outcome) -> Opened {
     };
     if answers.is_empty() {
         let (kind, cause) = unanswered(end, "in the open");
-        let remedy = "take its line out of dat.conf (nondefault), and inform the provider's author".to_owned();
+        let remedy =
+            "disable its line in dat.conf (nondefault), and report this to the author of the provider".to_owned();
         return Opened::No(Reason { kind: kind.to_owned(), remedy, ..broken(&cause) });
     }
     let first = answers.remove(0);

@@ -21,7 +21,7 @@ pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
     }
     let registry = Registry::read(options, file)?;
     if !registry.is_ours {
-        return Err("this libdat.so.1 is another's, and does not explain what it reads".to_owned());
+        return Err("this libdat.so.1 is of another project and does not explain the files that it reads".to_owned());
     }
     let mut complaints = registry.complaints.clone();
     complaints.extend(doubts(&registry.entries));
@@ -67,11 +67,11 @@ fn meaning(entry: &Entry) -> String {
     let Entry { name, version, safety, library, params, .. } = entry;
     let who = if entry.is_version_1() { "" } else { " (for programs of that version, not for those of 1.2)" };
     let threads = match (safety.as_str(), is_ours(library)) {
-        ("threadsafe", _) | (_, true) => "for programs that ask for thread safety too",
-        _ => "not for programs that ask for thread safety",
+        ("threadsafe", _) | (_, true) => "for programs that request thread safety too",
+        _ => "not for programs that request thread safety",
     };
     let given = if params.is_empty() { "no parameters".to_owned() } else { format!("the parameters \"{params}\"") };
-    format!("\"{name}\" serves DAT {version}{who}, {threads}, by {library} with {given}")
+    format!("\"{name}\" is for DAT {version}{who}, {threads}, by {library} with {given}")
 }
 
 /// Warnings about lines that can be parsed: duplicate names, missing libraries, invalid parameters.
@@ -132,15 +132,15 @@ mod tests {
         };
         assert_eq!(
             meaning(&entry),
-            "\"a\" serves DAT 2.0 (for programs of that version, not for those of 1.2), not for programs that ask for \
+            "\"a\" is for DAT 2.0 (for programs of that version, not for those of 1.2), not for programs that request \
              thread safety, by l with the parameters \"p\""
         );
         let own = Entry { version: text("1.2"), library: text("libdaplsm.so.1"), ..entry.clone() };
-        assert!(meaning(&own).contains(", for programs that ask for thread safety too, by libdaplsm.so.1"));
+        assert!(meaning(&own).contains(", for programs that request thread safety too, by libdaplsm.so.1"));
         let plain = Entry { version: text("1.2"), safety: text("threadsafe"), params: String::new(), ..entry };
         assert_eq!(
             meaning(&plain),
-            "\"a\" serves DAT 1.2, for programs that ask for thread safety too, by l with no parameters"
+            "\"a\" is for DAT 1.2, for programs that request thread safety too, by l with no parameters"
         );
     }
 }

@@ -40,7 +40,7 @@ pub(crate) enum End {
 
 /// Runs a probe: of the registry, or of one adapter (its name escaped).
 pub(crate) fn probe(options: &Options, name: Option<&str>, api: Api, conf: Option<&Path>) -> Result<Outcome, String> {
-    let program = std::env::current_exe().map_err(|error| format!("this program's own file: {error}"))?;
+    let program = std::env::current_exe().map_err(|error| format!("cannot find the file of this program: {error}"))?;
     let mut command = Command::new(program);
     if let Some(libdat) = &options.libdat {
         command.arg("--libdat").arg(libdat);
@@ -96,7 +96,7 @@ fn end_of(status: ExitStatus) -> End {
         (Some(code), _) => End::Badly(format!("it exited with status {code}")),
         (None, signal) => {
             let signal = signal.unwrap_or(0);
-            End::Badly(format!("it was ended by signal {signal}{}", name_of(signal)))
+            End::Badly(format!("it was killed by signal {signal}{}", name_of(signal)))
         }
     }
 }
@@ -140,7 +140,7 @@ mod tests {
     fn distinguishes_ends_of_a_child() {
         assert_eq!(shell("exit 0", 60).end, End::Well);
         assert_eq!(shell("exit 3", 60).end, End::Badly("it exited with status 3".to_owned()));
-        assert_eq!(shell("kill -SEGV $$", 60).end, End::Badly("it was ended by signal 11 (SIGSEGV)".to_owned()));
+        assert_eq!(shell("kill -SEGV $$", 60).end, End::Badly("it was killed by signal 11 (SIGSEGV)".to_owned()));
         assert_eq!(shell("exec sleep 600", 1).end, End::Hung(1));
     }
 

@@ -45,7 +45,7 @@ pub(crate) fn list(options: &Options) -> crate::Result {
     }
     let dropped = registry.complaints.iter().filter(|complaint| complaint.is_dropped).count();
     if dropped > 0 {
-        let _ = writeln!(remarks, "lines that cannot be read: {dropped}; datinfo check explains them");
+        let _ = writeln!(remarks, "invalid lines: {dropped}; datinfo check explains them");
     }
     if !text.is_empty() && !remarks.is_empty() {
         text.push('\n');
@@ -160,7 +160,7 @@ fn attribute_lines(attributes: &Value) -> String {
 pub(crate) fn discover(options: &Options) -> crate::Result {
     let registry = Registry::read(options, None)?;
     if !registry.is_ours {
-        return Err("this libdat.so.1 is another's, and cannot say what the machine has".to_owned());
+        return Err("this libdat.so.1 is of another project and cannot list the devices of this machine".to_owned());
     }
     match options.json {
         true => say_json(&json!({ "lines": registry.discovered })),
@@ -175,7 +175,7 @@ pub(crate) fn versions(options: &Options) -> crate::Result {
     let (entries, _) = registry.openable(options);
     let opened = adapter::open_all(options, &entries);
     let mut files: Vec<Value> = vec![json!({"file": "datinfo", "version": env!("CARGO_PKG_VERSION")})];
-    let libdat = registry.version.clone().unwrap_or_else(|| "another's".to_owned());
+    let libdat = registry.version.clone().unwrap_or_else(|| "of another project".to_owned());
     let mut add = |file: &str, version: &str| {
         if files.iter().all(|known| known["file"] != file) {
             files.push(json!({"file": file, "version": version}));

@@ -78,8 +78,8 @@ impl Registry {
         match (answer, outcome.end) {
             (Some(answer), _) => Self::from(&answer),
             (None, End::Hung(seconds)) => Err(format!("libdat did not read the registry within {seconds} s")),
-            (None, End::Badly(how)) => Err(format!("libdat could not be asked: {how}\n{}", outcome.stderr)),
-            (None, End::Well) => Err(format!("libdat could not be asked\n{}", outcome.stderr)),
+            (None, End::Badly(how)) => Err(format!("libdat could not be queried: {how}\n{}", outcome.stderr)),
+            (None, End::Well) => Err(format!("libdat could not be queried\n{}", outcome.stderr)),
         }
     }
 

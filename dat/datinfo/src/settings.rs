@@ -208,7 +208,7 @@ pub(crate) fn param_troubles(entry: &Entry) -> Vec<(String, String)> {
     let is_nameless =
         table.provider == VERBS.provider && entry.params.split_ascii_whitespace().all(|word| word.contains('='));
     let nameless = is_nameless.then(|| {
-        let allowed = "a device and its port, a network device or an address is wanted first (\"mlx5_0 1\")";
+        let allowed = "a device and its port, a network device or an address must come first (\"mlx5_0 1\")";
         ("names no adapter".to_owned(), allowed.to_owned())
     });
     wrong.chain(unknown).chain(nameless).collect()
@@ -237,9 +237,10 @@ pub(crate) fn configuration(options: &Options) -> crate::Result {
         }));
         return Ok(!entries.is_empty());
     }
-    let mut text = format!("registry: {}\n", registry.origin.as_deref().unwrap_or("unknown, for libdat is another's"));
+    let mut text =
+        format!("registry: {}\n", registry.origin.as_deref().unwrap_or("unknown, since libdat is of another project"));
     for file in &registry.files {
-        let _ = writeln!(text, "libdat: {file} {}", registry.version.as_deref().unwrap_or("(another's)"));
+        let _ = writeln!(text, "libdat: {file} {}", registry.version.as_deref().unwrap_or("(of another project)"));
     }
     registry.unreadable.iter().for_each(|trouble| text += &format!("{trouble}\n"));
     for entry in &entries {

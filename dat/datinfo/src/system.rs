@@ -40,10 +40,10 @@ pub(crate) fn path_mtu(socket: &UdpSocket, is_v4: bool) -> Option<usize> {
 /// Copies a word from `address` in another process, by the system call that sm uses for RDMA (process_vm_readv).
 pub(crate) fn read_across(process: i32, address: usize) -> io::Result<u64> {
     let mut word = 0_u64;
-    let here = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
-    let there = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: size_of::<u64>() };
+    let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
+    let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: size_of::<u64>() };
     // SAFETY: the local range is writable; the kernel checks the remote range.
-    let copied = unsafe { libc::process_vm_readv(process, &here, 1, &there, 1, 0) };
+    let copied = unsafe { libc::process_vm_readv(process, &local, 1, &remote, 1, 0) };
     if copied == size_of::<u64>() as isize { Ok(word) } else { Err(io::Error::last_os_error()) }
 }
 

@@ -173,7 +173,7 @@ fn start(index: usize, entry: &'static Entry) -> Result<(), Cause> {
     let params = entry.record.params.escape_ascii();
     if entry.record.key.major > 1 && found.needs_libdat1 {
         return Err(Cause::new(
-            format!("{library} needs libdat.so.1 and did not register {wanted}: it serves DAT 1.2 only"),
+            format!("{library} needs libdat.so.1 and did not register {wanted}: it implements DAT 1.2 only"),
             "name a library for 2.0",
         ));
     }

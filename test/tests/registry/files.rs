@@ -24,7 +24,7 @@ fn debug_lines_show_each_file_and_line_that_is_looked_at() {
     assert_eq!(
         lines,
         [
-            "libdat: {}/dat.conf:4:24: default: nondefault; such a record is not used (accepted)",
+            "libdat: {}/dat.conf:4:24: default: nondefault; such a line is not used (accepted)",
             "libdat: records read: 2, from {}/dat.conf (DAT_OVERRIDE)",
             "libdat: {}/dat.conf:2: \"fine\" 1.2 nonthreadsafe by {}/libfine.so.1 with \"eth0 0\"",
             "libdat: {}/dat.conf:3: \"gone\" 2.0 threadsafe by libgone.so.2 with \"a b\"",

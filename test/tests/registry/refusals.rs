@@ -170,7 +170,7 @@ fn a_library_that_is_no_provider_is_refused_with_the_reason() {
         "libp.so.1",
         &[],
         &["-Wl,--no-as-needed", "{}/libdat2.so.2", "-Wl,-rpath,{}"],
-        "needs libdat2.so.2: it serves DAT 2.0 only; name a library for 1.2",
+        "needs libdat2.so.2: it implements DAT 2.0 only; name a library for 1.2",
     );
 }
 

@@ -57,7 +57,7 @@ fn a_library_of_2_0_under_another_name_is_refused_by_1_2() {
     assert!(!answer.out.contains("provider: init"), "{}", answer.out);
     assert_eq!(
         answer.reason(),
-        "cannot open \"x\": {}/dat.conf:1: {}/libnew.so.1 is libnew.so.2: it serves DAT 2.0 only; \
+        "cannot open \"x\": {}/dat.conf:1: {}/libnew.so.1 is libnew.so.2: it implements DAT 2.0 only; \
          name a library for 1.2"
     );
 }

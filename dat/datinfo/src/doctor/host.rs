@@ -53,7 +53,7 @@ fn registry(options: &Options, findings: &mut Vec<Finding>) {
             return findings.push(Finding::new(Grade::Bad, "libdat", error.trim_end(), remedy));
         }
     };
-    let version = registry.version.as_deref().unwrap_or("another's");
+    let version = registry.version.as_deref().unwrap_or("of another project");
     findings.push(Finding::good("libdat", format!("{} {version}", registry.files.join(", "))));
     for trouble in &registry.unreadable {
         findings.push(Finding::new(
@@ -65,7 +65,7 @@ fn registry(options: &Options, findings: &mut Vec<Finding>) {
     }
     if registry.complaints.iter().any(|complaint| complaint.is_dropped) {
         let remedy = "datinfo check explains them";
-        findings.push(Finding::new(Grade::Warning, "registry", "lines that cannot be read", remedy));
+        findings.push(Finding::new(Grade::Warning, "registry", "invalid lines", remedy));
     }
     let (entries, others) = registry.openable(options);
     findings.extend(others.map(|others| Finding::note("registry", others)));
@@ -172,11 +172,11 @@ fn copies(findings: &mut Vec<Finding>) {
 
 fn copy_finding(tried: Result<(), String>, seccomp: u64, scope: Option<u32>) -> Finding {
     let about = "cross-memory copy";
-    let slower = "sm works without it, by shared buffers";
+    let slower = "sm works without it: it copies through shared buffers";
     if let Err(error) = tried {
         let why = if seccomp == 2 { ", under a seccomp filter" } else { "" };
         let remedy =
-            format!("let the filter pass process_vm_readv and process_vm_writev (containers: SYS_PTRACE); {slower}");
+            format!("permit in the filter process_vm_readv and process_vm_writev (containers: SYS_PTRACE); {slower}");
         return Finding::new(Grade::Warning, about, format!("refused{why}: {error}"), remedy);
     }
     match scope {
@@ -216,7 +216,7 @@ fn memlock(limit: Option<u64>, need: u64, may_lock: bool, has_devices: bool) -> 
     let about = "locked memory";
     match limit {
         Some(limit) if limit < need && !may_lock => {
-            let found = format!("{limit} bytes may be locked, {need} are wanted");
+            let found = format!("{limit} bytes may be locked, {need} are needed");
             let remedy = format!(
                 "ulimit -l {} (LimitMEMLOCK= of a service, /etc/security/limits.d for logins)",
                 need.div_ceil(1024)
@@ -226,9 +226,9 @@ fn memlock(limit: Option<u64>, need: u64, may_lock: bool, has_devices: bool) -> 
             Finding::new(grade, about, found, remedy)
         }
         Some(limit) if limit < need => {
-            Finding::good(about, format!("{limit} bytes, which does not bind: CAP_IPC_LOCK"))
+            Finding::good(about, format!("{limit} bytes, not enforced because of CAP_IPC_LOCK"))
         }
-        Some(limit) => Finding::good(about, format!("{limit} bytes, {need} are wanted")),
+        Some(limit) => Finding::good(about, format!("{limit} bytes, {need} are needed")),
         None => Finding::good(about, "without limit"),
     }
 }
@@ -245,12 +245,12 @@ fn sockets(findings: &mut Vec<Finding>) {
 fn ceiling_finding(sysctl: &str, ceiling: Option<u64>, wanted: u64) -> Finding {
     let about = "socket buffers";
     match ceiling {
-        None => Finding::note(about, format!("net.core.{sysctl} cannot be seen here")),
+        None => Finding::note(about, format!("net.core.{sysctl} cannot be read")),
         Some(ceiling) if ceiling >= wanted => Finding::good(about, format!("net.core.{sysctl} is {ceiling}")),
         Some(ceiling) => Finding::new(
             Grade::Warning,
             about,
-            format!("net.core.{sysctl} is {ceiling}, usnic asks for {wanted}"),
+            format!("net.core.{sysctl} is {ceiling}, usnic requests {wanted}"),
             format!("sysctl -w net.core.{sysctl}={wanted}"),
         ),
     }
@@ -278,7 +278,7 @@ fn port_finding(port: u16) -> Finding {
         Err(error) if error.kind() == std::io::ErrorKind::AddrInUse => Finding::note(
             "UDP port",
             format!(
-                "{port} is in use: by usnic, if programs of this user listen (they share it); two users need a port each"
+                "{port} is in use: by usnic, if programs of this user listen (they share it); each user needs its own port"
             ),
         ),
         Err(error) => {

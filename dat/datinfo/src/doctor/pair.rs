@@ -26,12 +26,12 @@ pub(super) fn look(host: &str, port: u16, findings: &mut Vec<Finding>) -> Result
         findings.push(silence(&report));
         return Ok(());
     };
-    findings.push(Finding::good("path", format!("{to} answers, there and back in {} us", trip.as_micros())));
+    findings.push(Finding::good("path", format!("{to} answers, round trip {} us", trip.as_micros())));
     findings.push(match facts(to).map_err(failed)? {
-        Some(theirs) => versions(&String::from_utf8_lossy(&theirs), &serve::facts()),
+        Some(remote) => versions(&String::from_utf8_lossy(&remote), &serve::facts()),
         None => Finding::note(
             "versions",
-            "a program that listens over usnic answered, which does not send them: compare datinfo --version on both",
+            "a usnic listener answered, which sends no versions: compare datinfo --version on both hosts",
         ),
     });
     findings.push(row(&path::row(to, PATIENCE, ROW).map_err(failed)?));
@@ -42,7 +42,8 @@ pub(super) fn look(host: &str, port: u16, findings: &mut Vec<Finding>) -> Result
 /// Finding for a host that does not answer.
 fn silence(report: &Report) -> Finding {
     let port = report.to.port();
-    let without = format!("{}. Without a server: run datinfo doctor --serve --port {port} there", report.remedy());
+    let without =
+        format!("{}. Without a server: run datinfo doctor --serve --port {port} on that host", report.remedy());
     Finding::new(Grade::Bad, "path", format!("no answer from {}: {}", report.to, report.found()), without)
 }
 
@@ -66,11 +67,11 @@ fn row(times: &[Duration]) -> Finding {
 /// Finding about the MTU in both directions, from large datagrams.
 fn sizes(report: &Report) -> Finding {
     let about = "large datagrams";
-    let (there, back) = (report.reach.there, report.reach.back);
+    let (forward, back) = (report.reach.forward, report.reach.back);
     let grade = match report {
-        _ if there.min(back) < LEAST => Grade::Bad,
+        _ if forward.min(back) < LEAST => Grade::Bad,
         _ if report.is_whole() => return Finding::good(about, report.found()),
-        _ if report.is_hole() || back < there => Grade::Warning,
+        _ if report.is_hole() || back < forward => Grade::Warning,
         _ => Grade::Note,
     };
     Finding::new(grade, about, report.found(), report.remedy())
@@ -107,16 +108,16 @@ fn facts(to: SocketAddr) -> io::Result<Option<Vec<u8>>> {
 }
 
 /// Compares the facts of both sides.
-fn versions(theirs: &str, ours: &str) -> Finding {
+fn versions(remote: &str, local: &str) -> Finding {
     let version = |facts: &str| facts.split(' ').find_map(|word| word.strip_prefix("datinfo=").map(str::to_owned));
-    let shown: String = theirs.chars().filter(|c| !c.is_control()).take(300).collect();
-    match version(theirs) == version(ours) {
-        true => Finding::good("versions", format!("the same there ({shown})")),
+    let shown: String = remote.chars().filter(|c| !c.is_control()).take(300).collect();
+    match version(remote) == version(local) {
+        true => Finding::good("versions", format!("the same on both hosts ({shown})")),
         false => Finding::new(
             Grade::Warning,
             "versions",
-            format!("there {shown}, here {ours}"),
-            "install the same version on both",
+            format!("other host {shown}, this host {local}"),
+            "install the same version on both hosts",
         ),
     }
 }
@@ -153,9 +154,9 @@ mod tests {
 
     #[test]
     fn grades_sizes_by_what_fits_and_by_icmp_reports() {
-        let grade = |there, back, is_reported| {
+        let grade = |forward, back, is_reported| {
             let (to, outcome) = (([192, 0, 2, 1], 7).into(), Outcome::Answers(Duration::ZERO));
-            let finding = sizes(&Report { to, outcome, reach: Size { local: 8972, there, back, is_reported } });
+            let finding = sizes(&Report { to, outcome, reach: Size { local: 8972, forward, back, is_reported } });
             assert_eq!(finding.remedy.is_empty(), finding.grade == Grade::Good);
             finding.grade.word()
         };
@@ -167,10 +168,10 @@ mod tests {
     #[test]
     fn reports_a_missing_answer_with_cause_and_remedy() {
         for (outcome, found, remedy) in [
-            (Outcome::Refused, "no program listens", "start the server there"),
-            (Outcome::Silent, "a firewall drops UDP", "let UDP to port 7 in there"),
-            (Outcome::Unreachable, "no way to this host", "ip route get 192.0.2.1"),
-            (Outcome::Forbidden, "its own firewall", "let UDP to port 7 out"),
+            (Outcome::Refused, "no program listens", "start the server on that host"),
+            (Outcome::Silent, "a firewall drops UDP", "permit UDP to port 7 in its firewall"),
+            (Outcome::Unreachable, "cannot be reached", "ip route get 192.0.2.1"),
+            (Outcome::Forbidden, "the firewall of this host", "permit outgoing UDP to port 7"),
         ] {
             let finding = silence(&Report { to: ([192, 0, 2, 1], 7).into(), outcome, reach: Size::default() });
             assert!(finding.grade == Grade::Bad && finding.found.contains(found), "{finding:?}");
@@ -244,7 +245,10 @@ mod tests {
     fn the_largest_datagram_of_a_path_is_found_to_the_byte() {
         let findings = against(|asked| serve::answer(asked, "").into_iter().filter(|_| asked.len() <= 1_472).collect());
         assert!(findings[3].grade == Grade::Warning && findings[3].remedy.contains("mtu=1472"), "{findings:?}");
-        assert!(findings[3].found.contains("something on the way drops larger ones without a word"), "{findings:?}");
+        assert!(
+            findings[3].found.contains("a device on the path drops larger ones without an ICMP report"),
+            "{findings:?}"
+        );
     }
 
     #[test]

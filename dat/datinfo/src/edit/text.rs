@@ -169,13 +169,13 @@ fn quoted(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
 
 /// Length of a field without quotes; it ends before a quote without a backslash.
 fn bare(rest: &[u8]) -> usize {
-    let mut is_guarded = false;
+    let mut is_escaped = false;
     for (at, byte) in rest.iter().enumerate() {
         match byte {
             b' ' | b'\t' => return at,
-            b'"' if !is_guarded => return at + 1,
-            b'\\' => is_guarded = !is_guarded,
-            _ => is_guarded = false,
+            b'"' if !is_escaped => return at + 1,
+            b'\\' => is_escaped = !is_escaped,
+            _ => is_escaped = false,
         }
     }
     rest.len()

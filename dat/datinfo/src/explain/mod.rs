@@ -205,7 +205,8 @@ mod tests {
         assert_eq!(
             explained("dto_err_transport"),
             "dto_err_transport DAT_DTO_ERR_TRANSPORT = 0x8 \
-            (DAT_DTO_COMPLETION_STATUS, DAT 1.2 and 2.0) the peer does not answer any more."
+            (DAT_DTO_COMPLETION_STATUS, DAT 1.2 and 2.0) the peer does not answer: its process has ended, or the path to it \
+            is interrupted."
         );
         let status = explained("DAT_DTO_ERR_LOCAL_PROTECTION");
         assert!(status.ends_with("belongs to another protection zone, or is no longer mapped."), "{status}");

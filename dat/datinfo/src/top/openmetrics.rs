@@ -195,7 +195,7 @@ mod tests {
         let text = other.found[0].result.as_mut().unwrap();
         text.program = "\"}\\\n# EOF".into();
         look.found.append(&mut other.found);
-        look.found.push(Answer { pid: 9, number: 1, program: None, result: Err(ReadError::Cut) });
+        look.found.push(Answer { pid: 9, number: 1, program: None, result: Err(ReadError::Incomplete) });
         let text = exposition(&look, true);
         assert!(text.contains("program=\"\\\"}\\\\\\n# EOF\""), "{text}");
         assert!(text.contains("dapl_ia_a_b_total{") && text.matches("dapl_ia_a_b_total{").count() == 1, "{text}");

@@ -45,7 +45,7 @@ pub(super) fn table(look: &Sample, rates: Option<(&Rates, Duration)>, verbose: b
                 }
             }),
             Err(trouble) => {
-                let program = cut(found.program.as_deref().unwrap_or("-"), 15);
+                let program = truncated(found.program.as_deref().unwrap_or("-"), 15);
                 lines.push(format!("{:>9}  {program:<15}  {trouble}", found.pid));
             }
         }
@@ -67,7 +67,7 @@ fn row(found: &Answer, process: &Process, adapter: &Adapter, rates: Option<&Rate
     let id = CounterId::of_adapter(found, adapter);
     let of = |name: &str| adapter.counts.iter().find(|count| count.name == name);
     let number = |name: &str| of(name).map_or("-".to_owned(), |count| short(count.value as f64));
-    let (program, name) = (cut(&process.program, 15), cut(&adapter.name, 15));
+    let (program, name) = (truncated(&process.program, 15), truncated(&adapter.name, 15));
     let mut line = format!("{:>9}  {program:<15}  {name:<15}  {:>5}", found.pid, number("alive.ep"));
     for (_, names) in COLUMNS {
         let value = |name: &&str| match rates {
@@ -127,7 +127,7 @@ fn short(number: f64) -> String {
 }
 
 /// Truncates a text that is too long, and marks the cut.
-fn cut(text: &str, most: usize) -> String {
+fn truncated(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();
     }

@@ -39,9 +39,9 @@ pub(in crate::doctor) enum Outcome {
 pub(in crate::doctor) struct Size {
     /// Largest size that this host sends.
     pub(in crate::doctor) local: usize,
-    /// Largest size that arrives there.
-    pub(in crate::doctor) there: usize,
-    /// Largest size that comes back, of those that arrive there.
+    /// Largest size that arrives at the other host.
+    pub(in crate::doctor) forward: usize,
+    /// Largest size that the other host can send back, at most `forward`.
     pub(in crate::doctor) back: usize,
     /// A router has reported that larger datagrams do not fit.
     pub(in crate::doctor) is_reported: bool,
@@ -60,71 +60,76 @@ impl Report {
 
     /// Whether larger datagrams are lost without an ICMP report (an MTU black hole).
     pub(in crate::doctor) fn is_hole(&self) -> bool {
-        self.answers() && self.reach.there < self.reach.local && !self.reach.is_reported
+        self.answers() && self.reach.forward < self.reach.local && !self.reach.is_reported
     }
 
     /// Result in words.
     pub(in crate::doctor) fn found(&self) -> String {
-        let Size { local, there, back, is_reported } = self.reach;
-        let way_back = ReturnPath(there, back);
+        let Size { local, forward, back, is_reported } = self.reach;
+        let way_back = ReturnPath(forward, back);
         match self.outcome {
-            Outcome::Refused => "the host is there, but no program listens on this port".to_owned(),
+            Outcome::Refused => "the host answers, but no program listens on this port".to_owned(),
             Outcome::Silent => {
-                "nothing comes back from this port: the host is down, a firewall drops UDP, no program listens, \
-                                or who does has a key (`key`), and then answers only who has it too"
+                "no answer from this port: the host is down, a firewall drops UDP, no program listens, or the \
+                                 listener has a `key` and answers only programs with the same key"
                     .to_owned()
             }
             Outcome::Unreachable => {
-                "the network says that there is no way to this host: it is down, there is no route, or \
+                "the network reports that the host cannot be reached: it is down, there is no route, or \
                                      a firewall rejects UDP"
                     .to_owned()
             }
-            Outcome::Forbidden => "this host itself lets no UDP out to it: its own firewall forbids that".to_owned(),
+            Outcome::Forbidden => "the firewall of this host does not permit UDP to that host".to_owned(),
             Outcome::Answers(trip) if self.is_whole() => {
                 format!("datagrams of up to {back} bytes arrive and come back; round trip {} us", trip.as_micros())
             }
             Outcome::Answers(_) if self.is_hole() => format!(
-                "small datagrams arrive, {local} bytes do not: the path carries {there}, and something on the way drops \
-                 larger ones without a word (or drops ICMP){way_back}"
+                "small datagrams arrive, {local} bytes do not: the path carries {forward}, and a device on the path drops \
+                 larger ones without an ICMP report{way_back}"
             ),
-            Outcome::Answers(_) if is_reported && there < local => format!(
-                "the path carries {there} bytes, of the {local} that this host would send, and something on the way says \
-                 so{way_back}"
+            Outcome::Answers(_) if is_reported && forward < local => format!(
+                "the path carries {forward} bytes, of the {local} that this host would send, as a router reports \
+                 by ICMP{way_back}"
             ),
-            Outcome::Answers(_) => format!("datagrams of {there} bytes arrive{way_back}"),
+            Outcome::Answers(_) => format!("datagrams of {forward} bytes arrive{way_back}"),
         }
     }
 
     /// What to do; empty if nothing.
     pub(in crate::doctor) fn remedy(&self) -> String {
-        let (to, Size { there, back, .. }) = (self.to, self.reach);
+        let (to, Size { forward, back, .. }) = (self.to, self.reach);
         match self.outcome {
-            Outcome::Refused => "start the server there first, and compare `port` on both hosts".to_owned(),
+            Outcome::Refused => "start the server on that host first, and compare `port` on both hosts".to_owned(),
             Outcome::Silent => format!(
-                "ping the host; start the server there first, look at `port` and `key` on both hosts, and let UDP to port \
-                 {} in there",
+                "ping the host, start the server there, compare `port` and `key` on both hosts, and permit UDP to port {} \
+                 in its firewall",
                 to.port()
             ),
-            Outcome::Unreachable => format!("see what `ip route get {}` says, and whether the host is up", to.ip()),
+            Outcome::Unreachable => {
+                format!("check the output of `ip route get {}`, and whether the host is up", to.ip())
+            }
             Outcome::Forbidden => {
-                format!("let UDP to port {} out: `nft list ruleset` and `iptables -L OUTPUT` show the rules", to.port())
+                format!(
+                    "permit outgoing UDP to port {}: `nft list ruleset` and `iptables -L OUTPUT` show the rules",
+                    to.port()
+                )
             }
             Outcome::Answers(_) if self.is_whole() => String::new(),
-            Outcome::Answers(_) if there.min(back) < LEAST => {
-                format!("usnic needs datagrams of {LEAST} bytes: raise the MTU of what lies between (tunnels, VPNs)")
+            Outcome::Answers(_) if forward.min(back) < LEAST => {
+                format!("usnic needs datagrams of {LEAST} bytes: raise the MTU of tunnels and VPNs on the path")
             }
             Outcome::Answers(_) if self.is_hole() => {
                 format!(
                     "give all interfaces and switches the same MTU, let ICMP through, or set `mtu={}`",
-                    there.min(back)
+                    forward.min(back)
                 )
             }
-            Outcome::Answers(_) if back < there => {
-                "the MTU there, or on that way, is smaller: make that of both hosts' \
-                                                    interfaces equal (ip link set ... mtu)"
+            Outcome::Answers(_) if back < forward => {
+                "the MTU of the other host, or of the return path, is smaller: set the same MTU on the \
+                                                    interfaces of both hosts (ip link set ... mtu)"
                     .to_owned()
             }
-            Outcome::Answers(_) => "usnic finds that out by itself, and sends smaller ones".to_owned(),
+            Outcome::Answers(_) => "nothing to do: usnic detects the limit and sends smaller datagrams".to_owned(),
         }
     }
 }
@@ -134,8 +139,8 @@ struct ReturnPath(usize, usize);
 
 impl fmt::Display for ReturnPath {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let ReturnPath(there, back) = *self;
-        if back == there { Ok(()) } else { write!(f, "; in the other direction only {back} bytes do") }
+        let ReturnPath(forward, back) = *self;
+        if back == forward { Ok(()) } else { write!(f, "; in the other direction only {back} bytes do") }
     }
 }
 
@@ -143,9 +148,9 @@ impl fmt::Display for ReturnPath {
 mod tests {
     use super::*;
 
-    fn said(outcome: Outcome, local: usize, there: usize, back: usize, is_reported: bool) -> String {
+    fn said(outcome: Outcome, local: usize, forward: usize, back: usize, is_reported: bool) -> String {
         let to = ([192, 0, 2, 1], 17_471).into();
-        let report = Report { to, outcome, reach: Size { local, there, back, is_reported } };
+        let report = Report { to, outcome, reach: Size { local, forward, back, is_reported } };
         [report.found(), report.remedy()].join("; ")
     }
 
@@ -158,15 +163,21 @@ mod tests {
         );
         let hole = said(answers, 8972, 1472, 1472, false);
         assert!(hole.contains("small datagrams arrive, 8972 bytes do not: the path carries 1472"), "{hole}");
-        assert!(hole.contains("drops ICMP") && hole.contains("mtu=1472") && !hole.contains("way back"), "{hole}");
+        assert!(
+            hole.contains("without an ICMP report") && hole.contains("mtu=1472") && !hole.contains("way back"),
+            "{hole}"
+        );
         let text = said(answers, 8972, 1400, 1300, true);
-        assert!(text.contains("carries 1400") && text.contains("says so") && text.contains("only 1300"), "{text}");
+        assert!(
+            text.contains("carries 1400") && text.contains("as a router reports") && text.contains("only 1300"),
+            "{text}"
+        );
         let back = said(answers, 8972, 8972, 1472, false);
         assert!(back.contains("datagrams of 8972 bytes arrive; in the other direction only 1472"), "{back}");
         assert!(said(Outcome::Refused, 1472, 0, 0, false).contains("no program listens"));
         assert!(said(Outcome::Silent, 1472, 0, 0, false).contains("firewall"));
         assert!(said(Outcome::Unreachable, 0, 0, 0, false).contains("ip route get 192.0.2.1"));
-        assert!(said(Outcome::Forbidden, 0, 0, 0, false).contains("let UDP to port 17471 out"));
+        assert!(said(Outcome::Forbidden, 0, 0, 0, false).contains("permit outgoing UDP to port 17471"));
         let narrow = said(answers, 1472, 1000, 1000, false);
         assert!(narrow.contains("usnic needs datagrams of 1200 bytes") && !narrow.contains("mtu="), "{narrow}");
     }

@@ -44,8 +44,8 @@ pub(super) fn run(to: SocketAddr, by: &mut impl Prober) -> io::Result<Report> {
         other => outcome(other).unwrap_or(Outcome::Silent),
     };
     if let Outcome::Answers(_) = outcome {
-        (reach.there, reach.is_reported) = largest(by, local, false)?;
-        (reach.back, _) = largest(by, reach.there, true)?;
+        (reach.forward, reach.is_reported) = largest(by, local, false)?;
+        (reach.back, _) = largest(by, reach.forward, true)?;
     }
     Ok(Report { to, outcome, reach })
 }
@@ -90,7 +90,7 @@ mod tests {
     /// A model of a path with its limits; `reports`: it reports datagrams that are too large.
     struct Path {
         local: usize,
-        there: usize,
+        forward: usize,
         back: usize,
         reports: bool,
         learnt: usize,
@@ -108,9 +108,9 @@ mod tests {
             if size > self.most() {
                 return Ok(Answer::TooLarge);
             }
-            if size > self.there {
+            if size > self.forward {
                 if self.reports {
-                    self.learnt = self.there;
+                    self.learnt = self.forward;
                     return Ok(Answer::TooLarge);
                 }
                 return Ok(Answer::Nothing);
@@ -127,19 +127,19 @@ mod tests {
     #[test]
     fn path_mtu_is_found_to_the_byte() {
         for local in [SHORTEST, 1472, 8972, 65_507] {
-            for there in [64, 65, 1400, 1472, 8972, 65_507] {
+            for forward in [64, 65, 1400, 1472, 8972, 65_507] {
                 for back in [64, 1400, 65_507] {
                     for reports in [false, true] {
-                        let mut path = Path { local, there, back, reports, learnt: usize::MAX, asked: 0 };
+                        let mut path = Path { local, forward, back, reports, learnt: usize::MAX, asked: 0 };
                         let report = run(to(), &mut path).unwrap();
-                        let Size { local: seen, there: found, back: returned, is_reported } = report.reach;
-                        let carries = there.min(local);
+                        let Size { local: seen, forward: found, back: returned, is_reported } = report.reach;
+                        let carries = forward.min(local);
                         assert_eq!(
                             (seen, found, returned),
                             (local, carries, carries.min(back)),
-                            "{there} {back} {reports}"
+                            "{forward} {back} {reports}"
                         );
-                        assert_eq!(is_reported, reports && there < local);
+                        assert_eq!(is_reported, reports && forward < local);
                         assert!(path.asked <= 40, "{} probes", path.asked);
                     }
                 }
@@ -167,7 +167,7 @@ mod tests {
         ] {
             let mut no_host = NoHost(answer, 0);
             let report = run(to(), &mut no_host).unwrap();
-            assert_eq!((report.outcome, report.reach.there, no_host.1), (outcome, 0, 1));
+            assert_eq!((report.outcome, report.reach.forward, no_host.1), (outcome, 0, 1));
         }
     }
 }
