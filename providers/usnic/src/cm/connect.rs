@@ -58,11 +58,11 @@ pub(super) fn servers(device: &Device, dir: &ListenerDir, ip: IpAddr, qual: u64)
 
 /// Returns the addresses for a peer on this host. If a process of this user listens at the named address or at the
 /// adapter's own, only this address is returned.
-fn local_servers(device: &Device, dir: &ListenerDir, there: SocketAddr, qual: u64) -> Vec<SocketAddr> {
+fn local_servers(device: &Device, dir: &ListenerDir, server: SocketAddr, qual: u64) -> Vec<SocketAddr> {
     let own = device.address();
     let mut servers = vec![own];
-    if there != own && there.is_ipv4() == own.is_ipv4() && address::has_route(own, there) {
-        servers.insert(0, there);
+    if server != own && server.is_ipv4() == own.is_ipv4() && address::has_route(own, server) {
+        servers.insert(0, server);
     }
     if let Some(server) = servers.iter().find(|server| dir.has_listener(**server, qual)) {
         return vec![*server];
@@ -188,10 +188,10 @@ impl ActiveSide {
     /// Handles the ICMP message "port unreachable" for a request that was sent. Returns the action for an attempt that
     /// ends by this message.
     pub(super) fn port_closed(&mut self, device: &Device, now: Nanos, error: &DeliveryError) -> Option<CmAction> {
-        let is_there = |attempt: &ConnectAttempt| attempt.connector.server().ip() == error.to.ip();
-        let there: Vec<u32> =
-            self.attempts.iter().filter(|(_, attempt)| is_there(attempt)).map(|(number, _)| *number).collect();
-        there.into_iter().find_map(|number| {
+        let is_of_server = |attempt: &ConnectAttempt| attempt.connector.server().ip() == error.to.ip();
+        let numbers: Vec<u32> =
+            self.attempts.iter().filter(|(_, attempt)| is_of_server(attempt)).map(|(number, _)| *number).collect();
+        numbers.into_iter().find_map(|number| {
             let outcome = self.attempts.get_mut(&number)?.connector.port_closed(now, error.to, &error.quote);
             self.after(device, now, number, outcome)
         })

@@ -124,16 +124,16 @@ impl Pass {
         if device.has_updates() {
             self.take_updates(device);
         }
-        let mut moved = self.receive(progress, now);
+        let mut has_progress = self.receive(progress, now);
         while let Some(index) = self.turns.deadlines.due(now) {
-            moved = true;
+            has_progress = true;
             if let Some(entry) = device.table.entry_at(index as usize) {
                 entry.next_turn.clear();
                 let outlook = entry.handler.on_time(now, entry.number);
                 self.turns.note(&entry, &outlook);
             }
         }
-        (self.turns.schedule.is_busy() && self.take_turns(device, now)) || moved
+        (self.turns.schedule.is_busy() && self.take_turns(device, now)) || has_progress
     }
 
     /// Takes over the updates of connections that changed outside a pass.
@@ -154,12 +154,12 @@ impl Pass {
     /// Receives packets. Returns true if packets had arrived.
     fn receive(&mut self, progress: &Progress, now: Nanos) -> bool {
         let device = &progress.device;
-        let mut moved = false;
+        let mut has_progress = false;
         for _ in 0..CALLS {
             match self.batch.receive(&device.socket) {
                 Ok(0) => break,
                 Ok(_) => {
-                    moved = true;
+                    has_progress = true;
                     self.arrivals += 1;
                 }
                 // The error belongs to a packet that was sent earlier. The next call receives the packets that have
@@ -174,21 +174,21 @@ impl Pass {
                 break;
             }
         }
-        moved
+        has_progress
     }
 
     /// Lets connections with a turn send. Returns true if there were such connections.
     #[inline(never)]
     fn take_turns(&mut self, device: &Device, now: Nanos) -> bool {
-        let mut moved = false;
+        let mut has_progress = false;
         self.turns.schedule.begin();
         while let Some((index, turn)) = self.turns.schedule.next() {
             let Some(entry) = device.table.entry_at(index as usize) else { continue };
             let outlook = entry.handler.transmit(now, entry.number, turn);
             self.turns.note(&entry, &outlook);
-            moved = true;
+            has_progress = true;
         }
-        moved
+        has_progress
     }
 
     fn next(&mut self, device: &Device) -> Option<Nanos> {

@@ -140,11 +140,11 @@ impl Peer {
     /// Records a response to a challenge, after `note_packet`. Returns true if the peer has moved. In this case `at` is
     /// the new address, and measurements of the old path are invalid.
     pub(crate) fn responded(&mut self, from: Source, nonce: u64) -> bool {
-        let moved = self.candidate.is_some_and(|it| it.at == from && it.nonce == nonce && it.asked > 0);
-        if moved {
+        let has_moved = self.candidate.is_some_and(|it| it.at == from && it.nonce == nonce && it.asked > 0);
+        if has_moved {
             (self.at, self.candidate) = (from, None);
         }
-        moved
+        has_moved
     }
 
     /// Handles a hint that the peer is unreachable, which may be wrong, forged or temporary. The peer is challenged. It

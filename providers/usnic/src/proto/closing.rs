@@ -51,7 +51,7 @@ pub(crate) struct Closing {
     wait: Nanos,
     said: u32,
     /// Whether a received packet must be answered.
-    owes: bool,
+    must_answer: bool,
     /// Whether the peer has confirmed the end, or was given up ("known" in the table).
     known: bool,
     give_up: Nanos,
@@ -73,7 +73,7 @@ impl Closing {
 
     /// Creates the state that answers a Fin or Reset of the peer.
     pub(crate) fn answer(terms: &Terms, now: Nanos, pace: Pace) -> Closing {
-        Closing { owes: true, known: true, due: None, ..Closing::new(Kind::FinAck, terms, now, pace) }
+        Closing { must_answer: true, known: true, due: None, ..Closing::new(Kind::FinAck, terms, now, pace) }
     }
 
     fn new(kind: Kind, terms: &Terms, now: Nanos, pace: Pace) -> Closing {
@@ -85,7 +85,7 @@ impl Closing {
             due: Some(now),
             wait: pace.timeout.clamp(SHORTEST_WAIT, LONGEST_WAIT),
             said: 0,
-            owes: false,
+            must_answer: false,
             known: false,
             give_up: now.saturating_add(pace.give_up),
             linger: pace.linger,
@@ -99,7 +99,7 @@ impl Closing {
             // After an abort, a Fin is answered only by the retransmissions of the Reset.
             (Kind::Reset, Kind::Fin) if !self.known => {}
             (_, Kind::Fin | Kind::Reset) => {
-                self.owes = true;
+                self.must_answer = true;
                 self.is_known(now);
             }
             (Kind::Fin | Kind::Reset, Kind::FinAck) => self.is_known(now),
@@ -118,7 +118,7 @@ impl Closing {
 
     /// Appends a packet, if one is due.
     pub(crate) fn transmit(&mut self, now: Nanos, out: &mut Vec<u8>) -> bool {
-        if std::mem::take(&mut self.owes) {
+        if std::mem::take(&mut self.must_answer) {
             out.extend_from_slice(self.answer.as_bytes());
             return true;
         }
@@ -137,12 +137,12 @@ impl Closing {
 
     /// Whether `transmit` has an answer to a received packet.
     pub(crate) fn owes_answer(&self) -> bool {
-        self.owes
+        self.must_answer
     }
 
     /// Whether `transmit` has a packet.
     pub(crate) fn has_word(&self, now: Nanos) -> bool {
-        self.owes || self.due.is_some_and(|due| due <= now)
+        self.must_answer || self.due.is_some_and(|due| due <= now)
     }
 
     /// Handles an expired deadline.
@@ -156,7 +156,7 @@ impl Closing {
     /// Returns the time of the next transmission or decision.
     pub(crate) fn deadline(&self) -> Nanos {
         match self.due {
-            _ if self.owes => 0,
+            _ if self.must_answer => 0,
             Some(due) => due.min(self.give_up),
             None => self.over,
         }
@@ -169,7 +169,7 @@ impl Closing {
 
     /// Whether the state can be freed, because no late packet needs an answer any more.
     pub(crate) fn is_over(&self, now: Nanos) -> bool {
-        self.known && !self.owes && now >= self.over
+        self.known && !self.must_answer && now >= self.over
     }
 }
 

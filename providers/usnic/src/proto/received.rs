@@ -73,10 +73,10 @@ impl Received {
             }
             Arrival::Next => {
                 let gap = self.ahead.first_clear(psn.next(), self.reach()).unwrap_or(self.end);
-                let moved = gap.since(psn).unsigned_abs();
-                self.ahead.clear_run(psn, moved);
+                let advance = gap.since(psn).unsigned_abs();
+                self.ahead.clear_run(psn, advance);
                 self.next = gap;
-                moved
+                advance
             }
             Arrival::Ahead => {
                 self.ahead.set(psn);
@@ -177,8 +177,8 @@ mod tests {
             assert_eq!((received.accept(at(4096)), received.accept(at(-1)), received.is_gapless()), (0, 0, true));
             assert_eq!((received.accept(at(4095)), received.is_gapless()), (0, false));
             assert_eq!(received.look(at(4095)), Arrival::Duplicate);
-            let moved: u32 = (0..4095).map(|distance| received.accept(at(distance))).sum();
-            assert_eq!((moved, received.next(), received.is_gapless()), (4096, at(4096), true));
+            let advance: u32 = (0..4095).map(|distance| received.accept(at(distance))).sum();
+            assert_eq!((advance, received.next(), received.is_gapless()), (4096, at(4096), true));
             assert_eq!(received.look(at(4096 + 4095)), Arrival::Ahead, "no bit is left over");
         }
     }
@@ -229,14 +229,14 @@ mod tests {
                         _ => Arrival::Outside,
                     };
                     prop_assert_eq!(received.look(psn), expected);
-                    let mut moved = 0;
+                    let mut advance = 0;
                     if matches!(expected, Arrival::Next | Arrival::Ahead) {
                         model.insert(at);
                         while model.remove(&next) {
-                            (next, moved) = (next + 1, moved + 1);
+                            (next, advance) = (next + 1, advance + 1);
                         }
                     }
-                    prop_assert_eq!(received.accept(psn), moved);
+                    prop_assert_eq!(received.accept(psn), advance);
                     prop_assert_eq!(received.next(), first.plus(next as u32));
                     prop_assert_eq!(received.is_gapless(), model.is_empty());
                 }

@@ -233,10 +233,10 @@ impl Model {
             return None;
         }
         self.free_at = self.free_at.max(self.now) + bytes * SECONDS / self.road.link;
-        let there = self.runs_at(0, self.free_at + self.road.rtt / 2);
+        let arrival = self.runs_at(0, self.free_at + self.road.rtt / 2);
         // A timer of a host always expires late, by a random time.
         let jitter = (self.random.share() * self.road.rtt as f64 / 64.0) as Nanos;
-        self.last = self.runs_at(1, there + self.road.rtt / 2 + jitter).max(self.last);
+        self.last = self.runs_at(1, arrival + self.road.rtt / 2 + jitter).max(self.last);
         Some((self.last, waits))
     }
 

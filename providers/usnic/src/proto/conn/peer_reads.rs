@@ -15,14 +15,14 @@ use crate::proto::psn::Psn;
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Read {
     /// Whether the request has arrived.
-    there: bool,
+    has_arrived: bool,
     /// PSN of the request.
     pub(super) psn: Psn,
     pub(super) key: u32,
     pub(super) address: u64,
     pub(super) length: u32,
-    /// Number of bytes sent, whether all bytes were sent, and number of packets that are not acked.
-    cut: u32,
+    /// Number of bytes sent. `sent`: all bytes were sent. `out`: number of packets that are not acked.
+    sent_bytes: u32,
     sent: bool,
     out: u32,
     /// The atomic operation, and the previous value after its execution; `None` for a read.
@@ -87,7 +87,7 @@ impl PeerReads {
     /// Whether the peer lacks data of reads that it requested before the packet with this PSN. Later requests of the
     /// peer must wait for this data.
     pub(super) fn has_before(&self, psn: Psn) -> bool {
-        self.reads.iter().any(|read| read.there && read.psn.is_before(psn))
+        self.reads.iter().any(|read| read.has_arrived && read.psn.is_before(psn))
     }
 
     fn place(&self, id: u32) -> usize {
@@ -96,7 +96,7 @@ impl PeerReads {
 
     /// Returns the read with this number.
     pub(super) fn get(&self, id: u32) -> Option<&Read> {
-        self.reads.get(self.place(id)).filter(|read| read.there)
+        self.reads.get(self.place(id)).filter(|read| read.has_arrived)
     }
 
     /// Adds an atomic operation on memory that the peer may access, as `take` does. Its answer has no payload.
@@ -120,7 +120,7 @@ impl PeerReads {
     /// Returns the next request to answer, if it is an atomic operation that was not executed and no packet before it
     /// is missing.
     pub(super) fn due(&self, next: Psn) -> Option<(u32, Read, Atomic)> {
-        let read = self.reads.get(self.sent).filter(|read| read.there && read.psn.is_before(next))?;
+        let read = self.reads.get(self.sent).filter(|read| read.has_arrived && read.psn.is_before(next))?;
         let id = self.first.wrapping_add(self.sent as u32);
         let operation = read.atomic.filter(|_| read.found.is_none() && !self.is_gone(id))?;
         Some((id, *read, operation))
@@ -146,15 +146,15 @@ impl PeerReads {
         if self.reads.len() <= place {
             self.reads.resize(place + 1, Read::default());
         }
-        self.reads[place] = Read { there: true, psn, key, address, length, ..Read::default() };
+        self.reads[place] = Read { has_arrived: true, psn, key, address, length, ..Read::default() };
         Taken::Yes
     }
 
     /// Returns the next packet of a response. A read is not answered while a packet before it is missing.
     pub(super) fn next(&self, next: Psn, fragment: u32, chunk: u32) -> Option<SentPayload> {
-        let read = self.reads.get(self.sent).filter(|read| read.there && read.psn.is_before(next))?;
-        let left = read.length - read.cut;
-        let length = if read.cut == 0 && left <= fragment { left } else { left.min(chunk) };
+        let read = self.reads.get(self.sent).filter(|read| read.has_arrived && read.psn.is_before(next))?;
+        let left = read.length - read.sent_bytes;
+        let length = if read.sent_bytes == 0 && left <= fragment { left } else { left.min(chunk) };
         let slot = self.first.wrapping_add(self.sent as u32);
         if self.is_gone(slot) || read.is_atomic() && read.found.is_none() {
             return None;
@@ -163,7 +163,7 @@ impl PeerReads {
             what: PayloadOwner::Response,
             command: false,
             slot,
-            offset: read.cut,
+            offset: read.sent_bytes,
             length,
             in_pieces: false,
         })
@@ -172,9 +172,9 @@ impl PeerReads {
     /// Records that a packet returned by `next` was sent.
     pub(super) fn left(&mut self, sent: &SentPayload) {
         let Some(read) = self.reads.get_mut(self.sent) else { return };
-        read.cut += sent.length;
+        read.sent_bytes += sent.length;
         read.out += 1;
-        read.sent = read.cut == read.length;
+        read.sent = read.sent_bytes == read.length;
         self.sent += usize::from(read.sent);
     }
 

@@ -340,9 +340,9 @@ impl Acceptor {
     /// reports the attempt ends.
     pub(crate) fn port_closed(&mut self, now: Nanos, from: SocketAddr, quote: &[u8]) -> PacketResult {
         let key = |conn, token, hop| Key { from, to: To { conn, token, hop } };
-        let there = self.by_key.range(key(0, 0, 0)..=key(u32::MAX, u64::MAX, u16::MAX));
+        let of_peer = self.by_key.range(key(0, 0, 0)..=key(u32::MAX, u64::MAX, u16::MAX));
         let found =
-            there.map(|(_, id)| *id).find(|id| match self.attempts.get_mut(id).map(|attempt| &mut attempt.stage) {
+            of_peer.map(|(_, id)| *id).find(|id| match self.attempts.get_mut(id).map(|attempt| &mut attempt.stage) {
                 Some(AcceptPhase::Accepted { packet, closed, closed_counts, .. })
                     if packets::is_quoted(packet, quote) =>
                 {
@@ -372,20 +372,20 @@ impl Acceptor {
         &mut self,
         now: Nanos,
         id: RequestId,
-        ours: &Offer,
+        own_offer: &Offer,
         private: &[u8],
         random: &mut dyn Random,
     ) -> Option<Agreed> {
         let setup = self.setup.clone();
         let attempt = self.attempts.get_mut(&id).filter(|attempt| matches!(attempt.stage, AcceptPhase::Pending))?;
         let mut packet = Vec::new();
-        packets::put_accept(&setup.guard, attempt.key.to, ours, private, random, &mut packet);
+        packets::put_accept(&setup.guard, attempt.key.to, own_offer, private, random, &mut packet);
         let (wait, until) = (setup.config.first_repeat, now.saturating_add(setup.config.give_up));
-        let (conn, token) = (ours.conn, ours.token);
+        let (conn, token) = (own_offer.conn, own_offer.token);
         attempt.stage = AcceptPhase::Accepted { packet, conn, token, wait, until, closed: 0, closed_counts: false };
         attempt.private = Vec::new();
-        let agreed = setup.agree(ours, &attempt.offer, attempt.key.from, false, random);
-        self.by_conn.insert(ours.conn, id);
+        let agreed = setup.agree(own_offer, &attempt.offer, attempt.key.from, false, random);
+        self.by_conn.insert(own_offer.conn, id);
         self.set_due(id, now);
         Some(agreed)
     }

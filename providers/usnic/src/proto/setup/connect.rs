@@ -56,7 +56,7 @@ pub(crate) struct Connector {
     /// Destination of retransmissions: the well-known address, or the source of the Pending answer.
     at: SocketAddr,
     qual: u64,
-    ours: Offer,
+    own_offer: Offer,
     private: Vec<u8>,
     hop: u16,
     /// Hand-off number of the request for which the last cookie was received.
@@ -91,7 +91,7 @@ impl Connector {
         setup: Arc<Setup>,
         server: SocketAddr,
         qual: u64,
-        ours: Offer,
+        own_offer: Offer,
         private: &[u8],
         now: Nanos,
     ) -> Connector {
@@ -102,7 +102,7 @@ impl Connector {
             alternative: None,
             at: server,
             qual,
-            ours,
+            own_offer,
             private: private.to_vec(),
             hop: 0,
             cookie_of: None,
@@ -153,7 +153,7 @@ impl Connector {
         let request_head = RequestHead::new(self.qual, self.hop, self.ticket);
         let (guard, packet) = (&self.setup.guard, &mut self.packet);
         packet.clear();
-        packets::put_request(guard, &request_head, &self.ours, &self.private, self.shorter, random, packet);
+        packets::put_request(guard, &request_head, &self.own_offer, &self.private, self.shorter, random, packet);
         out.extend_from_slice(packet);
         self.sent_at = now;
         self.sends = self.sends.saturating_add(1);
@@ -175,7 +175,7 @@ impl Connector {
         random: &mut dyn Random,
     ) -> Option<Outcome> {
         let (head, _) = wire::head(packet)?;
-        let is_ours = head.conn.get() == self.ours.conn && head.token.get() == self.ours.token;
+        let is_ours = head.conn.get() == self.own_offer.conn && head.token.get() == self.own_offer.token;
         // Answers from other hosts are ignored. Otherwise a peer could redirect requests to any host.
         if self.due.is_none() || !is_ours || from.ip().to_canonical() != self.server.ip().to_canonical() {
             return None;
@@ -195,9 +195,9 @@ impl Connector {
                 self.due = Some(self.sent_at.saturating_add(self.patience).max(now));
                 self.patience = (self.patience * 2).min(setup.config.pending_repeat);
             }
-            Answer::Accept(theirs, private) => {
+            Answer::Accept(peer_offer, private) => {
                 self.due = None;
-                let agreed = setup.agree(&self.ours, &theirs, from, true, random);
+                let agreed = setup.agree(&self.own_offer, &peer_offer, from, true, random);
                 return Some(Outcome::Established { agreed, private_data: private.to_vec() });
             }
             Answer::Reject(Reason::HandedOff(qual)) if self.hop < MAX_HOPS => {
@@ -296,7 +296,7 @@ impl Connector {
     pub(crate) fn withdraw(&mut self, random: &mut dyn Random, out: &mut Vec<u8>) -> SocketAddr {
         self.due = None;
         let request_head = RequestHead::new(self.qual, self.hop, None);
-        packets::put_withdrawal(&self.setup.guard, &request_head, &self.ours, random, out);
+        packets::put_withdrawal(&self.setup.guard, &request_head, &self.own_offer, random, out);
         self.at
     }
 }
@@ -352,8 +352,10 @@ impl Confirming {
 /// process. Returns true if an answer to the source of the accept was appended. The answer is shorter than the accept.
 pub(crate) fn refuse_unmatched(setup: &Setup, packet: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) -> bool {
     let mut buffer = Vec::new();
-    let Some((_, Answer::Accept(theirs, _))) = packets::answer(&setup.guard, packet, &mut buffer) else { return false };
-    packets::put_unknown(&setup.guard, &theirs, random, out);
+    let Some((_, Answer::Accept(peer_offer, _))) = packets::answer(&setup.guard, packet, &mut buffer) else {
+        return false;
+    };
+    packets::put_unknown(&setup.guard, &peer_offer, random, out);
     true
 }
 

@@ -223,27 +223,34 @@ impl Setup {
     }
 
     /// Computes the agreed parameters from both offers. Both hosts get the same result.
-    fn agree(&self, ours: &Offer, theirs: &Offer, peer: SocketAddr, active: bool, random: &mut dyn Random) -> Agreed {
+    fn agree(
+        &self,
+        own_offer: &Offer,
+        peer_offer: &Offer,
+        peer: SocketAddr,
+        active: bool,
+        random: &mut dyn Random,
+    ) -> Agreed {
         let mut seed = [0; 16];
         random.fill(&mut seed);
         let seal = self.psk.as_ref().map(|psk| {
-            let (client, server) = if active { (ours, theirs) } else { (theirs, ours) };
+            let (client, server) = if active { (own_offer, peer_offer) } else { (peer_offer, own_offer) };
             Box::new(Seal::new(psk, client, server, active))
         });
         let terms = Terms {
             active,
-            our_conn: ours.conn,
-            our_token: ours.token,
-            peer_conn: theirs.conn,
-            peer_token: theirs.token,
-            first_psn: ours.first_psn,
-            peer_first_psn: theirs.first_psn,
-            ord: ours.ord.min(theirs.ird),
-            ird: ours.ird.min(theirs.ord),
-            credits: theirs.credits,
-            peer_window_kib: theirs.window_kib,
-            mtu_ceiling: usize::from(ours.mtu.min(theirs.mtu)),
-            extensions: ours.extensions && theirs.extensions,
+            our_conn: own_offer.conn,
+            our_token: own_offer.token,
+            peer_conn: peer_offer.conn,
+            peer_token: peer_offer.token,
+            first_psn: own_offer.first_psn,
+            peer_first_psn: peer_offer.first_psn,
+            ord: own_offer.ord.min(peer_offer.ird),
+            ird: own_offer.ird.min(peer_offer.ord),
+            credits: peer_offer.credits,
+            peer_window_kib: peer_offer.window_kib,
+            mtu_ceiling: usize::from(own_offer.mtu.min(peer_offer.mtu)),
+            extensions: own_offer.extensions && peer_offer.extensions,
             overhead: if seal.is_some() { seal::OVERHEAD } else { 0 },
             peer,
             seed,

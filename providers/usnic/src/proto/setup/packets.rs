@@ -150,14 +150,14 @@ pub(super) fn requester(bytes: &[u8]) -> Option<(u32, u64)> {
 pub(super) fn put_request(
     guard: &PacketGuard,
     request_head: &RequestHead,
-    ours: &Offer,
+    own_offer: &Offer,
     private: &[u8],
     shorter: usize,
     random: &mut dyn Random,
     out: &mut Vec<u8>,
 ) {
     let mut rest = Vec::with_capacity(REQUEST);
-    put_offer(ours, &private[..private.len().min(MAX_PRIVATE)], &mut rest);
+    put_offer(own_offer, &private[..private.len().min(MAX_PRIVATE)], &mut rest);
     rest.resize(REQUEST - shorter.min(SHORTER) - size_of::<Head>() - size_of::<RequestHead>() - guard.overhead(), 0);
     guard.close(Head::new(Kind::Request, 0, 0, 0), request_head.as_bytes(), &rest, random, out);
 }
@@ -293,13 +293,13 @@ pub(super) fn put_reject(
 pub(super) fn put_accept(
     guard: &PacketGuard,
     to: To,
-    ours: &Offer,
+    own_offer: &Offer,
     private: &[u8],
     random: &mut dyn Random,
     out: &mut Vec<u8>,
 ) {
     let mut rest = Vec::with_capacity(size_of::<WireOffer>() + MAX_PRIVATE);
-    put_offer(ours, &private[..private.len().min(MAX_PRIVATE)], &mut rest);
+    put_offer(own_offer, &private[..private.len().min(MAX_PRIVATE)], &mut rest);
     guard.close(to.head(Kind::Accept), &[], &rest, random, out);
 }
 
@@ -341,9 +341,9 @@ pub(super) fn answer<'a>(
         }
         Kind::Accept => {
             let bytes = guard.open(packet, 0, buffer)?;
-            let (theirs, private) = offer(bytes)?;
+            let (peer_offer, private) = offer(bytes)?;
             let is_whole = bytes.len() == size_of::<WireOffer>() + private.len();
-            is_whole.then_some((None, Answer::Accept(theirs, private)))
+            is_whole.then_some((None, Answer::Accept(peer_offer, private)))
         }
         _ => None,
     }
@@ -360,11 +360,11 @@ struct Withdrawal {
 pub(super) fn put_withdrawal(
     guard: &PacketGuard,
     request_head: &RequestHead,
-    ours: &Offer,
+    own_offer: &Offer,
     random: &mut dyn Random,
     out: &mut Vec<u8>,
 ) {
-    let withdrawal = Withdrawal { conn: ours.conn.into(), token: ours.token.into() };
+    let withdrawal = Withdrawal { conn: own_offer.conn.into(), token: own_offer.token.into() };
     guard.close(Head::new(Kind::Reset, 0, 0, 0), request_head.as_bytes(), withdrawal.as_bytes(), random, out);
 }
 
@@ -398,8 +398,8 @@ pub(super) fn is_unknown(guard: &PacketGuard, packet: &[u8]) -> bool {
 }
 
 /// Encodes a Reset to the sender of this offer, which has no table entry here.
-pub(super) fn put_unknown(guard: &PacketGuard, theirs: &Offer, random: &mut dyn Random, out: &mut Vec<u8>) {
-    guard.close(Head::new(Kind::Reset, FLAG_UNKNOWN, theirs.conn, theirs.token), &[], &[], random, out);
+pub(super) fn put_unknown(guard: &PacketGuard, peer_offer: &Offer, random: &mut dyn Random, out: &mut Vec<u8>) {
+    guard.close(Head::new(Kind::Reset, FLAG_UNKNOWN, peer_offer.conn, peer_offer.token), &[], &[], random, out);
 }
 
 /// Returns the head of a packet of a connection.

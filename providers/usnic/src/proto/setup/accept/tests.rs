@@ -423,10 +423,15 @@ fn a_reset_needs_the_number_the_token_and_the_guard() {
             _ => *server.acceptor.attempts.keys().next().expect("it is there"),
         };
         let terms = server.accept(0, id, 8).terms;
-        let theirs = |conn, token| Offer { conn, token, ..Offer::new(1, &mut TestRandom::new(4)) };
+        let peer_offer = |conn, token| Offer { conn, token, ..Offer::new(1, &mut TestRandom::new(4)) };
         let reset = |server: &mut Server, guard: &crate::proto::seal::PacketGuard, conn, flip| {
             let mut packet = Vec::new();
-            packets::put_unknown(guard, &theirs(conn, terms.our_token ^ flip), &mut TestRandom::new(5), &mut packet);
+            packets::put_unknown(
+                guard,
+                &peer_offer(conn, terms.our_token ^ flip),
+                &mut TestRandom::new(5),
+                &mut packet,
+            );
             server.acceptor.reset(1, &packet)
         };
         let setup = server.setup.clone();

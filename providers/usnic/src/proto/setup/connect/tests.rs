@@ -52,8 +52,8 @@ fn receives(connector: &mut Connector, now: Nanos, packet: &[u8], from: &str) ->
 
 fn accept(to: To) -> Vec<u8> {
     let (setup, mut out) = (Setup::new(SetupConfig::default(), None), Vec::new());
-    let theirs = Offer::new(11, &mut TestRandom::new(4));
-    packets::put_accept(&setup.guard, to, &theirs, b"yes", &mut TestRandom::new(5), &mut out);
+    let peer_offer = Offer::new(11, &mut TestRandom::new(4));
+    packets::put_accept(&setup.guard, to, &peer_offer, b"yes", &mut TestRandom::new(5), &mut out);
     out
 }
 
@@ -408,13 +408,13 @@ fn no_answer_selects_the_next_process_of_the_port() {
 #[test]
 fn with_a_key_unsealed_answers_are_ignored() {
     let psk = crate::proto::seal::Psk::new(b"a secret of both sides");
-    let ours = Arc::new(Setup::new(SetupConfig::default(), psk));
-    let mut connector = Connector::new(ours.clone(), at(SERVER), 77, offer(), b"private", 0);
+    let own_offer = Arc::new(Setup::new(SetupConfig::default(), psk));
+    let mut connector = Connector::new(own_offer.clone(), at(SERVER), 77, offer(), b"private", 0);
     let request = sends(&mut connector, 0).expect("at once");
     // A process that took over the port, or got the request by a hand-off, does not know the attempt's number and
     // token. Even with the right number and token, its packets are ignored.
-    let theirs = Setup::new(SetupConfig::default(), None);
-    assert!(packets::request(&theirs.guard, &request, &mut Vec::new()).is_none());
+    let peer_offer = Setup::new(SetupConfig::default(), None);
+    assert!(packets::request(&peer_offer.guard, &request, &mut Vec::new()).is_none());
     for from in [SERVER, ANSWERS_FROM] {
         let answers = [accept(to(0)), reject(to(0), Reason::NoListener), cookie(to(0), None)];
         assert!(answers.iter().all(|answer| receives(&mut connector, 0, answer, from).is_none()), "{from}");
@@ -422,7 +422,7 @@ fn with_a_key_unsealed_answers_are_ignored() {
     assert!(connector.deadline().is_some(), "the attempt continues, and the valid answer is accepted");
     let mut out = Vec::new();
     packets::put_accept(
-        &ours.guard,
+        &own_offer.guard,
         to(0),
         &Offer::new(11, &mut TestRandom::new(4)),
         b"",

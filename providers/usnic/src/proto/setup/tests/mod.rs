@@ -5,9 +5,9 @@ use super::*;
 /// Returns the terms of an example connection.
 pub(crate) fn terms() -> Terms {
     let mut dice = TestRandom::new(0);
-    let (ours, theirs) = (Offer::new(1, &mut dice), Offer::new(2, &mut dice));
+    let (own_offer, peer_offer) = (Offer::new(1, &mut dice), Offer::new(2, &mut dice));
     let peer = "10.0.0.2:700".parse().expect("an address");
-    Setup::new(SetupConfig::default(), None).agree(&ours, &theirs, peer, true, &mut dice).terms
+    Setup::new(SetupConfig::default(), None).agree(&own_offer, &peer_offer, peer, true, &mut dice).terms
 }
 
 /// Random numbers that are equal in every run.
@@ -44,22 +44,22 @@ impl Random for TestRandom {
 #[test]
 fn agreement_of_two_offers() {
     let mut dice = TestRandom::new(1);
-    let ours = Offer { ord: 9, ird: 1, credits: 3, window_kib: 10, mtu: 1500, ..Offer::new(1, &mut dice) };
-    let theirs = Offer { ord: 5, ird: 4, credits: 6, window_kib: 20, mtu: 1400, ..Offer::new(2, &mut dice) };
+    let own_offer = Offer { ord: 9, ird: 1, credits: 3, window_kib: 10, mtu: 1500, ..Offer::new(1, &mut dice) };
+    let peer_offer = Offer { ord: 5, ird: 4, credits: 6, window_kib: 20, mtu: 1400, ..Offer::new(2, &mut dice) };
     let peer = "10.0.0.2:700".parse().expect("an address");
-    let terms = |psk: Option<Psk>, ours: &Offer, theirs: &Offer, dice: &mut TestRandom| {
-        let agreed = Setup::new(SetupConfig::default(), psk).agree(ours, theirs, peer, true, dice);
+    let terms = |psk: Option<Psk>, own_offer: &Offer, peer_offer: &Offer, dice: &mut TestRandom| {
+        let agreed = Setup::new(SetupConfig::default(), psk).agree(own_offer, peer_offer, peer, true, dice);
         assert_eq!(agreed.seal.is_some(), agreed.terms.overhead != 0);
         agreed.terms
     };
-    let made = terms(None, &ours, &theirs, &mut dice);
+    let made = terms(None, &own_offer, &peer_offer, &mut dice);
     assert_eq!((made.ord, made.ird, made.credits, made.peer_window_kib, made.mtu_ceiling), (4, 1, 6, 20, 1400));
     for (ours_has, theirs_has) in [(true, true), (true, false), (false, true), (false, false)] {
-        let [ours, theirs] =
-            [(ours, ours_has), (theirs, theirs_has)].map(|(it, extensions)| Offer { extensions, ..it });
-        assert_eq!(terms(None, &ours, &theirs, &mut dice).extensions, ours_has && theirs_has);
+        let [own_offer, peer_offer] =
+            [(own_offer, ours_has), (peer_offer, theirs_has)].map(|(it, extensions)| Offer { extensions, ..it });
+        assert_eq!(terms(None, &own_offer, &peer_offer, &mut dice).extensions, ours_has && theirs_has);
     }
-    let sealed = terms(Psk::new(&[7; 16]), &ours, &theirs, &mut dice);
+    let sealed = terms(Psk::new(&[7; 16]), &own_offer, &peer_offer, &mut dice);
     assert_eq!(sealed.overhead, seal::OVERHEAD);
     assert_ne!(made.seed, sealed.seed, "new in each offer");
 }

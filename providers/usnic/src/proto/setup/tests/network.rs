@@ -50,7 +50,7 @@ pub(crate) enum Will {
 pub(crate) struct Client {
     pub(crate) at: SocketAddr,
     pub(crate) connector: Connector,
-    pub(crate) ours: (u32, u64),
+    pub(crate) own_offer: (u32, u64),
     pub(crate) confirming: Option<Confirming>,
     pub(crate) agreed: Option<Agreed>,
     pub(crate) outcome: Option<String>,
@@ -132,7 +132,7 @@ impl World {
         self.clients.push(Client {
             at: client_at(index),
             connector,
-            ours: (offer.conn, offer.token),
+            own_offer: (offer.conn, offer.token),
             confirming: None,
             agreed: None,
             outcome: None,
@@ -248,7 +248,7 @@ impl World {
     fn at_client(&mut self, from: SocketAddr, to: SocketAddr, mut packet: Vec<u8>) {
         let Some((head, _)) = wire::head(&packet) else { return };
         let mut out = Vec::new();
-        let of = |client: &&mut Client| client.at == to && client.ours == (head.conn.get(), head.token.get());
+        let of = |client: &&mut Client| client.at == to && client.own_offer == (head.conn.get(), head.token.get());
         let Some(client) = self.clients.iter_mut().find(of) else {
             if refuse_unmatched(&self.setup, &packet, &mut self.dice, &mut out) {
                 self.send(to, from, out);
@@ -363,16 +363,22 @@ impl World {
     /// Checks that both hosts have agreed on the same parameters.
     pub(crate) fn check(&self) {
         for client in &self.clients {
-            let Some(ours) = client.agreed.as_ref().map(|agreed| agreed.terms) else { continue };
-            let Some(conn) = self.conns.get(&ours.peer_conn) else { continue };
-            let theirs = conn.agreed.terms;
-            assert_eq!((ours.our_conn, ours.our_token), (theirs.peer_conn, theirs.peer_token));
-            assert_eq!((ours.peer_conn, ours.peer_token), (theirs.our_conn, theirs.our_token));
-            assert_eq!((ours.first_psn, ours.peer_first_psn), (theirs.peer_first_psn, theirs.first_psn));
-            assert_eq!((ours.ord, ours.ird, theirs.ord, theirs.ird), (3, 1, 1, 3));
-            assert_eq!((ours.mtu_ceiling, theirs.mtu_ceiling), (1500, 1500));
-            assert_eq!(ours.overhead, theirs.overhead);
-            assert_eq!((theirs.peer, ours.peer, ours.active, theirs.active), (client.at, server_at(5000), true, false));
+            let Some(own_offer) = client.agreed.as_ref().map(|agreed| agreed.terms) else { continue };
+            let Some(conn) = self.conns.get(&own_offer.peer_conn) else { continue };
+            let peer_offer = conn.agreed.terms;
+            assert_eq!((own_offer.our_conn, own_offer.our_token), (peer_offer.peer_conn, peer_offer.peer_token));
+            assert_eq!((own_offer.peer_conn, own_offer.peer_token), (peer_offer.our_conn, peer_offer.our_token));
+            assert_eq!(
+                (own_offer.first_psn, own_offer.peer_first_psn),
+                (peer_offer.peer_first_psn, peer_offer.first_psn)
+            );
+            assert_eq!((own_offer.ord, own_offer.ird, peer_offer.ord, peer_offer.ird), (3, 1, 1, 3));
+            assert_eq!((own_offer.mtu_ceiling, peer_offer.mtu_ceiling), (1500, 1500));
+            assert_eq!(own_offer.overhead, peer_offer.overhead);
+            assert_eq!(
+                (peer_offer.peer, own_offer.peer, own_offer.active, peer_offer.active),
+                (client.at, server_at(5000), true, false)
+            );
             assert_eq!(client.outcome.as_deref(), Some(format!("Established {:?}", b"welcome").as_str()));
         }
     }
