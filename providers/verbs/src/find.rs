@@ -125,8 +125,8 @@ fn by_address(host: &Host, object: &str, devices: Vec<String>) -> Finding<Device
             Err(cause) => why = why.or(Some(cause)),
         }
     }
-    let ours = || host.addresses.iter().map(|(_, address)| address.to_string()).collect();
-    Err(why.unwrap_or_else(|| Cause::NotHere { object: object.to_string(), addresses: ours() }))
+    let addresses = || host.addresses.iter().map(|(_, address)| address.to_string()).collect();
+    Err(why.unwrap_or_else(|| Cause::NotHere { object: object.to_string(), addresses: addresses() }))
 }
 
 /// Whether rdma_cm can be reached.

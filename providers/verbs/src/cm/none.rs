@@ -41,7 +41,7 @@ const PAUSE: Duration = Duration::from_secs(1);
 
 /// The manager of one IA.
 pub(crate) struct NoMessages {
-    place: Arc<SocketContext>,
+    context: Arc<SocketContext>,
     peer: Peer,
     listeners: Mutex<Vec<Weak<SyntheticListener>>>,
 }
@@ -52,8 +52,8 @@ impl NoMessages {
         Self::over(SocketContext::of(device), device.settings.peer)
     }
 
-    fn over(place: SocketContext, peer: Peer) -> Arc<Self> {
-        Arc::new(NoMessages { place: Arc::new(place), peer, listeners: Mutex::default() })
+    fn over(context: SocketContext, peer: Peer) -> Arc<Self> {
+        Arc::new(NoMessages { context: Arc::new(context), peer, listeners: Mutex::default() })
     }
 
     fn begin(&self, pair: Arc<dyn Pair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
@@ -63,16 +63,16 @@ impl NoMessages {
             );
             return Err(Error::InvalidAddress(Address::Malformed));
         };
-        Guess::attach(&self.place, pair, conn, self.peer.number, ip.to_canonical(), None)
+        Guess::attach(&self.context, pair, conn, self.peer.number, ip.to_canonical(), None)
     }
 
     fn open(&self, id: ObjectId) -> Arc<SyntheticListener> {
         let listener = Arc::new_cyclic(|me| SyntheticListener {
             me: Weak::clone(me),
-            place: self.place.clone(),
+            context: self.context.clone(),
             id,
             number: self.peer.number,
-            address: self.peer.address.or(self.place.address).unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
+            address: self.peer.address.or(self.context.address).unwrap_or(Ipv4Addr::UNSPECIFIED.into()),
             is_open: Mutex::new(true),
         });
         let mut listeners = self.listeners.lock();
@@ -109,7 +109,7 @@ fn guess(own: u32, number: PeerNumber) -> u32 {
 /// A listener with synthetic requests.
 struct SyntheticListener {
     me: Weak<SyntheticListener>,
-    place: Arc<SocketContext>,
+    context: Arc<SocketContext>,
     id: ObjectId,
     number: PeerNumber,
     /// Address of the only peer.
@@ -129,19 +129,19 @@ impl Drop for OpenListener {
 impl SyntheticListener {
     fn make_up_soon(&self) {
         let me = self.me.clone();
-        self.place.reactor.soon(move || me.upgrade().into_iter().for_each(|listener| listener.deliver_synthetic()));
+        self.context.reactor.soon(move || me.upgrade().into_iter().for_each(|listener| listener.deliver_synthetic()));
     }
 
     /// Delivers a synthetic request. Engine only.
     fn deliver_synthetic(&self) {
         let Some(me) = self.me.upgrade().filter(|listener| *listener.is_open.lock()) else { return };
         let info = RequestInfo { peer: SocketAddr::new(self.address, 0), private_data: Vec::new(), reported_len: 0 };
-        (self.place.arrived)(self.id, Box::new(SyntheticRequest(Some(me))), info);
+        (self.context.arrived)(self.id, Box::new(SyntheticRequest(Some(me))), info);
     }
 
     fn pause(&self) {
         let me: Weak<dyn Source> = self.me.clone();
-        self.place.reactor.after(PAUSE, me, 0);
+        self.context.reactor.after(PAUSE, me, 0);
     }
 }
 
@@ -157,8 +157,8 @@ struct SyntheticRequest(Option<Arc<SyntheticListener>>);
 impl SyntheticRequest {
     fn accept_into(mut self, pair: Arc<dyn Pair>, conn: ConnId) -> Result<()> {
         let Some(listener) = self.0.take() else { return Err(Error::Internal) };
-        let (place, number, address) = (listener.place.clone(), listener.number, listener.address);
-        Guess::attach(&place, pair, conn, number, address, Some(listener))
+        let (context, number, address) = (listener.context.clone(), listener.number, listener.address);
+        Guess::attach(&context, pair, conn, number, address, Some(listener))
     }
 }
 
@@ -181,7 +181,7 @@ impl Drop for SyntheticRequest {
 /// A connection with assumed parameters.
 struct Guess {
     me: Weak<Guess>,
-    place: Arc<SocketContext>,
+    context: Arc<SocketContext>,
     pair: Weak<dyn Pair>,
     number: PeerNumber,
     address: IpAddr,
@@ -192,7 +192,7 @@ struct Guess {
 
 impl Guess {
     fn attach(
-        place: &Arc<SocketContext>,
+        context: &Arc<SocketContext>,
         pair: Arc<dyn Pair>,
         conn: ConnId,
         number: PeerNumber,
@@ -201,7 +201,7 @@ impl Guess {
     ) -> Result<()> {
         let guess = Arc::new_cyclic(|me| Guess {
             me: Weak::clone(me),
-            place: place.clone(),
+            context: context.clone(),
             pair: Arc::downgrade(&pair),
             number,
             address,
@@ -210,37 +210,37 @@ impl Guess {
         });
         pair.attach(conn, guess.clone()).inspect_err(|_| guess.end())?;
         let me = guess.me.clone();
-        place.reactor.soon(move || me.upgrade().into_iter().for_each(|guess| guess.find_peer()));
+        context.reactor.soon(move || me.upgrade().into_iter().for_each(|guess| guess.find_peer()));
         Ok(())
     }
 
     fn find_peer(&self) {
-        let Some(ours) = self.place.ours() else { return self.over(ConnectionEvent::Unreachable) };
-        if !ours.is_global() {
-            return self.raise(&ours, Gid::default());
+        let Some(local) = self.context.local() else { return self.over(ConnectionEvent::Unreachable) };
+        if !local.is_global() {
+            return self.raise(&local, Gid::default());
         }
-        if self.place.address.is_some_and(|own| own.to_canonical() == self.address) {
-            return self.raise(&ours, ours.gid);
+        if self.context.address.is_some_and(|own| own.to_canonical() == self.address) {
+            return self.raise(&local, local.gid);
         }
         let me = self.me.clone();
-        self.place.guide.find(self.address, ours.is_ethernet, move |gid| {
+        self.context.gid_lookup.find(self.address, local.is_ethernet, move |gid| {
             let Some(guess) = me.upgrade() else { return };
             match gid {
-                Some(gid) => guess.raise(&ours, gid),
+                Some(gid) => guess.raise(&local, gid),
                 None => guess.over(ConnectionEvent::Unreachable),
             }
         });
     }
 
-    fn raise(&self, ours: &LocalEnd, gid: Gid) {
+    fn raise(&self, local: &LocalEnd, gid: Gid) {
         let Some(pair) = self.pair.upgrade() else { return };
-        let theirs = RemoteEnd { lid: ours.lid, number: guess(pair.number(), self.number), gid, limits: None };
-        log::info!("queue pair {:#x} uses {theirs} as its peer", pair.number());
-        match pair.raise(self, ours, &theirs) {
+        let remote = RemoteEnd { lid: local.lid, number: guess(pair.number(), self.number), gid, limits: None };
+        log::info!("queue pair {:#x} uses {remote} as its peer", pair.number());
+        match pair.raise(self, local, &remote) {
             Ok(true) => pair.established(self, &[]),
             Ok(false) => {}
             Err(error) => {
-                log::error!("queue pair {:#x} does not take the path from {ours} to {theirs}: {error}", pair.number());
+                log::error!("queue pair {:#x} does not take the path from {local} to {remote}: {error}", pair.number());
                 self.over(ConnectionEvent::Rejected);
             }
         }
@@ -267,7 +267,7 @@ mod tests {
     use crate::cm::socket::fake::{FakeQp, QpReport, Stage, conn};
 
     fn alone(stage: &Stage, number: PeerNumber) -> Arc<NoMessages> {
-        NoMessages::over(stage.place(), Peer { address: None, number })
+        NoMessages::over(stage.context(), Peer { address: None, number })
     }
 
     fn spec(address: &PeerAddress) -> ConnectSpec<'_> {

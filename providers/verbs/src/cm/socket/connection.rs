@@ -31,7 +31,7 @@ pub(in crate::cm) trait Pair: Send + Sync {
     /// Number of outstanding reads that the queue pair accepts from its peer.
     fn reads_in(&self) -> u8;
     fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()>;
-    fn raise(&self, link: &dyn CmConnection, ours: &LocalEnd, theirs: &RemoteEnd) -> io::Result<bool>;
+    fn raise(&self, link: &dyn CmConnection, local: &LocalEnd, remote: &RemoteEnd) -> io::Result<bool>;
     fn established(&self, link: &dyn CmConnection, private_data: &[u8]);
     /// Reports the end. `private_data`: those of a peer that has rejected.
     fn over(&self, link: &dyn CmConnection, event: ConnectionEvent, private_data: &[u8]);
@@ -50,8 +50,8 @@ impl Pair for QpCore {
         QpCore::attach(self, conn, link)
     }
 
-    fn raise(&self, link: &dyn CmConnection, ours: &LocalEnd, theirs: &RemoteEnd) -> io::Result<bool> {
-        QpCore::raise(self, link, &mut ours.path(theirs, self.reads()))
+    fn raise(&self, link: &dyn CmConnection, local: &LocalEnd, remote: &RemoteEnd) -> io::Result<bool> {
+        QpCore::raise(self, link, &mut local.path(remote, self.reads()))
     }
 
     fn established(&self, link: &dyn CmConnection, private_data: &[u8]) {
@@ -70,16 +70,16 @@ pub(super) struct QpParameters {
 }
 
 impl QpParameters {
-    /// `theirs`: the peer's limits, if they are known.
-    pub(super) fn of(pair: &dyn Pair, ours: &LocalEnd, theirs: Option<PathLimits>) -> Self {
-        QpParameters { number: pair.number(), limits: ours.limits(theirs, pair.reads_in()) }
+    /// `remote`: the peer's limits, if they are known.
+    pub(super) fn of(pair: &dyn Pair, local: &LocalEnd, remote: Option<PathLimits>) -> Self {
+        QpParameters { number: pair.number(), limits: local.limits(remote, pair.reads_in()) }
     }
 }
 
 /// A connection or attempt.
 pub(super) struct SocketConnection {
     me: Weak<SocketConnection>,
-    place: Arc<SocketContext>,
+    context: Arc<SocketContext>,
     /// Address of the socket's other end.
     pub(super) peer: SocketAddr,
     listener: Option<Weak<TcpListening>>,
@@ -88,7 +88,7 @@ pub(super) struct SocketConnection {
 }
 
 struct ConnectionState {
-    talk: Protocol,
+    protocol: Protocol,
     stream: Option<TcpStream>,
     watch: Option<Watch>,
     interest: Interest,
@@ -102,20 +102,20 @@ struct ConnectionState {
 
 impl SocketConnection {
     pub(super) fn new(
-        place: &Arc<SocketContext>,
+        context: &Arc<SocketContext>,
         stream: TcpStream,
         peer: SocketAddr,
-        talk: Protocol,
+        protocol: Protocol,
         listener: Option<Weak<TcpListening>>,
     ) -> Arc<Self> {
         Arc::new_cyclic(|me| SocketConnection {
             me: Weak::clone(me),
-            place: place.clone(),
+            context: context.clone(),
             peer,
             listener,
             pair: OnceLock::new(),
             inner: Mutex::new(ConnectionState {
-                talk,
+                protocol,
                 stream: Some(stream),
                 watch: None,
                 interest: Interest::Read,
@@ -141,7 +141,7 @@ impl SocketConnection {
     pub(super) fn connect(self: &Arc<Self>, pair: Arc<dyn Pair>, conn: ConnId) -> Result<()> {
         self.attach(&pair, conn)?;
         let me = self.me.clone();
-        self.place.reactor.soon(move || me.upgrade().into_iter().for_each(|line| line.begin()));
+        self.context.reactor.soon(move || me.upgrade().into_iter().for_each(|line| line.begin()));
         Ok(())
     }
 
@@ -150,7 +150,7 @@ impl SocketConnection {
         let most = {
             let mut inner = self.inner.lock();
             inner.private_data = private_data.to_vec();
-            inner.talk.format().most_in_reply()
+            inner.protocol.format().most_in_reply()
         };
         if private_data.len() > most {
             log::error!(
@@ -163,15 +163,15 @@ impl SocketConnection {
         }
         self.attach(&pair, conn).inspect_err(|_| self.end())?;
         let me = self.me.clone();
-        self.place.reactor.soon(move || me.upgrade().into_iter().for_each(|line| line.find_peer()));
+        self.context.reactor.soon(move || me.upgrade().into_iter().for_each(|line| line.find_peer()));
         Ok(())
     }
 
     /// Sends the consumer's rejection, with private data as far as the format carries them, and closes the socket.
     pub(super) fn refuse(&self, private_data: &[u8]) {
         let mut inner = self.inner.lock();
-        let most = inner.talk.format().most_in_reject();
-        inner.talk.refuse(&private_data[..private_data.len().min(most)]);
+        let most = inner.protocol.format().most_in_reject();
+        inner.protocol.refuse(&private_data[..private_data.len().min(most)]);
         inner.close();
     }
 
@@ -187,15 +187,15 @@ impl SocketConnection {
         let failed = {
             let mut inner = self.inner.lock();
             let Some(stream) = &inner.stream else { return };
-            let interest = if inner.talk.is_dialling() { Interest::ReadWrite } else { Interest::Read };
-            match self.place.reactor.watch(stream.as_fd(), interest, me) {
+            let interest = if inner.protocol.is_dialling() { Interest::ReadWrite } else { Interest::Read };
+            match self.context.reactor.watch(stream.as_fd(), interest, me) {
                 Ok(watch) => {
                     (inner.watch, inner.interest) = (Some(watch), interest);
                     None
                 }
                 Err(error) => {
                     log::error!("{}: its socket cannot be watched: {error}", self.peer);
-                    inner.talk.closed(Some(error.kind()))
+                    inner.protocol.closed(Some(error.kind()))
                 }
             }
         };
@@ -208,30 +208,30 @@ impl SocketConnection {
     /// Transfers bytes until there is an event. The socket is closed before the last event.
     fn step(&self) -> Option<ProtocolEvent> {
         let mut inner = self.inner.lock();
-        let was_asked = inner.talk.is_asked();
+        let was_asked = inner.protocol.is_asked();
         let event = inner.step();
         if was_asked && event == Some(ProtocolEvent::Over(ConnectionEvent::Rejected)) {
             self.explain_hang_up();
         }
-        if inner.talk.is_over() {
+        if inner.protocol.is_over() {
             inner.close();
-        } else if inner.talk.is_refused() {
+        } else if inner.protocol.is_refused() {
             inner.stop();
         }
         inner.adjust();
-        if let Some((time, turn)) = inner.talk.patience().filter(|(_, turn)| inner.turn != Some(*turn)) {
+        if let Some((time, turn)) = inner.protocol.patience().filter(|(_, turn)| inner.turn != Some(*turn)) {
             inner.turn = Some(turn);
             let me: Weak<dyn Source> = self.me.clone();
-            self.place.reactor.after(time, me, turn);
+            self.context.reactor.after(time, me, turn);
         }
         event
     }
 
     /// Logs why a peer closed the socket instead of answering, which it does if it finds no path to the local GID.
     fn explain_hang_up(&self) {
-        if let Some(ours) = self.place.ours().filter(LocalEnd::is_global) {
+        if let Some(local) = self.context.local().filter(LocalEnd::is_global) {
             log::warn!(
-                "{}: the peer closed the connection without an answer; if it reports no path to our {ours}, set \
+                "{}: the peer closed the connection without an answer; if it reports no path to our {local}, set \
                  DAPL_VERBS_GID_INDEX here to the index that it uses (by default 0 in the C implementation)",
                 self.peer
             );
@@ -272,7 +272,7 @@ impl SocketConnection {
     fn dial_again(&self) {
         let failed = {
             let mut inner = self.inner.lock();
-            if !inner.talk.is_dialling() {
+            if !inner.protocol.is_dialling() {
                 return;
             }
             match tcp::dial(self.peer) {
@@ -280,7 +280,7 @@ impl SocketConnection {
                     inner.stream = Some(stream);
                     None
                 }
-                Err(_) => inner.talk.closed(None),
+                Err(_) => inner.protocol.closed(None),
             }
         };
         match failed {
@@ -299,19 +299,19 @@ impl SocketConnection {
 
     /// Handles the peer's parameters. If they lack its GID, continues when the GID is known.
     fn find_peer(&self) {
-        let (Some(ours), Some(hello)) = (self.place.ours(), self.inner.lock().hello.clone()) else {
+        let (Some(local), Some(hello)) = (self.context.local(), self.inner.lock().hello.clone()) else {
             return self.fail();
         };
-        let is_known = hello.gid != Gid::default() || !ours.is_global();
+        let is_known = hello.gid != Gid::default() || !local.is_global();
         if is_known {
-            return self.raise(&ours, &hello);
+            return self.raise(&local, &hello);
         }
         let me = self.me.clone();
         let address = self.address(&hello);
-        self.place.guide.find(address, ours.is_ethernet, move |gid| {
+        self.context.gid_lookup.find(address, local.is_ethernet, move |gid| {
             let Some(line) = me.upgrade() else { return };
             match gid {
-                Some(gid) => line.raise(&ours, &Hello { gid, ..hello }),
+                Some(gid) => line.raise(&local, &Hello { gid, ..hello }),
                 None => line.fail(),
             }
         });
@@ -319,16 +319,19 @@ impl SocketConnection {
 
     /// Returns the local end of the path to the peer's GID. The requester has already sent its own GID and cannot use
     /// another one.
-    fn local_end(&self, ours: &LocalEnd, peer: &Gid) -> Option<LocalEnd> {
+    fn local_end(&self, local: &LocalEnd, peer: &Gid) -> Option<LocalEnd> {
         let is_passive = self.listener.is_some();
-        let found =
-            if is_passive { self.place.reaching(*ours, peer) } else { Some(*ours).filter(|ours| ours.reaches(peer)) };
+        let found = if is_passive {
+            self.context.reaching(*local, peer)
+        } else {
+            Some(*local).filter(|local| local.reaches(peer))
+        };
         let peer_gid = Ipv6Addr::from(*peer);
         match &found {
-            Some(used) if used.gid != ours.gid => log::info!("{}: using {used} to reach GID {peer_gid}", self.peer),
+            Some(used) if used.gid != local.gid => log::info!("{}: using {used} to reach GID {peer_gid}", self.peer),
             Some(_) => {}
             None => log::error!(
-                "{}: no path from {ours} to GID {peer_gid}: one is an IPv4 address, the other is not; set \
+                "{}: no path from {local} to GID {peer_gid}: one is an IPv4 address, the other is not; set \
                  DAPL_VERBS_GID_INDEX on one side so that both are of the same kind (ibv_devinfo -v lists GIDs)",
                 self.peer
             ),
@@ -337,24 +340,24 @@ impl SocketConnection {
     }
 
     /// Brings the queue pair to RTS and notifies the peer.
-    fn raise(&self, ours: &LocalEnd, hello: &Hello) {
-        let Some(ours) = &self.local_end(ours, &hello.gid) else { return self.fail() };
-        let theirs = RemoteEnd { lid: hello.lid, number: hello.number, gid: hello.gid, limits: hello.limits };
-        let raised = self.with_pair(|pair| pair.raise(self, ours, &theirs));
+    fn raise(&self, local: &LocalEnd, hello: &Hello) {
+        let Some(local) = &self.local_end(local, &hello.gid) else { return self.fail() };
+        let remote = RemoteEnd { lid: hello.lid, number: hello.number, gid: hello.gid, limits: hello.limits };
+        let raised = self.with_pair(|pair| pair.raise(self, local, &remote));
         match raised {
             None | Some(Ok(false)) => {}
-            Some(Ok(true)) => self.go_on(ours, hello),
+            Some(Ok(true)) => self.go_on(local, hello),
             Some(Err(error)) => {
-                log::error!("{}: no path from {ours} to {theirs}: {error}", self.peer);
+                log::error!("{}: no path from {local} to {remote}: {error}", self.peer);
                 self.fail();
             }
         }
     }
 
-    fn go_on(&self, ours: &LocalEnd, hello: &Hello) {
-        let Some(parameters) = self.with_pair(|pair| QpParameters::of(pair, ours, hello.limits)) else { return };
+    fn go_on(&self, local: &LocalEnd, hello: &Hello) {
+        let Some(parameters) = self.with_pair(|pair| QpParameters::of(pair, local, hello.limits)) else { return };
         let mut inner = self.inner.lock();
-        if inner.talk.confirm() {
+        if inner.protocol.confirm() {
             let confirmed = inner.flush();
             inner.adjust();
             drop(inner);
@@ -367,7 +370,7 @@ impl SocketConnection {
             };
         }
         let private_data = std::mem::take(&mut inner.private_data);
-        let is_answered = inner.talk.answer(self.place.hello(ours, parameters, private_data));
+        let is_answered = inner.protocol.answer(self.context.hello(local, parameters, private_data));
         drop(inner);
         match is_answered {
             true => self.ready(),
@@ -381,7 +384,7 @@ impl SocketConnection {
     fn fail(&self) {
         let is_passive = self.listener.is_some();
         let mut inner = self.inner.lock();
-        inner.talk.end();
+        inner.protocol.end();
         inner.close();
         drop(inner);
         self.over(if is_passive { ConnectionEvent::AcceptFailed } else { ConnectionEvent::Rejected });
@@ -391,30 +394,30 @@ impl SocketConnection {
 impl ConnectionState {
     fn step(&mut self) -> Option<ProtocolEvent> {
         let Some(stream) = &self.stream else { return None };
-        if self.talk.is_dialling() {
+        if self.protocol.is_dialling() {
             match tcp::is_connected(stream) {
-                Ok(()) => self.talk.connected(),
+                Ok(()) => self.protocol.connected(),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return None,
-                Err(error) => return self.talk.closed(Some(error.kind())),
+                Err(error) => return self.protocol.closed(Some(error.kind())),
             }
         }
         if let Err(error) = self.flush() {
-            return self.talk.closed(Some(error.kind()));
+            return self.protocol.closed(Some(error.kind()));
         }
         let stream = self.stream.as_ref()?;
         let mut buffer = [0; wire::LONGEST];
         loop {
-            let wanted = self.talk.wanted().min(buffer.len());
+            let wanted = self.protocol.wanted().min(buffer.len());
             if wanted == 0 {
                 return None;
             }
             match tcp::read(stream, &mut buffer[..wanted]) {
                 Ok([]) => return None,
-                Ok(bytes) => match self.talk.take(bytes) {
+                Ok(bytes) => match self.protocol.take(bytes) {
                     None => {}
                     event => return event,
                 },
-                Err(error) => return self.talk.closed(Some(error.kind())),
+                Err(error) => return self.protocol.closed(Some(error.kind())),
             }
         }
     }
@@ -422,10 +425,10 @@ impl ConnectionState {
     /// Sends queued bytes as far as possible.
     fn flush(&mut self) -> io::Result<()> {
         let Some(stream) = &self.stream else { return Ok(()) };
-        while !self.talk.outbox().is_empty() {
-            match tcp::write(stream, self.talk.outbox())? {
+        while !self.protocol.outbox().is_empty() {
+            match tcp::write(stream, self.protocol.outbox())? {
                 0 => break,
-                length => self.talk.sent(length),
+                length => self.protocol.sent(length),
             }
         }
         Ok(())
@@ -434,7 +437,7 @@ impl ConnectionState {
     /// Updates the events that the socket is watched for.
     fn adjust(&mut self) {
         let (Some(stream), Some(watch)) = (&self.stream, &self.watch) else { return };
-        let busy = self.talk.is_dialling() || !self.talk.outbox().is_empty();
+        let busy = self.protocol.is_dialling() || !self.protocol.outbox().is_empty();
         let interest = if busy { Interest::ReadWrite } else { Interest::Read };
         if interest != self.interest && watch.change(stream.as_fd(), interest).is_ok() {
             self.interest = interest;
@@ -445,7 +448,7 @@ impl ConnectionState {
     fn close(&mut self) {
         if let Some(stream) = &self.stream {
             // A peer that does not accept a few bytes detects that the socket is closed.
-            let _ = tcp::write(stream, self.talk.outbox());
+            let _ = tcp::write(stream, self.protocol.outbox());
         }
         self.stop();
     }
@@ -470,8 +473,8 @@ impl Source for SocketConnection {
     fn expired(&self, turn: u64) {
         let late = {
             let mut inner = self.inner.lock();
-            let late = inner.talk.late(turn);
-            if inner.talk.is_over() && late.is_some() {
+            let late = inner.protocol.late(turn);
+            if inner.protocol.is_over() && late.is_some() {
                 log::debug!("{}: no message of the peer before the deadline", self.peer);
                 inner.stop();
             }
@@ -484,7 +487,7 @@ impl Source for SocketConnection {
 impl CmConnection for SocketConnection {
     fn end(&self) {
         let mut inner = self.inner.lock();
-        inner.talk.end();
+        inner.protocol.end();
         inner.close();
     }
 }

@@ -49,18 +49,18 @@ impl Stage {
     }
 
     pub(in crate::cm) fn gid(&self) -> Gid {
-        ours().gid
+        local().gid
     }
 
-    pub(in crate::cm) fn place(&self) -> SocketContext {
+    pub(in crate::cm) fn context(&self) -> SocketContext {
         let sender = self.requests.0.clone();
         SocketContext {
             reactor: self.reactor.clone(),
-            guide: GidLookup::new(&self.reactor),
+            gid_lookup: GidLookup::new(&self.reactor),
             address: Some(self.address()),
             listener_wait: Duration::ZERO,
-            ours: Box::new(|| Some(ours())),
-            reaching: Box::new(|ours, _| Some(LocalEnd { gid: V4_GID, gid_index: 3, ..ours })),
+            local: Box::new(|| Some(local())),
+            reaching: Box::new(|local, _| Some(LocalEnd { gid: V4_GID, gid_index: 3, ..local })),
             arrived: Box::new(move |id, waiting, info| drop(sender.send((id, waiting, info)))),
         }
     }
@@ -82,10 +82,10 @@ impl Drop for Stage {
     }
 }
 
-/// The port's GID for an IPv4 address. The GID of [`ours`] belongs to no IPv4 address.
+/// The port's GID for an IPv4 address. The GID of [`local`] belongs to no IPv4 address.
 pub(in crate::cm) const V4_GID: Gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 192, 0, 2, 1];
 
-fn ours() -> LocalEnd {
+fn local() -> LocalEnd {
     super::path::tests::port(IBV_LINK_LAYER_ETHERNET)
 }
 
@@ -171,14 +171,14 @@ impl Pair for FakeQp {
         Ok(())
     }
 
-    fn raise(&self, link: &dyn CmConnection, _: &LocalEnd, theirs: &RemoteEnd) -> io::Result<bool> {
+    fn raise(&self, link: &dyn CmConnection, _: &LocalEnd, remote: &RemoteEnd) -> io::Result<bool> {
         if !self.has(link) {
             return Ok(false);
         }
         if self.takes_no_path.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        self.record(QpReport::Raised { number: theirs.number, gid: theirs.gid });
+        self.record(QpReport::Raised { number: remote.number, gid: remote.gid });
         Ok(true)
     }
 

@@ -60,13 +60,13 @@ type Arrived = dyn Fn(ObjectId, Box<dyn Waiting>, RequestInfo) + Send + Sync;
 /// State shared by all connections of an IA, without rdma_cm.
 pub(super) struct SocketContext {
     pub(super) reactor: Arc<Reactor>,
-    pub(super) guide: GidLookup,
+    pub(super) gid_lookup: GidLookup,
     /// The IA's address, as sent to peers.
     pub(super) address: Option<IpAddr>,
     /// Time for which a request that finds no listener is retried.
     pub(super) listener_wait: Duration,
     /// The local end of a path, with the current attributes.
-    ours: Box<dyn Fn() -> Option<LocalEnd> + Send + Sync>,
+    local: Box<dyn Fn() -> Option<LocalEnd> + Send + Sync>,
     /// Finds a local GID that reaches a peer's, if the default one does not.
     reaching: Box<Reaching>,
     pub(super) arrived: Box<Arrived>,
@@ -78,11 +78,11 @@ impl SocketContext {
         let (at, of, to) = (Arc::downgrade(device), Arc::downgrade(device), Arc::downgrade(device));
         SocketContext {
             reactor: device.reactor.clone(),
-            guide: GidLookup::new(&device.reactor),
+            gid_lookup: GidLookup::new(&device.reactor),
             address: device.address,
             listener_wait: device.settings.listener_wait,
-            ours: Box::new(move || at.upgrade().and_then(|device| path::ours(&device))),
-            reaching: Box::new(move |ours, peer| path::reaching(&*of.upgrade()?, ours, peer)),
+            local: Box::new(move || at.upgrade().and_then(|device| path::local(&device))),
+            reaching: Box::new(move |local, peer| path::reaching(&*of.upgrade()?, local, peer)),
             arrived: Box::new(move |listener, waiting, info| {
                 if let Some(device) = to.upgrade() {
                     request::arrived(&device, listener, waiting, info);
@@ -91,22 +91,22 @@ impl SocketContext {
         }
     }
 
-    pub(super) fn ours(&self) -> Option<LocalEnd> {
-        (self.ours)()
+    pub(super) fn local(&self) -> Option<LocalEnd> {
+        (self.local)()
     }
 
-    /// `ours` if it reaches the peer's GID, else local parameters with another GID.
-    fn reaching(&self, ours: LocalEnd, peer: &Gid) -> Option<LocalEnd> {
-        if ours.reaches(peer) { Some(ours) } else { (self.reaching)(ours, peer) }
+    /// `local` if it reaches the peer's GID, else local parameters with another GID.
+    fn reaching(&self, local: LocalEnd, peer: &Gid) -> Option<LocalEnd> {
+        if local.reaches(peer) { Some(local) } else { (self.reaching)(local, peer) }
     }
 
-    fn hello(&self, ours: &LocalEnd, parameters: QpParameters, private_data: Vec<u8>) -> Hello {
+    fn hello(&self, local: &LocalEnd, parameters: QpParameters, private_data: Vec<u8>) -> Hello {
         Hello {
-            lid: ours.lid,
-            port: ours.port.into(),
+            lid: local.lid,
+            port: local.port.into(),
             number: parameters.number,
             address: self.address,
-            gid: ours.gid,
+            gid: local.gid,
             limits: Some(parameters.limits),
             private_data,
         }
@@ -115,7 +115,7 @@ impl SocketContext {
 
 /// The manager of one IA.
 pub(crate) struct Socket {
-    place: Arc<SocketContext>,
+    context: Arc<SocketContext>,
     format: Format,
     listeners: Mutex<Vec<Weak<TcpListening>>>,
 }
@@ -125,8 +125,8 @@ impl Socket {
         Self::over(SocketContext::of(device), format)
     }
 
-    fn over(place: SocketContext, format: Format) -> Arc<Self> {
-        Arc::new(Socket { place: Arc::new(place), format, listeners: Mutex::default() })
+    fn over(context: SocketContext, format: Format) -> Arc<Self> {
+        Arc::new(Socket { context: Arc::new(context), format, listeners: Mutex::default() })
     }
 
     fn dial(&self, pair: Arc<dyn Pair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
@@ -137,18 +137,18 @@ impl Socket {
             return Err(Error::InvalidAddress(Address::Malformed));
         };
         let peer = SocketAddr::new(ip.to_canonical(), self.format.port(spec.qual));
-        let ours = self.place.ours().ok_or(Error::Internal)?;
-        let hello = self.place.hello(&ours, QpParameters::of(&*pair, &ours, None), spec.private_data.to_vec());
+        let local = self.context.local().ok_or(Error::Internal)?;
+        let hello = self.context.hello(&local, QpParameters::of(&*pair, &local, None), spec.private_data.to_vec());
         let stream = tcp::dial(peer)?;
-        let talk = Protocol::active(hello, self.format, self.place.listener_wait);
-        SocketConnection::new(&self.place, stream, peer, talk, None).connect(pair, conn)
+        let talk = Protocol::active(hello, self.format, self.context.listener_wait);
+        SocketConnection::new(&self.context, stream, peer, talk, None).connect(pair, conn)
     }
 
     fn open(&self, qual: u64, id: ObjectId) -> Result<Arc<TcpListening>> {
         let listener = tcp::listen(qual, self.format)?;
         let listener = Arc::new_cyclic(|me| TcpListening {
             me: Weak::clone(me),
-            place: self.place.clone(),
+            context: self.context.clone(),
             id,
             at: Mutex::new(At { listener: Some(listener), watch: None, is_reported: false }),
             unknown_clients: Mutex::default(),
@@ -182,7 +182,7 @@ impl Manager for Socket {
 /// A listener.
 struct TcpListening {
     me: Weak<TcpListening>,
-    place: Arc<SocketContext>,
+    context: Arc<SocketContext>,
     id: ObjectId,
     at: Mutex<At>,
     /// Connections without a complete request, in order of arrival.
@@ -210,7 +210,7 @@ impl TcpListening {
         let me: Weak<dyn Source> = self.me.clone();
         let mut at = self.at.lock();
         if let Some(listener) = &at.listener {
-            at.watch = Some(self.place.reactor.watch(listener.as_fd(), Interest::Read, me)?);
+            at.watch = Some(self.context.reactor.watch(listener.as_fd(), Interest::Read, me)?);
         }
         Ok(())
     }
@@ -237,7 +237,7 @@ impl TcpListening {
         };
         let Some((stream, peer)) = accepted else { return Ok(false) };
         self.at.lock().is_reported = false;
-        let line = SocketConnection::new(&self.place, stream, peer, Protocol::passive(), Some(self.me.clone()));
+        let line = SocketConnection::new(&self.context, stream, peer, Protocol::passive(), Some(self.me.clone()));
         let first = {
             let mut unknown_clients = self.unknown_clients.lock();
             unknown_clients.push_back(line.clone());
@@ -260,7 +260,7 @@ impl TcpListening {
         let peer = SocketAddr::new(line.address(hello), line.peer.port());
         let private_data = hello.private_data.clone();
         let info = RequestInfo { peer, reported_len: private_data.len(), private_data };
-        (self.place.arrived)(self.id, Box::new(SocketRequest(Some(line.clone()))), info);
+        (self.context.arrived)(self.id, Box::new(SocketRequest(Some(line.clone()))), info);
     }
 
     /// Removes a connection whose request is complete, or that has ended before.
@@ -280,7 +280,7 @@ impl TcpListening {
             watch.end(listener.as_fd());
         }
         let me: Weak<dyn Source> = self.me.clone();
-        self.place.reactor.after(REST, me, 0);
+        self.context.reactor.after(REST, me, 0);
     }
 }
 

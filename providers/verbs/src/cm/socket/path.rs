@@ -98,29 +98,29 @@ impl LocalEnd {
     }
 
     /// The `ibv_mtu` code of a path to this peer: the smaller one of both sides. A peer's code that does not exist is ignored.
-    fn path_mtu(&self, theirs: Option<PathLimits>) -> ibv_mtu {
-        let theirs = theirs.map(|limits| ibv_mtu::from(limits.mtu));
-        let theirs = theirs.filter(|code| (IBV_MTU_256..=IBV_MTU_4096).contains(code));
-        theirs.map_or(self.local_mtu(), |code| code.min(self.local_mtu()))
+    fn path_mtu(&self, remote: Option<PathLimits>) -> ibv_mtu {
+        let remote = remote.map(|limits| ibv_mtu::from(limits.mtu));
+        let remote = remote.filter(|code| (IBV_MTU_256..=IBV_MTU_4096).contains(code));
+        remote.map_or(self.local_mtu(), |code| code.min(self.local_mtu()))
     }
 
     /// The limits to send to the peer, with its own if they are known. `reads`: accepted reads.
-    pub(crate) fn limits(&self, theirs: Option<PathLimits>, reads: u8) -> PathLimits {
-        PathLimits { mtu: self.path_mtu(theirs) as u8, reads }
+    pub(crate) fn limits(&self, remote: Option<PathLimits>, reads: u8) -> PathLimits {
+        PathLimits { mtu: self.path_mtu(remote) as u8, reads }
     }
 
     /// The steps to RTS.
-    pub(crate) fn path(&self, theirs: &RemoteEnd, reads: Reads) -> Path {
+    pub(crate) fn path(&self, remote: &RemoteEnd, reads: Reads) -> Path {
         let settings = &self.settings;
         let to_receive = Change {
             attributes: ibv_qp_attr {
                 qp_state: ibv_qp_state::IBV_QPS_RTR,
-                path_mtu: self.path_mtu(theirs.limits),
-                dest_qp_num: theirs.number,
+                path_mtu: self.path_mtu(remote.limits),
+                dest_qp_num: remote.number,
                 rq_psn: FIRST_PACKET,
                 max_dest_rd_atomic: reads.incoming,
                 min_rnr_timer: settings.rnr_timer,
-                ah_attr: self.address_handle(theirs),
+                ah_attr: self.address_handle(remote),
                 ..Default::default()
             },
             mask: (mask::IBV_QP_STATE
@@ -139,7 +139,7 @@ impl LocalEnd {
                 timeout: settings.ack_timer,
                 retry_cnt: settings.ack_retry,
                 rnr_retry: settings.rnr_retry,
-                max_rd_atomic: theirs.limits.map_or(reads.outgoing, |limits| reads.outgoing.min(limits.reads)),
+                max_rd_atomic: remote.limits.map_or(reads.outgoing, |limits| reads.outgoing.min(limits.reads)),
                 ..Default::default()
             },
             mask: (mask::IBV_QP_STATE
@@ -166,9 +166,9 @@ impl LocalEnd {
         }
     }
 
-    fn address_handle(&self, theirs: &RemoteEnd) -> ibv_ah_attr {
+    fn address_handle(&self, remote: &RemoteEnd) -> ibv_ah_attr {
         let mut handle = ibv_ah_attr {
-            dlid: theirs.lid,
+            dlid: remote.lid,
             sl: self.settings.service_level,
             port_num: self.port,
             ..Default::default()
@@ -176,7 +176,7 @@ impl LocalEnd {
         if self.is_global() {
             handle.is_global = 1;
             handle.grh = ibv_global_route {
-                dgid: ibv_gid { raw: theirs.gid },
+                dgid: ibv_gid { raw: remote.gid },
                 flow_label: 0,
                 sgid_index: self.gid_index,
                 hop_limit: self.settings.hop_limit,
@@ -188,14 +188,14 @@ impl LocalEnd {
 }
 
 /// The local end, as the device reports it now. `None`: the query failed, which is logged.
-pub(crate) fn ours(device: &Device) -> Option<LocalEnd> {
+pub(crate) fn local(device: &Device) -> Option<LocalEnd> {
     let (name, port) = (device.context.name(), device.port);
     let attributes = device.context.port(port).inspect_err(|error| {
         log::error!("{}: port {port} of {name} cannot be queried: {error}", device.name);
     });
     let settings = device.settings.path;
-    let mut ours = LocalEnd::new(port, &attributes.ok()?, device.gid.index, device.gid.raw, settings);
-    ours.partition = settings.pkey.map(|key| {
+    let mut local = LocalEnd::new(port, &attributes.ok()?, device.gid.index, device.gid.raw, settings);
+    local.partition = settings.pkey.map(|key| {
         let entry = |place: u16| {
             std::fs::read_to_string(format!("/sys/class/infiniband/{name}/ports/{port}/pkeys/{place}")).ok()
         };
@@ -207,12 +207,12 @@ pub(crate) fn ours(device: &Device) -> Option<LocalEnd> {
             0
         })
     });
-    Some(ours)
+    Some(local)
 }
 
 /// Local parameters with another GID of the port, which reaches the peer's. `None`: the port has no such GID, or
 /// `DAPL_VERBS_GID_INDEX` is set.
-pub(crate) fn reaching(device: &Device, ours: LocalEnd, peer: &Gid) -> Option<LocalEnd> {
+pub(crate) fn reaching(device: &Device, local: LocalEnd, peer: &Gid) -> Option<LocalEnd> {
     if device.settings.gid_index.is_some() {
         return None;
     }
@@ -220,7 +220,7 @@ pub(crate) fn reaching(device: &Device, ours: LocalEnd, peer: &Gid) -> Option<Lo
         log::error!("{}: the GIDs of port {} cannot be read: {error}", device.name, device.port);
     });
     let other = gid::reaching(&gids.ok()?, &device.gid, peer)?;
-    Some(LocalEnd { gid_index: u8::try_from(other.index).ok()?, gid: other.raw, ..ours })
+    Some(LocalEnd { gid_index: u8::try_from(other.index).ok()?, gid: other.raw, ..local })
 }
 
 /// Index of a partition key in a port's table, whose entries are as in sysfs (`0xffff`). Full and limited members of a
@@ -270,8 +270,8 @@ pub(crate) mod tests {
         LocalEnd::new(2, &attributes, 6, [8; 16], settings)
     }
 
-    fn handle(ours: &LocalEnd) -> ibv_ah_attr {
-        ours.path(&REMOTE, READS).to_receive.attributes.ah_attr
+    fn handle(local: &LocalEnd) -> ibv_ah_attr {
+        local.path(&REMOTE, READS).to_receive.attributes.ah_attr
     }
 
     #[test]
@@ -298,34 +298,34 @@ pub(crate) mod tests {
 
     #[test]
     fn on_infiniband_only_on_request() {
-        let mut ours = port(ibverbs_sys::IBV_LINK_LAYER_INFINIBAND);
-        assert_eq!((ours.is_global(), handle(&ours).is_global, handle(&ours).grh.hop_limit), (false, 0, 0));
-        ours.settings.global_routing = true;
-        assert_eq!((ours.is_global(), handle(&ours).is_global), (true, 1));
+        let mut local = port(ibverbs_sys::IBV_LINK_LAYER_INFINIBAND);
+        assert_eq!((local.is_global(), handle(&local).is_global, handle(&local).grh.hop_limit), (false, 0, 0));
+        local.settings.global_routing = true;
+        assert_eq!((local.is_global(), handle(&local).is_global), (true, 1));
     }
 
     #[test]
     fn packets_are_no_longer_than_the_port_allows() {
-        let mut ours = port(IBV_LINK_LAYER_ETHERNET);
-        ours.active_mtu = IBV_MTU_512;
-        assert_eq!(ours.path(&REMOTE, READS).to_receive.attributes.path_mtu, IBV_MTU_512);
-        ours.settings.mtu = 256;
-        assert_eq!(ours.path(&REMOTE, READS).to_receive.attributes.path_mtu, IBV_MTU_256);
+        let mut local = port(IBV_LINK_LAYER_ETHERNET);
+        local.active_mtu = IBV_MTU_512;
+        assert_eq!(local.path(&REMOTE, READS).to_receive.attributes.path_mtu, IBV_MTU_512);
+        local.settings.mtu = 256;
+        assert_eq!(local.path(&REMOTE, READS).to_receive.attributes.path_mtu, IBV_MTU_256);
     }
 
     #[test]
     fn peers_limits_reduce_mtu_and_reads() {
-        let ours = port(IBV_LINK_LAYER_ETHERNET);
+        let local = port(IBV_LINK_LAYER_ETHERNET);
         let of = |mtu, reads| {
-            let theirs = RemoteEnd { limits: Some(PathLimits { mtu, reads }), ..REMOTE };
-            let path = ours.path(&theirs, READS);
+            let remote = RemoteEnd { limits: Some(PathLimits { mtu, reads }), ..REMOTE };
+            let path = local.path(&remote, READS);
             (path.to_receive.attributes.path_mtu, path.to_send.attributes.max_rd_atomic)
         };
         assert_eq!([of(1, 2), of(5, 255), of(3, 7)], [(IBV_MTU_256, 2), (IBV_MTU_1024, 7), (IBV_MTU_1024, 7)]);
         assert_eq!([of(0, 0), of(6, 1), of(255, 1)], [(IBV_MTU_1024, 0), (IBV_MTU_1024, 1), (IBV_MTU_1024, 1)]);
-        assert_eq!(ours.limits(None, 4), PathLimits { mtu: IBV_MTU_1024 as u8, reads: 4 });
+        assert_eq!(local.limits(None, 4), PathLimits { mtu: IBV_MTU_1024 as u8, reads: 4 });
         let small = PathLimits { mtu: IBV_MTU_512 as u8, reads: 1 };
-        assert_eq!(ours.limits(Some(small), 4), PathLimits { reads: 4, ..small });
+        assert_eq!(local.limits(Some(small), 4), PathLimits { reads: 4, ..small });
     }
 
     #[test]
@@ -336,9 +336,9 @@ pub(crate) mod tests {
             [Some(2), Some(2), Some(0)]
         );
         assert_eq!(place_of(0x8002, table()), None);
-        let mut ours = port(IBV_LINK_LAYER_ETHERNET);
-        ours.partition = Some(2);
-        let init = ours.path(&REMOTE, READS).init.unwrap();
+        let mut local = port(IBV_LINK_LAYER_ETHERNET);
+        local.partition = Some(2);
+        let init = local.path(&REMOTE, READS).init.unwrap();
         assert_eq!((init.attributes.pkey_index, init.attributes.port_num, init.mask), (2, 2, 0x31));
     }
 }

@@ -38,7 +38,7 @@ impl TestManager {
 
     fn with(format: Format, listener_wait: Duration) -> Self {
         let stage = Stage::new();
-        let manager = Socket::over(SocketContext { listener_wait, ..stage.place() }, format);
+        let manager = Socket::over(SocketContext { listener_wait, ..stage.context() }, format);
         let (port, listener) = (0..100)
             .find_map(|_| {
                 let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
