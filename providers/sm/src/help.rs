@@ -49,7 +49,7 @@ impl Job {
 #[derive(Debug)]
 pub(crate) struct Help<'a> {
     pub(crate) own: &'a Map,
-    pub(crate) theirs: &'a Map,
+    pub(crate) peer: &'a Map,
 }
 
 impl Help<'_> {
@@ -67,25 +67,25 @@ impl Help<'_> {
         self.own.word(TICKET).store(0, Ordering::Relaxed);
         // Full barrier, as in `claim`: either the helper sees that the ticket is gone, or this process sees the claim.
         fence(Ordering::SeqCst);
-        self.theirs.word(CLAIM).load(Ordering::Relaxed) == ticket
+        self.peer.word(CLAIM).load(Ordering::Relaxed) == ticket
     }
 
     /// Returns the result of a claimed job, when it was reported.
     pub(crate) fn outcome(&self, ticket: u64) -> Option<bool> {
         // Acquire, for the Release in `report`: the bytes are written before the result.
-        let word = self.theirs.word(OUTCOME).load(Ordering::Acquire);
+        let word = self.peer.word(OUTCOME).load(Ordering::Acquire);
         (word >> 1 == ticket).then_some(word & 1 == 1)
     }
 
     /// Returns the published job, if its ticket differs from `last`. The content of the job is valid only after a
     /// claim.
     pub(crate) fn look(&self, last: u64) -> Option<(u64, Job)> {
-        let ticket = self.theirs.word(TICKET).load(Ordering::Acquire);
+        let ticket = self.peer.word(TICKET).load(Ordering::Acquire);
         // A ticket that does not fit in the result word is invalid.
         if ticket == 0 || ticket == last || ticket >> 62 != 0 {
             return None;
         }
-        let words = std::array::from_fn(|n| self.theirs.word(JOB + n * 8).load(Ordering::Relaxed));
+        let words = std::array::from_fn(|n| self.peer.word(JOB + n * 8).load(Ordering::Relaxed));
         Some((ticket, Job::decode(words)))
     }
 
@@ -95,7 +95,7 @@ impl Help<'_> {
         // Full barrier, as in `withdraw`. The job was read before this point. If the ticket is still present, the job
         // belongs to this ticket, because the receiver writes the next job only after it has withdrawn this one.
         fence(Ordering::SeqCst);
-        self.theirs.word(TICKET).load(Ordering::Relaxed) == ticket
+        self.peer.word(TICKET).load(Ordering::Relaxed) == ticket
     }
 
     /// Reports the result of a claimed job: whether it was done.
@@ -116,7 +116,7 @@ mod tests {
     #[test]
     fn a_job_is_done_by_one_of_both() {
         let (asker, helper) = areas();
-        let (asks, helps) = (Help { own: &asker, theirs: &helper }, Help { own: &helper, theirs: &asker });
+        let (asks, helps) = (Help { own: &asker, peer: &helper }, Help { own: &helper, peer: &asker });
         assert_eq!(helps.look(0), None, "fresh memory is no job");
         let job = Job { slot: 7, offset: 1 << 40, length: 5, key: u32::MAX, pd: 3, address: u64::MAX };
         asks.ask(1, &job);
@@ -152,7 +152,7 @@ mod interleavings {
             let helping = {
                 let (asker, helper, parts) = (asker.clone(), helper.clone(), parts.clone());
                 thread::spawn(move || {
-                    let help = Help { own: &helper, theirs: &asker };
+                    let help = Help { own: &helper, peer: &asker };
                     let mut last = 0;
                     for _ in 0..2 {
                         let Some((ticket, job)) = help.look(last) else { continue };
@@ -166,7 +166,7 @@ mod interleavings {
                     }
                 })
             };
-            let help = Help { own: &asker, theirs: &helper };
+            let help = Help { own: &asker, peer: &helper };
             for ticket in 1..=2 {
                 help.ask(ticket, &Job { slot: ticket, ..Job::default() });
                 let mut done = false;

@@ -104,7 +104,7 @@ fn step_locked(device: &Device, mut connections: MutexGuard<'_, Attempts>, id: u
         }
     }
     if !attempt.machine.is_offered() {
-        attempt.theirs = None;
+        attempt.peer_side = None;
     }
     if attempt.machine.outgoing().is_none() {
         attempt.fds.clear();
@@ -189,7 +189,7 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
         peer: PathBuf::new(),
         pid: 0,
         watch: None,
-        theirs: None,
+        peer_side: None,
         fds: fds.into(),
         due: None,
     };
@@ -235,8 +235,8 @@ pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: 
     let mut connections = device.connections.lock();
     let generation = connections.new_generation();
     let attempt = connections.by_id.get_mut(&id).ok_or(Error::Internal)?;
-    if let Some(theirs) = attempt.theirs.take() {
-        link.join(theirs);
+    if let Some(peer_side) = attempt.peer_side.take() {
+        link.join(peer_side);
     }
     qp.begin(link.clone());
     link.set_generation(generation);
@@ -282,7 +282,7 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         return None;
     };
     fail_point!(RequestReceived);
-    let Some(theirs) = peers::meet(device, &from, pid, their_id, terms, fds) else {
+    let Some(peer_side) = peers::meet(device, &from, pid, their_id, terms, fds) else {
         refuse(Answer::NotUnderstood);
         return None;
     };
@@ -300,7 +300,7 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         peer: from,
         pid,
         watch,
-        theirs: Some(theirs),
+        peer_side: Some(peer_side),
         fds: Vec::new(),
         due: None,
     };

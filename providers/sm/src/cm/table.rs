@@ -55,7 +55,7 @@ pub(crate) struct Attempt {
     pub(crate) pid: i32,
     pub(crate) watch: Option<Arc<PidWatch>>,
     /// On the passive side: the requester's mapped memory, until the consumer accepts.
-    pub(crate) theirs: Option<PeerSide>,
+    pub(crate) peer_side: Option<PeerSide>,
     /// Descriptors of the local areas, which are sent with the request or reply.
     pub(crate) fds: Vec<OwnedFd>,
     /// Deadline under which the attempt is listed in the table.
@@ -263,7 +263,7 @@ impl Attempt {
 
     /// Whether the process `pid` was the peer and has died. Another process may have this id now.
     pub(crate) fn has_died(&self, pid: i32) -> bool {
-        let peer = self.link.as_ref().and_then(|link| link.theirs()).map(|theirs| &theirs.peer);
+        let peer = self.link.as_ref().and_then(|link| link.peer_side()).map(|peer_side| &peer_side.peer);
         let (its, watch) = peer.map_or((self.pid, &self.watch), |peer| (peer.pid, &peer.watch));
         its == pid && watch.as_ref().is_none_or(|watch| watch.is_dead())
     }

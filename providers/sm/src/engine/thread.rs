@@ -248,10 +248,10 @@ impl Engine {
 
     pub(crate) fn read_datagrams(&mut self) {
         while let Some(received) = self.device.socket.receive() {
-            let ours = rustix::process::geteuid().as_raw();
-            if received.uid != ours {
+            let uid = rustix::process::geteuid().as_raw();
+            if received.uid != uid {
                 log::warn!(
-                    "set-up datagram from {} dropped: the sender has uid {}, this process has uid {ours}",
+                    "set-up datagram from {} dropped: the sender has uid {}, this process has uid {uid}",
                     received.from.display(),
                     received.uid
                 );
@@ -331,8 +331,8 @@ impl Engine {
             (Some(Action::Watch), ..) => setup::watch(&self.device, id, received.pid),
             (Some(Action::Join), Some(link), Some((terms, private_data))) => {
                 fail_point!(ReplyReceived);
-                let theirs = peers::meet(&self.device, &received.from, received.pid, server, &terms, received.fds);
-                let joined = theirs.map(|theirs| link.join(theirs));
+                let peer_side = peers::meet(&self.device, &received.from, received.pid, server, &terms, received.fds);
+                let joined = peer_side.map(|peer_side| link.join(peer_side));
                 fail_point!(BeforeAck);
                 self.step(id, joined.map_or(Input::JoinFailed, |()| Input::Joined(private_data)));
             }
@@ -386,8 +386,8 @@ impl Engine {
     /// reported.
     fn established(&mut self, id: u32, qp: &dyn Conn, link: &Arc<ConnectionMemory>, private_data: &[u8]) {
         fail_point!(Confirmed);
-        if let Some(theirs) = link.theirs() {
-            self.device.endpoint.add_conn(id, &theirs.peer.path);
+        if let Some(peer_side) = link.peer_side() {
+            self.device.endpoint.add_conn(id, &peer_side.peer.path);
         }
         self.next_alive.get_or_insert_with(|| Instant::now() + self.device.settings.alive);
         self.device.sink.event(link.conn, ConnectionEvent::Established, private_data);

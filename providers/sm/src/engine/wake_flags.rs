@@ -71,14 +71,14 @@ impl WakeFlags {
 
     /// Called after publishing. Returns whether the peer sleeps, so that the caller must send a FIFO word.
     #[inline(always)]
-    pub(crate) fn answers(&self, theirs: &AtomicU64, want: u64, light: bool) -> bool {
+    pub(crate) fn answers(&self, flags: &AtomicU64, want: u64, light: bool) -> bool {
         // The fence for the matching barrier in `set`. With `light`, only the compiler's order is needed here.
         if light {
             barrier::compiler();
         } else {
             fence(Ordering::SeqCst);
         }
-        let word = theirs.load(Ordering::Relaxed);
+        let word = flags.load(Ordering::Relaxed);
         word & want != 0 && self.is_first_answer(word >> EPOCH_SHIFT)
     }
 

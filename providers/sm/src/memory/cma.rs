@@ -47,14 +47,14 @@ pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usiz
         // short copy.
         let piece = |at: u64, iov_len| libc::iovec { iov_base: at as *mut c_void, iov_len };
         let mine = [piece(local + done as u64, left - 1), piece(local + (len - 1) as u64, 1)];
-        let theirs = [piece(remote + done as u64, left)];
+        let remote_piece = [piece(remote + done as u64, left)];
         fail_point!(KernelAsked);
         // SAFETY: both vectors outlive the call. The kernel checks the memory to which they refer, and by the
         // function's contract this call may access the local memory.
         let moved = unsafe {
             match way {
-                Way::Write => libc::process_vm_writev(pid, mine.as_ptr(), 2, theirs.as_ptr(), 1, 0),
-                Way::Read => libc::process_vm_readv(pid, mine.as_ptr(), 2, theirs.as_ptr(), 1, 0),
+                Way::Write => libc::process_vm_writev(pid, mine.as_ptr(), 2, remote_piece.as_ptr(), 1, 0),
+                Way::Read => libc::process_vm_readv(pid, mine.as_ptr(), 2, remote_piece.as_ptr(), 1, 0),
             }
         };
         fail_point!(KernelAnswered);

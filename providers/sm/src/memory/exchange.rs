@@ -28,9 +28,9 @@ pub(crate) fn ask(device: &Device, id: u32, key: u32) {
     let found = {
         let connections = device.connections.lock();
         connections.by_id.get(&id).filter(|attempt| attempt.machine.is_open()).and_then(|attempt| {
-            let theirs = attempt.link.as_ref()?.theirs()?;
-            let question = Datagram::Ask { from: id, to: theirs.id, token: attempt.machine.token(), key };
-            Some((theirs.peer.clone(), question))
+            let peer_side = attempt.link.as_ref()?.peer_side()?;
+            let question = Datagram::Ask { from: id, to: peer_side.id, token: attempt.machine.token(), key };
+            Some((peer_side.peer.clone(), question))
         })
     };
     // If the connection has ended, its keys are not used any more, or another connection will request the mapping.
@@ -76,7 +76,8 @@ fn export(backing: &Backing) -> Option<ExportAnswer> {
 /// Handles the answer to a request. Called by the initiator's engine.
 pub(crate) fn answered(device: &Device, answer: &Datagram, received: &Received) {
     let Datagram::Export { from, to, token, key, export } = *answer else { return };
-    let known = with(device, &received.from, (from, to, token), |_, theirs| Some((theirs.peer.clone(), theirs.pd)));
+    let known =
+        with(device, &received.from, (from, to, token), |_, peer_side| Some((peer_side.peer.clone(), peer_side.pd)));
     let Some((peer, pd)) = known else { return };
     let Some(imports) = peer.imports.as_ref().filter(|imports| imports.is_asked(key)) else { return };
     let mapped = export.map(|export| map(&peer, pd, key, &export, received));
@@ -123,11 +124,15 @@ fn with<T>(
 ) -> Option<T> {
     let connections = device.connections.lock();
     let attempt = connections.by_id.get(&to)?;
-    let theirs = attempt.link.as_ref()?.theirs()?;
-    if !attempt.machine.is_joined() || attempt.machine.token() != token || attempt.peer != sender || theirs.id != from {
+    let peer_side = attempt.link.as_ref()?.peer_side()?;
+    if !attempt.machine.is_joined()
+        || attempt.machine.token() != token
+        || attempt.peer != sender
+        || peer_side.id != from
+    {
         return None;
     }
-    look(attempt, theirs)
+    look(attempt, peer_side)
 }
 
 /// Called by the engine periodically: unmaps regions whose registration has ended, and permits lost requests to be

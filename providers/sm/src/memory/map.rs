@@ -275,9 +275,9 @@ mod tests {
     #[test]
     fn peer_mapping_is_read_only_and_current() {
         let (mine, fd) = Map::create("test", 8192, true).unwrap();
-        let theirs = Map::of_peer(&fd, 8192, false).unwrap();
+        let peer_map = Map::of_peer(&fd, 8192, false).unwrap();
         mine.word(4096).store(42, Ordering::Release);
-        assert_eq!(theirs.word(4096).load(Ordering::Acquire), 42);
+        assert_eq!(peer_map.word(4096).load(Ordering::Acquire), 42);
         assert!(Map::of_peer(&fd, 8192, true).is_none(), "sealed against writing");
         assert!(rustix::fs::ftruncate(&fd, 1).is_err());
     }
@@ -309,14 +309,14 @@ mod tests {
         use rustix::fs::FallocateFlags;
         for read_only in [false, true] {
             let (mine, fd) = Map::create("test", 8192, read_only).unwrap();
-            let theirs = Map::of_peer(&fd, 8192, !read_only).unwrap();
+            let peer_map = Map::of_peer(&fd, 8192, !read_only).unwrap();
             mine.word(4096).store(42, Ordering::Relaxed);
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let punched = rustix::fs::fallocate(&fd, hole, 0, 8192).is_ok();
             assert_eq!(punched, !read_only, "to punch is to write");
-            assert_eq!(theirs.word(4096).load(Ordering::Relaxed), if punched { 0 } else { 42 });
-            if theirs.is_writable() {
-                theirs.word(4096).store(43, Ordering::Relaxed);
+            assert_eq!(peer_map.word(4096).load(Ordering::Relaxed), if punched { 0 } else { 42 });
+            if peer_map.is_writable() {
+                peer_map.word(4096).store(43, Ordering::Relaxed);
                 assert_eq!(mine.word(4096).load(Ordering::Relaxed), 43, "the same page for both again");
             }
         }
@@ -328,9 +328,9 @@ mod tests {
         const LEN: usize = 5 << 12;
         let (mine, fd) = Map::create("test", LEN, true).unwrap();
         mine.word(4096).store(42, Ordering::Relaxed);
-        let theirs = Map::of_peer_rings(&fd, LEN).unwrap();
-        let address: *const AtomicU64 = theirs.word(4096);
-        drop(theirs);
+        let peer_map = Map::of_peer_rings(&fd, LEN).unwrap();
+        let address: *const AtomicU64 = peer_map.word(4096);
+        drop(peer_map);
         // SAFETY: what this test shows; otherwise it ends with a signal.
         let word = unsafe { &*address };
         assert_eq!(word.load(Ordering::Relaxed), 0);

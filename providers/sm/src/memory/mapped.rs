@@ -149,8 +149,8 @@ pub(crate) fn segment_size(id: i32) -> Option<u64> {
     let mut found: libc::shmid_ds = unsafe { std::mem::zeroed() };
     // SAFETY: the kernel writes the record `found`, which outlives the call.
     let asked = unsafe { libc::shmctl(id, libc::IPC_STAT, &raw mut found) };
-    let ours = asked == 0 && found.shm_perm.uid == rustix::process::geteuid().as_raw();
-    ours.then_some(found.shm_segsz as u64)
+    let is_own = asked == 0 && found.shm_perm.uid == rustix::process::geteuid().as_raw();
+    is_own.then_some(found.shm_segsz as u64)
 }
 
 /// Identifies the IPC namespace. In another namespace, an id refers to another segment.

@@ -110,9 +110,9 @@ mod tests {
         for left in [1, 4096, LEAST - 1, LEAST, 65_536, 65_537, CHUNK, 2 * CHUNK, 2 * CHUNK + 1, 1 << 40] {
             let (alone, none) = split(left, false);
             assert_eq!((alone, none), (left.min(CHUNK), 0));
-            let (mine, theirs) = split(left, true);
-            assert!(mine > 0 && mine <= CHUNK && theirs <= CHUNK && mine + theirs <= left, "{left}");
-            assert_eq!(theirs > 0, left >= LEAST, "{left}");
+            let (mine, of_sender) = split(left, true);
+            assert!(mine > 0 && mine <= CHUNK && of_sender <= CHUNK && mine + of_sender <= left, "{left}");
+            assert_eq!(of_sender > 0, left >= LEAST, "{left}");
         }
     }
 }

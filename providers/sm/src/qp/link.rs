@@ -172,7 +172,7 @@ pub(crate) struct ConnectionMemory {
     pub(crate) geometry: Geometry,
     /// Generation that messages from this process contain.
     generation: OnceLock<u16>,
-    theirs: OnceLock<PeerSide>,
+    peer_side: OnceLock<PeerSide>,
     /// Set after the peer's areas were attached. ThreadSanitizer needs this flag, because it cannot see the ordering of
     /// `OnceLock` in the standard library.
     #[cfg(tsan)]
@@ -193,7 +193,7 @@ impl ConnectionMemory {
             rma: Arc::new(rma),
             geometry,
             generation: OnceLock::new(),
-            theirs: OnceLock::new(),
+            peer_side: OnceLock::new(),
             #[cfg(tsan)]
             joined: Default::default(),
             wake_flags: WakeFlags::default(),
@@ -203,9 +203,9 @@ impl ConnectionMemory {
     }
 
     /// Attaches the peer's areas; called once.
-    pub(crate) fn join(&self, theirs: PeerSide) {
-        self.publish_reach(theirs.peer.cma.load(std::sync::atomic::Ordering::Relaxed));
-        let _ = self.theirs.set(theirs);
+    pub(crate) fn join(&self, peer_side: PeerSide) {
+        self.publish_reach(peer_side.peer.cma.load(std::sync::atomic::Ordering::Relaxed));
+        let _ = self.peer_side.set(peer_side);
         #[cfg(tsan)]
         self.joined.store(true, Ordering::Release);
     }
@@ -218,12 +218,12 @@ impl ConnectionMemory {
     /// Whether the peer can copy from and to local memory, as its control line says. If so, long sends may be
     /// rendezvous offers.
     pub(crate) fn is_reached(&self) -> bool {
-        self.theirs().is_some_and(|t| t.area.word(REACH).load(Ordering::Relaxed) == 1)
+        self.peer_side().is_some_and(|t| t.area.word(REACH).load(Ordering::Relaxed) == 1)
     }
 
     /// Whether the peer supports the ring words of extension operations.
     pub(crate) fn has_extensions(&self) -> bool {
-        self.theirs().is_some_and(|t| t.area.word(CAPABILITIES).load(Ordering::Relaxed) & EXTENSIONS != 0)
+        self.peer_side().is_some_and(|t| t.area.word(CAPABILITIES).load(Ordering::Relaxed) & EXTENSIONS != 0)
     }
 
     /// Recalls the local rendezvous offers before they are flushed, because the consumer may reuse their memory
@@ -237,7 +237,7 @@ impl ConnectionMemory {
     pub(crate) fn is_recalled(&self) -> bool {
         // Barrier, as in `recall`: either the copied bytes are the offered bytes, or this process sees the recall.
         fence(Ordering::SeqCst);
-        self.theirs().is_none_or(|t| t.area.word(RECALLED).load(Ordering::Relaxed) != 0)
+        self.peer_side().is_none_or(|t| t.area.word(RECALLED).load(Ordering::Relaxed) != 0)
     }
 
     /// Publishes the number of the last staging copy, and the number of staged bytes.
@@ -248,23 +248,23 @@ impl ConnectionMemory {
 
     /// Returns the number of the peer's last staging copy, and the number of bytes that it has staged.
     pub(crate) fn staged(&self) -> u64 {
-        self.theirs().map_or(0, |t| t.area.word(STAGED).load(Ordering::Acquire))
+        self.peer_side().map_or(0, |t| t.area.word(STAGED).load(Ordering::Acquire))
     }
 
     /// Returns the words by which the receiver of a long send asks its sender to copy a part. `None` before the peer's
     /// areas are attached.
     pub(crate) fn help(&self) -> Option<Help<'_>> {
-        Some(Help { own: &self.area, theirs: &self.theirs()?.area })
+        Some(Help { own: &self.area, peer: &self.peer_side()?.area })
     }
 
     /// Returns the peer's areas, if they are attached.
     #[inline(always)]
-    pub(crate) fn theirs(&self) -> Option<&PeerSide> {
+    pub(crate) fn peer_side(&self) -> Option<&PeerSide> {
         #[cfg(tsan)]
         if !self.joined.load(Ordering::Acquire) {
             return None;
         }
-        self.theirs.get()
+        self.peer_side.get()
     }
 
     /// Sets the generation of local messages. Called once, before the connection is established.
@@ -275,12 +275,12 @@ impl ConnectionMemory {
     /// Returns the identification of messages to the peer.
     pub(crate) fn route_out(&self) -> Option<Route> {
         let generation = *self.generation.get()?;
-        self.theirs().map(|t| Route { generation, source: self.id, destination: t.id })
+        self.peer_side().map(|t| Route { generation, source: self.id, destination: t.id })
     }
 
     /// Returns the identification of messages from the peer.
     pub(crate) fn route_in(&self) -> Option<Route> {
-        self.theirs().map(|t| Route { generation: t.generation, source: t.id, destination: self.id })
+        self.peer_side().map(|t| Route { generation: t.generation, source: t.id, destination: self.id })
     }
 
     pub(crate) fn requests(geometry: &Geometry) -> RingLayout {
@@ -303,23 +303,23 @@ impl ConnectionMemory {
 
     /// Number of local requests that the peer has taken; 0 before the peer's areas are attached.
     pub(crate) fn taken(&self) -> u64 {
-        self.theirs().map_or(0, |t| t.area.word(TAKEN_REQUESTS).load(Ordering::Acquire))
+        self.peer_side().map_or(0, |t| t.area.word(TAKEN_REQUESTS).load(Ordering::Acquire))
     }
 
     /// Makes dequeues watch the number of requests that the peer has taken.
     pub(crate) fn show_taken(&self, watch: &RingWatch) {
-        self.theirs().into_iter().for_each(|t| t.area.show_taken(TAKEN_REQUESTS, watch));
+        self.peer_side().into_iter().for_each(|t| t.area.show_taken(TAKEN_REQUESTS, watch));
     }
 
     pub(crate) fn taken_responses(&self) -> u64 {
-        self.theirs().map_or(0, |t| t.area.word(TAKEN_RESPONSES).load(Ordering::Acquire))
+        self.peer_side().map_or(0, |t| t.area.word(TAKEN_RESPONSES).load(Ordering::Acquire))
     }
 
     /// Sum of all progress counters: entries of the peer that this process has taken, and entries of this process that
     /// the peer has taken.
     pub(crate) fn progress(&self) -> u64 {
-        let ours = [TAKEN_REQUESTS, TAKEN_RESPONSES].map(|at| self.area.word(at).load(Ordering::Relaxed));
-        [ours[0], ours[1], self.taken(), self.taken_responses()].into_iter().fold(0, u64::wrapping_add)
+        let taken = [TAKEN_REQUESTS, TAKEN_RESPONSES].map(|at| self.area.word(at).load(Ordering::Relaxed));
+        [taken[0], taken[1], self.taken(), self.taken_responses()].into_iter().fold(0, u64::wrapping_add)
     }
 
     /// The word in which the local send direction announces the key of the peer with which it is copying.
@@ -334,13 +334,13 @@ impl ConnectionMemory {
 
     /// Returns the peer as a process that may copy from and to local memory; `None` if it cannot.
     pub(crate) fn copier(&self) -> Option<Copier> {
-        let theirs = self.theirs()?;
-        Some(Copier { area: theirs.area.clone(), watch: theirs.peer.watch.clone()? })
+        let peer_side = self.peer_side()?;
+        Some(Copier { area: peer_side.area.clone(), watch: peer_side.peer.watch.clone()? })
     }
 
     /// Sets a wake-up flag. The caller polls once more before it sleeps.
     pub(crate) fn arm(&self, want: u64) {
-        self.wake_flags.set(self.area.word(WANT), want, self.theirs().is_some_and(|t| t.light));
+        self.wake_flags.set(self.area.word(WANT), want, self.peer_side().is_some_and(|t| t.light));
     }
 
     /// Whether all local wake-up flags are unchanged since before the peer joined.
@@ -361,7 +361,7 @@ impl ConnectionMemory {
     /// Called after publishing: sends one FIFO word if the peer sleeps. A polling peer costs no system call (SM-15).
     #[inline(always)]
     pub(crate) fn poke(&self, want: u64) -> WakeResult {
-        match self.theirs() {
+        match self.peer_side() {
             Some(t) if self.wake_flags.answers(t.area.word(WANT), want, t.light) => wake(t),
             _ => WakeResult::Sent,
         }
@@ -379,8 +379,8 @@ impl ConnectionMemory {
     /// If the peer has ended the connection because local registrations refused its operation, returns this operation
     /// as the peer describes it. `pd`: the local protection domain.
     pub(crate) fn refused_to_peer(&self, pd: u32) -> Option<Target> {
-        let theirs = self.theirs().filter(|_| self.is_reset())?;
-        let [first, address, length] = [0, 8, 16].map(|at| theirs.area.word(REFUSED + at).load(Ordering::Relaxed));
+        let peer_side = self.peer_side().filter(|_| self.is_reset())?;
+        let [first, address, length] = [0, 8, 16].map(|at| peer_side.area.word(REFUSED + at).load(Ordering::Relaxed));
         let kind = usize::try_from(first >> 32).ok()?.checked_sub(1)?;
         let right = *REFUSED_RIGHTS.get(kind)?;
         Some(Target { key: first as u32, pd, address, length, right })
@@ -394,24 +394,24 @@ impl ConnectionMemory {
     /// Ends the connection at the peer: sets the mark of the end, and wakes the peer's engine.
     pub(crate) fn reset(&self) {
         self.mark_over();
-        if let Some(theirs) = self.theirs() {
-            write_word(&theirs.peer.fifo, Note::Reset(theirs.id));
+        if let Some(peer_side) = self.peer_side() {
+            write_word(&peer_side.peer.fifo, Note::Reset(peer_side.id));
         }
     }
 
     /// Whether the peer has marked the end of the connection. A forged FIFO word cannot set this mark.
     pub(crate) fn is_reset(&self) -> bool {
-        self.theirs().is_some_and(|t| t.area.word(GONE).load(Ordering::Acquire) != 0)
+        self.peer_side().is_some_and(|t| t.area.word(GONE).load(Ordering::Acquire) != 0)
     }
 
     /// Sends a heartbeat (CM-5).
     pub(crate) fn alive(&self) -> WakeResult {
-        self.theirs().map_or(WakeResult::Sent, |t| write_word(&t.peer.fifo, Note::Alive(t.id)))
+        self.peer_side().map_or(WakeResult::Sent, |t| write_word(&t.peer.fifo, Note::Alive(t.id)))
     }
 }
 
 /// Sends a FIFO word to a sleeping peer.
 #[cold]
-fn wake(theirs: &PeerSide) -> WakeResult {
-    write_word(&theirs.peer.fifo, Note::Wake(theirs.id))
+fn wake(peer_side: &PeerSide) -> WakeResult {
+    write_word(&peer_side.peer.fifo, Note::Wake(peer_side.id))
 }

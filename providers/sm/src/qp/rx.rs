@@ -85,8 +85,8 @@ pub(crate) struct RxEnds {
 impl RxEnds {
     /// `None` before the peer has joined.
     pub(crate) fn new(link: Arc<ConnectionMemory>) -> Option<Self> {
-        let theirs = link.theirs()?;
-        let requests = Reader::new(theirs.area.clone(), ConnectionMemory::requests(&theirs.geometry));
+        let peer_side = link.peer_side()?;
+        let requests = Reader::new(peer_side.area.clone(), ConnectionMemory::requests(&peer_side.geometry));
         let responses = Writer::new(link.area.clone(), ConnectionMemory::responses(&link.geometry));
         let message = Reassembly::new(link.route_in()?);
         let (tickets, staged) = (0, 0);
@@ -508,13 +508,13 @@ impl RxEnds {
 
     /// Address of a piece in the peer's message buffer.
     fn piece(&self, header: Header, fields: &SlotFields) -> Result<*const u8, Fault> {
-        let theirs = self.link.theirs().ok_or(Fault::Nonsense("no peer"))?;
-        let (start, size) = (theirs.geometry.messages_at(), theirs.geometry.messages as usize);
+        let peer_side = self.link.peer_side().ok_or(Fault::Nonsense("no peer"))?;
+        let (start, size) = (peer_side.geometry.messages_at(), peer_side.geometry.messages as usize);
         let (at, length) = (fields.aux as usize * LINE, header.length as usize);
         if at > size || length > size - at {
             return Err(Fault::Nonsense("a message outside its buffer"));
         }
-        theirs
+        peer_side
             .area
             .bytes(start + at, length)
             .map(<*mut u8>::cast_const)
@@ -559,15 +559,17 @@ impl RxEnds {
     fn serve(&mut self, shared: &Shared, header: Header) -> Result<bool, Fault> {
         let fields = self.requests.fields();
         shared.watch.set_carried(fields.ack);
-        let theirs = self.link.theirs().ok_or(Fault::Nonsense("no peer"))?;
+        let peer_side = self.link.peer_side().ok_or(Fault::Nonsense("no peer"))?;
         let line = fields.aux as usize * LINE;
-        if line + 2 * LINE > theirs.rma.len() {
+        if line + 2 * LINE > peer_side.rma.len() {
             return Err(Fault::Nonsense("a fragment outside its buffer"));
         }
         // Line 0 is read once, word by word, into local memory.
-        let fragment = Fragment::decode(std::array::from_fn(|n| theirs.rma.word(line + n * 8).load(Ordering::Relaxed)));
+        let fragment =
+            Fragment::decode(std::array::from_fn(|n| peer_side.rma.word(line + n * 8).load(Ordering::Relaxed)));
         let length = fragment.length as usize;
-        let payload = theirs.rma.bytes(line + LINE, length).ok_or(Fault::Nonsense("a fragment outside its buffer"))?;
+        let payload =
+            peer_side.rma.bytes(line + LINE, length).ok_or(Fault::Nonsense("a fragment outside its buffer"))?;
         let right = AccessRight::remote(header.kind == Kind::RmaWrite);
         let Fragment { key, address, .. } = fragment;
         let ids = (shared.pd, shared.domain.number());

@@ -63,14 +63,14 @@ fn copies_by_a_malicious_table(name: &str, bounce: bool) {
     let place = Place::new(name);
     let (a, b, friend) = (place.open(), place.open(), place.open());
     let good = connected(&a, &friend, 9, 300);
-    let (mine, theirs) = (Guarded::new(100_000), Guarded::new(100_000));
-    let (mr, target) = (a.register(mine.inside()), b.register(theirs.inside()));
-    let (key, at) = (target.remote_key(), theirs.inside().as_ptr() as u64);
+    let (mine, peer_side) = (Guarded::new(100_000), Guarded::new(100_000));
+    let (mr, target) = (a.register(mine.inside()), b.register(peer_side.inside()));
+    let (key, at) = (target.remote_key(), peer_side.inside().as_ptr() as u64);
     let stop = AtomicBool::new(false);
     let mut counts = [0u64; 3];
     std::thread::scope(|scope| {
         let stopper = Stop(&stop);
-        scope.spawn(|| violation(&b, key, theirs.inside(), !bounce, &stop));
+        scope.spawn(|| violation(&b, key, peer_side.inside(), !bounce, &stop));
         let mut pair: Option<(Qp, Qp)> = None;
         for n in 0..REQUESTS {
             let (active, _) = pair.get_or_insert_with(|| connected(&a, &b, 7, 1000 + 2 * n as usize));
@@ -107,7 +107,7 @@ fn copies_by_a_malicious_table(name: &str, bounce: bool) {
         drop(stopper);
     });
     assert!(counts[0] > 0 && counts[1] > 0, "both kinds of answers: {counts:?}");
-    assert!(mine.is_sound() && theirs.is_sound());
+    assert!(mine.is_sound() && peer_side.is_sound());
     works(&a, &friend, &good);
 }
 

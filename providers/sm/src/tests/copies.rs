@@ -170,7 +170,7 @@ fn process_with_reused_id_gets_no_data() {
         let remote = Remote { key: other_mr.remote_key(), address: other.as_ptr() as u64 };
         let op = if read { Op::Read(remote) } else { Op::Write(remote) };
         let link = active.0.link().unwrap();
-        let peer = &link.theirs().unwrap().peer;
+        let peer = &link.peer_side().unwrap().peer;
         assert!(peer.cma.load(std::sync::atomic::Ordering::Relaxed), "otherwise the test checks nothing");
         mark_dead(peer.watch.as_ref().unwrap());
         active.post_send(&wr(op, &[segment(&mine_mr, &mine)], 1)).unwrap();

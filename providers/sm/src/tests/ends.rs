@@ -10,7 +10,7 @@ use super::*;
 
 /// Makes a connection use the bounce buffers instead of cross-memory attach.
 pub(super) fn without_cma(qp: &Qp) {
-    qp.0.link().unwrap().theirs().unwrap().peer.cma.store(false, Ordering::Relaxed);
+    qp.0.link().unwrap().peer_side().unwrap().peer.cma.store(false, Ordering::Relaxed);
 }
 
 pub(super) fn pattern(length: usize, seed: u8) -> Vec<u8> {

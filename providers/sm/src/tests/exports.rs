@@ -66,7 +66,7 @@ impl Side {
 }
 
 fn peer(qp: &Qp) -> Arc<Peer> {
-    qp.0.link().unwrap().theirs().unwrap().peer.clone()
+    qp.0.link().unwrap().peer_side().unwrap().peer.clone()
 }
 
 fn until(what: &str, is_so: impl Fn() -> bool) {

@@ -51,7 +51,7 @@ fn while_asleep(side: &Side, sleeper: &Sleeper, wake: impl FnOnce()) -> Completi
 }
 
 fn fifo_of(qp: &Qp) -> OwnedFd {
-    qp.0.link().unwrap().theirs().unwrap().peer.fifo.try_clone().unwrap()
+    qp.0.link().unwrap().peer_side().unwrap().peer.fifo.try_clone().unwrap()
 }
 
 #[test]
@@ -61,7 +61,7 @@ fn a_lost_word_is_made_up_for() {
     let (active, passive) = connected(&a, &b, 7, 10);
     let (_reader, pipe) =
         rustix::pipe::pipe_with(rustix::pipe::PipeFlags::NONBLOCK | rustix::pipe::PipeFlags::CLOEXEC).unwrap();
-    replace(&active.0.link().unwrap().theirs().unwrap().peer.fifo, &pipe);
+    replace(&active.0.link().unwrap().peer_side().unwrap().peer.fifo, &pipe);
     passive.post_recv(&[], token(1)).unwrap();
     for n in 1..4 {
         let completion = while_asleep(&b, &sleeper, || send((&a, &active), n));
@@ -126,7 +126,7 @@ fn forged_control_messages_have_no_effect() {
     let (active, passive) = connected(&a, &b, 7, 10);
     let fifo = fifo_of(&active);
     passive.post_recv(&[], token(1)).unwrap();
-    let id = active.0.link().unwrap().theirs().unwrap().id;
+    let id = active.0.link().unwrap().peer_side().unwrap().id;
     for n in 0..2000u32 {
         // Forged ids: neighbours of the valid id, other generations of it, and the valid id itself.
         let forged = [n, id ^ n, id.wrapping_add(n << 16) & ID_MASK, id][n as usize % 4];

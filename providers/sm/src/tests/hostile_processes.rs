@@ -101,13 +101,13 @@ fn corrupt_registration(side: &Side, key: u32, random: &mut Random) {
 
 /// Sends partial words to the FIFO, and datagrams with changed bytes to the socket.
 fn send_invalid(side: &Side, link: &ConnectionMemory, random: &mut Random) {
-    let Some(theirs) = link.theirs() else { return };
+    let Some(peer_side) = link.peer_side() else { return };
     let bytes = random.next().to_le_bytes();
-    let _ = rustix::io::write(&theirs.peer.fifo, &bytes[..1 + random.next() as usize % 8]);
+    let _ = rustix::io::write(&peer_side.peer.fifo, &bytes[..1 + random.next() as usize % 8]);
     let datagrams = [
         Datagram::Request { id: link.id, terms: terms(random.next(), Geometry::LOCAL), private_data: vec![1; 12] },
-        Datagram::Ack { client: link.id, server: theirs.id, token: 0 },
-        Datagram::Reset { from: link.id, to: theirs.id, token: 0 },
+        Datagram::Ack { client: link.id, server: peer_side.id, token: 0 },
+        Datagram::Reset { from: link.id, to: peer_side.id, token: 0 },
     ];
     let mut bytes = datagrams[random.next() as usize % 3].encode();
     for _ in 0..random.next() % 4 {
@@ -115,7 +115,7 @@ fn send_invalid(side: &Side, link: &ConnectionMemory, random: &mut Random) {
         bytes[place] = random.next() as u8;
     }
     bytes.truncate(bytes.len() - random.next() as usize % 3);
-    let _ = side.ia.device.socket.send(&theirs.peer.path, &bytes, &[]);
+    let _ = side.ia.device.socket.send(&peer_side.peer.path, &bytes, &[]);
 }
 
 fn weathers(name: &str, settings: &[(&str, &str)]) {

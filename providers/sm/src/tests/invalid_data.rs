@@ -142,7 +142,7 @@ fn a_peer_that_overwrites_all_shared_memory_does_not_crash_this_side() {
         let memory = vec![1u8; 200_000];
         let mr = b.register(&memory);
         let target = a.register(&memory);
-        victim.0.link().unwrap().theirs().unwrap().peer.cma.store(round % 2 == 0, Ordering::Relaxed);
+        victim.0.link().unwrap().peer_side().unwrap().peer.cma.store(round % 2 == 0, Ordering::Relaxed);
         for n in 0..8 {
             victim.post_recv(&[segment(&mr, &memory)], token(n)).unwrap();
             let remote = Remote { key: target.remote_key(), address: memory.as_ptr() as u64 };

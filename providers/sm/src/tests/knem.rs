@@ -90,7 +90,7 @@ fn copy_refused_by_the_device_uses_another_method() {
         let mr = b.register(&target);
         there_and_back(&a, &active, &target, mr.remote_key());
         let link = active.0.link().unwrap();
-        let peer = &link.theirs().unwrap().peer;
+        let peer = &link.peer_side().unwrap().peer;
         let is_given_up = matches!(refuses, Refuses::Copies(_));
         assert_eq!(peer.knem.load(Ordering::Relaxed), !is_given_up, "{refuses:?}");
         device.refuses(Refuses::Nothing);
@@ -116,7 +116,7 @@ fn the_order_that_is_set_is_kept() {
     let (device, place) = (FakeKnem::new(13), Place::new("knem-second"));
     let (_a, _b, (active, _passive)) = over(&device, &place, "rma=cma,knem");
     let link = active.0.link().unwrap();
-    let peer = &link.theirs().unwrap().peer;
+    let peer = &link.peer_side().unwrap().peer;
     assert_ne!(peer.knem.load(Ordering::Relaxed), peer.cma.load(Ordering::Relaxed));
 }
 

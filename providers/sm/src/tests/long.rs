@@ -20,12 +20,12 @@ pub(super) fn send(qp: &Qp, segments: &[Segment], cookie: u64) {
 
 /// Allows the queue pair to make `copies` more copies.
 fn allow(qp: &Qp, copies: u32) {
-    qp.0.link().unwrap().theirs().unwrap().peer.allowed.store(copies, Relaxed);
+    qp.0.link().unwrap().peer_side().unwrap().peer.allowed.store(copies, Relaxed);
 }
 
 /// Number of copies that the queue pair has made since `PLENTY` copies were allowed.
 fn copies(qp: &Qp) -> u32 {
-    PLENTY - qp.0.link().unwrap().theirs().unwrap().peer.allowed.load(Relaxed)
+    PLENTY - qp.0.link().unwrap().peer_side().unwrap().peer.allowed.load(Relaxed)
 }
 
 /// Two connected IAs.

@@ -20,7 +20,7 @@ struct World {
     qps: (Qp, Qp),
     sides: [Side; 2],
     ours: Vec<u8>,
-    theirs: &'static [u8],
+    peer_side: &'static [u8],
     mrs: (Mr, Mr),
     _place: Place,
 }
@@ -31,15 +31,15 @@ impl World {
         let sides = [place.open(), place.open()];
         let qps = connected(&sides[0], &sides[1], 7, 1);
         let (flags, file) = if is_shared { (MapFlags::SHARED, Some(sealed())) } else { (MapFlags::PRIVATE, None) };
-        let theirs = mapping(file.as_ref(), LENGTH, flags);
+        let peer_side = mapping(file.as_ref(), LENGTH, flags);
         let ours: Vec<u8> = (0..LENGTH).map(|n| n as u8 | 1).collect();
-        let mr = if is_shared { sides[1].share(theirs) } else { sides[1].register(theirs) };
+        let mr = if is_shared { sides[1].share(peer_side) } else { sides[1].register(peer_side) };
         let mrs = (sides[0].register(&ours), mr);
-        World { qps, sides, ours, theirs, mrs, _place: place }
+        World { qps, sides, ours, peer_side, mrs, _place: place }
     }
 
     fn remote(&self, offset: usize) -> Remote {
-        Remote { key: self.mrs.1.remote_key(), address: self.theirs.as_ptr() as u64 + offset as u64 }
+        Remote { key: self.mrs.1.remote_key(), address: self.peer_side.as_ptr() as u64 + offset as u64 }
     }
 
     fn local(&self, offset: usize, length: usize) -> Segment {
@@ -92,7 +92,7 @@ fn data_is_there_when_the_post_returns() {
             world.heat();
         }
         for length in [1, 8, 4096, 12 << 10, LENGTH] {
-            let (there, here) = (&world.theirs[LENGTH - length..], &world.ours[..length]);
+            let (there, here) = (&world.peer_side[LENGTH - length..], &world.ours[..length]);
             let remote = world.remote(LENGTH - length);
             for (op, work) in [(Op::Write(remote), Work::Write), (Op::Read(remote), Work::Read)] {
                 world.settle();
@@ -113,9 +113,9 @@ fn completions_keep_the_order_of_posts() {
     world.qps.0.post_send(&wr(Op::Send { solicited: false }, &[world.local(0, 8)], 1)).unwrap();
     world.poll();
     assert!(world.is_posted(Op::Write(world.remote(4096)), world.local(0, 8), 2), "the send is in the ring");
-    assert_eq!(&world.theirs[4096..4104], &world.ours[..8], "the write does not wait");
+    assert_eq!(&world.peer_side[4096..4104], &world.ours[..8], "the write does not wait");
     world.poll();
-    let segment = segment(&world.mrs.1, &world.theirs[..8]);
+    let segment = segment(&world.mrs.1, &world.peer_side[..8]);
     world.qps.1.post_recv(&[segment], token(3)).unwrap();
     assert_eq!(world.sides[1].completion().token.cookie, 3);
     world.expect(1, Status::Success, 8);
@@ -166,7 +166,7 @@ fn executed_request_does_not_succeed_after_a_failure() {
         world.heat();
         world.settle();
         if is_too_long {
-            world.qps.1.post_recv(&[segment(&world.mrs.1, &world.theirs[..8])], token(3)).unwrap();
+            world.qps.1.post_recv(&[segment(&world.mrs.1, &world.peer_side[..8])], token(3)).unwrap();
         }
         world.qps.0.post_send(&wr(Op::Send { solicited: false }, &[world.local(0, 64)], 1)).unwrap();
         assert!(world.is_posted(Op::Write(world.remote(4096)), world.local(0, 8), 2));
@@ -192,7 +192,7 @@ fn messages_of_one_piece_arrive_whole_and_in_order() {
         for length in [INLINE + 1, 4096, 8192] {
             posted += 1;
             let from = world.local(round % 100, length);
-            let to = segment(&world.mrs.1, &world.theirs[..length]);
+            let to = segment(&world.mrs.1, &world.peer_side[..length]);
             world.qps.1.post_recv(&[to], token(posted)).unwrap();
             if world.is_posted(op, from, posted) {
                 quick += 1;
@@ -201,13 +201,13 @@ fn messages_of_one_piece_arrive_whole_and_in_order() {
             }
             let Completion { token, status, bytes, .. } = world.sides[1].completion();
             assert_eq!((token.cookie, status, bytes), (posted, Status::Success, length as u64));
-            assert_eq!(&world.theirs[..length], &world.ours[round % 100..][..length]);
+            assert_eq!(&world.peer_side[..length], &world.ours[round % 100..][..length]);
             world.expect(posted, Status::Success, length as u64);
         }
     }
     assert!(quick > posted / 2, "{quick} of {posted} took the short way");
     // The receive is too short. The general path reports this at both ends.
-    world.qps.1.post_recv(&[segment(&world.mrs.1, &world.theirs[..64])], token(1)).unwrap();
+    world.qps.1.post_recv(&[segment(&world.mrs.1, &world.peer_side[..64])], token(1)).unwrap();
     world.qps.0.post_send(&wr(op, &[world.local(0, 4096)], 2)).unwrap();
     assert_eq!(world.sides[1].completion().status, Status::LocalLength);
     world.expect(2, Status::RemoteResponder, 0);

@@ -64,10 +64,10 @@ fn a_connection_has_its_areas_and_a_name_in_conns() {
     assert_eq!(name.file_name().unwrap().to_str(), Some(link(&active).id.to_string().as_str()));
     for (own, other) in [(&active, &passive), (&passive, &active)] {
         let (own, other) = (link(own), link(other));
-        let theirs = own.theirs().unwrap();
-        assert_eq!((theirs.area.len(), theirs.rma.len()), (other.area.len(), other.rma.len()));
-        assert!(!theirs.area.is_writable() && theirs.rma.is_writable());
-        assert_eq!(theirs.id, other.id);
+        let peer_side = own.peer_side().unwrap();
+        assert_eq!((peer_side.area.len(), peer_side.rma.len()), (other.area.len(), other.rma.len()));
+        assert!(!peer_side.area.is_writable() && peer_side.rma.is_writable());
+        assert_eq!(peer_side.id, other.id);
     }
     active.abort();
     assert_eq!(names().len(), 0);
@@ -104,7 +104,7 @@ fn disabled_cross_memory_copy_is_not_used() {
         let (a, b) = (set(&place, settings.0), set(&place, settings.1));
         let (active, passive) = connected(&a, &b, 7, 10);
         for qp in [&active, &passive] {
-            assert!(!link(qp).theirs().unwrap().peer.cma.load(Ordering::Relaxed), "{settings:?}");
+            assert!(!link(qp).peer_side().unwrap().peer.cma.load(Ordering::Relaxed), "{settings:?}");
         }
     }
 }
@@ -115,7 +115,7 @@ fn the_initiator_alone_moves_the_data_where_the_kernel_copies() {
     let (a, b) = (place.open(), place.open());
     let (active, _passive) = connected(&a, &b, 7, 10);
     let link = link(&active);
-    if !link.theirs().unwrap().peer.cma.load(Ordering::Relaxed) {
+    if !link.peer_side().unwrap().peer.cma.load(Ordering::Relaxed) {
         println!("skipped: no cross-memory copy here");
         return;
     }
@@ -337,7 +337,7 @@ fn nothing_is_delivered_and_nothing_sent_after_the_end() {
         for n in 0..64 {
             passive.post_recv(&[segment(&into_mr, &into)], token(n)).unwrap();
         }
-        let (ours, theirs) = (link(&active), link(&passive));
+        let (ours, peer_side) = (link(&active), link(&passive));
         let send = |n| active.post_send(&wr(Op::Send { solicited: false }, &[segment(&out_mr, &out)], n)).unwrap();
         std::thread::scope(|scope| {
             let sender = scope.spawn(|| (0..60).for_each(send));
@@ -356,7 +356,11 @@ fn nothing_is_delivered_and_nothing_sent_after_the_end() {
         let before = ring();
         active.post_send(&wr(Op::Send { solicited: false }, &[segment(&out_mr, &out)], 99)).unwrap();
         passive.post_send(&wr(Op::Send { solicited: false }, &[], 98)).unwrap();
-        assert_eq!((ring(), slot(&theirs.area, theirs.geometry.requests_at(), 0)), (before, 0), "sent after the end");
+        assert_eq!(
+            (ring(), slot(&peer_side.area, peer_side.geometry.requests_at(), 0)),
+            (before, 0),
+            "sent after the end"
+        );
         // All work is complete: 64 receives and a send at one end, 61 sends at the other end. No transfer succeeds
         // after the end of the connection.
         let drain = |side: &Side, count: usize| (0..count).map(|_| side.completion().status).collect::<Vec<_>>();

@@ -247,8 +247,8 @@ fn receives_name_memory_of_the_queues_domain() {
     send(&active, &[segment(&out_mr, &out)], 1);
     assert_eq!((taken(&b), &into), ((10, 1, OK), &out));
     let region = Region { address: into.as_ptr() as u64, length: 8 };
-    let theirs = b.ia.register(&pd, region, Access { local_write: true, ..Access::default() }).unwrap();
-    srq.post_recv(&[segment(&theirs, &into)], 2).unwrap();
+    let peer_side = b.ia.register(&pd, region, Access { local_write: true, ..Access::default() }).unwrap();
+    srq.post_recv(&[segment(&peer_side, &into)], 2).unwrap();
     srq.post_recv(&[segment(&into_mr, &into)], 3).unwrap();
     active.post_send(&wr(Op::Send { solicited: false }, &[segment(&out_mr, &out)], 2)).unwrap();
     assert_eq!(taken(&b), (10, 2, Status::LocalProtection));

@@ -72,13 +72,13 @@ fn after_a_removal_no_announced_post_touches_the_memory() {
 fn after_a_removal_no_copy_of_a_peer_touches_the_memory() {
     loom::model(|| {
         let (regions, memory, key) = scene();
-        let theirs = PeerRegions { table: (*regions.table).clone(), slots: SLOTS as u32 };
+        let of_peer = PeerRegions { table: (*regions.table).clone(), slots: SLOTS as u32 };
         let busy = Arc::new(AtomicU64::new(0));
         let peer = {
             let (memory, busy) = (memory.clone(), busy.clone());
             thread::spawn(move || {
                 let target = Target { key, pd: 1, address: 64, length: 64, right: AccessRight::RemoteWrite };
-                if let Ok(_announced) = theirs.announce(&busy, &target) {
+                if let Ok(_announced) = of_peer.announce(&busy, &target) {
                     memory.read();
                 }
             })
@@ -93,10 +93,10 @@ fn after_a_removal_no_copy_of_a_peer_touches_the_memory() {
 fn an_old_key_opens_nothing_of_its_successor() {
     loom::model(|| {
         let (regions, _, old) = scene();
-        let theirs = PeerRegions { table: (*regions.table).clone(), slots: SLOTS as u32 };
+        let of_peer = PeerRegions { table: (*regions.table).clone(), slots: SLOTS as u32 };
         let peer = thread::spawn(move || {
             let of = |address| Target { key: old, pd: 1, address, length: 64, right: AccessRight::RemoteRead };
-            assert!(!theirs.allows(&of(128)), "the successor's range");
+            assert!(!of_peer.allows(&of(128)), "the successor's range");
         });
         regions.remove(old, |_| false);
         let new = regions.add(Region { address: 128, length: 64 }, ALL, 1).unwrap();

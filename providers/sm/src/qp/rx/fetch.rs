@@ -127,10 +127,11 @@ impl RxEnds {
 
     /// Copies the next part, and meanwhile asks the sender to write the part that follows.
     fn fetch_part(&mut self, shared: &Shared, receive: &Receive, budget: &mut u64) -> Result<(), Broken> {
-        let (Some(fetch), Some(theirs), Some(help)) = (&mut self.fetch, self.link.theirs(), self.link.help()) else {
+        let (Some(fetch), Some(peer_side), Some(help)) = (&mut self.fetch, self.link.peer_side(), self.link.help())
+        else {
             return Err(Broken::Gone);
         };
-        if !theirs.peer.cma.load(Ordering::Relaxed) {
+        if !peer_side.peer.cma.load(Ordering::Relaxed) {
             return Err(Broken::Denied);
         }
         let left = fetch.source.total() - fetch.done;
@@ -202,7 +203,8 @@ impl RxEnds {
         count: u64,
         budget: &mut u64,
     ) -> Result<Result<(), Status>, Fault> {
-        let (Some(fetch), Some(receive), Some(theirs)) = (&mut self.fetch, queue.front(), self.link.theirs()) else {
+        let (Some(fetch), Some(receive), Some(peer_side)) = (&mut self.fetch, queue.front(), self.link.peer_side())
+        else {
             return Err(Fault::Nonsense("a receive disappeared"));
         };
         let left = fetch.source.total() - fetch.done;
@@ -210,7 +212,7 @@ impl RxEnds {
         if self.link.staged() != staged(count & 0xFFFF_FFFF, length) {
             return Err(Fault::Nonsense("a stage with other bytes than requested"));
         }
-        let place = theirs.rma.bytes(theirs.geometry.stage_at(), length);
+        let place = peer_side.rma.bytes(peer_side.geometry.stage_at(), length);
         let from = place.ok_or(Fault::Nonsense("a stage outside its buffer"))?.cast_const();
         // SAFETY: the `length` bytes are in the peer's mapped RMA buffer, as was checked just above.
         let placed = unsafe { scatter(&*shared.regions, shared.recv_pd, &receive.segments, fetch.done, from, length) };
@@ -285,15 +287,23 @@ fn across_all(
     mut offset: u64,
     length: u64,
 ) -> Result<(), Broken> {
-    let theirs = link.theirs().ok_or(Broken::Gone)?;
+    let peer_side = link.peer_side().ok_or(Broken::Gone)?;
     let end = offset + length;
     while offset < end {
         let from = source.pieces(offset, end - offset).next().ok_or(Broken::PeerSide)?;
         let to = receive.segments.pieces(offset, from.length).next().ok_or(Broken::Mine)?;
         let Segment { key, address, .. } = from;
-        let target = Target { key, pd: theirs.pd, address, length: to.length, right: AccessRight::LocalRead };
+        let target = Target { key, pd: peer_side.pd, address, length: to.length, right: AccessRight::LocalRead };
         let busy = link.busy_fetching();
-        single_copy::copy(&shared.regions, &theirs.peer, busy, Way::Read, (to, shared.recv_pd), &target, By::Kernel)?;
+        single_copy::copy(
+            &shared.regions,
+            &peer_side.peer,
+            busy,
+            Way::Read,
+            (to, shared.recv_pd),
+            &target,
+            By::Kernel,
+        )?;
         offset += to.length;
     }
     Ok(())

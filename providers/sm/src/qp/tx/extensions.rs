@@ -79,10 +79,11 @@ impl TxEnds {
             if !self.pending.is_empty() {
                 return HandOver::Part { wrote: false }; // Earlier writes must be executed first.
             }
-            let Some(theirs) = self.link.theirs() else { return HandOver::Failed(Status::Transport) };
+            let Some(peer_side) = self.link.peer_side() else { return HandOver::Failed(Status::Transport) };
             let right = AccessRight::RemoteAtomic;
-            let target = Target { key: remote.key, pd: theirs.pd, address: remote.address, length: ATOMIC_SIZE, right };
-            let found = single_copy::apply(&theirs.peer, self.link.busy(), &mapped, &target, operation);
+            let target =
+                Target { key: remote.key, pd: peer_side.pd, address: remote.address, length: ATOMIC_SIZE, right };
+            let found = single_copy::apply(&peer_side.peer, self.link.busy(), &mapped, &target, operation);
             return match found.and_then(|found| place(shared, request, found)) {
                 Ok(()) => {
                     request.stage = RequestPhase::Done;
@@ -119,7 +120,7 @@ impl TxEnds {
         remote: Remote,
     ) -> HandOver {
         // The target's geometry limits the number of entries in its response ring.
-        let most = self.link.theirs().map_or(0, |theirs| theirs.geometry.max_fragments()) as usize;
+        let most = self.link.peer_side().map_or(0, |peer_side| peer_side.geometry.max_fragments()) as usize;
         if self.requests.is_full() || self.pending.len() >= most || self.reads >= self.most_reads(shared) {
             return HandOver::Part { wrote: false };
         }

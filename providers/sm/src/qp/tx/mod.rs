@@ -302,12 +302,12 @@ pub(crate) struct TxEnds {
 impl TxEnds {
     /// `None` before the peer has joined.
     pub(crate) fn new(link: Arc<ConnectionMemory>, shared: &Shared, max_requests: u32) -> Option<Self> {
-        let theirs = link.theirs()?;
-        let responses = Reader::new(theirs.area.clone(), ConnectionMemory::responses(&theirs.geometry));
+        let peer_side = link.peer_side()?;
+        let responses = Reader::new(peer_side.area.clone(), ConnectionMemory::responses(&peer_side.geometry));
         let requests = Writer::new(link.area.clone(), ConnectionMemory::requests(&link.geometry));
         let (messages, rma) = (Lines::new(link.geometry.messages), Lines::new(link.geometry.rma));
         link.show_taken(&shared.watch);
-        let unoffered = theirs.peer.offer_from.saturating_sub(1).min(shared.max_message);
+        let unoffered = peer_side.peer.offer_from.saturating_sub(1).min(shared.max_message);
         Some(TxEnds {
             requests,
             responses,
@@ -315,11 +315,11 @@ impl TxEnds {
             numbering: Numbering::new(link.route_out()?),
             marks: VecDeque::new(),
             rma,
-            offer_from: theirs.peer.offer_from,
+            offer_from: peer_side.peer.offer_from,
             short_max: unoffered.min(INLINE as u64),
             piece_max: unoffered.min(send::PIECE as u64),
             max_requests: max_requests as usize,
-            quick: quick::Credit::new(&theirs.area, theirs.light),
+            quick: quick::Credit::new(&peer_side.area, peer_side.light),
             offered: 0,
             staged: 0,
             helped: 0,
@@ -735,15 +735,15 @@ impl TxEnds {
     /// failed. Returns what it refuses; `None` if the status has another cause.
     #[cold]
     fn report_refused(&self, shared: &Shared, request: &Request, status: Status) -> Option<Target> {
-        let (Task::Transfer(op), theirs) = (&request.task, self.link.theirs()?) else { return None };
+        let (Task::Transfer(op), peer_side) = (&request.task, self.link.peer_side()?) else { return None };
         let Remote { key, address } = op.remote().filter(|_| status == Status::RemoteAccess)?;
         let right = match op {
             Op::FetchAdd { .. } | Op::CompareSwap { .. } => AccessRight::RemoteAtomic,
             Op::Read(_) => AccessRight::RemoteRead,
             _ => AccessRight::RemoteWrite,
         };
-        let target = Target { key, pd: theirs.pd, address, length: request.segments.total(), right };
-        shared.report_refused(Some(request.token.cookie), theirs.peer.regions.entry(key), target);
+        let target = Target { key, pd: peer_side.pd, address, length: request.segments.total(), right };
+        shared.report_refused(Some(request.token.cookie), peer_side.peer.regions.entry(key), target);
         Some(target)
     }
 

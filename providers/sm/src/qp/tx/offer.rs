@@ -78,7 +78,7 @@ impl Tx {
     fn help_out(&mut self, shared: &Shared) -> Option<()> {
         let ends = self.ends.as_mut()?;
         #[cfg(test)]
-        if ends.link.theirs()?.peer.allowed.load(Ordering::Relaxed) == crate::qp::link::Peer::LAZY {
+        if ends.link.peer_side()?.peer.allowed.load(Ordering::Relaxed) == crate::qp::link::Peer::LAZY {
             return None;
         }
         let help = ends.link.help()?;
@@ -125,10 +125,10 @@ impl Tx {
 impl TxEnds {
     /// Copies the part by the kernel. The destination is checked with the receiver's table of registrations.
     fn write_part(&self, shared: &Shared, request: &Request, job: &Job) -> bool {
-        let Some(theirs) = self.link.theirs() else { return false };
+        let Some(peer_side) = self.link.peer_side() else { return false };
         let (length, total) = (u64::from(job.length), request.segments.total());
         let fits = length <= CHUNK && job.offset <= total && length <= total - job.offset;
-        if !fits || job.address.checked_add(length).is_none() || !theirs.peer.cma.load(Ordering::Relaxed) {
+        if !fits || job.address.checked_add(length).is_none() || !peer_side.peer.cma.load(Ordering::Relaxed) {
             return false;
         }
         let mut address = job.address;
@@ -137,7 +137,7 @@ impl TxEnds {
                 Target { key: job.key, pd: job.pd, address, length: piece.length, right: AccessRight::LocalWrite };
             let (mine, busy) = ((piece, shared.pd), self.link.busy());
             if let Err(broken) =
-                single_copy::copy(&shared.regions, &theirs.peer, busy, Way::Write, mine, &target, By::Kernel)
+                single_copy::copy(&shared.regions, &peer_side.peer, busy, Way::Write, mine, &target, By::Kernel)
             {
                 if broken == single_copy::Broken::Denied {
                     self.link.publish_reach(false);

@@ -239,7 +239,7 @@ impl TxEnds {
     #[inline(always)]
     fn copy_all(&mut self, shared: &Shared, way: Way, remote: Remote, segment: &Segment) -> bool {
         let mapped = self.mapped(shared, remote.key);
-        let Some(theirs) = self.link.theirs() else { return false };
+        let Some(theirs) = self.link.peer_side() else { return false };
         let Segment { length, .. } = *segment;
         let by = match &mapped {
             // A range outside of the mapping fails here; the general path finds another method.

@@ -70,7 +70,7 @@ impl TxEnds {
                 Err(status) => HandOver::Failed(status.unwrap_or(Status::RemoteAccess)),
             };
         }
-        let by_kernel = self.link.theirs().is_some_and(|t| kernel_copy::reaches(&t.peer, remote.key));
+        let by_kernel = self.link.peer_side().is_some_and(|t| kernel_copy::reaches(&t.peer, remote.key));
         if by_kernel && request.issued == request.answered && self.pending.is_empty() {
             match self.copy_across(shared, request, remote, way, By::Kernel, budget) {
                 Ok(true) => return HandOver::Whole { wrote: false },
@@ -94,7 +94,7 @@ impl TxEnds {
         {
             return Some(mapped);
         }
-        let peer = &self.link.theirs()?.peer;
+        let peer = &self.link.peer_side()?.peer;
         let imports = peer.imports.as_ref()?;
         if !peer.regions.entry(key).is_some_and(|entry| entry.is_exported()) {
             return None;
@@ -115,7 +115,7 @@ impl TxEnds {
     /// Whether only the target itself can check an access with this key.
     #[cold]
     fn is_indirect(&self, key: u32) -> bool {
-        let entry = self.link.theirs().and_then(|theirs| theirs.peer.regions.entry(key));
+        let entry = self.link.peer_side().and_then(|peer_side| peer_side.peer.regions.entry(key));
         entry.is_some_and(|entry| entry.is_indirect())
     }
 
@@ -130,8 +130,8 @@ impl TxEnds {
         by: By<'_>,
         budget: &mut u64,
     ) -> Result<bool, Option<Status>> {
-        let theirs = self.link.theirs().ok_or(Some(Status::Transport))?;
-        let (peer, pd) = (&theirs.peer, theirs.pd);
+        let peer_side = self.link.peer_side().ok_or(Some(Status::Transport))?;
+        let (peer, pd) = (&peer_side.peer, peer_side.pd);
         let right = AccessRight::remote(way == Way::Write);
         while request.issued < request.segments.total() {
             self.unfinished = *budget == 0;
@@ -156,7 +156,7 @@ impl TxEnds {
 
     /// Maximum number of concurrent RDMA reads: the smaller of the local and the peer's limit.
     pub(super) fn most_reads(&self, shared: &Shared) -> u32 {
-        shared.max_reads_out.min(self.link.theirs().map_or(0, |theirs| theirs.reads))
+        shared.max_reads_out.min(self.link.peer_side().map_or(0, |peer_side| peer_side.reads))
     }
 
     /// Sends the operation as fragments in the local RMA buffer. The target copies them.
@@ -169,7 +169,7 @@ impl TxEnds {
         }
         let mut wrote = false;
         // The target's geometry limits the number of entries in its response ring.
-        let most = self.link.theirs().map_or(0, |theirs| theirs.geometry.max_fragments()) as usize;
+        let most = self.link.peer_side().map_or(0, |peer_side| peer_side.geometry.max_fragments()) as usize;
         while request.issued < total {
             let length = (total - request.issued).min(FRAGMENT as u64) as usize;
             if self.requests.is_full() || self.pending.len() >= most {
