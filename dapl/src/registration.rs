@@ -44,11 +44,11 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
     // SAFETY: null, or a string by this function's contract.
     let params = if params.is_null() { c"" } else { unsafe { CStr::from_ptr(params) } };
     // SAFETY: the functions are libdat's, by this function's contract.
-    let ours = unsafe { libdat::init(version, libdat) };
+    let is_own_libdat = unsafe { libdat::init(version, libdat) };
     let served = Served {
         major: info.dapl_version_major,
         minor: info.dapl_version_minor,
-        thread_safe: ours || info.is_thread_safe != DAT_FALSE,
+        thread_safe: is_own_libdat || info.is_thread_safe != DAT_FALSE,
     };
     let made = names::remember(name, params, libdat::library_name(version), served, table_of::<P>(version));
     // SAFETY: as above; the table is never freed, and the info outlives the call.

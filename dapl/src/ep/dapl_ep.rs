@@ -286,11 +286,11 @@ pub unsafe extern "C" fn dapl_ep_recv_query<P: Provider>(
 ) -> DAT_RETURN {
     ffi::guard(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
-        let held = DAT_COUNT::try_from(dapli_watch::outstanding(&ep).recvs).unwrap_or(DAT_COUNT::MAX);
+        let receives = DAT_COUNT::try_from(dapli_watch::outstanding(&ep).recvs).unwrap_or(DAT_COUNT::MAX);
         // SAFETY: this function's own contract.
-        unsafe { ffi::put(nbufs_allocated, held) };
+        unsafe { ffi::put(nbufs_allocated, receives) };
         // SAFETY: as above.
-        unsafe { ffi::put(bufs_alloc_span, held) };
+        unsafe { ffi::put(bufs_alloc_span, receives) };
         Ok(())
     })
 }

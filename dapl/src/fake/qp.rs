@@ -48,13 +48,13 @@ pub(super) struct QpInner {
     taken: VecDeque<(Token, Message)>,
     marks: HighWatermark,
     /// Requests that were posted before the connection was established.
-    held: VecDeque<Held>,
+    pending: VecDeque<PendingRequest>,
     /// Messages that arrived before their receives.
     early: VecDeque<Message>,
 }
 
 /// A request that was posted before the connection was established.
-struct Held {
+struct PendingRequest {
     token: Token,
     bytes: u64,
     message: Option<Message>,
@@ -124,7 +124,7 @@ impl Core {
             Self::complete(self.spec.recv_cq.as_ref(), token, Status::Flushed, 0);
         }
         if requests {
-            for Held { token, window, .. } in inner.held.drain(..) {
+            for PendingRequest { token, window, .. } in inner.pending.drain(..) {
                 if let Some(window) = window {
                     window.lock().advance(false);
                 }
@@ -190,9 +190,9 @@ impl Core {
     pub(super) fn establish(self: &Arc<Self>, conn: ConnId, peer: &Arc<Core>) {
         let mut inner = self.inner.lock();
         inner.state = QpState::Connected(conn, Arc::downgrade(peer));
-        let held = std::mem::take(&mut inner.held);
+        let pending = std::mem::take(&mut inner.pending);
         drop(inner);
-        for Held { token, bytes, message, suppress, window } in held {
+        for PendingRequest { token, bytes, message, suppress, window } in pending {
             match window {
                 Some(window) => self.bind(conn, &window, token, suppress),
                 None => self.transfer(peer, token, bytes, message, suppress),
@@ -255,7 +255,7 @@ impl QueuePair for FakeQp {
     fn post_bind(&self, mw: &FakeMw, bind: Option<Bind<'_, FakeMr>>, wr: &BindWr) -> Result<u32> {
         let core = &self.0;
         let mut inner = core.inner.lock();
-        if inner.held.len() >= core.spec.max_requests as usize {
+        if inner.pending.len() >= core.spec.max_requests as usize {
             return Err(Error::Exhausted(Resource::Memory));
         }
         let key = core.net.keys.fetch_add(1, Ordering::SeqCst) + 1;
@@ -278,7 +278,7 @@ impl QueuePair for FakeQp {
             QpState::Idle | QpState::Connecting(_) => {
                 let (token, suppress) = (wr.token, wr.suppress);
                 let window = Some(mw.0.clone());
-                inner.held.push_back(Held { token, bytes: 0, message: None, suppress, window });
+                inner.pending.push_back(PendingRequest { token, bytes: 0, message: None, suppress, window });
             }
         }
         Ok(key)
@@ -326,11 +326,11 @@ impl QueuePair for FakeQp {
                 core.ring();
             }
             QpState::Idle | QpState::Connecting(_) => {
-                if inner.held.len() >= core.spec.max_requests as usize {
+                if inner.pending.len() >= core.spec.max_requests as usize {
                     return Err(Error::Exhausted(Resource::Memory));
                 }
                 let (token, suppress) = (wr.token, wr.suppress);
-                inner.held.push_back(Held { token, bytes, message, suppress, window: None });
+                inner.pending.push_back(PendingRequest { token, bytes, message, suppress, window: None });
             }
         }
         Ok(())
@@ -338,7 +338,7 @@ impl QueuePair for FakeQp {
 
     fn outstanding(&self) -> Outstanding {
         let inner = self.0.inner.lock();
-        Outstanding { recvs: (inner.recvs.len() + inner.taken.len()) as u32, requests: inner.held.len() as u32 }
+        Outstanding { recvs: (inner.recvs.len() + inner.taken.len()) as u32, requests: inner.pending.len() as u32 }
     }
 
     fn flush_recvs(&self) {

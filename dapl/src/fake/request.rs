@@ -43,17 +43,17 @@ impl ConnRequest for FakeRequest {
     type Qp = FakeQp;
 
     fn accept(mut self, qp: &FakeQp, private_data: &[u8], conn: ConnId) -> Result<()> {
-        let Some((from, theirs)) = self.from.take() else { return Err(Error::Internal) };
+        let Some((from, conn_of_requester)) = self.from.take() else { return Err(Error::Internal) };
         let (to, data) = (qp.0.clone(), private_data.to_vec());
-        let asks = matches!(from.inner.lock().state, QpState::Connecting(conn) if conn == theirs);
+        let asks = matches!(from.inner.lock().state, QpState::Connecting(conn) if conn == conn_of_requester);
         qp.0.net.report(move |sink| {
             if !asks {
                 return sink.event(conn, ConnectionEvent::AcceptFailed, &[]);
             }
             sink.event(conn, ConnectionEvent::Established, &[]);
-            sink.event(theirs, ConnectionEvent::Established, &data);
+            sink.event(conn_of_requester, ConnectionEvent::Established, &data);
             to.establish(conn, &from);
-            from.establish(theirs, &to);
+            from.establish(conn_of_requester, &to);
         });
         Ok(())
     }

@@ -52,8 +52,8 @@ pub fn code_with_arguments(of_1_2: v1::DAT_RETURN, places: &[(u32, u32)]) -> DAT
     }
     let place = translated & v2::DAT_SUBTYPE_MASK;
     let at = |n: u32| v2::DAT_INVALID_ARG1 + n - 1;
-    let moved = places.iter().find(|(from, _)| at(*from) == place).map_or(place, |(_, to)| at(*to));
-    translated & !v2::DAT_SUBTYPE_MASK | moved
+    let subtype = places.iter().find(|(from, _)| at(*from) == place).map_or(place, |(_, to)| at(*to));
+    translated & !v2::DAT_SUBTYPE_MASK | subtype
 }
 
 /// Converts a mask of `dat_ep_modify` to 1.2, without the field that 1.2 lacks.

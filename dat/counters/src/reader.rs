@@ -131,8 +131,8 @@ pub fn processes() -> io::Result<Vec<Answer>> {
 /// The sockets in the kernel's list that belong to this user, without duplicates: a listener and its connections have
 /// the same name. Abstract names begin with `@` there.
 fn names(list: &str, uid: u32) -> Vec<Name> {
-    let ours = list.lines().filter_map(|line| Name::read(line.rsplit_once(" @")?.1)).filter(|name| name.uid == uid);
-    let mut names: Vec<_> = ours.collect();
+    let own = list.lines().filter_map(|line| Name::read(line.rsplit_once(" @")?.1)).filter(|name| name.uid == uid);
+    let mut names: Vec<_> = own.collect();
     names.sort_unstable();
     names.dedup();
     names

@@ -104,9 +104,9 @@ impl Uncancelled {
 
 impl Drop for Uncancelled {
     fn drop(&mut self) {
-        let mut ours = 0;
+        let mut unused = 0;
         // SAFETY: restores the state that `new` saved.
-        unsafe { pthread_setcancelstate(self.0, &mut ours) };
+        unsafe { pthread_setcancelstate(self.0, &mut unused) };
     }
 }
 

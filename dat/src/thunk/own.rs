@@ -265,8 +265,8 @@ pub unsafe fn get_ia_handle(api: &'static Api, handle: DAT_IA_HANDLE, out: *mut 
             let own = number.or_else(|| handles::translate(handle));
             // An IA number never belongs to the other libdat.
             let is_pointer = handle as usize > usize::from(u16::MAX);
-            let theirs = || if is_pointer { other::translated(api, handle) } else { None };
-            own.or_else(theirs).ok_or(not_a_handle(DAT_INVALID_HANDLE_IA))?
+            let of_other_libdat = || if is_pointer { other::translated(api, handle) } else { None };
+            own.or_else(of_other_libdat).ok_or(not_a_handle(DAT_INVALID_HANDLE_IA))?
         };
         // SAFETY: not null, and writable by this function's contract.
         unsafe { *out = answer };

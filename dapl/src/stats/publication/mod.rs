@@ -133,9 +133,9 @@ mod tests {
 
     fn of_one() -> Vec<text::Adapter> {
         loop {
-            let ours = reader::processes().unwrap().into_iter().filter(|found| found.pid == std::process::id());
+            let own = reader::processes().unwrap().into_iter().filter(|found| found.pid == std::process::id());
             // On a busy machine the client may time out before the thread answers.
-            let Ok(counters) = ours.map(|found| found.result).collect::<Result<Vec<_>, _>>() else { continue };
+            let Ok(counters) = own.map(|found| found.result).collect::<Result<Vec<_>, _>>() else { continue };
             return counters
                 .into_iter()
                 .flat_map(|counters| counters.adapters)

@@ -28,10 +28,10 @@ impl Settings {
     }
 
     fn from(params: &str, variable: impl Fn(&str) -> Option<String>) -> (Self, String) {
-        let (ours, rest): (Vec<_>, Vec<_>) =
+        let (own_words, rest): (Vec<_>, Vec<_>) =
             params.split_ascii_whitespace().partition(|word| word.starts_with("io_trc="));
-        let rest = if ours.is_empty() { params.to_owned() } else { rest.join(" ") };
-        let by_word = ours.last().map(|word| ("io_trc", word["io_trc=".len()..].to_owned()));
+        let rest = if own_words.is_empty() { params.to_owned() } else { rest.join(" ") };
+        let by_word = own_words.last().map(|word| ("io_trc", word["io_trc=".len()..].to_owned()));
         let by_variable = || Some(("DAPL_DBG_IO_TRC", variable("DAPL_DBG_IO_TRC").filter(|text| !text.is_empty())?));
         let given = by_word.or_else(by_variable);
         let posts = match given.and_then(|(name, text)| bounded(name, &text, Self::MAX)) {
