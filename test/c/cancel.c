@@ -22,7 +22,7 @@
 
 enum { QUAL = 7171, QUAL_OF_ONE = 7272, QUAL_WITHOUT_LISTENER = 7373, EPS = 5, LENGTH = 4096 };
 
-/* What providers ask of libdat: its number of an IA becomes the provider's own handle. */
+/* The call by which providers translate the number of an IA to their own handle. */
 extern DAT_RETURN dats_get_ia_handle(DAT_IA_HANDLE number, DAT_IA_HANDLE *handle);
 
 static char *name;
@@ -198,7 +198,7 @@ static void took_transfers(struct objects *o, int count)
     }
 }
 
-/* From EP 0, which asked, to EP 1, by way of another listener. */
+/* Connects EP 0 to EP 1 by a handoff to another listener. */
 static void first_connection(struct objects *o)
 {
     DAT_DTO_COOKIE cookie = {.as_64 = 1};
@@ -284,7 +284,7 @@ static void end_all(struct objects *o)
     CALL(dat_ia_close(closing, DAT_CLOSE_GRACEFUL_FLAG));
 }
 
-/* The provider's own functions, which another libdat calls without holding cancellation off. */
+/* The functions of the provider, which another libdat calls without deferring cancellation. */
 static void call_provider(const char *library)
 {
     void *handle = dlopen(library, RTLD_NOW);
@@ -341,7 +341,7 @@ static void *make_provider_calls(void *library)
     return NULL;
 }
 
-/* Runs it in a thread of its own; whether that was cancelled. */
+/* Runs it in a separate thread. Returns whether that thread was cancelled. */
 static int run(void *(*body)(void *), void *argument, void (*meanwhile)(pthread_t))
 {
     pthread_t thread;
@@ -458,7 +458,7 @@ static void waits(int rounds)
         is_done = 0;
         EXPECT(run(on_cno ? wait_on_cno : wait_on_evd, NULL, just_cancel));
         is_done = 0;
-        /* glibc may call a thread cancelled that has just returned: what it did counts. */
+        /* glibc may report a thread as cancelled that has just returned; so the effects of its call are checked. */
         int cancelled = run(on_cno ? wait_on_cno : wait_on_evd, NULL, post_and_cancel), has_returned = is_done == 2;
         EXPECT(cancelled || has_returned);
         if (on_cno && !has_returned) {

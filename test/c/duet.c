@@ -44,7 +44,7 @@ static pid_t start(char **words, int output)
     return pid;
 }
 
-/* More of what the server says; 0 when that is all. The rest of a server that says very much is not needed. */
+/* Reads more output of the server; returns 0 at its end. Output beyond the buffer is dropped. */
 static int listen_on(int input)
 {
     char rest[4096];
@@ -56,7 +56,7 @@ static int listen_on(int input)
     return count > 0;
 }
 
-/* Whether a table of the kernel's has a listener (0A) on this port. Connecting would be taken for the client. */
+/* Whether a table of the kernel has a listener (0A) on this port. The server would take a trial connection for the client. */
 static int has_listener(const char *table, unsigned port)
 {
     char line[512];

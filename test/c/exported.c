@@ -31,7 +31,7 @@ static DAT_LMR_HANDLE lmr;
 static DAT_LMR_CONTEXT context;
 static const char *kind;
 
-/* What the owner grants, and a word that marks completion; then what is written and read back. */
+/* Context and address that the owner sends, and a word that marks completion; then the written and the read data. */
 static struct {
     DAT_RMR_TRIPLET granted;
     unsigned char out[REGION], back[REGION];
@@ -106,7 +106,7 @@ static unsigned char *shared(void)
     return at;
 }
 
-/* Is the other's memory among our mappings? We have none such of our own. */
+/* Whether this process has mapped the peer's memory. It has no other mapping of that kind. */
 static int is_mapped(void)
 {
     const char *mark = strcmp(kind, "segment") == 0 ? "/SYSV" : "/memfd:exported";
@@ -153,7 +153,7 @@ static void owner(char *name)
     end();
 }
 
-/* Writes all of the region, and reads it back. */
+/* Writes the whole region, and reads it back. */
 static void there_and_back(DAT_RMR_TRIPLET target, int round)
 {
     DAT_LMR_TRIPLET from = piece(memory.out, REGION), into = piece(memory.back, REGION);

@@ -1,5 +1,5 @@
 /*
- * fake_verbs.h - what fake_verbs.c, the calls of the hot path, and fake_objects.c, all others, have in common.
+ * fake_verbs.h - declarations shared by fake_verbs.c (the calls of the data path) and fake_objects.c (all others).
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -32,7 +32,7 @@ struct receive {
     struct ibv_sge segments[SEGMENTS];
 };
 
-/* A request that waits for a receive or for its peer; data that were inline are in it. */
+/* A request that waits for a receive or for its peer. It contains inline data. */
 struct request {
     struct ibv_send_wr wr;
     struct ibv_sge segments[SEGMENTS];
@@ -53,13 +53,13 @@ struct region {
     int access;
 };
 
-/* Both by number; 0 is not used. Protected by the lock, like everything else. */
+/* Both tables by number; 0 is not used. The lock protects them, like all other state. */
 extern struct qp *fake_qps[QPS];
 extern struct region *fake_regions[REGIONS];
 
 void fake_lock(void);
 void fake_unlock(void);
-/* Sets the functions of the hot path. */
+/* Sets the functions of the data path. */
 void fake_set_ops(struct ibv_context_ops *ops);
 /* Moves a queue pair to ERR, and flushes its work. */
 void fake_fail(struct qp *qp);

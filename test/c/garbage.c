@@ -13,17 +13,17 @@
 
 enum { QUAL = 0x6a7b };
 
-/* What a call wants in the place that we fill. */
+/* Kind of handle that a call expects in the tested parameter. */
 enum kind { IA, PZ, EVD, CNO, LMR, RMR, SRQ, EP, PSP, RSP, CR, KINDS, ANY = KINDS };
 
 static const char *const kind_names[] = { "IA", "PZ", "EVD", "CNO", "LMR", "RMR", "SRQ", "EP", "PSP", "RSP", "CR" };
 
 static DAT_HANDLE live[KINDS]; /* one of each; null where the provider has none */
 static DAT_HANDLE dead[KINDS]; /* one of each, freed */
-static DAT_EP_HANDLE linked[2]; /* two EPs that are connected, for what wants a connected one beside the garbage */
+static DAT_EP_HANDLE linked[2]; /* two connected EPs, for calls that need one besides the invalid handle */
 static DAT_EVD_HANDLE linked_evd;
 
-/* ---- The calls: `h` is the handle to be refused, everything else is as it should be ------------------------------ */
+/* ---- The calls: `h` is the handle to be refused, all other arguments are valid ------------------------------ */
 
 static DAT_EVENT event = { .event_number = DAT_SOFTWARE_EVENT };
 static DAT_COUNT count, count2;
@@ -215,7 +215,7 @@ enum { NUM_CALLS = sizeof calls / sizeof *calls };
 static char trying[128];
 static unsigned refused;
 
-/* Says where before it dies; nothing here depends on the library. */
+/* Prints the failed call before the process ends; uses nothing of the library. */
 static void crashed(int signal_number)
 {
     static const char words[] = "crashed in: ";
@@ -245,7 +245,7 @@ static int is_live(DAT_HANDLE h)
     return 0;
 }
 
-/* ---- What to give ------------------------------------------------------------------------------------------------ */
+/* ---- Invalid values ---------------------------------------------------------------------------------------------- */
 
 static void try_numbers(int index)
 {
@@ -307,7 +307,7 @@ static void try_objects(int index)
     }
 }
 
-/* ---- Something live, something dead of every kind ---------------------------------------------------------------- */
+/* ---- Live and freed objects of every kind ------------------------------------------------------------------------ */
 
 static DAT_HANDLE made_or_null(const char *what, DAT_RETURN ret, DAT_HANDLE handle)
 {
@@ -398,7 +398,7 @@ int main(int argc, char **argv)
     signal(SIGBUS, crashed);
     signal(SIGABRT, crashed);
 
-    /* The first IA stays open and the second is closed, so that its number is one that names no IA any more. */
+    /* The first IA stays open and the second is closed, so that its number is no longer that of an IA. */
     OK(dat_ia_open(name, 8, &errors, &live[IA]));
     errors = DAT_HANDLE_NULL;
     OK(dat_ia_open(name, 8, &errors, &closed));
@@ -423,7 +423,7 @@ int main(int argc, char **argv)
     memcpy(dead, gone, sizeof dead);
     dead[IA] = closed;
 
-    /* A request that is rejected is dead; the next one stays. The EP that asked is of no more use, but alive. */
+    /* The rejected request is a freed handle; the next one stays valid. The requesting EP is not used any more, but valid. */
     dead[CR] = connection_request(live[EP]);
     OK(dat_cr_reject(dead[CR]));
     next(live[EVD], DAT_CONNECTION_EVENT_PEER_REJECTED, "the rejection");
@@ -442,7 +442,7 @@ int main(int argc, char **argv)
         try_objects(index);
     }
 
-    /* Nothing has changed: all that is live still is, and can be freed in good order. */
+    /* Nothing has changed: all live objects are valid, and can be freed in order. */
     OK(dat_cr_query(live[CR], DAT_CR_FIELD_ALL, &out.cr));
     OK(dat_cr_reject(live[CR]));
     next(live[EVD], DAT_CONNECTION_EVENT_PEER_REJECTED, "the rejection");

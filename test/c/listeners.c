@@ -88,7 +88,7 @@ static void call(const char *host, DAT_CONN_QUAL qual, DAT_EVENT_NUMBER expected
 
 /* ---- Another user ---- */
 
-/* The name that any user could bind, had listeners such names. */
+/* The name in the abstract namespace that any user could bind, if listeners used such names. */
 static int take_abstract_name(const char *host, int port, DAT_CONN_QUAL qual)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
@@ -101,7 +101,7 @@ static int take_abstract_name(const char *host, int port, DAT_CONN_QUAL qual)
     return fd;
 }
 
-/* The port itself is of one user at a time. */
+/* The port belongs to one user at a time. */
 static void try_port(const char *host, int port)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
@@ -114,7 +114,7 @@ static void try_port(const char *host, int port)
         if (n == 2)
             at.sin_addr.s_addr = htonl(INADDR_ANY);
         if (n == 3) {
-            /* Without rights, to the interface that the address is at. */
+            /* Needs no privileges: bound to the interface of the address. */
             if (setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "d0", 3) != 0)
                 break;
         }
@@ -123,7 +123,7 @@ static void try_port(const char *host, int port)
     close(fd);
 }
 
-/* Neither is a name to be made there, nor one to be found. */
+/* The directory must permit neither creating nor finding a name. */
 static void try_directory(const char *path)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};

@@ -22,7 +22,7 @@ static DAT_IA_HANDLE ia;
 static DAT_PZ_HANDLE pz;
 static DAT_EVD_HANDLE async_evd, requests, events, completions;
 static DAT_EP_HANDLE *eps;
-static int first_peer; /* who is connected to endpoint 0 */
+static int first_peer; /* the peer of endpoint 0 */
 static DAT_LMR_CONTEXT key;
 static char *memory;
 static int count;
@@ -55,7 +55,7 @@ static void send_to_peer(int n)
     OK(dat_ep_post_send(eps[n], 1, &at, cookie, DAT_COMPLETION_SUPPRESS_FLAG));
 }
 
-/* One completion, of a receive; whose. */
+/* Takes one completion of a receive, and returns its endpoint. */
 static int take(void)
 {
     DAT_EVENT event;
@@ -72,7 +72,7 @@ static int take(void)
     return (int)dto->user_cookie.as_64;
 }
 
-/* One message to each: all are on their way before the first is looked for. */
+/* Sends one message to each endpoint; all are posted before the first is received. */
 static void all_endpoints(void)
 {
     char *seen = calloc((size_t)count, 1);
@@ -95,7 +95,7 @@ static void connect_all(void)
     DAT_EVENT event;
     int asked = 0, accepted = 0, stand = 0;
     OK(dat_ia_query(ia, NULL, DAT_IA_FIELD_IA_ADDRESS_PTR, &adapter, 0, NULL));
-    /* The even ones ask and say who they are, the odd ones are accepted into. */
+    /* Endpoints with even numbers connect and send their number; those with odd numbers accept. */
     while (stand < count) {
         while (asked < count && asked / 2 - accepted < AT_ONCE) {
             OK(dat_ep_connect(eps[asked], adapter.ia_address_ptr, QUAL, DAT_TIMEOUT_INFINITE, sizeof asked, &asked,
@@ -108,7 +108,7 @@ static void connect_all(void)
             DAT_CR_HANDLE request = event.event_data.cr_arrival_event_data.cr_handle;
             DAT_CR_PARAM param;
             OK(dat_cr_query(request, DAT_CR_FIELD_ALL, &param));
-            /* Some transports pad it. */
+            /* Some transports pad private data. */
             EXPECT(param.private_data_size >= (DAT_COUNT)sizeof asked);
             if (*(int *)param.private_data == 0)
                 first_peer = 2 * accepted + 1;
@@ -121,7 +121,7 @@ static void connect_all(void)
     }
 }
 
-/* Microseconds of one way between two endpoints while the others are idle. */
+/* One-way time in microseconds between two endpoints while the others are idle. */
 static double ping_pong(void)
 {
     double begin = 0;
@@ -187,7 +187,7 @@ int main(int argc, char **argv)
     begin = now();
     all_endpoints();
     double each = (now() - begin) / count;
-    /* What is idle goes from the poller's list by and by; it must not be a matter of seconds. */
+    /* Idle connections leave the list of polled ones within seconds. */
     for (double until = now() + 200000; now() < until;)
         expect_no_event(completions, "idle");
     double way = ping_pong();

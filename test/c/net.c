@@ -29,7 +29,7 @@
 
 enum { SLOTS = 4, RECEIVES = 2 * SLOTS + 2, NOTES = 3 * SLOTS + 2, ENOUGH = 8, READ_EACH = 8, TICK = SECOND / 10 };
 enum word { WRITTEN = 1, DONE, BYE };
-/* What a cookie is about; its lower half says which. */
+/* Kind of work of a cookie; the lower half of the cookie is its number. */
 enum kind { RECEIVE = 1, NOTE, WRITE, READ };
 
 struct note {
@@ -40,7 +40,7 @@ struct place {
     uint64_t address, key;
 };
 
-/* Where a block of ours goes, and what has become of it. */
+/* Destination and state of a block of this side. */
 struct slot {
     uint64_t number;
     int writing, answered, reading;
@@ -54,7 +54,7 @@ static DAT_LMR_CONTEXT key;
 static DAT_RMR_CONTEXT remote_key;
 static struct place there;
 
-/* Of the memory: what the peer writes to, what we write from, what we read to, then the notes. */
+/* Layout of the memory: target of the peer's writes, source of own writes, target of own reads, then the notes. */
 static char *memory, *incoming, *outgoing, *back;
 static struct note *received_notes, *sent_notes;
 static int is_note_used[NOTES];
@@ -107,7 +107,7 @@ __attribute__((format(printf, 1, 2))) static void say(const char *format, ...)
     fflush(stdout);
 }
 
-/* ---- What a block is full of ---- */
+/* ---- Content of blocks ---- */
 
 static uint64_t first_word(uint64_t number)
 {
@@ -146,7 +146,7 @@ static DAT_DTO_COOKIE cookie(enum kind kind, uint64_t which)
     return made;
 }
 
-/* When the end comes, posting may be refused before its event is here. */
+/* At the end of the connection, a post may be refused before its event arrives. */
 static int posted(DAT_RETURN ret, const char *what)
 {
     if (DAT_GET_TYPE(ret) == DAT_INVALID_STATE)
@@ -170,7 +170,7 @@ static int free_note(void)
     return -1;
 }
 
-/* There is a free one. */
+/* Returns a free slot; there is one. */
 static void send_note(enum word word, uint64_t number)
 {
     int which = free_note();
@@ -211,7 +211,7 @@ static void read_back(uint64_t which)
     requesting += slots[which].reading;
 }
 
-/* ---- What comes ---- */
+/* ---- Events ---- */
 
 static void handle_note(const struct note *note)
 {
@@ -251,7 +251,7 @@ static void completed_one(const DAT_DTO_COMPLETION_EVENT_DATA *dto)
     if (kind == NOTE)
         is_note_used[which] = 0;
     if (dto->status != DAT_DTO_SUCCESS) {
-        /* The end of the connection has its event, before or after this. */
+        /* The end of the connection has its own event, before or after this one. */
         if (first_error == DAT_DTO_SUCCESS || first_error == DAT_DTO_ERR_FLUSHED)
             first_error = dto->status;
         return;
@@ -272,7 +272,7 @@ static void completed_one(const DAT_DTO_COMPLETION_EVENT_DATA *dto)
     }
 }
 
-/* Takes the next event, if one comes in this time. */
+/* Takes the next event, if one arrives within this time. */
 static int took(DAT_TIMEOUT time)
 {
     DAT_EVENT event;
@@ -292,7 +292,7 @@ static int took(DAT_TIMEOUT time)
     return 1;
 }
 
-/* ---- The way of it ---- */
+/* ---- The run ---- */
 
 static void open_all(void)
 {
@@ -362,7 +362,7 @@ static int can_give(void)
     return is_time && given - answered < SLOTS && !slot->writing && !slot->reading && free_note() >= 0;
 }
 
-/* Everything that may be posted now. */
+/* Posts all work that may be posted now. */
 static void post_all(void)
 {
     uint64_t n;
@@ -413,7 +413,7 @@ static void part_in_peace(void)
              (unsigned long long)taken);
 }
 
-/* All that was posted comes back, and then nothing more. */
+/* Checks that all posted work completes, and that nothing follows. */
 static void rest(void)
 {
     DAT_EP_STATE state;

@@ -52,11 +52,11 @@
 #include "perf_evds.h"
 #include "perf_mpi.h"
 
-/* SENT marks the cookie of a request, which says how many of them are done with it; a receive's names its endpoint. */
+/* SENT marks the cookie of a request, which has the number of requests that complete with it. The cookie of a receive has its endpoint. */
 enum { WARM_UP = 2000, LONG_ENOUGH = 5, LAST = 2 };
 #define SENT ((DAT_UINT64)1 << 32)
 
-/* What was asked for so far, and what has come of it; who got the last message; requests since the last with an event. */
+/* Requests posted and completed so far; the endpoint of the last message; requests since the last one with an event. */
 static long posted, sent, received, unsignalled;
 static long last;
 /* Seconds; 0: no limit. */
@@ -74,7 +74,7 @@ static void too_long(int number)
     _exit(1);
 }
 
-/* Takes what has completed. Receives are many, so a used one is posted again when there is time for it. */
+/* Takes completions. There are many receives, so a used one is posted again later. */
 static void poll_once(void)
 {
     DAT_EVENT event;
@@ -101,7 +101,7 @@ static void send_one(long n)
     OK(dat_ep_post_send(eps[n], 1, &out, cookie, DAT_COMPLETION_SUPPRESS_FLAG));
 }
 
-/* The flags of one of many requests of the first connection; one in each group has an event. At most `depth` are on the way. */
+/* Returns the flags of a request of the first connection; one request of each group has an event. At most `depth` are in flight. */
 static DAT_COMPLETION_FLAGS next_request(int is_last, DAT_DTO_COOKIE *cookie)
 {
     while (posted - sent >= depth)
@@ -122,7 +122,7 @@ static void await_received(long count)
         poll_once();
 }
 
-/* The same, each used receive posted again at once. */
+/* The same, but each used receive is posted again at once. */
 static void take(long count)
 {
     long before;
@@ -138,14 +138,14 @@ static void report(const char *what, long count, const char *figure, double valu
     printf("{\"what\":\"%s\",\"size\":%ld,\"count\":%ld,\"%s\":%.7g}\n", what, size, count, figure, value);
 }
 
-/* Half a round trip, of the client. */
+/* Half a round trip, measured by the client. */
 static void report_half(const char *what, long count, double usec)
 {
     if (host != NULL)
         report(what, count, "usec", usec);
 }
 
-/* The client ends a round through all connections when it has been long enough, and says so in the first byte. */
+/* The client ends after a round through all connections when the time is over, and reports that in the first byte. */
 static int is_last(long n, long count, double begin)
 {
     if (n + 1 < count && (n % 16 != 0 || seconds() - begin < LONG_ENOUGH))
@@ -160,7 +160,7 @@ static int compare(const void *one, const void *other)
     return (a > b) - (a < b);
 }
 
-/* The time that this share of round trips did not exceed, halved, in microseconds. */
+/* The percentile of the round trips for this share, halved, in microseconds. */
 static double percentile(long count, double share)
 {
     long at = (long)((double)count * share);
@@ -227,7 +227,7 @@ static void to_all(void)
         send_one(n);
 }
 
-/* How long it took; the server says that it is ready, and that it has them all. */
+/* Returns the time. The server sends a message when it is ready, and when it has received all. */
 static double burst(long count)
 {
     long n, before = received;
@@ -259,7 +259,7 @@ static void rate(long count)
         report("rate", count, "mps", (double)(count * processes) / lasted / 1e6);
 }
 
-/* Millions a second, until all have completed. */
+/* Millions per second, until all requests have completed. */
 static double write_burst(long count, double lasts)
 {
     long before = posted;
@@ -276,7 +276,7 @@ static double write_burst(long count, double lasts)
     return (double)(posted - before) / (seconds() - begin) / 1e6;
 }
 
-/* Of all threads of this process. */
+/* Processor time of all threads of this process. */
 static double processor_seconds(void)
 {
     struct timespec used;
@@ -303,7 +303,7 @@ static void writes(long count)
     }
 }
 
-/* Adds up what /proc says of this process under any of these names. */
+/* Sums the values in /proc of this process with one of these names. */
 static long kib_of(const char *first, const char *second)
 {
     char line[256];
@@ -359,7 +359,7 @@ static void idle(long duration)
     report("idle", duration, "cpu_percent", used / (seconds() - begin) * 100);
 }
 
-/* The server says when it will be, by the clock that both have. It never returns. */
+/* The server names the time by the clock that both sides share. Never returns. */
 static void death(long milliseconds)
 {
     double when;
@@ -494,7 +494,7 @@ int main(int argc, char **argv)
         fail("perf: no memory for %ld round trips", count);
     if (records)
         memset(trips, 1, (size_t)count * sizeof *trips); /* no page faults while it measures */
-    /* A peer that is gone, or never comes, or stops in the middle. */
+    /* Ends the program if the peer ends, never starts, or stops. */
     EXPECT(signal(SIGALRM, too_long) != SIG_ERR);
     alarm((unsigned)limit);
     open_all();

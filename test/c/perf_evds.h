@@ -33,7 +33,7 @@ static void count_event(const DAT_EVENT *event, struct counts *counts)
     atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + 1, memory_order_release);
 }
 
-/* Takes one completion: the next, or with polling what is there. Returns whether there was one. */
+/* Takes one completion: waits for the next, or polls once. Returns whether there was one. */
 static int take_one(DAT_EVD_HANDLE evd, int waits, struct counts *counts)
 {
     DAT_EVENT event;
@@ -46,7 +46,7 @@ static int take_one(DAT_EVD_HANDLE evd, int waits, struct counts *counts)
     return 1;
 }
 
-/* One step of a thread that lacks receives, sends or both. With two EVDs it waits on that of what it lacks, and polls both. */
+/* One step of a thread that needs completions of receives, of sends, or of both. With two EVDs it waits on that of the needed ones, and polls both. */
 static void take_some(DAT_EVD_HANDLE receives, DAT_EVD_HANDLE requests, int lacks_sends, int lacks_receives,
                       struct counts *counts)
 {
@@ -76,7 +76,7 @@ static void take_until(DAT_EVD_HANDLE receives, DAT_EVD_HANDLE requests, long se
     }
 }
 
-/* Sends over endpoint n; the completion is wanted. */
+/* Sends over endpoint n, with a completion. */
 static void send_signalled(long n)
 {
     DAT_DTO_COOKIE cookie = {.as_64 = SEND_COOKIE};
@@ -124,7 +124,7 @@ static void *play(void *argument)
     return NULL;
 }
 
-/* Ping-pong over the first connection; each completion of a send is taken. */
+/* Ping-pong over the first connection; each completion of a send is dequeued. */
 static double reap(long count)
 {
     static struct player player;
@@ -139,7 +139,7 @@ static double reap(long count)
     return (player.end - player.begin) * 1e6 / 2 / (double)count;
 }
 
-/* The same over all connections at once, each with its EVD and its thread: the mean of all. */
+/* Ping-pong over all connections at once, each with its EVD and its thread. Returns the mean time. */
 static double threads(long count)
 {
     struct player *players = calloc((size_t)connections, sizeof *players);

@@ -17,7 +17,7 @@
 
 enum { RING = 16, PIECE = 128 << 10, PIECES = 128, CONTROLS = 64, WINDOW = 4 };
 enum mpi_kind { MPI_HELLO, MPI_READY, MPI_ANSWER, MPI_END, MPI_DONE };
-/* Marks the cookie of a request; a receive's is the place of its message. */
+/* Marks the cookie of a request. The cookie of a receive is the index of its message. */
 #define MPI_REQUEST ((DAT_UINT64)1 << 32)
 
 /* A message between the two sides. */
@@ -88,7 +88,7 @@ static void mpi_create_ep(void)
         mpi_post_receive(n);
 }
 
-/* The client disconnects when it has all it wants: the server's last receives are flushed, and requests that it has served. */
+/* The client disconnects when it has all data. The last receives of the server are flushed, and requests that the client has completed. */
 static int mpi_is_flushed(const DAT_EVENT *event)
 {
     return host == NULL && event->event_data.dto_completion_event_data.status == DAT_DTO_ERR_FLUSHED;
@@ -110,7 +110,7 @@ static int mpi_take(DAT_EVD_HANDLE evd, DAT_EVENT *event)
     return 1;
 }
 
-/* A message if there is one; completions of requests are counted, and connections watched, as MPI libraries do in each look. */
+/* Takes a message if there is one. Counts completions of requests and checks for connection events in each poll, as MPI libraries do. */
 static struct mpi_control *mpi_progress(void)
 {
     DAT_EVENT event;
@@ -172,7 +172,7 @@ static void mpi_write(DAT_LMR_TRIPLET from, uint32_t key, uint64_t address)
     mpi_count();
 }
 
-/* Tells the peer where this side's memory is, and learns where its is. */
+/* Exchanges the addresses of the memory with the peer. */
 static struct place mpi_exchange(void)
 {
     struct mpi_control hello = {.kind = MPI_HELLO, .address = (uint64_t)(uintptr_t)mpi_in.bytes};
@@ -190,7 +190,7 @@ static size_t mpi_slot(long length)
     return ((size_t)length + 63) / 64 * 64;
 }
 
-/* Message n begins and ends with this byte: it differs from what its slot held before. */
+/* Message n begins and ends with this byte, which differs from the former content of its slot. */
 static char mpi_flag(long n)
 {
     return (char)(1 + n / RING % 100);
@@ -353,7 +353,7 @@ static void mpi_free_pieces(struct mpi_memory *pieces, long length)
         OK(dat_lmr_free(pieces[at / PIECE].lmr));
 }
 
-/* Messages under way, each with memory of its own. */
+/* Messages in flight, each with its own memory. */
 struct mpi_message {
     char *bytes;
     struct mpi_memory pieces[PIECES];
@@ -395,7 +395,7 @@ static void mpi_source(long length, long count)
 {
     long n, begun = 0, done = 0;
     int is_taken = 0;
-    /* The target may have all of it before the last completion is seen here. */
+    /* The target may have all data before the last completion is taken here. */
     while (done < count || !is_taken) {
         for (n = 0; n < WINDOW; n++) {
             struct mpi_message *message = &mpi_messages[n];
@@ -440,7 +440,7 @@ static void mpi_target(long length, long count)
     }
 }
 
-/* Messages from the client to the server, some at a time: millions of them a second. */
+/* Messages from the client to the server, several in flight. Returns millions per second. */
 static double mpi_rendezvous(long length, long count)
 {
     const struct mpi_control done = {.kind = MPI_DONE};
@@ -466,7 +466,7 @@ static double mpi_rendezvous(long length, long count)
     return (double)count / lasted / 1e6;
 }
 
-/* What a registration of one piece and its end take, of memory that is new to the library and of the same again: microseconds. */
+/* Microseconds of the registration and deregistration of one piece, of memory that the library has not used yet, and of the same memory again. */
 static void mpi_registration(long length, long count)
 {
     enum { REGIONS = 64 };

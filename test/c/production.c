@@ -5,7 +5,7 @@
  * production ADAPTER client QUALIFIER ADDRESS COUNT     sends COUNT numbered messages and checks each answer
  *
  * Buffers are registered once. At most DEPTH messages are under way, so each finds a posted receive. After any failure the client
- * takes the flushed completions, resets its endpoint, connects again, and repeats what was not answered.
+ * takes the flushed completions, resets its endpoint, connects again, and repeats the unanswered requests.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -59,7 +59,7 @@ static void set_up(const char *adapter)
     ok("dat_ep_create", dat_ep_create(ia, pz, evd, evd, evd, NULL, &ep));
 }
 
-/* In the reverse order. Each call is refused while something uses its object, so a mistake shows here. */
+/* Frees in the reverse order. Each call is refused while its object is in use, so a mistake is detected here. */
 static void shut_down(void)
 {
     ok("dat_ep_free", dat_ep_free(ep));
@@ -87,7 +87,7 @@ static void post_receives(void)
         ok("dat_ep_post_recv", post(buffer));
 }
 
-/* The next event of the connection. An event with another number than a completion's ends it, as does a failed completion. */
+/* Takes the next event. Any event but a completion ends the connection, and so does a failed completion. */
 static int next(DAT_EVENT *event, DAT_TIMEOUT timeout)
 {
     DAT_COUNT more;
@@ -98,7 +98,7 @@ static int next(DAT_EVENT *event, DAT_TIMEOUT timeout)
     return 1;
 }
 
-/* Back to an endpoint that can connect: the connection ends, and all that was posted is flushed and taken. */
+/* Makes the endpoint ready to connect: ends the connection, and takes all flushed completions. */
 static void reset(void)
 {
     DAT_EVENT event;

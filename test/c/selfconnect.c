@@ -10,7 +10,7 @@
 
 enum { ROUNDS = 100, LENGTH = 4096, MESSAGE = 64, QUAL = 0x0afffab1 };
 
-/* One end of the connection: what it needs, and three stretches of memory. */
+/* One end of the connection: its objects, and three buffers. */
 struct end {
     DAT_EP_HANDLE ep;
     DAT_EVD_HANDLE events;      /* connections; the passive end's takes connection requests too */

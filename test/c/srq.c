@@ -94,7 +94,7 @@ static void send_all(char *name, uint32_t sender, int go)
                       DAT_CONNECT_DEFAULT_FLAG));
     next(events, DAT_CONNECTION_EVENT_ESTABLISHED, "a sender's connection");
     if (sender == SENDERS) {
-        segment = piece(much, 8); /* once this is through, what is posted leaves at once */
+        segment = piece(much, 8); /* after this message, posted work is sent at once */
         OK(dat_ep_post_send(ep[0], 1, &segment, cookie, DAT_COMPLETION_DEFAULT_FLAG));
         completed(transfers, ep[0], sender, DAT_DTO_SUCCESS, 8, "a short send");
         segment = piece(much, sizeof much);
@@ -149,7 +149,7 @@ static void accept_one(void)
     EXPECT(event.event_data.connect_event_data.ep_handle == ep[sender]);
 }
 
-/* The next asynchronous event. */
+/* Waits for the next asynchronous event. */
 static void expect_async(DAT_EVENT_NUMBER number, DAT_HANDLE object, int reason, const char *what)
 {
     DAT_EVENT event = next(errors, number, what);
@@ -206,7 +206,7 @@ static void receive_half(void)
     DAT_EVENT event;
     DAT_COUNT more;
 
-    /* The long message must find a long buffer, and those of before are in the queue still: it is made anew. */
+    /* The long message needs a long buffer, and the queue still has the earlier ones; so the queue is created again. */
     for (int sender = 0; sender < SENDERS; sender++)
         OK(dat_ep_free(ep[sender]));
     OK(dat_srq_free(srq));

@@ -17,7 +17,7 @@
 #include <x86intrin.h>
 #endif
 
-/* RECEIVES as perftest's. READS: what soft-RoCE grants without asking for more. */
+/* RECEIVES: the number of perftest. READS: the number that soft-RoCE permits by default. */
 enum { RECEIVES = 512, REQUESTS = 128, READS = 16, EVENTS = 1024, PAGE = 4096 };
 /* Cookies. */
 enum { RECEIVE, REQUEST };
@@ -49,7 +49,7 @@ static double seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* As perftest takes them: the clock of a guest can be a system call. */
+/* Time stamps as perftest takes them: reading the clock of a guest can be a system call. */
 static uint64_t ticks(void)
 {
 #if defined(__x86_64__)
@@ -70,7 +70,7 @@ static void report(double usec)
     printf("{\"usec\":%.4f}\n", usec);
 }
 
-/* Half the median of what lies between one send and the next. */
+/* Half the median of the times between one send and the next. */
 static void report_stamps(uint64_t *stamps, long count, double lasted)
 {
     double tick = lasted * 1e6 / (double)(stamps[count - 1] - stamps[0]);
@@ -134,7 +134,7 @@ static int dequeue(DAT_EVD_HANDLE evd, DAT_EVENT *event)
     return 1;
 }
 
-/* Whether a completion was there. */
+/* Polls once. Returns whether there was a completion. */
 static int poll_once(DAT_EVD_HANDLE evd)
 {
     DAT_EVENT event;
@@ -175,7 +175,7 @@ static void open_all(char *name)
     DAT_LMR_HANDLE lmr;
     DAT_LMR_CONTEXT lmr_context;
     DAT_RMR_CONTEXT rmr_context;
-    /* As perftest has it: a piece that crosses into another page costs the device more. */
+    /* Aligned as in perftest: a buffer that crosses a page boundary costs the device more. */
     size_t length = ((size_t)size + PAGE - 1) / PAGE * PAGE;
     char *memory = aligned_alloc(PAGE, 2 * length);
 

@@ -40,7 +40,7 @@ static DAT_LMR_CONTEXT lmr_context;
 static DAT_RMR_CONTEXT rmr_context;
 static DAT_CONN_QUAL qual = 45248;
 
-/* Registered: messages in and out, where the other writes, what the other reads, where what was read goes. */
+/* Registered memory: received and sent messages, the target of the peer's writes, the source of its reads, the target of own reads. */
 static struct memory {
     struct place in[3], out;
     unsigned char landing[BLOCK], source[BLOCK], copy[BLOCK];
@@ -66,7 +66,7 @@ static void check_block(const unsigned char *at, unsigned seed, const char *what
             fail("%s: byte %zu is wrong", what, n);
 }
 
-/* How much of the private data is as it was sent, and whether what lies behind it, up to the reported size, is zero. */
+/* Number of bytes of private data that arrived unchanged, and whether the bytes after them, up to the reported size, are zero. */
 static void print_data(const char *what, int size, const void *data, int sent, unsigned seed)
 {
     const unsigned char *at = data;
@@ -154,7 +154,7 @@ static void open_all(char *name, unsigned seed)
         post_receive(n);
 }
 
-/* Both sides do the same at the same time: send the address, write there, read from there, send that it is done, check. */
+/* Both sides do the same at the same time: send their address, write to the peer, read from it, send a final message, check. */
 static void data_both_ways(void)
 {
     DAT_LMR_TRIPLET local = {.lmr_context = lmr_context, .segment_length = BLOCK};
@@ -284,7 +284,7 @@ int main(int argc, char **argv)
     server_ends = optind + 3 < argc && strcmp(argv[optind + 3], "server") == 0;
     if (request < 0 || request > DATA || reply < 0 || reply > DATA)
         fail("verbs_interop: see the head of its source");
-    /* Each side its own pattern. */
+    /* Each side has its own pattern. */
     open_all(name, host != NULL ? 100 : 50);
     if (host != NULL)
         ask(scene, host, request, reply, !server_ends);

@@ -63,14 +63,14 @@ static void receive(int slot)
     receiving++;
 }
 
-/* Each message is full of its number, by its lowest byte. */
+/* All bytes of a message are the lowest byte of its number. */
 static void give(int slot)
 {
     DAT_LMR_TRIPLET at = place(slot);
     DAT_DTO_COOKIE cookie = {.as_64 = (DAT_UINT64)slot};
     memset(memory[slot], (int)(given++ & 0xff), MESSAGE);
     DAT_RETURN ret = dat_ep_post_send(ep, 1, &at, cookie, DAT_COMPLETION_DEFAULT_FLAG);
-    /* The end may have come since we looked. */
+    /* The connection may have ended since the last check. */
     if (DAT_GET_TYPE(ret) != DAT_INVALID_STATE) {
         OK(ret);
         sending++;
@@ -86,7 +86,7 @@ static void check_message(int slot, DAT_VLEN length)
     taken++;
 }
 
-/* One completion of evd, if there is one in this time. */
+/* Takes one completion of evd, if there is one within this time. */
 static int took(DAT_EVD_HANDLE evd, DAT_TIMEOUT time, DAT_DTO_COMPLETION_EVENT_DATA *dto)
 {
     DAT_EVENT event;
@@ -100,7 +100,7 @@ static int took(DAT_EVD_HANDLE evd, DAT_TIMEOUT time, DAT_DTO_COMPLETION_EVENT_D
     return 1;
 }
 
-/* Takes what has come, and posts anew as long as the connection seems to stand. */
+/* Takes completions, and posts again while the connection is established. */
 static void turn(int stands)
 {
     DAT_DTO_COMPLETION_EVENT_DATA dto;
@@ -144,7 +144,7 @@ static void stand(const char *address)
     next(connection, DAT_CONNECTION_EVENT_ESTABLISHED, "the connection");
 }
 
-/* Until the event of the end, which it returns. */
+/* Runs until the event of the end, and returns it. */
 static DAT_EVENT_NUMBER stream(void)
 {
     DAT_EVENT event;

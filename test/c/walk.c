@@ -28,9 +28,9 @@ enum { QUAL = 0x6a11, OTHER_QUAL, RESERVED_QUAL, LENGTH = 4096, MESSAGE = 64 };
 
 #define UNTOUCHED ((DAT_HANDLE)(uintptr_t)0x5a5a5a50)
 
-/* ---- What is to go wrong, and what did --------------------------------------------------------------------------- */
+/* ---- Injected and reported faults -------------------------------------------------------------------------------- */
 
-/* As in libdaplfaulty. */
+/* The same numbers as in libdaplfaulty. */
 struct usage {
     uint64_t handles;
     int64_t blocks, bytes;
@@ -68,7 +68,7 @@ static void *symbol(void *library, const char *name)
     return found;
 }
 
-/* ISO C knows no way from an object's address to a function's; POSIX asks for this one. */
+/* ISO C has no conversion from an object pointer to a function pointer; POSIX requires this one. */
 static void meet_faulty(void)
 {
     void *library = dlopen("libdaplfaulty.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -82,7 +82,7 @@ static void meet_faulty(void)
     *(void **)&faulty_usage = symbol(library, "dapl_faulty_usage");
 }
 
-/* A call has failed: it must be the one that was meant, and say what the provider said. */
+/* Checks a failed call: it must be the one with the injected fault, and return the code of the provider. */
 static void refused(const char *call, DAT_RETURN ret)
 {
     uint32_t code = 0;
@@ -101,7 +101,7 @@ static void refused(const char *call, DAT_RETURN ret)
     refusals++;
 }
 
-/* A call that may be refused; then it is made again, or the walk ends here. */
+/* Makes a call that may be refused. If it is, the call is repeated, or the walk ends. */
 #define CALL(call)                                  \
     do {                                            \
         DAT_RETURN ret_ = (call);                   \
@@ -113,7 +113,7 @@ static void refused(const char *call, DAT_RETURN ret)
         }                                           \
     } while (0)
 
-/* The same for a call that makes something. */
+/* The same for a call that creates an object. */
 #define MAKE(out, call)                             \
     do {                                            \
         DAT_RETURN ret_;                            \
@@ -138,7 +138,7 @@ static void refused(const char *call, DAT_RETURN ret)
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
-/* The next event of evd. False: another one, and that is no wonder. */
+/* Waits for the next event of evd. False: another event arrived, which the injected fault permits. */
 static int event(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, DAT_EVENT *out, const char *what)
 {
     DAT_COUNT more;
@@ -181,7 +181,7 @@ static unsigned char memory[4][LENGTH];
 static void *shared_memory;
 enum { SEND, RECEIVE, RDMA, SPARE };
 
-/* Everything there is; null what is not made yet. */
+/* All objects; null if not created yet. */
 static struct {
     DAT_IA_HANDLE ia;
     DAT_EVD_HANDLE errors;
@@ -232,7 +232,7 @@ static int make_queues(void)
     DAT_EVD_FLAGS transfers = DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG;
     MAKE(all.cno, dat_cno_create(all.ia, no_agent, &all.cno));
     for (int i = 0; i < 2; i++) {
-        /* Requests and rejections come on one EVD: a wait for the one must not miss the other. */
+        /* Requests and rejections arrive on one EVD: a wait for one of them must not miss the other. */
         MAKE(all.events[i], dat_evd_create(all.ia, 8, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG | DAT_EVD_CR_FLAG,
                                            &all.events[i]));
         MAKE(all.completions[i], dat_evd_create(all.ia, 8, DAT_HANDLE_NULL, transfers, &all.completions[i]));
@@ -262,7 +262,7 @@ static int register_memory(void)
     return 1;
 }
 
-/* What receives for many, and one of them. */
+/* A shared receive queue, and an endpoint that uses it. */
 static int make_pool(void)
 {
     DAT_SRQ_ATTR attributes = { .max_recv_dtos = 4, .max_recv_iov = 1, .low_watermark = DAT_SRQ_LW_DEFAULT };
@@ -316,7 +316,7 @@ static int post_receive(DAT_EP_HANDLE ep, uint64_t number)
     return 1;
 }
 
-/* Asks for a connection; the request comes. */
+/* Requests a connection, and waits for the request at the listener. */
 static int ask(DAT_CONN_QUAL qual, DAT_CR_HANDLE *cr)
 {
     char question[] = "question";
@@ -328,7 +328,7 @@ static int ask(DAT_CONN_QUAL qual, DAT_CR_HANDLE *cr)
     return 1;
 }
 
-/* The EP that a request brought along, made useful. */
+/* Gives the EP that came with a request its zone and EVDs. */
 static int equip(DAT_CR_HANDLE cr, DAT_EP_HANDLE *ep)
 {
     DAT_CR_PARAM request;
@@ -385,7 +385,7 @@ static int establish(DAT_CONN_QUAL qual, DAT_EP_HANDLE to, DAT_EP_HANDLE *got)
     return 1;
 }
 
-/* Ends the connection from the active side; what was posted comes back. */
+/* Ends the connection from the active side, and takes the flushed completions. */
 static int part_again(DAT_EP_HANDLE other, DAT_CLOSE_FLAGS how)
 {
     DAT_EVENT reported;
@@ -423,7 +423,7 @@ static int transfer(DAT_EP_HANDLE other)
     return 1;
 }
 
-/* Opens the window and shuts it again. */
+/* Binds and unbinds the window. */
 static int bind_window(DAT_VLEN length)
 {
     DAT_LMR_TRIPLET region = part(SPARE, length);
@@ -456,7 +456,7 @@ static int be_refused(void)
     return 1;
 }
 
-/* From one service point to the other, which refuses. */
+/* Hands a request off from one service point to the other, which rejects it. */
 static int be_passed_on(void)
 {
     DAT_CR_HANDLE cr = DAT_HANDLE_NULL;
@@ -573,7 +573,7 @@ static int walk(void)
     return 1;
 }
 
-/* In good order; nothing may be refused any more. */
+/* Frees all objects in order; no call may be refused any more. */
 static void tear_down(void)
 {
     OK(dat_rsp_free(all.rsp));
@@ -604,9 +604,9 @@ static void tear_down(void)
     OK(dat_ia_close(all.ia, DAT_CLOSE_GRACEFUL_FLAG));
 }
 
-/* ---- What is left ------------------------------------------------------------------------------------------------ */
+/* ---- Remaining objects ------------------------------------------------------------------------------------------- */
 
-/* All that could leak. */
+/* Counts of everything that could leak. */
 struct state {
     struct usage library;
     int files, threads, mappings, left;
@@ -624,7 +624,7 @@ static int entries(const char *directory)
     return count;
 }
 
-/* Shared memory that is mapped: the provider's own, whatever it is called. */
+/* Number of shared mappings of the provider, by any name. */
 static int shared_mappings(void)
 {
     char line[512];
@@ -674,7 +674,7 @@ static void show(const char *what, const struct state *state)
     fputc('\n', stderr);
 }
 
-/* All is as before, though a thread that ends may need a moment. */
+/* Checks that the counts are as before. A thread that ends may need a moment. */
 static void expect_no_more(const struct state *before)
 {
     struct timespec moment = { .tv_nsec = 1000000 };
@@ -692,7 +692,7 @@ static void expect_no_more(const struct state *before)
 
 /* ---- One walk after the other ------------------------------------------------------------------------------------ */
 
-/* True if it came to its end as if nothing had happened. */
+/* Returns whether the walk completed as without a fault. */
 static int one_walk(void)
 {
     memset(&all, 0, sizeof all);
@@ -733,7 +733,7 @@ static rlim_t address_space(void)
     return (rlim_t)pages * (rlim_t)sysconf(_SC_PAGESIZE);
 }
 
-/* Sets the trap of step n. */
+/* Arms the fault of step n. */
 static void prepare(int files, rlim_t bytes)
 {
     enum { PAGES = 64 * 4096, STACK = 512 * 4096 };
@@ -790,7 +790,7 @@ int main(int argc, char **argv)
     shared_memory = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     EXPECT(shared_memory != MAP_FAILED);
 
-    /* What is made once stays: the library, its arena, its thread for timeouts. */
+    /* Objects that are created once stay: the library, its arena, its timer thread. */
     for (int i = 0; i < 3; i++) {
         EXPECT(one_walk());
         if (i == 0)
@@ -804,7 +804,7 @@ int main(int argc, char **argv)
         prepare(before.files, bytes);
         int is_whole = one_walk();
         const char *op = *met ? met : "nothing";
-        /* Without a limit the end is where the n-th call is never made. */
+        /* Without a limit the loop ends when there is no n-th call. */
         in_a_row = is_whole && !*met ? in_a_row + 1 : 0;
         release();
         printf("%u: %s\n", n, op);

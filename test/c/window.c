@@ -24,7 +24,7 @@ static DAT_LMR_HANDLE lmr;
 static DAT_LMR_CONTEXT context;
 static DAT_RMR_CONTEXT remote_context;
 
-/* What the owner opens to the other, and the other's word that it is done with it; in registered memory like all the rest. */
+/* Context and address of the window for the peer, and the peer's message that it has finished; in registered memory. */
 static struct {
     DAT_RMR_TRIPLET open;
     unsigned char bytes[MEMORY];
@@ -134,7 +134,7 @@ static void owner(char *name)
     bound(rmr, ROUNDS);
     DAT_COUNT more;
     OK(dat_evd_wait(events, PATIENCE, 1, &event, &more));
-    /* Which of the two it is depends on who finds the other out. */
+    /* The event depends on which side detects the error first. */
     EXPECT(event.event_number == DAT_CONNECTION_EVENT_DISCONNECTED || event.event_number == DAT_CONNECTION_EVENT_BROKEN);
     OK(dat_rmr_free(rmr));
     OK(dat_psp_free(psp));

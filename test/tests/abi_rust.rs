@@ -380,7 +380,7 @@ fn crate_defines_nothing_beside_the_facts() {
         let typedefs = list(&contract.facts, "typedefs").iter();
         let mut known_types: BTreeSet<String> = typedefs.map(|fact| text(fact, "name").to_owned()).collect();
         known_types.extend(contract.unnamed.iter().map(|(_, union)| union.of.name.to_owned()));
-        // Of the C library.
+        // A type of the C library.
         types.remove("va_list");
         // A re-export does not say whether it is a type.
         let reexported: BTreeSet<String> = constants.difference(&known).cloned().collect();

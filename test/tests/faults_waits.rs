@@ -10,10 +10,10 @@ use dapl_test::stage::{Profile, stage};
 
 /// No healthy run takes as long, even on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Additional time for each million waits.
+/// Time limit to add for each million waits.
 const A_MILLION: Duration = Duration::from_secs(300);
 
-/// Waits in all, if not as many as is usual.
+/// Total number of waits, if it is not the default.
 fn count(usual: u32) -> u32 {
     std::env::var("DAPL_TEST_WAITS").ok().map_or(usual, |text| text.parse().expect("a number"))
 }

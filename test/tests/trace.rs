@@ -1,4 +1,4 @@
-//! Counters and traces through the real shared objects: what a program reads of itself, and what its log says.
+//! Counters and traces through the real shared objects: the counters that a program reads, and the lines of its log.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

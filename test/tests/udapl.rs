@@ -228,7 +228,7 @@ fn messages_reads_and_writes_bring_their_buffers_back() {
         pair.client.read(Buffer::new(&pair.pz, 20).unwrap(), 1..14, &remote, 4000).unwrap();
         let done = pair.completion();
         assert_eq!((done.op, done.result, &done.buffer[..15]), (Op::Read, Ok(13), &b"\0to be fetched\0"[..]));
-        // A message without a byte is one.
+        // An empty message is a message.
         pair.server.recv(done.buffer, ..0).unwrap();
         pair.client.send(pair.buffer(b"x"), ..0).unwrap();
         assert_eq!((pair.completion().result, pair.completion().result), (Ok(0), Ok(0)));

@@ -50,7 +50,7 @@ macro_rules! functions {
             pub(crate) fn $name($($arg: $type),*) -> DAT_RETURN {
                 let function = table().$name.unwrap_or_else(|| absent(stringify!($name)));
                 let call = flight::enter(Function::$name as usize);
-                // SAFETY: the library under test has to survive any value; what it keeps alive is the case's affair.
+                // SAFETY: the library under test has to survive any value; the case is responsible for the objects that stay alive.
                 let code = libdat2::code_of_1_2(unsafe { function($($arg),*) });
                 call.leave(code);
                 $(if code == DAT_SUCCESS { $hook($seen); })?

@@ -17,7 +17,7 @@ pub(crate) fn die_with_parent() {
 
 /// Ends the process without its exit handlers.
 pub(crate) fn leave(status: i32) -> ! {
-    // SAFETY: does not return; what is lost is lost on purpose.
+    // SAFETY: does not return; the process ends without cleanup on purpose.
     unsafe { libc::_exit(status) }
 }
 

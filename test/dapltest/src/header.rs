@@ -1,4 +1,4 @@
-//! The header of a result: what was measured, where, and with which settings. Without it a figure cannot be compared with another.
+//! The header of a result: the measured adapter, the machine and the settings. Figures can be compared only with it.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_char;

@@ -120,9 +120,9 @@ pub(crate) enum Message {
     Hello { version: (u16, u16) },
     /// From the client: end.
     Quit,
-    /// From the client: this test.
+    /// From the client: the test to run.
     Transaction(Transaction),
-    /// From the client: this test.
+    /// From the client: the test to run.
     Performance(Performance),
     /// From the server: ready, one offer per thread. From the client: start.
     Ready(Vec<Offer>),

@@ -168,7 +168,7 @@ pub fn fired() -> Option<Op> {
     Op::ALL.get(number as usize).map(|(op, ..)| *op)
 }
 
-/// At a close: what `count` asks for.
+/// Executes the request of `count` at a close.
 pub fn report() {
     if COUNTS.load(SeqCst) != 0 {
         log::warn!("faulty: {} calls", count());

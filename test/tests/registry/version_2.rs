@@ -115,7 +115,7 @@ fn a_file_with_sixty_lines_of_2_0_costs_nothing_and_is_searched_to_its_end() {
     assert!(answer.out.contains("open: 0x800a0000 DAT_PROVIDER_NOT_FOUND"), "{}", answer.out);
     let reason = answer.reason_of("libdat2: ");
     assert!(reason.contains("libdaploucm.so.2") && reason.contains("install that library"), "{reason}");
-    // For a program of 1.2 the sixty lines are no trouble either.
+    // A program of 1.2 is not affected by the sixty lines either.
     let conf = conf.replace("fine u2.0", "fine u1.2").replace("libfine.so.2 dapl.2.0", "libfine.so.1 dapl.1.2");
     Case::new("sixty1", &conf).provider("libfine.so.1", &[]).run("open fine 1 2 0 close 0 0").quiet();
 }

@@ -56,7 +56,7 @@ const DAPL: &[&[&str]] = &[
     &["registration"],
 ];
 
-/// As its `lib.rs` has it.
+/// Layers in the order of `lib.rs`.
 const COMMON: &[&[&str]] = &[
     &["settings", "limits", "listener_retry", "overdue", "base_dir", "host_address"],
     &["shared_names"],
@@ -65,7 +65,7 @@ const COMMON: &[&[&str]] = &[
     &["simple"],
 ];
 
-/// As its `lib.rs` has it.
+/// Layers in the order of `lib.rs`.
 const SM: &[&[&str]] = &[
     &["proto", "memory/map"],
     &["memory/cma", "memory/mapped"],
@@ -90,7 +90,7 @@ const SM: &[&[&str]] = &[
     &["engine"],
 ];
 
-/// As its `lib.rs` has it.
+/// Layers in the order of `lib.rs`.
 const USNIC: &[&[&str]] = &[
     &["proto", "net", "engine/jobs", "memory/regions"],
     &["settings", "engine/polling", "counters", "srq"],
@@ -108,7 +108,7 @@ const USNIC: &[&[&str]] = &[
     &["qp/request", "qp/exit_handler"],
 ];
 
-/// As its `lib.rs` has it.
+/// Layers in the order of `lib.rs`.
 const VERBS: &[&[&str]] = &[
     &["manager_kind"],
     &["addresses", "memory/binds", "refusal", "qp/gather", "ibv", "settings", "cm/name_service", "engine", "cq/status"],
@@ -127,7 +127,7 @@ const VERBS: &[&[&str]] = &[
     &["cm/start"],
 ];
 
-/// As its `lib.rs` has it.
+/// Layers in the order of `lib.rs`.
 const DAT: &[&[&str]] = &[
     &["api", "conf", "arena", "refused"],
     &["strerror"],

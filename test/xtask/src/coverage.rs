@@ -81,7 +81,7 @@ fn executables(output: &Output) -> Vec<PathBuf> {
     named.map(|(path, _)| PathBuf::from(path)).collect()
 }
 
-/// The readers of what the instrumentation writes: they must be of the compiler's own LLVM, or newer.
+/// Programs that read the output of the instrumentation. They must be of the compiler's LLVM version or newer.
 struct Tools {
     profdata: PathBuf,
     cov: PathBuf,

@@ -174,7 +174,7 @@ fn put(goal: &Goal, item: &Item) -> io::Result<Option<String>> {
     })
 }
 
-/// Removes from a program or library what is not needed at run time.
+/// Removes symbols that are not needed at run time from a program or library.
 fn strip(file: &Path) -> io::Result<()> {
     run_quietly(Command::new("strip").arg("--strip-unneeded").arg(file)).map(drop).map_err(io::Error::other)
 }
@@ -235,7 +235,7 @@ fn lines(list: &Path) -> io::Result<Vec<String>> {
     }
 }
 
-/// Removes what an install below this prefix has created.
+/// Removes the files that an install below this prefix has created.
 pub(crate) fn uninstall(arguments: &cli::Install) -> Result {
     let goal = Goal::new(arguments)?;
     let list = goal.list();

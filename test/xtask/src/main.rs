@@ -1,6 +1,6 @@
 //! The project's commands. `cargo xtask --help` lists them; README shows `demo` and `test`.
 //!
-//! Each command installs what it needs (`setup`) and uses the directory tree of an install (`tree`). The product does
+//! Each command installs the packages it needs (`setup`) and uses the directory tree of an install (`tree`). The product does
 //! not depend on this package.
 
 mod bench;

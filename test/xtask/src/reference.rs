@@ -29,7 +29,7 @@ pub(crate) struct Reference {
     pub(crate) lib: PathBuf,
     /// Registry that names its adapters.
     pub(crate) conf: PathBuf,
-    /// Of the package.
+    /// Version of the package.
     pub(crate) version: String,
 }
 
@@ -67,7 +67,7 @@ impl Reference {
         self.program("dapltest")
     }
 
-    /// One of its programs.
+    /// Path of one of its programs.
     pub(crate) fn program(&self, name: &str) -> PathBuf {
         self.root.join("usr/bin").join(name)
     }

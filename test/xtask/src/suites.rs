@@ -64,7 +64,7 @@ fn quick(known: &[String]) -> Result {
         .map(|suite| Ok((format!("suite {suite}"), arguments(suite, known, &[])?)))
         .collect::<Result<_>>()?;
     let listed = |name: &str, words: &[&str]| (name.to_owned(), words.iter().map(|word| (*word).to_owned()).collect());
-    // The only package with a folder `tests`.
+    // daplsm is the only provider with a folder `tests`.
     queue.push(listed("suites of daplsm", &["--workspace", "--test", "threads", "--test", "vanished"]));
     queue.push(listed("documentation tests", &["-p", "udapl", "--doc"]));
     side_by_side(queue)

@@ -90,7 +90,7 @@ objects! {
     Evd by dat_evd_free;
     /// A notification object.
     Cno by dat_cno_free;
-    /// An end point.
+    /// An endpoint.
     Ep by dat_ep_free;
     /// A public service point.
     Psp by dat_psp_free;
@@ -125,7 +125,7 @@ impl Drop for Opened {
     }
 }
 
-/// The IA of cases whose roles share one.
+/// The IA that all roles of a case share.
 static SHARED: Mutex<Weak<Opened>> = Mutex::new(Weak::new());
 
 impl Ctx {

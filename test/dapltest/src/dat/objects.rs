@@ -181,7 +181,7 @@ impl Ep {
     }
 
     /// Takes the completions of all work requests; disconnects if some are outstanding. An endpoint that was never connected
-    /// does not flush what is posted, so nothing is waited for then.
+    /// does not flush posted work, so nothing is waited for then.
     fn flush(&self) {
         let deadline = Instant::now() + FLUSH_LIMIT;
         let mut is_connected = true;

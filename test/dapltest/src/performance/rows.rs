@@ -123,7 +123,7 @@ fn warm_up(count: u32) -> String {
     if count == 0 { String::new() } else { format!(", after {count} to warm up") }
 }
 
-/// Operations per second.
+/// Returns the operations per second.
 fn rate(figures: Figures) -> f64 {
     figures.operations as f64 / seconds(figures.time)
 }

@@ -23,9 +23,9 @@ const SIGKILL: i32 = 9;
 pub(super) enum Cores {
     /// The server on processor 0, clients on 1.
     Apart,
-    /// All on 0.
+    /// Server and clients on processor 0.
     Together,
-    /// All on 0 and 1, as the scheduler decides.
+    /// Server and clients on processors 0 and 1, as the scheduler decides.
     Any,
 }
 

@@ -12,12 +12,12 @@ pub(super) const ID: &str = "evds";
 
 const SIZES: [u32; 4] = [64, 1 << 10, 4 << 10, 64 << 10];
 
-/// Two EVDs in place of one.
+/// A pattern of two EVDs instead of one.
 struct Pattern {
-    /// For each of [`SIZES`].
+    /// Titles, one for each of [`SIZES`].
     titles: [&'static str; 4],
     options: &'static [&'static str],
-    /// The same with one EVD.
+    /// Options of the same pattern with one EVD.
     one: &'static [&'static str],
 }
 

@@ -23,9 +23,9 @@ pub(super) const SHARED_MEMORY: &str = "posix,cma,self";
 pub(super) struct UcxSaid {
     /// Overall average in microseconds; for a ping-pong test, of one way.
     pub(super) latency: f64,
-    /// Overall, in millions of bytes per second.
+    /// Overall bandwidth in millions of bytes per second.
     pub(super) bandwidth: f64,
-    /// Overall, in millions of messages per second.
+    /// Overall rate in millions of messages per second.
     pub(super) rate: f64,
 }
 
@@ -144,7 +144,7 @@ impl Fabric {
     }
 }
 
-/// What `fi_pingpong` says.
+/// Output of `fi_pingpong`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct FabricSaid {
     /// Half a round trip, in microseconds.
@@ -165,7 +165,7 @@ fn parse_fabric(said: &str) -> Option<FabricSaid> {
     Some(FabricSaid { latency: column("usec/xfer")?, bandwidth: column("MB/sec")? })
 }
 
-/// Where sockperf is.
+/// Address of the sockperf server.
 const HOST: &str = "127.0.0.1";
 
 /// `sockperf TEST -m SIZE -t SECONDS`, over UDP.
@@ -187,7 +187,7 @@ impl Sockperf {
         format!("sockperf {}", self.words().join(" "))
     }
 
-    /// The same, at either end.
+    /// The command line of either end.
     pub(super) fn ends(&self) -> [String; 2] {
         [format!("sockperf server -i {HOST}{}", self.flags()), format!("{} -i {HOST}", self.line())]
     }

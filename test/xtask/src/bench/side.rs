@@ -141,7 +141,7 @@ impl Side {
         }
     }
 
-    /// One run.
+    /// Measures one run.
     pub(super) fn measure(&self, perf: &Perf, ground: &Ground, shown: Shown) -> Result<f64> {
         let figure = match self {
             Side::Ours(ask) => Some(ours(perf, ground, ask, shown)?),
@@ -188,7 +188,7 @@ impl Side {
 }
 
 impl Side {
-    /// Two runs at the same time.
+    /// Measures two runs at the same time.
     fn measure_twice(&self, perf: &Perf, ground: &Ground, shown: Shown) -> Result<[f64; 2]> {
         let measure = || self.measure(perf, ground, shown);
         std::thread::scope(|scope| {

@@ -49,7 +49,7 @@ pub(crate) enum Link<'a> {
     Alone,
     /// One end of a wire to a second guest, which is started later.
     First,
-    /// The other end.
+    /// The end that connects to the first guest.
     Second(&'a Guest),
 }
 
@@ -62,7 +62,7 @@ impl Link<'_> {
         }
     }
 
-    /// Its network device.
+    /// Name of the network device in the guest.
     pub(crate) fn device(self) -> &'static str {
         if matches!(self, Link::Alone) { "d0" } else { "eth0" }
     }
@@ -271,7 +271,7 @@ impl Guest {
         }
     }
 
-    /// Ends the guest, and returns what is known about the cause.
+    /// Ends the guest, and returns the known cause of its failure.
     fn wreck(&mut self, reason: &str) -> String {
         self.failed = true;
         let _ = self.qemu.kill();

@@ -314,7 +314,7 @@ pub(crate) fn attributes(ia: DAT_HANDLE) -> (v2::DAT_IA_ATTR, v2::DAT_PROVIDER_A
     }
 }
 
-/// What `dat_rmr_query` of 2.0 gives.
+/// Result of `dat_rmr_query` of 2.0.
 pub(crate) fn rmr_param(rmr: DAT_HANDLE) -> v2::DAT_RMR_PARAM {
     // SAFETY: numbers and null pointers: zeros are values. Then a local record.
     unsafe {

@@ -1,4 +1,4 @@
-//! Refused calls of 2.0: handles, states, arguments; and what no provider has.
+//! Refused calls of 2.0: handles, states, arguments, and operations that no provider supports.
 #![forbid(unsafe_code)]
 
 use std::ptr::{null, null_mut};

@@ -1,4 +1,4 @@
-//! `dat_cno_wait`: time-outs, several waiters, and what ends it. What triggers a CNO is in `trigger`.
+//! `dat_cno_wait`: timeouts, several waiters, and the ends of a wait. The triggers of a CNO are in `trigger`.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

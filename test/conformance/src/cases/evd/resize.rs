@@ -1,4 +1,4 @@
-//! `dat_evd_resize`: longer, shorter, and its errors. Events are never lost by it.
+//! `dat_evd_resize`: growing, shrinking and errors. No event is lost.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;

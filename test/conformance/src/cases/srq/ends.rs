@@ -1,4 +1,4 @@
-//! Connections on a shared queue that end one by one: what happens to the receives, and to the other connections.
+//! Connections on a shared queue that end one by one: effects on the receives and on the other connections.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

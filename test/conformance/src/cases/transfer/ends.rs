@@ -18,7 +18,7 @@ impl Op {
     pub(crate) const REQUESTS: [Self; 3] = [Self::Send, Self::Write, Self::Read];
     pub(crate) const RDMA: [Self; 2] = [Self::Write, Self::Read];
 
-    /// Name in names of cases.
+    /// Name of the end, as a part of case names.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Send => "send",

@@ -25,7 +25,7 @@ fn findings(text: &str) -> Findings {
     parse(text).unwrap_or_else(|reason| panic!("{reason}\n{text}"))
 }
 
-/// Of all three, all measured.
+/// Sections of all three providers, with every figure measured.
 fn sections() -> Vec<Section> {
     let section =
         |(provider, text): (&'static str, String)| Section { provider, trouble: None, findings: Some(findings(&text)) };
@@ -128,7 +128,7 @@ fn a_row_has_peer_target_and_commands() {
         stretch.unwrap()
     );
     assert!(page.contains(&row), "{row}");
-    // A target of our figure alone.
+    // A target for the figure of this project, without a peer.
     assert!(page.contains("<td>none</td>") && page.contains("&lt; 100 ms"));
     let facts = ["date", "commit", "cpu", "processors", "kernel", "load before", "ucx-utils", "guest clock"];
     facts.iter().for_each(|fact| assert!(page.contains(&format!("<dt>{fact}</dt><dd>")), "{fact}"));

@@ -10,7 +10,7 @@ use crate::bench::patterns;
 use crate::bench::peers::{Fabric, Ucx};
 use crate::bench::side::{Effort, Shown, Side, depth};
 
-/// All of them, S1 to S9.
+/// All contests of sm, S1 to S9.
 pub(super) fn contests(effort: Effort) -> Vec<Contest> {
     let ucx = Ucx::new("tag_lat", 64, effort.count(200_000));
     let asleep = Ucx { sleeps: true, ..Ucx::new("tag_lat", 64, effort.count(50_000)) };

@@ -5,7 +5,7 @@ use crate::bench::ours::Ask;
 use crate::bench::scale::{Answer, Plan, Question, SENDERS, connections, connects, memory, percentiles};
 use crate::bench::side::Effort;
 
-/// All of them.
+/// All questions about scale.
 pub(super) fn plans(effort: Effort) -> Vec<Plan> {
     let rate = |clients, name| Question {
         ask: Ask { clients, ..Ask::new("rate", 8, effort.count(2_000_000)) },

@@ -17,7 +17,7 @@ pub(super) const RXD: &str = "udp;ofi_rxd";
 pub(super) const RXM: &str = "tcp;ofi_rxm";
 const MIB: u32 = 1 << 20;
 
-/// All of them.
+/// All contests of usnic.
 pub(super) fn contests(effort: Effort) -> Vec<Contest> {
     let [polling, asleep] = [true, false].map(|polls| [sockperf(effort, "ping-pong", polls)]);
     let patterns = patterns::contests(effort, &polling, &asleep);

@@ -13,7 +13,7 @@ use crate::iperf::Flow;
 /// Curves that need a wire.
 pub(super) const LOSSY: [&str; 1] = ["loss"];
 
-/// All of them.
+/// All families of lines of usnic.
 pub(super) fn plans(effort: Effort) -> Vec<Plan> {
     vec![latency(effort), bandwidth(effort), loss(effort)]
 }

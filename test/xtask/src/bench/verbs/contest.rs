@@ -12,7 +12,7 @@ use crate::guest::Guest;
 pub(super) enum Turns {
     /// Never: it has a separate processor.
     Never,
-    /// When a poll finds no completion.
+    /// Behaviour when a poll finds no completion.
     Empty,
     /// Also after a completion, because it then polls memory.
     After,
@@ -70,7 +70,7 @@ pub(super) struct Operation {
 const WRITE: &[&str] = &["ib_write_bw", "-Q", "1", "-N"];
 const READ: &[&str] = &["ib_read_bw", "-Q", "1", "-N", "-o", "16"];
 
-/// All of them.
+/// All measured operations.
 pub(super) const OPERATIONS: &[Operation] = &[
     Operation {
         perftest: &["ib_send_lat"],

@@ -24,7 +24,7 @@ pub(super) struct Plan {
     places: &'static [u32],
 }
 
-/// All of them.
+/// All families of lines.
 pub(super) const PLANS: [Plan; 3] = [
     Plan {
         section: "latency",
@@ -76,7 +76,7 @@ impl Plan {
         })
     }
 
-    /// Of figures, and how they are asked for.
+    /// Measures a family of lines with a function that measures one figure.
     pub(super) fn family(&self, mut figure: impl FnMut(Side, u32) -> Result<(f64, Ends)>) -> Result<Family> {
         let first = self.operation(self.places[0]);
         let able = |side: &Side| *side != Side::Dapltest && side.can(&first);

@@ -8,7 +8,7 @@ use super::sides::Side;
 use crate::bench::side::Ends;
 use crate::guest::Clock;
 
-/// The JSON.
+/// Results as JSON.
 pub(in crate::bench) fn results() -> String {
     let ends = |side: Side| Ends { server: format!("{} -s", side.name()), client: format!("{} -h there", side.name()) };
     let place_of = |side| Side::ALL.iter().position(|one| *one == side).map_or(0.0, |n| (n + 1) as f64);

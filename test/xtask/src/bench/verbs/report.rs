@@ -13,18 +13,18 @@ use crate::guest::Clock;
 
 /// The targets: our time over that of perftest and of the reference, for the same operation.
 const TARGETS: [(Side, f64); 2] = [(Side::Perftest, 1.03), (Side::Reference, 1.0)];
-/// Of this machine's packages, besides the reference's.
+/// Packages of this machine whose versions are reported, besides the reference.
 const PACKAGES: [&str; 4] = ["perftest", "libibverbs1", "librdmacm1", "qemu-system-x86"];
 
 /// Facts about the measurement.
 pub(super) struct Facts {
-    /// The guest's.
+    /// Kernel version of the guest.
     pub(super) kernel: String,
-    /// Its version.
+    /// Version of the reference.
     pub(super) reference: String,
     pub(super) clock: Clock,
     pub(super) is_quick: bool,
-    /// Of this machine, before.
+    /// Load of this machine before the run.
     pub(super) load: f64,
 }
 
@@ -68,7 +68,7 @@ pub(super) fn print(measured: &[Measured], facts: &Facts) {
     }
 }
 
-/// As it is printed.
+/// Compares the ratio as it is printed, with three decimals.
 fn is_met(ratio: f64, bound: f64) -> bool {
     (ratio * 1e3).round() / 1e3 <= bound
 }
@@ -84,7 +84,7 @@ fn figure(one: &Measured, side: Side) -> String {
     format!("{:.digits$} {}", shown.figure(one.operation.size, figures.usec()), shown.unit())
 }
 
-/// The JSON.
+/// Formats the results as JSON.
 pub(in crate::bench) fn text(measured: &[Measured], curves: &[Family], failures: &[String], facts: &Facts) -> String {
     let clock = match facts.clock {
         Clock::Instructions => INSTRUCTIONS,

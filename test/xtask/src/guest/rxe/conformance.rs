@@ -1,5 +1,5 @@
 //! The conformance suite in a guest: every case in one process and in two, over the verbs provider; and over `libdat2.so.2` the cases
-//! of what only DAT 2.0 has.
+//! of calls that only DAT 2.0 has.
 //!
 //! Its failures are reported as failures of this suite; its list of covered requirements is kept.
 #![forbid(unsafe_code)]
@@ -16,7 +16,7 @@ use crate::report::Report;
 const NAME: &str = "conformance";
 /// The cases of DAT 2.0 alone.
 const NAME_2_0: &str = "conformance2";
-/// How their names begin.
+/// Prefix of the cases of calls that only DAT 2.0 has.
 const ADDED: &str = "added_";
 /// Time limit; the suite takes ten minutes on an idle machine.
 const LIMIT: Duration = Duration::from_secs(2700);

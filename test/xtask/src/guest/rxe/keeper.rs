@@ -111,11 +111,11 @@ pub(super) struct Wire {
 pub(super) struct TwoEnds<'a> {
     /// Guest of the server: 0 or 1.
     pub(super) host: usize,
-    /// The server.
+    /// Command of the server.
     pub(super) serve: &'a Job,
     /// The client is started when the server has printed this.
     pub(super) ready: &'a str,
-    /// The client.
+    /// Command of the client.
     pub(super) call: &'a Job,
     /// Time limit of either program.
     pub(super) limit: Duration,

@@ -3,7 +3,7 @@
 //! In one guest (`alone`): the unit tests that need a device, the conformance suite, dtest over each connection manager, the
 //! 2.0 reference as the other side, many connections. Between two (`wired`): dtest again, a network that drops and delays
 //! packets, a link that goes down, a peer that is killed. A check whose guest breaks fails, and the next one gets a new guest.
-//! No speed is asserted; limits end what hangs.
+//! No speed is asserted; time limits end programs that hang.
 //!
 //! Prints "skipped" on a machine that cannot run guests; `--required` makes that a failure.
 #![forbid(unsafe_code)]
@@ -41,7 +41,7 @@ pub(crate) fn run(is_required: bool, words: &[String]) -> Result {
     report.end()
 }
 
-/// Whether there can be a guest here, and a provider for it; installs what is missing where that is possible.
+/// Whether there can be a guest here, and a provider for it; installs missing packages if possible.
 fn can_run() -> Result {
     setup::require(&[setup::DEVINFO, setup::PERFTEST, setup::PING])?;
     prepare()

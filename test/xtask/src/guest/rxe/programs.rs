@@ -27,7 +27,7 @@ struct Program {
     ready: &'static str,
     /// Text that a successful client prints, and a successful server.
     success: [&'static str; 2],
-    /// Arguments of both.
+    /// Arguments of server and client.
     common: &'static [&'static str],
 }
 

@@ -16,7 +16,7 @@ use super::Scratch;
 const LIMIT: Duration = Duration::from_secs(180);
 const LIMIT_SECONDS: &str = "170";
 
-/// A window.
+/// Size in pixels and colour scheme of a browser window.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
     pub(super) width: u32,
@@ -54,7 +54,7 @@ pub(super) fn picture(page: &Path, window: Window) -> Picture {
     Picture { width: info.width as usize, pixels }
 }
 
-/// Its pixels, line by line.
+/// Pixels of a screenshot, line by line.
 pub(super) struct Picture {
     width: usize,
     pixels: Vec<[u8; 3]>,
