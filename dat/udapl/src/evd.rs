@@ -123,16 +123,16 @@ pub enum TransferError {
     #[error("flushed: the connection ended before it was done")]
     Flushed,
     /// The message is longer than the receive buffer, or than the connection allows.
-    #[error("longer than the buffer or the connection allows")]
+    #[error("the message is longer than the buffer, or than the connection permits")]
     Length,
     /// The endpoint failed.
     #[error("the endpoint failed")]
     Endpoint,
     /// The local memory is not registered, lacks the access right, or is in another zone.
-    #[error("memory that is not registered for this in the endpoint's zone")]
+    #[error("local memory is not registered for this access in the endpoint's protection zone")]
     Protection,
     /// The peer's response is invalid.
-    #[error("an invalid answer of the peer")]
+    #[error("the peer sent an invalid answer")]
     BadResponse,
     /// The peer's window does not exist, or lacks the access right.
     #[error("the memory of the peer is not registered for this access")]
@@ -141,7 +141,7 @@ pub enum TransferError {
     #[error("the peer failed")]
     RemoteResponder,
     /// The peer cannot be reached.
-    #[error("the peer is gone, or the way to it")]
+    #[error("the peer does not answer: it has ended, or the path to it is interrupted")]
     Transport,
     /// The peer has posted no receive.
     #[error("the peer has posted no receive")]

@@ -42,7 +42,7 @@ impl Window {
         Window { begin: now, end: now }
     }
 
-    /// Ends now.
+    /// Ends the measurement.
     pub(super) fn end(&mut self) {
         self.end = Mark::now();
     }

@@ -10,11 +10,11 @@ use crate::guest::Guest;
 /// When a polling program yields its processor to the peer.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(super) enum Turns {
-    /// Never: it has a separate processor.
+    /// Never yields: it has a separate processor.
     Never,
-    /// Behaviour when a poll finds no completion.
+    /// Yields when a poll finds no completion.
     Empty,
-    /// Also after a completion, because it then polls memory.
+    /// Also yields after a completion, because it then polls memory.
     After,
 }
 
