@@ -86,8 +86,8 @@ impl Reorder {
         self.left_before_newest_acked(order) && gone >= u64::from(self.packet_threshold)
     }
 
-    /// Loss delay: time after its transmission at which a packet is lost if a later transmission was acked (RFC 9002,
-    /// 6.1.2).
+    /// Returns the loss delay: a packet is declared lost at this time after its transmission, if a later transmission
+    /// was acked (RFC 9002, 6.1.2).
     pub(super) fn loss_delay(&self, rtt: &Rtt) -> Nanos {
         let (Some(latest), Some(smoothed)) = (rtt.latest_rtt(), rtt.srtt()) else { return rtt.timing().first };
         let trip = latest.max(smoothed);

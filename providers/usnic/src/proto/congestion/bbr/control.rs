@@ -49,7 +49,7 @@ impl Bbr {
         }
         self.cwnd = self.cwnd.max(self.min_pipe_cwnd());
         if self.state == State::ProbeRtt {
-            self.cwnd = self.cwnd.min(self.probe_rtt_cwnd()); // BoundCwndForProbeRTT() (5.6.4.5).
+            self.cwnd = self.cwnd.min(self.probe_rtt_cwnd()); // Few packets in flight: BoundCwndForProbeRTT() (5.6.4.5).
         }
         self.bound_cwnd_for_model();
     }

@@ -168,7 +168,8 @@ impl Bbr {
         self.update_min_rtt(sample);
         self.check_probe_rtt(sample);
         self.signals.advance(sample);
-        self.bw = self.max_bw.get().min(self.short_term.bw); // BoundBWForModel() (5.5.10.3).
+        // Limits the bandwidth to the short-term bound: BoundBWForModel() (5.5.10.3).
+        self.bw = self.max_bw.get().min(self.short_term.bw);
     }
 
     /// Leaves Startup when the pipe is full or loss is high: CheckStartupDone() and CheckStartupHighLoss() (5.3.1.1 and
@@ -187,7 +188,7 @@ impl Bbr {
             self.inflight_longterm = self.bdp().max(self.signals.inflight_latest);
         }
         if self.full_pipe.is_reached {
-            self.state = State::Drain; // EnterDrain() (5.3.2).
+            self.state = State::Drain; // Drains the queue: EnterDrain() (5.3.2).
             self.drain_start_round = self.round.count;
         }
     }
@@ -246,7 +247,7 @@ impl Controller for Bbr {
         self.delivered = loss.total_delivered;
         let was_active = self.recovery.is_active();
         if self.recovery.lost(loss) {
-            self.save_cwnd(was_active); // OnEnterFastRecovery() (5.6.4.4).
+            self.save_cwnd(was_active); // Saves the window for restoration: OnEnterFastRecovery() (5.6.4.4).
         }
         self.handle_lost_packets(loss);
         if loss.is_persistent {
