@@ -1,7 +1,6 @@
 //! Debian's programs for DAT 2.0 (dapl2-utils), unmodified, with this project's libdat2 and providers.
 //!
-//! What they do not run here: their tests of unreliable datagrams (`-u`), which no provider of this project has, and
-//! `dtestx -q`, which asks for the versions of the extension without an adapter (docs/decisions/028).
+//! What they do not run here: their tests of unreliable datagrams (`-u`), which no provider of this project has.
 
 #[path = "foreign/debian.rs"]
 mod debian;
@@ -137,6 +136,22 @@ fn dtest_polls_memory_for_rdma_writes() {
 fn dtestx_uses_immediate_data_and_atomics() {
     run(&DTESTX, "sm0", &[]);
     run(&DTESTX, "usnic0", &["-b", "4096"]);
+}
+
+/// `dtestx -q` asks for an adapter's attributes by its name, and ends.
+#[test]
+fn dtestx_queries_an_adapter_by_name() {
+    let Some(debian) = debian() else { return };
+    let stage = stage(Profile::Dev);
+    let sandbox = Sandbox::new(&stage, Some(ADAPTERS));
+    for adapter in ["sm0", "usnic0"] {
+        let finished = Run::start(command(&sandbox, debian, "dtestx", &["-P", adapter, "-q", "-s"])).finish(LIMIT);
+        let has = |text: &str| finished.stdout.contains(text);
+        assert!(
+            finished.status.success() && has("DAT_IB_FETCH_AND_ADD=TRUE") && has("DAT_IB_IMMED_DATA=TRUE"),
+            "{finished:#?}"
+        );
+    }
 }
 
 #[test]

@@ -167,6 +167,23 @@ pub(crate) fn extension_op(handle: DAT_HANDLE, op: c_int, words: [u64; 5]) -> DA
     recorded("dat_extension_op", || unsafe { function(handle, op, a, b, c, d, e) })
 }
 
+/// `dat_ib_open_query` for all attributes: the code, the handle and the adapter's attributes.
+pub(crate) fn open_query(name: &std::ffi::CStr) -> (DAT_RETURN, DAT_HANDLE, v2::DAT_IA_ATTR) {
+    let function = super::real().extension_op;
+    let (op, mut opened) = (v2::DAT_IB_OPEN_QUERY_OP as c_int, std::ptr::null_mut::<std::ffi::c_void>());
+    // SAFETY: numbers, bytes and null pointers: zeros are values. Then the types that the macro passes, and local records.
+    unsafe {
+        let (mut of_ia, mut of_provider): (v2::DAT_IA_ATTR, v2::DAT_PROVIDER_ATTR) =
+            (std::mem::zeroed(), std::mem::zeroed());
+        let code = recorded("dat_extension_op", || {
+            let (all, provider) = (v2::DAT_IA_FIELD_ALL, v2::DAT_PROVIDER_FIELD_ALL);
+            let (of_ia, of_provider) = (&raw mut of_ia, &raw mut of_provider);
+            function(std::ptr::null_mut(), op, name.as_ptr(), &raw mut opened, all, of_ia, provider, of_provider)
+        });
+        (code, opened, of_ia)
+    }
+}
+
 /// An operation of the InfiniBand extension, with the arguments that C passes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Extended {

@@ -14,6 +14,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/registry 9.1": added_calls_refuse_handles_of_other_kinds,
         "spec/registry 9.1": added_extended_operations_refuse_any_bad_handle,
+        "spec/registry 9.1": added_an_adapter_is_queried_by_its_name,
         "spec/events 4.1": added_attributes_name_the_operations_there_are => pair(post_each, be_there),
         "spec/events 4.8": added_extended_operations_are_refused_in_other_states,
         "spec/events 4.8": added_extended_operations_refuse_bad_arguments => pair(misuse, be_there),
@@ -62,9 +63,27 @@ fn added_extended_operations_refuse_any_bad_handle(ctx: &Ctx) {
         }
     }
     let query = added::extension_op(none, v2::DAT_IB_OPEN_QUERY_OP as i32, [0; 5]);
-    expect(query, v2::DAT_NOT_IMPLEMENTED);
+    expect(query, error(DAT_INVALID_PARAMETER, v2::DAT_INVALID_ARG1));
+    let other = added::extension_op(none, v2::DAT_IB_OPEN_QUERY_OP as i32 + 1, [0; 5]);
+    expect(other, v2::DAT_NOT_IMPLEMENTED);
     let of_pz = added::extension_op(conn.pz.h(), v2::DAT_IB_CMP_AND_SWAP_OP as i32, [0; 5]);
     expect(of_pz, error(DAT_INVALID_HANDLE, v2::DAT_INVALID_HANDLE_EP));
+}
+
+/// The adapter of a query has the attributes of an open one; a close query refuses one that is in use.
+fn added_an_adapter_is_queried_by_its_name(ctx: &Ctx) {
+    let conn = Conn::alone(ctx);
+    let expected = added::attributes(conn.ia.h()).0;
+    let (code, opened, attr) = added::open_query(&ctx.name());
+    ok(code);
+    assert_eq!((attr.max_eps, attr.max_message_size), (expected.max_eps, expected.max_message_size));
+    assert_eq!(attr.extension_supported, expected.extension_supported);
+    let close = |ia| added::extension_op(ia, v2::DAT_IB_CLOSE_QUERY_OP as i32, [0; 5]);
+    assert_eq!(close(conn.ia.h()) & !DAT_SUBTYPE_MASK, error(DAT_INVALID_STATE, 0), "it has objects");
+    ok(close(opened));
+    assert_eq!(close(null_mut()) & !DAT_SUBTYPE_MASK, error(DAT_INVALID_HANDLE, 0));
+    let (unknown, ..) = added::open_query(c"no such adapter");
+    assert_eq!(unknown & !DAT_SUBTYPE_MASK, error(DAT_PROVIDER_NOT_FOUND, 0));
 }
 
 const OPERATIONS: [(Feature, Extended); 3] = [
@@ -173,9 +192,11 @@ fn misuse(ctx: &Ctx) {
         expect(send(&mut [good], 0x8000), argument(5));
     }
     expect(added::ep_post_rdma_read_to_rmr(ep, &target_of(&memory), 1, &target, 0x8000), argument(5));
-    for op in [v2::DAT_IB_UD_AH_FREE_OP as i32 + 1, 0x1000, 0x2000, 0x3000, -1, i32::MAX, i32::MIN] {
+    for op in [v2::DAT_IB_UD_AH_FREE_OP as i32 + 1, 0x1000, 0x3000, -1, i32::MAX, i32::MIN] {
         expect(added::extension_op(ep, op, [0; 5]), argument(2));
     }
+    let close = added::extension_op(ep, v2::DAT_IB_CLOSE_QUERY_OP as i32, [0; 5]);
+    expect(close, error(DAT_INVALID_HANDLE, v2::DAT_INVALID_HANDLE_IA));
     ctx.meet();
 }
 
