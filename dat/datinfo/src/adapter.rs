@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 
 use crate::child::{self, End, Outcome};
 use crate::options::{Api, Options};
-use crate::registry::Entry;
+use crate::registry::ReportedEntry;
 
 /// Maximum number of concurrent child processes.
 const AT_ONCE: usize = 4;
@@ -32,11 +32,11 @@ pub(crate) struct Reason {
 }
 
 /// Opens each adapter, a few at a time; returns the results in the order of the entries.
-pub(crate) fn open_all(options: &Options, entries: &[Entry]) -> Vec<Opened> {
+pub(crate) fn open_all(options: &Options, entries: &[ReportedEntry]) -> Vec<Opened> {
     let mut all = Vec::new();
     for some in entries.chunks(AT_ONCE) {
         std::thread::scope(|scope| {
-            let open = |entry: &Entry| {
+            let open = |entry: &ReportedEntry| {
                 let name = entry.name.clone();
                 // With --all, each entry is opened with the API version of the entry.
                 let own = entry.api().filter(|_| options.all).map(|(major, minor)| Api { major, minor: Some(minor) });

@@ -9,7 +9,7 @@ use std::path::Path;
 use serde_json::{Value, json};
 
 use crate::options::Options;
-use crate::registry::{Complaint, Entry, Registry};
+use crate::registry::{Complaint, Registry, ReportedEntry};
 use crate::settings::{is_ours, param_troubles};
 use crate::{say, say_json};
 
@@ -56,15 +56,15 @@ pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
     Ok(is_well)
 }
 
-fn explained(entry: &Entry) -> Value {
+fn explained(entry: &ReportedEntry) -> Value {
     let mut value = json!(entry);
     value["meaning"] = json!(meaning(entry));
     value
 }
 
 /// Explains a line.
-fn meaning(entry: &Entry) -> String {
-    let Entry { name, version, safety, library, params, .. } = entry;
+fn meaning(entry: &ReportedEntry) -> String {
+    let ReportedEntry { name, version, safety, library, params, .. } = entry;
     let who = if entry.is_version_1() { "" } else { " (for programs of that version, not for those of 1.2)" };
     let threads = match (safety.as_str(), is_ours(library)) {
         ("threadsafe", _) | (_, true) => "for programs that request thread safety too",
@@ -75,11 +75,11 @@ fn meaning(entry: &Entry) -> String {
 }
 
 /// Warnings about lines that can be parsed: duplicate names, missing libraries, invalid parameters.
-fn doubts(entries: &[Entry]) -> Vec<Complaint> {
+fn doubts(entries: &[ReportedEntry]) -> Vec<Complaint> {
     let mut first: BTreeMap<(&str, &str, &str), &str> = BTreeMap::new();
     let mut doubts = Vec::new();
     for entry in entries.iter().filter(|entry| entry.is_version_1()) {
-        let Entry { name, version, safety, library, id, .. } = entry;
+        let ReportedEntry { name, version, safety, library, id, .. } = entry;
         let mut doubt = |field: &str, found: String, allowed: String, is_wrong| {
             let (id, column, field) = (id.clone(), None, field.to_owned());
             doubts.push(Complaint { id, column, field, found, allowed, is_dropped: false, is_wrong });
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn describes_lines_in_words() {
         let text = |text: &str| text.to_owned();
-        let entry = Entry {
+        let entry = ReportedEntry {
             name: text("a"),
             version: text("2.0"),
             safety: text("nonthreadsafe"),
@@ -135,9 +135,9 @@ mod tests {
             "\"a\" is for DAT 2.0 (for programs of that version, not for those of 1.2), not for programs that request \
              thread safety, by l with the parameters \"p\""
         );
-        let own = Entry { version: text("1.2"), library: text("libdaplsm.so.1"), ..entry.clone() };
+        let own = ReportedEntry { version: text("1.2"), library: text("libdaplsm.so.1"), ..entry.clone() };
         assert!(meaning(&own).contains(", for programs that request thread safety too, by libdaplsm.so.1"));
-        let plain = Entry { version: text("1.2"), safety: text("threadsafe"), params: String::new(), ..entry };
+        let plain = ReportedEntry { version: text("1.2"), safety: text("threadsafe"), params: String::new(), ..entry };
         assert_eq!(
             meaning(&plain),
             "\"a\" is for DAT 1.2, for programs that request thread safety too, by l with no parameters"

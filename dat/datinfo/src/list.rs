@@ -7,7 +7,7 @@ use serde_json::{Value, json};
 
 use crate::adapter::{self, Opened};
 use crate::options::Options;
-use crate::registry::{Entry, Registry};
+use crate::registry::{Registry, ReportedEntry};
 use crate::words::wrapped;
 use crate::{say, say_json};
 
@@ -70,7 +70,7 @@ pub(crate) fn names(options: &Options, is_all: bool) -> crate::Result {
     Ok(!names.is_empty())
 }
 
-fn document(registry: &Registry, entries: &[Entry], opened: &[Opened], with_attributes: bool) -> Value {
+fn document(registry: &Registry, entries: &[ReportedEntry], opened: &[Opened], with_attributes: bool) -> Value {
     let adapters: Vec<Value> = entries
         .iter()
         .zip(opened)
@@ -96,8 +96,8 @@ fn document(registry: &Registry, entries: &[Entry], opened: &[Opened], with_attr
 }
 
 /// An adapter, one paragraph: whether it opens, its entry, why it does not open, and with `-v` all attributes.
-fn lines(entry: &Entry, opened: &Opened, verbose: bool) -> String {
-    let Entry { name, version, safety, library, params, id, .. } = entry;
+fn lines(entry: &ReportedEntry, opened: &Opened, verbose: bool) -> String {
+    let ReportedEntry { name, version, safety, library, params, id, .. } = entry;
     let mut text = match opened {
         Opened::Yes(attributes, _) => {
             let address = attributes["address"].as_str();

@@ -13,7 +13,7 @@ use crate::probe::readable;
 
 /// One accepted record. Name, library and parameters are escaped as in C.
 #[derive(Clone, Debug, Default, Serialize)]
-pub(crate) struct Entry {
+pub(crate) struct ReportedEntry {
     pub(crate) name: String,
     #[serde(rename = "api_version")]
     pub(crate) version: String,
@@ -62,7 +62,7 @@ pub(crate) struct Registry {
     pub(crate) origin: Option<String>,
     /// The file that an entry is added to; `None` if libdat does not report it.
     pub(crate) target: Option<String>,
-    pub(crate) entries: Vec<Entry>,
+    pub(crate) entries: Vec<ReportedEntry>,
     pub(crate) absent: Vec<Absent>,
     pub(crate) complaints: Vec<Complaint>,
     pub(crate) unreadable: Vec<String>,
@@ -94,7 +94,7 @@ impl Registry {
             |name: &str| -> Vec<Vec<String>> { answer[name].as_array().into_iter().flatten().map(texts).collect() };
         let field = |fields: &[String], at: usize| fields.get(at).cloned().unwrap_or_default();
         let words = |fields: &[String], at: usize| readable(&field(fields, at));
-        let entry = |fields: Vec<String>| Entry {
+        let entry = |fields: Vec<String>| ReportedEntry {
             name: field(&fields, 0),
             version: field(&fields, 1),
             safety: field(&fields, 2),
@@ -134,15 +134,15 @@ impl Registry {
 
     /// Each name and version once, in the order of the files. If names were requested, only those, whether listed or
     /// not.
-    pub(crate) fn wanted(&self, options: &Options) -> Vec<Entry> {
+    pub(crate) fn wanted(&self, options: &Options) -> Vec<ReportedEntry> {
         let mut seen = BTreeSet::new();
-        let is_named = |entry: &&Entry| options.names.is_empty() || options.names.contains(&entry.name);
+        let is_named = |entry: &&ReportedEntry| options.names.is_empty() || options.names.contains(&entry.name);
         let named = self.entries.iter().filter(is_named);
-        let mut wanted: Vec<Entry> =
+        let mut wanted: Vec<ReportedEntry> =
             named.filter(|entry| seen.insert((&entry.name, &entry.version))).cloned().collect();
         for name in &options.names {
             if wanted.iter().all(|known| known.name != *name) {
-                wanted.push(Entry { name: name.clone(), ..Entry::default() });
+                wanted.push(ReportedEntry { name: name.clone(), ..ReportedEntry::default() });
             }
         }
         wanted
@@ -150,16 +150,16 @@ impl Registry {
 
     /// The entries of [`Self::wanted`] for the requested API version, plus entries requested by name; and one line that
     /// counts the omitted ones.
-    pub(crate) fn openable(&self, options: &Options) -> (Vec<Entry>, Option<String>) {
+    pub(crate) fn openable(&self, options: &Options) -> (Vec<ReportedEntry>, Option<String>) {
         let takes_all = options.all || !options.names.is_empty();
-        let is_other = |entry: &Entry| !takes_all && !entry.is_for(options.api);
+        let is_other = |entry: &ReportedEntry| !takes_all && !entry.is_for(options.api);
         let (others, entries): (Vec<_>, Vec<_>) = self.wanted(options).into_iter().partition(is_other);
         (entries, others_line(&others, options.api))
     }
 }
 
 /// One line that names the entries for other versions; `None` if there are none.
-fn others_line(others: &[Entry], api: Api) -> Option<String> {
+fn others_line(others: &[ReportedEntry], api: Api) -> Option<String> {
     /// Maximum number of names printed.
     const MOST: usize = 3;
     let versions: BTreeSet<&str> = others.iter().map(|entry| entry.version.as_str()).collect();
@@ -172,7 +172,7 @@ fn others_line(others: &[Entry], api: Api) -> Option<String> {
     (!others.is_empty()).then(line)
 }
 
-impl Entry {
+impl ReportedEntry {
     /// Whether programs that use libdat.so.1 can open the API version.
     pub(crate) fn is_version_1(&self) -> bool {
         self.version.starts_with("1.")
@@ -194,8 +194,8 @@ impl Entry {
 mod tests {
     use super::*;
 
-    fn entry(name: &str, version: &str) -> Entry {
-        Entry { name: name.to_owned(), version: version.to_owned(), ..Entry::default() }
+    fn entry(name: &str, version: &str) -> ReportedEntry {
+        ReportedEntry { name: name.to_owned(), version: version.to_owned(), ..ReportedEntry::default() }
     }
 
     #[test]

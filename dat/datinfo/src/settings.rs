@@ -9,7 +9,7 @@ use dat_settings::{ALL, DAPL, Known, SM, Setting, SettingsTable, USNIC, VERBS, l
 use serde_json::{Value, json};
 
 use crate::options::Options;
-use crate::registry::{Entry, Registry};
+use crate::registry::{Registry, ReportedEntry};
 use crate::{say, say_json};
 
 /// A setting with its value in effect and its source.
@@ -169,7 +169,7 @@ pub(crate) fn is_ours(library: &str) -> bool {
 }
 
 /// An adapter's settings, and unknown words of its parameters.
-fn settings_of(entry: &Entry) -> (Vec<SettingReport>, Vec<String>) {
+fn settings_of(entry: &ReportedEntry) -> (Vec<SettingReport>, Vec<String>) {
     let Some(table) = table_of(&entry.library) else { return (Vec::new(), Vec::new()) };
     let params = String::from_utf8_lossy(&crate::probe::unescaped(&entry.params)).into_owned();
     let is_common = |word: &str| word.split_once('=').is_some_and(|(name, _)| DAPL.named(name).is_some());
@@ -194,7 +194,7 @@ fn settings_of(entry: &Entry) -> (Vec<SettingReport>, Vec<String>) {
 }
 
 /// Errors in an adapter's `ia_params`: the text found, and the permitted values.
-pub(crate) fn param_troubles(entry: &Entry) -> Vec<(String, String)> {
+pub(crate) fn param_troubles(entry: &ReportedEntry) -> Vec<(String, String)> {
     let Some(table) = table_of(&entry.library) else { return Vec::new() };
     let (settings, odd) = settings_of(entry);
     let wrong = settings.iter().filter_map(|report| {
@@ -263,8 +263,8 @@ pub(crate) fn configuration(options: &Options) -> crate::Result {
 mod tests {
     use super::*;
 
-    fn entry(library: &str, params: &str) -> Entry {
-        Entry { library: library.to_owned(), params: params.to_owned(), ..Entry::default() }
+    fn entry(library: &str, params: &str) -> ReportedEntry {
+        ReportedEntry { library: library.to_owned(), params: params.to_owned(), ..ReportedEntry::default() }
     }
 
     fn report<'a>(settings: &'a [SettingReport], name: &str) -> &'a SettingReport {

@@ -15,7 +15,7 @@ use rustix::process::{Resource, getrlimit};
 use super::{Finding, Grade, in_effect};
 use crate::adapter;
 use crate::options::Options;
-use crate::registry::{Entry, Registry};
+use crate::registry::{Registry, ReportedEntry};
 use crate::settings::IneffectiveVariable;
 use crate::system;
 
@@ -93,7 +93,7 @@ fn registry(options: &Options, findings: &mut Vec<Finding>) {
 
 /// Reports whether the requirements of lines for DAT 2.0 are met: one note for each library that they name, and one for
 /// libdat2.so.2.
-fn libdat2(entries: &[Entry], findings: &mut Vec<Finding>) {
+fn libdat2(entries: &[ReportedEntry], findings: &mut Vec<Finding>) {
     let about = "DAT 2.0";
     let mut libraries: BTreeMap<&str, (usize, Option<&str>)> = BTreeMap::new();
     for entry in entries.iter().filter(|entry| entry.api().is_some_and(|(major, _)| major == 2)) {

@@ -17,7 +17,7 @@ use crate::options::{Add, Api, EditedConf, Options, Remove, SetDefault};
 use crate::registry::Registry;
 use crate::{nearest, say, say_json};
 use file::EditedFile;
-use text::{ConfText, Entry, checked};
+use text::{ConfText, FileEntry, checked};
 
 /// A changed line: the kind of change, its number before or after, its text.
 #[derive(Debug)]
@@ -67,7 +67,7 @@ pub(crate) fn remove(options: &Options, wanted: &Remove) -> crate::Result {
             gone.extend(removed(text, name, options.api, wanted.line)?);
         }
         let is_other =
-            |entry: &Entry| others.iter().any(|other| other.has_key_of(entry) && other.library == entry.library);
+            |entry: &FileEntry| others.iter().any(|other| other.has_key_of(entry) && other.library == entry.library);
         gone.extend(text.entries().into_iter().filter(is_other).map(|entry| entry.index));
         if gone.is_empty() {
             return Err("none of these entries exists".to_owned());
@@ -82,11 +82,11 @@ pub(crate) fn remove(options: &Options, wanted: &Remove) -> crate::Result {
 pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Result {
     edit(options, &wanted.conf, false, &|text| {
         let entries = named(text, &wanted.name, options.api)?;
-        let chosen: Vec<&Entry> = match wanted.line {
+        let chosen: Vec<&FileEntry> = match wanted.line {
             Some(line) => entries.iter().filter(|entry| entry.index + 1 == line).collect(),
             None => entries.iter().collect(),
         };
-        let duplicates = |entry: &&Entry| entries.iter().filter(|other| other.has_key_of(entry)).count() > 1;
+        let duplicates = |entry: &&FileEntry| entries.iter().filter(|other| other.has_key_of(entry)).count() > 1;
         match chosen.as_slice() {
             [] => return Err(format!("line {} is no entry of \"{}\"", wanted.line.unwrap_or(0), wanted.name)),
             [first, ..] if !wanted.off && wanted.line.is_none() && chosen.iter().any(duplicates) => {
@@ -245,10 +245,11 @@ fn removed(text: &ConfText, name: &str, api: Api, line: Option<usize>) -> Result
 }
 
 /// The entries of a name for the requested API version.
-fn named(text: &ConfText, name: &str, api: Api) -> Result<Vec<Entry>, String> {
+fn named(text: &ConfText, name: &str, api: Api) -> Result<Vec<FileEntry>, String> {
     let entries = text.entries();
-    let is_version = |entry: &Entry| text::version(&entry.api).is_some_and(|(major, minor)| api.includes(major, minor));
-    let (named, others): (Vec<Entry>, Vec<Entry>) =
+    let is_version =
+        |entry: &FileEntry| text::version(&entry.api).is_some_and(|(major, minor)| api.includes(major, minor));
+    let (named, others): (Vec<FileEntry>, Vec<FileEntry>) =
         entries.into_iter().partition(|entry| entry.name == name.as_bytes() && is_version(entry));
     if !named.is_empty() {
         return Ok(named);
@@ -262,7 +263,7 @@ fn named(text: &ConfText, name: &str, api: Api) -> Result<Vec<Entry>, String> {
     Err(format!("has no entry \"{name}\"{}", nearest::suffix(&meant)))
 }
 
-fn described(entry: &Entry) -> String {
+fn described(entry: &FileEntry) -> String {
     let state = if entry.is_default { "default" } else { "nondefault" };
     format!("line {} ({}, {state})", entry.index + 1, String::from_utf8_lossy(&entry.library))
 }

@@ -26,7 +26,7 @@ pub(super) struct Field {
 
 /// An entry of a dat.conf: the fields that identify it, and its line.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(super) struct Entry {
+pub(super) struct FileEntry {
     /// Counted from 0.
     pub(super) index: usize,
     pub(super) name: Vec<u8>,
@@ -39,9 +39,9 @@ pub(super) struct Entry {
     pub(super) is_default: bool,
 }
 
-impl Entry {
+impl FileEntry {
     /// Whether the two entries have the same name, version and thread safety, so that a program could get either.
-    pub(super) fn has_key_of(&self, other: &Entry) -> bool {
+    pub(super) fn has_key_of(&self, other: &FileEntry) -> bool {
         (&self.name, &self.api, &self.safety) == (&other.name, &other.api, &other.safety)
     }
 }
@@ -61,11 +61,11 @@ impl ConfText {
     }
 
     /// The lines that are entries, enabled or not. A line that cannot be parsed is left out, and stays unchanged.
-    pub(super) fn entries(&self) -> Vec<Entry> {
+    pub(super) fn entries(&self) -> Vec<FileEntry> {
         (0..self.lines.len()).filter_map(|index| self.entry(index)).collect()
     }
 
-    fn entry(&self, index: usize) -> Option<Entry> {
+    fn entry(&self, index: usize) -> Option<FileEntry> {
         entry_of(index, &self.fields(index)?)
     }
 
@@ -123,11 +123,11 @@ fn without_end(line: &[u8]) -> &[u8] {
     line.strip_suffix(b"\r").unwrap_or(line)
 }
 
-fn entry_of(index: usize, fields: &[Field]) -> Option<Entry> {
+fn entry_of(index: usize, fields: &[Field]) -> Option<FileEntry> {
     let [name, api, safety, default, library, ..] = fields else { return None };
     let texts = [name, api, safety, library].map(|field| field.text.clone());
     let [name, api, safety, library] = texts;
-    Some(Entry { index, name, api, safety, library, is_default: default.text == b"default" })
+    Some(FileEntry { index, name, api, safety, library, is_default: default.text == b"default" })
 }
 
 /// Splits a line into fields, starting at a byte position. `None` if a quote is not closed.
@@ -195,7 +195,7 @@ pub(super) fn field(text: &[u8]) -> Vec<u8> {
 }
 
 /// Checks a line that is to be added: the fields that libdat refuses. Returns the entry.
-pub(super) fn checked(line: &[u8]) -> Result<Entry, String> {
+pub(super) fn checked(line: &[u8]) -> Result<FileEntry, String> {
     if let Some(bad) = line.iter().find(|byte| matches!(byte, 0 | b'\n' | b'\r')) {
         return Err(format!("it contains the byte {bad:#04x}, which a line of dat.conf cannot have"));
     }

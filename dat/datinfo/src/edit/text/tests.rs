@@ -7,7 +7,7 @@ const FILE: &str = "\u{feff}# adapters\na  u1.2 nonthreadsafe default  liba.so.1
                     \tnot an entry\n\n\"b c\" u2.0 threadsafe \"nondefault\" libb.so.2 dapl.2.0 \"\" \"\"";
 
 fn names(text: &ConfText) -> Vec<(String, usize, bool)> {
-    let name = |entry: Entry| (String::from_utf8(entry.name).unwrap(), entry.index, entry.is_default);
+    let name = |entry: FileEntry| (String::from_utf8(entry.name).unwrap(), entry.index, entry.is_default);
     text.entries().into_iter().map(name).collect()
 }
 
