@@ -73,15 +73,15 @@ static DAT_EVD_HANDLE cr_evd = DAT_HANDLE_NULL, conn_evd, recv_evd, request_evd;
 static DAT_PSP_HANDLE psp = DAT_HANDLE_NULL;
 static DAT_EP_HANDLE ep;
 static struct memory messages, rdma;
-static size_t slot_size;       /* of one message slot */
-static size_t large;           /* of the large messages */
-static DAT_RMR_TRIPLET theirs; /* where we may write to and read from */
+static size_t slot_size; /* bytes of one message slot */
+static size_t large;     /* bytes of a large message */
+static DAT_RMR_TRIPLET peer_memory; /* memory of the peer that this side may write and read */
 
 static uint64_t received, requested; /* numbers of completed receives and of posted requests */
 static uint64_t checked;             /* bytes */
 static unsigned cno_wakeups;
 
-/* ---- What the two say to each other, all in network byte order --------------------------------------------------- */
+/* ---- Messages between the two sides, in network byte order -------------------------------------------------------- */
 
 #define GREETING "dtest-1"
 
@@ -641,11 +641,11 @@ static void exchange_memory(void)
 {
     send_word(MEMORY, 0);
     struct message message = receive_word(MEMORY, 0);
-    theirs.rmr_context = ntohl(message.rmr_context);
-    theirs.target_address = be64toh(message.address);
-    theirs.segment_length = be64toh(message.length);
-    if (theirs.segment_length != opt.bytes)
-        fail("the peer offers %" PRIu64 " bytes in place of %zu", (uint64_t)theirs.segment_length, opt.bytes);
+    peer_memory.rmr_context = ntohl(message.rmr_context);
+    peer_memory.target_address = be64toh(message.address);
+    peer_memory.segment_length = be64toh(message.length);
+    if (peer_memory.segment_length != opt.bytes)
+        fail("the peer offers %" PRIu64 " bytes in place of %zu", (uint64_t)peer_memory.segment_length, opt.bytes);
 }
 
 /* One RDMA between our half and what the peer lets us use. Returns the nanoseconds. */
@@ -657,10 +657,10 @@ static uint64_t one_rdma(bool write)
     uint64_t start = now_ns();
     if (write)
         ok("dat_ep_post_rdma_write",
-           dat_ep_post_rdma_write(ep, 1, &segment, cookie, &theirs, DAT_COMPLETION_DEFAULT_FLAG));
+           dat_ep_post_rdma_write(ep, 1, &segment, cookie, &peer_memory, DAT_COMPLETION_DEFAULT_FLAG));
     else
         ok("dat_ep_post_rdma_read",
-           dat_ep_post_rdma_read(ep, 1, &segment, cookie, &theirs, DAT_COMPLETION_DEFAULT_FLAG));
+           dat_ep_post_rdma_read(ep, 1, &segment, cookie, &peer_memory, DAT_COMPLETION_DEFAULT_FLAG));
     size_t length = completion(request_evd, cookie.as_64, DAT_DTO_SUCCESS, what);
     uint64_t ns = now_ns() - start;
     if (length != opt.bytes)
@@ -678,23 +678,23 @@ static void report(const char *what, uint64_t count, uint64_t bytes_each, uint64
     putchar('\n');
 }
 
-/* Both sides write to each other, look at what came, and read back what they wrote. */
+/* Both sides write to each other, check the received data, and read back the written data. */
 static void rdma_bursts(void)
 {
-    unsigned char *mine = rdma.base + opt.bytes;
+    unsigned char *buffer = rdma.base + opt.bytes;
     bool client = opt.host != NULL;
     uint64_t write_ns = 0, read_ns = 0;
     for (unsigned burst = 0; burst < opt.bursts; burst++) {
-        fill(mine, opt.bytes, seed(client, 1, burst));
+        fill(buffer, opt.bytes, seed(client, 1, burst));
         write_ns += one_rdma(true);
         send_word(WRITTEN, burst);
 
         receive_word(WRITTEN, burst);
         verify(rdma.base, opt.bytes, seed(!client, 1, burst), "the RDMA write of the peer", burst);
 
-        memset(mine, 0xa5, opt.bytes);
+        memset(buffer, 0xa5, opt.bytes);
         read_ns += one_rdma(false);
-        verify(mine, opt.bytes, seed(client, 1, burst), "the RDMA read of what we wrote", burst);
+        verify(buffer, opt.bytes, seed(client, 1, burst), "the RDMA read of the written data", burst);
 
         /* Only now may the other side write there again. */
         send_word(READ, burst);

@@ -57,6 +57,7 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("naps", "sleeps"),
     ("news", "connection event"),
     ("nobody", "name the subject"),
+    ("owes", "must answer; pending"),
     ("rage", "write invalid data"),
     ("rages", "writes invalid data"),
     ("roomy", "with capacity"),

@@ -136,7 +136,7 @@ impl Closing {
     }
 
     /// Whether `transmit` has an answer to a received packet.
-    pub(crate) fn owes_answer(&self) -> bool {
+    pub(crate) fn must_send_answer(&self) -> bool {
         self.must_answer
     }
 

@@ -316,7 +316,7 @@ impl<D: Driver> Conn<D> {
         let closing = self.ending.closing.as_mut()?;
         // An answer is no longer than the packet that it answers, so that packets with a spoofed source cause no
         // amplification.
-        let to = self.ending.last_source.filter(|_| closing.owes_answer());
+        let to = self.ending.last_source.filter(|_| closing.must_send_answer());
         let is_said = closing.transmit(self.now, out);
         is_said.then(|| Outgoing { to, ..outgoing(out.len() - start) })
     }

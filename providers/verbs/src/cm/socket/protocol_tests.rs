@@ -193,7 +193,7 @@ fn a_wrong_confirmation_is_none() {
 }
 
 #[test]
-fn a_peer_that_owes_bytes_has_a_bounded_time() {
+fn a_peer_with_missing_bytes_has_a_bounded_time() {
     let mut active = active(hello(1, b""));
     let (time, dialling) = active.patience().unwrap();
     assert_eq!(time, DIALLING);
