@@ -6,7 +6,7 @@ use core::ffi::c_char;
 
 use crate::types::*;
 
-/// Function of a CNO that is called when it is triggered: `(instance_data, evd)`.
+/// Agent of a CNO, called with `(instance_data, evd)` when the CNO is triggered.
 pub type DAT_AGENT_FUNC = unsafe extern "C" fn(instance_data: DAT_PVOID, event_dispatcher: DAT_EVD_HANDLE);
 
 /// `struct dat_named_attr`, 16 bytes.

@@ -2,14 +2,15 @@
 //!
 //! A provider requests it from `dat_provider_init`: it calls `dats_get_ia_handle(LIBDAT_HOOK_REQUEST, &mut p)`. Another
 //! implementation of libdat returns an error, because the number is not that of an IA; this project's libdat returns
-//! `DAT_SUCCESS` and a pointer to a [`LibdatHook`] that is valid until the process ends. So each side also works with
-//! another implementation of the other side. No function of the hook is called on a hot path.
+//! `DAT_SUCCESS` and a pointer to a [`LibdatHook`] that is valid until the process ends. So this project's providers
+//! also work with another implementation of libdat, and its libdat with other providers. No function of the hook is
+//! called on a hot path.
 
 use core::ffi::{c_char, c_void};
 
 use crate::types::DAT_IA_HANDLE;
 
-/// The requested number: far outside the range of IA handles; its low byte is the version of [`LibdatHook`].
+/// Request number: far outside the range of IA handles; its low byte is the version of [`LibdatHook`].
 pub const LIBDAT_HOOK_REQUEST: u64 = 0x6461_706c_5f72_7301;
 
 /// Address range in which a provider keeps its handles; it stays readable until the process ends.
@@ -22,11 +23,11 @@ pub struct HandleArena {
     pub base: usize,
     /// Length in bytes.
     pub len: usize,
-    /// Distance of two handles in bytes: a power of two, at least 8.
+    /// Distance in bytes between two handles: a power of two, at least 8.
     pub stride: usize,
 }
 
-/// Functions of libdat for a provider that requests them.
+/// Functions of libdat that a provider gets when it requests the hook.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct LibdatHook {
@@ -39,18 +40,18 @@ pub struct LibdatHook {
     pub add_arena: extern "C" fn(arena: HandleArena) -> i32,
     /// The consumer's number for this IA of the provider; null if libdat has not assigned one yet.
     pub ia_number: extern "C" fn(provider_ia: *mut c_void) -> DAT_IA_HANDLE,
-    /// The reason why libdat refused the calling thread's last `dat_ia_openv`, for tools. Writes at most `capacity` bytes
-    /// including the NUL and returns the full length without it; 0 if there was no refusal.
+    /// For tools: the reason why libdat refused the calling thread's last `dat_ia_openv`. Writes at most `capacity`
+    /// bytes including the NUL and returns the full length without it; 0 if there was no refusal.
     pub last_refusal: unsafe extern "C" fn(out: *mut c_char, capacity: usize) -> usize,
-    /// Passes a provider's explanation, a C string, of why it refuses the `ia_open` that the calling thread is
-    /// executing. libdat adds it to its own log line, with the same rate limit.
+    /// Passes a C string in which a provider explains why it refuses the `ia_open` that the calling thread is
+    /// executing. libdat adds the text to its own log line, with the same rate limit.
     pub provider_says: unsafe extern "C" fn(words: *const c_char),
-    /// Content of the registry, for tools: line `index` of a topic (`TELL_*`), written like `last_refusal` does; 0
-    /// after the last line. Fields are separated by tabs; all bytes except printable ASCII are escaped as in C.
+    /// For tools: line `index` of a topic (`TELL_*`) about the registry, written like `last_refusal`; 0 after the last
+    /// line. Fields are separated by tabs; all bytes except printable ASCII are escaped as in C.
     pub describe: unsafe extern "C" fn(topic: u32, index: usize, out: *mut c_char, capacity: usize) -> usize,
     /// Library field of the dat.conf record whose `dat_provider_init` the calling thread is executing, written like
-    /// `last_refusal` does; 0 outside of an init. Needed because the dynamic loader treats several names of one file as
-    /// one library.
+    /// `last_refusal`; 0 outside of an init. Needed because the dynamic loader treats several names of one file as one
+    /// library.
     pub record_library: unsafe extern "C" fn(out: *mut c_char, capacity: usize) -> usize,
 }
 
@@ -59,19 +60,19 @@ pub const LIBDAT_HOOK_LEAST: usize = core::mem::offset_of!(LibdatHook, provider_
 
 /// Accepted records: name, version, thread safety, library, parameters, file:line, the library's file (empty if there is none).
 pub const TELL_ENTRY: u32 = 0;
-/// Names on lines that are not in use: name, file:line, reason, remedy.
+/// Names on lines that do not apply: name, file:line, reason, remedy.
 pub const TELL_ABSENT: u32 = 1;
-/// Errors of lines: file:line, column, field, found, allowed, `dropped` or `kept`.
+/// Errors in lines: file:line, column, field, text found, permitted values, `dropped` or `kept`.
 pub const TELL_COMPLAINT: u32 = 2;
-/// Files that cannot be read: a sentence.
+/// Files that cannot be read: one sentence for each file.
 pub const TELL_UNREADABLE: u32 = 3;
 /// Origin of the records, as a sentence.
 pub const TELL_ORIGIN: u32 = 4;
 /// The calling thread's last refusal: kind, name, file:line, cause, remedy.
 pub const TELL_REFUSAL: u32 = 5;
-/// Lines of dat.conf for the adapters of this machine, independent of the files.
+/// Lines of dat.conf for the adapters of this machine, whatever the files contain.
 pub const TELL_DISCOVERED: u32 = 6;
 /// Version of libdat.
 pub const TELL_VERSION: u32 = 7;
-/// The dat.conf in use, to which lines should be added.
+/// The dat.conf in use, to which new lines should be added.
 pub const TELL_TARGET: u32 = 8;

@@ -1,6 +1,7 @@
 //! The provider table: the jump table behind every handle, 68 functions in the order of the ABI.
 //!
-//! libdat calls through it; `dapl` fills one per IA name. The order never changes; DAT 2.0 extends it.
+//! libdat calls the functions of the table; `dapl` fills one table per IA name. The order never changes; DAT 2.0
+//! extends it.
 
 use core::ffi::{CStr, c_char};
 

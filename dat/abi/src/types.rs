@@ -28,13 +28,13 @@ pub type DAT_SOCK_ADDR6 = sockaddr_in6;
 pub type DAT_PROVIDER_ATTR_MASK = DAT_UINT64;
 /// An IA name, NUL-terminated, at most 255 bytes.
 pub type DAT_NAME_PTR = *mut c_char;
-/// The consumer's 64 bits, returned unchanged with a DTO completion.
+/// 64 bits of the consumer, returned unchanged with a DTO completion.
 pub type DAT_DTO_COOKIE = DAT_CONTEXT;
-/// The consumer's 64 bits, returned unchanged with a bind completion.
+/// 64 bits of the consumer, returned unchanged with a bind completion.
 pub type DAT_RMR_COOKIE = DAT_CONTEXT;
 /// Microseconds; `DAT_TIMEOUT_INFINITE` waits without a limit.
 pub type DAT_TIMEOUT = DAT_UINT32;
-/// Any object: its first word is the provider table (IA handles of libdat excepted).
+/// Handle of any object. Its first word is the provider table, except in IA handles of libdat.
 pub type DAT_HANDLE = DAT_PVOID;
 /// Handle of an object of kind CR.
 pub type DAT_CR_HANDLE = DAT_HANDLE;
@@ -60,7 +60,7 @@ pub type DAT_SRQ_HANDLE = DAT_HANDLE;
 pub type DAT_IA_ADDRESS_PTR = *mut DAT_SOCK_ADDR;
 /// Connection qualifier: the full 64-bit number a service point listens on.
 pub type DAT_CONN_QUAL = DAT_UINT64;
-/// Port qualifier of one end of a connection.
+/// Port qualifier of a local or remote endpoint.
 pub type DAT_PORT_QUAL = DAT_UINT64;
 /// Key of registered memory in local segments; 0 is never valid.
 pub type DAT_LMR_CONTEXT = DAT_UINT32;
@@ -404,7 +404,7 @@ pub const DAT_PROVIDER_FIELD_PROVIDER_SPECIFIC_ATTR: DAT_PROVIDER_ATTR_MASK = 0x
 pub const DAT_PROVIDER_FIELD_ALL: DAT_PROVIDER_ATTR_MASK = 0x3ffffff;
 pub const DAT_PROVIDER_FIELD_NONE: DAT_PROVIDER_ATTR_MASK = 0x0;
 pub const DAT_HANDLE_NULL: DAT_HANDLE = core::ptr::null_mut();
-/// In `*async_evd_handle` of an open: the async EVD exists in another part of the process.
+/// Value of `*async_evd_handle` in an open: the async EVD exists in another part of the process.
 pub const DAT_EVD_ASYNC_EXISTS: DAT_EVD_HANDLE = 1 as DAT_EVD_HANDLE;
-/// Out of an open or a query: the async EVD belongs to another part of the process.
+/// Value from an open or a query: the async EVD belongs to another part of the process.
 pub const DAT_EVD_OUT_OF_SCOPE: DAT_EVD_HANDLE = 2 as DAT_EVD_HANDLE;

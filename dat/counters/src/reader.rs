@@ -17,10 +17,10 @@ use rustix::net::RecvFlags;
 use crate::socket::{self, Name, Peer};
 use crate::text::{self, Fault, MOST, Process};
 
-/// Time for one process to answer. A process that is serving another, slow tool is busy for at most a second.
+/// Time limit for the answer of one process. A process that serves a slow tool is busy for at most a second.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
 
-/// Number of processes queried at a time; each needs an open descriptor.
+/// Number of processes that are queried at the same time. Each query needs a file descriptor.
 const TOGETHER: usize = 128;
 
 /// Time after which no more processes are queried.
@@ -39,26 +39,26 @@ pub struct Answer {
     pub number: u32,
     /// The name that `ps` shows, also of a process that does not answer; `None` for a process of another pid namespace.
     pub program: Option<String>,
-    /// Its counters, or the reason why they could not be read.
+    /// Counters of the process, or the reason why they could not be read.
     pub result: Result<Process, ReadError>,
 }
 
 /// Reason why the counters of a process could not be read.
 #[derive(Debug)]
 pub enum ReadError {
-    /// It does not answer, or does not finish its answer.
+    /// The process does not answer, or does not finish its answer.
     Timeout,
-    /// Its accept queue is full.
+    /// The accept queue of the process is full.
     Busy,
-    /// It uses another version of the format.
+    /// The process uses this other version of the format.
     Version(String),
-    /// It closed the connection before the end of the text.
+    /// The process closed the connection before the end of the text.
     Incomplete,
-    /// Its answer is malformed.
+    /// The answer is malformed.
     Invalid,
     /// The answer would exceed the number of bytes that one run may read.
     TooMuch,
-    /// The time limit of the run was reached before it was queried.
+    /// The process was not queried, because the time limit of the run was reached first.
     Skipped,
     /// An error of the operating system.
     System(io::Error),
@@ -116,8 +116,8 @@ impl From<Fault> for ReadError {
     }
 }
 
-/// All processes of this user with an open IA, by their ids, in this network namespace only. Returns within ten seconds even if
-/// processes hang, and in milliseconds if none does.
+/// Queries all processes of this user that publish counters in this network namespace, in the order of their ids. Returns
+/// within 12 seconds ([`RUN_LIMIT`] and [`ANSWER_LIMIT`]), and in milliseconds if every process answers.
 ///
 /// Errors: the list of local sockets cannot be read.
 pub fn processes() -> io::Result<Vec<Answer>> {
@@ -128,8 +128,8 @@ pub fn processes() -> io::Result<Vec<Answer>> {
     Ok(names.chunks(TOGETHER).flat_map(|some| ask(some, end, &mut capacity)).collect())
 }
 
-/// The sockets in the kernel's list that belong to this user, without duplicates: a listener and its connections have
-/// the same name. Abstract names begin with `@` there.
+/// Finds the sockets of this user in the kernel's list, where abstract names begin with `@`. Without duplicates, since a
+/// listener and its connections have the same name.
 fn names(list: &str, uid: u32) -> Vec<Name> {
     let own = list.lines().filter_map(|line| Name::read(line.rsplit_once(" @")?.1)).filter(|name| name.uid == uid);
     let mut names: Vec<_> = own.collect();
@@ -138,8 +138,7 @@ fn names(list: &str, uid: u32) -> Vec<Name> {
     names
 }
 
-/// Queries these processes, all at once. A process that has ended meanwhile, or that publishes no counters, is left
-/// out.
+/// Queries these processes, all at once. The result omits a process that has ended, or that publishes no counters.
 fn ask(names: &[Name], end: Instant, capacity: &mut usize) -> Vec<Answer> {
     let began = Instant::now();
     let is_late = began >= end;

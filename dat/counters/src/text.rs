@@ -1,8 +1,8 @@
 //! The text format of counters, and its parser.
 //!
-//! Lines of words separated by tabs. The first line names the format, the last one marks a complete text. A reader
-//! skips unknown lines and further words of a line. Tabs and newlines in a word become `?`. The parser accepts any
-//! bytes, and returns a text or an error. Characters that could move a terminal's cursor become `?`.
+//! Lines of words separated by tabs. The first line names the format; the last line marks a complete text. A reader
+//! skips unknown lines, and additional words at the end of a line. Tabs and newlines in a word become `?`. The parser
+//! accepts any bytes, and returns a text or an error. Characters that could move a terminal's cursor become `?`.
 //!
 //! ```text
 //! dapl-counters 1
@@ -15,7 +15,7 @@
 //! end
 //! ```
 //!
-//! A `count` only grows; a `level` goes up and down.
+//! A `count` only grows; a `level` rises and falls.
 #![forbid(unsafe_code)]
 
 use std::fmt::{Display, Write};
@@ -59,7 +59,7 @@ impl Text {
         self.line(&["ep", &format!("{handle:#x}"), state]);
     }
 
-    /// Adds a number. The unit is empty for plain counts. `is_level`: the value goes up and down; otherwise it only
+    /// Adds a value. The unit is empty for plain counts. With `is_level` the value rises and falls; otherwise it only
     /// grows.
     pub fn count(&mut self, name: &str, unit: &str, is_level: bool, value: impl Display) {
         let mut number = String::new();
@@ -85,31 +85,31 @@ impl Text {
 pub struct Process {
     /// Process id, in its own pid namespace.
     pub pid: u32,
-    /// Its name, as `ps` shows it.
+    /// Name of the program, as `ps` shows it.
     pub program: String,
-    /// Its open IAs.
+    /// IAs that the process has open.
     pub adapters: Vec<Adapter>,
 }
 
 /// An open IA.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Adapter {
-    /// Its name in the registry, such as `usnic0`.
+    /// Name in the registry, such as `usnic0`.
     pub name: String,
-    /// Its transport, such as `usnic`.
+    /// Name of the transport, such as `usnic`.
     pub provider: String,
-    /// Its handle in its process, as `0x7f0123456740`: it distinguishes IAs of one name.
+    /// Handle in its process, such as `0x7f0123456740`. It distinguishes IAs of one name.
     pub handle: String,
     /// Counters of the IA.
     pub counts: Vec<Count>,
     /// The EPs that are in the text.
     pub eps: Vec<Endpoint>,
-    /// EPs that are not in the list.
+    /// Number of EPs that are not in `eps`.
     pub left_out: u64,
 }
 
 impl Adapter {
-    /// Removes the EPs from the list, and counts them.
+    /// Removes the EPs from `eps`, and adds their number to `left_out`.
     pub fn leave_out_endpoints(&mut self) {
         self.left_out = self.left_out.saturating_add(self.eps.len() as u64);
         self.eps.clear();
@@ -119,31 +119,30 @@ impl Adapter {
 /// An EP.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Endpoint {
-    /// Its handle in its process, as `0x7f0123456780`.
+    /// Handle in its process, such as `0x7f0123456780`.
     pub handle: String,
     /// State, such as `Connected`.
     pub state: String,
-    /// Its counters, and the state of its connection.
+    /// Counters of the EP and of its connection.
     pub counts: Vec<Count>,
 }
 
-/// A number.
+/// A counter or a level.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Count {
     /// Name, such as `posts.send`.
     pub name: String,
     /// Unit, such as `bytes`; empty for plain counts.
     pub unit: String,
-    /// The number.
     pub value: u64,
-    /// A level, which goes up and down; otherwise the value only grows.
+    /// True for a level, which rises and falls; a counter only grows.
     pub is_level: bool,
 }
 
 /// The reason why bytes cannot be parsed.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub enum Fault {
-    /// The version of the format is this one.
+    /// The format has this other version.
     Version(String),
     /// The text is incomplete.
     Incomplete,
@@ -153,7 +152,7 @@ pub enum Fault {
 
 /// Reads a text.
 ///
-/// Errors: the bytes are not a text, or not a complete one.
+/// Errors: the bytes are not a text of this format, or the text is incomplete.
 pub fn read(bytes: &[u8]) -> Result<Process, Fault> {
     let text = std::str::from_utf8(bytes).ok().filter(|text| text.len() <= MOST).ok_or(Fault::Invalid)?;
     let (form, rest) = text.split_once('\n').ok_or_else(|| beginning(text))?;
@@ -171,13 +170,13 @@ pub fn read(bytes: &[u8]) -> Result<Process, Fault> {
     Ok(process)
 }
 
-/// The fault of a text with an unknown first line: a text without a newline may be an incomplete one.
+/// The fault of a text without a newline: incomplete if it is the beginning of the first line, else malformed.
 fn beginning(text: &str) -> Fault {
     let first = format!("{FORM}{VERSION}");
     if first.starts_with(text) { Fault::Incomplete } else { Fault::Invalid }
 }
 
-/// Adds the content of a line. `None`: it is invalid there.
+/// Adds the content of a line. `None` if the line is invalid at this position.
 fn take(process: &mut Process, line: &str) -> Option<()> {
     let mut words = line.split('\t');
     let (kind, first, second, third) = (words.next()?, words.next(), words.next(), words.next());
@@ -205,7 +204,7 @@ fn take(process: &mut Process, line: &str) -> Option<()> {
     Some(())
 }
 
-/// A word without characters that affect a terminal: control characters, and those that change the text direction.
+/// Replaces characters that affect a terminal: control characters, and characters that change the text direction.
 pub(crate) fn shown(word: &str) -> String {
     let is_harmless = |letter: char| letter == ' ' || letter.is_ascii_graphic() || letter.is_alphanumeric();
     word.chars().map(|letter| if is_harmless(letter) { letter } else { '?' }).collect()

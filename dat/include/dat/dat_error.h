@@ -38,7 +38,7 @@ typedef DAT_UINT32 DAT_RETURN;
 #define DAT_GET_TYPE(status)    ((DAT_UINT32)(status) & DAT_TYPE_MASK)
 #define DAT_GET_SUBTYPE(status) ((DAT_UINT32)(status) & DAT_SUBTYPE_MASK)
 
-/* Kinds of events. */
+/* Types of results. */
 DAT_EXTENSION_ typedef enum dat_return_type {
     DAT_SUCCESS                     = 0x00000000, /* success */
     DAT_ABORT                       = 0x00010000, /* the wait ended because its object was freed */
@@ -64,7 +64,7 @@ DAT_EXTENSION_ typedef enum dat_return_type {
     DAT_NOT_IMPLEMENTED             = 0xffff0000  /* the provider lacks this call */
 } DAT_RETURN_TYPE;
 
-/* DAT 1.0 called it so. */
+/* Its name in DAT 1.0. */
 #define DAT_NAME_NOT_FOUND DAT_PROVIDER_NOT_FOUND
 
 /* Details: the handle, the argument, the state. The numbers are consecutive. */

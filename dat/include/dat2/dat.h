@@ -86,7 +86,7 @@ typedef union dat_sp_handle {
 /* Returns the type of object of a handle. */
 extern DAT_RETURN dat_get_handle_type(IN DAT_HANDLE dat_handle, OUT DAT_HANDLE_TYPE *handle_type);
 
-/* 64 bits of the program for any object. */
+/* Stores or returns 64 bits of the program for an object of any kind. */
 extern DAT_RETURN dat_set_consumer_context(IN DAT_HANDLE dat_handle, IN DAT_CONTEXT context);
 extern DAT_RETURN dat_get_consumer_context(IN DAT_HANDLE dat_handle, OUT DAT_CONTEXT *context);
 
@@ -536,7 +536,7 @@ typedef DAT_UINT64 DAT_EP_PARAM_MASK;
 #define DAT_EP_FIELD_EP_ATTR_ALL                      UINT64_C(0x7ffff000)
 #define DAT_EP_FIELD_ALL                              UINT64_C(0x7fffffff)
 
-/* Any EVD, and the attributes, may be NULL: then these events are dropped, and the defaults apply. */
+/* Events for an EVD that is NULL are dropped. If the attributes are NULL, the defaults apply. */
 extern DAT_RETURN dat_ep_create(
     IN  DAT_IA_HANDLE     ia_handle,
     IN  DAT_PZ_HANDLE     pz_handle,
@@ -720,7 +720,7 @@ extern DAT_RETURN dat_srq_query(
 
 extern DAT_RETURN dat_srq_resize(IN DAT_SRQ_HANDLE srq_handle, IN DAT_COUNT srq_max_recv_dto);
 
-/* An asynchronous event when fewer than low_watermark buffers are left; once, until set again. */
+/* Reports an asynchronous event when fewer than low_watermark buffers are left: once per call of this function. */
 extern DAT_RETURN dat_srq_set_lw(IN DAT_SRQ_HANDLE srq_handle, IN DAT_COUNT low_watermark);
 
 /* As dat_ep_create, but the EP receives into buffers of the SRQ. */
@@ -837,7 +837,7 @@ typedef struct dat_csp_param {
     DAT_EVD_HANDLE     evd_handle;
 } DAT_CSP_PARAM;
 
-/* In the table only, as the next two. Listens on the port of an address. */
+/* In the table only, like dat_csp_query and dat_csp_free. Listens on the port of an address. */
 extern DAT_RETURN dat_csp_create(
     IN  DAT_IA_HANDLE      ia_handle,
     IN  DAT_COMM           *communicator,

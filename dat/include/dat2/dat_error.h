@@ -39,7 +39,7 @@ typedef DAT_UINT32 DAT_RETURN;
 #define DAT_GET_TYPE(status)    ((DAT_UINT32)(status) & DAT_TYPE_MASK)
 #define DAT_GET_SUBTYPE(status) ((DAT_UINT32)(status) & DAT_SUBTYPE_MASK)
 
-/* Kinds of events. */
+/* Types of results. */
 typedef enum dat_return_type {
     DAT_SUCCESS                     = 0x00000000, /* success */
     DAT_ABORT                       = 0x00010000, /* the wait ended because its object was freed */
@@ -69,7 +69,7 @@ typedef enum dat_return_type {
     DAT_NOT_IMPLEMENTED             = 0x3fff0000  /* the provider lacks this call; returned without the class bit */
 } DAT_RETURN_TYPE;
 
-/* DAT 1.0 called it so. */
+/* The name in DAT 1.0. */
 #define DAT_NAME_NOT_FOUND DAT_PROVIDER_NOT_FOUND
 
 /* Details: the handle, the argument, the state. The numbers are consecutive. */

@@ -570,7 +570,7 @@ static __inline__ DAT_RETURN dat_strerror_extension(IN DAT_IB_RETURN value, OUT 
     }
 }
 
-/* The same for the status of their events. */
+/* As dat_strerror, for the status of events of extension calls. */
 static __inline__ DAT_RETURN dat_strerror_ext_status(IN DAT_IB_STATUS value, OUT const char **message)
 {
     switch (value) {

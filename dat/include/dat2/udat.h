@@ -254,7 +254,7 @@ extern DAT_RETURN dat_evd_create(
     IN  DAT_EVD_FLAGS  evd_flags,
     OUT DAT_EVD_HANDLE *evd_handle);
 
-/* Sets the CNO for future events, or none (DAT_HANDLE_NULL). */
+/* Sets the CNO that future events trigger; DAT_HANDLE_NULL sets none. */
 extern DAT_RETURN dat_evd_modify_cno(IN DAT_EVD_HANDLE evd_handle, IN DAT_CNO_HANDLE cno_handle);
 
 /*
@@ -272,7 +272,7 @@ extern DAT_RETURN dat_evd_wait(
 extern DAT_RETURN dat_evd_enable(IN DAT_EVD_HANDLE evd_handle);
 extern DAT_RETURN dat_evd_disable(IN DAT_EVD_HANDLE evd_handle);
 
-/* Whether dat_evd_wait is allowed. Making it unwaitable ends a wait in progress with DAT_INVALID_STATE. */
+/* Forbids or permits dat_evd_wait on the EVD. Forbidding it ends a wait in progress with DAT_INVALID_STATE. */
 extern DAT_RETURN dat_evd_set_unwaitable(IN DAT_EVD_HANDLE evd_handle);
 extern DAT_RETURN dat_evd_clear_unwaitable(IN DAT_EVD_HANDLE evd_handle);
 

@@ -1,7 +1,7 @@
 //! The InfiniBand extensions: `dat_ib_extensions.h`.
 //!
-//! Every operation is a call of `dat_extension_op` with one of the numbers [`DAT_IB_OP`]; the arguments after it depend on the
-//! number.
+//! Every operation is a call of `dat_extension_op` with a number of [`DAT_IB_OP`], which determines the arguments that
+//! follow.
 
 use core::ffi::{CStr, c_void};
 

@@ -7,7 +7,8 @@ use super::error::*;
 use super::event::*;
 use super::types::*;
 
-/// A C `va_list` as a parameter. On x86-64 the parameter is a pointer to the list's state, which the callee advances.
+/// Type of a C `va_list` parameter. On x86-64 the parameter is a pointer to the list's state, which the callee
+/// advances.
 pub type va_list = *mut c_void;
 
 pub use crate::table::{

@@ -163,7 +163,7 @@ pub type DAT_VA_TYPE = u32;
 pub const DAT_VA_TYPE_VA: DAT_VA_TYPE = 0x0;
 pub const DAT_VA_TYPE_ZB: DAT_VA_TYPE = 0x1;
 
-/// DAT_RMR_SCOPE: `enum dat_rmr_scope`: which endpoints' peers can use a bound RMR.
+/// DAT_RMR_SCOPE: `enum dat_rmr_scope`: the endpoints whose peers can use a bound RMR.
 pub type DAT_RMR_SCOPE = u32;
 pub const DAT_RMR_SCOPE_EP: DAT_RMR_SCOPE = 0x0;
 pub const DAT_RMR_SCOPE_PZ: DAT_RMR_SCOPE = 0x1;
@@ -180,7 +180,7 @@ pub const DAT_RMR_FIELD_RMR_SCOPE: DAT_RMR_PARAM_MASK = 0x20;
 pub const DAT_RMR_FIELD_VA_TYPE: DAT_RMR_PARAM_MASK = 0x40;
 pub const DAT_RMR_FIELD_ALL: DAT_RMR_PARAM_MASK = 0x7f;
 
-/// DAT_EXTENSION: `enum dat_extension`, the extension that a provider offers.
+/// DAT_EXTENSION: `enum dat_extension`, the extension that a provider supports.
 pub type DAT_EXTENSION = u32;
 pub const DAT_EXTENSION_NONE: DAT_EXTENSION = 0x0;
 pub const DAT_EXTENSION_IB: DAT_EXTENSION = 0x1;
@@ -209,7 +209,7 @@ pub const DAT_EP_STATE_COMPLETION_PENDING: DAT_EP_STATE = 0xc;
 pub const DAT_EP_STATE_CONNECTED_SINGLE_PATH: DAT_EP_STATE = 0xd;
 pub const DAT_EP_STATE_CONNECTED_MULTI_PATH: DAT_EP_STATE = 0xe;
 
-/// DAT_SRQ_STATE: `enum dat_srq_state`. The order of the first two is the reverse of 1.2.
+/// DAT_SRQ_STATE: `enum dat_srq_state`. The first two values are swapped compared with 1.2.
 pub type DAT_SRQ_STATE = u32;
 pub const DAT_SRQ_STATE_ERROR: DAT_SRQ_STATE = 0x0;
 pub const DAT_SRQ_STATE_OPERATIONAL: DAT_SRQ_STATE = 0x1;

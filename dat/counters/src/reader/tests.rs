@@ -6,12 +6,12 @@ use rustix::net::SendFlags;
 
 use super::*;
 
-/// User ids that no process has: larger than the kernel assigns, and different in each test.
+/// A process id that no process has: larger than any that the kernel assigns, and different in each test.
 fn unused_pid(number: u32) -> u32 {
     0x4000_0000 + (std::process::id() << 4) + number
 }
 
-/// A process that listens under a name that no library uses.
+/// A fake process that listens under a name that no library uses.
 struct FakeProcess {
     name: Name,
     listener: OwnedFd,
