@@ -1,8 +1,8 @@
 //! The version of DAT that a libdat implements: SONAME, numbers, and names of numbers.
 //!
 //! `libdat.so.1` and `libdat2.so.2` are built from the same code, each with one of the two constants below. Every entry
-//! at the C boundary passes its constant in. Internally, subtypes of return codes are those of 1.2; `Api::subtype`
-//! converts them at the end of a call.
+//! at the C boundary passes one of them. Internally, subtypes of return codes are those of 1.2; `Api::subtype` converts
+//! the subtype at the end of a call.
 #![forbid(unsafe_code)]
 
 use std::ffi::CStr;
@@ -13,15 +13,15 @@ use dat_abi::*;
 /// The properties of a version of the API.
 #[derive(Debug)]
 pub struct Api {
-    /// Major version of the dat.conf lines whose names a program of this libdat opens.
+    /// Major version of the dat.conf lines that programs of this libdat open.
     pub major: u32,
     /// Minor version of the lines of the built-in registry.
     pub(crate) minor: u32,
     /// Name of the library in messages.
     pub(crate) name: &'static str,
-    /// `DAT_NOT_IMPLEMENTED`.
+    /// Number of `DAT_NOT_IMPLEMENTED`.
     pub(crate) not_implemented: DAT_RETURN,
-    /// Subtypes of 1.2 before each of which this version inserts another subtype.
+    /// Subtypes of 1.2. Before each of them this version inserts another subtype.
     inserted: &'static [DAT_RETURN_SUBTYPE],
     /// Names of types, in the order of their numbers.
     pub(crate) types: &'static [&'static CStr],

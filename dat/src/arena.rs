@@ -1,8 +1,8 @@
-//! Address ranges (arenas) in which this project's providers keep their handles. A call may read a handle's first word only if
-//! the handle lies in one of them.
+//! Address ranges (arenas) in which this project's providers keep their handles. A call may read the first word of a
+//! handle only if the handle is in an arena.
 //!
-//! `thunk` looks a handle up on every call, so the lookup is a comparison and a few loads of one cache line, without a lock.
-//! Providers add arenas through the hook; an arena stays mapped until the process ends.
+//! `thunk` looks a handle up on every call, so the lookup is a comparison and a few loads of one cache line, without a
+//! lock. Providers add arenas through the hook; an arena stays mapped until the process ends.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
@@ -10,10 +10,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use dat_abi::hook::HandleArena;
 
-/// Maximum number of arenas, several times the number of provider libraries of a process; `add` fails beyond it.
+/// Maximum number of arenas: several times the number of provider libraries of a process. `add` fails if there are
+/// more.
 const MOST: usize = 32;
 
-/// Minimum stride: a handle points to a pointer.
+/// Minimum stride: every handle is the address of a pointer.
 const ALIGN: usize = align_of::<usize>();
 
 /// One arena; unused while its length is 0. `len` is written last and only grows afterwards.
@@ -31,28 +32,28 @@ impl Arena {
 
     #[inline(always)]
     fn has(&self, address: usize) -> bool {
-        // Pairs with the Release in `add`: an arena with a length is filled in.
+        // Pairs with the Release in `add`: if the length is not 0, the other fields are set.
         let len = self.len.load(Ordering::Acquire);
         let offset = address.wrapping_sub(self.base.load(Ordering::Relaxed));
         offset < len && offset & self.mask.load(Ordering::Relaxed) == 0
     }
 }
 
-/// The first arena, if its length is a power of two. Then one comparison checks base, length and stride.
+/// Copy of the first arena, if its length is a power of two. One comparison then checks base, length and stride.
 struct First {
     base: AtomicPtr<AtomicUsize>,
     /// Bits that are zero in the offset of every handle; written after `base`.
     refused: AtomicUsize,
 }
 
-/// Base address in `First` while there is no arena: a word that reads as a handle without a table.
+/// Base address in `First` while there is no arena. Its content reads as a handle without a table.
 static NO_HANDLE: AtomicUsize = AtomicUsize::new(0);
 
 /// A set of arenas; libdat has one.
 pub(crate) struct Arenas {
     first: First,
     list: [Arena; MOST],
-    /// A provider without the hook was registered, so handles may be outside all arenas.
+    /// Set when a provider without the hook is registered, whose handles may be outside all arenas.
     foreign: AtomicBool,
     writing: Mutex<()>,
 }
@@ -60,11 +61,11 @@ pub(crate) struct Arenas {
 /// Whether the first word of a value passed as a handle may be read.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum HandleClass {
-    /// The value lies in an arena: its first word may be read.
+    /// The value is in an arena: its first word may be read.
     InArena,
     /// The value may be a handle of a foreign provider.
     Perhaps,
-    /// Not a handle.
+    /// The value is not a handle.
     Never,
 }
 
@@ -78,7 +79,7 @@ impl Arenas {
         Self { first, list: [const { Arena::empty() }; MOST], foreign: AtomicBool::new(false), writing: Mutex::new(()) }
     }
 
-    /// Whether a value lies in the first arena. Then its first word may be read, even if it is not a handle. Most
+    /// Whether a value is in the first arena, so that its first word may be read even if it is not a handle. Most
     /// processes load one provider, so this check usually suffices.
     #[inline(always)]
     pub(crate) fn is_in_first(&self, address: usize) -> bool {
@@ -87,7 +88,7 @@ impl Arenas {
         address.wrapping_sub(self.first.base.load(Ordering::Relaxed) as usize) & refused == 0
     }
 
-    /// Updates the copy of the first arena after that was added or has grown.
+    /// Updates the copy of the first arena after that arena was added or has grown.
     fn renew_first(&self) {
         let Arena { base, len, mask } = &self.list[0];
         let len = len.load(Ordering::Relaxed);
@@ -97,14 +98,14 @@ impl Arenas {
         }
     }
 
-    /// Classifies a value without reading memory at it.
+    /// Classifies a value without reading the memory that it points to.
     pub(crate) fn classify(&self, address: usize) -> HandleClass {
         let mut used = self.list.iter().take_while(|arena| arena.len.load(Ordering::Relaxed) > 0);
         if used.any(|arena| arena.has(address)) {
             return HandleClass::InArena;
         }
         let plausible = address > u16::MAX as usize && address.is_multiple_of(ALIGN) && (address as isize) > 0;
-        // The flag is set before any handle of a provider without the hook exists, so a Relaxed load sees it.
+        // The flag is set before a provider without the hook returns its first handle, so a Relaxed load sees it.
         if plausible && self.foreign.load(Ordering::Relaxed) { HandleClass::Perhaps } else { HandleClass::Never }
     }
 
@@ -113,8 +114,8 @@ impl Arenas {
         self.foreign.store(true, Ordering::Relaxed);
     }
 
-    /// Adds an arena, or a longer version of a known one. Returns false if it is malformed or overlaps, or if there are
-    /// too many.
+    /// Adds an arena, or extends a known one. Returns false if the arena is malformed, overlaps another one, or if
+    /// there are too many.
     pub(crate) fn add(&self, arena: HandleArena) -> bool {
         let HandleArena { base, len, stride } = arena;
         let Some(end) = base.checked_add(len) else { return false };

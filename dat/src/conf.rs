@@ -1,17 +1,17 @@
 //! Parses dat.conf into records: the lexical grammar, the eight fields, and errors of lines.
 //!
 //! `sources` passes the bytes of one file and gets records and errors back. Pure: no file, no environment, no output;
-//! no input causes a panic (`test/fuzz`). An invalid line affects only itself, never the file.
+//! no input causes a panic (`test/fuzz`). An invalid line has no effect on other lines.
 #![forbid(unsafe_code)]
 
 use std::fmt;
 use std::sync::Arc;
 
-/// The longest IA name: `DAT_PROVIDER_INFO` keeps 256 bytes with the NUL.
+/// Maximum length of an IA name. `DAT_PROVIDER_INFO` has 256 bytes for it, including the NUL.
 pub const NAME_MAX: usize = 255;
 
-/// Key of a registration: name, version and thread safety. All fields are compared, so one name may be registered under several
-/// versions. Keys of one name are adjacent in sort order.
+/// Key of a registration: name, version and thread safety. Keys are compared by all fields, so one name may be
+/// registered under several versions. Keys of one name are adjacent in sort order.
 #[derive(Clone, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub struct Key {
     /// Name of the interface adapter; case-sensitive.
@@ -24,7 +24,7 @@ pub struct Key {
     pub thread_safe: bool,
 }
 
-/// A line of a file.
+/// Position of a line: file and number.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct LineNumber {
     /// The file as it was opened.
@@ -44,7 +44,7 @@ impl fmt::Display for LineNumber {
 pub struct Record {
     /// Fields 1 to 3.
     pub key: Key,
-    /// Field 5: what to load.
+    /// Field 5: file name or path of the library.
     pub library: Vec<u8>,
     /// Field 7: instance data for `dat_provider_init`.
     pub params: Vec<u8>,
@@ -52,10 +52,10 @@ pub struct Record {
     pub place: LineNumber,
 }
 
-/// A name in a file that the registry does not have, so that an error message can say where it was found.
+/// A name on a line that does not apply. An error message about the name can say where it was found.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Absent {
-    /// Field 1 of that line.
+    /// Field 1 of the line.
     pub name: Vec<u8>,
     /// Position in the file.
     pub place: LineNumber,
@@ -104,7 +104,7 @@ impl fmt::Display for Complaint {
 pub struct Conf {
     /// Accepted records in file order.
     pub records: Vec<Record>,
-    /// Names on lines that are not in use.
+    /// Names on lines that do not apply.
     pub absent: Vec<Absent>,
     /// All errors, in file order.
     pub complaints: Vec<Complaint>,
@@ -157,7 +157,7 @@ impl Conf {
     }
 }
 
-/// A well-formed line: a record, or a line that excludes itself (with the reason and the remedy).
+/// A well-formed line: a record, or a line that does not apply, with the reason and the remedy.
 enum ParsedLine {
     Kept(Record),
     Hidden(&'static str, &'static str),
@@ -171,10 +171,10 @@ struct LineError {
     allowed: &'static str,
 }
 
-/// The fields of one line from left to right; the first invalid one ends the line.
+/// Reads the fields of a line from left to right, up to the first invalid field.
 struct LineReader {
     place: LineNumber,
-    /// The column behind the last field, for missing fields.
+    /// The column after the last field, for errors about missing fields.
     end: usize,
     tokens: Vec<Token>,
     complaints: Vec<Complaint>,
@@ -227,7 +227,7 @@ impl LineReader {
         self.tokens.get(index).cloned().ok_or_else(missing)
     }
 
-    /// Parses one of two words; true for the first.
+    /// Parses a field that has one of two words. True for the first word.
     fn word(
         &self,
         index: usize,
@@ -254,14 +254,14 @@ const THREAD_SAFETY: &str = "allowed is threadsafe or nonthreadsafe";
 const DEFAULT: &str = "allowed is default or nondefault";
 const PROVIDER_VERSION: &str = "the usual form is id.major.minor (dapl.1.2)";
 
-/// Parses `u1.2` into (`u`, 1, 2). There must be digits on both sides of the dot, and nothing behind them.
+/// Parses `u1.2` into (`u`, 1, 2). There must be digits on both sides of the dot, and nothing after them.
 fn api_version(text: &[u8]) -> Option<(u8, u32, u32)> {
     let (level, numbers) = text.split_first().filter(|(level, _)| matches!(level, b'u' | b'k'))?;
     let dot = numbers.iter().position(|byte| *byte == b'.')?;
     Some((*level, number(&numbers[..dot])?, number(&numbers[dot + 1..])?))
 }
 
-/// Decimal digits of a number that fits in 16 bits.
+/// Parses decimal digits of a number that fits in 16 bits.
 fn number(digits: &[u8]) -> Option<u32> {
     if digits.is_empty() || !digits.iter().all(u8::is_ascii_digit) {
         return None;
@@ -276,14 +276,15 @@ fn is_provider_version(text: &[u8]) -> bool {
     matches!(parts[..], [id, major, minor] if !id.is_empty() && digits(major) && digits(minor))
 }
 
-/// Whether a library's file name ends like those of DAT 2.0: in `.so.2`, optionally followed by a longer version.
+/// Whether the file name of a library ends like a provider library of DAT 2.0: in `.so.2`, optionally followed by
+/// further numbers.
 pub fn is_for_libdat2(library: &[u8]) -> bool {
     let name = library.rsplit(|byte| *byte == b'/').next().unwrap_or(library);
     let tail = |at: usize| &name[at + b".so.2".len()..];
     name.windows(b".so.2".len()).enumerate().any(|(at, part)| part == b".so.2" && matches!(tail(at), [] | [b'.', ..]))
 }
 
-/// A token for a message: printable characters only, shortened.
+/// Formats a token for a message: printable characters only, shortened.
 fn quoted(text: &[u8]) -> String {
     let shown = text[..text.len().min(60)].escape_ascii();
     format!("\"{shown}{}\"", if text.len() > 60 { "..." } else { "" })
@@ -293,7 +294,7 @@ fn quoted(text: &[u8]) -> String {
 struct Token {
     text: Vec<u8>,
     column: usize,
-    /// The column behind the token.
+    /// The column after the token.
     end: usize,
 }
 

@@ -17,19 +17,19 @@ const MOST: usize = 64;
 /// Maximum length of a device's name: the kernel's limit.
 const LONGEST: usize = 64;
 
-/// Lines that apply to every machine, for a version of the API.
+/// Lines that apply to every machine, for this version of the API.
 pub(crate) fn always(api: &Api) -> String {
     line(api, "sm0", "libdaplsm.so.1", "") + &line(api, "usnic0", "libdaplusnic.so.1", "")
 }
 
-/// Formats a line. It says `nonthreadsafe` because other implementations of libdat compare the word exactly and
-/// programs request it. The libraries are thread-safe, and this project's libdat knows that.
+/// Formats a line. The line contains `nonthreadsafe`, because programs request it, and other implementations of libdat
+/// accept only an equal word. The libraries are thread-safe, and this project's libdat knows that.
 fn line(api: &Api, name: &str, library: &str, params: &str) -> String {
     let version = api.version();
     format!("{name} u{version} nonthreadsafe default {library} dapl.{version} \"{params}\" \"\"\n")
 }
 
-/// Lines for this machine, for a version of the API.
+/// All lines for this machine, for this version of the API.
 pub(crate) fn lines(api: &Api) -> String {
     lines_for(api, host::interfaces(), ports(Path::new("/sys/class/infiniband")))
 }

@@ -1,4 +1,5 @@
-//! IA numbers: the small integers that consumers use for interface adapters, and the providers' pointers for them.
+//! IA numbers: the small integers that consumers use as handles of interface adapters, and the providers' pointers that
+//! they stand for.
 //!
 //! `thunk` translates a number on every call that starts with an IA: one load, no lock. A number is not reused before
 //! all others were used, so a stale one stays invalid for a long time. The pointers are not dereferenced.
@@ -15,7 +16,7 @@ use crate::registry::ProviderUse;
 /// Numbers are 1 to 65535: below every valid address.
 const NUMBERS: usize = 1 << 16;
 
-/// The provider's IA by number; null if none is open.
+/// The provider's pointer by number; null if no IA with the number is open.
 static OPEN: [AtomicPtr<c_void>; NUMBERS] = [const { AtomicPtr::new(ptr::null_mut()) }; NUMBERS];
 
 /// State outside the hot path.
@@ -30,7 +31,7 @@ pub(crate) struct IaTable {
     by_pointer: BTreeMap<usize, usize>,
 }
 
-/// The provider's pointer for a number, or for that pointer itself. `None`: no open IA.
+/// Returns the provider's pointer for a number or for the pointer itself. `None` if no such IA is open.
 #[inline]
 pub(crate) fn translate(handle: *mut c_void) -> Option<*mut c_void> {
     match OPEN.get(handle as usize) {
@@ -64,7 +65,7 @@ pub(crate) fn remove(number: usize) -> Option<ProviderUse> {
     let mut table = lock();
     let provider_use = table.uses.remove(&number)?;
     let ia = OPEN[number].swap(ptr::null_mut(), Ordering::Relaxed);
-    // The provider may have opened another IA at the same address meanwhile; that one keeps its entry.
+    // The provider may have opened another IA at the same address meanwhile; the entry of that IA is kept.
     if table.by_pointer.get(&(ia as usize)) == Some(&number) {
         table.by_pointer.remove(&(ia as usize));
     }
@@ -86,7 +87,7 @@ mod tests {
         ptr::without_provenance_mut(address)
     }
 
-    /// A single test, since the table is global.
+    /// One test for all claims, since the table is global.
     #[test]
     fn a_number_lives_from_open_to_close_and_comes_back_late() {
         let (one, two) = (pointer(0x7000_0000), pointer(0x7000_0100));

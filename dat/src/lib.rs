@@ -1,8 +1,8 @@
 //! The registry of uDAPL, and the dispatch of `dat_*` calls to providers: the code shared by `libdat.so.1` and
 //! `libdat2.so.2`.
 //!
-//! The packages `dat/v1` and `dat/v2` export the C functions. Each library has a copy of this code and its state, and passes
-//! its version (`api`) in. A process may have both.
+//! The packages `dat/v1` and `dat/v2` export the C functions. Each library has its own copy of this code and of its
+//! state, and passes its version (`api`). A process may load both libraries.
 //!
 //! A consumer calls `dat_*`; `thunk` defines all of these symbols. Most calls go through the provider's table, whose
 //! address is the first word of every handle: `thunk/pass` finds it and jumps. libdat implements the other calls
@@ -26,8 +26,9 @@
 //! | `thunk` | the C boundary |
 //!
 //! A module imports only modules above it (exceptions: `report` uses `loader::host`, and `handles` names the registry's
-//! `OpenProvider`). Unsafe code is in `thunk` and `loader` alone. libdat does not interpret objects behind handles, takes no lock in a
-//! thunk, has no constructor, destructor or thread, never writes to stdout, and never unloads itself or a provider.
+//! `OpenProvider`). Unsafe code is in `thunk` and `loader` alone. libdat does not interpret objects behind handles,
+//! takes no lock in a thunk, has no constructor, destructor or thread, never writes to stdout, and never unloads itself
+//! or a provider.
 
 pub mod api;
 mod arena;

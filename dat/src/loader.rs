@@ -22,8 +22,8 @@ pub(crate) mod other;
 pub(crate) struct Library {
     init: DAT_PROVIDER_INIT_FUNC,
     fini: Option<DAT_PROVIDER_FINI_FUNC>,
-    /// Whether the library lists `libdat.so.1` as needed. If this libdat is libdat2, such a library of another
-    /// implementation registers nothing here.
+    /// Whether the library lists `libdat.so.1` as needed. Such a library of another implementation registers its names
+    /// with `libdat.so.1`, so `libdat2.so.2` gets no registration from it.
     pub(crate) needs_libdat1: bool,
 }
 
@@ -43,7 +43,7 @@ pub(crate) fn load(path: &[u8], major: u32) -> Result<Library, Cause> {
         let cause = format!("{shown} needs libdat2.so.2: it implements DAT 2.0 only");
         return Err(Cause::new(cause, "name a library for 1.2"));
     }
-    // Such a library would register a table with another layout.
+    // A library for libdat2 would register a table in the layout of 2.0.
     if let Some(soname) = image.names(DT_SONAME).find(|soname| major == 1 && is_for_libdat2(soname.to_bytes())) {
         let cause = format!("{shown} is {}: it implements DAT 2.0 only", soname.to_string_lossy());
         return Err(Cause::new(cause, "name a library for 1.2"));
@@ -66,7 +66,7 @@ fn objection(path: &[u8], major: u32, privileged: bool) -> Option<(&'static str,
     if major == 1 && is_for_libdat2(path) {
         return Some(("is a library for libdat2 (.so.2), but the line says u1", "name the .so.1 library"));
     }
-    // Otherwise the caller's working directory would determine which library is loaded.
+    // A relative path is refused, because the caller's working directory would determine which library is loaded.
     let relative = path.contains(&b'/') && !path.starts_with(b"/");
     let cause = "is a relative path, which a set-uid program does not load";
     (privileged && relative).then_some((cause, "write an absolute one"))
@@ -106,7 +106,7 @@ impl Library {
 /// A library mapped by the dynamic loader, never unmapped.
 struct Image(*mut c_void);
 
-/// Opens the path as given. If that fails and the name has no slash, tries libdat's own directory, so that an
+/// Opens the library by the given name. If that fails and the name has no slash, tries libdat's own directory, so that an
 /// installation below any prefix works without further set-up.
 fn open_somewhere(name: &CStr) -> Result<Image, String> {
     let first = open_with_help(name);

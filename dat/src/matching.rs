@@ -7,11 +7,12 @@ use std::collections::BTreeSet;
 
 use crate::conf::Key;
 
-/// The oldest version that a newer minor version may serve: 1.2 inserted fields into both attribute records, so memory
-/// of a caller compiled for 1.1 would be overwritten.
+/// The oldest version that a newer minor version may serve: 1.2 inserted fields into both attribute records, so a query
+/// by a caller compiled for 1.1 would write beyond its records.
 const UPWARDS_FROM: (u32, u32) = (1, 2);
 
-/// The first filter that left no candidate. `present` describes the candidates before that filter.
+/// Reason why no record serves an open: the first filter that left no candidate. `present` describes the candidates
+/// before that filter.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum Refusal {
     /// No line has this name.
@@ -24,7 +25,8 @@ pub enum Refusal {
         wanted: String,
         /// Versions of the candidates.
         present: String,
-        /// The libdat that serves all candidates, in parentheses; empty if there are several, or it is unknown.
+        /// The libdat that serves all candidates, in parentheses; empty if the candidates need both, or if it is
+        /// unknown.
         library: &'static str,
     },
     /// The major version exists, but neither this minor version nor a suitable later one.
@@ -35,13 +37,13 @@ pub enum Refusal {
         /// Versions of the candidates.
         present: String,
     },
-    /// A thread-safe provider was requested.
+    /// A thread-safe provider was requested, and the provider is not thread-safe.
     #[error("a thread-safe provider was requested, but the line says nonthreadsafe")]
     ThreadSafety,
 }
 
 impl Refusal {
-    /// What the user should do. For an unknown name that depends on the files, so `registry/index` provides it.
+    /// Remedy for the user. For an unknown name it depends on the files, so `registry/index` provides it.
     pub fn remedy(&self) -> String {
         match self {
             Self::Name => String::new(),
@@ -101,7 +103,7 @@ fn versions<T>(candidates: &[&(Key, T)]) -> String {
 mod tests {
     use super::*;
 
-    /// `"x 1.2 s"`: a name, a version, `s` for thread-safe.
+    /// Parses `"x 1.2 s"`: a name, a version, and `s` for thread-safe.
     fn key(text: &str) -> Key {
         let mut words = text.split(' ');
         let name = words.next().unwrap().as_bytes().to_vec();
@@ -110,7 +112,7 @@ mod tests {
         Key { name, major, minor, thread_safe: words.next() == Some("s") }
     }
 
-    /// Positions of the selected candidates, or the refusal.
+    /// Returns the positions of the selected candidates, or the refusal.
     fn chosen(wanted: &str, candidates: &[&str]) -> Result<Vec<usize>, Refusal> {
         let candidates: Vec<_> = candidates.iter().enumerate().map(|(at, text)| (key(text), at)).collect();
         choose(&key(wanted), &candidates).map(|order| order.iter().map(|(_, at)| *at).collect())

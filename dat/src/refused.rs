@@ -9,7 +9,7 @@ use std::fmt;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Cause {
     pub(crate) cause: String,
-    /// Remedy; empty if the cause implies it, or none is known.
+    /// Remedy; empty if the cause implies the remedy, or if none is known.
     pub(crate) remedy: String,
 }
 
@@ -18,7 +18,7 @@ impl Cause {
         Self { cause: cause.into(), remedy: remedy.into() }
     }
 
-    /// Combines several reasons: all causes in order, each remedy once.
+    /// Combines several causes: all causes in order, each remedy once.
     pub(crate) fn all(several: Vec<Cause>) -> Self {
         let mut remedies: Vec<String> = Vec::new();
         for cause in &several {
@@ -44,7 +44,7 @@ pub(crate) enum Kind {
     ThreadSafety,
     /// No library provides the name.
     Library,
-    /// Its provider refuses to open it.
+    /// The provider refuses to open the adapter.
     Device,
     /// The calling thread is inside the init of that provider.
     Busy,
@@ -65,7 +65,7 @@ impl Kind {
     }
 }
 
-/// One refusal.
+/// A refused open: the requested name, and why it was refused.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Refused {
     pub(crate) kind: Kind,

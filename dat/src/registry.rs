@@ -32,7 +32,7 @@ use registrations::Registrations;
 /// The registration and record that an open IA uses; returned when the IA is closed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ProviderUse {
-    /// The registration that opened it.
+    /// Number of the registration.
     pub(crate) registration: u64,
     /// The record whose library made the registration; `None` if the program registered itself.
     pub(crate) entry: Option<usize>,
@@ -50,14 +50,14 @@ pub(crate) struct Registry {
     files: Option<Gathered>,
     /// The records of the files, in order. They are never moved: providers keep pointers into them.
     entries: Vec<&'static Entry>,
-    /// Finds records, and lines that are not used, by name.
+    /// Finds records, and lines that do not apply, by name.
     index: Index,
     /// State of each record.
     states: Vec<EntryState>,
-    /// Threads that wait for a record: (thread, record).
+    /// Threads that wait for a record, as pairs of thread and record.
     waiting: Vec<(usize, usize)>,
     registrations: Registrations,
-    /// First addresses of the images that use the hook.
+    /// Base addresses of the libraries that have requested the hook.
     hooked: BTreeSet<usize>,
 }
 
@@ -78,7 +78,8 @@ static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     hooked: BTreeSet::new(),
 });
 
-/// Finds the provider for an open, loads it if need be, and counts the use. The error has been reported.
+/// Finds the provider for an open, loads it if necessary, and counts the use. An error has been reported before this
+/// returns.
 pub(crate) fn acquire(wanted: &Key) -> Result<OpenProvider, DAT_RETURN> {
     let choice = {
         let mut registry = lock();
@@ -139,7 +140,7 @@ pub(crate) fn refused_by_provider(wanted: &Key, provider_use: ProviderUse, code:
         true => Cause::new(format!("{library} answered {words}"), "set DAPL_DBG_TYPE=0xffff for more messages"),
     };
     let refused = Refused { kind: Kind::Device, name: wanted.name.clone(), place, cause };
-    // An invalid call is not reported: the program gets the code.
+    // An invalid argument is not reported, because the program gets the return code.
     match code & DAT_TYPE_MASK {
         DAT_INVALID_PARAMETER | DAT_INVALID_HANDLE => report::note(refused),
         _ => report::refusal(refused),
@@ -168,7 +169,7 @@ pub(crate) fn add(key: Key, open: DAT_IA_OPEN_FUNC, image: Option<usize>) -> DAT
     if entry::hook_was_asked() {
         registry.hooked.extend(image);
     }
-    // A library that requested the hook is a provider of this project, and those are thread-safe.
+    // A library that requested the hook is a provider of this project, and is therefore thread-safe.
     let is_hooked = entry::hook_was_asked() || image.is_some_and(|image| registry.hooked.contains(&image));
     if !is_hooked {
         ARENAS.expect_foreign();
@@ -179,7 +180,7 @@ pub(crate) fn add(key: Key, open: DAT_IA_OPEN_FUNC, image: Option<usize>) -> DAT
     DAT_SUCCESS
 }
 
-/// Removes a registration, unless an open IA uses it.
+/// Removes a registration, unless an open IA uses the registration.
 pub(crate) fn remove(key: &Key) -> DAT_RETURN {
     let mut registry = lock();
     match registry.registrations.get(key) {
@@ -224,8 +225,8 @@ pub(crate) fn error(kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) -> DAT_R
     DAT_CLASS_ERROR | kind | api::current().subtype(subtype)
 }
 
-/// Prepares one candidate and counts the use. If a record's library fails to register, a registration by the program
-/// itself with the same key is used instead.
+/// Loads and initialises the library of one candidate, and counts the use. If the library does not register the name, a
+/// registration that the program itself made under the same key is used.
 fn try_source(key: &Key, source: Option<usize>, thread_safe: bool) -> Result<OpenProvider, Blocked> {
     let entry = match lock().registrations.get(key) {
         Some(registration) => registration.owner,

@@ -15,11 +15,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::refused::Refused;
 
-/// Number of refusals reported before one line refers to the rest.
+/// Number of refusals that are reported, before a last line refers to all later ones.
 const MOST_REFUSALS: usize = 4;
 /// Number of file errors that are reported in full.
 const MOST_COMPLAINTS: usize = 16;
-/// Number of refusals remembered, so that each is reported once. With more names some are repeated.
+/// Number of refusals that are remembered, so that each is reported once. If there are more, some are reported again.
 const MOST_REMEMBERED: usize = 1024;
 
 /// Bits of `DAT_DBG_TYPE`.
@@ -49,7 +49,7 @@ impl Topic {
         Topic::ConsumerCalls,
     ];
 
-    /// Its name among the targets of the `log` crate.
+    /// Target of the topic in the `log` crate.
     fn target(self) -> &'static str {
         match self {
             Topic::Errors => "libdat",
@@ -62,7 +62,7 @@ impl Topic {
     }
 }
 
-/// Counts and contents of earlier reports.
+/// Reports made so far: the refusals, and the number of each kind.
 pub(crate) struct Reporter {
     reported: BTreeSet<(Vec<u8>, String)>,
     refusals: usize,
@@ -71,7 +71,7 @@ pub(crate) struct Reporter {
 
 static REPORTER: Mutex<Reporter> = Mutex::new(Reporter { reported: BTreeSet::new(), refusals: 0, complaints: 0 });
 
-/// The environment has been read.
+/// Set when the environment has been read.
 static READY: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
@@ -94,7 +94,7 @@ pub(crate) fn refusal(refused: Refused) {
     }
 }
 
-/// Stores a refusal for the hook without reporting it, because the call itself was invalid.
+/// Stores a refusal for the hook without reporting it, because an argument of the call was invalid.
 pub(crate) fn note(refused: Refused) {
     LAST.set(Some(refused));
 }
@@ -104,7 +104,7 @@ pub(crate) fn last_refusal() -> Option<Refused> {
     LAST.with_borrow(Clone::clone)
 }
 
-/// An open begins: explanations by a provider belong to it from now on.
+/// Begins an open: later explanations of a provider belong to this open.
 pub(crate) fn listen() {
     SAID.with_borrow_mut(String::clear);
 }
@@ -143,7 +143,7 @@ pub(crate) fn lock() -> MutexGuard<'static, Reporter> {
     REPORTER.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Locks the state, and reads the environment first if that was not done yet.
+/// Locks the state. Reads the environment first if that has not been done yet.
 fn prepared() -> MutexGuard<'static, Reporter> {
     let reporter = lock();
     if !READY.load(Ordering::Acquire) {
@@ -153,7 +153,7 @@ fn prepared() -> MutexGuard<'static, Reporter> {
     reporter
 }
 
-/// Writes the `count`th line of a kind. Lines beyond `most` are written only if all lines were requested.
+/// Writes line number `count` of a kind. Lines beyond the limit `most` are written only if all lines were requested.
 fn tell_limited(line: &str, count: usize, most: usize, what: &str) {
     if lines::has_all() || count <= most {
         log::error!(target: Topic::Errors.target(), "{line}");

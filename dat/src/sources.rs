@@ -22,15 +22,15 @@ const SYSCONFDIR: &str = match option_env!("DAPL_SYSCONFDIR") {
     None => "/etc",
 };
 
-/// Usual locations: OFED's, then where distributions put the 1.2 file, then the 2.0 file.
+/// Usual locations: that of OFED, then those of distributions, for 1.2 and then for 2.0.
 const USUAL: [&str; 3] = ["/etc/dat.conf", "/etc/rdma/compat-dapl/dat.conf", "/etc/rdma/dat.conf"];
 
-/// All records, and where they come from.
+/// All records, with the files that they come from.
 #[derive(Debug, Default)]
 pub(crate) struct Gathered {
     /// Parsed content of the files.
     pub(crate) conf: Conf,
-    /// Files that could not be read, in words.
+    /// Files that could not be read, each as a sentence.
     pub(crate) unreadable: Vec<String>,
     /// Origin of the records, as a sentence.
     pub(crate) origin: String,
@@ -70,8 +70,8 @@ fn gather_usual(files: &[&Path]) -> Gathered {
             gathered.missing.push(file.to_path_buf());
             false
         }
-        // This file exists, so no other is read, even though it is unreadable: another file would define names that its
-        // owner did not choose.
+        // This file exists but is unreadable. No other file is read instead, because it would define names that the
+        // owner of this file did not choose.
         Err(error) => {
             gathered.unreadable.push(format!("cannot read {}: {error}", file.display()));
             true
@@ -97,7 +97,7 @@ fn gather_usual(files: &[&Path]) -> Gathered {
 }
 
 impl Gathered {
-    /// The first record of each name in the usual files that were not read, and in their drop-ins.
+    /// The first record of each name in the usual files that were not read, and in their drop-in files.
     pub(crate) fn elsewhere(&self) -> BTreeMap<Vec<u8>, LineNumber> {
         let mut others = Gathered::default();
         let mut seen = BTreeSet::from([self.target.clone()]);
@@ -160,7 +160,7 @@ pub(crate) fn discovered() -> String {
     discovery::lines(api::current())
 }
 
-/// The built-in lines for every machine, for a version. Tests compare them with the sample file.
+/// The built-in lines for every machine, for a version of the API. Tests compare these lines with the sample file.
 pub fn built_in(api: &Api) -> Conf {
     conf::parse(&Arc::from("built-in registry"), discovery::always(api).as_bytes())
 }
@@ -169,7 +169,7 @@ pub fn built_in(api: &Api) -> Conf {
 mod tests {
     use super::*;
 
-    /// A directory with these files: (name below it, name of the one record in it).
+    /// Creates a directory with these files, given as file name and name of the only record.
     fn directory(name: &str, files: &[(&str, &str)]) -> PathBuf {
         let root = std::env::temp_dir().join(format!("dat-sources-{}-{name}", std::process::id()));
         for (file, record) in files {

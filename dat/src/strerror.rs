@@ -16,7 +16,7 @@ pub struct Words {
     pub major: &'static CStr,
     /// Name of the subtype; empty for none.
     pub minor: &'static CStr,
-    /// Both names are known. Otherwise they are placeholders.
+    /// Whether both names are known. An unknown name is a placeholder.
     pub known: bool,
 }
 

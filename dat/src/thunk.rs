@@ -21,10 +21,10 @@ use crate::{fork, handles};
 /// A provider table of a version of the ABI.
 ///
 /// # Safety
-/// The type is what C calls `struct dat_provider` in that version.
+/// The type has the layout of `struct dat_provider` in that version.
 pub unsafe trait Table: 'static {}
 
-/// The members that begin the table of every version.
+/// The members with which the table of every version begins.
 pub type CommonTable = DAT_PROVIDER;
 
 // SAFETY: the table of 1.2.
@@ -35,7 +35,7 @@ unsafe impl Table for v2::DAT_PROVIDER {}
 pub mod own;
 mod pass;
 
-/// The handle as the provider knows it, and the provider's table. `None`: not a handle.
+/// The handle as known to the provider, and the provider's table. `None` if the value is not a handle.
 type ProviderTable<T> = Option<(DAT_HANDLE, &'static T)>;
 
 /// Resolves the handle of an object that is not an IA. Only memory in this project's arenas is read, unless a provider
@@ -61,7 +61,7 @@ pub fn in_first_arena<T: Table>(handle: DAT_HANDLE) -> Option<&'static T> {
     unsafe { word.load(Ordering::Acquire).as_ref() }
 }
 
-/// The short path does not apply: the handle is an IA number.
+/// Never applies: the short path is not for handles that may be IA numbers.
 #[inline(always)]
 pub fn nothing<T: Table>(_: DAT_HANDLE) -> Option<&'static T> {
     None
@@ -79,12 +79,12 @@ pub fn any<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
     if handle as usize <= usize::from(u16::MAX) { ia(handle) } else { object(handle) }
 }
 
-/// The table of a handle that has been classified.
+/// Returns the table of a handle that was classified before.
 #[inline(always)]
 fn table<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
     // SAFETY: the address lies in an arena, which stays mapped, or is an open IA that its provider returned. Otherwise
-    // a provider without the hook is loaded: its handles cannot be distinguished from other aligned addresses, which is
-    // so in every libdat.
+    // a provider without the hook is loaded. Its handles cannot be distinguished from other aligned addresses; every
+    // libdat has this limitation.
     let word = unsafe { &*handle.cast::<AtomicPtr<T>>() };
     // Pairs with the provider's store when the object was created: its table is written before its first word.
     let table = word.load(Ordering::Acquire);

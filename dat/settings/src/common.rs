@@ -81,7 +81,7 @@ pub static DAPL: SettingsTable = SettingsTable {
     ],
 };
 
-// Settings of several providers have one name, and one variable that sets them all.
+// Settings that several providers have in common: one name, and one variable for all providers.
 
 /// Base directory that processes share; each provider has its own default.
 pub(crate) const fn dir(meaning: &'static str) -> Setting {

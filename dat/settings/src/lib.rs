@@ -25,7 +25,7 @@ pub const ALL: [&SettingsTable; 5] = [&LIBDAT, &DAPL, &SM, &USNIC, &VERBS];
 pub const BUILD_TIME: &str = "DAPL_SYSCONFDIR";
 
 /// Settings of the C implementation, and former settings of this project, that have no effect here, each with the
-/// replacement. libdat reports one that is set.
+/// replacement. libdat reports each of them that is set.
 const NO_EFFECT: [(&str, &str); 13] = [
     ("DAPL_CM_ARP_RETRY_COUNT", "DAPL_CM_ARP_TIMEOUT_MS, the time of each of 15 tries"),
     ("DAPL_CM_ROUTE_RETRY_COUNT", "DAPL_CM_ROUTE_TIMEOUT_MS, the time of each of 15 tries"),
@@ -42,7 +42,7 @@ const NO_EFFECT: [(&str, &str); 13] = [
     ("DAPL_WR_MAX", "the attributes of dat_ep_create, max_recv_dtos and max_request_dtos"),
 ];
 
-/// Settings that only other implementations' providers have. They are known, and have no effect here.
+/// Settings that only providers of other implementations have. They are known, but have no effect here.
 const ELSEWHERE: &str = "DAT_CONF DAPL_DBG_SYS_MEM DAPL_LOOPBACK DAPL_MAX_CM_RESPONSE_TIME DAPL_MAX_CM_RETRIES \
     DAPL_NETWORK_NODES DAPL_NETWORK_PPN DAPL_NETWORK_PROCESS_NUM DAPL_NETWORK_TRESHOLD \
     DAPL_UCM_RETRY DAPL_UCM_REP_TIME DAPL_UCM_RTU_TIME DAPL_UCM_WAIT_TIME DAPL_UCM_TIMER DAPL_UCM_DREQ_RETRY \
@@ -59,7 +59,7 @@ pub struct Setting {
     pub name: &'static str,
     /// Environment variable; empty if the setting can be set in `ia_params` only.
     pub variable: &'static str,
-    /// Permitted values.
+    /// Kind, range and default of its values.
     pub values: Values,
     /// Meaning in words, for messages and documentation.
     pub meaning: &'static str,
@@ -68,7 +68,7 @@ pub struct Setting {
 /// Kind, range and default of a setting's value.
 #[derive(Debug)]
 pub enum Values {
-    /// Any text. The string says what applies if the setting is absent.
+    /// Any text. The string states what applies if the setting is absent.
     Text(&'static str),
     /// One of these words; the first is the default.
     OneOf(&'static [&'static str]),
@@ -76,7 +76,7 @@ pub enum Values {
     Order(&'static [&'static str]),
     /// A number.
     Number { low: u64, high: u64, default: u64, unit: &'static str },
-    /// A number without a fixed default; `unset` says what applies without it.
+    /// A number without a fixed default; `unset` states what applies without it.
     Optional { low: u64, high: u64, unset: &'static str, unit: &'static str },
 }
 
@@ -98,7 +98,7 @@ pub struct SettingsTable {
     pub prefix: &'static str,
     /// The names of the settings that positional words of `ia_params` set, in order.
     pub plain: &'static [&'static str],
-    /// Notation of its numbers.
+    /// Notation of numbers in its settings.
     pub notation: Notation,
     /// The settings.
     pub settings: &'static [Setting],
@@ -109,9 +109,9 @@ pub struct SettingsTable {
 pub enum Known {
     /// A library reads it.
     Read(&'static SettingsTable, &'static Setting),
-    /// Only other programs, or a build, read it; it has no effect here.
+    /// Only other programs or a build of the libraries read it; it has no effect on this process.
     Idle,
-    /// It has no effect here; the text says what to use instead.
+    /// It has no effect here; the text names the replacement.
     NoEffect(&'static str),
     /// It has a provider's prefix; the provider itself reports unknown names.
     Providers(&'static SettingsTable),
@@ -149,13 +149,13 @@ impl SettingsTable {
         })
     }
 
-    /// The setting of this name in `ia_params`.
+    /// Finds the setting of this name in `ia_params`.
     pub fn named(&self, name: &str) -> Option<&'static Setting> {
         self.settings.iter().find(|setting| !name.is_empty() && setting.name == name)
     }
 
-    /// Splits `ia_params` into settings, in order, and words that are not settings: an unknown name with `=`, or one
-    /// positional word too many.
+    /// Splits `ia_params` into settings, in order, and words that are not settings: unknown names with `=`, and surplus
+    /// positional words.
     pub fn split(&self, params: &str) -> (Vec<(&'static str, String)>, Vec<String>) {
         let (mut words, mut odd) = (Vec::new(), Vec::new());
         let mut plain = self.plain.iter();
@@ -176,7 +176,7 @@ impl SettingsTable {
         (words, odd)
     }
 
-    /// Parses a text into the value in effect. The error states the permitted values.
+    /// Parses a text into the value in effect. The error names the permitted values.
     pub fn value(&self, setting: &Setting, text: &str) -> Result<String, String> {
         let text = if self.notation == Notation::C { text.trim() } else { text };
         if self.notation == Notation::C && text.is_empty() {
@@ -219,7 +219,7 @@ fn c_number(text: &str) -> Option<u64> {
     }
 }
 
-/// Whether the text is `auto`, or known words, each once, separated by commas.
+/// Whether the text is `auto`, or a list of known words without repetition, separated by commas.
 fn is_order(words: &[&str], text: &str) -> bool {
     let order: Vec<_> = text.split(',').collect();
     text == "auto" || order.iter().enumerate().all(|(at, word)| words.contains(word) && !order[..at].contains(word))
@@ -236,7 +236,7 @@ impl Values {
         }
     }
 
-    /// The default value, or words that say what applies instead.
+    /// The default value, or the text that states what applies without a value.
     pub fn default(&self) -> String {
         match self {
             Values::Text(unset) => (*unset).to_owned(),
@@ -247,7 +247,7 @@ impl Values {
         }
     }
 
-    /// The unit of its numbers, without blanks; empty if they have none.
+    /// Unit of the numbers, without blanks; empty for other values.
     pub fn unit(&self) -> &'static str {
         match self {
             Values::Number { unit, .. } | Values::Optional { unit, .. } => unit.trim_start(),
@@ -286,7 +286,7 @@ impl Setting {
     }
 }
 
-/// Formats 3600000 as 3,600,000.
+/// Formats a number with thousands separators: 3600000 as 3,600,000.
 fn grouped(number: u64) -> String {
     let digits = number.to_string();
     let parts: Vec<_> = digits.as_bytes().rchunks(3).rev().map(String::from_utf8_lossy).collect();

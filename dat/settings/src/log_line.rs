@@ -1,12 +1,13 @@
 //! The form of a line in the log of libdat and of the providers, and the folding of repeated messages.
 //!
-//! Pure: time, process and thread are arguments. All libraries use it, so that their lines can be sorted and searched together.
+//! Pure: time, process and thread are arguments. libdat and all providers use this module, so that their lines can be
+//! sorted and searched together.
 #![forbid(unsafe_code)]
 
 use std::hash::{DefaultHasher, Hasher};
 use std::time::Duration;
 
-/// Where a message comes from.
+/// Origin of a message.
 #[derive(Clone, Copy, Debug)]
 pub struct Origin<'a> {
     /// `libdat` or `dapl`.
@@ -15,13 +16,14 @@ pub struct Origin<'a> {
     pub level: &'a str,
     pub process: u32,
     pub thread: i32,
-    /// Name of the IA; empty if the message is about none.
+    /// Name of the IA that the message is about; empty if there is none.
     pub ia: &'a str,
 }
 
-/// The lines of a message, each with a line end: `2026-11-24T19:34:12.123456Z error dapl[4711/4712 sm0]: text`.
+/// Formats a message as log lines, each with a line end: `2026-11-24T19:34:12.123456Z error dapl[4711/4712 sm0]: text`.
 ///
-/// The time is UTC, `now` since 1970. Control characters of the text, except line ends, become `?`.
+/// `now` is the time since 1970; the lines state it in UTC. Control characters of the text, except line ends, become
+/// `?`.
 pub fn lines(origin: &Origin<'_>, now: Duration, text: &str) -> String {
     let before = format!("{} {}", utc(now), tag(origin));
     let clean =
@@ -29,7 +31,8 @@ pub fn lines(origin: &Origin<'_>, now: Duration, text: &str) -> String {
     text.lines().map(|line| format!("{before} {}\n", clean(line))).collect()
 }
 
-/// The text of a log line without time, level, process and thread. Any other text is returned unchanged.
+/// Returns the text of a log line without time, level, process and thread. A text of any other form is returned
+/// unchanged.
 pub fn text_of(line: &str) -> &str {
     let rest = line.splitn(3, ' ').nth(2).and_then(|rest| rest.split_once("]: "));
     let is_line =
@@ -37,8 +40,8 @@ pub fn text_of(line: &str) -> &str {
     rest.filter(|_| is_line).map_or(line, |(_, text)| text)
 }
 
-/// Removes the numbers that the standard library adds to the texts of system errors: ` (os error 2)`. The text says the same
-/// to people.
+/// Removes the numbers that the standard library appends to system errors, such as ` (os error 2)`, because the text
+/// before them has the same meaning.
 pub fn without_numbers(text: &str) -> String {
     const BEGIN: &str = " (os error ";
     let mut parts = text.split(BEGIN);
@@ -52,7 +55,7 @@ pub fn without_numbers(text: &str) -> String {
     clean
 }
 
-/// The part of a line behind the time.
+/// Part of a log line after the time and before the text.
 fn tag(Origin { library, level, process, thread, ia }: &Origin<'_>) -> String {
     let blank = if ia.is_empty() { "" } else { " " };
     format!("{level} {library}[{process}/{thread}{blank}{ia}]:")
@@ -61,8 +64,8 @@ fn tag(Origin { library, level, process, thread, ia }: &Origin<'_>) -> String {
 /// A time since 1970 as ISO 8601 with microseconds.
 fn utc(now: Duration) -> String {
     let (days, second) = (now.as_secs() / 86_400, now.as_secs() % 86_400);
-    // The calendar is computed with years of 365.2425 days that begin in March, so that a leap day is the last day of
-    // its year.
+    // The calendar is computed with years of 365.2425 days that begin in March, so that a leap day is the last day of a
+    // year.
     let shifted = days + 719_468;
     let (era, day_of_era) = (shifted / 146_097, shifted % 146_097);
     let year_of_era = (day_of_era - day_of_era / 1460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
@@ -80,23 +83,23 @@ fn utc(now: Duration) -> String {
 pub struct Folding {
     /// Length and hash of the last message, so that its text need not be stored.
     last: Option<(usize, u64)>,
-    /// Repetitions that were not written.
+    /// Number of repetitions that were not written.
     count: u64,
-    /// Time of the last written line.
+    /// Time at which the last line was written.
     written: Duration,
 }
 
 /// The lines to write for a message.
 #[derive(Debug, Eq, PartialEq)]
 pub struct Folded {
-    /// A line that reports earlier repetitions; it is written first.
+    /// A line that reports earlier repetitions; written before the message.
     pub repeated: Option<String>,
     /// Whether the message itself is written.
     pub is_new: bool,
 }
 
 impl Folding {
-    /// Repetitions are reported after this time, even if no other message comes.
+    /// Time after which repetitions are reported, even if no other message follows.
     const REPORT: Duration = Duration::from_secs(10);
 
     pub const fn new() -> Self {
@@ -123,7 +126,7 @@ impl Folding {
         Folded { repeated, is_new: false }
     }
 
-    /// A line about repetitions that were not reported yet.
+    /// Returns a line about repetitions that were not reported yet.
     pub fn flush(&mut self) -> Option<String> {
         let count = std::mem::take(&mut self.count);
         (count > 0).then(|| format!("the last message was repeated {count} times"))

@@ -1,13 +1,14 @@
-//! Proposes the known name most similar to a misspelt one, for messages only: a misspelt name is never accepted.
+//! Proposes the known name that is most similar to a misspelt name, for messages only: a misspelt name is never
+//! accepted.
 #![forbid(unsafe_code)]
 
 use crate::ALL;
 
-/// Similarity, from 0 to 1, below which no name is proposed: four edits in a name of 16 letters.
+/// Minimum similarity, from 0 to 1, of a proposed name: four edits in a name of 16 letters.
 const LEAST: f64 = 0.75;
 
-/// The known variable most similar to `name` (Damerau-Levenshtein distance over the longer length). `None` if none is
-/// similar enough.
+/// Finds the known variable most similar to `name`. Similarity is one minus the Damerau-Levenshtein distance divided by
+/// the longer length. Returns `None` if no variable is similar enough.
 pub fn nearest(name: &str) -> Option<&'static str> {
     let variables = ALL.iter().flat_map(|table| table.settings.iter().map(|setting| setting.variable));
     let variables = variables.filter(|variable| !variable.is_empty());

@@ -1,4 +1,4 @@
-//! Settings of sm, per IA and by environment.
+//! Settings of sm, in `ia_params` and in the environment.
 //!
 //! The positional word of `ia_params` is the base directory.
 #![forbid(unsafe_code)]

@@ -1,4 +1,4 @@
-//! Settings of verbs, by environment; settings with a name also per IA.
+//! Settings of verbs, in the environment; those with a name also in `ia_params`.
 //!
 //! Variables without `VERBS` in their name are those of the C implementation's providers. The positional words of
 //! `ia_params` name the device and port.

@@ -43,7 +43,8 @@ fn cached(name: &[u8]) -> Option<&'static Path> {
     PATHS.get_or_init(|| paths(&fs::read(CACHE).unwrap_or_default())).get(name).map(PathBuf::as_path)
 }
 
-/// The paths in the cache, one per file name (the first). The strings in the cache are NUL-terminated.
+/// Returns the paths in the cache, by file name; the first path counts if several have the same name. The strings in
+/// the cache are NUL-terminated.
 fn paths(cache: &[u8]) -> BTreeMap<Vec<u8>, PathBuf> {
     let mut paths = BTreeMap::new();
     for text in cache.split(|byte| *byte == 0).filter(|text| text.starts_with(b"/")) {

@@ -1,4 +1,5 @@
-//! Access to the other version of libdat, if this process has loaded it: calls that reach the wrong one are passed on.
+//! Access to the other version of libdat, if this process has loaded it: calls that reach the wrong version are passed
+//! to the other version.
 //!
 //! Providers of other implementations import the functions of libdat without a symbol version. In a process with both
 //! libraries, the dynamic loader binds them to the library that is first in its search order, whichever libdat has
@@ -15,7 +16,7 @@ type RegistryFunction = unsafe extern "C" fn(*const DAT_PROVIDER, *const DAT_PRO
 type NumberFunction = unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN;
 
 thread_local! {
-    /// Set while this thread is passing a call on: if the call comes back, it is answered here.
+    /// Set while this thread passes a call to the other libdat. If that passes the call back, this libdat answers it.
     static PASSED_ON: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -43,7 +44,7 @@ pub(crate) unsafe fn register(
     pass_on(|| unsafe { function(provider, info) })
 }
 
-/// The other libdat's answer to `dats_get_ia_handle`.
+/// Returns the other libdat's result of `dats_get_ia_handle`.
 pub(crate) fn translated(api: &Api, handle: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
     let function = function(api, c"dats_get_ia_handle")?;
     // SAFETY: the function of that name in the ABI.

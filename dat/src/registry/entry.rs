@@ -1,7 +1,8 @@
-//! One record of a file and its state. Loading, init and fini of a record are serialised without holding the registry's lock.
+//! One record of a file and its state. Loading, init and fini of a record are serialised without holding the registry's
+//! lock.
 //!
-//! `registry` enters a record for each open and leaves it at each close. The first user loads and initialises, the last one
-//! finalises. Other threads wait for the same record only. A wait that would deadlock is refused instead.
+//! `registry` enters a record for each open and leaves it at each close. The first user loads and initialises, the last
+//! one finalises. Other threads wait for the same record only. An open whose wait would deadlock is refused.
 #![forbid(unsafe_code)]
 
 use std::cell::{Cell, RefCell};
@@ -16,7 +17,7 @@ use crate::loader::{self, Library};
 use crate::refused::Cause;
 use crate::report::{self, Topic};
 
-/// A record and the strings passed to its provider. Providers may keep the pointers, so it is never freed.
+/// A record and the strings passed to its provider. Providers may keep the pointers, so an entry is never freed.
 pub(super) struct Entry {
     pub(super) record: Record,
     info: DAT_PROVIDER_INFO,
@@ -31,7 +32,7 @@ pub(super) enum EntryState {
     /// Not initialised.
     #[default]
     Idle,
-    /// One thread of one process is in init or fini. (A child of `fork` does not have that thread.)
+    /// One thread of one process is in init or fini. A child of `fork` does not have that thread.
     Busy { thread: usize, process: u32 },
     /// Initialised, with that many uses.
     Ready { uses: usize },
@@ -41,9 +42,9 @@ pub(super) enum EntryState {
 pub(super) enum Blocked {
     /// This thread is initialising the record, or waiting for it would deadlock.
     Reentrant,
-    /// A thread-safe provider is required, but neither its line nor its library declares thread safety.
+    /// A thread-safe provider was requested, but neither the line nor the library declares thread safety.
     NotThreadSafe,
-    /// The library does not load, is no provider, or does not register.
+    /// The library cannot be loaded, is not a provider, or does not register the name.
     Unusable(Cause),
 }
 
@@ -53,10 +54,10 @@ static CHANGED: Condvar = Condvar::new();
 thread_local! {
     /// Records whose init runs in this thread, innermost last.
     static INITS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
-    /// Number of libraries that this thread is mapping. Meanwhile it holds the dynamic loader's own lock, which other
-    /// threads may need.
+    /// Number of libraries that this thread is mapping. Meanwhile the thread holds the dynamic loader's lock, which
+    /// other threads may need.
     static MAPPING: Cell<usize> = const { Cell::new(0) };
-    /// A library has requested the hook in this thread.
+    /// Set when a library has requested the hook in this thread.
     static HOOK_ASKED: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -70,7 +71,8 @@ pub(super) fn note_hook() {
     HOOK_ASKED.set(true);
 }
 
-/// Whether the hook was requested in this thread, by the provider that it initialises or by the program itself.
+/// Whether the hook was requested in this thread, either by the provider that the thread initialises or by the program
+/// itself.
 pub(super) fn hook_was_asked() -> bool {
     HOOK_ASKED.get()
 }
@@ -115,13 +117,13 @@ pub(super) fn leave(index: usize) {
             drop(registry);
             finish(index, entry);
         }
-        // Only an inherited count in a child of `fork` gets here. The provider is not initialised in the child, so
-        // there is nothing to do.
+        // The count is inherited through `fork`, and the provider is not initialised in this process. So there is no
+        // fini to call.
         EntryState::Idle | EntryState::Busy { .. } => {}
     }
 }
 
-/// Exclusive ownership of a record's state transition; the state becomes `then` at its end.
+/// Exclusive ownership of a record during a state transition. When it is dropped, the state becomes `then`.
 struct Transition {
     index: usize,
     then: EntryState,
@@ -202,7 +204,8 @@ fn finish(index: usize, entry: &'static Entry) {
 }
 
 impl Registry {
-    /// Whether a thread is this one, or waits, through others, for a record that this one owns.
+    /// Whether `thread` is the calling thread, or waits, possibly through other threads, for a record that the calling
+    /// thread owns.
     fn waits_for_me(&self, mut thread: usize) -> bool {
         let me = this_thread();
         // Each step follows one waiting thread. More steps than waiting threads mean a cycle without this thread.

@@ -1,6 +1,6 @@
 //! Index of the files' lines by name, and the remedies for refused opens. An open reads only the lines of its own name.
 //!
-//! Scans over all lines (for names that can be opened, and names in other files) are done once and cached.
+//! Scans of all lines, for names that can be opened and for names in other files, are made once and cached.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -15,16 +15,16 @@ use crate::refused::{Cause, Kind, Refused};
 
 /// Maximum number of names, and of lines of one name, in an error message.
 const MOST: usize = 8;
-/// Maximum number of registrations of programs that are searched for such a list.
+/// Maximum number of registrations by programs that are searched for names to propose.
 const MOST_REGISTRATIONS: usize = 64;
 
 /// Positions of lines, by name.
 pub(super) struct Index {
     records: BTreeMap<Vec<u8>, Vec<usize>>,
     absent: BTreeMap<Vec<u8>, usize>,
-    /// Names in files that are not used, with their lines; read when a name is missing.
+    /// Names in the files that are not in use, with their lines; read when a name is not found.
     elsewhere: Option<BTreeMap<Vec<u8>, LineNumber>>,
-    /// Names that can be opened in the same way as the last refused open: version, thread safety, names.
+    /// Version and thread safety of the last refused open, and the names that can be opened with them.
     proposals: Option<((u32, u32, bool), Vec<String>)>,
 }
 
@@ -81,7 +81,8 @@ impl Registry {
         shown.chain(more).collect::<Vec<_>>().join(", ")
     }
 
-    /// Builds the refusal of an unknown name: the file that has it, or the names that can be opened.
+    /// Builds the refusal of an unknown name. The remedy names the file that has the name, or the names that can be
+    /// opened.
     fn unknown(&mut self, wanted: &Key, cause: &str) -> Cause {
         let Some(files) = &self.files else { return Cause::new(cause, "") };
         let cause = format!("{cause} in {}", files.origin);
@@ -96,7 +97,7 @@ impl Registry {
         }
     }
 
-    /// Remedy for an unknown name: names that can be opened, shortened to a line.
+    /// Remedy for an unknown name: the names that can be opened, shortened to one line.
     fn proposal(&mut self, wanted: &Key) -> String {
         let asked = (wanted.major, wanted.minor, wanted.thread_safe);
         if self.index.proposals.as_ref().is_none_or(|(of, _)| *of != asked) {
@@ -120,8 +121,8 @@ impl Registry {
         }
     }
 
-    /// Names with a line that matches such an open and whose library exists, in file order. At most one more than is
-    /// printed.
+    /// Names that have a line for this version and thread safety and whose library exists, in file order. At most one
+    /// more than is printed.
     fn openable(&self, wanted: &Key) -> Vec<String> {
         let (mut seen, mut names) = (BTreeSet::new(), Vec::new());
         let mut libraries: BTreeMap<&[u8], bool> = BTreeMap::new();
@@ -144,7 +145,7 @@ impl Registry {
         names
     }
 
-    /// Whether a name has a line, or a registration, for such an open.
+    /// Whether a name has a line or a registration for this version and thread safety.
     fn fits(&self, name: &[u8], wanted: &Key) -> bool {
         let wanted = Key { name: name.to_vec(), ..wanted.clone() };
         matching::choose(&wanted, &self.candidates(name)).is_ok()

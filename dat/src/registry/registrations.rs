@@ -13,12 +13,12 @@ use crate::conf::Key;
 pub(super) struct Registration {
     pub(super) id: u64,
     pub(super) key: Key,
-    /// A copy, so that the caller's table need not stay valid.
+    /// A copy of the table's function, so that the caller's table need not stay valid.
     pub(super) open: DAT_IA_OPEN_FUNC,
     pub(super) uses: usize,
-    /// The record in whose init it was registered.
+    /// The record whose init made the registration.
     pub(super) owner: Option<usize>,
-    /// Declared thread-safe by the key, or known to be because it is a provider of this project.
+    /// Whether the key declares thread safety, or the provider is one of this project.
     pub(super) is_thread_safe: bool,
 }
 
@@ -35,7 +35,7 @@ impl Registrations {
         Self { by_id: BTreeMap::new(), by_key: BTreeMap::new(), by_owner: BTreeSet::new(), last_id: 0 }
     }
 
-    /// Adds a registration; false if the key exists.
+    /// Adds a registration. Returns false if the key exists.
     pub(super) fn add(&mut self, key: Key, open: DAT_IA_OPEN_FUNC, owner: Option<usize>, is_thread_safe: bool) -> bool {
         if self.by_key.contains_key(&key) {
             return false;
@@ -76,7 +76,7 @@ impl Registrations {
         }
     }
 
-    /// Registrations by a record's library, oldest first.
+    /// Registrations made by the library of a record, oldest first.
     pub(super) fn of_owner(&self, owner: usize) -> impl Iterator<Item = &Registration> {
         self.by_owner.range((owner, 0)..=(owner, u64::MAX)).filter_map(|(_, id)| self.by_id.get(id))
     }

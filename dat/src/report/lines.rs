@@ -1,7 +1,7 @@
 //! Destination of libdat's log, selected by `DAT_DBG_*`: stderr or syslog, one write per line. Also reports unknown
 //! variables.
 //!
-//! `report` installs it at the first line that might be written. Never stdout.
+//! `report` installs the logger before the first line that might be written. Nothing is written to stdout.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -21,10 +21,10 @@ use crate::loader::host;
 const TO_STDERR: u32 = 1;
 const TO_SYSLOG: u32 = 2;
 
-/// Maximum number of unknown variables that are reported. A process with more of them uses such names for another
-/// purpose.
+/// Maximum number of unknown variables that are reported. A process with more such variables uses these names for
+/// another purpose.
 const MOST_UNKNOWN: usize = 8;
-/// Maximum length of a name in a line.
+/// Maximum length of a variable's name in a log line.
 const LONGEST_NAME: usize = 64;
 
 struct Logger;
@@ -68,7 +68,7 @@ pub(super) fn has_all() -> bool {
 
 impl Log for Logger {
     fn enabled(&self, metadata: &Metadata<'_>) -> bool {
-        // Lines of other targets were filtered by the caller.
+        // The caller has filtered out lines of other targets.
         let topic = Topic::ALL.into_iter().find(|topic| topic.target() == metadata.target());
         metadata.level() == Level::Error || topic.is_some_and(|topic| MASK.load(Ordering::Relaxed) & topic as u32 != 0)
     }
@@ -76,7 +76,7 @@ impl Log for Logger {
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
             let text = log_line::without_numbers(&record.args().to_string());
-            // If another thread holds the lock, which it does only for a moment, the line is written without folding.
+            // If another thread holds the lock, the line is written at once, without a check for repetitions.
             let folded = FOLDING.try_lock().map(|mut folding| folding.take(&text, BEGAN.elapsed()));
             let Folded { repeated, is_new } = folded.unwrap_or(Folded { repeated: None, is_new: true });
             let level = record.level().as_str().to_ascii_lowercase();
@@ -101,7 +101,7 @@ fn write(level: &str, text: &str) {
     }
 }
 
-/// Reads one variable. An invalid value is reported with the permitted ones, and counts as unset.
+/// Reads one variable. An invalid value is reported with the permitted values, and counts as unset.
 fn setting(variable: &'static str, wrong: &mut Vec<String>) -> u32 {
     let setting = LIBDAT.settings.iter().find(|setting| setting.variable == variable).expect("the table has its own");
     let default = setting.values.default();
@@ -115,7 +115,8 @@ fn setting(variable: &'static str, wrong: &mut Vec<String>) -> u32 {
     value.unwrap_or(default).parse().expect("the table's numbers fit")
 }
 
-/// Returns a line for each variable in DAT's name space that has no effect: misspelt, or of another implementation.
+/// Returns a line for each variable in DAT's name space that has no effect, because it is misspelt or belongs to
+/// another implementation.
 fn unknown(names: impl Iterator<Item = String>) -> impl Iterator<Item = String> {
     let lines = names.filter_map(|name| match look_up(&name) {
         // A set-uid program reads no variables, so none is reported as misspelt.

@@ -376,8 +376,8 @@ fn words(code: DAT_RETURN) -> String {
     text.trim_end().to_owned()
 }
 
-/// Exports the calls of this module for a version: `own_calls!(&dat::api::V1)`. The types are those in scope where the
-/// macro is used.
+/// Exports the calls of this module for a version: `own_calls!(&dat::api::V1)`. The macro uses the types in scope at
+/// its call.
 #[macro_export]
 macro_rules! own_calls {
     ($api:expr) => {
@@ -402,9 +402,8 @@ macro_rules! own_calls {
     };
     (of $api:expr; $($name:ident = $call:ident($($arg:ident: $type:ty),*);)*) => {$(
         #[doc = concat!("`", stringify!($name), "`: see `dat::thunk::own::", stringify!($call), "`.")]
-        ///
         /// # Safety
-        /// That of the function it calls.
+        /// The contract of the called function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> DAT_RETURN {
             // SAFETY: this function's own contract. A table of a later version is read in the part that is the same.

@@ -3,18 +3,17 @@
 //! Only the handle is checked. Handles of the provider that was loaded first take a short path. An empty member of
 //! another implementation's table returns `DAT_NOT_IMPLEMENTED`.
 //!
-//! The functions differ only in name, table member and arguments. So they are listed in a table: *name =>
-//! member(arguments after the handle)*, grouped by the function that resolves the handle and by the subtype of its
-//! error. Types and constants are those in scope where the macro is used: `dat_abi` or `dat_abi::v2`.
+//! The functions differ only in name, table member and arguments. So they are listed as *name => member(arguments after
+//! the handle)*, grouped by the function that resolves the handle and by the subtype of its error. The macro uses the
+//! types and constants in scope at its call: `dat_abi` or `dat_abi::v2`.
 
 /// Exports calls that go through the provider table.
 #[macro_export]
 macro_rules! through_table {
     ($abi:literal, $first:ident or $find:ident, $subtype:ident; $($name:ident => $slot:ident($($arg:ident: $type:ty),*);)*) => {$(
         #[doc = concat!("`", stringify!($name), "`: the provider's `", stringify!($slot), "`.")]
-        ///
         /// # Safety
-        /// `handle` may be anything. The other arguments are as the provider wants them.
+        /// `handle` may have any value. The other arguments satisfy the provider's contract.
         #[unsafe(no_mangle)]
         pub unsafe extern $abi fn $name(handle: DAT_HANDLE, $($arg: $type),*) -> DAT_RETURN {
             // Other handles are resolved in a separate function, so that this one needs no stack and leaves the
@@ -133,8 +132,8 @@ macro_rules! common_calls {
             );
         }
 
-        // Calls on an event dispatcher. The handle subtype of the error is 0, because only the provider knows which
-        // parameter was meant.
+        // Calls on an event dispatcher. The handle subtype of the error is 0, because only the provider can say which
+        // kind of EVD was expected.
         $crate::through_table! { "C", in_first_arena or object, DAT_INVALID_HANDLE_EVD_REQUEST;
             dat_evd_resize => evd_resize_func(evd_min_qlen: DAT_COUNT);
             dat_evd_post_se => evd_post_se_func(event: *const DAT_EVENT);
@@ -148,7 +147,7 @@ macro_rules! common_calls {
             dat_evd_clear_unwaitable => evd_clear_unwaitable_func();
         }
 
-        // The thread may be cancelled in this call, so the frame owns nothing and may be unwound.
+        // The thread may be cancelled in this call, so the function owns nothing and may be unwound.
         $crate::through_table! { "C-unwind", in_first_arena or object, DAT_INVALID_HANDLE_EVD_REQUEST;
             dat_evd_wait => evd_wait_func(
                 timeout: DAT_TIMEOUT, threshold: DAT_COUNT, event: *mut DAT_EVENT, n_more_events: *mut DAT_COUNT
@@ -162,7 +161,7 @@ macro_rules! common_calls {
             dat_cno_free => cno_free_func();
         }
 
-        // The thread may be cancelled in this call, so the frame owns nothing and may be unwound.
+        // The thread may be cancelled in this call, so the function owns nothing and may be unwound.
         $crate::through_table! { "C-unwind", in_first_arena or object, DAT_INVALID_HANDLE_CNO;
             dat_cno_wait => cno_wait_func(timeout: DAT_TIMEOUT, evd_handle: *mut DAT_EVD_HANDLE);
         }
