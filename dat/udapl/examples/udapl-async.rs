@@ -48,8 +48,8 @@ async fn run(name: &str) -> Result<(), Box<dyn Error>> {
                 done.result?;
                 received += 1;
                 let end = ends.iter().find(|end| end.id() == done.ep).ok_or("an unknown endpoint")?;
-                // The reply is sent from the buffer of the message, after the next receive is posted. A message may
-                // arrive before the completion of the send that it answers; then there is no spare buffer yet.
+                // The reply is sent from the buffer of the message, after the next receive is posted. If a message
+                // arrives before the completion of the send that it answers, there is no spare buffer yet.
                 end.recv(spare.pop().map_or_else(|| Buffer::new(&pz, LENGTH), Ok)?, ..)?;
                 end.send(done.buffer, ..)?;
             }

@@ -21,7 +21,7 @@ const PATIENCE: Duration = Duration::from_secs(30);
 const PAUSE: Duration = Duration::from_millis(50);
 const MESSAGES: u32 = 1000;
 const LENGTH: usize = 64 * 1024;
-/// Length of an encoded window in private data.
+/// Length in bytes of a window's key, address and length in private data.
 const TICKET: usize = 20;
 
 type Outcome<T = ()> = Result<T, Box<dyn Error>>;
@@ -60,14 +60,14 @@ fn server(ep: &Ep, pz: &Pz, events: &Evd, listener: Listener) -> Outcome {
     request.accept(ep, &window.ticket().to_bytes())?;
     drop(listener);
     // The reply is sent from the buffer of the message, while another buffer receives the next message. The client
-    // sends as soon as it has the reply, which may be before the send of the reply completes. Then no buffer is free,
-    // and the next reply waits, because no receive could be posted for the following message.
+    // sends when it has received the reply, possibly before the send of the reply completes here. No buffer is free
+    // then, so the next reply waits until a receive can be posted.
     let (mut spare, mut unanswered) = (Some(Buffer::new(pz, LENGTH)?), None);
     let mut count = 0;
     loop {
         match next(events)? {
             Event::Established { .. } => {}
-            // A second client: dropping its request rejects it.
+            // A second client: dropping its request rejects the request.
             Event::Request(_) => {}
             Event::Completed(Completion { op: Op::Recv, buffer, result: Ok(length), .. }) => {
                 count += 1;
@@ -155,7 +155,7 @@ fn connected(ep: &Ep, events: &Evd, host: IpAddr, qualifier: u64) -> Outcome<Opt
     let begin = Instant::now();
     while begin.elapsed() < PATIENCE {
         ep.connect(host.into(), qualifier, PATIENCE, b"")?;
-        // A failed attempt flushes the posted receive, before or after its own event.
+        // A failed attempt also flushes the posted receive, before or after the event of the attempt.
         let (mut failed, mut flushed) = (false, None);
         while !failed || flushed.is_none() {
             match next(events)? {

@@ -26,7 +26,7 @@ fn main() -> Outcome {
     let name = std::env::args().nth(1).ok_or("usage: udapl-queues ADAPTER")?;
     let ia = Library::load()?.open(&name)?;
     let pz = ia.pz()?;
-    // One wait for connection requests and all other events.
+    // One thread waits for connection requests and all other events.
     let group = ia.cno()?;
     let requests = ia.evd_on(&group, 16, Streams::REQUEST)?;
     let events = ia.evd_on(&group, 256, Streams::DTO | Streams::CONNECTION)?;

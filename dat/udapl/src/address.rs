@@ -38,7 +38,7 @@ impl Address {
         SockAddr(unsafe { raw.assume_init() })
     }
 
-    /// Converts a C address; `None` for a null pointer and for other families.
+    /// Converts a C address. Returns `None` for a null pointer and for families other than IPv4 and IPv6.
     ///
     /// # Safety
     /// `address` is null, or a socket address of the length that its family requires.

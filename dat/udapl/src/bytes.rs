@@ -9,7 +9,7 @@ use std::os::fd::{AsFd, AsRawFd};
 use std::ptr::{self, NonNull};
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 
-/// Alignment of a block: providers copy whole pages fastest.
+/// Alignment of a block, because providers copy whole pages fastest.
 const PAGE: usize = 4096;
 
 /// A block of memory.
@@ -20,8 +20,8 @@ pub(crate) struct Block {
     layout: Option<Layout>,
 }
 
-// SAFETY: it owns the block, and accesses it by atomic loads and stores only; callers that create references guarantee
-// exclusive use.
+// SAFETY: the value owns the block, and accesses it by atomic loads and stores only; callers that create references
+// guarantee exclusive use.
 unsafe impl Send for Block {}
 // SAFETY: as above.
 unsafe impl Sync for Block {}
@@ -35,7 +35,8 @@ impl Block {
         Some(Block { base, length, layout: Some(layout) })
     }
 
-    /// Maps the first `length` bytes of a file, shared. The file must not become shorter, or an access raises SIGBUS.
+    /// Maps the first `length` bytes of a file, shared. The file must not become shorter, because an access beyond its
+    /// end raises SIGBUS.
     pub(crate) fn map(file: impl AsFd, length: usize) -> io::Result<Self> {
         let (rights, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_fd().as_raw_fd());
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -91,7 +92,8 @@ impl Block {
         tail.iter().enumerate().for_each(|(more, byte)| self.byte(at + more).store(*byte, Ordering::Relaxed));
     }
 
-    /// Loads eight bytes in native byte order. Everything written before them is visible afterwards (Acquire).
+    /// Loads eight bytes in native byte order. Everything that was written before these bytes is visible afterwards
+    /// (Acquire).
     ///
     /// # Panics
     /// If they are not inside the block, or `offset` is not a multiple of eight.

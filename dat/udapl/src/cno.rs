@@ -57,7 +57,7 @@ impl Cno {
                 unsafe { (self.inner.ia.functions.dat_cno_wait)(self.inner.handle.0, micros(left), &raw mut evd) };
             match kind(code) {
                 DAT_TIMEOUT_EXPIRED if left.is_none_or(|left| !left.is_zero() && left > LONGEST) => {}
-                // `DAT_QUEUE_EMPTY` comes from a wait without a time limit.
+                // A wait without a time limit returns `DAT_QUEUE_EMPTY` instead.
                 DAT_TIMEOUT_EXPIRED | DAT_QUEUE_EMPTY => return Ok(None),
                 DAT_INTERRUPTED_CALL => {}
                 _ => {

@@ -1,4 +1,5 @@
-//! Functions for the descriptors of event queues: an extension of this project's providers, found in their attributes.
+//! Functions for the file descriptors of event queues: an extension of this project's providers, found in the
+//! providers' attributes.
 
 use dat_abi::{DAT_HANDLE, DAT_RETURN};
 
@@ -10,7 +11,7 @@ pub(crate) struct DescriptorCalls {
 }
 
 impl DescriptorCalls {
-    /// Finds the functions in names and values of attributes; `None` with another provider.
+    /// Finds the functions in names and values of attributes. Returns `None` if the provider lacks them.
     pub(crate) fn find(attributes: &[(&str, &str)]) -> Option<Self> {
         let value = |wanted: &str| attributes.iter().find(|(name, _)| *name == wanted).map(|(_, value)| *value);
         let address =

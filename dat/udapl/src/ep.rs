@@ -20,11 +20,11 @@ use crate::srq::Srq;
 /// Attributes of a new endpoint: its event queues and the lengths of its work queues.
 #[derive(Clone)]
 pub struct EpSpec<'e> {
-    /// Queue for completions of receives: one with [`Streams::DTO`](crate::Streams::DTO).
+    /// Queue for completions of receives; it needs [`Streams::DTO`](crate::Streams::DTO).
     pub recv: &'e Evd,
-    /// Queue for completions of sends, RDMA reads and RDMA writes: one with [`Streams::DTO`](crate::Streams::DTO).
+    /// Queue for completions of sends, RDMA reads and RDMA writes; it needs [`Streams::DTO`](crate::Streams::DTO).
     pub request: &'e Evd,
-    /// Queue for connection events: one with [`Streams::CONNECTION`](crate::Streams::CONNECTION).
+    /// Queue for connection events; it needs [`Streams::CONNECTION`](crate::Streams::CONNECTION).
     pub connect: &'e Evd,
     /// Maximum number of posted receives.
     pub max_recvs: u32,
@@ -37,7 +37,7 @@ pub struct EpSpec<'e> {
     /// Maximum number of buffers per transfer, for [`Ep::send_with`] and similar calls; limited to the adapter's
     /// maximum.
     pub max_pieces: u32,
-    /// Shared receive queue of the endpoint. With one, [`Ep::recv`] is refused.
+    /// Shared receive queue of the endpoint. [`Ep::recv`] is refused on an endpoint with a shared receive queue.
     pub srq: Option<&'e Srq>,
 }
 
@@ -96,7 +96,7 @@ pub struct Ep {
 }
 
 impl Pz {
-    /// Creates an endpoint that reports everything to one queue, which needs [`DTO`](crate::Streams::DTO) and
+    /// Creates an endpoint that reports all events to one queue, which needs [`DTO`](crate::Streams::DTO) and
     /// [`CONNECTION`](crate::Streams::CONNECTION).
     ///
     /// # Errors
@@ -204,7 +204,7 @@ impl Ep {
     /// Those of `dat_ep_query`.
     pub fn counters(&self) -> Result<Vec<Attribute>> {
         let attributes = self.query()?.ep_attr;
-        // SAFETY: the list of the query just made, which the provider keeps until the next one.
+        // SAFETY: the list was returned by the query above, and the provider keeps it until the next query.
         Ok(unsafe { named(attributes.ep_provider_specific_count, attributes.ep_provider_specific) })
     }
 
@@ -223,7 +223,7 @@ impl Ep {
     }
 
     /// Sends a connection request with private data to the listener on this qualifier. An event reports the result.
-    /// Without a time limit the event may never come.
+    /// Without a time limit, the attempt may last for ever.
     ///
     /// # Errors
     /// Those of `dat_ep_connect`.

@@ -55,14 +55,14 @@ pub enum Event {
     Bound {
         /// Id of the bind; binds of different windows may have equal ids.
         id: BindId,
-        /// The error, if it failed.
+        /// The error, if the bind failed.
         result: std::result::Result<(), TransferError>,
     },
     /// Another event, by its number from `dat_event_number`.
     Other(DAT_EVENT_NUMBER),
 }
 
-/// Why a connection ended or was not established.
+/// Reason why a connection ended or was not established.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[non_exhaustive]
 pub enum End {
@@ -105,7 +105,7 @@ pub struct Completion {
 /// A successful request that was posted with its event suppressed.
 #[derive(Debug)]
 pub struct Finished {
-    /// Id of the request.
+    /// Id of the suppressed request.
     pub id: OpId,
     /// The operation.
     pub op: Op,
@@ -115,20 +115,20 @@ pub struct Finished {
     pub more: Vec<Buffer>,
 }
 
-/// Why a transfer failed (`dat_dto_completion_status`). Every such failure also ends the connection.
+/// Reason why a transfer failed (`dat_dto_completion_status`). Every such failure also ends the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum TransferError {
     /// The connection ended before the transfer completed.
     #[error("flushed: the connection ended before it was done")]
     Flushed,
-    /// The message is longer than the receive buffer, or than the connection allows.
+    /// The message is longer than the receive buffers, or than the connection allows.
     #[error("the message is longer than the buffer, or than the connection permits")]
     Length,
     /// The endpoint failed.
     #[error("the endpoint failed")]
     Endpoint,
-    /// The local memory is not registered, lacks the access right, or is in another zone.
+    /// The local memory is not registered, lacks the access right, or is in another protection zone.
     #[error("local memory is not registered for this access in the endpoint's protection zone")]
     Protection,
     /// The peer's response is invalid.
@@ -155,7 +155,7 @@ pub enum TransferError {
 }
 
 impl TransferError {
-    /// Converts a status; `None` for success.
+    /// Converts a status. Returns `None` for success.
     fn from_status(status: DAT_DTO_COMPLETION_STATUS) -> Option<Self> {
         Some(match status {
             DAT_DTO_SUCCESS => return None,
@@ -254,7 +254,7 @@ impl Evd {
         }
     }
 
-    /// Converts a C event. `None`: the event belongs to an endpoint that was dropped.
+    /// Converts a C event. Returns `None` if the event belongs to an endpoint that was dropped.
     fn read(&self, event: &DAT_EVENT) -> Option<Event> {
         let data = event.event_data;
         match event.event_number {
@@ -303,7 +303,8 @@ impl Evd {
         Some(Completion { id, op, ep: ep.id, buffer: first, more, earlier, result })
     }
 
-    /// Converts a connection event. `None`: not a connection event. `Some(None)`: the endpoint was dropped.
+    /// Converts a connection event. Returns `None` if it is no connection event, and `Some(None)` if the endpoint was
+    /// dropped.
     ///
     /// # Safety
     /// If `number` is that of a connection event, `data` is its connection data.
@@ -342,7 +343,7 @@ pub(crate) fn micros(limit: Option<Duration>) -> DAT_TIMEOUT {
     DAT_TIMEOUT::try_from(whole).unwrap_or(DAT_TIMEOUT_INFINITE - 1)
 }
 
-/// Copies bytes of a C caller; empty for a null pointer.
+/// Copies bytes that a C function has returned. Empty for a null pointer.
 ///
 /// # Safety
 /// `data` is null, or points to `size` bytes that do not change during the call.

@@ -14,7 +14,7 @@ use crate::library::{Functions, Library, text};
 use crate::limits::Limits;
 use crate::owned::{Handle, IaInner, Pz, PzInner};
 
-/// Number of asynchronous errors that an adapter's own queue can hold.
+/// Length of the queue for asynchronous errors that is created with an adapter.
 const ERRORS: DAT_COUNT = 16;
 
 /// An attribute or a counter that a provider reports by name.
@@ -38,7 +38,7 @@ pub(crate) unsafe fn named(count: DAT_COUNT, list: *const DAT_NAMED_ATTR) -> Vec
         // SAFETY: a C string, by this function's contract.
         false => unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned(),
     };
-    // SAFETY: `count` records, by this function's contract.
+    // SAFETY: the list has `count` records, by this function's contract.
     let records = (0..count).map(|at| unsafe { list.add(at).read() });
     records.map(|record| Attribute { name: text(record.name), value: text(record.value) }).collect()
 }
@@ -101,7 +101,7 @@ impl Ia {
     /// Those of `dat_ia_query`.
     pub fn attributes(&self) -> Result<Vec<Attribute>> {
         let (ia, provider) = self.inner.query()?;
-        // SAFETY: lists of the query just made, which the provider keeps until the next one.
+        // SAFETY: both lists were returned by the query above, and the provider keeps them until the next query.
         Ok(unsafe {
             let mut all = named(ia.num_transport_attr, ia.transport_attr);
             all.extend(named(ia.num_vendor_attr, ia.vendor_attr));
@@ -110,7 +110,7 @@ impl Ia {
         })
     }
 
-    /// Name of its provider.
+    /// Name of the adapter's provider.
     pub fn provider(&self) -> &str {
         &self.inner.provider
     }
@@ -161,7 +161,7 @@ impl IaInner {
         }
         self.limits = Limits::new(&ia, &provider);
         self.provider = text(&provider.provider_name);
-        // SAFETY: the list of the query just made.
+        // SAFETY: the list was returned by the query above.
         let attributes = unsafe { named(provider.num_provider_specific_attr, provider.provider_specific_attr) };
         let attributes: Vec<_> =
             attributes.iter().map(|attribute| (attribute.name.as_str(), attribute.value.as_str())).collect();

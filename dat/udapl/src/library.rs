@@ -24,7 +24,7 @@ macro_rules! functions {
         #[non_exhaustive]
         pub struct Functions {
             $(pub $name: $shape,)*
-            /// `None` if libdat does not export it.
+            /// `None` if this libdat does not export the function.
             pub dats_get_ia_handle: Option<GetIaHandle>,
             /// Keeps the library loaded.
             _library: ManuallyDrop<Image>,
@@ -106,7 +106,8 @@ functions! {
 }
 
 impl Functions {
-    /// Returns `Ok` if the return code means success; else the call's name and the code's names.
+    /// Returns `Ok` if the return code means success, otherwise an error with the function's name and the names of the
+    /// code.
     pub(crate) fn check(&self, call: &'static str, code: DAT_RETURN) -> Result<()> {
         if is_success(code) { Ok(()) } else { Err(Error::Call { call, code, words: self.words(code) }) }
     }
@@ -154,7 +155,7 @@ impl Library {
         Ok(Library { functions: Arc::new(Functions::find(library)?) })
     }
 
-    /// Returns its functions.
+    /// Returns the functions of the library.
     pub fn functions(&self) -> &Functions {
         &self.functions
     }
@@ -164,7 +165,7 @@ impl Library {
     /// # Errors
     /// Those of `dat_registry_list_providers`.
     pub fn names(&self) -> Result<Vec<String>> {
-        // Longer than most registries; doubled while the list is full.
+        // Initial length of the list; doubled while the list is full.
         let mut capacity = 64;
         loop {
             // SAFETY: plain numbers and characters; all zero is a value of each.

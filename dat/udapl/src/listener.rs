@@ -14,7 +14,7 @@ use crate::evd::{Evd, copied};
 use crate::ia::Ia;
 use crate::owned::{EvdInner, Handle, IaInner};
 
-/// Listens on a qualifier until it is dropped. Requests that arrived before can still be answered afterwards.
+/// Listens on a qualifier until it is dropped. Requests that arrived before the drop can still be answered.
 pub struct Listener {
     handle: Handle,
     qualifier: u64,
@@ -100,7 +100,7 @@ impl Request {
     /// Those of `dat_cr_query`.
     pub fn peer(&self) -> Result<Option<Address>> {
         let param = self.ask(DAT_CR_FIELD_REMOTE_IA_ADDRESS_PTR)?;
-        // SAFETY: the address belongs to the request and is valid as long as it.
+        // SAFETY: the address belongs to the request, and is valid as long as the request.
         Ok(unsafe { Address::from_c(param.remote_ia_address_ptr) })
     }
 
@@ -110,7 +110,7 @@ impl Request {
     /// Those of `dat_cr_query`.
     pub fn private_data(&self) -> Result<Vec<u8>> {
         let param = self.ask(DAT_CR_FIELD_PRIVATE_DATA_SIZE | DAT_CR_FIELD_PRIVATE_DATA)?;
-        // SAFETY: the data belong to the request and are valid as long as it.
+        // SAFETY: the data belong to the request, and are valid as long as the request.
         Ok(unsafe { copied(param.private_data_size, param.private_data) })
     }
 

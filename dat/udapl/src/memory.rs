@@ -19,9 +19,9 @@ bitflags::bitflags! {
     /// Access rights of peers to a window.
     #[derive(Clone, Copy, Debug, Eq, PartialEq)]
     pub struct Access: u32 {
-        /// RDMA reads from it.
+        /// Peers may read the window by RDMA.
         const READ = DAT_MEM_PRIV_REMOTE_READ_FLAG;
-        /// RDMA writes to it.
+        /// Peers may write the window by RDMA.
         const WRITE = DAT_MEM_PRIV_REMOTE_WRITE_FLAG;
     }
 }
@@ -32,7 +32,7 @@ pub(crate) struct Registered {
     context: DAT_LMR_CONTEXT,
     remote: DAT_RMR_CONTEXT,
     pz: Arc<PzInner>,
-    /// Freed only after deregistration succeeded.
+    /// The block, which is freed only after the deregistration has succeeded.
     block: ManuallyDrop<Block>,
 }
 
@@ -99,8 +99,8 @@ impl Drop for Registered {
     }
 }
 
-/// Memory to send from and to receive into: initially zeroed, aligned to a page, and a `[u8]` while no transfer uses
-/// it.
+/// Memory to send from and to receive into: initially zeroed and aligned to a page. It dereferences to `[u8]` while no
+/// transfer uses it.
 ///
 /// A buffer is one pointer, so that moves are cheap.
 pub struct Buffer(pub(crate) Box<Registered>);
@@ -199,7 +199,7 @@ impl Window {
         Ticket { remote, window: PhantomData }
     }
 
-    /// Copies bytes out of the window. A concurrent write of a peer may be copied in part.
+    /// Copies bytes out of the window. If a peer writes at the same time, only part of its data may be copied.
     ///
     /// # Panics
     /// If the range is not inside the window.
@@ -207,7 +207,7 @@ impl Window {
         self.0.block.read(offset, out);
     }
 
-    /// Copies bytes into the window. A concurrent read of a peer may see a part.
+    /// Copies bytes into the window. If a peer reads at the same time, it may get only part of the data.
     ///
     /// # Panics
     /// If the range is not inside the window.
@@ -279,7 +279,7 @@ impl Remote {
         bytes
     }
 
-    /// Decodes a peer's window. Any bytes are accepted; the peer checks them when a transfer uses the window.
+    /// Decodes a peer's window. Any bytes are accepted; the peer checks key and range when a transfer uses the window.
     pub fn from_bytes(bytes: &[u8; 20]) -> Self {
         let [a, b, c, d, address @ .., _, _, _, _, _, _, _, _] = *bytes;
         let [.., l0, l1, l2, l3, l4, l5, l6, l7] = *bytes;

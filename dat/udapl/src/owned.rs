@@ -1,5 +1,6 @@
-//! Handles of libdat that this crate owns. Each is freed when its last owner drops it, and keeps the objects alive on
-//! which it was created. An adapter has a table of its live endpoints, because events name them.
+//! Handles of libdat that this crate owns. A handle is freed when its last owner drops it, and keeps alive the objects
+//! on which it was created. An adapter has a table of its live endpoints, because events contain the handles of
+//! endpoints.
 
 use std::collections::HashMap;
 use std::mem;
@@ -15,7 +16,7 @@ use crate::flight::Flight;
 use crate::library::Functions;
 use crate::limits::Limits;
 
-/// A handle of libdat, usable by any thread: a thread-safe provider was requested.
+/// A handle of libdat. Any thread may use it, because the provider is thread-safe.
 #[derive(Clone, Copy)]
 pub(crate) struct Handle(pub(crate) DAT_HANDLE);
 
@@ -54,7 +55,7 @@ impl IaInner {
 
 impl Drop for IaInner {
     fn drop(&mut self) {
-        // SAFETY: the last owner is being dropped, and so is everything created on it.
+        // SAFETY: the last owner is being dropped, and all objects created on the adapter have been dropped.
         let _ = unsafe { (self.functions.dat_ia_close)(self.handle.0, DAT_CLOSE_ABRUPT_FLAG) };
     }
 }

@@ -14,10 +14,10 @@ bitflags::bitflags! {
     /// Options of a request.
     #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
     pub struct PostFlags: u32 {
-        /// A success generates no event. [`Completion::earlier`](crate::Completion::earlier) of a later request of
-        /// the endpoint returns the buffers.
+        /// A success generates no event. The completion of a later request of the endpoint returns the buffers in
+        /// [`Completion::earlier`](crate::Completion::earlier).
         const SUPPRESS = DAT_COMPLETION_SUPPRESS_FLAG;
-        /// Wakes a peer that waits for solicited messages only. Valid for sends.
+        /// Wakes a peer that waits for solicited messages only. For sends only.
         const SOLICITED_WAIT = DAT_COMPLETION_SOLICITED_WAIT_FLAG;
         /// Starts when all earlier RDMA reads of the endpoint are complete.
         const FENCE = DAT_COMPLETION_BARRIER_FENCE_FLAG;

@@ -1,4 +1,4 @@
-//! Descriptors of event queues, for event loops.
+//! File descriptors of event queues, for event loops.
 
 use std::os::fd::BorrowedFd;
 
@@ -7,8 +7,9 @@ use crate::error::{Error, Result};
 use crate::evd::Evd;
 
 impl Evd {
-    /// Returns the descriptor of the queue, for `poll`, `epoll` and event loops. Take events until [`Self::poll`]
-    /// returns `None`, call [`Self::arm`], then wait until the descriptor is readable. Do not read or write it.
+    /// Returns the file descriptor of the queue, for `poll`, `epoll` and event loops. Take events until [`Self::poll`]
+    /// returns `None`, call [`Self::arm`], then wait until the descriptor is readable. Do not read or write the
+    /// descriptor.
     ///
     /// # Errors
     /// [`Error::Argument`] if the provider does not support descriptors; an operating-system error.

@@ -12,14 +12,14 @@ use crate::memory::{Access, Registered, Remote, Window};
 use crate::owned::{BindId, Handle, Pz, PzInner};
 use crate::piece::part;
 
-/// A memory window, which names a part of a registered [`Window`] to one peer until it is unbound. The endpoint's
-/// event queue for requests needs [`Streams::BIND`](crate::Streams::BIND).
+/// A memory window: a key by which one peer may access a part of a registered [`Window`], until the window is unbound.
+/// The endpoint's event queue for requests needs [`Streams::BIND`](crate::Streams::BIND).
 pub struct Rmr {
     handle: Handle,
     pz: Arc<PzInner>,
     /// Number of binds.
     binds: u64,
-    /// The memory of the last bind, which must stay registered.
+    /// The memory of the last bind, which must stay registered while it is bound.
     _memory: Option<Arc<Registered>>,
 }
 
@@ -27,7 +27,7 @@ impl Pz {
     /// Creates a memory window that is not bound.
     ///
     /// # Errors
-    /// Those of `dat_rmr_create`, for example if the adapter supports none.
+    /// Those of `dat_rmr_create`, for example if the adapter does not support memory windows.
     pub fn rmr(&self) -> Result<Rmr> {
         let pz = Arc::clone(&self.inner);
         let mut handle = ptr::null_mut();
@@ -62,7 +62,7 @@ impl Rmr {
         Ok((id, Remote::new(context, segment.virtual_address, length as u64)))
     }
 
-    /// Posts an unbind: when it has completed, the peer can no longer use the key.
+    /// Posts an unbind. After it has completed, the peer can no longer use the key.
     ///
     /// # Errors
     /// Those of `dat_rmr_bind`.

@@ -1,4 +1,4 @@
-//! Memory that processes share, and that cannot shrink.
+//! Memory that several processes share, and whose length cannot decrease.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
@@ -29,7 +29,7 @@ impl SharedMemory {
         };
         let size = libc::off_t::try_from(length)
             .map_err(|_| Error::Argument(format!("{length} bytes of shared memory are too many")))?;
-        // SAFETY: plain calls about a descriptor that is open.
+        // SAFETY: calls that take an open descriptor and no pointers.
         let is_made = unsafe {
             libc::ftruncate(file.as_raw_fd(), size) == 0
                 && libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) == 0
@@ -40,9 +40,10 @@ impl SharedMemory {
     /// Opens memory of another process by its descriptor.
     ///
     /// # Errors
-    /// [`Error::Argument`] if the memory is not sealed against shrinking: an access could then end this process.
+    /// [`Error::Argument`] if the memory is not sealed against shrinking: otherwise an access beyond its end could kill
+    /// this process.
     pub fn from_fd(file: OwnedFd) -> Result<Self> {
-        // SAFETY: a plain call about a descriptor that is open.
+        // SAFETY: a call that takes an open descriptor and no pointers.
         let seals = unsafe { libc::fcntl(file.as_raw_fd(), libc::F_GET_SEALS) };
         if seals < 0 || seals & libc::F_SEAL_SHRINK == 0 {
             return Err(Error::Argument("shared memory has to be a memfd with the seal F_SEAL_SHRINK".into()));

@@ -13,8 +13,8 @@ use crate::owned::{Handle, Pz, SrqInner};
 use crate::piece::{Piece, PostError, take_apart};
 
 /// A queue of receives that the endpoints created with it share ([`EpSpec::srq`](crate::EpSpec::srq)). A completion
-/// names the endpoint that received the message. If an endpoint takes a buffer and is dropped before it reports it,
-/// the buffer is freed with the queue.
+/// names the endpoint that received the message. If an endpoint takes a buffer and is dropped before the completion is
+/// dequeued, the buffer is freed with the queue.
 pub struct Srq {
     pub(crate) inner: Arc<SrqInner>,
 }
@@ -23,7 +23,7 @@ impl Pz {
     /// Creates a shared receive queue for at most `max_recvs` receives of at most `max_pieces` buffers.
     ///
     /// # Errors
-    /// Those of `dat_srq_create`, for example if the adapter supports none.
+    /// Those of `dat_srq_create`, for example if the adapter does not support shared receive queues.
     pub fn srq(&self, max_recvs: u32, max_pieces: u32) -> Result<Srq> {
         let pz = Arc::clone(&self.inner);
         let count = |what: &str, count: u32| {

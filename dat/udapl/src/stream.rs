@@ -14,8 +14,8 @@ use crate::evd::{Evd, Event};
 
 /// The events of a queue as a stream that never ends, not even after an error.
 ///
-/// A waiting task is woken through the descriptor of the queue, by the reactor of `async-io`, which works with any
-/// executor.
+/// The reactor of `async-io`, which works with any executor, polls the descriptor of the queue and wakes the waiting
+/// task.
 pub struct EventStream<'e> {
     evd: &'e Evd,
     readiness: Async<BorrowedFd<'e>>,
