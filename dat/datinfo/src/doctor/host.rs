@@ -1,7 +1,7 @@
 //! Checks of this host, per provider: devices and permissions, limits, shared memory, copies, sockets, ports.
 //!
-//! Reads `/proc`, `/sys` and limits, and tries harmless operations (a copy, a bound port, an opened device node). The findings
-//! are computed by functions over the data read, so that tests can pass the data of other machines.
+//! Reads `/proc`, `/sys` and limits, and tries harmless operations (a copy, a bound port, an opened device node). Pure
+//! functions compute the findings from the data that were read, so that tests can pass the data of other machines.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -91,8 +91,7 @@ fn registry(options: &Options, findings: &mut Vec<Finding>) {
     }
 }
 
-/// Reports whether the requirements of lines for DAT 2.0 are met: one note for each library that they name, and one for
-/// libdat2.so.2.
+/// Reports whether the libraries of the lines for DAT 2.0 exist: one note for each library, and one for libdat2.so.2.
 fn libdat2(entries: &[ReportedEntry], findings: &mut Vec<Finding>) {
     let about = "DAT 2.0";
     let mut libraries: BTreeMap<&str, (usize, Option<&str>)> = BTreeMap::new();
@@ -102,7 +101,8 @@ fn libdat2(entries: &[ReportedEntry], findings: &mut Vec<Finding>) {
         *file = entry.file.as_deref();
     }
     for (library, (lines, file)) in &libraries {
-        let found = format!("{library}, which {lines} lines name, ");
+        let lines = if *lines == 1 { "1 line".to_owned() } else { format!("{lines} lines") };
+        let found = format!("{library}, named in {lines} of dat.conf, ");
         findings.push(match file {
             Some("") => Finding::new(Grade::Note, about, found + "does not exist", "install it to use these names"),
             Some(file) => Finding::note(about, format!("{found}is {file}{}", linked(Path::new(file)))),
@@ -111,13 +111,13 @@ fn libdat2(entries: &[ReportedEntry], findings: &mut Vec<Finding>) {
     }
 }
 
-/// The target of a link, as text.
+/// Text with the target of a symbolic link; empty if the file is no link.
 fn linked(file: &Path) -> String {
     let target = fs::read_link(file).ok().filter(|target| target.file_name() != file.file_name());
     target.map_or(String::new(), |target| format!(", a link to {}", target.display()))
 }
 
-/// Variables that are set and have no effect.
+/// Reports variables that are set but have no effect.
 fn variables(findings: &mut Vec<Finding>) {
     for idle in IneffectiveVariable::all() {
         let found = format!("{} is set and has no effect", idle.name);
@@ -161,7 +161,8 @@ fn space(directory: &str, free: u64) -> Finding {
     }
 }
 
-/// Cross-memory copy: whether the kernel supports and permits it, and then whether between processes of one user.
+/// Checks cross-memory copy: whether the kernel supports and permits it, and whether it works between processes of one
+/// user.
 fn copies(findings: &mut Vec<Finding>) {
     let word = 1_u64;
     let tried = system::read_across(std::process::id() as i32, (&raw const word) as usize);
@@ -271,7 +272,7 @@ fn interfaces(findings: &mut Vec<Finding>) {
     }
 }
 
-/// Checks whether usnic could listen. Processes of the same user share the port; those of other users cannot use it.
+/// Checks whether usnic could listen. Processes of one user share the port; processes of other users cannot use it.
 fn port_finding(port: u16) -> Finding {
     match UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)) {
         Ok(_) => Finding::good("UDP port", format!("{port} is free")),
