@@ -1,8 +1,9 @@
-//! `datinfo doctor`: finds problems of this host, or of the path to another one, that affect DAT, and says what to do.
+//! `datinfo doctor`: finds problems that affect DAT on this host, or on the path to another host, and proposes
+//! remedies.
 //!
-//! `host` checks this machine. `pair` checks the path to another one by the probes of `path`, which `serve` answers too, and by
-//! the datagrams of `wire`. Each result is a finding with a remedy. Nothing is changed and no privileges are needed; what
-//! cannot be checked without them is reported as such.
+//! `host` checks this machine. `pair` checks the path to another host by the probes of `path` and by the datagrams of
+//! `wire`; `serve` answers both. Each result is a finding with a remedy. Nothing is changed, and no privileges are
+//! needed. A check that would need privileges is reported as not made.
 
 mod host;
 mod pair;
@@ -25,9 +26,9 @@ enum Grade {
     Good,
     /// Information; no problem.
     Note,
-    /// It works, but not as well as it could.
+    /// The checked feature works, but not as well as it could.
     Warning,
-    /// Something does not work.
+    /// The checked feature does not work.
     Bad,
 }
 
@@ -39,7 +40,7 @@ struct Finding {
     about: &'static str,
     /// Result in words.
     found: String,
-    /// What to do; empty if nothing.
+    /// Remedy; empty if none is needed.
     remedy: String,
 }
 
@@ -108,7 +109,7 @@ fn lines(findings: &[Finding]) -> String {
     text
 }
 
-/// Value of a numeric setting for adapters whose line does not set it.
+/// Value in effect of a numeric setting for adapters whose line does not set it.
 fn in_effect(table: &'static SettingsTable, name: &str) -> u64 {
     let Some(setting) = table.named(name) else { return 0 };
     let given = std::env::var(setting.variable).ok().and_then(|text| table.value(setting, &text).ok());

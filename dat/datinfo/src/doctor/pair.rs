@@ -77,7 +77,8 @@ fn sizes(report: &Report) -> Finding {
     Finding::new(grade, about, report.found(), report.remedy())
 }
 
-/// Facts about the other host from its `datinfo doctor --serve`; `None` if that does not run there.
+/// Requests the version, kernel release and buffer limits of the other host from its `datinfo doctor --serve`. Returns
+/// `None` if that does not run there.
 fn facts(to: SocketAddr) -> io::Result<Option<Vec<u8>>> {
     let any: SocketAddr =
         if to.is_ipv4() { (Ipv4Addr::UNSPECIFIED, 0).into() } else { (Ipv6Addr::UNSPECIFIED, 0).into() };
@@ -107,7 +108,7 @@ fn facts(to: SocketAddr) -> io::Result<Option<Vec<u8>>> {
     Ok(None)
 }
 
-/// Compares the facts of both sides.
+/// Compares the versions of datinfo on both hosts.
 fn versions(remote: &str, local: &str) -> Finding {
     let version = |facts: &str| facts.split(' ').find_map(|word| word.strip_prefix("datinfo=").map(str::to_owned));
     let shown: String = remote.chars().filter(|c| !c.is_control()).take(300).collect();
@@ -186,7 +187,7 @@ mod tests {
         assert_eq!(versions("datinfo=1 kernel=a", "datinfo=1 kernel=b").grade, Grade::Good);
     }
 
-    /// A server that answers with `reply`.
+    /// Runs the check against a server that answers each datagram with `reply`.
     fn against(reply: impl Fn(&[u8]) -> Vec<Vec<u8>> + Send + 'static) -> Vec<Finding> {
         let server = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let port = server.local_addr().unwrap().port();

@@ -1,6 +1,6 @@
 //! `datinfo doctor --serve`: answers the checks of other hosts until it is killed.
 //!
-//! One socket, no state per peer, and a limit on answers per second.
+//! It has one socket, no state per peer, and a limit on answers per second.
 #![forbid(unsafe_code)]
 
 use std::net::{Ipv4Addr, Ipv6Addr, UdpSocket};
@@ -14,7 +14,7 @@ use crate::system::{self, Fragments};
 const MOST: u32 = 2_000;
 
 pub(super) fn serve(port: u16) -> crate::Result {
-    // Listens on both address families, if available.
+    // Listens on IPv6 and IPv4, if IPv6 is available.
     let socket =
         UdpSocket::bind((Ipv6Addr::UNSPECIFIED, port)).or_else(|_| UdpSocket::bind((Ipv4Addr::UNSPECIFIED, port)));
     let socket = socket.map_err(|error| {
@@ -38,19 +38,20 @@ pub(super) fn serve(port: u16) -> crate::Result {
         };
         let Some(answer) = answer(&buffer[..length], &facts) else { continue };
         if budget.take(Instant::now()) {
-            // A lost answer is what the other host's check is meant to detect, so it is not repeated.
+            // A lost answer is not repeated, because the other host's check must detect the loss.
             let _ = socket.send_to(&answer, from);
         }
     }
 }
 
-/// The answer to a datagram, never longer than the datagram: to `datinfo doctor` or to a path probe.
+/// Returns the answer to a datagram of `datinfo doctor` or to a path probe. The answer is never longer than the
+/// datagram.
 pub(super) fn answer(datagram: &[u8], facts: &str) -> Option<Vec<u8>> {
     let mut echo = Vec::new();
     if path::answer(datagram, &mut echo) { Some(echo) } else { wire::answer(datagram, facts) }
 }
 
-/// Facts about this host for the other side.
+/// Version, kernel release and socket buffer limits of this host, for the other host.
 pub(super) fn facts() -> String {
     let read = |path: &str| std::fs::read_to_string(path).map_or("?".to_owned(), |text| text.trim().to_owned());
     format!(

@@ -1,27 +1,29 @@
-//! Datagrams between `datinfo doctor` on two hosts, in addition to the probes of `path`: a request for facts, and the
-//! answer.
+//! Datagrams between `datinfo doctor` on two hosts, in addition to the probes of `path`: a request for the version and
+//! limits of the other host, and its answer.
 //!
-//! `serve` answers with [`answer`], `pair` asks. Pure. Malformed requests get no answer and an answer is not a valid request,
-//! so two servers cannot loop. An answer is never longer than its request, so a server cannot be used for amplification.
+//! `serve` answers with [`answer`]; `pair` sends the requests. Pure. Malformed requests get no answer, and an answer is
+//! not a valid request, so two servers cannot answer each other endlessly. An answer is never longer than its request,
+//! so a server cannot be used for amplification.
 #![forbid(unsafe_code)]
 
-/// Start of every datagram; the digit is the protocol's version.
+/// Start of every datagram. The digit is the version of the protocol.
 const MAGIC: &[u8; 8] = b"DATINFO2";
 const QUESTION: u8 = 1;
 const ANSWER: u8 = 129;
-/// Magic, kind, three bytes of zero, number.
+/// Length of a header: magic, kind, three bytes of zero, number.
 const HEAD: usize = 8 + 4 + 8;
-/// Length of a request: at least that of every answer.
+/// Length of a request, which is at least as long as every answer.
 pub(super) const LEAST: usize = 512;
 
-/// Builds a request for facts.
+/// Builds a request for the version and limits of the other host.
 pub(super) fn question(number: u64) -> Vec<u8> {
     let mut bytes = head(QUESTION, number);
     bytes.resize(LEAST, 0);
     bytes
 }
 
-/// The answer to a datagram, if it is a request. `facts` are truncated to the space.
+/// Builds the answer to a datagram, if that is a request. `facts`, the result of `serve::facts`, is truncated to the
+/// space.
 pub(super) fn answer(datagram: &[u8], facts: &str) -> Option<Vec<u8>> {
     let number = parse(datagram, QUESTION).filter(|_| datagram.len() >= LEAST)?;
     let mut bytes = head(ANSWER, number);
@@ -29,7 +31,7 @@ pub(super) fn answer(datagram: &[u8], facts: &str) -> Option<Vec<u8>> {
     Some(bytes)
 }
 
-/// The facts in the answer to this request; `None` for any other datagram.
+/// Returns the text in the answer to this request; `None` for any other datagram.
 pub(super) fn answered(datagram: &[u8], number: u64) -> Option<&[u8]> {
     (parse(datagram, ANSWER)? == number).then(|| &datagram[HEAD..])
 }

@@ -1,8 +1,9 @@
 //! `datinfo top`: shows the counters that running processes publish.
 //!
 //! A sample queries all processes of this user that have an endpoint or a listener (`dat_counters`); libdat is not
-//! used. `rates` compares it with the previous sample; `table`, `document` and `openmetrics` format it. A process that
-//! hangs or sends invalid data affects only its own line. The program ends when its output is closed or it is killed.
+//! used. `rates` compares a sample with the previous one; `table`, `document` and `openmetrics` format it. A process
+//! that hangs or sends invalid data affects only its own line. The program ends when its output is closed or when it is
+//! killed.
 #![forbid(unsafe_code)]
 
 mod document;
@@ -55,7 +56,7 @@ impl Sample {
     }
 }
 
-/// Shows one sample, or one per interval. With `--once`: returns whether any process has answered.
+/// Shows one sample, or one per interval. With `--once` it returns true if any process has answered.
 pub(crate) fn top(options: &Options, wanted: &options::Top) -> crate::Result {
     if wanted.once || wanted.openmetrics {
         let look = Sample::take(!wanted.no_endpoints)?;

@@ -1,9 +1,9 @@
 //! Counters for monitoring systems, in the text format of OpenMetrics 1.0.
 //!
-//! Pure. Sums are counters, levels are gauges; one family per name, and one sample per adapter that has it. Endpoints have
-//! samples on request only, because a monitor stores every label set, and endpoints come and go. Names and labels come from
-//! other processes: the text is valid whatever they contain. A duplicate sample, or one whose name already has the other type,
-//! is left out.
+//! Pure. Sums are counters, levels are gauges; each name is a family, with one sample per adapter that has a value of
+//! this name. Endpoints have samples on request only, because a monitor stores every label set for ever, and endpoints
+//! are short-lived. Names and labels come from other processes: the text is valid whatever they contain. A duplicate
+//! sample is left out, and so is a sample whose name is already used with the other type.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashSet};
@@ -16,7 +16,7 @@ use super::Sample;
 /// Suffixes that a family's name must not have, since sample names use them.
 const RESERVED: [&str; 8] = ["_total", "_created", "_count", "_sum", "_bucket", "_gcount", "_gsum", "_info"];
 
-/// `with_endpoints`: samples of each endpoint beside those of its adapter.
+/// Formats a sample. With `with_endpoints`, each endpoint has samples in addition to those of its adapter.
 pub(super) fn exposition(look: &Sample, with_endpoints: bool) -> String {
     let mut families = Families::default();
     for found in &look.found {
@@ -35,7 +35,7 @@ pub(super) fn exposition(look: &Sample, with_endpoints: bool) -> String {
     families.text()
 }
 
-/// The name and value of labels, separated by commas.
+/// Labels with their values, separated by commas.
 #[derive(Clone, Debug, Default)]
 struct Labels(String);
 
@@ -109,7 +109,7 @@ impl Families {
     }
 }
 
-/// A valid metric name with its unit, without suffixes that sample names use.
+/// Converts a name and its unit to a valid metric name, without suffixes that sample names use.
 fn family(name: &str, unit: &str) -> String {
     let mut name = words(name);
     let unit = words(&unit.replace("/s", " per second"));
@@ -122,7 +122,7 @@ fn family(name: &str, unit: &str) -> String {
     if name.is_empty() { "unnamed".to_owned() } else { name }
 }
 
-/// Lower-case letters and digits, with one underscore between words.
+/// Converts a text to lower-case letters and digits, with one underscore between words.
 fn words(text: &str) -> String {
     let is_word = |letter: char| letter.is_ascii_alphanumeric();
     let words: Vec<&str> = text.split(|letter| !is_word(letter)).filter(|word| !word.is_empty()).collect();

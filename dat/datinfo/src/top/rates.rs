@@ -1,6 +1,6 @@
 //! Changes per second since the previous sample.
 //!
-//! Pure. A sum that has decreased belongs to another process or object with the same identity: it has no rate.
+//! Pure. If a counter has decreased, a new process or object has the same identity; the counter then has no rate.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -11,7 +11,7 @@ use dat_counters::text::{Adapter, Count, Endpoint};
 
 use super::Sample;
 
-/// Identity of a counter: its process, the adapter's handle, and the endpoint's handle if it belongs to one.
+/// Identity of the object of a counter: its process, the adapter's handle, and the endpoint's handle or an empty text.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CounterId<'a> {
     process: (u32, u32),
@@ -29,7 +29,7 @@ impl<'a> CounterId<'a> {
     }
 }
 
-/// Process, adapter, endpoint; and the numbers by name.
+/// Values by name, for each process and socket number, adapter handle, and endpoint handle.
 type Sums = HashMap<(u32, u32, String, String), HashMap<String, u64>>;
 
 /// Two consecutive samples.
@@ -37,9 +37,9 @@ type Sums = HashMap<(u32, u32, String, String), HashMap<String, u64>>;
 pub(super) struct Rates {
     before: Sums,
     now: Sums,
-    /// Time of `now`.
+    /// Time of the sample `now`.
     when: Option<std::time::Instant>,
-    /// Time between the two.
+    /// Time between the two samples.
     passed: Option<Duration>,
 }
 
@@ -63,7 +63,7 @@ impl Rates {
         self.now.entry(key(id)).or_default().extend(sums);
     }
 
-    /// Growth per second. `None`: unknown, or a level.
+    /// Growth of a counter per second. `None` if it is unknown, and for a level.
     pub(super) fn of(&self, id: CounterId<'_>, count: &Count) -> Option<f64> {
         let passed = self.passed.filter(|passed| !passed.is_zero())?;
         let before = self.before.get(&key(id))?.get(&count.name).filter(|_| !count.is_level)?;

@@ -1,6 +1,6 @@
-//! The table for display: a line per adapter, and with `-v` each number that is not 0.
+//! The table for display: a line per adapter, and with `-v` each value that is not 0.
 //!
-//! Pure functions: a sample in, lines out. One sample gives sums, two give rates per second.
+//! Pure functions: they convert a sample to lines. One sample gives sums, two samples give rates per second.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
@@ -12,7 +12,7 @@ use dat_counters::text::{Adapter, Count, Process};
 use super::Sample;
 use super::rates::{CounterId, Rates};
 
-/// Columns of numbers, and the counters of an adapter that they add up.
+/// Columns of the table, and the counters of an adapter that each column adds up.
 const COLUMNS: [(&str, &[&str]); 5] = [
     ("SENT", &["ep.bytes.sent"]),
     ("RECEIVED", &["ep.bytes.received"]),
@@ -21,7 +21,7 @@ const COLUMNS: [(&str, &[&str]); 5] = [
     ("DONE", &["ep.completions.ok", "ep.completions.failed", "ep.completions.flushed"]),
 ];
 
-/// The lines of the table, with newlines. `rates`: changes since the previous sample, and the interval.
+/// The lines of the table, with newlines. `rates` contains the changes since the previous sample, and the interval.
 pub(super) fn table(look: &Sample, rates: Option<(&Rates, Duration)>, verbose: bool) -> Vec<String> {
     let [processes, adapters, eps] = look.totals();
     let mut lines = vec![format!("{processes} processes, {adapters} adapters, {eps} endpoints")];
@@ -82,7 +82,7 @@ fn row(found: &Answer, process: &Process, adapter: &Adapter, rates: Option<&Rate
     line
 }
 
-/// Each number of an adapter and its endpoints, unless it is 0.
+/// Each value of an adapter and its endpoints that is not 0.
 fn all(id: CounterId<'_>, adapter: &Adapter, rates: Option<&Rates>, lines: &mut Vec<String>) {
     numbers(id, &adapter.counts, rates, 11, lines);
     for ep in &adapter.eps {
@@ -107,7 +107,7 @@ fn numbers(id: CounterId<'_>, counts: &[Count], rates: Option<&Rates>, indent: u
     }
 }
 
-/// Three digits and a decimal prefix: `999`, `1.23k`, `45.6M`.
+/// Formats a number with three digits and a decimal prefix: `999`, `1.23k`, `45.6M`.
 fn short(number: f64) -> String {
     let mut rest = number.max(0.0);
     let mut names = ["", "k", "M", "G", "T", "P", "E"].into_iter();
@@ -126,7 +126,7 @@ fn short(number: f64) -> String {
     format!("{rest:.digits$}{name}")
 }
 
-/// Truncates a text that is too long, and marks the cut.
+/// Truncates a text to `most` characters, and marks the truncation.
 fn truncated(text: &str, most: usize) -> String {
     if text.chars().count() <= most {
         return text.to_owned();

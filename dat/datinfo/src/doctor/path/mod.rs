@@ -1,11 +1,11 @@
 //! Measures the datagram sizes that the path to a host carries in both directions.
 //!
-//! Sends connectionless probes to a host on which a program listens over `usnic`, or `datinfo doctor --serve` runs. Needs no
-//! adapter and no privileges. Datagrams are not fragmented, so one that does not fit is lost; if a router reports that (ICMP),
-//! the kernel learns it and the report says so. A check sends a few dozen datagrams and waits for each with a limit. Sizes are
-//! bytes of UDP payload.
+//! Sends connectionless probes to a host on which a program listens over `usnic`, or `datinfo doctor --serve` runs.
+//! Needs no adapter and no privileges. Datagrams are not fragmented, so a datagram that exceeds the MTU is lost. If a
+//! router reports the loss (ICMP), the kernel lowers the path MTU, and the result names the report. A check sends a few
+//! dozen datagrams, and its wait for each answer has a limit. Sizes are bytes of UDP payload.
 //!
-//! `probe` has the datagrams, `search` selects the sizes, `report` makes the texts.
+//! `probe` encodes the datagrams, `search` selects the sizes, `report` composes the texts.
 #![forbid(unsafe_code)]
 
 mod probe;
@@ -28,7 +28,7 @@ use crate::system::{self, Fragments};
 /// Number of transmissions of a datagram before it counts as lost.
 const TRIES: u32 = 3;
 
-/// Checks the path to a host. `patience`: time to wait for an answer; twice the round trip is enough.
+/// Checks the path to a host. `patience` is the time to wait for an answer; twice the round trip is enough.
 ///
 /// Errors: those of the socket. A missing answer is not an error but a result.
 pub(super) fn check(to: SocketAddr, patience: Duration) -> io::Result<Report> {
@@ -41,8 +41,8 @@ pub(super) fn check(to: SocketAddr, patience: Duration) -> io::Result<Report> {
     }
 }
 
-/// Sends `count` small datagrams, each once, and returns the round trips of those that were answered. Stops if the first few
-/// are not.
+/// Sends `count` small datagrams, each once, and returns the round trips of those that were answered. Stops if the
+/// first few are not answered.
 ///
 /// Errors: those of the socket.
 pub(super) fn row(to: SocketAddr, patience: Duration, count: usize) -> io::Result<Vec<Duration>> {
@@ -58,7 +58,7 @@ pub(super) fn row(to: SocketAddr, patience: Duration, count: usize) -> io::Resul
     Ok(times)
 }
 
-/// Numbers of probes: answers to other probes or processes are ignored.
+/// First number of the probes. Answers to other probes or processes are ignored, because their numbers differ.
 fn seed() -> u64 {
     let time = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
     (time.as_nanos() as u64 ^ u64::from(std::process::id()).rotate_left(40)) | 1
@@ -92,7 +92,7 @@ impl SocketProber {
         match came.and_then(|_| self.listen(sent + self.patience, size, as_long)) {
             Ok(true) => Ok(Answer::Came(sent.elapsed())),
             Ok(false) => Ok(Answer::Nothing),
-            // The error may belong to an earlier datagram; the kernel reports it once.
+            // The error may belong to an earlier datagram; the kernel reports each error once.
             Err(error) => Answer::of(&error).ok_or(error),
         }
     }
@@ -119,7 +119,7 @@ impl SocketProber {
 
 impl Prober for SocketProber {
     fn most(&self) -> usize {
-        // If the system reports no MTU, assumes that of Ethernet.
+        // Without an MTU from the system, assumes the MTU of Ethernet.
         let mtu = system::path_mtu(&self.socket, self.is_v4).unwrap_or(1500);
         mtu.saturating_sub(self.headers).clamp(SHORTEST, LONGEST)
     }
@@ -139,7 +139,7 @@ impl Prober for SocketProber {
 }
 
 impl Answer {
-    /// Maps a socket error to an answer of the network. `None` for other errors.
+    /// Maps a socket error to the result of a probe. `None` for errors that are not about the path.
     fn of(error: &io::Error) -> Option<Answer> {
         match error.raw_os_error()? {
             libc::EMSGSIZE => Some(Answer::TooLarge),
@@ -155,7 +155,7 @@ impl Answer {
 mod tests {
     use super::*;
 
-    /// A listener that drops every `loses`th probe. A datagram of one byte ends it.
+    /// Starts a listener that drops every `loses`th probe. A datagram of one byte ends it.
     fn listener(loses: usize) -> (SocketAddr, std::thread::JoinHandle<()>) {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).unwrap();
         let at = socket.local_addr().unwrap();

@@ -1,4 +1,4 @@
-//! The datagrams: a probe of some size, and its answer, which is never longer.
+//! Encodes probes and their answers. An answer is never longer than its probe.
 //!
 //! Pure functions. A probe has the header of a usnic packet (`daplusnic::proto::wire`) without a connection, with a
 //! number chosen by the sender in place of the token. A listener over `usnic` (`daplusnic::proto::echo`) and `datinfo
@@ -11,9 +11,9 @@ const PROBE: u8 = 4;
 const PROBE_ACK: u8 = 5;
 /// Flag: the answer must be as long as the probe.
 const AS_LONG: u16 = 1;
-/// Length of a header; its answer has four more bytes.
+/// Length of a probe's header. The header of an answer has four more bytes.
 const HEAD: usize = 16;
-/// The shortest probe, as long as its answer.
+/// Length of the shortest probe, which equals the length of its answer.
 pub(super) const SHORTEST: usize = HEAD + 4;
 /// The longest payload of a UDP datagram.
 pub(super) const LONGEST: usize = 65_507;
@@ -25,7 +25,7 @@ pub(super) fn probe(number: u64, size: usize, as_long: bool) -> Vec<u8> {
     packet
 }
 
-/// Appends the answer to a received datagram. Returns false if it is no probe, so that there is no answer.
+/// Appends the answer to a received datagram. Returns false, without an answer, if the datagram is no probe.
 pub(in crate::doctor) fn answer(packet: &[u8], out: &mut Vec<u8>) -> bool {
     let Some((seen, _)) = packet.split_first_chunk::<HEAD>().filter(|_| packet.len() >= SHORTEST) else { return false };
     let [version, kind, flag_high, flag_low, conn @ .., _, _, _, _, _, _, _, _] = *seen;
@@ -81,7 +81,7 @@ mod tests {
         let good = probe(5, 100, false);
         (0..SHORTEST).for_each(|length| assert!(!answer(&good[..length], &mut out), "{length}"));
         assert!(!answer(&probe(0, 100, false), &mut out), "no number");
-        // Only the flags and the number of the header may have any value.
+        // The flags and the number may have any value; all other fields of the header are fixed.
         for at in [0, 1, 4, 5, 6, 7] {
             for bit in 0..8 {
                 let mut bad = good.clone();

@@ -22,28 +22,28 @@ pub(in crate::doctor) const LEAST: usize = 1200;
 /// Whether and how the port answers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(in crate::doctor) enum Outcome {
-    /// After this round trip.
+    /// The port answers; the round trip of the first probe.
     Answers(Duration),
     /// ICMP: port unreachable.
     Refused,
     /// No answer.
     Silent,
-    /// The network reports that the host cannot be reached.
+    /// The network reports that the host is unreachable.
     Unreachable,
-    /// This host does not send to it (firewall or policy).
+    /// This host does not send to that address (firewall or policy).
     Forbidden,
 }
 
-/// Bytes of payload of the largest datagram.
+/// Largest datagram sizes that the path carries, in bytes of payload.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(in crate::doctor) struct Size {
     /// Largest size that this host sends.
     pub(in crate::doctor) local: usize,
     /// Largest size that arrives at the other host.
     pub(in crate::doctor) forward: usize,
-    /// Largest size that the other host can send back, at most `forward`.
+    /// Largest size of an answer that arrives here, at most `forward`.
     pub(in crate::doctor) back: usize,
-    /// A router has reported that larger datagrams do not fit.
+    /// A router has reported that larger datagrams exceed the MTU.
     pub(in crate::doctor) is_reported: bool,
 }
 
@@ -53,7 +53,7 @@ impl Report {
         matches!(self.outcome, Outcome::Answers(_))
     }
 
-    /// Whether the largest datagram that this host sends arrives, and its answer too.
+    /// Whether the largest datagram that this host sends arrives, and its answer of the same size too.
     pub(in crate::doctor) fn is_whole(&self) -> bool {
         self.answers() && self.reach.back == self.reach.local
     }
@@ -95,7 +95,7 @@ impl Report {
         }
     }
 
-    /// What to do; empty if nothing.
+    /// Remedy; empty if none is needed.
     pub(in crate::doctor) fn remedy(&self) -> String {
         let (to, Size { forward, back, .. }) = (self.to, self.reach);
         match self.outcome {
@@ -134,7 +134,7 @@ impl Report {
     }
 }
 
-/// Text about the return path, if its limit differs.
+/// Text about the return path, if its limit differs from that of the forward path.
 struct ReturnPath(usize, usize);
 
 impl fmt::Display for ReturnPath {

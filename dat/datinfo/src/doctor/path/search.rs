@@ -1,4 +1,4 @@
-//! Selects the sizes to probe and draws conclusions from the answers, without a socket.
+//! Selects the sizes to probe, and derives the largest sizes from the answers, without a socket.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -14,25 +14,25 @@ pub(super) const SMALL: usize = 64;
 /// Result of a probe.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Answer {
-    /// After this round trip.
+    /// An answer arrived after this round trip.
     Came(Duration),
-    /// No answer, also after repetitions.
+    /// No answer arrived, also after repetitions.
     Nothing,
     /// ICMP: port unreachable.
     Refused,
-    /// The system does not send it: it is larger than the path's reported MTU.
+    /// The kernel does not send the probe, because it exceeds the path's reported MTU.
     TooLarge,
     /// The network, or this host, reports that there is no route.
     Unreachable,
-    /// This host does not send it (firewall or policy).
+    /// This host does not send the probe (firewall or policy).
     Forbidden,
 }
 
-/// Sends probes: the network, or a model in tests.
+/// Sends probes: over the network, or in tests over a model of a path.
 pub(super) trait Prober {
-    /// Largest payload that the system would send at present.
+    /// Largest payload that the kernel would send now.
     fn most(&self) -> usize;
-    /// Sends a probe of `size` bytes. `as_long`: requests an answer of the same size.
+    /// Sends a probe of `size` bytes. With `as_long` the answer must have the same size.
     fn probe(&mut self, size: usize, as_long: bool) -> io::Result<Answer>;
 }
 
@@ -60,10 +60,10 @@ pub(super) fn outcome(answer: Answer) -> Option<Outcome> {
     }
 }
 
-/// The largest size that is answered, and whether a router has reported a smaller MTU.
+/// Finds the largest size that is answered, and whether a router has reported a smaller MTU.
 fn largest(by: &mut impl Prober, most: usize, as_long: bool) -> io::Result<(usize, bool)> {
     let (mut good, mut bad, mut is_reported) = (SHORTEST, most.saturating_add(1), false);
-    // The full size is likely, and after it the reported MTU.
+    // Tries the full size first, then the reported MTU, because these are the most likely results.
     let mut next = most;
     while good + 1 < bad {
         match by.probe(next, as_long)? {
@@ -87,7 +87,7 @@ fn largest(by: &mut impl Prober, most: usize, as_long: bool) -> io::Result<(usiz
 mod tests {
     use super::*;
 
-    /// A model of a path with its limits; `reports`: it reports datagrams that are too large.
+    /// Model of a path. `reports` states whether routers report datagrams that exceed the MTU.
     struct Path {
         local: usize,
         forward: usize,

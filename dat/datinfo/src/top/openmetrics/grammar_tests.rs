@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 
-/// Returns the number of samples. Errors: the invalid line, and the reason.
+/// Validates a text and returns the number of its samples. Errors: the first invalid line, and the reason.
 pub(crate) fn samples(text: &str) -> Result<usize, String> {
     let lines = text.strip_suffix("# EOF\n").ok_or("the last line is not # EOF")?;
     if !lines.is_empty() && !lines.ends_with('\n') {
