@@ -14,12 +14,12 @@ const AT_ONCE: usize = 4;
 /// Result of opening an adapter.
 #[derive(Clone, Debug)]
 pub(crate) enum Opened {
-    /// It opens: its attributes, and the error of its close, if any.
+    /// The adapter opens: its attributes, and the error of its close, if any.
     Yes(Value, Option<String>),
     No(Reason),
 }
 
-/// Why it cannot be opened.
+/// Reason why an adapter cannot be opened.
 #[derive(Clone, Debug)]
 pub(crate) struct Reason {
     /// The kind reported by libdat (`name`, `library`, `device`, ...), or `crash`, `hang`, `error`.

@@ -19,7 +19,7 @@ macro_rules! rows {
     };
 }
 
-/// All attributes of an adapter, except what its pointers refer to.
+/// Returns all attributes of an adapter, without the data behind its pointers.
 pub(crate) fn of_ia(ia: &DAT_IA_ATTR) -> Vec<Row> {
     let mut rows: Vec<Row> =
         vec![("adapter_name", json!(text(&ia.adapter_name)), ""), ("vendor_name", json!(text(&ia.vendor_name)), "")];
@@ -37,7 +37,7 @@ pub(crate) fn of_ia(ia: &DAT_IA_ATTR) -> Vec<Row> {
     rows
 }
 
-/// All attributes of a provider, except what its pointers refer to.
+/// Returns all attributes of a provider, without the data behind its pointers.
 pub(crate) fn of_provider(provider: &DAT_PROVIDER_ATTR) -> Vec<Row> {
     let truth = |value: u32| json!(value != 0);
     let named = |group: &str, value: u32| json!(name_of(group, value.into()));
@@ -82,7 +82,7 @@ pub(crate) fn of_provider(provider: &DAT_PROVIDER_ATTR) -> Vec<Row> {
     rows
 }
 
-/// As JSON: a list in their order, since objects of JSON have none.
+/// Converts rows to JSON: a list, because objects of JSON have no order.
 pub(crate) fn document(rows: Vec<Row>) -> Value {
     rows.into_iter().map(|(name, value, unit)| json!({"name": name, "value": value, "unit": unit})).collect()
 }

@@ -13,10 +13,10 @@ use crate::registry::{Complaint, Registry, ReportedEntry};
 use crate::settings::{is_ours, param_troubles};
 use crate::{say, say_json};
 
-/// Explains the file; returns whether it has no error.
+/// Explains the file. Returns true if the file has no error.
 pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
     if let Some(file) = file {
-        // libdat itself does not treat this as an error.
+        // libdat itself ignores a file that cannot be opened.
         std::fs::File::open(file).map_err(|error| format!("{}: {error}", file.display()))?;
     }
     let registry = Registry::read(options, file)?;
@@ -62,7 +62,7 @@ fn explained(entry: &ReportedEntry) -> Value {
     value
 }
 
-/// Explains a line.
+/// Explains an entry in words.
 fn meaning(entry: &ReportedEntry) -> String {
     let ReportedEntry { name, version, safety, library, params, .. } = entry;
     let who = if entry.is_version_1() { "" } else { " (for programs of that version, not for those of 1.2)" };

@@ -1,7 +1,7 @@
 //! The parent's side of a probe: starts this program as a child with a time limit, and reports how it ended.
 //!
-//! A child that hangs is killed; one that dies is reported with its signal. Its output is limited in size and read by threads,
-//! so that the child cannot block on a full pipe.
+//! A child that hangs is killed; the signal of a child that dies is reported. Threads read the child's output up to a
+//! limit, so that the child cannot block on a full pipe.
 #![forbid(unsafe_code)]
 
 use std::io::Read;
@@ -15,13 +15,13 @@ use serde_json::Value;
 
 use crate::options::{Api, Options};
 
-/// Maximum length of an answer in bytes: a provider that prints without end gets no more memory.
+/// Maximum length of a child's output in bytes, so that a provider that prints without end cannot exhaust the memory.
 const MOST: u64 = 4 << 20;
 
 /// Output and exit of a child.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Its answers: one JSON value per line, in order.
+    /// JSON values that the child has printed, one per line, in order.
     pub(crate) answers: Vec<Value>,
     /// Output of the child and its libraries on stderr.
     pub(crate) stderr: String,
@@ -32,13 +32,13 @@ pub(crate) struct Outcome {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum End {
     Well,
-    /// Exited with another status, or was ended by a signal; as text.
+    /// Exited with a status that means failure, or ended by a signal; as text.
     Badly(String),
     /// Killed after this many seconds.
     Hung(u64),
 }
 
-/// Runs a probe: of the registry, or of one adapter (its name escaped).
+/// Runs a probe of the registry, or of the adapter with this escaped name.
 pub(crate) fn probe(options: &Options, name: Option<&str>, api: Api, conf: Option<&Path>) -> Result<Outcome, String> {
     let program = std::env::current_exe().map_err(|error| format!("cannot find the file of this program: {error}"))?;
     let mut command = Command::new(program);
@@ -67,7 +67,7 @@ fn run(mut command: Command, limit: Duration) -> Result<Outcome, String> {
     let end = match wait(&mut child, limit) {
         Some(status) => end_of(status),
         None => {
-            // Both calls fail only if the child has ended meanwhile.
+            // Both calls fail only if the child has already ended.
             let _ = child.kill();
             let _ = child.wait();
             End::Hung(limit.as_secs())
@@ -78,7 +78,7 @@ fn run(mut command: Command, limit: Duration) -> Result<Outcome, String> {
     Ok(Outcome { answers, stderr: text(stderr), end })
 }
 
-/// Waits for its end until the time limit.
+/// Waits until the child ends or the time limit has passed.
 fn wait(child: &mut Child, limit: Duration) -> Option<ExitStatus> {
     let deadline = Instant::now() + limit;
     loop {
@@ -119,7 +119,7 @@ fn drain(from: impl Read + Send + 'static) -> JoinHandle<Vec<u8>> {
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let mut from = from;
-        // Reads and drops the rest, so that the child can exit.
+        // Reads and drops the rest of the output, so that the child can exit.
         let _ = (&mut from).take(MOST).read_to_end(&mut bytes);
         let _ = std::io::copy(&mut from, &mut std::io::sink());
         bytes

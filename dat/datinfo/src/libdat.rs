@@ -1,7 +1,7 @@
-//! Safe wrappers of the functions and the private hook of libdat, which is found as programs find it.
+//! Safe wrappers of the functions and the private hook of libdat, which is found in the same way as by a program.
 //!
-//! Used in the child process only. This project's libdat has the hook (`dat_abi::hook`); from any other libdat only
-//! names can be listed.
+//! Used in the child process only. This project's libdat has the hook (`dat_abi::hook`); any other libdat can only list
+//! names.
 
 use std::ffi::{CStr, CString, c_char};
 use std::mem::{offset_of, zeroed};
@@ -41,7 +41,7 @@ impl Libdat {
     /// Loads the named file; without a name, the libdat that the dynamic loader finds, or else the one in this
     /// program's own prefix.
     ///
-    /// For version 2 of the API that is libdat2.so.2. Of that library, only functions with the same declaration in both
+    /// For version 2 of the API the library is libdat2.so.2, of which only functions with the same declaration in both
     /// versions are called.
     pub(crate) fn load(named: Option<&Path>, api: Api) -> Result<Self, String> {
         let library = match named {
@@ -88,7 +88,7 @@ impl Libdat {
         }
     }
 
-    /// The list of the standard call: name, version, thread safety.
+    /// Lists the adapters by `dat_registry_list_providers`: name, version, thread safety.
     pub(crate) fn listed(&self) -> Result<Vec<Vec<String>>, Code> {
         // SAFETY: plain numbers and characters, for which zeros are values.
         let mut records: Vec<DAT_PROVIDER_INFO> = vec![unsafe { zeroed() }; MOST];
@@ -129,7 +129,7 @@ impl Adapter<'_> {
         self.libdat.api.major == 1
     }
 
-    /// All attributes. Their pointers are valid while the adapter is open.
+    /// Queries all attributes. Pointers in them are valid while the adapter is open.
     pub(crate) fn attributes(&self) -> Result<Box<(DAT_IA_ATTR, DAT_PROVIDER_ATTR)>, Code> {
         // SAFETY: plain numbers and pointers, for which zeros are values.
         let mut both = Box::new(unsafe { zeroed::<(DAT_IA_ATTR, DAT_PROVIDER_ATTR)>() });
@@ -139,9 +139,9 @@ impl Adapter<'_> {
         self.libdat.checked(code).map(|()| both)
     }
 
-    /// Names and values of a list of the attributes above.
+    /// Names and values of a list of attributes from [`Adapter::attributes`].
     pub(crate) fn named(&self, count: DAT_COUNT, list: *const DAT_NAMED_ATTR) -> Vec<(String, String)> {
-        /// A larger number is invalid.
+        /// A larger count is treated as invalid.
         const MOST: usize = 4096;
         let count = usize::try_from(count).unwrap_or(0).min(MOST);
         if list.is_null() {
@@ -157,7 +157,7 @@ impl Adapter<'_> {
         list.iter().map(|pair| (word(pair.name), word(pair.value))).collect()
     }
 
-    /// The address in these attributes; `None` if it is no IP address.
+    /// The IP address that an attribute points to; `None` if it is no IP address.
     pub(crate) fn address(&self, address: DAT_IA_ADDRESS_PTR) -> Option<std::net::IpAddr> {
         // SAFETY: null or a whole socket address, valid while the adapter is open.
         unsafe { Address::from_c(address) }.map(Address::ip)

@@ -11,7 +11,7 @@ use crate::registry::{Registry, ReportedEntry};
 use crate::words::wrapped;
 use crate::{say, say_json};
 
-/// Prints the listing; returns whether any adapter is usable.
+/// Prints the listing. Returns true if any adapter is usable.
 pub(crate) fn list(options: &Options) -> crate::Result {
     let registry = Registry::read(options, None)?;
     // JSON output contains all entries, each with its result.
@@ -54,7 +54,7 @@ pub(crate) fn list(options: &Options) -> crate::Result {
     Ok(usable)
 }
 
-/// Prints the names of the adapters, each once; returns whether there is any. No adapter is opened.
+/// Prints the names of the adapters, each once. Returns true if there is any. No adapter is opened.
 pub(crate) fn names(options: &Options, is_all: bool) -> crate::Result {
     let registry = Registry::read(options, None)?;
     let mut names: Vec<&str> = Vec::new();
@@ -95,7 +95,7 @@ fn document(registry: &Registry, entries: &[ReportedEntry], opened: &[Opened], w
     })
 }
 
-/// An adapter, one paragraph: whether it opens, its entry, why it does not open, and with `-v` all attributes.
+/// Text for an adapter: whether it opens, its entry, the reason if it does not open, and with `-v` all attributes.
 fn lines(entry: &ReportedEntry, opened: &Opened, verbose: bool) -> String {
     let ReportedEntry { name, version, safety, library, params, id, .. } = entry;
     let mut text = match opened {
@@ -169,7 +169,7 @@ pub(crate) fn discover(options: &Options) -> crate::Result {
     Ok(!registry.discovered.is_empty())
 }
 
-/// Versions of this program, of libdat, and of each library that an adapter's open loads.
+/// Prints the versions of this program, of libdat, and of each library that the open of an adapter loads.
 pub(crate) fn versions(options: &Options) -> crate::Result {
     let registry = Registry::read(options, None)?;
     let (entries, _) = registry.openable(options);
@@ -186,7 +186,8 @@ pub(crate) fn versions(options: &Options) -> crate::Result {
     }
     for (entry, opened) in entries.iter().zip(&opened) {
         let Opened::Yes(attributes, _) = opened else { continue };
-        // Prints the provider-specific attributes, which are more precise than the two version numbers of the ABI.
+        // Prints the provider-specific attributes, whose versions are more precise than the two version numbers of the
+        // ABI.
         let facts = attributes["provider_specific"].as_array().into_iter().flatten();
         let fact = facts.filter(|fact| fact["name"] == "version").find_map(|fact| fact["value"].as_str());
         let own = fact.or(attributes["version"].as_str()).unwrap_or_default();

@@ -3,7 +3,7 @@
 //! | module | purpose |
 //! |---|---|
 //! | `options` | the command line |
-//! | `libdat` | the library, found as programs find it (unsafe) |
+//! | `libdat` | the library, found in the same way as by a program (unsafe) |
 //! | `probe` | the child process: reads the registry, or opens one adapter, and answers in JSON |
 //! | `child` | the parent's side: starts a child with a time limit, and reports how it ended |
 //! | `registry`, `adapter` | parsed answers of a child |
@@ -16,9 +16,10 @@
 //! | `top` | counters of running processes |
 //! | `system` | system calls (unsafe) |
 //!
-//! libdat and providers run only in child processes: one that crashes or hangs ends its child, and the listing continues. Works
-//! without a device and without privileges; changes nothing but a dat.conf that it is to edit. Exit status: 0, 1 if nothing is usable (`check`, `doctor`: a
-//! problem was found; `top --once`: nothing to show), 2 for errors.
+//! libdat and providers run only in child processes: a crash or hang ends only the child, and the listing continues. The
+//! program works without a device and without privileges, and changes only a dat.conf that the user asks it to edit.
+//! Exit status: 0, 1 if nothing is usable (`check`, `doctor`: a problem was found; `top --once`: nothing to show), 2 for
+//! errors.
 
 mod adapter;
 mod attributes;
@@ -45,7 +46,7 @@ use dat_settings::log_line;
 
 use options::{Add, Command, Options, Remove};
 
-/// Result of a command: whether all is well, or an error message.
+/// Result of a command: true if no problem was found, or an error message.
 type Result<T = bool> = std::result::Result<T, String>;
 
 fn main() -> ExitCode {
@@ -86,7 +87,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Reports an error: with `--json` as a document on stdout, else on stderr.
+/// Reports an error: with `--json` as a document on stdout, otherwise as text on stderr.
 fn failed(is_json: bool, error: &str) -> ExitCode {
     match is_json {
         true => say_json(&serde_json::json!({ "error": log_line::without_numbers(error) })),

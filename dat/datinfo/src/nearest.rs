@@ -1,12 +1,13 @@
 //! Names that are similar to an unknown name, for messages only.
 #![forbid(unsafe_code)]
 
-/// Similarity, from 0 to 1, below which no name is proposed: two edits in a name of five letters.
+/// Minimum similarity, from 0 to 1, of a proposed name: two edits in a name of five letters.
 const LEAST: f64 = 0.6;
 /// Maximum number of proposals.
 const MOST: usize = 3;
 
-/// Returns the most similar names, the best first: Damerau-Levenshtein distance over the longer length, ignoring case.
+/// Returns the most similar names, the best first. Similarity is one minus the Damerau-Levenshtein distance divided by
+/// the longer length, ignoring case.
 pub(crate) fn of<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<&'a str> {
     let name = name.to_ascii_lowercase();
     let rate = |known: &str| strsim::normalized_damerau_levenshtein(&name, &known.to_ascii_lowercase());
@@ -17,7 +18,7 @@ pub(crate) fn of<'a>(name: &str, known: impl Iterator<Item = &'a str>) -> Vec<&'
     rated.into_iter().take(MOST).map(|(_, name)| name).collect()
 }
 
-/// The end of a message: the names, if there are any.
+/// Text that ends a message with the proposed names; empty without names.
 pub(crate) fn suffix(names: &[&str]) -> String {
     if names.is_empty() { String::new() } else { format!("; similar: {}", names.join(", ")) }
 }

@@ -63,7 +63,7 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Api {
     pub(crate) major: u16,
-    /// `None`: any.
+    /// `None` accepts any minor version.
     pub(crate) minor: Option<u16>,
 }
 
@@ -80,7 +80,7 @@ impl Api {
         api.ok_or_else(|| format!("\"{text}\" is not a version of DAT, such as 1.2 or 2.0"))
     }
 
-    /// Whether an entry for this version is asked for.
+    /// Whether an entry for this version is requested.
     pub(crate) fn includes(self, major: u16, minor: u16) -> bool {
         self.major == major && self.minor.is_none_or(|wanted| wanted == minor)
     }

@@ -1,8 +1,8 @@
 //! The child process: reads the registry or opens one adapter, and prints results as lines of JSON.
 //!
-//! It runs all code that is not this program's own, and may crash; `child` handles that. Results are written to the
-//! original stdout. File descriptor 1 is redirected to stderr, so that output of a provider is not mistaken for a
-//! result.
+//! The child runs the code of libdat and of providers, so it may crash; `child` handles the crash. Results are written
+//! to the original stdout. File descriptor 1 is redirected to stderr, so that output of a provider is not mistaken for
+//! a result.
 #![forbid(unsafe_code)]
 
 use std::fs::File;
@@ -15,7 +15,7 @@ use crate::attributes;
 use crate::libdat::{Adapter, Code, Libdat};
 use crate::options::Options;
 
-/// Prints results for one adapter, or without a name for the registry.
+/// Prints the results for the adapter of this name, or without a name for the registry.
 pub(crate) fn run(options: &Options, name: Option<&str>) -> crate::Result {
     let answers = rustix::io::dup(std::io::stdout()).and_then(|answers| {
         rustix::stdio::dup2_stdout(std::io::stderr())?;
@@ -35,7 +35,7 @@ pub(crate) fn run(options: &Options, name: Option<&str>) -> crate::Result {
                 Err(code) => return answer(refusal(&libdat, &code)).map(|()| true),
             };
             answer(opened(&adapter))?;
-            // Reported separately, since a close can hang as well.
+            // The result of the close is printed separately, since a close can hang as well.
             let closed = adapter.close();
             answer(json!({"closed": closed.is_ok(), "code": closed.err().map(|code| words(&code))})).map(|()| true)
         }
@@ -113,7 +113,7 @@ fn words(code: &Code) -> String {
     format!("{} {}", code.words.kind, code.words.detail).trim_end().to_owned()
 }
 
-/// The mapped libraries of DAT, and those that they use.
+/// Paths of the mapped libraries of DAT, and of the libraries that they use.
 fn files() -> Vec<String> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let mut files: Vec<String> = Vec::new();
@@ -132,7 +132,7 @@ pub(crate) fn readable(text: &str) -> String {
     String::from_utf8_lossy(&unescaped(text)).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
 
-/// The bytes of a name that was escaped as in C.
+/// Converts a name that was escaped as in C to its bytes.
 pub(crate) fn unescaped(name: &str) -> Vec<u8> {
     let mut bytes = Vec::new();
     let mut rest = name.as_bytes();

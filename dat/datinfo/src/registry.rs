@@ -23,7 +23,7 @@ pub(crate) struct ReportedEntry {
     pub(crate) library: String,
     #[serde(rename = "ia_params")]
     pub(crate) params: String,
-    /// file:line, or empty.
+    /// File and line as `file:line`, or empty.
     pub(crate) id: String,
     /// The library's file, empty if there is none; `None` if libdat does not report it.
     pub(crate) file: Option<String>,
@@ -33,19 +33,19 @@ pub(crate) struct ReportedEntry {
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Complaint {
     pub(crate) id: String,
-    /// The text that was found; `None` if the whole field is concerned.
+    /// The byte of the line at which the text begins; `None` if the whole field is wrong.
     pub(crate) column: Option<u64>,
     pub(crate) field: String,
     pub(crate) found: String,
     pub(crate) allowed: String,
     #[serde(rename = "dropped")]
     pub(crate) is_dropped: bool,
-    /// An adapter is missing, or configured differently from its line.
+    /// An adapter is missing because of the error, or configured differently from its line.
     #[serde(rename = "wrong")]
     pub(crate) is_wrong: bool,
 }
 
-/// A name on a line that is not in use.
+/// A name on a line that does not apply.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Absent {
     pub(crate) name: String,
@@ -60,7 +60,7 @@ pub(crate) struct Registry {
     pub(crate) is_ours: bool,
     pub(crate) version: Option<String>,
     pub(crate) origin: Option<String>,
-    /// The file that an entry is added to; `None` if libdat does not report it.
+    /// The dat.conf to which entries are added; `None` if libdat does not report it.
     pub(crate) target: Option<String>,
     pub(crate) entries: Vec<ReportedEntry>,
     pub(crate) absent: Vec<Absent>,
@@ -132,8 +132,8 @@ impl Registry {
         })
     }
 
-    /// Each name and version once, in the order of the files. If names were requested, only those, whether listed or
-    /// not.
+    /// The entries, each name and version once, in the order of the files. If names were requested, only entries of
+    /// those names, whether listed or not.
     pub(crate) fn wanted(&self, options: &Options) -> Vec<ReportedEntry> {
         let mut seen = BTreeSet::new();
         let is_named = |entry: &&ReportedEntry| options.names.is_empty() || options.names.contains(&entry.name);
@@ -148,8 +148,8 @@ impl Registry {
         wanted
     }
 
-    /// The entries of [`Self::wanted`] for the requested API version, plus entries requested by name; and one line that
-    /// counts the omitted ones.
+    /// The entries of [`Self::wanted`] for the requested API version, plus entries requested by name. Also returns one
+    /// line that names the omitted entries.
     pub(crate) fn openable(&self, options: &Options) -> (Vec<ReportedEntry>, Option<String>) {
         let takes_all = options.all || !options.names.is_empty();
         let is_other = |entry: &ReportedEntry| !takes_all && !entry.is_for(options.api);
@@ -173,12 +173,12 @@ fn others_line(others: &[ReportedEntry], api: Api) -> Option<String> {
 }
 
 impl ReportedEntry {
-    /// Whether programs that use libdat.so.1 can open the API version.
+    /// Whether programs that use libdat.so.1 can open an entry of this API version.
     pub(crate) fn is_version_1(&self) -> bool {
         self.version.starts_with("1.")
     }
 
-    /// The API version as numbers. `None` for a name that is not listed.
+    /// The API version as two numbers. `None` for a requested name that is not listed.
     pub(crate) fn api(&self) -> Option<(u16, u16)> {
         let (major, minor) = self.version.split_once('.')?;
         Some((major.parse().ok()?, minor.parse().ok()?))

@@ -19,7 +19,7 @@ struct SettingReport {
     value: String,
     /// `default`, `environment`, `ia_params`, `library`.
     origin: &'static str,
-    /// Error in the given value.
+    /// Error in the configured value.
     trouble: Option<String>,
 }
 
@@ -81,16 +81,16 @@ impl SettingReport {
     }
 }
 
-/// A variable that is set and has no effect.
+/// An environment variable that is set but has no effect.
 pub(crate) struct IneffectiveVariable {
-    /// A value without control characters.
+    /// Name without control characters.
     pub(crate) name: String,
     nearest: Option<&'static str>,
     instead: Option<&'static str>,
 }
 
 impl IneffectiveVariable {
-    /// Variables of this process.
+    /// Variables of this process that have no effect.
     pub(crate) fn all() -> Vec<Self> {
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
         let idle = names.filter_map(|name| {
@@ -114,7 +114,7 @@ impl IneffectiveVariable {
     }
 }
 
-/// Every variable.
+/// Prints every variable.
 pub(crate) fn environment(options: &Options) -> crate::Result {
     let settings =
         ALL.iter().flat_map(|table| table.settings.iter().map(|setting| SettingReport::of(table, setting, &[])));

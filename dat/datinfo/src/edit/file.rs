@@ -1,8 +1,8 @@
-//! A dat.conf that is being edited: locked against other editors, and replaced by a rename, so that readers see the old text or
-//! the new.
+//! A dat.conf that is being edited: locked against other editors, and replaced by a rename, so that readers see either
+//! the old or the new text.
 //!
-//! All steps use the directory's descriptor and never follow a symbolic link in the last part of the path. The new file has the
-//! owner, the permissions and the extended attributes (ACL, security label) of the old one.
+//! All steps use the directory's descriptor and never follow a symbolic link in the last part of the path. The new file
+//! has the owner, the permissions and the extended attributes (ACL, security label) of the old one.
 #![forbid(unsafe_code)]
 
 use std::ffi::{OsStr, OsString};
@@ -25,7 +25,7 @@ pub(super) struct EditedFile {
     path: PathBuf,
     directory: OwnedFd,
     name: OsString,
-    /// `None` if it does not exist.
+    /// The file and its status; `None` if it does not exist.
     old: Option<(File, Stat)>,
     pub(super) text: Vec<u8>,
 }
@@ -60,7 +60,7 @@ impl EditedFile {
                     file.read_to_end(&mut text).map_err(|error| format!("{}: {error}", path.display()))?;
                     return Ok(EditedFile { path: path.into(), directory, name, old: Some((file, stat)), text });
                 }
-                // Another editor has replaced it meanwhile.
+                // Another editor replaced the file while this one waited for the lock.
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => std::thread::sleep(PAUSE),
                 Err(error) => return Err(fail(error)),
@@ -154,7 +154,8 @@ fn is_at(directory: &OwnedFd, name: &OsStr, stat: &Stat) -> bool {
         .is_ok_and(|now| (now.st_dev, now.st_ino) == (stat.st_dev, stat.st_ino))
 }
 
-/// Copies the extended attributes. One that the file system or the caller's rights do not allow is an error only if it is an ACL.
+/// Copies the extended attributes. If the file system or the caller's rights do not allow an attribute, that is an
+/// error only for an ACL.
 fn copy_attributes(from: &File, to: &File) -> std::io::Result<()> {
     let mut names = vec![0_u8; 64 << 10];
     let length = match fs::flistxattr(from, names.as_mut_slice()) {
@@ -180,7 +181,7 @@ mod tests {
 
     use super::*;
 
-    /// A directory for one test, removed at its end.
+    /// Path of a directory that is removed at the end of a test.
     struct Directory(PathBuf);
 
     impl Directory {

@@ -1,7 +1,7 @@
 //! `datinfo add`, `remove` and `set-default`: change entries of a dat.conf.
 //!
-//! `text` changes lines and nothing else (pure); `file` locks and replaces the file. What is changed is printed line by line; a
-//! dry run prints the same and writes nothing.
+//! `text` changes single lines (pure); `file` locks and replaces the file. Each changed line is printed; a dry run
+//! prints the same and writes nothing.
 #![forbid(unsafe_code)]
 
 mod file;
@@ -19,7 +19,7 @@ use crate::{nearest, say, say_json};
 use file::EditedFile;
 use text::{ConfText, FileEntry, checked};
 
-/// A changed line: the kind of change, its number before or after, its text.
+/// A changed line: the kind of change, its number before or after the change, and its text.
 #[derive(Debug)]
 struct Change {
     verb: &'static str,
@@ -35,7 +35,7 @@ impl Change {
     }
 }
 
-/// Result of an edit of a text, or an error.
+/// A function that edits a text and returns the changed lines, or an error.
 type Edit<'a> = dyn Fn(&mut ConfText) -> Result<Vec<Change>, String> + 'a;
 
 /// Adds entries.
@@ -78,7 +78,7 @@ pub(crate) fn remove(options: &Options, wanted: &Remove) -> crate::Result {
     })
 }
 
-/// Enables an entry, and disables the others of its name, version and thread safety.
+/// Enables an entry, and disables the other entries of its name, version and thread safety.
 pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Result {
     edit(options, &wanted.conf, false, &|text| {
         let entries = named(text, &wanted.name, options.api)?;
@@ -112,7 +112,7 @@ pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Resu
     })
 }
 
-/// Reads the file, changes its text, prints the changes, and writes it unless it is a dry run.
+/// Reads the file, edits its text, prints the changes, and writes the file except in a dry run.
 fn edit(options: &Options, conf: &EditedConf, may_create: bool, change: &Edit<'_>) -> crate::Result {
     let path = target(options, conf)?;
     let file = EditedFile::open(&path, may_create, Duration::from_secs(options.timeout))?;
@@ -154,7 +154,7 @@ fn lines(path: &Path, changes: &[Change], is_dry: bool, is_new: bool) -> String 
     text
 }
 
-/// The file to edit: the named one, else the one that libdat reads.
+/// The file to edit: the file that the user names, otherwise the one that libdat reads.
 fn target(options: &Options, conf: &EditedConf) -> Result<PathBuf, String> {
     if let Some(file) = &conf.file {
         return Ok(file.clone());
@@ -163,7 +163,7 @@ fn target(options: &Options, conf: &EditedConf) -> Result<PathBuf, String> {
     registry.target.map(PathBuf::from).ok_or_else(|| "this libdat does not name its dat.conf; give --file".to_owned())
 }
 
-/// The line that the arguments describe.
+/// Composes the line that the arguments describe.
 fn line_of(options: &Options, wanted: &Add, name: &str, library: &str) -> Vec<u8> {
     let Api { major, minor } = options.api;
     let minor = minor.unwrap_or(if major == 1 { 2 } else { 0 });
@@ -184,7 +184,7 @@ fn line_of(options: &Options, wanted: &Add, name: &str, library: &str) -> Vec<u8
     fields.join(&b' ')
 }
 
-/// The lines of a file that are not empty and no comment; `-` is standard input.
+/// Reads a file, or standard input for `-`. Returns the lines that are neither empty nor a comment.
 fn lines_of(file: &Path) -> Result<Vec<Vec<u8>>, String> {
     let fail = |error: std::io::Error| format!("{}: {error}", file.display());
     let bytes = if file == Path::new("-") {
@@ -232,7 +232,8 @@ fn add_line(text: &mut ConfText, line: &[u8], may_replace: bool) -> Result<Chang
     }
 }
 
-/// Lines of a name to remove. All of them must be for one version of the API, which `--api` names if there are several.
+/// Finds the lines of a name to remove. They must all be for one version of the API; `--api` selects it if there are
+/// several.
 fn removed(text: &ConfText, name: &str, api: Api, line: Option<usize>) -> Result<Vec<usize>, String> {
     let entries = named(text, name, api)?;
     match line {

@@ -1,41 +1,42 @@
-//! The text of a dat.conf as lines that can be changed one at a time: comments, order, blanks and unknown lines stay as they are.
+//! The text of a dat.conf as lines that are changed one at a time. Comments, order, blanks and unknown lines are
+//! preserved.
 //!
-//! Pure. The grammar is libdat's (dat.conf(5)); a test compares the two.
+//! Pure. The grammar is that of libdat (dat.conf(5)); a test compares the results of both parsers.
 #![forbid(unsafe_code)]
 
 use std::ops::Range;
 
-/// The longest IA name, as libdat accepts it.
+/// Maximum length of an IA name in libdat.
 const NAME_MAX: usize = 255;
 
 /// A dat.conf as lines.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct ConfText {
-    /// Each with its line end; the last one may have none.
+    /// Each line with its line end; the last line may have none.
     lines: Vec<Vec<u8>>,
 }
 
 /// A field of a line.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Field {
-    /// Its value, without quotes.
+    /// Value without quotes.
     pub(super) text: Vec<u8>,
-    /// Its bytes in the line, with quotes.
+    /// Position in the line, with quotes.
     range: Range<usize>,
 }
 
 /// An entry of a dat.conf: the fields that identify it, and its line.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct FileEntry {
-    /// Counted from 0.
+    /// Line number, counted from 0.
     pub(super) index: usize,
     pub(super) name: Vec<u8>,
-    /// As written: `u1.2`.
+    /// API version as written, such as `u1.2`.
     pub(super) api: Vec<u8>,
-    /// As written: `threadsafe`.
+    /// Thread safety as written, such as `threadsafe`.
     pub(super) safety: Vec<u8>,
     pub(super) library: Vec<u8>,
-    /// Its fourth field is `default`.
+    /// Whether the fourth field is `default`.
     pub(super) is_default: bool,
 }
 
@@ -60,7 +61,7 @@ impl ConfText {
         without_end(&self.lines[index])
     }
 
-    /// The lines that are entries, enabled or not. A line that cannot be parsed is left out, and stays unchanged.
+    /// Returns the lines that are entries, enabled or not. Lines that cannot be parsed are skipped.
     pub(super) fn entries(&self) -> Vec<FileEntry> {
         (0..self.lines.len()).filter_map(|index| self.entry(index)).collect()
     }
@@ -153,7 +154,7 @@ fn fields(line: &[u8], start: usize) -> Option<Vec<Field>> {
     Some(fields)
 }
 
-/// Text up to the closing quote, and its bytes with that quote.
+/// Returns the text up to the closing quote, and its number of bytes including that quote.
 fn quoted(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
     let mut text = Vec::new();
     let mut bytes = rest.iter().enumerate();
@@ -194,7 +195,7 @@ pub(super) fn field(text: &[u8]) -> Vec<u8> {
     [b'"'].into_iter().chain(escaped).chain([b'"']).collect()
 }
 
-/// Checks a line that is to be added: the fields that libdat refuses. Returns the entry.
+/// Checks a new line for everything that libdat would refuse, and returns its entry.
 pub(super) fn checked(line: &[u8]) -> Result<FileEntry, String> {
     if let Some(bad) = line.iter().find(|byte| matches!(byte, 0 | b'\n' | b'\r')) {
         return Err(format!("it contains the byte {bad:#04x}, which a line of dat.conf cannot have"));
@@ -229,7 +230,7 @@ pub(super) fn checked(line: &[u8]) -> Result<FileEntry, String> {
     Ok(entry)
 }
 
-/// `u1.2` as 1 and 2; `k1.2` is a version as well.
+/// Parses `u1.2` or `k1.2` into 1 and 2.
 pub(super) fn version(api: &[u8]) -> Option<(u16, u16)> {
     let text = std::str::from_utf8(api).ok()?;
     let (major, minor) = text.strip_prefix(['u', 'k'])?.split_once('.')?;

@@ -1,7 +1,7 @@
 //! `datinfo explain`: what a number or a name means in DAT 1.2 and in DAT 2.0, and for the system's errors.
 //!
-//! `table` has the names, `number` finds the readings of a number, `system` has the errors of the system. Meanings are those of
-//! the manual pages. No library is loaded.
+//! `table` contains the names, `number` finds the meanings of a number, `system` contains the errors of the system.
+//! Meanings are those of the manual pages. No library is loaded.
 #![forbid(unsafe_code)]
 
 mod number;
@@ -30,17 +30,17 @@ struct Reading {
     /// `return code`, `DAT_EVENT_NUMBER`, `errno`, ...
     kind: String,
     name: String,
-    /// Name; empty if it has none.
+    /// The number as text; empty for a name without a number.
     number: String,
-    /// `1.2`, `2.0` or both; empty if it belongs to none.
+    /// `1.2`, `2.0` or both; empty for errors of the system.
     versions: Vec<&'static str>,
     /// Explanation; empty if the name is sufficient.
     meaning: String,
-    /// One of many meanings of a small number.
+    /// A less likely meaning of a small number that has many meanings.
     is_minor: bool,
 }
 
-/// Explains each word. An unknown one is an error, after the others were explained.
+/// Explains each word. An unknown word is an error, which is returned after the other words were explained.
 pub(crate) fn explain(options: &Options, words: &[String]) -> crate::Result {
     let results: Vec<(&String, Result<Vec<Reading>, String>)> =
         words.iter().map(|word| (word, readings(word.trim()))).collect();
@@ -86,7 +86,7 @@ fn named(word: &str) -> Vec<Reading> {
     readings
 }
 
-/// One meaning if both versions have the same number, else one for each.
+/// One meaning if both versions have the same number, otherwise one meaning per version.
 fn of_name(name: &Name) -> Vec<Reading> {
     let mut readings: Vec<Reading> = Vec::new();
     for (value, version) in name.values.into_iter().zip(["1.2", "2.0"]) {
@@ -123,7 +123,7 @@ fn meaning(name: &Name) -> String {
     }
 }
 
-/// The text of the line of a manual page that begins with this name: `- NAME: text`, over several lines.
+/// Finds the text about a name in the manual pages: an item `- NAME: text`, over one or more lines.
 fn described(name: &str) -> String {
     let begin = format!("- `{name}`: ");
     let found = PAGES.iter().find_map(|page| page.split_once(&begin)).map(|(_, rest)| rest);

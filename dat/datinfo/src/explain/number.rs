@@ -14,7 +14,7 @@ const SUBTYPE_MASK: u64 = 0xffff;
 /// Enumerations whose values appear in logs as plain numbers, the most frequent first.
 const FIRST: [&str; 4] = ["DAT_EVENT_NUMBER", "DAT_DTO_COMPLETION_STATUS", "DAT_IB_EVENT_NUMBER", "DAT_EP_STATE"];
 
-/// Parses a number as in C, also negative, as `%d` prints a `DAT_RETURN`.
+/// Parses a number in C's notations. It may be negative, as `%d` prints a `DAT_RETURN`.
 pub(super) fn parse(word: &str) -> Option<u64> {
     let (is_negative, digits) = word.strip_prefix('-').map_or((false, word), |digits| (true, digits));
     let number = match digits.strip_prefix("0x").or_else(|| digits.strip_prefix("0X")) {
@@ -58,7 +58,7 @@ pub(super) fn readings(number: u64) -> Vec<Reading> {
     readings
 }
 
-/// Whether a name has this value. Types of return codes are explained with their subtypes.
+/// Whether a name has this value. Types of return codes are excluded, since `return_codes` explains them.
 fn is_value(name: &Name, number: u64) -> bool {
     name.group != "DAT_RETURN_TYPE" && (0..2).any(|version| name.number(version) == Some(number))
 }
@@ -67,7 +67,7 @@ fn versions(has: impl Fn(usize) -> bool) -> Vec<&'static str> {
     [(0, "1.2"), (1, "2.0")].into_iter().filter(|(version, _)| has(*version)).map(|(_, name)| name).collect()
 }
 
-/// As a return code: one meaning if both versions agree.
+/// The meanings as a return code: one meaning if both versions agree.
 fn return_codes(number: u64) -> Vec<Reading> {
     let mut readings: Vec<Reading> = Vec::new();
     for (version, name) in ["1.2", "2.0"].into_iter().enumerate() {
@@ -114,7 +114,7 @@ fn return_code(number: u64, version: usize) -> Option<(String, String)> {
     Some((format!("{kind} {subtype}"), class.to_owned()))
 }
 
-/// As several flags of an enumeration of flags.
+/// The meanings as a combination of flags.
 fn combined(number: u64) -> Vec<Reading> {
     let mut readings = Vec::new();
     if number.count_ones() < 2 {

@@ -1,7 +1,8 @@
 //! The names of DAT with their values in both versions of the API, from `names.txt`.
 //!
-//! Each line of that file is a group (an enumeration, or `macro`, `function`, `type`), a name, and its value in DAT 1.2 and in
-//! DAT 2.0: a number, `yes` for a name without one, `-` if this version does not have it. A test compares it with the ABI.
+//! Each line of that file is a group (an enumeration, or `macro`, `function`, `type`), a name, and its value in DAT 1.2
+//! and in DAT 2.0: a number, `yes` for a name without a number, `-` for a name that this version lacks. A test compares
+//! the file with the ABI.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -22,12 +23,12 @@ pub(crate) enum Value {
 pub(crate) struct Name {
     pub(crate) group: &'static str,
     pub(crate) name: &'static str,
-    /// In DAT 1.2 and in DAT 2.0.
+    /// The values in DAT 1.2 and in DAT 2.0.
     pub(crate) values: [Value; 2],
 }
 
 impl Name {
-    /// Its number in this version, if it has one.
+    /// The number of the name in this version, if it has one.
     pub(crate) fn number(&self, version: usize) -> Option<u64> {
         match self.values[version] {
             Value::Number(number) => Some(number),
@@ -36,7 +37,7 @@ impl Name {
     }
 }
 
-/// All of them, in the order of the file.
+/// All names, in the order of the file.
 pub(crate) fn all() -> &'static [Name] {
     static ALL: OnceLock<Vec<Name>> = OnceLock::new();
     ALL.get_or_init(|| TEXT.lines().filter_map(name).collect())
@@ -56,13 +57,13 @@ fn value(text: &str) -> Option<Value> {
     }
 }
 
-/// The name of a value of an enumeration of DAT 1.2; the number itself if it has none.
+/// The name of a value of an enumeration of DAT 1.2; the number as text if the value has no name.
 pub(crate) fn name_of(group: &str, value: u64) -> String {
     let found = all().iter().find(|name| name.group == group && name.number(0) == Some(value));
     found.map_or_else(|| format!("{value:#x}"), |found| found.name.to_owned())
 }
 
-/// The names of the bits of a mask of DAT 1.2; bits without a name as a number.
+/// The names of the bits of a mask of DAT 1.2. If any bit has no name, the whole mask as a hexadecimal number.
 pub(crate) fn names_of(group: &str, mask: u64) -> String {
     names_in(group, mask, 0).unwrap_or_else(|| format!("{mask:#x}"))
 }
