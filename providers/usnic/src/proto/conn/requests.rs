@@ -110,7 +110,7 @@ pub(super) struct Requests<Q> {
     pub(super) reads_out: u32,
     /// Whether a request has failed, so that no other request may start.
     pub(super) stopped: bool,
-    /// Packets of withdrawn sends. They are sent again with new PSNs.
+    /// Packets of withdrawn sends, in the order of their messages. They are sent again with new PSNs.
     pub(super) again: VecDeque<SentPayload>,
     /// The latest PSN of a packet of any request.
     pub(super) latest: Option<Psn>,
@@ -304,9 +304,13 @@ impl<Q: Default> Requests<Q> {
     }
 
     /// Withdraws a packet of a send: its PSN is delivered without payload. The payload is sent again later, and is not
-    /// acked until then.
+    /// acked until then. Withdrawn packets wait in the order of their messages: the peer may have a receive for the first of them
+    /// only, and keeps other receives until that one has arrived.
     pub(super) fn take_back(&mut self, sent: SentPayload) {
-        self.again.push_back(sent);
+        let number = |sent: &SentPayload| self.queue.get(sent.slot).map_or(self.numbers.sends, |request| request.id);
+        let own = number(&sent);
+        let behind = self.again.iter().rev().take_while(|other| is_below(own, number(other))).count();
+        self.again.insert(self.again.len() - behind, sent);
     }
 
     /// Returns the active read with this number.
@@ -370,5 +374,43 @@ impl<Q> PostedRequest<Q> {
         if self.stage == SendPhase::Out && self.out == 0 && self.is_here() {
             self.stage = SendPhase::Done;
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SPACE: u32 = 100;
+
+    /// Three plain sends, each sent as one packet; returns the packets.
+    fn sent(requests: &mut Requests<()>) -> Vec<SentPayload> {
+        let send = |number| {
+            requests
+                .push(Post { work: Work::Send { solicited: false }, length: 8, fence: false })
+                .expect("there is space");
+            let sent = requests.next(bounds(number + 1), SPACE, SPACE).expect("it has a receive");
+            requests.left(&sent, Psn(number));
+            sent
+        };
+        (0..3).map(send).collect()
+    }
+
+    fn bounds(credits: u32) -> Bounds {
+        Bounds { ord: 0, extensions: false, credits }
+    }
+
+    #[test]
+    fn withdrawn_sends_are_sent_again_in_the_order_of_their_receives() {
+        let mut requests = Requests::new(8);
+        let packets = sent(&mut requests);
+        [2, 0, 1].into_iter().for_each(|number: usize| requests.take_back(packets[number]));
+        // The peer may need these receives for the first two before it has another for the third.
+        for number in [0, 1] {
+            assert_eq!(requests.next(bounds(2), SPACE, SPACE), Ok(packets[number as usize]));
+            requests.left(&packets[number as usize], Psn(10 + number));
+        }
+        assert_eq!(requests.next(bounds(2), SPACE, SPACE), Err(Wait::Credit));
+        assert_eq!(requests.next(bounds(3), SPACE, SPACE), Ok(packets[2]));
     }
 }
