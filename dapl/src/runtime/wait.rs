@@ -73,6 +73,7 @@ impl Deadline {
 }
 
 /// The monotonic clock, in nanoseconds.
+#[inline(always)]
 pub fn now() -> u64 {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
     // SAFETY: `time` is a writable timespec. The clock exists on every Linux, so the call cannot fail.

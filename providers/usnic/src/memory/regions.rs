@@ -82,7 +82,8 @@ pub(crate) struct PeerIds {
 
 /// The registrations of this process.
 pub(crate) struct Regions {
-    chunks: Box<[OnceLock<Box<[RegionEntry]>>]>,
+    /// Arrays, so that no index is checked at run time.
+    chunks: Box<[OnceLock<Box<[RegionEntry; CHUNK]>>; SLOTS / CHUNK]>,
     places: Mutex<KeyTable>,
     checker: Checker,
 }
@@ -96,7 +97,7 @@ impl std::fmt::Debug for Regions {
 impl Regions {
     /// Creates an empty table; `seed` comes from the system's random source.
     pub(crate) fn new(seed: u64) -> Self {
-        let chunks = (0..SLOTS / CHUNK).map(|_| OnceLock::new()).collect();
+        let chunks = Box::new([const { OnceLock::new() }; SLOTS / CHUNK]);
         Regions { chunks, places: Mutex::new(KeyTable::new(SLOTS, seed | 1)), checker: Checker::default() }
     }
 
@@ -128,7 +129,8 @@ impl Regions {
 
     fn set(&self, key: u32, region: Region, word: u64) {
         let place = KeyTable::index(key);
-        let chunk = self.chunks[place / CHUNK].get_or_init(|| (0..CHUNK).map(|_| RegionEntry::default()).collect());
+        let chunk =
+            self.chunks[place / CHUNK].get_or_init(|| Box::new(std::array::from_fn(|_| RegionEntry::default())));
         let entry = &chunk[place % CHUNK];
         entry.base.store(region.address, Ordering::Relaxed);
         entry.length.store(region.length, Ordering::Relaxed);

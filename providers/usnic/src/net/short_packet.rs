@@ -1,7 +1,8 @@
 //! A short packet in one piece: sent without a batch, by the system call that is cheapest for it.
 
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, AsRawFd};
+
+use rustix::net::SendFlags;
 
 use super::sockaddr::SockAddr;
 use super::socket::Socket;
@@ -60,11 +61,8 @@ impl Socket {
         if !super::send::may_call(false) {
             return false;
         }
-        const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-        let (fd, bytes) = (self.as_fd().as_raw_fd(), packet.as_ptr());
-        // SAFETY: the kernel reads the packet and the address, both of which outlive the call. Calls the kernel directly: the
-        // function of the C library is a cancellation point, and this thread holds locks.
-        unsafe { libc::syscall(libc::SYS_sendto, fd, bytes, packet.len(), FLAGS, to.as_ptr(), to.len()) >= 0 }
+        // Calls the kernel directly: the function of the C library is a cancellation point, and this thread holds locks.
+        rustix::net::sendto(self, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL, to).is_ok()
     }
 }
 

@@ -3,6 +3,8 @@
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
+use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
+
 /// A socket address of either family, in the kernel's format.
 #[derive(Clone, Copy)]
 pub(crate) struct SockAddr {
@@ -56,6 +58,14 @@ impl SockAddr {
 
     pub(crate) fn len(&self) -> libc::socklen_t {
         self.length
+    }
+}
+
+// SAFETY: passes `self`, which holds an address of either family in the kernel's format, and its length.
+unsafe impl SocketAddrArg for SockAddr {
+    #[inline(always)]
+    unsafe fn with_sockaddr<R>(&self, call: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {
+        call(self.as_ptr().cast(), self.len())
     }
 }
 

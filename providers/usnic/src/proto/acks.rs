@@ -74,7 +74,7 @@ impl AckClock {
         }
     }
 
-    /// Records that the packet is an RDMA write, whose ack is sent soon: the initiator's completion needs the ack, and
+    /// Records that the packet that has just arrived is an RDMA write, whose ack is sent soon: the initiator's completion needs the ack, and
     /// the target's consumer is not notified, so it may post nothing that carries it.
     pub(crate) fn prompt(&mut self) {
         self.is_prompt = true;
@@ -92,6 +92,7 @@ impl AckClock {
     }
 
     /// Whether an ack is pending.
+    #[inline(always)]
     pub(crate) fn owed(&self) -> bool {
         self.pending > 0 || self.urgency > Urgency::Waits
     }
@@ -115,10 +116,11 @@ impl AckClock {
     /// Records that a data packet carries the short form of an ack, and returns its delay field. Afterwards only
     /// packets behind a gap are unacked.
     pub(crate) fn carried(&mut self, now: Nanos) -> u16 {
-        self.pending = 0;
-        self.is_prompt = false;
-        if self.urgency != Urgency::Whole {
-            self.urgency = Urgency::Waits;
+        if self.owed() {
+            (self.pending, self.is_prompt) = (0, false);
+            if self.urgency != Urgency::Whole {
+                self.urgency = Urgency::Waits;
+            }
         }
         self.waited(now)
     }

@@ -73,24 +73,33 @@ impl<T: Default> Queue<T> {
     /// is full.
     #[inline(always)]
     pub(crate) fn push(&mut self) -> Option<(u32, &mut T)> {
-        let place = self.take_place()?;
+        let place = self.find_free()?;
+        self.length += 1;
         let newest = std::mem::replace(&mut self.newest, place);
         match self.entries.get_mut(newest as usize) {
             Some(entry) => entry.behind = place,
             None => self.next = place,
         }
         let entry = &mut self.entries[place as usize];
-        (entry.is_used, entry.behind) = (true, NONE);
+        self.free = std::mem::replace(&mut entry.behind, NONE);
+        entry.is_used = true;
         Some((place, &mut entry.item))
     }
 
     /// Adds an active entry at the end of the list, as [`Self::push`] and [`Self::start`] with [`UNNUMBERED`]. No entry waits.
     #[inline(always)]
     pub(crate) fn push_active(&mut self) -> Option<(u32, &mut T)> {
-        let place = self.take_place()?;
-        self.link(place);
+        let place = self.find_free()?;
+        self.length += 1;
+        self.active += 1;
+        let last = std::mem::replace(&mut self.last, place);
+        match self.entries.get_mut(last as usize) {
+            Some(entry) => entry.behind = place,
+            None => self.first = place,
+        }
         let entry = &mut self.entries[place as usize];
-        (entry.is_used, entry.key) = (true, UNNUMBERED);
+        self.free = std::mem::replace(&mut entry.behind, NONE);
+        (entry.is_used, entry.is_active, entry.key, entry.before) = (true, true, UNNUMBERED, last);
         Some((place, &mut entry.item))
     }
 
@@ -199,16 +208,11 @@ impl<T: Default> Queue<T> {
         self.give_place(place)
     }
 
-    /// Takes an entry out of the list of free ones, and counts it.
+    /// The entry that is used next.
     #[inline(always)]
-    fn take_place(&mut self) -> Option<u32> {
-        let mut place = self.free;
-        if place as usize >= self.entries.len() {
-            place = self.grow()?;
-        }
-        self.free = self.entries[place as usize].behind;
-        self.length += 1;
-        Some(place)
+    fn find_free(&mut self) -> Option<u32> {
+        let place = self.free;
+        if (place as usize) < self.entries.len() { Some(place) } else { self.grow() }
     }
 
     fn give_place(&mut self, place: u32) -> Option<&mut T> {

@@ -52,6 +52,8 @@ pub(crate) struct Transport {
     headers: usize,
     /// The rest of a batch that found the socket full, its destination, and when to try again.
     blocked: Option<(SendBatch, SocketAddr, Nanos)>,
+    /// Destination of short packets, while there is a permit for them.
+    short_to: (SocketAddr, SockAddr),
     /// Packets with this connection's number that did not authenticate: wrong token, or wrong seal.
     pub(crate) unmatched: u64,
 }
@@ -97,6 +99,7 @@ impl Transport {
             seal: params.agreed.seal,
             headers,
             blocked: None,
+            short_to: (terms.peer, SockAddr::of(terms.peer)),
             unmatched: 0,
         }
     }
@@ -186,37 +189,51 @@ impl Transport {
         sent
     }
 
-    /// Posts a plain send and sends it, if it may be sent before anything else as a short packet. Returns `None` and changes
-    /// nothing otherwise.
+    /// Posts a plain send and sends it, if it may be sent before anything else as a short packet. `most`: number of requests that
+    /// may be outstanding. Returns `None` otherwise, and has posted and sent nothing.
     #[inline(always)]
     pub(crate) fn send_short(
         &mut self,
         now: Nanos,
         segment: &Segment,
         cookie: u64,
+        most: u32,
         mut context: &QpContext,
     ) -> Option<ShortSendRest> {
         let mut packet = ShortPacket::<FRAGMENT>::new();
-        let length = u32::try_from(segment.length).ok()?;
-        let may = self.seal.is_none() && self.blocked.is_none() && self.conn.may_send_short(now, length);
-        if !may || !context.gather_short(segment, &mut packet) {
+        if !self.conn.permits_short(segment.length) && !self.permit_short(now, segment.length, most) {
             return None;
         }
-        let was_empty = self.conn.has_none_in_flight();
-        let token = Token { cookie, ep: context.ep.handle, work: Work::Send, ..Token::default() };
-        let header = self.conn.send_short(now, length, |request| request.set_plain(segment, token), &context)?;
-        let packet = packet.finish(zerocopy::transmute!(header));
-        if !self.socket.send_packet(packet, &SockAddr::of(self.conn.peer())) {
+        if !context.gather_short(segment, &mut packet) {
+            return None;
+        }
+        let (send, request) = self.conn.send_short(now, segment.length as u32)?;
+        request.set_plain(segment, Token { cookie, ep: context.ep.handle, work: Work::Send, ..Token::default() });
+        let packet = packet.finish(zerocopy::transmute!(self.conn.short_header(send, &context)));
+        if !self.socket.send_packet(packet, &self.short_to.1) {
             self.send_in_batch(now, packet, context);
             return Some(ShortSendRest::Anything);
         }
-        Some(self.conn.after_short_send(was_empty, &mut context))
+        Some(self.conn.after_short_send(&mut context))
+    }
+
+    /// Grants a permit for sends like [`Conn::permit_short`], if they are sent as they are and at once.
+    #[inline(never)]
+    fn permit_short(&mut self, now: Nanos, length: u64, most: u32) -> bool {
+        let length = u32::try_from(length).unwrap_or(u32::MAX);
+        let may = self.seal.is_none() && self.blocked.is_none() && self.conn.permit_short(now, length, most);
+        let peer = self.conn.peer();
+        if self.short_to.0 != peer {
+            self.short_to = (peer, SockAddr::of(peer)); // the peer has moved
+        }
+        may
     }
 
     /// Sends a packet that the socket did not take at once.
     #[cold]
     #[inline(never)]
     fn send_in_batch(&mut self, now: Nanos, packet: &[u8], mut context: &QpContext) {
+        self.conn.withdraw_permit();
         let to = self.conn.peer();
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.batch.own().extend_from_slice(packet);

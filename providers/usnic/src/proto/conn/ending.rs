@@ -103,6 +103,7 @@ impl<D: Driver> Conn<D> {
     /// Ends the connection when the last request is complete.
     pub(crate) fn drain(&mut self, now: Nanos) {
         self.now = now;
+        self.withdraw_permit();
         if self.ending.phase == Phase::Open {
             self.ending.phase = Phase::Draining;
             self.emptied();
@@ -124,6 +125,7 @@ impl<D: Driver> Conn<D> {
     /// Called before the connection ends: the next packet acks everything received.
     pub(crate) fn report_all(&mut self, now: Nanos, host: &mut impl Host<D>) {
         self.now = now;
+        self.withdraw_permit();
         self.settle(host);
         if self.acks.owed() && !self.ending.is_closed() {
             self.acks.send_ack_packet();
@@ -133,6 +135,7 @@ impl<D: Driver> Conn<D> {
     /// Ends the connection now: flushes all posted work and sends a Reset. No event is reported.
     pub(crate) fn abort(&mut self, now: Nanos, host: &mut impl Host<D>) {
         self.now = now;
+        self.withdraw_permit();
         self.settle(host);
         if !self.ending.is_closed() {
             self.close(None, host);
@@ -159,6 +162,7 @@ impl<D: Driver> Conn<D> {
 
     /// Handles a packet that was not sent, because the memory of its payload could not be read.
     pub(crate) fn source_gone(&mut self, packet: &Unsent, status: Status, host: &mut impl Host<D>) {
+        self.withdraw_permit();
         if self.ending.is_closed() {
             return;
         }

@@ -39,11 +39,12 @@ use crate::proto::received::Received;
 use crate::proto::rtt::Timing;
 use crate::proto::setup::Terms;
 use crate::proto::setup::connect::Confirming;
-use crate::proto::wire::{self, Carried, Kind};
+use crate::proto::wire::{self, Carried, Head, Kind};
 use crate::proto::{Nanos, SECONDS};
 use credits::Credits;
 use ending::Ending;
 use peer_reads::PeerReads;
+use quick::ShortPermit;
 use receive::Deferred;
 use receives::Receives;
 use refragmented::{Refragmented, SendingPieces};
@@ -80,6 +81,8 @@ pub(crate) struct Conn<D: Driver> {
     resends: u32,
     /// A packet that is being sent in pieces.
     sending_pieces: Option<SendingPieces>,
+    short_permit: ShortPermit,
+    short_heads: [Head; 2],
     /// Packets without a PSN that are due.
     notes: VecDeque<Note>,
     /// Time at which a deferred bind is tried again.
@@ -128,6 +131,8 @@ impl<D: Driver> Conn<D> {
             late: 0,
             resends: 0,
             sending_pieces: None,
+            short_permit: ShortPermit::default(),
+            short_heads: quick::short_heads(&terms),
             notes: VecDeque::new(),
             turn_at: None,
             receives: Receives::new(config.max_recvs, config.shared),
@@ -161,6 +166,7 @@ impl<D: Driver> Conn<D> {
     #[inline(always)]
     pub(crate) fn post(&mut self, now: Nanos, post: Post, fill: impl FnOnce(&mut D::Request), host: &mut impl Host<D>) {
         self.now = now;
+        self.withdraw_permit();
         let mut refused;
         let (own, status) = match self.accepts(|conn| conn.requests.push(post)) {
             Ok(own) => (own, Status::Success),
@@ -224,6 +230,7 @@ impl<D: Driver> Conn<D> {
 
     /// Does deferred work.
     pub(crate) fn catch_up(&mut self, host: &mut impl Host<D>) {
+        self.withdraw_permit();
         self.settle(host);
     }
 
@@ -247,11 +254,6 @@ impl<D: Driver> Conn<D> {
         self.partner.at()
     }
 
-    /// Whether no packet is in flight.
-    pub(crate) fn has_none_in_flight(&self) -> bool {
-        self.flight.is_empty()
-    }
-
     /// Number of outstanding requests and receives. With an SRQ: receives taken from it.
     pub(crate) fn outstanding(&self) -> (u32, u32) {
         (self.requests.queue.len(), self.receives.len())
@@ -260,6 +262,7 @@ impl<D: Driver> Conn<D> {
     /// Records that the socket refuses datagrams larger than `most` bytes.
     pub(crate) fn too_large(&mut self, now: Nanos, most: usize) {
         self.now = now;
+        self.withdraw_permit();
         self.send_path.path.limit(now, most);
         self.send_path.measure();
     }
@@ -267,6 +270,7 @@ impl<D: Driver> Conn<D> {
     /// Records that a queue of this host was full.
     pub(crate) fn overflowed(&mut self, now: Nanos) {
         self.now = now;
+        self.withdraw_permit();
         self.send_path.overflowed(now);
     }
 

@@ -92,6 +92,7 @@ impl<D: Driver> Conn<D> {
     /// Handles a packet for this connection, with its token. `body` follows the head.
     pub(crate) fn receive(&mut self, now: Nanos, head: &Head, body: &[u8], from: Source, host: &mut impl Host<D>) {
         self.now = now;
+        self.withdraw_permit();
         self.settle(host);
         self.partner.note_packet(now, from);
         // Handshake packets were sent before the peer had the confirmation.

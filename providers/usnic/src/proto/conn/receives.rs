@@ -74,8 +74,7 @@ impl<D: Driver> Receives<D> {
     #[inline(always)]
     pub(super) fn push(&mut self, capacity: u64) -> Option<&mut D::Recv> {
         let (_, receive) = self.queue.push()?;
-        receive.have.clear();
-        (receive.capacity, receive.message, receive.is_whole, receive.last) = (capacity, None, false, Psn::default());
+        receive.capacity = capacity; // the rest is as in a new one: see `completed`
         Some(&mut receive.own)
     }
 
@@ -211,7 +210,10 @@ impl<D: Driver> Receives<D> {
         }
         self.complete = self.complete.wrapping_add(1);
         let receive = self.queue.take(place)?;
-        receive.message.map(|message| (&mut receive.own, message))
+        let message = receive.message.take();
+        receive.have.clear();
+        receive.is_whole = false;
+        message.map(|message| (&mut receive.own, message))
     }
 
     /// Removes the oldest receive, complete or not, to flush it.

@@ -81,6 +81,11 @@ impl SendPath {
         self.congestion.pacing_rate().unwrap_or(0)
     }
 
+    /// Whether congestion control or the pacer counts each packet that is sent.
+    pub(super) fn is_paced(&self) -> bool {
+        !matches!(self.congestion, Congestion::Local(_))
+    }
+
     /// Whether `bytes` may be sent with `in_flight` bytes in flight. If none are in flight, one packet always may be
     /// sent.
     pub(super) fn admits(&mut self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
@@ -92,7 +97,6 @@ impl SendPath {
     }
 
     /// As [`Self::admits`], without a record of the limit.
-    #[inline]
     pub(super) fn has_room(&self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
         (in_flight == 0 || in_flight + bytes <= self.window()) && self.pacer.ready(now, bytes).is_ok()
     }
@@ -113,10 +117,15 @@ impl SendPath {
 
     /// Whether this packet requests an ack. Four packets per window do, so that the sender never waits for a missing
     /// ack.
-    #[inline(always)]
     pub(super) fn asks(&mut self, bytes: u64) -> bool {
+        self.asks_at(bytes, self.window() / 4)
+    }
+
+    /// Same, where `quarter` is a quarter of the window.
+    #[inline(always)]
+    pub(super) fn asks_at(&mut self, bytes: u64, quarter: u64) -> bool {
         self.unasked += bytes;
-        let asks = self.unasked >= self.window() / 4;
+        let asks = self.unasked >= quarter;
         if asks {
             self.unasked = 0;
         }

@@ -100,6 +100,7 @@ impl<D: Driver> Conn<D> {
     /// Handles the deadline. Packets may be due afterwards.
     pub(crate) fn on_time(&mut self, now: Nanos, host: &mut impl Host<D>) {
         let last = std::mem::replace(&mut self.now, now);
+        self.withdraw_permit();
         if now.saturating_sub(last) >= IDLE_TIME {
             self.flight.rest();
         }

@@ -38,6 +38,7 @@ impl<D: Driver> Conn<D> {
     /// The next packet that may be sent now: its header is appended to `out`. `None` ends a pass.
     pub(crate) fn transmit(&mut self, now: Nanos, out: &mut Vec<u8>, host: &mut impl Host<D>) -> Option<Outgoing> {
         self.now = now;
+        self.withdraw_permit();
         let mut found = None;
         if self.answers_first() {
             found = self.next_packet(out, host);

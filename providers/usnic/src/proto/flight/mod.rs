@@ -187,7 +187,7 @@ impl<T: Copy> Flight<T> {
 
     /// Number of packets from the first unacked one to the last sent one.
     fn span(&self) -> u32 {
-        self.next.since(self.first).unsigned_abs()
+        self.next.0.wrapping_sub(self.first.0)
     }
 
     /// Number of new packets that may be sent before the window is full (US-8).
@@ -265,15 +265,15 @@ impl<T: Copy> Flight<T> {
     /// Records a new packet and returns its PSN. The window must have space.
     #[inline(always)]
     pub(crate) fn sent(&mut self, now: Nanos, bytes: u64, what: T) -> Psn {
-        assert!(self.free_slots() > 0, "the sender checks the window first");
-        if self.is_empty() {
+        let span = self.span(); // the ring has a slot for each of them, and grows up to the window
+        if span == 0 {
             self.progress = now;
         }
         let psn = self.next;
         let order = self.reorder.transmit();
         let bytes = u32::try_from(bytes).unwrap_or(u32::MAX);
         let state = self.delivery.sent(now, bytes.into(), self.ring.bytes() + u64::from(bytes));
-        self.ring.insert(psn, self.span(), NewPacket { what, bytes, now, order, state });
+        self.ring.insert(psn, span, NewPacket { what, bytes, now, order, state });
         self.unacked.set(psn);
         self.next = psn.next();
         self.probes = self.probes.saturating_sub(1);

@@ -110,6 +110,7 @@ impl<T: Copy> Ring<T> {
     #[cold]
     #[inline(never)]
     fn grow(&mut self, psn: Psn, used: u32, what: T) {
+        assert!(used < WINDOW, "the sender checks the window first");
         let length = (self.slots.len() * 2).clamp(SMALLEST, WINDOW as usize);
         let filler = Slot {
             what,

@@ -21,8 +21,12 @@ impl QpCore {
         let mut state = self.state.lock();
         let most = state.quick_recvs;
         if let Some(transport) = &mut state.transport {
-            let token = Token { cookie, ep: self.context.ep.handle, work: Work::Recv, ..Token::default() };
-            let fill = |recv: &mut RecvRequest| recv.set_plain(segment, token);
+            let fill = |recv: &mut RecvRequest| {
+                recv.set_plain(
+                    segment,
+                    Token { cookie, ep: self.context.ep.handle, work: Work::Recv, ..Token::default() },
+                );
+            };
             if let Some(is_announced) = transport.conn.post_recv_quickly(segment.length, most, fill) {
                 if is_announced {
                     self.plan_ack(transport);
@@ -49,16 +53,16 @@ impl QpCore {
     #[inline(always)]
     fn post_under_lock(&self, state: &mut QpState, op: Op, segment: &Segment, cookie: u64) -> bool {
         let Some(transport) = &mut state.transport else { return false };
-        let outstanding = transport.conn.outstanding().0;
-        if !transport.conn.has_requests() {
-            if outstanding >= MAX_QUIET.min(self.config.max_requests) || !matches!(op, Op::Send { .. }) {
+        if transport.conn.has_short_permit() || !transport.conn.has_requests() {
+            if !matches!(op, Op::Send { .. }) {
                 return false;
             }
-            let now = device::now();
-            let Some(rest) = transport.send_short(now, segment, cookie, &self.context) else { return false };
+            let (now, most) = (device::now(), MAX_QUIET.min(self.config.max_requests));
+            let Some(rest) = transport.send_short(now, segment, cookie, most, &self.context) else { return false };
             self.after_short_send(state, now, rest);
             return true;
         }
+        let outstanding = transport.conn.outstanding().0;
         let (work, is_written) = match op {
             Op::Send { solicited } => (ConnWork::Send { solicited }, false),
             Op::Write(remote) => (ConnWork::Write(remote), false),

@@ -374,7 +374,7 @@ impl Pair {
         let fill = |own: &mut Buffer| *own = Buffer { id, at, length };
         let end = self.end(side);
         let before = end.conn.outlook(now);
-        if !end.conn.may_send_short(now, length as u32) {
+        if !end.conn.permits_short(length as u64) && !end.conn.permit_short(now, length as u32, u32::MAX) {
             let post = Post { work: Work::Send { solicited: false }, length: length as u32, fence: false };
             if !end.conn.post_behind(post, fill) {
                 return self.send(side, at, length);
@@ -385,11 +385,12 @@ impl Pair {
             self.quick[1] += 1;
             return id;
         }
-        let (was_empty, was_deferring) = (end.conn.has_none_in_flight(), end.conn.is_deferring());
-        let header = end.conn.send_short(now, length as u32, fill, &end.world).expect("there is space");
-        let mut bytes = header.as_bytes().to_vec();
+        let was_deferring = end.conn.is_deferring();
+        let (send, own) = end.conn.send_short(now, length as u32).expect("there is space");
+        fill(own);
+        let mut bytes = end.conn.short_header(send, &end.world).as_bytes().to_vec();
         bytes.extend_from_slice(&end.world.memory[at..][..length]);
-        let rest = end.conn.after_short_send(was_empty, &mut end.world);
+        let rest = end.conn.after_short_send(&mut end.world);
         let (after, latest) = (end.conn.outlook(now), |at: Option<Nanos>| at.unwrap_or(Nanos::MAX));
         let planned = match rest {
             ShortSendRest::Nothing => latest(before.deadline),
