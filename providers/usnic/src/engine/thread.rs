@@ -27,8 +27,8 @@ const ACTIVE: (Nanos, Nanos) = (MILLIS, 8 * MILLIS);
 /// Length of the first standby sleep while a consumer polls. Each further standby sleep is twice as long, up to
 /// [`polling::MAX_STANDBY`].
 const FIRST_STANDBY: Nanos = 100 * MICROS;
-/// Time without standby sleeps after a standby sleep that delayed data. A consumer that computes between its polls then
-/// loses at most 0.1 % to first standby sleeps.
+/// Time without standby sleeps after a standby sleep that delayed data. So a consumer that computes between its polls
+/// waits for the end of a first standby sleep during at most 0.1 % of the time.
 const WATCH_AFTER_LATE_DATA: Nanos = 100 * MILLIS;
 /// Minimum length of a sleep. Shorter sleeps are skipped, because the kernel's timers may be 50 us late.
 const MIN_SLEEP: Nanos = 5 * MICROS;

@@ -1,10 +1,10 @@
-//! Registered memory: a table of keys, which is checked for packets of peers and for local copies.
+//! Registered memory: a table of keys. Accesses by packets of peers and by local copies are checked with this table.
 //!
 //! A key is an index into the table and 16 unpredictable bits that change with each use of the index. A freed index is
 //! quarantined before it is used again. Registrations and bound windows share the table, but local segments cannot name
 //! a window. A copy holds a reference on its entry. Deregistration revokes the key and then waits until there are no
-//! references, so no transfer touches the memory afterwards. Chunks of the table are allocated on demand. This module
-//! copies nothing itself.
+//! references, so no transfer touches the memory afterwards. Chunks of the table are allocated on demand. The callers
+//! copy the bytes.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -21,20 +21,20 @@ use dapl_software::memory::user_copy::{Checker, Registration};
 use dapl_software::memory::window::WindowKeys;
 use parking_lot::Mutex;
 
-/// Size of the table. Index 0 is never used, so no key is 0.
+/// Number of entries of the table. Index 0 is never used, so no key is 0.
 pub(crate) const SLOTS: usize = 1 << 16;
-/// Entries that are allocated together.
+/// Number of entries that are allocated together.
 const CHUNK: usize = 256;
 
 #[derive(Debug, Default)]
 struct RegionEntry {
-    /// The live key of this entry; 0 if there is none.
+    /// The valid key of this entry; 0 if the entry has none.
     key: AtomicU32,
-    /// Number of copies and sends that use the memory now.
+    /// Number of copies and sends that use the memory of this entry.
     users: AtomicU32,
     base: AtomicU64,
     length: AtomicU64,
-    /// Rights, and the protection domain in the upper half.
+    /// Access rights in the lower half, the protection domain in the upper half.
     rights: AtomicU64,
 }
 
@@ -46,8 +46,8 @@ impl RegionEntry {
         KeyEntry { region, word: field(&self.rights) }
     }
 
-    /// Whether the key allows the access. Each field is read once, and the values are valid only if the key is still
-    /// live afterwards.
+    /// Whether the key grants the access. Each field is read once. The values are valid only if the key is still valid
+    /// after they were read.
     #[inline(always)]
     fn opens(&self, key: u32, pd: u32, range: Region, right: AccessRight) -> bool {
         if key == 0 || self.key.load(Ordering::Acquire) != key {
@@ -58,7 +58,7 @@ impl RegionEntry {
         entry.allows(pd, range, right) && self.key.load(Ordering::Relaxed) == key
     }
 
-    /// As [`RegionEntry::opens`], for an access by a peer: the address in this process. `ids`: of the queue pair.
+    /// Returns the address in this process if the key grants an access by a peer. `ids`: identifiers of the queue pair.
     fn address_for_peer(&self, key: u32, ids: PeerIds, range: Region, right: AccessRight) -> Option<u64> {
         if self.opens(key, ids.pd, range, right) {
             return Some(range.address);
@@ -72,7 +72,7 @@ impl RegionEntry {
     }
 }
 
-/// What a peer's access is checked with: protection domain and number of the queue pair
+/// Identifiers of the queue pair with which a peer's access is checked: its protection domain and its number
 /// ([`dapl_software::memory::window::QpDomain`]).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerIds {
@@ -80,9 +80,9 @@ pub(crate) struct PeerIds {
     pub(crate) qp: u32,
 }
 
-/// The registrations of this process.
+/// The registrations of an IA.
 pub(crate) struct Regions {
-    /// Arrays, so that no index is checked at run time.
+    /// The chunks of the table. The sizes of the arrays are constants, so that no index is checked at run time.
     chunks: Box<[OnceLock<Box<[RegionEntry; CHUNK]>>; SLOTS / CHUNK]>,
     places: Mutex<KeyTable>,
     checker: Checker,
@@ -95,27 +95,28 @@ impl std::fmt::Debug for Regions {
 }
 
 impl Regions {
-    /// Creates an empty table; `seed` comes from the system's random source.
+    /// Creates an empty table. `seed` must come from the system's random source.
     pub(crate) fn new(seed: u64) -> Self {
         let chunks = Box::new([const { OnceLock::new() }; SLOTS / CHUNK]);
         Regions { chunks, places: Mutex::new(KeyTable::new(SLOTS, seed | 1)), checker: Checker::default() }
     }
 
-    /// The entry that a key names, valid or not. `None` if its chunk was never allocated.
+    /// Returns the entry at the index of a key, whether the key is valid or not. `None` if its chunk was never
+    /// allocated.
     #[inline(always)]
     fn entry(&self, key: u32) -> Option<&RegionEntry> {
         let place = KeyTable::index(key);
         self.chunks[place / CHUNK].get().map(|chunk| &chunk[place % CHUNK])
     }
 
-    /// Ends a registration. Must not be called during a post: a post may use local memory without a reference.
+    /// Ends a registration. Must not be called during a post, because a post may use local memory without a reference.
     pub(crate) fn deregister(&self, key: u32) {
         self.revoke(key);
         handle::await_posts();
         self.remove(key);
     }
 
-    /// Whether a region may be registered. `write`: also for writing.
+    /// Whether a region may be registered, for writing if `write` is set.
     pub(crate) fn may_register(&self, region: Region, write: bool) -> bool {
         self.checker.may_register(region, write)
     }
@@ -135,29 +136,29 @@ impl Regions {
         entry.base.store(region.address, Ordering::Relaxed);
         entry.length.store(region.length, Ordering::Relaxed);
         entry.rights.store(word, Ordering::Relaxed);
-        // Pairs with the Acquire in `opens`: the fields are written before the key that makes them valid.
+        // Release, for the Acquire in `opens`: the fields are written before the key that makes them valid.
         entry.key.store(key, Ordering::Release);
     }
 
-    /// Whether the key grants this right on the range.
+    /// Whether the key grants this access right on the range.
     #[inline]
     pub(crate) fn allows(&self, key: u32, pd: u32, region: Region, right: AccessRight) -> bool {
         self.entry(key).is_some_and(|entry| entry.opens(key, pd, region, right))
     }
 
-    /// The entry of a key, if it is live; for the log.
+    /// Returns the entry of a valid key, for log messages.
     pub(crate) fn key_entry(&self, key: u32) -> Option<KeyEntry> {
         self.entry(key).filter(|entry| key != 0 && entry.key.load(Ordering::Acquire) == key).map(RegionEntry::values)
     }
 
-    /// The whole registration of a key that is in use.
+    /// Returns the whole registration of a key that is in use.
     pub(crate) fn registration(&self, key: u32) -> Registration<'_> {
         let field = |field: &AtomicU64| field.load(Ordering::Relaxed);
         let region = self.entry(key).map(|entry| Region { address: field(&entry.base), length: field(&entry.length) });
         Registration { region: region.unwrap_or_default(), checker: &self.checker }
     }
 
-    /// Takes a reference for a copy. The copy itself detects whether the memory is still mapped.
+    /// Takes a reference for a copy. The copy itself detects memory that is not mapped any more.
     pub(crate) fn acquire(
         &self,
         key: u32,
@@ -167,21 +168,21 @@ impl Regions {
     ) -> std::result::Result<RegistrationGuard<'_>, Status> {
         let entry = self.entry(key).ok_or(right.refusal())?;
         let guard = RegistrationGuard::new(&entry.users);
-        // Pairs with the fence in `revoke`: either `revoke` sees this user, or `opens` sees that the key is revoked.
+        // Barrier, as in `revoke`: either `revoke` sees this reference, or `opens` sees that the key is revoked.
         dapl::runtime::sync::fence_behind_rmw();
         if entry.opens(key, pd, region, right) { Ok(guard) } else { Err(right.refusal()) }
     }
 }
 
-/// Accesses by peers, whose addresses may have to be translated.
+/// Accesses of peers, whose addresses may need a translation.
 impl Regions {
-    /// The address in this process of a range that a peer may use so.
+    /// Returns the address in this process of a range that the peer may access with this right.
     #[inline]
     pub(crate) fn address_for_peer(&self, key: u32, ids: PeerIds, range: Region, right: AccessRight) -> Option<u64> {
         self.entry(key)?.address_for_peer(key, ids, range, right)
     }
 
-    /// Takes a reference for a copy, as [`Regions::acquire`]. Also returns the address in this process.
+    /// Takes a reference for a copy of the peer, as [`Regions::acquire`] does. Returns the address in this process.
     pub(crate) fn acquire_for_peer(
         &self,
         key: u32,
@@ -191,13 +192,13 @@ impl Regions {
     ) -> std::result::Result<(RegistrationGuard<'_>, u64), Status> {
         let entry = self.entry(key).ok_or(right.refusal())?;
         let guard = RegistrationGuard::new(&entry.users);
-        dapl::runtime::sync::fence_behind_rmw(); // as in `acquire`
+        dapl::runtime::sync::fence_behind_rmw(); // A barrier, as in `acquire`.
         let address = entry.address_for_peer(key, ids, range, right).ok_or(right.refusal())?;
         Ok((guard, address))
     }
 }
 
-/// The table as windows use it. Peers touch memory only through this process, so there is no use by peers to wait for.
+/// The functions that windows need. Peers access memory only through this process, so no use by a peer must be awaited.
 impl WindowKeys for Regions {
     fn reserve(&self) -> Result<u32> {
         self.places.lock().reserve()
@@ -209,11 +210,10 @@ impl WindowKeys for Regions {
 
     fn revoke(&self, key: u32) {
         if let Some(entry) = self.entry(key) {
-            // A key that was only reserved is not in its entry, which may still be empty.
+            // A key that was only reserved is not stored in its entry, which may be empty.
             let _ = entry.key.compare_exchange(key, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
-        // Pairs with the fence in `acquire`: either `acquire` sees that the key is revoked, or `is_in_use` sees its
-        // reference.
+        // Barrier, as in `acquire`: either `acquire` sees that the key is revoked, or `is_in_use` sees its reference.
         fence(Ordering::SeqCst);
     }
 
@@ -266,7 +266,8 @@ impl LocalMemory for Regions {
     }
 }
 
-/// References on the registrations of a batch of packets, released together. Reused, so that its memory stays allocated.
+/// References on the registrations of a batch of packets, which are released together. The object is reused to avoid
+/// allocations.
 #[derive(Debug, Default)]
 pub(crate) struct RegistrationGuards {
     /// Keys with one reference each.
@@ -274,7 +275,7 @@ pub(crate) struct RegistrationGuards {
 }
 
 impl RegistrationGuards {
-    /// Takes one more reference, for memory that the kernel reads.
+    /// Takes a reference for memory that the kernel will read.
     pub(crate) fn acquire(
         &mut self,
         regions: &Regions,
@@ -284,7 +285,7 @@ impl RegistrationGuards {
     ) -> std::result::Result<(), Status> {
         let region = Region { address: piece.address, length: piece.length };
         if self.keys.last() == Some(&piece.key) {
-            // Deregistration waits for the reference that is already held.
+            // No second reference is needed, because deregistration waits for the one that this object already has.
             return if regions.allows(piece.key, pd, region, right) { Ok(()) } else { Err(right.refusal()) };
         }
         regions.acquire(piece.key, pd, region, right)?.suspend();
@@ -292,7 +293,8 @@ impl RegistrationGuards {
         Ok(())
     }
 
-    /// As [`RegistrationGuards::acquire`], for memory that the peer reads. Returns the address in this process.
+    /// Takes a reference for memory that the peer reads, as [`RegistrationGuards::acquire`] does. Returns the address
+    /// in this process.
     pub(crate) fn acquire_for_peer(
         &mut self,
         regions: &Regions,
@@ -326,7 +328,7 @@ mod tests {
     const ALL: Access =
         Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
 
-    /// Address of memory that is mapped.
+    /// Returns the address of memory that is mapped.
     fn base() -> u64 {
         static MEMORY: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
         MEMORY.as_ptr() as u64
