@@ -1,4 +1,4 @@
-//! A short packet in one piece: sent without a batch, by the system call that is cheapest for it.
+//! A short packet in contiguous memory. It is sent without a batch, by the system call that is cheapest for it.
 
 use std::mem::MaybeUninit;
 
@@ -7,18 +7,18 @@ use rustix::net::SendFlags;
 use super::sockaddr::SockAddr;
 use super::socket::Socket;
 
-/// Space in bytes. Longer payloads are not copied: the kernel gathers them from memory (`send`).
+/// Size of the buffer in bytes. Longer payloads are not copied; the kernel gathers them from memory (`send`).
 const SPACE: usize = 320;
 
-/// A packet with a header of `HEADER` bytes. The payload is written first.
+/// A packet with a header of `HEADER` bytes. The payload is written before the header.
 pub(crate) struct ShortPacket<const HEADER: usize> {
     bytes: [MaybeUninit<u8>; SPACE],
-    /// Bytes of payload that were written.
+    /// Number of payload bytes that were written.
     payload: usize,
 }
 
 impl<const HEADER: usize> ShortPacket<HEADER> {
-    /// Largest payload.
+    /// Maximum number of payload bytes.
     pub(crate) const MAX: usize = SPACE - HEADER;
 
     #[inline(always)]
@@ -26,7 +26,7 @@ impl<const HEADER: usize> ShortPacket<HEADER> {
         ShortPacket { bytes: [const { MaybeUninit::uninit() }; SPACE], payload: 0 }
     }
 
-    /// Place of the payload: [`Self::MAX`] bytes.
+    /// Address of the payload, which has space for [`Self::MAX`] bytes.
     #[inline(always)]
     pub(crate) fn payload(&mut self) -> *mut u8 {
         self.bytes[HEADER..].as_mut_ptr().cast()
@@ -34,18 +34,18 @@ impl<const HEADER: usize> ShortPacket<HEADER> {
 
     /// Sets the length of the payload.
     ///
-    /// # Safety
-    /// As many bytes, at most [`Self::MAX`], were written at [`Self::payload`].
+    /// # Safety `length` bytes, at most [`Self::MAX`], were written at [`Self::payload`].
     #[inline(always)]
     pub(crate) unsafe fn set_length(&mut self, length: usize) {
         self.payload = length;
     }
 
-    /// Writes the header. Returns the whole packet.
+    /// Writes the header, and returns the whole packet.
     #[inline(always)]
     pub(crate) fn finish(&mut self, header: [u8; HEADER]) -> &[u8] {
         let bytes = self.bytes.as_mut_ptr().cast::<u8>();
-        // SAFETY: the space is larger than a header; the payload behind it was written, by the contract of `set_length`.
+        // SAFETY: the buffer is larger than a header. By the contract of `set_length`, the payload after the header was
+        // written.
         unsafe {
             bytes.cast::<[u8; HEADER]>().write(header);
             std::slice::from_raw_parts(bytes, HEADER + self.payload)
@@ -54,14 +54,16 @@ impl<const HEADER: usize> ShortPacket<HEADER> {
 }
 
 impl Socket {
-    /// Sends a packet. Returns false if it was not sent; a batch finds out why.
+    /// Sends a packet. Returns false if it was not sent. The caller then sends it in a batch, which determines the
+    /// error.
     #[inline(always)]
     pub(crate) fn send_packet(&self, packet: &[u8], to: &SockAddr) -> bool {
         #[cfg(test)]
         if !super::send::may_call(false) {
             return false;
         }
-        // Calls the kernel directly: the function of the C library is a cancellation point, and this thread holds locks.
+        // Calls the kernel directly, because the C library's function is a cancellation point and this thread holds
+        // locks.
         rustix::net::sendto(self, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL, to).is_ok()
     }
 }
@@ -74,7 +76,7 @@ mod tests {
     fn packet_is_header_and_payload() {
         let mut packet = ShortPacket::<4>::new();
         assert_eq!(packet.finish([1, 2, 3, 4]), [1, 2, 3, 4]);
-        // SAFETY: writes and counts two bytes of the space.
+        // SAFETY: writes two bytes of the buffer, and sets the length to two.
         unsafe {
             packet.payload().cast::<[u8; 2]>().write([5, 6]);
             packet.set_length(2);

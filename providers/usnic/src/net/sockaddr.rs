@@ -1,11 +1,11 @@
-//! Conversion between socket addresses of the kernel and of the standard library.
+//! Conversion between socket addresses of the kernel's format and of the standard library.
 
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
 
 use rustix::net::addr::{SocketAddrArg, SocketAddrLen, SocketAddrOpaque};
 
-/// A socket address of either family, in the kernel's format.
+/// A socket address of IPv4 or IPv6, in the kernel's format.
 #[derive(Clone, Copy)]
 pub(crate) struct SockAddr {
     raw: RawSockAddr,
@@ -51,7 +51,7 @@ impl SockAddr {
         }
     }
 
-    /// For a system call; the pointer is valid as long as `self`.
+    /// Returns a pointer for a system call, which is valid as long as `self`.
     pub(crate) fn as_ptr(&self) -> *const libc::sockaddr {
         (&raw const self.raw).cast()
     }
@@ -61,7 +61,8 @@ impl SockAddr {
     }
 }
 
-// SAFETY: passes `self`, which holds an address of either family in the kernel's format, and its length.
+// SAFETY: the pointer is to `self`, which contains an address in the kernel's format, and the length is that of the
+// address.
 unsafe impl SocketAddrArg for SockAddr {
     #[inline(always)]
     unsafe fn with_sockaddr<R>(&self, call: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {
@@ -75,17 +76,17 @@ impl std::fmt::Debug for SockAddr {
     }
 }
 
-/// Reads an address that the kernel has written; `None` for another family or too few bytes.
+/// Converts an address that the kernel has written; `None` for another address family or too few bytes.
 pub(crate) fn read(raw: &RawSockAddr, length: libc::socklen_t) -> Option<SocketAddr> {
-    // SAFETY: both families begin with the same field, and all bytes of the union are set.
+    // SAFETY: both address formats begin with the family field, and all bytes of the union are initialized.
     let family = libc::c_int::from(unsafe { raw.v4.sin_family });
     if family == libc::AF_INET && length as usize >= size_of::<libc::sockaddr_in>() {
-        // SAFETY: all bytes are set.
+        // SAFETY: all bytes of the union are initialized.
         let raw = unsafe { raw.v4 };
         let ip = Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes());
         Some(SocketAddrV4::new(ip, u16::from_be(raw.sin_port)).into())
     } else if family == libc::AF_INET6 && length as usize >= size_of::<libc::sockaddr_in6>() {
-        // SAFETY: all bytes are set.
+        // SAFETY: all bytes of the union are initialized.
         let raw = unsafe { raw.v6 };
         let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
         Some(SocketAddrV6::new(ip, u16::from_be(raw.sin6_port), 0, raw.sin6_scope_id).into())

@@ -1,27 +1,28 @@
-//! Decides when to send an ack (US-10): one per batch of packets, not per packet.
+//! Decides when to send an ack (US-10). There is one ack per batch of packets, not per packet.
 //!
-//! The receiver reports every packet with data, asks after each batch whether an ack is due, and reports when it sent
-//! one. A single small message is acked after a short delay, so that a packet in the other direction can carry the ack.
+//! The receiver reports every data packet, asks after each batch whether an ack is due, and reports when it sent an
+//! ack. A single small message is acked after a short delay, so that a packet in the other direction can carry the ack.
 //! Gaps and duplicates are acked at once.
 
 use super::received::Arrival;
 use super::{MICROS, Nanos};
 
-/// Longest delay of the ack of an RDMA write. A request that the consumer posts at once can still carry the ack.
+/// Maximum delay of the ack of an RDMA write. If the consumer posts a request within this time, the request carries the
+/// ack.
 const PROMPT: Nanos = 4 * MICROS;
 
-/// State of the pending ack.
+/// State of the pending ack of a connection.
 #[derive(Debug)]
 pub(crate) struct AckClock {
     delay: Nanos,
-    /// An RDMA write has arrived since the last ack, for which `prompt` was called.
+    /// Whether an RDMA write has arrived since the last ack, so that the delay is short.
     is_prompt: bool,
     every: u32,
     /// Number of new packets that were not acked yet.
     pending: u32,
-    /// Arrival of the first unacknowledged packet.
+    /// Arrival time of the first unacked packet.
     since: Nanos,
-    /// Arrival of the newest packet.
+    /// Arrival time of the newest packet.
     newest: Nanos,
     urgency: Urgency,
 }
@@ -31,14 +32,15 @@ pub(crate) struct AckClock {
 enum Urgency {
     /// The ack may wait for its deadline.
     Waits,
-    /// Now, in an ack packet or carried by data packets.
+    /// An ack is due now, in an ack packet or carried by a data packet.
     Now,
-    /// Now, in an ack packet: only that has space for selective ranges.
+    /// An ack packet is due now, because only an ack packet has space for selective ranges.
     Whole,
 }
 
 impl AckClock {
-    /// An ack is due after `delay`, or after a quarter of the peer's window (`every`, in packets, at most 1024).
+    /// Creates the state. An ack is due after `delay`, or after `every` packets (at most 1024), a quarter of the peer's
+    /// window.
     pub(crate) fn new(delay: Nanos, every: u32) -> Self {
         AckClock {
             delay,
@@ -51,8 +53,8 @@ impl AckClock {
         }
     }
 
-    /// Records an arrived packet with data. `last_of_chunks`: it ends a message of several packets. `ack_now`: it asks
-    /// for an ack, or closed a gap. Packets outside the window are ignored.
+    /// Records an arrived data packet. `last_of_chunks`: the packet ends a message of several packets. `ack_now`: the
+    /// packet requests an ack, or closed a gap. Packets outside the window are ignored.
     pub(crate) fn arrived(&mut self, now: Nanos, arrival: Arrival, last_of_chunks: bool, ack_now: bool) {
         let urgency = match arrival {
             Arrival::Outside => return,
@@ -74,19 +76,20 @@ impl AckClock {
         }
     }
 
-    /// Records that the packet that has just arrived is an RDMA write, whose ack is sent soon: the initiator's completion needs the ack, and
-    /// the target's consumer is not notified, so it may post nothing that carries it.
+    /// Records that the packet that has just arrived is an RDMA write, which is acked after a short delay. The
+    /// initiator's completion needs the ack, and the target's consumer is not notified, so it may post no message that
+    /// carries the ack.
     pub(crate) fn prompt(&mut self) {
         self.is_prompt = true;
     }
 
-    /// Requests an ack for other reasons than a packet, such as new credits or a window change. Data packets may carry
-    /// it.
+    /// Requests an ack for a reason other than a packet, such as new credits or a window change. Data packets may carry
+    /// the ack.
     pub(crate) fn at_once(&mut self) {
         self.urgency = self.urgency.max(Urgency::Now);
     }
 
-    /// Requests an ack packet, for a refusal.
+    /// Requests an ack packet that reports a refusal.
     pub(crate) fn send_ack_packet(&mut self) {
         self.urgency = Urgency::Whole;
     }
@@ -102,7 +105,7 @@ impl AckClock {
         self.deadline().is_some_and(|deadline| deadline <= now)
     }
 
-    /// Deadline of the ack; 0 if it is due at once.
+    /// Returns the deadline of the ack; 0 if the ack is due at once.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         match self.urgency {
             Urgency::Waits => {
@@ -113,7 +116,7 @@ impl AckClock {
         }
     }
 
-    /// Records that a data packet carries the short form of an ack, and returns its delay field. Afterwards only
+    /// Records that a data packet carries the short form of an ack, and returns the delay field. Afterwards only
     /// packets behind a gap are unacked.
     pub(crate) fn carried(&mut self, now: Nanos) -> u16 {
         if self.owed() {
@@ -125,7 +128,7 @@ impl AckClock {
         self.waited(now)
     }
 
-    /// Records that an ack packet is sent, and returns its delay field. Afterwards no ack is pending.
+    /// Records that an ack packet is sent, and returns the delay field. Afterwards no ack is pending.
     pub(crate) fn left(&mut self, now: Nanos) -> u16 {
         self.urgency = Urgency::Waits;
         self.carried(now)
@@ -148,7 +151,7 @@ mod tests {
         AckClock::new(DELAY, 4)
     }
 
-    /// State after one packet.
+    /// Returns the state after one packet.
     fn after(arrival: Arrival, last_of_chunks: bool, ack_now: bool) -> AckClock {
         let mut clock = clock();
         clock.arrived(START, arrival, last_of_chunks, ack_now);

@@ -1,14 +1,15 @@
-//! A work queue: a list of waiting entries, a list of active ones in order, and a hash of the active ones by number (UR-1).
+//! A work queue: a list of waiting entries, an ordered list of active entries, and a hash table of the active entries
+//! by number (UR-1).
 //!
-//! All entries are in one array, free ones in a list. The array grows up to the queue's capacity, so the steady state
-//! allocates nothing. Items are large, so they are filled and read in their slots; a removed item stays until its slot is
+//! All entries are in one array; free entries form a list. The array grows up to the queue's capacity and does not
+//! shrink. Items are large, so they are filled and read in their slots. A removed item stays valid until its slot is
 //! reused.
 
-/// No slot.
+/// Slot number that means "no slot".
 const NONE: u32 = u32::MAX;
 /// Initial number of entries.
 const FIRST: u32 = 8;
-/// Number of an active entry that is never looked up. It is not in the hash table, and any number of entries may have it.
+/// Number of an active entry that is never looked up. It is not in the hash table, and several entries may have it.
 pub(crate) const UNNUMBERED: u64 = u64::MAX;
 
 struct Entry<T> {
@@ -16,31 +17,32 @@ struct Entry<T> {
     is_used: bool,
     is_active: bool,
     key: u64,
-    /// Neighbours in the list of active entries; `behind` also in those of waiting and of free ones.
+    /// Neighbours in the list of active entries. `behind` is also used in the lists of waiting and free entries.
     before: u32,
     behind: u32,
 }
 
 pub(crate) struct Queue<T> {
     entries: Vec<Entry<T>>,
-    /// The free entry that is used next.
+    /// The free entry that will be used next.
     free: u32,
     capacity: u32,
-    /// Waiting and active entries.
+    /// Number of waiting and active entries.
     length: u32,
     active: u32,
-    /// Ends of the list of waiting entries.
+    /// First and last waiting entry.
     next: u32,
     newest: u32,
-    /// Hash table of slots by key: open addressing, a power of two of entries, at most half of them used.
+    /// Hash table from entry numbers to slots, with open addressing. Its size is a power of two, and at most half of it
+    /// is used.
     table: Vec<u32>,
-    /// Ends of the list of active entries.
+    /// First and last active entry.
     first: u32,
     last: u32,
 }
 
 impl<T: Default> Queue<T> {
-    /// Creates a queue; `capacity` counts waiting and active entries together.
+    /// Creates a queue. `capacity` is the maximum number of waiting and active entries together.
     pub(crate) fn new(capacity: u32) -> Self {
         Queue {
             entries: Vec::new(),
@@ -69,8 +71,8 @@ impl<T: Default> Queue<T> {
         self.length - self.active
     }
 
-    /// Adds a waiting entry. Returns its slot and the old item in it, which the caller overwrites; `None` if the queue
-    /// is full.
+    /// Adds a waiting entry. Returns its slot and the old item in the slot, which the caller must overwrite; `None` if
+    /// the queue is full.
     #[inline(always)]
     pub(crate) fn push(&mut self) -> Option<(u32, &mut T)> {
         let place = self.find_free()?;
@@ -86,7 +88,8 @@ impl<T: Default> Queue<T> {
         Some((place, &mut entry.item))
     }
 
-    /// Adds an active entry at the end of the list, as [`Self::push`] and [`Self::start`] with [`UNNUMBERED`]. No entry waits.
+    /// Adds an active entry at the end of the list while no entry waits. The effect is that of [`Self::push`] and
+    /// [`Self::start`] with [`UNNUMBERED`].
     #[inline(always)]
     pub(crate) fn push_active(&mut self) -> Option<(u32, &mut T)> {
         let place = self.find_free()?;
@@ -103,13 +106,13 @@ impl<T: Default> Queue<T> {
         Some((place, &mut entry.item))
     }
 
-    /// The oldest waiting entry.
+    /// Returns the oldest waiting entry.
     #[inline]
     pub(crate) fn next(&self) -> Option<u32> {
         (self.next != NONE).then_some(self.next)
     }
 
-    /// Takes the oldest waiting entry out of its list.
+    /// Removes the oldest waiting entry from its list.
     #[inline(always)]
     fn take_next(&mut self) -> Option<u32> {
         let place = self.next()?;
@@ -120,8 +123,8 @@ impl<T: Default> Queue<T> {
         Some(place)
     }
 
-    /// Makes the oldest waiting entry active, at the end of the list, under a number that no other active entry has; or
-    /// under [`UNNUMBERED`].
+    /// Makes the oldest waiting entry active, at the end of the list. `key` is [`UNNUMBERED`], or a number that no
+    /// other active entry has.
     pub(crate) fn start(&mut self, key: u64) -> Option<u32> {
         let place = self.take_next()?;
         self.link(place);
@@ -132,7 +135,7 @@ impl<T: Default> Queue<T> {
         Some(place)
     }
 
-    /// Appends an entry to the list of active ones.
+    /// Appends an entry to the list of active entries.
     #[inline(always)]
     fn link(&mut self, place: u32) {
         let last = std::mem::replace(&mut self.last, place);
@@ -145,7 +148,7 @@ impl<T: Default> Queue<T> {
         self.active += 1;
     }
 
-    /// The active entry with this number.
+    /// Returns the active entry with this number.
     pub(crate) fn find(&self, key: u64) -> Option<u32> {
         let at = self.look(key)?;
         Some(self.table[at])
@@ -159,12 +162,12 @@ impl<T: Default> Queue<T> {
         self.entries.get_mut(place as usize).filter(|entry| entry.is_used).map(|entry| &mut entry.item)
     }
 
-    /// The oldest active entry.
+    /// Returns the oldest active entry.
     pub(crate) fn first(&self) -> Option<u32> {
         (self.first != NONE).then_some(self.first)
     }
 
-    /// Slots of the active entries, in the order in which they started.
+    /// Returns the slots of the active entries, in the order in which they were started.
     pub(crate) fn active(&self) -> impl Iterator<Item = u32> + '_ {
         std::iter::successors(self.first(), |place| {
             let behind = self.entries[*place as usize].behind;
@@ -172,7 +175,7 @@ impl<T: Default> Queue<T> {
         })
     }
 
-    /// Removes an active entry. Its item remains readable until the next `push`.
+    /// Removes an active entry. Its item can be read until the next `push`.
     pub(crate) fn take(&mut self, place: u32) -> Option<&mut T> {
         let entry = self.entries.get_mut(place as usize).filter(|entry| entry.is_active)?;
         entry.is_active = false;
@@ -194,7 +197,7 @@ impl<T: Default> Queue<T> {
         self.give_place(place)
     }
 
-    /// Removes the oldest entry, active or not, to flush it.
+    /// Removes the oldest entry, whether active or waiting, to flush it.
     pub(crate) fn pop(&mut self) -> Option<&mut T> {
         match self.first() {
             Some(place) => self.take(place),
@@ -208,7 +211,7 @@ impl<T: Default> Queue<T> {
         self.give_place(place)
     }
 
-    /// The entry that is used next.
+    /// Returns the free entry that will be used next.
     #[inline(always)]
     fn find_free(&mut self) -> Option<u32> {
         let place = self.free;
@@ -222,7 +225,7 @@ impl<T: Default> Queue<T> {
         std::mem::take(&mut entry.is_used).then_some(&mut entry.item)
     }
 
-    /// Adds entries, and returns the first of them. No entry is free.
+    /// Adds free entries, and returns the first. Called if no entry is free.
     #[cold]
     #[inline(never)]
     fn grow(&mut self) -> Option<u32> {
@@ -251,7 +254,7 @@ impl<T: Default> Queue<T> {
         Some(old)
     }
 
-    /// Hash of a number: consecutive numbers are spread over the table by multiplication with the golden ratio.
+    /// Hashes a number. Multiplication with the golden ratio spreads consecutive numbers over the table.
     fn home(&self, key: u64) -> usize {
         let mixed = key.wrapping_mul(0x9E37_79B9_7F4A_7C15);
         (mixed >> (64 - self.table.len().trailing_zeros())) as usize
@@ -279,7 +282,7 @@ impl<T: Default> Queue<T> {
         }
     }
 
-    /// Frees a slot of the hash table, and moves up later entries of its probe sequence.
+    /// Frees a slot of the hash table, and moves later entries of its probe sequence forward.
     fn remove(&mut self, mut hole: usize) {
         let mask = self.table.len() - 1;
         let mut at = hole;
@@ -377,7 +380,8 @@ mod tests {
 
     #[test]
     fn numbers_in_a_row_make_no_long_runs_in_the_table() {
-        // Removal moves up the entries behind it without a gap: all of them, if hashes were consecutive.
+        // A removal moves the following entries of a probe sequence. If hashes were consecutive, it would move all of
+        // them.
         for base in [0, 1, 1 << 20, u32::MAX - 300, 0xDEAD_BEEF] {
             let mut queue = Queue::new(512);
             for number in 0..512u32 {
