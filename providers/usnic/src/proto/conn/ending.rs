@@ -1,7 +1,7 @@
 //! The end of a connection: drained with a Fin, aborted with a Reset, refused, or given up.
 //!
-//! In every case all posted work completes exactly once and in order; then one event is reported; then late packets are
-//! answered for a while, so that the peer learns of the end (`closing`).
+//! In every case all posted work completes exactly once and in order. Then one event is reported. Afterwards late
+//! packets are answered for some time, so that the peer is notified of the end (`closing`).
 
 use dapl::provider::{ConnectionEvent, Status};
 
@@ -15,29 +15,29 @@ use crate::proto::setup::packets::{self, Fin};
 use crate::proto::wire::{Kind, Refusal};
 use crate::proto::{MILLIS, Nanos};
 
-/// Interval after which a refusal is repeated; it doubles each time. A refusal is also repeated after each packet of
-/// the peer.
+/// First interval between repetitions of a refusal; it doubles each time. A refusal is also repeated after each packet
+/// of the peer.
 const REPEAT: Nanos = 20 * MILLIS;
-/// Number of repetitions by timer.
+/// Maximum number of repetitions by timer.
 const REPEATS: u32 = 6;
 
-/// Probe timeouts (PTO) that the peer has to acknowledge data of a read which can no longer be retransmitted.
+/// Time for an ack of read data that can no longer be retransmitted, in probe timeouts (PTO).
 const UNREADABLE_PTOS: u64 = 3;
 
-/// Phase of the end.
+/// Phase of the end of a connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Phase {
     #[default]
     Open,
-    /// Waits for the last request to complete.
+    /// A graceful end waits until the last request is complete.
     Draining,
-    /// Fin is sent until the peer answers. No more work is accepted.
+    /// A Fin is sent until the peer answers. No more work is accepted.
     Finishing,
-    /// All work was flushed.
+    /// All work was flushed, and the event is set.
     Closed,
 }
 
-/// A request of the peer that was refused.
+/// A request of the peer that was refused locally.
 #[derive(Clone, Copy, Debug)]
 struct RefusedRequest {
     why: Refusal,
@@ -51,15 +51,15 @@ struct RefusedRequest {
 pub(super) struct Ending {
     phase: Phase,
     event: Option<ConnectionEvent>,
-    /// The Fin or Reset to send, if any.
+    /// State that sends the Fin or Reset, if there is one.
     closing: Option<Closing>,
-    /// Source of the peer's last packet. The peer may have moved, so answers go there.
+    /// Source of the peer's last packet. Answers are sent there, because the peer may have moved.
     last_source: Option<Source>,
     refused: Option<RefusedRequest>,
 }
 
 impl Ending {
-    /// Whether the end has not begun.
+    /// Whether the end of the connection has not begun.
     #[inline(always)]
     pub(super) fn is_open(&self) -> bool {
         self.phase == Phase::Open
@@ -74,17 +74,17 @@ impl Ending {
         matches!(self.phase, Phase::Finishing | Phase::Closed)
     }
 
-    /// The refusal that is included in every ack.
+    /// Returns the refusal that every ack contains.
     pub(super) fn refusal(&self) -> Option<(Refusal, Psn)> {
         self.refused.map(|refused| (refused.why, refused.psn))
     }
 
-    /// Whether a closing packet is to be sent now.
+    /// Whether a Fin, a Reset or an answer must be sent now.
     pub(super) fn has_word(&self, now: Nanos) -> bool {
         self.closing.as_ref().is_some_and(|closing| closing.has_word(now))
     }
 
-    /// Time of the next action; `None` also after the end.
+    /// Returns the time of the next action; `None` if there is none, or after the end.
     pub(super) fn deadline(&self, now: Nanos) -> Option<Nanos> {
         if self.is_over(now) {
             return None;
@@ -100,7 +100,7 @@ impl Ending {
 }
 
 impl<D: Driver> Conn<D> {
-    /// Ends the connection when the last request is complete.
+    /// Starts a graceful end: the connection ends when the last request is complete.
     pub(crate) fn drain(&mut self, now: Nanos) {
         self.now = now;
         self.withdraw_permit();
@@ -110,10 +110,10 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Called when the last request may be complete. Ends a drained connection.
+    /// Called when the last request may be complete. Ends a connection whose graceful end was requested.
     pub(super) fn emptied(&mut self) {
-        // Packets behind a gap are not complete at the peer: a send may have arrived although a response before it is
-        // missing.
+        // A packet behind a gap is not complete at the peer. For example, a send may have arrived although a read
+        // response before it is missing.
         let has_all = || self.requests.latest.is_none_or(|latest| latest.is_before(self.flight.cumulative()));
         if self.ending.phase == Phase::Draining && self.requests.queue.is_empty() && has_all() {
             self.ending.phase = Phase::Finishing;
@@ -122,7 +122,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Called before the connection ends: the next packet acks everything received.
+    /// Called before the connection ends, so that the next packet acks all received packets.
     pub(crate) fn report_all(&mut self, now: Nanos, host: &mut impl Host<D>) {
         self.now = now;
         self.withdraw_permit();
@@ -132,7 +132,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Ends the connection now: flushes all posted work and sends a Reset. No event is reported.
+    /// Ends the connection immediately: flushes all posted work and sends a Reset. No event is reported.
     pub(crate) fn abort(&mut self, now: Nanos, host: &mut impl Host<D>) {
         self.now = now;
         self.withdraw_permit();
@@ -144,23 +144,23 @@ impl<D: Driver> Conn<D> {
         self.ending.event = None;
     }
 
-    /// The final event; returned once.
+    /// Returns the final event. Later calls return `None`.
     pub(crate) fn take_event(&mut self) -> Option<ConnectionEvent> {
         self.ending.event.take()
     }
 
-    /// Whether all work was flushed; late packets are answered until `is_over`.
+    /// Whether all work was flushed. Late packets are answered until `is_over`.
     #[cfg(test)]
     pub(crate) fn is_closed(&self) -> bool {
         self.ending.is_closed()
     }
 
-    /// Whether no late packet needs an answer, so that the connection can be freed.
+    /// Whether no late packet needs an answer any more, so that the connection can be freed.
     pub(crate) fn is_over(&self) -> bool {
         self.ending.is_over(self.now)
     }
 
-    /// Handles a packet that was not sent, because the memory of its payload could not be read.
+    /// Handles a packet that could not be sent, because the memory of its payload is not readable.
     pub(crate) fn source_gone(&mut self, packet: &Unsent, status: Status, host: &mut impl Host<D>) {
         self.withdraw_permit();
         if self.ending.is_closed() {
@@ -172,7 +172,8 @@ impl<D: Driver> Conn<D> {
                 self.retire(host);
             }
             Payload::Remote { slot, .. } => {
-                // Possibly only the ack of the packet is missing, so an ack is requested before the read is refused.
+                // Possibly only the ack of the packet is missing. So an ack is requested, and the read is refused only
+                // after a time limit.
                 let patience = self.flight.rtt().pto(0).saturating_mul(UNREADABLE_PTOS);
                 if packet.resend && self.peer_reads.unreadable_for(slot, self.now) < patience {
                     self.note(Note::Question);
@@ -185,14 +186,15 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Refuses a read whose memory is no longer readable, after all earlier reads were answered.
+    /// Refuses a read whose memory is not readable any more, after all earlier reads were answered.
     pub(super) fn refuse_gone(&mut self, host: &mut impl Host<D>) {
         if let Some(psn) = self.peer_reads.refusable() {
             self.refuse(Refusal::Source, psn, None, host);
         }
     }
 
-    /// Refuses a request of the peer and ends the connection. `receive`: a receive that fails because of it.
+    /// Refuses a request of the peer, and ends the connection. `receive`: the receive that fails because of this
+    /// request.
     #[cold]
     pub(super) fn refuse(&mut self, why: Refusal, psn: Psn, receive: Option<(u32, Status)>, host: &mut impl Host<D>) {
         if self.ending.is_closed() {
@@ -205,7 +207,7 @@ impl<D: Driver> Conn<D> {
         {
             host.recv_done(own, status, 0, false);
         }
-        // An invalid access by the peer fails no work of this side.
+        // If the peer made an invalid access, no local work has failed.
         let event = if why == Refusal::Access { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken };
         self.close(Some(event), host);
         let (again, until) = (Some(self.now.saturating_add(REPEAT)), self.now.saturating_add(self.config.linger));
@@ -213,7 +215,7 @@ impl<D: Driver> Conn<D> {
         self.acks.send_ack_packet();
     }
 
-    /// Handles the peer's refusal of a request of this side.
+    /// Handles a refusal of a local request by the peer.
     #[cold]
     pub(super) fn refused(&mut self, refusal: Refusal, psn: Psn, host: &mut impl Host<D>) {
         if self.ending.is_closed() {
@@ -226,7 +228,7 @@ impl<D: Driver> Conn<D> {
         };
         let refused = self.requests.of_packet(psn).or(self.requests.queue.first());
         if let Some(slot) = refused {
-            // The requests before it are incomplete, and can no longer complete.
+            // The earlier requests are incomplete, and cannot complete any more.
             while let Some(first) = self.requests.queue.first().filter(|first| *first != slot) {
                 self.give_back(first, Status::Flushed, host);
             }
@@ -244,7 +246,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Ends the connection. The oldest request completes with `status`; if there is no request, the peer counts as
+    /// Ends the connection. The oldest request completes with `status`. If there is no request, the peer counts as
     /// disconnected.
     #[cold]
     pub(super) fn end_with(&mut self, status: Status, host: &mut impl Host<D>) {
@@ -256,7 +258,7 @@ impl<D: Driver> Conn<D> {
         self.say_reset();
     }
 
-    /// Ends the connection because the peer is given up. No request of this side has failed.
+    /// Ends the connection because the peer is given up. No local request has failed.
     #[cold]
     pub(super) fn peer_is_gone(&mut self, host: &mut impl Host<D>) {
         self.close(Some(ConnectionEvent::Disconnected), host);
@@ -279,7 +281,7 @@ impl<D: Driver> Conn<D> {
         Pace { timeout, give_up: self.config.give_up, linger: self.config.linger }
     }
 
-    /// Handles a Fin or Reset of the peer. Returns false if it is malformed.
+    /// Handles a Fin or Reset of the peer. Returns false if the packet is malformed.
     #[cold]
     pub(super) fn take_end(&mut self, kind: Kind, body: &[u8], from: Source, host: &mut impl Host<D>) -> bool {
         self.ending.last_source = Some(from);
@@ -292,7 +294,7 @@ impl<D: Driver> Conn<D> {
             Kind::FinAck => return true,
             Kind::Fin if !self.ending.is_closed() => {
                 let Some(fin) = packets::fin(body) else { return false };
-                // Requests that the peer has received are complete.
+                // The requests that the peer has received are complete.
                 let last = self.credits.with_next(fin.received);
                 self.take_ack(&last, &[], host);
             }
@@ -318,14 +320,14 @@ impl<D: Driver> Conn<D> {
     pub(super) fn last_word(&mut self, out: &mut Vec<u8>) -> Option<Outgoing> {
         let start = out.len();
         let closing = self.ending.closing.as_mut()?;
-        // An answer is no longer than the packet that it answers, so that packets with a spoofed source cause no
-        // amplification.
+        // An answer is sent to an unverified source only if it is not longer than the packet that it answers, so
+        // spoofed sources cause no amplification.
         let to = self.ending.last_source.filter(|_| closing.must_send_answer());
         let is_said = closing.transmit(self.now, out);
         is_said.then(|| Outgoing { to, ..outgoing(out.len() - start) })
     }
 
-    /// Flushes all work in order.
+    /// Flushes all work in posting order, and sets the event.
     #[cold]
     fn close(&mut self, event: Option<ConnectionEvent>, host: &mut impl Host<D>) {
         self.ending.phase = Phase::Closed;
@@ -342,7 +344,7 @@ impl<D: Driver> Conn<D> {
         self.turn_at = None;
     }
 
-    /// Handles the timers of the end.
+    /// Handles the timers of the ending connection.
     pub(super) fn end_on_time(&mut self, host: &mut impl Host<D>) {
         let now = self.now;
         if let Some(closing) = &mut self.ending.closing {

@@ -1,8 +1,9 @@
-//! An open connection: turns posted work into packets, and received packets into completions.
+//! An open connection: converts posted work into packets, and received packets into completions.
 //!
 //! All calls are made under one lock: posts, received packets, opportunities to send, deadlines. The connection
-//! performs no I/O and never waits; a [`Host`] gives it memory and receives. `transmit` sends, `receive` receives,
-//! `ending` ends the connection; they use the requests, the receives and the peer's reads.
+//! performs no I/O and never waits. A [`Host`] gives it access to memory and receives. `transmit` sends packets,
+//! `receive` processes received packets, and `ending` ends the connection. These modules use the requests, the receives
+//! and the peer's reads.
 
 mod credits;
 mod ending;
@@ -52,15 +53,15 @@ use requests::{Requests, SentPayload};
 use send_path::SendPath;
 use transmit::Note;
 
-/// Maximum of a timeout, after any number of doublings.
+/// Maximum of a probe timeout, after any number of doublings.
 const LONGEST_TIMEOUT: Nanos = 2 * SECONDS;
 
-/// An established connection, until late packets need no more answers.
+/// An established connection. It exists until late packets need no more answers.
 pub(crate) struct Conn<D: Driver> {
     config: Config,
     terms: Terms,
     counters: Counters,
-    /// The latest time that was passed in.
+    /// Latest time that the caller has passed, in nanoseconds.
     now: Nanos,
 
     requests: Requests<D::Request>,
@@ -68,24 +69,24 @@ pub(crate) struct Conn<D: Driver> {
     flight: Flight<SentPayload>,
     send_path: SendPath,
     credits: Credits,
-    /// Serial number of the last ack that was written.
+    /// Serial number of the last ack that was sent.
     ack_serial: u16,
     /// Number of packets in flight on the command channel and on the data channel.
     commands: u32,
     data: u32,
-    /// Whether the next large packet is taken from a read response, if there is one.
+    /// Whether the next large packet is taken from a read response instead of a request, if there is a response.
     favours_answers: bool,
-    /// Packets declared lost by the time threshold.
+    /// Number of packets that the time threshold declared lost.
     late: u32,
-    /// Packets retransmitted in this pass.
+    /// Number of packets that were retransmitted in this pass.
     resends: u32,
     /// A packet that is being sent in pieces.
     sending_pieces: Option<SendingPieces>,
     short_permit: ShortPermit,
     short_heads: [Head; 2],
-    /// Packets without a PSN that are due.
+    /// Packets without a PSN that must be sent.
     notes: VecDeque<Note>,
-    /// Time at which a deferred bind is tried again.
+    /// Time of the next attempt to execute a deferred bind.
     turn_at: Option<Nanos>,
 
     receives: Receives<D>,
@@ -96,7 +97,7 @@ pub(crate) struct Conn<D: Driver> {
     deferred: Option<Deferred>,
     /// The peer's address and liveness.
     partner: Peer,
-    /// Set after this side has sent its confirmation, until a packet of the peer arrives.
+    /// The confirmation of set-up. Present after it was first sent, until a packet of the peer arrives.
     confirming: Option<Confirming>,
     ending: Ending,
 }
@@ -115,7 +116,7 @@ impl<D: Driver> Conn<D> {
         let quarter = (u64::from(config.window_kib) << 8) / send_path.path.mtu().max(1) as u64;
         let mut acks =
             AckClock::new(config.ack_delay, u32::try_from(quarter).unwrap_or(u32::MAX).min(config.window / 4));
-        acks.at_once(); // reports the posted receives to the peer
+        acks.at_once(); // Announces the posted receives to the peer.
         Conn {
             counters: Counters::default(),
             now,
@@ -148,7 +149,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Starts all message numbers at `number`; used by tests of the wrap-around only.
+    /// Starts all message numbers at `number`. Only tests of the wrap-around call this.
     #[cfg(test)]
     pub(crate) fn count_from(&mut self, number: u32) {
         self.requests.numbers = requests::PeerLimits { sends: number, writes: number, reads: number };
@@ -162,7 +163,7 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Posts a request. `fill` fills in the driver's data. The caller has checked the capacity. After the end of the
-    /// connection the request is flushed at once.
+    /// connection, the request is flushed immediately.
     #[inline(always)]
     pub(crate) fn post(&mut self, now: Nanos, post: Post, fill: impl FnOnce(&mut D::Request), host: &mut impl Host<D>) {
         self.now = now;
@@ -181,7 +182,8 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Posts a receive of `length` bytes, like `post`. Returns whether an ack is due now to announce it.
+    /// Posts a receive of `length` bytes. `fill` fills in the driver's data. Returns whether an ack is due now to
+    /// announce the receive.
     #[inline(always)]
     pub(crate) fn post_recv(&mut self, length: u64, fill: impl FnOnce(&mut D::Recv), host: &mut impl Host<D>) -> bool {
         let mut refused;
@@ -200,7 +202,7 @@ impl<D: Driver> Conn<D> {
         !self.carries_credits() && self.look_at_credits(host)
     }
 
-    /// Pushes work into a queue. Errors: the status with which the work completes at once.
+    /// Adds work to a queue. Errors: the status with which the work completes immediately.
     #[inline(always)]
     fn accepts<T>(&mut self, push: impl FnOnce(&mut Self) -> Option<&mut T>) -> Result<&mut T, Status> {
         if self.ending.is_closed() {
@@ -228,33 +230,33 @@ impl<D: Driver> Conn<D> {
         is_due
     }
 
-    /// Does deferred work.
+    /// Does the deferred bookkeeping of a received message.
     pub(crate) fn catch_up(&mut self, host: &mut impl Host<D>) {
         self.withdraw_permit();
         self.settle(host);
     }
 
-    /// The driver's data of the request that a `Payload` refers to.
+    /// Returns the driver's data of the request that a `Payload` contains.
     pub(crate) fn request(&self, slot: u32) -> Option<&D::Request> {
         self.requests.queue.get(slot).map(|request| &request.own)
     }
 
-    /// Whether requests wait to be sent or retransmitted.
+    /// Whether requests must be sent or retransmitted.
     pub(crate) fn has_requests(&self) -> bool {
         !self.requests.have_left()
     }
 
-    /// Whether the peer has extension operations.
+    /// Whether the peer supports extension operations.
     pub(crate) fn has_extensions(&self) -> bool {
         self.terms.extensions
     }
 
-    /// Default destination of packets.
+    /// Returns the default destination of packets.
     pub(crate) fn peer(&self) -> Source {
         self.partner.at()
     }
 
-    /// Number of outstanding requests and receives. With an SRQ: receives taken from it.
+    /// Number of outstanding requests and receives. With an SRQ, the receives that were taken from it are counted.
     pub(crate) fn outstanding(&self) -> (u32, u32) {
         (self.requests.queue.len(), self.receives.len())
     }
@@ -267,29 +269,29 @@ impl<D: Driver> Conn<D> {
         self.send_path.measure();
     }
 
-    /// Records that a queue of this host was full.
+    /// Records that a queue of this host was full and dropped a packet.
     pub(crate) fn overflowed(&mut self, now: Nanos) {
         self.now = now;
         self.withdraw_permit();
         self.send_path.overflowed(now);
     }
 
-    /// Handles an ICMP message which reports that a packet did not arrive. The message may be forged, so the peer is
+    /// Handles an ICMP message that reports a packet as undelivered. The message may be forged, so the peer is
     /// challenged.
     pub(crate) fn did_not_arrive(&mut self, now: Nanos) {
         self.now = now;
         self.partner.hinted(now);
     }
 
-    /// Handles a report that the peer's port is closed. The report quotes a packet for which `is_quoted` is true.
+    /// Handles a report that the peer's port is closed. The report quotes a packet for which `is_quoted` returns true.
     pub(crate) fn port_closed(&mut self, now: Nanos) {
         self.now = now;
         self.partner.port_closed(now, self.flight.rtt());
     }
 
-    /// Whether `quote`, the start of a packet as quoted by an ICMP message, belongs to a recent packet of this
-    /// connection: it has the peer's number and token, and a packet with data is not acked yet (RFC 5927, 4.1, for
-    /// TCP). The PSN of a sealed packet cannot be read.
+    /// Whether `quote`, the start of a packet that an ICMP message quotes, belongs to a recent packet of this
+    /// connection. The packet must have the peer's number and token, and a data packet must not be acked yet (RFC 5927,
+    /// 4.1, for TCP). The PSN of a sealed packet cannot be read.
     pub(crate) fn is_quoted(&self, quote: &[u8], is_sealed: bool) -> bool {
         let Some((head, body)) = wire::head(quote) else { return false };
         if (head.conn.get(), head.token.get()) != (self.terms.peer_conn, self.terms.peer_token) {
@@ -310,7 +312,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Counters and current values.
+    /// Returns the counters, and the current values of window, rate, round-trip time and MTU.
     pub(crate) fn counters(&self) -> Counters {
         let counters = self.flight.counters();
         Counters {
@@ -326,7 +328,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Completes finished requests in order. A failed request ends the connection.
+    /// Reports requests that have ended, in posting order. A failed request ends the connection.
     fn retire(&mut self, host: &mut impl Host<D>) {
         while let Some((own, outcome)) = self.requests.ended() {
             match outcome {
@@ -341,7 +343,8 @@ impl<D: Driver> Conn<D> {
     }
 }
 
-/// The first ack confirms the connection. Only the confirmation is retransmitted, not that ack.
+/// Creates the state of the confirmation. The first ack confirms the connection too, but only the confirmation is
+/// retransmitted.
 fn confirming(config: &Config, now: Nanos) -> Confirming {
     let first = config.first_timeout;
     Confirming::new(now.saturating_add(first), first, LONGEST_TIMEOUT, now.saturating_add(config.give_up))

@@ -1,7 +1,8 @@
-//! Posts in the common case, with as few instructions as possible: a short send that is sent at once, a request that waits
-//! behind others, a receive of the connection's own queue.
+//! Posts in common cases, with as few instructions as possible: a short send that is sent at once, a request that waits
+//! behind other requests, and a receive of the connection's own queue.
 //!
-//! Each function checks its conditions first. If one is not met, nothing has changed, and the general way does the post.
+//! Each function checks its conditions first. If a condition is false, the function changes nothing, and the caller
+//! uses the general post function.
 
 use zerocopy::{Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -24,54 +25,54 @@ pub(crate) struct FragmentHeader {
 
 const _: () = assert!(size_of::<FragmentHeader>() == FRAGMENT);
 
-/// A permit for short sends, one after the other. [`Conn::permit_short`] checks all conditions once for several sends. Every call
-/// that may change one of them withdraws the permit.
+/// A permit to send several short sends. [`Conn::permit_short`] checks all conditions once for these sends. Every call
+/// that may change a condition withdraws the permit.
 #[derive(Debug, Default)]
 pub(super) struct ShortPermit {
-    /// Number of sends that are left.
+    /// Number of sends that are still permitted.
     left: u32,
-    /// Their maximum length in bytes.
+    /// Maximum length of each send in bytes.
     max_length: u32,
-    /// Bytes since the last request for an ack after which the next packet requests one.
+    /// Number of bytes since the last request for an ack from which the next packet requests an ack.
     ask_at: u64,
-    /// None of them was sent yet.
+    /// Whether no send of this permit was posted yet.
     is_first: bool,
-    /// Nothing was in flight before the first one.
+    /// Whether no packet was in flight when the permit was granted.
     was_empty: bool,
-    /// Congestion control and pacer count each packet, and every packet needs a permit of its own.
+    /// Whether congestion control or the pacer counts each packet, so that each packet needs its own permit.
     is_paced: bool,
 }
 
-/// The heads of short packets to this peer, without and with a request for an ack.
+/// Returns the heads of short packets to this peer, without and with a request for an ack.
 pub(super) fn short_heads(terms: &Terms) -> [Head; 2] {
     [FLAG_LAST, FLAG_LAST | FLAG_ACK_NOW]
         .map(|flags| Head::new(Kind::Fragment, flags, terms.peer_conn, terms.peer_token))
 }
 
-/// A short send that was posted, for its header.
+/// A posted short send, from which its header is built.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShortSend {
     psn: Psn,
     /// Number of the message.
     id: u32,
     length: u32,
-    /// Whether it requests an ack.
+    /// Whether the packet requests an ack.
     asks: bool,
 }
 
-/// What remains to be done after a short send.
+/// Work that remains after a short send.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ShortSendRest {
-    /// The deadlines are as before.
+    /// No work: the deadlines are unchanged.
     Nothing,
-    /// There is a probe timeout at this time or later; all other deadlines are as before.
+    /// The probe timeout is at this time or later. All other deadlines are unchanged.
     Timeout(Nanos),
-    /// The connection has to be asked for its outlook and its events.
+    /// The caller must query the connection's outlook and events.
     Anything,
 }
 
 impl<D: Driver> Conn<D> {
-    /// Whether nothing is to be sent but new requests, and the connection is open.
+    /// Whether the connection is open, and has nothing to send but new requests.
     #[inline(always)]
     fn is_calm(&self) -> bool {
         self.ending.is_open()
@@ -82,11 +83,13 @@ impl<D: Driver> Conn<D> {
             && self.peer_reads.is_empty()
     }
 
-    /// Whether a plain send of `length` bytes may be sent now, as one packet of the command channel, before anything else.
+    /// Whether a plain send of `length` bytes may be sent now as one packet of the command channel, before all other
+    /// packets.
     #[inline(always)]
     fn may_send_short(&self, now: Nanos, length: u32) -> bool {
         let bytes = self.short_size(length);
-        // The ack of a deferred message may change what is sent first only after it was noted (`answers_first`).
+        // If a deferred message was only noted, its ack was not processed yet and may change what is sent first
+        // (`answers_first`).
         let is_settled = self.deferred.as_ref().is_none_or(|deferred| !deferred.is_noted());
         self.is_calm()
             && is_settled
@@ -100,20 +103,20 @@ impl<D: Driver> Conn<D> {
             && self.send_path.has_room(now, bytes, self.flight.bytes())
     }
 
-    /// Size of its datagram in bytes.
+    /// Returns the size in bytes of the datagram.
     #[inline(always)]
     fn short_size(&self, length: u32) -> u64 {
         (FRAGMENT + self.send_path.extra) as u64 + u64::from(length)
     }
 
-    /// Whether there is a permit for a short send, so that no request waits.
+    /// Whether there is a permit for short sends. If so, no request waits.
     #[inline(always)]
     pub(crate) fn has_short_permit(&self) -> bool {
         self.short_permit.left > 0
     }
 
-    /// Grants a permit for plain sends, if one of `length` bytes may be sent now, before anything else. At most `most` requests
-    /// may be outstanding. Returns false and changes nothing otherwise.
+    /// Grants a permit for plain sends, if a send of `length` bytes may be sent now, before all other packets. At most
+    /// `most` requests may be outstanding. Otherwise returns false and changes nothing.
     #[inline(always)]
     pub(crate) fn permit_short(&mut self, now: Nanos, length: u32, most: u32) -> bool {
         let outstanding = self.requests.queue.len();
@@ -127,7 +130,7 @@ impl<D: Driver> Conn<D> {
             .min(self.config.window - self.commands - self.data)
             .min(self.flight.free_slots());
         let is_paced = self.send_path.is_paced();
-        // An ack that is processed after the first send may change all conditions.
+        // An ack that is processed after the first send may change all conditions, so one send is permitted.
         let is_for_one = is_paced || self.deferred.is_some();
         let is_for_all = !is_for_one && in_flight + u64::from(left) * self.short_size(length) <= window;
         self.short_permit = ShortPermit {
@@ -139,7 +142,7 @@ impl<D: Driver> Conn<D> {
             is_paced,
         };
         self.now = now;
-        self.note_deferred(); // the packet acks it
+        self.note_deferred(); // The short packet acks the deferred message.
         true
     }
 
@@ -149,14 +152,14 @@ impl<D: Driver> Conn<D> {
         self.short_permit.left = 0;
     }
 
-    /// Whether there is a permit for a short send of this length.
+    /// Whether there is a permit for a short send of `length` bytes.
     #[inline(always)]
     pub(crate) fn permits_short(&self, length: u64) -> bool {
         self.short_permit.left > 0 && length <= u64::from(self.short_permit.max_length)
     }
 
-    /// Posts a plain send that is permitted, and counts its packet as sent. Returns the driver's part of it, to be filled; `None` if
-    /// the queue is full.
+    /// Posts a plain send for which there is a permit, and records its packet as sent. Returns the driver's part of the
+    /// request, which the caller must fill; `None` if the queue is full.
     #[inline(always)]
     pub(crate) fn send_short(&mut self, now: Nanos, length: u32) -> Option<(ShortSend, &mut D::Request)> {
         debug_assert!(self.short_permit.is_first || self.may_send_short(now, length), "{:?}", self.short_permit);
@@ -179,7 +182,7 @@ impl<D: Driver> Conn<D> {
         Some((ShortSend { psn, id, length, asks }, own))
     }
 
-    /// The header of its packet.
+    /// Returns the header of the send's packet.
     #[inline(always)]
     pub(crate) fn short_header(&mut self, send: ShortSend, host: &impl Host<D>) -> FragmentHeader {
         let ShortSend { psn, id, length, asks } = send;
@@ -187,11 +190,12 @@ impl<D: Driver> Conn<D> {
         FragmentHeader { head: self.short_heads[usize::from(asks)], carried: self.carried(psn, host), message }
     }
 
-    /// Does what was deferred, after the packet of a short send has left.
+    /// Does the deferred work, after the packet of a short send was sent.
     #[inline(always)]
     pub(crate) fn after_short_send(&mut self, host: &mut impl Host<D>) -> ShortSendRest {
         if !std::mem::take(&mut self.short_permit.is_first) {
-            return ShortSendRest::Nothing; // the probe timeout counts from the oldest packet in flight
+            // The probe timeout depends on the oldest packet in flight, so it is unchanged.
+            return ShortSendRest::Nothing;
         }
         self.after_first_send(host)
     }
@@ -199,7 +203,7 @@ impl<D: Driver> Conn<D> {
     #[inline(never)]
     fn after_first_send(&mut self, host: &mut impl Host<D>) -> ShortSendRest {
         if self.deferred.is_some() {
-            // Its deadline is planned for the next pass, which looks at all others.
+            // The deadline of this work is planned for the next pass, which checks all other deadlines.
             self.settle(host);
             return if self.is_calm() && !self.has_requests() {
                 ShortSendRest::Nothing
@@ -213,14 +217,15 @@ impl<D: Driver> Conn<D> {
         ShortSendRest::Timeout(self.now.saturating_add(self.config.min_timeout))
     }
 
-    /// Posts a request behind others that wait, whose turn or deadline is planned. Returns false if none waits.
+    /// Posts a request behind waiting requests, whose turn or deadline is already planned. Returns false if no request
+    /// waits.
     #[inline(always)]
     pub(crate) fn post_behind(&mut self, post: Post, fill: impl FnOnce(&mut D::Request)) -> bool {
         self.ending.is_open() && self.has_requests() && self.requests.push(post).map(fill).is_some()
     }
 
-    /// Posts a receive of `capacity` bytes, if the connection has fewer than `most`. Returns `None` and changes nothing otherwise;
-    /// else whether an ack is due now to announce it.
+    /// Posts a receive of `capacity` bytes, if the connection has fewer than `most`. Returns whether an ack is due now
+    /// to announce the receive. Otherwise returns `None` and changes nothing.
     #[inline(always)]
     pub(crate) fn post_recv_quickly(
         &mut self,
@@ -239,7 +244,7 @@ impl<D: Driver> Conn<D> {
         Some(is_due)
     }
 
-    /// The PSN and ack fields of a packet with data.
+    /// Returns the PSN and ack fields of a data packet.
     #[inline(always)]
     pub(super) fn carried(&mut self, psn: Psn, host: &impl Host<D>) -> Carried {
         if self.acks.owed() {

@@ -1,8 +1,8 @@
-//! Receiving: payload is placed on arrival in any order; completions are reported in PSN order.
+//! Receiving: payload is placed when it arrives, in any order. Completions are reported in PSN order.
 //!
-//! Everything in a packet is untrusted until it was checked. A packet counts as received only if it was accepted. An
-//! invalid request is refused after all earlier ones are complete. Duplicates are dropped by their PSN, before memory
-//! is accessed.
+//! All fields of a packet are untrusted until they were checked. A packet counts as received only if it was accepted.
+//! An invalid request is refused after all earlier requests are complete. Duplicates are dropped by their PSN, before
+//! memory is accessed.
 
 use dapl::provider::{ATOMIC_SIZE, Arrival as MessageKind, Status};
 use dapl_software::memory::atomic::Atomic;
@@ -23,43 +23,43 @@ use crate::proto::wire::{
 };
 use crate::proto::{MICROS, Nanos, challenge};
 
-/// A small message that was delivered, and whose bookkeeping is deferred (US-12).
+/// A small message that was delivered while its bookkeeping is deferred (US-12).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deferred {
     psn: Psn,
     ack: Ack,
     ack_now: bool,
     at: Nanos,
-    /// Whether it is recorded as received. Then only the ack that it carried is still to be processed.
+    /// Whether the packet is recorded as received. In this case only the ack that it carried remains to be processed.
     is_noted: bool,
 }
 
 impl Deferred {
-    /// Whether it counts as received.
+    /// Whether the packet is recorded as received.
     #[inline]
     pub(super) fn is_noted(&self) -> bool {
         self.is_noted
     }
 }
 
-/// Why a packet was not accepted.
+/// The reason why a packet was not accepted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum NotAccepted {
-    /// It may be accepted when it is retransmitted.
+    /// The packet may be accepted when it is retransmitted.
     Later,
-    /// Refused; the peer is notified. A receive may fail with a status too.
+    /// The packet is refused, and the peer is notified. A receive may fail too, with this status.
     Refused(Refusal, Option<(u32, Status)>),
-    /// A response to a read that was not requested. The connection ends.
+    /// The packet is a response to a read that was not requested. The connection ends.
     BadAnswer,
 }
 
-/// RDMA writes of at least this many bytes are acked promptly. For shorter ones the ack would cost as much as the
-/// write.
+/// Minimum length in bytes of an RDMA write that is acked promptly. For a shorter write, the ack would cost as much as
+/// the write.
 const PROMPT_WRITE: usize = 1024;
 
 const NONSENSE: NotAccepted = NotAccepted::Refused(Refusal::Nonsense, None);
 
-/// The immediate data or key that a message has besides its bytes.
+/// Returns the immediate data or the key of a message.
 fn value_of(data: &Data<'_>) -> SendValue {
     let solicited = data.message.spare[0] & SOLICITED != 0;
     let (arrival, value) = match data.op {
@@ -74,7 +74,7 @@ fn value_of(data: &Data<'_>) -> SendValue {
     SendValue { arrival, value, solicited }
 }
 
-/// Copies a piece of a write.
+/// Copies payload of a write.
 fn place_write<D: Driver>(data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
     let Message { key, address, length, .. } = data.message;
     let (key, address, length) = (key.get(), address.get(), length.get());
@@ -89,13 +89,13 @@ fn place_write<D: Driver>(data: &Data<'_>, host: &mut impl Host<D>) -> Result<()
 }
 
 impl<D: Driver> Conn<D> {
-    /// Handles a packet for this connection, with its token. `body` follows the head.
+    /// Handles a packet of this connection that has the right token. `body` is the part after the head.
     pub(crate) fn receive(&mut self, now: Nanos, head: &Head, body: &[u8], from: Source, host: &mut impl Host<D>) {
         self.now = now;
         self.withdraw_permit();
         self.settle(host);
         self.partner.note_packet(now, from);
-        // Handshake packets were sent before the peer had the confirmation.
+        // The peer sent handshake packets before it received the confirmation.
         if !matches!(head.kind(), Some(Kind::Accept | Kind::Cookie | Kind::Reject)) {
             self.confirming = None;
         }
@@ -129,9 +129,9 @@ impl<D: Driver> Conn<D> {
                     self.send_path.moved(&self.config, &self.terms);
                 }
             }
-            // The peer does not know yet that the connection is established, so it is answered.
+            // The peer does not know yet that the connection is established, so an ack is sent.
             Kind::Accept | Kind::Confirm => self.acks.at_once(),
-            // A late packet of the handshake.
+            // A late packet of the handshake needs no answer.
             _ => {}
         }
         true
@@ -145,7 +145,7 @@ impl<D: Driver> Conn<D> {
             self.receives.asked(host);
         }
         if self.ending.is_closed() {
-            return true; // the peer is notified of a refusal
+            return true; // The peer must be notified of a refusal.
         }
         self.take_ack(&ack, ranges, host);
         if let Some(refusal) = Refusal::of(selective.refusal) {
@@ -154,11 +154,11 @@ impl<D: Driver> Conn<D> {
         true
     }
 
-    /// Handles a packet with data: a fragment, a chunk, or a piece of either.
+    /// Handles a data packet: a fragment, a chunk, or a piece of a re-fragmented packet.
     fn take_data(&mut self, kind: Kind, head: &Head, body: &[u8], host: &mut impl Host<D>) -> bool {
         let Some(data) = wire::data(kind, body) else { return false };
         if self.ending.is_unreachable() {
-            self.acks.send_ack_packet(); // notifies the peer of a refusal
+            self.acks.send_ack_packet(); // The ack packet notifies the peer of a refusal.
             return true;
         }
         let psn = Psn(data.carried.psn.get());
@@ -192,8 +192,8 @@ impl<D: Driver> Conn<D> {
         true
     }
 
-    /// Copies the payload to its destination. Returns the payload length of the whole packet if the packet is now
-    /// complete.
+    /// Copies the payload to its destination. If the packet is now complete, returns the payload length of the whole
+    /// packet.
     fn take_in(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<Option<usize>, NotAccepted> {
         match self.pieces.meets(psn, data) {
             PieceCheck::Fits => {}
@@ -204,7 +204,7 @@ impl<D: Driver> Conn<D> {
         Ok(self.pieces.placed(psn, data))
     }
 
-    /// Accepts the packet, which may complete receives.
+    /// Accepts the packet. This may complete receives.
     fn accept(
         &mut self,
         psn: Psn,
@@ -237,13 +237,13 @@ impl<D: Driver> Conn<D> {
         self.retire(host);
     }
 
-    /// Records that the packet was not accepted: it is not acked.
+    /// Records that the packet was not accepted, so that it is not acked.
     #[cold]
     fn leave(&mut self, psn: Psn, arrival: Arrival, untaken: NotAccepted, host: &mut impl Host<D>) {
         self.acks.at_once();
         match untaken {
             NotAccepted::Later => self.counters.no_receive += 1,
-            // Earlier requests complete first; this packet will be retransmitted.
+            // Earlier requests must complete first. The peer will retransmit this packet.
             NotAccepted::Refused(..) if arrival != Arrival::Next || self.peer_reads.has_before(psn) => {}
             NotAccepted::Refused(refusal, receive) => self.refuse(refusal, psn, receive, host),
             NotAccepted::BadAnswer => self.end_with(Status::BadResponse, host),
@@ -311,7 +311,7 @@ impl<D: Driver> Conn<D> {
             return Err(NONSENSE);
         }
         if data.op == Op::WriteImmediate {
-            place_write(data, host)?; // the memory of the receive is not used
+            place_write(data, host)?; // The memory of the receive is not used.
         } else {
             if u64::from(length) > receive.capacity {
                 return Err(NotAccepted::Refused(Refusal::Receive, Some((place, Status::LocalLength))));
@@ -326,7 +326,7 @@ impl<D: Driver> Conn<D> {
         is_noted.then_some(()).ok_or(NotAccepted::Later)
     }
 
-    /// Copies a piece of a read response.
+    /// Copies payload of a read response.
     fn place_answer(&mut self, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
         let slot = self.requests.read(data.message.id.get()).ok_or(NotAccepted::BadAnswer)?;
         let request = self.requests.queue.get(slot).ok_or(NotAccepted::BadAnswer)?;
@@ -354,7 +354,8 @@ impl<D: Driver> Conn<D> {
         is_noted.then_some(()).ok_or(NotAccepted::Later)
     }
 
-    /// Fast path for a small send in order with nothing in progress before it: delivers it and defers the bookkeeping.
+    /// Fast path for a small send that arrives in order while no other message is in progress. Delivers the message,
+    /// and defers the bookkeeping.
     #[inline]
     fn take_fast(&mut self, psn: Psn, data: &Data<'_>, ack_now: bool, host: &mut impl Host<D>) -> bool {
         let is_send = matches!(data.op, Op::Send | Op::SendSolicited);
@@ -364,7 +365,7 @@ impl<D: Driver> Conn<D> {
         }
         let Some(receive) = self.receives.waiting(data.message.id.get()) else { return false };
         if data.payload.len() as u64 > receive.capacity || host.put_recv(&receive.own, 0, data.payload).is_err() {
-            return false; // the normal path finds the same error and handles it
+            return false; // The normal path finds the same error and handles it.
         }
         if let Some(own) = self.receives.take_waiting() {
             let (bytes, solicited) = (data.payload.len() as u64, data.op == Op::SendSolicited);
@@ -386,7 +387,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Records the deferred message as received, because the next sent packet acks it.
+    /// Records the deferred message as received, because the next packet that is sent acks it.
     #[inline]
     pub(super) fn note_deferred(&mut self) {
         if let Some(Deferred { psn, ack_now, at, is_noted: is_noted @ false, .. }) = &mut self.deferred {
@@ -396,14 +397,14 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// The PSN after all packets received in order, a deferred message included.
+    /// Returns the PSN after all packets that were received in order, including a deferred message.
     pub(super) fn next_expected(&self) -> Psn {
         let is_unnoted = self.deferred.is_some_and(|deferred| !deferred.is_noted);
         self.received.next().plus(is_unnoted.into())
     }
 
-    /// Whether a response can be sent before the ack of the received message is processed. False if that ack may change
-    /// what is sent first.
+    /// Whether a response can be sent before the ack of the received message is processed. Returns false if this ack
+    /// may change which packet is sent first.
     pub(super) fn answers_first(&mut self) -> bool {
         let is_fresh = self.deferred.is_some_and(|deferred| !deferred.is_noted);
         let is_quiet = self.flight.lost().is_none() && self.sending_pieces.is_none() && self.flight.probes() == 0;
@@ -415,14 +416,14 @@ impl<D: Driver> Conn<D> {
         may
     }
 
-    /// Processes the peer's ack and credits.
+    /// Processes the ack and the credits of the peer.
     pub(super) fn take_ack(&mut self, ack: &Ack, ranges: &[Range], host: &mut impl Host<D>) {
         let delay = match ack.delay.get() {
             u16::MAX => Nanos::MAX,
             micros => Nanos::from(micros) * MICROS,
         };
         if ack.next.get() == self.flight.cumulative().0 && ranges.is_empty() {
-            return self.update_credits(ack); // the common case of a one-way stream
+            return self.update_credits(ack); // This is the common case of a stream in one direction.
         }
         if self.requests.have_left() && self.peer_reads.next(self.received.next(), 1, 1).is_none() {
             self.note_app_limited();
@@ -437,7 +438,7 @@ impl<D: Driver> Conn<D> {
             }
             let channel = if sent.command { &mut *commands } else { &mut *data };
             *channel = channel.saturating_sub(1);
-            // The arrival of pieces does not show that the path carries large packets.
+            // Pieces that arrive do not prove that the path carries large packets.
             largest = largest.max(if sent.in_pieces { 0 } else { sent.length as usize });
         };
         let Ok(acked) = self.flight.acked(self.now, Psn(ack.next.get()), ranges, delay, &mut done) else { return };
@@ -461,8 +462,8 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Retransmits sends that found the peer's SRQ empty, without waiting for a timeout: the SRQ had receives when they
-    /// were sent, and none when they arrived.
+    /// Retransmits sends for which the peer's SRQ was empty, without waiting for a timeout. The SRQ had receives when
+    /// they were sent, and none when they arrived.
     #[cold]
     fn retract_not_accepted(&mut self) {
         let (queue, there) = (&self.requests.queue, self.credits.there);

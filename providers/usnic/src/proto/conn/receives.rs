@@ -1,4 +1,4 @@
-//! Posted receives: receive n of the connection takes send n (UR-2), whichever of its packets arrives first.
+//! Posted receives: receive n of the connection is for send n (UR-2), whichever of the send's packets arrives first.
 //!
 //! Binds messages to receives, and reports completed receives in order. Receives are taken from a shared receive queue
 //! in the order of the messages, when a message needs one.
@@ -9,8 +9,8 @@ use crate::proto::psn::Psn;
 use crate::proto::queue::Queue;
 use crate::proto::ranges::Ranges;
 
-/// With an SRQ: maximum distance of a message from the oldest incomplete one. Limits the number of receives that one
-/// peer can take.
+/// With an SRQ: maximum distance of a message from the oldest incomplete message. It limits the number of receives that
+/// one peer can take.
 const SHARED: u32 = 64;
 
 #[derive(Debug, Default)]
@@ -18,39 +18,39 @@ pub(super) struct Receive<R> {
     pub(super) own: R,
     /// Capacity in bytes.
     pub(super) capacity: u64,
-    /// Length and kind of its message, once a packet of it has arrived.
+    /// Length and value of the message, after one of its packets has arrived.
     message: Option<Incoming>,
     have: Ranges,
     is_whole: bool,
-    /// The latest PSN of the message so far.
+    /// The highest PSN of the message so far.
     last: Psn,
 }
 
-/// A message: its length, and its immediate data or key.
+/// A message: its length in bytes, and its immediate data or window key.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Incoming {
     pub(super) length: u32,
     pub(super) value: SendValue,
 }
 
-/// Result of looking up the receive of a send.
+/// Result of a lookup of the receive for a send.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ReceiveLookup {
     Place(u32),
-    /// Its receive is complete: the packet was wrongly declared lost.
+    /// The receive is complete, because the packet was declared lost although it had arrived.
     Complete,
     Nothing,
 }
 
 pub(super) struct Receives<D: Driver> {
     queue: Queue<Receive<D::Recv>>,
-    /// Number of the next message to be bound, and of the next one to be completed.
+    /// Number of the next message that gets a receive, and number of the next message that completes.
     bound: u32,
     complete: u32,
-    /// The last credit count sent to the peer.
+    /// The last credit limit that was sent to the peer.
     reported: u32,
     shared: bool,
-    /// Whether a send was not accepted and its sender was not notified yet.
+    /// Whether a send was not accepted for lack of a receive, and the peer was not notified yet.
     not_accepted: bool,
 }
 
@@ -60,7 +60,7 @@ impl<D: Driver> Receives<D> {
         Receives { queue: Queue::new(capacity), bound: 0, complete: 0, reported: 0, shared, not_accepted: false }
     }
 
-    /// Starts message numbers at `number`; used by tests of the wrap-around only.
+    /// Starts message numbers at `number`. Only tests of the wrap-around call this.
     #[cfg(test)]
     pub(super) fn count_from(&mut self, number: u32) {
         (self.bound, self.complete, self.reported) = (number, number, number);
@@ -70,15 +70,15 @@ impl<D: Driver> Receives<D> {
         self.queue.len()
     }
 
-    /// Queues a receive. Returns the driver's part of it, to be filled; `None` if the queue is full.
+    /// Queues a receive. Returns the driver's part of it, which the caller must fill; `None` if the queue is full.
     #[inline(always)]
     pub(super) fn push(&mut self, capacity: u64) -> Option<&mut D::Recv> {
         let (_, receive) = self.queue.push()?;
-        receive.capacity = capacity; // the rest is as in a new one: see `completed`
+        receive.capacity = capacity; // All other fields have the values of a new receive (see `completed`).
         Some(&mut receive.own)
     }
 
-    /// Sends with numbers below this have a receive.
+    /// Returns the credit limit: each send whose number is below it has a receive.
     pub(super) fn credits(&self, host: &impl Host<D>) -> u32 {
         if self.shared {
             let free = SHARED - self.queue.len();
@@ -88,27 +88,27 @@ impl<D: Driver> Receives<D> {
         }
     }
 
-    /// The credit count to send now. After a send was not accepted, a count without a receive for it is sent first,
-    /// even if there is one again; otherwise the sender would wait for an ack.
+    /// Returns the credit limit to send now. If a send was not accepted, the first limit excludes this send, even if
+    /// there is a receive again. Otherwise the sender would wait for an ack.
     pub(super) fn report(&mut self, host: &impl Host<D>) -> u32 {
         let not_accepted = std::mem::take(&mut self.not_accepted);
         self.reported = if not_accepted { self.bound } else { self.credits(host) };
         self.reported
     }
 
-    /// Whether a send was not accepted; the next ack reports it.
+    /// Whether a send was not accepted. The next ack reports it.
     pub(super) fn not_accepted(&self) -> bool {
         self.not_accepted
     }
 
-    /// Handles a probe of the peer for receives: the peer is notified when there is a receive.
+    /// Handles an RNR probe of the peer: the peer is notified when there is a receive.
     pub(super) fn asked(&mut self, host: &mut impl Host<D>) {
         if self.shared && host.shared_left() == 0 {
             host.await_shared();
         }
     }
 
-    /// Whether the peer may be waiting for the current credit count.
+    /// Whether the peer may be waiting for the current credit limit.
     pub(super) fn is_credit_due(&self, host: &impl Host<D>) -> bool {
         let (reported, there) =
             (self.reported.wrapping_sub(self.bound) as i32, self.credits(host).wrapping_sub(self.bound));
@@ -135,20 +135,21 @@ impl<D: Driver> Receives<D> {
         self.queue.find(u64::from(number)).map_or(ReceiveLookup::Nothing, ReceiveLookup::Place)
     }
 
-    /// The receive for this send, if it is the next one of the QP's own queue and no earlier one is in progress.
+    /// Returns the receive for this send, if it is the next receive of the QP's own queue and no earlier receive is in
+    /// progress.
     pub(super) fn waiting(&self, number: u32) -> Option<&Receive<D::Recv>> {
         let is_next = number == self.bound && number == self.complete && !self.shared;
         self.queue.get(self.queue.next().filter(|_| is_next)?)
     }
 
-    /// Completes that receive.
+    /// Completes the receive that `waiting` returned.
     pub(super) fn take_waiting(&mut self) -> Option<&mut D::Recv> {
         self.bound = self.bound.wrapping_add(1);
         self.complete = self.complete.wrapping_add(1);
         self.queue.pop_waiting().map(|receive| &mut receive.own)
     }
 
-    /// Binds the next `count` messages, or none.
+    /// Gives receives to the next `count` messages. Returns false and does nothing if there are not enough receives.
     fn bind(&mut self, count: u32, host: &mut impl Host<D>) -> bool {
         if self.shared {
             let fits = count <= SHARED - self.queue.len() && count <= host.shared_left();
@@ -187,7 +188,7 @@ impl<D: Driver> Receives<D> {
         self.queue.first() == Some(place)
     }
 
-    /// Records that a piece of the message was copied. Returns false if it cannot be recorded.
+    /// Records that a piece of the message was copied. Returns false if the piece cannot be recorded.
     pub(super) fn has_come(&mut self, place: u32, psn: Psn, message: Incoming, offset: u32, piece: u32) -> bool {
         let Some(receive) = self.queue.get_mut(place) else { return false };
         if piece > 0 && !receive.have.add(offset, offset + piece) {
@@ -201,7 +202,8 @@ impl<D: Driver> Receives<D> {
         true
     }
 
-    /// The oldest receive, if it is complete: all bytes have arrived, and no packet before its last one is missing.
+    /// Returns the oldest receive, if it is complete: all bytes have arrived, and no packet before its last packet is
+    /// missing.
     pub(super) fn completed(&mut self, next: Psn) -> Option<(&mut D::Recv, Incoming)> {
         let place = self.queue.first()?;
         let receive = self.queue.get(place)?;
@@ -216,18 +218,18 @@ impl<D: Driver> Receives<D> {
         message.map(|message| (&mut receive.own, message))
     }
 
-    /// Removes the oldest receive, complete or not, to flush it.
+    /// Removes the oldest receive, whether complete or not, to flush it.
     pub(super) fn pop(&mut self) -> Option<&mut D::Recv> {
         self.queue.pop().map(|receive| &mut receive.own)
     }
 }
 
 impl<R> Receive<R> {
-    /// Whether the packet contradicts an earlier one of the same message.
+    /// Whether the packet contradicts an earlier packet of the same message.
     pub(super) fn contradicts(&self, message: Incoming) -> bool {
         self.message.is_some_and(|known| known != message)
     }
 }
 
-// Bound receives cover a range far below half of the message numbers.
+// The bound receives cover a range that is far smaller than half of all message numbers.
 const _: () = assert!(SHARED <= WINDOW);

@@ -69,7 +69,7 @@ pub(super) struct PostedRequest<Q> {
     answered: bool,
 }
 
-/// Message and read numbers of the next requests.
+/// Numbers of the next send, the next write and the next read; each kind is counted separately.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct PeerLimits {
     pub(super) sends: u32,
@@ -304,8 +304,8 @@ impl<Q: Default> Requests<Q> {
     }
 
     /// Withdraws a packet of a send: its PSN is delivered without payload. The payload is sent again later, and is not
-    /// acked until then. Withdrawn packets wait in the order of their messages: the peer may have a receive for the first of them
-    /// only, and keeps other receives until that one has arrived.
+    /// acked until then. Withdrawn packets wait in the order of their messages. The peer may have a receive only for
+    /// the first of these messages, and gives no receive to the others until it has arrived.
     pub(super) fn take_back(&mut self, sent: SentPayload) {
         let number = |sent: &SentPayload| self.queue.get(sent.slot).map_or(self.numbers.sends, |request| request.id);
         let own = number(&sent);
@@ -383,7 +383,7 @@ mod tests {
 
     const SPACE: u32 = 100;
 
-    /// Three plain sends, each sent as one packet; returns the packets.
+    /// Returns three plain sends, each sent as one packet.
     fn sent(requests: &mut Requests<()>) -> Vec<SentPayload> {
         let send = |number| {
             requests
@@ -405,7 +405,7 @@ mod tests {
         let mut requests = Requests::new(8);
         let packets = sent(&mut requests);
         [2, 0, 1].into_iter().for_each(|number: usize| requests.take_back(packets[number]));
-        // The peer may need these receives for the first two before it has another for the third.
+        // The peer may need these receives for the first two messages before it has a receive for the third.
         for number in [0, 1] {
             assert_eq!(requests.next(bounds(2), SPACE, SPACE), Ok(packets[number as usize]));
             requests.left(&packets[number as usize], Psn(10 + number));

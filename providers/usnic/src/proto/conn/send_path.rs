@@ -1,5 +1,5 @@
-//! The send path: combines congestion window, the peer's receive window and the pacer, and knows the packet size from
-//! the path MTU search. Counts bytes of datagrams.
+//! The send path: combines the congestion window, the peer's receive window and the pacer, and gets the packet size
+//! from the search for the path MTU. Sizes are bytes of datagrams.
 
 use super::types::Config;
 use crate::proto::Nanos;
@@ -19,15 +19,15 @@ pub(super) struct SendPath {
     pub(super) path: Path,
     /// Capacity of the peer's socket buffer in bytes.
     peer_window: u64,
-    /// Bytes that a seal adds to each datagram.
+    /// Number of bytes that sealing adds to each datagram.
     pub(super) extra: usize,
-    /// Bytes sent since the last request for an ack.
+    /// Number of bytes sent since the last request for an ack.
     unasked: u64,
-    /// The congestion window limited sending since the last ack.
+    /// Whether the congestion window limited sending since the last ack.
     is_cwnd_limited: bool,
-    /// Send time of the newest acked packet.
+    /// Send time of the newest packet that was acked.
     newest_acked: Nanos,
-    /// The MTU last reported to the congestion controller.
+    /// The MTU that was last reported to the congestion controller.
     known: usize,
 }
 
@@ -50,7 +50,7 @@ impl SendPath {
         }
     }
 
-    /// Maximum payload of a packet with a whole message, and of a packet with a part of one.
+    /// Maximum payload of a packet that contains a whole message, and of a packet that contains a part of a message.
     pub(super) fn payloads(&self) -> (u32, u32) {
         (self.within(FRAGMENT), self.within(CHUNK).max(1))
     }
@@ -60,23 +60,23 @@ impl SendPath {
         self.within(PIECE).max(1)
     }
 
-    /// Payload bytes that fit after a header of this length.
+    /// Number of payload bytes that fit after a header of this length.
     fn within(&self, header: usize) -> u32 {
         u32::try_from(self.path.size().saturating_sub(self.extra + header)).unwrap_or(u32::MAX)
     }
 
-    /// Bytes that may be in flight.
+    /// Number of bytes that may be in flight.
     #[inline]
     pub(super) fn window(&self) -> u64 {
         self.congestion.cwnd().min(self.peer_window)
     }
 
-    /// Bytes that congestion control allows in flight.
+    /// Number of bytes that congestion control permits in flight.
     pub(super) fn cwnd(&self) -> u64 {
         self.congestion.cwnd()
     }
 
-    /// The pacing rate; 0: packets are not paced.
+    /// The pacing rate in bytes per second; 0: packets are not paced.
     pub(super) fn rate(&self) -> u64 {
         self.congestion.pacing_rate().unwrap_or(0)
     }
@@ -86,8 +86,8 @@ impl SendPath {
         !matches!(self.congestion, Congestion::Local(_))
     }
 
-    /// Whether `bytes` may be sent with `in_flight` bytes in flight. If none are in flight, one packet always may be
-    /// sent.
+    /// Whether `bytes` may be sent while `in_flight` bytes are in flight. If no bytes are in flight, one packet may
+    /// always be sent. Records whether the congestion window limits sending.
     pub(super) fn admits(&mut self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
         if in_flight > 0 && in_flight + bytes > self.window() {
             self.is_cwnd_limited |= in_flight + bytes > self.congestion.cwnd();
@@ -96,18 +96,18 @@ impl SendPath {
         self.pacer.ready(now, bytes).is_ok()
     }
 
-    /// As [`Self::admits`], without a record of the limit.
+    /// Same as [`Self::admits`], but does not record whether the congestion window limits sending.
     pub(super) fn has_room(&self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
         (in_flight == 0 || in_flight + bytes <= self.window()) && self.pacer.ready(now, bytes).is_ok()
     }
 
-    /// The time at which `bytes` may be sent; 0 if at once, `None` if it depends on an ack.
+    /// Returns the time at which `bytes` may be sent; 0: now, `None`: after an ack.
     pub(super) fn admits_at(&self, now: Nanos, bytes: u64, in_flight: u64) -> Option<Nanos> {
         let is_open = in_flight == 0 || in_flight + bytes <= self.window();
         is_open.then(|| self.pacer.ready(now, bytes).err().unwrap_or(0))
     }
 
-    /// Records that a packet with this many bytes was sent.
+    /// Records that a packet of this size was sent.
     #[inline(always)]
     pub(super) fn sent<T: Copy>(&mut self, now: Nanos, bytes: u64, flight: &Flight<T>) {
         let is_app_limited = flight.delivery().is_app_limited();
@@ -115,13 +115,13 @@ impl SendPath {
         self.pacer.spent(now, bytes, self.congestion.pacing_rate(), self.known as u64);
     }
 
-    /// Whether this packet requests an ack. Four packets per window do, so that the sender never waits for a missing
-    /// ack.
+    /// Whether this packet requests an ack. Four packets per window request an ack, so that the sender never waits for
+    /// an ack that was not requested.
     pub(super) fn asks(&mut self, bytes: u64) -> bool {
         self.asks_at(bytes, self.window() / 4)
     }
 
-    /// Same, where `quarter` is a quarter of the window.
+    /// Whether this packet requests an ack, as in [`Self::asks`]. `quarter`: a quarter of the window in bytes.
     #[inline(always)]
     pub(super) fn asks_at(&mut self, bytes: u64, quarter: u64) -> bool {
         self.unasked += bytes;
@@ -132,7 +132,7 @@ impl SendPath {
         asks
     }
 
-    /// Records an ack. `largest`: size of the largest acked packet in bytes.
+    /// Records an ack. `largest`: size in bytes of the largest acked packet.
     pub(super) fn acked<T: Copy>(&mut self, now: Nanos, acked: &Acked, flight: &Flight<T>, largest: usize) {
         self.lost(now, &acked.lost, flight);
         if acked.packets == 0 {
@@ -172,17 +172,17 @@ impl SendPath {
         });
     }
 
-    /// A queue of this host was full.
+    /// Records that a queue of this host was full.
     pub(super) fn overflowed(&mut self, now: Nanos) {
         self.congestion.overflowed(now);
     }
 
-    /// The peer has moved: measurements of the old path do not apply to the new one.
+    /// Called when the peer has moved: measurements of the old path do not apply to the new path.
     pub(super) fn moved(&mut self, config: &Config, terms: &Terms) {
         *self = SendPath::new(config, terms);
     }
 
-    /// Updates the packet size after the MTU search.
+    /// Updates the packet size after a result of the MTU search.
     pub(super) fn measure(&mut self) {
         if self.path.mtu() != self.known {
             self.known = self.path.mtu();
