@@ -1,4 +1,4 @@
-//! Deadlines: one per connection for all timers, and the work to be done when it expires.
+//! Deadlines: all timers of a connection are combined into one deadline, and the due work is done when it expires.
 
 use dapl::provider::Status;
 
@@ -15,20 +15,20 @@ use crate::proto::{Nanos, SECONDS};
 const IDLE_TIME: Nanos = SECONDS;
 
 impl<D: Driver> Conn<D> {
-    /// Latest time of the next `on_time` call; packets may become due after it.
+    /// Returns the latest time of the next `on_time` call. After that call packets may be due.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         self.deadline_beside(|| (self.resend_at(), self.fresh_at()))
     }
 
-    /// Like [`Self::deadline`]. `data` returns when data may be retransmitted and when new data may be sent; it is
-    /// called if needed.
+    /// Returns the deadline, as [`Self::deadline`] does. `data` returns the times at which data may be retransmitted
+    /// and new data may be sent. It is called only if needed.
     fn deadline_beside(&self, data: impl FnOnce() -> (Option<Nanos>, Option<Nanos>)) -> Option<Nanos> {
         if self.ending.is_closed() {
             let refusal = self.acks.deadline().filter(|_| self.ending.refusal().is_some());
             return earliest([self.ending.deadline(self.now), refusal]);
         }
         if self.deferred.is_some() {
-            return Some(self.now.saturating_add(1)); // in the next pass
+            return Some(self.now.saturating_add(1)); // The work is due in the next pass.
         }
         let (resend, fresh) = data();
         earliest([
@@ -37,7 +37,7 @@ impl<D: Driver> Conn<D> {
             self.send_path.path.deadline(),
             earliest([resend, fresh]).filter(|at| *at > self.now),
             self.credits.deadline(),
-            // After this time, `outlook` returns a turn, unless another condition blocks it.
+            // After this time `outlook` returns a turn, unless another condition blocks the turn.
             self.turn_at.filter(|at| *at > self.now),
             self.partner.deadline(),
             self.confirming.and_then(|it| it.deadline()),
@@ -45,10 +45,10 @@ impl<D: Driver> Conn<D> {
         ])
     }
 
-    /// The connection's next turns and deadline.
+    /// Returns the connection's next turns and its deadline.
     pub(crate) fn outlook(&self, now: Nanos) -> Outlook {
         if self.deferred.is_some() && !self.ending.is_closed() {
-            // Deferred work comes first: in the next pass, or before the next post.
+            // Deferred work is done first: in the next pass, or before the next post.
             return Outlook { deadline: self.deadline(), ..Outlook::default() };
         }
         if self.ending.is_closed() {
@@ -97,7 +97,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Handles the deadline. Packets may be due afterwards.
+    /// Handles the expired deadline. Packets may be due afterwards.
     pub(crate) fn on_time(&mut self, now: Nanos, host: &mut impl Host<D>) {
         let last = std::mem::replace(&mut self.now, now);
         self.withdraw_permit();
@@ -143,7 +143,7 @@ impl<D: Driver> Conn<D> {
     }
 }
 
-/// The earliest of the given times. Branch-free, because it runs for every message.
+/// Returns the earliest of the given times. It has no branches, because it runs for every message.
 fn earliest<const N: usize>(all: [Option<Nanos>; N]) -> Option<Nanos> {
     let at = all.into_iter().fold(Nanos::MAX, |least, at| least.min(at.unwrap_or(Nanos::MAX)));
     (at < Nanos::MAX).then_some(at)

@@ -1,7 +1,8 @@
 //! Sends packets, in this order: retransmissions, new packets with acks, ack packets (US-4).
 //!
-//! Decides and counts; `write` encodes. Small requests go before all other new packets, over the command channel; large
-//! ones and read responses alternate (US-2). Packets are segmented when they are sent (US-6).
+//! This module decides which packet is sent, and counts it; `write` encodes it. Small requests are sent on the command
+//! channel, before all other new packets. Large requests and read responses alternate on the data channel (US-2).
+//! Messages are segmented when they are sent (US-6).
 
 use dapl::provider::Status;
 
@@ -16,26 +17,26 @@ use crate::proto::psn::Psn;
 use crate::proto::wire::{FLAG_ACK_NOW, Head, Kind};
 use crate::proto::{MICROS, Nanos};
 
-/// Maximum number of retransmissions in one pass, since all connections share a pass.
+/// Maximum number of retransmissions in one pass. The limit exists because all connections share a pass.
 const RESENDS: u32 = 64;
-/// Maximum number of queued small answers; the peer repeats its probes.
+/// Maximum number of queued answers without a PSN. If an answer is dropped, the peer repeats its probe.
 const NOTES: usize = 8;
-/// Interval after which a deferred bind is tried again.
+/// Time after which a deferred bind is tried again.
 const TURN: Nanos = 50 * MICROS;
 
-/// A packet without a PSN that is due.
+/// A packet without a PSN that must be sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Note {
-    /// Answer to an MTU probe of this size.
+    /// Answer to an MTU probe of this size in bytes.
     ProbeAck(u32),
-    /// Response to a challenge, sent to its source.
+    /// Response to a challenge. It is sent to the source of the challenge.
     Response(u64, Source),
-    /// Probe for the peer and its receives.
+    /// RNR probe for the peer and its receives.
     Question,
 }
 
 impl<D: Driver> Conn<D> {
-    /// The next packet that may be sent now: its header is appended to `out`. `None` ends a pass.
+    /// Returns the next packet that may be sent now. Its header is appended to `out`. `None` ends a pass.
     pub(crate) fn transmit(&mut self, now: Nanos, out: &mut Vec<u8>, host: &mut impl Host<D>) -> Option<Outgoing> {
         self.now = now;
         self.withdraw_permit();
@@ -64,19 +65,20 @@ impl<D: Driver> Conn<D> {
         if let Some(packet) = self.small(out, host) {
             return Some(packet);
         }
-        // Ranges behind a gap fit only into an ack packet, and the peer waits for them.
+        // The ranges behind a gap fit only in an ack packet, and the peer waits for them.
         if self.acks.due(self.now) && !self.received.is_gapless() {
             return Some(self.write_ack(out, 0, host));
         }
         let data = self.rest(out, host).or_else(|| self.resend(out, host)).or_else(|| self.fresh(out, host));
         if self.ending.is_closed() {
-            return self.next_packet(out, host); // a bind or an atomic operation has failed
+            // A bind or an atomic operation has failed, which changes what is sent next.
+            return self.next_packet(out, host);
         }
         let packet = data.or_else(|| self.probe_path(out));
         packet.or_else(|| self.acks.due(self.now).then(|| self.write_ack(out, 0, host)))
     }
 
-    /// Answers and probes without a PSN.
+    /// Sends an answer or a probe without a PSN.
     fn small(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
         let start = out.len();
         if let Some(to) = self.partner.transmit(self.now, self.flight.rtt(), &self.terms, out) {
@@ -105,7 +107,7 @@ impl<D: Driver> Conn<D> {
         Bounds { ord: self.terms.ord, extensions: self.terms.extensions, credits: self.credits.there }
     }
 
-    /// Retransmits the first lost packet, over the data channel.
+    /// Retransmits the first lost packet on the data channel.
     fn resend(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
         if self.resends >= RESENDS {
             return None;
@@ -136,7 +138,7 @@ impl<D: Driver> Conn<D> {
         Some(self.leave_as_it_can(out, psn, sent, FLAG_ACK_NOW, true, host))
     }
 
-    /// Sends a packet with data as one datagram, or in pieces if the path no longer carries packets of that size.
+    /// Sends a data packet as one datagram, or in pieces if the path does not carry packets of its size any more.
     fn leave_as_it_can(
         &mut self,
         out: &mut Vec<u8>,
@@ -163,7 +165,7 @@ impl<D: Driver> Conn<D> {
         packet
     }
 
-    /// The next piece of a packet that is being sent in pieces, if the packet is still needed.
+    /// Returns the next piece of a packet that is being sent in pieces, if the packet is still needed.
     fn rest(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
         let mut sending_pieces = self.sending_pieces.take()?;
         if self.flight.state(sending_pieces.psn) != State::InFlight || self.has_no_payload(&sending_pieces.sent) {
@@ -175,7 +177,7 @@ impl<D: Driver> Conn<D> {
         Some(packet)
     }
 
-    /// Whether the payload of a packet is no longer needed.
+    /// Whether the payload of a packet is not needed any more.
     fn has_no_payload(&self, sent: &SentPayload) -> bool {
         match sent.what {
             PayloadOwner::Nothing => false,
@@ -186,14 +188,14 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Whether a lost packet is retransmitted without its payload, because only its PSN has to be delivered.
+    /// Whether a lost packet is retransmitted without its payload, so that only its PSN is delivered.
     fn is_void(&mut self, sent: &SentPayload) -> bool {
         if self.has_no_payload(sent) {
             return true;
         }
         let request = self.requests.queue.get(sent.slot).filter(|_| sent.what == PayloadOwner::Request);
-        // The peer's SRQ had a receive when the packet was sent, and has none now. A retransmission with the payload
-        // would block the delivery of all later packets.
+        // The peer's SRQ had a receive when the packet was sent, and has none now. A retransmission with payload would
+        // block the delivery of all later packets.
         let finds_nothing = request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, self.credits.there));
         if finds_nothing {
             self.counters.taken_back += 1;
@@ -241,8 +243,8 @@ impl<D: Driver> Conn<D> {
         Some(self.leave_as_it_can(out, psn, sent, flags, false, host))
     }
 
-    /// Executes the peer's next atomic operation if all packets before it have arrived and all earlier answers were
-    /// sent. It is executed once. Its answer is kept until the peer has acked it.
+    /// Executes the peer's next atomic operation, if all packets before it have arrived and all earlier answers were
+    /// sent. The operation is executed once. Its answer is stored until the peer has acked it.
     #[cold]
     fn execute_due(&mut self, host: &mut impl Host<D>) {
         let Some((id, Read { key, address, .. }, operation)) = self.peer_reads.due(self.received.next()) else {
@@ -257,15 +259,15 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Whether one more packet may be in flight.
+    /// Whether the window permits one more packet in flight.
     #[inline]
     pub(super) fn has_window(&self) -> bool {
         let is_open = self.commands + self.data < self.config.window && self.data < self.config.data_depth;
         self.flight.free_slots() > 0 && is_open
     }
 
-    /// CheckIfApplicationLimited() (draft-ietf-ccwg-bbr-06, 4.1.2.4), called when no data wait for their first
-    /// transmission.
+    /// Marks the connection as app-limited if no data waits for its first transmission: CheckIfApplicationLimited()
+    /// (draft-ietf-ccwg-bbr-06, 4.1.2.4).
     pub(super) fn note_app_limited(&mut self) {
         if self.flight.lost().is_none() && self.flight.bytes() < self.send_path.cwnd() {
             self.flight.mark_app_limited();
@@ -277,11 +279,11 @@ impl<D: Driver> Conn<D> {
         self.requests.next(self.bounds(), fragment, chunk)
     }
 
-    /// The next packet of a request or of a read response, if its channel may have one more packet in flight.
+    /// Returns the next packet of a request or of a read response, if its channel permits one more packet in flight.
     pub(super) fn piece(&self) -> Result<SentPayload, Wait> {
         let (fragment, chunk) = self.send_path.payloads();
         let request = self.requests.next(self.bounds(), fragment, chunk);
-        // A request without packets needs no window.
+        // A request without packets does not need the window.
         if let Err(wait @ (Wait::Turn | Wait::NoReads)) = request {
             let is_due = wait == Wait::NoReads || self.turn_at.is_none_or(|at| at <= self.now);
             if is_due {
@@ -308,7 +310,7 @@ impl<D: Driver> Conn<D> {
         Ok(sent)
     }
 
-    /// Completes requests at the front that need no packet. Returns whether there were any.
+    /// Completes requests at the front of the queue that need no packet. Returns whether there were such requests.
     #[cold]
     fn serve(&mut self, wait: Wait, host: &mut impl Host<D>) -> bool {
         let Some(request) = self.requests.queue.next().and_then(|slot| self.requests.queue.get(slot)) else {
@@ -350,7 +352,7 @@ impl<D: Driver> Conn<D> {
         Some(packet)
     }
 
-    /// Estimate of the round trip.
+    /// Returns an estimate of the round-trip time.
     pub(super) fn round_trip(&self) -> Nanos {
         self.flight.rtt().srtt().unwrap_or(self.config.min_timeout)
     }

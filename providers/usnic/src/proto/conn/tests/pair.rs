@@ -1,7 +1,7 @@
 //! Two connections, each with its own memory, and the network between them.
 //!
-//! A seed and a virtual clock determine everything. The memory of a side is one array of bytes. A buffer is copied when
-//! it completes and compared at the end, since no byte may be written after a completion.
+//! A seed and a virtual clock determine every run. The memory of each end is one array of bytes. A buffer is copied
+//! when it completes, and compared at the end, because no byte may be written after a completion.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -16,9 +16,9 @@ use crate::proto::setup::Terms;
 use crate::proto::wire::{self, Refusal};
 use crate::proto::{MICROS, Nanos, SECONDS};
 
-/// Start address of a side's memory.
+/// Start address of the memory of each end.
 pub(crate) const BASE: u64 = 0x7000_0000;
-/// Keys of the whole memory: one for reading and writing, one for reading only.
+/// Keys of the whole memory: one for read and write access, one for read access.
 pub(crate) const KEY: u32 = 0x1111;
 pub(crate) const READ_ONLY: u32 = 0x2222;
 /// Key of a window.
@@ -42,7 +42,7 @@ pub(crate) struct Done {
     pub(crate) value: SendValue,
 }
 
-/// The memory and the completions of a side.
+/// The memory and the completions of one end.
 #[derive(Default)]
 pub(crate) struct World {
     pub(crate) memory: Vec<u8>,
@@ -51,19 +51,20 @@ pub(crate) struct World {
     /// Contents of receives and reads at their completion.
     kept: Vec<(Buffer, Vec<u8>)>,
     pub(crate) shared: VecDeque<Buffer>,
-    /// Ids of buffers that cannot be accessed; and the end of the memory that the peer can access, if `reach` is set.
+    /// Ids of buffers that cannot be accessed. If `reach` is set, it is the end of the memory that the peer can access.
     pub(crate) gone: Vec<u64>,
     pub(crate) unreadable: bool,
-    /// Binds: how often they are deferred, and their result.
+    /// Number of times that a bind is deferred, and its result.
     pub(crate) put_off: u32,
     pub(crate) turn: Option<Status>,
     pub(crate) turns: u32,
-    /// Keys that were invalidated, and the receives that were complete before; atomic operations that were executed.
+    /// Keys that were invalidated, with the number of receives that were complete before, and the number of atomic
+    /// operations that were executed.
     pub(crate) invalidated: Vec<(u32, usize)>,
     pub(crate) executed: u32,
     /// Ages of sends that were reported as overdue.
     pub(crate) overdue: Vec<Nanos>,
-    /// Reads of which some data have arrived.
+    /// Reads of which some data has arrived.
     reads: BTreeMap<u64, Buffer>,
 }
 
@@ -185,7 +186,7 @@ impl Host<World> for World {
     }
 }
 
-/// One of the two sides.
+/// One of the two ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Side {
     A,
@@ -207,17 +208,17 @@ impl Side {
     }
 }
 
-/// Impairments of the network per thousand packets, and its delay.
+/// Impairments of the network as numbers per thousand packets, and its delay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NetworkConditions {
     pub(crate) drop: u64,
     pub(crate) double: u64,
     pub(crate) corrupt: u64,
-    /// Maximum extra delay of late packets.
+    /// Maximum additional delay of late packets.
     pub(crate) late: u64,
     pub(crate) lateness: Nanos,
     pub(crate) latency: Nanos,
-    /// Larger datagrams are dropped.
+    /// Size in bytes above which datagrams are dropped.
     pub(crate) mtu: usize,
 }
 
@@ -228,7 +229,7 @@ impl Default for NetworkConditions {
     }
 }
 
-/// Pseudo-random numbers from a seed (SplitMix64).
+/// Pseudo-random numbers from a seed (splitmix64).
 pub(crate) struct TestRandom(pub(crate) u64);
 
 impl TestRandom {
@@ -259,9 +260,9 @@ pub(crate) struct End {
     pub(crate) conn: Conn<World>,
     pub(crate) world: World,
     pub(crate) events: Vec<ConnectionEvent>,
-    /// No packet that it sends arrives.
+    /// Whether all packets that this end sends are lost.
     pub(crate) mute: bool,
-    /// Source address of its packets.
+    /// Source address of this end's packets.
     pub(crate) address: Source,
 }
 
@@ -274,9 +275,9 @@ pub(crate) struct Pair {
     wire: BTreeMap<(Nanos, u64), Datagram>,
     count: u64,
     next_id: u64,
-    /// Posts in the quick way: sends that were sent, sends that wait, receives.
+    /// Numbers of posts by the quick functions: sends that were sent, sends that wait, receives.
     pub(crate) quick: [u32; 3],
-    /// All sent packets, if recorded, for checks or replays.
+    /// All packets that were sent, if they are recorded for checks or replays.
     pub(crate) log: Option<Vec<(Side, Outgoing, Datagram)>>,
 }
 
@@ -288,7 +289,7 @@ pub(crate) struct Plan {
     /// First message number.
     pub(crate) number: u32,
     pub(crate) reads: u32,
-    /// Both sides have extension operations.
+    /// Whether both ends support extension operations.
     pub(crate) extensions: bool,
     pub(crate) mtu: usize,
     pub(crate) memory: usize,
@@ -354,7 +355,7 @@ impl Pair {
         if side == Side::A { &mut self.a } else { &mut self.b }
     }
 
-    /// Posts a request with the local buffer at `at`; returns its id.
+    /// Posts a request with the local buffer at `at`. Returns its id.
     pub(crate) fn post(&mut self, side: Side, work: Work, at: usize, length: usize, fence: bool) -> u64 {
         self.next_id += 1;
         let (now, id) = (self.now, self.next_id);
@@ -368,7 +369,8 @@ impl Pair {
         self.post(side, Work::Send { solicited: false }, at, length, false)
     }
 
-    /// Posts a send, and if its conditions are met in the quick way. What it reports is compared with the connection's outlook.
+    /// Posts a send, by the quick function if its conditions are true. Its result is compared with the connection's
+    /// outlook.
     pub(crate) fn send_quickly(&mut self, side: Side, at: usize, length: usize) -> u64 {
         let (now, id, there) = (self.now, self.next_id + 1, self.end(side.other()).address);
         let fill = |own: &mut Buffer| *own = Buffer { id, at, length };
@@ -397,7 +399,7 @@ impl Pair {
             ShortSendRest::Timeout(earliest) => latest(before.deadline).min(earliest),
             ShortSendRest::Anything => 0,
         };
-        // With deferred work, the next pass looks at all of it; else it serves the deadlines that have expired.
+        // With deferred work, the next pass checks all deadlines. Otherwise it handles the deadlines that have expired.
         if planned > 0 && !was_deferring {
             assert!(!after.wants_turn() || before.wants_turn(), "{rest:?}: {after:?} after {before:?}");
             assert!(planned <= latest(after.deadline).max(now + 1), "{rest:?}: {after:?} after {before:?}");
@@ -427,7 +429,7 @@ impl Pair {
         id
     }
 
-    /// Posts a receive, and if its conditions are met in the quick way.
+    /// Posts a receive, by the quick function if its conditions are true.
     pub(crate) fn recv_quickly(&mut self, side: Side, at: usize, length: usize) -> u64 {
         let (now, id) = (self.now, self.next_id + 1);
         let end = self.end(side);
@@ -452,7 +454,7 @@ impl Pair {
         id
     }
 
-    /// Sends what a side may send, up to `most` packets.
+    /// Sends the packets that one end may send, up to `most`.
     pub(crate) fn pump(&mut self, side: Side, most: usize) -> usize {
         let now = self.now;
         let there = self.end(side.other()).address;
@@ -470,7 +472,7 @@ impl Pair {
                 continue;
             }
             let to = out.to.unwrap_or(end.conn.peer());
-            // Packets to an unused address are lost.
+            // Packets to an address that is not in use are lost.
             let is_mute = end.mute || to != there;
             let datagram = Datagram { to: side.other(), bytes };
             self.log.iter_mut().for_each(|log| log.push((side, out, datagram.clone())));
@@ -512,7 +514,7 @@ impl Pair {
         }
     }
 
-    /// Advances to the next event. Returns false if there is none.
+    /// Advances to the next event. Returns false if there is no event.
     pub(crate) fn step(&mut self) -> bool {
         for side in [Side::A, Side::B] {
             self.pump(side, 10_000);
@@ -535,7 +537,7 @@ impl Pair {
         true
     }
 
-    /// Runs until `is_so` holds. Panics if that never happens.
+    /// Runs until `is_so` returns true. Panics if that does not happen.
     pub(crate) fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Pair) -> bool) {
         let limit = self.now + 600 * SECONDS;
         for _ in 0..2_000_000 {
@@ -547,7 +549,7 @@ impl Pair {
         panic!("{what} never happens: {}", self.state());
     }
 
-    /// Advances the time.
+    /// Advances the time by `time`, and handles the events.
     pub(crate) fn pass(&mut self, time: Nanos) {
         let end = self.now + time;
         for _ in 0..2_000_000 {
