@@ -1,9 +1,9 @@
-//! The transport of an established connection: opens received packets and passes them to the protocol; gathers and sends the
-//! packets that the protocol has ready.
+//! The transport of an established connection: decrypts received packets and passes them to the protocol, and sends the
+//! packets of the protocol with their payload.
 //!
-//! Payload is gathered from registered memory, with references on its registrations until the send call has returned.
-//! Only sealed packets are copied first. Runs under the lock of its owner: the queue pair, or the closing connection.
-//! The protocol decides what is sent and when.
+//! The kernel gathers payload from registered memory. References on the registrations are kept until the send call has
+//! returned. Only the payload of sealed packets is copied first. The transport is guarded by the lock of its owner: the
+//! queue pair, or the closing connection. The protocol decides which packet is sent, and when.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -29,11 +29,11 @@ use crate::proto::{MICROS, Nanos};
 use crate::qp::handler::{ConnectionParams, NextTurn};
 use crate::qp::host::QpContext;
 
-/// Delay before a send is repeated that found the socket full.
+/// Delay before sending is tried again after the socket was full.
 const RETRY_FULL: Nanos = 100 * MICROS;
-/// Maximum number of parts of a packet: its header, each segment of a request, and a trailer.
+/// Maximum number of parts of a packet: its header, the segments of a request, and a trailer.
 const MAX_PARTS: usize = 40;
-/// A batch with this many bytes is sent, and no further packet is added.
+/// Size in bytes at which a batch is sent, without adding further packets.
 const BATCH_TARGET: usize = 60_000;
 
 /// The protocol state of a connection.
@@ -48,24 +48,24 @@ pub(crate) struct Transport {
     our_token: u64,
     socket: Arc<Socket>,
     seal: Option<Box<Seal>>,
-    /// Bytes of the IP and UDP headers.
+    /// Size in bytes of the IP and UDP headers.
     headers: usize,
-    /// The rest of a batch that found the socket full, its destination, and when to try again.
+    /// The unsent rest of a batch after the socket was full, its destination, and the time of the next attempt.
     blocked: Option<(SendBatch, SocketAddr, Nanos)>,
-    /// Destination of short packets, while there is a permit for them.
+    /// Peer address for short packets, in both formats. Valid while there is a permit for short sends.
     short_to: (SocketAddr, SockAddr),
-    /// Packets with this connection's number that did not authenticate: wrong token, or wrong seal.
+    /// Number of packets with this connection's number that could not be authenticated: wrong token or wrong seal.
     pub(crate) unmatched: u64,
 }
 
-/// Buffers for building a batch. One per thread, so idle connections have none.
+/// Buffers for building a batch. There is one set per thread, so idle connections have no buffers.
 #[derive(Default)]
 struct SendScratch {
     batch: SendBatch,
     guards: RegistrationGuards,
-    /// The packets of the batch, to fail the requests of packets that cannot be sent.
+    /// The packets of the batch. If a packet cannot be sent, its request fails.
     carried: Vec<Unsent>,
-    /// A sealed packet while it is opened.
+    /// Buffer for a sealed packet while it is decrypted.
     opened: Vec<u8>,
 }
 
@@ -83,7 +83,7 @@ impl Transport {
     pub(crate) fn new(config: &Config, params: ConnectionParams, now: Nanos) -> Self {
         let terms = params.agreed.terms;
         let headers = if terms.peer.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
-        // No path lies between two ends of the loopback interface.
+        // On the loopback interface there is no network path to measure.
         let (mtu_start, congestion) = match params.is_loopback {
             true => (params.ceiling, Algorithm::Local),
             false => (BASE - headers, config.congestion),
@@ -104,7 +104,7 @@ impl Transport {
         }
     }
 
-    /// Whether packets of this connection go to `peer`.
+    /// Whether the connection sends packets to `peer`.
     pub(crate) fn sends_to(&self, peer: SocketAddr) -> bool {
         self.conn.peer() == peer
     }
@@ -116,14 +116,14 @@ impl Transport {
             return Outlook { ready, deadline: (!ready).then_some(again), ..Outlook::default() };
         }
         let outlook = self.conn.outlook(now).most_urgent_only();
-        // A deadline that has expired is served at the connection's turn if it has one; else in the next pass, never
-        // twice in one.
+        // If the connection has a turn, its turn also handles an expired deadline. Otherwise the next pass handles the
+        // deadline. So it is handled once per pass.
         let has_turn = outlook.wants_turn();
         let deadline = outlook.deadline.filter(|at| *at > now || !has_turn).map(|at| at.max(now + 1));
         Outlook { deadline, ..outlook }
     }
 
-    /// Handles packets with this connection's number. Those without its token are counted and dropped.
+    /// Handles packets with this connection's number. Packets with a wrong token are counted and dropped.
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
@@ -162,9 +162,9 @@ impl Transport {
         }
     }
 
-    /// Handles an ICMP message about a datagram to the peer. It is trusted only if it quotes a packet of this
-    /// connection. Any other can be forged from off the path, and only makes the connection probe its peer (RFC 5927;
-    /// RFC 8899, 4.6.1).
+    /// Handles an ICMP message about a datagram to the peer. The message is trusted only if it quotes a packet of this
+    /// connection. Any other message may be forged by an attacker off the path, and only causes a challenge to the peer
+    /// (RFC 5927; RFC 8899, 4.6.1).
     pub(crate) fn on_delivery_error(&mut self, now: Nanos, error: &DeliveryError) {
         let is_quoted = || self.conn.is_quoted(&error.quote, self.seal.is_some());
         match error.kind {
@@ -177,20 +177,20 @@ impl Transport {
         }
     }
 
-    /// Sends one batch. Returns false if there was nothing to send, or the socket is full.
+    /// Sends one batch. Returns false if there was no packet to send, or the socket is full.
     pub(crate) fn transmit(&mut self, now: Nanos, host: &mut impl Host<QpContext>, context: &QpContext) -> bool {
         self.send_until(now, host, context, |_| false)
     }
 
-    /// Sends what was posted, if it may be sent now. Everything else is left to the next turn.
+    /// Sends posted work, if it may be sent now. All other packets are sent at the next turn.
     pub(crate) fn send_now(&mut self, now: Nanos, host: &mut impl Host<QpContext>, context: &QpContext) -> bool {
         let sent = self.send_until(now, host, context, |conn| !conn.has_requests());
-        self.conn.catch_up(host); // while the packet is in flight
+        self.conn.catch_up(host); // The deferred work is done while the packet is in flight.
         sent
     }
 
-    /// Posts a plain send and sends it, if it may be sent before anything else as a short packet. `most`: number of requests that
-    /// may be outstanding. Returns `None` otherwise, and has posted and sent nothing.
+    /// Posts and sends a plain send as a short packet, if it may be sent before all other packets. `most`: maximum
+    /// number of outstanding requests. Otherwise returns `None`, and posts and sends nothing.
     #[inline(always)]
     pub(crate) fn send_short(
         &mut self,
@@ -217,19 +217,20 @@ impl Transport {
         Some(self.conn.after_short_send(&mut context))
     }
 
-    /// Grants a permit for sends like [`Conn::permit_short`], if they are sent as they are and at once.
+    /// Grants a permit for short sends, as [`Conn::permit_short`] does, if packets are not sealed and the socket is not
+    /// full.
     #[inline(never)]
     fn permit_short(&mut self, now: Nanos, length: u64, most: u32) -> bool {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
         let may = self.seal.is_none() && self.blocked.is_none() && self.conn.permit_short(now, length, most);
         let peer = self.conn.peer();
         if self.short_to.0 != peer {
-            self.short_to = (peer, SockAddr::of(peer)); // the peer has moved
+            self.short_to = (peer, SockAddr::of(peer)); // The peer has moved.
         }
         may
     }
 
-    /// Sends a packet that the socket did not take at once.
+    /// Sends a packet in a batch, because the socket did not accept it immediately.
     #[cold]
     #[inline(never)]
     fn send_in_batch(&mut self, now: Nanos, packet: &[u8], mut context: &QpContext) {
@@ -238,7 +239,7 @@ impl Transport {
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.batch.own().extend_from_slice(packet);
             scratch.batch.end_packet();
-            // The payload was copied, so no memory of a request is read.
+            // The payload was copied, so the batch reads no memory of a request.
             scratch.carried.push(Unsent { payload: Payload::None, resend: false });
             self.send(scratch, to, now, &mut context);
         });
@@ -256,7 +257,7 @@ impl Transport {
                 self.blocked = Some((batch, to, again));
                 return false;
             }
-            // The batch was copied when the socket was full. Acks show which of its packets arrived.
+            // The batch was copied when the socket was full. Acks show which of its packets arrive.
             let SendOutcome { is_blocked, overflows, .. } = batch.send(&self.socket, &SockAddr::of(to));
             if overflows {
                 self.conn.overflowed(now);
@@ -277,7 +278,7 @@ impl Transport {
         })
     }
 
-    /// Fills a batch with packets that may be sent now. Returns its destination.
+    /// Fills a batch with packets that may be sent now. Returns the batch's destination.
     fn fill(
         &mut self,
         scratch: &mut SendScratch,
@@ -297,7 +298,7 @@ impl Transport {
             }
             scratch.batch.end_packet();
             scratch.carried.push(outgoing.unsent());
-            // A packet to another address starts the next batch: all packets of a batch have one destination.
+            // A packet to another address starts the next batch, because all packets of a batch have one destination.
             if *batch_to.get_or_insert(to) != to || to != self.conn.peer() || is_enough(&self.conn) {
                 break;
             }
@@ -305,7 +306,7 @@ impl Transport {
         batch_to.unwrap_or_else(|| self.conn.peer())
     }
 
-    /// Appends the payload of a packet behind its header. Errors: its memory cannot be used.
+    /// Appends the payload of a packet after its header. Errors: the payload's memory cannot be used.
     fn append_payload(
         &mut self,
         scratch: &mut SendScratch,
@@ -324,8 +325,8 @@ impl Transport {
                     piece.address
                 }
             };
-            // SAFETY: registered memory, on which the guards hold a reference until the batch was sent; the kernel reports
-            // parts that are not mapped.
+            // SAFETY: the memory is registered, and `guards` has a reference on its registration until the batch was
+            // sent. The kernel reports parts that are not mapped.
             unsafe { batch.memory(address as *const u8, piece.length as usize) };
             Ok(())
         };
@@ -361,7 +362,7 @@ impl Transport {
             }
             Payload::Padding(length) => out.resize(out.len() + length as usize, 0),
         }
-        // Fails when the 64-bit counter of the seal is used up.
+        // Sealing fails when the 64-bit counter is used up.
         let is_closed = self.seal.as_mut().is_none_or(|seal| seal.close(out, start));
         if is_closed { Ok(()) } else { Err(Status::Transport) }
     }

@@ -1,8 +1,10 @@
-//! Loss recovery according to RFC 9002 and RACK (RFC 8985): packets sent and not acked (US-8, US-9, US-11).
+//! Loss recovery according to RFC 9002 and RACK (RFC 8985), for packets that were sent and not acked (US-8, US-9,
+//! US-11).
 //!
-//! A packet is in one of four states: unsent (no PSN yet), in flight, lost, acked. A connection reports what it sent
-//! and every received ack, and asks what to retransmit and for its deadline. An ack may be stale, duplicate or forged:
-//! parts outside the sent range are counted and ignored. The work per packet is bounded, and the window limits memory.
+//! A packet is in one of four states: unsent (no PSN yet), in flight, lost, acked. A connection reports the packets
+//! that it sends and the acks that it receives. It queries which packets to retransmit, and the deadline. An ack may be
+//! stale, duplicate or forged: an ack outside the sent range is counted and ignored. The work per packet is bounded,
+//! and the window limits memory.
 
 mod acked;
 mod delivery;
@@ -23,9 +25,9 @@ use ring::{NewPacket, Ring};
 /// The cause of a retransmission.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Cause {
-    /// Declared lost, because later packets were acked.
+    /// The packet was declared lost, because later packets were acked.
     Loss,
-    /// A probe timeout expired: the packet is sent to get an ack.
+    /// A probe timeout expired, and the packet is sent again to get an ack.
     Pto,
 }
 
@@ -38,23 +40,23 @@ pub(crate) enum State {
     Lost,
 }
 
-/// An ack of packets that were never sent, or were acked long ago.
+/// Error for an ack of packets that were never sent, or were acked long ago.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct OutOfWindow;
 
-/// Packets declared lost at one time.
+/// Packets that were declared lost at the same time.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Lost {
     pub(crate) packets: u32,
     pub(crate) bytes: u64,
-    /// Send times of the first and the last of them.
+    /// Send times of the earliest and the latest of the lost packets.
     pub(crate) first_sent: Nanos,
     pub(crate) last_sent: Nanos,
-    /// Discontiguous ranges of packet numbers.
+    /// Number of discontiguous ranges of PSNs.
     pub(crate) ranges: u32,
-    /// PSN of the last one.
+    /// PSN of the last lost packet.
     last: Option<Psn>,
-    /// The first one at which the loss rate since its transmission was too high.
+    /// The first lost packet at which the loss rate since its transmission was too high.
     pub(crate) excess: Option<LostPacket>,
 }
 
@@ -75,64 +77,64 @@ impl Lost {
 /// Result of an ack.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Acked {
-    /// Newly acked packets.
+    /// Number of newly acked packets, and of their bytes.
     pub(crate) packets: u32,
     pub(crate) bytes: u64,
-    /// New RTT sample without the peer's delay; `rtt()` includes it already.
+    /// New RTT sample, without the peer's ack delay. `rtt()` already includes it.
     pub(crate) rtt: Option<Nanos>,
-    /// Packets declared lost; they are queued for retransmission.
+    /// Packets that were declared lost. They are queued for retransmission.
     pub(crate) lost: Lost,
-    /// `None`: no packet was acked, or it is unknown which of the acked packets was sent last.
+    /// Delivery rate. `None`: no packet was acked, or it is unknown which of the acked packets was sent last.
     pub(crate) rate: Option<RateSample>,
-    /// The cumulative PSN advanced.
+    /// Whether the cumulative PSN advanced.
     pub(crate) advanced: bool,
-    /// Packets declared lost whose first transmission arrived after all.
+    /// Number of packets that were declared lost although their first transmission has arrived.
     pub(crate) spurious: u32,
     /// Whether the ack is older than an earlier one, and had no effect.
     pub(crate) old: bool,
 }
 
-/// Result of a deadline.
+/// Result of a call at the deadline.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Timeout {
-    /// The deadline was not reached yet.
+    /// The deadline has not passed yet.
     Nothing,
-    /// PTO: this many packets are queued for retransmission and may be sent regardless of the congestion window
-    /// (`probes`). They are not known to be lost, so they should request an ack.
+    /// Probe timeout: this number of packets is queued for retransmission, and may be sent regardless of the congestion
+    /// window (`probes`). The packets may have arrived, so their retransmissions should request an ack.
     Probe(u32),
     /// These packets were declared lost, and are queued for retransmission.
     Lost(Lost),
-    /// No progress for the configured time: the peer is given up.
+    /// There was no progress for the configured time, so the peer is given up.
     GiveUp,
 }
 
 /// Counters of loss recovery.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct RecoveryCounters {
-    /// Acks: older than another, repeating a gap, outside the sent range.
+    /// Numbers of acks: older than another ack, repeating a gap, outside the sent range.
     pub(crate) old: u64,
     pub(crate) repeated: u64,
     pub(crate) outside: u64,
-    /// Packets queued for retransmission, by cause.
+    /// Numbers of packets that were queued for retransmission, by cause.
     pub(crate) losses: u64,
     pub(crate) probes: u64,
-    /// Those among them whose first transmission arrived after all.
+    /// Numbers of these packets whose first transmission arrived after all, by cause.
     pub(crate) spurious_losses: u64,
     pub(crate) spurious_probes: u64,
 }
 
-/// Packets sent and not acked. `T`: data needed to retransmit a packet.
+/// Packets that were sent and not acked. `T`: data that is needed to retransmit a packet.
 #[derive(Debug)]
 pub(crate) struct Flight<T> {
-    /// Every packet before `first` is acked; `next` is the next new PSN.
+    /// Every packet before `first` is acked; `next` is the PSN of the next new packet.
     first: Psn,
     next: Psn,
-    /// From `first` on: packets that are sent and not acked, and those among them that are to be retransmitted. The
-    /// others are in flight.
+    /// For the packets from `first` on: whether each is sent and not acked, and whether it waits for retransmission.
+    /// Other unacked packets are in flight.
     unacked: Bits,
     lost: Bits,
     lost_count: u32,
-    /// No packet before this one is to be retransmitted.
+    /// No packet before this PSN waits for retransmission.
     lost_from: Psn,
     ring: Ring<T>,
     reorder: Reorder,
@@ -140,19 +142,19 @@ pub(crate) struct Flight<T> {
     rtt: Rtt,
     /// Time since which no ack gave an RTT sample, and the first send time of the packet of the first such ack.
     unsure: Option<(Nanos, Nanos)>,
-    /// Time of the last newly acked packet, or of the first sent one.
+    /// Time of the last newly acked packet, or of the first transmission.
     progress: Nanos,
-    /// Time of the last probe timeout, and number of them since the last progress.
+    /// Time of the last probe timeout, and number of probe timeouts since the last progress.
     last_pto: Nanos,
     pto_count: u32,
     probes: u32,
-    /// Acks with a gap since the cumulative PSN advanced.
+    /// Number of acks that report a gap since the cumulative PSN advanced.
     duplicate_acks: u32,
     counters: RecoveryCounters,
 }
 
 impl<T: Copy> Flight<T> {
-    /// Creates an empty flight; the first packet will be `first`.
+    /// Creates a flight without packets. The first packet will have the PSN `first`.
     pub(crate) fn new(first: Psn, timing: Timing) -> Self {
         Flight {
             first,
@@ -175,22 +177,22 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// PSN of the next new packet.
+    /// Returns the PSN of the next new packet.
     pub(crate) fn next_psn(&self) -> Psn {
         self.next
     }
 
-    /// Every packet before this PSN is acked.
+    /// Returns the PSN before which every packet is acked.
     pub(crate) fn cumulative(&self) -> Psn {
         self.first
     }
 
-    /// Number of packets from the first unacked one to the last sent one.
+    /// Number of PSNs from the first unacked packet to the last sent packet.
     fn span(&self) -> u32 {
         self.next.0.wrapping_sub(self.first.0)
     }
 
-    /// Number of new packets that may be sent before the window is full (US-8).
+    /// Number of new packets that the window still permits (US-8).
     pub(crate) fn free_slots(&self) -> u32 {
         WINDOW - self.span()
     }
@@ -200,24 +202,24 @@ impl<T: Copy> Flight<T> {
         self.first == self.next
     }
 
-    /// Bytes in flight; packets to be retransmitted do not count.
+    /// Number of bytes in flight, without packets that wait for retransmission.
     pub(crate) fn bytes(&self) -> u64 {
         self.ring.bytes()
     }
 
-    /// Packets in flight; those to be retransmitted do not count.
+    /// Number of packets in flight, without packets that wait for retransmission.
     #[cfg(test)]
     pub(crate) fn packets(&self) -> u32 {
         self.ring.in_flight_count()
     }
 
-    /// Number of packets to be retransmitted.
+    /// Number of packets that wait for retransmission.
     #[cfg(test)]
     pub(crate) fn lost_packets(&self) -> u32 {
         self.lost_count
     }
 
-    /// Number of packets that may be sent although the congestion window is full.
+    /// Number of packets that may be sent even if the congestion window is full.
     pub(crate) fn probes(&self) -> u32 {
         self.probes
     }
@@ -236,7 +238,7 @@ impl<T: Copy> Flight<T> {
         &self.delivery
     }
 
-    /// Marks the connection as app-limited: congestion control would allow more data than there are.
+    /// Marks the connection as app-limited, because congestion control permits more data than the connection has.
     pub(crate) fn mark_app_limited(&mut self) {
         self.delivery.mark_app_limited(self.ring.bytes());
     }
@@ -245,7 +247,7 @@ impl<T: Copy> Flight<T> {
         &self.counters
     }
 
-    /// State of a packet in the window.
+    /// Returns the state of a packet in the window.
     pub(crate) fn state(&self, psn: Psn) -> State {
         match psn.since(self.first) {
             ..0 => State::Acked,
@@ -256,16 +258,16 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// Whether nothing is to be retransmitted.
+    /// Whether no packet waits for retransmission.
     #[inline]
     pub(crate) fn has_no_loss(&self) -> bool {
         self.lost_count == 0 && self.probes == 0
     }
 
-    /// Records a new packet and returns its PSN. The window must have space.
+    /// Records a new packet, and returns its PSN. The window must have space.
     #[inline(always)]
     pub(crate) fn sent(&mut self, now: Nanos, bytes: u64, what: T) -> Psn {
-        let span = self.span(); // the ring has a slot for each of them, and grows up to the window
+        let span = self.span(); // The ring has a slot for each packet in this span, and grows up to the window.
         if span == 0 {
             self.progress = now;
         }
@@ -280,7 +282,7 @@ impl<T: Copy> Flight<T> {
         psn
     }
 
-    /// The first packet to be retransmitted.
+    /// Returns the first packet that waits for retransmission.
     pub(crate) fn lost(&self) -> Option<(Psn, T)> {
         if self.lost_count == 0 {
             return None;
@@ -289,7 +291,7 @@ impl<T: Copy> Flight<T> {
         Some((psn, self.ring.slot(psn).what))
     }
 
-    /// The cause of a pending or the last retransmission; `None` if there was none.
+    /// Returns the cause of a pending or the last retransmission of a packet; `None` if there was none.
     pub(crate) fn cause(&self, psn: Psn) -> Option<Cause> {
         match self.state(psn) {
             State::Lost => Some(self.ring.slot(psn).cause),
@@ -298,7 +300,7 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// Replaces the retransmission data of a packet. Has no effect if it is acked, or was never sent.
+    /// Replaces the retransmission data of a packet. Has no effect if the packet is acked, or was never sent.
     pub(crate) fn change(&mut self, psn: Psn, what: T) {
         if matches!(self.state(psn), State::InFlight | State::Lost) {
             self.ring.slot_mut(psn).what = what;
@@ -327,7 +329,7 @@ impl<T: Copy> Flight<T> {
         self.probes = self.probes.saturating_sub(1);
     }
 
-    /// Removes an outstanding packet from the in-flight set; its delivery is unknown.
+    /// Removes a packet from the in-flight set; its delivery is unknown.
     fn stop(&mut self, psn: Psn) {
         if self.ring.oldest() != Some(psn) {
             self.reorder.void(self.ring.slot(psn).order);
@@ -335,14 +337,14 @@ impl<T: Copy> Flight<T> {
         self.ring.remove(psn);
     }
 
-    /// Declares a packet in flight lost, because later packets were acked.
+    /// Declares a packet in flight as lost, because later packets were acked.
     fn lose_to_gap(&mut self, psn: Psn, lost: &mut Lost) {
         self.queue_retransmit(psn, Cause::Loss);
         let slot = self.ring.slot(psn);
         lost.add(psn, slot.sent, self.delivery.lost(slot.bytes.into(), &slot.state));
     }
 
-    /// Removes a packet from the packets in flight, and queues it for retransmission.
+    /// Removes a packet from the in-flight set, and queues it for retransmission.
     fn queue_retransmit(&mut self, psn: Psn, cause: Cause) {
         self.stop(psn);
         self.lost_from = match self.lost_count {
@@ -359,10 +361,11 @@ impl<T: Copy> Flight<T> {
         self.ring.slot_mut(psn).cause = cause;
     }
 
-    /// Queues packets for retransmission that are in flight long enough to be acked and for which `is_void` holds. They
-    /// do not count as lost.
+    /// Queues packets for retransmission for which `is_void` returns true and that are in flight long enough to be
+    /// acked. Congestion control does not count these packets as lost.
     pub(crate) fn resend_where(&mut self, now: Nanos, is_void: impl Fn(&T) -> bool) {
-        // An ack that arrives sooner cannot be for this transmission. The measured minimum may include delayed acks.
+        // An ack that arrives sooner cannot be for this transmission. The measured minimum RTT may include delayed
+        // acks.
         let trip = self.rtt.min_rtt().unwrap_or(0).saturating_sub(self.rtt.timing().ack_delay);
         let mut at = self.first;
         while let Some(psn) = self.unacked.first_set(at, self.next.since(at).unsigned_abs()) {
@@ -374,7 +377,7 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// Frees the memory of a connection that is idle and has no packets in flight; it is allocated again on demand.
+    /// Frees the memory of an idle connection without packets in flight. The memory is allocated again on demand.
     pub(crate) fn rest(&mut self) {
         if self.is_empty() {
             self.ring.rest();

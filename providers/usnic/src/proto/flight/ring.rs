@@ -1,17 +1,17 @@
 //! Storage of the packets in flight: a ring indexed by PSN, linked by a list in transmission order.
 //!
-//! The ring grows as needed, up to the window. The list contains the packets in flight, oldest transmission first; a
-//! retransmitted packet moves to its end.
+//! The ring grows as needed, up to the window. The list contains the packets in flight, oldest transmission first. A
+//! packet that is retransmitted moves to the end of the list.
 
 use super::super::psn::Psn;
 use super::super::{Nanos, WINDOW};
 use super::Cause;
 use super::delivery::PacketState;
 
-/// Initial size in slots.
+/// Initial number of slots.
 const SMALLEST: usize = 16;
 
-/// One packet.
+/// A packet that was sent.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot<T> {
     pub(super) what: T,
@@ -19,21 +19,21 @@ pub(super) struct Slot<T> {
     pub(super) sent: Nanos,
     /// Time of the first transmission.
     pub(super) first: Nanos,
-    /// Order of the last transmission.
+    /// Order of the last transmission among all transmissions of the connection.
     pub(super) order: u64,
     pub(super) bytes: u32,
-    /// Delivered and lost totals at the last transmission.
+    /// Totals of delivered and lost bytes at the last transmission.
     pub(super) state: PacketState,
     /// Number of transmissions.
     pub(super) sends: u8,
     /// Cause of the last retransmission.
     pub(super) cause: Cause,
-    /// Neighbours in the list; the packet itself at the ends.
+    /// Neighbours of the packet in the list. At the ends of the list, the packet is its own neighbour.
     before: Psn,
     after: Psn,
 }
 
-/// A packet that is sent for the first time.
+/// Data of a packet that is sent for the first time.
 pub(super) struct NewPacket<T> {
     pub(super) what: T,
     pub(super) bytes: u32,
@@ -42,15 +42,15 @@ pub(super) struct NewPacket<T> {
     pub(super) state: PacketState,
 }
 
-/// Slots, and the list of packets in flight.
+/// The slots, and the list of packets in flight.
 #[derive(Debug)]
 pub(super) struct Ring<T> {
-    /// Slots; their number is a power of two, or 0.
+    /// The slots. Their number is a power of two, or 0.
     slots: Vec<Slot<T>>,
-    /// First and last packet of the list.
+    /// PSNs of the first and the last packet of the list.
     ends: Option<(Psn, Psn)>,
     in_flight_count: u32,
-    /// Bytes in flight.
+    /// Number of bytes in flight.
     bytes: u64,
 }
 
@@ -67,7 +67,7 @@ impl<T: Copy> Ring<T> {
         self.bytes
     }
 
-    /// The oldest transmission in flight.
+    /// Returns the packet in flight whose transmission is the oldest.
     pub(super) fn oldest(&self) -> Option<Psn> {
         self.ends.map(|(oldest, _)| oldest)
     }
@@ -85,7 +85,7 @@ impl<T: Copy> Ring<T> {
         &mut self.slots[place]
     }
 
-    /// Adds a new packet in flight, `used` packets after the oldest one that has a slot.
+    /// Adds a new packet in flight. `used`: number of slots between the oldest packet that has a slot and this packet.
     #[inline(always)]
     pub(super) fn insert(&mut self, psn: Psn, used: u32, packet: NewPacket<T>) {
         let NewPacket { what, bytes, now, order, state } = packet;
@@ -97,7 +97,7 @@ impl<T: Copy> Ring<T> {
         self.ends = Some((oldest, psn));
         self.in_flight_count += 1;
         self.bytes += u64::from(bytes);
-        // Field by field, so that no copy is made on the stack.
+        // The fields are written one by one, so that no copy is made on the stack.
         let slot = self.slot_mut(psn);
         (slot.what, slot.bytes, slot.order) = (what, bytes, order);
         (slot.sent, slot.first) = (now, now);
@@ -106,7 +106,8 @@ impl<T: Copy> Ring<T> {
         slot.state = state;
     }
 
-    /// Doubles the number of slots and moves the `used` slots before `psn` to their new places. `what` fills the others.
+    /// Doubles the number of slots, and moves the `used` slots before `psn` to their new indexes. `what` fills the new
+    /// slots.
     #[cold]
     #[inline(never)]
     fn grow(&mut self, psn: Psn, used: u32, what: T) {
@@ -168,7 +169,7 @@ impl<T: Copy> Ring<T> {
         self.bytes -= u64::from(bytes);
     }
 
-    /// Frees the memory. No packet may be in the ring.
+    /// Frees the memory. The ring must contain no packet.
     pub(super) fn rest(&mut self) {
         self.slots = Vec::new();
     }
@@ -181,7 +182,7 @@ impl<T: Copy> Ring<T> {
         self.slots.len()
     }
 
-    /// The list from its oldest entry on; checks all its invariants.
+    /// Returns the list, starting with the oldest packet, and checks its invariants.
     pub(super) fn walk(&self) -> Vec<Psn> {
         let mut seen = Vec::new();
         let mut bytes = 0;

@@ -119,7 +119,7 @@ pub(crate) struct Terms {
     /// connection table found the connection by its number.
     #[cfg_attr(
         not(test),
-        expect(dead_code, reason = "the counterpart of `their_conn`, on which both sides must agree")
+        expect(dead_code, reason = "the counterpart of `peer_conn`, on which both hosts must agree")
     )]
     pub(crate) our_conn: u32,
     pub(crate) our_token: u64,

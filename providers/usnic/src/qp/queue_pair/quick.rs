@@ -1,5 +1,6 @@
-//! Posts of one segment without flags in the common case: a short send that is sent at once, a request behind others that wait,
-//! and a receive. Each post that does not meet its conditions changes nothing, and takes the way of all posts.
+//! Posts of one segment without flags in common cases: a short send that is sent at once, a request behind waiting
+//! requests, and a receive. If the conditions of a function are false, it changes nothing, and the caller uses the
+//! general post function.
 #![forbid(unsafe_code)]
 
 use dapl::provider::{Op, Segment, Token, Work};
@@ -15,7 +16,7 @@ use crate::qp::host::RecvRequest;
 use crate::qp::transport::Transport;
 
 impl QpCore {
-    /// See [`QueuePair::post_recv_quickly`](dapl::provider::QueuePair::post_recv_quickly).
+    /// Implements [`QueuePair::post_recv_quickly`](dapl::provider::QueuePair::post_recv_quickly).
     #[inline(always)]
     pub(super) fn post_recv_quickly(&self, segment: &Segment, cookie: u64) -> bool {
         let mut state = self.state.lock();
@@ -38,7 +39,7 @@ impl QpCore {
         false
     }
 
-    /// See [`QueuePair::post_request_quickly`](dapl::provider::QueuePair::post_request_quickly).
+    /// Implements [`QueuePair::post_request_quickly`](dapl::provider::QueuePair::post_request_quickly).
     #[inline(always)]
     pub(super) fn post_request_quickly(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
         let mut state = self.state.lock();
