@@ -162,7 +162,7 @@ pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, even
 /// # Safety
 /// Same as [`dapl_evd_create`]; `out` is null or writable.
 pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
-    // The functions called here do not unwind, so that the calls are jumps.
+    // The functions called here do not unwind, so the compiler can turn the calls into jumps.
     if out.is_null() {
         // SAFETY: this function's own contract.
         return unsafe { dequeue::<P>(evd, out) };
@@ -197,10 +197,10 @@ unsafe extern "C" fn dequeue_quickly<P: Provider>(
     ffi::guard_quick(quick, || unsafe { dequeue::<P>(evd, out) })
 }
 
-/// `dat_evd_dequeue` in all cases.
+/// `dat_evd_dequeue` on the full path.
 ///
 /// # Safety
-/// Same as [`dapl_evd_dequeue`].
+/// As [`dapl_evd_dequeue`].
 #[inline(never)]
 unsafe extern "C" fn dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
     guard_hot(|| {
@@ -260,7 +260,7 @@ fn state_bits(facts: &dapls_evd::EvdFacts) -> DAT_EVD_STATE {
     enabled | waitable | config
 }
 
-/// The event of a successful transfer, word by word, so that it is written with few stores.
+/// The event of a successful transfer, as words, so that few stores write it.
 #[repr(C)]
 struct PlainEvent {
     number: DAT_EVENT_NUMBER,
@@ -285,7 +285,7 @@ const _: () = {
     assert!(offset_of!(PlainEvent, bytes) == DATA + offset_of!(DAT_DTO_COMPLETION_EVENT_DATA, transfered_length));
 };
 
-/// As [`write_event`], of a successful transfer.
+/// Like [`write_event`], for a successful transfer.
 ///
 /// # Safety
 /// `out` is writable.
@@ -305,7 +305,7 @@ pub(super) unsafe fn write_plain(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done:
     unsafe { out.cast::<PlainEvent>().write_unaligned(event) };
 }
 
-/// Writes a completion, like [`write_event`].
+/// Like [`write_event`], for any completion.
 ///
 /// # Safety
 /// `out` is writable.
@@ -425,7 +425,7 @@ pub(crate) fn async_number(kind: AsyncKind) -> DAT_EVENT_NUMBER {
     }
 }
 
-/// Status of a bind: it can fail in two ways only (spec/events 9.2).
+/// Status of a bind, which has two kinds of failure only (spec/events 9.2).
 pub(crate) fn bind_status(status: Status) -> DAT_DTO_COMPLETION_STATUS {
     match status {
         Status::Success => DAT_RMR_BIND_SUCCESS,

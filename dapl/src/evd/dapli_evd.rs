@@ -40,7 +40,7 @@ pub(super) struct EvdState<P: Provider> {
     pub(super) is_unobserved: bool,
     /// Completions counted per EP.
     pub(super) completions: CompletionsByEp,
-    /// The consumer has taken an event since the last poll. Set only if the EVD has a CNO or a descriptor.
+    /// The consumer has dequeued an event since the last poll. Set only if the EVD has a CNO or a descriptor.
     has_taken: bool,
     /// The CQ could not be armed for the CNO; the error is not reported yet.
     arm_failed: bool,
@@ -66,7 +66,7 @@ impl<P: Provider> EvdState<P> {
         }
     }
 
-    /// Called after the CNO or the descriptor was set or removed.
+    /// Called after the CNO or the descriptor was added or removed.
     pub(super) fn observers_changed(&mut self) {
         self.is_unobserved = self.cno.is_none() && self.descriptor.is_none();
     }
@@ -95,7 +95,7 @@ pub(super) fn record(completions: &mut CompletionsByEp, done: &Completion) {
 /// free finds a newer generation and is dropped.
 pub(super) struct EvdRef<P> {
     id: ObjectId,
-    /// Of the CQ; set when that has been created.
+    /// Empty check of the CQ; set after the CQ was created.
     pub(super) empty_check: OnceLock<&'static EmptyCheck>,
     _provider: PhantomData<fn() -> P>,
 }
@@ -143,7 +143,7 @@ impl<P: Provider> EvdSource for EvdRef<P> {
     }
 }
 
-/// Wake-ups and calls that an event causes, to be made without locks.
+/// Wake-ups and calls that an event causes. They are delivered without locks.
 #[must_use = "without deliver() the waiter is not woken"]
 pub(super) struct Notification<P: Provider> {
     waiter: Option<ObjectId>,
@@ -157,7 +157,7 @@ impl<P: Provider> Notification<P> {
     #[inline]
     pub(super) fn deliver(self) {
         if let Some(id) = self.waiter {
-            // Wakes all: a waiter that was expelled may still sleep on the same word as its successor.
+            // Wakes all sleepers, because an expelled waiter may still sleep on the same word as the next waiter.
             wait::wake(id, i32::MAX);
         }
         if let Some(fire) = self.cno {
@@ -171,7 +171,7 @@ impl<P: Provider> Notification<P> {
 
 /// An event that a consumer dequeues.
 pub(crate) enum TakenEvent<'a> {
-    /// A completion. If it failed, its EP has been notified.
+    /// A completion. If the work has failed, its EP has been notified.
     Done(&'a Completion),
     /// Any event.
     Other(&'a Event),
@@ -192,7 +192,7 @@ pub(super) enum Fetch {
 }
 
 impl<P: Provider> Evd<P> {
-    /// Moves completions from the CQ into the queue.
+    /// Moves completions from the CQ into the queue, up to a limit per call.
     pub(super) fn fetch(&self, inner: &mut EvdState<P>, how: Fetch) -> Signal {
         let mut signal = Signal::None;
         let Some(cq) = &self.cq else { return signal };
@@ -270,7 +270,7 @@ impl<P: Provider> Evd<P> {
         Ok(())
     }
 
-    /// Updates the SRQ when a consumer takes the completion of one of its receives.
+    /// Updates the SRQ when a consumer dequeues the completion of one of its receives.
     #[inline]
     pub(super) fn reaped(&self, event: &Event) {
         if let Event::Dto(done) | Event::Failed(done) = event
@@ -287,8 +287,8 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Takes a failed completion from the front of the queue, after its EP was informed. An agent that runs meanwhile
-    /// may take it first.
+    /// Dequeues a failed completion from the front of the queue, after its EP was informed. An agent that ran meanwhile
+    /// may have dequeued it first.
     #[cold]
     #[inline(never)]
     fn dequeue_failure(
@@ -341,8 +341,8 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Called after a consumer took an event. If more are queued, triggers the CNO again, since a consumer may take one
-    /// event per `dat_cno_wait` (spec/events 3.6).
+    /// Called after a consumer took an event. If more events are queued, triggers the CNO again, since a consumer may
+    /// take one event per `dat_cno_wait` (spec/events 3.6).
     pub(super) fn taken(&self, inner: &mut EvdState<P>, signal: Signal) -> Notification<P> {
         if signal == Signal::Cno {
             return self.signal(inner, signal);
@@ -383,13 +383,13 @@ impl<P: Provider> Evd<P> {
         std::mem::take(&mut inner.arm_failed).then(|| (self.ia.clone(), self.id.handle))
     }
 
-    /// Keeps the CQ armed while a sleeping waiter or an enabled CNO depends on it. If arming fails, the waiter polls
-    /// and gets the error; for a CNO the error is reported on the IA's async EVD.
+    /// Keeps the CQ armed while a sleeping waiter or an enabled CNO depends on its notification. If arming fails, the
+    /// waiter polls and gets the error; for a CNO the error is reported on the IA's async EVD.
     pub(super) fn rearm(&self, inner: &mut EvdState<P>) -> Signal {
         let mut signal = Signal::None;
         let Some(cq) = &self.cq else { return signal };
-        // A waiter that still polls needs no notification, and arms the CQ before it sleeps. Exception: a CQ that
-        // recognises solicited messages only while it is armed for them.
+        // A waiter that still polls needs no notification, because it arms the CQ before it sleeps. Exception: some CQs
+        // recognise solicited messages only while they are armed for them.
         let must_tell = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited;
         let waits = inner.queue.has_sleeping_waiter() || must_tell && inner.queue.has_waiter();
         // If a waiter of the CNO polls, it arms the CQ before it sleeps.
@@ -413,7 +413,7 @@ impl<P: Provider> Evd<P> {
         signal
     }
 
-    /// Called by the provider's thread: something has completed since the CQ was armed.
+    /// Called by the provider's thread when a completion has arrived since the CQ was armed.
     fn notified(&self) {
         let mut inner = self.lock();
         let signal = self.fetch(&mut inner, Fetch::Ready);
@@ -431,8 +431,8 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Fetches completions for a thread that waits on the CNO; see [`EvdSource::poll`]. Solicited messages that only an
-    /// armed CQ can recognise are left to the CQ.
+    /// Fetches completions for a thread that waits on the CNO; see [`EvdSource::poll`]. Does not poll if only an armed
+    /// CQ can recognise solicited messages.
     fn poll_for_cno(&self, progress: bool) -> bool {
         let mut inner = self.lock();
         let Some(cq) = &self.cq else { return progress };
@@ -459,8 +459,8 @@ impl<P: Provider> Evd<P> {
         self.evd_ref.clone()
     }
 
-    /// Queues an event that does not come from the CQ, after everything that completed before it. Returns false if the
-    /// queue is far beyond its length and the event was dropped (spec/events 1.4).
+    /// Queues an event that does not come from the CQ, after all completions that arrived before it. Returns false if
+    /// the queue is far beyond its length and the event was dropped (spec/events 1.4).
     pub(super) fn append(&self, event: Event) -> (Notification<P>, bool) {
         let mut inner = self.lock();
         let mut signal = self.fetch(&mut inner, Fetch::Ready);

@@ -1,7 +1,8 @@
 //! Dequeues in the common case: one thread polls an EVD without a CNO or descriptor, and takes successes.
 //!
-//! A poll leaves such completions in the buffer, and the next dequeues return them from there. All other code locks by
-//! [`Evd::lock`], which first moves the rest of the buffer to the queue, so it finds every event in the queue.
+//! A poll leaves successful completions in the buffer, and the next dequeues return them from the buffer. All other
+//! code locks by [`Evd::lock`], which first moves the rest of the buffer to the queue, so it finds every event in the
+//! queue.
 #![forbid(unsafe_code)]
 
 use super::Evd;
@@ -60,7 +61,7 @@ impl<P: Provider> EvdState<P> {
         let left = std::mem::take(&mut self.plain);
         self.queue.counts.events -= left.len() as u64; // `complete` counts them again
         for done in &self.buffer[left] {
-            // There was no waiter, CNO or descriptor when these completions were polled, so they signal nothing.
+            // No waiter, CNO or descriptor existed when these completions were polled, so they signal nothing.
             let _ = self.queue.complete(done);
         }
     }
@@ -72,8 +73,8 @@ impl<P: Provider> EvdState<P> {
         self.is_unobserved && self.queue.is_empty() && !self.queue.has_waiter()
     }
 
-    /// Polls the CQ. The completions stay in the buffer if each one is a success that no other object must be notified
-    /// of; otherwise they are queued. Requires `is_quick`.
+    /// Polls the CQ. The completions stay in the buffer if all of them are successes of which no other object must be
+    /// notified; otherwise all are queued. Requires `is_quick`.
     #[inline(always)]
     pub(super) fn refill(&mut self, cq: &P::Cq) -> Found {
         let n = cq.poll(&mut self.buffer);
@@ -135,8 +136,8 @@ impl<P: Provider> Evd<P> {
         Error::QueueEmpty
     }
 
-    /// Ends a wait for one event that finds a plain completion, without registering a waiter. Returns the number of events left.
-    /// `None`: nothing has happened, and the wait takes its steps.
+    /// Ends a wait for one event that finds a plain completion, without registering a waiter. Returns the number of
+    /// events left. Returns `None`, without an effect, if the wait needs the full path.
     #[inline(always)]
     pub(super) fn wait_quickly(&self, give: impl FnOnce(&Completion)) -> Option<usize> {
         let mut inner = self.inner.lock();

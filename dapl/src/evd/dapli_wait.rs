@@ -16,7 +16,7 @@ use crate::runtime::handle::{self, ObjectId};
 use crate::runtime::sync::MutexGuard;
 use crate::runtime::wait::{self, Cause, Deadline};
 
-/// Identifies a wait across the sleeps of its thread.
+/// Identifies a wait before and after the sleeps of its thread.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Wait {
     pub(super) id: ObjectId,
@@ -42,8 +42,8 @@ pub(super) fn begin<P: Provider>(evd: &Evd<P>, timeout: DAT_TIMEOUT, threshold: 
     let token = wait::token();
     let mut inner = evd.lock();
     inner.queue.begin_wait(token, threshold)?;
-    // A wait that finds enough queued events makes no progress, like a dequeue, so the events of one poll are taken
-    // before the next. The clock is read after this first check, only if the thread may have to wait.
+    // A wait that finds enough queued events does not poll, like a dequeue. So the events of one poll are dequeued
+    // before the next poll. The clock is read after this first check, only if the thread may have to wait.
     if !inner.queue.has_enough(threshold) {
         evd.fetch(&mut inner, Fetch::Poll);
     }
@@ -54,7 +54,8 @@ pub(super) fn begin<P: Provider>(evd: &Evd<P>, timeout: DAT_TIMEOUT, threshold: 
     wait.deadline = Deadline::after(timeout);
     inner.queue.settle();
     if !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited {
-        // Arming comes first: a poll before it could fetch a solicited message without recognising it as such.
+        // Arms before the first poll, because a poll before arming could fetch a solicited message without recognising
+        // it.
         let next = evd.arm_and_poll(inner, &wait, Cause::Start);
         return Ok((wait, next));
     }

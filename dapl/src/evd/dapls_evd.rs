@@ -24,7 +24,7 @@ use crate::stats::counters::{Completed, Sums};
 
 /// Creates an EVD: enabled, waitable, empty; its handle is not live yet.
 ///
-/// Errors: those of spec/events 2.1 for the length; those of the provider.
+/// Errors: those of spec/events 2.1 for the length; errors of the provider.
 pub fn build<P: Provider>(
     ia: &Arc<Ia<P>>,
     length: i32,
@@ -42,7 +42,7 @@ pub fn build<P: Provider>(
             None
         };
         let empty_check = cq.as_ref().and_then(|cq| cq.empty_check());
-        // What a model allocates for ever would change the addresses in the next run of it.
+        // Loom repeats a model with the same addresses, which allocations that are never freed would change.
         let place = if cfg!(loom) { None } else { handle::set_empty_check(id, EmptyCheck::never()) };
         let _ = empty_check.map(|check| evd_ref.empty_check.set(check));
         let empty_check = empty_check.zip(place).map(|(check, place)| QueueCheck::new(check, place));
@@ -61,7 +61,7 @@ pub fn build<P: Provider>(
     })
 }
 
-/// Like [`build`], and publishes the handle in its IA.
+/// Like [`build`], but also publishes the handle in the IA.
 pub fn create<P: Provider>(
     ia: &Arc<Ia<P>>,
     length: i32,
@@ -108,14 +108,14 @@ fn checked_length<P: Provider>(ia: &Ia<P>, length: i32, too_long: Error) -> Resu
 
 /// Queues an event behind all earlier ones; a closed EVD drops it.
 ///
-/// Errors: `QueueFull` far beyond its length; then the async EVD of the IA gets an overflow event.
+/// Errors: `QueueFull` if the queue is far beyond its length; the async EVD of the IA then gets an overflow event.
 pub fn post<P: Provider>(evd: &Evd<P>, event: Event) -> Result<()> {
     let (notification, has_room) = evd.append(event);
     notification.deliver();
     if has_room { Ok(()) } else { overflow(evd, event) }
 }
 
-/// Notifications of a call made under a caller's lock, to be delivered after that lock is released.
+/// Notifications of a call that was made under a lock of the caller, to be delivered after that lock is released.
 #[must_use = "without deliver() the waiter is not woken"]
 pub(crate) struct PendingNotification<P: Provider> {
     evd: Arc<Evd<P>>,
@@ -133,7 +133,7 @@ impl<P: Provider> PendingNotification<P> {
     pub(crate) fn deliver(self) {
         self.notification.deliver();
         if let Some(event) = self.lost {
-            let _ = overflow(&self.evd, event); // the caller knows of the loss already
+            let _ = overflow(&self.evd, event); // the caller finds the loss by `is_lost`
         }
     }
 }
@@ -144,13 +144,14 @@ pub(crate) fn enqueue<P: Provider>(evd: &Arc<Evd<P>>, event: Event) -> PendingNo
     PendingNotification { evd: evd.clone(), notification, lost: if has_room { None } else { Some(event) } }
 }
 
-/// Marks the EP's failures in this EVD as reported. The caller holds the EP's lock. Returns false if there was none.
+/// Marks the EP's failures in this EVD as reported. The caller holds the EP's lock. Returns false if there was no
+/// unreported failure.
 pub(crate) fn take_failure<P: Provider>(evd: &Evd<P>, ep: usize) -> bool {
     evd.lock().queue.mark_reported(ep)
 }
 
 /// Queues all completions of an EVD with a CNO, so that the CNO reports this EVD before an EVD whose event comes later.
-/// `None` without a CNO, where the order is not visible.
+/// Returns `None` without a CNO, since the order is then not visible.
 pub(crate) fn catch_up<P: Provider>(evd: &Arc<Evd<P>>) -> Option<PendingNotification<P>> {
     let mut inner = evd.lock();
     inner.cno.as_ref()?;
@@ -174,7 +175,7 @@ pub(crate) fn start_counting<P: Provider>(evd: &Evd<P>, ep: usize) {
     evd.lock().completions.open(ep);
 }
 
-/// Counts of the EP's completions in this EVD so far.
+/// Number of the EP's completions in this EVD so far.
 pub(crate) fn account<P: Provider>(evd: &Evd<P>, ep: usize) -> Completed {
     evd.lock().completions.of(ep)
 }
@@ -232,8 +233,8 @@ pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
     drop(old);
 }
 
-/// Called when an EP asks for solicited notifications only. If a thread waits, re-arms the CQ for solicited completions
-/// before the next message.
+/// Called when an EP asks for solicited notifications only. If a thread waits, re-arms the CQ for solicited
+/// completions.
 pub fn arm_anew<P: Provider>(evd: &Evd<P>) {
     let mut inner = evd.lock();
     if inner.queue.config() == Config::Solicited {
@@ -250,7 +251,7 @@ pub fn set_enabled<P: Provider>(evd: &Evd<P>, enabled: bool) {
     evd.unlock(inner, signal);
 }
 
-/// Sets whether threads may wait on it (spec/events 2.9). A current waiter is expelled.
+/// Sets whether threads may wait on the EVD (spec/events 2.9). A current waiter is expelled.
 pub fn set_waitable<P: Provider>(evd: &Evd<P>, waitable: bool) {
     let mut inner = evd.lock();
     inner.queue.waitable = waitable;
@@ -263,7 +264,7 @@ fn expel<P: Provider>(inner: &mut EvdState<P>) -> Signal {
     if inner.queue.expel() { Signal::Waiter } else { Signal::None }
 }
 
-/// Changes its length (spec/events 2.8).
+/// Changes the length of the queue (spec/events 2.8).
 pub fn resize<P: Provider>(evd: &Evd<P>, length: i32) -> Result<()> {
     let mut inner = evd.lock();
     if usize::try_from(length) == Ok(inner.queue.length()) {
@@ -280,15 +281,15 @@ pub struct EvdFacts {
     pub length: usize,
     /// Whether events trigger the CNO.
     pub enabled: bool,
-    /// Whether threads may wait on it.
+    /// Whether threads may wait on the EVD.
     pub waitable: bool,
     /// Which completions notify.
     pub config: Config,
-    /// Handle of its CNO, or 0.
+    /// Handle of the EVD's CNO, or 0.
     pub cno: usize,
 }
 
-/// The properties at this moment.
+/// The current properties.
 pub fn facts<P: Provider>(evd: &Evd<P>) -> EvdFacts {
     let inner = evd.lock();
     EvdFacts {
@@ -302,7 +303,8 @@ pub fn facts<P: Provider>(evd: &Evd<P>) -> EvdFacts {
 
 /// Frees the EVD at the consumer's request.
 ///
-/// Errors: `EvdAsync` for the EVD that was made with its IA, `EvdInUse` while an object or CNO uses it.
+/// Errors: `EvdAsync` for the async EVD that was created with the IA, `EvdInUse` while an object uses the EVD or it has
+/// a CNO.
 pub fn free<P: Provider>(evd: &Evd<P>) -> Result<()> {
     if evd.ia.owns_async_evd(evd.id) {
         return Err(Error::InvalidState(State::EvdAsync));

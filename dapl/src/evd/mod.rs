@@ -46,19 +46,18 @@ pub struct Evd<P: Provider> {
     transfers: OnceLock<&'static dyn TransferSink<P>>,
     uses: UseCount,
     spin: SpinBudget,
-    /// Tells dequeues without the lock that there is no event, if the transport supports it.
+    /// Lets a dequeue find out without the lock that there is no event, if the transport supports it.
     empty_check: Option<QueueCheck>,
     inner: Mutex<EvdState<P>>,
 }
 
-/// Reports completions to the `ep` module. A trait of the lower layer, because EPs use EVDs while EVDs report failures
-/// to EPs.
+/// Reports completions to the `ep` module. A trait, because EPs import EVDs, and EVDs must report failures to EPs.
 pub(crate) trait TransferSink<P: Provider>: Send + Sync {
     /// Informs the EP with handle `ep` of a failure before the consumer gets it. Called without locks; on return the EP
     /// has called [`dapls_evd::take_failure`] under its own lock. Returns false if there is no such EP.
     fn failed(&self, evd: &Evd<P>, ep: usize) -> bool;
-    /// The consumer has taken, or can no longer take, the completion of a receive of the SRQ with this handle. Called
-    /// with or without the lock of an EVD.
+    /// Reports that the consumer has dequeued, or can no longer dequeue, the completion of a receive of the SRQ with
+    /// this handle. Called with or without the lock of an EVD.
     fn reaped(&self, srq: usize);
 }
 
@@ -108,7 +107,7 @@ impl<P: Provider> Object for Evd<P> {
     const KIND: Kind = Kind::Evd;
 }
 
-/// EPs, service points and IAs that report here use an EVD.
+/// EPs, service points and IAs that post events use an EVD.
 impl<P: Provider> Usable for Evd<P> {
     fn uses(&self) -> &UseCount {
         &self.uses
@@ -121,7 +120,7 @@ impl<P: Provider> AsyncErrorSink for Evd<P> {
     }
 
     fn report(&self, error: AsyncError) {
-        // The cause of this error has been logged.
+        // `post` has logged the cause of this error.
         let _ = dapls_evd::post(self, Event::Async(error));
     }
 }

@@ -1,15 +1,16 @@
 //! Lets a dequeue find out without a lock that there is no event.
 //!
-//! An EVD whose transport supports it has an [`EmptyCheck`], and each connection that it polls a [`RingWatch`]. Each word has
-//! one writer at a time: the holder of the lock that protects what the word describes. A dequeue reads the words, and locks
-//! nothing if all of them say that nothing has arrived; otherwise it takes the locks and decides there.
+//! An EVD whose transport supports it has an [`EmptyCheck`], and each connection that it polls a [`RingWatch`]. Each
+//! word has one writer at a time: the holder of the lock that protects what the word describes. A dequeue reads the
+//! words, and locks nothing if all of them say that nothing has arrived; otherwise it takes the locks and looks for
+//! events.
 //!
-//! A completion moves from a ring to the transport's list, and from there to the queue of the EVD. Each step sets the word of
-//! its destination before the word of its origin (Release), and a dequeue reads them in the order in which completions move
-//! (Acquire). So a completion that has been there before the call is found.
+//! A completion moves from a ring to the transport's list, and from there to the queue of the EVD. Each step sets the
+//! word of its destination before the word of its origin (Release), and a dequeue reads the words in the order in which
+//! completions move (Acquire). So the dequeue finds every completion that arrived before the call.
 //!
-//! The memory of checks and watches is never freed ([`Pooled`]), and a handle's stub names the check, so that a dequeue needs
-//! no reference to the EVD. If the EVD is freed meanwhile, either result of the dequeue is right.
+//! The memory of checks and watches is never freed ([`Pooled`]), and a handle's stub names the check, so that a dequeue
+//! needs no reference to the EVD. If the EVD is freed meanwhile, either result of the dequeue is right.
 
 use std::ptr;
 use std::sync::OnceLock;
@@ -20,27 +21,28 @@ use crate::runtime::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, StaticMute
 /// Maximum number of connections that a check covers; with more, each dequeue takes the locks.
 pub const WATCHES: usize = 16;
 
-/// The words of an EVD. See the module.
+/// The words of an EVD; see the module documentation.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct EmptyCheck {
     /// Passes in progress of threads that do not poll; they may complete receives that a dequeue must then find.
     passes: AtomicU32,
-    /// The watches are not those of the connections to be polled, and the first one says that a dequeue must poll. Protected
-    /// by the lock of the list of connections.
+    /// Set if the watches are not those of the connections to be polled. The first watch then says that a dequeue must
+    /// poll. Protected by the lock of the list of connections.
     is_stale: AtomicU32,
-    /// The transport's list holds completions. Protected by the lock of that list.
+    /// Set if the transport's list holds completions. Protected by the lock of that list.
     has_ready: AtomicU32,
-    /// The queue may hold events, or a dequeue has to do more than to report none. Protected by the lock of the EVD.
+    /// Set if the queue may hold events, or if a dequeue must do more than report that there is none. Protected by the
+    /// lock of the EVD.
     has_queued: AtomicU32,
-    /// Number of polls. Threads that count at the same time may lose some.
+    /// Number of polls. If several threads count at the same time, counts may be lost.
     polls: AtomicU32,
     /// Number of watches beyond the first two.
     more: AtomicU32,
     watches: [AtomicPtr<RingWatch>; WATCHES],
-    /// Stands for the connections that are not there.
+    /// Watch in place of a missing connection: no ring, no requests.
     nothing: RingWatch,
-    /// Stands for the first connection while the watches are stale.
+    /// Watch in place of the first connection while the watches are stale: a dequeue must poll.
     stale: RingWatch,
 }
 
@@ -50,17 +52,17 @@ pub struct EmptyCheck {
 pub struct RingWatch {
     /// First word of the next slot. It is in memory that stays readable for ever.
     next: AtomicPtr<AtomicU64>,
-    /// Upper half of that word once the peer has filled the slot.
+    /// Upper half of that word after the peer has filled the slot.
     lap: AtomicU32,
-    /// Whether requests of this side wait for the peer: [`IDLE`], [`COUNTS`] or [`MUST_POLL`].
+    /// State of the requests of this side that wait for the peer: [`IDLE`], [`COUNTS`] or [`MUST_POLL`].
     requests: AtomicU32,
-    /// The peer's count of requests that it has taken, in memory as `next`.
+    /// The peer's count of taken requests, in memory that stays readable for ever.
     taken: AtomicPtr<AtomicU64>,
-    /// Low half of that count, as far as requests were completed by it.
+    /// Low half of the peer's count up to which requests have been completed.
     known: AtomicU32,
-    /// The same count as the peer's messages carry it.
+    /// Low half of the peer's count as carried by the latest message.
     carried: AtomicU32,
-    /// A word that never changes, in place of those that do not exist.
+    /// A word that never changes, in place of a missing slot or count.
     zero: AtomicU64,
 }
 
@@ -68,18 +70,18 @@ pub struct RingWatch {
 const IDLE: u32 = 0;
 /// Requests complete when the peer's count grows.
 const COUNTS: u32 = 1;
-/// Only a poll can find out.
+/// Only a poll can find out whether requests have progressed.
 const MUST_POLL: u32 = 2;
 
-/// What requests of a connection wait for.
+/// State for which requests of a connection wait.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u32)]
 pub enum Wait {
-    /// Nothing.
+    /// No request waits.
     Nothing = IDLE,
     /// The peer's count of taken requests.
     Count = COUNTS,
-    /// Something else, or the connection has ended: only a poll can find out.
+    /// Something else, or the connection has ended. Only a poll can find out.
     Other = MUST_POLL,
 }
 
@@ -103,7 +105,7 @@ impl Poolable for RingWatch {
         &POOL
     }
 
-    /// Watches no ring.
+    /// Detaches from the ring and from all requests.
     fn clear(&self) {
         self.requests.store(IDLE, Ordering::Relaxed);
         self.detach();
@@ -111,7 +113,7 @@ impl Poolable for RingWatch {
 }
 
 impl RingWatch {
-    /// Watches no ring. Requests stay as they are.
+    /// Detaches from the ring. The state of requests is unchanged.
     pub fn detach(&self) {
         let zero = ptr::from_ref(&self.zero).cast_mut();
         self.lap.store(1, Ordering::Relaxed);
@@ -121,8 +123,8 @@ impl RingWatch {
         self.carried.store(0, Ordering::Relaxed);
     }
 
-    /// Watches a slot: `lap` is the upper half of its first word once it is filled. Called under the lock of the receive
-    /// direction, after what the slots before it held was delivered.
+    /// Watches a slot: `lap` is the upper half of its first word after the peer has filled it. Called under the lock of
+    /// the receive direction, after the content of earlier slots was delivered.
     ///
     /// # Safety
     /// The word stays readable for ever.
@@ -132,7 +134,7 @@ impl RingWatch {
         self.next.store(ptr::from_ref(word).cast_mut(), Ordering::Release);
     }
 
-    /// Watches the peer's count of taken requests, of which none is taken yet. Called under the lock of the send direction.
+    /// Watches the peer's count of taken requests, which is 0 now. Called under the lock of the send direction.
     ///
     /// # Safety
     /// The word stays readable for ever.
@@ -140,19 +142,20 @@ impl RingWatch {
         self.taken.store(ptr::from_ref(word).cast_mut(), Ordering::Release);
     }
 
-    /// Requests were completed up to this count. Called under the lock of the send direction, after they are in the list.
+    /// Records the count up to which requests have been completed. Called under the lock of the send direction, after
+    /// the completions are in the list.
     #[inline(always)]
     pub fn set_known(&self, taken: u64) {
         self.known.store(taken as u32, Ordering::Release);
     }
 
-    /// Sets what requests wait for. Called under the lock of the send direction.
+    /// Records for what requests wait. Called under the lock of the send direction.
     #[inline(always)]
     pub fn set_wait(&self, wait: Wait) {
         self.requests.store(wait as u32, Ordering::Release);
     }
 
-    /// Whether requests wait for something.
+    /// Whether requests wait for the peer or for a poll.
     #[inline(always)]
     pub fn has_requests(&self) -> bool {
         self.requests.load(Ordering::Acquire) != IDLE
@@ -165,7 +168,7 @@ impl RingWatch {
         self.carried.store(taken, Ordering::Release);
     }
 
-    /// See [`Self::set_carried`].
+    /// Returns the count that [`Self::set_carried`] has stored.
     #[inline(always)]
     pub fn carried(&self) -> u32 {
         self.carried.load(Ordering::Acquire)
@@ -186,7 +189,7 @@ impl RingWatch {
         (next.load(Ordering::Acquire) >> 32) as u32 == self.lap.load(Ordering::Relaxed)
     }
 
-    /// Whether no request of this side has progressed.
+    /// Whether no request of this side has progressed since the last poll.
     #[inline(always)]
     fn do_requests_wait(&self) -> bool {
         match self.requests.load(Ordering::Acquire) {
@@ -195,7 +198,8 @@ impl RingWatch {
                 let known = self.known.load(Ordering::Acquire);
                 // SAFETY: as in `has_entry`, with `set_taken`.
                 let taken = unsafe { &*self.taken.load(Ordering::Acquire) };
-                // A count that messages carry is not written to the peer's page too, so that either may be behind.
+                // A count that messages carry is not also written to the peer's page, so either of the two counts may
+                // be older.
                 let (published, carried) = (taken.load(Ordering::Acquire) as u32, self.carried());
                 published.wrapping_sub(known) as i32 <= 0 && carried.wrapping_sub(known) as i32 <= 0
             }
@@ -204,12 +208,12 @@ impl RingWatch {
     }
 }
 
-/// The part of a check that the EVD sets.
+/// The part of an empty check that the EVD sets.
 #[derive(Debug)]
 pub struct QueueCheck {
     check: &'static EmptyCheck,
     never: &'static EmptyCheck,
-    /// The place in the stub of the EVD's handle, where dequeues find the check.
+    /// The word in the stub of the EVD's handle in which dequeues find the check.
     place: &'static AtomicPtr<EmptyCheck>,
 }
 
@@ -218,11 +222,11 @@ impl QueueCheck {
         QueueCheck { check, never: EmptyCheck::never(), place }
     }
 
-    /// Says whether the queue of the EVD may hold events. Called under its lock: with true before an event is added, with
-    /// false only by a dequeue that has a reference by the handle.
+    /// Records whether the queue of the EVD may hold events. Called under the lock of the EVD: with true before an
+    /// event is added, with false only by a dequeue that has a reference by the handle.
     ///
-    /// While there are events, `never` takes the place of the check, so that dequeues read only one word of it. That alone
-    /// would not suffice: the check's own word has to be read after others.
+    /// While there are events, `never` replaces the check, so that a dequeue reads only one word. The check's own word
+    /// is also set, because a dequeue may have read the address of the check before the replacement.
     #[inline(always)]
     pub fn set_queued(&self, may_be: bool) {
         self.check.has_queued.store(u32::from(may_be), Ordering::Release);
@@ -230,7 +234,7 @@ impl QueueCheck {
         self.place.store(ptr::from_ref(check).cast_mut(), Ordering::Release);
     }
 
-    /// See [`EmptyCheck::polls`].
+    /// Number of polls; see [`EmptyCheck::polls`].
     pub fn polls(&self) -> u32 {
         self.check.polls()
     }
@@ -270,8 +274,8 @@ impl Poolable for EmptyCheck {
 }
 
 impl EmptyCheck {
-    /// Stands for the check of an EVD whose transport has none, or that holds events: never says that there is nothing. Many
-    /// threads read it, and none writes.
+    /// A check that never says that there is no event. Used for an EVD whose transport has no check, or whose queue
+    /// holds events. Many threads read this check, and no thread writes it.
     pub fn never() -> &'static EmptyCheck {
         static NEVER: OnceLock<&'static EmptyCheck> = OnceLock::new();
         let create = || {
@@ -279,13 +283,13 @@ impl EmptyCheck {
             never.begin_pass();
             never
         };
-        // An object of a loom model cannot be used in the next one.
+        // Loom forbids the use of an object of one model in the next model.
         if cfg!(loom) { create() } else { NEVER.get_or_init(create) }
     }
 
-    /// Whether a dequeue finds nothing. Returns false if that is not certain.
+    /// Whether a dequeue would certainly find no event.
     ///
-    /// Written for two connections without outstanding requests, and for few registers.
+    /// Optimised for two connections without outstanding requests, and for few registers.
     #[inline(always)]
     pub fn is_empty(&self) -> bool {
         if self.passes.load(Ordering::Acquire) != 0 {
@@ -305,8 +309,8 @@ impl EmptyCheck {
         found | more == 0 || found == 0 && self.is_empty_beyond(more)
     }
 
-    /// Whether a poll for an observer of the EVD, such as a CNO, finds no completion. Its queue may hold some that have been
-    /// reported. Returns false if that is not certain.
+    /// Whether a poll for an observer of the EVD, such as a CNO, would certainly find no completion. The EVD's queue
+    /// may hold events that were already reported to the observer.
     pub fn has_no_completion(&self) -> bool {
         if self.has_pass() {
             return false;
@@ -316,7 +320,7 @@ impl EmptyCheck {
         (0..count).all(|n| self.watch_at(n).is_quiet()) && self.has_ready.load(Ordering::Acquire) == 0
     }
 
-    /// The same for the other connections.
+    /// Like [`Self::is_empty`], for the connections after the first two.
     #[inline(always)]
     fn is_empty_beyond(&self, more: u32) -> bool {
         let mut n = 2;
@@ -326,14 +330,14 @@ impl EmptyCheck {
             }
             n += 1;
         }
-        // Once more: a completion may have moved on from a ring meanwhile.
+        // Read again, because a completion may have moved from a ring to the list or the queue meanwhile.
         self.has_ready.load(Ordering::Acquire) | self.has_queued.load(Ordering::Acquire) == 0
     }
 
     #[inline(always)]
     fn watch_at(&self, n: usize) -> &RingWatch {
-        // SAFETY: `set_watches` has stored a reference to an object whose memory is never freed. It runs before any other
-        // thread knows of this object.
+        // SAFETY: `set_watches` has stored a reference to an object whose memory is never freed. `set_watches` has run
+        // before any other thread knows of this object.
         unsafe { &*self.watches[n].load(Ordering::Acquire) }
     }
 
@@ -349,26 +353,26 @@ impl EmptyCheck {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// Says whether the transport's list holds completions. Called under its lock.
+    /// Records whether the transport's list holds completions. Called under the lock of the list.
     #[inline(always)]
     pub fn set_ready(&self, is_any: bool) {
         self.has_ready.store(u32::from(is_any), Ordering::Release);
     }
 
-    /// The list of connections has changed, or the next dequeue has to poll for another reason. Called under the lock of the
-    /// list.
+    /// Marks the watches as stale, because the list of connections has changed, or because the next dequeue has to poll
+    /// for another reason. Called under the lock of the list.
     pub fn set_stale(&self) {
         self.is_stale.store(1, Ordering::Relaxed);
         self.watches[0].store(ptr::from_ref(&self.stale).cast_mut(), Ordering::Release);
     }
 
-    /// Whether [`Self::watch`] is to be called.
+    /// Whether the watches are stale, so that the next poll calls [`Self::watch`].
     #[inline(always)]
     pub fn is_stale(&self) -> bool {
         self.is_stale.load(Ordering::Relaxed) != 0
     }
 
-    /// Watches these connections, if there are not too many. Called under the lock of their list.
+    /// Watches these connections, unless there are more than [`WATCHES`]. Called under the lock of their list.
     pub fn watch(&self, connections: impl ExactSizeIterator<Item = &'static RingWatch>) {
         if connections.len() <= WATCHES {
             self.set_watches(connections);
@@ -381,21 +385,21 @@ impl EmptyCheck {
         let mut next = || connections.next().map_or(ptr::from_ref(&self.nothing), ptr::from_ref).cast_mut();
         let first = next();
         self.watches[1..].iter().for_each(|place| place.store(next(), Ordering::Release));
-        // Last, because until then it says that the others are stale.
+        // Written last, because the previous first watch marks all watches as stale.
         self.watches[0].store(first, Ordering::Release);
     }
 
-    /// Begins a pass of a thread that does not poll.
+    /// Begins a pass: a thread makes progress without polling this EVD.
     pub fn begin_pass(&self) {
         self.passes.fetch_add(1, Ordering::SeqCst);
     }
 
-    /// Ends such a pass; its completions are in the list.
+    /// Ends a pass, after its completions were added to the list.
     pub fn end_pass(&self) {
         self.passes.fetch_sub(1, Ordering::Release);
     }
 
-    /// Whether such a pass is in progress.
+    /// Whether a pass is in progress.
     #[inline]
     pub fn has_pass(&self) -> bool {
         self.passes.load(Ordering::Acquire) > 0

@@ -22,12 +22,13 @@ mod records;
 #[path = "hazard/fake.rs"]
 mod records;
 
-/// Slots per thread. Uses nest: a post on an EP also uses a registration, and a signal handler may post as well.
+/// Number of slots per thread. Uses nest: a post on an EP also uses a registration, and a signal handler may post
+/// during a post.
 const SLOTS: usize = 4;
 
 /// A waiting thread checks the slots this many times, with a yield after each check, before it sleeps between checks.
 const YIELDS: u32 = 100;
-/// Sleep between checks. A use takes microseconds unless its thread is preempted.
+/// Sleep between checks of a waiting thread. A use takes microseconds unless its thread is preempted.
 const SLEEP: Duration = Duration::from_micros(50);
 
 /// The slots of one thread: addresses of objects in use; 0 is a free slot.
@@ -39,7 +40,7 @@ struct Slots([AtomicUsize; SLOTS]);
 #[derive(Debug)]
 pub struct Protection {
     slot: &'static AtomicUsize,
-    /// A slot is written by its own thread only.
+    /// Only the thread that owns a slot writes it.
     _is_local: PhantomData<*const ()>,
 }
 
@@ -53,7 +54,7 @@ pub fn protect(address: usize) -> Option<Protection> {
     Some(Protection { slot, _is_local: PhantomData })
 }
 
-/// Like [`protect`], with the first slot of the thread only: the common case, in fewer steps.
+/// Like [`protect`], but with the first slot of the thread only, which is the common case and takes fewer steps.
 #[inline(always)]
 pub fn protect_first(address: usize) -> Option<Protection> {
     let slot = &records::mine()?.0[0];
@@ -66,7 +67,7 @@ pub fn protect_first(address: usize) -> Option<Protection> {
 }
 
 impl Protection {
-    /// Like [`Self::thread`], for a protection in the first slot.
+    /// Like [`Self::thread`], for a protection that is in the first slot.
     #[inline(always)]
     pub fn thread_of_first(&self) -> usize {
         debug_assert_eq!(self.thread(), std::ptr::from_ref(self.slot) as usize);
@@ -95,7 +96,7 @@ impl Drop for Protection {
     }
 }
 
-/// Waits for the current uses of the objects whose addresses `of` accepts. Must not be called during such a use.
+/// Waits for the current uses of all objects whose addresses `of` accepts. Must not be called during such a use.
 #[cold]
 pub fn await_uses(of: impl Fn(usize) -> bool) {
     records::heavy_barrier();
@@ -167,7 +168,7 @@ mod tests {
         for _ in 0..500 {
             thread::spawn(|| assert!(protect(2).is_some())).join().unwrap();
         }
-        // Other tests run at the same time.
+        // Tests that run at the same time have threads too.
         assert!(count() < before + 250, "{before} records, then {}", count());
     }
 }

@@ -1,8 +1,8 @@
 //! Atomics, fences and locks for modules with loom models: the standard ones, or loom's.
 //!
-//! Only this module depends on `cfg(loom)`. loom can run a module unchanged if it takes its atomics from here. The
-//! models are at the foot of the module (`mod interleavings`); `cargo xtask test loom` runs them. Loom's types work
-//! inside a model only, and cannot be used in a `static`.
+//! Only this module depends on `cfg(loom)`. loom can run a module unchanged if the module takes its atomics from here.
+//! Its models are at its end (`mod interleavings`); `cargo xtask test loom` runs them. Loom's types work inside a model
+//! only, and cannot be used in a `static`.
 
 #[cfg(loom)]
 pub mod access_check;
@@ -36,7 +36,7 @@ mod kind {
     pub use loom::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, AtomicUsize, Ordering, fence};
     pub use loom::thread::yield_now;
 
-    /// Loom models have no clock.
+    /// Does not sleep, because loom models have no clock.
     pub fn sleep(_: std::time::Duration) {
         yield_now();
     }
@@ -46,7 +46,7 @@ mod kind {
         fence(Ordering::SeqCst);
     }
 
-    /// loom's mutex with the interface of the standard one. It is never poisoned: a panic ends the model.
+    /// Loom's mutex with the interface of the standard mutex. It is never poisoned, because a panic ends the model.
     #[derive(Debug, Default)]
     pub struct Mutex<T>(loom::sync::Mutex<T>);
 

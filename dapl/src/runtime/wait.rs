@@ -1,9 +1,9 @@
 //! Sleeps on behalf of a C caller. A signal may interrupt the sleep, and `pthread_cancel` may end the thread in it.
 //!
 //! The entries of `dat_evd_wait` and `dat_cno_wait` call [`run`]. It alternates between a step, which holds locks and
-//! references with cancellation deferred, and a sleep on a futex word in frames that own nothing: glibc's forced unwinding
-//! passes only through those. A cancelled thread leaves a [`Mark`] in its thread-local storage, whose destructor removes the
-//! waiter. The futex words are in the arena of handles, so they outlive the objects.
+//! references with cancellation deferred, and a sleep on a futex word in frames that own nothing: glibc's forced
+//! unwinding passes only through these frames. A cancelled thread leaves a [`Mark`] in its thread-local storage, whose
+//! destructor removes the waiter. The futex words are in the arena of handles, so they outlive the objects.
 
 use std::cell::RefCell;
 use std::ffi::c_int;
@@ -55,7 +55,7 @@ pub enum Cause {
 pub struct Deadline(Option<u64>);
 
 impl Deadline {
-    /// No deadline, or not computed yet: only threads that have to sleep read the clock.
+    /// No deadline, or not computed yet: the clock is read only if a thread has to sleep.
     pub const NEVER: Deadline = Deadline(None);
 
     /// `timeout` microseconds from now.
@@ -95,10 +95,10 @@ pub fn relax() {
 /// may need that CPU.
 #[derive(Debug, Default)]
 pub struct SharedCpuBackoff {
-    /// Number of unsuccessful polls since the last successful one, and until the next check of the CPU set.
+    /// Number of unsuccessful polls since the last successful one.
     unsuccessful: u32,
     left: u32,
-    /// Number of all polls at the last call.
+    /// Value of the caller's counter of polls at the last call.
     polls: u32,
     alone: bool,
 }
@@ -109,8 +109,8 @@ impl SharedCpuBackoff {
     /// Number of polls between checks of the CPU set, which are system calls. The set may change at any time.
     const CHECK_INTERVAL: u32 = 1 << 12;
 
-    /// Counts an unsuccessful poll, or those since the last call where `polls` counts them. Returns true if the caller should
-    /// yield.
+    /// Counts one unsuccessful poll, or with `polls`, the caller's counter, all polls since the last call. Returns true
+    /// if the caller should yield.
     #[inline]
     pub fn should_yield(&mut self, polls: Option<u32>) -> bool {
         let polls = polls.unwrap_or(self.polls.wrapping_add(1));
@@ -126,7 +126,7 @@ impl SharedCpuBackoff {
         self.alone && self.unsuccessful >= Self::YIELD_AFTER
     }
 
-    /// Whether the last check has found that the thread is limited to one CPU.
+    /// Whether the last check of the CPU set has found that the thread is limited to one CPU.
     #[inline(always)]
     pub fn shares_cpu(&self) -> bool {
         self.alone
@@ -158,7 +158,7 @@ pub fn word(id: ObjectId) -> Option<(&'static AtomicU32, u32)> {
     Some((word, word.load(Ordering::Relaxed)))
 }
 
-/// Changes the word, so that no thread falls asleep with its old value. Called under the object's lock.
+/// Changes the word, so that no thread falls asleep on its old value. Called under the object's lock.
 pub fn bump(id: ObjectId) {
     if let Some(word) = handle::futex(id) {
         // The object's lock orders this with `word`; the kernel's lock orders it with the check of a thread that falls
@@ -183,7 +183,7 @@ pub fn wake(id: ObjectId, count: i32) {
 pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> WaitStep) -> DAT_RETURN {
     let mut caller_state = 0;
     let mut caller_type = 0;
-    // Both are set, the type first: a cancellation that arrives as a signal may check the type alone.
+    // Sets both type and state, the type first, because the handler of a cancellation signal may check the type alone.
     //
     // SAFETY: plain calls for the calling thread, with writable out parameters.
     unsafe {
@@ -196,8 +196,9 @@ pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> Wait
         match unsafe { step(state, cause) } {
             WaitStep::Done(code) => break code,
             WaitStep::Sleep { word, expected, deadline } => {
-                // From here to the second pair this thread may be cancelled at any instruction: no frame from here to
-                // the consumer's owns anything. A request that came meanwhile is only noted, hence the test.
+                // Until the calls after the sleep, this thread may be cancelled at any instruction. No frame between
+                // here and the consumer's frame owns resources. A request that arrived while cancellation was disabled
+                // is only pending, so it is tested for.
                 // SAFETY: as above.
                 unsafe {
                     pthread_setcancelstate(caller_state, std::ptr::null_mut());
@@ -247,7 +248,7 @@ struct ThreadMarks(RefCell<Vec<Mark>>);
 
 impl Drop for ThreadMarks {
     fn drop(&mut self) {
-        // glibc also runs this destructor for a thread that returned with a cancellation request pending.
+        // glibc also runs this destructor in a thread that has returned while a cancellation request is pending.
         let _deferral = cancel::defer();
         for mark in self.0.take() {
             (mark.clear)(mark.id, mark.token);

@@ -66,7 +66,8 @@ pub trait Object: Send + Sync + 'static {
     const KIND: Kind;
 }
 
-/// A handle's slot in the arena. The first word is ABI: libdat reads the provider table there.
+/// A handle's slot in the arena. The first word is part of the ABI: libdat reads the address of the provider table
+/// there.
 #[repr(C, align(64))]
 pub struct Stub {
     table: AtomicPtr<DAT_PROVIDER>,
@@ -80,7 +81,7 @@ pub struct Stub {
     /// Futex word that waiters on the object sleep on; it must outlive the object (see `wait`).
     pub(crate) futex: AtomicU32,
     _pad: AtomicU32,
-    /// Of an EVD: its check, never null while it is live.
+    /// For an EVD: its empty check, never null while the EVD is live.
     empty_check: AtomicPtr<EmptyCheck>,
     _rest: AtomicU64,
 }
@@ -89,7 +90,8 @@ const _: () = assert!(std::mem::offset_of!(Stub, table) == 0 && (size_of::<Stub>
 
 const STRIDE: usize = 64;
 
-/// Weak reference to an object, for late events: an id of an earlier generation refers to no object.
+/// Weak reference to an object. An id whose generation is no longer that of the stub refers to no object, so a late
+/// event is dropped.
 #[derive(Clone, Copy, Debug, Default, Eq, Hash, PartialEq)]
 pub struct ObjectId {
     /// The handle as a number; 0 is no handle.
@@ -129,7 +131,7 @@ impl Stub {
         }
     }
 
-    /// Takes a reference if the stub is live, of this kind, and of the given generation, if any.
+    /// Takes a counted reference if the stub is live, has this kind and, if `generation` is given, that generation.
     #[inline(always)]
     fn acquire(&self, kind: Kind, generation: Option<u32>) -> bool {
         // Checked before the write, so that invalid handles do not modify stubs of other kinds or in quarantine.
@@ -157,8 +159,8 @@ impl Stub {
 
     /// Drops the object of a freed stub without users, and quarantines the stub. A word without a kind has no object.
     ///
-    /// Several threads can get here through references that are about to be refused, or after a [`HotRef`]. The thread
-    /// that changes the word does the work; the others find another generation.
+    /// Several threads can call this, because a refused reference is counted for a moment, and after a [`HotRef`]. The
+    /// thread that changes the word does the work; the other threads find another generation.
     #[cold]
     fn retire(&self, word: u64) {
         let next = StateWord::next_generation(word);
@@ -180,7 +182,7 @@ impl Stub {
     }
 }
 
-/// Whether objects of this kind are referenced by [`HotRef`].
+/// Whether posts and dequeues reference objects of this kind by [`HotRef`].
 fn is_hot(word: u64) -> bool {
     [Kind::Ep, Kind::Evd].iter().any(|kind| *kind as u8 == StateWord::kind(word))
 }
@@ -193,8 +195,8 @@ pub fn from_handle<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Ref
     acquire(handle as usize, None).ok_or(Error::InvalidHandle(wanted))
 }
 
-/// Like [`from_handle_hot`], but only where the reference need not be counted. Returns `None` otherwise, and also for
-/// an invalid handle: the caller then uses [`from_handle_hot`], which distinguishes the two.
+/// Like [`from_handle_hot`], but only where the reference need not be counted. Returns `None` if the reference must be
+/// counted or the handle is invalid; the caller then uses [`from_handle_hot`], which distinguishes the two cases.
 #[inline(always)]
 pub fn from_handle_quick<T: Object>(handle: *mut c_void) -> Option<QuickRef<T>> {
     quick_ref(arena::at(handle as usize)?)
@@ -214,7 +216,7 @@ fn quick_ref<T: Object>(stub: &'static Stub) -> Option<QuickRef<T>> {
     Some(QuickRef { stub, object, protection: ManuallyDrop::new(protection) })
 }
 
-/// Like [`from_handle`], for posts and dequeues. `None` if it is not a live handle of this type.
+/// Like [`from_handle`], for posts and dequeues. Returns `None` if the handle is not a live handle of this type.
 #[inline(always)]
 pub fn from_handle_hot<T: Object>(handle: *mut c_void) -> Option<HotRef<T>> {
     debug_assert!(is_hot((T::KIND as u64) << StateWord::KIND_SHIFT), "{:?}", T::KIND);
@@ -235,13 +237,13 @@ pub fn from_handle_hot<T: Object>(handle: *mut c_void) -> Option<HotRef<T>> {
     Some(HotRef { stub, object, protection })
 }
 
-/// The stub of a handle that was a live EVD a moment ago.
+/// The stub of a handle that was a live EVD when `of` checked it.
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 pub struct EvdStub(&'static Stub);
 
 impl EvdStub {
-    /// `None` if it is not a live EVD.
+    /// Returns the stub of an EVD's handle; `None` if the handle is not a live EVD.
     #[inline(always)]
     pub fn of(handle: *mut c_void) -> Option<EvdStub> {
         let stub = arena::at(handle as usize)?;
@@ -261,14 +263,15 @@ impl EvdStub {
         unsafe { &*self.0.empty_check.load(Ordering::Acquire) }.is_empty()
     }
 
-    /// As [`from_handle_quick`].
+    /// Like [`from_handle_quick`].
     #[inline(always)]
     pub fn object<T: Object>(self) -> Option<QuickRef<T>> {
         quick_ref(self.0)
     }
 }
 
-/// Sets the check of an EVD that is being created, and returns its place. Must be called for each EVD.
+/// Sets the empty check of an EVD that is being created, and returns the word that stores it. Must be called for each
+/// EVD.
 pub fn set_empty_check(id: ObjectId, check: &'static EmptyCheck) -> Option<&'static AtomicPtr<EmptyCheck>> {
     let place = &arena::at(id.handle)?.empty_check;
     place.store(std::ptr::from_ref(check).cast_mut(), Ordering::Relaxed);
@@ -299,7 +302,7 @@ pub fn await_posts() {
 pub struct Exclusion(ObjectId);
 
 impl Exclusion {
-    /// Returns false if the stub has another generation, or no object yet.
+    /// Sets or clears the exclusion. Returns false if the stub has another generation, or no object yet.
     fn set(&self, exclusive: bool) -> bool {
         let Some(stub) = arena::at(self.0.handle) else { return false };
         let mut word = stub.word.load(Ordering::Relaxed);
@@ -329,7 +332,7 @@ impl Drop for Exclusion {
     }
 }
 
-/// Like [`from_handle`]; a null handle gives `None`.
+/// Like [`from_handle`], but a null handle gives `None`.
 pub fn from_optional<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Option<Ref<T>>> {
     if handle.is_null() { Ok(None) } else { from_handle(handle, wanted).map(Some) }
 }
@@ -412,7 +415,7 @@ pub fn create<T: Object>(table: *const DAT_PROVIDER, build: impl FnOnce(ObjectId
 pub struct Created<T: Object> {
     stub: &'static Stub,
     id: ObjectId,
-    /// Taken by `publish`.
+    /// The object; removed by `publish`.
     object: Option<Arc<T>>,
 }
 
@@ -422,7 +425,7 @@ impl<T: Object> Created<T> {
         self.object.as_ref().expect("only `publish` takes it, and consumes self")
     }
 
-    /// Its id, valid from `publish` on.
+    /// Id of the object, valid after `publish`.
     pub fn id(&self) -> ObjectId {
         self.id
     }
@@ -436,8 +439,8 @@ impl<T: Object> Created<T> {
         };
         self.stub.release.store(release as *mut c_void, Ordering::Relaxed);
         self.stub.object.store(Arc::into_raw(object).cast_mut().cast(), Ordering::Relaxed);
-        // Pairs with the Acquire in `acquire`: the object is complete before the word announces it. An addition,
-        // because a late reference of the previous generation may be counted in it.
+        // Pairs with the Acquire in `acquire`: the object is complete before the word says that it is live. An
+        // addition, because a late reference of the previous generation may be counted in the word.
         self.stub.word.fetch_add((T::KIND as u64) << StateWord::KIND_SHIFT | StateWord::LIVE, Ordering::Release);
         self.id.handle as *mut c_void
     }
@@ -453,7 +456,7 @@ impl<T: Object> Drop for Created<T> {
 
 /// Invalidates a handle: further calls with it fail. The object is dropped when its last user is done.
 ///
-/// Returns false if the handle was not live, because another thread freed it first.
+/// Returns false if the handle was not live, because another thread freed the object first.
 pub fn destroy(id: ObjectId) -> bool {
     let Some(stub) = arena::at(id.handle) else { return false };
     let mut word = stub.word.load(Ordering::Relaxed);
@@ -461,7 +464,7 @@ pub fn destroy(id: ObjectId) -> bool {
         if word & StateWord::LIVE == 0 || StateWord::generation(word) != id.generation {
             return false;
         }
-        // The reference taken here defers `retire` to the release below, so that it runs once.
+        // The reference counted here delays `retire` until the release below, so that it runs once.
         let dead = (word & !StateWord::LIVE) + StateWord::REFERENCE;
         match stub.word.compare_exchange_weak(word, dead, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => break,

@@ -23,7 +23,7 @@ unsafe impl<T: Object> Send for Ref<T> {}
 unsafe impl<T: Object> Sync for Ref<T> {}
 
 impl<T: Object> Ref<T> {
-    /// A reference that may be kept beyond the call.
+    /// Returns a reference that may be kept after the call.
     pub fn to_arc(&self) -> Arc<T> {
         // SAFETY: the pointer came from `Arc::into_raw` in `create`, and the reference count keeps that `Arc` from
         // being dropped.
@@ -65,13 +65,13 @@ impl<T: Object> HotRef<T> {
         self.protection.is_none()
     }
 
-    /// The number that identifies this thread, if the reference is not counted.
+    /// The number that identifies the calling thread, if the reference is not counted.
     #[inline(always)]
     pub fn thread(&self) -> Option<usize> {
         self.protection.as_ref().map(Protection::thread)
     }
 
-    /// Like `drop`, but never inlined.
+    /// Like `drop`, but never inlined, so that the caller saves fewer registers.
     #[inline(always)]
     pub fn release(self) {
         let mut this = ManuallyDrop::new(self);
@@ -112,7 +112,7 @@ pub struct QuickRef<T: Object> {
 }
 
 impl<T: Object> QuickRef<T> {
-    /// The number that identifies this thread.
+    /// The number that identifies the calling thread.
     #[inline(always)]
     pub fn thread(&self) -> usize {
         self.protection.thread_of_first()

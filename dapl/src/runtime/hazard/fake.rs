@@ -1,4 +1,5 @@
-//! The slots of threads in loom models, which have a few threads. Both barriers are fences.
+//! Hazard slots in loom models: one record for each of at most four threads. Both barriers are full fences, because a
+//! model has no membarrier(2).
 #![forbid(unsafe_code)]
 
 use std::array;

@@ -1,9 +1,9 @@
 //! The thread-local word that points to the slots of a thread.
 //!
-//! With glibc on x86-64 it lies in the static part of thread-local storage (model `initial-exec`), where two
+//! With glibc on x86-64 the word is in the static part of thread-local storage (model `initial-exec`), where two
 //! instructions read it. With the default model, a library that is loaded at run time calls `__tls_get_addr` for each
-//! access. glibc reserves space for such words of libraries that are loaded later (glibc.rtld.optional_static_tls);
-//! each provider uses eight bytes.
+//! access. glibc reserves static space for libraries that are loaded at run time (glibc.rtld.optional_static_tls); each
+//! provider uses eight bytes of it.
 
 use super::Slots;
 

@@ -22,7 +22,7 @@ static RECORDS: [HazardRecord; THREADS] =
         THREADS];
 /// Number of records used so far; they precede the unused ones.
 static USED: AtomicUsize = AtomicUsize::new(0);
-/// Process id of the owner: a forked child has none of the other threads.
+/// Id of the process that owns the records. A forked child has none of the parent's other threads.
 static PROCESS: AtomicU32 = AtomicU32::new(0);
 
 /// Whether the kernel has membarrier(2): unknown, yes or no.
@@ -38,7 +38,7 @@ impl Drop for Owned {
     fn drop(&mut self) {
         local::set(None);
         if let Some(record) = self.0.take() {
-            // A slot is still in use: a signal handler has ended the thread within a call.
+            // If a slot is still in use, a signal handler has ended the thread within a call.
             record.slots.0.iter().for_each(|slot| slot.store(0, Ordering::Release));
             record.is_used.store(false, Ordering::Release);
         }
@@ -72,8 +72,8 @@ fn join() -> Option<&'static Slots> {
         };
         let (n, record) = RECORDS.iter().enumerate().find(|(_, record)| is_ours(record))?;
         USED.fetch_max(n + 1, Ordering::Relaxed);
-        // Pairs with the fence in `heavy_barrier`: either the ending thread sees the record, or this one sees the
-        // invalidation.
+        // Pairs with the fence in `heavy_barrier`: either the thread that ends an object sees this record, or this
+        // thread sees that the object is invalid.
         fence(Ordering::SeqCst);
         owned.0.set(Some(record));
         local::set(Some(&record.slots));
@@ -96,7 +96,7 @@ pub(super) fn all() -> impl Iterator<Item = &'static Slots> {
     RECORDS[..USED.load(Ordering::Acquire)].iter().map(|record| &record.slots)
 }
 
-/// The barrier between the two steps of a thread that uses an object; see the parent module.
+/// The barrier of a thread that uses an object, between its two steps; see the parent module.
 #[inline(always)]
 pub(super) fn light_barrier() {
     compiler_fence(Ordering::SeqCst);
@@ -122,8 +122,8 @@ pub(super) fn heavy_barrier() {
         || membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
             && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
     if !is_done {
-        // A system call filter installed later refuses membarrier(2). Processors drain their store buffers within
-        // microseconds.
+        // membarrier(2) worked before, so a system call filter has been installed since. Processors drain their store
+        // buffers within microseconds.
         std::thread::sleep(Duration::from_millis(1));
     }
 }
