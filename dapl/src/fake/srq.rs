@@ -1,6 +1,6 @@
 //! The fake provider's shared receive queue: cookies and lengths, and queue pairs that wait for a receive, in order.
 //!
-//! Lock order: queue pair, SRQ. Events go through the net, when the test delivers them.
+//! Lock order: queue pair, SRQ. `Net` stores events until the test delivers them.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;

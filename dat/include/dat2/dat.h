@@ -874,7 +874,7 @@ extern DAT_RETURN dat_cr_query(
     IN  DAT_CR_PARAM_MASK cr_param_mask,
     OUT DAT_CR_PARAM      *cr_param);
 
-/* The EP must be UNCONNECTED; DAT_HANDLE_NULL if the request has one. An event on its connect EVD reports the result. */
+/* The EP must be UNCONNECTED; pass DAT_HANDLE_NULL if the request has an EP. An event on the connect EVD reports the result. */
 extern DAT_RETURN dat_cr_accept(
     IN DAT_CR_HANDLE   cr_handle,
     IN DAT_EP_HANDLE   ep_handle,

@@ -96,7 +96,7 @@ impl Block {
     /// (Acquire).
     ///
     /// # Panics
-    /// If they are not inside the block, or `offset` is not a multiple of eight.
+    /// If the eight bytes are not inside the block, or `offset` is not a multiple of eight.
     pub(crate) fn load(&self, offset: usize) -> u64 {
         self.require(offset, 8);
         assert!(offset.is_multiple_of(8), "{offset} is no multiple of eight");

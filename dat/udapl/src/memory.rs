@@ -219,7 +219,7 @@ impl Window {
     /// peer's write.
     ///
     /// # Panics
-    /// If they are not inside the window, or `offset` is not a multiple of eight.
+    /// If the eight bytes are not inside the window, or `offset` is not a multiple of eight.
     pub fn load(&self, offset: usize) -> u64 {
         self.0.block.load(offset)
     }

@@ -13,7 +13,7 @@ static TEXT: &str = include_str!("names.txt");
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Value {
     Absent,
-    /// A function or a type.
+    /// Defined without a number: a function or a type.
     Present,
     Number(u64),
 }
