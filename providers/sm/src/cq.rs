@@ -1,8 +1,9 @@
 //! Completion queues, and the connections on which a polling consumer makes progress.
 //!
-//! While a consumer polls a queue, it drives the connections in `active` and the engine sleeps. When it stops, the
-//! engine arms them and takes over. A connection without traffic is not in the list, so it costs a poller nothing.
-//! Locks of this module are taken after all others except the engine queue's.
+//! While a consumer polls a queue, it makes progress on the connections in `active`, and the engine sleeps. When the
+//! consumer stops polling, the engine arms these connections and takes over. A connection without traffic is not in the
+//! list, so it does not slow down polls. The locks of this module are acquired after all other locks except that of the
+//! engine queue.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -19,33 +20,34 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::engine::jobs::{EngineQueueClient, Job, Jobs};
 
-/// Maximum number of idle connections that stay in a poller's list.
+/// Maximum number of idle connections in the list that pollers serve.
 const ACTIVE: usize = 16;
 
-/// A connection, as seen by a thread that polls one of its queues. A trait, because a queue pair posts completions to
-/// the queue while the queue polls its connections. Tests of the queue implement it without a ring.
+/// A connection, as a thread that polls one of its queues uses it. It is a trait, because a queue pair posts
+/// completions to the queue while the queue polls its connections. Tests of the queue implement it without a ring.
 pub(crate) trait PolledConnection: Send + Sync {
-    /// A poller's pass over the connection. Returns whether the connection has ended.
+    /// Makes a pass over the connection for a poller. Returns whether the connection has ended.
     fn poll(&self, out: &mut Outbox<'_>) -> bool;
-    /// What says without a lock whether `poll` would find something.
+    /// Returns words that show without a lock whether `poll` would find work.
     fn watch(&self) -> &'static RingWatch;
     /// Whether the connection has ended.
     fn is_over(&self) -> bool;
-    /// Whether it is polled and its peer sends no wake-ups.
+    /// Whether a thread polls the connection, so that its peer sends no wake-ups.
     fn is_polled(&self) -> bool;
     /// Whether the last calls of this function found no progress.
     fn was_idle(&self) -> bool;
     /// Clears the wake-up flags, because a thread polls.
     fn disarm(&self);
-    /// Makes progress until there is nothing to do, then sets the wake-up flags, unless a thread polls.
+    /// Makes progress until no work is left. Then sets the wake-up flags, unless a thread polls.
     fn serve(&self);
-    /// Removes the connection from the lists of its pollers.
+    /// Removes the connection from the lists of the queues that poll it.
     fn retire(&self);
-    /// Whether the rings hold entries that have not been taken.
+    /// Whether the rings contain entries that were not taken.
     fn has_unread(&self) -> bool;
 }
 
-/// Collects the completions of a pass: directly for the polling thread's queue, otherwise in their queue.
+/// Collects the completions of a pass. Completions of the polling thread's queue are passed to it directly; other
+/// completions are added to their queue.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox<'a> {
     poller: Option<(&'a Arc<CqCore>, &'a mut [Completion])>,
@@ -53,12 +55,12 @@ pub(crate) struct Outbox<'a> {
 }
 
 impl Outbox<'_> {
-    /// Whether the poller's array is full. Further messages can stay in the rings.
+    /// Whether the poller's array is full. In this case further messages can stay in the rings.
     pub(crate) fn is_full(&self) -> bool {
         self.poller.as_ref().is_some_and(|(_, out)| self.filled == out.len())
     }
 
-    /// Adds a completion of `cq` after those already queued.
+    /// Adds a completion of `cq` after the completions that are already queued.
     #[inline(always)]
     pub(crate) fn put(&mut self, cq: &Arc<CqCore>, completion: Completion) {
         match self.place(cq) {
@@ -67,8 +69,8 @@ impl Outbox<'_> {
         }
     }
 
-    /// Returns the free places of the poller's array if `cq` is its queue and is empty. [`Outbox::used`] says how
-    /// many were filled.
+    /// Returns the free entries of the poller's array, if `cq` is the polled queue and is empty. The caller reports by
+    /// [`Outbox::used`] how many entries it has filled.
     #[inline]
     pub(crate) fn places<'a>(&'a mut self, cq: &'a Arc<CqCore>) -> Places<'a> {
         match &mut self.poller {
@@ -79,13 +81,13 @@ impl Outbox<'_> {
         }
     }
 
-    /// Records that the first `count` places were filled.
+    /// Records that the first `count` of these entries were filled.
     #[inline]
     pub(crate) fn used(&mut self, count: usize) {
         self.filled += count;
     }
 
-    /// Takes the next place for a completion of `cq`, if `cq` is the poller's queue and a place is free.
+    /// Returns the next free entry for a completion of `cq`, if `cq` is the polled queue and an entry is free.
     #[inline(always)]
     fn place(&mut self, cq: &Arc<CqCore>) -> Option<&mut Completion> {
         let (own, out) = self.poller.as_mut()?;
@@ -98,7 +100,7 @@ impl Outbox<'_> {
     }
 }
 
-/// Destination of a run of successful completions: the poller's array or their queue. See [`Outbox::places`].
+/// Destination of a sequence of successful completions: the poller's array, or their queue. See [`Outbox::places`].
 pub(crate) struct Places<'a> {
     cq: &'a Arc<CqCore>,
     direct: Option<std::slice::IterMut<'a, Completion>>,
@@ -111,8 +113,8 @@ impl Places<'_> {
         self.direct.as_ref().is_some_and(|left| left.len() == 0)
     }
 
-    /// Adds a completion. Returns the number of the poller's places used. Writes field by field: copying a record
-    /// that was just written in smaller pieces would stall on store forwarding.
+    /// Adds a completion. Returns the number of entries of the poller's array that are used. The fields are written one
+    /// by one, because a copy of a record that was just written in smaller parts would stall on store forwarding.
     #[inline(always)]
     pub(crate) fn put(&mut self, token: &Token, bytes: u64, solicited: bool) -> usize {
         match self.direct.as_mut().map(Iterator::next) {
@@ -130,10 +132,10 @@ impl Places<'_> {
     }
 }
 
-/// A completion queue, as dapl holds it.
+/// A completion queue, as dapl refers to it.
 pub struct Cq(pub(crate) Arc<CqCore>);
 
-/// A connection that pollers serve.
+/// A connection on which pollers make progress.
 struct ActiveConnection {
     conn: Arc<dyn PolledConnection>,
     watch: &'static RingWatch,
@@ -149,11 +151,11 @@ pub(crate) struct CqCore {
     active: Mutex<Vec<ActiveConnection>>,
     /// A consumer polls the queue, so its connections need no wake-ups.
     polled: AtomicBool,
-    /// The engine checks it every tick.
+    /// Whether the engine checks the queue every tick.
     watched: AtomicBool,
-    /// The queue was dropped and accepts no connections.
+    /// Whether the queue was dropped, so that it accepts no connections.
     closed: AtomicBool,
-    /// Longest time in nanoseconds that a wait polls before it sleeps.
+    /// Longest time in nanoseconds that a waiting thread polls before it sleeps.
     spin: u32,
     jobs: Arc<Jobs>,
 }
@@ -190,15 +192,16 @@ impl CqCore {
         }
     }
 
-    /// Marks an engine pass that may complete receives of this queue, until it is dropped.
+    /// Marks an engine pass that may complete receives of this queue. The pass ends when the returned object is
+    /// dropped.
     pub(crate) fn begin_service(&self) -> Service<'_> {
         self.empty_check.begin_pass();
         Service(self)
     }
 
-    /// Waits until no engine pass is in progress. A program that has seen the last byte of a message in memory then
-    /// finds its completion, even if the engine was preempted between the two. A pass has a bounded length and does
-    /// not call the upper layer.
+    /// Waits until no engine pass is in progress. A program may see the last byte of a message in memory while the
+    /// engine is preempted before it adds the completion. The wait ensures that such a program then finds the
+    /// completion. A pass has a bounded length and does not call the upper layer.
     #[inline]
     fn await_service(&self) {
         while self.empty_check.has_pass() {
@@ -233,12 +236,13 @@ impl CqCore {
         }
     }
 
-    /// Called when no thread polls: makes progress on every connection and arms it. This function clears `polled`
-    /// before it reads the list; the engine adds to the list before it reads `polled`. So no connection is missed.
+    /// Called when no thread polls: makes progress on every connection, and arms it. This function clears `polled`
+    /// before it reads the list. The engine adds a connection to the list before it reads `polled`. So no connection is
+    /// missed.
     fn serve_active(&self) {
         let hot: Vec<Arc<dyn PolledConnection>> = {
             let active = self.active.lock();
-            self.empty_check.set_stale(); // the next poll begins anew
+            self.empty_check.set_stale(); // The next poll must check all connections.
             active.iter().map(|active| &active.conn).filter(|conn| conn.is_polled()).cloned().collect()
         };
         hot.iter().for_each(|conn| conn.serve());
@@ -254,7 +258,7 @@ impl CqCore {
     }
 }
 
-/// An engine pass over a connection; see [`CqCore::begin_service`].
+/// An engine pass over a connection (see [`CqCore::begin_service`]).
 pub(crate) struct Service<'a>(&'a CqCore);
 
 impl Drop for Service<'_> {
@@ -272,7 +276,7 @@ impl Notify for CqCore {
 }
 
 impl EngineQueueClient for CqCore {
-    /// Takes over from a consumer that stopped polling.
+    /// Takes over from a consumer that has stopped polling.
     fn tick(&self, last: &mut u32) -> bool {
         let polls = self.empty_check.polls();
         if polls == *last {
@@ -297,7 +301,8 @@ impl EngineQueueClient for CqCore {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // The list references the connections, and they reference the queue.
+        // The list refers to the connections, and the connections refer to the queue. Clearing the list breaks this
+        // cycle.
         let mut active = self.0.active.lock();
         self.0.closed.store(true, Ordering::Release);
         let dropped = std::mem::take(&mut *active);
@@ -317,7 +322,7 @@ impl CompletionQueue for Cq {
         let mut filled = 0;
         if let Some(mut active) = cq.active.try_lock() {
             let mut outbox = Outbox { poller: Some((cq, out)), filled: 0 };
-            // An armed queue has a sleeping consumer: its connections keep waking the engine.
+            // The consumer of an armed queue sleeps, so its connections must still wake the engine.
             if !cq.polled.load(Ordering::Relaxed) && !cq.is_armed() {
                 cq.begin_polling(&active);
             }
@@ -334,7 +339,7 @@ impl CompletionQueue for Cq {
             }
             filled = outbox.filled;
             if served < active.len() {
-                active.rotate_left(served); // the next pass starts with the others
+                active.rotate_left(served); // The next pass starts with the connections that were not served.
             }
             if over {
                 let _deferral = cancel::defer(); // the last reference to a connection closes its descriptors
@@ -388,7 +393,7 @@ mod tests {
 
     use super::*;
 
-    /// A connection that always has more completions than a poller takes.
+    /// A fake connection that always has more completions than a poller takes.
     struct ManyCompletions(Arc<CqCore>, AtomicU32, Pooled<RingWatch>);
 
     impl ManyCompletions {

@@ -19,11 +19,11 @@ use rustix::mm::{MapFlags, ProtFlags};
 
 pub(crate) use dapl_software::memory::mapping_check::{EngineTicks, LastCheck, is_accessible};
 
-/// `TMPFS_MAGIC` of the kernel's `magic.h`: the file system of memfds. Files with huge pages are on another one, and
-/// their pages may be missing, which raises a signal; here a hole reads as zeros.
+/// `TMPFS_MAGIC` of the kernel's `magic.h`: the file system of memfds, in which a hole reads as zeros. Files with huge
+/// pages are on another file system; a page of such a file may be missing, which raises a signal.
 const ORDINARY: i64 = 0x0102_1994;
 
-/// The size cannot change, and the seals cannot be changed.
+/// Seals of an area: the size cannot change, and the seals cannot change.
 const FIXED: SealFlags = SealFlags::SHRINK.union(SealFlags::GROW).union(SealFlags::SEAL);
 
 /// A mapped area.
@@ -32,18 +32,18 @@ pub(crate) struct Map {
     base: NonNull<u8>,
     len: usize,
     writable: bool,
-    /// Its addresses stay readable when it ends.
+    /// Whether the addresses stay readable after the mapping has ended.
     stays_readable: bool,
 }
 
-// SAFETY: a mapping belongs to no thread; all access goes through atomics and raw copies.
+// SAFETY: a mapping belongs to no thread, and its memory is accessed only by atomics and raw copies.
 unsafe impl Send for Map {}
 // SAFETY: as above.
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Creates a zeroed area of `len` bytes, mapped for writing, and a descriptor for the peer. With `theirs_read_only`
-    /// that descriptor can no longer be mapped for writing.
+    /// Creates a zeroed area of `len` bytes that is mapped for writing. Returns it and a descriptor for the peer. With
+    /// `theirs_read_only` the descriptor cannot be mapped for writing.
     pub(crate) fn create(name: &str, len: usize, theirs_read_only: bool) -> Result<(Map, OwnedFd)> {
         let failed = |step: &str, error: Errno| {
             let remedy = match error {
@@ -57,15 +57,16 @@ impl Map {
         let fd = rustix::fs::memfd_create(name, flags).map_err(|e| failed("memfd_create", e))?;
         rustix::fs::ftruncate(&fd, len as u64).map_err(|e| failed("ftruncate", e))?;
         let map = Map::of(fd.as_fd(), len, true).map_err(|e| failed("mmap", e))?;
-        // Kernels before 5.1 do not support FUTURE_WRITE. The peer can then write, and this side never relies on it not
-        // doing so.
+        // Kernels before 5.1 do not support FUTURE_WRITE. The peer can then write to the area; no check relies on the
+        // seal.
         if !theirs_read_only || rustix::fs::fcntl_add_seals(&fd, FIXED | SealFlags::FUTURE_WRITE).is_err() {
             rustix::fs::fcntl_add_seals(&fd, FIXED).map_err(|e| failed("seals", e))?;
         }
         Ok((map, fd))
     }
 
-    /// Maps a peer's area; `None` unless it is a file of ordinary memory with exactly `len` bytes and a sealed size.
+    /// Maps a peer's area. Returns `None` unless it is a file of ordinary memory with exactly `len` bytes and a sealed
+    /// size.
     pub(crate) fn of_peer(fd: &OwnedFd, len: usize, writable: bool) -> Option<Map> {
         if !is_fixed(fd, len) {
             return None;
@@ -73,15 +74,16 @@ impl Map {
         Map::of(fd.as_fd(), len, writable).ok()
     }
 
-    /// Same as [`Map::of_peer`], read-only, and the addresses stay readable for ever: a dequeue reads the rings without a
-    /// reference to the connection ([`RingWatch`](dapl::runtime::empty_check::RingWatch)).
+    /// Maps a peer's area read-only, with the checks of [`Map::of_peer`]. The addresses stay readable forever, because
+    /// a dequeue reads the rings without a reference to the connection
+    /// ([`RingWatch`](dapl::runtime::empty_check::RingWatch)).
     pub(crate) fn of_peer_rings(fd: &OwnedFd, len: usize) -> Option<Map> {
         if !is_fixed(fd, len) {
             return None;
         }
         let place = address_ranges::take(len);
         let mapped = match place {
-            // SAFETY: a range that was taken belongs to this call.
+            // SAFETY: the address range was just taken, so no other code uses it.
             Some(place) => unsafe { Map::at(place.as_ptr().cast(), MapFlags::FIXED, fd.as_fd(), len, false) },
             None => Map::of(fd.as_fd(), len, false),
         };
@@ -94,12 +96,11 @@ impl Map {
     }
 
     fn of(fd: BorrowedFd<'_>, len: usize, writable: bool) -> rustix::io::Result<Map> {
-        // SAFETY: at an address of the kernel's choice.
+        // SAFETY: the kernel chooses the address.
         unsafe { Map::at(std::ptr::null_mut(), MapFlags::empty(), fd, len, writable) }
     }
 
-    /// # Safety
-    /// With `MapFlags::FIXED`, the range at this address belongs to the caller.
+    /// # Safety With `MapFlags::FIXED`, the address range must belong to the caller.
     unsafe fn at(
         address: *mut c_void,
         flags: MapFlags,
@@ -108,9 +109,10 @@ impl Map {
         writable: bool,
     ) -> rustix::io::Result<Map> {
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: a new shared mapping, where nothing else is, by this function's own contract.
+        // SAFETY: creates a new shared mapping. By this function's contract it replaces no mapping that is in use.
         let base = unsafe { rustix::mm::mmap(address, len, protection, MapFlags::SHARED | flags, fd, 0) }?;
-        // SAFETY: the mapping just made. A child does not inherit it; the child's handles are invalid anyway.
+        // SAFETY: applies to the mapping that was just made. A forked child does not inherit it, and the child's
+        // handles are invalid in any case.
         let _ = unsafe { rustix::mm::madvise(base, len, rustix::mm::Advice::LinuxDontFork) };
         let base = NonNull::new(base.cast()).ok_or(Errno::INVAL)?;
         Ok(Map { base, len, writable, stays_readable: false })
@@ -120,29 +122,30 @@ impl Map {
         self.len
     }
 
-    /// An aligned word of the area. Offsets come from this side's geometry, so one outside is a bug here.
+    /// Returns the aligned word at `offset`. Offsets are computed from the local geometry, so an offset outside the
+    /// area is a bug of this library.
     #[inline(always)]
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.len, "word at {offset} of {}", self.len);
-        // SAFETY: in bounds and aligned (a mapping begins on a page); valid as long as the mapping. Atomics allow the other
-        // process to change it at any time. Callers store to writable maps only.
+        // SAFETY: the word is in bounds and aligned (a mapping begins on a page), and valid as long as the mapping.
+        // Atomics permit the other process to change it at any time. Callers store only to writable maps.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
-    /// `N` consecutive words, as `word`.
+    /// Returns the `N` consecutive words at `offset`, with the conditions of `word`.
     #[inline(always)]
     pub(crate) fn words<const N: usize>(&self, offset: usize) -> &[AtomicU64; N] {
         assert!(offset.is_multiple_of(8) && offset + 8 * N <= self.len, "{N} words at {offset} of {}", self.len);
-        // SAFETY: as in `word`; an atomic has the size and alignment of its word.
+        // SAFETY: as in `word`. An atomic has the size and alignment of its word.
         unsafe { &*self.base.as_ptr().add(offset).cast() }
     }
 
-    /// Address of `len` bytes at `offset`, for raw copies; `None` outside the area.
+    /// Returns the address of `len` bytes at `offset`, for raw copies; `None` outside the area.
     pub(crate) fn bytes(&self, offset: usize, len: usize) -> Option<*mut u8> {
         if offset.checked_add(len)? > self.len {
             return None;
         }
-        // SAFETY: in bounds of the mapping.
+        // SAFETY: the address is in bounds of the mapping.
         Some(unsafe { self.base.as_ptr().add(offset) })
     }
 
@@ -150,23 +153,23 @@ impl Map {
         self.writable
     }
 
-    /// Has dequeues watch the word at `offset`, the peer's count of requests that it has taken.
+    /// Makes dequeues watch the word at `offset`, in which the peer counts the requests that it has taken.
     pub(crate) fn show_taken(&self, offset: usize, watch: &RingWatch) {
         if self.stays_readable {
-            // SAFETY: the addresses of this area stay readable for ever.
+            // SAFETY: the addresses of this area stay readable forever.
             unsafe { watch.set_taken(self.word(offset)) };
         }
     }
 }
 
-/// The slots of a ring in an area, of `WORDS` words each. Their number is a power of two, so that every masked index is
-/// valid.
+/// The slots of a ring in an area, each of `WORDS` words. The number of slots is a power of two, so that every masked
+/// index is valid.
 #[derive(Debug)]
 pub(crate) struct Slots<const WORDS: usize> {
     first: NonNull<[AtomicU64; WORDS]>,
     mask: u64,
     stays_readable: bool,
-    /// Keeps the mapping.
+    /// Reference that keeps the mapping.
     _area: Arc<Map>,
 }
 
@@ -176,21 +179,20 @@ unsafe impl<const WORDS: usize> Send for Slots<WORDS> {}
 unsafe impl<const WORDS: usize> Sync for Slots<WORDS> {}
 
 impl<const WORDS: usize> Slots<WORDS> {
-    /// # Panics
-    /// Panics if they do not fit into the area, or are not a power of two.
+    /// # Panics Panics if the slots do not fit into the area, or if `count` is not a power of two.
     pub(crate) fn new(area: Arc<Map>, offset: usize, count: u32) -> Self {
         let end = offset + count as usize * WORDS * 8;
         assert!(count.is_power_of_two() && offset.is_multiple_of(8) && end <= area.len, "{count} slots at {offset}");
-        // SAFETY: inside the mapping, as was just checked.
+        // SAFETY: the address is inside the mapping, as was just checked.
         let first = unsafe { area.base.add(offset).cast() };
         Slots { first, mask: u64::from(count) - 1, stays_readable: area.stays_readable, _area: area }
     }
 
-    /// Has dequeues watch slot `index`; `lap` is the upper half of its first word once it is filled.
+    /// Makes dequeues watch slot `index`. `lap` is the upper half of the slot's first word when the slot is filled.
     #[inline(always)]
     pub(crate) fn show(&self, index: u64, watch: &RingWatch, lap: u32) {
         if self.stays_readable {
-            // SAFETY: the addresses of this area stay readable for ever.
+            // SAFETY: the addresses of this area stay readable forever.
             unsafe { watch.set_next(&self.words(index)[0], lap) };
         }
     }
@@ -209,7 +211,7 @@ impl<const WORDS: usize> Slots<WORDS> {
         unsafe { self.first.add((index & self.mask) as usize).as_ref() }
     }
 
-    /// Address of the bytes of a slot from `OFFSET` on, for raw copies.
+    /// Returns the address of the bytes of a slot, starting at byte `OFFSET`, for raw copies.
     #[inline(always)]
     pub(crate) fn bytes<const OFFSET: usize>(&self, index: u64) -> *mut u8 {
         const { assert!(OFFSET < WORDS * 8) };
@@ -223,16 +225,17 @@ impl<const WORDS: usize> Slots<WORDS> {
     }
 }
 
-/// Prefetches the line at an address inside a mapping.
+/// Prefetches the cache line at an address inside a mapping.
 #[inline(always)]
 fn prefetch(at: *const u8, to_write: bool) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch changes nothing but what caches hold, whatever the address.
+    // SAFETY: a prefetch changes only the content of caches, whatever the address.
     unsafe {
         use std::arch::{asm, x86_64};
         if to_write {
-            // `_mm_prefetch` with `_MM_HINT_ET0` becomes a prefetch for reading, unless the compiler may use all
-            // instructions of newer CPUs. This instruction does nothing on CPUs that lack it.
+            // `_MM_HINT_ET0` of `_mm_prefetch` becomes a prefetch for reading, unless the compiler may use all
+            // instructions of newer CPUs. So this code uses the instruction itself. CPUs without the instruction ignore
+            // it.
             asm!("prefetchw [{}]", in(reg) at, options(nostack, readonly, preserves_flags));
         } else {
             x86_64::_mm_prefetch::<{ x86_64::_MM_HINT_T0 }>(at.cast());
@@ -242,14 +245,14 @@ fn prefetch(at: *const u8, to_write: bool) {
     let _ = (at, to_write);
 }
 
-/// Whether a file is ordinary memory of exactly `len` bytes, and this size is sealed.
+/// Whether a file is ordinary memory of exactly `len` bytes with a sealed size.
 fn is_fixed(fd: &OwnedFd, len: usize) -> bool {
     let is_sealed = rustix::fs::fcntl_get_seals(fd).is_ok_and(|seals| seals.contains(FIXED));
     let has_length = rustix::fs::fstat(fd).is_ok_and(|file| usize::try_from(file.st_size) == Ok(len));
     is_sealed && has_length && is_ordinary(fd)
 }
 
-/// Whether a file is ordinary memory: not on a disk, and without huge pages.
+/// Whether a file is ordinary memory: it is not on a disk, and has no huge pages.
 pub(crate) fn is_ordinary(fd: impl AsFd) -> bool {
     rustix::fs::fstatfs(fd).is_ok_and(|system| system.f_type == ORDINARY)
 }
@@ -257,11 +260,11 @@ pub(crate) fn is_ordinary(fd: impl AsFd) -> bool {
 impl Drop for Map {
     fn drop(&mut self) {
         if self.stays_readable {
-            // SAFETY: the mapping made in `at`, read-only. Users of a pointer into it keep this `Map` alive by an `Arc`, except
-            // dequeues that read words of the rings.
+            // SAFETY: `at` made this read-only mapping. Code with a pointer into it has an `Arc` of this `Map`, except
+            // dequeues, which only read words of the rings.
             return unsafe { address_ranges::end_mapping(self.base, self.len) };
         }
-        // SAFETY: the mapping made in `at`; every user of a pointer into it keeps this `Map` alive by an `Arc`.
+        // SAFETY: `at` made this mapping. All code with a pointer into it has an `Arc` of this `Map`.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -300,7 +303,7 @@ mod tests {
         };
         rustix::fs::ftruncate(&huge, 4 << 20).unwrap();
         rustix::fs::fcntl_add_seals(&huge, FIXED).unwrap();
-        // Without reserved huge pages it could not be mapped.
+        // The file has no reserved huge pages, so it is only checked and not mapped.
         assert!(!is_ordinary(&huge) && Map::of_peer(&huge, 4 << 20, false).is_none());
     }
 
@@ -324,14 +327,14 @@ mod tests {
 
     #[test]
     fn addresses_of_rings_stay_readable_and_serve_the_next_connection() {
-        // A length that no other test uses.
+        // Length of the area, which no other test uses.
         const LEN: usize = 5 << 12;
         let (mine, fd) = Map::create("test", LEN, true).unwrap();
         mine.word(4096).store(42, Ordering::Relaxed);
         let peer_map = Map::of_peer_rings(&fd, LEN).unwrap();
         let address: *const AtomicU64 = peer_map.word(4096);
         drop(peer_map);
-        // SAFETY: what this test shows; otherwise it ends with a signal.
+        // SAFETY: this test checks that the address is readable. Otherwise the test ends with a signal.
         let word = unsafe { &*address };
         assert_eq!(word.load(Ordering::Relaxed), 0);
         let again = Map::of_peer_rings(&fd, LEN).unwrap();

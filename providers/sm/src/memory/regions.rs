@@ -23,7 +23,7 @@ use dapl_software::memory::user_copy::{Checker, Registration};
 use crate::memory::knem::{ExportedRegion, Knem};
 use crate::memory::map::{EngineTicks, Map, Slots};
 
-/// Maximum number of registrations; a model has one. Index 0 is never used, so no key is 0.
+/// Maximum number of registrations, with fewer in a loom model. Index 0 is never used, so no key is 0.
 pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 1 << 16 };
 const ENTRY: usize = 64;
 
@@ -31,10 +31,10 @@ const KEY: usize = 0;
 const BASE: usize = 8;
 const LEN: usize = 16;
 const RIGHTS: usize = 24;
-/// Offset of the cookie of the KNEM region for the same memory; 0 without a region.
+/// Offset of the cookie of the KNEM region for this memory; 0 means that there is no region.
 const COOKIE: usize = 32;
 
-/// Reads the entry of a key in a table, this process's or a peer's; each field once.
+/// Reads the entry of a key in the table of this process or of a peer. Each field is read once.
 #[inline]
 fn entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
     let entry = live_entry(table, slots, key)?;
@@ -44,7 +44,8 @@ fn entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
     (key_word.load(Ordering::Relaxed) == u64::from(key)).then_some(entry)
 }
 
-/// Like [`entry`], for a key that cannot be revoked while its entry is read, if it is live at the start.
+/// Reads the entry of a key, as [`entry`] does. If the key is valid at the start, it must not be revoked while the
+/// entry is read.
 #[inline(always)]
 fn live_entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
     let place = key >> 16;
@@ -54,7 +55,7 @@ fn live_entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
     read_entry(table.words::<4>(place as usize * ENTRY), key)
 }
 
-/// The fields of an entry, if the entry has this key.
+/// Returns the fields of an entry, if the entry has this key.
 #[inline(always)]
 fn read_entry<const N: usize>(fields: &[AtomicU64; N], key: u32) -> Option<KeyEntry> {
     const { assert!(N >= 4) };
@@ -65,18 +66,18 @@ fn read_entry<const N: usize>(fields: &[AtomicU64; N], key: u32) -> Option<KeyEn
     Some(KeyEntry { region: Region { address: field(BASE), length: field(LEN) }, word: field(RIGHTS) })
 }
 
-/// This process's registrations.
+/// The registrations of this process.
 #[derive(Debug)]
 pub(crate) struct Regions {
     table: Arc<Map>,
-    /// The entries of `table`.
+    /// The entries of `table` as words.
     entries: Slots<{ ENTRY / 8 }>,
     fd: OwnedFd,
     /// For each entry: number of copies in progress in this process.
     users: Box<[AtomicU32; SLOTS]>,
     places: Mutex<KeyTable>,
     knem: Option<Knem>,
-    /// Tick count of the engine.
+    /// Number of engine ticks.
     pub(crate) ticker: EngineTicks,
     checker: Checker,
 }
@@ -101,29 +102,29 @@ impl Regions {
         })
     }
 
-    /// Whether a region may be registered; for writing too if `write`.
+    /// Whether a region may be registered, for writing if `write` is set.
     pub(crate) fn may_register(&self, region: Region, write: bool) -> bool {
         self.checker.may_register(region, write)
     }
 
-    /// Uses the KNEM device, if there is one: memory that peers may access is also declared to it.
+    /// Adds the KNEM device, if there is one. Memory that peers may access is then declared to it too.
     pub(crate) fn with(self, knem: Option<Knem>) -> Self {
         Regions { knem, ..self }
     }
 
-    /// KNEM's device, if it is used.
+    /// Returns the KNEM device, if it is used.
     pub(crate) fn knem(&self) -> Option<&Knem> {
         self.knem.as_ref()
     }
 
-    /// The table and the offsets of an entry's fields (key, base, length, rights), for tests that change it as a
-    /// malicious peer does.
+    /// Returns the table and the offsets of an entry's fields (key, base, length, rights), for tests that act as a
+    /// malicious peer.
     #[cfg(test)]
     pub(crate) fn exposed(&self, key: u32) -> (&Map, [usize; 4]) {
         (&self.table, [KEY, BASE, LEN, RIGHTS].map(|field| (key >> 16) as usize * ENTRY + field))
     }
 
-    /// The descriptor of the table, for peers.
+    /// Returns the descriptor of the table, for peers.
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.fd
     }
@@ -135,14 +136,14 @@ impl Regions {
         Ok(key)
     }
 
-    /// Same as `add`, for memory that peers may map.
+    /// Registers a range that peers may map, and returns its key.
     pub(crate) fn export(&self, region: Region, access: Access, pd: u32) -> Result<u32> {
         let key = self.reserve()?;
         self.set(key, region, rights::word(access, pd, LOCAL | EXPORTED));
         Ok(key)
     }
 
-    /// The entry of a live key.
+    /// Returns the entry of a valid key.
     pub(crate) fn entry(&self, key: u32) -> Option<KeyEntry> {
         entry(&self.table, SLOTS as u32, key)
     }
@@ -152,7 +153,7 @@ impl Regions {
         self.places.lock().reserve()
     }
 
-    /// Binds a reserved key to a window: valid for peers, not for local segments.
+    /// Binds a reserved key to a window. Peers can use it; local segments cannot.
     pub(crate) fn open(&self, key: u32, region: Region, access: Access, domain: Domain) {
         self.set(key, region, rights::window_word(access, domain));
     }
@@ -162,17 +163,17 @@ impl Regions {
         self.table.word(entry + BASE).store(region.address, Ordering::Relaxed);
         self.table.word(entry + LEN).store(region.length, Ordering::Relaxed);
         self.table.word(entry + RIGHTS).store(word, Ordering::Relaxed);
-        // Windows are not declared to KNEM: their memory is declared as a whole, under another key.
+        // Windows are not declared to KNEM, because their memory is declared as a whole under another key.
         let grants = |right| KeyEntry { region, word }.grants(right);
         let knem = self.knem.as_ref().filter(|_| grants(AccessRight::LocalRead));
         let (read, write) = (grants(AccessRight::RemoteRead), grants(AccessRight::RemoteWrite));
         let cookie = knem.map_or(0, |knem| knem.export(region, read, write));
         self.table.word(entry + COOKIE).store(cookie, Ordering::Relaxed);
-        // Pairs with the Acquire in `entry`: the fields are written before the key that makes them valid.
+        // Release, for the Acquire in `entry`: the fields are written before the key that makes them valid.
         self.table.word(entry + KEY).store(u64::from(key), Ordering::Release);
     }
 
-    /// Ends a registration; `announced` says whether a peer is copying with a key now.
+    /// Ends a registration. `announced` returns whether a peer is copying with a key now.
     pub(crate) fn remove(&self, key: u32, announced: impl Fn(u32) -> bool) {
         self.revoke(key);
         while self.is_in_use(key) {
@@ -186,11 +187,11 @@ impl Regions {
         self.release_key(key);
     }
 
-    /// Revokes a key; copies may still be in progress.
+    /// Revokes a key. Copies may still be in progress.
     pub(crate) fn revoke(&self, key: u32) {
         self.table.word((key >> 16) as usize * ENTRY + KEY).store(0, Ordering::Relaxed);
-        // Pairs with the fences in `hold` and `announce`: either they see the revoked key, or this thread sees their
-        // copies.
+        // Barrier, as in `hold` and `announce`: either the copying thread sees that the key is revoked, or this thread
+        // sees the copy.
         fence(Ordering::SeqCst);
     }
 
@@ -199,35 +200,37 @@ impl Regions {
         self.users[(key >> 16) as usize].load(Ordering::Acquire) != 0
     }
 
-    /// Releases a revoked key, or one that was only reserved.
+    /// Releases a key that was revoked, or that was only reserved.
     pub(crate) fn release_key(&self, key: u32) {
         self.places.lock().release_key(key);
     }
 
-    /// As the function [`live_entry`]. Index 0 has key 0 and grants nothing.
+    /// Reads an entry of this process's table, as the function [`live_entry`] does. Index 0 has key 0 and grants no
+    /// access.
     #[inline(always)]
     fn live_entry(&self, key: u32) -> Option<KeyEntry> {
         read_entry(self.entries.words(u64::from(key >> 16)), key)
     }
 
-    /// Whether the key grants this right on the range.
+    /// Whether the key grants this access right on the range.
     pub(crate) fn allows(&self, key: u32, pd: u32, region: Region, right: AccessRight) -> bool {
         self.entry(key).is_some_and(|entry| entry.allows(pd, region, right))
     }
 
-    /// The entry of a key, if it is live; for the log.
+    /// Returns the entry of a valid key, for log messages.
     pub(crate) fn key_entry(&self, key: u32) -> Option<KeyEntry> {
         self.entry(key)
     }
 
-    /// The whole registration of a key that is in use.
+    /// Returns the whole registration of a key that is in use.
     pub(crate) fn registration(&self, key: u32) -> Registration<'_> {
         let entry = (key >> 16) as usize * ENTRY;
         let field = |offset| self.table.word(entry + offset).load(Ordering::Relaxed);
         Registration { region: Region { address: field(BASE), length: field(LEN) }, checker: &self.checker }
     }
 
-    /// Takes a reference on a range for a copy in this process. The copy itself detects whether the memory is mapped.
+    /// Takes a reference on a range for a copy in this process. The copy itself detects memory that is not mapped any
+    /// more.
     #[inline(always)]
     pub(crate) fn hold(
         &self,
@@ -249,8 +252,8 @@ impl Regions {
 }
 
 impl Regions {
-    /// As [`Regions::hold`], for an access by the peer of a queue pair with this protection domain and number
-    /// ([`dapl_software::memory::window::QpDomain`]). Also returns the address in this process.
+    /// Takes a reference, as [`Regions::hold`] does, for an access by the peer of a queue pair with this protection
+    /// domain and number ([`dapl_software::memory::window::QpDomain`]). Also returns the address in this process.
     pub(crate) fn hold_for_peer(
         &self,
         key: u32,
@@ -260,7 +263,7 @@ impl Regions {
         right: AccessRight,
     ) -> std::result::Result<(RegistrationGuard<'_>, u64), Status> {
         let hold = RegistrationGuard::new(&self.users[(key >> 16) as usize]);
-        fence_behind_rmw(); // as in `hold`
+        fence_behind_rmw(); // A barrier, as in `hold`.
         let entry = self.live_entry(key).ok_or(right.refusal())?;
         let range = Region { address, length };
         if entry.allows(pd, range, right) {
@@ -295,14 +298,14 @@ impl LocalMemory for Regions {
     }
 }
 
-/// Waits for a copy of a peer. That takes a moment, or as long as the peer is not scheduled. The limit is a second, in
-/// case the peer is stopped or malicious.
+/// Waits for a copy by a peer. The copy takes a short time, unless the peer is not scheduled. The wait ends after a
+/// second, because the peer may be stopped or malicious.
 pub(crate) fn wait_while(busy: impl Fn() -> bool) {
     const FEW: u32 = 1000;
     let (mut rounds, mut since) = (0, None);
     while busy() {
         rounds += 1;
-        // Loom models have no clock.
+        // Loom models have no clock, so the number of attempts is limited.
         let over =
             |since: &mut Option<Instant>| since.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(1);
         if rounds > FEW && (cfg!(loom) || over(&mut since)) {
@@ -312,7 +315,7 @@ pub(crate) fn wait_while(busy: impl Fn() -> bool) {
     }
 }
 
-/// A peer's table of registrations.
+/// The table of registrations of a peer.
 #[derive(Debug)]
 pub(crate) struct PeerRegions {
     table: Map,
@@ -320,14 +323,14 @@ pub(crate) struct PeerRegions {
 }
 
 impl PeerRegions {
-    /// Maps the table. `None` if it does not match the peer's parameters.
+    /// Maps the table of a peer. `None` if it does not match the peer's parameters.
     pub(crate) fn map(fd: &OwnedFd, slots: u32) -> Option<Arc<Self>> {
         let table = Map::of_peer(fd, slots as usize * ENTRY, false)?;
         Some(Arc::new(PeerRegions { table, slots }))
     }
 
-    /// Announces a copy to or from the peer's memory, if it is permitted. `busy` is the word on this side's control
-    /// line that the owner reads; it contains the key until [`Announced`] is dropped.
+    /// Announces a copy to or from the peer's memory, if it is permitted. `busy` is the word on the local control line
+    /// that the owner of the memory reads. It contains the key until [`Announced`] is dropped.
     #[inline(always)]
     pub(crate) fn announce<'a>(
         &self,
@@ -336,38 +339,38 @@ impl PeerRegions {
     ) -> std::result::Result<Announced<'a>, Status> {
         busy.store(u64::from(target.key), Ordering::Relaxed);
         let announced = Announced(busy);
-        // Pairs with the fence in `revoke`: either the owner sees the announcement, or this side sees that the key is
+        // Barrier, as in `revoke`: either the owner sees the announcement, or this process sees that the key is
         // revoked.
         fence(Ordering::SeqCst);
         if self.allows(target) { Ok(announced) } else { Err(Status::RemoteAccess) }
     }
 
-    /// The KNEM cookie of a key, if there is one. It is valid only while the key is live.
+    /// Returns the KNEM cookie of a key, if there is one. The cookie is valid only while the key is valid.
     pub(crate) fn exported(&self, key: u32) -> Option<ExportedRegion> {
         let place = self.place(key)?;
         ExportedRegion::of(self.table.word(place + COOKIE).load(Ordering::Relaxed))
     }
 
-    /// Offset of a range in its registration.
+    /// Returns the offset of a range in its registration.
     pub(crate) fn offset(&self, target: &Target) -> Option<u64> {
         let place = self.place(target.key)?;
         target.address.checked_sub(self.table.word(place + BASE).load(Ordering::Relaxed))
     }
 
-    /// Offset of a key's entry in the table.
+    /// Returns the offset of a key's entry in the table.
     fn place(&self, key: u32) -> Option<usize> {
         (key >> 16 < self.slots).then_some((key >> 16) as usize * ENTRY)
     }
 
-    /// The peer's entry of a key, if it is live.
+    /// Returns the peer's entry of a key, if the key is valid.
     pub(crate) fn entry(&self, key: u32) -> Option<KeyEntry> {
         entry(&self.table, self.slots, key)
     }
 
-    /// Whether the peer's key is live. What a live key grants does not change.
+    /// Whether the peer's key is valid. The access rights of a valid key do not change.
     #[inline(always)]
     pub(crate) fn is_live(&self, key: u32) -> bool {
-        // What was copied was copied before this.
+        // Acquire: earlier copies were made before this check.
         fence(Ordering::Acquire);
         self.place(key).is_some_and(|place| self.table.word(place + KEY).load(Ordering::Relaxed) == u64::from(key))
     }
@@ -396,7 +399,7 @@ pub(crate) struct Announced<'a>(&'a AtomicU64);
 
 impl Drop for Announced<'_> {
     fn drop(&mut self) {
-        // Release: the copy is done before the word is cleared.
+        // Release: the copy has ended before the word is cleared.
         self.0.store(0, Ordering::Release);
     }
 }
@@ -408,7 +411,7 @@ mod tests {
     const ALL: Access =
         Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
 
-    /// Mapped memory.
+    /// Returns the address of memory that is mapped.
     fn base() -> u64 {
         static MEMORY: [std::sync::atomic::AtomicU64; 16] = [const { std::sync::atomic::AtomicU64::new(0) }; 16];
         MEMORY.as_ptr() as u64
