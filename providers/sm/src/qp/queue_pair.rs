@@ -1,9 +1,9 @@
-//! Queue pairs: the send and receive directions of a connection with their locks, and the choice of the thread that
+//! Queue pairs: the send and receive directions of a connection with their locks, and the selection of the thread that
 //! makes progress.
 //!
-//! A consumer's poll, a post or the engine takes the lock of a direction and makes a pass over it. When no thread polls, the
-//! connection is armed, and the peer wakes the engine by a FIFO word. Lock order: receive direction, send direction, shared
-//! receive queue, completion queue, engine queue. Only the engine reports connection events to dapl.
+//! A consumer's poll, a post or the engine acquires the lock of a direction and makes a pass over it. If no thread
+//! polls, the connection is armed, and the peer wakes the engine by a FIFO word. Lock order: receive direction, send
+//! direction, shared receive queue, completion queue, engine queue. Only the engine reports connection events to dapl.
 #![forbid(unsafe_code)]
 
 mod engine_calls;
@@ -36,16 +36,16 @@ use crate::qp::shared::{Fault, Pool, Shared};
 use crate::qp::tx::{Request, Tx};
 use crate::{Mr, Mw, Sm};
 
-/// Engine ticks (2 ms) without progress before a connection counts as idle. Connections that share a poller get more
-/// passes.
+/// Number of engine ticks (2 ms) without progress after which a connection counts as idle. Connections that share a
+/// poller get more passes.
 const COLD: u32 = 16;
-/// Maximum of passes over a connection before others are served.
+/// Maximum number of passes over a connection before other connections are served.
 const SERVICE: usize = 1000;
 
-/// A queue pair, as the object layer holds it.
+/// A queue pair, as dapl refers to it.
 pub struct Qp(pub(crate) Arc<QpCore>);
 
-/// The queue pair itself, shared with completion queues and the engine.
+/// The state of a queue pair, shared with completion queues and the engine.
 pub(crate) struct QpCore {
     me: Weak<QpCore>,
     pub(crate) device: Arc<Device>,
@@ -58,14 +58,14 @@ pub(crate) struct QpCore {
     /// The connection or attempt; the directions reference its rings directly. Arming and disarming hold this lock,
     /// so that `hot` matches the control line.
     link: parking_lot::Mutex<Option<Arc<ConnectionMemory>>>,
-    /// A thread polls one of the queues, and the wake-up flags are cleared.
+    /// Whether a thread polls one of the queues, so that the wake-up flags are cleared.
     hot: AtomicBool,
-    /// Whether there is no connection or attempt; readable without the lock.
+    /// Whether there is no connection or connection attempt. Can be read without the lock.
     over: AtomicBool,
-    /// Number of passes that made progress, and how many of them the engine has seen.
+    /// Number of passes that made progress, and the value of this number when the engine last read it.
     moved: AtomicU32,
     seen: AtomicU32,
-    /// Engine ticks since the last progress.
+    /// Number of engine ticks since the last progress.
     idle: AtomicU32,
 }
 
@@ -127,7 +127,7 @@ impl QpCore {
         self.tx.lock().forget_extensions()
     }
 
-    /// Makes one pass over both directions, without a poller. Returns whether there was progress.
+    /// Makes one pass over both directions, for a thread that does not poll. Returns whether there was progress.
     fn progress(&self) -> bool {
         let mut out = Outbox::default();
         let received = {
@@ -137,7 +137,7 @@ impl QpCore {
         self.bring_on(received, &mut out, true)
     }
 
-    /// Makes the part of a pass over the send direction.
+    /// Makes the part of a pass that concerns the send direction.
     fn bring_on(&self, received: std::result::Result<bool, Fault>, out: &mut Outbox<'_>, sending: bool) -> bool {
         let sent = if sending {
             let mut tx = self.tx.lock();
@@ -163,8 +163,8 @@ impl QpCore {
         moved
     }
 
-    /// Whether a thread polls for this queue pair. A thread that sleeps on one of its queues must be woken even if another
-    /// polls the other.
+    /// Whether a thread polls for this queue pair. A thread that sleeps on one of its queues must be woken, even if
+    /// another thread polls the other queue.
     fn has_poller(&self) -> bool {
         self.shared.cqs().any(|cq| cq.is_polled()) && !self.shared.cqs().any(|cq| cq.is_armed())
     }
@@ -175,24 +175,24 @@ impl QpCore {
                 return;
             }
         }
-        // A peer that sends without pause must not occupy the engine.
+        // The number of passes is limited, because a peer may send without pause.
         self.ask_engine();
     }
 
-    /// Leaves the connection to the engine.
+    /// Queues the connection for the engine.
     fn ask_engine(&self) {
         if let Some(link) = self.link() {
             self.shared.jobs.push(Job::Run(link.id));
         }
     }
 
-    /// Sets the wake-up flags. Returns true if work has arrived already.
+    /// Sets the wake-up flags. Returns true if work has already arrived.
     fn arm(&self) -> bool {
         let rx = self.rx.lock();
-        // Locked until the flag is set: otherwise a concurrent post could be missed.
+        // The lock is kept until the flag is set. Otherwise a concurrent post could be missed.
         let tx = self.tx.lock();
         if rx.is_new() && tx.is_new() && self.has_preset_flags() {
-            return false; // the peer's first publication causes a wake-up
+            return false; // The first message of the peer causes a wake-up.
         }
         let wants_progress = tx.needs_peer_progress();
         if !self.ask(WANT_REQUESTS | if wants_progress { WANT_PROGRESS } else { 0 }) {
@@ -201,7 +201,8 @@ impl QpCore {
         rx.has_work() || tx.must_go_on() || tx.has_work(&self.shared)
     }
 
-    /// Adds the connection to those of a thread that polls its queues: RDMA alone causes no wake-up that would do that.
+    /// Adds the connection to the list of a thread that polls its queues. RDMA alone causes no wake-up that would add
+    /// it.
     #[cold]
     #[inline(never)]
     fn join_poller(&self) {
@@ -210,7 +211,7 @@ impl QpCore {
         }
     }
 
-    /// Leaves the connection to the engine if its wake-up flags were set before the peer joined.
+    /// Returns true, so that the engine serves the connection, if its wake-up flags were set before the peer joined.
     fn has_preset_flags(&self) -> bool {
         let link = self.link.lock();
         let is_preset = link.as_ref().is_some_and(|link| link.is_preset());
@@ -220,14 +221,14 @@ impl QpCore {
         is_preset
     }
 
-    /// Sets a wake-up flag. Returns false without a connection.
+    /// Sets a wake-up flag. Returns false if there is no connection.
     fn ask(&self, want: u64) -> bool {
         let link = self.link.lock();
         self.hot.store(false, Ordering::SeqCst);
         link.as_ref().inspect(|link| link.arm(want)).is_some()
     }
 
-    /// Ends the connection because of a fault: flushes the work queues, informs the peer, and reports the end.
+    /// Ends the connection because of a fault: flushes the work queues, notifies the peer, and reports the end.
     #[cold]
     fn fail(&self, fault: Fault) {
         if let Some((link, _)) = self.end(None) {
@@ -241,7 +242,7 @@ impl QpCore {
         }
     }
 
-    /// Like `Conn::break_off`; also returns whether an unreported fault was found.
+    /// Ends the connection, as `Conn::break_off` does. Also returns whether a fault was found that was not reported.
     fn end(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<(Arc<ConnectionMemory>, bool)> {
         let mut rx = self.rx.lock();
         let mut tx = self.tx.lock();
@@ -268,7 +269,7 @@ impl QpCore {
 
     fn flush(&self, rx: &mut Rx, tx: &mut Tx) {
         if let Some(ends) = &rx.ends {
-            ends.publish_last(); // taken messages are delivered, so the peer's sends succeeded
+            ends.publish_last(); // The messages that were taken are delivered, so the peer's sends must succeed.
             if let (true, Some(pool)) = (ends.waits_for_receive(), &self.shared.pool) {
                 pool.srq.cancel_wait(&pool.waiter);
             }
@@ -279,7 +280,7 @@ impl QpCore {
             self.shared.complete_request(&mut Outbox::default(), completion);
         }
         self.shared.watch.detach();
-        self.shared.watch.set_wait(Wait::Other); // pollers remove the connection from their lists
+        self.shared.watch.set_wait(Wait::Other); // Pollers then remove the connection from their lists.
         self.flush_receives(rx);
     }
 
@@ -293,7 +294,7 @@ impl QpCore {
         self.link.lock().clone()
     }
 
-    /// Completes a receive that is posted after the end of the connection.
+    /// Completes a receive that was posted after the end of the connection.
     #[cold]
     fn flush_recv(&self, token: Token) {
         self.shared.complete_recv(&mut Outbox::default(), flushed(token));
@@ -307,8 +308,8 @@ impl QpCore {
         self.after_recv(outcome);
     }
 
-    /// Called after the post of a receive that may have made progress. A polling thread does the rest; without one,
-    /// the engine does.
+    /// Called after the post of a receive that may have made progress. A polling thread does the remaining work;
+    /// without a polling thread, the engine does it.
     fn after_recv(&self, outcome: std::result::Result<bool, Fault>) {
         match outcome {
             Ok(false) => {}
@@ -364,8 +365,8 @@ impl QpCore {
         }
     }
 
-    /// Called after a post without a polling thread: sets the wake-up flag for the peer's answers, and passes work
-    /// that needs no answer to the engine.
+    /// Called after a post if no thread polls. Sets the wake-up flag for the peer's answers, and queues work that needs
+    /// no answer for the engine.
     #[inline]
     fn after_post(&self, tx: &Tx) {
         if !self.hot.load(Ordering::Relaxed) {
@@ -478,12 +479,12 @@ impl QueuePair for Qp {
             core.after_post(&tx);
             return Ok(());
         }
-        // A copy lets the common path above keep `wr` in registers.
+        // The copy lets the common path above keep `wr` in registers.
         core.post_request(tx, &SendWr { ..*wr })
     }
 
     fn outstanding(&self) -> Outstanding {
-        self.0.progress(); // reports completions that were not polled yet
+        self.0.progress(); // Completions that were not polled yet are reported first.
         let recvs = self.0.rx.lock().queue.len() as u32;
         Outstanding { recvs, requests: self.0.tx.lock().len() as u32 }
     }

@@ -1,10 +1,10 @@
 //! Slot rings: one writer, one reader, no lock and no index in shared memory (transports.md B1).
 //!
-//! A slot is two cache lines, prefetched together. Its first word holds the header in the low half and the lap number
-//! in the high half. The writer stores that word last, so the reader polls only the first word of the next slot. The
-//! writer's count is private: a process that dies between filling and publishing a slot leaves the ring unchanged.
-//! The reader publishes its position on its own control line and in its messages. A position past the last written
-//! slot is a protocol violation by the peer, reported as `None`.
+//! A slot is two cache lines, which CPUs prefetch together. Its first word contains the header in the low half and the
+//! lap number in the high half. The writer stores this word last, so the reader polls only the first word of the next
+//! slot. The writer's count is private. So if a process dies between filling and publishing a slot, the ring is
+//! unchanged. The reader publishes the number of taken slots on its own control line and in its messages. A number
+//! larger than the number of written slots is a protocol violation by the peer, and is reported as `None`.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -15,23 +15,23 @@ use dapl::runtime::sync::AtomicU64;
 use crate::memory::map::{Map, Slots};
 use crate::proto::message::{Header, INLINE, LINE, SLOT};
 
-/// Bytes before the body: the header word, and a word with `ack` in its low half and `aux` in its high half.
+/// Number of bytes before the body: the header word, and a word with `ack` in its low half and `aux` in its high half.
 const BODY: usize = 16;
-/// Index of the last word of a slot: immediate data or the key of a send in pieces, whose bytes are in the message
-/// buffer.
+/// Index of the last word of a slot. For a send in pieces, whose bytes are in the message buffer, the word contains the
+/// immediate data or the window key.
 const VALUE: usize = SLOT / 8 - 1;
-/// Number of messages that can be sent in the time in which a cache line is transferred from the other side.
+/// Number of messages that can be sent while a cache line is transferred from the other process.
 const AHEAD: u64 = 4;
 
-/// Whether an inline message is longer than the rest of its slot's first line.
+/// Whether an inline message extends to its slot's second cache line.
 #[inline(always)]
 fn has_two_lines(header: Header) -> bool {
     header.inline && header.length as usize > LINE - BODY
 }
 
 fn lap(index: u64, shift: u32) -> u64 {
-    // Laps are counted from 1, so fresh memory, which is of lap 0, contains no entry. The low 32 bits suffice: the
-    // writer never gets more than a ring ahead of the reader.
+    // Laps are counted from 1, so zeroed memory contains no entry. The low 32 bits are sufficient, because the writer
+    // is never more than one ring ahead of the reader.
     (((index >> shift) + 1) & 0xFFFF_FFFF) << 32
 }
 
@@ -42,7 +42,7 @@ pub(crate) struct RingLayout {
     pub(crate) slots: u32,
 }
 
-/// The writing end, in an area of this process.
+/// The writer of a ring in an area of this process.
 #[derive(Debug)]
 pub(crate) struct Writer {
     slots: Slots<{ SLOT / 8 }>,
@@ -56,12 +56,12 @@ pub(crate) struct Writer {
 /// Fields of a slot besides its header word.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SlotFields {
-    /// Number of the peer's slots that this side has taken (low half).
+    /// Low half of the number of the peer's slots that the writer of this slot has taken.
     pub(crate) ack: u32,
-    /// Meaning depends on the message type: a line of a buffer, or a 32-bit value.
+    /// A line number of a buffer, or a 32-bit value, depending on the message type.
     pub(crate) aux: u32,
-    /// Length of the whole message, if its bytes are in a buffer. An inline message stores its bytes in this field's
-    /// place.
+    /// Length in bytes of the whole message, if its bytes are in a buffer. In an inline message, this field contains
+    /// the first bytes.
     pub(crate) total: Option<u64>,
 }
 
@@ -72,12 +72,12 @@ impl Writer {
         Writer { slots, shift: place.slots.trailing_zeros(), next: 0, taken: 0 }
     }
 
-    /// Number of slots written so far; also the index of the next slot.
+    /// Number of slots written so far, which is also the index of the next slot.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Number of slots that the reader has taken.
+    /// Number of slots that the reader has taken, as far as the writer knows.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
@@ -92,7 +92,7 @@ impl Writer {
         self.slots.count() - (self.next - self.taken)
     }
 
-    /// Updates `taken` from the count that the peer publishes. `None`: the count exceeds the slots written.
+    /// Updates `taken` from the number that the peer publishes. `None`: the number exceeds the number of written slots.
     pub(crate) fn learn(&mut self, taken: u64) -> Option<()> {
         if taken > self.next {
             return None;
@@ -101,20 +101,21 @@ impl Writer {
         Some(())
     }
 
-    /// Same as `learn`, for the low half of the count that messages carry.
+    /// Updates `taken` from the low half of the number, which messages contain. `None`: the number exceeds the number
+    /// of written slots.
     pub(crate) fn learn_low(&mut self, low: u32) -> Option<()> {
-        // The count advances by at most one ring, so the low half determines it. An older count is ignored.
+        // The number grows by at most the size of the ring, so the low half determines it. An older number is ignored.
         let ahead = u64::from(low.wrapping_sub(self.taken as u32));
         if ahead > u64::from(u32::MAX / 2) { Some(()) } else { self.learn(self.taken + ahead) }
     }
 
-    /// Writes payload word `n + 1` of the next slot, before the slot is pushed.
+    /// Stores payload word `n + 1` of the next slot, before the slot is published.
     pub(crate) fn note(&self, n: usize, word: u64) {
         assert!(n < INLINE / 8 - 1);
         self.slots.words(self.next)[BODY / 8 + 1 + n].store(word, Ordering::Relaxed);
     }
 
-    /// Stores the value of a send in pieces in the next slot, before the slot is pushed.
+    /// Stores the immediate data or the window key of a send in pieces in the next slot, before the slot is published.
     pub(crate) fn set_value(&self, value: u32) {
         self.slots.words(self.next)[VALUE].store(value.into(), Ordering::Relaxed);
     }
@@ -127,8 +128,8 @@ impl Writer {
         self.publish(header, payload);
     }
 
-    /// Same as `push`, with the bytes of an inline message in `words`. The caller gathers them first: if the slot
-    /// were filled slowly, a polling reader would fetch its cache line several times.
+    /// Fills and publishes the next slot, with the bytes of an inline message in `words`. The caller gathers the bytes
+    /// before. If the slot were filled slowly, a polling reader would fetch its cache line several times.
     pub(crate) fn push_inline(&mut self, header: Header, payload: &SlotFields, words: &[u64; INLINE / 8]) {
         let used = (header.length as usize).div_ceil(8);
         let body = &self.slots.words(self.next)[BODY / 8..];
@@ -138,7 +139,8 @@ impl Writer {
         self.publish(header, payload);
     }
 
-    /// Address of the `INLINE` payload bytes of the next slot. `push` without a total publishes them.
+    /// Address of the `INLINE` payload bytes of the next slot. The caller writes them, and then calls `push` without a
+    /// total.
     #[inline(always)]
     pub(crate) fn payload(&self) -> *mut u8 {
         self.slots.bytes::<BODY>(self.next)
@@ -151,7 +153,7 @@ impl Writer {
         (self.slots.words(self.next), self.next)
     }
 
-    /// Publishes slot `index`, whose payload is a whole send of `length` bytes. The caller then calls
+    /// Publishes slot `index`, whose payload is a whole send of `length` bytes. The caller must then call
     /// [`Writer::advance`].
     #[inline(always)]
     pub(crate) fn announce_send(&self, (slot, index): (&[AtomicU64; SLOT / 8], u64), length: u8, ack: u32) {
@@ -160,13 +162,13 @@ impl Writer {
         let word = u64::from(Header::inline_send(length.into(), false).encode()) | lap(index, self.shift);
         fields.store(u64::from(ack), Ordering::Relaxed);
         fail_point!(BeforePublish);
-        // Pairs with the Acquire in `peek`, as in `publish`.
+        // Release, for the Acquire in `peek`, as in `publish`.
         head.store(word, Ordering::Release);
         fail_point!(AfterPublish);
     }
 
-    /// Moves to the slot after `index`, which [`Writer::announce_send`] has published. `free` is at most the number
-    /// of slots that were free before.
+    /// Advances to the slot after `index`, which [`Writer::announce_send`] has published. `free`: at most the number of
+    /// slots that were free before.
     #[inline(always)]
     pub(crate) fn advance(&mut self, index: u64, length: u8, free: u32) {
         debug_assert!(free > 0 && u64::from(free) <= self.free() && index == self.next);
@@ -194,19 +196,19 @@ impl Writer {
         // Pairs with the Acquire in `peek`: the payload is written before the word that announces it.
         head.store(word, Ordering::Release);
         fail_point!(AfterPublish);
-        // The reader used that slot in the previous lap. The prefetch fetches its cache line before the write needs
-        // it.
+        // The reader has read this slot in the previous lap. The prefetch transfers its cache line before the write
+        // needs it.
         let soon = next + 1 + AHEAD;
         if soon - taken < count {
             self.slots.fetch::<0>(soon, true);
             if has_two_lines(header) {
-                self.slots.fetch::<LINE>(soon, true); // the next message probably needs it as well
+                self.slots.fetch::<LINE>(soon, true); // The next message probably needs the second cache line too.
             }
         }
     }
 }
 
-/// The reading end, of a ring in an area of the peer.
+/// The reader of a ring in an area of the peer.
 #[derive(Debug)]
 pub(crate) struct Reader {
     slots: Slots<{ SLOT / 8 }>,
@@ -220,7 +222,7 @@ pub(crate) struct Reader {
 pub(crate) enum Next {
     Empty,
     Word(Header),
-    /// The header word is invalid.
+    /// The slot has an invalid header word.
     Nonsense,
 }
 
@@ -230,21 +232,21 @@ impl Reader {
         Reader { slots, shift: place.slots.trailing_zeros(), next: 0 }
     }
 
-    /// Number of slots taken.
+    /// Number of slots that were taken.
     pub(crate) fn taken(&self) -> u64 {
         self.next
     }
 
-    /// Has dequeues watch the next slot.
+    /// Makes dequeues watch the next slot.
     #[inline(always)]
     pub(crate) fn show_next(&self, watch: &RingWatch) {
         self.slots.show(self.next, watch, (lap(self.next, self.shift) >> 32) as u32);
     }
 
-    /// Reads the header word of the next slot. The word is read once; only the copy is used.
+    /// Reads the header word of the next slot. The word is read once, and only the copy is used.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Next {
-        // Pairs with the Release in `push`.
+        // Acquire, for the Release in `push`.
         let word = self.slots.words(self.next)[0].load(Ordering::Acquire);
         if word & !0xFFFF_FFFF != lap(self.next, self.shift) {
             return Next::Empty;
@@ -281,7 +283,7 @@ impl Reader {
         }
     }
 
-    /// Fields of the slot that `peek` found; `total` is valid only if the writer set it.
+    /// Returns the fields of the slot that `peek` found. `total` is valid only if the writer set it.
     #[inline(always)]
     pub(crate) fn fields(&self) -> SlotFields {
         let [_, fields, body, ..] = self.slots.words(self.next);
@@ -289,50 +291,50 @@ impl Reader {
         SlotFields { ack: fields as u32, aux: (fields >> 32) as u32, total: Some(total) }
     }
 
-    /// The words of the payload, each read once.
+    /// Returns words of the payload. Each is read once.
     pub(crate) fn body<const N: usize>(&self) -> [u64; N] {
         const { assert!(N <= INLINE / 8) };
         let words = self.slots.words(self.next);
         std::array::from_fn(|n| words[BODY / 8 + n].load(Ordering::Relaxed))
     }
 
-    /// The payload words that the writer's `note` stored.
+    /// Returns the payload words that the writer stored by `note`.
     pub(crate) fn notes<const N: usize>(&self) -> [u64; N] {
         const { assert!(N < INLINE / 8) };
         let words = self.slots.words(self.next);
         std::array::from_fn(|n| words[BODY / 8 + 1 + n].load(Ordering::Relaxed))
     }
 
-    /// The value that the writer's `set_value` stored.
+    /// Returns the immediate data or the window key of a send in pieces, a 32-bit value.
     pub(crate) fn value(&self) -> u32 {
         self.slots.words(self.next)[VALUE].load(Ordering::Relaxed) as u32
     }
 
-    /// Address of the payload of an inline message, up to `INLINE` bytes.
+    /// Address of the payload of an inline message, which has at most `INLINE` bytes.
     #[inline(always)]
     pub(crate) fn payload(&self) -> *const u8 {
         self.slots.bytes::<BODY>(self.next)
     }
 
-    /// Prefetches a later slot, which the writer has probably filled as well.
+    /// Prefetches a later slot, which the writer has probably filled too.
     #[inline]
     pub(crate) fn look_ahead(&self) {
         self.slots.fetch::<0>(self.next + AHEAD, false);
     }
 
-    /// Moves to the next slot.
+    /// Advances to the next slot.
     pub(crate) fn advance(&mut self) {
         self.next += 1;
     }
 }
 
-/// Allocator of buffer lines that are reserved and released in the same order. Only the sender uses it, for its own
+/// Allocator of buffer lines. Lines are reserved and released in the same order. Only the sender uses it, for its own
 /// area.
 #[derive(Debug)]
 pub(crate) struct Lines {
     lines: u64,
-    /// Number of lines ever reserved (including those skipped at the end of the buffer), and number of lines
-    /// released.
+    /// Number of lines that were ever reserved (including lines skipped at the end of the buffer), and number of lines
+    /// that were released.
     head: u64,
     tail: u64,
 }
@@ -342,7 +344,7 @@ impl Lines {
         Lines { lines: u64::from(bytes) / LINE as u64, head: 0, tail: 0 }
     }
 
-    /// Reserves `wanted` consecutive lines. Returns the first line, and the mark to release them with.
+    /// Reserves `wanted` consecutive lines. Returns the first line, and the mark with which to release them.
     #[inline]
     pub(crate) fn reserve(&mut self, wanted: usize) -> Option<(u32, u64)> {
         let found = self.find(wanted)?;
@@ -350,7 +352,7 @@ impl Lines {
         Some(found)
     }
 
-    /// Finds what [`Lines::reserve`] would return. [`Lines::take`] reserves it.
+    /// Returns the result of [`Lines::reserve`] without reserving. [`Lines::take`] then reserves the lines.
     #[inline]
     pub(crate) fn find(&self, wanted: usize) -> Option<(u32, u64)> {
         let wanted = wanted as u64;
@@ -363,13 +365,13 @@ impl Lines {
         Some((first as u32, self.head + skip + wanted))
     }
 
-    /// Reserves what [`Lines::find`] has found, with this mark.
+    /// Reserves the lines that [`Lines::find`] has returned with this mark.
     #[inline]
     pub(crate) fn take(&mut self, mark: u64) {
         self.head = mark;
     }
 
-    /// Releases everything reserved up to `mark`.
+    /// Releases all lines that were reserved up to `mark`.
     pub(crate) fn give_back(&mut self, mark: u64) {
         self.tail = self.tail.max(mark);
     }
@@ -466,7 +468,7 @@ mod tests {
 }
 
 /// Loom model of a ring of two slots over two laps. Loom reports a writer that fills a slot while the reader reads it,
-/// and a reader that reads it before it is full.
+/// and a reader that reads a slot before it is filled.
 #[cfg(all(test, loom))]
 mod interleavings {
     use dapl::runtime::sync::access_check::AccessCheck;

@@ -1,9 +1,9 @@
 //! The receive direction of a connection: takes the peer's requests from its ring, in order (SM-13, SM-20, SM-21).
 //!
-//! Sends go into receives in posting order, or each into a receive from the shared receive queue. A send without a
-//! receive stays in the ring, without a time limit, and later requests wait behind it. Long sends are fetched
-//! (`fetch`). RMA fragments are checked against this process's registrations and answered on the response ring, which
-//! never waits for a receive. Runs under the lock of this direction.
+//! Sends are placed in receives in posting order, or each in a receive from the shared receive queue. A send without a
+//! receive stays in the ring, without a time limit, and later requests wait behind it. The bytes of rendezvous offers
+//! are copied from the sender's memory (`fetch`). RMA fragments are checked with the local registrations, and answered
+//! on the response ring, which never waits for a receive. The lock of this direction guards all functions.
 
 mod extensions;
 mod fetch;
@@ -29,9 +29,9 @@ use crate::qp::ring::{Next, Reader, SlotFields, Writer};
 use crate::qp::shared::{Fault, NAK_ACCESS, NAK_RESPONDER, Pool, Shared};
 use crate::srq::SrqRecv;
 
-/// Maximum number of slots taken in one pass, since all connections share a pass.
+/// Maximum number of slots that one pass takes. The limit exists because all connections share a pass.
 const PASS: usize = 64;
-/// Maximum of bytes fetched in one pass.
+/// Maximum number of bytes of rendezvous offers that one pass copies.
 const BUDGET: u64 = 512 << 10;
 
 /// A posted receive.
@@ -51,16 +51,16 @@ impl Receive {
 /// State of the receive direction.
 #[derive(Debug, Default)]
 pub(crate) struct Rx {
-    /// Receives posted here, or at most one taken from the shared receive queue for the message in progress.
+    /// Receives of the queue pair, or at most one receive from the shared receive queue, for the message in progress.
     pub(crate) queue: SlotQueue<Receive>,
     /// Watermarks of the receives in `queue`.
     pub(crate) marks: HighWatermark,
     pub(crate) ends: Option<RxEnds>,
-    /// New receives are flushed when they are posted.
+    /// Whether new receives are flushed when they are posted.
     broken: bool,
-    /// A fault was found and the flush is pending: no more messages are taken.
+    /// Whether a fault was found whose flush is pending. No more messages are taken then.
     pub(crate) stopped: bool,
-    /// Number of queued receives from which on [`Rx::post_quickly`] refuses. Each other post updates the limit.
+    /// [`Rx::post_quickly`] refuses a post if this number of receives is queued. Other posts update the limit.
     quick_limit: usize,
 }
 
@@ -72,18 +72,20 @@ pub(crate) struct RxEnds {
     responses: Writer,
     /// The message in progress.
     message: Reassembly,
-    /// The offer in progress; numbers of the parts that the sender was asked to write and to stage.
+    /// The rendezvous offer in progress, and the numbers of the last part that the sender was asked to write and to
+    /// stage.
     fetch: Option<fetch::Fetch>,
     tickets: u64,
     staged: u64,
-    /// The next message waits for a receive. With a shared queue, the connection is in that queue's list of waiters.
+    /// Whether the next message waits for a receive. With a shared queue, the connection is then in that queue's list
+    /// of waiters.
     held: bool,
-    /// Last count of taken requests that was published to the peer.
+    /// Number of taken requests that was last published to the peer.
     reported: u64,
 }
 
 impl RxEnds {
-    /// `None` before the peer has joined.
+    /// Creates the rings of this direction. `None` before the peer has joined.
     pub(crate) fn new(link: Arc<ConnectionMemory>) -> Option<Self> {
         let peer_side = link.peer_side()?;
         let requests = Reader::new(peer_side.area.clone(), ConnectionMemory::requests(&peer_side.geometry));
@@ -103,14 +105,14 @@ impl RxEnds {
         self.held
     }
 
-    /// Publishes the final count of taken requests, and stops a sender that assists a copy, because the receives
-    /// complete now.
+    /// Publishes the final number of taken requests. Stops a sender that writes a part of a message, because the
+    /// receives complete now.
     pub(crate) fn publish_last(&self) {
         self.call_off();
         self.link.publish_taken(self.requests.taken());
     }
 
-    /// Has dequeues watch the ring of requests.
+    /// Makes dequeues watch the ring of requests.
     pub(crate) fn show_next(&self, watch: &RingWatch) {
         self.requests.show_next(watch);
     }
@@ -144,14 +146,14 @@ impl Rx {
         self.ends.as_ref().is_some_and(|ends| ends.requests.taken() == 0 && ends.requests.peek() == Next::Empty)
     }
 
-    /// Whether the ring holds any entry. If not, a pass has nothing to do.
+    /// Whether the ring contains an entry. If not, a pass has no work.
     #[inline(always)]
     pub(crate) fn has_unread(&self) -> bool {
         self.ends.as_ref().is_some_and(|ends| ends.requests.peek() != Next::Empty)
     }
 
-    /// Takes requests from the ring, up to a limit. Returns whether it took any. After a fault it takes none and
-    /// returns false.
+    /// Takes requests from the ring, up to a limit. Returns whether it took any request. After a fault it takes no
+    /// request and returns false.
     pub(crate) fn pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         if self.stopped {
             return Ok(false);
@@ -195,7 +197,7 @@ impl Rx {
                 Ok(true) => {
                     ends.requests.advance();
                     if ends.requests.taken() - begin > 1 {
-                        ends.requests.look_ahead(); // requests usually come in sequence
+                        ends.requests.look_ahead(); // Requests usually arrive in sequence.
                     }
                 }
                 Ok(false) => break,
@@ -214,7 +216,7 @@ impl Rx {
         result.map(|()| taken != begin || budget < BUDGET)
     }
 
-    /// Queues a notifying receive of one segment. Returns false, without any change, if the receive must go through
+    /// Queues a notifying receive of one segment. Returns false and changes nothing if the receive must be posted by
     /// [`Rx::post`].
     #[inline(always)]
     pub(crate) fn post_quickly(&mut self, segment: &Segment, cookie: u64, ep: usize) -> bool {
@@ -239,13 +241,13 @@ impl Rx {
         self.quick_limit = 0;
     }
 
-    /// Sets the limit of `post_quickly`: at most `max` receives, and at most as many as cross no watermark.
+    /// Sets the limit of `post_quickly`: at most `max` receives, and no more than every watermark permits.
     pub(crate) fn renew_quick_limit(&mut self, max: u32) {
         let most = (max.min(self.marks.quiet()) as usize).min(self.queue.slots());
         self.quick_limit = if self.broken { 0 } else { most };
     }
 
-    /// Queues a receive; the caller has checked the capacity. Returns true if [`Self::posted`] must be called.
+    /// Queues a receive. The caller has checked the capacity. Returns true if [`Self::posted`] must be called.
     #[inline(always)]
     pub(crate) fn post(&mut self, list: &[Segment], token: Token) -> bool {
         let receive = self.queue.push();
@@ -259,7 +261,7 @@ impl Rx {
         self.ends.as_ref().is_some_and(|ends| ends.held)
     }
 
-    /// Delivers a message that waited for the receive just posted. Returns whether there is more work.
+    /// Delivers a message that waited for the receive that was just posted. Returns whether there is more work.
     pub(crate) fn posted(&mut self, shared: &Shared) -> Result<bool, Fault> {
         let more = self.is_held() && self.go_on(shared)?;
         if self.marks.is_crossed(self.queue.len() as u32) {
@@ -285,18 +287,19 @@ impl Rx {
         Ok(self.ends.as_ref().is_some_and(|ends| ends.has_work(self.queue.len())))
     }
 
-    /// Sets the watermarks and checks the receives against them.
+    /// Sets the watermarks, and compares the number of receives with them.
     pub(crate) fn watch(&mut self, shared: &Shared, marks: HighWatermark) -> Result<(), Fault> {
         self.marks = marks;
         self.quick_limit = 0;
         self.check_watermarks(shared)
     }
 
-    /// Checks the receives against the watermarks: the soft one is reported, the hard one ends the connection.
+    /// Compares the number of receives with the watermarks. Reports an excess of the soft watermark. An excess of the
+    /// hard watermark ends the connection.
     #[cold]
     pub(crate) fn check_watermarks(&mut self, shared: &Shared) -> Result<(), Fault> {
         if self.marks.is_crossed(self.queue.len() as u32) {
-            self.pass(shared, &mut Outbox::default())?; // reports completions that were not polled
+            self.pass(shared, &mut Outbox::default())?; // Completions that were not polled are reported first.
         }
         let is_over = is_over(&mut self.marks, shared, self.queue.len());
         if is_over && self.ends.is_some() {
@@ -307,7 +310,7 @@ impl Rx {
     }
 }
 
-/// Reports a crossed soft watermark. Returns whether the hard watermark is exceeded.
+/// Reports an excess of the soft watermark. Returns whether the hard watermark is exceeded.
 fn is_over(marks: &mut HighWatermark, shared: &Shared, receives: usize) -> bool {
     let crossed = marks.check(receives as u32);
     if crossed.soft {
@@ -325,9 +328,10 @@ fn borrow(shared: &Shared, queue: &mut SlotQueue<Receive>) -> bool {
 }
 
 impl RxEnds {
-    /// Publishes the count of taken requests now: the peer's sends complete by it, and the next pass may be late.
+    /// Publishes the number of taken requests now, because the peer's sends complete by it and the next pass may be
+    /// late.
     fn settle(&mut self, shared: &Shared, taken: u64, answered: bool) {
-        // A count that was already sent with requests of this side need not be published again.
+        // A number that was sent with local requests need not be published again.
         self.reported = self.reported.max(shared.reported_taken.load(Ordering::Relaxed));
         fail_point!(BeforeTelling);
         let has_changed = taken != self.reported;
@@ -381,8 +385,8 @@ impl RxEnds {
         }
     }
 
-    /// Takes a message that is one piece in the message buffer, for a receive of one segment: the common case of
-    /// `deliver`, with fewer steps. Returns false, having done nothing, where `deliver` has to.
+    /// Takes a message that is one piece in the message buffer, for a receive of one segment. This is the common case
+    /// of `deliver`, with fewer steps. Returns false and changes nothing if `deliver` must take the message.
     fn take_piece(
         &mut self,
         shared: &Shared,
@@ -430,7 +434,7 @@ impl RxEnds {
         if header.kind == Kind::SendInvalidate && header.last {
             match shared.windows.invalidate(self.value(header, &fields), shared.pd, &shared.domain) {
                 Ok(true) => {}
-                Ok(false) => return Ok(false), // copies that use the key are in progress; another pass checks again
+                Ok(false) => return Ok(false), // Copies that use the key are in progress. Another pass checks again.
                 Err(_) => return Err(self.fail_receive_by(shared, queue, Status::LocalProtection, NAK_ACCESS, out)),
             }
         }
@@ -466,7 +470,7 @@ impl RxEnds {
             }
             if !borrow(shared, queue) {
                 self.held = true;
-                // The receive direction is locked, so one thread at a time counts.
+                // This direction is locked, so one thread at a time updates the counter.
                 let count = shared.not_ready.load(Ordering::Relaxed) + 1;
                 shared.not_ready.store(count, Ordering::Relaxed);
                 return Ok(false);
@@ -483,7 +487,8 @@ impl RxEnds {
         Ok(true)
     }
 
-    /// Copies one piece to its destination. The outer error is a fault of the peer, the inner one of local memory.
+    /// Copies one piece to its destination. The outer error is a fault of the peer, the inner error a fault of local
+    /// memory.
     fn place(
         &self,
         shared: &Shared,
@@ -502,11 +507,12 @@ impl RxEnds {
         } else {
             self.piece(header, fields)?
         };
-        // SAFETY: `length` bytes inside the slot or the message buffer, in the peer's mapped area (checked just above).
+        // SAFETY: the `length` bytes are in the slot or in the message buffer of the peer's mapped area, as was checked
+        // just above.
         Ok(unsafe { scatter(&*shared.regions, shared.recv_pd, &receive.segments, offset, from, length) })
     }
 
-    /// Address of a piece in the peer's message buffer.
+    /// Returns the address of a piece in the peer's message buffer.
     fn piece(&self, header: Header, fields: &SlotFields) -> Result<*const u8, Fault> {
         let peer_side = self.link.peer_side().ok_or(Fault::Nonsense("no peer"))?;
         let (start, size) = (peer_side.geometry.messages_at(), peer_side.geometry.messages as usize);
@@ -521,8 +527,8 @@ impl RxEnds {
             .ok_or(Fault::Nonsense("a message outside its area"))
     }
 
-    /// Handles a message that is too long or a receive whose memory is unmapped: informs both sides and ends the
-    /// connection.
+    /// Handles a message that is too long, or a receive whose memory is not mapped. Notifies both consumers, and ends
+    /// the connection.
     #[cold]
     fn fail_receive(
         &mut self,
@@ -534,7 +540,7 @@ impl RxEnds {
         self.fail_receive_by(shared, queue, status, NAK_RESPONDER, out)
     }
 
-    /// Same as `fail_receive`, with the status `nak` for the sender.
+    /// Does the same as `fail_receive`, with the status `nak` for the sender.
     #[cold]
     fn fail_receive_by(
         &mut self,
@@ -554,7 +560,7 @@ impl RxEnds {
         Fault::Receive
     }
 
-    /// Serves an RMA fragment in the peer's RMA buffer: copies between that buffer and local memory, and sends the
+    /// Processes an RMA fragment in the peer's RMA buffer: copies between this buffer and local memory, and sends the
     /// response.
     fn serve(&mut self, shared: &Shared, header: Header) -> Result<bool, Fault> {
         let fields = self.requests.fields();
@@ -564,7 +570,7 @@ impl RxEnds {
         if line + 2 * LINE > peer_side.rma.len() {
             return Err(Fault::Nonsense("a fragment outside its buffer"));
         }
-        // Line 0 is read once, word by word, into local memory.
+        // Line 0 is read once, word by word, to local memory.
         let fragment =
             Fragment::decode(std::array::from_fn(|n| peer_side.rma.word(line + n * 8).load(Ordering::Relaxed)));
         let length = fragment.length as usize;
@@ -577,8 +583,8 @@ impl RxEnds {
         let is_copied = held.is_ok_and(|(_hold, address)| {
             fail_point!(TargetHeld);
             let registration = || shared.regions.registration(key);
-            // SAFETY: the local side is registered memory in use; the other is in the mapped buffer (checked above),
-            // which is writable on both sides.
+            // SAFETY: the local bytes are in registered memory that is marked in use. The other bytes are in the mapped
+            // RMA buffer, as was checked above, which both processes may write.
             unsafe {
                 match right {
                     AccessRight::RemoteWrite => user_copy::write(payload, address, length, registration),
@@ -589,7 +595,7 @@ impl RxEnds {
         let status = if is_copied { 0 } else { NAK_ACCESS };
         fail_point!(TargetCopied);
         self.answer(Header::plain(Kind::RmaAck, status), fields.aux)?;
-        // Requests after a refused access are not executed: the connection ends.
+        // The requests that follow a refused access are not executed, because the connection ends.
         if status == 0 {
             return Ok(true);
         }

@@ -1,9 +1,9 @@
 //! The send direction of a connection: the request queue, the request ring, and the peer's answers (SM-12, SM-17 to SM-22).
 //!
 //! Requests start and complete in order. A send is complete when the peer has taken its last slot from the ring. An
-//! RDMA operation is complete when it has been copied, or when the target has answered its last fragment. Requests
-//! that do not fit into the ring wait in the request queue: a full ring is back-pressure, never a disconnect. Runs
-//! under the lock of this direction.
+//! RDMA operation is complete when its bytes were copied, or when the target has answered its last fragment. Requests
+//! that do not fit in the ring wait in the request queue, so a full ring never ends the connection. The lock of this
+//! direction guards all functions.
 
 mod extensions;
 mod offer;
@@ -32,26 +32,27 @@ use crate::qp::link::{ConnectionMemory, WANT_REQUESTS};
 use crate::qp::ring::{Lines, Next, Reader, SlotFields, Writer};
 use crate::qp::shared::{Fault, NAK_ACCESS, NAK_SOURCE, Shared};
 
-/// Maximum of bytes copied directly in one pass, since connections share a pass.
+/// Maximum number of bytes that one pass copies directly. The limit exists because all connections share a pass.
 const BUDGET: u64 = cma::CHUNK as u64;
 
-/// Number of outstanding requests from which on a post reads the peer's count.
+/// If this number of requests is outstanding, a post reads the peer's number of taken requests.
 const GATHER: usize = 32;
 
-/// Maximum number of free boxes kept for later requests.
+/// Maximum number of unused boxes that are kept for later requests.
 const SPARE: usize = 64;
 
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum RequestPhase {
     Waiting,
-    /// Some bytes are in flight.
+    /// Some bytes were handed over.
     Running,
-    /// All bytes were handed over. Complete when the peer has taken the ring up to this slot.
+    /// All bytes were handed over. The request is complete when the peer has taken this number of slots.
     Sent(u64),
-    /// Same as `Sent`, for an offer: its bytes stay in the consumer's memory until the receiver fetches them.
+    /// A rendezvous offer was handed over, whose bytes stay in the consumer's memory until the receiver has copied
+    /// them. The request is complete when the peer has taken this number of slots.
     Offered(u64),
-    /// The data of a write with immediate data were handed over; its notification waits for a slot.
+    /// The data of a write with immediate data was handed over. Its notification waits for a slot.
     Written,
     Done,
     Failed(Status),
@@ -61,11 +62,11 @@ enum RequestPhase {
 #[derive(Debug)]
 enum Task {
     Transfer(Op),
-    /// The bind or unbind of a window under this number.
+    /// The bind or unbind of a window, and its number in the window.
     Move(Arc<Window>, u64),
 }
 
-/// A request in the queue.
+/// A request in the request queue.
 #[derive(Debug)]
 pub(crate) struct Request {
     task: Task,
@@ -74,7 +75,7 @@ pub(crate) struct Request {
     suppress: bool,
     fence: bool,
     stage: RequestPhase,
-    /// Bytes handed over, and (RMA) bytes that the target has answered.
+    /// Number of bytes that were handed over, and number of bytes of an RDMA operation that the target has answered.
     issued: u64,
     answered: u64,
 }
@@ -85,7 +86,7 @@ impl Request {
         Request::of(Task::Transfer(wr.op), Segments::new(wr.segments), BindWr { token, suppress, fence })
     }
 
-    /// Number of a bind or unbind, under which the window accepted it.
+    /// Creates a bind or unbind, with the number under which the window accepted it.
     pub(crate) fn of_window(window: Arc<Window>, number: u64, wr: &BindWr) -> Self {
         Request::of(Task::Move(window, number), Segments::default(), *wr)
     }
@@ -98,7 +99,8 @@ impl Request {
         matches!(self.task, Task::Transfer(op) if op.work() == Work::Send)
     }
 
-    /// Returns the completion of a request that is not executed. A bind among such requests does not take effect.
+    /// Returns the completion of a request that is not executed. If the request is a bind, the bind does not take
+    /// effect.
     pub(crate) fn flush(self) -> Completion {
         if let Task::Move(window, number) = &self.task {
             window.flush(*number);
@@ -111,12 +113,12 @@ fn flushed(token: Token) -> Completion {
     Completion { token, status: Status::Flushed, ..Completion::default() }
 }
 
-/// A request whose post did all that this side has to do: put a short send into the ring, or copied the data of an RDMA
-/// operation. Only the data of its completion are kept.
+/// A request whose local work was done by its post: a short send was written to the ring, or the data of an RDMA
+/// operation was copied. Only the data for its completion is stored.
 #[derive(Debug, Default)]
 struct QuickRequest {
     cookie: u64,
-    /// Complete when the peer has taken the ring up to this slot; 0: complete.
+    /// The request is complete when the peer has taken this number of slots; 0: it is complete.
     slot: u64,
     bytes: u32,
     post: u32,
@@ -139,7 +141,7 @@ impl QuickRequest {
 
 /// An entry of the request queue.
 ///
-/// Requests are boxed, so that the entry of a quick one is small. The queue reuses the boxes.
+/// Full requests are boxed, so that the entry of a quick request is small. The boxes are reused.
 #[derive(Debug)]
 enum Entry {
     Request(Box<Request>),
@@ -174,7 +176,7 @@ impl Entry {
         }
     }
 
-    /// Token, length in bytes, and whether a success is not reported. `ep`: handle of the EP.
+    /// Returns the token, the length in bytes, and whether a success is not reported. `ep`: handle of the EP.
     fn outcome(&self, ep: usize) -> (Token, u64, bool) {
         match self {
             Entry::Request(request) => (request.token, request.segments.total(), request.suppress),
@@ -196,7 +198,8 @@ impl Entry {
         }
     }
 
-    /// Completion of a request at the end of the connection. `None`: a success that is not reported.
+    /// Returns the completion of a request at the end of the connection. `None`: the request succeeded, and successes
+    /// are not reported.
     fn flush(self, ep: usize, may_succeed: bool) -> Option<Completion> {
         match self {
             Entry::Request(request) => Some(request.flush()),
@@ -210,10 +213,10 @@ impl Entry {
     }
 }
 
-/// A fragment in this side's RMA buffer that the target has not answered yet.
+/// A fragment in the local RMA buffer that the target has not answered yet.
 #[derive(Debug)]
 struct Pending {
-    /// Index of its request, counted from the start of the connection.
+    /// Index of the fragment's request, counted from the start of the connection.
     request: u64,
     line: u32,
     mark: u64,
@@ -222,7 +225,7 @@ struct Pending {
     kind: PendingKind,
 }
 
-/// What the target was asked for.
+/// The operation that the target must answer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum PendingKind {
     Write,
@@ -230,10 +233,10 @@ enum PendingKind {
     Atomic,
 }
 
-/// A response of the peer.
+/// A response from the peer's ring.
 struct PeerResponse {
     kind: Kind,
-    /// A line of a buffer, or an offset.
+    /// A line number of a buffer, or an offset.
     aux: u32,
     status: u32,
     value: u64,
@@ -243,21 +246,21 @@ struct PeerResponse {
 #[derive(Debug, Default)]
 pub(crate) struct Tx {
     queue: SlotQueue<Entry>,
-    /// Boxes of completed requests, for reuse.
+    /// Boxes of completed requests, which are reused.
     #[expect(clippy::vec_box, reason = "the boxes themselves are reused")]
     spare: Vec<Box<Request>>,
-    /// Number of requests at the front of `queue` that are fully handed over.
+    /// Number of requests at the front of `queue` that were handed over completely.
     issued: usize,
     /// Number of requests in `queue` that notify when they succeed.
     notifying: usize,
     pub(crate) ends: Option<TxEnds>,
     /// New requests are flushed when they are posted.
     pub(crate) broken: bool,
-    /// A graceful disconnect waits until the queue is empty.
+    /// Whether a graceful disconnect waits until the queue is empty.
     pub(crate) draining: bool,
-    /// A fault was found and the flush is pending: no more requests are handed over.
+    /// Whether a fault was found whose flush is pending. No more requests are handed over then.
     stopped: bool,
-    /// Some requests are complete, but the poller had no space for their completions. Its next pass reports them.
+    /// Whether requests are complete for whose completions the poller had no space. Its next pass reports them.
     has_retirable: bool,
 }
 
@@ -269,38 +272,39 @@ pub(crate) struct TxEnds {
     responses: Reader,
     messages: Lines,
     numbering: Numbering,
-    /// Slots and message lines: the lines are released when the peer has taken the ring up to the slot.
+    /// Pairs of a number of slots and a mark of message lines. When the peer has taken this number of slots, the lines
+    /// up to the mark are released.
     marks: VecDeque<(u64, u64)>,
     rma: Lines,
-    /// Minimum length of a send that is offered.
+    /// Minimum length in bytes of a send that is a rendezvous offer.
     offer_from: u64,
-    /// Longest send that a post puts into a slot itself.
+    /// Maximum length in bytes of a send that a quick post writes to a slot.
     short_max: u64,
-    /// Longest send that takes one piece of the message buffer.
+    /// Maximum length in bytes of a send that a quick post writes to the message buffer as one piece.
     piece_max: u64,
     /// Capacity of the request queue.
     max_requests: usize,
-    /// Credit for quick posts (see `quick`).
+    /// Number of quick posts that are permitted before the next pass (see `quick`).
     quick: quick::Credit,
-    /// The last offer is complete when the peer has taken the ring up to this slot.
+    /// The last rendezvous offer is complete when the peer has taken this number of slots.
     offered: u64,
-    /// Number of staged pieces; `helped`: ticket of the last assisted part.
+    /// `staged`: number of staging copies so far. `helped`: ticket of the last part that was written for the receiver.
     staged: u64,
     helped: u64,
     pending: VecDeque<Pending>,
     /// Index of the request at the front of the queue.
     first: u64,
-    /// Reads and atomic operations that the target has not answered.
+    /// Number of reads and atomic operations that the target has not answered.
     reads: u32,
-    /// The peer supports extension operations.
+    /// Whether the peer supports extension operations.
     extensions: bool,
     mapped: rma::Last,
-    /// The last pass ended before its work did: its budget was used up in a copy, or a window waits for other copies.
+    /// Whether the last pass ended with work left: a copy used up the budget, or a window waits for other copies.
     unfinished: bool,
 }
 
 impl TxEnds {
-    /// `None` before the peer has joined.
+    /// Creates the rings of this direction. `None` before the peer has joined.
     pub(crate) fn new(link: Arc<ConnectionMemory>, shared: &Shared, max_requests: u32) -> Option<Self> {
         let peer_side = link.peer_side()?;
         let responses = Reader::new(peer_side.area.clone(), ConnectionMemory::responses(&peer_side.geometry));
@@ -360,7 +364,7 @@ impl Tx {
         outcome
     }
 
-    /// Posts a send that fits into one slot, if all earlier requests are in the ring. Otherwise changes nothing and
+    /// Posts a send that fits in one slot, if all earlier requests are in the ring. Otherwise changes nothing and
     /// returns false, and the caller posts the send as a `Request`.
     #[inline(always)]
     pub(crate) fn post_short(&mut self, shared: &Shared, wr: &SendWr<'_>) -> bool {
@@ -448,7 +452,7 @@ impl Tx {
         self.has_retirable || self.needs_peer_progress() && self.ends.as_ref().is_some_and(|ends| ends.has_work(shared))
     }
 
-    /// Whether the direction needs another pass, although the peer will send no wake-up for it.
+    /// Whether another pass is needed for which the peer will send no wake-up.
     pub(crate) fn must_go_on(&self) -> bool {
         self.ends.as_ref().is_some_and(|ends| ends.unfinished)
     }
@@ -469,8 +473,8 @@ impl Tx {
                 Kind::RmaAck => self.answered(shared, aux, status)?,
                 Kind::AtomicAck => self.answered_atomic(shared, status, value)?,
                 Kind::Stage => {
-                    // The peer asks for the next part as soon as this part is staged, and the ring must have space
-                    // for that request.
+                    // The peer requests the next part as soon as this part is staged, and its request needs a free slot
+                    // in the response ring.
                     self.publish_taken_responses();
                     self.stage(shared, status, u64::from(aux))?;
                 }
@@ -518,7 +522,7 @@ impl Tx {
             let from = ends.link.rma.bytes(line as usize * LINE + LINE, pending.length as usize);
             let from = from.ok_or(Fault::Nonsense("a fragment outside its buffer"))?;
             let (regions, length) = (&*shared.regions, pending.length as usize);
-            // SAFETY: `length` bytes of this side's RMA buffer, reserved for this fragment.
+            // SAFETY: the `length` bytes are in the local RMA buffer, and reserved for this fragment.
             outcome = unsafe { scatter(regions, shared.pd, &request.segments, pending.offset, from, length) };
         }
         ends.rma.give_back(pending.mark);
@@ -539,7 +543,7 @@ impl Tx {
         Ok(())
     }
 
-    /// Returns the request that a response belongs to.
+    /// Returns the request to which a response belongs.
     fn pending_request(&mut self, pending: &Pending) -> Result<&mut Request, Fault> {
         let first = self.ends.as_ref().map_or(0, |ends| ends.first);
         let place = pending.request.checked_sub(first).and_then(|place| usize::try_from(place).ok());
@@ -547,10 +551,10 @@ impl Tx {
         entry.and_then(Entry::request_mut).ok_or(Fault::Nonsense("an answer to no request"))
     }
 
-    /// Handles a refused send, which is the oldest incomplete request.
+    /// Handles the refusal of a send, which is the oldest incomplete request.
     fn refused(&mut self, status: u32) -> Result<(), Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(()) };
-        // The peer published its count before the refusal; the count known here may be older.
+        // The peer published its number of taken requests before the refusal. The number known here may be older.
         ends.requests.learn(ends.link.taken()).ok_or(Fault::Nonsense("requests taken that never were"))?;
         let taken = ends.requests.taken();
         let open = |r: &&mut Entry| match r.stage() {
@@ -567,19 +571,19 @@ impl Tx {
         Ok(())
     }
 
-    /// Index of the oldest request, if it is a send that the peer has not taken.
+    /// Returns the index of the oldest request, if it is a send that the peer has not taken.
     pub(crate) fn waiting_send(&self) -> Option<u64> {
         let is_send = self.queue.front()?.is_send();
         self.ends.as_ref().filter(|_| is_send).map(|ends| ends.first)
     }
 
-    /// Hands over as many requests as fit, in order. Returns whether anything was published to the peer.
+    /// Hands over requests in order, as many as fit. Returns whether any entry was published to the peer.
     fn issue(&mut self, shared: &Shared) -> bool {
         let mut published = false;
         let mut budget = BUDGET;
         while let (Some(ends), Some(entry)) = (self.ends.as_mut(), self.queue.get_mut(self.issued)) {
             let Some(request) = entry.request_mut() else {
-                self.issued += 1; // done by its post
+                self.issued += 1; // The post itself has done the work of this request.
                 continue;
             };
             if matches!(request.stage, RequestPhase::Failed(_)) || (request.fence && ends.reads > 0) {
@@ -616,7 +620,7 @@ impl Tx {
         published
     }
 
-    /// Completes finished requests from the front. A failed request is completed and then ends the connection.
+    /// Completes requests that have ended, from the front. A failed request is completed, and then ends the connection.
     fn retire(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         let mut moved = self.retire_quick(shared, out);
         if self.has_retirable {
@@ -664,7 +668,7 @@ impl Tx {
         if let Some(ends) = self.ends.take() {
             ends.link.recall();
         }
-        // No success is reported after a failure.
+        // After a failure, no later request is reported as successful.
         let mut may_succeed = !self.stopped;
         self.issued = 0;
         self.notifying = 0;
@@ -689,14 +693,15 @@ impl Tx {
         self.queue.is_empty()
     }
 
-    /// Begins a graceful disconnect, which ends when the queue is empty.
+    /// Begins a graceful disconnect. It ends when the queue is empty.
     pub(crate) fn begin_drain(&mut self, shared: &Shared) {
         self.draining = true;
         self.withdraw_credit();
         shared.watch.set_wait(Wait::Other);
     }
 
-    /// Tells pollers what this direction waits for. Without a connection, that it has ended stays.
+    /// Publishes to pollers the event for which this direction waits. If there is no connection, the published state is
+    /// not changed.
     #[inline]
     pub(crate) fn renew_wait(&self, shared: &Shared) {
         if let Some(ends) = &self.ends {
@@ -705,7 +710,7 @@ impl Tx {
         }
     }
 
-    /// What a poll waits for.
+    /// Returns the event for which a poll waits.
     fn waits_for(&self) -> Wait {
         if !self.needs_peer_progress() {
             return Wait::Nothing;
@@ -715,9 +720,9 @@ impl Tx {
         if counts && self.ends.as_ref().is_some_and(is_simple) { Wait::Count } else { Wait::Other }
     }
 
-    /// Whether progress of the peer would complete notifying requests or free space for waiting ones.
+    /// Whether progress of the peer would complete notifying requests, or free space for waiting requests.
     pub(crate) fn needs_peer_progress(&self) -> bool {
-        // The receiver of an offer may ask for a part, or for staged bytes.
+        // The receiver of a rendezvous offer may ask for a part, or for staged bytes.
         let offers = self.ends.as_ref().is_some_and(TxEnds::has_offers);
         self.draining || self.notifying > 0 || self.queue.len() > self.issued || offers
     }
@@ -731,8 +736,8 @@ enum HandOver {
 }
 
 impl TxEnds {
-    /// Has the engine log an RDMA operation that the peer's table of registrations refuses, with the check that
-    /// failed. Returns what it refuses; `None` if the status has another cause.
+    /// Queues an RDMA operation for the engine, which logs it, if the peer's table of registrations refuses it. Returns
+    /// the refused access; `None` if the status has another cause.
     #[cold]
     fn report_refused(&self, shared: &Shared, request: &Request, status: Status) -> Option<Target> {
         let (Task::Transfer(op), peer_side) = (&request.task, self.link.peer_side()?) else { return None };
@@ -749,7 +754,8 @@ impl TxEnds {
 
     fn transfer(&mut self, shared: &Shared, request: &mut Request, number: u64, op: Op, budget: &mut u64) -> HandOver {
         if !self.supports(op) {
-            return HandOver::Failed(Status::RemoteResponder); // posted before the peer's capabilities were known
+            // The request was posted before the peer's capabilities were known.
+            return HandOver::Failed(Status::RemoteResponder);
         }
         match op {
             Op::Write(remote) => self.rma(shared, request, number, remote, Way::Write, budget),
@@ -779,7 +785,8 @@ impl TxEnds {
         }
     }
 
-    /// Called after requests were published to the peer: records the count sent with them, and wakes a sleeping peer.
+    /// Called after requests were published to the peer: records the number of taken requests that was sent with them,
+    /// and wakes a sleeping peer.
     #[inline(always)]
     fn publish(&self, shared: &Shared) {
         shared.reported_taken.store(shared.rx_taken.load(Ordering::Acquire), Ordering::Relaxed);

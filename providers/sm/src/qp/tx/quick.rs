@@ -1,8 +1,8 @@
-//! Posts of sends and RDMA operations in the common case: no request waits in the queue, the ring has space, and the peer
-//! polls.
+//! Posts of sends and RDMA operations in the common case: no request waits in the queue, the ring has space, and the
+//! peer polls.
 //!
-//! A pass checks these conditions once for several posts and grants that number of credits. Each quick post spends one. A
-//! post that breaks a condition withdraws the credits.
+//! A pass checks these conditions once for several posts, and grants a number of credits. Each quick post uses one
+//! credit. A post after which a condition is false withdraws the credits.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -24,25 +24,26 @@ use crate::qp::ring::SlotFields;
 use crate::qp::shared::Shared;
 use crate::qp::single_copy::{self, By};
 
-/// Number of requests that may be posted before the next pass.
+/// Number of quick posts that are permitted before the next pass.
 #[derive(Debug)]
 pub(super) struct Credit {
     left: u32,
-    /// The peer's wake-up flags; see [`ConnectionMemory::poke`](crate::qp::link::ConnectionMemory::poke).
+    /// The peer's wake-up flags (see [`ConnectionMemory::poke`](crate::qp::link::ConnectionMemory::poke)).
     wanted: Slots<1>,
-    /// Both sides execute a barrier on all processors when they arm. Otherwise no credit is granted.
+    /// Whether both processes execute a barrier on all processors when they set wake-up flags. Otherwise no credit is
+    /// granted.
     is_light: bool,
-    /// What a poll waits for after a quick post.
+    /// The event for which a poll waits after a quick post.
     wait: Wait,
 }
 
 impl Credit {
-    /// Creates an empty credit.
+    /// Creates the state without credits.
     pub(super) fn new(theirs: &Arc<Map>, is_light: bool) -> Self {
         Credit { left: 0, wanted: Slots::new(theirs.clone(), WANT, 1), is_light, wait: Wait::Other }
     }
 
-    /// Spends a credit for a short send that was posted through the general path.
+    /// Uses a credit for a short send that was posted by the general path.
     #[inline(always)]
     pub(super) fn spend(&mut self) {
         self.left = self.left.saturating_sub(1);
@@ -62,7 +63,7 @@ impl Tx {
         ends.quick.wait = wait;
     }
 
-    /// Withdraws the credits, because a request is posted that may have to wait.
+    /// Withdraws the credits, because a posted request may have to wait.
     #[inline]
     pub(super) fn withdraw_credit(&mut self) {
         if let Some(ends) = &mut self.ends {
@@ -70,13 +71,14 @@ impl Tx {
         }
     }
 
-    /// Whether a pass should run to grant credits again: the credits are spent, so some sends are probably complete.
+    /// Whether a pass should run to grant credits again. All credits are used, so some sends are probably complete.
     #[inline]
     pub(crate) fn is_pass_due(&self) -> bool {
         self.ends.as_ref().is_some_and(|ends| ends.quick.left == 0 && ends.quick.is_light) && !self.stopped
     }
 
-    /// Completes the quick requests at the front of the queue that the peer has taken: the common case of `retire`.
+    /// Completes the quick requests at the front of the queue that the peer has taken. This is the common case of
+    /// `retire`.
     #[inline(always)]
     pub(super) fn retire_quick(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> bool {
         let (Some(ends), Some(cq)) = (self.ends.as_mut(), &shared.request_cq) else { return false };
@@ -106,7 +108,7 @@ impl Tx {
         retired > 0
     }
 
-    /// Posts a notifying send of one segment. Returns false and changes nothing if the send must go through the
+    /// Posts a notifying send of one segment. Returns false and changes nothing if the send must be posted by the
     /// general path.
     #[inline(always)]
     pub(crate) fn post_quickly(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
@@ -121,8 +123,8 @@ impl Tx {
         fail_point!(SlotReserved);
         let (next, to) = (ends.requests.next_slot(), ends.requests.payload());
         let (index, length) = (next.1, segment.length as u8);
-        // SAFETY: the end of a registration waits for this post, by the contract of `QueuePair::post_request_quickly`.
-        // The slot has space for a segment of `short_max`, and belongs to this side until it is announced.
+        // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`. The slot
+        // has space for a segment of `short_max` bytes, and no other process reads it until it is published.
         if !unsafe { gather_recent(&*shared.regions, shared.pd, segment, to) } {
             return false;
         }
@@ -138,7 +140,7 @@ impl Tx {
         true
     }
 
-    /// As `post_quickly`, for a send that takes one piece of the message buffer.
+    /// Posts a send that takes one piece of the message buffer, as `post_quickly` does.
     #[inline(never)]
     fn post_piece(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
         let Some(ends) = self.ends.as_mut().filter(|ends| segment.length <= ends.piece_max) else { return false };
@@ -146,7 +148,7 @@ impl Tx {
         let Some((line, mark)) = ends.messages.find(length.div_ceil(LINE)) else { return false };
         let at = ends.link.geometry.messages_at() + line as usize * LINE;
         let Some(to) = ends.link.area.bytes(at, length) else { return false };
-        // SAFETY: as in `post_quickly`; the lines are free, in this side's area.
+        // SAFETY: as in `post_quickly`. The lines are in the local area, and free.
         if !unsafe { gather_announced(&*shared.regions, shared.pd, segment, to) } {
             return false;
         }
@@ -167,8 +169,8 @@ impl Tx {
         true
     }
 
-    /// Posts a notifying RDMA operation of one segment, and copies its data. Returns false if it must go through the general path,
-    /// which then also finds out why a copy failed. `is_polled`: a polling thread will take the completion.
+    /// Posts a notifying RDMA operation of one segment, and copies its data. Returns false if the general path must
+    /// post it; that path also determines why a copy failed. `is_polled`: a polling thread will take the completion.
     #[inline(always)]
     pub(crate) fn copy_quickly(
         &mut self,
@@ -182,7 +184,7 @@ impl Tx {
         let Some(ends) = self.ends.as_mut() else { return false };
         let length = segment.length;
         let is_short = length.wrapping_sub(1) < cma::CHUNK as u64 && length <= shared.max_rdma;
-        // Fragments in flight are placed before later data.
+        // Fragments in flight must be placed before later data.
         if ends.quick.left == 0 || !is_short || !ends.pending.is_empty() {
             return false;
         }
@@ -190,7 +192,8 @@ impl Tx {
             return false;
         }
         ends.quick.left -= 1;
-        ends.quick.wait = Wait::Other; // complete, so that the peer's count says nothing
+        // The operation is complete, so a poll does not wait for the peer's number of taken requests.
+        ends.quick.wait = Wait::Other;
         let work = if way == Way::Write { Work::Write } else { Work::Read };
         let request = QuickRequest { cookie, bytes: length as u32, work, ..QuickRequest::default() };
         self.queue_quickly(shared, request, Wait::Other);
@@ -224,7 +227,7 @@ impl Tx {
 }
 
 impl TxEnds {
-    /// Same as `poke`, for a peer that executes a barrier on all processors when it arms.
+    /// Wakes the peer, as `poke` does. The peer executes a barrier on all processors when it sets its flags.
     #[inline(always)]
     fn wake_if_wanted(&self) {
         // `poke` reads the flags again, because they change at any time.
@@ -235,14 +238,14 @@ impl TxEnds {
         }
     }
 
-    /// Copies a segment of at most `CHUNK` bytes, of a post that the end of a registration waits for.
+    /// Copies a segment of at most `CHUNK` bytes. Must be part of a post for which a deregistration waits.
     #[inline(always)]
     fn copy_all(&mut self, shared: &Shared, way: Way, remote: Remote, segment: &Segment) -> bool {
         let mapped = self.mapped(shared, remote.key);
         let Some(theirs) = self.link.peer_side() else { return false };
         let Segment { length, .. } = *segment;
         let by = match &mapped {
-            // A range outside of the mapping fails here; the general path finds another method.
+            // A range outside of the mapping fails. The general path then finds another method.
             Some(mapped) => By::Us(mapped),
             _ if kernel_copy::reaches(&theirs.peer, remote.key) => By::Kernel,
             _ => return false,
@@ -250,7 +253,7 @@ impl TxEnds {
         let right = AccessRight::remote(way == Way::Write);
         let target = Target { key: remote.key, pd: theirs.pd, address: remote.address, length, right };
         let (busy, mine) = (self.link.busy(), (*segment, shared.pd));
-        // SAFETY: the end of a registration waits for this post, by the contract of `QueuePair::post_request_quickly`.
+        // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`.
         unsafe { single_copy::copy_announced(&shared.regions, &theirs.peer, busy, way, mine, &target, by) }.is_ok()
     }
 }
