@@ -1,4 +1,4 @@
-//! Memory windows: access rights, lifetime, order, and when registrations are released.
+//! Tests of memory windows: access rights, lifetime, order, and the release of registrations.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -47,7 +47,7 @@ fn bind_wr(cookie: u64) -> BindWr {
     BindWr { token: Token { work: Work::Bind, ..token(cookie) }, suppress: false, fence: false }
 }
 
-/// Two connected sides; the memory and its window are on the passive side.
+/// Two connected IAs. The memory and its window are at the passive side.
 struct World {
     active: Qp,
     passive: Qp,
@@ -72,7 +72,7 @@ impl World {
         World { active, passive, window, land, a, b, bounce, _place: place }
     }
 
-    /// Binds, and waits for the completion.
+    /// Posts a bind, and waits for its completion.
     fn bind(&self, bind: Option<Bind<'_, Mr>>) -> u32 {
         let key = self.passive.post_bind(&self.window, bind, &bind_wr(77)).unwrap();
         let done = self.b.completion();
@@ -80,7 +80,7 @@ impl World {
         key
     }
 
-    /// Transfers from the peer through a key. A failure ends the connection, and a new one is made.
+    /// Transfers from the peer with a key. A failure ends the connection, and a new connection is made.
     fn transfer(&mut self, op: fn(Remote) -> Op, key: u32, address: u64, length: usize) -> Status {
         let memory = pattern(length, 3);
         let mr = self.a.register(&memory);
@@ -159,7 +159,7 @@ fn a_connection_of_another_domain_has_no_access() {
         let pd = world.b.ia.alloc_pd().unwrap();
         let window = world.b.ia.alloc_mw(&pd).unwrap();
         let land = WindowMemory::of(&world.b, &pd);
-        // A queue pair of that domain binds; the other connection's queue pair is in another domain.
+        // A queue pair of this domain makes the bind. The other connection's queue pair is in another domain.
         let binder = std::mem::replace(&mut world.b.pd, pd);
         let (_active, passive) = connected(&world.a, &world.b, 8, 20);
         world.b.pd = binder;
@@ -180,7 +180,7 @@ fn nothing_starts_before_a_bind_that_waits_for_copies() {
         world.active.post_recv(&[], token(1)).unwrap();
         let new = world.passive.post_bind(&world.window, world.land.bind(64, 64, WRITE), &bind_wr(2)).unwrap();
         world.passive.post_send(&wr(Op::Send { solicited: false }, &[], 3)).unwrap();
-        // The old key is revoked already, and the new key is not valid yet.
+        // The old key is already revoked, and the new key is not valid yet.
         let dead = |key, at, right| regions.hold(key, world.b.pd.0, world.land.at(at), 64, right).is_err();
         assert!(dead(old, 0, AccessRight::RemoteRead) && dead(new, 64, AccessRight::RemoteWrite));
         if !sleeps {
@@ -192,7 +192,7 @@ fn nothing_starts_before_a_bind_that_waits_for_copies() {
         assert_eq!((world.passive.outstanding().requests, world.land.keeps()), (2, 2));
         drop(hold);
         if sleeps {
-            // No thread polls: the engine makes progress.
+            // No thread polls, so the engine makes progress.
             let until = Instant::now() + PATIENCE;
             while world.active.0.link().is_some() && world.land.keeps() == 2 && Instant::now() < until {
                 std::thread::yield_now();
@@ -252,7 +252,7 @@ fn a_bind_that_is_flushed_leaves_nothing_bound() {
     assert_eq!(world.b.completion().status, Status::Flushed, "at once");
     assert!(again != key && !world.window.is_bound() && world.land.keeps() == 0);
 
-    // The bind is next, but the peer has not taken an earlier send, which fails at the end of its connection.
+    // The bind would be next, but the peer has not taken an earlier send. The send fails when its connection ends.
     world.passive.post_send(&wr(Op::Send { solicited: false }, &[], 3)).unwrap();
     world.passive.post_bind(&world.window, world.land.bind(0, 8, READ), &bind_wr(4)).unwrap();
     assert_eq!(world.land.keeps(), 1);
