@@ -365,7 +365,7 @@ fn a_signal_ends_server_and_clients_with_their_messages() {
 fn reports_a_missing_server() {
     let environment = Environment::of("sm0");
     let finished = environment.run("-T T -s localhost --tries 2 client SR server SR");
-    finished.expect_failure("localhost, port 45278, 2 attempts: no connection: rejected, no program listens there");
+    finished.expect_failure("localhost, port 45278, 2 attempts: no connection: DAT_CONNECTION_EVENT_NON_PEER_REJECTED: rejected, no program listens there");
     assert_eq!(finished.status.code(), Some(1));
     environment.run("-T Q -s localhost --tries 1").expect_failure("no program listens there");
     environment.run("-T P -s no-such-host.invalid RW").expect_failure("no-such-host.invalid");

@@ -90,7 +90,7 @@ impl ServerState<'_> {
         channel.greet(self.common.greeting)?;
         let request = channel.receive_within(self.common.greeting)?;
         if self.common.debug > 0 {
-            println!("dapltest: a client asks for {request:?}");
+            println!("dapltest: a client requests {request:?}");
         }
         match request {
             Message::Quit => {

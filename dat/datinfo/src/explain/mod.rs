@@ -19,9 +19,10 @@ use crate::{nearest, say, say_json};
 use table::{Name, Value};
 
 /// Pages with a line for each name of an enumeration.
-const PAGES: [&str; 2] = [
+const PAGES: [&str; 3] = [
     include_str!("../../../../docs/man/dat_dto_completion_status.7.md"),
     include_str!("../../../../docs/man/dat_event.7.md"),
+    include_str!("../../../../docs/man/dat_strerror.3.md"),
 ];
 
 /// One meaning of a number or a name.
@@ -116,7 +117,10 @@ fn meaning(name: &Name) -> String {
         "function" => format!("see {}(3)", name.name),
         "DAT_RETURN_TYPE" => match name.number(0).or(name.number(1)) {
             Some(0) | None => "no error".to_owned(),
-            Some(number) => format!("returned as {:#x} plus a subtype", number | number::CLASS_ERROR),
+            Some(number) => {
+                let code = format!("returned as {:#x} plus a subtype", number | number::CLASS_ERROR);
+                [described(name.name), code].into_iter().filter(|text| !text.is_empty()).collect::<Vec<_>>().join(" ")
+            }
         },
         "DAT_RETURN_SUBTYPE" => "the low 16 bits of a return code".to_owned(),
         _ => described(name.name),
@@ -202,12 +206,12 @@ mod tests {
         assert!(
             event.starts_with("0x4005 DAT_CONNECTION_EVENT_DISCONNECTED = 0x4005 (DAT_EVENT_NUMBER, DAT 1.2 and 2.0) ")
         );
-        assert_eq!(
-            explained("dto_err_transport"),
-            "dto_err_transport DAT_DTO_ERR_TRANSPORT = 0x8 \
-            (DAT_DTO_COMPLETION_STATUS, DAT 1.2 and 2.0) the peer does not answer: its process has ended, or the path to it \
-            is interrupted."
-        );
+        let status = explained("dto_err_transport");
+        let expected =
+            "DAT_DTO_ERR_TRANSPORT = 0x8 (DAT_DTO_COMPLETION_STATUS, DAT 1.2 and 2.0) the peer does not answer";
+        assert!(status.contains(expected), "{status}");
+        let code = explained("0x800a0063");
+        assert!(code.contains("an error: no usable line of dat.conf has this name"), "{code}");
         let status = explained("DAT_DTO_ERR_LOCAL_PROTECTION");
         assert!(status.ends_with("belongs to another protection zone, or is no longer mapped."), "{status}");
         assert!(explained("DAT_DTO_ERR_LOCAL_MM_ERROR").contains("(DAT_DTO_COMPLETION_STATUS, DAT 2.0 only)"));

@@ -106,12 +106,14 @@ fn return_code(number: u64, version: usize) -> Option<(String, String)> {
         0 => "the type without its class bit 0x80000000",
         _ => "an error",
     };
+    let about = described(kind);
+    let meaning = if about.is_empty() { class.to_owned() } else { format!("{class}: {about}") };
     let subtype = match subtype {
-        0 => return Some((kind.to_owned(), class.to_owned())),
+        0 => return Some((kind.to_owned(), meaning)),
         subtype => find("DAT_RETURN_SUBTYPE", subtype, SUBTYPE_MASK)
             .map_or(format!("unknown subtype {subtype:#x}"), str::to_owned),
     };
-    Some((format!("{kind} {subtype}"), class.to_owned()))
+    Some((format!("{kind} {subtype}"), meaning))
 }
 
 /// The meanings as a combination of flags.

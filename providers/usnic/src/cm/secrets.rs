@@ -52,7 +52,15 @@ pub(super) fn read_key(name: &str, path: &str) -> Result<Psk> {
 fn read(path: &str) -> std::result::Result<Psk, String> {
     // Without `NONBLOCK`, opening a FIFO without a writer would block forever.
     let flags = OFlags::RDONLY | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
-    let file = File::from(rustix::fs::open(path, flags, Mode::empty()).map_err(|error| error.to_string())?);
+    let file = rustix::fs::open(path, flags, Mode::empty()).map_err(|error| match error {
+        Errno::NOENT => {
+            "does not exist; `key` names a file that all hosts share: create it once (umask 077; head -c 32 \
+                         /dev/urandom | base64 >FILE) and copy it"
+                .to_owned()
+        }
+        error => error.to_string(),
+    })?;
+    let file = File::from(file);
     let facts = file.metadata().map_err(|error| error.to_string())?;
     let own = rustix::process::geteuid().as_raw();
     if !facts.is_file() {

@@ -62,36 +62,42 @@ impl Event {
     }
 }
 
-/// Description of a connection event.
+/// Name of a connection event, with what it means for a connect.
 pub(crate) fn connection_word(number: DAT_EVENT_NUMBER) -> &'static str {
     match number {
-        DAT_CONNECTION_EVENT_ESTABLISHED => "established",
-        DAT_CONNECTION_EVENT_PEER_REJECTED => "rejected by the peer",
-        DAT_CONNECTION_EVENT_NON_PEER_REJECTED => "rejected, no program listens there",
-        DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR => "accepted, but the peer was gone",
-        DAT_CONNECTION_EVENT_DISCONNECTED => "disconnected",
-        DAT_CONNECTION_EVENT_BROKEN => "broken",
-        DAT_CONNECTION_EVENT_TIMED_OUT => "timed out",
-        DAT_CONNECTION_EVENT_UNREACHABLE => "unreachable",
+        DAT_CONNECTION_EVENT_ESTABLISHED => "DAT_CONNECTION_EVENT_ESTABLISHED",
+        DAT_CONNECTION_EVENT_PEER_REJECTED => "DAT_CONNECTION_EVENT_PEER_REJECTED: the peer's program rejected it",
+        DAT_CONNECTION_EVENT_NON_PEER_REJECTED => {
+            "DAT_CONNECTION_EVENT_NON_PEER_REJECTED: rejected, no program listens there"
+        }
+        DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR => {
+            "DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR: accepted, but the peer had left"
+        }
+        DAT_CONNECTION_EVENT_DISCONNECTED => "DAT_CONNECTION_EVENT_DISCONNECTED: the peer disconnected, or has ended",
+        DAT_CONNECTION_EVENT_BROKEN => "DAT_CONNECTION_EVENT_BROKEN: a transfer failed, or the peer does not answer",
+        DAT_CONNECTION_EVENT_TIMED_OUT => "DAT_CONNECTION_EVENT_TIMED_OUT: the timeout of the connect expired",
+        DAT_CONNECTION_EVENT_UNREACHABLE => {
+            "DAT_CONNECTION_EVENT_UNREACHABLE: no answer; over usnic datinfo doctor HOST tests the path"
+        }
         _ => "not an event of a connection",
     }
 }
 
-/// Description of a completion status.
+/// Name of a completion status.
 pub(crate) fn status_word(status: DAT_DTO_COMPLETION_STATUS) -> &'static str {
     match status {
-        DAT_DTO_SUCCESS => "success",
-        DAT_DTO_ERR_FLUSHED => "flushed",
-        DAT_DTO_ERR_LOCAL_LENGTH => "local length error",
-        DAT_DTO_ERR_LOCAL_EP => "local endpoint error",
-        DAT_DTO_ERR_LOCAL_PROTECTION => "local protection error",
-        DAT_DTO_ERR_BAD_RESPONSE => "bad response",
-        DAT_DTO_ERR_REMOTE_ACCESS => "remote access error",
-        DAT_DTO_ERR_REMOTE_RESPONDER => "remote responder error",
-        DAT_DTO_ERR_TRANSPORT => "transport error",
-        DAT_DTO_ERR_RECEIVER_NOT_READY => "receiver not ready",
-        DAT_DTO_ERR_PARTIAL_PACKET => "partial packet",
-        DAT_RMR_OPERATION_FAILED => "RMR operation failed",
+        DAT_DTO_SUCCESS => "DAT_DTO_SUCCESS",
+        DAT_DTO_ERR_FLUSHED => "DAT_DTO_ERR_FLUSHED",
+        DAT_DTO_ERR_LOCAL_LENGTH => "DAT_DTO_ERR_LOCAL_LENGTH",
+        DAT_DTO_ERR_LOCAL_EP => "DAT_DTO_ERR_LOCAL_EP",
+        DAT_DTO_ERR_LOCAL_PROTECTION => "DAT_DTO_ERR_LOCAL_PROTECTION",
+        DAT_DTO_ERR_BAD_RESPONSE => "DAT_DTO_ERR_BAD_RESPONSE",
+        DAT_DTO_ERR_REMOTE_ACCESS => "DAT_DTO_ERR_REMOTE_ACCESS",
+        DAT_DTO_ERR_REMOTE_RESPONDER => "DAT_DTO_ERR_REMOTE_RESPONDER",
+        DAT_DTO_ERR_TRANSPORT => "DAT_DTO_ERR_TRANSPORT",
+        DAT_DTO_ERR_RECEIVER_NOT_READY => "DAT_DTO_ERR_RECEIVER_NOT_READY",
+        DAT_DTO_ERR_PARTIAL_PACKET => "DAT_DTO_ERR_PARTIAL_PACKET",
+        DAT_RMR_OPERATION_FAILED => "DAT_RMR_OPERATION_FAILED",
         _ => "unknown status",
     }
 }

@@ -117,7 +117,7 @@ fn rejects(common: &Common) -> Result {
     raw::cr_reject(next_request(&bench, asleep(common))?)?;
     let number = outcome(&bench, &ep, asleep(common))?;
     let is_so = number == DAT_CONNECTION_EVENT_PEER_REJECTED;
-    ensure(is_so, &format!("{} in place of rejected by the peer", connection_word(number)))?;
+    ensure(is_so, &format!("{} in place of DAT_CONNECTION_EVENT_PEER_REJECTED", connection_word(number)))?;
     ep.free()?;
     psp.free()?;
     bench.close()
@@ -131,7 +131,7 @@ fn no_listener(common: &Common) -> Result {
     ep.connect(own_address(&bench.ia)?, qual, microseconds(common), DAT_QOS_BEST_EFFORT)?;
     let number = outcome(&bench, &ep, asleep(common))?;
     let is_so = number == DAT_CONNECTION_EVENT_NON_PEER_REJECTED;
-    ensure(is_so, &format!("{} in place of no program listens", connection_word(number)))?;
+    ensure(is_so, &format!("{} in place of DAT_CONNECTION_EVENT_NON_PEER_REJECTED", connection_word(number)))?;
     ep.free()?;
     bench.close()
 }

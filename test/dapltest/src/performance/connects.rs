@@ -109,9 +109,10 @@ fn disconnected(set: &Set, ep: &Ep, patience: Patience) -> Result {
         Event::Connection { ep: whose, number: DAT_CONNECTION_EVENT_DISCONNECTED } if whose == ep.handle() => {
             Ok(raw::ep_reset(ep.handle())?)
         }
-        Event::Connection { number, .. } => {
-            Failure::said(format!("the connection is {} in place of disconnected", connection_word(number)))
-        }
+        Event::Connection { number, .. } => Failure::said(format!(
+            "the connection is {} in place of DAT_CONNECTION_EVENT_DISCONNECTED",
+            connection_word(number)
+        )),
         event => Failure::said(format!("{event:?} in place of a disconnect")),
     }
 }
