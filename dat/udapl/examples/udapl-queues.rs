@@ -1,5 +1,5 @@
 //! A server of several clients with few buffers, in one process. It uses a shared receive queue, a group of event
-//! queues with one wait, messages of several pieces, and writes without completions.
+//! queues with one wait, messages of several pieces, writes without completions, and a write that waits for a read (fence).
 //!
 //! ```text
 //! udapl-queues sm0
@@ -34,7 +34,7 @@ fn main() -> Outcome {
     for _ in 0..CLIENTS {
         srq.recv(Buffer::new(&pz, LENGTH)?, ..)?;
     }
-    let window = Window::new(&pz, CLIENTS, Access::WRITE)?;
+    let window = Window::new(&pz, CLIENTS, Access::READ | Access::WRITE)?;
     let remote = Remote::from_bytes(&window.ticket().to_bytes());
 
     let listener = ia.listen_any(&requests)?;
@@ -63,6 +63,11 @@ fn main() -> Outcome {
                     // The buffer receives the next message of any client.
                     srq.recv(done.buffer, ..)?;
                 }
+                Event::Completed(done) if done.op == Op::Read => {
+                    done.result?;
+                    // The fenced write of the same client had not started.
+                    assert_eq!(done.buffer[0], 0);
+                }
                 Event::Completed(done) => {
                     done.result?;
                     // The earlier write completed without an event; this completion returns its buffer.
@@ -90,12 +95,15 @@ fn accept(request: udapl::Request, pz: &Pz, events: &Evd, srq: &Srq) -> Outcome<
     Ok(ep)
 }
 
-/// Writes a mark without an event, then sends the header and the text as one message.
+/// Reads the old mark, writes a new one without an event, then sends the header and the text as one message. The fence delays
+/// the write until the read is complete; otherwise the read could return the new mark.
 fn say_hello(client: &Ep, pz: &Pz, number: usize, remote: &Remote) -> Outcome {
     let number_byte = number as u8 + 1;
     let mut mark = Buffer::new(pz, 1)?;
     mark[0] = number_byte;
-    client.write_with(Piece::new(mark, ..)?, Vec::new(), remote, number as u64, PostFlags::SUPPRESS)?;
+    client.read(Buffer::new(pz, 1)?, .., remote, number as u64)?;
+    let flags = PostFlags::SUPPRESS | PostFlags::FENCE;
+    client.write_with(Piece::new(mark, ..)?, Vec::new(), remote, number as u64, flags)?;
     let (mut header, mut text) = (Buffer::new(pz, HEADER)?, Buffer::new(pz, 5)?);
     header[0] = number_byte;
     text.copy_from_slice(b"hello");
