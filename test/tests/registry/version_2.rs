@@ -45,7 +45,7 @@ fn a_library_that_serves_1_2_only_is_named_as_such() {
     assert_eq!(
         answer.reason_of("libdat2: "),
         "cannot open \"x\": {}/dat.conf:1: {}/libold.so.1 needs libdat.so.1 and did not register \"x\" 2.0 \
-         nonthreadsafe: it serves DAT 1.2 only; name a library for 2.0"
+         nonthreadsafe: it implements DAT 1.2 only; name a library for 2.0"
     );
 }
 

@@ -208,7 +208,7 @@ fn another_users_process_is_not_answered() {
     // When this connection is established, the engine has read the datagrams of the other process.
     let late = connected(&friend, &side, QUAL + 2, 200);
     assert!(side.sink.is_silent());
-    assert!(said(&format!("{}/changed is of uid 65534", place.0)));
+    assert!(said(&format!("{}/changed dropped: the sender has uid 65534", place.0)));
     works(&friend, &side, &good);
     drop((listener, late));
 }
