@@ -41,12 +41,30 @@ impl Layers {
         }
     }
 
-    /// Parses callgrind's output.
-    pub(super) fn of_profile(profile: &str) -> Layers {
-        let (mut layers, mut names) = (Layers::default(), HashMap::new());
+    pub(super) fn divided_by(self, calls: u32) -> Layers {
+        Layers::per_count(Layers::default(), self, [0, calls])
+    }
+
+    pub(super) fn sum(parts: &[Layers]) -> Layers {
+        parts.iter().fold(Layers::default(), |sum, part| Layers {
+            libdat: sum.libdat + part.libdat,
+            object: sum.object + part.object,
+            provider: sum.provider + part.provider,
+            libraries: sum.libraries + part.libraries,
+            device: sum.device + part.device,
+            program: sum.program + part.program,
+        })
+    }
+
+    /// Parses callgrind's output, which may have several parts.
+    pub(super) fn of_parts(profile: &str) -> Vec<Layers> {
+        let (mut parts, mut names) = (vec![Layers::default()], HashMap::new());
         let (mut object, mut file, mut is_call) = (String::new(), String::new(), false);
         for line in profile.lines() {
-            if line.starts_with("calls=") {
+            let Some(layers) = parts.last_mut() else { break };
+            if line.starts_with("part:") {
+                parts.push(Layers::default());
+            } else if line.starts_with("calls=") {
                 is_call = true;
             } else if let Some((key, value)) = line.split_once('=') {
                 // "ob=(3) name" the first time, "ob=(3)" afterwards; files have numbers of their own.
@@ -75,7 +93,7 @@ impl Layers {
                 }
             }
         }
-        layers
+        parts
     }
 
     fn of(&mut self, object: &str, file: &str) -> &mut f64 {
@@ -105,12 +123,21 @@ mod tests {
             cob=(2) /p/lib/libdaplsm.so.1\ncfi=(2) /w/dapl/src/ep/dapl_post.rs\ncfn=(2) dapl_ep_post_send\ncalls=2 30\n20 900\n\n\
             ob=(2)\nfl=(2)\nfn=(2)\n+1 80\nfi=(3) /w/providers/sm/src/qp/ring.rs\n* 40\nfi=(4) /rustc/library/core/src/num.rs\n-3 5\nfe=(2)\n+2 1\n\n\
             ob=(5) /p/fake/libibverbs.so.1\nfl=(5) fake_verbs.c\nfn=(5) post_send\n7 7\n";
-        let layers = Layers::of_profile(profile);
+        let layers = Layers::of_parts(profile)[0];
         assert_eq!(
             layers,
             Layers { libdat: 16.0, object: 81.0, provider: 40.0, libraries: 5.0, device: 7.0, program: 4.0 }
         );
         let more = Layers { libdat: 36.0, device: 9.0, ..layers };
         assert_eq!(Layers::per_count(layers, more, [10, 20]).total(), 2.0);
+    }
+
+    #[test]
+    fn each_part_has_its_own_costs_and_all_names_before_it() {
+        let profile = "part: 1\nob=(2) /p/lib/libdaplsm.so.1\nfl=(2) /w/dapl/src/ep/dapl_post.rs\nfn=(2) a\n20 900\n\
+            part: 2\nob=(2)\nfl=(2)\nfn=(2)\n+1 80\n\npart: 3\ntotals: 0\n";
+        let parts = Layers::of_parts(profile);
+        assert_eq!(parts.iter().map(|part| part.object).collect::<Vec<_>>(), [0.0, 900.0, 80.0, 0.0]);
+        assert_eq!((Layers::sum(&parts).object, parts[2].divided_by(40).object), (980.0, 2.0));
     }
 }
