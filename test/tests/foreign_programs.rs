@@ -10,8 +10,8 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
-use dapl_test::run::{Finished, Run, Sandbox};
-use dapl_test::stage::{Profile, stage};
+use dapl_test::run::{Finished, Run, Sandbox, has_tool};
+use dapl_test::stage::{Profile, stage, workspace};
 
 use debian::debian;
 
@@ -42,9 +42,12 @@ const DTESTCM: Program =
     Program { name: "dtestcm", ready: "waiting for client", success: "DAPL Connection Test Complete." };
 const DTESTSRQ: Program = Program { name: "dtestsrq", ready: "server ready", success: "SRQ Test Complete." };
 
-/// One of the programs in an environment. It writes each line at once, also to a pipe.
-fn command(sandbox: &Sandbox, debian: &Path, name: &str, arguments: &[&str]) -> Command {
-    let mut command = sandbox.command("stdbuf", &["-oL"]);
+/// Arguments of `stdbuf`: a program writes each line at once, also to a pipe.
+const BY_LINES: &[&str] = &["-oL"];
+
+/// One of the programs in an environment, started by `stdbuf` with these arguments.
+fn command(sandbox: &Sandbox, debian: &Path, start: &[&str], name: &str, arguments: &[&str]) -> Command {
+    let mut command = sandbox.command("stdbuf", start);
     command.arg(debian.join("usr/bin").join(name)).args(arguments);
     // A client may come before the listener.
     command.env("DAPL_LISTENER_WAIT_MS", "60000");
@@ -59,13 +62,18 @@ fn check(program: &Program, finished: &Finished) {
 }
 
 fn run(program: &Program, adapter: &str, arguments: &[&str]) -> Option<Finished> {
+    run_by(BY_LINES, program, adapter, arguments)
+}
+
+/// Runs both sides, each started by `stdbuf` with the arguments `start`. Returns the client's output.
+fn run_by(start: &[&str], program: &Program, adapter: &str, arguments: &[&str]) -> Option<Finished> {
     let debian = debian()?;
     let stage = stage(Profile::Dev);
     let _one = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
     let sandbox = Sandbox::new(&stage, Some(ADAPTERS));
     let side = |role: &[&str]| {
         let words = [&["-P", adapter], arguments, role].concat();
-        Run::start(command(&sandbox, debian, program.name, &words))
+        Run::start(command(&sandbox, debian, start, program.name, &words))
     };
     let server = side(&["-s"]);
     server.wait_for(program.ready, LIMIT);
@@ -87,7 +95,7 @@ fn dapltest(adapter: &str) {
     let Some(debian) = debian() else { return };
     let stage = stage(Profile::Dev);
     let sandbox = Sandbox::new(&stage, Some(ADAPTERS));
-    let start = |words: &[&str]| Run::start(command(&sandbox, debian, "dapltest", words));
+    let start = |words: &[&str]| Run::start(command(&sandbox, debian, BY_LINES, "dapltest", words));
     let server = start(&["-T", "S", "-D", adapter]);
     server.wait_for("Service Point Ready", LIMIT);
     let tests = [
@@ -145,12 +153,33 @@ fn dtestx_queries_an_adapter_by_name() {
     let stage = stage(Profile::Dev);
     let sandbox = Sandbox::new(&stage, Some(ADAPTERS));
     for adapter in ["sm0", "usnic0"] {
-        let finished = Run::start(command(&sandbox, debian, "dtestx", &["-P", adapter, "-q", "-s"])).finish(LIMIT);
+        let query = command(&sandbox, debian, BY_LINES, "dtestx", &["-P", adapter, "-q", "-s"]);
+        let finished = Run::start(query).finish(LIMIT);
         let has = |text: &str| finished.stdout.contains(text);
         assert!(
             finished.status.success() && has("DAT_IB_FETCH_AND_ADD=TRUE") && has("DAT_IB_IMMED_DATA=TRUE"),
             "{finished:#?}"
         );
+    }
+}
+
+/// dtest writes an uninitialised buffer to its TCP connection, which is suppressed. The programs also send uninitialised
+/// memory. Over usnic a send is a system call, for which valgrind would report the program.
+#[test]
+fn valgrind_finds_nothing_in_libdat2_and_the_providers() {
+    if !has_tool("valgrind") {
+        println!("skipped: no valgrind");
+        return;
+    }
+    let [common, own] = ["dat/debug/dapl-valgrind.supp", "test/tests/foreign/debian.supp"]
+        .map(|file| format!("--suppressions={}", workspace().join(file).display()));
+    let start = [BY_LINES, &["valgrind", "--quiet", "--error-exitcode=99", &common, &own]].concat();
+    for (adapter, undefined) in [("sm0", "yes"), ("usnic0", "no")] {
+        let option = format!("--undef-value-errors={undefined}");
+        let start = [&start[..], &[&option]].concat();
+        run_by(&start, &DTEST, adapter, &["-b", "4096", "-B", "10"]);
+        run_by(&start, &DTESTX, adapter, &["-b", "4096"]);
+        run_by(&start, &DTESTSRQ, adapter, &["-c", "2", "-B", "5"]);
     }
 }
 

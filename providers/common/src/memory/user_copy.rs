@@ -419,15 +419,16 @@ unsafe fn copy_by_kernel(direction: Direction, piece: Region, buffer: *mut u8, p
             libc::iovec { iov_base: base.wrapping_add(body).cast(), iov_len: 1 },
         ]
     };
-    let (local, consumer) = (vector(buffer), vector(piece.address as *mut u8));
+    let (buffer, consumer) = (vector(buffer), vector(piece.address as *mut u8));
+    let (from, to) = match direction {
+        Direction::Read => (&consumer, &buffer),
+        Direction::Write => (&buffer, &consumer),
+    };
+    // Always a read from "another" process: valgrind does not see what process_vm_writev(2) writes, and would report the
+    // consumer's received data as uninitialised.
     // SAFETY: both vectors outlive the call. The kernel checks the memory that they name, and by this function's own
     // contract this call may use it.
-    let moved = unsafe {
-        match direction {
-            Direction::Read => libc::process_vm_readv(pid, local.as_ptr(), 2, consumer.as_ptr(), 2, 0),
-            Direction::Write => libc::process_vm_writev(pid, local.as_ptr(), 2, consumer.as_ptr(), 2, 0),
-        }
-    };
+    let moved = unsafe { libc::process_vm_readv(pid, to.as_ptr(), 2, from.as_ptr(), 2, 0) };
     if moved < 0 && matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
         IS_FORBIDDEN.store(true, Ordering::Relaxed);
     }
