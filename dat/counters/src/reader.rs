@@ -117,7 +117,7 @@ impl From<Fault> for ReadError {
 }
 
 /// Queries all processes of this user that publish counters in this network namespace, in the order of their ids. Returns
-/// within 12 seconds ([`RUN_LIMIT`] and [`ANSWER_LIMIT`]), and in milliseconds if every process answers.
+/// within 12 seconds (`RUN_LIMIT` and `ANSWER_LIMIT`), and in milliseconds if every process answers.
 ///
 /// Errors: the list of local sockets cannot be read.
 pub fn processes() -> io::Result<Vec<Answer>> {
