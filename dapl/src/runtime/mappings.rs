@@ -70,7 +70,7 @@ fn behind_in(maps: &str, region: Region) -> Option<Behind> {
             break;
         }
         // A mapping without a file has inode 0, but so has the first System V segment of an IPC namespace. The device
-        // tells them apart.
+        // distinguishes them.
         let mut piece = file(line).filter(|piece| rights.shared && piece.device != (0, 0))?;
         piece.offset = piece.offset.checked_add(at - from)?;
         match &found {

@@ -235,7 +235,7 @@ impl ConnectionTable {
         self.lock().deadlines.first().map(|(due, _)| *due)
     }
 
-    /// Returns a function that tells whether a peer is copying with a key. The function reads the list of connections
+    /// Returns a predicate: whether a peer is copying with a key. The predicate reads the list of connections
     /// once, at its first call.
     pub(crate) fn announced(&self) -> impl Fn(u32) -> bool + '_ {
         let copiers = std::cell::OnceCell::new();

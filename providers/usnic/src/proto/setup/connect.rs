@@ -301,7 +301,7 @@ impl Connector {
     }
 }
 
-/// The confirmation of an accept, which is repeated until a packet arrives from the peer. The confirmation tells the
+/// The confirmation of an accept, which is repeated until a packet arrives from the peer. The confirmation informs the
 /// peer that the connection is established.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Confirming {
