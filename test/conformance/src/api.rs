@@ -22,10 +22,11 @@ type Strerror =
     unsafe extern "C" fn(value: DAT_RETURN, major: *mut *const c_char, minor: *mut *const c_char) -> DAT_RETURN;
 type IaHandle = unsafe extern "C" fn(ia: DAT_IA_HANDLE, pointer: *mut DAT_IA_HANDLE) -> DAT_RETURN;
 
-/// For each function: its place in [`NAMES`], its address, and a function of the same name that records the call.
+/// Defines for each function its index in [`NAMES`], its address, and a function of the same name that records the
+/// call.
 macro_rules! functions {
     ($(fn $name:ident($($arg:ident: $type:ty),*): $shape:ty $(, then $hook:ident($seen:ident))?;)*) => {
-        /// All names, in the order of the numbers in the flight record.
+        /// Names of all functions. The flight record stores an index into this list.
         pub(crate) const NAMES: &[&str] = &[$(stringify!($name)),*];
 
         #[derive(Clone, Copy)]
@@ -50,7 +51,8 @@ macro_rules! functions {
             pub(crate) fn $name($($arg: $type),*) -> DAT_RETURN {
                 let function = table().$name.unwrap_or_else(|| absent(stringify!($name)));
                 let call = flight::enter(Function::$name as usize);
-                // SAFETY: the library under test has to survive any value; the case is responsible for the objects that stay alive.
+                // SAFETY: the library under test must survive any argument; the case keeps the objects alive that the
+                // arguments point to.
                 let code = libdat2::code_of_1_2(unsafe { function($($arg),*) });
                 call.leave(code);
                 $(if code == DAT_SUCCESS { $hook($seen); })?
@@ -136,7 +138,8 @@ functions! {
     fn dats_get_ia_handle(ia: DAT_IA_HANDLE, pointer: *mut DAT_IA_HANDLE): IaHandle;
 }
 
-/// The name of a function by its number in the flight record: those of [`NAMES`], then those that only 2.0 has.
+/// Name of a function by its number in the flight record: first the [`NAMES`] of 1.2, then the functions that only
+/// 2.0 has.
 pub(crate) fn name(number: usize) -> &'static str {
     let only_2_0 = || added::NAMES.get(number.checked_sub(NAMES.len())?);
     NAMES.get(number).or_else(only_2_0).copied().unwrap_or("?")
@@ -147,11 +150,12 @@ static TABLE: OnceLock<Table> = OnceLock::new();
 /// Opens the library, once per process.
 pub(crate) fn load(path: &str) -> Result<(), String> {
     let name = CString::new(path).map_err(|error| error.to_string())?;
-    // Global: the reference's provider libraries are not linked with a libdat, and look its functions up globally. SAFETY: the
-    // name is NUL-terminated; the library's constructors are trusted.
+    // RTLD_GLOBAL: the reference's provider libraries are not linked with a libdat and find its functions by a global
+    // lookup. SAFETY: the name is NUL-terminated; the library's constructors are trusted.
     let library = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL) };
     if library.is_null() {
-        // SAFETY: after a failure dlerror gives a string, valid until this thread's next call of the family.
+        // SAFETY: after a failure dlerror returns a string, valid until this thread's next call of dlopen, dlsym or
+        // dlerror.
         let text = unsafe { libc::dlerror() };
         return Err(format!("{path}: {}", text_at(text)));
     }
@@ -165,7 +169,8 @@ pub(crate) fn text_at(text: *const c_char) -> String {
     if text.is_null() {
         return String::new();
     }
-    // SAFETY: it comes from the C library or from the library under test, which promise NUL-terminated constants.
+    // SAFETY: the pointer comes from the C library or from the library under test; both promise NUL-terminated
+    // constants.
     unsafe { CStr::from_ptr(text) }.to_string_lossy().into_owned()
 }
 
@@ -185,12 +190,12 @@ fn absent(name: &str) -> ! {
     panic!("the library under test does not export {name}")
 }
 
-/// Records the event that a call has returned.
+/// Records the event that a call returned.
 fn see(event: *const DAT_EVENT) {
     if event.is_null() {
         return;
     }
-    // SAFETY: the case passed storage for an event, and the call has just filled it. Every member of the union is plain
+    // SAFETY: the case passed storage for an event, and the call has filled it. Every union member consists of plain
     // numbers.
     let (event, data) = unsafe { (&*event, &(*event).event_data) };
     flight::seen_event(event.event_number);

@@ -6,7 +6,7 @@ use std::borrow::Cow;
 
 use crate::ctx::{Ctx, Mode};
 
-/// The body of a role.
+/// Body of one role.
 pub(crate) type Role = Box<dyn Fn(&Ctx) + Send + Sync>;
 
 /// The shape of a case.
@@ -17,7 +17,7 @@ pub(crate) enum Body {
     Pair(Role, Role),
 }
 
-/// A feature that a library may lack. A case that needs it is then counted as unsupported, not as failed.
+/// An optional feature of a library. Without it, a case that needs it counts as unsupported, not as failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Need {
     /// Shared receive queues.
@@ -39,12 +39,12 @@ pub(crate) struct Case {
     /// Index of the case's area.
     pub(crate) area: usize,
     pub(crate) body: Body,
-    /// Limit of the watchdog in seconds; 20, at most 60.
+    /// Time limit of the watchdog in seconds: 20 by default, at most 60.
     pub(crate) limit: u64,
     pub(crate) needs: Vec<Need>,
     /// In mode `one` both roles use the same IA.
     pub(crate) shares_ia: bool,
-    /// The case runs in this mode only.
+    /// If set, the case runs in this mode only.
     pub(crate) only: Option<Mode>,
 }
 
@@ -72,7 +72,7 @@ impl Case {
         }
     }
 
-    /// Its name, unique in the suite, beginning with its area.
+    /// Sets the case's name: unique in the suite, beginning with its area.
     pub(crate) fn named(mut self, name: impl Into<Cow<'static, str>>) -> Self {
         self.name = name.into();
         self
@@ -121,8 +121,8 @@ impl Case {
     }
 }
 
-/// A list of cases: `"section": name` for a local one whose body is the function of that name, or
-/// `"section": name => case`.
+/// Builds a list of cases: `"section": name` for a local case whose body is the function `name`, or `"section": name
+/// => case`.
 macro_rules! cases {
     (@ $all:ident) => {};
     (@ $all:ident $section:literal : $name:ident => $case:expr $(, $($rest:tt)*)?) => {

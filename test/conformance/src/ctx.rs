@@ -1,7 +1,8 @@
-//! Context of a running case: its role, the adapter's name, connection qualifiers of its own, and a channel to the other role.
+//! Context of a running case: its role, the adapter's name, the connection qualifiers of this run, and a channel to
+//! the other role.
 //!
-//! The channel is a socket independent of DAT, so roles can synchronise without the code under test. Every wait ends at the
-//! case's deadline.
+//! The channel is a socket independent of DAT, so roles can synchronise without the code under test. Every wait ends
+//! at the case's deadline.
 #![forbid(unsafe_code)]
 
 use std::io::{ErrorKind, Read, Write};
@@ -34,12 +35,12 @@ impl Mode {
     }
 }
 
-/// Role of this body. A local case is near; its second process in mode `two` is far.
+/// Role of this body. The one process of a local case is near; in mode `two` its second process is far.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Side {
-    /// By convention the role that connects.
+    /// The role that connects, by convention.
     Near,
-    /// By convention the role that listens.
+    /// The role that listens, by convention.
     Far,
 }
 
@@ -56,28 +57,28 @@ impl Side {
 /// Failure of a role whose partner has not answered by the deadline.
 pub(crate) const NO_ANSWER: &str = "the other role did not answer in time";
 
-/// The panic of a case that misses an optional feature.
+/// Panic payload of a case that needs a feature which the library lacks.
 pub(crate) struct Unsupported(pub(crate) String);
 
 /// Context passed to a body.
 pub(crate) struct Ctx {
-    /// Threads or processes.
+    /// Whether the roles are threads or processes.
     pub(crate) mode: Mode,
-    /// Which role this is.
+    /// Role of this body.
     pub(crate) side: Side,
     /// The adapter's name, for `dat_ia_openv`.
     pub(crate) provider: String,
-    /// The case's name.
+    /// Name of the case.
     pub(crate) case: String,
     pub(crate) shares_ia: bool,
     pub(crate) first_qual: DAT_CONN_QUAL,
     pub(crate) deadline: Instant,
-    /// File from which the driver reads how this process ended.
+    /// File to which this process writes its result for the driver.
     pub(crate) ending: PathBuf,
     pub(crate) channel: Option<UnixStream>,
 }
 
-/// First byte of a message.
+/// First byte of every message on the channel.
 const DATA: u8 = b'd';
 const MEET: u8 = b'm';
 
@@ -94,7 +95,7 @@ impl Ctx {
         self.first_qual + n
     }
 
-    /// Path of a file of this run, the same for both roles of a pair. The driver removes the file.
+    /// Path of a file that belongs to this run, the same for both roles of a pair. The driver removes the file.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         let directory = self.ending.parent().expect("the driver gives a directory");
         let twin = if self.first_qual.is_multiple_of(32) { "" } else { "-twin" };
@@ -164,7 +165,7 @@ impl Ctx {
         message.extend((bytes.len() as u32).to_le_bytes());
         message.extend(bytes);
         let mut channel = self.channel();
-        // The timeouts of a socket cannot be zero.
+        // setsockopt treats a zero timeout as "no timeout".
         let _ = channel.set_write_timeout(Some(self.left().max(Duration::from_millis(1))));
         if let Err(error) = channel.write_all(&message) {
             self.lost(error.kind());
@@ -205,5 +206,5 @@ impl Ctx {
     }
 }
 
-/// The panic of a role whose partner has ended; the partner's own failure is reported instead.
+/// Panic payload of a role whose partner has ended. The report shows the partner's failure instead.
 pub(crate) struct OtherEnded;

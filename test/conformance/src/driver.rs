@@ -1,5 +1,5 @@
-//! Runs the cases: each in one or two processes of its own, a few at a time, under a watchdog. Collects the observed answers
-//! and events.
+//! Runs the cases: each in one or two new processes, a few cases at a time, under a watchdog. Collects the observed
+//! return codes and events.
 //!
 //! No case is run twice. A case cannot affect other cases or the driver.
 #![forbid(unsafe_code)]
@@ -29,7 +29,7 @@ usage: dapl-conformance [run] [--provider NAME] [--api 1.2|2.0] [--libdat PATH] 
        dapl-conformance coverage [--report DIR]
 ";
 
-/// Number of steps and calls that a report of a failure shows.
+/// Number of steps and of calls in a failure report.
 const SHOWN: usize = 10;
 
 struct Options {
@@ -103,7 +103,7 @@ impl Options {
         Some(options)
     }
 
-    /// Whether the library under test is one of 2.0.
+    /// Whether the library under test is a DAT 2.0 library.
     fn is_2_0(&self) -> bool {
         self.libdat.contains("libdat2")
     }
@@ -117,13 +117,13 @@ impl Options {
     }
 }
 
-/// Default directory of the report: beside the program's directory, which is a profile of the target directory.
+/// Default report directory: beside the directory of this program, inside the cargo target directory.
 fn default_report() -> PathBuf {
     let program = std::env::current_exe().unwrap_or_default();
     program.parent().and_then(Path::parent).unwrap_or(Path::new(".")).join("conformance")
 }
 
-/// Main function of the driver. Processes under test run `worker` instead.
+/// Main function of the driver. The processes under test run `worker::main` instead.
 pub(crate) fn main(words: &[String]) -> ExitCode {
     let Some(options) = Options::parse(words) else {
         eprint!("{USAGE}");
@@ -202,7 +202,7 @@ fn run(options: &Options) -> io::Result<bool> {
     conclude(options, wanted.len(), &outcomes, began.elapsed(), is_whole)
 }
 
-/// Cases that an adapter cannot pass, with the reasons: lines of `name: reason`, and comments.
+/// Reads the exceptions file: lines of `name: reason` for cases that the adapter cannot pass, and comment lines.
 fn exceptions(file: &Path, all: &[Case]) -> io::Result<Vec<(String, String)>> {
     let text = fs::read_to_string(file)?;
     let lines = text.lines().map(str::trim).filter(|line| !line.is_empty() && !line.starts_with('#'));
@@ -230,7 +230,7 @@ fn check_names(all: &[Case]) -> io::Result<()> {
     }
 }
 
-/// Prints the result of a run when it ends.
+/// Prints the result of one case.
 fn say(options: &Options, outcome: &Outcome) {
     let (name, mode) = (&outcome.name, outcome.mode.word());
     match &outcome.ending {
@@ -277,7 +277,7 @@ fn conclude(options: &Options, cases: usize, all: &[Outcome], took: Duration, is
     Ok(failed == 0 && is_seen && (absent == 0 || !options.complete))
 }
 
-/// Temporary directory of this run of the suite, in memory if possible; removed when dropped.
+/// Temporary directory of this run of the suite, on a tmpfs if possible; removed when dropped.
 struct Place(PathBuf);
 
 impl Place {
@@ -355,7 +355,8 @@ fn start(
         };
         let said = File::create(task.record.with_extension("said"))?;
         let mut command = Command::new(std::env::current_exe()?);
-        // Cases connect thousands of times where no program listens: each request must be rejected at once.
+        // Cases connect thousands of times to a qualifier without a listener. Without this setting the listener's
+        // host waits before it rejects.
         command.env("DAPL_LISTENER_WAIT_MS", "0");
         command.args(task.to_words()).stdin(Stdio::from(OwnedFd::from(channel)));
         command.stdout(said.try_clone()?).stderr(said).process_group(0);
@@ -370,13 +371,15 @@ fn start(
     Ok(processes)
 }
 
-/// Small numbers, because some transports have 16-bit ports; concurrent runs of the suite probably start elsewhere.
+/// First connection qualifier of a case. Small, because some transports have 16-bit ports. The start depends on the
+/// process, so that concurrent runs rarely collide.
 fn first_qual(index: usize) -> u64 {
     2048 + (u64::from(std::process::id()) % 61 + index as u64) * 32 % 60_000
 }
 
-/// Waits for the processes. After one has failed, the others get a short time to end. A case hangs if it neither ends nor
-/// reports a step for `seconds`; its processes are described and killed. `patience` multiplies the seconds for a slow machine.
+/// Waits for the processes of a case. After one process has failed, the other gets a short time to end. A case hangs
+/// if it neither ends nor reports a step for `seconds`; then its processes are described and killed. `patience`
+/// multiplies `seconds` for a slow machine.
 fn watch(processes: &mut [Process], seconds: u64, patience: u32) -> Option<String> {
     let limit = Duration::from_secs(seconds) * patience;
     let mut deadline = Instant::now() + limit;
@@ -402,8 +405,8 @@ fn watch(processes: &mut [Process], seconds: u64, patience: u32) -> Option<Strin
             end(processes);
             return Some(hang);
         }
-        // No system call waits for several children with a limit. The first intervals are short, because most cases
-        // are.
+        // No system call waits for several children with a timeout, so this polls. Most cases are short, and so are
+        // the first intervals.
         std::thread::sleep(pause);
         pause = (pause * 5 / 4).min(Duration::from_millis(10));
     }
@@ -417,13 +420,13 @@ fn end(processes: &mut [Process]) {
     }
 }
 
-/// Combines the endings of both processes.
+/// Combines the results of both processes.
 fn combine(processes: &[Process], hang: Option<String>) -> Ending {
     let ending = processes.iter().map(ending_of).fold(Ending::Passed, Ending::worse);
     match (ending, hang) {
         (Ending::Followed, None) => Ending::Failed("killed from outside, as by a system out of memory".to_owned()),
         (ending, None) => ending,
-        // If one role got no answer, the current call of the other role shows the reason.
+        // If one role got no answer, the current DAT call of its partner shows the reason.
         (Ending::Failed(why), Some(text)) if why.contains(NO_ANSWER) => Ending::Failed(format!("{why}\n{text}")),
         (Ending::Failed(why), Some(_)) => Ending::Failed(why),
         (_, Some(text)) => Ending::Failed(format!("HANGS\n{text}")),
@@ -437,7 +440,7 @@ fn ending_of(process: &Process) -> Ending {
     let ending = match (written, status.signal()) {
         (Some(Ending::Died), Some(libc::SIGKILL)) => Ending::Passed,
         (Some(ending @ Ending::Failed(_)), _) => ending,
-        // The driver ended this process, because the other one had failed.
+        // The driver killed this process because the partner had failed.
         (_, Some(libc::SIGKILL)) => Ending::Followed,
         (Some(_), Some(signal)) => Ending::Failed(format!("{side}: signal {signal} at its end{}", last(process))),
         (None, Some(signal)) => Ending::Failed(format!("{side}: signal {signal}{}", last(process))),
@@ -450,13 +453,13 @@ fn ending_of(process: &Process) -> Ending {
     }
 }
 
-/// State of the other threads when the process failed.
+/// Describes the other threads of the process at the time of its failure.
 fn asleep(process: &Process) -> String {
     let inside = Record::read(&process.task.record).inside();
     inside.iter().map(|(thread, function, _)| format!("\n    thread {thread} was in {function}")).collect()
 }
 
-/// Output of the process, such as the library's log.
+/// Output of the process, including the library's log.
 fn said(process: &Process) -> String {
     let text = fs::read_to_string(process.task.record.with_extension("said")).unwrap_or_default();
     let lines: Vec<&str> = text.lines().collect();
@@ -466,7 +469,7 @@ fn said(process: &Process) -> String {
         .collect()
 }
 
-/// Last call of a process that ended by a signal.
+/// Last DAT call of a process that a signal ended.
 fn last(process: &Process) -> String {
     let record = Record::read(&process.task.record);
     let call = record
@@ -477,7 +480,7 @@ fn last(process: &Process) -> String {
     call.chain(step).collect()
 }
 
-/// Current calls of a process that hangs.
+/// Describes the current DAT calls of a hanging process.
 fn describe(process: &Process) -> String {
     use std::fmt::Write;
     let (id, record) = (process.child.id(), Record::read(&process.task.record));

@@ -1,8 +1,7 @@
-//! Return codes and events that the specification requires, function by function, and that a full run must have
-//! observed.
+//! Return codes and events that the specification requires for each function. A full run must observe all of them.
 //!
 //! Taken from the tables of the specification. Codes that cannot be provoked through the C ABI are in `UNREACHABLE`
-//! with the reason. Does not depend on which case provokes a code.
+//! with the reason. Any case may provoke a code.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -21,7 +20,7 @@ pub(crate) use of_2_0::{holes_of_2_0, slots_in_words};
 /// A return code that a run must observe.
 #[derive(Clone, Copy, Debug)]
 enum Answer {
-    /// This complete code.
+    /// Exactly this code.
     Whole(DAT_RETURN),
     /// An error of this type; the library chooses the subtype.
     Kind(DAT_RETURN_TYPE),
@@ -58,7 +57,7 @@ const CR: Answer = handle(DAT_INVALID_HANDLE_CR);
 const CNO: Answer = handle(DAT_INVALID_HANDLE_CNO);
 const SRQ: Answer = handle(DAT_INVALID_HANDLE_SRQ);
 const ANY: Answer = handle(DAT_INVALID_HANDLE1);
-/// Invalid EVD handle: implementations differ in the subtype, programs check the type.
+/// Invalid EVD handle. Implementations differ in the subtype, and programs check the type only.
 const EVD: Answer = Kind(DAT_INVALID_HANDLE);
 const EVD_CR: Answer = handle(DAT_INVALID_HANDLE_EVD_CR);
 const EVD_CONN: Answer = handle(DAT_INVALID_HANDLE_EVD_CONN);
@@ -67,14 +66,15 @@ const EVD_REQUEST: Answer = handle(DAT_INVALID_HANDLE_EVD_REQUEST);
 /// The work queue is full.
 const FULL: Answer = is(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
 const UNREACHABLE_ADDRESS: Answer = is(DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_UNREACHABLE);
-/// Detected by the listener; returned without the error class, as programs expect.
+/// Reported by the listener without the error class bit, as programs expect.
 const QUAL_IN_USE: Answer = Whole(DAT_CONN_QUAL_IN_USE);
 const MODEL: Answer = is(DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
 const NOT_READY: Answer = state(DAT_INVALID_STATE_EP_NOTREADY);
 
-/// All functions and their codes, except those of EP states. `registry-ia`, `events`, `endpoints`.
+/// All functions and their return codes, except those that depend on the EP state. From spec/registry, spec/events
+/// and spec/endpoints.
 const ANSWERS: &[(&str, &[Answer])] = &[
-    // spec/registry 4.1 to 4.3
+    // dat_ia_open and dat_ia_close: spec/registry 4.1 to 4.3
     (
         "dat_ia_openv",
         &[
@@ -244,11 +244,11 @@ const CON: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_CONNECTED;
 const DSP: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_DISCPENDING;
 const DIS: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_DISCONNECTED;
 
-/// The EP states in which a function is refused, each with its own subtype. `endpoints` 4.1 and 5.3, `events` 4.8.
+/// EP states in which a function is refused, each with its own subtype. spec/endpoints 4.1 and 5.3, spec/events 4.8.
 const REFUSED_IN: &[(&str, &[DAT_RETURN_SUBTYPE])] = &[
     ("dat_ep_modify", &[RSV, PCP, ACP, CMP, CON, DSP, DIS]),
     ("dat_ep_connect", &[RSV, PCP, TCP, ACP, CMP, CON, DSP, DIS]),
-    // The state of the duplicated EP, except CONNECTED, which is of the other EP.
+    // These are states of the duplicate; CONNECTED is the state of the EP to copy.
     ("dat_ep_dup_connect", &[UNC, RSV, PCP, TCP, ACP, CMP, CON, DSP, DIS]),
     ("dat_ep_disconnect", &[UNC, RSV, PCP, TCP]),
     ("dat_ep_reset", &[RSV, PCP, TCP, ACP, CMP, CON, DSP]),
@@ -261,7 +261,8 @@ const REFUSED_IN: &[(&str, &[DAT_RETURN_SUBTYPE])] = &[
     ("dat_cr_accept", &[RSV, PCP, ACP, CMP, CON, DSP, DIS]),
 ];
 
-/// Codes that at least one function must have returned. A registered table may omit functions that it lacks.
+/// Codes that at least one function must return. An adapter's function table may have gaps, whose calls return this
+/// code.
 const SOMEWHERE: &[DAT_RETURN] = &[DAT_NOT_IMPLEMENTED];
 
 /// Event numbers.
@@ -282,7 +283,7 @@ const EVENTS: &[DAT_EVENT_NUMBER] = &[
     DAT_SOFTWARE_EVENT,
 ];
 
-/// Statuses of transfers. `events` 4.5.
+/// Completion statuses of transfers. spec/events 4.5.
 const DTO_STATUSES: &[DAT_DTO_COMPLETION_STATUS] = &[
     DAT_DTO_SUCCESS,
     DAT_DTO_ERR_FLUSHED,
@@ -292,11 +293,11 @@ const DTO_STATUSES: &[DAT_DTO_COMPLETION_STATUS] = &[
     DAT_DTO_ERR_REMOTE_RESPONDER,
 ];
 
-/// Statuses of binds. `events` 9.2.
+/// Completion statuses of binds. spec/events 9.2.
 const RMR_STATUSES: &[DAT_DTO_COMPLETION_STATUS] = &[DAT_RMR_BIND_SUCCESS, DAT_RMR_BIND_FAILURE];
 
-/// Asynchronous events and their reasons. `events` 10 and 14 (watermarks; an EP's soft watermark has the number of
-/// the low watermark).
+/// Asynchronous events and their reasons. spec/events 10 and 14 (watermarks: an EP's soft watermark uses the number
+/// of the low watermark).
 const REASONS: &[(DAT_EVENT_NUMBER, u32)] = &[
     (DAT_ASYNC_ERROR_EVD_OVERFLOW, DAT_EVD_OVERFLOW_ERROR),
     (DAT_ASYNC_ERROR_EP_BROKEN, DAT_EP_TRANSFER_TO_ERROR),
@@ -373,7 +374,7 @@ fn is_answered(seen: &BTreeMap<Seen, Vec<&str>>, function: &str, answer: Answer)
     })
 }
 
-/// The number of a function in the record.
+/// Number of a function in the flight record.
 fn number_of(function: &str) -> u32 {
     let place = api::NAMES.iter().chain(api::added::NAMES).position(|name| *name == function);
     place.expect("the tests below hold the names together") as u32
@@ -401,7 +402,7 @@ mod tests {
         assert!(REFUSED_IN.iter().all(|(function, _)| names.contains(function)));
     }
 
-    /// Checks that each page mentions the code, but not in which words.
+    /// The check looks for the code on the manual page and ignores the wording around it.
     #[test]
     fn every_answer_is_on_the_manual_page_of_its_function() {
         let mut missing = Vec::new();
@@ -413,7 +414,7 @@ mod tests {
             let path = format!("{}/../../docs/man/{function}.3.md", env!("CARGO_MANIFEST_DIR"));
             let page = std::fs::read_to_string(&path).unwrap_or_else(|error| panic!("{path}: {error}"));
             let term = |answer: &str| format!("- `DAT_{}`", answer.replace('/', "/DAT_"));
-            // For a code with any subtype, a page may give the type with or without one.
+            // For a required code with any subtype, a page may name the type with or without a subtype.
             let (wanted, ends) = match (answer.strip_suffix(", any subtype"), answer.strip_prefix("bare ")) {
                 (Some(kind), _) => (term(kind).trim_end_matches('`').to_owned(), ['`', '/']),
                 (_, Some(whole)) => (term(whole) + " (bare)", [':', ':']),

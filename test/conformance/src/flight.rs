@@ -1,7 +1,8 @@
-//! The flight record of a process: current DAT function of each thread, the last calls, and all results. A memfd.
+//! Flight record of a process: the current DAT function of each thread, the last calls, and all return codes and
+//! events. It is a memfd.
 //!
-//! The process under test writes it through a shared mapping, so the driver can read it after a crash and during a
-//! hang. Recording takes no lock and never fails a case: without an open record, nothing is recorded.
+//! The process under test writes the record through a shared mapping, so the driver can read it after a crash and
+//! during a hang. Recording takes no lock and never fails a case: without an open record, nothing is recorded.
 
 use std::cell::Cell;
 use std::fs::{File, OpenOptions};
@@ -14,15 +15,15 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use crate::api;
 
-/// Words per thread: its id, function + 1 (0: in none), start time.
+/// Words per thread: thread id, function + 1 (0: outside any function), start time.
 const SLOT: usize = 4;
 /// Number of threads that have a slot; further threads share the last slot.
 const SLOTS: usize = 256;
-/// Words per recorded call: its number + 1, thread and function, code, time.
+/// Words per recorded call: call number + 1, thread and function, code, time.
 const CALL: usize = 4;
-/// Number of recorded calls, of all threads.
+/// Capacity for recorded calls, over all threads.
 const CALLS: usize = 64;
-/// Capacity for distinct observations, far more than exist.
+/// Capacity for distinct observations, far above the number of codes and events that exist.
 const SEEN: usize = 4096;
 
 const CALLS_AT: usize = SLOT * SLOTS;
@@ -33,10 +34,10 @@ const WORDS: usize = SEEN_AT + SEEN;
 static WORDS_OF_THIS_PROCESS: OnceLock<&'static [AtomicU64]> = OnceLock::new();
 static STEPS: Mutex<Option<File>> = Mutex::new(None);
 
-/// An observation that can prove a claim.
+/// An observation that counts towards the required codes and events.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Seen {
-    /// The function (its number in `api::NAMES`) returned this code.
+    /// The function with this index in `api::NAMES` returned this code.
     Answer(u32, u32),
     /// An event with this number was returned.
     Event(u32),
@@ -73,7 +74,7 @@ impl Seen {
     }
 }
 
-/// Creates the record of this process in `path`, and the file of its steps beside it.
+/// Creates the record of this process at `path`, and the step file beside it.
 pub(crate) fn open(path: &Path) -> io::Result<()> {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
     file.set_len(WORDS as u64 * 8)?;
@@ -90,7 +91,8 @@ pub(crate) fn open(path: &Path) -> io::Result<()> {
     Ok(())
 }
 
-/// A call in progress. Dropped, it is removed, also when the thread is cancelled in the call.
+/// A call in progress. Dropping it marks the thread as outside the function, also when the thread is cancelled inside
+/// the call.
 pub(crate) struct Call {
     function: usize,
     slot: usize,
@@ -165,7 +167,7 @@ fn see(what: Seen) {
 /// Records the current step of the case.
 pub(crate) fn step(role: &str, text: &str) {
     if let Some(file) = &mut *STEPS.lock().unwrap_or_else(PoisonError::into_inner) {
-        // A step that cannot be written is missing only in a report.
+        // A failed write only shortens the report.
         let _ = writeln!(file, "{role}: {text}");
     }
 }
@@ -219,7 +221,7 @@ fn name(function: u64) -> &'static str {
     api::name(function as usize)
 }
 
-/// Returns the number of bytes of the steps that a process has reported.
+/// Returns the length in bytes of a process's step file.
 pub(crate) fn length_of_steps(path: &Path) -> u64 {
     std::fs::metadata(steps_of(path)).map_or(0, |file| file.len())
 }
@@ -228,7 +230,7 @@ fn steps_of(path: &Path) -> PathBuf {
     path.with_extension("steps")
 }
 
-/// A clock that both processes read.
+/// Reads the clock that both processes share.
 fn now() -> u64 {
     SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos() as u64
 }

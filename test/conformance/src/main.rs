@@ -1,5 +1,5 @@
-//! The conformance suite: cases that check the specification against any `libdat.so.1` or `libdat2.so.2`, through the C ABI
-//! alone. Against DAT 2.0 the same cases run through a translation (`api/libdat2`), and those of `cases/added`.
+//! The conformance suite: cases that check the specification against any `libdat.so.1` or `libdat2.so.2`, through the
+//! C ABI alone. Against DAT 2.0 the same cases run through a translation (`api/libdat2`), and those of `cases/added`.
 //!
 //! ```text
 //! dapl-conformance [run] [--provider NAME] [--api 1.2|2.0] [--libdat PATH] [--mode one|two|both] [--jobs N] [--report DIR]
@@ -8,11 +8,11 @@
 //! dapl-conformance coverage
 //! ```
 //!
-//! The environment selects the library and the dat.conf; `cargo xtask test conformance` creates one. A FILTER is a
-//! part of a case's name or of its section. `--complete` fails cases that the provider does not support. A full run
-//! fails if no case has observed an item that [`expected`] lists; with `--open` it only prints the item. `--except`
-//! names a file of cases that are left out, each with its reason. `--patience` multiplies the time limit of a case,
-//! for a slow machine.
+//! The environment selects the library and the dat.conf; `cargo xtask test conformance` creates one. `--open` lets a
+//! full run pass although a required item of [`expected`] was not observed. A FILTER is a part of a case's name or of
+//! its section. `--complete` fails cases that the provider does not support. A full run fails if an item of
+//! [`expected`] was not observed. `--except` names a file of cases to leave out, each line with a reason.
+//! `--patience` multiplies the time limit of a case, for a slow machine.
 //!
 //! # Writing a case
 //!
@@ -40,9 +40,9 @@
 //! }
 //! ```
 //!
-//! A *pair* has two roles, `near` and `far`: two threads with an IA each in mode `one` (with `.shares_ia()`, one IA), two
-//! processes in mode `two`. They communicate outside DAT: `ctx.send(bytes)`, `send_number`, `send_target`, `send_address`, the same
-//! with `receive`, and `ctx.meet()`, a barrier. When one role fails the other is ended too.
+//! A *pair* has two roles, `near` and `far`: two threads with an IA each in mode `one` (with `.shares_ia()`, one IA),
+//! two processes in mode `two`. They communicate outside DAT: `ctx.send(bytes)`, `send_number`, `send_target`,
+//! `send_address`, the same with `receive`, and `ctx.meet()`, a barrier. When one role fails the other is ended too.
 //!
 //! ```text
 //! fn near(ctx: &Ctx) {
@@ -55,33 +55,39 @@
 //! }
 //! ```
 //!
-//! Families come from tables: `local(move |ctx| ...).named(format!(...)).proves("spec/endpoints 4")`, pushed onto the list.
+//! Families come from tables: `local(move |ctx| ...).named(format!(...)).proves("spec/endpoints 4")`, pushed onto the
+//! list.
 //!
-//! - Calls: all 73 by their own names, with raw values. `filled(|out| dat_x(.., out))` gives what a call that must succeed
-//!   writes; `untouched(|out| dat_x(.., out))` gives the code, and checks that nothing is written on an error.
+//! - Calls: all 73 by their own names, with raw values. `filled(|out| dat_x(.., out))` returns the output of a call
+//!   that must succeed ; `untouched(|out| dat_x(.., out))` returns the code, and checks that nothing is written on an
+//!   error.
 //! - Codes: `ok(code)`, `refused(code, TYPE, SUBTYPE)`, `expect(code, WHOLE)` (`DAT_QUEUE_EMPTY` is bare,
-//!   `DAT_NOT_IMPLEMENTED` whole), `one_of(code, &[error(TYPE, SUBTYPE), ..])`, `bad_arg(code, 1)`, `bad_handle(code, KIND)`.
-//! - Objects: `ctx.ia()`; `ia.pz() evd() evd_on() cno() cno_with() ep() ep_with() ep_on() srq() psp() rsp() memory()`,
-//!   `pz.rmr()`; `Ep::own(handle)` takes over what the case made itself. `.h()` is the handle, `.free()` frees at once and
-//!   returns the dead handle, `.leak()` gives it away. Declared in the order of use they are freed in the right order.
-//! - Ends: `ctx.connect()`, `ctx.connect_with(&Setup { .. })`, `ctx.loopback()` (both ends in a local case); without a
-//!   connection `Conn::alone(ctx)`, `Conn::on(&ia)`, `Conn::unconnected(&ia, &setup)`, then `established(&near, &far)`.
-//!   Posts of nothing: `post_empty_send` and `post_empty_recv`.
-//! - Events: `expect_event expect_dto expect_conn expect_cr expect_async expect_rmr expect_flushed expect_nothing expect_quiet
-//!   drain wait dequeue polled_event`, `evd.post(number)` of a software event; an [`Event`](kit::Event) knows `dto()
-//!   connection() arrival() private_data() asynchronous()`.
+//!   `DAT_NOT_IMPLEMENTED` whole), `one_of(code, &[error(TYPE, SUBTYPE), ..])`, `bad_arg(code, 1)`, `bad_handle(code,
+//!   KIND)`.
+//! - Objects: `ctx.ia()`; `ia.pz() evd() evd_on() cno() cno_with() ep() ep_with() ep_on() srq() psp() rsp()
+//!   memory()`, `pz.rmr()`; `Ep::own(handle)` takes ownership of a handle that the case created. `.h()` is the
+//!   handle, `.free()` frees at once and returns the dead handle, `.leak()` passes the ownership on. Declared in the
+//!   order of use they are freed in the right order.
+//! - Ends: `ctx.connect()`, `ctx.connect_with(&Setup { .. })`, `ctx.loopback()` (both endpoints in a local case);
+//!   without a connection `Conn::alone(ctx)`, `Conn::on(&ia)`, `Conn::unconnected(&ia, &setup)`, then
+//!   `established(&near, &far)`. Posts with an empty segment list: `post_empty_send` and `post_empty_recv`.
+//! - Events: `expect_event expect_dto expect_conn expect_cr expect_async expect_rmr expect_flushed expect_nothing
+//!   expect_quiet drain wait dequeue polled_event`, `evd.post(number)` of a software event; an [`Event`](kit::Event)
+//!   knows `dto() connection() arrival() private_data() asynchronous()`.
 //! - `ctx.qual(0..16)` are connection qualifiers of this run alone. Names and numbers of other files or runs collide.
-//! - `ctx.step("..")` says where a long case is. Waits end at the case's deadline (20 s, `.limit(60)` at
-//!   most). A local case with steps hangs only if no step comes for that time.
+//! - `ctx.step("..")` records the current step of a long case. Waits end at the case's deadline (20 s, `.limit(60)`
+//!   at most). A local case with steps counts as hanging only if it reports no step for that time.
 //! - Threads: `std::thread::scope`; objects may be shared, and `Handle::of(h)` makes a raw handle shareable.
-//! - Blocking calls: `evd_waiter(evd, time, threshold)`, `cno_waiter(cno, time)` and `blocked(|| call)` begin one in a thread;
-//!   `.inside(evd)` and `.asleep()` wait until it blocks, `.interrupt()` sends signals, `.join()` returns its result.
-//!   `Cancellable::on_evd(evd)` and `on_cno` may be cancelled at any moment.
-//! - Agents of a CNO: `Agent::default()` notes its calls, armed by `agent.arm()`; `agent(|evd| ..)` runs any closure.
-//! - `OneOfEach::of(ctx)` is one live object of each [`Kind`](kit::Kind), for properties of all kinds.
-//! - Of the system, by `os::`: `set_env` (first of all, for a dat.conf in `ctx.file("dat.conf")`), `in_fork(|| 0)`, `Map`
-//!   (private, read-only, shared, of a file).
-//! - Behind pointers of the library: `bytes_at write_at address_at context_bits region_address named_attributes text_at`.
+//! - Blocking calls: `evd_waiter(evd, time, threshold)`, `cno_waiter(cno, time)` and `blocked(|| call)` begin one in
+//!   a thread; `.inside(evd)` and `.asleep()` wait until it blocks, `.interrupt()` sends signals, `.join()` returns
+//!   its result. `Cancellable::on_evd(evd)` and `on_cno` may be cancelled at any moment.
+//! - Agents of a CNO: `Agent::default()` records its calls, armed by `agent.arm()`; `agent(|evd| ..)` runs any
+//!   closure.
+//! - `OneOfEach::of(ctx)` holds one live object of each [`Kind`](kit::Kind), for properties of all kinds.
+//! - System helpers in `os::`: `set_env` (before any other call, for a dat.conf in `ctx.file("dat.conf")`),
+//!   `in_fork(|| 0)`, `Map` (private, read-only, shared, of a file).
+//! - Reading through pointers that the library returned: `bytes_at write_at address_at context_bits region_address
+//!   named_attributes text_at`.
 //! - Optional features: `.needs(Need::Srq)`, or `ctx.unsupported("why")` in the body.
 //! - `ctx.die()` kills the process; such a case is `.only_two()`.
 //!

@@ -1,12 +1,13 @@
 //! Names of return codes, events, completion statuses and EP states, for reports.
 //!
-//! The names of the library under test are not used: they may be wrong, and the driver loads no library.
+//! The names from `dat_strerror` of the library under test are not used: they may be wrong, and the driver loads no
+//! library.
 #![forbid(unsafe_code)]
 
 use dat_abi::v2::{DAT_COMM_NOT_SUPPORTED, DAT_PORT_IN_USE};
 use dat_abi::*;
 
-/// A subtype that 1.2 does not have, as the record has it.
+/// A subtype that only 2.0 has, with the number under which the flight record stores it.
 pub(crate) const DAT_INVALID_HANDLE_CSP: DAT_RETURN_SUBTYPE = v2::DAT_INVALID_HANDLE_CSP | 0x8000;
 
 macro_rules! names {
@@ -23,7 +24,7 @@ names! {
         DAT_PRIVILEGES_VIOLATION DAT_PROTECTION_VIOLATION DAT_QUEUE_EMPTY DAT_QUEUE_FULL DAT_TIMEOUT_EXPIRED
         DAT_PROVIDER_ALREADY_REGISTERED DAT_PROVIDER_IN_USE DAT_INVALID_ADDRESS DAT_INTERRUPTED_CALL
         DAT_CONN_QUAL_UNAVAILABLE DAT_NOT_IMPLEMENTED;
-    /// Their subtypes, except DAT_NO_SUBTYPE.
+    /// Subtypes, except DAT_NO_SUBTYPE.
     SUBTYPES:
         DAT_SUB_INTERRUPTED DAT_RESOURCE_MEMORY DAT_RESOURCE_DEVICE DAT_RESOURCE_TEP DAT_RESOURCE_TEVD
         DAT_RESOURCE_PROTECTION_DOMAIN DAT_RESOURCE_MEMORY_REGION DAT_RESOURCE_ERROR_HANDLER DAT_RESOURCE_CREDITS
@@ -65,12 +66,12 @@ names! {
         DAT_CONNECTION_EVENT_TIMED_OUT DAT_CONNECTION_EVENT_UNREACHABLE DAT_ASYNC_ERROR_EVD_OVERFLOW
         DAT_ASYNC_ERROR_IA_CATASTROPHIC DAT_ASYNC_ERROR_EP_BROKEN DAT_ASYNC_ERROR_TIMED_OUT
         DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR DAT_SOFTWARE_EVENT;
-    /// Statuses of DTOs and binds.
+    /// Completion statuses of DTOs and binds.
     STATUSES:
         DAT_DTO_SUCCESS DAT_DTO_ERR_FLUSHED DAT_DTO_ERR_LOCAL_LENGTH DAT_DTO_ERR_LOCAL_EP
         DAT_DTO_ERR_LOCAL_PROTECTION DAT_DTO_ERR_BAD_RESPONSE DAT_DTO_ERR_REMOTE_ACCESS DAT_DTO_ERR_REMOTE_RESPONDER
         DAT_DTO_ERR_TRANSPORT DAT_DTO_ERR_RECEIVER_NOT_READY DAT_DTO_ERR_PARTIAL_PACKET DAT_RMR_OPERATION_FAILED;
-    /// EP states, by their numbers in queries.
+    /// EP states, by their numbers in `dat_ep_query`.
     EP_STATES:
         DAT_EP_STATE_UNCONNECTED DAT_EP_STATE_UNCONFIGURED_UNCONNECTED DAT_EP_STATE_RESERVED
         DAT_EP_STATE_UNCONFIGURED_RESERVED DAT_EP_STATE_PASSIVE_CONNECTION_PENDING DAT_EP_STATE_UNCONFIGURED_PASSIVE
@@ -79,7 +80,7 @@ names! {
         DAT_EP_STATE_DISCONNECTED DAT_EP_STATE_COMPLETION_PENDING;
 }
 
-/// Both names of a return code, `TYPE/SUBTYPE`, without their prefix, with a mark if an error lacks its class.
+/// Names of a code as `TYPE/SUBTYPE`, without the `DAT_` prefix. An error without the class bit gets a mark.
 pub(crate) fn of_code(code: DAT_RETURN) -> String {
     let short = |name: &'static str| name.trim_start_matches("DAT_");
     let find =

@@ -1,7 +1,7 @@
 //! System functions that the suite needs and std lacks: fork, mappings, environment variables, immediate process
 //! exit.
 //!
-//! Used by cases and the driver. Independent of DAT.
+//! Used by the cases and by the driver. Contains no DAT calls.
 
 use std::ffi::{OsStr, c_void};
 use std::fs::OpenOptions;
@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Makes this process die when its parent does.
+/// Makes the kernel kill this process when its parent dies.
 pub(crate) fn die_with_parent() {
     // SAFETY: sets an attribute of this process.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
@@ -23,13 +23,13 @@ pub(crate) fn leave(status: i32) -> ! {
 
 /// Kills a process group.
 pub(crate) fn kill_group(leader: u32) {
-    // SAFETY: sends a signal; that the group is gone already is no harm.
+    // SAFETY: sends a signal; a group that no longer exists gives an error, which is ignored.
     unsafe { libc::kill(-(leader as i32), libc::SIGKILL) };
 }
 
 /// Ends this process like a crash: no exit handler runs, nothing is closed.
 pub(crate) fn die() -> ! {
-    // SAFETY: sends a signal to ourselves, which cannot be blocked.
+    // SAFETY: sends SIGKILL to this process.
     unsafe { libc::kill(libc::getpid(), libc::SIGKILL) };
     loop {
         std::thread::park();
@@ -38,13 +38,13 @@ pub(crate) fn die() -> ! {
 
 /// Sets an environment variable that the library reads at its first call.
 pub(crate) fn set_env(name: &str, value: impl AsRef<OsStr>) {
-    // SAFETY: cases do so first of all, when only their role's thread uses the environment.
+    // SAFETY: a case calls this before any other call, when only its role's thread uses the environment.
     unsafe { std::env::set_var(name, value) };
 }
 
-/// Removes an environment variable, under the same condition.
+/// Removes an environment variable that the library reads at its first call.
 pub(crate) fn remove_env(name: &str) {
-    // SAFETY: cases do so first of all, when only their role's thread uses the environment.
+    // SAFETY: a case calls this before any other call, when only its role's thread uses the environment.
     unsafe { std::env::remove_var(name) };
 }
 
@@ -59,7 +59,7 @@ pub(crate) fn in_fork(body: impl FnOnce() -> u8) -> i32 {
         leave(answer.into());
     }
     let mut status = 0;
-    // SAFETY: `status` is ours; the child is too.
+    // SAFETY: `status` is a local variable, and the child was forked here.
     let waited = unsafe { libc::waitpid(child, &mut status, 0) };
     assert!(waited == child, "waitpid: {}", std::io::Error::last_os_error());
     if libc::WIFEXITED(status) { libc::WEXITSTATUS(status) } else { -libc::WTERMSIG(status) }
@@ -92,13 +92,13 @@ impl Map {
 
     fn new(length: usize, is_writable: bool, flags: libc::c_int, file: libc::c_int) -> Self {
         let protection = if is_writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-        // SAFETY: a new map; the kernel chooses the place.
+        // SAFETY: a new mapping; the kernel chooses the address.
         let map = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, file, 0) };
         assert!(map != libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
         Map { address: map.expose_provenance(), length }
     }
 
-    /// Start address; after a drop, an unmapped address.
+    /// Start address. After the drop, the address is unmapped.
     pub(crate) fn pointer(&self) -> *mut c_void {
         std::ptr::with_exposed_provenance_mut(self.address)
     }
@@ -118,14 +118,15 @@ impl Map {
     }
 
     fn bytes(&self) -> &[AtomicU8] {
-        // SAFETY: mapped, readable, this long, until `self` is dropped; all others use atomics or are other processes.
+        // SAFETY: mapped and readable for this length until `self` is dropped; all other accesses are atomic or by
+        // other processes.
         unsafe { std::slice::from_raw_parts(self.pointer().cast::<AtomicU8>(), self.length) }
     }
 }
 
 impl Drop for Map {
     fn drop(&mut self) {
-        // SAFETY: mapped by us at this length; references into it end with `self`.
+        // SAFETY: mapped by this type with this length; all references into the mapping end with `self`.
         unsafe { libc::munmap(self.pointer(), self.length) };
     }
 }

@@ -1,6 +1,6 @@
 //! The process under test: loads the library, runs one role (or both, as threads), writes its result, and exits.
 //!
-//! Only the driver starts it. Its standard input is the channel to the other process. It never restarts anything.
+//! Only the driver starts it. Its standard input is the channel to the partner process. It starts no other process.
 #![forbid(unsafe_code)]
 
 use std::any::Any;
@@ -20,15 +20,14 @@ use crate::{api, cases, flight, kit, os};
 
 /// Time limit for a role to end after its partner has ended.
 pub(crate) const GRACE: Duration = Duration::from_secs(1);
-/// A case's own waits end this long before the watchdog, so that they can report their subject.
+/// The waits of a case end this long before the watchdog, so that the failure report can name the awaited event.
 const MARGIN: Duration = Duration::from_secs(3);
 
 /// Arguments from the driver to a process.
 #[derive(Clone)]
 pub(crate) struct Task {
     pub(crate) case: String,
-    /// Area of the case. Only the list of that area is created, because creating all lists would dominate the time of
-    /// most cases.
+    /// Area of the case. Only this area's list is created: creating all lists would take longer than most cases.
     pub(crate) area: usize,
     pub(crate) mode: Mode,
     pub(crate) side: Side,
@@ -42,7 +41,7 @@ pub(crate) struct Task {
 }
 
 impl Task {
-    /// Encodes as arguments.
+    /// Encodes the task as program arguments.
     pub(crate) fn to_words(&self) -> Vec<String> {
         let record = self.record.to_string_lossy().into_owned();
         let words = [self.mode.word(), self.side.word(), &self.provider, &self.libdat, &record];
@@ -53,7 +52,7 @@ impl Task {
         all
     }
 
-    /// Decodes from arguments.
+    /// Decodes the task from program arguments.
     pub(crate) fn from_words(words: &[String]) -> Option<Self> {
         let [case, area, first_qual, patience, mode, side, provider, libdat, record] = words else { return None };
         Some(Task {
@@ -69,7 +68,7 @@ impl Task {
         })
     }
 
-    /// Path of the result.
+    /// Path of the result file.
     pub(crate) fn ending(&self) -> PathBuf {
         self.record.with_extension("ending")
     }
@@ -110,7 +109,7 @@ impl Ending {
         })
     }
 
-    /// Returns the result that explains both.
+    /// Returns the result of the two that explains the failure.
     pub(crate) fn worse(self, other: Self) -> Self {
         let rank = |ending: &Self| match ending {
             Self::Passed | Self::Died => 0,
@@ -157,7 +156,7 @@ fn play(task: &Task, case: Case) -> Ending {
     let channel = || io::stdin().as_fd().try_clone_to_owned().ok().map(UnixStream::from);
     match (&case.body, task.mode) {
         (Body::Local(body), Mode::One) => run(body, &ctx(task, &case, task.side, None)),
-        // Here the channel only makes both processes start at the same time.
+        // For a local case the channel only makes both processes start at the same time.
         (Body::Local(body), Mode::Two) => {
             let (start, own) = (ctx(task, &case, task.side, channel()), ctx(task, &case, task.side, None));
             catch(|| start.meet()).worse(run(body, &own))
@@ -180,7 +179,7 @@ fn threads(task: &Task, case: Case) -> Ending {
         let role = move || {
             let Body::Pair(near, far) = &case.body else { unreachable!("only pairs come here") };
             let ending = run(if side == Side::Near { near } else { far }, &ctx);
-            // The other role must see the end of the channel before this role's result is reported.
+            // Close the channel before this role's result is reported, so that the partner sees the end.
             drop(ctx);
             let _ = sender.send(ending);
         };
@@ -235,7 +234,7 @@ thread_local! {
     static OWN: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// A panic of a thread that a case has started; its join reports it without a reason.
+/// First panic of a thread that a case started. Joining such a thread reports the panic without its message.
 static OTHERS: Mutex<Option<String>> = Mutex::new(None);
 
 fn first_panic() -> Option<String> {

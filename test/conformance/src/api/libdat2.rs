@@ -1,8 +1,9 @@
-//! A `libdat2.so.2` behind the functions of 1.2: records, masks and codes are translated, so that the same cases run against
-//! both versions.
+//! A `libdat2.so.2` behind the functions of 1.2: records, masks and codes are translated, so that the same cases run
+//! against both versions.
 //!
-//! Functions whose C values are the same in both versions are called as they are; [`replacement`] gives those that differ. The
-//! library under test gets the caller's pointers where it may have to refuse them, and writes into records of 2.0 here.
+//! Functions whose C values are the same in both versions are called as they are; [`replacement`] returns wrappers
+//! for the functions that differ. A pointer that the library may have to refuse is passed on unchanged. Otherwise the
+//! library writes into a local 2.0 record, which is then converted.
 #![allow(clippy::too_many_arguments, reason = "the signatures are the specification's")]
 
 use std::ffi::{CStr, c_int, c_void};
@@ -23,7 +24,7 @@ use records::*;
 
 type ExtensionOp = unsafe extern "C" fn(DAT_HANDLE, c_int, ...) -> DAT_RETURN;
 
-/// The functions of 2.0 that differ.
+/// The functions of 2.0 whose C types differ from 1.2.
 struct Real {
     ia_openv: DAT_IA_OPENV_FUNC,
     ia_query: v2::DAT_IA_QUERY_FUNC,
@@ -56,7 +57,7 @@ struct Real {
 
 static REAL: OnceLock<Real> = OnceLock::new();
 
-/// Whether the library under test is one of 2.0.
+/// Whether the library under test is a DAT 2.0 library.
 pub(crate) fn is_loaded() -> bool {
     REAL.get().is_some()
 }
@@ -65,7 +66,7 @@ fn real() -> &'static Real {
     REAL.get().expect("the library is loaded before the first case")
 }
 
-/// Prepares for a library that exports `dat_extension_op`, which only those of 2.0 do.
+/// Resolves the functions of 2.0 if the library exports `dat_extension_op`, which only 2.0 libraries do.
 pub(super) fn load(find: impl Fn(&str) -> Option<*mut c_void>) -> Result<(), String> {
     macro_rules! found {
         ($($field:ident: $shape:ty),* $(,)?) => {
@@ -113,7 +114,7 @@ pub(super) fn load(find: impl Fn(&str) -> Option<*mut c_void>) -> Result<(), Str
     Ok(())
 }
 
-/// Returns the function with the type of 1.2 for a name whose function of 2.0 differs.
+/// Returns a function with the 1.2 signature for a name whose 2.0 function differs.
 pub(super) fn replacement(name: &str) -> Option<*mut c_void> {
     if !is_loaded() {
         return None;
@@ -177,13 +178,13 @@ fn code_of_2_0(code: DAT_RETURN) -> DAT_RETURN {
     }
     let subtype = code & DAT_SUBTYPE_MASK;
     let new = by_name(error::DAT_RETURN_SUBTYPE_NAMES, v2::error::DAT_RETURN_SUBTYPE_NAMES, subtype);
-    // Numbers without a name in either version follow after the subtypes of 1.2.
+    // Codes without a name in either version are numbered after the 1.2 subtypes.
     let unknown = if subtype == 0 { 0 } else { subtype + 2 };
     code & !DAT_SUBTYPE_MASK | new.unwrap_or(unknown)
 }
 
-/// Converts parameter numbers that differ in 1.2. `pairs`: number in 2.0, number in 1.2. The caller still converts
-/// the code itself.
+/// Renumbers the parameter in a `DAT_INVALID_PARAMETER` code. `places`: pairs of the number in 2.0 and in 1.2. The
+/// caller still converts the code itself.
 fn moved(code: DAT_RETURN, places: &[(u32, u32)]) -> DAT_RETURN {
     if code & DAT_TYPE_MASK != DAT_INVALID_PARAMETER {
         return code;
@@ -194,7 +195,7 @@ fn moved(code: DAT_RETURN, places: &[(u32, u32)]) -> DAT_RETURN {
     found.map_or(code, |(_, to)| code & !DAT_SUBTYPE_MASK | at(*to))
 }
 
-/// Returns a local output record; null for null.
+/// Returns `local` as the output record, or null if the caller passed null.
 fn into<T, U>(out: *mut T, local: &mut U) -> *mut U {
     if out.is_null() { null_mut() } else { local }
 }
@@ -233,8 +234,8 @@ fn at<T>(value: &Option<T>) -> *const T {
     value.as_ref().map_or(std::ptr::null(), std::ptr::from_ref)
 }
 
-/// A case that passes its own version passes 2.0 to the library; one that passes the other version passes 1.2. The
-/// reverse conversion is the same.
+/// Converts a version argument of a case: the version under test becomes 2.0, the other version becomes 1.2. The
+/// conversion is its own inverse.
 fn other_version(version: (DAT_UINT32, DAT_UINT32)) -> (DAT_UINT32, DAT_UINT32) {
     match version {
         (DAT_VERSION_MAJOR, minor) => (v2::DAT_VERSION_MAJOR, minor.wrapping_sub(DAT_VERSION_MINOR)),
@@ -243,7 +244,7 @@ fn other_version(version: (DAT_UINT32, DAT_UINT32)) -> (DAT_UINT32, DAT_UINT32) 
     }
 }
 
-/// Converts a registry file for the version under test: lines of each version become lines of the other.
+/// Rewrites a dat.conf for the version under test: exchanges the version fields 1.2 and 2.0 of its lines.
 pub(crate) fn of_version(file: &str) -> String {
     if !is_loaded() {
         return file.to_owned();

@@ -1,5 +1,5 @@
-//! What a full run over DAT 2.0 must have observed besides: each member of its table called, with success and refused, and the codes
-//! of the functions that 1.2 does not have.
+//! Additional requirements of a full run over DAT 2.0: each function of the provider table succeeds once and is
+//! refused once, and the functions that only 2.0 has return all their codes.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ const UNC: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_UNCONNECTED;
 const CON: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_CONNECTED;
 const CSP: Answer = handle(names::DAT_INVALID_HANDLE_CSP);
 
-/// The functions that only 2.0 has, and their codes, as the record has them.
+/// The functions that only 2.0 has, and the codes to observe, as the flight record stores them.
 const ADDED: &[(&str, &[Answer])] = &[
     (
         "dat_csp_create",
@@ -52,11 +52,11 @@ const ADDED: &[(&str, &[Answer])] = &[
     ("dat_cno_fd_create", &[OK, IA, arg(2), arg(3)]),
     ("dat_cno_trigger", &[OK, CNO, arg(2), Whole(DAT_QUEUE_EMPTY)]),
     ("dat_registry_providers_related", &[OK, IA, arg(2), arg(3)]),
-    // Parameters count from the handle, so the last one depends on the operation.
+    // Parameters are counted from the handle, so the last number depends on the operation.
     ("dat_extension_op", &[OK, ANY, EP, arg(2), arg(3), arg(5), arg(6), arg(7), FULL, state(UNC), MODEL]),
 ];
 
-/// Functions of libdat itself, which are in no table of a provider.
+/// Functions of libdat itself, without an entry in the provider table.
 const OF_LIBDAT: &[&str] = &[
     "dat_registry_list_providers",
     "dat_registry_add_provider",
@@ -70,8 +70,8 @@ fn slots() -> impl Iterator<Item = &'static str> {
     api::NAMES.iter().filter(|name| !OF_LIBDAT.contains(name)).chain(api::added::NAMES).copied()
 }
 
-/// Describes the members of the table of 2.0 that a full run has not seen succeed and be refused, each with its codes; and the
-/// codes of functions that only 2.0 has.
+/// Describes the functions of the provider table that no case saw succeed or saw refused, and the missing codes of
+/// functions that only 2.0 has.
 pub(crate) fn holes_of_2_0(seen: &BTreeMap<Seen, Vec<&str>>) -> Vec<String> {
     let is_seen = |function: &str, is_success: bool| {
         let number = number_of(function);
@@ -93,7 +93,7 @@ pub(crate) fn holes_of_2_0(seen: &BTreeMap<Seen, Vec<&str>>) -> Vec<String> {
     holes
 }
 
-/// Counts the members of the table of 2.0, and the cases that have called the least tested one.
+/// Reports the number of table entries, and how many cases called the least tested entry.
 pub(crate) fn slots_in_words(seen: &BTreeMap<Seen, Vec<&str>>) -> String {
     let count = |slot: &'static str| {
         let number = number_of(slot);

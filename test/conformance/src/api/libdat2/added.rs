@@ -1,5 +1,6 @@
-//! The functions that only 2.0 has, recorded. Its library exports one of them; the others are called through the table of a handle,
-//! as the macros of the headers do. Codes are those of 2.0; the record has those of 1.2 by the same name.
+//! The functions that only 2.0 has, with recording. libdat2 exports one of them; the others are called through the
+//! function table of a handle, like the header macros do. They return codes of 2.0; the record holds the 1.2 code of
+//! the same name.
 
 use std::ffi::{c_int, c_void};
 use std::time::Duration;
@@ -12,7 +13,7 @@ use dat_abi::{DAT_IA_ADDRESS_PTR, DAT_NAME_PTR};
 use crate::api::{self, dats_get_ia_handle};
 use crate::flight;
 
-/// The functions of 2.0 that 1.2 does not have, as they are named in the record. Their numbers follow those of 1.2.
+/// Names in the record of the functions that only 2.0 has. Their numbers follow those of 1.2.
 pub(crate) const NAMES: &[&str] = &[
     "dat_csp_create",
     "dat_csp_query",
@@ -36,20 +37,20 @@ fn recorded(name: &str, call: impl FnOnce() -> DAT_RETURN) -> DAT_RETURN {
     code
 }
 
-/// The table whose address begins an object's handle.
+/// The function table that the first word of an object handle points to.
 fn table(handle: DAT_HANDLE) -> &'static DAT_PROVIDER {
-    // SAFETY: the cases pass live handles, whose first word is a table that stays.
+    // SAFETY: the cases pass live handles, whose first word points to a table that is never freed.
     unsafe { &**handle.cast::<*const DAT_PROVIDER>() }
 }
 
-/// Address of the IA; a consumer's handle is its number.
+/// Address of an IA object. The IA handle of a 2.0 consumer is a small number instead.
 pub(crate) fn pointer(ia: DAT_HANDLE) -> DAT_HANDLE {
     let mut pointer = std::ptr::null_mut();
     assert_eq!(dats_get_ia_handle(ia, &mut pointer), 0);
     pointer
 }
 
-/// Calls an entry of the table of the handle in the first argument.
+/// Calls an entry in the function table of the first argument's handle.
 macro_rules! through {
     ($name:literal, $handle:expr, $slot:ident($($argument:expr),*)) => {{
         let handle = $handle;
@@ -57,12 +58,12 @@ macro_rules! through {
     }};
     ($name:literal, $table:expr, $handle:expr, $slot:ident($($argument:expr),*)) => {{
         let entry = $table.$slot.expect("no slot is empty");
-        // SAFETY: the case's arguments.
+        // SAFETY: the case is responsible for its arguments.
         recorded($name, || unsafe { entry($handle, $($argument),*) })
     }};
 }
 
-/// The words of the table of an open IA.
+/// All words of the function table of an open IA.
 pub(crate) fn table_words(ia: DAT_HANDLE) -> Vec<usize> {
     let table: *const v2::DAT_PROVIDER = table(pointer(ia));
     // SAFETY: the table of 2.0 consists of words.
@@ -117,7 +118,7 @@ pub(crate) fn ep_post_send_with_invalidate(
     )
 }
 
-/// `dat_ep_post_send_with_invalidate` of one segment, and no list.
+/// Calls `dat_ep_post_send_with_invalidate` with one segment and a null segment list.
 pub(crate) fn ep_post_send_without_list(ep: DAT_HANDLE) -> DAT_RETURN {
     let (cookie, list) = (v2::DAT_DTO_COOKIE { as_64: 77 }, std::ptr::null_mut());
     through!(
@@ -163,15 +164,16 @@ pub(crate) fn cr_reject_with(cr: DAT_HANDLE, data: &[u8]) -> DAT_RETURN {
 pub(crate) fn extension_op(handle: DAT_HANDLE, op: c_int, words: [u64; 5]) -> DAT_RETURN {
     let function = super::real().extension_op;
     let [a, b, c, d, e] = words;
-    // SAFETY: numbers and pointers of eight bytes each; the operation reads no more than five.
+    // SAFETY: every argument is a number or pointer of eight bytes, and the operation reads at most five.
     recorded("dat_extension_op", || unsafe { function(handle, op, a, b, c, d, e) })
 }
 
-/// `dat_ib_open_query` for all attributes: the code, the handle and the adapter's attributes.
+/// Calls `dat_ib_open_query` for all attributes. Returns the code, the handle and the adapter's attributes.
 pub(crate) fn open_query(name: &std::ffi::CStr) -> (DAT_RETURN, DAT_HANDLE, v2::DAT_IA_ATTR) {
     let function = super::real().extension_op;
     let (op, mut opened) = (v2::DAT_IB_OPEN_QUERY_OP as c_int, std::ptr::null_mut::<std::ffi::c_void>());
-    // SAFETY: numbers, bytes and null pointers: zeros are values. Then the types that the macro passes, and local records.
+    // SAFETY: all-zero records are valid (numbers, bytes and null pointers). The call gets the types that the macro
+    // passes, and local records.
     unsafe {
         let (mut of_ia, mut of_provider): (v2::DAT_IA_ATTR, v2::DAT_PROVIDER_ATTR) =
             (std::mem::zeroed(), std::mem::zeroed());
@@ -184,7 +186,7 @@ pub(crate) fn open_query(name: &std::ffi::CStr) -> (DAT_RETURN, DAT_HANDLE, v2::
     }
 }
 
-/// An operation of the InfiniBand extension, with the arguments that C passes.
+/// An operation of the InfiniBand extension, with its C arguments.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Extended {
     FetchAdd { add: u64 },
@@ -192,7 +194,7 @@ pub(crate) enum Extended {
     WriteImmediate { count: DAT_COUNT, data: u32 },
 }
 
-/// `dat_ib_post_fetch_and_add`, `dat_ib_post_cmp_and_swap`, `dat_ib_post_rdma_write_immed`.
+/// Calls `dat_ib_post_fetch_and_add`, `dat_ib_post_cmp_and_swap` or `dat_ib_post_rdma_write_immed`.
 pub(crate) fn post_extended(
     ep: DAT_HANDLE,
     operation: Extended,
@@ -208,7 +210,7 @@ pub(crate) fn post_extended(
         Extended::CompareSwap { .. } => v2::DAT_IB_CMP_AND_SWAP_OP,
         Extended::WriteImmediate { .. } => v2::DAT_IB_RDMA_WRITE_IMMED_OP,
     } as c_int;
-    // SAFETY: the arguments of the macro of the header, in its order; the memory behind them is the case's.
+    // SAFETY: the arguments of the header's macro, in its order; the case keeps their memory alive.
     recorded("dat_extension_op", || unsafe {
         match operation {
             Extended::FetchAdd { add } => function(ep, op, add, local, cookie, remote, flags),
@@ -218,8 +220,8 @@ pub(crate) fn post_extended(
     })
 }
 
-/// A handle of another object than an entry expects, or of none. Entries of the table of `ia` get it, since the macros of the
-/// headers would look for the table in it.
+/// Calls each entry with a handle of the wrong kind, or an invalid handle. The entries are taken from the table of
+/// `ia`, since the header macros would read the table through the bad handle.
 pub(crate) fn calls_with_handle(ia: DAT_HANDLE, handle: DAT_HANDLE) -> Vec<(&'static str, DAT_RETURN)> {
     let (null, cookie) = (std::ptr::null_mut::<c_void>(), v2::DAT_DTO_COOKIE { as_64: 1 });
     let table = table(pointer(ia));
@@ -268,7 +270,7 @@ pub(crate) fn calls_with_handle(ia: DAT_HANDLE, handle: DAT_HANDLE) -> Vec<(&'st
     ]
 }
 
-/// What `dat_lmr_create` gives: contexts, and the registered address.
+/// Outputs of `dat_lmr_create`: contexts and registered address.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Registered {
     pub(crate) lmr_context: u32,
@@ -276,7 +278,7 @@ pub(crate) struct Registered {
     pub(crate) address: u64,
 }
 
-/// `dat_lmr_create` of 2.0, of ordinary memory with all rights.
+/// Calls `dat_lmr_create` of 2.0 for ordinary memory with all privileges.
 pub(crate) fn lmr_create(
     ia: DAT_HANDLE,
     pz: DAT_HANDLE,
@@ -290,11 +292,11 @@ pub(crate) fn lmr_create(
     let region = v2::DAT_REGION_DESCRIPTION { for_va: pointer };
     let (kind, rights) = (v2::DAT_MEM_TYPE_VIRTUAL, v2::DAT_MEM_PRIV_ALL_FLAG);
     let create = super::real().lmr_create;
-    // SAFETY: the case's memory, and local numbers.
+    // SAFETY: the case's memory, and pointers to local variables.
     unsafe { create(ia, kind, region, length, pz, rights, va_type, out, local, remote, &raw mut size, address) }
 }
 
-/// `dat_rmr_bind` of 2.0, of rights to read and to write.
+/// Calls `dat_rmr_bind` of 2.0 with read and write privileges.
 pub(crate) fn rmr_bind(
     rmr: DAT_HANDLE,
     lmr: DAT_HANDLE,
@@ -309,9 +311,10 @@ pub(crate) fn rmr_bind(
     unsafe { (super::real().rmr_bind)(rmr, lmr, triplet, rights, va_type, ep, cookie, 0, context) }
 }
 
-/// What `dat_lmr_query` of 2.0 gives.
+/// Parameters from `dat_lmr_query` of 2.0.
 pub(crate) fn lmr_param(lmr: DAT_HANDLE) -> v2::DAT_LMR_PARAM {
-    // SAFETY: numbers, null pointers and unions of them: zeros are values. Then a local record.
+    // SAFETY: an all-zero record is valid (numbers, null pointers and unions of them). The call writes a local
+    // record.
     unsafe {
         let mut param = std::mem::zeroed();
         assert_eq!((super::real().lmr_query)(lmr, v2::DAT_LMR_FIELD_ALL, &raw mut param), 0);
@@ -319,9 +322,9 @@ pub(crate) fn lmr_param(lmr: DAT_HANDLE) -> v2::DAT_LMR_PARAM {
     }
 }
 
-/// The attributes of 2.0 of an IA and of its provider.
+/// IA and provider attributes, as 2.0 records.
 pub(crate) fn attributes(ia: DAT_HANDLE) -> (v2::DAT_IA_ATTR, v2::DAT_PROVIDER_ATTR) {
-    // SAFETY: numbers, bytes and null pointers: zeros are values. Then local records.
+    // SAFETY: all-zero records are valid (numbers, bytes and null pointers). The call writes local records.
     unsafe {
         let (mut of_ia, mut of_provider) = (std::mem::zeroed(), std::mem::zeroed());
         let (all, provider) = (v2::DAT_IA_FIELD_ALL, v2::DAT_PROVIDER_FIELD_ALL);
@@ -333,7 +336,7 @@ pub(crate) fn attributes(ia: DAT_HANDLE) -> (v2::DAT_IA_ATTR, v2::DAT_PROVIDER_A
 
 /// Result of `dat_rmr_query` of 2.0.
 pub(crate) fn rmr_param(rmr: DAT_HANDLE) -> v2::DAT_RMR_PARAM {
-    // SAFETY: numbers and null pointers: zeros are values. Then a local record.
+    // SAFETY: an all-zero record is valid (numbers and null pointers). The call writes a local record.
     unsafe {
         let mut param = std::mem::zeroed();
         assert_eq!((super::real().rmr_query)(rmr, v2::DAT_RMR_FIELD_ALL, &raw mut param), 0);
@@ -341,7 +344,7 @@ pub(crate) fn rmr_param(rmr: DAT_HANDLE) -> v2::DAT_RMR_PARAM {
     }
 }
 
-/// A completion as 2.0 reports it.
+/// A completion event of 2.0.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Done {
     pub(crate) number: u32,
@@ -349,18 +352,18 @@ pub(crate) struct Done {
     pub(crate) status: u32,
     pub(crate) bytes: u32,
     pub(crate) operation: u32,
-    /// The remote context that the peer has invalidated.
+    /// The remote context that the peer's send invalidated.
     pub(crate) context: u32,
-    /// Type, status and immediate data of the extension; zeros without one.
+    /// Type, status and immediate data of the extension; zeros if the event has no extension.
     pub(crate) extension: (u32, u32, u32),
 }
 
-/// Waits for the next completion. `None`: the time is over.
+/// Waits for the next completion. Returns `None` on timeout.
 pub(crate) fn wait_done(evd: DAT_HANDLE, time: Duration) -> Option<Done> {
     let micros = u32::try_from(time.as_micros()).unwrap_or(v2::DAT_TIMEOUT_INFINITE);
     let mut more = 0;
-    // SAFETY: numbers and null pointers: zeros are an event. Then local records. All members of the union are numbers and
-    // addresses, and the extension's words are its record.
+    // SAFETY: an all-zero event is valid (numbers and null pointers), and the call writes local records. All union
+    // members are numbers and addresses; the extension words hold the extension's record.
     unsafe {
         let mut event = std::mem::zeroed::<v2::DAT_EVENT>();
         let code = (super::real().evd_wait)(evd, micros, 1, &raw mut event, &raw mut more);
@@ -388,13 +391,13 @@ pub(crate) fn wait_done(evd: DAT_HANDLE, time: Duration) -> Option<Done> {
 pub(crate) fn await_readable(fd: c_int, time: Duration) {
     let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     let time = c_int::try_from(time.as_millis()).unwrap_or(c_int::MAX);
-    // SAFETY: one record.
+    // SAFETY: passes one local pollfd.
     assert_eq!(unsafe { libc::poll(&raw mut polled, 1, time) }, 1, "a wake-up is lost");
 }
 
 /// Whether the descriptor is readable now.
 pub(crate) fn is_readable(fd: c_int) -> bool {
     let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one record.
+    // SAFETY: passes one local pollfd.
     unsafe { libc::poll(&raw mut polled, 1, 0) == 1 }
 }

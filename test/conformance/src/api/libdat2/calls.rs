@@ -1,4 +1,4 @@
-//! The functions with triplets and events, and those of the registry.
+//! Translations of functions with triplets and events, and of registry functions.
 #![allow(clippy::too_many_arguments, reason = "the signatures are the specification's")]
 
 use std::ffi::c_char;

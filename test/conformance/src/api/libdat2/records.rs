@@ -1,4 +1,4 @@
-//! The functions with records of objects: queries, creations and changes.
+//! Translations of functions that query, create and modify objects.
 #![allow(clippy::too_many_arguments, reason = "the signatures are the specification's")]
 
 use std::mem::zeroed;
@@ -129,7 +129,7 @@ pub(super) unsafe extern "C" fn ia_query(
     }
 }
 
-/// The attributes of 2.0.
+/// Converts EP attributes to 2.0.
 pub(super) fn ep_attr_2(of: &DAT_EP_ATTR) -> v2::DAT_EP_ATTR {
     let size = |bytes: u64| u32::try_from(bytes).unwrap_or(u32::MAX);
     v2::DAT_EP_ATTR {
@@ -155,7 +155,7 @@ pub(super) fn ep_attr_2(of: &DAT_EP_ATTR) -> v2::DAT_EP_ATTR {
     }
 }
 
-/// The attributes of 1.2.
+/// Converts EP attributes to 1.2.
 pub(super) fn ep_attr(of: &v2::DAT_EP_ATTR) -> DAT_EP_ATTR {
     DAT_EP_ATTR {
         service_type: of.service_type,
@@ -330,7 +330,7 @@ pub(super) unsafe extern "C" fn lmr_create(
         )
     };
     if code == DAT_SUCCESS {
-        // SAFETY: written on success.
+        // SAFETY: the library wrote both outputs on success.
         let known = unsafe { (context.read(), lmr.read() as usize) };
         LMRS.lock().unwrap_or_else(PoisonError::into_inner).push(known);
     }
@@ -393,14 +393,14 @@ pub(super) unsafe extern "C" fn rmr_query(
     }
 }
 
-/// Local contexts and handles of LMRs; a bind of 2.0 needs both.
+/// Context and handle of each LMR that a case created. A bind of 2.0 needs the handle for the context.
 static LMRS: Mutex<Vec<(DAT_LMR_CONTEXT, usize)>> = Mutex::new(Vec::new());
 
-/// Returns the handle of the last LMR with this context that has not been freed; null without one.
+/// Returns the most recent live LMR with this context, or null.
 pub(super) fn lmr_of(context: DAT_LMR_CONTEXT) -> DAT_LMR_HANDLE {
     let known = LMRS.lock().unwrap_or_else(PoisonError::into_inner);
     let is_live = |lmr: DAT_LMR_HANDLE| {
-        // SAFETY: zeros are a record; any handle, and a local record.
+        // SAFETY: an all-zero record is valid; the library must survive any handle.
         unsafe { (real().lmr_query)(lmr, 0, &mut zeroed()) == DAT_SUCCESS }
     };
     let of_context = known.iter().rev().filter(|(known, _)| *known == context).map(|(_, lmr)| *lmr as DAT_LMR_HANDLE);
@@ -423,7 +423,7 @@ pub(super) unsafe extern "C" fn rmr_bind(
         let lmr = translated.map_or(null_mut(), |of| lmr_of(of.lmr_context));
         (real().rmr_bind)(rmr, lmr, at(&translated), privileges, va, ep, cookie, flags, context)
     };
-    // Unregistered memory has no LMR handle.
+    // For unregistered memory the wrapper passed a null LMR handle, which 1.2 reports differently.
     if code == DAT_CLASS_ERROR | DAT_INVALID_HANDLE | DAT_INVALID_HANDLE_LMR {
         return DAT_CLASS_ERROR | DAT_INVALID_PARAMETER | v2::DAT_INVALID_ARG2;
     }
