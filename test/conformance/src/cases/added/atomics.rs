@@ -1,4 +1,4 @@
-//! Fetch and add, and compare and swap.
+//! Fetch-and-add and compare-and-swap.
 #![forbid(unsafe_code)]
 
 use dat_abi::v2;
@@ -25,13 +25,13 @@ pub(crate) fn cases() -> Vec<Case> {
     cases
 }
 
-/// Whether the adapter has both operations; else the case ends.
+/// Ends the case as unsupported unless the adapter has both operations.
 fn have(ctx: &Ctx) {
     needs(ctx, Feature::FetchAdd);
     needs(ctx, Feature::CompareSwap);
 }
 
-/// Posts an atomic operation whose former value goes to `back`, and returns that.
+/// Posts an atomic operation that stores the former value in `back`. Returns the former value.
 #[track_caller]
 fn execute(conn: &Conn, operation: Extended, back: &Memory, target: DAT_RMR_TRIPLET, at: u64) -> u64 {
     post(conn, operation, 1, (back, 0), (target, at), 0);
@@ -77,7 +77,7 @@ fn swap(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Has three words, of which the peer changes the second.
+/// Exports three words; the peer changes the second.
 fn be_changed(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
@@ -90,7 +90,8 @@ fn be_changed(ctx: &Ctx) {
 
 const TICKETS: u64 = 500;
 
-/// Takes tickets by fetch and add, and adds to the second word by compare and swap, until it succeeds as often.
+/// Increments the first word by fetch-and-add, and the second by compare-and-swap, until it has succeeded as often as
+/// the first.
 fn contend(conn: &Conn, target: DAT_RMR_TRIPLET) -> u64 {
     let back = conn.memory(WORD);
     let (mut sum, mut last, mut seen) = (0, None, 0);
@@ -120,7 +121,7 @@ fn take_tickets(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Contends with the peer for its own memory, over a connection from this process to itself.
+/// Runs the same increments as the peer on the local memory, over a connection to itself.
 fn sell_tickets(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
@@ -137,7 +138,7 @@ fn sell_tickets(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// A write that is fenced starts when the atomic operation before it is complete, so its bytes are the former value.
+/// A fenced write starts after the preceding atomic operation has completed, so it sends the former value.
 fn add_and_write(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
@@ -174,7 +175,7 @@ fn add_silently(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Atomic operations that are complete when the initiator dies, and those that may still be on their way.
+/// Number of atomic operations that have completed when the initiator dies; further operations may be in flight.
 const COMPLETE: u64 = 20;
 const ON_THE_WAY: u64 = 8;
 
@@ -182,7 +183,7 @@ fn die_adding(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
     let (target, back) = (ctx.receive_target(), conn.memory(WORD));
-    // An addition that is not whole changes only some of the bytes.
+    // A partial addition would change only some of the bytes.
     let add = 0x0101_0101_0101_0101;
     for n in 0..COMPLETE {
         assert_eq!(execute(&conn, Extended::FetchAdd { add }, &back, target, 0), n * add);
@@ -205,7 +206,7 @@ fn count_adds(ctx: &Ctx) {
     let times = sum / 0x0101_0101_0101_0101;
     assert_eq!(sum, times * 0x0101_0101_0101_0101, "each addition is whole");
     assert!((COMPLETE..=COMPLETE + ON_THE_WAY).contains(&times), "{times} additions");
-    // The memory is this side's alone now, and the adapter works.
+    // The peer is gone: only this process accesses the memory now, and the adapter still works.
     let (own, other) = ctx.loopback_with(&conn.ia, &Setup { qual: 1, ..Setup::default() });
     let (lmr, target) = register_again(&other.ia, &other.pz, &memory, ATOMIC);
     let back = own.memory(WORD);

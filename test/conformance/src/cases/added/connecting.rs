@@ -128,7 +128,7 @@ fn reject(ctx: &Ctx) {
         ctx.meet();
         let cr = expect_cr(requests.h()).cr_handle;
         expect(added::cr_reject_with(cr, &[0; 4096]), argument(2));
-        // A transport that carries no data returns an error, and the request stays.
+        // A transport that carries no reject data returns an error, and the request stays pending.
         match added::cr_reject_with(cr, data) {
             DAT_SUCCESS => ctx.send_number(data.len() as u64),
             code => {
@@ -150,7 +150,7 @@ fn be_rejected(ctx: &Ctx) {
         ctx.meet();
         let wanted = ctx.receive_number() as usize;
         let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_PEER_REJECTED);
-        // Some transports always carry more bytes than were sent.
+        // Some transports pad private data to a fixed length.
         let data = event.private_data();
         assert_eq!(data.get(..wanted), Some(&DATA[..wanted]));
         assert!(data[wanted..].iter().all(|byte| *byte == 0), "{data:?}");

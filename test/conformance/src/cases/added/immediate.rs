@@ -19,7 +19,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 const LENGTHS: [u32; 6] = [0, 1, 8, 100, 4096, 60_000];
 
-/// What a receive completes with.
+/// The expected completion of a receive that carries immediate data.
 fn arrived(cookie: u64, bytes: u32, data: u32) -> Done {
     Done {
         number: v2::DAT_IB_DTO_EVENT,
@@ -91,7 +91,7 @@ fn receive_late(ctx: &Ctx) {
 
 const MANY: u32 = 200;
 
-/// Sends and writes with immediate data, mixed; eight are outstanding.
+/// Posts a mix of sends and writes with immediate data, eight outstanding.
 fn write_many(ctx: &Ctx) {
     needs(ctx, Feature::Immediate);
     let conn = ctx.connect();
@@ -144,7 +144,7 @@ fn write_outside(ctx: &Ctx) {
     ok(added::post_extended(conn.ep.h(), operation, &piece(&memory, 0, 100), 1, &remote(target, 1, 100), 0));
     expect_request(&conn.request, operation, 1, v2::DAT_DTO_ERR_REMOTE_ACCESS, 0);
     expect_broken(&conn);
-    // What is posted to an EP that has disconnected is flushed.
+    // Requests on a disconnected EP are flushed.
     ok(added::post_extended(conn.ep.h(), operation, &piece(&memory, 0, 100), 2, &remote(target, 0, 100), 0));
     expect_request(&conn.request, operation, 2, v2::DAT_DTO_ERR_FLUSHED, 0);
     ctx.meet();
@@ -158,7 +158,7 @@ fn keep_receive(ctx: &Ctx) {
     ctx.send_target(memory.target(0, 100));
     expect_over(&conn);
     let left = done(&conn.recv);
-    // A device may have taken the receive for the write, and report the failure there.
+    // A device may have consumed the receive for the write, and report the failure on the receive.
     assert!(left.cookie == 3 && left.status != v2::DAT_DTO_SUCCESS && left.extension == (0, 0, 0), "{left:?}");
     memory.expect_all(0, 100, 0);
     ctx.meet();

@@ -1,4 +1,4 @@
-//! Calls that only DAT 2.0 has. These cases run against a `libdat2.so.2` alone.
+//! Calls that only DAT 2.0 has. These cases run only against a `libdat2.so.2`.
 #![forbid(unsafe_code)]
 
 mod atomics;
@@ -12,7 +12,7 @@ mod zero_based;
 
 use crate::kit::*;
 
-/// How the names of all cases of this area begin.
+/// Prefix of all case names in this area.
 pub(crate) const PREFIX: &str = "added_";
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -30,12 +30,12 @@ pub(crate) fn cases() -> Vec<Case> {
     .collect()
 }
 
-/// The code of an error of 2.0.
+/// Builds an error code of 2.0.
 fn error(kind: DAT_RETURN, subtype: DAT_RETURN) -> DAT_RETURN {
     DAT_CLASS_ERROR | kind | subtype
 }
 
-/// `INVALID_PARAMETER` as 2.0 numbers it.
+/// `DAT_INVALID_PARAMETER` for parameter `n`, as numbered in 2.0.
 fn argument(n: u32) -> DAT_RETURN {
     error(DAT_INVALID_PARAMETER, dat_abi::v2::DAT_INVALID_ARG1 + n - 1)
 }

@@ -1,4 +1,4 @@
-//! The table, descriptors of CNOs, remote memory regions, extended operations.
+//! The function table, file descriptors of CNOs, LMRs queried as 2.0 records, and extended operations.
 
 use std::ptr::{null, null_mut};
 
@@ -24,7 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
 fn added_the_table_has_81_members(ctx: &Ctx) {
     let words = added::table_words(ctx.ia().h());
     assert_eq!(words.len(), 81);
-    // The second member belongs to the provider.
+    // The provider owns the second word, which may be null.
     assert!(words.iter().enumerate().all(|(n, word)| n == 1 || *word != 0), "{words:?}");
 }
 
@@ -147,7 +147,7 @@ fn send_invalidating(ctx: &Ctx) {
     match added::ep_post_send_with_invalidate(conn.ep.h(), &mut [], 0, DAT_TRUE, 0x1234) {
         DAT_SUCCESS => {
             ctx.send_number(1);
-            // The transport may ignore a context that is bound to nothing, or end the connection.
+            // The transport may ignore an unbound context, or end the connection.
             let done = expect_event(conn.request.h(), ctx.left());
             assert_eq!(context_bits(done.dto().user_cookie), 77);
         }

@@ -48,7 +48,7 @@ fn added_calls_refuse_handles_of_other_kinds(ctx: &Ctx) {
     drop(pz);
 }
 
-/// As programs call it: libdat reads the table from the handle, so it has to look at that first.
+/// libdat reads the function table through the handle, so it must validate the handle first.
 fn added_extended_operations_refuse_any_bad_handle(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let words = [0_u64; 8];
@@ -70,7 +70,8 @@ fn added_extended_operations_refuse_any_bad_handle(ctx: &Ctx) {
     expect(of_pz, error(DAT_INVALID_HANDLE, v2::DAT_INVALID_HANDLE_EP));
 }
 
-/// The adapter of a query has the attributes of an open one; a close query refuses one that is in use.
+/// An adapter opened by a query has the attributes of the opened adapter. Closing the query handle of an adapter in
+/// use is refused.
 fn added_an_adapter_is_queried_by_its_name(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let expected = added::attributes(conn.ia.h()).0;
@@ -92,7 +93,7 @@ const OPERATIONS: [(Feature, Extended); 3] = [
     (Feature::Immediate, Extended::WriteImmediate { count: 1, data: 3 }),
 ];
 
-/// Every operation that an attribute names works; the others are refused.
+/// Posts every extended operation. Those that the attributes name must work; the others must be refused.
 fn post_each(ctx: &Ctx) {
     let conn = ctx.connect();
     let (memory, target) = (conn.memory(WORD), ctx.receive_target());
@@ -120,7 +121,7 @@ fn post_each(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Has memory and a receive, for a peer whose calls are the case.
+/// Exports memory and posts a receive for the peer, which makes the calls under test.
 fn be_there(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.ia.memory_with(&conn.pz, 2 * WORD, ATOMIC);
@@ -159,7 +160,7 @@ fn misuse(ctx: &Ctx) {
     let post = |operation, segment: *const _, target: *const _, flags| {
         added::post_extended(conn.ep.h(), operation, segment, 1, target, flags)
     };
-    // The numbers of the local memory, the remote one and the flags among the parameters.
+    // Parameter numbers of the local memory, the remote memory and the flags, per call.
     let places = [[3, 5, 6], [4, 6, 7], [3, 5, 7]];
     for ((feature, operation), [of_local, of_remote, of_flags]) in OPERATIONS.into_iter().zip(places) {
         if !names(&conn.ia, feature) {
@@ -200,12 +201,12 @@ fn misuse(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// The whole memory as a remote triplet.
+/// The whole memory as a 2.0 remote triplet.
 fn target_of(memory: &Memory) -> v2::DAT_RMR_TRIPLET {
     remote(memory.target(0, memory.length()), 0, memory.length() as u32)
 }
 
-/// Sixteen requests that cannot complete are as many as the EP takes.
+/// Fills the EP's request queue with sixteen requests that cannot complete.
 fn fill_the_queue(ctx: &Ctx) {
     needs(ctx, Feature::Immediate);
     let conn = ctx.connect();

@@ -1,4 +1,4 @@
-//! What the cases of extended operations share: triplets of 2.0, completions, and which operations an adapter has.
+//! Helpers for extended operations: triplets of 2.0, completions, and feature checks of an adapter.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -9,25 +9,25 @@ use super::error;
 use crate::api::added::{self, Done, Extended};
 use crate::kit::*;
 
-/// Bytes that an atomic operation changes.
+/// Size in bytes of the operand of an atomic operation.
 pub(super) const WORD: usize = 8;
 
-/// All rights, and that of atomic operations, which devices ask for.
+/// All privileges, including remote atomics, which devices require.
 pub(super) const ATOMIC: DAT_MEM_PRIV_FLAGS = DAT_MEM_PRIV_ALL_FLAG | v2::DAT_IB_MEM_PRIV_REMOTE_ATOMIC;
 
-/// A range of this side's memory.
+/// A range of local memory as a triplet.
 pub(super) fn piece(memory: &Memory, at: usize, length: usize) -> v2::DAT_LMR_TRIPLET {
     let (virtual_address, lmr_context) = (memory.address(at), memory.lmr_context);
     v2::DAT_LMR_TRIPLET { virtual_address, segment_length: length as u32, lmr_context }
 }
 
-/// A range of memory that a peer offers, from an offset on.
+/// A range of exported memory as a remote triplet, starting at an offset.
 pub(super) fn remote(of: DAT_RMR_TRIPLET, at: u64, length: u32) -> v2::DAT_RMR_TRIPLET {
     let virtual_address = of.target_address.wrapping_add(at);
     v2::DAT_RMR_TRIPLET { virtual_address, segment_length: length, rmr_context: of.rmr_context }
 }
 
-/// Waits for the next completion, which must come.
+/// Waits for the next completion and fails if none arrives.
 #[track_caller]
 pub(super) fn done(evd: &Evd) -> Done {
     match added::wait_done(evd.h(), patiently(SOON)) {
@@ -36,7 +36,7 @@ pub(super) fn done(evd: &Evd) -> Done {
     }
 }
 
-/// The completion of a request of the extension.
+/// The completion of an extended request.
 pub(super) fn of_request(operation: Extended, cookie: u64, status: u32, bytes: u32) -> Done {
     let (operation, kind) = match operation {
         Extended::FetchAdd { .. } => (v2::DAT_IB_DTO_FETCH_ADD, v2::DAT_IB_FETCH_AND_ADD),
@@ -47,19 +47,19 @@ pub(super) fn of_request(operation: Extended, cookie: u64, status: u32, bytes: u
     Done { number: DAT_IB_DTO_EVENT, cookie, status, bytes, operation, context: 0, extension: (kind, how, 0) }
 }
 
-/// Checks that the next completion is that of this request.
+/// Checks that the next completion belongs to this request.
 #[track_caller]
 pub(super) fn expect_request(evd: &Evd, operation: Extended, cookie: u64, status: u32, bytes: u32) {
     let (came, wanted) = (done(evd), of_request(operation, cookie, status, bytes));
     if status == v2::DAT_DTO_SUCCESS {
         assert_eq!(came, wanted);
     } else {
-        // Of a failure the length has no meaning.
+        // The length of a failed request is undefined.
         assert_eq!(Done { bytes, ..came }, wanted);
     }
 }
 
-/// An operation that an adapter may have.
+/// An optional extended operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Feature {
     FetchAdd,
@@ -68,7 +68,7 @@ pub(super) enum Feature {
     Invalidate,
 }
 
-/// Whether the adapter names the operation among its attributes.
+/// Whether the adapter's attributes name the operation.
 pub(super) fn names(ia: &Ia, feature: Feature) -> bool {
     let attr = ia.provider_attr();
     let wanted = match feature {
@@ -81,7 +81,8 @@ pub(super) fn names(ia: &Ia, feature: Feature) -> bool {
     named.iter().any(|(name, value)| Ok(name.as_str()) == wanted && value == "TRUE")
 }
 
-/// Ends the case on an adapter without the operation. That the call is refused then is another case's claim.
+/// Ends the case as unsupported on an adapter without the operation. Another case checks that the call is then
+/// refused.
 pub(super) fn needs(ctx: &Ctx, feature: Feature) {
     if !names(&ctx.ia(), feature) {
         ctx.unsupported(&format!("{feature:?}"));
@@ -90,19 +91,20 @@ pub(super) fn needs(ctx: &Ctx, feature: Feature) {
 
 pub(super) const NOT_SUPPORTED: DAT_RETURN = DAT_CLASS_ERROR | DAT_MODEL_NOT_SUPPORTED;
 
-/// `INVALID_STATE` of an EP, as 2.0 numbers it: it has two subtypes more than 1.2 before those.
+/// `DAT_INVALID_STATE` with an EP subtype as numbered in 2.0. In 2.0 the EP subtypes start two numbers later than in
+/// 1.2.
 pub(super) fn in_state(of_1_2: DAT_RETURN_SUBTYPE) -> DAT_RETURN {
     error(DAT_INVALID_STATE, of_1_2 + v2::DAT_INVALID_STATE_EP_UNCONNECTED - DAT_INVALID_STATE_EP_UNCONNECTED)
 }
 
-/// Checks that the connection has broken, and the EP is disconnected.
+/// Checks that the connection broke and the EP is disconnected.
 #[track_caller]
 pub(super) fn expect_broken(conn: &Conn) {
     conn.expect(DAT_CONNECTION_EVENT_BROKEN);
     conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
 }
 
-/// Checks that the peer has ended the connection.
+/// Checks that the peer ended the connection.
 #[track_caller]
 pub(super) fn expect_over(conn: &Conn) {
     let event = expect_event(conn.events.h(), SOON);
@@ -110,12 +112,12 @@ pub(super) fn expect_over(conn: &Conn) {
     assert!(ends.contains(&event.number()), "{}", number_name(event.number()));
 }
 
-/// The eight bytes at an offset as a number.
+/// Reads eight bytes at an offset as a number.
 pub(super) fn number(memory: &Memory, at: usize) -> u64 {
     u64::from_ne_bytes(memory.take(at, WORD).try_into().expect("eight bytes"))
 }
 
-/// Registers the bytes of a memory once more, in another zone. The target is valid as long as the LMR.
+/// Registers a memory again, in another PZ. The remote triplet is valid while the LMR lives.
 #[track_caller]
 pub(super) fn register_again(
     ia: &Ia,

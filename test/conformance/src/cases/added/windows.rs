@@ -24,7 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 const REMOTE: DAT_MEM_PRIV_FLAGS = DAT_MEM_PRIV_REMOTE_READ_FLAG | DAT_MEM_PRIV_REMOTE_WRITE_FLAG;
 
-/// Binds, waits for the completion, and returns the target of peers.
+/// Binds, waits for the completion, and returns the remote triplet for the peer.
 #[track_caller]
 fn bind(conn: &Conn, rmr: &Rmr, memory: &Memory, privileges: DAT_MEM_PRIV_FLAGS) -> DAT_RMR_TRIPLET {
     let (mut context, segment) = (0, memory.segment(0, memory.length()));
@@ -41,7 +41,7 @@ fn write(conn: &Conn, memory: &Memory, target: DAT_RMR_TRIPLET, status: DAT_DTO_
     expect_dto(conn.request.h(), 5, status, length as u64);
 }
 
-/// Writes through a window, and unbinds it with a message.
+/// Writes through a window, then invalidates it by a send.
 fn invalidate(ctx: &Ctx) {
     needs(ctx, Feature::Invalidate);
     let conn = ctx.connect();
@@ -118,7 +118,7 @@ fn invalidate_elsewhere(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Has a window in the zone of another connection, which the peer names.
+/// Exports a window in another connection's PZ; the peer tries to invalidate it.
 fn keep_elsewhere(ctx: &Ctx) {
     needs(ctx, Feature::Invalidate);
     let conn = ctx.connect();
@@ -166,7 +166,7 @@ fn offer_bytes(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Whether the adapter has RMRs of one EP, by its attribute.
+/// Whether the adapter's attributes name RMRs that belong to one EP.
 fn has_rmrs_of_eps(ia: &Ia) -> bool {
     let scope = added::attributes(ia.h()).1.rmr_scope_supported;
     [v2::DAT_RMR_SCOPE_EP, v2::DAT_RMR_SCOPE_ANY].contains(&scope)
@@ -190,7 +190,7 @@ fn scope(ctx: &Ctx) {
     }
 }
 
-/// Binds an RMR on the first of two connections of one zone.
+/// Binds an RMR on the first of two connections with the same PZ.
 fn offer_rmr_of_ep(ctx: &Ctx) {
     let conn = ctx.connect();
     if !has_rmrs_of_eps(&conn.ia) {
@@ -216,7 +216,7 @@ fn offer_rmr_of_ep(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Two connections to the peer.
+/// Creates two connections to the peer.
 fn two_connections(ctx: &Ctx) -> (Conn, Conn) {
     let conn = ctx.connect();
     if !has_rmrs_of_eps(&conn.ia) {

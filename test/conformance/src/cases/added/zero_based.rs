@@ -1,4 +1,4 @@
-//! Memory whose addresses start at 0, and RMRs of it.
+//! Zero-based memory: LMRs whose addresses start at 0, and RMRs bound to such LMRs.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -20,9 +20,9 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A buffer that is registered so.
+/// A buffer with a zero-based registration.
 struct Zero {
-    /// Declared first, so that it is freed first.
+    /// Declared before the buffer, so that it is freed first.
     lmr: Lmr,
     buffer: Buffer,
     of: Registered,
@@ -83,7 +83,7 @@ fn added_types_of_addresses_are_checked(ctx: &Ctx) {
 
 const LENGTH: u64 = 40_000;
 
-/// Writes, reads back, and adds at offsets.
+/// Writes, reads back, and adds at offsets in the peer's memory.
 fn use_offsets(ctx: &Ctx) {
     needs_zero_based(ctx);
     let conn = ctx.connect();
@@ -122,7 +122,7 @@ fn offer_zero_based(ctx: &Ctx) {
     check_used(&conn, &zero.buffer);
 }
 
-/// Writes a range that ends one byte behind the memory.
+/// Writes a range that ends one byte after the peer's memory.
 fn leave(ctx: &Ctx) {
     needs_zero_based(ctx);
     let conn = ctx.connect();
@@ -152,7 +152,7 @@ fn send_from_zero(ctx: &Ctx) {
     ctx.meet();
     conn.post_send(1, zero.segment(100, 15_000));
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 15_000);
-    // Its address in this process is not one of the memory.
+    // The buffer's virtual address is outside the zero-based range.
     conn.post_send(2, DAT_LMR_TRIPLET { virtual_address: zero.buffer.address(0), ..zero.segment(0, 10) });
     expect_dto(conn.request.h(), 2, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
     expect_broken(&conn);
@@ -179,7 +179,7 @@ fn receive_at_zero(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Binds a part of zero-based memory, whose own addresses start at 0 again.
+/// Binds a part of zero-based memory; addresses in the RMR start at 0 again.
 fn bind_zero_based(ctx: &Ctx) {
     needs_zero_based(ctx);
     let conn = ctx.connect();
@@ -202,7 +202,7 @@ fn bind_zero_based(ctx: &Ctx) {
     let param = added::rmr_param(rmr.h());
     assert_eq!((param.va_type, param.rmr_context), (v2::DAT_VA_TYPE_ZB, context));
     assert_eq!((param.lmr_triplet.virtual_address, param.lmr_triplet.segment_length), (4096, length));
-    // A read of this side into the window is by offset too.
+    // A read into the local window is addressed by offset too.
     let here = DAT_RMR_TRIPLET { rmr_context: context, pad: 0, target_address: 0, segment_length: LENGTH };
     let outside = remote(here, 1, length);
     let code = added::ep_post_rdma_read_to_rmr(conn.ep.h(), &outside, 1, &outside, 0);

@@ -198,7 +198,7 @@ fn cno_agent_of_completions(ctx: &Ctx) {
     ok(dat_evd_modify_cno(far.recv.h(), cno.h()));
     far.post_recv(1, there.segment(0, 8));
     near.post_send(2, here.segment(0, 8));
-    // No trigger happens meanwhile.
+    // Between the arming and this point nothing triggers the CNO.
     assert_eq!(agent.wait_for(1), [far.recv.h()]);
     expect_dto(far.recv.h(), 1, DAT_DTO_SUCCESS, 8);
     expect_dto(near.request.h(), 2, DAT_DTO_SUCCESS, 8);

@@ -1,4 +1,5 @@
-//! CNOs as objects: creation, queries, changes of the agent, freeing. Waits only where a waiter blocks the call.
+//! CNOs as objects: creation, queries, changes of the agent, freeing. A case waits on a CNO only to show that a
+//! waiter prevents a call.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -31,7 +32,7 @@ fn param(cno: &Cno) -> DAT_CNO_PARAM {
     filled(|out| dat_cno_query(cno.h(), DAT_CNO_FIELD_ALL, out))
 }
 
-/// Agent of the CNO, as numbers.
+/// Returns the CNO's agent: its instance data, and whether a function is set.
 pub(super) fn armed(cno: &Cno) -> (usize, bool) {
     let agent = param(cno).agent;
     (agent.instance_data.addr(), agent.proxy_agent_func.is_some())
@@ -151,7 +152,7 @@ fn cno_free_under_an_evd_is_in_use(ctx: &Ctx) {
     refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
     one.free();
     refused(dat_cno_free(cno.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_CNO_IN_USE);
-    // The CNO still works.
+    // The refused calls changed nothing: the CNO still triggers.
     other.post(1);
     assert_eq!(next(&cno), other.h());
 }
@@ -175,7 +176,7 @@ fn cno_free_under_a_waiter_is_in_use(ctx: &Ctx) {
     let cno = ia.cno();
     let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE).asleep();
     await_waiter(&cno, &waiter);
-    // An event that ends its wait.
+    // Posts an event that ends the waiter's wait.
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
     evd.post(1);
     assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(evd.h())));

@@ -1,4 +1,5 @@
-//! Events that trigger a CNO and those that do not, and the EVD it then names. Agents are in `agent`.
+//! Events that trigger a CNO and events that do not, and the EVD that `dat_cno_wait` then returns. Agents are in
+//! `agent`.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
@@ -107,8 +108,8 @@ fn cno_trigger_of_several_evds_in_their_order(ctx: &Ctx) {
 
 const ENDS: u64 = 50;
 
-/// Many times: a message, which may be flushed, and then the end of the connection. The CNO names the EVDs in this
-/// order, whether the consumer is already waiting or comes later.
+/// Repeats: a message, which may be flushed, then the end of the connection. The CNO returns the EVDs in this order,
+/// whether the consumer waits already or calls later.
 fn ended_near(ctx: &Ctx) {
     for round in 0..ENDS {
         let conn = ctx.connect();
@@ -188,7 +189,7 @@ fn cno_trigger_drops_evds_that_are_freed_by_now(ctx: &Ctx) {
     expect_untriggered(&cno);
 }
 
-/// Each wait names the EVD again, as long as the EVD has events after one was taken.
+/// Each wait returns the EVD again while the EVD still has events.
 fn again_while_events_are_left(ctx: &Ctx, take: impl Fn(DAT_EVD_HANDLE) -> Option<Event>) {
     let ia = ctx.ia();
     let cno = ia.cno();
@@ -224,7 +225,7 @@ fn cno_trigger_not_again_for_events_left_untouched(ctx: &Ctx) {
     expect_untriggered(&cno);
 }
 
-/// A program that takes one event for each `dat_cno_wait`, from the EVD that the wait names.
+/// A program that takes one event for each `dat_cno_wait`, from the EVD that the wait returned.
 fn cno_trigger_one_event_per_wait_loses_nothing(ctx: &Ctx) {
     const EACH: usize = 300;
     let ia = ctx.ia();
@@ -292,7 +293,7 @@ fn cno_trigger_by_an_unwaitable_evd(ctx: &Ctx) {
     assert_eq!(next(&cno), evd.h());
 }
 
-/// A threshold belongs to a wait on the EVD: when the wait has ended, its threshold has no effect.
+/// A threshold belongs to one wait on the EVD: after that wait it does not affect triggers.
 fn cno_trigger_is_pending_without_threshold(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
@@ -348,8 +349,8 @@ fn cno_trigger_by_connection_requests_and_events(ctx: &Ctx) {
     psp.free();
 }
 
-/// Detaches all EVDs, then calls `dat_cno_wait` until it fails. Each named EVD must hold an event. Then frees the
-/// CNO.
+/// Detaches all EVDs, then calls `dat_cno_wait` until the call fails. Each returned EVD must hold an event. Then
+/// frees the CNO.
 fn cno_shutdown_as_programs_do_it(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();

@@ -1,4 +1,4 @@
-//! `dat_cno_wait`: timeouts, several waiters, and the ends of a wait. The triggers of a CNO are in `trigger`.
+//! `dat_cno_wait`: timeouts, several waiters, and what ends a wait. The triggers of a CNO are in `trigger`.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -71,7 +71,7 @@ fn cno_wait_without_a_place_is_arg3(ctx: &Ctx) {
     for time in [0, DAT_TIMEOUT_INFINITE] {
         refused(dat_cno_wait(cno.h(), time, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
     }
-    // The trigger is still there.
+    // The timed-out wait did not consume the trigger.
     assert_eq!(next(&cno), evd.h());
 }
 
@@ -168,7 +168,7 @@ fn cno_wait_cancelled_leaves_no_waiter_behind(ctx: &Ctx) {
     for _ in 0..20 {
         Cancellable::on_cno(cno.h()).cancel();
     }
-    // The free would be refused if a waiter were left.
+    // `dat_cno_free` would be refused if a waiter were left.
     cno.free();
 }
 
@@ -193,7 +193,7 @@ fn cno_wait_one_trigger_releases_one_of_several(ctx: &Ctx) {
         let at = waiters.iter().position(Blocked::is_back).expect("one is back");
         assert_eq!(waiters.swap_remove(at).join(), (DAT_SUCCESS, Handle::of(evd.h())));
         assert_eq!(waiters.iter().filter(|waiter| !waiter.is_back()).count(), left);
-        // Takes all events, so that none is left to trigger the CNO again.
+        // Takes all events, so that no queued event triggers the CNO again.
         drain(evd.h());
     }
 }
@@ -263,7 +263,8 @@ fn cno_wait_abrupt_close_releases_without_any_evd(ctx: &Ctx) {
     assert_eq!(waiter.join(), (DAT_SUCCESS, Handle::of(null_mut())));
 }
 
-/// A wait ends when its last EVD is freed, not when it is detached: another one may be attached.
+/// A wait ends when its CNO's last EVD is freed, but not when that EVD is detached: the program may attach another
+/// EVD.
 fn cno_wait_detaching_the_last_evd_releases_no_waiter(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();

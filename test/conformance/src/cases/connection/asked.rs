@@ -1,4 +1,4 @@
-//! Pending connection requests and their requesters. Helpers without cases.
+//! Helpers for pending connection requests and their requesters.
 #![forbid(unsafe_code)]
 
 use crate::cases::ep::scene::{Request, silent_listener};

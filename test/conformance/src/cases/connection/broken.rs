@@ -1,4 +1,4 @@
-//! Connections that a failed transfer breaks, and full connect EVDs: the EP state is visible as soon as the event is.
+//! Connections that a failed transfer breaks, and full connect EVDs. The EP state is visible no later than the event.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Writes to memory that the peer never exported.
+/// Writes to an address that the peer never exported.
 fn write_nowhere(conn: &Conn, memory: &Memory, id: u64) {
     let nowhere = DAT_RMR_TRIPLET { rmr_context: 0x7777_7777, pad: 0, target_address: 4096, segment_length: 64 };
     conn.post_write(id, memory.segment(0, 64), nowhere);
@@ -70,7 +70,7 @@ fn broken_by_a_message_too_long(ctx: &Ctx) {
     near.post_send(2, from.segment(0, 64));
     expect_dto(far.recv.h(), 1, DAT_DTO_ERR_LOCAL_LENGTH, 0);
     is_broken(&far);
-    // The sender gets a failure of its own request, or a disconnect by the peer.
+    // The sender sees its own request fail, or sees the peer disconnect first.
     let number = expect_event(near.events.h(), SOON).number();
     assert!([DAT_CONNECTION_EVENT_BROKEN, DAT_CONNECTION_EVENT_DISCONNECTED].contains(&number));
     near.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
@@ -82,7 +82,7 @@ fn broken_flushes_later_posts_in_order(ctx: &Ctx) {
     let memory = near.memory(64);
     (1..=3).for_each(|id| post_empty_recv(&near, id));
     write_nowhere(&near, &memory, 4);
-    // The peer has no receive, so none of these can succeed.
+    // The peer has no receive, so none of the sends 5 to 8 can succeed.
     (5..=8).for_each(|id| {
         let code = dat_ep_post_send(near.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_SUPPRESS_FLAG);
         ok(code);
@@ -136,7 +136,7 @@ fn full(ia: &Ia) -> FullConnectEvd {
     FullConnectEvd { ep, _filler: filler, events, other }
 }
 
-/// A connection whose event cannot be queued ends. Its EVD reports that, and remains usable.
+/// A connection whose event cannot be queued ends. Its EVD reports the overflow and remains usable.
 fn ends_connection(ctx: &Ctx, ia: &Ia, full: &FullConnectEvd, connects: impl Fn(&Ep, &Ep), is_active: bool) {
     let (near, far) = if is_active { (&full.ep, &full.other.ep) } else { (&full.other.ep, &full.ep) };
     connects(near, far);
@@ -191,7 +191,7 @@ fn over_before_the_first_event_was_read(ctx: &Ctx) {
     while far.ep.state() != DAT_EP_STATE_DISCONNECTED {
         std::thread::yield_now();
     }
-    // The events come in order, although the state already shows the end.
+    // ESTABLISHED still precedes the disconnect event, although the EP state already shows the disconnect.
     let first = expect_event(far.events.h(), SOON);
     if first.number() == DAT_CONNECTION_EVENT_ESTABLISHED {
         far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);

@@ -1,5 +1,4 @@
-//! A call of `dat_ep_connect` as a value, valid except for what a case changes; and EPs that lack an object for it.
-//! Helpers without cases.
+//! Helpers: a call of `dat_ep_connect` as a value, and EPs that lack an object which the call needs.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

@@ -1,4 +1,4 @@
-//! `dat_ep_connect`: checks in their order, addresses, qualifiers, connections to itself. Cases only.
+//! `dat_ep_connect`: order of the argument checks, addresses, qualifiers, and connections of an IA to itself.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -8,7 +8,7 @@ use crate::kit::*;
 
 use super::call::{Call, expect_unconnected, without_connect_evd, without_pz};
 
-/// Asks for more than one path.
+/// Requests more than one path.
 const MULTIPATH: DAT_CONNECT_FLAGS = DAT_CONNECT_MULTIPATH_FLAG;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -52,7 +52,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ];
     all.extend(plain.map(|(name, qos, flags)| {
         let name = format!("{name}_is_not_supported");
-        // In 2.0 one path is enough for the same flag, unless another one requires several.
+        // In 2.0 the flag accepts a single path, unless a second flag requires several.
         let required =
             move || if flags == MULTIPATH && is_2_0() { v2::DAT_CONNECT_MULTIPATH_REQUIRED_FLAG } else { flags };
         local(move |ctx| not_plain(ctx, qos, required())).named(name).proves("spec/endpoints 13.14")
@@ -144,7 +144,7 @@ fn connect_with_a_bad_quality_is_reported_before_private_data(ctx: &Ctx) {
 fn not_plain(ctx: &Ctx, qos: DAT_QOS, flags: DAT_CONNECT_FLAGS) {
     let conn = Conn::alone(ctx);
     if flags == DAT_CONNECT_MULTIPATH_FLAG && conn.ia.provider_attr().supports_multipath != DAT_FALSE {
-        return; // a provider that supports it may accept it
+        return; // a provider that supports multipath may accept the call
     }
     let call = Call { qos, flags, ..Call::to(&conn.ia, ctx.qual(0)) };
     refused(call.make(conn.ep.h()), DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
@@ -167,7 +167,7 @@ fn connect_private_data_missing_is_arg6(ctx: &Ctx) {
     expect_unconnected(&conn);
 }
 
-/// A refused call has neither posted nor flushed anything, in any state.
+/// The refused call neither posted nor flushed anything, in any state.
 fn twice(ctx: &Ctx, at: State, scene: &Scene) {
     if at != State::Disconnected {
         post_empty_recv(&scene.own, 1);
@@ -209,8 +209,8 @@ fn connect_does_not_write_the_address(ctx: &Ctx) {
     assert_eq!(bytes_at(pointer.cast(), 28), before);
 }
 
-/// Connects to an address of a documentation network. An error that is detected at once is returned; otherwise an
-/// event comes, at the latest at the timeout.
+/// Connects to an address reserved for documentation (RFC 5737). An error detected at once is returned; otherwise an
+/// event arrives, at the latest at the timeout.
 fn to_absent_host(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let address = Some(Address::ipv4([203, 0, 113, 77]));
@@ -264,7 +264,7 @@ fn by_address(ctx: &Ctx, address: impl Fn(&Ia) -> Address) {
     established(&near, &far);
 }
 
-/// The endpoint stays unconnected, without an event, and can connect at once.
+/// The refused EP stays unconnected, without an event, and can connect at once.
 fn connect_by_an_unknown_address_family_is_malformed(ctx: &Ctx) {
     let (near, far) = (Conn::alone(ctx), Conn::alone(ctx));
     for family in [0, 16, 77, u16::MAX] {
@@ -285,7 +285,7 @@ fn with_a_port(ia: &Ia) -> Address {
     Address::of_bytes(&bytes)
 }
 
-/// One thread has both roles: no call may wait for a later call of the same thread.
+/// One thread plays both roles: no call may wait for a later call of the same thread.
 fn connect_to_oneself_in_one_thread(ctx: &Ctx) {
     let ia = ctx.ia();
     let events = ia.evd(16, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG);

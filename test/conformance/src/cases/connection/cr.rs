@@ -1,4 +1,4 @@
-//! `dat_cr_query`, `dat_cr_accept` and `dat_cr_reject`: the parameters of requests, and their answers.
+//! `dat_cr_query`, `dat_cr_accept` and `dat_cr_reject`: parameters of connection requests, and the answers to them.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -53,7 +53,7 @@ fn cr_query_returns_the_requesters_address(ctx: &Ctx) {
     assert_eq!((&theirs[..2], &theirs[4..8]), (&own[..2], &own[4..8]), "family and host");
 }
 
-/// Private data that is edited in place and passed to the accept.
+/// The acceptor edits the request's private data in place and passes the same pointer to the accept.
 fn cr_accept_takes_the_requests_own_data_back(ctx: &Ctx) {
     let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &pattern(32, 5));
     let data = request.param().private_data;
@@ -116,7 +116,7 @@ fn cr_reject_flushes_the_requesters_receives(ctx: &Ctx) {
     expect_flushed(&asked.near.recv, 1..=3);
 }
 
-/// As dapltest's client: reset, drain until empty, post again, connect again.
+/// Like dapltest's client: reset, drain until empty, post again, connect again.
 fn cr_reject_then_reset_and_retry(ctx: &Ctx) {
     let ia = ctx.ia();
     let (near, far) = (Conn::on(&ia), Conn::on(&ia));
@@ -157,7 +157,7 @@ fn cr_accept_checks_in_order(ctx: &Ctx) {
     let (cr, near) = (asked.request.h(), asked.near.ep.h());
     bad_handle(dat_cr_accept(cr, DAT_HANDLE_NULL, -1, null_mut()), DAT_INVALID_HANDLE_EP);
     bad_arg(dat_cr_accept(cr, near, DAT_COUNT::MAX, null_mut()), 4);
-    // The size is checked before the state.
+    // The size of the private data is checked before the CR's state.
     let mut byte = [0_u8; 16];
     bad_arg(dat_cr_accept(cr, near, DAT_COUNT::MAX, byte.as_mut_ptr().cast()), 3);
 }
@@ -206,7 +206,7 @@ fn cr_accept_again_after_the_ep_was_reset(ctx: &Ctx) {
     accepted(request, &near, &scene.own);
 }
 
-/// Both sides connect, and both receive a request. The winner rejects the other side's request.
+/// Both roles connect, and both receive a request. This role rejects the partner's request.
 fn wins(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
@@ -214,7 +214,7 @@ fn wins(ctx: &Ctx) {
     conn.connect(&ctx.receive_address(), ctx.qual(1));
     let request = Request::arrives(&requests);
     ctx.meet();
-    ctx.meet(); // the loser has tried to accept
+    ctx.meet(); // the partner has tried to accept
     request.reject();
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     ctx.meet();

@@ -1,4 +1,4 @@
-//! `dat_cr_handoff`: to other service points, to a qualifier without one, to another process and back.
+//! `dat_cr_handoff`: to another service point, to a qualifier without a service point, to another process and back.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -50,7 +50,7 @@ fn cr_handoff_to_a_reserved_point(ctx: &Ctx) {
     established(&near, &far);
 }
 
-/// The requester's own process listens where its request is handed to, so it receives its own request.
+/// The requester's own process listens at the handoff's destination, so the process receives its own request.
 fn takes_it_itself(ctx: &Ctx) {
     let ia = ctx.ia();
     let (near, far) = (Conn::on(&ia), Conn::on(&ia));
@@ -99,7 +99,7 @@ fn cr_handoff_gives_the_rsp_ep_back(ctx: &Ctx) {
     ok(dat_cr_handoff(scene.request.take().expect("it waits").leak(), ctx.qual(1)));
     scene.is_still(Unconnected);
     let request = Request::arrives(&requests);
-    // The request can be accepted at once.
+    // The handed-off request can be accepted at once.
     accepted(request, scene.other(), &scene.own);
 }
 

@@ -1,4 +1,4 @@
-//! Requests whose requester has given up: they can still be queried and answered.
+//! Requests whose requester has given up: the CR can still be queried and answered.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -83,7 +83,7 @@ fn cr_left_by_a_timeout_then_accepted(ctx: &Ctx) {
     let ia = ctx.ia();
     let (near, far) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
-    // Long enough for a retransmission: a datagram that waits in the socket of a process that exits is lost.
+    // The timeout leaves time for a retransmission: a datagram in the socket queue of an exiting process is lost.
     ok(Call { timeout: 1_000_000, ..Call::to(&ia, ctx.qual(0)) }.make(near.ep.h()));
     let request = Request::arrives(&requests);
     near.expect(DAT_CONNECTION_EVENT_TIMED_OUT);

@@ -1,5 +1,5 @@
-//! Peers that are killed, exit or close their adapter: the other side gets one event. The killed side makes no
-//! checks.
+//! Peers that are killed, exit or close their adapter: the surviving side gets one event. The dying side checks
+//! nothing.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -31,7 +31,7 @@ fn asks_and_dies(ctx: &Ctx) {
     ctx.die();
 }
 
-/// Returns the request of a process that has ended.
+/// Returns the pending request of a process that has ended.
 fn of_the_dead(ctx: &Ctx, conn: &Conn) -> Request {
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.send_address(&conn.ia);
@@ -87,7 +87,7 @@ fn dies(ctx: &Ctx) {
     ctx.die();
 }
 
-/// Checks that posted work is flushed and one disconnect event comes.
+/// Checks that posted work is flushed and that one disconnect event arrives.
 fn survives(ctx: &Ctx) {
     let conn = ctx.connect();
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
@@ -107,7 +107,7 @@ fn drains(ctx: &Ctx) {
     conn.ep.expect_state(DAT_EP_STATE_DISCONNECT_PENDING);
     ctx.meet();
     is_over(&conn);
-    // It failed or was flushed, but did not succeed.
+    // The request failed or was flushed; a success would be wrong.
     assert_ne!(expect_event(conn.request.h(), SOON).dto().status, DAT_DTO_SUCCESS);
 }
 
@@ -141,7 +141,7 @@ fn closes(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     ok(dat_ia_close(conn.ia.h(), DAT_CLOSE_ABRUPT_FLAG));
-    // All its handles are invalid.
+    // Every handle is invalid now, so nothing may be freed.
     std::mem::forget(conn);
 }
 
@@ -160,7 +160,7 @@ fn closes_undecided(ctx: &Ctx) {
     ctx.send_address(&ia);
     let request = Request::arrives(&requests);
     ok(dat_ia_close(ia.h(), DAT_CLOSE_ABRUPT_FLAG));
-    // All its handles are invalid.
+    // The handle is invalid now.
     request.leak();
     psp.leak();
     requests.leak();

@@ -1,5 +1,4 @@
-//! Disconnecting: from one side, from both, twice, gracefully, in unconnected states; and the effect on posted work.
-//! Cases only.
+//! Disconnecting: by one side, by both, twice, gracefully, in unconnected states; and the effect on posted work.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -107,7 +106,7 @@ fn frees(ctx: &Ctx) {
     expect_nothing(conn.events.h());
 }
 
-/// Both ends disconnect at the same time: each gets one DISCONNECTED, and a second call has no effect.
+/// Both endpoints disconnect at the same time: each gets one DISCONNECTED, and a second call has no effect.
 fn at_once(ctx: &Ctx, flags: DAT_CLOSE_FLAGS) {
     let conn = ctx.connect();
     ctx.meet();
@@ -163,7 +162,7 @@ fn disconnect_twice_is_success_without_event(ctx: &Ctx) {
     }
 }
 
-/// With a waiting send, a graceful disconnect leads to DSP.
+/// While a send waits for a receive, a graceful disconnect leads to DISCONNECT_PENDING.
 fn disconnect_default_is_abrupt(ctx: &Ctx) {
     let (near, _far) = ctx.loopback();
     post_empty_send(&near, 1);
@@ -207,7 +206,7 @@ fn disconnect_unconnected_posts_one_event_and_stays_unconnected(ctx: &Ctx) {
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
     expect_nothing(conn.events.h());
-    // Without posted work it is an error again.
+    // Without posted work, disconnecting the unconnected EP is an error again.
     let code = dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_UNCONNECTED);
     expect_nothing(conn.events.h());
@@ -310,7 +309,7 @@ fn disconnect_abrupt_flushes_requests_in_order(ctx: &Ctx) {
     expect_nothing(near.request.h());
 }
 
-/// An error overrides the SUPPRESS flag.
+/// A flushed request completes with an event despite the SUPPRESS flag.
 fn disconnect_flushes_suppressed_requests_with_events(ctx: &Ctx) {
     let (near, _far) = ctx.loopback();
     for id in 1..=4 {
@@ -329,7 +328,7 @@ fn disconnect_abrupt_has_flushed_when_it_returns(ctx: &Ctx) {
     assert_eq!(cookies(&drain(near.request.h())), [4, 5, 6]);
 }
 
-/// A receive that is posted after the disconnect completes after all earlier work.
+/// A receive posted after the disconnect completes after all work posted before.
 fn disconnected_takes_and_flushes_more_work(ctx: &Ctx) {
     let scene = Scene::new(ctx, Disconnected);
     for id in 1..=50 {
@@ -349,7 +348,7 @@ fn disconnect_pending_connect_flushes_receives(ctx: &Ctx) {
     is_over(&scene.own);
 }
 
-/// As an MPI library does at its end: all calls first, then all events.
+/// Like an MPI library at finalize: all disconnects first, then all events.
 fn disconnect_of_many_in_a_row_then_their_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let setups = (0..12).map(|qual| Setup { qual, ..Setup::default() });
@@ -371,11 +370,11 @@ fn gives_up(ctx: &Ctx) {
     disconnect(&conn, DAT_CLOSE_ABRUPT_FLAG);
     is_over(&conn);
     ctx.meet();
-    ctx.meet(); // the other role has accepted, and has taken its event
+    ctx.meet(); // the partner has accepted and taken its event
     expect_nothing(conn.events.h());
 }
 
-/// The requester has ended.
+/// Answers a request whose requester has ended.
 #[track_caller]
 pub(super) fn is_accepted_too_late(conn: &Conn, request: Request) {
     post_empty_recv(conn, 1);
@@ -398,7 +397,8 @@ fn accepts_too_late(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// The requester of an EP that gives up in CMP: it gets the end of the connection, with or without ESTABLISHED.
+/// Requester for an EP that disconnects in COMPLETION_PENDING. The requester sees the connection end, with or without
+/// ESTABLISHED before.
 fn gets_disconnected(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     conn.connect(&ctx.receive_address(), ctx.qual(0));
@@ -460,7 +460,7 @@ fn flushes_held(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// An abrupt disconnect in any connected or connecting state: receives are flushed, one disconnect event comes, and no further
+/// An abrupt disconnect in any connected or connecting state flushes the receives and yields exactly one disconnect
 /// event.
 fn flushes_all(at: State, scene: &Scene) {
     (1..=3).for_each(|id| post_empty_recv(&scene.own, id));

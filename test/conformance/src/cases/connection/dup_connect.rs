@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A call of `dat_ep_dup_connect` without private data.
+/// Calls `dat_ep_dup_connect` without private data.
 fn dup(ep: &Ep, like: DAT_EP_HANDLE, timeout: DAT_TIMEOUT, qos: DAT_QOS) -> DAT_RETURN {
     dat_ep_dup_connect(ep.h(), like, timeout, 0, null_mut(), qos)
 }
@@ -40,7 +40,7 @@ fn dup_connect_of_no_endpoint_is_invalid_handle(ctx: &Ctx) {
 
 fn dup_connect_with_timeout_zero_is_arg3(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    // This check comes before the state of the dup.
+    // The attributes are checked before the state of the EP to copy.
     bad_arg(dup(&conn.ep, conn.ep.h(), 0, DAT_QOS_BEST_EFFORT), 3);
     let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
     bad_arg(dup(&conn.ep, near.ep.h(), 0, DAT_QOS_BEST_EFFORT), 3);
@@ -91,7 +91,7 @@ fn dup_connect_with_a_size_and_no_data_is_arg5(ctx: &Ctx) {
     expect_unconnected(&conn);
 }
 
-/// Makes a connection on this qualifier, and a second one like it. Returns the data of the second request.
+/// Connects to this qualifier, then duplicates the connection. Returns the private data of the second request.
 #[track_caller]
 fn second_like_it(ctx: &Ctx, qual: DAT_CONN_QUAL, data: &[u8]) -> Vec<u8> {
     let ia = ctx.ia();
@@ -128,7 +128,7 @@ fn dup_connect_of_a_wide_qualifier(ctx: &Ctx) {
     second_like_it(ctx, ctx.qual(0) + (3 << 40), &[]);
 }
 
-/// The passive side knows only the peer's port, on which no program listens.
+/// The passive side knows only the peer's source port, on which no program listens.
 fn dup_connect_of_a_passive_end_finds_no_listener(ctx: &Ctx) {
     let (near, far) = ctx.loopback();
     let conn = Conn::on(&near.ia);

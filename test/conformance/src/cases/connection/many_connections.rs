@@ -1,4 +1,4 @@
-//! Many attempts at once: on one EVD, from many threads. Each attempt ends exactly once.
+//! Many connection attempts at once, on one EVD or from many threads. Each attempt ends exactly once.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -18,8 +18,8 @@ pub(crate) fn cases() -> Vec<Case> {
 
 const COUNT: usize = 40;
 
-/// As dtestcm: a burst of connects on one EVD of twice as many events, with a DTO EVD of one. EPs are freed in the
-/// event loop.
+/// Like dtestcm: a burst of connects on one connect EVD with twice that length, and a DTO EVD of length one. The
+/// event loop frees the EPs.
 fn many_near(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, dto) = (ia.pz(), ia.evd(1, DAT_EVD_DTO_FLAG));
@@ -50,7 +50,7 @@ fn many_near(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Returns the EP of this DISCONNECTED.
+/// Returns the EP that this DISCONNECTED event names.
 fn take_ended(event: &Event, eps: &mut BTreeMap<DAT_EP_HANDLE, Ep>) -> Ep {
     event.is(DAT_CONNECTION_EVENT_DISCONNECTED);
     eps.remove(&event.connection().ep_handle).expect("a known EP, once")

@@ -1,9 +1,9 @@
-//! Listening and requesting, as needed by the cases of both kinds of service points. Helpers without cases.
+//! Helpers that listen and connect, for the cases of public and reserved service points.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
 
-/// The listener's conflict code as programs expect it that search for a free port: without the error class.
+/// The conflict code without the error class bit. Programs that search for a free port expect this value.
 pub(super) const BARE_IN_USE: DAT_RETURN = DAT_CONN_QUAL_IN_USE;
 
 pub(super) fn cr_evd(ia: &Ia) -> Evd {

@@ -1,4 +1,4 @@
-//! Private data in both directions: sizes, alignment, lifetime, and requests without any.
+//! Private data in both directions: sizes, alignment, lifetime, and requests without private data.
 #![forbid(unsafe_code)]
 
 use crate::cases::ep::scene::{Request, silent_listener};

@@ -1,5 +1,5 @@
-//! `dat_psp_create`, `dat_psp_create_any` and `dat_psp_query`: checks in order, qualifiers. The use of a service
-//! point is in `psp_life`.
+//! `dat_psp_create`, `dat_psp_create_any` and `dat_psp_query`: order of the argument checks, and qualifiers. Service
+//! points in use are in `psp_life`.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -62,7 +62,7 @@ fn psp_create_without_out_pointer_is_arg5(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, wrong) = (cr_evd(&ia), ia.evd(8, DAT_EVD_DTO_FLAG));
     bad_arg(dat_psp_create(ia.h(), ctx.qual(0), evd.h(), DAT_PSP_CONSUMER_FLAG, null_mut()), 5);
-    // This check comes before the EVD's flag and all others.
+    // The parameter's null check comes before the checks of the EVD and of all other arguments.
     bad_arg(dat_psp_create(ia.h(), 0, wrong.h(), 9, null_mut()), 5);
 }
 
@@ -148,7 +148,7 @@ fn psp_create_again_after_the_free(ctx: &Ctx) {
     }
 }
 
-/// Searches a free port as programs do: the next number after each conflict.
+/// Searches for a free port like programs do: after each conflict, the next number.
 fn psp_create_next_one_after_a_clash(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);
@@ -164,7 +164,7 @@ fn psp_create_next_one_after_a_clash(ctx: &Ctx) {
     drop(all);
 }
 
-/// Qualifiers that differ in high bits only are different ones.
+/// Qualifiers that differ only in high bits are distinct.
 fn psp_qualifiers_are_64_bits_wide(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);

@@ -1,4 +1,5 @@
-//! Public service points in use: their events, what `dat_psp_free` ends, which objects outlive it, and full EVDs.
+//! Public service points in use: their events, effects of `dat_psp_free`, objects that outlive the service point, and
+//! full EVDs.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -95,7 +96,7 @@ fn psp_free_lets_go_of_the_evd_at_once(ctx: &Ctx) {
     established(&near, &far);
 }
 
-/// Makes both ends of a connection through this service point.
+/// Connects through this service point and returns both endpoints.
 #[track_caller]
 fn connected(ctx: &Ctx, ia: &Ia, requests: &Evd) -> (Conn, Conn) {
     let (near, far) = (requester(ia, ctx.qual(0)), Conn::on(ia));
@@ -171,7 +172,7 @@ fn psp_free_then_listen_again_beside_a_live_connection(ctx: &Ctx) {
     carries(&near, &far);
 }
 
-/// Requests that arrive after the free find no listener, and each requester gets an event.
+/// A request that arrives after the free finds no listener, and its requester gets an event.
 fn psp_free_then_the_evd_with_requests_on_their_way(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..20 {

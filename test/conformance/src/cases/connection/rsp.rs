@@ -1,5 +1,5 @@
-//! Reserved service points: `dat_rsp_create`, `dat_rsp_query`, `dat_rsp_free`, the one request, and objects that
-//! outlive them.
+//! Reserved service points: `dat_rsp_create`, `dat_rsp_query`, `dat_rsp_free`, the single request, and objects that
+//! outlive the RSP.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -144,7 +144,7 @@ fn rsp_is_spent_after_a_rejection(ctx: &Ctx) {
     scene.is_still(Unconnected);
     is_deserted(&scene.own.ia, ctx.qual(0));
     scene.is_still(Unconnected);
-    // The handle and the qualifier remain valid.
+    // The RSP handle and the qualifier remain valid.
     let rsp = scene.rsp.as_ref().expect("it is there").h();
     filled(|out: *mut DAT_RSP_PARAM| dat_rsp_query(rsp, DAT_RSP_FIELD_ALL, out));
 }
@@ -165,7 +165,7 @@ fn rsp_free_makes_the_ep_unconnected(ctx: &Ctx) {
     scene.rsp.take().expect("it is there").free();
     scene.is_still(Unconnected);
     is_deserted(&scene.own.ia, ctx.qual(0));
-    // The EP behaves like a new one.
+    // After the free, the EP behaves like a new EP.
     let near = Conn::on(&scene.own.ia);
     scene.own.listen(ctx.qual(0), || near.connect(&near.ia.address(), ctx.qual(0)));
     established(&near, &scene.own);
@@ -206,7 +206,7 @@ fn rsp_free_leaves_the_live_connection_alone(ctx: &Ctx) {
     carries(scene.other(), &scene.own);
 }
 
-/// A missing PZ is found at the accept, which leaves the request unanswered.
+/// A missing PZ is reported by the accept, which leaves the request pending.
 fn rsp_of_an_ep_without_pz_is_configured_late(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, parts) = (cr_evd(&ia), crate::cases::ep::parts::Parts::new(ctx));
@@ -216,7 +216,8 @@ fn rsp_of_an_ep_without_pz_is_configured_late(ctx: &Ctx) {
     let request = Request::arrives(&evd);
     bad_handle(dat_cr_accept(request.h(), DAT_HANDLE_NULL, 0, null_mut()), DAT_INVALID_HANDLE_EP);
     ep.expect_state(DAT_EP_STATE_PASSIVE_CONNECTION_PENDING);
-    // The EP cannot get a PZ in PCP (5.3), so the request is rejected, and the EP accepts the next request.
+    // An EP in PASSIVE_CONNECTION_PENDING cannot get a PZ (5.3). So the request is rejected, and the EP accepts the
+    // next request.
     request.reject();
     near.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
     rsp.free();

@@ -1,5 +1,5 @@
-//! Connects with a timeout: each attempt yields exactly one event whichever side wins the race, and the timeout ends with the
-//! attempt.
+//! Connects with a timeout: each attempt yields exactly one event, whether the answer or the timeout is first. The
+//! timer ends with the attempt.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -31,7 +31,7 @@ fn limited(ctx: &Ctx, conn: &Conn, timeout: DAT_TIMEOUT) {
     ok(Call { timeout, ..Call::to(&conn.ia, ctx.qual(0)) }.make(conn.ep.h()));
 }
 
-/// 20 ms.
+/// 20 ms, in microseconds.
 const SHORT: DAT_TIMEOUT = 20_000;
 
 fn timeout_without_answer_is_timed_out_once(ctx: &Ctx) {
@@ -144,7 +144,7 @@ fn timeout_of_many_each_once(ctx: &Ctx) {
     expect_nothing(events.h());
 }
 
-/// Whichever side wins the race, there is one event and no crash.
+/// Whether the timeout or the free is first, there is one event and no crash.
 fn timeout_races_with_the_free(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(512, DAT_EVD_CR_FLAG);
@@ -163,7 +163,7 @@ fn timeout_races_with_the_free(ctx: &Ctx) {
 
 const RACES: u32 = 200;
 
-/// A time limit near the duration of an answer: each attempt has one outcome.
+/// The timeout is about as long as an answer takes: each attempt has exactly one outcome.
 fn races_near(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let address = ctx.receive_address();
@@ -208,7 +208,7 @@ fn races_far(ctx: &Ctx) {
         request.accept(&ep);
         eps.push(ep);
     }
-    // Each attempt yields ESTABLISHED and DISCONNECTED, or ACCEPT_COMPLETION_ERROR alone.
+    // Each attempt yields either ESTABLISHED and DISCONNECTED, or only ACCEPT_COMPLETION_ERROR.
     let mut stories: BTreeMap<DAT_EP_HANDLE, Vec<DAT_EVENT_NUMBER>> = BTreeMap::new();
     let is_reported = |story: &Vec<u32>| story.last().is_some_and(|last| *last > DAT_CONNECTION_EVENT_ESTABLISHED);
     while stories.values().filter(|story| is_reported(story)).count() < eps.len() {
@@ -217,7 +217,7 @@ fn races_far(ctx: &Ctx) {
     }
     let whole = [DAT_CONNECTION_EVENT_ESTABLISHED, DAT_CONNECTION_EVENT_DISCONNECTED];
     let failed = [DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR];
-    // A requester may end between the acceptance and its own ESTABLISHED.
+    // A requester may give up after the accept and before its own ESTABLISHED.
     let withdrawn = [DAT_CONNECTION_EVENT_DISCONNECTED];
     for ep in &eps {
         let story = stories.get(&ep.h()).map_or(&[][..], |story| story);

@@ -108,7 +108,7 @@ fn passive_size(ctx: &Ctx) {
     }
 }
 
-/// Connects twice: with an EP that keeps the acceptor's EP in use, and with one that must wait.
+/// Connects twice: with an EP that occupies the acceptor's EP, and with an EP that must wait.
 fn is_accepted_late(ctx: &Ctx) {
     let ia = ctx.ia();
     let address = ctx.receive_address();
@@ -125,7 +125,7 @@ fn is_accepted_late(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Accepts the first request, and fails to accept the second into the same EP.
+/// Accepts the first request. Accepting the second request into the same EP fails.
 fn fail_to_accept(ctx: &Ctx, ia: &Ia, requests: &Evd, conn: &Conn) -> DAT_CR_HANDLE {
     ctx.send_address(ia);
     ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, conn.ep.h(), 0, null_mut()));
@@ -141,7 +141,7 @@ fn fail_to_accept(ctx: &Ctx, ia: &Ia, requests: &Evd, conn: &Conn) -> DAT_CR_HAN
     cr
 }
 
-/// Checks that the connection works.
+/// Checks that one message arrives over the connection.
 fn expect_message(conn: &Conn) {
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(2), DAT_COMPLETION_DEFAULT_FLAG));
@@ -266,8 +266,8 @@ fn accepts_each(ctx: &Ctx) {
     drop(psp);
 }
 
-/// Both sides connect to each other at the same time. The request of the higher side is rejected; it resets its EP
-/// and accepts the other request.
+/// Both roles connect to each other at the same time. The acceptor rejects the request of the role with the higher
+/// number; that role resets its EP and accepts the partner's request.
 fn crosses(ctx: &Ctx) {
     let ia = ctx.ia();
     let both = ia.evd(16, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG);
@@ -281,7 +281,7 @@ fn crosses(ctx: &Ctx) {
     let cr = expect_cr(both.h()).cr_handle;
     ctx.meet();
     if ctx.is_near() {
-        // Its own request is accepted.
+        // The partner accepts this role's own request.
         ok(dat_cr_reject(cr));
     } else {
         expect_conn(both.h(), conn.ep.h(), DAT_CONNECTION_EVENT_PEER_REJECTED);

@@ -1,4 +1,5 @@
-//! Ends of programs: both sides at once, one side first, abruptly, and by cancelled threads (spec/consumers 12 to 15).
+//! Program shutdown: both sides at once, one side first, abruptly, and with cancelled threads (spec/consumers 12 to
+//! 15).
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -124,7 +125,7 @@ fn waits_for_the_end(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Disconnects, takes the event, and frees the EP, the memory, and the EVDs with their queued events.
+/// Disconnects, takes the event, and frees the EP, the memory, and the EVDs with events still queued.
 fn dtest_client(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(4096);
@@ -151,7 +152,7 @@ fn dtest_server(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Makes the calls of such a program, ignores all errors, and exits.
+/// Makes the shutdown calls of a program that ignores all errors, and exits.
 fn leaves_all(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(4096);
@@ -164,11 +165,11 @@ fn leaves_all(ctx: &Ctx) {
     refused(dat_pz_free(conn.pz.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_PZ_IN_USE);
     let code = dat_ia_close(conn.ia.h(), DAT_CLOSE_GRACEFUL_FLAG);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_IA_IN_USE);
-    // All still works.
+    // The surviving side still works.
     expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 0);
     conn.ep.expect_state(DAT_EP_STATE_CONNECTED);
     memory.deregister();
-    // The process ends in the state that an exit handler might find.
+    // Leaves the objects alive, as an exit handler may find them.
     std::mem::forget((conn, memory));
 }
 
@@ -193,7 +194,7 @@ fn consumers_14_refused_close_leaves_all_handles(ctx: &Ctx) {
     objects.ia.pz().free();
 }
 
-/// Frees objects in an arbitrary order, and closes abruptly.
+/// Frees objects in an arbitrary order, then closes abruptly.
 fn cleans_partly(ctx: &Ctx) {
     for order in 0..3 {
         let ia = Ia::open(&ctx.provider, 8);
@@ -276,7 +277,7 @@ fn cancels_after_events(ctx: &Ctx) {
     (0..3).for_each(|id| conn.post_recv(id, memory.segment(0, 64)));
     sleeper.cancel();
     ctx.meet();
-    // The event of a cancelled waiter goes to the next waiter.
+    // After the cancellation, the next waiter gets the events.
     for id in 0..3 {
         expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 8);
     }
@@ -331,7 +332,7 @@ fn resets_and_accepts(ctx: &Ctx) {
         conn.post_send(cycle, memory.segment(0, 16));
         expect_dto(conn.request.h(), cycle, DAT_DTO_SUCCESS, 16);
         conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-        // A marker shows that all events have been taken.
+        // The last receive is a marker: its completion shows that all earlier events were taken.
         conn.post_recv(999, memory.segment(0, 64));
         expect_dto(conn.recv.h(), cycle + CYCLES, DAT_DTO_ERR_FLUSHED, 0);
         expect_dto(conn.recv.h(), 999, DAT_DTO_ERR_FLUSHED, 0);

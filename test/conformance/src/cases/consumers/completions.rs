@@ -17,7 +17,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Posts a request as soon as the queue has space.
+/// Posts a request, retrying while the queue is full.
 fn post_when_room(post: impl Fn() -> DAT_RETURN) {
     until(|| {
         let code = post();
@@ -95,7 +95,7 @@ fn unsignalled(ctx: &Ctx) {
     post(1, DAT_COMPLETION_UNSIGNALLED_FLAG);
     post(2, DAT_COMPLETION_UNSIGNALLED_FLAG);
     post(3, DAT_COMPLETION_DEFAULT_FLAG);
-    // The last completion wakes the waiter; the oldest is taken first.
+    // The last completion wakes the waiter, which then takes the oldest event.
     for id in 1..=3 {
         expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
     }
@@ -135,7 +135,7 @@ fn takes_interleaved(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Programs read the EP of any event from the data of either event kind.
+/// Programs read the EP handle at the same offset for both event kinds.
 fn looks_first(ctx: &Ctx) {
     assert_eq!(std::mem::offset_of!(DAT_DTO_COMPLETION_EVENT_DATA, ep_handle), 0);
     assert_eq!(std::mem::offset_of!(DAT_CONNECTION_EVENT_DATA, ep_handle), 0);

@@ -1,4 +1,4 @@
-//! Finding the peer (spec/consumers 6 to 8).
+//! How programs find and address the peer (spec/consumers 6 to 8).
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs, UdpSocket};
@@ -24,13 +24,13 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Connects without a time limit.
+/// Connects without a timeout.
 #[track_caller]
 pub(super) fn connect_to(ep: &Ep, address: &Address, qual: DAT_CONN_QUAL) {
     connect_with(ep, address, qual, DAT_TIMEOUT_INFINITE, &mut []);
 }
 
-/// Connects with a time limit and private data.
+/// Connects with a timeout and private data.
 #[track_caller]
 pub(super) fn connect_with(ep: &Ep, address: &Address, qual: DAT_CONN_QUAL, limit: DAT_TIMEOUT, data: &mut [u8]) {
     let (size, pointer) = (data.len() as DAT_COUNT, if data.is_empty() { null_mut() } else { data.as_mut_ptr() });
@@ -38,7 +38,7 @@ pub(super) fn connect_with(ep: &Ep, address: &Address, qual: DAT_CONN_QUAL, limi
     ok(dat_ep_connect(ep.h(), address.pointer(), qual, limit, size, pointer.cast(), DAT_QOS_BEST_EFFORT, flags));
 }
 
-/// Listens on one qualifier; an EP of the same IA connects to it.
+/// A listener on one qualifier, with an EP of the same IA that connects to it.
 struct Door {
     far: Conn,
     near: Conn,
@@ -53,7 +53,7 @@ impl Door {
         Door { far, near, requests, ia: ia.clone() }
     }
 
-    /// Connects to this address and qualifier, which has a listener.
+    /// Connects to this address and qualifier, on which the listener must exist.
     #[track_caller]
     fn opens(&self, address: &Address, qual: DAT_CONN_QUAL) {
         connect_to(&self.near.ep, address, qual);
@@ -65,7 +65,7 @@ impl Door {
     }
 }
 
-/// Private data like the rank of a process in a parallel program.
+/// A qualifier computed like MPI does from the rank of a process.
 fn rank_qual(ctx: &Ctx, n: u64) -> DAT_CONN_QUAL {
     ctx.qual(n) << 35 | 0x7_0000_1234
 }
@@ -198,7 +198,7 @@ fn consumers_7_address_is_copied_by_connect(ctx: &Ctx) {
     door.far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
-/// Connects by each of these addresses.
+/// Connects to each of these addresses, which must all reach this host.
 fn all_are_here(ctx: &Ctx, addresses: impl IntoIterator<Item = [u8; 4]>) {
     let ia = ctx.ia();
     for address in addresses {

@@ -47,8 +47,8 @@ fn spins_on_marks(ctx: &Ctx) {
     }
 }
 
-/// Slots of a ring, each with payload and a footer that holds the round. No completions are taken: writes are
-/// suppressed, and another write announces free slots.
+/// A ring of slots, each with a payload and a footer that holds the round number. The sender takes no completions:
+/// its writes are suppressed, and the receiver reports free slots by a write.
 fn eager_ring(ctx: &Ctx) {
     const SLOTS: usize = 8;
     const SLOT: usize = 512;
@@ -271,7 +271,7 @@ fn both_early(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// A send waits on one connection while another connection is busy for a long time.
+/// A send waits for a receive on one connection while another connection stays busy.
 fn holds_near(ctx: &Ctx) {
     let (held, busy) = two_conns(ctx);
     let memory = held.memory(64);
@@ -299,7 +299,7 @@ fn holds_far(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Requests, connections, receives and sends of both directions arrive on one EVD of 16.
+/// Requests, connections, receives and sends of both directions report to one EVD of length 16.
 fn one_evd(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, all) = (ia.pz(), ia.evd(16, DAT_EVD_DEFAULT_FLAG));
@@ -335,7 +335,7 @@ fn one_evd(ctx: &Ctx) {
     drop(psp);
 }
 
-/// One DTO EVD of 64 events for both directions of eight EPs.
+/// One DTO EVD of length 64 for both directions of eight EPs.
 fn many_eps(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, dtos) = (ia.pz(), ia.evd(64, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG));
@@ -371,7 +371,7 @@ fn many_eps(ctx: &Ctx) {
     drop(psp);
 }
 
-/// Receives with default flags and unsignalled requests of the same EP on one EVD, taken by polling.
+/// Receives with default flags and unsignalled requests of one EP report to one EVD, which the program polls.
 fn mixed_flags(ctx: &Ctx) {
     let ia = ctx.ia();
     let attr = DAT_EP_ATTR { request_completion_flags: DAT_COMPLETION_UNSIGNALLED_FLAG, ..ep_attr() };

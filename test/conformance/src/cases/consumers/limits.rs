@@ -1,4 +1,4 @@
-//! Lengths, attributes and registrations as programs ask for them (spec/consumers 16, 17, 19).
+//! Queue lengths, attributes and registrations that programs request (spec/consumers 16, 17, 19).
 #![forbid(unsafe_code)]
 
 use std::ptr::{null, null_mut};
@@ -46,7 +46,7 @@ fn sends_sixty(ctx: &Ctx) {
         ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
     }
     ctx.meet();
-    // Taken only now: all completions are queued on an EVD of three.
+    // Until here no completion was taken: all were queued on an EVD of length three.
     for id in 0..SIXTY as u64 {
         expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
     }
@@ -79,7 +79,7 @@ fn consumers_16_idle_evd_is_resized_and_shows_it(ctx: &Ctx) {
     }
 }
 
-/// As Open MPI does: reads the queue depth of a first EP, frees it, and resizes the EVD for the next EPs.
+/// Like Open MPI: reads the queue depth of a first EP, frees that EP, and resizes the EVD for the next EPs.
 fn consumers_16_grown_after_a_first_ep(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, evd) = (ia.pz(), ia.evd(1, DAT_EVD_DEFAULT_FLAG));
@@ -95,7 +95,7 @@ fn consumers_16_grown_after_a_first_ep(ctx: &Ctx) {
     let _eps = [make(&attr), make(&attr)];
 }
 
-/// The attributes of an EP made without any.
+/// Returns the attributes of an EP created with null attributes.
 fn default_attr(ia: &Ia, pz: &Pz, evd: &Evd) -> DAT_EP_ATTR {
     let ep = Ep::own(filled(|out| dat_ep_create(ia.h(), pz.h(), evd.h(), evd.h(), evd.h(), null(), out)));
     ep.param().ep_attr
@@ -122,7 +122,7 @@ fn consumers_17_query_edit_and_make_again(ctx: &Ctx) {
     }
 }
 
-/// Sends one message each way over an EP of these attributes.
+/// Sends one message in each direction over EPs with these attributes.
 fn carries(ctx: &Ctx, setup: &Setup) {
     let conn = ctx.connect_with(setup);
     let memory = conn.memory(2000);
@@ -174,7 +174,7 @@ fn asks_for_much(ctx: &Ctx) {
     carries(ctx, &Setup { attr, ..Setup::default() });
 }
 
-/// Creates 50,000 of each, on EVDs of 1024.
+/// NetPIPE's setup: queue depths of 50,000, on EVDs of length 1024.
 fn netpipe() -> Setup {
     let attr = DAT_EP_ATTR { max_recv_dtos: 50_000, max_request_dtos: 50_000, ..ep_attr() };
     Setup { attr, qlen: 1024, ..Setup::default() }
@@ -211,7 +211,7 @@ fn takes_thousands(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// A registration with the privileges `wants`: its LMR, and the local context.
+/// Registers a range with the privileges that the program requests. Returns the LMR and the local context.
 fn register(ia: &Ia, pz: &Pz, buffer: &Buffer, (at, length): (usize, usize)) -> (Lmr, DAT_LMR_CONTEXT) {
     let (mut lmr, mut context) = (DAT_HANDLE_NULL, 0);
     let region = DAT_REGION_DESCRIPTION { for_va: buffer.pointer().wrapping_byte_add(at) };

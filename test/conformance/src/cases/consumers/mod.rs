@@ -1,6 +1,8 @@
-//! Behaviour that real programs rely on: the items of `docs/spec/consumers.md`. Each case does what one such program does.
+//! Behaviour that real programs rely on: the numbered items of `docs/spec/consumers.md`. Each case imitates one such
+//! program.
 //!
-//! The number in a case's name is that of the item. Cases of other areas that test an item name it as their section.
+//! A case's name contains the number of its item. A case in another area that tests an item cites the item as its
+//! section.
 #![forbid(unsafe_code)]
 
 mod accepting;

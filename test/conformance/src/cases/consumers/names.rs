@@ -65,7 +65,7 @@ fn list(asked: DAT_COUNT) -> (DAT_COUNT, Vec<String>) {
     (count, entries.iter().take(count.max(0) as usize).map(name).collect())
 }
 
-/// The line of the adapter under test in the run's registry, with another name.
+/// The registry line of the adapter under test, under another name.
 pub(crate) fn own_line(ctx: &Ctx, name: &str) -> String {
     let Ok(path) = std::env::var("DAT_OVERRIDE") else { ctx.unsupported("a registry file of the run") };
     let text = std::fs::read_to_string(path).expect("the run's registry can be read");
@@ -102,7 +102,7 @@ fn consumers_21_words_for_every_code(_: &Ctx) {
             for class in classes {
                 let (mut major, mut minor) = (null(), null());
                 dat_strerror(class | kind << 16 | subtype, &mut major, &mut minor);
-                // Programs print both without checking the return code.
+                // Programs print both strings without checking the return code.
                 assert!(!major.is_null() && !minor.is_null(), "of {:#x}", class | kind << 16 | subtype);
                 assert!(!bytes_at(major.cast(), 1).is_empty() && !bytes_at(minor.cast(), 1).is_empty());
             }
@@ -131,7 +131,7 @@ fn consumers_22_values_that_are_no_pointers(ctx: &Ctx) {
     for kind in Kind::ALL {
         for value in [0, 1, 2, 8, 0x1000, 0xffff_ffff, 0x7fff_ffff_f000, usize::MAX, usize::MAX - 7] {
             let code = match kind {
-                // The number of another adapter that is open would be a handle.
+                // The value could be the number of another open adapter, which is a valid handle.
                 Kind::Ia if value < 0x1000 => continue,
                 _ => kind.end(without_provenance_mut(value)),
             };
