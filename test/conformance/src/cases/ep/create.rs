@@ -1,4 +1,4 @@
-//! Creation of EPs: each rule, defaults, all combinations of EVDs. Cases only.
+//! Creation of EPs: each rule of `dat_ep_create`, defaults, and all combinations of EVDs.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -55,7 +55,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 type Spoil = fn(&mut DAT_EP_ATTR, &DAT_IA_ATTR);
 
-/// The value above a limit; `None` if no number is greater.
+/// Returns the value above a limit, or `None` if the limit is the largest number.
 fn above(limit: DAT_VLEN) -> Option<DAT_VLEN> {
     limit.checked_add(1)
 }
@@ -88,7 +88,7 @@ fn refused_attributes() -> Vec<(&'static str, Spoil)> {
     ]
 }
 
-/// A size above the limit; if there is no limit, a service type that is refused instead.
+/// Attributes that must be refused: a size above the limit or, without a limit, an unsupported service type.
 fn too_long(limit: DAT_VLEN) -> (DAT_VLEN, DAT_SERVICE_TYPE) {
     above(limit).map_or((limit, 1), |length| (length, DAT_SERVICE_TYPE_RC))
 }
@@ -141,7 +141,7 @@ fn takes(ctx: &Ctx, change: Spoil) {
 fn ep_create_checks_handles_before_pointers_in_order(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let Parts { connect, request, recv, pz, ia } = &parts;
-    let bad = ia.h(); // no handle of any object but the IA
+    let bad = ia.h(); // a handle that no other parameter accepts
     let create = |pz, recv, request, connect| dat_ep_create(ia.h(), pz, recv, request, connect, null_mut(), null_mut());
     bad_handle(create(bad, bad, bad, bad), DAT_INVALID_HANDLE_PZ);
     bad_handle(create(pz.h(), bad, bad, bad), DAT_INVALID_HANDLE_EVD_CONN);
@@ -187,7 +187,7 @@ fn ep_create_refused_holds_no_object(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let attr = DAT_EP_ATTR { service_type: 7, ..ep_attr() };
     bad_arg(untouched(|ep| parts.create(&attr, ep)), 6);
-    // The EPs are freed at once, and a graceful close finds no open objects.
+    // The EPs are freed first, so a graceful close finds no open objects.
     let Parts { connect, request, recv, pz, ia } = parts;
     connect.free();
     request.free();
@@ -215,7 +215,7 @@ fn ep_create_by_default_has_the_attributes_of_the_book(ctx: &Ctx) {
     assert_eq!(attr.max_rdma_read_out, limits.max_rdma_read_per_ep_out.min(8));
     assert_eq!((attr.srq_soft_hw, attr.max_rdma_read_iov, attr.max_rdma_write_iov), (0, 0, 0));
     assert_eq!(attr.ep_transport_specific_count, 0);
-    // Provider-specific attributes have names.
+    // Provider-specific attributes have non-empty names.
     let added = named_attributes(attr.ep_provider_specific, attr.ep_provider_specific_count);
     assert!(added.iter().all(|(name, _)| !name.is_empty()));
 }
@@ -280,7 +280,7 @@ fn ep_create_holds_the_pz_and_each_evd_until_it_is_freed(ctx: &Ctx) {
     ep.free();
 }
 
-/// As Open MPI does: queries an EP with default attributes, and creates it again with another depth.
+/// Like Open MPI: queries an EP with default attributes, then creates an EP with another depth from those attributes.
 fn ep_create_from_queried_attributes_after_freeing_the_first(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let first = Ep::own(filled(|out| parts.create(null_mut(), out)));
@@ -343,7 +343,7 @@ fn ep_create_stores_requested_attributes(ctx: &Ctx) {
     assert_eq!(numbers(&parts.ep(&attr).param().ep_attr), numbers(&attr));
 }
 
-/// Each EVD may be absent, and an EP with the same attributes can be created again.
+/// Each EVD may be absent. Another EP can be created from the queried attributes.
 fn with_evds(ctx: &Ctx, has: [bool; 3]) {
     let parts = Parts::new(ctx);
     let Parts { connect, request, recv, pz, ia } = &parts;
@@ -357,7 +357,7 @@ fn with_evds(ctx: &Ctx, has: [bool; 3]) {
     assert_eq!((attr.max_recv_dtos == 0, attr.max_request_dtos == 0), (!has[0], !has[1]), "DTOs come with an EVD");
     let second = create(&raw const attr);
     assert_eq!(numbers(&second.param().ep_attr), numbers(&attr));
-    // DTO counts without an EVD are refused, and so is an EVD without DTO counts.
+    // A DTO count without its EVD is refused, and so is an EVD with a zero DTO count.
     for (recv_dtos, request_dtos) in [(!has[0], has[1]), (has[0], !has[1])] {
         let count = |some: bool| if some { 4 } else { 0 };
         let (max_recv_dtos, max_request_dtos) = (count(recv_dtos), count(request_dtos));

@@ -1,4 +1,4 @@
-//! Reset, free and status of EPs, and repeated use of one EP. Cases only.
+//! Reset, free and status of EPs, and repeated use of one EP.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -61,7 +61,7 @@ fn reset_has_flushed_all_when_it_returns(ctx: &Ctx) {
     assert_eq!(idle(&far), (true, true));
 }
 
-/// 8 rounds without dequeuing any event must not fill the queue of 16.
+/// Eight rounds without dequeuing an event must not use up the 16 slots of the queue.
 fn reset_does_not_lose_slots(ctx: &Ctx) {
     let ia = ctx.ia();
     let (near, far) = (Conn::on(&ia), Conn::on(&ia));
@@ -187,7 +187,7 @@ fn free_leaves_completions_dequeuable(ctx: &Ctx) {
     is_over(&far);
     let Conn { ep, recv, .. } = far;
     ep.free();
-    // Events queued before stay, and none follow.
+    // Events queued before the reset stay, and none follows.
     assert!([vec![], vec![2, 3]].contains(&cookies(&drain(recv.h()))));
     expect_nothing(recv.h());
     recv.free();
@@ -259,7 +259,7 @@ fn status_request_idle_is_false_while_one_waits(ctx: &Ctx) {
     assert_eq!(idle(&near), (true, false));
 }
 
-/// The EP is idle after the completion, even if the event was not taken.
+/// The EP is idle after the completion, even if the event is still queued.
 fn status_counts_until_the_completion_is_made(ctx: &Ctx) {
     let (near, far) = ctx.loopback();
     (1..=2).for_each(|id| post_empty_recv(&far, id));

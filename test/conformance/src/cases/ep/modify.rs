@@ -53,14 +53,14 @@ pub(super) fn modify(ep: &Ep, mask: DAT_EP_PARAM_MASK, change: impl FnOnce(&mut 
     ok(dat_ep_modify(ep.h(), mask, &param));
 }
 
-/// A field: its name, its bit, and a good value.
+/// A modifiable field: its name, its mask bit, and a valid value.
 struct Field {
     word: &'static str,
     mask: DAT_EP_PARAM_MASK,
     change: fn(&mut DAT_EP_PARAM, &Spare),
 }
 
-/// Objects that the changes refer to.
+/// Objects for use as new values.
 pub(super) struct Spare {
     pub(super) dto: Evd,
     pub(super) connection: Evd,
@@ -156,7 +156,7 @@ const FIELDS: [Field; 17] = [
 
 type Spoil = fn(&mut DAT_EP_PARAM, &DAT_IA_ATTR, &Spare);
 
-/// Values that every field refuses, each as parameter 3.
+/// Values that are invalid in every state; each is refused as parameter 3.
 fn bad_values() -> Vec<(&'static str, DAT_EP_PARAM_MASK, Spoil)> {
     vec![
         ("pz_that_is_an_evd", DAT_EP_FIELD_PZ_HANDLE, |param, _, spare| param.pz_handle = spare.dto.h()),
@@ -238,7 +238,7 @@ fn param_of(ep: DAT_EP_HANDLE) -> DAT_EP_PARAM {
     filled(|out| dat_ep_query(ep, DAT_EP_FIELD_ALL, out))
 }
 
-/// All fields that `dat_ep_modify` can change.
+/// Returns all fields that `dat_ep_modify` can change: handles and numbers.
 fn shape(ep: DAT_EP_HANDLE) -> (Vec<usize>, Vec<u64>) {
     let param = param_of(ep);
     let handles =
@@ -255,7 +255,7 @@ fn one_field(field: &Field, at: State, scene: &Scene) {
     let code = dat_ep_modify(scene.ep(), field.mask, &param);
     let is_pz = field.mask == DAT_EP_FIELD_PZ_HANDLE;
     match at {
-        // A created EP has no EVDs, and so no DTOs.
+        // The provider created this EP without EVDs, so its DTO counts are 0.
         Tentative if matches!(field.word, "recv_dtos" | "request_dtos") => {
             bad_arg(code, 3);
             assert_eq!(shape(scene.ep()), before);
@@ -271,7 +271,7 @@ fn one_field(field: &Field, at: State, scene: &Scene) {
     if code == DAT_SUCCESS {
         let now = param_of(scene.ep());
         assert_eq!(numbers_of_change(&now, field, at), numbers_of_change(&param, field, at));
-        // The spare objects are freed before the EP is.
+        // The EP must not keep the spare objects: they are freed before the EP.
         let objects = DAT_EP_FIELD_PZ_HANDLE
             | DAT_EP_FIELD_RECV_EVD_HANDLE
             | DAT_EP_FIELD_REQUEST_EVD_HANDLE
@@ -282,7 +282,8 @@ fn one_field(field: &Field, at: State, scene: &Scene) {
     }
 }
 
-/// Fields that must have the requested values after a change: all but the DTO counts, which are set with a first EVD.
+/// The fields that must have the requested values after a change. DTO counts are excluded if the EP gets its first
+/// EVD.
 fn numbers_of_change(param: &DAT_EP_PARAM, field: &Field, at: State) -> (Vec<usize>, Vec<u64>) {
     let handles = [param.pz_handle, param.recv_evd_handle, param.request_evd_handle, param.connect_evd_handle];
     let mut attr = param.ep_attr;
@@ -302,7 +303,7 @@ fn refuses(ctx: &Ctx, mask: DAT_EP_PARAM_MASK, spoil: Spoil) {
     let above_all = (mask == DAT_EP_FIELD_EP_ATTR_MAX_MESSAGE_SIZE && limits.max_message_size == DAT_VLEN::MAX)
         || (mask == DAT_EP_FIELD_EP_ATTR_MAX_RDMA_SIZE && limits.max_rdma_size == DAT_VLEN::MAX);
     if above_all {
-        return; // no value is above this limit
+        return; // the limit is the largest value, so no value exceeds it
     }
     bad_arg(dat_ep_modify(conn.ep.h(), mask, &param), 3);
     assert_eq!(shape(conn.ep.h()), before, "all or nothing");
@@ -325,7 +326,7 @@ fn ep_modify_without_a_record_is_arg3(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let ep = parts.ep(&ep_attr());
     bad_arg(dat_ep_modify(ep.h(), DAT_EP_FIELD_EP_ATTR_QOS, null_mut()), 3);
-    // This check comes before the mask.
+    // The null check comes before the mask check.
     bad_arg(dat_ep_modify(ep.h(), DAT_EP_FIELD_IA_HANDLE, null_mut()), 3);
 }
 
@@ -344,7 +345,7 @@ fn ep_modify_reports_read_only_fields_before_the_state(ctx: &Ctx) {
     bad_arg(dat_ep_modify(near.ep.h(), DAT_EP_FIELD_EP_STATE | DAT_EP_FIELD_PZ_HANDLE, &param), 2);
 }
 
-/// Only the EVD that the EP has after the change matters.
+/// Only the EVD that the EP has after the change matters for the DTO counts.
 fn ep_modify_sets_dtos_with_any_evd_in_the_record(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let ep = parts.ep(&ep_attr());

@@ -33,7 +33,7 @@ fn ep_modify_of_the_pz_flushes_receives(ctx: &Ctx) {
     let pz = conn.ia.pz();
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
     modify(&conn.ep, DAT_EP_FIELD_PZ_HANDLE, |param| param.pz_handle = pz.h());
-    // The completions are queued when the call returns.
+    // The flushed completions are already queued when the call returns.
     let events = drain(conn.recv.h());
     let cookies: Vec<u64> = events.iter().map(|event| context_bits(event.dto().user_cookie)).collect();
     assert_eq!(cookies, [1, 2, 3]);
@@ -57,7 +57,7 @@ fn ep_modify_of_the_recv_evd_moves_completions(ctx: &Ctx) {
     let conn = Conn::on(&ia);
     post_empty_recv(&conn, 1);
     modify(&conn.ep, DAT_EP_FIELD_RECV_EVD_HANDLE, |param| param.recv_evd_handle = other.h());
-    // Earlier posts complete on the previous EVD.
+    // Receives posted before the change complete on the previous EVD.
     expect_flushed(&conn.recv, [1]);
     post_empty_recv(&conn, 2);
     ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
@@ -71,7 +71,7 @@ fn ep_modify_of_the_connect_evd_moves_events(ctx: &Ctx) {
     let other = ia.evd(8, DAT_EVD_CONNECTION_FLAG);
     let conn = Conn::on(&ia);
     modify(&conn.ep, DAT_EP_FIELD_CONNECT_EVD_HANDLE, |param| param.connect_evd_handle = other.h());
-    // No program listens there.
+    // No program listens on qualifier 9.
     conn.connect(&ia.address(), ctx.qual(9));
     expect_conn(other.h(), conn.ep.h(), DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
     expect_nothing(conn.events.h());
@@ -85,7 +85,7 @@ fn ep_modify_without_pz_takes_no_receive_any_more(ctx: &Ctx) {
     expect_flushed(&conn.recv, [1]);
     let code = dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(2), DAT_COMPLETION_DEFAULT_FLAG);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_NOTREADY);
-    // The PZ can be freed as well.
+    // The EP no longer uses the old PZ, so the PZ can be freed.
     conn.pz.free();
 }
 
@@ -141,8 +141,8 @@ fn ep_modify_lets_go_of_old_objects(ctx: &Ctx) {
     ep.free();
 }
 
-/// The EP of a request at a PSP with the PROVIDER flag has no PZ or EVDs; with both set, the request can be accepted
-/// into it.
+/// A PSP with the PROVIDER flag creates EPs without PZ and EVDs. Once both are set, the request can be accepted into
+/// its EP.
 fn makes_a_tentative_ep_ready(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Tentative);
     let made = furnished(&scene);
@@ -158,7 +158,7 @@ fn makes_a_tentative_ep_ready(ctx: &Ctx) {
     expect_dto(scene.own.recv.h(), 4, DAT_DTO_SUCCESS, 0);
 }
 
-/// With all missing objects set, only its state refuses the call.
+/// The EP has all required objects, so only its state makes the call fail.
 fn lets_no_tentative_ep_connect(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Tentative);
     let made = furnished(&scene);

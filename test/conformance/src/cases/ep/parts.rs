@@ -1,9 +1,9 @@
-//! Parameters of EPs before creation, and their attributes as numbers. Helpers, no cases.
+//! Helpers: parameters of `dat_ep_create` as a value, and EP attributes as numbers.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
 
-/// Parameters of an EP before creation.
+/// The arguments of `dat_ep_create` except the attributes.
 pub(crate) struct Parts {
     pub(crate) connect: Evd,
     pub(crate) request: Evd,
@@ -21,7 +21,7 @@ impl Parts {
         Parts { connect, request, recv, pz, ia }
     }
 
-    /// Creates an EP from all parameters.
+    /// Calls `dat_ep_create` with all parameters.
     pub(crate) fn create(&self, attr: *const DAT_EP_ATTR, ep: *mut DAT_EP_HANDLE) -> DAT_RETURN {
         let Parts { connect, request, recv, pz, ia } = self;
         dat_ep_create(ia.h(), pz.h(), recv.h(), request.h(), connect.h(), attr, ep)
@@ -33,7 +33,7 @@ impl Parts {
     }
 }
 
-/// All fields of an attribute record that can be compared.
+/// All comparable fields of an attribute record, as numbers.
 pub(crate) fn numbers(attr: &DAT_EP_ATTR) -> Vec<u64> {
     let sizes = [attr.max_message_size, attr.max_rdma_size];
     let words = [attr.service_type, attr.qos, attr.recv_completion_flags, attr.request_completion_flags];

@@ -1,4 +1,4 @@
-//! `dat_ep_query`: fields by mask, and the peer's address in each state. Cases only.
+//! `dat_ep_query`: fields by mask, and the peer's address in each state.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -92,7 +92,8 @@ fn host(address: &[u8]) -> Vec<u8> {
     [&address[..2], &address[4..]].concat()
 }
 
-/// The IA's own address in every state; the peer's address from the request or the connect call on.
+/// Each state reports the IA's own address. The peer's address is reported once the request or the connect call has
+/// supplied it.
 fn addresses(_ctx: &Ctx, at: State, scene: &Scene) {
     let param = filled(|out| dat_ep_query(scene.ep(), DAT_EP_FIELD_ALL, out));
     let own = scene.own.ia.attr().ia_address_ptr;

@@ -1,5 +1,4 @@
-//! Brings EPs into a given state through the API alone, with all objects that they need. Helpers for EPs and
-//! connections, without cases.
+//! Helpers that bring an EP into a given state through the API alone, with all objects that the EP needs.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -73,8 +72,8 @@ impl State {
     }
 }
 
-/// A case with an EP in this state, which is passed to `body`. CMP ends when the requester's library receives the
-/// acceptance, so for CMP the requester is a separate, stopped process. All other states need one process only.
+/// Creates a case with an EP in this state, passed to `body`. COMPLETION_PENDING ends when the requester's library
+/// receives the accept, so there the requester is a separate, stopped process. All other states need one process.
 pub(crate) fn in_state(at: State, body: impl Fn(&Ctx, Scene) + Send + Sync + 'static) -> Case {
     match at {
         Completing => pair(stopped_requester, move |ctx| {
@@ -89,11 +88,11 @@ pub(crate) fn in_state(at: State, body: impl Fn(&Ctx, Scene) + Send + Sync + 'st
     }
 }
 
-/// A pending request; rejected at the end if it is still unanswered.
+/// A pending connection request. The drop rejects it if it was not answered.
 pub(crate) struct Request(Option<Handle>);
 
 impl Request {
-    /// Waits for the next request.
+    /// Waits for the next connection request.
     #[track_caller]
     pub(crate) fn arrives(evd: &Evd) -> Self {
         Request::own(expect_cr(evd.h()).cr_handle)
@@ -107,7 +106,7 @@ impl Request {
         self.0.expect("it is there until it is answered").h()
     }
 
-    /// Returns the handle, which the caller then answers.
+    /// Returns the handle; the caller must answer the request.
     pub(crate) fn leak(mut self) -> DAT_CR_HANDLE {
         self.0.take().expect("it is there until it is answered").h()
     }
@@ -143,14 +142,14 @@ pub(crate) struct Scene {
     pub(crate) request: Option<Request>,
     pub(crate) rsp: Option<Rsp>,
     pub(crate) psp: Option<Psp>,
-    /// EVD of the service point for requests.
+    /// EVD for requests of the service point.
     pub(crate) requests: Evd,
     /// The EP under test: `own.ep`, except in TCP, where it is the EP that the service point created.
     pub(crate) subject: Handle,
     pub(crate) own: Conn,
-    /// The other end, if it is in this process.
+    /// The peer endpoint, if it is in this process.
     pub(crate) other: Option<Conn>,
-    /// Handle of the answered request from which the connection was made.
+    /// Handle of the request that was answered to make the connection.
     pub(crate) answered: Option<Handle>,
 }
 
@@ -224,7 +223,7 @@ impl Scene {
         scene
     }
 
-    /// A send without a receive delays the graceful disconnect.
+    /// Posts a send without a receive at the peer, which keeps the graceful disconnect pending.
     fn disconnecting(self) -> Self {
         post_empty_send(&self.own, WAITING_SEND);
         ok(dat_ep_disconnect(self.own.ep.h(), DAT_CLOSE_GRACEFUL_FLAG));
@@ -237,7 +236,7 @@ impl Scene {
         self
     }
 
-    /// The other end.
+    /// The peer endpoint.
     #[track_caller]
     pub(crate) fn other(&self) -> &Conn {
         self.other.as_ref().expect("a scene with two ends")
@@ -248,13 +247,13 @@ impl Scene {
         self.subject.h()
     }
 
-    /// Its state.
+    /// State of the EP under test.
     #[track_caller]
     pub(crate) fn state(&self) -> DAT_EP_STATE {
         filled(|out| dat_ep_get_status(self.ep(), out, null_mut(), null_mut()))
     }
 
-    /// Checks that both calls that return the state return this one.
+    /// Checks that `dat_ep_query` and `dat_ep_get_status` both return this state.
     #[track_caller]
     pub(crate) fn expect(&self, at: State) {
         let state = self.state();
@@ -271,10 +270,10 @@ impl Scene {
     }
 }
 
-/// Cookie of the send that keeps the EP in DSP.
+/// Cookie of the send that keeps the EP in DISCONNECT_PENDING.
 pub(crate) const WAITING_SEND: u64 = 0xd5;
 
-/// A stopped process, which continues when this value is dropped.
+/// A process stopped by SIGSTOP; the drop continues it.
 pub(crate) struct Stopped(u64);
 
 impl Stopped {
@@ -291,7 +290,7 @@ impl Stopped {
     fn is_still(&self) -> bool {
         let threads = fs::read_dir(format!("/proc/{}/task", self.0)).expect("it runs").flatten();
         let stat = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
-        // In /proc the state follows the name, which is in parentheses.
+        // In /proc/PID/stat the state follows the name, which is in parentheses.
         threads.map(stat).all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))
     }
 }
@@ -315,7 +314,7 @@ fn stopped_requester(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Creates an EP in CMP, with the requester's process stopped.
+/// Creates an EP in COMPLETION_PENDING: the requester's process is stopped.
 pub(crate) fn completing(ctx: &Ctx) -> (Scene, Stopped) {
     let scene = Scene::unconnected(&ctx.ia());
     let psp = scene.own.ia.psp(ctx.qual(0), &scene.requests);
@@ -330,7 +329,7 @@ pub(crate) fn completing(ctx: &Ctx) -> (Scene, Stopped) {
     (scene, stopped)
 }
 
-/// Listens and does not answer. Later fields are freed first, so the EVD is declared first.
+/// Listens and never answers. The EVD comes first in the result, so that it is freed after the PSP.
 #[track_caller]
 pub(crate) fn silent_listener(ctx: &Ctx, ia: &Ia, n: u64) -> (Evd, Psp) {
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
@@ -338,15 +337,15 @@ pub(crate) fn silent_listener(ctx: &Ctx, ia: &Ia, n: u64) -> (Evd, Psp) {
     (requests, psp)
 }
 
-/// A full EVD, and the EP that filled it. A queue may grow far beyond its length, so it is filled until the IA
-/// reports an overflow. That event is taken.
+/// Returns a full EVD and the EP that filled it. A queue may grow far beyond its length, so it is filled until the IA
+/// reports an overflow; that event is taken.
 #[track_caller]
 pub(crate) fn full_evd(ia: &Ia, pz: &Pz, flags: DAT_EVD_FLAGS) -> (Evd, Ep) {
     let evd = ia.evd(1, flags | DAT_EVD_CONNECTION_FLAG);
     let (none, attr) = (DAT_HANDLE_NULL, null_mut());
     let filler = Ep::own(filled(|out| dat_ep_create(ia.h(), pz.h(), none, none, evd.h(), attr, out)));
     for round in 0..100_000 {
-        // Each yields one DISCONNECTED and needs no peer (spec/endpoints 5.6).
+        // Each reset of an EP with a posted receive queues one event, without a peer (spec/endpoints 5.6).
         ok(dat_ep_post_recv(filler.h(), 0, null_mut(), cookie(0), DAT_COMPLETION_DEFAULT_FLAG));
         ok(dat_ep_disconnect(filler.h(), DAT_CLOSE_ABRUPT_FLAG));
         if round % 512 == 0 && !drain(ia.errors()).is_empty() {

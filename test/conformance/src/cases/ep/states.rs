@@ -1,4 +1,4 @@
-//! Every EP state and every call that may or may not be made in it: one case per cell of the table in spec/endpoints 4.1.
+//! Each EP state with each call that depends on it: one case per cell of the table in spec/endpoints 4.1.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -8,7 +8,7 @@ use crate::kit::*;
 use super::scene::State::{self, *};
 use super::scene::{Request, Scene, WAITING_SEND, in_state, silent_listener};
 
-/// A column of the table: a name for its calls, and their check in each state.
+/// A column of the table: the name of its calls, and the check to run in each state.
 type Column = (&'static str, fn(&Ctx, State, Scene));
 
 const COLUMNS: [Column; 17] = [
@@ -97,7 +97,7 @@ fn rdma_write(_ctx: &Ctx, at: State, scene: Scene) {
     request_goes(dat_ep_post_rdma_write(scene.ep(), 1, &mut from, cookie(7), &to, flags), at, &scene, 64);
 }
 
-/// Requests are allowed in CON. CMP queues them, DIS flushes them.
+/// A request is executed in CONNECTED, queued in COMPLETION_PENDING and flushed in DISCONNECTED.
 #[track_caller]
 fn request_goes(code: DAT_RETURN, at: State, scene: &Scene, length: u64) {
     let request = scene.own.request.h();
@@ -148,7 +148,7 @@ fn attempt_begins(code: DAT_RETURN, at: State, scene: &Scene, requests: &Evd) {
             let _request = Request::arrives(requests);
             scene.is_still(Active);
         }
-        // By the order of 5.4: the EP has no connect EVD yet.
+        // The order of checks in 5.4 decides: the EP has no connect EVD yet.
         Tentative => {
             refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EVD_CONN);
             scene.is_still(at);
@@ -184,7 +184,7 @@ fn accept_free(ctx: &Ctx, at: State, scene: Scene) {
         }
         _ => refused_by_state(code, at, &scene),
     }
-    // The request is still usable.
+    // The refused call left the request pending.
     let spare = Conn::on(ia);
     request.accept(&spare.ep);
     established(&spare, &requester);
@@ -209,7 +209,7 @@ fn accept_own(_ctx: &Ctx, at: State, mut scene: Scene) {
             refused(dat_cr_accept(request.h(), no_ep, 0, null_mut()), bad_ep.0, bad_ep.1);
             scene.is_still(at);
         }
-        // The pending request is at a service point for consumers' EPs, so it has no EP.
+        // The service point takes the consumer's EPs, so the pending request has no EP.
         Active => {
             let request = scene.request.as_ref().expect("it waits");
             refused(dat_cr_accept(request.h(), no_ep, 0, null_mut()), bad_ep.0, bad_ep.1);
@@ -285,7 +285,7 @@ fn disconnects(code: DAT_RETURN, at: State, scene: &Scene) {
     }
 }
 
-/// Checks that one DISCONNECTED arrives, and nothing after it.
+/// Checks that exactly one DISCONNECTED arrives.
 #[track_caller]
 fn is_over(scene: &Scene) {
     scene.own.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
@@ -313,7 +313,7 @@ fn free(_ctx: &Ctx, at: State, scene: Scene) {
         refused_by_state(dat_ep_free(scene.ep()), at, &scene);
         return;
     }
-    // In the order of use, because they are dropped in reverse.
+    // Drops run in reverse order, so the IA must be first.
     let _ia = scene.own.ia.clone();
     let Scene { other, own, requests: _requests, psp: _psp, request: _request, subject, .. } = scene;
     let Conn { pz: _pz, recv: _recv, request, events, ep, .. } = own;
@@ -321,7 +321,7 @@ fn free(_ctx: &Ctx, at: State, scene: Scene) {
     refused(dat_ep_free(subject.h()), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
     let code = untouched(|state| dat_ep_get_status(subject.h(), state, null_mut(), null_mut()));
     refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
-    // The call causes an event only if it ends an attempt that has had none, and in 2.0 a connection (5.8).
+    // The free causes an event only for a pending attempt and, in 2.0, for a connection (5.8).
     if matches!(at, Active | Completing) || is_2_0() && at == Connected {
         expect_conn(events.h(), subject.h(), DAT_CONNECTION_EVENT_DISCONNECTED);
     }
@@ -368,7 +368,7 @@ fn modify_pz(_ctx: &Ctx, at: State, scene: Scene) {
             ok(code);
             assert_eq!(after, pz.h());
             scene.is_still(at);
-            // Otherwise the PZ would still be in use when it is freed.
+            // Restore the PZ: the scene's PZ would still be in use when it is freed.
             param.pz_handle = before;
             ok(dat_ep_modify(scene.ep(), DAT_EP_FIELD_PZ_HANDLE, &param));
         }

@@ -1,4 +1,4 @@
-//! `dat_ep_set_watermark` of EPs without a shared queue. Those with one are in `srq::marks`.
+//! `dat_ep_set_watermark` of EPs without an SRQ. EPs with an SRQ are in `srq::marks`.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -28,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 pub(crate) const NONE: DAT_COUNT = DAT_WATERMARK_INFINITE;
 
-/// Events about the receives of an EP.
+/// Expects the soft-watermark event of this EP.
 #[track_caller]
 pub(crate) fn expect_soft(ia: &Ia, ep: &Ep) {
     let number = DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR;
@@ -119,7 +119,7 @@ fn watermark_soft_is_reported_once_until_set_again(ctx: &Ctx) {
 }
 
 fn watermark_soft_is_not_of_an_attribute_without_a_queue(ctx: &Ctx) {
-    // Programs leave zeros in this field (spec/events 12.8).
+    // Programs leave this field zero (spec/events 12.8).
     let setup = Setup { attr: DAT_EP_ATTR { srq_soft_hw: 0, ..ep_attr() }, ..Setup::default() };
     let conn = Conn::unconnected(&ctx.ia(), &setup);
     post_recvs(&conn, 0..16);
@@ -139,7 +139,7 @@ fn watermark_soft_counts_outstanding_receives_only(ctx: &Ctx) {
     expect_soft(&far.ia, &far.ep);
 }
 
-/// The far side's connection ended at a hard watermark, and the near side receives a disconnect.
+/// The far EP exceeded its hard watermark, which breaks its connection; the near EP sees a disconnect.
 #[track_caller]
 fn expect_broken(near: &Conn, far: &Conn, flushed: u64) {
     far.expect(DAT_CONNECTION_EVENT_BROKEN);

@@ -1,4 +1,4 @@
-//! `dat_evd_free`: events that are dropped with the EVD, and objects that prevent its free.
+//! `dat_evd_free`: queued events are dropped with the EVD, and an EVD in use is not freed.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;

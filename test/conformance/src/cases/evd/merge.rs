@@ -1,4 +1,4 @@
-//! Which events notify: thresholds, UNSIGNALLED and SOLICITED streams, and their query. Also an EVD that overflows.
+//! Which events notify: thresholds, UNSIGNALLED and SOLICITED streams, and their query. Also EVD overflow.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -26,7 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Connected ends; the near one's requests and receives complete with these attributes.
+/// Two connected endpoints. The near endpoint uses these completion flags for requests and receives.
 fn ends(ctx: &Ctx, request: DAT_COMPLETION_FLAGS, recv: DAT_COMPLETION_FLAGS) -> (Conn, Conn) {
     let attr = DAT_EP_ATTR { request_completion_flags: request, recv_completion_flags: recv, ..Setup::default().attr };
     let ia = ctx.ia();
@@ -134,7 +134,7 @@ fn evd_notify_next_notification_gives_the_oldest(ctx: &Ctx) {
     send(&near, &far, (&here, &there), 1, UNSIGNALLED);
     send(&near, &far, (&here, &there), 2, DEFAULT);
     let waited = waiter.join();
-    // The first was the event of the wait.
+    // The wait returned the first event.
     assert_eq!((waited.code, waited.number, waited.more), (DAT_SUCCESS, DAT_DTO_COMPLETION_EVENT, 1));
     expect_dto(evd, 2, DAT_DTO_SUCCESS, 8);
 }
@@ -143,7 +143,7 @@ fn evd_notify_wait_on_a_queue_with_unsignalled_events_returns_at_once(ctx: &Ctx)
     let (near, far) = ends(ctx, UNSIGNALLED, DEFAULT);
     let (here, there) = (near.memory(64), far.memory(64));
     send(&near, &far, (&here, &there), 1, UNSIGNALLED);
-    // Waits until the event is queued; the following wait must not sleep.
+    // Waits until the event is queued, so that the following wait does not block.
     let data = loop {
         if let Some(event) = wait(near.request.h(), std::time::Duration::ZERO) {
             break event.dto();
@@ -230,15 +230,15 @@ fn evd_notify_suppressed_success_queues_no_event(ctx: &Ctx) {
     let mut evd = null_mut();
     expect(dat_cno_wait(cno.h(), 20_000, &mut evd), DAT_QUEUE_EMPTY);
     expect_nothing(near.request.h());
-    // A notifying event follows all of them.
+    // The last event notifies.
     send(&near, &far, (&here, &there), 4, DEFAULT);
     expect_dto(near.request.h(), 4, DAT_DTO_SUCCESS, 8);
     ok(dat_evd_modify_cno(near.request.h(), DAT_HANDLE_NULL));
 }
 
-/// Connection events that are not taken: the provider may extend the queue, up to a limit.
+/// Fills an EVD with connection events. The provider may extend the queue, up to a limit.
 fn overflows(ctx: &Ctx) {
-    /// This project's providers hold 65,536 beyond the length.
+    /// This project's providers accept 65,536 events beyond the length.
     const MOST: usize = 70_000;
     let ia = ctx.ia();
     let conn = Conn::on(&ia);
@@ -266,7 +266,7 @@ fn overflows(ctx: &Ctx) {
     error.is(DAT_ASYNC_ERROR_EVD_OVERFLOW);
     let data = error.asynchronous();
     assert_eq!((data.dat_handle, data.reason), (evd.h(), DAT_EVD_OVERFLOW_ERROR as DAT_COUNT));
-    // The EVD remains usable: its events can be taken, and new events arrive.
+    // The overflown EVD remains usable: queued events can be taken, and new events arrive.
     drain(ia.errors());
     let held = drain(evd.h());
     assert!(!held.is_empty());

@@ -1,4 +1,4 @@
-//! Event dispatchers: as objects, their queue, waiting on them, and which events notify.
+//! EVDs as objects, their queue, waits on an EVD, and which events notify.
 #![forbid(unsafe_code)]
 
 mod create;

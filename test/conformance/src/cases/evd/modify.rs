@@ -23,7 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// The two exclusive pairs of state bits.
+/// The two pairs of mutually exclusive state bits.
 pub(super) const PAIRS: DAT_EVD_STATE =
     DAT_EVD_STATE_ENABLED | DAT_EVD_STATE_DISABLED | DAT_EVD_STATE_WAITABLE | DAT_EVD_STATE_UNWAITABLE;
 
@@ -125,7 +125,7 @@ fn evd_enable_and_disable_show_in_the_query(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_DTO_FLAG);
     let state = || evd.param().evd_state & PAIRS;
-    // Twice each: repetition is not an error.
+    // Repeats each call: setting the same state twice is not an error.
     for _ in 0..2 {
         ok(dat_evd_disable(evd.h()));
         ok(dat_evd_disable(evd.h()));

@@ -82,7 +82,7 @@ fn evd_post_on_a_full_queue_is_queue_full(ctx: &Ctx) {
     for _ in 0..3 {
         refused(dat_evd_post_se(evd.h(), &software_event(0xbad)), DAT_QUEUE_FULL, DAT_NO_SUBTYPE);
     }
-    // The caller received the error; no asynchronous event repeats it.
+    // The post returned the error to its caller, so no asynchronous event is queued too.
     expect_quiet(ia.errors(), std::time::Duration::from_millis(50));
 }
 
@@ -254,7 +254,7 @@ fn speaks_at_once(ctx: &Ctx) {
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     conn.post_send(1, memory.segment(0, 8));
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 8);
-    // The other side starts to poll when both events are queued.
+    // The near role posts both events before the far role polls.
     ctx.meet();
     ctx.meet();
 }
@@ -357,7 +357,7 @@ fn evd_smaller_than_the_posted_work_loses_nothing(ctx: &Ctx) {
         far.post_recv(number, there.segment(0, 8));
         near.post_send(100 + number, here.segment(0, 8));
     }
-    // The last one, and so all.
+    // When the last event is queued, all earlier events are queued.
     for number in 0..count {
         expect_dto(far.recv.h(), number, DAT_DTO_SUCCESS, 8);
     }

@@ -1,5 +1,5 @@
-//! `dat_evd_wait`: its errors and their order, timeouts, thresholds, concurrent waiters. Events that end a wait are
-//! in `wait_ends`.
+//! `dat_evd_wait`: errors and the order of checks, timeouts, thresholds, concurrent waiters. Events that end a wait
+//! are in `wait_ends`.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -37,7 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 pub(super) const SOFTWARE: DAT_EVD_FLAGS = DAT_EVD_SOFTWARE_FLAG;
 
-/// A wait that must fail.
+/// Returns the code of a wait that must fail.
 fn fails(evd: &Evd, timeout: DAT_TIMEOUT, threshold: DAT_COUNT) -> DAT_RETURN {
     let mut more = 0;
     untouched(|event| dat_evd_wait(evd.h(), timeout, threshold, event, &mut more))
@@ -206,7 +206,7 @@ fn evd_wait_threshold_is_exact(ctx: &Ctx) {
             evd.post(number);
         }
         let waiter = waiter.asleep();
-        // It is still waiting, so a dequeue is refused.
+        // The waiter is still blocked, so a dequeue is refused.
         let code = untouched(|event| dat_evd_dequeue(evd.h(), event));
         refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_WAITER);
         assert!(!waiter.is_back());

@@ -53,7 +53,7 @@ fn sends_away(ia: &Ia, flags: DAT_EVD_FLAGS) {
     let waiter = evd_waiter(evd.h(), DAT_TIMEOUT_INFINITE, 1).inside(evd.h()).asleep();
     ok(dat_evd_set_unwaitable(evd.h()));
     refused(waiter.join().code, DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_UNWAITABLE);
-    // No waiter is left.
+    // After the wait, a dequeue is allowed again.
     expect_nothing(evd.h());
 }
 
@@ -183,7 +183,7 @@ fn evd_wait_works_after_an_interruption(ctx: &Ctx) {
     }
 }
 
-/// Waits until the EVD, which is empty, has a waiter.
+/// Waits until the empty EVD has a waiter.
 fn await_waiter(evd: &Evd) {
     let waiter = error(DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_WAITER);
     until(|| untouched(|event| dat_evd_dequeue(evd.h(), event)) == waiter);
@@ -230,7 +230,7 @@ fn evd_wait_cancelled_again_and_again(ctx: &Ctx) {
     let evd = ia.evd(8, SOFTWARE);
     for round in 0..50 {
         let thread = Cancellable::on_evd(evd.h());
-        // Early, while the thread falls asleep, and late.
+        // Alternates between freeing early, while the thread is about to block, and freeing late.
         if round % 2 == 0 {
             await_waiter(&evd);
         }

@@ -37,7 +37,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 const ROUNDS: u8 = 10;
 
-/// Reads the first part of the peer's memory, then with a fence writes the same local bytes into its second part.
+/// Reads the first part of the peer's memory. A fenced write then sends the bytes just read to the second part.
 fn writes_what_it_read(ctx: &Ctx, size: usize) {
     let conn = ctx.connect();
     let memory = conn.memory(size);
@@ -96,7 +96,7 @@ fn is_sent_what_it_exported(ctx: &Ctx, size: usize) {
     }
 }
 
-/// Reads, then with a fence overwrites the memory that is read: the read returns the previous content.
+/// Reads, then overwrites the source of the read with a fenced write. The read must return the previous content.
 fn overwrites_what_it_reads(ctx: &Ctx, size: usize) {
     let conn = ctx.connect();
     let (into, from) = (conn.memory(size), conn.memory(size));

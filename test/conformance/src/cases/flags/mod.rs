@@ -1,4 +1,4 @@
-//! Completion flags (spec/events 4.1): suppressed, unsignalled, solicited, fenced, and undefined ones: a module per flag.
+//! Completion flags (spec/events 4.1): suppressed, unsignalled, solicited, fenced and undefined. One module per flag.
 #![forbid(unsafe_code)]
 
 mod fence;
@@ -11,7 +11,7 @@ pub(crate) fn cases() -> Vec<Case> {
     [suppress::cases, notify::cases, fence::cases].into_iter().flat_map(|module| module()).collect()
 }
 
-/// The peer: exports memory, and has enough receives for empty and short messages.
+/// The peer's role: exports memory and posts enough receives for empty and short messages.
 fn serves(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(200);

@@ -39,8 +39,8 @@ fn unsignalled_requests() -> Setup {
     setup(|attr| attr.request_completion_flags = UNSIGNALLED)
 }
 
-/// Checks that a waiter stays asleep during `quiet` and wakes during `loud`. Its wait then returns the oldest event, with
-/// `more` further events.
+/// Checks that a waiter stays blocked during `quiet` and wakes up during `loud`. The wait returns the oldest event
+/// and reports `more` further events.
 #[track_caller]
 fn stays_asleep(evd: DAT_EVD_HANDLE, quiet: impl FnOnce(), loud: impl FnOnce(), more: DAT_COUNT) {
     let waiter = evd_waiter(evd, DAT_TIMEOUT_INFINITE, 1).inside(evd).asleep();
@@ -119,7 +119,7 @@ fn receives_unsignalled(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// An end whose EP has these attributes, and whose completions go to an EVD of this CNO.
+/// Creates a connected endpoint with these attributes, whose completions go to an EVD of this CNO.
 #[track_caller]
 fn connect_on(ctx: &Ctx, ia: &Ia, cno: &Cno, setup: &Setup) -> Conn {
     let mut conn = Conn::unconnected(ia, setup);
@@ -191,7 +191,7 @@ fn asks_for_unsignalled(ctx: &Ctx) {
         ok(Op::Write.call(&conn, id, &[memory.segment(0, 100)], &remote, UNSIGNALLED));
     }
     until(|| is_request_idle(&conn));
-    // A wait with timeout 0 and a dequeue both find the event that did not notify.
+    // A wait with timeout 0 and a dequeue both return the event that did not notify.
     let (mut event, mut more) = (zeroed(), -1);
     ok(dat_evd_wait(conn.request.h(), 0, 1, &mut event, &mut more));
     check_dto(&Event(event).dto(), 0, DAT_DTO_SUCCESS, 100);
@@ -246,7 +246,7 @@ fn solicited_recvs() -> Setup {
     setup(|attr| attr.recv_completion_flags = SOLICITED)
 }
 
-/// Two sends without flags, and one that solicits an event of the receiver.
+/// Sends twice without flags, and once with a solicited event for the receiver.
 fn sends_solicited(ctx: &Ctx) {
     let conn = ctx.connect();
     for (id, flags) in [(0, 0), (1, 0), (2, SOLICITED)] {

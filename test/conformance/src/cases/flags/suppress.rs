@@ -48,7 +48,7 @@ fn is_silent(ctx: &Ctx, op: Op) {
     for id in 0..3 {
         ok(op.call(&conn, id, &[memory.segment(0, 100)], &remote, SUPPRESS));
     }
-    // Requests complete in order: after this completion, the earlier ones are complete.
+    // Requests complete in order: when this send has completed, all earlier requests have.
     post_empty_send(&conn, 9);
     expect_dto(conn.request.h(), 9, DAT_DTO_SUCCESS, 0);
     expect_nothing(conn.request.h());
@@ -77,7 +77,7 @@ fn is_flushed_with_an_event(ctx: &Ctx, op: Op) {
     let (near, far) = ctx.loopback();
     let memory = near.memory(100);
     let target = far.memory(100);
-    // It waits for a receive, and the suppressed requests wait behind it.
+    // This send waits for a receive, and the suppressed requests queue behind it.
     post_empty_send(&near, 1);
     ok(op.call(&near, 2, &[memory.segment(0, 100)], &target.target(0, 100), SUPPRESS));
     ok(dat_ep_disconnect(near.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
@@ -183,7 +183,7 @@ fn polls_on_request(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// As programs do that expect a free queue slot as soon as the request is complete.
+/// Imitates programs that expect a free queue slot as soon as the request has completed.
 #[track_caller]
 fn posts_with_patience(conn: &Conn, op: Op, id: u64, segment: DAT_LMR_TRIPLET, remote: &DAT_RMR_TRIPLET, flags: u32) {
     until(|| {
@@ -247,7 +247,7 @@ fn suppresses_only(ctx: &Ctx) {
 }
 
 fn suppresses_with_any_ep_attribute(ctx: &Ctx) {
-    // DEFAULT is the usual attribute; programs that set one use UNSIGNALLED.
+    // DEFAULT is the usual attribute. Programs that set another attribute use UNSIGNALLED.
     let setup = setup(|attr| attr.request_completion_flags = DAT_COMPLETION_UNSIGNALLED_FLAG);
     let conn = ctx.connect_with(&setup);
     let memory = conn.memory(100);
@@ -281,7 +281,7 @@ fn sends_four(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Flags for requests only: a receive refuses or ignores them.
+/// These flags are for requests only: a receive refuses or ignores them.
 fn receives_with_all_flags(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut posted = 0;

@@ -1,4 +1,4 @@
-//! Contexts, types and double freeing of objects of every kind.
+//! Consumer contexts, handle types and double frees, for objects of every kind.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -32,7 +32,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-/// A claim about objects of every kind.
+/// A check that every kind of object must pass.
 type Claim = fn(&Ctx, Kind);
 
 fn context(handle: DAT_HANDLE) -> u64 {
@@ -64,7 +64,7 @@ fn is_what_was_set_last(ctx: &Ctx, kind: Kind) {
         assert_eq!(context(handle), number);
         assert_eq!(context(handle), number, "reading it changes nothing");
     }
-    // The other half of the union.
+    // Sets the union's pointer member.
     let pointer = objects.memory.pointer();
     ok(dat_set_consumer_context(handle, DAT_CONTEXT { as_ptr: pointer }));
     assert_eq!(context(handle), pointer.addr() as u64);

@@ -1,5 +1,4 @@
-//! All handle parameters of functions, each with a call in which all other arguments are valid. A table for
-//! `refusals`, without cases.
+//! Table for `refusals`: each handle parameter of each function, with a call in which all other arguments are valid.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -9,9 +8,9 @@ use crate::kit::*;
 /// A handle parameter of a function.
 pub(super) struct Place {
     function: &'static str,
-    /// Index of the parameter; empty for the first.
+    /// Name of the parameter; empty for the first one.
     parameter: &'static str,
-    /// Kind of the handle; none if any kind is allowed.
+    /// Required kind of object; `None` if the call accepts any kind.
     pub(super) wants: Option<Kind>,
     /// Whether null is a valid value.
     pub(super) is_optional: bool,
@@ -23,7 +22,7 @@ pub(super) struct Place {
 }
 
 impl Place {
-    /// Name in names of cases.
+    /// Part of the case names for this parameter.
     pub(super) fn name(&self) -> String {
         let function = self.function.trim_start_matches("dat_");
         if self.parameter.is_empty() { function.to_owned() } else { format!("{function}_{}", self.parameter) }
@@ -39,7 +38,7 @@ impl Place {
 
     /// Whether the provider detects invalid values of this group, before other errors.
     pub(super) fn has_group(&self, word: &str) -> bool {
-        // `dat_ep_dup_connect` checks the other EP's state first; there is a case for it.
+        // `dat_ep_dup_connect` checks the state of the EP to copy first. A separate case tests the EP to connect.
         let looks_late = self.function == "dat_ep_dup_connect" && self.parameter.is_empty();
         match word {
             "other_kind" => self.wants.is_some() && !looks_late,
@@ -57,7 +56,7 @@ impl Place {
         if kind == Kind::Ia { self.front } else { self.behind }
     }
 
-    /// Checks that the call with this handle returns an invalid handle of one of these subtypes.
+    /// Checks that the call with this handle returns `DAT_INVALID_HANDLE` with one of these subtypes.
     #[track_caller]
     pub(super) fn refuses(&self, objects: &OneOfEach, handle: DAT_HANDLE, subtypes: &[DAT_RETURN_SUBTYPE]) {
         let wanted: Vec<_> = subtypes.iter().map(|subtype| error(DAT_INVALID_HANDLE, *subtype)).collect();
@@ -65,7 +64,7 @@ impl Place {
     }
 }
 
-/// A first parameter: the codes of libdat and of the provider.
+/// A first parameter: libdat and the provider check it with different subtypes.
 fn first(
     function: &'static str,
     wants: Kind,
@@ -76,7 +75,7 @@ fn first(
     Place { function, parameter: "", wants: Some(wants), is_optional: false, front, behind, call }
 }
 
-/// Another parameter, which only the provider checks.
+/// A later parameter, which only the provider checks.
 fn other(
     function: &'static str,
     parameter: &'static str,
@@ -87,7 +86,7 @@ fn other(
     Place { function, parameter, wants: Some(wants), is_optional: false, front: subtype, behind: subtype, call }
 }
 
-/// Another parameter, for which null is a valid value.
+/// A later parameter for which null is valid.
 fn optional(
     function: &'static str,
     parameter: &'static str,
@@ -98,7 +97,7 @@ fn optional(
     Place { is_optional: true, ..other(function, parameter, wants, subtype, call) }
 }
 
-/// All of them.
+/// The whole table.
 pub(super) fn places() -> Vec<Place> {
     let mut all = any_kind();
     all.extend(adapters());
@@ -153,7 +152,7 @@ fn adapters() -> Vec<Place> {
     ]
 }
 
-/// The other handles of the objects in an IA.
+/// Handle parameters after the first, in calls on an IA.
 fn adapters_others() -> Vec<Place> {
     const PZ: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_PZ;
     const EVD_CR: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_EVD_CR;
@@ -198,7 +197,7 @@ fn adapters_others() -> Vec<Place> {
 }
 
 fn dispatchers() -> Vec<Place> {
-    // The provider does not distinguish the roles of an invalid EVD.
+    // The provider reports the same subtype for an invalid EVD in any role.
     let evd = |function, call| first(function, Kind::Evd, DAT_INVALID_HANDLE_EVD_REQUEST, DAT_NO_SUBTYPE, call);
     vec![
         evd("dat_evd_query", |_, h| untouched(|out| dat_evd_query(h, DAT_EVD_FIELD_ALL, out))),

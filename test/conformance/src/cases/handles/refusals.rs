@@ -1,4 +1,4 @@
-//! Every function with every kind of invalid handle: as its first parameter, and as every other handle parameter.
+//! Each function with each kind of invalid handle, in each of its handle parameters.
 //!
 //! The table of calls is in `places`; this file has the invalid values and the expected codes. `ia::open_async` tests
 //! the async EVD parameter of `dat_ia_openv`.
@@ -10,7 +10,7 @@ use crate::kit::*;
 
 use super::places::{Place, places};
 
-/// Body of a case for a handle parameter.
+/// Body of a case that tests one handle parameter.
 type Group = fn(&Ctx, &Place);
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -34,7 +34,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-/// A case that needs an optional feature.
+/// Marks a case that needs an optional feature.
 fn with_need(case: Case, kind: Kind) -> Case {
     match kind {
         Kind::Srq => case.needs(Need::Srq),
@@ -43,7 +43,7 @@ fn with_need(case: Case, kind: Kind) -> Case {
     }
 }
 
-/// Null and small integers, aligned or not, except the number of the open IA.
+/// Null and small integers, aligned or not. The number of the open IA is left out.
 fn refuses_small_numbers(ctx: &Ctx, place: &Place) {
     let objects = OneOfEach::of(ctx);
     for number in [0, 1, 2, 3, 4, 7, 8, 0x18, 0x1001, 0xfff8, 0xffff, 0x1_0001] {
@@ -57,7 +57,7 @@ fn refuses_small_numbers(ctx: &Ctx, place: &Place) {
     finish(&objects);
 }
 
-/// Addresses: unmapped, of the case's own memory, of the library's memory, and near live handles.
+/// Addresses: unmapped, in the case's memory, in the library's memory, and near live handles.
 fn refuses_addresses(ctx: &Ctx, place: &Place) {
     let objects = OneOfEach::of(ctx);
     let nowhere = [0x7_0000_0000, 1 << 46, 1 << 63, 0xffff_8000_0000_0000, usize::MAX & !7, usize::MAX];
@@ -67,7 +67,7 @@ fn refuses_addresses(ctx: &Ctx, place: &Place) {
     }
     let variable = objects.ep.h();
     let memory = Buffer::new(4096);
-    // Memory like an object: its first word is the address of a table, or its own address.
+    // Memory that resembles an object: its first word is the address of a table, or its own address.
     let forged = Buffer::new(4096);
     forged.put(0, &bytes_at(objects.evd.h(), 8));
     let circle = Buffer::new(4096);
@@ -92,7 +92,7 @@ fn refuses_addresses(ctx: &Ctx, place: &Place) {
     finish(&objects);
 }
 
-/// A freed object of the right kind, and one whose IA was closed abruptly.
+/// A freed object of the required kind, and an object whose IA was closed abruptly.
 fn refuses_the_dead(ctx: &Ctx, place: &Place) {
     let objects = OneOfEach::of(ctx);
     let kind = place.wants.unwrap_or(Kind::Evd);
@@ -108,7 +108,7 @@ fn refuses_the_dead(ctx: &Ctx, place: &Place) {
     finish(&objects);
 }
 
-/// Live objects of all other kinds; an IA by its number and by its address.
+/// Live objects of all other kinds. An IA is passed by its number and by its address.
 fn refuses_other_kinds(ctx: &Ctx, place: &Place) {
     let objects = OneOfEach::of(ctx);
     for kind in Kind::ALL.into_iter().filter(|kind| place.wants != Some(*kind) && objects.has(*kind)) {
@@ -124,7 +124,7 @@ fn refuses_other_kinds(ctx: &Ctx, place: &Place) {
     finish(&objects);
 }
 
-/// The EP to connect is checked after the EP to copy, which must be connected.
+/// The call checks the EP to copy first, so that EP must be connected.
 fn handles_ep_dup_connect_refuses_other_than_ep(ctx: &Ctx) {
     let (near, _far) = ctx.loopback();
     let objects = OneOfEach::within(ctx, &near.ia, 1);

@@ -86,11 +86,11 @@ fn ia_close_graceful_despite_the_async_evd_and_its_state(ctx: &Ctx) {
     ia.close();
 }
 
-/// Closes with one object and those it depends on, then without it.
+/// A graceful close is refused while an object of this kind exists, and succeeds after the object is freed.
 fn is_refused_with(ctx: &Ctx, kind: Kind) {
     let ia = ctx.ia();
     let evd = |flags| ia.evd(8, flags);
-    // Freed from the front: each depends on those after it.
+    // Freed in this order: each object uses those after it.
     let mut left: Vec<(Kind, DAT_HANDLE)> = match kind {
         Kind::Pz | Kind::Evd | Kind::Cno => Vec::new(),
         Kind::Psp => vec![(Kind::Evd, evd(DAT_EVD_CR_FLAG).leak())],
@@ -176,7 +176,7 @@ fn ia_close_refused_leaves_a_connection_working(ctx: &Ctx) {
     }
 }
 
-/// All these handles are invalid.
+/// Checks that all these handles are invalid.
 #[track_caller]
 fn expect_dead(handles: &[(Kind, Handle)]) {
     for (kind, handle) in handles {
@@ -216,7 +216,7 @@ fn ia_close_abrupt_with_posted_work(ctx: &Ctx) {
     for id in 0..8 {
         far.post_recv(id, there.segment(0, 8));
         near.post_recv(id, here.segment(0, 8));
-        // No receive matches the last ones.
+        // The peer has no receive for the last messages.
         near.post_send(id, here.segment(8, 8));
         near.post_send(id, here.segment(8, 8));
     }
@@ -244,7 +244,7 @@ fn ia_close_abrupt_leaves_other_adapters_alone(ctx: &Ctx) {
     assert_eq!(expect_event(stays.evd.h(), SOON).software().addr(), 1);
 }
 
-/// An EVD may report events of an EP in another adapter. The EP must then work without the EVD.
+/// An EVD may report events of another adapter's EP. After the close, that EP must work without the EVD.
 fn ia_close_abrupt_under_an_evd_of_anothers_ep(ctx: &Ctx) {
     let (lender, user) = (ctx.ia(), ctx.ia());
     let pz = user.pz();
@@ -308,7 +308,7 @@ fn asks(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     conn.connect(&ctx.receive_address(), ctx.qual(0));
     let event = expect_event(conn.events.h(), SOON);
-    // The sources do not define which of the two errors it is.
+    // The specification allows either error here.
     let number = event.number();
     let refusals = [DAT_CONNECTION_EVENT_NON_PEER_REJECTED, DAT_CONNECTION_EVENT_PEER_REJECTED];
     assert!(refusals.contains(&number), "{}", number_name(number));

@@ -51,7 +51,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Opens with this name, version and thread safety, and checks that unused outputs are unchanged.
+/// Opens with this name, version and thread safety. Checks that a failed open leaves the outputs unchanged.
 fn open(name: &str, major: u32, minor: u32, thread_safe: DAT_BOOLEAN) -> DAT_RETURN {
     let name = CString::new(name).expect("a name without NUL");
     let (mut errors, mut ia) = (DAT_HANDLE_NULL, without_provenance_mut(0x7777));
@@ -151,7 +151,7 @@ fn ia_open_failure_leaves_the_async_evd_alone(ctx: &Ctx) {
     let ia = ctx.ia();
     let name = ctx.name();
     let pz = ia.pz();
-    // Some of these names exist, but not with this version.
+    // Some of these names exist, but with another version.
     for value in [null_mut(), ia.errors(), pz.h(), DAT_EVD_ASYNC_EXISTS, DAT_EVD_OUT_OF_SCOPE] {
         let (mut errors, mut other) = (value, DAT_HANDLE_NULL);
         let code = dat_ia_openv(name.as_ptr().cast_mut(), 8, &mut errors, &mut other, 2, 0, DAT_FALSE);
@@ -172,7 +172,7 @@ fn ia_open_larger_minor_is_minor_not_found(ctx: &Ctx) {
     }
 }
 
-/// Records are longer in 1.2: a caller compiled for 1.1 would be overwritten.
+/// The records of 1.2 are longer: a caller compiled for 1.1 would have memory overwritten.
 fn ia_open_older_minor_is_minor_not_found(ctx: &Ctx) {
     for minor in [0, 1] {
         not_found(open(&ctx.provider, 1, minor, DAT_FALSE), DAT_MINOR_NOT_FOUND);
@@ -185,7 +185,7 @@ fn ia_open_name_before_major_before_minor(ctx: &Ctx) {
     not_found(open(&ctx.provider, 1, 9, DAT_TRUE), DAT_MINOR_NOT_FOUND);
 }
 
-/// Whether the registry calls the provider thread-safe.
+/// Whether the registry line says `threadsafe`.
 fn is_thread_safe(ctx: &Ctx) -> bool {
     let mut records: Vec<DAT_PROVIDER_INFO> = (0..64).map(|_| zeroed()).collect();
     let mut list: Vec<*mut DAT_PROVIDER_INFO> = records.iter_mut().map(std::ptr::from_mut).collect();
@@ -201,13 +201,13 @@ fn ia_open_is_thread_safe_as_in_the_registry(ctx: &Ctx) {
     if is_thread_safe(ctx) { ok(code) } else { thread_safe_by_library(&ctx.provider, code) }
 }
 
-/// A line with `nonthreadsafe` can be opened with thread safety if the library is known to be thread-safe.
+/// A `nonthreadsafe` line can be opened thread-safe if libdat knows that the library is thread-safe.
 fn thread_safe_by_library(name: &str, code: DAT_RETURN) {
     let is_known = Ia::open(name, 8).provider_attr().is_thread_safe != DAT_FALSE;
     if is_known { ok(code) } else { not_found(code, DAT_THREAD_SAFETY_NOT_FOUND) }
 }
 
-/// Does not depend on the registry of this run.
+/// Writes its own registry, so that the registry of this run does not matter.
 fn ia_open_thread_safe_of_either_kind(ctx: &Ctx) {
     let lines = ["threadsafe", "nonthreadsafe"].map(|word| {
         let line = own_line(ctx, word);
@@ -265,7 +265,7 @@ fn ia_open_too_long_an_evd_is_refused(ctx: &Ctx) {
     if most == DAT_COUNT::MAX {
         ctx.unsupported("a limit on the length of EVDs");
     }
-    // The same code as of `dat_evd_create`; the subtype is not distinguished.
+    // The type is that of `dat_evd_create`; the subtype may differ.
     assert_eq!(kind_of(with_length(ctx, most + 1)), error(DAT_INSUFFICIENT_RESOURCES, 0));
     ok(with_length(ctx, most));
 }
@@ -298,7 +298,7 @@ fn ia_open_many_at_a_time(ctx: &Ctx) {
 fn ia_open_adapters_do_not_share_objects(ctx: &Ctx) {
     let (one, other) = (ctx.ia(), ctx.ia());
     let pz = other.pz();
-    // Objects in the other IA do not prevent the close of this one.
+    // Objects in the second IA do not prevent the close of the first.
     one.close();
     let param: DAT_PZ_PARAM = filled(|out| dat_pz_query(pz.h(), DAT_PZ_FIELD_ALL, out));
     assert_eq!(param.ia_handle, other.h());
@@ -342,7 +342,7 @@ fn ia_number_gives_a_pointer(ctx: &Ctx) {
     let ia = ctx.ia();
     let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia.h(), out));
     assert!(pointer.addr() >= 0x1_0000 && pointer.addr().is_multiple_of(4), "{pointer:?}");
-    // Like every handle, it begins with the address of its provider's table.
+    // Like every handle, an IA pointer begins with the address of its provider's table.
     let table = |handle: DAT_HANDLE| bytes_at(handle, 8);
     assert_eq!(table(pointer), table(ia.errors()));
 }
@@ -350,7 +350,7 @@ fn ia_number_gives_a_pointer(ctx: &Ctx) {
 fn ia_pointer_gives_itself(ctx: &Ctx) {
     let ia = ctx.ia();
     let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia.h(), out));
-    // In 2.0 queries give numbers, so a pointer is translated back (spec/registry 7.2).
+    // In 2.0 queries return numbers as handles, so a pointer is translated back (spec/registry 7.2).
     let wanted = if is_2_0() { ia.h() } else { pointer };
     assert_eq!(filled::<DAT_HANDLE>(|out| dats_get_ia_handle(pointer, out)), wanted);
 }

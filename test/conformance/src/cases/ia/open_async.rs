@@ -52,7 +52,7 @@ fn open(ctx: &Ctx, length: DAT_COUNT, value: DAT_EVD_HANDLE) -> (DAT_RETURN, DAT
     (code, ia, errors)
 }
 
-/// Same as `open`, and the call must succeed.
+/// Same as `open`, for a call that must succeed.
 #[track_caller]
 fn opened(ctx: &Ctx, length: DAT_COUNT, value: DAT_EVD_HANDLE) -> (DAT_IA_HANDLE, DAT_EVD_HANDLE) {
     let (code, ia, errors) = open(ctx, length, value);
@@ -214,7 +214,7 @@ fn ia_async_out_of_scope_closes_gracefully(ctx: &Ctx) {
     close(ia);
 }
 
-/// A program that keeps the handle in a static and passes it to the next open.
+/// Imitates a program that keeps the EVD handle in a static variable and passes it to the next open.
 fn ia_async_stale_one_is_refused(ctx: &Ctx) {
     let (ia, stale) = opened(ctx, 8, null_mut());
     close(ia);

@@ -49,7 +49,7 @@ fn query(ia: &Ia, adapter: DAT_IA_ATTR_MASK, provider: DAT_PROVIDER_ATTR_MASK) -
     (attr, theirs)
 }
 
-/// Every byte of a record, as left by a library that writes it.
+/// Returns every byte of a record that was filled with `fill` before the call.
 fn bytes<T: CRecord>(fill: u8, call: impl FnOnce(*mut T) -> DAT_RETURN) -> Vec<u8> {
     let place = Buffer::new(size_of::<T>());
     place.fill(fill);
@@ -102,7 +102,7 @@ fn ia_query_unknown_adapter_bits_are_arg3(ctx: &Ctx) {
     }
 }
 
-/// Programs may be compiled with the ALL of other headers.
+/// Programs compiled against other headers pass a larger ALL mask.
 fn ia_query_unknown_provider_bits_are_ignored(ctx: &Ctx) {
     let ia = ctx.ia();
     ok(dat_ia_query(ia.h(), null_mut(), 0, null_mut(), 1 << 26, null_mut()));
@@ -176,7 +176,7 @@ fn ia_query_leaves_nothing_unset(ctx: &Ctx) {
         })
     };
     for (zeros, ones) in [(adapter(0), adapter(0xff)), (provider(0), provider(0xff))] {
-        // There may be a few padding bytes between fields.
+        // Only a few padding bytes between fields may stay unset.
         let unset = zeros.iter().zip(&ones).filter(|(zero, one)| zero != one).count();
         assert!(unset <= 8, "{unset} bytes stay as they were");
     }
@@ -268,7 +268,7 @@ fn ia_attr_counts_suffice_for_programs(ctx: &Ctx) {
     assert!(attr.max_rdma_read_per_ep_in >= 4 && attr.max_rdma_read_per_ep_out >= 4);
 }
 
-/// Checks that one EP with other attributes can be created.
+/// Checks that an EP with changed attributes can be created.
 #[track_caller]
 fn makes_an_ep(ia: &Ia, change: impl FnOnce(&mut DAT_EP_ATTR)) {
     let mut setup = Setup::default();
@@ -349,8 +349,8 @@ fn provider_attr_memory_types_work(ctx: &Ctx) {
 }
 
 fn provider_attr_thread_safety_is_the_registrys(ctx: &Ctx) {
-    // Other libdats decide by it which IAs to close. So it equals the argument of `dat_provider_init`, or is true
-    // over this project's libdat.
+    // Some libdats decide by this attribute which IAs to close at exit. It must equal the argument of
+    // `dat_provider_init`; over this project's libdat it may also be true.
     let truth = ctx.ia().provider_attr().is_thread_safe;
     assert!([DAT_FALSE, DAT_TRUE].contains(&truth), "{truth}");
 }

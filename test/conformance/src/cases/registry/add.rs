@@ -1,5 +1,5 @@
-//! `dat_registry_add_provider` and `dat_registry_remove_provider`: providers that a program registers. The names from
-//! the file are in `list`.
+//! `dat_registry_add_provider` and `dat_registry_remove_provider`: providers that a program registers. Names from
+//! dat.conf are in `list`.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_char;
@@ -29,7 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A provider of the case, whose open returns an error.
+/// A provider table of the case, whose open returns an error.
 fn table() -> DAT_PROVIDER {
     extern "C" fn open(_: DAT_NAME_PTR, _: DAT_COUNT, _: *mut DAT_EVD_HANDLE, _: *mut DAT_IA_HANDLE) -> DAT_RETURN {
         error(DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_UNREACHABLE)
@@ -54,7 +54,7 @@ fn table() -> DAT_PROVIDER {
     table
 }
 
-/// A provider whose open succeeds: the handle begins with this table.
+/// A provider table whose open succeeds: the handle begins with this table's address.
 fn table_that_opens() -> &'static DAT_PROVIDER {
     extern "C" fn open(_: DAT_NAME_PTR, _: DAT_COUNT, _: *mut DAT_EVD_HANDLE, ia: *mut DAT_IA_HANDLE) -> DAT_RETURN {
         let table: &'static DAT_PROVIDER = Box::leak(Box::new(table()));
@@ -198,7 +198,7 @@ fn registry_open_error_of_a_provider_comes_through(_ctx: &Ctx) {
         refused(code, DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_UNREACHABLE);
         assert!(ia.is_null());
     }
-    // The failed opens are not counted as uses.
+    // Failed opens are not counted as uses of the provider.
     ok(dat_registry_remove_provider(&table, &own()));
 }
 

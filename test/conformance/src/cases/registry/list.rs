@@ -1,4 +1,4 @@
-//! `dat_registry_list_providers`, and the file whose lines it lists.
+//! `dat_registry_list_providers`, and the dat.conf whose lines it lists.
 #![forbid(unsafe_code)]
 
 use std::ffi::CString;
@@ -103,7 +103,7 @@ fn registry_list_with_a_hole_is_arg3(_ctx: &Ctx) {
     assert_eq!(count, size());
 }
 
-/// Only the entries that would be filled must exist.
+/// Only the entries up to the capacity must be valid pointers.
 fn registry_list_with_a_hole_behind_the_end(_ctx: &Ctx) {
     let size = size() as usize;
     let mut records: Vec<DAT_PROVIDER_INFO> = (0..size).map(|_| zeroed()).collect();
@@ -125,7 +125,7 @@ fn registry_list_is_the_same_every_time(ctx: &Ctx) {
     assert_eq!(list(64, 64), before);
 }
 
-/// The library of the adapter under test, as its file names it.
+/// The library path of the adapter under test, as given in the registry.
 fn own_library(ctx: &Ctx) -> String {
     let Ok(path) = std::env::var("DAT_OVERRIDE") else { ctx.unsupported("a registry file of the run") };
     let text = std::fs::read_to_string(path).expect("the run's registry can be read");
@@ -147,7 +147,7 @@ fn registry_list_in_the_order_of_the_file(ctx: &Ctx) {
     with_file(ctx, &(second + &line("older", "u2.0") + &line("mouse", "u1.2")));
     let (code, count, names) = list(8, 8);
     ok(code);
-    // Lines of this version come first, each key once.
+    // Lines of the version under test come first. Each name is listed once.
     assert_eq!(names[..count as usize], ["zebra", "apple", "mouse", "newer", "older"]);
 }
 

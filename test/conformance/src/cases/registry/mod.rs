@@ -1,4 +1,4 @@
-//! The registry as consumers use it, and the names of codes.
+//! The registry as consumers use it, and the names of return codes.
 #![forbid(unsafe_code)]
 
 mod add;

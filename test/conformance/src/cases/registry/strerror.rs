@@ -23,7 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Returns the code and both strings, and checks that both are set.
+/// Returns the code and both strings; neither string may be null.
 fn words(code: DAT_RETURN) -> (DAT_RETURN, String, String) {
     let (mut major, mut minor): (*const c_char, *const c_char) = (null(), null());
     let answer = dat_strerror(code, &mut major, &mut minor);
@@ -39,7 +39,7 @@ fn strerror_of_every_type(_ctx: &Ctx) {
 
 fn strerror_of_every_subtype(_ctx: &Ctx) {
     for (code, name) in SUBTYPES {
-        // Any subtype, even if it does not belong to the type.
+        // A subtype is named even if it does not belong to the type.
         for kind in [DAT_INVALID_STATE, DAT_INVALID_PARAMETER] {
             assert_eq!(words(error(kind, *code)).2, *name);
         }
@@ -111,7 +111,7 @@ fn strerror_always_sets_both_strings(_ctx: &Ctx) {
     for _ in 0..20_000 {
         let (_, major, _) = words(code);
         assert!(!major.is_empty());
-        // Many arbitrary numbers.
+        // Tries many pseudo-random numbers.
         code = code.wrapping_mul(0x0019_660d).wrapping_add(0x3c6e_f35f);
     }
 }
