@@ -53,7 +53,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all.into_iter().map(|case| case.needs(Need::Rmr)).collect()
 }
 
-/// Moves 200 bytes to or from the target that the far end sends.
+/// Transfers 200 bytes to or from the target that the far role sends. `may`: whether the transfer is permitted.
 fn tries(ctx: &Ctx, op: Op, may: bool) {
     let conn = ctx.connect();
     let memory = conn.memory(200);
@@ -68,7 +68,7 @@ fn tries(ctx: &Ctx, op: Op, may: bool) {
     ctx.meet();
 }
 
-/// Binds bytes 100 to 300 of a page, and sends the peer a shifted range.
+/// Binds bytes 100 to 300 of a page, and sends the peer a target shifted by `shift`.
 fn exports_part(ctx: &Ctx, privileges: DAT_MEM_PRIV_FLAGS, may: bool, shift: i64) {
     let conn = ctx.connect();
     let memory = conn.memory(4096);
@@ -115,7 +115,7 @@ fn receives_three(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Binds, and sends the context at once. The peer writes with it before the completion of the bind is taken.
+/// Sends each new context at once. The peer uses it before this role has taken the completion of the bind.
 fn sends_contexts_at_once(ctx: &Ctx) {
     let conn = ctx.connect();
     let (memory, word) = (conn.memory(100), conn.memory(4));
@@ -125,7 +125,7 @@ fn sends_contexts_at_once(ctx: &Ctx) {
         let context = post_bind(&conn, &rmr, 1, memory.segment(0, 100), REMOTE);
         word.put(0, &context.to_le_bytes());
         conn.post_send(2, word.segment(0, 4));
-        // Polls memory only: no DAT call of this role makes progress.
+        // Polls memory only, so progress does not depend on DAT calls of this role.
         memory.spin_for(99, round);
         expect_rmr(conn.request.h(), rmr.h(), 1, DAT_RMR_BIND_SUCCESS);
         expect_dto(conn.request.h(), 2, DAT_DTO_SUCCESS, 4);
@@ -165,7 +165,7 @@ fn bind_gives_a_new_context_each_time(ctx: &Ctx) {
     unbind(&near, &rmr);
 }
 
-/// Writes with the first context while it is valid, and after it is invalid.
+/// Writes with the first context: successfully while it is valid, then refused after a rebind.
 fn is_denied_the_first(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
@@ -225,12 +225,12 @@ fn binds_to_two(ctx: &Ctx) {
     first.expect_all(0, 100, 1);
 }
 
-/// Two connections between the same sides; the ends of each side are in one PZ.
+/// Two connections between the same roles; each role uses one PZ for both.
 fn two_of_one_pz(ctx: &Ctx) -> (Conn, Conn) {
     let first = ctx.connect();
     let second = sibling(&first, &Setup::default());
     join(ctx, &second, 1);
-    // The EP of the second uses the zone of the first, so it is dropped first.
+    // The second EP uses the PZ of the first connection, so it is dropped first.
     (second, first)
 }
 
@@ -267,7 +267,7 @@ fn is_denied_over_the_other(ctx: &Ctx) {
     second.post_write(1, memory.segment(0, 100), target);
     expect_dto(second.request.h(), 1, DAT_DTO_ERR_REMOTE_ACCESS, 0);
     expect_broken(&second);
-    // The first binding is not affected.
+    // The first connection's binding still works.
     let memory = first.memory(100);
     first.post_write(2, memory.segment(0, 100), target);
     expect_dto(first.request.h(), 2, DAT_DTO_SUCCESS, 100);
@@ -418,7 +418,7 @@ fn empties_and_waits(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Reads before a bind and a write after it all complete, in order.
+/// Reads before a bind, the bind and a write after it complete in order.
 fn binds_with_reads_open(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(4 * EXPORTED);
@@ -443,7 +443,7 @@ fn exports_a_page(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Each thread has an RMR. All binds complete, each with its own handle and cookie.
+/// Each thread has its own RMR. Every bind completes with its own handle and cookie.
 fn bind_by_threads_of_one_connection(ctx: &Ctx) {
     let (near, _far) = ctx.loopback();
     let memory = near.memory(1000);

@@ -1,4 +1,4 @@
-//! Refusals of a bind (spec/events 9.2), by state and by parameter, and that a refusal changes nothing.
+//! Refusals of a bind (spec/events 9.2) by state and by parameter. A refused bind changes nothing.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -88,8 +88,8 @@ pub(crate) fn cases() -> Vec<Case> {
     all.into_iter().map(|case| case.needs(Need::Rmr)).collect()
 }
 
-/// CONNECTED executes binds, DISCONNECTED flushes them, CMP queues them; all other states refuse them with their
-/// subtype.
+/// A bind is executed in CONNECTED, flushed in DISCONNECTED and queued in COMPLETION_PENDING; all other states refuse
+/// it with their subtype.
 #[track_caller]
 fn binds_in(at: State, ep: DAT_EP_HANDLE, conn: &Conn, memory: &Memory) {
     let rmr = conn.pz.rmr();
@@ -146,7 +146,7 @@ fn is_refused(ctx: &Ctx, wrong: Wrong) {
         UnknownFlag => flags = 0x40,
         Unsignalled => flags = DAT_COMPLETION_UNSIGNALLED_FLAG,
         FullQueue => {
-            // The far end has no receives.
+            // The far role posts no receives, so the sends fill the queue.
             while Op::Send.call(&near, sends, &[], &NOWHERE, 0) == DAT_SUCCESS {
                 sends += 1;
             }
@@ -223,7 +223,7 @@ fn bind_posts_for_reads_need_no_local_right_of_the_lmr(ctx: &Ctx) {
 fn bind_posts_of_no_length_check_nothing_else(ctx: &Ctx) {
     let (near, _far) = ctx.loopback();
     let rmr = near.pz.rmr();
-    // An unknown LMR, an invalid address, and a null pointer for the context.
+    // Three invalid arguments: an unknown LMR, an invalid address, and a null output for the context.
     unbind(&near, &rmr);
     expect_unbound(&rmr);
 }

@@ -43,7 +43,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 8.2": lmr_calls_refuse_other_than_lmr,
     ];
     for privileges in 0..16 {
-        // Bits 0, 1, 4, 5.
+        // Maps the loop counter to the four privilege bits 0, 1, 4 and 5.
         let privileges = (privileges & 3) | (privileges & 12) << 2;
         let case = local(move |ctx| has_privileges(ctx, privileges));
         all.push(case.named(format!("lmr_with_privileges_{privileges:02x}")).proves("spec/events 8.1"));
@@ -111,7 +111,7 @@ fn lmr_of_an_lmr_of_an_lmr(ctx: &Ctx) {
     let first = Wanted::memory(buffer.pointer(), 10_000).make(&ia, &pz);
     let second = Wanted::lmr(first.lmr.h()).make(&ia, &pz);
     let third = Wanted::lmr(second.lmr.h()).make(&ia, &pz);
-    // The two registrations are independent.
+    // Two registrations of the same memory are independent.
     first.lmr.free();
     second.lmr.free();
     assert_eq!((third.address, third.length), (buffer.address(0), 10_000));
@@ -246,7 +246,7 @@ fn lmr_of_the_same_memory_many_times(ctx: &Ctx) {
 fn lmr_beyond_the_buffer_to_whole_pages(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
-    // A program may round the range outwards: the rest of the page holds other data, and is mapped.
+    // A program may round the range up to whole pages: the rest of the page is mapped and holds other data.
     let map = os::Map::private(8192, true);
     let made = Wanted::memory(map.pointer(), 8192).make(&ia, &pz);
     let inner = Wanted::memory(map.pointer().wrapping_byte_add(100), 5000).make(&ia, &pz);

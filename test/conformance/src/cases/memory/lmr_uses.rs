@@ -1,4 +1,4 @@
-//! LMRs in use (spec/events 8.1, 8.2): which transfers each kind permits, and frees during use.
+//! LMRs in use (spec/events 8.1, 8.2): which transfers each kind permits, and freeing an LMR in use.
 #![forbid(unsafe_code)]
 
 use crate::cases::transfer::ends::*;
@@ -43,7 +43,7 @@ fn frees_the_source(ctx: &Ctx) {
     buffer.expect_all(0, 1000, 7);
 }
 
-/// Writes to the first target, which succeeds, and to the second target, which is refused.
+/// Writes to the first target successfully; the write to the second target is refused.
 fn writes_beyond_privilege(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
@@ -135,7 +135,7 @@ fn receives_zeros(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Registers such memory with all privileges. If the library detects it and refuses, the case ends.
+/// Registers this memory with all privileges. Ends the case if the library refuses the memory.
 #[track_caller]
 fn dubious(conn: &Conn, map: &os::Map) -> Option<Made> {
     let wanted = Wanted::memory(map.pointer(), 4096);
@@ -224,7 +224,7 @@ fn idles_on(ctx: &Ctx) {
 
 const LARGE: usize = 1 << 20;
 
-/// Transfers repeatedly until one fails, because the peer frees its memory.
+/// Repeats a transfer until it fails because the peer has freed its memory.
 #[track_caller]
 fn moves_until_denied(ctx: &Ctx, op: Op) {
     let conn = ctx.connect();
@@ -260,7 +260,7 @@ fn frees_amid_writes(ctx: &Ctx) {
     ctx.send_target(memory.target(0, LARGE));
     assert_eq!(ctx.receive(), b"moving");
     memory.deregister();
-    // The library must not access the memory from here on.
+    // After the free, the library must not access the memory.
     memory.fill(3);
     expect_lost(&conn);
     ctx.meet();

@@ -1,11 +1,11 @@
-//! Registrations of every kind, and binds. Helpers for the memory cases, without cases.
+//! Helpers for the memory cases: registrations of every kind, and binds.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
 
 use crate::kit::*;
 
-/// Memory to be registered.
+/// Arguments of a registration.
 #[derive(Clone, Copy)]
 pub(super) struct Wanted {
     pub(super) kind: DAT_MEM_TYPE,
@@ -21,13 +21,13 @@ impl Wanted {
         Wanted { kind: DAT_MEM_TYPE_VIRTUAL, region, length: length as u64, privileges: DAT_MEM_PRIV_ALL_FLAG }
     }
 
-    /// The same memory again; the library must not use the length.
+    /// A registration of an existing LMR; the library must ignore the length.
     pub(super) fn lmr(lmr: DAT_LMR_HANDLE) -> Self {
         let region = DAT_REGION_DESCRIPTION { for_lmr_handle: lmr };
         Wanted { kind: DAT_MEM_TYPE_LMR, region, length: u64::MAX, privileges: DAT_MEM_PRIV_ALL_FLAG }
     }
 
-    /// Memory that processes share under a name of 40 bytes.
+    /// Memory that processes share under a 40-byte name.
     pub(super) fn shared(pointer: DAT_PVOID, length: usize, name: &mut [u8; 40]) -> Self {
         let shared = DAT_SHARED_MEMORY { virtual_address: pointer, shared_memory_id: name.as_mut_ptr().cast() };
         let region = DAT_REGION_DESCRIPTION { for_shared_memory: shared };

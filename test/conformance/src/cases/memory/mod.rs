@@ -1,4 +1,4 @@
-//! Protection zones, LMRs, RMRs: registration, binding, rights, freeing in the wrong order: a module per claim.
+//! PZs, LMRs and RMRs: registration, binding, privileges, and freeing in the wrong order. One module per claim.
 #![forbid(unsafe_code)]
 
 mod bind;

@@ -98,7 +98,7 @@ fn is_in_use(ctx: &Ctx, kind: Kind) {
     for _ in 0..2 {
         refused(dat_pz_free(pz.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_PZ_IN_USE);
     }
-    // After the refusal it is unchanged.
+    // The refused free left the PZ usable.
     let param: DAT_PZ_PARAM = filled(|out| dat_pz_query(pz.h(), DAT_PZ_FIELD_ALL, out));
     assert!(param.ia_handle == ia.h());
     let one_more = ia.memory(&pz, 100);

@@ -46,7 +46,7 @@ fn rmr_query_unbound_shows_zeros(ctx: &Ctx) {
     let param = rmr_param(&rmr);
     assert!(param.ia_handle == ia.h() && param.pz_handle == pz.h(), "IA or PZ");
     expect_unbound(&rmr);
-    // All parameters but the triplet, as in the classic test.
+    // All parameters except the triplet, like the reference's test does.
     let _: DAT_RMR_PARAM = filled(|out| dat_rmr_query(rmr.h(), DAT_RMR_FIELD_ALL & !DAT_RMR_FIELD_LMR_TRIPLET, out));
 }
 
@@ -73,7 +73,7 @@ fn rmr_query_after_an_unbind_shows_zeros(ctx: &Ctx) {
     }
 }
 
-/// A bind after a send without a fence may have started; a query shows the last posted bind.
+/// Posts a bind behind a send. A query returns the last posted bind, even if the bind has not started.
 fn binds_behind_a_send(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
@@ -89,7 +89,7 @@ fn binds_behind_a_send(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Posts receives on request, and stays connected until the other role has finished.
+/// Posts receives on request, and stays connected until its partner has finished.
 fn receives_one(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
@@ -156,7 +156,7 @@ fn frees_its_window(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// The bind still completes, with a success or with a failure that keeps all guarantees of the library.
+/// The bind still completes: with success, or with a failure that keeps the library's guarantees.
 fn frees_behind_a_send(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(1000);
@@ -203,7 +203,7 @@ fn rmr_bound_keeps_its_lmr(ctx: &Ctx) {
     for _ in 0..2 {
         refused(dat_lmr_free(memory.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_LMR_IN_USE);
     }
-    // After the refusal it is unchanged.
+    // The refused free left the LMR usable.
     let _: DAT_LMR_PARAM = filled(|out| dat_lmr_query(memory.h(), DAT_LMR_FIELD_ALL, out));
     unbind(&near, &rmr);
 }
@@ -237,7 +237,7 @@ fn rmr_bound_to_the_first_byte_lets_go_once(ctx: &Ctx) {
     let (one, other) = (near.pz.rmr(), near.pz.rmr());
     bind(&near, &one, memory.segment(0, 1), REMOTE);
     bind(&near, &other, memory.segment(0, 1), REMOTE);
-    // Three unbinds of one RMR do not replace an unbind of both.
+    // Unbinding the first RMR three times does not unbind the second.
     (0..3).for_each(|_| unbind(&near, &one));
     refused(dat_lmr_free(memory.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_LMR_IN_USE);
     unbind(&near, &other);

@@ -48,7 +48,7 @@ fn shared_twice_in_one_process(ctx: &Ctx) {
     let third = Wanted::shared(other.pointer(), LENGTH, &mut name).make(&ia, &pz);
     assert!(first.lmr.h() != second.lmr.h() && first.lmr_context != second.lmr_context);
     assert!(third.address == other.pointer().addr() as u64 && first.address != third.address);
-    // Any of the processes may be the last.
+    // Either registration may be freed first.
     first.lmr.free();
     third.lmr.free();
     assert_eq!(second.param().length, LENGTH as u64);
@@ -93,7 +93,7 @@ fn shared_names_are_forty_raw_bytes(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let map = map(ctx);
-    // Names that are equal up to a NUL, or in all bytes but one, are different, so the lengths may differ.
+    // Names that differ only after a NUL, or in one byte, are different, so their lengths may differ.
     let mut made = Vec::new();
     for number in 1..=5 {
         let mut name = name(ctx, number);
@@ -132,7 +132,7 @@ fn shared_query_shows_memory_and_length(ctx: &Ctx) {
     assert_eq!((param.mem_type, param.length), (DAT_MEM_TYPE_SHARED_VIRTUAL, LENGTH as u64));
     assert!(region_address(param.region_desc) == map.pointer(), "the region");
     assert_eq!((param.registered_address, param.registered_size), (made.address, LENGTH as u64));
-    // The library copied the forty bytes, so the changed name names different memory.
+    // The library copied the 40 bytes, so the changed name denotes other memory.
     let other = Wanted::shared(map.pointer(), 100, &mut name).make(&ia, &pz);
     assert_eq!(other.length, 100);
 }
@@ -154,7 +154,7 @@ fn writes_into_shared(ctx: &Ctx) {
     let memory = conn.memory(LENGTH);
     memory.fill(7);
     ctx.meet();
-    // Written through the peer's registration into memory that this process shares.
+    // The write goes through the peer's registration into memory that this process shares.
     conn.post_write(1, memory.segment(0, LENGTH), ctx.receive_target());
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, LENGTH as u64);
     assert_eq!(map.take(0, LENGTH), vec![7; LENGTH]);
@@ -183,7 +183,7 @@ fn joins_too_long(ctx: &Ctx) {
     wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
     let made = Wanted::shared(map.pointer(), 4096, &mut name).make(&ia, &pz);
     ctx.meet();
-    // The other process has deregistered, this one has not.
+    // The partner has deregistered the memory; this process has not.
     ctx.meet();
     let wanted = Wanted::shared(map.pointer(), LENGTH, &mut name);
     wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
@@ -223,7 +223,7 @@ fn joins_after_death(ctx: &Ctx) {
     assert_eq!(ctx.receive(), b"joined");
     wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
     ctx.send("die");
-    // The memory of a killed process is free.
+    // After the process is killed, its shared memory can be registered with another length.
     let mut lmr = DAT_HANDLE_NULL;
     until(|| wanted.call(ia.h(), pz.h(), &mut lmr) == DAT_SUCCESS);
     drop(Lmr::own(lmr));
@@ -237,7 +237,7 @@ fn stays_when_one_dies(ctx: &Ctx) {
     assert_eq!(ctx.receive(), b"joined");
     let made = Wanted::shared(map.pointer(), 4096, &mut name).make(&ia, &pz);
     ctx.send("die");
-    // The connection to it may not have ended yet, so the memberships are counted before and after.
+    // The connection to the killed process may not have ended yet, so the counts are compared before and after.
     for _ in 0..50 {
         let wanted = Wanted::shared(map.pointer(), LENGTH, &mut name);
         wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);

@@ -1,4 +1,4 @@
-//! EP_BROKEN of EPs on a shared queue: its condition, its EPs, and its order among other events.
+//! EP_BROKEN of EPs on a shared queue: when it is reported, for which EPs, and its order among other events.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -102,7 +102,7 @@ fn srq_ep_broken_never_without_a_queue(ctx: &Ctx) {
 }
 
 fn srq_ep_broken_never_without_a_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
-    // EPs that were reserved and never requested, rejected by the peer, or freed unconnected.
+    // EPs that never connect: an RSP's EP without a request, a rejected EP, and an unconnected EP that is freed.
     pool.ep().free();
     let ep = peer.connected(pool);
     ep.free();

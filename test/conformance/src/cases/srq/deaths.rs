@@ -1,4 +1,4 @@
-//! Shared queues whose connections all end at once: by a close, by a killed process, or as in the program dtestsrq.
+//! Shared queues whose connections all end at once: by a close, by a killed process, or like in dtestsrq.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -41,12 +41,12 @@ fn leaves(ctx: &Ctx) {
         let _psp = ia.psp(ctx.qual(0), &pool.requests).leak();
         ctx.send_address(&ia);
         let ep = pool.ep();
-        // Meanwhile messages of the peer arrive, and find few receives.
+        // While the EPs end, messages of the peer arrive and find few receives.
         pool.post_all(0..2 * round);
         pool.accept(&ep);
         ctx.meet();
         let (srq, ep) = (pool.srq.h(), ep.leak());
-        // The memory stays mapped. No call deregisters it, and the library must stop using it by itself.
+        // The memory stays mapped and registered. The library must stop writing to it without a deregistration.
         std::mem::forget(pool);
         ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
         refused(dat_srq_free(srq), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_SRQ);
@@ -151,7 +151,7 @@ fn srq_server(ctx: &Ctx) {
     ends(&pool, &eps);
 }
 
-/// Posts receives for all EPs, sends a burst over each EP, and takes completions, posting each receive again.
+/// Posts receives for all EPs, sends a burst over each EP, and posts each receive again after its completion.
 fn ping(ctx: &Ctx, pool: &Pool, eps: &[Ep]) {
     assert!(pool.recv.param().evd_qlen >= 64, "at least as long as asked for");
     let all = (EPS * BURST) as u64;
@@ -180,7 +180,7 @@ fn ping(ctx: &Ctx, pool: &Pool, eps: &[Ep]) {
     ctx.meet();
 }
 
-/// Waits without limit for one DISCONNECTED per EP, and one EP_BROKEN.
+/// Waits, without a timeout, for one DISCONNECTED per EP and for one EP_BROKEN.
 fn ends(pool: &Pool, eps: &[Ep]) {
     for _ in eps {
         expect_event(pool.events.h(), SOON).is(DAT_CONNECTION_EVENT_DISCONNECTED);

@@ -1,4 +1,4 @@
-//! EPs created with a shared queue: `dat_ep_create_with_srq`, its refusals and accepted values.
+//! EPs created with a shared queue: accepted and refused arguments of `dat_ep_create_with_srq`.
 #![forbid(unsafe_code)]
 
 use std::ptr::{null, null_mut};

@@ -1,4 +1,4 @@
-//! Watermarks with a shared queue: the low one of the queue, the soft and the hard one of an EP on it.
+//! Watermarks with a shared queue: the queue's low watermark, and the soft and hard watermarks of an EP on the queue.
 #![forbid(unsafe_code)]
 
 use crate::cases::ep::watermark::{NONE, expect_silence, expect_soft};
@@ -40,7 +40,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
 }
 
-/// Events about the receives of an SRQ.
+/// Expects the low-watermark event of the SRQ.
 #[track_caller]
 fn expect_low(pool: &Pool) {
     let number = DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR;
@@ -70,7 +70,8 @@ fn srq_low_watermark_is_reported_once(_: &Ctx, peer: &Peer, pool: &Pool) {
         if round == 0 {
             expect_low(pool);
         }
-        // The queue rises above the mark and falls below it again, which is not reported.
+        // The count rises above the watermark and falls below it again; the watermark is no longer armed, so nothing
+        // is reported.
         pool.post(slot);
     }
     expect_silence(&pool.ia);
@@ -161,7 +162,7 @@ fn srq_low_watermark_of_one_queue_is_not_the_others(ctx: &Ctx) {
     expect_silence(&pool.ia);
 }
 
-/// An EP that reports the first receive it takes. This watermark can be set later, but not as an attribute.
+/// An EP that reports the first receive it consumes. This watermark can be set later, but not by an attribute.
 fn eager(peer: &Peer, pool: &Pool) -> Ep {
     let ep = pool.ep();
     ok(dat_ep_set_watermark(ep.h(), 0, NONE));
@@ -177,7 +178,7 @@ fn srq_soft_watermark_on_receives_taken(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_soft(&pool.ia, &ep);
 }
 
-/// As programs do that clear the record and set some fields: they wait only for EP_BROKEN.
+/// Imitates programs that clear the record and set some fields: they expect EP_BROKEN only.
 fn srq_soft_watermark_zero_as_an_attribute_is_none(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected_to(pool, pool.ep_with(&marked(0, 8)));
     assert_eq!(ep.param().ep_attr.srq_soft_hw, 0, "shown as it was asked for");
@@ -244,7 +245,7 @@ fn srq_hard_watermark_breaks_the_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
     pool.post_all(0..3);
     peer.send(0, 8, 1);
     pool.expect_end(&ep, DAT_CONNECTION_EVENT_BROKEN);
-    // The EP had taken one receive, and completing it releases it; the others are still queued.
+    // The EP had consumed one receive. Its completion releases it; the other receives are still queued.
     let data = expect_event(pool.recv.h(), SOON).dto();
     assert!(data.ep_handle == ep.h());
     pool.expect_counts(2, 2);
@@ -266,7 +267,7 @@ fn srq_hard_watermark_leaves_others_alone(_: &Ctx, peer: &Peer, pool: &Pool) {
 }
 
 fn srq_hard_watermark_above_the_number_taken_at_once(_: &Ctx, peer: &Peer, pool: &Pool) {
-    // As in programs whose attribute is the number of messages in flight: completed receives do not count.
+    // Like programs whose attribute is the number of messages in flight: completed receives do not count.
     let ep = peer.connected_to(pool, pool.ep_with(&marked(NONE, 10)));
     pool.post_all(0..10);
     peer.send_many(0, 10, 0);

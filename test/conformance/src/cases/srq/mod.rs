@@ -1,5 +1,4 @@
-//! Shared receive queues: as objects, for messages of many connections, at the ends of connections, and their
-//! watermarks.
+//! Shared receive queues: as objects, for messages of many connections, at disconnects, and their watermarks.
 #![forbid(unsafe_code)]
 
 mod broken;

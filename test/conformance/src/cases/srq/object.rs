@@ -56,7 +56,7 @@ fn attr(recvs: DAT_COUNT, segments: DAT_COUNT, low: DAT_COUNT) -> DAT_SRQ_ATTR {
     DAT_SRQ_ATTR { max_recv_dtos: recvs, max_recv_iov: segments, low_watermark: low }
 }
 
-/// A creation that must fail.
+/// Returns the code of a creation that must fail.
 fn create(ia: DAT_IA_HANDLE, pz: DAT_PZ_HANDLE, mut attr: DAT_SRQ_ATTR) -> DAT_RETURN {
     untouched(|out| dat_srq_create(ia, pz, &mut attr, out))
 }
@@ -341,7 +341,7 @@ fn srq_resize_below_the_low_watermark(ctx: &Ctx) {
     pool.post_all(0..4);
     ok(dat_srq_set_lw(pool.srq.h(), 4));
     pool.post(4);
-    // The size exceeds the number of outstanding receives; only the watermark refuses it.
+    // The new size is large enough for the outstanding receives, but below the watermark.
     let pool = {
         let other = Pool::new(&pool.ia, 8);
         ok(dat_srq_set_lw(other.srq.h(), 6));

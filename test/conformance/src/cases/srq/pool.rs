@@ -1,9 +1,9 @@
-//! A far role that receives from a shared queue, and a near role that executes its commands. Helpers for the SRQ cases, no
-//! cases.
+//! Helpers for the SRQ cases: a far role that receives from a shared queue, and a near role that executes its
+//! commands.
 //!
-//! The body of such a case is the far role. It owns the queue and requests every step from its [`Peer`], so it knows
-//! the whole sequence of events. An answer means that the step was executed; the sender does not wait for its
-//! completion.
+//! The body of such a case is the far role. It owns the queue and requests every step through its [`Peer`], so it
+//! knows the whole sequence of events. A reply means that the near role has executed the step; a send may still be
+//! incomplete.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -110,7 +110,7 @@ impl Pool {
         filled(|out| dat_srq_query(self.srq.h(), DAT_SRQ_FIELD_ALL, out))
     }
 
-    /// Returns the number of receives in the queue, and of completions not taken yet.
+    /// Checks the number of queued receives, and the number of completions not yet taken.
     #[track_caller]
     pub(super) fn expect_counts(&self, available: DAT_COUNT, outstanding: DAT_COUNT) {
         let param = self.param();
@@ -167,7 +167,7 @@ pub(super) fn marked(soft: DAT_COUNT, hard: DAT_COUNT) -> DAT_EP_ATTR {
     DAT_EP_ATTR { max_recv_dtos: hard, max_recv_iov: 0, srq_soft_hw: soft, max_request_dtos: 64, ..ep_attr() }
 }
 
-/// Commands to the near role, from the far role.
+/// Commands from the far role to the near role.
 pub(super) struct Peer<'a> {
     ctx: &'a Ctx,
     _psp: Psp,
@@ -213,13 +213,13 @@ impl<'a> Peer<'a> {
         self.ask(SEND, [conn, 8, first.into(), count]);
     }
 
-    /// `count` requests of the near role complete with this status.
+    /// Checks that the next `count` requests of the near role complete with this status.
     #[track_caller]
     pub(super) fn sees(&self, conn: u64, count: u64, status: DAT_DTO_COMPLETION_STATUS) {
         self.ask(SEES, [conn, count, status.into(), 0]);
     }
 
-    /// No request of the near role is complete.
+    /// Checks that no request of the near role has completed.
     #[track_caller]
     pub(super) fn sees_nothing(&self, conn: u64) {
         self.ask(NOTHING, [conn, 0, 0, 0]);
@@ -237,7 +237,7 @@ impl<'a> Peer<'a> {
         self.ask(DISCONNECT, [conn, 0, 0, 0]);
     }
 
-    /// The near role takes an event that a connection has ended, of any kind.
+    /// The near role takes one event that ends a connection: DISCONNECTED or BROKEN.
     #[track_caller]
     pub(super) fn gets_the_end(&self, conn: u64) {
         self.ask(ENDED, [conn, 0, 0, 0]);
@@ -254,7 +254,7 @@ impl<'a> Peer<'a> {
         self.ctx.send(words(DIE, [0; 4]));
     }
 
-    /// Releases the near role, as the end of a body does too.
+    /// Ends the near role's command loop. The end of a case body does this too.
     fn dismiss(&self) {
         self.ctx.send(words(GO, [0; 4]));
     }
@@ -286,11 +286,11 @@ fn words(what: u64, [a, b, c, d]: [u64; 4]) -> Vec<u8> {
 struct Line {
     memory: Memory,
     conn: Conn,
-    /// Offset of the next message.
+    /// Offset of the next message in the memory.
     at: usize,
 }
 
-/// Space for messages of one connection; more than any case has in flight.
+/// Bytes for messages of one connection: more than any case has in flight.
 const SPACE: usize = 1 << 19;
 
 impl Line {
@@ -385,7 +385,7 @@ fn one_command(ctx: &Ctx, line: &mut Line, address: &Address, [what, b, c, d]: [
 }
 
 impl Line {
-    /// Takes events until the one that ends a connection.
+    /// Takes events until one of them ends the connection.
     fn await_the_end(&self) {
         loop {
             let event = expect_event(self.conn.events.h(), SOON);

@@ -183,7 +183,7 @@ fn srq_ep_status_is_idle(ctx: &Ctx) {
     assert_eq!((state, recv, request), (DAT_EP_STATE_UNCONNECTED, DAT_TRUE, DAT_TRUE));
 }
 
-/// A change of one attribute.
+/// Changes EP attributes through `dat_ep_modify`.
 fn modify(ep: &Ep, mask: DAT_EP_PARAM_MASK, edit: impl FnOnce(&mut DAT_EP_PARAM)) -> DAT_RETURN {
     let mut param = ep.param();
     edit(&mut param);
@@ -264,7 +264,7 @@ fn srq_recv_query_with_nulls(ctx: &Ctx) {
     }
 }
 
-/// Returns count and span.
+/// Calls `dat_ep_recv_query`. Returns the buffer count and the span.
 #[track_caller]
 fn recv_query(ep: &Ep) -> (DAT_COUNT, DAT_COUNT) {
     let (mut count, mut span) = (-7, -7);

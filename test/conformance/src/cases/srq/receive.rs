@@ -248,7 +248,7 @@ fn srq_resize_has_room_for_all_completions(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     ok(dat_srq_resize(pool.srq.h(), MANY as DAT_COUNT));
     (0..MANY).for_each(|_| pool.post(0));
-    // No completion is taken until all have arrived.
+    // Completions are taken only after all messages have arrived.
     for _ in 0..MANY / 32 {
         peer.send_many(0, 32, 0);
         peer.sees(0, 32, DAT_DTO_SUCCESS);
@@ -407,7 +407,7 @@ fn srq_recv_query_counts_receives_taken_by_an_ep(_: &Ctx, peer: &Peer, pool: &Po
     for _ in 0..8 {
         ok(pool.post_as(0, &mut [memory.segment(0, LONG)]));
         peer.send(0, LONG, 9);
-        // Each query returns both values of one moment, and messages of other EPs do not count.
+        // A query returns both values of the same moment. Messages of other EPs do not count.
         let mut event = zeroed();
         until(|| {
             for (ep, most) in [(&ep, 1), (&idle, 0)] {
@@ -433,7 +433,7 @@ fn srq_ep_is_idle_with_waiting_receives(_: &Ctx, peer: &Peer, pool: &Pool) {
     pool.expect(&ep, 0, 8, 1);
 }
 
-/// Sends and receives at the same time, with all receives on a queue.
+/// Sends and receives at the same time; every receive comes from the shared queue.
 fn talks(ctx: &Ctx) {
     const MESSAGES: u64 = 200;
     let ia = ctx.ia();

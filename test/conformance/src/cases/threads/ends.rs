@@ -69,7 +69,7 @@ fn accepts_in_two(ctx: &Ctx) {
         for _ in 0..2 * EACH {
             let conn = Conn::on(&ia);
             ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
-            // A wait would be refused where another thread may be waiting.
+            // Polls, because a wait would be refused while another thread waits.
             let mut event = zeroed();
             until(|| dat_evd_dequeue(requests.h(), &mut event) == DAT_SUCCESS);
             ok(dat_cr_accept(Event(event).arrival().cr_handle, conn.ep.h(), 0, null_mut()));
@@ -224,7 +224,7 @@ fn threads_free_a_listener_under_requests(ctx: &Ctx) {
                 ok(dat_ep_connect(ep.h(), pointer, ctx.qual(0), no_limit, 0, null_mut(), qos, flags));
             }
         });
-        // Each request has arrived here and is answered, or was rejected for lack of a listener.
+        // Each request was accepted here, or was rejected because the listener was gone.
         let mut answered = 0;
         until(|| {
             if let Some(event) = dequeue(requests.h()) {

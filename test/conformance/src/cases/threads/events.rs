@@ -1,4 +1,4 @@
-//! Software events that several threads post and take at the same time.
+//! Several threads post and take software events at the same time.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -22,7 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 const EVENTS: usize = 3000;
 
-/// Posts consecutive numbers from `first`, and waits for space.
+/// Posts consecutive numbers from `first`, retrying while the queue is full.
 fn post_numbers(evd: &Evd, numbers: std::ops::Range<usize>) {
     for number in numbers {
         let event = software_event(number);
@@ -34,7 +34,7 @@ fn post_numbers(evd: &Evd, numbers: std::ops::Range<usize>) {
     }
 }
 
-/// One thread posts and three threads take; each event is taken once.
+/// One thread posts and three threads take. Each event must be taken exactly once.
 fn takes_each_once(ctx: &Ctx, take: impl Fn(DAT_EVD_HANDLE) -> Option<Event> + Sync) {
     let ia = ctx.ia();
     let evd = ia.evd(32, DAT_EVD_SOFTWARE_FLAG);

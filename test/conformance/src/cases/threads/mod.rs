@@ -1,7 +1,7 @@
-//! Many concurrent threads in the library: on objects, in transfers, in waits, and during disconnects and frees.
+//! Many threads in the library at once: on objects, in transfers, in waits, and during disconnects and frees.
 //!
-//! Rounds are counted, never timed. Concurrent calls have several correct results; a case checks that the result is one of
-//! them, and that nothing is lost, duplicated or mixed.
+//! Loops count rounds and never measure time. Concurrent calls have several correct results; a case checks that the
+//! result is one of them, and that nothing is lost, duplicated or mixed up.
 #![forbid(unsafe_code)]
 
 mod ends;
@@ -30,7 +30,7 @@ fn run_threads(threads: usize, work: impl Fn(usize) + Sync) {
     });
 }
 
-/// Checks that the type of a return code is one of these.
+/// Checks that the type of a return code is one of `kinds`.
 #[track_caller]
 fn kind_in(code: DAT_RETURN, kinds: &[DAT_RETURN_TYPE]) {
     let is_one = kinds

@@ -69,7 +69,7 @@ fn threads_make_and_free_shared_receive_queues(ctx: &Ctx) {
     });
 }
 
-/// Every call that changes nothing permanently, on one object of each kind.
+/// Makes every call without a permanent effect, on one object of each kind.
 fn threads_call_everything_on_the_same_objects(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     let address = objects.ia.address();
@@ -81,7 +81,7 @@ fn threads_call_everything_on_the_same_objects(ctx: &Ctx) {
             ask_all(&objects);
             change_all(&objects, thread + round);
             let qos = DAT_QOS_BEST_EFFORT;
-            // Always refused, just before it would take the lock of the EP.
+            // This call is always refused, just before it would lock the EP.
             let refused = dat_ep_connect(objects.ep.h(), address.pointer(), 1, 0, 0, null_mut(), qos, 0);
             kind_in(refused, &[DAT_INVALID_PARAMETER]);
             kind_in(dat_ep_post_send(objects.ep.h(), 0, null_mut(), cookie(0), 0), &[DAT_INVALID_STATE]);
@@ -197,7 +197,7 @@ fn threads_see_whole_attributes_of_an_ep(ctx: &Ctx) {
 fn threads_set_and_get_a_context(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
-    // Both halves are equal, so a value mixed from two would be noticed.
+    // Both 32-bit halves are equal, so a value mixed from two writes would be noticed.
     let number = |n: u64| n << 32 | n;
     ok(dat_set_consumer_context(pz.h(), cookie(number(7))));
     run_threads(4, |thread| {
@@ -242,8 +242,8 @@ fn threads_ask_for_any_qualifier(ctx: &Ctx) {
     });
 }
 
-/// Two threads at the same time: one frees an object, the other creates an EP with it. Returns whether the object was
-/// freed, and the EP that was created.
+/// One thread frees an object while another creates an EP with it. Returns whether the object was freed, and the
+/// created EP.
 fn frees_while_an_ep_is_made(
     free: impl Fn() -> DAT_RETURN + Sync,
     make: impl Fn(*mut DAT_EP_HANDLE) -> DAT_RETURN + Sync,
@@ -363,7 +363,7 @@ fn threads_modify_an_ep_from_both_sides(ctx: &Ctx) {
             assert!(zones.iter().any(|zone| zone.h() == seen.h()), "one of the two");
         }
     });
-    // The reference counts are correct: the object in use cannot be freed, and both can be freed at the end.
+    // The reference counts are correct: the PZ in use cannot be freed, and both PZs can be freed at the end.
     let own = conn.ep.param().pz_handle;
     refused(dat_pz_free(own), DAT_INVALID_STATE, DAT_INVALID_STATE_PZ_IN_USE);
 }
@@ -427,7 +427,7 @@ fn freed_under_use(ctx: &Ctx, kind: Kind) {
     }
 }
 
-/// Queries an object of this kind, which returns its parameters or is no longer a valid handle.
+/// Queries an object of this kind. Returns whether the handle is no longer valid.
 fn is_gone(kind: Kind, object: DAT_HANDLE) -> bool {
     let code = match kind {
         Kind::Cr => dat_cr_query(object, DAT_CR_FIELD_ALL, &mut zeroed()),

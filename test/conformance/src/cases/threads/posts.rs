@@ -1,4 +1,4 @@
-//! Transfers that several threads post and take at the same time.
+//! Several threads post transfers and take completions at the same time.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -29,7 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Queues with a depth for the requests of two threads.
+/// Queues deep enough for the requests of two threads.
 fn deep() -> Setup {
     let attr = DAT_EP_ATTR { max_recv_dtos: 256, max_request_dtos: 256, ..ep_attr() };
     Setup { attr, qlen: 512, ..Setup::default() }
@@ -62,7 +62,7 @@ fn two_posters(ctx: &Ctx) {
             numbers.enumerate().for_each(|(at, number)| send_number(&conn, &memory, thread * EACH + at, number));
             return;
         }
-        // Completions arrive in the order of the posts; each thread knows the order of its own posts.
+        // Completions arrive in the order of the posts, and each thread posts in a known order.
         let mut next = [0, 0];
         for _ in 0..2 * EACH {
             let data = polled_event(conn.request.h()).dto();
@@ -142,8 +142,8 @@ fn posts_from_three(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// On each end one thread posts requests, one posts receives and takes their completions, and one takes the
-/// completions of requests.
+/// Three threads per endpoint: one posts requests, one posts receives and takes their completions, one takes request
+/// completions.
 fn three_parties(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let (from, into) = (conn.memory(8 * EACH), conn.memory(8 * 16));
@@ -199,7 +199,7 @@ fn all_requests(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Exports its memory, and takes empty messages meanwhile.
+/// Exports its memory, and receives empty messages until the peer has finished.
 fn exports_memory(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(4096);
@@ -255,7 +255,7 @@ fn four_receivers(ctx: &Ctx) {
     drop(psp);
 }
 
-/// Two threads post; one thread sends, and one takes completions.
+/// Two threads post receives, one thread sends, and one takes completions.
 fn threads_post_to_one_shared_receive_queue(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, requests) = (ia.pz(), ia.evd(8, DAT_EVD_CR_FLAG));
@@ -300,7 +300,7 @@ fn threads_post_to_one_shared_receive_queue(ctx: &Ctx) {
     assert_eq!((param.available_dto_count, param.outstanding_dto_count), (0, 0));
 }
 
-/// Every accepted post completes once, at whatever time the disconnect comes.
+/// Every accepted post completes exactly once, whenever the disconnect happens.
 fn threads_post_while_another_disconnects(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..15 {
@@ -412,7 +412,7 @@ fn threads_free_memory_under_transfers(ctx: &Ctx) {
         });
         let statuses: Vec<_> = (0..20).map(|_| expect_event(near.request.h(), SOON).dto().status).collect();
         assert!(statuses.iter().all(|status| outcomes.contains(status)), "{statuses:?}");
-        // After one write was refused, all later ones are: the successful writes are the first ones.
+        // After the first refused write, all later writes are refused.
         let first = statuses.iter().take_while(|status| **status == DAT_DTO_SUCCESS).count();
         assert!(statuses[first..].iter().all(|status| *status != DAT_DTO_SUCCESS), "{statuses:?}");
     }

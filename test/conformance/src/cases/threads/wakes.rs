@@ -1,4 +1,4 @@
-//! Waiting threads and the events that wake them: no event is missed during changes of its EVD and CNO.
+//! Waiting threads and the events that wake them: no wake-up is lost while the EVD and the CNO are changed.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -33,7 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Waits without limit; a lost wake-up is ended by the case's watchdog.
+/// Waits without a timeout: a lost wake-up shows as a hang, which the watchdog reports.
 fn wait_for(evd: &Evd) -> usize {
     let mut event = zeroed();
     ok(dat_evd_wait(evd.h(), DAT_TIMEOUT_INFINITE, 1, &mut event, &mut 0));
@@ -81,7 +81,7 @@ fn threads_wake_each_other_over_cnos(ctx: &Ctx) {
     });
 }
 
-/// Each waiter takes the events that it is woken for; together they take all.
+/// Each waiter takes the events of the EVD that the wait returned. Together the waiters take all events.
 fn threads_many_waiters_on_one_cno(ctx: &Ctx) {
     const EVENTS: usize = 900;
     let ia = ctx.ia();
@@ -94,7 +94,7 @@ fn threads_many_waiters_on_one_cno(ctx: &Ctx) {
         }
         while taken.load(Ordering::Acquire) < EVENTS {
             let mut evd = DAT_HANDLE_NULL;
-            // With a timeout only because finished threads are not woken.
+            // The timeout exists only for threads that have no events left to wait for.
             let code = dat_cno_wait(cno.h(), 20_000, &mut evd);
             if code == DAT_QUEUE_EMPTY {
                 continue;
@@ -121,7 +121,7 @@ fn threads_many_evds_on_one_cno(ctx: &Ctx) {
         while next.iter().sum::<usize>() < 4 * EACH {
             let evd = wait_on(&cno);
             let at = evds.iter().position(|one| one.h() == evd).expect("one of ours");
-            // Takes one event per wake-up, as some programs do.
+            // Takes one event per wake-up, like some programs do.
             let event = dequeue(evd).expect("an EVD that is named has events");
             assert_eq!(event.software().addr(), next[at]);
             next[at] += 1;
@@ -149,14 +149,15 @@ fn threads_move_an_evd_to_another_cno_under_arrivals(ctx: &Ctx) {
         ok(code);
         assert!(named.h() == evd.h());
         assert_eq!(drain(evd.h()).len(), 2, "both events are there");
-        // Remaining triggers of the old CNO and of the second event name no empty EVD.
+        // A leftover trigger of either CNO must not return an empty EVD.
         for cno in &cnos {
             expect(dat_cno_wait(cno.h(), 0, &mut null_mut()), DAT_QUEUE_EMPTY);
         }
     }
 }
 
-/// Ten events arrive while another thread changes the EVD ten times; one more event wakes the thread that waits on the CNO.
+/// Ten events arrive while another thread changes the EVD ten times. One more event then wakes the thread that waits
+/// on the CNO.
 fn wakes_after_changes(cno: &Cno, evd: &Evd, change: impl Fn() + Sync) {
     let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE);
     run_threads(2, |thread| {
@@ -192,7 +193,7 @@ fn threads_detach_and_attach_under_arrivals(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 64, DAT_EVD_SOFTWARE_FLAG);
-    // Another EVD prevents the CNO from losing its last EVD, which would release the waiter.
+    // A second EVD keeps the CNO from losing its last EVD, which would release the waiter.
     let _other = ia.evd_on(&cno, 1, DAT_EVD_SOFTWARE_FLAG);
     for _ in 0..150 {
         wakes_after_changes(&cno, &evd, || {
@@ -261,7 +262,7 @@ fn threads_wait_directly_and_over_a_cno(ctx: &Ctx) {
     expect_nothing(evd.h());
 }
 
-/// An agent is called once per arming, and arms itself again.
+/// An agent is called once per arming. This agent arms itself again.
 fn threads_agent_that_arms_itself_again(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
@@ -277,7 +278,7 @@ fn threads_agent_that_arms_itself_again(ctx: &Ctx) {
             }
         }
     });
-    // The remaining triggers are consumed; from here on each event causes one call.
+    // No trigger is left: from here on each event causes exactly one call.
     drain(evd.h());
     for round in 0..20 {
         let before = calls.load(Ordering::Acquire);
@@ -312,7 +313,7 @@ fn threads_agent_that_takes_the_events(ctx: &Ctx) {
                 own.store(event.software().addr(), Ordering::Release);
             }),
         ));
-        // The agent may be called in this thread, so no lock that it needs is held.
+        // The post may call the agent in this thread, so the thread must not hold the agent's lock.
         evd.post(round);
         until(|| taken.load(Ordering::Acquire) == round);
         expect_nothing(evd.h());
@@ -372,7 +373,7 @@ fn sends_one_by_one(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Only an agent, called in any thread, takes receive completions and posts the receives again.
+/// Only an agent, called in an arbitrary thread, takes receive completions and posts the receives again.
 fn takes_in_an_agent(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
@@ -389,7 +390,7 @@ fn takes_in_an_agent(ctx: &Ctx) {
         kind_in(dat_cno_wait(cno.h(), 0, &mut null_mut()), &[DAT_SUCCESS, DAT_QUEUE_EMPTY]);
         let own = taken.clone();
         ok(dat_cno_modify_agent(cno.h(), agent(move |evd| take_and_post(evd, ep, &own))));
-        // Events from before the arming do not call the agent.
+        // Events queued before the arming do not call the agent.
         take_and_post(Handle::of(recv.h()), ep, &taken);
         until(|| *taken.lock().expect("no thread has panicked") > number);
         ctx.send("next");
