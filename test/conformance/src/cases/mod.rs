@@ -1,4 +1,4 @@
-//! The cases: a directory per area, and in it a file per call or claim. Each file returns its own list; areas export
+//! The cases: one directory per area, in it one file per call or claim. Each file returns its own list; areas export
 //! helpers to other areas, but no cases.
 #![forbid(unsafe_code)]
 
@@ -19,7 +19,7 @@ mod transfer;
 
 use crate::case::Case;
 
-/// The lists, in the order of reports.
+/// The areas' lists, in the order of reports.
 const AREAS: [fn() -> Vec<Case>; 14] = [
     registry::cases,
     ia::cases,

@@ -1,4 +1,4 @@
-//! Agents of CNOs, as closures: one that records its calls, or any closure.
+//! CNO agents made from closures, and an agent that records its calls.
 #![forbid(unsafe_code)]
 
 use std::ptr::without_provenance_mut;
@@ -9,13 +9,13 @@ use dat_abi::*;
 use super::object::Handle;
 use super::thread::until;
 
-/// Function that an agent runs with its EVD.
+/// Closure that an agent runs with the EVD that triggered it.
 type Deed = Arc<dyn Fn(Handle) + Send + Sync>;
 
-/// All agents of the process; the instance data of an agent is its index here, plus one.
+/// All closures of the process. The instance data of an agent is the closure's index plus one.
 static DEEDS: Mutex<Vec<Deed>> = Mutex::new(Vec::new());
 
-/// Creates an agent that runs a closure with the EVD it is called for. A panic in the closure ends the process.
+/// Creates an agent that runs a closure with the EVD that triggered it. A panic in the closure ends the process.
 pub(crate) fn agent(deed: impl Fn(Handle) + Send + Sync + 'static) -> DAT_OS_WAIT_PROXY_AGENT {
     let mut deeds = DEEDS.lock().unwrap_or_else(PoisonError::into_inner);
     deeds.push(Arc::new(deed));
@@ -37,7 +37,7 @@ extern "C" fn act(data: DAT_PVOID, evd: DAT_EVD_HANDLE) {
 pub(crate) struct Agent(Arc<Mutex<Vec<Handle>>>);
 
 impl Agent {
-    /// Creates the agent for a CNO, which records each call.
+    /// Creates a recording agent to set on a CNO.
     pub(crate) fn arm(&self) -> DAT_OS_WAIT_PROXY_AGENT {
         let own = self.clone();
         agent(move |evd| own.note(evd))

@@ -1,6 +1,6 @@
-//! Signals to a thread, and cancellation of threads as C programs do it.
+//! Signals to a thread, and cancellation of threads like C programs do it.
 //!
-//! Together with `raw` the only unsafe module of the kit.
+//! This module and `raw` are the only unsafe modules of the kit.
 
 use std::ffi::{CStr, c_int, c_void};
 use std::mem::transmute;
@@ -18,15 +18,16 @@ use super::thread::until;
 pub(crate) struct Interruptible(libc::pthread_t);
 
 impl Interruptible {
-    /// The calling thread, with a handler that only ends a sleep in the kernel.
+    /// Returns the calling thread, and installs a signal handler that does nothing but interrupt a sleep in the
+    /// kernel.
     pub(crate) fn this() -> Self {
         extern "C" fn nothing(_signal: c_int) {}
-        // SAFETY: zeros are a sigaction without flags, so calls are not begun again.
+        // SAFETY: an all-zero sigaction is valid; without SA_RESTART, system calls are not restarted.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = nothing as extern "C" fn(c_int) as usize;
-        // SAFETY: installs a handler that touches nothing.
+        // SAFETY: installs a handler that accesses no data.
         unsafe { libc::sigaction(libc::SIGUSR1, &action, null_mut()) };
-        // SAFETY: asks for a number.
+        // SAFETY: takes no arguments and cannot fail.
         Interruptible(unsafe { libc::pthread_self() })
     }
 
@@ -37,14 +38,14 @@ impl Interruptible {
     }
 }
 
-/// A thread inside a wait without limit, with asynchronous cancellation, in the bare function. No stack frame of it
-/// needs a drop.
+/// A thread that waits without a timeout and may be cancelled asynchronously. It calls the DAT function directly: no
+/// stack frame of the thread needs a drop.
 pub(crate) struct Cancellable {
     thread: libc::pthread_t,
     frame: Box<Frame>,
 }
 
-/// Data of the thread; it outlives the thread.
+/// Data that the thread reads; outlives the thread.
 struct Frame {
     wait: *mut c_void,
     handle: Handle,
@@ -53,7 +54,8 @@ struct Frame {
 
 type Body = unsafe extern "C-unwind" fn(*mut c_void) -> *mut c_void;
 
-// Cancellation unwinds through the function bodies, which the declarations of the `libc` crate do not permit.
+// Cancellation unwinds through these functions. The `libc` crate declares them without unwinding, so they are
+// declared here.
 unsafe extern "C-unwind" {
     fn pthread_create(
         thread: *mut libc::pthread_t,
@@ -66,7 +68,7 @@ unsafe extern "C-unwind" {
 }
 
 const PTHREAD_CANCEL_ASYNCHRONOUS: c_int = 1;
-/// Result of joining a cancelled thread.
+/// Value that `pthread_join` returns for a cancelled thread.
 const PTHREAD_CANCELED: usize = usize::MAX;
 
 impl Cancellable {
@@ -81,7 +83,7 @@ impl Cancellable {
     }
 
     fn start(function: &CStr, handle: DAT_HANDLE, body: Body) -> Self {
-        // SAFETY: the library was opened for all to see; the name is NUL-terminated.
+        // SAFETY: the library was opened with RTLD_GLOBAL; the name is NUL-terminated.
         let wait = unsafe { libc::dlsym(libc::RTLD_DEFAULT, function.as_ptr()) };
         assert!(!wait.is_null(), "the library does not export {function:?}");
         let frame = Box::new(Frame { wait, handle: Handle::of(handle), begun: AtomicBool::new(false) });
@@ -113,7 +115,7 @@ impl Cancellable {
 /// # Safety
 /// `arg` points to a `Frame` that outlives the call.
 unsafe extern "C-unwind" fn on_evd(arg: *mut c_void) -> *mut c_void {
-    // SAFETY: the contract.
+    // SAFETY: `arg` is a valid `Frame`, by this function's contract.
     let frame = unsafe { &*arg.cast::<Frame>() };
     let (mut event, mut more): (DAT_EVENT, DAT_COUNT) = (zeroed(), 0);
     frame.begin();
@@ -125,14 +127,13 @@ unsafe extern "C-unwind" fn on_evd(arg: *mut c_void) -> *mut c_void {
     std::ptr::without_provenance_mut(code as usize)
 }
 
-/// # Safety
-/// As [`on_evd`].
+/// # Safety `arg` points to a `Frame` that outlives the call.
 unsafe extern "C-unwind" fn on_cno(arg: *mut c_void) -> *mut c_void {
-    // SAFETY: the contract.
+    // SAFETY: `arg` is a valid `Frame`, by this function's contract.
     let frame = unsafe { &*arg.cast::<Frame>() };
     let mut evd = DAT_HANDLE_NULL;
     frame.begin();
-    // SAFETY: as in `on_evd`.
+    // SAFETY: the frame holds the address of `dat_cno_wait`; the out parameter lives as long as the call.
     let code = unsafe {
         let wait = transmute::<*mut c_void, DAT_CNO_WAIT_FUNC>(frame.wait);
         wait(frame.handle.h(), DAT_TIMEOUT_INFINITE, &mut evd)
@@ -143,7 +144,7 @@ unsafe extern "C-unwind" fn on_cno(arg: *mut c_void) -> *mut c_void {
 impl Frame {
     fn begin(&self) {
         self.begun.store(true, Ordering::Release);
-        // SAFETY: changes this thread's own kind of cancellation; null is "not wanted".
+        // SAFETY: changes the cancellation type of this thread; a null output is allowed.
         unsafe { pthread_setcanceltype(PTHREAD_CANCEL_ASYNCHRONOUS, null_mut()) };
     }
 }

@@ -20,14 +20,14 @@ pub(crate) fn ok(code: DAT_RETURN) {
     expect(code, DAT_SUCCESS);
 }
 
-/// Checks for this complete code. `DAT_QUEUE_EMPTY` has no class, `DAT_NOT_IMPLEMENTED` includes it; for errors use
-/// [`refused`].
+/// Checks for exactly this code. `DAT_QUEUE_EMPTY` has no error class bit, `DAT_NOT_IMPLEMENTED` includes it; for
+/// errors use [`refused`].
 #[track_caller]
 pub(crate) fn expect(code: DAT_RETURN, wanted: DAT_RETURN) {
     assert!(code == wanted, "{} {}, wanted {}", caller(code), names::of_code(code), names::of_code(wanted));
 }
 
-/// Checks that the call failed with this type and subtype, error class set.
+/// Checks that the call failed with this type and subtype, and with the error class bit.
 #[track_caller]
 pub(crate) fn refused(code: DAT_RETURN, kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) {
     expect(code, error(kind, subtype));
@@ -39,7 +39,7 @@ pub(crate) fn bad_arg(code: DAT_RETURN, n: u32) {
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1 + n - 1);
 }
 
-/// Checks that the call failed because of a handle of this kind.
+/// Checks that the call failed because of an invalid handle of this kind.
 #[track_caller]
 pub(crate) fn bad_handle(code: DAT_RETURN, kind: DAT_RETURN_SUBTYPE) {
     refused(code, DAT_INVALID_HANDLE, kind);
@@ -62,7 +62,7 @@ pub(crate) fn subtype_of(code: DAT_RETURN) -> DAT_RETURN_SUBTYPE {
     code & DAT_SUBTYPE_MASK
 }
 
-/// Passes the call an output filled with a pattern. After an error every byte of it must be unchanged.
+/// Calls with an output that is filled with a pattern. If the call fails, every byte of the output must be unchanged.
 #[track_caller]
 pub(crate) fn untouched<T: Copy>(call: impl FnOnce(*mut T) -> DAT_RETURN) -> DAT_RETURN {
     const PATTERN: u8 = 0xa5;
@@ -79,7 +79,7 @@ pub(crate) fn untouched<T: Copy>(call: impl FnOnce(*mut T) -> DAT_RETURN) -> DAT
     code
 }
 
-/// Passes the call a zeroed output, which every C record permits, and returns it. The call must succeed.
+/// Calls with a zeroed output, which is a valid value of any C record, and returns the output. The call must succeed.
 #[track_caller]
 pub(crate) fn filled<T: CRecord>(call: impl FnOnce(*mut T) -> DAT_RETURN) -> T {
     let mut out = raw::zeroed::<T>();
@@ -89,7 +89,7 @@ pub(crate) fn filled<T: CRecord>(call: impl FnOnce(*mut T) -> DAT_RETURN) -> T {
 
 pub(crate) use raw::{CRecord, zeroed};
 
-/// The function that probably returned this code: the last one of this thread, if it returned the same code.
+/// Names the function that probably returned this code: this thread's last call, if its code is the same.
 fn caller(code: DAT_RETURN) -> String {
     match flight::last_call() {
         Some((function, last)) if last == code => format!("{function} answered"),

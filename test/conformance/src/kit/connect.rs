@@ -1,6 +1,6 @@
 //! Connected pairs, for cases that need a connection, and transfers over them.
 //!
-//! Both roles of a pair call `ctx.connect()`; a local case calls `ctx.loopback()` and has both ends.
+//! Both roles of a pair call `ctx.connect()`. A local case calls `ctx.loopback()` and gets both endpoints.
 #![forbid(unsafe_code)]
 #![allow(clippy::not_unsafe_ptr_arg_deref, reason = "handles go to the library under test as they are")]
 
@@ -63,7 +63,8 @@ impl Ctx {
         Address::of_bytes(&self.receive())
     }
 
-    /// Called by both roles: returns an end of a new connection. `far` listens on the run's qualifier 0.
+    /// Returns this role's endpoint of a new connection; both roles must call it. `far` listens on the run's
+    /// qualifier 0.
     #[track_caller]
     pub(crate) fn connect(&self) -> Conn {
         self.connect_with(&Setup::default())
@@ -83,7 +84,7 @@ impl Ctx {
         conn
     }
 
-    /// Returns both ends of a connection over one IA, the connecting end first.
+    /// Returns both endpoints of a connection over one IA, the connecting one first.
     #[track_caller]
     pub(crate) fn loopback(&self) -> (Conn, Conn) {
         self.loopback_with(&self.ia(), &Setup::default())
@@ -101,7 +102,7 @@ impl Ctx {
     }
 }
 
-/// Parameters of both ends of a connection.
+/// Parameters for both endpoints of a connection.
 #[derive(Clone)]
 pub(crate) struct Setup {
     /// Attributes of the EP.
@@ -118,7 +119,7 @@ impl Default for Setup {
     }
 }
 
-/// One end of a connection with all objects it uses. Declare memory after it, so that the memory is freed first.
+/// One endpoint of a connection with all objects it uses. Declare memory after it, so that the memory is freed first.
 pub(crate) struct Conn {
     pub(crate) ep: Ep,
     /// EVD for completions of receives.
@@ -132,13 +133,13 @@ pub(crate) struct Conn {
 }
 
 impl Conn {
-    /// Creates all objects of an unconnected end, on a newly opened adapter.
+    /// Creates all objects of an unconnected endpoint, on a newly opened adapter.
     #[track_caller]
     pub(crate) fn alone(ctx: &Ctx) -> Self {
         Conn::on(&ctx.ia())
     }
 
-    /// Creates all objects of an unconnected end on this adapter.
+    /// Creates all objects of an unconnected endpoint on this adapter.
     #[track_caller]
     pub(crate) fn on(ia: &Ia) -> Self {
         Conn::unconnected(ia, &Setup::default())
@@ -155,7 +156,7 @@ impl Conn {
         Conn { ep, recv, request, events, pz, ia: ia.clone() }
     }
 
-    /// Connects without private data and without a time limit.
+    /// Connects without private data and without a timeout.
     #[track_caller]
     pub(crate) fn connect(&self, address: &Address, qual: DAT_CONN_QUAL) {
         let (ep, address, flags) = (self.ep.h(), address.pointer(), DAT_CONNECT_DEFAULT_FLAG);
@@ -179,14 +180,14 @@ impl Conn {
         expect_conn(self.events.h(), self.ep.h(), number);
     }
 
-    /// Disconnects, and takes the event, on the end whose peer does not disconnect.
+    /// Disconnects and takes the event. The peer must not disconnect at the same time.
     #[track_caller]
     pub(crate) fn disconnect(&self) {
         ok(dat_ep_disconnect(self.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
         self.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     }
 
-    /// Creates a registered buffer in this end's zone.
+    /// Creates a registered buffer in this endpoint's PZ.
     #[track_caller]
     pub(crate) fn memory(&self, length: usize) -> Memory {
         self.ia.memory(&self.pz, length)
@@ -207,27 +208,27 @@ impl Conn {
         ok(dat_ep_post_recv(self.ep.h(), 1, &mut segment, cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
     }
 
-    /// Posts an RDMA write of a local range to the peer's.
+    /// Posts an RDMA write of a local range to a range of the peer.
     #[track_caller]
     pub(crate) fn post_write(&self, id: u64, mut from: DAT_LMR_TRIPLET, to: DAT_RMR_TRIPLET) {
         ok(dat_ep_post_rdma_write(self.ep.h(), 1, &mut from, cookie(id), &to, DAT_COMPLETION_DEFAULT_FLAG));
     }
 
-    /// Posts an RDMA read of the peer's range into a local one.
+    /// Posts an RDMA read of a range of the peer into a local range.
     #[track_caller]
     pub(crate) fn post_read(&self, id: u64, mut into: DAT_LMR_TRIPLET, from: DAT_RMR_TRIPLET) {
         ok(dat_ep_post_rdma_read(self.ep.h(), 1, &mut into, cookie(id), &from, DAT_COMPLETION_DEFAULT_FLAG));
     }
 }
 
-/// Takes the ESTABLISHED events of both ends.
+/// Takes the ESTABLISHED events of both endpoints.
 #[track_caller]
 pub(crate) fn established(near: &Conn, far: &Conn) {
     near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
-/// Posts an empty send, which needs no memory but a receive.
+/// Posts a send without data. It needs no memory, but the peer needs a receive.
 #[track_caller]
 pub(crate) fn post_empty_send(conn: &Conn, id: u64) {
     ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));

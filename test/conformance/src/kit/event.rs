@@ -22,7 +22,7 @@ impl Event {
         self.0.event_number
     }
 
-    /// The EVD in the event.
+    /// The EVD that the event names.
     pub(crate) fn evd(&self) -> DAT_EVD_HANDLE {
         self.0.evd_handle
     }
@@ -121,7 +121,7 @@ pub(crate) fn micros(time: Duration) -> DAT_TIMEOUT {
     DAT_TIMEOUT::try_from(time.as_micros()).unwrap_or(DAT_TIMEOUT_INFINITE)
 }
 
-/// Waits on an EVD with threshold 1. `None`: timeout.
+/// Waits on an EVD with threshold 1. Returns `None` on timeout.
 #[track_caller]
 pub(crate) fn wait(evd: DAT_EVD_HANDLE, time: Duration) -> Option<Event> {
     let (mut event, mut more) = (zeroed(), 0);
@@ -133,7 +133,7 @@ pub(crate) fn wait(evd: DAT_EVD_HANDLE, time: Duration) -> Option<Event> {
     Some(Event(event))
 }
 
-/// Dequeues an event. `None`: the queue is empty.
+/// Dequeues an event. Returns `None` if the queue is empty.
 #[track_caller]
 pub(crate) fn dequeue(evd: DAT_EVD_HANDLE) -> Option<Event> {
     let mut event = zeroed();
@@ -145,10 +145,10 @@ pub(crate) fn dequeue(evd: DAT_EVD_HANDLE) -> Option<Event> {
     Some(Event(event))
 }
 
-/// Waits for an event, which must come.
+/// Waits for an event and fails if none arrives.
 #[track_caller]
 pub(crate) fn expect_event(evd: DAT_EVD_HANDLE, time: Duration) -> Event {
-    // Not a closure, because a panic would then name the closure's line.
+    // A closure would make the panic report the closure's line, not the caller's.
     match wait(evd, time) {
         Some(event) => event,
         None => panic!("no event after {time:?}"),
@@ -219,7 +219,7 @@ pub(crate) fn expect_rmr(
     data
 }
 
-/// Checks that the next event is this one, for this EP.
+/// Checks that the next event has this number and names this EP.
 #[track_caller]
 pub(crate) fn expect_conn(evd: DAT_EVD_HANDLE, ep: DAT_EP_HANDLE, number: DAT_EVENT_NUMBER) -> Event {
     let event = expect_event(evd, SOON);
@@ -234,7 +234,7 @@ pub(crate) fn expect_cr(evd: DAT_EVD_HANDLE) -> DAT_CR_ARRIVAL_EVENT_DATA {
     expect_event(evd, SOON).arrival()
 }
 
-/// Checks that the next event is this asynchronous one, about this object.
+/// Checks that the next event is an asynchronous event with this number, for this object.
 #[track_caller]
 pub(crate) fn expect_async(evd: DAT_EVD_HANDLE, number: DAT_EVENT_NUMBER, about: DAT_HANDLE, reason: u32) {
     let event = expect_event(evd, SOON);
@@ -255,7 +255,8 @@ pub(crate) fn expect_nothing(evd: DAT_EVD_HANDLE) {
     expect(code, DAT_QUEUE_EMPTY);
 }
 
-/// Checks that no event is queued, and none arrives during this time. Takes that time: 50 ms show most bugs.
+/// Checks that no event is queued and that none arrives during this time. Always takes that long; 50 ms reveal most
+/// bugs.
 #[track_caller]
 pub(crate) fn expect_quiet(evd: DAT_EVD_HANDLE, time: Duration) {
     if let Some(event) = wait(evd, time) {

@@ -17,7 +17,7 @@ use super::{SOON, patiently};
 /// Buffers are aligned to a page.
 const PAGE: usize = 4096;
 
-/// A buffer, page-aligned.
+/// A page-aligned buffer.
 pub(crate) struct Buffer {
     bytes: Vec<AtomicU8>,
     start: usize,
@@ -99,7 +99,7 @@ impl Buffer {
         self.expect_bytes(at, &vec![wanted; length]);
     }
 
-    /// Polls until a byte has a value, without any call of DAT, as programs poll for RDMA writes.
+    /// Polls until a byte has a value, without DAT calls, like programs that poll for RDMA writes.
     #[track_caller]
     pub(crate) fn spin_for(&self, at: usize, wanted: u8) {
         let end = Instant::now() + patiently(SOON);

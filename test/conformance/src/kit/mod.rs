@@ -1,6 +1,7 @@
 //! Helpers for cases: one `use crate::kit::*;` imports them, all 73 functions, and every name of `dat_abi`.
 //!
-//! Helpers check the preconditions of a case and name its line in failures. The calls under test are made by the case itself.
+//! Helpers check the preconditions of a case; a failure names the case's line. The case itself makes the calls under
+//! test.
 #![allow(unused_imports, reason = "tools lie ready whether or not a case uses them today")]
 
 mod agent;
@@ -35,19 +36,19 @@ pub(crate) use one_of_each::*;
 pub(crate) use raw::{address_at, bytes_at, context_bits, named_attributes, region_address, write_at};
 pub(crate) use thread::*;
 
-/// Whether the library under test is one of DAT 2.0.
+/// Whether the library under test is a DAT 2.0 library.
 pub(crate) fn is_2_0() -> bool {
     crate::api::is_2_0()
 }
 
-/// Time limit of a helper for an expected event. No case asserts speed by it.
+/// How long a helper waits for an expected event. This is no claim about speed.
 pub(crate) const SOON: Duration = Duration::from_secs(5);
 
 /// The adapter's name, for code without a context.
 pub(crate) static PROVIDER: OnceLock<String> = OnceLock::new();
 
-/// Checks the private data exactly. Over rdma_cm, whose request always carries 48 bytes (56 in 2.0), zeros follow the data
-/// (spec/endpoints 9.2).
+/// Checks that the private data is exactly `sent`. A request over rdma_cm always carries 48 bytes (56 in 2.0), so
+/// zeros may follow (spec/endpoints 9.2).
 #[track_caller]
 pub(crate) fn expect_data(came: &[u8], sent: &[u8]) {
     static IS_PADDED: OnceLock<bool> = OnceLock::new();
@@ -64,7 +65,7 @@ pub(crate) fn expect_data(came: &[u8], sent: &[u8]) {
 /// Factor for time limits on a slow machine.
 pub(crate) static PATIENCE: AtomicU32 = AtomicU32::new(1);
 
-/// `SOON`, adjusted to this machine; other times are not adjusted.
+/// Multiplies `SOON` by the factor for slow machines. Other times are returned unchanged.
 pub(crate) fn patiently(time: Duration) -> Duration {
     if time == SOON { SOON * PATIENCE.load(Ordering::Relaxed) } else { time }
 }
@@ -78,7 +79,8 @@ pub(crate) fn has(provider: &str, need: Need) -> bool {
         Need::Rmr => adapter.max_rmrs > 0,
         Need::ProviderEp => attr.ep_creator != DAT_PSP_CREATES_EP_NEVER,
         Need::Multipath => attr.supports_multipath != DAT_FALSE,
-        // Streams have the numbers of their flags: CR, DTO, CONNECTION, RMR_BIND, ASYNC after SOFTWARE.
+        // The array is indexed by event stream, in the order of the flags: SOFTWARE, CR, DTO, CONNECTION, RMR_BIND,
+        // ASYNC.
         Need::Merging => attr.evd_stream_merging_supported[2][3] != DAT_FALSE,
     }
 }

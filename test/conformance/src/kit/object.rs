@@ -1,8 +1,7 @@
-//! Objects that free themselves at the end of a case and check that the library agrees.
+//! Objects that free themselves at the end of a case and check that the call succeeds.
 //!
-//! Declare objects in the order of use (IA, PZ, EVDs, EP), because they are freed in reverse. A case that has failed
-//! makes no further checks. `object.h()` returns the handle, `leak()` gives up ownership, `free()` frees and checks
-//! at once.
+//! Declare objects in the order of use (IA, PZ, EVDs, EP): they are freed in reverse. A case that has failed makes no
+//! further checks. `object.h()` returns the handle, `leak()` gives up ownership, `free()` frees and checks at once.
 #![forbid(unsafe_code)]
 #![allow(clippy::not_unsafe_ptr_arg_deref, reason = "handles go to the library under test as they are")]
 
@@ -45,7 +44,7 @@ macro_rules! objects {
         }
 
         impl $name {
-            /// Takes over a handle.
+            /// Takes ownership of a handle.
             #[track_caller]
             pub(crate) fn own(handle: DAT_HANDLE) -> Self {
                 $name { handle: Some(Handle::of(handle)), made: Location::caller() }
@@ -56,7 +55,7 @@ macro_rules! objects {
                 self.handle.expect("it is there until it is freed").h()
             }
 
-            /// Frees it, which must succeed. Returns the stale handle.
+            /// Frees the object, which must succeed. Returns the stale handle.
             #[track_caller]
             pub(crate) fn free(self) -> DAT_HANDLE {
                 let handle = self.leak();
@@ -96,7 +95,7 @@ objects! {
     Psp by dat_psp_free;
     /// A reserved service point.
     Rsp by dat_rsp_free;
-    /// Registered memory; [`Memory`] is one with a buffer.
+    /// A memory registration. [`Memory`] is a registration with its buffer.
     Lmr by dat_lmr_free;
     /// A memory window (RMR).
     Rmr by dat_rmr_free;
@@ -104,7 +103,8 @@ objects! {
     Srq by dat_srq_free;
 }
 
-/// An open adapter. Clones share it; the last one closes it gracefully, which detects objects that a case has left.
+/// An open adapter. Clones share it. The last clone closes it gracefully, which detects objects that a case has not
+/// freed.
 #[derive(Clone)]
 pub(crate) struct Ia(Arc<Opened>);
 
@@ -129,7 +129,8 @@ impl Drop for Opened {
 static SHARED: Mutex<Weak<Opened>> = Mutex::new(Weak::new());
 
 impl Ctx {
-    /// Opens the adapter under test. In a case that `shares_ia`, returns the other thread's adapter, if that is open.
+    /// Opens the adapter under test. In a case with `shares_ia`, returns the adapter that the other thread has
+    /// opened, if any.
     #[track_caller]
     pub(crate) fn ia(&self) -> Ia {
         if !self.shares_ia {
@@ -144,7 +145,7 @@ impl Ctx {
         ia
     }
 
-    /// The adapter's name for `dat_ia_openv`, which must outlive the use of its pointer.
+    /// The adapter's name for `dat_ia_openv`. Must outlive the use of its pointer.
     pub(crate) fn name(&self) -> CString {
         CString::new(self.provider.as_str()).expect("a name without NUL")
     }
@@ -166,7 +167,8 @@ impl Ia {
         self.0.handle.h()
     }
 
-    /// Closes the adapter gracefully as its last user, which must succeed. Returns the stale handle.
+    /// Closes the adapter gracefully, which must succeed. The caller must hold the last clone. Returns the stale
+    /// handle.
     #[track_caller]
     pub(crate) fn close(self) -> DAT_IA_HANDLE {
         let handle = self.leak();
@@ -251,7 +253,7 @@ impl Ia {
         Srq::own(filled(|out| dat_srq_create(self.h(), pz.h(), &mut attr, out)))
     }
 
-    /// Listens on a qualifier; the consumer makes the EPs.
+    /// Listens on a qualifier with a PSP for which the consumer creates the EPs.
     #[track_caller]
     pub(crate) fn psp(&self, qual: DAT_CONN_QUAL, evd: &Evd) -> Psp {
         Psp::own(filled(|out| dat_psp_create(self.h(), qual, evd.h(), DAT_PSP_CONSUMER_FLAG, out)))
@@ -318,11 +320,11 @@ impl Evd {
     }
 }
 
-/// The agent of a CNO that only wakes waiters.
+/// The null agent: the CNO only wakes waiters.
 pub(crate) const NO_AGENT: DAT_OS_WAIT_PROXY_AGENT =
     DAT_OS_WAIT_PROXY_AGENT { instance_data: null_mut(), proxy_agent_func: None };
 
-/// Attributes that every provider supports, far below any limit.
+/// EP attributes that every provider supports, far below any limit.
 pub(crate) fn ep_attr() -> DAT_EP_ATTR {
     DAT_EP_ATTR {
         service_type: DAT_SERVICE_TYPE_RC,

@@ -44,7 +44,7 @@ impl Kind {
         Self::Srq,
     ];
 
-    /// Name of the kind in names of cases.
+    /// Name of the kind in case names.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Cr => "cr",
@@ -61,7 +61,7 @@ impl Kind {
         }
     }
 
-    /// Value of `dat_get_handle_type`.
+    /// Value that `dat_get_handle_type` returns for this kind.
     pub(crate) fn number(self) -> DAT_HANDLE_TYPE {
         match self {
             Self::Cr => DAT_HANDLE_TYPE_CR,
@@ -78,7 +78,7 @@ impl Kind {
         }
     }
 
-    /// Ends an object as a consumer does: frees it, rejects it, or closes it gracefully.
+    /// Ends an object like a consumer does: frees it, rejects it, or closes it gracefully.
     pub(crate) fn end(self, handle: DAT_HANDLE) -> DAT_RETURN {
         match self {
             Self::Cr => dat_cr_reject(handle),
@@ -96,11 +96,12 @@ impl Kind {
     }
 }
 
-/// One live object of each kind; only the PZ and the EVDs are used by others. Kinds that the provider lacks are absent.
+/// One live object of each kind. Only the PZ and the EVDs are used by other objects. Kinds that the provider does not
+/// support are absent.
 pub(crate) struct OneOfEach {
-    /// A pending request, rejected at the end.
+    /// A pending connection request, rejected at the end.
     cr: Option<Handle>,
-    /// UNCONNECTED, with all its EVDs; no other object uses it.
+    /// UNCONNECTED EP with all its EVDs. No other object uses this EP.
     pub(crate) ep: Ep,
     pub(crate) rsp: Rsp,
     reserved: Ep,
@@ -118,10 +119,10 @@ pub(crate) struct OneOfEach {
     pub(crate) requests: Evd,
     /// EVD for software events, which no object uses.
     pub(crate) evd: Evd,
-    /// No object uses it.
+    /// A CNO without EVDs.
     pub(crate) cno: Cno,
     pub(crate) pz: Pz,
-    /// No object uses it.
+    /// A PZ that no object uses.
     pub(crate) idle_pz: Pz,
     pub(crate) ia: Ia,
 }
@@ -133,7 +134,7 @@ impl OneOfEach {
         Self::within(ctx, &ctx.ia(), 0)
     }
 
-    /// Creates all objects in this IA, with three qualifiers of the run from `first` on.
+    /// Creates all objects in this IA. Uses three of the run's qualifiers, starting at `first`.
     #[track_caller]
     pub(crate) fn within(ctx: &Ctx, ia: &Ia, first: u64) -> Self {
         let idle_pz = ia.pz();
@@ -246,7 +247,7 @@ impl OneOfEach {
         handles.push((Kind::Pz, Handle::of(self.pz.h())));
         self.cr = None;
         let ia = self.ia.clone();
-        // No object is freed here, and the registered memory stays allocated.
+        // The IA's close has freed all objects. The registered memory stays allocated.
         std::mem::forget(self);
         (ia, handles)
     }

@@ -1,6 +1,7 @@
 //! Reads through pointers and unions that the library returns.
 //!
-//! Together with `cancel` the only unsafe module of the kit. All functions copy; no reference to the library's memory is kept.
+//! This module and `cancel` are the only unsafe modules of the kit. All functions copy; no reference to the library's
+//! memory is kept.
 
 use std::ffi::c_void;
 use std::mem::{MaybeUninit, size_of};
@@ -53,7 +54,7 @@ records!(
 
 /// Returns a zeroed record.
 pub(crate) fn zeroed<T: CRecord>() -> T {
-    // SAFETY: the trait's promise.
+    // SAFETY: all zeros is a valid value, by the contract of `CRecord`.
     unsafe { std::mem::zeroed() }
 }
 
@@ -64,11 +65,11 @@ pub(super) fn fill<T: Copy>(out: &mut MaybeUninit<T>, byte: u8) {
 
 /// Returns the bytes of a value after [`fill`].
 pub(super) fn bytes_of<T: Copy>(out: &MaybeUninit<T>) -> Vec<u8> {
-    // SAFETY: every byte was filled as a byte, and a C library writes bytes.
+    // SAFETY: `fill` initialised every byte, and a C library writes whole bytes.
     unsafe { std::slice::from_raw_parts(out.as_ptr().cast::<u8>(), size_of::<T>()) }.to_vec()
 }
 
-/// Copies the bytes at a pointer of the library; empty for null.
+/// Copies the bytes at a pointer that the library returned. Returns an empty vector for null.
 pub(crate) fn bytes_at(pointer: *const c_void, length: usize) -> Vec<u8> {
     if pointer.is_null() {
         return Vec::new();
@@ -77,12 +78,12 @@ pub(crate) fn bytes_at(pointer: *const c_void, length: usize) -> Vec<u8> {
     unsafe { std::slice::from_raw_parts(pointer.cast::<u8>(), length) }.to_vec()
 }
 
-/// Copies the socket address at a pointer from the library, with the length of its family.
+/// Copies the socket address at a pointer that the library returned. The address family determines the length.
 pub(crate) fn address_at(pointer: DAT_IA_ADDRESS_PTR) -> Vec<u8> {
     if pointer.is_null() {
         return Vec::new();
     }
-    // SAFETY: the library says that an address is there, and each begins with its family.
+    // SAFETY: the library promises a socket address at this pointer, which begins with its family.
     let family = i32::from(unsafe { (*pointer).sa_family });
     let length = match family {
         libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
@@ -100,7 +101,7 @@ pub(crate) fn write_at(pointer: *mut c_void, bytes: &[u8]) {
 
 /// Returns a context or cookie as a number.
 pub(crate) fn context_bits(context: DAT_CONTEXT) -> u64 {
-    // SAFETY: any bits are a number.
+    // SAFETY: every bit pattern is a valid number.
     unsafe { context.as_64 }
 }
 
@@ -134,15 +135,15 @@ pub(super) fn software(event: &DAT_EVENT) -> DAT_PVOID {
     unsafe { event.event_data.software_event_data.pointer }
 }
 
-/// A service point's handle of either kind.
+/// Returns the handle of a service point, PSP or RSP.
 pub(super) fn service_point(handle: DAT_SP_HANDLE) -> DAT_HANDLE {
-    // SAFETY: both members are a handle.
+    // SAFETY: both union members are handles.
     unsafe { handle.psp_handle }
 }
 
 /// Returns the start address of a region that is described by its address.
 pub(crate) fn region_address(region: DAT_REGION_DESCRIPTION) -> DAT_PVOID {
-    // SAFETY: any bits are an address.
+    // SAFETY: every bit pattern is a valid address.
     unsafe { region.for_va }
 }
 

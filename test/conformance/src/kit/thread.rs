@@ -1,6 +1,6 @@
-//! Threads inside a blocking call: started, checked to be asleep, interrupted by a signal.
+//! Threads inside a blocking call: start the call, check that the thread is blocked, interrupt it by a signal.
 //!
-//! A thread that never returns ends with its process, under the watchdog.
+//! A thread that never returns ends with its process, which the watchdog kills.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -42,13 +42,14 @@ impl<T> Blocked<T> {
         self.thread.is_finished()
     }
 
-    /// Waits until the system reports the thread as asleep. Unless the call has returned, it sleeps in the call.
+    /// Waits until /proc reports the thread as sleeping. Unless the call has returned, the thread then sleeps inside
+    /// the call.
     pub(crate) fn asleep(self) -> Self {
         until(|| self.is_back() || self.sleeps());
         self
     }
 
-    /// Interrupts its sleep by signals until the call returns. The signal handler does not restart system calls.
+    /// Sends signals to the thread until the call returns. The signal handler does not restart system calls.
     pub(crate) fn interrupt(&self) {
         until(|| {
             if !self.is_back() && self.sleeps() {
@@ -58,10 +59,10 @@ impl<T> Blocked<T> {
         });
     }
 
-    /// Whether the system reports the thread as asleep.
+    /// Whether /proc reports the thread as sleeping.
     fn sleeps(&self) -> bool {
         let text = std::fs::read_to_string(self.place.join("stat")).unwrap_or_default();
-        // The state follows the name, which may contain any characters.
+        // In /proc/PID/stat the state follows the name, which may contain any characters.
         text.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('S'))
     }
 
@@ -72,12 +73,12 @@ impl<T> Blocked<T> {
     }
 }
 
-/// Result of a wait on an EVD, with the parts of the event that threads may share.
+/// Result of a wait on an EVD, with the fields of the event that can be sent between threads.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Waited {
     pub(crate) code: DAT_RETURN,
     pub(crate) number: DAT_EVENT_NUMBER,
-    /// Pointer of a software event.
+    /// Pointer in a software event.
     pub(crate) pointer: usize,
     pub(crate) more: DAT_COUNT,
 }
@@ -93,7 +94,7 @@ pub(crate) fn evd_waiter(evd: DAT_EVD_HANDLE, timeout: DAT_TIMEOUT, threshold: D
 }
 
 impl Blocked<Waited> {
-    /// Waits until the empty EVD has registered its waiter.
+    /// Waits until a waiter is registered on the empty EVD.
     #[track_caller]
     pub(crate) fn inside(self, evd: DAT_EVD_HANDLE) -> Self {
         let waiter = error(DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_WAITER);
@@ -111,7 +112,7 @@ impl Blocked<Waited> {
 pub(crate) fn cno_waiter(cno: DAT_CNO_HANDLE, timeout: DAT_TIMEOUT) -> Blocked<(DAT_RETURN, Handle)> {
     let cno = Handle::of(cno);
     blocked(move || {
-        // A value that no call returns, so that a written null is visible.
+        // No call returns this value, so that a null written by the library is visible.
         let mut evd = Handle::of(std::ptr::without_provenance_mut(0x5a5a)).h();
         let code = dat_cno_wait(cno.h(), timeout, &mut evd);
         (code, Handle::of(evd))

@@ -1,4 +1,5 @@
-//! Effects of a failed transfer on both ends of its connection: events, flushes, and what stays unchanged (spec/events 4.6).
+//! Effects of a failed transfer on both endpoints of its connection: events, flushes, and what stays unchanged
+//! (spec/events 4.6).
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
@@ -28,7 +29,7 @@ fn fails_unseen(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.receive_target();
     conn.post_send(1, nowhere());
-    // The completion was not taken yet.
+    // The EP disconnects although the completion was not taken yet.
     expect_broken(&conn);
     expect_dto(conn.request.h(), 1, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
     ctx.meet();
@@ -59,7 +60,8 @@ fn fails_amid_work(ctx: &Ctx) {
     let memory = conn.memory(100);
     (1..=3).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
     ctx.meet();
-    // The first two are received; the others follow the failure, and are posted before or after it is visible.
+    // The peer receives the first two messages. Messages 11 and 12 follow the failed request, before or after the
+    // failure is visible.
     (11..=12).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
     conn.post_send(13, nowhere());
     (14..=16).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
@@ -87,7 +89,7 @@ fn receives_badly_amid_work(ctx: &Ctx) {
     let memory = conn.memory(100);
     conn.post_recv(1, nowhere());
     (2..=3).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
-    // The near end has no receive, so these wait.
+    // The near role has posted no receive, so both sends wait.
     (11..=12).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
     ctx.meet();
     expect_dto(conn.recv.h(), 1, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
@@ -148,8 +150,8 @@ fn sends_to_another_pz(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// The receive fails when it is used (spec/events 7), or is already flushed with the queue pair that the change has
-/// replaced (spec/endpoints 5.3).
+/// The receive fails when a message consumes it (spec/events 7), or is flushed when the change replaces the queue
+/// pair (spec/endpoints 5.3).
 fn changes_pz_before_use(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
@@ -173,7 +175,7 @@ fn changes_pz_before_use(ctx: &Ctx) {
     }
     memory.expect_all(0, 100, 0);
     ctx.meet();
-    // Its EP uses that zone.
+    // The EP uses this PZ, so it is dropped first.
     drop((memory, conn));
 }
 
@@ -209,7 +211,7 @@ fn reads_without_depth(ctx: &Ctx) {
     refused_or_responder(ctx, &conn, &memory);
 }
 
-/// The post is refused, or the read fails because the other side has no resources for it.
+/// The post is refused, or the read fails because the peer has no resources for it.
 #[track_caller]
 fn refused_or_responder(ctx: &Ctx, conn: &Conn, memory: &Memory) {
     let code = Op::Read.call(conn, 1, &[memory.segment(0, 100)], &ctx.receive_target(), 0);
@@ -250,7 +252,7 @@ fn reads_beyond_the_target(ctx: &Ctx) {
     let memory = conn.memory(8 * 5000);
     let remote = ctx.receive_target();
     (0..8).for_each(|id| conn.post_read(id, memory.segment(id as usize * 5000, 5000), remote));
-    // A transport that delays reads completes all; another transport breaks the connection.
+    // A transport may delay reads until all complete, or break the connection.
     let mut broken = false;
     for id in 0..8 {
         let data = expect_event(conn.request.h(), SOON).dto();
@@ -282,7 +284,7 @@ fn outlives(ctx: &Ctx) {
     (1..=2).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
     (11..=13).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
     ctx.send("die");
-    // All posted work completes, none of it with success, and the connection ends once.
+    // All posted requests complete, none successfully, and the connection ends once.
     for id in 11..=13 {
         let data = expect_event(conn.request.h(), SOON).dto();
         assert_eq!(context_bits(data.user_cookie), id);

@@ -1,10 +1,10 @@
-//! Transfers of any kind over connections of any configuration, and connections that end. Helpers for the transfer
-//! cases, without cases.
+//! Helpers for the transfer cases: transfers of any kind over connections with any configuration, and checks of ended
+//! connections.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
 
-/// The four posts.
+/// The four kinds of post.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Op {
     Send,
@@ -18,7 +18,7 @@ impl Op {
     pub(crate) const REQUESTS: [Self; 3] = [Self::Send, Self::Write, Self::Read];
     pub(crate) const RDMA: [Self; 2] = [Self::Write, Self::Read];
 
-    /// Name of the end, as a part of case names.
+    /// Name of the operation in case names.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Send => "send",
@@ -28,7 +28,7 @@ impl Op {
         }
     }
 
-    /// The call with raw values. A send and a receive have no remote side.
+    /// Calls the post function with raw values. Sends and receives ignore `remote`.
     pub(crate) fn post_raw(
         self,
         ep: DAT_EP_HANDLE,
@@ -65,24 +65,25 @@ impl Op {
         ok(self.call(conn, id, segments, remote, DAT_COMPLETION_DEFAULT_FLAG));
     }
 
-    /// Returns the EVD of its completion.
+    /// Returns the EVD for completions of this operation.
     pub(crate) fn evd(self, conn: &Conn) -> DAT_EVD_HANDLE {
         if self == Self::Recv { conn.recv.h() } else { conn.request.h() }
     }
 }
 
-/// A target for posts whose remote side is not checked.
+/// A remote triplet for calls that ignore it.
 pub(crate) const NOWHERE: DAT_RMR_TRIPLET =
     DAT_RMR_TRIPLET { rmr_context: 0, pad: 0, target_address: 0, segment_length: 0 };
 
-/// Makes the usual ends with other attributes.
+/// Returns the default setup with changed EP attributes.
 pub(crate) fn setup(edit: impl FnOnce(&mut DAT_EP_ATTR)) -> Setup {
     let mut setup = Setup::default();
     edit(&mut setup.attr);
     setup
 }
 
-/// Called by both roles: as `ctx.connect_with`, but `make` creates this end's EP, on the usual EVDs and PZ.
+/// Connects like `ctx.connect_with`, and both roles must call it. `make` creates this endpoint's EP, on the default
+/// EVDs and PZ.
 #[track_caller]
 pub(crate) fn connect_made(ctx: &Ctx, setup: &Setup, make: impl FnOnce(&Conn) -> Ep) -> Conn {
     let mut conn = Conn::unconnected(&ctx.ia(), setup);
@@ -91,7 +92,7 @@ pub(crate) fn connect_made(ctx: &Ctx, setup: &Setup, make: impl FnOnce(&Conn) ->
     conn
 }
 
-/// Called by both roles: connects existing ends.
+/// Connects two existing endpoints; both roles must call it.
 #[track_caller]
 pub(crate) fn join(ctx: &Ctx, conn: &Conn, qual: u64) {
     if ctx.is_near() {
@@ -102,7 +103,7 @@ pub(crate) fn join(ctx: &Ctx, conn: &Conn, qual: u64) {
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
-/// Creates another end in the IA and zone of an existing one.
+/// Creates another endpoint in the IA and PZ of an existing one.
 #[track_caller]
 pub(crate) fn sibling(conn: &Conn, setup: &Setup) -> Conn {
     let mut other = Conn::unconnected(&conn.ia, setup);
@@ -110,7 +111,7 @@ pub(crate) fn sibling(conn: &Conn, setup: &Setup) -> Conn {
     other
 }
 
-/// Checks that the connection broke by a failure at this end: one BROKEN event, and the EP is DISCONNECTED.
+/// Checks that a failure at this endpoint broke the connection: one BROKEN event, and the EP is DISCONNECTED.
 #[track_caller]
 pub(crate) fn expect_broken(conn: &Conn) {
     conn.expect(DAT_CONNECTION_EVENT_BROKEN);
@@ -137,7 +138,7 @@ pub(crate) fn is_request_idle(conn: &Conn) -> bool {
     request != DAT_FALSE
 }
 
-/// Disables copies by the kernel, so that a library with two methods uses the other one.
+/// Disables single-copy transfers by the kernel, so that the library uses its other method.
 pub(crate) fn without_kernel_copies() {
     os::set_env("DAPL_SM_RMA", "mmap");
 }

@@ -1,4 +1,4 @@
-//! Transfers that fail: every status that a case can provoke, by every cause (spec/events 4.5).
+//! Transfers that fail: each status that a case can provoke, by each cause (spec/events 4.5).
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
@@ -103,7 +103,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-/// An invalid segment, and the memory that it describes incorrectly.
+/// Returns an invalid segment, and the connections and memory to keep alive with it.
 #[track_caller]
 fn bad_segment(ctx: &Ctx, conn: &Conn, fault: Local) -> (DAT_LMR_TRIPLET, Vec<Conn>, Memory) {
     let mut others = Vec::new();
@@ -116,7 +116,7 @@ fn bad_segment(ctx: &Ctx, conn: &Conn, fault: Local) -> (DAT_LMR_TRIPLET, Vec<Co
         }
         Local::OtherIa => {
             let other = Conn::unconnected(&Ia::open(&ctx.provider, 8), &Setup::default());
-            // Not the first registration: different adapters may have equal contexts.
+            // Not the first registration: the first contexts of two adapters may be equal.
             let memory = (0..5).map(|_| other.memory(300)).next_back().expect("five");
             others.push(other);
             memory
@@ -136,7 +136,7 @@ fn bad_segment(ctx: &Ctx, conn: &Conn, fault: Local) -> (DAT_LMR_TRIPLET, Vec<Co
         }
         Local::Before => DAT_LMR_TRIPLET { virtual_address: memory.address(0) - 1, ..good },
         Local::Beyond => memory.segment(201, 100),
-        // A segment that wraps around the address space and includes the message's bytes only in part.
+        // A segment that wraps around the address space. The memory covers only part of the message.
         Local::Wraps => DAT_LMR_TRIPLET { segment_length: 0u64.wrapping_sub(50), ..memory.segment(250, 0) },
         Local::OtherPz | Local::OtherIa | Local::NoWrite => good,
     };
@@ -149,7 +149,7 @@ fn requests_from(ctx: &Ctx, op: Op, fault: Local) {
     let (bad, others, memory) = bad_segment(ctx, &conn, fault);
     op.post(&conn, 1, &[bad], &remote);
     let data = expect_event(conn.request.h(), SOON).dto();
-    // A sum that no adapter supports is as invalid as its memory.
+    // A transport may report the wrapped segment as a length error.
     let is_length = fault == Local::Wraps && data.status == DAT_DTO_ERR_LOCAL_LENGTH;
     check_dto(&data, 1, if is_length { DAT_DTO_ERR_LOCAL_LENGTH } else { DAT_DTO_ERR_LOCAL_PROTECTION }, 0);
     expect_broken(&conn);
@@ -157,7 +157,7 @@ fn requests_from(ctx: &Ctx, op: Op, fault: Local) {
     drop((memory, others));
 }
 
-/// The far end of a connection that ends by a failure of the near end. It exports memory, and has one receive.
+/// The far role of a connection that a failure of the near role ends. It exports memory and posts one receive.
 pub(super) fn loses(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(300);
@@ -169,7 +169,7 @@ pub(super) fn loses(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// The near end of a connection that breaks because the far end cannot receive.
+/// The near role of a connection that breaks because the far role cannot receive.
 pub(super) fn sends_into_trouble(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
@@ -194,7 +194,7 @@ fn receives_into(ctx: &Ctx, fault: Local) {
     drop((memory, others));
 }
 
-/// The near end of an RDMA transfer without permission.
+/// The near role of an RDMA transfer that the target refuses.
 fn is_denied(ctx: &Ctx, op: Op) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
@@ -231,7 +231,7 @@ fn denies(ctx: &Ctx, op: Op, fault: Remote) {
         Remote::Before => DAT_RMR_TRIPLET { target_address: memory.address(0) - 1, ..good },
         Remote::Beyond => memory.target(201, 100),
         Remote::Wraps => DAT_RMR_TRIPLET { target_address: u64::MAX - 49, ..good },
-        // A local key is not sent to peers, but a peer could guess it.
+        // A local context is not sent to peers, but a peer could guess it.
         Remote::LocalRights => DAT_RMR_TRIPLET { rmr_context: memory.lmr_context, ..good },
         Remote::OtherPz | Remote::OtherRight => good,
     };
@@ -260,7 +260,7 @@ fn takes_too_little(ctx: &Ctx, length: usize) {
     ctx.meet();
     expect_dto(conn.recv.h(), 2, DAT_DTO_ERR_LOCAL_LENGTH, 0);
     expect_broken(&conn);
-    // The content of the buffer is undefined; bytes outside are unchanged.
+    // The buffer's content is undefined; the bytes around it are unchanged.
     memory.expect_all(length, 100, 0xee);
     ctx.meet();
 }
@@ -313,7 +313,7 @@ fn takes_too_little_late(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// A segment that makes every request fail at once.
+/// A segment with which every request fails at once.
 pub(super) fn nowhere() -> DAT_LMR_TRIPLET {
     DAT_LMR_TRIPLET { lmr_context: 0xdead_beef, pad: 0, virtual_address: 4096, segment_length: 100 }
 }
@@ -329,7 +329,7 @@ fn exceeds_the_adapter(ctx: &Ctx, op: Op) {
         drop(conn);
         ctx.unsupported("an adapter with a limit that can be reached");
     }
-    // The memory is never accessed. With such a limit, an adapter that pins memory pins little.
+    // The memory is never accessed. A low limit keeps adapters that pin memory from pinning much.
     let map = os::Map::private(part as usize, true);
     let lmr = registered(&conn, &map);
     let segment = DAT_LMR_TRIPLET {

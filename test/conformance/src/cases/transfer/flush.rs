@@ -32,14 +32,14 @@ fn leaves_abruptly(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100_000);
     (1..=3).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
-    // They wait for receives: one message in slots, one in pieces, and a write after them.
+    // Three requests wait for receives: a short message, a long message, and a write behind both.
     conn.post_send(11, memory.segment(0, 100));
     conn.post_send(12, memory.segment(0, 100_000));
     conn.post_write(13, memory.segment(0, 100), ctx.receive_target());
     ctx.meet();
     ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-    // The write may have been executed, but after a failure no success is reported.
+    // The write may have been executed, but after a failure none is reported as success.
     expect_flushed(&conn.request, 11..=13);
     (1..=2).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 100));
     expect_flushed(&conn.recv, [3]);
@@ -51,7 +51,7 @@ fn is_left(ctx: &Ctx) {
     let memory = conn.memory(100);
     ctx.send_target(memory.target(0, 100));
     (21..=22).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
-    // The near end has receives for these.
+    // The near role has posted receives for messages 21 and 22.
     (21..=22).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 100));
     ctx.meet();
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
@@ -211,7 +211,7 @@ fn listens_again(ctx: &Ctx) {
     connects_three_times(ctx);
 }
 
-/// Each round leaves work unfinished; a marker shows that all of it has completed.
+/// Each round leaves unfinished work. The completion of a marker shows that all of it has completed.
 fn connects_three_times(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let memory = conn.memory(200);
@@ -244,7 +244,7 @@ fn frees_its_ep(ctx: &Ctx) {
     drop(memory);
     let Conn { ep, recv, request, events, pz, ia } = conn;
     ep.free();
-    // The EVD is freed with all queued events.
+    // The EVD is freed with all its queued events.
     recv.free();
     request.free();
     events.free();
@@ -300,7 +300,7 @@ fn marks(ctx: &Ctx) {
     (11..=15).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
     ctx.meet();
     ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
-    // Nothing was taken before; the event shows that markers may be posted.
+    // Takes the disconnect event: after it, markers may be posted.
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     post_empty_recv(&conn, 6);
     post_empty_send(&conn, 16);
@@ -318,7 +318,7 @@ fn is_marked(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// A connection that has ended.
+/// Returns an endpoint whose connection has ended.
 fn ended(ctx: &Ctx) -> Conn {
     let (near, far) = ctx.loopback();
     near.disconnect();
@@ -334,7 +334,7 @@ fn flushes_a_marker(ctx: &Ctx, op: Op) {
         op.post(&conn, id, &[memory.segment(0, 100)], &memory.target(0, 100));
     }
     (0..3).for_each(|id| _ = expect_dto(op.evd(&conn), id, DAT_DTO_ERR_FLUSHED, 0));
-    // Its segments are not checked either.
+    // The segments of a flushed request are not checked.
     let nowhere = DAT_LMR_TRIPLET { lmr_context: !memory.lmr_context, ..memory.segment(0, 100) };
     op.post(&conn, 3, &[nowhere], &NOWHERE);
     expect_dto(op.evd(&conn), 3, DAT_DTO_ERR_FLUSHED, 0);

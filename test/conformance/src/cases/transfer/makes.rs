@@ -1,4 +1,4 @@
-//! Transfers over EPs with unusual configurations: attributes without effect, EVDs that are short, shared or absent.
+//! Transfers over EPs with unusual configurations: ignored attributes, and EVDs that are short, shared or absent.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
@@ -28,7 +28,7 @@ fn echoes_on_one_evd(ctx: &Ctx) {
     let memory = conn.memory(200);
     conn.post_recv(2, memory.segment(100, 100));
     conn.post_send(1, memory.segment(0, 100));
-    // Events of both streams; their relative order is undefined.
+    // Takes the events of both streams; their relative order is undefined.
     let mut ids: Vec<u64> = (0..2)
         .map(|_| {
             let data = expect_event(conn.request.h(), SOON).dto();
@@ -124,7 +124,7 @@ fn serves_beyond(ctx: &Ctx) {
     serves_three_ways(ctx, &ctx.connect_with(&small_sizes()), 200_000);
 }
 
-/// An end whose EP was created without attributes.
+/// Connects an endpoint whose EP was created with null attributes.
 fn connect_by_default(ctx: &Ctx) -> Conn {
     let make = |conn: &Conn| {
         let (ia, pz) = (conn.ia.h(), conn.pz.h());
@@ -155,7 +155,7 @@ fn moves_with_garbage(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// A send, a write, and a read of the written data.
+/// Does a send, a write, and a read of the written data.
 #[track_caller]
 fn moves_three_ways(ctx: &Ctx, conn: &Conn, length: usize) {
     let memory = conn.memory(2 * length);
@@ -180,7 +180,7 @@ fn serves_three_ways(ctx: &Ctx, conn: &Conn, length: usize) {
     memory.expect_pattern(length, length, 7);
 }
 
-/// An end whose EP lacks EVDs.
+/// Connects an endpoint whose EP lacks EVDs.
 fn connect_lacking(ctx: &Ctx, has_recv: bool, has_request: bool) -> Conn {
     let make = |conn: &Conn| {
         let (ia, pz, mut attr) = (conn.ia.h(), conn.pz.h(), ep_attr());
@@ -200,7 +200,7 @@ fn requests_without_evd(ctx: &Ctx) {
     memory.fill(7);
     let remote = ctx.receive_target();
     for _ in 0..40 {
-        // The queue slot of each is free when it is complete: more requests are posted than the EP is deep.
+        // A queue slot is free when its request has completed: more requests are posted than the queue depth.
         until(|| Op::Write.call(&conn, 1, &[memory.segment(0, 100)], &remote, 0) == DAT_SUCCESS);
     }
     until(|| Op::Send.call(&conn, 1, &[memory.segment(0, 100)], &NOWHERE, 0) == DAT_SUCCESS);

@@ -1,11 +1,11 @@
-//! Ordering guarantees of posts (spec/events 4.3): one case per row, over the transfer methods of messages and RDMA.
+//! Ordering guarantees of posts (spec/events 4.3), one case per row of the table, for all transfer methods.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
 
 use super::ends::*;
 
-/// Lengths: inline, in one piece, in many pieces.
+/// Message lengths: inline, one fragment, many fragments.
 const SIZES: [usize; 3] = [64, 4096, 1 << 20];
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -63,9 +63,9 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-/// Lengths of messages that use slots, pieces and both, in sequence.
+/// Message lengths that alternate between slots, fragments and both.
 const MIXED: [usize; 12] = [1, 113, 40_000, 0, 112, 16_384, 5, 70_000, 0, 4096, 113, 2];
-/// The longest of these lengths.
+/// The longest message length in `MIXED`.
 const LONGEST: usize = 70_000;
 
 fn sends_mixed(ctx: &Ctx) {
@@ -141,7 +141,7 @@ fn sends_numbers(ctx: &Ctx) {
 fn receives_numbers(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(16);
-    // Cookies and addresses decrease while messages increase: only the order of the posts matters.
+    // Cookies and addresses decrease while message numbers increase: only the order of the posts matters.
     let post = |id: u64| conn.post_recv(1000 - id, memory.segment(15 - id as usize % 16, 1));
     (0..16).for_each(post);
     for id in 0..200 {
@@ -317,7 +317,7 @@ fn reads_mixed(ctx: &Ctx) {
     reads_all(ctx, &conn);
 }
 
-/// Twelve reads of the far end's pattern.
+/// Posts twelve reads of the far role's pattern.
 #[track_caller]
 fn reads_all(ctx: &Ctx, conn: &Conn) {
     let memory = conn.memory(MIXED.len() * LONGEST);
@@ -352,7 +352,7 @@ fn reads_then_writes(ctx: &Ctx) {
     conn.post_read(0, memory.segment(0, LONGEST), remote);
     conn.post_write(1, memory.segment(LONGEST, 100), remote);
     (0..2).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, [LONGEST as u64, 100][id as usize]));
-    // The write may be executed before the read of the first hundred bytes, so these are not checked.
+    // The write may be executed before the read of the first hundred bytes, so those bytes are not checked.
     memory.expect_bytes(100, &(100..LONGEST).map(|at| (at % 251) as u8 + 5).collect::<Vec<_>>());
     ctx.meet();
 }
@@ -362,7 +362,7 @@ fn waits_with_a_send(ctx: &Ctx) {
     let memory = conn.memory(200);
     conn.post_recv(1, memory.segment(0, 100));
     conn.post_send(2, memory.segment(100, 100));
-    // The peer has no receive for this message, and sends one itself.
+    // The peer has no receive for this role's message, and sends a message itself.
     expect_dto(conn.recv.h(), 1, DAT_DTO_SUCCESS, 100);
     expect_nothing(conn.request.h());
     ctx.meet();

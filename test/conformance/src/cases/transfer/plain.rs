@@ -95,7 +95,7 @@ fn watches_recv(ctx: &Ctx) {
 fn posts_late(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(5000);
-    // The peer has posted its send, which has had time to arrive.
+    // The peer posted its send before this barrier, so the message has probably arrived.
     ctx.meet();
     expect_quiet(conn.events.h(), std::time::Duration::from_millis(50));
     conn.post_recv(2, memory.segment(0, 5000));
@@ -113,7 +113,7 @@ fn reads(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Exports memory, which the peer reads while this role waits outside of DAT.
+/// Exports memory. The peer reads it while this role waits outside of DAT.
 fn exports_memory(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(5000);

@@ -1,4 +1,4 @@
-//! Refusals of a post (spec/events 4.8), in families over the four calls, and the depth of its queue (spec/events 4.4).
+//! Refusals of a post (spec/events 4.8) for the four kinds of post, and the queue depth (spec/events 4.4).
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -94,7 +94,7 @@ fn is_refused(ctx: &Ctx, op: Op, wrong: Wrong) {
             (op.post_raw(good, (1, list), 1, null_mut(), flags), DAT_INVALID_PARAMETER, DAT_INVALID_ARG5)
         }
         Wrong::UnknownFlag => {
-            let flag = if is_2_0() { 0x40 } else { 0x20 }; // 2.0 has one more
+            let flag = if is_2_0() { 0x40 } else { 0x20 }; // 2.0 defines one more flag
             (op.post_raw(good, (1, list), 1, &remote, flag), DAT_INVALID_PARAMETER, last)
         }
         Wrong::HighestFlag => (op.post_raw(good, (1, list), 1, &remote, 1 << 31), DAT_INVALID_PARAMETER, last),
@@ -130,12 +130,12 @@ fn fill(conn: &Conn, op: Op, remote: &DAT_RMR_TRIPLET) -> u64 {
 fn is_refused_when_full(ctx: &Ctx, op: Op) {
     let (near, far) = ctx.loopback();
     let (memory, target) = (near.memory(100), far.memory(100));
-    // There is no receive for them.
+    // The peer has no receive for the sends.
     let sends = fill(&near, Op::Send, &NOWHERE);
     assert!(sends >= 16, "space for {sends} requests where 16 were asked for");
     let code = op.call(&near, 99, &[memory.segment(0, 100)], &target.target(0, 100), DAT_COMPLETION_DEFAULT_FLAG);
     refused(code, DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
-    // Receives have a queue of their own.
+    // The receive queue is separate, so a receive is still accepted.
     post_empty_recv(&near, 1);
     for id in 0..sends {
         post_empty_recv(&far, id);
@@ -150,7 +150,8 @@ fn is_refused_when_full(ctx: &Ctx, op: Op) {
     }
 }
 
-/// With limits of 1, 2, 3 and 4 for the four calls: each accepts as many segments as its limit, and no more.
+/// The four kinds of post get limits of 1, 2, 3 and 4 segments. Each kind accepts as many segments as its limit, and
+/// no more.
 fn takes_its_own_limit(ctx: &Ctx, op: Op) {
     let setup = setup(|attr| {
         attr.max_recv_iov = 1;
@@ -198,7 +199,7 @@ fn post_recvs_until_refused_then_reset(ctx: &Ctx) {
     ok(dat_ep_reset(near.ep.h()));
     near.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
     expect_nothing(near.recv.h());
-    // They are still posted.
+    // The receives are still posted, so the connection can use them.
     far.listen(ctx.qual(0), || near.connect(&ia.address(), ctx.qual(0)));
     established(&near, &far);
     for id in 0..posted {
@@ -220,7 +221,7 @@ fn sends_one_by_one(ctx: &Ctx) {
 
 fn refills_its_queue(ctx: &Ctx) {
     let conn = ctx.connect();
-    // Fills the queue before the first message arrives: otherwise more receives could be posted than fit at once.
+    // Fills the queue before the first message arrives: otherwise consumed receives would let further posts succeed.
     let posted = fill(&conn, Op::Recv, &NOWHERE);
     ctx.meet();
     for id in 0..40 {
@@ -260,7 +261,7 @@ fn fills_by_suppressed(ctx: &Ctx) {
     };
     refused(code, DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
     ctx.send_number(posted + 1);
-    // No completion is taken: the slot is free because the send is complete.
+    // No completion is taken: the slot is free as soon as the send has completed.
     until(|| post() == DAT_SUCCESS);
     // The last send must be acknowledged before the peer, which has received it, ends: otherwise the send would be
     // flushed.

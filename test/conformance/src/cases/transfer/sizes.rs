@@ -1,11 +1,11 @@
-//! Transfers that succeed, in families: every kind by size, by number of segments, and by the advertised limits.
+//! Transfers that succeed: each kind by size, by number of segments, and up to the advertised limits.
 #![forbid(unsafe_code)]
 
 use crate::kit::*;
 
 use super::ends::*;
 
-/// Sizes below, at and above the limits of a slot, a piece, a fragment, and a copy by the kernel.
+/// Sizes below, at and above the limits of a slot, a fragment, and a copy by the kernel.
 const SIZES: [usize; 11] = [0, 1, 64, 112, 113, 4096, 16_384, 16_385, 32_769, (1 << 20) + 3, 16 << 20];
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -50,14 +50,14 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-/// `size`, or the adapter's maximum if that is less.
+/// Returns `size`, or the adapter's maximum if that is smaller.
 fn carried(conn: &Conn, op: Op, size: usize) -> usize {
     let attr = conn.ia.attr();
     let most = if matches!(op, Op::Send | Op::Recv) { attr.max_message_size } else { attr.max_rdma_size };
     size.min(most as usize)
 }
 
-/// The initiating end of a transfer of this kind.
+/// The role that posts the transfer.
 fn moves(ctx: &Ctx, op: Op, size: usize) {
     let conn = ctx.connect();
     let size = carried(&conn, op, size);
@@ -86,12 +86,12 @@ fn moves_segments(
     if op == Op::Read {
         memory.expect_pattern(0, size as usize, 9);
     }
-    // Between the two barriers the other side checks its memory.
+    // Between the two barriers the peer checks its memory.
     ctx.meet();
     ctx.meet();
 }
 
-/// The other end of a transfer.
+/// The peer's role: exports memory or posts a receive, and checks the data.
 fn is_moved(ctx: &Ctx, op: Op, size: usize) {
     is_moved_over(ctx, op, size, &Setup::default());
 }
@@ -119,7 +119,7 @@ fn is_moved_over(ctx: &Ctx, op: Op, size: usize, setup: &Setup) {
     ctx.meet();
 }
 
-/// Attributes with as many segments as the adapter allows.
+/// Attributes with the maximum number of segments.
 fn widest(ctx: &Ctx) -> (Setup, usize) {
     let most = ctx.ia().attr().max_iov_segments_per_dto;
     let wide = setup(|attr| {
