@@ -1,9 +1,9 @@
-//! The C headers against the recorded facts: every size, offset, value, type, prototype, slot and macro of
-//! `test/abi/dat-1.2.json` and `dat-2.0.json` becomes an assertion, in C and in C++.
+//! The C headers against the recorded ABI (`test/abi/dat-1.2.json` and `dat-2.0.json`): every size, offset, value,
+//! type, prototype, table entry and macro becomes an assertion, in C and in C++.
 //!
-//! A program is written from the facts and compiled under four standards; what a compiler cannot decide (strings, where
-//! a macro's call lands, which arguments it passes) the program decides when it runs. The Rust half of the contract is
-//! `abi_rust.rs`. Nothing here calls libdat: the program brings its own `dat_ia_openv`.
+//! The test generates a program from the JSON and compiles it under four standards. The program checks at run time
+//! what a compiler cannot: strings, the function that a macro calls, and its arguments. `abi_rust.rs` checks the Rust
+//! declarations. No libdat is needed: the program defines its own `dat_ia_openv`.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -18,7 +18,7 @@ mod extensions;
 #[path = "abi/program.rs"]
 mod program;
 
-/// Flags with which the headers must compile.
+/// Compiler flags without warnings from the headers.
 const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
 fn root() -> PathBuf {
@@ -47,7 +47,7 @@ fn scratch(name: &str) -> PathBuf {
     dir
 }
 
-/// `ret (params)` as a type name, or `ret (*)(params)` with `star`.
+/// The function type `ret (params)`, or with `star` the pointer type `ret (*)(params)`.
 fn signature(function: &Value, star: &str) -> String {
     let params: Vec<&str> = list(function, "params").iter().map(|p| text(p, "c_type")).collect();
     let mut params = if params.is_empty() { "void".to_owned() } else { params.join(", ") };
@@ -60,7 +60,7 @@ fn signature(function: &Value, star: &str) -> String {
 fn typedefs(program: &mut Program, facts: &Value) {
     for fact in list(facts, "typedefs") {
         let name = text(fact, "name");
-        // C has no other name for it.
+        // C has no other name for this type than va_list.
         let canonical = text(fact, "canonical").replace("struct __va_list_tag *", "va_list");
         let same = program.tongue.same(name, &canonical);
         program.holds(&same, &format!("{name} is {}", text(fact, "canonical")));
@@ -150,7 +150,8 @@ fn records(program: &mut Program, facts: &Value) {
         program.holds(&same, &format!("{name} is {tagged}"));
         program.size_align(name, fact);
         fields(program, name, list(fact, "fields"));
-        // One that has more members than these would still be larger, or fill its padding: initialise by position.
+        // A record with further members would be larger, or would use its padding: initialise the members by
+        // position.
         if text(fact, "kind") == "struct" && program.tongue == Tongue::C {
             let last = list(fact, "fields").last().expect("a record has fields");
             let end = number(last, "offset") + number(last, "size");
@@ -169,7 +170,7 @@ fn macros(program: &mut Program, facts: &Value) {
         let (name, value) = (text(fact, "name"), number(fact, "value"));
         program.defined(name);
         program.holds(&format!("(long long)({name}) == {value}LL"), &format!("{name} = {value}"));
-        // An alias of an enum constant is an int in C alone.
+        // An alias of an enum constant has type int only in C.
         let typing = text(fact, "expr_type");
         if program.tongue == Tongue::C || typing != "int" {
             let same = program.tongue.same(&program.tongue.type_of(name), typing);
@@ -203,7 +204,7 @@ fn macros(program: &mut Program, facts: &Value) {
     }
 }
 
-/// The macros that the facts can only describe in words, put into code by hand; a new one fails the test.
+/// Checks for macros that the JSON describes only in words. A macro without a check fails the test.
 fn macros_in_words(program: &mut Program, facts: &Value) {
     let names = |key: &str| -> BTreeSet<String> {
         list(&facts["macros"], key).iter().map(|fact| text(fact, "name").to_owned()).collect()
@@ -215,7 +216,7 @@ fn macros_in_words(program: &mut Program, facts: &Value) {
     if program.version == V2 {
         other.insert("DAT_IA_HA_RELATED".into());
         helpers.extend(known(&["DAT_IA_HANDLE_TO_UL", "DAT_UL_TO_IA_HANDLE"]));
-        // Usable here, unlike in the reference's header.
+        // Unlike in the reference's header, this macro can be used.
         program.check("DAT_IA_HA_RELATED(object, 0, 0) == 79", "DAT_IA_HA_RELATED calls its slot");
         program.check("DAT_IA_HANDLE_TO_UL((DAT_IA_HANDLE)7) == 7ul", "an IA handle as a number");
         program.check("DAT_UL_TO_IA_HANDLE(7) == (DAT_IA_HANDLE)7", "a number as an IA handle");
@@ -298,7 +299,8 @@ fn is_va_list(param: &Value) -> bool {
     param["c_type"] == "va_list"
 }
 
-/// Every slot gets a stub that notes its index and arguments; every `DAT_*` macro is then called through it.
+/// Every table entry gets a stub that records its index and its arguments. Then the program calls every `DAT_*`
+/// macro.
 fn redirections(program: &mut Program, facts: &Value) {
     let types = list(facts, "function_pointer_types");
     program.top.push_str(
@@ -330,13 +332,13 @@ fn redirections(program: &mut Program, facts: &Value) {
         let typing = types.iter().find(|t| t["name"] == entry["c_type"]).expect("a slot has a type");
         let names: Vec<&str> = list(fact, "params").iter().map(|p| p.as_str().expect("a name")).collect();
         let args: Vec<&str> = list(fact, "call_args").iter().map(|p| p.as_str().expect("a name")).collect();
-        // The one correction to the facts: an SRQ is created from its IA, there is no SRQ yet to start from.
+        // The one correction of the JSON: `DAT_SRQ_CREATE` finds the table through its IA, because no SRQ exists yet.
         let dispatch = if name == "DAT_SRQ_CREATE" { "ia" } else { text(fact, "dispatch_param") };
         let mut call = format!("static int call_{name}(void *object)\n{{\n");
         let mut compare = String::new();
         for (i, (arg, param)) in args.iter().zip(list(typing, "params")).enumerate() {
             let plain = text(param, "c_type").trim_start_matches("const ").to_owned();
-            // `const T` by value cannot be filled in; the parameter's own const is not part of the type anyway.
+            // A `const T` variable cannot be assigned, and a const parameter has the same type as a plain one.
             let plain = if text(param, "c_type").ends_with('*') { text(param, "c_type").to_owned() } else { plain };
             let fill = if *arg == dispatch { "*&object".to_owned() } else { String::new() };
             if fill.is_empty() {
@@ -369,7 +371,7 @@ fn redirections(program: &mut Program, facts: &Value) {
     }
 }
 
-/// `dat_ia_open` is a macro over `dat_ia_openv`, which this program brings along.
+/// `dat_ia_open` is a macro for `dat_ia_openv`, which this program defines.
 fn api_macros(program: &mut Program, facts: &Value) {
     let macros = list(&facts["api_macros"], "function_like");
     assert_eq!(macros[0]["name"], "dat_ia_open", "the only macro over another function than dat_extension_op");
@@ -410,7 +412,7 @@ fn old_names(program: &mut Program, facts: &Value) {
         } else if list(&facts["macros"], "string").iter().any(|fact| fact["name"] == name) {
             program.check(&format!("strcmp({name}, {meaning}) == 0"), &format!("{name} is {meaning}"));
         } else if list(&facts["macros"], "identifier_alias").iter().any(|fact| fact["name"] == name) {
-            // Checked with the macros.
+            // `api_macros` checks these.
         } else {
             program.holds(&format!("({name}) == ({meaning})"), &format!("{name} is {meaning}"));
         }
@@ -561,13 +563,13 @@ fn prototypes_and_exports_agree() {
             V2 => exported(list(&symbols["libraries"]["libdat2.so.2"], "exported")),
         };
         let mut declared: BTreeSet<&str> = list(&facts, "functions").iter().map(|fact| text(fact, "name")).collect();
-        // A program calls them through the table.
+        // In 2.0 a program calls these functions through the table.
         if version == V2 {
             for name in list(&symbols["libraries"]["libdat2.so.2"], "declared_in_headers_but_not_exported") {
                 assert!(declared.remove(name.as_str().expect("a name")));
             }
         }
-        // The one export that no public header declares.
+        // An export without a prototype in a public header.
         assert!(declared.insert("dats_get_ia_handle"));
         assert_eq!(declared, exported);
         assert_eq!(exported.len(), count);

@@ -1,8 +1,8 @@
-//! The crate `dat-abi` against the recorded facts, in both directions: what the facts name is in the tables below, what
-//! the tables name is a fact, and what the crate defines is in the tables.
+//! The crate `dat-abi` against the recorded ABI, in both directions: the tables below list exactly the names in the
+//! JSON, and the crate defines exactly the names in the tables.
 //!
-//! The tables are written out so that a reader sees what is compared; the compiler fills in sizes, offsets and types.
-//! The C half of the contract is `abi.rs`.
+//! The tables are written out, so that a reader sees the compared names. The compiler supplies sizes, offsets and
+//! types. `abi.rs` checks the C headers.
 
 use std::any::type_name;
 use std::collections::{BTreeMap, BTreeSet};
@@ -27,7 +27,7 @@ macro_rules! enumeration {
     ($name:ident { $($constant:ident),* $(,)? }) => {
         Enum {
             of: type_of::<$name>(stringify!($name)),
-            // Bound to the type first, so that a constant of another type does not compile.
+            // The typed binding makes a constant of another type fail to compile.
             constants: vec![$((stringify!($constant), { let value: $name = $constant; value as i64 })),*],
         }
     };
@@ -40,7 +40,7 @@ macro_rules! record {
             fields: vec![$(field_of::<$name, _>(
                 stringify!($field).trim_start_matches("r#"),
                 offset_of!($name, $field),
-                // SAFETY: never run, see `field_of`: only the type of the closure is looked at.
+                // SAFETY: this closure is never called; `field_of` only uses its type.
                 |record| unsafe { &raw const (*record).$field },
             )),*],
         }
@@ -52,7 +52,7 @@ mod v1;
 #[path = "abi_rust/v2.rs"]
 mod v2;
 
-/// One version of the contract: its facts, and what the crate defines.
+/// One DAT version: its recorded ABI, and what the crate defines.
 struct Contract {
     facts: Value,
     enums: Vec<Enum>,
@@ -61,9 +61,9 @@ struct Contract {
     typedefs: Vec<Type>,
     function_types: Vec<Type>,
     records: Vec<Record>,
-    /// Folder of the sources.
+    /// Source folder.
     sources: &'static str,
-    /// Unions that have no name in C, by the field that holds them.
+    /// Unions without a name in C, by the field that contains them.
     unnamed: Vec<(&'static str, Record)>,
 }
 
@@ -87,7 +87,7 @@ fn contracts() -> [Contract; 2] {
     [contract!(v1, "dat-1.2", "../dat/abi/src"), contract!(v2, "dat-2.0", "../dat/abi/src/v2")]
 }
 
-/// A type: its name in C, what it is in Rust, size, alignment.
+/// A type: its C name, its Rust type name, size and alignment.
 struct Type {
     name: &'static str,
     rust: &'static str,
@@ -95,13 +95,13 @@ struct Type {
     align: usize,
 }
 
-/// An enumeration: its type, and the value of each constant.
+/// An enumeration: its type, and the name and value of each constant.
 struct Enum {
     of: Type,
     constants: Vec<(&'static str, i64)>,
 }
 
-/// A field: its place and its type.
+/// A field: its offset and type.
 struct Field {
     name: &'static str,
     offset: usize,
@@ -118,7 +118,7 @@ fn type_of<T>(name: &'static str) -> Type {
     Type { name, rust: type_name::<T>(), size: size_of::<T>(), align: align_of::<T>() }
 }
 
-/// The type of the field that `project` leads to. `project` is never called.
+/// Name, offset and type of a field. `project` only supplies the type and is never called.
 fn field_of<R, F>(name: &'static str, offset: usize, _project: fn(*const R) -> *const F) -> Field {
     Field { name, offset, of: type_of::<F>(name) }
 }
@@ -141,7 +141,7 @@ fn number(value: &Value, key: &str) -> i64 {
     value[key].as_i64().unwrap_or_else(|| panic!("no number {key} in {value}"))
 }
 
-/// Both sides name the same things in the same order.
+/// Checks that the JSON and the table list the same names in the same order.
 fn same_names<'a>(facts: impl Iterator<Item = &'a str>, table: impl Iterator<Item = &'a str>) {
     assert_eq!(facts.collect::<Vec<_>>(), table.collect::<Vec<_>>());
 }
@@ -157,7 +157,7 @@ impl Translation {
         let mut known = BTreeMap::from([
             ("struct sockaddr".to_owned(), type_name::<dat_abi::DAT_SOCK_ADDR>()),
             ("struct sockaddr_in6".to_owned(), type_name::<dat_abi::DAT_SOCK_ADDR6>()),
-            // The caller sees neither of them.
+            // `va_list` on x86-64; a caller sees neither of the two types.
             ("struct __va_list_tag".to_owned(), "core::ffi::c_void"),
             ("struct ibv_ah".to_owned(), "core::ffi::c_void"),
             ("va_list".to_owned(), type_name::<dat_abi::v2::va_list>()),
@@ -170,10 +170,10 @@ impl Translation {
         Translation { records: known, typedefs: typedefs.collect() }
     }
 
-    /// A type as C writes it, typedef or not.
+    /// Translates a C type, typedef or not, to Rust.
     fn rust(&self, c_type: &str) -> String {
         let c_type = c_type.trim();
-        // `char (*)[40]`, the one pointer to an array.
+        // `char (*)[40]`, the only pointer to an array.
         if let Some((element, length)) = c_type.split_once(" (*)[") {
             return format!("*mut [{}; {}", self.rust(element), length);
         }
@@ -195,7 +195,7 @@ impl Translation {
                 _ => format!("*mut {}", self.rust(target)),
             };
         }
-        // const has no meaning for a parameter by value.
+        // const has no effect on a parameter passed by value.
         let plain = c_type.trim_start_matches("const ");
         if let Some(canonical) = self.typedefs.get(plain) {
             return if canonical == plain { plain.to_owned() } else { self.rust(canonical) };
@@ -218,7 +218,8 @@ impl Translation {
     }
 }
 
-/// `C-unwind` is `C` to every caller; the waits use it because a thread may be cancelled inside them.
+/// Replaces `C-unwind` by `C`, which is the same to a caller. The waits use `C-unwind` because a thread may be
+/// cancelled inside them.
 fn plain(rust: &str) -> String {
     rust.replace("extern \"C-unwind\"", "extern \"C\"")
 }
@@ -314,11 +315,11 @@ fn records_keep_the_facts() {
     }
 }
 
-/// The fields of a record or, for a union without a name, its members.
+/// Checks the fields of a record, or the members of a union without a name.
 fn same_fields(contract: &Contract, translation: &Translation, record: &Record, facts: &[Value]) {
     let functions: BTreeMap<&str, &str> =
         contract.function_types.iter().map(|entry| (entry.name, entry.rust)).collect();
-    // Rust has no field without a name.
+    // Every Rust field needs a name.
     let name = |fact: &Value| fact["name"].as_str().unwrap_or("peer").to_owned();
     let names: Vec<&str> = record.fields.iter().map(|field| field.name).collect();
     assert_eq!(facts.iter().map(name).collect::<Vec<_>>(), names, "fields of {}", record.of.name);
@@ -351,7 +352,7 @@ fn table_slots_keep_the_order_of_the_facts() {
             assert_eq!(number(entry, "offset"), field.offset as i64);
             assert_eq!(number(entry, "index"), (field.offset / size_of::<usize>()) as i64);
         }
-        // Every slot has a prototype of the same shape, except for the version arguments of open.
+        // Every table entry has a prototype of the same type, except for the version arguments of open.
         for entry in entries.iter().filter(|entry| entry["same_signature"] == true) {
             let function = list(&contract.facts, "functions").iter().find(|fact| fact["name"] == entry["function"]);
             let typing =
@@ -380,9 +381,9 @@ fn crate_defines_nothing_beside_the_facts() {
         let typedefs = list(&contract.facts, "typedefs").iter();
         let mut known_types: BTreeSet<String> = typedefs.map(|fact| text(fact, "name").to_owned()).collect();
         known_types.extend(contract.unnamed.iter().map(|(_, union)| union.of.name.to_owned()));
-        // A type of the C library.
+        // The C library defines va_list.
         types.remove("va_list");
-        // A re-export does not say whether it is a type.
+        // A re-export does not show whether the name is a type.
         let reexported: BTreeSet<String> = constants.difference(&known).cloned().collect();
         constants.retain(|name| known.contains(name));
         types.extend(reexported);
@@ -395,12 +396,12 @@ fn crate_defines_nothing_beside_the_facts() {
 fn defined_in(folder: &Path, constants: &mut BTreeSet<String>, types: &mut BTreeSet<String>) {
     for entry in std::fs::read_dir(folder).expect("the crate is in the repository") {
         let path = entry.expect("a readable directory").path();
-        // The hook is private to this project; it has no fact.
+        // hook.rs is private to this project and not part of the recorded ABI.
         if path.ends_with("hook.rs") {
             continue;
         }
         if path.is_dir() {
-            // Version 2.0 is a contract of its own.
+            // The names of 2.0 are checked separately.
             if !path.ends_with("v2") {
                 defined_in(&path, constants, types);
             }

@@ -1,5 +1,5 @@
-//! `pthread_cancel` and every call of DAT, over sm and usnic: calls defer it, waits are ended by it and lose nothing.
-//! `test/c/cancel.c` makes the calls.
+//! `pthread_cancel` during every DAT call, over sm and usnic. Calls defer the cancellation; a wait is cancelled
+//! without losing an event. `test/c/cancel.c` makes the calls.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use dapl_test::run::{self, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// Adapter, registry and provider library.
@@ -32,7 +32,7 @@ fn calls_return_with_a_request_pending() {
     cancel("pending", "20", "0", false);
 }
 
-/// Each line of the log is a `write`.
+/// The library writes each log line with write(2), which is a cancellation point.
 #[test]
 fn calls_that_log_return_with_a_request_pending() {
     cancel("pending", "5", "0xffff", true);

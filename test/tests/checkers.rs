@@ -1,4 +1,5 @@
-//! Consumers under valgrind and ThreadSanitizer: neither reports the libraries, with the suppressions that an install has.
+//! Programs under valgrind and ThreadSanitizer: with the installed suppressions, neither tool reports anything about
+//! the libraries.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -8,11 +9,11 @@ use std::time::Duration;
 use dapl_test::run::{self, Finished, Run, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, Stage, stage, workspace};
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(600);
 const ADAPTERS: [(&str, &str); 2] = [("sm0", SM0), ("usnic0", USNIC0)];
 
-/// With leaks that valgrind is sure of, and those that it holds for possible.
+/// Runs a program under valgrind, which also reports definite and possible leaks.
 fn under_valgrind(suppressions: Option<&str>, registry: &str, source: &str, arguments: &[&str]) -> Finished {
     let stage = stage(Profile::Dev);
     let sandbox = Sandbox::new(&stage, Some(registry));
@@ -55,7 +56,7 @@ fn sanitized(stage: &Stage, source: &str) -> PathBuf {
     program
 }
 
-/// Whether the compiler has ThreadSanitizer, and its programs start under this kernel.
+/// Whether the compiler supports ThreadSanitizer and an instrumented program starts under this kernel.
 fn has_thread_sanitizer() -> bool {
     let directory = Path::new(env!("CARGO_TARGET_TMPDIR"));
     let (source, program) = (directory.join("tsan.c"), directory.join("tsan"));

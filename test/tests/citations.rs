@@ -9,7 +9,7 @@ use std::process::Command;
 
 use dapl_test::stage::workspace;
 
-/// Files under version control with one of these extensions.
+/// Version-controlled files with one of these extensions.
 fn sources(extensions: &[&str]) -> Vec<PathBuf> {
     let listed = Command::new("git").args(["ls-files"]).current_dir(workspace()).output().expect("git lists the files");
     let is_wanted =
@@ -22,8 +22,9 @@ fn read(path: &Path) -> String {
     fs::read_to_string(workspace().join(path)).unwrap_or_else(|error| panic!("{}: {error}", path.display()))
 }
 
-/// The section numbers of a page: "## 5 Title", "### 5.3. Title", "## A. Title", and of list items and table rows. An item is cited
-/// by the number of its section and its own ("13.12"), or by its own alone in a page without numbered sections.
+/// Section numbers of a page: of headings ("## 5 Title", "### 5.3. Title", "## A. Title"), list items and table rows.
+/// An item is cited as section and item number ("13.12"), or by the item number alone in a page without numbered
+/// sections.
 fn sections(page: &str) -> BTreeSet<String> {
     let mut sections = BTreeSet::new();
     let mut section = String::new();
@@ -79,7 +80,7 @@ fn citations_of_the_specification_resolve() {
     let mut count = 0;
     for path in sources(&["rs", "c", "h", "md", "except"]) {
         if path.ends_with("test/tests/citations.rs") || path.ends_with("docs/CONTRIBUTING.md") {
-            continue; // they show the form
+            continue; // guides for authors, whose citations are examples
         }
         for (page, section) in citations(&read(&path)) {
             count += 1;
@@ -99,7 +100,7 @@ fn citations_of_the_specification_resolve() {
     assert!(count > 500, "only {count} citations were found");
 }
 
-/// The anchor that a heading gets, as GitHub makes it.
+/// The anchor that GitHub generates for a heading.
 fn anchor(heading: &str) -> String {
     let kept = heading.trim().chars().filter(|c| c.is_alphanumeric() || matches!(c, ' ' | '-' | '_'));
     kept.map(|c| if c == ' ' { '-' } else { c.to_ascii_lowercase() }).collect()
@@ -109,7 +110,7 @@ fn anchors(page: &str) -> BTreeSet<String> {
     page.lines().filter(|line| line.starts_with('#')).map(|line| anchor(line.trim_start_matches('#'))).collect()
 }
 
-/// `base/../a` as `a`.
+/// Removes `..` from a path: `base/../a` becomes `a`.
 fn normalized(path: &Path) -> PathBuf {
     let mut clean = PathBuf::new();
     for part in path.components() {

@@ -1,6 +1,6 @@
-//! dat.conf, rule by rule of its grammar: which lines are accepted, which are dropped, and the messages about them.
+//! dat.conf, rule by rule of its grammar: accepted lines, dropped lines, and the messages about both.
 //!
-//! Also replays the fuzzer's corpus, so that every recorded input is parsed in each run of the tests.
+//! Also replays the fuzzer's corpus, so that every run of the tests parses all recorded inputs.
 
 use std::fs;
 use std::sync::Arc;
@@ -17,7 +17,7 @@ fn read(text: impl AsRef<[u8]>) -> Conf {
     parse(&Arc::from("dat.conf"), text.as_ref())
 }
 
-/// The one record of a text about which there is nothing to say.
+/// Parses a text that must give one record and no message.
 #[track_caller]
 fn accepted(text: &str) -> dat::conf::Record {
     let mut conf = read(text);
@@ -25,7 +25,7 @@ fn accepted(text: &str) -> dat::conf::Record {
     conf.records.remove(0)
 }
 
-/// Complaints about a text that drop a record.
+/// Messages about a text whose record is dropped.
 #[track_caller]
 fn dropped(text: &str) -> String {
     let conf = read(text);
@@ -34,7 +34,7 @@ fn dropped(text: &str) -> String {
     conf.complaints[0].to_string()
 }
 
-/// Complaints about a text that keep the record.
+/// Messages about a text whose record is kept.
 #[track_caller]
 fn accepted_with(text: &str) -> String {
     let conf = read(text);
@@ -204,7 +204,7 @@ fn the_sample_file_matches_the_built_in_registry() {
     }
 }
 
-/// Other libdats of 1.2 match the word exactly, and programs ask for `nonthreadsafe`.
+/// Other 1.2 libdats match the word exactly, and programs ask for `nonthreadsafe`.
 #[test]
 fn lines_that_the_project_writes_can_be_found_by_other_libdats() {
     let mut files = vec![workspace().join("dat.conf"), workspace().join("README.md")];

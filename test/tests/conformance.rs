@@ -1,7 +1,6 @@
-//! The conformance suite over the providers that every machine has, once each, in environments of their own: every case, in one
-//! process and in two.
+//! The conformance suite, once over each provider that needs no device: every case, in one process and in two.
 //!
-//! `cargo xtask test conformance` runs it alone, with filters. The cases are in `test/conformance`.
+//! `cargo xtask test conformance` runs only this suite, with filters. The cases are in `test/conformance`.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -11,10 +10,10 @@ use std::time::Duration;
 use dapl_test::run::{Run, SM0, Sandbox, USNIC0, changed_by_2_0, of_2_0};
 use dapl_test::stage::{Profile, built, stage, target_directory};
 
-/// It takes a minute or two; each case has its own watchdog.
+/// Watchdog of a run that takes a minute or two. Each case has its own watchdog.
 const LIMIT: Duration = Duration::from_secs(900);
 
-/// A case's watchdog is for a machine that it has to itself: one provider after the other.
+/// Held during a run: the watchdogs of the cases assume a machine without other load.
 static TURN: Mutex<()> = Mutex::new(());
 
 fn keeps_every_promise(provider: &str, registry: &str, more: &[&str]) {
@@ -37,7 +36,7 @@ fn usnic_keeps_every_promise() {
     keeps_every_promise("usnic0", USNIC0, &[]);
 }
 
-/// The same cases and those of 2.0, through `libdat2.so.2`.
+/// Runs all cases, including those of 2.0, through `libdat2.so.2`.
 fn keeps_every_promise_of_2_0(provider: &str, registry: &str) {
     let changed = changed_by_2_0();
     let report = target_directory().join("conformance-2.0");

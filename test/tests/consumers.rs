@@ -1,14 +1,14 @@
-//! Small C programs, each using the library as real programs do, through the real shared objects.
+//! Small C programs that use the real shared objects like existing DAT programs do.
 //!
-//! Each source in `test/c` describes itself at its head; here they are compiled, run in an environment of their own, and their
-//! result line is checked.
+//! The head of each source in `test/c` describes the program. Here each is compiled, run in its own environment, and
+//! its result line is checked.
 
 use std::time::Duration;
 
 use dapl_test::run::{self, Finished, Run, SM0, Sandbox};
 use dapl_test::stage::{Profile, stage};
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(400);
 
 fn consume(source: &str, arguments: &[&str]) -> Finished {
@@ -17,7 +17,7 @@ fn consume(source: &str, arguments: &[&str]) -> Finished {
     finished
 }
 
-/// A program that tries keys that are not valid: refusals may be logged, and nothing else.
+/// Runs a program that uses invalid keys: it may log refused accesses, but nothing else.
 fn consume_with_refusals(source: &str, arguments: &[&str]) -> Finished {
     let finished = run_alone(source, arguments);
     let is_expected = |line: &str| line.contains("DAT_DTO_ERR_REMOTE_ACCESS") || line.contains("repeated");
@@ -147,7 +147,7 @@ fn garbage_is_refused_without_being_read() {
     }
 }
 
-/// Two processes that stream to each other, as the suite `net` has them over a network.
+/// Runs `net` as two processes that stream to each other. The suite `net` runs the same over a network.
 fn net(options: &[&str]) -> (Sandbox, Run, Run) {
     let stage = stage(Profile::Dev);
     let program = run::program(&stage, "test/c/net.c");

@@ -1,5 +1,5 @@
-//! Four processes that connect to each other at the same time, in both directions, over sm and usnic: one attempt is rejected,
-//! its EP reset, and the other's accepted (`test/c/crossed.c`).
+//! Four processes that connect to each other at the same time, in both directions, over sm and usnic. Of two crossing
+//! attempts, one is rejected; its EP is reset and accepts the peer's request (`test/c/crossed.c`).
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use dapl_test::run::{self, Run, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
 fn crossed(adapter: &str, registry: &str, how: &[&str]) {

@@ -1,7 +1,8 @@
-//! dapltest over sm and usnic, as processes that find the adapter through a registry: every test, several clients at once, and
-//! peers that are killed, send nothing, have another version or send invalid data, without effect on others.
+//! dapltest over sm and usnic, as processes that find the adapter through a registry: every test, several clients at
+//! once, and faulty peers without effect on others. Faulty peers are killed, send nothing, have another version or
+//! send invalid data.
 //!
-//! dapltest itself checks the data; here its result is checked. Never asserts speed.
+//! dapltest checks the data; this suite checks its result. Speed is never asserted.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -12,15 +13,15 @@ use dapl_test::run::{self, Finished, Run, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, Stage, built, stage, workspace};
 use serde_json::Value;
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Long timeout, since a busy machine may stall for a while; used where a server answers.
+/// A long timeout for clients whose server answers, since a busy machine may stall for a while.
 const PATIENT: [&str; 2] = ["--timeout", "120"];
-/// All kinds of operations, both ways, by one and several segments.
+/// Operations of all kinds, in both directions, with one and with several segments.
 const OPERATIONS: &str = "client RW 4096 1 server RW 2048 4 client SR 1024 4 server SR 4096 2 client SR 1024 3 -f \
                           server SR 2048 1 -f client RR 100 2 server RR 5000 1 -p client SR 70000 server SR 1";
 
-/// An adapter in an environment of its own.
+/// An adapter with its own environment.
 struct Environment {
     stage: Stage,
     sandbox: Sandbox,
@@ -35,7 +36,7 @@ impl Environment {
         Environment { stage, sandbox, program: built("dapltest", Profile::Dev), adapter }
     }
 
-    /// With the usual options, and these words.
+    /// A dapltest command with the usual options and these arguments.
     fn command(&self, words: &str) -> Command {
         let mut command = self.sandbox.command(&self.program, &["-D", self.adapter]);
         command.args(PATIENT).args(words.split_whitespace());
@@ -46,7 +47,7 @@ impl Environment {
         Run::start(self.command(words))
     }
 
-    /// A client, or a test without a server.
+    /// Runs a client, or a test without a server.
     fn run(&self, words: &str) -> Finished {
         self.start(words).finish(LIMIT)
     }
@@ -64,7 +65,7 @@ impl Environment {
         server
     }
 
-    /// Ends the server by a client.
+    /// Ends the server by a client with `-T Q`.
     fn quit(&self, server: Run) -> Finished {
         let quit = self.run("-T Q -s localhost");
         assert!(quit.status.success(), "{quit:#?}");
@@ -73,7 +74,7 @@ impl Environment {
         finished
     }
 
-    /// A client that does not behave.
+    /// Starts a client that misbehaves in this way.
     fn bad_client(&self, way: &str) -> Run {
         let program = run::program(&self.stage, "test/c/bad_client.c");
         self.sandbox.start(program, &[self.adapter, "45278", way])
@@ -438,7 +439,7 @@ fn frees_an_endpoint_only_after_its_completions_are_taken() {
         for words in ["-T P -s localhost -i 100 SR 64", "-T P -s localhost -i 100 RW 64", "-T L -m 4", "-T F"] {
             start(words).finish(LIMIT).expect_success("dapltest: OK");
         }
-        // A client that dies leaves the server with receives that are flushed.
+        // The client dies, so the server's receives are flushed.
         let mut client = start("-T T -s localhost -i 100000000 client SR server SR");
         server.wait_for("iterations: 100000000", LIMIT);
         client.kill();
@@ -454,7 +455,7 @@ fn every_option_is_on_the_manual_page() {
     let page = std::fs::read_to_string(workspace().join("docs/man/dapltest1.1.md")).unwrap();
     let help = Environment::of("sm0").run("-h").stdout;
     let options = help.lines().map(str::trim_start).filter(|line| line.starts_with('-'));
-    // `-h, --help`, `-T <TEST>`, `-d...`, and what they do.
+    // Option lines of the help: `-h, --help`, `-T <TEST>`, `-d...`.
     let names = options.flat_map(|line| line.split(' ').take_while(|word| word.starts_with('-')));
     let names: Vec<&str> = names.map(|name| name.trim_end_matches([',', '.'])).collect();
     assert!(names.len() > 20, "{names:?}");

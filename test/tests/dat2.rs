@@ -1,4 +1,5 @@
-//! Programs of DAT 2.0 over the real `libdat2.so.2` and our providers; and a process with both versions of libdat.
+//! DAT 2.0 programs over the real `libdat2.so.2` and this project's providers; and a process with both versions of
+//! libdat.
 
 use std::path::PathBuf;
 use std::sync::OnceLock;
@@ -7,7 +8,7 @@ use std::time::Duration;
 use dapl_test::run::{self, Run, Sandbox};
 use dapl_test::stage::{Profile, Stage, stage, workspace};
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// The adapters for both versions. Each libdat reads the same file.
@@ -71,8 +72,8 @@ fn valgrind_finds_nothing_in_a_program_of_2_0() {
     }
 }
 
-/// Libraries of one version each, as a program's parts that were built at different times. Compiled once, since another
-/// test of this process may have loaded them.
+/// Two libraries, one for each DAT version, like parts of a program that were built at different times. Compiled
+/// once, since another test of this process may have loaded them.
 fn halves(stage: &Stage) -> &'static [PathBuf; 2] {
     static HALVES: OnceLock<[PathBuf; 2]> = OnceLock::new();
     HALVES.get_or_init(|| {

@@ -1,8 +1,8 @@
-//! `datinfo`: its output about registries that are valid, broken or absent, about providers that refuse, crash or hang, and
-//! about hosts.
+//! `datinfo` with valid, broken and missing registries, with providers that refuse, crash or hang, and with remote
+//! hosts.
 //!
-//! Each case has a dat.conf and providers of its own (`registry/case.rs`). Exit status and output are checked; with `--json`
-//! all output must be JSON, whatever providers print.
+//! Each case has its own dat.conf and providers (`registry/case.rs`). Exit status and output are checked. With
+//! `--json` all output must be JSON, whatever a provider prints.
 
 use std::path::PathBuf;
 use std::process::{Command, Output, Stdio};
@@ -17,10 +17,10 @@ use serde_json::Value;
 #[allow(dead_code, reason = "the registry's suite uses the rest")]
 mod case;
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Six lines: one that opens, and five that do not, each for another reason.
+/// Six registry lines: one adapter that opens, and five that fail for different reasons.
 const SIX: &str = "fine u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"eth0 0\" \"\"\n\
                    gone u1.2 threadsafe default {}/libgone.so.1 dapl.1.2 \"\" \"\"\n\
                    later u2.0 threadsafe default {}/libfine.so.1 dapl.2.0 \"\" \"\"\n\
@@ -32,7 +32,7 @@ fn program() -> PathBuf {
     built("datinfo", Profile::Dev)
 }
 
-/// The program in a case's environment, and in no other.
+/// The `datinfo` command with only the case's environment.
 fn command(case: &Case, words: &str) -> Command {
     let mut command = Command::new(program());
     for (name, _) in std::env::vars_os() {
@@ -57,7 +57,7 @@ fn json(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:#?}"))
 }
 
-/// Each test has a directory of its own, since tests run side by side.
+/// The case with the six lines, in its own directory, since tests run in parallel.
 fn six(test: &str) -> Case {
     let case = Case::new(&format!("datinfo-six-{test}"), SIX).provider("libfine.so.1", &[]);
     case.provider("libclosed.so.1", &["OPEN_CODE=0x80030003"]).provider("libdead.so.1", &["OPEN_DIES"])
@@ -109,7 +109,7 @@ fn lines_for_other_versions_are_one_line() {
     assert_eq!(doctor.lines().filter(|line| line.contains("ofa-v2")).count(), 1, "{doctor}");
     let library = doctor.lines().filter_map(|line| Some(line.split_once("DAT 2.0: libdaplofa.so.2, ")?.1));
     let found = library.filter_map(|line| line.strip_prefix("named in 62 lines of dat.conf, "));
-    // Whether the library exists depends on this machine.
+    // Whether the library exists depends on the machine.
     assert_eq!(
         found.filter(|found| found.starts_with("is ") || found.starts_with("does not exist")).count(),
         1,
@@ -240,7 +240,7 @@ fn all_attributes_have_their_units() {
     assert_eq!((row("adapter_name"), row("is_thread_safe")), ("adapter_name sm0".into(), "is_thread_safe true".into()));
     let attributes = json(&datinfo(&case, "-v --json"))["adapters"][0]["attributes"].clone();
     let count = |list: &str| attributes[list].as_array().unwrap().len();
-    // Without the pointer and the four lists, which are printed separately.
+    // The pointer and the four lists are printed separately, so they are not counted.
     assert_eq!((count("ia"), count("provider")), (35 - 5, 26 - 2));
     assert!(count("provider_specific") > 0 && attributes["address"].is_string(), "{attributes:#}");
     let versions = datinfo(&case, "--version");
@@ -361,7 +361,7 @@ fn errors_are_two() {
     let finished = datinfo(&case, "--libdat /nonexistent/libdat.so.1");
     assert_eq!(finished.status.code(), Some(2));
     finished.expect_failure("/nonexistent/libdat.so.1: cannot open shared object file");
-    // One that is no libdat.
+    // libm is not a libdat.
     let other = datinfo(&case, "--libdat libm.so.6");
     assert_eq!(other.status.code(), Some(2));
     other.expect_failure("undefined symbol: dat_registry_list_providers");
@@ -434,7 +434,7 @@ fn two_doctors_try_the_path_between_them() {
     command.stderr(Stdio::inherit());
     let server = Run::start(command);
     server.wait_for("listening on UDP port", LIMIT);
-    // An invalid datagram does not end it.
+    // An invalid datagram does not end the doctor.
     let other = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     for noise in [&b""[..], b"x", &[0xff; 9000], b"DATINFO2", &[0; 65_507]] {
         other.send_to(noise, ("127.0.0.1", port)).unwrap();
@@ -456,7 +456,7 @@ fn every_option_and_command_is_on_the_manual_page() {
     let commands = ["", "doctor", "check", "top", "add", "remove", "set-default", "explain"];
     for words in commands.map(|command| format!("{command} --help")) {
         let help = datinfo(&case, &words).stdout;
-        // An option, or a command, begins its line.
+        // Each option and each command begins a line of the help.
         let terms = help.lines().filter_map(|line| line.trim_start().split([' ', ',']).next());
         let terms = help
             .split_whitespace()

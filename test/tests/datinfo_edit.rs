@@ -1,4 +1,4 @@
-//! `datinfo add`, `remove` and `set-default`: files that are edited, and files that are refused.
+//! `datinfo add`, `remove` and `set-default`: edited files and refused files.
 #![forbid(unsafe_code)]
 
 use std::fs;

@@ -1,8 +1,8 @@
-//! `datinfo doctor HOST` over paths that are open, blocked by a firewall, or have a small MTU; and against a program that
-//! listens over usnic instead of another doctor.
+//! `datinfo doctor HOST` over working paths, through a firewall, with a small MTU, and against a program that listens
+//! over usnic instead of a second doctor.
 //!
-//! Each bad path is the loopback interface of a network namespace with nft rules. Without namespaces or nft, those tests are
-//! skipped with a message.
+//! Each impaired path is the loopback interface of a network namespace with nft rules. Without namespaces or nft,
+//! those tests print a message and are skipped.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -12,10 +12,10 @@ use dapl_test::run::{Finished, Run, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, built, stage};
 use serde_json::Value;
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A finding's grade, what was found, and the remedy.
+/// A finding of the report: its grade, its text, and the remedy.
 fn finding(finished: &Finished, about: &str) -> [String; 3] {
     let document: Value =
         serde_json::from_str(&finished.stdout).unwrap_or_else(|error| panic!("{error}: {finished:#?}"));

@@ -1,8 +1,8 @@
-//! `datinfo top` with real processes over sm and usnic, and with fake ones that are stopped, do not answer, or send truncated
-//! or invalid data.
+//! `datinfo top` with real processes over sm and usnic, and with fake processes that are stopped, do not answer, or
+//! send truncated or invalid data.
 //!
-//! Output and exit status are checked. Other programs of this machine may be listed too: each test looks for its own by pid.
-//! Fakes have pids that no process has.
+//! Output and exit status are checked. Other programs of this machine may be listed too, so each test selects its own
+//! process by pid. A fake uses a pid that no process has.
 #![forbid(unsafe_code)]
 
 use std::io::{BufRead, BufReader, Write};
@@ -20,7 +20,7 @@ use serde_json::Value;
 #[path = "../../dat/datinfo/src/top/openmetrics/grammar_tests.rs"]
 mod grammar;
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// A program, built once.
@@ -43,7 +43,7 @@ fn top(words: &str) -> Finished {
     Run::start(command(words)).finish(LIMIT)
 }
 
-/// Rows of a process, one per library.
+/// The rows for a process, one per library.
 fn rows(document: &Value, pid: u32) -> Vec<Value> {
     let all = document["processes"].as_array().unwrap_or_else(|| panic!("{document:#}"));
     all.iter().filter(|row| row["pid"] == pid).cloned().collect()
@@ -55,7 +55,7 @@ fn rows_now(pid: u32) -> Vec<Value> {
     rows(&document, pid)
 }
 
-/// Its row once it has answered: on a busy machine an answer may be late.
+/// The row of a process after it has answered. On a busy machine the answer may be late.
 fn answered(pid: u32) -> Value {
     for _ in 0..20 {
         let mut rows = rows_now(pid);
@@ -72,7 +72,7 @@ fn counter<'a>(of: &'a Value, name: &str) -> &'a Value {
     counters.iter().find(|counter| counter["name"] == name).unwrap_or_else(|| panic!("{name}: {of:#}"))
 }
 
-/// A server of dapltest's that has served one client, and goes on listening; it is killed when dropped.
+/// A dapltest server that has served one client and keeps listening; killed when dropped.
 struct Served {
     sandbox: Sandbox,
     server: Run,
@@ -132,7 +132,7 @@ fn a_process_over_usnic_is_shown_with_its_endpoints() {
     let row = answered(served.pid());
     let adapter = &row["adapters"][0];
     assert!(counter(adapter, "sent")["value"].as_u64().unwrap() > 0, "packets: {row:#}");
-    // A client that stays for a while: until it has been seen with an endpoint that is connected.
+    // The client keeps running until the output has shown it with a connected endpoint.
     let client = served.client("-T T -s localhost -i 100000000 client SR 1024 1 server SR 1024 1");
     let connected = (0..200).find_map(|_| {
         let row = rows_now(served.pid()).into_iter().next()?;
@@ -240,16 +240,17 @@ fn a_stopped_process_affects_only_its_own_line() {
     assert!(rows_now(pid).is_empty(), "it has ended");
 }
 
-/// Answers every query with these bytes and closes, until this process ends; returns an unused pid.
+/// Starts a fake that answers every query with these bytes and closes. It runs until this process ends. Returns an
+/// unused pid.
 fn fake(number: u32, says: &'static [u8]) -> u32 {
     let pid = 0x3000_0000 + (std::process::id() << 4) + number;
-    // This process owns what it creates.
+    // The files must belong to this user.
     let uid = std::os::unix::fs::MetadataExt::uid(&std::fs::metadata("/proc/self").unwrap());
     let address = SocketAddr::from_abstract_name(format!("dapl-counters/{uid}/{pid}/0")).unwrap();
     let listener = UnixListener::bind_addr(&address).unwrap();
     std::thread::spawn(move || {
         for peer in listener.incoming() {
-            // A reader may hang up first.
+            // The reader may close the connection first.
             let _ = peer.unwrap().write_all(says);
         }
     });
@@ -274,7 +275,7 @@ fn process_with_invalid_data_is_named_and_affects_no_other() {
                             level\ta-b\t\t3\nend\n",
     );
     for (pid, kind) in fakes {
-        // The longest answer may be truncated on a machine that stalls.
+        // On a machine that stalls, the longest answer may be cut off by the time limit.
         let rows = (0..20).map(|_| rows_now(pid)).find(|rows| rows[0]["trouble"]["kind"] != "silent");
         assert_eq!(rows.unwrap()[0]["trouble"]["kind"], kind, "{pid:#x}");
     }
@@ -314,7 +315,7 @@ fn status_is_one_without_answers_and_two_for_wrong_arguments() {
         let finished = top(wrong);
         assert_eq!(finished.status.code(), Some(2), "{wrong}: {finished:#?}");
     }
-    // Local sockets are of a network name space: in a new one there are none.
+    // Abstract local sockets belong to a network namespace, so a new namespace has none.
     let mut alone = Command::new("unshare");
     alone.args(["-rn", "true"]);
     if !alone.output().is_ok_and(|output| output.status.success()) {

@@ -1,8 +1,8 @@
-//! The Debian packages: two builds give the same bytes, lintian reports nothing, binaries are hardened and have debug symbols in
-//! packages of their own, and they can be installed beside those of libdapl2, where the tests of the packages then run.
+//! The Debian packages: two builds give the same bytes, lintian reports nothing, binaries are hardened, and debug
+//! symbols are in separate packages. The packages can be installed beside libdapl2, and their autopkgtests then pass.
 //!
-//! Packs what the other suites have built; `cargo xtask deb --twice` compares two builds. Installs only into a directory of its
-//! own.
+//! Packages the build of the other suites; `cargo xtask deb --twice` compares two builds. Installs only into a
+//! temporary directory.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -15,11 +15,11 @@ use std::sync::OnceLock;
 use dapl_test::program::is_program;
 use dapl_test::stage::{OLD_NAMES_2, Profile, built, workspace};
 
-/// Packages that must be installable beside these.
+/// Packages of another origin that must be installable beside ours.
 const NEIGHBOURS: [&str; 2] = ["libdapl2", "dapl2-utils"];
-/// Packages without those of debug symbols.
+/// Number of packages without the debug symbol packages.
 const PACKAGES: usize = 8;
-/// Packages with binaries, whose debug symbols have packages.
+/// Number of packages with binaries; each has a debug symbol package.
 const WITH_BINARIES: usize = 6;
 
 fn place(name: &str) -> PathBuf {
@@ -33,7 +33,7 @@ fn text_of(command: &mut Command) -> String {
     said.into_owned()
 }
 
-/// Whether packages can be made here; if not, says why.
+/// Whether packages can be built here. If not, prints the reason.
 fn can_pack() -> bool {
     let missing: Vec<&str> = ["dpkg-buildpackage", "dh"].into_iter().filter(|program| !is_program(program)).collect();
     if !missing.is_empty() {
@@ -55,23 +55,23 @@ fn name_of(path: &Path) -> &str {
     path.file_name().and_then(|name| name.to_str()).expect("names of packages are ASCII")
 }
 
-/// Which of them end so.
+/// The files whose names end with `end`.
 fn ending<'a>(files: &'a [PathBuf], end: &'a str) -> impl Iterator<Item = &'a PathBuf> {
     files.iter().filter(move |path| name_of(path).ends_with(end))
 }
 
-/// All files of a build, made once.
+/// All files of a package build, which is made once.
 fn files() -> &'static [PathBuf] {
     static PACKED: OnceLock<Vec<PathBuf>> = OnceLock::new();
     PACKED.get_or_init(|| pack("packages"))
 }
 
-/// The packages without those of debug symbols.
+/// The packages without the debug symbol packages.
 fn packages() -> Vec<&'static PathBuf> {
     ending(files(), ".deb").filter(|path| !name_of(path).contains("-dbgsym_")).collect()
 }
 
-/// All of them unpacked into one directory.
+/// Unpacks all packages into one directory.
 fn unpacked(name: &str) -> PathBuf {
     let root = place(name);
     let _ = fs::remove_dir_all(&root);
@@ -90,7 +90,7 @@ fn packed_twice_they_are_the_same_bytes() {
     if !can_pack() {
         return;
     }
-    // The lists of a build (.changes, .buildinfo) name its directory.
+    // The .changes and .buildinfo files contain the build directory, so they may differ.
     let bytes = |files: &[PathBuf]| -> BTreeMap<String, Vec<u8>> {
         let packages = [".deb", ".dsc", ".tar.xz"].into_iter().flat_map(|end| ending(files, end));
         packages.map(|path| (name_of(path).to_owned(), fs::read(path).unwrap())).collect()
@@ -111,7 +111,7 @@ fn lintian_reports_no_error() {
         println!("skipped: lintian is missing; install the Debian package lintian");
         return;
     }
-    // No bug of Debian's asks for these packages.
+    // These packages close no Debian bug, so that tag is suppressed.
     let mut lintian = Command::new("lintian");
     lintian.args(["--tag-display-limit", "0", "--fail-on", "error,warning"]);
     let output = lintian
@@ -144,14 +144,14 @@ fn binaries_are_hardened() {
     }
 }
 
-/// The neighbours' packages, from the system's archive; none if it cannot be asked.
+/// The `NEIGHBOURS` packages, downloaded from the system's archive; empty if the download fails.
 fn neighbours() -> Vec<PathBuf> {
     let cache = place("neighbours");
     fs::create_dir_all(&cache).unwrap();
     let cached = || -> Vec<PathBuf> { fs::read_dir(&cache).unwrap().flatten().map(|entry| entry.path()).collect() };
     if cached().len() != NEIGHBOURS.len() {
         let mut apt = Command::new("apt-get");
-        // apt's download user may not write here, about which apt prints a remark.
+        // apt prints a remark because its download user may not write here.
         let _ = apt.args(["-qq", "download"]).args(NEIGHBOURS).current_dir(&cache).output();
     }
     cached()
@@ -175,7 +175,7 @@ fn packages_install_beside_libdapl2_and_dtest1_runs() {
         println!("skipped: only root can install packages");
         return;
     }
-    // Their library dependencies are the real system's, which this dpkg database does not contain.
+    // The dependencies are on libraries of the real system, which this dpkg database does not contain.
     let mut install = Command::new("dpkg");
     install.arg(format!("--root={}", root.display())).args(["--force-depends", "--force-confnew", "-i"]);
     text_of(install.args(&neighbours).args(packages()));
@@ -198,7 +198,7 @@ fn packages_install_beside_libdapl2_and_dtest1_runs() {
         script.env("AUTOPKGTEST_TMP", &work).env("LD_LIBRARY_PATH", &searched);
         script.env("PATH", format!("{}:{path}", root.join("usr/bin").display()));
         script.env("DAT_OVERRIDE", root.join("etc/dat.conf.d/sm.conf"));
-        // As if the packages were installed in the system.
+        // Make pkg-config treat the packages as installed in the system.
         script.env("PKG_CONFIG_SYSROOT_DIR", &root).env("PKG_CONFIG_PATH", libraries.join("pkgconfig"));
         if is_program("pkg-config") || test == "dtest-over-sm" {
             text_of(&mut script);
@@ -206,11 +206,12 @@ fn packages_install_beside_libdapl2_and_dtest1_runs() {
     }
 }
 
-/// The loader finds the other libdat2 first if there is one, and both libdats of these packages.
+/// Checks that the loader finds both libdats of these packages, and finds the neighbours' libdat2 first if it is
+/// installed.
 fn found_by_the_loader(root: &Path, libraries: &Path, has_neighbours: bool) {
     let own = Path::new("/").join(libraries.strip_prefix(root).unwrap());
     fs::write(root.join("etc/ld.so.conf"), "include /etc/ld.so.conf.d/*.conf\n").unwrap();
-    // As Debian's libc has it.
+    // The multiarch directory name, like Debian's libc uses it.
     let triplet = own.file_name().unwrap().to_string_lossy();
     fs::write(root.join(format!("etc/ld.so.conf.d/{triplet}.conf")), format!("{}\n", own.display())).unwrap();
     let ldconfig = |option: &[&str]| text_of(Command::new("/sbin/ldconfig").arg("-r").arg(root).args(option));
@@ -225,7 +226,7 @@ fn found_by_the_loader(root: &Path, libraries: &Path, has_neighbours: bool) {
     let both = [own.join("libdat2.so.2"), private.join("libdat2.so.2")];
     let expected = if has_neighbours { &both[..] } else { &both[1..] };
     assert_eq!(found("libdat2.so.2"), expected.iter().map(|path| path.to_str().unwrap()).collect::<Vec<_>>(), "{list}");
-    // The loader's list has the links by the name of their library. This libdat2 finds them beside itself.
+    // The loader's cache contains the links under their own names. Each link finds libdat2 in its own directory.
     for name in OLD_NAMES_2 {
         assert!(libraries.join("dapl-rs").join(name).exists(), "{name}");
     }

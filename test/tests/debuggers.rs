@@ -1,4 +1,4 @@
-//! gdb's commands for DAT objects (`dat/debug/dapl-gdb.py`), in a program that is stopped by gdb.
+//! The gdb commands for DAT objects (`dat/debug/dapl-gdb.py`), run in a stopped program.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;

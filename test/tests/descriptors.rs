@@ -1,4 +1,4 @@
-//! Descriptors of EVDs and CNOs: an event loop over epoll that sleeps between all messages (`test/c/epoll.c`).
+//! File descriptors of EVDs and CNOs: an event loop over epoll that blocks before every message (`test/c/epoll.c`).
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -6,7 +6,7 @@ use std::time::Duration;
 use dapl_test::run::{self, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
 fn messages_by_epoll(adapter: &str, registry: &str, object: &[&str]) {

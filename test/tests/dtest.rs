@@ -1,7 +1,7 @@
-//! dtest over the sm provider, as two processes that find it through a registry: each way to wait, sizes from one byte to
-//! sixteen mebibytes, a late server, a killed peer, no registry, two pairs at once, and no memory leak.
+//! dtest over the sm provider, as two processes that find it through a registry: each way to wait, sizes from 1 byte
+//! to 16 MiB, a late server, a killed peer, no registry, two pairs at once, and no memory leak.
 //!
-//! dtest itself checks the data; here its result is checked. Never asserts speed.
+//! dtest checks the data; this suite checks its result. Speed is never asserted.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -11,9 +11,9 @@ use std::time::Duration;
 use dapl_test::run::{self, Run, SM0, Sandbox};
 use dapl_test::stage::{Profile, Stage, stage, workspace};
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
-/// No healthy run under valgrind takes as long.
+/// Watchdog of a run under valgrind.
 const SLOW: Duration = Duration::from_secs(1200);
 
 fn setting() -> (Stage, PathBuf) {
@@ -26,7 +26,7 @@ fn client_arguments<'a>(arguments: &[&'a str]) -> Vec<&'a str> {
     [&["-h", "localhost"], arguments].concat()
 }
 
-/// A server and a client with the same arguments; both must succeed.
+/// Runs a server and a client with the same arguments; both must succeed.
 fn pair(sandbox: &Sandbox, dtest: &PathBuf, arguments: &[&str]) {
     let server = sandbox.start(dtest, arguments);
     server.wait_for("listening", LIMIT);
@@ -230,7 +230,7 @@ fn wide_qualifiers() {
 
 #[test]
 fn no_memory_is_lost() {
-    /// Two valgrinds at a time are enough.
+    /// Held during a run, so that at most one pair of valgrinds runs.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
     if !run::has_tool("valgrind") {

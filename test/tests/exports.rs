@@ -1,7 +1,7 @@
-//! The built `libdat.so.1` and `libdat2.so.2` match what old programs were linked against: soname, symbols, their
-//! version, dependencies. The providers' libraries export two symbols, and find libdat by themselves.
+//! The built `libdat.so.1` and `libdat2.so.2` have what old programs were linked against: soname, symbols, symbol
+//! version, dependencies. Provider libraries export two symbols, and find libdat by themselves.
 //!
-//! The file is parsed here, by a parser small enough to be reviewed, independent of other tools.
+//! The ELF parser is in this file: small enough to be reviewed, and independent of other tools.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -19,7 +19,7 @@ fn libdat_exports_exactly_the_names_of_the_reference() {
     let node = facts["version_node"].as_str().unwrap();
     let wanted: BTreeSet<_> = names.map(|name| (name, node.to_owned())).collect();
     assert_eq!(wanted.len(), 73);
-    // The node itself is a symbol too: absolute, and named like its version.
+    // The version node itself is an absolute symbol with the name of the version.
     let found: BTreeSet<_> = library.exports().into_iter().filter(|(name, _)| name != node).collect();
     assert_eq!(found, wanted);
     assert_eq!(library.dynamic_names(SONAME), [facts["soname"].as_str().unwrap()]);
@@ -58,7 +58,7 @@ fn libdats_stay_when_they_are_closed() {
     }
 }
 
-/// The version node of a provider's symbols.
+/// Symbol version of a provider's exports.
 const PROVIDER_NODE: &str = "DAPL_PROVIDER_1";
 
 #[test]
@@ -67,7 +67,7 @@ fn providers_show_two_names_in_a_node_and_stay() {
     for provider in PROVIDERS {
         let name = format!("lib{provider}.so.1");
         let library = Elf::read(&stage.lib.join(&name));
-        // The node itself is a symbol too.
+        // The version node itself is also a symbol.
         let exported: BTreeSet<_> = library.exports().into_iter().filter(|(name, _)| name != PROVIDER_NODE).collect();
         let wanted = ["dat_provider_fini", "dat_provider_init"].map(|name| (name.to_owned(), PROVIDER_NODE.to_owned()));
         assert_eq!(exported, wanted.into(), "{name}");
@@ -77,17 +77,17 @@ fn providers_show_two_names_in_a_node_and_stay() {
     }
 }
 
-/// rdma-core is loaded when an adapter over it is opened, so the library loads where rdma-core is not installed.
+/// rdma-core is loaded only when an adapter is opened, so the provider library loads without rdma-core.
 #[test]
 fn the_provider_over_rdma_core_needs_none_of_its_libraries_to_load() {
     let verbs = Elf::read(&stage(Profile::Dev).lib.join(dapl_test::stage::VERBS)).dynamic_names(NEEDED);
     assert!(!verbs.iter().any(|name| name.contains("ibverbs") || name.contains("rdmacm")), "{verbs:?}");
 }
 
-/// A shared object's bytes: 64 bits, little-endian.
+/// The bytes of a shared object (64-bit, little-endian).
 struct Elf(Vec<u8>);
 
-/// A section header's fields that matter.
+/// The required fields of a section header.
 struct Section {
     kind: u32,
     offset: usize,
@@ -162,7 +162,7 @@ impl Elf {
         self.dynamic(FLAGS_1).iter().sum()
     }
 
-    /// Defined symbols with the version each has.
+    /// Defined symbols with their versions.
     fn exports(&self) -> Vec<(String, String)> {
         let (symbols, strings) = self.section(SHT_DYNSYM);
         let (versions, _) = self.section(SHT_GNU_VERSYM);
@@ -200,7 +200,7 @@ const SHT_GNU_VERSYM: u32 = 0x6fff_ffff;
 const NEEDED: u64 = 1;
 const SONAME: u64 = 14;
 const FLAGS_1: u64 = 0x6fff_fffb;
-/// The version of a name that has none.
+/// The version number of an unversioned symbol.
 const GLOBAL: u64 = 1;
 const FLAG_NOW: u64 = 0x1;
 const FLAG_NODELETE: u64 = 0x8;

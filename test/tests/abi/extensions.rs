@@ -1,7 +1,7 @@
-//! The macros of `dat_ib_extensions.h`: each calls `dat_extension_op` with its number and its arguments.
+//! The macros of `dat_ib_extensions.h`: each calls `dat_extension_op` with its operation number and its arguments.
 //!
-//! The program brings its own `dat_extension_op`, which reads the arguments with the types of the facts and compares them with
-//! what the macro was given.
+//! The generated program defines `dat_extension_op`, which reads the arguments with the types in the JSON and
+//! compares them with the macro's arguments.
 
 use std::fmt::Write as _;
 
@@ -9,8 +9,8 @@ use serde_json::Value;
 
 use super::{Program, Tongue, list, text};
 
-/// A macro of the reference that does not compile or passes something else than its name says, and what ours does instead:
-/// macro, position of the argument (0 is the handle), value, type.
+/// Corrections of reference macros that do not compile or pass a wrong argument: macro, argument position (0 is the
+/// handle), corrected value and type.
 const CORRECTED: &[(&str, usize, &str, &str)] = &[
     ("dat_ib_start_counter", 2, "type", "DAT_IA_COUNTER_TYPE"),
     ("dat_ib_stop_counter", 2, "type", "DAT_IA_COUNTER_TYPE"),
@@ -32,7 +32,7 @@ fn arguments(fact: &Value) -> Vec<Argument> {
         let corrected = CORRECTED.iter().find(|(of, position, ..)| *of == name && *position == at);
         let (value, c_type) = match corrected {
             Some((_, _, value, c_type)) => ((*value).to_owned(), (*c_type).to_owned()),
-            // An argument without a cast is the cookie.
+            // The only argument without a cast is the cookie.
             None => (text(arg, "value").to_owned(), arg["cast"].as_str().unwrap_or("DAT_DTO_COOKIE").to_owned()),
         };
         Argument { value, c_type: c_type.trim_start_matches("const ").to_owned() }
@@ -62,7 +62,7 @@ pub(super) fn program(program: &mut Program, facts: &Value) {
         write!(cases, "    case {number}:\n        same = handle == {}", value_of(&args[0])).expect("a String grows");
         writeln!(cases, " && operation == (int){};", args[1].value).expect("a String grows");
         for arg in &args[2..] {
-            // C++ passes an enumeration as an int.
+            // In C++ an enumeration is passed as int.
             let read = match list(facts, "enums").iter().any(|fact| fact["typedef"] == arg.c_type.as_str()) {
                 true => format!("({})va_arg(rest, int)", arg.c_type),
                 false => format!("va_arg(rest, {})", arg.c_type),

@@ -1,4 +1,4 @@
-//! The program that the facts become: its version of the contract, its language, and its assertions.
+//! The generated program: its DAT version, its language, and its assertions.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -8,7 +8,7 @@ use serde_json::Value;
 
 use super::{headers, number, root};
 
-/// One version of the contract.
+/// A DAT version.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(super) enum Version {
     V1,
@@ -18,7 +18,7 @@ pub(super) enum Version {
 pub(super) use Version::{V1, V2};
 
 impl Version {
-    /// Name of the facts.
+    /// Name of the JSON file.
     pub(super) fn name(self) -> &'static str {
         match self {
             V1 => "dat-1.2",
@@ -26,7 +26,7 @@ impl Version {
         }
     }
 
-    /// Folder of the headers.
+    /// Folder of the C headers.
     pub(super) fn folder(self) -> &'static str {
         match self {
             V1 => "dat",
@@ -34,7 +34,7 @@ impl Version {
         }
     }
 
-    /// Headers that bring in every other one.
+    /// Headers that include all others.
     pub(super) fn includes(self) -> &'static [&'static str] {
         match self {
             V1 => &["udat.h", "dat_registry.h"],
@@ -57,7 +57,7 @@ impl Version {
     }
 }
 
-/// A dialect of C to speak.
+/// Language of the program.
 #[derive(Clone, Copy, Eq, PartialEq)]
 pub(super) enum Tongue {
     C,
@@ -80,7 +80,7 @@ impl Tongue {
         }
     }
 
-    /// An expression that is true when both are the same type, pointers compared with all their qualifiers.
+    /// An expression that is true if both types are the same. Pointers are compared with all their qualifiers.
     pub(super) fn same(self, a: &str, b: &str) -> String {
         match self {
             Tongue::C => format!("__builtin_types_compatible_p({a}, {b})"),
@@ -88,7 +88,7 @@ impl Tongue {
         }
     }
 
-    /// As `same`, for the type of an lvalue: qualifiers of the object itself count too.
+    /// Like `same`, for the type of an lvalue: the object's own qualifiers count too.
     pub(super) fn same_object(self, lvalue: &str, c_type: &str) -> String {
         match self {
             Tongue::C => self.same(&format!("__typeof__(&{lvalue})"), &format!("__typeof__({c_type}) *")),
@@ -121,7 +121,7 @@ impl Tongue {
     }
 }
 
-/// The program under construction: assertions for the compiler, checks for the run, and how many there are.
+/// The program under construction: compile-time assertions, run-time checks, and their numbers.
 pub(super) struct Program {
     pub(super) version: Version,
     pub(super) tongue: Tongue,
@@ -136,14 +136,14 @@ impl Program {
         Program { version, tongue, top: String::new(), run: String::new(), statics: 0, checks: 0 }
     }
 
-    /// Has the compiler decide it.
+    /// Adds an assertion that the compiler checks.
     pub(super) fn holds(&mut self, condition: &str, what: &str) {
         let keyword = if self.tongue == Tongue::C { "_Static_assert" } else { "static_assert" };
         writeln!(self.top, "{keyword}({condition}, \"{what}\");").expect("a String grows");
         self.statics += 1;
     }
 
-    /// Has the running program decide it.
+    /// Adds a check that the program makes at run time.
     pub(super) fn check(&mut self, condition: &str, what: &str) {
         writeln!(self.run, "    check({condition}, \"{what}\");").expect("a String grows");
         self.checks += 1;

@@ -1,4 +1,4 @@
-//! The names that `dat_abi` defines, in the order of the facts of 1.2.
+//! The names that `dat_abi` defines, in the order of the 1.2 JSON.
 
 use std::mem::offset_of;
 
@@ -583,7 +583,7 @@ pub(crate) fn typedefs() -> Vec<Type> {
     ]
 }
 
-/// Every function type, by the name and by what it expands to.
+/// Every function type: its name and its expansion.
 pub(crate) fn function_types() -> Vec<Type> {
     types![
         DAT_AGENT_FUNC,
@@ -899,7 +899,7 @@ pub(crate) fn records() -> Vec<Record> {
     ]
 }
 
-/// Every union that has no name in C, with the field that holds it.
+/// Every union without a name in C, with the field that contains it.
 pub(crate) fn unnamed() -> Vec<(&'static str, Record)> {
     Vec::new()
 }
