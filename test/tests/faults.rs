@@ -1,7 +1,7 @@
 //! Failures around sm: peers that die, directories with wrong permissions, a full file system.
 //!
-//! The survivor gets one event and its flushed completions; refusals name the cause, the object and the remedy; no file
-//! is left.
+//! The surviving process gets one event and flushed completions. An error message names the cause, the object and the
+//! remedy. No file is left behind.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -12,7 +12,7 @@ use std::time::Duration;
 use dapl_test::run::{self, Finished, SM0, Sandbox};
 use dapl_test::stage::{Profile, Stage, stage};
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
 fn setting() -> (Stage, Sandbox) {
@@ -70,7 +70,7 @@ fn a_process_that_is_killed_shares_no_memory_any_more() {
     assert_eq!(left_behind(&sandbox.sm()), Vec::<String>::new());
 }
 
-/// `first` with another base directory for sm: it must fail, and say why on standard error.
+/// Runs `first` with another base directory for sm. The run must fail with a message on standard error.
 fn refused(stage: &Stage, sandbox: &Sandbox, base: &Path) -> Finished {
     let first = run::program(stage, "test/c/first.c");
     let mut command = sandbox.command(first, &[]);

@@ -1,7 +1,9 @@
-//! sm in environments without something that is usually there: the kernel's copies, descriptors, processors, space, /dev/shm.
+//! sm in environments that lack something: copies between processes by the kernel, descriptors, processors, disk
+//! space, /dev/shm.
 //!
-//! It uses the next best method, or refuses with a message that says what, where and what to do. `test/c/confined.c` makes the
-//! environments; one that this system does not permit is skipped with a message.
+//! sm uses the next best method, or fails with a message that names the problem, the object and the remedy.
+//! `test/c/confined.c` creates the environments. If the system does not permit an environment, its test prints a
+//! message and is skipped.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -10,9 +12,9 @@ use std::time::Duration;
 use dapl_test::run::{self, Finished, Run, SM0, Sandbox};
 use dapl_test::stage::{Profile, Stage, stage};
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Exit status of `confined` when an operation is not permitted.
+/// Exit status of `confined` when the system does not permit a step.
 const NOT_ALLOWED: i32 = 77;
 
 fn setting() -> (Stage, Sandbox) {
@@ -21,14 +23,14 @@ fn setting() -> (Stage, Sandbox) {
     (stage, sandbox)
 }
 
-/// A command for a program in an environment of these steps.
+/// A command that runs a program in the environment that these steps of `confined` create.
 fn confined(stage: &Stage, sandbox: &Sandbox, steps: &[&str], program: &Path, arguments: &[&str]) -> Command {
     let mut command = sandbox.command(run::program(stage, "test/c/confined.c"), steps);
     command.arg("--").arg(program).args(arguments);
     command
 }
 
-/// Did it run at all?
+/// Whether the environment was not permitted; then prints a message.
 fn is_skipped(finished: &Finished) -> bool {
     let is_skipped = finished.status.code() == Some(NOT_ALLOWED);
     if is_skipped {
@@ -37,18 +39,18 @@ fn is_skipped(finished: &Finished) -> bool {
     is_skipped
 }
 
-/// A program of two ends in this environment, to its end.
+/// Runs a program with both endpoints in this environment. Returns `None` if the environment is not permitted.
 fn run(stage: &Stage, sandbox: &Sandbox, steps: &[&str], source: &str) -> Option<Finished> {
     let program = run::program(stage, source);
     let finished = Run::start(confined(stage, sandbox, steps, &program, &[])).finish(LIMIT);
     (!is_skipped(&finished)).then_some(finished)
 }
 
-/// dtest with a server and a client in environments of their own; both must succeed.
+/// Runs a dtest server and client, each in its own environment; both must succeed.
 fn pair(server_steps: &[&str], client_steps: &[&str]) {
     let (stage, sandbox) = setting();
     let dtest = run::program(&stage, "dtest/dtest.c");
-    // Checks first whether the environments can be made.
+    // Check first that both environments are permitted.
     for steps in [server_steps, client_steps] {
         let tried = Run::start(confined(&stage, &sandbox, steps, Path::new("/bin/true"), &[])).finish(LIMIT);
         if is_skipped(&tried) {
@@ -119,7 +121,7 @@ fn few_descriptors_are_enough_or_are_named() {
             worked.push(files);
             continue;
         }
-        // With too few descriptors the libraries cannot be loaded, and the dynamic loader prints its own message.
+        // With too few descriptors the dynamic loader fails, and prints its own message.
         client.expect_failure("");
         let words = ["Too many open files", "No file descriptors", "ulimit -n", "Error 24"];
         assert!(words.iter().any(|words| client.stderr.contains(words)), "{files}: {client:#?}");
@@ -181,7 +183,7 @@ fn names_a_read_only_directory() {
     }
 }
 
-/// A directory outside of /dev, gone when dropped.
+/// A directory outside of /dev, removed when dropped.
 struct Elsewhere(PathBuf);
 
 impl Drop for Elsewhere {

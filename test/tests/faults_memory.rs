@@ -6,7 +6,7 @@ use std::time::Duration;
 use dapl_test::run::{self, Run, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(400);
 
 fn all_cases(adapter: &str, registry: &str, rma: &str) {

@@ -1,7 +1,7 @@
-//! Another user has created the default base directory of sm first: the processes of this user share an alternative
+//! Another user has created sm's default base directory first: the processes of this user share an alternative
 //! directory.
 //!
-//! Needs the right to start programs as another user; skipped, with a message, without it.
+//! Needs permission to start programs as another user. Without it, the test prints a message and is skipped.
 
 use std::fs;
 use std::os::unix::fs::chown;
@@ -13,10 +13,10 @@ use std::time::Duration;
 use dapl_test::run::{self, Finished, Run, SM0, Sandbox};
 use dapl_test::stage::{Profile, Stage, stage};
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// A user that no other process of this host has.
+/// A user id that no process of this host has.
 struct User {
     stage: Stage,
     sandbox: Sandbox,
@@ -53,7 +53,7 @@ impl User {
         Run::start(command)
     }
 
-    /// Directories of this user's in /dev/shm.
+    /// This user's directories in /dev/shm.
     fn directories(&self) -> Vec<PathBuf> {
         let entries = fs::read_dir("/dev/shm").expect("it is there").flatten().map(|entry| entry.path());
         let default = self.default().display().to_string();

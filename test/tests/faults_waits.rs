@@ -1,19 +1,19 @@
-//! Waiting through the real libraries: no wake-up is lost in many waits, no CPU time is wasted, and messages are quick
-//! even if both sides share a CPU. `test/c/waits.c` counts; wall-clock time is not checked.
+//! Waits through the real libraries: no wake-up is lost, no CPU time is wasted, and a message needs few context
+//! switches even if both sides share a CPU. `test/c/waits.c` counts; wall-clock time is not checked.
 //!
-//! `DAPL_TEST_WAITS=10000000` makes as many waits as that.
+//! `DAPL_TEST_WAITS=10000000` sets the number of waits.
 
 use std::time::Duration;
 
 use dapl_test::run::{self, Finished, Run, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
-/// Time limit to add for each million waits.
+/// Added to the watchdog for each million waits.
 const A_MILLION: Duration = Duration::from_secs(300);
 
-/// Total number of waits, if it is not the default.
+/// Number of waits: `DAPL_TEST_WAITS`, or `usual`.
 fn count(usual: u32) -> u32 {
     std::env::var("DAPL_TEST_WAITS").ok().map_or(usual, |text| text.parse().expect("a number"))
 }
@@ -23,7 +23,7 @@ fn waits(arguments: &[&str], limit: Duration) -> Finished {
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let program = run::program(&stage, "test/c/waits.c");
     let mut command = sandbox.command(&program, &[&["sm0"], arguments].concat());
-    command.env("DAPL_SPIN_US", "0"); // or the waits would look, and seldom sleep
+    command.env("DAPL_SPIN_US", "0"); // without it the waits would poll and seldom block
     let finished = Run::start(command).finish(limit);
     finished.expect_success("waits: OK, ");
     println!("{}", finished.stdout);

@@ -1,20 +1,19 @@
-//! Every error path of the object layer: `walk` provokes each refusal of the provider, and no object is left
-//! afterwards.
+//! Every error path of the object layer: `walk` provokes each provider failure, and no object is left afterwards.
 //!
-//! Through libdaplfaulty, which is staged here and never installed. Failing allocations are not included, since Rust
-//! ends the process then. Other failures of the system, of descriptors and mappings, are.
+//! Uses libdaplfaulty, which is staged here and never installed. Failing allocations are not covered, since Rust then
+//! aborts the process. Failures of system calls, such as for descriptors and mappings, are covered.
 
 use std::time::Duration;
 
 use dapl_test::run::{self, Finished, Sandbox};
 use dapl_test::stage::{Profile, Stage, stage_with};
 
-/// No healthy walk takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
 const REGISTRY: &str = "faulty0 u1.2 threadsafe default libdaplfaulty.so.1 dapl.1.2 \"\" \"\"\n";
 
-/// Number of steps of `walk` at which a call was refused, from its output.
+/// Number of steps of `walk` in which a call failed, parsed from its output.
 fn steps(finished: &Finished) -> usize {
     finished.stdout.lines().filter(|line| line.contains(": ") && !line.ends_with(": nothing")).count()
 }
@@ -25,13 +24,13 @@ fn setting() -> (Stage, Sandbox) {
     (stage, sandbox)
 }
 
-/// Walks in this mode; at least `least` steps must have met a failure.
+/// Runs `walk` in this mode; at least `least` steps must have failed.
 fn walk(mode: &str, plan: &str, least: usize) {
     let (stage, sandbox) = setting();
     let walk = run::program(&stage, "test/c/walk.c");
     let mut command = sandbox.command(walk, &["faulty0", mode]);
     command.env("DAPL_FAULTY", plan);
-    // No stack of a former thread is kept: a new thread needs address space.
+    // Without cached stacks, every new thread needs address space, so that thread creation can fail.
     command.env("GLIBC_TUNABLES", "glibc.pthread.stack_cache_size=0");
     let finished = run::Run::start(command).finish(LIMIT);
     finished.expect_success("walk: OK");

@@ -1,4 +1,4 @@
-//! Debian's DAT 2.0 (libdapl2) and this project's: this project's libdat2 loads Debian's providers, and Debian's
+//! Debian's DAT 2.0 (libdapl2) with this project's: this project's libdat2 loads Debian's providers, and Debian's
 //! libdat2 loads this project's.
 
 #[path = "foreign/debian.rs"]
@@ -13,17 +13,17 @@ use dapl_test::stage::{Profile, stage};
 
 use debian::debian;
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// The directory of its libraries.
+/// Debian's library directory.
 fn libraries(debian: &Path) -> PathBuf {
     let folders = fs::read_dir(debian.join("usr/lib")).expect("the package has libraries").flatten();
     let found = folders.map(|folder| folder.path()).find(|folder| folder.join("libdat2.so.2").exists());
     found.expect("the package has libdat2.so.2")
 }
 
-/// A directory with its libdat2 alone, to precede ours in the search.
+/// A directory with only Debian's libdat2, to be searched before this project's.
 fn its_libdat2(debian: &Path) -> PathBuf {
     let place = debian.join("libdat2");
     fs::create_dir_all(&place).expect("the target directory is writable");
@@ -45,7 +45,8 @@ fn our_libdat2_loads_its_providers() {
     let (sandbox, program) = (Sandbox::new(&stage, Some(&lines)), run::program_2(&stage, "test/c/first.c"));
     for name in ["ofa", "oscm", "oucm"] {
         let finished = sandbox.start(&program, &[&format!("v2-{name}")]).finish(LIMIT);
-        // It registered: the refusal is its own, of a device that is not there, or it opens one.
+        // The message shows that the provider was loaded and registered: it reports a missing device itself, or opens
+        // the device.
         let refusal = format!("cannot open \"v2-{name}\": ");
         let is_its_own = finished.stderr.lines().any(|line| line.contains(&refusal) && line.contains(" answered DAT_"));
         assert!(finished.status.success() || is_its_own, "{finished:#?}");

@@ -1,6 +1,6 @@
-//! Debian's programs for DAT 2.0 (dapl2-utils), unmodified, with this project's libdat2 and providers.
+//! Debian's DAT 2.0 programs (dapl2-utils), unmodified, with this project's libdat2 and providers.
 //!
-//! What they do not run here: their tests of unreliable datagrams (`-u`), which no provider of this project has.
+//! Their tests of unreliable datagrams (`-u`) are left out, because no provider of this project supports them.
 
 #[path = "foreign/debian.rs"]
 mod debian;
@@ -15,7 +15,7 @@ use dapl_test::stage::{Profile, stage, workspace};
 
 use debian::debian;
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
 const ADAPTERS: &str = "\
@@ -23,15 +23,15 @@ sm0 u2.0 nonthreadsafe default libdaplsm.so.1 dapl.2.0 \"\" \"\"
 usnic0 u2.0 nonthreadsafe default libdaplusnic.so.1 dapl.2.0 \"127.0.0.1\" \"\"
 ";
 
-/// dtest and dtestcm listen on a fixed TCP port.
+/// Held during a run: dtest and dtestcm listen on a fixed TCP port.
 static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
 
 /// A program that runs as server and as client.
 struct Program {
     name: &'static str,
-    /// What the server says when clients may come.
+    /// Output of the server when it is ready for a client.
     ready: &'static str,
-    /// What both sides say at their end.
+    /// Last output of a successful server or client.
     success: &'static str,
 }
 
@@ -42,19 +42,19 @@ const DTESTCM: Program =
     Program { name: "dtestcm", ready: "waiting for client", success: "DAPL Connection Test Complete." };
 const DTESTSRQ: Program = Program { name: "dtestsrq", ready: "server ready", success: "SRQ Test Complete." };
 
-/// Arguments of `stdbuf`: a program writes each line at once, also to a pipe.
+/// Options of `stdbuf` for line-buffered output, also to a pipe.
 const BY_LINES: &[&str] = &["-oL"];
 
-/// One of the programs in an environment, started by `stdbuf` with these arguments.
+/// A program's command in an environment, started by `stdbuf` with these options.
 fn command(sandbox: &Sandbox, debian: &Path, start: &[&str], name: &str, arguments: &[&str]) -> Command {
     let mut command = sandbox.command("stdbuf", start);
     command.arg(debian.join("usr/bin").join(name)).args(arguments);
-    // A client may come before the listener.
+    // A client may connect before the server listens.
     command.env("DAPL_LISTENER_WAIT_MS", "60000");
     command
 }
 
-/// The exit status alone is not enough: after some failures it is 0.
+/// Checks the output too: after some failures the exit status is 0.
 fn check(program: &Program, finished: &Finished) {
     let said = |text: &str| finished.stdout.contains(text) || finished.stderr.contains(text);
     let is_good = finished.status.success() && said(program.success) && !said("Error") && !said("FAILED");
@@ -77,7 +77,7 @@ fn run_by(start: &[&str], program: &Program, adapter: &str, arguments: &[&str]) 
     };
     let server = side(&["-s"]);
     server.wait_for(program.ready, LIMIT);
-    // The server says that it waits just before it listens for the client's TCP connection.
+    // The server prints the ready line just before it listens for the client's TCP connection.
     let client = loop {
         let client = side(&["-h", "127.0.0.1"]).finish(LIMIT);
         if !client.stderr.contains("Couldn't connect to") {
@@ -90,7 +90,7 @@ fn run_by(start: &[&str], program: &Program, adapter: &str, arguments: &[&str]) 
     Some(client)
 }
 
-/// `dapltest` as server, and one client for each test.
+/// Runs a `dapltest` server, and one client for each test.
 fn dapltest(adapter: &str) {
     let Some(debian) = debian() else { return };
     let stage = stage(Profile::Dev);
@@ -125,7 +125,7 @@ fn dtest_moves_data() {
         run(&DTEST, adapter, &["-b", "4096", "-B", "10"]);
         run(&DTEST, adapter, &["-b", "65536", "-c", "-B", "10"]);
         run(&DTEST, adapter, &["-b", "100000", "-p", "-B", "10"]);
-        // It asks the provider for this attribute.
+        // With these options dtest queries the attribute from the provider.
         if let Some(client) = run(&DTEST, adapter, &["-v", "-B", "3"]) {
             assert!(client.stdout.contains("rdma_read # 4 completed"), "{client:#?}");
         }
@@ -146,7 +146,7 @@ fn dtestx_uses_immediate_data_and_atomics() {
     run(&DTESTX, "usnic0", &["-b", "4096"]);
 }
 
-/// `dtestx -q` asks for an adapter's attributes by its name, and ends.
+/// `dtestx -q` queries an adapter's attributes by name and exits.
 #[test]
 fn dtestx_queries_an_adapter_by_name() {
     let Some(debian) = debian() else { return };
@@ -163,8 +163,9 @@ fn dtestx_queries_an_adapter_by_name() {
     }
 }
 
-/// dtest writes an uninitialised buffer to its TCP connection, which is suppressed. The programs also send uninitialised
-/// memory. Over usnic a send is a system call, for which valgrind would report the program.
+/// The suppression covers dtest, which writes an uninitialised buffer to its TCP connection. The programs also send
+/// uninitialised memory; usnic is left out because its sends are system calls, for which valgrind would report the
+/// program.
 #[test]
 fn valgrind_finds_nothing_in_libdat2_and_the_providers() {
     if !has_tool("valgrind") {
@@ -194,7 +195,7 @@ fn dtestcm_connects_a_thousand_times() {
 #[test]
 fn dtestsrq_shares_receives() {
     for adapter in ["sm0", "usnic0"] {
-        // The size of its buffers is then the transport's.
+        // Without the option the transport chooses the buffer size.
         run(&DTESTSRQ, adapter, &[]);
         run(&DTESTSRQ, adapter, &["-c", "10", "-B", "20", "-b", "5000"]);
         run(&DTESTSRQ, adapter, &["-S", "0"]);

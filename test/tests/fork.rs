@@ -1,14 +1,14 @@
-//! Programs that fork: the child has none of the parent's handles and a working library, and its exit does not affect the
-//! parent.
+//! Programs that fork: the child has a working library and none of the parent's handles, and its exit does not affect
+//! the parent.
 //!
-//! Through the real shared objects; the steps are in `test/c/fork.c`.
+//! The steps are in `test/c/fork.c`, with the real shared objects.
 
 use std::time::Duration;
 
 use dapl_test::run::{self, SM0, Sandbox};
 use dapl_test::stage::{Profile, stage};
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(400);
 
 fn fork(arguments: &[&str]) {

@@ -1,5 +1,5 @@
-//! The guide and the pages beside it: links lead somewhere, the summary names every page, C programs compile as they stand,
-//! and the first one does what the guide says. mdBook builds it, where there is one.
+//! The guide and its neighbouring pages: links resolve, the summary names every page, and the C programs compile as
+//! printed. The first program produces the output that the guide shows. mdBook builds the guide if it is installed.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -39,7 +39,7 @@ fn links(text: &str) -> Vec<&str> {
         .collect()
 }
 
-/// Anchors of headings, as code forges make them.
+/// Anchors that code forges generate for headings.
 fn anchors(text: &str) -> BTreeSet<String> {
     let headings =
         text.lines().filter_map(|line| line.strip_prefix('#')).map(|line| line.trim_start_matches('#').trim());
@@ -81,7 +81,7 @@ fn the_summary_names_every_page_once() {
     assert_eq!(named, there);
 }
 
-/// The C sources of the guide, each in a file of its own.
+/// Writes each C source of the guide to a file.
 fn sources() -> Vec<PathBuf> {
     let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("guide");
     fs::create_dir_all(&place).unwrap();
@@ -111,7 +111,7 @@ fn its_programs_compile_and_the_first_one_says_hello() {
     assert!(made.len() >= 3, "{made:?}");
     let hello = made.iter().find(|path| path.ends_with("first-program-0.run")).expect("the first program");
     for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
-        // Often enough for each order that events can come in.
+        // Enough runs to see each possible order of events.
         for _ in 0..100 {
             let sandbox = Sandbox::new(&stage, Some(registry));
             let server = sandbox.start(hello, &[adapter]);

@@ -1,5 +1,5 @@
-//! Installed files: the provider over rdma-core is found by the names in old files, and says why it opens no adapter; programs
-//! compile by pkg-config; uninstall leaves nothing behind.
+//! Installed files: old registry lines find the provider over rdma-core, which reports why an adapter does not open;
+//! programs compile by pkg-config; uninstall leaves nothing behind.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -28,7 +28,7 @@ fn the_sample_shows_lines_for_it_that_can_be_used() {
     assert!(conf.records.iter().all(|record| record.library == VERBS.as_bytes()), "{:?}", conf.records);
 }
 
-/// The lines that installers and distributions wrote for such adapters, one for each name of the library.
+/// Registry lines that installers and distributions wrote, one for each library name.
 #[test]
 fn old_lines_open_it() {
     let old = [
@@ -45,14 +45,14 @@ fn old_lines_open_it() {
     for (name, params) in old {
         let finished = sandbox.start(&program, &[name]).finish(Duration::from_secs(120));
         let object = params.split(' ').next().unwrap();
-        // The provider's own words: it was found, loaded, and asked for this adapter.
+        // The message comes from the provider: the library was found, loaded, and asked to open this adapter.
         let refusal = format!("{name}: cannot open \"{object}\": ");
         let is_open = finished.status.success() && finished.stdout.starts_with(&format!("{name}: messages of up to "));
         assert!(is_open || finished.stderr.contains(&refusal), "{finished:#?}");
     }
 }
 
-/// The same for DAT 2.0, among the sixty lines that distributions wrote, which cost the adapters of this project nothing.
+/// The same for DAT 2.0, with the sixty lines that distributions wrote. This project's adapters still open.
 #[test]
 fn old_lines_of_2_0_open_it() {
     let number = |number: usize| {
@@ -75,7 +75,7 @@ fn old_lines_of_2_0_open_it() {
     }
 }
 
-/// A file that is no library precedes the system's, as if the library were not installed.
+/// A file that is not a library hides the system's libibverbs, as if the library were not installed.
 #[test]
 fn a_missing_library_of_rdma_core_is_named_with_its_package() {
     let stage = stage(Profile::Dev);
@@ -98,14 +98,14 @@ fn a_missing_library_of_rdma_core_is_named_with_its_package() {
     }
 }
 
-/// `cargo xtask`'s program, on a prefix.
+/// Runs `cargo xtask` with these arguments.
 fn xtask(arguments: &[&str]) -> Output {
     let output = Command::new(built("xtask", Profile::Dev)).args(arguments).output().expect("xtask starts");
     assert!(output.status.success(), "{arguments:?}: {}{}", text(&output.stdout), text(&output.stderr));
     output
 }
 
-/// A program for the installed headers and library of one version.
+/// Compiles and runs a program with the installed headers and library of one version.
 fn compiles_and_runs(prefix: &Path, library: &str, version: &str) {
     let ask = |question: &[&str]| {
         let mut pkg_config = Command::new("pkg-config");
@@ -158,7 +158,7 @@ fn installed_files_compile_by_pkg_config_run_and_are_removed_completely() {
         compiles_and_runs(&prefix, library, version);
     }
 
-    // A second install changes nothing that is the administrator's.
+    // A second install keeps the dat.conf that the administrator changed.
     fs::write(prefix.join("etc/dat.conf"), "# mine\n").unwrap();
     xtask(&[&["install"], &where_to[..]].concat());
     assert_eq!(fs::read_to_string(prefix.join("etc/dat.conf")).unwrap(), "# mine\n");

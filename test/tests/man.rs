@@ -1,5 +1,6 @@
-//! The manual pages: one for each function, variable, program and its options; mandoc reports nothing, and every referenced
-//! page exists. The conformance suite checks that every return code is on its page (`test/conformance/src/expected.rs`).
+//! The manual pages: every function, variable, program and program option has its page or entry. mandoc reports
+//! nothing, and every referenced page exists. The conformance suite checks the return codes
+//! (`test/conformance/src/expected.rs`).
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -10,13 +11,13 @@ use std::process::Command;
 use dapl_test::program::is_program;
 use dapl_test::stage::{Profile, built, workspace};
 
-/// Programs that have a page, and their source with the words of `--help`.
+/// Programs with a manual page, and the source that contains their `--help` text.
 const PROGRAMS: [(&str, &str); 1] = [("dtest1", "dtest/dtest.c")];
 
-/// Prefixes of this project's pages; others are not checked.
+/// Name prefixes of this project's pages; references to other pages are not checked.
 const OURS: [&str; 5] = ["dat", "dapl", "dtest", "udapl", "libdat"];
 
-/// All pages, made afresh: path below the directory, text.
+/// Generates all pages. Returns the directory, and the text by path below it.
 fn pages(of: &str) -> (PathBuf, BTreeMap<String, String>) {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("man-{of}"));
     let output = Command::new(built("xtask", Profile::Dev)).arg("man").arg(&root).output().expect("xtask starts");
@@ -50,7 +51,7 @@ fn every_exported_function_has_a_page_with_all_its_sections() {
 
 #[test]
 fn data_structures_have_pages_with_every_member() {
-    // The command refuses a page that leaves out a member of its declarations.
+    // The command fails if a page leaves out a member of its structure.
     let (_, pages) = pages("structures");
     for (page, declared) in [
         ("dat_event", &["} DAT_EVENT;", "} DAT_EVENT_NUMBER;", "} DAT_CONNECTION_EVENT_DATA;"][..]),
@@ -70,7 +71,7 @@ fn data_structures_have_pages_with_every_member() {
     }
 }
 
-/// Calls whose pages need an example.
+/// Calls whose page must contain an example.
 const WITH_EXAMPLE: [&str; 12] = [
     "dat_ep_create",
     "dat_ep_connect",
@@ -95,7 +96,7 @@ fn examples_compile() {
         let page = fs::read_to_string(workspace().join(format!("docs/man/{name}.md"))).unwrap();
         let example = page.split("\n## EXAMPLE\n").nth(1).unwrap_or_else(|| panic!("{call} has no example"));
         let code = example.split("\n```").nth(1).unwrap_or_else(|| panic!("the example of {call} has no code"));
-        // Calls of 2.0 that no library exports are macros in upper case.
+        // Calls of 2.0 that the library does not export are macros with upper-case names.
         let calls = [format!("{call}("), format!("{}(", call.to_uppercase())];
         assert!(calls.iter().any(|text| code.contains(text)), "the example of {call} does not call it");
         let file = folder.join(format!("{call}.c"));
@@ -141,7 +142,7 @@ fn every_option_of_a_program_is_on_its_page() {
     for (program, source) in PROGRAMS {
         let page = &pages[&format!("man1/{program}.1")];
         let source = fs::read_to_string(workspace().join(source)).unwrap();
-        // Lines of the help begin with a quotation mark, two blanks, and the option.
+        // In the source, a help line for an option begins with a quotation mark and two spaces.
         let options: Vec<&str> = source
             .lines()
             .filter_map(|line| line.trim_start().strip_prefix("\"  -")?.split([' ', '"']).next())
@@ -182,7 +183,7 @@ fn mandoc_reports_no_warning() {
     let mut mandoc = Command::new("mandoc");
     let output = mandoc.args(["-T", "lint", "-W", "all"]).current_dir(root).args(pages.keys()).output().unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
-    // mandoc searches references in the system's directories, which lack this project's pages.
+    // mandoc looks up references in the system's directories, which lack this project's pages.
     let said: Vec<&str> = said.lines().filter(|line| !line.contains("referenced manual not found")).collect();
     assert!(said.is_empty(), "{said:#?}");
 }

@@ -1,5 +1,5 @@
-//! `cargo xtask new-provider` writes a provider that builds by itself, and that the conformance suite accepts with the exceptions
-//! of its list.
+//! `cargo xtask new-provider` writes a provider that builds by itself and passes the conformance suite with its list
+//! of exceptions.
 #![forbid(unsafe_code)]
 
 use std::fs;

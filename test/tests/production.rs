@@ -1,4 +1,5 @@
-//! The guide's program for production (`test/c/production.c`): a client whose server is killed and started again loses no answer.
+//! The guide's production program (`test/c/production.c`): a client loses no answer while its server is killed and
+//! restarted.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -6,7 +7,7 @@ use std::time::Duration;
 use dapl_test::run::{self, SM0, Sandbox, USNIC0};
 use dapl_test::stage::{Profile, stage};
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(120);
 
 fn survives_its_server(adapter: &str, registry: &str) {

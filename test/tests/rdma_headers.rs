@@ -1,8 +1,8 @@
 //! Every declaration of `ibverbs-sys` and `rdma-cm-sys` matches the installed headers: sizes, field offsets, numbers,
 //! functions.
 //!
-//! Checked by the C compiler: the layout of each structure and each constant, as Rust has them, become static assertions; each
-//! function becomes a pointer with the type in the source. Skipped if the headers are missing.
+//! The C compiler checks: each Rust structure and constant becomes a static assertion, each function a pointer of the
+//! declared type. Skipped if the headers are missing.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ const TYPES: &str = include_str!("../../providers/ibverbs-sys/src/types.rs");
 const VERBS: &str = include_str!("../../providers/ibverbs-sys/src/lib.rs");
 const MANAGER: &str = include_str!("../../providers/rdma-cm-sys/src/lib.rs");
 
-/// A Rust structure, to be compared with C's of the same name.
+/// Layout of a Rust structure, for comparison with the C structure of the same name.
 struct Layout {
     name: &'static str,
     size: usize,
@@ -29,7 +29,7 @@ struct Layout {
     fields: Vec<(&'static str, usize, usize)>,
 }
 
-/// All fields of a structure: one that is left out does not compile.
+/// Lists all fields of a structure. A missing field is a compile error.
 macro_rules! layouts {
     ($($name:ident { $($field:ident),* $(,)? })*) => {
         vec![$({
@@ -127,7 +127,7 @@ fn manager_layouts() -> Vec<Layout> {
     }
 }
 
-/// Types without a name in C: unions, and members of unnamed structures.
+/// Layouts of types without a name in C: unions, and members of unnamed structures.
 fn unnamed() -> Vec<(&'static str, usize)> {
     vec![
         ("sizeof(union ibv_gid)", size_of::<ibv_gid>()),
@@ -199,7 +199,7 @@ fn no_structure_is_left_out() {
         let lines = source.lines().filter_map(|line| line.trim_start().strip_prefix(start));
         lines.filter_map(|rest| rest.split([' ', ':']).next()).filter(|name| !name.starts_with('$')).collect()
     };
-    // C has no name for these: see `unnamed`.
+    // C has no name for these types, so `unnamed` checks them.
     let parts = ["ibv_gid_global", "ibv_send_wr_rdma", "ibv_send_wr_atomic", "ibv_send_wr_bind_mw"];
     let compared: BTreeSet<&str> = verbs_layouts().iter().map(|layout| layout.name).chain(parts).collect();
     assert_eq!(declared(TYPES, "pub struct "), compared);
@@ -211,7 +211,7 @@ fn no_structure_is_left_out() {
     assert_eq!(declared(MANAGER, "pub union "), BTreeSet::from(["rdma_addr_ib", "rdma_cm_event_param"]));
 }
 
-/// A wrong declaration is found: otherwise the tests above would prove nothing.
+/// Proves that the checks above would find a wrong declaration.
 #[test]
 fn a_wrong_declaration_does_not_compile() {
     if !has_headers() {
@@ -229,7 +229,7 @@ fn a_wrong_declaration_does_not_compile() {
     assert!(!output.status.success() && text(&output).contains("poll_cq"), "{output:?}");
 }
 
-/// Whether the headers are installed; prints a line if not.
+/// Whether the headers are installed. If not, prints a line.
 fn has_headers() -> bool {
     let is_there = try_to_compile("headers", "").status.success();
     if !is_there {
@@ -242,27 +242,27 @@ fn assert_same(checks: &mut String, what: &str, value: impl std::fmt::Display) {
     writeln!(checks, "_Static_assert(({what}) == ({value}), \"{what}\");").unwrap();
 }
 
-/// `NAME = VALUE` in the lists of `constants.rs`; values read the same in C.
+/// The `NAME = VALUE` entries in `constants.rs`. The values are valid C too.
 fn verbs_numbers() -> Vec<(&'static str, &'static str)> {
     let pieces = NUMBERS.lines().flat_map(|line| line.split([',', ':', '{', '}']));
     pieces.filter_map(|piece| piece.trim().split_once(" = ")).filter(|(name, _)| name.starts_with("IBV_")).collect()
 }
 
-/// `pub const NAME: TYPE = VALUE;`. Those of the InfiniBand specification are in no header.
+/// The `pub const NAME: TYPE = VALUE;` entries, except values of the InfiniBand specification, which no header has.
 fn manager_numbers() -> Vec<(&'static str, &'static str)> {
     let lines =
         MANAGER.lines().filter_map(|line| line.strip_prefix("pub const RDMA_").map(|_| &line["pub const ".len()..]));
     lines.filter_map(|line| Some((line.split_once(':')?.0, line.split_once(" = ")?.1.trim_end_matches(';')))).collect()
 }
 
-/// The prototypes of a source, without `pub fn` and the semicolon, each on one line.
+/// The prototypes in a source, one per line, without `pub fn` and the semicolon.
 fn functions(source: &str) -> Vec<String> {
     let block = source.split_once("library! {").expect("the functions are in a block").1;
     let one = |text: &str| text.split_once(';').unwrap().0.split_whitespace().collect::<Vec<_>>().join(" ");
     block.split("pub fn ").skip(1).map(one).collect()
 }
 
-/// The functions of `ibv_context_ops`, as prototypes.
+/// The members of `ibv_context_ops`, as prototypes.
 fn operations() -> Vec<String> {
     let table = TYPES.split_once("pub struct ibv_context_ops {").unwrap().1.split_once("\n}").unwrap().0;
     let members = table.split("pub ").filter_map(|member| {
@@ -273,7 +273,7 @@ fn operations() -> Vec<String> {
     members.map(|(name, rest)| format!("{name}{}", rest.trim_end().trim_end_matches(">,"))).collect()
 }
 
-/// `f(a: *mut x, b: y) -> z` as `z (*const check_f)(struct x *, y) = f;`.
+/// Translates `f(a: *mut x, b: y) -> z` to `z (*const check_f)(struct x *, y) = f;`.
 fn pointer(function: &str, of: &str) -> String {
     let (name, rest) = function.split_once('(').unwrap();
     let (arguments, result) = rest.rsplit_once(')').unwrap();
@@ -317,7 +317,7 @@ fn try_to_compile(name: &str, body: &str) -> Output {
     let source = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("rdma-{name}.c"));
     fs::write(&source, format!("#include <stddef.h>\n#include <rdma/rdma_cma.h>\n{body}")).unwrap();
     let mut cc = Command::new(env::var_os("CC").unwrap_or_else(|| "cc".into()));
-    // A pointer of another type is only a warning without the last.
+    // Without -Werror, a pointer of another type is only a warning.
     cc.args(["-std=c11", "-D_GNU_SOURCE", "-fsyntax-only", "-Wall", "-Wno-unused", "-Werror"]).arg(&source);
     cc.output().unwrap_or_else(|error| panic!("{cc:?}: {error}"))
 }

@@ -1,5 +1,5 @@
-//! Checks README.md, docs/architecture.md and docs/settings.md: the C program is compiled and run, every call exists, variables are
-//! those that are read, and the files that are named exist.
+//! Checks README.md, docs/architecture.md and docs/settings.md: the C program compiles and runs, every named call and
+//! file exists, and the variables are those that the code reads.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -21,7 +21,7 @@ fn run(source: &str) -> Finished {
     Sandbox::new(&stage, Some(SM0)).start(program, &[]).finish(Duration::from_secs(120))
 }
 
-/// First and second cell, without backquotes, of all rows whose first cell starts with this prefix.
+/// First and second cell, without backquotes, of all table rows whose first cell starts with this prefix.
 fn rows(readme: &str, prefix: &str) -> Vec<(String, String)> {
     let row = |line: &str| {
         let mut cells = line.strip_prefix("| ")?.split(" | ").map(|cell| cell.replace('`', ""));
@@ -62,13 +62,13 @@ fn variables_are_those_that_are_read() {
     let mut read = BTreeSet::new();
     for environment in ["dat/src", "dat/settings/src", "dapl/src", "providers"] {
         visit(&workspace().join(environment), &mut |_, text| {
-            // Names in unit tests do not count.
+            // Variable names in unit tests do not count.
             let product = text.split("#[cfg(test)]\nmod tests {").next().unwrap_or_default();
             let parts: Vec<_> = product.split('"').collect();
-            // The prefix of a table's variables is no name.
+            // The prefix of a settings table is not a variable.
             for literal in parts.windows(2).filter(|pair| !pair[0].ends_with("prefix: ")).map(|pair| pair[1]) {
                 let is_variable = ["DAPL_", "DAT_OVERRIDE", "DAT_DBG_"].iter().any(|start| literal.starts_with(start));
-                // Names without effect are listed to be reported.
+                // Variables without effect are known only to be reported.
                 let is_variable = is_variable && !matches!(look_up(literal), Known::NoEffect(_));
                 if is_variable && literal.chars().all(|c| c.is_ascii_uppercase() || c == '_') {
                     read.insert(literal.to_owned());
@@ -82,7 +82,7 @@ fn variables_are_those_that_are_read() {
         rows(&settings, "DAPL_").into_iter().chain(rows(&settings, "DAT_")).map(|(names, _)| names).collect();
     let table: BTreeSet<String> = table.iter().flat_map(|names| names.split(", ")).map(str::to_owned).collect();
     assert_eq!(table, read);
-    // Tools print the variables of the tables, and libdat reports all others as unknown.
+    // `datinfo` prints the variables in the settings tables; libdat reports all others as unknown.
     let is_known = |name: &&String| matches!(look_up(name), Known::Read(..)) || **name == BUILD_TIME;
     let unknown: Vec<_> = table.iter().filter(|name| !is_known(name)).collect();
     assert!(unknown.is_empty(), "not in dat/settings: {unknown:?}");
@@ -123,8 +123,8 @@ fn defines(text: &str, name: &str) -> bool {
     })
 }
 
-/// Checks an answer: in "`name` in `file`" and "`name`, `name` and `name` in `file`" the file defines the names, and every other name
-/// occurs in a file of the answer. Returns the number of definitions and of other names.
+/// Checks one answer of the page. In "`name` in `file`" and "`name`, `name` in `file`" the file must define the
+/// names; every other name must occur in a file of the answer. Returns the number of definitions and of other names.
 fn check_names(answer: &str) -> (usize, usize) {
     let parts: Vec<&str> = answer.split('`').collect();
     let read = |path: &str| fs::read_to_string(workspace().join(path)).unwrap_or_default();
@@ -170,7 +170,7 @@ fn an_answer_whose_file_does_not_define_the_name_is_refused() {
 fn visit(directory: &Path, see: &mut impl FnMut(&Path, &str)) {
     for entry in fs::read_dir(directory).unwrap().flatten() {
         let path = entry.path();
-        // Names in `tests` do not count.
+        // Names in `tests` folders do not count.
         if path.is_dir() && !path.ends_with("tests") {
             visit(&path, see);
         } else if path.extension().is_some_and(|extension| extension == "rs") {

@@ -1,8 +1,8 @@
-//! The registry through the real `libdat.so.1`: selection of a provider, refusals, and use counts.
+//! The registry through the real `libdat.so.1`: provider selection, refused opens, and use counts.
 //!
-//! Each case is a process of its own (`test/c/registry_probe.c`), since libdat reads files and environment once. The providers
-//! are `test/c/dummy_provider.c`, compiled to behave correctly or not; they do not use the hook, like foreign ones, unless
-//! compiled so.
+//! Each case is a separate process (`test/c/registry_probe.c`), since libdat reads files and environment once. The
+//! providers are variants of `test/c/dummy_provider.c`, some of them faulty. Unless compiled otherwise they do not
+//! use the hook, like foreign providers.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -99,7 +99,7 @@ fn of_equal_lines_the_first_that_loads_serves() {
     assert_eq!(answer.out.matches("fini e").count(), 1);
     assert_eq!(answer.out.matches("init e").count(), 1, "{}", answer.out);
     assert!(answer.out.contains("count 2\n- e 1.2 1\n- f 1.2 1\n"), "one key is listed once");
-    // A device that refuses ends the search: changing the hardware in silence would be worse.
+    // A provider that refuses ends the search: silently using another adapter would be worse.
     assert!(
         answer.out.ends_with(
             "open: 0x80120060 DAT_INVALID_ADDRESS DAT_INVALID_ADDRESS_UNREACHABLE\nleft ia (nil) evd (nil)\n"
@@ -162,7 +162,7 @@ fn two_inits_that_open_each_other_do_not_wait_for_ever() {
     let case = Case::new("circle", conf)
         .provider("liba.so.1", &["INIT_OPENS=\"b\"", "INIT_SLEEPS=50"])
         .provider("libb.so.1", &["INIT_OPENS=\"a\"", "INIT_SLEEPS=50"]);
-    case.run("threads 3 a b"); // the probe's alarm is the assertion
+    case.run("threads 3 a b"); // a deadlock triggers the probe's alarm
 }
 
 #[test]

@@ -1,5 +1,5 @@
-//! Checks `docs/spec/requirements-sm.md` and `requirements-usnic.md`: each numbered requirement has a row, and the files and tests
-//! that a row names exist. Reads sources only; it does not run those tests.
+//! Checks `docs/spec/requirements-sm.md` and `requirements-usnic.md`: each numbered requirement has a row, and the
+//! files and tests that the row names exist. Reads sources only; it does not run those tests.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -9,7 +9,7 @@ use dapl_test::stage::workspace;
 /// A page of requirements.
 struct Page {
     path: &'static str,
-    /// Prefix and number of the requirements, in the order of the page.
+    /// Prefixes of the requirements, and how many each has, in the order of the page.
     requirements: &'static [(&'static str, usize)],
 }
 
@@ -27,7 +27,7 @@ const PACKAGES: [(&str, &str); 5] = [
     ("datinfo::", "dat/datinfo/src"),
 ];
 
-/// The prefix of the checks of `cargo xtask test net`, and the files that define them.
+/// Prefix of the checks of `cargo xtask test net`, and the files that define the checks.
 const CHECKS: (&str, [&str; 4]) = (
     "net::",
     [
@@ -85,7 +85,7 @@ fn candidate_files(path: &str) -> (Vec<String>, &str) {
     let Some((module, sources)) = package else { return (Vec::new(), name) };
     let path = |module: &str| module.replace("::", "/");
     let mut files = vec![format!("{sources}/{}.rs", path(module)), format!("{sources}/{}/mod.rs", path(module))];
-    // A `tests` module is at the foot of its parent module's file, or in a file of its own.
+    // A `tests` module is at the foot of its parent's file, or in a separate file.
     if let Some(parent) = ["::tests", "::interleavings"].iter().find_map(|suffix| module.strip_suffix(suffix)) {
         let parent = path(parent);
         files.extend(
@@ -118,7 +118,7 @@ fn has_check(text: &str, name: &str) -> bool {
     text.contains(&format!("Check::new(\"{name}\",")) || if item.is_empty() { has_group() } else { is_listed }
 }
 
-/// Whether the text defines a test of this name: a function under `#[test]`, or a case of a conformance list.
+/// Whether the text defines a test with this name: a function under `#[test]`, or a conformance case.
 fn has_test(text: &str, name: &str) -> bool {
     let is_function = |at: usize| {
         let above = text[..at].trim_end();

@@ -1,6 +1,6 @@
-//! The RPM packages: rpmbuild makes them, and their files and dependencies are what an install needs.
+//! The RPM packages: rpmbuild builds them, and their files and dependencies are complete.
 //!
-//! Packs what the other suites have built.
+//! Packages the build of the other suites.
 #![forbid(unsafe_code)]
 
 use std::fs;

@@ -1,4 +1,4 @@
-//! Debian's DAT 2.0 (libdapl2), fetched and unpacked into a directory of its own; nothing is installed.
+//! Debian's DAT 2.0 (libdapl2), downloaded and unpacked into a temporary directory; nothing is installed.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -7,10 +7,10 @@ use std::sync::OnceLock;
 
 use dapl_test::program::is_program;
 
-/// The libraries, and programs.
+/// The packages with Debian's libraries and programs.
 const PACKAGES: [&str; 2] = ["libdapl2", "dapl2-utils"];
 
-/// The unpacked packages; `None`, with a message, where they cannot be had.
+/// Directory of the unpacked packages. Returns `None`, with a message, if they cannot be downloaded.
 pub(crate) fn debian() -> Option<&'static Path> {
     static PLACE: OnceLock<Option<PathBuf>> = OnceLock::new();
     let made = PLACE.get_or_init(|| {
@@ -22,7 +22,7 @@ pub(crate) fn debian() -> Option<&'static Path> {
         if place.exists() {
             return Some(place);
         }
-        // Two test programs use it. It gets its name when it is complete.
+        // Two test programs may unpack at the same time, so the directory is renamed only when it is complete.
         let fresh = place.with_extension(std::process::id().to_string());
         fs::create_dir_all(&fresh).expect("the target directory is writable");
         let fetched = Command::new("apt-get").args(["-qq", "download"]).args(PACKAGES).current_dir(&fresh).output();
@@ -36,7 +36,7 @@ pub(crate) fn debian() -> Option<&'static Path> {
             success(Command::new("dpkg-deb").arg("-x").arg(package).arg(&fresh));
         }
         if fs::rename(&fresh, &place).is_err() {
-            // The other program was faster.
+            // The other test program has finished first.
             let _ = fs::remove_dir_all(&fresh);
         }
         Some(place)

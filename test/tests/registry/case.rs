@@ -1,6 +1,6 @@
-//! One case of the registry's suite: a directory with a dat.conf, providers compiled for it, and a probe run in it.
+//! One case of the registry suite: a directory with a dat.conf, its compiled providers, and a probe program.
 //!
-//! `tests/registry.rs` uses it. Only checks that the probe has ended.
+//! Used by `tests/registry.rs`. Checks only that the probe has ended.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -11,11 +11,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use dapl_test::run::without_origin;
 use dapl_test::stage::{Profile, Stage, stage_with, workspace};
 
-/// One case: a directory with a dat.conf and the providers that it names.
+/// One case: a directory with a dat.conf and the providers in it.
 pub(crate) struct Case {
     pub(crate) directory: PathBuf,
     pub(crate) environment: Vec<(&'static str, String)>,
-    /// Providers and probe are those of DAT 2.0.
+    /// Whether providers and probe are those of DAT 2.0.
     is_version_2: bool,
 }
 
@@ -26,27 +26,27 @@ pub(crate) struct Answer {
 }
 
 impl Case {
-    /// Makes a directory that no other case has, also not one of the same name in another run of the suite; `{}` in the text is
-    /// replaced by its path. It is gone when the case is dropped, unless the test has failed.
+    /// Creates a directory that no other case and no other run of the suite uses. `{}` in the text is replaced by the
+    /// path of the directory. The drop removes the directory unless the test has failed.
     pub(crate) fn new(name: &str, conf: &str) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let directory = format!("registry/{name}.{}.{count}", std::process::id());
         let directory = Path::new(env!("CARGO_TARGET_TMPDIR")).join(directory);
-        let _ = fs::remove_dir_all(&directory); // of an earlier process with the same id
+        let _ = fs::remove_dir_all(&directory); // left by an earlier process with the same id
         fs::create_dir_all(&directory).unwrap();
         let file = directory.join("dat.conf");
         fs::write(&file, conf.replace("{}", directory.to_str().unwrap())).unwrap();
         Self { directory, environment: vec![("DAT_OVERRIDE", file.to_str().unwrap().to_owned())], is_version_2: false }
     }
 
-    /// For `libdat2.so.2`: providers that are compiled from now on, and the probe.
+    /// Switches to `libdat2.so.2`: for providers compiled from now on, and for the probe.
     pub(crate) fn version_2(mut self) -> Self {
         self.is_version_2 = true;
         self
     }
 
-    /// Compiles a provider as `file` with these defines, as the original ones were: without a link to libdat.
+    /// Compiles a provider as `file` with these defines. Like original providers, it is not linked with libdat.
     pub(crate) fn provider(self, file: &str, defines: &[&str]) -> Self {
         self.provider_linked(file, defines, &[])
     }
@@ -54,7 +54,7 @@ impl Case {
     pub(crate) fn provider_linked(self, file: &str, defines: &[&str], arguments: &[&str]) -> Self {
         let mut cc = Command::new("cc");
         cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC"]);
-        // No variant uses all of the source.
+        // No variant uses all functions of the source.
         cc.args(["-Wno-unused-function", "-Wno-unused-variable"]);
         if self.is_version_2 {
             cc.arg("-I").arg(adapted());
@@ -67,7 +67,7 @@ impl Case {
         self
     }
 
-    /// Without the environment that names its dat.conf.
+    /// Runs without the environment variable that names the dat.conf.
     pub(crate) fn bare(mut self) -> Self {
         self.environment.clear();
         self
@@ -78,7 +78,7 @@ impl Case {
         self
     }
 
-    /// Runs the probe with these words.
+    /// Runs the probe with these arguments.
     pub(crate) fn run(&self, words: &str) -> Answer {
         self.run_program(&probe(if self.is_version_2 { "registry_probe-2" } else { "registry_probe" }), words)
     }
@@ -111,13 +111,13 @@ impl Answer {
         self
     }
 
-    /// The one line on stderr, behind `libdat: `.
+    /// The only line on stderr, without its prefix `libdat: `.
     #[track_caller]
     pub(crate) fn reason(&self) -> &str {
         self.reason_of("libdat: ")
     }
 
-    /// The same behind another library's name.
+    /// Same as `reason`, for another library's prefix.
     #[track_caller]
     pub(crate) fn reason_of(&self, library: &str) -> &str {
         let mut lines = self.err.lines();
@@ -133,7 +133,7 @@ impl Answer {
     }
 }
 
-/// The header with which sources of 1.2 are compiled for 2.0.
+/// The header that lets a 1.2 source compile for 2.0.
 fn adapted() -> PathBuf {
     workspace().join("test/c/dat20")
 }
@@ -156,7 +156,7 @@ pub(crate) fn probe(name: &'static str) -> PathBuf {
         ] {
             let source = workspace().join(format!("test/c/{source}.c"));
             let path = format!("-Wl,-rpath,{}", stage().lib.display());
-            // Another run of the suite may be using the old one.
+            // Another run of the suite may be executing the old file.
             let fresh = directory.join(format!("{name}.{}", std::process::id()));
             stage().compile_with(&[library], includes, &fresh, &[&source], &["-Werror", &path]);
             fs::rename(fresh, directory.join(name)).unwrap();

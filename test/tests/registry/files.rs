@@ -1,4 +1,4 @@
-//! Files and lines: debug lines about them, names in hidden files, and the thread safety of a line.
+//! Registry files and lines: debug output about them, names in hidden files, and the thread safety of a line.
 //!
 //! Part of `tests/registry.rs`.
 
@@ -37,7 +37,7 @@ fn debug_lines_show_each_file_and_line_that_is_looked_at() {
     );
 }
 
-/// Runs the probe where `/etc` has these files and no others; none where that needs more rights than there are.
+/// Runs the probe in a namespace where `/etc` has only these files. Returns `None` if the namespace is not permitted.
 fn with_files_in_etc(files: &[(&str, &str)], words: &str, debug: &str) -> Option<String> {
     let mut script = "set -e; mount -t tmpfs none /etc; mkdir -p /etc/rdma /etc/dat.conf.d".to_owned();
     for (name, line) in files {
@@ -45,7 +45,7 @@ fn with_files_in_etc(files: &[(&str, &str)], words: &str, debug: &str) -> Option
     }
     let mut command = Command::new("unshare");
     command.args(["--mount", "--map-root-user", "sh", "-c", &format!("{script}; exec \"$0\" \"$@\"")]);
-    // Cargo's search path has the stand-in for libdat that providers are linked with.
+    // Cargo's library search path contains the stand-in for libdat that providers link with.
     command.env_remove("LD_LIBRARY_PATH").env_remove("DAT_OVERRIDE").env("DAT_DBG_TYPE", debug);
     command.arg(probe("registry_probe")).args(words.split(' '));
     let output = command.output().ok()?;
@@ -108,7 +108,7 @@ fn debug_lines_show_files_that_do_not_exist_and_files_that_do_not_count() {
     assert!(err.lines().any(|line| line == hidden), "{err}");
 }
 
-/// The first program, compiled with these arguments.
+/// Compiles `first` with these arguments.
 fn first(case: &Case, name: &str, arguments: &[&str]) -> PathBuf {
     let program = case.directory.join(name);
     let path = format!("-Wl,-rpath,{}", stage().lib.display());
@@ -133,7 +133,8 @@ fn a_library_that_is_known_to_be_thread_safe_serves_both_lines_for_both_requests
     let words = "open safe 1 2 0 open safe 1 2 1 open plain 1 2 0 open plain 1 2 1";
     let case = Case::new("known", conf).provider_linked("libown.so.1", &["HOOKED"], &["-ldat"]);
     assert_eq!(case.run(words).quiet().out.matches("open: 0x00000000").count(), 4);
-    // For a foreign library only the line counts; a library that was initialised for a refused open is finalised again.
+    // For a foreign library only its registry line counts. A library that was initialised for a refused open is
+    // finalised again.
     let foreign = Case::new("foreign", conf).provider("libown.so.1", &[]);
     let answer = foreign.run(words);
     assert_eq!(answer.out.matches("open: 0x00000000").count(), 3);

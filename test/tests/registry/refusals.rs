@@ -1,6 +1,6 @@
-//! Refused opens: the code for the program, the message for people.
+//! Refused opens: the return code, and the message on stderr.
 //!
-//! Part of `tests/registry.rs`. Each cause has a case of its own, with the complete text of its line.
+//! Part of `tests/registry.rs`. Each cause has a case, which compares the complete message line.
 
 use std::fs;
 use std::process::Command;
@@ -13,7 +13,7 @@ const MINOR_NOT_FOUND: &str = "open: 0x800a0064 DAT_PROVIDER_NOT_FOUND DAT_MINOR
 const THREAD_SAFETY_NOT_FOUND: &str = "open: 0x800a0065 DAT_PROVIDER_NOT_FOUND DAT_THREAD_SAFETY_NOT_FOUND";
 pub(crate) const NOT_LOADED: &str = "open: 0x800a0000 DAT_PROVIDER_NOT_FOUND ";
 
-/// A refusal: the words of an open, its code, the reason on stderr.
+/// Opens an adapter that must be refused with this code and this message on stderr.
 #[track_caller]
 fn refused(case: &Case, words: &str, code: &str, reason: &str) {
     let answer = case.run(words);
@@ -29,7 +29,7 @@ fn six_causes_have_six_answers() {
                 c u1.1 threadsafe default {}/libfine.so.1 dapl.1.1 \"\" \"\"\n\
                 d u1.2 threadsafe default {}/libabsent.so.1 dapl.1.2 \"\" \"\"\n";
     let case = Case::new("six", conf).provider("libfine.so.1", &["OPEN_CODE=0x80030003"]);
-    // Neither b and c, which are for other versions, nor d, whose library is missing.
+    // b and c are for other versions and the library of d is missing, so only a is suggested.
     let known = "add a line for it, or open one of these: a";
     refused(
         &case,

@@ -1,4 +1,4 @@
-//! The registry of `libdat2.so.2`: its own lines, numbers and refusals.
+//! The registry of `libdat2.so.2`: lines of 2.0, handle numbers and refused opens.
 //!
 //! Part of `tests/registry.rs`.
 
@@ -23,7 +23,7 @@ fn a_line_of_the_other_version_is_refused_with_its_library() {
     let both = "old u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"\" \"\"\n\
                 new u2.0 nonthreadsafe default {}/libfine.so.2 dapl.2.0 \"\" \"\"\n";
     let answer = Case::new("other2", both).version_2().run("open old 2 0 0");
-    // The subtypes of 2.0 are two larger.
+    // The subtype numbers of 2.0 are two larger.
     assert!(answer.out.starts_with("open: 0x800a0065 DAT_PROVIDER_NOT_FOUND DAT_MAJOR_NOT_FOUND\n"), "{}", answer.out);
     assert_eq!(
         answer.reason_of("libdat2: "),
@@ -62,7 +62,7 @@ fn a_library_of_2_0_under_another_name_is_refused_by_1_2() {
     );
 }
 
-/// Such a provider imports the functions without a version, so they are bound to the libdat that was loaded first.
+/// Such a provider imports unversioned functions, so the loader binds them to the libdat that was loaded first.
 #[test]
 fn a_provider_registers_with_the_libdat_that_loaded_it_if_both_are_there() {
     let stage = stage();
@@ -97,7 +97,7 @@ fn a_providers_handle_is_translated_back_to_the_number() {
     assert!(answer.out.contains("same 1 number 1"), "{}", answer.out);
 }
 
-/// As distributions shipped it: `ofa-v2-*` lines for every device that there might be, and none of their libraries is here.
+/// The file of a distribution: `ofa-v2-*` lines for every possible device, without the libraries.
 #[test]
 fn a_file_with_sixty_lines_of_2_0_costs_nothing_and_is_searched_to_its_end() {
     let mut conf = String::new();
@@ -115,7 +115,7 @@ fn a_file_with_sixty_lines_of_2_0_costs_nothing_and_is_searched_to_its_end() {
     assert!(answer.out.contains("open: 0x800a0000 DAT_PROVIDER_NOT_FOUND"), "{}", answer.out);
     let reason = answer.reason_of("libdat2: ");
     assert!(reason.contains("libdaploucm.so.2") && reason.contains("install that library"), "{reason}");
-    // A program of 1.2 is not affected by the sixty lines either.
+    // The sixty lines do not affect a 1.2 program either.
     let conf = conf.replace("fine u2.0", "fine u1.2").replace("libfine.so.2 dapl.2.0", "libfine.so.1 dapl.1.2");
     Case::new("sixty1", &conf).provider("libfine.so.1", &[]).run("open fine 1 2 0 close 0 0").quiet();
 }

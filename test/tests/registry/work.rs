@@ -1,6 +1,6 @@
-//! The cost of a large registry, counted in instructions.
+//! The cost of a large registry, in instructions.
 //!
-//! Part of `tests/registry.rs`. Valgrind counts; without it these are skipped.
+//! Part of `tests/registry.rs`. Valgrind counts; without valgrind the tests are skipped.
 
 use std::process::Command;
 
@@ -8,7 +8,7 @@ use dapl_test::program::is_program;
 
 use crate::case::{Case, probe};
 
-/// Instructions that a probe executes.
+/// Number of instructions that the probe executes.
 fn instructions(case: &Case, words: &str) -> u64 {
     let mut valgrind = Command::new("valgrind");
     valgrind.args(["--tool=callgrind", "--callgrind-out-file=/dev/null"]).arg(probe("registry_probe"));
@@ -20,7 +20,7 @@ fn instructions(case: &Case, words: &str) -> u64 {
     count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no count: {said}"))
 }
 
-/// Work for this many lines and words, beyond what a registry without lines takes.
+/// Instructions for this many lines and words, minus those of a registry without lines.
 fn work(name: &str, count: usize, line: fn(usize) -> String, words: fn(usize) -> String) -> u64 {
     let lines: String = (0..count).map(line).collect();
     let empty = instructions(&Case::new(&format!("{name}-0"), ""), "list 600");
@@ -28,7 +28,7 @@ fn work(name: &str, count: usize, line: fn(usize) -> String, words: fn(usize) ->
     instructions(&Case::new(&format!("{name}-{count}"), &lines), &format!("{words} list 600")) - empty
 }
 
-/// Four times as much takes four times the work, give or take a logarithm; the square would be sixteen times.
+/// Checks that four times the input takes about four times the work (with a logarithmic factor), not sixteen times.
 #[track_caller]
 fn is_linear(name: &str, line: fn(usize) -> String, words: fn(usize) -> String) {
     if !is_program("valgrind") {
