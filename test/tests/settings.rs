@@ -1,4 +1,5 @@
-//! Settings of sm: words of `ia_params` precede variables, and unknown or invalid ones are reported and ignored.
+//! Settings of sm: `ia_params` takes precedence over environment variables; unknown or invalid settings are reported
+//! and ignored.
 
 use std::process::Command;
 use std::time::Duration;
@@ -6,10 +7,10 @@ use std::time::Duration;
 use dapl_test::run::{self, Finished, Run, Sandbox};
 use dapl_test::stage::{Profile, stage};
 
-/// No healthy run takes as long, even on a busy machine.
+/// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Runs `first` over an adapter with these parameters, and with the variables of `set`.
+/// Runs `first` over an adapter with these `ia_params` and with the variables that `set` adds.
 fn first(params: &str, set: impl FnOnce(&mut Command)) -> Finished {
     let stage = stage(Profile::Dev);
     let line = format!("sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"{params}\" \"\"\n");

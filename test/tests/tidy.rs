@@ -1,7 +1,7 @@
-//! The structure rules: permitted imports, circles of imports, files with unsafe code, file heads, public names.
+//! The structure rules: permitted imports, import cycles, files with unsafe code, file heads, public names.
 //!
-//! The tables of `rules` are the rules; the code here only compares. Each exception is in a table with its reason, and must
-//! still be needed. Reads sources only: nothing is built.
+//! The rules are tables in `rules`; the code here only compares. Each exception is in a table with its reason, and
+//! must still be needed. Reads sources only: nothing is built.
 #![forbid(unsafe_code)]
 
 #[path = "tidy/circles.rs"]
@@ -53,7 +53,7 @@ fn imports_go_down_the_layers() {
         for file in files(&["rs"]) {
             let Some(rest) = file.path.strip_prefix(folder) else { continue };
             let path: Vec<&str> = rest.trim_end_matches(".rs").split('/').collect();
-            // lib.rs declares the modules; fakes and tests may import everything.
+            // lib.rs declares the modules, so it may import all; so may fakes and tests.
             if path == ["lib"] || path[0] == "fake" || is_test(&file.path) || is_grouping(&path, layers) {
                 continue;
             }
@@ -65,7 +65,7 @@ fn imports_go_down_the_layers() {
             let own = module_of(&path, layers);
             for target in imports(&file.product_code()) {
                 let target: Vec<&str> = target.iter().map(String::as_str).collect();
-                // Capital letters are the provider itself, the root's type, in which sinks are generic.
+                // A capitalised name is the provider's root type, for which sinks are generic.
                 if target[0].starts_with(char::is_uppercase) || target[0] == path[0] && target.len() == 1 {
                     continue;
                 }
@@ -139,7 +139,7 @@ fn rules_forbid_unsafe_code() {
 
 #[test]
 fn unsafe_blocks_have_a_reason() {
-    /// A reason of a few lines, and a statement that begins above its block.
+    /// Lines above an unsafe block that are searched for its reason, since the statement may begin earlier.
     const ABOVE: usize = 8;
     let mut wrong = Vec::new();
     for file in files(&["rs"]) {
@@ -204,7 +204,7 @@ fn prototypes(header: &str) -> Vec<String> {
 
 #[test]
 fn no_machine_is_named() {
-    // In two pieces, or this file would be found.
+    // Split, so that this file does not contain the forbidden text.
     let forbidden = [concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
     let mut wrong = Vec::new();
     for file in files(&[]) {
@@ -266,18 +266,18 @@ fn layer_of(layers: &[&[&str]], module: &str) -> Option<usize> {
     layers.iter().position(|layer| layer.contains(&module))
 }
 
-/// The name that the layers give the module of a path: its first two parts, else its first.
+/// Name of a path's module in the layers: the first two parts, or else the first.
 fn module_of(path: &[&str], layers: &[&[&str]]) -> Option<String> {
     let named = [path.get(..2).map(|two| two.join("/")), path.first().map(|one| (*one).to_owned())];
     named.into_iter().flatten().find(|name| layer_of(layers, name).is_some())
 }
 
-/// The `mod.rs` of a folder that only groups modules.
+/// Whether a file is the `mod.rs` of a folder that only groups modules.
 fn is_grouping(path: &[&str], layers: &[&[&str]]) -> bool {
     path.len() == 2 && path[1] == "mod" && module_of(path, layers).is_none()
 }
 
-/// A file of functions that C calls.
+/// Whether a file contains functions that C calls.
 fn is_entry(path: &str) -> bool {
     path.starts_with("dapl/src/") && path.rsplit('/').next().is_some_and(|name| name.starts_with("dapl_"))
 }
@@ -286,7 +286,7 @@ fn is_test(path: &str) -> bool {
     path.contains("/src/") && (path.contains("/tests/") || path.ends_with("/tests.rs") || path.ends_with("_tests.rs"))
 }
 
-/// `key = "value"` of a manifest.
+/// Value of `key = "value"` in a manifest.
 fn value(manifest: &str, key: &str) -> Option<String> {
     let value = manifest.lines().find_map(|line| line.strip_prefix(key)?.trim_start().strip_prefix('='))?;
     Some(value.trim().trim_matches('"').to_owned())

@@ -1,4 +1,4 @@
-//! Counters and traces through the real shared objects: the counters that a program reads, and the lines of its log.
+//! Counters and traces through the real shared objects: the counters that a program reads, and its log lines.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -8,7 +8,8 @@ use dapl_test::stage::{Profile, stage};
 
 const LIMIT: Duration = Duration::from_secs(400);
 
-/// Runs it with these variables and this registry; with `patient`, it waits for stalls and touches the file.
+/// Runs `traced` with these variables and this registry. With `patient` the program waits for stall reports and
+/// touches the file.
 fn traced(registry: &str, variables: &[(&str, &str)], patient: bool) -> Finished {
     let stage = stage(Profile::Dev);
     let program = run::program(&stage, "test/c/traced.c");
@@ -24,7 +25,7 @@ fn traced(registry: &str, variables: &[(&str, &str)], patient: bool) -> Finished
     finished
 }
 
-/// Number of dumps with this reason.
+/// Number of trace dumps with this reason.
 fn dumps(finished: &Finished, reason: &str) -> usize {
     finished.stderr.lines().filter(|line| line.contains("]: ep 0x") && line.contains(reason)).count()
 }
@@ -108,7 +109,8 @@ fn a_refused_rdma_write_is_logged_with_the_check_that_failed() {
                 "{adapter} {check}: {finished:#?}"
             );
             let target = "rdma write of the peer refused (DAT_DTO_ERR_REMOTE_ACCESS): key 0x";
-            // Over sm the initiator checks the peer's table of registrations itself, and knows the check too.
+            // Over sm the initiator itself checks the peer's registration table, so its trace contains that check
+            // too.
             let parts = if adapter == "sm0" { &[own, target][..] } else { &[target] };
             for part in parts {
                 let said = lines.iter().find(|line| line.contains(part) && line.contains(cause));

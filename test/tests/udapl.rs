@@ -1,7 +1,7 @@
-//! The crate for Rust users over the real libraries: its example as two processes, and the guarantees of its types, over each
-//! provider that needs no device.
+//! The Rust crate `udapl` over the real libraries: its example as two processes, and the guarantees of its types,
+//! over each provider that needs no device.
 //!
-//! A case runs in a process of its own, which finds the libraries as any program does: this test program starts itself again.
+//! Each case runs in a separate process, started from this test program, which finds the libraries like any program.
 #![forbid(unsafe_code)]
 
 use std::env;
@@ -19,12 +19,12 @@ use udapl::{
 #[path = "udapl/objects.rs"]
 mod objects;
 
-/// No healthy run takes as long.
+/// Watchdog, longer than any correct run.
 const LIMIT: Duration = Duration::from_secs(60);
-/// Names the adapter to the process that runs a case.
+/// Variable with the adapter's name for the process that runs a case.
 const ADAPTER: &str = "UDAPL_TEST_ADAPTER";
 
-/// Runs a case over each adapter, in a process of its own.
+/// Runs a case over each adapter, each in a separate process.
 fn over_each(case: &str, body: fn(&str)) {
     if let Ok(adapter) = env::var(ADAPTER) {
         return body(&adapter);
@@ -40,7 +40,7 @@ fn over_each(case: &str, body: fn(&str)) {
     }
 }
 
-/// An adapter with two endpoints that are connected to each other.
+/// An adapter with two connected endpoints.
 struct Pair {
     ia: Ia,
     pz: Pz,
@@ -70,7 +70,7 @@ impl Pair {
         pair
     }
 
-    /// The request of the client that was made to connect.
+    /// Makes the client connect and returns its connection request.
     fn ask(&self) -> Request {
         let listener = self.ia.listen_any(&self.events).unwrap();
         let to = self.ia.address().unwrap_or(Ipv4Addr::LOCALHOST.into());
@@ -92,7 +92,8 @@ impl Pair {
         }
     }
 
-    /// The completion of a transfer that broke the connection. Both ends get a disconnect; there is no order between endpoints.
+    /// Returns the completion of a transfer that broke the connection. Both endpoints get a disconnect event, in
+    /// either order.
     fn completion_that_breaks(&self) -> Completion {
         let (done, ends): (Vec<_>, Vec<_>) =
             [self.next(), self.next(), self.next()].into_iter().partition(|event| matches!(event, Event::Completed(_)));
@@ -119,10 +120,10 @@ fn the_example_runs_a_hundred_times_over_each_provider() {
     let stage = stage(Profile::Dev);
     let ping = ping();
     for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
-        // Often enough for each order that completions and messages can come in.
+        // Enough runs to see each possible order of completions and messages.
         for run in 0..100 {
             let sandbox = Sandbox::new(&stage, Some(registry));
-            // The client may come first: it retries until there is a listener.
+            // The client may start first: it retries until the server listens.
             let client = sandbox.start(&ping, &[adapter, "4711", "127.0.0.1"]);
             let server = sandbox.start(&ping, &[adapter, "4711"]);
             let (client, server) = (client.finish(LIMIT), server.finish(LIMIT));
@@ -142,7 +143,7 @@ fn examples_in_one_process_run_over_each_provider() {
         .unwrap()
         .flatten()
         .map(|entry| entry.path().file_stem().unwrap().to_string_lossy().into_owned())
-        .filter(|name| name != "udapl-ping") // which has a test of its own
+        .filter(|name| name != "udapl-ping") // another test covers this example
         .collect();
     assert!(examples.len() >= 3, "{examples:?}");
     let stage = stage(Profile::Dev);
@@ -151,7 +152,7 @@ fn examples_in_one_process_run_over_each_provider() {
         for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
             let done = Sandbox::new(&stage, Some(registry)).start(&program, &[adapter]).finish(LIMIT);
             assert!(done.status.success(), "{example} {adapter}: {done:#?}");
-            // One example tries a key that is not valid any more.
+            // One example deliberately uses a stale key.
             let is_expected = |line: &str| line.contains("DAT_DTO_ERR_REMOTE_ACCESS");
             assert!(done.stderr.lines().all(is_expected), "{example} {adapter}: {done:#?}");
             assert!(!done.stdout.is_empty(), "{example} {adapter}: {done:#?}");
@@ -228,7 +229,7 @@ fn messages_reads_and_writes_bring_their_buffers_back() {
         pair.client.read(Buffer::new(&pair.pz, 20).unwrap(), 1..14, &remote, 4000).unwrap();
         let done = pair.completion();
         assert_eq!((done.op, done.result, &done.buffer[..15]), (Op::Read, Ok(13), &b"\0to be fetched\0"[..]));
-        // An empty message is a message.
+        // A message of length 0 also completes a receive.
         pair.server.recv(done.buffer, ..0).unwrap();
         pair.client.send(pair.buffer(b"x"), ..0).unwrap();
         assert_eq!((pair.completion().result, pair.completion().result), (Ok(0), Ok(0)));
@@ -350,7 +351,7 @@ fn endpoints_are_freed_with_posted_work_and_report_no_event_afterwards() {
             };
             assert!(!of_the_dead, "{event:?}");
         }
-        // The order does not matter: each keeps what it needs.
+        // Any drop order works: each object keeps what it needs alive.
         drop((ia, pz, events));
         assert_eq!(client.state().unwrap(), State::Disconnected);
     });
@@ -363,7 +364,7 @@ fn a_wait_ends_in_time_and_there_is_one_waiter() {
         assert!(pair.events.wait(Duration::ZERO).unwrap().is_none());
         assert!(pair.events.poll().unwrap().is_none());
         std::thread::scope(|scope| {
-            // Either may be the one that waits, and the other the one that is refused.
+            // Either thread may be the one that waits; the other is refused.
             let waiter = scope.spawn(|| {
                 loop {
                     match pair.events.wait(LIMIT) {

@@ -1,4 +1,4 @@
-//! The first steps of each kind of user (`test/walkthrough.sh`): install, C programs, a Rust program, a provider of one's own.
+//! The first steps of each kind of user (`test/walkthrough.sh`): install, C programs, a Rust program, a new provider.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -7,7 +7,7 @@ use std::time::Duration;
 use dapl_test::run::{self, Run};
 use dapl_test::stage::{target_directory, workspace};
 
-/// It compiles a Rust program and a provider.
+/// Watchdog: the script compiles a Rust program and a provider.
 const LIMIT: Duration = Duration::from_secs(900);
 
 #[test]

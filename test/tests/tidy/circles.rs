@@ -1,15 +1,15 @@
-//! Circles of imports: files of which each imports, directly or through others, all others.
+//! Import cycles: sets of files in which each file imports all others, directly or through files of the set.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::source::{Source, expand};
 
-/// A module's path; empty for the root.
+/// Path of a module; empty for the crate root.
 type Module = Vec<String>;
 
-/// The circles of more than `most` files, each as the paths of its modules. Imports between a module and its submodules do not
-/// count: they are one module in several files.
+/// Import cycles of more than `most` files, as module paths. A module and its submodules count as one module, so
+/// imports between them are ignored.
 pub(crate) fn larger_than(most: usize, folder: &str, files: &[Source]) -> Vec<Vec<String>> {
     let modules: BTreeMap<Module, &Source> =
         files.iter().filter_map(|file| Some((module(file.path.strip_prefix(folder)?), file))).collect();
@@ -35,7 +35,7 @@ fn module(path: &str) -> Module {
     parts
 }
 
-/// The modules that a file imports, by `crate::` and by `super::`.
+/// The modules that a file imports through `crate::` and `super::`.
 fn targets<'m>(own: &Module, code: &str, modules: &'m BTreeMap<Module, &Source>) -> BTreeSet<&'m Module> {
     let mut paths = super::source::imports(code);
     for (at, _) in code.match_indices("super::") {

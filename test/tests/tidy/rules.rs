@@ -27,8 +27,9 @@ pub(crate) const PACKAGES: &[(&str, &[&str])] = &[
     ("test/xtask", &["dapl-test", "dat-settings"]),
 ];
 
-/// Modules from the bottom up. A file imports modules of lower layers, and its own. A module is named by the first part of its
-/// path, or by the first two (`runtime/wait`) where a folder only groups. `entries` are `dapl_*.rs` and `context`.
+/// Layers of modules from the bottom up. A file imports only modules of lower layers and of its own. A module is
+/// named by the first part of its path, or by the first two (`runtime/wait`) in a folder that only groups. `entries`
+/// are `dapl_*.rs` and `context`.
 const DAPL: &[&[&str]] = &[
     &["error", "runtime/cancel", "runtime/slot_queue", "runtime/spin", "runtime/sync", "stats/watermark"],
     &["names"],
@@ -151,16 +152,16 @@ pub(crate) const LAYERS: [(&str, &[&[&str]]); 6] = [
     ("providers/verbs/src/", VERBS),
 ];
 
-/// Imports that do not go down: the file, the imported module, the reason.
+/// Imports of a higher layer: the file, the imported module, the reason.
 pub(crate) const UPWARD_IMPORTS: &[(&str, &str, &str)] = &[(
     "providers/verbs/src/cq/members.rs",
     "qp",
     "a completion belongs to the work of a queue pair, which is completed with the queue's lock held and without a dynamic call",
 )];
 
-/// The most files that may import each other in a circle. Imports between a module and its own submodules do not count.
+/// Maximum number of files in an import cycle. Imports between a module and its own submodules do not count.
 pub(crate) const MAX_CIRCLE: usize = 3;
-/// The source folders whose files are checked for circles.
+/// Source folders that are checked for import cycles.
 pub(crate) const CIRCLE_FOLDERS: &[&str] = &[
     "dat/src/",
     "dat/abi/src/",
@@ -178,7 +179,8 @@ pub(crate) const CIRCLE_FOLDERS: &[&str] = &[
     "test/dapltest/src/",
 ];
 
-/// Files in which `unsafe` is permitted, besides entries (`dapl_*.rs`: C passes them pointers) and `tests`.
+/// Files in which `unsafe` is permitted. Also permitted: `tests`, and entries (`dapl_*.rs`), to which C passes
+/// pointers.
 pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("dat/abi/src/attr.rs", "types of C functions"),
     ("dat/abi/src/hook.rs", "types of C functions"),
@@ -306,7 +308,7 @@ pub(crate) const UNSAFE_FILES: &[(&str, &str)] = &[
     ("test/tests/abi_rust.rs", "reads C structures"),
 ];
 
-/// Rules and protocols: the compiler itself refuses unsafe code in them.
+/// Files with rules and protocols: they must contain `#![forbid(unsafe_code)]`.
 pub(crate) const FORBIDDEN_UNSAFE: &[&str] = &[
     "dat/src/api.rs",
     "dat/src/conf.rs",
@@ -340,7 +342,7 @@ pub(crate) const FORBIDDEN_UNSAFE: &[&str] = &[
     "providers/usnic/src/settings.rs",
     "dat/datinfo/src/doctor/path/probe.rs",
     "providers/usnic/src/engine/polling.rs",
-    // All of it.
+    // The whole module.
     "providers/usnic/src/proto/mod.rs",
     "providers/usnic/src/counters.rs",
     "providers/verbs/src/memory/binds.rs",
@@ -364,11 +366,11 @@ pub(crate) const FORBIDDEN_UNSAFE: &[&str] = &[
     "test/src/program.rs",
 ];
 
-/// The one export that belongs to providers and has no prototype in a public header.
+/// The export that providers call and no public header declares.
 pub(crate) const UNDECLARED: &str = "dats_get_ia_handle";
 
-/// Functions that the headers of 2.0 declare, as the reference's do, and no libdat2 exports: a provider's table has them, or the
-/// header defines them.
+/// Functions that the 2.0 headers declare, like the reference's, and that no libdat2 exports: they are entries of the
+/// provider table, or the header defines them.
 pub(crate) const NOT_EXPORTED: &[&str] = &[
     "dat_cno_fd_create",
     "dat_cno_trigger",
@@ -384,13 +386,13 @@ pub(crate) const NOT_EXPORTED: &[&str] = &[
     "dat_strerror_extension",
 ];
 
-/// Type names that say too little to be defined in several product modules.
+/// Type names that are too general to be defined in several product modules.
 pub(crate) const SHORT_NAMES: &[&str] = &[
     "Core", "Door", "Found", "Held", "Inner", "Line", "Link", "Open", "Place", "Request", "Stage", "Step", "Table",
     "Wanted", "Window",
 ];
 
-/// Name, files that define it, reason: a short name that several modules define all the same.
+/// Exceptions: the short name, the files that define it, the reason.
 pub(crate) const SHARED_NAMES: &[(&str, &[&str], &str)] = &[(
     "Request",
     &["dat/udapl/src/listener.rs", "providers/sm/src/qp/tx/mod.rs"],

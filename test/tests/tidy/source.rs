@@ -1,6 +1,7 @@
-//! Source files for the structure rules: the list of files, their code without comments and text, their imports.
+//! Source files for the structure rules: the list of files, their code without comments and string contents, their
+//! imports.
 //!
-//! A minimal parser of Rust: it knows comments, strings, characters and `crate::` paths only.
+//! A minimal parser of Rust: it recognises comments, strings, characters and `crate::` paths.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -11,13 +12,13 @@ use dapl_test::stage::workspace;
 
 /// A file of the repository.
 pub(crate) struct Source {
-    /// Its path from the repository's root.
+    /// Path relative to the repository root.
     pub(crate) path: String,
-    /// All of it.
+    /// The complete text.
     pub(crate) text: String,
 }
 
-/// The files of these kinds, sorted; what is built or fetched is not among them.
+/// All source files with these extensions, sorted. Built and downloaded files are left out.
 pub(crate) fn files(extensions: &[&str]) -> Vec<Source> {
     let mut paths = Vec::new();
     walk(workspace(), &mut paths);
@@ -37,7 +38,7 @@ fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
     for entry in fs::read_dir(directory).unwrap().flatten() {
         let name = entry.file_name().into_string().unwrap_or_default();
         let kind = entry.file_type().unwrap();
-        // Build output, downloads, or an editor's files; two dot directories belong to the project.
+        // Build output, downloads, or an editor's files. Two dot directories belong to the project.
         let is_foreign = name.starts_with("target") || name.starts_with('.') && name != ".ci" && name != ".cargo";
         if kind.is_dir() && !is_foreign {
             walk(&entry.path(), found);
@@ -48,12 +49,12 @@ fn walk(directory: &Path, found: &mut Vec<PathBuf>) {
 }
 
 impl Source {
-    /// The code alone: comments are gone, strings and characters empty. Lines stay where they are.
+    /// Returns the code without comments, with empty strings and characters. Line numbers are kept.
     pub(crate) fn code(&self) -> String {
         strip(&self.text)
     }
 
-    /// The code without the unit tests and models at its foot.
+    /// Returns the code without the test and model modules at its foot.
     pub(crate) fn product_code(&self) -> String {
         let mut code = self.code();
         for foot in ["#[cfg(test)]\nmod tests {", "#[cfg(all(test, loom))]\nmod interleavings {"] {
@@ -65,8 +66,8 @@ impl Source {
     }
 }
 
-/// All `crate::` paths, without the prefix: `use crate::{a::{x, y}, b}` and `crate::c::f()` are a/x, a/y, b, c/f. `$crate` of
-/// macros is left out.
+/// All `crate::` paths, without the prefix. `use crate::{a::{x, y}, b}` and `crate::c::f()` give a/x, a/y, b and c/f.
+/// `$crate` in macros is ignored.
 pub(crate) fn imports(code: &str) -> BTreeSet<Vec<String>> {
     let mut found = BTreeSet::new();
     for (at, _) in code.match_indices("crate::") {
@@ -78,7 +79,7 @@ pub(crate) fn imports(code: &str) -> BTreeSet<Vec<String>> {
     found
 }
 
-/// One path of a `use`, with the list in braces at its end, if it has one. `rest` is left behind it.
+/// Parses one path of a `use`, including a list in braces at its end. `rest` is set to the text after the path.
 pub(crate) fn expand(rest: &mut &str, prefix: &mut Vec<String>, found: &mut BTreeSet<Vec<String>>) {
     let above = prefix.len();
     loop {
@@ -95,7 +96,7 @@ pub(crate) fn expand(rest: &mut &str, prefix: &mut Vec<String>, found: &mut BTre
         }
         let name = first_word(rest);
         *rest = &rest[name.len()..];
-        // `self` and `*` name the module before them.
+        // `self` and `*` stand for the preceding module.
         if !name.is_empty() && name != "self" {
             prefix.push(name);
         }
@@ -172,7 +173,7 @@ fn block_comment(text: &str) -> usize {
     text.len()
 }
 
-/// From one quote to the next that no backslash guards.
+/// Length of a literal up to its closing quote; a backslash escapes a quote.
 fn quoted(text: &str, quote: char) -> usize {
     let mut is_guarded = false;
     for (at, c) in text.char_indices().skip(1) {
@@ -186,7 +187,7 @@ fn quoted(text: &str, quote: char) -> usize {
     text.len()
 }
 
-/// `r"..."`, `r#"..."#`; 0 when it is a name.
+/// Length of `r"..."` or `r#"..."#`; 0 if the text is an identifier.
 fn raw_string(text: &str) -> usize {
     let hashes = text[1..].chars().take_while(|c| *c == '#').count();
     if !text[1 + hashes..].starts_with('"') {
@@ -197,7 +198,9 @@ fn raw_string(text: &str) -> usize {
     text[body..].find(&end).map_or(text.len(), |at| body + at + end.len())
 }
 
-/// `'x'`, `'\n'`; 0 when it is a lifetime.
+/// Length of `'x'` or `'
+///
+/// '`; 0 if the text is a lifetime.
 fn character(text: &str) -> usize {
     let mut chars = text.chars().skip(1);
     match (chars.next(), chars.next()) {

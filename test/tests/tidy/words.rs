@@ -1,9 +1,10 @@
-//! The project's vocabulary: words that no code, comment or document uses, with the field's term for each.
+//! The project's vocabulary: words that no code, comment or document may use, with the standard term for each.
 //!
-//! A word is matched whole and in any case, inside identifiers too: `WishList` and `wish_list` both hold `wish`.
+//! A word is matched whole, in any case, and as a part of an identifier: `WishList` and `wish_list` both contain
+//! `wish`.
 #![forbid(unsafe_code)]
 
-/// Refused word, what to write instead.
+/// Refused word, and its replacement.
 pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("anybody", "name the subject"),
     ("believe", "check, trust"),
@@ -87,10 +88,10 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("wishes", "wake-up flags; access rights; QP attributes"),
 ];
 
-/// File, word, reason: where a refused word has to stand.
+/// Exceptions: file, word, and the reason for using the word there.
 pub(crate) const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
-/// The refused words of this text, each with its line, counted from 1.
+/// The refused words in this text, each with its line number from 1.
 pub(crate) fn refused(text: &str) -> Vec<(usize, &'static str)> {
     let lines = text.lines().enumerate();
     lines
@@ -107,7 +108,7 @@ fn entry(word: &str) -> Option<&'static str> {
     REFUSED.iter().map(|(refused, _)| *refused).find(|refused| *refused == word)
 }
 
-/// The words of a line in lower case; an identifier is taken apart at underscores and at capitals.
+/// The words of a line in lower case. Identifiers are split at underscores and at capitals.
 fn words(line: &str) -> Vec<String> {
     let mut words = vec![String::new()];
     let mut after_lower = false;

@@ -56,7 +56,7 @@ fn suppressed_requests_come_back_with_a_later_one() {
     });
 }
 
-/// A second pair of endpoints on the same queues; its server takes receives from `srq`.
+/// Creates a second pair of endpoints on the same EVDs. Its server consumes receives from `srq`.
 fn connect_to(pair: &Pair, srq: &Srq) -> (Ep, Ep) {
     let client = pair.pz.ep(&pair.events).unwrap();
     let server = pair.pz.ep_with(&EpSpec { srq: Some(srq), ..EpSpec::new(&pair.events) }).unwrap();
