@@ -36,7 +36,7 @@ enum {
     PAUSE_MS = 200,
 };
 
-/* How we wait for events. */
+/* How the program waits for events. */
 enum mode { WAIT, NOTIFIED, POLLING };
 
 static struct {
@@ -142,7 +142,7 @@ __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *for
     va_end(args);
     fputc('\n', stderr);
 
-    /* What became of the connection often says more than what we noticed. It may come a little later. */
+    /* The connection event often explains a failure better. It may arrive slightly later. */
     DAT_EVENT event;
     DAT_COUNT more;
     if (conn_evd != DAT_HANDLE_NULL && dat_evd_wait(conn_evd, 500000, 1, &event, &more) == DAT_SUCCESS)
@@ -150,7 +150,7 @@ __attribute__((noreturn, format(printf, 1, 2))) static void fail(const char *for
     exit(EXIT_FAILURE);
 }
 
-/* Every call goes through this. */
+/* Checks the return code of a call; a failure ends the program. */
 static void ok(const char *call, DAT_RETURN ret)
 {
     const char *major = "?", *minor = "?";
@@ -182,7 +182,7 @@ static DAT_TIMEOUT remaining(uint64_t deadline)
     return now < deadline ? (DAT_TIMEOUT)((deadline - now + 999) / 1000) : 0;
 }
 
-/* The plain way: sleep on the EVD. */
+/* Default: block on the EVD. */
 static DAT_RETURN wait_on_evd(DAT_EVD_HANDLE evd, uint64_t deadline, DAT_EVENT *event)
 {
     DAT_COUNT more;
@@ -193,7 +193,7 @@ static DAT_RETURN wait_on_evd(DAT_EVD_HANDLE evd, uint64_t deadline, DAT_EVENT *
     return ret;
 }
 
-/* -c: sleep on the CNO, which wakes for any of our EVDs; then look whether it was this one. */
+/* -c: block on the CNO, which triggers for any EVD of this program; then check whether this EVD triggered it. */
 static DAT_RETURN wait_on_cno(DAT_EVD_HANDLE evd, uint64_t deadline, DAT_EVENT *event)
 {
     for (;;) {
@@ -213,7 +213,7 @@ static DAT_RETURN wait_on_cno(DAT_EVD_HANDLE evd, uint64_t deadline, DAT_EVENT *
     }
 }
 
-/* -p: never sleep. */
+/* -p: poll and never block. */
 static DAT_RETURN poll_evd(DAT_EVD_HANDLE evd, uint64_t deadline, DAT_EVENT *event)
 {
     DAT_RETURN ret;
@@ -250,7 +250,7 @@ static void no_event(DAT_EVD_HANDLE evd, const char *evd_name)
         ok("dat_evd_dequeue", ret);
 }
 
-/* The next completion on evd; it must be that of the operation with this cookie. Returns the length. */
+/* Takes the next completion on evd, which must have this cookie. Returns the length. */
 static size_t completion(DAT_EVD_HANDLE evd, uint64_t cookie, DAT_DTO_COMPLETION_STATUS status, const char *what)
 {
     DAT_EVENT event;
@@ -499,7 +499,7 @@ static void create_endpoint(void)
     };
     ok("dat_ep_create", dat_ep_create(ia, pz, recv_evd, request_evd, conn_evd, &attr, &ep));
 
-    /* Before the connection, so that nothing can come too early. */
+    /* Receives are posted before the connection exists, so that no message arrives too early. */
     for (uint64_t i = 0; i < RECEIVES; i++)
         post_receive(i);
 }
@@ -583,7 +583,7 @@ static void find_host(struct sockaddr_storage *address)
     freeaddrinfo(found);
 }
 
-/* Back to UNCONNECTED, with all receives posted again: a refused connection has flushed them. */
+/* Resets the endpoint to UNCONNECTED and posts all receives again: a refused connection has flushed them. */
 static void rewind_endpoint(void)
 {
     DAT_EVENT event;
@@ -648,7 +648,7 @@ static void exchange_memory(void)
         fail("the peer offers %" PRIu64 " bytes in place of %zu", (uint64_t)peer_memory.segment_length, opt.bytes);
 }
 
-/* One RDMA between our half and what the peer lets us use. Returns the nanoseconds. */
+/* Does one RDMA operation between the local half and the peer's exported memory. Returns the nanoseconds. */
 static uint64_t one_rdma(bool write)
 {
     DAT_LMR_TRIPLET segment = local(&rdma, opt.bytes, opt.bytes);
@@ -668,7 +668,7 @@ static uint64_t one_rdma(bool write)
     return ns;
 }
 
-/* The server does not know how long a round trip took: it gives no time. */
+/* The server does not measure round trips, so it passes no time. */
 static void report(const char *what, uint64_t count, uint64_t bytes_each, uint64_t ns)
 {
     printf("%-24s %8" PRIu64 " x %8" PRIu64 " bytes", what, count, bytes_each);
@@ -696,7 +696,7 @@ static void rdma_bursts(void)
         read_ns += one_rdma(false);
         verify(buffer, opt.bytes, seed(client, 1, burst), "the RDMA read of the written data", burst);
 
-        /* Only now may the other side write there again. */
+        /* After this message the peer may overwrite its half again. */
         send_word(READ, burst);
         receive_word(READ, burst);
     }
@@ -704,7 +704,8 @@ static void rdma_bursts(void)
     report("RDMA read", opt.bursts, opt.bytes, read_ns);
 }
 
-/* The client sends, the server answers with as many bytes of its own. Lengths go through 1..length if varied. */
+/* The client sends, and the server answers with a message of the same length. With `varied` the lengths run from 1 to
+ * length. */
 static void ping_pong(const char *what, unsigned kind, uint64_t rounds, size_t length, bool varied)
 {
     bool client = opt.host != NULL;
@@ -738,8 +739,8 @@ static void disconnect(void)
     DAT_EVENT event;
     bool client = opt.host != NULL;
 
-    /* Who sent the last message disconnects: only he knows when it was acknowledged, and what was not would be flushed. Each
-       side gets exactly one event. */
+    /* The side that sent the last message disconnects: only that side knows when the message was acknowledged. An
+     * earlier disconnect would flush the message. Each side gets exactly one event. */
     if (client || unmanaged())
         send_word(BYE, 0);
     if (!client || unmanaged())
@@ -759,11 +760,11 @@ static void disconnect(void)
     if (state != DAT_EP_STATE_DISCONNECTED)
         fail("the EP is in state %d after its end", (int)state);
 
-    /* The receives that are left come back flushed, in order. */
+    /* The unused receives are flushed, in the order of their posts. */
     for (uint64_t i = 0; i < RECEIVES; i++)
         completion(recv_evd, received + i, DAT_DTO_ERR_FLUSHED, "a receive at the end");
 
-    /* Once more does nothing, and nothing else has happened. */
+    /* A second disconnect has no effect, and no other event is queued. */
     ok("dat_ep_disconnect", dat_ep_disconnect(ep, DAT_CLOSE_ABRUPT_FLAG));
     no_event(conn_evd, "connection");
     no_event(recv_evd, "receive");
@@ -790,7 +791,7 @@ static void close_adapter(void)
     if (cno != DAT_HANDLE_NULL)
         ok("dat_cno_free", dat_cno_free(cno));
     ok("dat_pz_free", dat_pz_free(pz));
-    /* Graceful: it would be refused if we had forgotten anything. */
+    /* A graceful close is refused if any object is left. */
     ok("dat_ia_close", dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
     free(rdma.base);
     free(messages.base);

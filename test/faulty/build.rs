@@ -1,4 +1,5 @@
-//! A linker option: the wrapped provider has a `dat_provider_init` of its own, and the wrapper's must come first.
+//! Linker option for duplicate symbols: the wrapped provider also defines `dat_provider_init`, and the wrapper's
+//! definition must be used.
 
 fn main() {
     println!("cargo:rustc-cdylib-link-arg=-Wl,-z,muldefs");

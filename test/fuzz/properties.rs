@@ -1,4 +1,5 @@
-//! Properties for every input: the fuzz targets search a counterexample, `test/tests/conf.rs` replays the known ones.
+//! Properties that hold for every input: fuzz targets search for counterexamples, and `test/tests/conf.rs` replays
+//! the corpus.
 #![forbid(unsafe_code)]
 #![allow(dead_code, reason = "each target checks one of them")]
 
@@ -7,7 +8,8 @@ use std::sync::Arc;
 use dat::conf::{self, Cost, Key};
 use dat::matching::{self, Refusal};
 
-/// Parsing a file does not panic, a line affects no other line, and every complaint is one printable line with a position.
+/// Parsing a file does not panic, a line does not affect other lines, and every message is one printable line with a
+/// position.
 pub(crate) fn conf(text: &[u8]) {
     let file: Arc<str> = Arc::from("dat.conf");
     let whole = conf::parse(&file, text);
@@ -29,7 +31,7 @@ pub(crate) fn conf(text: &[u8]) {
     assert!(whole.records.len() + dropped <= lines.len() && whole.absent.len() <= lines.len());
     let mut alone = 0;
     for (at, line) in lines.iter().enumerate() {
-        // The mark of byte order counts at the very start only.
+        // A byte order mark counts only at the start of the file.
         let line = if at > 0 && line.starts_with(b"\xEF\xBB\xBF") { [b" ", *line].concat() } else { line.to_vec() };
         let conf = conf::parse(&file, &line);
         assert!(conf.records.len() <= 1);
@@ -38,7 +40,7 @@ pub(crate) fn conf(text: &[u8]) {
     assert_eq!(alone, whole.records.len());
 }
 
-/// Choosing: what is chosen fits, nothing that fits better is left, and a refusal is true.
+/// Provider selection: the selected entry matches, no better match exists, and a refusal is correct.
 pub(crate) fn matcher(data: &[u8]) {
     let key = |bytes: &[u8]| Key {
         name: vec![b'a' + bytes[0] % 2],

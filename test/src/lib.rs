@@ -1,4 +1,5 @@
-//! Common code of the suites: the staged libraries, installed programs, and programs run under a watchdog.
+//! Common code of the suites: the staged libraries, checks for installed programs, and programs that run under a
+//! watchdog.
 //!
 //! Used by `tests/` and `xtask`; the product does not depend on it.
 

@@ -1,10 +1,10 @@
-//! Whether a program is installed.
+//! Checks whether a program is installed.
 #![forbid(unsafe_code)]
 
 use std::os::unix::fs::PermissionsExt;
 use std::{env, fs};
 
-/// Whether a shell finds the program.
+/// Whether the program is found in PATH.
 pub fn is_program(name: &str) -> bool {
     let path = env::var_os("PATH").unwrap_or_default();
     env::split_paths(&path).any(|directory| {

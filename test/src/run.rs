@@ -1,6 +1,7 @@
-//! Programs for the suites: compiles the C ones against the stage, runs each in an environment of its own, with a watchdog.
+//! Programs for the suites: compiles C programs against the stage, and runs each in its own environment, with a
+//! watchdog.
 //!
-//! A program that does not end is killed, and the test fails with its output so far. Each run has its own endpoints,
+//! A program that does not end is killed, and the test fails with its output so far. Each run has separate endpoints,
 //! registry and environment.
 
 use std::collections::HashMap;
@@ -24,12 +25,12 @@ pub const SM0: &str = "sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"
 pub const USNIC0: &str =
     "usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"127.0.0.1 keepalive_ms=100 give_up_ms=2000\" \"\"\n";
 
-/// Conformance cases whose claims differ in DAT 2.0.
+/// File of conformance cases that are skipped in DAT 2.0 because their claims differ.
 pub fn changed_by_2_0() -> PathBuf {
     workspace().join("test/conformance/api-2.0.except")
 }
 
-/// Converts registry lines to DAT 2.0.
+/// Converts registry lines of 1.2 to DAT 2.0.
 pub fn of_2_0(registry: &str) -> String {
     registry.replace(" u1.2 ", " u2.0 ").replace(" dapl.1.2 ", " dapl.2.0 ")
 }
@@ -43,11 +44,10 @@ pub fn program(stage: &Stage, source: &str) -> PathBuf {
     built(stage, source, "", &["-ldat"])
 }
 
-/// Compiles the same source as a program of DAT 2.0, linked with `libdat2.so.2`. `test/c/dat20` adapts names that
-/// differ between the two versions.
+/// Compiles a 1.2 source for DAT 2.0, linked with `libdat2.so.2`. The headers in `test/c/dat20` adapt the names that
+/// differ.
 ///
-/// # Panics
-/// As `program`.
+/// # Panics As `program`.
 pub fn program_2(stage: &Stage, source: &str) -> PathBuf {
     built(stage, source, "-2", &["-ldat2"])
 }
@@ -64,7 +64,7 @@ fn built(stage: &Stage, source: &str, suffix: &str, libraries: &[&str]) -> PathB
     let directory = stage.root.join("programs");
     fs::create_dir_all(&directory).expect("the stage is writable");
     let name = source.file_stem().expect("a source has a name").to_string_lossy().into_owned() + suffix;
-    // Another test program may be running the old file.
+    // Another test program may be executing the old file.
     let (fresh, program) = (directory.join(format!("{name}.{}", std::process::id())), directory.join(name));
     let (variable, default, standard) = match source.extension().and_then(|extension| extension.to_str()) {
         Some("cc") => ("CXX", "c++", "-std=c++17"),
@@ -95,14 +95,14 @@ pub struct Sandbox {
 }
 
 impl Sandbox {
-    /// Creates it with this registry text, or without one, so that the built-in registry is used.
+    /// Creates the environment with this registry text. Without a text, the built-in registry is used.
     pub fn new(stage: &Stage, registry: Option<&str>) -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let count = COUNT.fetch_add(1, Ordering::Relaxed);
         let memory = Path::new("/dev/shm");
         let base = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
         let directory = base.join(format!("dapl-test-{}-{count}", std::process::id()));
-        // Private, because sm requires that of an existing directory.
+        // sm requires that an existing directory is private.
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory.join("sm"));
         made.expect("a memory file system is writable");
         let registry = registry.map(|text| {
@@ -113,7 +113,7 @@ impl Sandbox {
         Sandbox { lib: stage.lib.clone(), port: free_port(), directory, registry }
     }
 
-    /// Base directory of sm's end points.
+    /// Base directory of sm's endpoints.
     pub fn sm(&self) -> PathBuf {
         self.directory.join("sm")
     }
@@ -138,17 +138,17 @@ impl Sandbox {
 
 impl Drop for Sandbox {
     fn drop(&mut self) {
-        // A failed test may leave files; nothing depends on them.
+        // A failed test may leave files, which affect no other run.
         let _ = fs::remove_dir_all(&self.directory);
     }
 }
 
-/// A free UDP port of the loopback interface, below the ephemeral ports (32,768 and up by default): the kernel would give one of
-/// those to a data socket before a listener binds it.
+/// A free UDP port of the loopback interface, below the ephemeral range (32,768 and up by default). The kernel might
+/// assign an ephemeral port to a data socket before the listener binds it.
 fn free_port() -> u16 {
     const PORTS: std::ops::Range<u16> = 20_000..32_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Concurrent test programs start at different ports.
+    // Each test program starts its search at another port, since several run at once.
     let first = std::process::id() as u16;
     let mut ports = PORTS.map(|_| {
         let nth = first.wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
@@ -158,7 +158,7 @@ fn free_port() -> u16 {
     free.expect("12,000 ports of the loopback interface are not all taken")
 }
 
-/// Output of a program so far, and whether its pipe is open.
+/// Output of a program so far, and whether its pipe is still open.
 #[derive(Default)]
 struct Said {
     text: Vec<u8>,
@@ -258,10 +258,10 @@ impl Run {
                 self.kill();
                 panic!("{} has not ended after {limit:?}: {}{stacks}", self.name, self.so_far());
             }
-            // There is no wait with a time limit, and the end need not be noticed sooner.
+            // std has no wait with a timeout, and a delay of 5 ms does not matter.
             std::thread::sleep(Duration::from_millis(5));
         };
-        // A child process of the program may still hold the pipes; its output is ignored.
+        // A child process may still hold the pipes; its output is ignored.
         for reader in self.readers.drain(..) {
             reader.join().expect("reading does not panic");
         }
@@ -295,7 +295,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        // Both calls fail if the program has already ended, which is harmless.
+        // Both calls fail harmlessly if the program has already ended.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
@@ -339,7 +339,7 @@ fn read(mut from: impl Read + Send + 'static, to: &Shared) -> JoinHandle<()> {
     })
 }
 
-/// Lines of a log without time, level, process and thread: `libdat: text` for `2026-... error libdat[1/2]: text`.
+/// Log lines without time, level, process and thread: `libdat: text` instead of `2026-... error libdat[1/2]: text`.
 pub fn without_origin(log: &str) -> String {
     let plain = |line: &str| {
         let mut words = line.splitn(3, ' ');

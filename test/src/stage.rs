@@ -1,8 +1,7 @@
-//! Builds the libraries and lays them out as an install would: `lib/libdat.so.1`, `lib/libdat2.so.2`, the providers,
-//! `include/dat`, `include/dat2`.
-//! Every suite that uses the real shared objects starts here, and so do the project's commands. Several test programs
-//! may call it at the same time: one builds, and the others wait and find the result. It does not change the system.
-//! several test programs at once: one builds, the others wait and find everything in place. Never touches the system.
+//! Builds the libraries and lays them out like an install: `lib/libdat.so.1`, `lib/libdat2.so.2`, the providers,
+//! `include/dat`, `include/dat2`. All suites with real shared objects and the project's commands use this tree. If
+//! several test programs stage at the same time, one builds and the others wait for the result. Nothing outside the
+//! target directory is changed.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
@@ -12,14 +11,14 @@ use std::process::{Command, Output};
 use std::sync::{Mutex, PoisonError};
 use std::{env, io};
 
-/// A libdat, linked from a static library.
+/// A libdat, linked from its static library.
 struct Library {
     /// The package; `name` produces `libname.a`.
     package: &'static str,
     archive: &'static str,
-    /// Version script, below the sources.
+    /// Version script, relative to the sources.
     map: &'static str,
-    /// C source of symbols that Rust cannot define, below the sources.
+    /// C source of symbols that Rust cannot define, relative to the sources.
     source: Option<&'static str>,
     /// Folder of its headers, below `dat/include`.
     headers: &'static str,
@@ -59,21 +58,21 @@ pub const PROVIDERS: [&str; 3] = ["daplsm", "daplusnic", VERBS_PACKAGE];
 /// The package of the provider over rdma-core.
 pub const VERBS_PACKAGE: &str = "daplverbs";
 
-/// Library of that provider.
+/// Library of the provider over rdma-core.
 pub const VERBS: &str = "libdaplverbs.so.1";
 
-/// Library names of such a provider in old dat.conf files of DAT 1.2, for rdma_cm and for sockets; installed as
+/// Library names of a provider over rdma-core in old DAT 1.2 registries, for rdma_cm and for sockets; installed as
 /// symbolic links.
 pub const OLD_NAMES: [&str; 4] = ["libdaplcma.so.1", "libdaplcma.so", "libdaplscm.so.1", "libdaplscm.so"];
 
-/// The same for files of DAT 2.0. The last two select connection managers that do not exist here, and are refused
-/// with a reason.
+/// Library names in DAT 2.0 registries. The last two select connection managers that do not exist here; opening them
+/// fails with a reason.
 pub const OLD_NAMES_2: [&str; 4] = ["libdaplofa.so.2", "libdaploscm.so.2", "libdaploucm.so.2", "libdaplomcm.so.2"];
 
-/// Profiles of cargo that are staged.
+/// Cargo profiles of a stage.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Profile {
-    /// For tests and the demonstration: quick to build.
+    /// For tests and the demonstration: fast to build.
     Dev,
     /// For benches, installs and packages: one codegen unit, fully optimized.
     Dist,
@@ -88,7 +87,7 @@ impl Profile {
         }
     }
 
-    /// Its directory below the target directory.
+    /// Directory of the profile below the target directory.
     pub fn directory(self) -> &'static str {
         match self {
             Self::Dev => "debug",
@@ -97,7 +96,7 @@ impl Profile {
     }
 }
 
-/// A directory tree like that of an install.
+/// A directory tree with the layout of an install.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Stage {
     /// The tree's root.
@@ -116,25 +115,25 @@ pub fn stage(profile: Profile) -> Stage {
     stage_with(profile, &PROVIDERS)
 }
 
-/// Same as `stage`, with these provider packages, or with none.
+/// Same as `stage`, with only these provider packages.
 ///
-/// # Panics
-/// If the build fails; the message is the compiler's.
+/// # Panics If the build fails; the message is the compiler's.
 pub fn stage_with(profile: Profile, providers: &[&str]) -> Stage {
-    // The programs enable the dependency features of the whole workspace, so cargo builds each dependency once.
+    // The programs are built along, so that cargo unifies features over the whole workspace and builds each
+    // dependency once.
     stage_beside(profile, providers, &["dapltest", "datinfo"])
 }
 
-/// Same without the programs that share dependencies with the suites: faster if nothing else is built.
+/// Same as `stage_with`, without the programs that share dependencies with the suites. Faster if nothing else is
+/// built.
 ///
-/// # Panics
-/// If the build fails; the message is the compiler's.
+/// # Panics If the build fails; the message is the compiler's.
 pub fn stage_alone(profile: Profile, providers: &[&str]) -> Stage {
     stage_beside(profile, providers, &[])
 }
 
 fn stage_beside(profile: Profile, providers: &[&str], programs: &[&str]) -> Stage {
-    /// Stages that this process has made.
+    /// Stages already made by this process.
     static DONE: Mutex<Vec<(Profile, String)>> = Mutex::new(Vec::new());
     let mut done = DONE.lock().unwrap_or_else(PoisonError::into_inner);
     let built = target_directory().join(profile.directory());
@@ -159,10 +158,10 @@ pub fn built(package: &str, profile: Profile) -> PathBuf {
     target_directory().join(profile.directory()).join(package)
 }
 
-/// Builds a program of the workspace as for a package, and returns its path; the next build overwrites it.
+/// Builds a program of the workspace with the settings of a package, and returns its path. The next build overwrites
+/// the file.
 ///
-/// # Panics
-/// If the build fails; the message is the compiler's.
+/// # Panics If the build fails; the message is the compiler's.
 pub fn built_for_package(package: &str, profile: Profile) -> PathBuf {
     build_program(&["--bin", package], profile, &[("XTASK_PACKAGED", "1")]);
     target_directory().join(profile.directory()).join(package)
@@ -217,7 +216,7 @@ impl Stage {
         arguments: &[&str],
     ) {
         let mut cc = compiler();
-        // Debug information names this directory, which must not depend on that of the caller.
+        // Debug information contains the current directory, which must not depend on the caller's.
         cc.current_dir(workspace());
         cc.args(["-std=c11", "-D_GNU_SOURCE", "-Wall", "-Wextra", "-g", "-O1", "-pthread"]);
         for directory in includes {
@@ -241,8 +240,8 @@ impl Stage {
         LIBDATS.iter().try_for_each(|library| self.copy_headers(&home.join("dat/include"), library.headers))
     }
 
-    /// Links a provider from its static library, because cargo's shared library has no version node. A provider without a
-    /// static library is copied.
+    /// Links a provider from its static library, because cargo's shared library has no version node. A provider
+    /// without a static library is copied.
     fn lay_out_provider(&self, provider: &str, built: &Path) -> io::Result<()> {
         let (shared, archive) = (built.join(format!("lib{provider}.so")), built.join(format!("lib{provider}.a")));
         let soname = format!("lib{provider}.so.1");
@@ -259,7 +258,7 @@ impl Stage {
         }
         replace(&to, |fresh| {
             let mut cc = linker(fresh, &archive, &map, &soname);
-            // libdat is needed whether the linker sees a use of it or not.
+            // Link libdat even if the linker sees no use of it.
             cc.arg("-L").arg(&self.lib).args(["-Wl,--no-as-needed", "-l:libdat.so.1", "-Wl,--as-needed"]);
             run(cc.args(SYSTEM_LIBRARIES));
             Ok(())
@@ -278,7 +277,7 @@ impl Stage {
         Ok(())
     }
 
-    /// Links the static library, because only the linker produces exactly the names and versions of the map.
+    /// Links the static library: only a direct link gives exactly the names and versions of the version script.
     fn link_libdat(&self, library: &Library, built: &Path) -> io::Result<()> {
         let (archive, map) = (built.join(library.archive), workspace().join(library.map));
         let source = library.source.map(|source| workspace().join(source));
@@ -298,16 +297,17 @@ impl Stage {
     }
 }
 
-/// Libraries of the system that the standard library needs.
+/// System libraries that the Rust standard library needs.
 const SYSTEM_LIBRARIES: [&str; 5] = ["-lgcc_s", "-lpthread", "-ldl", "-lm", "-lc"];
 
-/// The compiler, as a linker of this static library into a shared library with the names and versions of the map.
+/// A compiler command that links this static library into a shared library with the version script's names and
+/// versions.
 fn linker(output: &Path, archive: &Path, map: &Path, soname: &str) -> Command {
     let mut cc = compiler();
     cc.args(["-shared", "-fPIC", "-O2", "-o"]).arg(output);
     cc.arg("-Wl,--whole-archive").arg(archive).arg("-Wl,--no-whole-archive");
     cc.arg(format!("-Wl,--version-script={}", map.display()));
-    // nodelete: handles may still refer to code of an unloaded provider. now: no lazy binding in a hot path.
+    // nodelete: handles may refer to code of an unloaded provider. now: no lazy binding on the hot path.
     cc.arg(format!("-Wl,-soname,{soname}"));
     cc.args(["-Wl,-z,nodelete", "-Wl,-z,now", "-Wl,-z,relro"]);
     cc.args(["-Wl,--gc-sections", "-Wl,--no-undefined", "-Wl,--as-needed"]);
@@ -321,7 +321,7 @@ fn link(at: &Path, target: &str) -> io::Result<()> {
     }
 }
 
-/// Creates a file next to its destination and renames it: a program that has mapped the old file keeps it.
+/// Creates a file under a temporary name and renames it, so that a program that has mapped the old file keeps it.
 pub fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::Result<()> {
     let fresh = path.with_extension("fresh");
     match fs::remove_file(&fresh) {
@@ -332,7 +332,7 @@ pub fn replace(path: &Path, make: impl FnOnce(&Path) -> io::Result<()>) -> io::R
     fs::rename(&fresh, path)
 }
 
-/// Whether an output is missing or older than its inputs.
+/// Whether an output is missing or older than one of its inputs.
 fn is_stale(made: &Path, sources: &[&Path]) -> bool {
     let time = |path: &Path| fs::metadata(path).and_then(|data| data.modified()).ok();
     let Some(made) = time(made) else { return true };
@@ -347,7 +347,7 @@ fn build(profile: Profile, packages: &[&str]) {
     run(&mut cargo);
 }
 
-/// cargo's target directory, as cargo reports it: an option, a variable or a file may set it.
+/// The target directory, as cargo reports it: an option, a variable or a file may set it.
 pub fn target_directory() -> PathBuf {
     let output = run(cargo().args(["metadata", "--format-version", "1", "--no-deps", "--offline"]));
     let text = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
@@ -378,12 +378,12 @@ fn run(command: &mut Command) -> Output {
     output
 }
 
-/// Lock for one stager at a time on this tree, released with the file.
+/// Locks this tree against concurrent staging. Dropping the file releases the lock.
 fn lock(root: &Path) -> File {
     fs::create_dir_all(root).unwrap_or_else(|error| panic!("{}: {error}", root.display()));
     let path = root.join(".lock");
     let file = File::create(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    // SAFETY: the descriptor is open as long as `file`.
+    // SAFETY: the descriptor is open while `file` lives.
     let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
     assert_eq!(result, 0, "{}: {}", path.display(), io::Error::last_os_error());
     file

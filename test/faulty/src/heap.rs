@@ -1,6 +1,6 @@
-//! The allocator of this library: the system's, counted. What is alive after a close is a leak.
+//! Counting allocator of this library, on top of the system's. Blocks that remain after a close are leaks.
 //!
-//! Counts only; an allocation that fails ends the process, as in all Rust programs.
+//! It never fails allocations on purpose: a failed allocation aborts a Rust program.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, Ordering::Relaxed};
 static BLOCKS: AtomicI64 = AtomicI64::new(0);
 static BYTES: AtomicI64 = AtomicI64::new(0);
 
-/// Blocks that are alive, and their bytes.
+/// Number of allocated blocks and bytes.
 pub(crate) fn usage() -> (i64, i64) {
     (BLOCKS.load(Relaxed), BYTES.load(Relaxed))
 }
@@ -23,11 +23,11 @@ fn count(blocks: i64, bytes: i64) {
     BYTES.fetch_add(bytes, Relaxed);
 }
 
-// SAFETY: every call goes to the system's allocator as it came.
+// SAFETY: every call is passed unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, layout.size() as i64);
-        // SAFETY: the caller's contract is the same.
+        // SAFETY: the caller's contract is the contract of `System`.
         unsafe { System.alloc(layout) }
     }
 

@@ -1,7 +1,7 @@
-//! Objects of the wrapped provider: each is counted while it exists, and the plan is consulted before each call that
-//! can fail.
+//! Objects of the wrapped provider. Each is counted while it exists, and each call that can fail consults the plan
+//! first.
 //!
-//! The wrapper creates them; dapl drops them. Their behaviour is not changed.
+//! The wrapper creates the objects and dapl drops them. Their behaviour is unchanged.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -12,7 +12,7 @@ use dapl::provider::*;
 
 use crate::plan::{self, Op};
 
-/// Kinds of objects, as they are counted.
+/// Kinds of counted objects.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Kind {
     Ia,
@@ -37,7 +37,7 @@ pub fn alive() -> [i64; KINDS] {
     std::array::from_fn(|kind| ALIVE[kind].load(SeqCst))
 }
 
-/// An object that is counted.
+/// A counted object.
 pub struct Held<T> {
     pub(crate) inner: T,
     _count: Count,
@@ -171,14 +171,14 @@ impl<T: Connection> Connection for Held<T> {
     }
 }
 
-/// Memory that is not registered: keys are never 0.
+/// Unregistered memory: 0 is never a valid key.
 const NOWHERE: Segment = Segment { key: 0, pad: 0, address: 8, length: 8 };
 
 impl<T: ConnRequest> ConnRequest for Held<T> {
     type Qp = Held<T::Qp>;
 
     fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()> {
-        // Consumed by a failure too: dropped unanswered, it rejects the peer.
+        // A planned failure consumes the request too: its drop rejects the peer.
         plan::ask(Op::Accept)?;
         self.inner.accept(&qp.inner, private_data, conn)
     }

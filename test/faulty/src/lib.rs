@@ -1,8 +1,9 @@
-//! `libdaplfaulty.so.1`: a provider wrapped so that its calls fail, are delayed or get invalid memory as planned; here, sm.
+//! `libdaplfaulty.so.1`: wraps a provider (here sm) so that its calls fail, are delayed, or get invalid memory as
+//! planned.
 //!
-//! With it the suites reach every error path of the object layer. The front wraps the provider and its events, `held` the
-//! objects, `plan` decides, `control` is the interface for tests, `heap` counts memory. Without a plan it changes nothing. It
-//! fails calls only as the provider interface permits: a failed call has had no effect.
+//! With it the suites reach every error path of the object layer. This file wraps the provider and its events, `held`
+//! the objects; `plan` decides which call fails, `control` is the interface for tests, `heap` counts memory. Without
+//! a plan nothing changes. A call fails only as the provider interface permits: a failed call has no effect.
 
 pub mod control;
 mod heap;
@@ -19,11 +20,11 @@ use dapl::runtime::handle::ObjectId;
 use held::{Held, Kind};
 use plan::Op;
 
-// The unit test program links the wrapped provider's, which is unused there.
+// The unit test program already links the wrapped provider's export, so this one is left out.
 #[cfg(not(test))]
 dapl::export_provider!(Faulty<daplsm::Sm>);
 
-/// A provider that does what `P` does, unless the plan says otherwise.
+/// A provider that behaves like `P` unless the plan demands a failure.
 pub struct Faulty<P: Provider>(Held<P>);
 
 impl<P: Provider> Provider for Faulty<P> {
@@ -131,7 +132,7 @@ impl<P: Provider> QueueProvider for Faulty<P> {
     }
 }
 
-/// The reports of the inner provider, on their way up.
+/// Passes the wrapped provider's events on to the object layer.
 struct Upwards<P: Provider>(Arc<dyn CmSink<Faulty<P>>>);
 
 impl<P: Provider> CmSink<P> for Upwards<P> {

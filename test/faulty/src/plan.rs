@@ -1,8 +1,9 @@
-//! The plan of failures: read from a variable once, or set by a test of the same process; consulted before every call.
+//! The plan of failures, read once from a variable or set by a test in the same process, and consulted before every
+//! call.
 //!
 //! `DAPL_FAULTY` holds words separated by commas:
-//! - `count`: log at each close how many calls there were
-//! - `fail=N`: the N-th call fails, with the error natural to it; `fail=OP:N` the N-th of one operation
+//! - `count`: logs the number of calls at each close
+//! - `fail=N`: the N-th call fails, with the usual error of its operation; `fail=OP:N` the N-th of one operation
 //! - `refuse=OP`: every such call fails
 //! - `delay=OP:MILLISECONDS`: every such call waits first; also for `event` and `request`, the provider's reports
 //! - `spoil=N`: the N-th posted request names memory that is not registered, so it is accepted and fails later
@@ -16,7 +17,8 @@ use std::time::Duration;
 
 use dapl::error::{Address, Error, Resource, Result};
 
-/// Calls of the seam that can fail; the last two are reports upwards, which can only be late.
+/// Operations of the provider interface that can fail. The last two are the provider's events, which can only be
+/// delayed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(usize)]
 pub enum Op {
@@ -48,7 +50,7 @@ pub enum Op {
 const OPS: usize = Op::Request as usize + 1;
 
 impl Op {
-    /// Number, name (ending in the NUL that C wants), and how it fails.
+    /// Operation, name with a NUL terminator for C, and error.
     const ALL: [(Op, &str, Error); OPS] = [
         (Op::Open, "open\0", Error::Exhausted(Resource::Device)),
         (Op::AllocPd, "alloc_pd\0", Error::Exhausted(Resource::ProtectionDomain)),
@@ -75,12 +77,12 @@ impl Op {
         (Op::Request, "request\0", Error::Internal),
     ];
 
-    /// The one of this name.
+    /// Returns the operation with this name.
     pub fn named(name: &str) -> Option<Op> {
         Self::ALL.iter().find(|(_, known, _)| known.trim_end_matches('\0') == name).map(|(op, ..)| *op)
     }
 
-    /// Its name, with a NUL at the end.
+    /// Name of the operation, with a NUL terminator.
     pub fn name(self) -> &'static str {
         Self::ALL[self as usize].1
     }
@@ -91,10 +93,10 @@ impl Op {
     }
 }
 
-/// Counters and plan of one operation.
+/// Counters and planned failure of one operation.
 struct Line {
     calls: AtomicU64,
-    /// The call of this number fails; 0 for none.
+    /// The call with this number fails; 0: none.
     fails_at: AtomicU64,
     refused: AtomicU32,
     delay: AtomicU64,
@@ -109,10 +111,10 @@ static FAILS_AT: AtomicU64 = AtomicU64::new(0);
 static REQUESTS: AtomicU64 = AtomicU64::new(0);
 static SPOILT_AT: AtomicU64 = AtomicU64::new(0);
 static COUNTS: AtomicU32 = AtomicU32::new(0);
-/// Number of the operation that failed last, and 1; 0 while none has since the last [`fail`].
+/// Number of the operation that failed last, plus 1; 0 if none has failed since the last [`fail`].
 static FIRED: AtomicU64 = AtomicU64::new(0);
 
-/// Before a call that can fail: counts it, waits, fails it.
+/// Called before an operation that can fail: counts the call, delays it, and fails it as planned.
 pub fn ask(op: Op) -> Result<()> {
     read_variable();
     let line = &LINES[op as usize];
@@ -127,7 +129,7 @@ pub fn ask(op: Op) -> Result<()> {
     Err(op.error())
 }
 
-/// Before a report upwards.
+/// Delays an event of the provider as planned.
 pub fn wait(op: Op) {
     let delay = LINES[op as usize].delay.load(SeqCst);
     if delay > 0 {
@@ -135,12 +137,12 @@ pub fn wait(op: Op) {
     }
 }
 
-/// Whether this request is to be spoilt.
+/// Counts a request. Returns whether it must name unregistered memory.
 pub fn spoils() -> bool {
     REQUESTS.fetch_add(1, SeqCst) + 1 == SPOILT_AT.load(SeqCst)
 }
 
-/// The `n`-th call from now, of one operation or of any, fails; with 0 none does. What failed before is forgotten.
+/// Makes the `n`-th call from now fail, of one operation or of any; 0: none. Forgets earlier failures.
 pub fn fail(op: Option<Op>, n: u64) {
     FAILS_AT.store(0, SeqCst);
     LINES.iter().for_each(|line| line.fails_at.store(0, SeqCst));
@@ -152,23 +154,23 @@ pub fn fail(op: Option<Op>, n: u64) {
     at.store(if n == 0 { 0 } else { calls.load(SeqCst) + n }, SeqCst);
 }
 
-/// Makes the `n`-th request from now fail after its post: it names unregistered memory. 0: none fails.
+/// Makes the `n`-th request from now fail after its post, because it names unregistered memory. 0: none.
 pub fn spoil(n: u64) {
     SPOILT_AT.store(if n == 0 { 0 } else { REQUESTS.load(SeqCst) + n }, SeqCst);
 }
 
-/// Calls so far.
+/// Number of calls so far.
 pub fn count() -> u64 {
     CALLS.load(SeqCst)
 }
 
-/// The operation that failed since the last [`fail`].
+/// Returns the operation that failed since the last [`fail`].
 pub fn fired() -> Option<Op> {
     let number = FIRED.load(SeqCst).checked_sub(1)?;
     Op::ALL.get(number as usize).map(|(op, ..)| *op)
 }
 
-/// Executes the request of `count` at a close.
+/// Logs the number of calls if the plan contains `count`.
 pub fn report() {
     if COUNTS.load(SeqCst) != 0 {
         log::warn!("faulty: {} calls", count());

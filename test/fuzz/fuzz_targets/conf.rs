@@ -1,4 +1,4 @@
-//! Any bytes as a dat.conf.
+//! Fuzzes the dat.conf parser with arbitrary bytes.
 #![no_main]
 
 #[path = "../properties.rs"]

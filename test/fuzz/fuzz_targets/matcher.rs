@@ -1,4 +1,4 @@
-//! Any candidates for any requested name.
+//! Fuzzes provider selection with arbitrary candidates and names.
 #![no_main]
 
 #[path = "../properties.rs"]

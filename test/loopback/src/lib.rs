@@ -1,8 +1,8 @@
-//! `libdaplloopback.so.1`: a uDAPL provider that connects endpoints of one process.
+//! `libdaplloopback.so.1`: a uDAPL provider that connects endpoints within one process.
 //!
-//! `world` connects queue pairs and executes their requests. This file implements the traits of the provider interface
-//! ([`dapl::provider`]) with it. What every such provider needs is in [`dapl_software::simple`]. Not supported: shared receive
-//! queues, memory windows. To make a transport of it, replace `world` by your protocol.
+//! `world` connects queue pairs and executes their requests. This file implements the provider traits
+//! ([`dapl::provider`]) with it. Code that every such provider needs is in [`dapl_software::simple`]. Not supported:
+//! shared receive queues, memory windows. To write a transport, replace `world` by a protocol.
 
 mod world;
 
@@ -23,10 +23,10 @@ use world::{LISTENERS, QpState, WORLD};
 #[cfg(not(test))]
 dapl::export_provider!(Loopback);
 
-/// The address of every adapter. Ports are not used.
+/// Address of every adapter. The port is not used.
 const ADDRESS: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::LOCALHOST), 0);
 
-/// The directory for the names of shared memory.
+/// Directory for the names of shared memory.
 const DIRECTORY: BaseDirKind =
     BaseDirKind { provider: "loopback", variable: "DAPL_DIR", default: "/dev/shm/dapl-loopback" };
 
@@ -68,7 +68,7 @@ impl Provider for Loopback {
             world.leave(qp);
         }
         drop(world);
-        // Without the lock: a request that was not reported rejects itself.
+        // Must not hold the lock: dropping an unreported request rejects the request, which takes the lock.
         self.reporter.stop();
     }
 }
@@ -106,7 +106,7 @@ impl QueueProvider for Loopback {
     }
 }
 
-/// A queue pair: its number in the world.
+/// A queue pair, by its number in `world`.
 pub struct Qp(u64);
 
 impl QueuePair for Qp {
@@ -154,7 +154,7 @@ impl Connection for Qp {
         let private_data = spec.private_data.to_vec();
         let info = RequestInfo { peer: ADDRESS, reported_len: private_data.len(), private_data };
         let request = Request { from: Some((self.0, conn)), info: info.clone() };
-        // Without a listener it comes back, and its drop rejects it.
+        // Without a listener the request is returned, and its drop rejects it.
         drop(LISTENERS.request(spec.qual, request, info));
         Ok(())
     }
@@ -187,13 +187,13 @@ impl Drop for Qp {
 
 /// A connection request.
 pub struct Request {
-    /// The requester; taken by the answer.
+    /// The requester; `None` after the answer.
     from: Option<(u64, ConnId)>,
     info: RequestInfo,
 }
 
 impl Request {
-    /// Ends the attempt to connect, unless the requester has left.
+    /// Ends the connection attempt, unless the requester has given up.
     fn refuse(&mut self, event: ConnectionEvent, private_data: &[u8]) {
         let Some((number, conn)) = self.from.take() else { return };
         if let Some(qp) = WORLD.lock().qps.get_mut(&number).filter(|qp| qp.is_connecting(conn)) {

@@ -1,8 +1,8 @@
 //! All queue pairs of the process, behind one lock.
 //!
-//! Queue pairs refer to each other by number, so no reference can outlive its object. A post executes at once what can be
-//! executed: transfers need no thread. What has to wait is a send without a posted receive, and requests of a connection that
-//! is not established.
+//! Queue pairs refer to each other by number, so no reference outlives its object. A post executes every request that
+//! can be executed, so transfers need no thread. Two kinds of requests wait: a send without a posted receive, and any
+//! request on a connection that is not established.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ pub(crate) type QpState = dapl_software::simple::QpState<Loopback, u64>;
 #[derive(Default)]
 pub(crate) struct World {
     last_number: u64,
-    /// By number.
+    /// Queue pairs by number.
     pub(crate) qps: BTreeMap<u64, QpState>,
 }
 
@@ -36,7 +36,7 @@ impl World {
         self.qps.get_mut(&number).expect("a queue pair is removed when its object is dropped, not before")
     }
 
-    /// Connects two queue pairs. Fails if the requester has left. `data` is for the requester.
+    /// Connects two queue pairs. Fails if the requester has given up. `data` is the private data for the requester.
     pub(crate) fn pair(&mut self, requester: (u64, ConnId), acceptor: (u64, ConnId), data: &[u8]) {
         if self.qps.get(&requester.0).is_none_or(|qp| !qp.is_connecting(requester.1)) {
             return self.qp(acceptor.0).fail(acceptor.1, ConnectionEvent::AcceptFailed, &[]);
@@ -46,7 +46,7 @@ impl World {
         }
     }
 
-    /// `Established` has been reported to this side.
+    /// Called after `Established` was reported for this queue pair.
     fn start(&mut self, qp: u64, conn: ConnId) {
         if let Some(peer) = self.qps.get_mut(&qp).and_then(|qp| qp.start(conn)) {
             self.progress(qp);
@@ -55,7 +55,7 @@ impl World {
         }
     }
 
-    /// Executes the requests of a queue pair, as far as that is possible now.
+    /// Executes the queued requests of a queue pair until one has to wait.
     pub(crate) fn progress(&mut self, qp: u64) {
         while let Some(peer) = self.ready_peer(qp) {
             let state = self.qp(qp);
@@ -65,7 +65,7 @@ impl World {
             let Some(request) = state.queues.requests.pop_front() else { return };
             let pd = state.queues.pd.clone();
             let result = match execute(&request, &pd, &mut self.qp(peer).queues) {
-                // Receiver not ready: the post of a receive continues here.
+                // Receiver not ready: posting a receive resumes this request.
                 Ok(None) => return self.qp(qp).queues.requests.push_front(request),
                 Ok(Some(bytes)) => Ok(bytes),
                 Err(status) => Err(status),
@@ -80,7 +80,7 @@ impl World {
         }
     }
 
-    /// The connected peer, if both sides have reported the connection.
+    /// The connected peer, if `Established` was reported on both queue pairs.
     fn ready_peer(&self, qp: u64) -> Option<u64> {
         let peer = self.qps.get(&qp)?.peer()?;
         self.qps.get(&peer)?.peer().map(|_| peer)
@@ -93,12 +93,12 @@ impl World {
         }
     }
 
-    /// Ends the connection or the attempt, without an event on this side, and flushes the queues.
+    /// Ends the connection or the attempt and flushes the queues. This side gets no event.
     pub(crate) fn leave(&mut self, qp: u64) {
         self.end(qp, None, ConnectionEvent::Disconnected);
     }
 
-    /// Ends the connection or the attempt and flushes the queues. `own` is reported on this side, `peers` on the other.
+    /// Ends the connection or the attempt and flushes the queues. Reports `own` on this side and `peers` on the peer.
     fn end(&mut self, qp: u64, own: Option<ConnectionEvent>, peers: ConnectionEvent) {
         if let Some(peer) = self.qp(qp).end(own) {
             self.qp(peer).end(Some(peers));
