@@ -1,4 +1,4 @@
-//! Events as values, parsed from libdat's records, and their names.
+//! Events as Rust values, parsed from libdat's records, and their names.
 
 use dat_abi::*;
 
@@ -17,7 +17,7 @@ pub(crate) enum Event {
     Connection { ep: Handle, number: DAT_EVENT_NUMBER },
     /// A software event.
     Software { value: usize },
-    /// Anything else.
+    /// An event of any other kind.
     Other { number: DAT_EVENT_NUMBER },
 }
 
@@ -26,7 +26,8 @@ impl Event {
         let (number, data) = (event.event_number, &event.event_data);
         match number {
             DAT_DTO_COMPLETION_EVENT => {
-                // SAFETY: the event number selects the member, and any bits are a value, here and below.
+                // SAFETY: here and below, the event number selects the union member, for which every bit pattern is
+                // valid.
                 let dto = unsafe { data.dto_completion_event_data };
                 // SAFETY: as above.
                 let cookie = unsafe { dto.user_cookie.as_64 };
@@ -62,7 +63,7 @@ impl Event {
     }
 }
 
-/// Name of a connection event, with what it means for a connect.
+/// Describes a connection event as the result of a connect.
 pub(crate) fn connection_word(number: DAT_EVENT_NUMBER) -> &'static str {
     match number {
         DAT_CONNECTION_EVENT_ESTABLISHED => "DAT_CONNECTION_EVENT_ESTABLISHED",

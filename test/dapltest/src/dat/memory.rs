@@ -1,4 +1,4 @@
-//! Registered memory. Its bytes are atomic, because peers may read and write them at any time.
+//! Registered memory. Bytes are atomic, because peers may access them at any time.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_void;
@@ -9,7 +9,7 @@ use dat_abi::*;
 use super::objects::{Ia, Pz};
 use super::raw::{self, Answer, Handle, Registered};
 
-/// Memory that a peer may read and write.
+/// Memory that a peer may access: key, address and length.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Place {
     pub(crate) context: u32,
@@ -25,7 +25,7 @@ impl Place {
     }
 }
 
-/// Bytes of zeros, registered with all privileges until it is dropped. Endpoints that use it must be freed before.
+/// Zeroed memory, registered with all privileges until it is dropped. Endpoints that use it must be freed first.
 pub(crate) struct Memory {
     bytes: Box<[AtomicU8]>,
     registered: Registered,
@@ -57,12 +57,12 @@ impl Memory {
         self.bytes.as_ptr().cast_mut().cast()
     }
 
-    /// The whole memory, for a peer.
+    /// Describes the whole memory for a peer.
     pub(crate) fn place(&self) -> Place {
         Place { context: self.registered.rmr_context, address: self.address(), length: self.bytes.len() as u64 }
     }
 
-    /// Local segments: `count` equal ones from an offset on.
+    /// Returns `count` consecutive local segments of `size` bytes, starting at offset `at`.
     pub(crate) fn segments(&self, at: usize, size: usize, count: usize) -> Vec<DAT_LMR_TRIPLET> {
         debug_assert!(at + size * count <= self.bytes.len(), "a part lies inside");
         let segment = |number: usize| DAT_LMR_TRIPLET {
@@ -74,18 +74,18 @@ impl Memory {
         (0..count).map(segment).collect()
     }
 
-    /// Fills a part; `byte` returns the value for each offset.
+    /// Fills a range. `byte` returns the value for each offset.
     pub(crate) fn fill(&self, at: usize, length: usize, byte: impl Fn(usize) -> u8) {
         self.bytes[at..at + length].iter().enumerate().for_each(|(i, to)| to.store(byte(i), Ordering::Relaxed));
     }
 
-    /// The first byte that differs: its offset in the part, and its value.
+    /// Returns the first differing byte of a range: its offset and its value.
     pub(crate) fn differs(&self, at: usize, length: usize, byte: impl Fn(usize) -> u8) -> Option<(usize, u8)> {
         let bytes = self.bytes[at..at + length].iter().map(|from| from.load(Ordering::Relaxed)).enumerate();
         bytes.into_iter().find(|(i, found)| *found != byte(*i))
     }
 
-    /// A copy of a part.
+    /// Returns a copy of a range.
     pub(crate) fn copy(&self, at: usize, length: usize) -> Vec<u8> {
         self.bytes[at..at + length].iter().map(|from| from.load(Ordering::Relaxed)).collect()
     }
@@ -93,7 +93,7 @@ impl Memory {
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        // A refusal (in use, adapter closed) is reported elsewhere.
+        // A failed free (memory in use, adapter closed) is reported elsewhere.
         let _ = raw::lmr_free(self.registered.lmr);
     }
 }

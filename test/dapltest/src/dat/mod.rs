@@ -1,7 +1,7 @@
-//! Wrappers of libdat: calls with Rust values, objects that are freed when dropped, memory for peers.
+//! Wrappers of libdat: calls with Rust values, objects that free themselves, and memory for peers.
 //!
-//! Private to this program. It uses `udapl` for libdat's functions and addresses, but not for objects: tests need
-//! handles that are stale, foreign or of the wrong kind. Its unsafe code is in `raw` and `event`.
+//! Uses `udapl` for libdat's functions and addresses, but not for objects: the tests need handles that are stale,
+//! foreign or of the wrong kind. Unsafe code is only in `raw` and `event`.
 
 mod event;
 mod memory;

@@ -1,4 +1,5 @@
-//! Objects that are freed when they are dropped. Fields are declared so that users of an object are dropped before it.
+//! Objects that are freed when dropped. Fields are declared so that an object is dropped after all objects that use
+//! it.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -9,12 +10,12 @@ use udapl::Address;
 
 use super::raw::{self, Answer, Handle, Post};
 
-/// Time for a disconnected endpoint to flush its work requests.
+/// Time limit for a disconnected endpoint to flush its work requests.
 const FLUSH_LIMIT: Duration = Duration::from_secs(10);
 
 /// An object whose freeing may be refused.
 pub(crate) trait Object: Sized {
-    /// Frees it now, and returns the code.
+    /// Frees the object now. Returns the code.
     fn free(self) -> Answer;
 }
 
@@ -26,7 +27,7 @@ macro_rules! objects {
             pub(crate) struct $name(Handle);
 
             impl $name {
-                /// Its libdat handle.
+                /// Handle for calls into libdat.
                 pub(crate) fn handle(&self) -> Handle {
                     self.0
                 }
@@ -42,7 +43,7 @@ macro_rules! objects {
 
             impl Drop for $name {
                 fn drop(&mut self) {
-                    // Callers that need the code call `free`.
+                    // Callers that need the code call `free` instead.
                     let _ = $free(self.0);
                 }
             }
@@ -55,9 +56,9 @@ objects! {
     Ia: |ia| raw::ia_close(ia, DAT_CLOSE_ABRUPT_FLAG);
     /// A protection zone.
     Pz: raw::pz_free;
-    /// A notification object, which several EVDs wake.
+    /// A CNO that several EVDs may notify.
     Cno: raw::cno_free;
-    /// An endpoint, without its EVDs.
+    /// An endpoint handle without its EVDs.
     EpHandle: raw::ep_free;
     /// A public service point.
     Psp: raw::psp_free;
@@ -69,16 +70,16 @@ objects! {
     EvdHandle: raw::evd_free;
 }
 
-/// An endpoint. Before it is freed it is disconnected, and its completions are taken: some providers follow a pointer to
-/// the endpoint that each queued completion has.
+/// An endpoint. Before the free, it is disconnected and its completions are taken: some providers keep a pointer to
+/// the endpoint in each queued completion.
 #[derive(Debug)]
 pub(crate) struct Ep {
     ep: EpHandle,
-    /// The EVDs of its completions.
+    /// EVDs on which its work requests complete.
     dtos: [Handle; 2],
 }
 
-/// An event dispatcher, and the CNO that it notifies.
+/// An EVD, and the CNO that it notifies.
 #[derive(Debug)]
 pub(crate) struct Evd {
     evd: EvdHandle,
@@ -91,7 +92,7 @@ impl Ia {
         raw::ia_open(name).map(|(ia, _)| Ia(ia))
     }
 
-    /// Closes the adapter; refused while it has objects.
+    /// Closes the adapter gracefully, which is refused while objects are left.
     pub(crate) fn close(self) -> Answer {
         let ia = self.0;
         raw::ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG)?;
@@ -120,7 +121,7 @@ impl Ia {
         Ok(Evd { evd: EvdHandle(evd), cno })
     }
 
-    /// An endpoint, with EVDs for receives, requests and its connection.
+    /// Creates an endpoint with EVDs for receives, requests and connection events.
     pub(crate) fn ep(&self, pz: &Pz, evds: [&Evd; 3], attr: Option<&DAT_EP_ATTR>) -> Answer<Ep> {
         let [recv, request, conn] = evds.map(Evd::handle);
         let ep = EpHandle(raw::ep_create(self.0, pz.handle(), [recv, request, conn], attr)?);
@@ -180,8 +181,8 @@ impl Ep {
         self.ep.handle()
     }
 
-    /// Takes the completions of all work requests; disconnects if some are outstanding. An endpoint that was never connected
-    /// does not flush posted work, so nothing is waited for then.
+    /// Takes the completions of all work requests, and disconnects first if some are outstanding. An endpoint that
+    /// was never connected does not flush posted work, so it is not waited for.
     fn flush(&self) {
         let deadline = Instant::now() + FLUSH_LIMIT;
         let mut is_connected = true;
@@ -196,7 +197,7 @@ impl Ep {
                 return;
             }
             if is_connected {
-                // Refused if the peer has ended the connection.
+                // Refused if the peer has already ended the connection.
                 let _ = self.disconnect(DAT_CLOSE_ABRUPT_FLAG);
                 is_connected = false;
             }
@@ -208,7 +209,7 @@ impl Ep {
         }
     }
 
-    /// Connects. The result is an event on the connect EVD, after `microseconds` at the latest.
+    /// Connects. An event on the connect EVD reports the result, at the latest after `microseconds`.
     pub(crate) fn connect(&self, to: Address, qual: DAT_CONN_QUAL, microseconds: u32, qos: DAT_QOS) -> Answer {
         raw::ep_connect(self.handle(), to, qual, microseconds, qos)
     }

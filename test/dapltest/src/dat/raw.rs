@@ -1,6 +1,6 @@
-//! Every call into libdat, with Rust values in and out. Stateless.
+//! Every call into libdat, with Rust arguments and results. Stateless.
 //!
-//! Handles are plain numbers here: libdat returns an error for a stale or foreign one.
+//! Handles are plain numbers here: libdat returns an error for a stale or foreign handle.
 
 use std::ffi::{CString, c_void};
 use std::mem::MaybeUninit;
@@ -14,7 +14,7 @@ use super::event::Event;
 
 static LIBDAT: OnceLock<Library> = OnceLock::new();
 
-/// Opens libdat.so.1. Must be called before all other functions of this module.
+/// Opens libdat.so.1. Must be called before any other function of this module.
 pub(crate) fn load() -> Result<(), udapl::Error> {
     Library::load().map(|library| _ = LIBDAT.set(library))
 }
@@ -23,7 +23,7 @@ fn libdat() -> &'static Functions {
     LIBDAT.get().expect("libdat is loaded when the program starts").functions()
 }
 
-/// A handle of libdat, valid or not.
+/// A libdat handle, valid or not.
 #[derive(Clone, Copy, Debug, Eq, Hash, Ord, PartialEq, PartialOrd)]
 pub(crate) struct Handle(usize);
 
@@ -50,12 +50,12 @@ pub(crate) struct Refusal {
 }
 
 impl Refusal {
-    /// Its type, without class and subtype.
+    /// Type of the code, without class and subtype.
     pub(crate) fn kind(self) -> DAT_RETURN_TYPE {
         if self.code == DAT_NOT_IMPLEMENTED { DAT_NOT_IMPLEMENTED } else { self.code & DAT_TYPE_MASK }
     }
 
-    /// Its subtype.
+    /// Subtype of the code.
     pub(crate) fn subtype(self) -> DAT_RETURN_SUBTYPE {
         self.code & DAT_SUBTYPE_MASK
     }
@@ -75,30 +75,30 @@ pub(crate) type Answer<T = ()> = Result<T, Refusal>;
 /// Calls a function of libdat by its name.
 macro_rules! call {
     ($name:ident($($argument:expr),* $(,)?)) => {{
-        // SAFETY: pointers among the arguments are null where libdat refuses that, or lead to values of this module's, of the
-        // parameter's type, that live longer than the call. libdat accepts any handle and any number, and checks memory that
-        // segments and regions name against the registration or the mapping.
+        // SAFETY: each pointer argument is null (where libdat checks for null) or points to a value owned by this
+        // module, of the parameter's type, that outlives the call. libdat accepts any handle and number, and checks
+        // memory segments against the registration or the mapping.
         let code = unsafe { (libdat().$name)($($argument),*) };
         if code == DAT_SUCCESS { Ok(()) } else { Err(Refusal { call: stringify!($name), code }) }
     }};
 }
 
-/// Runs a call that fills in a value.
+/// Runs a call that updates a value. Returns the value.
 fn made<T>(mut value: T, make: impl FnOnce(&mut T) -> Answer) -> Answer<T> {
     make(&mut value).map(|()| value)
 }
 
-/// Runs a call that creates an object.
+/// Runs a call that creates an object. Returns the handle.
 fn object(make: impl FnOnce(*mut DAT_HANDLE) -> Answer) -> Answer<Handle> {
     made(DAT_HANDLE_NULL, |handle| make(handle)).map(Handle::of)
 }
 
-/// Runs a call that fills in a whole record.
+/// Runs a call that fills in a record. Returns the record.
 fn record<T>(fill: impl FnOnce(*mut T) -> Answer) -> Answer<T> {
     let mut value = MaybeUninit::<T>::zeroed();
     fill(value.as_mut_ptr())?;
-    // SAFETY: the records of DAT are numbers, pointers and functions that may be null: zeros are a value, and so is what a
-    // call has filled in.
+    // SAFETY: DAT records consist of numbers, pointers and nullable functions, so zeros and any filled-in content are
+    // valid.
     Ok(unsafe { value.assume_init() })
 }
 
@@ -108,8 +108,8 @@ pub(crate) fn words(code: DAT_RETURN) -> String {
     if detail.is_empty() || detail == "DAT_NO_SUBTYPE" { kind } else { format!("{kind} {detail}") }
 }
 
-/// Opens an adapter without requesting thread safety, as C programs do, since many dat.conf files do not promise it. Its
-/// asynchronous errors go to an EVD of its own.
+/// Opens an adapter like C programs do, without requesting thread safety, which many dat.conf files do not declare.
+/// Its asynchronous errors go to a new EVD.
 pub(crate) fn ia_open(name: &str) -> Answer<(Handle, Handle)> {
     let text = CString::new(name).unwrap_or_default();
     let (mut errors, mut ia) = (DAT_HANDLE_NULL, DAT_HANDLE_NULL);
@@ -129,13 +129,13 @@ pub(crate) fn provider_query(ia: Handle) -> Answer<DAT_PROVIDER_ATTR> {
     record(|attr| call!(dat_ia_query(ia.raw(), null_mut(), none, null_mut(), all, attr)))
 }
 
-/// The address in an adapter's attributes; `None` unless it is an IP address.
+/// The address in an adapter's attributes, or `None` if it is not an IP address.
 pub(crate) fn own_address(attr: &DAT_IA_ATTR) -> Option<Address> {
-    // SAFETY: null, or a socket address, which stays while the adapter is open.
+    // SAFETY: the pointer is null or to a socket address that lives while the adapter is open.
     unsafe { Address::from_c(attr.ia_address_ptr) }
 }
 
-/// The EVD of its asynchronous errors.
+/// Returns the adapter's EVD for asynchronous errors.
 pub(crate) fn ia_errors(ia: Handle) -> Answer<Handle> {
     let none = (DAT_IA_FIELD_NONE, DAT_PROVIDER_FIELD_NONE);
     object(|evd| call!(dat_ia_query(ia.raw(), evd, none.0, null_mut(), none.1, null_mut())))
@@ -158,7 +158,7 @@ pub(crate) fn pz_create_nowhere(ia: Handle) -> Answer {
     call!(dat_pz_create(ia.raw(), null_mut()))
 }
 
-/// The IA that it belongs to.
+/// Returns the IA of the PZ.
 pub(crate) fn pz_query(pz: Handle) -> Answer<Handle> {
     let param = record::<DAT_PZ_PARAM>(|param| call!(dat_pz_query(pz.raw(), DAT_PZ_FIELD_ALL, param)))?;
     Ok(Handle::of(param.ia_handle))
@@ -173,13 +173,13 @@ pub(crate) fn cno_create(ia: Handle) -> Answer<Handle> {
     object(|cno| call!(dat_cno_create(ia.raw(), agent, cno)))
 }
 
-/// The IA that it belongs to.
+/// Returns the IA of the CNO.
 pub(crate) fn cno_query(cno: Handle) -> Answer<Handle> {
     let param = record::<DAT_CNO_PARAM>(|param| call!(dat_cno_query(cno.raw(), DAT_CNO_FIELD_ALL, param)))?;
     Ok(Handle::of(param.ia_handle))
 }
 
-/// The EVD that has woken it.
+/// Waits on a CNO. Returns the EVD that triggered it.
 pub(crate) fn cno_wait(cno: Handle, microseconds: DAT_TIMEOUT) -> Answer<Handle> {
     object(|evd| call!(dat_cno_wait(cno.raw(), microseconds, evd)))
 }
@@ -200,7 +200,7 @@ pub(crate) fn evd_resize(evd: Handle, qlen: DAT_COUNT) -> Answer {
     call!(dat_evd_resize(evd.raw(), qlen))
 }
 
-/// Forbids waits, or allows them again.
+/// Makes an EVD unwaitable or waitable.
 pub(crate) fn evd_waitable(evd: Handle, is_waitable: bool) -> Answer {
     match is_waitable {
         true => call!(dat_evd_clear_unwaitable(evd.raw())),
@@ -228,7 +228,7 @@ pub(crate) fn evd_free(evd: Handle) -> Answer {
     call!(dat_evd_free(evd.raw()))
 }
 
-/// The events of an endpoint: of receives, of requests, of its connection.
+/// EVDs of an endpoint for receives, requests and connection events.
 pub(crate) type Evds = [Handle; 3];
 
 pub(crate) fn ep_create(ia: Handle, pz: Handle, evds: Evds, attr: Option<&DAT_EP_ATTR>) -> Answer<Handle> {
@@ -241,7 +241,7 @@ pub(crate) fn ep_query(ep: Handle) -> Answer<DAT_EP_PARAM> {
     record(|param| call!(dat_ep_query(ep.raw(), DAT_EP_FIELD_ALL, param)))
 }
 
-/// Its state, and whether its receive queue and its request queue are idle.
+/// Returns the EP's state, and whether its receive queue and its request queue are idle.
 pub(crate) fn ep_status(ep: Handle) -> Answer<(DAT_EP_STATE, bool, bool)> {
     let (mut state, mut recv, mut request) = (u32::MAX, u32::MAX, u32::MAX);
     call!(dat_ep_get_status(ep.raw(), &mut state, &mut recv, &mut request))?;
@@ -284,7 +284,7 @@ pub(crate) enum Post {
     Write(DAT_RMR_TRIPLET),
 }
 
-/// Posts. The caller keeps the memory of the segments registered and mapped until the completion.
+/// Posts a work request. The caller keeps the segments' memory registered and mapped until the completion.
 pub(crate) fn post(ep: Handle, post: Post, segments: &mut [DAT_LMR_TRIPLET], cookie: u64) -> Answer {
     let (ep, cookie, flags) = (ep.raw(), DAT_CONTEXT { as_64: cookie }, DAT_COMPLETION_DEFAULT_FLAG);
     let (count, first) = (segments.len() as DAT_COUNT, segments.as_mut_ptr());
@@ -347,7 +347,7 @@ pub(crate) fn rmr_query(rmr: Handle) -> Answer<DAT_RMR_PARAM> {
     record(|param| call!(dat_rmr_query(rmr.raw(), DAT_RMR_FIELD_ALL, param)))
 }
 
-/// Binds a window to a segment over a connection, and returns its key.
+/// Binds a window to a segment, over an endpoint. Returns the window's key.
 pub(crate) fn rmr_bind(
     rmr: Handle,
     segment: &DAT_LMR_TRIPLET,
@@ -367,7 +367,7 @@ pub(crate) fn psp_create(ia: Handle, qual: DAT_CONN_QUAL, evd: Handle) -> Answer
     object(|psp| call!(dat_psp_create(ia.raw(), qual, evd.raw(), DAT_PSP_CONSUMER_FLAG, psp)))
 }
 
-/// At a qualifier that is free.
+/// Creates a PSP at a free qualifier. Returns the handle and the qualifier.
 pub(crate) fn psp_create_any(ia: Handle, evd: Handle) -> Answer<(Handle, DAT_CONN_QUAL)> {
     let mut qual = 0;
     let psp = object(|psp| call!(dat_psp_create_any(ia.raw(), &mut qual, evd.raw(), DAT_PSP_CONSUMER_FLAG, psp)))?;

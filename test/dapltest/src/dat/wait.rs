@@ -1,4 +1,4 @@
-//! Waits for events. Each wait ends at its limit or with the program.
+//! Waits for events. Each wait ends at its time limit, or when a signal ends the program.
 #![forbid(unsafe_code)]
 
 use std::thread;
@@ -12,21 +12,21 @@ use super::raw::{self, Handle};
 use crate::failure::{Failure, Result};
 use crate::stop;
 
-/// Interval at which a wait checks whether the program is to end.
+/// Interval between checks for a signal.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
-/// Number of polls between two readings of the clock.
+/// Number of polls between two clock readings.
 const POLLS_PER_CLOCK: u32 = 1024;
 
 /// Method of waiting.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum How {
-    /// Sleeps in `dat_evd_wait` or `dat_cno_wait`.
+    /// Blocks in `dat_evd_wait` or `dat_cno_wait`.
     Sleep,
     /// Polls with `dat_evd_dequeue`.
     Poll,
 }
 
-/// Method of waiting, and time limit for one event.
+/// How to wait, and the time limit for one event.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Patience {
     pub(crate) how: How,
@@ -34,7 +34,7 @@ pub(crate) struct Patience {
 }
 
 impl Patience {
-    /// The next event of any kind. `what` names the expected event in errors.
+    /// Waits for the next event of any kind. `what` names the expected event in the error.
     pub(crate) fn next(self, evd: &Evd, what: &str) -> Result<Event> {
         let deadline = Instant::now() + self.limit;
         let event = match (self.how, evd.cno) {
@@ -45,7 +45,7 @@ impl Patience {
         event.ok_or_else(|| Failure::Said(format!("{what} did not come within {} s", self.limit.as_secs())))
     }
 
-    /// The next event, waiting asleep; `None` at the limit.
+    /// Blocks for the next event. Returns `None` at the time limit.
     pub(crate) fn look(self, evd: &Evd) -> Result<Option<Event>> {
         sleep(evd.handle(), Instant::now() + self.limit)
     }
@@ -95,14 +95,14 @@ fn poll(evd: Handle, deadline: Instant) -> Result<Option<Event>> {
             if Instant::now() > deadline {
                 break;
             }
-            // The peer may need this processor.
+            // The peer may need this processor, so yield.
             thread::yield_now();
         }
     }
     Ok(None)
 }
 
-/// Microseconds until the deadline, or until the next check.
+/// Microseconds until the deadline, but at most until the next signal check.
 fn left(deadline: Instant) -> u32 {
     let left = deadline.saturating_duration_since(Instant::now()).min(CHECK_INTERVAL);
     u32::try_from(left.as_micros()).unwrap_or(u32::MAX)
@@ -124,7 +124,7 @@ pub(crate) fn connected(evd: &Evd, ep: Handle, patience: Patience) -> Result {
     }
 }
 
-/// All queued events.
+/// Takes all queued events.
 pub(crate) fn drain(evd: &Evd) -> Vec<Event> {
     std::iter::from_fn(|| raw::evd_dequeue(evd.handle()).ok()).collect()
 }

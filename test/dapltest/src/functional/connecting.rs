@@ -1,4 +1,4 @@
-//! Connections: set-up, failures, and ends.
+//! Connections: setup, failures, and disconnects.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;
@@ -35,7 +35,7 @@ fn connects(common: &Common) -> Result {
     pair.free()
 }
 
-/// Both ends get a disconnect event, and no other.
+/// Expects exactly one disconnect event on each endpoint.
 fn await_the_end(pair: &Pair) -> Result {
     let mut ended = Vec::new();
     for _ in &pair.ends {
@@ -93,7 +93,7 @@ fn again(common: &Common) -> Result {
     pair.free()
 }
 
-/// Event of a connect.
+/// Returns the event that a connect leads to.
 fn outcome(bench: &Bench, ep: &Ep, patience: Patience) -> Result<DAT_EVENT_NUMBER> {
     match patience.next(&bench.conn, "an answer")? {
         Event::Connection { ep: whose, number } if whose == ep.handle() => Ok(number),
@@ -152,7 +152,7 @@ fn reserved(common: &Common) -> Result {
     let [near, far] = [bench.ep()?, bench.ep()?];
     let rsp = bench.ia.rsp(qual, &far, &bench.requests)?;
     near.connect(own_address(&bench.ia)?, qual, microseconds(common), DAT_QOS_BEST_EFFORT)?;
-    // A request through an RSP belongs to its endpoint.
+    // The request of an RSP already has its endpoint, so the accept names none.
     raw::cr_accept(next_request(&bench, asleep(common))?, crate::dat::Handle::NULL)?;
     for _ in 0..2 {
         match asleep(common).next(&bench.conn, "a connection")? {

@@ -1,4 +1,4 @@
-//! Event dispatchers: queued events are returned in order, and waits end.
+//! EVDs: events are returned in order, and every wait ends.
 #![forbid(unsafe_code)]
 
 use dat_abi::*;

@@ -1,5 +1,5 @@
-//! The functional test: calls, one case after the other, and their expected results. Needs no server: cases that need a peer
-//! connect to themselves.
+//! The functional test: one case after the other, each with calls and their expected results. Needs no server: cases
+//! that need a peer connect to themselves.
 //!
 //! The conformance suite covers far more; this test runs anywhere, against any libdat.
 #![forbid(unsafe_code)]
@@ -22,7 +22,7 @@ use dat_abi::*;
 /// A case: name and function.
 type Case = (&'static str, fn(&Common) -> Result);
 
-/// Groups of cases by name.
+/// Groups of cases, by name.
 const GROUPS: [(&str, &[Case]); 8] = [
     ("hwconn", objects::ADAPTER),
     ("pz", objects::ZONE),
@@ -34,7 +34,7 @@ const GROUPS: [(&str, &[Case]); 8] = [
     ("dataxfer", pair::CASES),
 ];
 
-/// A group, or one case of it.
+/// A selected group, or a selected case of a group.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Choice {
     group: &'static str,
@@ -42,7 +42,7 @@ pub(crate) struct Choice {
 }
 
 impl Choice {
-    /// Parses `pz` or `pz:2`.
+    /// Parses a group such as `pz`, or a case such as `pz:2`.
     pub(crate) fn parse(word: &str) -> std::result::Result<Self, String> {
         let (name, number) = word.split_once(':').map_or((word, None), |(name, number)| (name, Some(number)));
         let wrong = || format!("{word}: no case is called so; --list names them");
@@ -117,7 +117,7 @@ fn refused<T: std::fmt::Debug>(answer: Answer<T>, kind: DAT_RETURN_TYPE, subtype
     }
 }
 
-/// Fails with this reason unless the condition holds.
+/// Fails with the reason `otherwise` unless the condition holds.
 fn ensure(is_so: bool, otherwise: &str) -> Result {
     if is_so { Ok(()) } else { Failure::said(otherwise) }
 }

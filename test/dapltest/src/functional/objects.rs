@@ -53,7 +53,7 @@ pub(super) const QUERIES: &[Case] = &[
     ("a query of another kind of object is refused", query_another),
 ];
 
-/// Objects that most cases need.
+/// An open adapter with the objects that most cases need.
 pub(super) struct Bench {
     pub(super) dtos: Evd,
     pub(super) conn: Evd,
@@ -328,7 +328,7 @@ fn query_psp(common: &Common) -> Result {
 fn query_rsp(common: &Common) -> Result {
     let bench = Bench::new(common)?;
     let (psp, qual) = bench.ia.psp_any(&bench.requests)?;
-    // It was free a moment ago.
+    // The first free released the qualifier, so it can be used again.
     psp.free()?;
     let ep = bench.ep()?;
     let rsp = bench.ia.rsp(qual, &ep, &bench.requests)?;

@@ -25,10 +25,10 @@ pub(super) const CASES: &[Case] = &[
     ("both ends send at the same time", crossing),
 ];
 
-/// Of either end.
+/// Bytes of memory per endpoint.
 const AREA: usize = 1 << 20;
 
-/// Two ends; the first has connected to the second.
+/// Two connected endpoints. The first has connected to the second.
 pub(super) struct Pair {
     pub(super) ends: [Ep; 2],
     pub(super) memory: [Memory; 2],
@@ -60,7 +60,7 @@ impl Pair {
         let microseconds = u32::try_from(self.patience.limit.as_micros()).unwrap_or(DAT_TIMEOUT_INFINITE - 1);
         self.ends[0].connect(to, qual, microseconds, DAT_QOS_BEST_EFFORT)?;
         self.ends[1].accept(next_request(&self.bench, self.patience)?)?;
-        // In either order.
+        // The two events may arrive in either order.
         let mut wanted = vec![self.ends[0].handle(), self.ends[1].handle()];
         while !wanted.is_empty() {
             match self.patience.next(&self.bench.conn, "a connection")? {
@@ -74,12 +74,12 @@ impl Pair {
         Ok(())
     }
 
-    /// Posts one segment.
+    /// Posts a work request with one segment.
     fn post(&self, end: usize, post: Post, at: usize, length: usize, cookie: u64) -> Result {
         Ok(self.ends[end].post(post, &mut self.memory[end].segments(at, length, 1), cookie)?)
     }
 
-    /// `count` completions, sorted by cookie.
+    /// Takes `count` completions and sorts them by cookie.
     pub(super) fn completions(&self, count: usize) -> Result<Vec<Done>> {
         let mut found = Vec::new();
         while found.len() < count {
@@ -115,7 +115,7 @@ impl Pair {
         }
     }
 
-    /// Ends the connection, and closes everything.
+    /// Disconnects, and closes all objects.
     fn close(self) -> Result {
         self.ends[0].disconnect(DAT_CLOSE_GRACEFUL_FLAG)?;
         for _ in &self.ends {
@@ -127,7 +127,7 @@ impl Pair {
         self.free()
     }
 
-    /// Closes everything, connected or not.
+    /// Closes all objects, connected or not.
     pub(super) fn free(self) -> Result {
         self.ends.into_iter().try_for_each(Object::free)?;
         drop(self.memory);
@@ -144,7 +144,7 @@ pub(super) struct Done {
     pub(super) length: u64,
 }
 
-/// The next request for a connection.
+/// Takes the next connection request.
 pub(super) fn next_request(bench: &Bench, patience: Patience) -> Result<Handle> {
     match patience.next(&bench.requests, "a request")? {
         Event::Request { cr, .. } => Ok(cr),
@@ -269,7 +269,7 @@ fn beyond(common: &Common) -> Result {
     fails(common, |place| place.part(AREA as u64 - 63, 64))
 }
 
-/// A write that must not arrive.
+/// Checks that a write to this target fails.
 fn fails(common: &Common, to: impl Fn(Place) -> DAT_RMR_TRIPLET) -> Result {
     let pair = Pair::new(common)?;
     pair.post(0, Post::Write(to(pair.memory[1].place())), 0, 64, 1)?;

@@ -1,5 +1,5 @@
-//! The test of connects: one endpoint connects, disconnects and is reset, again and again. The rate counts all three; the latency is
-//! that of the connect alone.
+//! The test of connects: one endpoint repeatedly connects, disconnects and is reset. The rate includes all three
+//! steps; the latency is that of the connect.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -20,7 +20,7 @@ use crate::set::{Listener, Needs, Set};
 use crate::stop;
 use crate::wire::{Message, Offer};
 
-/// A test of connects.
+/// Parameters of a test of connects.
 #[derive(Clone, Debug)]
 pub(crate) struct Connects {
     pub(crate) extent: Extent,
@@ -28,7 +28,7 @@ pub(crate) struct Connects {
     pub(crate) polls: bool,
 }
 
-/// The client's part.
+/// Runs the client.
 pub(super) fn run(ia: &Ia, common: &Common, host: &str, test: &Connects) -> Result<Row> {
     let (set, ep) = objects(ia)?;
     let mut server = Server::find(ia, host, common)?;
@@ -67,7 +67,7 @@ fn repeat(test: &Connects, progress: &Progress, connect: impl Fn() -> Result<Dur
     Ok(counter.into_measured())
 }
 
-/// The server's part: accepts each connect until the client reports its end.
+/// Runs the server: accepts each connect until the client sends `Over`.
 pub(crate) fn serve(ia: &Ia, mut channel: Channel, common: &Common) -> Result {
     let made = objects(ia).and_then(|made| Ok((made, Listener::any(ia, 1)?)));
     let ((set, ep), listener) = match made {
@@ -95,7 +95,7 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, common: &Common) -> Result {
     ran
 }
 
-/// An endpoint for connections without data.
+/// Creates an endpoint for connections without data.
 fn objects(ia: &Ia) -> Result<(Set, Ep)> {
     let needs = Needs { endpoints: 1, receives: 1, requests: 1, segments: 1, length: 1, shares_evd: false };
     let set = Set::new(ia, needs, false)?;
@@ -103,7 +103,7 @@ fn objects(ia: &Ia) -> Result<(Set, Ep)> {
     Ok((set, ep))
 }
 
-/// Waits until an endpoint is disconnected, and resets it for the next connection.
+/// Waits for the disconnect event of an endpoint, and resets the endpoint for the next connection.
 fn disconnected(set: &Set, ep: &Ep, patience: Patience) -> Result {
     match patience.next(&set.conn, "the disconnect")? {
         Event::Connection { ep: whose, number: DAT_CONNECTION_EVENT_DISCONNECTED } if whose == ep.handle() => {

@@ -1,4 +1,5 @@
-//! The performance test: one operation many times, several in flight. Each size is a test of its own between client and server.
+//! The performance test: one operation many times, several in flight. Each size is a separate test between client and
+//! server.
 //!
 //! | module | |
 //! |---|---|
@@ -7,8 +8,8 @@
 //! | `connects` | the test of connects |
 //! | `rows` | results as a table and as JSON |
 //!
-//! The client starts the operations; the server exports its memory, and receives the messages if the operation is SR. In both
-//! directions each side does all of that at once.
+//! The client starts the operations; the server exports its memory, and receives the messages if the operation is SR.
+//! With `--bidirectional` each side does both at the same time.
 #![forbid(unsafe_code)]
 
 mod connects;
@@ -35,20 +36,20 @@ use runner::Runner;
 
 pub(crate) use connects::{Connects, serve as serve_connects};
 
-/// Time that a side waits for the other's result, besides the limit for one event.
+/// Added to the limit for one event while a side waits for its peer's result.
 const RESULT_LIMIT: Duration = Duration::from_secs(10);
-/// Limit for what the other side still measures. A peer that is gone is noticed by its connection.
+/// Limit for a peer that is still measuring. A dead peer is detected earlier, by a disconnect event.
 const MEASUREMENT_LIMIT: Duration = Duration::from_secs(48 * 3600);
 
-/// What the client measures.
+/// Measurements that the client makes.
 #[derive(Clone, Debug)]
 pub(crate) enum Plan {
-    /// Transfers of one size after the other.
+    /// Transfers, one size after the other.
     Transfers(Vec<Performance>),
     Connects(Connects),
 }
 
-/// The client of `-T P`. Sizes that were measured before a failure are reported too.
+/// Runs the client of `-T P`. If a size fails, the sizes measured before are still reported.
 pub(crate) fn run(common: &Common, host: &str, plan: &Plan) -> Result<Report> {
     let ia = Ia::open(&common.device)?;
     let adapter = raw::ia_query(ia.handle())?;
@@ -94,7 +95,7 @@ fn measure(ia: &Ia, common: &Common, host: &str, test: &Performance) -> Result<R
     let connected = runner.set.connect(&runner.ep, server.address, offer.qual, common.qos, runner.sleeping());
     let ran = connected.and_then(|()| runner.run(offer.place, &progress));
     drop(progress);
-    // In both directions the server may still be measuring.
+    // With `--bidirectional` the server may still be measuring.
     let limit = if test.is_bidirectional { MEASUREMENT_LIMIT } else { common.limit + RESULT_LIMIT };
     let theirs = server.compare(&ran.as_ref().map(drop).map_err(Failure::clone), limit);
     let client = ran?;
@@ -112,7 +113,7 @@ fn progress(extent: Extent, warm_up: u32) -> Progress {
     }
 }
 
-/// The server of a test of transfers.
+/// Runs the server of a test of transfers.
 pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: &Performance, common: &Common) -> Result {
     let adapter = raw::ia_query(ia.handle())?;
     let fits = transaction::fits(&test.operation, &adapter);
@@ -136,7 +137,7 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: &Performance, common: &
     let over = await_over(&mut channel, common);
     clock.end();
     let figures = ran.as_ref().map_err(|failure| failure.to_string()).map(|measured| match runner.is_passive() {
-        // The client's RDMA needs no action here, so this side's processor time is that of the whole connection.
+        // The client's RDMA needs no action of this process, so its processor time is that of the whole connection.
         true => clock.figures(0),
         false => measured.figures,
     });

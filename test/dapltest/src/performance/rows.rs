@@ -1,4 +1,4 @@
-//! Results of a performance test: a table for people, one row per size, and the same as JSON.
+//! Results of a performance test: a table for people with one row per size, and the same data as JSON.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -12,9 +12,9 @@ use crate::common::Common;
 use crate::report::Report;
 use crate::wire::{Figures, Performance};
 
-/// Results of one size.
+/// Results for one size.
 pub(super) struct Row {
-    /// Bytes of an operation; none for connects.
+    /// Bytes per operation; `None` for connects.
     pub(super) bytes: Option<u64>,
     pub(super) client: Measured,
     pub(super) server: Figures,
@@ -23,12 +23,13 @@ pub(super) struct Row {
 /// The rows of a run.
 pub(super) struct Table {
     rows: Vec<Value>,
-    /// The rates of both sides are added.
+    /// Whether the rates of both sides are added.
     is_bidirectional: bool,
 }
 
 impl Table {
-    /// Of transfers, of which `first` is the first size, with this number in flight.
+    /// Creates the table for transfers. `first` is the test of the first size, `pipeline` the number of operations in
+    /// flight.
     pub(super) fn of_transfers(report: &mut Report, first: &Performance, pipeline: u32, common: &Common) -> Self {
         let operation = &first.operation;
         let directions = if first.is_bidirectional { ", both directions at once" } else { "" };
@@ -49,7 +50,7 @@ impl Table {
         Table::new(report, (first.extent, first.warm_up, first.polls), "operations/s", first.is_bidirectional)
     }
 
-    /// Of connects.
+    /// Creates the table for connects.
     pub(super) fn of_connects(report: &mut Report, test: &Connects, common: &Common) -> Self {
         report.line(format!(
             "performance test on {}: connects, {}, one at a time, {}{}",
@@ -82,7 +83,7 @@ impl Table {
         Table { rows: Vec::new(), is_bidirectional }
     }
 
-    /// Prints a row at once, and keeps it for JSON.
+    /// Prints a row immediately, and stores it for the JSON output.
     pub(super) fn add(&mut self, report: &mut Report, row: Row) {
         let own = row.client.figures;
         let rate = rate(own) + if self.is_bidirectional { rate(row.server) } else { 0.0 };
@@ -109,7 +110,7 @@ impl Table {
         }));
     }
 
-    /// Reports all rows.
+    /// Adds all rows to the JSON output.
     pub(super) fn finish(self, report: &mut Report) {
         report.put("results", Value::Array(self.rows));
     }
@@ -128,7 +129,7 @@ fn rate(figures: Figures) -> f64 {
     figures.operations as f64 / seconds(figures.time)
 }
 
-/// A peer may report a time of zero.
+/// A peer may report a time of zero, by which no rate can be divided.
 fn seconds(time: Duration) -> f64 {
     time.as_secs_f64().max(1e-9)
 }

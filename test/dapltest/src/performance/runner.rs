@@ -1,7 +1,7 @@
-//! One side of a test of transfers: posts operations, and receives the messages of the other side.
+//! One side of a test of transfers: posts operations, and receives the peer's messages.
 //!
-//! A side that sends does not announce how many messages follow. Its last one has another length, which ends the test for the
-//! receiver; this is the same for tests by count and by time.
+//! A sender does not announce the number of messages. Its last message has a different length, which ends the test
+//! for the receiver. This works for tests by count and by time.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -23,9 +23,9 @@ use crate::wire::Performance;
 
 /// Default number of operations in flight.
 const PIPELINE: u32 = 64;
-/// Time to wait for the event that explains a failed transfer.
+/// Time to wait for the connection event that explains a failed transfer.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
-/// Bit of the cookies of receives.
+/// Bit that marks the cookie of a receive.
 const RECEIVE: u64 = 1 << 63;
 
 /// One side of a test.
@@ -54,7 +54,7 @@ impl Runner {
         let area = area(test);
         let needs = Needs {
             endpoints: 1,
-            // Twice the number in flight, so that there is always a posted one.
+            // Twice the number in flight, so that a receive is always posted.
             receives: 2 * pipeline,
             requests: pipeline,
             segments: test.operation.segments.into(),
@@ -79,7 +79,8 @@ impl Runner {
         Place { address: all.address + at, length: all.length - at, ..all }
     }
 
-    /// In both directions the second half of the memory is the target, so that no side sends what the peer is writing.
+    /// With `--bidirectional` the second half of the memory is the target, so that no side sends bytes that its peer
+    /// is writing.
     fn target_offset(&self) -> usize {
         if self.test.is_bidirectional { area(&self.test) } else { 0 }
     }
@@ -93,7 +94,7 @@ impl Runner {
         !self.starts && !self.receives
     }
 
-    /// Runs this side's part over the connected endpoint. `peer` is the memory for its RDMA.
+    /// Runs this side over the connected endpoint. `peer` is the peer's memory for RDMA.
     pub(super) fn run(&self, peer: Place, progress: &Progress) -> Result<Measured> {
         let mut sender = self.starts.then(|| Sender::new(self, peer));
         let mut receiver = self.receives.then(|| Receiver { posted: 2 * self.pipeline as u64, ..Receiver::new(self) });
@@ -122,7 +123,7 @@ impl Runner {
         Ok(counter.unwrap_or_else(|| Counter::new(self.test.extent, 0)).into_measured())
     }
 
-    /// The EVD with all completions that this side waits for.
+    /// EVD of all completions that this side waits for.
     fn evd(&self) -> &Evd {
         if self.starts && !self.test.is_bidirectional { &self.set.request } else { &self.set.recv }
     }
@@ -155,7 +156,7 @@ impl Runner {
     }
 }
 
-/// Maximum number of operations in flight, as far as the adapter and the number of operations permit.
+/// Number of operations in flight, limited by the adapter and by the number of operations.
 pub(super) fn pipeline(test: &Performance, adapter: &DAT_IA_ATTR) -> u32 {
     let most = u32::try_from(adapter.max_dto_per_ep / 2).unwrap_or(1).max(1);
     let wanted = if test.pipeline == 0 { PIPELINE } else { test.pipeline };
@@ -166,17 +167,17 @@ pub(super) fn pipeline(test: &Performance, adapter: &DAT_IA_ATTR) -> u32 {
     wanted.min(most).min(all)
 }
 
-/// Length of the message that ends a direction: one byte, or two where messages have one.
+/// Length of the last message in a direction: one byte, or two if the other messages have one.
 fn last_length(test: &Performance) -> usize {
     if test.operation.length() == 1 { 2 } else { 1 }
 }
 
-/// Bytes of a message's buffer.
+/// Buffer size of one message, in bytes.
 fn area(test: &Performance) -> usize {
     test.operation.length().max(last_length(test))
 }
 
-/// Phase of the operations that a side starts.
+/// Phase of a sender.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum State {
     Posting,
@@ -185,12 +186,12 @@ enum State {
     Done,
 }
 
-/// The operations that a side starts.
+/// Operations that this side starts.
 struct Sender {
     post: Post,
     segments: Vec<DAT_LMR_TRIPLET>,
     counter: Counter,
-    /// Times at which the operations in flight were posted.
+    /// Post times of the operations in flight, oldest first.
     in_flight: VecDeque<Instant>,
     posted: u64,
     completed: u64,
@@ -218,7 +219,7 @@ impl Sender {
         }
     }
 
-    /// Fills the pipeline; after the last completion posts the message that ends the direction.
+    /// Fills the pipeline. After the last completion it posts the message that ends this direction.
     fn post(&mut self, runner: &Runner) -> Result {
         if self.state != State::Posting {
             return Ok(());
@@ -256,7 +257,7 @@ impl Sender {
     }
 }
 
-/// The messages that a side receives.
+/// Messages that this side receives.
 struct Receiver {
     segments: Vec<DAT_LMR_TRIPLET>,
     counter: Counter,

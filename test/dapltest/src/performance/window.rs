@@ -1,4 +1,4 @@
-//! The measured part of a test: after the warm-up, until a number of operations is done or a time is over.
+//! The measured part of a test: starts after the warm-up, and ends after a number of operations or a time.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -8,14 +8,14 @@ use crate::cpu::CpuTime;
 use crate::report::Latency;
 use crate::wire::Figures;
 
-/// Result of one side.
+/// Measurements of one side.
 pub(super) struct Measured {
     pub(super) figures: Figures,
     /// Latency of each operation that this side started.
     pub(super) latency: Latency,
 }
 
-/// A moment, and the processor time used until then.
+/// A point in time, and the processor time used until then.
 #[derive(Clone, Copy)]
 struct Mark {
     at: Instant,
@@ -28,7 +28,7 @@ impl Mark {
     }
 }
 
-/// Begin and end of the measured part.
+/// Start and end of the measured part.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
     begin: Mark,
@@ -36,7 +36,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Begins now.
+    /// Starts the measurement now.
     pub(super) fn started() -> Self {
         let now = Mark::now();
         Window { begin: now, end: now }
@@ -53,7 +53,7 @@ impl Window {
     }
 }
 
-/// Counts operations of a test, and decides which are measured and when to stop.
+/// Counts operations, and decides which are measured and when to stop.
 pub(super) struct Counter {
     extent: Extent,
     warm_up: u64,
@@ -64,13 +64,13 @@ pub(super) struct Counter {
 }
 
 impl Counter {
-    /// Begins now; without a warm-up the measured part does too.
+    /// Starts now. Without a warm-up, the measured part also starts now.
     pub(super) fn new(extent: Extent, warm_up: u32) -> Self {
         let (window, latency) = (Window::started(), Latency::default());
         Counter { extent, warm_up: warm_up.into(), done: 0, window, latency, is_time_over: false }
     }
 
-    /// Whether another operation belongs to the test, after this many.
+    /// Whether another operation is to be started after `started` operations.
     pub(super) fn wants(&self, started: u64) -> bool {
         match self.extent {
             Extent::Operations(count) => started < self.warm_up + u64::from(count),
@@ -100,7 +100,7 @@ impl Counter {
         self.window.end();
     }
 
-    /// The measured part, which has ended.
+    /// Returns the measurements. The measured part must have ended.
     pub(super) fn into_measured(self) -> Measured {
         Measured { figures: self.window.figures(self.done.saturating_sub(self.warm_up)), latency: self.latency }
     }
