@@ -1,7 +1,7 @@
-//! Sets where the program searches `libdat.so.1`, which it opens at start: in `../lib`, or for a package only in the system's
-//! library path.
+//! Sets the search path for `libdat.so.1`, which the program opens at start: `../lib`, or in a package only the
+//! system's library path.
 
-/// It is for a package.
+/// Variable that is set for a package build.
 const PACKAGED: &str = "XTASK_PACKAGED";
 
 fn main() {

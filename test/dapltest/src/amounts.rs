@@ -1,13 +1,13 @@
-//! Sizes and extents of a performance test as the command line has them: `64,4K,1M`, `1..1M`, `10s`. Text in, numbers out.
+//! Parses the sizes and durations of a performance test, such as `64,4K,1M`, `1..1M` and `10s`.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
 
 use crate::operation::LARGEST;
 
-/// Sizes of one test run.
+/// Maximum number of sizes in one test run.
 const MOST_SIZES: usize = 256;
-/// Longest duration; a run of days is a mistake.
+/// Maximum duration: a longer one is probably a mistake.
 const LONGEST: Duration = Duration::from_secs(24 * 3600);
 const SHORTEST: Duration = Duration::from_millis(1);
 
@@ -16,12 +16,12 @@ const SHORTEST: Duration = Duration::from_millis(1);
 pub(crate) enum Extent {
     /// After this many operations.
     Operations(u32),
-    /// With the first operation that completes after this time.
+    /// With the first operation that completes after this time has passed.
     Time(Duration),
 }
 
 impl Extent {
-    /// Refuses extents without an operation or beyond a day; also applied to those of a peer.
+    /// Refuses extents without an operation or longer than a day. Also applied to a peer's values.
     pub(crate) fn check(self) -> Result<(), String> {
         match self {
             Extent::Operations(0) => Err("-i 0: at least 1 iteration is needed".to_owned()),
@@ -41,8 +41,8 @@ impl std::fmt::Display for Extent {
     }
 }
 
-/// Parses sizes in bytes: a list of sizes and ranges with commas between. A range doubles from its first size, and ends with its
-/// last one.
+/// Parses sizes in bytes: a comma-separated list of sizes and ranges. A range doubles from its first size and ends
+/// with its last size.
 pub(crate) fn sizes(text: &str) -> Result<Vec<u32>, String> {
     let wrong = |reason: String| format!("--sizes {text}: {reason}");
     let mut found = Vec::new();
@@ -90,7 +90,7 @@ fn size(text: &str) -> Result<u32, String> {
     }
 }
 
-/// Parses a duration: digits, and ms, s, m or h; without a unit seconds.
+/// Parses a duration: digits with the unit ms, s, m or h. Without a unit: seconds.
 pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     let (digits, unit) = split(text);
     let wrong = || format!("--duration {text}: a duration is 1ms to 24h, in ms, s, m or h, such as 10s");
@@ -106,7 +106,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
     if (SHORTEST..=LONGEST).contains(&time) { Ok(time) } else { Err(wrong()) }
 }
 
-/// The digits at the start of a text, and the rest.
+/// Splits a text into its leading digits and the rest.
 fn split(text: &str) -> (&str, &str) {
     text.split_at(text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len()))
 }

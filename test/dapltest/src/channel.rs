@@ -1,4 +1,4 @@
-//! The control connection between client and server: messages, one after the other, each with a time limit.
+//! The control connection between client and server: messages in strict alternation, each with a time limit.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,9 +12,9 @@ use crate::failure::{Failure, Result};
 use crate::set::{Needs, Set};
 use crate::wire::{LONGEST, Message, VERSION};
 
-/// Receives posted at any time. Each message is answered before the next one.
+/// Number of posted receives. More are never needed, because each message is answered before the next one.
 const RECEIVES: usize = 4;
-/// Time to wait for the event that explains a failed transfer.
+/// Time to wait for the connection event that explains a failed transfer.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
 
 /// One end of the control connection.
@@ -26,7 +26,7 @@ pub(crate) struct Channel {
     received: usize,
     patience: Patience,
     is_over: AtomicBool,
-    /// A completion that `has_message` has found.
+    /// A completion that `has_message` has already taken.
     pending: Option<Event>,
 }
 
@@ -55,7 +55,7 @@ impl Channel {
         let patience = Patience { how: How::Sleep, limit };
         let channel =
             Channel { ep, memory, set, received: 0, patience, is_over: AtomicBool::new(false), pending: None };
-        // Before the connection, since a message needs a posted receive.
+        // Posted before the connection is made, since a message needs a posted receive.
         (0..RECEIVES).try_for_each(|number| channel.post_receive(number))?;
         Ok(channel)
     }
@@ -66,7 +66,7 @@ impl Channel {
         Ok(())
     }
 
-    /// Exchanges protocol versions; another version is refused.
+    /// Exchanges protocol versions, and refuses another version.
     pub(crate) fn greet(&mut self, limit: Duration) -> Result {
         self.send(&Message::Hello { version: VERSION })?;
         match self.receive_within(limit)? {
@@ -74,7 +74,7 @@ impl Channel {
             Message::Hello { version: (major, minor) } => {
                 let (ours, our_minor) = VERSION;
                 let reason = format!("version {major}.{minor} does not understand version {ours}.{our_minor}");
-                // The peer may have disconnected already.
+                // The peer may have disconnected already, so a failed send is ignored.
                 let _ = self.send(&Message::Refused(reason.clone()));
                 Failure::said(format!("the peer's {reason}"))
             }
@@ -94,10 +94,10 @@ impl Channel {
         }
     }
 
-    /// Refuses a request with this reason, and returns the reason as an error.
+    /// Sends the peer a refusal with this reason, and returns the reason as an error.
     pub(crate) fn refuse(mut self, failure: Failure) -> Result {
         self.send(&Message::Refused(failure.to_string()))?;
-        // The client disconnects, or has disconnected.
+        // The client disconnects now, or has already disconnected.
         let _ = self.await_end();
         Err(failure)
     }
@@ -107,7 +107,7 @@ impl Channel {
         self.receive_within(self.patience.limit)
     }
 
-    /// Receives the next message, with another limit.
+    /// Receives the peer's next message within `limit`.
     pub(crate) fn receive_within(&mut self, limit: Duration) -> Result<Message> {
         let patience = Patience { limit, ..self.patience };
         let event = match self.pending.take() {
@@ -150,7 +150,7 @@ impl Channel {
         self.is_over.load(Ordering::Relaxed)
     }
 
-    /// Disconnects, and waits for the event.
+    /// Disconnects, and waits for the disconnect event.
     pub(crate) fn end(self) -> Result {
         self.ep.disconnect(DAT_CLOSE_GRACEFUL_FLAG)?;
         self.await_end()
@@ -162,7 +162,7 @@ impl Channel {
             return Ok(());
         }
         match self.patience.next(&self.set.conn, "the end of the connection")? {
-            // Broken: the peer has exited after its last message.
+            // The connection is broken if the peer exits right after its last message.
             Event::Connection { number: DAT_CONNECTION_EVENT_DISCONNECTED | DAT_CONNECTION_EVENT_BROKEN, .. } => Ok(()),
             event => Failure::said(format!("{event:?} in place of the end of the connection")),
         }

@@ -1,4 +1,4 @@
-//! Steps of all tests with a server: resolving, connecting, exchanging versions. Also the client that ends the server.
+//! Steps of every client: resolve the host, connect, exchange versions. Also the client that ends the server.
 #![forbid(unsafe_code)]
 
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -16,7 +16,7 @@ use crate::wire::{Figures, Message, Offer};
 
 /// Time between two attempts to connect.
 const PAUSE: Duration = Duration::from_secs(1);
-/// Interval of checks whether the program is to end.
+/// Interval between checks for a signal that ends the program.
 const CHECK_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Control connection to a server, and the server's address.
@@ -47,7 +47,7 @@ impl Server {
         unreachable!("the last try returns")
     }
 
-    /// Requests a test; returns the offer of each thread of the server.
+    /// Requests a test. Returns one offer for each thread of the server.
     pub(crate) fn ask(&mut self, request: &Message, threads: usize) -> Result<Vec<Offer>> {
         self.channel.send(request)?;
         match self.channel.receive()? {
@@ -57,7 +57,8 @@ impl Server {
         }
     }
 
-    /// Exchanges the results of both sides. `limit` is for what still runs on the server. Returns what the server measured.
+    /// Exchanges the results of both sides. `limit` is the time for the server's remaining work. Returns the server's
+    /// figures.
     pub(crate) fn compare(&mut self, ours: &Result<()>, limit: Duration) -> Result<Option<Figures>> {
         self.channel.send(&Message::Over(ours.clone().map_err(|failure| failure.to_string())))?;
         match self.channel.receive_within(limit)? {
@@ -69,7 +70,7 @@ impl Server {
     }
 }
 
-/// The client of `-T Q`.
+/// Runs `-T Q`: asks the server to end.
 pub(crate) fn quit(common: &Common, host: &str) -> Result {
     let ia = Ia::open(&common.device)?;
     let mut server = Server::find(&ia, host, common)?;
@@ -81,7 +82,7 @@ pub(crate) fn quit(common: &Common, host: &str) -> Result {
     Ok(ia.close()?)
 }
 
-/// Whether a later attempt may find a listener.
+/// Whether a later attempt may find a listener, according to this event.
 fn may_come(number: DAT_EVENT_NUMBER) -> bool {
     [
         DAT_CONNECTION_EVENT_PEER_REJECTED,
@@ -100,7 +101,7 @@ fn pause() -> Result {
     Ok(())
 }
 
-/// Resolves a host, IPv4 first: every provider supports it.
+/// Resolves a host name. IPv4 addresses are preferred, because every provider supports them.
 fn resolve(host: &str) -> Result<Address> {
     let found = (host, 0).to_socket_addrs().map_err(|error| Failure::Said(format!("{host}: {error}")))?;
     let found: Vec<SocketAddr> = found.collect();

@@ -20,7 +20,7 @@ pub(crate) struct Common {
 
 #[cfg(test)]
 impl Common {
-    /// Options of unit tests.
+    /// Default options for unit tests.
     pub(crate) fn of_test(is_json: bool) -> Self {
         let (limit, greeting) = (Duration::from_secs(30), Duration::from_secs(10));
         Common { device: "sm0".to_owned(), port: 1, debug: 0, qos: 0, limit, greeting, tries: 1, is_json }

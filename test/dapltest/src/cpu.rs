@@ -1,6 +1,6 @@
 //! Processor time of this process, in user and system mode.
 //!
-//! It includes the provider's threads, and on a server all clients that are served at the same time.
+//! Includes the provider's threads and, on a server, all clients served at the same time.
 
 use std::mem::MaybeUninit;
 use std::time::Duration;
@@ -13,18 +13,18 @@ pub(crate) struct CpuTime {
 }
 
 impl CpuTime {
-    /// Time of this process since its start.
+    /// Processor time that this process has used since its start.
     pub(crate) fn now() -> Self {
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
-        // SAFETY: the pointer leads to a record of this type, which the call fills in.
+        // SAFETY: the pointer is to a local record of this type, which the call fills in.
         let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
         debug_assert_eq!(result, 0, "RUSAGE_SELF is known to each kernel");
-        // SAFETY: the record consists of numbers, for which zeros are a value too.
+        // SAFETY: the record consists of numbers, for which all zeros is valid too.
         let usage = unsafe { usage.assume_init() };
         CpuTime { user: duration(usage.ru_utime), system: duration(usage.ru_stime) }
     }
 
-    /// The time since an earlier reading.
+    /// Processor time used since an earlier reading.
     pub(crate) fn since(self, earlier: Self) -> Self {
         CpuTime { user: self.user.saturating_sub(earlier.user), system: self.system.saturating_sub(earlier.system) }
     }

@@ -14,13 +14,13 @@ pub(crate) enum Failure {
     /// A call of libdat failed.
     #[error(transparent)]
     Refused(#[from] Refusal),
-    /// A connect failed: the event's number and its description.
+    /// A connect failed: the number of the event, and its description.
     #[error("no connection: {1}")]
     NotConnected(DAT_EVENT_NUMBER, &'static str),
     /// Any other error.
     #[error("{0}")]
     Said(String),
-    /// A signal requests the end of the program.
+    /// A signal ended the program.
     #[error("interrupted")]
     Interrupted,
 }
@@ -31,7 +31,7 @@ impl Failure {
         Err(Failure::Said(words.into()))
     }
 
-    /// Adds the place of the error before its text.
+    /// Puts the place of the error before its text.
     pub(crate) fn at(self, place: &str) -> Self {
         match self {
             Failure::Interrupted => Failure::Interrupted,

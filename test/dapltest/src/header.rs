@@ -1,4 +1,4 @@
-//! The header of a result: the measured adapter, the machine and the settings. Figures can be compared only with it.
+//! The header of a result: the measured adapter, the machine and the settings. Without it figures cannot be compared.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_char;
@@ -18,19 +18,19 @@ pub(crate) struct Header {
     cpu: String,
     processors: usize,
     kernel: String,
-    /// Variables of the environment that change a setting, as `NAME=VALUE`.
+    /// Environment variables that change a setting, as `NAME=VALUE`.
     settings: Vec<String>,
 }
 
 impl Header {
-    /// Of this machine and an open adapter.
+    /// Collects the data of this machine and of an open adapter.
     pub(crate) fn new(ia: &Ia) -> Result<Self> {
         let (adapter, provider) = (raw::ia_query(ia.handle())?, raw::provider_query(ia.handle())?);
         let version = format!("{}.{}", provider.provider_version_major, provider.provider_version_minor);
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
         let kernel = std::fs::read_to_string("/proc/sys/kernel/osrelease").unwrap_or_default();
         let variables = std::env::vars_os().filter_map(|(name, value)| {
-            // A value that is not UTF-8 is shown as far as possible.
+            // Bytes that are not UTF-8 are replaced.
             Some((name.into_string().ok()?, value.to_string_lossy().into_owned()))
         });
         Ok(Header {
@@ -43,7 +43,7 @@ impl Header {
         })
     }
 
-    /// As the first lines of the output.
+    /// Formats the header as the first two lines of the output.
     pub(crate) fn lines(&self) -> [String; 2] {
         let settings = if self.settings.is_empty() { "none".to_owned() } else { self.settings.join(" ") };
         let (version, api) = (env!("CARGO_PKG_VERSION"), api());
@@ -74,21 +74,21 @@ fn api() -> String {
     format!("{DAT_VERSION_MAJOR}.{DAT_VERSION_MINOR}")
 }
 
-/// A text of a record, which need not end with a zero.
+/// Converts a C text from a record, which need not be NUL-terminated.
 fn text(characters: &[c_char]) -> String {
     let bytes: Vec<u8> = characters.iter().map(|c| c.cast_unsigned()).take_while(|byte| *byte != 0).collect();
-    // It is printed on a terminal.
+    // The text goes to a terminal, so control characters are removed.
     String::from_utf8_lossy(&bytes).chars().filter(|c| !c.is_control()).collect()
 }
 
-/// The first processor's model. Some architectures report none.
+/// Model of the first processor; empty if the kernel reports none.
 fn cpu_model(cpuinfo: &str) -> String {
     let model = cpuinfo.lines().filter_map(|line| line.split_once(':')).find(|(name, _)| name.trim() == "model name");
     let model = model.map_or(std::env::consts::ARCH, |(_, model)| model.trim());
     model.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
-/// The variables that libdat or a provider reads and whose values are not the defaults, sorted.
+/// The variables that libdat or a provider reads and that differ from their defaults, sorted.
 fn changed_settings(variables: impl Iterator<Item = (String, String)>) -> Vec<String> {
     let mut changed: Vec<String> = variables
         .filter(|(name, value)| match look_up(name) {

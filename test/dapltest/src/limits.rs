@@ -1,7 +1,7 @@
-//! The limit test: creates objects until one is refused or a maximum is reached; then frees all, and one more must be
-//! possible.
+//! The limit test: creates objects until the adapter refuses or a maximum is reached. Then it frees them all and
+//! creates one more.
 //!
-//! Needs no server. It checks that a refusal reports exhausted resources, and that no resource is lost by it.
+//! Needs no server. Checks that a refusal reports exhausted resources and leaks none.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -16,19 +16,19 @@ use crate::failure::{Failure, Result};
 use crate::report::Report;
 use crate::stop;
 
-/// Maximum time until a refusal.
+/// Maximum time for creating objects of one kind.
 const LONGEST: Duration = Duration::from_secs(20);
 /// Default maximum number of objects.
 const MOST: usize = 100_000;
-/// Divisor of the available memory, and maximum, for the largest registration.
+/// The largest registration is this fraction of the available memory.
 const SHARE: u64 = 4;
 const LARGEST: u64 = 1 << 30;
-/// Bytes of the first registration.
+/// Size in bytes of the first registration.
 const PIECE: usize = 4096;
 /// First qualifier of service points.
 const QUALS: u64 = 0x0aff_ab1e;
 
-/// Kinds of objects that are created up to the limit.
+/// Kinds of objects that the test creates.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Limit {
     Ia,
@@ -45,7 +45,7 @@ pub(crate) enum Limit {
 }
 
 impl Limit {
-    /// All, in the order in which they are tried.
+    /// All kinds, in the order of the test.
     pub(crate) const ALL: [Limit; 11] = [
         Limit::Ia,
         Limit::Pz,
@@ -77,7 +77,7 @@ impl Limit {
     }
 }
 
-/// Parses names of limits; none: all.
+/// Parses names of limits. Without names: all limits.
 pub(crate) fn parse(words: &[String]) -> std::result::Result<Vec<Limit>, String> {
     let find = |word: &String| {
         let found = Limit::ALL.into_iter().find(|limit| limit.name().eq_ignore_ascii_case(word));
@@ -89,7 +89,7 @@ pub(crate) fn parse(words: &[String]) -> std::result::Result<Vec<Limit>, String>
     }
 }
 
-/// Objects that are created before the limit is tried.
+/// Objects that exist before the limit is tested.
 struct Ground {
     ep: Ep,
     memory: Memory,
@@ -113,11 +113,11 @@ impl Ground {
     }
 }
 
-/// Number reached, and the error that ended it.
+/// Number of objects created, and the error that ended the loop.
 struct Found {
     made: usize,
     refusal: Option<Refusal>,
-    /// Text after the number.
+    /// Text after the number in the output.
     remark: String,
 }
 
@@ -171,7 +171,7 @@ fn try_one(common: &Common, width: usize, maximum: Option<usize>, limit: Limit) 
         Limit::PostRecv => post_receives(on(0), most),
         Limit::LmrSize => sizes(on(0), maximum.unwrap_or(usize::BITS as usize)),
     }?;
-    // Graceful: refused if anything is left.
+    // A graceful close is refused if any object is left.
     for ground in grounds {
         let Ground { ep, memory, dtos, requests, _conn, pz, ia } = ground;
         ep.free()?;
@@ -210,18 +210,18 @@ fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> Answer<T>) -> Result<
     Ok(Found { made: count, refusal, remark: remark.to_owned() })
 }
 
-/// Checks that a refusal reports exhausted resources and that at least one object was created.
+/// Checks that a refusal reports exhausted resources, and that at least one object was created before.
 fn check_refusal(refusal: Refusal, made: usize) -> Result {
     let is_fair = match refusal.kind() {
         DAT_INSUFFICIENT_RESOURCES | DAT_QUEUE_FULL | DAT_CONN_QUAL_UNAVAILABLE | DAT_LENGTH_ERROR => true,
-        // The device or directory of an adapter cannot be opened once more.
+        // An adapter's device or directory may not open again; `dat_ia_open` then reports these codes.
         DAT_PROVIDER_NOT_FOUND | DAT_INTERNAL_ERROR => refusal.call == "dat_ia_open",
         _ => false,
     };
     if made > 0 && is_fair { Ok(()) } else { Err(Failure::from(refusal).at(&format!("after {made}"))) }
 }
 
-/// A reserved service point, and the endpoint that it is for.
+/// A reserved service point and its endpoint.
 struct Reserved {
     rsp: crate::dat::Rsp,
     ep: Ep,
@@ -240,7 +240,7 @@ fn reserve(ground: &Ground, number: usize) -> Answer<Reserved> {
     Ok(Reserved { rsp, ep })
 }
 
-/// A further registration of the same memory.
+/// An additional registration of the same memory.
 struct Region(raw::Registered);
 
 impl Object for Region {
@@ -255,7 +255,7 @@ fn register(ground: &Ground) -> Answer<Region> {
     raw::lmr_create(ia, pz, at, PIECE as u64, DAT_MEM_PRIV_ALL_FLAG).map(Region)
 }
 
-/// Posts receives until a refusal; they are dropped with the endpoint.
+/// Posts receives until a refusal. Freeing the endpoint drops the receives.
 fn post_receives(ground: &Ground, most: usize) -> Result<Found> {
     let mut refusal = None;
     let mut made = 0;
@@ -270,12 +270,12 @@ fn post_receives(ground: &Ground, most: usize) -> Result<Found> {
             }
         }
     }
-    // A reset of an unconnected endpoint keeps its posted receives.
+    // Resetting an unconnected endpoint keeps its posted receives.
     raw::ep_reset(ground.ep.handle())?;
     Ok(Found { made, refusal, remark: String::new() })
 }
 
-/// Registers memory of doubled size until a refusal or the share of the available memory.
+/// Registers memory of doubling size, until a refusal or until the maximum share of the available memory.
 fn sizes(ground: &Ground, most: usize) -> Result<Found> {
     let spare = (spare_memory() / SHARE).min(LARGEST);
     let (mut size, mut largest, mut refusal) = (PIECE, 0, None);
@@ -298,12 +298,12 @@ fn sizes(ground: &Ground, most: usize) -> Result<Found> {
     Ok(Found { made: largest, refusal, remark: "bytes in one piece, ".to_owned() })
 }
 
-/// Memory available without swapping, as the kernel reports it.
+/// Memory in bytes that the kernel can provide without swapping.
 fn spare_memory() -> u64 {
     let text = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let line = text.lines().find_map(|line| line.strip_prefix("MemAvailable:"));
     let kilobytes = line.and_then(|line| line.split_whitespace().next()?.parse::<u64>().ok());
-    // Unknown: assume 64 MiB.
+    // If the kernel does not report the amount, assume 64 MiB.
     kilobytes.unwrap_or(64 * 1024) * 1024
 }
 

@@ -48,7 +48,7 @@ fn main() -> ExitCode {
     let (common, plan) = match options::parse(std::env::args_os().collect()) {
         Ok(read) => read,
         Err(said) => {
-            // To standard output if the output was requested. A closed pipe is ignored.
+            // clap prints help to standard output and errors to standard error. A closed pipe is ignored.
             let _ = said.print();
             return ExitCode::from(u8::try_from(said.exit_code()).unwrap_or(2));
         }
@@ -67,7 +67,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs the plan; returns whether it succeeded.
+/// Runs the plan. Returns whether it succeeded.
 fn run(common: &Common, plan: Plan) -> bool {
     let (name, result) = match plan {
         Plan::List => {
@@ -98,7 +98,7 @@ fn publish(common: &Common, name: &str, result: Result<Option<Report>>) -> bool 
     }
 }
 
-/// Whether it is a test with results, unlike the server and the client that ends it.
+/// Whether this is a test with results, in contrast to the server and to `-T Q`.
 fn is_test(name: &str) -> bool {
     !["server", "quit"].contains(&name)
 }

@@ -10,7 +10,7 @@ const MOST_SEGMENTS: u16 = 256;
 /// Maximum number of operations of a transaction.
 pub(crate) const MOST_OPERATIONS: usize = 128;
 
-/// The side that starts a transfer.
+/// The side that starts a transfer: client or server.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Side {
     Client,
@@ -18,7 +18,7 @@ pub(crate) enum Side {
 }
 
 impl Side {
-    /// The other side.
+    /// The opposite side.
     pub(crate) fn peer(self) -> Self {
         match self {
             Side::Client => Side::Server,
@@ -26,7 +26,7 @@ impl Side {
         }
     }
 
-    /// Word on the command line.
+    /// Name on the command line.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Side::Client => "client",
@@ -38,7 +38,7 @@ impl Side {
 /// Kind of transfer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Transfer {
-    /// A send, and a receive at the other side.
+    /// A send, which consumes a receive of the peer.
     Send,
     /// An RDMA read.
     Read,
@@ -47,7 +47,7 @@ pub(crate) enum Transfer {
 }
 
 impl Transfer {
-    /// Word on the command line.
+    /// Name on the command line.
     pub(crate) fn word(self) -> &'static str {
         match self {
             Transfer::Send => "SR",
@@ -62,28 +62,28 @@ impl Transfer {
 pub(crate) struct Operation {
     pub(crate) by: Side,
     pub(crate) transfer: Transfer,
-    /// Bytes of a segment.
+    /// Bytes per segment.
     pub(crate) size: u32,
     pub(crate) segments: u16,
-    /// The completion of a send is reaped with the next receive (`-f`).
+    /// With `-f`: the completion of a send is taken together with the next receive.
     pub(crate) is_deferred: bool,
-    /// Its completion is polled for (`-p`).
+    /// With `-p`: the completion is polled for.
     pub(crate) is_polled: bool,
 }
 
 impl Operation {
-    /// A short message for synchronization within the test.
+    /// A short message that synchronizes the two sides.
     pub(crate) fn signal(by: Side) -> Self {
         let transfer = Transfer::Send;
         Operation { by, transfer, size: 16, segments: 1, is_deferred: false, is_polled: false }
     }
 
-    /// Total number of bytes.
+    /// Total length in bytes.
     pub(crate) fn length(&self) -> usize {
         self.size as usize * usize::from(self.segments)
     }
 
-    /// Refuses parameters that no test supports; also applied to those of a peer.
+    /// Refuses parameters that no test supports. Also applied to a peer's values.
     pub(crate) fn check(&self) -> Result<(), String> {
         let words = self.to_string();
         if self.size == 0 || self.segments == 0 || self.segments > MOST_SEGMENTS {
@@ -138,7 +138,7 @@ pub(crate) fn parse_one(words: &[String]) -> Result<Operation, String> {
     Ok(operation)
 }
 
-/// Checks the limits of all operations of a transaction together.
+/// Checks the total number and length of a transaction's operations.
 pub(crate) fn check(operations: &[Operation]) -> Result<(), String> {
     if operations.is_empty() || operations.len() > MOST_OPERATIONS {
         return Err(format!("1 to {MOST_OPERATIONS} operations are needed, such as client SR 1024 1 server SR 1024 1"));
@@ -157,7 +157,7 @@ pub(crate) fn check(operations: &[Operation]) -> Result<(), String> {
     Ok(())
 }
 
-/// Parses the words after client or server; `rest` is set to what follows.
+/// Parses an operation after the word `client` or `server`. `rest` is set to the remaining words.
 fn transfer<'a>(by: Side, words: &'a [String], rest: &mut &'a [String]) -> Result<Operation, String> {
     let Some((word, mut after)) = words.split_first() else {
         return Err("an operation is SR, RR or RW, and bytes and segments".to_owned());

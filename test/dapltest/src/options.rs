@@ -92,10 +92,10 @@ struct Arguments {
     /// Print progress; twice: each operation too
     #[arg(short = 'd', action = ArgAction::Count)]
     debug: u8,
-    /// Quality of service of connections
+    /// Service level of connections
     #[arg(short = 'R', value_enum, ignore_case = true, default_value = "BE")]
     service: Service,
-    /// File with further arguments, which come last
+    /// File with further arguments, appended to those of the command line
     #[arg(short = 'f', value_name = "SCRIPT")]
     script: Option<OsString>,
     /// T, P, Q: the server's host name or address
@@ -113,7 +113,7 @@ struct Arguments {
     /// T: wait for completions by a notification object (CNO)
     #[arg(short = 'Q')]
     notified: bool,
-    /// T: check all data
+    /// T: check all received data
     #[arg(short = 'V')]
     validate: bool,
     /// T: poll for completions
@@ -122,7 +122,7 @@ struct Arguments {
     /// P: b to block for completions, p to poll [default: b]; L: maximum number of objects to create
     #[arg(short = 'm', value_name = "MODE|MAXIMUM")]
     maximum: Option<String>,
-    /// P: sizes in bytes, each measured by itself: 64,4K,1M, or a range that doubles, as 1..1M
+    /// P: sizes in bytes, each measured separately: a list such as 64,4K,1M, or a range that doubles, such as 1..1M
     #[arg(long, value_name = "LIST", allow_hyphen_values = true)]
     sizes: Option<String>,
     /// P: measure each size for this time instead of -i operations: 500ms, 10s, 2m
@@ -137,22 +137,22 @@ struct Arguments {
     /// P: operations in flight [default: the adapter's maximum, 64 at most]
     #[arg(short = 'p', value_name = "PIPELINE")]
     pipeline: Option<u32>,
-    /// F: name each case as it passes
+    /// F: print the name of each passed case
     #[arg(short = 'v')]
     verbose: bool,
-    /// F: name all cases, and run none
+    /// F: print the names of all cases, and run none
     #[arg(long)]
     list: bool,
-    /// Fail if an expected event does not come within this many seconds
+    /// Fail if an expected event does not arrive within this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 30, value_parser = clap::value_parser!(u32).range(1..=3600))]
     timeout: u32,
-    /// S: drop a client that has not sent its version within this many seconds
+    /// S: drop a client that does not send its version within this many seconds
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u32).range(1..=3600))]
     greeting: u32,
     /// T, P, Q: number of attempts to connect, one per second, while no server listens
     #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u32).range(1..=3600))]
     tries: u32,
-    /// Results as one JSON object per test on standard output
+    /// Print results to standard output, one JSON object per test
     #[arg(long)]
     json: bool,
     /// Print the version
@@ -174,7 +174,7 @@ pub(crate) enum Plan {
     List,
 }
 
-/// Parses the arguments to a plan, or returns clap's help or error.
+/// Parses the arguments into a plan. Returns clap's help or error otherwise.
 pub(crate) fn parse(arguments: Vec<OsString>) -> Result<(Common, Plan), clap::Error> {
     let mut read = Arguments::try_parse_from(&arguments)?;
     if let Some(file) = read.script.take() {
@@ -238,7 +238,7 @@ impl Arguments {
         }
     }
 
-    /// Refuses options that belong to another test.
+    /// Refuses options that apply only to other tests.
     fn refuse_options_of_other_tests(&self) -> Result<(), String> {
         use Test::*;
         let given = [
@@ -303,7 +303,7 @@ impl Arguments {
             return Ok(performance::Plan::Connects(Connects { extent, warm_up, polls }));
         }
         let test = |operation| {
-            // 0 is the default number.
+            // 0 selects the default pipeline depth.
             let (pipeline, is_bidirectional) = (self.pipeline.unwrap_or(0), self.bidirectional);
             let test = Performance { extent, warm_up, pipeline, polls, is_bidirectional, operation };
             test.check().map(|()| test)
@@ -311,7 +311,7 @@ impl Arguments {
         self.operations()?.into_iter().map(test).collect::<Result<_, _>>().map(performance::Plan::Transfers)
     }
 
-    /// The operation, once for each size.
+    /// Returns the operation once for each size.
     fn operations(&self) -> Result<Vec<Operation>, String> {
         let operation = operation::parse_one(&self.words)?;
         let Some(sizes) = &self.sizes else { return Ok(vec![operation]) };

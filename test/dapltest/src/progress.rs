@@ -7,40 +7,40 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// Interval between two drawings of the line.
+/// Minimum time between two updates of the line.
 const PACE: Duration = Duration::from_millis(250);
 /// Shorter tests show no bar.
 const PATIENCE: Duration = Duration::from_secs(1);
 /// Width of the bar in characters.
 const WIDTH: u64 = 40;
 
-/// End of a test.
+/// When the test ends.
 #[derive(Clone, Copy)]
 enum End {
     Steps(u64),
     Time(Duration),
 }
 
-/// Counts steps, and shows the count.
+/// Counts the steps of a test and shows the count.
 pub(crate) struct Progress {
     shared: Arc<Shared>,
     painter: Mutex<Option<JoinHandle<()>>>,
 }
 
 struct Shared {
-    /// Number of steps, or the time that the test takes.
+    /// Total number of steps, or the duration of the test.
     end: End,
     done: AtomicU64,
     is_over: AtomicBool,
 }
 
 impl Progress {
-    /// Progress of `all` steps. Shown if standard error is a terminal.
+    /// Creates a progress bar for `all` steps, shown only if standard error is a terminal.
     pub(crate) fn new(all: u64) -> Self {
         Progress::shown(End::Steps(all))
     }
 
-    /// Progress of a test that takes this time.
+    /// Creates a progress bar for a test with this duration.
     pub(crate) fn timed(time: Duration) -> Self {
         Progress::shown(End::Time(time))
     }
@@ -55,7 +55,7 @@ impl Progress {
         progress
     }
 
-    /// Progress without output.
+    /// Creates a progress counter without output.
     pub(crate) fn hidden() -> Self {
         Progress::of(End::Steps(0))
     }
@@ -98,7 +98,7 @@ fn paint(shared: &Shared) {
     }
 }
 
-/// The bar, the share, the count, and the remaining time at this rate.
+/// Formats the bar, the percentage, the count, and the estimated remaining time.
 fn line(done: u64, end: End, elapsed: Duration) -> String {
     let share = match end {
         End::Steps(all) => done.min(all) as f64 / all.max(1) as f64,

@@ -1,4 +1,4 @@
-//! Results of a test, as text or JSON; and latency statistics.
+//! Results of a test as text or JSON, and latency statistics.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -28,7 +28,7 @@ impl Report {
         Report { is_json: common.is_json, fields, failures: Vec::new() }
     }
 
-    /// Prints a line of the text output at once, since a test may take long.
+    /// Prints a line of the text output immediately, since a test may take long.
     pub(crate) fn line(&mut self, text: impl AsRef<str>) {
         if !self.is_json {
             // A closed pipe is ignored.
@@ -36,7 +36,7 @@ impl Report {
         }
     }
 
-    /// Prints and keeps the header.
+    /// Prints the header and stores it for the JSON output.
     pub(crate) fn header(&mut self, header: &Header) {
         header.lines().iter().for_each(|line| self.line(line));
         self.put("header", header.json());
@@ -52,14 +52,14 @@ impl Report {
         self.failures.push(reason);
     }
 
-    /// Report of a test that failed without results.
+    /// Creates the report of a test that failed without results.
     pub(crate) fn of_failure(test: &str, common: &Common, failure: &Failure) -> Self {
         let mut report = Report::new(test, common);
         report.fail(failure.to_string());
         report
     }
 
-    /// Prints the results; returns whether there were no failures.
+    /// Prints the results. Returns whether there were no failures.
     pub(crate) fn publish(mut self) -> bool {
         let is_good = self.failures.is_empty();
         let mut out = std::io::stdout().lock();
@@ -81,7 +81,7 @@ impl Report {
     }
 }
 
-/// Largest recorded latency in nanoseconds; longer ones count as this.
+/// Maximum recorded latency in nanoseconds; longer latencies count as this value.
 const LONGEST: u64 = 3_600_000_000_000;
 
 /// Latencies of an operation.

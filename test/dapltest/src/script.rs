@@ -17,7 +17,7 @@ fn words_of(line: &str, found: &mut Vec<String>) -> Result<(), String> {
     while let Some(first) = rest.chars().next() {
         let end = match first {
             '#' => return Ok(()),
-            // A backslash at the end of a line is ignored: the command continues on the next line in any case.
+            // A backslash at the end of a line has no effect: the arguments continue on the next line anyway.
             '\\' if rest.trim_end() == "\\" => return Ok(()),
             '"' | '\'' => {
                 let length = rest[1..].find(first).ok_or_else(|| format!("{first} is not closed"))?;

@@ -1,7 +1,7 @@
-//! The server: serves clients, each in a thread of its own, until a client ends it.
+//! The server: serves each client in a separate thread, until a client ends the server.
 //!
-//! A client that sends nothing, or invalid messages, is dropped without effect on the others. SIGINT and SIGTERM abort running
-//! tests; a client that ends the server waits for them.
+//! A client that sends nothing or invalid messages is dropped without effect on other clients. SIGINT and SIGTERM
+//! abort running tests; `-T Q` waits for them.
 #![forbid(unsafe_code)]
 
 use std::io::Write;
@@ -18,12 +18,12 @@ use crate::failure::{Failure, Result};
 use crate::wire::Message;
 use crate::{performance, stop, transaction};
 
-/// Clients at a time; more are rejected, and may ask again.
+/// Maximum number of concurrent clients. Further clients are rejected and may retry.
 const MOST_CLIENTS: usize = 128;
-/// Interval of checks whether the program is to end.
+/// Interval between checks for the end of the program.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// State shared by the sessions.
+/// State shared by the sessions of all clients.
 struct ServerState<'a> {
     ia: &'a Ia,
     common: &'a Common,
@@ -31,7 +31,7 @@ struct ServerState<'a> {
     clients: AtomicUsize,
 }
 
-/// Serves until the end.
+/// Serves clients until a client or a signal ends the server.
 pub(crate) fn run(common: &Common) -> Result {
     let ia = Ia::open(&common.device)?;
     let requests = ia.evd(MOST_CLIENTS, DAT_EVD_CR_FLAG)?;
@@ -69,7 +69,7 @@ pub(crate) fn run(common: &Common) -> Result {
     served?;
     psp.free()?;
     requests.free()?;
-    // Graceful: it is refused if a session has left something.
+    // A graceful close is refused if a session has leaked an object.
     ia.close()?;
     println!("dapltest: {}", if stop::is_wanted() { "stopped" } else { "quit" });
     Ok(())

@@ -9,35 +9,35 @@ use crate::dat::raw::{self, Answer};
 use crate::dat::{Address, Cno, Ep, Evd, Event, Ia, Patience, Psp, Pz, connected, connection_word, drain};
 use crate::failure::{Failure, Result};
 
-/// Interval of checks whether the client is still connected.
+/// Interval between checks whether the client is still connected.
 const CHECK_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Without connections there is nothing in it.
+/// PZ, EVDs and CNO that the connections of a test share.
 pub(crate) struct Set {
     pub(crate) recv: Evd,
     pub(crate) request: Evd,
     pub(crate) conn: Evd,
-    /// The EVDs wake it, so they go before it.
+    /// Declared after the EVDs, so that the EVDs that notify it are dropped first.
     _cno: Option<Cno>,
     pub(crate) pz: Pz,
 }
 
-/// Required queue depths.
+/// Required queue depths and lengths.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Needs {
     pub(crate) endpoints: usize,
-    /// Of one endpoint at a time.
+    /// Receives posted on one endpoint at a time.
     pub(crate) receives: usize,
     pub(crate) requests: usize,
     pub(crate) segments: usize,
-    /// Bytes of the longest message or RDMA.
+    /// Length in bytes of the longest message or RDMA.
     pub(crate) length: usize,
-    /// Completions of requests go to the EVD of receives too.
+    /// Whether requests complete on the EVD of the receives.
     pub(crate) shares_evd: bool,
 }
 
 impl Set {
-    /// For endpoints with these requirements.
+    /// Creates the objects for endpoints with these needs.
     pub(crate) fn new(ia: &Ia, needs: Needs, is_notified: bool) -> Answer<Self> {
         let pz = ia.pz()?;
         let cno = if is_notified { Some(ia.cno()?) } else { None };
@@ -49,7 +49,7 @@ impl Set {
         Ok(Set { recv, request, conn, _cno: cno, pz })
     }
 
-    /// An endpoint over it.
+    /// Creates an endpoint on these objects.
     pub(crate) fn ep(&self, ia: &Ia, needs: Needs) -> Answer<Ep> {
         let adapter = raw::ia_query(ia.handle())?;
         let count = |count: usize| DAT_COUNT::try_from(count).unwrap_or(DAT_COUNT::MAX);
@@ -79,14 +79,15 @@ impl Set {
         ia.ep(&self.pz, [&self.recv, request, &self.conn], Some(&attr))
     }
 
-    /// Connects an endpoint, and waits for it.
+    /// Connects an endpoint, and waits until it is connected.
     pub(crate) fn connect(&self, ep: &Ep, to: Address, qual: u64, qos: DAT_QOS, patience: Patience) -> Result {
         let microseconds = u32::try_from(patience.limit.as_micros()).unwrap_or(DAT_TIMEOUT_INFINITE - 1);
         ep.connect(to, qual, microseconds, qos)?;
         connected(&self.conn, ep.handle(), patience)
     }
 
-    /// State of the connections in words, if known. Its events may come shortly after the completions.
+    /// Describes the connection event that explains a failure, if one is queued. The event may arrive shortly after
+    /// the completions.
     pub(crate) fn fate(&self, patience: Patience) -> String {
         match patience.look(&self.conn) {
             Ok(Some(Event::Connection { number, .. })) => format!("; the connection: {}", connection_word(number)),
@@ -94,7 +95,7 @@ impl Set {
         }
     }
 
-    /// Nothing has happened to any connection.
+    /// Returns an error if a connection event is queued.
     pub(crate) fn is_quiet(&self) -> Result {
         match drain(&self.conn).first() {
             None => Ok(()),
@@ -103,7 +104,7 @@ impl Set {
     }
 }
 
-/// Accepts the client's endpoints one after the other.
+/// A listener that accepts the client's endpoints one after the other.
 pub(crate) struct Listener {
     _psp: Psp,
     requests: Evd,
@@ -118,7 +119,8 @@ impl Listener {
         Ok(Listener { _psp: psp, requests, qual })
     }
 
-    /// Accepts the next request, and waits until it is connected; fails if `is_gone` says that the client has left.
+    /// Accepts the next request, and waits until the endpoint is connected. Fails once `is_gone` returns true, which
+    /// means that the client has left.
     pub(crate) fn accept(&self, ep: &Ep, set: &Set, patience: Patience, is_gone: impl Fn() -> bool) -> Result {
         match self.accept_unless(ep, set, patience, || Ok(is_gone()))? {
             true => Ok(()),
@@ -126,7 +128,7 @@ impl Listener {
         }
     }
 
-    /// The same; returns false if `is_over` says that no request will come.
+    /// Same as `accept`, but returns false once `is_over` returns true, which means that no request will follow.
     pub(crate) fn accept_unless(
         &self,
         ep: &Ep,

@@ -1,4 +1,4 @@
-//! SIGINT and SIGTERM: the first is recorded, and every wait checks it. The second one kills.
+//! SIGINT and SIGTERM: the first signal sets a flag that every wait checks. The second signal kills the process.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,7 +15,7 @@ static WANTED: OnceLock<Arc<AtomicBool>> = OnceLock::new();
 pub(crate) fn listen() -> std::io::Result<()> {
     let wanted = WANTED.get_or_init(Arc::default);
     for signal in [SIGINT, SIGTERM] {
-        // In this order: the first one finds the flag unset, and sets it.
+        // The order matters: on the first signal this handler finds the flag unset, and the next one sets it.
         flag::register_conditional_default(signal, Arc::clone(wanted))?;
         flag::register(signal, Arc::clone(wanted))?;
     }

@@ -1,7 +1,7 @@
-//! Messages between client and server before and after a test, encoded and decoded. No I/O.
+//! Messages between client and server before and after a test: encoding and decoding, without I/O.
 //!
-//! Values from a peer are validated here: lengths, counts, numbers. All is in network byte order. A message that is too long is
-//! as invalid as one that is too short.
+//! Values from a peer are validated here: lengths, counts, numbers. All numbers are in network byte order. Trailing
+//! bytes make a message invalid.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -16,7 +16,7 @@ mod tests;
 
 /// Maximum length of a message in bytes.
 pub(crate) const LONGEST: usize = 16 * 1024;
-/// Version of the protocol; peers of different major versions refuse each other.
+/// Version of the protocol. Peers with different major versions refuse each other.
 pub(crate) const VERSION: (u16, u16) = (2, 0);
 
 /// First bytes of each message.
@@ -29,11 +29,11 @@ const LONGEST_TEXT: usize = 4096;
 /// Maximum number of requests in flight.
 const DEEPEST: u32 = 16_384;
 
-/// A transaction test, as the client asks for it.
+/// Parameters of a transaction test, sent by the client.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Transaction {
     pub(crate) threads: u32,
-    /// Of each thread.
+    /// Endpoints per thread.
     pub(crate) endpoints: u32,
     pub(crate) iterations: u32,
     pub(crate) validates: bool,
@@ -68,16 +68,16 @@ impl Transaction {
     }
 }
 
-/// A performance test.
+/// Parameters of a performance test, sent by the client.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Performance {
     pub(crate) extent: Extent,
-    /// Operations before the measured ones.
+    /// Number of operations before the measured ones.
     pub(crate) warm_up: u32,
-    /// Maximum number of operations in flight; 0: the adapter's maximum, up to a default.
+    /// Maximum number of operations in flight; 0 selects a default within the adapter's maximum.
     pub(crate) pipeline: u32,
     pub(crate) polls: bool,
-    /// Both sides start operations at the same time.
+    /// Whether both sides start operations at the same time.
     pub(crate) is_bidirectional: bool,
     pub(crate) operation: Operation,
 }
@@ -96,19 +96,19 @@ impl Performance {
     }
 }
 
-/// Operations of one side of a performance test, and the time for them.
+/// Figures of one side of a performance test: operations and their time.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Figures {
-    /// Measured operations that this side started; if it started none, messages that it received.
+    /// Measured operations that this side started. A side that started none counts received messages.
     pub(crate) operations: u64,
     pub(crate) time: Duration,
     pub(crate) cpu: CpuTime,
 }
 
-/// Data that a thread of a test sends its partner.
+/// Data that each thread sends to its partner before a test.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Offer {
-    /// Its qualifier; 0 for a client.
+    /// Qualifier of the thread's listener; 0 for a client.
     pub(crate) qual: u64,
     pub(crate) place: Place,
 }
@@ -116,23 +116,23 @@ pub(crate) struct Offer {
 /// A message.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Message {
-    /// First, from both sides.
+    /// First message of both sides.
     Hello { version: (u16, u16) },
-    /// From the client: end.
+    /// From the client: end the server.
     Quit,
-    /// From the client: the test to run.
+    /// From the client: run this test.
     Transaction(Transaction),
-    /// From the client: the test to run.
+    /// From the client: run this test.
     Performance(Performance),
-    /// From the server: ready, one offer per thread. From the client: start.
+    /// From the server: ready, with one offer per thread. From the client: start.
     Ready(Vec<Offer>),
     /// Refusal of a request, with the reason.
     Refused(String),
-    /// The sender's part of the test is over: success, or the reason of its failure.
+    /// The sender has finished its part of the test: success, or the reason of the failure.
     Over(Result<(), String>),
-    /// From the server: the same after a successful performance test, with what it measured.
+    /// From the server, instead of `Over`, after a successful performance test: its figures.
     Measured(Figures),
-    /// From the client: a test of connects. Each one is accepted until the client sends `Over`.
+    /// From the client: run the test of connects. The server accepts each connect until the client sends `Over`.
     Connects,
 }
 
@@ -169,7 +169,7 @@ impl Message {
         out.0
     }
 
-    /// Decodes a message; the error says why it is invalid.
+    /// Decodes a message. The error says why the message is invalid.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let mut from = Reader(bytes);
         if from.bytes(MAGIC.len())? != MAGIC {
@@ -227,7 +227,7 @@ impl Writer {
         self.put(&value.to_be_bytes())
     }
 
-    /// In nanoseconds; a time beyond five centuries counts as that.
+    /// Writes a time in nanoseconds, limited to 64 bits.
     fn time(&mut self, time: Duration) -> &mut Self {
         self.u64(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
     }
@@ -239,7 +239,7 @@ impl Writer {
         }
     }
 
-    /// Writes a text, cut at the maximum length.
+    /// Writes a text, truncated to the maximum length.
     fn text(&mut self, text: &str) -> &mut Self {
         let whole = (0..=text.len().min(LONGEST_TEXT)).rev().find(|at| text.is_char_boundary(*at));
         let text = &text[..whole.unwrap_or(0)];
@@ -316,7 +316,7 @@ impl Reader<'_> {
     fn text(&mut self) -> Result<String, String> {
         let length = self.count(LONGEST_TEXT)?;
         let text = std::str::from_utf8(self.bytes(length)?).map_err(|_| "a text that is none".to_owned())?;
-        // Control characters are replaced, since it is printed on a terminal.
+        // The text is printed on a terminal, so control characters are replaced.
         Ok(text.chars().map(|c| if c.is_control() && c != '\n' { ' ' } else { c }).collect())
     }
 

@@ -1,4 +1,4 @@
-//! Command lines that are valid, with their plans, and those that are not, with the reasons.
+//! Valid command lines with their plans, and invalid command lines with their error messages.
 
 use super::*;
 

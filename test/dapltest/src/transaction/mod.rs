@@ -1,7 +1,7 @@
-//! The transaction test: a sequence of operations, repeated by several threads over several endpoints each.
+//! The transaction test: several threads repeat a sequence of operations, each thread over several endpoints.
 //!
-//! `plan` computes the memory layout, `party` is one thread of one side, `run` executes the operations. Client and server
-//! differ in connecting and reporting; the operations share one code.
+//! `plan` computes the memory layout, `party` is one thread of one side, `run` executes the operations. Client and
+//! server differ only in connecting and reporting.
 #![forbid(unsafe_code)]
 
 mod party;
@@ -29,10 +29,10 @@ use crate::wire::{Message, Transaction};
 use party::Party;
 use plan::Plan;
 
-/// Time that a side waits for the other's result, besides the limit for one event.
+/// Added to the limit for one event while a side waits for its peer's result.
 const RESULT_LIMIT: Duration = Duration::from_secs(10);
 
-/// The client of `-T T`.
+/// Runs the client of `-T T`.
 pub(crate) fn run(common: &Common, host: &str, test: &Transaction) -> Result<Report> {
     let ia = Ia::open(&common.device)?;
     let plan = Plan::new(test.clone(), &raw::ia_query(ia.handle())?)?;
@@ -56,7 +56,7 @@ pub(crate) fn run(common: &Common, host: &str, test: &Transaction) -> Result<Rep
     drop(progress);
     let ours = ran.as_ref().map(drop).map_err(Failure::clone);
     let theirs = server.compare(&ours, common.limit + RESULT_LIMIT);
-    // The local error is more specific than the other side's.
+    // If both sides fail, the local error is reported, because it is more specific.
     let mut parties = ran?;
     theirs?;
     let mut latency = Latency::default();
@@ -71,7 +71,7 @@ pub(crate) fn run(common: &Common, host: &str, test: &Transaction) -> Result<Rep
     Ok(report(&plan, common, &header, (seconds, &latency)))
 }
 
-/// The server of `-T T`.
+/// Runs the server of `-T T`.
 pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: Transaction, common: &Common) -> Result {
     let patience = patience(&test, common);
     let plan = match Plan::new(test, &raw::ia_query(ia.handle())?) {
@@ -106,7 +106,7 @@ pub(crate) fn serve(ia: &Ia, mut channel: Channel, test: Transaction, common: &C
         message => return Failure::said(format!("{message:?} in place of the end of the test")),
     }
     channel.send(&Message::Over(ours))?;
-    // The client disconnects, so that nothing is in flight then.
+    // Wait until the client disconnects: then nothing is in flight.
     channel.await_end()?;
     ran.map(drop)
 }
@@ -119,7 +119,7 @@ fn parties<'a>(ia: &Ia, plan: &'a Plan, side: Side, patience: Patience) -> Resul
     (0..plan.threads()).map(|number| Party::new(ia, plan, side, number, patience)).collect()
 }
 
-/// Runs each party in a thread; returns the first failure after all have ended.
+/// Runs each party in a thread. After all threads have ended, returns the first failure.
 fn in_threads<'a>(
     parties: Vec<Party<'a>>,
     work: impl Fn(&mut Party<'a>, usize) -> Result + Sync,
@@ -128,7 +128,7 @@ fn in_threads<'a>(
     thread::scope(|scope| {
         let start = |(number, mut party): (usize, Party<'a>)| {
             scope.spawn(move || {
-                // A party that fails is dropped here, so that its partner gets a disconnect at once.
+                // A failed party is dropped here, so that its partner gets a disconnect event at once.
                 work(&mut party, number).map_err(|failure| failure.at(&format!("thread {number}")))?;
                 Ok(party)
             })

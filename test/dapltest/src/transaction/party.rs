@@ -1,4 +1,4 @@
-//! One thread of a transaction at one side: its endpoints, its memory, and the events of both.
+//! One thread of one side of a transaction: its endpoints, its memory and its events.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -16,10 +16,10 @@ use crate::report::Latency;
 use crate::set::{Listener, Set};
 use crate::wire::Offer;
 
-/// Time to wait for the event that explains a failed transfer.
+/// Time to wait for the connection event that explains a failed transfer.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
 
-/// Fields are dropped in this order, so that users of an object go first.
+/// Fields are dropped in this order: an object is dropped after all objects that use it.
 pub(super) struct Party<'a> {
     pub(super) eps: Vec<Ep>,
     pub(super) memory: Memory,
@@ -28,14 +28,14 @@ pub(super) struct Party<'a> {
     pub(super) plan: &'a Plan,
     pub(super) side: Side,
     pub(super) number: usize,
-    /// Index of each endpoint by its handle.
+    /// Maps the handle of an endpoint to its index.
     names: HashMap<Handle, usize>,
-    /// By endpoint: receives that are complete and not looked at, by their operation, with their length.
+    /// Per endpoint: operation and length of each completed receive that no operation has consumed yet.
     arrived: Vec<VecDeque<(usize, u64)>>,
-    /// Per endpoint: requests in flight, by their operation.
+    /// Per endpoint: operations of the requests in flight.
     under_way: Vec<VecDeque<usize>>,
     patience: Patience,
-    /// Latency of iterations.
+    /// Latencies of the iterations.
     pub(super) latency: Latency,
 }
 
@@ -55,7 +55,7 @@ impl<'a> Party<'a> {
         let latency = Latency::default();
         let party =
             Party { eps, memory, listener, set, plan, side, number, names, arrived, under_way, patience, latency };
-        // Before a peer can access it.
+        // The data is filled in before a peer can access it.
         if plan.test().validates {
             party.prepare(0);
         }
@@ -67,7 +67,7 @@ impl<'a> Party<'a> {
         Ok(party)
     }
 
-    /// Data that the partner needs.
+    /// Returns the data that the partner needs.
     pub(super) fn offer(&self) -> Offer {
         Offer { qual: self.listener.as_ref().map_or(0, |listener| listener.qual), place: self.memory.place() }
     }
@@ -80,7 +80,7 @@ impl<'a> Party<'a> {
         self.eps.iter().try_for_each(|ep| self.set.connect(ep, to, offer.qual, qos, self.sleeping()))
     }
 
-    /// Takes the partner's endpoints, in order.
+    /// Accepts the partner's endpoints, in order.
     pub(super) fn accept(&self, client: &Channel) -> Result {
         let listener = self.listener.as_ref().expect("a server's party listens");
         self.eps.iter().try_for_each(|ep| listener.accept(ep, &self.set, self.sleeping(), || client.is_over()))
@@ -121,7 +121,7 @@ impl<'a> Party<'a> {
         Ok(())
     }
 
-    /// Waits for the receive of this operation.
+    /// Waits until the receive of this operation has completed.
     pub(super) fn await_receive(&mut self, endpoint: usize, operation: usize) -> Result {
         let (came, length) = loop {
             if let Some(first) = self.arrived[endpoint].pop_front() {
@@ -155,7 +155,7 @@ impl<'a> Party<'a> {
         Ok(())
     }
 
-    /// The endpoint, the operation and the length of a good completion.
+    /// Returns endpoint, operation and length of a successful completion.
     fn completion(&self, event: Event, what: &str) -> Result<(usize, usize, u64)> {
         let Event::Dto { ep, cookie, status, length } = event else {
             return Failure::said(format!("{event:?} in place of the end of {what}"));

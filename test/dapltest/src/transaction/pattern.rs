@@ -1,12 +1,12 @@
-//! The bytes of a transaction: each depends on the writer, the endpoint, the iteration and its position.
+//! Content of a transaction's data: each byte depends on the writer, the endpoint, the iteration and the offset.
 #![forbid(unsafe_code)]
 
 use crate::operation::Side;
 
-/// Fill byte of memory that is to be overwritten.
+/// Fill byte for memory that a transfer will overwrite.
 pub(super) const NOTHING: u8 = 0xee;
 
-/// Identity of a transfer.
+/// Identifies a transfer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Origin {
     pub(super) by: Side,

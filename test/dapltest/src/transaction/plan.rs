@@ -1,4 +1,5 @@
-//! The operations of a transaction in order, and the position of their bytes in memory: the same on both sides.
+//! The operations of a transaction in order, and the offsets of their data in memory. Both sides compute the same
+//! plan.
 #![forbid(unsafe_code)]
 
 use dat_abi::DAT_IA_ATTR;
@@ -8,27 +9,27 @@ use crate::operation::{Operation, Side, Transfer};
 use crate::set::Needs;
 use crate::wire::Transaction;
 
-/// Alignment of the parts.
+/// Alignment of each operation's data.
 const ALIGNMENT: usize = 64;
-/// Maximum memory of one side, for all threads.
+/// Maximum memory of one side, over all threads.
 const MOST_MEMORY: usize = 1 << 30;
 
-/// The three messages that end an iteration with data checks: the client is done; the server is done, has checked its data and
-/// is ready for the next iteration; the client as well.
+/// Senders of the three messages that end an iteration with data checks. 1: the client has finished. 2: the server
+/// has finished, checked its data and prepared the next iteration. 3: the client has done the same.
 const CHECKPOINTS: [Side; 3] = [Side::Client, Side::Server, Side::Client];
 
 /// A test with its memory layout.
 pub(super) struct Plan {
     test: Transaction,
     operations: Vec<Operation>,
-    /// Offset of each operation's bytes in the part of an endpoint.
+    /// Offset of each operation's data within an endpoint's memory.
     offsets: Vec<usize>,
-    /// Bytes of the part of an endpoint.
+    /// Bytes of memory per endpoint.
     stride: usize,
 }
 
 impl Plan {
-    /// Of a test that keeps the rules; refused if the adapter cannot do it.
+    /// Creates the plan of a valid test. Fails if the adapter cannot execute it.
     pub(super) fn new(test: Transaction, adapter: &DAT_IA_ATTR) -> Result<Self> {
         let mut operations = test.operations.clone();
         if test.validates {
@@ -66,12 +67,12 @@ impl Plan {
         self.test.endpoints as usize
     }
 
-    /// All operations, with the checkpoints.
+    /// All operations, including the checkpoints.
     pub(super) fn operations(&self) -> &[Operation] {
         &self.operations
     }
 
-    /// Whether it is the first or the second of the checkpoints.
+    /// Index of the checkpoint if this operation is one.
     pub(super) fn checkpoint(&self, number: usize) -> Option<usize> {
         if !self.test.validates {
             return None;
@@ -79,12 +80,12 @@ impl Plan {
         number.checked_sub(self.operations.len() - CHECKPOINTS.len())
     }
 
-    /// Bytes of a thread's memory.
+    /// Bytes of memory per thread.
     pub(super) fn length(&self) -> usize {
         self.stride.saturating_mul(self.endpoints())
     }
 
-    /// Offset of an operation's bytes.
+    /// Offset of an operation's data in the thread's memory.
     pub(super) fn at(&self, endpoint: usize, number: usize) -> usize {
         endpoint * self.stride + self.offsets[number]
     }
@@ -105,7 +106,7 @@ impl Plan {
     }
 }
 
-/// Whether an adapter can do it.
+/// Fails if the adapter cannot execute the operation.
 pub(crate) fn fits(operation: &Operation, adapter: &DAT_IA_ATTR) -> Result {
     let (segments, longest) = match operation.transfer {
         Transfer::Send => (adapter.max_iov_segments_per_dto, adapter.max_message_size),

@@ -1,7 +1,7 @@
 //! A thread of a transaction: executes the operations in order, each over all endpoints, and checks the data.
 //!
-//! With checks, the last three operations are messages: the client is done; the server is done, has checked its data and
-//! prepared the next iteration; the client as well. A side that is ready has filled what it will send or export.
+//! With data checks, three checkpoint messages end an iteration (see `plan`). Before its checkpoint, a side has
+//! filled the memory that it will send or export in the next iteration.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
@@ -16,7 +16,7 @@ use crate::progress::Progress;
 use crate::stop;
 
 impl Party<'_> {
-    /// All iterations, over connected endpoints. `theirs` is the partner's memory.
+    /// Runs all iterations over the connected endpoints. `theirs` is the partner's memory.
     pub(super) fn run(&mut self, theirs: Place, progress: &Progress) -> Result {
         for iteration in 0..self.plan.test().iterations {
             stop::check()?;
@@ -34,7 +34,7 @@ impl Party<'_> {
             if checkpoint == Some(0) {
                 self.settle_all()?;
             }
-            // The server before it sends its message, the client after it received it.
+            // The server checks before it sends its message, the client after it has received that message.
             if checkpoint == Some(1) && self.side == Side::Server {
                 self.check(iteration)?;
                 self.prepare(iteration.wrapping_add(1));
@@ -51,7 +51,7 @@ impl Party<'_> {
     fn operate(&mut self, number: usize, iteration: u32, theirs: &Place) -> Result {
         let operation = self.plan.operations()[number];
         if operation.by != self.side {
-            // The target of RDMA does nothing.
+            // The target of an RDMA operation does nothing.
             return match operation.transfer {
                 Transfer::Send => self.receive(number, iteration),
                 Transfer::Read | Transfer::Write => Ok(()),
@@ -78,7 +78,7 @@ impl Party<'_> {
         Ok(())
     }
 
-    /// The peer's message, over each endpoint; the receive is posted again at once.
+    /// Waits for the peer's message on each endpoint, and posts the receive again at once.
     fn receive(&mut self, number: usize, iteration: u32) -> Result {
         for endpoint in 0..self.eps.len() {
             self.await_receive(endpoint, number)?;
@@ -87,7 +87,7 @@ impl Party<'_> {
                 self.compare(endpoint, number, iteration)?;
             }
             self.post_receive(endpoint, number)?;
-            // Deferred completions are taken now.
+            // Takes the deferred completions of sends.
             self.settle(endpoint, false)?;
         }
         Ok(())
@@ -97,7 +97,7 @@ impl Party<'_> {
         (0..self.eps.len()).try_for_each(|endpoint| self.settle(endpoint, false))
     }
 
-    /// Fills what this side will send, write, or let be read in an iteration, and overwrites the targets of RDMA.
+    /// Fills the data that this side will send, write or export in an iteration, and clears the targets of RDMA.
     pub(super) fn prepare(&self, iteration: u32) {
         for endpoint in 0..self.eps.len() {
             for (number, operation) in self.plan.operations().iter().enumerate() {
@@ -108,14 +108,14 @@ impl Party<'_> {
                         self.memory.fill(at, length, self.origin(self.side, endpoint, number, iteration).pattern());
                     }
                     (Transfer::Read, true) | (Transfer::Write, false) => self.memory.fill(at, length, |_| NOTHING),
-                    // A receive is posted there.
+                    // A receive is posted for this memory, so it must not be touched.
                     (Transfer::Send, false) => {}
                 }
             }
         }
     }
 
-    /// Checks what the peer has written in a finished iteration.
+    /// Checks the data that the peer wrote in a finished iteration.
     fn check(&self, iteration: u32) -> Result {
         for endpoint in 0..self.eps.len() {
             for (number, operation) in self.plan.operations().iter().enumerate() {

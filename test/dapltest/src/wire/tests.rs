@@ -1,4 +1,4 @@
-//! Messages round-trip; invalid bytes are refused.
+//! Messages survive encoding and decoding; invalid bytes are refused.
 
 use super::*;
 
@@ -82,7 +82,7 @@ fn no_single_changed_byte_yields_an_invalid_test() {
             for value in 0..=u8::MAX {
                 let mut spoilt = bytes.clone();
                 spoilt[at] = value;
-                // Another message or an error; a decoded test must be valid.
+                // The result is another message or an error. A decoded test must be valid.
                 match Message::decode(&spoilt) {
                     Ok(Message::Transaction(test)) => assert_eq!(test.check(), Ok(())),
                     Ok(Message::Performance(test)) => assert_eq!(test.check(), Ok(())),
@@ -105,7 +105,7 @@ fn invalid_messages_are_refused() {
             })
             .collect();
         assert!(Message::decode(&rubbish).is_err());
-        // With the magic number the rest is parsed.
+        // With the magic number, the parser reaches the remaining bytes.
         let _ = Message::decode(&[&MAGIC[..], &rubbish].concat());
     }
     assert_eq!(Message::decode(b"GET / HTTP/1.0\r\n"), Err("this is no message of dapltest".to_owned()));
