@@ -26,7 +26,7 @@ static DAT_LMR_TRIPLET part(size_t slot, size_t length)
     return segment;
 }
 
-/* The first or the second thing that we say. */
+/* Sends the first or the second message of this client. */
 static void say(size_t number, const void *bytes, size_t length)
 {
     DAT_LMR_TRIPLET segment = part(RECEIVES, length);
@@ -36,7 +36,7 @@ static void say(size_t number, const void *bytes, size_t length)
     OK(dat_ep_post_send(ep, 1, &segment, cookie, DAT_COMPLETION_DEFAULT_FLAG));
 }
 
-/* What the server says until it ends the connection: the kinds of its messages. */
+/* Receives the server's messages until the server ends the connection, and prints their kinds. */
 static void listen_to(void)
 {
     DAT_EVENT event;

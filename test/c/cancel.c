@@ -1,5 +1,5 @@
 /*
- * cancel.c - pthread_cancel meets every call of DAT.
+ * cancel.c - pthread_cancel during every DAT call.
  *
  *   cancel IA pending ROUNDS      every call is made while a cancellation request is pending: it returns as usual
  *   cancel IA anywhere ROUNDS     the request arrives at any moment of the same calls, which also wait
@@ -31,7 +31,7 @@ static atomic_long steps;
 static atomic_int is_done;
 static DAT_IA_HANDLE ia;
 
-/* Runs one call. Its failure must be printed although the thread may have a request pending. */
+/* Checks the return code of a call. A failure must be printed even while a cancellation request is pending. */
 static void check(const char *call, DAT_RETURN ret, DAT_RETURN wanted)
 {
     if (DAT_GET_TYPE(ret) != DAT_GET_TYPE(wanted)) {
@@ -228,7 +228,8 @@ static void first_connection(struct objects *o)
     take(o, o->transfers, DAT_RMR_BIND_COMPLETION_EVENT);
 }
 
-/* From EP 2 to the last one, which has a shared receive queue and a listener of its own; rejected and refused before. */
+/* Connects EP 2 to the last EP, which has a shared receive queue and a separate listener. Earlier attempts are
+ * rejected or refused. */
 static void second_connection(struct objects *o)
 {
     DAT_DTO_COOKIE cookie = {.as_64 = 3};
@@ -284,7 +285,7 @@ static void end_all(struct objects *o)
     CALL(dat_ia_close(closing, DAT_CLOSE_GRACEFUL_FLAG));
 }
 
-/* The functions of the provider, which another libdat calls without deferring cancellation. */
+/* Calls the provider's functions directly, like another libdat that does not defer cancellation. */
 static void call_provider(const char *library)
 {
     void *handle = dlopen(library, RTLD_NOW);
@@ -341,7 +342,7 @@ static void *make_provider_calls(void *library)
     return NULL;
 }
 
-/* Runs it in a separate thread. Returns whether that thread was cancelled. */
+/* Runs `body` in a separate thread. Returns whether that thread was cancelled. */
 static int run(void *(*body)(void *), void *argument, void (*meanwhile)(pthread_t))
 {
     pthread_t thread;
@@ -394,7 +395,7 @@ static void provider_calls(char *library)
     close_ia(NULL);
 }
 
-/* --- an event and a cancellation request at once --- */
+/* --- an event and a cancellation request at the same time --- */
 
 static DAT_EVD_HANDLE software;
 static DAT_CNO_HANDLE cno;
@@ -458,7 +459,8 @@ static void waits(int rounds)
         is_done = 0;
         EXPECT(run(on_cno ? wait_on_cno : wait_on_evd, NULL, just_cancel));
         is_done = 0;
-        /* glibc may report a thread as cancelled that has just returned; so the effects of its call are checked. */
+        /* glibc may report a thread as cancelled although its function has just returned, so the effects of the call
+         * are checked. */
         int cancelled = run(on_cno ? wait_on_cno : wait_on_evd, NULL, post_and_cancel), has_returned = is_done == 2;
         EXPECT(cancelled || has_returned);
         if (on_cno && !has_returned) {

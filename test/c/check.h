@@ -16,7 +16,7 @@
 
 #define SECOND 1000000u
 
-/* For any one event: much longer than it ever takes, even under valgrind on a busy machine. */
+/* Time limit for one event: much longer than an event ever takes, even under valgrind on a busy machine. */
 #define PATIENCE (300 * SECOND)
 
 __attribute__((noreturn, format(printf, 1, 2))) static inline void fail(const char *format, ...)
@@ -39,7 +39,7 @@ static inline const char *words(DAT_RETURN ret)
     return text;
 }
 
-/* The call must succeed. */
+/* Fails the program unless the call succeeds. */
 #define OK(call) check_ok(#call, (call))
 
 static inline void check_ok(const char *call, DAT_RETURN ret)
@@ -48,14 +48,14 @@ static inline void check_ok(const char *call, DAT_RETURN ret)
         fail("%s: %s", call, words(ret));
 }
 
-/* The condition must hold. */
+/* Fails the program unless the condition holds. */
 #define EXPECT(condition)                                                        \
     do {                                                                         \
         if (!(condition))                                                        \
             fail("%s:%d: this does not hold: %s", __FILE__, __LINE__, #condition); \
     } while (0)
 
-/* The next event of evd, which must be of this number. */
+/* Waits for the next event of evd, which must have this number. */
 static inline DAT_EVENT next(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, const char *what)
 {
     DAT_EVENT event;
@@ -69,7 +69,8 @@ static inline DAT_EVENT next(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, const 
     return event;
 }
 
-/* The next event of evd, a completion of ep with this cookie, status and (if successful) length. */
+/* Waits for the next event of evd, which must complete a DTO of ep with this cookie and status. After success the
+ * length is checked too. */
 static inline void completed(DAT_EVD_HANDLE evd, DAT_EP_HANDLE ep, uint64_t cookie, DAT_DTO_COMPLETION_STATUS status,
                              size_t length, const char *what)
 {
@@ -82,7 +83,7 @@ static inline void completed(DAT_EVD_HANDLE evd, DAT_EP_HANDLE ep, uint64_t cook
         fail("%s: %llu bytes in place of %zu", what, (unsigned long long)dto->transfered_length, length);
 }
 
-/* Nothing is queued on evd. */
+/* Checks that no event is queued on evd. */
 static inline void expect_no_event(DAT_EVD_HANDLE evd, const char *what)
 {
     DAT_EVENT event;

@@ -1,5 +1,5 @@
 /*
- * checkers.c - a program for memory and thread checkers, whose threads and memory they report at the end.
+ * checkers.c - a program for memory and thread checkers, which report its remaining threads and memory at exit.
  *
  *   checkers NAME closed     sends a connection request, closes the adapter, and ends
  *   checkers NAME open       the same without the close
@@ -39,7 +39,7 @@ static void *change(void *argument)
     return argument;
 }
 
-/* An engine thread and a timer thread run from here on. */
+/* Requests a connection, so that the engine thread and the timer thread run. */
 static void request_connection(void)
 {
     DAT_EVD_HANDLE completions;

@@ -77,7 +77,7 @@ static void own_users(void)
     write_to("/proc/self/gid_map", groups);
 }
 
-/* The program will be a child: only children are in the new name space. */
+/* Runs the program in a child: only children of this process are in the new pid namespace. */
 static void own_pids(void)
 {
     must(unshare(CLONE_NEWPID) == 0, "a name space of processes");

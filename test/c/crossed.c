@@ -143,7 +143,7 @@ static void ask(int n)
     DAT_RETURN ret = dat_ep_connect(peers[n].ep, (DAT_IA_ADDRESS_PTR)&where, QUAL + (DAT_CONN_QUAL)n, DAT_TIMEOUT_INFINITE, sizeof own,
                                     &own, DAT_QOS_BEST_EFFORT, DAT_CONNECT_DEFAULT_FLAG);
     pthread_mutex_lock(&lock);
-    /* The other thread may have accepted meanwhile. */
+    /* The answering thread may have accepted the request already. */
     if (!is_threaded || DAT_GET_TYPE(ret) != DAT_INVALID_STATE)
         must("dat_ep_connect", n, ret);
 }
@@ -170,7 +170,7 @@ static void requested(DAT_CR_HANDLE request)
     } else if (rank > n) {
         must("dat_cr_reject", n, dat_cr_reject(request));
     } else {
-        /* It does not matter whether the other has answered by now: the EP was not reset. */
+        /* The peer may or may not have answered: the EP was not reset. */
         DAT_RETURN ret = dat_cr_accept(request, peers[n].ep, sizeof own, &own);
         if (is_threaded && ret == DAT_SUCCESS) {
             peers[n].stage = ACCEPTED; /* it does not ask yet */
@@ -198,7 +198,7 @@ static void transferred(const DAT_EVENT *event)
         *(kind == RECEIVE ? &p->has_received : &p->has_sent) = 1;
 }
 
-/* What was posted before the rejection comes back at the reset, at the latest. */
+/* Takes the receives that were posted before the rejection; the reset flushes them at the latest. */
 static void take_flushed(int n)
 {
     DAT_EVENT event;
@@ -254,7 +254,7 @@ static void look(void)
     int found = 0;
     for (; !is_threaded && dat_evd_dequeue(requests, &event) == DAT_SUCCESS; found = 1)
         requested(event.event_data.cr_arrival_event_data.cr_handle);
-    /* Completions first: a connection that has ended has none left. */
+    /* Completions are taken first: after the disconnect event a connection has no further completions. */
     for (; dat_evd_dequeue(transfers, &event) == DAT_SUCCESS; found = 1)
         transferred(&event);
     for (; dat_evd_dequeue(connections, &event) == DAT_SUCCESS; found = 1) {
@@ -281,7 +281,8 @@ static void *answer(void *unused)
     }
 }
 
-/* Which peer is next, and how many looks come between: by chance, so that every order comes up. */
+/* Requests all connections. The order of the peers and the number of polls between requests are random, so that every
+ * interleaving occurs. */
 static void ask_all(void)
 {
     int first = rand() % RANKS;
@@ -295,14 +296,14 @@ static void ask_all(void)
     }
 }
 
-/* All messages have arrived: the connections are not needed any more. */
+/* Called when all messages of a peer have arrived and the connection is no longer needed. */
 static void finish(int n)
 {
     struct peer *p = &peers[n];
     for (int at = 0; at < LENGTH; at++)
         if (p->memory[0][at] != (unsigned char)(n * 16 + rank + (int)round_number))
             wrong("byte %d of the message of %d is wrong", at, n);
-    /* Memory of a send belongs to the library until the send completes. */
+    /* The memory of a send belongs to the library until the send completes. */
     if (!is_hasty())
         must("dat_lmr_free", n, dat_lmr_free(p->lmr));
     must("dat_ep_disconnect", n, dat_ep_disconnect(p->ep, is_hasty() ? DAT_CLOSE_GRACEFUL_FLAG : DAT_CLOSE_ABRUPT_FLAG));
@@ -409,7 +410,7 @@ int main(int argc, char **argv)
             return play(argv[1], strtoul(argv[2], NULL, 0));
         }
     }
-    /* The first to fail leaves the others in the barrier. */
+    /* After one process fails, the others would wait in the barrier forever, so they are killed. */
     for (int left = RANKS; left > 0; left--) {
         int status;
         pid_t gone = wait(&status);

@@ -1,5 +1,5 @@
 /*
- * descriptors.c - without a free descriptor every call that needs one returns an error; with one free it succeeds again.
+ * descriptors.c - a call that needs a descriptor returns an error while none is free, and succeeds again afterwards.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -11,7 +11,7 @@ enum { MOST = 1024, QUAL = 0x0afffab2 };
 
 static int taken[MOST], count;
 
-/* Opens descriptors until only the given number is left. */
+/* Opens descriptors until only `left` more can be opened. */
 static void leave(int left)
 {
     int fd;

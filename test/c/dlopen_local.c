@@ -1,9 +1,7 @@
-/*
- * Opens libdat as MPI libraries do: at run time, with its symbols visible only to the plug-in that opened it. The provider
- * must then find libdat by itself.
+/* Opens libdat like MPI libraries do: at run time, with its symbols visible only to the plug-in that opened it. The
+ * provider must then find libdat by itself.
  *
- * SPDX-License-Identifier: MIT OR Apache-2.0
- */
+ * SPDX-License-Identifier: MIT OR Apache-2.0 */
 #include <dlfcn.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +18,7 @@ static void *find(void *library, const char *name)
     return address;
 }
 
-/* POSIX lets a data pointer from dlsym be a function pointer; ISO C wants it copied. */
+/* POSIX lets dlsym return a function pointer as a data pointer. ISO C has no such cast, so the bytes are copied. */
 #define FIND(library, name)                       \
     __extension__({                               \
         union {                                   \

@@ -44,7 +44,7 @@ static pid_t start(char **words, int output)
     return pid;
 }
 
-/* Reads more output of the server; returns 0 at its end. Output beyond the buffer is dropped. */
+/* Reads more output of the server. Returns 0 at the end of the output. Output beyond the buffer is dropped. */
 static int listen_on(int input)
 {
     char rest[4096];
@@ -56,7 +56,8 @@ static int listen_on(int input)
     return count > 0;
 }
 
-/* Whether a table of the kernel has a listener (0A) on this port. The server would take a trial connection for the client. */
+/* Whether a kernel table lists a listener (state 0A) on this port. A trial connection is not possible, because the
+ * server would take it for its client. */
 static int has_listener(const char *table, unsigned port)
 {
     char line[512];

@@ -189,7 +189,7 @@ static DAT_PROVIDER_INFO offered(const DAT_PROVIDER_INFO *info)
 }
 
 #ifdef HOOKED
-/* As dat-abi's `hook` has it. */
+/* Same layout as in dat-abi's `hook`. */
 struct handle_arena {
     uintptr_t base, len, stride;
 };

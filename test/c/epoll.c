@@ -71,7 +71,7 @@ static void handle(const DAT_EVENT *event)
         }
         if (++received == ROUNDS)
             break;
-        /* Answer out of the buffer that the message came in, when the next receive is posted. */
+        /* Post the next receive first, then answer out of the buffer that holds the message. */
         post(1, end);
         post(0, end);
         break;

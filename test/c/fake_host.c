@@ -26,7 +26,7 @@ static const char *moved(const char *path, char space[PATH_MAX])
     return space;
 }
 
-/* The cast that POSIX defines for function pointers from dlsym. */
+/* POSIX defines this cast for function pointers from dlsym. */
 #define NEXT(name) (*(void **)&next = dlsym(RTLD_NEXT, name))
 
 DIR *opendir(const char *path)

@@ -164,7 +164,7 @@ int ibv_destroy_cq(struct ibv_cq *of)
     struct channel *channel = (struct channel *)of->channel;
     struct cq **at, *before = NULL;
     fake_lock();
-    /* An event that was not read is gone; the descriptor stays readable once too often, which readers have to expect. */
+    /* An unread event is dropped. The descriptor may then be readable without an event, which readers must expect. */
     for (at = channel ? &channel->first : NULL; at != NULL && *at != NULL; before = *at, at = &(*at)->next)
         if (*at == cq) {
             *at = cq->next;
@@ -304,7 +304,7 @@ int ibv_query_device(struct ibv_context *context, struct ibv_device_attr *attr)
     return 0;
 }
 
-/* The declared type is of the attributes up to `flags`; the caller's record is as long. */
+/* The declared type covers only the attributes up to `flags`, and the caller's record has that length. */
 int ibv_query_port(struct ibv_context *context, uint8_t port, struct _compat_ibv_port_attr *out)
 {
     struct ibv_port_attr *attr = (struct ibv_port_attr *)out;

@@ -93,7 +93,8 @@ static int req_notify_cq(struct ibv_cq *of, int solicited_only)
     return 0;
 }
 
-/* Memory. Null without a registration of the key, in the queue pair's domain, that covers the range and has the rights. */
+/* Finds registered memory. Returns null unless a registration with this key, in the queue pair's domain, covers the
+ * range and has the rights. */
 
 static char *find(const struct qp *qp, uint32_t key, uint64_t address, uint64_t length, int access)
 {
@@ -122,7 +123,7 @@ static uint64_t length_of(const struct ibv_sge *segments, int count)
     return length;
 }
 
-/* As memcpy, which would not count as this library's. */
+/* Same as memcpy. A call of memcpy would be counted as the C library's instructions, not as this library's. */
 static void copy_bytes(char *to, const char *from, uint64_t length)
 {
     for (; length >= sizeof(uint64_t); length -= sizeof(uint64_t), to += sizeof(uint64_t), from += sizeof(uint64_t))
@@ -131,7 +132,7 @@ static void copy_bytes(char *to, const char *from, uint64_t length)
         *to++ = *from++;
 }
 
-/* Copies from list to list; the second is long enough. */
+/* Copies from one list of segments to another; the second list is long enough. */
 static void copy(const struct ibv_sge *from, int count, const struct ibv_sge *to)
 {
     uint64_t at = 0;
@@ -163,7 +164,7 @@ void fake_fail(struct qp *qp)
                  0, 0);
 }
 
-/* The peer, if packets of the queue pair can reach it. */
+/* Returns the peer, or null if packets of the queue pair cannot reach it. */
 struct qp *fake_peer_of(const struct qp *qp)
 {
     struct qp *peer = fake_qps[qp->peer_number % QPS];
@@ -173,7 +174,7 @@ struct qp *fake_peer_of(const struct qp *qp)
     return peer;
 }
 
-/* The status of a send; data go into the peer's next receive. */
+/* Copies a send into the peer's next receive. Returns the status of the send. */
 static enum ibv_wc_status deliver(struct qp *peer, const struct ibv_sge *from, int count, uint64_t length, int solicited)
 {
     struct receive *receive = &peer->receives[peer->receive_head++ & peer->receive_mask];
@@ -191,7 +192,7 @@ static enum ibv_wc_status deliver(struct qp *peer, const struct ibv_sge *from, i
     return status == IBV_WC_LOC_LEN_ERR ? IBV_WC_REM_INV_REQ_ERR : IBV_WC_REM_OP_ERR;
 }
 
-/* The status of an RDMA operation. */
+/* Executes an RDMA operation. Returns its status. */
 static enum ibv_wc_status transfer(const struct qp *peer, const struct ibv_send_wr *wr, uint64_t length)
 {
     int is_write = wr->opcode == IBV_WR_RDMA_WRITE;
@@ -205,7 +206,7 @@ static enum ibv_wc_status transfer(const struct qp *peer, const struct ibv_send_
     return IBV_WC_SUCCESS;
 }
 
-/* Executes a request. False if it has to wait. */
+/* Executes a request. Returns 0 if the request has to wait. */
 static int execute(struct qp *qp, const struct ibv_send_wr *wr)
 {
     struct qp *peer = fake_peer_of(qp);
@@ -236,7 +237,7 @@ void fake_execute_waiting(struct qp *qp)
         request.wr.sg_list = request.segments;
         if (request.wr.send_flags & IBV_SEND_INLINE)
             request.segments[0].addr = (uintptr_t)request.data;
-        /* First taken from the queue, since an error flushes it. */
+        /* Removed from the queue before it completes, since an error flushes the queue. */
         qp->request_head++;
         if (!execute(qp, &request.wr)) {
             qp->request_head--;

@@ -32,7 +32,7 @@ struct receive {
     struct ibv_sge segments[SEGMENTS];
 };
 
-/* A request that waits for a receive or for its peer. It contains inline data. */
+/* A request that waits for a receive or for the peer, with its inline data. */
 struct request {
     struct ibv_send_wr wr;
     struct ibv_sge segments[SEGMENTS];
@@ -53,7 +53,8 @@ struct region {
     int access;
 };
 
-/* Both tables by number; 0 is not used. The lock protects them, like all other state. */
+/* Queue pairs and registrations by number; number 0 is not used. The lock protects both tables, like all other state.
+ */
 extern struct qp *fake_qps[QPS];
 extern struct region *fake_regions[REGIONS];
 
@@ -63,9 +64,9 @@ void fake_unlock(void);
 void fake_set_ops(struct ibv_context_ops *ops);
 /* Moves a queue pair to ERR, and flushes its work. */
 void fake_fail(struct qp *qp);
-/* Executes the requests that wait for a receive, as far as possible. */
+/* Executes waiting requests until one still has to wait. */
 void fake_execute_waiting(struct qp *qp);
-/* The peer, if packets of the queue pair can reach it. */
+/* Returns the peer, or null if packets of the queue pair cannot reach it. */
 struct qp *fake_peer_of(const struct qp *qp);
 
 #pragma GCC visibility pop

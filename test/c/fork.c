@@ -76,7 +76,7 @@ static void finish(void)
 
 #define REFUSED(call) EXPECT(DAT_GET_TYPE(call) == DAT_INVALID_HANDLE)
 
-/* No handle of the parent is one here. */
+/* Checks that every handle of the parent is invalid here. */
 static void refused(void)
 {
     DAT_OS_WAIT_PROXY_AGENT no_agent = { NULL, NULL };
@@ -110,7 +110,7 @@ static void refused(void)
     }
 }
 
-/* The parent's handles, one after the other; they stay refused when the child has as many of its own. */
+/* Tests the parent's handles one after the other. They stay invalid when the child has as many objects of its own. */
 static void child(void)
 {
     DAT_IA_HANDLE own;
@@ -122,11 +122,11 @@ static void child(void)
     refused();
     OK(dat_ia_close(own, DAT_CLOSE_ABRUPT_FLAG));
 
-    /* The same name, and all that a parent does. */
+    /* The child opens the same adapter and does everything that the parent does. */
     errors = DAT_HANDLE_NULL;
     OK(dat_ia_open((char *)name, 8, &errors, &ia));
     OK(dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
-    /* And one that is left to the exit. */
+    /* A second adapter is left open at exit. */
     errors = DAT_HANDLE_NULL;
     OK(dat_ia_open((char *)name, 8, &errors, &ia));
 }
@@ -141,7 +141,7 @@ static void await(pid_t pid)
 
 static int stop;
 
-/* Goes in and out of every lock of the library. */
+/* Repeats calls that take every lock of the library. */
 static void *work(void *unused)
 {
     while (!__atomic_load_n(&stop, __ATOMIC_RELAXED)) {

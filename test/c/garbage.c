@@ -77,7 +77,7 @@ static DAT_RETURN make_cno(DAT_IA_HANDLE ia)
     return dat_cno_create(ia, none, &made);
 }
 
-/* X(what, kind wanted, subtype or 0, whether null is legal there, call) */
+/* X(name of the call, expected kind, subtype or 0, whether null is valid, call) */
 #define CALLS(X)                                                                                                        \
     X("ia_query", IA, DAT_INVALID_HANDLE_IA, 0, dat_ia_query(h, NULL, DAT_IA_FIELD_ALL, &out.ia, 0, NULL))              \
     X("ia_close abrupt", IA, DAT_INVALID_HANDLE_IA, 0, dat_ia_close(h, DAT_CLOSE_ABRUPT_FLAG))                          \
@@ -184,7 +184,7 @@ static DAT_RETURN make_cno(DAT_IA_HANDLE ia)
     X("cr_reject", CR, DAT_INVALID_HANDLE_CR, 0, dat_cr_reject(h))
 
 
-/* One function per line of the list, in a table. */
+/* A table with one function per entry of CALLS. */
 struct call {
     const char *what;
     int wanted;
@@ -215,7 +215,7 @@ enum { NUM_CALLS = sizeof calls / sizeof *calls };
 static char trying[128];
 static unsigned refused;
 
-/* Prints the failed call before the process ends; uses nothing of the library. */
+/* Prints the failed call before the process ends, without calling the library. */
 static void crashed(int signal_number)
 {
     static const char words[] = "crashed in: ";
@@ -260,7 +260,7 @@ static void try_numbers(int index)
 
 static void try_addresses(int index)
 {
-    /* Memory that looks like an object: a word, which leads to a table of zeros, or of more such words. */
+    /* Memory that resembles an object: its first word points to a table of zeros, or to a table of pointers. */
     static void *zeros[128], *loop[128];
     void *on_stack[4] = { zeros, zeros, zeros, zeros };
     void **on_heap = malloc(256);
@@ -398,7 +398,7 @@ int main(int argc, char **argv)
     signal(SIGBUS, crashed);
     signal(SIGABRT, crashed);
 
-    /* The first IA stays open and the second is closed, so that its number is no longer that of an IA. */
+    /* The first IA stays open. The second is closed, so its number is no longer valid. */
     OK(dat_ia_open(name, 8, &errors, &live[IA]));
     errors = DAT_HANDLE_NULL;
     OK(dat_ia_open(name, 8, &errors, &closed));
@@ -423,7 +423,8 @@ int main(int argc, char **argv)
     memcpy(dead, gone, sizeof dead);
     dead[IA] = closed;
 
-    /* The rejected request is a freed handle; the next one stays valid. The requesting EP is not used any more, but valid. */
+    /* The handle of the rejected request is now invalid. The next request stays valid, and so does the requesting EP.
+     */
     dead[CR] = connection_request(live[EP]);
     OK(dat_cr_reject(dead[CR]));
     next(live[EVD], DAT_CONNECTION_EVENT_PEER_REJECTED, "the rejection");
@@ -442,7 +443,7 @@ int main(int argc, char **argv)
         try_objects(index);
     }
 
-    /* Nothing has changed: all live objects are valid, and can be freed in order. */
+    /* All live objects are still valid, and can be freed in order. */
     OK(dat_cr_query(live[CR], DAT_CR_FIELD_ALL, &out.cr));
     OK(dat_cr_reject(live[CR]));
     next(live[EVD], DAT_CONNECTION_EVENT_PEER_REJECTED, "the rejection");

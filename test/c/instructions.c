@@ -24,18 +24,18 @@
 #include "check.h"
 
 enum { FIRST_QUAL = 6411, QUALS = 16384, DEPTH = 64, BATCH = 32, BURST = 4, AREA = 256 << 10, WARM_UP = 8, RDMA_WARM_UP = 2000 };
-/* Sends of a part, of which the first burst is not counted; and empty dequeues of a part. */
+/* Sends per part (the first burst is not counted), and empty dequeues per part. */
 enum { PART = 64, EMPTY_PART = 1000 };
 
 static unsigned char *memory;
 
-/* Completions of receives and of requests; one EVD, unless each message is sent alone. */
+/* EVDs for receives and for requests; the same EVD unless each message is sent alone. */
 static DAT_EVD_HANDLE data, sends;
 
 static DAT_LMR_CONTEXT key;
 static DAT_RMR_CONTEXT remote_key;
 
-/* Callgrind counts from the entry of such a function to its end; the barrier keeps the call from being a jump. */
+/* Callgrind counts from the entry of such a function to its return. The barrier prevents a tail call. */
 #define COUNTED(name, call, ...)                                 \
     __attribute__((noinline)) static DAT_RETURN name __VA_ARGS__ \
     {                                                            \
@@ -65,7 +65,7 @@ __attribute__((noinline)) static void counted_part(void)
     __asm__ volatile("" ::: "memory");
 }
 
-/* Memory that peers can map, where it is to be registered as shared. */
+/* Returns memory for the transfers; shared memory can be mapped by a peer. */
 static unsigned char *get_memory(int is_shared)
 {
     void *found;
@@ -77,7 +77,7 @@ static unsigned char *get_memory(int is_shared)
     return found;
 }
 
-/* Registers all memory, and sets its keys. */
+/* Registers all memory and stores its keys. */
 static void register_all(DAT_IA_HANDLE ia, DAT_PZ_HANDLE pz, int is_shared)
 {
     DAT_LMR_HANDLE lmr;
@@ -110,7 +110,7 @@ static void check(const DAT_EVENT *event, DAT_VLEN bytes)
     EXPECT(dto->transfered_length == bytes);
 }
 
-/* Takes the completions of a batch; with wait, by dat_evd_wait, once all of them are in the queue. */
+/* Takes the completions of a batch. With `wait` it calls dat_evd_wait after all completions are queued. */
 static void take(long events, DAT_VLEN bytes, int wait, int is_counted)
 {
     DAT_EVENT event;
@@ -124,7 +124,7 @@ static void take(long events, DAT_VLEN bytes, int wait, int is_counted)
     }
 }
 
-/* Takes the two completions of a message, each by a call that has to poll for it. */
+/* Takes the two completions of one message; each call has to poll. */
 static void take_alone(DAT_VLEN bytes, int wait, int is_counted)
 {
     DAT_EVD_HANDLE evds[] = { data, sends };
@@ -139,7 +139,7 @@ static void take_alone(DAT_VLEN bytes, int wait, int is_counted)
     }
 }
 
-/* Posts receives for the messages first to first + count of a batch. */
+/* Posts the receives for `count` messages of a batch, starting with message `first`. */
 static void post_receives(DAT_EP_HANDLE ep, long first, long count, long bytes)
 {
     DAT_LMR_TRIPLET sink = { .lmr_context = key, .segment_length = bytes };
@@ -165,7 +165,7 @@ int main(int argc, char **argv)
     DAT_EVENT event;
     DAT_DTO_COOKIE cookie = { .as_64 = 1 };
     const char *operation;
-    /* A TCP port over verbs: another process may run the same program. */
+    /* Over verbs the qualifier is a TCP port, and another process may run the same program. */
     DAT_CONN_QUAL qual = FIRST_QUAL + (DAT_CONN_QUAL)(getpid() % QUALS);
     long bytes, count, batch, warm_up, empty = 0, sent = 0;
     int is_send, is_wait, is_burst, is_shared, is_register, is_rdma, is_alone;
@@ -239,7 +239,8 @@ int main(int argc, char **argv)
                 OK(is_counted ? counted_write(from, &source, cookie, &remote)
                               : dat_ep_post_rdma_write(from, 1, &source, cookie, &remote, DAT_COMPLETION_DEFAULT_FLAG));
             } else if (is_burst) {
-                /* The first burst of a part is not counted: callgrind has just written the counts of the last part. */
+                /* The first burst of a part is not counted, because callgrind has just written the counts of the
+                 * previous part. */
                 is_counted = sent++ % PART >= BURST;
                 OK(is_counted ? counted_send(from, &source, cookie)
                               : dat_ep_post_send(from, 1, &source, cookie, DAT_COMPLETION_DEFAULT_FLAG));

@@ -88,7 +88,8 @@ static void call(const char *host, DAT_CONN_QUAL qual, DAT_EVENT_NUMBER expected
 
 /* ---- Another user ---- */
 
-/* The name in the abstract namespace that any user could bind, if listeners used such names. */
+/* Binds the abstract socket name that a listener would use if listeners used abstract names, which any user can bind.
+ */
 static int take_abstract_name(const char *host, int port, DAT_CONN_QUAL qual)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};
@@ -101,7 +102,7 @@ static int take_abstract_name(const char *host, int port, DAT_CONN_QUAL qual)
     return fd;
 }
 
-/* The port belongs to one user at a time. */
+/* Tries to bind the port, which belongs to one user at a time. */
 static void try_port(const char *host, int port)
 {
     struct sockaddr_in at = {.sin_family = AF_INET, .sin_port = htons((uint16_t)port)};
@@ -114,7 +115,7 @@ static void try_port(const char *host, int port)
         if (n == 2)
             at.sin_addr.s_addr = htonl(INADDR_ANY);
         if (n == 3) {
-            /* Needs no privileges: bound to the interface of the address. */
+            /* Binding to the interface of the address needs no privileges. */
             if (setsockopt(fd, SOL_SOCKET, SO_BINDTODEVICE, "d0", 3) != 0)
                 break;
         }
@@ -123,7 +124,7 @@ static void try_port(const char *host, int port)
     close(fd);
 }
 
-/* The directory must permit neither creating nor finding a name. */
+/* Tries to create and to find a name in the directory; both must be denied. */
 static void try_directory(const char *path)
 {
     struct sockaddr_un at = {.sun_family = AF_UNIX};

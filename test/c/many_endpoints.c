@@ -55,7 +55,7 @@ static void send_to_peer(int n)
     OK(dat_ep_post_send(eps[n], 1, &at, cookie, DAT_COMPLETION_SUPPRESS_FLAG));
 }
 
-/* Takes one completion of a receive, and returns its endpoint. */
+/* Takes one receive completion. Returns its endpoint. */
 static int take(void)
 {
     DAT_EVENT event;
@@ -72,7 +72,7 @@ static int take(void)
     return (int)dto->user_cookie.as_64;
 }
 
-/* Sends one message to each endpoint; all are posted before the first is received. */
+/* Sends one message to each endpoint. All sends are posted before the first message is received. */
 static void all_endpoints(void)
 {
     char *seen = calloc((size_t)count, 1);
@@ -95,7 +95,7 @@ static void connect_all(void)
     DAT_EVENT event;
     int asked = 0, accepted = 0, stand = 0;
     OK(dat_ia_query(ia, NULL, DAT_IA_FIELD_IA_ADDRESS_PTR, &adapter, 0, NULL));
-    /* Endpoints with even numbers connect and send their number; those with odd numbers accept. */
+    /* Even endpoints connect and send their number as private data; odd endpoints accept. */
     while (stand < count) {
         while (asked < count && asked / 2 - accepted < AT_ONCE) {
             OK(dat_ep_connect(eps[asked], adapter.ia_address_ptr, QUAL, DAT_TIMEOUT_INFINITE, sizeof asked, &asked,
@@ -108,7 +108,7 @@ static void connect_all(void)
             DAT_CR_HANDLE request = event.event_data.cr_arrival_event_data.cr_handle;
             DAT_CR_PARAM param;
             OK(dat_cr_query(request, DAT_CR_FIELD_ALL, &param));
-            /* Some transports pad private data. */
+            /* Some transports pad private data, so it may be longer than the number. */
             EXPECT(param.private_data_size >= (DAT_COUNT)sizeof asked);
             if (*(int *)param.private_data == 0)
                 first_peer = 2 * accepted + 1;
@@ -187,7 +187,7 @@ int main(int argc, char **argv)
     begin = now();
     all_endpoints();
     double each = (now() - begin) / count;
-    /* Idle connections leave the list of polled ones within seconds. */
+    /* The provider stops polling idle connections within seconds. */
     for (double until = now() + 200000; now() < until;)
         expect_no_event(completions, "idle");
     double way = ping_pong();

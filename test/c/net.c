@@ -29,7 +29,7 @@
 
 enum { SLOTS = 4, RECEIVES = 2 * SLOTS + 2, NOTES = 3 * SLOTS + 2, ENOUGH = 8, READ_EACH = 8, TICK = SECOND / 10 };
 enum word { WRITTEN = 1, DONE, BYE };
-/* Kind of work of a cookie; the lower half of the cookie is its number. */
+/* Kind of work, in the upper half of a cookie. The lower half is a number. */
 enum kind { RECEIVE = 1, NOTE, WRITE, READ };
 
 struct note {
@@ -40,7 +40,7 @@ struct place {
     uint64_t address, key;
 };
 
-/* Destination and state of a block of this side. */
+/* A block in flight: its slot in the peer's memory and its state. */
 struct slot {
     uint64_t number;
     int writing, answered, reading;
@@ -54,7 +54,7 @@ static DAT_LMR_CONTEXT key;
 static DAT_RMR_CONTEXT remote_key;
 static struct place there;
 
-/* Layout of the memory: target of the peer's writes, source of own writes, target of own reads, then the notes. */
+/* Memory layout: target of the peer's writes, source of local writes, target of local reads, then the messages. */
 static char *memory, *incoming, *outgoing, *back;
 static struct note *received_notes, *sent_notes;
 static int is_note_used[NOTES];
@@ -146,7 +146,7 @@ static DAT_DTO_COOKIE cookie(enum kind kind, uint64_t which)
     return made;
 }
 
-/* At the end of the connection, a post may be refused before its event arrives. */
+/* When the connection ends, a post may be refused before the disconnect event arrives. */
 static int posted(DAT_RETURN ret, const char *what)
 {
     if (DAT_GET_TYPE(ret) == DAT_INVALID_STATE)
@@ -170,7 +170,7 @@ static int free_note(void)
     return -1;
 }
 
-/* Returns a free slot; there is one. */
+/* Sends a message from a free slot; the caller ensures that one is free. */
 static void send_note(enum word word, uint64_t number)
 {
     int which = free_note();
@@ -251,7 +251,7 @@ static void completed_one(const DAT_DTO_COMPLETION_EVENT_DATA *dto)
     if (kind == NOTE)
         is_note_used[which] = 0;
     if (dto->status != DAT_DTO_SUCCESS) {
-        /* The end of the connection has its own event, before or after this one. */
+        /* The disconnect event may be queued before or after this completion. */
         if (first_error == DAT_DTO_SUCCESS || first_error == DAT_DTO_ERR_FLUSHED)
             first_error = dto->status;
         return;
@@ -272,7 +272,7 @@ static void completed_one(const DAT_DTO_COMPLETION_EVENT_DATA *dto)
     }
 }
 
-/* Takes the next event, if one arrives within this time. */
+/* Takes the next event. Returns whether one arrived within this time. */
 static int took(DAT_TIMEOUT time)
 {
     DAT_EVENT event;
@@ -362,7 +362,7 @@ static int can_give(void)
     return is_time && given - answered < SLOTS && !slot->writing && !slot->reading && free_note() >= 0;
 }
 
-/* Posts all work that may be posted now. */
+/* Posts all work for which slots are free. */
 static void post_all(void)
 {
     uint64_t n;
@@ -413,7 +413,7 @@ static void part_in_peace(void)
              (unsigned long long)taken);
 }
 
-/* Checks that all posted work completes, and that nothing follows. */
+/* Checks that all posted work completes, and that no further event arrives. */
 static void rest(void)
 {
     DAT_EP_STATE state;
