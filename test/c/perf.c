@@ -52,16 +52,17 @@
 #include "perf_evds.h"
 #include "perf_mpi.h"
 
-/* SENT marks the cookie of a request, which has the number of requests that complete with it. The cookie of a receive has its endpoint. */
+/* SENT marks the cookie of a request; the cookie also holds the number of requests that complete with it. The cookie
+ * of a receive is its endpoint's number. */
 enum { WARM_UP = 2000, LONG_ENOUGH = 5, LAST = 2 };
 #define SENT ((DAT_UINT64)1 << 32)
 
-/* Requests posted and completed so far; the endpoint of the last message; requests since the last one with an event. */
+/* Counts of posted and completed requests; endpoint of the last message; requests since the last one with an event. */
 static long posted, sent, received, unsignalled;
 static long last;
-/* Seconds; 0: no limit. */
+/* Time limit of a measurement in seconds; 0: none. */
 static double enough;
-/* -r: times of round trips in seconds. */
+/* -r: number and times of the recorded round trips, in seconds. */
 static int records;
 static double *trips;
 
@@ -74,7 +75,7 @@ static void too_long(int number)
     _exit(1);
 }
 
-/* Takes completions. There are many receives, so a used one is posted again later. */
+/* Takes completions. A consumed receive is posted again later, since many are posted. */
 static void poll_once(void)
 {
     DAT_EVENT event;
@@ -101,7 +102,8 @@ static void send_one(long n)
     OK(dat_ep_post_send(eps[n], 1, &out, cookie, DAT_COMPLETION_SUPPRESS_FLAG));
 }
 
-/* Returns the flags of a request of the first connection; one request of each group has an event. At most `depth` are in flight. */
+/* Returns the flags for the next request of the first connection: one request of each group has an event. Waits while
+ * `depth` requests are in flight. */
 static DAT_COMPLETION_FLAGS next_request(int is_last, DAT_DTO_COOKIE *cookie)
 {
     while (posted - sent >= depth)
@@ -122,7 +124,7 @@ static void await_received(long count)
         poll_once();
 }
 
-/* The same, but each used receive is posted again at once. */
+/* Takes `count` receive completions, and posts each receive again at once. */
 static void take(long count)
 {
     long before;
@@ -138,14 +140,15 @@ static void report(const char *what, long count, const char *figure, double valu
     printf("{\"what\":\"%s\",\"size\":%ld,\"count\":%ld,\"%s\":%.7g}\n", what, size, count, figure, value);
 }
 
-/* Half a round trip, measured by the client. */
+/* Prints half the round trip time, measured by the client. */
 static void report_half(const char *what, long count, double usec)
 {
     if (host != NULL)
         report(what, count, "usec", usec);
 }
 
-/* The client ends after a round through all connections when the time is over, and reports that in the first byte. */
+/* Whether message n is the last. When the time is over, the client finishes the round through all connections, and
+ * reports the end in the first byte of the message. */
 static int is_last(long n, long count, double begin)
 {
     if (n + 1 < count && (n % 16 != 0 || seconds() - begin < LONG_ENOUGH))
@@ -160,7 +163,7 @@ static int compare(const void *one, const void *other)
     return (a > b) - (a < b);
 }
 
-/* The percentile of the round trips for this share, halved, in microseconds. */
+/* Returns half the percentile of the round trips for this share, in microseconds. */
 static double percentile(long count, double share)
 {
     long at = (long)((double)count * share);
@@ -227,7 +230,8 @@ static void to_all(void)
         send_one(n);
 }
 
-/* Returns the time. The server sends a message when it is ready, and when it has received all. */
+/* Sends or receives `count` messages. Returns the time. The server sends a message when it is ready, and another when
+ * it has received all. */
 static double burst(long count)
 {
     long n, before = received;
@@ -259,7 +263,7 @@ static void rate(long count)
         report("rate", count, "mps", (double)(count * processes) / lasted / 1e6);
 }
 
-/* Millions per second, until all requests have completed. */
+/* Posts RDMA writes. Returns millions per second, measured until all have completed. */
 static double write_burst(long count, double lasts)
 {
     long before = posted;
@@ -276,7 +280,7 @@ static double write_burst(long count, double lasts)
     return (double)(posted - before) / (seconds() - begin) / 1e6;
 }
 
-/* Processor time of all threads of this process. */
+/* Processor time of all threads of this process, in seconds. */
 static double processor_seconds(void)
 {
     struct timespec used;
@@ -303,7 +307,7 @@ static void writes(long count)
     }
 }
 
-/* Sums the values in /proc of this process with one of these names. */
+/* Sums the values of these two names in this process's memory statistics in /proc. */
 static long kib_of(const char *first, const char *second)
 {
     char line[256];
@@ -359,7 +363,7 @@ static void idle(long duration)
     report("idle", duration, "cpu_percent", used / (seconds() - begin) * 100);
 }
 
-/* The server names the time by the clock that both sides share. Never returns. */
+/* The server sends the time of its death, by the clock that both processes share. Does not return on the server. */
 static void death(long milliseconds)
 {
     double when;
@@ -409,7 +413,7 @@ static void run(const char *mode, long count)
         disconnect_all(all);
 }
 
-/* The modes of perf_mpi.h. */
+/* Runs a mode of perf_mpi.h. */
 static void run_mpi(const char *mode, long count)
 {
     double figure = 0;
@@ -494,7 +498,7 @@ int main(int argc, char **argv)
         fail("perf: no memory for %ld round trips", count);
     if (records)
         memset(trips, 1, (size_t)count * sizeof *trips); /* no page faults while it measures */
-    /* Ends the program if the peer ends, never starts, or stops. */
+    /* The alarm ends the program if the peer ends, never starts, or hangs. */
     EXPECT(signal(SIGALRM, too_long) != SIG_ERR);
     alarm((unsigned)limit);
     open_all();

@@ -18,7 +18,7 @@
 
 enum { EVENTS = 4096, PAGE = 4096 };
 
-/* Where the client writes; travels as private data. */
+/* Memory for the peer's writes, sent as private data. */
 struct place {
     uint64_t address;
     uint64_t key;
@@ -27,7 +27,7 @@ struct place {
 static DAT_IA_HANDLE ia;
 static DAT_PZ_HANDLE pz;
 static DAT_EVD_HANDLE async_evd, events, completions;
-/* Of requests, if they have one of their own; of each thread, if endpoints have one each. */
+/* EVD for requests, if separate; one EVD per thread, if each endpoint has a thread. */
 static DAT_EVD_HANDLE requests, *own_evds;
 static DAT_CNO_HANDLE cno;
 static DAT_EP_HANDLE *eps;
@@ -65,7 +65,8 @@ static void post_receive(long n)
     OK(dat_ep_post_recv(eps[n], 1, &in, cookie, DAT_COMPLETION_DEFAULT_FLAG));
 }
 
-/* Memory, written once: pages that were never written are all the same zero page, and cost less than memory. */
+/* Returns memory in which every page was written once: pages never written all map the same zero page, and accesses
+ * to them are cheaper. */
 static char *get_memory(size_t length)
 {
     char *memory;
@@ -73,12 +74,12 @@ static char *get_memory(size_t length)
         int file = memfd_create("perf", MFD_CLOEXEC | MFD_ALLOW_SEALING);
         if (file < 0 || ftruncate(file, (off_t)length) != 0)
             fail("perf: memfd_create or ftruncate of %zu bytes", length);
-        /* Without seals the provider may make less of it, which is a figure too. */
+        /* Without seals the provider may use a slower method. That figure is still valid. */
         if (fcntl(file, F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
             fprintf(stderr, "perf: no seals\n");
         memory = mmap(NULL, length, PROT_READ | PROT_WRITE, MAP_SHARED, file, 0);
         EXPECT(memory != MAP_FAILED);
-        /* The descriptor stays: by it the provider can pass the memory on when it is registered. */
+        /* The descriptor stays open: the provider passes the memory to peers through the descriptor. */
     } else {
         memory = aligned_alloc(PAGE, length);
         EXPECT(memory != NULL);
@@ -87,14 +88,15 @@ static char *get_memory(size_t length)
     return memory;
 }
 
-/* Registers memory from `get_memory`; shared memory as such, so that the provider can map it in the peer. */
+/* Registers memory from `get_memory`. Shared memory is registered as shared, so that the provider can map it in the
+ * peer. */
 static void register_memory(char *bytes, size_t length, DAT_LMR_HANDLE *lmr, DAT_LMR_CONTEXT *key, DAT_RMR_CONTEXT *remote_key)
 {
     static long count;
     char cookie[40] = "";
     DAT_REGION_DESCRIPTION region;
     if (is_shared) {
-        /* Each registration of each process has its own. */
+        /* Each registration of each process needs a unique name. */
         snprintf(cookie, sizeof cookie, "perf %ld %ld %.6f", (long)getpid(), count++, seconds());
         region.for_shared_memory.virtual_address = bytes;
         region.for_shared_memory.shared_memory_id = &cookie;
@@ -129,7 +131,7 @@ static DAT_EVD_HANDLE create_evd(long length)
     return evd;
 }
 
-/* Where receives and requests of endpoint n complete. */
+/* EVD on which the receives and requests of endpoint n complete. */
 static DAT_EVD_HANDLE receives_of(long n)
 {
     return has_threads ? own_evds[n] : completions;
@@ -158,7 +160,7 @@ static void open_all(void)
     make_memory();
 }
 
-/* Number of endpoints, and of receives posted on each; 0: the provider's default. */
+/* Creates `count` endpoints with `receives` posted receives each; 0 selects the provider's default. */
 static void create_eps(long count, long receives)
 {
     DAT_EP_PARAM param;
@@ -193,7 +195,7 @@ static DAT_EVENT next_of_two(DAT_EVENT_NUMBER one, DAT_EVENT_NUMBER other)
     return event;
 }
 
-/* Connections that the client has ended while it was not known here that others stand. */
+/* Connections that the client ended before this process saw all connections established. */
 static long gone;
 
 static void accept_all(long count)
@@ -247,7 +249,7 @@ static void connect_all(long count, long width)
     freeaddrinfo(found);
 }
 
-/* The client ends, the server sees it. */
+/* The client disconnects all connections; the server waits for the events. */
 static void disconnect_all(long count)
 {
     long n;

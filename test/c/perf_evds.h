@@ -15,12 +15,12 @@
 /* How completions of sends and receives are distinguished. */
 #define SEND_COOKIE ((DAT_UINT64)1 << 32)
 
-/* Receives and sends that have completed, of one thread or of several. */
+/* Numbers of completed receives and sends, of one thread or of several. */
 struct counts {
     _Atomic long received, sent;
 };
 
-/* Adds one completion to its count. The last receives are flushed when the client disconnects. */
+/* Counts one completion. Receives left at the end are flushed when the client disconnects. */
 static void count_event(const DAT_EVENT *event, struct counts *counts)
 {
     const DAT_DTO_COMPLETION_EVENT_DATA *dto = &event->event_data.dto_completion_event_data;
@@ -29,11 +29,11 @@ static void count_event(const DAT_EVENT *event, struct counts *counts)
     if (event->event_number != DAT_DTO_COMPLETION_EVENT || dto->status != DAT_DTO_SUCCESS)
         fail("perf: event %x status %u", (unsigned)event->event_number, (unsigned)dto->status);
     _Atomic long *count = dto->user_cookie.as_64 < SEND_COOKIE ? &counts->received : &counts->sent;
-    /* Each count has one writer. */
+    /* A plain load and store suffice, because each count has one writer. */
     atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + 1, memory_order_release);
 }
 
-/* Takes one completion: waits for the next, or polls once. Returns whether there was one. */
+/* Takes one completion: waits for it, or polls once. Returns whether one was taken. */
 static int take_one(DAT_EVD_HANDLE evd, int waits, struct counts *counts)
 {
     DAT_EVENT event;
@@ -46,7 +46,8 @@ static int take_one(DAT_EVD_HANDLE evd, int waits, struct counts *counts)
     return 1;
 }
 
-/* One step of a thread that needs completions of receives, of sends, or of both. With two EVDs it waits on that of the needed ones, and polls both. */
+/* One step of a thread that needs completions of receives, of sends, or of both. With two EVDs it waits on an EVD of
+ * a needed kind, and polls both. */
 static void take_some(DAT_EVD_HANDLE receives, DAT_EVD_HANDLE requests, int lacks_sends, int lacks_receives,
                       struct counts *counts)
 {
@@ -91,7 +92,7 @@ struct player {
     struct counts counts;
 };
 
-/* The thread that has the EVD of the requests. */
+/* Body of the thread that takes the completions of requests. */
 static void *take_requests(void *argument)
 {
     struct player *player = argument;
@@ -111,7 +112,7 @@ static void *play(void *argument)
             send_signalled(player->n);
         if (host != NULL && n > 0)
             post_receive(player->n); /* while the answer is on its way */
-        /* The server's send of the last turn is acknowledged by the message of this one. */
+        /* The client's message of this turn acknowledges the server's send of the previous turn. */
         take_until(receives, requests, has_reaper ? 0 : (host != NULL ? n + 1 : n), n + 1, &player->counts);
         if (host == NULL) {
             send_signalled(player->n);
@@ -139,7 +140,7 @@ static double reap(long count)
     return (player.end - player.begin) * 1e6 / 2 / (double)count;
 }
 
-/* Ping-pong over all connections at once, each with its EVD and its thread. Returns the mean time. */
+/* Ping-pong over all connections at once, each with its own EVD and thread. Returns the mean time. */
 static double threads(long count)
 {
     struct player *players = calloc((size_t)connections, sizeof *players);

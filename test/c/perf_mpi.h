@@ -37,9 +37,9 @@ struct mpi_memory {
 static DAT_EVD_HANDLE mpi_requests;
 static DAT_EP_HANDLE mpi_ep;
 static struct mpi_memory mpi_controls, mpi_in, mpi_out;
-/* Requests posted and complete. */
+/* Numbers of posted and completed requests. */
 static long mpi_posted, mpi_complete;
-/* The next place for a message that is sent: the first CONTROLS are receives. */
+/* Index of the next slot for a message to send. The first CONTROLS slots are for receives. */
 static long mpi_next;
 
 static struct mpi_memory mpi_register(char *bytes, size_t length)
@@ -68,7 +68,7 @@ static void mpi_post_receive(long place)
     OK(dat_ep_post_recv(mpi_ep, 1, &to, cookie, DAT_COMPLETION_DEFAULT_FLAG));
 }
 
-/* The endpoint of either side, with its EVDs and receives. */
+/* Creates this side's endpoint with its EVDs and receives. */
 static void mpi_create_ep(void)
 {
     DAT_EP_PARAM param;
@@ -88,13 +88,14 @@ static void mpi_create_ep(void)
         mpi_post_receive(n);
 }
 
-/* The client disconnects when it has all data. The last receives of the server are flushed, and requests that the client has completed. */
+/* Whether the event reports a flush at the end: the client disconnects when it has all data, which flushes the
+ * server's last receives and requests. */
 static int mpi_is_flushed(const DAT_EVENT *event)
 {
     return host == NULL && event->event_data.dto_completion_event_data.status == DAT_DTO_ERR_FLUSHED;
 }
 
-/* Takes a completion if there is one; returns whether there was. */
+/* Takes a completion if one is queued. Returns whether there was one. */
 static int mpi_take(DAT_EVD_HANDLE evd, DAT_EVENT *event)
 {
     DAT_RETURN code = dat_evd_dequeue(evd, event);
@@ -110,7 +111,8 @@ static int mpi_take(DAT_EVD_HANDLE evd, DAT_EVENT *event)
     return 1;
 }
 
-/* Takes a message if there is one. Counts completions of requests and checks for connection events in each poll, as MPI libraries do. */
+/* Takes a message if one is queued. Like MPI libraries, each poll also counts request completions and checks for
+ * connection events. */
 static struct mpi_control *mpi_progress(void)
 {
     DAT_EVENT event;
@@ -136,7 +138,7 @@ static struct mpi_control *mpi_await(enum mpi_kind kind)
     return control;
 }
 
-/* The message is not needed any more. */
+/* Releases a message: posts its receive again. */
 static void mpi_release(const struct mpi_control *control)
 {
     mpi_post_receive(control - mpi_control_at(0));
@@ -190,7 +192,7 @@ static size_t mpi_slot(long length)
     return ((size_t)length + 63) / 64 * 64;
 }
 
-/* Message n begins and ends with this byte, which differs from the former content of its slot. */
+/* Byte with which message n begins and ends. It differs from the previous content of the slot. */
 static char mpi_flag(long n)
 {
     return (char)(1 + n / RING % 100);
@@ -213,7 +215,7 @@ static void mpi_eager_receive(long n, long length)
         fail("perf: write %ld: the last byte came before the first", n);
 }
 
-/* Ping-pong; half a round trip. */
+/* Ping-pong by eager messages. Returns half a round trip. */
 static double mpi_eager(long length, long count)
 {
     size_t ring = RING * mpi_slot(length);
@@ -245,7 +247,7 @@ static void mpi_polled_receive(long n, long length)
     OK(dat_ep_post_recv(mpi_ep, 1, &to, cookie, DAT_COMPLETION_DEFAULT_FLAG));
 }
 
-/* Registers the memory of "polled" and posts receives. */
+/* Registers the memory of mode `polled` and posts the receives. */
 static void mpi_polled_begin(long length)
 {
     size_t ring = RING * mpi_slot(length);
@@ -254,7 +256,7 @@ static void mpi_polled_begin(long length)
     mpi_in = mpi_register(get_memory(ring), ring);
     mpi_out = mpi_register(get_memory(ring), ring);
     memset(mpi_in.bytes, 0, ring);
-    /* The receives for messages between the two are used up by the first ones. */
+    /* Empty messages consume the receives for control messages, so that only the receives of this mode remain. */
     for (n = 0; n < CONTROLS; n++)
         OK(dat_ep_post_send(mpi_ep, 0, NULL, cookie, DAT_COMPLETION_SUPPRESS_FLAG));
     for (n = 0; n < CONTROLS; n++)
@@ -280,8 +282,8 @@ static void mpi_polled_await(long n, long length)
         ;
 }
 
-/* Ping-pong of sends whose receives are polled in memory, without a call until the message is there; half a round trip. Their
- * completions are left to the end. */
+/* Ping-pong of sends whose receives are polled in memory; no DAT call is made until the message has arrived. Returns
+ * half a round trip. Completions are taken at the end. */
 static double mpi_polled(long length, long count)
 {
     long n, warm_up = count / 10 + 1;
@@ -300,7 +302,7 @@ static double mpi_polled(long length, long count)
     return (seconds() - begin) * 1e6 / 2 / (double)count;
 }
 
-/* The first seven bytes of a message are nanoseconds: the time of a send, or how long the message took. */
+/* Writes nanoseconds into the first seven bytes of a message: the time of its post, or how long it took. */
 static void mpi_stamp(long n, long length, uint64_t value)
 {
     memcpy(mpi_out.bytes + (size_t)(n % RING) * mpi_slot(length), &value, 7);
@@ -313,7 +315,7 @@ static uint64_t mpi_read_stamp(long n, long length)
     return value;
 }
 
-/* One way, from before the post until the server sees the message in memory. The clock is that of both processes. */
+/* One way: from before the post until the server sees the message in memory. Both processes read the same clock. */
 static double mpi_polled_one_way(long length, long count)
 {
     long n, warm_up = count / 10 + 1;
@@ -357,7 +359,7 @@ static void mpi_free_pieces(struct mpi_memory *pieces, long length)
 struct mpi_message {
     char *bytes;
     struct mpi_memory pieces[PIECES];
-    /* Requests that must be complete before its memory is free. */
+    /* Number of requests that must have completed before the memory is free. */
     long until;
     int is_busy;
 };
@@ -395,7 +397,7 @@ static void mpi_source(long length, long count)
 {
     long n, begun = 0, done = 0;
     int is_taken = 0;
-    /* The target may have all data before the last completion is taken here. */
+    /* The target may have all data before the last completion is taken on this side. */
     while (done < count || !is_taken) {
         for (n = 0; n < WINDOW; n++) {
             struct mpi_message *message = &mpi_messages[n];
@@ -440,7 +442,7 @@ static void mpi_target(long length, long count)
     }
 }
 
-/* Messages from the client to the server, several in flight. Returns millions per second. */
+/* Sends messages from the client to the server, several in flight. Returns millions of messages per second. */
 static double mpi_rendezvous(long length, long count)
 {
     const struct mpi_control done = {.kind = MPI_DONE};
@@ -466,7 +468,8 @@ static double mpi_rendezvous(long length, long count)
     return (double)count / lasted / 1e6;
 }
 
-/* Microseconds of the registration and deregistration of one piece, of memory that the library has not used yet, and of the same memory again. */
+/* Measures the registration and deregistration of one piece, in microseconds: of new memory, and of the same memory
+ * again. */
 static void mpi_registration(long length, long count)
 {
     enum { REGIONS = 64 };

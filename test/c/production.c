@@ -87,7 +87,8 @@ static void post_receives(void)
         ok("dat_ep_post_recv", post(buffer));
 }
 
-/* Takes the next event. Any event but a completion ends the connection, and so does a failed completion. */
+/* Takes the next event. Returns whether the connection is still up: a failed completion or any other kind of event
+ * means that it has ended. */
 static int next(DAT_EVENT *event, DAT_TIMEOUT timeout)
 {
     DAT_COUNT more;
@@ -152,11 +153,12 @@ static int client(const char *address, DAT_CONN_QUAL qualifier, int count)
         while (is_up && answered < count) {
             DAT_EVENT event;
             DAT_DTO_COMPLETION_EVENT_DATA *done = &event.event_data.dto_completion_event_data;
-            /* The window: each message under way has a receive at the peer and one here for its answer. */
+            /* The send window: each outstanding message has a posted receive at the peer, and a posted receive here
+             * for its answer. */
             while (sent < count && sent - answered < DEPTH && is_up) {
                 int buffer = DEPTH + sent % DEPTH;
                 buffers[buffer].number = sent;
-                /* Refused if the connection has just ended; its event says so. */
+                /* A post is refused if the connection has just ended; the disconnect event follows. */
                 is_up = post(buffer) == DAT_SUCCESS;
                 sent += is_up;
             }
@@ -210,7 +212,7 @@ static int server(DAT_CONN_QUAL qualifier)
             if (!next(&event, DAT_TIMEOUT_INFINITE) || event.event_number == DAT_CONNECTION_EVENT_ESTABLISHED)
                 continue;
             if (event.event_number == DAT_CONNECTION_REQUEST_EVENT) {
-                /* One client at a time; others try again. */
+                /* The server accepts one client at a time. A rejected client retries. */
                 dat_cr_reject(event.event_data.cr_arrival_event_data.cr_handle);
                 continue;
             }
@@ -219,7 +221,7 @@ static int server(DAT_CONN_QUAL qualifier)
                 int buffer = (int)done->user_cookie.as_64;
                 is_last = buffers[buffer].number == LAST;
                 buffers[DEPTH + buffer] = buffers[buffer];
-                /* The receive first: the answer lets the client send again. */
+                /* Post the receive before the answer, because the answer lets the client send again. */
                 is_up = !is_last && post(buffer) == DAT_SUCCESS && post(DEPTH + buffer) == DAT_SUCCESS;
             }
         }

@@ -27,7 +27,7 @@ enum { DEPTH = 64, BATCH = 32, AREA = 256 << 10, POLL = 16, INLINE = 200 };
         }                                                                                      \
     } while (0)
 
-/* Callgrind counts from the entry of such a function to its end; the barrier keeps the call from being a jump. */
+/* Callgrind counts from the entry of such a function to its return. The barrier prevents a tail call. */
 #define COUNTED(name, call, ...)                          \
     __attribute__((noinline)) static int name __VA_ARGS__ \
     {                                                     \
@@ -43,7 +43,7 @@ COUNTED(counted_dequeue, ibv_poll_cq(cq, space, out), (struct ibv_cq *cq, int sp
 
 static unsigned char memory[2 * AREA];
 
-/* Takes this many completions, up to `space` per poll. */
+/* Takes `count` completions, up to `space` per poll. */
 static void take(struct ibv_cq *cq, long count, int space)
 {
     struct ibv_wc out[POLL];

@@ -23,7 +23,7 @@
 #include <dat/dat_registry.h>
 
 #if DAT_VERSION_MAJOR == 2
-/* 2.0 also takes the LMR, and the kind of its addresses. */
+/* In 2.0 the call also takes the LMR and the kind of its addresses. */
 #define dat_rmr_bind(rmr, triplet, privileges, ...) \
     dat_rmr_bind(rmr, DAT_HANDLE_NULL, triplet, privileges, DAT_VA_TYPE_VA, __VA_ARGS__)
 #endif
@@ -304,7 +304,7 @@ static void do_objects(void)
     DAT_HANDLE_TYPE type = (DAT_HANDLE_TYPE)99;
     show("translate", dats_get_ia_handle(ia, &pointer));
     show("translate again", dats_get_ia_handle(pointer, &again));
-    /* 1.2 maps a provider's handle to itself, 2.0 to its number. */
+    /* 1.2 translates a provider's handle to itself, 2.0 to the IA number. */
     printf("same %d number %d\n", again == (DAT_VERSION_MAJOR == 2 ? ia : pointer), (uintptr_t)ia < 65536);
     show("query by pointer", dat_ia_query(pointer, NULL, 0, NULL, 0, NULL));
     show("set context", dat_set_consumer_context(ia, set));
@@ -321,7 +321,7 @@ static void do_objects(void)
 
 static void do_hook(void)
 {
-    /* As dat-abi's `hook` has it. */
+    /* Same layout as in dat-abi's `hook`. */
     struct {
         size_t size;
         void *add_arena;

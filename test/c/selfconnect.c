@@ -1,16 +1,14 @@
-/*
- * One process, one thread, one adapter: it connects to itself, moves data, disconnects, resets and starts again.
+/* One process, one thread, one adapter: connects to itself, moves data, disconnects, resets and starts again.
  *
- * Succeeds only if no call waits for a later action of the same thread. Every event is checked, and their order where it is
- * defined.
+ * Succeeds only if no call waits for a later action of the same thread. Every event is checked, and so is the order
+ * where it is defined.
  *
- * SPDX-License-Identifier: MIT OR Apache-2.0
- */
+ * SPDX-License-Identifier: MIT OR Apache-2.0 */
 #include "check.h"
 
 enum { ROUNDS = 100, LENGTH = 4096, MESSAGE = 64, QUAL = 0x0afffab1 };
 
-/* One end of the connection: its objects, and three buffers. */
+/* One endpoint of the connection: its objects and three buffers. */
 struct end {
     DAT_EP_HANDLE ep;
     DAT_EVD_HANDLE events;      /* connections; the passive end's takes connection requests too */
@@ -84,7 +82,7 @@ static void deliver(struct end *from, struct end *to, unsigned char byte, uint64
     EXPECT(to->memory[RECEIVE][MESSAGE] == 0);
 }
 
-/* Writes to the other end, where the bytes must be once the write has completed, and reads them back. */
+/* Writes to the peer's memory, checks the bytes there after the completion, and reads them back. */
 static void write_and_read(struct end *from, struct end *to, unsigned char byte)
 {
     DAT_LMR_TRIPLET segment = part(from, RDMA, LENGTH);

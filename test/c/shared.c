@@ -53,7 +53,8 @@ static void one_byte(int from)
     EXPECT(read(from, &byte, 1) == 1);
 }
 
-/* Registers twice, says so, and stays until it is ended: by one way or another. */
+/* Registers the memory twice, frees one registration, reports to the parent, and waits until the parent kills it or
+ * sends a byte. */
 static void child(char *adapter, int ready, int go)
 {
     DAT_LMR_HANDLE lmrs[2];

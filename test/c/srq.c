@@ -206,7 +206,7 @@ static void receive_half(void)
     DAT_EVENT event;
     DAT_COUNT more;
 
-    /* The long message needs a long buffer, and the queue still has the earlier ones; so the queue is created again. */
+    /* The long message needs a larger buffer than those still queued, so the SRQ is created again. */
     for (int sender = 0; sender < SENDERS; sender++)
         OK(dat_ep_free(ep[sender]));
     OK(dat_srq_free(srq));

@@ -15,7 +15,8 @@
 
 enum { SLOTS = 4096 };
 
-/* EPs by handle, with their work requests that have no completion yet. Handles are used again, so counts start at 0. */
+/* EPs by handle, each with its number of uncompleted work requests. Handles are reused, so a new EP resets its count
+ * to 0. */
 static struct slot {
     DAT_EP_HANDLE ep;
     long outstanding;

@@ -69,7 +69,7 @@ static void stream(struct side *s, DAT_RMR_TRIPLET target)
     }
 }
 
-/* Serves until it is killed, or until it has nothing more to do and leaves without closing. */
+/* Serves until the parent kills it, or until it exits without closing anything. */
 static void child(char *name, int ready, int busy, int leaves)
 {
     struct side s;
@@ -95,7 +95,7 @@ static void child(char *name, int ready, int busy, int leaves)
         pause();
 }
 
-/* One flush for each of count, in order, and nothing else. */
+/* Takes `count` flushed completions in order, and checks that no other event follows. */
 static void flushed(struct side *s, DAT_EVD_HANDLE evd, int count, const char *what)
 {
     int n;
@@ -136,7 +136,7 @@ int main(int argc, char **argv)
                       DAT_CONNECT_DEFAULT_FLAG));
     next(s.connection, DAT_CONNECTION_EVENT_ESTABLISHED, "the connection");
     if (!leaves) {
-        /* The peer posts no receive for these. */
+        /* The peer posts no receive for these sends. */
         for (n = 0; n < POSTED; n++) {
             DAT_DTO_COOKIE cookie = {.as_64 = (DAT_UINT64)n};
             OK(dat_ep_post_send(s.ep, 1, &s.memory, cookie, DAT_COMPLETION_DEFAULT_FLAG));
@@ -144,7 +144,7 @@ int main(int argc, char **argv)
     }
     EXPECT(read(ready[0], &byte, 1) == 1);
     if (busy) {
-        /* Into the middle of the stream: its data has begun to arrive. */
+        /* The peer is killed in the middle of its stream: the first data has arrived. */
         volatile char *first = buffer;
         while (*first == 0 && waitpid(pid, NULL, WNOHANG) == 0)
             if (dat_evd_dequeue(s.receives, &event) == DAT_SUCCESS)

@@ -10,7 +10,7 @@
 
 #include "check.h"
 
-/* Threads of this process. */
+/* Number of threads of this process. */
 static int threads(void)
 {
     int count = 0;
@@ -46,11 +46,11 @@ int main(int argc, char **argv)
     OK(dat_ep_create(ia, pz, DAT_HANDLE_NULL, DAT_HANDLE_NULL, events, NULL, &ep));
     EXPECT(threads() > 1);
     OK(dat_ia_query(ia, NULL, DAT_IA_FIELD_IA_ADDRESS_PTR, &adapter, 0, NULL));
-    /* No process listens: fails at once, or while it is pending. The timeout starts a thread too. */
+    /* No process listens: the connect fails at once, or is still pending here. Its timeout starts a thread too. */
     (void)dat_ep_connect(ep, adapter.ia_address_ptr, 0x0afffab3, PATIENCE, 0, NULL, DAT_QOS_BEST_EFFORT,
                          DAT_CONNECT_DEFAULT_FLAG);
     OK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
-    /* A thread that has ended may be listed for a moment longer. */
+    /* A thread that has ended may remain listed for a moment. */
     while (threads() > 1)
         sched_yield();
     printf("threads: OK\n");

@@ -86,7 +86,7 @@ static void write_one(void)
     completed(active.completions, active.ep, 100, DAT_DTO_SUCCESS, LENGTH, "the RDMA write");
 }
 
-/* An RDMA write that the target's memory does not allow. */
+/* Makes an RDMA write that the target's memory does not permit. */
 static void write_refused(const char *check)
 {
     DAT_LMR_TRIPLET segment = part(0, MESSAGE);
@@ -114,7 +114,7 @@ static void write_refused(const char *check)
     OK(dat_evd_wait(passive.events, PATIENCE, 1, &end, &more));
 }
 
-/* The number with this name. */
+/* Value of the named attribute. */
 static unsigned long long value(const DAT_NAMED_ATTR *list, DAT_COUNT count, const char *name)
 {
     for (DAT_COUNT i = 0; i < count; i++)
@@ -184,7 +184,7 @@ static void count(void)
     expect_ia(name, 0);
 }
 
-/* What a query shows can be passed to a creation, and its strings are renewed in place. */
+/* Queried attributes can be passed to a creation, and the strings of a query are updated in place. */
 static void reuse(void)
 {
     DAT_EP_PARAM param;

@@ -17,7 +17,7 @@
 
 #include <infiniband/verbs.h>
 
-/* After PATIENCE unsuccessful polls in a row, sleep: the peer may wait for a process outside that scheduling class. */
+/* After PATIENCE unsuccessful polls in a row, sleep: the peer may wait for a process of another scheduling class. */
 enum { PATIENCE = 100, PAUSE_USEC = 200 };
 
 static int (*poll_cq)(struct ibv_cq *, int, struct ibv_wc *);
@@ -36,14 +36,14 @@ static int poll_in_turns(struct ibv_cq *cq, int space, struct ibv_wc *out)
     return count;
 }
 
-/* Replaces the poll entry here, because every program creates a completion queue before it polls. */
+/* Replaces the poll entry when a completion queue is created: every program does that before it polls. */
 static struct ibv_cq *create_cq(struct ibv_context *context, int size, void *cookie, struct ibv_comp_channel *channel,
                              int vector)
 {
     struct ibv_cq *(*create)(struct ibv_context *, int, void *, struct ibv_comp_channel *, int);
-    /* Already loaded, possibly with local scope for a provider, where RTLD_NEXT does not find it. */
+    /* libibverbs is already loaded. RTLD_NEXT does not find it if a provider loaded it with local scope. */
     void *library = dlopen("libibverbs.so.1", RTLD_LAZY | RTLD_NOLOAD);
-    /* The cast that POSIX defines for function pointers from dlsym. */
+    /* POSIX defines this cast for function pointers from dlsym. */
     *(void **)&create = dlvsym(library, "ibv_create_cq", "IBVERBS_1.1");
     if (context->ops.poll_cq != poll_in_turns) {
         const char *turns = getenv("TURNS");
@@ -54,14 +54,15 @@ static struct ibv_cq *create_cq(struct ibv_context *context, int size, void *coo
     return create(context, size, cookie, channel, vector);
 }
 
-/* For programs that are linked with the library. */
+/* For programs that are linked with libibverbs. */
 struct ibv_cq *ibv_create_cq(struct ibv_context *context, int size, void *cookie, struct ibv_comp_channel *channel,
                              int vector)
 {
     return create_cq(context, size, cookie, channel, vector);
 }
 
-/* For those that open it and look the function up in it. The last call is a jump, so that RTLD_NEXT means the caller's. */
+/* For programs that open libibverbs and look the function up. The last call is a tail call, so that RTLD_NEXT refers
+ * to the caller's library. */
 void *dlsym(void *library, const char *name)
 {
     static void *(*next)(void *, const char *);

@@ -27,7 +27,7 @@ enum way { HALVES, UNMAPPED, CUT, READ_ONLY, NO_ACCESS, WAYS };
 static const char *const transfers[] = { "send", "write", "read" };
 static const char *const sides[] = { "local", "remote" };
 static const char *const ways[] = { "halves", "unmapped", "cut", "read-only", "no access" };
-/* Inside a slot of sm, in a page and a bit, in many pieces. */
+/* Lengths for sm: within one slot, slightly more than a page, and many pieces. */
 static const size_t lengths[] = { 64, 5000, 200000 };
 
 static DAT_IA_HANDLE ia;
@@ -115,7 +115,7 @@ static void post(enum transfer transfer, struct end *from, struct end *to, struc
     }
 }
 
-/* The next event of evd, by polling, which is where the library has the least time for checks. */
+/* Takes the next event of evd by polling, which leaves the library the least time for checks. */
 static void polled(DAT_EVD_HANDLE evd, uint64_t cookie, DAT_DTO_COMPLETION_STATUS status, size_t length, const char *what)
 {
     const DAT_DTO_COMPLETION_EVENT_DATA *dto;
@@ -134,7 +134,7 @@ static void polled(DAT_EVD_HANDLE evd, uint64_t cookie, DAT_DTO_COMPLETION_STATU
         fail("%s: %llu bytes in place of %zu", what, (unsigned long long)dto->transfered_length, length);
 }
 
-/* Another process cuts the file off. */
+/* Truncates the file in another process. */
 static void cut(int file)
 {
     int status;

@@ -91,7 +91,8 @@ static void stream(void (*post)(void), long count, long depth)
     report((seconds() - begin) * 1e6 / (double)count);
 }
 
-/* Endpoints are made before and freed after, for none may be freed while its end is still on the way. */
+/* Creates all endpoints before the measurement. They are freed after it, because an endpoint must not be freed while
+ * its disconnect is in progress. */
 static DAT_EP_HANDLE *create_many(long count)
 {
     DAT_EP_HANDLE *made = calloc((size_t)count, sizeof *made);
@@ -110,7 +111,7 @@ static void free_many(DAT_EP_HANDLE *made, long count)
     free(made);
 }
 
-/* A connection is made and ended from this side; then comes the next. */
+/* Makes and ends connections from this side, at most `depth` at a time. */
 static void connect_many(long count, long depth)
 {
     DAT_EP_HANDLE *eps = create_many(count);
@@ -171,7 +172,7 @@ static void join(int is_client)
     remote.rmr_context = there.key;
     remote.target_address = there.address;
     remote.segment_length = size;
-    /* Each knows that the other is there, and has slept until then: polling would delay it on a single processor. */
+    /* Both sides exchange a message and block meanwhile: polling would delay the peer on a single processor. */
     if (is_client)
         post_send();
     next(receive_evd, DAT_DTO_COMPLETION_EVENT, "the first message");

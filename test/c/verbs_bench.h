@@ -17,9 +17,9 @@
 #include <x86intrin.h>
 #endif
 
-/* RECEIVES: the number of perftest. READS: the number that soft-RoCE permits by default. */
+/* RECEIVES: perftest's number. READS: the number that soft-RoCE permits by default. */
 enum { RECEIVES = 512, REQUESTS = 128, READS = 16, EVENTS = 1024, PAGE = 4096 };
-/* Cookies. */
+/* Cookies of receives and of requests. */
 enum { RECEIVE, REQUEST };
 
 struct place {
@@ -49,7 +49,7 @@ static double seconds(void)
     return (double)now.tv_sec + (double)now.tv_nsec / 1e9;
 }
 
-/* Time stamps as perftest takes them: reading the clock of a guest can be a system call. */
+/* Reads the time stamp counter, like perftest: in a guest, reading the clock can be a system call. */
 static uint64_t ticks(void)
 {
 #if defined(__x86_64__)
@@ -70,7 +70,7 @@ static void report(double usec)
     printf("{\"usec\":%.4f}\n", usec);
 }
 
-/* Half the median of the times between one send and the next. */
+/* Prints half the median of the times between consecutive sends. */
 static void report_stamps(uint64_t *stamps, long count, double lasted)
 {
     double tick = lasted * 1e6 / (double)(stamps[count - 1] - stamps[0]);
@@ -115,7 +115,7 @@ static void post_read(void)
     OK(dat_ep_post_rdma_read(ep, 1, &in, cookie, &remote, DAT_COMPLETION_DEFAULT_FLAG));
 }
 
-/* The event must be a completion without an error. */
+/* Checks that the event is a successful completion. */
 static void check_completion(const DAT_EVENT *event)
 {
     if (event->event_number != DAT_DTO_COMPLETION_EVENT
@@ -124,7 +124,7 @@ static void check_completion(const DAT_EVENT *event)
              (int)event->event_data.dto_completion_event_data.status);
 }
 
-/* Returns whether there was an event. */
+/* Takes an event if one is queued. Returns whether there was one. */
 static int dequeue(DAT_EVD_HANDLE evd, DAT_EVENT *event)
 {
     DAT_RETURN code = dat_evd_dequeue(evd, event);
@@ -175,7 +175,7 @@ static void open_all(char *name)
     DAT_LMR_HANDLE lmr;
     DAT_LMR_CONTEXT lmr_context;
     DAT_RMR_CONTEXT rmr_context;
-    /* Aligned as in perftest: a buffer that crosses a page boundary costs the device more. */
+    /* Page-aligned, like perftest's buffer: a buffer that crosses a page boundary costs the device more. */
     size_t length = ((size_t)size + PAGE - 1) / PAGE * PAGE;
     char *memory = aligned_alloc(PAGE, 2 * length);
 
@@ -207,7 +207,7 @@ static void open_all(char *name)
     leaves = memory + length + size - 1;
 }
 
-/* Connects endpoints, one after the other. Private data carry the memory that the peer may write to and read from. */
+/* Connects endpoints one after the other. The private data describe the memory that the peer may access. */
 static void connect_all(const DAT_EP_HANDLE *eps, long count)
 {
     long n;
@@ -219,7 +219,7 @@ static void connect_all(const DAT_EP_HANDLE *eps, long count)
     }
 }
 
-/* The server's side of connect_all. */
+/* Accepts endpoints one after the other: the server's side of connect_all. */
 static void accept_all(const DAT_EP_HANDLE *eps, long count)
 {
     DAT_PSP_HANDLE psp;

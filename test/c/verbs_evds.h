@@ -17,7 +17,7 @@ enum { MOST_EPS = 4, MOST_THREADS = 2 };
 struct pattern {
     const char *what;
     int waits, has_cno;
-    /* Of each thread. */
+    /* Endpoints per thread. */
     int eps;
     int threads;
 };
@@ -31,26 +31,26 @@ static const struct pattern patterns[] = {
 };
 
 static DAT_CNO_HANDLE cno;
-/* Of all threads, one thread's after the other's. */
+/* Endpoints of all threads, grouped by thread. */
 static DAT_EP_HANDLE all_eps[MOST_EPS];
 
-/* One thread's part: its endpoints, and where their receives and requests complete. */
+/* One thread of a side: its endpoints, and the EVDs on which their work completes. */
 struct player {
     pthread_t thread;
     int is_client, waits;
     DAT_EVD_HANDLE receives, requests;
     DAT_EP_HANDLE *eps;
     int ep_count;
-    /* Messages each way. */
+    /* Messages in each direction. */
     long count;
-    /* Completions taken. */
+    /* Numbers of completions taken. */
     long received, sent;
-    /* When each message was sent. */
+    /* Send time of each message. */
     uint64_t *stamps;
     double lasted;
 };
 
-/* The pattern of this name; NULL: none. */
+/* Returns the pattern with this name, or NULL. */
 static const struct pattern *find_pattern(const char *what)
 {
     size_t n;
@@ -60,7 +60,8 @@ static const struct pattern *find_pattern(const char *what)
     return NULL;
 }
 
-/* The receives that are left are flushed when the client disconnects, maybe before the server's last send has completed. */
+/* Counts a completion. When the client disconnects, the remaining receives are flushed, possibly before the server's
+ * last send has completed. */
 static void count_completion(struct player *player, const DAT_EVENT *event)
 {
     const DAT_DTO_COMPLETION_EVENT_DATA *dto = &event->event_data.dto_completion_event_data;
@@ -80,14 +81,14 @@ static void dequeue_all(struct player *player, DAT_EVD_HANDLE evd)
         count_completion(player, &event);
 }
 
-/* Waits or polls for completions once, the way of the pattern. */
+/* Waits or polls once for completions, as the pattern requires. */
 static void take_some(struct player *player)
 {
     DAT_EVENT event;
     DAT_EVD_HANDLE triggered;
     DAT_COUNT more;
     if (cno != DAT_HANDLE_NULL) {
-        /* The CNO names one EVD only, also when both have triggered it. */
+        /* dat_cno_wait returns only one EVD, even if both have triggered the CNO. */
         OK(dat_cno_wait(cno, PATIENCE, &triggered));
         dequeue_all(player, player->receives);
         dequeue_all(player, player->requests);
@@ -106,7 +107,7 @@ static void take_until(struct player *player, long received, long sent)
         take_some(player);
 }
 
-/* Posts the receive again that message n has used, if one of the messages to come needs it. */
+/* Posts the receive of message n again if a later message needs it. */
 static void repost_receive(struct player *player, long n)
 {
     if (n + RECEIVES < player->count)
@@ -136,7 +137,7 @@ static void *play(void *argument)
     return NULL;
 }
 
-/* Creates the EVDs and endpoints of one thread and posts its receives, RECEIVES in all. */
+/* Creates the EVDs and endpoints of one thread, and posts RECEIVES receives in total. */
 static void prepare_player(struct player *player, const struct pattern *pattern, int is_client, long count)
 {
     int n;
@@ -155,7 +156,7 @@ static void prepare_player(struct player *player, const struct pattern *pattern,
         post_receive_on(player->eps[n % pattern->eps]);
 }
 
-/* Each side knows then that the other is there, and has slept until then: polling would delay it on a single processor. */
+/* Both sides exchange a message and block meanwhile: polling would delay the peer on a single processor. */
 static void greet(struct player *player)
 {
     player->waits = 1;

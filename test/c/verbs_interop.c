@@ -24,7 +24,7 @@
 /* BLOCK: more than one packet. DATA: space for the longest private data. */
 enum { BLOCK = 10000, DATA = 256, EVENTS = 16, READS = 4 };
 
-/* Data that a side sends the other in a message. */
+/* Description of a side's memory, sent to its peer in a message. */
 struct place {
     uint64_t landing;
     uint64_t source;
@@ -40,7 +40,8 @@ static DAT_LMR_CONTEXT lmr_context;
 static DAT_RMR_CONTEXT rmr_context;
 static DAT_CONN_QUAL qual = 45248;
 
-/* Registered memory: received and sent messages, the target of the peer's writes, the source of its reads, the target of own reads. */
+/* Registered memory: received messages, sent messages, target of the peer's writes, source of the peer's reads,
+ * target of local reads. */
 static struct memory {
     struct place in[3], out;
     unsigned char landing[BLOCK], source[BLOCK], copy[BLOCK];
@@ -66,7 +67,8 @@ static void check_block(const unsigned char *at, unsigned seed, const char *what
             fail("%s: byte %zu is wrong", what, n);
 }
 
-/* Number of bytes of private data that arrived unchanged, and whether the bytes after them, up to the reported size, are zero. */
+/* Prints how many bytes of private data arrived unchanged, and whether the remaining bytes up to the reported size
+ * are zero. */
 static void print_data(const char *what, int size, const void *data, int sent, unsigned seed)
 {
     const unsigned char *at = data;
@@ -154,7 +156,7 @@ static void open_all(char *name, unsigned seed)
         post_receive(n);
 }
 
-/* Both sides do the same at the same time: send their address, write to the peer, read from it, send a final message, check. */
+/* Both sides at the same time: send the address, write to the peer, read from the peer, send a final message, check. */
 static void data_both_ways(void)
 {
     DAT_LMR_TRIPLET local = {.lmr_context = lmr_context, .segment_length = BLOCK};
@@ -191,7 +193,8 @@ static void end(int by_us)
     event = connection_event();
     printf("end: %s\n", name_of(event.event_number));
 #ifndef DAT20_UDAT_H
-    /* The reference gives a flushed receive the number of an extension's event, and its "empty" has the bit of an error. */
+    /* The reference reports a flushed receive with an extension's event number, and sets the error class bit in
+     * DAT_QUEUE_EMPTY. */
     completed(receive_evd, ep, 2, DAT_DTO_ERR_FLUSHED, 0, "the receive that was left");
     expect_no_event(request_evd, "requests");
     expect_no_event(connection_evd, "connections");
@@ -284,7 +287,7 @@ int main(int argc, char **argv)
     server_ends = optind + 3 < argc && strcmp(argv[optind + 3], "server") == 0;
     if (request < 0 || request > DATA || reply < 0 || reply > DATA)
         fail("verbs_interop: see the head of its source");
-    /* Each side has its own pattern. */
+    /* Each side fills its memory with a different pattern. */
     open_all(name, host != NULL ? 100 : 50);
     if (host != NULL)
         ask(scene, host, request, reply, !server_ends);

@@ -63,14 +63,14 @@ static void receive(int slot)
     receiving++;
 }
 
-/* All bytes of a message are the lowest byte of its number. */
+/* Fills a message: every byte is the lowest byte of the message's number. */
 static void give(int slot)
 {
     DAT_LMR_TRIPLET at = place(slot);
     DAT_DTO_COOKIE cookie = {.as_64 = (DAT_UINT64)slot};
     memset(memory[slot], (int)(given++ & 0xff), MESSAGE);
     DAT_RETURN ret = dat_ep_post_send(ep, 1, &at, cookie, DAT_COMPLETION_DEFAULT_FLAG);
-    /* The connection may have ended since the last check. */
+    /* A post may be refused because the connection has ended since the last check. */
     if (DAT_GET_TYPE(ret) != DAT_INVALID_STATE) {
         OK(ret);
         sending++;
@@ -86,7 +86,7 @@ static void check_message(int slot, DAT_VLEN length)
     taken++;
 }
 
-/* Takes one completion of evd, if there is one within this time. */
+/* Takes one completion of evd. Returns whether one arrived within this time. */
 static int took(DAT_EVD_HANDLE evd, DAT_TIMEOUT time, DAT_DTO_COMPLETION_EVENT_DATA *dto)
 {
     DAT_EVENT event;
@@ -144,7 +144,7 @@ static void stand(const char *address)
     next(connection, DAT_CONNECTION_EVENT_ESTABLISHED, "the connection");
 }
 
-/* Runs until the event of the end, and returns it. */
+/* Streams until the disconnect event. Returns the number of that event. */
 static DAT_EVENT_NUMBER stream(void)
 {
     DAT_EVENT event;

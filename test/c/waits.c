@@ -22,7 +22,8 @@
 
 enum { MOST = 32, DEPTH = 4, QUAL = 5252 };
 
-/* A ping and its pong may take this processor time in one process. A process that spins on the only processor takes a time slice, about 4 ms. */
+/* Maximum processor time per round trip in one process. A process that spins on the only processor uses a time slice,
+ * about 4 ms. */
 #define MOST_CPU_US 1000.0
 
 struct lane {
@@ -120,7 +121,7 @@ static void reach(int count, int ready)
     }
 }
 
-/* The first or the last processor that this process may use, and no other from now on. */
+/* Pins the process to the first or the last processor that it may use. */
 static void settle(int last)
 {
     cpu_set_t allowed, one;
@@ -142,7 +143,7 @@ static double cpu_us(void)
            + (double)used.ru_stime.tv_usec;
 }
 
-/* Plays on all lanes; half of the waits are this side's. */
+/* Plays ping-pong over all connections. This side makes half of the waits. */
 static void match(const char *who, int count, long rounds, int begins, int polls)
 {
     long asleep = 0;
@@ -166,7 +167,7 @@ static void match(const char *who, int count, long rounds, int begins, int polls
     }
 }
 
-/* Nothing happens for so long; the processor time of it, in the hundredth part. */
+/* Checks that the process used less than 1 % of a processor in the last `seconds`, since `used`. */
 static void rest(const char *who, const char *how, unsigned seconds, double used)
 {
     double percent = (cpu_us() - used) / (seconds * 1e4);
@@ -180,7 +181,7 @@ static void idle(const char *who, unsigned seconds)
     DAT_EVENT event;
     DAT_COUNT more;
     double used = cpu_us();
-    /* Not after a time of spinning that is still to be forgotten: the very first wait counts too. */
+    /* Measured without a warm-up wait: the very first wait must not spin either. */
     EXPECT(DAT_GET_TYPE(dat_evd_wait(lanes[0].receives, seconds * SECOND, 1, &event, &more)) == DAT_TIMEOUT_EXPIRED);
     rest(who, "waiting", seconds, used);
     for (int n = 0; n < 100000; n++)
@@ -214,7 +215,7 @@ int main(int argc, char **argv)
     else
         match(who, count, rounds, child != 0, polls);
     if (child == 0) {
-        /* Not before the client has received everything. */
+        /* The server waits until the client has received everything and disconnects. */
         next(lanes[0].connection, DAT_CONNECTION_EVENT_DISCONNECTED, "the end");
         OK(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));
         return 0;

@@ -30,7 +30,7 @@ enum { QUAL = 0x6a11, OTHER_QUAL, RESERVED_QUAL, LENGTH = 4096, MESSAGE = 64 };
 
 /* ---- Injected and reported faults -------------------------------------------------------------------------------- */
 
-/* The same numbers as in libdaplfaulty. */
+/* Same layout as in libdaplfaulty. */
 struct usage {
     uint64_t handles;
     int64_t blocks, bytes;
@@ -54,7 +54,7 @@ static int is_limited(void)
     return mode == FILES || mode == MEMORY || mode == THREADS;
 }
 
-/* Refusals of the provider that no call has returned yet. */
+/* Returns the provider's failure that no DAT call has reported yet, or NULL. */
 static const char *fired(uint32_t *code)
 {
     return faulty_fired && !*met ? faulty_fired(code) : NULL;
@@ -68,7 +68,7 @@ static void *symbol(void *library, const char *name)
     return found;
 }
 
-/* ISO C has no conversion from an object pointer to a function pointer; POSIX requires this one. */
+/* POSIX requires this conversion from an object pointer to a function pointer; ISO C has none. */
 static void meet_faulty(void)
 {
     void *library = dlopen("libdaplfaulty.so.1", RTLD_NOW | RTLD_NOLOAD);
@@ -82,7 +82,7 @@ static void meet_faulty(void)
     *(void **)&faulty_usage = symbol(library, "dapl_faulty_usage");
 }
 
-/* Checks a failed call: it must be the one with the injected fault, and return the code of the provider. */
+/* Checks a failed call: it must be the call with the injected fault, and return the provider's code. */
 static void refused(const char *call, DAT_RETURN ret)
 {
     uint32_t code = 0;
@@ -113,7 +113,7 @@ static void refused(const char *call, DAT_RETURN ret)
         }                                           \
     } while (0)
 
-/* The same for a call that creates an object. */
+/* Same as CALL, for a call that creates an object. */
 #define MAKE(out, call)                             \
     do {                                            \
         DAT_RETURN ret_;                            \
@@ -138,7 +138,7 @@ static void refused(const char *call, DAT_RETURN ret)
 
 /* ---- Events ------------------------------------------------------------------------------------------------------ */
 
-/* Waits for the next event of evd. False: another event arrived, which the injected fault permits. */
+/* Waits for the next event of evd. Returns 0 if another event arrived, which the injected fault permits. */
 static int event(DAT_EVD_HANDLE evd, DAT_EVENT_NUMBER number, DAT_EVENT *out, const char *what)
 {
     DAT_COUNT more;
@@ -232,7 +232,7 @@ static int make_queues(void)
     DAT_EVD_FLAGS transfers = DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG;
     MAKE(all.cno, dat_cno_create(all.ia, no_agent, &all.cno));
     for (int i = 0; i < 2; i++) {
-        /* Requests and rejections arrive on one EVD: a wait for one of them must not miss the other. */
+        /* Requests and rejections arrive on one EVD, so a wait for one kind must not lose the other. */
         MAKE(all.events[i], dat_evd_create(all.ia, 8, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG | DAT_EVD_CR_FLAG,
                                            &all.events[i]));
         MAKE(all.completions[i], dat_evd_create(all.ia, 8, DAT_HANDLE_NULL, transfers, &all.completions[i]));
@@ -262,7 +262,7 @@ static int register_memory(void)
     return 1;
 }
 
-/* A shared receive queue, and an endpoint that uses it. */
+/* Creates a shared receive queue, and an endpoint that uses it. */
 static int make_pool(void)
 {
     DAT_SRQ_ATTR attributes = { .max_recv_dtos = 4, .max_recv_iov = 1, .low_watermark = DAT_SRQ_LW_DEFAULT };
@@ -328,7 +328,7 @@ static int ask(DAT_CONN_QUAL qual, DAT_CR_HANDLE *cr)
     return 1;
 }
 
-/* Gives the EP that came with a request its zone and EVDs. */
+/* Sets the PZ and EVDs of the EP that a request created. */
 static int equip(DAT_CR_HANDLE cr, DAT_EP_HANDLE *ep)
 {
     DAT_CR_PARAM request;
@@ -346,10 +346,8 @@ static int equip(DAT_CR_HANDLE cr, DAT_EP_HANDLE *ep)
     return 1;
 }
 
-/*
- * Connects ep[0] with `to`, or with the EP that the request brings. An accept that fails has used the request up: the other
- * side gets an event, and all is repeated.
- */
+/* Connects ep[0] to `to`, or to the EP that the request created. A failed accept consumes the request: the requester
+ * gets an event, and the whole connect is repeated. */
 static int establish(DAT_CONN_QUAL qual, DAT_EP_HANDLE to, DAT_EP_HANDLE *got)
 {
     DAT_CR_HANDLE cr = DAT_HANDLE_NULL;
@@ -456,7 +454,7 @@ static int be_refused(void)
     return 1;
 }
 
-/* Hands a request off from one service point to the other, which rejects it. */
+/* Hands a request off from one service point to another, which rejects it. */
 static int be_passed_on(void)
 {
     DAT_CR_HANDLE cr = DAT_HANDLE_NULL;
@@ -471,10 +469,8 @@ static int be_passed_on(void)
     return 1;
 }
 
-/*
- * The EVD with the CNO could not arm its completion queue, which only the adapter's own EVD reports. A failure before that
- * was met by a sleeping waiter, who has looked for himself and slept on.
- */
+/* An EVD with a CNO fails to arm its completion queue; only the adapter's EVD for asynchronous errors reports that.
+ * An earlier failure was absorbed by a blocked waiter, which polled and continued to wait. */
 static int fail_to_arm(void)
 {
     DAT_EVENT reported;
@@ -489,7 +485,7 @@ static int fail_to_arm(void)
     return 1;
 }
 
-/* Completions that trigger a CNO: the queue is armed while no thread waits on the EVD. */
+/* Completions trigger a CNO: the completion queue is armed while no thread waits on the EVD. */
 static int be_notified(DAT_EP_HANDLE other)
 {
     DAT_LMR_TRIPLET message = part(SEND, MESSAGE);
@@ -511,7 +507,7 @@ static int be_notified(DAT_EP_HANDLE other)
     return 1;
 }
 
-/* A message into the pool; the last buffer is taken, which is reported on the adapter's own EVD. */
+/* Sends a message to the SRQ. It consumes the last buffer, which the adapter's EVD for asynchronous errors reports. */
 static int fill_pool(void)
 {
     DAT_LMR_TRIPLET message = part(SEND, MESSAGE);
@@ -573,7 +569,7 @@ static int walk(void)
     return 1;
 }
 
-/* Frees all objects in order; no call may be refused any more. */
+/* Frees all objects in order. No call may fail any more. */
 static void tear_down(void)
 {
     OK(dat_rsp_free(all.rsp));
@@ -624,7 +620,7 @@ static int entries(const char *directory)
     return count;
 }
 
-/* Number of shared mappings of the provider, by any name. */
+/* Number of the provider's shared mappings, under any name. */
 static int shared_mappings(void)
 {
     char line[512];
@@ -674,7 +670,7 @@ static void show(const char *what, const struct state *state)
     fputc('\n', stderr);
 }
 
-/* Checks that the counts are as before. A thread that ends may need a moment. */
+/* Checks that the counts are the same as before. A thread may need a moment to end. */
 static void expect_no_more(const struct state *before)
 {
     struct timespec moment = { .tv_nsec = 1000000 };
@@ -690,9 +686,10 @@ static void expect_no_more(const struct state *before)
     fail("%u: something is left of a walk that ended at %s", n, *met ? met : "its end");
 }
 
-/* ---- One walk after the other ------------------------------------------------------------------------------------ */
+/* ---- All walks ----------------------------------------------------------------------------------------------------
+ */
 
-/* Returns whether the walk completed as without a fault. */
+/* Returns whether the walk completed like a walk without a fault. */
 static int one_walk(void)
 {
     memset(&all, 0, sizeof all);
@@ -780,7 +777,7 @@ int main(int argc, char **argv)
     if (mode > THREADS)
         fail("usage: walk IA again|stop|spoil|files|memory|threads");
     if (mode == MEMORY || mode == THREADS) {
-        /* Only mappings are to fail: an allocation that does ends the process, so the heap gets its space beforehand. */
+        /* Only mappings are to fail. A failed allocation would end the process, so the heap is enlarged beforehand. */
         mallopt(M_ARENA_MAX, 1);
         mallopt(M_MMAP_MAX, 0);
         mallopt(M_TRIM_THRESHOLD, 1 << 30);
@@ -790,7 +787,8 @@ int main(int argc, char **argv)
     shared_memory = mmap(NULL, LENGTH, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
     EXPECT(shared_memory != MAP_FAILED);
 
-    /* Objects that are created once stay: the library, its arena, its timer thread. */
+    /* The first walks create objects that stay for the life of the process: the library, its arena, its timer thread.
+     */
     for (int i = 0; i < 3; i++) {
         EXPECT(one_walk());
         if (i == 0)
@@ -804,7 +802,7 @@ int main(int argc, char **argv)
         prepare(before.files, bytes);
         int is_whole = one_walk();
         const char *op = *met ? met : "nothing";
-        /* Without a limit the loop ends when there is no n-th call. */
+        /* With no resource limit, the loop ends when there is no n-th call. */
         in_a_row = is_whole && !*met ? in_a_row + 1 : 0;
         release();
         printf("%u: %s\n", n, op);

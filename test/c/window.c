@@ -24,7 +24,7 @@ static DAT_LMR_HANDLE lmr;
 static DAT_LMR_CONTEXT context;
 static DAT_RMR_CONTEXT remote_context;
 
-/* Context and address of the window for the peer, and the peer's message that it has finished; in registered memory. */
+/* Registered memory for messages: the window's context and address for the peer, and the peer's final message. */
 static struct {
     DAT_RMR_TRIPLET open;
     unsigned char bytes[MEMORY];
@@ -134,7 +134,7 @@ static void owner(char *name)
     bound(rmr, ROUNDS);
     DAT_COUNT more;
     OK(dat_evd_wait(events, PATIENCE, 1, &event, &more));
-    /* The event depends on which side detects the error first. */
+    /* Which event arrives depends on the side that detects the error first. */
     EXPECT(event.event_number == DAT_CONNECTION_EVENT_DISCONNECTED || event.event_number == DAT_CONNECTION_EVENT_BROKEN);
     OK(dat_rmr_free(rmr));
     OK(dat_psp_free(psp));
