@@ -1,7 +1,9 @@
-//! Benches: each figure is measured beside that of a peer, in alternating runs on the same two processors.
+//! Benches: each figure is measured together with that of a peer program, in alternating runs on the same two
+//! processors.
 //!
-//! `sm`, `usnic`, `evd` (this project's own, with growing numbers of endpoints) and `verbs` are the benches; the other modules
-//! are shared. A figure with a target is the median of five. The exit status says only whether everything could be measured.
+//! The benches are `sm`, `usnic`, `verbs`, and `evd` (this project alone, with growing numbers of endpoints); the
+//! other modules are shared. A figure with a target is the median of five runs. The exit status says only whether
+//! everything could be measured.
 #![forbid(unsafe_code)]
 
 mod chart;
@@ -31,7 +33,7 @@ pub(crate) use sm::sm;
 pub(crate) use usnic::usnic;
 pub(crate) use verbs::verbs;
 
-/// Number of alternating runs of each side, whose median is used.
+/// Number of alternating runs per side; the median is reported.
 const ROUNDS: usize = 5;
 
 fn median(samples: &[f64]) -> f64 {

@@ -1,4 +1,4 @@
-//! The command line; `cargo xtask help COMMAND` prints it.
+//! Parses the command line; `cargo xtask help COMMAND` prints its help.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -8,8 +8,8 @@ use dapl_test::stage::Profile;
 
 /// The project's commands.
 ///
-/// demo, test, guest, bench, build and install install the Debian packages that they need, or name them where they may not. Builds go
-/// to cargo's target directory.
+/// The commands demo, test, guest, bench, build and install need Debian packages. They install missing packages if
+/// run as root with apt-get; otherwise they print the names. Builds go to cargo's target directory.
 #[derive(Debug, Parser)]
 #[command(name = "cargo xtask", bin_name = "cargo xtask")]
 pub(crate) struct Cli {
@@ -19,7 +19,7 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Run dtest, server and client, over the sm provider; succeeds only if all data checked
+    /// Run dtest, server and client, over the sm provider; succeeds only if all received data was correct
     Demo,
     /// Run all suites that need no guest, no root and no package build, or one suite
     Test(Test),
@@ -30,7 +30,7 @@ pub(crate) enum Command {
     Bench(Bench),
     /// Install the Debian packages that the suites need
     Setup,
-    /// Stage libraries, headers, programs and a dat.conf as an install has them, and print where
+    /// Stage libraries, headers, programs and a dat.conf like an install, and print the directory
     Build {
         /// Use the build of the tests: quicker to build, without link-time optimization
         #[arg(long)]
@@ -63,11 +63,11 @@ pub(crate) enum Command {
 
 #[derive(Args, Debug)]
 pub(crate) struct Test {
-    /// All suites, those of --rest too
+    /// Run all suites, including those of --rest
     #[arg(long, conflicts_with = "rest")]
     pub(crate) all: bool,
-    /// Only the suites that the command without arguments leaves out: walkthrough, deb, foreign, rpm, report, instructions, loom,
-    /// threads, net, rxe
+    /// Run only the suites that the command without arguments leaves out: walkthrough, deb, foreign, rpm, report,
+    /// instructions, loom, threads, net, rxe
     #[arg(long)]
     pub(crate) rest: bool,
     /// Fail instead of skipping checks where network namespaces, guests or packages are missing (--all, --rest, net, rxe)
@@ -99,7 +99,7 @@ pub(crate) struct Guest {
 pub(crate) struct Bench {
     #[command(subcommand)]
     pub(crate) one: Option<BenchOf>,
-    /// Fewer rounds and operations: checks that everything can be measured
+    /// Use fewer rounds and operations, to check that everything can be measured
     #[arg(long)]
     pub(crate) quick: bool,
 }
@@ -123,7 +123,7 @@ pub(crate) enum BenchOf {
     Evd,
     /// Count the instructions of each call over each provider; writes bench/instructions.json
     Instructions {
-        /// Also write the tables of docs/benchmarks.md; those of other providers stay
+        /// Also write the tables of docs/benchmarks.md; the tables of other providers stay
         #[arg(long)]
         write: bool,
         /// sm, usnic, verbs; default: all
@@ -131,7 +131,7 @@ pub(crate) enum BenchOf {
     },
     /// Measure the verbs provider beside perftest and the 2.0 reference in a guest; writes bench/verbs.json
     Verbs {
-        /// Use time as the guest's clock; default: instructions
+        /// Use real time as the guest's clock; default: executed instructions
         #[arg(long)]
         clock: bool,
         #[command(flatten)]
@@ -142,7 +142,7 @@ pub(crate) enum BenchOf {
 /// Selection of measurements.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct Selection {
-    /// Fewer rounds and operations: checks that everything can be measured
+    /// Use fewer rounds and operations, to check that everything can be measured
     #[arg(long)]
     pub(crate) quick: bool,
     /// Targets (S1 .. S9, U1 .. U7, V1 .. V14) and sections (latency, percentiles, bandwidth, connects, memory, ...); default:
@@ -152,10 +152,10 @@ pub(crate) struct Selection {
 
 #[derive(Args, Clone, Debug)]
 pub(crate) struct Install {
-    /// Prefix of all files but configuration
+    /// Prefix of all files except configuration files
     #[arg(long, value_name = "P", default_value = "/usr/local")]
     pub(crate) prefix: PathBuf,
-    /// For packages: directory that stands for the root
+    /// For packages: staging directory that replaces the root directory
     #[arg(long, value_name = "D")]
     pub(crate) destdir: Option<PathBuf>,
     /// Directory of dat.conf; default: etc below the prefix
@@ -164,8 +164,8 @@ pub(crate) struct Install {
     /// Directory of libraries; default: lib below the prefix
     #[arg(long, value_name = "L")]
     pub(crate) libdir: Option<PathBuf>,
-    /// For packages: binaries are not stripped, programs have no search path, C programs get CFLAGS and LDFLAGS, and each provider
-    /// has its lines in dat.conf.d
+    /// For packages: do not strip binaries, set no library search path in programs, compile C programs with CFLAGS
+    /// and LDFLAGS, and write each provider's lines to dat.conf.d
     #[arg(long)]
     pub(crate) package: bool,
     /// Install the build of the tests, whose libdat reads /etc
@@ -186,7 +186,7 @@ pub(crate) struct Packages {
     pub(crate) debug: bool,
 }
 
-/// The profile of a command with `--debug`.
+/// Cargo profile of a command: `dev` with `--debug`, otherwise `dist`.
 pub(crate) fn profile(debug: bool) -> Profile {
     if debug { Profile::Dev } else { Profile::Dist }
 }

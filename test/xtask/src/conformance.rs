@@ -1,5 +1,5 @@
-//! The conformance suite over a provider: one of this project in a temporary environment, another in the current
-//! environment.
+//! Runs the conformance suite over a provider: one of this project in a temporary environment, any other in the
+//! caller's environment.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -25,7 +25,7 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
             let registry = if is_2_0 { of_2_0(&registry) } else { registry };
             let sandbox = Sandbox::new(&stage_with(Profile::Dev, &["daplsm", "daplusnic"]), Some(&registry));
             let mut command = sandbox.command(&driver, arguments);
-            // This project's providers have every feature.
+            // This project's providers support every feature.
             command.arg("--complete");
             if is_2_0 {
                 command.arg("--except").arg(changed_by_2_0());

@@ -19,10 +19,10 @@ use crate::setup::{self, Tool};
 
 /// Folder whose lines are counted.
 const MEASURED: &str = "dapl/src/";
-/// The runtime finds its counters through a symbol that it sets, so that it can map them into a file.
+/// Places the counters at a run-time offset, so that the runtime can map them into a file.
 const FLAGS: &str = "-Cinstrument-coverage -Cllvm-args=-runtime-counter-relocation";
 
-/// Runs the suites in the arguments, as `test` does, and counts.
+/// Runs the suites that the arguments name, like `test` does, and counts the executed lines.
 pub(crate) fn run(arguments: &[&str]) -> Result {
     let tools = Tools::find()?;
     let place = stage::target_directory().join("coverage");
@@ -31,13 +31,14 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
     cleared.map_err(|error| format!("{}: {error}", place.display()))?;
     let instrumented = |mut command: Command| -> Command {
         command.env("CARGO_TARGET_DIR", &place).env("RUSTFLAGS", FLAGS).env("RUSTDOCFLAGS", FLAGS);
-        // c: mapped while it runs; m: one file per library, for all programs together.
+        // %c: counters mapped while the program runs; %m: one file per library for all programs.
         command.env("LLVM_PROFILE_FILE", raw.join("%c%m.profraw"));
-        // valgrind reports uninitialised registers in system calls of instrumented code. It still finds leaks.
+        // valgrind reports uninitialised registers in system calls of instrumented code, so that check is off. Leaks
+        // are still reported.
         command.env("VALGRIND_OPTS", "--undef-value-errors=no");
         command
     };
-    // Without an argument, suites that are built for a checker are left out, because they run other code.
+    // Without an argument, the suites built for a checker are left out, because they run differently built code.
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut suites = instrumented(Command::new(program));
     let passed = suites.arg("test").args(arguments).status().map_err(|error| format!("{suites:?}: {error}"))?.success();
@@ -81,14 +82,14 @@ fn executables(output: &Output) -> Vec<PathBuf> {
     named.map(|(path, _)| PathBuf::from(path)).collect()
 }
 
-/// Programs that read the output of the instrumentation. They must be of the compiler's LLVM version or newer.
+/// Programs that read the instrumentation's output. They must have the compiler's LLVM version or a newer one.
 struct Tools {
     profdata: PathBuf,
     cov: PathBuf,
 }
 
 impl Tools {
-    /// From the toolchain (rustup's `llvm-tools`), or else from the system's packages.
+    /// Finds the programs in the toolchain (rustup's `llvm-tools`) or in the system's packages.
     fn find() -> Result<Self> {
         let version = text_of(Command::new("rustc").arg("-vV"))?;
         let field = |name: &str| version.lines().find_map(|line| line.strip_prefix(name)).map(str::trim);
@@ -126,7 +127,7 @@ impl Tools {
 /// Number of executions of each line, by file below `dapl/src`.
 type Counted = BTreeMap<String, BTreeMap<usize, u64>>;
 
-/// Counts the lines of the folder, without those for tests.
+/// Counts the executed lines of the folder, except test code.
 fn count(lcov: &str) -> Result<Counted> {
     let mut counted = Counted::new();
     let root = format!("{}/{MEASURED}", workspace().display());
@@ -150,7 +151,7 @@ fn count(lcov: &str) -> Result<Counted> {
     if counted.is_empty() { Err(format!("no line of {MEASURED} was found")) } else { Ok(counted) }
 }
 
-/// A file that is compiled for tests only.
+/// Whether a file is compiled only for tests.
 fn is_test(path: &str) -> bool {
     let is_folder = path.split('/').rev().skip(1).any(|folder| folder == "tests" || folder == "double");
     is_folder || path.ends_with("tests.rs") || path.ends_with("double.rs")
@@ -186,7 +187,7 @@ fn lcov(counted: &Counted) -> String {
     text
 }
 
-/// A row per module (a folder or a file), and the sum.
+/// Formats a table: one row per module (a folder or a file), and the total.
 fn table(counted: &Counted) -> String {
     let mut sandboxes: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
     for (path, lines) in counted {

@@ -49,7 +49,7 @@ impl Goal {
         Ok(Goal { places, destdir, profile, is_package: arguments.package })
     }
 
-    /// Where to write a file that is used at `path` later.
+    /// Path at which to write a file that will be used at `path`.
     fn at(&self, path: &Path) -> PathBuf {
         match &self.destdir {
             Some(destdir) => destdir.join(path.strip_prefix("/").unwrap_or(path)),
@@ -62,7 +62,7 @@ impl Goal {
     }
 }
 
-/// Installs. With `--debug`, installs the existing build of the tests, whose libdat reads /etc.
+/// Installs the project. With `--debug`, installs the existing test build, whose libdat reads /etc.
 pub(crate) fn install(arguments: &cli::Install) -> Result {
     let goal = Goal::new(arguments)?;
     let is_set = std::env::var_os(SYSCONFDIR).is_some_and(|set| set == goal.places.sysconfdir.as_os_str());
@@ -88,7 +88,7 @@ pub(crate) fn install(arguments: &cli::Install) -> Result {
     Ok(())
 }
 
-/// Repeats the command in an environment in which libdat is built for this configuration directory.
+/// Runs this command again in an environment in which libdat is built for this configuration directory.
 fn again(sysconfdir: &Path) -> Result {
     let program = std::env::current_exe().map_err(|error| error.to_string())?;
     let status = Command::new(program).args(std::env::args_os().skip(1)).env(SYSCONFDIR, sysconfdir).status();
@@ -114,7 +114,7 @@ fn put_all(goal: &Goal, items: &[Item]) -> io::Result<()> {
     }
     let kept: BTreeSet<&str> = made.iter().map(String::as_str).collect();
     for line in old.iter().filter(|line| !kept.contains(line.as_str()) && !line.starts_with("conf ")) {
-        // A file that is now a directory or link has another entry in the new list.
+        // The new list may have the same path as a directory or link instead.
         if !items.iter().any(|item| line.split(' ').nth(1) == item.path.to_str()) {
             remove(goal, line)?;
         }
@@ -184,7 +184,7 @@ fn is_binary(file: &Path) -> io::Result<bool> {
     Ok(fs::File::open(file)?.read(&mut magic)? == 4 && magic == *b"\x7fELF")
 }
 
-/// The library of another origin that the dynamic loader of this machine finds by this name.
+/// Returns the library of another origin that this machine's dynamic loader finds under this name.
 fn loaded_as(goal: &Goal, path: &Path) -> Option<String> {
     if goal.destdir.is_some() {
         return None;
@@ -244,7 +244,8 @@ pub(crate) fn uninstall(arguments: &cli::Install) -> Result {
         if old.is_empty() {
             return Ok(false);
         }
-        // dat.conf is removed before the sample that it is compared with, and directories from the deepest up.
+        // dat.conf is removed before the sample with which it is compared. Directories are removed from the deepest
+        // up.
         old.sort_by_key(|line| (line.starts_with("dir "), !line.starts_with("conf "), usize::MAX - line.len()));
         let (directories, files): (Vec<_>, Vec<_>) = old.into_iter().partition(|line| line.starts_with("dir "));
         files.iter().try_for_each(|line| remove(&goal, line))?;
@@ -259,7 +260,7 @@ pub(crate) fn uninstall(arguments: &cli::Install) -> Result {
     }
 }
 
-/// Removes the file of a line of the list, if it is unchanged.
+/// Removes the file in this line of the list if the file is unchanged.
 fn remove(goal: &Goal, line: &str) -> io::Result<()> {
     let Some((kind, rest)) = line.split_once(' ') else { return Ok(()) };
     let (path, target) = match kind {
@@ -272,7 +273,7 @@ fn remove(goal: &Goal, line: &str) -> io::Result<()> {
         "file" => true,
         "link" => !is_foreign(&place, target),
         "conf" => fs::read(&place).ok() == fs::read(sample).ok(),
-        // A directory with other files stays.
+        // A directory that contains other files stays.
         _ => {
             let _ = fs::remove_dir(&place);
             return Ok(());

@@ -1,6 +1,6 @@
-//! iperf3: its options, and its JSON output.
+//! iperf3: its options and the parser of its JSON output.
 //!
-//! A change of the format is reported as an error, so that no figure is wrong.
+//! A missing or changed field is an error, so that no wrong figure is reported.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -29,7 +29,7 @@ pub(crate) struct Said {
     pub(crate) processor: f64,
 }
 
-/// Whether this kernel's TCP has a congestion control of that name.
+/// Whether this kernel's TCP supports a congestion control with that name.
 pub(crate) fn kernel_has(algorithm: &str) -> bool {
     const AVAILABLE: &str = "/proc/sys/net/ipv4/tcp_available_congestion_control";
     std::fs::read_to_string(AVAILABLE).is_ok_and(|names| names.split_whitespace().any(|name| name == algorithm))

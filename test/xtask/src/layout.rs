@@ -12,7 +12,7 @@ use crate::{Result, man};
 /// The libdats for `pkg-config`: name, full version, version of the API.
 const VERSIONS: [(&str, &str, &str); 2] = [("dat", "1.2.0", "1.2"), ("dat2", "2.0.0", "2.0")];
 
-/// Programs: the name of the installed file, and a second one that is created only if it does not exist.
+/// Programs: the installed name, and an alternative name that is linked only if no such file exists.
 pub(crate) const PROGRAMS: [(&str, Option<&str>); 2] = [("dtest1", Some("dtest")), ("dapltest1", None)];
 
 /// Files of `dat/debug` for gdb, valgrind and ThreadSanitizer.
@@ -21,11 +21,11 @@ const DEBUG_FILES: [&str; 3] = ["dapl-gdb.py", "dapl-valgrind.supp", "dapl-tsan.
 /// Directories of an installation.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Places {
-    /// Prefix of all files but configuration.
+    /// Prefix of all files except configuration files.
     pub(crate) prefix: PathBuf,
-    /// Libraries.
+    /// Directory of libraries.
     pub(crate) libdir: PathBuf,
-    /// dat.conf.
+    /// Directory of dat.conf.
     pub(crate) sysconfdir: PathBuf,
 }
 
@@ -40,15 +40,15 @@ pub(crate) struct Item {
 /// Content of an item.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum What {
-    /// A copy of this file; true: executable.
+    /// A copy of this file, executable if true.
     File(PathBuf, bool),
     /// A file with this text.
     Text(String),
     /// A symbolic link to this name.
     Link(String),
-    /// The same, with a name that other packages use too: an existing file is kept.
+    /// A symbolic link with a name that other packages use too: an existing file is kept.
     Yielding(String),
-    /// A configuration file with this initial text. An existing one is kept.
+    /// A configuration file with this initial text. An existing file is kept.
     Conf(String),
 }
 
@@ -90,7 +90,7 @@ pub(crate) fn items(tree: &Tree, places: &Places) -> Result<Vec<Item>> {
     Ok(items)
 }
 
-/// Whether a staged library is installed. The suites stage further ones.
+/// Whether a staged library is installed. The suites stage additional libraries.
 fn is_shipped(file: &Path) -> bool {
     let name = file.file_name().and_then(|name| name.to_str()).unwrap_or_default();
     let is_provider = PROVIDERS.iter().any(|package| name == format!("lib{package}.so.1"));
@@ -102,7 +102,7 @@ pub(crate) fn is_of_version_2(name: &str) -> bool {
     name.starts_with("libdat2.so") || OLD_NAMES_2.contains(&name)
 }
 
-/// The entries of a staged library or link: its own name, and the name for link editors.
+/// The entries for a staged library or link: its own name, and the name that link editors search.
 fn library(file: &Path) -> Vec<(String, What)> {
     let name = file.file_name().expect("a directory's entry has a name").to_string_lossy().into_owned();
     let Ok(target) = std::fs::read_link(file) else {

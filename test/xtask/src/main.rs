@@ -1,7 +1,6 @@
 //! The project's commands. `cargo xtask --help` lists them; README shows `demo` and `test`.
 //!
-//! Each command installs the packages it needs (`setup`) and uses the directory tree of an install (`tree`). The product does
-//! not depend on this package.
+//! Each command installs the packages it needs (`setup`) and uses the directory tree of an install (`tree`).
 
 mod bench;
 mod cli;
@@ -36,7 +35,7 @@ use cli::{Bench, BenchOf, Cli, Command};
 type Result<T = ()> = std::result::Result<T, String>;
 
 fn main() -> ExitCode {
-    // Helpers of the suites panic with the output of a compiler or program; only that text is printed.
+    // The suites' helpers panic with the output of a compiler or program, so only that text is printed.
     std::panic::set_hook(Box::new(|panic| {
         let payload = panic.payload();
         let text = payload.downcast_ref::<String>().map(String::as_str).or(payload.downcast_ref::<&str>().copied());

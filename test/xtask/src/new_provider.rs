@@ -14,10 +14,10 @@ use crate::Result;
 /// The provider that is copied.
 const TEMPLATE: &str = "test/loopback";
 
-/// Longest name: the thread `dapl-NAME` has at most 15 bytes.
+/// Maximum length of a name: the thread name `dapl-NAME` has at most 15 bytes.
 const LONGEST: usize = 10;
 
-/// Writes the provider, and prints the next steps.
+/// Writes the provider and prints what to do next.
 pub(crate) fn run(name: &str, path: Option<&Path>) -> Result {
     check(name)?;
     let home = workspace();
@@ -41,7 +41,7 @@ pub(crate) fn run(name: &str, path: Option<&Path>) -> Result {
         let (manifest, text) = root_manifest()?;
         write(&manifest, &with_member(&text, &format!("providers/{name}"))?)?;
     } else {
-        // Same versions of dependencies as in this workspace.
+        // Use the dependency versions of this workspace.
         write(&directory.join("Cargo.lock"), &read(&home.join("Cargo.lock"))?)?;
     }
     announce(name, &directory, is_member);
@@ -98,7 +98,7 @@ fn renamed(text: &str, name: &str) -> String {
         .replace(", the template of cargo xtask new-provider", "")
 }
 
-/// A manifest that inherits nothing: dependencies of the workspace by path, others by version.
+/// Converts the manifest to one that inherits nothing: dependencies in the workspace by path, others by version.
 fn alone(manifest: &str, home: &Path) -> Result<String> {
     let (_, root) = root_manifest()?;
     let value = |line: &str| -> Option<String> {

@@ -1,7 +1,7 @@
-//! Suites that need a separate build: `loom` explores the interleavings of models, `threads` runs under
-//! ThreadSanitizer. Also `nightly`, which takes long.
+//! Suites that need a separate build: `loom` explores interleavings of models, `threads` runs under ThreadSanitizer,
+//! and `nightly` runs simulations for a long time.
 //!
-//! Builds are below the target directory, apart from other builds. What cannot run here is reported as skipped.
+//! Each build has its own directory in the target directory. A suite that cannot run here is reported as skipped.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use dapl_test::stage::{target_directory, workspace};
 
 use crate::Result;
 
-/// Limit of preemptions per run of a model. Two are enough for every bug that was injected into the models.
+/// Maximum number of preemptions in a run of a model. Two sufficed for every bug that was injected into the models.
 const PREEMPTIONS: &str = "3";
 
 /// Runs the models in the sources of dapl, common and sm.
@@ -39,10 +39,10 @@ pub(crate) fn loom(rest: &[&str]) -> Result {
     run(cargo.env("LOOM_MAX_PREEMPTIONS", PREEMPTIONS), "loom")
 }
 
-/// Runs the suite `threads` of every provider under ThreadSanitizer, after ThreadSanitizer has found an intentional
-/// race.
+/// Runs each provider's suite `threads` under ThreadSanitizer, after checking that ThreadSanitizer reports a
+/// deliberate race.
 ///
-/// Stable compilers include its runtime but not the option; RUSTC_BOOTSTRAP enables it.
+/// Stable compilers include the runtime but reject the option, so RUSTC_BOOTSTRAP is set.
 pub(crate) fn threads(rest: &[&str]) -> Result {
     let sanitizer = match Sanitizer::find() {
         Ok(sanitizer) => sanitizer,
@@ -61,7 +61,7 @@ pub(crate) fn threads(rest: &[&str]) -> Result {
     run(&mut sanitizer.cargo(rest), "threads under ThreadSanitizer")
 }
 
-/// Runs usnic's simulator and its fuzzed inputs with a large number of seeds.
+/// Runs usnic's simulator and fuzz inputs with a large number of seeds.
 pub(crate) fn nightly(rest: &[&str]) -> Result {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace()).env("DAPL_SIM_RUNS", "100000").env("DAPL_FUZZ_ROUNDS", "100000");
@@ -88,14 +88,14 @@ impl Sanitizer {
     }
 
     fn cargo(&self, rest: &[&str]) -> Command {
-        // The standard library is not built with it, which needs the second option and the last one (see the suite's
-        // `sanitizer`).
+        // The standard library is not instrumented, which requires the second option. The last option belongs to the
+        // suite's `sanitizer`.
         let flags = "-Zsanitizer=thread -Cunsafe-allow-abi-mismatch=sanitizer --cfg tsan \
                      -Clink-arg=-Wl,--wrap=__tsan_atomic64_fetch_sub";
         let mut cargo = cargo("tsan", flags);
         cargo.env("RUSTC_BOOTSTRAP", "1").args(["test", "-p", "daplsm", "--test", "threads", "--target", &self.host]);
         let known = workspace().join("test/xtask/tsan.supp");
-        // One test after the other, so that a report belongs to the running test.
+        // Tests run one at a time, so that a report belongs to the running test.
         cargo
             .env("TSAN_OPTIONS", format!("suppressions={}", known.display()))
             .args(["--", "--test-threads=1"])

@@ -1,4 +1,4 @@
-//! Runs programs with their output captured and shown only on failure, and long steps with their time.
+//! Runs programs and shows their output only on failure. Reports the duration of long steps.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, File};
@@ -22,8 +22,8 @@ pub(crate) fn text_of(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&run_quietly(command)?.stdout).into_owned())
 }
 
-/// Runs a command and returns its output, both streams in order, and whether it succeeded. The output goes to a file:
-/// a process that outlives the command keeps its output open, and reading a pipe would wait for it.
+/// Runs a command. Returns its output (both streams in order) and whether it succeeded. The output goes to a file: a
+/// child that outlives the command keeps the output open, and a read from a pipe would wait for that child.
 pub(crate) fn capture(command: &mut Command, log: &Path) -> Result<(Vec<u8>, bool)> {
     let failed = |error: std::io::Error| format!("{}: {error}", log.display());
     log.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;

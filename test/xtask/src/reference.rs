@@ -1,7 +1,7 @@
-//! Debian's DAT 2.0 reference: fetched and unpacked once, then found in the target directory.
+//! Debian's DAT 2.0 reference: downloaded and unpacked once into the target directory.
 //!
-//! It is not installed on this machine: its package would add an /etc/dat.conf, which other programs would then read.
-//! perftest installs its dependencies (libibverbs, librdmacm). Its programs run in guests.
+//! Not installed, because the package would add an /etc/dat.conf that other programs then read. Its dependencies
+//! (libibverbs, librdmacm) are installed with perftest. The reference's programs run in guests.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -13,23 +13,23 @@ use dapl_test::stage::{self, workspace};
 use crate::quiet::text_of;
 use crate::{Result, setup};
 
-/// The libraries, `dapltest` and the headers.
+/// Packages with the libraries, `dapltest` and the headers.
 const PACKAGES: [&str; 3] = ["libdapl2", "dapl2-utils", "libdapl-dev"];
-/// The adapter of its registry, over rdma_cm on the guest's link.
+/// Adapter of the reference's registry: over rdma_cm, on the guest's device.
 pub(crate) const ADAPTER: &str = "ofa-v2-d0";
-/// The adapter of its registry over its socket provider.
+/// Adapter of the reference's registry: over its socket provider.
 pub(crate) const SOCKET_ADAPTER: &str = "rxe2-oscm";
-/// The line of that adapter, also for this project's libraries.
+/// Registry line of `SOCKET_ADAPTER`, also used for this project's libraries.
 pub(crate) const SOCKET_LINE: &str = "rxe2-oscm u2.0 nonthreadsafe default libdaploscm.so.2 dapl.2.0 \"rxe0 1\" \"\"\n";
 
 /// The unpacked reference.
 pub(crate) struct Reference {
     root: PathBuf,
-    /// Directory of its libraries.
+    /// Directory of the reference's libraries.
     pub(crate) lib: PathBuf,
-    /// Registry that names its adapters.
+    /// Registry with the reference's adapters.
     pub(crate) conf: PathBuf,
-    /// Version of the package.
+    /// Version of the Debian package.
     pub(crate) version: String,
 }
 
@@ -43,11 +43,11 @@ impl Reference {
         }
         let fresh = place.with_extension(format!("fresh-{}", std::process::id()));
         let made = make(&fresh).and_then(|()| match fs::rename(&fresh, &place) {
-            // Another process has installed the same files first.
+            // Another process has already installed the same files.
             Err(_) if place.join("version").exists() => Ok(()),
             result => result.map_err(|error| format!("{}: {error}", place.display())),
         });
-        // A failed download must leave no files.
+        // Remove the files of a failed download.
         let _ = fs::remove_dir_all(&fresh);
         made.and_then(|()| Reference::of(&place))
     }
@@ -62,17 +62,17 @@ impl Reference {
         Ok(Reference { root: place.to_path_buf(), lib, conf, version })
     }
 
-    /// `dapltest`.
+    /// Path of the reference's `dapltest`.
     pub(crate) fn dapltest(&self) -> PathBuf {
         self.program("dapltest")
     }
 
-    /// Path of one of its programs.
+    /// Path of one of the reference's programs.
     pub(crate) fn program(&self, name: &str) -> PathBuf {
         self.root.join("usr/bin").join(name)
     }
 
-    /// Returns a command that uses its libraries.
+    /// Returns a command that uses the reference's libraries.
     pub(crate) fn command(&self, program: &Path) -> Command {
         let mut command = Command::new(program);
         command.env("LD_LIBRARY_PATH", &self.lib).env("DAT_OVERRIDE", &self.conf);
@@ -85,7 +85,7 @@ impl Reference {
         cc.args(["-std=gnu11", "-D_GNU_SOURCE", "-O2", "-g", "-Wall", "-Wextra", "-I"]);
         cc.arg(workspace().join("test/c/dat20")).arg("-I").arg(self.root.join("usr/include"));
         cc.arg("-o").arg(output).arg(source).arg("-L").arg(&self.lib);
-        // The library's dependencies are those of the system.
+        // The library's dependencies are found in the system at run time.
         text_of(cc.args(["-ldat2", "-Wl,--allow-shlib-undefined", "-pthread"])).map(drop)
     }
 }
@@ -109,11 +109,11 @@ fn make(fresh: &Path) -> Result {
             fs::remove_file(&package).map_err(failed)?;
         }
     }
-    // Written last: with this file, the directory is complete.
+    // Written last: if this file exists, the directory is complete.
     fs::write(fresh.join("version"), version.trim()).map_err(failed)
 }
 
-/// Writes the registry, unless an earlier run has written the same. Another process may read it meanwhile.
+/// Writes the registry unless its content is already right. Another process may be reading it.
 fn write_registry(conf: &Path) -> Result {
     let lines = format!("{ADAPTER} u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"d0 0\" \"\"\n{SOCKET_LINE}");
     if fs::read_to_string(conf).is_ok_and(|known| known == lines) {

@@ -1,4 +1,4 @@
-//! The current release: the newest one of `docs/CHANGELOG.md`, whose version must be that of the packages.
+//! The current release: the newest entry of `docs/CHANGELOG.md`. Its version must match the packages.
 #![forbid(unsafe_code)]
 
 use dapl_test::stage::workspace;

@@ -1,4 +1,4 @@
-//! Output of the suites that this program runs itself: a line per check, then a summary, in cargo's format.
+//! Output of suites that this program runs without cargo: one line per check and a summary, in cargo's format.
 #![forbid(unsafe_code)]
 
 use std::time::Instant;
@@ -28,7 +28,7 @@ impl Report {
         is_wanted
     }
 
-    /// Filters inside a check: the rest of `conformance::ep_`. Empty: everything.
+    /// Filters that apply inside a check: for `conformance`, the rest of `conformance::ep_`. Empty: no filter.
     pub(crate) fn inside(&self, name: &str) -> Vec<&str> {
         let rest = |filter: &'_ String| -> Option<usize> {
             filter.strip_prefix(name)?.strip_prefix("::").map(|rest| filter.len() - rest.len())
@@ -36,7 +36,7 @@ impl Report {
         self.filters.iter().filter_map(|filter| rest(filter).map(|at| &filter[at..])).collect()
     }
 
-    /// Records a check, and its failure if any.
+    /// Prints the result of a check and counts it.
     pub(crate) fn line(&mut self, name: &str, result: Result) {
         match result {
             Ok(()) => {
@@ -66,7 +66,7 @@ impl Report {
     }
 }
 
-/// Whether a filter selects a check: it is part of the name, or continues the name.
+/// Whether a filter selects a check: the filter is a part of the name, or begins with the name.
 fn is_part(filter: &str, name: &str) -> bool {
     name.contains(filter) || filter.strip_prefix(name).is_some_and(|rest| rest.starts_with("::"))
 }

@@ -1,6 +1,7 @@
-//! System packages: a required tool exists, or is installed, or the error names its package.
+//! System packages: checks that required tools exist, and installs missing tools or names their packages in the
+//! error.
 //!
-//! Installs only as root and only with apt-get, since elsewhere that is the user's decision.
+//! Installs only as root and with apt-get; otherwise the user decides.
 #![forbid(unsafe_code)]
 
 use std::path::Path;
@@ -10,7 +11,7 @@ use dapl_test::program::is_program;
 
 use crate::Result;
 
-/// A program, or the path of another file, and the Debian packages that contain it.
+/// A program or another file, and the Debian packages that contain it.
 pub(crate) struct Tool {
     program: &'static str,
     packages: &'static [&'static str],
@@ -18,7 +19,7 @@ pub(crate) struct Tool {
 
 /// Links libraries and programs; compiles the C programs.
 pub(crate) const CC: Tool = Tool { program: "cc", packages: &["gcc", "libc6-dev"] };
-/// Headers with which the declarations of rdma-core are compared.
+/// Headers for the comparison with the declarations of `ibverbs-sys` and `rdma-cm-sys`.
 pub(crate) const RDMA_HEADERS: Tool =
     Tool { program: "/usr/include/rdma/rdma_cma.h", packages: &["libibverbs-dev", "librdmacm-dev"] };
 /// Compiles the C++ tests of the headers.
@@ -39,9 +40,9 @@ pub(crate) const LINTIAN: Tool = Tool { program: "lintian", packages: &["lintian
 pub(crate) const PKG_CONFIG: Tool = Tool { program: "pkg-config", packages: &["pkg-config"] };
 /// Checks manual pages.
 pub(crate) const MANDOC: Tool = Tool { program: "mandoc", packages: &["mandoc"] };
-/// ucx_perftest, with which most benches compare.
+/// UCX's benchmark, the peer of most benches.
 pub(crate) const UCX: Tool = Tool { program: "ucx_perftest", packages: &["ucx-utils"] };
-/// The libfabric program with which benches compare.
+/// libfabric's benchmark.
 pub(crate) const FABRIC: Tool = Tool { program: "fi_pingpong", packages: &["libfabric-bin"] };
 /// Pins programs to processors.
 pub(crate) const TASKSET: Tool = Tool { program: "taskset", packages: &["util-linux"] };
@@ -63,7 +64,7 @@ pub(crate) const QEMU: Tool = Tool { program: "qemu-system-x86_64", packages: &[
 pub(crate) const DEPMOD_PATH: &str = "/usr/sbin/depmod";
 /// Computes module dependencies.
 pub(crate) const DEPMOD: Tool = Tool { program: DEPMOD_PATH, packages: &["kmod"] };
-/// Lets a guest, or a program in a namespace, die with its parent.
+/// Starts a guest, or a program in a namespace, so that it dies with its parent.
 pub(crate) const SETPRIV: Tool = Tool { program: "setpriv", packages: &["util-linux"] };
 /// Creates soft-RoCE devices.
 pub(crate) const RDMA: Tool = Tool { program: "rdma", packages: &["iproute2"] };
@@ -71,7 +72,7 @@ pub(crate) const RDMA: Tool = Tool { program: "rdma", packages: &["iproute2"] };
 pub(crate) const DEVINFO: Tool = Tool { program: "ibv_devinfo", packages: &["ibverbs-utils", "ibverbs-providers"] };
 /// Measures RDMA devices.
 pub(crate) const PERFTEST: Tool = Tool { program: "ib_send_lat", packages: &["perftest"] };
-/// Draws pages.
+/// Renders web pages.
 pub(crate) const CHROMIUM: Tool = Tool { program: "chromium", packages: &["chromium", "fonts-liberation"] };
 /// Tests whether a link works.
 pub(crate) const PING: Tool = Tool { program: "ping", packages: &["iputils-ping"] };
@@ -81,7 +82,7 @@ pub(crate) const XZ: Tool = Tool { program: "xz", packages: &["xz-utils"] };
 pub(crate) const ZSTD: Tool = Tool { program: "zstd", packages: &["zstd"] };
 
 impl Tool {
-    /// A tool whose package has a version in its name; leaked, since there are few.
+    /// A tool whose package name contains a version. The strings are leaked, since there are few.
     pub(crate) fn versioned(program: &str, package: &str) -> Self {
         let packages: Box<[&'static str]> = [&*package.to_owned().leak()].into();
         Tool { program: program.to_owned().leak(), packages: Box::leak(packages) }
@@ -129,8 +130,7 @@ fn install(missing: &str, packages: &[&str]) -> Result {
         return Err(format!("{missing} missing; run: sudo apt-get install -y {wanted}"));
     }
     eprintln!("xtask: installing {wanted}");
-    // A fresh machine has no package lists. Old or incomplete lists may still be sufficient, so only the install
-    // decides.
+    // The package lists may be missing on a fresh machine. Old lists may suffice, so a failed update is ignored.
     let _ = apt(&["update"]);
     apt(&[&["install", "-y", "--no-install-recommends"], packages].concat())
 }
@@ -145,7 +145,7 @@ pub(crate) fn update() -> Result {
 
 fn apt(arguments: &[&str]) -> Result {
     let mut apt = Command::new("apt-get");
-    // Waits for another installation in progress.
+    // Wait for another apt process.
     apt.args(["-qq", "-o", "DPkg::Lock::Timeout=300"]).args(arguments);
     apt.env("DEBIAN_FRONTEND", "noninteractive").stdin(Stdio::null()).stdout(Stdio::null());
     match apt.status() {
@@ -156,7 +156,7 @@ fn apt(arguments: &[&str]) -> Result {
 }
 
 pub(crate) fn is_root() -> bool {
-    // Real, effective, saved, filesystem id: the effective id decides.
+    // The fields are the real, effective, saved and filesystem uid; the effective uid decides.
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let uids = status.lines().find_map(|line| line.strip_prefix("Uid:"));
     uids.and_then(|uids| uids.split_whitespace().nth(1)) == Some("0")

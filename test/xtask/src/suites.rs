@@ -1,8 +1,10 @@
-//! The suites by name. A suite is a file of `test/tests`, or one of: `unit` (tests beside the sources), `loom`, `threads` and `nightly`
-//! (`proofs`: builds of their own), `report` (the page of the benches), `net` (network namespaces), `rxe` (`guest`: fetches a kernel).
+//! The suites by name. A suite is a file of `test/tests`, or one of the following: `unit` (tests beside the sources),
+//! `loom`, `threads` and `nightly` (`proofs`: builds of their own), `report` (the page of the benches), `net`
+//! (network namespaces), `rxe` (`guest`: fetches a kernel).
 //!
-//! `cargo xtask test` runs the suites that need no guest, no root and no package build; `--rest` the others; `--all` both. cargo runs
-//! them, so the output of each ends with its `test result:` lines. The last lines list the time of each step.
+//! `cargo xtask test` runs the suites that need no guest, no root and no package build; `--rest` the other suites;
+//! `--all` all suites. cargo runs them, so each output ends with `test result:` lines. The last lines list the time
+//! of each step.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -23,12 +25,12 @@ use crate::{Result, bench, conformance, coverage, net, proofs, setup};
 const LEFT_OUT: [&str; 4] = ["walkthrough", "deb", "foreign", "rpm"];
 /// System tools that the suites need.
 const NEEDED: [setup::Tool; 3] = [setup::CC, setup::CXX, setup::VALGRIND];
-/// The slowest suites of `quick`, which start first.
+/// The slowest suites of `quick`, which are started first.
 const LONGEST: [&str; 6] = ["conformance", "unit", "datinfo", "faulty", "faults", "cancel"];
 /// Tools without which some checks are skipped.
 const RECOMMENDED: [setup::Tool; 3] = [setup::RDMA_HEADERS, setup::MANDOC, setup::PKG_CONFIG];
 
-/// Runs the selected suites: all of a kind, or one with arguments for cargo.
+/// Runs the selected suites, or one suite with arguments for cargo.
 pub(crate) fn run(test: &Test) -> Result {
     let known = binaries()?;
     let args: Vec<&str> = test.args.iter().map(String::as_str).collect();
@@ -52,7 +54,7 @@ pub(crate) fn run(test: &Test) -> Result {
     }
 }
 
-/// Runs the suites that need no guest, no root and no package build, all of them also after a failure.
+/// Runs the suites that need no guest, no root and no package build. A failure does not stop the other suites.
 fn quick(known: &[String]) -> Result {
     setup::require(&NEEDED)?;
     setup::recommend(&RECOMMENDED);
@@ -64,17 +66,17 @@ fn quick(known: &[String]) -> Result {
         .map(|suite| Ok((format!("suite {suite}"), arguments(suite, known, &[])?)))
         .collect::<Result<_>>()?;
     let listed = |name: &str, words: &[&str]| (name.to_owned(), words.iter().map(|word| (*word).to_owned()).collect());
-    // daplsm is the only provider with a folder `tests`.
+    // Only daplsm has a `tests` folder.
     queue.push(listed("suites of daplsm", &["--workspace", "--test", "threads", "--test", "vanished"]));
     queue.push(listed("documentation tests", &["-p", "udapl", "--doc"]));
     side_by_side(queue)
 }
 
-/// Runs three suites at a time, since many of them mostly wait for timeouts. Prints the output of a suite when it ends, and all times
-/// at the end.
+/// Runs three suites at a time, since many of them mostly wait for timeouts. Prints a suite's output when the suite
+/// ends, and a list of all times at the end.
 fn side_by_side(mut queue: Vec<(String, Vec<String>)>) -> Result {
     const AT_ONCE: usize = 3;
-    // The slowest first, so that none of them runs alone at the end.
+    // Starts the slowest suites first, so that the run does not end with a single slow suite.
     queue.sort_by_key(|(name, _)| LONGEST.iter().position(|long| name.ends_with(long)).unwrap_or(LONGEST.len()));
     queue.reverse();
     let logs = target_directory().join("test-logs");
@@ -86,7 +88,7 @@ fn side_by_side(mut queue: Vec<(String, Vec<String>)>) -> Result {
             let began = Instant::now();
             let result = step(&name, || {
                 let (output, is_good) = capture(&mut cargo_command(&arguments), &logs.join(format!("{name}.log")))?;
-                // In one piece, so that the lines of two suites do not mix.
+                // Written in one call, so that the lines of two suites do not mix.
                 let _ = std::io::stdout().lock().write_all(&output);
                 if is_good { Ok(()) } else { Err(format!("{name} failed")) }
             });
@@ -102,12 +104,13 @@ fn side_by_side(mut queue: Vec<(String, Vec<String>)>) -> Result {
     both(&results.into_iter().map(|(_, _, result)| result).collect::<Vec<_>>())
 }
 
-/// A step of the final list.
+/// A line of the final list: name, time and result of a step.
 fn summary(name: &str, time: Duration, is_good: bool) -> String {
     format!("{:>8.1} s  {}  {name}", time.as_secs_f64(), if is_good { "ok    " } else { "FAILED" })
 }
 
-/// Runs the suites that `quick` leaves out. `is_required`: fails instead of skipping checks that need namespaces or guests.
+/// Runs the suites that `quick` leaves out. With `is_required`, checks without namespaces or guests fail instead of
+/// being skipped.
 fn rest(known: &[String], is_required: bool) -> Result {
     setup::require(&NEEDED)?;
     let tools = [
@@ -130,7 +133,7 @@ fn rest(known: &[String], is_required: bool) -> Result {
         results.push(step(&format!("suite {suite}"), || tests(suite, known, &[])));
     }
     if is_required {
-        // `quick` skips this where a header is missing.
+        // `quick` skips this suite if a header is missing.
         results.push(step("suite rdma", || tests("rdma", known, &[])));
     }
     results.push(step("suite report", || report(&[])));
@@ -142,7 +145,7 @@ fn rest(known: &[String], is_required: bool) -> Result {
     both(&results)
 }
 
-/// Joins all failures to one message.
+/// Joins all failures into one message.
 fn both(results: &[Result]) -> Result {
     let failed: Vec<&str> = results.iter().filter_map(|result| result.as_ref().err().map(String::as_str)).collect();
     if failed.is_empty() { Ok(()) } else { Err(failed.join("; ")) }
@@ -166,18 +169,18 @@ fn one(suite: &str, known: &[String], rest: &[&str]) -> Result {
         "nightly" => proofs::nightly(rest),
         "report" => report(rest),
         "instructions" => bench::check(),
-        // Tests of killed and malicious peers use the provider's internals, so they are its unit tests.
+        // The tests of killed and malicious peers use the provider's internals, so they are unit tests of daplsm.
         "faults" if rest.is_empty() => tests(suite, known, rest).and(cargo_test("faults within sm", &WITHIN_SM)),
         _ => tests(suite, known, rest),
     }
 }
 
-/// Runs the tests of the page, which are unit tests of this program.
+/// Runs the tests of the bench page, which are unit tests of xtask.
 fn report(rest: &[&str]) -> Result {
     cargo_test("report", &[&["-p", "xtask", "bench::page"], rest].concat())
 }
 
-/// Modules of the provider's unit tests that belong to `faults`.
+/// Modules of daplsm's unit tests that belong to the suite `faults`.
 const WITHIN_SM: [&str; 13] = [
     "-p",
     "daplsm",
@@ -194,7 +197,7 @@ const WITHIN_SM: [&str; 13] = [
     "tests::waits",
 ];
 
-/// Runs a suite and passes its output on.
+/// Runs a suite and prints its output.
 fn tests(suite: &str, known: &[String], rest: &[&str]) -> Result {
     let arguments = arguments(suite, known, rest)?;
     cargo_test(suite, &arguments.iter().map(String::as_str).collect::<Vec<_>>())
@@ -240,7 +243,7 @@ fn binaries() -> Result<Vec<String>> {
     Ok(names)
 }
 
-/// Suite of a test program: `abi` for `abi_rust`.
+/// Suite of a test program, for example `abi` for `abi_rust`.
 fn suite_of(binary: &str) -> &str {
     binary.split('_').next().unwrap_or(binary)
 }

@@ -1,7 +1,8 @@
-//! The tree of an install, staged in the target directory for the other commands. `layout` has the destinations of its files.
+//! The installed tree, staged in the target directory for the other commands. `layout` lists the destinations of its
+//! files.
 //!
-//! A stage has its own dat.conf and programs, so that the result of `build` can be used directly. The programs are
-//! called dtest1 and dapltest1, because Debian's dapl2-utils contains other programs without the 1.
+//! A stage contains a dat.conf and the programs, so that the result of `build` works without an install. The programs
+//! are named dtest1 and dapltest1, because Debian's dapl2-utils has the names without the 1.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -13,15 +14,15 @@ use dapl_test::stage::{self, Profile, Stage, workspace};
 use crate::quiet::step;
 use crate::{Result, setup};
 
-/// A stage, and the further files of an install.
+/// A stage with its programs and registry.
 pub(crate) struct Tree {
     /// Libraries and headers.
     pub(crate) stage: Stage,
-    /// The programs; their search path leads to the staged libraries.
+    /// The programs. Their library search path is the stage.
     pub(crate) dtest: PathBuf,
     pub(crate) dapltest: PathBuf,
     pub(crate) datinfo: PathBuf,
-    /// A registry that names this tree's providers.
+    /// Registry with this tree's providers.
     pub(crate) conf: PathBuf,
 }
 
@@ -40,13 +41,13 @@ pub(crate) fn build(profile: Profile) -> Result<Tree> {
     Ok(Tree { stage, dtest, dapltest, datinfo, conf })
 }
 
-/// The parts of a tree that the demonstration needs.
+/// The part of a tree that the demonstration needs.
 pub(crate) struct Part {
     /// Libraries and headers.
     pub(crate) stage: Stage,
-    /// The program; its search path leads to the staged libraries.
+    /// The program dtest. Its library search path is the stage.
     pub(crate) dtest: PathBuf,
-    /// A registry that names this tree's providers.
+    /// Registry with this tree's providers.
     pub(crate) conf: PathBuf,
 }
 
@@ -69,7 +70,7 @@ pub(crate) fn part(name: &str, stage: impl FnOnce() -> Stage) -> Result<Part> {
 }
 
 impl Tree {
-    /// Prints the location, and how to use it.
+    /// Prints where the tree is and how to use it.
     pub(crate) fn announce(&self) {
         println!("staged in {}; to use it from there:", self.stage.root.display());
         println!("  cc -I{} prog.c -L{} -ldat", self.stage.include.display(), self.stage.lib.display());
@@ -77,7 +78,7 @@ impl Tree {
     }
 }
 
-/// The sample dat.conf with absolute paths of the providers.
+/// The sample dat.conf, with absolute paths for the providers.
 pub(crate) fn registry(lib: &Path) -> io::Result<String> {
     let sample = fs::read_to_string(workspace().join("dat.conf"))?;
     let lib = lib.display().to_string();
@@ -91,7 +92,7 @@ pub(crate) fn registry(lib: &Path) -> io::Result<String> {
     Ok(lines.collect())
 }
 
-/// A field of dat.conf.
+/// Quotes a field of dat.conf.
 fn quoted(text: &str) -> String {
     match text.contains(|c: char| c.is_whitespace() || "\"\\#".contains(c)) {
         true => format!("\"{}\"", text.replace('\\', "\\\\").replace('"', "\\\"")),
@@ -99,7 +100,7 @@ fn quoted(text: &str) -> String {
     }
 }
 
-/// The libraries, headers or links of a directory, without temporary files.
+/// Lists the libraries, headers or links in a directory, without temporary files.
 pub(crate) fn sorted(directory: &Path) -> io::Result<Vec<PathBuf>> {
     let files: io::Result<Vec<_>> = fs::read_dir(directory)?.map(|entry| entry.map(|entry| entry.path())).collect();
     let mut files = files?;
