@@ -37,7 +37,7 @@ impl Across {
     const ALL: [Across; 6] =
         [Across::Bytes, Across::Loss, Across::Connections, Across::AtOnce, Across::Endpoints, Across::Senders];
 
-    /// Returns the quantity with this name.
+    /// Returns the quantity with this name in JSON files.
     pub(super) fn called(name: &str) -> Option<Self> {
         Across::ALL.into_iter().find(|across| across.name() == name)
     }
@@ -54,7 +54,7 @@ impl Across {
         }
     }
 
-    /// A value with its unit, for messages.
+    /// Formats a value with its unit, for messages.
     pub(super) fn at(self, value: u32) -> String {
         match self {
             Across::Loss => self.tick(f64::from(value)),
@@ -90,7 +90,7 @@ impl Across {
         }
     }
 
-    /// Base of the powers at which the axis begins and ends.
+    /// The axis begins and ends at powers of this base.
     fn base(self) -> f64 {
         match self {
             Across::Bytes => 4.0,
@@ -119,14 +119,14 @@ pub(super) struct Panel {
 
 const WIDTH: f64 = 860.0;
 const HEIGHT: f64 = 430.0;
-/// Edges of the plot within a panel; names of lines are to the right of it.
+/// Edges of the plot within a panel. The names of the lines are to its right.
 const LEFT: f64 = 80.0;
 const RIGHT: f64 = 660.0;
 const TOP: f64 = 80.0;
 const BOTTOM: f64 = 370.0;
-/// Height of the title's space.
+/// Height of the title line.
 const HEADING: f64 = 40.0;
-/// Distance between two names.
+/// Minimum vertical distance between two names.
 const LEADING: f64 = 16.0;
 /// Width of an entry of the legend.
 const ENTRY: f64 = 145.0;
@@ -157,7 +157,7 @@ struct Scale {
 }
 
 impl Scale {
-    /// Scale from the power of `base` below all values to the one above.
+    /// Creates a scale from the power of `base` below all values to the power above all values.
     fn over(values: impl Iterator<Item = f64>, base: f64, from: f64, to: f64) -> Self {
         let (low, high) = values.fold((f64::INFINITY, 0.0), |(low, high), value| (value.min(low), value.max(high)));
         let (low, high) = if high > 0.0 { (low, high) } else { (1.0, base) };
@@ -178,13 +178,13 @@ impl Scale {
     }
 }
 
-/// Removes the rounding error of a logarithm that is a whole number.
+/// Logarithm of a value, rounded if it is nearly a whole number.
 fn log(value: f64, base: f64) -> f64 {
     let exact = value.ln() / base.ln();
     if (exact - exact.round()).abs() < 1e-9 { exact.round() } else { exact }
 }
 
-/// SVG of one panel for a page that has `STYLE`. Title and description are for screen readers.
+/// SVG of one panel for a page that includes `STYLE`. Title and description are for screen readers.
 pub(super) fn inline(mut panel: Panel, id: &str) -> String {
     let names: Vec<&str> = panel.lines.iter().map(|line| &*line.name).collect();
     let shows = format!("{} against {}. Lines: {}.", panel.up, panel.across.title(), names.join(", "));
@@ -192,7 +192,7 @@ pub(super) fn inline(mut panel: Panel, id: &str) -> String {
     framed(id, &title, &shows, HEIGHT, |text| draw(text, &panel))
 }
 
-/// SVG for a page with its own heading, without the space for the title.
+/// SVG without space for a title, for a page with its own headings.
 fn framed(id: &str, title: &str, shows: &str, height: f64, draw: impl FnOnce(&mut String)) -> String {
     let [id, title, shows] = [id, title, shows].map(escaped);
     let mut text = format!(
@@ -205,7 +205,7 @@ fn framed(id: &str, title: &str, shows: &str, height: f64, draw: impl FnOnce(&mu
     text + "</svg>\n"
 }
 
-/// SVG file with panels below each other and a caption.
+/// SVG file with all panels, one below the other, and a caption.
 pub(super) fn svg(panels: &[Panel], caption: &str) -> String {
     let height = HEIGHT * panels.len() as f64 + 30.0;
     let mut text = format!(
@@ -234,7 +234,7 @@ fn draw(text: &mut String, panel: &Panel) {
         let placed: Vec<(f64, f64)> = points.iter().map(|(x, y)| (across.place(*x), up.place(*y))).collect();
         let (shade, entry) = (n % SHADES, LEFT + ENTRY * n as f64);
         let path: Vec<String> = placed.iter().map(|(x, y)| format!("{x:.1},{y:.1}")).collect();
-        let _ = writeln!(text, "<polyline class=\"line s{shade}\" points=\"{}\"/>", path.join(" ")); // as above
+        let _ = writeln!(text, "<polyline class=\"line s{shade}\" points=\"{}\"/>", path.join(" ")); // writing to a string succeeds
         placed.iter().for_each(|at| mark(text, shade, *at));
         mark(text, shade, (entry + 5.0, TOP - 22.0));
         label(text, (entry + 15.0, TOP - 18.0), "start", "", name);
@@ -300,7 +300,7 @@ fn mark(text: &mut String, shade: usize, (x, y): (f64, f64)) {
     let _ = writeln!(text, "<{shape} class=\"mark s{shade}\"/>"); // writing to a string succeeds
 }
 
-/// Moves heights in rising order down where their texts would overlap.
+/// Moves labels down so that their texts do not overlap. `heights` are in rising order.
 fn apart(heights: &[f64]) -> Vec<f64> {
     let mut least = f64::NEG_INFINITY;
     let place = |height: &f64| {

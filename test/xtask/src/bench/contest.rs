@@ -1,4 +1,5 @@
-//! A comparison: the figure that is measured, its peers, and the target for their ratio. Each bench has a list of them.
+//! A comparison: a figure of this project, the figures of its peers, and the target for their ratio. Each bench has a
+//! list of comparisons.
 #![forbid(unsafe_code)]
 
 use super::ground::{Ground, Terrain};
@@ -13,17 +14,18 @@ pub(super) struct Contest {
     pub(super) id: &'static str,
     pub(super) title: &'static str,
     pub(super) shown: Shown,
-    /// Bound of this project's figure over the peer's, or of this project's figure if there is no peer: the target.
+    /// Target: bound for the ratio of this project's figure to the peer's, or for the figure itself if there is no
+    /// peer.
     pub(super) must: Option<f64>,
-    /// Bound of the stretch target, beyond the target.
+    /// Stretch target: a stricter bound than the target.
     pub(super) stretch: Option<f64>,
     pub(super) ours: Side,
-    /// The best peer of each round is used.
+    /// Peers; in each round the best peer counts.
     pub(super) peers: Vec<Side>,
     pub(super) terrain: Terrain,
 }
 
-/// A contest with its samples, round by round.
+/// A contest with its samples of each round.
 pub(super) struct Measured {
     pub(super) contest: Contest,
     pub(super) ours: Vec<f64>,
@@ -31,7 +33,7 @@ pub(super) struct Measured {
 }
 
 impl Contest {
-    /// Measures all sides in turn.
+    /// Measures all sides in alternation.
     pub(super) fn measure(self, perf: &Perf, effort: Effort) -> Result<Measured> {
         let failed = |reason| format!("{}: {reason}", self.id);
         let ground = Ground::lay(self.terrain).map_err(failed)?;
@@ -81,7 +83,7 @@ impl Measured {
         Some(median(&best.collect::<Vec<_>>()))
     }
 
-    /// The figure that a bound applies to.
+    /// The value that a bound applies to: the ratio, or the figure if there is no peer.
     pub(super) fn figure(&self) -> f64 {
         self.ours() / self.peer().unwrap_or(1.0)
     }

@@ -1,4 +1,4 @@
-//! Figures over a variable, which is called the size here. All sides run in turn at each size.
+//! Figures over a variable, which is called size here. At each size all sides run in alternation.
 #![forbid(unsafe_code)]
 
 use super::chart::{Across, Line, Panel};
@@ -8,7 +8,7 @@ use super::ours::Perf;
 use super::side::{Effort, Ends, Shown, Side};
 use crate::Result;
 
-/// A line: its side, and the arguments for a size.
+/// A line of a chart: its side, with arguments that depend on the size.
 pub(super) struct Who {
     pub(super) name: &'static str,
     pub(super) side: Box<dyn Fn(u32) -> Side>,
@@ -21,21 +21,21 @@ pub(super) fn who(name: &'static str, side: impl Fn(u32) -> Side + 'static) -> W
     Who { name, side: Box::new(side), may_fail: false }
 }
 
-/// A family of lines before the measurement.
+/// A family of lines, not yet measured.
 pub(super) struct Plan {
     pub(super) section: &'static str,
     pub(super) title: &'static str,
     pub(super) up: &'static str,
     pub(super) shown: Shown,
-    /// Meaning of a size.
+    /// Quantity that the size stands for.
     pub(super) across: Across,
     pub(super) sizes: Vec<u32>,
-    /// The network between the two sides at a size.
+    /// Network between the two sides, depending on the size.
     pub(super) terrain: fn(u32) -> Terrain,
     pub(super) all: Vec<Who>,
 }
 
-/// A family of lines after the measurement.
+/// A measured family of lines.
 pub(super) struct Family {
     pub(super) section: &'static str,
     pub(super) title: &'static str,
@@ -81,7 +81,7 @@ impl Plan {
                     match (who.side)(size).measure(perf, &ground, self.shown) {
                         Ok(sample) => samples.push(sample),
                         Err(reason) if who.may_fail => {
-                            // It does not support longer messages either.
+                            // A program that refuses this size also refuses larger sizes.
                             eprintln!("{at}, {}: {}", who.name, reason.lines().next().unwrap_or_default());
                             refused[n] = true;
                         }

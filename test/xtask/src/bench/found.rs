@@ -14,7 +14,7 @@ use super::{chart, median};
 use crate::Result;
 use crate::cli::Selection;
 
-/// A bench: the name of its files, and the packages of its peers.
+/// A bench: names of its files, and Debian packages of its peers.
 pub(super) struct Bench {
     pub(super) name: &'static str,
     pub(super) adapter: &'static Adapter,
@@ -41,7 +41,7 @@ pub(super) struct Wanted<'a> {
 /// All results of a run.
 #[derive(Default)]
 struct Found {
-    /// Facts of the machine before the run.
+    /// Load of the machine before the run.
     load: f64,
     is_quick: bool,
     contests: Vec<Measured>,
@@ -59,7 +59,7 @@ impl Lists {
 }
 
 impl<'a> Wanted<'a> {
-    /// Refuses names that are in no list.
+    /// Parses the selection. Fails if a name is in no list.
     pub(super) fn new(bench: &str, selection: &'a Selection, lists: &Lists) -> Result<Self> {
         match selection.names.iter().find(|name| !lists.has(name)) {
             Some(other) => Err(format!("bench {bench}: there is no {other}; see cargo xtask help bench {bench}")),
@@ -92,7 +92,8 @@ pub(super) fn run(bench: &Bench, perf: &Perf, stage: &Stage, wanted: &Wanted<'_>
     found.failures.into_result()
 }
 
-/// Place of a contest in tables: numbered targets first, by letter and number, then the others in the order of their lists.
+/// Sort key of a contest in tables: numbered targets first, by letter and number, then the other contests in list
+/// order.
 pub(super) fn order(id: &str) -> (bool, String, u32) {
     let digits = id.trim_start_matches(|letter: char| letter.is_ascii_alphabetic());
     match digits.parse() {
@@ -101,7 +102,7 @@ pub(super) fn order(id: &str) -> (bool, String, u32) {
     }
 }
 
-/// Measurements that failed, with reasons. The other measurements are still made.
+/// Failed measurements with reasons. After a failure the other measurements continue.
 #[derive(Default)]
 struct Failures(Vec<String>);
 
@@ -174,7 +175,7 @@ fn heading() -> String {
     format!("{:3} {:33}{:>15}{:>15}{:>11}  {:9} {:10}", "", "", "ours", "peer", "ratio", "target", "stretch")
 }
 
-/// A contest as a line of the table.
+/// Formats a contest as a line of the table.
 fn line(measured: &Measured) -> String {
     let contest = &measured.contest;
     let figure = |value: f64| format!("{} {}", rounded(value), contest.shown.unit());
@@ -218,7 +219,7 @@ pub(super) fn print_family(family: &Family) {
     }
 }
 
-/// Formats with at least three significant digits.
+/// Formats a number with at least three significant digits.
 pub(super) fn rounded(value: f64) -> String {
     let digits = match value.abs() {
         value if value >= 100.0 => 0,
@@ -311,7 +312,7 @@ mod tests {
     fn measured(id: &str, ours: f64, peer: f64) -> Measured {
         let mut contest = lists(Effort::FULL).contests.into_iter().find(|contest| contest.id == id).unwrap();
         if !contest.peers.is_empty() {
-            // Independent of the targets of the bench.
+            // Fixed bounds, so that the test does not depend on the bench's targets.
             (contest.must, contest.stretch) = (Some(1.5), Some(1.1));
         }
         let peers = vec![vec![peer]; contest.peers.len()];
@@ -346,7 +347,7 @@ mod tests {
         let mut open = measured("S1", 0.2, 0.1);
         open.contest.must = None;
         assert!(line(&open).trim_end().ends_with("<= 1.1x"));
-        // Without a stretch target.
+        // A figure without a stretch target.
         assert!(line(&measured("S9", 0.1, 0.0)).ends_with(" +"));
     }
 

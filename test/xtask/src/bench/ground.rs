@@ -1,6 +1,7 @@
-//! The network between the two sides of a bench: this host, or a link between namespaces that drops packets.
+//! The network between the two sides of a bench: the loopback interface, or a link between namespaces that drops
+//! packets.
 //!
-//! On the link each packet is a packet of its own (no offload), and the same rule applies to all programs.
+//! The link has segmentation offload disabled, and applies the same rule to all programs.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -12,13 +13,13 @@ use crate::net::wire::{ADDRESSES, Applied, DEVICE, Wire};
 /// The network that a bench needs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Terrain {
-    /// This host, by its own addresses.
+    /// The loopback interface of this host.
     Loopback,
-    /// A link that drops this many of a thousand packets in each direction.
+    /// A link that drops `per_mille` of 1000 packets in each direction.
     Wire { per_mille: u32 },
 }
 
-/// The network after its setup; removed when dropped.
+/// A network that is set up; removed when dropped.
 pub(super) struct Ground {
     wire: Option<(Wire, [Applied; 2], Terrain)>,
 }
@@ -34,7 +35,7 @@ impl Terrain {
         }
     }
 
-    /// Address of the server for clients.
+    /// Server address that clients use.
     pub(super) fn host(self) -> &'static str {
         match self {
             Terrain::Loopback => "localhost",
@@ -44,12 +45,12 @@ impl Terrain {
 }
 
 impl Ground {
-    /// This host.
+    /// The loopback interface of this host.
     pub(super) fn here() -> Self {
         Ground { wire: None }
     }
 
-    /// Sets up the network. For a wire, `net::wire::prepare` was called before.
+    /// Sets up the network. For `Wire`, call `net::wire::prepare` before.
     pub(super) fn lay(terrain: Terrain) -> Result<Self> {
         let Terrain::Wire { per_mille } = terrain else {
             return Ok(Ground::here());
@@ -59,12 +60,12 @@ impl Ground {
         Ok(Ground { wire: Some((wire, loss, terrain)) })
     }
 
-    /// Interface of either side.
+    /// Name of the network interface on both sides.
     pub(super) fn device(&self) -> &'static str {
         if self.wire.is_some() { DEVICE } else { "lo" }
     }
 
-    /// Address of the server for clients.
+    /// Server address that clients use.
     pub(super) fn host(&self) -> &'static str {
         self.terrain().host()
     }
@@ -73,12 +74,12 @@ impl Ground {
         self.wire.as_ref().map_or(Terrain::Loopback, |(.., terrain)| *terrain)
     }
 
-    /// Command of a server in this network.
+    /// Wraps a server's command to run in this network.
     pub(super) fn server(&self, command: Command) -> Command {
         self.at(0, command)
     }
 
-    /// Command of a client in this network.
+    /// Wraps a client's command to run in this network.
     pub(super) fn client(&self, command: Command) -> Command {
         self.at(1, command)
     }

@@ -1,12 +1,13 @@
 //! `cargo xtask bench instructions`: user-space instructions of each call, counted by valgrind's callgrind.
 //!
 //! `test/c/instructions.c` has both endpoints in one thread. It runs twice, with two numbers of transfers. The
-//! difference of the counts, divided by the difference of the numbers, excludes start and end. Threads take turns by
-//! `--fair-sched=yes`. Only calls of the program's thread are counted, and no dequeue before the connection is in
-//! use, so a count repeats within 2 %. Two rows over usnic depend on the clock too: a thread that waits for a processor
-//! finds timers expired, and memory whose last check is too old. These calls are counted in parts of one run, and the
-//! row is the least or greatest part ([`Parts`]), so that the load of the machine does not matter. A count depends on the compiler, not on the machine: docs/benchmarks.md names
-//! it, and the suite `instructions` compares with the table there. Verbs run over a fake device (`fake_device`).
+//! difference of the counts is divided by the difference of the numbers, which excludes setup and shutdown. Threads
+//! take turns by `--fair-sched=yes`. Only calls of the program's thread are counted, and no dequeue before the
+//! connection is in use, so a count repeats within 2 %. Two rows over usnic also depend on the clock: after a
+//! preemption timers have expired, and the last check of the memory is too old. For these rows one run is counted in
+//! parts, and the row is the least or greatest part ([`Parts`]), so that machine load does not matter. A count
+//! depends on the compiler, not on the machine: docs/benchmarks.md names the compiler, and the suite `instructions`
+//! compares with the table there. The verbs provider runs over a fake device (`fake_device`).
 #![forbid(unsafe_code)]
 
 mod fake_device;
@@ -28,42 +29,43 @@ use crate::quiet::{run_quietly, step, text_of};
 use crate::{Result, setup};
 
 const SIZES: [u32; 3] = [8, 64, 4096];
-/// Transfers of the two runs; calls, for an empty dequeue.
+/// Numbers of transfers in the two runs, or numbers of calls for an empty dequeue.
 const COUNTS: [u32; 2] = [640, 3200];
 const EMPTY_COUNTS: [u32; 2] = [100_000, 400_000];
-/// A count above the table's by more than this fails the suite.
+/// The suite fails if a count exceeds the table's value by more than this factor.
 const TOLERANCE: f64 = 1.05;
-/// The same for counts that depend on callgrind's clock or on the turns of the threads too: repeated runs of one build differed
-/// by up to 8 %.
+/// Tolerance for counts that also depend on callgrind's clock or on the order in which threads run. Repeated runs of
+/// one build differed by up to 8 %.
 const WIDE_TOLERANCE: f64 = 1.10;
 /// Page with the table.
 const PAGE: &str = "docs/benchmarks.md";
 const BEGIN: &str = "<!-- instructions: written by `cargo xtask bench instructions --write` -->\n";
 const END: &str = "<!-- end of instructions -->\n";
 
-/// A run in parts has at least this many.
+/// Minimum number of parts of a run in parts.
 const FEWEST_PARTS: usize = 10;
 
-/// How a row is made of the parts of a run. The program ends a part by calling `counted_part`, and callgrind then
+/// How a row is computed from the parts of a run. The program ends a part by calling `counted_part`; callgrind then
 /// writes its counts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Parts {
     /// The run is one part.
     None,
-    /// The least part of this many calls: one in which the thread was not interrupted.
+    /// The part with the lowest count, of parts with this many calls: its calls were not interrupted.
     Least(u32),
-    /// The greatest part of this many calls: one in which no call found another thread in a pass.
+    /// The part with the highest count, of parts with this many calls: no call found another thread in a pass.
     Greatest(u32),
 }
 
-/// A count of the table.
+/// A row of the table.
 struct Row {
     name: &'static str,
     /// The program's function whose calls are counted, and its operation.
     function: &'static str,
     operation: &'static str,
-    /// Providers for which it is counted. Over usnic, dequeues would count calls that find nothing while packets are in flight,
-    /// and no memory is mapped. Over sm no post sends a packet. Over verbs the device moves the data, so memory is not mapped either.
+    /// Providers for which the row is counted. Left out: dequeues over usnic, which would include calls that find
+    /// nothing while packets are in flight, and mapped memory over usnic and verbs, which map none. Over sm no post
+    /// sends a packet.
     providers: &'static [&'static str],
     parts: Parts,
 }
@@ -109,11 +111,11 @@ const fn row(
     Row { name, function, operation, providers, parts: Parts::None }
 }
 
-/// Providers, their adapters, and the lines that name these in dat.conf.
+/// Provider, adapter, and registry line of the adapter.
 const ADAPTERS: [(&str, &str, &str); 3] =
     [("sm", "sm0", SM0), ("usnic", "usnic0", USNIC0), ("verbs", "verbs0", VERBS0)];
 
-/// Measures `providers`, or all. `write`: into the page.
+/// Measures `providers`, or all without names. `write`: also writes the tables of the page.
 pub(crate) fn instructions(providers: &[String], write: bool) -> Result {
     let chosen: Vec<_> = ADAPTERS
         .iter()
@@ -127,7 +129,7 @@ pub(crate) fn instructions(providers: &[String], write: bool) -> Result {
     for &&(provider, adapter, registry) in &chosen {
         let mut table = header(provider);
         for row in ROWS.iter().filter(|row| row.providers.contains(&provider)) {
-            // A dequeue without messages, and a registration, do not depend on the size.
+            // An empty dequeue and a registration do not depend on the size, so only the first size is measured.
             let sizes = if matches!(row.operation, "empty" | "register") { &SIZES[..1] } else { &SIZES[..] };
             let layers: Vec<Layers> = step(&format!("{provider}: {}", row.name), || {
                 sizes.iter().map(|size| bench.count(adapter, registry, row, *size)).collect()
@@ -168,7 +170,7 @@ pub(crate) fn instructions(providers: &[String], write: bool) -> Result {
     Ok(())
 }
 
-/// The suite: no count of a message of 8 bytes is above the table's by more than its tolerance.
+/// Runs the suite: no count for 8-byte messages may exceed the table's value by more than its tolerance.
 pub(crate) fn check() -> Result {
     let path = workspace().join(PAGE);
     let page = fs::read_to_string(&path).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -193,7 +195,7 @@ pub(crate) fn check() -> Result {
     if worse.is_empty() { Ok(()) } else { Err(worse.join("; ")) }
 }
 
-/// The head of a provider's table.
+/// Heading of a provider's table.
 fn header(provider: &str) -> String {
     let sizes = SIZES.map(|size| format!(" {size} B |")).concat();
     let device = if provider == "verbs" { " fake device | bare verbs |" } else { "" };
@@ -202,7 +204,7 @@ fn header(provider: &str) -> String {
     format!("{columns}\n|{line}\n")
 }
 
-/// The page before the tables, the tables, and the page after them.
+/// Splits the page into the text before the tables, the tables, and the text after them.
 fn around(page: &str) -> Result<(&str, &str, &str)> {
     let parts = page.split_once(BEGIN).and_then(|(before, rest)| {
         let (tables, after) = rest.split_once(END)?;
@@ -211,7 +213,7 @@ fn around(page: &str) -> Result<(&str, &str, &str)> {
     parts.ok_or_else(|| format!("{PAGE} has no place for the table of instructions"))
 }
 
-/// The page with these tables. Tables of other providers stay if they are of the same compiler.
+/// Returns the page with these tables. Tables of other providers stay if they were made with the same compiler.
 fn with_tables(page: &str, compiler: &str, tables: &[(&str, String)]) -> Result<String> {
     let (before, old, after) = around(page)?;
     let head = format!("Compiler: {compiler}.\n\n");
@@ -229,7 +231,7 @@ fn with_tables(page: &str, compiler: &str, tables: &[(&str, String)]) -> Result<
     Ok(format!("{before}{BEGIN}{head}{all}{END}{after}"))
 }
 
-/// The counts of the first size in the table of a provider, by name.
+/// Counts for the first size in a provider's table, by row name.
 fn counts(page: &str, provider: &str) -> Result<HashMap<String, f64>> {
     around(page)?;
     let section = page.split_once(BEGIN).map_or("", |(_, rest)| rest);
@@ -286,7 +288,7 @@ impl Bench {
         Ok(chosen.copied().unwrap_or_default().divided_by(calls))
     }
 
-    /// The columns of the fake device's instructions, and of those of a program that uses it without DAT.
+    /// Formats two columns: instructions of the fake device, and of a program that uses the device without DAT.
     fn beside_device(&self, row: &Row, device: f64) -> Result<String> {
         if !RAW.contains(&row.operation) {
             return Ok(format!(" {device:.0} | |"));
@@ -302,7 +304,7 @@ impl Bench {
     fn run(&self, registry: &str, row: &Row, program: &Path, arguments: &[&str]) -> Result<Vec<Layers>> {
         let profile = self.stage.root.join(format!("callgrind.{}.{}", row.function, std::process::id()));
         let output = format!("--callgrind-out-file={}", profile.display());
-        // The compiler may have made a copy of the function, with a longer name.
+        // The compiler may have cloned the function under a longer name.
         let toggle = format!("--toggle-collect={}*", row.function);
         let program = program.to_string_lossy();
         let mut callgrind = vec!["--tool=callgrind", "--fair-sched=yes", &output, &toggle];
@@ -322,7 +324,7 @@ impl Bench {
     }
 }
 
-/// Instructions per call, from two runs with different numbers of calls.
+/// Instructions per call, computed from two runs with different numbers of calls.
 fn slope(row: &Row, run: impl Fn(u32) -> Result<Vec<Layers>>) -> Result<Layers> {
     let counts = if row.operation == "empty" { EMPTY_COUNTS } else { COUNTS };
     Ok(Layers::per_count(Layers::sum(&run(counts[0])?), Layers::sum(&run(counts[1])?), counts))

@@ -1,6 +1,7 @@
-//! Cost of idle endpoints for a thread that polls their EVD: `test/c/many_endpoints.c` with growing numbers of them.
+//! Cost of idle endpoints for a thread that polls their EVD: `test/c/many_endpoints.c` with growing numbers of
+//! endpoints.
 //!
-//! There is no peer: figures are compared with those for two endpoints.
+//! There is no peer: figures are compared with the figures for two endpoints.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -13,9 +14,9 @@ use super::{ROUNDS, median, report};
 use crate::json::field;
 use crate::{Result, tree};
 
-/// Endpoints on the one EVD.
+/// Numbers of endpoints on the EVD.
 const COUNTS: [u32; 5] = [2, 10, 100, 1_000, 10_000];
-/// Figures of the program's output, and their labels.
+/// Fields of the program's output, and their labels.
 const FIGURES: [(&str, &str); 4] = [
     ("pingpong_usec", "ping-pong, one way, us"),
     ("empty_usec", "look at the empty EVD, us"),
@@ -24,7 +25,7 @@ const FIGURES: [(&str, &str); 4] = [
 ];
 const LIMIT: Duration = Duration::from_secs(300);
 
-/// Runs it in turns, prints the medians and writes them to a file.
+/// Runs the program for all counts in alternation, prints the medians and writes them to a file.
 pub(crate) fn evd() -> Result {
     let tree = tree::build(Profile::Dist)?;
     let load = report::load();
@@ -34,7 +35,7 @@ pub(crate) fn evd() -> Result {
     for _ in 0..ROUNDS {
         for (size, samples) in COUNTS.iter().zip(&mut samples) {
             let sandbox = Sandbox::new(&tree.stage, Some(SM0));
-            // Not pinned: the program's one thread polls, and the provider's thread needs a processor too.
+            // Not pinned: both the polling thread and the provider's thread need a processor.
             let finished = Run::start(sandbox.command(&program, &[&size.to_string()])).finish(LIMIT);
             if !finished.status.success() {
                 return Err(format!("many_endpoints {size}: {}\n{}", finished.status, finished.stderr));

@@ -1,5 +1,6 @@
-//! Data transfer as in MPI libraries: short messages are written into rings that the target polls in memory; long ones
-//! are announced, and then written into memory registered for each. For any provider; the caller selects the peers.
+//! Data transfer like in MPI libraries. Short messages are written into rings that the target polls in memory. Long
+//! messages are announced by a send, and then written into memory registered for the message. The caller selects
+//! provider and peers.
 #![forbid(unsafe_code)]
 
 use super::contest::Contest;
@@ -8,7 +9,7 @@ use super::ours::Ask;
 use super::pair::Cores;
 use super::side::{Effort, Shown, Side};
 
-/// The name of these contests.
+/// Name of these contests on the command line.
 pub(super) const ID: &str = "mpi";
 
 fn contest(title: &'static str, shown: Shown, must: Option<f64>, ask: Ask, peers: Vec<Side>) -> Contest {
@@ -16,33 +17,34 @@ fn contest(title: &'static str, shown: Shown, must: Option<f64>, ask: Ask, peers
     Contest { id: ID, title, shown, must, stretch: None, ours, peers, terrain }
 }
 
-/// Half the round trip of a message of this size, `count` times.
+/// Half the round trip of `count` messages of this size.
 pub(super) fn eager(title: &'static str, size: u32, count: u32, must: Option<f64>, peers: Vec<Side>) -> Contest {
     contest(title, Shown::Microseconds, must, Ask::new("eager", size, count), peers)
 }
 
-/// Same in shared memory that is registered as such: the source writes into it without a system call.
+/// Same as `eager`, in memory registered as shared: the source writes without a system call.
 pub(super) fn eager_shared(title: &'static str, size: u32, count: u32, must: Option<f64>, peers: Vec<Side>) -> Contest {
     contest(title, Shown::Microseconds, must, Ask::new("eager", size, count).with(&["-m"]), peers)
 }
 
-/// Half the round trip of sends whose receives are polled in memory; the engine's thread places them.
+/// Half the round trip of sends whose receives are polled in memory; the engine's thread places the data.
 pub(super) fn polled(title: &'static str, size: u32, count: u32, must: Option<f64>) -> Contest {
     contest(title, Shown::Microseconds, must, Ask::new("polled", size, count), Vec::new())
 }
 
-/// Time to a receive that is polled in memory, while the sender sleeps and leaves a processor to the engine's thread.
+/// One-way time until the data of a receive is visible in memory. The sender blocks, so that a processor is free for
+/// the engine's thread.
 pub(super) fn polled_one_way(title: &'static str, size: u32, count: u32, must: Option<f64>) -> Contest {
     let ask = Ask { cores: Cores::Any, ..Ask::new("polled", size, count).with(&["-w"]) };
     contest(title, Shown::Microseconds, must, ask, Vec::new())
 }
 
-/// Messages of this size, several at a time.
+/// Rate of long messages of this size, several in flight.
 pub(super) fn rendezvous(title: &'static str, size: u32, count: u32, must: Option<f64>, peers: Vec<Side>) -> Contest {
     contest(title, Shown::Bandwidth, must, Ask::new("rendezvous", size, count), peers)
 }
 
-/// The registration of one piece of a long message, in memory that is new to the library.
+/// Time to register one piece of a long message, in memory that the library has not seen before.
 pub(super) fn registration(effort: Effort, must: Option<f64>) -> Contest {
     const PIECE: u32 = 128 << 10;
     let ask = Ask::new("register", PIECE, effort.count(20_000).max(100));

@@ -1,4 +1,4 @@
-//! This project's side of a bench: `test/c/perf.c`, over the staged libraries.
+//! This project's side of a bench: `test/c/perf.c` over the staged libraries.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -12,16 +12,16 @@ use super::pair::{Cores, Said, ServerEnd, pair};
 use crate::Result;
 use crate::json::field;
 
-/// The first qualifier; each pair uses its own.
+/// First connection qualifier; each pair of processes uses a separate one.
 const QUAL: u32 = 45_300;
 
-/// Output of a server that is ready for clients.
+/// Output of a server that accepts clients.
 const READY: &str = "perf: listening";
 
-/// The measured provider.
+/// Adapter of the measured provider.
 pub(super) struct Adapter {
     pub(super) name: &'static str,
-    /// Line of dat.conf; DEVICE is the interface between the two sides.
+    /// Registry line, in which DEVICE stands for the network interface.
     line: &'static str,
 }
 
@@ -31,7 +31,7 @@ pub(super) const SM: Adapter = Adapter { name: "sm0", line: SM0 };
 pub(super) const USNIC: Adapter =
     Adapter { name: "usnic0", line: "usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"DEVICE\" \"\"\n" };
 
-/// The program `perf`, for one adapter.
+/// The program `perf` over one adapter.
 pub(super) struct Perf {
     program: PathBuf,
     adapter: &'static Adapter,
@@ -39,7 +39,7 @@ pub(super) struct Perf {
     next: AtomicU32,
 }
 
-/// Arguments of the program; see its head.
+/// Arguments of the program; the head of perf.c explains them.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub(super) mode: &'static str,
@@ -68,7 +68,7 @@ impl Ask {
         ["perf"].into_iter().map(str::to_owned).chain(self.words()).collect::<Vec<_>>().join(" ")
     }
 
-    /// The command lines of both sides, without processor pinning.
+    /// Command lines of server and client, without processor pinning.
     pub(super) fn ends(&self, adapter: &str, host: &str) -> [String; 2] {
         let (words, clients) = (self.words().join(" "), self.clients);
         let served = if clients > 1 { format!("-p {clients} ") } else { String::new() };

@@ -1,6 +1,6 @@
 //! Runs a server and its clients, each pinned to a processor, and collects their output.
 //!
-//! Independent of the programs. Every wait has a limit.
+//! Works with any programs. Every wait has a time limit.
 #![forbid(unsafe_code)]
 
 use std::os::unix::process::ExitStatusExt;
@@ -11,11 +11,11 @@ use dapl_test::run::Run;
 
 use crate::Result;
 
-/// Time limit; longer than any measurement, even with both sides on one processor.
+/// Time limit, longer than any measurement even if both sides share a processor.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Time limit of a client in seconds, slightly shorter.
+/// Time limit of a client in seconds, slightly shorter than `LIMIT`.
 const CLIENT_LIMIT: &str = "110";
-/// Signal of a killed process.
+/// Signal number that ends a killed process.
 const SIGKILL: i32 = 9;
 
 /// Placement of the two sides.
@@ -46,24 +46,24 @@ impl Cores {
     }
 }
 
-/// How a server ends after its clients.
+/// How a server ends after its clients have ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ServerEnd {
-    /// It ends by itself, with success.
+    /// It exits with success.
     Itself,
-    /// It kills itself.
+    /// It kills itself by SIGKILL.
     Suicide,
-    /// It runs until it is killed.
+    /// This program kills it.
     Killed,
 }
 
-/// Standard output of both sides; of all clients in order.
+/// Standard output of the server and of all clients, in order.
 pub(super) struct Said {
     pub(super) server: String,
     pub(super) client: String,
 }
 
-/// Runs a server and, when it is ready, this many clients.
+/// Runs a server and, when it is ready, `clients` clients.
 pub(super) fn pair(
     server: &Command,
     is_ready: impl Fn(&Run) -> bool,
@@ -80,7 +80,7 @@ pub(super) fn pair(
         if started.elapsed() > LIMIT {
             return Err(format!("the server of {client:?} is not ready after {LIMIT:?}"));
         }
-        // A file or a port shows readiness, for which there is no event.
+        // A server shows its readiness by a file or a port, for which there is no event to wait for.
         std::thread::sleep(Duration::from_millis(5));
     }
     let running: Vec<Run> = (0..clients).map(|_| Run::start(pin(cores.client(), &limited(client)))).collect();
@@ -107,7 +107,8 @@ pub(super) fn pair(
     Ok(Said { server: server.stdout, client: said })
 }
 
-/// Ends a client that hangs, so that only this measurement fails. Some peers react to no other signal.
+/// Limits a client's time, so that a hang fails only this measurement. SIGKILL is used because some peers ignore
+/// other signals.
 fn limited(client: &Command) -> Command {
     wrapped("timeout", &["-s", "KILL", CLIENT_LIMIT], client)
 }

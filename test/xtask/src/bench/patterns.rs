@@ -1,5 +1,5 @@
-//! EVD use of larger programs, beside the plain ping-pong: every send completes, requests have a separate EVD, a CNO
-//! or a thread waits, endpoints share an EVD or have a thread each. For any provider.
+//! EVD use of larger programs, compared with plain ping-pong: every send completes, requests have a separate EVD, a
+//! CNO or a thread waits, endpoints share an EVD or have one thread each. Works for any provider.
 #![forbid(unsafe_code)]
 
 use super::contest::Contest;
@@ -7,17 +7,17 @@ use super::ground::Terrain;
 use super::ours::Ask;
 use super::side::{Effort, Shown, Side};
 
-/// The name of these contests.
+/// Name of these contests on the command line.
 pub(super) const ID: &str = "evds";
 
 const SIZES: [u32; 4] = [64, 1 << 10, 4 << 10, 64 << 10];
 
-/// A pattern of two EVDs instead of one.
+/// A pattern with two EVDs, compared with the same pattern with one EVD.
 struct Pattern {
-    /// Titles, one for each of [`SIZES`].
+    /// Titles, one per entry of [`SIZES`].
     titles: [&'static str; 4],
     options: &'static [&'static str],
-    /// Options of the same pattern with one EVD.
+    /// Program options of the same pattern with one EVD.
     one: &'static [&'static str],
 }
 
@@ -49,7 +49,8 @@ fn contest(title: &'static str, must: Option<f64>, ours: Side, peers: Vec<Side>)
     Contest { id: ID, title, shown, must, stretch: None, ours, peers, terrain }
 }
 
-/// Two EVDs beside one of our own, which must not be faster; then each pattern beside the peers' ping-pong of 64 bytes.
+/// Contests of two kinds: two EVDs against one EVD of this project, which must not be faster; and each pattern
+/// against the peers' 64-byte ping-pong.
 pub(super) fn contests(effort: Effort, polling: &[Side], asleep: &[Side]) -> Vec<Contest> {
     let both = |(size, title): (&u32, &&'static str), pattern: &Pattern| {
         let ours = pingpong(effort, "reap", *size, pattern.options);

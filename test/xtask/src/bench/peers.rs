@@ -1,6 +1,7 @@
-//! The peers of a bench: programs of other projects, from Debian's packages, and the meaning of their output.
+//! Peers of the benches: other projects' programs from Debian packages, and parsers of their output.
 //!
-//! A change of their format is an error here, never a wrong figure: columns are found by name or checked by count.
+//! A changed output format is an error and never gives a wrong figure: columns are found by name, or their number is
+//! checked.
 #![forbid(unsafe_code)]
 
 use std::net::TcpListener;
@@ -13,19 +14,19 @@ use super::pair::{Cores, ServerEnd, pair};
 use crate::Result;
 use crate::iperf::{self, Flow};
 
-/// Bytes in what `ucx_perftest` calls a megabyte.
+/// Bytes per megabyte in the output of `ucx_perftest`.
 const UCX_MEGABYTE: f64 = 1_048_576.0;
-/// UCX transports on one host.
+/// UCX transports for processes on one host.
 pub(super) const SHARED_MEMORY: &str = "posix,cma,self";
 
 /// Result line of `ucx_perftest`.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct UcxSaid {
-    /// Overall average in microseconds; for a ping-pong test, of one way.
+    /// Overall average latency in microseconds; one-way for ping-pong tests.
     pub(super) latency: f64,
-    /// Overall bandwidth in millions of bytes per second.
+    /// Overall average bandwidth in millions of bytes per second.
     pub(super) bandwidth: f64,
-    /// Overall rate in millions of messages per second.
+    /// Overall average rate in millions of messages per second.
     pub(super) rate: f64,
 }
 
@@ -37,13 +38,13 @@ pub(super) struct Ucx {
     pub(super) count: u32,
     /// `UCX_TLS`; `None`: UCX chooses.
     pub(super) transports: Option<&'static str>,
-    /// Sleeps instead of polling.
+    /// Whether both sides block instead of polling.
     pub(super) sleeps: bool,
     pub(super) cores: Cores,
 }
 
 impl Ucx {
-    /// Over shared memory, polling, each side on its own processor.
+    /// Creates a test over shared memory that polls, with each side on a separate processor.
     pub(super) fn new(test: &'static str, size: u32, count: u32) -> Self {
         Ucx { test, size, count, transports: Some(SHARED_MEMORY), sleeps: false, cores: Cores::Apart }
     }
@@ -54,7 +55,7 @@ impl Ucx {
         format!("{transports}ucx_perftest {}", self.words().join(" "))
     }
 
-    /// The command lines of both sides, to be prefixed by another program.
+    /// Command lines of both sides; the caller may put another program before each.
     pub(super) fn ends(&self) -> [String; 2] {
         let variables = self.transports.map_or(String::new(), |list| format!("env UCX_TLS={list} "));
         let words = self.words().join(" ");
@@ -62,14 +63,14 @@ impl Ucx {
     }
 
     fn words(&self) -> Vec<String> {
-        // Its own default, unless that exceeds the measured count.
+        // ucx_perftest's default number of warm-up operations, limited by the measured count.
         let warm_up = (self.count / 10).clamp(1, 10_000);
         let text = format!("-t {} -s {} -n {} -w {warm_up}", self.test, self.size, self.count);
         let sleep = if self.sleeps { " -E sleep" } else { "" };
         (text + sleep).split(' ').map(str::to_owned).collect()
     }
 
-    /// Runs it.
+    /// Runs the test.
     pub(super) fn run(&self) -> Result<UcxSaid> {
         let port = free_port()?;
         let command = || {
@@ -112,9 +113,9 @@ pub(super) struct Fabric {
 }
 
 impl Fabric {
-    /// The command as typed.
+    /// Command line as a user would type it.
     pub(super) fn line(&self) -> String {
-        // A provider of two parts has a semicolon in its name.
+        // The name of a layered provider contains a semicolon.
         let quoted = |word: String| if word.contains(';') { format!("'{word}'") } else { word };
         format!("fi_pingpong {}", self.words().into_iter().map(quoted).collect::<Vec<_>>().join(" "))
     }
@@ -129,7 +130,7 @@ impl Fabric {
         text.split(' ').map(str::to_owned).collect()
     }
 
-    /// Runs it.
+    /// Runs the test.
     pub(super) fn run(&self) -> Result<FabricSaid> {
         let port = free_port()?;
         let command = |port_option: &str, host: &[&str]| {
@@ -149,12 +150,12 @@ impl Fabric {
 pub(super) struct FabricSaid {
     /// Half a round trip, in microseconds.
     pub(super) latency: f64,
-    /// Millions of bytes per second, in both directions in turns.
+    /// Millions of bytes per second, summed over both alternating directions.
     pub(super) bandwidth: f64,
 }
 
-/// One table of one row. `usec/xfer` is "average time for transferring a message outbound (ping or pong)", so half a round
-/// trip.
+/// Parses a table with one row. `usec/xfer` is "average time for transferring a message outbound (ping or pong)",
+/// which is half a round trip.
 fn parse_fabric(said: &str) -> Option<FabricSaid> {
     let mut lines = said.lines().skip_while(|line| !line.contains("usec/xfer"));
     let (heads, row) = (lines.next()?, lines.next()?);
@@ -177,7 +178,7 @@ pub(super) struct Sockperf {
     pub(super) seconds: u32,
     /// Whether both sides poll instead of sleeping.
     pub(super) polls: bool,
-    /// Whether it uses TCP instead of UDP.
+    /// Whether the test uses TCP instead of UDP.
     pub(super) tcp: bool,
 }
 
@@ -187,7 +188,7 @@ impl Sockperf {
         format!("sockperf {}", self.words().join(" "))
     }
 
-    /// The command line of either end.
+    /// Command lines of both sides.
     pub(super) fn ends(&self) -> [String; 2] {
         [format!("sockperf server -i {HOST}{}", self.flags()), format!("{} -i {HOST}", self.line())]
     }
@@ -197,7 +198,7 @@ impl Sockperf {
         text.split(' ').map(str::to_owned).collect()
     }
 
-    /// Options of both sides, each after a blank.
+    /// Options for both sides, each preceded by a space.
     fn flags(&self) -> String {
         [(self.polls, " --nonblocked"), (self.tcp, " --tcp")]
             .iter()
@@ -206,7 +207,7 @@ impl Sockperf {
             .collect()
     }
 
-    /// The result of the test: half a round trip in microseconds, or messages per second.
+    /// Runs the test. Returns half a round trip in microseconds, or messages per second.
     pub(super) fn run(&self) -> Result<f64> {
         let port = free_port()?;
         let place = ["-i", HOST, "-p", &port.to_string()].map(str::to_owned);
@@ -220,7 +221,7 @@ impl Sockperf {
     }
 }
 
-/// `Summary: Latency is 2.753 usec`, `Summary: Message Rate is 368464 [msg/sec]`.
+/// Parses `Summary: Latency is 2.753 usec` or `Summary: Message Rate is 368464 [msg/sec]`.
 fn parse_sockperf(said: &str) -> Option<f64> {
     let figure = said.lines().find_map(|line| {
         let summary = line.strip_prefix("sockperf: Summary: ")?;
@@ -229,7 +230,7 @@ fn parse_sockperf(said: &str) -> Option<f64> {
     figure?.split(' ').next()?.parse().ok()
 }
 
-/// iperf3, wherever the sides meet.
+/// Runs iperf3 in this network.
 pub(super) fn run_iperf(flow: Flow, seconds: u32, ground: &Ground) -> Result<iperf::Said> {
     let port = free_port()?;
     let server = ground.server(iperf::server(port));
@@ -243,10 +244,10 @@ fn free_port() -> Result<u16> {
     socket.map(|address| address.port()).map_err(|error| format!("no free TCP port: {error}"))
 }
 
-/// Whether a server's network has a socket that listens on a port. Does not connect, because the server would take
-/// that for its client.
+/// Whether a socket listens on a port in the server's network. A trial connection is not possible, because the server
+/// would take it for its client.
 fn has_port(server: &Run, protocol: &str, port: u16) -> bool {
-    /// TCP_LISTEN of the kernel, and the state of an open UDP socket.
+    /// States in /proc/net: TCP_LISTEN, and an open UDP socket.
     const WAITING: [&str; 2] = ["0A", "07"];
     let port = format!(":{port:04X}");
     ["", "6"].iter().any(|version| {

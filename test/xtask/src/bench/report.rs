@@ -1,4 +1,4 @@
-//! JSON result files of all benches, with facts about the machine.
+//! Writes the JSON result files of all benches, with facts about the machine.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -10,10 +10,10 @@ use serde_json::{Map, Value};
 
 use crate::Result;
 
-/// Directory of results in the target directory.
+/// Directory of the results, relative to the target directory.
 pub(super) const DIRECTORY: &str = "bench";
 
-/// Settings that change figures, and their files in the system.
+/// System settings that affect figures, and their files in /sys and /proc.
 const SETTINGS: [(&str, &str); 6] = [
     ("governor", "/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor"),
     ("tcp_congestion_control", "/proc/sys/net/ipv4/tcp_congestion_control"),
@@ -39,19 +39,19 @@ fn directory(stage: &Stage) -> PathBuf {
     stage.root.ancestors().nth(2).expect("a stage lies in the target directory").join(DIRECTORY)
 }
 
-/// Prints a warning if the machine was busy.
+/// Prints a warning if the machine was busy before the run.
 pub(super) fn warn(load: f64) {
     if is_busy(load) {
         println!("other programs used the machine before (load {load}): these figures are not for comparison");
     }
 }
 
-/// Whether other programs used the machine.
+/// Whether this load means that other programs used the machine.
 pub(super) fn is_busy(load: f64) -> bool {
     load > 1.0
 }
 
-/// The facts of the machine, and the versions of packages.
+/// Facts about the machine, and the versions of these packages.
 pub(super) fn machine(load: f64, packages: &[&str]) -> Map<String, Value> {
     let read = |path: &str| fs::read_to_string(path).unwrap_or_default();
     let cpuinfo = read("/proc/cpuinfo");
@@ -66,13 +66,13 @@ pub(super) fn machine(load: f64, packages: &[&str]) -> Map<String, Value> {
         ("load_before", load.into()),
     ];
     let settings = SETTINGS.iter().map(|(name, path)| (*name, Value::from(read(path).trim())));
-    // A setting that this machine lacks is left out.
+    // A setting that this machine lacks is omitted.
     let settings = settings.filter(|(_, value)| value != "");
     let versions = packages.iter().map(|package| (*package, version(package).into()));
     facts.into_iter().chain(settings).chain(versions).map(|(name, value)| (name.to_owned(), value)).collect()
 }
 
-/// The average of the last minute, before the bench adds to it.
+/// Load average of the last minute, read before the bench adds load.
 pub(super) fn load() -> f64 {
     let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
     text.split(' ').next().and_then(|word| word.parse().ok()).unwrap_or(0.0)
@@ -82,13 +82,13 @@ fn version(package: &str) -> String {
     said("dpkg-query", &["-W", "-f", "${Version}", package])
 }
 
-/// Output of a system program that is run in the repository; empty if there is no such program.
+/// Output of a system program, run in the repository; empty if the program is missing.
 fn said(program: &str, arguments: &[&str]) -> String {
     let output = Command::new(program).args(arguments).current_dir(workspace()).output();
     output.map(|output| String::from_utf8_lossy(&output.stdout).trim().to_owned()).unwrap_or_default()
 }
 
-/// A file's text.
+/// Formats JSON as the text of a file.
 pub(super) fn pretty(document: &Value) -> String {
     format!("{document:#}\n")
 }

@@ -1,4 +1,5 @@
-//! Measurements without a peer: connections on one EVD, connects, memory of idle endpoints, latency percentiles.
+//! Measurements without a peer: many connections on one EVD, connection rate, memory per idle endpoint, latency
+//! percentiles.
 #![forbid(unsafe_code)]
 
 use super::chart::Across;
@@ -8,25 +9,25 @@ use super::side::{Effort, Ends};
 use crate::Result;
 use crate::json::field;
 
-/// Arguments of perf for a count.
+/// A run of `perf`: its arguments for one count.
 pub(super) struct Question {
     pub(super) ask: Ask,
     pub(super) count: u32,
     pub(super) answers: Vec<Answer>,
 }
 
-/// A field of the program's output.
+/// A field to read from the program's output.
 #[derive(Clone, Copy)]
 pub(super) struct Answer {
     pub(super) field: &'static str,
-    /// Name in a row of the table.
+    /// Name of the table row.
     pub(super) name: &'static str,
-    /// Name of the line in a chart, which joins all counts.
+    /// Name of the chart line, which connects the points of all counts.
     pub(super) line: &'static str,
     pub(super) unit: &'static str,
 }
 
-/// Rows that form one chart.
+/// A group of rows that forms one chart.
 pub(super) struct Section {
     /// Name on the command line.
     pub(super) name: &'static str,
@@ -57,7 +58,7 @@ const WAIT_PERCENTILES: Section = Section {
     up: "microseconds",
     across: Across::Bytes,
 };
-/// Two processes that send to a third one.
+/// Two processes send to a third process.
 pub(super) const SENDERS: Section = Section {
     name: "senders",
     title: "8 B messages into one process",
@@ -65,21 +66,21 @@ pub(super) const SENDERS: Section = Section {
     across: Across::Senders,
 };
 
-/// A line of the table before the measurement.
+/// A table row, not yet measured.
 pub(super) struct Plan {
     pub(super) section: &'static Section,
     pub(super) title: String,
     pub(super) questions: Vec<Question>,
 }
 
-/// A line of the table after the measurement.
+/// A measured table row.
 pub(super) struct Row {
     pub(super) section: &'static Section,
     pub(super) title: String,
     pub(super) figures: Vec<Figure>,
 }
 
-/// A figure of a row.
+/// A figure in a table row.
 pub(super) struct Figure {
     pub(super) answer: Answer,
     pub(super) count: u32,
@@ -87,7 +88,7 @@ pub(super) struct Figure {
     pub(super) samples: Vec<f64>,
 }
 
-/// 8-byte ping-pong over one of `count` connections, and over all in turn.
+/// 8-byte ping-pong over one of `count` connections, and over all of them in turn.
 pub(super) fn connections(effort: Effort, count: u32) -> Plan {
     let question = |mode, name| Question {
         ask: Ask::new(mode, 8, effort.count(50_000)).with(&["-c", &count.to_string()]),
@@ -98,7 +99,7 @@ pub(super) fn connections(effort: Effort, count: u32) -> Plan {
     Plan { section: &CONNECTIONS, title: format!("8 B ping-pong, connections: {count}"), questions }
 }
 
-/// Connections made per second.
+/// Connections per second.
 pub(super) fn connects(effort: Effort) -> Plan {
     let at_once = |width, count, name| Question {
         ask: Ask::new("connect", width, effort.count(count)),
@@ -127,7 +128,7 @@ pub(super) fn percentiles(effort: Effort) -> Vec<Plan> {
     polling.into_iter().chain(waiting).collect()
 }
 
-/// Memory of one idle endpoint among `count`.
+/// Memory per idle endpoint with `count` endpoints.
 pub(super) fn memory(count: u32) -> Plan {
     let answer = |field, name| Answer { field, name, line: name, unit: "KiB" };
     let answers =
@@ -137,7 +138,7 @@ pub(super) fn memory(count: u32) -> Plan {
 }
 
 impl Plan {
-    /// Measures all sides in turns.
+    /// Measures all questions in alternation.
     pub(super) fn measure(self, perf: &Perf, effort: Effort) -> Result<Row> {
         let mut figures = Vec::new();
         for Question { ask, count, answers } in &self.questions {

@@ -1,4 +1,4 @@
-//! The programs that a bench compares, this project's and others', and the units of their figures.
+//! The programs that a bench runs, of this project and of others, and the units of their figures.
 #![forbid(unsafe_code)]
 
 use super::ground::{Ground, Terrain};
@@ -9,19 +9,19 @@ use crate::Result;
 use crate::iperf::{self, Flow};
 use crate::json::field;
 
-/// Kind of figure.
+/// Unit of a figure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Shown {
     /// Time of half a round trip.
     Microseconds,
     /// Millions of messages per second.
     Rate,
-    /// Millions of bytes per second.
+    /// Data in millions of bytes per second.
     Bandwidth,
-    /// Share of a processor.
+    /// Processor use in percent of one processor.
     Percent,
     Milliseconds,
-    /// Processor time of both sides per KiB.
+    /// Processor time of both sides per KiB of data.
     PerKib,
 }
 
@@ -41,7 +41,7 @@ impl Shown {
         !matches!(self, Shown::Rate | Shown::Bandwidth)
     }
 
-    /// Its field in the output of this project's program.
+    /// Name of the field in the output of `perf`.
     fn field(self) -> &'static str {
         match self {
             Shown::Microseconds => "usec",
@@ -53,11 +53,11 @@ impl Shown {
     }
 }
 
-/// One side of a comparison: a program and its arguments.
+/// One side of a comparison: a program with its arguments.
 #[derive(Clone, Debug)]
 pub(super) enum Side {
     Ours(Ask),
-    /// Runs for about this time; a short run determines the count.
+    /// A side that runs for about this time; a short first run determines the count.
     Timed {
         ask: Ask,
         seconds: f64,
@@ -69,11 +69,11 @@ pub(super) enum Side {
         flow: Flow,
         seconds: u32,
     },
-    /// Two pairs of processes at once, on the two processors of one pair: bandwidths are added, latencies averaged.
+    /// Two pairs of processes that run at once on the same two processors. Bandwidths are added, latencies averaged.
     TwoPairs(Box<Side>),
 }
 
-/// Command lines of both sides.
+/// Command lines of server and client.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub(super) struct Ends {
     pub(super) server: String,
@@ -81,7 +81,7 @@ pub(super) struct Ends {
 }
 
 impl Ends {
-    /// Command lines of this project's program, over this adapter.
+    /// Command lines of `perf` over this adapter.
     pub(super) fn of(ask: &Ask, adapter: &str, terrain: Terrain) -> Self {
         Ends::on(ask.cores, ask.ends(adapter, terrain.host()))
     }
@@ -105,7 +105,7 @@ impl Side {
         }
     }
 
-    /// Command lines of both sides; this project's over this adapter.
+    /// Command lines of server and client; those of `perf` are for this adapter.
     pub(super) fn ends(&self, adapter: &str, terrain: Terrain) -> Ends {
         match self {
             Side::Ours(ask) => Ends::of(ask, adapter, terrain),
@@ -214,7 +214,7 @@ fn ours(perf: &Perf, ground: &Ground, ask: &Ask, shown: Shown) -> Result<f64> {
     }
 }
 
-/// Number of operations that take this long, from the figure of a short run.
+/// Number of operations that take `seconds`, estimated from the figure of a short run.
 fn count_for(seconds: f64, size: u32, shown: Shown, once: f64) -> u32 {
     let count = match shown {
         Shown::Bandwidth => seconds * 1e6 * once / f64::from(size.max(1)),
@@ -227,48 +227,50 @@ fn count_for(seconds: f64, size: u32, shown: Shown, once: f64) -> u32 {
 /// Extent of a measurement.
 #[derive(Clone, Copy)]
 pub(super) struct Effort {
-    /// Runs of each side, alternating; the median counts.
+    /// Number of alternating runs per side; the median is reported.
     pub(super) rounds: usize,
-    /// Number of runs where there is no target.
+    /// Number of runs for measurements without a target.
     pub(super) few: usize,
-    /// Divisor of all counts and durations.
+    /// All counts and durations are divided by this.
     part: u32,
 }
 
 impl Effort {
     pub(super) const FULL: Effort = Effort { rounds: super::ROUNDS, few: 3, part: 1 };
-    /// A quick run, which only checks that everything can be measured.
+    /// A quick run that only checks that everything can be measured.
     pub(super) const QUICK: Effort = Effort { rounds: 1, few: 1, part: 20 };
 
-    /// Number of operations, in place of `full`.
+    /// Reduces a number of operations to this effort.
     pub(super) fn count(self, full: u32) -> u32 {
         (full / self.part).max(full.min(20))
     }
 
-    /// Duration, in place of `full`.
+    /// Reduces a duration to this effort.
     pub(super) fn seconds(self, full: f64) -> f64 {
         full / f64::from(self.part)
     }
 
-    /// Same, for programs whose shortest duration is a second.
+    /// Reduces a duration to this effort, for programs with a minimum of one second.
     pub(super) fn whole_seconds(self, full: u32) -> u32 {
         if self.rounds > 1 { full } else { 1 }
     }
 }
 
-/// Maximum of outstanding requests: enough to hide the latency, without more bytes than a cache holds.
+/// Number of outstanding requests for a message size: enough to hide the latency, but limited so that all data fits
+/// into a cache.
 pub(super) fn depth(size: u32) -> u32 {
     const BYTES: u32 = 16 << 20;
     (BYTES / size.max(1)).clamp(8, 512)
 }
 
-/// Number of messages of a size such that one run moves about the same number of bytes and takes a fraction of a second.
+/// Number of messages, chosen so that a run moves about the same number of bytes for all sizes and takes a fraction
+/// of a second.
 pub(super) fn stream_count(size: u32) -> u32 {
     const BYTES: u64 = 1 << 30;
     (BYTES / u64::from(size.max(1))).clamp(64, 1_000_000) as u32
 }
 
-/// Same, for round trips.
+/// Number of round trips, chosen like `stream_count`.
 pub(super) fn pingpong_count(size: u32) -> u32 {
     const BYTES: u64 = 256 << 20;
     (BYTES / u64::from(size.max(1))).clamp(100, 200_000) as u32
@@ -304,7 +306,7 @@ mod tests {
     #[test]
     fn a_short_run_determines_the_count() {
         assert_eq!(count_for(0.5, 8, Shown::Microseconds, 5.0), 50_000);
-        // A hundred megabytes per second, in messages of a million bytes.
+        // At 100 MB/s with messages of 1 MB, three seconds are 300 messages.
         assert_eq!(count_for(3.0, 1_000_000, Shown::Bandwidth, 100.0), 300);
         assert_eq!(count_for(3.0, 1_000_000, Shown::Bandwidth, 0.001), 16);
     }

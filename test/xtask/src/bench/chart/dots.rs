@@ -1,6 +1,6 @@
-//! Rows of dots on one logarithmic axis: ratios of unrelated figures, with a line at 1.
+//! A chart with rows of dots on one logarithmic axis: ratios of unrelated figures, with a line at 1.
 //!
-//! For pages that have the style of the charts.
+//! The page must include the charts' style.
 #![forbid(unsafe_code)]
 
 use std::fmt::Write;
@@ -12,7 +12,7 @@ pub(in crate::bench) struct Dots {
     pub(in crate::bench) title: String,
     /// Label of the axis.
     pub(in crate::bench) across: String,
-    /// Base of the powers at which the axis begins and ends.
+    /// The axis begins and ends at powers of this base.
     pub(in crate::bench) base: f64,
     /// Names of the dots of a row, for the legend.
     pub(in crate::bench) names: Vec<String>,
@@ -22,13 +22,13 @@ pub(in crate::bench) struct Dots {
 /// A row of dots.
 pub(in crate::bench) struct DotRow {
     pub(in crate::bench) label: String,
-    /// The values, one for each name; `None`: no dot.
+    /// One value per name; `None` draws no dot.
     pub(in crate::bench) dots: Vec<Option<f64>>,
-    /// The values that are shaded.
+    /// Range of values to shade.
     pub(in crate::bench) permitted: Option<Permitted>,
 }
 
-/// Values that meet a target, on one side of it.
+/// The range of values that meet a target: below or above the bound.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::bench) enum Permitted {
     UpTo(f64),
@@ -75,7 +75,7 @@ impl Dots {
                 "<rect class=\"permitted\" x=\"{x:.1}\" y=\"{y:.1}\" width=\"{width:.1}\" height=\"{height:.1}\"/>"
             );
         }
-        // If not all powers fit, every other one is shown, 1 among them.
+        // If not all powers fit, every second power is labelled, including 1.
         let every = if scale.ticks(self.base).count() > TICKS { 2 } else { 1 };
         let power = |value: f64| log(value, self.base).round() as i32;
         for value in scale.ticks(self.base).filter(|value| power(*value) % every == 0) {
@@ -86,7 +86,7 @@ impl Dots {
         // Writing to a string succeeds.
         let _ = writeln!(text, "<path class=\"axis\" d=\"M{LEFT} {TOP}V{bottom}H{RIGHT}\"/>");
         if scale.low < 1.0 && scale.high > 1.0 {
-            let _ = writeln!(text, "<path class=\"axis\" d=\"M{:.1} {TOP}V{bottom}\"/>", scale.place(1.0)); // as above
+            let _ = writeln!(text, "<path class=\"axis\" d=\"M{:.1} {TOP}V{bottom}\"/>", scale.place(1.0)); // writing to a string succeeds
         }
         label(text, ((LEFT + RIGHT) / 2.0, bottom + 42.0), "middle", "", &self.across);
         for (n, name) in self.names.iter().enumerate() {

@@ -10,7 +10,7 @@ fn line(name: &str, points: &[(f64, f64)]) -> Line {
     Line { name: name.to_owned(), points: points.to_vec() }
 }
 
-/// Values of an attribute of all elements that start like this.
+/// Values of an attribute, in all elements whose text starts with `element`.
 fn attributes<'a>(svg: &'a str, element: &str, name: &str) -> Vec<&'a str> {
     let tags = svg.split('<').filter(|tag| tag.starts_with(element));
     let value = |tag: &'a str| tag.split_once(&format!(" {name}=\""))?.1.split('"').next();
@@ -25,7 +25,7 @@ fn points_are_placed_by_the_scale() {
         assert!((scale.place(value) - at).abs() < 1e-9, "{value}");
     }
     assert_eq!(scale.ticks(10.0).map(f64::round).collect::<Vec<_>>(), [1.0, 10.0, 100.0, 1000.0]);
-    // Exact powers are the ends of a scale, and a single value has a scale.
+    // Exact powers are the ends of a scale. A single value has a scale too.
     let scale = Scale::over([64.0, 4096.0].into_iter(), 4.0, 0.0, 1.0);
     assert_eq!((scale.low, scale.high), (64.0, 4096.0));
     assert_eq!(Scale::over([1.0].into_iter(), 10.0, 0.0, 1.0).high, 10.0);
@@ -38,7 +38,7 @@ fn a_line_passes_through_its_points() {
     let middle = ((LEFT + RIGHT) / 2.0, (TOP + BOTTOM) / 2.0);
     let expected = format!("{LEFT:.1},{BOTTOM:.1} {:.1},{:.1} {RIGHT:.1},{TOP:.1}", middle.0, middle.1);
     assert_eq!(attributes(&svg, "polyline", "points"), [expected]);
-    // One mark for each point and one for the legend.
+    // One marker per point and one in the legend.
     assert_eq!(attributes(&svg, "circle", "r").len(), 4);
     assert_eq!(svg.matches(">ours<").count(), 2, "in the legend and at the end");
 }
@@ -84,7 +84,7 @@ fn text_is_escaped_and_all_is_well_formed() {
         }
     }
     assert!(open.is_empty(), "{open:?}");
-    // No external resource and no script.
+    // The file has no external resource and no script; the only URL is the SVG namespace.
     assert_eq!(svg.matches("http").count(), 1, "the name of its kind");
     assert!(!svg.contains("script") && !svg.contains("href"));
 }

@@ -1,4 +1,4 @@
-//! Invented results for tests, in the format of a bench.
+//! Example results for tests, in the format of a bench.
 #![forbid(unsafe_code)]
 
 use super::{Bench, Found, Lists};
@@ -8,7 +8,7 @@ use crate::bench::ground::Terrain;
 use crate::bench::scale::{self, Figure, Question, Row};
 use crate::bench::side::Ends;
 
-/// JSON of a bench in which all measurements succeeded except for these.
+/// JSON of a bench in which only the measurements `not_measured` failed.
 pub(in crate::bench) fn results(bench: &Bench, lists: Lists, not_measured: &[&str]) -> String {
     let mut found = Found {
         contests: lists.contests.into_iter().map(contest).collect(),
@@ -20,7 +20,7 @@ pub(in crate::bench) fn results(bench: &Bench, lists: Lists, not_measured: &[&st
     found.json(bench)
 }
 
-/// Three runs about a figure.
+/// Three samples around a figure.
 fn runs(figure: f64) -> Vec<f64> {
     vec![figure * 1.125, figure, figure * 0.875]
 }

@@ -1,5 +1,5 @@
-//! The verbs provider without an RDMA device: a replacement of libibverbs with one device, for programs that this module preloads it
-//! into (`test/c/fake_verbs.c`), and a program that uses it without DAT (`test/c/raw_verbs.c`).
+//! Runs the verbs provider without an RDMA device. `test/c/fake_verbs.c` replaces libibverbs and is preloaded into
+//! the measured programs. `test/c/raw_verbs.c` uses the same device without DAT.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -12,11 +12,11 @@ use crate::Result;
 
 /// File name of the replacement.
 pub(super) const LIBRARY: &str = "libibverbs.so.1";
-/// Registry of a run over the device, which is on the loopback interface.
+/// Registry for runs over the fake device, which claims to be on the loopback interface.
 pub(super) const VERBS0: &str =
     "verbs0 u1.2 nonthreadsafe default libdaplverbs.so.1 dapl.1.2 \"fake0 1 cm=socket\" \"\"\n";
 
-/// The compiled files.
+/// The compiled replacement and programs.
 pub(super) struct FakeDevice {
     library: PathBuf,
     /// The directory that replaces `/sys/class/infiniband`.
@@ -25,14 +25,14 @@ pub(super) struct FakeDevice {
 }
 
 impl FakeDevice {
-    /// Compiles everything. `programs`: directory of the program.
+    /// Compiles everything. `programs`: output directory.
     pub(super) fn new(stage: &Stage, programs: &Path) -> Result<Self> {
-        // Not among the stage's libraries, where every program would find it.
+        // A separate directory: in the stage, every program would find this library.
         let directory = stage.root.join("fake");
         let sysfs = directory.join("infiniband");
         let failed = |path: &Path, error: std::io::Error| format!("{}: {error}", path.display());
         fs::create_dir_all(sysfs.join("fake0/ports/1")).map_err(|error| failed(&sysfs, error))?;
-        // Names the network device, as software drivers do.
+        // Names the network device, like software RDMA drivers do.
         let parent = sysfs.join("fake0/parent");
         fs::write(&parent, "lo\n").map_err(|error| failed(&parent, error))?;
         let (source, library) = (|name: &str| workspace().join("test/c").join(name), directory.join(LIBRARY));
@@ -43,7 +43,7 @@ impl FakeDevice {
             &[],
             &library,
             &sources.each_ref().map(PathBuf::as_path),
-            // Otherwise the compiler makes the copy a call of memcpy.
+            // Otherwise the compiler turns the copy loop into a call of memcpy.
             &["-O2", "-fno-tree-loop-distribute-patterns", "-shared", "-fPIC", &soname],
         );
         let bare_program = programs.join("raw_verbs");
@@ -57,7 +57,7 @@ impl FakeDevice {
         Ok(FakeDevice { library, sysfs, bare_program })
     }
 
-    /// Lets the command's program find the device.
+    /// Makes a command use the fake device.
     pub(super) fn preload(&self, command: &mut Command) {
         command.env("LD_PRELOAD", &self.library).env("FAKE_INFINIBAND", &self.sysfs);
     }

@@ -1,4 +1,4 @@
-//! Callgrind's profile, as instructions by layer.
+//! Parses callgrind's profile into instructions per layer.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -6,20 +6,20 @@ use std::path::Path;
 
 use super::fake_device;
 
-/// Name of the directory of the programs whose calls are counted.
+/// Directory of the programs whose calls are counted; the profile contains its name.
 pub(super) const PROGRAMS: &str = "counted";
 
-/// Instructions by layer.
+/// Instructions per layer.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Layers {
     pub(super) libdat: f64,
     pub(super) object: f64,
     pub(super) provider: f64,
-    /// The Rust standard library, crates, and the C library.
+    /// The Rust standard library, third-party crates and the C library.
     pub(super) libraries: f64,
-    /// The replacement of libibverbs, which is not part of the total.
+    /// The libibverbs replacement; not part of the total.
     pub(super) device: f64,
-    /// The program, which is not part of the total either.
+    /// The calling program; not part of the total.
     pub(super) program: f64,
 }
 
@@ -28,7 +28,7 @@ impl Layers {
         self.libdat + self.object + self.provider + self.libraries
     }
 
-    /// The slope of two measurements.
+    /// Instructions per operation, from two runs with different counts.
     pub(super) fn per_count(first: Layers, second: Layers, counts: [u32; 2]) -> Layers {
         let slope = |a: f64, b: f64| (b - a) / f64::from(counts[1] - counts[0]);
         Layers {
@@ -67,7 +67,8 @@ impl Layers {
             } else if line.starts_with("calls=") {
                 is_call = true;
             } else if let Some((key, value)) = line.split_once('=') {
-                // "ob=(3) name" the first time, "ob=(3)" afterwards; files have numbers of their own.
+                // An object is named in full once, "ob=(3) name", and later as "ob=(3)". Files are numbered
+                // separately.
                 let kind = match key {
                     "ob" | "cob" => "object",
                     "fl" | "fi" | "fe" | "cfi" | "cfl" => "file",
@@ -87,7 +88,8 @@ impl Layers {
                 .split_once(' ')
                 .filter(|_| line.starts_with(['+', '-', '*', '0', '1', '2', '3', '4', '5', '6', '7', '8', '9']))
             {
-                // The line after "calls=" is the cost of the called function, which has lines of its own.
+                // The line after "calls=" is the inclusive cost of the callee, whose own lines are counted
+                // separately.
                 if !std::mem::take(&mut is_call) {
                     *layers.of(&object, &file) += cost.trim().parse().unwrap_or(0.0);
                 }
