@@ -1,10 +1,10 @@
-//! The charts of a provider's figures as SVG for the page.
+//! Draws a provider's figures as SVG charts for the page.
 #![forbid(unsafe_code)]
 
 use super::results::{Bound, Chart, Contest, Findings, Line, Measure};
 use crate::bench::chart::{Across, DotRow, Dots, Line as Drawn, Panel, Permitted, inline};
 
-/// All charts over a variable. A bandwidth chart is followed by the same data as messages per second.
+/// All line charts. A bandwidth chart is followed by a chart of the same data in messages per second.
 pub(super) fn curves(findings: &Findings) -> Vec<Chart> {
     let mut charts = Vec::new();
     for chart in &findings.charts {
@@ -19,7 +19,7 @@ pub(super) fn curves(findings: &Findings) -> Vec<Chart> {
 /// Converts bandwidth to messages.
 fn rate(bandwidth: &Chart) -> Chart {
     let point = |(size, measure): &(u32, Measure)| {
-        // MB/s divided by bytes are millions of messages per second.
+        // MB/s divided by the message size in bytes gives millions of messages per second.
         let samples = measure.samples.iter().map(|sample| sample / f64::from((*size).max(1))).collect();
         (*size, Measure { samples, ends: measure.ends.clone() })
     };
@@ -43,17 +43,18 @@ pub(super) fn curve(chart: &Chart, id: &str) -> String {
     inline(Panel { title, across: chart.across, up, lines }, id)
 }
 
-/// If the largest ratio is more than this many times the smallest, the axis has powers of ten, to keep labels short.
+/// If the largest ratio exceeds the smallest by more than this factor, the axis is labelled at powers of ten, to keep
+/// it readable.
 const WIDE: f64 = 100.0;
 
-/// Base of the axis: its numbers are powers of this.
+/// Base of the axis; its labels are powers of the base.
 fn base(rows: &[DotRow]) -> f64 {
     let all = || rows.iter().flat_map(|row| row.dots.iter().flatten().copied()).filter(|value| *value > 0.0);
     let (low, high) = (all().fold(1.0, f64::min), all().fold(1.0, f64::max));
     if high / low > WIDE { 10.0 } else { 2.0 }
 }
 
-/// Ratios to the peers with their targets, if there are any.
+/// Chart of the ratios to the peers, with their targets. `None` if there are no ratios.
 pub(super) fn ratios(contests: &[Contest], id: &str) -> Option<String> {
     let row = |contest: &Contest| {
         let (_, ratio) = contest.against?;

@@ -1,6 +1,6 @@
-//! The text, tables and frames of the page around the charts.
+//! Text, tables and layout of the page around the charts.
 //!
-//! Every text from elsewhere is escaped (`e`).
+//! All text from result files is escaped by `e`.
 #![forbid(unsafe_code)]
 
 use super::charts::{curve, curves, ratios};
@@ -35,7 +35,7 @@ pub(super) fn page(sections: &[Section]) -> String {
     )
 }
 
-/// The targets that were missed, with their figures, or a line that says that all were met.
+/// Lists missed targets with their figures, or says that all targets were met.
 fn missed(sections: &[Section]) -> String {
     let contests = |section: &Section| section.findings.iter().flat_map(|findings| &findings.contests).count();
     if sections.iter().map(contests).sum::<usize>() == 0 {
@@ -103,7 +103,7 @@ fn overview(sections: &[Section]) -> String {
     table("All providers", &head, &rows)
 }
 
-/// Explains how a provider's figures were measured.
+/// Explains how the figures of a provider were measured.
 fn about(provider: &str) -> &'static str {
     match provider {
         "sm" => "Shared memory: two processes on one host, each on a processor of its own.",
@@ -160,7 +160,8 @@ fn body(findings: &Findings, provider: &str) -> String {
     text
 }
 
-/// Warning if other programs used the machine; `None` if instructions were counted, which are not affected.
+/// Warning that other programs used the machine. `None` if instructions were counted, because load does not affect
+/// them.
 fn busy(facts: &[(String, String)]) -> Option<String> {
     let fact = |name| facts.iter().find(|(one, _)| one == name).map(|(_, value)| &**value);
     let load = fact("load before").filter(|load| load.parse().is_ok_and(is_busy))?;
@@ -170,7 +171,7 @@ fn busy(facts: &[(String, String)]) -> Option<String> {
 }
 
 fn figure(svg: &str) -> String {
-    // Focusable, so that the keyboard scrolls it in a narrow window.
+    // Focusable, so that the keyboard can scroll the chart in a narrow window.
     format!("<figure><div class=\"wide\" tabindex=\"0\" role=\"group\" aria-label=\"chart\">\n{svg}</div></figure>\n")
 }
 
@@ -243,7 +244,7 @@ fn target_row(contest: &Contest) -> String {
     )
 }
 
-/// The median and the range of its runs.
+/// Formats the median and the range of the runs.
 fn with_spread(measure: &Measure) -> String {
     let (low, high) = measure.spread();
     let runs = measure.samples.len();
@@ -257,7 +258,7 @@ fn commands(name: &str, measure: &Measure) -> String {
     format!("<p>{0}, server: <code>{1}</code></p><p>{0}, client: <code>{2}</code></p>", e(name), e(server), e(client))
 }
 
-/// The data of a chart as a table.
+/// Formats the data of a chart as a table.
 fn medians(chart: &Chart) -> String {
     let names: Vec<&str> = chart.lines.iter().map(|line| &*line.name).collect();
     let row = |place: u32| {
@@ -273,7 +274,7 @@ fn medians(chart: &Chart) -> String {
     table(&format!("{}, {}", chart.title, chart.unit), &heads(&[&[chart.across.unit()], &names[..]].concat()), &rows)
 }
 
-/// A table of figures and their commands.
+/// Formats a table of figures with their commands.
 fn everything(chart: &Chart) -> String {
     let mut rows = String::new();
     for line in &chart.lines {

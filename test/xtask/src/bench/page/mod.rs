@@ -1,7 +1,7 @@
-//! A page with the results of all benches: providers beside their peers, charts, tables, commands.
+//! A page with the results of all benches: providers compared with their peers, charts, tables, commands.
 //!
-//! The page is self-contained, without scripts, and its content security policy says so. It is written from the JSON files of
-//! the benches, so it can be written again without measuring. It names measurements that failed.
+//! The page is self-contained and has no scripts; its content security policy forbids both. It is generated from the
+//! benches' JSON files, so it can be regenerated without measuring. Failed measurements are named.
 #![forbid(unsafe_code)]
 
 mod charts;
@@ -25,7 +25,7 @@ const PAGE: &str = "report.html";
 /// The provider of a bench, and the function that runs it.
 type Bench = (&'static str, fn(&Selection) -> Result);
 
-/// Runs the three benches one after the other, then writes the page. `--quick`: fewer measurements.
+/// Runs the three benches one after the other, then writes the page.
 pub(crate) fn all(quick: bool) -> Result {
     let benches: [Bench; 3] = [("sm", sm), ("usnic", usnic), ("verbs", |selection| verbs(false, selection))];
     let directory = target_directory().join(DIRECTORY);
@@ -37,7 +37,7 @@ pub(crate) fn all(quick: bool) -> Result {
     }
 }
 
-/// Runs all benches, also after a failure.
+/// Runs all benches. A failure does not stop the others. Returns the failed ones.
 fn measure(benches: &[Bench], quick: bool, directory: &Path) -> Vec<Failed> {
     let mut failed = Vec::new();
     let selection = Selection { quick, ..Selection::default() };
@@ -46,7 +46,7 @@ fn measure(benches: &[Bench], quick: bool, directory: &Path) -> Vec<Failed> {
         let file = directory.join(format!("{provider}.json"));
         let written = || fs::metadata(&file).and_then(|metadata| metadata.modified()).ok();
         let before = written();
-        // Shared test code panics with the output of a failed compiler or program; the other benches still run.
+        // A failed compiler or program makes shared test code panic with its output; the other benches still run.
         let result = std::panic::catch_unwind(|| bench(&selection)).unwrap_or_else(|payload| {
             let text = payload.downcast_ref::<String>().cloned();
             Err(text.or(payload.downcast_ref::<&str>().map(|text| (*text).to_owned())).unwrap_or_default())
@@ -59,7 +59,7 @@ fn measure(benches: &[Bench], quick: bool, directory: &Path) -> Vec<Failed> {
     failed
 }
 
-/// Writes the page of the results in `from`.
+/// Writes the page from the results in directory `from`.
 pub(crate) fn report(from: Option<PathBuf>, output: Option<PathBuf>) -> Result {
     let from = from.unwrap_or_else(|| target_directory().join(DIRECTORY));
     let output = output.unwrap_or_else(|| from.join(PAGE));

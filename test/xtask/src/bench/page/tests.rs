@@ -1,4 +1,4 @@
-//! The page is generated from files as the benches write them, with invented figures.
+//! Generates the page from example files in the format of the benches.
 
 mod chromium;
 mod drawn;
@@ -14,7 +14,7 @@ use super::results::{Failed, Findings, PROVIDERS, Section, of_files, parse};
 use crate::bench::side::Effort;
 use crate::bench::{found, sm, usnic, verbs};
 
-/// Files as the benches write them.
+/// Example result files of the three benches.
 fn files() -> [String; 3] {
     let sm = found::example::results(&sm::BENCH, sm::lists(Effort::FULL), &["S1: <gone> & \"lost\""]);
     let usnic = found::example::results(&usnic::BENCH, usnic::lists(Effort::FULL), &[]);
@@ -25,14 +25,14 @@ fn findings(text: &str) -> Findings {
     parse(text).unwrap_or_else(|reason| panic!("{reason}\n{text}"))
 }
 
-/// Sections of all three providers, with every figure measured.
+/// Sections of all three providers, without a failed measurement.
 fn sections() -> Vec<Section> {
     let section =
         |(provider, text): (&'static str, String)| Section { provider, trouble: None, findings: Some(findings(&text)) };
     PROVIDERS.into_iter().zip(files()).map(section).collect()
 }
 
-/// A test's directory, removed when dropped.
+/// A temporary directory, removed when dropped.
 struct Scratch(PathBuf);
 
 impl Scratch {
@@ -128,7 +128,7 @@ fn a_row_has_peer_target_and_commands() {
         stretch.unwrap()
     );
     assert!(page.contains(&row), "{row}");
-    // A target for the figure of this project, without a peer.
+    // A target for this project's figure, without a peer.
     assert!(page.contains("<td>none</td>") && page.contains("&lt; 100 ms"));
     let facts = ["date", "commit", "cpu", "processors", "kernel", "load before", "ucx-utils", "guest clock"];
     facts.iter().for_each(|fact| assert!(page.contains(&format!("<dt>{fact}</dt><dd>")), "{fact}"));
@@ -170,7 +170,7 @@ fn every_ratio_is_ours_over_the_peers() {
                 assert!(target.words.starts_with(if contest.less_is_better { "<=" } else { ">=" }), "{}", target.words);
             }
         }
-        // The shaded part of a row lies left of the target where less is better, else right of it.
+        // The shaded range is to the left of the target if lower is better, otherwise to its right.
         let chart = super::charts::ratios(&findings.contests, "x").expect("there are peers");
         let rects = chart.split("<rect class=\"permitted\" x=\"").skip(1);
         let lefts: Vec<&str> = rects.map(|rest| rest.split_once('"').unwrap().0).collect();
@@ -246,7 +246,7 @@ fn missing_results_are_named() {
     assert!(whole.contains("<p class=\"trouble\">The bench failed: no &lt;wire&gt;</p>"), "{whole}");
     assert!(whole.contains("verbs.json; cargo xtask bench verbs makes it"));
     assert!(whole.contains("Not measured: S1: &lt;gone&gt; &amp; &quot;lost&quot;"));
-    // Files of an earlier run are not results of this one.
+    // Result files older than the failed run are not used.
     let stale = of_files(&scratch.0, &failed(false));
     assert!(stale[1].findings.is_none());
     assert!(!page(&stale).contains("id=\"usnic-latency\""));
@@ -291,7 +291,7 @@ fn no_text_of_a_file_becomes_markup() {
             let mut bad = parts[0].to_owned();
             for part in &parts[1..] {
                 let rest = part.split_once("\"").unwrap().1;
-                // A string that contains quotes is left unchanged.
+                // A quoted string that contains escaped quotes is left unchanged.
                 bad += &match part.split_once('"').unwrap().0.ends_with('\\') {
                     true => format!("\"{name}\": \"{part}"),
                     false => format!("\"{name}\": \"{evil}\"{rest}"),

@@ -1,4 +1,4 @@
-//! The targets S1 to S9, and how larger programs use EVDs and memory.
+//! Contests of sm: the targets S1 to S9, and the EVD and memory use of larger programs.
 #![forbid(unsafe_code)]
 
 use crate::bench::contest::Contest;
@@ -18,10 +18,10 @@ pub(super) fn contests(effort: Effort) -> Vec<Contest> {
     [pingpongs(effort), patterns, streams(effort), like_mpi(effort), absolutes(effort)].into_iter().flatten().collect()
 }
 
-/// Compared with UCX over shared memory, and with UCX using only kernel copies between processes. Long messages are
-/// also compared with this project's own figure of S5.
+/// Compared with UCX over shared memory, and with UCX restricted to copies by the kernel. Long messages are also
+/// compared with this project's figure of S5.
 fn like_mpi(effort: Effort) -> Vec<Contest> {
-    /// Without shared memory, so that the kernel copies; connections are made over TCP.
+    /// UCX transports without shared memory, so that the kernel copies. TCP only sets up the connections.
     const KERNEL_ONLY: &str = "cma,self,tcp";
     const MIB: u32 = 1 << 20;
     let (short, long) = (effort.count(200_000), effort.count(4_000));
@@ -70,7 +70,7 @@ fn pingpongs(effort: Effort) -> Vec<Contest> {
     let sixty_four = pingpong("S2", "64 B ping-pong, polling", 64, many, Side::Fabric(fabric), (0.5, 0.3));
     let page = pingpong("S4", "4 KiB ping-pong, polling", 4096, long, Side::Ucx(ucx(4096, long)), (1.0, 0.8));
     let mut one = pingpong("S7", "8 B ping-pong, one processor", 8, shared, Side::Ucx(together), (0.01, 0.001));
-    // The peers differ too much for one figure.
+    // The peers' figures differ too much for a common comparison.
     let shared = Ask { cores: Cores::Together, ..Ask::new("lat", 8, 100) };
     one.ours = Side::Timed { ask: shared, seconds: effort.seconds(0.5) };
     let mut wait = pingpong("S8", "8 B ping-pong, asleep between", 8, asleep, Side::Ucx(sleeping), (1.5, 1.0));
@@ -88,7 +88,7 @@ fn streams(effort: Effort) -> Vec<Contest> {
         let ask = Ask::new(mode, size, bytes_count(effort, size)).with(&["-d", &depth(size).to_string()]).with(options);
         stream(id, title, Shown::Bandwidth, ask, peers, targets)
     };
-    // Shared memory alone, and UCX's default choice.
+    // UCX over shared memory only, and with its default transports.
     let both = |size| {
         let peer = Ucx::new("tag_bw", size, bytes_count(effort, size));
         vec![Side::Ucx(peer.clone()), Side::Ucx(Ucx { transports: None, ..peer })]
@@ -104,7 +104,7 @@ fn streams(effort: Effort) -> Vec<Contest> {
     ]
 }
 
-/// Eight gigabytes of messages of a size.
+/// Number of messages that add up to 8 GB.
 fn bytes_count(effort: Effort, size: u32) -> u32 {
     effort.count((8u64 << 30).div_euclid(u64::from(size)) as u32)
 }

@@ -1,4 +1,4 @@
-//! Figures over sizes: all sides alternate at each size.
+//! Figures of sm over message sizes: all sides alternate at each size.
 #![forbid(unsafe_code)]
 
 use crate::bench::chart::Across;
@@ -8,7 +8,7 @@ use crate::bench::ours::Ask;
 use crate::bench::peers::{Fabric, Ucx};
 use crate::bench::side::{Effort, Shown, Side, depth, pingpong_count, stream_count};
 
-/// Both of them.
+/// All families of lines.
 pub(super) fn plans(effort: Effort) -> Vec<Plan> {
     let pingpong = move |size| effort.count(pingpong_count(size));
     let stream = move |size| effort.count(stream_count(size));

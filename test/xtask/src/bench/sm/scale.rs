@@ -1,4 +1,4 @@
-//! Measurements with large numbers: those of all benches, and two senders.
+//! Measurements of sm with large numbers: the common ones of all benches, and two senders.
 #![forbid(unsafe_code)]
 
 use crate::bench::ours::Ask;

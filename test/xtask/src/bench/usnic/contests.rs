@@ -1,4 +1,4 @@
-//! The targets U1 to U7, and comparisons without a target.
+//! Contests of usnic: the targets U1 to U7, and comparisons without a target.
 #![forbid(unsafe_code)]
 
 use crate::bench::contest::Contest;
@@ -9,11 +9,11 @@ use crate::bench::side::{Effort, Shown, Side, depth};
 use crate::bench::{mpi, patterns};
 use crate::iperf::Flow;
 
-/// Contests that need a wire.
+/// Contests that need a link with packet loss.
 pub(super) const LOSSY: [&str; 1] = ["U7"];
-/// Libfabric over UDP, made reliable.
+/// libfabric's provider for reliable datagrams over UDP.
 pub(super) const RXD: &str = "udp;ofi_rxd";
-/// Libfabric over TCP.
+/// libfabric's provider for messages over TCP.
 pub(super) const RXM: &str = "tcp;ofi_rxm";
 const MIB: u32 = 1 << 20;
 
@@ -35,7 +35,7 @@ fn contest(id: &'static str, title: &'static str, shown: Shown, ours: Side, peer
     Contest { id, title, shown, must, stretch, ours, peers: vec![peer], terrain: Terrain::Loopback }
 }
 
-/// RDMA writes of 1 MiB for this time. With loss, a short run does not predict the count.
+/// RDMA writes of 1 MiB for `seconds`. With loss, a short run cannot predict the count.
 pub(super) fn writes(seconds: f64) -> Side {
     Side::Ours(Ask::new("write", MIB, 1_000_000).with(&["-d", &depth(MIB).to_string(), "-e", &seconds.to_string()]))
 }
@@ -60,8 +60,8 @@ fn pingpongs(effort: Effort) -> Vec<Contest> {
     ]
 }
 
-/// Beside TCP. Long messages are also compared with this project's own stream of writes from memory that is
-/// registered once.
+/// Compared with TCP. Long messages are also compared with this project's stream of writes from memory registered
+/// once.
 fn like_mpi(effort: Effort) -> Vec<Contest> {
     let (short, long) = (effort.count(50_000), effort.count(2_000));
     let seconds = effort.whole_seconds(2);
@@ -84,7 +84,7 @@ fn streams(effort: Effort) -> Vec<Contest> {
     let fabric = |provider| Side::Fabric(Fabric { provider, size: MIB, count: effort.count(400) });
     let rate = Side::Timed { ask: Ask::new("rate", 64, effort.count(100_000)), seconds: effort.seconds(3.0) };
     let messages = sockperf(effort, "throughput", true);
-    // Sleeps instead of polling, so that all processor time used is for the data.
+    // Blocks instead of polling, so that processor time is used only for the data.
     let ask = Ask::new("write", MIB, effort.count(8_192)).with(&["-w", "-d", &depth(MIB).to_string()]);
     let used = || Side::Ours(ask.clone());
     let cpu = Shown::PerKib;
@@ -114,7 +114,8 @@ fn losses(effort: Effort) -> Vec<Contest> {
     ]
 }
 
-/// Two pairs of processes on two processors, so that threads wait for a processor, beside the same number over TCP.
+/// Two pairs of processes share two processors, so that threads compete for a processor. Compared with the same
+/// number of pairs over TCP.
 fn busy(effort: Effort) -> Vec<Contest> {
     let pairs = |side| Side::TwoPairs(Box::new(side));
     let seconds = effort.whole_seconds(3);

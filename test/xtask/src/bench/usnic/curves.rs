@@ -1,4 +1,4 @@
-//! Figures over sizes, and over loss: all sides alternate at each.
+//! Figures of usnic over sizes and over packet loss: all sides alternate at each point.
 #![forbid(unsafe_code)]
 
 use super::contests::{RXD, RXM, writes};
@@ -10,7 +10,7 @@ use crate::bench::peers::{Fabric, Sockperf};
 use crate::bench::side::{Effort, Shown, Side, depth};
 use crate::iperf::Flow;
 
-/// Curves that need a wire.
+/// Curves that need a link with packet loss.
 pub(super) const LOSSY: [&str; 1] = ["loss"];
 
 /// All families of lines of usnic.
@@ -30,7 +30,7 @@ fn latency(effort: Effort) -> Plan {
         up: "microseconds",
         shown: Shown::Microseconds,
         across: Across::Bytes,
-        // A message of sockperf is not shorter than its header.
+        // A sockperf message must be at least as long as sockperf's header.
         sizes: powers_of_four(1 << 20).into_iter().filter(|size| *size >= 16).collect(),
         terrain: |_| Terrain::Loopback,
         all: vec![
@@ -42,7 +42,7 @@ fn latency(effort: Effort) -> Plan {
     }
 }
 
-/// A ping-pong that takes about the same time for all sizes.
+/// libfabric ping-pong that takes about the same time for all sizes.
 fn fabric(effort: Effort, provider: &'static str) -> Box<dyn Fn(u32) -> Side> {
     Box::new(move |size| {
         let count = effort.count((64 << 20) / size.max(4_096)).min(10_000);

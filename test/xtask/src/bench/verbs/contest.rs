@@ -1,4 +1,5 @@
-//! The operations and their measurement: all sides in turns, and the processor time of each from two lengths of run.
+//! The operations and their measurement: all sides alternate, and runs of two lengths give the processor time per
+//! operation.
 #![forbid(unsafe_code)]
 
 use super::sides::{Sample, Side, Sides};
@@ -18,7 +19,7 @@ pub(super) enum Turns {
     After,
 }
 
-/// Unit in which the time of one operation is shown.
+/// Unit in which an operation's time is shown.
 #[derive(Clone, Copy)]
 pub(super) enum Shown {
     Microseconds,
@@ -36,7 +37,7 @@ impl Shown {
         }
     }
 
-    /// Converts the time `usec` of an operation on `size` bytes to this unit.
+    /// Converts the time `usec` of an operation with `size` bytes to this unit.
     pub(super) fn figure(self, size: u32, usec: f64) -> f64 {
         match self {
             Shown::Microseconds => usec,
@@ -56,17 +57,18 @@ pub(super) struct Operation {
     pub(super) what: &'static str,
     /// Size in bytes; 0: the operation has none.
     pub(super) size: u32,
-    /// Operations in flight; 0 if that does not apply.
+    /// Operations in flight; 0 if the operation has no depth.
     pub(super) depth: u32,
     pub(super) count: u32,
-    /// perftest's program and arguments, besides size, depth and count. Empty: not supported.
+    /// perftest's program and options except size, depth and count. Empty if perftest lacks the operation.
     pub(super) perftest: &'static [&'static str],
-    /// Name of the operation in dapltest's performance test. Empty: not supported.
+    /// Name of the operation in dapltest's performance test. Empty if dapltest lacks the operation.
     pub(super) dapltest: &'static str,
     pub(super) turns: Turns,
 }
 
-/// Every request is signalled (-Q 1), no search for a peak (-N), as many outstanding reads as this project's.
+/// Signal every request (-Q 1), report the average instead of the peak (-N), and use as many outstanding reads as
+/// this project.
 const WRITE: &[&str] = &["ib_write_bw", "-Q", "1", "-N"];
 const READ: &[&str] = &["ib_read_bw", "-Q", "1", "-N", "-o", "16"];
 
@@ -100,7 +102,7 @@ pub(super) const fn pingpong(id: &'static str, title: &'static str, what: &'stat
     Operation { shown: Shown::Microseconds, count: 3_000, depth: 0, dapltest: "", ..stream(id, title, what, 64) }
 }
 
-/// Ping-pong that uses EVDs as larger programs do. Neither perftest nor `dapltest` has it.
+/// Ping-pong with the EVD use of larger programs, which neither perftest nor `dapltest` offers.
 pub(super) const fn pattern(id: &'static str, title: &'static str, what: &'static str) -> Operation {
     Operation { perftest: &[], ..pingpong(id, title, what) }
 }
@@ -114,13 +116,13 @@ pub(super) const fn connects(id: &'static str, title: &'static str, depth: u32) 
     Operation { shown: Shown::PerSecond, depth, perftest: &[], dapltest: "", ..stream(id, title, "connect", 0) }
 }
 
-/// Times per operation of one side.
+/// Figures of one side for one operation.
 pub(super) struct Figures {
-    /// Microseconds of the guest's clock, run by run.
+    /// Microseconds per operation by the guest's clock, one sample per run.
     pub(super) samples: Vec<f64>,
     /// Command lines of both ends.
     pub(super) ends: Ends,
-    /// Processor time in microseconds: the server's and the client's.
+    /// Processor time per operation in microseconds: server and client.
     pub(super) processor: Option<(f64, f64)>,
 }
 
@@ -130,14 +132,14 @@ impl Figures {
     }
 }
 
-/// An operation and the times of each side; sides that do not support it are absent.
+/// An operation and the figures of each side that supports it.
 pub(super) struct Measured {
     pub(super) operation: &'static Operation,
     pub(super) figures: Vec<(Side, Figures)>,
 }
 
 impl Measured {
-    /// Measures all sides in turns.
+    /// Measures all sides in alternation.
     pub(super) fn take(operation: &'static Operation, sides: &Sides, guest: &mut Guest, rounds: usize) -> Result<Self> {
         let able: Vec<Side> = Side::ALL.into_iter().filter(|side| side.can(operation)).collect();
         let failed = |side: Side, reason| format!("{} by {}: {reason}", operation.id, side.name());
@@ -152,12 +154,13 @@ impl Measured {
             }
             eprintln!("{line}");
         }
-        // Start and connection setup take much longer than an operation; the difference to a short run excludes them.
+        // Starting and connecting take much longer than an operation. The difference to a short run excludes both.
         let few = operation.count / 10;
         let mut figures = Vec::new();
         for (side, samples) in runs {
             let processor = match samples[0].processor {
-                // A program that polls memory keeps the only processor until its time slice ends.
+                // A program that polls memory occupies the only processor for its whole time slice, so its processor
+                // time is meaningless.
                 _ if operation.turns == Turns::After => None,
                 None => None,
                 Some(_) => {

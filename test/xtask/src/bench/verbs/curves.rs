@@ -1,5 +1,5 @@
-//! Figures over sizes, and over the number of concurrent operations. One run each: with instructions as the clock,
-//! further runs give the same figures.
+//! Figures of verbs over sizes, and over the number of concurrent operations. Each point is one run: if the clock
+//! counts instructions, repeated runs give the same figures.
 #![forbid(unsafe_code)]
 
 use super::contest::{OPERATIONS, Operation};
@@ -10,10 +10,10 @@ use crate::bench::curve::{Curve, Family, Point};
 use crate::bench::side::Ends;
 use crate::guest::Guest;
 
-/// Approximate number of bytes of a run.
+/// Approximate number of bytes that a run transfers.
 const BYTES: u32 = 4 << 20;
 
-/// One family of lines, before it is measured.
+/// A family of lines, not yet measured.
 pub(super) struct Plan {
     pub(super) section: &'static str,
     title: &'static str,
@@ -64,7 +64,7 @@ impl Plan {
         }
     }
 
-    /// Measures all of it, point by point.
+    /// Measures the family, point by point.
     pub(super) fn measure(&self, sides: &Sides, guest: &mut Guest) -> Result<Family> {
         self.family(|side, place| {
             let (operation, at) = (self.operation(place), self.across.at(place));
@@ -76,7 +76,7 @@ impl Plan {
         })
     }
 
-    /// Measures a family of lines with a function that measures one figure.
+    /// Measures the family, using `figure` for each point.
     pub(super) fn family(&self, mut figure: impl FnMut(Side, u32) -> Result<(f64, Ends)>) -> Result<Family> {
         let first = self.operation(self.places[0]);
         let able = |side: &Side| *side != Side::Dapltest && side.can(&first);

@@ -1,4 +1,4 @@
-//! Results without a guest, for tests: the output of the bench for these figures.
+//! Example results for tests that have no guest.
 #![forbid(unsafe_code)]
 
 use super::contest::{Figures, Measured, OPERATIONS};
@@ -8,7 +8,7 @@ use super::sides::Side;
 use crate::bench::side::Ends;
 use crate::guest::Clock;
 
-/// Results as JSON.
+/// Example results as JSON.
 pub(in crate::bench) fn results() -> String {
     let ends = |side: Side| Ends { server: format!("{} -s", side.name()), client: format!("{} -h there", side.name()) };
     let place_of = |side| Side::ALL.iter().position(|one| *one == side).map_or(0.0, |n| (n + 1) as f64);

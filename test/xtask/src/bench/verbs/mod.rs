@@ -36,7 +36,7 @@ use crate::guest::{Clock, Guest, Link, prepare};
 use crate::reference::Reference;
 use crate::{Result, setup, tree};
 
-/// Text below its charts.
+/// Caption of the charts.
 fn caption(clock: Clock) -> &'static str {
     match clock {
         Clock::Instructions => "cargo xtask bench verbs: an emulated guest whose clock counts instructions",
@@ -44,7 +44,7 @@ fn caption(clock: Clock) -> &'static str {
     }
 }
 
-/// Selected measurements; without names all.
+/// Selected measurements; without names all of them.
 struct Wanted<'a> {
     clock: Clock,
     rounds: usize,
@@ -68,7 +68,7 @@ fn parse(clock: bool, selection: &Selection) -> Result<Wanted<'_>> {
     Ok(Wanted { clock, rounds: if selection.quick { 1 } else { ROUNDS }, names: &selection.names })
 }
 
-/// Runs the bench. `--clock`: by time; `--quick`: one run each.
+/// Runs the bench. `clock`: measure real time; `--quick`: one run each.
 pub(crate) fn verbs(clock: bool, selection: &Selection) -> Result {
     let wanted = parse(clock, selection)?;
     let load = load();
@@ -84,7 +84,7 @@ pub(crate) fn verbs(clock: bool, selection: &Selection) -> Result {
         measured.push(Measured::take(operation, &sides, &mut guest, wanted.rounds)?);
     }
     let kernel = sides::said(&mut guest, "uname -r")?;
-    // From here on a failing guest loses only the measurements that follow.
+    // From here on, a failing guest affects only the following measurements.
     let (mut families, mut failures) = (Vec::new(), Vec::new());
     for plan in PLANS.iter().filter(|plan| wanted.has(plan.section)) {
         match plan.measure(&sides, &mut guest) {

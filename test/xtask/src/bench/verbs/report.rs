@@ -1,4 +1,4 @@
-//! Results of the bench: a printed table, and JSON.
+//! Output of the verbs bench: a printed table, and JSON.
 #![forbid(unsafe_code)]
 
 use serde_json::{Value, json};
@@ -11,9 +11,9 @@ use crate::bench::report::{machine, pretty};
 use crate::bench::side::Ends;
 use crate::guest::Clock;
 
-/// The targets: our time over that of perftest and of the reference, for the same operation.
+/// Targets: maximum ratio of this project's time to the time of perftest and of the reference.
 const TARGETS: [(Side, f64); 2] = [(Side::Perftest, 1.03), (Side::Reference, 1.0)];
-/// Packages of this machine whose versions are reported, besides the reference.
+/// Packages whose versions are reported, besides the reference.
 const PACKAGES: [&str; 4] = ["perftest", "libibverbs1", "librdmacm1", "qemu-system-x86"];
 
 /// Facts about the measurement.
@@ -24,11 +24,11 @@ pub(super) struct Facts {
     pub(super) reference: String,
     pub(super) clock: Clock,
     pub(super) is_quick: bool,
-    /// Load of this machine before the run.
+    /// Load of the host before the run.
     pub(super) load: f64,
 }
 
-/// Name of the clock with reproducible figures.
+/// Name of the clock whose figures are reproducible.
 pub(in crate::bench) const INSTRUCTIONS: &str = "a nanosecond per instruction";
 
 /// Prints the table.
@@ -68,7 +68,7 @@ pub(super) fn print(measured: &[Measured], facts: &Facts) {
     }
 }
 
-/// Compares the ratio as it is printed, with three decimals.
+/// Whether the ratio meets the bound, compared with the three decimals that are printed.
 fn is_met(ratio: f64, bound: f64) -> bool {
     (ratio * 1e3).round() / 1e3 <= bound
 }

@@ -1,6 +1,6 @@
-//! The sides: command lines for an operation, and parsers of their output.
+//! The measured programs: command lines for an operation, and parsers of their output.
 //!
-//! A change of a peer's format is an error here, never a wrong figure: columns are found by name.
+//! A changed output format is an error and never gives a wrong figure: columns are found by name.
 #![forbid(unsafe_code)]
 
 use std::ffi::OsString;
@@ -18,11 +18,11 @@ use crate::guest::{Clock, Guest, Link};
 use crate::json::field;
 use crate::reference::{ADAPTER, Reference};
 
-/// Time limit; longer than any run.
+/// Time limit, longer than any run.
 const LIMIT: Duration = Duration::from_secs(300);
 /// Port of perftest's server.
 const PERFTEST_PORT: &str = "tcp:18515";
-/// This project's adapter, by the guest's link.
+/// This project's adapter on the guest's device.
 const OURS: &str = "verbs0";
 
 /// The measured implementations.
@@ -30,9 +30,9 @@ const OURS: &str = "verbs0";
 pub(super) enum Side {
     Ours,
     Perftest,
-    /// `verbs_bench` over its libraries.
+    /// `verbs_bench` over the reference's libraries.
     Reference,
-    /// A program of its own.
+    /// The reference's own test program.
     Dapltest,
 }
 
@@ -48,7 +48,7 @@ impl Side {
         }
     }
 
-    /// Name for readers.
+    /// Name in tables.
     pub(super) fn title(self) -> &'static str {
         match self {
             Side::Ours => "dapl-rs",
@@ -69,9 +69,10 @@ impl Side {
 
 /// Result of one run.
 pub(super) struct Sample {
-    /// Time of one operation, by the guest's clock.
+    /// Time per operation in microseconds, by the guest's clock.
     pub(super) usec: f64,
-    /// Processor time of the whole run in microseconds, of server and client, if both ended with it.
+    /// Processor time of the whole run in microseconds, of server and client. `None` unless both programs ended with
+    /// the run.
     pub(super) processor: Option<(f64, f64)>,
 }
 
@@ -99,7 +100,7 @@ impl<'a> Sides<'a> {
 
     /// Prepares a guest after its boot.
     pub(super) fn prepare(&self, guest: &mut Guest) -> Result {
-        // A program that polls memory uses its whole time slice, so the time slice is set short.
+        // A program that polls memory uses its whole time slice, so short time slices are set.
         said(guest, "echo 4 >/proc/sys/kernel/sched_rr_timeslice_ms").map(drop)
     }
 
@@ -160,7 +161,7 @@ impl<'a> Sides<'a> {
                 let server = [&*program, "-T", "S", "-D", ADAPTER].map(OsString::from).to_vec();
                 let to = format!("-D {ADAPTER} -s {address}");
                 let (what, size, depth) = (operation.dapltest, operation.size, operation.depth);
-                // Its server runs until it is killed.
+                // ib_write_bw's server does not end by itself, so it is killed.
                 let script = format!(
                     "'{program}' -T P {to} -i {count} -p {depth} -m p {what} {size} 1 && '{program}' -T Q {to} >&2"
                 );
@@ -176,7 +177,8 @@ impl<'a> Sides<'a> {
         command
     }
 
-    /// A server and its client. With time as the clock each has a processor of its own; else they share the only one.
+    /// Runs a server and its client. With real time as the clock each has a processor; otherwise both share the only
+    /// processor.
     fn duet(&self, operation: &Operation, ready: &str, [server, client]: &[Vec<OsString>; 2]) -> Command {
         let mut command = match self.clock {
             Clock::Instructions if operation.turns != Turns::Never => {
@@ -196,14 +198,14 @@ impl<'a> Sides<'a> {
     }
 }
 
-/// Command of a `duet`, which starts both.
+/// Splits the command of a `duet` into the two command lines.
 fn ends(command: &Command) -> Ends {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<String> = words.map(|word| plain(&word.to_string_lossy())).collect();
     let duet = words.iter().position(|word| word == "duet").expect("a duet has a command");
     let preloaded = command.get_envs().find(|(name, _)| *name == "LD_PRELOAD").and_then(|(_, value)| value);
     let preloaded = preloaded.map(|library| format!("LD_PRELOAD={}", plain(&library.to_string_lossy())));
-    // After the name follows the sign that the server is ready.
+    // The word after `duet` is the condition for a ready server.
     let mut sides = words[duet + 2..].split(|word| word == "--");
     let mut end = || {
         let side = sides.next().unwrap_or_default();
@@ -212,7 +214,7 @@ fn ends(command: &Command) -> Ends {
     Ends { server: end(), client: end() }
 }
 
-/// A word without the directories it names, as a shell takes it.
+/// A word as a shell prints it, without directory names.
 fn plain(word: &str) -> String {
     let word = if word.starts_with('/') { word.rsplit('/').next().unwrap_or(word) } else { word };
     if word.contains([' ', ';', '\'', '&']) { format!("\"{word}\"") } else { word.to_owned() }
@@ -225,7 +227,7 @@ fn pinned(clock: Clock, processor: &'static str) -> Vec<&'static str> {
     }
 }
 
-/// `verbs_bench` as server and as client.
+/// Command lines of `verbs_bench` as server and as client.
 fn bench(program: &Path, adapter: &str, operation: &Operation, count: u32) -> [Vec<OsString>; 2] {
     let numbers = [operation.size, count, operation.depth].map(|number| number.to_string());
     let end = |side: &[&str]| {
@@ -245,8 +247,8 @@ pub(super) fn said(guest: &mut Guest, text: &str) -> Result<String> {
     if status == 0 { Ok(said) } else { Err(format!("{text}: status {status}: {said}")) }
 }
 
-/// Parses a table of one row. For ping-pong the median of half a round trip, otherwise millions of operations per
-/// second.
+/// Parses a table with one row. Returns the median of half a round trip, or the time computed from millions of
+/// operations per second.
 fn perftest_usec(said: &str) -> Option<f64> {
     let mut lines = said.lines().skip_while(|line| !line.trim_start().starts_with("#bytes"));
     let names: Vec<&str> = lines.next()?.split_whitespace().collect();
@@ -254,12 +256,12 @@ fn perftest_usec(said: &str) -> Option<f64> {
     if let Some(column) = names.iter().position(|name| *name == "t_typical[usec]") {
         return row.get(column)?.parse().ok();
     }
-    // Other names contain blanks, so the column is found from the end.
+    // Column names contain spaces, so the column is counted from the end.
     let rate: f64 = (*names.last()? == "MsgRate[Mpps]").then(|| row.last()?.parse().ok())??;
     (rate > 0.0).then(|| 1.0 / rate)
 }
 
-/// `    Operation Throughput : 28515.21 ops/sec`
+/// Parses `    Operation Throughput : 28515.21 ops/sec`.
 fn dapltest_usec(said: &str) -> Option<f64> {
     let rest = said.lines().find_map(|line| line.trim_start().strip_prefix("Operation Throughput"))?;
     let rate: f64 = rest.trim_start_matches([' ', ':']).strip_suffix("ops/sec")?.trim_end().parse().ok()?;

@@ -1,6 +1,6 @@
-//! Reads the JSON files of the benches for the page. Pure but for `of_files`.
+//! Reads the benches' JSON files for the page. Only `of_files` does I/O.
 //!
-//! A file that cannot be parsed is an error that names the missing field, never a wrong figure.
+//! A file that cannot be parsed is an error that names the missing field, so no wrong figure is shown.
 #![forbid(unsafe_code)]
 
 mod verbs;
@@ -31,7 +31,7 @@ pub(super) struct Section {
 /// Content of a result file.
 #[derive(Debug)]
 pub(super) struct Findings {
-    /// Facts of the machine: name and value.
+    /// Facts about the machine: name and value.
     pub(super) facts: Vec<(String, String)>,
     pub(super) is_quick: bool,
     pub(super) contests: Vec<Contest>,
@@ -39,26 +39,26 @@ pub(super) struct Findings {
     pub(super) not_measured: Vec<String>,
 }
 
-/// A figure beside that of a peer. Ratios are always this project's figure over the peer's.
+/// A figure compared with a peer's. A ratio is always this project's figure divided by the peer's.
 #[derive(Debug)]
 pub(super) struct Contest {
     pub(super) id: String,
     pub(super) title: String,
     pub(super) unit: String,
-    /// Network of this measurement, if it differs from the others.
+    /// Network of this measurement, if it is not the default.
     pub(super) place: Option<String>,
     pub(super) ours: Measure,
-    /// The peers and their figures; empty for a target of this project's figure alone.
+    /// The peers and their figures; empty for a target without a peer.
     pub(super) peers: Vec<(String, Measure)>,
-    /// The peer's figure that is compared, and the ratio to it.
+    /// The best peer's figure, and the ratio to it.
     pub(super) against: Option<(f64, f64)>,
     pub(super) less_is_better: bool,
     pub(super) target: Option<Bound>,
-    /// A target beyond the required one.
+    /// The stricter target.
     pub(super) stretch: Option<Bound>,
 }
 
-/// A target.
+/// A target value, as upper or lower bound.
 #[derive(Debug)]
 pub(super) struct Bound {
     pub(super) words: String,
@@ -66,14 +66,14 @@ pub(super) struct Bound {
     pub(super) is_met: bool,
 }
 
-/// A figure: its runs, and the commands of both ends.
+/// A figure: samples of all runs, and the commands of server and client.
 #[derive(Clone, Debug)]
 pub(super) struct Measure {
     pub(super) samples: Vec<f64>,
     pub(super) ends: Ends,
 }
 
-/// Figures over a variable, as lines.
+/// A chart with lines over a variable.
 #[derive(Clone, Debug)]
 pub(super) struct Chart {
     pub(super) section: String,
@@ -96,21 +96,21 @@ impl Measure {
         median(&self.samples)
     }
 
-    /// Lowest and highest run.
+    /// Lowest and highest sample.
     pub(super) fn spread(&self) -> (f64, f64) {
         self.samples.iter().fold((f64::INFINITY, f64::NEG_INFINITY), |(low, high), one| (low.min(*one), high.max(*one)))
     }
 }
 
 impl Contest {
-    /// Whether it has a target that was missed.
+    /// Whether a target exists and was missed.
     pub(super) fn is_missed(&self) -> bool {
         self.target.as_ref().is_some_and(|target| !target.is_met)
     }
 }
 
 impl Chart {
-    /// Sizes at which a line has a point.
+    /// Sizes for which some line has a point.
     pub(super) fn places(&self) -> Vec<u32> {
         let mut places: Vec<u32> = self.lines.iter().flat_map(|line| &line.points).map(|point| point.0).collect();
         places.sort_unstable();
@@ -119,16 +119,17 @@ impl Chart {
     }
 }
 
-/// Reads the results of each provider in a directory. For benches that failed just now, only files written since.
+/// Reads each provider's results in a directory. For failed benches, only files written since the start of the run
+/// are used.
 pub(super) fn of_files(directory: &Path, failed: &[Failed]) -> Vec<Section> {
     PROVIDERS.iter().map(|provider| section(directory, provider, failed)).collect()
 }
 
-/// A bench that failed completely or in part.
+/// A bench that failed in whole or in part.
 pub(super) struct Failed {
     pub(super) provider: &'static str,
     pub(super) reason: String,
-    /// Whether it has written its file all the same.
+    /// Whether the bench has still written its file.
     pub(super) has_written: bool,
 }
 
@@ -157,7 +158,7 @@ fn section(directory: &Path, provider: &'static str, failed: &[Failed]) -> Secti
 pub(super) fn parse(text: &str) -> Result<Findings> {
     let file: Value = serde_json::from_str(text).map_err(|error| error.to_string())?;
     let contests: Vec<Value> = field(&file, "contests")?;
-    // The file of verbs has several peers per operation and compares times.
+    // The verbs file has several peers per operation, and compares times.
     let mut contests: Vec<Contest> = match contests.iter().any(|contest| contest.get("over_reference").is_some()) {
         true => contests.iter().map(verbs::contests).collect::<Result<Vec<_>>>()?.into_iter().flatten().collect(),
         false => contests.iter().map(contest).collect::<Result<_>>()?,
@@ -176,7 +177,7 @@ pub(super) fn parse(text: &str) -> Result<Findings> {
     Ok(Findings { facts, is_quick, contests, charts, not_measured })
 }
 
-/// Returns the facts of the machine, the most relevant first.
+/// Returns the facts about the machine, the most relevant first.
 fn facts(file: &Value) -> Result<Vec<(String, String)>> {
     const FIRST: [&str; 6] = ["date", "commit", "cpu", "processors", "kernel", "load_before"];
     let machine: Map<String, Value> = field(file, "machine")?;
@@ -211,7 +212,7 @@ fn contest(contest: &Value) -> Result<Contest> {
     read().map_err(|reason| format!("{id}: {reason}"))
 }
 
-/// Adds points to the line and chart that a value names.
+/// Adds points to the line and the chart that `value` names.
 fn add(charts: &mut Vec<Chart>, value: &Value, points: Vec<(u32, Measure)>) -> Result {
     let section: String = field(value, "section")?;
     let at = match charts.iter().position(|chart| chart.section == section) {
@@ -249,7 +250,7 @@ fn measure(value: &Value) -> Result<Measure> {
     Ok(Measure { samples, ends: Ends { server: field(value, "server")?, client: field(value, "client")? } })
 }
 
-/// A field of this type; absent counts as null.
+/// Parses a field. An absent field counts as null.
 fn field<T: DeserializeOwned>(value: &Value, name: &str) -> Result<T> {
     T::deserialize(&value[name]).map_err(|error| format!("\"{name}\": {error}"))
 }

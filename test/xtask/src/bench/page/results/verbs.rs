@@ -1,4 +1,4 @@
-//! Results of the verbs provider: up to four programs execute an operation, and their times are compared.
+//! Results of the verbs provider: up to four programs execute each operation, and their times are compared.
 #![forbid(unsafe_code)]
 
 use serde_json::Value;
@@ -6,7 +6,7 @@ use serde_json::Value;
 use super::{Bound, Contest, field, measure};
 use crate::Result;
 
-/// The other programs: name in the file, name on the page.
+/// The peer programs: name in the file, and name on the page.
 const PEERS: [(&str, &str); 3] =
     [("perftest", "perftest"), ("reference", "2.0 reference"), ("dapltest", "its dapltest")];
 

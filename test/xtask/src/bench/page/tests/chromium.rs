@@ -1,4 +1,4 @@
-//! Headless Chromium: opens a page from a file, returns its DOM after scripts, takes a screenshot.
+//! Headless Chromium: opens a page from a file, returns its DOM after scripts have run, and takes screenshots.
 //!
 //! Each call has a temporary profile and a time limit.
 
@@ -16,7 +16,7 @@ use super::Scratch;
 const LIMIT: Duration = Duration::from_secs(180);
 const LIMIT_SECONDS: &str = "170";
 
-/// Size in pixels and colour scheme of a browser window.
+/// Size of a browser window in pixels, and its colour scheme.
 #[derive(Clone, Copy)]
 pub(super) struct Window {
     pub(super) width: u32,
@@ -61,7 +61,7 @@ pub(super) struct Picture {
 }
 
 impl Picture {
-    /// Number of pixels of a rectangle that have approximately this colour, and number of all its pixels.
+    /// Counts the pixels of a rectangle: those that approximately have this colour, and all of them.
     pub(super) fn count(&self, [left, top, width, height]: [f64; 4], colour: [u8; 3]) -> (usize, usize) {
         let is_like = |pixel: &[u8; 3]| pixel.iter().zip(&colour).all(|(one, other)| one.abs_diff(*other) < 24);
         let (left, right) = (left as usize, (left + width) as usize);
@@ -76,7 +76,7 @@ fn run(page: &Path, window: Window, what: &[&str]) -> String {
     let profile = Scratch::new("profile");
     let mut chromium = Command::new("timeout");
     chromium.args(["-s", "KILL", LIMIT_SECONDS, "chromium", "--headless"]);
-    // The sandbox works neither as root nor in containers; the page is trusted.
+    // Chromium's sandbox works neither as root nor in containers. It is not needed, because the page is trusted.
     chromium.args([
         "--no-sandbox",
         "--disable-gpu",

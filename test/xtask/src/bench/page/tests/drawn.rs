@@ -1,7 +1,7 @@
-//! Chromium opens the page, and each chart must be visible: lines of some length, marks in their colours, names
-//! inside the frame.
+//! Opens the page in Chromium and checks that each chart is visible: lines have a length, markers have their colours,
+//! and names are inside the frame.
 //!
-//! A script that the test adds reports the positions; the screenshot shows that the elements are visible.
+//! The test adds a script that reports positions, and compares pixels of a screenshot.
 
 use std::fs;
 use std::path::PathBuf;
@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::chromium::{Picture, Window, dump, is_there, picture};
 use super::{POLICY, Scratch, page, sections};
 
-/// Script that reports positions and elements of charts in an element of its own.
+/// Script that adds an element with the positions and elements of all charts.
 const PROBE: &str = "<script>addEventListener('load', () => {
   const list = (element, name) => [...element.querySelectorAll(name)];
   const rectangle = box => [box.x + scrollX, box.y + scrollY, box.width, box.height];
@@ -36,7 +36,7 @@ const PROBE: &str = "<script>addEventListener('load', () => {
   document.body.append(said);
 });</script>";
 
-/// Writes the page of one provider, or of all, with the script, to a file.
+/// Writes a page with the script, of one provider or of all.
 fn probed(scratch: &Scratch, provider: Option<&str>) -> PathBuf {
     let mut sections = sections();
     sections.retain(|section| provider.is_none_or(|provider| section.provider == provider));
@@ -48,7 +48,7 @@ fn probed(scratch: &Scratch, provider: Option<&str>) -> PathBuf {
     path
 }
 
-/// Output of the script.
+/// Parses the output of the script.
 fn said(dom: &str) -> Value {
     let text = dom.split_once("<pre id=\"said\">").and_then(|(_, rest)| rest.split_once("</pre>"));
     let (text, _) = text.unwrap_or_else(|| panic!("the script has not run:\n{dom}"));
@@ -64,7 +64,7 @@ fn rectangle(value: &Value) -> [f64; 4] {
     sides.try_into().unwrap()
 }
 
-/// `rgb(0, 114, 178)`
+/// Parses a colour such as `rgb(0, 114, 178)`.
 fn colour(value: &Value) -> [u8; 3] {
     let text = value.as_str().unwrap();
     let parts = text.strip_prefix("rgb(").and_then(|rest| rest.strip_suffix(')'));
@@ -73,7 +73,7 @@ fn colour(value: &Value) -> [u8; 3] {
 }
 
 fn is_within(inner: [f64; 4], outer: [f64; 4]) -> bool {
-    // Half a pixel is a rounding error.
+    // Tolerate half a pixel of rounding.
     inner[0] >= outer[0] - 0.5
         && inner[1] >= outer[1] - 0.5
         && inner[0] + inner[2] <= outer[0] + outer[2] + 0.5
@@ -87,7 +87,7 @@ fn do_meet(one: [f64; 4], other: [f64; 4]) -> bool {
         && other[1] < one[1] + one[3]
 }
 
-/// Checks by the browser's layout that all parts of a chart are visible.
+/// Checks the browser's layout: all parts of a chart are inside their frames.
 fn check_layout(chart: &Value) {
     let (id, frame) = (chart["id"].as_str().unwrap(), rectangle(&chart["box"]));
     assert!(frame[2] > 300.0 && frame[3] > 100.0, "{id}: {frame:?}");
@@ -104,15 +104,14 @@ fn check_layout(chart: &Value) {
     }
 }
 
-/// Checks by the screenshot that marks and lines have pixels of their colours, and that most of the chart is
-/// background.
+/// Checks the screenshot: markers and lines have pixels of their colours, and most of the chart is background.
 fn check_pixels(picture: &Picture, chart: &Value) {
     let id = chart["id"].as_str().unwrap();
     let (ground, all) = picture.count(rectangle(&chart["box"]), colour(&chart["ground"]));
     assert!(ground > all / 2 && ground < all - all / 100, "{id}: {ground} of {all} are ground");
     let marks: Vec<[f64; 4]> = items(chart, "marks").iter().map(|mark| rectangle(&mark["box"])).collect();
     for line in items(chart, "lines").iter().filter(|line| line["points"] != 1) {
-        // Only outside of markers, which may have the same colour.
+        // Only parts of the line outside of markers count, because a marker may have the same colour.
         let is_bare = |way: &[f64; 4]| !marks.iter().any(|mark| do_meet(*mark, *way));
         let ways: Vec<[f64; 4]> = items(line, "ways").iter().map(rectangle).filter(is_bare).collect();
         let seen = ways.iter().filter(|way| picture.count(**way, colour(&line["colour"])).0 > 0).count();
@@ -121,7 +120,7 @@ fn check_pixels(picture: &Picture, chart: &Value) {
     }
     for mark in items(chart, "marks") {
         let (seen, _) = picture.count(rectangle(&mark["box"]), colour(&mark["colour"]));
-        // A later line may cross it.
+        // A line drawn later may cover part of the marker.
         assert!(seen > 3, "{id}: {seen} pixels of {mark}");
     }
 }
@@ -178,6 +177,6 @@ fn a_narrow_window_needs_no_horizontal_scrolling() {
     let [inside, wide] = ["inside", "wide"].map(|name| layout[name].as_u64().unwrap());
     assert!(inside <= 500, "the window is {inside} wide");
     assert!(wide <= inside, "{wide} in {inside}");
-    // Charts can be scrolled in their frames, and are not too small to be read.
+    // A chart is readable: if it is too wide for the window, it can be scrolled.
     items(&layout, "charts").iter().for_each(|chart| assert!(rectangle(&chart["box"])[2] >= 600.0, "{}", chart["id"]));
 }
