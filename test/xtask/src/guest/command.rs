@@ -9,7 +9,7 @@ use dapl_test::stage::Profile;
 use super::{Guest, Link, prepare};
 use crate::{Result, cli, tree};
 
-/// Runs the command. The guest's folder with results is for suites; it is ignored here.
+/// Runs the command. The guest's shared folder is for suites and is ignored here.
 pub(crate) fn run(arguments: &cli::Guest) -> Result {
     let (program, rest) = arguments.program.split_first().ok_or("guest: which program?")?;
     prepare()?;

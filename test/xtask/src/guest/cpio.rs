@@ -1,7 +1,7 @@
-//! The archive from which a kernel fills its initial file system ("newc",
+//! Writes the cpio archive from which a kernel fills its initial file system ("newc",
 //! Documentation/driver-api/early-userspace/buffer-format).
 //!
-//! Pure. Writes regular files and folders only, which is all that the guests' initramfs needs.
+//! Does no I/O. Supports regular files and folders only, which is all that the guests' initramfs needs.
 #![forbid(unsafe_code)]
 
 const FOLDER: u32 = 0o040_755;
@@ -18,7 +18,7 @@ impl Archive {
         Archive { bytes: Vec::new(), entries: 0 }
     }
 
-    /// Adds a folder, whose parents were added before.
+    /// Adds a folder. Its parents must have been added before.
     pub(super) fn folder(&mut self, name: &str) {
         self.entry(name, FOLDER, &[]);
     }
@@ -38,7 +38,8 @@ impl Archive {
         self.entries += 1;
         let length = u32::try_from(content.len()).expect("a kernel module is smaller than 4 GiB");
         let name_length = u32::try_from(name.len() + 1).expect("names are short");
-        // Inode, mode, owner, group, links, time, length, device (two), its own number (two), name's length, no checksum.
+        // Inode, mode, owner, group, links, mtime, length, device (major, minor), rdev (major, minor), length of the
+        // name, checksum (unused).
         let fields = [self.entries, mode, 0, 0, 1, 0, length, 0, 0, 0, 0, name_length, 0];
         self.bytes.extend_from_slice(b"070701");
         for field in fields {
@@ -51,7 +52,7 @@ impl Archive {
         self.align();
     }
 
-    /// Pads names and contents to a multiple of four.
+    /// Pads with zeros to a multiple of four bytes.
     fn align(&mut self) {
         self.bytes.resize(self.bytes.len().next_multiple_of(4), 0);
     }

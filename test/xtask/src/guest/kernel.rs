@@ -1,7 +1,7 @@
-//! A Debian kernel for the guest, with the modules it needs: fetched and unpacked once, then found in the target directory.
+//! A Debian kernel for the guest, with the required modules: downloaded and unpacked once into the target directory.
 //!
-//! Nothing of it is installed on this machine. The kernel, the modules in their load order, and busybox are kept; the
-//! rest of the packages is deleted.
+//! Nothing is installed on this machine. The kernel, the modules in load order, and busybox are kept; the rest of the
+//! packages is deleted.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -14,14 +14,14 @@ use super::cpio::Archive;
 use crate::quiet::{run_quietly, text_of};
 use crate::{Result, setup};
 
-/// Package that names the current kernel.
+/// Metapackage that depends on the current kernel.
 const META: &str = "linux-image-amd64";
-/// Package of busybox, the only program of the initial file system.
+/// Package of busybox, the only program in the initial file system.
 const BUSYBOX: &str = "busybox-static";
-/// Names of a kernel's packages; its other dependencies are for booting from a disk.
+/// Name prefixes of a kernel's packages. Its other dependencies are for booting from disk.
 const PACKAGES: [&str; 2] = ["linux-image-", "linux-modules-"];
 
-/// Modules that a guest requires. Some are built into some kernels.
+/// Modules that a guest requires. Some kernels have some of them built in.
 const NEEDED: [&str; 17] = [
     "virtio_pci",
     "virtio_console",
@@ -41,7 +41,8 @@ const NEEDED: [&str; 17] = [
     "act_gact",
     "udp_tunnel",
 ];
-/// rxe requests a checksum algorithm by name and fails with "failed to add" if there is none. Newer kernels have it built in.
+/// Optional modules. rxe requests a checksum algorithm by name, and fails with "failed to add" without it. Newer
+/// kernels have it built in.
 const WANTED: [&str; 3] = ["crc32_generic", "crc32_pclmul", "ip6_udp_tunnel"];
 
 /// Files that a guest boots from.
@@ -50,7 +51,7 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
-    /// Finds the kernel in `place`, or builds it there if it is missing or was built for other modules.
+    /// Returns the kernel in `place`. Builds it there if it is missing or was built with other modules.
     pub(super) fn find(place: &Path) -> Result<Self> {
         let kernel = Kernel { place: place.to_path_buf() };
         if fs::read_to_string(place.join("for")).is_ok_and(|text| text == purpose()) {
@@ -58,17 +59,17 @@ impl Kernel {
         }
         let fresh = place.with_extension(format!("fresh-{}", std::process::id()));
         let made = make(&fresh).and_then(|()| settle(&fresh, place));
-        // A failed build must leave no files.
+        // Remove the files of a failed build.
         let _ = fs::remove_dir_all(&fresh);
         made.map(|()| kernel)
     }
 
-    /// Path of the kernel.
+    /// Path of the kernel image.
     pub(super) fn image(&self) -> PathBuf {
         self.place.join("vmlinuz")
     }
 
-    /// Writes the initial file system, with these two files in addition to the common ones.
+    /// Writes the initial file system with the common files and these two.
     pub(super) fn initramfs(&self, init: &str, conf: &str) -> Result<Vec<u8>> {
         let read = |path: PathBuf| fs::read(&path).map_err(|error| format!("{}: {error}", path.display()));
         let mut archive = Archive::new();
@@ -86,7 +87,7 @@ impl Kernel {
     }
 }
 
-/// Key of a cached kernel.
+/// Describes what a cached kernel was built for.
 fn purpose() -> String {
     format!("{} {}\n", NEEDED.join(" "), WANTED.join(" "))
 }
@@ -116,7 +117,7 @@ fn make(fresh: &Path) -> Result {
     fs::write(fresh.join("for"), purpose()).map_err(|error| error.to_string())
 }
 
-/// Moves the result to its place; another process may have been first with the same files.
+/// Moves the result to its final path. Another process may have put the same files there already.
 fn settle(fresh: &Path, place: &Path) -> Result {
     match fs::remove_dir_all(place) {
         Err(error) if error.kind() != ErrorKind::NotFound => return Err(format!("{}: {error}", place.display())),
@@ -128,7 +129,7 @@ fn settle(fresh: &Path, place: &Path) -> Result {
     }
 }
 
-/// Returns the kernel's own packages, from the package that only names them.
+/// Returns the packages of the current kernel, on which the metapackage depends.
 fn kernel_packages() -> Result<Vec<String>> {
     let mut found = vec![META.to_owned()];
     let mut at = 0;
@@ -160,7 +161,7 @@ fn download(place: &Path, packages: &[String]) -> Result {
 
 /// Extracts the kernel, its modules and busybox from the packages.
 fn take(root: &Path, place: &Path) -> Result {
-    // Older packages have them in lib, newer ones in usr/lib.
+    // The modules are in lib in older packages, and in usr/lib in newer ones.
     let base = [root.to_path_buf(), root.join("usr")].into_iter().find(|base| base.join("lib/modules").is_dir());
     let base = base.ok_or("the kernel's package holds no modules")?;
     let modules = list(&base.join("lib/modules"))?.pop().ok_or("the kernel's package holds no modules")?;
@@ -192,7 +193,7 @@ fn load_order<'a>(dependencies: &'a str, builtin: &str) -> Result<Vec<&'a str>> 
     let rules: BTreeMap<String, (&str, &str)> = rules.map(|(path, rest)| (name_of(path), (path, rest))).collect();
     let inside: Vec<String> = builtin.lines().map(name_of).collect();
     let mut order = Vec::new();
-    // The checksum modules are loaded before the modules that need them.
+    // The checksum modules come first, because other modules need them.
     for name in WANTED.iter().chain(&NEEDED) {
         if rules.contains_key(*name) {
             load(name, &rules, &mut order);
@@ -214,7 +215,7 @@ fn load<'a>(name: &str, rules: &BTreeMap<String, (&'a str, &'a str)>, order: &mu
     order.push(path);
 }
 
-/// `crc32_pclmul` for `kernel/arch/x86/crypto/crc32-pclmul.ko.xz`.
+/// Module name of a path: `crc32_pclmul` for `kernel/arch/x86/crypto/crc32-pclmul.ko.xz`.
 fn name_of(path: &str) -> String {
     let name = path.rsplit('/').next().unwrap_or(path);
     name.split('.').next().unwrap_or(name).replace('-', "_")

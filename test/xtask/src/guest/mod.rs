@@ -28,11 +28,11 @@ use kernel::Kernel;
 const INIT: &str = include_str!("init.sh");
 /// Time limit of a boot, which takes ten seconds on two loaded processors.
 const BOOT: Duration = Duration::from_secs(120);
-/// Time for a guest to power off.
+/// Time limit for a guest to power off.
 const POWER_OFF_LIMIT: Duration = Duration::from_secs(30);
-/// Number of console lines that are printed for a guest that failed.
+/// Number of console lines printed for a failed guest.
 const LAST_WORDS: usize = 60;
-/// The wire between two guests: a socket in the folder of the first.
+/// Name of the socket that connects two guests, in the folder of the first guest.
 const WIRE: &str = "wire";
 /// Kernel command line. The clock is the processor's, since others are emulated devices. Address randomisation is off: code at
 /// a new address is translated again for each process, which takes three times as long as all else. Mitigations for speculation
@@ -54,7 +54,7 @@ pub(crate) enum Link<'a> {
 }
 
 impl Link<'_> {
-    /// The guest's address, from the range for documentation.
+    /// The guest's IPv4 address, from the documentation range.
     pub(crate) fn address(self) -> &'static str {
         match self {
             Link::Alone | Link::First => "192.0.2.1",
@@ -67,8 +67,8 @@ impl Link<'_> {
         if matches!(self, Link::Alone) { "d0" } else { "eth0" }
     }
 
-    /// Number of emulated processors. Two guests share a small machine: an emulated processor that is not scheduled when
-    /// another waits for it costs more than it brings.
+    /// Number of emulated processors. Two guests get one each: on a small machine, waiting for a second emulated
+    /// processor that is not scheduled costs more than it gains.
     fn processors(self) -> &'static str {
         if matches!(self, Link::Alone) { "2" } else { "1" }
     }
@@ -92,7 +92,7 @@ pub(crate) struct Guest {
     token: String,
     share: PathBuf,
     jobs: u32,
-    /// Exit status of the current command, if it was read during another wait.
+    /// Exit status of the current command, if another wait has already read it.
     ended: Option<String>,
     failed: bool,
 }
@@ -129,18 +129,18 @@ impl Guest {
         Guest::boot_with(link, Clock::Time)
     }
 
-    /// Same as `start`, with this clock.
+    /// Same as `boot`, with this clock.
     pub(crate) fn boot_with(link: Link<'_>, clock: Clock) -> Result<Self> {
         Guest::launch(link, clock)?.come_up()
     }
 
-    /// Starts a guest without waiting. The guest at the other end of its wire was launched before.
+    /// Starts a guest without waiting for it. The guest at the other end of its wire must have been launched before.
     pub(crate) fn launch(link: Link<'_>, clock: Clock) -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("run-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
         let kernel = Kernel::find(&home().join("kernel"))?;
         let share = home().join(&name);
-        // Without symbolic links, whose targets differ inside the guest's initial root.
+        // The path must not contain symbolic links, whose targets differ inside the guest.
         let share = fs::create_dir_all(&share).and_then(|()| fs::canonicalize(&share));
         let share = share.map_err(|error| format!("{}: {error}", home().display()))?;
         let token = format!("guest-{name}-output");
@@ -162,7 +162,7 @@ impl Guest {
         Ok(self)
     }
 
-    /// Waits until the other guest can connect to its end of the wire.
+    /// Waits until a second guest can connect to this guest's wire.
     fn hold_out_wire(&self) -> Result {
         let deadline = Instant::now() + BOOT;
         while !self.share.join(WIRE).exists() {
@@ -174,7 +174,7 @@ impl Guest {
         Ok(())
     }
 
-    /// Returns the command that runs the guest.
+    /// Creates the guest from the command that runs it.
     fn over(mut command: Command, share: PathBuf, token: String) -> Result<Self> {
         let log = File::create(share.join("qemu.log")).map_err(|error| format!("{}: {error}", share.display()))?;
         command.current_dir(&share).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
@@ -184,8 +184,8 @@ impl Guest {
         Ok(Guest { qemu, stdin, said, token, share, jobs: 0, ended: None, failed: false })
     }
 
-    /// The folder that the guest can write to, at the same path in both. Removed with the guest, unless the guest
-    /// failed.
+    /// Folder that the guest can write to, at the same path on the host and in the guest. Removed with the guest,
+    /// unless the guest failed.
     pub(crate) fn share(&self) -> &Path {
         &self.share
     }
@@ -247,7 +247,7 @@ impl Guest {
         }
     }
 
-    /// Passes output on until the guest's init prints a token, which is the result, or until `see` ends the wait.
+    /// Passes output to `see` until the guest's init prints the token with the result, or until `see` returns false.
     fn listen(&mut self, limit: Duration, mut see: impl FnMut(&str) -> bool) -> Result<String> {
         let deadline = Instant::now() + limit;
         loop {
@@ -257,7 +257,7 @@ impl Guest {
                 Err(RecvTimeoutError::Disconnected) => return Err(self.wreck("qemu has ended")),
             };
             let line = line.trim_end_matches(['\n', '\r']);
-            // Output that ends without a newline precedes the token on its line.
+            // If the output ends without a newline, the token follows on the same line.
             match line.split_once(&self.token) {
                 None if see(line) => return Ok(String::new()),
                 None => {}
@@ -271,7 +271,7 @@ impl Guest {
         }
     }
 
-    /// Ends the guest, and returns the known cause of its failure.
+    /// Ends the guest. Returns the cause of its failure if it is known.
     fn wreck(&mut self, reason: &str) -> String {
         self.failed = true;
         let _ = self.qemu.kill();
@@ -280,7 +280,7 @@ impl Guest {
         format!("{reason}\n--- its console\n{console}\n--- qemu\n{qemu}\n--- all of it in {}", self.share.display())
     }
 
-    /// Returns the end of a file in the guest's folder.
+    /// Returns the last lines of a file in the guest's folder.
     fn tail(&self, file: &str) -> Vec<String> {
         let text = fs::read(self.share.join(file)).unwrap_or_default();
         let text = String::from_utf8_lossy(&text).replace('\r', "");
@@ -300,14 +300,14 @@ impl Drop for Guest {
     }
 }
 
-/// Standard input and output are connected to a port of the guest; its folder is shared.
+/// The qemu command. Standard input and output are a port of the guest, and its folder is shared.
 fn qemu(kernel: &Kernel, link: Link<'_>, clock: Clock) -> Command {
-    // The guest must die with this process.
+    // setpriv makes the guest die with this process.
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", "KILL", "qemu-system-x86_64", "-nodefaults", "-no-user-config"]);
     command.args(match clock {
         Clock::Time => vec!["-accel", "tcg,thread=multi", "-smp", link.processors()],
-        // sleep=on: an idle guest follows real time, so that input from this machine is not late.
+        // sleep=on: an idle guest's clock follows real time, so that input from the host is not late.
         Clock::Instructions => vec!["-accel", "tcg,thread=single", "-smp", "1", "-icount", "shift=0,sleep=on"],
     });
     command.args(["-cpu", PROCESSOR, "-m", "2048", "-display", "none", "-no-reboot", "-append", KERNEL, "-kernel"]);
@@ -319,13 +319,13 @@ fn qemu(kernel: &Kernel, link: Link<'_>, clock: Clock) -> Command {
     let (wire, last) = match link {
         Link::Alone => return command,
         Link::First => (format!("server=on,addr.path={WIRE}"), 1),
-        // A relative path, because the path of a socket has a short limit.
+        // The path is relative, because the length of a socket's path is limited.
         Link::Second(first) => {
             let folder = first.share.file_name().unwrap_or_default().to_string_lossy().into_owned();
             (format!("server=off,addr.path=../{folder}/{WIRE}"), 2)
         }
     };
-    // Needs qemu 7.2; the older option uses a TCP port of this machine, which may be in use.
+    // Needs qemu 7.2. The older option would use a TCP port of this machine, which may be in use.
     command.args(["-netdev", &format!("stream,id=wire,addr.type=unix,{wire}")]);
     command.args(["-device", &format!("virtio-net-pci,netdev=wire,romfile=,mac=52:54:00:12:34:{last:02}")]);
     command
@@ -338,7 +338,7 @@ fn lines(from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
         loop {
             let mut line = Vec::new();
             let is_over = from.read_until(b'\n', &mut line).unwrap_or(0) == 0;
-            // The other end of a dropped guest has no listener.
+            // The receiver is gone if the guest was dropped.
             if is_over || sender.send(line).is_err() {
                 return;
             }
@@ -347,7 +347,7 @@ fn lines(from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
     receiver
 }
 
-/// Formats the command for a shell.
+/// Formats the command as a shell script.
 fn script(command: &Command) -> String {
     let text = |word: &std::ffi::OsStr| quoted(&word.to_string_lossy());
     let mut lines = Vec::new();
@@ -377,7 +377,7 @@ mod tests {
 
     const SOON: Duration = Duration::from_secs(60);
 
-    /// The guest's init, run by a shell of this machine.
+    /// The guest's init: a loop run by a shell of this machine's file system.
     const AGENT: &str = "while read -r job; do [ $job = off ] && exit; sh ./$job </dev/null 2>&1; echo \"T $?\"; done";
 
     fn double(name: &str, text: &str) -> Guest {

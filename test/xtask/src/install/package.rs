@@ -1,5 +1,5 @@
-//! Differences of an install for a package: provider lines in dat.conf.d, and programs that find libraries as the system does,
-//! with the compiler flags of the environment (`CPPFLAGS`, `CFLAGS`, `LDFLAGS`).
+//! Differences of an install for a package. Provider lines go to dat.conf.d, programs find libraries like the system
+//! does, and the compiler flags come from the environment (`CPPFLAGS`, `CFLAGS`, `LDFLAGS`).
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -12,14 +12,14 @@ use crate::Result;
 use crate::layout::{self, Item, Places, What};
 use crate::tree::Tree;
 
-/// Provider lines: name of the file, and the start of the lines in the sample.
+/// Files in dat.conf.d, and the start of their lines in the sample dat.conf.
 const DROP_INS: [(&str, &str); 3] = [("sm", "sm0"), ("usnic", "usnic0"), ("verbs", "#verbs")];
-/// Directory of DAT 2.0, below those of libraries and headers.
+/// Subdirectory for the DAT 2.0 libraries and headers.
 const PRIVATE: &str = "dapl-rs";
 /// The sample dat.conf, below the prefix.
 const SAMPLE: &str = "share/dapl-rs/dat.conf";
 
-/// Changes the items of an install into those of packages.
+/// Changes the items of an install into the items of a package.
 pub(super) fn adapt(tree: &Tree, profile: Profile, places: &Places, items: &mut Vec<Item>) -> Result {
     let sample = places.prefix.join(SAMPLE);
     items.retain(|item| !matches!(item.what, What::Conf(_)) && item.path != sample);
@@ -47,8 +47,8 @@ pub(super) fn adapt(tree: &Tree, profile: Profile, places: &Places, items: &mut 
     Ok(())
 }
 
-/// Moves the files of DAT 2.0 whose names packages of another origin have into directories of their own (docs/decisions/033).
-/// The dynamic loader searches the one of libraries last.
+/// Moves DAT 2.0 files with names that other packages use into separate directories (docs/decisions/033). The dynamic
+/// loader searches that library directory last.
 fn move_version_2(places: &Places, items: &mut Vec<Item>) {
     let (include, private) = (places.prefix.join("include"), places.libdir.join(PRIVATE));
     for Item { path, what } in items.iter_mut() {
@@ -65,13 +65,13 @@ fn move_version_2(places: &Places, items: &mut Vec<Item>) {
             *text = text.replace("-I${includedir}", &format!("-I${{includedir}}/{PRIVATE}"));
         }
     }
-    // Of several architectures each has a file; the directories of libraries themselves precede it.
+    // Each architecture has a file with another name. The standard library directories precede this one.
     let last = places.libdir.file_name().unwrap_or_default().to_string_lossy();
     let path = places.sysconfdir.join(format!("ld.so.conf.d/zz-{PRIVATE}-{last}.conf"));
     items.push(Item { path, what: What::Text(format!("{}\n", private.display())) });
 }
 
-/// Flags for C programs. Debug information names no path of this machine.
+/// Compiler flags for C programs. Debug information contains no path of this machine.
 fn flags() -> Vec<String> {
     let set = ["CPPFLAGS", "CFLAGS", "LDFLAGS"].map(|name| std::env::var(name).unwrap_or_default());
     let set = set.iter().flat_map(|flags| flags.split_whitespace().map(str::to_owned));

@@ -16,13 +16,13 @@ use crate::guest::Link;
 use crate::quiet::text_of;
 use crate::report::Report;
 
-/// Time limit that ends a hang. The slowest program takes some seconds, more on a loaded machine.
+/// Time limit for a hang. The slowest program takes some seconds, and more on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Time limit of long programs.
+/// Time limit for long programs.
 const LONG: Duration = Duration::from_secs(600);
 
-/// Runs perftest with itself: $1 is the address of the server, the rest a program and its arguments. 4853 is its
-/// port.
+/// Runs perftest as server and client: $1 is the server's address, the rest a program and its arguments. 4853 is port
+/// 18515 in hexadecimal.
 const WITH_ITSELF: &str = r#"
 address=$1; shift
 "$@" & server=$!
@@ -34,13 +34,14 @@ const OVER_SM: &str = r#"
 "$1" -s -P sm0 & server=$!
 "$1" -P sm0 -h localhost && wait $server"#;
 
-/// Runs the Rust example as server and client: $1 is the program, $2 the address of the server. The client waits for
-/// it.
+/// Runs the Rust example as server and client: $1 is the program, $2 the server's address. The client waits for the
+/// server.
 const PING: &str = r#"
 "$1" rxe0 4711 & server=$!
 "$1" rxe0 4711 "$2" && wait $server"#;
 
-/// $1 is the program, $2 and $3 are environment variables of server and client, the rest arguments of both.
+/// Runs dtest as server and client: $1 is the program, $2 and $3 are environment variables of server and client, the
+/// rest arguments of both.
 const DTEST: &str = include_str!("dtest.sh");
 
 /// Runs four pairs at once: $1 is the script for one pair, the rest its arguments.
@@ -50,7 +51,8 @@ for qual in 45248 45249 45250 45251; do sh -c "$pair" sh "$@" -q $qual & pids="$
 for pid in $pids; do wait $pid || status=1; done
 exit $status"#;
 
-/// Over sockets, with GIDs of different address families: $1 is dtest. Both sides print the settings to use.
+/// Runs dtest over sockets, with GIDs of different address families: $1 is dtest. Both sides must print the settings
+/// to use.
 const UNREACHABLE: &str = r#"
 place=$(mktemp -d)
 DAPL_VERBS_GID_INDEX=0 "$1" -P rxe0 -t 60 >"$place/server" 2>&1 & server=$!
@@ -77,7 +79,7 @@ until grep -q flowing "$place/called"; do kill -0 $caller || { cat "$place"/*; e
 kill -KILL $server; wait $caller; status=$?
 cat "$place/served" "$place/called"; exit $status"#;
 
-/// Runs dapltest with itself; one list of tests needs a server, the other does not.
+/// Runs dapltest as server and client; one list of tests needs a server, the other does not.
 const DAPLTEST: &str = include_str!("dapltest.sh");
 
 /// Runs a program, then checks that the device has as many objects as before. Objects are freed slightly after their
@@ -106,7 +108,7 @@ pub(super) fn run(setting: &Setting, report: &mut Report) {
     interop::run(setting, report, guest);
     programs::run(setting, report, guest);
     let interop = setting.program("test/c/verbs_interop.c");
-    // `none` sends no requests.
+    // The manager `none` sends no requests.
     for manager in &MANAGERS[..2] {
         let job = setting.shell(LATE_LISTENER, &[&interop, Link::Alone.address()]);
         let job = job.with("DAPL_VERBS_CM", manager).with("DAPL_LISTENER_WAIT_MS", "60000");
@@ -145,7 +147,7 @@ fn files_come_back(setting: &Setting, report: &mut Report, keeper: &mut Keeper) 
     report.line(name, result);
 }
 
-/// Test programs that need a device; in the guest no test may be skipped for lack of one.
+/// Runs the test programs that need a device. In the guest no test may be skipped for lack of a device.
 fn units(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     let name = format!("unit::{}", stage::VERBS_PACKAGE);
     if !report.wants(&name) {
@@ -165,7 +167,7 @@ fn units(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     }
 }
 
-/// Builds them, as cargo test with these arguments.
+/// Builds a package's test programs, like cargo test with these arguments.
 fn test_programs(package: &str, arguments: &[&str]) -> Result<Vec<PathBuf>> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace()).args(["test", "--quiet", "--no-run", "--message-format=json", "-p", package]);
@@ -177,14 +179,14 @@ fn test_programs(package: &str, arguments: &[&str]) -> Result<Vec<PathBuf>> {
 }
 
 /// Four processes connect to each other at the same time, in both directions, with and without a thread that answers.
-/// All have posted their receives before, and have all messages before one disconnects. Without this order about one
-/// of 6,000 sends over rxe failed. Its retransmission timer also runs while a send waits for the peer's receive. A
-/// message arrives before its acknowledgement leaves, which the end of the connection then drops.
+/// All receives are posted before, and no process disconnects before all messages have arrived. Without this order
+/// about one of 6,000 sends over rxe failed: rxe's retransmission timer also runs while a send waits for a receive,
+/// and a disconnect drops an acknowledgement that was not sent yet.
 fn crossed(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
-    /// Each round has twelve requests. The suite `crossed` runs a thousand rounds over other providers.
+    /// Each round has twelve requests. The suite `crossed` runs a thousand rounds over the other providers.
     const ROUNDS: &str = "100";
     let program = setting.program("test/c/crossed.c");
-    // `none` sends no requests.
+    // The manager `none` sends no requests.
     for manager in &MANAGERS[..2] {
         for (kind, options) in [("polling", &[][..]), ("threads", &["threads"])] {
             let words = [&["rxe0", ROUNDS, Link::Alone.address(), "meet"], options].concat();
@@ -194,7 +196,7 @@ fn crossed(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     }
 }
 
-/// The Rust crate: its cases in one process, its example in two.
+/// Tests the Rust crate: its cases in one process, its example in two.
 fn udapl(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     if report.wants("udapl::cases") {
         match test_programs("dapl-test", &["--test", "udapl"]) {
@@ -216,7 +218,7 @@ fn udapl(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     }
 }
 
-/// A smaller set than suite `dtest` over shared memory: sizes, ways to wait, ways to end.
+/// Runs dtest with fewer variants than the suite `dtest`: sizes, ways to wait, ways to end.
 fn dtests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     let kinds: [(&str, &[&str]); 9] = [
         ("waiting", &["-B", "3"]),
@@ -235,14 +237,14 @@ fn dtests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
             report.check(keeper, &format!("dtest::{manager}_{kind}"), LIMIT, &job);
         }
     }
-    // Not over the third manager, whose queue pairs find each other by number.
+    // Not over the manager `none`, whose queue pairs are configured with the peer's number.
     for manager in &MANAGERS[..2] {
         let job = dtest(setting, manager, FOUR, &[DTEST], &["-B", "2"]);
         report.check(keeper, &format!("dtest::{manager}_four_pairs_at_once"), LONG, &job);
     }
 }
 
-/// Lines of dat.conf and GIDs that only one of the two sides selects.
+/// Tests registry lines and GIDs that only one of the two sides selects.
 fn choices(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     const NOTHING: &str = "LC_ALL=C";
     for (library, manager) in [("cma", "rdma"), ("scm", "socket")] {
@@ -258,7 +260,7 @@ fn choices(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     report.check(keeper, "gid::a_gid_that_reaches_nothing_is_explained", LIMIT, &job);
 }
 
-/// Each test of dapltest, over the connection managers that allow several connections per listener.
+/// Runs each test of dapltest, over the connection managers that allow several connections per listener.
 fn dapltests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     let served: [(&str, &[&str]); 3] = [
         ("transaction", &["-T", "T", "-V", "-t", "2", "-w", "2", "-i", "20"]),
@@ -285,7 +287,7 @@ fn dapltests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
 }
 
 fn dtest(setting: &Setting, manager: &str, text: &str, before: &[&str], options: &[&str]) -> Job {
-    // The second process uses the next QP number.
+    // The second process gets the next QP number.
     let (server, client) = ("DAPL_VERBS_PEER=+1", "DAPL_VERBS_PEER=-1");
     let job = setting.shell(text, &[before, &[&setting.dtest, server, client], options].concat());
     patient(job.with("DAPL_VERBS_CM", manager), manager)

@@ -1,7 +1,7 @@
-//! The conformance suite in a guest: every case in one process and in two, over the verbs provider; and over `libdat2.so.2` the cases
-//! of calls that only DAT 2.0 has.
+//! The conformance suite in a guest over the verbs provider: every case, in one process and in two. Over
+//! `libdat2.so.2` only the cases of calls that DAT 2.0 adds.
 //!
-//! Its failures are reported as failures of this suite; its list of covered requirements is kept.
+//! Its failures are failures of this suite. Its coverage report is kept.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -14,18 +14,18 @@ use super::setting::Setting;
 use crate::report::Report;
 
 const NAME: &str = "conformance";
-/// The cases of DAT 2.0 alone.
+/// Name of the run with only the DAT 2.0 cases.
 const NAME_2_0: &str = "conformance2";
-/// Prefix of the cases of calls that only DAT 2.0 has.
+/// Name prefix of the cases for calls that only DAT 2.0 has.
 const ADDED: &str = "added_";
 /// Time limit; the suite takes ten minutes on an idle machine.
 const LIMIT: Duration = Duration::from_secs(2700);
-/// Factor for time limits on an emulated processor.
+/// Factor for time limits, because the processor is emulated.
 const PATIENCE: &str = "5";
-/// Number of concurrent cases: some cases mostly wait.
+/// Number of cases run in parallel, since some mostly wait.
 const JOBS: &str = "4";
 
-/// Number of runs after which a line of progress is printed.
+/// A progress line is printed after this many runs.
 const STEP: u32 = 500;
 
 /// Runs all cases, or those whose names contain the text after `conformance::` or `conformance2::`.
@@ -49,7 +49,7 @@ fn run_cases(name: &str, setting: &Setting, report: &mut Report, keeper: &mut Ke
     if name == NAME {
         words.push("--complete");
     } else {
-        // What the device lacks is refused, which cases that are not left out check.
+        // Features that the device lacks must be refused; the remaining cases check that.
         words.extend(["--api", "2.0"]);
         if filters.is_empty() {
             words.push(ADDED);
@@ -94,14 +94,14 @@ fn run_cases(name: &str, setting: &Setting, report: &mut Report, keeper: &mut Ke
     keep(name, &place);
 }
 
-/// `FAILED name (mode): why`
+/// Parses `FAILED name (mode): why`.
 fn failure(line: &str) -> Option<(String, String)> {
     let (name, why) = line.strip_prefix("FAILED ")?.split_once("): ")?;
     let (name, mode) = name.split_once(" (")?;
     Some((format!("{name}::{mode}"), why.to_owned()))
 }
 
-/// The report is copied, because the guest's folder is removed with the guest.
+/// Copies the report, because the guest's folder is removed with the guest.
 fn keep(name: &str, place: &str) {
     let to = target_directory().join(format!("{name}-rxe"));
     let files = fs::read_dir(place).into_iter().flatten().flatten();

@@ -1,8 +1,9 @@
-//! This provider and the 2.0 reference, each as server and as client of the other, with the observations of each side.
+//! This provider and the 2.0 reference, each as server and as client, and what each side observes.
 //!
-//! `test/c/verbs_interop.c`, compiled for both, prints them, and they are compared here. The expected sizes and numbers are
-//! those of rdma_cm over RoCE, which pads private data and carries no length, and those of the socket managers, which do
-//! carry it. A qualifier above 65,535 reaches the other side only if both fold it into the same port.
+//! `test/c/verbs_interop.c`, compiled for both, prints the observations, which are compared here. The expected sizes
+//! and numbers are those of rdma_cm over RoCE, which pads private data and carries no length, or of the socket
+//! managers, which carry the length. A qualifier above 65,535 reaches the other side only if both implementations map
+//! it to the same port.
 #![forbid(unsafe_code)]
 
 use std::path::PathBuf;
@@ -17,15 +18,15 @@ use crate::guest::Link;
 use crate::reference::{ADAPTER, Reference, SOCKET_ADAPTER};
 use crate::report::Report;
 
-/// Time limit; a case takes less than a second.
+/// Time limit. A case takes less than a second.
 const LIMIT: Duration = Duration::from_secs(120);
-/// Bytes of private data that an accept carries, by rdma_cm.
+/// Maximum private data of an accept over rdma_cm, in bytes.
 const REPLY: u32 = 196;
-/// Bytes of private data that any message carries, by the socket managers.
+/// Maximum private data of any message over the socket managers, in bytes.
 const SOCKET_DATA: u32 = 68;
 
-/// Environment of a requester over the socket manager: the reference uses the first GID of the port, and an acceptor of its
-/// cannot use another one for this requester.
+/// Environment of a requester over the socket manager: the reference uses the port's first GID, and its acceptor
+/// cannot use another GID for this requester.
 pub(super) const FIRST_GID: &str = "DAPL_VERBS_GID_INDEX=0";
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -37,14 +38,15 @@ pub(super) enum Side {
 /// Connection manager of both sides.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Manager {
-    /// rdma_cm; the program of this side is one of DAT 1.2.
+    /// rdma_cm. This project's program is a DAT 1.2 program.
     Rdma,
-    /// The reference's socket provider. The programs of both sides are those of DAT 2.0, which gives a reject private data.
+    /// The reference's socket provider. Both programs are DAT 2.0 programs, because only 2.0 gives a reject private
+    /// data.
     Socket,
 }
 
 impl Manager {
-    /// Size of the private data of a request that the server gets, if it was sent with this size.
+    /// Size of a request's private data at the server, if the client sent `sent` bytes.
     fn request(self, server: Side, sent: u32) -> u32 {
         match (self, server) {
             (Manager::Socket, _) => sent,
@@ -53,7 +55,7 @@ impl Manager {
         }
     }
 
-    /// Size of the private data of an accept that the client gets.
+    /// Size of an accept's private data at the client, if the server sent `sent` bytes.
     fn reply(self, client: Side, sent: u32) -> u32 {
         match (self, client) {
             (Manager::Socket, Side::Ours) => sent,
@@ -62,7 +64,7 @@ impl Manager {
         }
     }
 
-    /// Size of the private data of a reject that the client gets.
+    /// Size of a reject's private data at the client, if the server sent `sent` bytes.
     fn rejection(self, client: Side, sent: u32) -> u32 {
         match (self, client) {
             (Manager::Socket, _) => self.reply(client, sent),
@@ -71,7 +73,7 @@ impl Manager {
         }
     }
 
-    /// Maximum of private data that a client of this side may send, and that the other side may reply.
+    /// Maximum private data for a client of this side to send, and for its peer to reply.
     fn most(self, client: Side) -> (u32, u32) {
         match (self, client) {
             (Manager::Socket, _) => (SOCKET_DATA, SOCKET_DATA),
@@ -90,16 +92,16 @@ impl Side {
     }
 }
 
-/// Answer to a request.
+/// The server's answer to a request.
 #[derive(Clone, Copy, Debug)]
 enum Fate {
-    /// Length of the private data in the reply, and the side that disconnects.
+    /// Accept: length of the reply's private data, and the side that disconnects.
     Accept(u32, &'static str),
-    /// Length of the private data in the reject.
+    /// Reject: length of its private data.
     Reject(u32),
 }
 
-/// A connection, or a request that is rejected.
+/// One connection, or one rejected request.
 #[derive(Clone, Copy, Debug)]
 struct Case {
     name: &'static str,
@@ -107,12 +109,12 @@ struct Case {
     server: Side,
     client: Side,
     qual: u32,
-    /// Bytes of private data with the request.
+    /// Bytes of private data in the request.
     request: u32,
     fate: Fate,
 }
 
-/// All cases: the same in both directions and over both managers, except for the sizes that each may send.
+/// All cases. They are the same in both directions and over both managers, except for the maximum sizes.
 fn cases() -> Vec<Case> {
     let mut cases = Vec::new();
     let sides = [(Side::Ours, Side::Theirs), (Side::Theirs, Side::Ours)];
@@ -142,7 +144,7 @@ impl Case {
         format!("interop::{manager}{}_serves_{}_{}", self.server.name(), self.client.name(), self.name)
     }
 
-    /// Lines that must be printed; others are permitted.
+    /// Lines that the programs must print; others are permitted.
     fn expected(&self) -> Vec<String> {
         let (request, reported) = (self.request, self.manager.request(self.server, self.request));
         let mut lines = vec![
@@ -175,11 +177,11 @@ impl Case {
     }
 }
 
-/// The programs, and their environments.
+/// The two programs and their environments.
 struct Programs<'a> {
     setting: &'a Setting,
     reference: Reference,
-    /// Runs a server and its client.
+    /// Path of `duet`, which runs a server and its client.
     duet: String,
     ours: String,
     theirs: PathBuf,
@@ -195,8 +197,8 @@ impl Programs<'_> {
         Ok(Programs { setting, reference, duet, ours, theirs })
     }
 
-    /// Command line of one side. The test environment is this project's; the reference has its own libraries and
-    /// registry.
+    /// Command line of one side. This project's side uses the test environment; the reference has its own libraries
+    /// and registry.
     fn end(&self, manager: Manager, side: Side, role: &[&str], qual: u32) -> Vec<String> {
         let adapter = if manager == Manager::Socket { SOCKET_ADAPTER } else { ADAPTER };
         let (mut words, adapter) = match (side, manager) {

@@ -10,9 +10,9 @@ use crate::Result;
 use crate::guest::{Clock, Guest, Link};
 use crate::report::Report;
 
-/// Ends a job and reports where it hangs; the guest continues.
+/// Script that ends a job at its time limit and reports where the job hangs. The guest continues to run.
 const WATCH: &str = include_str!("watch.sh");
-/// Time limit for that report; after it the guest is ended.
+/// Time limit for that report. After it, the guest is ended.
 const MARGIN: Duration = Duration::from_secs(60);
 
 /// Exit status and output of a command.
@@ -22,7 +22,7 @@ pub(super) struct Answer {
 }
 
 impl Answer {
-    /// Describes the result, with a reason in the last line.
+    /// Describes the result, with `reason` as the last line.
     pub(super) fn with(&self, reason: &str) -> String {
         let said: String = self.said.iter().map(|line| format!("guest | {line}\n")).collect();
         format!("{said}{reason}")
@@ -34,7 +34,7 @@ impl Answer {
 }
 
 impl Report {
-    /// Runs a command that must succeed.
+    /// Runs a command that must succeed, and reports the result.
     pub(super) fn check(&mut self, keeper: &mut Keeper, name: &str, limit: Duration, job: &Job) {
         if self.wants(name) {
             let answer = keeper.run(job, limit);
@@ -42,7 +42,7 @@ impl Report {
         }
     }
 
-    /// Reports a command that must succeed.
+    /// Reports a command that must have succeeded.
     pub(super) fn answer(&mut self, name: &str, answer: Answer) {
         match answer.result {
             Ok(0) => self.line(name, Ok(())),
@@ -52,14 +52,14 @@ impl Report {
     }
 }
 
-/// One guest.
+/// Keeps one guest running.
 #[derive(Default)]
 pub(super) struct Keeper {
     guest: Option<Guest>,
 }
 
 impl Keeper {
-    /// The guest, booted if there is none.
+    /// Returns the guest, and boots it if none is running.
     pub(super) fn guest(&mut self) -> Result<&mut Guest> {
         if self.guest.is_none() {
             self.guest = Some(Guest::boot(Link::Alone)?);
@@ -95,29 +95,29 @@ impl Keeper {
         Answer { result, said }
     }
 
-    /// Switches the guest off, if it runs.
+    /// Powers the guest off if it runs.
     pub(super) fn off(&mut self) -> Option<Result> {
         self.guest.take().map(Guest::off)
     }
 }
 
-/// Two guests with a wire between them.
+/// Keeps two guests with a wire between them.
 #[derive(Default)]
 pub(super) struct Wire {
     ends: Option<[Guest; 2]>,
 }
 
-/// Commands of the two ends.
+/// Commands for the two guests.
 pub(super) struct TwoEnds<'a> {
-    /// Guest of the server: 0 or 1.
+    /// Guest in which the server runs: 0 or 1.
     pub(super) host: usize,
     /// Command of the server.
     pub(super) serve: &'a Job,
-    /// The client is started when the server has printed this.
+    /// Server output that starts the client.
     pub(super) ready: &'a str,
     /// Command of the client.
     pub(super) call: &'a Job,
-    /// Time limit of either program.
+    /// Time limit for each program.
     pub(super) limit: Duration,
 }
 
@@ -140,7 +140,7 @@ impl Wire {
         self.check_output(result, said)
     }
 
-    /// Runs a job in each guest. Both must succeed; otherwise the result is that of the worse one.
+    /// Runs a job in each guest. Both must succeed; otherwise the worse result is returned.
     pub(super) fn meet(&mut self, ends_of: &TwoEnds<'_>) -> Answer {
         let (mut said, mut others) = (Vec::new(), Vec::new());
         let result = self.ends().and_then(|ends| {
@@ -148,7 +148,7 @@ impl Wire {
             let limit = ends_of.limit + MARGIN;
             ends[host].start(&ends_of.serve.watched(WATCH, ends_of.limit))?;
             let mut called = Ok(1);
-            // If it ends without that line, its exit status is reported.
+            // If the server ends without printing that line, its exit status is reported.
             if ends[host].await_line(ends_of.ready, limit, |line| said.push(line.to_owned()))? {
                 let call = ends_of.call.watched(WATCH, ends_of.limit);
                 called = ends[guest].run(&call, limit, |line| others.push(format!("   caller: {line}")));
@@ -168,7 +168,7 @@ impl Wire {
         Answer { result, said }
     }
 
-    /// Switches both guests off, if they run.
+    /// Powers both guests off if they run.
     pub(super) fn off(&mut self) -> Option<Result> {
         let [first, second] = self.ends.take()?;
         Some(second.off().and(first.off()))

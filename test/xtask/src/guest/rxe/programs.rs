@@ -1,9 +1,9 @@
-//! Debian's programs for DAT 2.0, unmodified, over the guest's device: with this project's libraries, with the reference's
-//! on the other side, and in both roles; over rdma_cm and over the socket manager of 2.0.
+//! Debian's programs for DAT 2.0, unmodified, over the guest's device: with this project's libraries on both sides,
+//! or the reference's on one side, in both roles; over rdma_cm and over the socket manager of 2.0.
 //!
-//! Their tests of unreliable datagrams are left out: no provider of this project has such endpoints. So is dtestsrq with the
-//! reference's provider on a side: at its end it waits there for an asynchronous event of the shared receive queue, which
-//! soft-RoCE does not give.
+//! Their tests of unreliable datagrams are left out: no provider of this project has such endpoints. dtestsrq with
+//! the reference's provider is left out too: at its end it waits for an asynchronous event of the shared receive
+//! queue, which soft-RoCE does not report.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -16,18 +16,18 @@ use crate::guest::Link;
 use crate::reference::{ADAPTER, Reference, SOCKET_ADAPTER};
 use crate::report::Report;
 
-/// Time limit; the slowest takes a minute on a loaded machine.
+/// Time limit. The slowest program takes a minute on a loaded machine.
 const LIMIT: Duration = Duration::from_secs(300);
 
 /// A program that runs as server and as client.
 #[derive(Clone, Copy)]
 struct Program {
     name: &'static str,
-    /// Text that the server prints when the client may start.
+    /// Text that the server prints when a client may start.
     ready: &'static str,
-    /// Text that a successful client prints, and a successful server.
+    /// Final text of a successful client and of a successful server.
     success: [&'static str; 2],
-    /// Arguments of server and client.
+    /// Arguments for both server and client.
     common: &'static [&'static str],
 }
 
@@ -59,7 +59,7 @@ const PROGRAMS: [Program; 5] = [
     Program { name: "dapltest", ready: "Service Point Ready", success: ["End of Work", "Exiting."], common: &[] },
 ];
 
-/// Two tests of dapltest, then the end of the server: $1 is the program, $2 the adapter, $3 the server.
+/// Runs two tests of dapltest, then ends the server: $1 is the program, $2 the adapter, $3 the server.
 const DAPLTEST: &str = r#"
 run() { kind=$1; shift; "$program" -T "$kind" -D "$adapter" -s "$server" "$@" || exit 1; }
 program=$1 adapter=$2 server=$3
@@ -67,10 +67,10 @@ run T -i 20 client RW 4096 2 server RR 5000 1 client SR 1024 1 server SR 99 2
 run P -i 200 -m b RW 4096 2
 run Q"#;
 
-/// The pairs of server and client.
+/// Libraries of server and client.
 const PAIRS: [(Side, Side); 3] = [(Side::Ours, Side::Ours), (Side::Ours, Side::Theirs), (Side::Theirs, Side::Ours)];
 
-/// A program with its two sides and the adapter of both, whose connection manager is that of its line.
+/// A program, the libraries of its two sides, and the adapter of both.
 #[derive(Clone, Copy)]
 struct Case {
     program: &'static Program,
@@ -98,7 +98,7 @@ fn cases() -> impl Iterator<Item = Case> {
     cases.filter(|case| case.program.name != "dtestsrq" || (case.server, case.client) == PAIRS[0])
 }
 
-/// Runs all of them.
+/// Runs all checks.
 pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     let wanted: Vec<_> = cases().filter(|case| report.wants(&case.title())).collect();
     if wanted.is_empty() {
@@ -130,7 +130,7 @@ fn check(report: &mut Report, name: &str, answer: Answer, program: &Program) {
 struct Programs<'a> {
     setting: &'a Setting,
     reference: Reference,
-    /// Runs a server and its client.
+    /// Path of `duet`, which runs a server and its client.
     duet: String,
 }
 
@@ -139,7 +139,7 @@ impl Programs<'_> {
         Ok(Programs { setting, reference: Reference::find()?, duet: setting.program("test/c/duet.c") })
     }
 
-    /// The command line of one side, with its environment, up to the arguments. Each line is written at once.
+    /// Command line of one side with its environment, without arguments. Output is line-buffered.
     fn words(&self, side: Side, program: &str, variable: Option<&str>) -> Vec<String> {
         let mut words = vec!["env".to_owned()];
         words.extend(variable.map(str::to_owned));
@@ -148,14 +148,14 @@ impl Programs<'_> {
             words.push(format!("LD_LIBRARY_PATH={}", lib.display()));
             words.push(format!("DAT_OVERRIDE={}", conf.display()));
         }
-        // A program that hangs ends before the job, so that the output of both sides is seen.
+        // A hanging program ends before the job's time limit, so that the output of both sides is printed.
         words.extend(["timeout", "200", "stdbuf", "-oL"].map(str::to_owned));
         words.push(self.reference.program(program).display().to_string());
         words
     }
 
-    /// Both sides with an adapter of one name: a server of dtest and dtestcm sends the name of its adapter, which the client
-    /// then opens.
+    /// Both sides use the same adapter name: servers of dtest and dtestcm send the name, and the client opens that
+    /// adapter.
     fn job(&self, case: &Case) -> Job {
         let Case { program, server, client, adapter } = *case;
         let address = Link::Alone.address().to_owned();
@@ -164,7 +164,7 @@ impl Programs<'_> {
         let mut second = self.words(client, program.name, Some(FIRST_GID).filter(|_| is_mixed));
         if program.name == "dapltest" {
             first.extend(["-T", "S", "-D", adapter].map(str::to_owned));
-            // The program is the last word of the command line.
+            // The last word of the command line is the program.
             let last = second.pop().expect("it was pushed");
             second.extend(["sh", "-c", DAPLTEST, "sh"].map(str::to_owned));
             second.extend([last, adapter.to_owned(), address]);

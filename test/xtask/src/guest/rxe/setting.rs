@@ -12,27 +12,27 @@ use dapl_test::stage::{self, Profile, Stage};
 use crate::reference::{ADAPTER, SOCKET_LINE};
 use crate::{Result, tree};
 
-/// The guest's device, by the name that all checks use.
+/// Registry line for the guest's device, under the name that all checks use.
 const RXE0: &str = "rxe0 u1.2 threadsafe default libdaplverbs.so.1 dapl.1.2 \"rxe0 1\" \"\"\n";
 
-/// The same device by lines of the 1.2 reference: each name of the library has a connection manager.
+/// Registry lines of the 1.2 reference for the same device: the library name selects the connection manager.
 const RXE_CMA: &str = "rxe-cma u1.2 nonthreadsafe default libdaplcma.so.1 dapl.1.2 \"rxe0 1\" \"\"\n";
 const RXE_SCM: &str = "rxe-scm u1.2 nonthreadsafe default libdaplscm.so.1 dapl.1.2 \"rxe0 1\" \"\"\n";
 
-/// The same device for programs of DAT 2.0, by the name that the reference's registry has. A line of the reference's for
-/// sockets is added.
+/// Registry lines for DAT 2.0 programs, with the adapter name of the reference's registry. One of the reference's
+/// lines for sockets is added.
 const RXE2: &str = " u2.0 nonthreadsafe default libdaplverbs.so.1 dapl.2.0 \"rxe0 1\" \"\"\n";
 
-/// The environment, built with all assertions, as in tests on this machine.
+/// The environment, built with all assertions, like tests on this machine.
 pub(super) struct Setting {
     stage: Stage,
     conf: PathBuf,
-    /// A dat.conf with the device's name for DAT 2.0 alone. Cases of the registry expect each name once.
+    /// A dat.conf in which the device has a line for DAT 2.0 only, because registry cases expect each name once.
     pub(super) conf_2_0: String,
-    /// The programs.
+    /// Paths of the programs.
     pub(super) dtest: String,
     pub(super) dapltest: String,
-    /// Program of the conformance suite.
+    /// Path of the conformance suite.
     pub(super) driver: PathBuf,
 }
 
@@ -51,7 +51,7 @@ impl Setting {
         Ok(Setting { dtest, dapltest, stage: tree.stage, conf, conf_2_0, driver })
     }
 
-    /// A program of test/c, as the guest's shell calls it.
+    /// Path of a compiled program of test/c, in the guest.
     pub(super) fn program(&self, source: &str) -> String {
         run::program(&self.stage, source).display().to_string()
     }
@@ -62,14 +62,14 @@ impl Setting {
         self.job(words.collect())
     }
 
-    /// A program.
+    /// Returns a job that runs a program.
     pub(super) fn exec(&self, program: &Path, arguments: &[&str]) -> Job {
         let words = [program.display().to_string()].into_iter().chain(arguments.iter().map(|word| (*word).to_owned()));
         self.job(words.collect())
     }
 
     fn job(&self, words: Vec<String>) -> Job {
-        // This device interprets 7, the provider's default, as infinite retries: a dead peer would never be detected.
+        // Over soft-RoCE 7, the provider's default, means infinite retries, so a dead peer would never be detected.
         let more = vec![("DAPL_ACK_RETRY".to_owned(), "6".to_owned())];
         Job { words, lib: self.stage.lib.clone(), conf: self.conf.clone(), more }
     }
@@ -90,7 +90,7 @@ impl Job {
         self
     }
 
-    /// Runs the command below a script that watches it.
+    /// Returns the command, run by a script that watches it.
     pub(super) fn watched(&self, script: &str, limit: Duration) -> Command {
         let mut command = Command::new("sh");
         command.args(["-c", script, "sh", &limit.as_secs().to_string()]).args(&self.words);
@@ -100,8 +100,8 @@ impl Job {
     }
 }
 
-/// Over the manager `none` no message reports that the peer is ready. On a busy machine the first data may be sent
-/// long before that, so the acknowledgement timeout is a second instead of a quarter.
+/// The manager `none` exchanges no messages, so the first data may be sent long before the peer is ready. The
+/// acknowledgement timeout is therefore a second instead of a quarter.
 pub(super) fn patient(job: Job, manager: &str) -> Job {
     if manager == "none" { job.with("DAPL_ACK_TIMER", "18") } else { job }
 }

@@ -9,24 +9,25 @@ use super::keeper::{TwoEnds, Wire};
 use super::setting::{Job, Setting, patient};
 use crate::report::Report;
 
-/// Time limit that ends a hang.
+/// Time limit for a hang.
 const LIMIT: Duration = Duration::from_secs(180);
-/// Time limit for heavy loss, or when a retry time must pass.
+/// Time limit with heavy loss, or if a retry time must pass.
 const LONG: Duration = Duration::from_secs(400);
 
 const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
-/// Names of the two directions in the names of checks.
+/// The two directions, as part of check names.
 const WAYS: [&str; 2] = ["there", "back"];
 
-/// perftest's client: waits for the server on another machine. $1 is its address, the rest a program and its arguments.
+/// Runs perftest's client against a server on another machine: $1 is the server's address, the rest a program and its
+/// arguments.
 const CLIENT: &str = r#"
 address=$1; shift
 for try in 1 2 3 4 5 6 7 8 9 10; do "$@" "$address" && exit 0; sleep 1; done; exit 1"#;
 
-/// Runs a program, writes its output to a file and, when data flow, runs $1 against it; the rest is the program and
-/// its arguments. The program must end as `EXPECTED` states. Afterwards the network is restored and the device is
-/// created again: once the kernel's soft-RoCE had to send an rdma_cm message on a link that is down, it sends no
-/// more.
+/// Runs a program, writes its output to a file and, when data flow, runs $1 against the program. The remaining
+/// arguments are the program and its arguments. The program must end as `EXPECTED` states. Afterwards the network is
+/// restored and the device is created again: soft-RoCE sends no more rdma_cm messages after one of them met a link
+/// that is down.
 const WHEN_IT_FLOWS: &str = r#"
 happens=$1; shift; said=$(mktemp)
 "$@" >"$said" 2>&1 & job=$!
@@ -38,8 +39,8 @@ wait $job; status=$?
 if [ "$EXPECTED" = 0 ]; then ip link set eth0 up; rdma link delete rxe0; rdma link add rxe0 type rxe netdev eth0; fi
 cat "$said"; echo "it ended with $status"; [ $status = $EXPECTED ]"#;
 
-/// Runs a program and its arguments while arriving disconnect requests are dropped, until one has been dropped. Such
-/// a packet is RoCE v2 (UDP port 4791), a UD send (opcode 0x64) to QP 1, with a MAD of attribute 0x15 (DREQ).
+/// Runs a program while incoming disconnect requests are dropped, until one has been dropped. The packet is RoCE v2
+/// (UDP port 4791), a UD send (opcode 0x64) to QP 1, with a MAD of attribute 0x15 (DREQ).
 const DISCONNECT_IS_DROPPED: &str = r#"
 tc qdisc add dev eth0 clsact
 tc filter add dev eth0 ingress protocol ip u32 match ip dport 4791 0xffff match u8 0x64 0xff at 28 \
@@ -52,7 +53,7 @@ wait $job"#;
 /// Runs all checks.
 pub(super) fn run(setting: &Setting, report: &mut Report) {
     let mut wire = Wire::default();
-    // This check comes first, while the numbers of queue pairs on both sides are the same.
+    // This check must be first, because it needs equal QP numbers on both sides.
     dtests(setting, report, &mut wire, "none");
     ends(setting, report, &mut wire, "none");
     for manager in MANAGERS.into_iter().filter(|manager| *manager != "none") {
@@ -83,7 +84,7 @@ fn smoke(setting: &Setting, report: &mut Report, wire: &mut Wire) {
     }
 }
 
-/// Runs dtest between the guests, with the server on either one.
+/// Runs dtest between the guests, with the server in either guest.
 fn dtests(setting: &Setting, report: &mut Report, wire: &mut Wire, manager: &str) {
     let kinds: [(&str, &[&str]); 2] =
         [("waiting", &["-B", "3"]), ("polling_a_mebibyte", &["-p", "-b", "1048576", "-B", "1"])];
@@ -113,15 +114,16 @@ fn dtest(
     wire.meet(&TwoEnds { host, serve: &serve, ready: "listening", call: &call, limit })
 }
 
-/// Only the manager `none` needs the peer's address.
+/// Adds the peer's address for the manager `none`, the only one that needs it.
 fn over(job: Job, manager: &str, peer: &str) -> Job {
     job.with("DAPL_VERBS_CM", manager).with("DAPL_VERBS_PEER", peer)
 }
 
-/// Connections that end in the middle of a stream in both directions: each surviving side gets one event and all completions.
+/// Connections that end in the middle of a bidirectional stream: the surviving side gets one event and all
+/// completions.
 fn ends(setting: &Setting, report: &mut Report, wire: &mut Wire, manager: &str) {
     let stream = setting.program("test/c/verbs_stream.c");
-    // 137: killed by SIGKILL, as intended.
+    // Exit status 137: the program was killed by SIGKILL, as intended.
     for (kind, happens, expected) in
         [("peer_is_killed", "kill -KILL $job", "137"), ("link_goes_down", "ip link set eth0 down", "0")]
     {
@@ -139,7 +141,7 @@ fn ends(setting: &Setting, report: &mut Report, wire: &mut Wire, manager: &str) 
     }
 }
 
-/// The disconnect request is lost, and its sender closes the IA at once: the peer still detects the end.
+/// The disconnect request is lost, and its sender closes the IA at once. The peer must still detect the end.
 fn lost_disconnect(setting: &Setting, report: &mut Report, wire: &mut Wire) {
     let name = "wired::disconnect_request_is_lost_rdma";
     if !report.wants(name) {
