@@ -1,4 +1,4 @@
-//! Prototypes from the installed headers, for SYNOPSIS and for checking PARAMETERS.
+//! Parses prototypes in the installed headers, for SYNOPSIS and for checking PARAMETERS.
 #![forbid(unsafe_code)]
 
 /// A function of a header.
@@ -35,13 +35,14 @@ fn prototype(text: &str) -> Option<Prototype> {
     Some(Prototype { name: name.to_owned(), lines, parameters })
 }
 
-/// A parameter without the macros of its direction (IN, OUT), with single blanks.
+/// Formats a parameter without the direction macros (IN, OUT), with single spaces.
 fn declaration(text: &str) -> String {
     let words = text.split_whitespace().filter(|word| !["IN", "OUT", "INOUT"].contains(word));
     words.collect::<Vec<_>>().join(" ")
 }
 
-/// The declaration of a structure, union or enumeration as the header has it, without comments; `None` without one.
+/// Returns a structure, union or enumeration as the header declares it, without comments; `None` if it is not
+/// declared.
 pub(crate) fn type_declaration(header: &str, name: &str) -> Option<Vec<String>> {
     let tag = format!("struct {} {{", name.to_ascii_lowercase());
     let lines: Vec<&str> = header.lines().collect();

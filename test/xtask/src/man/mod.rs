@@ -1,8 +1,8 @@
-//! Manual pages: the texts of `docs/man/`, completed by prototypes from the headers, variables and their ranges from the table
-//! of docs/settings.md (which a test compares with the code), date and version of the release.
+//! Manual pages: the texts of `docs/man/`, completed by prototypes from the headers, variables and their ranges from
+//! the table of docs/settings.md (which a test compares with the code), date and version of the release.
 //!
-//! A page with an error (wrong parameter names, a duplicate term) is refused here. The suites check return codes and options of
-//! programs on the output.
+//! Errors in a page (wrong parameter names, a duplicate term) are reported here. The suites check the return codes
+//! and program options in the generated pages.
 #![forbid(unsafe_code)]
 
 mod header;
@@ -23,18 +23,18 @@ use roff::Foot;
 use source::{Block, Page};
 use versions::Versions;
 
-/// Headers with functions: file, and the header that programs include.
+/// Headers that declare functions, and the header that programs include for them.
 const HEADERS: [(&str, &str); 3] =
     [("dat.h", "dat/udat.h"), ("udat.h", "dat/udat.h"), ("dat_registry.h", "dat/dat_registry.h")];
 
-/// Further names of pages: macros, and the functions that they call.
+/// Additional page names: macros, and the functions that they call.
 const ALIASES: [(&str, &str); 1] = [("dat_ia_open", "dat_ia_openv")];
 
-/// A page to install.
+/// A generated page.
 pub(crate) struct Made {
     /// Path, such as `man3/dat_ep_connect.3`.
     pub(crate) path: String,
-    /// Text in the macros of man(7).
+    /// Text with man(7) macros.
     pub(crate) text: String,
 }
 
@@ -105,14 +105,15 @@ fn read(path: &str) -> Result<String> {
     fs::read_to_string(workspace().join(path)).map_err(|error| format!("{path}: {error}"))
 }
 
-/// Names of the source files, in order.
+/// Names of the source files, sorted.
 fn sources() -> Result<Vec<String>> {
     let entries = fs::read_dir(workspace().join("docs/man")).map_err(|error| format!("docs/man: {error}"))?;
     let names: BTreeSet<String> = entries.flatten().filter_map(|entry| entry.file_name().into_string().ok()).collect();
     Ok(names.into_iter().filter(|name| name.ends_with(".md")).map(|name| format!("docs/man/{name}")).collect())
 }
 
-/// All functions of both versions, with the header that programs include. A function of both has the prototype of 1.2.
+/// All functions of both versions, with the header that programs include. A function of both versions has the 1.2
+/// prototype.
 fn declared() -> Result<BTreeMap<String, (Prototype, &'static str)>> {
     let mut all = BTreeMap::new();
     for (file, include) in HEADERS {
@@ -126,12 +127,13 @@ fn declared() -> Result<BTreeMap<String, (Prototype, &'static str)>> {
     Ok(all)
 }
 
-/// The headers of a version with functions, in one text.
+/// All headers of a version that declare functions, concatenated.
 fn all_headers(folder: &str) -> Result<String> {
     HEADERS.iter().map(|(file, _)| read(&format!("dat/include/{folder}/{file}"))).collect()
 }
 
-/// Adds what differs in 2.0 to the page of a call, and replaces the paragraphs `{changed calls}` and `{changed types}`.
+/// Adds the differences of 2.0 to the page of a call. Replaces the paragraphs `{changed calls}` and `{changed
+/// types}`.
 fn insert_versions(page: &mut Page, versions: &Versions) {
     for (_, blocks) in &mut page.sections {
         let replaced = blocks.drain(..).flat_map(|block| match &block {
@@ -148,8 +150,8 @@ fn insert_versions(page: &mut Page, versions: &Versions) {
     }
 }
 
-/// Replaces each paragraph `{declaration: TYPE}` by the declaration in the headers. The page must explain all its members or
-/// values as terms.
+/// Replaces each paragraph `{declaration: TYPE}` by the declaration in the headers. The page must explain all members
+/// or values as terms.
 fn insert_declarations(page: &mut Page, headers: &str) -> Result {
     let mut members = Vec::new();
     let sections = page.sections.iter_mut().map(|(_, blocks)| blocks);
@@ -167,7 +169,7 @@ fn insert_declarations(page: &mut Page, headers: &str) -> Result {
     }
 }
 
-/// The page's SYNOPSIS: its own, or the prototype, whose parameters the page must explain.
+/// Returns the page's SYNOPSIS: its own, or the prototype. The page must explain the prototype's parameters.
 fn synopsis(page: &mut Page, declared: &BTreeMap<String, (Prototype, &'static str)>) -> Result<Vec<String>> {
     let written =
         page.sections.iter().position(|(heading, _)| heading == "SYNOPSIS").map(|at| page.sections.remove(at));

@@ -1,12 +1,12 @@
-//! Writes pages with the macros of man(7), which every system has. Pure.
+//! Writes pages with the man(7) macros, which every system has. Does no I/O.
 #![forbid(unsafe_code)]
 
 use super::source::{Block, Page};
 
-/// Maximum length of a line; mandoc warns above 80.
+/// Maximum line length; mandoc warns above 80.
 const WIDTH: usize = 78;
 
-/// Foot line of all pages.
+/// Footer of all pages.
 pub(crate) struct Foot<'a> {
     /// Date of the release.
     pub(crate) date: &'a str,
@@ -14,7 +14,8 @@ pub(crate) struct Foot<'a> {
     pub(crate) release: &'a str,
 }
 
-/// Returns the text of a page. `synopsis` is inserted before the description, unchanged; no section if it is empty.
+/// Returns the text of a page. `synopsis` is inserted unchanged before the description; if it is empty, the section
+/// is omitted.
 pub(crate) fn render(page: &Page, synopsis: &[String], foot: &Foot<'_>) -> String {
     let head = page.name.to_uppercase();
     let Foot { date, release } = foot;
@@ -24,7 +25,7 @@ pub(crate) fn render(page: &Page, synopsis: &[String], foot: &Foot<'_>) -> Strin
         out += ".SH SYNOPSIS\n";
         code(&mut out, synopsis);
     }
-    // mandoc warns of an empty section.
+    // mandoc warns about an empty section.
     if !page.description.is_empty() {
         out += ".SH DESCRIPTION\n";
         blocks(&mut out, &page.description);
@@ -103,7 +104,8 @@ fn line(out: &mut String, text: &str) {
     }
 }
 
-/// Position of the last blank at which a line is short enough, or of the first one; `None` if the line is short enough.
+/// Position of the last space at which the line is short enough, or else of the first space; `None` if the line is
+/// short enough already.
 fn place_to_break(text: &str) -> Option<usize> {
     if text.len() <= WIDTH {
         return None;
@@ -111,7 +113,7 @@ fn place_to_break(text: &str) -> Option<usize> {
     text.match_indices(' ').map(|(at, _)| at).take_while(|at| *at <= WIDTH).last().or_else(|| text.find(' '))
 }
 
-/// Replaces Markdown links by their texts.
+/// Replaces Markdown links by their text.
 fn links(text: &str) -> String {
     let mut out = String::new();
     let mut rest = text;

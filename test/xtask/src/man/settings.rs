@@ -1,4 +1,4 @@
-//! The variables of docs/settings.md, for the manual pages of the providers that read them. Pure.
+//! The variables in docs/settings.md, for the manual pages of the providers that read them. Does no I/O.
 //!
 //! A paragraph `{variables: sm}` of a page is replaced by all rows of that owner: each variable with its meaning.
 #![forbid(unsafe_code)]
@@ -21,18 +21,19 @@ pub(crate) fn page(page: &str) -> Result<String, String> {
     Ok(format!("{before}{HEAD}{}{rest}", dat_settings::page::rows()))
 }
 
-/// The owner of a row that names no provider.
+/// Owner of a row that names no provider.
 const ALL: &str = "all";
 const PROVIDERS: [&str; 3] = ["sm", "usnic", "verbs"];
 
-/// The rows of the table below "## Variables".
+/// Parses the table below "## Variables".
 pub(crate) fn rows(settings: &str) -> Vec<Row> {
     let section =
         settings.split("\n## Variables\n").nth(1).and_then(|rest| rest.split("\n## ").next()).unwrap_or_default();
     let row = |line: &str| {
         let (names, meaning) = line.strip_prefix("| `")?.strip_suffix(" |")?.split_once(" | ")?;
         let (mut owners, mut meaning) = (Vec::new(), meaning);
-        // "verbs, `socket` and `none`: bytes ..." is the verbs provider's; "sm, usnic: time ..." is on the pages of both.
+        // A meaning that begins "verbs, `socket` and `none`: bytes ..." belongs to the verbs provider; "sm, usnic:
+        // time ..." belongs to two providers.
         while let Some((owner, rest)) = PROVIDERS.iter().find_map(|owner| {
             let rest = meaning.strip_prefix(owner)?;
             Some((owner, rest.strip_prefix(", ").or_else(|| rest.strip_prefix(": "))?))

@@ -74,7 +74,7 @@ fn is_opening(line: &str) -> bool {
 
 fn block(text: String) -> Block {
     let Some(item) = text.strip_prefix("- ") else { return Block::Text(text) };
-    // The term ends at the first colon outside of code.
+    // A colon inside code does not end the term.
     let mut is_code = false;
     let colon = item.char_indices().find(|(at, c)| {
         is_code ^= *c == '`';
@@ -92,7 +92,7 @@ impl Page {
         self.sections.iter().find(|(name, _)| name == heading).map_or(&[], |(_, blocks)| blocks)
     }
 
-    /// All terms that the page explains, each by itself.
+    /// All terms that the page explains; each name is a separate entry.
     pub(crate) fn all_terms(&self) -> BTreeSet<String> {
         let sections = self.sections.iter().flat_map(|(_, blocks)| blocks);
         let blocks = self.description.iter().chain(sections);

@@ -1,5 +1,5 @@
-//! Differences of DAT 2.0 from 1.2, found by comparing the headers of both: sections of the pages of calls, and the lists of
-//! dat2(7). Pure.
+//! Differences between DAT 2.0 and 1.2, found by comparing the headers: sections for the pages of calls, and the
+//! lists in dat2(7). Does no I/O.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -16,7 +16,7 @@ pub(crate) struct Versions {
 /// Heading of the section about 2.0.
 pub(crate) const HEADING: &str = "DAT 2.0";
 
-/// Behaviour that differs although the headers do not show it.
+/// Differences in behaviour that the headers do not show.
 const BEHAVIOUR: [(&str, &str); 8] = [
     (
         "dat_ep_connect",
@@ -48,7 +48,7 @@ impl Versions {
         Versions { old: (old, of_old), new: (new, of_new) }
     }
 
-    /// The section for the page of a call; empty if the versions are equal.
+    /// The section for the page of a call; empty if both versions are equal.
     pub(crate) fn section(&self, call: &str) -> Vec<Block> {
         let (Some(old), Some(new)) = (self.old.1.get(call), self.new.1.get(call)) else { return Vec::new() };
         let mut blocks = Vec::new();
@@ -96,7 +96,7 @@ impl Versions {
         blocks
     }
 
-    /// The declarations of a type that both versions have, without the first and the last line.
+    /// The declarations of a type in both versions, without the first and last line.
     fn declarations(&self, name: &str) -> Option<(Vec<String>, Vec<String>)> {
         let inner = |text: &str| {
             let lines = header::type_declaration(text, name)?;
@@ -106,14 +106,14 @@ impl Versions {
         };
         let (mut old, mut new) = (inner(&self.old.0)?, inner(&self.new.0)?);
         for lines in [&mut old, &mut new] {
-            // `typedef struct x {...} X` and `struct x {...}` are equal here.
+            // Makes `typedef struct x {...} X` and `struct x {...}` compare equal.
             lines[0].clear();
             lines.last_mut()?.clear();
         }
         Some((old, new))
     }
 
-    /// Types of a prototype that differ.
+    /// Types in a prototype that differ between the versions.
     fn types_of(&self, prototype: &Prototype) -> BTreeSet<String> {
         let words =
             prototype.lines.iter().flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));

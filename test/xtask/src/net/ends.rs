@@ -1,7 +1,7 @@
 //! Failures that must be detected in time: a killed peer, a link that is down, a missing host, a firewall.
 //!
-//! On the surviving side there is one disconnect event, all posted work completes, and no event follows (`net -e`
-//! checks that).
+//! The surviving side gets one disconnect event, all posted work completes, and no event follows (`net -e` checks
+//! this).
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -17,13 +17,13 @@ use super::wire::{DEVICE, Wire};
 use crate::Result;
 use crate::quiet::run_quietly;
 
-/// Time limit to detect the end: longer than all retries with default settings.
+/// Time limit for detecting the end: longer than all retries with default settings.
 const BOUND: Duration = Duration::from_secs(60);
-/// Seconds of a client whose stream does not end by itself.
+/// Seconds for a client whose stream must not end by itself.
 const FOR_EVER: &str = "600";
-/// Last line of a program after its connection has ended.
+/// Last output line after a connection has ended.
 const GONE: &str = "OK (disconnected;";
-/// Number of host-unreachable messages that a connection survives: several for each probe to its peer.
+/// Number of ICMP host-unreachable messages that a connection must survive; each probe causes several.
 const HINTS: u64 = 12;
 
 /// All checks of this module.
@@ -38,7 +38,7 @@ pub(super) fn checks() -> Vec<Check> {
         Check::new("ends::host_is_unreachable", |s, wire| {
             both_see(s, wire, GONE, || {
                 wire.ip(0, &["addr", "flush", "dev", DEVICE])?;
-                // From now on ARP requests get no answer.
+                // From now on ARP requests are not answered.
                 wire.ip(1, &["neigh", "flush", "dev", DEVICE])
             })
         }),
@@ -49,7 +49,7 @@ pub(super) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Kills one side by SIGKILL; the other side detects it.
+/// Kills one side by SIGKILL. The other side must detect the end.
 fn killed(setting: &Setting, wire: &Wire, whom: usize) -> Result {
     let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-t", FOR_EVER]);
     let (mut server, mut client) = (pair.server, pair.client);
@@ -64,7 +64,7 @@ fn killed(setting: &Setting, wire: &Wire, whom: usize) -> Result {
     sees(who, left, GONE, since)
 }
 
-/// Stops the server by SIGSTOP: its host accepts packets, and the server does not answer.
+/// Stops the server by SIGSTOP: its host still receives packets, but the server does not answer.
 fn stopped(setting: &Setting, wire: &Wire) -> Result {
     let hasty: Environment<'_> = &[("DAPL_GIVE_UP_MS", "1000")];
     let pair = setting.flow_with(wire, Family::V4, &["-2", "-e", "-t", FOR_EVER], [hasty; 2]);
@@ -72,7 +72,7 @@ fn stopped(setting: &Setting, wire: &Wire) -> Result {
     sees("client", pair.client, GONE, Instant::now())
 }
 
-/// Applies a change after which neither side reaches the other.
+/// Makes a change after which neither side reaches its peer. Both must detect the end.
 fn both_see<T>(setting: &Setting, wire: &Wire, last: &str, happens: impl FnOnce() -> Result<T>) -> Result {
     let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-t", FOR_EVER]);
     let since = Instant::now();
@@ -80,20 +80,20 @@ fn both_see<T>(setting: &Setting, wire: &Wire, last: &str, happens: impl FnOnce(
     sees("client", pair.client, last, since).and(sees("server", pair.server, last, since))
 }
 
-/// The program prints the event last; it must have arrived by now.
+/// The program's last line names the event, which must have arrived by now.
 fn sees(who: &str, run: Run, last: &str, since: Instant) -> Result {
     let finished = run.finish(BOUND.saturating_sub(since.elapsed()));
     check_output(who, &finished, last)
 }
 
-/// For some seconds both hosts answer every packet with ICMP host unreachable. That is shorter than `give_up_ms`, so
-/// the flow continues.
+/// For some seconds both hosts answer every packet with ICMP host unreachable. That time is shorter than
+/// `give_up_ms`, so the transfer continues.
 fn hinted(setting: &Setting, wire: &Wire) -> Result {
     let patient: Environment<'_> = &[("DAPL_GIVE_UP_MS", "120000")];
     let pair = setting.flow_with(wire, Family::V4, &["-2", "-t", "3"], [patient; 2]);
     let rules = wire.apply_to_both(Rule::HostUnreachable)?;
     let since = Instant::now();
-    // After a burst the kernel sends one such message a second to each host.
+    // After an initial burst, the kernel sends one such message per second to each host.
     while wire.unreachables(1)? < HINTS {
         if pair.client.has_ended() || pair.server.has_ended() {
             break;
@@ -106,7 +106,7 @@ fn hinted(setting: &Setting, wire: &Wire) -> Result {
     pair.end_well(GOOD)
 }
 
-/// No data are sent, so only keepalives can detect the loss.
+/// No data is sent, so only keepalives can detect the loss.
 fn idle(setting: &Setting, wire: &Wire) -> Result {
     let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-i", "-t", "1"]);
     let _silence = wire.apply_to_both(Rule::Silence)?;

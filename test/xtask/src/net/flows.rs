@@ -14,11 +14,11 @@ use super::wire::{self, ADDRESSES, Wire};
 use crate::Result;
 use crate::iperf::{self, Flow};
 
-/// Last line of `net` after success.
+/// Last output line of a successful `net`.
 pub(super) const GOOD: &str = "OK (disconnected;";
-/// Rate of a shared link: so low that no processor is the limit.
+/// Rate of a shared link: low enough that no processor is the bottleneck.
 const SHARED_MEGABITS: u32 = 200;
-/// Time between the start of the flow and a change of the network.
+/// Time between the start of a transfer and a change of the network.
 const MEANWHILE: Duration = Duration::from_secs(1);
 
 /// All checks of this module.
@@ -54,7 +54,7 @@ pub(super) fn checks() -> Vec<Check> {
 fn losses() -> Vec<Check> {
     let mut checks = Vec::new();
     for (per_mille, name) in [(1, "0_1"), (10, "1"), (50, "5"), (200, "20")] {
-        // First single packets, then GSO batches.
+        // Without and with GSO batches.
         for trains in [false, true] {
             let kind = if trains { "trains" } else { "packets" };
             checks.push(Check::new(format!("loss::{name}_percent_of_{kind}"), move |s, wire| {
@@ -103,11 +103,11 @@ fn mtus() -> Vec<Check> {
     checks
 }
 
-/// The kernel delivers packets to an address of its own host through the loopback interface, whatever the MTU of the interface
-/// that has the address.
+/// The kernel delivers packets to its own addresses through the loopback interface, whatever the MTU of the interface
+/// with the address.
 fn within(setting: &Setting, wire: &Wire) -> Result {
     const OTHER: &str = "192.0.2.50";
-    /// Payload of the largest UDP datagram over IPv4.
+    /// Output of the program if the path MTU is the maximum UDP payload over IPv4.
     const LARGEST: &str = "path mtu 65507 bytes";
     wire.ip(0, &["addr", "add", &format!("{OTHER}/24"), "dev", wire::DEVICE])?;
     for side in setting.flow_within(wire, OTHER)? {
@@ -118,7 +118,7 @@ fn within(setting: &Setting, wire: &Wire) -> Result {
     Ok(())
 }
 
-/// An event during the flow, which the programs must not notice.
+/// Makes a change during a transfer, which must not fail.
 fn meanwhile<T>(setting: &Setting, wire: &Wire, happens: impl FnOnce() -> Result<T>) -> Result {
     let pair = setting.flow(wire, Family::V4, &["-2", "-t", "4"]);
     sleep(MEANWHILE);
@@ -132,7 +132,7 @@ fn fairness() -> Vec<Check> {
     let mut links = vec![("policer", 0, Rule::Policer { megabits: SHARED_MEGABITS })];
     if wire::has_queues() {
         links.extend([("short_queue", 1, queue(5)), ("long_queue", 1, queue(40))]);
-        // The kernel reports a packet that this host cannot queue to the sender.
+        // If the local queue is full, the kernel reports the dropped packet to the sender.
         checks.push(Check::new("flow::over_a_queue_that_is_full", move |s, wire| {
             let _queues = wire.apply_to_both(queue(5))?;
             s.flow(wire, Family::V4, &["-2", "-b", "1048576"]).end_well(GOOD)
@@ -161,7 +161,7 @@ fn fairness() -> Vec<Check> {
 /// A usnic flow beside a TCP flow, both with this algorithm, over one slow link. The usnic flow must get between
 /// `least` and twice the share that TCP gets beside TCP. The kernel's BBR is version 1, usnic's is version 3.
 fn share(setting: &Setting, wire: &Wire, (end, rule): (usize, Rule), algorithm: &'static str, least: f64) -> Result {
-    // A policer passes the tokens of a second at once, which the first flow gets.
+    // A policer starts with tokens for a second, all of which the first flow gets.
     const SECONDS: u32 = 15;
     const PORT: u16 = 5201;
     let _link = wire.apply(end, rule)?;

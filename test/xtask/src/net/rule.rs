@@ -1,6 +1,7 @@
-//! Network impairments, as values and as text for nft or tc.
+//! Network impairments as values, and as text for nft or tc.
 //!
-//! Pure: `wire` applies the rules. A rule is for one end, and for incoming packets unless it states otherwise.
+//! Does no I/O; `wire` applies the rules. A rule applies to one end and, unless stated otherwise, to its incoming
+//! packets.
 #![forbid(unsafe_code)]
 
 use super::wire::DEVICE;
@@ -8,28 +9,28 @@ use super::wire::DEVICE;
 /// One impairment of the network.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Rule {
-    /// Drops this number of a thousand TCP and UDP packets, at random.
+    /// Drops `per_mille` of 1000 TCP and UDP packets, at random.
     Loss { per_mille: u32 },
-    /// Drops longer IP packets silently.
+    /// Silently drops IP packets longer than `longest` bytes.
     BlackHole { longest: u32 },
     /// Drops all packets.
     Silence,
     /// Rejects UDP with ICMP host unreachable.
     HostUnreachable,
-    /// A firewall that accepts UDP only to these ports.
+    /// A firewall that admits UDP only to these ports.
     Only { ports: &'static str },
     /// A policer: drops packets above this rate in Mbit/s.
     Policer { megabits: u32 },
-    /// Outgoing packets wait in a queue of this length in milliseconds, which is drained at this rate.
+    /// A queue of this length in milliseconds for outgoing packets, drained at this rate.
     Queue { megabits: u32, milliseconds: u32 },
-    /// Translates addresses: the other end appears at another address, and is reached there.
+    /// Address translation: the other end appears at, and is reached by, another address.
     Moved { from: &'static str, to: &'static str },
 }
 
 /// The program that applies a rule.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum Text {
-    /// A table of nft, and its name with family.
+    /// An nft table: its text, and its family and name.
     Nft { text: String, table: String },
     /// Arguments of `tc qdisc add dev DEVICE root`.
     Tc(String),
@@ -38,7 +39,7 @@ pub(super) enum Text {
 impl Rule {
     /// Formats the rule; `name` is the table's.
     pub(super) fn text(self, name: &str) -> Text {
-        // A queue would hold a burst of a fast sender; a policer passes only a small burst.
+        // A queue would hold the burst of a fast sender; a policer admits only a small burst.
         const BURST_KIB: u32 = 256;
         match self {
             Rule::Loss { per_mille } => {
@@ -74,7 +75,7 @@ impl Rule {
     }
 }
 
-/// A table for incoming packets, before all other tables.
+/// An nft table for incoming packets, with priority over all other tables.
 fn ingress(name: &str, statement: &str) -> Text {
     let hook = format!("type filter hook ingress device \"{DEVICE}\" priority 0");
     let text = format!("table netdev {name} {{\nchain in {{\n{hook}\n{statement}\n}}\n}}\n");

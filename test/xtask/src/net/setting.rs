@@ -18,7 +18,7 @@ pub(super) const LIMIT: Duration = Duration::from_secs(240);
 /// Names and values of environment variables.
 pub(super) type Environment<'a> = &'a [(&'a str, &'a str)];
 
-/// IP version between the two ends.
+/// IP version of the link, which also decides how the adapter is named.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Family {
     /// The adapter is named by its interface.
@@ -28,7 +28,7 @@ pub(super) enum Family {
 }
 
 impl Family {
-    /// Address of the server for `-h`.
+    /// Server address for the option `-h`.
     pub(super) fn host(self) -> &'static str {
         match self {
             Family::V4 => ADDRESSES[0],
@@ -36,7 +36,7 @@ impl Family {
         }
     }
 
-    /// Interface or address of an end.
+    /// The device name of an end's adapter: interface or address.
     fn place(self, end: usize) -> &'static str {
         match self {
             Family::V4 => DEVICE,
@@ -49,10 +49,10 @@ fn registry(place: &str) -> String {
     format!("usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"{place}\" \"\"\n")
 }
 
-/// Starts a program at an end, with the registry of an environment.
+/// Starts a program at an end of the wire, with its sandbox's registry and these variables.
 fn start(wire: &Wire, end: usize, sandbox: &Sandbox, program: &Path, arguments: &[&str], set: Environment<'_>) -> Run {
     let mut command = sandbox.command(program, arguments);
-    // Test environments use different ports, so that they can share a host; these share one port.
+    // Sandboxes use different ports by default, so that they can share a host. Here both ends use the same port.
     command.env("DAPL_USNIC_PORT", PORT);
     Run::start(wire.command(end, command.envs(set.iter().copied())))
 }
@@ -67,7 +67,7 @@ pub(super) struct Setting {
     net: PathBuf,
 }
 
-/// A running server at end 0 and its client at end 1.
+/// A running server at end 0 with its client at end 1.
 pub(super) struct Pair {
     pub(super) server: Run,
     pub(super) client: Run,
@@ -86,14 +86,14 @@ impl Setting {
         &self.stage
     }
 
-    /// A place for programs at an end.
+    /// Creates a sandbox for the programs at an end.
     pub(super) fn sandbox(&self, family: Family, end: usize) -> Sandbox {
         Sandbox::new(&self.stage, Some(&registry(family.place(end))))
     }
 
-    /// Runs dtest between the ends, both sides with these options; it must succeed.
+    /// Runs dtest between the ends, with the same options on both sides. It must succeed.
     pub(super) fn dtest(&self, wire: &Wire, family: Family, options: &[&str]) -> Result {
-        // Time limit of each event, which is long because of heavy loss.
+        // The time limit of each event is long because of heavy loss.
         let common = [&["-P", "usnic0", "-t", "200"], options].concat();
         self.start(wire, family, &self.dtest, [&common, &common], [&[], &[]]).end_well("dtest: OK (checked ")
     }
@@ -103,7 +103,7 @@ impl Setting {
         self.flow_with(wire, family, options, [&[], &[]])
     }
 
-    /// Same, with environment variables of the server and of the client.
+    /// Same as `flow`, with environment variables for the server and for the client.
     pub(super) fn flow_with(&self, wire: &Wire, family: Family, options: &[&str], set: [Environment<'_>; 2]) -> Pair {
         let pair = self.begin(wire, family, options, set);
         pair.client.wait_for("flowing", LIMIT);
@@ -111,7 +111,7 @@ impl Setting {
         pair
     }
 
-    /// Same, without waiting.
+    /// Same as `flow_with`, without waiting for data.
     pub(super) fn begin(&self, wire: &Wire, family: Family, options: &[&str], set: [Environment<'_>; 2]) -> Pair {
         let server = [&["-s"], options].concat();
         self.start(wire, family, &self.net, [&server, options], set)
@@ -151,15 +151,15 @@ impl Setting {
 }
 
 impl Pair {
-    /// Waits for both sides; the last line of each must contain this text.
+    /// Waits for both sides. The last line of each must contain `last`.
     pub(super) fn end_well(self, last: &str) -> Result {
         self.finish(last).map(drop)
     }
 
-    /// Same; returns the client's output.
+    /// Same as `end_well`, and returns the client's output.
     pub(super) fn finish(self, last: &str) -> Result<Finished> {
         let client = self.client.finish(LIMIT);
-        // Otherwise the server may wait for a long time.
+        // If the client has failed, the server might wait for a long time.
         if !client.status.success() {
             let server = self.server.so_far();
             return Err(format!(
@@ -174,7 +174,7 @@ impl Pair {
     }
 }
 
-/// Checks that the program succeeded, and that its last line contains this text.
+/// Checks that a program succeeded and that its last line contains `last`.
 pub(super) fn check_output(who: &str, finished: &Finished, last: &str) -> Result {
     let said = finished.stdout.lines().last().unwrap_or_default();
     match finished.status.success() && said.contains(last) {

@@ -1,4 +1,5 @@
-//! Settings that change packets: a transfer succeeds with each on a lossy link, and a peer without the key gets no connection.
+//! Settings that change the packet format: a transfer with each setting succeeds over a lossy link, and a peer
+//! without the key gets no connection.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, OpenOptions};
@@ -13,7 +14,7 @@ use super::setting::{Environment, Family, LIMIT, Setting};
 use super::wire::Wire;
 use crate::Result;
 
-/// Variables of both sides, and the name of the check.
+/// Name of a check, and the variables that it sets on both sides.
 const SETTINGS: [(&str, Environment<'static>); 2] =
     [("cubic", &[("DAPL_USNIC_CONGESTION", "cubic")]), ("small_buffers", &[("DAPL_USNIC_BUFFER", "65536")])];
 pub(super) const KEY: &str = "DAPL_USNIC_KEY";
@@ -45,14 +46,14 @@ pub(super) fn checks() -> Vec<Check> {
     checks
 }
 
-/// Transfers with the same settings on both sides, with some loss.
+/// Transfers over a lossy link, with the same settings on both sides.
 fn lossy(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result {
     let _loss = wire.apply_to_both(Rule::Loss { per_mille: 10 })?;
     setting.flow_with(wire, Family::V4, &["-2"], [set, set]).end_well(GOOD)
 }
 
-/// The client gets no connection and an event that reports it. The server's program gets no request, and its log
-/// names the cause.
+/// The client gets no connection and an event that says so. The server's consumer gets no request, and the server's
+/// log names the cause.
 fn without_key(setting: &Setting, wire: &Wire, set: [Environment<'_>; 2], cause: &str) -> Result {
     let pair = setting.begin(wire, Family::V4, &[], set);
     let client = pair.client.finish(LIMIT);
@@ -64,7 +65,7 @@ fn without_key(setting: &Setting, wire: &Wire, set: [Environment<'_>; 2], cause:
     }
 }
 
-/// A file with access for its owner only, removed when dropped.
+/// A key file that only its owner may read, removed when dropped.
 pub(super) struct KeyFile(PathBuf);
 
 impl KeyFile {

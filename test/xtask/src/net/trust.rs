@@ -1,6 +1,6 @@
-//! Delivery of requests between users: processes of one user share the port for connection setup and pass requests on to each
-//! other. A process of another user gets no request and cannot block a listener, and a stopped process does not keep requests
-//! from the others.
+//! Delivery of connection requests between users. Processes of one user share the setup port and pass requests on to
+//! each other. A process of another user gets no request and cannot block a listener. A stopped process does not keep
+//! requests from other processes.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -30,7 +30,7 @@ pub(super) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Hosts of a check's programs; programs on the listeners' host share a base directory.
+/// The hosts of a check's programs. Programs on the listeners' host share a base directory.
 struct Hosts<'a> {
     setting: &'a Setting,
     wire: &'a Wire,
@@ -63,7 +63,8 @@ impl<'a> Hosts<'a> {
     }
 }
 
-/// Root listens. Another user tries to receive the requests for a qualifier, before and while root listens on it.
+/// Root listens. A process of another user tries to receive requests for the same qualifier, before and while root
+/// listens.
 fn another_user(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result {
     let hosts = Hosts::new(setting, wire, set);
     let _port = hosts.listener("1");
@@ -75,7 +76,7 @@ fn another_user(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result 
     let _listener = hosts.listener("2");
     hosts.client(1, &["-n", "8", "2"])?;
     hosts.client(0, &["2"]).map_err(|why| format!("from the same host: {why}"))?;
-    // The client does not share the listener's directory here, and its request still reaches the port.
+    // This client does not share the listener's base directory, but its request still reaches the port.
     hosts.client(0, &["-u", ANOTHER_USER, "2"]).map_err(|why| format!("from another user's process: {why}"))?;
     match attacker.has_said("got a request") || attacker.has_ended() {
         false => Ok(()),
@@ -83,8 +84,8 @@ fn another_user(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result 
     }
 }
 
-/// One of two listeners on a port is stopped, first the older one, then the newer one. All clients of the other
-/// listener are served.
+/// Stops one of two listeners on a port, first the older, then the newer. All clients of the running listener must be
+/// served.
 fn stopped(setting: &Setting, wire: &Wire) -> Result {
     let hosts = Hosts::new(setting, wire, &[]);
     let listeners = [hosts.listener("1"), hosts.listener("2")];
@@ -93,7 +94,7 @@ fn stopped(setting: &Setting, wire: &Wire) -> Result {
         hosts.client(1, &["-n", "8", served]).map_err(|why| format!("while listener {which} is stopped: {why}"))?;
         signal(&listeners[which], "CONT")?;
     }
-    // A process that starts meanwhile can join the port.
+    // A process that starts now must still be able to join the port.
     signal(&listeners[0], "STOP")?;
     let _third = hosts.listener("3");
     hosts.client(1, &["-n", "8", "3"])?;

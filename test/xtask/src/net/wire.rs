@@ -1,8 +1,9 @@
-//! Two network namespaces with a link between them, and rules that impair it until they are dropped.
+//! Two network namespaces with a link between them, and rules that impair the link until they are dropped.
 //!
-//! Nothing is left behind. When its standard input ends, also by a kill of this process, a keeper process kills the
-//! programs in the namespaces and removes the namespaces. If the keeper was killed, the next `sweep` removes the
-//! namespaces, whose names contain the dead owner's pid. No other namespace and no device of this machine is changed.
+//! Nothing is left behind. A keeper process reads from a pipe to this process; when the pipe closes, also because
+//! this process was killed, it kills the programs in the namespaces and removes the namespaces. If the keeper itself
+//! was killed, the next `sweep` removes the namespaces, whose names contain the dead owner's pid. Other namespaces
+//! and the devices of this machine stay unchanged.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -15,7 +16,7 @@ use super::rule::{Rule, Text};
 use crate::quiet::{run_quietly, text_of};
 use crate::{Result, setup};
 
-/// The end of the wire, at both ends.
+/// Name of the network device at both ends.
 pub(crate) const DEVICE: &str = "d0";
 /// IPv4 addresses of the ends, from the documentation range.
 pub(crate) const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
@@ -23,12 +24,12 @@ pub(crate) const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
 pub(crate) const V6: [&str; 2] = ["2001:db8::1", "2001:db8::2"];
 /// Default MTU of a link.
 const MTU: u32 = 1500;
-/// Prefix of the namespaces' names. The owner's pid and the number of the end follow.
+/// Prefix of the namespaces' names, followed by the owner's pid and the number of the end.
 const PREFIX: &str = "dapl-wire-";
-/// Directory of `ip netns`.
+/// Directory in which `ip netns` keeps its namespaces.
 const NAMESPACES: &str = "/run/netns";
 
-/// $@ are the namespaces. A terminal's signals reach the keeper too, which ignores them.
+/// Shell script of the keeper; $@ are the namespaces. It ignores a terminal's signals, which reach it too.
 const KEEPER: &str = r#"
 trap '' HUP INT TERM QUIT
 read -r _
@@ -43,13 +44,13 @@ pub(crate) struct Wire {
     keeper: Child,
 }
 
-/// A rule in force; dropping it removes it.
+/// A rule in force. Dropping this value removes the rule.
 #[must_use]
 pub(crate) struct Applied {
     undo: Command,
 }
 
-/// Whether links can be created here: needs root, programs, and kernel features. Installs missing programs if
+/// Checks whether links can be created here: root, programs, and kernel features. Installs missing programs if
 /// possible.
 pub(crate) fn prepare() -> Result {
     if !setup::is_root() {
@@ -65,13 +66,13 @@ pub(crate) fn prepare() -> Result {
     Ok(())
 }
 
-/// Whether this kernel can empty a queue at a rate.
+/// Whether this kernel supports a queue with a rate limit.
 pub(crate) fn has_queues() -> bool {
     let rule = Rule::Queue { megabits: 1, milliseconds: 1 };
     Wire::lay().and_then(|wire| wire.apply(0, rule).map(drop)).is_ok()
 }
 
-/// Removes namespaces of dead processes.
+/// Removes the namespaces of dead processes.
 pub(crate) fn sweep() {
     for entry in fs::read_dir(NAMESPACES).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -82,14 +83,14 @@ pub(crate) fn sweep() {
     }
 }
 
-/// The owner's pid in a namespace's name, if the name has this form.
+/// Extracts the owner's pid from the name of a namespace, or `None` for other names.
 fn owner(name: &str) -> Option<&str> {
     let owner = name.strip_prefix(PREFIX)?.split('-').next()?;
     owner.bytes().all(|byte| byte.is_ascii_digit()).then_some(owner).filter(|owner| !owner.is_empty())
 }
 
 impl Wire {
-    /// Creates a wire: two ends with both kinds of addresses, on which packets are not batched (`trains`).
+    /// Creates a wire. Both ends have IPv4 and IPv6 addresses, and GSO batches are split (see `trains`).
     pub(crate) fn lay() -> Result<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("{PREFIX}{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -148,12 +149,12 @@ impl Wire {
         count.ok_or_else(|| format!("/proc/net/snmp without InDestUnreachs: {text}"))
     }
 
-    /// Sets the longest packet that either end sends, including the IP header.
+    /// Sets the MTU of both ends.
     pub(crate) fn mtu(&self, bytes: u32) -> Result {
         (0..2).try_for_each(|end| self.mtu_of(end, bytes))
     }
 
-    /// Same for one end.
+    /// Sets the MTU of one end.
     pub(crate) fn mtu_of(&self, end: usize, bytes: u32) -> Result {
         self.ip(end, &["link", "set", DEVICE, "mtu", &bytes.to_string()])
     }
@@ -200,7 +201,7 @@ impl Wire {
 
 impl Drop for Wire {
     fn drop(&mut self) {
-        // The end of its input is its signal to clean up.
+        // Closing its input makes the keeper clean up.
         drop(self.keeper.stdin.take());
         let _ = self.keeper.wait();
     }
@@ -208,7 +209,7 @@ impl Drop for Wire {
 
 impl Drop for Applied {
     fn drop(&mut self) {
-        // Fails if the wire is already removed, which is harmless.
+        // The command fails harmlessly if the wire no longer exists.
         let _ = self.undo.output();
     }
 }
@@ -219,7 +220,7 @@ fn feed(command: &mut Command, text: &str) -> Result {
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
     let mut stdin = child.stdin.take().expect("it is piped");
-    // The command may exit before it has read all input; its status then reports that.
+    // The command may exit before it has read all its input; its exit status reports that.
     let _ = stdin.write_all(text.as_bytes());
     drop(stdin);
     let output = child.wait_with_output().map_err(failed)?;

@@ -1,4 +1,4 @@
-//! The copyright file: licences of this project and of all crates that are linked into its libraries.
+//! Generates the copyright file: the licences of this project and of all crates that are linked into its libraries.
 #![forbid(unsafe_code)]
 
 use std::process::Command;
@@ -27,7 +27,7 @@ pub(super) fn text() -> Result<String> {
     ))
 }
 
-/// The packages that the libraries are made of besides our own, with their licences.
+/// Lists the third-party crates that the libraries contain, with their licences.
 fn crates() -> Result<String> {
     let mut cargo = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     cargo.current_dir(workspace()).args(["tree", "--offline", "--locked", "--edges", "normal", "--prefix", "none"]);

@@ -1,7 +1,8 @@
-//! Debian packages: a source package, and binary packages with debug symbols, by dpkg-buildpackage and debhelper.
+//! Debian packages: a source package, binary packages and debug symbol packages, built by dpkg-buildpackage and
+//! debhelper.
 //!
 //! The packages contain no path of this machine, and every time stamp is that of the release, so two builds give the
-//! same bytes (`--twice` checks it).
+//! same bytes (checked by `--twice`).
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -54,7 +55,7 @@ fn build(arguments: &cli::Packages, output: &Path) -> Result {
     let tree = work.join(format!("{SOURCE}-{version}"));
     lay_over(&identity, &tree.join("debian"))?;
     let mut tool = Command::new("dpkg-buildpackage");
-    // With a cargo from rustup, Debian's database contains no cargo package.
+    // If cargo comes from rustup, Debian's database contains no cargo package, so the dependency check is off.
     tool.current_dir(&tree).args(["--unsigned-source", "--unsigned-changes", "--no-check-builddeps"]);
     super::use_finished_build(&mut tool, super::profile(arguments))?;
     step("build Debian packages", || super::run_logged(&mut tool, &output.join("build.log")))?;
@@ -112,7 +113,7 @@ fn sorted(directory: &Path) -> io::Result<Vec<PathBuf>> {
     Ok(files)
 }
 
-/// Whether two directories contain identical packages.
+/// Whether two directories contain byte-identical packages.
 fn same(one: &Path, other: &Path) -> Result {
     let packages = |directory: &Path| -> io::Result<BTreeMap<PathBuf, Vec<u8>>> {
         let is_package =

@@ -1,7 +1,7 @@
-//! `deb` and `rpm`: the sources with the packaging of `dat/packaging`, built by the tools of the distribution.
+//! The commands `deb` and `rpm`: package the sources with `dat/packaging`, using the distribution's tools.
 //!
-//! The packaging files are added to a copy of the sources, and install with `cargo xtask install --package`, so that
-//! a package has the files of an install. `--debug` packs the build of the tests.
+//! The packaging files are added to a copy of the sources, and call `cargo xtask install --package`, so that a
+//! package has the files of an install. `--debug` packages the test build.
 #![forbid(unsafe_code)]
 
 mod copyright;
@@ -24,7 +24,7 @@ use crate::{Result, cli};
 const SOURCE: &str = "dapl-rs";
 /// The revision of the packaging.
 const REVISION: &str = "1";
-/// Maintainer of the packages, and the project's home page.
+/// File with the packages' maintainer and the project's home page.
 const IDENTITY: &str = "dat/packaging/identity";
 
 /// Data common to all packages of a build.
@@ -33,12 +33,12 @@ struct Identity {
     /// Name and address.
     maintainer: String,
     homepage: String,
-    /// The time of the release, in seconds.
+    /// Time of the release in seconds since 1970.
     epoch: u64,
 }
 
 impl Identity {
-    /// `DEBFULLNAME` and `DEBEMAIL` take precedence, as with the tools of Debian.
+    /// `DEBFULLNAME` and `DEBEMAIL` take precedence, like in Debian's tools.
     fn current() -> Result<Self> {
         let text = read(IDENTITY)?;
         let field = |name: &str| {
@@ -72,12 +72,12 @@ fn date(release: &Release, format: &str) -> Result<String> {
     Ok(text.trim().to_owned())
 }
 
-/// A file of the project.
+/// Reads a file of the project.
 fn read(path: &str) -> Result<String> {
     fs::read_to_string(workspace().join(path)).map_err(|error| format!("{path}: {error}"))
 }
 
-/// Writes a file that all users may read, with its directories.
+/// Writes a file that all users may read, and creates its parent directories.
 fn write(to: &Path, text: &str, mode: u32) -> Result {
     let put = || -> io::Result<()> {
         fs::create_dir_all(to.parent().expect("a file lies in a directory"))?;
@@ -111,7 +111,7 @@ fn pack_sources(identity: &Identity, archive: &Path) -> Result {
             "%P\n",
         ]))?,
     };
-    // A file that was deleted may still be in git's index.
+    // git's index may still contain a file that was deleted.
     let files: String =
         files.lines().filter(|file| workspace().join(file).exists()).map(|file| format!("{file}\n")).collect();
     write(&list, &files, 0o644)?;
@@ -129,7 +129,7 @@ fn output(chosen: Option<&PathBuf>, name: &str) -> PathBuf {
     chosen.cloned().unwrap_or_else(|| dapl_test::stage::target_directory().join(name))
 }
 
-/// For the packaging: runs the install of this program instead of a build of the copied sources.
+/// Makes the packaging call this program's install instead of building the copied sources.
 fn use_finished_build(tool: &mut Command, profile: Profile) -> Result {
     if profile == Profile::Dev {
         let program = std::env::current_exe().map_err(|error| error.to_string())?;
@@ -139,7 +139,7 @@ fn use_finished_build(tool: &mut Command, profile: Profile) -> Result {
     Ok(())
 }
 
-/// Runs a tool with long output, which goes to `log` and is printed if the tool fails.
+/// Runs a tool with long output, which is written to `log` and printed only if the tool fails.
 fn run_logged(tool: &mut Command, log: &Path) -> Result {
     let (output, is_good) = crate::quiet::capture(tool, log)?;
     match is_good {
@@ -148,7 +148,7 @@ fn run_logged(tool: &mut Command, log: &Path) -> Result {
     }
 }
 
-/// Whether the arguments ask for the build of the tests.
+/// Cargo profile that the arguments select.
 fn profile(arguments: &cli::Packages) -> Profile {
     cli::profile(arguments.debug)
 }

@@ -1,4 +1,4 @@
-//! RPM packages: a source package and binary packages, by rpmbuild from the spec of `dat/packaging`.
+//! RPM packages: a source package and binary packages, built by rpmbuild from the spec file in `dat/packaging`.
 #![forbid(unsafe_code)]
 
 use std::fs;
@@ -27,7 +27,7 @@ pub(crate) fn run(arguments: &cli::Packages) -> Result {
     let spec = work.join("dapl-rs.spec");
     super::write(&spec, &identity.fill(&super::read(SPEC)?), 0o644)?;
     let mut tool = Command::new("rpmbuild");
-    // With a cargo from rustup, the RPM database contains no cargo package.
+    // If cargo comes from rustup, the RPM database contains no cargo package, so the dependency check is off.
     tool.args(["-ba", "--nodeps"]).arg("--define").arg(format!("_topdir {}", work.display())).arg(&spec);
     tool.env("SOURCE_DATE_EPOCH", identity.epoch.to_string());
     super::use_finished_build(&mut tool, super::profile(arguments))?;
@@ -40,7 +40,7 @@ pub(crate) fn run(arguments: &cli::Packages) -> Result {
     fs::remove_dir_all(&work).map_err(|error| error.to_string())
 }
 
-/// The packages below rpmbuild's directories, sorted.
+/// The packages in rpmbuild's output directories, sorted.
 fn packages(work: &Path) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut next = vec![work.join("RPMS"), work.join("SRPMS")];
