@@ -369,8 +369,8 @@ impl Pair {
         self.post(side, Work::Send { solicited: false }, at, length, false)
     }
 
-    /// Posts a send, by the quick function if its conditions are true. Its result is compared with the connection's
-    /// outlook.
+    /// Posts a send by the quick function if the connection's `outlook` permits it. The result is compared with
+    /// `outlook`.
     pub(crate) fn send_quickly(&mut self, side: Side, at: usize, length: usize) -> u64 {
         let (now, id, there) = (self.now, self.next_id + 1, self.end(side.other()).address);
         let fill = |own: &mut Buffer| *own = Buffer { id, at, length };
