@@ -98,7 +98,8 @@ impl QueueProvider for Loopback {
     type Qp = Qp;
 
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Self::Cq> {
-        Ok(ReportedCq::new(self.reporter.clone(), sink))
+        // A transfer and its completion are made with the lock held.
+        Ok(ReportedCq::new(self.reporter.clone(), sink, || drop(WORLD.lock())))
     }
 
     fn create_qp(&self, pd: &Pd, spec: QpSpec<Self>) -> Result<Qp> {

@@ -117,12 +117,14 @@ pub struct ReportedCq<P: Provider> {
     list: CompletionList,
     sink: Weak<dyn CqSink>,
     reporter: Arc<Reporter<P>>,
+    await_transfers: fn(),
 }
 
 impl<P: Provider> ReportedCq<P> {
-    /// Creates an empty queue.
-    pub fn new(reporter: Arc<Reporter<P>>, sink: Weak<dyn CqSink>) -> Self {
-        ReportedCq { list: CompletionList::default(), sink, reporter }
+    /// Creates an empty queue. `await_transfers` returns when the completions of all transfers that have begun are in their
+    /// queues: a completion must be there as soon as the last byte of its message is visible (`spec/consumers 2`).
+    pub fn new(reporter: Arc<Reporter<P>>, sink: Weak<dyn CqSink>, await_transfers: fn()) -> Self {
+        ReportedCq { list: CompletionList::default(), sink, reporter, await_transfers }
     }
 
     /// Adds a completion, and has the consumer notified if the queue is armed.
@@ -135,7 +137,13 @@ impl<P: Provider> ReportedCq<P> {
 
 impl<P: Provider> CompletionQueue for ReportedCq<P> {
     fn poll(&self, out: &mut [Completion]) -> usize {
-        self.list.take(out)
+        match self.list.take(out) {
+            0 => {
+                (self.await_transfers)();
+                self.list.take(out)
+            }
+            taken => taken,
+        }
     }
 
     fn ready(&self, out: &mut [Completion]) -> usize {
