@@ -154,7 +154,7 @@ pub(crate) fn ia_ha_related(ia: DAT_HANDLE, provider: DAT_NAME_PTR, answer: *mut
 pub(crate) fn cr_reject_with(cr: DAT_HANDLE, data: &[u8]) -> DAT_RETURN {
     let number = api::NAMES.iter().position(|name| *name == "dat_cr_reject").expect("a function of 1.2");
     let call = flight::enter(number);
-    // SAFETY: the case's arguments.
+    // SAFETY: the case is responsible for its arguments.
     let code = unsafe { (super::real().cr_reject)(cr, data.len() as DAT_COUNT, data.as_ptr().cast_mut().cast()) };
     call.leave(super::code_of_1_2(code));
     code

@@ -19,7 +19,7 @@ pub(super) unsafe extern "C" fn ia_openv(
     thread_safety: DAT_BOOLEAN,
 ) -> DAT_RETURN {
     let (major, minor) = other_version((major, minor));
-    // SAFETY: the case's arguments.
+    // SAFETY: the case is responsible for its arguments.
     unsafe { (real().ia_openv)(name, qlen, async_evd, ia, major, minor, thread_safety) }
 }
 
@@ -28,17 +28,17 @@ pub(super) unsafe extern "C" fn strerror(
     major: *mut *const c_char,
     minor: *mut *const c_char,
 ) -> DAT_RETURN {
-    // SAFETY: the case's arguments.
+    // SAFETY: the case is responsible for its arguments.
     unsafe { (real().strerror)(code_of_2_0(code), major, minor) }
 }
 
 pub(super) unsafe extern "C" fn cr_reject(cr: DAT_CR_HANDLE) -> DAT_RETURN {
-    // SAFETY: the case's arguments.
+    // SAFETY: the case is responsible for its arguments.
     unsafe { (real().cr_reject)(cr, 0, null_mut()) }
 }
 
 /// # Safety
-/// The case's event, and one that the library has filled in.
+/// `out` is the case's event; the library has filled in `of`.
 pub(super) unsafe fn put_event(out: *mut DAT_EVENT, of: &v2::DAT_EVENT) {
     // SAFETY: this function's own contract; the number selects the union member. The other members have one layout.
     unsafe {
@@ -60,7 +60,7 @@ pub(super) unsafe fn put_event(out: *mut DAT_EVENT, of: &v2::DAT_EVENT) {
 }
 
 pub(super) unsafe extern "C" fn evd_dequeue(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
-    // SAFETY: zeros are an event; then the case's arguments, and a local event.
+    // SAFETY: an all-zero event is valid. The case is responsible for its arguments.
     unsafe {
         let mut event = zeroed::<v2::DAT_EVENT>();
         let code = (real().evd_dequeue)(evd, into(out, &mut event));
@@ -78,7 +78,7 @@ pub(super) unsafe extern "C-unwind" fn evd_wait(
     out: *mut DAT_EVENT,
     more: *mut DAT_COUNT,
 ) -> DAT_RETURN {
-    // SAFETY: zeros are an event; then the case's arguments, and a local event.
+    // SAFETY: an all-zero event is valid. The case is responsible for its arguments.
     unsafe {
         let mut event = zeroed::<v2::DAT_EVENT>();
         let code = (real().evd_wait)(evd, timeout, threshold, into(out, &mut event), more);
@@ -96,7 +96,7 @@ pub(super) unsafe extern "C" fn ep_post_send(
     cookie: DAT_DTO_COOKIE,
     flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    // SAFETY: the case's arguments, and local triplets.
+    // SAFETY: the case is responsible for its arguments; the triplets are local.
     unsafe {
         let (mut list, is_list) = triplets(iov, count);
         let iov = if is_list { list.as_mut_ptr() } else { iov.cast() };
@@ -111,7 +111,7 @@ pub(super) unsafe extern "C" fn ep_post_recv(
     cookie: DAT_DTO_COOKIE,
     flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    // SAFETY: the case's arguments, and local triplets.
+    // SAFETY: the case is responsible for its arguments; the triplets are local.
     unsafe {
         let (mut list, is_list) = triplets(iov, count);
         let iov = if is_list { list.as_mut_ptr() } else { iov.cast() };
@@ -127,7 +127,7 @@ pub(super) unsafe extern "C" fn ep_post_rdma_read(
     remote: *const DAT_RMR_TRIPLET,
     flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    // SAFETY: the case's arguments, and local triplets.
+    // SAFETY: the case is responsible for its arguments; the triplets are local.
     unsafe {
         let (mut list, is_list) = triplets(iov, count);
         let iov = if is_list { list.as_mut_ptr() } else { iov.cast() };
@@ -144,7 +144,7 @@ pub(super) unsafe extern "C" fn ep_post_rdma_write(
     remote: *const DAT_RMR_TRIPLET,
     flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    // SAFETY: the case's arguments, and local triplets.
+    // SAFETY: the case is responsible for its arguments; the triplets are local.
     unsafe {
         let (mut list, is_list) = triplets(iov, count);
         let iov = if is_list { list.as_mut_ptr() } else { iov.cast() };
@@ -159,7 +159,7 @@ pub(super) unsafe extern "C" fn srq_post_recv(
     iov: *mut DAT_LMR_TRIPLET,
     cookie: DAT_DTO_COOKIE,
 ) -> DAT_RETURN {
-    // SAFETY: the case's arguments, and local triplets.
+    // SAFETY: the case is responsible for its arguments; the triplets are local.
     unsafe {
         let (mut list, is_list) = triplets(iov, count);
         (real().srq_post_recv)(srq, count, if is_list { list.as_mut_ptr() } else { iov.cast() }, cookie)
@@ -167,7 +167,7 @@ pub(super) unsafe extern "C" fn srq_post_recv(
 }
 
 /// # Safety
-/// The case's arguments.
+/// The arguments are those that the case passes to the function.
 pub(super) unsafe fn sync(
     function: v2::DAT_LMR_SYNC_RDMA_READ_FUNC,
     ia: DAT_IA_HANDLE,
@@ -186,7 +186,7 @@ pub(super) unsafe extern "C" fn lmr_sync_rdma_read(
     segments: *const DAT_LMR_TRIPLET,
     count: DAT_VLEN,
 ) -> DAT_RETURN {
-    // SAFETY: the case's arguments.
+    // SAFETY: the case is responsible for its arguments.
     unsafe { sync(real().lmr_sync_rdma_read, ia, segments, count) }
 }
 
@@ -195,7 +195,7 @@ pub(super) unsafe extern "C" fn lmr_sync_rdma_write(
     segments: *const DAT_LMR_TRIPLET,
     count: DAT_VLEN,
 ) -> DAT_RETURN {
-    // SAFETY: the case's arguments.
+    // SAFETY: the case is responsible for its arguments.
     unsafe { sync(real().lmr_sync_rdma_write, ia, segments, count) }
 }
 
@@ -204,7 +204,7 @@ pub(super) unsafe extern "C" fn registry_list_providers(
     filled: *mut DAT_COUNT,
     list: *mut *mut DAT_PROVIDER_INFO,
 ) -> DAT_RETURN {
-    // SAFETY: the case's arguments; on success this number of records is filled in.
+    // SAFETY: the case is responsible for its arguments; on success this number of records is filled in.
     unsafe {
         let code = (real().registry_list_providers)(max, filled, list);
         if code == DAT_SUCCESS {
@@ -221,7 +221,7 @@ pub(super) unsafe extern "C" fn registry_add_provider(
     table: *const DAT_PROVIDER,
     info: *const DAT_PROVIDER_INFO,
 ) -> DAT_RETURN {
-    // SAFETY: the case's arguments; the calls of a case stay within the members of 1.2.
+    // SAFETY: the case is responsible for its arguments; the calls of a case stay within the members of 1.2.
     unsafe {
         let info = info.as_ref().map(|info| other_info(*info));
         (real().registry_add_provider)(table, at(&info))

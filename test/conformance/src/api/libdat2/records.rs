@@ -14,7 +14,7 @@ pub(super) unsafe extern "C" fn cno_query(
     mask: DAT_CNO_PARAM_MASK,
     out: *mut DAT_CNO_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: zeros are a record; then the case's arguments, and a local record.
+    // SAFETY: an all-zero record is valid. The case is responsible for its arguments.
     unsafe {
         let mut param = zeroed::<v2::DAT_CNO_PARAM>();
         let mask = if mask & !DAT_CNO_FIELD_ALL == 0 { mask } else { !0 };
@@ -39,7 +39,7 @@ pub(super) unsafe extern "C" fn ia_query(
     let known = if ia_mask & DAT_IA_FIELD_ALL == 0 { 0 } else { v2::DAT_IA_FIELD_ALL };
     let unknown = if ia_mask & !DAT_IA_FIELD_ALL == 0 { 0 } else { !v2::DAT_IA_FIELD_ALL };
     let provider_known = if provider_mask & DAT_PROVIDER_FIELD_ALL == 0 { 0 } else { v2::DAT_PROVIDER_FIELD_ALL };
-    // SAFETY: zeros are records; then the case's arguments, and local records.
+    // SAFETY: all-zero records are valid. The case is responsible for its arguments.
     unsafe {
         let (mut of_ia, mut of_provider): (v2::DAT_IA_ATTR, v2::DAT_PROVIDER_ATTR) = zeroed();
         let (to_ia, to_provider) = (into(ia_attr, &mut of_ia), into(provider_attr, &mut of_provider));
@@ -189,7 +189,7 @@ pub(super) unsafe extern "C" fn ep_create(
     attr: *const DAT_EP_ATTR,
     ep: *mut DAT_EP_HANDLE,
 ) -> DAT_RETURN {
-    // SAFETY: the case's arguments; a misaligned record is passed on, to be refused.
+    // SAFETY: the case is responsible for its arguments; a misaligned record is passed on, to be refused.
     unsafe {
         if attr.is_null() || !attr.is_aligned() {
             return (real().ep_create)(ia, pz, recv, request, connect, attr.cast(), ep);
@@ -208,7 +208,7 @@ pub(super) unsafe extern "C" fn ep_create_with_srq(
     attr: *const DAT_EP_ATTR,
     ep: *mut DAT_EP_HANDLE,
 ) -> DAT_RETURN {
-    // SAFETY: the case's arguments; a misaligned record is passed on, to be refused.
+    // SAFETY: the case is responsible for its arguments; a misaligned record is passed on, to be refused.
     unsafe {
         if attr.is_null() || !attr.is_aligned() {
             return (real().ep_create_with_srq)(ia, pz, recv, request, connect, srq, attr.cast(), ep);
@@ -227,7 +227,7 @@ pub(super) unsafe extern "C" fn ep_query(
     mask: DAT_EP_PARAM_MASK,
     out: *mut DAT_EP_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: zeros are a record; then the case's arguments, and a local record.
+    // SAFETY: an all-zero record is valid. The case is responsible for its arguments.
     unsafe {
         let mut of = zeroed::<v2::DAT_EP_PARAM>();
         let mask = ep_mask(mask);
@@ -257,7 +257,7 @@ pub(super) unsafe extern "C" fn ep_modify(
     mask: DAT_EP_PARAM_MASK,
     param: *const DAT_EP_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: zeros are a record; then the case's arguments, and a local record.
+    // SAFETY: an all-zero record is valid. The case is responsible for its arguments.
     unsafe {
         let Some(of) = param.as_ref() else { return (real().ep_modify)(ep, ep_mask(mask), std::ptr::null()) };
         let param = v2::DAT_EP_PARAM {
@@ -284,7 +284,7 @@ pub(super) unsafe extern "C" fn srq_query(
     mask: DAT_SRQ_PARAM_MASK,
     out: *mut DAT_SRQ_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: the case's arguments; written on success.
+    // SAFETY: the case is responsible for its arguments; written on success.
     unsafe {
         let code = (real().srq_query)(srq, mask, out);
         if code == DAT_SUCCESS {
@@ -311,7 +311,7 @@ pub(super) unsafe extern "C" fn lmr_create(
     let va = v2::DAT_VA_TYPE_VA;
     let mut own = 0;
     let context = if local.is_null() { &raw mut own } else { local };
-    // SAFETY: the case's arguments.
+    // SAFETY: the case is responsible for its arguments.
     let code = unsafe {
         let create = real().lmr_create;
         create(
@@ -342,7 +342,7 @@ pub(super) unsafe extern "C" fn lmr_query(
     mask: DAT_LMR_PARAM_MASK,
     out: *mut DAT_LMR_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: zeros are a record; then the case's arguments, and a local record.
+    // SAFETY: an all-zero record is valid. The case is responsible for its arguments.
     unsafe {
         let mut of = zeroed::<v2::DAT_LMR_PARAM>();
         let mask = if mask & !DAT_LMR_FIELD_ALL == 0 { mask & 0x3F } else { !0 };
@@ -370,7 +370,7 @@ pub(super) unsafe extern "C" fn rmr_query(
     mask: DAT_RMR_PARAM_MASK,
     out: *mut DAT_RMR_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: zeros are a record; then the case's arguments, and a local record.
+    // SAFETY: an all-zero record is valid. The case is responsible for its arguments.
     unsafe {
         let mut of = zeroed::<v2::DAT_RMR_PARAM>();
         let mask = if mask & !DAT_RMR_FIELD_ALL == 0 { mask } else { !0 };
@@ -417,7 +417,7 @@ pub(super) unsafe extern "C" fn rmr_bind(
     context: *mut DAT_RMR_CONTEXT,
 ) -> DAT_RETURN {
     let va = v2::DAT_VA_TYPE_VA;
-    // SAFETY: the case's arguments, and a local triplet.
+    // SAFETY: the case is responsible for its arguments; the triplets are local.
     let code = unsafe {
         let translated = if segment.is_null() { None } else { Some(triplet(segment.read_unaligned())) };
         let lmr = translated.map_or(null_mut(), |of| lmr_of(of.lmr_context));
