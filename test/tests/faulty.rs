@@ -43,7 +43,7 @@ fn refused_calls_succeed_when_repeated() {
 }
 
 #[test]
-fn an_abrupt_close_ends_what_a_refusal_left_half_made() {
+fn abrupt_close_frees_partly_created_objects() {
     walk("stop", "", 40);
 }
 

@@ -399,7 +399,7 @@ fn a_set_uid_program_does_not_let_its_user_choose_the_file() {
 }
 
 #[test]
-fn without_any_file_what_the_machine_has_is_there() {
+fn without_any_file_the_builtin_registry_is_used() {
     let files = ["/etc/dat.conf", "/etc/rdma/dat.conf", "/etc/rdma/compat-dapl/dat.conf", "/etc/dat.conf.d"];
     if files.iter().any(|file| Path::new(file).exists()) {
         println!("skipped: this machine has a dat.conf");

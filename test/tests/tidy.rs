@@ -160,7 +160,7 @@ fn unsafe_blocks_have_a_reason() {
 }
 
 #[test]
-fn files_open_with_what_they_are_for() {
+fn files_begin_with_a_doc_comment() {
     let has_head = |file: &Source| match file.path.ends_with(".rs") {
         true => file.text.starts_with("//! "),
         false => file.text.starts_with("/*") || file.text.starts_with("//"),
@@ -174,7 +174,7 @@ fn files_open_with_what_they_are_for() {
 }
 
 #[test]
-fn the_maps_name_what_the_headers_declare() {
+fn version_scripts_name_all_declared_functions() {
     for (map, headers, count) in
         [("dat/libdat.map", "dat/include/dat/", 73), ("dat/libdat2.map", "dat/include/dat2/", 74)]
     {

@@ -82,7 +82,7 @@ impl Pair {
     }
 
     fn next(&self) -> Event {
-        self.events.wait(LIMIT).unwrap().expect("something happens")
+        self.events.wait(LIMIT).unwrap().expect("an event arrives")
     }
 
     fn completion(&self) -> Completion {
@@ -368,7 +368,7 @@ fn a_wait_ends_in_time_and_there_is_one_waiter() {
             let waiter = scope.spawn(|| {
                 loop {
                     match pair.events.wait(LIMIT) {
-                        Ok(event) => break event.expect("something happens"),
+                        Ok(event) => break event.expect("an event arrives"),
                         Err(_) => std::thread::yield_now(),
                     }
                 }

@@ -136,7 +136,7 @@ fn two_threads_post_to_one_endpoint_and_two_take_what_completes() {
 }
 
 #[test]
-fn a_waiter_and_a_dequeuer_share_what_is_posted() {
+fn a_waiter_and_a_dequeuer_share_posted_events() {
     const EVENTS: usize = 600 * TIMES as usize;
     with_ia("waiting", |ia| {
         let evd =

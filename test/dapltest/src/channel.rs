@@ -135,7 +135,7 @@ impl Channel {
     }
 
     fn lost<T>(&self, what: &str, event: Event) -> Result<T> {
-        let fate = self.set.fate(Patience { how: How::Sleep, limit: CAUSE_LIMIT });
+        let fate = self.set.connection_failure(Patience { how: How::Sleep, limit: CAUSE_LIMIT });
         match event {
             Event::Dto { status, .. } => Failure::said(format!("{what}: {}{fate}", status_word(status))),
             event => Failure::said(format!("{what}: {event:?}{fate}")),

@@ -88,7 +88,7 @@ impl Set {
 
     /// Describes the connection event that explains a failure, if one is queued. The event may arrive shortly after
     /// the completions.
-    pub(crate) fn fate(&self, patience: Patience) -> String {
+    pub(crate) fn connection_failure(&self, patience: Patience) -> String {
         match patience.look(&self.conn) {
             Ok(Some(Event::Connection { number, .. })) => format!("; the connection: {}", connection_word(number)),
             _ => String::new(),

@@ -10,15 +10,15 @@ use super::object::Handle;
 use super::thread::until;
 
 /// Closure that an agent runs with the EVD that triggered it.
-type Deed = Arc<dyn Fn(Handle) + Send + Sync>;
+type AgentBody = Arc<dyn Fn(Handle) + Send + Sync>;
 
 /// All closures of the process. The instance data of an agent is the closure's index plus one.
-static DEEDS: Mutex<Vec<Deed>> = Mutex::new(Vec::new());
+static AGENTS: Mutex<Vec<AgentBody>> = Mutex::new(Vec::new());
 
 /// Creates an agent that runs a closure with the EVD that triggered it. A panic in the closure ends the process.
-pub(crate) fn agent(deed: impl Fn(Handle) + Send + Sync + 'static) -> DAT_OS_WAIT_PROXY_AGENT {
-    let mut deeds = DEEDS.lock().unwrap_or_else(PoisonError::into_inner);
-    deeds.push(Arc::new(deed));
+pub(crate) fn agent(body: impl Fn(Handle) + Send + Sync + 'static) -> DAT_OS_WAIT_PROXY_AGENT {
+    let mut deeds = AGENTS.lock().unwrap_or_else(PoisonError::into_inner);
+    deeds.push(Arc::new(body));
     DAT_OS_WAIT_PROXY_AGENT { instance_data: without_provenance_mut(deeds.len()), proxy_agent_func: Some(act) }
 }
 
@@ -28,8 +28,8 @@ pub(crate) fn agent_again(data: usize) -> DAT_OS_WAIT_PROXY_AGENT {
 }
 
 extern "C" fn act(data: DAT_PVOID, evd: DAT_EVD_HANDLE) {
-    let deed = DEEDS.lock().unwrap_or_else(PoisonError::into_inner).get(data.addr().wrapping_sub(1)).cloned();
-    deed.expect("an agent is called with its own instance data")(Handle::of(evd));
+    let body = AGENTS.lock().unwrap_or_else(PoisonError::into_inner).get(data.addr().wrapping_sub(1)).cloned();
+    body.expect("an agent is called with its own instance data")(Handle::of(evd));
 }
 
 /// Records the calls of an agent.

@@ -138,7 +138,7 @@ impl Runner {
                 expected & !RECEIVE
             )),
             Event::Dto { status, .. } => {
-                let fate = self.set.fate(Patience { how: How::Sleep, limit: CAUSE_LIMIT });
+                let fate = self.set.connection_failure(Patience { how: How::Sleep, limit: CAUSE_LIMIT });
                 Failure::said(format!("operation {}: {}{fate}", expected & !RECEIVE, status_word(status)))
             }
             event => Failure::said(format!("{event:?} in place of the end of operation {}", expected & !RECEIVE)),

@@ -164,7 +164,7 @@ impl<'a> Party<'a> {
             return Failure::said(format!("the end of {what} of an endpoint that is not ours"));
         };
         if status != DAT_DTO_SUCCESS {
-            let fate = self.set.fate(Patience { how: How::Sleep, limit: CAUSE_LIMIT });
+            let fate = self.set.connection_failure(Patience { how: How::Sleep, limit: CAUSE_LIMIT });
             return Failure::said(format!("endpoint {endpoint}: {what}: {}{fate}", status_word(status)));
         }
         Ok((endpoint, cookie as usize, length))

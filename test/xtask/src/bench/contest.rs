@@ -122,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_peer_the_figure_is_ours() {
+    fn figure_without_a_peer_is_the_own_median() {
         let measured = Measured { contest: contest(Shown::Percent, 0), ours: vec![0.2, 5.0, 0.1], peers: Vec::new() };
         assert_eq!((measured.peer(), measured.figure()), (None, 0.2));
         assert!(measured.meets(1.0) && !measured.meets(0.2));

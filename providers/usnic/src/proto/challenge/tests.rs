@@ -71,7 +71,7 @@ fn unsolicited_response_does_not_move_the_peer() {
     let mut peer = peer();
     let old = peer.at();
     peer.note_packet(0, place(1));
-    let foreseen = peer.candidate.expect("on trial").nonce;
+    let foreseen = peer.candidate.expect("a candidate address").nonce;
     assert!(!peer.responded(place(1), foreseen), "no challenge was sent yet");
     assert_eq!(peer.at(), old);
 }
@@ -136,7 +136,7 @@ fn until_gone(peer: &mut Peer, refuses: bool) -> (Nanos, u32) {
 fn until_gone_over(rtt: &Rtt, peer: &mut Peer, says: impl Fn(&mut Peer, Nanos, u32)) -> (Nanos, u32) {
     let mut asked = 0;
     for _ in 0..100 {
-        let now = peer.deadline().expect("it goes on");
+        let now = peer.deadline().expect("a challenge is pending");
         if peer.on_time(now) == PeerTimeout::Gone {
             return (now, asked);
         }

@@ -53,7 +53,7 @@ fn path(ceiling: usize) -> Path {
 }
 
 #[test]
-fn headers_leave_exactly_what_fits() {
+fn payload_and_headers_fill_the_mtu() {
     assert_eq!((payload(1500, HEADERS_V4), payload(1500, HEADERS_V6)), (1472, 1452));
     assert_eq!((payload(1200, HEADERS_V4), payload(1200, HEADERS_V6)), (1172, 1152));
     assert_eq!(payload(65_535, HEADERS_V4), 65_507, "the largest datagram of IPv4");

@@ -15,7 +15,7 @@ use crate::proto::{Nanos, SECONDS};
 
 /// State of one end of a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Fate {
+pub(super) enum EndState {
     Before,
     /// The client's request is pending, or the server has accepted.
     Trying,
@@ -28,15 +28,15 @@ pub(super) enum Fate {
     Dead,
 }
 
-impl Fate {
+impl EndState {
     pub(super) fn is_final(self) -> bool {
-        matches!(self, Fate::Ended | Fate::Failed(_) | Fate::Dead)
+        matches!(self, EndState::Ended | EndState::Failed(_) | EndState::Dead)
     }
 }
 
 pub(super) struct Link {
     pub(super) oracle: Rc<RefCell<Oracle>>,
-    pub(super) fate: [Fate; 2],
+    pub(super) fate: [EndState; 2],
     /// Number of posted requests at each end, and the receives at each end.
     pub(super) posted: [usize; 2],
     pub(super) recvs: [Vec<(Nanos, u32)>; 2],
@@ -69,7 +69,7 @@ impl Link {
         });
         Link {
             oracle: Oracle::new(scenario.seed ^ at as u64, scenario.is_loose(at)),
-            fate: [Fate::Before; 2],
+            fate: [EndState::Before; 2],
             posted: [0; 2],
             recvs,
             recvs_posted: [0; 2],
@@ -83,8 +83,8 @@ impl Link {
     }
 
     pub(super) fn fails(&mut self, side: usize, why: &'static str) {
-        assert_eq!(self.fate[side], Fate::Trying, "{why}: reported twice");
-        self.fate[side] = Fate::Failed(why);
+        assert_eq!(self.fate[side], EndState::Trying, "{why}: reported twice");
+        self.fate[side] = EndState::Failed(why);
     }
 
     /// Number of receives to post now, if `most` may be outstanding.

@@ -1,7 +1,7 @@
 //! One run of a scenario in virtual time, from the first request until no state is left.
 
 use super::line::{self, Line};
-use super::link::{Fate, Link};
+use super::link::{EndState, Link};
 use super::network::{Datagram, Network, peer_of};
 use super::oracle::Hand;
 use super::peer::{Peer, SetupEvent, address};
@@ -133,8 +133,8 @@ impl<'a> Run<'a> {
     fn stands(&mut self, at: usize, number: u32, agreed: Agreed, early: Option<Datagram>) {
         let side = usize::from(!agreed.terms.active);
         let link = &mut self.links[at];
-        assert_eq!(link.fate[side], Fate::Trying, "established twice");
-        link.fate[side] = Fate::Established(number);
+        assert_eq!(link.fate[side], EndState::Trying, "established twice");
+        link.fate[side] = EndState::Established(number);
         let plan = &self.scenario.links[at];
         let peer = &mut self.peers[plan.ends[side]];
         let mine = &plan.sides[side];
@@ -176,9 +176,9 @@ impl<'a> Run<'a> {
         self.peers[at] = fresh;
         for (link, plan) in self.links.iter_mut().zip(&self.scenario.links) {
             for side in 0..2 {
-                let was_there = !matches!(link.fate[side], Fate::Ended | Fate::Failed(_) | Fate::Before);
+                let was_there = !matches!(link.fate[side], EndState::Ended | EndState::Failed(_) | EndState::Before);
                 if plan.ends[side] == at && was_there {
-                    link.fate[side] = Fate::Dead;
+                    link.fate[side] = EndState::Dead;
                 }
                 if plan.ends[side] == at && side == 1 {
                     link.thinking.clear();
@@ -193,7 +193,7 @@ impl<'a> Run<'a> {
     fn end(&mut self, at: usize, side: usize, abort: bool) {
         let plan = &self.scenario.links[at];
         let link = &mut self.links[at];
-        let Fate::Established(number) = link.fate[side] else { return };
+        let EndState::Established(number) = link.fate[side] else { return };
         let Some(line) = self.peers[plan.ends[side]].lines.get_mut(&number) else { return };
         if line.conn.is_closed() {
             return;
@@ -213,12 +213,12 @@ impl<'a> Run<'a> {
         let plan = &self.scenario.links[at];
         if !self.links[at].started && self.now >= plan.start {
             self.links[at].started = true;
-            self.links[at].fate[0] = Fate::Trying;
+            self.links[at].fate[0] = EndState::Trying;
             let wanted = self.links[at].wanted(plan, 0, self.now);
             self.peers[plan.ends[0]].connect(self.now, at, plan.ends[1], &wanted);
         }
         if plan.withdraw.is_some_and(|when| when <= self.now)
-            && self.links[at].fate[0] == Fate::Trying
+            && self.links[at].fate[0] == EndState::Trying
             && self.peers[plan.ends[0]].withdraw(self.now, at)
         {
             self.links[at].fails(0, "withdrawn");
@@ -239,11 +239,11 @@ impl<'a> Run<'a> {
             if server.acceptor.request(id).is_none() {
                 continue;
             }
-            let is_free = matches!(link.fate[1], Fate::Before | Fate::Failed("left") | Fate::Trying);
+            let is_free = matches!(link.fate[1], EndState::Before | EndState::Failed("left") | EndState::Trying);
             if !plan.accepts || !is_free {
                 server.answer(self.now, at, id, None);
                 if is_free {
-                    link.fate[1] = Fate::Failed("refused");
+                    link.fate[1] = EndState::Failed("refused");
                 }
                 continue;
             }
@@ -252,9 +252,9 @@ impl<'a> Run<'a> {
             let wanted = link.wanted(plan, 1, self.now);
             let is_there = server.answer(self.now, at, id, Some(&wanted));
             if is_there {
-                link.fate[1] = Fate::Trying;
-            } else if link.fate[1] != Fate::Trying {
-                link.fate[1] = Fate::Failed("left");
+                link.fate[1] = EndState::Trying;
+            } else if link.fate[1] != EndState::Trying {
+                link.fate[1] = EndState::Failed("left");
             }
         }
     }
@@ -271,9 +271,9 @@ impl<'a> Run<'a> {
             peer.pool.borrow_mut().put(longest);
             link.recvs_posted[side] += 1;
         }
-        let Fate::Established(number) = link.fate[side] else { return };
+        let EndState::Established(number) = link.fate[side] else { return };
         let Some(line) = peer.lines.get_mut(&number) else {
-            link.fate[side] = Fate::Ended;
+            link.fate[side] = EndState::Ended;
             return;
         };
         let closed = line.conn.is_closed();
@@ -295,7 +295,7 @@ impl<'a> Run<'a> {
 
     fn look_at_end(&mut self, at: usize) {
         let plan = &self.scenario.links[at];
-        let both = |link: &Link| link.fate.iter().all(|fate| matches!(fate, Fate::Established(_)));
+        let both = |link: &Link| link.fate.iter().all(|fate| matches!(fate, EndState::Established(_)));
         if self.links[at].finished || !both(&self.links[at]) {
             return;
         }
@@ -327,7 +327,7 @@ impl<'a> Run<'a> {
     fn counters_fit(&self, at: usize) {
         let plan = &self.scenario.links[at];
         let counters = [0, 1].map(|side| {
-            let Fate::Established(number) = self.links[at].fate[side] else { panic!("it stands") };
+            let EndState::Established(number) = self.links[at].fate[side] else { panic!("it stands") };
             self.peers[plan.ends[side]].lines[&number].conn.counters()
         });
         let oracle = self.links[at].oracle.borrow();
@@ -348,7 +348,7 @@ impl<'a> Run<'a> {
 
     fn is_over(&self) -> bool {
         let links = self.links.iter().all(|link| {
-            let is_idle = link.fate[1] == Fate::Before && link.thinking.is_empty();
+            let is_idle = link.fate[1] == EndState::Before && link.thinking.is_empty();
             link.fate[0].is_final() && (link.fate[1].is_final() || is_idle)
         });
         let is_calm = self.acts_done == self.scenario.acts.len() && self.network.next().is_none();

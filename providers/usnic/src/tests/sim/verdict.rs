@@ -2,7 +2,7 @@
 
 use dapl::provider::{ConnectionEvent, Status};
 
-use super::link::{Fate, Link};
+use super::link::{EndState, Link};
 use super::run::Run;
 use super::scenario::{Deed, Scenario, What};
 
@@ -25,15 +25,15 @@ pub(super) fn check(run: &Run<'_>) {
 fn one_end(link: &Link, side: usize, at: usize) {
     let events = link.events(side);
     match link.fate[side] {
-        Fate::Ended if link.aborted[side] => assert_eq!(events, [], "link {at} side {side}: it aborted"),
-        Fate::Ended => assert_eq!(events.len(), 1, "link {at} side {side}: {events:?}"),
-        Fate::Dead => {}
+        EndState::Ended if link.aborted[side] => assert_eq!(events, [], "link {at} side {side}: it aborted"),
+        EndState::Ended => assert_eq!(events.len(), 1, "link {at} side {side}: {events:?}"),
+        EndState::Dead => {}
         fate => assert_eq!(events, [], "link {at} side {side}: {fate:?}"),
     }
 }
 
 fn everything_completes(link: &Link, side: usize, at: usize) {
-    if link.fate[side] != Fate::Dead {
+    if link.fate[side] != EndState::Dead {
         let oracle = link.oracle.borrow();
         let it = &oracle.sides[side];
         assert_eq!(it.done, it.entries.len(), "link {at} side {side}: requests");
@@ -43,7 +43,7 @@ fn everything_completes(link: &Link, side: usize, at: usize) {
 
 /// Checks that a connection without impairments has done all its work.
 fn undisturbed(link: &Link, at: usize) {
-    assert_eq!(link.fate, [Fate::Ended; 2], "link {at}");
+    assert_eq!(link.fate, [EndState::Ended; 2], "link {at}");
     assert!(link.complete, "link {at} ended too early");
     let oracle = link.oracle.borrow();
     for side in 0..2 {
@@ -96,7 +96,7 @@ fn only_invalid_requests_fail(scenario: &Scenario, link: &Link, at: usize) {
 fn drained(scenario: &Scenario, link: &Link, at: usize) {
     let deeds = scenario.acts.iter().filter(|act| matches!(act.what, Deed::Abort(link, _) if link == at)).count();
     let is_quiet = deeds == 0 && !scenario.has_bad(at) && !is_cut(scenario, at) && !link.aborted.contains(&true);
-    if !is_quiet || link.drained == [true; 2] || link.fate != [Fate::Ended; 2] {
+    if !is_quiet || link.drained == [true; 2] || link.fate != [EndState::Ended; 2] {
         return;
     }
     let oracle = link.oracle.borrow();

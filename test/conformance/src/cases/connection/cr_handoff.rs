@@ -96,7 +96,7 @@ fn cr_handoff_of_no_request_is_invalid_handle(ctx: &Ctx) {
 fn cr_handoff_gives_the_rsp_ep_back(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     let (requests, _psp) = silent_listener(ctx, &scene.own.ia, 1);
-    ok(dat_cr_handoff(scene.request.take().expect("it waits").leak(), ctx.qual(1)));
+    ok(dat_cr_handoff(scene.request.take().expect("the request is pending").leak(), ctx.qual(1)));
     scene.is_still(Unconnected);
     let request = Request::arrives(&requests);
     // The handed-off request can be accepted at once.

@@ -48,7 +48,7 @@ fn cr_left_reject_gives_the_rsp_ep_back(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     scene.other().disconnect();
     scene.is_still(Passive);
-    scene.request.take().expect("it waits").reject();
+    scene.request.take().expect("the request is pending").reject();
     scene.is_still(Unconnected);
 }
 
@@ -66,7 +66,7 @@ fn cr_left_accept_is_accept_completion_error(ctx: &Ctx) {
 fn cr_left_accept_of_the_rsp_ep_is_accept_completion_error(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     scene.other().disconnect();
-    ok(dat_cr_accept(scene.request.take().expect("it waits").leak(), DAT_HANDLE_NULL, 0, null_mut()));
+    ok(dat_cr_accept(scene.request.take().expect("the request is pending").leak(), DAT_HANDLE_NULL, 0, null_mut()));
     scene.own.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
     scene.is_still(Disconnected);
 }

@@ -61,7 +61,7 @@ fn makes_eps(ctx: &Ctx) {
 
 fn made_ep_goes(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Tentative);
-    scene.request.take().expect("it waits").reject();
+    scene.request.take().expect("the request is pending").reject();
     scene.other().expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
     bad_handle(dat_ep_free(scene.ep()), DAT_INVALID_HANDLE_EP);
 }

@@ -139,7 +139,7 @@ fn rsp_takes_one_request_only(ctx: &Ctx) {
 
 fn rsp_is_spent_after_a_rejection(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
-    scene.request.take().expect("it waits").reject();
+    scene.request.take().expect("the request is pending").reject();
     scene.other().expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
     scene.is_still(Unconnected);
     is_deserted(&scene.own.ia, ctx.qual(0));
@@ -151,7 +151,7 @@ fn rsp_is_spent_after_a_rejection(ctx: &Ctx) {
 
 fn rsp_create_again_on_the_ep_of_a_rejected_one(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
-    scene.request.take().expect("it waits").reject();
+    scene.request.take().expect("the request is pending").reject();
     scene.rsp.take().expect("it is there").free();
     scene.rsp = Some(scene.own.ia.rsp(ctx.qual(0), &scene.own.ep, &scene.requests));
     scene.is_still(Reserved);
@@ -184,21 +184,21 @@ fn rsp_free_with_a_request_keeps_it_acceptable(ctx: &Ctx) {
     scene.rsp.take().expect("it is there").free();
     scene.is_still(Passive);
     is_deserted(&scene.own.ia, ctx.qual(0));
-    ok(dat_cr_accept(scene.request.take().expect("it waits").leak(), DAT_HANDLE_NULL, 0, null_mut()));
+    ok(dat_cr_accept(scene.request.take().expect("the request is pending").leak(), DAT_HANDLE_NULL, 0, null_mut()));
     established(scene.other(), &scene.own);
 }
 
 fn rsp_free_with_a_request_keeps_it_rejectable(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     scene.rsp.take().expect("it is there").free();
-    scene.request.take().expect("it waits").reject();
+    scene.request.take().expect("the request is pending").reject();
     scene.other().expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
     scene.is_still(Unconnected);
 }
 
 fn rsp_free_leaves_the_live_connection_alone(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
-    ok(dat_cr_accept(scene.request.take().expect("it waits").leak(), DAT_HANDLE_NULL, 0, null_mut()));
+    ok(dat_cr_accept(scene.request.take().expect("the request is pending").leak(), DAT_HANDLE_NULL, 0, null_mut()));
     established(scene.other(), &scene.own);
     scene.rsp.take().expect("it is there").free();
     scene.is_still(Connected);

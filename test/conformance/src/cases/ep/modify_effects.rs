@@ -147,7 +147,7 @@ fn makes_a_tentative_ep_ready(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Tentative);
     let made = furnished(&scene);
     ok(dat_ep_post_recv(made.h(), 0, null_mut(), cookie(4), DAT_COMPLETION_DEFAULT_FLAG));
-    let cr = scene.request.take().expect("it waits").leak();
+    let cr = scene.request.take().expect("the request is pending").leak();
     ok(dat_cr_accept(cr, DAT_HANDLE_NULL, 0, null_mut()));
     expect_conn(scene.own.events.h(), made.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
     scene.expect(Connected);
@@ -167,7 +167,7 @@ fn lets_no_tentative_ep_connect(ctx: &Ctx) {
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_TENTCONNPENDING);
     scene.expect(Tentative);
     made.leak(); // the request owns the EP
-    ok(dat_cr_reject(scene.request.take().expect("it waits").leak()));
+    ok(dat_cr_reject(scene.request.take().expect("the request is pending").leak()));
     scene.other().expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
 }
 

@@ -194,7 +194,7 @@ fn accept_own(_ctx: &Ctx, at: State, mut scene: Scene) {
     let (no_ep, bad_ep) = (DAT_HANDLE_NULL, (DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP));
     match at {
         Passive => {
-            let request = scene.request.take().expect("it waits");
+            let request = scene.request.take().expect("the request is pending");
             refused(dat_cr_accept(request.h(), scene.ep(), 0, null_mut()), bad_ep.0, bad_ep.1);
             scene.is_still(at);
             ok(dat_cr_accept(request.leak(), no_ep, 0, null_mut()));
@@ -203,7 +203,7 @@ fn accept_own(_ctx: &Ctx, at: State, mut scene: Scene) {
             scene.other().expect(DAT_CONNECTION_EVENT_ESTABLISHED);
         }
         Tentative => {
-            let request = scene.request.as_ref().expect("it waits");
+            let request = scene.request.as_ref().expect("the request is pending");
             refused(dat_cr_accept(request.h(), scene.ep(), 0, null_mut()), bad_ep.0, bad_ep.1);
             // The EP has no PZ yet.
             refused(dat_cr_accept(request.h(), no_ep, 0, null_mut()), bad_ep.0, bad_ep.1);
@@ -211,7 +211,7 @@ fn accept_own(_ctx: &Ctx, at: State, mut scene: Scene) {
         }
         // The service point takes the consumer's EPs, so the pending request has no EP.
         Active => {
-            let request = scene.request.as_ref().expect("it waits");
+            let request = scene.request.as_ref().expect("the request is pending");
             refused(dat_cr_accept(request.h(), no_ep, 0, null_mut()), bad_ep.0, bad_ep.1);
             scene.is_still(at);
         }

@@ -39,14 +39,14 @@ fn unsignalled_requests() -> Setup {
     setup(|attr| attr.request_completion_flags = UNSIGNALLED)
 }
 
-/// Checks that a waiter stays blocked during `quiet` and wakes up during `loud`. The wait returns the oldest event
+/// Checks that a waiter stays blocked during `quiet` and wakes up during `notifying`. The wait returns the oldest event
 /// and reports `more` further events.
 #[track_caller]
-fn stays_asleep(evd: DAT_EVD_HANDLE, quiet: impl FnOnce(), loud: impl FnOnce(), more: DAT_COUNT) {
+fn stays_asleep(evd: DAT_EVD_HANDLE, quiet: impl FnOnce(), notifying: impl FnOnce(), more: DAT_COUNT) {
     let waiter = evd_waiter(evd, DAT_TIMEOUT_INFINITE, 1).inside(evd).asleep();
     quiet();
     assert!(!waiter.is_back(), "what does not notify wakes no waiter");
-    loud();
+    notifying();
     let waited = waiter.join();
     ok(waited.code);
     assert_eq!(waited.more, more, "events after the one that the waiter got");

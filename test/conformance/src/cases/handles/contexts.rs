@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         ("type_of_{}", "spec/registry 8", type_is_right),
         ("type_of_{}_without_a_place_is_arg2", "spec/registry 8", places_are_wanted),
         ("context_of_{}_begins_as_null", "spec/registry 8", begins_as_null),
-        ("context_of_{}_is_what_was_set_last", "spec/registry 8", is_what_was_set_last),
+        ("context_of_{}_is_what_was_set_last", "spec/registry 8", last_set_context_is_returned),
         ("handles_{}_ended_twice_is_an_invalid_handle", "spec/events 0.1", ends_once),
     ];
     for kind in Kind::ALL {
@@ -56,7 +56,7 @@ fn begins_as_null(ctx: &Ctx, kind: Kind) {
     assert_eq!(context(objects.handle(kind)), 0);
 }
 
-fn is_what_was_set_last(ctx: &Ctx, kind: Kind) {
+fn last_set_context_is_returned(ctx: &Ctx, kind: Kind) {
     let objects = OneOfEach::of(ctx);
     let handle = objects.handle(kind);
     for number in [1, 0x1234_5678_9abc_def0, u64::MAX, 0, 1 << 63] {

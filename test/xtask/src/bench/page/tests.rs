@@ -158,7 +158,7 @@ fn rows_are_in_numeric_order() {
 }
 
 #[test]
-fn every_ratio_is_ours_over_the_peers() {
+fn ratios_are_own_figure_over_peer_figure() {
     for section in sections() {
         let findings = section.findings.as_ref().unwrap();
         for contest in &findings.contests {

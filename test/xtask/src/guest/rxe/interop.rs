@@ -94,7 +94,7 @@ impl Side {
 
 /// The server's answer to a request.
 #[derive(Clone, Copy, Debug)]
-enum Fate {
+enum Decision {
     /// Accept: length of the reply's private data, and the side that disconnects.
     Accept(u32, &'static str),
     /// Reject: length of its private data.
@@ -111,7 +111,7 @@ struct Case {
     qual: u32,
     /// Bytes of private data in the request.
     request: u32,
-    fate: Fate,
+    fate: Decision,
 }
 
 /// All cases. They are the same in both directions and over both managers, except for the maximum sizes.
@@ -124,14 +124,14 @@ fn cases() -> Vec<Case> {
             let (most, most_back) = manager.most(client);
             let case = |name, qual, request, fate| Case { name, manager, server, client, qual, request, fate };
             cases.extend([
-                case("no_private_data", first, 0, Fate::Accept(0, "client")),
-                case("a_byte_each_way", first + 1, 1, Fate::Accept(1, "server")),
-                case("the_most_each_way", first + 2, most, Fate::Accept(most_back, "client")),
-                case("a_qualifier_beyond_ports", 70_000, 10, Fate::Accept(20, "server")),
-                case("refused", first + 3, 20, Fate::Reject(0)),
+                case("no_private_data", first, 0, Decision::Accept(0, "client")),
+                case("a_byte_each_way", first + 1, 1, Decision::Accept(1, "server")),
+                case("the_most_each_way", first + 2, most, Decision::Accept(most_back, "client")),
+                case("a_qualifier_beyond_ports", 70_000, 10, Decision::Accept(20, "server")),
+                case("refused", first + 3, 20, Decision::Reject(0)),
             ]);
             if manager == Manager::Socket {
-                cases.push(case("refused_with_the_most", first + 4, 20, Fate::Reject(SOCKET_DATA)));
+                cases.push(case("refused_with_the_most", first + 4, 20, Decision::Reject(SOCKET_DATA)));
             }
         }
     }
@@ -152,14 +152,14 @@ impl Case {
             format!("server | from: {}", Link::Alone.address()),
         ];
         match self.fate {
-            Fate::Reject(reason) => {
+            Decision::Reject(reason) => {
                 let reported = self.manager.rejection(self.client, reason);
                 lines.push(format!("event: PEER_REJECTED, size {reported}"));
                 if reason > 0 {
                     lines.push(format!("reason: size {reported}, {reason} of {reason} as sent, zeros behind"));
                 }
             }
-            Fate::Accept(reply, _) => {
+            Decision::Accept(reply, _) => {
                 let reported = self.manager.reply(self.client, reply);
                 lines.push(format!("event: ESTABLISHED, size {reported}"));
                 lines.push(format!("reply: size {reported}, {reply} of {reply} as sent, zeros behind"));
@@ -224,8 +224,8 @@ impl Programs<'_> {
     fn job(&self, case: &Case) -> Job {
         let request = case.request.to_string();
         let scene = match case.fate {
-            Fate::Accept(reply, end) => vec!["accept".to_owned(), request, reply.to_string(), end.to_owned()],
-            Fate::Reject(reason) => vec!["reject".to_owned(), request, reason.to_string()],
+            Decision::Accept(reply, end) => vec!["accept".to_owned(), request, reply.to_string(), end.to_owned()],
+            Decision::Reject(reason) => vec!["reject".to_owned(), request, reason.to_string()],
         };
         let client = ["-h", Link::Alone.address()];
         let [server, client] = [(case.server, &["-s"][..]), (case.client, &client)]

@@ -76,7 +76,7 @@ impl Sender {
 
     /// Advances the clock to the deadline, and handles the deadline.
     fn wait(&mut self) -> Timeout {
-        self.now = self.flight.deadline().expect("something flies");
+        self.now = self.flight.deadline().expect("a packet is in flight");
         self.flight.on_time(self.now)
     }
 }
@@ -156,7 +156,7 @@ fn overtaken_packet_is_lost_after_nine_eighths_of_an_rtt() {
 }
 
 #[test]
-fn order_of_transmission_decides_what_is_later() {
+fn packets_are_ordered_by_transmission() {
     let mut sender = Sender::with(0, 4);
     sender.now += TRIP;
     assert_eq!(sender.lost(0, &[(1, 4)]), 1);

@@ -75,12 +75,12 @@ fn request_is_retransmitted_with_doubling_intervals_then_given_up() {
     let first = sends(&mut connector, 0).expect("at once");
     let mut times = vec![0];
     let gone = loop {
-        let now = connector.deadline().expect("it goes on");
+        let now = connector.deadline().expect("the attempt continues");
         if let Some(outcome) = connector.on_time(now) {
             assert!(matches!(outcome, Outcome::Ended(ConnectionEvent::Unreachable, _)));
             break now;
         }
-        let (to, again) = sends_to(&mut connector, now).expect("due");
+        let (to, again) = sends_to(&mut connector, now).expect("a packet is due");
         // Each repetition is one byte shorter, to reach another process that shares the port, and otherwise equal.
         assert_eq!((to, again.len()), (at(SERVER), first.len() - times.len()));
         assert_eq!(
@@ -168,8 +168,8 @@ fn first_cookie_is_used_at_once_and_further_ones_keep_the_pace() {
         }
     }
     assert_eq!(sent, 1);
-    let due = connector.deadline().expect("it goes on");
-    let packet = sends(&mut connector, due).expect("due");
+    let due = connector.deadline().expect("the attempt continues");
+    let packet = sends(&mut connector, due).expect("a packet is due");
     assert_eq!(packets::request_head(&packet).map(|request_head| request_head.epoch.get()), Some(999), "the newest");
 }
 
@@ -181,7 +181,7 @@ fn pending_answers_double_the_interval() {
     for _ in 0..1000 {
         assert!(connector.on_time(now).is_none() && sends(&mut connector, now).is_some());
         receives(&mut connector, now + 1, &cookie(to(0), None), ANSWERS_FROM);
-        let due = connector.deadline().expect("it goes on");
+        let due = connector.deadline().expect("the attempt continues");
         waits.push((due - now) / MILLIS);
         now = due;
     }
@@ -195,7 +195,7 @@ fn pending_request_is_repeated_to_its_process() {
     assert_eq!(sends_to(&mut connector, 0).map(|(to, _)| to), Some(at(SERVER)));
     receives(&mut connector, 1, &cookie(to(0), None), "10.0.0.2:5000");
     receives(&mut connector, 1, &cookie(to(1), None), ANSWERS_FROM);
-    let due = connector.deadline().expect("it goes on");
+    let due = connector.deadline().expect("the attempt continues");
     assert_eq!(sends_to(&mut connector, due).map(|(to, _)| to), Some(at(SERVER)), "neither was for it");
     receives(&mut connector, due, &cookie(to(0), None), ANSWERS_FROM);
     let mut asked = Vec::new();
@@ -229,12 +229,12 @@ fn server_gone_with_a_pending_request_counts_as_reject() {
     let mut connector = connector();
     sends(&mut connector, 0);
     receives(&mut connector, 1, &cookie(to(0), None), ANSWERS_FROM);
-    let mut now = connector.deadline().expect("it goes on");
+    let mut now = connector.deadline().expect("the attempt continues");
     let quote = sends(&mut connector, now).expect("it repeats the request");
     let closed = |connector: &mut Connector, now, to| connector.port_closed(now, at(to), &quote[..64]);
     assert!((0..10).all(|_| closed(&mut connector, now, SERVER).is_none()), "no program listens there");
     assert!(closed(&mut connector, now, ANSWERS_FROM).is_none(), "once is a hint");
-    now = connector.deadline().expect("it goes on");
+    now = connector.deadline().expect("the attempt continues");
     sends(&mut connector, now);
     assert!(matches!(
         closed(&mut connector, now, ANSWERS_FROM),
@@ -286,11 +286,11 @@ fn a_request_without_a_listener_is_repeated_until_one_comes() {
     let mut connector = patient();
     sends(&mut connector, 0);
     for _ in 0..3 {
-        let due = connector.deadline().expect("it goes on");
+        let due = connector.deadline().expect("the attempt continues");
         assert!(
             receives(&mut connector, due.min(20 * MILLIS), &reject(to(0), Reason::NoListener), ANSWERS_FROM).is_none()
         );
-        let due = connector.deadline().expect("it goes on");
+        let due = connector.deadline().expect("the attempt continues");
         assert!(due <= 30 * MILLIS && sends(&mut connector, due).is_some());
     }
     let outcome = receives(&mut connector, 40 * MILLIS, &accept(to(0)), ANSWERS_FROM);
@@ -305,7 +305,7 @@ fn a_request_without_a_listener_is_rejected_when_the_wait_is_over() {
         sends(&mut connector, now).expect("it is due");
         sent += 1;
         match receives(&mut connector, now, &reject(to(0), Reason::NoListener), ANSWERS_FROM) {
-            None => now = connector.deadline().expect("it goes on"),
+            None => now = connector.deadline().expect("the attempt continues"),
             outcome => break outcome,
         }
     };
@@ -326,7 +326,7 @@ fn closed_port_is_retried_for_the_listener_wait() {
     let outcome = loop {
         let packet = sends(&mut connector, now).expect("it is due");
         match connector.port_closed(now, at(SERVER), &packet) {
-            None => now = connector.deadline().expect("it goes on"),
+            None => now = connector.deadline().expect("the attempt continues"),
             outcome => break outcome,
         }
     };
@@ -340,7 +340,7 @@ fn closed_port_is_tried_twice() {
     let quote = sends(&mut connector, 0).expect("at once");
     let closed = |connector: &mut Connector, now| connector.port_closed(now, at(SERVER), &quote[..64]);
     assert!((0..10).all(|_| closed(&mut connector, 1).is_none()), "one report per request is accepted");
-    let due = connector.deadline().expect("it goes on");
+    let due = connector.deadline().expect("the attempt continues");
     assert!(due < SECONDS && sends(&mut connector, due).is_some());
     assert!(matches!(
         closed(&mut connector, due + 1),
@@ -353,7 +353,7 @@ fn closed_port_is_tried_twice() {
 fn a_closed_port_is_believed_only_with_a_quote_of_the_request() {
     let mut connector = connector();
     for now in (0..9).map(|round| round * SECONDS) {
-        let packet = sends(&mut connector, now).expect("it goes on");
+        let packet = sends(&mut connector, now).expect("the attempt continues");
         let mut guess = packet[..128].to_vec();
         guess[52] ^= 1; // a byte of the token
         for quote in [&b""[..], &packet[..8], &packet[..63], &guess] {
@@ -373,7 +373,7 @@ fn alternative_address_is_tried_after_a_closed_port() {
             assert!(receives(&mut connector, now, &reject(to(0), Reason::NoListener), SERVER).is_none());
         } else {
             assert!(connector.port_closed(now, at(SERVER), &first[..64]).is_none());
-            now = connector.deadline().expect("it goes on");
+            now = connector.deadline().expect("the attempt continues");
             sends(&mut connector, now);
             assert!(connector.port_closed(now, at(SERVER), &first[..64]).is_none());
         }
@@ -396,7 +396,7 @@ fn no_answer_selects_the_next_process_of_the_port() {
     let mut lengths = Vec::new();
     for round in 0..40 {
         let now = round * SECONDS;
-        lengths.push(packets::REQUEST - sends(&mut connector, now).expect("due").len());
+        lengths.push(packets::REQUEST - sends(&mut connector, now).expect("a packet is due").len());
         if (3..6).contains(&round) {
             receives(&mut connector, now, &cookie(to(0), None), ANSWERS_FROM);
         }
@@ -436,7 +436,7 @@ fn with_a_key_unsealed_answers_are_ignored() {
 fn answer_of_a_live_server_outweighs_port_unreachable() {
     let mut connector = connector();
     for now in (0..20).map(|round| round * 10 * SECONDS) {
-        let (to_whom, packet) = sends_to(&mut connector, now).expect("it goes on");
+        let (to_whom, packet) = sends_to(&mut connector, now).expect("the attempt continues");
         assert!(connector.port_closed(now, to_whom, &packet).is_none() && !connector.closed_counts);
         receives(&mut connector, now, &cookie(to(0), None), ANSWERS_FROM);
     }

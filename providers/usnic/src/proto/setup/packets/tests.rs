@@ -72,7 +72,7 @@ fn requests_have_one_length_or_less_and_a_third_of_every_answer() {
                 (77, 2, 8, [9; 16])
             );
             let mut buffer = Vec::new();
-            let rest = request(&guard, &packet, &mut buffer).expect("whole");
+            let rest = request(&guard, &packet, &mut buffer).expect("a complete packet");
             assert_eq!(requester(rest), Some((9, an_offer().token)));
             assert_eq!(offer(rest), Some((an_offer(), &private[..length.min(MAX_PRIVATE)])));
         }
