@@ -82,7 +82,7 @@ fn a_deliberate_race_is_reported() {
 }
 
 #[test]
-fn two_threads_post_to_one_endpoint_and_two_take_what_completes() {
+fn two_threads_post_to_one_endpoint_and_two_take_completions() {
     const EACH: u64 = 400 * TIMES as u64;
     with_ia("posting", |ia| {
         let pz = sure(made!(pz_create_func(ia)));

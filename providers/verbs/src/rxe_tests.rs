@@ -395,7 +395,7 @@ fn rxe_reports_the_low_watermark_of_a_shared_receive_queue() {
 }
 
 #[test]
-fn rxe_registers_only_memory_that_is_there() {
+fn rxe_registers_only_mapped_memory() {
     let Some(context) = device() else { return };
     let (pair, _) = Pair::new(context, false);
     let map = |prot| {

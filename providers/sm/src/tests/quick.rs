@@ -85,7 +85,7 @@ impl World {
 }
 
 #[test]
-fn data_is_there_when_the_post_returns() {
+fn data_is_visible_when_the_post_returns() {
     for (is_shared, is_polled) in [(false, false), (false, true), (true, false), (true, true)] {
         let world = World::new("quick-data", is_shared);
         if is_polled {
@@ -123,7 +123,7 @@ fn completions_keep_the_order_of_posts() {
 }
 
 #[test]
-fn what_may_fail_is_left_to_the_general_path() {
+fn requests_that_may_fail_use_the_general_path() {
     let world = World::new("quick-refused", false);
     world.settle();
     let Remote { key, address } = world.remote(0);

@@ -183,7 +183,7 @@ mod tests {
     }
 
     #[test]
-    fn loss_counts_from_when_a_packet_left() {
+    fn loss_time_counts_from_transmission() {
         let mut delivery = Delivery::default();
         let early = delivery.sent(0, 1000, 1000);
         delivery.lost(1000, &early);
