@@ -6,7 +6,8 @@
  *
  * Operations: send, write, read: COUNT transfers of BYTES bytes, in batches, whose completions are taken by dat_evd_dequeue;
  * alone: sends, each after the completions of the last, which are on two EVDs, so that each dequeue polls; alone-wait: the same by
- * dat_evd_wait; shared-write, shared-read: the same into and from memory that is registered as shared; wait: sends, whose completions are
+ * dat_evd_wait; alone-cno: the same by dat_cno_wait on a CNO of both EVDs, and then dat_evd_dequeue until the EVD is empty;
+ * shared-write, shared-read: the same into and from memory that is registered as shared; wait: sends, whose completions are
  * taken by dat_evd_wait after they have arrived; burst: sends that find a receive, a few at a time, so that a provider with
  * packets sends each at once; empty: COUNT calls of dat_evd_dequeue on an idle connection; register: COUNT
  * registrations of BYTES bytes. Measured calls go through the functions `counted_*`. The first batches run until the provider
@@ -58,6 +59,23 @@ COUNTED(counted_deregister, dat_lmr_free(lmr), (DAT_LMR_HANDLE lmr))
 COUNTED(counted_dequeue, dat_evd_dequeue(evd, event), (DAT_EVD_HANDLE evd, DAT_EVENT *event))
 COUNTED(counted_wait, dat_evd_wait(evd, DAT_TIMEOUT_INFINITE, 1, event, more),
         (DAT_EVD_HANDLE evd, DAT_EVENT *event, DAT_COUNT *more))
+
+/* Waits for an EVD with events and takes all of them. Returns their number. */
+__attribute__((noinline)) static long counted_cno(DAT_CNO_HANDLE cno, DAT_EVENT events[2])
+{
+    DAT_EVD_HANDLE evd;
+    DAT_RETURN code;
+    long found = 0;
+    OK(dat_cno_wait(cno, DAT_TIMEOUT_INFINITE, &evd));
+    for (;;) {
+        EXPECT(found <= 2);
+        code = dat_evd_dequeue(evd, &events[found < 2 ? found : 1]);
+        if (DAT_GET_TYPE(code) == DAT_QUEUE_EMPTY)
+            return found;
+        OK(code);
+        found++;
+    }
+}
 
 /* Ends a part of the measured calls: callgrind writes their counts when it enters this function. */
 __attribute__((noinline)) static void counted_part(void)
@@ -139,6 +157,17 @@ static void take_alone(DAT_VLEN bytes, int wait, int is_counted)
     }
 }
 
+/* Takes the two completions of one message by dat_cno_wait. */
+static void take_by_cno(DAT_CNO_HANDLE cno, DAT_VLEN bytes)
+{
+    DAT_EVENT events[2];
+    for (long taken = 0, found; taken < 2; taken += found) {
+        found = counted_cno(cno, events);
+        for (long n = 0; n < found; n++)
+            check(&events[n], bytes);
+    }
+}
+
 /* Posts the receives for `count` messages of a batch, starting with message `first`. */
 static void post_receives(DAT_EP_HANDLE ep, long first, long count, long bytes)
 {
@@ -155,6 +184,7 @@ int main(int argc, char **argv)
     DAT_IA_HANDLE ia;
     DAT_EVD_HANDLE async = DAT_HANDLE_NULL, connections, requests;
     DAT_PZ_HANDLE pz;
+    DAT_CNO_HANDLE cno = DAT_HANDLE_NULL;
     DAT_LMR_HANDLE lmr;
     DAT_REGION_DESCRIPTION region;
     DAT_EP_HANDLE from, to;
@@ -168,7 +198,7 @@ int main(int argc, char **argv)
     /* Over verbs the qualifier is a TCP port, and another process may run the same program. */
     DAT_CONN_QUAL qual = FIRST_QUAL + (DAT_CONN_QUAL)(getpid() % QUALS);
     long bytes, count, batch, warm_up, empty = 0, sent = 0;
-    int is_send, is_wait, is_burst, is_shared, is_register, is_rdma, is_alone;
+    int is_send, is_wait, is_burst, is_shared, is_register, is_rdma, is_alone, is_cno;
 
     if (argc != 5 || (bytes = atol(argv[3])) < 8 || bytes > AREA || (count = atol(argv[4])) < 0)
         fail("usage: instructions IA OPERATION BYTES COUNT; 8 to %d bytes", AREA);
@@ -180,6 +210,7 @@ int main(int argc, char **argv)
     region.for_va = memory;
     is_alone = !strncmp(operation, "alone", 5);
     is_wait = !strcmp(operation, "wait") || !strcmp(operation, "alone-wait");
+    is_cno = !strcmp(operation, "alone-cno");
     is_burst = !strcmp(operation, "burst");
     is_send = !strcmp(operation, "send") || is_alone || is_wait || is_burst;
     EXPECT(is_send || is_register || is_rdma || !strcmp(operation, "empty"));
@@ -189,10 +220,12 @@ int main(int argc, char **argv)
     OK(dat_ia_open(argv[1], 8, &async, &ia));
     OK(dat_ia_query(ia, &async, DAT_IA_FIELD_ALL, &adapter, 0, NULL));
     OK(dat_pz_create(ia, &pz));
-    OK(dat_evd_create(ia, 4 * DEPTH, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &data));
+    if (is_cno)
+        OK(dat_cno_create(ia, DAT_OS_WAIT_PROXY_AGENT_NULL, &cno));
+    OK(dat_evd_create(ia, 4 * DEPTH, cno, DAT_EVD_DTO_FLAG, &data));
     sends = data;
     if (is_alone)
-        OK(dat_evd_create(ia, 4 * DEPTH, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, &sends));
+        OK(dat_evd_create(ia, 4 * DEPTH, cno, DAT_EVD_DTO_FLAG, &sends));
     OK(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CONNECTION_FLAG, &connections));
     OK(dat_evd_create(ia, 8, DAT_HANDLE_NULL, DAT_EVD_CR_FLAG, &requests));
     register_all(ia, pz, is_shared);
@@ -255,7 +288,9 @@ int main(int argc, char **argv)
                 OK(counted_send(from, &source, cookie));
             }
         }
-        if (is_alone)
+        if (is_cno)
+            take_by_cno(cno, bytes);
+        else if (is_alone)
             take_alone(bytes, is_wait, is_counted);
         else if (!is_burst)
             take(is_send ? 2 * batch : batch, bytes, is_wait, is_counted);

@@ -70,7 +70,7 @@ struct Row {
     parts: Parts,
 }
 
-const ROWS: [Row; 15] = [
+const ROWS: [Row; 16] = [
     row("post_send", "counted_send", "send", ALL),
     Row { parts: Parts::Least(60), ..row("post_send that sends a packet", "counted_send", "burst", USNIC) },
     row("post_recv", "counted_recv", "send", ALL),
@@ -85,7 +85,8 @@ const ROWS: [Row; 15] = [
     row("dequeue that finds nothing", "counted_dequeue", "empty", LOCAL),
     Row { parts: Parts::Greatest(1000), ..row("dequeue that finds nothing", "counted_dequeue", "empty", USNIC) },
     row("waits of a message, both completions", "counted_wait", "wait", LOCAL),
-    row("waits of a message alone, both completions", "counted_wait", "alone-wait", VERBS),
+    row("waits of a message alone, both completions", "counted_wait", "alone-wait", LOCAL),
+    row("CNO waits and dequeues of a message alone", "counted_cno", "alone-cno", LOCAL),
 ];
 
 const ALL: &[&str] = &["sm", "usnic", "verbs"];
