@@ -4,14 +4,14 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 use dat_abi::DAT_TIMEOUT;
 
 use parking_lot::MutexGuard;
 
 use super::triggers::Triggers;
-use super::{Cno, EvdSource};
+use super::{Cno, EvdSource, PollPass};
 use crate::error::{Error, Handle};
 use crate::ffi::Agent;
 use crate::provider::Provider;
@@ -85,37 +85,64 @@ pub(super) enum Next {
 /// Begins a wait.
 pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, Next) {
     let mut wait = Wait { id: cno.id, token: wait::token(), deadline: Deadline::NEVER };
-    // A trigger that is already queued needs neither a waiter nor a poll. Over a network each poll is a system call.
-    if let Some(evd) = cno.take_pending() {
-        return (wait, Next::Evd(evd));
-    }
-    {
+    let polling = loop {
         let mut inner = cno.inner.lock();
+        // A trigger that is already queued needs neither a waiter nor a poll. Over a network each poll is a system call.
+        if let Some(source) = inner.pop() {
+            drop(inner);
+            if source.pending(cno.id) {
+                return (wait, Next::Evd(source.id().handle));
+            }
+            continue;
+        }
         if inner.is_freed {
             // The CNO was freed after the handle was checked; nothing would wake a new waiter.
             return (wait, Next::Fail(Error::InvalidHandle(Handle::Cno)));
+        }
+        if std::mem::take(&mut inner.orphaned) {
+            return (wait, Next::Evd(0));
         }
         inner.waiters.push(wait.token);
         if inner.asleep.is_empty() && inner.may_be_polled() {
             cno.polled.store(true, Ordering::Relaxed);
         }
+        break cno.polling(&inner);
+    };
+    if let Some(next) = cno.poll_and_take(&polling, wait.token) {
+        return (wait, next);
     }
-    cno.poll();
     if timeout == 0 {
         return (wait, cno.next_trigger(wait.token, Cause::TimedOut));
     }
-    let next = cno.next_trigger(wait.token, Cause::Start);
-    if !matches!(next, Next::Sleep(_)) {
-        return (wait, next);
-    }
     wait.deadline = Deadline::after(timeout);
-    let found = cno.spin(&wait);
+    let found = cno.spin(&wait, polling);
     (wait, found.unwrap_or_else(|| cno.poll_and_arm(wait.token, Cause::Woken)))
 }
 
-/// Polls the EVDs. Stops after the first poll that has made progress for the whole device.
-fn poll_all(sources: &[(Arc<dyn EvdSource>, u32)]) {
-    sources.iter().fold(true, |progress, (source, _)| source.poll(progress));
+/// The EVDs that a waiting thread polls. Valid until the CNO changes.
+pub(super) struct Polling {
+    sources: Arc<[(Arc<dyn EvdSource>, u32)]>,
+    /// Value of `Cno::changes` for these EVDs. No EVD has triggered while the value is the same.
+    changes: u32,
+}
+
+/// Polls the EVDs. With `takes` it returns the first EVD with new events, which has not triggered the CNO, and the value
+/// of `changes` right after that EVD was polled.
+fn poll_all<'a>(
+    cno: ObjectId,
+    polling: &'a Polling,
+    changes: &AtomicU32,
+    takes: bool,
+) -> Option<(&'a Arc<dyn EvdSource>, u32)> {
+    let mut pass = PollPass { cno, polls_device: true, takes };
+    let mut found = None;
+    for (source, _) in &*polling.sources {
+        source.poll(&mut pass);
+        if pass.takes != takes && found.is_none() {
+            found = Some((source, changes.load(Ordering::Acquire)));
+        }
+    }
+    found
 }
 
 /// Continues after a sleep. If the CNO no longer exists, its IA was closed: `dat_cno_free` is refused while threads
@@ -145,16 +172,44 @@ impl<P: Provider> Cno<P> {
         }
     }
 
-    /// Fetches completions of the attached EVDs. Called without locks.
+    /// Fetches completions of the attached EVDs, which trigger the CNO. Called without locks.
     pub(super) fn poll(&self) {
-        let sources = self.inner.lock().sources.clone();
-        poll_all(&sources);
+        let polling = self.polling(&self.inner.lock());
+        poll_all(self.id, &polling, &self.changes, false);
+    }
+
+    fn polling(&self, inner: &CnoState) -> Polling {
+        Polling { sources: inner.sources.clone(), changes: self.changes.load(Ordering::Relaxed) }
+    }
+
+    /// Records a change for threads that poll without the lock.
+    pub(super) fn changed(&self, _: &CnoState) {
+        self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// Polls the EVDs once, and ends the wait if one of them has new events. That EVD need not trigger the CNO, unless
+    /// another one has triggered before it.
+    fn poll_and_take(&self, polling: &Polling, token: u64) -> Option<Next> {
+        let (source, changes) = poll_all(self.id, polling, &self.changes, true)?;
+        if changes == polling.changes {
+            self.remove_waiter(token);
+            return Some(Next::Evd(source.id().handle));
+        }
+        let mut inner = self.inner.lock();
+        inner.triggers.insert(source.clone());
+        self.changed(&inner);
+        drop(inner);
+        self.try_trigger(token)
+    }
+
+    /// Like [`Self::next_trigger`] for a thread that polls: `None` if the wait goes on.
+    fn try_trigger(&self, token: u64) -> Option<Next> {
+        Some(self.next_trigger(token, Cause::Woken)).filter(|next| !matches!(next, Next::Sleep(_)))
     }
 
     /// Polls without sleeping for an adaptive time, as a wait on an EVD does.
-    fn spin(&self, wait: &Wait) -> Option<Next> {
-        let sources = self.inner.lock().sources.clone();
-        let most = sources.iter().map(|(_, longest)| *longest).max().unwrap_or(0);
+    fn spin(&self, wait: &Wait, mut polling: Polling) -> Option<Next> {
+        let most = polling.sources.iter().map(|(_, longest)| *longest).max().unwrap_or(0);
         if most == 0 || cfg!(loom) {
             return None; // loom models have no clock
         }
@@ -162,11 +217,14 @@ impl<P: Provider> Cno<P> {
         let end = wait::now() + u64::from(budget);
         loop {
             wait::relax();
-            poll_all(&sources);
-            let next = self.next_trigger(wait.token, Cause::Woken);
-            if !matches!(next, Next::Sleep(_)) {
+            let mut next = self.poll_and_take(&polling, wait.token);
+            if next.is_none() && self.changes.load(Ordering::Acquire) != polling.changes {
+                polling = self.polling(&self.inner.lock());
+                next = self.try_trigger(wait.token);
+            }
+            if next.is_some() {
                 self.spin.succeeded(budget, most);
-                return Some(next);
+                return next;
             }
             let now = wait::now();
             if now >= end || wait.deadline.is_over(now) {

@@ -5,7 +5,7 @@
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use dat_abi::DAT_CNO_HANDLE;
 use parking_lot::{Condvar, Mutex};
@@ -42,6 +42,7 @@ fn adopt<P: Provider>(ia: &Arc<Ia<P>>, state: CnoState) -> Result<DAT_CNO_HANDLE
             uses: UseCount::default(),
             inner: Mutex::new(state),
             polled: AtomicBool::new(false),
+            changes: AtomicU32::new(0),
             spin: SpinBudget::default(),
             agent_done: Condvar::new(),
         })
@@ -94,6 +95,7 @@ pub fn arm_descriptor<P: Provider>(cno: &Cno<P>) {
         if source.pending(cno.id) {
             let mut inner = cno.inner.lock();
             inner.triggers.insert(source);
+            cno.changed(&inner);
             return inner.update_descriptor();
         }
     }
@@ -149,12 +151,14 @@ impl<P: Provider> Cno<P> {
         let mut inner = self.inner.lock();
         let known = inner.sources.iter().filter(|(known, _)| known.id() != source.id()).cloned();
         inner.sources = known.chain([(source.clone(), longest)]).collect();
+        self.changed(&inner);
     }
 
     /// Removes a detached EVD from the polled EVDs.
     pub fn unwatch(&self, evd: ObjectId) {
         let mut inner = self.inner.lock();
         inner.sources = inner.sources.iter().filter(|(known, _)| known.id() != evd).cloned().collect();
+        self.changed(&inner);
     }
 
     /// Whether waiters poll the EVDs themselves, so that no CQ has to be armed.
@@ -169,6 +173,7 @@ impl<P: Provider> Cno<P> {
         let mut agent = None;
         if !inner.is_freed {
             inner.triggers.insert(source);
+            self.changed(&inner);
             agent = if arrival { inner.agent.take() } else { None };
         }
         if agent.is_some() {
@@ -197,6 +202,7 @@ impl<P: Provider> Cno<P> {
         let mut inner = self.inner.lock();
         inner.orphaned = inner.waiters.is_empty() && !inner.is_freed;
         inner.released = inner.waiters.clone();
+        self.changed(&inner);
         let agent = inner.agent.take();
         if agent.is_some() {
             inner.calling.push(thread::current());

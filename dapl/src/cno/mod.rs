@@ -5,7 +5,7 @@
 //! It sees an EVD only as an [`EvdSource`].
 
 use std::sync::Arc;
-use std::sync::atomic::AtomicBool;
+use std::sync::atomic::{AtomicBool, AtomicU32};
 
 use parking_lot::{Condvar, Mutex};
 
@@ -36,11 +36,22 @@ pub trait EvdSource: Send + Sync {
     fn id(&self) -> ObjectId;
     /// Whether this EVD is attached to the CNO, is enabled, has events, and has no waiting thread of its own.
     fn pending(&self, cno: ObjectId) -> bool;
-    /// Fetches completions on the calling thread; they trigger the CNO. With `progress` it also polls the device.
-    /// Returns true if the CNO has to poll its next EVD too, false if one poll serves all CQs of the IA.
-    fn poll(&self, progress: bool) -> bool;
+    /// Fetches completions on the calling thread. New events trigger the CNO, unless the pass takes them.
+    fn poll(&self, pass: &mut PollPass);
     /// Arms the CQ, if the CNO needs its notification.
     fn arm(&self);
+}
+
+/// One pass of a thread over the EVDs of a CNO.
+#[derive(Debug)]
+pub struct PollPass {
+    /// The CNO.
+    pub cno: ObjectId,
+    /// The next EVD also polls the device. An EVD whose poll serves all CQs of the IA clears it.
+    pub polls_device: bool,
+    /// The first EVD with new events does not trigger the CNO, because the thread waits and takes them. That EVD clears
+    /// it.
+    pub takes: bool,
 }
 
 /// A consumer notification object.
@@ -52,6 +63,9 @@ pub struct Cno<P: Provider> {
     inner: Mutex<CnoState>,
     /// Waiters poll the EVDs themselves, so no CQ has to be armed. Changed under the lock of `inner`.
     polled: AtomicBool,
+    /// Changes of the triggers, of the polled EVDs, and of what ends a wait. A thread that polls takes the lock of `inner`
+    /// only after a change. Incremented under that lock.
+    changes: AtomicU32,
     spin: SpinBudget,
     /// Signalled when an agent returns.
     agent_done: Condvar,

@@ -337,6 +337,55 @@ fn wait_polls_the_evds_itself() {
 }
 
 #[test]
+fn wait_that_polls_returns_each_evd_with_events_in_turn() {
+    let opened = fake::open(c"cno-turns");
+    let cno = cno(&opened, NO_AGENT);
+    let [a, b] = [evd(&opened, cno), evd(&opened, cno)];
+    assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY);
+    cq(a).put(Completion::default());
+    cq(b).put(Completion::default());
+    assert_eq!(wait(cno, 0), (DAT_SUCCESS, a), "the first one polled");
+    cq(a).put(Completion::default());
+    assert_eq!(wait(cno, 0), (DAT_SUCCESS, b), "its event is older than the new event of the first EVD");
+    assert_eq!(wait(cno, 0), (DAT_SUCCESS, a));
+    assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY, "no event since its last return");
+    assert!(take(a) && take(a) && take(b));
+    assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY);
+}
+
+/// Posts an event to another EVD when it is polled for the first time.
+struct PostsWhenPolled(Hand, AtomicUsize);
+
+impl EvdSource for PostsWhenPolled {
+    fn id(&self) -> ObjectId {
+        ObjectId { handle: 3, generation: 0 }
+    }
+    fn pending(&self, _: ObjectId) -> bool {
+        false
+    }
+    fn poll(&self, _: &mut PollPass) {
+        if self.1.fetch_add(1, Ordering::Relaxed) == 0 {
+            post(self.0);
+        }
+    }
+    fn arm(&self) {}
+}
+
+#[test]
+fn evd_that_triggers_during_a_pass_is_returned_before_one_polled_later() {
+    let opened = fake::open(c"cno-pass");
+    let cno = cno(&opened, NO_AGENT);
+    let b = evd(&opened, cno);
+    let object = from_handle::<Cno<FakeProvider>>(cno.raw(), Handle::Cno).unwrap();
+    object.watch(Arc::new(PostsWhenPolled(b, AtomicUsize::new(0))), 0);
+    let a = evd(&opened, cno);
+    cq(a).put(Completion::default());
+    assert_eq!(wait(cno, 0), (DAT_SUCCESS, b));
+    assert_eq!(wait(cno, 0), (DAT_SUCCESS, a));
+    object.unwatch(ObjectId { handle: 3, generation: 0 });
+}
+
+#[test]
 fn a_pending_trigger_is_taken_without_polling() {
     let opened = fake::open(c"cno-no-poll");
     let cno = cno(&opened, NO_AGENT);

@@ -40,6 +40,7 @@ impl Triggers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::cno::PollPass;
 
     struct Named(usize);
     impl EvdSource for Named {
@@ -49,9 +50,7 @@ mod tests {
         fn pending(&self, _: ObjectId) -> bool {
             true
         }
-        fn poll(&self, progress: bool) -> bool {
-            progress
-        }
+        fn poll(&self, _: &mut PollPass) {}
         fn arm(&self) {}
     }
 

@@ -12,7 +12,7 @@ use super::Evd;
 use super::dapls_descriptor::ArmedDescriptor;
 use super::event::{Event, is_failure};
 use super::queue::{Config, Queue, Signal};
-use crate::cno::{Cno, EvdSource, Fire};
+use crate::cno::{Cno, EvdSource, Fire, PollPass};
 use crate::error::{Error, Result};
 use crate::ia::dapls_ia;
 use crate::ia::{AsyncError, AsyncKind, Ia};
@@ -127,11 +127,12 @@ impl<P: Provider> EvdSource for EvdRef<P> {
         })
     }
 
-    fn poll(&self, progress: bool) -> bool {
-        if progress && self.empty_check.get().is_some_and(|check| check.has_no_completion()) {
-            return !P::Cq::SHARES_PROGRESS;
+    fn poll(&self, pass: &mut PollPass) {
+        if pass.polls_device && self.empty_check.get().is_some_and(|check| check.has_no_completion()) {
+            pass.polls_device = !P::Cq::SHARES_PROGRESS;
+        } else if let Some(evd) = handle::from_id::<Evd<P>>(self.id) {
+            evd.poll_for_cno(pass);
         }
-        handle::from_id::<Evd<P>>(self.id).map_or(progress, |evd| evd.poll_for_cno(progress))
     }
 
     fn arm(&self) {
@@ -433,19 +434,27 @@ impl<P: Provider> Evd<P> {
 
     /// Fetches completions for a thread that waits on the CNO; see [`EvdSource::poll`]. Does not poll if only an armed
     /// CQ can recognise solicited messages.
-    fn poll_for_cno(&self, progress: bool) -> bool {
+    fn poll_for_cno(&self, pass: &mut PollPass) {
         let mut inner = self.lock();
-        let Some(cq) = &self.cq else { return progress };
+        let Some(cq) = &self.cq else { return };
         let must_tell = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited;
         let is_left = must_tell || inner.queue.has_waiter() || !inner.queue.enabled;
-        let Some(cno) = inner.cno.as_ref().filter(|_| !is_left) else { return progress };
+        let Some(cno) = inner.cno.as_ref().filter(|_| !is_left) else { return };
         // Under the lock: a waiter that goes to sleep arms the CQ after this step.
         if cno.is_polled() && !inner.descriptor.as_ref().is_some_and(ArmedDescriptor::is_armed) {
             cq.disarm();
         }
-        let signal = self.fetch(&mut inner, if progress { Fetch::Poll } else { Fetch::Ready });
-        self.unlock(inner, signal);
-        progress && !P::Cq::SHARES_PROGRESS
+        let signal = self.fetch(&mut inner, if pass.polls_device { Fetch::Poll } else { Fetch::Ready });
+        pass.polls_device &= !P::Cq::SHARES_PROGRESS;
+        // A CNO that is still polled has neither an agent nor a descriptor that depends on a trigger.
+        let is_polled = inner.cno.as_ref().is_some_and(|cno| cno.is_polled() && cno.id() == pass.cno);
+        let may_take = pass.takes && is_polled && inner.descriptor.is_none() && !inner.arm_failed;
+        if may_take && signal == Signal::Cno {
+            pass.takes = false;
+            inner.queue.counts.cno_triggers += 1;
+        } else {
+            self.unlock(inner, signal);
+        }
     }
 
     /// Ends a step that may have queued events.
