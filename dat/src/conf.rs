@@ -279,9 +279,20 @@ fn is_provider_version(text: &[u8]) -> bool {
 /// Whether the file name of a library ends like a provider library of DAT 2.0: in `.so.2`, optionally followed by
 /// further numbers.
 pub fn is_for_libdat2(library: &[u8]) -> bool {
+    has_version(library, b".so.2")
+}
+
+/// Whether the library's name says that it is for `libdat.so.1`. Providers of this project have such names, and serve
+/// both versions.
+pub(crate) fn is_for_libdat1(library: &[u8]) -> bool {
+    has_version(library, b".so.1")
+}
+
+/// Whether the file name ends with this version, or continues it after a dot.
+fn has_version(library: &[u8], version: &[u8; 5]) -> bool {
     let name = library.rsplit(|byte| *byte == b'/').next().unwrap_or(library);
-    let tail = |at: usize| &name[at + b".so.2".len()..];
-    name.windows(b".so.2".len()).enumerate().any(|(at, part)| part == b".so.2" && matches!(tail(at), [] | [b'.', ..]))
+    let tail = |at: usize| &name[at + version.len()..];
+    name.windows(version.len()).enumerate().any(|(at, part)| part == version && matches!(tail(at), [] | [b'.', ..]))
 }
 
 /// Formats a token for a message: printable characters only, shortened.

@@ -10,7 +10,7 @@ use std::ptr;
 
 use dat_abi::{DAT_PROVIDER_FINI_FUNC, DAT_PROVIDER_INFO, DAT_PROVIDER_INIT_FUNC};
 
-use crate::conf::is_for_libdat2;
+use crate::conf::{is_for_libdat1, is_for_libdat2};
 use crate::refused::Cause;
 
 pub(crate) mod found;
@@ -25,6 +25,9 @@ pub(crate) struct Library {
     /// Whether the library lists `libdat.so.1` as needed. Such a library of another implementation registers its names
     /// with `libdat.so.1`, so `libdat2.so.2` gets no registration from it.
     pub(crate) needs_libdat1: bool,
+    /// Whether the library is named as one for `libdat.so.1`. Only providers of this project serve both versions under
+    /// such a name.
+    pub(crate) is_named_for_libdat1: bool,
 }
 
 /// Maps the library of a record. The error contains the cause and the remedy.
@@ -49,6 +52,9 @@ pub(crate) fn load(path: &[u8], major: u32) -> Result<Library, Cause> {
         return Err(Cause::new(cause, "name a library for 1.2"));
     }
     let needs_libdat1 = needs(b"libdat.so");
+    let soname = image.names(DT_SONAME).next().map_or(&b""[..], CStr::to_bytes);
+    let is_named = |of_version: fn(&[u8]) -> bool| of_version(path) || of_version(soname);
+    let is_named_for_libdat1 = is_named(is_for_libdat1) && !is_named(is_for_libdat2);
     let Some(init) = image.symbol(c"dat_provider_init") else {
         let cause = format!("{shown} has no dat_provider_init: it is not a DAT provider");
         return Err(Cause::new(cause, "name a provider's library as lib_path"));
@@ -58,7 +64,7 @@ pub(crate) fn load(path: &[u8], major: u32) -> Result<Library, Cause> {
     let init = unsafe { std::mem::transmute::<*mut c_void, DAT_PROVIDER_INIT_FUNC>(init) };
     // SAFETY: as above, for the contract's fini function.
     let fini = fini.map(|fini| unsafe { std::mem::transmute::<*mut c_void, DAT_PROVIDER_FINI_FUNC>(fini) });
-    Ok(Library { init, fini, needs_libdat1 })
+    Ok(Library { init, fini, needs_libdat1, is_named_for_libdat1 })
 }
 
 /// Checks a path before anything is mapped. Returns the reason to refuse it and the remedy.

@@ -197,6 +197,11 @@ pub(crate) fn hook_asked() {
     entry::note_hook();
 }
 
+/// Called when a registration was passed to the libdat of the other version.
+pub(crate) fn passed_on(key: &Key) {
+    entry::note_passed_on(key);
+}
+
 /// Library field of the record whose `dat_provider_init` this thread is executing.
 pub(crate) fn library_in_init() -> Option<String> {
     let index = entry::initialising()?;

@@ -7,7 +7,10 @@
  *   NO_FINI            exports no dat_provider_fini
  *   SILENT             does not register
  *   REGISTER_AS        registers this name instead of the one given
+ *   REGISTER_MAJOR     registers this major version instead of the one given
  *   REGISTER_MINOR     registers this minor version instead of the one given
+ *   TWICE              registers twice, and removes the registration twice in fini
+ *   LEAVES_AT_EXIT     removes its registration in the library's destructor, too
  *   KEEPS              does not remove its registration in fini
  *   OPEN_CODE          ia_open returns this code and overwrites its outputs
  *   OPEN_NULL          ia_open returns success without an IA
@@ -182,6 +185,9 @@ static DAT_PROVIDER_INFO offered(const DAT_PROVIDER_INFO *info)
 #ifdef REGISTER_AS
     strcpy(offer.ia_name, REGISTER_AS);
 #endif
+#ifdef REGISTER_MAJOR
+    offer.dapl_version_major = REGISTER_MAJOR;
+#endif
 #ifdef REGISTER_MINOR
     offer.dapl_version_minor = REGISTER_MINOR;
 #endif
@@ -224,6 +230,17 @@ __attribute__((constructor)) static void construct(void)
 }
 #endif
 
+#ifdef LEAVES_AT_EXIT
+__attribute__((destructor)) static void leave(void)
+{
+    DAT_PROVIDER_INFO offer = {.ia_name = LEAVES_AT_EXIT,
+                               .dapl_version_major = DAT_VERSION_MAJOR,
+                               .dapl_version_minor = DAT_VERSION_MINOR};
+    printf("provider: remove at exit 0x%08x\n", dat_registry_remove_provider(&table, &offer));
+    fflush(stdout);
+}
+#endif
+
 #ifndef NO_INIT
 void dat_provider_init(const DAT_PROVIDER_INFO *info, const char *params)
 {
@@ -246,6 +263,9 @@ void dat_provider_init(const DAT_PROVIDER_INFO *info, const char *params)
     DAT_RETURN code = dat_registry_add_provider(&table, &offer);
     if (code != DAT_SUCCESS)
         printf("provider: add 0x%08x\n", code);
+#ifdef TWICE
+    printf("provider: add again 0x%08x\n", dat_registry_add_provider(&table, &offer));
+#endif
 #endif
 }
 #endif
@@ -259,6 +279,9 @@ void dat_provider_fini(const DAT_PROVIDER_INFO *info)
     DAT_RETURN code = dat_registry_remove_provider(&table, &offer);
     if (code != DAT_SUCCESS)
         printf("provider: remove 0x%08x\n", code);
+#ifdef TWICE
+    printf("provider: remove again 0x%08x\n", dat_registry_remove_provider(&table, &offer));
+#endif
 #endif
 }
 #endif

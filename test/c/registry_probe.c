@@ -3,6 +3,7 @@
  * reads files and the environment once.
  *
  *   open NAME MAJOR MINOR SAFE   dat_ia_openv; remembers the IA
+ *   open-other NAME              opens and closes NAME through the libdat of the other version
  *   close N FLAGS                dat_ia_close of the N-th opened IA
  *   close-pointer N FLAGS        the same with the provider's pointer as handle
  *   list N                       dat_registry_list_providers with space for N
@@ -28,6 +29,7 @@
     dat_rmr_bind(rmr, DAT_HANDLE_NULL, triplet, privileges, DAT_VA_TYPE_VA, __VA_ARGS__)
 #endif
 
+#include <dlfcn.h>
 #include <pthread.h>
 #include <stdatomic.h>
 #include <stdint.h>
@@ -93,6 +95,29 @@ static void do_open(void)
     } else {
         printf("left ia %p evd %p\n", ia, evd);
     }
+}
+
+/* The types of these calls are the same in both versions. */
+static void do_open_other(void)
+{
+    enum { MAJOR = 3 - DAT_VERSION_MAJOR, MINOR = MAJOR == 1 ? 2 : 0 };
+    void *library = dlopen(MAJOR == 1 ? "libdat.so.1" : "libdat2.so.2", RTLD_NOW | RTLD_LOCAL | RTLD_NOLOAD);
+    DAT_RETURN (*open)(const DAT_NAME_PTR, DAT_COUNT, DAT_EVD_HANDLE *, DAT_IA_HANDLE *, DAT_UINT32, DAT_UINT32,
+                       DAT_BOOLEAN);
+    DAT_RETURN (*close)(DAT_IA_HANDLE, DAT_CLOSE_FLAGS);
+    DAT_IA_HANDLE ia = NULL;
+    DAT_EVD_HANDLE evd = NULL;
+    char *name = next();
+    if (library == NULL) {
+        fprintf(stderr, "registry_probe: the other libdat is not loaded\n");
+        exit(2);
+    }
+    *(void **)&open = dlsym(library, "dat_ia_openv");
+    *(void **)&close = dlsym(library, "dat_ia_close");
+    DAT_RETURN code = open(name, 8, &evd, &ia, MAJOR, MINOR, DAT_FALSE);
+    printf("open other: 0x%08x\n", code);
+    if (code == DAT_SUCCESS)
+        printf("close other: 0x%08x\n", close(ia, DAT_CLOSE_ABRUPT_FLAG));
 }
 
 static void do_list(void)
@@ -430,6 +455,8 @@ int main(int argc, char **argv)
         char *word = next();
         if (!strcmp(word, "open")) {
             do_open();
+        } else if (!strcmp(word, "open-other")) {
+            do_open_other();
         } else if (!strcmp(word, "close")) {
             DAT_IA_HANDLE ia = ias[number()];
             show("close", dat_ia_close(ia, (DAT_CLOSE_FLAGS)number()));

@@ -59,6 +59,8 @@ thread_local! {
     static MAPPING: Cell<usize> = const { Cell::new(0) };
     /// Set when a library has requested the hook in this thread.
     static HOOK_ASKED: Cell<bool> = const { Cell::new(false) };
+    /// The last registration that this thread has passed to the libdat of the other version.
+    static PASSED_ON: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// The record whose init this thread is running.
@@ -69,6 +71,11 @@ pub(super) fn initialising() -> Option<usize> {
 /// Records that a library requests the hook in this thread.
 pub(super) fn note_hook() {
     HOOK_ASKED.set(true);
+}
+
+/// Records that this thread has passed a registration to the libdat of the other version.
+pub(super) fn note_passed_on(key: &Key) {
+    PASSED_ON.set(Some(describe(key)));
 }
 
 /// Whether the hook was requested in this thread, either by the provider that the thread initialises or by the program
@@ -159,20 +166,31 @@ fn start(index: usize, entry: &'static Entry) -> Result<(), Cause> {
     };
     report::debug(Topic::ProviderCalls, || format!("dat_provider_init for {}", describe(&entry.record.key)));
     let asked = HOOK_ASKED.replace(false);
+    PASSED_ON.set(None);
     INITS.with_borrow_mut(|inits| inits.push(index));
     found.init(&entry.info, &entry.params);
     INITS.with_borrow_mut(Vec::pop);
-    HOOK_ASKED.set(asked);
+    let is_of_this_project = HOOK_ASKED.replace(asked);
+    // A provider of 1.2 registers the version of its argument, with a table of 1.2.
+    let is_old = entry.record.key.major > 1 && found.is_named_for_libdat1 && !is_of_this_project;
     let mut registry = lock();
     // The registration may have come from a thread that init started.
-    if registry.registrations.adopt(&entry.record.key, index) {
+    let is_registered = registry.registrations.adopt(&entry.record.key, index);
+    if is_registered && !is_old {
         return Ok(());
     }
     let instead = registry.registrations.of_owner(index).next().map(|one| describe(&one.key));
     drop(registry);
+    let instead = instead.or_else(|| PASSED_ON.take());
     finish(index, entry);
     let (library, wanted) = (entry.record.library.escape_ascii(), describe(&entry.record.key));
     let params = entry.record.params.escape_ascii();
+    if is_registered {
+        return Err(Cause::new(
+            format!("{library} is a library for libdat.so.1 (.so.1), but the line says u2"),
+            "name the .so.2 library",
+        ));
+    }
     if entry.record.key.major > 1 && found.needs_libdat1 {
         return Err(Cause::new(
             format!("{library} needs libdat.so.1 and did not register {wanted}: it implements DAT 1.2 only"),

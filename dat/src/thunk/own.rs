@@ -137,6 +137,7 @@ pub unsafe fn registry_add_provider(
         if other::is_for_other(api, key.major) {
             // SAFETY: this function's contract.
             if let Some(code) = unsafe { other::register(api, true, provider, info) } {
+                registry::passed_on(&key);
                 return succeed(code);
             }
         }

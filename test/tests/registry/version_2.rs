@@ -49,6 +49,98 @@ fn a_library_that_serves_1_2_only_is_named_as_such() {
     );
 }
 
+/// Such a provider has functions of 1.2 in its table, and registers the version that its init was called with.
+#[test]
+fn a_provider_of_1_2_that_registers_as_2_0_is_refused_by_its_name() {
+    let conf = "x u2.0 nonthreadsafe default {}/libold.so.1 dapl.2.0 \"\" \"\"\n";
+    let case = Case::new("claims2", conf).provider("libold.so.1", &[]).version_2();
+    let answer = case.run("open x 2 0 0 open x 2 0 0");
+    assert!(!answer.out.contains("provider: open"), "{}", answer.out);
+    assert_eq!(answer.out.matches("open: 0x800a0000 DAT_PROVIDER_NOT_FOUND \n").count(), 2, "{}", answer.out);
+    assert_eq!(answer.out.matches("provider: fini x 2.0").count(), 2, "{}", answer.out);
+    assert_eq!(
+        answer.reason_of("libdat2: "),
+        "cannot open \"x\": {}/dat.conf:1: {}/libold.so.1 is a library for libdat.so.1 (.so.1), but the line says u2; \
+         name the .so.2 library"
+    );
+    // The name in dat.conf is not decisive if the library names itself.
+    let conf = conf.replace("libold.so.1", "libold.so");
+    let case = Case::new("soname1", &conf).provider_linked("libold.so", &[], &["-Wl,-soname,libold.so.1"]).version_2();
+    let answer = case.run("open x 2 0 0");
+    assert!(answer.reason_of("libdat2: ").contains("libold.so is a library for libdat.so.1 (.so.1)"), "{}", answer.err);
+}
+
+#[test]
+fn a_provider_that_registers_the_other_version_is_refused_with_what_it_registered() {
+    let lines = [("1.2", "2.0", "libdat: "), ("2.0", "1.2", "libdat2: ")];
+    for (version, registered, library) in lines {
+        let (major, minor) = version.split_once('.').unwrap();
+        let conf = format!("x u{version} nonthreadsafe default {{}}/libx.so dapl.{version} \"\" \"\"\n");
+        let case = Case::new("crossed2", &conf);
+        let case = if major == "2" { case.version_2() } else { case };
+        let (other, its_minor) = registered.split_once('.').unwrap();
+        let defines = [format!("REGISTER_MAJOR={other}"), format!("REGISTER_MINOR={its_minor}")];
+        let case = case.provider("libx.so", &[&defines[0], &defines[1]]);
+        let expected = format!(
+            "cannot open \"x\": {{}}/dat.conf:1: {{}}/libx.so was loaded, but registered \"x\" {registered} \
+             nonthreadsafe instead of \"x\" {version} nonthreadsafe; correct the line, or name another library"
+        );
+        let words = format!("open x {major} {minor} 0");
+        assert_eq!(case.run(&words).reason_of(library), expected);
+        // With both libraries in the process, the registration is passed to the other one.
+        let both = ["libdat.so.1", "libdat2.so.2"].map(|file| stage().lib.join(file).display().to_string());
+        let [first, second] = if major == "1" { [&both[0], &both[1]] } else { [&both[1], &both[0]] };
+        let case = case.with("LD_PRELOAD", &format!("{first}:{second}"));
+        assert_eq!(case.run(&words).reason_of(library), expected);
+    }
+}
+
+#[test]
+fn a_second_registration_and_a_second_removal_are_refused() {
+    let defines = ["TWICE", "LEAVES_AT_EXIT=\"fine\""];
+    let case = Case::new("twice2", FINE).version_2().provider("libfine.so.2", &defines);
+    let answer = case.run("open fine 2 0 0 close 0 0 open fine 2 0 0");
+    let expected = [
+        "provider: init fine 2.0 nonthreadsafe (eth0 0)",
+        "provider: add again 0x80100000",
+        "provider: open fine 8",
+        "open: 0x00000000 DAT_SUCCESS ",
+        "ia 1",
+        "provider: close 0",
+        "provider: fini fine 2.0 nonthreadsafe",
+        "provider: remove again 0x800a0064",
+        "close: 0x00000000 DAT_SUCCESS ",
+        "provider: init fine 2.0 nonthreadsafe (eth0 0)",
+        "provider: add again 0x80100000",
+        "provider: open fine 8",
+        "open: 0x00000000 DAT_SUCCESS ",
+        "ia 2",
+        // In use.
+        "provider: remove at exit 0x80110000",
+    ];
+    answer.says(&expected).quiet();
+}
+
+#[test]
+fn a_refused_provider_of_2_0_leaves_that_of_1_2_usable_in_the_same_process() {
+    let conf = "fine u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"\" \"\"\n\
+                fine u2.0 nonthreadsafe default {}/libfine.so.1 dapl.2.0 \"\" \"\"\n";
+    let case = Case::new("both-fails", conf).provider("libfine.so.1", &[]);
+    let case = case.with("LD_PRELOAD", stage().lib.join("libdat2.so.2").to_str().unwrap());
+    let answer =
+        case.run("open fine 1 2 0 open-other fine objects 0 open-other fine close 0 0 open fine 1 2 0 close 1 0");
+    let codes = |call: &str| -> Vec<String> {
+        answer.out.lines().filter_map(|line| Some(line.strip_prefix(call)?[..10].to_owned())).collect()
+    };
+    assert_eq!(codes("open other: "), ["0x800a0000"; 2]);
+    assert_eq!(
+        (codes("open: "), codes("close: ")),
+        (vec!["0x00000000".to_owned(); 2], vec!["0x00000000".to_owned(); 2])
+    );
+    assert!(answer.out.contains("pz create: 0x00000000"), "{}", answer.out);
+    assert!(answer.reason_of("libdat2: ").contains("is a library for libdat.so.1 (.so.1)"), "{}", answer.err);
+}
+
 #[test]
 fn a_library_of_2_0_under_another_name_is_refused_by_1_2() {
     let conf = "x u1.2 nonthreadsafe default {}/libnew.so.1 dapl.1.2 \"\" \"\"\n";
