@@ -133,9 +133,11 @@ impl<P: Provider> Csp<P> {
     }
 }
 
-/// Whether `ip` is an address of this host: a socket can be bound to it.
+/// Whether `ip` is a unicast address of this host, or the wildcard address. Linux binds a socket to groups and broadcast
+/// addresses too; it connects no socket to a broadcast address.
 fn is_local(ip: IpAddr) -> bool {
-    UdpSocket::bind((ip, 0)).is_ok()
+    let connects_to_itself = |socket: UdpSocket| socket.connect(socket.local_addr()?);
+    !ip.is_multicast() && UdpSocket::bind((ip, 0)).and_then(connects_to_itself).is_ok()
 }
 
 impl<P: Provider> Object for Csp<P> {
@@ -149,5 +151,21 @@ impl<P: Provider> Child for Csp<P> {
 
     fn counts_as_open(&self) -> bool {
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn groups_and_broadcast_addresses_are_not_local() {
+        let is_local = |ip: &str| is_local(ip.parse().unwrap());
+        assert!(is_local("127.0.0.1") && is_local("0.0.0.0"));
+        for elsewhere in
+            ["192.0.2.1", "224.0.0.1", "239.1.2.3", "255.255.255.255", "127.255.255.255", "ff02::1", "ff0e::1"]
+        {
+            assert!(!is_local(elsewhere), "{elsewhere}");
+        }
     }
 }

@@ -26,6 +26,13 @@ fn with_port(ia: &Ia, port: u16) -> Option<Address> {
     (bytes[..2] == 2_u16.to_ne_bytes()).then(|| Address::of_bytes(&bytes))
 }
 
+/// An IPv4 address with a port.
+fn with_bytes(ip: [u8; 4], port: u16) -> Address {
+    let mut bytes = address_at(Address::ipv4(ip).pointer());
+    bytes[2..4].copy_from_slice(&port.to_be_bytes());
+    Address::of_bytes(&bytes)
+}
+
 fn create(ia: &Ia, mut comm: DAT_COMM, address: &Address, evd: &Evd) -> Result<DAT_HANDLE, DAT_RETURN> {
     let mut csp = null_mut();
     match added::csp_create(ia.h(), &mut comm, address.pointer(), evd.h(), &mut csp) {
@@ -88,8 +95,11 @@ fn added_a_common_service_point_is_refused(ctx: &Ctx) {
     assert_eq!(create(&ia, DAT_COMM { r#type: 2, ..TCP }, &address, &requests), not_supported);
     assert_eq!(create(&ia, DAT_COMM { protocol: 17, ..TCP }, &address, &requests), not_supported);
     assert_eq!(create(&ia, TCP, &no_port, &requests), Err(argument(3)));
-    let elsewhere = Address::ipv4([192, 0, 2, 1]);
-    assert_eq!(create(&ia, TCP, &elsewhere, &requests), Err(argument(3)));
+    // Another host, groups, and broadcast.
+    for bytes in [[192, 0, 2, 1], [224, 0, 0, 1], [239, 1, 2, 3], [255; 4], [127, 255, 255, 255]] {
+        let elsewhere = with_bytes(bytes, port);
+        assert_eq!(create(&ia, TCP, &elsewhere, &requests), Err(argument(3)), "{bytes:?}");
+    }
     let bad_evd = error(DAT_INVALID_HANDLE, v2::DAT_INVALID_HANDLE_EVD_CR);
     assert_eq!(create(&ia, TCP, &address, &others), Err(bad_evd));
     let (mut csp, mut comm) = (null_mut(), TCP);
