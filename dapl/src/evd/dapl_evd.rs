@@ -191,7 +191,7 @@ unsafe extern "C" fn dequeue_quickly<P: Provider>(
     let quick = || {
         let object = stub.object::<Evd<P>>()?;
         // SAFETY: writable by this function's contract.
-        object.dequeue_quickly(|done| unsafe { write_plain(out, evd, done) })
+        Some(object.dequeue_quickly(|given| unsafe { write_taken(out, evd, given) }))
     };
     // SAFETY: this function's own contract.
     ffi::guard_quick(quick, || unsafe { dequeue::<P>(evd, out) })
@@ -207,12 +207,7 @@ unsafe extern "C" fn dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVE
         let Some(object) = from_handle_hot::<Evd<P>>(evd) else { return Err(Error::InvalidHandle(Handle::Plain)) };
         require(out, 2)?;
         // SAFETY: not null, and writable by this function's contract.
-        let result = object.dequeue(|given| unsafe {
-            match given {
-                TakenEvent::Done(done) => write_done(out, evd, done),
-                TakenEvent::Other(event) => write_event(out, evd, event),
-            }
-        });
+        let result = object.dequeue(|given| unsafe { write_taken(out, evd, given) });
         object.release();
         result
     })
@@ -284,6 +279,22 @@ const _: () = {
     assert!(offset_of!(PlainEvent, status) == DATA + offset_of!(DAT_DTO_COMPLETION_EVENT_DATA, status));
     assert!(offset_of!(PlainEvent, bytes) == DATA + offset_of!(DAT_DTO_COMPLETION_EVENT_DATA, transfered_length));
 };
+
+/// Like [`write_event`], for a dequeued event.
+///
+/// # Safety
+/// `out` is writable.
+#[inline(always)]
+unsafe fn write_taken(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, taken: TakenEvent<'_>) {
+    // SAFETY: this function's own contract.
+    unsafe {
+        match taken {
+            TakenEvent::Plain(done) => write_plain(out, evd, done),
+            TakenEvent::Done(done) => write_done(out, evd, done),
+            TakenEvent::Other(event) => write_event(out, evd, event),
+        }
+    }
+}
 
 /// Like [`write_event`], for a successful transfer.
 ///

@@ -172,6 +172,8 @@ impl<P: Provider> Notification<P> {
 
 /// An event that a consumer dequeues.
 pub(crate) enum TakenEvent<'a> {
+    /// A successful transfer that fits the fields of a DAT 1.2 event.
+    Plain(&'a Completion),
     /// A completion. If the work has failed, its EP has been notified.
     Done(&'a Completion),
     /// Any event.
@@ -213,7 +215,16 @@ impl<P: Provider> Evd<P> {
     /// path.
     #[inline]
     pub(crate) fn dequeue(&self, give: impl FnOnce(TakenEvent<'_>)) -> Result<()> {
-        let mut inner = self.lock();
+        self.dequeue_locked(self.lock(), give)
+    }
+
+    /// Like [`Self::dequeue`], with the lock held and all events in the queue.
+    #[inline(never)]
+    pub(super) fn dequeue_locked<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, EvdState<P>>,
+        give: impl FnOnce(TakenEvent<'_>),
+    ) -> Result<()> {
         inner.queue.require_no_waiter()?;
         let mut signal = Signal::None;
         let held = &mut *inner;
@@ -252,7 +263,7 @@ impl<P: Provider> Evd<P> {
                 if failed {
                     return self.dequeue_failure(inner, signal, give);
                 }
-                held.queue.counts.events += 1; // held.queue.counts.events += 1; // this event bypasses the queue
+                held.queue.counts.events += 1; // this event bypasses the queue
                 give(TakenEvent::Done(first));
                 from_shared(first)
             }

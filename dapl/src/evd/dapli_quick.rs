@@ -6,7 +6,7 @@
 #![forbid(unsafe_code)]
 
 use super::Evd;
-use super::dapli_evd::{EvdState, record};
+use super::dapli_evd::{EvdState, TakenEvent, record};
 use super::event::Event;
 use crate::error::{Error, Result};
 use crate::provider::{Arrival, Completion, CompletionQueue, Provider, Status, Work};
@@ -165,39 +165,45 @@ impl<P: Provider> Evd<P> {
         Some(left)
     }
 
-    /// Dequeues the oldest event if it is a plain completion, with as few instructions as possible. `None`: the caller
-    /// uses `dequeue`.
+    /// Dequeues the oldest event, with as few instructions as possible if it is a plain completion in the buffer.
     #[inline(always)]
-    pub(super) fn dequeue_quickly(&self, give: impl FnOnce(&Completion)) -> Option<Result<()>> {
+    pub(super) fn dequeue_quickly(&self, give: impl FnOnce(TakenEvent<'_>)) -> Result<()> {
         let mut inner = self.inner.lock();
         if let Some(done) = inner.next_plain() {
-            give(done);
+            give(TakenEvent::Plain(done));
             if inner.plain.is_empty() {
                 self.allow_empty_check(&inner);
             }
-            return Some(Ok(()));
+            return Ok(());
         }
         self.poll_quickly(inner, give)
     }
 
     /// Polls, and takes the oldest completion. Apart, so that a dequeue that need not poll saves few registers.
     #[inline(never)]
-    fn poll_quickly(
-        &self,
-        mut inner: MutexGuard<'_, EvdState<P>>,
-        give: impl FnOnce(&Completion),
-    ) -> Option<Result<()>> {
-        let cq = self.cq.as_ref().filter(|_| inner.is_quick())?;
-        match inner.refill(cq) {
-            Found::Plain => {
-                inner.next_plain().map(give);
-                if let (false, Some(check)) = (inner.plain.is_empty(), &self.empty_check) {
-                    check.set_queued(true);
+    fn poll_quickly<'a>(
+        &'a self,
+        mut inner: MutexGuard<'a, EvdState<P>>,
+        give: impl FnOnce(TakenEvent<'_>),
+    ) -> Result<()> {
+        if let (true, Some(cq)) = (inner.is_quick(), &self.cq) {
+            match inner.refill(cq) {
+                Found::Plain => {
+                    if let Some(done) = inner.next_plain() {
+                        give(TakenEvent::Plain(done));
+                    }
+                    if let (false, Some(check)) = (inner.plain.is_empty(), &self.empty_check) {
+                        check.set_queued(true);
+                    }
+                    return Ok(());
                 }
-                Some(Ok(()))
+                Found::Others => {}
+                Found::Nothing => return Err(self.found_nothing(inner)),
             }
-            Found::Others => None,
-            Found::Nothing => Some(Err(self.found_nothing(inner))),
         }
+        if let Some(check) = &self.empty_check {
+            check.set_queued(true);
+        }
+        self.dequeue_locked(inner, give)
     }
 }

@@ -122,7 +122,7 @@ unsafe fn dequeue_locked<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) 
         // SAFETY: not null, and writable by this function's contract.
         let result = object.dequeue(|taken| unsafe {
             match taken {
-                TakenEvent::Done(done) => write_done(out, evd, done),
+                TakenEvent::Plain(done) | TakenEvent::Done(done) => write_done(out, evd, done),
                 TakenEvent::Other(event) => write_event(out, evd, event),
             }
         });
