@@ -1,9 +1,9 @@
 //! The core of a completion queue: the completions that were not polled yet, and whether the consumer has armed the
 //! queue.
 //!
-//! A consumer arms the queue and checks it once more before it sleeps. `push` adds a completion and then checks whether
-//! the queue is armed. A full barrier separates the two steps on each side, so no completion is missed. The caller of
-//! `push` sends the notification.
+//! A consumer arms the queue and checks it again before it sleeps. `push` adds a completion and then checks whether the
+//! queue is armed. A full barrier separates the two steps on each side, so that a sleeping consumer never misses a
+//! completion. The caller of `push` sends the notification.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -12,7 +12,7 @@ use dapl::provider::Completion;
 use dapl::runtime::empty_check::EmptyCheck;
 use dapl::runtime::sync::{AtomicBool, AtomicUsize, Mutex, Ordering, fence};
 
-/// Completions in order. The capacity follows the posted work, so no completion is ever lost.
+/// Completions in order. The list grows with the posted work, so it never overflows.
 #[derive(Debug, Default)]
 pub struct CompletionList {
     queue: Mutex<VecDeque<Completion>>,
@@ -20,17 +20,17 @@ pub struct CompletionList {
     waiting: AtomicUsize,
     /// One notification is requested.
     armed: AtomicBool,
-    /// Kept up to date with whether there are completions.
+    /// The empty check of the EVD: says whether `queue` has completions.
     empty_check: Option<&'static EmptyCheck>,
 }
 
 impl CompletionList {
-    /// An empty list that keeps the check of its EVD up to date.
+    /// Creates an empty list that updates the empty check of its EVD.
     pub fn with_check(empty_check: &'static EmptyCheck) -> Self {
         CompletionList { empty_check: Some(empty_check), ..CompletionList::default() }
     }
 
-    /// Called under the lock.
+    /// Publishes the length of `queue`, whose lock the caller holds.
     #[inline]
     fn set_waiting(&self, waiting: usize) {
         self.waiting.store(waiting, Ordering::Release);
@@ -53,7 +53,7 @@ impl CompletionList {
             && self.armed.compare_exchange(true, false, Ordering::AcqRel, Ordering::Relaxed).is_ok()
     }
 
-    /// Moves completions into `out`; returns their number.
+    /// Moves the oldest completions into `out`, and returns their number.
     #[inline(always)]
     pub fn take(&self, out: &mut [Completion]) -> usize {
         if self.is_empty() { 0 } else { self.take_waiting(out) }
@@ -75,8 +75,10 @@ impl CompletionList {
         self.waiting.load(Ordering::Acquire) == 0
     }
 
-    /// Requests one notification. `settle` runs before the last check, and makes sure that later completions are pushed
-    /// here. Returns false, without arming, if there is a completion already.
+    /// Requests one notification. Returns false, without arming, if the list has a completion.
+    ///
+    /// Calls `settle` before the check of the list. A provider whose polls collect completions ends that mode in `settle`,
+    /// so that all later completions are pushed.
     pub fn arm(&self, settle: impl FnOnce()) -> bool {
         self.armed.store(true, Ordering::SeqCst);
         settle();
@@ -89,7 +91,7 @@ impl CompletionList {
         true
     }
 
-    /// Withdraws the request for a notification. The flag is written only if it is set, since every poll calls this.
+    /// Withdraws the request for a notification. Every poll calls this, so the flag is written only if it is set.
     #[inline]
     pub fn disarm(&self) {
         if self.armed.load(Ordering::Relaxed) {
@@ -97,14 +99,15 @@ impl CompletionList {
         }
     }
 
-    /// Whether a notification is requested and was not sent yet.
+    /// Whether a notification was requested and not yet sent.
     #[inline]
     pub fn is_armed(&self) -> bool {
         self.armed.load(Ordering::Acquire)
     }
 }
 
-/// A sleeper that only `push` wakes, and two threads that push. loom reports a lost wake-up as a deadlock.
+/// Model of a consumer that sleeps until `push` notifies it, and two threads that push. loom reports a lost wake-up as a
+/// deadlock.
 #[cfg(all(test, loom))]
 mod interleavings {
     use std::sync::Arc;

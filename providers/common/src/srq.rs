@@ -1,8 +1,8 @@
 //! The core of a shared receive queue: receives for many connections, and the connections that wait for a receive.
 //!
-//! Waiting connections are served in order. A post either passes its receive to the first of them
-//! ([`SrqCore::push_or_hand_over`]), or queues it and wakes that connection, which then takes it ([`SrqCore::push`]).
-//! Without waiting connections a post does no extra work. Waiters are called without the lock.
+//! Waiting connections are served in the order of their waits. A post has two forms. [`SrqCore::push_or_hand_over`] passes
+//! the receive directly to the first waiting connection. [`SrqCore::push`] queues the receive; the caller then wakes the first
+//! waiting connection, which takes a receive from the queue. Waiting connections are called without the lock.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -26,8 +26,8 @@ pub struct SrqRecv {
     pub cookie: u64,
 }
 
-/// The queue, shared by the consumer's handle, its connections and the engine. `W` is a waiting connection, `J` a job of the
-/// engine.
+/// The queue, shared by the consumer's handle, its connections and the engine. `W` is the type of a connection that waits,
+/// `J` the type of an engine job.
 pub struct SrqCore<W: ?Sized, J> {
     /// Protection domain of the receives' memory.
     pub pd: u32,
@@ -36,16 +36,16 @@ pub struct SrqCore<W: ?Sized, J> {
     available: AtomicU32,
     sink: Weak<dyn SrqSink>,
     jobs: Arc<EngineQueue<J>>,
-    /// Number of queues of the IA.
+    /// Number of shared receive queues of the IA.
     queue_count: Arc<AtomicU32>,
 }
 
-/// The shared receive queue of a connection.
+/// A connection's use of a shared receive queue.
 pub struct Pool<W: ?Sized, J> {
     pub srq: Arc<SrqCore<W, J>>,
-    /// Token of the connection's receive completions, without the cookie.
+    /// Token of the connection's receive completions. The cookie comes from the receive.
     pub token: Token,
-    /// The connection as a waiter.
+    /// The connection, as it waits in the queue of waiters.
     pub waiter: Weak<W>,
 }
 
@@ -73,7 +73,7 @@ where
     W: ?Sized + Send + Sync + 'static,
     J: From<Arc<dyn Notify>> + Send + 'static,
 {
-    /// Creates a queue, if `queue_count` is below `max_queues`. Errors: `Exhausted(Srq)`.
+    /// Creates a queue. Errors: `Exhausted(Srq)` if `queue_count` has reached `max_queues`.
     pub fn new(
         pd: u32,
         spec: SrqSpec,
@@ -90,7 +90,7 @@ where
         Ok(Arc::new(SrqCore { pd, state, available: AtomicU32::new(0), sink: spec.sink, jobs, queue_count }))
     }
 
-    /// Receives in the queue.
+    /// Returns the number of receives in the queue.
     #[inline]
     pub fn available(&self) -> u32 {
         self.available.load(Ordering::Acquire)
@@ -101,15 +101,18 @@ where
         self.state.lock().max_recvs = max_recvs;
     }
 
-    /// Sets the low watermark: one report when fewer than `limit` receives are left, at once if that is so already.
+    /// Sets the low watermark. The sink is notified once when the queue has fewer than `limit` receives, immediately if it
+    /// has fewer already.
     pub fn watch(self: &Arc<Self>, limit: u32) {
         let mut state = self.state.lock();
         state.low = LowWatermark::new(limit);
-        let left = state.buffers.len();
-        self.check_low(left, &mut state.low);
+        let count = state.buffers.len();
+        self.check_low(count, &mut state.low);
     }
 
-    /// Adds a receive. Returns true if a connection waits for one. Errors: `Exhausted(Memory)` for a full queue.
+    /// Adds a receive. Returns true if a connection waits for one: the caller then wakes [`next_waiter`](Self::next_waiter).
+    ///
+    /// Errors: `Exhausted(Memory)` if the queue is full.
     pub fn push(&self, buffer: SrqRecv) -> Result<bool> {
         let mut state = self.state.lock();
         state.check_capacity()?;
@@ -117,13 +120,13 @@ where
         Ok(!state.waiters.is_empty())
     }
 
-    /// Adds a receive if no connection waits; else offers it to the waiters in turn. `offer` returns the receive if the
-    /// connection no longer needs it. Errors: `Exhausted(Memory)` for a full queue.
+    /// Offers a receive to the waiting connections in turn; adds it to the queue if none of them takes it. `offer` returns
+    /// the receive if the connection no longer needs one. Errors: `Exhausted(Memory)` if the queue is full.
     pub fn push_or_hand_over(&self, mut buffer: SrqRecv, offer: impl Fn(&W, SrqRecv) -> Option<SrqRecv>) -> Result<()> {
         let mut state = self.state.lock();
         state.check_capacity()?;
         loop {
-            let Some(first) = state.first() else {
+            let Some(first) = state.pop_waiter() else {
                 self.add(&mut state, buffer);
                 return Ok(());
             };
@@ -138,10 +141,10 @@ where
 
     /// Removes and returns the first waiter whose connection still exists.
     pub fn next_waiter(&self) -> Option<Arc<W>> {
-        self.state.lock().first()
+        self.state.lock().pop_waiter()
     }
 
-    /// Takes a receive. On success `waiter` is removed from the queue of waiters.
+    /// Removes and returns the first receive. On success, also removes `waiter` from the queue of waiters.
     pub fn take(self: &Arc<Self>, waiter: &Weak<W>) -> Option<SrqRecv> {
         let mut state = self.state.lock();
         let buffer = self.pop(&mut state)?;
@@ -149,7 +152,7 @@ where
         Some(buffer)
     }
 
-    /// Takes a receive; if there is none, `waiter` waits from now on.
+    /// Removes and returns the first receive. If there is none, adds `waiter` to the queue of waiters.
     pub fn take_or_wait(self: &Arc<Self>, waiter: &Weak<W>) -> Option<SrqRecv> {
         let mut state = self.state.lock();
         let buffer = self.pop(&mut state);
@@ -159,8 +162,8 @@ where
         buffer
     }
 
-    /// Makes `waiter` wait for a receive, unless it does already. The caller has to try [`take`](Self::take) once more after
-    /// this.
+    /// Adds `waiter` to the queue of waiters, unless it is in it. The caller must try [`take`](Self::take) again afterwards:
+    /// a receive that was posted just before is not announced to `waiter`.
     pub fn wait(&self, waiter: &Weak<W>) {
         let mut state = self.state.lock();
         if !state.waiters.iter().any(|known| known.ptr_eq(waiter)) {
@@ -173,7 +176,7 @@ where
         self.state.lock().waiters.retain(|known| !known.ptr_eq(waiter));
     }
 
-    pub fn waiting(&self) -> usize {
+    pub fn waiter_count(&self) -> usize {
         self.state.lock().waiters.len()
     }
 
@@ -184,14 +187,14 @@ where
 
     fn pop(self: &Arc<Self>, state: &mut SrqState<W>) -> Option<SrqRecv> {
         let buffer = state.buffers.pop_front()?;
-        let left = state.buffers.len();
-        self.available.store(left as u32, Ordering::Release);
-        self.check_low(left, &mut state.low);
+        let count = state.buffers.len();
+        self.available.store(count as u32, Ordering::Release);
+        self.check_low(count, &mut state.low);
         Some(buffer)
     }
 
-    fn check_low(self: &Arc<Self>, left: usize, low: &mut LowWatermark) {
-        if low.check(left as u32) {
+    fn check_low(self: &Arc<Self>, count: usize, low: &mut LowWatermark) {
+        if low.check(count as u32) {
             self.jobs.push(J::from(self.clone() as Arc<dyn Notify>));
         }
     }
@@ -202,7 +205,7 @@ impl<W: ?Sized> SrqState<W> {
         if self.buffers.len() < self.max_recvs as usize { Ok(()) } else { Err(Error::Exhausted(Resource::Memory)) }
     }
 
-    fn first(&mut self) -> Option<Arc<W>> {
+    fn pop_waiter(&mut self) -> Option<Arc<W>> {
         std::iter::from_fn(|| self.waiters.pop_front()).find_map(|waiter| waiter.upgrade())
     }
 }

@@ -75,7 +75,7 @@ impl Device {
             name: spec.name.to_owned(),
             limits: Limits { extensions: Extensions::ALL, ..limits(65_535, SLOTS as u32 - 1) },
             settings,
-            ip: host_address::own_address(),
+            ip: host_address::advertised_address(),
             epoch: random()?,
             socket,
             fifo,

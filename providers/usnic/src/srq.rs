@@ -116,20 +116,20 @@ mod tests {
         (1..=3).for_each(|cookie| srq.post_recv(&[], cookie).unwrap());
         assert_eq!(srq.post_recv(&[], 4), Err(Error::Exhausted(Resource::Memory)));
         let cookies: Vec<_> = all.iter().map(|waits| srq.0.take(&waiter(waits)).unwrap().cookie).collect();
-        assert_eq!((cookies, srq.available(), srq.0.waiting()), (vec![1, 2, 3], 0, 0));
+        assert_eq!((cookies, srq.available(), srq.0.waiter_count()), (vec![1, 2, 3], 0, 0));
         for waits in &all {
             assert!(srq.0.take(&waiter(waits)).is_none());
             (0..2).for_each(|_| srq.0.wait(&waiter(waits)));
         }
-        assert_eq!(srq.0.waiting(), 3);
+        assert_eq!(srq.0.waiter_count(), 3);
         srq.post_recv(&[], 5).unwrap();
         assert_eq!((woken(&all), srq.available()), (vec![1, 0, 0], 1), "the first is woken, the receive stays");
         srq.0.cancel_wait(&waiter(&all[1]));
         srq.post_recv(&[], 6).unwrap();
-        assert_eq!((woken(&all), srq.0.waiting()), (vec![1, 0, 1], 0));
+        assert_eq!((woken(&all), srq.0.waiter_count()), (vec![1, 0, 1], 0));
         (0..2).for_each(|at: usize| srq.0.wait(&waiter(&all[at])));
         assert_eq!(
-            (srq.0.take(&waiter(&all[0])).unwrap().cookie, srq.0.waiting()),
+            (srq.0.take(&waiter(&all[0])).unwrap().cookie, srq.0.waiter_count()),
             (5, 1),
             "a connection that has taken one waits no longer"
         );
@@ -142,10 +142,10 @@ mod tests {
         all.iter().for_each(|waits| srq.0.wait(&waiter(waits)));
         all[0].is_served.store(true, Ordering::Relaxed);
         srq.post_recv(&[], 1).unwrap();
-        assert_eq!((woken(&all), srq.0.waiting()), (vec![1, 1, 0], 1));
+        assert_eq!((woken(&all), srq.0.waiter_count()), (vec![1, 1, 0], 1));
         all[2].is_served.store(true, Ordering::Relaxed);
         srq.post_recv(&[], 2).unwrap();
-        assert_eq!((woken(&all), srq.0.waiting(), srq.available()), (vec![1, 1, 1], 0, 2), "no waiter needs it");
+        assert_eq!((woken(&all), srq.0.waiter_count(), srq.available()), (vec![1, 1, 1], 0, 2), "no waiter needs it");
     }
 
     #[test]

@@ -1,7 +1,7 @@
 //! Atomic operations of peers on eight bytes of registered memory.
 //!
-//! An operation is one atomic instruction of the processor on the memory itself, whichever process executes it. So operations
-//! are atomic against each other and against atomic instructions of every process that has the memory mapped.
+//! Each operation is executed as one atomic CPU instruction on the registered memory. So operations are atomic with respect
+//! to each other and to atomic instructions of every process that has mapped the memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -12,9 +12,9 @@ use super::user_copy::{self, Registration};
 /// An atomic operation with its operands.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Atomic {
-    /// Adds, and wraps.
+    /// Adds, and wraps on overflow.
     FetchAdd(u64),
-    /// Replaces the value if it is `compare`.
+    /// Replaces the value with `swap` if it equals `compare`.
     CompareSwap { compare: u64, swap: u64 },
 }
 
@@ -22,7 +22,7 @@ const FETCH_ADD: u64 = 0;
 const COMPARE_SWAP: u64 = 1;
 
 impl Atomic {
-    /// The atomic operation of a request, and its target.
+    /// Returns the atomic operation of a request and its target; `None` for other requests.
     pub fn of(op: Op) -> Option<(Atomic, Remote)> {
         match op {
             Op::FetchAdd { remote, add } => Some((Atomic::FetchAdd(add), remote)),
@@ -31,7 +31,7 @@ impl Atomic {
         }
     }
 
-    /// A number for the kind, and two operands.
+    /// Encodes the operation for transmission: a number for the kind, and two operands.
     pub fn encode(self) -> [u64; 3] {
         match self {
             Atomic::FetchAdd(add) => [FETCH_ADD, add, 0],
@@ -39,7 +39,7 @@ impl Atomic {
         }
     }
 
-    /// `None` for an unknown kind.
+    /// Decodes what `encode` returned. `None` for an unknown kind.
     pub fn decode([kind, first, second]: [u64; 3]) -> Option<Self> {
         match kind {
             FETCH_ADD => Some(Atomic::FetchAdd(first)),
@@ -48,7 +48,7 @@ impl Atomic {
         }
     }
 
-    /// Whether the processor can execute an operation at this address.
+    /// Whether an address has the alignment that atomic instructions need.
     pub fn is_aligned(address: u64) -> bool {
         address.is_multiple_of(ATOMIC_SIZE)
     }
@@ -56,7 +56,7 @@ impl Atomic {
     /// Executes the operation, and returns the former value.
     ///
     /// # Safety
-    /// Eight bytes at `word` are mapped, writable, and aligned. Other threads and processes may change them meanwhile.
+    /// Eight bytes at `word` are mapped, writable, and aligned. Other threads and processes may change them during the call.
     pub unsafe fn apply(self, word: *mut u8) -> u64 {
         // SAFETY: this function's own contract.
         let word = unsafe { AtomicU64::from_ptr(word.cast()) };
@@ -68,10 +68,11 @@ impl Atomic {
         }
     }
 
-    /// Executes the operation on consumer memory at an aligned address. `None` if it is not mapped or not writable any more.
+    /// Executes the operation on consumer memory, and returns the former value. `None` if the address is not aligned, or the
+    /// memory is no longer mapped or writable.
     ///
     /// # Safety
-    /// The memory, as far as it is mapped, may be written by this call.
+    /// If the memory is mapped, this call may write it.
     pub unsafe fn apply_registered<'a>(
         self,
         address: u64,
@@ -96,7 +97,7 @@ mod tests {
 
     fn run(atomic: Atomic, word: &AtomicU64, checker: &Checker) -> Option<u64> {
         let region = Region { address: word.as_ptr() as u64, length: 8 };
-        // SAFETY: an atomic is changed by atomic instructions only.
+        // SAFETY: all accesses to `word` are atomic.
         unsafe { atomic.apply_registered(region.address, || Registration { region, checker }) }
     }
 
@@ -111,7 +112,7 @@ mod tests {
     }
 
     #[test]
-    fn no_addition_beside_local_ones_is_lost() {
+    fn concurrent_local_and_remote_additions_are_not_lost() {
         let (word, checker) = (AtomicU64::new(0), Checker::default());
         std::thread::scope(|scope| {
             scope.spawn(|| (0..10_000).fold(0, |_, _| word.fetch_add(1, Ordering::Relaxed)));
@@ -135,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn operations_survive_encoding_and_unknown_ones_are_refused() {
+    fn decode_inverts_encode_and_refuses_unknown_kinds() {
         for atomic in [Atomic::FetchAdd(u64::MAX), Atomic::CompareSwap { compare: 1, swap: u64::MAX }] {
             assert_eq!(Atomic::decode(atomic.encode()), Some(atomic));
         }

@@ -1,7 +1,8 @@
-//! Allocates keys of registered memory: an index into the provider's table, and 16 bits that change with each use of
-//! the index.
+//! Allocates keys of registered memory. A key consists of an index into the provider's table (upper 16 bits) and a nonce
+//! that changes with each use of the index (lower 16 bits).
 //!
-//! A freed index is quarantined before it is used again. No key repeats before all other keys of its index were used.
+//! A freed index is quarantined before it is used again. A key repeats only after all 65,535 other keys of its index were
+//! used.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -15,32 +16,37 @@ const QUARANTINE: usize = 1024;
 #[derive(Debug)]
 pub struct KeyTable {
     slots: usize,
-    /// The low half of the last key of each used index, beginning with index 1.
+    /// The last nonce of each used index, beginning with index 1.
     nonces: Vec<u16>,
     quarantined: VecDeque<u32>,
-    /// Parameters of the next nonce. With a factor of 4n + 1 and an odd summand all 65,536 values come before one repeats.
+    /// The next nonce of an index is `nonce * factor + summand`. With a factor of 4n + 1 and an odd summand, all 65,536
+    /// values come before one repeats (Hull-Dobell theorem).
     factor: u16,
     summand: u16,
     random: u64,
 }
 
 impl KeyTable {
-    /// For a table of `slots` entries, at most 65,536. `seed` comes from the system's random source, and is not 0.
+    /// Creates the indices of a table with `slots` entries, at most 65,536. `seed` comes from the system's random source,
+    /// and is not 0.
     pub fn new(slots: usize, seed: u64) -> Self {
         let (factor, summand) = ((seed >> 16) as u16 & !3 | 1, (seed >> 32) as u16 | 1);
         KeyTable { slots, nonces: Vec::new(), quarantined: VecDeque::new(), factor, summand, random: seed }
     }
 
-    /// The index of a key's entry.
+    /// Returns the table index of a key.
     #[inline]
     pub fn index(key: u32) -> usize {
         (key >> 16) as usize
     }
 
-    /// Reserves a key that grants nothing yet. Errors: `Exhausted(MemoryRegion)`.
+    /// Reserves a key. It grants no access until the provider fills its table entry. Errors: `Exhausted(MemoryRegion)`.
     pub fn reserve(&mut self) -> Result<u32> {
         self.take().ok_or_else(|| {
-            log::error!("all {} memory registrations of this IA are in use; free some", self.slots - 1);
+            log::error!(
+                "all {} memory keys of this IA are in use (each LMR and each bound RMR has one); free LMRs or RMRs",
+                self.slots - 1
+            );
             Error::Exhausted(Resource::MemoryRegion)
         })
     }
@@ -53,7 +59,7 @@ impl KeyTable {
             *nonce = nonce.wrapping_mul(self.factor).wrapping_add(self.summand);
             return Some(index << 16 | u32::from(*nonce));
         }
-        // xorshift over a random seed: sufficient that a peer cannot guess the next key.
+        // xorshift with a random seed: a peer cannot guess keys that it was not given. It is no cryptographic generator.
         self.random ^= self.random << 13;
         self.random ^= self.random >> 7;
         self.random ^= self.random << 17;
@@ -62,7 +68,7 @@ impl KeyTable {
         Some((used as u32 + 1) << 16 | u32::from(nonce))
     }
 
-    /// Returns a reserved key that grants nothing any more.
+    /// Frees a key whose table entry grants no access. Its index is quarantined.
     pub fn release_key(&mut self, key: u32) {
         self.quarantined.push_back(key >> 16);
     }

@@ -1,7 +1,7 @@
-//! Checks whether memory of this process is mapped with the rights that a registration needs. Called at registration and, by
-//! `user_copy`, at copies. Also counts the engine's ticks, for results that are valid for one tick.
+//! Checks whether memory of this process is mapped with the rights that a registration needs: at registration, and at copies
+//! (by `user_copy`). Also limits the validity of a check to one tick of the engine ([`LastCheck`]).
 //!
-//! Never changes the content of memory, and never holds a lock.
+//! Never changes the content of memory, and never takes a lock.
 
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -9,11 +9,11 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use dapl::provider::Region;
 use dapl::runtime::mappings::{self, MappingLookup, PageRights};
 
-/// Regions up to this size are populated when they are registered, which also checks their rights. For larger regions
-/// the list of mappings is read. That takes long, but less time than the use of a large region does.
+/// Regions up to this size are populated when they are registered, which also checks their rights. For larger regions,
+/// which take long to populate, `/proc/self/maps` is read.
 const POPULATE_MAX: u64 = 4 << 20;
 
-/// Whether a whole region may be read, and written if `write`. Called at registration.
+/// Whether all of a region may be read, and written if `write`. Called at registration.
 ///
 /// Shared memory of any size is populated: otherwise a file that is too short, or a full file system, would raise
 /// SIGBUS later.
@@ -21,30 +21,31 @@ pub fn is_usable(region: Region, write: bool) -> bool {
     if region.length <= POPULATE_MAX {
         return is_accessible(region, write);
     }
-    let found = |shared| mappings::lookup(region, PageRights { read: true, write, shared });
-    match found(false) {
-        MappingLookup::Whole => found(true) != MappingLookup::Whole || is_accessible(region, write),
+    let lookup = |shared| mappings::lookup(region, PageRights { read: true, write, shared });
+    match lookup(false) {
+        MappingLookup::Whole => lookup(true) != MappingLookup::Whole || is_accessible(region, write),
         MappingLookup::Missing | MappingLookup::Lacking => false,
         MappingLookup::Unknown => is_mapped(region),
     }
 }
 
-/// Counts the engine's ticks. The engine ticks every few milliseconds while a consumer polls. The count goes on after a
-/// sleep, so that a tick after it differs from the last one before.
+/// A counter of engine ticks. The engine ticks every few milliseconds while a consumer polls. While the engine sleeps, the
+/// coarse clock replaces the counter. The counter is not reset by a sleep, so ticks before and after it have different
+/// numbers.
 #[derive(Debug, Default)]
 pub struct EngineTicks(AtomicU32);
 
 impl EngineTicks {
-    /// Set while the engine ticks; distinguishes its ticks from those of the clock.
+    /// This bit is set in numbers of engine ticks, and clear in numbers from the clock.
     const ENGINE: u32 = 1 << 30;
 
-    /// Counts a tick of the engine. `goes_on`: another tick will follow; otherwise the engine sleeps.
-    pub fn tick(&self, goes_on: bool) {
+    /// Counts a tick of the engine. `continues`: another tick will follow. Otherwise the engine sleeps.
+    pub fn tick(&self, continues: bool) {
         let next = self.0.load(Ordering::Relaxed).wrapping_add(1) & (Self::ENGINE - 1);
-        self.0.store(if goes_on { next | Self::ENGINE } else { next }, Ordering::Relaxed);
+        self.0.store(if continues { next | Self::ENGINE } else { next }, Ordering::Relaxed);
     }
 
-    /// A number that differs from tick to tick, in 31 bits.
+    /// Returns the number of the current tick, in 31 bits.
     #[inline]
     fn now(&self) -> u32 {
         let count = self.0.load(Ordering::Relaxed);
@@ -52,14 +53,14 @@ impl EngineTicks {
     }
 }
 
-/// The tick of the last successful check.
+/// The tick of the last successful check; its result is valid until the tick ends.
 #[derive(Debug, Default)]
 pub struct LastCheck(AtomicU32);
 
 impl LastCheck {
-    /// Returns true if the check has already succeeded in this tick; otherwise calls `check`.
+    /// Returns true if the check has already succeeded in this tick. Otherwise returns the result of `check`.
     #[inline]
-    pub fn is_still(&self, ticker: &EngineTicks, check: impl FnOnce() -> bool) -> bool {
+    pub fn is_valid_or(&self, ticker: &EngineTicks, check: impl FnOnce() -> bool) -> bool {
         let now = ticker.now() << 1 | 1; // never 0, the initial value
         self.0.load(Ordering::Relaxed) == now
             || check() && {
@@ -69,16 +70,16 @@ impl LastCheck {
     }
 }
 
-/// The coarse clock in milliseconds.
+/// Returns the coarse clock in milliseconds. It wraps after 49 days.
 #[inline]
 fn clock() -> u32 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: writes the time into a local.
+    // SAFETY: writes the time into a local variable.
     unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC_COARSE, &mut now) };
     (now.tv_sec as u32).wrapping_mul(1000).wrapping_add(now.tv_nsec as u32 / 1_000_000)
 }
 
-/// Whether a whole region may be accessed now.
+/// Whether all of a region can be read, and written if `write`, without a signal. Populates its pages.
 pub fn is_accessible(region: Region, write: bool) -> bool {
     if region.length == 0 {
         return true;
@@ -90,17 +91,17 @@ pub fn is_accessible(region: Region, write: bool) -> bool {
         libc::ENOMEM | libc::EFAULT | libc::EHWPOISON => false,
         libc::EINVAL if can_populate() => {
             match mappings::lookup(region, PageRights { read: true, write, shared: false }) {
-                MappingLookup::Whole => true, // device memory, which cannot be populated
+                MappingLookup::Whole => true, // device memory: it is mapped, but the kernel cannot populate it
                 MappingLookup::Missing | MappingLookup::Lacking => false,
                 MappingLookup::Unknown => is_mapped(region),
             }
         }
         libc::EINVAL => is_mapped(region),
-        _ => true, // a temporary error of the kernel
+        _ => true, // a temporary error, which says nothing about the mapping
     }
 }
 
-/// Populates the pages. Returns 0, or the error number.
+/// Populates the pages of a region for reads or writes. Returns 0, or the error number.
 fn populate(Region { address, length }: Region, write: bool) -> i32 {
     let begin = address & !(page() - 1);
     let advice = if write { libc::MADV_POPULATE_WRITE } else { libc::MADV_POPULATE_READ };
@@ -109,21 +110,21 @@ fn populate(Region { address, length }: Region, write: bool) -> i32 {
     if done == 0 { 0 } else { std::io::Error::last_os_error().raw_os_error().unwrap_or(0) }
 }
 
-/// Kernels before 5.14 cannot populate.
+/// Whether the kernel can populate pages on request (Linux 5.14 or newer).
 fn can_populate() -> bool {
     static CAN: OnceLock<bool> = OnceLock::new();
     *CAN.get_or_init(|| populate(Region { address: (&raw const CAN) as u64, length: 1 }, false) == 0)
 }
 
-/// Whether a whole region is mapped, with any rights. Accesses no page.
+/// Whether all of a region is mapped, with any rights. Accesses no page.
 fn is_mapped(Region { address, length }: Region) -> bool {
     let mut at = address & !(page() - 1);
     let end = address + length;
     let mut resident = [0u8; 1024];
     while at < end {
         let span = (end - at).min(resident.len() as u64 * page());
-        // SAFETY: queries pages without access to them; the result has one byte for each of at most `resident.len()`
-        // pages.
+        // SAFETY: the kernel does not access the pages. It writes one byte per page to `resident`, and `span` has at most
+        // `resident.len()` pages.
         if unsafe { libc::mincore(at as *mut libc::c_void, span as usize, resident.as_mut_ptr()) } != 0 {
             return false;
         }
@@ -146,9 +147,9 @@ mod tests {
 
     const PAGE: usize = 4096;
 
-    /// A mapping of eight pages of a file that has `pages`.
-    fn mapped(pages: usize) -> (u64, std::os::fd::OwnedFd) {
-        let file = rustix::fs::memfd_create("presence", MemfdFlags::CLOEXEC).unwrap();
+    /// Maps eight pages of a file that has `pages` pages.
+    fn map_file(pages: usize) -> (u64, std::os::fd::OwnedFd) {
+        let file = rustix::fs::memfd_create("mapping_check", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, (pages * PAGE) as u64).unwrap();
         let rights = libc::PROT_READ | libc::PROT_WRITE;
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -158,13 +159,13 @@ mod tests {
     }
 
     fn protect(at: u64, rights: i32) {
-        // SAFETY: a mapping of the test's own, which no other code accesses.
+        // SAFETY: only this test accesses the mapping.
         assert_eq!(unsafe { libc::mprotect(at as *mut libc::c_void, PAGE, rights) }, 0);
     }
 
     #[test]
     fn mapped_memory_is_accessible() {
-        let (at, _file) = mapped(8);
+        let (at, _file) = map_file(8);
         let whole = Region { address: at + 1, length: 8 * PAGE as u64 - 1 };
         assert!(is_accessible(whole, true) && is_accessible(whole, false) && is_mapped(whole));
         assert!(is_accessible(Region { address: 8, length: 0 }, true), "an empty region is always accessible");
@@ -175,7 +176,7 @@ mod tests {
 
     #[test]
     fn access_rights_are_checked() {
-        let (at, _file) = mapped(8);
+        let (at, _file) = map_file(8);
         let two = Region { address: at, length: 2 * PAGE as u64 };
         protect(at + PAGE as u64, libc::PROT_READ);
         assert!(is_accessible(two, false) && !is_accessible(two, true));
@@ -185,7 +186,7 @@ mod tests {
 
     #[test]
     fn memory_beyond_end_of_file_is_not_accessible() {
-        let (at, file) = mapped(3);
+        let (at, file) = map_file(3);
         let of = |pages: usize| Region { address: at, length: (pages * PAGE) as u64 };
         assert!(is_accessible(of(3), true) && !is_accessible(of(4), true) && !is_accessible(of(4), false));
         assert!(is_usable(of(3), true) && !is_usable(of(4), false));
@@ -195,7 +196,7 @@ mod tests {
 
     #[test]
     fn large_region_of_truncated_file_is_refused() {
-        let file = rustix::fs::memfd_create("presence", MemfdFlags::CLOEXEC).unwrap();
+        let file = rustix::fs::memfd_create("mapping_check", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, POPULATE_MAX).unwrap();
         let length = POPULATE_MAX as usize + PAGE;
         // SAFETY: a new mapping at an address of the kernel's choice.
@@ -211,24 +212,24 @@ mod tests {
     #[test]
     fn check_is_valid_for_its_tick_only() {
         let (check, ticker) = (LastCheck::default(), EngineTicks::default());
-        let by_clock = || {
+        let next_clock_tick = || {
             let begin = clock();
             while clock() == begin {
                 std::thread::yield_now();
             }
         };
-        let by_engine = || ticker.tick(true);
-        for later in [&by_clock as &dyn Fn(), &by_engine] {
-            later();
-            assert!(check.is_still(&ticker, || true));
-            later();
-            assert!(!check.is_still(&ticker, || false));
-            assert!(!check.is_still(&ticker, || false), "a failed check is not remembered");
+        let next_engine_tick = || ticker.tick(true);
+        for next_tick in [&next_clock_tick as &dyn Fn(), &next_engine_tick] {
+            next_tick();
+            assert!(check.is_valid_or(&ticker, || true));
+            next_tick();
+            assert!(!check.is_valid_or(&ticker, || false));
+            assert!(!check.is_valid_or(&ticker, || false), "a failed check is not remembered");
         }
     }
 
     #[test]
-    fn ticks_differ_from_each_other_and_from_the_clock() {
+    fn engine_ticks_differ_from_each_other_and_from_clock_ticks() {
         let ticker = EngineTicks::default();
         assert!(ticker.now() < EngineTicks::ENGINE, "the clock is used");
         let mut last = ticker.now();
@@ -249,9 +250,9 @@ mod tests {
     fn check_is_repeated_after_a_sleep() {
         let (check, ticker) = (LastCheck::default(), EngineTicks::default());
         ticker.tick(true);
-        assert!(check.is_still(&ticker, || true));
+        assert!(check.is_valid_or(&ticker, || true));
         ticker.tick(false);
         ticker.tick(true);
-        assert!(!check.is_still(&ticker, || false), "another tick");
+        assert!(!check.is_valid_or(&ticker, || false), "the tick after the sleep has another number");
     }
 }

@@ -1,4 +1,4 @@
-//! Registered memory of providers that copy it themselves.
+//! Registered memory, for providers that copy the data in software.
 
 pub mod atomic;
 pub mod keys;

@@ -1,6 +1,7 @@
-//! An RDMA operation that registered memory does not allow, for the log: which check failed, with EP, key, address and length.
+//! The log message for a refused RDMA operation: the EP, key, address and length, and the check that failed.
 //!
-//! The engine thread logs it, so that posts and polls write no line. A connection ends with its first refusal, so each has one.
+//! Only the engine thread logs it, because logging would delay posts and polls. A refusal ends the connection, so each
+//! connection logs at most one.
 #![forbid(unsafe_code)]
 
 use std::fmt;
@@ -14,24 +15,25 @@ use super::rights::{AccessRight, KeyEntry};
 pub enum FailedCheck {
     /// No live registration or window has the key.
     Key,
-    /// The range is not inside this one.
+    /// The range is not inside the range of the key, which this variant contains.
     Bounds(Region),
-    /// The protection zones differ.
+    /// The key is of another protection zone than the endpoint.
     Zone,
-    /// The right was not granted.
+    /// The key does not grant the access right.
     Right,
-    /// A window of one endpoint does not grant the access to this one.
+    /// The key is of a window that only the peer of one endpoint may use, and does not grant this access.
     Endpoint,
     /// The memory of the registration is no longer mapped.
     Mapping,
-    /// The peer does not report which.
+    /// The peer has refused the access, and does not report which check failed.
     Unknown,
 }
 
 impl FailedCheck {
-    /// The first check that the entry of the key does not pass. If it passes all, the memory is no longer mapped.
+    /// Returns the first check that a refused access does not pass. `entry`: the table entry of the key. If the access
+    /// passes all checks of the entry, the memory is no longer mapped.
     pub fn of(entry: Option<KeyEntry>, pd: u32, range: Region, right: AccessRight) -> Self {
-        let Some(entry) = entry.map(KeyEntry::as_peers_name_it) else { return FailedCheck::Key };
+        let Some(entry) = entry.map(KeyEntry::with_peer_addresses) else { return FailedCheck::Key };
         if entry.serves_one_qp() {
             return FailedCheck::Endpoint;
         }
@@ -51,7 +53,7 @@ impl FailedCheck {
 pub struct RefusedAccess {
     /// Handle of the EP of this process.
     pub ep: usize,
-    /// The cookie of the request, if this process posted it; else the peer did.
+    /// The cookie of the request, if this process posted it. `None`: the peer posted it.
     pub cookie: Option<u64>,
     pub key: u32,
     pub range: Region,
@@ -70,15 +72,17 @@ impl RefusedAccess {
 impl fmt::Display for RefusedAccess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { ep, cookie, key, range: Region { address, length }, right, check } = self;
-        let what = match right {
+        let operation = match right {
             AccessRight::RemoteWrite => "rdma write",
             AccessRight::RemoteAtomic => "atomic operation",
             _ => "rdma read",
         };
         let status = Status::RemoteAccess.dat_name();
         match cookie {
-            Some(cookie) => write!(f, "ep {ep:#x}: {what} with cookie {cookie:#x} refused at the peer ({status})")?,
-            None => write!(f, "ep {ep:#x}: {what} of the peer refused ({status})")?,
+            Some(cookie) => {
+                write!(f, "ep {ep:#x}: {operation} with cookie {cookie:#x} refused at the peer ({status})")?
+            }
+            None => write!(f, "ep {ep:#x}: {operation} of the peer refused ({status})")?,
         }
         write!(f, ": key {key:#x}, {length} bytes at {address:#x}: ")?;
         match check {
@@ -88,7 +92,7 @@ impl fmt::Display for RefusedAccess {
             }
             FailedCheck::Zone => write!(f, "the key is of another protection zone than the endpoint"),
             FailedCheck::Endpoint => {
-                write!(f, "the key is of a window that serves the peer of one endpoint, which does not grant it here")
+                write!(f, "the key is of a window that was bound for one endpoint, and does not grant this access")
             }
             FailedCheck::Right => write!(f, "the key does not grant the right"),
             FailedCheck::Mapping => write!(f, "the memory is no longer mapped"),
@@ -126,7 +130,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_has_ep_key_address_and_length() {
+    fn message_has_ep_key_address_and_length() {
         let range = Region { address: 0x2000, length: 8 };
         let check = FailedCheck::Bounds(Region { address: 0x1000, length: 64 });
         let access = RefusedAccess { ep: 0x40, cookie: None, key: 0x12, range, right: AccessRight::RemoteWrite, check };
@@ -135,9 +139,10 @@ mod tests {
             "ep 0x40: rdma write of the peer refused (DAT_DTO_ERR_REMOTE_ACCESS): key 0x12, 8 bytes at 0x2000: out of bounds: \
              the key is for 64 bytes at 0x1000"
         );
-        let own = RefusedAccess { cookie: Some(9), right: AccessRight::RemoteRead, check: FailedCheck::Key, ..access };
+        let posted =
+            RefusedAccess { cookie: Some(9), right: AccessRight::RemoteRead, check: FailedCheck::Key, ..access };
         assert_eq!(
-            own.to_string(),
+            posted.to_string(),
             "ep 0x40: rdma read with cookie 0x9 refused at the peer (DAT_DTO_ERR_REMOTE_ACCESS): key 0x12, 8 bytes at \
              0x2000: no registration or window has this key"
         );

@@ -1,8 +1,8 @@
-//! Rights of a registration: the range, the protection domain and the access rights of a key; and the guard of a copy
-//! that uses it.
+//! Rights of a registration: the range, the protection domain and the access rights of a key. Also the guard that keeps a
+//! registration alive during a copy.
 //!
-//! A provider's table has an address, a length and one word per key. The word has the rights in its lower half and the
-//! protection domain in its upper half.
+//! A provider's table has an address, a length and one 64-bit word per key. The word has the rights in its lower half and
+//! the protection domain in its upper half.
 #![forbid(unsafe_code)]
 
 use dapl::provider::{Access, Region, Status};
@@ -11,18 +11,20 @@ use dapl::runtime::sync::{AtomicU32, Ordering};
 const LOCAL_WRITE: u64 = 1;
 const REMOTE_READ: u64 = 2;
 const REMOTE_WRITE: u64 = 4;
-/// Local segments may use the key. Windows lack this right.
+/// Local segments may use the key. Keys of windows lack this right.
 pub const LOCAL: u64 = 8;
-/// Peers may map the memory of the key.
+/// Peers may map the memory of the key into their own process.
 pub const EXPORTED: u64 = 16;
 const REMOTE_ATOMIC: u64 = 32;
 const REMOTE: u64 = REMOTE_READ | REMOTE_WRITE | REMOTE_ATOMIC;
 
-/// Shift of the remote rights of memory whose addresses start at 0. They have places of their own, and so have those of windows
-/// of a queue pair: the plain check, which every copy makes, refuses both, and only then [`KeyEntry::resolve`] looks further.
+/// Shift of the remote rights of zero-based memory (addresses start at 0).
+///
+/// Zero-based memory, and windows of one queue pair, have their rights in other bits than plain memory. So the check that
+/// every copy makes ([`KeyEntry::allows`]) refuses them, and only then [`KeyEntry::resolve`] checks these bits.
 const ZERO_BASED: u32 = 8;
 /// Shift of the remote rights of a window that serves one queue pair. The upper half of its word is the number of that queue
-/// pair's domain.
+/// pair ([`super::window::QpDomain`]) instead of a protection domain.
 const OF_QP: u32 = 16;
 
 /// A right that a copy needs.
@@ -33,17 +35,17 @@ pub enum AccessRight {
     LocalWrite,
     RemoteRead,
     RemoteWrite,
-    /// Also granted by the rights to read and to write together.
+    /// Granted explicitly, or by the rights to read and to write together.
     RemoteAtomic,
 }
 
 impl AccessRight {
-    /// The right that a local segment needs.
+    /// Returns the right that a local segment needs. `write`: data is written to it.
     pub fn local(write: bool) -> Self {
         if write { AccessRight::LocalWrite } else { AccessRight::LocalRead }
     }
 
-    /// The right that an access by a peer needs.
+    /// Returns the right that an RDMA read or write by a peer needs.
     pub fn remote(write: bool) -> Self {
         if write { AccessRight::RemoteWrite } else { AccessRight::RemoteRead }
     }
@@ -67,23 +69,23 @@ impl AccessRight {
     }
 }
 
-/// Which peers reach a window.
+/// Which peers may access a window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Domain {
-    /// Those of all queue pairs of this protection domain.
+    /// The peers of all queue pairs of this protection domain.
     Pd(u32),
-    /// That of the queue pair with this number ([`super::window::QpDomain`]).
+    /// Only the peer of the queue pair with this number ([`super::window::QpDomain`]).
     Qp(u32),
 }
 
-/// The word of a table entry; `more`: [`LOCAL`], [`EXPORTED`].
+/// Returns the word of a registration's table entry. `more`: the bits [`LOCAL`] and [`EXPORTED`].
 pub fn word(access: Access, pd: u32, more: u64) -> u64 {
     let bit = |granted, right| if granted { right } else { 0 };
     let shift = if access.zero_based { ZERO_BASED } else { 0 };
     u64::from(pd) << 32 | bit(access.local_write, LOCAL_WRITE) | remote_rights(access) << shift | more
 }
 
-/// The word of a window.
+/// Returns the word of a window's table entry. A window grants no local rights.
 pub fn window_word(access: Access, domain: Domain) -> u64 {
     let access = Access { local_write: false, ..access };
     match domain {
@@ -127,7 +129,8 @@ impl KeyEntry {
         self.word & right.bits() == right.bits()
     }
 
-    /// Whether only the target can check an access by a peer: addresses start at 0, or the key serves one queue pair.
+    /// Whether the key is of zero-based memory or of a window that serves one queue pair. Only the process that owns the
+    /// memory can check and translate an access to it ([`KeyEntry::resolve`]).
     #[cold]
     pub fn is_indirect(&self) -> bool {
         self.word & (REMOTE << ZERO_BASED | REMOTE << OF_QP | REMOTE << (OF_QP + ZERO_BASED)) != 0
@@ -138,8 +141,8 @@ impl KeyEntry {
         self.word & (REMOTE << OF_QP | REMOTE << (OF_QP + ZERO_BASED)) != 0
     }
 
-    /// The entry with the addresses that peers use, and with plain rights.
-    pub(crate) fn as_peers_name_it(self) -> Self {
+    /// Returns the entry with the addresses that peers use: for zero-based memory, its range from 0 and plain rights.
+    pub(crate) fn with_peer_addresses(self) -> Self {
         match self.word >> ZERO_BASED & REMOTE {
             0 => self,
             rights => KeyEntry {
@@ -149,8 +152,9 @@ impl KeyEntry {
         }
     }
 
-    /// The address of a range that a peer names, if it may use all of it with this right and [`KeyEntry::is_indirect`]. `qp`:
-    /// number of the queue pair's domain, or 0.
+    /// Translates a range in the peer's addresses to the address in this process, for an entry that
+    /// [`is_indirect`](KeyEntry::is_indirect). `None` if the peer may not use all of the range with this right. `qp`: number
+    /// of the queue pair ([`super::window::QpDomain`]), or 0.
     #[cold]
     pub fn resolve(&self, pd: u32, qp: u32, range: Region, right: AccessRight) -> Option<u64> {
         for (shift, domain) in [(ZERO_BASED, pd), (OF_QP, qp), (OF_QP + ZERO_BASED, qp)] {
@@ -161,19 +165,20 @@ impl KeyEntry {
             let is_zero_based = shift != OF_QP;
             let address = if is_zero_based { self.region.address.checked_add(range.address)? } else { range.address };
             let offset = address.wrapping_sub(self.region.address);
-            let is_inside = self.region.length.checked_sub(range.length).is_some_and(|most| offset <= most);
+            let is_inside = self.region.length.checked_sub(range.length).is_some_and(|max| offset <= max);
             return (is_inside && domain == self.pd() && (shift == ZERO_BASED || qp != 0)).then_some(address);
         }
         None
     }
 
-    /// Whether all of `range` may be used with this right in the domain.
+    /// Whether all of `range` may be used with this right in the protection domain `pd`. False for zero-based memory and
+    /// windows of one queue pair, except for local rights.
     #[inline]
     pub fn allows(&self, pd: u32, range: Region, right: AccessRight) -> bool {
         // Below the base the offset wraps and is larger than any length.
         let offset = range.address.wrapping_sub(self.region.address);
-        let is_inside = self.region.length.checked_sub(range.length).is_some_and(|most| offset <= most);
-        // Domain and rights in one comparison.
+        let is_inside = self.region.length.checked_sub(range.length).is_some_and(|max| offset <= max);
+        // Compares domain and rights at once.
         let (domain, bits) = (u64::from(pd) << 32, right.bits());
         is_inside && self.word & (u64::from(u32::MAX) << 32 | bits) == domain | bits
     }
@@ -184,14 +189,15 @@ impl KeyEntry {
 pub struct RegistrationGuard<'a>(&'a AtomicU32);
 
 impl<'a> RegistrationGuard<'a> {
-    /// Takes a reference. The caller checks the key afterwards, behind `fence_behind_rmw`.
+    /// Takes a reference. The caller then calls `fence_behind_rmw` and checks the key. So either this check finds the key
+    /// revoked, or deregistration, which revokes the key first, finds the reference and waits.
     #[inline]
     pub fn new(users: &'a AtomicU32) -> Self {
         users.fetch_add(1, Ordering::SeqCst);
         RegistrationGuard(users)
     }
 
-    /// Keeps the reference beyond this guard, until [`RegistrationGuard::resume`].
+    /// Drops the guard and keeps the reference, which [`RegistrationGuard::resume`] takes over.
     pub fn suspend(self) {
         std::mem::forget(self);
     }
@@ -234,7 +240,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_based_memory_is_named_by_offsets() {
+    fn peers_address_zero_based_memory_by_offset() {
         let zero = entry(word(ZERO, 7, LOCAL));
         assert!(zero.is_indirect());
         let of = |pd, range, right| zero.resolve(pd, 0, range, right);
@@ -246,13 +252,13 @@ mod tests {
         }
         assert_eq!(of(7, at(0, 1), AccessRight::RemoteWrite), None);
         assert_eq!(of(8, at(0, 1), AccessRight::RemoteRead), None);
-        // Local segments have addresses of this process.
+        // Local segments use addresses of this process.
         assert!(zero.allows(7, at(BASE, 100), AccessRight::LocalWrite));
-        assert!(!zero.allows(7, at(BASE, 100), AccessRight::RemoteRead), "a peer's address is not one");
+        assert!(!zero.allows(7, at(BASE, 100), AccessRight::RemoteRead), "a peer must use an offset");
     }
 
     #[test]
-    fn window_of_a_queue_pair_serves_that_one() {
+    fn window_bound_on_a_queue_pair_serves_only_its_peer() {
         for access in [READ, ZERO] {
             let window = entry(window_word(access, Domain::Qp(7)));
             let first = if access.zero_based { 0 } else { BASE };

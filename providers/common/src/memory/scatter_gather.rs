@@ -1,12 +1,12 @@
 //! The segments of a work request, and copies between them and a provider's buffers.
 //!
-//! A segment is checked when it is used, not when it is posted: its registration may have ended in between. A copy holds a
+//! A segment is checked when it is used, not when it is posted, because its registration may end in between. A copy holds a
 //! reference on the registration. No Rust reference to consumer memory is ever created.
 
 use crate::memory::user_copy::{self, Registration, TimeSlot};
 use dapl::provider::{Segment, Status};
 
-/// Segments that are stored without an allocation.
+/// Maximum number of segments that are stored without an allocation.
 const FEW: usize = 4;
 
 /// Registered memory of this process.
@@ -16,15 +16,17 @@ pub trait LocalMemory {
     where
         Self: 'a;
 
-    /// Takes a reference for a copy of `piece`; `write`: into it. Fails if it is not registered in `pd` with that
-    /// right. Does not check whether the memory is mapped.
+    /// Takes a reference on the registration of `piece` for a copy from it, or into it if `write`. Does not check whether the
+    /// memory is mapped.
+    ///
+    /// Errors: the status of the work request if `piece` is not registered in `pd` with that right.
     fn acquire_piece(&self, pd: u32, piece: &Segment, write: bool) -> Result<Self::Guard<'_>, Status>;
 
-    /// Whether `acquire_piece` would succeed. The caller holds a guard of this key, or the end of a registration waits
-    /// for it.
+    /// Whether `acquire_piece` would succeed. The caller either holds a guard of this key, or runs in a post that
+    /// deregistration waits for (`SendWr::announced`).
     fn allows_piece(&self, pd: u32, piece: &Segment, write: bool) -> bool;
 
-    /// The whole registration of a key that is in use.
+    /// Returns the whole registration of a key. The caller holds a reference, or deregistration waits for it.
     fn registration(&self, key: u32) -> Registration<'_>;
 }
 
@@ -48,7 +50,7 @@ pub fn total(list: &[Segment]) -> u64 {
 }
 
 impl Segments {
-    /// Copies the list of segments. A total that exceeds 64 bits saturates.
+    /// Copies a list of segments.
     #[inline]
     pub fn new(list: &[Segment]) -> Self {
         let total = total(list);
@@ -73,7 +75,7 @@ impl Segments {
     /// Like [`Segments::set`], with a list of one segment.
     #[inline(always)]
     pub fn set_one(&mut self, one: &Segment) {
-        // `more` may keep its content: `count` shows that it is not in use.
+        // `more` keeps a longer list of before: `list` ignores it while `count` is at most `FEW`.
         (self.few[0], self.count, self.total) = (*one, 1, one.length);
     }
 
@@ -83,7 +85,7 @@ impl Segments {
         self.total
     }
 
-    /// The only segment, if there is one.
+    /// Returns the segment of a list that has exactly one.
     #[inline(always)]
     fn single(&self) -> Option<&Segment> {
         (self.count == 1).then_some(&self.few[0])
@@ -97,15 +99,15 @@ impl Segments {
         }
     }
 
-    /// The pieces that cover `length` bytes from `offset` on. Empty segments are skipped.
+    /// Returns the parts of segments that cover `length` bytes from `offset` on. Empty segments are skipped.
     #[inline]
     pub fn pieces(&self, offset: u64, length: u64) -> impl Iterator<Item = Segment> + '_ {
-        let (mut skip, mut left) = (offset, length);
+        let (mut skip, mut remaining) = (offset, length);
         self.list().iter().filter_map(move |segment| {
             let skipped = skip.min(segment.length);
             skip -= skipped;
-            let length = left.min(segment.length - skipped);
-            left -= length;
+            let length = remaining.min(segment.length - skipped);
+            remaining -= length;
             let address = segment.address.wrapping_add(skipped);
             (length > 0).then_some(Segment { address, length, ..*segment })
         })
@@ -113,6 +115,8 @@ impl Segments {
 }
 
 /// Copies `length` bytes of the request's memory, from `offset` on, to `to`.
+///
+/// Errors: `LocalProtection` if the memory is not registered with that right, or not mapped.
 ///
 /// # Safety
 /// `length` bytes at `to` are writable and belong to this call.
@@ -139,23 +143,22 @@ pub unsafe fn gather(
     Ok(())
 }
 
-/// Like [`gather`], for all of one segment, if its memory was used recently. Returns false otherwise, and also if the
-/// segment is not valid; the caller then uses [`gather`], which distinguishes the cases. Takes no reference on the
-/// registration.
+/// Copies all of one segment to `to`, if its memory was used recently. Otherwise, or if the segment is not valid, returns
+/// false. The caller then uses [`gather`], which checks the memory or fails. Takes no reference on the registration.
 ///
 /// # Safety
-/// As many bytes at `to` as the segment has are writable and belong to this call. It is part of a post that the end of
-/// a registration waits for (`SendWr::announced`).
+/// `to` has room for the segment, and belongs to this call. The call is part of a post that deregistration waits for
+/// (`SendWr::announced`).
 #[inline(always)]
 pub unsafe fn gather_recent(memory: &impl LocalMemory, pd: u32, segment: &Segment, to: *mut u8) -> bool {
     if !memory.allows_piece(pd, segment, false) {
         return false;
     }
-    // SAFETY: the memory stays registered during the copy, by this function's own contract.
+    // SAFETY: deregistration waits for this post, so the memory stays registered during the copy.
     unsafe { user_copy::read_recent(segment.address, to, segment.length as usize, TimeSlot::now()) }
 }
 
-/// Same as [`gather_recent`], for memory that was used recently or not.
+/// Same as [`gather_recent`], but checks memory that was not used recently.
 ///
 /// # Safety
 /// Same as [`gather_recent`].
@@ -171,23 +174,23 @@ pub unsafe fn gather_announced(memory: &impl LocalMemory, pd: u32, segment: &Seg
 /// of the time.
 pub struct Batch<'a, M: LocalMemory> {
     memory: &'a M,
-    held: Option<(u32, M::Guard<'a>)>,
+    /// The key of the last copy, and a reference on its registration.
+    guard: Option<(u32, M::Guard<'a>)>,
     time: Option<TimeSlot>,
 }
 
 impl<'a, M: LocalMemory> Batch<'a, M> {
     pub fn new(memory: &'a M) -> Self {
-        Batch { memory, held: None, time: None }
+        Batch { memory, guard: None, time: None }
     }
 
-    /// Makes the next copy read the time again. Called after other work.
+    /// Makes the next copy read the time again. Called after work that may take longer than a time slot.
     pub fn forget_time(&mut self) {
         self.time = None;
     }
 
-    /// Like [`scatter`] from offset 0 on, if there is one segment, whose memory was used recently. Returns false
-    /// otherwise, and also if the segment is too short or not valid; the caller then uses [`scatter`], which
-    /// distinguishes the cases.
+    /// Copies `length` bytes from `from` to a list of one segment, if its memory was used recently. Otherwise, or if the
+    /// segment is too short or not valid, returns false. The caller then uses [`scatter`], which copies or fails.
     ///
     /// # Safety
     /// Same as [`scatter`].
@@ -199,7 +202,7 @@ impl<'a, M: LocalMemory> Batch<'a, M> {
         unsafe { user_copy::write_recent(from, piece.address, length as usize, time) }
     }
 
-    /// Same as [`Batch::scatter_recent`], for memory that was used recently or not.
+    /// Same as [`Batch::scatter_recent`], but checks memory that was not used recently.
     ///
     /// # Safety
     /// Same as [`scatter`].
@@ -211,26 +214,28 @@ impl<'a, M: LocalMemory> Batch<'a, M> {
         unsafe { user_copy::write(from, piece.address, length as usize, registration) }
     }
 
-    /// The first `length` bytes of the only segment, with a reference on its registration.
+    /// Returns the first `length` bytes of the only segment, and holds a reference on its registration in `guard`.
     #[inline(always)]
     fn acquire(&mut self, pd: u32, segments: &Segments, length: u64) -> Option<Segment> {
         let segment = segments.single().filter(|segment| length <= segment.length)?;
         let piece = Segment { length, ..*segment };
-        let is_held = match &self.held {
+        let is_acquired = match &self.guard {
             Some((key, _)) if *key == piece.key => self.memory.allows_piece(pd, &piece, true),
-            _ => self.hold(pd, &piece),
+            _ => self.replace_guard(pd, &piece),
         };
-        is_held.then_some(piece)
+        is_acquired.then_some(piece)
     }
 
     #[inline(never)]
-    fn hold(&mut self, pd: u32, piece: &Segment) -> bool {
-        self.held = self.memory.acquire_piece(pd, piece, true).ok().map(|guard| (piece.key, guard));
-        self.held.is_some()
+    fn replace_guard(&mut self, pd: u32, piece: &Segment) -> bool {
+        self.guard = self.memory.acquire_piece(pd, piece, true).ok().map(|guard| (piece.key, guard));
+        self.guard.is_some()
     }
 }
 
 /// Copies `length` bytes from `from` to the request's memory, from `offset` on.
+///
+/// Errors: `LocalProtection` if the memory is not registered with that right, or not mapped.
 ///
 /// # Safety
 /// `length` bytes at `from` are readable; they may change at any time.
@@ -269,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn short_list_replaces_a_long_one() {
+    fn list_of_one_segment_replaces_a_longer_list() {
         let mut segments = Segments::new(&[segment(100, 1); FEW + 2]);
         assert_eq!((segments.pieces(0, 99).count(), segments.total()), (FEW + 2, FEW as u64 + 2));
         segments.set_one(&segment(7, 3));
@@ -278,7 +283,7 @@ mod tests {
     }
 
     #[test]
-    fn pieces_cover_a_range_over_empty_segments() {
+    fn pieces_cover_the_range_and_skip_empty_segments() {
         let list = [
             segment(100, 10),
             segment(u64::MAX, 0),
@@ -296,7 +301,7 @@ mod tests {
         assert_eq!(Segments::new(&[segment(0, u64::MAX), segment(0, 2)]).total(), u64::MAX);
     }
 
-    /// One registration, which may be read.
+    /// Memory with one registration, in protection domain 1, which may be read but not written.
     struct FakeMemory {
         key: u32,
         references: Cell<u32>,
@@ -330,7 +335,7 @@ mod tests {
     }
 
     #[test]
-    fn copies_take_and_drop_references() {
+    fn copies_check_rights_and_release_their_references() {
         let memory = FakeMemory { key: 9, references: Cell::new(0), checker: Checker::default() };
         let (source, mut sink) = ([3u8; 64], [0u8; 64]);
         let base = source.as_ptr() as u64;
@@ -349,9 +354,9 @@ mod tests {
             let refused = unsafe { gather(&memory, pd, &list(key), 0, sink.as_mut_ptr(), 64) };
             assert_eq!((refused, memory.references.get()), (Err(Status::LocalProtection), 0));
         }
-        let nowhere = Segments::new(&[Segment { key: 9, pad: 0, address: 4096, length: 64 }]);
+        let unmapped = Segments::new(&[Segment { key: 9, pad: 0, address: 4096, length: 64 }]);
         // SAFETY: as above.
-        let refused = unsafe { gather(&memory, 1, &nowhere, 0, sink.as_mut_ptr(), 64) };
+        let refused = unsafe { gather(&memory, 1, &unmapped, 0, sink.as_mut_ptr(), 64) };
         assert_eq!((refused, memory.references.get()), (Err(Status::LocalProtection), 0), "not mapped");
     }
 }

@@ -1,17 +1,17 @@
 //! Copies between registered memory of the consumer and a provider's buffers. They fail where a plain copy would raise a
 //! signal: the consumer may have unmapped, protected or truncated the memory since it was registered.
 //!
-//! A SIGSEGV handler is no option, because it would interfere with the program's own signal handling. Copies by the
+//! A SIGSEGV handler is not used, because it would interfere with the program's own signal handling. Copies by the
 //! kernel report such memory as an error, but cost a system call. So memory that was checked a moment ago is copied
-//! directly, and all other memory is checked first:
+//! directly, and all other memory is checked first. A "piece" is the memory of one copy:
 //!
-//! - A page that was found usable counts as such until the current time slot ends (2^19 ticks of the time stamp counter
+//! - A page that was found usable counts as usable until the current time slot ends (2^19 ticks of the time stamp counter
 //!   on x86-64, 0.5 ms elsewhere; see `slot`). A table has one word per page; a copy of recently used memory reads only
 //!   that word.
-//! - The first copies in a slot that meet other pages are made by the kernel (`process_vm_readv` and `process_vm_writev` on
-//!   this process). There is no gap between check and use, and only the pages used are recorded.
-//! - A program that uses many pages in a slot would pay a system call for each copy. So after these first copies, up to
-//!   256 KiB of the registration around the piece are checked at once.
+//! - The first copies in a slot that use unrecorded pages are made by the kernel (`process_vm_readv` on this process). The
+//!   memory cannot change between check and use, and only the pages of the piece are recorded.
+//! - A program that uses many pages in a slot would pay a system call for each copy. So after these first copies, the 256 KiB
+//!   blocks around the piece are checked at once, as far as they are in its registration.
 //! - Pieces longer than 64 KiB are checked each time, and nothing is recorded.
 //!
 //! Limits of the method: an access still faults if the memory is unmapped within the slot of its last check, or between
@@ -25,43 +25,42 @@ use crate::memory::vma_query::Maps;
 use dapl::provider::Region;
 use dapl::runtime::mappings::{MappingLookup, PageRights};
 
-/// Length of a slot: 2 to the power of this ticks. Memory in continuous use is checked once per slot, which takes 1 us:
-/// half a percent.
+/// A time slot has 2^`SLOT_BITS` ticks. Memory in continuous use is checked once per slot. The check takes 1 us, which is
+/// about half a percent of a slot at 2 GHz.
 const SLOT_BITS: u32 = 19;
-/// The table counts in pages of this size, which divides every page size of Linux.
+/// A page of the table has 2^`PAGE_BITS` bytes, which divides every page size of Linux.
 const PAGE_BITS: u32 = 12;
-/// The table has 2 to the power of this entries, indexed by the low bits of page numbers: 16 MiB of memory in use at a time.
+/// The table has 2^`TABLE_BITS` entries, indexed by the low bits of page numbers. It covers 16 MiB of memory at a time.
 const TABLE_BITS: u32 = 12;
 const TABLE_LEN: usize = 1 << TABLE_BITS;
-/// Longer pieces are checked at each copy: the check is cheap compared with the copy.
+/// Pieces longer than this are checked at each copy: the check is cheap compared with the copy.
 const LONG: usize = 64 << 10;
-/// Longer pieces are not copied by the kernel, which takes longer than check and copy.
+/// Pieces longer than this are not copied by the kernel: a check and a direct copy are faster.
 const KERNEL_MAX: usize = 16 << 10;
-/// Copies per slot that the kernel makes when they meet unchecked pages.
+/// Maximum number of copies of unrecorded pages per slot that the kernel makes.
 const MAX_KERNEL_COPIES: u64 = 2;
-/// After these, blocks of this size of the registration are checked at once.
+/// After `MAX_KERNEL_COPIES`, blocks of this size are checked at once.
 const BLOCK: u64 = 256 << 10;
-/// Up to this many bytes pages are checked one by one, which also populates them.
+/// Regions up to this size are checked by populating them, larger ones by a query of their mappings.
 const SMALL_REGION: u64 = 2 << PAGE_BITS;
 
-/// For each entry: the page that was found usable, the slot, and whether for writing.
+/// Each word records a page that was found usable, the slot of the check, and whether the page may be written.
 static TABLE: [AtomicU64; TABLE_LEN] = [const { AtomicU64::new(0) }; TABLE_LEN];
-/// The current slot, and the number of copies that met unchecked pages in it.
+/// The current slot, and the number of copies of unrecorded pages in it.
 static MISSES: AtomicU64 = AtomicU64::new(0);
 
 const _: () = assert!(SLOT_MASK <= u32::MAX as u64);
 
-/// A word of the table: the upper bits of the page number (33, for addresses of 57 bits), a bit that is always set, the slot
-/// (29 bits: it wraps after a day), and whether the page may be written.
+/// A word of the table has the upper bits of the page number (33, for addresses of 57 bits), a bit that is always set (so
+/// that an unused word matches no page), the slot (29 bits: it wraps after a day), and whether the page may be written.
 const ALWAYS: u64 = 1 << 30;
 const SLOT_MASK: u64 = ALWAYS - 1 - WRITABLE;
 const WRITABLE: u64 = 1;
 
-/// The registration of a piece, and its checker. Built only when a piece has to be checked.
+/// The registration of a piece, and the checker of its IA. Needed only when a piece has to be checked.
 #[derive(Debug)]
 pub struct Registration<'a> {
     pub region: Region,
-    /// Checks mappings of this process.
     pub checker: &'a Checker,
 }
 
@@ -79,15 +78,15 @@ impl Default for Checker {
 }
 
 impl Checker {
-    /// Whether a region may be registered: readable, and writable if `write`. Anonymous memory is checked in one call
-    /// and not populated, since transfers check it again. For other memory see [`mapping_check::is_usable`].
+    /// Whether a region may be registered: it must be readable, and writable if `write`. Anonymous memory is checked by one
+    /// query and not populated, since transfers check it again. For other memory see [`mapping_check::is_usable`].
     pub fn may_register(&self, region: Region, write: bool) -> bool {
         if region.length == 0 {
             return true;
         }
         let has_file = Cell::new(false);
         let rights = PageRights { read: true, write, shared: false };
-        let found = self.maps.look(region, rights, |_| {
+        let found = self.maps.lookup(region, rights, |_| {
             has_file.set(true);
             true
         });
@@ -121,8 +120,8 @@ pub unsafe fn read<'a>(
     registration: impl FnOnce() -> Registration<'a>,
 ) -> bool {
     if was_readable(address, length) {
-        // SAFETY: this function's own contract; the memory was usable a moment ago. No program polls `to`, so its last byte
-        // need not be the last one written.
+        // SAFETY: this function's own contract; the memory was usable a moment ago. No program polls the provider's buffer
+        // `to`, so its last byte need not be written last.
         unsafe { copy_body(address as *const u8, to, length) };
         return true;
     }
@@ -210,7 +209,8 @@ pub unsafe fn write_recent(from: *const u8, address: u64, length: usize, now: Ti
     is_recent
 }
 
-/// Whether consumer memory may be written: it was found so a moment ago, or is checked now. Logs a warning if it may not.
+/// Whether consumer memory may be written. Memory that was found writable in this slot is not checked again. Logs a warning
+/// if the memory may not be written.
 pub fn may_write<'a>(address: u64, length: usize, registration: impl FnOnce() -> Registration<'a>) -> bool {
     let now = TimeSlot::now();
     is_recent(address, length, now, Direction::Write) || is_writable(address, length, now, &registration())
@@ -232,7 +232,8 @@ fn is_writable(address: u64, length: usize, now: TimeSlot, registration: &Regist
 fn warn_unusable(Region { address, length }: Region, direction: Direction) {
     let done = if direction == Direction::Write { "written" } else { "read" };
     log::warn!(
-        "transfer fails: {length} bytes of registered memory at {address:#x} are no longer mapped, or may not be {done}"
+        "transfer fails: {length} bytes of registered memory at {address:#x} are no longer mapped, or may not be {done}; \
+         free the LMR before its memory is unmapped or protected"
     );
 }
 
@@ -241,7 +242,7 @@ fn warn_unusable(Region { address, length }: Region, direction: Direction) {
 pub struct TimeSlot(u64);
 
 impl TimeSlot {
-    /// The current one. Reading the counter takes some 10 ns.
+    /// Returns the current slot. Reading the time takes about 10 ns.
     #[inline(always)]
     pub fn now() -> Self {
         TimeSlot(slot())
@@ -254,7 +255,7 @@ fn slot() -> u64 {
     #[cfg(all(target_arch = "x86_64", not(miri)))]
     {
         let (low, high): (u32, u32);
-        // SAFETY: reads a counter. Halves, so that one instruction shifts both.
+        // SAFETY: reads a counter. The result is used as two halves, which the compiler shifts in one instruction (`shld`).
         unsafe {
             std::arch::asm!("rdtsc", out("eax") low, out("edx") high, options(nomem, nostack, preserves_flags));
         }
@@ -264,14 +265,14 @@ fn slot() -> u64 {
     #[cfg(not(all(target_arch = "x86_64", not(miri))))]
     {
         let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-        // SAFETY: writes the time into a local.
+        // SAFETY: writes the time into a local variable.
         unsafe { libc::clock_gettime(libc::CLOCK_MONOTONIC, &mut now) };
         let ticks = (now.tv_sec as u64).wrapping_mul(1_000_000_000).wrapping_add(now.tv_nsec as u64);
         ticks >> (SLOT_BITS - 1) & SLOT_MASK
     }
 }
 
-/// The table word of a page that is usable for writing.
+/// Returns the table word of a page that may be written.
 #[inline]
 fn word(address: u64, slot: u64) -> u64 {
     address >> (PAGE_BITS + TABLE_BITS) << 31 | ALWAYS | slot | WRITABLE
@@ -300,7 +301,7 @@ fn is_recent_piece(address: u64, length: usize, now: TimeSlot, direction: Direct
     length <= LONG && pages(Region { address, length: length as u64 }).all(|page| is_recorded(page, now.0, direction))
 }
 
-/// The address of each page of a region.
+/// Returns the address of each page of a region.
 fn pages(region: Region) -> impl Iterator<Item = u64> {
     let count = (region.address + region.length).div_ceil(1 << PAGE_BITS) - (region.address >> PAGE_BITS);
     let first = region.address >> PAGE_BITS;
@@ -317,15 +318,15 @@ fn remember(region: Region, slot: u64, direction: Direction) {
     }
 }
 
-/// Counts a copy that met unchecked pages. Returns whether there were few in this slot.
-fn is_rare(slot: u64) -> bool {
+/// Counts a copy of unrecorded pages. Returns true for the first [`MAX_KERNEL_COPIES`] in a slot.
+fn count_miss(slot: u64) -> bool {
     let seen = MISSES.load(Ordering::Relaxed);
     let count = if seen >> 32 == slot { seen & 0xFFFF } else { 0 };
     MISSES.store(slot << 32 | (count + 1).min(0xFFFF), Ordering::Relaxed);
     count < MAX_KERNEL_COPIES
 }
 
-/// Copies a piece that was not used recently. Logs a warning if it cannot be used.
+/// Copies a piece that was not used recently. Logs a warning and returns false if the consumer's memory is not usable.
 ///
 /// # Safety
 /// Same as [`read`] or [`write`].
@@ -340,7 +341,7 @@ unsafe fn copy_checked(
     let piece = Region { address, length: length as u64 };
     let slot = slot();
     let is_short = length <= LONG;
-    if is_short && is_rare(slot) {
+    if is_short && count_miss(slot) {
         // SAFETY: this function's own contract.
         if length <= KERNEL_MAX && unsafe { copy_by_kernel(direction, piece, buffer, registration.checker.pid) } {
             remember(piece, slot, direction);
@@ -379,23 +380,23 @@ unsafe fn copy_directly(direction: Direction, address: u64, buffer: *mut u8, len
     }
 }
 
-/// The blocks that contain a piece, limited to its registration.
+/// Returns the blocks that contain a piece, limited to its registration.
 fn around(piece: Region, registration: Region) -> Region {
     let (last, end) = (piece.address + piece.length, registration.address.saturating_add(registration.length));
     if piece.address < registration.address || last > end {
-        return piece; // deregistered
+        return piece; // deregistered in between: the registration is empty, or another one
     }
     let from = (piece.address & !(BLOCK - 1)).max(registration.address);
     Region { address: from, length: last.next_multiple_of(BLOCK).min(end) - from }
 }
 
-/// Whether a whole region may be read, or written, now.
+/// Whether all of a region may be read, or written, now.
 fn is_usable(region: Region, direction: Direction, maps: &Maps) -> bool {
     let write = direction == Direction::Write;
     if region.length <= SMALL_REGION {
         return is_accessible(region, write);
     }
-    match maps.look(region, PageRights { read: true, write, shared: false }, |last| is_accessible(last, write)) {
+    match maps.lookup(region, PageRights { read: true, write, shared: false }, |last| is_accessible(last, write)) {
         MappingLookup::Whole => true,
         MappingLookup::Missing | MappingLookup::Lacking => false,
         MappingLookup::Unknown => is_accessible(region, write),
@@ -407,7 +408,7 @@ fn is_usable(region: Region, direction: Direction, maps: &Maps) -> bool {
 /// # Safety
 /// Same as [`read`] or [`write`].
 unsafe fn copy_by_kernel(direction: Direction, piece: Region, buffer: *mut u8, pid: libc::pid_t) -> bool {
-    /// Set if a sandbox forbids the calls; otherwise a process may always access its own memory.
+    /// Set if a sandbox forbids the system call. Without one, a process may always access its own memory.
     static IS_FORBIDDEN: AtomicBool = AtomicBool::new(false);
     let Some(body) = (piece.length as usize).checked_sub(1) else { return true };
     if IS_FORBIDDEN.load(Ordering::Relaxed) {
@@ -424,18 +425,18 @@ unsafe fn copy_by_kernel(direction: Direction, piece: Region, buffer: *mut u8, p
         Direction::Read => (&consumer, &buffer),
         Direction::Write => (&buffer, &consumer),
     };
-    // Always a read from "another" process: valgrind does not see what process_vm_writev(2) writes, and would report the
-    // consumer's received data as uninitialised.
+    // process_vm_readv(2) serves both directions: valgrind does not see what process_vm_writev(2) writes, and would report
+    // the consumer's received data as uninitialised.
     // SAFETY: both vectors outlive the call. The kernel checks the memory that they name, and by this function's own
     // contract this call may use it.
-    let moved = unsafe { libc::process_vm_readv(pid, to.as_ptr(), 2, from.as_ptr(), 2, 0) };
-    if moved < 0 && matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
+    let copied = unsafe { libc::process_vm_readv(pid, to.as_ptr(), 2, from.as_ptr(), 2, 0) };
+    if copied < 0 && matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
         IS_FORBIDDEN.store(true, Ordering::Relaxed);
     }
-    moved == piece.length as isize
+    copied == piece.length as isize
 }
 
-/// Copies in ascending order, the last byte last: programs poll it.
+/// Copies in ascending order, the last byte last, because programs poll the last byte of received data.
 ///
 /// # Safety
 /// Both ranges are mapped. Other threads or processes may change either meanwhile; then the copied bytes are unspecified.
@@ -447,7 +448,7 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     unsafe {
         copy_body(from, to, body);
         let last = AtomicU8::from_ptr(from.add(body).cast_mut()).load(Ordering::Relaxed);
-        // Pairs with the consumer's own load of that byte.
+        // Pairs with the consumer's load of the last byte: a consumer that sees this byte also sees all others.
         fence(Ordering::Release);
         AtomicU8::from_ptr(to.add(body)).store(last, Ordering::Release);
     }
@@ -463,7 +464,7 @@ unsafe fn copy_body(from: *const u8, to: *mut u8, length: usize) {
     // SAFETY: this function's own contract; each move begins at the start or ends at the end of the range, and is not
     // longer.
     unsafe {
-        // A chain, in the order of how often lengths occur: a `match` becomes a search.
+        // Ordered by how often the lengths occur. A `match` would be compiled to a binary search.
         if (8..=16).contains(&length) {
             move_ends::<u64>(from, to, length);
         } else if (32..=64).contains(&length) {
@@ -487,7 +488,7 @@ unsafe fn copy_body(from: *const u8, to: *mut u8, length: usize) {
 #[inline(always)]
 unsafe fn move_ends<T>(from: *const u8, to: *mut u8, length: usize) {
     let end = length - size_of::<T>();
-    // SAFETY: this function's own contract. Both are read before either is written, so the ranges may overlap.
+    // SAFETY: this function's own contract. Both ends are read before either is written, so the two ends may overlap.
     unsafe {
         let (first, last) = (from.cast::<T>().read_unaligned(), from.add(end).cast::<T>().read_unaligned());
         to.cast::<T>().write_unaligned(first);

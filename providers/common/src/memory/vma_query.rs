@@ -1,7 +1,8 @@
-//! Asks the kernel how a range of this process's memory is mapped: one call per mapping, whatever its size.
+//! Asks the kernel how a range of this process's memory is mapped, with one system call per mapping of any size.
 //!
-//! Uses `PROCMAP_QUERY` of Linux 6.11. Where that is missing or forbidden the answer is `Found::Unknown`, and callers check
-//! page by page. A `Maps` belongs to one process: objects of a parent are not used after a fork.
+//! Uses `PROCMAP_QUERY` of Linux 6.11. Where this call is missing or forbidden, the result is [`MappingLookup::Unknown`], and
+//! callers check page by page. A [`Maps`] describes the process that made its first query. A forked child must not use the
+//! parent's.
 
 use std::fs::File;
 use std::os::fd::AsRawFd;
@@ -39,17 +40,19 @@ const PROCMAP_QUERY: libc::Ioctl = libc::_IOWR::<Query>(b'f' as u32, 17);
 const READABLE: u64 = 1;
 const WRITABLE: u64 = 2;
 
-/// The list of this process's mappings, opened by the first query.
+/// The file `/proc/self/maps`, opened by the first query.
 #[derive(Debug, Default)]
 pub struct Maps {
     file: OnceLock<Option<File>>,
-    is_refused: AtomicBool,
+    is_unsupported: AtomicBool,
 }
 
 impl Maps {
-    /// Whether a whole region is mapped with these rights (`shared` is ignored). For each part with a file behind it
-    /// `last_page` is called with a byte of its last page: a truncated file lacks its last pages.
-    pub fn look(&self, region: Region, rights: PageRights, last_page: impl Fn(Region) -> bool) -> MappingLookup {
+    /// Checks whether all of a region is mapped with these rights (`shared` is ignored).
+    ///
+    /// Calls `last_page` with the last byte of each part that maps a file. It returns whether that byte can be accessed: if
+    /// the file was truncated, the mapping is still there, but its last pages are not.
+    pub fn lookup(&self, region: Region, rights: PageRights, last_page: impl Fn(Region) -> bool) -> MappingLookup {
         let end = region.address.saturating_add(region.length);
         let mut at = region.address;
         for _ in 0..MAX_MAPPINGS {
@@ -74,21 +77,21 @@ impl Maps {
         MappingLookup::Unknown
     }
 
-    /// The mapping at an address. Errors: the kernel does not support the query.
+    /// Returns the mapping at an address. Errors: the kernel does not support or allow the query.
     fn query(&self, address: u64) -> Result<Option<Query>, ()> {
-        if self.is_refused.load(Ordering::Relaxed) {
+        if self.is_unsupported.load(Ordering::Relaxed) {
             return Err(());
         }
         let file = self.file.get_or_init(|| File::open("/proc/self/maps").ok()).as_ref().ok_or(())?;
         let mut query = Query { size: size_of::<Query>() as u64, query_addr: address, ..Query::default() };
-        // SAFETY: the kernel reads and fills a record of the size that is given in it.
+        // SAFETY: the kernel reads and writes only `query`, whose size is in its first field.
         let done = unsafe { libc::ioctl(file.as_raw_fd(), PROCMAP_QUERY, &raw mut query) };
         match std::io::Error::last_os_error().raw_os_error() {
             _ if done == 0 => Ok(Some(query).filter(|query| query.vma_end > address)),
             Some(libc::ENOENT) => Ok(None),
             error => {
                 log::debug!("PROCMAP_QUERY: error {error:?}; memory is checked page by page");
-                self.is_refused.store(true, Ordering::Relaxed);
+                self.is_unsupported.store(true, Ordering::Relaxed);
                 Err(())
             }
         }
@@ -113,36 +116,36 @@ mod tests {
     }
 
     #[test]
-    fn finds_holes_lost_rights_and_files() {
+    fn lookup_detects_unmapped_pages_missing_rights_and_truncated_files() {
         let (maps, at) = (Maps::default(), map(8, false));
         let files = Cell::new(0);
-        let look = |from: usize, pages: usize, write| {
+        let lookup = |from: usize, pages: usize, write| {
             let region = Region { address: at + (from * PAGE) as u64 + 1, length: (pages * PAGE) as u64 - 1 };
-            maps.look(region, PageRights { read: true, write, shared: false }, |_| {
+            maps.lookup(region, PageRights { read: true, write, shared: false }, |_| {
                 files.set(files.get() + 1);
                 true
             })
         };
-        if look(0, 8, true) == MappingLookup::Unknown {
+        if lookup(0, 8, true) == MappingLookup::Unknown {
             return eprintln!("skipped: this kernel has no PROCMAP_QUERY");
         }
-        assert_eq!(look(0, 8, true), MappingLookup::Whole);
-        // SAFETY: pages of the test's own, which no other code accesses.
+        assert_eq!(lookup(0, 8, true), MappingLookup::Whole);
+        // SAFETY: only this test accesses these pages.
         unsafe {
             assert_eq!(libc::mprotect((at as usize + 2 * PAGE) as *mut _, PAGE, libc::PROT_READ), 0);
             assert_eq!(libc::mprotect((at as usize + 3 * PAGE) as *mut _, PAGE, libc::PROT_NONE), 0);
             assert_eq!(libc::munmap((at as usize + 6 * PAGE) as *mut _, PAGE), 0);
         }
-        assert_eq!([look(0, 3, false), look(0, 2, true), look(4, 2, true)], [MappingLookup::Whole; 3]);
-        assert_eq!([look(0, 3, true), look(0, 4, false), look(3, 1, false)], [MappingLookup::Lacking; 3]);
-        assert_eq!([look(4, 3, false), look(6, 1, true), look(6, 2, true)], [MappingLookup::Missing; 3]);
+        assert_eq!([lookup(0, 3, false), lookup(0, 2, true), lookup(4, 2, true)], [MappingLookup::Whole; 3]);
+        assert_eq!([lookup(0, 3, true), lookup(0, 4, false), lookup(3, 1, false)], [MappingLookup::Lacking; 3]);
+        assert_eq!([lookup(4, 3, false), lookup(6, 1, true), lookup(6, 2, true)], [MappingLookup::Missing; 3]);
         assert_eq!(files.get(), 0, "anonymous memory has no file");
         let shared = Region { address: map(2, true), length: PAGE as u64 + 1 };
         let read = PageRights { read: true, ..PageRights::default() };
         assert_eq!(
-            maps.look(shared, read, |last| last.address != shared.address + PAGE as u64),
+            maps.lookup(shared, read, |last| last.address != shared.address + PAGE as u64),
             MappingLookup::Missing
         );
-        assert_eq!(maps.look(shared, read, |_| true), MappingLookup::Whole);
+        assert_eq!(maps.lookup(shared, read, |_| true), MappingLookup::Whole);
     }
 }

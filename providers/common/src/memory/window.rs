@@ -1,9 +1,10 @@
-//! Memory windows: the state of each window, and the binds and unbinds that wait for their turn in a connection's queue.
+//! Memory windows: the state of each window, and its binds and unbinds that are queued on connections.
 //!
-//! A bind takes its key when it is posted, and activates it when it is executed. By then the old key is revoked, and
-//! copies by it have ended. Binds of one window may be queued on several connections: a later one that is executed
-//! first makes an earlier one void. The window keeps its registrations alive, and releases them without its lock.
-//! Execution never blocks. Only closing a window, or flushing its bind, waits for copies, as deregistration does.
+//! A bind reserves its key when it is posted. Its execution revokes the window's old key, and activates the new key after
+//! all copies with the old one have ended. Binds of one window may be queued on several connections: if a later one is
+//! executed first, an earlier one has no effect. The window keeps the registrations of its binds alive, and releases them
+//! outside its lock. Execution never blocks. Only closing a window, or flushing its bind, waits for copies, as
+//! deregistration does.
 #![forbid(unsafe_code)]
 
 use std::collections::{HashMap, VecDeque};
@@ -18,46 +19,47 @@ use dapl::provider::{Access, KeptObject, Region, Status};
 
 use super::rights::Domain;
 
-/// Limit of the wait for copies by a peer. The peer may be stopped in the middle of a copy, or may be malicious.
+/// Limit of the wait for copies by a peer. The peer may be stopped during a copy, or may be malicious.
 const PEER_COPY_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// The provider's table of keys, as a window uses it.
+/// The operations on the provider's key table that windows need.
 pub trait WindowKeys: Send + Sync {
-    /// Reserves a key that grants nothing yet.
+    /// Reserves a key. It grants no access until `activate`.
     fn reserve(&self) -> Result<u32>;
     /// Makes a reserved key grant access to a region, for peers only.
-    fn open(&self, key: u32, region: Region, access: Access, domain: Domain);
-    /// Revokes the key. Copies that have started may go on.
+    fn activate(&self, key: u32, region: Region, access: Access, domain: Domain);
+    /// Revokes the key. Copies that have started may continue.
     fn revoke(&self, key: u32);
     /// Whether a copy with this key is in progress in this process.
     fn is_in_use(&self, key: u32) -> bool;
-    /// Whether a peer announces a copy with this key.
+    /// Whether a peer has announced a copy with this key.
     fn is_in_use_by_peer(&self, key: u32) -> bool;
     /// Revokes the key, waits for the copies, and releases it.
     fn remove(&self, key: u32);
-    /// Releases a key that grants nothing.
+    /// Releases a key that grants no access.
     fn release_key(&self, key: u32);
-    /// Whether the region is within the registration `source` of this domain, and, if `write`, whether this process may
-    /// write it.
+    /// Whether the region is within the registration with the key `source`, which is of the protection domain `pd`. If
+    /// `write`, also checks that this process may write it.
     fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool;
 }
 
-/// Number of a queue pair for windows that serve its peer alone. It has none until such a window is bound on it.
+/// The number that identifies a queue pair in keys of windows that only its peer may use ([`Scope::Qp`]). It is assigned when
+/// the first such window is bound.
 #[derive(Debug, Default)]
 pub struct QpDomain(AtomicU32);
 
 impl QpDomain {
-    /// The number; 0 without one.
+    /// Returns the number; 0 if none was assigned.
     #[inline]
     pub fn number(&self) -> u32 {
         self.0.load(Ordering::Relaxed)
     }
 
-    /// The number, a new one if there was none.
+    /// Returns the number; assigns one if there is none.
     fn assign(&self) -> u32 {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         if self.number() == 0 {
-            // Numbers repeat after 2^32 queue pairs with such windows.
+            // A number is reused after 2^32 queue pairs with such windows.
             let new = NEXT.fetch_add(1, Ordering::Relaxed).max(1);
             let _ = self.0.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed);
         }
@@ -65,16 +67,16 @@ impl QpDomain {
     }
 }
 
-/// Which peers reach the memory of a window.
+/// Which peers may access the memory of a window.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum Scope {
-    /// Those of all queue pairs of its protection domain.
+    /// The peers of all queue pairs of its protection domain.
     Pd,
-    /// That of the queue pair on which it was bound.
+    /// Only the peer of the queue pair on which it was bound.
     Qp,
 }
 
-/// The windows of an adapter by the keys of their binds in effect, for peers that invalidate a key.
+/// The bound windows of an adapter, by the key of the bind in effect. Used when a peer invalidates a key.
 pub struct WindowDirectory<K>(Mutex<HashMap<u32, Weak<WindowCore<K>>>>);
 
 impl<K> Default for WindowDirectory<K> {
@@ -90,23 +92,23 @@ impl<K> std::fmt::Debug for WindowDirectory<K> {
 }
 
 impl<K: WindowKeys> WindowDirectory<K> {
-    /// Unbinds the window with this key, for a peer connected to this protection domain and queue pair. Returns false if copies by the key are
-    /// in progress: try again.
+    /// Unbinds the window with this key, on behalf of the peer of a queue pair. `pd`, `qp`: protection domain and number of
+    /// that queue pair. Returns false if copies with the key are in progress: the caller tries again.
     ///
-    /// Errors: `RemoteAccess` if no bind in effect has the key, or its window serves another domain or queue pair.
+    /// Errors: `RemoteAccess` if no bind in effect has the key, or the window does not serve this peer.
     pub fn invalidate(&self, key: u32, pd: u32, qp: &QpDomain) -> std::result::Result<bool, Status> {
         let window = self.0.lock().get(&key).and_then(Weak::upgrade);
         window.ok_or(Status::RemoteAccess)?.invalidate(key, pd, qp)
     }
 
-    /// As `invalidate`, and waits for the copies, as deregistration does. A key of no bind in effect is ignored.
+    /// Like `invalidate`, but waits for the copies, and ignores a key that no bind in effect has.
     pub fn invalidate_and_wait(&self, key: u32, pd: u32, qp: &QpDomain) {
         while self.invalidate(key, pd, qp) == Ok(false) {
             std::thread::yield_now();
         }
     }
 
-    /// Whether a bind in effect has this key, of a window that serves this protection domain and queue pair.
+    /// Whether a bind in effect has this key, and its window serves the peer of this queue pair.
     pub fn holds(&self, key: u32, pd: u32, qp: &QpDomain) -> bool {
         let window = self.0.lock().get(&key).and_then(Weak::upgrade);
         window.is_some_and(|window| window.state.lock().serves(key, qp) && window.pd == pd)
@@ -124,20 +126,22 @@ pub struct WindowCore<K> {
 
 #[derive(Default)]
 struct WindowState {
-    /// Binds and unbinds are numbered as they are posted: the last one posted, and the last one executed or flushed.
+    /// Number of the last bind or unbind that was posted. They are numbered in the order of their posts.
     posted: u64,
+    /// Highest number of a bind or unbind that was executed or flushed.
     executed: u64,
-    /// The last one posted is a bind that was executed or is still queued.
+    /// The last post was a bind, and it was executed or is still queued.
     bound: bool,
-    /// Binds that were not executed yet.
+    /// Binds that were not executed yet, with their numbers.
     waiting: VecDeque<(u64, BindGrant)>,
+    /// The bind in effect.
     active: Option<ActiveBind>,
     closed: bool,
 }
 
 struct BindGrant {
     key: u32,
-    /// Key of the registration below the window.
+    /// Key of the registration that has the memory of the window.
     source: u32,
     region: Region,
     access: Access,
@@ -147,16 +151,17 @@ struct BindGrant {
 struct ActiveBind {
     grant: BindGrant,
     domain: Domain,
-    /// When the key was revoked; copies by it may still be in progress.
+    /// When the key was revoked. Copies with it may still be in progress.
     revoked: Option<Instant>,
 }
 
-/// Parameters of `WindowCore::post`: the key of the registration, and the other fields of the provider's `Bind`.
+/// Parameters of a bind.
 pub struct BindRequest {
-    /// Key of the registration.
+    /// Key of the registration that has the memory.
     pub source: u32,
     pub region: Region,
     pub access: Access,
+    /// Keeps the registration alive until the bind ends.
     pub kept: KeptObject,
 }
 
@@ -172,12 +177,12 @@ impl<K: WindowKeys> WindowCore<K> {
         WindowCore { keys, directory, pd, scope, state: Mutex::default() }
     }
 
-    /// Whether the last one posted is a bind that was executed or is still queued.
+    /// Whether the last post was a bind, and it was executed or is still queued.
     pub fn is_bound(&self) -> bool {
         self.state.lock().bound
     }
 
-    /// Posts a bind, or an unbind. Returns its number and its key (0 for an unbind).
+    /// Posts a bind, or an unbind (`None`). Returns its number and its key (0 for an unbind).
     pub fn post(&self, request: Option<BindRequest>) -> Result<(u64, u32)> {
         let mut state = self.state.lock();
         let mut key = 0;
@@ -193,14 +198,16 @@ impl<K: WindowKeys> WindowCore<K> {
         Ok((number, key))
     }
 
-    /// Executes a bind or unbind on a connection of this protection domain and queue pair. Returns false if copies by the old
-    /// key are in progress: try again.
+    /// Executes a bind or unbind that was posted on a queue pair with this protection domain and number. Returns false if
+    /// copies with the old key are in progress: the caller tries again.
+    ///
+    /// Errors: `BindFailed` if the registration does not cover the region.
     pub fn execute(self: &Arc<Self>, number: u64, pd: u32, qp: &QpDomain) -> std::result::Result<bool, Status> {
         let mut state = self.state.lock();
         if number <= state.executed || state.closed {
-            let void = state.withdraw(number);
+            let superseded = state.withdraw(number);
             drop(state);
-            self.return_key(void);
+            self.release_grant(superseded);
             return Ok(true);
         }
         if let Some(active) = &mut state.active
@@ -221,7 +228,7 @@ impl<K: WindowKeys> WindowCore<K> {
                     Scope::Pd => Domain::Pd(self.pd),
                     Scope::Qp => Domain::Qp(qp.assign()),
                 };
-                self.keys.open(grant.key, grant.region, grant.access, domain);
+                self.keys.activate(grant.key, grant.region, grant.access, domain);
                 self.directory.0.lock().insert(grant.key, Arc::downgrade(self));
                 state.active = Some(ActiveBind { grant, domain, revoked: None });
                 Ok(true)
@@ -229,14 +236,15 @@ impl<K: WindowKeys> WindowCore<K> {
             None => Ok(true),
         };
         drop(state);
-        self.return_key(old.map(|active| active.grant));
+        self.release_grant(old.map(|active| active.grant));
         outcome.map_err(|grant| {
-            self.return_key(Some(grant));
+            self.release_grant(Some(grant));
             Status::BindFailed
         })
     }
 
-    /// Flushes a bind or unbind, executed or not. Afterwards the window is not bound, except by a later bind.
+    /// Ends a bind or unbind whose connection is flushed, whether it was executed or not. Then the window is bound only if a
+    /// later bind was posted.
     pub fn flush(&self, number: u64) {
         let mut state = self.state.lock();
         let waiting = state.withdraw(number);
@@ -244,7 +252,7 @@ impl<K: WindowKeys> WindowCore<K> {
         state.executed = state.executed.max(number);
         state.bound &= state.posted != number;
         drop(state);
-        self.return_key(waiting);
+        self.release_grant(waiting);
         self.revoke_and_wait(old);
     }
 
@@ -261,23 +269,24 @@ impl<K: WindowKeys> WindowCore<K> {
             _ => return Err(Status::RemoteAccess),
         }
         let old = state.active.take();
-        state.bound &= state.posted != state.executed; // a later bind is still queued
+        state.bound &= state.posted != state.executed; // stays bound if a later bind is queued
         drop(state);
-        self.return_key(old.map(|active| active.grant));
+        self.release_grant(old.map(|active| active.grant));
         Ok(true)
     }
 
+    /// Ends the bind in effect and all queued binds. Waits for copies in progress.
     pub fn close(&self) {
         let mut state = self.state.lock();
         state.closed = true;
         state.bound = false;
         let (waiting, active) = (std::mem::take(&mut state.waiting), state.active.take());
         drop(state);
-        waiting.into_iter().for_each(|(_, grant)| self.return_key(Some(grant)));
+        waiting.into_iter().for_each(|(_, grant)| self.release_grant(Some(grant)));
         self.revoke_and_wait(active);
     }
 
-    /// Revokes the key once, and returns whether all copies by it have ended.
+    /// Revokes the key at the first call. Returns whether all copies with it have ended, or the peer's copies have timed out.
     fn is_revoked(&self, active: &mut ActiveBind) -> bool {
         let key = active.grant.key;
         let revoked = *active.revoked.get_or_insert_with(|| {
@@ -287,12 +296,12 @@ impl<K: WindowKeys> WindowCore<K> {
         !self.keys.is_in_use(key) && (!self.keys.is_in_use_by_peer(key) || revoked.elapsed() > PEER_COPY_TIMEOUT)
     }
 
-    /// Whether the bind is allowed. The layer above has checked it; this does not rely on it.
+    /// Whether the bind is allowed. The object layer has checked it at the post; the registration may have ended since.
     fn is_valid(&self, grant: &BindGrant, pd: u32) -> bool {
         pd == self.pd && self.keys.covers(grant.source, pd, grant.region, grant.access.writes())
     }
 
-    /// Ends the bind in effect, and waits for the copies.
+    /// Revokes the key of a bind, waits for copies with it, and releases the registration.
     fn revoke_and_wait(&self, active: Option<ActiveBind>) {
         if let Some(ActiveBind { grant, .. }) = active {
             self.directory.0.lock().remove(&grant.key);
@@ -300,8 +309,8 @@ impl<K: WindowKeys> WindowCore<K> {
         }
     }
 
-    /// Returns a key that grants nothing, and releases the registration.
-    fn return_key(&self, grant: Option<BindGrant>) {
+    /// Releases the key of a bind, which grants no access, and the registration.
+    fn release_grant(&self, grant: Option<BindGrant>) {
         if let Some(grant) = grant {
             self.directory.0.lock().remove(&grant.key);
             self.keys.release_key(grant.key);
@@ -310,7 +319,7 @@ impl<K: WindowKeys> WindowCore<K> {
 }
 
 impl WindowState {
-    /// Whether the bind in effect has this key, and serves this queue pair.
+    /// Whether the bind in effect has this key, and the peer of this queue pair may use it.
     fn serves(&self, key: u32, qp: &QpDomain) -> bool {
         self.active.as_ref().is_some_and(|active| {
             active.grant.key == key
@@ -321,7 +330,7 @@ impl WindowState {
         })
     }
 
-    /// Removes a bind from those that wait.
+    /// Removes and returns a bind that was not executed yet.
     fn withdraw(&mut self, number: u64) -> Option<BindGrant> {
         let index = self.waiting.iter().position(|(waiting, _)| *waiting == number)?;
         self.waiting.remove(index).map(|(_, grant)| grant)

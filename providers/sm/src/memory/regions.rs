@@ -154,7 +154,7 @@ impl Regions {
     }
 
     /// Binds a reserved key to a window. Peers can use it; local segments cannot.
-    pub(crate) fn open(&self, key: u32, region: Region, access: Access, domain: Domain) {
+    pub(crate) fn activate(&self, key: u32, region: Region, access: Access, domain: Domain) {
         self.set(key, region, rights::window_word(access, domain));
     }
 
@@ -481,7 +481,7 @@ mod tests {
         let key = regions.reserve().unwrap();
         let access = |right| regions.hold(key, 1, base(), 8, right).is_ok();
         assert!(!access(AccessRight::RemoteRead), "only reserved");
-        regions.open(key, memory(8), Access { remote_read: true, ..Access::default() }, Domain::Pd(1));
+        regions.activate(key, memory(8), Access { remote_read: true, ..Access::default() }, Domain::Pd(1));
         assert!(access(AccessRight::RemoteRead) && !access(AccessRight::RemoteWrite));
         assert!(!access(AccessRight::LocalRead) && !access(AccessRight::LocalWrite));
         regions.revoke(key);

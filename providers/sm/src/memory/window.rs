@@ -42,8 +42,8 @@ impl WindowKeys for RegionTable {
         self.regions.reserve()
     }
 
-    fn open(&self, key: u32, region: Region, access: Access, domain: Domain) {
-        self.regions.open(key, region, access, domain);
+    fn activate(&self, key: u32, region: Region, access: Access, domain: Domain) {
+        self.regions.activate(key, region, access, domain);
     }
 
     fn revoke(&self, key: u32) {

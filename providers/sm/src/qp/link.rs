@@ -86,7 +86,7 @@ impl Peer {
     /// An id is not reused within a tick.
     #[inline]
     pub(crate) fn is_alive(&self, ticker: &EngineTicks) -> bool {
-        self.looked.is_still(ticker, || self.watch.as_ref().is_some_and(|watch| !watch.is_dead()))
+        self.looked.is_valid_or(ticker, || self.watch.as_ref().is_some_and(|watch| !watch.is_dead()))
     }
 
     /// Value of `allowed` that makes the sender ignore help requests.

@@ -79,7 +79,7 @@ fn send(qp: &Qp, segments: &[Segment], cookie: u64) {
 /// Waits until `count` connections wait for a receive.
 fn await_waiters(srq: &Srq, count: usize) {
     let until = Instant::now() + PATIENCE;
-    while srq.0.waiting() != count {
+    while srq.0.waiter_count() != count {
         assert!(Instant::now() < until, "the message was not taken");
         std::thread::yield_now();
     }

@@ -204,7 +204,7 @@ impl WindowKeys for Regions {
         self.places.lock().reserve()
     }
 
-    fn open(&self, key: u32, region: Region, access: Access, domain: Domain) {
+    fn activate(&self, key: u32, region: Region, access: Access, domain: Domain) {
         self.set(key, region, rights::window_word(access, domain));
     }
 
@@ -402,7 +402,7 @@ mod tests {
         let key = regions.reserve().unwrap();
         let access = |right| regions.acquire(key, 1, memory(8), right).is_ok();
         assert!(!access(AccessRight::RemoteRead), "only reserved");
-        regions.open(key, memory(8), Access { remote_read: true, ..Access::default() }, Domain::Pd(1));
+        regions.activate(key, memory(8), Access { remote_read: true, ..Access::default() }, Domain::Pd(1));
         assert!(access(AccessRight::RemoteRead) && !access(AccessRight::RemoteWrite));
         assert!(!access(AccessRight::LocalRead) && !access(AccessRight::LocalWrite));
         regions.revoke(key);

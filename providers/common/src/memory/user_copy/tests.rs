@@ -1,4 +1,5 @@
-//! Parts of mappings that are unmapped, protected or truncated between copies, at each length that is handled differently.
+//! Copies from and to memory that is unmapped, protected or truncated between two copies, with a length for each method of
+//! copying.
 
 use std::os::fd::AsRawFd;
 use std::sync::atomic::AtomicUsize;
@@ -10,11 +11,11 @@ use super::*;
 const PAGE: usize = 4096;
 const PAGES: usize = 64;
 
-/// Where mappings are placed: the kernel chooses addresses near its mmap base or the heap, and never so low. An address
-/// that a test unmaps stays free, whatever other tests map meanwhile.
+/// Address of the next mapping. The kernel itself chooses addresses near its mmap base or the heap, and never such low
+/// ones. So an address that a test has unmapped is not reused by mappings of other threads.
 static NEXT: AtomicUsize = AtomicUsize::new(64 << 30);
 
-/// A mapping of a file, or of anonymous memory.
+/// A mapping of `PAGES` pages of a file, or of anonymous memory.
 struct Mapping {
     at: u64,
     file: Option<std::os::fd::OwnedFd>,
@@ -44,7 +45,7 @@ impl Mapping {
         Registration { region: Region { address: self.at, length: (PAGES * PAGE) as u64 }, checker: &self.checker }
     }
 
-    /// Copies from or to the mapping, beginning at `offset`.
+    /// Copies from or to the mapping, beginning at `offset`. Returns whether the copy succeeded.
     fn copies(&self, direction: Direction, offset: usize, length: usize) -> bool {
         let mut buffer = vec![7u8; length];
         let address = self.at + offset as u64;
@@ -58,7 +59,7 @@ impl Mapping {
     }
 
     fn protect(&self, page: usize, pages: usize, rights: i32) {
-        // SAFETY: pages of the test's own, which no other code accesses.
+        // SAFETY: only this test accesses these pages.
         let done = unsafe { libc::mprotect((self.at as usize + page * PAGE) as *mut _, pages * PAGE, rights) };
         assert_eq!(done, 0);
     }
@@ -70,7 +71,7 @@ impl Mapping {
     }
 }
 
-/// Waits until no recorded page is valid any more.
+/// Waits for the next time slot, in which the table records no page as usable.
 fn next_slot() {
     let begin = slot();
     while slot() == begin {
@@ -79,7 +80,8 @@ fn next_slot() {
 }
 
 const BOTH: [Direction; 2] = [Direction::Read, Direction::Write];
-/// Within a page; across two; by the kernel; checked with its block; checked alone.
+/// Lengths of a copy within a page, across two pages, by the kernel, after a check of the block around it, and after a check
+/// of the copied memory only.
 const LENGTHS: [usize; 5] = [64, PAGE + 2, 3 * PAGE, 8 * PAGE + 1, 17 * PAGE];
 
 #[test]
@@ -109,8 +111,8 @@ fn unmapped_part_beside_used_part_is_detected() {
             memory.unmap(32, 32);
             for _ in 0..3 * MAX_KERNEL_COPIES {
                 assert!(memory.copies(direction, 0, 64) && memory.copies(direction, 32 * PAGE - length, length));
-                assert!(!memory.copies(direction, 32 * PAGE - 1, length), "its end");
-                assert!(!memory.copies(direction, 32 * PAGE, length), "all of it");
+                assert!(!memory.copies(direction, 32 * PAGE - 1, length), "the end is not mapped");
+                assert!(!memory.copies(direction, 32 * PAGE, length), "nothing is mapped");
             }
         }
     }
@@ -163,7 +165,7 @@ fn registration_checks_rights_and_file_length() {
 }
 
 #[test]
-fn readable_memory_is_not_taken_for_writable() {
+fn copy_into_read_only_memory_fails_after_reads_of_it() {
     let memory = Mapping::new(false);
     for n in 0..100 {
         memory.protect(n % 8, 1, libc::PROT_READ);
@@ -182,11 +184,15 @@ fn a_checked_block_is_within_its_registration() {
     assert_eq!(around(region(BLOCK * 12 - 1, 2), all), region(BLOCK * 11, 2 * BLOCK));
     let end = all.address + all.length;
     assert_eq!(around(region(end - 1, 1), all), region(BLOCK * 13, 100));
-    assert_eq!(around(region(end - 1, 1), Region::default()), region(end - 1, 1), "deregistered");
+    assert_eq!(
+        around(region(end - 1, 1), Region::default()),
+        region(end - 1, 1),
+        "a piece outside its registration is checked alone"
+    );
 }
 
 #[test]
-fn words_of_the_table_differ() {
+fn table_words_differ_by_page_and_slot() {
     assert_ne!(word(0, 0), 0, "an empty entry matches no page");
     let addresses: [u64; 4] = [0, 1 << 24, 5 << 24, 1 << 56];
     let slots = [0, 2, SLOT_MASK];

@@ -107,7 +107,7 @@ pub(crate) fn is_accessible(_: Region, _: bool) -> bool {
 pub(crate) struct LastCheck;
 
 impl LastCheck {
-    pub(crate) fn is_still(&self, _: &EngineTicks, _: impl FnOnce() -> bool) -> bool {
+    pub(crate) fn is_valid_or(&self, _: &EngineTicks, _: impl FnOnce() -> bool) -> bool {
         true
     }
 }
