@@ -6,9 +6,10 @@ use std::net::{IpAddr, Ipv4Addr, UdpSocket};
 use dapl::error::{Address, Error, Resource, Result};
 use dapl::provider::PeerAddress;
 
-/// The address that peers connect to: an address of a network interface, if there is one, so that programs that
-/// exchange addresses between hosts do not confuse the hosts.
-pub fn own_address() -> IpAddr {
+/// Returns the address that this host reports to consumers: its source address on the default route, else 127.0.0.1.
+///
+/// Programs exchange these addresses between hosts, and 127.0.0.1 would mean another host there.
+pub fn advertised_address() -> IpAddr {
     // Connecting a datagram socket only consults the routing table and sends no packet. (192.0.2.0/24 is reserved for
     // documentation.)
     let routed = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).and_then(|socket| {
@@ -57,13 +58,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_address_of_this_host_is_local() {
-        for here in ["127.0.0.1", "127.0.1.1", "127.255.255.254", "::1", "::ffff:127.0.0.1"] {
-            assert_eq!(is_local(here.parse().unwrap()), Ok(true), "{here}");
+    fn only_addresses_of_this_host_are_local() {
+        for local in ["127.0.0.1", "127.0.1.1", "127.255.255.254", "::1", "::ffff:127.0.0.1"] {
+            assert_eq!(is_local(local.parse().unwrap()), Ok(true), "{local}");
         }
-        for elsewhere in ["0.0.0.0", "224.0.0.1", "255.255.255.255", "192.0.2.77", "2001:db8::1"] {
-            assert_eq!(is_local(elsewhere.parse().unwrap()), Ok(false), "{elsewhere}");
+        for remote in ["0.0.0.0", "224.0.0.1", "255.255.255.255", "192.0.2.77", "2001:db8::1"] {
+            assert_eq!(is_local(remote.parse().unwrap()), Ok(false), "{remote}");
         }
-        assert_eq!(is_local(own_address()), Ok(true));
+        assert_eq!(is_local(advertised_address()), Ok(true));
     }
 }

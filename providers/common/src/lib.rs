@@ -1,17 +1,18 @@
 //! Code shared by the software providers: the parts of a transport that do not depend on how bytes get to the peer.
 //!
-//! Imports go down this list only:
+//! A module imports only modules that precede it in this list:
 //! - [`settings`]: reads a provider's settings from `ia_params` and the environment
-//! - [`base_dir`], [`shared_names`]: the directory where processes of one user meet, and the names of shared memory in it
-//! - [`listener_retry`]: the waits between requests that found no listener; [`limits`]: the limits of an IA;
+//! - [`base_dir`], [`shared_names`]: the directory that the processes of one user share, and the names of shared memory in
+//!   it
+//! - [`listener_retry`]: the delays between connection requests that found no listener; [`limits`]: the limits of an IA;
 //!   [`host_address`]: addresses of this host
 //! - [`memory`]: keys and rights of registrations, checks of mappings, copies from and to consumer memory, memory windows
 //! - [`cq`]: the core of a completion queue; [`engine`]: the job queue of a provider's engine thread
-//! - [`overdue`]: the log line of a send that finds no receive
+//! - [`overdue`]: the log message for a send that waits long for a receive
 //! - [`srq`]: the core of a shared receive queue
-//! - [`simple`]: parts for a first provider: the thread that reports, queues, registrations, execution of work
+//! - [`simple`]: building blocks of a minimal provider: reporter thread, queues, registrations, execution of work
 //!
-//! No module of this crate uses a network.
+//! No module of this crate sends network packets.
 
 pub mod base_dir;
 pub mod cq;
@@ -28,7 +29,8 @@ pub mod srq;
 
 use parking_lot::MutexGuard;
 
-/// Drops a guard in a separate function. A short path that gives up calls it, so that its common case tests no result.
+/// Drops a guard. A fast path calls it where it falls back to the general path: because it is cold and not inlined, the
+/// unlock code stays out of the fast path.
 #[cold]
 #[inline(never)]
 pub fn unlock_rarely<T>(guard: MutexGuard<'_, T>) {

@@ -1,8 +1,8 @@
-//! Reads a provider's settings from `ia_params` and the environment, by the provider's table.
+//! Reads the settings that a provider's table lists, from `ia_params` and the environment.
 //!
 //! `ia_params` consists of words: `name=value` for any setting of the table, and plain words for the settings that the table
-//! lists as positional. It takes precedence over the environment. A bad value is reported with its name, text and range, and
-//! the default is used. An unknown name is reported too. A set-uid program ignores the environment.
+//! lists as positional. It takes precedence over the environment. For a bad value, a warning gives the name, the text and
+//! the range, and the default is used. An unknown name also causes a warning. A set-uid program ignores the environment.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -12,10 +12,10 @@ pub use dat_settings::{SM, Setting, SettingsTable, USNIC, VERBS, Values};
 
 use dapl::runtime::logger::secure_variable;
 
-/// Unknown variables were reported; they are the same for each IA of the process.
+/// Set when unknown environment variables were reported. They are the same for each IA of the process.
 static UNKNOWN_REPORTED: AtomicBool = AtomicBool::new(false);
 
-/// Reads `ia_params` and the environment.
+/// Reads `params`, the `ia_params` of an IA, and the environment. Logs unknown names, and settings other than the defaults.
 pub fn read(table: &'static SettingsTable, params: &str) -> SettingValues<'static> {
     if !UNKNOWN_REPORTED.swap(true, Ordering::Relaxed) {
         let names = std::env::vars_os().filter_map(|(name, _)| name.into_string().ok());
@@ -36,7 +36,7 @@ pub fn read(table: &'static SettingsTable, params: &str) -> SettingValues<'stati
     values
 }
 
-/// Reads `params`, and variables by `variable`.
+/// Reads `params`. `variable` returns the value of an environment variable.
 pub fn parse<'a>(
     table: &'static SettingsTable,
     params: &str,
@@ -59,7 +59,7 @@ fn list(table: &SettingsTable, name: impl Fn(&Setting) -> &str) -> String {
     table.settings.iter().map(name).filter(|name| !name.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
-/// Values that were given in `ia_params` and in the environment.
+/// The settings of an IA: the words of `ia_params`, and access to environment variables.
 pub struct SettingValues<'a> {
     table: &'static SettingsTable,
     words: Vec<(&'static str, String)>,
@@ -73,7 +73,7 @@ impl std::fmt::Debug for SettingValues<'_> {
 }
 
 impl SettingValues<'_> {
-    /// Returns where a setting was given, and its text.
+    /// Returns the origin of a setting (a name in `ia_params`, or a variable) and its text. `None` if it is not set.
     pub fn text(&self, name: &str) -> Option<(String, String)> {
         let variable = self.table.named(name)?.variable;
         let word = self.words.iter().rfind(|(known, _)| *known == name);
@@ -83,7 +83,7 @@ impl SettingValues<'_> {
         }
     }
 
-    /// Settings whose text is not their default, as `name=text (origin)`.
+    /// Returns the settings that differ from their default, as `name=text (origin)`.
     fn changed(&self) -> Vec<String> {
         let named = self.table.settings.iter().filter(|setting| !setting.name.is_empty());
         let given = named.filter_map(|setting| self.text(setting.name).map(|given| (setting, given)));
@@ -101,7 +101,7 @@ impl SettingValues<'_> {
             .collect()
     }
 
-    /// A number within its range, or the default.
+    /// Returns a number within its range, or the default.
     pub fn number(&self, name: &str) -> u64 {
         let Some(Setting { values: Values::Number { low, high, default, unit }, meaning, .. }) = self.table.named(name)
         else {
@@ -116,7 +116,7 @@ impl SettingValues<'_> {
         })
     }
 
-    /// A list of words in order; `None` for `auto`.
+    /// Returns the words of a list in the order given; `None` for `auto` or a bad list.
     pub fn order(&self, name: &str) -> Option<Vec<&'static str>> {
         let Some(Setting { values: Values::Order(words), meaning, .. }) = self.table.named(name) else { return None };
         let (origin, text) = self.text(name).filter(|(_, text)| text != "auto")?;
@@ -132,7 +132,7 @@ impl SettingValues<'_> {
         order
     }
 
-    /// One of the setting's words; the first is the default.
+    /// Returns one of the setting's words; the first is the default.
     pub fn word(&self, name: &str) -> &'static str {
         let Some(Setting { values: Values::OneOf(words), meaning, .. }) = self.table.named(name) else { return "" };
         let Some((origin, text)) = self.text(name) else { return words[0] };
@@ -163,7 +163,12 @@ mod tests {
                 values: Values::Number { low: 2, high: 9_000, default: 1_234, unit: " ms" },
                 meaning: "a time",
             },
-            Setting { name: "way", variable: "DAPL_X_WAY", values: Values::Order(&["a", "b", "c"]), meaning: "ways" },
+            Setting {
+                name: "order",
+                variable: "DAPL_X_ORDER",
+                values: Values::Order(&["a", "b", "c"]),
+                meaning: "an order",
+            },
             Setting { name: "mode", variable: "DAPL_X_MODE", values: Values::OneOf(&["on", "off"]), meaning: "a mode" },
         ],
     };
@@ -173,35 +178,35 @@ mod tests {
     }
 
     #[test]
-    fn parameters_precede_variables_and_the_last_one_counts() {
+    fn ia_params_precede_variables_and_the_last_word_counts() {
         let env = |name: &str| (name == "DAPL_X_COUNT").then(|| "77".to_owned());
         let read = |params| parse(&TABLE, params, &env).number("count");
         assert_eq!((read(""), read("count=8"), read("count=8 count=9"), read("/dir 5")), (77, 8, 9, 5));
-        let given = parse(&TABLE, "mode=off /a=b nonsense=1 6 too many", &none);
-        assert_eq!((given.word("mode"), given.number("count")), ("off", 6));
-        assert_eq!(given.text("dir"), Some(("ia_params, dir".to_owned(), "/a=b".to_owned())));
+        let values = parse(&TABLE, "mode=off /a=b unknown=1 6 too many", &none);
+        assert_eq!((values.word("mode"), values.number("count")), ("off", 6));
+        assert_eq!(values.text("dir"), Some(("ia_params, dir".to_owned(), "/a=b".to_owned())));
     }
 
     #[test]
     fn bad_or_absent_values_use_the_default() {
-        let bad = parse(&TABLE, "count=9001 way=a,a mode=ON", &none);
-        assert_eq!((bad.number("count"), bad.order("way"), bad.word("mode")), (1_234, None, "on"));
+        let bad = parse(&TABLE, "count=9001 order=a,a mode=ON", &none);
+        assert_eq!((bad.number("count"), bad.order("order"), bad.word("mode")), (1_234, None, "on"));
         let absent = parse(&TABLE, "", &none);
-        assert_eq!((absent.number("count"), absent.order("way"), absent.word("mode")), (1_234, None, "on"));
+        assert_eq!((absent.number("count"), absent.order("order"), absent.word("mode")), (1_234, None, "on"));
         assert_eq!((absent.text("dir"), absent.number("absent"), absent.word("absent")), (None, 0, ""));
     }
 
     #[test]
     fn settings_other_than_the_defaults_are_listed_with_their_origin() {
-        let env = |name: &str| (name == "DAPL_X_WAY").then(|| "b,a".to_owned());
+        let env = |name: &str| (name == "DAPL_X_ORDER").then(|| "b,a".to_owned());
         let changed = parse(&TABLE, "/dir count=1234 mode=off", &env).changed();
-        assert_eq!(changed, ["dir=/dir (ia_params)", "way=b,a (DAPL_X_WAY)", "mode=off (ia_params)"]);
-        assert!(parse(&TABLE, "count=1234 mode=on way=auto", &none).changed().is_empty());
+        assert_eq!(changed, ["dir=/dir (ia_params)", "order=b,a (DAPL_X_ORDER)", "mode=off (ia_params)"]);
+        assert!(parse(&TABLE, "count=1234 mode=on order=auto", &none).changed().is_empty());
     }
 
     #[test]
-    fn order_has_known_words_each_once() {
-        let order = |text: &str| parse(&TABLE, &format!("way={text}"), &none).order("way");
+    fn order_refuses_unknown_and_repeated_words() {
+        let order = |text: &str| parse(&TABLE, &format!("order={text}"), &none).order("order");
         assert_eq!((order("c,a"), order("b")), (Some(vec!["c", "a"]), Some(vec!["b"])));
         for bad in ["", ",", "a,", "auto,a", "A", "a,b,a", "auto"] {
             assert_eq!(order(bad), None, "{bad}");

@@ -1,11 +1,11 @@
 //! Names of shared memory: the file `<base>/shared/<cookie in hexadecimal>` represents the group of processes that
 //! share memory under a cookie. It contains the length in bytes.
 //!
-//! Each member has a shared lock (flock) on the file, which the kernel releases when the process dies. A process that
-//! gets the exclusive lock has the file to itself. Either the file is new or left by dead processes, and the process
-//! writes the length; or the process is the last member, and removes the file. No process blocks on a lock. The
-//! exclusive lock is held for a moment only, so other processes try again for a bounded time. A process that has locked
-//! a removed file detects that the file is no longer at its path.
+//! Each member has a shared lock (flock) on the file, which the kernel releases when the process dies. A process takes the
+//! exclusive lock in two cases. When it joins, success shows that the file has no members: it is new, or all its members
+//! have died. So the process writes the length. When it leaves, success shows that it is the last member, and it removes
+//! the file. No process blocks on a lock: the exclusive lock is held for a short time, so other processes try again for a
+//! bounded time. Another process may remove the file before a process has locked it, so the path is checked after the lock.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File};
@@ -22,16 +22,16 @@ use crate::base_dir::{self, BaseDir, is_at, lock};
 use dapl::error::{Error, Result};
 use dapl::provider::SharedCookie;
 
-/// Far longer than the exclusive lock is held, unless its holder was stopped.
+/// Limit of the attempts to join. The exclusive lock is held much shorter, unless its holder is stopped.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
-/// A little longer than the exclusive lock is usually held.
-const RETRY: Duration = Duration::from_micros(100);
+/// Pause between two attempts: a little longer than the exclusive lock is usually held.
+const RETRY_PAUSE: Duration = Duration::from_micros(100);
 
 /// The names of one base directory.
 #[derive(Clone, Debug)]
 pub struct SharedNames {
     base: BaseDir,
-    /// Set once the names of dead processes were removed.
+    /// Completed when this process has removed the names of dead processes.
     cleaned: Arc<Once>,
 }
 
@@ -41,7 +41,7 @@ pub struct Membership {
     _member: Member,
 }
 
-/// A shared lock of this process on the file at this path.
+/// A shared lock of this process on the file of a group.
 #[derive(Debug)]
 struct Member {
     base: BaseDir,
@@ -59,7 +59,7 @@ enum JoinOutcome {
 }
 
 impl SharedNames {
-    /// The names in `base`. The directory is created by the first `join`, which also removes names of dead processes.
+    /// Refers to the names in `base`. The first `join` creates the directory, and removes names of dead processes.
     pub fn new(base: BaseDir) -> Self {
         SharedNames { base, cleaned: Arc::new(Once::new()) }
     }
@@ -68,9 +68,10 @@ impl SharedNames {
         self.base.path().join("shared")
     }
 
-    /// Joins the group of this cookie; the first member sets the length.
+    /// Joins the group of this cookie. The first member sets the length in bytes.
     ///
-    /// Errors: `InvalidParameter(4)` for another length.
+    /// Errors: `InvalidParameter(4)` if the group has another length, `Internal` if the file stays locked for 5 s, and those of
+    /// [`BaseDir::create`].
     pub fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
         let name: String = cookie.iter().map(|byte| format!("{byte:02x}")).collect();
         let until = Instant::now() + LOCK_TIMEOUT;
@@ -87,12 +88,14 @@ impl SharedNames {
                 JoinOutcome::OtherLength => return Err(Error::InvalidParameter(4)),
                 JoinOutcome::Again if Instant::now() > until => {
                     log::error!(
-                        "cannot register shared memory in {}: another process keeps the file locked",
-                        path.display()
+                        "cannot register shared memory in {}: another process has kept the file locked for {} s (lslocks shows it); \
+                         continue or end that process",
+                        path.display(),
+                        LOCK_TIMEOUT.as_secs()
                     );
                     return Err(Error::Internal);
                 }
-                JoinOutcome::Again => std::thread::sleep(RETRY),
+                JoinOutcome::Again => std::thread::sleep(RETRY_PAUSE),
             }
         }
     }
@@ -112,8 +115,8 @@ impl SharedNames {
             file.rewind()?;
             file.write_all(length.to_string().as_bytes())?;
         }
-        // Changing the lock from exclusive to shared is not atomic: another process may have had the exclusive lock in
-        // between, so path and length are checked again.
+        // The change from an exclusive to a shared lock is not atomic: another process may have taken the exclusive lock in
+        // between, and have removed the file or set another length. So both are checked again.
         if flock(&file, FlockOperation::NonBlockingLockShared).is_err() {
             return Ok(JoinOutcome::Again);
         }
@@ -123,13 +126,13 @@ impl SharedNames {
             return Ok(JoinOutcome::Again);
         }
         Ok(match member.length() {
-            Some(known) if known == length => JoinOutcome::Joined(member),
+            Some(found) if found == length => JoinOutcome::Joined(member),
             Some(_) => JoinOutcome::OtherLength,
-            None => JoinOutcome::Again, // its creator died before it wrote the length; the next try writes it
+            None => JoinOutcome::Again, // the creator died before it wrote the length; the next attempt writes it
         })
     }
 
-    /// Opens the file through its directory; a link to another directory is not followed.
+    /// Opens or creates the file. Does not follow symbolic links, neither of the directory nor of the file.
     fn open(&self, path: &Path) -> rustix::io::Result<File> {
         let flags = OFlags::DIRECTORY | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let names = open(self.path(), flags, Mode::empty())?;
@@ -137,12 +140,13 @@ impl SharedNames {
         openat(names, path.file_name().unwrap_or_default(), flags, Mode::RUSR | Mode::WUSR).map(File::from)
     }
 
-    /// Removes the names of dead processes, among `max` of all names. Does not follow a link to another directory.
+    /// Checks at most `max` names, chosen at random, and removes those of dead processes. Does not follow a symbolic link to
+    /// another directory.
     pub fn clean(&self, max: usize) {
         base_dir::sample(base_dir::entries(&self.path()), max).iter().for_each(|name| base_dir::remove_unlocked(name));
     }
 
-    /// Removes the directory of names if it is empty, and then an empty default base directory.
+    /// Removes the directory of names if it is empty, and then the base directory if it is empty and at the default path.
     pub fn remove_if_empty(&self) {
         let _ = fs::remove_dir(self.path());
         self.base.remove_if_empty();
@@ -161,7 +165,7 @@ impl Member {
 impl Drop for Member {
     fn drop(&mut self) {
         base_dir::cancel_exit_removal_of_lock(&self.file);
-        // A forked child shares the lock; it belongs to the parent.
+        // A forked child shares the lock with its parent, and must not end the parent's membership.
         if std::process::id() == self.pid && lock(&self.file) && is_at(&self.file, &self.path) {
             let _ = fs::remove_file(&self.path);
             self.base.prune(&self.path);
@@ -203,7 +207,7 @@ mod tests {
 
     #[test]
     fn name_exists_from_first_to_last_member() {
-        let scratch = Scratch::new("life");
+        let scratch = Scratch::new("members");
         let (one, two) = (scratch.join(1, 100).unwrap(), scratch.join(1, 100).unwrap());
         let other = scratch.join(2, 5).unwrap();
         assert_eq!(scratch.names(), 2);
@@ -224,42 +228,42 @@ mod tests {
         for (byte, text) in [("02", "7"), ("03", ""), ("04", "nonsense"), ("05", "7")] {
             fs::write(name(byte), text).unwrap();
         }
-        assert_eq!(scratch.names(), 5, "only a new process cleans");
-        let taken: Vec<_> = (2..5).map(|cookie| scratch.join(cookie, 200).unwrap()).collect();
+        assert_eq!(scratch.names(), 5, "only the first join of a process cleans");
+        let reused: Vec<_> = (2..5).map(|cookie| scratch.join(cookie, 200).unwrap()).collect();
         scratch.1.clean(usize::MAX);
         assert_eq!(scratch.names(), 4, "the cleaner keeps names of living processes");
         assert!(!name("05").exists());
         fs::write(name("05"), "7").unwrap();
-        let newcomer = SharedNames::new(scratch.1.base.clone());
-        drop(newcomer.join(&[6; 40], 1).unwrap());
-        assert_eq!(scratch.names(), 4, "so does the first join of a process");
-        drop((member, taken));
+        let other = SharedNames::new(scratch.1.base.clone());
+        drop(other.join(&[6; 40], 1).unwrap());
+        assert_eq!(scratch.names(), 4, "the first join of a process keeps names of living processes");
+        drop((member, reused));
         assert!(!scratch.1.path().exists());
     }
 
     #[test]
-    fn a_link_to_elsewhere_is_not_followed() {
-        let (scratch, elsewhere) = (Scratch::new("link"), Scratch::new("elsewhere"));
-        fs::create_dir(&elsewhere.0).unwrap();
-        fs::write(elsewhere.0.join("treasure"), "").unwrap();
+    fn symlink_to_another_directory_is_not_followed() {
+        let (scratch, other) = (Scratch::new("link"), Scratch::new("other"));
+        fs::create_dir(&other.0).unwrap();
+        fs::write(other.0.join("file"), "").unwrap();
         scratch.1.base.create().unwrap();
-        std::os::unix::fs::symlink(&elsewhere.0, scratch.1.path()).unwrap();
+        std::os::unix::fs::symlink(&other.0, scratch.1.path()).unwrap();
         assert!(scratch.join(1, 100).is_err());
         scratch.1.clean(usize::MAX);
-        let left: Vec<_> = fs::read_dir(&elsewhere.0).unwrap().flatten().map(|entry| entry.file_name()).collect();
-        assert_eq!(left, ["treasure"], "nothing is removed or created there");
+        let files: Vec<_> = fs::read_dir(&other.0).unwrap().flatten().map(|entry| entry.file_name()).collect();
+        assert_eq!(files, ["file"], "nothing is removed or created in the other directory");
     }
 
-    /// The other process of the next tests: joins twice, and stays until it is killed or its input ends.
+    /// Runs in a child process of the next tests: joins a group twice, and exits when its standard input ends.
     #[test]
-    #[ignore = "runs as a process of its own"]
+    #[ignore = "other tests start it as a child process"]
     fn another_process() {
         let Some(base) = std::env::var_os("DAPL_TEST_PLACE") else { return };
         let names = SharedNames::new(BaseDir::new(&KIND, base.to_str()));
         let _members = [100, 100].map(|length| names.join(&[1; 40], length).unwrap());
         println!("\njoined");
         let _ = std::io::stdin().read(&mut [0]);
-        std::process::exit(0); // without closing anything
+        std::process::exit(0); // without dropping the memberships
     }
 
     #[test]
@@ -279,14 +283,13 @@ mod tests {
         let scratch = Scratch::new("killed");
         for others in [1, 3] {
             let mut processes: Vec<_> = (0..others).map(|_| other_process(&scratch)).collect();
-            let mine = scratch.join(1, 100).unwrap();
-            drop(mine);
+            drop(scratch.join(1, 100).unwrap());
             assert_eq!(scratch.join(1, 7).err(), Some(Error::InvalidParameter(4)), "the other processes stay");
             for process in &mut processes {
                 process.kill().unwrap();
                 process.wait().unwrap();
             }
-            assert_eq!(scratch.names(), 1, "no process was left to remove it");
+            assert_eq!(scratch.names(), 1, "killed processes do not remove the name");
             let member = scratch.join(1, 7).unwrap();
             drop(member);
             assert_eq!(scratch.names(), 0);

@@ -1,36 +1,36 @@
-//! For build scripts: links a provider library so that it finds libdat without further set-up.
+//! Linker options of a provider library, for its build script. This crate is not part of any library.
 //!
-//! `libdat.so.1` is NEEDED, and its symbols are bound by version. The SONAME is fixed, and the provider is never
-//! unmapped. This crate is not part of any library.
+//! The options set the SONAME, add `libdat.so.1` as a NEEDED library, bind its symbols by version, and forbid unmapping the
+//! provider. So the dynamic linker finds the provider's libdat symbols in every program that loads the provider.
 //!
-//! libdat itself is linked later (`cargo xtask build`), so a stub with the same names and version node is linked here.
-//! All stubs are alike, so unit tests may run with the stub of any package.
+//! libdat is built later (`cargo xtask build`), so the provider is linked with a stub that has the same symbols and version.
+//! The stubs of all packages are the same, so unit tests may run with any of them.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::{env, fs};
 
-/// Lists libdat as needed even if the linker sees no use of it.
+/// Makes libdat a NEEDED library even if the linker finds no reference to it.
 const NEEDED: [&str; 3] = ["-Wl,--no-as-needed", "-l:libdat.so.1", "-Wl,--as-needed"];
 
-/// Symbols of libdat, one per line.
+/// The version script of libdat, which names one symbol per line.
 const MAP: &str = include_str!("../../../dat/libdat.map");
 
-/// Links this package's library as a provider with that SONAME.
+/// Tells cargo how to link this package's library as a provider with that SONAME.
 ///
 /// # Panics
-/// Where there is no C compiler.
+/// If the C compiler is missing or fails.
 pub fn provider(soname: &str) {
-    find_stub();
+    build_stub();
     for argument in NEEDED.iter().chain(&["-Wl,-z,nodelete"]) {
         println!("cargo::rustc-cdylib-link-arg={argument}");
     }
     println!("cargo::rustc-cdylib-link-arg=-Wl,-soname,{soname}");
 }
 
-/// Builds a stub of libdat in cargo's output directory.
-fn find_stub() {
+/// Builds a stub of libdat in cargo's output directory, and adds this directory to the linker's search path.
+fn build_stub() {
     println!("cargo::rerun-if-changed=build.rs");
     let names = MAP.lines().filter_map(|line| line.trim().strip_suffix(';')).filter(|name| name.starts_with("dat"));
     let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
@@ -54,6 +54,6 @@ fn link_stub(out: &Path, names: &[&str]) {
         .status();
     assert!(
         status.is_ok_and(|status| status.success()),
-        "`{compiler}` could not link the import stub of libdat.so.1: is a C compiler installed?"
+        "`{compiler}` cannot link the stub of libdat.so.1: install a C compiler, or set CC to one"
     );
 }

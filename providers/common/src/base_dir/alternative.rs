@@ -1,8 +1,8 @@
-//! Alternative directories, used if another user has the default path: `<default>-<16 random hexadecimal digits>`.
+//! Alternative directories, used if another user owns the default path: `<default>-<16 random hexadecimal digits>`.
 //!
-//! Other users cannot create the name in advance, because of the random digits. Owner and mode prove that it belongs to
-//! this user, so a process that did not create it can trust it. Two processes that create one at the same time may use
-//! different directories, so a process that searches for a listener searches all of them ([`all`]).
+//! Another user cannot create the directory in advance, because the digits are random. A process that finds such a
+//! directory trusts it if its owner is this user and its mode is 0700. Two processes that create one at the same time may
+//! use different directories, so a process that looks up a listener searches all of them ([`all`]).
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder};
@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 
 use super::{MAX_TRIES, is_private_dir, random};
 
-/// Random digits at the end of a name.
+/// Number of random digits at the end of a name.
 const DIGITS: usize = 16;
 
 /// Lists all private directories of this user beside the default path, sorted by name.
@@ -23,18 +23,18 @@ pub(super) fn all(default: &Path) -> Vec<PathBuf> {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     let named =
         entries.filter(|entry| entry.file_name().to_str().is_some_and(|found| is_alternative_name(name, found)));
-    let mut fit: Vec<_> = named.map(|entry| entry.path()).filter(|path| is_private_dir(path)).collect();
-    fit.sort_unstable();
-    fit
+    let mut private: Vec<_> = named.map(|entry| entry.path()).filter(|path| is_private_dir(path)).collect();
+    private.sort_unstable();
+    private
 }
 
-/// The directory that a new process uses, if there is one.
+/// Returns the existing directory that a new process uses: the default path if it is private to this user, else the first
+/// alternative.
 pub(super) fn in_use(default: &Path) -> Option<PathBuf> {
-    // A default path of this user takes precedence: processes that use it do not search the alternatives.
     if is_private_dir(default) { Some(default.to_path_buf()) } else { all(default).into_iter().next() }
 }
 
-/// Creates a directory. If another process did so at the same time, the first by name is used.
+/// Creates an alternative and returns its path. If another process creates one at the same time, returns the first by name.
 pub(super) fn create(default: &Path) -> io::Result<PathBuf> {
     for _ in 0..MAX_TRIES {
         let mut name = default.as_os_str().to_owned();
@@ -71,7 +71,7 @@ mod tests {
     const KIND: BaseDirKind =
         BaseDirKind { provider: "test", variable: "DAPL_TEST_DIR", default: "/tmp/dapl-beside-test" };
 
-    /// A default path for one test.
+    /// The default path of one test.
     struct Scratch(PathBuf);
 
     impl Scratch {
@@ -107,12 +107,12 @@ mod tests {
     impl Drop for Scratch {
         fn drop(&mut self) {
             let _ = fs::remove_file(&self.0).or_else(|_| fs::remove_dir(&self.0));
-            all(&self.0).iter().for_each(|left| drop(fs::remove_dir(left)));
+            all(&self.0).iter().for_each(|path| drop(fs::remove_dir(path)));
         }
     }
 
     #[test]
-    fn another_users_directory_does_not_block() {
+    fn alternative_is_used_if_another_user_has_the_default_path() {
         for is_directory in [false, true] {
             let scratch = Scratch::new(if is_directory { "directory" } else { "link" });
             if !scratch.occupy(is_directory) {
@@ -125,7 +125,7 @@ mod tests {
             assert_eq!(second.path(), first.path(), "a later process uses the same directory");
             scratch.free();
             let third = scratch.base().create().unwrap();
-            assert_eq!(third.path(), first.path(), "also when the default path is free again");
+            assert_eq!(third.path(), first.path(), "also after the default path was removed");
             assert_eq!(first.create().unwrap().path(), first.path());
             third.remove_if_empty();
             assert!(!first.path().exists());
@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_directory_in_use_stays_when_the_default_path_is_taken() {
+    fn alternative_stays_in_use_when_a_default_directory_is_created() {
         let scratch = Scratch::new("stays");
         assert!(scratch.occupy(false));
         let beside = scratch.base().create().unwrap();
@@ -162,8 +162,8 @@ mod tests {
         assert_eq!(all(&scratch.0), Vec::<PathBuf>::new());
         let base = scratch.base().create().unwrap();
         assert!(![&link, &open, &file, &short].contains(&&base.path().to_path_buf()));
-        for left in [link, open, file, short] {
-            fs::remove_file(&left).or_else(|_| fs::remove_dir(&left)).unwrap();
+        for path in [link, open, file, short] {
+            fs::remove_file(&path).or_else(|_| fs::remove_dir(&path)).unwrap();
         }
     }
 }

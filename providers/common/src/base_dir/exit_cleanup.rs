@@ -1,6 +1,7 @@
-//! Removes the files of a process in a base directory when the process exits without closing.
+//! Removes the files of a process in a base directory when the process exits without closing its IAs.
 //!
-//! There are no signal handlers. After a signal or `_exit` the lock of the files is free, and the next cleaner removes them.
+//! No signal handler is installed. If a signal or `_exit` ends the process, the kernel releases its file locks, and the next
+//! process that cleans the directory removes the files.
 
 use std::cell::RefCell;
 use std::fs::File;
@@ -16,7 +17,7 @@ struct ExitEntry {
     pid: u32,
     base: BaseDir,
     path: PathBuf,
-    /// Remove only if no other process has a lock on this file.
+    /// If set: removed only if no other process has a lock on this file.
     shared: Option<Weak<File>>,
 }
 
@@ -33,32 +34,34 @@ pub(super) fn register(base: &BaseDir, path: &Path, shared: Option<Weak<File>>) 
 }
 
 thread_local! {
-    static HELD: RefCell<Option<StaticMutexGuard<Vec<ExitEntry>>>> = const { RefCell::new(None) };
+    /// The guard of `ENTRIES` while this thread forks.
+    static FORK_GUARD: RefCell<Option<StaticMutexGuard<Vec<ExitEntry>>>> = const { RefCell::new(None) };
 }
 
-/// Before a fork: takes the lock, so that the child does not inherit it locked by a thread that the child does not have.
+/// Before a fork: takes the lock. Otherwise another thread could hold it during the fork; the child does not have that
+/// thread, so its copy of the lock would never be released.
 extern "C" fn before_fork() {
-    drop(HELD.try_with(|held| held.replace(Some(ENTRIES.lock()))));
+    drop(FORK_GUARD.try_with(|guard| guard.replace(Some(ENTRIES.lock()))));
 }
 
 extern "C" fn after_fork() {
-    drop(HELD.try_with(RefCell::take));
+    drop(FORK_GUARD.try_with(RefCell::take));
 }
 
-/// Called when the owner of the path has removed it: nothing is removed at exit.
+/// Called when the owner of the path has removed it, so that it is not removed at exit.
 pub fn cancel_exit_removal(path: &Path) {
-    ENTRIES.lock().retain(|known| known.shared.is_some() || known.path != path);
+    ENTRIES.lock().retain(|entry| entry.shared.is_some() || entry.path != path);
 }
 
-/// Called when this process has released its lock on the file: nothing is removed at exit.
+/// Called when this process releases its lock on the file, so that the file is not removed at exit.
 pub fn cancel_exit_removal_of_lock(file: &Arc<File>) {
-    let is_it = |weak: &Weak<File>| std::ptr::eq(weak.as_ptr(), Arc::as_ptr(file));
-    ENTRIES.lock().retain(|known| !known.shared.as_ref().is_some_and(is_it));
+    let is_same_file = |weak: &Weak<File>| std::ptr::eq(weak.as_ptr(), Arc::as_ptr(file));
+    ENTRIES.lock().retain(|entry| !entry.shared.as_ref().is_some_and(is_same_file));
 }
 
 extern "C" fn remove_all() {
     let _deferral = cancel::defer();
-    // An exiting thread must not wait for the lock, because its holder may be a thread that was stopped.
+    // Does not wait for the lock: the thread that holds it may be stopped, and the exit would hang.
     let Some(entries) = ENTRIES.try_lock() else { return };
     for ExitEntry { base, path, shared, .. } in entries.iter().filter(|entry| entry.pid == std::process::id()) {
         if shared.as_ref().is_some_and(|file| !file.upgrade().is_some_and(|file| lock(&file))) {

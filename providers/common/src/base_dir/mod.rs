@@ -1,8 +1,8 @@
 //! The base directory of a provider, shared by the processes of one user. It must be a directory of that user with mode
 //! 0700.
 //!
-//! A directory at the default path is created when missing and removed when empty. One that the administrator chose is
-//! created too, and stays. No call blocks for longer than some milliseconds.
+//! A directory at the default path is created when missing and removed when empty. A directory that the administrator chose
+//! is also created, but never removed. No call blocks for longer than some milliseconds.
 //!
 //! Any local user can create the default path first. Then a directory with random digits in its name is used
 //! (`alternative`): another user cannot create it in advance, and the user's processes find it by name and owner.
@@ -25,7 +25,7 @@ pub use exit_cleanup::{cancel_exit_removal, cancel_exit_removal_of_lock};
 
 /// Maximum number of attempts to create a directory that other processes keep removing.
 const MAX_TRIES: u32 = 100;
-/// Limit of the random pause between two tries, in microseconds.
+/// Limit of the random pause between two attempts, in microseconds.
 const MAX_PAUSE_US: u64 = 100;
 
 /// Names of a provider's base directory.
@@ -39,12 +39,13 @@ pub struct BaseDirKind {
     pub default: &'static str,
 }
 
+/// The path of a base directory. The directory may not exist yet.
 #[derive(Clone, Debug)]
 pub struct BaseDir {
     kind: &'static BaseDirKind,
     path: PathBuf,
-    /// The default path, if the administrator chose none: `path` is this path, or an alternative beside it. Removed
-    /// when it is empty.
+    /// The default path, if the administrator chose none. `path` is then this path or an alternative beside it, and is
+    /// removed when it is empty.
     default: Option<PathBuf>,
 }
 
@@ -73,16 +74,16 @@ impl PathFacts {
 
 /// Reason why a path is not a directory of this user with mode 0700.
 enum PathProblem {
-    /// A directory of another user, or no directory.
+    /// The object is a directory of another user, or is not a directory.
     Foreign(PathFacts),
-    /// A directory of this user, but other users have access.
+    /// The object is a directory of this user, but its mode lets other users in.
     Mode(PathFacts),
-    /// It cannot be created or examined.
+    /// The directory cannot be created, or the object cannot be examined.
     Failed(io::Error),
 }
 
 impl BaseDir {
-    /// Names the directory that the administrator chose, or else the default. No file is accessed yet.
+    /// Returns the directory that the administrator chose, or else the default. Accesses no file.
     pub fn new(kind: &'static BaseDirKind, chosen: Option<&str>) -> Self {
         match chosen.filter(|path| !path.is_empty()) {
             Some(path) => BaseDir { kind, path: PathBuf::from(path), default: None },
@@ -90,7 +91,7 @@ impl BaseDir {
         }
     }
 
-    /// Names a directory that is treated as a default path.
+    /// Returns a directory whose path is treated as the default path. For tests.
     #[doc(hidden)]
     pub fn as_default(kind: &'static BaseDirKind, path: PathBuf) -> Self {
         BaseDir { kind, default: Some(path.clone()), path }
@@ -100,8 +101,8 @@ impl BaseDir {
         &self.path
     }
 
-    /// Creates the directory when missing, and checks it. Returns the directory to use. If another user has the default
-    /// path, this is an alternative beside it.
+    /// Creates the directory when missing, and checks it. Returns the directory to use: an alternative, if another user owns
+    /// the default path.
     ///
     /// Errors: `InvalidAddress(Malformed)` for a relative path, `PermissionDenied` for a chosen path that is not private to
     /// this user, and those of [`report_failure`](Self::report_failure).
@@ -117,8 +118,8 @@ impl BaseDir {
                 .map(|()| self.clone())
                 .map_err(|problem| self.problem(&self.path, problem));
         };
-        // A directory that is in use stays in use as long as it exists. Otherwise an alternative that other processes
-        // use is preferred.
+        // A process keeps the directory that it uses as long as it exists. Otherwise a directory that exists is preferred to
+        // a new one, because other processes may use it.
         let found = if is_private_dir(&self.path) { Some(self.path.clone()) } else { alternative::in_use(default) };
         if let Some(path) = found {
             return Ok(BaseDir { path, ..self.clone() });
@@ -130,24 +131,25 @@ impl BaseDir {
         }
     }
 
-    /// Creates an alternative beside the default path, where `found` is.
+    /// Creates an alternative. `found` describes the object at the default path.
     fn create_alternative(&self, default: &Path, found: PathFacts) -> Result<BaseDir> {
         let path = alternative::create(default)
             .map_err(|error| self.report_failure("create a directory beside", default, &error))?;
         log::warn!(
-            "{}: {} is {} of uid {}, not a directory of uid {}; using {} instead; remove the former",
+            "{}: the default base directory {} is {} of uid {}, not a directory of uid {}; using {} instead; remove {}",
             self.kind.provider,
             default.display(),
-            if found.is_dir { "a directory" } else { "no directory, and" },
+            if found.is_dir { "a directory" } else { "a file or link" },
             found.uid,
             uid(),
-            path.display()
+            path.display(),
+            default.display()
         );
         Ok(BaseDir { path, ..self.clone() })
     }
 
-    /// Other directories of this user in which processes with the same default path may be: processes that found
-    /// another user's directory at the default path and created an alternative.
+    /// Returns the other directories that processes of this user with the same default path may use: the default path, and
+    /// the alternatives beside it.
     pub fn alternatives(&self) -> Vec<PathBuf> {
         let Some(default) = &self.default else { return Vec::new() };
         let mut others = alternative::all(default);
@@ -180,17 +182,17 @@ impl BaseDir {
         }
     }
 
-    /// At process exit, removes a folder or file in the directory, and the directories that become empty.
+    /// Registers a folder or file in the directory for removal at process exit. Directories that become empty are removed too.
     pub fn remove_at_exit(&self, path: &Path) {
         exit_cleanup::register(self, path, None);
     }
 
-    /// Same as `remove_at_exit`, if no other process has a lock on `file` by then.
+    /// Same as `remove_at_exit`, but at exit the path is kept if another process has a lock on `file`.
     pub fn remove_at_exit_if_last(&self, path: &Path, file: &Arc<File>) {
         exit_cleanup::register(self, path, Some(Arc::downgrade(file)));
     }
 
-    /// Removes the directories above `path` that are empty now.
+    /// Removes the empty directories above `path`, up to the base directory.
     pub(crate) fn prune(&self, path: &Path) {
         let inside = path.ancestors().skip(1).take_while(|above| above.starts_with(&self.path) && *above != self.path);
         if inside.map(fs::remove_dir).all(|removed| removed.is_ok()) {
@@ -198,13 +200,17 @@ impl BaseDir {
         }
     }
 
-    /// Logs a failed operation in the directory and its remedy, and returns the error code.
+    /// Logs a failed operation in the directory and its remedy, and returns the error code. `operation`: a verb phrase, to which
+    /// the message appends `path`.
     #[cold]
-    pub fn report_failure(&self, what: &str, path: &Path, error: &io::Error) -> Error {
+    pub fn report_failure(&self, operation: &str, path: &Path, error: &io::Error) -> Error {
         let BaseDirKind { provider, variable, .. } = self.kind;
-        let is_full = matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
-        if is_full {
-            log::error!("{provider}: cannot {what} {}: {error}; allow more open files (ulimit -n)", path.display());
+        let has_no_descriptor = matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE));
+        if has_no_descriptor {
+            log::error!(
+                "{provider}: cannot {operation} {}: {error}; allow more open files (ulimit -n)",
+                path.display()
+            );
             return Error::Exhausted(Resource::Device);
         }
         let remedy = match error.kind() {
@@ -213,7 +219,7 @@ impl BaseDir {
             _ => "set it to a directory of your own",
         };
         log::error!(
-            "{provider}: cannot {what} {}: {error}; {variable} chooses the base directory: {remedy}",
+            "{provider}: cannot {operation} {}: {error}; {variable} chooses the base directory: {remedy}",
             path.display()
         );
         match error.kind() {
@@ -227,8 +233,8 @@ impl BaseDir {
     }
 }
 
-/// Creates a directory when missing, and checks it. Tries again if another process removes the empty directory between
-/// the two steps.
+/// Creates a directory when missing, and checks its owner and mode. Tries again if another process removes the empty
+/// directory between the two steps.
 fn create_private(path: &Path, recursive: bool) -> std::result::Result<(), PathProblem> {
     let mut tries = 0..MAX_TRIES;
     loop {
@@ -238,7 +244,7 @@ fn create_private(path: &Path, recursive: bool) -> std::result::Result<(), PathP
         }
         match PathFacts::at(path) {
             Err(e) if e.kind() == ErrorKind::NotFound && tries.next().is_some() => {
-                // A fixed pause, or none, can keep this process in step with the one that removes the directory.
+                // The pause is random: with a fixed pause, the other process could remove the directory at each attempt.
                 std::thread::sleep(Duration::from_micros(random() % MAX_PAUSE_US));
             }
             Err(error) => return Err(PathProblem::Failed(error)),
@@ -258,12 +264,12 @@ fn uid() -> u32 {
     rustix::process::geteuid().as_raw()
 }
 
-/// Takes the exclusive lock of a file. Returns false if another process has a lock.
+/// Tries to take the exclusive lock (flock) of a file. Returns false if another process has a lock on it.
 pub fn lock(file: &File) -> bool {
     rustix::fs::flock(file, FlockOperation::NonBlockingLockExclusive).is_ok()
 }
 
-/// Removes a file if no process has its lock.
+/// Removes a file if no process has a lock on it.
 pub fn remove_unlocked(path: &Path) {
     let options = OpenOptions::new().read(true).write(true).custom_flags(libc::O_NOFOLLOW).clone();
     if let Ok(file) = options.open(path)
@@ -274,20 +280,21 @@ pub fn remove_unlocked(path: &Path) {
     }
 }
 
-/// Paths in a directory; none if `path` is a link.
+/// Returns the paths in a directory; none if `path` is a symbolic link.
 pub fn entries(path: &Path) -> Vec<PathBuf> {
     let is_directory = fs::symlink_metadata(path).is_ok_and(|found| found.is_dir());
     let entries = if is_directory { fs::read_dir(path).ok() } else { None };
     entries.map(|dir| dir.flatten().map(|entry| entry.path()).collect()).unwrap_or_default()
 }
 
-/// Returns at most `most` elements, chosen at random. Each process then examines only a few, and together they examine all.
-pub fn sample<T>(mut all: Vec<T>, most: usize) -> Vec<T> {
-    for index in 0..most.min(all.len()) {
+/// Returns at most `max` elements, chosen at random. Each process examines only such a sample, and all processes together
+/// examine all elements over time.
+pub fn sample<T>(mut all: Vec<T>, max: usize) -> Vec<T> {
+    for index in 0..max.min(all.len()) {
         let other = index + random() as usize % (all.len() - index);
         all.swap(index, other);
     }
-    all.truncate(most);
+    all.truncate(max);
     all
 }
 
@@ -298,7 +305,7 @@ fn random() -> u64 {
     u64::from_ne_bytes(bytes)
 }
 
-/// Whether this file is still the one at `path`. Its owner may have removed it between open and lock.
+/// Whether `path` still refers to this open file. Another process may have removed the file between open and lock.
 pub fn is_at(file: &File, path: &Path) -> bool {
     match (file.metadata(), fs::symlink_metadata(path)) {
         (Ok(a), Ok(b)) => (a.dev(), a.ino()) == (b.dev(), b.ino()),
@@ -339,7 +346,7 @@ mod tests {
         fs::create_dir_all(path.join("a/b")).unwrap();
         fs::write(path.join("a/file"), "").unwrap();
         default.prune(&path.join("a/b/gone"));
-        assert!(!path.join("a/b").exists() && path.join("a").exists(), "only empty ones are removed");
+        assert!(!path.join("a/b").exists() && path.join("a").exists(), "only empty directories are removed");
         fs::remove_file(path.join("a/file")).unwrap();
         named.prune(&path.join("a/gone"));
         assert!(!path.join("a").exists() && path.exists());
@@ -351,16 +358,16 @@ mod tests {
     fn concurrent_create_and_remove_do_not_interfere() {
         let path = scratch("race");
         let base = BaseDir::as_default(&KIND, path.clone());
-        let come_and_go = || (0..2000).try_for_each(|_| base.create().map(|base| base.remove_if_empty()));
+        let create_and_remove = || (0..2000).try_for_each(|_| base.create().map(|base| base.remove_if_empty()));
         std::thread::scope(|scope| {
-            let threads = [scope.spawn(come_and_go), scope.spawn(come_and_go), scope.spawn(come_and_go)];
+            let threads = [(); 3].map(|()| scope.spawn(create_and_remove));
             threads.into_iter().for_each(|thread| assert_eq!(thread.join().unwrap(), Ok(())));
         });
         assert!(!path.exists());
     }
 
     #[test]
-    fn directory_of_another_user_is_refused() {
+    fn chosen_directory_that_is_not_private_is_refused() {
         let path = scratch("rights");
         DirBuilder::new().mode(0o755).create(&path).unwrap();
         let base = BaseDir::new(&KIND, path.to_str());
@@ -374,7 +381,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_have_the_code_of_their_cause() {
+    fn report_failure_maps_error_numbers_to_dat_errors() {
         let base = BaseDir::new(&KIND, Some("/tmp"));
         let code = |number| base.report_failure("test", Path::new("/tmp"), &io::Error::from_raw_os_error(number));
         for number in [libc::EACCES, libc::EPERM, libc::EROFS] {
@@ -391,12 +398,12 @@ mod tests {
 
     #[test]
     fn a_sample_has_each_element_at_most_once() {
-        for most in [0, 1, 5, 10, usize::MAX] {
-            let mut chosen = sample((0..10).collect::<Vec<_>>(), most);
-            assert_eq!(chosen.len(), most.min(10));
+        for max in [0, 1, 5, 10, usize::MAX] {
+            let mut chosen = sample((0..10).collect::<Vec<_>>(), max);
+            assert_eq!(chosen.len(), max.min(10));
             chosen.sort_unstable();
             chosen.dedup();
-            assert_eq!(chosen.len(), most.min(10));
+            assert_eq!(chosen.len(), max.min(10));
         }
     }
 }

@@ -1,3 +1,3 @@
-//! The engine thread of a provider: its job queue.
+//! Parts of a provider's engine thread.
 
 pub mod queue;

@@ -1,8 +1,9 @@
-//! The job queue of a provider's engine thread, with an eventfd that wakes the thread. Any thread may push; only the engine
-//! takes.
+//! The job queue of a provider's engine thread, with an eventfd that wakes the thread. Any thread may push jobs; only the
+//! engine thread removes them.
 //!
-//! The queue is unbounded; its users keep at most a few jobs per object in it. An awake engine gets no wake-up, since
-//! it checks the queue before it sleeps. No call blocks, and no job is dropped before [`EngineQueue::close`].
+//! The queue is unbounded; its users keep at most a few jobs per object in it. While the engine thread is awake, a push does
+//! not signal the eventfd, because the thread checks the queue before it sleeps. No job is dropped before
+//! [`EngineQueue::close`].
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -13,16 +14,17 @@ use dapl::error::{Error, Resource, Result};
 use parking_lot::Mutex;
 use rustix::event::EventfdFlags;
 
-/// An object with a callback into the layer above, which the engine calls.
+/// A provider object that the engine thread uses to notify the object layer.
 pub trait Notify: Debug + Send + Sync {
-    /// Calls the layer above.
+    /// Notifies the object layer. May run any callback of that layer.
     fn notify(&self);
 }
 
 /// The queue and its eventfd.
 #[derive(Debug)]
 pub struct EngineQueue<J> {
-    /// `None` once the engine has ended. Jobs refer to objects, and these to the queue, so the jobs are dropped then.
+    /// `None` once the engine has ended. Then all jobs are dropped: they refer to objects that refer to the queue, so this
+    /// cycle of references would never be freed.
     state: Mutex<Option<QueueState<J>>>,
     fd: OwnedFd,
 }
@@ -30,36 +32,36 @@ pub struct EngineQueue<J> {
 #[derive(Debug)]
 struct QueueState<J> {
     jobs: VecDeque<J>,
-    /// The engine will check the queue before it sleeps.
+    /// The engine thread will check the queue before it sleeps.
     is_awake: bool,
     /// The eventfd is readable.
     is_signalled: bool,
 }
 
 impl<J> EngineQueue<J> {
-    /// Creates an empty queue. Errors: `Exhausted(Memory)` if no descriptor is available.
+    /// Creates an empty queue. Errors: `Exhausted(Memory)` if no file descriptor is free.
     pub fn new() -> Result<Self> {
         let fd = rustix::event::eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|e| {
-            log::error!("cannot create an event descriptor: {e}");
+            log::error!("cannot create an eventfd for the engine: {e}; allow more open files (ulimit -n)");
             Error::Exhausted(Resource::Memory)
         })?;
         let state = QueueState { jobs: VecDeque::new(), is_awake: false, is_signalled: false };
         Ok(EngineQueue { state: Mutex::new(Some(state)), fd })
     }
 
-    /// Adds a job, and wakes the engine if it may be asleep.
+    /// Adds a job, and wakes the engine thread if it may be asleep. After `close`, drops the job.
     pub fn push(&self, job: J) {
         let mut state = self.state.lock();
         let Some(state) = state.as_mut() else { return };
         state.jobs.push_back(job);
         if !state.is_awake && !std::mem::replace(&mut state.is_signalled, true) {
-            // Written under the lock, so that `take_all` can reset it. The eventfd's counter cannot overflow, so this
-            // does not block.
+            // Under the lock, so that the eventfd agrees with `is_signalled`. The counter of the eventfd is 0 here, so the
+            // write does not block.
             let _ = rustix::io::write(&self.fd, &1u64.to_ne_bytes());
         }
     }
 
-    /// Takes all jobs, and resets the eventfd.
+    /// Removes and returns all jobs, and resets the eventfd.
     pub fn take_all(&self) -> VecDeque<J> {
         let mut state = self.state.lock();
         let Some(state) = state.as_mut() else { return VecDeque::new() };
@@ -69,7 +71,7 @@ impl<J> EngineQueue<J> {
         std::mem::take(&mut state.jobs)
     }
 
-    /// Called by the engine when it wakes: until [`prepare_sleep`](Self::prepare_sleep) a push does not write to the
+    /// Called by the engine thread when it wakes. Until [`prepare_sleep`](Self::prepare_sleep), a push does not signal the
     /// eventfd.
     pub fn set_awake(&self) {
         if let Some(state) = self.state.lock().as_mut() {
@@ -77,7 +79,7 @@ impl<J> EngineQueue<J> {
         }
     }
 
-    /// Called by the engine before it sleeps on the eventfd. Returns false if there are jobs.
+    /// Called by the engine thread before it sleeps on the eventfd. Returns false if jobs are queued: it must not sleep then.
     pub fn prepare_sleep(&self) -> bool {
         let mut state = self.state.lock();
         let Some(state) = state.as_mut() else { return true };
@@ -85,7 +87,7 @@ impl<J> EngineQueue<J> {
         state.jobs.is_empty()
     }
 
-    /// Called when the engine ends: drops its jobs, and all later ones.
+    /// Called when the engine ends: drops all queued and later jobs.
     pub fn close(&self) {
         let state = self.state.lock().take();
         drop(state);
@@ -120,20 +122,20 @@ mod tests {
         assert!(!is_signalled(&jobs));
         jobs.push((4, Some(object.clone())));
         jobs.close();
-        assert_eq!(Arc::strong_count(&object), 1, "jobs that were not taken are dropped");
+        assert_eq!(Arc::strong_count(&object), 1, "queued jobs are dropped");
         jobs.push((5, Some(object.clone())));
-        assert_eq!((Arc::strong_count(&object), jobs.take_all().len()), (1, 0), "and so are later ones");
+        assert_eq!((Arc::strong_count(&object), jobs.take_all().len()), (1, 0), "later jobs are dropped");
     }
 
     #[test]
-    fn an_awake_engine_is_not_signalled() {
+    fn push_signals_only_a_sleeping_engine() {
         let jobs = EngineQueue::new().unwrap();
         jobs.push(1);
         jobs.set_awake();
         assert!(is_signalled(&jobs), "the engine was asleep at that push");
         assert_eq!((jobs.take_all().len(), is_signalled(&jobs)), (1, false));
         jobs.push(2);
-        assert!(!is_signalled(&jobs) && !jobs.prepare_sleep(), "found before the sleep without a signal");
+        assert!(!is_signalled(&jobs) && !jobs.prepare_sleep(), "an awake engine finds the job without a signal");
         jobs.set_awake();
         assert_eq!(jobs.take_all(), [2]);
         assert!(jobs.prepare_sleep());

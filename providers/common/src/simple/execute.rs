@@ -1,5 +1,5 @@
-//! Executes requests between two queue pairs of one process: a message goes into a receive of the peer, RDMA to and from its
-//! registered memory.
+//! Executes requests between two queue pairs of one process: copies a message into a receive of the peer, and RDMA data to
+//! or from the peer's registered memory.
 #![forbid(unsafe_code)]
 
 use dapl::provider::{Completion, Op, Provider, Region, Remote, Segment, Status, Token};
@@ -19,7 +19,7 @@ pub fn execute<P: Provider<Cq = ReportedCq<P>>>(
     pd: &Pd,
     peer: &mut WorkQueues<P>,
 ) -> Result<Option<u64>, Status> {
-    // Locked during the copy: no registration ends before it.
+    // Locked during the copy, so that no registration ends while the copy uses its memory.
     let registrations = &*REGISTRATIONS.lock();
     let bytes = request.bytes();
     let local = registrations.local(pd.number, &request.segments, matches!(request.op, Op::Read(_)))?;
@@ -38,7 +38,7 @@ pub fn execute<P: Provider<Cq = ReportedCq<P>>>(
     }
 }
 
-/// Moves a message into a receive of the peer.
+/// Copies a message into a receive of the peer, and completes the receive.
 fn send<P: Provider<Cq = ReportedCq<P>>>(
     registrations: &Registrations,
     (source, bytes, checker): (&[Region], u64, &Checker),
@@ -47,7 +47,7 @@ fn send<P: Provider<Cq = ReportedCq<P>>>(
     (token, segments): (Token, Vec<Segment>),
 ) -> Result<(), Status> {
     let target = registrations.local(peer.pd.number, &segments, true);
-    // Statuses of the receive and of the send.
+    // On failure: the status of the receive, and the status of the send.
     let copied = match &target {
         Err(status) => Err((*status, Status::RemoteResponder)),
         Ok(_) if bytes > total(&segments) => Err((Status::LocalLength, Status::RemoteResponder)),
@@ -61,7 +61,7 @@ fn send<P: Provider<Cq = ReportedCq<P>>>(
     copied.map_err(|(_, status)| status)
 }
 
-/// Executes an RDMA write or read.
+/// Executes an RDMA write or read. Returns its length in bytes.
 fn rdma<P: Provider<Cq = ReportedCq<P>>>(
     registrations: &Registrations,
     (local, bytes, checker): (&[Region], u64, &Checker),

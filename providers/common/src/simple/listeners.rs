@@ -15,7 +15,7 @@ use super::reporter::{Report, Reporter};
 /// Where the requests for a connection qualifier go: the adapter's reporter, and the id of the listener.
 type Target<P> = (Arc<Reporter<P>>, ObjectId);
 
-/// The listeners of a process.
+/// All listeners of this process.
 pub struct Listeners<P: Provider> {
     by_qual: PerProcess<BTreeMap<u64, Target<P>>>,
 }
@@ -32,23 +32,24 @@ impl<P: Provider> Listeners<P> {
         Listeners { by_qual: PerProcess::new() }
     }
 
-    /// Starts listening. Errors: `ConnQualTaken` if another listener has the qualifier.
+    /// Adds a listener for the qualifier `qual`. Errors: `ConnQualTaken` if another listener has it.
     pub fn listen(&'static self, qual: u64, reporter: Arc<Reporter<P>>, id: ObjectId) -> Result<Listener<P>> {
         match self.by_qual.lock().entry(qual) {
             Entry::Occupied(_) => Err(Error::ConnQualTaken),
-            Entry::Vacant(place) => {
-                place.insert((reporter, id));
+            Entry::Vacant(entry) => {
+                entry.insert((reporter, id));
                 Ok(Listener { listeners: self, qual })
             }
         }
     }
 
-    /// Reports a request to the listener of this qualifier. `Err` returns it if there is none.
+    /// Reports a request to the listener of this qualifier. `Err` returns the request if there is no such listener.
     ///
-    /// The caller holds no lock that dropping a request takes: the request is dropped if the adapter is being closed.
+    /// If the listener's adapter is being closed, the request is dropped here. So the caller must not hold a lock that the
+    /// drop of a request takes.
     pub fn request(&self, qual: u64, request: P::Request, info: RequestInfo) -> std::result::Result<(), P::Request> {
-        let found = self.by_qual.lock().get(&qual).cloned();
-        let Some((reporter, listener)) = found else { return Err(request) };
+        let target = self.by_qual.lock().get(&qual).cloned();
+        let Some((reporter, listener)) = target else { return Err(request) };
         reporter.report(Report::Request(listener, request, info));
         Ok(())
     }

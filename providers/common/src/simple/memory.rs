@@ -13,7 +13,8 @@ use crate::base_dir::{BaseDir, BaseDirKind};
 use crate::memory::user_copy::Checker;
 use crate::shared_names::{Membership, SharedNames};
 
-/// The registrations of all adapters of this process: an operation uses those of both sides.
+/// The registrations of all adapters of this process. They share one table, because a transfer uses registrations of both
+/// queue pairs, which may belong to different adapters.
 pub(super) static REGISTRATIONS: PerProcess<Registrations> = PerProcess::new();
 
 /// Creates the memory objects of an adapter.
@@ -30,7 +31,7 @@ pub struct Pd {
     pub(super) checker: Arc<Checker>,
 }
 
-/// Registered memory. Dropping it waits for copies, and ends the registration.
+/// Registered memory. Dropping it waits for copies in progress, and ends the registration.
 pub struct Mr {
     key: u32,
     has_remote_key: bool,
@@ -57,7 +58,7 @@ impl Memory {
         Ok(Mr { key, has_remote_key: access.is_remote() })
     }
 
-    /// Joins the processes that share memory under a cookie. Errors: `InvalidParameter(4)` for another length.
+    /// Joins the processes that share memory under a cookie. Errors: `InvalidParameter(4)` if they share another length.
     pub fn join(&self, cookie: &SharedCookie, length: u64) -> Result<Membership> {
         self.names.join(cookie, length)
     }

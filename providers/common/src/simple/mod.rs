@@ -1,8 +1,8 @@
-//! Parts for a first provider, which has no engine, no key table and no queues of its own yet: the thread that reports, listeners,
-//! completion queues, memory, queue pairs, and the execution of work between two queue pairs of one process.
+//! Building blocks of a minimal provider that connects queue pairs of one process: a reporter thread, listeners, completion
+//! queues, memory, queue pairs, and the execution of work.
 //!
-//! `test/loopback`, the template of `cargo xtask new-provider`, connects queue pairs with them. They favour short code over
-//! speed: sm and usnic use other modules of this crate.
+//! `test/loopback`, the template of `cargo xtask new-provider`, uses them. They favour short code over speed: sm and usnic
+//! use other modules of this crate.
 
 mod execute;
 mod listeners;

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 
 use parking_lot::{Mutex, MutexGuard};
 
-/// A static value behind a lock. It is created by its first use in a process. A forked child starts with a new value: it
+/// A static value behind a lock, created by its first use in a process. A forked child starts with a new value: it
 /// inherits neither the value of its parent, nor a lock that another thread held during the fork.
 pub struct PerProcess<T> {
     /// Null, or an instance that is never freed.
@@ -18,7 +18,6 @@ struct Instance<T> {
 }
 
 impl<T: Default + Send> PerProcess<T> {
-    /// A value that is created later.
     #[expect(clippy::new_without_default, reason = "for statics only")]
     pub const fn new() -> Self {
         PerProcess { current: AtomicPtr::new(null_mut()) }
@@ -40,10 +39,10 @@ impl<T: Default + Send> PerProcess<T> {
     fn create(&self, found: *mut Instance<T>, pid: u32) -> &Instance<T> {
         let new = Box::into_raw(Box::new(Instance { pid, value: Mutex::new(T::default()) }));
         match self.current.compare_exchange(found, new, Ordering::AcqRel, Ordering::Acquire) {
-            // SAFETY: from now on it is never freed.
+            // SAFETY: comes from `into_raw`; once published, it is never freed.
             Ok(_) => unsafe { &*new },
             Err(other) => {
-                // SAFETY: from `into_raw`, and not published.
+                // SAFETY: comes from `into_raw`; it was not published, so no other thread has it.
                 drop(unsafe { Box::from_raw(new) });
                 // SAFETY: an instance that is never freed.
                 unsafe { &*other }

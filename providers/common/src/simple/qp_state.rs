@@ -1,4 +1,4 @@
-//! State of a queue pair: the stage of its connection, and its work queues.
+//! State of a queue pair: its connection state and its work queues.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -10,7 +10,7 @@ use super::memory::Pd;
 use super::reporter::{Report, ReportedCq, Reporter};
 use super::work_queues::WorkQueues;
 
-/// State of a queue pair. `Peer` names the other queue pair of a connection.
+/// State of a queue pair. `Peer` identifies the connected queue pair.
 pub struct QpState<P: Provider<Cq = ReportedCq<P>>, Peer> {
     pub reporter: Arc<Reporter<P>>,
     pub queues: WorkQueues<P>,
@@ -21,7 +21,7 @@ pub struct QpState<P: Provider<Cq = ReportedCq<P>>, Peer> {
 enum Stage<Peer> {
     Unconnected,
     Connecting(ConnId),
-    /// Transfers start when `Established` has been reported.
+    /// Transfers start after `Established` was reported.
     Connected {
         conn: ConnId,
         peer: Peer,
@@ -32,7 +32,6 @@ enum Stage<Peer> {
 }
 
 impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
-    /// An unconnected queue pair.
     pub fn new(reporter: Arc<Reporter<P>>, spec: QpSpec<P>, pd: &Pd) -> Self {
         QpState { reporter, queues: WorkQueues::new(spec, pd), stage: Stage::Unconnected, is_draining: false }
     }
@@ -57,33 +56,33 @@ impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
         }
     }
 
-    /// An attempt to connect starts.
+    /// Starts an attempt to connect.
     pub fn begin(&mut self, conn: ConnId) {
         self.stage = Stage::Connecting(conn);
     }
 
-    /// Whether this attempt to connect has neither succeeded nor ended.
+    /// Whether this attempt to connect is in progress.
     pub fn is_connecting(&self, conn: ConnId) -> bool {
         matches!(self.stage, Stage::Connecting(current) if current == conn)
     }
 
-    /// The attempt to connect failed: flushes the queues, and reports the event.
+    /// Fails the attempt to connect: flushes the queues, and reports `event`.
     pub fn fail(&mut self, conn: ConnId, event: ConnectionEvent, private_data: &[u8]) {
         self.end(None);
         self.reporter.report(Report::Event(conn, event, private_data.to_vec()));
     }
 
-    /// Connects to `peer` and reports it. `then` runs when that has been reported: it calls `start`.
+    /// Connects to `peer` and reports `Established`. The reporter runs `then` after this report; `then` calls `start`.
     pub fn establish(&mut self, conn: ConnId, peer: Peer, private_data: &[u8], then: impl FnOnce() + Send + 'static) {
         self.stage = Stage::Connected { conn, peer, is_reported: false };
         self.reporter.report(Report::Event(conn, ConnectionEvent::Established, private_data.to_vec()));
         self.reporter.report(Report::Then(Box::new(then)));
     }
 
-    /// Transfers may start. Returns the peer; `None` if this connection has ended.
-    pub fn start(&mut self, started: ConnId) -> Option<Peer> {
+    /// Allows transfers on the connection `reported`. Returns the peer; `None` if this connection has ended.
+    pub fn start(&mut self, reported: ConnId) -> Option<Peer> {
         match &mut self.stage {
-            Stage::Connected { conn, peer, is_reported } if *conn == started => {
+            Stage::Connected { conn, peer, is_reported } if *conn == reported => {
                 *is_reported = true;
                 Some(*peer)
             }
@@ -91,7 +90,7 @@ impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
         }
     }
 
-    /// The connected peer, once transfers may start on this side.
+    /// Returns the connected peer, if `start` has allowed transfers.
     pub fn peer(&self) -> Option<Peer> {
         match self.stage {
             Stage::Connected { peer, is_reported: true, .. } => Some(peer),
@@ -99,17 +98,18 @@ impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
         }
     }
 
-    /// Ends the connection when all requests are complete.
+    /// Requests that the connection ends when all requests are complete (see `is_drained`).
     pub fn drain(&mut self) {
         self.is_draining = true;
     }
 
-    /// Whether the connection is to end now.
+    /// Whether `drain` was called and all requests are complete: the caller then ends the connection.
     pub fn is_drained(&self) -> bool {
         self.is_draining && self.queues.requests.is_empty()
     }
 
-    /// Ends the connection or the attempt, and flushes the queues. Reports `event` for a connection. Returns its peer.
+    /// Ends the connection or the attempt to connect, and flushes the queues. For a connection, reports `event` and returns
+    /// the peer.
     pub fn end(&mut self, event: Option<ConnectionEvent>) -> Option<Peer> {
         self.is_draining = false;
         self.queues.flush();
@@ -120,14 +120,15 @@ impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
         Some(peer)
     }
 
-    /// Makes a queue pair usable again, whose connection has ended.
+    /// Makes the queue pair usable for a new connection, after the former one has ended.
     pub fn reset(&mut self) {
         self.stage = Stage::Unconnected;
     }
 
-    /// Checks the watermarks after the number of posted receives has changed. Returns true if the connection is to break.
+    /// Checks the watermarks after the number of posted receives has changed. Returns true if it is above the hard
+    /// watermark: the caller then breaks the connection.
     pub fn has_too_many_recvs(&mut self) -> bool {
-        let crossed = self.queues.crossed();
+        let crossed = self.queues.check_watermarks();
         if crossed.soft {
             self.reporter.report(Report::ManyRecvs(self.queues.spec.ep));
         }

@@ -5,10 +5,9 @@ use std::collections::BTreeMap;
 use crate::memory::user_copy::{self, Checker, Registration};
 use dapl::provider::{Access, Region, Remote, Segment, Status};
 
-/// Largest part of a copy, in bytes.
-const PART: usize = 64 << 10;
+/// Maximum number of bytes copied at once, through a buffer of this size.
+const CHUNK: usize = 64 << 10;
 
-/// A registration.
 struct Entry {
     pd: u32,
     region: Region,
@@ -29,12 +28,12 @@ pub(super) enum Inaccessible {
 }
 
 impl Registrations {
-    /// Adds a registration and returns its key. Keys are not used again until 2^32 others were.
+    /// Adds a registration and returns its key. A key is not used again before 2^32 others were.
     pub(super) fn add(&mut self, pd: u32, region: Region, access: Access) -> u32 {
         loop {
             self.last_key = self.last_key.wrapping_add(1).max(1);
-            if let std::collections::btree_map::Entry::Vacant(place) = self.entries.entry(self.last_key) {
-                place.insert(Entry { pd, region, access });
+            if let std::collections::btree_map::Entry::Vacant(entry) = self.entries.entry(self.last_key) {
+                entry.insert(Entry { pd, region, access });
                 return self.last_key;
             }
         }
@@ -44,7 +43,7 @@ impl Registrations {
         self.entries.remove(&key);
     }
 
-    /// The memory of local segments, checked. Errors: `LocalProtection`.
+    /// Checks local segments, and returns their memory without empty segments. Errors: `LocalProtection`.
     pub(super) fn local(&self, pd: u32, segments: &[Segment], write: bool) -> Result<Vec<Region>, Status> {
         let used = segments.iter().filter(|segment| segment.length > 0);
         used.map(|segment| {
@@ -55,7 +54,7 @@ impl Registrations {
         .collect()
     }
 
-    /// The memory of an RDMA operation at its target, checked. Errors: `RemoteAccess`.
+    /// Checks the remote memory of an RDMA operation, and returns it. Errors: `RemoteAccess`.
     pub(super) fn remote(&self, pd: u32, remote: Remote, length: u64, write: bool) -> Result<Vec<Region>, Status> {
         if length == 0 {
             return Ok(Vec::new());
@@ -72,13 +71,13 @@ impl Registrations {
     }
 }
 
-/// Copies `length` bytes. Both sides were checked, and have at least `length` bytes.
+/// Copies `length` bytes between checked lists, which have at least that length.
 pub(super) fn copy(from: &[Region], to: &[Region], length: u64, checker: &Checker) -> Result<(), Inaccessible> {
-    let mut buffer = vec![0; PART.min(length as usize)];
+    let mut buffer = vec![0; CHUNK.min(length as usize)];
     let mut done = 0;
     while done < length {
-        let (source, target) = (part(from, done), part(to, done));
-        let bytes = source.length.min(target.length).min(length - done).min(PART as u64) as usize;
+        let (source, target) = (region_at(from, done), region_at(to, done));
+        let bytes = source.length.min(target.length).min(length - done).min(CHUNK as u64) as usize;
         let registration = |region| move || Registration { region, checker };
         // SAFETY: registered memory, whose registration cannot end during the copy, since the caller holds the lock of the
         // registrations. The buffer has `bytes` bytes and is not registered.
@@ -94,8 +93,8 @@ pub(super) fn copy(from: &[Region], to: &[Region], length: u64, checker: &Checke
     Ok(())
 }
 
-/// The rest of the region that contains the byte `offset` of a list.
-fn part(regions: &[Region], mut offset: u64) -> Region {
+/// Finds the region with the byte `offset` of a list, and returns the part of it that begins with this byte.
+fn region_at(regions: &[Region], mut offset: u64) -> Region {
     for region in regions {
         if offset < region.length {
             return Region { address: region.address + offset, length: region.length - offset };

@@ -1,7 +1,7 @@
-//! A thread that reports to the object layer, and completion queues whose consumers it notifies.
+//! A thread that calls the sinks of the object layer, and completion queues whose consumers it notifies.
 //!
-//! Sinks must not be called from inside a call of the object layer, nor with a lock held that such a call takes. So reports wait
-//! in a queue until the thread makes them.
+//! A provider must not call a sink while it serves a call of the object layer, or while it holds a lock that such a call
+//! takes. So it queues its reports, and this thread makes them.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -18,17 +18,17 @@ use parking_lot::{Condvar, Mutex};
 
 use crate::cq::CompletionList;
 
-/// A report of the thread to the object layer.
+/// A report to the object layer, made by the reporter thread.
 pub enum Report<P: Provider> {
     /// A connection request for a listener.
     Request(ObjectId, P::Request, RequestInfo),
     /// An event of a connection or attempt, with the peer's private data.
     Event(ConnId, ConnectionEvent, Vec<u8>),
-    /// Runs code of the provider after the reports before it.
+    /// Not a report: code of the provider that runs after all earlier reports were made.
     Then(Box<dyn FnOnce() + Send>),
     /// An EP has more receives than its soft watermark.
     ManyRecvs(ObjectId),
-    /// A completion queue was armed, and has a completion.
+    /// An armed completion queue has received a completion.
     Notify(Weak<dyn CqSink>),
 }
 
@@ -46,20 +46,20 @@ struct Reports<P: Provider> {
 }
 
 impl<P: Provider> Reporter<P> {
-    /// Starts the thread of an adapter. `name` has at most 15 bytes.
+    /// Starts the reporter thread of an adapter. `name` has at most 15 bytes, the limit of Linux for thread names.
     pub fn start(name: &str, spec: &IaSpec<'_>, sink: Arc<dyn CmSink<P>>) -> Result<Arc<Self>> {
         let reports = Mutex::new(Reports { queue: VecDeque::new(), is_closed: false });
         let reporter = Arc::new(Reporter { sink, reports, more: Condvar::new(), thread: Mutex::default() });
         let running = reporter.clone();
         let thread = thread::spawn(name, move || running.run()).map_err(|error| {
-            log::error!("{}: cannot start the thread {name}: {error}; allow more (ulimit -u)", spec.name);
+            log::error!("{}: cannot start thread {name}: {error}; allow more processes (ulimit -u)", spec.name);
             Error::Exhausted(Resource::Device)
         })?;
         *reporter.thread.lock() = Some(thread);
         Ok(reporter)
     }
 
-    /// Queues a report for the thread. After `stop` it is dropped.
+    /// Queues a report for the thread. After `stop`, drops the report.
     pub fn report(&self, report: Report<P>) {
         let mut reports = self.reports.lock();
         if !reports.is_closed {
@@ -68,14 +68,14 @@ impl<P: Provider> Reporter<P> {
         }
     }
 
-    /// Ends the thread and waits for it. Reports that were not made are dropped.
+    /// Drops the queued reports, and waits until the thread has ended.
     pub fn stop(&self) {
         let mut reports = self.reports.lock();
         reports.is_closed = true;
         self.more.notify_one();
         let rest = std::mem::take(&mut reports.queue);
         drop(reports);
-        // Without the lock, because a request that is dropped rejects itself.
+        // After the unlock: the drop of a request rejects it, which may queue another report.
         drop(rest);
         let thread = self.thread.lock().take();
         thread.into_iter().for_each(thread::join);
@@ -84,7 +84,7 @@ impl<P: Provider> Reporter<P> {
     fn run(&self) {
         while let Some(report) = self.next() {
             match report {
-                // A request that is refused comes back, and its drop rejects it.
+                // The sink returns a request that it refuses; the drop rejects it.
                 Report::Request(listener, request, info) => drop(self.sink.request(listener, request, info)),
                 Report::Event(conn, event, private_data) => self.sink.event(conn, event, &private_data),
                 Report::Then(run) => run(),
@@ -112,7 +112,7 @@ impl<P: Provider> Reporter<P> {
     }
 }
 
-/// A completion queue whose consumer is notified by the reporter's thread.
+/// A completion queue whose consumer is notified by the reporter thread.
 pub struct ReportedCq<P: Provider> {
     list: CompletionList,
     sink: Weak<dyn CqSink>,
@@ -121,13 +121,15 @@ pub struct ReportedCq<P: Provider> {
 }
 
 impl<P: Provider> ReportedCq<P> {
-    /// Creates an empty queue. `await_transfers` returns when the completions of all transfers that have begun are in their
-    /// queues: a completion must be there as soon as the last byte of its message is visible (`spec/consumers 2`).
+    /// Creates an empty queue.
+    ///
+    /// `await_transfers` returns when all transfers in progress have pushed their completions. A poll of an empty queue calls
+    /// it, because a completion must be available as soon as the last byte of its message is visible (spec/consumers 2).
     pub fn new(reporter: Arc<Reporter<P>>, sink: Weak<dyn CqSink>, await_transfers: fn()) -> Self {
         ReportedCq { list: CompletionList::default(), sink, reporter, await_transfers }
     }
 
-    /// Adds a completion, and has the consumer notified if the queue is armed.
+    /// Adds a completion. If the queue is armed, the reporter thread notifies the consumer.
     pub fn push(&self, completion: Completion) {
         if self.list.push(completion) {
             self.reporter.report(Report::Notify(self.sink.clone()));

@@ -20,7 +20,7 @@ pub struct QueuedRequest {
 }
 
 impl QueuedRequest {
-    /// Length of its segments.
+    /// Total length of the segments in bytes.
     pub fn bytes(&self) -> u64 {
         total(&self.segments)
     }
@@ -29,7 +29,7 @@ impl QueuedRequest {
 /// The queues of a queue pair, without a shared receive queue.
 pub struct WorkQueues<P: Provider<Cq = ReportedCq<P>>> {
     pub spec: QpSpec<P>,
-    /// Protection domain of local segments, and of the peer's operations.
+    /// Protection domain in which local segments and the peer's RDMA operations are checked.
     pub pd: Pd,
     pub recvs: VecDeque<(Token, Vec<Segment>)>,
     pub requests: VecDeque<QueuedRequest>,
@@ -37,7 +37,6 @@ pub struct WorkQueues<P: Provider<Cq = ReportedCq<P>>> {
 }
 
 impl<P: Provider<Cq = ReportedCq<P>>> WorkQueues<P> {
-    /// Creates empty queues.
     pub fn new(spec: QpSpec<P>, pd: &Pd) -> Self {
         let (recvs, requests, watermarks) = (VecDeque::new(), VecDeque::new(), HighWatermark::default());
         WorkQueues { spec, pd: pd.clone(), recvs, requests, watermarks }
@@ -70,13 +69,13 @@ impl<P: Provider<Cq = ReportedCq<P>>> WorkQueues<P> {
         Outstanding { recvs: self.recvs.len() as u32, requests: self.requests.len() as u32 }
     }
 
-    /// Sets the watermarks of posted receives.
+    /// Sets the watermarks for the number of posted receives.
     pub fn watch_recvs(&mut self, soft: Option<u32>, hard: Option<u32>) {
         self.watermarks = HighWatermark::new(soft, hard);
     }
 
-    /// Watermarks that the number of posted receives has crossed since the last call.
-    pub fn crossed(&mut self) -> Crossed {
+    /// Returns the watermarks that the number of posted receives has crossed since the last call.
+    pub fn check_watermarks(&mut self) -> Crossed {
         self.watermarks.check(self.recvs.len() as u32)
     }
 
@@ -95,12 +94,12 @@ impl<P: Provider<Cq = ReportedCq<P>>> WorkQueues<P> {
         }
     }
 
-    /// Adds the completion of a receive.
+    /// Pushes the completion of a receive to the receive CQ.
     pub fn complete_recv(&self, completion: Completion) {
         complete(self.spec.recv_cq.as_ref(), completion);
     }
 
-    /// Adds the completion of a request, with its length or the status of its failure.
+    /// Pushes the completion of a request to the request CQ. `result`: the length in bytes, or the status of the failure.
     pub fn complete_request(&self, request: &QueuedRequest, result: std::result::Result<u64, Status>) {
         let (status, bytes) = result.map_or_else(|status| (status, 0), |bytes| (Status::Success, bytes));
         if status != Status::Success || !request.suppress {
@@ -116,12 +115,11 @@ fn complete<P: Provider<Cq = ReportedCq<P>>>(cq: Option<&Arc<ReportedCq<P>>>, co
     }
 }
 
-/// The completion of flushed work.
 fn flushed(token: Token) -> Completion {
     Completion { token, status: Status::Flushed, ..Completion::default() }
 }
 
-/// Bytes of all segments.
+/// Total length of the segments in bytes; a total that exceeds 64 bits saturates.
 pub(super) fn total(segments: &[Segment]) -> u64 {
     segments.iter().fold(0, |sum, segment| sum.saturating_add(segment.length))
 }

@@ -192,7 +192,7 @@ impl RdmaLink {
     fn retry_later(&self, manager: &Rdma, device: &Device) -> bool {
         let mut stage = self.stage.lock();
         let mut retry = self.target.retry;
-        let Some(wait) = retry.wait().filter(|_| *stage == ConnectionPhase::Requested) else { return false };
+        let Some(wait) = retry.next_delay().filter(|_| *stage == ConnectionPhase::Requested) else { return false };
         *stage = ConnectionPhase::Refused;
         let source: Weak<dyn Source> = manager.me.clone();
         device.reactor.after(wait, source, self.number as u64);
@@ -208,7 +208,7 @@ impl RdmaLink {
     pub(super) fn retry(&self, manager: &Rdma, device: &Device) {
         let Some(core) = self.core.upgrade().filter(|core| core.has(self)) else { return };
         let mut target = self.target.clone();
-        target.retry.wait();
+        target.retry.next_delay();
         if let Err(end) = self.restart(manager, device, &core, target) {
             core.over(self, end);
         }

@@ -238,7 +238,7 @@ impl Protocol {
         match &self.state {
             State::Dialling(hello, retry) if error == Some(ErrorKind::ConnectionRefused) => {
                 let (hello, mut retry) = (hello.clone(), *retry);
-                let Some(wait) = retry.wait() else { return self.over(ConnectionEvent::Rejected) };
+                let Some(wait) = retry.next_delay() else { return self.over(ConnectionEvent::Rejected) };
                 self.turn(State::Refused(hello, retry, wait));
                 None
             }
