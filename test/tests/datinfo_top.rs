@@ -288,7 +288,7 @@ fn process_with_invalid_data_is_named_and_affects_no_other() {
         "in version \"7\"",
         "it closed the connection early",
         "sends invalid data",
-        "more data than one sample may have",
+        "its answer exceeds the 64 MiB that one sample may read",
     ] {
         assert!(table.stdout.contains(text), "{text}: {}", table.stdout);
     }
@@ -324,7 +324,7 @@ fn status_is_one_without_answers_and_two_for_wrong_arguments() {
     }
     let program = program("datinfo");
     for (words, said) in [
-        ("--once", "no process of yours has an endpoint or a listener"),
+        ("--once", "no process of this user publishes counters"),
         ("--once --json", "\"processes\": []"),
         ("--openmetrics", "# EOF\n"),
     ] {

@@ -99,8 +99,12 @@ impl fmt::Display for ReadError {
             ReadError::Invalid => {
                 f.write_str("it sends invalid data: it is not a process of these libraries, or its memory is damaged")
             }
-            ReadError::TooMuch => f.write_str("it sends more data than one sample may have"),
-            ReadError::Skipped => f.write_str("not queried: other processes took all the time of this sample"),
+            ReadError::TooMuch => write!(f, "its answer exceeds the {} MiB that one sample may read", CAPACITY >> 20),
+            ReadError::Skipped => write!(
+                f,
+                "not queried: the queries of other processes took {} s, the limit of a sample",
+                RUN_LIMIT.as_secs()
+            ),
             ReadError::System(error) => write!(f, "it cannot be queried: {error}"),
         }
     }

@@ -40,7 +40,7 @@ fn socket() -> io::Result<OwnedFd> {
     Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
-/// A socket that listens.
+/// Creates a listening socket with this name.
 ///
 /// Errors: `AddrInUse` if another socket has that name; other errors of the operating system.
 pub fn listen(name: Name) -> io::Result<OwnedFd> {
@@ -69,8 +69,8 @@ pub struct Peer {
     pub pid: Option<u32>,
 }
 
-/// The process at the other end. Decoded here, because a process of another pid namespace has process id 0, which
-/// wrapper crates reject.
+/// Returns the process at the other end. Calls `getsockopt` directly: for a process of another pid namespace the kernel
+/// reports process id 0, which the wrapper of `rustix` cannot represent.
 ///
 /// Errors: the socket is not a connected local socket.
 pub fn peer(socket: &OwnedFd) -> io::Result<Peer> {
@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_three_numbers() {
+    fn socket_names_contain_three_numbers() {
         assert_eq!(Name::read("dapl-counters/1000/4711/2"), Some(Name { uid: 1000, pid: 4711, number: 2 }));
         for other in
             ["dapl-counters/1/2", "dapl-counters/1/2/3/4", "dapl-counters/x/1/2", "dapl-counters/-1/1/2", "a/1/2/3"]

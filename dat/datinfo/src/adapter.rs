@@ -158,7 +158,7 @@ mod tests {
     }
 
     #[test]
-    fn messages_of_libdat_are_passed_on() {
+    fn reports_the_messages_of_libdat() {
         let answer = json!({"opened": false, "code": "0x800a0000", "type": "T", "subtype": "S", "kind": "library",
                             "cause": "it is not there", "remedy": "bring it"});
         let text = reason(outcome(&[answer], End::Well));
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn a_close_that_fails_does_not_close_the_adapter_to_others() {
+    fn adapter_whose_close_fails_counts_as_usable() {
         let opened = json!({"opened": true});
         let closed = |answers: &[Value], end| match outcome(answers, end) {
             Opened::Yes(_, closed) => closed,

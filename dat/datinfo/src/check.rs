@@ -24,7 +24,7 @@ pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
         return Err("this libdat.so.1 is of another project and does not explain the files that it reads".to_owned());
     }
     let mut complaints = registry.complaints.clone();
-    complaints.extend(doubts(&registry.entries));
+    complaints.extend(warnings(&registry.entries));
     let dropped = complaints.iter().filter(|complaint| complaint.is_dropped).count();
     let is_wrong = complaints.iter().any(|complaint| complaint.is_wrong);
     let is_well = !is_wrong && registry.unreadable.is_empty() && !registry.entries.is_empty();
@@ -65,24 +65,24 @@ fn explained(entry: &ReportedEntry) -> Value {
 /// Explains an entry in words.
 fn meaning(entry: &ReportedEntry) -> String {
     let ReportedEntry { name, version, safety, library, params, .. } = entry;
-    let who = if entry.is_version_1() { "" } else { " (for programs of that version, not for those of 1.2)" };
+    let audience = if entry.is_version_1() { "" } else { " (for programs of that version, not of 1.2)" };
     let threads = match (safety.as_str(), is_ours(library)) {
         ("threadsafe", _) | (_, true) => "for programs that request thread safety too",
         _ => "not for programs that request thread safety",
     };
     let given = if params.is_empty() { "no parameters".to_owned() } else { format!("the parameters \"{params}\"") };
-    format!("\"{name}\" is for DAT {version}{who}, {threads}, by {library} with {given}")
+    format!("\"{name}\" is for DAT {version}{audience}, {threads}, by {library} with {given}")
 }
 
-/// Warnings about lines that can be parsed: duplicate names, missing libraries, invalid parameters.
-fn doubts(entries: &[ReportedEntry]) -> Vec<Complaint> {
+/// Errors and warnings about lines whose syntax is valid: duplicate names, missing libraries, invalid parameters.
+fn warnings(entries: &[ReportedEntry]) -> Vec<Complaint> {
     let mut first: BTreeMap<(&str, &str, &str), &str> = BTreeMap::new();
-    let mut doubts = Vec::new();
+    let mut warnings = Vec::new();
     for entry in entries.iter().filter(|entry| entry.is_version_1()) {
         let ReportedEntry { name, version, safety, library, id, .. } = entry;
         let mut doubt = |field: &str, found: String, allowed: String, is_wrong| {
             let (id, column, field) = (id.clone(), None, field.to_owned());
-            doubts.push(Complaint { id, column, field, found, allowed, is_dropped: false, is_wrong });
+            warnings.push(Complaint { id, column, field, found, allowed, is_dropped: false, is_wrong });
         };
         match first.entry((name, version, safety)) {
             Slot::Vacant(slot) => drop(slot.insert(id)),
@@ -104,7 +104,7 @@ fn doubts(entries: &[ReportedEntry]) -> Vec<Complaint> {
             doubt("ia_params", found, allowed, true);
         }
     }
-    doubts
+    warnings
 }
 
 fn line(complaint: &Complaint) -> String {
@@ -132,7 +132,7 @@ mod tests {
         };
         assert_eq!(
             meaning(&entry),
-            "\"a\" is for DAT 2.0 (for programs of that version, not for those of 1.2), not for programs that request \
+            "\"a\" is for DAT 2.0 (for programs of that version, not of 1.2), not for programs that request \
              thread safety, by l with the parameters \"p\""
         );
         let own = ReportedEntry { version: text("1.2"), library: text("libdaplsm.so.1"), ..entry.clone() };

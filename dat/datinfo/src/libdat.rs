@@ -14,7 +14,7 @@ use udapl::{Address, Error, Functions, Library, Words};
 
 use crate::options::Api;
 
-/// Maximum number of records listed by a foreign libdat.
+/// Maximum number of records that a libdat of another project can list.
 const MOST: usize = 1024;
 
 /// The library, mapped for the rest of the process.
@@ -76,7 +76,7 @@ impl Libdat {
     fn line(&self, hook: &LibdatHook, topic: u32, index: usize) -> Option<String> {
         let mut buffer = vec![0_u8; 1024];
         loop {
-            // SAFETY: that many bytes are writable there.
+            // SAFETY: `buffer` has `buffer.len()` writable bytes.
             let length = unsafe { (hook.describe)(topic, index, buffer.as_mut_ptr().cast(), buffer.len()) };
             match length {
                 0 => return None,
@@ -88,7 +88,7 @@ impl Libdat {
         }
     }
 
-    /// Lists the adapters by `dat_registry_list_providers`: name, version, thread safety.
+    /// Calls `dat_registry_list_providers` and returns the name, version and thread safety of each record.
     pub(crate) fn listed(&self) -> Result<Vec<Vec<String>>, Code> {
         // SAFETY: plain numbers and characters, for which zeros are values.
         let mut records: Vec<DAT_PROVIDER_INFO> = vec![unsafe { zeroed() }; MOST];
@@ -141,17 +141,19 @@ impl Adapter<'_> {
 
     /// Names and values of a list of attributes from [`Adapter::attributes`].
     pub(crate) fn named(&self, count: DAT_COUNT, list: *const DAT_NAMED_ATTR) -> Vec<(String, String)> {
-        /// A larger count is treated as invalid.
+        /// Maximum number of attributes read, in case the provider's count is invalid.
         const MOST: usize = 4096;
         let count = usize::try_from(count).unwrap_or(0).min(MOST);
         if list.is_null() {
             return Vec::new();
         }
-        // SAFETY: the provider's own list with this count, valid while the adapter is open; it runs in this child only.
+        // SAFETY: the provider returned the list with its count, and keeps both valid while the adapter is open. If a
+        // faulty
+        // provider does not, only this child process crashes.
         let list = unsafe { std::slice::from_raw_parts(list, count) };
         let word = |word: *const c_char| match word.is_null() {
             true => String::new(),
-            // SAFETY: the list's strings, as above.
+            // SAFETY: a C string of the provider, valid while the adapter is open.
             false => unsafe { CStr::from_ptr(word) }.to_string_lossy().into_owned(),
         };
         list.iter().map(|pair| (word(pair.name), word(pair.value))).collect()
@@ -169,7 +171,7 @@ impl Adapter<'_> {
     }
 }
 
-/// An array of characters as text.
+/// Converts a character array, up to its first zero byte, to text. Bytes that are not printable are escaped.
 pub(crate) fn text(bytes: &[c_char]) -> String {
     let bytes: Vec<u8> = bytes.iter().map(|byte| byte.to_ne_bytes()[0]).take_while(|byte| *byte != 0).collect();
     bytes.escape_ascii().to_string()

@@ -209,7 +209,7 @@ fn line_of(file: &Value) -> String {
     format!("{} {}\n", text("file"), text("version")).trim_end().to_owned() + "\n"
 }
 
-/// The version after `.so.` in a library's name.
+/// The version after `.so.` in a library's file name; empty if there is none.
 fn of_name(file: &str) -> &str {
     file.rsplit_once(".so.").map_or("", |(_, version)| version)
 }

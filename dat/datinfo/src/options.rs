@@ -12,28 +12,28 @@ use clap::{Args, Parser, Subcommand};
 #[derive(Debug, Parser)]
 #[command(name = "datinfo", disable_version_flag = true, max_term_width = 100)]
 pub(crate) struct Options {
-    /// All attributes of each adapter and its provider, with units
+    /// Show all attributes of each adapter and its provider, with units
     #[arg(short, long)]
     pub(crate) verbose: bool,
-    /// Every environment variable and setting: type, default, value in effect and where that comes from
+    /// Show every environment variable and setting: type, default, value in effect and its source
     #[arg(short, long, conflicts_with_all = ["verbose", "configuration", "version"])]
     pub(crate) environment: bool,
-    /// The effective configuration: files read, and each adapter's settings as they will be used
+    /// Show the effective configuration: the files read, and the settings of each adapter
     #[arg(short, long, conflicts_with_all = ["verbose", "version"])]
     pub(crate) configuration: bool,
-    /// As JSON, one document
+    /// Print one JSON document
     #[arg(long, global = true)]
     pub(crate) json: bool,
-    /// Versions of this program and of every library that is loaded
+    /// Show the versions of this program, of libdat, and of every library that an open loads
     #[arg(short = 'V', long)]
     pub(crate) version: bool,
-    /// Only the names, one a line; nothing is opened
+    /// List the names only, one per line; no adapter is opened
     #[arg(short, long, conflicts_with_all = ["verbose", "environment", "configuration", "version"])]
     pub(crate) list: bool,
-    /// Entries for every version of DAT
+    /// Show the entries for every version of DAT
     #[arg(long)]
     pub(crate) all: bool,
-    /// The version of DAT to ask for, such as 1.2, 2.0 or 2
+    /// The version of DAT: 1.2, 2.0, or a major version alone; default: 1
     #[arg(long, value_name = "VERSION", default_value = "1", value_parser = Api::parse, global = true, hide_default_value = true)]
     pub(crate) api: Api,
     /// Add the entries of a file to dat.conf, as `datinfo add --from FILE` does
@@ -42,17 +42,17 @@ pub(crate) struct Options {
     /// Remove the entries of a file from dat.conf, as `datinfo remove --from FILE` does
     #[arg(short, value_name = "FILE", conflicts_with_all = ["verbose", "environment", "configuration", "version", "list", "add_from"])]
     pub(crate) remove_from: Option<PathBuf>,
-    /// Only adapters of this name, listed or not; may be given several times
+    /// Show only this adapter, whether or not dat.conf lists it; may be given several times
     #[arg(long = "ia", value_name = "NAME")]
     pub(crate) names: Vec<String>,
-    /// Open as a program does that asks for thread safety; with add: write threadsafe
+    /// Open adapters as a program that requests thread safety; for add: write threadsafe
     #[arg(long, global = true)]
     pub(crate) thread_safe: bool,
-    /// Time limit for an open, after which it counts as hanging
+    /// Time after which an open counts as failed; also the time that an edit waits for another edit of the file
     #[arg(long, value_name = "SECONDS", default_value_t = 10, value_parser = clap::value_parser!(u64).range(1..=3600),
           global = true)]
     pub(crate) timeout: u64,
-    /// The libdat to ask; default: libdat.so.1 as programs find it, else the one installed beside this program
+    /// The libdat to use; default: the libdat.so.1 that programs find, otherwise the one installed next to this program
     #[arg(long, value_name = "FILE", global = true)]
     pub(crate) libdat: Option<PathBuf>,
     #[command(subcommand)]
@@ -63,7 +63,7 @@ pub(crate) struct Options {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Api {
     pub(crate) major: u16,
-    /// `None` accepts any minor version.
+    /// `None` matches any minor version.
     pub(crate) minor: Option<u16>,
 }
 
@@ -97,9 +97,9 @@ impl std::fmt::Display for Api {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Prints the names of the adapters, one a line; nothing is opened
+    /// Lists the names of the adapters, one per line; no adapter is opened
     List {
-        /// Names for every version of DAT
+        /// List the names for every version of DAT
         #[arg(long)]
         all: bool,
     },
@@ -109,27 +109,27 @@ pub(crate) enum Command {
     Remove(Remove),
     /// Enables an entry of dat.conf, and disables others of the same name
     SetDefault(SetDefault),
-    /// Reads a dat.conf and explains each line, and each complaint about one
+    /// Explains each line of a dat.conf, and each error with the permitted values
     Check {
-        /// The file; default: what programs read
+        /// The file; default: the files that programs read
         file: Option<PathBuf>,
     },
-    /// Lines of dat.conf for what this machine has
+    /// Prints lines of dat.conf for the devices of this machine
     Discover,
-    /// Says what numbers and names of DAT mean: return codes, events, statuses, flags, in DAT 1.2 and 2.0
+    /// Explains numbers and names of DAT 1.2 and 2.0: return codes, events, statuses, flags
     Explain {
         /// A number as in C (0x4005, 16389, -110) or a name, with or without DAT_
         #[arg(required = true, allow_negative_numbers = true, value_name = "NUMBER|NAME")]
         words: Vec<String>,
     },
-    /// Checks this host, or the path to another one, and names remedies
+    /// Checks this host, or the path to another host, and proposes remedies
     Doctor(Doctor),
-    /// Shows the counters of running processes, your own, again and again
+    /// Shows the counters of your running processes, and updates them periodically
     Top(Top),
-    /// Asks libdat, for this program itself
+    /// Internal: runs libdat in a child process, and prints its answers as JSON
     #[command(hide = true)]
     Probe {
-        /// The adapter to open; without it the registry is read
+        /// The adapter to open; default: none, the registry is read
         #[arg(allow_hyphen_values = true)]
         name: Option<String>,
     },
@@ -156,13 +156,13 @@ pub(crate) struct Add {
     /// The provider's parameters
     #[arg(default_value = "")]
     pub(crate) params: String,
-    /// Add the entries of this file, as they are; - is standard input
+    /// Add the entries of this file unchanged; - is standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["name", "nondefault", "provider_version"])]
     pub(crate) from: Option<PathBuf>,
     /// Add an entry for each adapter of this machine whose name is not in the file
     #[arg(long, conflicts_with_all = ["name", "from", "nondefault", "provider_version"])]
     pub(crate) discovered: bool,
-    /// Replace the entry of the same name, version and thread safety
+    /// Replace an existing entry of the same name, version and thread safety
     #[arg(long)]
     pub(crate) replace: bool,
     /// Write a disabled entry
@@ -179,10 +179,11 @@ pub(crate) struct Add {
 pub(crate) struct Remove {
     /// Names of the entries
     pub(crate) names: Vec<String>,
-    /// Only the entry of this line
+    /// Remove only the entry at this line
     #[arg(long, value_name = "NUMBER")]
     pub(crate) line: Option<usize>,
-    /// Remove the entries of this file: the same name, version, thread safety and library; - is standard input
+    /// Remove the entries whose name, version, thread safety and library are those of an entry in this file; - is
+    /// standard input
     #[arg(long, value_name = "FILE", conflicts_with_all = ["names", "line"])]
     pub(crate) from: Option<PathBuf>,
     #[command(flatten)]
@@ -196,7 +197,7 @@ pub(crate) struct SetDefault {
     /// The line of the entry, if several have this name
     #[arg(long, value_name = "NUMBER")]
     pub(crate) line: Option<usize>,
-    /// Disable it instead
+    /// Disable the entry instead
     #[arg(long)]
     pub(crate) off: bool,
     #[command(flatten)]
@@ -208,35 +209,35 @@ pub(crate) struct Doctor {
     /// The other host, on which a program listens over usnic, or `datinfo doctor --serve` runs: HOST, HOST:PORT or `[ADDRESS]:PORT`
     #[arg(conflicts_with = "serve")]
     pub(crate) host: Option<String>,
-    /// Answer another host's doctor until killed
+    /// Answer `datinfo doctor` of other hosts until killed
     #[arg(long)]
     pub(crate) serve: bool,
-    /// The UDP port to talk over; default: the one of usnic's set-ups
+    /// UDP port of both hosts; default: the port on which usnic sets up connections
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: Option<u16>,
-    /// Bytes of memory that programs here register over verbs, for the check of the locked-memory limit
+    /// Bytes that programs of this host register over verbs: the limit on locked memory must allow as many
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     pub(crate) need: u64,
 }
 
 #[derive(Args, Debug)]
 pub(crate) struct Top {
-    /// Show sums once, and exit
+    /// Show the totals once, and exit
     #[arg(long)]
     pub(crate) once: bool,
     /// Seconds between updates, from 0.1 to 3600
     #[arg(long, value_name = "SECONDS", default_value = "2", value_parser = interval, conflicts_with = "once")]
     pub(crate) interval: Duration,
-    /// Each number of each adapter and endpoint, unless it is 0
+    /// Show every counter of each adapter and endpoint that is not 0
     #[arg(short, long, conflicts_with_all = ["json", "openmetrics"])]
     pub(crate) verbose: bool,
-    /// Show once, for monitors: text in the format of OpenMetrics
+    /// Print the counters once as OpenMetrics text, for monitoring systems
     #[arg(long, conflicts_with_all = ["json", "interval"])]
     pub(crate) openmetrics: bool,
-    /// With --openmetrics: samples of each endpoint as well, some 50 each
+    /// With --openmetrics: also print the samples of each endpoint, about 50 per endpoint
     #[arg(long, requires = "openmetrics")]
     pub(crate) endpoints: bool,
-    /// Leave endpoints out of -v and --json; only their number is shown
+    /// Omit endpoints from -v and --json; show only their number
     #[arg(long, conflicts_with = "openmetrics")]
     pub(crate) no_endpoints: bool,
 }
@@ -252,7 +253,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_have_one_or_two_numbers() {
+    fn api_versions_have_one_or_two_numbers() {
         assert_eq!(Api::parse("2"), Ok(Api { major: 2, minor: None }));
         assert_eq!(Api::parse("u1.2"), Ok(Api { major: 1, minor: Some(2) }));
         for wrong in ["", "u", "1.", ".2", "1.2.3", "+1", "k1.2", "70000"] {
@@ -262,7 +263,7 @@ mod tests {
     }
 
     #[test]
-    fn intervals_are_seconds_with_a_point() {
+    fn intervals_are_decimal_seconds() {
         assert_eq!(interval("0.1"), Ok(Duration::from_millis(100)));
         assert_eq!(interval("3600"), Ok(Duration::from_secs(3600)));
         for wrong in ["", "0", "0.09", "3600.1", "-1", "nan", "inf", "2s", "1e400"] {

@@ -127,7 +127,7 @@ fn files() -> Vec<String> {
     files
 }
 
-/// Unescapes a sentence that was escaped as in C, and removes characters that control a terminal.
+/// Unescapes a text that was escaped as in C, and replaces control characters by `?`.
 pub(crate) fn readable(text: &str) -> String {
     String::from_utf8_lossy(&unescaped(text)).chars().map(|c| if c.is_control() { '?' } else { c }).collect()
 }
@@ -164,7 +164,7 @@ mod tests {
     use super::{readable, unescaped};
 
     #[test]
-    fn names_come_back_as_they_were() {
+    fn escaped_names_unescape_to_the_original() {
         let all: Vec<u8> = (0..=255).collect();
         assert_eq!(unescaped(&all.escape_ascii().to_string()), all);
         for odd in ["\\", "\\x", "\\x4", "a\\"] {

@@ -40,12 +40,12 @@ pub(crate) struct Complaint {
     pub(crate) allowed: String,
     #[serde(rename = "dropped")]
     pub(crate) is_dropped: bool,
-    /// An adapter is missing because of the error, or configured differently from its line.
+    /// Whether an adapter is missing because of the error, or has other settings than its line states.
     #[serde(rename = "wrong")]
     pub(crate) is_wrong: bool,
 }
 
-/// A name on a line that does not apply.
+/// A name that cannot be opened, although a line of the files has it.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct Absent {
     pub(crate) name: String,
@@ -56,7 +56,7 @@ pub(crate) struct Absent {
 
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Registry {
-    /// Whether libdat is this project's and has the hook.
+    /// Whether libdat is this project's, recognized by its private hook (`dat_abi::hook`).
     pub(crate) is_ours: bool,
     pub(crate) version: Option<String>,
     pub(crate) origin: Option<String>,
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_other_versions_are_one_line() {
+    fn entries_of_other_versions_are_named_in_one_line() {
         let api = Api { major: 1, minor: None };
         assert_eq!(others_line(&[], api), None);
         let others: Vec<_> = (0..62).map(|at| entry(&format!("n{at}"), if at == 9 { "2.1" } else { "2.0" })).collect();

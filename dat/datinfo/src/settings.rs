@@ -141,8 +141,8 @@ pub(crate) fn environment(options: &Options) -> crate::Result {
     Ok(true)
 }
 
-/// Names of the C implementation's libraries that lead to verbs where no other package has them, and the connection manager
-/// that a line with the name gets.
+/// Library names of the C implementation, each with its connection manager. If no other package has installed such a
+/// library, its name is a link to this project's verbs provider, which then uses that connection manager.
 const OTHER_NAMES: [(&str, &str); 4] =
     [("libdaplcma", "rdma"), ("libdaplscm", "socket"), ("libdaplofa", "rdma"), ("libdaploscm", "socket2")];
 
@@ -163,7 +163,8 @@ fn is_library(path: &str, name: &str) -> bool {
     file.strip_prefix(name).is_some_and(|rest| rest.starts_with(".so"))
 }
 
-/// Whether a library's name is one of this project's, which are thread-safe whatever their lines say.
+/// Whether a library is one of this project's providers. They are thread-safe, even if their line states
+/// `nonthreadsafe`.
 pub(crate) fn is_ours(library: &str) -> bool {
     table_of(library).is_some() && !OTHER_NAMES.iter().any(|(name, _)| is_library(library, name))
 }
@@ -300,7 +301,7 @@ mod tests {
     }
 
     #[test]
-    fn an_adapter_of_verbs_is_named_by_plain_words() {
+    fn verbs_parameters_name_device_and_port_by_position() {
         let (settings, odd) = settings_of(&entry("libdaplcma.so", "mlx5_0 1 cm=socket x=y"));
         assert_eq!((report(&settings, "cm").value.as_str(), odd), ("socket", vec!["x=y".to_owned()]));
         let manager = |library, params| {

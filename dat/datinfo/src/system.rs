@@ -4,7 +4,7 @@ use std::io;
 use std::net::UdpSocket;
 use std::os::fd::AsRawFd;
 
-/// Whether the kernel sends a datagram larger than the known path MTU (ip(7), `IP_MTU_DISCOVER`).
+/// What the kernel does with a datagram larger than the known path MTU (ip(7), `IP_MTU_DISCOVER`).
 #[derive(Clone, Copy)]
 pub(crate) enum Fragments {
     /// Refuses the datagram with `EMSGSIZE`.
@@ -38,7 +38,7 @@ pub(crate) fn path_mtu(socket: &UdpSocket, is_v4: bool) -> Option<usize> {
 }
 
 /// Copies a word from `address` in another process by process_vm_readv, which sm uses for RDMA.
-pub(crate) fn read_across(process: i32, address: usize) -> io::Result<u64> {
+pub(crate) fn read_process_memory(process: i32, address: usize) -> io::Result<u64> {
     let mut word = 0_u64;
     let local = libc::iovec { iov_base: (&raw mut word).cast(), iov_len: size_of::<u64>() };
     let remote = libc::iovec { iov_base: address as *mut libc::c_void, iov_len: size_of::<u64>() };
@@ -56,9 +56,9 @@ mod tests {
         let word = 0x0123_4567_89ab_cdef_u64;
         let own = std::process::id() as i32;
         // A sandbox may forbid the call.
-        if let Ok(read) = read_across(own, (&raw const word) as usize) {
+        if let Ok(read) = read_process_memory(own, (&raw const word) as usize) {
             assert_eq!(read, word);
         }
-        assert!(read_across(own, 8).is_err() && read_across(i32::MAX, 8).is_err());
+        assert!(read_process_memory(own, 8).is_err() && read_process_memory(i32::MAX, 8).is_err());
     }
 }

@@ -112,7 +112,7 @@ fn process_that_does_not_answer_delays_no_other() {
 }
 
 #[test]
-fn process_that_dies_with_a_queued_question_has_hung_up() {
+fn reports_incomplete_if_the_process_dies_before_its_answer() {
     let FakeProcess { name, listener } = FakeProcess::new(3);
     let (socket, peer) = connect(name).unwrap();
     assert_eq!(peer.pid, Some(std::process::id()));
@@ -124,7 +124,7 @@ fn process_that_dies_with_a_queued_question_has_hung_up() {
 }
 
 #[test]
-fn process_that_is_gone_is_none_and_a_late_one_times_out() {
+fn ended_process_is_omitted_and_a_query_after_the_limit_is_skipped() {
     let fake = FakeProcess::new(4);
     let late = ask(&[fake.name], Instant::now(), &mut CAPACITY.clone());
     assert!(matches!(late[0].result, Err(ReadError::Skipped)));

@@ -23,7 +23,7 @@ use crate::system;
 const SHARED_MEMORY: u64 = 64 << 20;
 /// Number of descriptors that a program with about a hundred connections needs.
 const FILES: u64 = 1024;
-/// The bit of the capability to lock memory.
+/// Bit number of the capability to lock memory without a limit (`linux/capability.h`).
 const CAP_IPC_LOCK: u32 = 14;
 
 pub(super) fn look(options: &Options, need: u64, port: u16, findings: &mut Vec<Finding>) {
@@ -111,7 +111,7 @@ fn libdat2(entries: &[ReportedEntry], findings: &mut Vec<Finding>) {
     }
 }
 
-/// Text with the target of a symbolic link; empty if the file is no link.
+/// Text that names a symbolic link's target; empty if the file is no link, or its target has the same file name.
 fn linked(file: &Path) -> String {
     let target = fs::read_link(file).ok().filter(|target| target.file_name() != file.file_name());
     target.map_or(String::new(), |target| format!(", a link to {}", target.display()))
@@ -165,7 +165,7 @@ fn space(directory: &str, free: u64) -> Finding {
 /// user.
 fn copies(findings: &mut Vec<Finding>) {
     let word = 1_u64;
-    let tried = system::read_across(std::process::id() as i32, (&raw const word) as usize);
+    let tried = system::read_process_memory(std::process::id() as i32, (&raw const word) as usize);
     let seccomp = status_field("Seccomp").unwrap_or(0);
     let scope = read("/proc/sys/kernel/yama/ptrace_scope").and_then(|text| text.parse().ok());
     findings.push(copy_finding(tried.map(drop).map_err(|error| error.to_string()), seccomp, scope));
@@ -365,7 +365,7 @@ fn read(path: &str) -> Option<String> {
     fs::read_to_string(path).ok().map(|text| text.trim().to_owned())
 }
 
-/// A number of `/proc/self/status`.
+/// Reads a decimal field of `/proc/self/status`.
 fn status_field(name: &str) -> Option<u64> {
     let status = fs::read_to_string("/proc/self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':'))?;

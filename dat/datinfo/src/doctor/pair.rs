@@ -15,7 +15,7 @@ use super::{Finding, Grade, serve, wire};
 /// Time to wait for an answer.
 const PATIENCE: Duration = Duration::from_millis(400);
 const TRIES: u64 = 3;
-/// Number of consecutive small datagrams, to measure loss.
+/// Number of small datagrams sent one after another to measure loss.
 const ROW: usize = 50;
 
 pub(super) fn look(host: &str, port: u16, findings: &mut Vec<Finding>) -> Result<(), String> {
@@ -70,8 +70,8 @@ fn sizes(report: &Report) -> Finding {
     let (forward, back) = (report.reach.forward, report.reach.back);
     let grade = match report {
         _ if forward.min(back) < LEAST => Grade::Bad,
-        _ if report.is_whole() => return Finding::good(about, report.found()),
-        _ if report.is_hole() || back < forward => Grade::Warning,
+        _ if report.carries_full_size() => return Finding::good(about, report.found()),
+        _ if report.is_mtu_black_hole() || back < forward => Grade::Warning,
         _ => Grade::Note,
     };
     Finding::new(grade, about, report.found(), report.remedy())
@@ -143,7 +143,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn hosts_are_written_in_many_ways() {
+    fn parses_hosts_with_and_without_a_port() {
         let text = |host| resolve(host, 7).unwrap().to_string();
         assert_eq!([text("192.0.2.1"), text("192.0.2.1:9")], ["192.0.2.1:7", "192.0.2.1:9"]);
         assert_eq!(
@@ -224,7 +224,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_and_answers_to_other_questions_are_passed_over() {
+    fn ignores_noise_and_answers_to_other_requests() {
         let findings = against(|asked| {
             let mut answers = vec![Vec::new(), b"DATINFO2".to_vec(), vec![0xff; 2000], asked.to_vec()];
             answers.extend(wire::answer(&wire::question(u64::MAX), "forged"));

@@ -89,7 +89,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_flood_is_answered_in_part() {
+    fn limits_answers_per_second() {
         let now = Instant::now();
         let mut budget = Budget::new(now);
         let answered = |budget: &mut Budget, now| (0..10 * MOST).filter(|_| budget.take(now)).count() as u32;
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_are_words() {
+    fn facts_have_one_word_per_item() {
         assert_eq!(facts().split(' ').filter(|word| word.contains('=')).count(), 4);
     }
 }

@@ -81,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn facts_without_end_are_cut() {
+    fn truncates_facts_to_the_size_of_an_answer() {
         let given = answer(&question(1), &"x".repeat(100_000)).unwrap();
         assert_eq!(given.len(), LEAST);
     }

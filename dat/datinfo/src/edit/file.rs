@@ -60,7 +60,7 @@ impl EditedFile {
                     file.read_to_end(&mut text).map_err(|error| format!("{}: {error}", path.display()))?;
                     return Ok(EditedFile { path: path.into(), directory, name, old: Some((file, stat)), text });
                 }
-                // Another editor replaced the file while this one waited for the lock.
+                // The lock is on a file that another editor has replaced in the meantime: open the new file.
                 Ok(()) => {}
                 Err(Errno::WOULDBLOCK) => std::thread::sleep(PAUSE),
                 Err(error) => return Err(fail(error)),

@@ -168,7 +168,7 @@ fn quoted(rest: &[u8]) -> Option<(Vec<u8>, usize)> {
     None
 }
 
-/// Length of a field without quotes; it ends before a quote without a backslash.
+/// Length of an unquoted field; it ends before a blank, or before a quote that no backslash escapes.
 fn bare(rest: &[u8]) -> usize {
     let mut is_escaped = false;
     for (at, byte) in rest.iter().enumerate() {

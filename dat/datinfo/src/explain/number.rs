@@ -11,7 +11,7 @@ const CLASS_WARNING: u64 = 0x4000_0000;
 const TYPE_MASK: u64 = 0x3fff_0000;
 const SUBTYPE_MASK: u64 = 0xffff;
 
-/// Enumerations whose values appear in logs as plain numbers, the most frequent first.
+/// Enumerations whose meanings are listed first, because logs often contain their values as plain numbers.
 const FIRST: [&str; 4] = ["DAT_EVENT_NUMBER", "DAT_DTO_COMPLETION_STATUS", "DAT_IB_EVENT_NUMBER", "DAT_EP_STATE"];
 
 /// Parses a number in C's notations. It may be negative, as `%d` prints a `DAT_RETURN`.
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_those_of_c() {
+    fn parses_numbers_in_c_notation() {
         assert_eq!(["0x4005", "16389", "0X4005", "0"].map(parse), [Some(0x4005), Some(0x4005), Some(0x4005), Some(0)]);
         assert_eq!((parse("-2146828288"), parse("-110")), (Some(0x800a_0000), Some(0xffff_ff92)));
         assert_eq!(["", "-", "0x", "x", "1.2", "0xg", "99999999999999999999", "+1"].map(parse), [None; 8]);
@@ -172,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn flags_are_taken_apart() {
+    fn combined_flags_are_explained_one_by_one() {
         let name = "DAT_COMPLETION_SUPPRESS_FLAG | DAT_COMPLETION_SOLICITED_WAIT_FLAG".to_owned();
         assert!(found(3).contains(&(name, vec!["1.2", "2.0"])), "{:?}", found(3));
     }

@@ -18,7 +18,7 @@ pub(crate) enum Value {
     Number(u64),
 }
 
-/// A name.
+/// A name of the API, its group, and its definition in each version.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Name {
     pub(crate) group: &'static str,
@@ -85,7 +85,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_line_is_a_name() {
+    fn every_line_of_the_table_parses() {
         assert_eq!(all().len(), TEXT.lines().count());
         assert!(all().iter().all(|name| name.values != [Value::Absent; 2]));
     }

@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn names_are_made_of_words_and_never_end_as_samples_do() {
+    fn family_names_never_end_with_a_sample_suffix() {
         let cases = [
             ("sent bytes", "bytes", "sent_bytes"),
             ("bytes.sent", "bytes", "bytes_sent"),

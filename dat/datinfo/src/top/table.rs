@@ -31,7 +31,8 @@ pub(super) fn table(look: &Sample, rates: Option<(&Rates, Duration)>, verbose: b
     let rates = rates.map(|(rates, _)| rates);
     if look.found.is_empty() {
         lines.push(
-            "no process of yours has an endpoint or a listener and publishes its counters (DAPL_COUNTERS)".to_owned(),
+            "no process of this user publishes counters: none has an endpoint or a listener, or DAPL_COUNTERS is off"
+                .to_owned(),
         );
     } else if adapters > 0 {
         lines.push(head(rates.is_some()));
@@ -170,7 +171,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn numbers_are_short() {
+    fn short_numbers_have_three_digits_and_a_prefix() {
         let cases =
             [0.0, 1.0, 0.5, 999.0, 999.6, 1000.0, 9_994.0, 9_996.0, 99_960.0, 999_499.0, 999_500.0, 1.8e19, 1e30];
         let shown = cases.map(short);
@@ -207,7 +208,7 @@ pub(super) mod tests {
     }
 
     #[test]
-    fn each_number_is_shown_on_request() {
+    fn verbose_shows_each_nonzero_counter() {
         let bytes = Count { unit: "bytes".into(), ..count("sent bytes", 123) };
         let look = look(0, 1, &[bytes, count("lost", 0)]);
         let lines = table(&look, None, true);
@@ -229,6 +230,6 @@ pub(super) mod tests {
             "{lines:?}"
         );
         look.found.clear();
-        assert!(table(&look, None, false)[1].starts_with("no process of yours has an endpoint"));
+        assert!(table(&look, None, false)[1].starts_with("no process of this user publishes counters"));
     }
 }

@@ -7,7 +7,7 @@ fn grade(finding: &Finding) -> &'static str {
 }
 
 #[test]
-fn memory_that_may_be_locked_is_held_against_the_need() {
+fn memlock_limit_is_compared_with_the_need() {
     let one = |limit, may_lock, devices| memlock(limit, 1 << 20, may_lock, devices);
     assert_eq!(grade(&one(Some(65_536), false, true)), "bad");
     assert!(one(Some(65_536), false, true).remedy.starts_with("ulimit -l 1024 "));
@@ -50,7 +50,7 @@ fn machine(name: &str, files: &[(&str, &str)]) -> Vec<Finding> {
 }
 
 #[test]
-fn devices_lack_nodes_links_and_gids() {
+fn reports_missing_device_nodes_links_and_gids() {
     assert_eq!(machine("none", &[]).iter().map(grade).collect::<Vec<_>>(), ["note"]);
     let good = [
         ("class/rxe0/device/infiniband_verbs/uverbs0/x", ""),
@@ -74,7 +74,7 @@ fn devices_lack_nodes_links_and_gids() {
 }
 
 #[test]
-fn a_port_in_use_is_noticed() {
+fn reports_a_udp_port_in_use() {
     let taken = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0)).unwrap();
     let finding = port_finding(taken.local_addr().unwrap().port());
     assert!(finding.found.contains("is in use"), "{finding:?}");

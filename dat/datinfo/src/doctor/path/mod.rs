@@ -119,7 +119,7 @@ impl SocketProber {
 
 impl Prober for SocketProber {
     fn most(&self) -> usize {
-        // Without an MTU from the system, assumes the MTU of Ethernet.
+        // If the kernel does not report the path MTU, the MTU of Ethernet is assumed.
         let mtu = system::path_mtu(&self.socket, self.is_v4).unwrap_or(1500);
         mtu.saturating_sub(self.headers).clamp(SHORTEST, LONGEST)
     }
@@ -187,7 +187,7 @@ mod tests {
         let report = check(listener.0, Duration::from_secs(10)).unwrap();
         let times = row(listener.0, Duration::from_secs(10), 20).unwrap();
         end(listener);
-        assert!(report.is_whole() && report.reach.local >= 1400 && !report.reach.is_reported, "{report:?}");
+        assert!(report.carries_full_size() && report.reach.local >= 1400 && !report.reach.is_reported, "{report:?}");
         assert_eq!(times.len(), 20);
     }
 
@@ -197,7 +197,7 @@ mod tests {
         let times = row(listener.0, Duration::from_millis(100), 9).unwrap();
         let report = check(listener.0, Duration::from_millis(100)).unwrap();
         end(listener);
-        assert!(times.len() <= 6 && report.is_whole(), "{} {report:?}", times.len());
+        assert!(times.len() <= 6 && report.carries_full_size(), "{} {report:?}", times.len());
     }
 
     #[test]

@@ -1,9 +1,10 @@
 //! Encodes probes and their answers. An answer is never longer than its probe.
 //!
-//! Pure functions. A probe has the header of a usnic packet (`daplusnic::proto::wire`) without a connection, with a
-//! number chosen by the sender in place of the token. A listener over `usnic` (`daplusnic::proto::echo`) and `datinfo
-//! doctor --serve` (by [`answer`]) answer with the size that arrived and, on request, with an answer of the same
-//! length. So answers cannot be used for amplification, and the listener keeps no state.
+//! Pure functions. A probe has the header of a usnic packet (`daplusnic::proto::wire`) with connection id 0. The field
+//! of
+//! the token contains a number chosen by the sender. A usnic listener (`daplusnic::proto::echo`) and `datinfo doctor
+//! --serve` (by [`answer`]) report the size that arrived. If the probe requests it, the answer has the same length as
+//! the probe. Answers are never longer, so they cannot be used for amplification, and the listener keeps no state.
 #![forbid(unsafe_code)]
 
 const VERSION: u8 = 2;
@@ -49,7 +50,7 @@ pub(super) fn is_answer(bytes: &[u8], number: u64, size: usize, as_long: bool) -
     is_head && bytes.len() == length && bytes[HEAD..SHORTEST] == (size as u32).to_be_bytes()
 }
 
-/// Version, kind, flags, no connection, and the number in place of the token.
+/// Composes a header: version, kind, flags, connection id 0, and the probe's number.
 fn head(kind: u8, flags: u16, number: u64) -> [u8; HEAD] {
     let mut head = [0; HEAD];
     head[..2].copy_from_slice(&[VERSION, kind]);
@@ -63,7 +64,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_answer_has_the_size_and_is_never_longer() {
+    fn answer_reports_the_size_and_is_never_longer_than_the_probe() {
         for size in [20, 21, 1200, LONGEST] {
             for as_long in [false, true] {
                 let mut out = vec![7];
@@ -76,7 +77,7 @@ mod tests {
     }
 
     #[test]
-    fn nothing_else_is_answered() {
+    fn refuses_datagrams_that_are_no_probe() {
         let mut out = Vec::new();
         let good = probe(5, 100, false);
         (0..SHORTEST).for_each(|length| assert!(!answer(&good[..length], &mut out), "{length}"));
@@ -93,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn answers_are_held_against_what_was_asked() {
+    fn accepts_only_the_answer_to_its_probe() {
         let answer = |number, size: u32, length| {
             let mut bytes = head(PROBE_ACK, 0, number).to_vec();
             bytes.extend(size.to_be_bytes());

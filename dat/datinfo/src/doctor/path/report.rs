@@ -12,7 +12,7 @@ pub(in crate::doctor) struct Report {
     pub(in crate::doctor) to: SocketAddr,
     /// Whether a small datagram was answered.
     pub(in crate::doctor) outcome: Outcome,
-    /// Results for larger datagrams. Without an answer to the small one, only the local limit is set.
+    /// Results for larger datagrams. If the small datagram was not answered, only `local` is set.
     pub(in crate::doctor) reach: Size,
 }
 
@@ -54,12 +54,12 @@ impl Report {
     }
 
     /// Whether the largest datagram that this host sends arrives, and its answer of the same size too.
-    pub(in crate::doctor) fn is_whole(&self) -> bool {
+    pub(in crate::doctor) fn carries_full_size(&self) -> bool {
         self.answers() && self.reach.back == self.reach.local
     }
 
     /// Whether larger datagrams are lost without an ICMP report (an MTU black hole).
-    pub(in crate::doctor) fn is_hole(&self) -> bool {
+    pub(in crate::doctor) fn is_mtu_black_hole(&self) -> bool {
         self.answers() && self.reach.forward < self.reach.local && !self.reach.is_reported
     }
 
@@ -80,10 +80,10 @@ impl Report {
                     .to_owned()
             }
             Outcome::Forbidden => "the firewall of this host does not permit UDP to that host".to_owned(),
-            Outcome::Answers(trip) if self.is_whole() => {
+            Outcome::Answers(trip) if self.carries_full_size() => {
                 format!("datagrams of up to {back} bytes arrive and come back; round trip {} us", trip.as_micros())
             }
-            Outcome::Answers(_) if self.is_hole() => format!(
+            Outcome::Answers(_) if self.is_mtu_black_hole() => format!(
                 "small datagrams arrive, {local} bytes do not: the path carries {forward}, and a device on the path drops \
                  larger ones without an ICMP report{way_back}"
             ),
@@ -114,11 +114,11 @@ impl Report {
                     to.port()
                 )
             }
-            Outcome::Answers(_) if self.is_whole() => String::new(),
+            Outcome::Answers(_) if self.carries_full_size() => String::new(),
             Outcome::Answers(_) if forward.min(back) < LEAST => {
                 format!("usnic needs datagrams of {LEAST} bytes: raise the MTU of tunnels and VPNs on the path")
             }
-            Outcome::Answers(_) if self.is_hole() => {
+            Outcome::Answers(_) if self.is_mtu_black_hole() => {
                 format!(
                     "give all interfaces and switches the same MTU, let ICMP through, or set `mtu={}`",
                     forward.min(back)
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn findings_are_named() {
+    fn each_outcome_has_a_text_with_its_cause() {
         let answers = Outcome::Answers(Duration::from_micros(120));
         assert_eq!(
             said(answers, 8972, 8972, 8972, false),

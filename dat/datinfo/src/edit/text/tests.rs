@@ -35,7 +35,7 @@ fn only_the_changed_line_differs() {
 }
 
 #[test]
-fn line_ends_are_those_of_the_file() {
+fn new_lines_have_the_line_ends_of_the_file() {
     let mut text = ConfText::new(b"# x\r\n# y");
     text.push(b"z");
     assert_eq!(text.bytes(), b"# x\r\n# y\r\nz\r\n");
@@ -44,7 +44,7 @@ fn line_ends_are_those_of_the_file() {
 }
 
 #[test]
-fn values_are_read_back_as_they_were() {
+fn quoted_values_parse_to_the_original() {
     for value in ["", "a", "a b", "a\tb", "a\"b", "\\", "a\\\"", "#a", "a#", "C:\\x", "\u{e9}"] {
         let line = [b"x ", field(value.as_bytes()).as_slice(), b" y"].concat();
         let found: Vec<_> = fields(&line, 0).unwrap().into_iter().map(|field| field.text).collect();

@@ -4,9 +4,9 @@ use std::collections::HashSet;
 
 /// Validates a text and returns the number of its samples. Errors: the first invalid line, and the reason.
 pub(crate) fn samples(text: &str) -> Result<usize, String> {
-    let lines = text.strip_suffix("# EOF\n").ok_or("the last line is not # EOF")?;
+    let lines = text.strip_suffix("# EOF\n").ok_or("the text does not end with the line # EOF")?;
     if !lines.is_empty() && !lines.ends_with('\n') {
-        return Err("a line without its end".into());
+        return Err("the last line before # EOF has no newline".into());
     }
     let mut validator = Validator::default();
     for line in lines.lines() {
@@ -31,31 +31,33 @@ impl Validator {
             return self.family(rest);
         }
         if let Some(rest) = line.strip_prefix("# HELP ") {
-            let (name, help) = rest.split_once(' ').ok_or("no help")?;
+            let (name, help) = rest.split_once(' ').ok_or("HELP has no text")?;
             let is_fresh = name == self.family.0 && !std::mem::replace(&mut self.has_help, true);
-            return (is_fresh && is_escaped(help)).then_some(()).ok_or("not the help of the family above");
+            return (is_fresh && is_escaped(help))
+                .then_some(())
+                .ok_or("HELP is not for the family above, is repeated, or has an invalid escape");
         }
-        let (name, rest) = line.split_once('{').ok_or("no labels")?;
+        let (name, rest) = line.split_once('{').ok_or("the sample has no labels")?;
         if name.strip_suffix(self.family.1) != Some(&self.family.0) {
-            return Err("a sample that is not of the family above");
+            return Err("the sample is not of the family above");
         }
         let rest = labels(rest)?;
-        let value = rest.strip_prefix("} ").ok_or("no value")?;
-        value.parse::<u64>().map_err(|_| "no number")?;
+        let value = rest.strip_prefix("} ").ok_or("the sample has no value")?;
+        value.parse::<u64>().map_err(|_| "the value is not a number")?;
         let sample = line.strip_suffix(value).unwrap_or_default().to_owned();
-        self.samples.insert(sample).then_some(()).ok_or("a sample that was there before")
+        self.samples.insert(sample).then_some(()).ok_or("the sample is a duplicate")
     }
 
     fn family(&mut self, rest: &str) -> Result<(), &'static str> {
-        let (name, kind) = rest.split_once(' ').ok_or("no type")?;
+        let (name, kind) = rest.split_once(' ').ok_or("TYPE has no type")?;
         let (ends, end): (&[&str], _) = match kind {
             "counter" => (&["", "_total", "_created"], "_total"),
             "gauge" => (&[""], ""),
-            _ => return Err("no type that we have"),
+            _ => return Err("the type is neither counter nor gauge"),
         };
         (self.family, self.has_help) = ((name.to_owned(), end), false);
         let is_fresh = ends.iter().all(|end| self.taken.insert(format!("{name}{end}")));
-        (is_name(name) && is_fresh).then_some(()).ok_or("a name that is taken, or is none")
+        (is_name(name) && is_fresh).then_some(()).ok_or("the family's name is invalid or already used")
     }
 }
 
@@ -63,15 +65,17 @@ impl Validator {
 fn labels(mut rest: &str) -> Result<&str, &'static str> {
     let mut known = HashSet::new();
     loop {
-        let (name, value) = rest.split_once("=\"").ok_or("no label")?;
+        let (name, value) = rest.split_once("=\"").ok_or("a label is missing or has no value")?;
         if !is_name(name) || !known.insert(name) {
-            return Err("a label's name");
+            return Err("the label's name is invalid or repeated");
         }
         let mut letters = value.char_indices();
         let end = loop {
-            match letters.next().ok_or("a value without an end")? {
+            match letters.next().ok_or("the label's value is not closed")? {
                 (at, '"') => break at,
-                (_, '\\') if !matches!(letters.next(), Some((_, '\\' | '"' | 'n'))) => return Err("what is escaped"),
+                (_, '\\') if !matches!(letters.next(), Some((_, '\\' | '"' | 'n'))) => {
+                    return Err("the label's value has an invalid escape");
+                }
                 _ => {}
             }
         };
