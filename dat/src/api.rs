@@ -19,15 +19,17 @@ pub struct Api {
     pub(crate) minor: u32,
     /// Name of the library in messages.
     pub(crate) name: &'static str,
-    /// Number of `DAT_NOT_IMPLEMENTED`.
+    /// Value of `DAT_NOT_IMPLEMENTED` in this version.
     pub(crate) not_implemented: DAT_RETURN,
-    /// Subtypes of 1.2. Before each of them this version inserts another subtype.
+    /// Subtypes of 1.2 before which this version has inserted a new one. Each insertion shifts the later numbers by
+    /// one.
     inserted: &'static [DAT_RETURN_SUBTYPE],
     /// Names of types, in the order of their numbers.
     pub(crate) types: &'static [&'static CStr],
     /// Names of subtypes from 1 on, in the order of their numbers.
     pub(crate) subtypes: &'static [&'static CStr],
-    /// Whether `dats_get_ia_handle` maps an IA handle of a provider to its number. In 1.2 it returns the handle
+    /// Whether `dats_get_ia_handle` converts a provider's IA pointer to the IA number (2.0). In 1.2 it returns the
+    /// pointer
     /// unchanged.
     pub(crate) maps_back: bool,
 }
@@ -50,7 +52,7 @@ pub static V2: Api = Api {
     minor: v2::DAT_VERSION_MINOR,
     name: "libdat2",
     not_implemented: v2::DAT_NOT_IMPLEMENTED,
-    // DAT_INVALID_HANDLE_CSP and DAT_INVALID_STATE_SRQ_SHUTDOWN.
+    // 2.0 inserted DAT_INVALID_HANDLE_CSP before the first and DAT_INVALID_STATE_SRQ_SHUTDOWN before the second.
     inserted: &[DAT_INVALID_HANDLE1, DAT_PRIVILEGES_READ],
     types: v2::DAT_RETURN_TYPE_NAMES,
     subtypes: v2::DAT_RETURN_SUBTYPE_NAMES,

@@ -14,7 +14,7 @@ use dat_abi::hook::HandleArena;
 /// more.
 const MOST: usize = 32;
 
-/// Minimum stride: every handle is the address of a pointer.
+/// Minimum stride in bytes. A handle is the address of a pointer, so handles are at least this far apart.
 const ALIGN: usize = align_of::<usize>();
 
 /// One arena; unused while its length is 0. `len` is written last and only grows afterwards.
@@ -42,11 +42,11 @@ impl Arena {
 /// Copy of the first arena, if its length is a power of two. One comparison then checks base, length and stride.
 struct First {
     base: AtomicPtr<AtomicUsize>,
-    /// Bits that are zero in the offset of every handle; written after `base`.
+    /// Mask of the bits that are 0 in the offset of every handle. Written after `base`.
     refused: AtomicUsize,
 }
 
-/// Base address in `First` while there is no arena. Its content reads as a handle without a table.
+/// Base address in `First` while there is no arena. Its content, a null pointer, reads as a handle without a table.
 static NO_HANDLE: AtomicUsize = AtomicUsize::new(0);
 
 /// A set of arenas; libdat has one.
@@ -63,7 +63,8 @@ pub(crate) struct Arenas {
 pub(crate) enum HandleClass {
     /// The value is in an arena: its first word may be read.
     InArena,
-    /// The value may be a handle of a foreign provider.
+    /// The value is outside all arenas, but may be a handle of a provider without the hook: its first word must be
+    /// read.
     Perhaps,
     /// The value is not a handle.
     Never,
@@ -83,13 +84,13 @@ impl Arenas {
     /// processes load one provider, so this check usually suffices.
     #[inline(always)]
     pub(crate) fn is_in_first(&self, address: usize) -> bool {
-        // Pairs with the Release in `add`.
+        // Pairs with the Release in `update_first`: the base stored before `refused` is visible.
         let refused = self.first.refused.load(Ordering::Acquire);
         address.wrapping_sub(self.first.base.load(Ordering::Relaxed) as usize) & refused == 0
     }
 
-    /// Updates the copy of the first arena after that arena was added or has grown.
-    fn renew_first(&self) {
+    /// Updates `first`, the copy of the first arena, after that arena was added or has grown.
+    fn update_first(&self) {
         let Arena { base, len, mask } = &self.list[0];
         let len = len.load(Ordering::Relaxed);
         if len.is_power_of_two() {
@@ -105,7 +106,9 @@ impl Arenas {
             return HandleClass::InArena;
         }
         let plausible = address > u16::MAX as usize && address.is_multiple_of(ALIGN) && (address as isize) > 0;
-        // The flag is set before a provider without the hook returns its first handle, so a Relaxed load sees it.
+        // The flag is set before a provider without the hook returns its first handle. The program passes that handle
+        // to
+        // other threads with its own synchronization, so a Relaxed load sees the flag.
         if plausible && self.foreign.load(Ordering::Relaxed) { HandleClass::Perhaps } else { HandleClass::Never }
     }
 
@@ -130,12 +133,12 @@ impl Arenas {
                 known.mask.store(stride - 1, Ordering::Relaxed);
                 // Pairs with the Acquire in `has`.
                 known.len.store(len, Ordering::Release);
-                self.renew_first();
+                self.update_first();
                 return true;
             }
             if from == base && known.mask.load(Ordering::Relaxed) == stride - 1 {
                 known.len.fetch_max(len, Ordering::Release);
-                self.renew_first();
+                self.update_first();
                 return true;
             }
             if base < from + length && from < end {
@@ -158,7 +161,7 @@ mod tests {
     const ARENA: HandleArena = HandleArena { base: 0x10_0000, len: 0x1000, stride: 64 };
 
     #[test]
-    fn only_places_of_an_arena_are_handles() {
+    fn only_multiples_of_the_stride_in_an_arena_are_handles() {
         let arenas = Arenas::new();
         assert!(arenas.add(ARENA));
         assert_eq!(arenas.classify(0x10_0000), HandleClass::InArena);
@@ -182,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn a_foreign_provider_makes_other_addresses_possible() {
+    fn foreign_provider_makes_addresses_outside_arenas_plausible() {
         let arenas = Arenas::new();
         assert!(arenas.add(ARENA));
         arenas.expect_foreign();
@@ -193,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn telling_twice_is_once_and_may_grow() {
+    fn known_arena_is_not_duplicated_and_may_grow() {
         let arenas = Arenas::new();
         assert!(arenas.add(ARENA) && arenas.add(ARENA));
         assert!(arenas.add(HandleArena { len: 0x2000, ..ARENA }));
@@ -201,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_text_is_refused() {
+    fn malformed_and_overlapping_arenas_are_refused() {
         let arenas = Arenas::new();
         assert!(!arenas.add(HandleArena { base: 0, ..ARENA }));
         assert!(!arenas.add(HandleArena { stride: 0, ..ARENA }));

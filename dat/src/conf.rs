@@ -52,14 +52,15 @@ pub struct Record {
     pub place: LineNumber,
 }
 
-/// A name on a line that does not apply. An error message about the name can say where it was found.
+/// A line that is not used: it is disabled (`nondefault`), is for kernel programs, or has an error. If a program opens
+/// its name, the message about the refused open can name the line.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Absent {
     /// Field 1 of the line.
     pub name: Vec<u8>,
     /// Position in the file.
     pub place: LineNumber,
-    /// Reason for dropping the record.
+    /// Reason why the line is not used.
     pub cause: String,
     /// What to change in the file.
     pub remedy: &'static str,
@@ -104,7 +105,7 @@ impl fmt::Display for Complaint {
 pub struct Conf {
     /// Accepted records in file order.
     pub records: Vec<Record>,
-    /// Names on lines that do not apply.
+    /// Lines that are not used.
     pub absent: Vec<Absent>,
     /// All errors, in file order.
     pub complaints: Vec<Complaint>,
@@ -157,7 +158,7 @@ impl Conf {
     }
 }
 
-/// A well-formed line: a record, or a line that does not apply, with the reason and the remedy.
+/// A line without an error: a record, or the reason why the line is not used and the remedy.
 enum ParsedLine {
     Kept(Record),
     Hidden(&'static str, &'static str),
@@ -174,7 +175,7 @@ struct LineError {
 /// Reads the fields of a line from left to right, up to the first invalid field.
 struct LineReader {
     place: LineNumber,
-    /// The column after the last field, for errors about missing fields.
+    /// The column after the last token, where errors about missing fields are reported.
     end: usize,
     tokens: Vec<Token>,
     complaints: Vec<Complaint>,
@@ -430,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn quotes_join_and_backslashes_take_the_next_byte() {
+    fn quoted_token_keeps_blanks_and_backslash_escapes_a_byte() {
         assert_eq!(texts(r#""a b""c" "\\ \" \n""#), ["a b", "c", r#"\ " n"#]);
         assert_eq!(texts(r#""""""#), ["", ""]);
     }

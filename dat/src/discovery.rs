@@ -22,8 +22,8 @@ pub(crate) fn always(api: &Api) -> String {
     line(api, "sm0", "libdaplsm.so.1", "") + &line(api, "usnic0", "libdaplusnic.so.1", "")
 }
 
-/// Formats a line. The line contains `nonthreadsafe`, because programs request it, and other implementations of libdat
-/// accept only an equal word. The libraries are thread-safe, and this project's libdat knows that.
+/// Formats a line with `nonthreadsafe`: most programs request that, and other implementations of libdat compare the
+/// word with the request. This project's libdat knows that these libraries are thread-safe whatever the line states.
 fn line(api: &Api, name: &str, library: &str, params: &str) -> String {
     let version = api.version();
     format!("{name} u{version} nonthreadsafe default {library} dapl.{version} \"{params}\" \"\"\n")
@@ -67,7 +67,7 @@ fn ports(class: &Path) -> Vec<(String, u32)> {
     found
 }
 
-/// Returns the name if it has no special characters.
+/// Returns the name as text, unless it is too long or contains special characters.
 fn plain(name: &[u8]) -> Option<String> {
     let is_plain = |byte: &u8| byte.is_ascii_alphanumeric() || b"_.-".contains(byte);
     let fits = (1..=LONGEST).contains(&name.len()) && !name.starts_with(b".") && name.iter().all(is_plain);
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn hostile_names_are_left_out_and_there_is_an_end() {
+    fn skips_names_with_special_characters_and_limits_lines() {
         let hostile: [&[u8]; 11] =
             [b"", b"a b", b"a\"b", b"a#b", b"a\nb", b"key=x", b"\xff\xfe", b"a\\b", b"a/b", b"..", b"a\0b"];
         assert_eq!(parsed(&lines_for(&V1, hostile.iter().map(|name| name.to_vec()).collect(), vec![])).len(), 2);

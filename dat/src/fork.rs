@@ -39,7 +39,8 @@ extern "C" fn before() {
         _arenas: ARENAS.lock(),
         _report: report::lock(),
     };
-    // A thread that is exiting has lost its thread-local storage. Its fork then happens without these locks.
+    // If the forking thread is exiting, its thread-local storage is gone and cannot keep the guards: it forks without
+    // these locks.
     let _ = HELD.try_with(|held| held.replace(Some(all())));
 }
 

@@ -87,9 +87,9 @@ mod tests {
         ptr::without_provenance_mut(address)
     }
 
-    /// One test for all claims, since the table is global.
+    /// One test for all claims, because the table is global and tests run concurrently.
     #[test]
-    fn a_number_lives_from_open_to_close_and_comes_back_late() {
+    fn number_is_valid_from_open_to_close_and_reused_last() {
         let (one, two) = (pointer(0x7000_0000), pointer(0x7000_0100));
         let first = add(one, USE).unwrap();
         let second = add(two, USE).unwrap();

@@ -62,7 +62,7 @@ pub(crate) fn load(path: &[u8], major: u32) -> Result<Library, Cause> {
     let fini = image.symbol(c"dat_provider_fini");
     // SAFETY: a symbol of this name is the init function that the ABI defines; `symbol` found it, so it is not null.
     let init = unsafe { std::mem::transmute::<*mut c_void, DAT_PROVIDER_INIT_FUNC>(init) };
-    // SAFETY: as above, for the contract's fini function.
+    // SAFETY: a symbol of this name is the fini function that the ABI defines; `symbol` found it, so it is not null.
     let fini = fini.map(|fini| unsafe { std::mem::transmute::<*mut c_void, DAT_PROVIDER_FINI_FUNC>(fini) });
     Ok(Library { init, fini, needs_libdat1, is_named_for_libdat1 })
 }
@@ -94,16 +94,17 @@ fn remedy(path: &[u8], reason: &str) -> &'static str {
 }
 
 impl Library {
-    /// Calls the provider's init. It has no result; a registration shows its success.
+    /// Calls the provider's init. The function returns nothing; it has succeeded if the provider has registered itself.
     pub(crate) fn init(self, info: &'static DAT_PROVIDER_INFO, params: &'static CStr) {
-        // SAFETY: both records live as long as the process, and the function was found under the contract's name.
+        // SAFETY: both records live as long as the process, and the library exports the function under the ABI's name.
         unsafe { (self.init)(info, params.as_ptr()) }
     }
 
     /// Calls the provider's fini, which removes the registration. A library without a fini stays registered.
     pub(crate) fn fini(self, info: &'static DAT_PROVIDER_INFO) {
         if let Some(fini) = self.fini {
-            // SAFETY: as in `init`.
+            // SAFETY: the record lives as long as the process, and the library exports the function under the ABI's
+            // name.
             unsafe { fini(info) }
         }
     }
@@ -128,14 +129,14 @@ fn open_somewhere(name: &CStr) -> Result<Image, String> {
 fn open_with_help(name: &CStr) -> Result<Image, String> {
     match Image::open(name) {
         Err(reason) if reason.contains("undefined symbol") && promote() => Image::open(name),
-        Err(reason) if reason.starts_with("libdat.so.1: ") && bring_libdat1() => Image::open(name),
+        Err(reason) if reason.starts_with("libdat.so.1: ") && map_libdat1() => Image::open(name),
         other => other,
     }
 }
 
 /// Maps the `libdat.so.1` beside this libdat, if there is one. This project's providers list it as needed in both
 /// versions.
-fn bring_libdat1() -> bool {
+fn map_libdat1() -> bool {
     let file = host::library().and_then(|own| beside(&own, c"libdat.so.1"));
     file.is_some_and(|file| Image::open(&file).is_ok())
 }
@@ -185,7 +186,8 @@ impl Image {
         let map = if result == 0 { unsafe { map.as_ref() } } else { None };
         let entries = map.map(dynamic).unwrap_or_default();
         let strings = entries.iter().find(|entry| entry.tag == DT_STRTAB).map_or(0, |entry| entry.value);
-        // The C library has relocated this address in place on most machines; a value below the image was not.
+        // On most architectures the C library has added the load address to this entry. If the value is below the load
+        // address, it has not, and the load address is added here.
         let base = map.map_or(0, |map| map.address);
         let strings = if strings < base { strings + base } else { strings };
         let named = entries.iter().filter(move |entry| entry.tag == tag && strings != 0);
@@ -245,7 +247,7 @@ mod tests {
     }
 
     #[test]
-    fn the_loaders_refusals_have_remedies() {
+    fn errors_of_the_dynamic_loader_have_remedies() {
         let remedies = [
             "libx.so: cannot open shared object file: No such file or directory",
             "liby.so: cannot open shared object file: No such file or directory",

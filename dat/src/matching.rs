@@ -7,8 +7,8 @@ use std::collections::BTreeSet;
 
 use crate::conf::Key;
 
-/// The oldest version that a newer minor version may serve: 1.2 inserted fields into both attribute records, so a query
-/// by a caller compiled for 1.1 would write beyond its records.
+/// The oldest version whose callers may get a provider of a newer minor version. Callers of 1.1 may not: 1.2 inserted
+/// fields into both attribute records, so a query would write beyond the caller's records.
 const UPWARDS_FROM: (u32, u32) = (1, 2);
 
 /// Reason why no record serves an open: the first filter that left no candidate. `present` describes the candidates
@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn each_filter_has_its_own_refusal() {
+    fn each_filter_that_leaves_no_candidate_has_its_own_refusal() {
         let text = |candidates: &[&str], wanted| chosen(wanted, candidates).unwrap_err().to_string();
         assert_eq!(chosen("x 1.2", &[]), Err(Refusal::Name));
         assert_eq!(chosen("x 1.2", &["X 1.2", "xx 1.2"]), Err(Refusal::Name));
@@ -132,27 +132,27 @@ mod tests {
     }
 
     #[test]
-    fn the_first_empty_filter_names_the_error() {
+    fn first_filter_that_leaves_no_candidate_decides_the_refusal() {
         assert!(matches!(chosen("x 1.2 s", &["x 2.0 s", "y 1.2 s"]), Err(Refusal::Major { .. })));
         assert!(matches!(chosen("x 1.2 s", &["x 2.2 s", "x 1.0 s"]), Err(Refusal::Minor { .. })));
     }
 
     #[test]
-    fn a_minor_is_matched_exactly_else_upwards_to_the_nearest() {
+    fn chooses_the_exact_minor_or_the_next_larger_one() {
         assert_eq!(chosen("x 1.2", &["x 1.3", "x 1.2", "x 1.1"]), Ok(vec![1]));
         assert_eq!(chosen("x 1.2", &["x 1.9", "x 1.3", "x 1.4"]), Ok(vec![1]));
         assert_eq!(chosen("x 2.0", &["x 2.1"]), Ok(vec![0]));
     }
 
     #[test]
-    fn older_callers_than_1_2_are_never_served_upwards() {
+    fn callers_older_than_1_2_get_no_newer_minor() {
         assert!(matches!(chosen("x 1.1", &["x 1.2"]), Err(Refusal::Minor { .. })));
         assert!(matches!(chosen("x 0.9", &["x 0.10"]), Err(Refusal::Minor { .. })));
         assert_eq!(chosen("x 1.1", &["x 1.2", "x 1.1"]), Ok(vec![1]));
     }
 
     #[test]
-    fn lines_of_the_thread_safety_asked_for_come_first() {
+    fn lines_with_the_requested_thread_safety_come_first() {
         assert_eq!(chosen("x 1.2", &["x 1.2 s", "x 1.2", "x 1.2 s", "x 1.2"]), Ok(vec![1, 3, 0, 2]));
         assert_eq!(chosen("x 1.2 s", &["x 1.2", "x 1.2 s", "x 1.2", "x 1.2 s"]), Ok(vec![1, 3, 0, 2]));
         assert_eq!(chosen("x 1.2 s", &["x 1.2", "x 1.3 s"]), Ok(vec![0]), "the version chooses first");

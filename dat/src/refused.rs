@@ -42,7 +42,7 @@ pub(crate) enum Kind {
     Minor,
     /// The provider is not thread-safe.
     ThreadSafety,
-    /// No library provides the name.
+    /// No library of the name's lines could be loaded and registered the name.
     Library,
     /// The provider refuses to open the adapter.
     Device,
@@ -100,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_line_has_what_is_known_and_nothing_else() {
+    fn message_omits_unknown_parts() {
         let line = |place: &str, remedy: &str| {
             let cause = Cause::new("it is not there", remedy);
             Refused { kind: Kind::Library, name: b"a\tb".to_vec(), place: place.to_owned(), cause }.to_string()

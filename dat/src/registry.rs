@@ -50,18 +50,18 @@ pub(crate) struct Registry {
     files: Option<Gathered>,
     /// The records of the files, in order. They are never moved: providers keep pointers into them.
     entries: Vec<&'static Entry>,
-    /// Finds records, and lines that do not apply, by name.
+    /// Finds records, and lines that are not used, by name.
     index: Index,
     /// State of each record.
     states: Vec<EntryState>,
     /// Threads that wait for a record, as pairs of thread and record.
     waiting: Vec<(usize, usize)>,
     registrations: Registrations,
-    /// Base addresses of the libraries that have requested the hook.
+    /// Base addresses of the libraries that have requested the hook; their handles are in arenas.
     hooked: BTreeSet<usize>,
 }
 
-/// A record of the files, as a candidate for an open.
+/// A record of the files that may serve an open.
 #[derive(Clone, Copy)]
 struct Source {
     index: usize,
@@ -134,7 +134,7 @@ pub(crate) fn refused_by_provider(wanted: &Key, provider_use: ProviderUse, code:
         Some(entry) => (entry.record.library.escape_ascii().to_string(), entry.record.place.to_string()),
         None => ("the program's own provider".to_owned(), String::new()),
     };
-    let said = report::said();
+    let said = report::take_explanation();
     let cause = match said.is_empty() {
         false => Cause::new(said, ""),
         true => Cause::new(format!("{library} answered {words}"), "set DAPL_DBG_TYPE=0xffff for more messages"),
@@ -166,11 +166,11 @@ pub(crate) fn add(key: Key, open: DAT_IA_OPEN_FUNC, image: Option<usize>) -> DAT
     if registry.registrations.get(&key).is_some() {
         return error(DAT_PROVIDER_ALREADY_REGISTERED, DAT_NO_SUBTYPE);
     }
-    if entry::hook_was_asked() {
+    if entry::hook_was_requested() {
         registry.hooked.extend(image);
     }
     // A library that requested the hook is a provider of this project, and is therefore thread-safe.
-    let is_hooked = entry::hook_was_asked() || image.is_some_and(|image| registry.hooked.contains(&image));
+    let is_hooked = entry::hook_was_requested() || image.is_some_and(|image| registry.hooked.contains(&image));
     if !is_hooked {
         ARENAS.expect_foreign();
     }
@@ -192,8 +192,8 @@ pub(crate) fn remove(key: &Key) -> DAT_RETURN {
     DAT_SUCCESS
 }
 
-/// Called when a library requests the hook. Handles of its later registrations are in arenas.
-pub(crate) fn hook_asked() {
+/// Records that a library requests the hook in this thread. Handles of its later registrations are in arenas.
+pub(crate) fn note_hook() {
     entry::note_hook();
 }
 
@@ -310,7 +310,7 @@ fn show(gathered: &Gathered) {
     for file in &gathered.missing {
         report::debug(topic, || format!("{}: does not exist", file.display()));
     }
-    for file in &gathered.passed_over {
+    for file in &gathered.unread {
         if !gathered.missing.contains(file) {
             report::debug(topic, || {
                 format!("{}: not read: only the first dat.conf that exists counts", file.display())

@@ -15,11 +15,11 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use crate::refused::Refused;
 
-/// Number of refusals that are reported, before a last line refers to all later ones.
+/// Number of refusals that are reported. One more line then states that further refusals are not shown.
 const MOST_REFUSALS: usize = 4;
 /// Number of file errors that are reported in full.
 const MOST_COMPLAINTS: usize = 16;
-/// Number of refusals that are remembered, so that each is reported once. If there are more, some are reported again.
+/// Maximum number of refusals stored to report each only once. Refusals beyond it may be reported again.
 const MOST_REMEMBERED: usize = 1024;
 
 /// Bits of `DAT_DBG_TYPE`.
@@ -78,7 +78,7 @@ thread_local! {
     /// The refusal of this thread's last `dat_ia_openv`, for the hook.
     static LAST: RefCell<Option<Refused>> = const { RefCell::new(None) };
     /// The provider's explanation of the open in progress in this thread.
-    static SAID: RefCell<String> = const { RefCell::new(String::new()) };
+    static EXPLANATION: RefCell<String> = const { RefCell::new(String::new()) };
 }
 
 /// Reports a refused name, unless it was reported before or the limit is reached.
@@ -104,19 +104,19 @@ pub(crate) fn last_refusal() -> Option<Refused> {
     LAST.with_borrow(Clone::clone)
 }
 
-/// Begins an open: later explanations of a provider belong to this open.
-pub(crate) fn listen() {
-    SAID.with_borrow_mut(String::clear);
+/// Discards the explanation of an earlier open, because an open begins in this thread.
+pub(crate) fn clear_explanation() {
+    EXPLANATION.with_borrow_mut(String::clear);
 }
 
 /// Records a provider's explanation of the open in progress in this thread.
-pub(crate) fn provider_says(words: &str) {
-    SAID.with_borrow_mut(|said| words.clone_into(said));
+pub(crate) fn set_explanation(words: &str) {
+    EXPLANATION.with_borrow_mut(|explanation| words.clone_into(explanation));
 }
 
-/// The provider's explanation; empty if there is none.
-pub(crate) fn said() -> String {
-    SAID.take()
+/// Takes the provider's explanation of the open in progress in this thread; empty if there is none.
+pub(crate) fn take_explanation() -> String {
+    EXPLANATION.take()
 }
 
 /// Reports an error of a file.

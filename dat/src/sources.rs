@@ -39,7 +39,7 @@ pub(crate) struct Gathered {
     /// The file in use, to which a new line should be added.
     pub(crate) target: PathBuf,
     /// Usual files that exist but were not read, because only the first one is used.
-    pub(crate) passed_over: Vec<PathBuf>,
+    pub(crate) unread: Vec<PathBuf>,
 }
 
 /// Reads the files. If the environment names a file (`chosen`), only that file is read.
@@ -92,7 +92,7 @@ fn gather_usual(files: &[&Path]) -> Gathered {
     gathered.origin = origins.join(", ");
     gathered.target = target.to_path_buf();
     gathered.missing.dedup();
-    gathered.passed_over = files.iter().filter(|file| **file != *target).map(|file| file.to_path_buf()).collect();
+    gathered.unread = files.iter().filter(|file| **file != *target).map(|file| file.to_path_buf()).collect();
     gathered
 }
 
@@ -101,7 +101,7 @@ impl Gathered {
     pub(crate) fn elsewhere(&self) -> BTreeMap<Vec<u8>, LineNumber> {
         let mut others = Gathered::default();
         let mut seen = BTreeSet::from([self.target.clone()]);
-        for file in &self.passed_over {
+        for file in &self.unread {
             let own = [file.clone()].into_iter();
             let beside = if file.parent() == self.target.parent() { Vec::new() } else { drop_ins(file) };
             for path in own.chain(beside) {
@@ -193,7 +193,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_file_that_exists_is_the_only_one() {
+    fn only_the_first_existing_file_is_read() {
         let root = directory("first", &[("b/dat.conf", "two"), ("c/dat.conf", "three")]);
         let gathered = usual(&root, &["a/dat.conf", "b/dat.conf", "c/dat.conf"]);
         assert_eq!((names(&gathered), &gathered.unreadable[..]), (vec!["two".to_owned()], &[][..]));
@@ -215,13 +215,13 @@ mod tests {
     }
 
     #[test]
-    fn drop_ins_alone_are_a_registry() {
+    fn drop_ins_are_read_without_a_main_file() {
         let gathered = usual(&directory("alone", &[("a/dat.conf.d/x.conf", "x")]), &["a/dat.conf", "b/dat.conf"]);
         assert_eq!(names(&gathered), ["x"]);
     }
 
     #[test]
-    fn names_of_files_that_were_not_read_are_known() {
+    fn finds_names_in_files_that_were_not_read() {
         let files = [
             ("a/dat.conf", "one"),
             ("a/dat.conf.d/x.conf", "drop-in"),
@@ -250,7 +250,7 @@ mod tests {
     }
 
     #[test]
-    fn a_file_that_cannot_be_read_is_not_passed_over() {
+    fn unreadable_file_is_not_replaced_by_the_next_one() {
         let files = [("a/dat.conf/not-a-file", "x"), ("b/dat.conf", "two")];
         let gathered = usual(&directory("unreadable", &files), &["a/dat.conf", "b/dat.conf"]);
         assert_eq!((names(&gathered).len(), gathered.unreadable.len()), (0, 1), "{:?}", gathered.unreadable);

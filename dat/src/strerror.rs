@@ -78,7 +78,7 @@ mod tests {
     }
 
     #[test]
-    fn a_number_of_2_0_has_its_own_name() {
+    fn return_codes_of_2_0_have_their_own_names() {
         assert_eq!(pair_of(&V2, DAT_CLASS_ERROR | v2::DAT_COMM_NOT_SUPPORTED).0, "DAT_COMM_NOT_SUPPORTED");
         assert_eq!(pair_of(&V2, v2::DAT_NOT_IMPLEMENTED), ("DAT_NOT_IMPLEMENTED", "", true));
         assert_eq!(pair_of(&V2, v2::DAT_INVALID_HANDLE_CSP).1, "DAT_INVALID_HANDLE_CSP");

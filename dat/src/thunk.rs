@@ -56,12 +56,12 @@ pub fn in_first_arena<T: Table>(handle: DAT_HANDLE) -> Option<&'static T> {
     }
     // SAFETY: the address lies in an arena, which stays mapped.
     let word = unsafe { &*handle.cast::<AtomicPtr<T>>() };
-    // SAFETY: null, or the table that a provider of this project has stored there, which outlives the handle by the
-    // ABI. The Acquire is explained in `table`.
+    // SAFETY: null, or the table that a provider of this project has stored there; the ABI requires that a table
+    // outlives its handles. The Acquire pairs with the provider's store, as in `table`.
     unsafe { word.load(Ordering::Acquire).as_ref() }
 }
 
-/// Never applies: the short path is not for handles that may be IA numbers.
+/// Finds no table: calls whose handle may be an IA number always resolve the handle by the slower functions.
 #[inline(always)]
 pub fn nothing<T: Table>(_: DAT_HANDLE) -> Option<&'static T> {
     None
@@ -91,7 +91,7 @@ fn table<T: Table>(handle: DAT_HANDLE) -> ProviderTable<T> {
     if table.is_null() || !(table as usize).is_multiple_of(align_of::<T>()) {
         return None;
     }
-    // SAFETY: the first word of a live handle is its provider's table, which outlives the handle by the ABI.
+    // SAFETY: the first word of a valid handle is its provider's table; the ABI requires that it outlives the handle.
     Some((handle, unsafe { &*table }))
 }
 

@@ -24,8 +24,8 @@ pub const ALL: [&SettingsTable; 5] = [&LIBDAT, &DAPL, &SM, &USNIC, &VERBS];
 /// A variable that is read when libraries are built. It is known, but has no effect on a running program.
 pub const BUILD_TIME: &str = "DAPL_SYSCONFDIR";
 
-/// Settings of the C implementation, and former settings of this project, that have no effect here, each with the
-/// replacement. libdat reports each of them that is set.
+/// Settings of the C implementation, and of earlier versions of this project, that have no effect, each with its
+/// replacement. libdat warns if one of them is set.
 const NO_EFFECT: [(&str, &str); 13] = [
     ("DAPL_CM_ARP_RETRY_COUNT", "DAPL_CM_ARP_TIMEOUT_MS, the time of each of 15 tries"),
     ("DAPL_CM_ROUTE_RETRY_COUNT", "DAPL_CM_ROUTE_TIMEOUT_MS, the time of each of 15 tries"),
@@ -109,11 +109,13 @@ pub struct SettingsTable {
 pub enum Known {
     /// A library reads it.
     Read(&'static SettingsTable, &'static Setting),
-    /// Only other programs or a build of the libraries read it; it has no effect on this process.
+    /// Read only by other programs, or when the libraries are built. It has no effect on this process, and no warning
+    /// is
+    /// written.
     Idle,
     /// It has no effect here; the text names the replacement.
     NoEffect(&'static str),
-    /// It has a provider's prefix; the provider itself reports unknown names.
+    /// An unknown name with a provider's prefix. The provider warns about it when it is loaded.
     Providers(&'static SettingsTable),
     /// No library reads it.
     Unknown,
@@ -353,7 +355,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_in_c_are_written_as_in_c() {
+    fn c_notation_accepts_hexadecimal_and_octal() {
         let mask = &LIBDAT.settings[1];
         assert_eq!(
             (LIBDAT.value(mask, " 0x10 ").as_deref(), LIBDAT.value(mask, "010").as_deref()),
@@ -366,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn every_name_is_there_once_and_is_found() {
+    fn every_name_occurs_once_and_is_found() {
         let mut names = BTreeSet::new();
         for table in ALL {
             let mut own = BTreeSet::new();

@@ -22,7 +22,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_slip_leads_to_the_name_that_was_meant() {
+    fn misspelt_name_leads_to_the_intended_variable() {
         for (slip, meant) in [
             ("DAT_OVERIDE", "DAT_OVERRIDE"),
             ("DAPL_SM_RMAS", "DAPL_SM_RMA"),
@@ -35,7 +35,7 @@ mod tests {
     }
 
     #[test]
-    fn other_names_lead_nowhere() {
+    fn dissimilar_names_have_no_proposal() {
         for other in ["", "DAPL_", "DAT_HOME", "DAPL_SM_COLOUR_OF_THE_MACHINE", &"DAPL_".repeat(1000)] {
             assert_eq!(nearest(other), None, "{other}");
         }

@@ -82,15 +82,17 @@ pub(crate) fn syslog(text: &str) {
     unsafe { libc::syslog(libc::LOG_USER | libc::LOG_DEBUG, c"%s".as_ptr(), text.as_ptr()) }
 }
 
-/// Registers functions for `fork`: `before` runs in the thread that forks, `after` in parent and child. They keep the child from
-/// inheriting locks that are held by threads it does not have.
+/// Registers functions for `fork`: `before` runs in the forking thread, `after` in the parent and in the child. The
+/// child
+/// has only the forking thread, so `before` takes all locks: no other thread can then hold one during the fork.
 pub(crate) fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
     // SAFETY: plain functions of libdat, which is never unmapped. If registration fails for lack of memory, fork works
     // as it does without handlers.
     unsafe { pthread_atfork(before, after, after) };
 }
 
-/// Defers cancellation of this thread until it is dropped: frames with destructors must not be unwound by cancellation.
+/// Disables cancellation of the calling thread until it is dropped, because cancellation must not unwind frames that
+/// have destructors.
 pub(crate) struct Uncancelled(c_int);
 
 impl Uncancelled {

@@ -16,8 +16,9 @@ type RegistryFunction = unsafe extern "C" fn(*const DAT_PROVIDER, *const DAT_PRO
 type NumberFunction = unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN;
 
 thread_local! {
-    /// Set while this thread passes a call to the other libdat. If that passes the call back, this libdat answers it.
-    static PASSED_ON: Cell<bool> = const { Cell::new(false) };
+    /// Set while this thread passes a call to the other libdat. If the other libdat passes the call back, this libdat
+    /// handles it, so that the two do not call each other endlessly.
+    static IS_PASSING: Cell<bool> = const { Cell::new(false) };
 }
 
 /// Whether a registration of this major version belongs to the other libdat.
@@ -38,16 +39,16 @@ pub(crate) unsafe fn register(
 ) -> Option<DAT_RETURN> {
     let name = if is_added { c"dat_registry_add_provider" } else { c"dat_registry_remove_provider" };
     let function = function(api, name)?;
-    // SAFETY: the function of that name in the ABI.
+    // SAFETY: the ABI defines the type of the function with this name.
     let function = unsafe { std::mem::transmute::<*mut c_void, RegistryFunction>(function) };
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that both pointers are valid arguments.
     pass_on(|| unsafe { function(provider, info) })
 }
 
 /// Returns the other libdat's result of `dats_get_ia_handle`.
 pub(crate) fn translated(api: &Api, handle: DAT_IA_HANDLE) -> Option<DAT_IA_HANDLE> {
     let function = function(api, c"dats_get_ia_handle")?;
-    // SAFETY: the function of that name in the ABI.
+    // SAFETY: the ABI defines the type of the function with this name.
     let function = unsafe { std::mem::transmute::<*mut c_void, NumberFunction>(function) };
     let mut answer: DAT_IA_HANDLE = std::ptr::null_mut();
     // SAFETY: it accepts any handle, and the out parameter is writable.
@@ -56,11 +57,11 @@ pub(crate) fn translated(api: &Api, handle: DAT_IA_HANDLE) -> Option<DAT_IA_HAND
 }
 
 fn pass_on(call: impl FnOnce() -> DAT_RETURN) -> Option<DAT_RETURN> {
-    if PASSED_ON.replace(true) {
+    if IS_PASSING.replace(true) {
         return None;
     }
     let code = call();
-    PASSED_ON.set(false);
+    IS_PASSING.set(false);
     Some(code)
 }
 

@@ -57,8 +57,8 @@ thread_local! {
     /// Number of libraries that this thread is mapping. Meanwhile the thread holds the dynamic loader's lock, which
     /// other threads may need.
     static MAPPING: Cell<usize> = const { Cell::new(0) };
-    /// Set when a library has requested the hook in this thread.
-    static HOOK_ASKED: Cell<bool> = const { Cell::new(false) };
+    /// Set when the hook was requested in this thread during the init in progress, or by the program itself.
+    static HOOK_REQUESTED: Cell<bool> = const { Cell::new(false) };
     /// The last registration that this thread has passed to the libdat of the other version.
     static PASSED_ON: RefCell<Option<String>> = const { RefCell::new(None) };
 }
@@ -70,7 +70,7 @@ pub(super) fn initialising() -> Option<usize> {
 
 /// Records that a library requests the hook in this thread.
 pub(super) fn note_hook() {
-    HOOK_ASKED.set(true);
+    HOOK_REQUESTED.set(true);
 }
 
 /// Records that this thread has passed a registration to the libdat of the other version.
@@ -80,8 +80,8 @@ pub(super) fn note_passed_on(key: &Key) {
 
 /// Whether the hook was requested in this thread, either by the provider that the thread initialises or by the program
 /// itself.
-pub(super) fn hook_was_asked() -> bool {
-    HOOK_ASKED.get()
+pub(super) fn hook_was_requested() -> bool {
+    HOOK_REQUESTED.get()
 }
 
 /// Counts a use; the first use loads the library and calls its init.
@@ -94,7 +94,7 @@ pub(super) fn enter(index: usize) -> Result<(), Blocked> {
                 return Ok(());
             }
             EntryState::Busy { thread, process } if process == std::process::id() => {
-                if MAPPING.get() > 0 || registry.waits_for_me(thread) {
+                if MAPPING.get() > 0 || registry.waits_for_caller(thread) {
                     return Err(Blocked::Reentrant);
                 }
                 let me = (this_thread(), index);
@@ -124,7 +124,7 @@ pub(super) fn leave(index: usize) {
             drop(registry);
             finish(index, entry);
         }
-        // The count is inherited through `fork`, and the provider is not initialised in this process. So there is no
+        // The open IA was inherited through `fork`, and this process has not initialised the provider: there is no
         // fini to call.
         EntryState::Idle | EntryState::Busy { .. } => {}
     }
@@ -165,12 +165,12 @@ fn start(index: usize, entry: &'static Entry) -> Result<(), Cause> {
         }
     };
     report::debug(Topic::ProviderCalls, || format!("dat_provider_init for {}", describe(&entry.record.key)));
-    let asked = HOOK_ASKED.replace(false);
+    let asked = HOOK_REQUESTED.replace(false);
     PASSED_ON.set(None);
     INITS.with_borrow_mut(|inits| inits.push(index));
     found.init(&entry.info, &entry.params);
     INITS.with_borrow_mut(Vec::pop);
-    let is_of_this_project = HOOK_ASKED.replace(asked);
+    let is_of_this_project = HOOK_REQUESTED.replace(asked);
     // A provider of 1.2 registers the version of its argument, with a table of 1.2.
     let is_old = entry.record.key.major > 1 && found.is_named_for_libdat1 && !is_of_this_project;
     let mut registry = lock();
@@ -224,7 +224,7 @@ fn finish(index: usize, entry: &'static Entry) {
 impl Registry {
     /// Whether `thread` is the calling thread, or waits, possibly through other threads, for a record that the calling
     /// thread owns.
-    fn waits_for_me(&self, mut thread: usize) -> bool {
+    fn waits_for_caller(&self, mut thread: usize) -> bool {
         let me = this_thread();
         // Each step follows one waiting thread. More steps than waiting threads mean a cycle without this thread.
         for _ in 0..=self.waiting.len() {

@@ -15,7 +15,7 @@ use crate::refused::{Cause, Kind, Refused};
 
 /// Maximum number of names, and of lines of one name, in an error message.
 const MOST: usize = 8;
-/// Maximum number of registrations by programs that are searched for names to propose.
+/// Maximum number of registrations without a line that are searched for names to propose.
 const MOST_REGISTRATIONS: usize = 64;
 
 /// Positions of lines, by name.

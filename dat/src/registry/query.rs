@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_field_holds_what_stands_between_fields() {
+    fn separators_within_a_field_are_escaped() {
         assert_eq!(joined(&["a\tb".into(), "c\nd".into(), "\u{e9}\\".into()]), "a\\tb\tc\\nd\t\\xc3\\xa9\\\\");
     }
 

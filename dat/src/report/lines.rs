@@ -160,7 +160,7 @@ mod tests {
     }
 
     #[test]
-    fn shortens_hostile_names_and_reports_few() {
+    fn shortens_long_variable_names_and_limits_reports() {
         let long = format!("DAT_\u{1b}[2J{}", "x".repeat(100_000));
         let line = lines(&[&long]).remove(0);
         assert!(line.starts_with("DAT_\\u{1b}[2Jxxx") && line.len() < 120, "{line}");

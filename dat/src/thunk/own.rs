@@ -54,7 +54,7 @@ pub unsafe fn ia_openv(
             // SAFETY: `evd` was read through this pointer, so it is not null.
             unsafe { *async_evd = evd };
         }
-        // SAFETY: as above.
+        // SAFETY: not null (checked above), and writable by this function's contract.
         unsafe { *ia_out = ptr::without_provenance_mut(number) };
         Ok(())
     })
@@ -65,7 +65,7 @@ fn open(wanted: &Key, qlen: DAT_COUNT, evd: Option<&mut DAT_EVD_HANDLE>) -> Resu
     let name = CString::new(wanted.name.as_slice()).expect("read up to its NUL byte");
     let provider = registry::acquire(wanted)?;
     let mut ia = DAT_HANDLE_NULL;
-    report::listen();
+    report::clear_explanation();
     let evd = evd.map_or(ptr::null_mut(), ptr::from_mut);
     // SAFETY: a registered function of this type; name and results outlive the call.
     let code = unsafe { (provider.open)(name.as_ptr().cast_mut(), qlen, evd, &mut ia) };
@@ -103,7 +103,7 @@ pub unsafe fn ia_close(api: &'static Api, handle: DAT_IA_HANDLE, flags: DAT_CLOS
     guard(api, || {
         report::debug(Topic::ConsumerCalls, || format!("dat_ia_close of {handle:?} with flags {flags}"));
         let (ia, table) = ia::<DAT_PROVIDER>(handle).ok_or(not_a_handle(DAT_INVALID_HANDLE_IA))?;
-        // Before the close: after it, another IA may have the same address.
+        // Looked up before the close, because afterwards another IA may have the same address.
         let number = if ia == handle { handles::number_of(ia) } else { Some(handle as usize) };
         let close = table.ia_close_func.ok_or(api.not_implemented)?;
         // SAFETY: the member has this type, and this provider opened the IA.
@@ -258,7 +258,7 @@ pub unsafe fn get_ia_handle(api: &'static Api, handle: DAT_IA_HANDLE, out: *mut 
             return Err(bad_parameter(2));
         }
         let answer = if handle as u64 == LIBDAT_HOOK_REQUEST {
-            registry::hook_asked();
+            registry::note_hook();
             ptr::from_ref(&HOOK).cast_mut().cast()
         } else {
             let back = if api.maps_back { handles::number_of(handle) } else { None };
@@ -298,7 +298,7 @@ extern "C" fn ia_number(provider_ia: *mut c_void) -> DAT_IA_HANDLE {
 unsafe extern "C" fn last_refusal(out: *mut c_char, capacity: usize) -> usize {
     let text = report::last_refusal().map_or(String::new(), |refused| refused.to_string());
     // SAFETY: this function's own contract.
-    unsafe { hand_out(&text, out, capacity) }
+    unsafe { copy_out(&text, out, capacity) }
 }
 
 /// # Safety
@@ -310,7 +310,7 @@ unsafe extern "C" fn provider_says(words: *const c_char) {
         // SAFETY: not null, and a C string by this function's contract.
         let words = unsafe { CStr::from_ptr(words) }.to_string_lossy();
         let words: String = words.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();
-        report::provider_says(&words);
+        report::set_explanation(&words);
     }
 }
 
@@ -319,7 +319,7 @@ unsafe extern "C" fn provider_says(words: *const c_char) {
 unsafe extern "C" fn describe(topic: u32, index: usize, out: *mut c_char, capacity: usize) -> usize {
     let text = registry::query::line(topic, index).unwrap_or_default();
     // SAFETY: this function's own contract.
-    unsafe { hand_out(&text, out, capacity) }
+    unsafe { copy_out(&text, out, capacity) }
 }
 
 /// # Safety
@@ -327,14 +327,14 @@ unsafe extern "C" fn describe(topic: u32, index: usize, out: *mut c_char, capaci
 unsafe extern "C" fn record_library(out: *mut c_char, capacity: usize) -> usize {
     let text = registry::library_in_init().unwrap_or_default();
     // SAFETY: this function's own contract.
-    unsafe { hand_out(&text, out, capacity) }
+    unsafe { copy_out(&text, out, capacity) }
 }
 
 /// Writes as much of `text` as fits, and a NUL byte; returns the full length.
 ///
 /// # Safety
 /// `capacity` bytes may be written at `out`.
-unsafe fn hand_out(text: &str, out: *mut c_char, capacity: usize) -> usize {
+unsafe fn copy_out(text: &str, out: *mut c_char, capacity: usize) -> usize {
     if let Some(most) = capacity.checked_sub(1) {
         let bytes = &text.as_bytes()[..text.len().min(most)];
         // SAFETY: `capacity` bytes are writable, and this writes at most one fewer.

@@ -1,7 +1,9 @@
 //! Calls that libdat passes to the provider behind a handle: find the table, load the member, jump.
 //!
-//! Only the handle is checked. Handles of the provider that was loaded first take a short path. An empty member of
-//! another implementation's table returns `DAT_NOT_IMPLEMENTED`.
+//! Only the handle is checked. For handles of the provider that was loaded first, the exported function itself finds
+//! the
+//! table; other handles are resolved in a separate function. If the table of another implementation has no function for
+//! a call, the call returns `DAT_NOT_IMPLEMENTED`.
 //!
 //! The functions differ only in name, table member and arguments. So they are listed as *name => member(arguments after
 //! the handle)*, grouped by the function that resolves the handle and by the subtype of its error. The macro uses the
@@ -28,9 +30,9 @@ macro_rules! through_table {
                 unsafe { call(object, $($arg),*) }
             }
             match $crate::thunk::$first::<DAT_PROVIDER>(handle).and_then(|table| table.$slot) {
-                // SAFETY: as in `resolve`.
+                // SAFETY: the member has this call's type, and the caller guarantees the arguments.
                 Some(call) => unsafe { call(handle, $($arg),*) },
-                // SAFETY: as in `resolve`.
+                // SAFETY: `resolve` has the same contract as this function.
                 None => unsafe { resolve(handle, $($arg),*) },
             }
         }
