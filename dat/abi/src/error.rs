@@ -37,7 +37,7 @@ pub(crate) use named;
 /// Class bits, type and subtype of a result (see [`crate::error`]).
 pub type DAT_RETURN = DAT_UINT32;
 
-/// DAT_RETURN_TYPE: `enum dat_return_type`.
+/// C enumeration `enum dat_return_type`.
 pub type DAT_RETURN_TYPE = u32;
 named! { DAT_RETURN_TYPE_NAMES by 0x10000:
 pub const DAT_SUCCESS: DAT_RETURN_TYPE = 0x0;
@@ -64,7 +64,7 @@ pub const DAT_CONN_QUAL_UNAVAILABLE: DAT_RETURN_TYPE = 0x140000;
 }
 pub const DAT_NOT_IMPLEMENTED: DAT_RETURN_TYPE = 0xffff0000;
 
-/// DAT_RETURN_SUBTYPE: `enum dat_return_subtype`.
+/// C enumeration `enum dat_return_subtype`.
 pub type DAT_RETURN_SUBTYPE = u32;
 pub const DAT_NO_SUBTYPE: DAT_RETURN_SUBTYPE = 0x0;
 named! { DAT_RETURN_SUBTYPE_NAMES by 1:

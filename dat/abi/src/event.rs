@@ -5,7 +5,7 @@
 
 use crate::types::*;
 
-/// DAT_DTO_COMPLETION_STATUS: `enum dat_dto_completion_status`.
+/// C enumeration `enum dat_dto_completion_status`.
 pub type DAT_DTO_COMPLETION_STATUS = u32;
 pub const DAT_DTO_SUCCESS: DAT_DTO_COMPLETION_STATUS = 0x0;
 pub const DAT_DTO_ERR_FLUSHED: DAT_DTO_COMPLETION_STATUS = 0x1;
@@ -20,41 +20,41 @@ pub const DAT_DTO_ERR_RECEIVER_NOT_READY: DAT_DTO_COMPLETION_STATUS = 0x9;
 pub const DAT_DTO_ERR_PARTIAL_PACKET: DAT_DTO_COMPLETION_STATUS = 0xa;
 pub const DAT_RMR_OPERATION_FAILED: DAT_DTO_COMPLETION_STATUS = 0xb;
 
-/// DAT_IA_ASYNC_ERROR_REASON: `enum ia_async_error_reason`.
+/// C enumeration `enum ia_async_error_reason`.
 pub type DAT_IA_ASYNC_ERROR_REASON = u32;
 pub const DAT_IA_CATASTROPHIC_ERROR: DAT_IA_ASYNC_ERROR_REASON = 0x0;
 pub const DAT_IA_OTHER_ERROR: DAT_IA_ASYNC_ERROR_REASON = 0x1;
 
-/// DAT_EP_ASYNC_ERROR_REASON: `enum ep_async_error_reason`.
+/// C enumeration `enum ep_async_error_reason`.
 pub type DAT_EP_ASYNC_ERROR_REASON = u32;
 pub const DAT_EP_TRANSFER_TO_ERROR: DAT_EP_ASYNC_ERROR_REASON = 0x0;
 pub const DAT_EP_OTHER_ERROR: DAT_EP_ASYNC_ERROR_REASON = 0x1;
 pub const DAT_SRQ_SOFT_HIGH_WATERMARK_EVENT: DAT_EP_ASYNC_ERROR_REASON = 0x2;
 
-/// DAT_EVD_ASYNC_ERROR_REASON: `enum evd_async_error_reason`.
+/// C enumeration `enum evd_async_error_reason`.
 pub type DAT_EVD_ASYNC_ERROR_REASON = u32;
 pub const DAT_EVD_OVERFLOW_ERROR: DAT_EVD_ASYNC_ERROR_REASON = 0x0;
 pub const DAT_EVD_OTHER_ERROR: DAT_EVD_ASYNC_ERROR_REASON = 0x1;
 
-/// DAT_SRQ_ASYNC_ERROR_REASON: `enum srq_async_error_reason`.
+/// C enumeration `enum srq_async_error_reason`.
 pub type DAT_SRQ_ASYNC_ERROR_REASON = u32;
 pub const DAT_SRQ_TRANSFER_TO_ERROR: DAT_SRQ_ASYNC_ERROR_REASON = 0x0;
 pub const DAT_SRQ_OTHER_ERROR: DAT_SRQ_ASYNC_ERROR_REASON = 0x1;
 pub const DAT_SRQ_LOW_WATERMARK_EVENT: DAT_SRQ_ASYNC_ERROR_REASON = 0x2;
 
-/// DAT_LMR_ASYNC_ERROR_REASON: `enum lmr_async_error_reason`.
+/// C enumeration `enum lmr_async_error_reason`.
 pub type DAT_LMR_ASYNC_ERROR_REASON = u32;
 pub const DAT_LMR_OTHER_ERROR: DAT_LMR_ASYNC_ERROR_REASON = 0x0;
 
-/// DAT_RMR_ASYNC_ERROR_REASON: `enum rmr_async_error_reason`.
+/// C enumeration `enum rmr_async_error_reason`.
 pub type DAT_RMR_ASYNC_ERROR_REASON = u32;
 pub const DAT_RMR_OTHER_ERROR: DAT_RMR_ASYNC_ERROR_REASON = 0x0;
 
-/// DAT_PZ_ASYNC_ERROR_REASON: `enum pz_async_error_reason`.
+/// C enumeration `enum pz_async_error_reason`.
 pub type DAT_PZ_ASYNC_ERROR_REASON = u32;
 pub const DAT_PZ_OTHER_ERROR: DAT_PZ_ASYNC_ERROR_REASON = 0x0;
 
-/// DAT_EVENT_NUMBER: `enum dat_event_number`.
+/// C enumeration `enum dat_event_number`.
 pub type DAT_EVENT_NUMBER = u32;
 pub const DAT_DTO_COMPLETION_EVENT: DAT_EVENT_NUMBER = 0x1;
 pub const DAT_RMR_BIND_COMPLETION_EVENT: DAT_EVENT_NUMBER = 0x1001;

@@ -60,7 +60,7 @@ pub const LIBDAT_HOOK_LEAST: usize = core::mem::offset_of!(LibdatHook, provider_
 
 /// Accepted records: name, version, thread safety, library, parameters, file:line, the library's file (empty if there is none).
 pub const TELL_ENTRY: u32 = 0;
-/// Names on lines that do not apply: name, file:line, reason, remedy.
+/// Lines that are not used (disabled, for kernel programs, or with an error): name, file:line, reason, remedy.
 pub const TELL_ABSENT: u32 = 1;
 /// Errors in lines: file:line, column, field, text found, permitted values, `dropped` or `kept`.
 pub const TELL_COMPLAINT: u32 = 2;

@@ -79,13 +79,13 @@ pub type DAT_CNO_HANDLE = DAT_HANDLE;
 /// Name of a shared region: 40 raw bytes.
 pub type DAT_LMR_COOKIE = *mut [c_char; 40];
 
-/// DAT_MEM_TYPE: `enum dat_mem_type`.
+/// C enumeration `enum dat_mem_type`.
 pub type DAT_MEM_TYPE = u32;
 pub const DAT_MEM_TYPE_VIRTUAL: DAT_MEM_TYPE = 0x0;
 pub const DAT_MEM_TYPE_LMR: DAT_MEM_TYPE = 0x1;
 pub const DAT_MEM_TYPE_SHARED_VIRTUAL: DAT_MEM_TYPE = 0x2;
 
-/// DAT_HANDLE_TYPE: `enum dat_handle_type`.
+/// C enumeration `enum dat_handle_type`.
 pub type DAT_HANDLE_TYPE = u32;
 pub const DAT_HANDLE_TYPE_CR: DAT_HANDLE_TYPE = 0x0;
 pub const DAT_HANDLE_TYPE_EP: DAT_HANDLE_TYPE = 0x1;
@@ -99,7 +99,7 @@ pub const DAT_HANDLE_TYPE_RSP: DAT_HANDLE_TYPE = 0x8;
 pub const DAT_HANDLE_TYPE_CNO: DAT_HANDLE_TYPE = 0x9;
 pub const DAT_HANDLE_TYPE_SRQ: DAT_HANDLE_TYPE = 0xa;
 
-/// DAT_EVD_STATE: `enum dat_evd_state`.
+/// C enumeration `enum dat_evd_state`.
 pub type DAT_EVD_STATE = u32;
 pub const DAT_EVD_STATE_ENABLED: DAT_EVD_STATE = 0x1;
 pub const DAT_EVD_STATE_DISABLED: DAT_EVD_STATE = 0x2;
@@ -109,7 +109,7 @@ pub const DAT_EVD_STATE_CONFIG_NOTIFY: DAT_EVD_STATE = 0x10;
 pub const DAT_EVD_STATE_CONFIG_SOLICITED: DAT_EVD_STATE = 0x20;
 pub const DAT_EVD_STATE_CONFIG_THRESHOLD: DAT_EVD_STATE = 0x30;
 
-/// DAT_EVD_PARAM_MASK: `enum dat_evd_param_mask`.
+/// C enumeration `enum dat_evd_param_mask`.
 pub type DAT_EVD_PARAM_MASK = u32;
 pub const DAT_EVD_FIELD_IA_HANDLE: DAT_EVD_PARAM_MASK = 0x1;
 pub const DAT_EVD_FIELD_EVD_QLEN: DAT_EVD_PARAM_MASK = 0x2;
@@ -118,12 +118,12 @@ pub const DAT_EVD_FIELD_CNO: DAT_EVD_PARAM_MASK = 0x8;
 pub const DAT_EVD_FIELD_EVD_FLAGS: DAT_EVD_PARAM_MASK = 0x10;
 pub const DAT_EVD_FIELD_ALL: DAT_EVD_PARAM_MASK = 0x1f;
 
-/// DAT_BOOLEAN: `enum dat_boolean`.
+/// C enumeration `enum dat_boolean`.
 pub type DAT_BOOLEAN = u32;
 pub const DAT_FALSE: DAT_BOOLEAN = 0x0;
 pub const DAT_TRUE: DAT_BOOLEAN = 0x1;
 
-/// DAT_COMPLETION_FLAGS: `enum dat_completion_flags`.
+/// C enumeration `enum dat_completion_flags`.
 pub type DAT_COMPLETION_FLAGS = u32;
 pub const DAT_COMPLETION_DEFAULT_FLAG: DAT_COMPLETION_FLAGS = 0x0;
 pub const DAT_COMPLETION_SUPPRESS_FLAG: DAT_COMPLETION_FLAGS = 0x1;
@@ -132,7 +132,7 @@ pub const DAT_COMPLETION_UNSIGNALLED_FLAG: DAT_COMPLETION_FLAGS = 0x4;
 pub const DAT_COMPLETION_BARRIER_FENCE_FLAG: DAT_COMPLETION_FLAGS = 0x8;
 pub const DAT_COMPLETION_EVD_THRESHOLD_FLAG: DAT_COMPLETION_FLAGS = 0x10;
 
-/// DAT_QOS: `enum dat_qos`.
+/// C enumeration `enum dat_qos`.
 pub type DAT_QOS = u32;
 pub const DAT_QOS_BEST_EFFORT: DAT_QOS = 0x0;
 pub const DAT_QOS_HIGH_THROUGHPUT: DAT_QOS = 0x1;
@@ -140,17 +140,17 @@ pub const DAT_QOS_LOW_LATENCY: DAT_QOS = 0x2;
 pub const DAT_QOS_ECONOMY: DAT_QOS = 0x4;
 pub const DAT_QOS_PREMIUM: DAT_QOS = 0x8;
 
-/// DAT_CONNECT_FLAGS: `enum dat_connect_flags`.
+/// C enumeration `enum dat_connect_flags`.
 pub type DAT_CONNECT_FLAGS = u32;
 pub const DAT_CONNECT_DEFAULT_FLAG: DAT_CONNECT_FLAGS = 0x0;
 pub const DAT_CONNECT_MULTIPATH_FLAG: DAT_CONNECT_FLAGS = 0x1;
 
-/// DAT_CLOSE_FLAGS: `enum dat_close_flags`.
+/// C enumeration `enum dat_close_flags`.
 pub type DAT_CLOSE_FLAGS = u32;
 pub const DAT_CLOSE_ABRUPT_FLAG: DAT_CLOSE_FLAGS = 0x0;
 pub const DAT_CLOSE_GRACEFUL_FLAG: DAT_CLOSE_FLAGS = 0x1;
 
-/// DAT_EVD_FLAGS: `enum dat_evd_flags`.
+/// C enumeration `enum dat_evd_flags`.
 pub type DAT_EVD_FLAGS = u32;
 pub const DAT_EVD_SOFTWARE_FLAG: DAT_EVD_FLAGS = 0x1;
 pub const DAT_EVD_CR_FLAG: DAT_EVD_FLAGS = 0x10;
@@ -160,12 +160,12 @@ pub const DAT_EVD_RMR_BIND_FLAG: DAT_EVD_FLAGS = 0x80;
 pub const DAT_EVD_ASYNC_FLAG: DAT_EVD_FLAGS = 0x100;
 pub const DAT_EVD_DEFAULT_FLAG: DAT_EVD_FLAGS = 0x1f0;
 
-/// DAT_PSP_FLAGS: `enum dat_psp_flags`.
+/// C enumeration `enum dat_psp_flags`.
 pub type DAT_PSP_FLAGS = u32;
 pub const DAT_PSP_CONSUMER_FLAG: DAT_PSP_FLAGS = 0x0;
 pub const DAT_PSP_PROVIDER_FLAG: DAT_PSP_FLAGS = 0x1;
 
-/// DAT_MEM_PRIV_FLAGS: `enum dat_mem_priv_flags`.
+/// C enumeration `enum dat_mem_priv_flags`.
 pub type DAT_MEM_PRIV_FLAGS = u32;
 pub const DAT_MEM_PRIV_NONE_FLAG: DAT_MEM_PRIV_FLAGS = 0x0;
 pub const DAT_MEM_PRIV_LOCAL_READ_FLAG: DAT_MEM_PRIV_FLAGS = 0x1;
@@ -174,7 +174,7 @@ pub const DAT_MEM_PRIV_LOCAL_WRITE_FLAG: DAT_MEM_PRIV_FLAGS = 0x10;
 pub const DAT_MEM_PRIV_REMOTE_WRITE_FLAG: DAT_MEM_PRIV_FLAGS = 0x20;
 pub const DAT_MEM_PRIV_ALL_FLAG: DAT_MEM_PRIV_FLAGS = 0x33;
 
-/// DAT_LMR_PARAM_MASK: `enum dat_lmr_param_mask`.
+/// C enumeration `enum dat_lmr_param_mask`.
 pub type DAT_LMR_PARAM_MASK = u32;
 pub const DAT_LMR_FIELD_IA_HANDLE: DAT_LMR_PARAM_MASK = 0x1;
 pub const DAT_LMR_FIELD_MEM_TYPE: DAT_LMR_PARAM_MASK = 0x2;
@@ -188,7 +188,7 @@ pub const DAT_LMR_FIELD_REGISTERED_SIZE: DAT_LMR_PARAM_MASK = 0x100;
 pub const DAT_LMR_FIELD_REGISTERED_ADDRESS: DAT_LMR_PARAM_MASK = 0x200;
 pub const DAT_LMR_FIELD_ALL: DAT_LMR_PARAM_MASK = 0x3ff;
 
-/// DAT_RMR_PARAM_MASK: `enum dat_rmr_param_mask`.
+/// C enumeration `enum dat_rmr_param_mask`.
 pub type DAT_RMR_PARAM_MASK = u32;
 pub const DAT_RMR_FIELD_IA_HANDLE: DAT_RMR_PARAM_MASK = 0x1;
 pub const DAT_RMR_FIELD_PZ_HANDLE: DAT_RMR_PARAM_MASK = 0x2;
@@ -197,23 +197,23 @@ pub const DAT_RMR_FIELD_MEM_PRIV: DAT_RMR_PARAM_MASK = 0x8;
 pub const DAT_RMR_FIELD_RMR_CONTEXT: DAT_RMR_PARAM_MASK = 0x10;
 pub const DAT_RMR_FIELD_ALL: DAT_RMR_PARAM_MASK = 0x1f;
 
-/// DAT_IOV_OWNERSHIP: `enum dat_iov_ownership`.
+/// C enumeration `enum dat_iov_ownership`.
 pub type DAT_IOV_OWNERSHIP = u32;
 pub const DAT_IOV_CONSUMER: DAT_IOV_OWNERSHIP = 0x0;
 pub const DAT_IOV_PROVIDER_NOMOD: DAT_IOV_OWNERSHIP = 0x1;
 pub const DAT_IOV_PROVIDER_MOD: DAT_IOV_OWNERSHIP = 0x2;
 
-/// DAT_EP_CREATOR_FOR_PSP: `enum dat_ep_creator_for_psp`.
+/// C enumeration `enum dat_ep_creator_for_psp`.
 pub type DAT_EP_CREATOR_FOR_PSP = u32;
 pub const DAT_PSP_CREATES_EP_NEVER: DAT_EP_CREATOR_FOR_PSP = 0x0;
 pub const DAT_PSP_CREATES_EP_IFASKED: DAT_EP_CREATOR_FOR_PSP = 0x1;
 pub const DAT_PSP_CREATES_EP_ALWAYS: DAT_EP_CREATOR_FOR_PSP = 0x2;
 
-/// DAT_SERVICE_TYPE: `enum dat_service_type`.
+/// C enumeration `enum dat_service_type`.
 pub type DAT_SERVICE_TYPE = u32;
 pub const DAT_SERVICE_TYPE_RC: DAT_SERVICE_TYPE = 0x0;
 
-/// DAT_EP_STATE: `enum dat_ep_state`.
+/// C enumeration `enum dat_ep_state`.
 pub type DAT_EP_STATE = u32;
 pub const DAT_EP_STATE_UNCONNECTED: DAT_EP_STATE = 0x0;
 pub const DAT_EP_STATE_UNCONFIGURED_UNCONNECTED: DAT_EP_STATE = 0x1;
@@ -229,12 +229,12 @@ pub const DAT_EP_STATE_DISCONNECT_PENDING: DAT_EP_STATE = 0xa;
 pub const DAT_EP_STATE_DISCONNECTED: DAT_EP_STATE = 0xb;
 pub const DAT_EP_STATE_COMPLETION_PENDING: DAT_EP_STATE = 0xc;
 
-/// DAT_SRQ_STATE: `enum dat_srq_state`.
+/// C enumeration `enum dat_srq_state`.
 pub type DAT_SRQ_STATE = u32;
 pub const DAT_SRQ_STATE_OPERATIONAL: DAT_SRQ_STATE = 0x0;
 pub const DAT_SRQ_STATE_ERROR: DAT_SRQ_STATE = 0x1;
 
-/// DAT_SRQ_PARAM_MASK: `enum dat_srq_param_mask`.
+/// C enumeration `enum dat_srq_param_mask`.
 pub type DAT_SRQ_PARAM_MASK = u32;
 pub const DAT_SRQ_FIELD_IA_HANDLE: DAT_SRQ_PARAM_MASK = 0x1;
 pub const DAT_SRQ_FIELD_SRQ_STATE: DAT_SRQ_PARAM_MASK = 0x2;
@@ -246,12 +246,12 @@ pub const DAT_SRQ_FIELD_AVAILABLE_DTO_COUNT: DAT_SRQ_PARAM_MASK = 0x40;
 pub const DAT_SRQ_FIELD_OUTSTANDING_DTO_COUNT: DAT_SRQ_PARAM_MASK = 0x80;
 pub const DAT_SRQ_FIELD_ALL: DAT_SRQ_PARAM_MASK = 0xff;
 
-/// DAT_PZ_PARAM_MASK: `enum dat_pz_param_mask`.
+/// C enumeration `enum dat_pz_param_mask`.
 pub type DAT_PZ_PARAM_MASK = u32;
 pub const DAT_PZ_FIELD_IA_HANDLE: DAT_PZ_PARAM_MASK = 0x1;
 pub const DAT_PZ_FIELD_ALL: DAT_PZ_PARAM_MASK = 0x1;
 
-/// DAT_PSP_PARAM_MASK: `enum dat_psp_param_mask`.
+/// C enumeration `enum dat_psp_param_mask`.
 pub type DAT_PSP_PARAM_MASK = u32;
 pub const DAT_PSP_FIELD_IA_HANDLE: DAT_PSP_PARAM_MASK = 0x1;
 pub const DAT_PSP_FIELD_CONN_QUAL: DAT_PSP_PARAM_MASK = 0x2;
@@ -259,7 +259,7 @@ pub const DAT_PSP_FIELD_EVD_HANDLE: DAT_PSP_PARAM_MASK = 0x4;
 pub const DAT_PSP_FIELD_PSP_FLAGS: DAT_PSP_PARAM_MASK = 0x8;
 pub const DAT_PSP_FIELD_ALL: DAT_PSP_PARAM_MASK = 0xf;
 
-/// DAT_RSP_PARAM_MASK: `enum dat_rsp_param_mask`.
+/// C enumeration `enum dat_rsp_param_mask`.
 pub type DAT_RSP_PARAM_MASK = u32;
 pub const DAT_RSP_FIELD_IA_HANDLE: DAT_RSP_PARAM_MASK = 0x1;
 pub const DAT_RSP_FIELD_CONN_QUAL: DAT_RSP_PARAM_MASK = 0x2;
@@ -267,7 +267,7 @@ pub const DAT_RSP_FIELD_EVD_HANDLE: DAT_RSP_PARAM_MASK = 0x4;
 pub const DAT_RSP_FIELD_EP_HANDLE: DAT_RSP_PARAM_MASK = 0x8;
 pub const DAT_RSP_FIELD_ALL: DAT_RSP_PARAM_MASK = 0xf;
 
-/// DAT_CR_PARAM_MASK: `enum dat_cr_param_mask`.
+/// C enumeration `enum dat_cr_param_mask`.
 pub type DAT_CR_PARAM_MASK = u32;
 pub const DAT_CR_FIELD_REMOTE_IA_ADDRESS_PTR: DAT_CR_PARAM_MASK = 0x1;
 pub const DAT_CR_FIELD_REMOTE_PORT_QUAL: DAT_CR_PARAM_MASK = 0x2;
@@ -276,13 +276,13 @@ pub const DAT_CR_FIELD_PRIVATE_DATA: DAT_CR_PARAM_MASK = 0x8;
 pub const DAT_CR_FIELD_LOCAL_EP_HANDLE: DAT_CR_PARAM_MASK = 0x10;
 pub const DAT_CR_FIELD_ALL: DAT_CR_PARAM_MASK = 0x1f;
 
-/// DAT_CNO_PARAM_MASK: `enum dat_cno_param_mask`.
+/// C enumeration `enum dat_cno_param_mask`.
 pub type DAT_CNO_PARAM_MASK = u32;
 pub const DAT_CNO_FIELD_IA_HANDLE: DAT_CNO_PARAM_MASK = 0x1;
 pub const DAT_CNO_FIELD_AGENT: DAT_CNO_PARAM_MASK = 0x2;
 pub const DAT_CNO_FIELD_ALL: DAT_CNO_PARAM_MASK = 0x3;
 
-/// DAT_PZ_SUPPORT: `enum dat_pz_support`.
+/// C enumeration `enum dat_pz_support`.
 pub type DAT_PZ_SUPPORT = u32;
 pub const DAT_PZ_UNIQUE: DAT_PZ_SUPPORT = 0x0;
 pub const DAT_PZ_SHAREABLE: DAT_PZ_SUPPORT = 0x1;

@@ -27,7 +27,7 @@ impl Address {
                 v4.sin_addr.s_addr = u32::from_ne_bytes(address.ip().octets());
             }
             SocketAddr::V6(address) => {
-                // SAFETY: as above.
+                // SAFETY: the storage is long enough and aligned for every family; all zero is a value.
                 let v6 = unsafe { &mut *raw.as_mut_ptr().cast::<libc::sockaddr_in6>() };
                 v6.sin6_family = libc::AF_INET6 as libc::sa_family_t;
                 v6.sin6_addr.s6_addr = address.ip().octets();
@@ -140,12 +140,12 @@ mod tests {
     }
 
     #[test]
-    fn other_families_are_none() {
-        // SAFETY: null is allowed.
+    fn addresses_that_are_not_ip_are_refused() {
+        // SAFETY: the function accepts a null pointer.
         assert_eq!(unsafe { Address::from_c(std::ptr::null_mut()) }, None);
         let mut raw = Address::from(Ipv4Addr::LOCALHOST).to_c();
         raw.0.ss_family = libc::AF_UNIX as libc::sa_family_t;
-        // SAFETY: a whole record.
+        // SAFETY: the pointer refers to a complete local address.
         assert_eq!(unsafe { Address::from_c(raw.as_ptr()) }, None);
     }
 }

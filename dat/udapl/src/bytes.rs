@@ -23,7 +23,8 @@ pub(crate) struct Block {
 // SAFETY: the value owns the block, and accesses it by atomic loads and stores only; callers that create references
 // guarantee exclusive use.
 unsafe impl Send for Block {}
-// SAFETY: as above.
+// SAFETY: all accesses through a shared reference are atomic loads and stores; callers that create references
+// guarantee exclusive use.
 unsafe impl Sync for Block {}
 
 impl Block {
@@ -114,7 +115,9 @@ impl Block {
     }
 
     fn word(&self, at: usize) -> &AtomicU64 {
-        // SAFETY: as above; `at` is a multiple of eight, and the block of a page.
+        // SAFETY: in bounds, as the callers have checked. The block begins at a page and `at` is a multiple of eight,
+        // so the
+        // address is aligned. All accesses of this crate are atomic.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 }
@@ -136,7 +139,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn bytes_arrive_in_place_at_any_offset_and_length() {
+    fn read_and_write_copy_at_any_offset_and_length() {
         let bytes: Vec<u8> = (1..=40).collect();
         for offset in 0..17 {
             for length in 0..24 {
@@ -155,14 +158,14 @@ mod tests {
     }
 
     #[test]
-    fn a_number_is_read_whole() {
+    fn load_reads_eight_bytes_at_once() {
         let block = Block::new(24).unwrap();
         block.write(8, &0x0123_4567_89ab_cdef_u64.to_ne_bytes());
         assert_eq!((block.load(0), block.load(8)), (0, 0x0123_4567_89ab_cdef));
     }
 
     #[test]
-    fn nothing_is_as_long_as_nothing() {
+    fn empty_reads_and_writes_are_allowed() {
         assert!(Block::new(0).is_none());
         assert!(Block::new(usize::MAX).is_none());
     }
@@ -175,7 +178,7 @@ mod tests {
 
     #[test]
     #[should_panic(expected = "not inside")]
-    fn offsets_do_not_wrap() {
+    fn offset_overflow_is_refused() {
         Block::new(64).unwrap().write(usize::MAX, &[1, 2]);
     }
 }

@@ -17,7 +17,7 @@ use crate::ia::{Attribute, named};
 use crate::owned::{EpId, EpInner, Handle, Pz, PzInner};
 use crate::srq::Srq;
 
-/// Attributes of a new endpoint: its event queues and the lengths of its work queues.
+/// Attributes for [`Pz::ep_with`](crate::Pz::ep_with): event queues, and the lengths of the endpoint's work queues.
 #[derive(Clone)]
 pub struct EpSpec<'e> {
     /// Queue for completions of receives; it needs [`Streams::DTO`](crate::Streams::DTO).
@@ -136,7 +136,7 @@ impl Ep {
             }
             Some(srq) => {
                 let create = ia.functions.dat_ep_create_with_srq;
-                // SAFETY: as above.
+                // SAFETY: the attributes are valid and only read; the result is written to a local variable.
                 let code = unsafe {
                     let attributes = &raw const attributes;
                     create(ia.handle.0, pz.handle.0, recv, request, connect, srq.handle.0, attributes, &raw mut handle)

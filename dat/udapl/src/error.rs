@@ -25,7 +25,9 @@ pub enum Error {
     #[error("{0}")]
     Argument(String),
     /// The adapter's library does not allow calls from several threads, but this crate's types do.
-    #[error("{0}: its provider is not thread-safe; say `threadsafe` in dat.conf, or take another")]
+    #[error(
+        "{0}: its provider is not thread-safe; write `threadsafe` in its line of dat.conf if the library is, or use another adapter"
+    )]
     ThreadSafety(String),
 }
 
@@ -89,7 +91,7 @@ mod tests {
     }
 
     #[test]
-    fn the_type_with_class_bits_in_it_is_itself() {
+    fn kind_of_not_implemented_keeps_its_class_bits() {
         assert_eq!(kind(DAT_NOT_IMPLEMENTED), DAT_NOT_IMPLEMENTED);
     }
 

@@ -74,7 +74,7 @@ pub enum End {
     PeerRejected,
     /// The peer's host or the network rejected the request.
     Rejected,
-    /// The accept failed.
+    /// This side accepted a request, but the connection could not be completed.
     AcceptFailed,
     /// The peer did not answer in time.
     TimedOut,
@@ -120,7 +120,7 @@ pub struct Finished {
 #[non_exhaustive]
 pub enum TransferError {
     /// The connection ended before the transfer completed.
-    #[error("flushed: the connection ended before it was done")]
+    #[error("flushed: the connection ended before the transfer completed")]
     Flushed,
     /// The message is longer than the receive buffers, or than the connection allows.
     #[error("the message is longer than the buffer, or than the connection permits")]
@@ -265,7 +265,9 @@ impl Evd {
                 self.completion(data).map(Event::Completed)
             }
             DAT_CONNECTION_REQUEST_EVENT => {
-                // SAFETY: the event number selects this member, and the caller that takes the event owns the request.
+                // SAFETY: the event number selects this member. Each event is dequeued once, so the new `Request` is
+                // the only
+                // owner of the handle.
                 let cr = unsafe { data.cr_arrival_event_data.cr_handle };
                 Some(Event::Request(Request::new(&self.inner.ia, cr)))
             }
@@ -366,7 +368,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn limits_are_never_shorter_and_never_for_ever_by_mistake() {
+    fn time_limits_round_up_and_stay_finite() {
         assert_eq!(micros(None), DAT_TIMEOUT_INFINITE);
         assert_eq!(micros(Some(Duration::ZERO)), 0);
         assert_eq!(micros(Some(Duration::from_nanos(1))), 1);
@@ -387,7 +389,7 @@ mod tests {
     #[test]
     fn null_and_zero_length_are_empty() {
         let mut byte = 7_u8;
-        // SAFETY: null, or one byte.
+        // SAFETY: the pointer is null, or refers to one byte.
         unsafe {
             assert_eq!(copied(5, ptr::null_mut()), []);
             assert_eq!(copied(-1, (&raw mut byte).cast()), []);

@@ -9,7 +9,7 @@ use crate::memory::Buffer;
 pub struct OpId(pub(crate) u64);
 
 impl OpId {
-    /// Set in the cookie of a receive of a shared queue; clear in cookies of an endpoint.
+    /// Bit that is set in cookies of a shared receive queue and clear in cookies of an endpoint.
     pub(crate) const SHARED: u64 = 1 << 63;
 }
 
@@ -39,7 +39,7 @@ pub(crate) struct Buffers {
 pub(crate) struct Flight<B = Buffers> {
     slots: Vec<Slot<B>>,
     free: Vec<u32>,
-    /// [`OpId::SHARED`], or 0.
+    /// Bit that all cookies have: [`OpId::SHARED`] for a shared receive queue, 0 for an endpoint.
     mark: u64,
     /// Number of requests posted so far.
     requests: u64,
@@ -60,7 +60,7 @@ struct Slot<B> {
 pub(crate) struct Done<B = Buffers> {
     pub(crate) op: Op,
     pub(crate) buffers: B,
-    /// Suppressed requests that were posted before it. They are complete too, because requests complete in order.
+    /// Suppressed requests that were posted before this one. They are complete too, because requests complete in order.
     pub(crate) earlier: Vec<(OpId, Op, B)>,
 }
 
@@ -153,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn made_up_names_find_nothing() {
+    fn unknown_cookies_are_refused() {
         let mut flight = Flight::new();
         flight.enter(Op::Write, (), false);
         for name in [1, 1 << 32, u64::MAX, u64::from(u32::MAX), OpId::SHARED] {
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn generations_wrap() {
+    fn slot_generation_wraps_without_colliding() {
         let mut flight = Flight::new();
         flight.enter(Op::Send, '0', false);
         flight.slots[0].generation = GENERATIONS;
@@ -199,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn names_of_shared_queues_and_endpoints_differ() {
+    fn cookies_of_shared_queues_and_endpoints_differ() {
         let (mut own, mut shared) = (Flight::new(), Flight::shared());
         let (one, other) = (own.enter(Op::Recv, 'a', false), shared.enter(Op::Recv, 'b', false));
         assert_eq!((own.complete(other), shared.complete(one)), (None, None));

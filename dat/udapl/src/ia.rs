@@ -55,8 +55,8 @@ impl Library {
     /// Those of `dat_ia_openv`; libdat logs the details on standard error. [`Error::Argument`] if the name contains a
     /// NUL, [`Error::ThreadSafety`] if the provider is not thread-safe.
     pub fn open(&self, name: &str) -> Result<Ia> {
-        let c_name =
-            CString::new(name).map_err(|_| Error::Argument(format!("{name:?}: an adapter's name has no NUL in it")))?;
+        let c_name = CString::new(name)
+            .map_err(|_| Error::Argument(format!("{name:?}: an adapter's name contains no NUL byte")))?;
         Ia::open(Arc::clone(&self.functions), name, &c_name)
     }
 }
@@ -182,7 +182,7 @@ mod tests {
     use crate::{Buffer, Ep, Evd, Listener, Request, Window};
 
     #[test]
-    fn threads_may_share_everything() {
+    fn all_public_types_are_send_and_sync() {
         fn shared<T: Send + Sync>() {}
         shared::<Ia>();
         shared::<Pz>();

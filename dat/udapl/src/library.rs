@@ -38,7 +38,7 @@ macro_rules! functions {
                         let found = unsafe { library.get::<$shape>(stringify!($name).as_bytes()) };
                         *found.map_err(|error| Error::Library(error.to_string()))?
                     },)*
-                    // SAFETY: as above.
+                    // SAFETY: a libdat that exports this name defines it with this type.
                     dats_get_ia_handle: unsafe { library.get(b"dats_get_ia_handle") }.ok().map(|found| *found),
                     _library: ManuallyDrop::new(library),
                 })
@@ -198,7 +198,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_library_that_is_not_there_is_named() {
+    fn missing_library_is_named_in_the_error() {
         let Err(Error::Library(text)) = Library::load_from("/nowhere/libdat.so.1") else { panic!("there is none") };
         assert!(text.contains("/nowhere/libdat.so.1"), "{text}");
     }
@@ -210,7 +210,7 @@ mod tests {
     }
 
     #[test]
-    fn text_ends_at_its_nul_or_with_its_room() {
+    fn text_ends_at_the_nul_or_at_the_end_of_the_array() {
         assert_eq!(text(&[b's' as c_char, b'm' as c_char, 0, b'x' as c_char]), "sm");
         assert_eq!(text(&[b'a' as c_char; 3]), "aaa");
         assert_eq!(text(&[]), "");

@@ -129,7 +129,8 @@ impl Deref for Buffer {
 impl DerefMut for Buffer {
     fn deref_mut(&mut self) -> &mut [u8] {
         let (base, length) = (self.0.block.base(), self.0.block.len());
-        // SAFETY: as above, and `&mut self` makes the borrow exclusive.
+        // SAFETY: initialised memory that no transfer uses and peers cannot access; `&mut self` makes the borrow
+        // exclusive.
         unsafe { slice::from_raw_parts_mut(base.as_ptr(), length) }
     }
 }
@@ -308,13 +309,13 @@ mod tests {
     const REMOTE: Remote = Remote { context: 0x0102_0304, address: 0x1112_1314_1516_1718, length: 100 };
 
     #[test]
-    fn a_window_survives_the_wire() {
+    fn remote_window_survives_encoding() {
         assert_eq!(Remote::from_bytes(&REMOTE.to_bytes()), REMOTE);
         assert_eq!(REMOTE.to_bytes()[..12], [1, 2, 3, 4, 0x11, 0x12, 0x13, 0x14, 0x15, 0x16, 0x17, 0x18]);
     }
 
     #[test]
-    fn parts_stay_inside() {
+    fn part_of_a_remote_window_must_be_inside_it() {
         let part = REMOTE.part(60, 40).unwrap();
         assert_eq!(
             (part.rmr_context, part.target_address, part.segment_length),

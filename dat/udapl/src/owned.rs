@@ -22,7 +22,7 @@ pub(crate) struct Handle(pub(crate) DAT_HANDLE);
 
 // SAFETY: an opaque value that is never dereferenced here; the library accepts it from any thread.
 unsafe impl Send for Handle {}
-// SAFETY: as above.
+// SAFETY: an opaque value that is never dereferenced here; the library accepts it from any thread.
 unsafe impl Sync for Handle {}
 
 pub(crate) struct IaInner {

@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn ranges_are_parts_or_errors() {
+    fn ranges_outside_the_buffer_are_refused() {
         assert_eq!(part(.., 10).unwrap(), (0, 10));
         assert_eq!(part(3..7, 10).unwrap(), (3, 4));
         assert_eq!(part(3..=9, 10).unwrap(), (3, 7));

@@ -130,15 +130,16 @@ impl Ep {
         flags: PostFlags,
     ) -> Result<OpId, PostError> {
         let (buffers, mut segments) = take_apart(first, more);
-        // The lock of the flight is held: the completion may be taken before the call returns, and the numbers follow
-        // the order of the posts.
+        // The lock is held during the post. Otherwise another thread could dequeue the completion before the buffers
+        // are stored, or could post in between, so that the numbers would not follow the order of the posts.
         let mut flight = self.inner.flight.lock();
         let id = flight.enter(op, buffers, flags.contains(PostFlags::SUPPRESS));
         // SAFETY: the segments describe buffers that the transfer now owns.
         let posted = unsafe { self.call(op, &mut segments, target, flags, DAT_CONTEXT { as_64: id.0 }) }
             .and_then(|code| self.functions().check(op.call(), code));
         posted.map(|()| id).map_err(|error| {
-            let Buffers { first, more } = flight.withdraw(id).expect("what was not posted does not complete");
+            let Buffers { first, more } =
+                flight.withdraw(id).expect("only a completion removes a transfer, and this one was not posted");
             PostError { error, buffer: first, more }
         })
     }

@@ -69,12 +69,13 @@ impl Srq {
         // SAFETY: the segments describe buffers that the transfer now owns.
         let code = unsafe { (call.dat_srq_post_recv)(self.inner.handle.0, count, segments.as_mut_ptr(), cookie) };
         call.check("dat_srq_post_recv", code).map(|()| id).map_err(|error| {
-            let Buffers { first, more } = flight.withdraw(id).expect("what was not posted does not complete");
+            let Buffers { first, more } =
+                flight.withdraw(id).expect("only a completion removes a receive, and this one was not posted");
             PostError { error, buffer: first, more }
         })
     }
 
-    /// Returns the number of receives in the queue that no endpoint has taken.
+    /// Returns the number of posted receives that no message has consumed yet.
     ///
     /// # Errors
     /// Those of `dat_srq_query`.

@@ -9,7 +9,7 @@ pub use crate::error::{
     DAT_CLASS_ERROR, DAT_CLASS_SUCCESS, DAT_CLASS_WARNING, DAT_RETURN, DAT_SUBTYPE_MASK, DAT_TYPE_MASK,
 };
 
-/// DAT_RETURN_TYPE: `enum dat_return_type`.
+/// C enumeration `enum dat_return_type`.
 pub type DAT_RETURN_TYPE = u32;
 named! { DAT_RETURN_TYPE_NAMES by 0x10000:
 pub const DAT_SUCCESS: DAT_RETURN_TYPE = 0x0;
@@ -40,7 +40,7 @@ pub const DAT_COMM_NOT_SUPPORTED: DAT_RETURN_TYPE = 0x170000;
 pub const DAT_EXTENSION_BASE: DAT_RETURN_TYPE = 0x10000000;
 pub const DAT_NOT_IMPLEMENTED: DAT_RETURN_TYPE = 0x3fff0000;
 
-/// DAT_RETURN_SUBTYPE: `enum dat_return_subtype`.
+/// C enumeration `enum dat_return_subtype`.
 pub type DAT_RETURN_SUBTYPE = u32;
 pub const DAT_NO_SUBTYPE: DAT_RETURN_SUBTYPE = 0x0;
 named! { DAT_RETURN_SUBTYPE_NAMES by 1:

@@ -11,7 +11,7 @@ pub use crate::event::{
     DAT_SRQ_LOW_WATERMARK_EVENT, DAT_SRQ_OTHER_ERROR, DAT_SRQ_SOFT_HIGH_WATERMARK_EVENT, DAT_SRQ_TRANSFER_TO_ERROR,
 };
 
-/// DAT_DTO_COMPLETION_STATUS: `enum dat_dto_completion_status`.
+/// C enumeration `enum dat_dto_completion_status`.
 pub type DAT_DTO_COMPLETION_STATUS = u32;
 pub const DAT_DTO_SUCCESS: DAT_DTO_COMPLETION_STATUS = 0x0;
 pub const DAT_DTO_ERR_FLUSHED: DAT_DTO_COMPLETION_STATUS = 0x1;
@@ -27,7 +27,7 @@ pub const DAT_DTO_ERR_PARTIAL_PACKET: DAT_DTO_COMPLETION_STATUS = 0xa;
 pub const DAT_RMR_OPERATION_FAILED: DAT_DTO_COMPLETION_STATUS = 0xb;
 pub const DAT_DTO_ERR_LOCAL_MM_ERROR: DAT_DTO_COMPLETION_STATUS = 0xc;
 
-/// DAT_EVENT_NUMBER: `enum dat_event_number`.
+/// C enumeration `enum dat_event_number`.
 pub type DAT_EVENT_NUMBER = u32;
 pub const DAT_DTO_COMPLETION_EVENT: DAT_EVENT_NUMBER = 0x1;
 pub const DAT_RMR_BIND_COMPLETION_EVENT: DAT_EVENT_NUMBER = 0x1001;

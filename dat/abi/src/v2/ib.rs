@@ -14,7 +14,7 @@ pub mod counters;
 pub use collective::*;
 pub use counters::*;
 
-/// DAT_IB_EVENT_NUMBER: `enum dat_ib_event_number`.
+/// C enumeration `enum dat_ib_event_number`.
 pub type DAT_IB_EVENT_NUMBER = u32;
 pub const DAT_IB_DTO_EVENT: DAT_IB_EVENT_NUMBER = 0x40000;
 pub const DAT_IB_UD_CONNECTION_REQUEST_EVENT: DAT_IB_EVENT_NUMBER = 0x40001;
@@ -23,7 +23,7 @@ pub const DAT_IB_UD_CONNECTION_REJECT_EVENT: DAT_IB_EVENT_NUMBER = 0x40003;
 pub const DAT_IB_UD_CONNECTION_ERROR_EVENT: DAT_IB_EVENT_NUMBER = 0x40004;
 pub const DAT_IB_COLLECTIVE_EVENT: DAT_IB_EVENT_NUMBER = 0x40005;
 
-/// DAT_IB_OP: `enum dat_ib_op`.
+/// C enumeration `enum dat_ib_op`.
 pub type DAT_IB_OP = u32;
 pub const DAT_IB_FETCH_AND_ADD_OP: DAT_IB_OP = 0x0;
 pub const DAT_IB_CMP_AND_SWAP_OP: DAT_IB_OP = 0x1;
@@ -58,7 +58,7 @@ pub const DAT_IB_UD_AH_FREE_OP: DAT_IB_OP = 0x1d;
 pub const DAT_IB_OPEN_QUERY_OP: DAT_IB_OP = 0x1000;
 pub const DAT_IB_CLOSE_QUERY_OP: DAT_IB_OP = 0x2000;
 
-/// DAT_IB_EXT_TYPE: `enum dat_ib_ext_type`.
+/// C enumeration `enum dat_ib_ext_type`.
 pub type DAT_IB_EXT_TYPE = u32;
 pub const DAT_IB_FETCH_AND_ADD: DAT_IB_EXT_TYPE = 0x0;
 pub const DAT_IB_CMP_AND_SWAP: DAT_IB_EXT_TYPE = 0x1;
@@ -90,18 +90,18 @@ pub const DAT_IB_COLLECTIVE_SCAN_STATUS: DAT_IB_EXT_TYPE = 0x1a;
 pub const DAT_IB_COLLECTIVE_BROADCAST_STATUS: DAT_IB_EXT_TYPE = 0x1b;
 pub const DAT_IB_COLLECTIVE_BARRIER_STATUS: DAT_IB_EXT_TYPE = 0x1c;
 
-/// DAT_IB_STATUS: `enum dat_ib_status`.
+/// C enumeration `enum dat_ib_status`.
 pub type DAT_IB_STATUS = u32;
 pub const DAT_OP_SUCCESS: DAT_IB_STATUS = 0x0;
 pub const DAT_IB_OP_ERR: DAT_IB_STATUS = 0x1;
 pub const DAT_IB_COLL_COMP_ERR: DAT_IB_STATUS = 0x2;
 
-/// DAT_IB_RETURN: `enum dat_ib_return`.
+/// C enumeration `enum dat_ib_return`.
 pub type DAT_IB_RETURN = u32;
 pub const DAT_IB_ERR: DAT_IB_RETURN = 0x10000000;
 pub const DAT_IB_COLLECTIVE_ERR: DAT_IB_RETURN = 0x10000001;
 
-/// DAT_IB_DTOS: `enum dat_ib_dtos`.
+/// C enumeration `enum dat_ib_dtos`.
 pub type DAT_IB_DTOS = u32;
 pub const DAT_IB_DTO_RDMA_WRITE_IMMED: DAT_IB_DTOS = 0x8;
 pub const DAT_IB_DTO_RECV_IMMED: DAT_IB_DTOS = 0x9;
@@ -113,20 +113,20 @@ pub const DAT_IB_DTO_RECV_UD: DAT_IB_DTOS = 0xe;
 pub const DAT_IB_DTO_RECV_UD_IMMED: DAT_IB_DTOS = 0xf;
 pub const DAT_IB_DTO_COLLECTIVES: DAT_IB_DTOS = 0x10;
 
-/// DAT_IB_HANDLE_TYPE: `enum dat_ib_handle_type`.
+/// C enumeration `enum dat_ib_handle_type`.
 pub type DAT_IB_HANDLE_TYPE = u32;
 pub const DAT_IB_HANDLE_TYPE_EXT: DAT_IB_HANDLE_TYPE = 0xc;
 pub const DAT_IB_HANDLE_TYPE_COLLECTIVE: DAT_IB_HANDLE_TYPE = 0xd;
 
-/// DAT_IB_EVD_EXTENSION_FLAGS: `enum dat_ib_evd_extension_flags`.
+/// C enumeration `enum dat_ib_evd_extension_flags`.
 pub type DAT_IB_EVD_EXTENSION_FLAGS = u32;
 pub const DAT_IB_EVD_EXTENSION_FLAG: DAT_IB_EVD_EXTENSION_FLAGS = 0x200;
 
-/// DAT_IB_MEM_PRIV_FLAGS: `enum dat_ib_mem_priv_flags`.
+/// C enumeration `enum dat_ib_mem_priv_flags`.
 pub type DAT_IB_MEM_PRIV_FLAGS = u32;
 pub const DAT_IB_MEM_PRIV_REMOTE_ATOMIC: DAT_IB_MEM_PRIV_FLAGS = 0x40;
 
-/// DAT_IB_SERVICE_TYPE: `enum dat_ib_service_type`.
+/// C enumeration `enum dat_ib_service_type`.
 pub type DAT_IB_SERVICE_TYPE = u32;
 pub const DAT_IB_SERVICE_TYPE_UD: DAT_IB_SERVICE_TYPE = 0x1;
 

@@ -78,7 +78,7 @@ pub type DAT_HA_LB = DAT_UINT32;
 /// A file descriptor.
 pub type DAT_FD = c_int;
 
-/// DAT_HANDLE_TYPE: `enum dat_handle_type`.
+/// C enumeration `enum dat_handle_type`.
 pub type DAT_HANDLE_TYPE = u32;
 pub const DAT_HANDLE_TYPE_CR: DAT_HANDLE_TYPE = 0x0;
 pub const DAT_HANDLE_TYPE_EP: DAT_HANDLE_TYPE = 0x1;
@@ -94,7 +94,7 @@ pub const DAT_HANDLE_TYPE_SRQ: DAT_HANDLE_TYPE = 0xa;
 pub const DAT_HANDLE_TYPE_CSP: DAT_HANDLE_TYPE = 0xb;
 pub const DAT_HANDLE_TYPE_EXTENSION_BASE: DAT_HANDLE_TYPE = 0xc;
 
-/// DAT_LMR_PARAM_MASK: `enum dat_lmr_param_mask`.
+/// C enumeration `enum dat_lmr_param_mask`.
 pub type DAT_LMR_PARAM_MASK = u32;
 pub const DAT_LMR_FIELD_IA_HANDLE: DAT_LMR_PARAM_MASK = 0x1;
 pub const DAT_LMR_FIELD_MEM_TYPE: DAT_LMR_PARAM_MASK = 0x2;
@@ -109,7 +109,7 @@ pub const DAT_LMR_FIELD_REGISTERED_SIZE: DAT_LMR_PARAM_MASK = 0x200;
 pub const DAT_LMR_FIELD_REGISTERED_ADDRESS: DAT_LMR_PARAM_MASK = 0x400;
 pub const DAT_LMR_FIELD_ALL: DAT_LMR_PARAM_MASK = 0x7ff;
 
-/// DAT_COMPLETION_FLAGS: `enum dat_completion_flags`.
+/// C enumeration `enum dat_completion_flags`.
 pub type DAT_COMPLETION_FLAGS = u32;
 pub const DAT_COMPLETION_DEFAULT_FLAG: DAT_COMPLETION_FLAGS = 0x0;
 pub const DAT_COMPLETION_SUPPRESS_FLAG: DAT_COMPLETION_FLAGS = 0x1;
@@ -119,7 +119,7 @@ pub const DAT_COMPLETION_BARRIER_FENCE_FLAG: DAT_COMPLETION_FLAGS = 0x8;
 pub const DAT_COMPLETION_EVD_THRESHOLD_FLAG: DAT_COMPLETION_FLAGS = 0x10;
 pub const DAT_COMPLETION_LMR_INVALIDATE_FENCE_FLAG: DAT_COMPLETION_FLAGS = 0x20;
 
-/// DAT_DTOS: `enum dat_dtos`, the operation that a completion belongs to.
+/// C enumeration `enum dat_dtos`, the operation that a completion belongs to.
 pub type DAT_DTOS = u32;
 pub const DAT_DTO_SEND: DAT_DTOS = 0x0;
 pub const DAT_DTO_RDMA_WRITE: DAT_DTOS = 0x1;
@@ -131,13 +131,13 @@ pub const DAT_DTO_LMR_FMR: DAT_DTOS = 0x6;
 pub const DAT_DTO_LMR_INVALIDATE: DAT_DTOS = 0x7;
 pub const DAT_DTO_EXTENSION_BASE: DAT_DTOS = 0x8;
 
-/// DAT_CONNECT_FLAGS: `enum dat_connect_flags`.
+/// C enumeration `enum dat_connect_flags`.
 pub type DAT_CONNECT_FLAGS = u32;
 pub const DAT_CONNECT_DEFAULT_FLAG: DAT_CONNECT_FLAGS = 0x0;
 pub const DAT_CONNECT_MULTIPATH_FLAG: DAT_CONNECT_FLAGS = 0x1;
 pub const DAT_CONNECT_MULTIPATH_REQUIRED_FLAG: DAT_CONNECT_FLAGS = 0x2;
 
-/// DAT_EVD_FLAGS: `enum dat_evd_flags`.
+/// C enumeration `enum dat_evd_flags`.
 pub type DAT_EVD_FLAGS = u32;
 pub const DAT_EVD_SOFTWARE_FLAG: DAT_EVD_FLAGS = 0x1;
 pub const DAT_EVD_CR_FLAG: DAT_EVD_FLAGS = 0x10;
@@ -148,7 +148,7 @@ pub const DAT_EVD_ASYNC_FLAG: DAT_EVD_FLAGS = 0x100;
 pub const DAT_EVD_DEFAULT_FLAG: DAT_EVD_FLAGS = 0x1f0;
 pub const DAT_EVD_EXTENSION_BASE: DAT_EVD_FLAGS = 0x200;
 
-/// DAT_MEM_PRIV_FLAGS: `enum dat_mem_priv_flags`.
+/// C enumeration `enum dat_mem_priv_flags`.
 pub type DAT_MEM_PRIV_FLAGS = u32;
 pub const DAT_MEM_PRIV_NONE_FLAG: DAT_MEM_PRIV_FLAGS = 0x0;
 pub const DAT_MEM_PRIV_LOCAL_READ_FLAG: DAT_MEM_PRIV_FLAGS = 0x1;
@@ -158,18 +158,18 @@ pub const DAT_MEM_PRIV_REMOTE_WRITE_FLAG: DAT_MEM_PRIV_FLAGS = 0x20;
 pub const DAT_MEM_PRIV_ALL_FLAG: DAT_MEM_PRIV_FLAGS = 0x33;
 pub const DAT_MEM_PRIV_EXTENSION_BASE: DAT_MEM_PRIV_FLAGS = 0x40;
 
-/// DAT_VA_TYPE: `enum dat_va_type`: whether addresses in a region start at its virtual address or at zero.
+/// C enumeration `enum dat_va_type`: whether addresses in a region start at its virtual address or at zero.
 pub type DAT_VA_TYPE = u32;
 pub const DAT_VA_TYPE_VA: DAT_VA_TYPE = 0x0;
 pub const DAT_VA_TYPE_ZB: DAT_VA_TYPE = 0x1;
 
-/// DAT_RMR_SCOPE: `enum dat_rmr_scope`: the endpoints whose peers can use a bound RMR.
+/// C enumeration `enum dat_rmr_scope`: the endpoints whose peers can use a bound RMR.
 pub type DAT_RMR_SCOPE = u32;
 pub const DAT_RMR_SCOPE_EP: DAT_RMR_SCOPE = 0x0;
 pub const DAT_RMR_SCOPE_PZ: DAT_RMR_SCOPE = 0x1;
 pub const DAT_RMR_SCOPE_ANY: DAT_RMR_SCOPE = 0x2;
 
-/// DAT_RMR_PARAM_MASK: `enum dat_rmr_param_mask`.
+/// C enumeration `enum dat_rmr_param_mask`.
 pub type DAT_RMR_PARAM_MASK = u32;
 pub const DAT_RMR_FIELD_IA_HANDLE: DAT_RMR_PARAM_MASK = 0x1;
 pub const DAT_RMR_FIELD_PZ_HANDLE: DAT_RMR_PARAM_MASK = 0x2;
@@ -180,18 +180,18 @@ pub const DAT_RMR_FIELD_RMR_SCOPE: DAT_RMR_PARAM_MASK = 0x20;
 pub const DAT_RMR_FIELD_VA_TYPE: DAT_RMR_PARAM_MASK = 0x40;
 pub const DAT_RMR_FIELD_ALL: DAT_RMR_PARAM_MASK = 0x7f;
 
-/// DAT_EXTENSION: `enum dat_extension`, the extension that a provider supports.
+/// C enumeration `enum dat_extension`, the extension that a provider supports.
 pub type DAT_EXTENSION = u32;
 pub const DAT_EXTENSION_NONE: DAT_EXTENSION = 0x0;
 pub const DAT_EXTENSION_IB: DAT_EXTENSION = 0x1;
 pub const DAT_EXTENSION_IW: DAT_EXTENSION = 0x2;
 
-/// DAT_SERVICE_TYPE: `enum dat_service_type`.
+/// C enumeration `enum dat_service_type`.
 pub type DAT_SERVICE_TYPE = u32;
 pub const DAT_SERVICE_TYPE_RC: DAT_SERVICE_TYPE = 0x0;
 pub const DAT_SERVICE_TYPE_EXTENSION_BASE: DAT_SERVICE_TYPE = 0x1;
 
-/// DAT_EP_STATE: `enum dat_ep_state`.
+/// C enumeration `enum dat_ep_state`.
 pub type DAT_EP_STATE = u32;
 pub const DAT_EP_STATE_UNCONNECTED: DAT_EP_STATE = 0x0;
 pub const DAT_EP_STATE_UNCONFIGURED_UNCONNECTED: DAT_EP_STATE = 0x1;
@@ -209,13 +209,13 @@ pub const DAT_EP_STATE_COMPLETION_PENDING: DAT_EP_STATE = 0xc;
 pub const DAT_EP_STATE_CONNECTED_SINGLE_PATH: DAT_EP_STATE = 0xd;
 pub const DAT_EP_STATE_CONNECTED_MULTI_PATH: DAT_EP_STATE = 0xe;
 
-/// DAT_SRQ_STATE: `enum dat_srq_state`. The first two values are swapped compared with 1.2.
+/// C enumeration `enum dat_srq_state`. The first two values are swapped compared with 1.2.
 pub type DAT_SRQ_STATE = u32;
 pub const DAT_SRQ_STATE_ERROR: DAT_SRQ_STATE = 0x0;
 pub const DAT_SRQ_STATE_OPERATIONAL: DAT_SRQ_STATE = 0x1;
 pub const DAT_SRQ_STATE_SHUTDOWN: DAT_SRQ_STATE = 0x2;
 
-/// DAT_CSP_PARAM_MASK: `enum dat_csp_param_mask`.
+/// C enumeration `enum dat_csp_param_mask`.
 pub type DAT_CSP_PARAM_MASK = u32;
 pub const DAT_CSP_FIELD_IA_HANDLE: DAT_CSP_PARAM_MASK = 0x1;
 pub const DAT_CSP_FIELD_COMM: DAT_CSP_PARAM_MASK = 0x2;
@@ -223,20 +223,20 @@ pub const DAT_CSP_FIELD_IA_ADDRESS: DAT_CSP_PARAM_MASK = 0x4;
 pub const DAT_CSP_FIELD_EVD_HANDLE: DAT_CSP_PARAM_MASK = 0x8;
 pub const DAT_CSP_FIELD_ALL: DAT_CSP_PARAM_MASK = 0xf;
 
-/// DAT_PROXY_TYPE: `enum dat_proxy_type`, the valid member of `DAT_CNO_PROXY`.
+/// C enumeration `enum dat_proxy_type`, the valid member of `DAT_CNO_PROXY`.
 pub type DAT_PROXY_TYPE = u32;
 pub const DAT_PROXY_TYPE_NONE: DAT_PROXY_TYPE = 0x0;
 pub const DAT_PROXY_TYPE_AGENT: DAT_PROXY_TYPE = 0x1;
 pub const DAT_PROXY_TYPE_FD: DAT_PROXY_TYPE = 0x2;
 
-/// DAT_CNO_PARAM_MASK: `enum dat_cno_param_mask`. The values are not single bits, although callers combine them.
+/// C enumeration `enum dat_cno_param_mask`. The values are not single bits, although callers combine them.
 pub type DAT_CNO_PARAM_MASK = u32;
 pub const DAT_CNO_FIELD_IA_HANDLE: DAT_CNO_PARAM_MASK = 0x1;
 pub const DAT_CNO_FIELD_PROXY_TYPE: DAT_CNO_PARAM_MASK = 0x2;
 pub const DAT_CNO_FIELD_PROXY: DAT_CNO_PARAM_MASK = 0x3;
 pub const DAT_CNO_FIELD_ALL: DAT_CNO_PARAM_MASK = 0x4;
 
-/// DAT_HA_RELATIONSHIP: `enum dat_ha_relationship`.
+/// C enumeration `enum dat_ha_relationship`.
 pub type DAT_HA_RELATIONSHIP = u32;
 pub const DAT_HA_FALSE: DAT_HA_RELATIONSHIP = 0x0;
 pub const DAT_HA_TRUE: DAT_HA_RELATIONSHIP = 0x1;

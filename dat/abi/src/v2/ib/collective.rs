@@ -16,7 +16,7 @@ pub type DAT_IB_COLLECTIVE_RANK = u32;
 /// Handle of a group of processes.
 pub type DAT_IB_COLLECTIVE_HANDLE = DAT_HANDLE;
 
-/// DAT_IB_COLLECTIVE_DATA_TYPE: `enum dat_ib_collective_data_type`.
+/// C enumeration `enum dat_ib_collective_data_type`.
 pub type DAT_IB_COLLECTIVE_DATA_TYPE = u32;
 pub const DAT_IB_COLLECTIVE_TYPE_INT8: DAT_IB_COLLECTIVE_DATA_TYPE = 0x0;
 pub const DAT_IB_COLLECTIVE_TYPE_UINT8: DAT_IB_COLLECTIVE_DATA_TYPE = 0x1;
@@ -35,7 +35,7 @@ pub const DAT_IB_COLLECTIVE_TYPE_FLOAT_INT: DAT_IB_COLLECTIVE_DATA_TYPE = 0xd;
 pub const DAT_IB_COLLECTIVE_TYPE_LONG_INT: DAT_IB_COLLECTIVE_DATA_TYPE = 0xe;
 pub const DAT_IB_COLLECTIVE_TYPE_DOUBLE_INT: DAT_IB_COLLECTIVE_DATA_TYPE = 0xf;
 
-/// DAT_IB_COLLECTIVE_REDUCE_DATA_OP: `enum dat_ib_collective_reduce_data_op`.
+/// C enumeration `enum dat_ib_collective_reduce_data_op`.
 pub type DAT_IB_COLLECTIVE_REDUCE_DATA_OP = u32;
 pub const DAT_IB_COLLECTIVE_REDUCE_OP_MAX: DAT_IB_COLLECTIVE_REDUCE_DATA_OP = 0x0;
 pub const DAT_IB_COLLECTIVE_REDUCE_OP_MIN: DAT_IB_COLLECTIVE_REDUCE_DATA_OP = 0x1;

@@ -1,6 +1,6 @@
 //! Numbers of the counters that `dat_ib_query_counters` reads.
 
-/// DAT_IA_COUNTERS: `enum dat_ia_counters`.
+/// C enumeration `enum dat_ia_counters`.
 pub type DAT_IA_COUNTERS = u32;
 pub const DCNT_IA_PZ_CREATE: DAT_IA_COUNTERS = 0x0;
 pub const DCNT_IA_PZ_FREE: DAT_IA_COUNTERS = 0x1;
@@ -89,7 +89,7 @@ pub const DCNT_IA_DIAG_ERR_SQ_RREE: DAT_IA_COUNTERS = 0x53;
 pub const DCNT_IA_DIAG_ERR_SQ_TREE: DAT_IA_COUNTERS = 0x54;
 pub const DCNT_IA_ALL_COUNTERS: DAT_IA_COUNTERS = 0x55;
 
-/// DAT_EP_COUNTERS: `enum dat_ep_counters`.
+/// C enumeration `enum dat_ep_counters`.
 pub type DAT_EP_COUNTERS = u32;
 pub const DCNT_EP_CONNECT: DAT_EP_COUNTERS = 0x0;
 pub const DCNT_EP_DISCONNECT: DAT_EP_COUNTERS = 0x1;
@@ -117,7 +117,7 @@ pub const DCNT_EP_RECV_RDMA_IMM: DAT_EP_COUNTERS = 0x16;
 pub const DCNT_EP_RECV_RDMA_IMM_DATA: DAT_EP_COUNTERS = 0x17;
 pub const DCNT_EP_ALL_COUNTERS: DAT_EP_COUNTERS = 0x18;
 
-/// DAT_EVD_COUNTERS: `enum dat_evd_counters`.
+/// C enumeration `enum dat_evd_counters`.
 pub type DAT_EVD_COUNTERS = u32;
 pub const DCNT_EVD_WAIT: DAT_EVD_COUNTERS = 0x0;
 pub const DCNT_EVD_WAIT_BLOCKED: DAT_EVD_COUNTERS = 0x1;
@@ -131,7 +131,7 @@ pub const DCNT_EVD_CONN_CALLBACK: DAT_EVD_COUNTERS = 0x8;
 pub const DCNT_EVD_DTO_CALLBACK: DAT_EVD_COUNTERS = 0x9;
 pub const DCNT_EVD_ALL_COUNTERS: DAT_EVD_COUNTERS = 0xa;
 
-/// DAT_IA_COUNTER_TYPE: `enum dat_ia_counter_type`.
+/// C enumeration `enum dat_ia_counter_type`.
 pub type DAT_IA_COUNTER_TYPE = u32;
 pub const DCNT_IA_CM: DAT_IA_COUNTER_TYPE = 0x0;
 pub const DCNT_IA_LNK: DAT_IA_COUNTER_TYPE = 0x1;
