@@ -27,7 +27,7 @@ typedef struct {
     DAT_RETURN (*arm)(DAT_HANDLE evd_or_cno);
 } DAPL_DESCRIPTOR_CALLS;
 
-/* Finds the functions in the attributes of the provider. Call it once for an adapter. */
+/* Finds the functions in the attributes of the provider. One call per adapter is sufficient. */
 static inline DAT_RETURN dapl_descriptor_calls(DAT_IA_HANDLE ia, DAPL_DESCRIPTOR_CALLS *calls)
 {
     DAT_PROVIDER_ATTR provider;
@@ -49,13 +49,13 @@ static inline DAT_RETURN dapl_descriptor_calls(DAT_IA_HANDLE ia, DAPL_DESCRIPTOR
     return calls->descriptor && calls->arm ? DAT_SUCCESS : DAT_NOT_IMPLEMENTED;
 }
 
-/* Writes the descriptor of an EVD or CNO; the first call makes it. */
+/* Writes the descriptor of an EVD or CNO to *descriptor; the first call creates it. */
 static inline DAT_RETURN dapl_descriptor(const DAPL_DESCRIPTOR_CALLS *calls, DAT_HANDLE evd_or_cno, int *descriptor)
 {
     return calls->descriptor ? calls->descriptor(evd_or_cno, descriptor) : DAT_NOT_IMPLEMENTED;
 }
 
-/* Makes the descriptor readable if there are events, else when the next one comes. */
+/* Makes the descriptor readable at once if events are queued, otherwise when the next event arrives. */
 static inline DAT_RETURN dapl_descriptor_arm(const DAPL_DESCRIPTOR_CALLS *calls, DAT_HANDLE evd_or_cno)
 {
     return calls->arm ? calls->arm(evd_or_cno) : DAT_NOT_IMPLEMENTED;

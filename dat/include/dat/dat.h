@@ -201,7 +201,7 @@ typedef DAT_UINT64 DAT_IA_ATTR_MASK;
 #define DAT_IA_FIELD_ALL                                    UINT64_C(0x7ffffffff)
 #define DAT_IA_FIELD_NONE                                   UINT64_C(0x000000000)
 
-/* A line of the registry. */
+/* A name in the registry, from a line of dat.conf or a registration. */
 typedef struct dat_provider_info {
     char        ia_name[DAT_NAME_MAX_LENGTH];
     DAT_UINT32  dapl_version_major;           /* the version of the API */
@@ -235,7 +235,7 @@ extern DAT_RETURN dat_ia_query(
     IN  DAT_PROVIDER_ATTR_MASK provider_attr_mask,
     OUT DAT_PROVIDER_ATTR      *provider_attr);
 
-/* Graceful: fails while objects of the IA exist, without an effect. Abrupt: frees them all. */
+/* A graceful close fails, without an effect, while objects of the IA exist. An abrupt close frees them all. */
 extern DAT_RETURN dat_ia_close(IN DAT_IA_HANDLE ia_handle, IN DAT_CLOSE_FLAGS close_flags);
 
 /* Writes one record per name, at most max_to_return; entries_returned is the number of names written. */
@@ -262,7 +262,7 @@ extern DAT_RETURN dat_pz_query(
     IN  DAT_PZ_PARAM_MASK pz_param_mask,
     OUT DAT_PZ_PARAM      *pz_param);
 
-/* Fails while EPs, LMRs, RMRs or SRQs use the PZ. */
+/* Fails while an EP, LMR, RMR or SRQ uses the PZ. */
 extern DAT_RETURN dat_pz_free(IN DAT_PZ_HANDLE pz_handle);
 
 /* ---- Memory ----------------------------------------------------------------------------------------------------- */
@@ -317,7 +317,7 @@ extern DAT_RETURN dat_lmr_query(
     IN  DAT_LMR_PARAM_MASK lmr_param_mask,
     OUT DAT_LMR_PARAM      *lmr_param);
 
-/* Fails while an RMR is bound to it. Later transfers that use the memory fail. */
+/* Fails while an RMR is bound to the LMR. Transfers that still use the memory fail. */
 extern DAT_RETURN dat_lmr_free(IN DAT_LMR_HANDLE lmr_handle);
 
 /*
@@ -583,10 +583,10 @@ extern DAT_RETURN dat_ep_dup_connect(
     IN const DAT_PVOID private_data,
     IN DAT_QOS         quality_of_service);
 
-/* Both ends get one DISCONNECTED event. On a DISCONNECTED EP it succeeds without an effect. */
+/* Both ends get one DISCONNECTED event. On a DISCONNECTED EP the call succeeds without an effect. */
 extern DAT_RETURN dat_ep_disconnect(IN DAT_EP_HANDLE ep_handle, IN DAT_CLOSE_FLAGS close_flags);
 
-/* From DISCONNECTED to UNCONNECTED, so that the EP can connect again. */
+/* Returns a DISCONNECTED EP to the state UNCONNECTED, so that it can connect again. */
 extern DAT_RETURN dat_ep_reset(IN DAT_EP_HANDLE ep_handle);
 
 /* Moving data. */
@@ -616,7 +616,7 @@ extern DAT_RETURN dat_ep_post_rdma_read(
     IN const DAT_RMR_TRIPLET *remote_iov,
     IN DAT_COMPLETION_FLAGS  completion_flags);
 
-/* Writes the local segments to remote_iov, without an action of the peer. A later send arrives after them. */
+/* Writes the local segments to remote_iov, without an action of the peer. A later send arrives after the written bytes. */
 extern DAT_RETURN dat_ep_post_rdma_write(
     IN DAT_EP_HANDLE         ep_handle,
     IN DAT_COUNT             num_segments,
@@ -687,7 +687,7 @@ extern DAT_RETURN dat_srq_resize(IN DAT_SRQ_HANDLE srq_handle, IN DAT_COUNT srq_
 /* Reports an asynchronous event when fewer than low_watermark buffers are left: once per call of this function. */
 extern DAT_RETURN dat_srq_set_lw(IN DAT_SRQ_HANDLE srq_handle, IN DAT_COUNT low_watermark);
 
-/* As dat_ep_create, but the EP receives into buffers of the SRQ. */
+/* Creates an EP like dat_ep_create, but the EP receives into buffers of the SRQ. */
 extern DAT_RETURN dat_ep_create_with_srq(
     IN  DAT_IA_HANDLE     ia_handle,
     IN  DAT_PZ_HANDLE     pz_handle,
@@ -698,13 +698,13 @@ extern DAT_RETURN dat_ep_create_with_srq(
     IN  const DAT_EP_ATTR *ep_attributes,
     OUT DAT_EP_HANDLE     *ep_handle);
 
-/* Number of receives that the EP holds. Each out pointer may be NULL. */
+/* Returns the number of receives that the EP has taken from its SRQ. Each out pointer may be NULL. */
 extern DAT_RETURN dat_ep_recv_query(
     IN  DAT_EP_HANDLE ep_handle,
     OUT DAT_COUNT     *nbufs_allocated,
     OUT DAT_COUNT     *bufs_alloc_span);
 
-/* Number of receives that the EP may hold: above soft an asynchronous event, above hard the connection ends. */
+/* Limits the receives that the EP may use: above soft an asynchronous event is queued, above hard the connection ends. */
 extern DAT_RETURN dat_ep_set_watermark(
     IN DAT_EP_HANDLE ep_handle,
     IN DAT_COUNT     soft_high_watermark,

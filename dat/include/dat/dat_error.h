@@ -6,7 +6,7 @@
  *     | E  | W  |      type      |    subtype     |
  *     +----+----+----------------+----------------+
  *
- * E is set for errors, W for warnings. The type constants below carry neither, so compare DAT_GET_TYPE(ret) with them,
+ * E is set for errors, W for warnings. The type constants below contain neither bit, so compare DAT_GET_TYPE(ret) with them,
  * never ret itself. Three exceptions: DAT_SUCCESS is 0; dat_evd_dequeue and dat_cno_wait return DAT_QUEUE_EMPTY without
  * E, so that comparing ret works there too; and DAT_NOT_IMPLEMENTED has both class bits in the constant, so compare it
  * with ret itself.
@@ -64,7 +64,7 @@ DAT_EXTENSION_ typedef enum dat_return_type {
     DAT_NOT_IMPLEMENTED             = 0xffff0000  /* the provider lacks this call */
 } DAT_RETURN_TYPE;
 
-/* Its name in DAT 1.0. */
+/* The name of DAT_PROVIDER_NOT_FOUND in DAT 1.0. */
 #define DAT_NAME_NOT_FOUND DAT_PROVIDER_NOT_FOUND
 
 /* Details: the handle, the argument, the state. The numbers are consecutive. */

@@ -6,7 +6,7 @@
  *     | E  | W  |      type      |    subtype     |
  *     +----+----+----------------+----------------+
  *
- * E is set for errors, W for warnings. The type constants below carry neither, so compare DAT_GET_TYPE(ret) with them,
+ * E is set for errors, W for warnings. The type constants below contain neither bit, so compare DAT_GET_TYPE(ret) with them,
  * never ret itself. Three exceptions: DAT_SUCCESS is 0; dat_evd_dequeue and dat_cno_wait return DAT_QUEUE_EMPTY without
  * E, so that comparing ret works there too; and DAT_NOT_IMPLEMENTED is also returned without E.
  *
@@ -69,7 +69,7 @@ typedef enum dat_return_type {
     DAT_NOT_IMPLEMENTED             = 0x3fff0000  /* the provider lacks this call; returned without the class bit */
 } DAT_RETURN_TYPE;
 
-/* The name in DAT 1.0. */
+/* The name of DAT_PROVIDER_NOT_FOUND in DAT 1.0. */
 #define DAT_NAME_NOT_FOUND DAT_PROVIDER_NOT_FOUND
 
 /* Details: the handle, the argument, the state. The numbers are consecutive. */

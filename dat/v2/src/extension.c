@@ -9,7 +9,7 @@
 #include <dat2/udat.h>
 #include <dat2/dat_ib_extensions.h>
 
-/* An adapter that is opened for a query only has no events but those of its own failure. */
+/* Length of the asynchronous EVD of an adapter opened for a query: only a failure of the adapter queues events there. */
 enum { ASYNC_EVENTS = 8 };
 
 /* In lib.rs: finds the provider of the handle and calls its handle_extendedop_func. */
@@ -17,7 +17,7 @@ extern DAT_RETURN dat2_extension_op(DAT_HANDLE handle, DAT_EXTENDED_OP operation
 
 /*
  * dat_ib_open_query: opens an adapter by name and reads its attributes. The strings and arrays in them are valid until
- * dat_ib_close_query. Parameters count as in that macro, from the name on.
+ * dat_ib_close_query. Numbers of invalid parameters count from the name, the first parameter of the macro.
  */
 static DAT_RETURN open_query(va_list arguments)
 {
@@ -44,7 +44,7 @@ static DAT_RETURN open_query(va_list arguments)
         return result;
     result = dat_ia_query(ia, NULL, ia_mask, ia_attr, provider_mask, provider_attr);
     if (result != DAT_SUCCESS) {
-        /* The failure of the query is the one to report. */
+        /* Reports the error of the query; the result of this close does not matter. */
         (void)dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG);
         return result;
     }
@@ -57,7 +57,7 @@ DAT_RETURN dat_extension_op(DAT_HANDLE handle, DAT_EXTENDED_OP operation, ...)
     va_list arguments;
     DAT_RETURN result;
 
-    /* An adapter that was opened by a query has no objects, so a graceful close succeeds; one with objects stays open. */
+    /* An adapter opened by dat_ib_open_query has no objects, so a graceful close succeeds; it refuses one with objects. */
     if (operation == (DAT_EXTENDED_OP)DAT_IB_CLOSE_QUERY_OP)
         return dat_ia_close(handle, DAT_CLOSE_GRACEFUL_FLAG);
     va_start(arguments, operation);
@@ -66,7 +66,7 @@ DAT_RETURN dat_extension_op(DAT_HANDLE handle, DAT_EXTENDED_OP operation, ...)
     else if (operation == (DAT_EXTENDED_OP)DAT_IB_OPEN_QUERY_OP)
         result = open_query(arguments);
     else
-        /* There is no handle to find a provider by. */
+        /* Without a handle no provider can be found. */
         result = DAT_NOT_IMPLEMENTED;
     va_end(arguments);
     return result;

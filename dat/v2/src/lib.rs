@@ -8,7 +8,7 @@ use dat_abi::v2::*;
 dat::own_calls!(&dat::api::V2);
 dat::common_calls!();
 
-// Calls whose arguments differ from those of 1.2.
+// Calls whose arguments differ from those of 1.2; `common_calls` has the others.
 dat::through_table! { "C", nothing or ia, DAT_INVALID_HANDLE_IA;
     dat_lmr_create => lmr_create_func(
         mem_type: DAT_MEM_TYPE, region_description: DAT_REGION_DESCRIPTION, length: DAT_VLEN,
