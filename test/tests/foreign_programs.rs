@@ -90,22 +90,33 @@ fn run_by(start: &[&str], program: &Program, adapter: &str, arguments: &[&str]) 
     Some(client)
 }
 
-/// Runs a `dapltest` server, and one client for each test.
+/// Runs a `dapltest` server, one client for each test, and its limit tests without a server.
 fn dapltest(adapter: &str) {
-    let Some(debian) = debian() else { return };
-    let stage = stage(Profile::Dev);
-    let sandbox = Sandbox::new(&stage, Some(ADAPTERS));
-    let start = |words: &[&str]| Run::start(command(&sandbox, debian, BY_LINES, "dapltest", words));
-    let server = start(&["-T", "S", "-D", adapter]);
-    server.wait_for("Service Point Ready", LIMIT);
     let tests = [
         "T -i 20 -t 2 -w 2 client RW 4096 2 server RR 5000 1 client SR 1024 1 server SR 99 2",
         "T -V -i 20 client RW 4096 2 server RR 5000 1 client SR 1024 1 server SR 99 2",
         "P -i 200 -m b RW 4096 2",
         "P -i 200 -m p -p 5 RR 4096 2",
-        "Q",
     ];
-    for test in tests {
+    dapltest_by(BY_LINES, adapter, &tests);
+    let Some(debian) = debian() else { return };
+    let stage = stage(Profile::Dev);
+    let sandbox = Sandbox::new(&stage, Some(ADAPTERS));
+    let words = ["-T", "L", "-D", adapter, "-m", "12", "-w", "2"];
+    let limits = Run::start(command(&sandbox, debian, BY_LINES, "dapltest", &words)).finish(LIMIT);
+    assert!(limits.status.success() && limits.stdout.contains("OK"), "{limits:#?}");
+}
+
+/// Runs a `dapltest` server, one client for each test, and a client that ends the server. All are started by `stdbuf` with
+/// the arguments `start`.
+fn dapltest_by(start: &[&str], adapter: &str, tests: &[&str]) {
+    let Some(debian) = debian() else { return };
+    let stage = stage(Profile::Dev);
+    let sandbox = Sandbox::new(&stage, Some(ADAPTERS));
+    let start = |words: &[&str]| Run::start(command(&sandbox, debian, start, "dapltest", words));
+    let server = start(&["-T", "S", "-D", adapter]);
+    server.wait_for("Service Point Ready", LIMIT);
+    for test in tests.iter().chain(&["Q"]) {
         let (kind, rest) = test.split_at(1);
         let words: Vec<&str> =
             ["-T", kind, "-D", adapter, "-s", "127.0.0.1"].into_iter().chain(rest.split_whitespace()).collect();
@@ -115,8 +126,6 @@ fn dapltest(adapter: &str) {
     }
     let server = server.finish(LIMIT);
     assert!(server.status.success(), "{server:#?}");
-    let limits = start(&["-T", "L", "-D", adapter, "-m", "12", "-w", "2"]).finish(LIMIT);
-    assert!(limits.status.success() && limits.stdout.contains("OK"), "{limits:#?}");
 }
 
 #[test]
@@ -142,8 +151,10 @@ fn dtest_polls_memory_for_rdma_writes() {
 
 #[test]
 fn dtestx_uses_immediate_data_and_atomics() {
-    run(&DTESTX, "sm0", &[]);
-    run(&DTESTX, "usnic0", &["-b", "4096"]);
+    for adapter in ["sm0", "usnic0"] {
+        run(&DTESTX, adapter, &[]);
+        run(&DTESTX, adapter, &["-b", "4096"]);
+    }
 }
 
 /// `dtestx -q` queries an adapter's attributes by name and exits.
@@ -181,6 +192,10 @@ fn valgrind_finds_nothing_in_libdat2_and_the_providers() {
         run_by(&start, &DTEST, adapter, &["-b", "4096", "-B", "10"]);
         run_by(&start, &DTESTX, adapter, &["-b", "4096"]);
         run_by(&start, &DTESTSRQ, adapter, &["-c", "2", "-B", "5"]);
+        run_by(&start, &DTESTCM, adapter, &["-c", "10", "-b", "5"]);
+        let tests =
+            ["T -i 5 client RW 4096 2 server RR 5000 1 client SR 1024 1 server SR 99 2", "P -i 50 -m b RW 4096 2"];
+        dapltest_by(&start, adapter, &tests);
     }
 }
 
