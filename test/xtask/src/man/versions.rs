@@ -17,13 +17,23 @@ pub(crate) struct Versions {
 pub(crate) const HEADING: &str = "DAT 2.0";
 
 /// Differences in behaviour that the headers do not show.
-const BEHAVIOUR: [(&str, &str); 8] = [
+const BEHAVIOUR: [(&str, &str); 14] = [
     (
         "dat_ep_connect",
         "`DAT_CONNECT_MULTIPATH_REQUESTED_FLAG` uses one path; `DAT_CONNECT_MULTIPATH_REQUIRED_FLAG` is refused with `DAT_MODEL_NOT_SUPPORTED`.",
     ),
+    ("dat_cno_query", "`proxy_type` says whether `proxy` is the agent or the descriptor of `dat_cno_fd_create(3)`."),
     ("dat_ep_create", "An endpoint of an unreliable service is refused with `DAT_MODEL_NOT_SUPPORTED`."),
+    ("dat_ep_create_with_srq", "An endpoint of an unreliable service is refused with `DAT_MODEL_NOT_SUPPORTED`."),
     ("dat_ep_free", "The free of a connected endpoint queues `DAT_CONNECTION_EVENT_DISCONNECTED`; in 1.2 it does not."),
+    (
+        "dat_ep_modify",
+        "`DAT_EP_FIELD_COMM` sets the communicator of `dat_ep_common_connect(3)`; one that is not supported is refused with `DAT_COMM_NOT_SUPPORTED`.",
+    ),
+    (
+        "dat_evd_create",
+        "`DAT_IB_EVD_EXTENSION_FLAG` (`dat2/dat_ib_extensions.h`) is a flag too: the EVD takes completions of extension operations.",
+    ),
     (
         "dat_evd_dequeue",
         "A completion also has its operation, and the remote context that a received send has invalidated.",
@@ -33,6 +43,14 @@ const BEHAVIOUR: [(&str, &str); 8] = [
         "A completion also has its operation, and the remote context that a received send has invalidated.",
     ),
     ("dat_ia_openv", "The name needs a line with `u2.0` in dat.conf; with other lines only, the open is refused."),
+    (
+        "dat_registry_add_provider",
+        "The table is `DAT_PROVIDER` of 2.0. A registration of version 1.2 is passed to `libdat.so.1` if the process has loaded it.",
+    ),
+    (
+        "dat_registry_remove_provider",
+        "A registration of version 1.2 is removed from `libdat.so.1` if the process has loaded it.",
+    ),
     ("dat_registry_list_providers", "The entries of `u2.0` lines come first."),
     ("dat_strerror", "The return code is one of 2.0, in which subtypes have other numbers than in 1.2."),
 ];
@@ -113,14 +131,25 @@ impl Versions {
         Some((old, new))
     }
 
-    /// Types in a prototype that differ between the versions.
+    /// Types in a prototype, and types of their members, that differ between the versions.
     fn types_of(&self, prototype: &Prototype) -> BTreeSet<String> {
-        let words =
-            prototype.lines.iter().flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
-        let names: BTreeSet<&str> = words.filter(|word| word.starts_with("DAT_")).collect();
-        let differs = |name: &&str| self.declarations(name).is_some_and(|(old, new)| old != new);
-        names.into_iter().filter(differs).map(str::to_owned).collect()
+        let (mut seen, mut found) = (BTreeSet::new(), BTreeSet::new());
+        let mut queue = type_words(&prototype.lines);
+        while let Some(name) = queue.pop() {
+            let Some((old, new)) = self.declarations(&name).filter(|_| seen.insert(name.clone())) else { continue };
+            queue.extend(type_words(&new));
+            if old != new && name != "DAT_PROVIDER" {
+                found.insert(name);
+            }
+        }
+        found
     }
+}
+
+/// Words that may be names of types.
+fn type_words(lines: &[String]) -> Vec<String> {
+    let words = lines.iter().flat_map(|line| line.split(|c: char| !c.is_ascii_alphanumeric() && c != '_'));
+    words.filter(|word| word.starts_with("DAT_")).map(str::to_owned).collect()
 }
 
 /// Structures, unions and enumerations that headers declare.
@@ -149,5 +178,16 @@ mod tests {
         assert_eq!(versions.changed_calls(), [Block::Term("`g`".to_owned(), "takes `b` as well.".to_owned())]);
         assert_eq!(versions.changed_types(), [Block::Term("`DAT_A`".to_owned(), "new: `y`.".to_owned())]);
         assert!(versions.section("h").is_empty());
+        let types = |b: &str| {
+            format!(
+                "typedef struct dat_b {{\n    DAT_C c;\n}} DAT_B;\n\ntypedef enum dat_c {{\n    {b}\n}} DAT_C;\n\nextern DAT_RETURN f(IN DAT_B *b);\n"
+            )
+        };
+        let nested = Versions::of(types("ONE = 1"), types("ONE = 2"));
+        assert_eq!(
+            nested.section("f"),
+            [Block::Text("Declared differently in 2.0, see `dat2(7)`: `DAT_C`.".to_owned())],
+            "a type of a member"
+        );
     }
 }
