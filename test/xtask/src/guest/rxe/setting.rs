@@ -19,9 +19,9 @@ const RXE0: &str = "rxe0 u1.2 threadsafe default libdaplverbs.so.1 dapl.1.2 \"rx
 const RXE_CMA: &str = "rxe-cma u1.2 nonthreadsafe default libdaplcma.so.1 dapl.1.2 \"rxe0 1\" \"\"\n";
 const RXE_SCM: &str = "rxe-scm u1.2 nonthreadsafe default libdaplscm.so.1 dapl.1.2 \"rxe0 1\" \"\"\n";
 
-/// Registry lines for DAT 2.0 programs, with the adapter name of the reference's registry. One of the reference's
-/// lines for sockets is added.
-const RXE2: &str = " u2.0 nonthreadsafe default libdaplverbs.so.1 dapl.2.0 \"rxe0 1\" \"\"\n";
+/// Registry lines for DAT 2.0 programs, with the adapter name and the library name of the reference's registry. One of
+/// the reference's lines for sockets is added.
+const RXE2: &str = " u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"rxe0 1\" \"\"\n";
 
 /// The environment, built with all assertions, like tests on this machine.
 pub(super) struct Setting {
