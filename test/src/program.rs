@@ -1,4 +1,4 @@
-//! Checks whether a program is installed.
+//! Checks whether a program is installed, and skips tests without what they need.
 #![forbid(unsafe_code)]
 
 use std::os::unix::fs::PermissionsExt;
@@ -11,6 +11,16 @@ pub fn is_program(name: &str) -> bool {
         let file = fs::metadata(directory.join(name));
         file.is_ok_and(|file| file.is_file() && file.permissions().mode() & 0o111 != 0)
     })
+}
+
+/// Environment variable that turns skipped tests into failures; `cargo xtask test --required` sets it.
+pub const REQUIRED: &str = "DAPL_TEST_REQUIRED";
+
+/// Reports that a test is skipped, or fails if no test may be skipped.
+#[track_caller]
+pub fn skip(reason: &str) {
+    assert!(env::var_os(REQUIRED).is_none(), "not tested: {reason}");
+    println!("skipped: {reason}");
 }
 
 #[cfg(test)]

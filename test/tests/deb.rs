@@ -12,7 +12,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use dapl_test::program::is_program;
+use dapl_test::program::{is_program, skip};
 use dapl_test::stage::{OLD_NAMES_2, Profile, built, workspace};
 
 /// Packages of another origin that must be installable beside ours.
@@ -37,7 +37,7 @@ fn text_of(command: &mut Command) -> String {
 fn can_pack() -> bool {
     let missing: Vec<&str> = ["dpkg-buildpackage", "dh"].into_iter().filter(|program| !is_program(program)).collect();
     if !missing.is_empty() {
-        println!("skipped: {} missing; install the Debian packages dpkg-dev debhelper", missing.join(", "));
+        skip(&format!("{} missing; install the Debian packages dpkg-dev debhelper", missing.join(", ")));
     }
     missing.is_empty()
 }
@@ -108,7 +108,7 @@ fn lintian_reports_no_error() {
         return;
     }
     if !is_program("lintian") {
-        println!("skipped: lintian is missing; install the Debian package lintian");
+        skip("lintian is missing; install the Debian package lintian");
         return;
     }
     // These packages close no Debian bug, so that tag is suppressed.
@@ -164,7 +164,7 @@ fn packages_install_beside_libdapl2_and_dtest1_runs() {
     }
     let neighbours = neighbours();
     if neighbours.len() != NEIGHBOURS.len() {
-        println!("not tried: {} cannot be fetched; only ours are installed", NEIGHBOURS.join(" and "));
+        skip(&format!("installing beside {}, which cannot be fetched", NEIGHBOURS.join(" and ")));
     }
     let root = place("system");
     let _ = fs::remove_dir_all(&root);
@@ -172,7 +172,7 @@ fn packages_install_beside_libdapl2_and_dtest1_runs() {
     ["updates", "info"].iter().for_each(|name| fs::create_dir_all(dpkg.join(name)).unwrap());
     ["status", "available"].iter().for_each(|name| fs::write(dpkg.join(name), "").unwrap());
     if fs::metadata("/proc/self").is_ok_and(|own| own.uid() != 0) {
-        println!("skipped: only root can install packages");
+        skip("only root can install packages");
         return;
     }
     // The dependencies are on libraries of the real system, which this dpkg database does not contain.

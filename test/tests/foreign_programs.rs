@@ -10,6 +10,7 @@ use std::process::Command;
 use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
+use dapl_test::program::skip;
 use dapl_test::run::{Finished, Run, Sandbox, has_tool};
 use dapl_test::stage::{Profile, stage, workspace};
 
@@ -180,7 +181,7 @@ fn dtestx_queries_an_adapter_by_name() {
 #[test]
 fn valgrind_finds_nothing_in_libdat2_and_the_providers() {
     if !has_tool("valgrind") {
-        println!("skipped: no valgrind");
+        skip("no valgrind");
         return;
     }
     let [common, own] = ["dat/debug/dapl-valgrind.supp", "test/tests/foreign/debian.supp"]

@@ -7,7 +7,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use dapl_test::program::is_program;
+use dapl_test::program::{is_program, skip};
 use dapl_test::stage::{Profile, built};
 
 fn text_of(command: &mut Command) -> String {
@@ -30,7 +30,7 @@ fn query(packages: &[PathBuf], name: &str, what: &str) -> String {
 #[test]
 fn rpm_packages_have_the_files_of_an_install() {
     if !is_program("rpmbuild") {
-        println!("skipped: rpmbuild is missing; install the Debian package rpm");
+        skip("rpmbuild is missing; install the Debian package rpm");
         return;
     }
     let output = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rpm");

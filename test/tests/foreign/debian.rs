@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-use dapl_test::program::is_program;
+use dapl_test::program::{is_program, skip};
 
 /// The packages with Debian's libraries and programs.
 const PACKAGES: [&str; 2] = ["libdapl2", "dapl2-utils"];
@@ -15,7 +15,7 @@ pub(crate) fn debian() -> Option<&'static Path> {
     static PLACE: OnceLock<Option<PathBuf>> = OnceLock::new();
     let made = PLACE.get_or_init(|| {
         if !is_program("apt-get") || !is_program("dpkg-deb") {
-            println!("skipped: this is no Debian (apt-get, dpkg-deb)");
+            skip("this is no Debian (apt-get, dpkg-deb)");
             return None;
         }
         let place = Path::new(env!("CARGO_TARGET_TMPDIR")).join("debian-dat2");
@@ -27,8 +27,8 @@ pub(crate) fn debian() -> Option<&'static Path> {
         fs::create_dir_all(&fresh).expect("the target directory is writable");
         let fetched = Command::new("apt-get").args(["-qq", "download"]).args(PACKAGES).current_dir(&fresh).output();
         if !fetched.is_ok_and(|output| output.status.success()) {
-            println!("skipped: {} cannot be fetched", PACKAGES.join(" and "));
             let _ = fs::remove_dir_all(&fresh);
+            skip(&format!("{} cannot be fetched", PACKAGES.join(" and ")));
             return None;
         }
         let files = fs::read_dir(&fresh).expect("it was made").flatten().map(|entry| entry.path());
