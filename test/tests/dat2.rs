@@ -49,6 +49,22 @@ fn sources_of_1_2_run_as_programs_of_2_0() {
     }
 }
 
+/// Two processes; the receiver has three threads, each with a CNO, or all on the descriptor of one CNO.
+#[test]
+fn descriptors_of_cnos_lose_no_wake_up_under_epoll() {
+    let stage = stage(Profile::Dev);
+    let program = run::program_2(&stage, "test/c/cno_fd.c");
+    for adapter in ["sm0", "usnic0"] {
+        for owner in ["own", "shared"] {
+            for trigger in [&[][..], &["edge"]] {
+                let sandbox = Sandbox::new(&stage, Some(BOTH));
+                let arguments = [&[adapter, "3", "10000", owner], trigger].concat();
+                sandbox.start(&program, &arguments).finish(LIMIT).expect_success("cno_fd: OK, 10000 messages");
+            }
+        }
+    }
+}
+
 #[test]
 fn valgrind_finds_nothing_in_a_program_of_2_0() {
     if !run::has_tool("valgrind") {
