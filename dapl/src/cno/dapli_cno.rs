@@ -119,15 +119,15 @@ pub(super) fn begin<P: Provider>(cno: &Cno<P>, timeout: DAT_TIMEOUT) -> (Wait, N
     (wait, found.unwrap_or_else(|| cno.poll_and_arm(wait.token, Cause::Woken)))
 }
 
-/// The EVDs that a waiting thread polls. Valid until the CNO changes.
+/// The EVDs that a waiting thread polls, until `Cno::changes` has another value.
 pub(super) struct Polling {
     sources: Arc<[(Arc<dyn EvdSource>, u32)]>,
-    /// Value of `Cno::changes` for these EVDs. No EVD has triggered while the value is the same.
+    /// Value of `Cno::changes` when the EVDs were copied. While `Cno::changes` has this value, no EVD has triggered.
     changes: u32,
 }
 
-/// Polls the EVDs. With `takes` it returns the first EVD with new events, which has not triggered the CNO, and the value
-/// of `changes` right after that EVD was polled.
+/// Polls the EVDs. If `takes` is set, the first EVD with new events does not trigger the CNO: returns that EVD, and the
+/// value of `changes` right after its poll. Other EVDs with new events trigger the CNO.
 fn poll_all<'a>(
     cno: ObjectId,
     polling: &'a Polling,
@@ -187,8 +187,8 @@ impl<P: Provider> Cno<P> {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// Polls the EVDs once, and ends the wait if one of them has new events. That EVD need not trigger the CNO, unless
-    /// another one has triggered before it.
+    /// Polls the EVDs once, and ends the wait if one of them has new events. If another EVD has triggered before, the EVD
+    /// that was found is queued behind it.
     fn poll_and_take(&self, polling: &Polling, token: u64) -> Option<Next> {
         let (source, changes) = poll_all(self.id, polling, &self.changes, true)?;
         if changes == polling.changes {

@@ -49,8 +49,8 @@ pub struct PollPass {
     pub cno: ObjectId,
     /// The next EVD also polls the device. An EVD whose poll serves all CQs of the IA clears it.
     pub polls_device: bool,
-    /// The first EVD with new events does not trigger the CNO, because the thread waits and takes them. That EVD clears
-    /// it.
+    /// The thread waits on the CNO: the first EVD with new events clears this flag and does not trigger the CNO, since the
+    /// thread returns that EVD.
     pub takes: bool,
 }
 
@@ -63,8 +63,8 @@ pub struct Cno<P: Provider> {
     inner: Mutex<CnoState>,
     /// Waiters poll the EVDs themselves, so no CQ has to be armed. Changed under the lock of `inner`.
     polled: AtomicBool,
-    /// Changes of the triggers, of the polled EVDs, and of what ends a wait. A thread that polls takes the lock of `inner`
-    /// only after a change. Incremented under that lock.
+    /// Counts triggers, changes of the list of EVDs, and releases of waiters. A polling thread takes the lock of `inner`
+    /// only if this count has changed. Incremented under that lock.
     changes: AtomicU32,
     spin: SpinBudget,
     /// Signalled when an agent returns.
