@@ -87,7 +87,7 @@ macro_rules! export_provider {
             /// `info` is null or readable.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn dat_provider_fini(info: *const DAT_PROVIDER_INFO) {
-                // SAFETY: as above.
+                // SAFETY: this function's own contract; the functions are those of the libdat this library links.
                 unsafe { $crate::registration::fini::<$provider>(LIBDAT, info) }
             }
         };

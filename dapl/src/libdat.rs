@@ -52,9 +52,11 @@ impl Libdat {
             // SAFETY: not null, and the function of that name in the ABI. The table is that of the version, behind the
             // pointer.
             add: unsafe { std::mem::transmute::<*mut c_void, RegistryFunction>(add) },
-            // SAFETY: as above.
+            // SAFETY: not null, and the function of that name in the ABI. The table is that of the version, behind the
+            // pointer.
             remove: unsafe { std::mem::transmute::<*mut c_void, RegistryFunction>(remove) },
-            // SAFETY: as above.
+            // SAFETY: not null, and the function of that name in the ABI. The table is that of the version, behind the
+            // pointer.
             get_ia_handle: unsafe { std::mem::transmute::<*mut c_void, NumberFunction>(get_ia_handle) },
         })
     }

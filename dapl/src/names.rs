@@ -70,7 +70,8 @@ pub struct Registration {
 // SAFETY: the raw pointers are the table's `device_name`, which points into `name` in this struct, and null pointers.
 // Only the content of the mutexes changes after construction.
 unsafe impl Send for Registration {}
-// SAFETY: as above.
+// SAFETY: the raw pointers are the table's `device_name`, which points into `name` in this struct, and null pointers.
+// Only the content of the mutexes changes after construction.
 unsafe impl Sync for Registration {}
 
 /// Parameters of the last registration under this name.

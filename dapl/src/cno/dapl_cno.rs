@@ -53,7 +53,7 @@ pub unsafe extern "C" fn dapl_cno_modify_agent<P: Provider>(
 /// `dat_cno_query`.
 ///
 /// # Safety
-/// Same as [`dapl_cno_create`].
+/// `cno` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 pub unsafe extern "C" fn dapl_cno_query<P: Provider>(
     cno: DAT_CNO_HANDLE,
     mask: DAT_CNO_PARAM_MASK,
@@ -75,7 +75,7 @@ pub unsafe extern "C" fn dapl_cno_query<P: Provider>(
 /// `dat_cno_free`.
 ///
 /// # Safety
-/// Same as [`dapl_cno_create`].
+/// `cno` is null or a handle of this library, live or freed, of any kind.
 pub unsafe extern "C" fn dapl_cno_free<P: Provider>(cno: DAT_CNO_HANDLE) -> DAT_RETURN {
     guard(|| dapls_cno::free(&*from_handle::<Cno<P>>(cno, Handle::Cno)?))
 }

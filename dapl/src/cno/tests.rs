@@ -176,7 +176,7 @@ fn disabled_evds_and_unsignalled_events_trigger_nothing() {
     // SAFETY: a live handle.
     assert_eq!(unsafe { dapl_evd_disable::<FakeProvider>(evd.raw()) }, DAT_SUCCESS);
     post(evd);
-    // SAFETY: as above.
+    // SAFETY: a live handle.
     assert_eq!(unsafe { dapl_evd_enable::<FakeProvider>(evd.raw()) }, DAT_SUCCESS);
     assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY, "earlier events are no trigger");
     feed(evd, Token::default());
@@ -273,7 +273,7 @@ fn an_agent_may_call_back_into_dat() {
         feed(evd, Token::default());
         assert!(!take(evd));
     }
-    // SAFETY: as above.
+    // SAFETY: an agent that takes any call.
     assert_eq!(unsafe { dapl_cno_modify_agent::<FakeProvider>(cno.raw(), NO_AGENT) }, DAT_SUCCESS);
 }
 
@@ -442,6 +442,6 @@ fn an_agent_is_called_after_a_waiter_has_polled() {
     assert_eq!(seen.calls.load(Ordering::SeqCst), 0, "earlier events do not call the agent");
     feed(evd, Token::default());
     assert_eq!((seen.calls.load(Ordering::SeqCst), seen.evd.load(Ordering::SeqCst)), (1, evd.0));
-    // SAFETY: as above.
+    // SAFETY: as in `cno`.
     assert_eq!(unsafe { dapl_cno_modify_agent::<FakeProvider>(cno.raw(), NO_AGENT) }, DAT_SUCCESS);
 }

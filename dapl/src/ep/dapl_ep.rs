@@ -289,7 +289,7 @@ pub unsafe extern "C" fn dapl_ep_recv_query<P: Provider>(
         let receives = DAT_COUNT::try_from(dapli_watch::outstanding(&ep).recvs).unwrap_or(DAT_COUNT::MAX);
         // SAFETY: this function's own contract.
         unsafe { ffi::put(nbufs_allocated, receives) };
-        // SAFETY: as above.
+        // SAFETY: this function's own contract.
         unsafe { ffi::put(bufs_alloc_span, receives) };
         Ok(())
     })

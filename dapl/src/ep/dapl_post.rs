@@ -25,7 +25,7 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
 ) -> DAT_RETURN {
     // SAFETY: this function's own contract.
     let Some(segment) = (unsafe { plain::<P>(local_iov, num_segments, completion_flags) }) else {
-        // SAFETY: as above.
+        // SAFETY: this function's own contract.
         return unsafe { post_send::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
     };
     let quick = || {
@@ -72,7 +72,7 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
 ) -> DAT_RETURN {
     // SAFETY: this function's own contract.
     let Some(segment) = (unsafe { plain::<P>(local_iov, num_segments, completion_flags) }) else {
-        // SAFETY: as above.
+        // SAFETY: this function's own contract.
         return unsafe { post_recv::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
     };
     let quick = || {
@@ -142,7 +142,7 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
     // SAFETY: this function's own contract.
     let Some((segment, remote)) = (unsafe { plain_rdma::<P>(local_iov, num_segments, remote_iov, completion_flags) })
     else {
-        // SAFETY: as above.
+        // SAFETY: this function's own contract.
         return unsafe {
             post_rdma_read::<P>(ep_handle, num_segments, local_iov, user_cookie, remote_iov, completion_flags)
         };
@@ -201,7 +201,7 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
     // SAFETY: this function's own contract.
     let Some((segment, remote)) = (unsafe { plain_rdma::<P>(local_iov, num_segments, remote_iov, completion_flags) })
     else {
-        // SAFETY: as above.
+        // SAFETY: this function's own contract.
         return unsafe {
             post_rdma_write::<P>(ep_handle, num_segments, local_iov, user_cookie, remote_iov, completion_flags)
         };
@@ -320,7 +320,7 @@ unsafe fn plain_rdma<'a, P: Provider>(
 ) -> Option<(&'a Segment, Remote)> {
     // SAFETY: this function's own contract.
     let segment = unsafe { plain::<P>(list, count, flags) }?;
-    // SAFETY: as above.
+    // SAFETY: this function's own contract.
     Some((segment, unsafe { remote(remote_iov) }.ok()?))
 }
 

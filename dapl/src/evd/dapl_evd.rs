@@ -44,7 +44,7 @@ pub unsafe extern "C" fn dapl_evd_create<P: Provider>(
 /// `dat_evd_query`.
 ///
 /// # Safety
-/// Same as [`dapl_evd_create`].
+/// `evd` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 pub unsafe extern "C" fn dapl_evd_query<P: Provider>(
     evd: DAT_EVD_HANDLE,
     mask: DAT_EVD_PARAM_MASK,
@@ -73,7 +73,7 @@ pub unsafe extern "C" fn dapl_evd_query<P: Provider>(
 /// `dat_evd_modify_cno`.
 ///
 /// # Safety
-/// Same as [`dapl_evd_create`].
+/// `evd` and `cno` are null or handles of this library, live or freed, of any kind.
 pub unsafe extern "C" fn dapl_evd_modify_cno<P: Provider>(evd: DAT_EVD_HANDLE, cno: DAT_CNO_HANDLE) -> DAT_RETURN {
     guard(|| {
         let evd = from_handle::<Evd<P>>(evd, Handle::Plain)?;
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn dapl_evd_modify_cno<P: Provider>(evd: DAT_EVD_HANDLE, c
 /// `dat_evd_enable`.
 ///
 /// # Safety
-/// Same as [`dapl_evd_create`].
+/// `evd` is null or a handle of this library, live or freed, of any kind.
 pub unsafe extern "C" fn dapl_evd_enable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
     guard(|| {
         dapls_evd::set_enabled(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, true);
@@ -97,7 +97,7 @@ pub unsafe extern "C" fn dapl_evd_enable<P: Provider>(evd: DAT_EVD_HANDLE) -> DA
 /// `dat_evd_disable`.
 ///
 /// # Safety
-/// Same as [`dapl_evd_create`].
+/// `evd` is null or a handle of this library, live or freed, of any kind.
 pub unsafe extern "C" fn dapl_evd_disable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
     guard(|| {
         dapls_evd::set_enabled(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, false);
@@ -108,7 +108,7 @@ pub unsafe extern "C" fn dapl_evd_disable<P: Provider>(evd: DAT_EVD_HANDLE) -> D
 /// `dat_evd_set_unwaitable`.
 ///
 /// # Safety
-/// Same as [`dapl_evd_create`].
+/// `evd` is null or a handle of this library, live or freed, of any kind.
 pub unsafe extern "C" fn dapl_evd_set_unwaitable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
     guard(|| {
         dapls_evd::set_waitable(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, false);
@@ -119,7 +119,7 @@ pub unsafe extern "C" fn dapl_evd_set_unwaitable<P: Provider>(evd: DAT_EVD_HANDL
 /// `dat_evd_clear_unwaitable`.
 ///
 /// # Safety
-/// Same as [`dapl_evd_create`].
+/// `evd` is null or a handle of this library, live or freed, of any kind.
 pub unsafe extern "C" fn dapl_evd_clear_unwaitable<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
     guard(|| {
         dapls_evd::set_waitable(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, true);
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn dapl_evd_clear_unwaitable<P: Provider>(evd: DAT_EVD_HAN
 /// `dat_evd_resize`.
 ///
 /// # Safety
-/// Same as [`dapl_evd_create`].
+/// `evd` is null or a handle of this library, live or freed, of any kind.
 pub unsafe extern "C" fn dapl_evd_resize<P: Provider>(evd: DAT_EVD_HANDLE, length: DAT_COUNT) -> DAT_RETURN {
     guard(|| dapls_evd::resize(&*from_handle::<Evd<P>>(evd, Handle::Plain)?, length))
 }
@@ -160,7 +160,7 @@ pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, even
 /// `dat_evd_dequeue`.
 ///
 /// # Safety
-/// Same as [`dapl_evd_create`]; `out` is null or writable.
+/// `evd` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
     // The functions called here do not unwind, so the compiler can turn the calls into jumps.
     if out.is_null() {
@@ -168,7 +168,7 @@ pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out:
         return unsafe { dequeue::<P>(evd, out) };
     }
     let Some(stub) = EvdStub::of(evd) else {
-        // SAFETY: as above.
+        // SAFETY: this function's own contract.
         return unsafe { dequeue::<P>(evd, out) };
     };
     if stub.has_no_event() {
@@ -200,7 +200,7 @@ unsafe extern "C" fn dequeue_quickly<P: Provider>(
 /// `dat_evd_dequeue` on the full path.
 ///
 /// # Safety
-/// As [`dapl_evd_dequeue`].
+/// `evd` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 #[inline(never)]
 unsafe extern "C" fn dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
     guard_hot(|| {
@@ -216,7 +216,7 @@ unsafe extern "C" fn dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVE
 /// `dat_evd_free`.
 ///
 /// # Safety
-/// Same as [`dapl_evd_create`].
+/// `evd` is null or a handle of this library, live or freed, of any kind.
 pub unsafe extern "C" fn dapl_evd_free<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_RETURN {
     guard(|| dapls_evd::free(&*from_handle::<Evd<P>>(evd, Handle::Plain)?))
 }

@@ -56,7 +56,7 @@ pub unsafe extern "C-unwind" fn dapl_evd_wait<P: Provider>(
 ///
 /// # Safety
 ///
-/// As [`dapl_evd_wait`].
+/// `evd` is null or a handle of this library, live or freed, of any kind; `event` and `more` are null or writable.
 #[inline(always)]
 pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(
     evd: DAT_EVD_HANDLE,
@@ -96,13 +96,13 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: Cause) ->
             forget(call);
             // SAFETY: both pointers are non-null (checked in `run_step`) and writable by the contract.
             unsafe { (call.write)(call.event, call.evd, &event) };
-            // SAFETY: as above.
+            // SAFETY: both pointers are non-null (checked in `run_step`) and writable by the contract.
             unsafe { ffi::put(call.more, count(more)) };
             WaitStep::Done(DAT_SUCCESS)
         }
         Some(Next::Fail(error, more)) => {
             forget(call);
-            // SAFETY: as above.
+            // SAFETY: both pointers are non-null (checked in `run_step`) and writable by the contract.
             unsafe { ffi::put(call.more, count(more)) };
             WaitStep::Done(error.code())
         }
@@ -127,7 +127,7 @@ unsafe fn take_quickly<P: Provider, E: Copy>(call: &EvdWaitCall<E>) -> bool {
     let Some(object) = stub.object::<Evd<P>>() else { return false };
     // SAFETY: not null, and writable by this function's contract.
     let left = object.wait_quickly(|done| unsafe { write_plain(event, evd, done) });
-    // SAFETY: as above.
+    // SAFETY: not null, and writable by this function's contract.
     left.is_some_and(|left| unsafe {
         ffi::put(more, count(left));
         true

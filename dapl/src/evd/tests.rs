@@ -63,7 +63,7 @@ impl Evh {
 
     fn dequeue(self) -> (DAT_RETURN, u64) {
         let mut event = blank();
-        // SAFETY: as above.
+        // SAFETY: the call accepts any handle value, and the out parameters are writable.
         let code = unsafe { dapl_evd_dequeue::<FakeProvider>(self.handle(), &mut event) };
         (code, mark_of(&event))
     }
@@ -72,7 +72,7 @@ impl Evh {
         let mut event = blank();
         event.event_number = DAT_SOFTWARE_EVENT;
         event.event_data.software_event_data = DAT_SOFTWARE_EVENT_DATA { pointer: mark as *mut c_void };
-        // SAFETY: as above.
+        // SAFETY: the call accepts any handle value, and the out parameters are writable.
         unsafe { dapl_evd_post_se::<FakeProvider>(self.handle(), &event) }
     }
 
@@ -100,7 +100,7 @@ fn mark_of(event: &DAT_EVENT) -> u64 {
     match event.event_number {
         // SAFETY: the event number selects the union member.
         DAT_DTO_COMPLETION_EVENT => unsafe { event.event_data.dto_completion_event_data.user_cookie.as_64 },
-        // SAFETY: as above.
+        // SAFETY: the event number selects the union member.
         DAT_SOFTWARE_EVENT => unsafe { event.event_data.software_event_data.pointer as u64 },
         _ => 0,
     }
@@ -258,7 +258,7 @@ fn set_unwaitable_and_free_release_the_waiter() {
     assert_eq!(sleeper.join().unwrap(), unwaitable);
     evd.post(1);
     assert_eq!(evd.wait(0, 1).0, unwaitable, "even with events");
-    // SAFETY: as above.
+    // SAFETY: a live handle.
     assert_eq!(unsafe { dapl_evd_clear_unwaitable::<FakeProvider>(evd.handle()) }, DAT_SUCCESS);
     assert_eq!(evd.wait(0, 1).0, DAT_SUCCESS);
 

@@ -66,7 +66,7 @@ pub(crate) unsafe fn open<P: Provider>(
         let (ia, evd) = opened?;
         // SAFETY: not null, and writable by this function's contract.
         unsafe { async_evd.write_unaligned(evd) };
-        // SAFETY: as above.
+        // SAFETY: not null, and writable by this function's contract.
         unsafe { out.write_unaligned(ia) };
         Ok(())
     })
@@ -120,7 +120,7 @@ pub unsafe extern "C" fn dapl_ia_query<P: Provider>(
         }
         if wants_provider {
             ia.extra_facts.get_or_init(dapl_descriptor::facts::<P>);
-            // SAFETY: as above.
+            // SAFETY: not null, and writable by this function's contract.
             unsafe { put_provider(provider_attributes, query::provider_attributes(&ia)) };
         }
         Ok(())

@@ -286,7 +286,7 @@ fn lmr_create_checks_arguments_in_order() {
     // SAFETY: any value is allowed as a handle.
     let synced = unsafe { dapl_lmr_sync_rdma_read::<FakeProvider>(pz, std::ptr::null(), 0) };
     assert_eq!(synced, BAD | DAT_INVALID_HANDLE_IA);
-    // SAFETY: as above.
+    // SAFETY: any value is allowed as a handle.
     assert_eq!(unsafe { dapl_lmr_sync_rdma_write::<FakeProvider>(ia, std::ptr::null(), 0) }, DAT_SUCCESS);
 }
 
@@ -316,7 +316,7 @@ fn every_handle_has_a_context_and_a_type() {
         }
     }
     let any = BAD | DAT_INVALID_HANDLE1;
-    // SAFETY: as above.
+    // SAFETY: any handle; null or writable out parameters; every member of the union is 64 bits.
     unsafe {
         assert_eq!(dapl_set_consumer_context(NULL, DAT_CONTEXT { as_64: 1 }), any);
         assert_eq!(dapl_get_handle_type(3 as *mut c_void, std::ptr::null_mut()), any);
@@ -363,7 +363,7 @@ fn init_registers_the_given_name_and_refuses_another_major_version() {
     assert!(names::find(names::Version::V1, &name).is_none());
     (info.dapl_version_major, info.dapl_version_minor) = (1, 2);
     for params in [c"double 1", c"double 2"] {
-        // SAFETY: as above.
+        // SAFETY: functions with the contracts of libdat's functions, a readable record, a string.
         unsafe { registration::init::<FakeProvider>(libdat, &info, params.as_ptr()) };
     }
     let known = names::find(names::Version::V1, &name).unwrap();
@@ -377,7 +377,7 @@ fn init_registers_the_given_name_and_refuses_another_major_version() {
     }
     assert_eq!((ADDED.load(Ordering::SeqCst), REMOVED.load(Ordering::SeqCst)), (2, 1));
     info.ia_name = [b'x' as _; 256];
-    // SAFETY: as above.
+    // SAFETY: as above; null is what is tried.
     unsafe { registration::init::<FakeProvider>(libdat, &info, c"".as_ptr()) };
     assert_eq!(ADDED.load(Ordering::SeqCst), 2, "a name without a terminating zero");
 }

@@ -111,12 +111,12 @@ unsafe fn described<P: Provider>(
             Ok((Region { address: unsafe { region.for_va } as u64, length }, Origin::Memory))
         }
         DAT_MEM_TYPE_LMR => {
-            // SAFETY: as above.
+            // SAFETY: this function's own contract.
             let source = from_handle::<Lmr<P>>(unsafe { region.for_lmr_handle }, Handle::Lmr)?;
             Ok((source.region(), Origin::Lmr(source.id().handle)))
         }
         DAT_MEM_TYPE_SHARED_VIRTUAL => {
-            // SAFETY: as above.
+            // SAFETY: this function's own contract.
             let shared = unsafe { region.for_shared_memory };
             require(shared.shared_memory_id, 3)?;
             // SAFETY: not null, and then 40 bytes by this function's contract.
@@ -160,7 +160,7 @@ fn remote_context<P: Provider>(lmr: &Lmr<P>) -> DAT_RMR_CONTEXT {
 /// `dat_lmr_query`.
 ///
 /// # Safety
-/// Same as [`dapl_lmr_create`].
+/// `lmr` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 pub unsafe extern "C" fn dapl_lmr_query<P: Provider>(
     lmr: DAT_LMR_HANDLE,
     mask: DAT_LMR_PARAM_MASK,
@@ -206,7 +206,7 @@ pub unsafe extern "C" fn dapl_lmr_query<P: Provider>(
 /// `dat_lmr_free`.
 ///
 /// # Safety
-/// Same as [`dapl_lmr_create`].
+/// `lmr` is null or a handle of this library, live or freed, of any kind.
 pub unsafe extern "C" fn dapl_lmr_free<P: Provider>(lmr: DAT_LMR_HANDLE) -> DAT_RETURN {
     guard(|| dapls_lmr::free(&*from_handle::<Lmr<P>>(lmr, Handle::Lmr)?))
 }

@@ -146,7 +146,7 @@ fn shared_memory_is_identified_by_its_cookie() {
     // SAFETY: the union member of this memory type; the library keeps the cookie.
     let kept = unsafe { param.region_desc.for_shared_memory };
     assert_eq!(kept.virtual_address, world.page);
-    // SAFETY: as above.
+    // SAFETY: the union member of this memory type; the library keeps the cookie.
     assert_eq!(unsafe { kept.shared_memory_id.cast::<[u8; 40]>().read_unaligned() }, [7; 40]);
     assert!(world.shared(world.page, &cookie, 64).is_ok(), "all bytes of the cookie are compared");
     cookie[39] = 7;

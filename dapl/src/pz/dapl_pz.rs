@@ -29,7 +29,7 @@ pub unsafe extern "C" fn dapl_pz_create<P: Provider>(ia: DAT_IA_HANDLE, out: *mu
 /// `dat_pz_query`.
 ///
 /// # Safety
-/// Same as [`dapl_pz_create`].
+/// `pz` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 pub unsafe extern "C" fn dapl_pz_query<P: Provider>(
     pz: DAT_PZ_HANDLE,
     mask: DAT_PZ_PARAM_MASK,
@@ -50,7 +50,7 @@ pub unsafe extern "C" fn dapl_pz_query<P: Provider>(
 /// `dat_pz_free`.
 ///
 /// # Safety
-/// Same as [`dapl_pz_create`].
+/// `pz` is null or a handle of this library, live or freed, of any kind.
 pub unsafe extern "C" fn dapl_pz_free<P: Provider>(pz: DAT_PZ_HANDLE) -> DAT_RETURN {
     guard(|| dapls_pz::free(&*from_handle::<Pz<P>>(pz, Handle::Pz)?))
 }

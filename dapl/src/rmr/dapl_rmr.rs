@@ -32,7 +32,7 @@ pub unsafe extern "C" fn dapl_rmr_create<P: Provider>(pz: DAT_PZ_HANDLE, out: *m
 /// `dat_rmr_query`. An unbound RMR returns zeros (spec/events 9.1).
 ///
 /// # Safety
-/// Same as [`dapl_rmr_create`].
+/// `rmr` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 pub unsafe extern "C" fn dapl_rmr_query<P: Provider>(
     rmr: DAT_RMR_HANDLE,
     mask: DAT_RMR_PARAM_MASK,
@@ -132,7 +132,7 @@ pub(crate) unsafe fn bind<P: Provider>(
 /// `dat_rmr_free`.
 ///
 /// # Safety
-/// Same as [`dapl_rmr_create`].
+/// `rmr` is null or a handle of this library, live or freed, of any kind.
 pub unsafe extern "C" fn dapl_rmr_free<P: Provider>(rmr: DAT_RMR_HANDLE) -> DAT_RETURN {
     guard(|| dapls_rmr::free(&*from_handle::<Rmr<P>>(rmr, Handle::Rmr)?))
 }

@@ -199,14 +199,14 @@ pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> Wait
                 // Until the calls after the sleep, this thread may be cancelled at any instruction. No frame between
                 // here and the consumer's frame owns resources. A request that arrived while cancellation was disabled
                 // is only pending, so it is tested for.
-                // SAFETY: as above.
+                // SAFETY: this function's own contract. A step never unwinds: its entry guards it.
                 unsafe {
                     pthread_setcancelstate(caller_state, std::ptr::null_mut());
                     pthread_testcancel();
                     pthread_setcanceltype(CANCEL_ASYNCHRONOUS, std::ptr::null_mut());
                 }
                 cause = futex::sleep(word, expected, deadline.0);
-                // SAFETY: as above.
+                // SAFETY: this function's own contract. A step never unwinds: its entry guards it.
                 unsafe {
                     pthread_setcanceltype(CANCEL_DEFERRED, std::ptr::null_mut());
                     pthread_setcancelstate(CANCEL_DISABLE, std::ptr::null_mut());
@@ -214,7 +214,7 @@ pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> Wait
             }
         }
     };
-    // SAFETY: as above.
+    // SAFETY: this function's own contract. A step never unwinds: its entry guards it.
     unsafe {
         pthread_setcancelstate(caller_state, std::ptr::null_mut());
         pthread_setcanceltype(caller_type, std::ptr::null_mut());

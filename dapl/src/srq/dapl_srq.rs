@@ -54,7 +54,7 @@ pub unsafe extern "C" fn dapl_srq_set_lw<P: Provider>(srq: DAT_SRQ_HANDLE, low_w
 /// `dat_srq_free`.
 ///
 /// # Safety
-/// Same as [`dapl_srq_set_lw`].
+/// `srq` is null or a handle of this library, live or freed, of any kind.
 pub unsafe extern "C" fn dapl_srq_free<P: Provider>(srq: DAT_SRQ_HANDLE) -> DAT_RETURN {
     guard(|| dapls_srq::free(&*from_handle::<Srq<P>>(srq, Handle::Srq)?))
 }
@@ -62,7 +62,7 @@ pub unsafe extern "C" fn dapl_srq_free<P: Provider>(srq: DAT_SRQ_HANDLE) -> DAT_
 /// `dat_srq_query`.
 ///
 /// # Safety
-/// Same as [`dapl_srq_set_lw`]; `out` is null or writable.
+/// `srq` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 pub unsafe extern "C" fn dapl_srq_query<P: Provider>(
     srq: DAT_SRQ_HANDLE,
     mask: DAT_SRQ_PARAM_MASK,
@@ -95,7 +95,7 @@ pub unsafe extern "C" fn dapl_srq_query<P: Provider>(
 /// `dat_srq_resize`.
 ///
 /// # Safety
-/// Same as [`dapl_srq_set_lw`].
+/// `srq` is null or a handle of this library, live or freed, of any kind.
 pub unsafe extern "C" fn dapl_srq_resize<P: Provider>(srq: DAT_SRQ_HANDLE, length: DAT_COUNT) -> DAT_RETURN {
     guard(|| dapls_srq::resize(&*from_handle::<Srq<P>>(srq, Handle::Srq)?, length))
 }

@@ -38,7 +38,7 @@ pub unsafe extern "C" fn dapl2_csp_create<P: Provider>(
         // SAFETY: this function's own contract, and not null.
         let DAT_COMM { domain, r#type: kind, protocol } = unsafe { communicator.read_unaligned() };
         let communicator = Communicator { domain, kind, protocol };
-        // SAFETY: as above.
+        // SAFETY: this function's own contract, and not null.
         let bytes = unsafe { socket_address(address) };
         let (ip, port) = communicator.place(&bytes, 3)?;
         let place = Place { communicator, ip, port, bytes: &bytes };

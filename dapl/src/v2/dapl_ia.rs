@@ -61,7 +61,7 @@ pub unsafe extern "C" fn dapl2_ia_query<P: Provider>(
             unsafe { put_ia(ia_attr, convert::ia_attr(&of_ia, ia.limits(), P::HAS_ZERO_BASED)) };
         }
         if wants_provider {
-            // SAFETY: as above.
+            // SAFETY: not null, since the entry has succeeded, and writable by this function's contract.
             unsafe { put_provider(provider_attr, convert::provider_attr(&of_provider, P::HAS_QP_WINDOWS)) };
         }
         Ok(())

@@ -114,7 +114,7 @@ pub unsafe extern "C" fn dapl2_rmr_bind<P: Provider>(
     if checked != DAT_SUCCESS {
         return convert::code(checked);
     }
-    // SAFETY: as above.
+    // SAFETY: not null, and then a triplet by this function's contract.
     let DAT_LMR_TRIPLET { virtual_address, segment_length, lmr_context } = unsafe { segment.read_unaligned() };
     let length = segment_length.into();
     let mut segment = Segment { key: lmr_context, pad: 0, address: virtual_address, length };

@@ -74,7 +74,7 @@ same! {
     "C" dapl2_srq_resize = dapl_srq::dapl_srq_resize(srq: DAT_SRQ_HANDLE, length: DAT_COUNT);
 }
 
-/// As `dapl_set_consumer_context`.
+/// `handle` is null or a handle of this library, live or freed, of any kind.
 ///
 /// # Safety
 /// That of the entry of 1.2.
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn dapl2_set_consumer_context(handle: DAT_HANDLE, value: D
     convert::code(unsafe { context::dapl_set_consumer_context(handle, value) })
 }
 
-/// As `dapl_get_consumer_context`.
+/// `handle` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 ///
 /// # Safety
 /// That of the entry of 1.2.
@@ -92,7 +92,7 @@ pub unsafe extern "C" fn dapl2_get_consumer_context(handle: DAT_HANDLE, out: *mu
     convert::code(unsafe { context::dapl_get_consumer_context(handle, out) })
 }
 
-/// As `dapl_get_handle_type`.
+/// `handle` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 ///
 /// # Safety
 /// That of the entry of 1.2.

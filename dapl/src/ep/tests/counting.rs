@@ -12,7 +12,7 @@ fn counters(ep: H) -> Vec<(String, u64)> {
     // SAFETY: the query has set a list of that many attributes, with NUL-terminated strings.
     let list =
         unsafe { std::slice::from_raw_parts(attr.ep_provider_specific, attr.ep_provider_specific_count as usize) };
-    // SAFETY: as above.
+    // SAFETY: the query has set a list of that many attributes, with NUL-terminated strings.
     let text = |string| unsafe { CStr::from_ptr(string) }.to_str().unwrap().to_owned();
     let all = list.iter().map(|named| (text(named.name), text(named.value).parse().unwrap()));
     all.filter(|(_, count)| *count > 0).collect()

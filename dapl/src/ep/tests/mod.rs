@@ -156,7 +156,7 @@ impl World {
             .map(|event| {
                 // SAFETY: this EVD gets DTO completions only; all members of a cookie are integers.
                 let done = unsafe { event.event_data.dto_completion_event_data };
-                // SAFETY: as above.
+                // SAFETY: this EVD gets DTO completions only; all members of a cookie are integers.
                 (unsafe { done.user_cookie.as_64 }, done.status)
             })
             .collect()

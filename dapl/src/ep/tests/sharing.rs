@@ -101,7 +101,7 @@ pub(super) fn completed(evd: H) -> Vec<(H, u64, DAT_DTO_COMPLETION_STATUS)> {
         .map(|event| {
             // SAFETY: this EVD gets DTO completions only; all members of a cookie are integers.
             let done = unsafe { event.event_data.dto_completion_event_data };
-            // SAFETY: as above.
+            // SAFETY: this EVD gets DTO completions only; all members of a cookie are integers.
             (done.ep_handle, unsafe { done.user_cookie.as_64 }, done.status)
         })
         .collect()

@@ -30,7 +30,7 @@ fn message_that_was_there_before_the_check_is_found() {
             thread::spawn(move || {
                 if ring[0].load(Ordering::Acquire) != 0 {
                     check.set_ready(true);
-                    // SAFETY: as above.
+                    // SAFETY: the ring is never freed.
                     unsafe { watch.set_next(&ring[1], 1) };
                     check.has_queued.store(1, Ordering::Release);
                     check.set_ready(false);

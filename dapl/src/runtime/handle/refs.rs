@@ -19,7 +19,7 @@ pub struct Ref<T: Object> {
 
 // SAFETY: a `Ref` is a shared reference to a `T: Send + Sync` with a count kept in an atomic.
 unsafe impl<T: Object> Send for Ref<T> {}
-// SAFETY: as above.
+// SAFETY: a `Ref` is a shared reference to a `T: Send + Sync` with a count kept in an atomic.
 unsafe impl<T: Object> Sync for Ref<T> {}
 
 impl<T: Object> Ref<T> {

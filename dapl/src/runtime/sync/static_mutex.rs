@@ -45,7 +45,7 @@ unsafe impl RawMutex for RawLock {
     unsafe fn unlock(&self) {
         if self.0.swap(FREE, Ordering::Release) == WANTED {
             let op = libc::FUTEX_WAKE | libc::FUTEX_PRIVATE_FLAG;
-            // SAFETY: as above.
+            // SAFETY: the word outlives the call.
             unsafe { libc::syscall(libc::SYS_futex, self.0.as_ptr(), op, 1) };
         }
     }
