@@ -31,7 +31,7 @@ pub unsafe extern "C" fn dapl_get_consumer_context(handle: DAT_HANDLE, out: *mut
     guard(|| {
         let place = handle::context(handle).ok_or(Error::InvalidHandle(Handle::Any))?;
         require(out, 2)?;
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(DAT_CONTEXT { as_64: place.load(Ordering::Acquire) }) };
         Ok(())
     })
@@ -59,7 +59,7 @@ pub unsafe extern "C" fn dapl_get_handle_type(handle: DAT_HANDLE, out: *mut DAT_
             Kind::Srq => DAT_HANDLE_TYPE_SRQ,
             Kind::Csp => dat_abi::v2::DAT_HANDLE_TYPE_CSP,
         };
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(number) };
         Ok(())
     })

@@ -34,7 +34,7 @@ unsafe extern "C" fn dapl_descriptor<P: Provider>(object: DAT_HANDLE, out: *mut 
             Some(Kind::Cno) => dapls_cno::descriptor(&*from_handle::<Cno<P>>(object, Handle::Cno)?)?,
             _ => return Err(Error::InvalidHandle(Handle::Any)),
         };
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(number) };
         Ok(())
     })

@@ -159,7 +159,7 @@ impl Agent {
     /// Cancellation of the thread is deferred during the call.
     pub fn call(self, evd: usize) {
         let _deferral = cancel::defer();
-        // SAFETY: the contract of `new`.
+        // SAFETY: the caller of `new` guarantees that the function may be called until then.
         unsafe { (self.function)(self.data as DAT_PVOID, evd as DAT_EVD_HANDLE) };
     }
 

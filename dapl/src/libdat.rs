@@ -36,13 +36,14 @@ impl Libdat {
     pub(crate) fn loaded_2() -> Option<Self> {
         type RegistryFunction = unsafe extern "C" fn(*const DAT_PROVIDER, *const DAT_PROVIDER_INFO) -> DAT_RETURN;
         type NumberFunction = unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN;
-        // SAFETY: a terminated string; NOLOAD maps nothing new. The reference counted here keeps the functions mapped.
+        // SAFETY: the name is NUL-terminated, and NOLOAD maps nothing new. The reference that dlopen counts keeps the
+        // functions mapped.
         let image = unsafe { libc::dlopen(LIBDAT2.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
         if image.is_null() {
             return None;
         }
         let symbol = |name: &CStr| {
-            // SAFETY: the handle came from dlopen, and the name is terminated.
+            // SAFETY: the handle came from dlopen, and the name is NUL-terminated.
             let address = unsafe { libc::dlsym(image, name.as_ptr()) };
             (!address.is_null()).then_some(address)
         };

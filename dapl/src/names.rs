@@ -171,7 +171,7 @@ mod tests {
     #[test]
     fn a_name_has_a_registration_per_version() {
         let served = |major| Served { major, minor: 0, thread_safe: false };
-        // SAFETY: both tables consist of null pointers and empty slots, for which zeros are valid.
+        // SAFETY: both tables consist of nullable pointers, so all-zero bytes are valid.
         let (old, new): (DAT_PROVIDER, v2::DAT_PROVIDER) = unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
         let first = remember(c"names-both", c"one", String::new(), served(1), VersionedTable::V1(old));
         let second = remember(c"names-both", c"two", String::new(), served(2), VersionedTable::V2(new));

@@ -26,7 +26,7 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
     if info.is_null() {
         return log::error!("{}: dat_provider_init without a provider info", P::NAME);
     }
-    // SAFETY: not null, and readable by this function's contract.
+    // SAFETY: `info` is not null, and the caller guarantees that it is readable.
     let info = unsafe { info.read_unaligned() };
     let Some(name) = name_of(&info) else {
         return log::error!("{}: dat_provider_init with a name of more than 255 bytes", P::NAME);
@@ -67,7 +67,7 @@ pub unsafe fn fini<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO) 
     if info.is_null() {
         return;
     }
-    // SAFETY: not null, and readable by this function's contract.
+    // SAFETY: `info` is not null, and the caller guarantees that it is readable.
     let info = unsafe { info.read_unaligned() };
     let Some(version) = Version::of_major(info.dapl_version_major) else { return };
     let Some(known) = name_of(&info).and_then(|name| names::find(version, name)) else { return };

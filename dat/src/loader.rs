@@ -203,7 +203,7 @@ fn dynamic(map: &LinkMap) -> &'static [Dynamic] {
     }
     // SAFETY: the loader maps the section with its end mark and never unmaps this image.
     let length = unsafe { (0..).find(|at| (*map.dynamic.add(*at)).tag == DT_NULL) }.unwrap_or(0);
-    // SAFETY: that many entries precede the end mark.
+    // SAFETY: the end mark was found at index `length`, so that many entries precede it.
     unsafe { std::slice::from_raw_parts(map.dynamic, length) }
 }
 

@@ -27,9 +27,9 @@ pub unsafe trait Table: 'static {}
 /// The members with which the table of every version begins.
 pub type CommonTable = DAT_PROVIDER;
 
-// SAFETY: the table of 1.2.
+// SAFETY: the type is the provider table of 1.2.
 unsafe impl Table for DAT_PROVIDER {}
-// SAFETY: the table of 2.0.
+// SAFETY: the type is the provider table of 2.0.
 unsafe impl Table for v2::DAT_PROVIDER {}
 
 pub mod own;

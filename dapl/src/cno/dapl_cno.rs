@@ -24,10 +24,10 @@ pub unsafe extern "C" fn dapl_cno_create<P: Provider>(
     guard(|| {
         let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
         require(out, 3)?;
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that the agent may be called from any thread while it is armed.
         let agent = unsafe { Agent::new(agent) };
         let cno = dapls_cno::create(&ia, agent)?;
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(cno) };
         Ok(())
     })
@@ -43,7 +43,7 @@ pub unsafe extern "C" fn dapl_cno_modify_agent<P: Provider>(
 ) -> DAT_RETURN {
     guard(|| {
         let cno = from_handle::<Cno<P>>(cno, Handle::Cno)?;
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that the agent may be called from any thread while it is armed.
         let agent = unsafe { Agent::new(agent) };
         dapls_cno::modify_agent(&cno, agent);
         Ok(())
@@ -66,7 +66,7 @@ pub unsafe extern "C" fn dapl_cno_query<P: Provider>(
         }
         require(out, 3)?;
         let param = DAT_CNO_PARAM { ia_handle: cno.ia().consumer_handle(), agent: Agent::as_passed(cno.agent()) };
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(param) };
         Ok(())
     })

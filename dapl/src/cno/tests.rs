@@ -33,7 +33,7 @@ const NO_AGENT: DAT_OS_WAIT_PROXY_AGENT = DAT_OS_WAIT_PROXY_AGENT { instance_dat
 
 fn cno(opened: &Opened, agent: DAT_OS_WAIT_PROXY_AGENT) -> Hand {
     let mut out = NULL;
-    // SAFETY: a live IA, an agent that takes any call, a writable out parameter.
+    // SAFETY: the IA is live, the agent accepts every call, and the out parameter is writable.
     assert_eq!(unsafe { dapl_cno_create::<FakeProvider>(opened.ia_handle, agent, &mut out) }, DAT_SUCCESS);
     Hand(out as usize)
 }
@@ -41,7 +41,7 @@ fn cno(opened: &Opened, agent: DAT_OS_WAIT_PROXY_AGENT) -> Hand {
 fn evd(opened: &Opened, cno: Hand) -> Hand {
     let mut out = NULL;
     let flags = DAT_EVD_DTO_FLAG | DAT_EVD_SOFTWARE_FLAG;
-    // SAFETY: live handles, a writable out parameter.
+    // SAFETY: the handles are live, and the out parameter is writable.
     let code = unsafe { dapl_evd_create::<FakeProvider>(opened.ia_handle, 8, cno.raw(), flags, &mut out) };
     assert_eq!(code, DAT_SUCCESS);
     Hand(out as usize)
@@ -64,7 +64,7 @@ fn feed(evd: Hand, token: Token) {
 }
 
 fn take(evd: Hand) -> bool {
-    // SAFETY: zeros are an event; a live handle.
+    // SAFETY: all-zero bytes are a valid event, and the handle is live.
     unsafe {
         let mut event = std::mem::zeroed();
         dapl_evd_dequeue::<FakeProvider>(evd.raw(), &mut event) == DAT_SUCCESS
@@ -158,7 +158,7 @@ fn an_emptied_or_detached_evd_is_not_returned() {
     post(a);
     post(b);
     assert!(take(a));
-    // SAFETY: live handles.
+    // SAFETY: the handles are live.
     assert_eq!(unsafe { dapl_evd_modify_cno::<FakeProvider>(b.raw(), NULL) }, DAT_SUCCESS);
     assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY);
     assert_eq!(free(cno), IN_USE);
@@ -173,10 +173,10 @@ fn disabled_evds_and_unsignalled_events_trigger_nothing() {
     let evd = evd(&opened, cno);
     feed(evd, Token { unsignalled: true, ..Token::default() });
     assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY);
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     assert_eq!(unsafe { dapl_evd_disable::<FakeProvider>(evd.raw()) }, DAT_SUCCESS);
     post(evd);
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     assert_eq!(unsafe { dapl_evd_enable::<FakeProvider>(evd.raw()) }, DAT_SUCCESS);
     assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY, "earlier events are no trigger");
     feed(evd, Token::default());
@@ -220,7 +220,7 @@ fn abrupt_close_releases_waiters_and_agent() {
     let cno = cno(&opened, agent(&seen));
     let sleeper = std::thread::spawn(move || wait(cno, DAT_TIMEOUT_INFINITE));
     await_waiters(cno, 1);
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     assert_eq!(unsafe { dapl_ia_close::<FakeProvider>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG) }, DAT_SUCCESS);
     assert_eq!(sleeper.join().unwrap(), (DAT_SUCCESS, Hand(0)));
     assert_eq!((seen.calls.load(Ordering::SeqCst), seen.evd.load(Ordering::SeqCst)), (1, 0));
@@ -236,14 +236,14 @@ fn an_agent_is_called_once_per_arming_and_the_trigger_stays() {
     assert_eq!((seen.calls.load(Ordering::SeqCst), seen.evd.load(Ordering::SeqCst)), (1, evd.0));
     post(evd);
     assert_eq!(seen.calls.load(Ordering::SeqCst), 1, "one shot");
-    // SAFETY: zeros are a record of pointers; live handles.
+    // SAFETY: all-zero bytes are a valid record of pointers, and the handles are live.
     let param = unsafe {
         let mut param: DAT_CNO_PARAM = std::mem::zeroed();
         assert_eq!(dapl_cno_query::<FakeProvider>(cno.raw(), DAT_CNO_FIELD_ALL, &mut param), DAT_SUCCESS);
         param
     };
     assert!(param.agent.proxy_agent_func.is_none());
-    // SAFETY: as in `cno`.
+    // SAFETY: the handle is live, and `seen` outlives the CNO.
     assert_eq!(unsafe { dapl_cno_modify_agent::<FakeProvider>(cno.raw(), agent(&seen)) }, DAT_SUCCESS);
     post(evd);
     assert_eq!(seen.calls.load(Ordering::SeqCst), 2);
@@ -256,7 +256,7 @@ fn an_agent_is_called_once_per_arming_and_the_trigger_stays() {
 unsafe extern "C" fn drain(cno: *mut c_void, evd: *mut c_void) {
     while take(Hand(evd as usize)) {}
     let again = DAT_OS_WAIT_PROXY_AGENT { instance_data: cno, proxy_agent_func: Some(drain) };
-    // SAFETY: a live CNO.
+    // SAFETY: the CNO is live.
     assert_eq!(unsafe { dapl_cno_modify_agent::<FakeProvider>(cno, again) }, DAT_SUCCESS);
 }
 
@@ -266,14 +266,14 @@ fn an_agent_may_call_back_into_dat() {
     let cno = cno(&opened, NO_AGENT);
     let evd = evd(&opened, cno);
     let armed = DAT_OS_WAIT_PROXY_AGENT { instance_data: cno.raw(), proxy_agent_func: Some(drain) };
-    // SAFETY: an agent that takes any call.
+    // SAFETY: the agent accepts every call.
     assert_eq!(unsafe { dapl_cno_modify_agent::<FakeProvider>(cno.raw(), armed) }, DAT_SUCCESS);
     for _ in 0..3 {
         post(evd);
         feed(evd, Token::default());
         assert!(!take(evd));
     }
-    // SAFETY: an agent that takes any call.
+    // SAFETY: the agent accepts every call.
     assert_eq!(unsafe { dapl_cno_modify_agent::<FakeProvider>(cno.raw(), NO_AGENT) }, DAT_SUCCESS);
 }
 
@@ -283,7 +283,7 @@ fn a_waiter_on_the_evd_takes_precedence_over_its_cno() {
     let cno = cno(&opened, NO_AGENT);
     let evd = evd(&opened, cno);
     let sleeper = std::thread::spawn(move || {
-        // SAFETY: zeros are an event; a live handle.
+        // SAFETY: all-zero bytes are a valid event, and the handle is live.
         unsafe {
             let (mut event, mut more) = (std::mem::zeroed(), 0);
             crate::evd::dapl_evd_wait::<FakeProvider>(evd.raw(), DAT_TIMEOUT_INFINITE, 2, &mut event, &mut more)
@@ -327,7 +327,7 @@ fn wait_polls_the_evds_itself() {
     let object = from_handle::<Cno<FakeProvider>>(cno.raw(), Handle::Cno).unwrap();
     object.spin.set(u32::MAX / 2);
     cq(b).max_spin.store(u32::MAX / 2, Ordering::Relaxed);
-    // SAFETY: live handles.
+    // SAFETY: the handles are live.
     let modified = unsafe { dapl_evd_modify_cno::<FakeProvider>(b.raw(), cno.raw()) };
     assert_eq!(modified, DAT_SUCCESS, "the new bound is used");
     let spinner = std::thread::spawn(move || wait(cno, DAT_TIMEOUT_INFINITE));
@@ -437,11 +437,11 @@ fn an_agent_is_called_after_a_waiter_has_polled() {
     let evd = evd(&opened, cno);
     assert_eq!(wait(cno, 0).0, DAT_QUEUE_EMPTY);
     cq(evd).put(Completion::default());
-    // SAFETY: as in `cno`.
+    // SAFETY: the handle is live, and `seen` outlives the CNO.
     assert_eq!(unsafe { dapl_cno_modify_agent::<FakeProvider>(cno.raw(), agent(&seen)) }, DAT_SUCCESS);
     assert_eq!(seen.calls.load(Ordering::SeqCst), 0, "earlier events do not call the agent");
     feed(evd, Token::default());
     assert_eq!((seen.calls.load(Ordering::SeqCst), seen.evd.load(Ordering::SeqCst)), (1, evd.0));
-    // SAFETY: as in `cno`.
+    // SAFETY: the handle is live, and `seen` outlives the CNO.
     assert_eq!(unsafe { dapl_cno_modify_agent::<FakeProvider>(cno.raw(), NO_AGENT) }, DAT_SUCCESS);
 }

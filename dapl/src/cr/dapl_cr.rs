@@ -30,7 +30,7 @@ pub unsafe extern "C" fn dapl_cr_query<P: Provider>(
             private_data: cr.private_data.as_ptr(),
             local_ep_handle: cr.own.map_or(DAT_HANDLE_NULL, |own| own.ep.handle as DAT_EP_HANDLE),
         };
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that `cr_param` is null or writable.
         unsafe { ffi::put(cr_param, param) };
         Ok(())
     })
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn dapl_cr_accept<P: Provider>(
             ffi::require(private_data, 4)?;
         }
         let size = checked_size(private_data_size, cr.ia.limits().private_data_accept)?;
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that `private_data` points at `size` bytes.
         let bytes = unsafe { ffi::copy(private_data, size) };
         dapli_cr::accept(&cr, &ep, &bytes)
     })

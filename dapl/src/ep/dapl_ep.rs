@@ -45,14 +45,15 @@ pub unsafe extern "C" fn dapl_ep_create<P: Provider>(
         let attributes = if ep_attributes.is_null() {
             Attributes::default_for(wiring.wired(), ia.limits())
         } else if ep_attributes.is_aligned() {
-            // SAFETY: this function's own contract; neither null nor misaligned.
+            // SAFETY: `ep_attributes` is neither null nor misaligned, and the caller guarantees that it points at a
+            // record.
             let asked = record::attributes(unsafe { &*ep_attributes });
             asked.check_for_create(wiring.wired(), ia.limits()).map_err(|_| Error::InvalidParameter(6))?
         } else {
             return Err(Error::InvalidParameter(6));
         };
         let ep = Ep::create(&ia, EpState::Unconnected, wiring, attributes)?;
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that `ep_handle` is null or writable.
         unsafe { ffi::put(ep_handle, ep.id.handle as DAT_EP_HANDLE) };
         Ok(())
     })
@@ -92,11 +93,11 @@ pub unsafe extern "C" fn dapl_ep_create_with_srq<P: Provider>(
         if !ep_attributes.is_aligned() {
             return Err(Error::InvalidParameter(7));
         }
-        // SAFETY: this function's own contract; neither null nor misaligned.
+        // SAFETY: `ep_attributes` is neither null nor misaligned, and the caller guarantees that it points at a record.
         let asked = record::attributes(unsafe { &*ep_attributes });
         let attributes = asked.check_for_create(wiring.wired(), ia.limits()).map_err(|_| Error::InvalidParameter(7))?;
         let ep = Ep::create(&ia, EpState::Unconnected, wiring, attributes)?;
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that `ep_handle` is null or writable.
         unsafe { ffi::put(ep_handle, ep.id.handle as DAT_EP_HANDLE) };
         Ok(())
     })
@@ -117,7 +118,7 @@ pub unsafe extern "C" fn dapl_ep_query<P: Provider>(
         // Any known bit of the mask selects all fields; unknown bits are ignored.
         if ep_param_mask & DAT_EP_FIELD_ALL != 0 {
             let param = ep.param()?;
-            // SAFETY: this function's own contract.
+            // SAFETY: the caller guarantees that `ep_param` is null or writable.
             unsafe { ffi::put(ep_param, param) };
         }
         Ok(())
@@ -139,7 +140,7 @@ pub unsafe extern "C" fn dapl_ep_modify<P: Provider>(
         if ep_param_mask & record::READ_ONLY != 0 {
             return Err(Error::InvalidParameter(2));
         }
-        // SAFETY: this function's own contract, and not null.
+        // SAFETY: `ep_param` is not null, and the caller guarantees that it is readable.
         let param = unsafe { ep_param.read_unaligned() };
         let named = |field: DAT_EP_PARAM_MASK| ep_param_mask & field != 0;
         let dto = |handle: DAT_EVD_HANDLE| evd::<P>(handle, Stream::Dto, Handle::EvdRecv);
@@ -181,7 +182,7 @@ pub unsafe extern "C" fn dapl_ep_connect<P: Provider>(
             qual: remote_conn_qual,
             timeout: time(timeout, 4),
             is_plain: quality_of_service == DAT_QOS_BEST_EFFORT && connect_flags == DAT_CONNECT_DEFAULT_FLAG,
-            // SAFETY: this function's own contract.
+            // SAFETY: the caller guarantees that `private_data` is null or points at `private_data_size` bytes.
             private_data: unsafe { bytes(private_data, private_data_size, limit, 5) },
         };
         dapli_connect::connect(&ep, call)
@@ -211,7 +212,7 @@ pub unsafe extern "C" fn dapl_ep_dup_connect<P: Provider>(
             qual,
             timeout: Ok(timeout),
             is_plain: quality_of_service == DAT_QOS_BEST_EFFORT,
-            // SAFETY: this function's own contract.
+            // SAFETY: the caller guarantees that `private_data` is null or points at `private_data_size` bytes.
             private_data: unsafe { bytes(private_data, private_data_size, limit, 4) },
         };
         dapli_connect::connect(&ep, call)
@@ -249,7 +250,7 @@ pub unsafe extern "C" fn dapl_ep_get_status<P: Provider>(
         // 5.9).
         let recvs = if ep.post_state().limits.shared { 0 } else { outstanding.recvs };
         let idle = |count: u32| if count == 0 { DAT_TRUE } else { DAT_FALSE };
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that each out pointer is null or writable.
         unsafe {
             ffi::put(ep_state, record::state(ep.state()));
             ffi::put(recv_idle, idle(recvs));
@@ -287,9 +288,9 @@ pub unsafe extern "C" fn dapl_ep_recv_query<P: Provider>(
     ffi::guard(|| {
         let ep = from_handle::<Ep<P>>(ep_handle, Handle::Ep)?;
         let receives = DAT_COUNT::try_from(dapli_watch::outstanding(&ep).recvs).unwrap_or(DAT_COUNT::MAX);
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that `nbufs_allocated` is null or writable.
         unsafe { ffi::put(nbufs_allocated, receives) };
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that `bufs_alloc_span` is null or writable.
         unsafe { ffi::put(bufs_alloc_span, receives) };
         Ok(())
     })

@@ -23,16 +23,17 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
     user_cookie: DAT_DTO_COOKIE,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `plain`.
     let Some(segment) = (unsafe { plain::<P>(local_iov, num_segments, completion_flags) }) else {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller also satisfies the contract of `post_send`.
         return unsafe { post_send::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
     };
     let quick = || {
         let op = Op::Send { solicited: false };
         request_quickly::<P>(ep_handle, |limits| limits.plain_sends, op, segment, cookie(&user_cookie))
     };
-    // SAFETY: this function's own contract. The arguments of a plain post are constants, so they need not be kept until here.
+    // SAFETY: the caller also satisfies the contract of `post_send`. The values that every plain post has are passed as
+    // constants, so that no register has to keep them until here.
     let in_full = || unsafe { post_send::<P>(ep_handle, 1, local_iov, user_cookie, DAT_COMPLETION_DEFAULT_FLAG) };
     ffi::guard_quick(quick, in_full)
 }
@@ -50,7 +51,7 @@ unsafe fn post_send<P: Provider>(
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
     let post = |ep: &Ep<P>, post_state: &PostState<P>, thread: Option<usize>| {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that `local_iov` is null or points at `num_segments` triplets.
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.request_iov) }?;
         check_flags(completion_flags, post_state.limits.refused_request_flags, 5)?;
         let op = Op::Send { solicited: completion_flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0 };
@@ -70,9 +71,9 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
     user_cookie: DAT_DTO_COOKIE,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `plain`.
     let Some(segment) = (unsafe { plain::<P>(local_iov, num_segments, completion_flags) }) else {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller also satisfies the contract of `post_recv`.
         return unsafe { post_recv::<P>(ep_handle, num_segments, local_iov, user_cookie, completion_flags) };
     };
     let quick = || {
@@ -86,7 +87,8 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
         })
         .then_some(Ok(()))
     };
-    // SAFETY: this function's own contract. The arguments of a plain post are constants, so they need not be kept until here.
+    // SAFETY: the caller also satisfies the contract of `post_recv`. The values that every plain post has are passed as
+    // constants, so that no register has to keep them until here.
     let in_full = || unsafe { post_recv::<P>(ep_handle, 1, local_iov, user_cookie, DAT_COMPLETION_DEFAULT_FLAG) };
     ffi::guard_quick(quick, in_full)
 }
@@ -107,7 +109,7 @@ unsafe fn post_recv<P: Provider>(
         if post_state.limits.shared {
             return Err(Error::InvalidState(State::SrqInUse));
         }
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that `local_iov` is null or points at `num_segments` triplets.
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.recv_iov) }?;
         check_flags(completion_flags, post_state.limits.refused_recv_flags, 5)?;
         // With solicited notification, the receive is posted as non-notifying; its completion says whether the send was
@@ -139,10 +141,10 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
     remote_iov: *const DAT_RMR_TRIPLET,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `plain_rdma`.
     let Some((segment, remote)) = (unsafe { plain_rdma::<P>(local_iov, num_segments, remote_iov, completion_flags) })
     else {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller also satisfies the contract of `post_rdma_read`.
         return unsafe {
             post_rdma_read::<P>(ep_handle, num_segments, local_iov, user_cookie, remote_iov, completion_flags)
         };
@@ -151,7 +153,7 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
         let op = Op::Read(remote);
         request_quickly::<P>(ep_handle, |limits| limits.plain_reads, op, segment, cookie(&user_cookie))
     };
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `post_rdma_read`.
     let in_full = || unsafe {
         post_rdma_read::<P>(ep_handle, 1, local_iov, user_cookie, remote_iov, DAT_COMPLETION_DEFAULT_FLAG)
     };
@@ -172,9 +174,9 @@ unsafe fn post_rdma_read<P: Provider>(
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
     let post = |ep: &Ep<P>, post_state: &PostState<P>, thread: Option<usize>| {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that `local_iov` is null or points at `num_segments` triplets.
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.read_iov) }?;
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that `remote_iov` is null or points at a triplet.
         let remote = unsafe { remote(remote_iov) }?;
         check_flags(completion_flags, post_state.limits.refused_request_flags, 6)?;
         ep.state().takes_requests()?;
@@ -198,10 +200,10 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
     remote_iov: *const DAT_RMR_TRIPLET,
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `plain_rdma`.
     let Some((segment, remote)) = (unsafe { plain_rdma::<P>(local_iov, num_segments, remote_iov, completion_flags) })
     else {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller also satisfies the contract of `post_rdma_write`.
         return unsafe {
             post_rdma_write::<P>(ep_handle, num_segments, local_iov, user_cookie, remote_iov, completion_flags)
         };
@@ -210,7 +212,7 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
         let op = Op::Write(remote);
         request_quickly::<P>(ep_handle, |limits| limits.plain_writes, op, segment, cookie(&user_cookie))
     };
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `post_rdma_write`.
     let in_full = || unsafe {
         post_rdma_write::<P>(ep_handle, 1, local_iov, user_cookie, remote_iov, DAT_COMPLETION_DEFAULT_FLAG)
     };
@@ -231,9 +233,9 @@ unsafe fn post_rdma_write<P: Provider>(
     completion_flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
     let post = |ep: &Ep<P>, post_state: &PostState<P>, thread: Option<usize>| {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that `local_iov` is null or points at `num_segments` triplets.
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.write_iov) }?;
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that `remote_iov` is null or points at a triplet.
         let remote = unsafe { remote(remote_iov) }?;
         check_flags(completion_flags, post_state.limits.refused_request_flags, 6)?;
         request(ep, post_state, thread, Op::Write(remote), segments, cookie(&user_cookie), completion_flags)
@@ -303,7 +305,7 @@ unsafe fn plain<'a, P: Provider>(
     flags: DAT_COMPLETION_FLAGS,
 ) -> Option<&'a Segment> {
     let is_plain = P::Qp::POSTS_QUICKLY && flags == DAT_COMPLETION_DEFAULT_FLAG;
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `single_segment`.
     if is_plain { unsafe { ffi::single_segment(list, count) } } else { None }
 }
 
@@ -318,9 +320,9 @@ unsafe fn plain_rdma<'a, P: Provider>(
     remote_iov: *const DAT_RMR_TRIPLET,
     flags: DAT_COMPLETION_FLAGS,
 ) -> Option<(&'a Segment, Remote)> {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `plain`.
     let segment = unsafe { plain::<P>(list, count, flags) }?;
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that `remote_iov` is null or points at a triplet.
     Some((segment, unsafe { remote(remote_iov) }.ok()?))
 }
 
@@ -343,7 +345,7 @@ fn cookie(cookie: &DAT_DTO_COOKIE) -> u64 {
 #[inline(always)]
 unsafe fn remote(triplet: *const DAT_RMR_TRIPLET) -> Result<Remote> {
     ffi::require(triplet, 5)?;
-    // SAFETY: this function's own contract, and not null.
+    // SAFETY: `triplet` is not null, and the caller guarantees that it is readable.
     let triplet = unsafe { triplet.read_unaligned() };
     Ok(Remote { key: triplet.rmr_context, address: triplet.target_address })
 }

@@ -35,7 +35,7 @@ pub unsafe extern "C" fn dapl_evd_create<P: Provider>(
         let streams = streams(flags).ok_or(Error::InvalidParameter(4))?;
         require(out, 5)?;
         let evd = dapls_evd::create(&ia, length, cno, streams)?;
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(evd) };
         Ok(())
     })
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn dapl_evd_query<P: Provider>(
             cno_handle: facts.cno as DAT_CNO_HANDLE,
             evd_flags: flags(evd.streams()),
         };
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(param) };
         Ok(())
     })
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, even
             return Err(Error::InvalidParameter(1));
         }
         require(event, 2)?;
-        // SAFETY: not null, and readable by this function's contract.
+        // SAFETY: `event` is not null, and the caller guarantees that it is readable.
         let number = unsafe { (&raw const (*event).event_number).read_unaligned() };
         if number != DAT_SOFTWARE_EVENT {
             return Err(Error::InvalidParameter(2));
@@ -164,11 +164,11 @@ pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, even
 pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
     // The functions called here do not unwind, so the compiler can turn the calls into jumps.
     if out.is_null() {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller also satisfies the contract of `dequeue`.
         return unsafe { dequeue::<P>(evd, out) };
     }
     let Some(stub) = EvdStub::of(evd) else {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller also satisfies the contract of `dequeue`.
         return unsafe { dequeue::<P>(evd, out) };
     };
     if stub.has_no_event() {
@@ -190,10 +190,10 @@ unsafe extern "C" fn dequeue_quickly<P: Provider>(
 ) -> DAT_RETURN {
     let quick = || {
         let object = stub.object::<Evd<P>>()?;
-        // SAFETY: writable by this function's contract.
+        // SAFETY: the caller guarantees that the out pointer is writable.
         Some(object.dequeue_quickly(|given| unsafe { write_taken(out, evd, given) }))
     };
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `dequeue`.
     ffi::guard_quick(quick, || unsafe { dequeue::<P>(evd, out) })
 }
 
@@ -206,7 +206,7 @@ unsafe extern "C" fn dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVE
     guard_hot(|| {
         let Some(object) = from_handle_hot::<Evd<P>>(evd) else { return Err(Error::InvalidHandle(Handle::Plain)) };
         require(out, 2)?;
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         let result = object.dequeue(|given| unsafe { write_taken(out, evd, given) });
         object.release();
         result
@@ -286,7 +286,7 @@ const _: () = {
 /// `out` is writable.
 #[inline(always)]
 unsafe fn write_taken(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, taken: TakenEvent<'_>) {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that `out` is writable.
     unsafe {
         match taken {
             TakenEvent::Plain(done) => write_plain(out, evd, done),
@@ -323,7 +323,7 @@ pub(super) unsafe fn write_plain(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done:
 #[inline]
 unsafe fn write_done(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done: &Completion) {
     if done.token.work == Work::Bind {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller also satisfies the contract of `write_event`.
         return unsafe { write_event(out, evd, &Event::Dto(*done)) };
     }
     // SAFETY: this function's own contract; bytes need no alignment, and field by field the zeros between them stay.
@@ -339,7 +339,7 @@ unsafe fn write_done(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done: &Completion
 /// `out` is writable and zeroed.
 #[inline]
 unsafe fn write_dto(out: *mut DAT_EVENT_DATA, done: &Completion) {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that `out` is writable.
     unsafe {
         let data = &raw mut (*out).dto_completion_event_data;
         (&raw mut (*data).ep_handle).write_unaligned(done.token.ep as DAT_EP_HANDLE);
@@ -354,7 +354,7 @@ unsafe fn write_dto(out: *mut DAT_EVENT_DATA, done: &Completion) {
 /// # Safety
 /// `out` is writable.
 pub(super) unsafe fn write_event(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, event: &Event) {
-    // SAFETY: this function's own contract; bytes need no alignment.
+    // SAFETY: the caller guarantees that `out` is writable; bytes need no alignment.
     unsafe { out.cast::<u8>().write_bytes(0, size_of::<DAT_EVENT>()) };
     let number = match event {
         Event::Dto(done) | Event::Failed(done) if done.token.work == Work::Bind => DAT_RMR_BIND_COMPLETION_EVENT,

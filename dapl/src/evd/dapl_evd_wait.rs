@@ -47,7 +47,7 @@ pub unsafe extern "C-unwind" fn dapl_evd_wait<P: Provider>(
     event: *mut DAT_EVENT,
     more: *mut DAT_COUNT,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `wait_as`.
     unsafe { wait_as::<P, DAT_EVENT>(evd, timeout, threshold, event, more, write_plain, write_event) }
 }
 
@@ -80,7 +80,7 @@ pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(
 unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: Cause) -> WaitStep {
     let (mut next, mut is_taken) = (None, false);
     let code = ffi::guard_hot(|| {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller also satisfies the contract of `take_quickly`.
         is_taken = cause == Cause::Start && unsafe { take_quickly::<P, E>(call) };
         if !is_taken {
             next = Some(run_step::<P, E>(call, cause)?);
@@ -94,15 +94,18 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: Cause) ->
         Some(Next::Sleep(expected)) => sleep::<P, E>(call, expected),
         Some(Next::Event(event, more)) => {
             forget(call);
-            // SAFETY: both pointers are non-null (checked in `run_step`) and writable by the contract.
+            // SAFETY: `run_step` has checked that both pointers are not null, and the caller guarantees that they are
+            // writable.
             unsafe { (call.write)(call.event, call.evd, &event) };
-            // SAFETY: both pointers are non-null (checked in `run_step`) and writable by the contract.
+            // SAFETY: `run_step` has checked that both pointers are not null, and the caller guarantees that they are
+            // writable.
             unsafe { ffi::put(call.more, count(more)) };
             WaitStep::Done(DAT_SUCCESS)
         }
         Some(Next::Fail(error, more)) => {
             forget(call);
-            // SAFETY: both pointers are non-null (checked in `run_step`) and writable by the contract.
+            // SAFETY: `run_step` has checked that both pointers are not null, and the caller guarantees that they are
+            // writable.
             unsafe { ffi::put(call.more, count(more)) };
             WaitStep::Done(error.code())
         }
@@ -125,7 +128,7 @@ unsafe fn take_quickly<P: Provider, E: Copy>(call: &EvdWaitCall<E>) -> bool {
         return false;
     }
     let Some(object) = stub.object::<Evd<P>>() else { return false };
-    // SAFETY: not null, and writable by this function's contract.
+    // SAFETY: `event` is not null, and the caller guarantees that it is writable.
     let left = object.wait_quickly(|done| unsafe { write_plain(event, evd, done) });
     // SAFETY: not null, and writable by this function's contract.
     left.is_some_and(|left| unsafe {

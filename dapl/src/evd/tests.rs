@@ -34,7 +34,7 @@ struct Evh(usize);
 impl Evh {
     fn new(opened: &Opened, length: i32, flags: u32) -> Self {
         let mut evd = std::ptr::null_mut();
-        // SAFETY: a live IA and a writable out parameter.
+        // SAFETY: the IA is live, and the out parameter is writable.
         let code =
             unsafe { dapl_evd_create::<FakeProvider>(opened.ia_handle, length, std::ptr::null_mut(), flags, &mut evd) };
         assert_eq!(code, DAT_SUCCESS);
@@ -158,7 +158,7 @@ fn connection_event_comes_after_earlier_completions() {
     dapls_evd::post(&evd.object(), Event::Connection { kind, ep: 64, data_size: 0, data: 0 }).unwrap();
     assert_eq!(evd.dequeue(), (DAT_SUCCESS, 1));
     let mut event = blank();
-    // SAFETY: a live handle and a writable event.
+    // SAFETY: the handle is live, and the event is writable.
     assert_eq!(unsafe { dapl_evd_dequeue::<FakeProvider>(evd.handle(), &mut event) }, DAT_SUCCESS);
     assert_eq!((event.event_number, event.evd_handle), (DAT_CONNECTION_EVENT_DISCONNECTED, evd.handle()));
     // SAFETY: the data of every kind of event begins with a handle.
@@ -171,7 +171,7 @@ fn wait_checks_arguments_in_order() {
     let evd = Evh::new(&opened, 4, ALL);
     let (mut event, mut more) = (blank(), 0);
     let null = std::ptr::null_mut::<c_void>();
-    // SAFETY: any handle, null or writable out parameters.
+    // SAFETY: the calls accept any handle value, and the out parameters are null or writable.
     unsafe {
         let wait = dapl_evd_wait::<FakeProvider>;
         assert_eq!(wait(opened.ia_handle, 0, 0, null.cast(), null.cast()), BAD);
@@ -253,12 +253,12 @@ fn set_unwaitable_and_free_release_the_waiter() {
     let unwaitable = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_EVD_UNWAITABLE;
     let sleeper = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 1).0);
     evd.wait_until_asleep();
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     assert_eq!(unsafe { dapl_evd_set_unwaitable::<FakeProvider>(evd.handle()) }, DAT_SUCCESS);
     assert_eq!(sleeper.join().unwrap(), unwaitable);
     evd.post(1);
     assert_eq!(evd.wait(0, 1).0, unwaitable, "even with events");
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     assert_eq!(unsafe { dapl_evd_clear_unwaitable::<FakeProvider>(evd.handle()) }, DAT_SUCCESS);
     assert_eq!(evd.wait(0, 1).0, DAT_SUCCESS);
 
@@ -276,7 +276,7 @@ fn abrupt_ia_close_releases_the_waiter() {
     let evd = Evh::new(&opened, 8, DAT_EVD_CONNECTION_FLAG);
     let sleeper = std::thread::spawn(move || evd.wait(DAT_TIMEOUT_INFINITE, 1).0);
     evd.wait_until_asleep();
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     unsafe {
         assert_eq!(
             dapl_ia_close::<FakeProvider>(opened.ia_handle, DAT_CLOSE_GRACEFUL_FLAG),
@@ -308,7 +308,7 @@ fn overflow_is_reported_and_the_evd_remains_usable() {
     let posted = (0..100_000).take_while(|_| dapls_evd::post(&object, request).is_ok()).count();
     assert!(posted > 10_000 && posted < 100_000);
     let mut event = blank();
-    // SAFETY: a live handle and a writable event.
+    // SAFETY: the handle is live, and the event is writable.
     assert_eq!(unsafe { dapl_evd_dequeue::<FakeProvider>(opened.async_evd, &mut event) }, DAT_SUCCESS);
     assert_eq!(event.event_number, DAT_ASYNC_ERROR_EVD_OVERFLOW);
     // SAFETY: the event number selects the union member.
@@ -321,9 +321,9 @@ fn overflow_is_reported_and_the_evd_remains_usable() {
 fn query_returns_state_and_resize_changes_length() {
     let opened = fake::open(c"evd-query");
     let evd = Evh::new(&opened, 4, DAT_EVD_SOFTWARE_FLAG | DAT_EVD_CR_FLAG);
-    // SAFETY: zeros are a record of numbers and null pointers.
+    // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
     let mut param: DAT_EVD_PARAM = unsafe { std::mem::zeroed() };
-    // SAFETY: live handles and a writable record.
+    // SAFETY: the handles are live, and the record is writable.
     unsafe {
         assert_eq!(dapl_evd_query::<FakeProvider>(evd.handle(), 0x20, &mut param), argument(2));
         assert_eq!(dapl_evd_query::<FakeProvider>(evd.handle(), 0, std::ptr::null_mut()), argument(3));
@@ -344,7 +344,7 @@ fn the_async_evd_belongs_to_its_ia() {
     let opened = fake::open(c"evd-async");
     let code = DAT_CLASS_ERROR | DAT_INVALID_STATE | DAT_INVALID_STATE_EVD_ASYNC;
     assert_eq!(Evh(opened.async_evd as usize).free(), code);
-    // SAFETY: a live handle.
+    // SAFETY: the handle is live.
     assert_eq!(unsafe { dapl_ia_close::<FakeProvider>(opened.ia_handle, DAT_CLOSE_GRACEFUL_FLAG) }, DAT_SUCCESS);
     assert_eq!(Evh(opened.async_evd as usize).free(), BAD);
 }
@@ -369,7 +369,7 @@ unsafe extern "C-unwind" fn sleep_until_cancelled(argument: *mut c_void) -> *mut
     let mut event = blank();
     let mut more = 0;
     let evd = (argument as usize & !1) as *mut c_void;
-    // SAFETY: writable out parameters.
+    // SAFETY: the out parameters are writable local variables.
     unsafe {
         pthread_setcanceltype((argument as usize & 1) as c_int, std::ptr::null_mut());
         dapl_evd_wait::<FakeProvider>(evd, DAT_TIMEOUT_INFINITE, 1, &mut event, &mut more);
@@ -382,7 +382,7 @@ fn cancel_sleeping_thread(name: &CStr, asynchronous: usize) {
     let evd = Evh::new(&opened, 8, ALL);
     let mut thread = 0;
     let argument = (evd.0 | asynchronous) as *mut c_void;
-    // SAFETY: a function that takes the argument; `thread` is writable.
+    // SAFETY: the start routine accepts the argument, and `thread` is writable.
     let started = unsafe { pthread_create(&mut thread, std::ptr::null(), sleep_until_cancelled, argument) };
     assert_eq!(started, 0);
     evd.wait_until_asleep();
@@ -408,7 +408,7 @@ fn cancelled_waiter_is_removed() {
 unsafe extern "C-unwind" fn wait_until_cancelled(evd: *mut c_void) -> *mut c_void {
     let mut event = blank();
     let mut more = 0;
-    // SAFETY: writable out parameters.
+    // SAFETY: the out parameters are writable local variables.
     unsafe {
         pthread_setcanceltype(1, std::ptr::null_mut());
         loop {
@@ -460,7 +460,7 @@ fn cancellation_at_any_moment_leaves_no_waiter() {
     for round in 0..300_u64 {
         let evd = Evh::new(&opened, 8, ALL);
         let mut thread = 0;
-        // SAFETY: a function that takes the argument; `thread` is writable.
+        // SAFETY: the start routine accepts the argument, and `thread` is writable.
         let started = unsafe { pthread_create(&mut thread, std::ptr::null(), wait_until_cancelled, evd.handle()) };
         assert_eq!(started, 0);
         for _ in 0..round % 7 {

@@ -29,7 +29,7 @@ pub unsafe extern "C" fn dapl_ia_open<P: Provider>(
     async_evd: *mut DAT_EVD_HANDLE,
     out: *mut DAT_IA_HANDLE,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `open`.
     unsafe { open::<P>(Version::V1, name, length, async_evd, out) }
 }
 
@@ -49,11 +49,11 @@ pub(crate) unsafe fn open<P: Provider>(
         if out.is_null() {
             return Err(Error::InvalidHandle(Handle::Ia));
         }
-        // SAFETY: not null, and a string by this function's contract.
+        // SAFETY: `name` is not null, so the caller guarantees that it is a C string.
         let name = unsafe { CStr::from_ptr(name) };
         let registration = names::find(version, name).ok_or(Error::InvalidParameter(1))?;
         require(async_evd, 3)?;
-        // SAFETY: not null, and readable by this function's contract.
+        // SAFETY: `async_evd` is not null, and the caller guarantees that it is readable.
         let choice = choice::<P>(unsafe { async_evd.read_unaligned() }, length)?;
         let opened = logger::with_ia(registration.name(), || {
             let (opened, said) =
@@ -64,9 +64,9 @@ pub(crate) unsafe fn open<P: Provider>(
             opened
         });
         let (ia, evd) = opened?;
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `async_evd` is not null, and the caller guarantees that it is writable.
         unsafe { async_evd.write_unaligned(evd) };
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(ia) };
         Ok(())
     })
@@ -115,12 +115,12 @@ pub unsafe extern "C" fn dapl_ia_query<P: Provider>(
         // SAFETY: null, or writable by this function's contract.
         unsafe { ffi::put(async_evd, dapls_ia::async_handle(&ia)) };
         if wants_ia {
-            // SAFETY: not null, and writable by this function's contract.
+            // SAFETY: `ia_attributes` is not null, and the caller guarantees that it is writable.
             unsafe { put_ia(ia_attributes, query::ia_attributes(&ia)) };
         }
         if wants_provider {
             ia.extra_facts.get_or_init(dapl_descriptor::facts::<P>);
-            // SAFETY: not null, and writable by this function's contract.
+            // SAFETY: `provider_attributes` is not null, and the caller guarantees that it is writable.
             unsafe { put_provider(provider_attributes, query::provider_attributes(&ia)) };
         }
         Ok(())
@@ -130,7 +130,7 @@ pub unsafe extern "C" fn dapl_ia_query<P: Provider>(
 /// # Safety
 /// `out` is writable.
 unsafe fn put_ia(out: *mut DAT_IA_ATTR, attributes: DAT_IA_ATTR) {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that `out` is writable.
     unsafe {
         put_cleared!(
             out,
@@ -179,7 +179,7 @@ unsafe fn put_ia(out: *mut DAT_IA_ATTR, attributes: DAT_IA_ATTR) {
 /// # Safety
 /// As [`put_ia`].
 unsafe fn put_provider(out: *mut DAT_PROVIDER_ATTR, attributes: DAT_PROVIDER_ATTR) {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that `out` is writable.
     unsafe {
         put_cleared!(
             out,

@@ -28,7 +28,7 @@ fn argument(n: u32) -> DAT_RETURN {
 fn open(name: &CStr, length: i32, evd: &mut *mut c_void) -> (DAT_RETURN, *mut c_void) {
     registration::for_test::<FakeProvider>(name);
     let mut ia = NULL;
-    // SAFETY: a string, and writable out parameters.
+    // SAFETY: the name is a C string, and the out parameters are writable.
     let code = unsafe { dapl_ia_open::<FakeProvider>(name.as_ptr().cast_mut(), length, evd, &mut ia) };
     (code, ia)
 }
@@ -72,7 +72,7 @@ fn open_checks_its_pointers() {
     let name = c"ia-pointers";
     registration::for_test::<FakeProvider>(name);
     let (mut evd, mut ia) = (NULL, NULL);
-    // SAFETY: strings, null, or writable out parameters.
+    // SAFETY: each pointer is a C string, null, or a writable out parameter.
     unsafe {
         let open = dapl_ia_open::<FakeProvider>;
         assert_eq!(open(std::ptr::null_mut(), 8, &mut evd, &mut ia), argument(1));
@@ -85,10 +85,10 @@ fn open_checks_its_pointers() {
 #[test]
 fn query_checks_before_it_writes() {
     let opened = fake::open(c"ia-query");
-    // SAFETY: zeros are records of numbers and null pointers.
+    // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
     let (mut ia, mut provider): (DAT_IA_ATTR, DAT_PROVIDER_ATTR) = unsafe { std::mem::zeroed() };
     let mut evd = NULL;
-    // SAFETY: any handle; null or writable out parameters.
+    // SAFETY: the calls accept any handle value, and the out parameters are null or writable.
     unsafe {
         let query = dapl_ia_query::<FakeProvider>;
         let (no_ia, no_provider) = (std::ptr::null_mut(), std::ptr::null_mut());
@@ -102,7 +102,8 @@ fn query_checks_before_it_writes() {
         assert_eq!(query(opened.ia_handle, &mut evd, all.0, &mut ia, all.1, &mut provider), DAT_SUCCESS);
     }
     assert_eq!(evd, opened.async_evd);
-    // SAFETY: zero-terminated by the query; 28 readable bytes; a list of that many attributes.
+    // SAFETY: the query has NUL-terminated the names, and has set the address (28 bytes) and a list of that many
+    // attributes.
     unsafe {
         assert_eq!(CStr::from_ptr(ia.adapter_name.as_ptr()), c"ia-query");
         let address = std::slice::from_raw_parts(ia.ia_address_ptr.cast::<u8>(), 28);
@@ -122,11 +123,11 @@ fn query_checks_before_it_writes() {
 fn query_reports_whether_the_transport_has_srqs() {
     let shown = |name| {
         let opened = fake::open(name);
-        // SAFETY: zeros are valid in these records.
+        // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
         let (mut ia, mut provider): (DAT_IA_ATTR, DAT_PROVIDER_ATTR) = unsafe { std::mem::zeroed() };
         let all = (DAT_IA_FIELD_ALL, DAT_PROVIDER_FIELD_ALL);
         let none = std::ptr::null_mut();
-        // SAFETY: a live IA, and writable records.
+        // SAFETY: the IA is live, and the records are writable.
         let code =
             unsafe { dapl_ia_query::<FakeProvider>(opened.ia_handle, none, all.0, &mut ia, all.1, &mut provider) };
         assert_eq!(code, DAT_SUCCESS);
@@ -144,7 +145,7 @@ fn query_reports_whether_the_transport_has_srqs() {
 fn a_refused_close_changes_nothing() {
     let opened = fake::open(c"ia-close");
     let mut pz = NULL;
-    // SAFETY: a live IA and a writable out parameter.
+    // SAFETY: the IA is live, and the out parameter is writable.
     assert_eq!(unsafe { dapl_pz_create::<FakeProvider>(opened.ia_handle, &mut pz) }, DAT_SUCCESS);
     assert_eq!(close(opened.ia_handle, 2), argument(2));
     assert_eq!(close(opened.ia_handle, GRACEFUL), IN_USE);
@@ -174,7 +175,7 @@ fn concurrent_closes_end_children_once() {
     let mut evd = NULL;
     let (_, ia) = open(c"ia-twice", 8, &mut evd);
     let mut pz = NULL;
-    // SAFETY: handles of this test, and a writable out parameter.
+    // SAFETY: the handles were created by this test, and the out parameter is writable.
     assert_eq!(unsafe { dapl_pz_create::<FakeProvider>(ia, &mut pz) }, DAT_SUCCESS);
     let first = from_handle::<Ia<FakeProvider>>(ia, Handle::Ia).unwrap();
     let children = first.begin_close(false).unwrap();
@@ -232,7 +233,7 @@ fn lmr_query_returns_registration_and_remote_context_only_with_rights() {
     let opened = fake::open(c"ia-lmr");
     for (privileges, remote) in [(DAT_MEM_PRIV_ALL_FLAG, true), (DAT_MEM_PRIV_LOCAL_WRITE_FLAG, false)] {
         let (pz, lmr) = memory(opened.ia_handle, privileges);
-        // SAFETY: zeros are a record of numbers and null pointers; a live handle.
+        // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid; the handle is live.
         let param = unsafe {
             let mut param: DAT_LMR_PARAM = std::mem::zeroed();
             assert_eq!(dapl_lmr_query::<FakeProvider>(lmr, 0x400, &mut param), argument(2));
@@ -243,7 +244,7 @@ fn lmr_query_returns_registration_and_remote_context_only_with_rights() {
         assert_eq!((param.pz_handle, param.ia_handle), (pz, opened.ia_handle));
         assert_ne!(param.lmr_context, 0);
         assert_eq!(param.rmr_context != 0, remote);
-        // SAFETY: filled in by the query.
+        // SAFETY: the query has succeeded, so it has set this union member.
         assert_eq!(unsafe { param.region_desc.for_va } as u64, param.registered_address);
     }
 }
@@ -255,7 +256,7 @@ fn lmr_create_checks_arguments_in_order() {
     let create = |ia, kind, region, length, pz, privileges, out: *mut *mut c_void| {
         let null = std::ptr::null_mut();
         let region = DAT_REGION_DESCRIPTION { for_va: region };
-        // SAFETY: any handles; null or writable out parameters.
+        // SAFETY: the calls accept any handle value, and the out parameters are null or writable.
         unsafe {
             dapl_lmr_create::<FakeProvider>(
                 ia,
@@ -283,10 +284,10 @@ fn lmr_create_checks_arguments_in_order() {
     assert_eq!(create(ia, 0, here, 0, pz, 0, &mut out), DAT_CLASS_ERROR | DAT_LENGTH_ERROR);
     assert_eq!(create(ia, 0, NULL, 1, pz, 0, &mut out), argument(3));
     assert_eq!(create(ia, 0, here, u64::MAX, pz, 0, &mut out), argument(4));
-    // SAFETY: any value is allowed as a handle.
+    // SAFETY: the call accepts any handle value.
     let synced = unsafe { dapl_lmr_sync_rdma_read::<FakeProvider>(pz, std::ptr::null(), 0) };
     assert_eq!(synced, BAD | DAT_INVALID_HANDLE_IA);
-    // SAFETY: any value is allowed as a handle.
+    // SAFETY: the call accepts any handle value.
     assert_eq!(unsafe { dapl_lmr_sync_rdma_write::<FakeProvider>(ia, std::ptr::null(), 0) }, DAT_SUCCESS);
 }
 
@@ -302,7 +303,8 @@ fn every_handle_has_a_context_and_a_type() {
     ];
     for (handle, kind) in kinds {
         let (mut context, mut found) = (DAT_CONTEXT { as_64: 1 }, 99);
-        // SAFETY: any handle; null or writable out parameters; every member of the union is 64 bits.
+        // SAFETY: the calls accept any handle value, the out parameters are null or writable, and every union member
+        // has 64 bits.
         unsafe {
             assert_eq!(dapl_get_consumer_context(handle, &mut context), DAT_SUCCESS);
             assert_eq!(context.as_64, 0, "none yet");
@@ -316,7 +318,8 @@ fn every_handle_has_a_context_and_a_type() {
         }
     }
     let any = BAD | DAT_INVALID_HANDLE1;
-    // SAFETY: any handle; null or writable out parameters; every member of the union is 64 bits.
+    // SAFETY: the calls accept any handle value, the out parameters are null or writable, and every union member has 64
+    // bits.
     unsafe {
         assert_eq!(dapl_set_consumer_context(NULL, DAT_CONTEXT { as_64: 1 }), any);
         assert_eq!(dapl_get_handle_type(3 as *mut c_void, std::ptr::null_mut()), any);
@@ -328,9 +331,9 @@ static ADDED: AtomicUsize = AtomicUsize::new(0);
 static REMOVED: AtomicUsize = AtomicUsize::new(0);
 
 unsafe extern "C" fn add(table: *const DAT_PROVIDER, info: *const DAT_PROVIDER_INFO) -> DAT_RETURN {
-    // SAFETY: what a provider passes.
+    // SAFETY: a provider passes pointers to a table and an info record.
     let (table, info) = unsafe { (&*table, &*info) };
-    // SAFETY: both are strings.
+    // SAFETY: both pointers are C strings.
     unsafe { assert_eq!(CStr::from_ptr(table.device_name), CStr::from_ptr(info.ia_name.as_ptr())) };
     ADDED.fetch_add(1, Ordering::SeqCst);
     DAT_SUCCESS
@@ -358,12 +361,12 @@ fn init_registers_the_given_name_and_refuses_another_major_version() {
     for (to, from) in info.ia_name.iter_mut().zip(name.as_bytes()) {
         *to = *from as _;
     }
-    // SAFETY: functions with the contracts of libdat's functions, a readable record, a string.
+    // SAFETY: the functions have the contracts of libdat's functions; `info` is a record and `params` a C string.
     unsafe { registration::init::<FakeProvider>(libdat, &info, c"double 1".as_ptr()) };
     assert!(names::find(names::Version::V1, &name).is_none());
     (info.dapl_version_major, info.dapl_version_minor) = (1, 2);
     for params in [c"double 1", c"double 2"] {
-        // SAFETY: functions with the contracts of libdat's functions, a readable record, a string.
+        // SAFETY: the functions have the contracts of libdat's functions; `info` is a record and `params` a C string.
         unsafe { registration::init::<FakeProvider>(libdat, &info, params.as_ptr()) };
     }
     let known = names::find(names::Version::V1, &name).unwrap();

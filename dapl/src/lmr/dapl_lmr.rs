@@ -33,7 +33,7 @@ pub unsafe extern "C" fn dapl_lmr_create<P: Provider>(
     registered_length: *mut DAT_VLEN,
     registered_address: *mut DAT_VADDR,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `create`.
     unsafe {
         create::<P>(
             ia,
@@ -107,16 +107,16 @@ unsafe fn described<P: Provider>(
 ) -> Result<(Region, Origin)> {
     match kind {
         DAT_MEM_TYPE_VIRTUAL | MEM_TYPE_SO_VIRTUAL => {
-            // SAFETY: this function's own contract.
+            // SAFETY: every union member consists of pointers, for which any bits are a valid value.
             Ok((Region { address: unsafe { region.for_va } as u64, length }, Origin::Memory))
         }
         DAT_MEM_TYPE_LMR => {
-            // SAFETY: this function's own contract.
+            // SAFETY: every union member consists of pointers, for which any bits are a valid value.
             let source = from_handle::<Lmr<P>>(unsafe { region.for_lmr_handle }, Handle::Lmr)?;
             Ok((source.region(), Origin::Lmr(source.id().handle)))
         }
         DAT_MEM_TYPE_SHARED_VIRTUAL => {
-            // SAFETY: this function's own contract.
+            // SAFETY: every union member consists of pointers, for which any bits are a valid value.
             let shared = unsafe { region.for_shared_memory };
             require(shared.shared_memory_id, 3)?;
             // SAFETY: not null, and then 40 bytes by this function's contract.
@@ -197,7 +197,7 @@ pub unsafe extern "C" fn dapl_lmr_query<P: Provider>(
             registered_size: length,
             registered_address: address,
         };
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(param) };
         Ok(())
     })
@@ -220,7 +220,7 @@ pub unsafe extern "C" fn dapl_lmr_sync_rdma_read<P: Provider>(
     segments: *const DAT_LMR_TRIPLET,
     count: DAT_VLEN,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `sync`.
     guard(|| unsafe { sync::<P>(ia, segments, count) })
 }
 
@@ -233,7 +233,7 @@ pub unsafe extern "C" fn dapl_lmr_sync_rdma_write<P: Provider>(
     segments: *const DAT_LMR_TRIPLET,
     count: DAT_VLEN,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `sync`.
     guard(|| unsafe { sync::<P>(ia, segments, count) })
 }
 

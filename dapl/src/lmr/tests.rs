@@ -84,7 +84,7 @@ impl Drop for World {
 
 fn query(lmr: H) -> DAT_LMR_PARAM {
     let mut param = MaybeUninit::uninit();
-    // SAFETY: a writable out parameter, filled on success.
+    // SAFETY: the out parameter is writable, and the call fills it on success.
     unsafe {
         assert_eq!(dapl_lmr_query::<FakeProvider>(lmr, DAT_LMR_FIELD_ALL, param.as_mut_ptr()), DAT_SUCCESS);
         param.assume_init()
@@ -110,7 +110,7 @@ fn second_registration_has_own_rights_and_lifetime() {
     assert_eq!(free(first.0), DAT_SUCCESS);
     let param = query(second.0);
     assert_eq!((param.mem_type, param.length, param.mem_priv), (DAT_MEM_TYPE_LMR, 64, rights));
-    // SAFETY: the member of this type.
+    // SAFETY: the memory type selects this union member.
     assert_eq!(unsafe { param.region_desc.for_lmr_handle }, first.0);
     assert_eq!(
         world.create(DAT_MEM_TYPE_LMR, again, 64, rights),
@@ -185,7 +185,7 @@ fn sync_checks_its_segments() {
         segment_length,
     };
     let sync = |ia: H, list: &[DAT_LMR_TRIPLET]| {
-        // SAFETY: any handle; a list and its length.
+        // SAFETY: the functions accept any handle value; `list` is a slice of that length.
         let codes = unsafe {
             [
                 dapl_lmr_sync_rdma_read::<FakeProvider>(ia, list.as_ptr(), list.len() as u64),
@@ -204,7 +204,7 @@ fn sync_checks_its_segments() {
     for (n, bad) in bad.into_iter().enumerate() {
         assert_eq!(sync(ia, &[at(key, base, 64), bad]), refused, "{n}");
     }
-    // SAFETY: a null pointer is the tested argument.
+    // SAFETY: the calls accept a null pointer, which is the tested argument.
     unsafe {
         assert_eq!(dapl_lmr_sync_rdma_read::<FakeProvider>(ia, std::ptr::null(), 1), refused);
         assert_eq!(dapl_lmr_sync_rdma_write::<FakeProvider>(ia, std::ptr::null(), 0), DAT_SUCCESS);

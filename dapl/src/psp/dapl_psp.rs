@@ -34,7 +34,7 @@ pub unsafe extern "C" fn dapl_psp_create<P: Provider>(
             return Err(Error::InvalidParameter(2));
         }
         let psp = dapli_psp::open(&ia, RequestedQual::Qual(conn_qual), evd, makes_eps)?;
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that `psp_handle` is null or writable.
         unsafe { ffi::put(psp_handle, psp.id.handle as DAT_PSP_HANDLE) };
         Ok(())
     })
@@ -58,7 +58,7 @@ pub unsafe extern "C" fn dapl_psp_create_any<P: Provider>(
         ffi::require(conn_qual, 2)?;
         let evd = for_requests(&evd)?;
         let psp = dapli_psp::open(&ia, RequestedQual::AnyFree, evd, makes_eps(psp_flags)?)?;
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that each out pointer is null or writable.
         unsafe {
             ffi::put(conn_qual, psp.qual());
             ffi::put(psp_handle, psp.id.handle as DAT_PSP_HANDLE);
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn dapl_psp_query<P: Provider>(
             evd_handle: evd.ok_or(Error::InvalidHandle(Handle::Psp))? as DAT_EVD_HANDLE,
             psp_flags: if psp.makes_eps { DAT_PSP_PROVIDER_FLAG } else { DAT_PSP_CONSUMER_FLAG },
         };
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that `psp_param` is null or writable.
         unsafe { ffi::put(psp_param, param) };
         Ok(())
     })

@@ -20,7 +20,7 @@ pub unsafe extern "C" fn dapl_pz_create<P: Provider>(ia: DAT_IA_HANDLE, out: *mu
         let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?.to_arc();
         require(out, 2)?;
         let pz = dapls_pz::create(&ia)?;
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(pz) };
         Ok(())
     })
@@ -41,7 +41,7 @@ pub unsafe extern "C" fn dapl_pz_query<P: Provider>(
             return Err(Error::InvalidParameter(2));
         }
         require(out, 3)?;
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(DAT_PZ_PARAM { ia_handle: pz.ia().consumer_handle() }) };
         Ok(())
     })

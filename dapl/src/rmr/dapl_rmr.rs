@@ -23,7 +23,7 @@ pub unsafe extern "C" fn dapl_rmr_create<P: Provider>(pz: DAT_PZ_HANDLE, out: *m
         let pz = from_handle::<Pz<P>>(pz, Handle::Pz)?.to_arc();
         require(out, 2)?;
         let rmr = dapls_rmr::create(pz, Scope::Pz)?;
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(rmr) };
         Ok(())
     })
@@ -57,7 +57,7 @@ pub unsafe extern "C" fn dapl_rmr_query<P: Provider>(
             mem_priv: privileges(rights),
             rmr_context: context,
         };
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(param) };
         Ok(())
     })
@@ -76,7 +76,7 @@ pub unsafe extern "C" fn dapl_rmr_bind<P: Provider>(
     flags: DAT_COMPLETION_FLAGS,
     context: *mut DAT_RMR_CONTEXT,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `bind`.
     unsafe { bind::<P>(rmr, segment, mem_priv, false, ep, cookie, flags, context) }
 }
 
@@ -122,7 +122,7 @@ pub(crate) unsafe fn bind<P: Provider>(
         };
         let new = dapls_bind::bind(&ep, &rmr, wanted, post)?;
         if wanted.is_some() {
-            // SAFETY: not null, and writable by this function's contract.
+            // SAFETY: `context` is not null, and the caller guarantees that it is writable.
             unsafe { context.write_unaligned(new) };
         }
         Ok(())

@@ -38,7 +38,7 @@ pub unsafe extern "C" fn dapl_rsp_create<P: Provider>(
             return Err(Error::InvalidParameter(2));
         }
         let rsp = Rsp::open(&ia, conn_qual, &ep, Use::of_open(evd.to_arc(), Handle::EvdCr)?)?;
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that `rsp_handle` is null or writable.
         unsafe { ffi::put(rsp_handle, rsp.id.handle as DAT_RSP_HANDLE) };
         Ok(())
     })
@@ -63,7 +63,7 @@ pub unsafe extern "C" fn dapl_rsp_query<P: Provider>(
             evd_handle: evd.ok_or(Error::InvalidHandle(Handle::Rsp))? as DAT_EVD_HANDLE,
             ep_handle: rsp.ep.handle as DAT_EP_HANDLE,
         };
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that `rsp_param` is null or writable.
         unsafe { ffi::put(rsp_param, param) };
         Ok(())
     })

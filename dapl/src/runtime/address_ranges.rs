@@ -32,7 +32,7 @@ pub fn take(len: usize) -> Option<NonNull<u8>> {
 /// atomics may be in progress.
 pub unsafe fn end_mapping(base: NonNull<u8>, len: usize) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
-    // SAFETY: replaces the mapping, by this function's own contract.
+    // SAFETY: the caller guarantees that the mapping may be replaced.
     let zeros = unsafe { libc::mmap(base.as_ptr().cast(), len, libc::PROT_READ, flags, -1, 0) };
     // If the kernel has no memory for the pages of zeros, the mapping stays, and its range is not used again.
     if zeros != libc::MAP_FAILED {
@@ -74,7 +74,7 @@ mod tests {
         // SAFETY: the word is in the mapping, which stays readable for ever.
         let word = unsafe { AtomicU64::from_ptr(base.as_ptr().cast()) };
         word.store(7, Ordering::Relaxed);
-        // SAFETY: the mapping made above.
+        // SAFETY: the mapping was created above and is not used afterwards.
         unsafe { end_mapping(base, LEN) };
         assert_eq!(word.load(Ordering::Relaxed), 0);
         assert_eq!(take(LEN + 4096), None, "another length");

@@ -135,7 +135,7 @@ mod tests {
     fn spawned_thread_blocks_signals_and_parent_does_not() {
         let blocked = || {
             block_all().map(|mask| {
-                // SAFETY: a complete mask.
+                // SAFETY: the mask is a complete local variable.
                 unsafe { libc::sigismember(&mask, libc::SIGUSR1) }
             })
         };

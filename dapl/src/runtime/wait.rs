@@ -185,7 +185,7 @@ pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> Wait
     let mut caller_type = 0;
     // Sets both type and state, the type first, because the handler of a cancellation signal may check the type alone.
     //
-    // SAFETY: plain calls for the calling thread, with writable out parameters.
+    // SAFETY: the calls affect the calling thread only, and the out parameters are writable.
     unsafe {
         pthread_setcanceltype(CANCEL_DEFERRED, &raw mut caller_type);
         pthread_setcancelstate(CANCEL_DISABLE, &raw mut caller_state);

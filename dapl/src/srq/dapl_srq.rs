@@ -33,11 +33,11 @@ pub unsafe extern "C" fn dapl_srq_create<P: Provider>(
         if !attributes.is_aligned() {
             return Err(Error::InvalidParameter(3));
         }
-        // SAFETY: neither null nor misaligned, and readable by this function's contract.
+        // SAFETY: `attributes` is neither null nor misaligned, and the caller guarantees that it is readable.
         let DAT_SRQ_ATTR { max_recv_dtos, max_recv_iov, low_watermark } = unsafe { attributes.read() };
         let attributes = SrqAttributes { max_recvs: max_recv_dtos, max_iov: max_recv_iov, low_watermark };
         let srq = dapls_srq::create(&ia, pz, attributes)?;
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(srq) };
         Ok(())
     })
@@ -86,7 +86,7 @@ pub unsafe extern "C" fn dapl_srq_query<P: Provider>(
             available_dto_count: count(facts.available),
             outstanding_dto_count: count(facts.outstanding),
         };
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(param) };
         Ok(())
     })
@@ -112,7 +112,7 @@ pub unsafe extern "C" fn dapl_srq_post_recv<P: Provider>(
 ) -> DAT_RETURN {
     guard_hot(|| {
         let srq = from_handle::<Srq<P>>(srq, Handle::Srq)?;
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller also satisfies the contract of `segments`.
         let segments = unsafe { segments(list, count, srq.max_iov as usize) }?;
         // SAFETY: all members are eight bytes wide and any bits are a number.
         dapls_srq::post_recv(&srq, segments, unsafe { cookie.as_64 })

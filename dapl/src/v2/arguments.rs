@@ -84,7 +84,7 @@ pub(super) unsafe fn take<const N: usize>(list: va_list) -> [u64; N] {
     {
         // SAFETY: a list that is passed as a parameter is a pointer to its state, and no other code uses it meanwhile.
         let state = unsafe { &mut *list.cast::<ListState>() };
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that the `va_list` contains these arguments.
         [(); N].map(|()| unsafe { state.next().read() })
     }
     #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]

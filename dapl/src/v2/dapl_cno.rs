@@ -64,7 +64,7 @@ pub unsafe extern "C" fn dapl2_cno_fd_create<P: Provider>(
         require(fd, 2)?;
         require(out, 3)?;
         let (cno, number) = dapls_cno::create_with_descriptor(&ia)?;
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `fd` is not null, and the caller guarantees that it is writable.
         unsafe {
             fd.write_unaligned(number);
             out.write_unaligned(cno);
@@ -83,7 +83,7 @@ pub unsafe extern "C" fn dapl2_cno_trigger<P: Provider>(cno: DAT_CNO_HANDLE, out
         let cno = from_handle::<Cno<P>>(cno, Handle::Cno)?;
         require(out, 2)?;
         let taken = dapls_cno::take_trigger(&cno);
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(taken.unwrap_or(0) as DAT_EVD_HANDLE) };
         taken.map(drop)
     }))

@@ -35,7 +35,7 @@ pub unsafe extern "C" fn dapl2_csp_create<P: Provider>(
         if !evd.serves(Stream::Request) {
             return Err(Error::InvalidHandle(Handle::EvdCr));
         }
-        // SAFETY: this function's own contract, and not null.
+        // SAFETY: `communicator` is not null, and the caller guarantees that it is readable.
         let DAT_COMM { domain, r#type: kind, protocol } = unsafe { communicator.read_unaligned() };
         let communicator = Communicator { domain, kind, protocol };
         // SAFETY: this function's own contract, and not null.
@@ -90,7 +90,7 @@ pub unsafe extern "C" fn dapl2_csp_free<P: Provider>(csp: DAT_CSP_HANDLE) -> DAT
 /// # Safety
 /// `address` points at a socket address of its family's length.
 pub(super) unsafe fn port_of(address: DAT_IA_ADDRESS_PTR, communicator: Communicator, n: u8) -> Result<u16> {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that `address` points at a socket address of the length of its family.
     let bytes = unsafe { socket_address(address) };
     communicator.place(&bytes, n).map(|(_, port)| port)
 }
@@ -107,6 +107,6 @@ unsafe fn socket_address(address: DAT_IA_ADDRESS_PTR) -> Vec<u8> {
         libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
         _ => 2,
     };
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that `address` points at a socket address of the length of its family.
     unsafe { ffi::copy(address.cast(), length) }
 }

@@ -26,7 +26,7 @@ pub unsafe extern "C" fn dapl2_ep_create<P: Provider>(
     attributes: *const DAT_EP_ATTR,
     out: *mut DAT_EP_HANDLE,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `with_attributes`.
     unsafe {
         with_attributes::<P>(ia, attributes, |attributes| {
             ep_1_2::dapl_ep_create::<P>(ia, pz, recv, request, connect, attributes, out)
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn dapl2_ep_create_with_srq<P: Provider>(
     attributes: *const DAT_EP_ATTR,
     out: *mut DAT_EP_HANDLE,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `with_attributes`.
     unsafe {
         with_attributes::<P>(ia, attributes, |attributes| {
             ep_1_2::dapl_ep_create_with_srq::<P>(ia, pz, recv, request, connect, srq, attributes, out)
@@ -91,7 +91,7 @@ pub unsafe extern "C" fn dapl2_ep_query<P: Provider>(
     mask: DAT_EP_PARAM_MASK,
     out: *mut DAT_EP_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: numbers and null pointers: zeros are values.
+    // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
     let mut param = unsafe { std::mem::zeroed::<v1::DAT_EP_PARAM>() };
     let into = if out.is_null() { std::ptr::null_mut() } else { &raw mut param };
     let is_wanted = mask & DAT_EP_FIELD_ALL != 0;
@@ -140,10 +140,10 @@ pub unsafe extern "C" fn dapl2_ep_modify<P: Provider>(
     param: *const DAT_EP_PARAM,
 ) -> DAT_RETURN {
     if param.is_null() {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller also satisfies the contract of `ep_1_2::dapl_ep_modify`.
         return convert::code(unsafe { ep_1_2::dapl_ep_modify::<P>(ep, 0, std::ptr::null()) });
     }
-    // SAFETY: this function's own contract, and not null.
+    // SAFETY: `param` is not null, and the caller guarantees that it is readable.
     let param = unsafe { param.read_unaligned() };
     let DAT_COMM { domain, r#type: kind, protocol } = param.comm;
     let communicator = (mask & DAT_EP_FIELD_COMM != 0).then_some(Communicator { domain, kind, protocol });
@@ -154,7 +154,7 @@ pub unsafe extern "C" fn dapl2_ep_modify<P: Provider>(
     if checked != DAT_SUCCESS {
         return checked;
     }
-    // SAFETY: a local record.
+    // SAFETY: the record is a local variable.
     let code = unsafe { ep_1_2::dapl_ep_modify::<P>(ep, convert::ep_mask(mask), &convert::ep_param(&param)) };
     let (DAT_SUCCESS, Some(communicator)) = (code, communicator) else { return convert::code(code) };
     convert::code(guard(|| dapls_ep::set_communicator(&*from_handle::<Ep<P>>(ep, Handle::Ep)?, communicator)))
@@ -177,7 +177,7 @@ pub unsafe extern "C" fn dapl2_ep_connect<P: Provider>(
     flags: DAT_CONNECT_FLAGS,
 ) -> DAT_RETURN {
     let flags = flags & !DAT_CONNECT_MULTIPATH_FLAG;
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `ep_1_2::dapl_ep_connect`.
     convert::code(unsafe { ep_1_2::dapl_ep_connect::<P>(ep, address, qual, timeout, size, data, qos, flags) })
 }
 

@@ -40,7 +40,7 @@ pub unsafe extern "C" fn dapl2_evd_create<P: Provider>(
         let streams = if is_extended { streams.with(Stream::Extension) } else { streams };
         require(out, 5)?;
         let evd = dapls_evd::create(&ia, length, cno, streams)?;
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(evd) };
         Ok(())
     }))
@@ -55,7 +55,7 @@ pub unsafe extern "C" fn dapl2_evd_query<P: Provider>(
     mask: DAT_EVD_PARAM_MASK,
     out: *mut DAT_EVD_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `evd_1_2::dapl_evd_query`.
     let code = unsafe { evd_1_2::dapl_evd_query::<P>(evd, mask, out) };
     let is_extended = |evd| from_handle::<Evd<P>>(evd, Handle::Plain).is_ok_and(|evd| evd.serves(Stream::Extension));
     if code == DAT_SUCCESS && is_extended(evd) {
@@ -79,7 +79,7 @@ pub unsafe extern "C-unwind" fn dapl2_evd_wait<P: Provider>(
     event: *mut DAT_EVENT,
     more: *mut DAT_COUNT,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `wait_as`.
     convert::code(unsafe { wait_as::<P, DAT_EVENT>(evd, timeout, threshold, event, more, write_done, write_event) })
 }
 
@@ -106,7 +106,7 @@ pub unsafe extern "C" fn dapl2_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out
     if EvdStub::of(evd).is_some_and(|stub| !out.is_null() && stub.has_no_event()) {
         return convert::code(dat_abi::DAT_QUEUE_EMPTY);
     }
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `dequeue_locked`.
     unsafe { dequeue_locked::<P>(evd, out) }
 }
 
@@ -137,14 +137,14 @@ unsafe fn dequeue_locked<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) 
 /// `out` is writable.
 unsafe fn write_event(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, event: &Event) {
     let number = match event {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller also satisfies the contract of `write_done`.
         Event::Dto(done) | Event::Failed(done) => return unsafe { write_done(out, evd, done) },
         Event::Request { .. } => DAT_CONNECTION_REQUEST_EVENT,
         Event::Connection { kind, .. } => connection_number(*kind),
         Event::Async(error) => async_number(error.kind),
         Event::Software { .. } => DAT_SOFTWARE_EVENT,
     };
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `write_head`.
     unsafe {
         write_head(out, evd, number);
         write_data(&raw mut (*out).event_data, event);
@@ -169,7 +169,7 @@ unsafe fn write_head(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, number: DAT_EVENT
 /// `out` is writable.
 #[inline]
 unsafe fn write_done(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done: &Completion) {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that `out` is writable.
     unsafe {
         if done.token.work == Work::Bind {
             write_head(out, evd, DAT_RMR_BIND_COMPLETION_EVENT);

@@ -31,7 +31,7 @@ pub unsafe extern "C" fn dapl2_handle_extendedop<P: Provider>(
     if known != DAT_SUCCESS {
         return convert::code(known);
     }
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that the `va_list` contains the arguments of the operation.
     unsafe {
         match op as DAT_IB_OP {
             DAT_IB_FETCH_AND_ADD_OP => fetch_and_add::<P>(handle, list),
@@ -60,10 +60,10 @@ fn is_known<P: Provider>(handle: DAT_HANDLE, op: DAT_EXTENDED_OP) -> Result<()> 
 /// # Safety
 /// As [`dapl2_handle_extendedop`].
 unsafe fn fetch_and_add<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that the `va_list` contains these arguments.
     let [add, local, cookie, remote, flags] = unsafe { arguments::take(list) };
     let positions = Positions { local: 3, remote: 5, flags: 6 };
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `with_remote`.
     unsafe {
         with_remote(remote, positions.remote, |remote| {
             let flags = flags as DAT_COMPLETION_FLAGS;
@@ -78,10 +78,10 @@ unsafe fn fetch_and_add<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RE
 /// # Safety
 /// As [`dapl2_handle_extendedop`].
 unsafe fn compare_and_swap<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that the `va_list` contains these arguments.
     let [compare, swap, local, cookie, remote, flags] = unsafe { arguments::take(list) };
     let positions = Positions { local: 4, remote: 6, flags: 7 };
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `with_remote`.
     unsafe {
         with_remote(remote, positions.remote, |remote| {
             let flags = flags as DAT_COMPLETION_FLAGS;
@@ -96,10 +96,10 @@ unsafe fn compare_and_swap<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT
 /// # Safety
 /// As [`dapl2_handle_extendedop`].
 unsafe fn write_with_immediate<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that the `va_list` contains these arguments.
     let [count, local, cookie, remote, data, flags] = unsafe { arguments::take(list) };
     let positions = Positions { local: 2, remote: 5, flags: 7 };
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `with_remote`.
     unsafe {
         with_remote(remote, positions.remote, |remote| {
             let flags = flags as DAT_COMPLETION_FLAGS;
@@ -125,7 +125,7 @@ unsafe fn with_remote(triplet: u64, n: u8, post: impl FnOnce(Remote) -> DAT_RETU
     if missing != DAT_SUCCESS {
         return convert::code(missing);
     }
-    // SAFETY: this function's own contract, and not null.
+    // SAFETY: `triplet` is not null, and the caller guarantees that it is readable.
     let DAT_RMR_TRIPLET { virtual_address, rmr_context, .. } = unsafe { triplet.read_unaligned() };
     post(Remote { key: rmr_context, address: virtual_address })
 }

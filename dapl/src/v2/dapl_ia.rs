@@ -25,7 +25,7 @@ pub unsafe extern "C" fn dapl2_ia_open<P: Provider>(
     async_evd: *mut DAT_EVD_HANDLE,
     out: *mut DAT_IA_HANDLE,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `ia_1_2::open`.
     convert::code(unsafe { ia_1_2::open::<P>(Version::V2, name, length, async_evd, out) })
 }
 
@@ -44,7 +44,7 @@ pub unsafe extern "C" fn dapl2_ia_query<P: Provider>(
     let (wants_ia, wants_provider) = (ia_mask & DAT_IA_FIELD_ALL != 0, provider_mask & DAT_PROVIDER_FIELD_ALL != 0);
     let ia_mask_1_2 = convert::record_mask(ia_mask, DAT_IA_FIELD_ALL, v1::DAT_IA_FIELD_ALL);
     let provider_mask_1_2 = if wants_provider { v1::DAT_PROVIDER_FIELD_ALL } else { 0 };
-    // SAFETY: numbers, bytes and null pointers: zeros are values.
+    // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
     let (mut of_ia, mut of_provider): (v1::DAT_IA_ATTR, v1::DAT_PROVIDER_ATTR) = unsafe { std::mem::zeroed() };
     let into_ia = if ia_attr.is_null() { std::ptr::null_mut() } else { &raw mut of_ia };
     let into_provider = if provider_attr.is_null() { std::ptr::null_mut() } else { &raw mut of_provider };
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn dapl2_ia_query<P: Provider>(
 /// # Safety
 /// `out` is writable.
 unsafe fn put_ia(out: *mut DAT_IA_ATTR, attributes: DAT_IA_ATTR) {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that `out` is writable.
     unsafe {
         put_cleared!(
             out,
@@ -123,7 +123,7 @@ unsafe fn put_ia(out: *mut DAT_IA_ATTR, attributes: DAT_IA_ATTR) {
 /// # Safety
 /// As [`put_ia`].
 unsafe fn put_provider(out: *mut DAT_PROVIDER_ATTR, attributes: DAT_PROVIDER_ATTR) {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that `out` is writable.
     unsafe {
         put_cleared!(
             out,
@@ -179,10 +179,10 @@ pub unsafe extern "C" fn dapl2_ia_ha_related<P: Provider>(
         let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?;
         require(provider, 2)?;
         require(answer, 3)?;
-        // SAFETY: not null, and a string by this function's contract.
+        // SAFETY: `provider` is not null, so the caller guarantees that it is a C string.
         let other = unsafe { CStr::from_ptr(provider) };
         log::debug!("ia {}: not related to {other:?}", ia.name());
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `answer` is not null, and the caller guarantees that it is writable.
         unsafe { answer.write_unaligned(DAT_FALSE) };
         Ok(())
     }))

@@ -90,7 +90,7 @@ pub unsafe extern "C" fn dapl2_lmr_query<P: Provider>(
     mask: DAT_LMR_PARAM_MASK,
     out: *mut DAT_LMR_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: numbers, null pointers and unions of them: zeros are values.
+    // SAFETY: all fields are integers, nullable pointers or unions of them, so all-zero bytes are valid.
     let mut param = unsafe { std::mem::zeroed::<v1::DAT_LMR_PARAM>() };
     let into = if out.is_null() { std::ptr::null_mut() } else { &raw mut param };
     // Any mask selects all fields.
@@ -146,7 +146,7 @@ pub unsafe extern "C" fn dapl2_lmr_sync_rdma_read<P: Provider>(
     segments: *const DAT_LMR_TRIPLET,
     count: DAT_VLEN,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `sync`.
     unsafe { sync::<P>(ia, segments, count, |list, count| lmr_1_2::dapl_lmr_sync_rdma_read::<P>(ia, list, count)) }
 }
 
@@ -159,7 +159,7 @@ pub unsafe extern "C" fn dapl2_lmr_sync_rdma_write<P: Provider>(
     segments: *const DAT_LMR_TRIPLET,
     count: DAT_VLEN,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `sync`.
     unsafe { sync::<P>(ia, segments, count, |list, count| lmr_1_2::dapl_lmr_sync_rdma_write::<P>(ia, list, count)) }
 }
 
@@ -177,7 +177,7 @@ unsafe fn sync<P: Provider>(
         return convert::code(one(std::ptr::null(), count));
     }
     for n in 0..count as usize {
-        // SAFETY: one of the `count` triplets of this function's contract.
+        // SAFETY: the caller guarantees that `count` triplets exist, and this is one of them.
         let mut segment = super::segments::segment(unsafe { segments.wrapping_add(n).read_unaligned() });
         if let Ok(ia) = from_handle::<Ia<P>>(ia, Handle::Ia) {
             zero_based::translate(&ia, &mut segment);

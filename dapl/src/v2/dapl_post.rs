@@ -27,7 +27,7 @@ pub unsafe extern "C" fn dapl2_ep_post_send<P: Provider>(
     flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
     let flags = convert::flags(flags);
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `with_segments`.
     unsafe {
         with_segments::<P>(ep, iov, count, |iov, count| ep_1_2::dapl_ep_post_send::<P>(ep, count, iov, cookie, flags))
     }
@@ -45,7 +45,7 @@ pub unsafe extern "C" fn dapl2_ep_post_recv<P: Provider>(
     flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
     let flags = convert::flags(flags);
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `with_segments`.
     unsafe {
         with_segments::<P>(ep, iov, count, |iov, count| ep_1_2::dapl_ep_post_recv::<P>(ep, count, iov, cookie, flags))
     }
@@ -64,7 +64,7 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_read<P: Provider>(
     flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
     let flags = convert::flags(flags);
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that `remote` is null or points at a triplet.
     let translated = unsafe { remote_triplet(remote) };
     let remote = at(&translated);
     // SAFETY: this function's own contract, and a local triplet.
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_write<P: Provider>(
     flags: DAT_COMPLETION_FLAGS,
 ) -> DAT_RETURN {
     let flags = convert::flags(flags);
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that `remote` is null or points at a triplet.
     let translated = unsafe { remote_triplet(remote) };
     let remote = at(&translated);
     // SAFETY: this function's own contract, and a local triplet.
@@ -116,7 +116,7 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_read_to_rmr<P: Provider>(
     let found = convert::guard(|| {
         let ep = from_handle::<Ep<P>>(ep, Handle::Ep)?;
         require(local, 2)?;
-        // SAFETY: not null, and then a triplet by this function's contract.
+        // SAFETY: `local` is not null, so the caller guarantees that it points at a triplet.
         let DAT_RMR_TRIPLET { virtual_address, segment_length, rmr_context } = unsafe { local.read_unaligned() };
         let region = Region { address: virtual_address, length: segment_length.into() };
         segment = dapls_rmr::read_target(ep.ia(), rmr_context, region)?;
@@ -125,7 +125,7 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_read_to_rmr<P: Provider>(
     if found != DAT_SUCCESS {
         return found;
     }
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that `remote` is null or points at a triplet.
     let translated = unsafe { remote_triplet(remote) };
     let (iov, flags) = (&raw mut segment, convert::flags(flags));
     // SAFETY: this function's own contract, and local triplets, as which a segment is laid out.
@@ -148,12 +148,12 @@ pub unsafe extern "C" fn dapl2_ep_post_send_with_invalidate<P: Provider>(
     context: DAT_RMR_CONTEXT,
 ) -> DAT_RETURN {
     if invalidate == DAT_FALSE {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller also satisfies the contract of `dapl2_ep_post_send`.
         return unsafe { dapl2_ep_post_send::<P>(ep, count, iov, cookie, flags) };
     }
     let op = Op::SendInvalidate { key: context, solicited: flags & DAT_COMPLETION_SOLICITED_WAIT_FLAG != 0 };
     let positions = Positions { local: 2, remote: 7, flags: 5 };
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `post_extension`.
     unsafe { post_extension::<P>(ep, op, (iov, count), cookie, flags, positions) }
 }
 
@@ -174,7 +174,7 @@ pub(super) unsafe fn post_extension<P: Provider>(
             let local = positions.local;
             // An atomic operation always has one segment, so its call has no parameter for the number of segments.
             let list = if op.work().is_atomic() { local } else { local + 1 };
-            // SAFETY: null, or a translated list of this length.
+            // SAFETY: the list is null, or was translated above and has this length.
             let segments = unsafe { ffi::segments(iov, count, usize::MAX) }.map_err(|error| match error {
                 Error::InvalidParameter(2) => Error::InvalidParameter(local),
                 Error::InvalidParameter(3) => Error::InvalidParameter(list),
@@ -186,7 +186,7 @@ pub(super) unsafe fn post_extension<P: Provider>(
             dapls_post::post_extension::<P>(ep, &ExtensionPost { op, segments, cookie, flags, positions })
         })
     };
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `with_segments`.
     unsafe { with_segments::<P>(ep, iov, count, call) }
 }
 
@@ -197,7 +197,7 @@ unsafe fn remote_triplet(triplet: *const DAT_RMR_TRIPLET) -> Option<v1::DAT_RMR_
     if triplet.is_null() {
         return None;
     }
-    // SAFETY: this function's own contract, and not null.
+    // SAFETY: `triplet` is not null, and the caller guarantees that it is readable.
     let DAT_RMR_TRIPLET { virtual_address, segment_length, rmr_context } = unsafe { triplet.read_unaligned() };
     let segment_length = segment_length.into();
     Some(v1::DAT_RMR_TRIPLET { rmr_context, pad: 0, target_address: virtual_address, segment_length })

@@ -27,7 +27,7 @@ pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
     mask: DAT_RMR_PARAM_MASK,
     out: *mut DAT_RMR_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: numbers and null pointers: zeros are values.
+    // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
     let mut param = unsafe { std::mem::zeroed::<v1::DAT_RMR_PARAM>() };
     let into = if out.is_null() { std::ptr::null_mut() } else { &raw mut param };
     let mask = convert::record_mask(mask, DAT_RMR_FIELD_ALL, v1::DAT_RMR_FIELD_ALL);
@@ -82,7 +82,7 @@ pub unsafe extern "C" fn dapl2_rmr_create_for_ep<P: Provider>(
         let pz = from_handle::<Pz<P>>(pz, Handle::Pz)?.to_arc();
         require(out, 2)?;
         let rmr = dapls_rmr::create(pz, Scope::Ep)?;
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { out.write_unaligned(rmr) };
         Ok(())
     })
@@ -108,13 +108,13 @@ pub unsafe extern "C" fn dapl2_rmr_bind<P: Provider>(
     let checked = guard(|| {
         from_handle::<Rmr<P>>(rmr, Handle::Rmr)?;
         require(segment, 3)?;
-        // SAFETY: not null, and then a triplet by this function's contract.
+        // SAFETY: `segment` is not null, so the caller guarantees that it points at a triplet.
         check::<P>(lmr, unsafe { segment.read_unaligned() }, va_type)
     });
     if checked != DAT_SUCCESS {
         return convert::code(checked);
     }
-    // SAFETY: not null, and then a triplet by this function's contract.
+    // SAFETY: `segment` is not null, so the caller guarantees that it points at a triplet.
     let DAT_LMR_TRIPLET { virtual_address, segment_length, lmr_context } = unsafe { segment.read_unaligned() };
     let length = segment_length.into();
     let mut segment = Segment { key: lmr_context, pad: 0, address: virtual_address, length };

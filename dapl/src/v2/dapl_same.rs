@@ -79,7 +79,7 @@ same! {
 /// # Safety
 /// That of the entry of 1.2.
 pub unsafe extern "C" fn dapl2_set_consumer_context(handle: DAT_HANDLE, value: DAT_CONTEXT) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `context::dapl_set_consumer_context`.
     convert::code(unsafe { context::dapl_set_consumer_context(handle, value) })
 }
 
@@ -88,7 +88,7 @@ pub unsafe extern "C" fn dapl2_set_consumer_context(handle: DAT_HANDLE, value: D
 /// # Safety
 /// That of the entry of 1.2.
 pub unsafe extern "C" fn dapl2_get_consumer_context(handle: DAT_HANDLE, out: *mut DAT_CONTEXT) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `context::dapl_get_consumer_context`.
     convert::code(unsafe { context::dapl_get_consumer_context(handle, out) })
 }
 
@@ -97,6 +97,6 @@ pub unsafe extern "C" fn dapl2_get_consumer_context(handle: DAT_HANDLE, out: *mu
 /// # Safety
 /// That of the entry of 1.2.
 pub unsafe extern "C" fn dapl2_get_handle_type(handle: DAT_HANDLE, out: *mut DAT_HANDLE_TYPE) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `context::dapl_get_handle_type`.
     convert::code(unsafe { context::dapl_get_handle_type(handle, out) })
 }

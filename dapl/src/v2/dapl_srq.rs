@@ -18,7 +18,7 @@ pub unsafe extern "C" fn dapl2_srq_query<P: Provider>(
     mask: DAT_SRQ_PARAM_MASK,
     out: *mut DAT_SRQ_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `srq_1_2::dapl_srq_query`.
     let code = unsafe { srq_1_2::dapl_srq_query::<P>(srq, mask, out) };
     if code == DAT_SUCCESS {
         // SAFETY: the entry of 1.2 has written the record.
@@ -40,7 +40,7 @@ pub unsafe extern "C" fn dapl2_srq_post_recv<P: Provider>(
     list: *mut DAT_LMR_TRIPLET,
     cookie: DAT_DTO_COOKIE,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `with_segments`.
     unsafe {
         with_segments::<P>(srq, list, count, |list, count| srq_1_2::dapl_srq_post_recv::<P>(srq, count, list, cookie))
     }

@@ -43,12 +43,12 @@ pub(super) unsafe fn with_segments<P: Provider>(
         return convert::code(call(std::ptr::null_mut(), count));
     }
     if number > MAX_ON_STACK {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller also satisfies the contract of `with_many`.
         return unsafe { with_many::<P>(handle, list, number, |list| call(list, count)) };
     }
     let mut few = [Segment::default(); MAX_ON_STACK];
     for (n, place) in few[..number].iter_mut().enumerate() {
-        // SAFETY: one of the `count` triplets of this function's contract, and aligned.
+        // SAFETY: the caller guarantees that `count` triplets exist; this is one of them, and it is aligned.
         *place = segment(unsafe { list.add(n).read() });
     }
     if zero_based::exist() {
@@ -66,7 +66,7 @@ unsafe fn with_many<P: Provider>(
     number: usize,
     call: impl FnOnce(*mut v1::DAT_LMR_TRIPLET) -> DAT_RETURN,
 ) -> DAT_RETURN {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that `list` points at `number` segments.
     let mut many: Vec<_> = (0..number).map(|n| segment(unsafe { list.add(n).read() })).collect();
     translate::<P>(handle, &mut many);
     convert::code(call(many.as_mut_ptr().cast()))

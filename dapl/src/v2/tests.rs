@@ -34,7 +34,8 @@ use call;
 fn written<T>(write: impl FnOnce(*mut T) -> DAT_RETURN) -> T {
     let mut out = MaybeUninit::zeroed();
     assert_eq!(write(out.as_mut_ptr()), DAT_SUCCESS);
-    // SAFETY: zeros are valid in all records of these tests, and the entry has written the record.
+    // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid; the entry has written the
+    // record.
     unsafe { out.assume_init() }
 }
 
@@ -123,14 +124,14 @@ impl World {
     fn connection(&self) -> (DAT_EVENT_NUMBER, DAT_CONNECTION_EVENT_DATA) {
         self.deliver();
         let event = next(self.conn).expect("an event");
-        // SAFETY: this EVD gets connection events only.
+        // SAFETY: this EVD receives connection events only, so this union member is set.
         (event.event_number, unsafe { event.event_data.connect_event_data })
     }
 
     /// The next completion.
     fn completion(&self) -> (DAT_EVENT, DAT_DTO_COMPLETION_EVENT_DATA) {
         let event = next(self.dto).expect("a completion");
-        // SAFETY: the callers expect completions of DTOs.
+        // SAFETY: the callers pass completions of DTOs only, so this union member is set.
         (event, unsafe { event.event_data.dto_completion_event_data })
     }
 }
@@ -138,7 +139,7 @@ impl World {
 fn next(evd: H) -> Option<DAT_EVENT> {
     let mut event = MaybeUninit::uninit();
     match call!(evd_dequeue_func(evd, event.as_mut_ptr())) {
-        // SAFETY: written on success.
+        // SAFETY: the call has succeeded, so it has written the record.
         DAT_SUCCESS => Some(unsafe { event.assume_init() }),
         code => {
             assert_eq!(code, DAT_QUEUE_EMPTY);

@@ -90,7 +90,7 @@ impl Libdat {
 
     /// Calls `dat_registry_list_providers` and returns the name, version and thread safety of each record.
     pub(crate) fn listed(&self) -> Result<Vec<Vec<String>>, Code> {
-        // SAFETY: plain numbers and characters, for which zeros are values.
+        // SAFETY: all fields are integers or arrays of them, so all-zero bytes are valid.
         let mut records: Vec<DAT_PROVIDER_INFO> = vec![unsafe { zeroed() }; MOST];
         let mut places: Vec<*mut DAT_PROVIDER_INFO> = records.iter_mut().map(ptr::from_mut).collect();
         let mut count: DAT_COUNT = 0;
@@ -111,7 +111,7 @@ impl Libdat {
         let (mut ia, mut evd) = (DAT_HANDLE_NULL, DAT_HANDLE_NULL);
         let (major, own) = (u32::from(self.api.major), if self.api.major == 1 { DAT_VERSION_MINOR } else { 0 });
         let (minor, open) = (self.api.minor.map_or(own, u32::from), self.library.functions().dat_ia_openv);
-        // SAFETY: a C string and two writable handles.
+        // SAFETY: `name` is a C string, and the two handles are writable local variables.
         self.checked(unsafe {
             open(name.as_ptr().cast_mut(), 8, &mut evd, &mut ia, major, minor, thread_safe.into())
         })?;
@@ -131,7 +131,7 @@ impl Adapter<'_> {
 
     /// Queries all attributes. Pointers in them are valid while the adapter is open.
     pub(crate) fn attributes(&self) -> Result<Box<(DAT_IA_ATTR, DAT_PROVIDER_ATTR)>, Code> {
-        // SAFETY: plain numbers and pointers, for which zeros are values.
+        // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
         let mut both = Box::new(unsafe { zeroed::<(DAT_IA_ATTR, DAT_PROVIDER_ATTR)>() });
         let (ia, provider, query) = (&raw mut both.0, &raw mut both.1, self.libdat.library.functions().dat_ia_query);
         // SAFETY: an open adapter and two writable records; the out parameter for the async EVD is null.

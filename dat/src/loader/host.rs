@@ -64,7 +64,7 @@ pub(crate) fn interfaces() -> Vec<Vec<u8>> {
             names.push(unsafe { CStr::from_ptr(one.ifa_name) }.to_bytes().to_vec());
         }
     }
-    // SAFETY: the list as returned, freed once, and no longer used.
+    // SAFETY: `getifaddrs` returned the list, and it is freed once and not used afterwards.
     unsafe { libc::freeifaddrs(list) };
     names
 }
@@ -86,8 +86,8 @@ pub(crate) fn syslog(text: &str) {
 /// child
 /// has only the forking thread, so `before` takes all locks: no other thread can then hold one during the fork.
 pub(crate) fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
-    // SAFETY: plain functions of libdat, which is never unmapped. If registration fails for lack of memory, fork works
-    // as it does without handlers.
+    // SAFETY: the functions belong to libdat, which is never unmapped. If the registration fails for lack of memory,
+    // fork works as without handlers.
     unsafe { pthread_atfork(before, after, after) };
 }
 
@@ -98,7 +98,7 @@ pub(crate) struct Uncancelled(c_int);
 impl Uncancelled {
     pub(crate) fn new() -> Self {
         let mut before = 0;
-        // SAFETY: sets this thread's state and writes the former one.
+        // SAFETY: the call sets the calling thread's state and writes the former state to `before`.
         unsafe { pthread_setcancelstate(PTHREAD_CANCEL_DISABLE, &mut before) };
         Self(before)
     }
@@ -107,7 +107,7 @@ impl Uncancelled {
 impl Drop for Uncancelled {
     fn drop(&mut self) {
         let mut unused = 0;
-        // SAFETY: restores the state that `new` saved.
+        // SAFETY: the call restores the state that `new` saved, and `unused` is writable.
         unsafe { pthread_setcancelstate(self.0, &mut unused) };
     }
 }

@@ -68,12 +68,13 @@ fn pass_on(call: impl FnOnce() -> DAT_RETURN) -> Option<DAT_RETURN> {
 /// Looks up a function of the libdat of the other version.
 fn function(api: &Api, name: &CStr) -> Option<*mut c_void> {
     let soname = if api.major == V1.major { c"libdat2.so.2" } else { c"libdat.so.1" };
-    // SAFETY: a terminated string; NOLOAD maps nothing new. The reference counted here keeps the functions mapped.
+    // SAFETY: the name is NUL-terminated, and NOLOAD maps nothing new. The reference that dlopen counts keeps the
+    // functions mapped.
     let image = unsafe { libc::dlopen(soname.as_ptr(), libc::RTLD_NOW | libc::RTLD_NOLOAD) };
     if image.is_null() {
         return None;
     }
-    // SAFETY: the handle came from dlopen, and the name is terminated.
+    // SAFETY: the handle came from dlopen, and the name is NUL-terminated.
     let function = unsafe { libc::dlsym(image, name.as_ptr()) };
     (!function.is_null()).then_some(function)
 }

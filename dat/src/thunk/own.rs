@@ -35,7 +35,7 @@ pub unsafe fn ia_openv(
     thread_safety: DAT_BOOLEAN,
 ) -> DAT_RETURN {
     guard(api, || {
-        // SAFETY: this function's contract for `name`.
+        // SAFETY: the caller guarantees that `name` is null, a C string, or at least 256 bytes long.
         let name = unsafe { name_at(name) }.ok_or(bad_parameter(1))?;
         if ia_out.is_null() {
             return Err(not_a_handle(DAT_INVALID_HANDLE_IA));
@@ -130,12 +130,12 @@ pub unsafe fn registry_add_provider(
     info: *const DAT_PROVIDER_INFO,
 ) -> DAT_RETURN {
     guard(api, || {
-        // SAFETY: this function's contract.
+        // SAFETY: the caller guarantees that `provider` is null or points at a record.
         let provider = unsafe { provider.as_ref() }.ok_or(bad_parameter(1))?;
-        // SAFETY: this function's contract.
+        // SAFETY: the caller guarantees that `info` is null or points at a record.
         let key = unsafe { info.as_ref() }.and_then(key_of).ok_or(bad_parameter(2))?;
         if other::is_for_other(api, key.major) {
-            // SAFETY: this function's contract.
+            // SAFETY: the caller also satisfies the contract of `other::register`.
             if let Some(code) = unsafe { other::register(api, true, provider, info) } {
                 registry::passed_on(&key);
                 return succeed(code);
@@ -163,10 +163,10 @@ pub unsafe fn registry_remove_provider(
         if provider.is_null() {
             return Err(bad_parameter(1));
         }
-        // SAFETY: this function's contract.
+        // SAFETY: the caller guarantees that `info` is null or points at a record.
         let key = unsafe { info.as_ref() }.and_then(key_of).ok_or(bad_parameter(2))?;
         if other::is_for_other(api, key.major) {
-            // SAFETY: this function's contract.
+            // SAFETY: the caller also satisfies the contract of `other::register`.
             if let Some(code) = unsafe { other::register(api, false, provider, info) } {
                 return succeed(code);
             }
@@ -197,7 +197,7 @@ pub unsafe fn registry_list_providers(
         }
         let infos = registry::list();
         let report_count = |count: usize| {
-            // SAFETY: not null, and writable by this function's contract.
+            // SAFETY: `returned` is not null, and the caller guarantees that it is writable.
             unsafe { *returned = DAT_COUNT::try_from(count).unwrap_or(DAT_COUNT::MAX) }
         };
         let Some(capacity) = usize::try_from(most).ok().filter(|capacity| *capacity > 0) else {
@@ -269,7 +269,7 @@ pub unsafe fn get_ia_handle(api: &'static Api, handle: DAT_IA_HANDLE, out: *mut 
             let of_other_libdat = || if is_pointer { other::translated(api, handle) } else { None };
             own.or_else(of_other_libdat).ok_or(not_a_handle(DAT_INVALID_HANDLE_IA))?
         };
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { *out = answer };
         Ok(())
     })
@@ -297,7 +297,7 @@ extern "C" fn ia_number(provider_ia: *mut c_void) -> DAT_IA_HANDLE {
 /// `capacity` bytes may be written at `out`.
 unsafe extern "C" fn last_refusal(out: *mut c_char, capacity: usize) -> usize {
     let text = report::last_refusal().map_or(String::new(), |refused| refused.to_string());
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `copy_out`.
     unsafe { copy_out(&text, out, capacity) }
 }
 
@@ -307,7 +307,7 @@ unsafe extern "C" fn provider_says(words: *const c_char) {
     /// Maximum length of a provider's explanation.
     const LONGEST: usize = 2048;
     if !words.is_null() {
-        // SAFETY: not null, and a C string by this function's contract.
+        // SAFETY: `words` is not null, so the caller guarantees that it is a C string.
         let words = unsafe { CStr::from_ptr(words) }.to_string_lossy();
         let words: String = words.chars().take(LONGEST).map(|c| if c.is_control() { ' ' } else { c }).collect();
         report::set_explanation(&words);
@@ -318,7 +318,7 @@ unsafe extern "C" fn provider_says(words: *const c_char) {
 /// `capacity` bytes may be written at `out`.
 unsafe extern "C" fn describe(topic: u32, index: usize, out: *mut c_char, capacity: usize) -> usize {
     let text = registry::query::line(topic, index).unwrap_or_default();
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `copy_out`.
     unsafe { copy_out(&text, out, capacity) }
 }
 
@@ -326,7 +326,7 @@ unsafe extern "C" fn describe(topic: u32, index: usize, out: *mut c_char, capaci
 /// `capacity` bytes may be written at `out`.
 unsafe extern "C" fn record_library(out: *mut c_char, capacity: usize) -> usize {
     let text = registry::library_in_init().unwrap_or_default();
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of `copy_out`.
     unsafe { copy_out(&text, out, capacity) }
 }
 
@@ -353,7 +353,7 @@ unsafe fn name_at(name: *const c_char) -> Option<Vec<u8>> {
     if name.is_null() {
         return None;
     }
-    // SAFETY: by this function's contract, since the read stops at the NUL byte.
+    // SAFETY: the caller guarantees that `name` is readable up to its NUL byte, where the reads stop.
     let byte = |at: usize| unsafe { name.add(at).cast::<u8>().read() };
     let length = (0..DAT_NAME_MAX_LENGTH).find(|at| byte(*at) == 0)?;
     Some((0..length).map(byte).collect())

@@ -21,13 +21,15 @@ impl Address {
         let mut raw = MaybeUninit::<libc::sockaddr_storage>::zeroed();
         match self.0 {
             SocketAddr::V4(address) => {
-                // SAFETY: the storage is long enough and aligned for every family; all zero is a value.
+                // SAFETY: the storage is long enough and aligned for every family, and all-zero bytes are a valid
+                // address.
                 let v4 = unsafe { &mut *raw.as_mut_ptr().cast::<libc::sockaddr_in>() };
                 v4.sin_family = libc::AF_INET as libc::sa_family_t;
                 v4.sin_addr.s_addr = u32::from_ne_bytes(address.ip().octets());
             }
             SocketAddr::V6(address) => {
-                // SAFETY: the storage is long enough and aligned for every family; all zero is a value.
+                // SAFETY: the storage is long enough and aligned for every family, and all-zero bytes are a valid
+                // address.
                 let v6 = unsafe { &mut *raw.as_mut_ptr().cast::<libc::sockaddr_in6>() };
                 v6.sin6_family = libc::AF_INET6 as libc::sa_family_t;
                 v6.sin6_addr.s6_addr = address.ip().octets();
@@ -133,7 +135,7 @@ mod tests {
     fn addresses_survive_conversion_to_c_and_back() {
         let scoped = SocketAddrV6::new("fe80::1".parse().unwrap(), 7, 9, 3);
         for address in [Address::from(Ipv4Addr::new(127, 0, 1, 1)), Ipv6Addr::LOCALHOST.into(), scoped.into()] {
-            // SAFETY: a valid address, created above.
+            // SAFETY: the address was created above and is complete.
             assert_eq!(unsafe { Address::from_c(address.to_c().as_ptr()) }, Some(address));
         }
         assert_eq!(Address::from(scoped).to_string(), "fe80::1%3");

@@ -40,7 +40,7 @@ impl Block {
     /// end raises SIGBUS.
     pub(crate) fn map(file: impl AsFd, length: usize) -> io::Result<Self> {
         let (rights, fd) = (libc::PROT_READ | libc::PROT_WRITE, file.as_fd().as_raw_fd());
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: the call creates a mapping at an address that the kernel chooses.
         let base = unsafe { libc::mmap(ptr::null_mut(), length, rights, libc::MAP_SHARED, fd, 0) };
         if base == libc::MAP_FAILED {
             return Err(io::Error::last_os_error());

@@ -209,7 +209,7 @@ impl Ep {
     }
 
     fn query(&self) -> Result<DAT_EP_PARAM> {
-        // SAFETY: numbers and pointers; all zero is a value.
+        // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
         let mut param: DAT_EP_PARAM = unsafe { mem::zeroed() };
         // SAFETY: the record is a complete local variable.
         let code = unsafe { (self.functions().dat_ep_query)(self.handle(), DAT_EP_FIELD_ALL, &raw mut param) };
@@ -271,7 +271,7 @@ impl Ep {
     }
 
     fn end(&self, how: DAT_CLOSE_FLAGS) -> Result<()> {
-        // SAFETY: plain values.
+        // SAFETY: the call has no pointer arguments, and `self` keeps the object alive.
         let code = unsafe { (self.functions().dat_ep_disconnect)(self.handle(), how) };
         self.functions().check("dat_ep_disconnect", code)
     }
@@ -281,7 +281,7 @@ impl Ep {
     /// # Errors
     /// Those of `dat_ep_reset`.
     pub fn reset(&self) -> Result<()> {
-        // SAFETY: plain values.
+        // SAFETY: the call has no pointer arguments, and `self` keeps the object alive.
         let code = unsafe { (self.functions().dat_ep_reset)(self.handle()) };
         self.functions().check("dat_ep_reset", code)
     }

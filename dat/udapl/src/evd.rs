@@ -279,7 +279,7 @@ impl Evd {
                 Some(Event::Bound { id, result: TransferError::from_status(data.status).map_or(Ok(()), Err) })
             }
             number => {
-                // SAFETY: the numbers of connection events select this member.
+                // SAFETY: a connection event number selects this union member.
                 let event = unsafe { self.connection(number, &data.connect_event_data) };
                 event.unwrap_or(Some(Event::Other(number)))
             }
@@ -351,7 +351,7 @@ pub(crate) fn micros(limit: Option<Duration>) -> DAT_TIMEOUT {
 /// `data` is null, or points to `size` bytes that do not change during the call.
 pub(crate) unsafe fn copied(size: DAT_COUNT, data: DAT_PVOID) -> Vec<u8> {
     match usize::try_from(size) {
-        // SAFETY: the caller's contract.
+        // SAFETY: the caller guarantees that `data` points at `size` bytes.
         Ok(size) if size > 0 && !data.is_null() => unsafe { slice::from_raw_parts(data.cast(), size) }.to_vec(),
         _ => Vec::new(),
     }
@@ -359,7 +359,7 @@ pub(crate) unsafe fn copied(size: DAT_COUNT, data: DAT_PVOID) -> Vec<u8> {
 
 /// Creates a zeroed event for the library to fill.
 fn none() -> DAT_EVENT {
-    // SAFETY: numbers and pointers; all zero is a value.
+    // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
     unsafe { std::mem::zeroed() }
 }
 

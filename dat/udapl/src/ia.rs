@@ -35,7 +35,7 @@ pub(crate) unsafe fn named(count: DAT_COUNT, list: *const DAT_NAMED_ATTR) -> Vec
     let count = if list.is_null() { 0 } else { usize::try_from(count).unwrap_or(0) };
     let text = |at: *const std::ffi::c_char| match at.is_null() {
         true => String::new(),
-        // SAFETY: a C string, by this function's contract.
+        // SAFETY: the caller guarantees that the pointer is a C string.
         false => unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned(),
     };
     // SAFETY: the list has `count` records, by this function's contract.
@@ -131,7 +131,7 @@ impl Ia {
 
 impl IaInner {
     fn query(&self) -> Result<(DAT_IA_ATTR, DAT_PROVIDER_ATTR)> {
-        // SAFETY: numbers, characters and pointers; all zero is a value of each.
+        // SAFETY: all fields are integers, arrays of them or nullable pointers, so all-zero bytes are valid.
         let (mut ia, mut provider): (DAT_IA_ATTR, DAT_PROVIDER_ATTR) = unsafe { std::mem::zeroed() };
         // SAFETY: both records are local and complete; null for the asynchronous EVD.
         let code = unsafe {

@@ -168,7 +168,7 @@ impl Library {
         // Initial length of the list; doubled while the list is full.
         let mut capacity = 64;
         loop {
-            // SAFETY: plain numbers and characters; all zero is a value of each.
+            // SAFETY: all fields are integers or arrays of them, so all-zero bytes are valid.
             let mut records: Vec<DAT_PROVIDER_INFO> = vec![unsafe { std::mem::zeroed() }; capacity];
             let mut places: Vec<_> = records.iter_mut().map(ptr::from_mut).collect();
             let mut count = 0;

@@ -133,14 +133,14 @@ impl Request {
     /// # Errors
     /// Those of `dat_cr_reject`.
     pub fn reject(mut self) -> Result<()> {
-        // SAFETY: plain values.
+        // SAFETY: the call has no pointer arguments, and `self` keeps the object alive.
         let code = unsafe { (self.ia.functions.dat_cr_reject)(self.handle.0) };
         self.is_answered = true;
         self.ia.functions.check("dat_cr_reject", code)
     }
 
     fn ask(&self, fields: DAT_CR_PARAM_MASK) -> Result<DAT_CR_PARAM> {
-        // SAFETY: numbers and pointers; all zero is a value.
+        // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
         let mut param: DAT_CR_PARAM = unsafe { mem::zeroed() };
         // SAFETY: the record is a complete local variable.
         let code = unsafe { (self.ia.functions.dat_cr_query)(self.handle.0, fields, &raw mut param) };
@@ -152,7 +152,7 @@ impl Request {
 impl Drop for Request {
     fn drop(&mut self) {
         if !self.is_answered {
-            // SAFETY: plain values.
+            // SAFETY: the call has no pointer arguments, and `self` keeps the object alive.
             let _ = unsafe { (self.ia.functions.dat_cr_reject)(self.handle.0) };
         }
     }

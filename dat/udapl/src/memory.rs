@@ -92,7 +92,7 @@ impl Drop for Registered {
         // here on.
         let code = unsafe { (self.pz.ia.functions.dat_lmr_free)(self.handle.0) };
         if is_success(code) {
-            // SAFETY: dropped once, here.
+            // SAFETY: the block is dropped once, only here.
             unsafe { ManuallyDrop::drop(&mut self.block) };
         }
         // A block that cannot be deregistered may still be in use, so it is leaked.

@@ -29,7 +29,7 @@ impl SharedMemory {
         };
         let size = libc::off_t::try_from(length)
             .map_err(|_| Error::Argument(format!("{length} bytes of shared memory are too many")))?;
-        // SAFETY: calls that take an open descriptor and no pointers.
+        // SAFETY: the calls take an open descriptor and no pointers.
         let is_made = unsafe {
             libc::ftruncate(file.as_raw_fd(), size) == 0
                 && libc::fcntl(file.as_raw_fd(), libc::F_ADD_SEALS, libc::F_SEAL_SHRINK) == 0

@@ -80,7 +80,7 @@ impl Srq {
     /// # Errors
     /// Those of `dat_srq_query`.
     pub fn available(&self) -> Result<u32> {
-        // SAFETY: numbers and pointers; all zero is a value.
+        // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
         let mut param: DAT_SRQ_PARAM = unsafe { std::mem::zeroed() };
         let call = &self.inner.pz.ia.functions;
         // SAFETY: the record is a complete local variable.

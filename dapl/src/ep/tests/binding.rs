@@ -83,7 +83,7 @@ fn unbind(rmr: H, ep: H, cookie: u64) -> DAT_RETURN {
 fn query_rmr(rmr: H) -> DAT_RMR_PARAM {
     let mut param = MaybeUninit::uninit();
     assert_eq!(call!(dapl_rmr_query(rmr, DAT_RMR_FIELD_ALL, param.as_mut_ptr())), DAT_SUCCESS);
-    // SAFETY: written on success.
+    // SAFETY: the call has succeeded, so it has written the record.
     unsafe { param.assume_init() }
 }
 

@@ -10,7 +10,7 @@ fn both_sides_get_established_and_only_the_active_side_data() {
     assert_eq!(state(client), DAT_EP_STATE_ACTIVE_CONNECTION_PENDING);
 
     let event = next(world.requests).unwrap();
-    // SAFETY: this EVD gets connection requests only.
+    // SAFETY: this EVD receives connection requests only, so this union member is set.
     let arrival = unsafe { event.event_data.cr_arrival_event_data };
     // SAFETY: both members are handles.
     assert_eq!((unsafe { arrival.sp_handle.psp_handle }, arrival.conn_qual), (psp, 1 << 40));

@@ -154,9 +154,11 @@ impl World {
     fn completions(&self) -> Vec<(u64, DAT_DTO_COMPLETION_STATUS)> {
         std::iter::from_fn(|| next(self.dto))
             .map(|event| {
-                // SAFETY: this EVD gets DTO completions only; all members of a cookie are integers.
+                // SAFETY: this EVD receives DTO completions only, so this union member is set; all members of a cookie
+                // are integers.
                 let done = unsafe { event.event_data.dto_completion_event_data };
-                // SAFETY: this EVD gets DTO completions only; all members of a cookie are integers.
+                // SAFETY: this EVD receives DTO completions only, so this union member is set; all members of a cookie
+                // are integers.
                 (unsafe { done.user_cookie.as_64 }, done.status)
             })
             .collect()
@@ -173,7 +175,7 @@ fn ipv4(ip: [u8; 4]) -> [u8; 16] {
 fn next(evd: H) -> Option<DAT_EVENT> {
     let mut event = MaybeUninit::uninit();
     match call!(dapl_evd_dequeue(evd, event.as_mut_ptr())) {
-        // SAFETY: written on success.
+        // SAFETY: the call has succeeded, so it has written the record.
         DAT_SUCCESS => Some(unsafe { event.assume_init() }),
         code => {
             assert_eq!(code, DAT_QUEUE_EMPTY);
@@ -197,14 +199,14 @@ fn state(ep: H) -> DAT_EP_STATE {
 fn query(ep: H) -> DAT_EP_PARAM {
     let mut param = MaybeUninit::uninit();
     assert_eq!(call!(dapl_ep_query(ep, DAT_EP_FIELD_ALL, param.as_mut_ptr())), DAT_SUCCESS);
-    // SAFETY: written on success.
+    // SAFETY: the call has succeeded, so it has written the record.
     unsafe { param.assume_init() }
 }
 
 fn asked(cr: H) -> Asked {
     let mut param = MaybeUninit::uninit();
     assert_eq!(call!(dapl_cr_query(cr, DAT_CR_FIELD_PRIVATE_DATA, param.as_mut_ptr())), DAT_SUCCESS);
-    // SAFETY: written on success.
+    // SAFETY: the call has succeeded, so it has written the record.
     let param: DAT_CR_PARAM = unsafe { param.assume_init() };
     Asked { param, private_data: read(param.private_data, param.private_data_size as usize) }
 }
@@ -265,6 +267,6 @@ fn wait(evd: H) -> DAT_EVENT {
     let (mut event, mut more) = (MaybeUninit::uninit(), 0);
     let code = call!(dapl_evd_wait(evd, 30_000_000, 1, event.as_mut_ptr(), &mut more));
     assert_eq!(code, DAT_SUCCESS);
-    // SAFETY: written on success.
+    // SAFETY: the call has succeeded, so it has written the record.
     unsafe { event.assume_init() }
 }

@@ -37,7 +37,7 @@ fn psp_create_any_chooses_a_free_small_qualifier() {
         assert_eq!(any(&mut qual, &mut psp), DAT_SUCCESS);
         let mut param = MaybeUninit::uninit();
         assert_eq!(call!(dapl_psp_query(psp, 0, param.as_mut_ptr())), DAT_SUCCESS);
-        // SAFETY: written on success.
+        // SAFETY: the call has succeeded, so it has written the record.
         let param: DAT_PSP_PARAM = unsafe { param.assume_init() };
         assert_eq!((param.conn_qual, param.evd_handle, param.psp_flags), (qual, world.requests, 0));
         assert!((1024..65536).contains(&qual) && quals.insert(qual));

@@ -73,7 +73,7 @@ pub(super) fn post(srq: H, cookie: u64) -> DAT_RETURN {
 fn query_srq(srq: H) -> DAT_SRQ_PARAM {
     let mut param = MaybeUninit::uninit();
     assert_eq!(call!(dapl_srq_query(srq, DAT_SRQ_FIELD_ALL, param.as_mut_ptr())), DAT_SUCCESS);
-    // SAFETY: written on success.
+    // SAFETY: the call has succeeded, so it has written the record.
     unsafe { param.assume_init() }
 }
 
@@ -88,7 +88,7 @@ pub(super) fn errors(world: &World) -> Vec<(DAT_EVENT_NUMBER, H, i32)> {
     world.deliver();
     std::iter::from_fn(|| next(world.opened.async_evd))
         .map(|event| {
-            // SAFETY: this EVD gets asynchronous errors only.
+            // SAFETY: this EVD receives asynchronous errors only, so this union member is set.
             let error = unsafe { event.event_data.asynch_error_event_data };
             (event.event_number, error.dat_handle, error.reason)
         })
@@ -99,9 +99,11 @@ pub(super) fn errors(world: &World) -> Vec<(DAT_EVENT_NUMBER, H, i32)> {
 pub(super) fn completed(evd: H) -> Vec<(H, u64, DAT_DTO_COMPLETION_STATUS)> {
     std::iter::from_fn(|| next(evd))
         .map(|event| {
-            // SAFETY: this EVD gets DTO completions only; all members of a cookie are integers.
+            // SAFETY: this EVD receives DTO completions only, so this union member is set; all members of a cookie are
+            // integers.
             let done = unsafe { event.event_data.dto_completion_event_data };
-            // SAFETY: this EVD gets DTO completions only; all members of a cookie are integers.
+            // SAFETY: this EVD receives DTO completions only, so this union member is set; all members of a cookie are
+            // integers.
             (done.ep_handle, unsafe { done.user_cookie.as_64 }, done.status)
         })
         .collect()

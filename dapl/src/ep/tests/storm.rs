@@ -30,7 +30,7 @@ fn every_attempt_ends_once_under_races() {
                     std::thread::yield_now();
                     continue;
                 };
-                // SAFETY: this EVD gets connection requests only.
+                // SAFETY: this EVD receives connection requests only, so this union member is set.
                 let cr = unsafe { event.event_data.cr_arrival_event_data.cr_handle };
                 let server = server_at as H;
                 if turn.is_multiple_of(3) || call!(dapl_cr_accept(cr, server, 0, null_mut())) != DAT_SUCCESS {

@@ -13,7 +13,7 @@ fn with_evd(model: fn(Evh)) {
         let opened = fake::open(c"evd-interleavings");
         let evd = Evh::new(&opened, 4, ALL);
         model(evd);
-        // SAFETY: a live IA.
+        // SAFETY: the IA is live.
         assert_eq!(unsafe { dapl_ia_close::<FakeProvider>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG) }, DAT_SUCCESS);
     });
 }
@@ -56,7 +56,7 @@ fn ia_close_releases_all_waiters() {
     loom::model(|| {
         let opened = fake::open(c"evd-interleavings");
         let waiter = waiter(Evh::new(&opened, 4, ALL));
-        // SAFETY: a live IA.
+        // SAFETY: the IA is live.
         assert_eq!(unsafe { dapl_ia_close::<FakeProvider>(opened.ia_handle, DAT_CLOSE_ABRUPT_FLAG) }, DAT_SUCCESS);
         assert_ne!(waiter.join().unwrap().0, DAT_SUCCESS);
     });

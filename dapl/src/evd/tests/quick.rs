@@ -50,11 +50,11 @@ fn completions_that_need_other_steps_keep_their_order() {
         [(1, DAT_DTO_SUCCESS), (2, DAT_DTO_ERR_TRANSPORT), (3, DAT_DTO_SUCCESS), (4, DAT_DTO_ERR_FLUSHED)]
     {
         let mut event = blank();
-        // SAFETY: a live handle and a writable event.
+        // SAFETY: the handle is live, and the event is writable.
         assert_eq!(unsafe { dapl_evd_dequeue::<FakeProvider>(evd.handle(), &mut event) }, DAT_SUCCESS);
         // SAFETY: all events of this test are DTO completions.
         let dto = unsafe { event.event_data.dto_completion_event_data };
-        // SAFETY: all members are eight bytes wide.
+        // SAFETY: all union members are eight bytes wide, and any bits are a valid number.
         assert_eq!((unsafe { dto.user_cookie.as_64 }, dto.status), (cookie, status));
     }
 }

@@ -5,7 +5,7 @@ use super::*;
 /// Whether a descriptor is readable now. Its object must be alive.
 pub(crate) fn is_readable(number: i32) -> bool {
     let mut polled = libc::pollfd { fd: number, events: libc::POLLIN, revents: 0 };
-    // SAFETY: one record, in a local variable.
+    // SAFETY: the list has one record, a local variable.
     let ready = unsafe { libc::poll(&raw mut polled, 1, 0) };
     ready == 1 && polled.revents == libc::POLLIN
 }

@@ -79,7 +79,7 @@ impl Arena {
     }
 
     fn reserve(&mut self) -> Result<usize> {
-        // SAFETY: a fresh anonymous mapping at an address of the kernel's choice.
+        // SAFETY: the call creates an anonymous mapping at an address that the kernel chooses.
         let base = unsafe {
             libc::mmap(
                 std::ptr::null_mut(),

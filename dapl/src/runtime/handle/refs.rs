@@ -141,7 +141,7 @@ impl<T: Object> Deref for QuickRef<T> {
 impl<T: Object> Drop for QuickRef<T> {
     #[inline(always)]
     fn drop(&mut self) {
-        // SAFETY: taken out once, here only.
+        // SAFETY: the value is moved out once, only here.
         self.stub.end_protection(unsafe { ManuallyDrop::take(&mut self.protection) });
     }
 }

@@ -32,7 +32,7 @@ pub(super) fn sleep(word: &'static AtomicU32, expected: u32, until: Option<u64>)
     if result == 0 {
         return Cause::Woken;
     }
-    // SAFETY: errno of the calling thread.
+    // SAFETY: `__errno_location` returns the calling thread's errno.
     match unsafe { *libc::__errno_location() } {
         libc::ETIMEDOUT => Cause::TimedOut,
         libc::EINTR => Cause::Interrupted,

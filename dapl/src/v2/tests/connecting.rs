@@ -129,7 +129,7 @@ fn a_consumer_of_1_2_gets_no_data_of_a_reject() {
     // SAFETY: a live EVD, and a writable event of 1.2.
     let code = unsafe { crate::evd::dapl_evd::dapl_evd_dequeue::<FakeProvider>(world.conn, event.as_mut_ptr()) };
     assert_eq!(code, DAT_SUCCESS);
-    // SAFETY: written on success; this EVD gets connection events only.
+    // SAFETY: the call has written the event, and this EVD receives connection events only.
     let data = unsafe { event.assume_init().event_data.connect_event_data };
     assert_eq!((data.private_data_size, data.private_data), (0, null_mut()));
     assert_eq!(call!(psp_free_func(psp)), DAT_SUCCESS);

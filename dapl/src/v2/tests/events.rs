@@ -49,7 +49,7 @@ fn a_completion_has_its_operation() {
 fn software_events_pass_and_a_wait_writes_an_event_of_2_0() {
     let world = World::new(c"v2 wait");
     let evd = world.evd(DAT_EVD_SOFTWARE_FLAG | DAT_EVD_DTO_FLAG | DAT_IB_EVD_EXTENSION_FLAG);
-    // SAFETY: numbers and null pointers: zeros are values.
+    // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
     let mut event = unsafe { std::mem::zeroed::<DAT_EVENT>() };
     event.event_number = DAT_SOFTWARE_EVENT;
     event.event_data.software_event_data.pointer = 77 as *mut c_void;
@@ -58,7 +58,7 @@ fn software_events_pass_and_a_wait_writes_an_event_of_2_0() {
     assert_eq!(call!(evd_post_se_func(evd, &event)), bad_argument(2));
     let (mut taken, mut more) = (MaybeUninit::<DAT_EVENT>::uninit(), 9);
     assert_eq!(call!(evd_wait_func(evd, 1_000_000, 1, taken.as_mut_ptr(), &mut more)), DAT_SUCCESS);
-    // SAFETY: written on success.
+    // SAFETY: the call has succeeded, so it has written the record.
     let taken = unsafe { taken.assume_init() };
     assert_eq!((taken.event_number, taken.evd_handle, more), (DAT_SOFTWARE_EVENT, evd, 0));
     // SAFETY: the event number selects the union member.
@@ -91,7 +91,7 @@ fn a_cno_has_a_descriptor_or_an_agent_or_neither() {
     let mut evd = 9 as H;
     assert_eq!((call!(cno_trigger_func(cno, &mut evd)), evd), (DAT_QUEUE_EMPTY, null_mut()));
     let source = written(|out| call!(evd_create_func(world.ia(), 4, cno, DAT_EVD_SOFTWARE_FLAG, out)));
-    // SAFETY: numbers and null pointers: zeros are values.
+    // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
     let mut event = unsafe { std::mem::zeroed::<DAT_EVENT>() };
     event.event_number = DAT_SOFTWARE_EVENT;
     assert_eq!(call!(evd_post_se_func(source, &event)), DAT_SUCCESS);

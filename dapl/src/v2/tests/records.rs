@@ -19,7 +19,7 @@ fn an_ia_reports_the_attributes_of_2_0() {
         provider.as_mut_ptr()
     ));
     assert_eq!((code, evd), (DAT_SUCCESS, world.opened.async_evd));
-    // SAFETY: written on success.
+    // SAFETY: the call has succeeded, so it has written the record.
     let (ia, provider) = unsafe { (ia.assume_init(), provider.assume_init()) };
     assert_eq!((ia.max_message_size, ia.max_lmr_block_size), (1 << 31, u32::MAX), "the largest that fits");
     assert_eq!((ia.zb_supported, ia.extension_supported), (DAT_FALSE, DAT_EXTENSION_IB));
