@@ -7,14 +7,14 @@ use std::borrow::Cow;
 use crate::ctx::{Ctx, Mode};
 
 /// Body of one role.
-pub(crate) type Role = Box<dyn Fn(&Ctx) + Send + Sync>;
+pub(crate) type RoleBody = Box<dyn Fn(&Ctx) + Send + Sync>;
 
 /// The shape of a case.
 pub(crate) enum Body {
     /// One role. In mode `two` both processes run it at the same time.
-    Local(Role),
+    Local(RoleBody),
     /// Two roles. In mode `one` they are two threads of one process.
-    Pair(Role, Role),
+    Pair(RoleBody, RoleBody),
 }
 
 /// An optional feature of a library. Without it, a case that needs it counts as unsupported, not as failed.
@@ -53,9 +53,12 @@ pub(crate) fn local(body: impl Fn(&Ctx) + Send + Sync + 'static) -> Case {
     Case::of_body(Body::Local(Box::new(body)))
 }
 
-/// Creates a case of two roles; by convention `far` listens and `near` connects.
-pub(crate) fn pair(near: impl Fn(&Ctx) + Send + Sync + 'static, far: impl Fn(&Ctx) + Send + Sync + 'static) -> Case {
-    Case::of_body(Body::Pair(Box::new(near), Box::new(far)))
+/// Creates a case of two roles; by convention the client connects and the server listens.
+pub(crate) fn pair(
+    client: impl Fn(&Ctx) + Send + Sync + 'static,
+    server: impl Fn(&Ctx) + Send + Sync + 'static,
+) -> Case {
+    Case::of_body(Body::Pair(Box::new(client), Box::new(server)))
 }
 
 impl Case {

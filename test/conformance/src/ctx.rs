@@ -35,21 +35,22 @@ impl Mode {
     }
 }
 
-/// Role of this body. The one process of a local case is near; in mode `two` its second process is far.
+/// Role of a body. The one process of a local case has the client role; in mode `two` its second process has the server
+/// role.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Side {
+pub(crate) enum Role {
     /// The role that connects, by convention.
-    Near,
+    Client,
     /// The role that listens, by convention.
-    Far,
+    Server,
 }
 
-impl Side {
+impl Role {
     /// Name of the role in arguments and reports.
     pub(crate) fn word(self) -> &'static str {
         match self {
-            Self::Near => "near",
-            Self::Far => "far",
+            Self::Client => "client",
+            Self::Server => "server",
         }
     }
 }
@@ -65,7 +66,7 @@ pub(crate) struct Ctx {
     /// Whether the roles are threads or processes.
     pub(crate) mode: Mode,
     /// Role of this body.
-    pub(crate) side: Side,
+    pub(crate) role: Role,
     /// The adapter's name, for `dat_ia_openv`.
     pub(crate) provider: String,
     /// Name of the case.
@@ -83,9 +84,9 @@ const DATA: u8 = b'd';
 const MEET: u8 = b'm';
 
 impl Ctx {
-    /// Whether this is the near role.
-    pub(crate) fn is_near(&self) -> bool {
-        self.side == Side::Near
+    /// Whether this body has the client role.
+    pub(crate) fn is_client(&self) -> bool {
+        self.role == Role::Client
     }
 
     /// Returns the `n`th (0 to 15) connection qualifier of this run. Both roles of a pair get the same one, and no
@@ -104,7 +105,7 @@ impl Ctx {
 
     /// Records the current step, which is printed if the case hangs or fails.
     pub(crate) fn step(&self, text: impl AsRef<str>) {
-        flight::step(self.side.word(), text.as_ref());
+        flight::step(self.role.word(), text.as_ref());
     }
 
     /// Time until the deadline.

@@ -17,7 +17,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 use crate::case::Case;
-use crate::ctx::{Mode, NO_ANSWER, Side};
+use crate::ctx::{Mode, NO_ANSWER, Role};
 use crate::flight::{self, Record, Seen};
 use crate::worker::{Ending, GRACE, Task};
 use crate::{cases, expected, names, os, report};
@@ -305,8 +305,8 @@ struct Process {
 
 fn run_one(options: &Options, place: &Place, index: usize, case: &Case, mode: Mode) -> Outcome {
     let began = Instant::now();
-    let sides: &[Side] = if mode == Mode::Two { &[Side::Near, Side::Far] } else { &[Side::Near] };
-    let ending = match start(options, place, index, case, mode, sides) {
+    let roles: &[Role] = if mode == Mode::Two { &[Role::Client, Role::Server] } else { &[Role::Client] };
+    let ending = match start(options, place, index, case, mode, roles) {
         Err(error) => Err(Ending::Failed(format!("does not start: {error}"))),
         Ok(processes) => Ok(processes),
     };
@@ -318,8 +318,8 @@ fn run_one(options: &Options, place: &Place, index: usize, case: &Case, mode: Mo
             (ending, processes.iter().flat_map(|process| Record::read(&process.task.record).seen()).collect())
         }
     };
-    for side in sides {
-        let record = record_of(place, index, *side);
+    for role in roles {
+        let record = record_of(place, index, *role);
         for kind in ["flight", "steps", "ending", "said"] {
             let _ = fs::remove_file(record.with_extension(kind));
         }
@@ -327,8 +327,8 @@ fn run_one(options: &Options, place: &Place, index: usize, case: &Case, mode: Mo
     Outcome { name: case.name.to_string(), mode, ending, seen, took: began.elapsed() }
 }
 
-fn record_of(place: &Place, index: usize, side: Side) -> PathBuf {
-    place.0.join(format!("{index}-{}.flight", side.word()))
+fn record_of(place: &Place, index: usize, role: Role) -> PathBuf {
+    place.0.join(format!("{index}-{}.flight", role.word()))
 }
 
 fn start(
@@ -337,21 +337,21 @@ fn start(
     index: usize,
     case: &Case,
     mode: Mode,
-    sides: &[Side],
+    roles: &[Role],
 ) -> io::Result<Vec<Process>> {
     let (one, other) = UnixStream::pair()?;
     let mut processes = Vec::new();
-    for (side, channel) in sides.iter().zip([one, other]) {
+    for (role, channel) in roles.iter().zip([one, other]) {
         let task = Task {
             case: case.name.to_string(),
             area: case.area,
             mode,
-            side: *side,
+            role: *role,
             provider: options.provider.clone(),
             libdat: options.libdat.clone(),
             first_qual: first_qual(index),
             patience: options.patience,
-            record: record_of(place, index, *side),
+            record: record_of(place, index, *role),
         };
         let said = File::create(task.record.with_extension("said"))?;
         let mut command = Command::new(std::env::current_exe()?);
@@ -435,17 +435,17 @@ fn combine(processes: &[Process], hang: Option<String>) -> Ending {
 
 fn ending_of(process: &Process) -> Ending {
     let text = fs::read_to_string(process.task.ending()).unwrap_or_default();
-    let (written, side) = (Ending::from_text(&text), process.task.side.word());
+    let (written, role) = (Ending::from_text(&text), process.task.role.word());
     let status = process.status.unwrap_or_default();
     let ending = match (written, status.signal()) {
         (Some(Ending::Died), Some(libc::SIGKILL)) => Ending::Passed,
         (Some(ending @ Ending::Failed(_)), _) => ending,
         // The driver killed this process because the partner had failed.
         (_, Some(libc::SIGKILL)) => Ending::Followed,
-        (Some(_), Some(signal)) => Ending::Failed(format!("{side}: signal {signal} at its end{}", last(process))),
-        (None, Some(signal)) => Ending::Failed(format!("{side}: signal {signal}{}", last(process))),
+        (Some(_), Some(signal)) => Ending::Failed(format!("{role}: signal {signal} at its end{}", last(process))),
+        (None, Some(signal)) => Ending::Failed(format!("{role}: signal {signal}{}", last(process))),
         (Some(ending), None) if status.success() || ending == Ending::Followed => ending,
-        (_, None) => Ending::Failed(format!("{side}: {status}{}", last(process))),
+        (_, None) => Ending::Failed(format!("{role}: {status}{}", last(process))),
     };
     match ending {
         Ending::Failed(why) => Ending::Failed(why + &asleep(process) + &said(process)),
@@ -465,7 +465,7 @@ fn said(process: &Process) -> String {
     let lines: Vec<&str> = text.lines().collect();
     lines[lines.len().saturating_sub(SHOWN)..]
         .iter()
-        .map(|line| format!("\n    {}| {line}", process.task.side.word()))
+        .map(|line| format!("\n    {}| {line}", process.task.role.word()))
         .collect()
 }
 
@@ -488,7 +488,7 @@ fn describe(process: &Process) -> String {
         Some(status) => format!("{status}"),
         None => "runs".to_owned(),
     };
-    let mut text = format!("    {} (process {id}, {state})", process.task.side.word());
+    let mut text = format!("    {} (process {id}, {state})", process.task.role.word());
     for (thread, function, time) in record.inside() {
         let _ = write!(text, "\n      thread {thread} in {function} for {:.3} s", time.as_secs_f64());
     }

@@ -26,7 +26,7 @@
 //! pub(crate) fn cases() -> Vec<Case> {
 //!     cases![
 //!         "spec/events 2.5": evd_wait_zero_timeout_is_timeout_expired,      // local, the function has the case's name
-//!         "spec/consumers 13": connect_reports_to_both_sides => pair(near, far),        // two roles
+//!         "spec/consumers 13": connect_reports_to_both_sides => pair(client, server),        // two roles
 //!         "spec/events 9.2": rmr_binds => local(binds).needs(Need::Rmr).limit(40),
 //!     ]
 //! }
@@ -40,13 +40,13 @@
 //! }
 //! ```
 //!
-//! A *pair* has two roles, `near` and `far`: two threads with an IA each in mode `one` (with `.shares_ia()`, one IA),
+//! A *pair* has two roles, `client` and `server`: two threads with an IA each in mode `one` (with `.shares_ia()`, one IA),
 //! two processes in mode `two`. They communicate outside DAT: `ctx.send(bytes)`, `send_number`, `send_target`,
 //! `send_address`, the same with `receive`, and `ctx.meet()`, a barrier. When one role fails the other is ended too.
 //!
 //! ```text
-//! fn near(ctx: &Ctx) {
-//!     let conn = ctx.connect();                                        // both roles call it; far listens
+//! fn client(ctx: &Ctx) {
+//!     let conn = ctx.connect();                                        // both roles call it; the server listens
 //!     let memory = conn.memory(4096);                                  // registered, all privileges
 //!     memory.write_pattern(0, 1000, 7);
 //!     conn.post_send(0x11, memory.segment(0, 1000));
@@ -70,7 +70,7 @@
 //!   order of use they are freed in the right order.
 //! - Ends: `ctx.connect()`, `ctx.connect_with(&Setup { .. })`, `ctx.loopback()` (both endpoints in a local case);
 //!   without a connection `Conn::alone(ctx)`, `Conn::on(&ia)`, `Conn::unconnected(&ia, &setup)`, then
-//!   `established(&near, &far)`. Posts with an empty segment list: `post_empty_send` and `post_empty_recv`.
+//!   `established(&client, &server)`. Posts with an empty segment list: `post_empty_send` and `post_empty_recv`.
 //! - Events: `expect_event expect_dto expect_conn expect_cr expect_async expect_rmr expect_flushed expect_nothing
 //!   expect_quiet drain wait dequeue polled_event`, `evd.post(number)` of a software event; an [`Event`](kit::Event)
 //!   knows `dto() connection() arrival() private_data() asynchronous()`.

@@ -15,7 +15,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use crate::case::{Body, Case};
-use crate::ctx::{Ctx, Mode, OtherEnded, Side, Unsupported};
+use crate::ctx::{Ctx, Mode, OtherEnded, Role, Unsupported};
 use crate::{api, cases, flight, kit, os};
 
 /// Time limit for a role to end after its partner has ended.
@@ -30,7 +30,7 @@ pub(crate) struct Task {
     /// Area of the case. Only this area's list is created: creating all lists would take longer than most cases.
     pub(crate) area: usize,
     pub(crate) mode: Mode,
-    pub(crate) side: Side,
+    pub(crate) role: Role,
     pub(crate) provider: String,
     pub(crate) libdat: String,
     pub(crate) first_qual: u64,
@@ -44,7 +44,7 @@ impl Task {
     /// Encodes the task as program arguments.
     pub(crate) fn to_words(&self) -> Vec<String> {
         let record = self.record.to_string_lossy().into_owned();
-        let words = [self.mode.word(), self.side.word(), &self.provider, &self.libdat, &record];
+        let words = [self.mode.word(), self.role.word(), &self.provider, &self.libdat, &record];
         let numbers = [self.area as u64, self.first_qual, u64::from(self.patience)];
         let mut all = vec!["worker".to_owned(), self.case.clone()];
         all.extend(numbers.map(|number| number.to_string()));
@@ -54,12 +54,12 @@ impl Task {
 
     /// Decodes the task from program arguments.
     pub(crate) fn from_words(words: &[String]) -> Option<Self> {
-        let [case, area, first_qual, patience, mode, side, provider, libdat, record] = words else { return None };
+        let [case, area, first_qual, patience, mode, role, provider, libdat, record] = words else { return None };
         Some(Task {
             case: case.clone(),
             area: area.parse().ok()?,
             mode: if mode == "two" { Mode::Two } else { Mode::One },
-            side: if side == "far" { Side::Far } else { Side::Near },
+            role: if role == "server" { Role::Server } else { Role::Client },
             provider: provider.clone(),
             libdat: libdat.clone(),
             first_qual: first_qual.parse().ok()?,
@@ -155,16 +155,16 @@ fn play(task: &Task, case: Case) -> Ending {
     }
     let channel = || io::stdin().as_fd().try_clone_to_owned().ok().map(UnixStream::from);
     match (&case.body, task.mode) {
-        (Body::Local(body), Mode::One) => run(body, &ctx(task, &case, task.side, None)),
+        (Body::Local(body), Mode::One) => run(body, &ctx(task, &case, task.role, None)),
         // For a local case the channel only makes both processes start at the same time.
         (Body::Local(body), Mode::Two) => {
-            let (start, own) = (ctx(task, &case, task.side, channel()), ctx(task, &case, task.side, None));
+            let (start, own) = (ctx(task, &case, task.role, channel()), ctx(task, &case, task.role, None));
             catch(|| start.meet()).worse(run(body, &own))
         }
-        (Body::Pair(near, _), Mode::Two) if task.side == Side::Near => {
-            run(near, &ctx(task, &case, Side::Near, channel()))
+        (Body::Pair(client, _), Mode::Two) if task.role == Role::Client => {
+            run(client, &ctx(task, &case, Role::Client, channel()))
         }
-        (Body::Pair(_, far), Mode::Two) => run(far, &ctx(task, &case, Side::Far, channel())),
+        (Body::Pair(_, server), Mode::Two) => run(server, &ctx(task, &case, Role::Server, channel())),
         (Body::Pair(..), Mode::One) => threads(task, case),
     }
 }
@@ -174,16 +174,16 @@ fn threads(task: &Task, case: Case) -> Ending {
     let (one, other) = UnixStream::pair().expect("sockets can be made");
     let case = Arc::new(case);
     let (sender, receive) = mpsc::channel();
-    for (side, channel) in [(Side::Near, one), (Side::Far, other)] {
-        let (case, sender, ctx) = (Arc::clone(&case), sender.clone(), ctx(task, &case, side, Some(channel)));
-        let role = move || {
-            let Body::Pair(near, far) = &case.body else { unreachable!("only pairs come here") };
-            let ending = run(if side == Side::Near { near } else { far }, &ctx);
+    for (role, channel) in [(Role::Client, one), (Role::Server, other)] {
+        let (case, sender, ctx) = (Arc::clone(&case), sender.clone(), ctx(task, &case, role, Some(channel)));
+        let run_role = move || {
+            let Body::Pair(client, server) = &case.body else { unreachable!("only pairs come here") };
+            let ending = run(if role == Role::Client { client } else { server }, &ctx);
             // Close the channel before this role's result is reported, so that the partner sees the end.
             drop(ctx);
             let _ = sender.send(ending);
         };
-        std::thread::Builder::new().name(side.word().to_owned()).spawn(role).expect("threads can be made");
+        std::thread::Builder::new().name(role.word().to_owned()).spawn(run_role).expect("threads can be made");
     }
     let first = receive.recv().expect("a role always reports");
     let second = match first {
@@ -196,11 +196,11 @@ fn threads(task: &Task, case: Case) -> Ending {
     first.worse(second)
 }
 
-fn ctx(task: &Task, case: &Case, side: Side, channel: Option<UnixStream>) -> Ctx {
-    let is_twin = side == Side::Far && matches!(case.body, Body::Local(_));
+fn ctx(task: &Task, case: &Case, role: Role, channel: Option<UnixStream>) -> Ctx {
+    let is_twin = role == Role::Server && matches!(case.body, Body::Local(_));
     Ctx {
         mode: task.mode,
-        side,
+        role,
         provider: task.provider.clone(),
         case: case.name.to_string(),
         shares_ia: case.shares_ia && task.mode == Mode::One,
@@ -214,7 +214,7 @@ fn ctx(task: &Task, case: &Case, side: Side, channel: Option<UnixStream>) -> Ctx
 fn run(body: &(dyn Fn(&Ctx) + Send + Sync), ctx: &Ctx) -> Ending {
     let ending = catch(|| body(ctx));
     match ending {
-        Ending::Failed(why) if ctx.channel.is_some() => Ending::Failed(format!("{}: {why}", ctx.side.word())),
+        Ending::Failed(why) if ctx.channel.is_some() => Ending::Failed(format!("{}: {why}", ctx.role.word())),
         _ => ending,
     }
 }
@@ -249,7 +249,7 @@ fn watch_panics() {
         let place = panic.location().map(|place| format!("{}:{}", place.file(), place.line())).unwrap_or_default();
         let said = format!("{place}: {}", text(panic.payload()));
         let thread = std::thread::current();
-        let is_role = thread.id() == main || matches!(thread.name(), Some("near" | "far"));
+        let is_role = thread.id() == main || matches!(thread.name(), Some("client" | "server"));
         if !is_role {
             _ = OTHERS.lock().unwrap_or_else(PoisonError::into_inner).get_or_insert(said);
         } else {

@@ -63,8 +63,8 @@ impl Ctx {
         Address::of_bytes(&self.receive())
     }
 
-    /// Returns this role's endpoint of a new connection; both roles must call it. `far` listens on the run's
-    /// qualifier 0.
+    /// Returns this role's endpoint of a new connection; both roles must call it. The server role listens on the
+    /// qualifier 0 of the run.
     #[track_caller]
     pub(crate) fn connect(&self) -> Conn {
         self.connect_with(&Setup::default())
@@ -74,7 +74,7 @@ impl Ctx {
     #[track_caller]
     pub(crate) fn connect_with(&self, setup: &Setup) -> Conn {
         let conn = Conn::unconnected(&self.ia(), setup);
-        if self.is_near() {
+        if self.is_client() {
             let address = self.receive_address();
             conn.connect(&address, self.qual(setup.qual));
         } else {
@@ -93,12 +93,12 @@ impl Ctx {
     /// Same as `loopback`, over an open IA, with other lengths and attributes.
     #[track_caller]
     pub(crate) fn loopback_with(&self, ia: &Ia, setup: &Setup) -> (Conn, Conn) {
-        let (near, far) = (Conn::unconnected(ia, setup), Conn::unconnected(ia, setup));
+        let (client, server) = (Conn::unconnected(ia, setup), Conn::unconnected(ia, setup));
         let qual = self.qual(setup.qual);
-        far.listen(qual, || near.connect(&ia.address(), qual));
-        near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-        far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-        (near, far)
+        server.listen(qual, || client.connect(&ia.address(), qual));
+        client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        server.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        (client, server)
     }
 }
 
@@ -223,9 +223,9 @@ impl Conn {
 
 /// Takes the ESTABLISHED events of both endpoints.
 #[track_caller]
-pub(crate) fn established(near: &Conn, far: &Conn) {
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+pub(crate) fn established(client: &Conn, server: &Conn) {
+    client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    server.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
 /// Posts a send without data. It needs no memory, but the peer needs a receive.

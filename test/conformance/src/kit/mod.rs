@@ -23,7 +23,7 @@ pub(crate) use dat_abi::*;
 
 pub(crate) use crate::api::*;
 pub(crate) use crate::case::{Case, Need, cases, local, pair};
-pub(crate) use crate::ctx::{Ctx, Mode, Side};
+pub(crate) use crate::ctx::{Ctx, Mode, Role};
 pub(crate) use crate::os;
 pub(crate) use agent::*;
 pub(crate) use cancel::*;

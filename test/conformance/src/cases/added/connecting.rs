@@ -111,7 +111,7 @@ fn added_a_common_service_point_is_refused(ctx: &Ctx) {
 fn added_a_port_is_taken_once(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
-    let port = ctx.qual(if ctx.is_near() { 2 } else { 3 }) as u16;
+    let port = ctx.qual(if ctx.is_client() { 2 } else { 3 }) as u16;
     let address = with_port(&ia, port).unwrap_or_else(|| ctx.unsupported("an IPv4 address"));
     let csp = create(&ia, TCP, &address, &requests).expect("the port is free");
     assert_eq!(create(&ia, TCP, &address, &requests), Err(error(v2::DAT_PORT_IN_USE, 0)));

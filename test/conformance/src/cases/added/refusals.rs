@@ -147,7 +147,7 @@ fn added_extended_operations_are_refused_in_other_states(ctx: &Ctx) {
     };
     check(in_state(DAT_INVALID_STATE_EP_UNCONNECTED));
     let requests = conn.ia.evd(4, DAT_EVD_CR_FLAG);
-    let rsp = conn.ia.rsp(ctx.qual(if ctx.is_near() { 0 } else { 1 }), &conn.ep, &requests);
+    let rsp = conn.ia.rsp(ctx.qual(if ctx.is_client() { 0 } else { 1 }), &conn.ep, &requests);
     check(in_state(DAT_INVALID_STATE_EP_RESERVED));
     drop(rsp);
     check(in_state(DAT_INVALID_STATE_EP_UNCONNECTED));

@@ -273,14 +273,14 @@ fn crosses(ctx: &Ctx) {
     let both = ia.evd(16, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG);
     let mut conn = Conn::unconnected(&ia, &Setup::default());
     conn.ep = ia.ep(&conn.pz, &conn.recv, &conn.request, &both);
-    let (own, other) = if ctx.is_near() { (0, 1) } else { (1, 0) };
+    let (own, other) = if ctx.is_client() { (0, 1) } else { (1, 0) };
     let psp = ia.psp(ctx.qual(own), &both);
     ctx.send_address(&ia);
     let address = ctx.receive_address();
     connect_to(&conn.ep, &address, ctx.qual(other));
     let cr = expect_cr(both.h()).cr_handle;
     ctx.meet();
-    if ctx.is_near() {
+    if ctx.is_client() {
         // The partner accepts this role's own request.
         ok(dat_cr_reject(cr));
     } else {

@@ -56,7 +56,7 @@ fn six(ctx: &Ctx) -> (Ia, Pz, [Evd; 2], Evd, Vec<Ep>) {
     let (pz, dtos, requests) = (ia.pz(), ia.evd(64, DAT_EVD_DTO_FLAG), ia.evd(16, DAT_EVD_CR_FLAG));
     let events = ia.evd(16, DAT_EVD_CONNECTION_FLAG);
     let eps: Vec<Ep> = (0..6).map(|_| ia.ep(&pz, &dtos, &dtos, &events)).collect();
-    if ctx.is_near() {
+    if ctx.is_client() {
         let address = ctx.receive_address();
         for ep in &eps {
             let (pointer, no_limit, flags) = (address.pointer(), DAT_TIMEOUT_INFINITE, DAT_CONNECT_DEFAULT_FLAG);

@@ -144,7 +144,7 @@ fn looks_first(ctx: &Ctx) {
     let first = |event: Event| bytes_at(std::ptr::from_ref(&event.0.event_data).cast(), 8);
     let own = (conn.ep.h().expose_provenance() as u64).to_ne_bytes().to_vec();
     ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
-    if ctx.is_near() {
+    if ctx.is_client() {
         conn.connect(&ctx.receive_address(), ctx.qual(0));
     } else {
         conn.listen(ctx.qual(0), || ctx.send_address(&ia));

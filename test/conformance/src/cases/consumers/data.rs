@@ -310,7 +310,7 @@ fn one_evd(ctx: &Ctx) {
         ok(dat_ep_post_recv(ep.h(), 1, &mut segment, cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
     };
     (0..16).for_each(recv);
-    let psp = (!ctx.is_near()).then(|| ia.psp(ctx.qual(0), &all));
+    let psp = (!ctx.is_client()).then(|| ia.psp(ctx.qual(0), &all));
     if psp.is_some() {
         ctx.send_address(&ia);
         ok(dat_cr_accept(expect_cr(all.h()).cr_handle, ep.h(), 0, null_mut()));
@@ -341,11 +341,11 @@ fn many_eps(ctx: &Ctx) {
     let (pz, dtos) = (ia.pz(), ia.evd(64, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG));
     let both = ia.evd(16, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG);
     let eps: Vec<Ep> = (0..8).map(|_| ia.ep(&pz, &dtos, &dtos, &both)).collect();
-    let psp = (!ctx.is_near()).then(|| ia.psp(ctx.qual(0), &both));
+    let psp = (!ctx.is_client()).then(|| ia.psp(ctx.qual(0), &both));
     if psp.is_some() {
         ctx.send_address(&ia);
     }
-    let address = ctx.is_near().then(|| ctx.receive_address());
+    let address = ctx.is_client().then(|| ctx.receive_address());
     for ep in &eps {
         ok(dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
         if let Some(address) = &address {
@@ -378,7 +378,7 @@ fn mixed_flags(ctx: &Ctx) {
     let mut conn = Conn::unconnected(&ia, &Setup { attr, ..Setup::default() });
     conn.ep = ia.ep_with(&conn.pz, &conn.recv, &conn.recv, &conn.events, &attr);
     ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
-    if ctx.is_near() {
+    if ctx.is_client() {
         conn.connect(&ctx.receive_address(), ctx.qual(0));
     } else {
         conn.listen(ctx.qual(0), || ctx.send_address(&ia));

@@ -439,7 +439,7 @@ fn talks(ctx: &Ctx) {
     let ia = ctx.ia();
     let pool = Pool::new(&ia, 8);
     let ep = pool.ep();
-    let listens = !ctx.is_near();
+    let listens = !ctx.is_client();
     let psp = listens.then(|| ia.psp(ctx.qual(0), &pool.requests));
     if listens {
         ctx.send_address(&ia);

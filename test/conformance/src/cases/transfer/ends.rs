@@ -95,7 +95,7 @@ pub(crate) fn connect_made(ctx: &Ctx, setup: &Setup, make: impl FnOnce(&Conn) ->
 /// Connects two existing endpoints; both roles must call it.
 #[track_caller]
 pub(crate) fn join(ctx: &Ctx, conn: &Conn, qual: u64) {
-    if ctx.is_near() {
+    if ctx.is_client() {
         conn.connect(&ctx.receive_address(), ctx.qual(qual));
     } else {
         conn.listen(ctx.qual(qual), || ctx.send_address(&conn.ia));
