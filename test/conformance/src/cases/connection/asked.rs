@@ -9,8 +9,8 @@ use super::call::Call;
 /// A pending connection request and its requester.
 pub(super) struct Asked {
     pub(super) request: Request,
-    pub(super) near: Conn,
-    pub(super) far: Conn,
+    pub(super) client: Conn,
+    pub(super) server: Conn,
     pub(super) psp: Psp,
     pub(super) requests: Evd,
     pub(super) ia: Ia,
@@ -19,16 +19,16 @@ pub(super) struct Asked {
 #[track_caller]
 pub(super) fn asked(ctx: &Ctx, data: &[u8]) -> Asked {
     let ia = ctx.ia();
-    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+    let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, psp) = silent_listener(ctx, &ia, 0);
-    ok(Call::to(&ia, ctx.qual(0)).carrying(data).make(near.ep.h()));
-    Asked { request: Request::arrives(&requests), near, far, psp, requests, ia }
+    ok(Call::to(&ia, ctx.qual(0)).carrying(data).make(client.ep.h()));
+    Asked { request: Request::arrives(&requests), client, server, psp, requests, ia }
 }
 
 #[track_caller]
-pub(super) fn accepted(request: Request, near: &Conn, far: &Conn) {
-    request.accept(&far.ep);
-    established(near, far);
+pub(super) fn accepted(request: Request, client: &Conn, server: &Conn) {
+    request.accept(&server.ep);
+    established(client, server);
 }
 
 #[track_caller]

@@ -39,85 +39,85 @@ fn is_broken(conn: &Conn) {
 }
 
 fn broken_by_a_write_to_nowhere(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let memory = near.memory(64);
-    write_nowhere(&near, &memory, 1);
-    expect_dto(near.request.h(), 1, DAT_DTO_ERR_REMOTE_ACCESS, 0);
-    is_broken(&near);
-    is_over(&far);
+    let (client, server) = ctx.loopback();
+    let memory = client.memory(64);
+    write_nowhere(&client, &memory, 1);
+    expect_dto(client.request.h(), 1, DAT_DTO_ERR_REMOTE_ACCESS, 0);
+    is_broken(&client);
+    is_over(&server);
 }
 
 fn broken_with_and_without_a_poller(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let memory = near.memory(64);
-    write_nowhere(&near, &memory, 1);
-    is_broken(&near);
-    is_over(&far);
+    let (client, server) = ctx.loopback();
+    let memory = client.memory(64);
+    write_nowhere(&client, &memory, 1);
+    is_broken(&client);
+    is_over(&server);
 }
 
 fn broken_by_an_invalid_local_key(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let memory = near.memory(64);
-    near.post_send(1, DAT_LMR_TRIPLET { lmr_context: 0x7777_7777, ..memory.segment(0, 64) });
-    expect_dto(near.request.h(), 1, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
-    is_broken(&near);
+    let (client, _server) = ctx.loopback();
+    let memory = client.memory(64);
+    client.post_send(1, DAT_LMR_TRIPLET { lmr_context: 0x7777_7777, ..memory.segment(0, 64) });
+    expect_dto(client.request.h(), 1, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
+    is_broken(&client);
 }
 
 fn broken_by_a_message_too_long(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let (from, into) = (near.memory(64), far.memory(64));
-    far.post_recv(1, into.segment(0, 8));
-    near.post_send(2, from.segment(0, 64));
-    expect_dto(far.recv.h(), 1, DAT_DTO_ERR_LOCAL_LENGTH, 0);
-    is_broken(&far);
+    let (client, server) = ctx.loopback();
+    let (from, into) = (client.memory(64), server.memory(64));
+    server.post_recv(1, into.segment(0, 8));
+    client.post_send(2, from.segment(0, 64));
+    expect_dto(server.recv.h(), 1, DAT_DTO_ERR_LOCAL_LENGTH, 0);
+    is_broken(&server);
     // The sender sees its own request fail, or sees the peer disconnect first.
-    let number = expect_event(near.events.h(), SOON).number();
+    let number = expect_event(client.events.h(), SOON).number();
     assert!([DAT_CONNECTION_EVENT_BROKEN, DAT_CONNECTION_EVENT_DISCONNECTED].contains(&number));
-    near.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
-    expect_nothing(near.events.h());
+    client.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    expect_nothing(client.events.h());
 }
 
 fn broken_flushes_later_posts_in_order(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let memory = near.memory(64);
-    (1..=3).for_each(|id| post_empty_recv(&near, id));
-    write_nowhere(&near, &memory, 4);
+    let (client, _server) = ctx.loopback();
+    let memory = client.memory(64);
+    (1..=3).for_each(|id| post_empty_recv(&client, id));
+    write_nowhere(&client, &memory, 4);
     // The peer has no receive, so none of the sends 5 to 8 can succeed.
     (5..=8).for_each(|id| {
-        let code = dat_ep_post_send(near.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_SUPPRESS_FLAG);
+        let code = dat_ep_post_send(client.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_SUPPRESS_FLAG);
         ok(code);
     });
-    is_broken(&near);
-    expect_dto(near.request.h(), 4, DAT_DTO_ERR_REMOTE_ACCESS, 0);
-    expect_flushed(&near.request, 5..=8);
-    expect_flushed(&near.recv, 1..=3);
-    assert!(cookies(&drain(near.request.h())).is_empty());
+    is_broken(&client);
+    expect_dto(client.request.h(), 4, DAT_DTO_ERR_REMOTE_ACCESS, 0);
+    expect_flushed(&client.request, 5..=8);
+    expect_flushed(&client.recv, 1..=3);
+    assert!(cookies(&drain(client.request.h())).is_empty());
 }
 
 fn broken_then_disconnect_reports_no_event(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let memory = near.memory(64);
-    write_nowhere(&near, &memory, 1);
-    is_broken(&near);
-    is_over(&far);
-    for conn in [&near, &far] {
+    let (client, server) = ctx.loopback();
+    let memory = client.memory(64);
+    write_nowhere(&client, &memory, 1);
+    is_broken(&client);
+    is_over(&server);
+    for conn in [&client, &server] {
         ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
         expect_nothing(conn.events.h());
     }
 }
 
 fn broken_then_reset_and_connect(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
+    let (client, server) = ctx.loopback();
     for _ in 0..10 {
-        let memory = near.memory(64);
-        write_nowhere(&near, &memory, 1);
-        is_broken(&near);
-        is_over(&far);
-        ok(dat_ep_reset(near.ep.h()));
-        ok(dat_ep_reset(far.ep.h()));
-        expect_dto(near.request.h(), 1, DAT_DTO_ERR_REMOTE_ACCESS, 0);
-        far.listen(ctx.qual(0), || near.connect(&near.ia.address(), ctx.qual(0)));
-        established(&near, &far);
+        let memory = client.memory(64);
+        write_nowhere(&client, &memory, 1);
+        is_broken(&client);
+        is_over(&server);
+        ok(dat_ep_reset(client.ep.h()));
+        ok(dat_ep_reset(server.ep.h()));
+        expect_dto(client.request.h(), 1, DAT_DTO_ERR_REMOTE_ACCESS, 0);
+        server.listen(ctx.qual(0), || client.connect(&client.ia.address(), ctx.qual(0)));
+        established(&client, &server);
     }
 }
 
@@ -138,8 +138,8 @@ fn full(ia: &Ia) -> FullConnectEvd {
 
 /// A connection whose event cannot be queued ends. Its EVD reports the overflow and remains usable.
 fn ends_connection(ctx: &Ctx, ia: &Ia, full: &FullConnectEvd, connects: impl Fn(&Ep, &Ep), is_active: bool) {
-    let (near, far) = if is_active { (&full.ep, &full.other.ep) } else { (&full.other.ep, &full.ep) };
-    connects(near, far);
+    let (client, server) = if is_active { (&full.ep, &full.other.ep) } else { (&full.other.ep, &full.ep) };
+    connects(client, server);
     let event = expect_event(ia.errors(), SOON);
     event.is(DAT_ASYNC_ERROR_EVD_OVERFLOW);
     assert_eq!(event.asynchronous().dat_handle, full.events.h());
@@ -154,7 +154,7 @@ fn ends_connection(ctx: &Ctx, ia: &Ia, full: &FullConnectEvd, connects: impl Fn(
     ok(dat_ep_reset(full.ep.h()));
     ok(dat_ep_reset(full.other.ep.h()));
     drain(ia.errors());
-    connects(near, far);
+    connects(client, server);
     expect_conn(full.events.h(), full.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
     full.other.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
 }
@@ -163,9 +163,9 @@ fn lost(ctx: &Ctx, is_active: bool) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     let full = full(&ia);
-    let connects = |near: &Ep, far: &Ep| {
-        ok(Call::to(&ia, ctx.qual(0)).make(near.h()));
-        Request::arrives(&requests).accept(far);
+    let connects = |client: &Ep, server: &Ep| {
+        ok(Call::to(&ia, ctx.qual(0)).make(client.h()));
+        Request::arrives(&requests).accept(server);
     };
     ends_connection(ctx, &ia, &full, connects, is_active);
 }
@@ -179,22 +179,22 @@ fn lost_passive(ctx: &Ctx) {
 }
 
 fn over_before_the_first_event_was_read(ctx: &Ctx) {
-    let (near, far) = {
+    let (client, server) = {
         let scene = Scene::new(ctx, Active);
         let Scene { own, request, .. } = scene;
-        let far = Conn::on(&own.ia);
-        request.expect("it came").accept(&far.ep);
-        (own, far)
+        let server = Conn::on(&own.ia);
+        request.expect("it came").accept(&server.ep);
+        (own, server)
     };
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    near.disconnect();
-    while far.ep.state() != DAT_EP_STATE_DISCONNECTED {
+    client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    client.disconnect();
+    while server.ep.state() != DAT_EP_STATE_DISCONNECTED {
         std::thread::yield_now();
     }
     // ESTABLISHED still precedes the disconnect event, although the EP state already shows the disconnect.
-    let first = expect_event(far.events.h(), SOON);
+    let first = expect_event(server.events.h(), SOON);
     if first.number() == DAT_CONNECTION_EVENT_ESTABLISHED {
-        far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+        server.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     }
-    expect_nothing(far.events.h());
+    expect_nothing(server.events.h());
 }

@@ -37,9 +37,9 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 6": connect_by_an_address_with_a_port => local(|ctx| by_address(ctx, with_a_port)),
         "spec/consumers 8": connect_to_oneself_in_one_thread,
         "spec/endpoints 13.35": connect_to_oneself_returns_before_an_answer,
-        "spec/endpoints 13.1": connect_receives_posted_before_survive_into_the_connection => pair(survives_near, survives_far),
-        "spec/endpoints 4.1": connect_a_send_posted_right_after_the_accept_arrives => pair(early_near, early_far),
-        "spec/endpoints 4.3": connect_established_comes_before_data_on_one_evd => pair(merged_near, early_far),
+        "spec/endpoints 13.1": connect_receives_posted_before_survive_into_the_connection => pair(survives_client, survives_server),
+        "spec/endpoints 4.1": connect_a_send_posted_right_after_the_accept_arrives => pair(early_client, early_server),
+        "spec/endpoints 4.3": connect_established_comes_before_data_on_one_evd => pair(merged_client, early_server),
     ];
     let plain = [
         ("connect_quality_high_throughput", DAT_QOS_HIGH_THROUGHPUT, DAT_CONNECT_DEFAULT_FLAG),
@@ -130,9 +130,9 @@ fn connect_reserved_without_a_pz_is_not_ready(ctx: &Ctx) {
 }
 
 fn connect_in_a_wrong_state_is_reported_before_the_quality(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let call = Call { qos: DAT_QOS_PREMIUM, ..Call::to(&near.ia, 1) };
-    refused(call.make(near.ep.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EP_CONNECTED);
+    let (client, _server) = ctx.loopback();
+    let call = Call { qos: DAT_QOS_PREMIUM, ..Call::to(&client.ia, 1) };
+    refused(call.make(client.ep.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_EP_CONNECTED);
 }
 
 fn connect_with_a_bad_quality_is_reported_before_private_data(ctx: &Ctx) {
@@ -192,10 +192,10 @@ fn connect_refused_leaves_receives_posted(ctx: &Ctx) {
 }
 
 fn connect_synchronously_refused_can_connect_at_once(ctx: &Ctx) {
-    let (near, far) = (Conn::alone(ctx), Conn::alone(ctx));
-    bad_arg(Call { timeout: 0, ..Call::to(&far.ia, ctx.qual(0)) }.make(near.ep.h()), 4);
-    far.listen(ctx.qual(0), || near.connect(&far.ia.address(), ctx.qual(0)));
-    established(&near, &far);
+    let (client, server) = (Conn::alone(ctx), Conn::alone(ctx));
+    bad_arg(Call { timeout: 0, ..Call::to(&server.ia, ctx.qual(0)) }.make(client.ep.h()), 4);
+    server.listen(ctx.qual(0), || client.connect(&server.ia.address(), ctx.qual(0)));
+    established(&client, &server);
 }
 
 fn connect_does_not_write_the_address(ctx: &Ctx) {
@@ -246,37 +246,37 @@ fn connect_without_a_listener_flushes_receives(ctx: &Ctx) {
 }
 
 fn connect_without_a_listener_then_reset_and_connect(ctx: &Ctx) {
-    let (near, far) = (Conn::alone(ctx), Conn::alone(ctx));
+    let (client, server) = (Conn::alone(ctx), Conn::alone(ctx));
     for _ in 0..20 {
-        near.connect(&far.ia.address(), ctx.qual(0));
-        near.expect(DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
-        ok(dat_ep_reset(near.ep.h()));
+        client.connect(&server.ia.address(), ctx.qual(0));
+        client.expect(DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
+        ok(dat_ep_reset(client.ep.h()));
     }
-    far.listen(ctx.qual(0), || near.connect(&far.ia.address(), ctx.qual(0)));
-    established(&near, &far);
+    server.listen(ctx.qual(0), || client.connect(&server.ia.address(), ctx.qual(0)));
+    established(&client, &server);
 }
 
 fn by_address(ctx: &Ctx, address: impl Fn(&Ia) -> Address) {
     let ia = ctx.ia();
-    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+    let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let address = address(&ia);
-    far.listen(ctx.qual(0), || near.connect(&address, ctx.qual(0)));
-    established(&near, &far);
+    server.listen(ctx.qual(0), || client.connect(&address, ctx.qual(0)));
+    established(&client, &server);
 }
 
 /// The refused EP stays unconnected, without an event, and can connect at once.
 fn connect_by_an_unknown_address_family_is_malformed(ctx: &Ctx) {
-    let (near, far) = (Conn::alone(ctx), Conn::alone(ctx));
+    let (client, server) = (Conn::alone(ctx), Conn::alone(ctx));
     for family in [0, 16, 77, u16::MAX] {
-        let mut bytes = address_at(far.ia.attr().ia_address_ptr);
+        let mut bytes = address_at(server.ia.attr().ia_address_ptr);
         bytes[..2].copy_from_slice(&family.to_ne_bytes());
-        let call = Call { address: Some(Address::of_bytes(&bytes)), ..Call::to(&far.ia, ctx.qual(0)) };
-        refused(call.make(near.ep.h()), DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_MALFORMED);
-        near.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
-        expect_nothing(near.events.h());
+        let call = Call { address: Some(Address::of_bytes(&bytes)), ..Call::to(&server.ia, ctx.qual(0)) };
+        refused(call.make(client.ep.h()), DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_MALFORMED);
+        client.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+        expect_nothing(client.events.h());
     }
-    far.listen(ctx.qual(0), || near.connect(&far.ia.address(), ctx.qual(0)));
-    established(&near, &far);
+    server.listen(ctx.qual(0), || client.connect(&server.ia.address(), ctx.qual(0)));
+    established(&client, &server);
 }
 
 fn with_a_port(ia: &Ia) -> Address {
@@ -290,22 +290,22 @@ fn connect_to_oneself_in_one_thread(ctx: &Ctx) {
     let ia = ctx.ia();
     let events = ia.evd(16, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG);
     let (pz, dto) = (ia.pz(), ia.evd(16, DAT_EVD_DTO_FLAG));
-    let (near, far) = (ia.ep(&pz, &dto, &dto, &events), ia.ep(&pz, &dto, &dto, &events));
+    let (client, server) = (ia.ep(&pz, &dto, &dto, &events), ia.ep(&pz, &dto, &dto, &events));
     let psp = ia.psp(ctx.qual(0), &events);
-    ok(Call::to(&ia, ctx.qual(0)).make(near.h()));
+    ok(Call::to(&ia, ctx.qual(0)).make(client.h()));
     let event = expect_event(events.h(), SOON);
     assert_eq!(event.service_point(), psp.h());
-    ok(dat_cr_accept(event.arrival().cr_handle, far.h(), 0, null_mut()));
+    ok(dat_cr_accept(event.arrival().cr_handle, server.h(), 0, null_mut()));
     let mut who = [(); 2].map(|()| {
         let event = expect_event(events.h(), SOON);
         event.is(DAT_CONNECTION_EVENT_ESTABLISHED);
         event.connection().ep_handle
     });
     who.sort();
-    let mut both = [near.h(), far.h()];
+    let mut both = [client.h(), server.h()];
     both.sort();
     assert_eq!(who, both);
-    ok(dat_ep_disconnect(near.h(), DAT_CLOSE_GRACEFUL_FLAG));
+    ok(dat_ep_disconnect(client.h(), DAT_CLOSE_GRACEFUL_FLAG));
     for _ in 0..2 {
         expect_event(events.h(), SOON).is(DAT_CONNECTION_EVENT_DISCONNECTED);
     }
@@ -322,7 +322,7 @@ fn connect_to_oneself_returns_before_an_answer(ctx: &Ctx) {
     expect_nothing(conn.events.h());
 }
 
-fn survives_near(ctx: &Ctx) {
+fn survives_client(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
     conn.connect(&ctx.receive_address(), ctx.qual(0));
@@ -333,7 +333,7 @@ fn survives_near(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn survives_far(ctx: &Ctx) {
+fn survives_server(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
     conn.listen(ctx.qual(0), || ctx.send_address(&conn.ia));
@@ -344,7 +344,7 @@ fn survives_far(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn early_near(ctx: &Ctx) {
+fn early_client(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     post_empty_recv(&conn, 1);
     conn.connect(&ctx.receive_address(), ctx.qual(0));
@@ -354,7 +354,7 @@ fn early_near(ctx: &Ctx) {
 }
 
 /// The first send is posted directly after the accept, before the connection is established.
-fn early_far(ctx: &Ctx) {
+fn early_server(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     conn.listen(ctx.qual(0), || ctx.send_address(&conn.ia));
     post_empty_send(&conn, 2);
@@ -364,7 +364,7 @@ fn early_far(ctx: &Ctx) {
 }
 
 /// With one EVD for connections and completions, ESTABLISHED comes first.
-fn merged_near(ctx: &Ctx) {
+fn merged_client(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, evd) = (ia.pz(), ia.evd(16, DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG));
     let ep = ia.ep(&pz, &evd, &evd, &evd);

@@ -55,13 +55,13 @@ fn cr_query_returns_the_requesters_address(ctx: &Ctx) {
 
 /// The acceptor edits the request's private data in place and passes the same pointer to the accept.
 fn cr_accept_takes_the_requests_own_data_back(ctx: &Ctx) {
-    let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &pattern(32, 5));
+    let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &pattern(32, 5));
     let data = request.param().private_data;
     write_at(data, &pattern(32, 77));
-    ok(dat_cr_accept(request.leak(), far.ep.h(), 32, data));
-    let event = expect_conn(near.events.h(), near.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+    ok(dat_cr_accept(request.leak(), server.ep.h(), 32, data));
+    let event = expect_conn(client.events.h(), client.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
     expect_data(&event.private_data(), &pattern(32, 77));
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    server.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     // The request's storage lasts as long as the connection.
     assert_eq!(bytes_at(data, 32), pattern(32, 77));
 }
@@ -75,19 +75,19 @@ pub(super) fn is_dead(cr: DAT_CR_HANDLE, ep: DAT_EP_HANDLE) {
 }
 
 fn cr_is_invalid_after_the_accept(ctx: &Ctx) {
-    let Asked { ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &[]);
+    let Asked { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     let (cr, spare) = (request.h(), Conn::on(&ia));
-    accepted(request, &near, &far);
+    accepted(request, &client, &server);
     is_dead(cr, spare.ep.h());
     spare.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
 fn cr_is_invalid_after_the_rejection(ctx: &Ctx) {
-    let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &[]);
+    let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     let cr = request.h();
     request.reject();
-    is_dead(cr, far.ep.h());
-    near.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+    is_dead(cr, server.ep.h());
+    client.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
 }
 
 fn is_rejected(ctx: &Ctx) {
@@ -110,32 +110,32 @@ fn rejects(ctx: &Ctx) {
 
 fn cr_reject_flushes_the_requesters_receives(ctx: &Ctx) {
     let asked = asked(ctx, &[]);
-    (1..=3).for_each(|id| post_empty_recv(&asked.near, id));
+    (1..=3).for_each(|id| post_empty_recv(&asked.client, id));
     asked.request.reject();
-    asked.near.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
-    expect_flushed(&asked.near.recv, 1..=3);
+    asked.client.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+    expect_flushed(&asked.client.recv, 1..=3);
 }
 
 /// Like dapltest's client: reset, drain until empty, post again, connect again.
 fn cr_reject_then_reset_and_retry(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+    let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     for _ in 0..8 {
-        (1..=2).for_each(|id| post_empty_recv(&near, id));
-        near.connect(&ia.address(), ctx.qual(0));
+        (1..=2).for_each(|id| post_empty_recv(&client, id));
+        client.connect(&ia.address(), ctx.qual(0));
         Request::arrives(&requests).reject();
-        near.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
-        ok(dat_ep_reset(near.ep.h()));
-        assert_eq!(drain(near.recv.h()).len(), 2, "all or nothing");
+        client.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+        ok(dat_ep_reset(client.ep.h()));
+        assert_eq!(drain(client.recv.h()).len(), 2, "all or nothing");
     }
-    near.connect(&ia.address(), ctx.qual(0));
-    accepted(Request::arrives(&requests), &near, &far);
+    client.connect(&ia.address(), ctx.qual(0));
+    accepted(Request::arrives(&requests), &client, &server);
 }
 
 fn cr_accept_refusals_leave_it_usable(ctx: &Ctx) {
-    let Asked { ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &pattern(10, 2));
-    let (cr, ep, mut byte) = (request.h(), far.ep.h(), [0_u8; 4096]);
+    let Asked { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &pattern(10, 2));
+    let (cr, ep, mut byte) = (request.h(), server.ep.h(), [0_u8; 4096]);
     let data = byte.as_mut_ptr().cast();
     bad_handle(dat_cr_accept(cr, DAT_HANDLE_NULL, 0, null_mut()), DAT_INVALID_HANDLE_EP);
     bad_handle(dat_cr_accept(cr, ia.pz().h(), 0, null_mut()), DAT_INVALID_HANDLE_EP);
@@ -143,67 +143,67 @@ fn cr_accept_refusals_leave_it_usable(ctx: &Ctx) {
     bad_arg(dat_cr_accept(cr, ep, 4, null_mut()), 4);
     bad_arg(dat_cr_accept(cr, ep, -1, data), 3);
     bad_arg(dat_cr_accept(cr, ep, DAT_COUNT::MAX, data), 3);
-    let code = dat_cr_accept(cr, near.ep.h(), 0, null_mut());
+    let code = dat_cr_accept(cr, client.ep.h(), 0, null_mut());
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_ACTCONNPENDING);
-    far.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
-    near.ep.expect_state(DAT_EP_STATE_ACTIVE_CONNECTION_PENDING);
-    expect_nothing(far.events.h());
+    server.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+    client.ep.expect_state(DAT_EP_STATE_ACTIVE_CONNECTION_PENDING);
+    expect_nothing(server.events.h());
     expect_data(&data_of(&request), &pattern(10, 2));
-    accepted(request, &near, &far);
+    accepted(request, &client, &server);
 }
 
 fn cr_accept_checks_in_order(ctx: &Ctx) {
     let asked = asked(ctx, &[]);
-    let (cr, near) = (asked.request.h(), asked.near.ep.h());
+    let (cr, client) = (asked.request.h(), asked.client.ep.h());
     bad_handle(dat_cr_accept(cr, DAT_HANDLE_NULL, -1, null_mut()), DAT_INVALID_HANDLE_EP);
-    bad_arg(dat_cr_accept(cr, near, DAT_COUNT::MAX, null_mut()), 4);
+    bad_arg(dat_cr_accept(cr, client, DAT_COUNT::MAX, null_mut()), 4);
     // The size of the private data is checked before the CR's state.
     let mut byte = [0_u8; 16];
-    bad_arg(dat_cr_accept(cr, near, DAT_COUNT::MAX, byte.as_mut_ptr().cast()), 3);
+    bad_arg(dat_cr_accept(cr, client, DAT_COUNT::MAX, byte.as_mut_ptr().cast()), 3);
 }
 
 /// Bytes of private data that an accept carries over every provider (spec/endpoints 9.1).
 pub(super) const ACCEPT_LIMIT: usize = 196;
 
 fn cr_accept_with_too_much_data_leaves_it_usable(ctx: &Ctx) {
-    let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &[]);
+    let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     let mut data = pattern(4096, 1);
     let size = ACCEPT_LIMIT as DAT_COUNT + 1;
-    bad_arg(dat_cr_accept(request.h(), far.ep.h(), size, data.as_mut_ptr().cast()), 3);
-    expect_nothing(near.events.h());
-    accepted(request, &near, &far);
+    bad_arg(dat_cr_accept(request.h(), server.ep.h(), size, data.as_mut_ptr().cast()), 3);
+    expect_nothing(client.events.h());
+    accepted(request, &client, &server);
 }
 
 fn cr_accept_into_an_ep_without_pz(ctx: &Ctx) {
     let parts = crate::cases::ep::parts::Parts::new(ctx);
     let bare = crate::cases::ep::parts::without_pz(&parts);
-    let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &[]);
+    let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     bad_handle(dat_cr_accept(request.h(), bare.h(), 0, null_mut()), DAT_INVALID_HANDLE_EP);
     bare.expect_state(DAT_EP_STATE_UNCONNECTED);
-    accepted(request, &near, &far);
+    accepted(request, &client, &server);
 }
 
 fn cr_accept_into_an_ep_without_connect_evd(ctx: &Ctx) {
-    let Asked { ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &[]);
-    let (pz, recv, send) = (far.pz.h(), far.recv.h(), far.request.h());
+    let Asked { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
+    let (pz, recv, send) = (server.pz.h(), server.recv.h(), server.request.h());
     let without_connect_evd =
         Ep::own(filled(|out| dat_ep_create(ia.h(), pz, recv, send, DAT_HANDLE_NULL, null_mut(), out)));
     bad_handle(dat_cr_accept(request.h(), without_connect_evd.h(), 0, null_mut()), DAT_INVALID_HANDLE_EP);
     without_connect_evd.expect_state(DAT_EP_STATE_UNCONNECTED);
-    accepted(request, &near, &far);
+    accepted(request, &client, &server);
 }
 
 fn cr_accept_again_after_the_ep_was_reset(ctx: &Ctx) {
     let scene = Scene::new(ctx, Disconnected);
     let ia = &scene.own.ia;
     let (requests, _psp) = silent_listener(ctx, ia, 1);
-    let near = Conn::on(ia);
-    near.connect(&ia.address(), ctx.qual(1));
+    let client = Conn::on(ia);
+    client.connect(&ia.address(), ctx.qual(1));
     let request = Request::arrives(&requests);
     let code = dat_cr_accept(request.h(), scene.ep(), 0, null_mut());
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_DISCONNECTED);
     ok(dat_ep_reset(scene.ep()));
-    accepted(request, &near, &scene.own);
+    accepted(request, &client, &scene.own);
 }
 
 /// Both roles connect, and both receive a request. This role rejects the partner's request.
@@ -240,7 +240,7 @@ fn loses(ctx: &Ctx) {
 fn cr_answers_in_any_order(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
-    let near: Vec<Conn> = (0..6_u8)
+    let client: Vec<Conn> = (0..6_u8)
         .map(|n| {
             let conn = Conn::on(&ia);
             ok(Call::to(&ia, ctx.qual(0)).carrying(&[n]).make(conn.ep.h()));
@@ -252,11 +252,11 @@ fn cr_answers_in_any_order(ctx: &Ctx) {
     for request in came {
         let from = usize::from(data_of(&request)[0]);
         if from % 2 == 0 {
-            let far = Conn::on(&ia);
-            accepted(request, &near[from], &far);
+            let server = Conn::on(&ia);
+            accepted(request, &client[from], &server);
         } else {
             request.reject();
-            near[from].expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+            client[from].expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
         }
     }
 }

@@ -26,42 +26,43 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn cr_handoff_to_another_point(ctx: &Ctx) {
-    let Asked { ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &pattern(33, 6));
+    let Asked { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &pattern(33, 6));
     let (others, other) = silent_listener(ctx, &ia, 1);
     let cr = request.leak();
     ok(dat_cr_handoff(cr, ctx.qual(1)));
-    is_dead(cr, far.ep.h());
+    is_dead(cr, server.ep.h());
     let event = expect_event(others.h(), SOON);
     assert_eq!((event.service_point(), event.arrival().conn_qual), (other.h(), ctx.qual(1)));
     let request = Request::own(event.arrival().cr_handle);
     expect_data(&data_of(&request), &pattern(33, 6));
-    expect_nothing(near.events.h());
-    accepted(request, &near, &far);
+    expect_nothing(client.events.h());
+    accepted(request, &client, &server);
 }
 
 fn cr_handoff_to_a_reserved_point(ctx: &Ctx) {
-    let Asked { ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &[]);
+    let Asked { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     let others = ia.evd(8, DAT_EVD_CR_FLAG);
-    let _rsp = ia.rsp(ctx.qual(1), &far.ep, &others);
+    let _rsp = ia.rsp(ctx.qual(1), &server.ep, &others);
     ok(dat_cr_handoff(request.leak(), ctx.qual(1)));
     let request = Request::arrives(&others);
-    assert_eq!(request.param().local_ep_handle, far.ep.h());
+    assert_eq!(request.param().local_ep_handle, server.ep.h());
     ok(dat_cr_accept(request.leak(), DAT_HANDLE_NULL, 0, null_mut()));
-    established(&near, &far);
+    established(&client, &server);
 }
 
 /// The requester's own process listens at the handoff's destination, so the process receives its own request.
 fn takes_it_itself(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+    let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 1);
-    ok(Call { address: Some(ctx.receive_address()), ..Call::to(&ia, ctx.qual(0)).carrying(b"home") }.make(near.ep.h()));
+    ok(Call { address: Some(ctx.receive_address()), ..Call::to(&ia, ctx.qual(0)).carrying(b"home") }
+        .make(client.ep.h()));
     let request = Request::arrives(&requests);
     expect_data(&data_of(&request), b"home");
-    accepted(request, &near, &far);
+    accepted(request, &client, &server);
     ctx.meet();
-    near.disconnect();
-    is_over(&far);
+    client.disconnect();
+    is_over(&server);
 }
 
 fn hands_it_back(ctx: &Ctx) {
@@ -73,22 +74,22 @@ fn hands_it_back(ctx: &Ctx) {
 }
 
 fn cr_handoff_without_a_listener_leaves_it_usable(ctx: &Ctx) {
-    let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &pattern(7, 7));
+    let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &pattern(7, 7));
     bad_arg(dat_cr_handoff(request.h(), ctx.qual(9)), 2);
     expect_data(&data_of(&request), &pattern(7, 7));
-    expect_nothing(near.events.h());
-    accepted(request, &near, &far);
+    expect_nothing(client.events.h());
+    accepted(request, &client, &server);
 }
 
 fn cr_handoff_to_qualifier_zero_leaves_it_usable(ctx: &Ctx) {
-    let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &[]);
+    let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     bad_arg(dat_cr_handoff(request.h(), 0), 2);
-    accepted(request, &near, &far);
+    accepted(request, &client, &server);
 }
 
 fn cr_handoff_of_no_request_is_invalid_handle(ctx: &Ctx) {
     let asked = asked(ctx, &[]);
-    for handle in [DAT_HANDLE_NULL, asked.psp.h(), asked.near.ep.h()] {
+    for handle in [DAT_HANDLE_NULL, asked.psp.h(), asked.client.ep.h()] {
         bad_handle(dat_cr_handoff(handle, ctx.qual(0)), DAT_INVALID_HANDLE_CR);
     }
 }
@@ -104,12 +105,12 @@ fn cr_handoff_gives_the_rsp_ep_back(ctx: &Ctx) {
 }
 
 fn cr_handoff_twice(ctx: &Ctx) {
-    let Asked { ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &pattern(3, 3));
+    let Asked { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &pattern(3, 3));
     let (first, _one) = silent_listener(ctx, &ia, 1);
     let (second, _two) = silent_listener(ctx, &ia, 2);
     ok(dat_cr_handoff(request.leak(), ctx.qual(1)));
     ok(dat_cr_handoff(Request::arrives(&first).leak(), ctx.qual(2)));
     let request = Request::arrives(&second);
     expect_data(&data_of(&request), &pattern(3, 3));
-    accepted(request, &near, &far);
+    accepted(request, &client, &server);
 }

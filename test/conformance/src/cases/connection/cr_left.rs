@@ -28,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
 #[track_caller]
 fn left(ctx: &Ctx) -> Asked {
     let asked = asked(ctx, &pattern(12, 4));
-    asked.near.disconnect();
+    asked.client.disconnect();
     asked
 }
 
@@ -40,8 +40,8 @@ fn cr_left_reject_succeeds(ctx: &Ctx) {
     let left = left(ctx);
     let cr = left.request.h();
     left.request.reject();
-    is_dead(cr, left.far.ep.h());
-    expect_nothing(left.near.events.h());
+    is_dead(cr, left.server.ep.h());
+    expect_nothing(left.client.events.h());
 }
 
 fn cr_left_reject_gives_the_rsp_ep_back(ctx: &Ctx) {
@@ -53,14 +53,14 @@ fn cr_left_reject_gives_the_rsp_ep_back(ctx: &Ctx) {
 }
 
 fn cr_left_accept_is_accept_completion_error(ctx: &Ctx) {
-    let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = left(ctx);
-    (1..=2).for_each(|id| post_empty_recv(&far, id));
-    request.accept(&far.ep);
-    far.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
-    far.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
-    expect_flushed(&far.recv, 1..=2);
-    expect_nothing(far.events.h());
-    expect_nothing(near.events.h());
+    let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = left(ctx);
+    (1..=2).for_each(|id| post_empty_recv(&server, id));
+    request.accept(&server.ep);
+    server.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
+    server.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    expect_flushed(&server.recv, 1..=2);
+    expect_nothing(server.events.h());
+    expect_nothing(client.events.h());
 }
 
 fn cr_left_accept_of_the_rsp_ep_is_accept_completion_error(ctx: &Ctx) {
@@ -72,33 +72,33 @@ fn cr_left_accept_of_the_rsp_ep_is_accept_completion_error(ctx: &Ctx) {
 }
 
 fn cr_left_by_a_free_then_accepted(ctx: &Ctx) {
-    let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &[]);
-    near.ep.free();
-    request.accept(&far.ep);
-    far.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
-    far.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
+    client.ep.free();
+    request.accept(&server.ep);
+    server.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
+    server.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
 }
 
 fn cr_left_by_a_timeout_then_accepted(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+    let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     // The timeout leaves time for a retransmission: a datagram in the socket queue of an exiting process is lost.
-    ok(Call { timeout: 1_000_000, ..Call::to(&ia, ctx.qual(0)) }.make(near.ep.h()));
+    ok(Call { timeout: 1_000_000, ..Call::to(&ia, ctx.qual(0)) }.make(client.ep.h()));
     let request = Request::arrives(&requests);
-    near.expect(DAT_CONNECTION_EVENT_TIMED_OUT);
-    request.accept(&far.ep);
-    far.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
-    expect_nothing(near.events.h());
-    near.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    client.expect(DAT_CONNECTION_EVENT_TIMED_OUT);
+    request.accept(&server.ep);
+    server.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
+    expect_nothing(client.events.h());
+    client.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
 }
 
 fn cr_left_ep_connects_again_after_a_reset(ctx: &Ctx) {
-    let Asked { ia, requests, psp: _psp, far, near, request } = left(ctx);
-    request.accept(&far.ep);
-    far.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
-    ok(dat_ep_reset(far.ep.h()));
-    ok(dat_ep_reset(near.ep.h()));
-    near.connect(&ia.address(), ctx.qual(0));
-    accepted(Request::arrives(&requests), &near, &far);
+    let Asked { ia, requests, psp: _psp, server, client, request } = left(ctx);
+    request.accept(&server.ep);
+    server.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
+    ok(dat_ep_reset(server.ep.h()));
+    ok(dat_ep_reset(client.ep.h()));
+    client.connect(&ia.address(), ctx.qual(0));
+    accepted(Request::arrives(&requests), &client, &server);
 }

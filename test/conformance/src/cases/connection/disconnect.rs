@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 13.6": disconnect_at_once_abrupt_abrupt => pair(|c| at_once(c, 0), |c| at_once(c, 0)),
         "spec/endpoints 13.6": disconnect_at_once_graceful_graceful => pair(|c| at_once(c, 1), |c| at_once(c, 1)),
         "spec/endpoints 13.6": disconnect_at_once_abrupt_graceful => pair(|c| at_once(c, 0), |c| at_once(c, 1)),
-        "spec/endpoints 13.6": disconnect_at_once_two_hundred_times => pair(at_once_often_near, at_once_often_far).limit(60),
+        "spec/endpoints 13.6": disconnect_at_once_two_hundred_times => pair(at_once_often_client, at_once_often_server).limit(60),
         "spec/endpoints 5.6": disconnect_twice_is_success_without_event,
         "spec/endpoints 13.21": disconnect_default_is_abrupt,
         "spec/endpoints 5.6": disconnect_with_another_flag_counts_as_graceful,
@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.6": disconnect_unconnected_posts_one_event_and_stays_unconnected,
         "spec/endpoints 5.6": disconnect_unconnected_without_connect_evd_only_flushes,
         "spec/endpoints 5.6": disconnect_unconnected_then_connects => local(unconnected_then_connects),
-        "spec/endpoints 5.6": disconnect_graceful_lets_requests_finish => pair(drains_near, drains_far),
+        "spec/endpoints 5.6": disconnect_graceful_lets_requests_finish => pair(drains_client, drains_server),
         "spec/endpoints 5.6": disconnect_graceful_waits_for_a_receive_of_the_peer,
         "spec/endpoints 5.6": disconnect_graceful_keeps_receives_until_the_end,
         "spec/endpoints 5.6": disconnect_abrupt_cuts_a_graceful_one_short,
@@ -40,7 +40,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 14.6": disconnect_pending_connect_is_reported_to_the_peer => pair(gives_up, accepts_too_late),
         "spec/endpoints 14.6": disconnect_pending_accept_is_reported_to_the_peer => pair(gets_disconnected, disconnects_in_cmp).only_two(),
         "spec/endpoints 14.6": free_pending_accept_is_reported_to_the_peer => pair(gets_disconnected, frees_in_cmp).only_two(),
-        "spec/endpoints 4.1": cmp_holds_a_send_until_the_connection_stands => pair(held_near, held_far).only_two(),
+        "spec/endpoints 4.1": cmp_holds_a_send_until_the_connection_stands => pair(held_client, held_server).only_two(),
         "spec/endpoints 4.3": cmp_disconnect_flushes_its_posts => pair(gets_disconnected, flushes_held).only_two(),
         "spec/endpoints 5.8": free_connected_disconnects_the_peer => pair(frees, gets_event),
     ];
@@ -120,7 +120,7 @@ fn at_once(ctx: &Ctx, flags: DAT_CLOSE_FLAGS) {
 
 const ROUNDS: u32 = 200;
 
-fn at_once_often_near(ctx: &Ctx) {
+fn at_once_often_client(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let address = ctx.receive_address();
     for round in 0..ROUNDS {
@@ -129,7 +129,7 @@ fn at_once_often_near(ctx: &Ctx) {
     }
 }
 
-fn at_once_often_far(ctx: &Ctx) {
+fn at_once_often_server(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.send_address(&conn.ia);
@@ -150,11 +150,11 @@ fn at_once_again(ctx: &Ctx, conn: &Conn, round: u32) {
 }
 
 fn disconnect_twice_is_success_without_event(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    near.disconnect();
-    is_over(&far);
+    let (client, server) = ctx.loopback();
+    client.disconnect();
+    is_over(&server);
     for flags in [DAT_CLOSE_ABRUPT_FLAG, DAT_CLOSE_GRACEFUL_FLAG] {
-        for conn in [&near, &far] {
+        for conn in [&client, &server] {
             disconnect(conn, flags);
             expect_nothing(conn.events.h());
             conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
@@ -164,18 +164,18 @@ fn disconnect_twice_is_success_without_event(ctx: &Ctx) {
 
 /// While a send waits for a receive, a graceful disconnect leads to DISCONNECT_PENDING.
 fn disconnect_default_is_abrupt(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    post_empty_send(&near, 1);
-    disconnect(&near, DAT_CLOSE_DEFAULT);
-    near.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+    let (client, _server) = ctx.loopback();
+    post_empty_send(&client, 1);
+    disconnect(&client, DAT_CLOSE_DEFAULT);
+    client.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
 }
 
 fn disconnect_with_another_flag_counts_as_graceful(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    post_empty_send(&near, 1);
-    disconnect(&near, 7);
-    near.ep.expect_state(DAT_EP_STATE_DISCONNECT_PENDING);
-    refused(dat_ep_disconnect(near.ep.h(), 7), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
+    let (client, _server) = ctx.loopback();
+    post_empty_send(&client, 1);
+    disconnect(&client, 7);
+    client.ep.expect_state(DAT_EP_STATE_DISCONNECT_PENDING);
+    refused(dat_ep_disconnect(client.ep.h(), 7), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
 #[track_caller]
@@ -222,18 +222,18 @@ fn disconnect_unconnected_without_connect_evd_only_flushes(ctx: &Ctx) {
 }
 
 fn unconnected_then_connects(ctx: &Ctx) {
-    let (near, far) = (unconnected(ctx), Conn::alone(ctx));
-    disconnect(&near, DAT_CLOSE_ABRUPT_FLAG);
-    near.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-    assert_eq!(drain(near.recv.h()).len(), 5);
-    post_empty_recv(&near, 6);
-    far.listen(ctx.qual(0), || near.connect(&far.ia.address(), ctx.qual(0)));
-    established(&near, &far);
-    post_empty_send(&far, 7);
-    expect_dto(near.recv.h(), 6, DAT_DTO_SUCCESS, 0);
+    let (client, server) = (unconnected(ctx), Conn::alone(ctx));
+    disconnect(&client, DAT_CLOSE_ABRUPT_FLAG);
+    client.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    assert_eq!(drain(client.recv.h()).len(), 5);
+    post_empty_recv(&client, 6);
+    server.listen(ctx.qual(0), || client.connect(&server.ia.address(), ctx.qual(0)));
+    established(&client, &server);
+    post_empty_send(&server, 7);
+    expect_dto(client.recv.h(), 6, DAT_DTO_SUCCESS, 0);
 }
 
-fn drains_near(ctx: &Ctx) {
+fn drains_client(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(4096);
     ctx.meet();
@@ -244,7 +244,7 @@ fn drains_near(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn drains_far(ctx: &Ctx) {
+fn drains_server(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(4096);
     (1..=11).for_each(|id| conn.post_recv(id, memory.segment(0, 4096)));
@@ -266,14 +266,14 @@ fn disconnect_graceful_waits_for_a_receive_of_the_peer(ctx: &Ctx) {
 }
 
 fn disconnect_graceful_keeps_receives_until_the_end(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    post_empty_recv(&near, 1);
-    post_empty_send(&near, 2);
-    disconnect(&near, DAT_CLOSE_GRACEFUL_FLAG);
-    expect_nothing(near.recv.h());
-    post_empty_recv(&far, 3);
-    is_over(&near);
-    expect_flushed(&near.recv, [1]);
+    let (client, server) = ctx.loopback();
+    post_empty_recv(&client, 1);
+    post_empty_send(&client, 2);
+    disconnect(&client, DAT_CLOSE_GRACEFUL_FLAG);
+    expect_nothing(client.recv.h());
+    post_empty_recv(&server, 3);
+    is_over(&client);
+    expect_flushed(&client.recv, [1]);
 }
 
 fn disconnect_abrupt_cuts_a_graceful_one_short(ctx: &Ctx) {
@@ -285,47 +285,47 @@ fn disconnect_abrupt_cuts_a_graceful_one_short(ctx: &Ctx) {
 }
 
 fn disconnect_flushes_receives_in_order(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    (1..=9).for_each(|id| post_empty_recv(&near, id));
-    disconnect(&near, DAT_CLOSE_ABRUPT_FLAG);
-    expect_flushed(&near.recv, 1..=9);
-    expect_nothing(near.recv.h());
+    let (client, _server) = ctx.loopback();
+    (1..=9).for_each(|id| post_empty_recv(&client, id));
+    disconnect(&client, DAT_CLOSE_ABRUPT_FLAG);
+    expect_flushed(&client.recv, 1..=9);
+    expect_nothing(client.recv.h());
 }
 
 fn disconnect_flushes_receives_of_the_peer_in_order(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    (1..=9).for_each(|id| post_empty_recv(&far, id));
-    disconnect(&near, DAT_CLOSE_GRACEFUL_FLAG);
-    expect_flushed(&far.recv, 1..=9);
-    is_over(&far);
-    expect_nothing(far.recv.h());
+    let (client, server) = ctx.loopback();
+    (1..=9).for_each(|id| post_empty_recv(&server, id));
+    disconnect(&client, DAT_CLOSE_GRACEFUL_FLAG);
+    expect_flushed(&server.recv, 1..=9);
+    is_over(&server);
+    expect_nothing(server.recv.h());
 }
 
 fn disconnect_abrupt_flushes_requests_in_order(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    (1..=9).for_each(|id| post_empty_send(&near, id));
-    disconnect(&near, DAT_CLOSE_ABRUPT_FLAG);
-    expect_flushed(&near.request, 1..=9);
-    expect_nothing(near.request.h());
+    let (client, _server) = ctx.loopback();
+    (1..=9).for_each(|id| post_empty_send(&client, id));
+    disconnect(&client, DAT_CLOSE_ABRUPT_FLAG);
+    expect_flushed(&client.request, 1..=9);
+    expect_nothing(client.request.h());
 }
 
 /// A flushed request completes with an event despite the SUPPRESS flag.
 fn disconnect_flushes_suppressed_requests_with_events(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
+    let (client, _server) = ctx.loopback();
     for id in 1..=4 {
-        ok(dat_ep_post_send(near.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_SUPPRESS_FLAG));
+        ok(dat_ep_post_send(client.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_SUPPRESS_FLAG));
     }
-    disconnect(&near, DAT_CLOSE_ABRUPT_FLAG);
-    expect_flushed(&near.request, 1..=4);
+    disconnect(&client, DAT_CLOSE_ABRUPT_FLAG);
+    expect_flushed(&client.request, 1..=4);
 }
 
 fn disconnect_abrupt_has_flushed_when_it_returns(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    (1..=3).for_each(|id| post_empty_recv(&near, id));
-    (4..=6).for_each(|id| post_empty_send(&near, id));
-    disconnect(&near, DAT_CLOSE_ABRUPT_FLAG);
-    assert_eq!(cookies(&drain(near.recv.h())), [1, 2, 3]);
-    assert_eq!(cookies(&drain(near.request.h())), [4, 5, 6]);
+    let (client, _server) = ctx.loopback();
+    (1..=3).for_each(|id| post_empty_recv(&client, id));
+    (4..=6).for_each(|id| post_empty_send(&client, id));
+    disconnect(&client, DAT_CLOSE_ABRUPT_FLAG);
+    assert_eq!(cookies(&drain(client.recv.h())), [1, 2, 3]);
+    assert_eq!(cookies(&drain(client.request.h())), [4, 5, 6]);
 }
 
 /// A receive posted after the disconnect completes after all work posted before.
@@ -353,13 +353,13 @@ fn disconnect_of_many_in_a_row_then_their_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let setups = (0..12).map(|qual| Setup { qual, ..Setup::default() });
     let pairs: Vec<(Conn, Conn)> = setups.map(|setup| ctx.loopback_with(&ia, &setup)).collect();
-    for (near, far) in &pairs {
-        disconnect(near, DAT_CLOSE_GRACEFUL_FLAG);
-        disconnect(far, DAT_CLOSE_GRACEFUL_FLAG);
+    for (client, server) in &pairs {
+        disconnect(client, DAT_CLOSE_GRACEFUL_FLAG);
+        disconnect(server, DAT_CLOSE_GRACEFUL_FLAG);
     }
-    pairs.iter().for_each(|(near, far)| {
-        is_over(near);
-        is_over(far);
+    pairs.iter().for_each(|(client, server)| {
+        is_over(client);
+        is_over(server);
     });
 }
 
@@ -429,7 +429,7 @@ fn frees_in_cmp(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn held_near(ctx: &Ctx) {
+fn held_client(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
     conn.connect(&ctx.receive_address(), ctx.qual(0));
@@ -439,7 +439,7 @@ fn held_near(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn held_far(ctx: &Ctx) {
+fn held_server(ctx: &Ctx) {
     let (scene, stopped) = completing(ctx);
     (1..=3).for_each(|id| post_empty_send(&scene.own, id));
     assert_eq!(idle(&scene.own), (true, false));

@@ -42,8 +42,8 @@ fn dup_connect_with_timeout_zero_is_arg3(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     // The attributes are checked before the state of the EP to copy.
     bad_arg(dup(&conn.ep, conn.ep.h(), 0, DAT_QOS_BEST_EFFORT), 3);
-    let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
-    bad_arg(dup(&conn.ep, near.ep.h(), 0, DAT_QOS_BEST_EFFORT), 3);
+    let (client, _server) = ctx.loopback_with(&conn.ia, &Setup::default());
+    bad_arg(dup(&conn.ep, client.ep.h(), 0, DAT_QOS_BEST_EFFORT), 3);
     expect_unconnected(&conn);
 }
 
@@ -55,29 +55,29 @@ fn dup_connect_reports_the_dup_before_the_endpoint(ctx: &Ctx) {
 
 fn dup_connect_of_an_endpoint_without_a_pz_is_not_ready(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
+    let (client, _server) = ctx.loopback_with(&conn.ia, &Setup::default());
     let ep = without_pz(&conn);
-    let code = dup(&ep, near.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
+    let code = dup(&ep, client.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_NOTREADY);
     ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
 fn dup_connect_with_a_bad_quality(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
-    let code = dup(&conn.ep, near.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_LOW_LATENCY);
+    let (client, _server) = ctx.loopback_with(&conn.ia, &Setup::default());
+    let code = dup(&conn.ep, client.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_LOW_LATENCY);
     refused(code, DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
     expect_unconnected(&conn);
 }
 
 fn dup_connect_with_too_much_private_data_is_arg4(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
+    let (client, _server) = ctx.loopback_with(&conn.ia, &Setup::default());
     let limit = conn.ia.provider_attr().max_private_data_size;
     let data = vec![1_u8; 4096];
     for size in [limit + 1, -1] {
         let pointer = data.as_ptr().cast_mut().cast();
-        let (ep, like) = (conn.ep.h(), near.ep.h());
+        let (ep, like) = (conn.ep.h(), client.ep.h());
         bad_arg(dat_ep_dup_connect(ep, like, DAT_TIMEOUT_INFINITE, size, pointer, DAT_QOS_BEST_EFFORT), 4);
     }
     expect_unconnected(&conn);
@@ -85,8 +85,8 @@ fn dup_connect_with_too_much_private_data_is_arg4(ctx: &Ctx) {
 
 fn dup_connect_with_a_size_and_no_data_is_arg5(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
-    let (near, _far) = ctx.loopback_with(&conn.ia, &Setup::default());
-    let (ep, like) = (conn.ep.h(), near.ep.h());
+    let (client, _server) = ctx.loopback_with(&conn.ia, &Setup::default());
+    let (ep, like) = (conn.ep.h(), client.ep.h());
     bad_arg(dat_ep_dup_connect(ep, like, DAT_TIMEOUT_INFINITE, 4, null_mut(), DAT_QOS_BEST_EFFORT), 5);
     expect_unconnected(&conn);
 }
@@ -95,23 +95,23 @@ fn dup_connect_with_a_size_and_no_data_is_arg5(ctx: &Ctx) {
 #[track_caller]
 fn second_like_it(ctx: &Ctx, qual: DAT_CONN_QUAL, data: &[u8]) -> Vec<u8> {
     let ia = ctx.ia();
-    let [near, far, second, other] = [(); 4].map(|()| Conn::on(&ia));
+    let [client, server, second, other] = [(); 4].map(|()| Conn::on(&ia));
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let _psp = ia.psp(qual, &requests);
-    near.connect(&ia.address(), qual);
-    Request::arrives(&requests).accept(&far.ep);
-    established(&near, &far);
+    client.connect(&ia.address(), qual);
+    Request::arrives(&requests).accept(&server.ep);
+    established(&client, &server);
     let (size, pointer) = (data.len() as DAT_COUNT, data.as_ptr().cast_mut().cast());
-    let (ep, like, time) = (second.ep.h(), near.ep.h(), DAT_TIMEOUT_INFINITE);
+    let (ep, like, time) = (second.ep.h(), client.ep.h(), DAT_TIMEOUT_INFINITE);
     ok(dat_ep_dup_connect(ep, like, time, size, pointer, DAT_QOS_BEST_EFFORT));
     let request = Request::arrives(&requests);
     let param = request.param();
     let came = bytes_at(param.private_data, param.private_data_size as usize);
     request.accept(&other.ep);
     established(&second, &other);
-    assert_eq!(second.ep.param().remote_port_qual, near.ep.param().remote_port_qual);
+    assert_eq!(second.ep.param().remote_port_qual, client.ep.param().remote_port_qual);
     // The first connection is not affected.
-    near.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    client.ep.expect_state(DAT_EP_STATE_CONNECTED);
     came
 }
 
@@ -130,14 +130,14 @@ fn dup_connect_of_a_wide_qualifier(ctx: &Ctx) {
 
 /// The passive side knows only the peer's source port, on which no program listens.
 fn dup_connect_of_a_passive_end_finds_no_listener(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let conn = Conn::on(&near.ia);
-    ok(dup(&conn.ep, far.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT));
+    let (client, server) = ctx.loopback();
+    let conn = Conn::on(&client.ia);
+    ok(dup(&conn.ep, server.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT));
     conn.expect(DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
 }
 
 fn dup_connect_of_itself_is_a_wrong_state(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let code = dup(&near.ep, near.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
+    let (client, _server) = ctx.loopback();
+    let code = dup(&client.ep, client.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT);
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_CONNECTED);
 }

@@ -11,8 +11,8 @@ use super::disconnect::is_over;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 13.7": many_endpoints_on_one_evd => pair(many_near, many_far).limit(60),
-        "spec/endpoints 4.2": many_threads_connect => pair(threads_near, threads_far).limit(60),
+        "spec/endpoints 13.7": many_endpoints_on_one_evd => pair(many_client, many_server).limit(60),
+        "spec/endpoints 4.2": many_threads_connect => pair(threads_client, threads_server).limit(60),
     ]
 }
 
@@ -20,7 +20,7 @@ const COUNT: usize = 40;
 
 /// Like dtestcm: a burst of connects on one connect EVD with twice that length, and a DTO EVD of length one. The
 /// event loop frees the EPs.
-fn many_near(ctx: &Ctx) {
+fn many_client(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, dto) = (ia.pz(), ia.evd(1, DAT_EVD_DTO_FLAG));
     let events = ia.evd(2 * COUNT as DAT_COUNT, DAT_EVD_CONNECTION_FLAG);
@@ -56,7 +56,7 @@ fn take_ended(event: &Event, eps: &mut BTreeMap<DAT_EP_HANDLE, Ep>) -> Ep {
     eps.remove(&event.connection().ep_handle).expect("a known EP, once")
 }
 
-fn many_far(ctx: &Ctx) {
+fn many_server(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, dto) = (ia.pz(), ia.evd(1, DAT_EVD_DTO_FLAG));
     let events = ia.evd(2 * COUNT as DAT_COUNT, DAT_EVD_CONNECTION_FLAG);
@@ -90,7 +90,7 @@ const THREADS: usize = 4;
 
 const EACH: usize = 20;
 
-fn threads_near(ctx: &Ctx) {
+fn threads_client(ctx: &Ctx) {
     let ia = ctx.ia();
     let address = ctx.receive_address();
     std::thread::scope(|scope| {
@@ -109,7 +109,7 @@ fn threads_near(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn threads_far(ctx: &Ctx) {
+fn threads_server(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(64, DAT_EVD_CR_FLAG);
     let _psp = ia.psp(ctx.qual(0), &requests);

@@ -18,11 +18,11 @@ pub(super) fn requester(ia: &Ia, qual: DAT_CONN_QUAL) -> Conn {
 }
 
 #[track_caller]
-pub(super) fn carries(near: &Conn, far: &Conn) {
-    post_empty_recv(far, 31);
-    post_empty_send(near, 32);
-    expect_dto(far.recv.h(), 31, DAT_DTO_SUCCESS, 0);
-    expect_dto(near.request.h(), 32, DAT_DTO_SUCCESS, 0);
+pub(super) fn carries(client: &Conn, server: &Conn) {
+    post_empty_recv(server, 31);
+    post_empty_send(client, 32);
+    expect_dto(server.recv.h(), 31, DAT_DTO_SUCCESS, 0);
+    expect_dto(client.request.h(), 32, DAT_DTO_SUCCESS, 0);
 }
 
 /// Checks that no program listens on the qualifier.

@@ -82,9 +82,9 @@ fn takes_48(ctx: &Ctx) {
 }
 
 fn private_data_of_failures_is_none(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    ok(dat_ep_disconnect(near.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
-    for conn in [&near, &far] {
+    let (client, server) = ctx.loopback();
+    ok(dat_ep_disconnect(client.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+    for conn in [&client, &server] {
         let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_DISCONNECTED).connection();
         assert_eq!(event.private_data_size, 0);
         assert!(event.private_data.is_null());
@@ -93,14 +93,14 @@ fn private_data_of_failures_is_none(ctx: &Ctx) {
 
 fn private_data_is_the_callers_again_at_once(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+    let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     let mut data = pattern(40, 8);
-    ok(Call::to(&ia, ctx.qual(0)).carrying(&data).make(near.ep.h()));
+    ok(Call::to(&ia, ctx.qual(0)).carrying(&data).make(client.ep.h()));
     data.fill(0xff);
     let request = Request::arrives(&requests);
     expect_data(&data_of(&request), &pattern(40, 8));
-    accepted(request, &near, &far);
+    accepted(request, &client, &server);
 }
 
 fn private_data_at_least_64_bytes(ctx: &Ctx) {
@@ -112,30 +112,30 @@ fn private_data_at_least_64_bytes(ctx: &Ctx) {
 }
 
 fn private_data_of_an_accept_at_its_limit(ctx: &Ctx) {
-    let Asked { ia: _ia, requests: _requests, psp: _psp, far, near, request } = asked(ctx, &[]);
+    let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     let mut data = pattern(ACCEPT_LIMIT, 4);
-    ok(dat_cr_accept(request.leak(), far.ep.h(), data.len() as DAT_COUNT, data.as_mut_ptr().cast()));
-    let event = expect_conn(near.events.h(), near.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+    ok(dat_cr_accept(request.leak(), server.ep.h(), data.len() as DAT_COUNT, data.as_mut_ptr().cast()));
+    let event = expect_conn(client.events.h(), client.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
     assert_eq!(event.private_data(), data);
 }
 
 /// A long reply, then a short reply into the same EP.
 fn private_data_of_the_next_connection_has_no_leftovers(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+    let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     for size in [60, 3] {
-        near.connect(&ia.address(), ctx.qual(0));
+        client.connect(&ia.address(), ctx.qual(0));
         let mut data = pattern(size, 5);
         let cr = Request::arrives(&requests).leak();
-        ok(dat_cr_accept(cr, far.ep.h(), size as DAT_COUNT, data.as_mut_ptr().cast()));
-        let event = expect_conn(near.events.h(), near.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
+        ok(dat_cr_accept(cr, server.ep.h(), size as DAT_COUNT, data.as_mut_ptr().cast()));
+        let event = expect_conn(client.events.h(), client.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
         expect_data(&event.private_data(), &data);
         assert!(bytes_at(event.connection().private_data, 256)[size..].iter().all(|byte| *byte == 0));
-        far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-        near.disconnect();
-        is_over(&far);
-        ok(dat_ep_reset(near.ep.h()));
-        ok(dat_ep_reset(far.ep.h()));
+        server.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        client.disconnect();
+        is_over(&server);
+        ok(dat_ep_reset(client.ep.h()));
+        ok(dat_ep_reset(server.ep.h()));
     }
 }

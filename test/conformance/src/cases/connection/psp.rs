@@ -133,11 +133,11 @@ fn psp_create_takes_an_evd_of_another_ia(ctx: &Ctx) {
     let (ia, other) = (Ia::open(&ctx.provider, 8), Ia::open(&ctx.provider, 8));
     let evd = cr_evd(&other);
     let psp = ia.psp(ctx.qual(0), &evd);
-    let near = requester(&ia, ctx.qual(0));
+    let client = requester(&ia, ctx.qual(0));
     let event = expect_event(evd.h(), SOON);
     assert_eq!(event.service_point(), psp.h());
     ok(dat_cr_reject(event.arrival().cr_handle));
-    near.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+    client.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
 }
 
 fn psp_create_again_after_the_free(ctx: &Ctx) {
@@ -171,11 +171,11 @@ fn psp_qualifiers_are_64_bits_wide(ctx: &Ctx) {
     let quals = [0, 1 << 16, 1 << 32, 1 << 35, 1 << 62].map(|high| ctx.qual(0) + high);
     let points = quals.map(|qual| ia.psp(qual, &evd));
     for (qual, psp) in quals.iter().zip(&points) {
-        let near = requester(&ia, *qual);
+        let client = requester(&ia, *qual);
         let event = expect_event(evd.h(), SOON);
         assert_eq!((event.arrival().conn_qual, event.service_point()), (*qual, psp.h()));
         ok(dat_cr_reject(event.arrival().cr_handle));
-        near.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+        client.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
     }
 }
 
@@ -186,11 +186,11 @@ fn greatest_qualifiers(ctx: &Ctx) {
     let psp = ia.psp(qual, &evd);
     let param: DAT_PSP_PARAM = filled(|out| dat_psp_query(psp.h(), DAT_PSP_FIELD_ALL, out));
     assert_eq!(param.conn_qual, qual);
-    let near = requester(&ia, qual);
+    let client = requester(&ia, qual);
     let event = expect_cr(evd.h());
     assert_eq!(event.conn_qual, qual);
     ok(dat_cr_reject(event.cr_handle));
-    near.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+    client.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
 }
 
 fn psp_query_returns_all_for_any_mask(ctx: &Ctx) {
@@ -229,11 +229,11 @@ fn psp_create_any_can_be_connected_to(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);
     let (qual, psp) = any(&ia, &evd);
-    let (near, far) = (requester(&ia, qual), Conn::on(&ia));
+    let (client, server) = (requester(&ia, qual), Conn::on(&ia));
     let event = expect_event(evd.h(), SOON);
     assert_eq!((event.arrival().conn_qual, event.service_point()), (qual, psp.h()));
-    Request::own(event.arrival().cr_handle).accept(&far.ep);
-    established(&near, &far);
+    Request::own(event.arrival().cr_handle).accept(&server.ep);
+    established(&client, &server);
 }
 
 fn psp_create_any_a_hundred_times_gives_a_hundred(ctx: &Ctx) {

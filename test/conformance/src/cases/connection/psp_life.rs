@@ -47,7 +47,7 @@ fn makes_eps(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);
     let _psp = makes(ctx, &ia, &evd);
-    let _near = [(); 3].map(|()| requester(&ia, ctx.qual(0)));
+    let _client = [(); 3].map(|()| requester(&ia, ctx.qual(0)));
     let requests = [(); 3].map(|()| Request::arrives(&evd));
     let eps = requests.each_ref().map(|request| request.param().local_ep_handle);
     assert_eq!(eps.iter().collect::<BTreeSet<_>>().len(), 3);
@@ -69,7 +69,7 @@ fn made_ep_goes(ctx: &Ctx) {
 fn psp_events_carry_its_handle_and_qualifier(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 3);
-    let _near = requester(&ia, ctx.qual(3));
+    let _client = requester(&ia, ctx.qual(3));
     let event = expect_event(evd.h(), SOON);
     let _request = Request::own(event.arrival().cr_handle);
     assert_eq!((event.service_point(), event.evd()), (psp.h(), evd.h()));
@@ -89,20 +89,20 @@ fn psp_free_twice_is_invalid_handle(ctx: &Ctx) {
 fn psp_free_lets_go_of_the_evd_at_once(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
-    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
-    Request::arrives(&evd).accept(&far.ep);
+    let (client, server) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
+    Request::arrives(&evd).accept(&server.ep);
     psp.free();
     evd.free();
-    established(&near, &far);
+    established(&client, &server);
 }
 
 /// Connects through this service point and returns both endpoints.
 #[track_caller]
 fn connected(ctx: &Ctx, ia: &Ia, requests: &Evd) -> (Conn, Conn) {
-    let (near, far) = (requester(ia, ctx.qual(0)), Conn::on(ia));
-    Request::arrives(requests).accept(&far.ep);
-    established(&near, &far);
-    (near, far)
+    let (client, server) = (requester(ia, ctx.qual(0)), Conn::on(ia));
+    Request::arrives(requests).accept(&server.ep);
+    established(&client, &server);
+    (client, server)
 }
 
 fn psp_free_stops_listening_at_once(ctx: &Ctx) {
@@ -117,51 +117,51 @@ fn psp_free_stops_listening_at_once(ctx: &Ctx) {
 fn psp_free_leaves_requests_acceptable(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
-    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
+    let (client, server) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
     let request = Request::arrives(&evd);
     psp.free();
     evd.free();
     assert!(request.param().local_ep_handle.is_null());
-    request.accept(&far.ep);
-    established(&near, &far);
-    carries(&near, &far);
+    request.accept(&server.ep);
+    established(&client, &server);
+    carries(&client, &server);
 }
 
 fn psp_free_leaves_requests_rejectable(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
-    let near = requester(&ia, ctx.qual(0));
+    let client = requester(&ia, ctx.qual(0));
     let request = Request::arrives(&evd);
     psp.free();
     request.reject();
-    near.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+    client.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
 }
 
 fn psp_free_leaves_live_connections_alone(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
-    let (near, far) = connected(ctx, &ia, &evd);
+    let (client, server) = connected(ctx, &ia, &evd);
     psp.free();
-    carries(&near, &far);
-    carries(&far, &near);
-    far.disconnect();
-    is_over(&near);
+    carries(&client, &server);
+    carries(&server, &client);
+    server.disconnect();
+    is_over(&client);
 }
 
 fn psp_free_before_established(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
-    let (near, far) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
+    let (client, server) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
     let request = Request::arrives(&evd);
-    request.accept(&far.ep);
+    request.accept(&server.ep);
     psp.free();
-    established(&near, &far);
+    established(&client, &server);
 }
 
 fn psp_free_then_listen_again_beside_a_live_connection(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
-    let (near, far) = connected(ctx, &ia, &evd);
+    let (client, server) = connected(ctx, &ia, &evd);
     psp.free();
     let again = ia.psp(ctx.qual(0), &evd);
     let other = requester(&ia, ctx.qual(0));
@@ -169,7 +169,7 @@ fn psp_free_then_listen_again_beside_a_live_connection(ctx: &Ctx) {
     assert_eq!(event.service_point(), again.h());
     ok(dat_cr_reject(event.arrival().cr_handle));
     other.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
-    carries(&near, &far);
+    carries(&client, &server);
 }
 
 /// A request that arrives after the free finds no listener, and its requester gets an event.
@@ -177,12 +177,12 @@ fn psp_free_then_the_evd_with_requests_on_their_way(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..20 {
         let (evd, psp) = silent_listener(ctx, &ia, 0);
-        let near = [(); 4].map(|()| requester(&ia, ctx.qual(0)));
+        let client = [(); 4].map(|()| requester(&ia, ctx.qual(0)));
         psp.free();
         let came: Vec<Request> = drain(evd.h()).iter().map(|event| Request::own(event.arrival().cr_handle)).collect();
         evd.free();
         came.into_iter().for_each(Request::reject);
-        for conn in &near {
+        for conn in &client {
             ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
             let number = expect_event(conn.events.h(), SOON).number();
             assert!(number > DAT_CONNECTION_EVENT_ESTABLISHED, "one end");

@@ -121,7 +121,7 @@ fn rsp_query_without_room_is_arg3(ctx: &Ctx) {
 
 fn rsp_request_brings_its_ep_and_handle(ctx: &Ctx) {
     let scene = Scene::new(ctx, Reserved);
-    let _near = requester(&scene.own.ia, ctx.qual(0));
+    let _client = requester(&scene.own.ia, ctx.qual(0));
     let event = expect_event(scene.requests.h(), SOON);
     let request = Request::own(event.arrival().cr_handle);
     assert_eq!(event.service_point(), scene.rsp.as_ref().expect("it is reserved").h());
@@ -155,9 +155,9 @@ fn rsp_create_again_on_the_ep_of_a_rejected_one(ctx: &Ctx) {
     scene.rsp.take().expect("it is there").free();
     scene.rsp = Some(scene.own.ia.rsp(ctx.qual(0), &scene.own.ep, &scene.requests));
     scene.is_still(Reserved);
-    let near = requester(&scene.own.ia, ctx.qual(0));
+    let client = requester(&scene.own.ia, ctx.qual(0));
     ok(dat_cr_accept(Request::arrives(&scene.requests).leak(), DAT_HANDLE_NULL, 0, null_mut()));
-    established(&near, &scene.own);
+    established(&client, &scene.own);
 }
 
 fn rsp_free_makes_the_ep_unconnected(ctx: &Ctx) {
@@ -166,9 +166,9 @@ fn rsp_free_makes_the_ep_unconnected(ctx: &Ctx) {
     scene.is_still(Unconnected);
     is_deserted(&scene.own.ia, ctx.qual(0));
     // After the free, the EP behaves like a new EP.
-    let near = Conn::on(&scene.own.ia);
-    scene.own.listen(ctx.qual(0), || near.connect(&near.ia.address(), ctx.qual(0)));
-    established(&near, &scene.own);
+    let client = Conn::on(&scene.own.ia);
+    scene.own.listen(ctx.qual(0), || client.connect(&client.ia.address(), ctx.qual(0)));
+    established(&client, &scene.own);
 }
 
 fn rsp_free_twice_is_invalid_handle(ctx: &Ctx) {
@@ -212,21 +212,21 @@ fn rsp_of_an_ep_without_pz_is_configured_late(ctx: &Ctx) {
     let (evd, parts) = (cr_evd(&ia), crate::cases::ep::parts::Parts::new(ctx));
     let ep = crate::cases::ep::parts::without_pz(&parts);
     let rsp = ia.rsp(ctx.qual(0), &ep, &evd);
-    let near = requester(&ia, ctx.qual(0));
+    let client = requester(&ia, ctx.qual(0));
     let request = Request::arrives(&evd);
     bad_handle(dat_cr_accept(request.h(), DAT_HANDLE_NULL, 0, null_mut()), DAT_INVALID_HANDLE_EP);
     ep.expect_state(DAT_EP_STATE_PASSIVE_CONNECTION_PENDING);
     // An EP in PASSIVE_CONNECTION_PENDING cannot get a PZ (5.3). So the request is rejected, and the EP accepts the
     // next request.
     request.reject();
-    near.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
+    client.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
     rsp.free();
     let param = DAT_EP_PARAM { pz_handle: parts.pz.h(), ..ep.param() };
     ok(dat_ep_modify(ep.h(), DAT_EP_FIELD_PZ_HANDLE, &param));
     let rsp = ia.rsp(ctx.qual(0), &ep, &evd);
-    let near = requester(&ia, ctx.qual(0));
+    let client = requester(&ia, ctx.qual(0));
     ok(dat_cr_accept(Request::arrives(&evd).leak(), DAT_HANDLE_NULL, 0, null_mut()));
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     expect_conn(parts.connect.h(), ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
     rsp.free();
 }
@@ -239,9 +239,9 @@ fn full_evd_rearms(ctx: &Ctx) {
     is_deserted(&ia, ctx.qual(0));
     conn.ep.expect_state(DAT_EP_STATE_RESERVED);
     drain(evd.h());
-    let near = requester(&ia, ctx.qual(0));
+    let client = requester(&ia, ctx.qual(0));
     ok(dat_cr_accept(Request::arrives(&evd).leak(), DAT_HANDLE_NULL, 0, null_mut()));
-    established(&near, &conn);
+    established(&client, &conn);
 }
 
 fn rsp_free_then_ep_free(ctx: &Ctx) {

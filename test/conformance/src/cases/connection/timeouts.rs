@@ -21,7 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 11": timeout_of_an_old_attempt_does_not_end_the_new_one,
         "spec/endpoints 11": timeout_of_many_each_once,
         "spec/endpoints 11": timeout_races_with_the_free => local(timeout_races_with_the_free).limit(60),
-        "spec/endpoints 11": timeout_races_with_the_answer => pair(races_near, races_far).limit(60),
+        "spec/endpoints 11": timeout_races_with_the_answer => pair(races_client, races_server).limit(60),
     ]
 }
 
@@ -58,23 +58,23 @@ fn timeout_flushes_receives(ctx: &Ctx) {
 fn timeout_then_reset_and_connect(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, psp) = silent_listener(ctx, &ia, 0);
-    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
-    limited(ctx, &near, SHORT);
-    near.expect(DAT_CONNECTION_EVENT_TIMED_OUT);
-    ok(dat_ep_reset(near.ep.h()));
+    let (client, server) = (Conn::on(&ia), Conn::on(&ia));
+    limited(ctx, &client, SHORT);
+    client.expect(DAT_CONNECTION_EVENT_TIMED_OUT);
+    ok(dat_ep_reset(client.ep.h()));
     psp.free();
     let _psp = ia.psp(ctx.qual(0), &requests);
-    ok(Call::to(&ia, ctx.qual(0)).carrying(b"again").make(near.ep.h()));
+    ok(Call::to(&ia, ctx.qual(0)).carrying(b"again").make(client.ep.h()));
     // The request of the abandoned attempt may still be in transit, or arrive at the second listener.
     loop {
         let request = Request::arrives(&requests);
         let param = request.param();
         if bytes_at(param.private_data, param.private_data_size as usize).starts_with(b"again") {
-            request.accept(&far.ep);
+            request.accept(&server.ep);
             break;
         }
     }
-    established(&near, &far);
+    established(&client, &server);
 }
 
 fn timeout_of_a_microsecond(ctx: &Ctx) {
@@ -92,10 +92,10 @@ fn timeout_of_a_microsecond(ctx: &Ctx) {
 fn timeout_longest_but_infinite_is_no_hindrance(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
-    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
-    limited(ctx, &near, DAT_TIMEOUT_INFINITE - 1);
-    Request::arrives(&requests).accept(&far.ep);
-    established(&near, &far);
+    let (client, server) = (Conn::on(&ia), Conn::on(&ia));
+    limited(ctx, &client, DAT_TIMEOUT_INFINITE - 1);
+    Request::arrives(&requests).accept(&server.ep);
+    established(&client, &server);
 }
 
 fn timeout_ends_with_the_disconnect(ctx: &Ctx) {
@@ -164,7 +164,7 @@ fn timeout_races_with_the_free(ctx: &Ctx) {
 const RACES: u32 = 200;
 
 /// The timeout is about as long as an answer takes: each attempt has exactly one outcome.
-fn races_near(ctx: &Ctx) {
+fn races_client(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let address = ctx.receive_address();
     let attempt = |timeout, data: &[u8]| {
@@ -191,7 +191,7 @@ fn races_near(ctx: &Ctx) {
     expect_nothing(conn.events.h());
 }
 
-fn races_far(ctx: &Ctx) {
+fn races_server(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, dto) = (ia.pz(), ia.evd(8, DAT_EVD_DTO_FLAG));
     let events = ia.evd(1000, DAT_EVD_CONNECTION_FLAG);
