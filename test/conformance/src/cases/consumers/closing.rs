@@ -21,13 +21,13 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.7": consumers_reset_cycle_of_dapltest => pair(resets_and_connects, resets_and_accepts).limit(40),
         "spec/endpoints 5.7": consumers_posts_until_full_then_resets,
     ];
-    for (word, near, far) in [
+    for (word, client, server) in [
         ("abrupt_abrupt", DAT_CLOSE_ABRUPT_FLAG, DAT_CLOSE_ABRUPT_FLAG),
         ("abrupt_graceful", DAT_CLOSE_ABRUPT_FLAG, DAT_CLOSE_GRACEFUL_FLAG),
         ("graceful_abrupt", DAT_CLOSE_GRACEFUL_FLAG, DAT_CLOSE_ABRUPT_FLAG),
         ("graceful_graceful", DAT_CLOSE_GRACEFUL_FLAG, DAT_CLOSE_GRACEFUL_FLAG),
     ] {
-        let case = pair(move |ctx| both_end(ctx, near), move |ctx| both_end(ctx, far));
+        let case = pair(move |ctx| both_end(ctx, client), move |ctx| both_end(ctx, server));
         all.push(case.named(format!("consumers_12_both_disconnect_{word}")).proves("spec/consumers 12"));
     }
     all
@@ -50,7 +50,7 @@ fn both_end(ctx: &Ctx, flags: DAT_CLOSE_FLAGS) {
     expect_nothing(conn.recv.h());
 }
 
-/// Six connections over one IA, with one EVD for all connection events. The near role connects.
+/// Six connections over one IA, with one EVD for all connection events. The client role connects.
 fn six(ctx: &Ctx) -> (Ia, Pz, [Evd; 2], Evd, Vec<Ep>) {
     let ia = ctx.ia();
     let (pz, dtos, requests) = (ia.pz(), ia.evd(64, DAT_EVD_DTO_FLAG), ia.evd(16, DAT_EVD_CR_FLAG));

@@ -40,8 +40,8 @@ pub(super) fn connect_with(ep: &Ep, address: &Address, qual: DAT_CONN_QUAL, limi
 
 /// A listener on one qualifier, with an EP of the same IA that connects to it.
 struct Door {
-    far: Conn,
-    near: Conn,
+    server: Conn,
+    client: Conn,
     requests: Evd,
     ia: Ia,
 }
@@ -49,19 +49,19 @@ struct Door {
 impl Door {
     fn new(ia: &Ia) -> Self {
         let requests = ia.evd(8, DAT_EVD_CR_FLAG);
-        let [near, far] = [0, 1].map(|_| Conn::unconnected(ia, &Setup::default()));
-        Door { far, near, requests, ia: ia.clone() }
+        let [client, server] = [0, 1].map(|_| Conn::unconnected(ia, &Setup::default()));
+        Door { server, client, requests, ia: ia.clone() }
     }
 
     /// Connects to this address and qualifier, on which the listener must exist.
     #[track_caller]
     fn opens(&self, address: &Address, qual: DAT_CONN_QUAL) {
-        connect_to(&self.near.ep, address, qual);
+        connect_to(&self.client.ep, address, qual);
         let arrival = expect_cr(self.requests.h());
         assert_eq!(arrival.conn_qual, qual);
-        ok(dat_cr_accept(arrival.cr_handle, self.far.ep.h(), 0, null_mut()));
-        self.near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-        self.far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        ok(dat_cr_accept(arrival.cr_handle, self.server.ep.h(), 0, null_mut()));
+        self.client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        self.server.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     }
 }
 
@@ -179,8 +179,8 @@ fn consumers_7_address_stays_until_close(ctx: &Ctx) {
     let ia = ctx.ia();
     let pointer = ia.attr().ia_address_ptr;
     let before = address_at(pointer);
-    let (near, far) = ctx.loopback_with(&ia, &Setup::default());
-    drop((near, far));
+    let (client, server) = ctx.loopback_with(&ia, &Setup::default());
+    drop((client, server));
     assert_eq!(address_at(pointer), before);
     assert_eq!(address_at(ia.attr().ia_address_ptr), before);
 }
@@ -190,12 +190,12 @@ fn consumers_7_address_is_copied_by_connect(ctx: &Ctx) {
     let _psp = door.ia.psp(ctx.qual(0), &door.requests);
     {
         let mut copy = address_at(door.ia.attr().ia_address_ptr);
-        connect_to(&door.near.ep, &Address::of_bytes(&copy), ctx.qual(0));
+        connect_to(&door.client.ep, &Address::of_bytes(&copy), ctx.qual(0));
         copy.fill(0xff);
     }
-    ok(dat_cr_accept(expect_cr(door.requests.h()).cr_handle, door.far.ep.h(), 0, null_mut()));
-    door.near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    door.far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    ok(dat_cr_accept(expect_cr(door.requests.h()).cr_handle, door.server.ep.h(), 0, null_mut()));
+    door.client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    door.server.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
 /// Connects to each of these addresses, which must all reach this host.
@@ -235,13 +235,13 @@ fn consumers_8_connects_to_itself(ctx: &Ctx) {
     let door = Door::new(&ctx.ia());
     let _psp = door.ia.psp(ctx.qual(0), &door.requests);
     door.opens(&door.ia.address(), ctx.qual(0));
-    let memory = door.ia.memory(&door.near.pz, 64);
-    let into = door.far.memory(64);
+    let memory = door.ia.memory(&door.client.pz, 64);
+    let into = door.server.memory(64);
     memory.write_pattern(0, 64, 3);
-    door.far.post_recv(1, into.segment(0, 64));
-    door.near.post_send(2, memory.segment(0, 64));
-    expect_dto(door.far.recv.h(), 1, DAT_DTO_SUCCESS, 64);
-    expect_dto(door.near.request.h(), 2, DAT_DTO_SUCCESS, 64);
+    door.server.post_recv(1, into.segment(0, 64));
+    door.client.post_send(2, memory.segment(0, 64));
+    expect_dto(door.server.recv.h(), 1, DAT_DTO_SUCCESS, 64);
+    expect_dto(door.client.request.h(), 2, DAT_DTO_SUCCESS, 64);
     into.expect_pattern(0, 64, 3);
 }
 
@@ -250,14 +250,14 @@ fn consumers_8_many_to_itself(ctx: &Ctx) {
     let doors: Vec<Door> = (0..4).map(|_| Door::new(&ia)).collect();
     let psps: Vec<Psp> = (0..4).map(|n| ia.psp(ctx.qual(n), &doors[n as usize].requests)).collect();
     for (n, door) in doors.iter().enumerate() {
-        connect_to(&door.near.ep, &ia.address(), ctx.qual(n as u64));
+        connect_to(&door.client.ep, &ia.address(), ctx.qual(n as u64));
     }
     for door in doors.iter().rev() {
-        ok(dat_cr_accept(expect_cr(door.requests.h()).cr_handle, door.far.ep.h(), 0, null_mut()));
+        ok(dat_cr_accept(expect_cr(door.requests.h()).cr_handle, door.server.ep.h(), 0, null_mut()));
     }
     for door in &doors {
-        door.near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-        door.far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        door.client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        door.server.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     }
     drop(psps);
 }

@@ -17,7 +17,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 3": consumers_3_reports_over_another_connection => pair(writes_then_tells, frees_at_once).limit(40),
         "spec/consumers 4": consumers_4_sends_before_any_receive => pair(sends_early, receives_late),
         "spec/consumers 4": consumers_4_both_send_before_any_receive => pair(both_early, both_early),
-        "spec/consumers 4": consumers_4_writes_go_on_behind_other_traffic => pair(holds_near, holds_far),
+        "spec/consumers 4": consumers_4_writes_go_on_behind_other_traffic => pair(holds_client, holds_server),
         "spec/consumers 5": consumers_5_one_evd_for_everything => pair(one_evd, one_evd),
         "spec/consumers 5": consumers_5_one_dto_evd_for_all_eps => pair(many_eps, many_eps),
         "spec/consumers 5": consumers_5_receives_and_unsignalled_requests_share => pair(mixed_flags, mixed_flags),
@@ -272,7 +272,7 @@ fn both_early(ctx: &Ctx) {
 }
 
 /// A send waits for a receive on one connection while another connection stays busy.
-fn holds_near(ctx: &Ctx) {
+fn holds_client(ctx: &Ctx) {
     let (held, busy) = two_conns(ctx);
     let memory = held.memory(64);
     held.post_send(77, memory.segment(0, 64));
@@ -286,7 +286,7 @@ fn holds_near(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn holds_far(ctx: &Ctx) {
+fn holds_server(ctx: &Ctx) {
     let (held, busy) = two_conns(ctx);
     let memory = held.memory(64);
     for round in 0..300 {

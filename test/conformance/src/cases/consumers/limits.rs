@@ -151,18 +151,18 @@ fn consumers_17_zero_sizes(ctx: &Ctx) {
         srq_soft_hw: 0,
         ..ep_attr()
     };
-    let (near, far) = ctx.loopback_with(&ia, &Setup { attr, ..Setup::default() });
-    let (from, into) = (near.memory(10_000), far.memory(10_000));
+    let (client, server) = ctx.loopback_with(&ia, &Setup { attr, ..Setup::default() });
+    let (from, into) = (client.memory(10_000), server.memory(10_000));
     from.write_pattern(0, 10_000, 1);
     let mut list = [from.segment(0, 4000), from.segment(4000, 6000)];
     let target = into.target(0, 10_000);
-    ok(dat_ep_post_rdma_write(near.ep.h(), 2, list.as_mut_ptr(), cookie(1), &target, DAT_COMPLETION_DEFAULT_FLAG));
-    expect_dto(near.request.h(), 1, DAT_DTO_SUCCESS, 10_000);
+    ok(dat_ep_post_rdma_write(client.ep.h(), 2, list.as_mut_ptr(), cookie(1), &target, DAT_COMPLETION_DEFAULT_FLAG));
+    expect_dto(client.request.h(), 1, DAT_DTO_SUCCESS, 10_000);
     into.expect_pattern(0, 10_000, 1);
-    far.post_recv(2, into.segment(0, 10_000));
-    near.post_send(3, from.segment(0, 10_000));
-    expect_dto(far.recv.h(), 2, DAT_DTO_SUCCESS, 10_000);
-    expect_dto(near.request.h(), 3, DAT_DTO_SUCCESS, 10_000);
+    server.post_recv(2, into.segment(0, 10_000));
+    client.post_send(3, from.segment(0, 10_000));
+    expect_dto(server.recv.h(), 2, DAT_DTO_SUCCESS, 10_000);
+    expect_dto(client.request.h(), 3, DAT_DTO_SUCCESS, 10_000);
 }
 
 fn asks_for_much(ctx: &Ctx) {
@@ -232,12 +232,12 @@ fn consumers_19_null_out_parameters_of_a_registration(ctx: &Ctx) {
 }
 
 fn consumers_19_overlapping_page_rounded_registrations(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
+    let (client, server) = ctx.loopback();
     let buffer = Buffer::new(4 * 4096);
-    let into = far.memory(4096);
+    let into = server.memory(4096);
     buffer.write_pattern(0, 4 * 4096, 5);
     let places = [(0, 4096), (0, 4 * 4096), (4096, 8192), (0, 4096), (1000, 100)];
-    let all: Vec<_> = places.iter().map(|place| register(&near.ia, &near.pz, &buffer, *place)).collect();
+    let all: Vec<_> = places.iter().map(|place| register(&client.ia, &client.pz, &buffer, *place)).collect();
     for (round, ((_, context), (at, length))) in all.iter().zip(places).enumerate() {
         let length = length.min(4096);
         let segment = DAT_LMR_TRIPLET {
@@ -246,11 +246,11 @@ fn consumers_19_overlapping_page_rounded_registrations(ctx: &Ctx) {
             virtual_address: buffer.address(at),
             segment_length: length as DAT_VLEN,
         };
-        far.post_recv(round as u64, into.segment(0, 4096));
-        near.post_send(round as u64, segment);
-        expect_dto(far.recv.h(), round as u64, DAT_DTO_SUCCESS, length as u64);
+        server.post_recv(round as u64, into.segment(0, 4096));
+        client.post_send(round as u64, segment);
+        expect_dto(server.recv.h(), round as u64, DAT_DTO_SUCCESS, length as u64);
         into.expect_bytes(0, &buffer.take(at, length));
-        expect_dto(near.request.h(), round as u64, DAT_DTO_SUCCESS, length as u64);
+        expect_dto(client.request.h(), round as u64, DAT_DTO_SUCCESS, length as u64);
     }
 }
 

@@ -169,10 +169,10 @@ fn consumers_24_queue_empty_of_a_cno_has_no_subtype(ctx: &Ctx) {
 /// Opens the adapter, connects to itself, and closes it.
 fn works_as(ctx: &Ctx, name: &str) {
     let ia = Ia::open(name, 8);
-    let (near, far) = ctx.loopback_with(&ia, &Setup::default());
-    ok(dat_ep_post_recv(far.ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
-    ok(dat_ep_post_send(near.ep.h(), 0, null_mut(), cookie(2), DAT_COMPLETION_DEFAULT_FLAG));
-    expect_dto(far.recv.h(), 1, DAT_DTO_SUCCESS, 0);
+    let (client, server) = ctx.loopback_with(&ia, &Setup::default());
+    ok(dat_ep_post_recv(server.ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
+    ok(dat_ep_post_send(client.ep.h(), 0, null_mut(), cookie(2), DAT_COMPLETION_DEFAULT_FLAG));
+    expect_dto(server.recv.h(), 1, DAT_DTO_SUCCESS, 0);
     assert!(bytes_at(ia.attr().adapter_name.as_ptr().cast(), 1) != [0], "it has a name");
 }
 

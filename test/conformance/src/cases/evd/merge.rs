@@ -26,14 +26,14 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Two connected endpoints. The near endpoint uses these completion flags for requests and receives.
+/// Two connected endpoints. The client endpoint uses these completion flags for requests and receives.
 fn ends(ctx: &Ctx, request: DAT_COMPLETION_FLAGS, recv: DAT_COMPLETION_FLAGS) -> (Conn, Conn) {
     let attr = DAT_EP_ATTR { request_completion_flags: request, recv_completion_flags: recv, ..Setup::default().attr };
     let ia = ctx.ia();
-    let (near, far) = (Conn::unconnected(&ia, &Setup { attr, ..Setup::default() }), Conn::on(&ia));
-    far.listen(ctx.qual(0), || near.connect(&ia.address(), ctx.qual(0)));
-    established(&near, &far);
-    (near, far)
+    let (client, server) = (Conn::unconnected(&ia, &Setup { attr, ..Setup::default() }), Conn::on(&ia));
+    server.listen(ctx.qual(0), || client.connect(&ia.address(), ctx.qual(0)));
+    established(&client, &server);
+    (client, server)
 }
 
 const DEFAULT: DAT_COMPLETION_FLAGS = DAT_COMPLETION_DEFAULT_FLAG;
@@ -45,28 +45,28 @@ fn config(evd: &Evd) -> DAT_EVD_STATE {
 }
 
 fn evd_notify_config_is_threshold_without_special_eps(ctx: &Ctx) {
-    let (near, far) = ends(ctx, DEFAULT, DAT_COMPLETION_EVD_THRESHOLD_FLAG);
-    for evd in [&near.recv, &near.request, &far.recv, &far.request] {
+    let (client, server) = ends(ctx, DEFAULT, DAT_COMPLETION_EVD_THRESHOLD_FLAG);
+    for evd in [&client.recv, &client.request, &server.recv, &server.request] {
         assert_eq!(config(evd), DAT_EVD_STATE_CONFIG_THRESHOLD);
     }
 }
 
 fn evd_notify_config_shows_an_unsignalled_request_stream(ctx: &Ctx) {
-    let (near, _far) = ends(ctx, UNSIGNALLED, DEFAULT);
-    assert_eq!(config(&near.request), DAT_EVD_STATE_CONFIG_NOTIFY);
-    assert_eq!(config(&near.recv), DAT_EVD_STATE_CONFIG_THRESHOLD);
+    let (client, _server) = ends(ctx, UNSIGNALLED, DEFAULT);
+    assert_eq!(config(&client.request), DAT_EVD_STATE_CONFIG_NOTIFY);
+    assert_eq!(config(&client.recv), DAT_EVD_STATE_CONFIG_THRESHOLD);
 }
 
 fn evd_notify_config_shows_an_unsignalled_receive_stream(ctx: &Ctx) {
-    let (near, _far) = ends(ctx, DEFAULT, UNSIGNALLED);
-    assert_eq!(config(&near.recv), DAT_EVD_STATE_CONFIG_NOTIFY);
-    assert_eq!(config(&near.request), DAT_EVD_STATE_CONFIG_THRESHOLD);
+    let (client, _server) = ends(ctx, DEFAULT, UNSIGNALLED);
+    assert_eq!(config(&client.recv), DAT_EVD_STATE_CONFIG_NOTIFY);
+    assert_eq!(config(&client.request), DAT_EVD_STATE_CONFIG_THRESHOLD);
 }
 
 fn evd_notify_config_shows_a_solicited_stream(ctx: &Ctx) {
-    let (near, _far) = ends(ctx, DEFAULT, SOLICITED);
-    assert_eq!(config(&near.recv), DAT_EVD_STATE_CONFIG_SOLICITED);
-    assert_eq!(config(&near.request), DAT_EVD_STATE_CONFIG_THRESHOLD);
+    let (client, _server) = ends(ctx, DEFAULT, SOLICITED);
+    assert_eq!(config(&client.recv), DAT_EVD_STATE_CONFIG_SOLICITED);
+    assert_eq!(config(&client.request), DAT_EVD_STATE_CONFIG_THRESHOLD);
 }
 
 fn threshold_two(evd: &Evd) -> DAT_RETURN {
@@ -75,64 +75,64 @@ fn threshold_two(evd: &Evd) -> DAT_RETURN {
 }
 
 fn evd_notify_threshold_above_one_is_refused_with_unsignalled(ctx: &Ctx) {
-    let (near, _far) = ends(ctx, UNSIGNALLED, DEFAULT);
-    refused(threshold_two(&near.request), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_CONFIG_NOTIFY);
-    refused(threshold_two(&near.recv), DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
-    expect_quiet(near.request.h(), std::time::Duration::ZERO);
+    let (client, _server) = ends(ctx, UNSIGNALLED, DEFAULT);
+    refused(threshold_two(&client.request), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_CONFIG_NOTIFY);
+    refused(threshold_two(&client.recv), DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
+    expect_quiet(client.request.h(), std::time::Duration::ZERO);
 }
 
 fn evd_notify_threshold_above_one_is_refused_with_solicited(ctx: &Ctx) {
-    let (near, _far) = ends(ctx, DEFAULT, SOLICITED);
-    refused(threshold_two(&near.recv), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_CONFIG_SOLICITED);
-    refused(threshold_two(&near.request), DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
+    let (client, _server) = ends(ctx, DEFAULT, SOLICITED);
+    refused(threshold_two(&client.recv), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_CONFIG_SOLICITED);
+    refused(threshold_two(&client.request), DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
 }
 
 fn evd_notify_threshold_works_with_plain_streams(ctx: &Ctx) {
-    let (near, far) = ends(ctx, DEFAULT, DEFAULT);
-    let (here, there) = (near.memory(64), far.memory(64));
-    let waiter = evd_waiter(near.recv.h(), DAT_TIMEOUT_INFINITE, 3).inside(near.recv.h());
+    let (client, server) = ends(ctx, DEFAULT, DEFAULT);
+    let (here, there) = (client.memory(64), server.memory(64));
+    let waiter = evd_waiter(client.recv.h(), DAT_TIMEOUT_INFINITE, 3).inside(client.recv.h());
     for number in 1..=3 {
-        near.post_recv(number, here.segment(0, 8));
-        far.post_send(10 + number, there.segment(0, 8));
+        client.post_recv(number, here.segment(0, 8));
+        server.post_send(10 + number, there.segment(0, 8));
     }
     let waited = waiter.join();
     assert_eq!((waited.code, waited.more), (DAT_SUCCESS, 2));
     for number in [2, 3] {
-        expect_dto(near.recv.h(), number, DAT_DTO_SUCCESS, 8);
+        expect_dto(client.recv.h(), number, DAT_DTO_SUCCESS, 8);
     }
 }
 
-/// Sends with these flags, and waits until the far end has received the message.
-fn send(near: &Conn, far: &Conn, memory: (&Memory, &Memory), id: u64, flags: DAT_COMPLETION_FLAGS) {
-    far.post_recv(id, memory.1.segment(0, 8));
-    near.post_send_as(id, memory.0.segment(0, 8), flags);
-    expect_dto(far.recv.h(), id, DAT_DTO_SUCCESS, 8);
+/// Sends with these flags, and waits until the server end has received the message.
+fn send(client: &Conn, server: &Conn, memory: (&Memory, &Memory), id: u64, flags: DAT_COMPLETION_FLAGS) {
+    server.post_recv(id, memory.1.segment(0, 8));
+    client.post_send_as(id, memory.0.segment(0, 8), flags);
+    expect_dto(server.recv.h(), id, DAT_DTO_SUCCESS, 8);
 }
 
 fn evd_notify_unsignalled_is_queued_and_wakes_no_waiter(ctx: &Ctx) {
-    let (near, far) = ends(ctx, UNSIGNALLED, DEFAULT);
-    let (here, there) = (near.memory(64), far.memory(64));
-    let waiter = evd_waiter(near.request.h(), DAT_TIMEOUT_INFINITE, 1).inside(near.request.h()).asleep();
+    let (client, server) = ends(ctx, UNSIGNALLED, DEFAULT);
+    let (here, there) = (client.memory(64), server.memory(64));
+    let waiter = evd_waiter(client.request.h(), DAT_TIMEOUT_INFINITE, 1).inside(client.request.h()).asleep();
     for id in 1..=3 {
-        send(&near, &far, (&here, &there), id, UNSIGNALLED);
+        send(&client, &server, (&here, &there), id, UNSIGNALLED);
     }
     let waiter = waiter.asleep();
     assert!(!waiter.is_back(), "nothing notified");
-    ok(dat_evd_set_unwaitable(near.request.h()));
+    ok(dat_evd_set_unwaitable(client.request.h()));
     refused(waiter.join().code, DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_UNWAITABLE);
     for id in 1..=3 {
-        let data = polled_event(near.request.h()).dto();
+        let data = polled_event(client.request.h()).dto();
         check_dto(&data, id, DAT_DTO_SUCCESS, 8);
     }
 }
 
 fn evd_notify_next_notification_gives_the_oldest(ctx: &Ctx) {
-    let (near, far) = ends(ctx, UNSIGNALLED, DEFAULT);
-    let (here, there) = (near.memory(64), far.memory(64));
-    let evd = near.request.h();
+    let (client, server) = ends(ctx, UNSIGNALLED, DEFAULT);
+    let (here, there) = (client.memory(64), server.memory(64));
+    let evd = client.request.h();
     let waiter = evd_waiter(evd, DAT_TIMEOUT_INFINITE, 1).inside(evd).asleep();
-    send(&near, &far, (&here, &there), 1, UNSIGNALLED);
-    send(&near, &far, (&here, &there), 2, DEFAULT);
+    send(&client, &server, (&here, &there), 1, UNSIGNALLED);
+    send(&client, &server, (&here, &there), 2, DEFAULT);
     let waited = waiter.join();
     // The wait returned the first event.
     assert_eq!((waited.code, waited.number, waited.more), (DAT_SUCCESS, DAT_DTO_COMPLETION_EVENT, 1));
@@ -140,12 +140,12 @@ fn evd_notify_next_notification_gives_the_oldest(ctx: &Ctx) {
 }
 
 fn evd_notify_wait_on_a_queue_with_unsignalled_events_returns_at_once(ctx: &Ctx) {
-    let (near, far) = ends(ctx, UNSIGNALLED, DEFAULT);
-    let (here, there) = (near.memory(64), far.memory(64));
-    send(&near, &far, (&here, &there), 1, UNSIGNALLED);
+    let (client, server) = ends(ctx, UNSIGNALLED, DEFAULT);
+    let (here, there) = (client.memory(64), server.memory(64));
+    send(&client, &server, (&here, &there), 1, UNSIGNALLED);
     // Waits until the event is queued, so that the following wait does not block.
     let data = loop {
-        if let Some(event) = wait(near.request.h(), std::time::Duration::ZERO) {
+        if let Some(event) = wait(client.request.h(), std::time::Duration::ZERO) {
             break event.dto();
         }
         std::thread::yield_now();
@@ -154,34 +154,34 @@ fn evd_notify_wait_on_a_queue_with_unsignalled_events_returns_at_once(ctx: &Ctx)
 }
 
 fn evd_notify_unsignalled_receive_wakes_no_waiter(ctx: &Ctx) {
-    let (near, far) = ends(ctx, DEFAULT, UNSIGNALLED);
-    let (here, there) = (near.memory(64), far.memory(64));
-    let (ep, evd) = (near.ep.h(), near.recv.h());
+    let (client, server) = ends(ctx, DEFAULT, UNSIGNALLED);
+    let (here, there) = (client.memory(64), server.memory(64));
+    let (ep, evd) = (client.ep.h(), client.recv.h());
     ok(dat_ep_post_recv(ep, 1, &mut here.segment(0, 8), cookie(1), UNSIGNALLED));
     ok(dat_ep_post_recv(ep, 1, &mut here.segment(8, 8), cookie(2), DEFAULT));
     let waiter = evd_waiter(evd, DAT_TIMEOUT_INFINITE, 1).inside(evd).asleep();
-    far.post_send(11, there.segment(0, 8));
-    expect_dto(far.request.h(), 11, DAT_DTO_SUCCESS, 8);
+    server.post_send(11, there.segment(0, 8));
+    expect_dto(server.request.h(), 11, DAT_DTO_SUCCESS, 8);
     let waiter = waiter.asleep();
     assert!(!waiter.is_back(), "the first receive does not notify");
-    far.post_send(12, there.segment(0, 8));
+    server.post_send(12, there.segment(0, 8));
     let waited = waiter.join();
     assert_eq!((waited.code, waited.more), (DAT_SUCCESS, 1));
     expect_dto(evd, 2, DAT_DTO_SUCCESS, 8);
 }
 
 fn evd_notify_solicited_wakes_only_for_solicited_events(ctx: &Ctx) {
-    let (near, far) = ends(ctx, DEFAULT, SOLICITED);
-    let (here, there) = (near.memory(64), far.memory(64));
-    let evd = near.recv.h();
-    near.post_recv(1, here.segment(0, 8));
-    near.post_recv(2, here.segment(8, 8));
+    let (client, server) = ends(ctx, DEFAULT, SOLICITED);
+    let (here, there) = (client.memory(64), server.memory(64));
+    let evd = client.recv.h();
+    client.post_recv(1, here.segment(0, 8));
+    client.post_recv(2, here.segment(8, 8));
     let waiter = evd_waiter(evd, DAT_TIMEOUT_INFINITE, 1).inside(evd).asleep();
-    far.post_send(11, there.segment(0, 8));
-    expect_dto(far.request.h(), 11, DAT_DTO_SUCCESS, 8);
+    server.post_send(11, there.segment(0, 8));
+    expect_dto(server.request.h(), 11, DAT_DTO_SUCCESS, 8);
     let waiter = waiter.asleep();
     assert!(!waiter.is_back(), "the first send did not ask for it");
-    far.post_send_as(12, there.segment(0, 8), SOLICITED);
+    server.post_send_as(12, there.segment(0, 8), SOLICITED);
     let waited = waiter.join();
     assert_eq!((waited.code, waited.more), (DAT_SUCCESS, 1));
     expect_dto(evd, 2, DAT_DTO_SUCCESS, 8);
@@ -189,51 +189,51 @@ fn evd_notify_solicited_wakes_only_for_solicited_events(ctx: &Ctx) {
 
 fn evd_notify_error_completions_always_notify(ctx: &Ctx) {
     for (request, recv) in [(DEFAULT, SOLICITED), (DEFAULT, UNSIGNALLED)] {
-        let (near, far) = ends(ctx, request, recv);
-        let memory = near.memory(64);
+        let (client, server) = ends(ctx, request, recv);
+        let memory = client.memory(64);
         let flags = recv & UNSIGNALLED;
-        ok(dat_ep_post_recv(near.ep.h(), 1, &mut memory.segment(0, 8), cookie(1), flags));
-        let waiter = evd_waiter(near.recv.h(), DAT_TIMEOUT_INFINITE, 1).inside(near.recv.h()).asleep();
-        far.disconnect();
+        ok(dat_ep_post_recv(client.ep.h(), 1, &mut memory.segment(0, 8), cookie(1), flags));
+        let waiter = evd_waiter(client.recv.h(), DAT_TIMEOUT_INFINITE, 1).inside(client.recv.h()).asleep();
+        server.disconnect();
         let waited = waiter.join();
         assert_eq!((waited.code, waited.number), (DAT_SUCCESS, DAT_DTO_COMPLETION_EVENT));
-        near.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+        client.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     }
 }
 
 fn evd_notify_unsignalled_does_not_trigger_the_cno(ctx: &Ctx) {
-    let (near, far) = ends(ctx, UNSIGNALLED, DEFAULT);
-    let (here, there) = (near.memory(64), far.memory(64));
-    let cno = near.ia.cno();
-    ok(dat_evd_modify_cno(near.request.h(), cno.h()));
-    send(&near, &far, (&here, &there), 1, UNSIGNALLED);
+    let (client, server) = ends(ctx, UNSIGNALLED, DEFAULT);
+    let (here, there) = (client.memory(64), server.memory(64));
+    let cno = client.ia.cno();
+    ok(dat_evd_modify_cno(client.request.h(), cno.h()));
+    send(&client, &server, (&here, &there), 1, UNSIGNALLED);
     let mut evd = null_mut();
     expect(dat_cno_wait(cno.h(), 20_000, &mut evd), DAT_QUEUE_EMPTY);
-    send(&near, &far, (&here, &there), 2, DEFAULT);
+    send(&client, &server, (&here, &there), 2, DEFAULT);
     ok(dat_cno_wait(cno.h(), DAT_TIMEOUT_INFINITE, &mut evd));
-    assert_eq!(evd, near.request.h());
+    assert_eq!(evd, client.request.h());
     for id in [1, 2] {
-        let data = polled_event(near.request.h()).dto();
+        let data = polled_event(client.request.h()).dto();
         check_dto(&data, id, DAT_DTO_SUCCESS, 8);
     }
-    ok(dat_evd_modify_cno(near.request.h(), DAT_HANDLE_NULL));
+    ok(dat_evd_modify_cno(client.request.h(), DAT_HANDLE_NULL));
 }
 
 fn evd_notify_suppressed_success_queues_no_event(ctx: &Ctx) {
-    let (near, far) = ends(ctx, DEFAULT, DEFAULT);
-    let (here, there) = (near.memory(64), far.memory(64));
-    let cno = near.ia.cno();
-    ok(dat_evd_modify_cno(near.request.h(), cno.h()));
+    let (client, server) = ends(ctx, DEFAULT, DEFAULT);
+    let (here, there) = (client.memory(64), server.memory(64));
+    let cno = client.ia.cno();
+    ok(dat_evd_modify_cno(client.request.h(), cno.h()));
     for id in 1..=3 {
-        send(&near, &far, (&here, &there), id, DAT_COMPLETION_SUPPRESS_FLAG);
+        send(&client, &server, (&here, &there), id, DAT_COMPLETION_SUPPRESS_FLAG);
     }
     let mut evd = null_mut();
     expect(dat_cno_wait(cno.h(), 20_000, &mut evd), DAT_QUEUE_EMPTY);
-    expect_nothing(near.request.h());
+    expect_nothing(client.request.h());
     // The last event notifies.
-    send(&near, &far, (&here, &there), 4, DEFAULT);
-    expect_dto(near.request.h(), 4, DAT_DTO_SUCCESS, 8);
-    ok(dat_evd_modify_cno(near.request.h(), DAT_HANDLE_NULL));
+    send(&client, &server, (&here, &there), 4, DEFAULT);
+    expect_dto(client.request.h(), 4, DAT_DTO_SUCCESS, 8);
+    ok(dat_evd_modify_cno(client.request.h(), DAT_HANDLE_NULL));
 }
 
 /// Fills an EVD with connection events. The provider may extend the queue, up to a limit.

@@ -197,17 +197,17 @@ fn evd_dequeue_fills_the_whole_event(ctx: &Ctx) {
 }
 
 fn evd_dequeue_of_a_dto_has_the_ep_first(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let memory = near.memory(64);
-    let other = far.memory(64);
-    far.post_recv(1, other.segment(0, 8));
-    near.post_send(2, memory.segment(0, 8));
-    let event = expect_event(near.request.h(), SOON);
-    assert_eq!((event.dto().ep_handle, event.evd()), (near.ep.h(), near.request.h()));
+    let (client, server) = ctx.loopback();
+    let memory = client.memory(64);
+    let other = server.memory(64);
+    server.post_recv(1, other.segment(0, 8));
+    client.post_send(2, memory.segment(0, 8));
+    let event = expect_event(client.request.h(), SOON);
+    assert_eq!((event.dto().ep_handle, event.evd()), (client.ep.h(), client.request.h()));
     // Programs read it like the data of a connection event.
     let bytes = bytes_at(std::ptr::from_ref(&event.0.event_data).cast(), 8);
-    assert_eq!(bytes, near.ep.h().addr().to_ne_bytes());
-    expect_dto(far.recv.h(), 1, DAT_DTO_SUCCESS, 8);
+    assert_eq!(bytes, client.ep.h().addr().to_ne_bytes());
+    expect_dto(server.recv.h(), 1, DAT_DTO_SUCCESS, 8);
 }
 
 fn evd_events_of_a_stream_keep_their_order(ctx: &Ctx) {
@@ -254,7 +254,7 @@ fn speaks_at_once(ctx: &Ctx) {
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     conn.post_send(1, memory.segment(0, 8));
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 8);
-    // The near role posts both events before the far role polls.
+    // The client role posts both events before the server role polls.
     ctx.meet();
     ctx.meet();
 }
@@ -308,13 +308,13 @@ fn evd_takes_all_streams_at_once(ctx: &Ctx) {
     let every = DAT_EVD_DEFAULT_FLAG | DAT_EVD_SOFTWARE_FLAG;
     let evd = ia.evd(64, every);
     let memory = ia.memory(&pz, 64);
-    let (near, far) = (ia.ep(&pz, &evd, &evd, &evd), ia.ep(&pz, &evd, &evd, &evd));
+    let (client, server) = (ia.ep(&pz, &evd, &evd, &evd), ia.ep(&pz, &evd, &evd, &evd));
     let psp = ia.psp(ctx.qual(0), &evd);
-    ok(dat_ep_post_recv(far.h(), 1, &mut memory.segment(32, 32), cookie(2), DAT_COMPLETION_DEFAULT_FLAG));
+    ok(dat_ep_post_recv(server.h(), 1, &mut memory.segment(32, 32), cookie(2), DAT_COMPLETION_DEFAULT_FLAG));
     let (address, flags) = (ia.address(), DAT_CONNECT_DEFAULT_FLAG);
     let forever = DAT_TIMEOUT_INFINITE;
-    ok(dat_ep_connect(near.h(), address.pointer(), ctx.qual(0), forever, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags));
-    ok(dat_cr_accept(expect_cr(evd.h()).cr_handle, far.h(), 0, null_mut()));
+    ok(dat_ep_connect(client.h(), address.pointer(), ctx.qual(0), forever, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags));
+    ok(dat_cr_accept(expect_cr(evd.h()).cr_handle, server.h(), 0, null_mut()));
     let ends: Vec<DAT_EP_HANDLE> = (0..2)
         .map(|_| {
             let event = expect_event(evd.h(), SOON);
@@ -322,8 +322,8 @@ fn evd_takes_all_streams_at_once(ctx: &Ctx) {
             event.connection().ep_handle
         })
         .collect();
-    assert!(ends.contains(&near.h()) && ends.contains(&far.h()));
-    ok(dat_ep_post_send(near.h(), 1, &mut memory.segment(0, 8), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
+    assert!(ends.contains(&client.h()) && ends.contains(&server.h()));
+    ok(dat_ep_post_send(client.h(), 1, &mut memory.segment(0, 8), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
     let mut cookies: Vec<u64> = (0..2).map(|_| context_bits(expect_event(evd.h(), SOON).dto().user_cookie)).collect();
     cookies.sort_unstable();
     assert_eq!(cookies, [1, 2]);
@@ -335,34 +335,34 @@ fn evd_takes_all_streams_at_once(ctx: &Ctx) {
 
 fn evd_same_for_receives_and_requests(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (on_one_evd(&ia, 64), Conn::on(&ia));
-    far.listen(ctx.qual(0), || near.connect(&ia.address(), ctx.qual(0)));
-    established(&near, &far);
-    let (here, there) = (near.memory(64), far.memory(64));
-    near.post_recv(1, here.segment(0, 8));
-    far.post_recv(2, there.segment(0, 8));
-    near.post_send(3, here.segment(8, 8));
-    expect_dto(near.events.h(), 3, DAT_DTO_SUCCESS, 8);
-    expect_dto(far.recv.h(), 2, DAT_DTO_SUCCESS, 8);
-    far.post_send(4, there.segment(8, 8));
-    expect_dto(near.events.h(), 1, DAT_DTO_SUCCESS, 8);
+    let (client, server) = (on_one_evd(&ia, 64), Conn::on(&ia));
+    server.listen(ctx.qual(0), || client.connect(&ia.address(), ctx.qual(0)));
+    established(&client, &server);
+    let (here, there) = (client.memory(64), server.memory(64));
+    client.post_recv(1, here.segment(0, 8));
+    server.post_recv(2, there.segment(0, 8));
+    client.post_send(3, here.segment(8, 8));
+    expect_dto(client.events.h(), 3, DAT_DTO_SUCCESS, 8);
+    expect_dto(server.recv.h(), 2, DAT_DTO_SUCCESS, 8);
+    server.post_send(4, there.segment(8, 8));
+    expect_dto(client.events.h(), 1, DAT_DTO_SUCCESS, 8);
 }
 
 fn evd_smaller_than_the_posted_work_loses_nothing(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = ctx.loopback_with(&ia, &Setup { qlen: 1, ..Setup::default() });
-    let (here, there) = (near.memory(64), far.memory(64));
+    let (client, server) = ctx.loopback_with(&ia, &Setup { qlen: 1, ..Setup::default() });
+    let (here, there) = (client.memory(64), server.memory(64));
     let count = 16;
     for number in 0..count {
-        far.post_recv(number, there.segment(0, 8));
-        near.post_send(100 + number, here.segment(0, 8));
+        server.post_recv(number, there.segment(0, 8));
+        client.post_send(100 + number, here.segment(0, 8));
     }
     // When the last event is queued, all earlier events are queued.
     for number in 0..count {
-        expect_dto(far.recv.h(), number, DAT_DTO_SUCCESS, 8);
+        expect_dto(server.recv.h(), number, DAT_DTO_SUCCESS, 8);
     }
     for number in 0..count {
-        expect_dto(near.request.h(), 100 + number, DAT_DTO_SUCCESS, 8);
+        expect_dto(client.request.h(), 100 + number, DAT_DTO_SUCCESS, 8);
     }
     expect_nothing(ia.errors());
 }
@@ -390,14 +390,15 @@ fn evd_of_one_takes_many_connection_requests(ctx: &Ctx) {
 }
 
 fn binds(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let memory = near.memory(64);
-    let rmr = near.pz.rmr();
+    let (client, _server) = ctx.loopback();
+    let memory = client.memory(64);
+    let rmr = client.pz.rmr();
     let (segment, rights) = (memory.segment(0, 64), DAT_MEM_PRIV_REMOTE_READ_FLAG);
     let flags = DAT_COMPLETION_DEFAULT_FLAG;
-    let _: DAT_RMR_CONTEXT = filled(|out| dat_rmr_bind(rmr.h(), &segment, rights, near.ep.h(), cookie(7), flags, out));
-    let event = expect_event(near.request.h(), SOON);
+    let _: DAT_RMR_CONTEXT =
+        filled(|out| dat_rmr_bind(rmr.h(), &segment, rights, client.ep.h(), cookie(7), flags, out));
+    let event = expect_event(client.request.h(), SOON);
     let data = event.rmr();
-    assert_eq!((event.evd(), data.rmr_handle, context_bits(data.user_cookie)), (near.request.h(), rmr.h(), 7));
+    assert_eq!((event.evd(), data.rmr_handle, context_bits(data.user_cookie)), (client.request.h(), rmr.h(), 7));
     assert_eq!(data.status, DAT_RMR_BIND_SUCCESS);
 }

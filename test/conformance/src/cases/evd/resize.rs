@@ -116,17 +116,17 @@ fn evd_resize_under_a_waiter_is_refused(ctx: &Ctx) {
 }
 
 fn evd_resize_while_an_ep_uses_it(ctx: &Ctx) {
-    let (near, far) = ctx.loopback_with(&ctx.ia(), &Setup { qlen: 2, ..Setup::default() });
-    let (from, into) = (near.memory(64), far.memory(64));
-    far.post_recv(1, into.segment(0, 8));
-    far.post_recv(2, into.segment(8, 8));
-    near.post_send(11, from.segment(0, 8));
-    expect_dto(near.request.h(), 11, DAT_DTO_SUCCESS, 8);
-    for evd in [&far.recv, &near.request] {
+    let (client, server) = ctx.loopback_with(&ctx.ia(), &Setup { qlen: 2, ..Setup::default() });
+    let (from, into) = (client.memory(64), server.memory(64));
+    server.post_recv(1, into.segment(0, 8));
+    server.post_recv(2, into.segment(8, 8));
+    client.post_send(11, from.segment(0, 8));
+    expect_dto(client.request.h(), 11, DAT_DTO_SUCCESS, 8);
+    for evd in [&server.recv, &client.request] {
         ok(dat_evd_resize(evd.h(), 200));
     }
-    near.post_send(12, from.segment(0, 8));
-    expect_dto(near.request.h(), 12, DAT_DTO_SUCCESS, 8);
-    expect_dto(far.recv.h(), 1, DAT_DTO_SUCCESS, 8);
-    expect_dto(far.recv.h(), 2, DAT_DTO_SUCCESS, 8);
+    client.post_send(12, from.segment(0, 8));
+    expect_dto(client.request.h(), 12, DAT_DTO_SUCCESS, 8);
+    expect_dto(server.recv.h(), 1, DAT_DTO_SUCCESS, 8);
+    expect_dto(server.recv.h(), 2, DAT_DTO_SUCCESS, 8);
 }

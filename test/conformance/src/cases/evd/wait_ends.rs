@@ -206,14 +206,14 @@ fn evd_wait_cancelled_leaves_no_waiter_behind(ctx: &Ctx) {
 }
 
 fn evd_wait_cancelled_on_a_dto_evd(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    is_cancelled(&far.recv);
-    expect_nothing(far.recv.h());
-    let (here, there) = (near.memory(64), far.memory(64));
-    far.post_recv(1, there.segment(0, 8));
-    near.post_send(2, here.segment(0, 8));
-    expect_dto(far.recv.h(), 1, DAT_DTO_SUCCESS, 8);
-    expect_dto(near.request.h(), 2, DAT_DTO_SUCCESS, 8);
+    let (client, server) = ctx.loopback();
+    is_cancelled(&server.recv);
+    expect_nothing(server.recv.h());
+    let (here, there) = (client.memory(64), server.memory(64));
+    server.post_recv(1, there.segment(0, 8));
+    client.post_send(2, here.segment(0, 8));
+    expect_dto(server.recv.h(), 1, DAT_DTO_SUCCESS, 8);
+    expect_dto(client.request.h(), 2, DAT_DTO_SUCCESS, 8);
 }
 
 fn evd_wait_cancelled_then_the_evd_is_freed(ctx: &Ctx) {

@@ -158,21 +158,21 @@ fn ia_close_graceful_refused_with_an_undecided_request(ctx: &Ctx) {
 }
 
 fn ia_close_graceful_refused_under_a_connection(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    in_use(&near.ia);
-    near.ep.expect_state(DAT_EP_STATE_CONNECTED);
-    far.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    let (client, server) = ctx.loopback();
+    in_use(&client.ia);
+    client.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    server.ep.expect_state(DAT_EP_STATE_CONNECTED);
 }
 
 fn ia_close_refused_leaves_a_connection_working(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let (here, there) = (near.memory(64), far.memory(64));
+    let (client, server) = ctx.loopback();
+    let (here, there) = (client.memory(64), server.memory(64));
     for round in 1..5 {
-        in_use(&near.ia);
-        far.post_recv(round, there.segment(0, 8));
-        near.post_send(10 + round, here.segment(0, 8));
-        expect_dto(far.recv.h(), round, DAT_DTO_SUCCESS, 8);
-        expect_dto(near.request.h(), 10 + round, DAT_DTO_SUCCESS, 8);
+        in_use(&client.ia);
+        server.post_recv(round, there.segment(0, 8));
+        client.post_send(10 + round, here.segment(0, 8));
+        expect_dto(server.recv.h(), round, DAT_DTO_SUCCESS, 8);
+        expect_dto(client.request.h(), 10 + round, DAT_DTO_SUCCESS, 8);
     }
 }
 
@@ -211,18 +211,18 @@ fn ia_close_abrupt_after_freeing_in_any_order(ctx: &Ctx) {
 }
 
 fn ia_close_abrupt_with_posted_work(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let (here, there) = (near.memory(64), far.memory(64));
+    let (client, server) = ctx.loopback();
+    let (here, there) = (client.memory(64), server.memory(64));
     for id in 0..8 {
-        far.post_recv(id, there.segment(0, 8));
-        near.post_recv(id, here.segment(0, 8));
+        server.post_recv(id, there.segment(0, 8));
+        client.post_recv(id, here.segment(0, 8));
         // The peer has no receive for the last messages.
-        near.post_send(id, here.segment(8, 8));
-        near.post_send(id, here.segment(8, 8));
+        client.post_send(id, here.segment(8, 8));
+        client.post_send(id, here.segment(8, 8));
     }
-    let ia = near.ia.clone();
-    let eps = [(Kind::Ep, Handle::of(near.ep.h())), (Kind::Ep, Handle::of(far.ep.h()))];
-    std::mem::forget((near, far, here, there));
+    let ia = client.ia.clone();
+    let eps = [(Kind::Ep, Handle::of(client.ep.h())), (Kind::Ep, Handle::of(server.ep.h()))];
+    std::mem::forget((client, server, here, there));
     ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));
     expect_dead(&eps);
 }

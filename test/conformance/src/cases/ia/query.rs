@@ -425,11 +425,11 @@ fn provider_attr_completion_flags_work(ctx: &Ctx) {
         | DAT_COMPLETION_BARRIER_FENCE_FLAG;
     assert_eq!(flags, all);
     let attr = DAT_EP_ATTR { request_completion_flags: DAT_COMPLETION_UNSIGNALLED_FLAG, ..Setup::default().attr };
-    let (near, far) = ctx.loopback_with(&ia, &Setup { attr, ..Setup::default() });
-    let (here, there) = (near.memory(64), far.memory(64));
+    let (client, server) = ctx.loopback_with(&ia, &Setup { attr, ..Setup::default() });
+    let (here, there) = (client.memory(64), server.memory(64));
     for (id, flag) in (1..).zip([0, DAT_COMPLETION_SUPPRESS_FLAG, DAT_COMPLETION_SOLICITED_WAIT_FLAG, all]) {
-        far.post_recv(id, there.segment(0, 8));
-        near.post_send_as(id, here.segment(0, 8), flag);
-        expect_dto(far.recv.h(), id, DAT_DTO_SUCCESS, 8);
+        server.post_recv(id, there.segment(0, 8));
+        client.post_send_as(id, here.segment(0, 8), flag);
+        expect_dto(server.recv.h(), id, DAT_DTO_SUCCESS, 8);
     }
 }
