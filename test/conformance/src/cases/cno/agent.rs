@@ -191,18 +191,18 @@ fn cno_agent_not_called_for_left_over_events(ctx: &Ctx) {
 }
 
 fn cno_agent_of_completions(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let (here, there) = (near.memory(64), far.memory(64));
+    let (client, server) = ctx.loopback();
+    let (here, there) = (client.memory(64), server.memory(64));
     let agent = Agent::default();
-    let cno = near.ia.cno_with(agent.arm());
-    ok(dat_evd_modify_cno(far.recv.h(), cno.h()));
-    far.post_recv(1, there.segment(0, 8));
-    near.post_send(2, here.segment(0, 8));
+    let cno = client.ia.cno_with(agent.arm());
+    ok(dat_evd_modify_cno(server.recv.h(), cno.h()));
+    server.post_recv(1, there.segment(0, 8));
+    client.post_send(2, here.segment(0, 8));
     // Between the arming and this point nothing triggers the CNO.
-    assert_eq!(agent.wait_for(1), [far.recv.h()]);
-    expect_dto(far.recv.h(), 1, DAT_DTO_SUCCESS, 8);
-    expect_dto(near.request.h(), 2, DAT_DTO_SUCCESS, 8);
-    ok(dat_evd_modify_cno(far.recv.h(), DAT_HANDLE_NULL));
+    assert_eq!(agent.wait_for(1), [server.recv.h()]);
+    expect_dto(server.recv.h(), 1, DAT_DTO_SUCCESS, 8);
+    expect_dto(client.request.h(), 2, DAT_DTO_SUCCESS, 8);
+    ok(dat_evd_modify_cno(server.recv.h(), DAT_HANDLE_NULL));
 }
 
 fn cno_agent_called_with_null_at_the_end_of_the_last_evd(ctx: &Ctx) {

@@ -29,7 +29,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.6": cno_trigger_is_pending_without_threshold,
         "spec/consumers 5": cno_trigger_by_completions_of_a_connection,
         "spec/events 3.6": cno_trigger_by_connection_requests_and_events,
-        "spec/events 3.6": cno_trigger_by_completions_comes_before_the_end_of_their_connection => pair(ended_near, ended_far),
+        "spec/events 3.6": cno_trigger_by_completions_comes_before_the_end_of_their_connection => pair(ended_client, ended_server),
         "spec/events 2.3": cno_shutdown_as_programs_do_it,
     ]
 }
@@ -110,7 +110,7 @@ const ENDS: u64 = 50;
 
 /// Repeats: a message, which may be flushed, then the end of the connection. The CNO returns the EVDs in this order,
 /// whether the consumer waits already or calls later.
-fn ended_near(ctx: &Ctx) {
+fn ended_client(ctx: &Ctx) {
     for round in 0..ENDS {
         let conn = ctx.connect();
         let cno = conn.ia.cno();
@@ -130,7 +130,7 @@ fn ended_near(ctx: &Ctx) {
     }
 }
 
-fn ended_far(ctx: &Ctx) {
+fn ended_server(ctx: &Ctx) {
     for _ in 0..ENDS {
         let conn = ctx.connect();
         let _: Vec<u8> = ctx.receive();
@@ -306,25 +306,25 @@ fn cno_trigger_is_pending_without_threshold(ctx: &Ctx) {
 }
 
 fn cno_trigger_by_completions_of_a_connection(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let (here, there) = (near.memory(64), far.memory(64));
-    let cno = near.ia.cno();
-    for evd in [&near.request, &far.recv] {
+    let (client, server) = ctx.loopback();
+    let (here, there) = (client.memory(64), server.memory(64));
+    let cno = client.ia.cno();
+    for evd in [&client.request, &server.recv] {
         ok(dat_evd_modify_cno(evd.h(), cno.h()));
     }
     for id in 1..10 {
-        far.post_recv(id, there.segment(0, 8));
-        near.post_send(100 + id, here.segment(0, 8));
+        server.post_recv(id, there.segment(0, 8));
+        client.post_send(100 + id, here.segment(0, 8));
         for _ in 0..2 {
             let named: DAT_EVD_HANDLE = filled(|evd| dat_cno_wait(cno.h(), DAT_TIMEOUT_INFINITE, evd));
-            let is_send = named == near.request.h();
-            assert!(is_send || named == far.recv.h());
+            let is_send = named == client.request.h();
+            assert!(is_send || named == server.recv.h());
             let data = polled_event(named).dto();
             check_dto(&data, if is_send { 100 + id } else { id }, DAT_DTO_SUCCESS, 8);
         }
     }
     expect_untriggered(&cno);
-    for evd in [&near.request, &far.recv] {
+    for evd in [&client.request, &server.recv] {
         ok(dat_evd_modify_cno(evd.h(), DAT_HANDLE_NULL));
     }
 }
@@ -333,19 +333,19 @@ fn cno_trigger_by_connection_requests_and_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let requests = ia.evd_on(&cno, 8, DAT_EVD_CR_FLAG);
-    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
-    ok(dat_evd_modify_cno(near.events.h(), cno.h()));
+    let (client, server) = (Conn::on(&ia), Conn::on(&ia));
+    ok(dat_evd_modify_cno(client.events.h(), cno.h()));
     let psp = ia.psp(ctx.qual(0), &requests);
-    near.connect(&ia.address(), ctx.qual(0));
+    client.connect(&ia.address(), ctx.qual(0));
     let wait = || filled::<DAT_EVD_HANDLE>(|evd| dat_cno_wait(cno.h(), DAT_TIMEOUT_INFINITE, evd));
     assert_eq!(wait(), requests.h());
-    ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, far.ep.h(), 0, std::ptr::null_mut()));
-    assert_eq!(wait(), near.events.h());
-    established(&near, &far);
-    far.disconnect();
-    assert_eq!(wait(), near.events.h());
-    near.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-    ok(dat_evd_modify_cno(near.events.h(), DAT_HANDLE_NULL));
+    ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, server.ep.h(), 0, std::ptr::null_mut()));
+    assert_eq!(wait(), client.events.h());
+    established(&client, &server);
+    server.disconnect();
+    assert_eq!(wait(), client.events.h());
+    client.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    ok(dat_evd_modify_cno(client.events.h(), DAT_HANDLE_NULL));
     psp.free();
 }
 

@@ -238,16 +238,16 @@ fn takes_evds_of_another_ia(ctx: &Ctx) {
         ia: ia.clone(),
     };
     let ep = foreign.ep(&ep_attr());
-    let far = Conn::on(&ia);
+    let server = Conn::on(&ia);
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     let (address, time) = (ia.address(), DAT_TIMEOUT_INFINITE);
     ok(dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(5), DAT_COMPLETION_DEFAULT_FLAG));
     ok(dat_ep_connect(ep.h(), address.pointer(), ctx.qual(0), time, 0, null_mut(), DAT_QOS_BEST_EFFORT, 0));
-    Request::arrives(&requests).accept(&far.ep);
+    Request::arrives(&requests).accept(&server.ep);
     expect_conn(foreign.connect.h(), ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    post_empty_send(&far, 6);
-    expect_dto(far.request.h(), 6, DAT_DTO_SUCCESS, 0);
+    server.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    post_empty_send(&server, 6);
+    expect_dto(server.request.h(), 6, DAT_DTO_SUCCESS, 0);
     expect_dto(foreign.recv.h(), 5, DAT_DTO_SUCCESS, 0);
 }
 

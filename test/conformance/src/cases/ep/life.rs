@@ -16,8 +16,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 14.19": reset_does_not_lose_slots,
         "spec/endpoints 5.7": reset_keeps_attributes_and_objects,
         "spec/endpoints 5.7": reset_without_pz_stays_without,
-        "spec/endpoints 13.11": reset_accept_disconnect_cycle_on_one_endpoint => pair(cycle_near, cycle_far).limit(60),
-        "spec/endpoints 5.7": reset_connects_a_thousand_times_on_one_endpoint => pair(thousand_near, thousand_far).limit(60),
+        "spec/endpoints 13.11": reset_accept_disconnect_cycle_on_one_endpoint => pair(cycle_client, cycle_server).limit(60),
+        "spec/endpoints 5.7": reset_connects_a_thousand_times_on_one_endpoint => pair(thousand_client, thousand_server).limit(60),
         "spec/endpoints 5.8": free_with_receives_posted,
         "spec/endpoints 13.9": free_after_the_memory_of_its_receives,
         "spec/endpoints 13.10": free_leaves_completions_dequeuable,
@@ -40,54 +40,54 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn reset_unconnected_keeps_receives(ctx: &Ctx) {
-    let (near, far) = (unconnected(ctx), Conn::alone(ctx));
-    ok(dat_ep_reset(near.ep.h()));
-    expect_nothing(near.recv.h());
-    far.listen(ctx.qual(0), || near.connect(&far.ia.address(), ctx.qual(0)));
-    established(&near, &far);
-    post_empty_send(&far, 7);
-    expect_dto(near.recv.h(), 1, DAT_DTO_SUCCESS, 0);
+    let (client, server) = (unconnected(ctx), Conn::alone(ctx));
+    ok(dat_ep_reset(client.ep.h()));
+    expect_nothing(client.recv.h());
+    server.listen(ctx.qual(0), || client.connect(&server.ia.address(), ctx.qual(0)));
+    established(&client, &server);
+    post_empty_send(&server, 7);
+    expect_dto(client.recv.h(), 1, DAT_DTO_SUCCESS, 0);
 }
 
 fn reset_has_flushed_all_when_it_returns(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    (1..=4).for_each(|id| post_empty_recv(&far, id));
-    (5..=8).for_each(|id| post_empty_send(&far, id));
-    near.disconnect();
-    is_over(&far);
-    ok(dat_ep_reset(far.ep.h()));
-    assert_eq!(cookies(&drain(far.recv.h())), [1, 2, 3, 4]);
-    assert_eq!(cookies(&drain(far.request.h())), [5, 6, 7, 8]);
-    assert_eq!(idle(&far), (true, true));
+    let (client, server) = ctx.loopback();
+    (1..=4).for_each(|id| post_empty_recv(&server, id));
+    (5..=8).for_each(|id| post_empty_send(&server, id));
+    client.disconnect();
+    is_over(&server);
+    ok(dat_ep_reset(server.ep.h()));
+    assert_eq!(cookies(&drain(server.recv.h())), [1, 2, 3, 4]);
+    assert_eq!(cookies(&drain(server.request.h())), [5, 6, 7, 8]);
+    assert_eq!(idle(&server), (true, true));
 }
 
 /// Eight rounds without dequeuing an event must not use up the 16 slots of the queue.
 fn reset_does_not_lose_slots(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
-    let depth = near.ep.param().ep_attr.max_recv_dtos as u64;
+    let (client, server) = (Conn::on(&ia), Conn::on(&ia));
+    let depth = client.ep.param().ep_attr.max_recv_dtos as u64;
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     for _ in 0..8 {
-        (1..=depth).for_each(|id| post_empty_recv(&near, id));
-        near.connect(&ia.address(), ctx.qual(0));
-        Request::arrives(&requests).accept(&far.ep);
-        established(&near, &far);
-        near.disconnect();
-        is_over(&far);
-        ok(dat_ep_reset(near.ep.h()));
-        ok(dat_ep_reset(far.ep.h()));
+        (1..=depth).for_each(|id| post_empty_recv(&client, id));
+        client.connect(&ia.address(), ctx.qual(0));
+        Request::arrives(&requests).accept(&server.ep);
+        established(&client, &server);
+        client.disconnect();
+        is_over(&server);
+        ok(dat_ep_reset(client.ep.h()));
+        ok(dat_ep_reset(server.ep.h()));
     }
-    let all = drain(near.recv.h());
+    let all = drain(client.recv.h());
     assert_eq!(all.len() as u64, 8 * depth, "one completion per receive, however many wait");
 }
 
 fn reset_keeps_attributes_and_objects(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let before = near.ep.param();
-    near.disconnect();
-    is_over(&far);
-    ok(dat_ep_reset(near.ep.h()));
-    let after = near.ep.param();
+    let (client, server) = ctx.loopback();
+    let before = client.ep.param();
+    client.disconnect();
+    is_over(&server);
+    ok(dat_ep_reset(client.ep.h()));
+    let after = client.ep.param();
     assert_eq!(super::parts::numbers(&after.ep_attr), super::parts::numbers(&before.ep_attr));
     assert_eq!(after.pz_handle, before.pz_handle);
     assert_eq!(after.recv_evd_handle, before.recv_evd_handle);
@@ -103,7 +103,7 @@ fn reset_without_pz_stays_without(ctx: &Ctx) {
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_NOTREADY);
 }
 
-fn cycle_near(ctx: &Ctx) {
+fn cycle_client(ctx: &Ctx) {
     let address = ctx.receive_address();
     for round in 0..100 {
         let conn = Conn::alone(ctx);
@@ -118,7 +118,7 @@ fn cycle_near(ctx: &Ctx) {
 }
 
 /// dapltest's server: accept, graceful disconnect, reset, query, receives, accept again.
-fn cycle_far(ctx: &Ctx) {
+fn cycle_server(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     (1..=2).for_each(|id| post_empty_recv(&conn, id));
@@ -140,7 +140,7 @@ fn cycle_far(ctx: &Ctx) {
 
 const CONNECTS: u32 = 1000;
 
-fn thousand_near(ctx: &Ctx) {
+fn thousand_client(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let address = ctx.receive_address();
     for _ in 0..CONNECTS {
@@ -151,7 +151,7 @@ fn thousand_near(ctx: &Ctx) {
     }
 }
 
-fn thousand_far(ctx: &Ctx) {
+fn thousand_server(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.send_address(&conn.ia);
@@ -180,12 +180,12 @@ fn free_after_the_memory_of_its_receives(ctx: &Ctx) {
 }
 
 fn free_leaves_completions_dequeuable(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    (1..=3).for_each(|id| post_empty_recv(&far, id));
-    near.disconnect();
-    expect_flushed(&far.recv, [1]);
-    is_over(&far);
-    let Conn { ep, recv, .. } = far;
+    let (client, server) = ctx.loopback();
+    (1..=3).for_each(|id| post_empty_recv(&server, id));
+    client.disconnect();
+    expect_flushed(&server.recv, [1]);
+    is_over(&server);
+    let Conn { ep, recv, .. } = server;
     ep.free();
     // Events queued before the reset stay, and none follows.
     assert!([vec![], vec![2, 3]].contains(&cookies(&drain(recv.h()))));
@@ -194,12 +194,12 @@ fn free_leaves_completions_dequeuable(ctx: &Ctx) {
 }
 
 fn free_leaves_queued_events_with_its_handle(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    far.disconnect();
-    while near.ep.state() != DAT_EP_STATE_DISCONNECTED {
+    let (client, server) = ctx.loopback();
+    server.disconnect();
+    while client.ep.state() != DAT_EP_STATE_DISCONNECTED {
         std::thread::yield_now();
     }
-    let Conn { ep, events, .. } = near;
+    let Conn { ep, events, .. } = client;
     let dead = ep.free();
     expect_conn(events.h(), dead, DAT_CONNECTION_EVENT_DISCONNECTED);
     expect_nothing(events.h());
@@ -218,23 +218,23 @@ fn free_pending_connect_posts_one_disconnected(ctx: &Ctx) {
 }
 
 fn free_disconnect_pending_without_reading_the_event(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    post_empty_send(&near, 1);
-    disconnect(&near, DAT_CLOSE_GRACEFUL_FLAG);
-    near.ep.free();
-    expect_nothing(near.events.h());
-    is_over(&far);
-    near.events.free();
+    let (client, server) = ctx.loopback();
+    post_empty_send(&client, 1);
+    disconnect(&client, DAT_CLOSE_GRACEFUL_FLAG);
+    client.ep.free();
+    expect_nothing(client.events.h());
+    is_over(&server);
+    client.events.free();
 }
 
 fn free_connected_flushes_the_peer(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    (1..=2).for_each(|id| post_empty_recv(&far, id));
-    post_empty_send(&far, 3);
-    near.ep.free();
-    is_over(&far);
-    expect_flushed(&far.recv, 1..=2);
-    expect_flushed(&far.request, [3]);
+    let (client, server) = ctx.loopback();
+    (1..=2).for_each(|id| post_empty_recv(&server, id));
+    post_empty_send(&server, 3);
+    client.ep.free();
+    is_over(&server);
+    expect_flushed(&server.recv, 1..=2);
+    expect_flushed(&server.request, [3]);
 }
 
 fn status_takes_any_pointer_missing(ctx: &Ctx) {
@@ -254,21 +254,21 @@ fn status_recv_idle_is_false_while_one_is_posted(ctx: &Ctx) {
 }
 
 fn status_request_idle_is_false_while_one_waits(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    post_empty_send(&near, 1);
-    assert_eq!(idle(&near), (true, false));
+    let (client, _server) = ctx.loopback();
+    post_empty_send(&client, 1);
+    assert_eq!(idle(&client), (true, false));
 }
 
 /// The EP is idle after the completion, even if the event is still queued.
 fn status_counts_until_the_completion_is_made(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    (1..=2).for_each(|id| post_empty_recv(&far, id));
-    post_empty_send(&near, 3);
-    expect_dto(near.request.h(), 3, DAT_DTO_SUCCESS, 0);
-    assert_eq!(idle(&near), (true, true));
-    assert_eq!(idle(&far), (false, true));
-    disconnect(&far, DAT_CLOSE_ABRUPT_FLAG);
-    assert_eq!(idle(&far), (true, true), "no event was dequeued yet");
-    expect_dto(far.recv.h(), 1, DAT_DTO_SUCCESS, 0);
-    expect_flushed(&far.recv, [2]);
+    let (client, server) = ctx.loopback();
+    (1..=2).for_each(|id| post_empty_recv(&server, id));
+    post_empty_send(&client, 3);
+    expect_dto(client.request.h(), 3, DAT_DTO_SUCCESS, 0);
+    assert_eq!(idle(&client), (true, true));
+    assert_eq!(idle(&server), (false, true));
+    disconnect(&server, DAT_CLOSE_ABRUPT_FLAG);
+    assert_eq!(idle(&server), (true, true), "no event was dequeued yet");
+    expect_dto(server.recv.h(), 1, DAT_DTO_SUCCESS, 0);
+    expect_flushed(&server.recv, [2]);
 }

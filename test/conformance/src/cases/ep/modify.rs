@@ -340,9 +340,9 @@ fn ep_modify_of_nothing_changes_nothing(ctx: &Ctx) {
 }
 
 fn ep_modify_reports_read_only_fields_before_the_state(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let param = near.ep.param();
-    bad_arg(dat_ep_modify(near.ep.h(), DAT_EP_FIELD_EP_STATE | DAT_EP_FIELD_PZ_HANDLE, &param), 2);
+    let (client, _server) = ctx.loopback();
+    let param = client.ep.param();
+    bad_arg(dat_ep_modify(client.ep.h(), DAT_EP_FIELD_EP_STATE | DAT_EP_FIELD_PZ_HANDLE, &param), 2);
 }
 
 /// Only the EVD that the EP has after the change matters for the DTO counts.

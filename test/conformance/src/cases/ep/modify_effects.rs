@@ -99,22 +99,22 @@ fn ep_modify_pz_in_attaches_at_once(ctx: &Ctx) {
 /// After changes of PZ, EVDs and depths, the EP behaves like any other.
 fn ep_modify_then_connects_and_carries(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+    let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (pz, recv) = (ia.pz(), ia.evd(32, DAT_EVD_DTO_FLAG));
     let mask = DAT_EP_FIELD_PZ_HANDLE | DAT_EP_FIELD_RECV_EVD_HANDLE | DAT_EP_FIELD_EP_ATTR_MAX_RECV_DTOS;
-    modify(&near.ep, mask, |param| {
+    modify(&client.ep, mask, |param| {
         (param.pz_handle, param.recv_evd_handle, param.ep_attr.max_recv_dtos) = (pz.h(), recv.h(), 32)
     });
-    let (into, from) = (ia.memory(&pz, 100), far.memory(100));
+    let (into, from) = (ia.memory(&pz, 100), server.memory(100));
     from.write_pattern(0, 100, 3);
-    near.post_recv(1, into.segment(0, 100));
-    far.listen(ctx.qual(0), || near.connect(&ia.address(), ctx.qual(0)));
-    established(&near, &far);
-    far.post_send(2, from.segment(0, 100));
+    client.post_recv(1, into.segment(0, 100));
+    server.listen(ctx.qual(0), || client.connect(&ia.address(), ctx.qual(0)));
+    established(&client, &server);
+    server.post_send(2, from.segment(0, 100));
     expect_dto(recv.h(), 1, DAT_DTO_SUCCESS, 100);
     into.expect_pattern(0, 100, 3);
     drop(into);
-    near.ep.free();
+    client.ep.free();
 }
 
 fn ep_modify_lets_go_of_old_objects(ctx: &Ctx) {
@@ -189,17 +189,17 @@ fn furnished(scene: &Scene) -> Ep {
 
 fn ep_modify_of_reads_counts_for_the_connection(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
-    modify(&near.ep, DAT_EP_FIELD_EP_ATTR_MAX_RDMA_READ_OUT, |param| param.ep_attr.max_rdma_read_out = 0);
+    let (client, server) = (Conn::on(&ia), Conn::on(&ia));
+    modify(&client.ep, DAT_EP_FIELD_EP_ATTR_MAX_RDMA_READ_OUT, |param| param.ep_attr.max_rdma_read_out = 0);
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
-    near.connect(&ia.address(), ctx.qual(0));
-    Request::arrives(&requests).accept(&far.ep);
-    established(&near, &far);
-    let (into, from) = (near.memory(8), far.memory(8));
+    client.connect(&ia.address(), ctx.qual(0));
+    Request::arrives(&requests).accept(&server.ep);
+    established(&client, &server);
+    let (into, from) = (client.memory(8), server.memory(8));
     let (mut segment, target) = (into.segment(0, 8), from.target(0, 8));
-    let code = dat_ep_post_rdma_read(near.ep.h(), 1, &mut segment, cookie(1), &target, DAT_COMPLETION_DEFAULT_FLAG);
+    let code = dat_ep_post_rdma_read(client.ep.h(), 1, &mut segment, cookie(1), &target, DAT_COMPLETION_DEFAULT_FLAG);
     assert_ne!(code, DAT_SUCCESS, "a read that could never complete is refused (spec/endpoints 10.3)");
-    expect_nothing(near.request.h());
+    expect_nothing(client.request.h());
 }
 
 fn ep_modify_of_segments_counts_for_posts(ctx: &Ctx) {

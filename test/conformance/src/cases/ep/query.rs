@@ -107,10 +107,10 @@ fn addresses(_ctx: &Ctx, at: State, scene: &Scene) {
 }
 
 fn ep_query_remote_address_is_forgotten_by_a_reset(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    near.disconnect();
-    far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-    for conn in [&near, &far] {
+    let (client, server) = ctx.loopback();
+    client.disconnect();
+    server.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    for conn in [&client, &server] {
         ok(dat_ep_reset(conn.ep.h()));
         let param = conn.ep.param();
         assert_eq!(address_at(param.remote_ia_address_ptr)[..2], [0, 0]);
@@ -119,29 +119,29 @@ fn ep_query_remote_address_is_forgotten_by_a_reset(ctx: &Ctx) {
 }
 
 fn ep_query_remote_address_outlives_the_connection(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let before = [&near, &far].map(|conn| address_at(conn.ep.param().remote_ia_address_ptr));
-    near.disconnect();
-    far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-    assert_eq!([&near, &far].map(|conn| address_at(conn.ep.param().remote_ia_address_ptr)), before);
+    let (client, server) = ctx.loopback();
+    let before = [&client, &server].map(|conn| address_at(conn.ep.param().remote_ia_address_ptr));
+    client.disconnect();
+    server.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    assert_eq!([&client, &server].map(|conn| address_at(conn.ep.param().remote_ia_address_ptr)), before);
 }
 
 /// A qualifier above 16 bits is reported unchanged, because `dat_ep_dup_connect` needs it.
 fn keeps_a_wide_qualifier(ctx: &Ctx) {
     let ia = ctx.ia();
     let qual = ctx.qual(0) + (7 << 35);
-    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
-    far.listen(qual, || {
-        near.connect(&ia.address(), qual);
-        assert_eq!(near.ep.param().remote_port_qual, qual);
+    let (client, server) = (Conn::on(&ia), Conn::on(&ia));
+    server.listen(qual, || {
+        client.connect(&ia.address(), qual);
+        assert_eq!(client.ep.param().remote_port_qual, qual);
     });
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    assert_eq!(near.ep.param().remote_port_qual, qual);
-    far.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    assert_eq!(client.ep.param().remote_port_qual, qual);
+    server.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
 }
 
 /// The peer's port is not a listener's qualifier (13.27).
 fn ep_query_passive_side_shows_no_qualifier_of_its_own(ctx: &Ctx) {
-    let (_near, far) = ctx.loopback();
-    assert_ne!(far.ep.param().remote_port_qual, ctx.qual(0));
+    let (_client, server) = ctx.loopback();
+    assert_ne!(server.ep.param().remote_port_qual, ctx.qual(0));
 }

@@ -75,16 +75,16 @@ fn watermark_that_is_none(ctx: &Ctx) {
 }
 
 fn watermark_in_any_state(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    watch(&near, 100, 100);
-    far.disconnect();
-    near.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    let (client, server) = ctx.loopback();
+    watch(&client, 100, 100);
+    server.disconnect();
+    client.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     for mark in [0, NONE] {
-        watch(&near, mark, mark);
+        watch(&client, mark, mark);
     }
-    ok(dat_ep_reset(near.ep.h()));
-    watch(&near, 1, 1);
-    expect_silence(&near.ia);
+    ok(dat_ep_reset(client.ep.h()));
+    watch(&client, 1, 1);
+    expect_silence(&client.ia);
 }
 
 fn watermark_soft_on_posted_receives(ctx: &Ctx) {
@@ -127,86 +127,86 @@ fn watermark_soft_is_not_of_an_attribute_without_a_queue(ctx: &Ctx) {
 }
 
 fn watermark_soft_counts_outstanding_receives_only(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    watch(&far, 1, NONE);
+    let (client, server) = ctx.loopback();
+    watch(&server, 1, NONE);
     for id in 0..10 {
-        post_recvs(&far, [id]);
-        ok(dat_ep_post_send(near.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
-        expect_dto(far.recv.h(), id, DAT_DTO_SUCCESS, 0);
+        post_recvs(&server, [id]);
+        ok(dat_ep_post_send(client.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
+        expect_dto(server.recv.h(), id, DAT_DTO_SUCCESS, 0);
     }
-    expect_silence(&far.ia);
-    post_recvs(&far, 10..12);
-    expect_soft(&far.ia, &far.ep);
+    expect_silence(&server.ia);
+    post_recvs(&server, 10..12);
+    expect_soft(&server.ia, &server.ep);
 }
 
-/// The far EP exceeded its hard watermark, which breaks its connection; the near EP sees a disconnect.
+/// The server EP exceeded its hard watermark, which breaks its connection; the client EP sees a disconnect.
 #[track_caller]
-fn expect_broken(near: &Conn, far: &Conn, flushed: u64) {
-    far.expect(DAT_CONNECTION_EVENT_BROKEN);
-    far.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
+fn expect_broken(client: &Conn, server: &Conn, flushed: u64) {
+    server.expect(DAT_CONNECTION_EVENT_BROKEN);
+    server.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
     for id in 0..flushed {
-        expect_dto(far.recv.h(), id, DAT_DTO_ERR_FLUSHED, 0);
+        expect_dto(server.recv.h(), id, DAT_DTO_ERR_FLUSHED, 0);
     }
-    expect_nothing(far.recv.h());
-    let event = expect_event(near.events.h(), SOON);
+    expect_nothing(server.recv.h());
+    let event = expect_event(client.events.h(), SOON);
     let is_end = [DAT_CONNECTION_EVENT_DISCONNECTED, DAT_CONNECTION_EVENT_BROKEN].contains(&event.number());
     assert!(is_end, "{}", number_name(event.number()));
-    expect_nothing(near.events.h());
-    expect_nothing(far.events.h());
+    expect_nothing(client.events.h());
+    expect_nothing(server.events.h());
 }
 
 fn watermark_hard_breaks_a_connection(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    watch(&far, NONE, 2);
-    post_recvs(&far, 0..2);
-    far.ep.expect_state(DAT_EP_STATE_CONNECTED);
-    post_recvs(&far, 2..3);
-    expect_broken(&near, &far, 3);
+    let (client, server) = ctx.loopback();
+    watch(&server, NONE, 2);
+    post_recvs(&server, 0..2);
+    server.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    post_recvs(&server, 2..3);
+    expect_broken(&client, &server, 3);
 }
 
 fn watermark_hard_is_met_at_once(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    post_recvs(&far, 0..5);
-    watch(&far, NONE, 4);
-    expect_broken(&near, &far, 5);
+    let (client, server) = ctx.loopback();
+    post_recvs(&server, 0..5);
+    watch(&server, NONE, 4);
+    expect_broken(&client, &server, 5);
 }
 
 fn watermark_hard_armed_before_the_connection(ctx: &Ctx) {
     let ia = ctx.ia();
-    let [near, far] = [0, 1].map(|_| Conn::on(&ia));
-    watch(&far, NONE, 2);
-    far.listen(ctx.qual(0), || near.connect(&ia.address(), ctx.qual(0)));
-    established(&near, &far);
-    post_recvs(&far, 0..3);
-    expect_broken(&near, &far, 3);
+    let [client, server] = [0, 1].map(|_| Conn::on(&ia));
+    watch(&server, NONE, 2);
+    server.listen(ctx.qual(0), || client.connect(&ia.address(), ctx.qual(0)));
+    established(&client, &server);
+    post_recvs(&server, 0..3);
+    expect_broken(&client, &server, 3);
 }
 
 fn watermark_hard_reached_exactly_breaks_nothing(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    watch(&far, NONE, 3);
-    post_recvs(&far, 0..3);
+    let (client, server) = ctx.loopback();
+    watch(&server, NONE, 3);
+    post_recvs(&server, 0..3);
     for id in 0..3 {
-        ok(dat_ep_post_send(near.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
-        expect_dto(far.recv.h(), id, DAT_DTO_SUCCESS, 0);
-        post_recvs(&far, [id]);
+        ok(dat_ep_post_send(client.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
+        expect_dto(server.recv.h(), id, DAT_DTO_SUCCESS, 0);
+        post_recvs(&server, [id]);
     }
-    far.ep.expect_state(DAT_EP_STATE_CONNECTED);
-    expect_nothing(far.events.h());
+    server.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    expect_nothing(server.events.h());
 }
 
 fn watermark_hard_alone_reports_no_soft_one(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    watch(&far, NONE, 0);
-    post_recvs(&far, 0..1);
-    expect_broken(&near, &far, 1);
-    expect_silence(&far.ia);
+    let (client, server) = ctx.loopback();
+    watch(&server, NONE, 0);
+    post_recvs(&server, 0..1);
+    expect_broken(&client, &server, 1);
+    expect_silence(&server.ia);
 }
 
 fn watermark_both_at_once(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    watch(&far, 0, 0);
-    post_recvs(&far, 0..1);
-    expect_broken(&near, &far, 1);
-    expect_soft(&far.ia, &far.ep);
-    expect_silence(&far.ia);
+    let (client, server) = ctx.loopback();
+    watch(&server, 0, 0);
+    post_recvs(&server, 0..1);
+    expect_broken(&client, &server, 1);
+    expect_soft(&server.ia, &server.ep);
+    expect_silence(&server.ia);
 }

@@ -57,7 +57,7 @@ fn refuses_small_numbers(ctx: &Ctx, place: &Place) {
     finish(&objects);
 }
 
-/// Addresses: unmapped, in the case's memory, in the library's memory, and near live handles.
+/// Addresses: unmapped, in the case's memory, in the library's memory, and close to live handles.
 fn refuses_addresses(ctx: &Ctx, place: &Place) {
     let objects = OneOfEach::of(ctx);
     let nowhere = [0x7_0000_0000, 1 << 46, 1 << 63, 0xffff_8000_0000_0000, usize::MAX & !7, usize::MAX];
@@ -126,16 +126,16 @@ fn refuses_other_kinds(ctx: &Ctx, place: &Place) {
 
 /// The call checks the EP to copy first, so that EP must be connected.
 fn handles_ep_dup_connect_refuses_other_than_ep(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let objects = OneOfEach::within(ctx, &near.ia, 1);
-    let dup = |handle| dat_ep_dup_connect(handle, near.ep.h(), 1000, 0, null_mut(), DAT_QOS_BEST_EFFORT);
+    let (client, _server) = ctx.loopback();
+    let objects = OneOfEach::within(ctx, &client.ia, 1);
+    let dup = |handle| dat_ep_dup_connect(handle, client.ep.h(), 1000, 0, null_mut(), DAT_QOS_BEST_EFFORT);
     let dead = ctx.ia().close();
-    let dead_ep = near.ia.ep(&near.pz, &near.recv, &near.request, &near.events).free();
+    let dead_ep = client.ia.ep(&client.pz, &client.recv, &client.request, &client.events).free();
     let live = Kind::ALL.into_iter().filter(|kind| *kind != Kind::Ep && objects.has(*kind));
     for handle in live.map(|kind| objects.handle(kind)).chain([dead, dead_ep, DAT_HANDLE_NULL]) {
         refused(dup(handle), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP);
     }
-    near.ep.expect_state(DAT_EP_STATE_CONNECTED);
+    client.ep.expect_state(DAT_EP_STATE_CONNECTED);
     finish(&objects);
 }
 
