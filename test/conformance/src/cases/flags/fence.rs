@@ -18,9 +18,9 @@ pub(crate) fn cases() -> Vec<Case> {
             ("send_of_what_was_read", sends_what_it_read, is_sent_what_it_exported),
             ("write_over_what_is_read", overwrites_what_it_reads, is_overwritten),
         ];
-        for (words, near, far) in rows {
+        for (words, client, server) in rows {
             let name = |end: &str| format!("flag_fenced_{words}_{size}_bytes{end}");
-            let case = pair(move |ctx| near(ctx, size), move |ctx| far(ctx, size));
+            let case = pair(move |ctx| client(ctx, size), move |ctx| server(ctx, size));
             all.push(case.named(name("")).proves("spec/events 4.1"));
             let slow = |role: Role| {
                 move |ctx: &Ctx| {
@@ -28,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
                     role(ctx, size);
                 }
             };
-            let case = pair(slow(near), slow(far)).only_two();
+            let case = pair(slow(client), slow(server)).only_two();
             all.push(case.named(name("_without_kernel_copies")).proves("spec/events 4.1"));
         }
     }

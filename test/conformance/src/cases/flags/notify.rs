@@ -149,19 +149,19 @@ fn receives_unsignalled_on_a_cno(ctx: &Ctx) {
 }
 
 fn unsignalled_bind(ctx: &Ctx) {
-    let (near, far) = ctx.loopback_with(&ctx.ia(), &unsignalled_requests());
-    let memory = near.memory(100);
-    let rmr = near.pz.rmr();
-    post_empty_recv(&far, 1);
+    let (client, server) = ctx.loopback_with(&ctx.ia(), &unsignalled_requests());
+    let memory = client.memory(100);
+    let rmr = client.pz.rmr();
+    post_empty_recv(&server, 1);
     let segment = memory.segment(0, 100);
     let quiet = || {
         let privileges = DAT_MEM_PRIV_REMOTE_READ_FLAG;
         let _: DAT_RMR_CONTEXT =
-            filled(|out| dat_rmr_bind(rmr.h(), &segment, privileges, near.ep.h(), cookie(1), UNSIGNALLED, out));
-        until(|| is_request_idle(&near));
+            filled(|out| dat_rmr_bind(rmr.h(), &segment, privileges, client.ep.h(), cookie(1), UNSIGNALLED, out));
+        until(|| is_request_idle(&client));
     };
-    stays_asleep(near.request.h(), quiet, || post_empty_send(&near, 2), 1);
-    check_dto(&dequeue(near.request.h()).expect("queued").dto(), 2, DAT_DTO_SUCCESS, 0);
+    stays_asleep(client.request.h(), quiet, || post_empty_send(&client, 2), 1);
+    check_dto(&dequeue(client.request.h()).expect("queued").dto(), 2, DAT_DTO_SUCCESS, 0);
 }
 
 fn unsignalled_on_a_cno(ctx: &Ctx) {

@@ -74,48 +74,48 @@ fn loses(ctx: &Ctx) {
 }
 
 fn is_flushed_with_an_event(ctx: &Ctx, op: Op) {
-    let (near, far) = ctx.loopback();
-    let memory = near.memory(100);
-    let target = far.memory(100);
+    let (client, server) = ctx.loopback();
+    let memory = client.memory(100);
+    let target = server.memory(100);
     // This send waits for a receive, and the suppressed requests queue behind it.
-    post_empty_send(&near, 1);
-    ok(op.call(&near, 2, &[memory.segment(0, 100)], &target.target(0, 100), SUPPRESS));
-    ok(dat_ep_disconnect(near.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
-    near.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-    ok(op.call(&near, 3, &[memory.segment(0, 100)], &target.target(0, 100), SUPPRESS));
-    expect_flushed(&near.request, 1..=3);
-    expect_nothing(near.request.h());
-    far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    post_empty_send(&client, 1);
+    ok(op.call(&client, 2, &[memory.segment(0, 100)], &target.target(0, 100), SUPPRESS));
+    ok(dat_ep_disconnect(client.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+    client.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    ok(op.call(&client, 3, &[memory.segment(0, 100)], &target.target(0, 100), SUPPRESS));
+    expect_flushed(&client.request, 1..=3);
+    expect_nothing(client.request.h());
+    server.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
 }
 
 fn suppressed_bind(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let memory = near.memory(100);
-    let rmr = near.pz.rmr();
-    post_empty_recv(&far, 0);
+    let (client, server) = ctx.loopback();
+    let memory = client.memory(100);
+    let rmr = client.pz.rmr();
+    post_empty_recv(&server, 0);
     let segment = memory.segment(0, 100);
     let privileges = DAT_MEM_PRIV_REMOTE_READ_FLAG;
     let context: DAT_RMR_CONTEXT =
-        filled(|out| dat_rmr_bind(rmr.h(), &segment, privileges, near.ep.h(), cookie(1), SUPPRESS, out));
-    post_empty_send(&near, 2);
-    expect_dto(near.request.h(), 2, DAT_DTO_SUCCESS, 0);
-    expect_nothing(near.request.h());
-    let theirs = far.memory(100);
-    far.post_read(3, theirs.segment(0, 100), DAT_RMR_TRIPLET { rmr_context: context, ..memory.target(0, 100) });
-    expect_dto(far.request.h(), 3, DAT_DTO_SUCCESS, 100);
+        filled(|out| dat_rmr_bind(rmr.h(), &segment, privileges, client.ep.h(), cookie(1), SUPPRESS, out));
+    post_empty_send(&client, 2);
+    expect_dto(client.request.h(), 2, DAT_DTO_SUCCESS, 0);
+    expect_nothing(client.request.h());
+    let theirs = server.memory(100);
+    server.post_read(3, theirs.segment(0, 100), DAT_RMR_TRIPLET { rmr_context: context, ..memory.target(0, 100) });
+    expect_dto(server.request.h(), 3, DAT_DTO_SUCCESS, 100);
 }
 
 fn suppressed_bind_flushed(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let memory = near.memory(100);
-    let rmr = near.pz.rmr();
-    near.disconnect();
-    far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    let (client, server) = ctx.loopback();
+    let memory = client.memory(100);
+    let rmr = client.pz.rmr();
+    client.disconnect();
+    server.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     let segment = memory.segment(0, 100);
     let privileges = DAT_MEM_PRIV_REMOTE_READ_FLAG;
     let _: DAT_RMR_CONTEXT =
-        filled(|out| dat_rmr_bind(rmr.h(), &segment, privileges, near.ep.h(), cookie(1), SUPPRESS, out));
-    expect_rmr(near.request.h(), rmr.h(), 1, DAT_RMR_BIND_FAILURE);
+        filled(|out| dat_rmr_bind(rmr.h(), &segment, privileges, client.ep.h(), cookie(1), SUPPRESS, out));
+    expect_rmr(client.request.h(), rmr.h(), 1, DAT_RMR_BIND_FAILURE);
 }
 
 fn suppresses_on_a_cno(ctx: &Ctx) {

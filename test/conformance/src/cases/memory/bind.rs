@@ -53,7 +53,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all.into_iter().map(|case| case.needs(Need::Rmr)).collect()
 }
 
-/// Transfers 200 bytes to or from the target that the far role sends. `may`: whether the transfer is permitted.
+/// Transfers 200 bytes to or from the target that the server role sends. `may`: whether the transfer is permitted.
 fn tries(ctx: &Ctx, op: Op, may: bool) {
     let conn = ctx.connect();
     let memory = conn.memory(200);
@@ -154,15 +154,15 @@ fn uses_contexts_at_once(ctx: &Ctx) {
 }
 
 fn bind_gives_a_new_context_each_time(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let memory = near.memory(100);
-    let rmr = near.pz.rmr();
+    let (client, _server) = ctx.loopback();
+    let memory = client.memory(100);
+    let rmr = client.pz.rmr();
     let mut seen = HashSet::from([0, memory.rmr_context, memory.lmr_context]);
     for n in 0..300 {
-        let target = bind(&near, &rmr, memory.segment(0, 100), REMOTE);
+        let target = bind(&client, &rmr, memory.segment(0, 100), REMOTE);
         assert!(seen.insert(target.rmr_context), "context {:#x} again at {n}", target.rmr_context);
     }
-    unbind(&near, &rmr);
+    unbind(&client, &rmr);
 }
 
 /// Writes with the first context: successfully while it is valid, then refused after a rebind.
@@ -334,13 +334,13 @@ fn binds_an_lmr_of_an_lmr(ctx: &Ctx) {
 }
 
 fn bind_flushed_leaves_nothing_bound(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let mut memory = near.memory(100);
-    let rmr = near.pz.rmr();
-    near.disconnect();
-    far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-    post_bind(&near, &rmr, 1, memory.segment(0, 100), REMOTE);
-    expect_rmr(near.request.h(), rmr.h(), 1, DAT_RMR_BIND_FAILURE);
+    let (client, server) = ctx.loopback();
+    let mut memory = client.memory(100);
+    let rmr = client.pz.rmr();
+    client.disconnect();
+    server.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    post_bind(&client, &rmr, 1, memory.segment(0, 100), REMOTE);
+    expect_rmr(client.request.h(), rmr.h(), 1, DAT_RMR_BIND_FAILURE);
     expect_unbound(&rmr);
     memory.deregister();
 }
@@ -375,14 +375,14 @@ fn bind_of_no_length_flushed_leaves_nothing_bound(ctx: &Ctx) {
 }
 
 fn flushed_after_a_bind(ctx: &Ctx, then: impl FnOnce(&Conn, &Rmr, &Memory)) {
-    let (near, far) = ctx.loopback();
-    let mut memory = near.memory(100);
-    let rmr = near.pz.rmr();
-    bind(&near, &rmr, memory.segment(0, 100), REMOTE);
-    near.disconnect();
-    far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-    then(&near, &rmr, &memory);
-    expect_rmr(near.request.h(), rmr.h(), 1, DAT_RMR_BIND_FAILURE);
+    let (client, server) = ctx.loopback();
+    let mut memory = client.memory(100);
+    let rmr = client.pz.rmr();
+    bind(&client, &rmr, memory.segment(0, 100), REMOTE);
+    client.disconnect();
+    server.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    then(&client, &rmr, &memory);
+    expect_rmr(client.request.h(), rmr.h(), 1, DAT_RMR_BIND_FAILURE);
     expect_unbound(&rmr);
     memory.deregister();
 }
@@ -445,26 +445,26 @@ fn exports_a_page(ctx: &Ctx) {
 
 /// Each thread has its own RMR. Every bind completes with its own handle and cookie.
 fn bind_by_threads_of_one_connection(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let memory = near.memory(1000);
-    let rmrs: Vec<Rmr> = (0..4).map(|_| near.pz.rmr()).collect();
+    let (client, _server) = ctx.loopback();
+    let memory = client.memory(1000);
+    let rmrs: Vec<Rmr> = (0..4).map(|_| client.pz.rmr()).collect();
     std::thread::scope(|scope| {
         for (n, rmr) in rmrs.iter().enumerate() {
-            let (near, memory) = (&near, &memory);
+            let (client, memory) = (&client, &memory);
             scope.spawn(move || {
                 for round in 0..3 {
-                    post_bind(near, rmr, n as u64 * 10 + round, memory.segment(n * 100, 100), REMOTE);
+                    post_bind(client, rmr, n as u64 * 10 + round, memory.segment(n * 100, 100), REMOTE);
                 }
             });
         }
     });
     let mut next = [0; 4];
     for _ in 0..12 {
-        let data = expect_event(near.request.h(), SOON).rmr();
+        let data = expect_event(client.request.h(), SOON).rmr();
         let id = context_bits(data.user_cookie) as usize;
         let (thread, round) = (id / 10, id % 10);
         assert!(data.status == DAT_RMR_BIND_SUCCESS && data.rmr_handle == rmrs[thread].h() && round == next[thread]);
         next[thread] += 1;
     }
-    rmrs.iter().for_each(|rmr| unbind(&near, rmr));
+    rmrs.iter().for_each(|rmr| unbind(&client, rmr));
 }

@@ -116,25 +116,25 @@ fn binds_in(at: State, ep: DAT_EP_HANDLE, conn: &Conn, memory: &Memory) {
 }
 
 fn is_refused(ctx: &Ctx, wrong: Wrong) {
-    let (near, far) = ctx.loopback();
-    let other = Conn::on(&near.ia);
+    let (client, server) = ctx.loopback();
+    let other = Conn::on(&client.ia);
     let mut memory = match wrong {
         LmrOfAnotherPz => other.memory(1000),
-        NoLocalWrite => near.ia.memory_with(&near.pz, 1000, DAT_MEM_PRIV_LOCAL_READ_FLAG | REMOTE),
-        _ => near.memory(1000),
+        NoLocalWrite => client.ia.memory_with(&client.pz, 1000, DAT_MEM_PRIV_LOCAL_READ_FLAG | REMOTE),
+        _ => client.memory(1000),
     };
-    let rmr = if wrong == RmrOfAnotherPz { other.pz.rmr() } else { near.pz.rmr() };
-    let (mut rmr_handle, mut ep) = (rmr.h(), near.ep.h());
+    let rmr = if wrong == RmrOfAnotherPz { other.pz.rmr() } else { client.pz.rmr() };
+    let (mut rmr_handle, mut ep) = (rmr.h(), client.ep.h());
     let mut segment = memory.segment(100, 200);
     let (mut privileges, mut flags) = (REMOTE, DAT_COMPLETION_DEFAULT_FLAG);
     let mut sends = 0;
     match wrong {
         NullRmr => rmr_handle = DAT_HANDLE_NULL,
-        OtherKindOfRmr => rmr_handle = near.pz.h(),
-        FreedRmr => rmr_handle = near.pz.rmr().free(),
+        OtherKindOfRmr => rmr_handle = client.pz.h(),
+        FreedRmr => rmr_handle = client.pz.rmr().free(),
         NullEp => ep = DAT_HANDLE_NULL,
-        OtherKindOfEp => ep = near.request.h(),
-        FreedEp => ep = near.ia.ep(&near.pz, &near.recv, &near.request, &near.events).free(),
+        OtherKindOfEp => ep = client.request.h(),
+        FreedEp => ep = client.ia.ep(&client.pz, &client.recv, &client.request, &client.events).free(),
         BothHandles => (rmr_handle, ep) = (DAT_HANDLE_NULL, DAT_HANDLE_NULL),
         UnknownContext => segment.lmr_context = !segment.lmr_context,
         FreedLmr => _ = memory.deregister(),
@@ -146,8 +146,8 @@ fn is_refused(ctx: &Ctx, wrong: Wrong) {
         UnknownFlag => flags = 0x40,
         Unsignalled => flags = DAT_COMPLETION_UNSIGNALLED_FLAG,
         FullQueue => {
-            // The far role posts no receives, so the sends fill the queue.
-            while Op::Send.call(&near, sends, &[], &NOWHERE, 0) == DAT_SUCCESS {
+            // The server role posts no receives, so the sends fill the queue.
+            while Op::Send.call(&client, sends, &[], &NOWHERE, 0) == DAT_SUCCESS {
                 sends += 1;
             }
         }
@@ -175,10 +175,10 @@ fn is_refused(ctx: &Ctx, wrong: Wrong) {
     // The refused bind has had no effect.
     expect_unbound(&rmr);
     for id in 0..sends {
-        post_empty_recv(&far, id);
-        expect_dto(near.request.h(), id, DAT_DTO_SUCCESS, 0);
+        post_empty_recv(&server, id);
+        expect_dto(client.request.h(), id, DAT_DTO_SUCCESS, 0);
     }
-    expect_nothing(near.request.h());
+    expect_nothing(client.request.h());
     if wrong != FreedLmr {
         memory.deregister();
     }
@@ -186,67 +186,67 @@ fn is_refused(ctx: &Ctx, wrong: Wrong) {
 }
 
 fn bind_posts_ignore_local_privileges(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let memory = near.ia.memory_with(&near.pz, 100, DAT_MEM_PRIV_NONE_FLAG);
-    let rmr = near.pz.rmr();
-    bind(&near, &rmr, memory.segment(0, 100), LOCAL | DAT_MEM_PRIV_REMOTE_READ_FLAG);
-    unbind(&near, &rmr);
+    let (client, _server) = ctx.loopback();
+    let memory = client.ia.memory_with(&client.pz, 100, DAT_MEM_PRIV_NONE_FLAG);
+    let rmr = client.pz.rmr();
+    bind(&client, &rmr, memory.segment(0, 100), LOCAL | DAT_MEM_PRIV_REMOTE_READ_FLAG);
+    unbind(&client, &rmr);
 }
 
 fn bind_posts_need_no_remote_privilege_of_the_lmr(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let memory = near.ia.memory_with(&near.pz, 100, DAT_MEM_PRIV_LOCAL_WRITE_FLAG);
+    let (client, server) = ctx.loopback();
+    let memory = client.ia.memory_with(&client.pz, 100, DAT_MEM_PRIV_LOCAL_WRITE_FLAG);
     assert_eq!(memory.rmr_context, 0);
-    let rmr = near.pz.rmr();
-    let target = bind(&near, &rmr, memory.segment(0, 100), REMOTE);
-    let theirs = far.memory(100);
+    let rmr = client.pz.rmr();
+    let target = bind(&client, &rmr, memory.segment(0, 100), REMOTE);
+    let theirs = server.memory(100);
     theirs.fill(7);
-    far.post_write(1, theirs.segment(0, 100), target);
-    expect_dto(far.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    server.post_write(1, theirs.segment(0, 100), target);
+    expect_dto(server.request.h(), 1, DAT_DTO_SUCCESS, 100);
     memory.expect_all(0, 100, 7);
-    unbind(&near, &rmr);
+    unbind(&client, &rmr);
 }
 
 fn bind_posts_for_reads_need_no_local_right_of_the_lmr(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let memory = near.ia.memory_with(&near.pz, 100, DAT_MEM_PRIV_NONE_FLAG);
+    let (client, server) = ctx.loopback();
+    let memory = client.ia.memory_with(&client.pz, 100, DAT_MEM_PRIV_NONE_FLAG);
     memory.fill(7);
-    let rmr = near.pz.rmr();
-    let target = bind(&near, &rmr, memory.segment(0, 100), DAT_MEM_PRIV_REMOTE_READ_FLAG);
-    let theirs = far.memory(100);
-    far.post_read(1, theirs.segment(0, 100), target);
-    expect_dto(far.request.h(), 1, DAT_DTO_SUCCESS, 100);
+    let rmr = client.pz.rmr();
+    let target = bind(&client, &rmr, memory.segment(0, 100), DAT_MEM_PRIV_REMOTE_READ_FLAG);
+    let theirs = server.memory(100);
+    server.post_read(1, theirs.segment(0, 100), target);
+    expect_dto(server.request.h(), 1, DAT_DTO_SUCCESS, 100);
     theirs.expect_all(0, 100, 7);
-    unbind(&near, &rmr);
+    unbind(&client, &rmr);
 }
 
 fn bind_posts_of_no_length_check_nothing_else(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let rmr = near.pz.rmr();
+    let (client, _server) = ctx.loopback();
+    let rmr = client.pz.rmr();
     // Three invalid arguments: an unknown LMR, an invalid address, and a null output for the context.
-    unbind(&near, &rmr);
+    unbind(&client, &rmr);
     expect_unbound(&rmr);
 }
 
 fn bind_posts_of_no_length_need_the_pz_of_the_ep(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let other = near.ia.pz();
+    let (client, _server) = ctx.loopback();
+    let other = client.ia.pz();
     let rmr = other.rmr();
     let nothing = DAT_LMR_TRIPLET { lmr_context: 0, pad: 0, virtual_address: 0, segment_length: 0 };
-    let code = dat_rmr_bind(rmr.h(), &nothing, 0, near.ep.h(), cookie(1), 0, null_mut());
+    let code = dat_rmr_bind(rmr.h(), &nothing, 0, client.ep.h(), cookie(1), 0, null_mut());
     assert_eq!(kind_of(code), error(DAT_PROTECTION_VIOLATION, DAT_NO_SUBTYPE));
-    expect_nothing(near.request.h());
+    expect_nothing(client.request.h());
 }
 
 fn bind_posts_ignore_solicited_and_threshold(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let memory = near.memory(100);
-    let rmr = near.pz.rmr();
+    let (client, _server) = ctx.loopback();
+    let memory = client.memory(100);
+    let rmr = client.pz.rmr();
     let segment = memory.segment(0, 100);
     for flags in [DAT_COMPLETION_SOLICITED_WAIT_FLAG, DAT_COMPLETION_EVD_THRESHOLD_FLAG] {
         let _: DAT_RMR_CONTEXT =
-            filled(|out| dat_rmr_bind(rmr.h(), &segment, REMOTE, near.ep.h(), cookie(7), flags, out));
-        expect_rmr(near.request.h(), rmr.h(), 7, DAT_RMR_BIND_SUCCESS);
+            filled(|out| dat_rmr_bind(rmr.h(), &segment, REMOTE, client.ep.h(), cookie(7), flags, out));
+        expect_rmr(client.request.h(), rmr.h(), 7, DAT_RMR_BIND_SUCCESS);
     }
-    unbind(&near, &rmr);
+    unbind(&client, &rmr);
 }

@@ -51,24 +51,24 @@ fn rmr_query_unbound_shows_zeros(ctx: &Ctx) {
 }
 
 fn rmr_query_returns_the_bound_range(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let memory = near.memory(1000);
-    let rmr = near.pz.rmr();
-    let target = bind(&near, &rmr, memory.segment(100, 200), REMOTE);
+    let (client, _server) = ctx.loopback();
+    let memory = client.memory(1000);
+    let rmr = client.pz.rmr();
+    let target = bind(&client, &rmr, memory.segment(100, 200), REMOTE);
     let param = rmr_param(&rmr);
     let DAT_LMR_TRIPLET { lmr_context, virtual_address, segment_length, .. } = param.lmr_triplet;
     assert_eq!((lmr_context, virtual_address, segment_length), (memory.lmr_context, memory.address(100), 200));
     assert_eq!((param.mem_priv & REMOTE, param.rmr_context), (REMOTE, target.rmr_context));
-    unbind(&near, &rmr);
+    unbind(&client, &rmr);
 }
 
 fn rmr_query_after_an_unbind_shows_zeros(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let memory = near.memory(1000);
-    let rmr = near.pz.rmr();
+    let (client, _server) = ctx.loopback();
+    let memory = client.memory(1000);
+    let rmr = client.pz.rmr();
     for _ in 0..3 {
-        bind(&near, &rmr, memory.segment(0, 200), REMOTE);
-        unbind(&near, &rmr);
+        bind(&client, &rmr, memory.segment(0, 200), REMOTE);
+        unbind(&client, &rmr);
         expect_unbound(&rmr);
     }
 }
@@ -122,10 +122,10 @@ fn rmr_calls_refuse_other_than_rmr(ctx: &Ctx) {
 }
 
 fn rmr_free_while_bound_lets_the_lmr_go(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let mut memory = near.memory(1000);
-    let rmr = near.pz.rmr();
-    bind(&near, &rmr, memory.segment(0, 1000), REMOTE);
+    let (client, _server) = ctx.loopback();
+    let mut memory = client.memory(1000);
+    let rmr = client.pz.rmr();
+    bind(&client, &rmr, memory.segment(0, 1000), REMOTE);
     rmr.free();
     memory.deregister();
 }
@@ -182,11 +182,11 @@ fn rmr_free_lets_its_pz_go(ctx: &Ctx) {
 }
 
 fn rmr_of_many_on_one_lmr(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let mut memory = near.memory(1000);
-    let rmrs: Vec<Rmr> = (0..10).map(|_| near.pz.rmr()).collect();
+    let (client, _server) = ctx.loopback();
+    let mut memory = client.memory(1000);
+    let rmrs: Vec<Rmr> = (0..10).map(|_| client.pz.rmr()).collect();
     for (n, rmr) in rmrs.iter().enumerate() {
-        bind(&near, rmr, memory.segment(n * 100, 100), REMOTE);
+        bind(&client, rmr, memory.segment(n * 100, 100), REMOTE);
     }
     for rmr in rmrs {
         refused(dat_lmr_free(memory.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_LMR_IN_USE);
@@ -196,50 +196,50 @@ fn rmr_of_many_on_one_lmr(ctx: &Ctx) {
 }
 
 fn rmr_bound_keeps_its_lmr(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let memory = near.memory(1000);
-    let rmr = near.pz.rmr();
-    bind(&near, &rmr, memory.segment(0, 1000), REMOTE);
+    let (client, _server) = ctx.loopback();
+    let memory = client.memory(1000);
+    let rmr = client.pz.rmr();
+    bind(&client, &rmr, memory.segment(0, 1000), REMOTE);
     for _ in 0..2 {
         refused(dat_lmr_free(memory.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_LMR_IN_USE);
     }
     // The refused free left the LMR usable.
     let _: DAT_LMR_PARAM = filled(|out| dat_lmr_query(memory.h(), DAT_LMR_FIELD_ALL, out));
-    unbind(&near, &rmr);
+    unbind(&client, &rmr);
 }
 
 fn rmr_bound_elsewhere_lets_the_lmr_go(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let (mut first, mut second) = (near.memory(1000), near.memory(1000));
-    let rmr = near.pz.rmr();
-    bind(&near, &rmr, first.segment(0, 1000), REMOTE);
-    bind(&near, &rmr, second.segment(0, 1000), REMOTE);
+    let (client, _server) = ctx.loopback();
+    let (mut first, mut second) = (client.memory(1000), client.memory(1000));
+    let rmr = client.pz.rmr();
+    bind(&client, &rmr, first.segment(0, 1000), REMOTE);
+    bind(&client, &rmr, second.segment(0, 1000), REMOTE);
     first.deregister();
     refused(dat_lmr_free(second.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_LMR_IN_USE);
-    unbind(&near, &rmr);
+    unbind(&client, &rmr);
     second.deregister();
 }
 
 fn rmr_unbound_lets_the_lmr_go(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let mut memory = near.memory(1000);
-    let rmr = near.pz.rmr();
-    bind(&near, &rmr, memory.segment(0, 1000), REMOTE);
-    unbind(&near, &rmr);
+    let (client, _server) = ctx.loopback();
+    let mut memory = client.memory(1000);
+    let rmr = client.pz.rmr();
+    bind(&client, &rmr, memory.segment(0, 1000), REMOTE);
+    unbind(&client, &rmr);
     memory.deregister();
     // Unbinding an unbound RMR is not an error.
-    unbind(&near, &rmr);
+    unbind(&client, &rmr);
 }
 
 fn rmr_bound_to_the_first_byte_lets_go_once(ctx: &Ctx) {
-    let (near, _far) = ctx.loopback();
-    let mut memory = near.memory(1000);
-    let (one, other) = (near.pz.rmr(), near.pz.rmr());
-    bind(&near, &one, memory.segment(0, 1), REMOTE);
-    bind(&near, &other, memory.segment(0, 1), REMOTE);
+    let (client, _server) = ctx.loopback();
+    let mut memory = client.memory(1000);
+    let (one, other) = (client.pz.rmr(), client.pz.rmr());
+    bind(&client, &one, memory.segment(0, 1), REMOTE);
+    bind(&client, &other, memory.segment(0, 1), REMOTE);
     // Unbinding the first RMR three times does not unbind the second.
-    (0..3).for_each(|_| unbind(&near, &one));
+    (0..3).for_each(|_| unbind(&client, &one));
     refused(dat_lmr_free(memory.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_LMR_IN_USE);
-    unbind(&near, &other);
+    unbind(&client, &other);
     memory.deregister();
 }

@@ -95,10 +95,10 @@ fn srq_ep_broken_comes_after_the_completions(_: &Ctx, peer: &Peer, pool: &Pool) 
 }
 
 fn srq_ep_broken_never_without_a_queue(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    near.disconnect();
-    far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-    expect_quiet(near.ia.errors(), Duration::from_millis(20));
+    let (client, server) = ctx.loopback();
+    client.disconnect();
+    server.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    expect_quiet(client.ia.errors(), Duration::from_millis(20));
 }
 
 fn srq_ep_broken_never_without_a_connection(_: &Ctx, peer: &Peer, pool: &Pool) {

@@ -54,7 +54,7 @@ fn leaves(ctx: &Ctx) {
     }
 }
 
-/// The far role of a case whose near process is killed: the queue stays in use.
+/// The server role of a case whose client process is killed: the queue stays in use.
 fn srq_peer_is_killed(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 16);
     let peer = Peer::listen(ctx, &pool);
@@ -84,14 +84,14 @@ fn dies_and_others_go_on(ctx: &Ctx, pool: &Pool, ep: &Ep, left: DAT_COUNT) {
     pool.expect_ep_broken(ep);
     pool.expect_counts(left, left);
     let psp = pool.ia.psp(ctx.qual(1), &pool.requests);
-    let (near, other) = (Conn::on(&pool.ia), pool.ep());
-    near.connect(&pool.ia.address(), ctx.qual(1));
+    let (client, other) = (Conn::on(&pool.ia), pool.ep());
+    client.connect(&pool.ia.address(), ctx.qual(1));
     pool.accept(&other);
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     pool.post(9);
-    let memory = near.memory(8);
+    let memory = client.memory(8);
     for id in 0..=left as u64 {
-        near.post_send(id, memory.segment(0, 8));
+        client.post_send(id, memory.segment(0, 8));
         let (handle, _, _) = pool.next();
         assert!(handle.h() == other.h());
     }

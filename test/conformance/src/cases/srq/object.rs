@@ -260,14 +260,14 @@ fn srq_post_recv_copies_its_list(ctx: &Ctx) {
     ok(pool.post_as(1, &mut list));
     list[0] = DAT_LMR_TRIPLET { lmr_context: 0, pad: 0, virtual_address: 0, segment_length: 0 };
     std::hint::black_box(&list);
-    let (near, ep) = (Conn::on(&ia), pool.ep());
+    let (client, ep) = (Conn::on(&ia), pool.ep());
     let psp = ia.psp(ctx.qual(0), &pool.requests);
-    near.connect(&ia.address(), ctx.qual(0));
+    client.connect(&ia.address(), ctx.qual(0));
     pool.accept(&ep);
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
-    let memory = near.memory(SLOT);
+    client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    let memory = client.memory(SLOT);
     memory.write_pattern(0, SLOT, 5);
-    near.post_send(1, memory.segment(0, SLOT));
+    client.post_send(1, memory.segment(0, SLOT));
     pool.expect(&ep, 1, SLOT, 5);
     drop(psp);
 }

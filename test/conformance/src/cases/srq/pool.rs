@@ -1,8 +1,8 @@
-//! Helpers for the SRQ cases: a far role that receives from a shared queue, and a near role that executes its
+//! Helpers for the SRQ cases: a server role that receives from a shared queue, and a client role that executes its
 //! commands.
 //!
-//! The body of such a case is the far role. It owns the queue and requests every step through its [`Peer`], so it
-//! knows the whole sequence of events. A reply means that the near role has executed the step; a send may still be
+//! The body of such a case is the server role. It owns the queue and requests every step through its [`Peer`], so it
+//! knows the whole sequence of events. A reply means that the client role has executed the step; a send may still be
 //! incomplete.
 #![forbid(unsafe_code)]
 
@@ -13,20 +13,20 @@ use crate::kit::*;
 /// Bytes of each receive of a [`Pool`].
 pub(super) const SLOT: usize = 256;
 
-/// A case whose far role has a queue of 16, and whose near role executes commands.
+/// A case whose server role has a queue of 16, and whose client role executes commands.
 pub(super) fn served(body: fn(&Ctx, &Peer, &Pool)) -> Case {
     served_with(16, body)
 }
 
 /// Same as `served`, with another length of the queue.
 pub(super) fn served_with(recvs: DAT_COUNT, body: fn(&Ctx, &Peer, &Pool)) -> Case {
-    let far = move |ctx: &Ctx| {
+    let server = move |ctx: &Ctx| {
         let pool = Pool::new(&ctx.ia(), recvs);
         let peer = Peer::listen(ctx, &pool);
         body(ctx, &peer, &pool);
         peer.dismiss();
     };
-    pair(obey, far).needs(Need::Srq)
+    pair(obey, server).needs(Need::Srq)
 }
 
 /// A shared queue, and all objects that EPs on it need.
@@ -167,7 +167,7 @@ pub(super) fn marked(soft: DAT_COUNT, hard: DAT_COUNT) -> DAT_EP_ATTR {
     DAT_EP_ATTR { max_recv_dtos: hard, max_recv_iov: 0, srq_soft_hw: soft, max_request_dtos: 64, ..ep_attr() }
 }
 
-/// Commands from the far role to the near role.
+/// Commands from the server role to the client role.
 pub(super) struct Peer<'a> {
     ctx: &'a Ctx,
     _psp: Psp,
@@ -181,13 +181,13 @@ impl<'a> Peer<'a> {
         Peer { ctx, _psp: psp }
     }
 
-    /// Connects the near role to a new EP on the queue. The connections are numbered from 0.
+    /// Connects the client role to a new EP on the queue. The connections are numbered from 0.
     #[track_caller]
     pub(super) fn connected(&self, pool: &Pool) -> Ep {
         self.connected_to(pool, pool.ep())
     }
 
-    /// Connects the near role to this EP.
+    /// Connects the client role to this EP.
     #[track_caller]
     pub(super) fn connected_to(&self, pool: &Pool, ep: Ep) -> Ep {
         self.ask(DIAL, [0; 4]);
@@ -195,66 +195,66 @@ impl<'a> Peer<'a> {
         ep
     }
 
-    /// The near role resets its EP and connects again.
+    /// The client role resets its EP and connects again.
     #[track_caller]
     pub(super) fn redial(&self, conn: u64) {
         self.ask(REDIAL, [conn, 0, 0, 0]);
     }
 
-    /// The near role posts a message of this length and pattern.
+    /// The client role posts a message of this length and pattern.
     #[track_caller]
     pub(super) fn send(&self, conn: u64, length: usize, seed: u8) {
         self.ask(SEND, [conn, length as u64, seed.into(), 1]);
     }
 
-    /// The near role posts `count` messages of eight bytes, with patterns `first`, `first + 1` and so on.
+    /// The client role posts `count` messages of eight bytes, with patterns `first`, `first + 1` and so on.
     #[track_caller]
     pub(super) fn send_many(&self, conn: u64, count: u64, first: u8) {
         self.ask(SEND, [conn, 8, first.into(), count]);
     }
 
-    /// Checks that the next `count` requests of the near role complete with this status.
+    /// Checks that the next `count` requests of the client role complete with this status.
     #[track_caller]
     pub(super) fn sees(&self, conn: u64, count: u64, status: DAT_DTO_COMPLETION_STATUS) {
         self.ask(SEES, [conn, count, status.into(), 0]);
     }
 
-    /// Checks that no request of the near role has completed.
+    /// Checks that no request of the client role has completed.
     #[track_caller]
     pub(super) fn sees_nothing(&self, conn: u64) {
         self.ask(NOTHING, [conn, 0, 0, 0]);
     }
 
-    /// The near role writes eight bytes of a pattern into memory of the far role.
+    /// The client role writes eight bytes of a pattern into memory of the server role.
     #[track_caller]
     pub(super) fn write(&self, conn: u64, target: DAT_RMR_TRIPLET, seed: u8) {
         self.ask(WRITE, [conn, target.rmr_context.into(), target.target_address, seed.into()]);
     }
 
-    /// The near role disconnects, and takes its event.
+    /// The client role disconnects, and takes its event.
     #[track_caller]
     pub(super) fn disconnect(&self, conn: u64) {
         self.ask(DISCONNECT, [conn, 0, 0, 0]);
     }
 
-    /// The near role takes one event that ends a connection: DISCONNECTED or BROKEN.
+    /// The client role takes one event that ends a connection: DISCONNECTED or BROKEN.
     #[track_caller]
     pub(super) fn gets_the_end(&self, conn: u64) {
         self.ask(ENDED, [conn, 0, 0, 0]);
     }
 
-    /// The near role posts an empty receive.
+    /// The client role posts an empty receive.
     #[track_caller]
     pub(super) fn post_recv(&self, conn: u64) {
         self.ask(POST_RECV, [conn, 0, 0, 0]);
     }
 
-    /// The process of the near role dies.
+    /// The process of the client role dies.
     pub(super) fn dies(self) {
         self.ctx.send(words(DIE, [0; 4]));
     }
 
-    /// Ends the near role's command loop. The end of a case body does this too.
+    /// Ends the client role's command loop. The end of a case body does this too.
     fn dismiss(&self) {
         self.ctx.send(words(GO, [0; 4]));
     }
@@ -282,7 +282,7 @@ fn words(what: u64, [a, b, c, d]: [u64; 4]) -> Vec<u8> {
     [what, a, b, c, d].iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// One connection of the near role.
+/// One connection of the client role.
 struct Line {
     memory: Memory,
     conn: Conn,
@@ -320,7 +320,7 @@ impl Line {
     }
 }
 
-/// The near role: executes commands until it is released.
+/// The client role: executes commands until it is released.
 pub(super) fn obey(ctx: &Ctx) {
     let ia = ctx.ia();
     let address = ctx.receive_address();

@@ -280,21 +280,21 @@ fn srq_recv_query_of_an_idle_ep_is_zero(ctx: &Ctx) {
 }
 
 fn srq_recv_query_without_one_counts_posted_receives(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let memory = far.memory(64);
+    let (client, server) = ctx.loopback();
+    let memory = server.memory(64);
     for posted in 0..4 {
-        assert_eq!(recv_query(&far.ep), (posted, posted));
-        far.post_recv(posted as u64, memory.segment(0, 8));
+        assert_eq!(recv_query(&server.ep), (posted, posted));
+        server.post_recv(posted as u64, memory.segment(0, 8));
     }
     for left in (0..4).rev() {
-        ok(dat_ep_post_send(near.ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
-        expect_dto(far.recv.h(), 3 - left as u64, DAT_DTO_SUCCESS, 0);
-        assert_eq!(recv_query(&far.ep), (left, left), "completed ones count no more");
+        ok(dat_ep_post_send(client.ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
+        expect_dto(server.recv.h(), 3 - left as u64, DAT_DTO_SUCCESS, 0);
+        assert_eq!(recv_query(&server.ep), (left, left), "completed ones count no more");
     }
-    far.post_recv(9, memory.segment(0, 8));
-    far.disconnect();
-    expect_dto(far.recv.h(), 9, DAT_DTO_ERR_FLUSHED, 0);
-    assert_eq!(recv_query(&far.ep), (0, 0), "nor do flushed ones");
+    server.post_recv(9, memory.segment(0, 8));
+    server.disconnect();
+    expect_dto(server.recv.h(), 9, DAT_DTO_ERR_FLUSHED, 0);
+    assert_eq!(recv_query(&server.ep), (0, 0), "nor do flushed ones");
 }
 
 fn srq_recv_query_in_an_ep_without_a_zone(ctx: &Ctx) {

@@ -104,16 +104,16 @@ fn both_disconnect(ctx: &Ctx) {
 fn threads_disconnect_one_ep_at_once(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..20 {
-        let (near, far) = ctx.loopback_with(&ia, &Setup::default());
+        let (client, server) = ctx.loopback_with(&ia, &Setup::default());
         run_threads(4, |thread| {
-            let ep = if thread < 2 { near.ep.h() } else { far.ep.h() };
+            let ep = if thread < 2 { client.ep.h() } else { server.ep.h() };
             ok(dat_ep_disconnect(ep, DAT_CLOSE_ABRUPT_FLAG));
         });
-        for conn in [&near, &far] {
+        for conn in [&client, &server] {
             conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
             conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
         }
-        for conn in [&near, &far] {
+        for conn in [&client, &server] {
             expect_nothing(conn.events.h());
         }
     }
@@ -125,8 +125,8 @@ fn threads_accept_one_request_at_once(ctx: &Ctx) {
     let psp = ia.psp(ctx.qual(0), &requests);
     for _ in 0..15 {
         let ends: Vec<Conn> = (0..3).map(|_| Conn::on(&ia)).collect();
-        let near = Conn::on(&ia);
-        near.connect(&ia.address(), ctx.qual(0));
+        let client = Conn::on(&ia);
+        client.connect(&ia.address(), ctx.qual(0));
         let cr = Handle::of(expect_cr(requests.h()).cr_handle);
         let accepted = Mutex::new(Vec::new());
         run_threads(3, |thread| {
@@ -139,7 +139,7 @@ fn threads_accept_one_request_at_once(ctx: &Ctx) {
         });
         let accepted = accepted.into_inner().expect("no thread has panicked");
         assert_eq!(accepted.len(), 1, "one of them has it");
-        near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+        client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
         for (thread, end) in ends.iter().enumerate() {
             if thread == accepted[0] {
                 end.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -157,19 +157,19 @@ fn threads_connect_one_ep_at_once(ctx: &Ctx) {
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let psp = ia.psp(ctx.qual(0), &requests);
     for _ in 0..15 {
-        let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+        let (client, server) = (Conn::on(&ia), Conn::on(&ia));
         let begun = AtomicUsize::new(0);
         run_threads(3, |_| {
             let address = ia.address();
-            let (ep, pointer, flags) = (near.ep.h(), address.pointer(), DAT_CONNECT_DEFAULT_FLAG);
+            let (ep, pointer, flags) = (client.ep.h(), address.pointer(), DAT_CONNECT_DEFAULT_FLAG);
             let (qos, no_limit) = (DAT_QOS_BEST_EFFORT, DAT_TIMEOUT_INFINITE);
             let code = dat_ep_connect(ep, pointer, ctx.qual(0), no_limit, 0, null_mut(), qos, flags);
             kind_in(code, &[DAT_SUCCESS, DAT_INVALID_STATE]);
             begun.fetch_add((code == DAT_SUCCESS).into(), Ordering::Relaxed);
         });
         assert_eq!(begun.into_inner(), 1, "one has connected it");
-        ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, far.ep.h(), 0, null_mut()));
-        established(&near, &far);
+        ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, server.ep.h(), 0, null_mut()));
+        established(&client, &server);
         expect_nothing(requests.h());
     }
     drop(psp);
@@ -178,11 +178,11 @@ fn threads_connect_one_ep_at_once(ctx: &Ctx) {
 fn threads_free_an_ep_under_sends_of_the_peer(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..20 {
-        let (near, far) = ctx.loopback_with(&ia, &Setup::default());
-        let memory = far.memory(4096);
-        (0..16).for_each(|id| far.post_recv(id, memory.segment(0, 4096)));
-        let from = near.memory(4096);
-        let dead = Mutex::new(Some(far.ep));
+        let (client, server) = ctx.loopback_with(&ia, &Setup::default());
+        let memory = server.memory(4096);
+        (0..16).for_each(|id| server.post_recv(id, memory.segment(0, 4096)));
+        let from = client.memory(4096);
+        let dead = Mutex::new(Some(server.ep));
         let posted = AtomicUsize::new(0);
         run_threads(2, |thread| {
             if thread == 0 {
@@ -191,16 +191,16 @@ fn threads_free_an_ep_under_sends_of_the_peer(ctx: &Ctx) {
                 return;
             }
             for id in 0..16 {
-                near.post_send(id, from.segment(0, 4096));
+                client.post_send(id, from.segment(0, 4096));
                 posted.fetch_add(1, Ordering::AcqRel);
             }
         });
         for id in 0..16 {
-            assert_eq!(context_bits(expect_event(near.request.h(), SOON).dto().user_cookie), id, "in order");
+            assert_eq!(context_bits(expect_event(client.request.h(), SOON).dto().user_cookie), id, "in order");
         }
-        near.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+        client.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
         // Completions of the freed EP may be queued on its EVDs, which drop them when they are freed.
-        drop((far.recv, far.request, far.events));
+        drop((server.recv, server.request, server.events));
     }
 }
 
@@ -270,8 +270,8 @@ fn threads_close_releases_all_waiters(ctx: &Ctx) {
 fn threads_close_under_load(ctx: &Ctx) {
     for _ in 0..8 {
         let ia = ctx.ia();
-        let (near, far) = ctx.loopback_with(&ia, &Setup::default());
-        let (from, into) = (near.memory(8192), far.memory(8192));
+        let (client, server) = ctx.loopback_with(&ia, &Setup::default());
+        let (from, into) = (client.memory(8192), server.memory(8192));
         let cno = ia.cno();
         let software = ia.evd_on(&cno, 16, DAT_EVD_SOFTWARE_FLAG);
         let (adapter, work) = (Handle::of(ia.h()), AtomicUsize::new(0));
@@ -284,19 +284,19 @@ fn threads_close_under_load(ctx: &Ctx) {
                 ok(dat_ia_close(adapter.h(), DAT_CLOSE_ABRUPT_FLAG));
             }
             1 => until(|| {
-                let code = dat_ep_post_send(near.ep.h(), 1, &mut from.segment(0, 8192), cookie(1), 0);
+                let code = dat_ep_post_send(client.ep.h(), 1, &mut from.segment(0, 8192), cookie(1), 0);
                 kind_in(code, &others);
                 work.fetch_add(1, Ordering::Relaxed);
                 is_over(code)
             }),
             2 => until(|| {
-                let code = dat_ep_post_recv(far.ep.h(), 1, &mut into.segment(0, 8192), cookie(1), 0);
+                let code = dat_ep_post_recv(server.ep.h(), 1, &mut into.segment(0, 8192), cookie(1), 0);
                 kind_in(code, &others);
                 work.fetch_add(1, Ordering::Relaxed);
                 is_over(code)
             }),
             3 | 4 => until(|| {
-                let evd = if thread == 3 { near.request.h() } else { far.recv.h() };
+                let evd = if thread == 3 { client.request.h() } else { server.recv.h() };
                 let code = dat_evd_wait(evd, DAT_TIMEOUT_INFINITE, 1, &mut zeroed(), &mut 0);
                 kind_in(code, &waits);
                 code != DAT_SUCCESS
@@ -315,7 +315,7 @@ fn threads_close_under_load(ctx: &Ctx) {
             }),
         });
         // The close has freed all objects; the case frees only the buffers.
-        std::mem::forget((near, far, cno, software, ia));
+        std::mem::forget((client, server, cno, software, ia));
         std::mem::forget((from, into));
     }
 }
@@ -384,8 +384,8 @@ fn threads_close_one_adapter_at_once(ctx: &Ctx) {
 }
 
 fn threads_close_one_adapter_and_use_another(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
-    let memory = far.memory(64);
+    let (client, server) = ctx.loopback();
+    let memory = server.memory(64);
     run_threads(2, |thread| {
         for round in 0..10 {
             if thread == 0 {
@@ -395,10 +395,10 @@ fn threads_close_one_adapter_and_use_another(ctx: &Ctx) {
                 continue;
             }
             for id in 0..10 {
-                far.post_recv(round + id, memory.segment(0, 64));
-                ok(dat_ep_post_send(near.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
-                expect_dto(near.request.h(), id, DAT_DTO_SUCCESS, 0);
-                expect_dto(far.recv.h(), round + id, DAT_DTO_SUCCESS, 0);
+                server.post_recv(round + id, memory.segment(0, 64));
+                ok(dat_ep_post_send(client.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
+                expect_dto(client.request.h(), id, DAT_DTO_SUCCESS, 0);
+                expect_dto(server.recv.h(), round + id, DAT_DTO_SUCCESS, 0);
             }
         }
     });
@@ -410,18 +410,18 @@ fn threads_reset_and_connect_in_parallel(ctx: &Ctx) {
     run_threads(4, |thread| {
         let requests = ia.evd(8, DAT_EVD_CR_FLAG);
         let _psp = ia.psp(ctx.qual(thread as u64), &requests);
-        let (near, far) = (Conn::on(&ia), Conn::on(&ia));
+        let (client, server) = (Conn::on(&ia), Conn::on(&ia));
         for round in 0..8 {
-            ok(dat_ep_post_recv(far.ep.h(), 0, null_mut(), cookie(round), DAT_COMPLETION_DEFAULT_FLAG));
-            near.connect(&ia.address(), ctx.qual(thread as u64));
-            ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, far.ep.h(), 0, null_mut()));
-            established(&near, &far);
-            ok(dat_ep_post_send(near.ep.h(), 0, null_mut(), cookie(round), DAT_COMPLETION_DEFAULT_FLAG));
-            expect_dto(far.recv.h(), round, DAT_DTO_SUCCESS, 0);
-            expect_dto(near.request.h(), round, DAT_DTO_SUCCESS, 0);
-            let first = if round % 2 == 0 { &near } else { &far };
+            ok(dat_ep_post_recv(server.ep.h(), 0, null_mut(), cookie(round), DAT_COMPLETION_DEFAULT_FLAG));
+            client.connect(&ia.address(), ctx.qual(thread as u64));
+            ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, server.ep.h(), 0, null_mut()));
+            established(&client, &server);
+            ok(dat_ep_post_send(client.ep.h(), 0, null_mut(), cookie(round), DAT_COMPLETION_DEFAULT_FLAG));
+            expect_dto(server.recv.h(), round, DAT_DTO_SUCCESS, 0);
+            expect_dto(client.request.h(), round, DAT_DTO_SUCCESS, 0);
+            let first = if round % 2 == 0 { &client } else { &server };
             ok(dat_ep_disconnect(first.ep.h(), DAT_CLOSE_GRACEFUL_FLAG));
-            for conn in [&near, &far] {
+            for conn in [&client, &server] {
                 conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
                 ok(dat_ep_reset(conn.ep.h()));
             }

@@ -265,13 +265,13 @@ fn threads_post_to_one_shared_receive_queue(ctx: &Ctx) {
     let ep = Ep::own(filled(|out| {
         dat_ep_create_with_srq(ia.h(), pz.h(), recv.h(), recv.h(), events.h(), srq.h(), &attr, out)
     }));
-    let near = Conn::unconnected(&ia, &deep());
+    let client = Conn::unconnected(&ia, &deep());
     let psp = ia.psp(ctx.qual(0), &requests);
-    near.connect(&ia.address(), ctx.qual(0));
+    client.connect(&ia.address(), ctx.qual(0));
     ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, ep.h(), 0, null_mut()));
-    near.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
+    client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     psp.free();
-    let (from, into) = (near.memory(8 * 2 * EACH), ia.memory(&pz, 8 * 2 * EACH));
+    let (from, into) = (client.memory(8 * 2 * EACH), ia.memory(&pz, 8 * 2 * EACH));
     run_threads(4, |thread| match thread {
         0 | 1 => (0..EACH).for_each(|at| {
             let slot = thread * EACH + at;
@@ -283,8 +283,8 @@ fn threads_post_to_one_shared_receive_queue(ctx: &Ctx) {
             });
         }),
         2 => (0..2 * EACH).for_each(|number| {
-            send_number(&near, &from, number, number as u64);
-            expect_dto(near.request.h(), number as u64, DAT_DTO_SUCCESS, 8);
+            send_number(&client, &from, number, number as u64);
+            expect_dto(client.request.h(), number as u64, DAT_DTO_SUCCESS, 8);
         }),
         _ => {
             let mut slots = HashSet::new();
@@ -304,20 +304,20 @@ fn threads_post_to_one_shared_receive_queue(ctx: &Ctx) {
 fn threads_post_while_another_disconnects(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..15 {
-        let (near, far) = ctx.loopback_with(&ia, &deep());
+        let (client, server) = ctx.loopback_with(&ia, &deep());
         (0..8).for_each(|id| {
-            ok(dat_ep_post_recv(far.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
+            ok(dat_ep_post_recv(server.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
         });
         let accepted = Mutex::new(HashSet::new());
         run_threads(3, |thread| {
             if thread == 2 {
                 until(|| accepted.lock().expect("no thread has panicked").len() > 4);
-                ok(dat_ep_disconnect(near.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
+                ok(dat_ep_disconnect(client.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
                 return;
             }
             for number in 0..60 {
                 let id = (thread << 16 | number) as u64;
-                let code = dat_ep_post_send(near.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG);
+                let code = dat_ep_post_send(client.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG);
                 kind_in(code, &[DAT_SUCCESS, DAT_INSUFFICIENT_RESOURCES, DAT_INVALID_STATE]);
                 if code == DAT_SUCCESS {
                     accepted.lock().expect("no thread has panicked").insert(id);
@@ -327,24 +327,24 @@ fn threads_post_while_another_disconnects(ctx: &Ctx) {
         let mut accepted = accepted.into_inner().expect("no thread has panicked");
         let mut has_failed = false;
         while !accepted.is_empty() {
-            let data = expect_event(near.request.h(), SOON).dto();
+            let data = expect_event(client.request.h(), SOON).dto();
             let id = context_bits(data.user_cookie);
             assert!(accepted.remove(&id), "{id:#x} completed twice, or was never accepted");
             assert!(data.status != DAT_DTO_SUCCESS || !has_failed, "no success after a failure");
             has_failed |= data.status != DAT_DTO_SUCCESS;
         }
-        expect_nothing(near.request.h());
-        near.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-        far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-        expect_nothing(near.events.h());
+        expect_nothing(client.request.h());
+        client.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+        server.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+        expect_nothing(client.events.h());
     }
 }
 
 fn threads_post_receives_while_another_resets(ctx: &Ctx) {
-    let (near, far) = ctx.loopback_with(&ctx.ia(), &deep());
-    near.disconnect();
-    far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-    let ep = &far.ep;
+    let (client, server) = ctx.loopback_with(&ctx.ia(), &deep());
+    client.disconnect();
+    server.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    let ep = &server.ep;
     let accepted = AtomicUsize::new(0);
     run_threads(2, |thread| {
         for id in 0..100 {
@@ -359,7 +359,7 @@ fn threads_post_receives_while_another_resets(ctx: &Ctx) {
     });
     let mut count = 0;
     ok(dat_ep_recv_query(ep.h(), &mut count, null_mut()));
-    let completed = drain(far.recv.h()).len();
+    let completed = drain(server.recv.h()).len();
     assert!(completed + count as usize <= accepted.into_inner(), "none was made up");
     ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
@@ -395,9 +395,9 @@ fn threads_free_memory_under_transfers(ctx: &Ctx) {
     let ia = ctx.ia();
     let outcomes = [DAT_DTO_SUCCESS, DAT_DTO_ERR_REMOTE_ACCESS, DAT_DTO_ERR_FLUSHED];
     for _ in 0..15 {
-        let (near, far) = ctx.loopback_with(&ia, &deep());
-        let from = near.memory(1 << 16);
-        let into = Mutex::new(far.memory(1 << 16));
+        let (client, server) = ctx.loopback_with(&ia, &deep());
+        let from = client.memory(1 << 16);
+        let into = Mutex::new(server.memory(1 << 16));
         let target = into.lock().expect("no thread has panicked").target(0, 1 << 16);
         let is_over = AtomicBool::new(false);
         run_threads(2, |thread| {
@@ -407,10 +407,10 @@ fn threads_free_memory_under_transfers(ctx: &Ctx) {
                 return;
             }
             for id in 0..20 {
-                near.post_write(id, from.segment(0, 1 << 16), target);
+                client.post_write(id, from.segment(0, 1 << 16), target);
             }
         });
-        let statuses: Vec<_> = (0..20).map(|_| expect_event(near.request.h(), SOON).dto().status).collect();
+        let statuses: Vec<_> = (0..20).map(|_| expect_event(client.request.h(), SOON).dto().status).collect();
         assert!(statuses.iter().all(|status| outcomes.contains(status)), "{statuses:?}");
         // After the first refused write, all later writes are refused.
         let first = statuses.iter().take_while(|status| **status == DAT_DTO_SUCCESS).count();

@@ -89,7 +89,7 @@ fn receives_badly_amid_work(ctx: &Ctx) {
     let memory = conn.memory(100);
     conn.post_recv(1, nowhere());
     (2..=3).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
-    // The near role has posted no receive, so both sends wait.
+    // The client role has posted no receive, so both sends wait.
     (11..=12).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
     ctx.meet();
     expect_dto(conn.recv.h(), 1, DAT_DTO_ERR_LOCAL_PROTECTION, 0);

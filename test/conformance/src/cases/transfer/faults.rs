@@ -157,7 +157,7 @@ fn requests_from(ctx: &Ctx, op: Op, fault: Local) {
     drop((memory, others));
 }
 
-/// The far role of a connection that a failure of the near role ends. It exports memory and posts one receive.
+/// The server role of a connection that a failure of the client role ends. It exports memory and posts one receive.
 pub(super) fn loses(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(300);
@@ -169,7 +169,7 @@ pub(super) fn loses(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// The near role of a connection that breaks because the far role cannot receive.
+/// The client role of a connection that breaks because the server role cannot receive.
 pub(super) fn sends_into_trouble(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
@@ -194,7 +194,7 @@ fn receives_into(ctx: &Ctx, fault: Local) {
     drop((memory, others));
 }
 
-/// The near role of an RDMA transfer that the target refuses.
+/// The client role of an RDMA transfer that the target refuses.
 fn is_denied(ctx: &Ctx, op: Op) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
@@ -325,7 +325,7 @@ fn exceeds_the_adapter(ctx: &Ctx, op: Op) {
     let part = (most / 2 + 1).min(1 << 30);
     let parts = most / part + 1;
     if parts > 4 {
-        // The far role waits for the end of the connection.
+        // The server role waits for the end of the connection.
         drop(conn);
         ctx.unsupported("an adapter with a limit that can be reached");
     }

@@ -51,7 +51,7 @@ fn is_left(ctx: &Ctx) {
     let memory = conn.memory(100);
     ctx.send_target(memory.target(0, 100));
     (21..=22).for_each(|id| conn.post_send(id, memory.segment(0, 100)));
-    // The near role has posted receives for messages 21 and 22.
+    // The client role has posted receives for messages 21 and 22.
     (21..=22).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 100));
     ctx.meet();
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
@@ -261,22 +261,22 @@ fn is_left_by_a_freed_ep(ctx: &Ctx) {
 }
 
 fn flush_events_outlive_their_ep(ctx: &Ctx) {
-    let (near, far) = ctx.loopback();
+    let (client, server) = ctx.loopback();
     for id in 0..3 {
-        post_empty_recv(&far, id);
-        post_empty_send(&near, id + 10);
+        post_empty_recv(&server, id);
+        post_empty_send(&client, id + 10);
         // Both events are queued before the EPs are freed.
-        until(|| is_request_idle(&near));
+        until(|| is_request_idle(&client));
     }
-    expect_dto(far.recv.h(), 0, DAT_DTO_SUCCESS, 0);
-    expect_dto(near.request.h(), 10, DAT_DTO_SUCCESS, 0);
-    let Conn { ep, recv, request: _request, events: _events, pz: _pz, ia: _ia } = far;
+    expect_dto(server.recv.h(), 0, DAT_DTO_SUCCESS, 0);
+    expect_dto(client.request.h(), 10, DAT_DTO_SUCCESS, 0);
+    let Conn { ep, recv, request: _request, events: _events, pz: _pz, ia: _ia } = server;
     let dead = ep.free();
     for id in 1..3 {
         let data = expect_dto(recv.h(), id, DAT_DTO_SUCCESS, 0);
         assert!(data.ep_handle == dead, "the event names the freed EP");
     }
-    (11..13).for_each(|id| _ = expect_dto(near.request.h(), id, DAT_DTO_SUCCESS, 0));
+    (11..13).for_each(|id| _ = expect_dto(client.request.h(), id, DAT_DTO_SUCCESS, 0));
 }
 
 fn flush_by_freeing_everything_with_work_posted(ctx: &Ctx) {
@@ -320,10 +320,10 @@ fn is_marked(ctx: &Ctx) {
 
 /// Returns an endpoint whose connection has ended.
 fn ended(ctx: &Ctx) -> Conn {
-    let (near, far) = ctx.loopback();
-    near.disconnect();
-    far.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-    near
+    let (client, server) = ctx.loopback();
+    client.disconnect();
+    server.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
+    client
 }
 
 fn flushes_a_marker(ctx: &Ctx, op: Op) {

@@ -27,9 +27,9 @@ pub(crate) fn cases() -> Vec<Case> {
             ("read_sees_an_earlier_write", writes_then_reads, is_written_and_read),
             ("last_byte_of_a_send_comes_last", sends_rounds, spins_for_received),
         ];
-        for (row, near, far) in rows {
+        for (row, client, server) in rows {
             let name = |end: &str| format!("order_{row}_{size}_bytes{end}");
-            let case = pair(move |ctx| near(ctx, size), move |ctx| far(ctx, size));
+            let case = pair(move |ctx| client(ctx, size), move |ctx| server(ctx, size));
             all.push(case.named(name("")).proves("spec/events 4.3"));
             let slow = |role: Role| {
                 move |ctx: &Ctx| {
@@ -38,14 +38,17 @@ pub(crate) fn cases() -> Vec<Case> {
                 }
             };
             all.push(
-                pair(slow(near), slow(far)).only_two().named(name("_without_kernel_copies")).proves("spec/events 4.3"),
+                pair(slow(client), slow(server))
+                    .only_two()
+                    .named(name("_without_kernel_copies"))
+                    .proves("spec/events 4.3"),
             );
         }
     }
     for depth in [1, 2, 4] {
-        let near = move |ctx: &Ctx| reads_beyond_its_depth(ctx, depth);
+        let client = move |ctx: &Ctx| reads_beyond_its_depth(ctx, depth);
         let case =
-            pair(near, serves_mixed_reads).named(format!("order_reads_beyond_a_depth_of_{depth}_wait_their_turn"));
+            pair(client, serves_mixed_reads).named(format!("order_reads_beyond_a_depth_of_{depth}_wait_their_turn"));
         all.push(case.proves("spec/events 4.3"));
         let slow = pair(
             move |ctx| {
@@ -317,7 +320,7 @@ fn reads_mixed(ctx: &Ctx) {
     reads_all(ctx, &conn);
 }
 
-/// Posts twelve reads of the far role's pattern.
+/// Posts twelve reads of the server role's pattern.
 #[track_caller]
 fn reads_all(ctx: &Ctx, conn: &Conn) {
     let memory = conn.memory(MIXED.len() * LONGEST);

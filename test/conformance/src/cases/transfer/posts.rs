@@ -65,11 +65,11 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// Makes each call with one invalid parameter; afterwards the connection still works.
 fn is_refused(ctx: &Ctx, op: Op, wrong: Wrong) {
-    let (near, far) = ctx.loopback();
-    let (memory, target) = (near.memory(500), far.memory(500));
+    let (client, server) = ctx.loopback();
+    let (memory, target) = (client.memory(500), server.memory(500));
     let remote = target.target(0, 500);
     let mut list = vec![memory.segment(0, 100); 5];
-    let good = near.ep.h();
+    let good = client.ep.h();
     let flags = DAT_COMPLETION_DEFAULT_FLAG;
     let last = if Op::RDMA.contains(&op) { DAT_INVALID_ARG6 } else { DAT_INVALID_ARG5 };
     let list = list.as_mut_ptr();
@@ -78,11 +78,11 @@ fn is_refused(ctx: &Ctx, op: Op, wrong: Wrong) {
             (op.post_raw(DAT_HANDLE_NULL, (1, list), 1, &remote, flags), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP)
         }
         Wrong::OtherKind => {
-            (op.post_raw(near.request.h(), (1, list), 1, &remote, flags), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP)
+            (op.post_raw(client.request.h(), (1, list), 1, &remote, flags), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP)
         }
         Wrong::FreedEp => {
-            let dead = sibling(&near, &Setup::default());
-            let handle = near.ia.ep(&near.pz, &dead.recv, &dead.request, &dead.events).free();
+            let dead = sibling(&client, &Setup::default());
+            let handle = client.ia.ep(&client.pz, &dead.recv, &dead.request, &dead.events).free();
             (op.post_raw(handle, (1, list), 1, &remote, flags), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EP)
         }
         Wrong::Negative => (op.post_raw(good, (-1, list), 1, &remote, flags), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2),
@@ -105,11 +105,11 @@ fn is_refused(ctx: &Ctx, op: Op, wrong: Wrong) {
     };
     refused(code, kind, subtype);
     // The refused calls posted nothing: these are the first requests to complete.
-    post_empty_recv(&near, 2);
-    post_empty_recv(&far, 3);
-    post_empty_send(&near, 4);
-    post_empty_send(&far, 5);
-    for (evd, id) in [(&near.recv, 2), (&far.recv, 3), (&near.request, 4), (&far.request, 5)] {
+    post_empty_recv(&client, 2);
+    post_empty_recv(&server, 3);
+    post_empty_send(&client, 4);
+    post_empty_send(&server, 5);
+    for (evd, id) in [(&client.recv, 2), (&server.recv, 3), (&client.request, 4), (&server.request, 5)] {
         expect_dto(evd.h(), id, DAT_DTO_SUCCESS, 0);
     }
 }
@@ -128,25 +128,25 @@ fn fill(conn: &Conn, op: Op, remote: &DAT_RMR_TRIPLET) -> u64 {
 }
 
 fn is_refused_when_full(ctx: &Ctx, op: Op) {
-    let (near, far) = ctx.loopback();
-    let (memory, target) = (near.memory(100), far.memory(100));
+    let (client, server) = ctx.loopback();
+    let (memory, target) = (client.memory(100), server.memory(100));
     // The peer has no receive for the sends.
-    let sends = fill(&near, Op::Send, &NOWHERE);
+    let sends = fill(&client, Op::Send, &NOWHERE);
     assert!(sends >= 16, "space for {sends} requests where 16 were asked for");
-    let code = op.call(&near, 99, &[memory.segment(0, 100)], &target.target(0, 100), DAT_COMPLETION_DEFAULT_FLAG);
+    let code = op.call(&client, 99, &[memory.segment(0, 100)], &target.target(0, 100), DAT_COMPLETION_DEFAULT_FLAG);
     refused(code, DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
     // The receive queue is separate, so a receive is still accepted.
-    post_empty_recv(&near, 1);
+    post_empty_recv(&client, 1);
     for id in 0..sends {
-        post_empty_recv(&far, id);
-        expect_dto(far.recv.h(), id, DAT_DTO_SUCCESS, 0);
+        post_empty_recv(&server, id);
+        expect_dto(server.recv.h(), id, DAT_DTO_SUCCESS, 0);
     }
-    (0..sends).for_each(|id| _ = expect_dto(near.request.h(), id, DAT_DTO_SUCCESS, 0));
-    op.post(&near, 100, &[memory.segment(0, 100)], &target.target(0, 100));
+    (0..sends).for_each(|id| _ = expect_dto(client.request.h(), id, DAT_DTO_SUCCESS, 0));
+    op.post(&client, 100, &[memory.segment(0, 100)], &target.target(0, 100));
     if op == Op::Send {
-        far.post_recv(1, memory.segment(0, 100));
+        server.post_recv(1, memory.segment(0, 100));
     } else {
-        expect_dto(near.request.h(), 100, DAT_DTO_SUCCESS, 100);
+        expect_dto(client.request.h(), 100, DAT_DTO_SUCCESS, 100);
     }
 }
 
@@ -159,25 +159,25 @@ fn takes_its_own_limit(ctx: &Ctx, op: Op) {
         attr.max_rdma_read_iov = 3;
         attr.max_rdma_write_iov = 4;
     });
-    let (near, far) = ctx.loopback_with(&ctx.ia(), &setup);
+    let (client, server) = ctx.loopback_with(&ctx.ia(), &setup);
     let limit = match op {
         Op::Recv => 1,
         Op::Send => 2,
         Op::Read => 3,
         Op::Write => 4,
     };
-    let (memory, target) = (near.memory(500), far.memory(500));
+    let (memory, target) = (client.memory(500), server.memory(500));
     let remote = target.target(0, 500);
     let segment = memory.segment(0, 100);
-    let code = op.call(&near, 1, &vec![segment; limit + 1], &remote, DAT_COMPLETION_DEFAULT_FLAG);
+    let code = op.call(&client, 1, &vec![segment; limit + 1], &remote, DAT_COMPLETION_DEFAULT_FLAG);
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
     match op {
-        Op::Send => far.post_recv(2, target.segment(0, 500)),
-        Op::Recv => far.post_send(2, target.segment(0, 100)),
+        Op::Send => server.post_recv(2, target.segment(0, 500)),
+        Op::Recv => server.post_send(2, target.segment(0, 100)),
         Op::Read | Op::Write => {}
     }
-    op.post(&near, 1, &vec![segment; limit], &remote);
-    expect_dto(op.evd(&near), 1, DAT_DTO_SUCCESS, limit as u64 * 100);
+    op.post(&client, 1, &vec![segment; limit], &remote);
+    expect_dto(op.evd(&client), 1, DAT_DTO_SUCCESS, limit as u64 * 100);
 }
 
 fn post_recvs_up_to_the_requested_depth_and_not_above_the_reported_one(ctx: &Ctx) {
@@ -194,18 +194,18 @@ fn post_recvs_up_to_the_requested_depth_and_not_above_the_reported_one(ctx: &Ctx
 
 fn post_recvs_until_refused_then_reset(ctx: &Ctx) {
     let ia = ctx.ia();
-    let (near, far) = (Conn::on(&ia), Conn::on(&ia));
-    let posted = fill(&near, Op::Recv, &NOWHERE);
-    ok(dat_ep_reset(near.ep.h()));
-    near.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
-    expect_nothing(near.recv.h());
+    let (client, server) = (Conn::on(&ia), Conn::on(&ia));
+    let posted = fill(&client, Op::Recv, &NOWHERE);
+    ok(dat_ep_reset(client.ep.h()));
+    client.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
+    expect_nothing(client.recv.h());
     // The receives are still posted, so the connection can use them.
-    far.listen(ctx.qual(0), || near.connect(&ia.address(), ctx.qual(0)));
-    established(&near, &far);
+    server.listen(ctx.qual(0), || client.connect(&ia.address(), ctx.qual(0)));
+    established(&client, &server);
     for id in 0..posted {
-        post_empty_send(&far, id);
-        expect_dto(near.recv.h(), id, DAT_DTO_SUCCESS, 0);
-        expect_dto(far.request.h(), id, DAT_DTO_SUCCESS, 0);
+        post_empty_send(&server, id);
+        expect_dto(client.recv.h(), id, DAT_DTO_SUCCESS, 0);
+        expect_dto(server.request.h(), id, DAT_DTO_SUCCESS, 0);
     }
 }
 
