@@ -96,7 +96,7 @@ fn added_a_common_service_point_is_refused(ctx: &Ctx) {
     assert_eq!(create(&ia, DAT_COMM { protocol: 17, ..TCP }, &address, &requests), not_supported);
     assert_eq!(create(&ia, TCP, &no_port, &requests), Err(argument(3)));
     // Another host, groups, and broadcast.
-    for bytes in [[192, 0, 2, 1], [224, 0, 0, 1], [239, 1, 2, 3], [255; 4], [127, 255, 255, 255]] {
+    for bytes in [[203, 0, 113, 1], [224, 0, 0, 1], [239, 1, 2, 3], [255; 4], [127, 255, 255, 255]] {
         let elsewhere = with_bytes(bytes, port);
         assert_eq!(create(&ia, TCP, &elsewhere, &requests), Err(argument(3)), "{bytes:?}");
     }
