@@ -1,11 +1,11 @@
 /*
  * duet: runs a server and its client, and prints the processor time of each.
  *
- *   duet tcp:PORT | text:WORDS  SERVER ARGS... -- CLIENT ARGS...
+ *   duet tcp:PORT | text:WORDS | text@PORT:WORDS  SERVER ARGS... -- CLIENT ARGS...
  *
- * The client starts when a socket listens on the port, or when the server has printed the words. Duet prints the client's
- * output, then with `text:` the server's output with the prefix "server | ", then one line of JSON. The exit status reports
- * failures.
+ * The client starts when a socket listens on the port, or when the server has printed the words, or after both. Duet prints
+ * the client's output, then with `text` the server's output with the prefix "server | ", then one line of JSON. The exit
+ * status reports failures.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -108,12 +108,13 @@ int main(int argc, char **argv)
 {
     struct rusage server_usage, client_usage;
     int pipes[2], server_status, client_status, n = 2;
+    const char *words;
     pid_t server, client;
 
     while (n < argc && strcmp(argv[n], "--") != 0)
         n++;
     if (n + 1 >= argc || n == 2) {
-        fprintf(stderr, "usage: duet tcp:PORT|text:WORDS SERVER ARGS -- CLIENT ARGS\n");
+        fprintf(stderr, "usage: duet tcp:PORT|text:WORDS|text@PORT:WORDS SERVER ARGS -- CLIENT ARGS\n");
         return 2;
     }
     argv[n] = NULL;
@@ -121,10 +122,15 @@ int main(int argc, char **argv)
         fail("pipe");
     server = start(argv + 2, pipes[1]);
     close(pipes[1]);
-    if (strncmp(argv[1], "tcp:", 4) == 0)
-        await_port((unsigned)atoi(argv[1] + 4), server, pipes[0]);
-    else
-        await_text(argv[1] + strlen("text:"), pipes[0]);
+    words = strchr(argv[1], ':');
+    if (words == NULL)
+        fail("neither a port nor words");
+    if (strncmp(argv[1], "text", 4) == 0)
+        await_text(words + 1, pipes[0]);
+    if (strncmp(argv[1], "text@", 5) == 0)
+        await_port((unsigned)atoi(argv[1] + 5), server, pipes[0]);
+    else if (strncmp(argv[1], "tcp:", 4) == 0)
+        await_port((unsigned)atoi(words + 1), server, pipes[0]);
     client = start(argv + n + 1, -1);
     if (wait4(client, &client_status, 0, &client_usage) < 0)
         fail("wait4");
@@ -140,7 +146,7 @@ int main(int argc, char **argv)
         fail("the client failed");
     if (server_status != 0)
         fail("the server failed");
-    if (strncmp(argv[1], "text:", strlen("text:")) == 0)
+    if (strncmp(argv[1], "text", 4) == 0)
         print_said();
     printf("{\"server_cpu\":%.0f,\"client_cpu\":%.0f}\n", usec(&server_usage), usec(&client_usage));
     return 0;

@@ -25,38 +25,53 @@ struct Program {
     name: &'static str,
     /// Text that the server prints when a client may start.
     ready: &'static str,
+    /// TCP port on which the server listens, shortly after it has printed that text.
+    port: Option<u16>,
     /// Final text of a successful client and of a successful server.
     success: [&'static str; 2],
     /// Arguments for both server and client.
     common: &'static [&'static str],
 }
 
+/// Port at which clients of dtest, dtestx and dtestcm get the address of the server.
+const TCP_PORT: Option<u16> = Some(15_828);
+
 const PROGRAMS: [Program; 5] = [
     Program {
         name: "dtest",
         ready: "waiting for client",
+        port: TCP_PORT,
         success: ["DAPL Test Complete. PASSED"; 2],
         common: &["-b", "4096", "-B", "10"],
     },
     Program {
         name: "dtestx",
         ready: "waiting to snd addr",
+        port: TCP_PORT,
         success: ["IB extension test - immed/atomic test PASSED"; 2],
         common: &[],
     },
     Program {
         name: "dtestcm",
         ready: "waiting for client",
+        port: TCP_PORT,
         success: ["DAPL Connection Test Complete."; 2],
         common: &["-c", "50", "-b", "10"],
     },
     Program {
         name: "dtestsrq",
         ready: "server ready",
+        port: None,
         success: ["SRQ Test Complete."; 2],
         common: &["-c", "4", "-b", "1024"],
     },
-    Program { name: "dapltest", ready: "Service Point Ready", success: ["End of Work", "Exiting."], common: &[] },
+    Program {
+        name: "dapltest",
+        ready: "Service Point Ready",
+        port: None,
+        success: ["End of Work", "Exiting."],
+        common: &[],
+    },
 ];
 
 /// Runs two tests of dapltest, then ends the server: $1 is the program, $2 the adapter, $3 the server.
@@ -173,7 +188,8 @@ impl Programs<'_> {
             first.extend(["-P", adapter, "-s"].map(str::to_owned).into_iter().chain(common()));
             second.extend(["-P", adapter, "-h", &address].map(str::to_owned).into_iter().chain(common()));
         }
-        let words = [vec![format!("text:{}", program.ready)], first, vec!["--".to_owned()], second].concat();
+        let port = program.port.map_or(String::new(), |port| format!("@{port}"));
+        let words = [vec![format!("text{port}:{}", program.ready)], first, vec!["--".to_owned()], second].concat();
         self.setting.exec(self.duet.as_ref(), &words.iter().map(String::as_str).collect::<Vec<_>>())
     }
 }
