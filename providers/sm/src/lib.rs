@@ -7,7 +7,7 @@
 //! `qp/shared`) use slot rings (`qp/ring`); shared memory contains neither locks nor pointers. RDMA is a single copy
 //! (`qp/single_copy`) if possible: into shared memory that the peer exports (`memory/backing`, `exchange`, `imports`,
 //! `mapped`), or by the kernel (`memory/kernel_copy`: `knem`, `cma`; `calibration` measures their speed). Otherwise
-//! RDMA uses a bounce buffer. Long sends use the same methods; sender and receiver may each copy a part (`help`). dapl
+//! RDMA uses a bounce buffer. Long sends use the same methods; sender and receiver may each copy a part (`delegation`). dapl
 //! uses queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), requests (`cm/request`),
 //! registered memory (`memory/regions`) and memory windows (`memory/window`).
 
@@ -21,10 +21,10 @@ macro_rules! fail_point {
 
 mod cm;
 mod cq;
+mod delegation;
 mod device;
 mod dir;
 mod engine;
-mod help;
 mod memory;
 mod proto;
 mod qp;

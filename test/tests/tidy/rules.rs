@@ -72,7 +72,7 @@ const SM: &[&[&str]] = &[
     &["memory/cma", "memory/mapped"],
     &["memory/knem"],
     &["settings", "memory/backing", "memory/imports", "dir", "engine/wake", "cm/receive", "memory/regions", "qp/ring"],
-    &["engine/wake_flags", "help", "cm/socket"],
+    &["engine/wake_flags", "delegation", "cm/socket"],
     &["qp/link"],
     &["memory/kernel_copy", "memory/calibration"],
     &["qp/single_copy"],

@@ -17,9 +17,9 @@ use dapl::runtime::sync::{AtomicU64, Ordering, fence};
 use dapl_software::memory::rights::AccessRight;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use crate::delegation::CopyDelegation;
 use crate::engine::wake::{WakeResult, write_word};
 use crate::engine::wake_flags::WakeFlags;
-use crate::help::Help;
 use crate::memory::imports::Imports;
 use crate::memory::map::{EngineTicks, LastCheck, Map};
 use crate::memory::regions::{PeerRegions, Target};
@@ -40,7 +40,7 @@ const BUSY_FETCHING: usize = 392;
 const GONE: usize = 512;
 const REACH: usize = 640;
 const RECALLED: usize = 648;
-// The module `help` uses offsets 768 to 1023.
+// The module `delegation` uses offsets 768 to 1023.
 const STAGED: usize = 1024;
 /// Bits of the features that this process supports beyond the first version of the rings. The word is written once; a
 /// version without this word leaves it 0.
@@ -253,8 +253,8 @@ impl ConnectionMemory {
 
     /// Returns the words by which the receiver of a long send asks its sender to copy a part. `None` before the peer's
     /// areas are attached.
-    pub(crate) fn help(&self) -> Option<Help<'_>> {
-        Some(Help { own: &self.area, peer: &self.peer_side()?.area })
+    pub(crate) fn copy_delegation(&self) -> Option<CopyDelegation<'_>> {
+        Some(CopyDelegation { local: &self.area, peer: &self.peer_side()?.area })
     }
 
     /// Returns the peer's areas, if they are attached.

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering::{self, Relaxed};
 use super::ends::{pattern, without_cma};
 use super::points::{Point, yield_at};
 use super::*;
-use crate::help::{Help, Job};
+use crate::delegation::{CopyDelegation, CopyJob};
 use crate::qp::link::{ConnectionMemory, Peer, WANT_PROGRESS, WANT_REQUESTS};
 
 const MIB: usize = 1 << 20;
@@ -302,14 +302,14 @@ fn memory_of_the_sender_that_goes_while_it_is_staged() {
 /// Creates the job with which the receiver of the first message asks the sender to write a part of it to `to`.
 fn ask(pair: &Both, ticket: u64, offset: usize, to: &[u8], mr: &Mr) {
     let (length, address) = (to.len() as u32, to.as_ptr() as u64);
-    let job = Job { slot: 1, offset: offset as u64, length, key: mr.local_key(), pd: pair.b.pd.0, address };
+    let job = CopyJob { slot: 1, offset: offset as u64, length, key: mr.local_key(), pd: pair.b.pd.0, address };
     put(pair, ticket, &job);
 }
 
 /// Publishes the job, and makes the sender poll, because a job alone does not wake the sender.
-fn put(pair: &Both, ticket: u64, job: &Job) {
+fn put(pair: &Both, ticket: u64, job: &CopyJob) {
     let link = pair.passive.0.link().unwrap();
-    link.help().unwrap().ask(ticket, job);
+    link.copy_delegation().unwrap().publish(ticket, job);
     link.poke(WANT_PROGRESS);
 }
 
@@ -319,7 +319,7 @@ fn outcome(pair: &Both, ticket: u64) -> bool {
     let until = Instant::now() + PATIENCE;
     loop {
         assert_eq!(pair.a.cq.poll(&mut [Completion::default()]), 0);
-        if let Some(outcome) = link.help().unwrap().outcome(ticket) {
+        if let Some(outcome) = link.copy_delegation().unwrap().outcome(ticket) {
             return outcome;
         }
         assert!(Instant::now() < until, "no help");
@@ -344,14 +344,14 @@ fn polling_sender_writes_exactly_the_requested_part() {
             .enumerate()
     {
         let mr = space_mr.local_key();
-        let fine = Job { slot: 1, offset: 0, length: 8, key: mr, pd: b.pd.0, address: space.as_ptr() as u64 };
+        let fine = CopyJob { slot: 1, offset: 0, length: 8, key: mr, pd: b.pd.0, address: space.as_ptr() as u64 };
         let job = match n {
-            0 => Job { offset: MIB as u64 - 7, ..fine },
-            1 => Job { offset: u64::MAX, ..fine },
-            2 => Job { length: u32::MAX, ..fine },
-            3 => Job { key: mr ^ 1, ..fine },
-            4 => Job { pd: b.pd.0 + 1, ..fine },
-            _ => Job { slot: 2, ..fine },
+            0 => CopyJob { offset: MIB as u64 - 7, ..fine },
+            1 => CopyJob { offset: u64::MAX, ..fine },
+            2 => CopyJob { length: u32::MAX, ..fine },
+            3 => CopyJob { key: mr ^ 1, ..fine },
+            4 => CopyJob { pd: b.pd.0 + 1, ..fine },
+            _ => CopyJob { slot: 2, ..fine },
         };
         put(&pair, 10 + n as u64, &job);
         assert!(!outcome(&pair, 10 + n as u64), "{violation}");
@@ -371,9 +371,9 @@ fn both_lazy(name: &str) -> Both {
 }
 
 /// Calls `then` with the sender's control words for assisted copies.
-fn helper(pair: &Both, then: impl FnOnce(&Help<'_>)) {
+fn helper(pair: &Both, then: impl FnOnce(&CopyDelegation<'_>)) {
     let link = pair.link();
-    then(&link.help().unwrap());
+    then(&link.copy_delegation().unwrap());
     link.poke(WANT_REQUESTS);
 }
 

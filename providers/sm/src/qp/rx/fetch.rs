@@ -17,7 +17,7 @@ use dapl_software::memory::scatter_gather::{Segments, scatter};
 use super::{Receive, RxEnds};
 
 use crate::cq::Outbox;
-use crate::help::Job;
+use crate::delegation::CopyJob;
 use crate::memory::cma::Way;
 use crate::memory::regions::{Target, wait_while};
 use crate::proto::message::{Header, Kind};
@@ -74,11 +74,13 @@ impl RxEnds {
                 FetchStep::Over => return Ok(false),
                 _ if fetch.done == fetch.source.total() => return self.arrived(shared, queue, out),
                 _ if *budget == 0 => return Ok(false),
-                FetchStep::Helped { ticket, length } => match self.link.help().and_then(|help| help.outcome(ticket)) {
-                    None => return Ok(false),
-                    Some(true) => (fetch.step, fetch.done) = (FetchStep::Next, fetch.done + length),
-                    Some(false) => (fetch.step, fetch.alone) = (FetchStep::Next, true),
-                },
+                FetchStep::Helped { ticket, length } => {
+                    match self.link.copy_delegation().and_then(|help| help.outcome(ticket)) {
+                        None => return Ok(false),
+                        Some(true) => (fetch.step, fetch.done) = (FetchStep::Next, fetch.done + length),
+                        Some(false) => (fetch.step, fetch.alone) = (FetchStep::Next, true),
+                    }
+                }
                 FetchStep::Staged { count } if self.link.staged() >> 32 != count & 0xFFFF_FFFF => return Ok(false),
                 FetchStep::Staged { count } => {
                     if let Err(status) = self.take_staged(shared, queue, count, budget)? {
@@ -127,7 +129,8 @@ impl RxEnds {
 
     /// Copies the next part, and meanwhile asks the sender to write the part that follows.
     fn fetch_part(&mut self, shared: &Shared, receive: &Receive, budget: &mut u64) -> Result<(), Broken> {
-        let (Some(fetch), Some(peer_side), Some(help)) = (&mut self.fetch, self.link.peer_side(), self.link.help())
+        let (Some(fetch), Some(peer_side), Some(help)) =
+            (&mut self.fetch, self.link.peer_side(), self.link.copy_delegation())
         else {
             return Err(Broken::Gone);
         };
@@ -144,7 +147,7 @@ impl RxEnds {
         self.tickets += u64::from(job.is_some());
         let ticket = self.tickets;
         if let Some(job) = &job {
-            help.ask(ticket, job);
+            help.publish(ticket, job);
             fail_point!(HelpAsked);
         }
         let copied = across_all(shared, &self.link, (&fetch.source, receive), fetch.done, mine);
@@ -249,7 +252,9 @@ impl RxEnds {
         let Some(fetch) = &self.fetch else { return true };
         match fetch.step {
             FetchStep::Next => true,
-            FetchStep::Helped { ticket, .. } => self.link.help().is_some_and(|help| help.outcome(ticket).is_some()),
+            FetchStep::Helped { ticket, .. } => {
+                self.link.copy_delegation().is_some_and(|help| help.outcome(ticket).is_some())
+            }
             FetchStep::Staged { count } => self.link.staged() >> 32 == count & 0xFFFF_FFFF,
             FetchStep::Over => false,
         }
@@ -266,7 +271,7 @@ impl RxEnds {
     /// Waits for a part that the sender has claimed. The time limit is that of a deregistration.
     #[cold]
     fn call_off_help(&self, ticket: u64) {
-        let Some(help) = self.link.help() else { return };
+        let Some(help) = self.link.copy_delegation() else { return };
         if help.withdraw(ticket) {
             wait_while(|| help.outcome(ticket).is_none());
         }
@@ -274,9 +279,9 @@ impl RxEnds {
 }
 
 /// Returns the part of a message that the sender is asked to write. `None` if the part has several destinations.
-fn job(shared: &Shared, receive: &Receive, slot: u64, offset: u64, length: u64) -> Option<Job> {
+fn job(shared: &Shared, receive: &Receive, slot: u64, offset: u64, length: u64) -> Option<CopyJob> {
     let Segment { key, address, length, .. } = receive.segments.pieces(offset, length).next()?;
-    Some(Job { slot, offset, length: u32::try_from(length).ok()?, key, pd: shared.recv_pd, address })
+    Some(CopyJob { slot, offset, length: u32::try_from(length).ok()?, key, pd: shared.recv_pd, address })
 }
 
 /// Copies `length` bytes of a message, starting at `offset`, from the sender's memory to their destination.

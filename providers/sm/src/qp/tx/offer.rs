@@ -12,7 +12,7 @@ use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::gather;
 
 use super::{Entry, HandOver, Request, RequestPhase, Tx, TxEnds};
-use crate::help::Job;
+use crate::delegation::CopyJob;
 use crate::memory::cma::Way;
 use crate::memory::regions::Target;
 use crate::proto::message::{Header, Kind};
@@ -81,8 +81,8 @@ impl Tx {
         if ends.link.peer_side()?.peer.allowed.load(Ordering::Relaxed) == crate::qp::link::Peer::LAZY {
             return None;
         }
-        let help = ends.link.help()?;
-        let (ticket, job) = help.look(ends.helped)?;
+        let help = ends.link.copy_delegation()?;
+        let (ticket, job) = help.published_job(ends.helped)?;
         ends.helped = ticket;
         fail_point!(HelpSeen);
         let claimed = help.claim(ticket);
@@ -124,7 +124,7 @@ impl Tx {
 
 impl TxEnds {
     /// Copies the part by the kernel. The destination is checked with the receiver's table of registrations.
-    fn write_part(&self, shared: &Shared, request: &Request, job: &Job) -> bool {
+    fn write_part(&self, shared: &Shared, request: &Request, job: &CopyJob) -> bool {
         let Some(peer_side) = self.link.peer_side() else { return false };
         let (length, total) = (u64::from(job.length), request.segments.total());
         let fits = length <= CHUNK && job.offset <= total && length <= total - job.offset;
