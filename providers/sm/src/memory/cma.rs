@@ -6,24 +6,36 @@
 
 use std::ffi::c_void;
 
-use dapl::provider::Region;
+use dapl::provider::{Region, Status};
 
 use crate::memory::map::is_accessible;
 
 /// Maximum number of bytes of one call. The limit prevents a long copy from delaying other connections.
 pub(crate) const CHUNK: usize = 512 << 10;
 
-/// The reason why a copy was not completed.
+/// The reason why a copy was not completed. Part of the bytes may have been copied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Refusal {
-    /// The copy is not permitted or not supported on this system. The caller should use another method.
+pub(crate) enum CopyError {
+    /// The kernel does not permit or not support this method. The caller should use another method.
     Denied,
-    /// The peer process has ended.
-    Gone,
-    /// The remote memory does not match its registration.
-    Fault,
-    /// The local memory does not match its registration.
-    Here,
+    /// The peer process has exited.
+    PeerExited,
+    /// The remote memory does not match its registration, or the access right is missing.
+    RemoteMemory,
+    /// The local memory does not match its registration, or the access right is missing.
+    LocalMemory,
+}
+
+impl CopyError {
+    /// Returns the status with which an RDMA operation fails; `None` if another method can be tried.
+    pub(crate) fn status(self) -> Option<Status> {
+        match self {
+            CopyError::LocalMemory => Some(Status::LocalProtection),
+            CopyError::RemoteMemory => Some(Status::RemoteAccess),
+            CopyError::PeerExited => Some(Status::Transport),
+            CopyError::Denied => None,
+        }
+    }
 }
 
 /// Direction of a copy between local memory and the memory of another process.
@@ -38,7 +50,7 @@ pub(crate) enum Way {
 /// Copies `len` bytes (at most [`CHUNK`]) between `local` and `remote` of process `pid`.
 ///
 /// # Safety This call may read the mapped part of `len` bytes at `local`, and for `Read` write it.
-pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usize) -> Result<(), Refusal> {
+pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usize) -> Result<(), CopyError> {
     let mut done = 0;
     while done < len {
         let left = len - done;
@@ -60,9 +72,9 @@ pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usiz
         fail_point!(KernelAnswered);
         if moved <= 0 {
             return Err(match std::io::Error::last_os_error().raw_os_error() {
-                Some(libc::ESRCH) => Refusal::Gone,
+                Some(libc::ESRCH) => CopyError::PeerExited,
                 Some(libc::EFAULT) => faulting_side(way, local, len),
-                _ => Refusal::Denied,
+                _ => CopyError::Denied,
             });
         }
         done += moved as usize;
@@ -73,9 +85,9 @@ pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usiz
 /// Determines whether local or remote memory was not mapped, which the kernel does not report. Part of the memory may
 /// have been copied.
 #[cold]
-pub(crate) fn faulting_side(way: Way, local: u64, len: usize) -> Refusal {
+pub(crate) fn faulting_side(way: Way, local: u64, len: usize) -> CopyError {
     let mine = Region { address: local, length: len as u64 };
-    if is_accessible(mine, way == Way::Read) { Refusal::Fault } else { Refusal::Here }
+    if is_accessible(mine, way == Way::Read) { CopyError::RemoteMemory } else { CopyError::LocalMemory }
 }
 
 /// Permits all processes of this user to copy from and to this process, if Yama permits only its ancestors (scope 1).
@@ -139,8 +151,8 @@ mod tests {
         let done = unsafe { copy(Way::Write, pid, source.as_ptr() as u64, sink.as_mut_ptr() as u64, 1000) };
         assert_eq!((done, sink), (Ok(()), source));
         // SAFETY: the local memory is an array. The remote address 8 is not mapped, which the kernel reports.
-        assert_eq!(unsafe { copy(Way::Write, pid, source.as_ptr() as u64, 8, 100) }, Err(Refusal::Fault));
+        assert_eq!(unsafe { copy(Way::Write, pid, source.as_ptr() as u64, 8, 100) }, Err(CopyError::RemoteMemory));
         // SAFETY: as above, the other way round: nothing is mapped there.
-        assert_eq!(unsafe { copy(Way::Read, pid, 8, source.as_ptr() as u64, 100) }, Err(Refusal::Here));
+        assert_eq!(unsafe { copy(Way::Read, pid, 8, source.as_ptr() as u64, 100) }, Err(CopyError::LocalMemory));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use dapl::provider::Segment;
 
-use crate::memory::cma::{self, Refusal, Way};
+use crate::memory::cma::{self, CopyError, Way};
 use crate::memory::regions::{Regions, Target};
 use crate::qp::link::Peer;
 
@@ -27,24 +27,24 @@ pub(crate) unsafe fn copy(
     way: Way,
     piece: &Segment,
     target: &Target,
-) -> Result<(), Refusal> {
+) -> Result<(), CopyError> {
     if peer.knem.load(Ordering::Relaxed)
         && let Some(knem) = regions.knem()
         && let Some((exported, offset)) = peer.regions.exported(target.key).zip(peer.regions.offset(target))
     {
         // SAFETY: this function's own contract.
         match unsafe { knem.copy(way, piece.address, exported, offset, piece.length as usize) } {
-            Err(Refusal::Denied) if peer.regions.allows(target) => {
+            Err(CopyError::Denied) if peer.regions.allows(target) => {
                 log::info!("a copy through KNEM to process {} was refused, using other copy methods", peer.pid);
                 peer.knem.store(false, Ordering::Relaxed);
             }
             // The owner of the memory has ended the registration meanwhile.
-            Err(Refusal::Denied) => return Err(Refusal::Fault),
+            Err(CopyError::Denied) => return Err(CopyError::RemoteMemory),
             done => return done,
         }
     }
     if !peer.cma.load(Ordering::Relaxed) {
-        return Err(Refusal::Denied);
+        return Err(CopyError::Denied);
     }
     // SAFETY: this function's own contract.
     unsafe { cma::copy(way, peer.pid, piece.address, target.address, piece.length as usize) }

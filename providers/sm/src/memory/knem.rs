@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 
 use dapl::provider::Region;
 
-use crate::memory::cma::{Refusal, Way, faulting_side};
+use crate::memory::cma::{CopyError, Way, faulting_side};
 
 /// Oldest interface version with the calls that are used here. The numbers of the calls include the sizes of
 /// structures, so a later version with other structures has other numbers.
@@ -205,7 +205,7 @@ impl Knem {
         exported: ExportedRegion,
         offset: u64,
         len: usize,
-    ) -> Result<(), Refusal> {
+    ) -> Result<(), CopyError> {
         let (begin, last) = (len as u64 - 1, local + len as u64 - 1);
         let both = [Piece { address: local, length: begin }, Piece { address: last, length: 1 }];
         // The device refuses an empty piece.
@@ -222,7 +222,7 @@ impl Knem {
             Ok(SUCCESS) => Ok(()),
             Ok(FAILED) => Err(faulting_side(way, local, len)),
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Err(faulting_side(way, local, len)),
-            _ => Err(Refusal::Denied),
+            _ => Err(CopyError::Denied),
         }
     }
 }
@@ -313,12 +313,12 @@ mod tests {
         assert_eq!(copy(Way::Read, 0, 1), Ok(()));
         assert_eq!(source[..2], [0, 7], "one byte is a piece, too");
         double.refuses(fake::Refuses::Copies(libc::EACCES));
-        assert_eq!(copy(Way::Write, 0, 1), Err(Refusal::Denied));
+        assert_eq!(copy(Way::Write, 0, 1), Err(CopyError::Denied));
         double.refuses(fake::Refuses::Copies(libc::EFAULT));
-        assert_eq!(copy(Way::Write, 0, 1), Err(Refusal::Fault), "what is here is well");
+        assert_eq!(copy(Way::Write, 0, 1), Err(CopyError::RemoteMemory), "what is here is well");
         double.refuses(fake::Refuses::Nothing);
         knem.unexport(cookie);
-        assert_eq!(copy(Way::Write, 0, 1), Err(Refusal::Denied), "no such region any more");
+        assert_eq!(copy(Way::Write, 0, 1), Err(CopyError::Denied), "no such region any more");
         assert!(ExportedRegion::of(0).is_none());
     }
 }

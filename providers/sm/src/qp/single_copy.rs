@@ -14,36 +14,11 @@ use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::memory::user_copy;
 
-use crate::memory::cma::{self, Refusal, Way};
+use crate::memory::cma::{self, CopyError, Way};
 use crate::memory::kernel_copy;
 use crate::memory::mapped::Mapped;
 use crate::memory::regions::{Regions, Target};
 use crate::qp::link::Peer;
-
-/// The reason why a piece was not copied.
-#[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Broken {
-    /// The local memory does not match its registration, or the access right is missing.
-    Mine,
-    /// The peer's memory does not match its registration, or the access right is missing.
-    PeerSide,
-    /// The peer process has ended.
-    Gone,
-    /// The kernel refuses the copy. The caller should use another method.
-    Denied,
-}
-
-impl Broken {
-    /// Returns the status with which an RDMA operation fails; `None` if another method can be tried.
-    pub(crate) fn status(self) -> Option<Status> {
-        match self {
-            Broken::Mine => Some(Status::LocalProtection),
-            Broken::PeerSide => Some(Status::RemoteAccess),
-            Broken::Gone => Some(Status::Transport),
-            Broken::Denied => None,
-        }
-    }
-}
 
 /// The method of a copy.
 #[derive(Clone, Copy)]
@@ -63,9 +38,9 @@ pub(crate) fn copy(
     (mine, pd): (Segment, u32),
     target: &Target,
     by: By<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), CopyError> {
     let right = AccessRight::local(way == Way::Read);
-    let _hold = regions.hold(mine.key, pd, mine.address, mine.length, right).map_err(|_| Broken::Mine)?;
+    let _hold = regions.hold(mine.key, pd, mine.address, mine.length, right).map_err(|_| CopyError::LocalMemory)?;
     // SAFETY: the reference taken above keeps the registration during the copy.
     unsafe { copy_held(regions, peer, busy, way, &mine, target, by) }
 }
@@ -83,9 +58,9 @@ pub(crate) unsafe fn copy_announced(
     (mine, pd): (Segment, u32),
     target: &Target,
     by: By<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), CopyError> {
     if !regions.allows_piece(pd, &mine, way == Way::Read) {
-        return Err(Broken::Mine);
+        return Err(CopyError::LocalMemory);
     }
     // SAFETY: by this function's contract, the memory stays registered during the copy.
     unsafe { copy_held(regions, peer, busy, way, &mine, target, by) }
@@ -101,11 +76,11 @@ unsafe fn copy_held(
     mine: &Segment,
     target: &Target,
     by: By<'_>,
-) -> Result<(), Broken> {
+) -> Result<(), CopyError> {
     if mine.length != target.length || mine.length > cma::CHUNK as u64 {
-        return Err(Broken::Mine);
+        return Err(CopyError::LocalMemory);
     }
-    let announced = peer.regions.announce(busy, target).map_err(|_| Broken::PeerSide)?;
+    let announced = peer.regions.announce(busy, target).map_err(|_| CopyError::RemoteMemory)?;
     fail_point!(KeyAnnounced);
     #[cfg(test)]
     if matches!(by, By::Kernel) && peer.is_denied() {
@@ -115,19 +90,16 @@ unsafe fn copy_held(
     let copied = unsafe {
         match by {
             By::Us(mapped) => copy_here(regions, way, mapped, mine, target.address),
-            By::Kernel if !peer.is_alive(&regions.ticker) => Err(Refusal::Gone),
+            By::Kernel if !peer.is_alive(&regions.ticker) => Err(CopyError::PeerExited),
             By::Kernel => kernel_copy::copy(regions, peer, way, mine, target),
         }
     };
     fail_point!(PieceCopied);
     drop(announced);
     match copied {
-        Ok(()) if !peer.regions.is_live(target.key) => Err(Broken::PeerSide),
-        Ok(()) => Ok(()),
-        Err(Refusal::Gone) => Err(Broken::Gone),
-        Err(Refusal::Fault) => Err(Broken::PeerSide),
-        Err(Refusal::Here) => Err(Broken::Mine),
-        Err(Refusal::Denied) => Err(denied(peer)),
+        Ok(()) if !peer.regions.is_live(target.key) => Err(CopyError::RemoteMemory),
+        Err(CopyError::Denied) => Err(denied(peer)),
+        other => other,
     }
 }
 
@@ -154,13 +126,13 @@ pub(crate) fn apply(
 }
 
 #[cold]
-fn denied(peer: &Peer) -> Broken {
+fn denied(peer: &Peer) -> CopyError {
     log::info!(
         "cross-memory attach to process {} was refused; using shared buffers (check kernel.yama.ptrace_scope)",
         peer.pid
     );
     peer.cma.store(false, Ordering::Relaxed);
-    Broken::Denied
+    CopyError::Denied
 }
 
 /// Copies through a mapping. Errors: `Fault` if the mapping does not contain the range, `Here` if local memory is
@@ -174,8 +146,8 @@ unsafe fn copy_here(
     mapped: &Mapped,
     piece: &Segment,
     address: u64,
-) -> Result<(), Refusal> {
-    let there = mapped.place(address, piece.length, way == Way::Write).ok_or(Refusal::Fault)?;
+) -> Result<(), CopyError> {
+    let there = mapped.place(address, piece.length, way == Way::Write).ok_or(CopyError::RemoteMemory)?;
     let (here, length) = (piece.address, piece.length as usize);
     let registration = || regions.registration(piece.key);
     // SAFETY: the peer's bytes are in a mapping that never shrinks, and that is writable for `Write`. The local bytes
@@ -187,5 +159,5 @@ unsafe fn copy_here(
             Way::Read => user_copy::write(there, here, length, registration),
         }
     };
-    if is_copied { Ok(()) } else { Err(Refusal::Here) }
+    if is_copied { Ok(()) } else { Err(CopyError::LocalMemory) }
 }

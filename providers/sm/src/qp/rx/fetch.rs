@@ -18,13 +18,13 @@ use super::{Receive, RxEnds};
 
 use crate::cq::Outbox;
 use crate::delegation::CopyJob;
-use crate::memory::cma::Way;
+use crate::memory::cma::{CopyError, Way};
 use crate::memory::regions::{Target, wait_while};
 use crate::proto::message::{Header, Kind};
 use crate::proto::offer::{MOST, STAGE, parts, short, split, staged};
 use crate::qp::link::WANT_PROGRESS;
 use crate::qp::shared::{Fault, NAK_SOURCE, Shared};
-use crate::qp::single_copy::{self, Broken, By};
+use crate::qp::single_copy::{self, By};
 
 /// A rendezvous offer in progress.
 #[derive(Debug)]
@@ -89,8 +89,10 @@ impl RxEnds {
                 }
                 FetchStep::Next => match self.fetch_part(shared, receive, budget) {
                     Ok(()) => {}
-                    Err(Broken::Mine) => return Err(self.fail_receive(shared, queue, Status::LocalProtection, out)),
-                    Err(broken) => self.broke(broken)?,
+                    Err(CopyError::LocalMemory) => {
+                        return Err(self.fail_receive(shared, queue, Status::LocalProtection, out));
+                    }
+                    Err(error) => self.copy_failed(error)?,
                 },
             }
         }
@@ -128,14 +130,14 @@ impl RxEnds {
     }
 
     /// Copies the next part, and meanwhile asks the sender to write the part that follows.
-    fn fetch_part(&mut self, shared: &Shared, receive: &Receive, budget: &mut u64) -> Result<(), Broken> {
+    fn fetch_part(&mut self, shared: &Shared, receive: &Receive, budget: &mut u64) -> Result<(), CopyError> {
         let (Some(fetch), Some(peer_side), Some(help)) =
             (&mut self.fetch, self.link.peer_side(), self.link.copy_delegation())
         else {
-            return Err(Broken::Gone);
+            return Err(CopyError::PeerExited);
         };
         if !peer_side.peer.cma.load(Ordering::Relaxed) {
-            return Err(Broken::Denied);
+            return Err(CopyError::Denied);
         }
         let left = fetch.source.total() - fetch.done;
         let (mine, rest) = split(left, !fetch.alone && self.link.is_reached());
@@ -152,11 +154,11 @@ impl RxEnds {
         }
         let copied = across_all(shared, &self.link, (&fetch.source, receive), fetch.done, mine);
         fail_point!(PartFetched);
-        if let Err(broken) = copied {
+        if let Err(error) = copied {
             if job.is_some() {
                 self.call_off_help(ticket);
             }
-            return Err(broken);
+            return Err(error);
         }
         fetch.done += mine;
         *budget = budget.saturating_sub(mine);
@@ -170,17 +172,17 @@ impl RxEnds {
 
     /// Handles a copy that the kernel refused: requests the rest through the staging buffer, or refuses the send.
     #[cold]
-    fn broke(&mut self, broken: Broken) -> Result<(), Fault> {
-        match broken {
-            Broken::Denied => {
+    fn copy_failed(&mut self, error: CopyError) -> Result<(), Fault> {
+        match error {
+            CopyError::Denied => {
                 self.link.publish_reach(false);
                 return self.request_staging();
             }
-            Broken::PeerSide => {
+            CopyError::RemoteMemory => {
                 self.answer(Header::plain(Kind::SendNak, NAK_SOURCE), 0)?;
                 self.link.poke(WANT_PROGRESS);
             }
-            Broken::Mine | Broken::Gone => {}
+            CopyError::LocalMemory | CopyError::PeerExited => {}
         }
         self.fetch.iter_mut().for_each(|fetch| fetch.step = FetchStep::Over);
         Ok(())
@@ -291,12 +293,12 @@ fn across_all(
     (source, receive): (&Segments, &Receive),
     mut offset: u64,
     length: u64,
-) -> Result<(), Broken> {
-    let peer_side = link.peer_side().ok_or(Broken::Gone)?;
+) -> Result<(), CopyError> {
+    let peer_side = link.peer_side().ok_or(CopyError::PeerExited)?;
     let end = offset + length;
     while offset < end {
-        let from = source.pieces(offset, end - offset).next().ok_or(Broken::PeerSide)?;
-        let to = receive.segments.pieces(offset, from.length).next().ok_or(Broken::Mine)?;
+        let from = source.pieces(offset, end - offset).next().ok_or(CopyError::RemoteMemory)?;
+        let to = receive.segments.pieces(offset, from.length).next().ok_or(CopyError::LocalMemory)?;
         let Segment { key, address, .. } = from;
         let target = Target { key, pd: peer_side.pd, address, length: to.length, right: AccessRight::LocalRead };
         let busy = link.busy_fetching();

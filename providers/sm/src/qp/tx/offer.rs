@@ -13,7 +13,7 @@ use dapl_software::memory::scatter_gather::gather;
 
 use super::{Entry, HandOver, Request, RequestPhase, Tx, TxEnds};
 use crate::delegation::CopyJob;
-use crate::memory::cma::Way;
+use crate::memory::cma::{CopyError, Way};
 use crate::memory::regions::Target;
 use crate::proto::message::{Header, Kind};
 use crate::proto::offer::{CHUNK, MOST, Part, STAGE, short, staged};
@@ -136,10 +136,10 @@ impl TxEnds {
             let target =
                 Target { key: job.key, pd: job.pd, address, length: piece.length, right: AccessRight::LocalWrite };
             let (mine, busy) = ((piece, shared.pd), self.link.busy());
-            if let Err(broken) =
+            if let Err(error) =
                 single_copy::copy(&shared.regions, &peer_side.peer, busy, Way::Write, mine, &target, By::Kernel)
             {
-                if broken == single_copy::Broken::Denied {
+                if error == CopyError::Denied {
                     self.link.publish_reach(false);
                 }
                 return false;

@@ -10,7 +10,7 @@ use dapl_software::memory::scatter_gather::gather;
 
 use super::{HandOver, Pending, PendingKind, Request, RequestPhase, TxEnds};
 use crate::engine::jobs::Job;
-use crate::memory::cma::{self, Way};
+use crate::memory::cma::{self, CopyError, Way};
 use crate::memory::imports::ImportLookup;
 use crate::memory::kernel_copy;
 use crate::memory::mapped::Mapped;
@@ -18,7 +18,7 @@ use crate::memory::regions::Target;
 use crate::proto::message::{Fragment, Header, Kind, LINE};
 use crate::qp::ring::SlotFields;
 use crate::qp::shared::Shared;
-use crate::qp::single_copy::{self, Broken, By};
+use crate::qp::single_copy::{self, By};
 
 /// Maximum number of payload bytes of an RMA fragment.
 const FRAGMENT: usize = 32 << 10;
@@ -143,7 +143,7 @@ impl TxEnds {
             let target =
                 Target { key: remote.key, pd, address: remote.address + request.issued, length: piece.length, right };
             single_copy::copy(&shared.regions, peer, self.link.busy(), way, (piece, shared.pd), &target, by)
-                .map_err(Broken::status)?;
+                .map_err(CopyError::status)?;
             request.issued += piece.length;
             request.answered = request.issued;
             request.stage = RequestPhase::Running;
