@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 use dapl_software::memory::user_copy;
 
-use crate::memory::cma::{self, Way};
+use crate::memory::cma::{self, Direction};
 
 /// Default length in bytes, used if the measurement fails.
 pub(crate) const USUAL: u64 = 32 << 10;
@@ -40,7 +40,7 @@ fn measure() -> u64 {
         // SAFETY: the three buffers belong to this call, and each has at least this length.
         let by_kernel = best(|| unsafe {
             let there = from.as_ptr().addr() as u64;
-            cma::copy(Way::Read, pid, to.as_mut_ptr().addr() as u64, there, *length).is_ok()
+            cma::copy(Direction::Read, pid, to.as_mut_ptr().addr() as u64, there, *length).is_ok()
         });
         // SAFETY: as above.
         let by_buffer = best(|| unsafe {

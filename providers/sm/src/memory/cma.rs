@@ -40,7 +40,7 @@ impl CopyError {
 
 /// Direction of a copy between local memory and the memory of another process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Way {
+pub(crate) enum Direction {
     /// From local to remote memory.
     Write,
     /// From remote to local memory.
@@ -50,7 +50,13 @@ pub(crate) enum Way {
 /// Copies `len` bytes (at most [`CHUNK`]) between `local` and `remote` of process `pid`.
 ///
 /// # Safety This call may read the mapped part of `len` bytes at `local`, and for `Read` write it.
-pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usize) -> Result<(), CopyError> {
+pub(crate) unsafe fn copy(
+    direction: Direction,
+    pid: i32,
+    local: u64,
+    remote: u64,
+    len: usize,
+) -> Result<(), CopyError> {
     let mut done = 0;
     while done < len {
         let left = len - done;
@@ -64,16 +70,16 @@ pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usiz
         // SAFETY: both vectors outlive the call. The kernel checks the memory to which they refer, and by the
         // function's contract this call may access the local memory.
         let moved = unsafe {
-            match way {
-                Way::Write => libc::process_vm_writev(pid, mine.as_ptr(), 2, remote_piece.as_ptr(), 1, 0),
-                Way::Read => libc::process_vm_readv(pid, mine.as_ptr(), 2, remote_piece.as_ptr(), 1, 0),
+            match direction {
+                Direction::Write => libc::process_vm_writev(pid, mine.as_ptr(), 2, remote_piece.as_ptr(), 1, 0),
+                Direction::Read => libc::process_vm_readv(pid, mine.as_ptr(), 2, remote_piece.as_ptr(), 1, 0),
             }
         };
         fail_point!(KernelAnswered);
         if moved <= 0 {
             return Err(match std::io::Error::last_os_error().raw_os_error() {
                 Some(libc::ESRCH) => CopyError::PeerExited,
-                Some(libc::EFAULT) => faulting_side(way, local, len),
+                Some(libc::EFAULT) => faulting_side(direction, local, len),
                 _ => CopyError::Denied,
             });
         }
@@ -85,9 +91,9 @@ pub(crate) unsafe fn copy(way: Way, pid: i32, local: u64, remote: u64, len: usiz
 /// Determines whether local or remote memory was not mapped, which the kernel does not report. Part of the memory may
 /// have been copied.
 #[cold]
-pub(crate) fn faulting_side(way: Way, local: u64, len: usize) -> CopyError {
+pub(crate) fn faulting_side(direction: Direction, local: u64, len: usize) -> CopyError {
     let mine = Region { address: local, length: len as u64 };
-    if is_accessible(mine, way == Way::Read) { CopyError::RemoteMemory } else { CopyError::LocalMemory }
+    if is_accessible(mine, direction == Direction::Read) { CopyError::RemoteMemory } else { CopyError::LocalMemory }
 }
 
 /// Permits all processes of this user to copy from and to this process, if Yama permits only its ancestors (scope 1).
@@ -125,12 +131,12 @@ pub(crate) fn probe(pid: i32, address: u64, value: u64) -> bool {
     let at = (&raw mut seen) as u64;
     // SAFETY: in each direction the local memory is eight bytes on this stack.
     let worked = unsafe {
-        copy(Way::Read, pid, at, address, 8).is_ok()
+        copy(Direction::Read, pid, at, address, 8).is_ok()
             && seen == value
-            && copy(Way::Write, pid, at, second, 8).is_ok()
+            && copy(Direction::Write, pid, at, second, 8).is_ok()
             && {
                 seen = 0;
-                copy(Way::Read, pid, at, second, 8).is_ok()
+                copy(Direction::Read, pid, at, second, 8).is_ok()
             }
     };
     worked && seen == value
@@ -148,11 +154,14 @@ mod tests {
         assert!(!probe(pid, mine.address(), 98));
         let (source, mut sink) = ([7u8; 1000], [0u8; 1000]);
         // SAFETY: both local arrays have this length.
-        let done = unsafe { copy(Way::Write, pid, source.as_ptr() as u64, sink.as_mut_ptr() as u64, 1000) };
+        let done = unsafe { copy(Direction::Write, pid, source.as_ptr() as u64, sink.as_mut_ptr() as u64, 1000) };
         assert_eq!((done, sink), (Ok(()), source));
         // SAFETY: the local memory is an array. The remote address 8 is not mapped, which the kernel reports.
-        assert_eq!(unsafe { copy(Way::Write, pid, source.as_ptr() as u64, 8, 100) }, Err(CopyError::RemoteMemory));
+        assert_eq!(
+            unsafe { copy(Direction::Write, pid, source.as_ptr() as u64, 8, 100) },
+            Err(CopyError::RemoteMemory)
+        );
         // SAFETY: as above, the other way round: nothing is mapped there.
-        assert_eq!(unsafe { copy(Way::Read, pid, 8, source.as_ptr() as u64, 100) }, Err(CopyError::LocalMemory));
+        assert_eq!(unsafe { copy(Direction::Read, pid, 8, source.as_ptr() as u64, 100) }, Err(CopyError::LocalMemory));
     }
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use dapl::provider::Segment;
 
-use crate::memory::cma::{self, CopyError, Way};
+use crate::memory::cma::{self, CopyError, Direction};
 use crate::memory::regions::{Regions, Target};
 use crate::qp::link::Peer;
 
@@ -24,7 +24,7 @@ pub(crate) fn reaches(peer: &Peer, key: u32) -> bool {
 pub(crate) unsafe fn copy(
     regions: &Regions,
     peer: &Peer,
-    way: Way,
+    direction: Direction,
     piece: &Segment,
     target: &Target,
 ) -> Result<(), CopyError> {
@@ -33,7 +33,7 @@ pub(crate) unsafe fn copy(
         && let Some((exported, offset)) = peer.regions.exported(target.key).zip(peer.regions.offset(target))
     {
         // SAFETY: this function's own contract.
-        match unsafe { knem.copy(way, piece.address, exported, offset, piece.length as usize) } {
+        match unsafe { knem.copy(direction, piece.address, exported, offset, piece.length as usize) } {
             Err(CopyError::Denied) if peer.regions.allows(target) => {
                 log::info!("a copy through KNEM to process {} was refused, using other copy methods", peer.pid);
                 peer.knem.store(false, Ordering::Relaxed);
@@ -47,5 +47,5 @@ pub(crate) unsafe fn copy(
         return Err(CopyError::Denied);
     }
     // SAFETY: this function's own contract.
-    unsafe { cma::copy(way, peer.pid, piece.address, target.address, piece.length as usize) }
+    unsafe { cma::copy(direction, peer.pid, piece.address, target.address, piece.length as usize) }
 }

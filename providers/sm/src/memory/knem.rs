@@ -16,7 +16,7 @@ use std::os::fd::AsRawFd;
 
 use dapl::provider::Region;
 
-use crate::memory::cma::{CopyError, Way, faulting_side};
+use crate::memory::cma::{CopyError, Direction, faulting_side};
 
 /// Oldest interface version with the calls that are used here. The numbers of the calls include the sizes of
 /// structures, so a later version with other structures has other numbers.
@@ -200,7 +200,7 @@ impl Knem {
     /// # Safety This call may read the mapped part of `len` bytes at `local`, and for `Read` write it.
     pub(crate) unsafe fn copy(
         &self,
-        way: Way,
+        direction: Direction,
         local: u64,
         exported: ExportedRegion,
         offset: u64,
@@ -213,15 +213,15 @@ impl Knem {
         let mut copy = InlineCopy {
             pieces: pieces.as_ptr() as u64,
             count: pieces.len() as u32,
-            write: u32::from(way == Way::Write),
+            write: u32::from(direction == Direction::Write),
             cookie: exported.0,
             offset,
             ..InlineCopy::default()
         };
         match self.0.copy(&mut copy).map(|()| copy.status) {
             Ok(SUCCESS) => Ok(()),
-            Ok(FAILED) => Err(faulting_side(way, local, len)),
-            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Err(faulting_side(way, local, len)),
+            Ok(FAILED) => Err(faulting_side(direction, local, len)),
+            Err(error) if error.raw_os_error() == Some(libc::EFAULT) => Err(faulting_side(direction, local, len)),
             _ => Err(CopyError::Denied),
         }
     }
@@ -307,18 +307,18 @@ mod tests {
         let exported = ExportedRegion::of(cookie).unwrap();
         let at = source.as_ptr() as u64;
         // SAFETY: the fifty bytes belong to this test, here and below.
-        let copy = |way, offset, len| unsafe { knem.copy(way, at, exported, offset, len) };
-        assert_eq!(copy(Way::Write, 10, 50), Ok(()));
+        let copy = |direction, offset, len| unsafe { knem.copy(direction, at, exported, offset, len) };
+        assert_eq!(copy(Direction::Write, 10, 50), Ok(()));
         assert_eq!((&target[..10], &target[10..60], &target[60..]), (&[0; 10][..], &[7; 50][..], &[0; 40][..]));
-        assert_eq!(copy(Way::Read, 0, 1), Ok(()));
+        assert_eq!(copy(Direction::Read, 0, 1), Ok(()));
         assert_eq!(source[..2], [0, 7], "one byte is a piece, too");
         double.refuses(fake::Refuses::Copies(libc::EACCES));
-        assert_eq!(copy(Way::Write, 0, 1), Err(CopyError::Denied));
+        assert_eq!(copy(Direction::Write, 0, 1), Err(CopyError::Denied));
         double.refuses(fake::Refuses::Copies(libc::EFAULT));
-        assert_eq!(copy(Way::Write, 0, 1), Err(CopyError::RemoteMemory), "what is here is well");
+        assert_eq!(copy(Direction::Write, 0, 1), Err(CopyError::RemoteMemory), "what is here is well");
         double.refuses(fake::Refuses::Nothing);
         knem.unexport(cookie);
-        assert_eq!(copy(Way::Write, 0, 1), Err(CopyError::Denied), "no such region any more");
+        assert_eq!(copy(Direction::Write, 0, 1), Err(CopyError::Denied), "no such region any more");
         assert!(ExportedRegion::of(0).is_none());
     }
 }

@@ -28,7 +28,7 @@ use crate::cm::table::Conn;
 use crate::cq::Outbox;
 use crate::device::Device;
 use crate::engine::jobs::Job;
-use crate::memory::cma::Way;
+use crate::memory::cma::Direction;
 use crate::memory::window::BindRequest;
 use crate::qp::link::{ConnectionMemory, WANT_PROGRESS, WANT_REQUESTS};
 use crate::qp::rx::Rx;
@@ -434,8 +434,8 @@ impl QueuePair for Qp {
         let mut tx = core.tx.lock();
         let is_hot = core.hot.load(Ordering::Relaxed);
         let is_posted = match op {
-            Op::Write(remote) => tx.copy_quickly(&core.shared, Way::Write, remote, segment, cookie, is_hot),
-            Op::Read(remote) => tx.copy_quickly(&core.shared, Way::Read, remote, segment, cookie, is_hot),
+            Op::Write(remote) => tx.copy_quickly(&core.shared, Direction::Write, remote, segment, cookie, is_hot),
+            Op::Read(remote) => tx.copy_quickly(&core.shared, Direction::Read, remote, segment, cookie, is_hot),
             Op::Send { solicited: false } => is_hot && tx.post_quickly(&core.shared, segment, cookie),
             _ => false,
         };

@@ -14,7 +14,7 @@ use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::memory::user_copy;
 
-use crate::memory::cma::{self, CopyError, Way};
+use crate::memory::cma::{self, CopyError, Direction};
 use crate::memory::kernel_copy;
 use crate::memory::mapped::Mapped;
 use crate::memory::regions::{Regions, Target};
@@ -22,9 +22,9 @@ use crate::qp::link::Peer;
 
 /// The method of a copy.
 #[derive(Clone, Copy)]
-pub(crate) enum By<'a> {
+pub(crate) enum CopyMethod<'a> {
     /// This process copies through its mapping of the peer's memory.
-    Us(&'a Mapped),
+    Mapping(&'a Mapped),
     Kernel,
 }
 
@@ -34,15 +34,15 @@ pub(crate) fn copy(
     regions: &Regions,
     peer: &Peer,
     busy: &AtomicU64,
-    way: Way,
+    direction: Direction,
     (mine, pd): (Segment, u32),
     target: &Target,
-    by: By<'_>,
+    method: CopyMethod<'_>,
 ) -> Result<(), CopyError> {
-    let right = AccessRight::local(way == Way::Read);
+    let right = AccessRight::local(direction == Direction::Read);
     let _hold = regions.hold(mine.key, pd, mine.address, mine.length, right).map_err(|_| CopyError::LocalMemory)?;
     // SAFETY: the reference taken above keeps the registration during the copy.
-    unsafe { copy_held(regions, peer, busy, way, &mine, target, by) }
+    unsafe { copy_held(regions, peer, busy, direction, &mine, target, method) }
 }
 
 /// Copies like [`copy`], without a reference on the local registration.
@@ -54,16 +54,16 @@ pub(crate) unsafe fn copy_announced(
     regions: &Regions,
     peer: &Peer,
     busy: &AtomicU64,
-    way: Way,
+    direction: Direction,
     (mine, pd): (Segment, u32),
     target: &Target,
-    by: By<'_>,
+    method: CopyMethod<'_>,
 ) -> Result<(), CopyError> {
-    if !regions.allows_piece(pd, &mine, way == Way::Read) {
+    if !regions.allows_piece(pd, &mine, direction == Direction::Read) {
         return Err(CopyError::LocalMemory);
     }
     // SAFETY: by this function's contract, the memory stays registered during the copy.
-    unsafe { copy_held(regions, peer, busy, way, &mine, target, by) }
+    unsafe { copy_held(regions, peer, busy, direction, &mine, target, method) }
 }
 
 /// # Safety The local piece is registered for this access until the copy has ended.
@@ -72,10 +72,10 @@ unsafe fn copy_held(
     regions: &Regions,
     peer: &Peer,
     busy: &AtomicU64,
-    way: Way,
+    direction: Direction,
     mine: &Segment,
     target: &Target,
-    by: By<'_>,
+    method: CopyMethod<'_>,
 ) -> Result<(), CopyError> {
     if mine.length != target.length || mine.length > cma::CHUNK as u64 {
         return Err(CopyError::LocalMemory);
@@ -83,15 +83,15 @@ unsafe fn copy_held(
     let announced = peer.regions.announce(busy, target).map_err(|_| CopyError::RemoteMemory)?;
     fail_point!(KeyAnnounced);
     #[cfg(test)]
-    if matches!(by, By::Kernel) && peer.is_denied() {
+    if matches!(method, CopyMethod::Kernel) && peer.is_denied() {
         return Err(denied(peer));
     }
     // SAFETY: this function's own contract.
     let copied = unsafe {
-        match by {
-            By::Us(mapped) => copy_here(regions, way, mapped, mine, target.address),
-            By::Kernel if !peer.is_alive(&regions.ticker) => Err(CopyError::PeerExited),
-            By::Kernel => kernel_copy::copy(regions, peer, way, mine, target),
+        match method {
+            CopyMethod::Mapping(mapped) => copy_here(regions, direction, mapped, mine, target.address),
+            CopyMethod::Kernel if !peer.is_alive(&regions.ticker) => Err(CopyError::PeerExited),
+            CopyMethod::Kernel => kernel_copy::copy(regions, peer, direction, mine, target),
         }
     };
     fail_point!(PieceCopied);
@@ -142,21 +142,21 @@ fn denied(peer: &Peer) -> CopyError {
 #[inline(always)]
 unsafe fn copy_here(
     regions: &Regions,
-    way: Way,
+    direction: Direction,
     mapped: &Mapped,
     piece: &Segment,
     address: u64,
 ) -> Result<(), CopyError> {
-    let there = mapped.place(address, piece.length, way == Way::Write).ok_or(CopyError::RemoteMemory)?;
+    let there = mapped.place(address, piece.length, direction == Direction::Write).ok_or(CopyError::RemoteMemory)?;
     let (here, length) = (piece.address, piece.length as usize);
     let registration = || regions.registration(piece.key);
     // SAFETY: the peer's bytes are in a mapping that never shrinks, and that is writable for `Write`. The local bytes
     // are valid by this function's contract.
     let is_copied = unsafe {
-        match way {
+        match direction {
             // Programs poll the last byte of a write, so it is written last.
-            Way::Write => user_copy::read_in_order(here, there, length, registration),
-            Way::Read => user_copy::write(there, here, length, registration),
+            Direction::Write => user_copy::read_in_order(here, there, length, registration),
+            Direction::Read => user_copy::write(there, here, length, registration),
         }
     };
     if is_copied { Ok(()) } else { Err(CopyError::LocalMemory) }

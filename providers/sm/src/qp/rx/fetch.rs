@@ -18,13 +18,13 @@ use super::{Receive, RxEnds};
 
 use crate::cq::Outbox;
 use crate::delegation::CopyJob;
-use crate::memory::cma::{CopyError, Way};
+use crate::memory::cma::{CopyError, Direction};
 use crate::memory::regions::{Target, wait_while};
 use crate::proto::message::{Header, Kind};
 use crate::proto::offer::{MOST, STAGE, parts, short, split, staged};
 use crate::qp::link::WANT_PROGRESS;
 use crate::qp::shared::{Fault, NAK_SOURCE, Shared};
-use crate::qp::single_copy::{self, By};
+use crate::qp::single_copy::{self, CopyMethod};
 
 /// A rendezvous offer in progress.
 #[derive(Debug)]
@@ -306,10 +306,10 @@ fn across_all(
             &shared.regions,
             &peer_side.peer,
             busy,
-            Way::Read,
+            Direction::Read,
             (to, shared.recv_pd),
             &target,
-            By::Kernel,
+            CopyMethod::Kernel,
         )?;
         offset += to.length;
     }

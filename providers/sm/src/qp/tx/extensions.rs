@@ -12,7 +12,7 @@ use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::scatter;
 
 use super::{HandOver, Pending, PendingKind, Request, RequestPhase, Tx, TxEnds};
-use crate::memory::cma::Way;
+use crate::memory::cma::Direction;
 use crate::memory::regions::Target;
 use crate::proto::message::{AtomicRequest, Header, Kind};
 use crate::qp::ring::SlotFields;
@@ -46,7 +46,7 @@ impl TxEnds {
     ) -> HandOver {
         let mut wrote = false;
         if request.stage != RequestPhase::Written {
-            match self.rma(shared, request, number, write.remote, Way::Write, budget) {
+            match self.rma(shared, request, number, write.remote, Direction::Write, budget) {
                 HandOver::Whole { wrote: fragments } => wrote = fragments,
                 unfinished => return unfinished,
             }

@@ -23,7 +23,7 @@ use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{Segments, scatter};
 
 use crate::cq::Outbox;
-use crate::memory::cma::{self, Way};
+use crate::memory::cma::{self, Direction};
 use crate::memory::regions::Target;
 use crate::memory::window::Window;
 use crate::proto::message::{Header, INLINE, Kind, LINE};
@@ -758,8 +758,8 @@ impl TxEnds {
             return HandOver::Failed(Status::RemoteResponder);
         }
         match op {
-            Op::Write(remote) => self.rma(shared, request, number, remote, Way::Write, budget),
-            Op::Read(remote) => self.rma(shared, request, number, remote, Way::Read, budget),
+            Op::Write(remote) => self.rma(shared, request, number, remote, Direction::Write, budget),
+            Op::Read(remote) => self.rma(shared, request, number, remote, Direction::Read, budget),
             Op::WriteImmediate { remote, data, solicited } => {
                 let write = extensions::WriteImmediate { remote, data, solicited };
                 self.write_immediate(shared, request, number, write, budget)

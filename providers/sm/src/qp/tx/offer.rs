@@ -13,13 +13,13 @@ use dapl_software::memory::scatter_gather::gather;
 
 use super::{Entry, HandOver, Request, RequestPhase, Tx, TxEnds};
 use crate::delegation::CopyJob;
-use crate::memory::cma::{CopyError, Way};
+use crate::memory::cma::{CopyError, Direction};
 use crate::memory::regions::Target;
 use crate::proto::message::{Header, Kind};
 use crate::proto::offer::{CHUNK, MOST, Part, STAGE, short, staged};
 use crate::qp::link::WANT_REQUESTS;
 use crate::qp::shared::{Fault, Shared};
-use crate::qp::single_copy::{self, By};
+use crate::qp::single_copy::{self, CopyMethod};
 
 impl TxEnds {
     /// Sends a rendezvous offer, if the send is long enough and the receiver can copy. A shorter send uses the message
@@ -136,9 +136,15 @@ impl TxEnds {
             let target =
                 Target { key: job.key, pd: job.pd, address, length: piece.length, right: AccessRight::LocalWrite };
             let (mine, busy) = ((piece, shared.pd), self.link.busy());
-            if let Err(error) =
-                single_copy::copy(&shared.regions, &peer_side.peer, busy, Way::Write, mine, &target, By::Kernel)
-            {
+            if let Err(error) = single_copy::copy(
+                &shared.regions,
+                &peer_side.peer,
+                busy,
+                Direction::Write,
+                mine,
+                &target,
+                CopyMethod::Kernel,
+            ) {
                 if error == CopyError::Denied {
                     self.link.publish_reach(false);
                 }

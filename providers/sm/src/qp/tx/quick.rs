@@ -14,7 +14,7 @@ use dapl_software::memory::scatter_gather::{gather_announced, gather_recent};
 
 use super::{Entry, GATHER, QuickRequest, Tx, TxEnds};
 use crate::cq::Outbox;
-use crate::memory::cma::{self, Way};
+use crate::memory::cma::{self, Direction};
 use crate::memory::kernel_copy;
 use crate::memory::map::{Map, Slots};
 use crate::memory::regions::Target;
@@ -22,7 +22,7 @@ use crate::proto::message::{Header, Kind, LINE};
 use crate::qp::link::{WANT, WANT_REQUESTS};
 use crate::qp::ring::SlotFields;
 use crate::qp::shared::Shared;
-use crate::qp::single_copy::{self, By};
+use crate::qp::single_copy::{self, CopyMethod};
 
 /// Number of quick posts that are permitted before the next pass.
 #[derive(Debug)]
@@ -175,7 +175,7 @@ impl Tx {
     pub(crate) fn copy_quickly(
         &mut self,
         shared: &Shared,
-        way: Way,
+        direction: Direction,
         remote: Remote,
         segment: &Segment,
         cookie: u64,
@@ -188,13 +188,15 @@ impl Tx {
         if ends.quick.left == 0 || !is_short || !ends.pending.is_empty() {
             return false;
         }
-        if way == Way::Read && ends.most_reads(shared) == 0 || !ends.copy_all(shared, way, remote, segment) {
+        if direction == Direction::Read && ends.most_reads(shared) == 0
+            || !ends.copy_all(shared, direction, remote, segment)
+        {
             return false;
         }
         ends.quick.left -= 1;
         // The operation is complete, so a poll does not wait for the peer's number of taken requests.
         ends.quick.wait = Wait::Other;
-        let work = if way == Way::Write { Work::Write } else { Work::Read };
+        let work = if direction == Direction::Write { Work::Write } else { Work::Read };
         let request = QuickRequest { cookie, bytes: length as u32, work, ..QuickRequest::default() };
         self.queue_quickly(shared, request, Wait::Other);
         if is_polled {
@@ -240,20 +242,21 @@ impl TxEnds {
 
     /// Copies a segment of at most `CHUNK` bytes. Must be part of a post for which a deregistration waits.
     #[inline(always)]
-    fn copy_all(&mut self, shared: &Shared, way: Way, remote: Remote, segment: &Segment) -> bool {
+    fn copy_all(&mut self, shared: &Shared, direction: Direction, remote: Remote, segment: &Segment) -> bool {
         let mapped = self.mapped(shared, remote.key);
         let Some(theirs) = self.link.peer_side() else { return false };
         let Segment { length, .. } = *segment;
-        let by = match &mapped {
+        let method = match &mapped {
             // A range outside of the mapping fails. The general path then finds another method.
-            Some(mapped) => By::Us(mapped),
-            _ if kernel_copy::reaches(&theirs.peer, remote.key) => By::Kernel,
+            Some(mapped) => CopyMethod::Mapping(mapped),
+            _ if kernel_copy::reaches(&theirs.peer, remote.key) => CopyMethod::Kernel,
             _ => return false,
         };
-        let right = AccessRight::remote(way == Way::Write);
+        let right = AccessRight::remote(direction == Direction::Write);
         let target = Target { key: remote.key, pd: theirs.pd, address: remote.address, length, right };
         let (busy, mine) = (self.link.busy(), (*segment, shared.pd));
         // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`.
-        unsafe { single_copy::copy_announced(&shared.regions, &theirs.peer, busy, way, mine, &target, by) }.is_ok()
+        unsafe { single_copy::copy_announced(&shared.regions, &theirs.peer, busy, direction, mine, &target, method) }
+            .is_ok()
     }
 }

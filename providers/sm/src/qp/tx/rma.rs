@@ -10,7 +10,7 @@ use dapl_software::memory::scatter_gather::gather;
 
 use super::{HandOver, Pending, PendingKind, Request, RequestPhase, TxEnds};
 use crate::engine::jobs::Job;
-use crate::memory::cma::{self, CopyError, Way};
+use crate::memory::cma::{self, CopyError, Direction};
 use crate::memory::imports::ImportLookup;
 use crate::memory::kernel_copy;
 use crate::memory::mapped::Mapped;
@@ -18,7 +18,7 @@ use crate::memory::regions::Target;
 use crate::proto::message::{Fragment, Header, Kind, LINE};
 use crate::qp::ring::SlotFields;
 use crate::qp::shared::Shared;
-use crate::qp::single_copy::{self, By};
+use crate::qp::single_copy::{self, CopyMethod};
 
 /// Maximum number of payload bytes of an RMA fragment.
 const FRAGMENT: usize = 32 << 10;
@@ -39,14 +39,14 @@ impl TxEnds {
         request: &mut Request,
         number: u64,
         remote: Remote,
-        way: Way,
+        direction: Direction,
         budget: &mut u64,
     ) -> HandOver {
         let total = request.segments.total();
         if total > shared.max_rdma || remote.address.checked_add(total).is_none() {
             return HandOver::Failed(if total > shared.max_rdma { Status::LocalLength } else { Status::RemoteAccess });
         }
-        if way == Way::Read && self.most_reads(shared) == 0 {
+        if direction == Direction::Read && self.most_reads(shared) == 0 {
             return HandOver::Failed(Status::RemoteResponder);
         }
         if total == 0 {
@@ -58,13 +58,13 @@ impl TxEnds {
         let begins = request.stage == RequestPhase::Waiting;
         if (begins || self.mapped.request == Some(number))
             && let Some(mapped) = self.mapped(shared, remote.key)
-            && mapped.place(remote.address, total, way == Way::Write).is_some()
+            && mapped.place(remote.address, total, direction == Direction::Write).is_some()
         {
             if !self.pending.is_empty() {
                 return HandOver::Part { wrote: false };
             }
             self.mapped.request = Some(number);
-            return match self.copy_across(shared, request, remote, way, By::Us(&mapped), budget) {
+            return match self.copy_across(shared, request, remote, direction, CopyMethod::Mapping(&mapped), budget) {
                 Ok(true) => HandOver::Whole { wrote: false },
                 Ok(false) => HandOver::Part { wrote: false },
                 Err(status) => HandOver::Failed(status.unwrap_or(Status::RemoteAccess)),
@@ -72,7 +72,7 @@ impl TxEnds {
         }
         let by_kernel = self.link.peer_side().is_some_and(|t| kernel_copy::reaches(&t.peer, remote.key));
         if by_kernel && request.issued == request.answered && self.pending.is_empty() {
-            match self.copy_across(shared, request, remote, way, By::Kernel, budget) {
+            match self.copy_across(shared, request, remote, direction, CopyMethod::Kernel, budget) {
                 Ok(true) => return HandOver::Whole { wrote: false },
                 Ok(false) => return HandOver::Part { wrote: false },
                 // No byte was copied. Only the target can translate the address or identify the queue pair, so
@@ -82,7 +82,7 @@ impl TxEnds {
                 Err(None) => {} // The kernel refused the copy, so fragments are used.
             }
         }
-        self.fragment(shared, request, number, remote, way)
+        self.fragment(shared, request, number, remote, direction)
     }
 
     /// Returns the mapping of the peer's key, if there is one. Otherwise a mapping is requested, and this transfer uses
@@ -126,13 +126,13 @@ impl TxEnds {
         shared: &Shared,
         request: &mut Request,
         remote: Remote,
-        way: Way,
-        by: By<'_>,
+        direction: Direction,
+        method: CopyMethod<'_>,
         budget: &mut u64,
     ) -> Result<bool, Option<Status>> {
         let peer_side = self.link.peer_side().ok_or(Some(Status::Transport))?;
         let (peer, pd) = (&peer_side.peer, peer_side.pd);
-        let right = AccessRight::remote(way == Way::Write);
+        let right = AccessRight::remote(direction == Direction::Write);
         while request.issued < request.segments.total() {
             self.unfinished = *budget == 0;
             if self.unfinished {
@@ -142,7 +142,7 @@ impl TxEnds {
             let Some(piece) = request.segments.pieces(request.issued, chunk).next() else { break };
             let target =
                 Target { key: remote.key, pd, address: remote.address + request.issued, length: piece.length, right };
-            single_copy::copy(&shared.regions, peer, self.link.busy(), way, (piece, shared.pd), &target, by)
+            single_copy::copy(&shared.regions, peer, self.link.busy(), direction, (piece, shared.pd), &target, method)
                 .map_err(CopyError::status)?;
             request.issued += piece.length;
             request.answered = request.issued;
@@ -160,9 +160,16 @@ impl TxEnds {
     }
 
     /// Sends the operation as fragments in the local RMA buffer. The target copies them.
-    fn fragment(&mut self, shared: &Shared, request: &mut Request, number: u64, remote: Remote, way: Way) -> HandOver {
+    fn fragment(
+        &mut self,
+        shared: &Shared,
+        request: &mut Request,
+        number: u64,
+        remote: Remote,
+        direction: Direction,
+    ) -> HandOver {
         let total = request.segments.total();
-        let read = way == Way::Read;
+        let read = direction == Direction::Read;
         let begins = read && request.stage == RequestPhase::Waiting;
         if begins && self.reads >= self.most_reads(shared) {
             return HandOver::Part { wrote: false };
