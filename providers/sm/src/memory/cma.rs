@@ -64,15 +64,15 @@ pub(crate) unsafe fn copy(
         // is one piece: for each piece the kernel walks the peer's page tables, which takes a third of the time of a
         // short copy.
         let piece = |at: u64, iov_len| libc::iovec { iov_base: at as *mut c_void, iov_len };
-        let mine = [piece(local + done as u64, left - 1), piece(local + (len - 1) as u64, 1)];
+        let local_pieces = [piece(local + done as u64, left - 1), piece(local + (len - 1) as u64, 1)];
         let remote_piece = [piece(remote + done as u64, left)];
         fail_point!(KernelAsked);
         // SAFETY: both vectors outlive the call. The kernel checks the memory to which they refer, and by the
         // function's contract this call may access the local memory.
         let moved = unsafe {
             match direction {
-                Direction::Write => libc::process_vm_writev(pid, mine.as_ptr(), 2, remote_piece.as_ptr(), 1, 0),
-                Direction::Read => libc::process_vm_readv(pid, mine.as_ptr(), 2, remote_piece.as_ptr(), 1, 0),
+                Direction::Write => libc::process_vm_writev(pid, local_pieces.as_ptr(), 2, remote_piece.as_ptr(), 1, 0),
+                Direction::Read => libc::process_vm_readv(pid, local_pieces.as_ptr(), 2, remote_piece.as_ptr(), 1, 0),
             }
         };
         fail_point!(KernelAnswered);
@@ -92,8 +92,12 @@ pub(crate) unsafe fn copy(
 /// have been copied.
 #[cold]
 pub(crate) fn faulting_side(direction: Direction, local: u64, len: usize) -> CopyError {
-    let mine = Region { address: local, length: len as u64 };
-    if is_accessible(mine, direction == Direction::Read) { CopyError::RemoteMemory } else { CopyError::LocalMemory }
+    let local_range = Region { address: local, length: len as u64 };
+    if is_accessible(local_range, direction == Direction::Read) {
+        CopyError::RemoteMemory
+    } else {
+        CopyError::LocalMemory
+    }
 }
 
 /// Permits all processes of this user to copy from and to this process, if Yama permits only its ancestors (scope 1).
@@ -149,9 +153,9 @@ mod tests {
     #[test]
     fn process_reaches_itself_and_refusals_differ() {
         let pid = std::process::id() as i32;
-        let mine = Probe::new(99);
-        assert!(probe(pid, mine.address(), 99));
-        assert!(!probe(pid, mine.address(), 98));
+        let own_probe = Probe::new(99);
+        assert!(probe(pid, own_probe.address(), 99));
+        assert!(!probe(pid, own_probe.address(), 98));
         let (source, mut sink) = ([7u8; 1000], [0u8; 1000]);
         // SAFETY: both local arrays have this length.
         let done = unsafe { copy(Direction::Write, pid, source.as_ptr() as u64, sink.as_mut_ptr() as u64, 1000) };

@@ -43,8 +43,8 @@ unsafe impl Sync for Map {}
 
 impl Map {
     /// Creates a zeroed area of `len` bytes that is mapped for writing. Returns it and a descriptor for the peer. With
-    /// `theirs_read_only` the descriptor cannot be mapped for writing.
-    pub(crate) fn create(name: &str, len: usize, theirs_read_only: bool) -> Result<(Map, OwnedFd)> {
+    /// `peer_read_only` the descriptor cannot be mapped for writing.
+    pub(crate) fn create(name: &str, len: usize, peer_read_only: bool) -> Result<(Map, OwnedFd)> {
         let failed = |step: &str, error: Errno| {
             let remedy = match error {
                 Errno::MFILE | Errno::NFILE => "; raise the limit of open files (ulimit -n)",
@@ -59,7 +59,7 @@ impl Map {
         let map = Map::of(fd.as_fd(), len, true).map_err(|e| failed("mmap", e))?;
         // Kernels before 5.1 do not support FUTURE_WRITE. The peer can then write to the area; no check relies on the
         // seal.
-        if !theirs_read_only || rustix::fs::fcntl_add_seals(&fd, FIXED | SealFlags::FUTURE_WRITE).is_err() {
+        if !peer_read_only || rustix::fs::fcntl_add_seals(&fd, FIXED | SealFlags::FUTURE_WRITE).is_err() {
             rustix::fs::fcntl_add_seals(&fd, FIXED).map_err(|e| failed("seals", e))?;
         }
         Ok((map, fd))
@@ -277,9 +277,9 @@ mod tests {
 
     #[test]
     fn peer_mapping_is_read_only_and_current() {
-        let (mine, fd) = Map::create("test", 8192, true).unwrap();
+        let (local, fd) = Map::create("test", 8192, true).unwrap();
         let peer_map = Map::of_peer(&fd, 8192, false).unwrap();
-        mine.word(4096).store(42, Ordering::Release);
+        local.word(4096).store(42, Ordering::Release);
         assert_eq!(peer_map.word(4096).load(Ordering::Acquire), 42);
         assert!(Map::of_peer(&fd, 8192, true).is_none(), "sealed against writing");
         assert!(rustix::fs::ftruncate(&fd, 1).is_err());
@@ -311,16 +311,16 @@ mod tests {
     fn a_hole_that_the_owner_punches_is_zeros_and_no_signal() {
         use rustix::fs::FallocateFlags;
         for read_only in [false, true] {
-            let (mine, fd) = Map::create("test", 8192, read_only).unwrap();
+            let (local, fd) = Map::create("test", 8192, read_only).unwrap();
             let peer_map = Map::of_peer(&fd, 8192, !read_only).unwrap();
-            mine.word(4096).store(42, Ordering::Relaxed);
+            local.word(4096).store(42, Ordering::Relaxed);
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let punched = rustix::fs::fallocate(&fd, hole, 0, 8192).is_ok();
             assert_eq!(punched, !read_only, "to punch is to write");
             assert_eq!(peer_map.word(4096).load(Ordering::Relaxed), if punched { 0 } else { 42 });
             if peer_map.is_writable() {
                 peer_map.word(4096).store(43, Ordering::Relaxed);
-                assert_eq!(mine.word(4096).load(Ordering::Relaxed), 43, "the same page for both again");
+                assert_eq!(local.word(4096).load(Ordering::Relaxed), 43, "the same page for both again");
             }
         }
     }
@@ -329,8 +329,8 @@ mod tests {
     fn addresses_of_rings_stay_readable_and_serve_the_next_connection() {
         // Length of the area, which no other test uses.
         const LEN: usize = 5 << 12;
-        let (mine, fd) = Map::create("test", LEN, true).unwrap();
-        mine.word(4096).store(42, Ordering::Relaxed);
+        let (local, fd) = Map::create("test", LEN, true).unwrap();
+        local.word(4096).store(42, Ordering::Relaxed);
         let peer_map = Map::of_peer_rings(&fd, LEN).unwrap();
         let address: *const AtomicU64 = peer_map.word(4096);
         drop(peer_map);
@@ -343,9 +343,9 @@ mod tests {
 
     #[test]
     fn bytes_stay_inside() {
-        let (mine, _fd) = Map::create("test", 4096, false).unwrap();
-        assert!(mine.bytes(4000, 96).is_some());
-        assert!(mine.bytes(4000, 97).is_none());
-        assert!(mine.bytes(usize::MAX, 2).is_none());
+        let (local, _fd) = Map::create("test", 4096, false).unwrap();
+        assert!(local.bytes(4000, 96).is_some());
+        assert!(local.bytes(4000, 97).is_none());
+        assert!(local.bytes(usize::MAX, 2).is_none());
     }
 }

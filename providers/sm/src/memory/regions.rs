@@ -300,10 +300,10 @@ impl LocalMemory for Regions {
 
 /// Waits for a copy by a peer. The copy takes a short time, unless the peer is not scheduled. The wait ends after a
 /// second, because the peer may be stopped or malicious.
-pub(crate) fn wait_while(busy: impl Fn() -> bool) {
+pub(crate) fn wait_while(announcement: impl Fn() -> bool) {
     const FEW: u32 = 1000;
     let (mut rounds, mut since) = (0, None);
-    while busy() {
+    while announcement() {
         rounds += 1;
         // Loom models have no clock, so the number of attempts is limited.
         let over =
@@ -334,11 +334,11 @@ impl PeerRegions {
     #[inline(always)]
     pub(crate) fn announce<'a>(
         &self,
-        busy: &'a AtomicU64,
+        announcement: &'a AtomicU64,
         target: &Target,
     ) -> std::result::Result<Announced<'a>, Status> {
-        busy.store(u64::from(target.key), Ordering::Relaxed);
-        let announced = Announced(busy);
+        announcement.store(u64::from(target.key), Ordering::Relaxed);
+        let announced = Announced(announcement);
         // Barrier, as in `revoke`: either the owner sees the announcement, or this process sees that the key is
         // revoked.
         fence(Ordering::SeqCst);
@@ -449,15 +449,15 @@ mod tests {
     #[test]
     fn removed_key_is_invalid_on_both_sides() {
         let regions = Regions::new(1).unwrap();
-        let theirs = PeerRegions::map(regions.fd(), SLOTS as u32).unwrap();
+        let of_peer = PeerRegions::map(regions.fd(), SLOTS as u32).unwrap();
         let key = regions.add(memory(64), ALL, 1).unwrap();
         let target = Target { key, pd: 1, address: base(), length: 64, right: AccessRight::RemoteWrite };
-        let busy = AtomicU64::new(0);
-        drop(theirs.announce(&busy, &target).unwrap());
+        let announcement = AtomicU64::new(0);
+        drop(of_peer.announce(&announcement, &target).unwrap());
         regions.remove(key, |_| false);
         assert!(regions.hold(key, 1, base(), 1, AccessRight::LocalRead).is_err());
-        assert!(theirs.announce(&busy, &target).is_err());
-        assert_eq!(busy.load(Ordering::Relaxed), 0);
+        assert!(of_peer.announce(&announcement, &target).is_err());
+        assert_eq!(announcement.load(Ordering::Relaxed), 0);
     }
 
     #[test]

@@ -56,8 +56,8 @@ pub(crate) fn split(left: u64, has_helper: bool) -> (u64, u64) {
         return (left.min(CHUNK), 0);
     }
     let window = left.min(2 * CHUNK);
-    let mine = (window / 2).next_multiple_of(PAGE);
-    (mine, window - mine)
+    let of_receiver = (window / 2).next_multiple_of(PAGE);
+    (of_receiver, window - of_receiver)
 }
 
 /// Returns the word that announces staged bytes: the number of this staging copy, and its length.
@@ -110,8 +110,11 @@ mod tests {
         for left in [1, 4096, LEAST - 1, LEAST, 65_536, 65_537, CHUNK, 2 * CHUNK, 2 * CHUNK + 1, 1 << 40] {
             let (alone, none) = split(left, false);
             assert_eq!((alone, none), (left.min(CHUNK), 0));
-            let (mine, of_sender) = split(left, true);
-            assert!(mine > 0 && mine <= CHUNK && of_sender <= CHUNK && mine + of_sender <= left, "{left}");
+            let (of_receiver, of_sender) = split(left, true);
+            assert!(
+                of_receiver > 0 && of_receiver <= CHUNK && of_sender <= CHUNK && of_receiver + of_sender <= left,
+                "{left}"
+            );
             assert_eq!(of_sender > 0, left >= LEAST, "{left}");
         }
     }

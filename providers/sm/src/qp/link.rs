@@ -35,8 +35,8 @@ pub(crate) use crate::engine::wake_flags::{WANT_PROGRESS, WANT_REQUESTS, offer_b
 pub(crate) const WANT: usize = 128;
 const TAKEN_REQUESTS: usize = 256;
 const TAKEN_RESPONSES: usize = 264;
-const BUSY: usize = 384;
-const BUSY_FETCHING: usize = 392;
+const ANNOUNCEMENT: usize = 384;
+const FETCH_ANNOUNCEMENT: usize = 392;
 const GONE: usize = 512;
 const REACH: usize = 640;
 const RECALLED: usize = 648;
@@ -127,13 +127,13 @@ impl Copier {
     /// Whether the peer is copying with this key.
     pub(crate) fn copies_with(&self, key: u32) -> bool {
         let is_named = |word| self.area.word(word).load(Ordering::Acquire) == u64::from(key);
-        (is_named(BUSY) || is_named(BUSY_FETCHING)) && !self.is_dead()
+        (is_named(ANNOUNCEMENT) || is_named(FETCH_ANNOUNCEMENT)) && !self.is_dead()
     }
 
     /// Whether the peer has ended the connection too, and is copying nothing.
     pub(crate) fn is_idle(&self) -> bool {
         let is_zero = |word| self.area.word(word).load(Ordering::Acquire) == 0;
-        !is_zero(GONE) && is_zero(BUSY) && is_zero(BUSY_FETCHING)
+        !is_zero(GONE) && is_zero(ANNOUNCEMENT) && is_zero(FETCH_ANNOUNCEMENT)
     }
 
     /// Whether the peer's process has died.
@@ -323,13 +323,13 @@ impl ConnectionMemory {
     }
 
     /// The word in which the local send direction announces the key of the peer with which it is copying.
-    pub(crate) fn busy(&self) -> &AtomicU64 {
-        self.area.word(BUSY)
+    pub(crate) fn announcement(&self) -> &AtomicU64 {
+        self.area.word(ANNOUNCEMENT)
     }
 
     /// The word in which the local receive direction announces the key of the peer with which it is copying.
-    pub(crate) fn busy_fetching(&self) -> &AtomicU64 {
-        self.area.word(BUSY_FETCHING)
+    pub(crate) fn fetch_announcement(&self) -> &AtomicU64 {
+        self.area.word(FETCH_ANNOUNCEMENT)
     }
 
     /// Returns the peer as a process that may copy from and to local memory; `None` if it cannot.

@@ -385,10 +385,10 @@ mod tests {
     use crate::proto::message::Kind;
 
     fn pair(slots: u32) -> (Writer, Reader) {
-        let (mine, fd) = Map::create("ring", 8192, true).unwrap();
+        let (local, fd) = Map::create("ring", 8192, true).unwrap();
         let of_peer = Map::of_peer(&fd, 8192, false).unwrap();
         let place = RingLayout { offset: 4096, slots };
-        (Writer::new(Arc::new(mine), place), Reader::new(Arc::new(of_peer), place))
+        (Writer::new(Arc::new(local), place), Reader::new(Arc::new(of_peer), place))
     }
 
     #[test]

@@ -1,9 +1,8 @@
-//! Copies one piece between registered memory of this process and of a peer by a single copy: by the kernel, or through
-//! a mapping.
+//! Copies one range between registered memory of this process and of a peer: by the kernel, or through a mapping.
 //!
-//! Both registrations are checked before the copy and marked in use during it. After the copy, the peer's registration
-//! is checked again, because it may have ended. If the kernel refuses a method, the method is disabled for all
-//! connections to that peer.
+//! The copying process checks both registrations before the copy, and marks them in use during the copy. After the copy
+//! it checks the peer's registration again, because the peer may have revoked it. If the kernel does not permit a
+//! method, the method is disabled for all connections to that peer.
 
 use std::sync::atomic::Ordering;
 
@@ -28,70 +27,73 @@ pub(crate) enum CopyMethod<'a> {
     Kernel,
 }
 
-/// Copies between the local piece, in the protection domain `pd`, and the target of the same length. `busy`: the
-/// caller's word that announces the copy to the peer.
+/// Copies between the local segment, in the protection domain `pd`, and the target, which has the same length.
+/// `announcement`: the word on the local control line that announces the copy to the peer.
 pub(crate) fn copy(
     regions: &Regions,
     peer: &Peer,
-    busy: &AtomicU64,
+    announcement: &AtomicU64,
     direction: Direction,
-    (mine, pd): (Segment, u32),
+    (local, pd): (Segment, u32),
     target: &Target,
     method: CopyMethod<'_>,
 ) -> Result<(), CopyError> {
     let right = AccessRight::local(direction == Direction::Read);
-    let _hold = regions.hold(mine.key, pd, mine.address, mine.length, right).map_err(|_| CopyError::LocalMemory)?;
-    // SAFETY: the reference taken above keeps the registration during the copy.
-    unsafe { copy_held(regions, peer, busy, direction, &mine, target, method) }
+    let _hold = regions.hold(local.key, pd, local.address, local.length, right).map_err(|_| CopyError::LocalMemory)?;
+    // SAFETY: `_hold` is a reference to the registration, so the local memory stays registered during the copy.
+    unsafe { copy_held(regions, peer, announcement, direction, &local, target, method) }
 }
 
-/// Copies like [`copy`], without a reference on the local registration.
+/// Copies as [`copy`] does, but takes no reference to the local registration.
 ///
-/// # Safety The call must be part of a post that is announced (`SendWr::announced`). A deregistration waits for such
-/// posts.
+/// # Safety
+///
+/// The call must be part of a post that is announced (`SendWr::announced`). A deregistration waits for such posts.
 #[inline(always)]
 pub(crate) unsafe fn copy_announced(
     regions: &Regions,
     peer: &Peer,
-    busy: &AtomicU64,
+    announcement: &AtomicU64,
     direction: Direction,
-    (mine, pd): (Segment, u32),
+    (local, pd): (Segment, u32),
     target: &Target,
     method: CopyMethod<'_>,
 ) -> Result<(), CopyError> {
-    if !regions.allows_piece(pd, &mine, direction == Direction::Read) {
+    if !regions.allows_piece(pd, &local, direction == Direction::Read) {
         return Err(CopyError::LocalMemory);
     }
-    // SAFETY: by this function's contract, the memory stays registered during the copy.
-    unsafe { copy_held(regions, peer, busy, direction, &mine, target, method) }
+    // SAFETY: the caller's post is announced, so a deregistration waits for this copy (# Safety).
+    unsafe { copy_held(regions, peer, announcement, direction, &local, target, method) }
 }
 
-/// # Safety The local piece is registered for this access until the copy has ended.
+/// # Safety
+///
+/// The local segment must be registered for this access until the copy has ended.
 #[inline(always)]
 unsafe fn copy_held(
     regions: &Regions,
     peer: &Peer,
-    busy: &AtomicU64,
+    announcement: &AtomicU64,
     direction: Direction,
-    mine: &Segment,
+    local: &Segment,
     target: &Target,
     method: CopyMethod<'_>,
 ) -> Result<(), CopyError> {
-    if mine.length != target.length || mine.length > cma::CHUNK as u64 {
+    if local.length != target.length || local.length > cma::CHUNK as u64 {
         return Err(CopyError::LocalMemory);
     }
-    let announced = peer.regions.announce(busy, target).map_err(|_| CopyError::RemoteMemory)?;
+    let announced = peer.regions.announce(announcement, target).map_err(|_| CopyError::RemoteMemory)?;
     fail_point!(KeyAnnounced);
     #[cfg(test)]
     if matches!(method, CopyMethod::Kernel) && peer.is_denied() {
         return Err(denied(peer));
     }
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that the local segment is registered during the copy (# Safety).
     let copied = unsafe {
         match method {
-            CopyMethod::Mapping(mapped) => copy_here(regions, direction, mapped, mine, target.address),
+            CopyMethod::Mapping(mapped) => copy_here(regions, direction, mapped, local, target.address),
             CopyMethod::Kernel if !peer.is_alive(&regions.ticker) => Err(CopyError::PeerExited),
-            CopyMethod::Kernel => kernel_copy::copy(regions, peer, direction, mine, target),
+            CopyMethod::Kernel => kernel_copy::copy(regions, peer, direction, local, target),
         }
     };
     fail_point!(PieceCopied);
@@ -104,17 +106,17 @@ unsafe fn copy_held(
 }
 
 /// Executes an atomic operation on memory of the peer that is mapped in this process. Returns the previous value.
-/// `busy`: as in [`copy`].
+/// `announcement`: see [`copy`].
 pub(crate) fn apply(
     peer: &Peer,
-    busy: &AtomicU64,
+    announcement: &AtomicU64,
     mapped: &Mapped,
     target: &Target,
     operation: Atomic,
 ) -> Result<u64, Status> {
-    let announced = peer.regions.announce(busy, target)?;
+    let announced = peer.regions.announce(announcement, target)?;
     fail_point!(KeyAnnounced);
-    // The peer's description of the region may be invalid, so it is checked.
+    // The peer may have sent an invalid description of the region, so the address is checked against the mapping.
     let place =
         mapped.place(target.address, target.length, true).filter(|place| Atomic::is_aligned(place.addr() as u64));
     let place = place.ok_or(Status::RemoteAccess)?;
@@ -135,10 +137,12 @@ fn denied(peer: &Peer) -> CopyError {
     CopyError::Denied
 }
 
-/// Copies through a mapping. Errors: `Fault` if the mapping does not contain the range, `Here` if local memory is
-/// unmapped.
+/// Copies through a mapping of the peer's memory. Errors: `RemoteMemory` if the mapping does not contain the range,
+/// `LocalMemory` if local memory is not mapped.
 ///
-/// # Safety The piece is registered memory that is marked in use. For `Read` it is writable.
+/// # Safety
+///
+/// The local segment must be registered until the call returns, for local write access if `direction` is `Read`.
 #[inline(always)]
 unsafe fn copy_here(
     regions: &Regions,
@@ -150,8 +154,8 @@ unsafe fn copy_here(
     let there = mapped.place(address, piece.length, direction == Direction::Write).ok_or(CopyError::RemoteMemory)?;
     let (here, length) = (piece.address, piece.length as usize);
     let registration = || regions.registration(piece.key);
-    // SAFETY: the peer's bytes are in a mapping that never shrinks, and that is writable for `Write`. The local bytes
-    // are valid by this function's contract.
+    // SAFETY: the peer's bytes are in a mapping that never shrinks, and that is writable for `Write`. The caller
+    // guarantees that the local bytes stay registered (# Safety).
     let is_copied = unsafe {
         match direction {
             // Programs poll the last byte of a write, so it is written last.

@@ -343,9 +343,9 @@ fn deregistration_waits_for_a_copy_that_began_before_the_end() {
     let registration = b.register(&memory);
     let key = registration.remote_key();
     let link = active.0.link().unwrap();
-    link.busy().store(u64::from(key), std::sync::atomic::Ordering::SeqCst);
+    link.announcement().store(u64::from(key), std::sync::atomic::Ordering::SeqCst);
     drop(passive);
     assert!(b.ia.device.connections.announced()(key));
-    link.busy().store(0, std::sync::atomic::Ordering::SeqCst);
+    link.announcement().store(0, std::sync::atomic::Ordering::SeqCst);
     assert!(!b.ia.device.connections.announced()(key));
 }

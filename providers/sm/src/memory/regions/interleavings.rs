@@ -73,17 +73,17 @@ fn after_a_removal_no_copy_of_a_peer_touches_the_memory() {
     loom::model(|| {
         let (regions, memory, key) = scene();
         let of_peer = PeerRegions { table: (*regions.table).clone(), slots: SLOTS as u32 };
-        let busy = Arc::new(AtomicU64::new(0));
+        let announcement = Arc::new(AtomicU64::new(0));
         let peer = {
-            let (memory, busy) = (memory.clone(), busy.clone());
+            let (memory, announcement) = (memory.clone(), announcement.clone());
             thread::spawn(move || {
                 let target = Target { key, pd: 1, address: 64, length: 64, right: AccessRight::RemoteWrite };
-                if let Ok(_announced) = of_peer.announce(&busy, &target) {
+                if let Ok(_announced) = of_peer.announce(&announcement, &target) {
                     memory.read();
                 }
             })
         };
-        regions.remove(key, |key| busy.load(Ordering::Acquire) == u64::from(key));
+        regions.remove(key, |key| announcement.load(Ordering::Acquire) == u64::from(key));
         memory.write();
         peer.join().unwrap();
     });

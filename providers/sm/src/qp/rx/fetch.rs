@@ -140,19 +140,19 @@ impl RxEnds {
             return Err(CopyError::Denied);
         }
         let left = fetch.source.total() - fetch.done;
-        let (mine, rest) = split(left, !fetch.alone && self.link.is_reached());
+        let (own_part, delegated) = split(left, !fetch.alone && self.link.is_reached());
         // The receiver copies the last bytes itself. A program that polls these bytes expects that the completion is
         // reported too.
-        let rest = if mine + rest == left { rest.saturating_sub(TAIL) } else { rest };
+        let delegated = if own_part + delegated == left { delegated.saturating_sub(TAIL) } else { delegated };
         let slot = self.requests.taken() + 1;
-        let job = if rest > 0 { job(shared, receive, slot, fetch.done + mine, rest) } else { None };
+        let job = if delegated > 0 { job(shared, receive, slot, fetch.done + own_part, delegated) } else { None };
         self.tickets += u64::from(job.is_some());
         let ticket = self.tickets;
         if let Some(job) = &job {
             help.publish(ticket, job);
             fail_point!(HelpAsked);
         }
-        let copied = across_all(shared, &self.link, (&fetch.source, receive), fetch.done, mine);
+        let copied = copy_range(shared, &self.link, (&fetch.source, receive), fetch.done, own_part);
         fail_point!(PartFetched);
         if let Err(error) = copied {
             if job.is_some() {
@@ -160,8 +160,8 @@ impl RxEnds {
             }
             return Err(error);
         }
-        fetch.done += mine;
-        *budget = budget.saturating_sub(mine);
+        fetch.done += own_part;
+        *budget = budget.saturating_sub(own_part);
         if let Some(job) = job
             && help.withdraw(ticket)
         {
@@ -287,7 +287,7 @@ fn job(shared: &Shared, receive: &Receive, slot: u64, offset: u64, length: u64) 
 }
 
 /// Copies `length` bytes of a message, starting at `offset`, from the sender's memory to their destination.
-fn across_all(
+fn copy_range(
     shared: &Shared,
     link: &crate::qp::link::ConnectionMemory,
     (source, receive): (&Segments, &Receive),
@@ -301,11 +301,11 @@ fn across_all(
         let to = receive.segments.pieces(offset, from.length).next().ok_or(CopyError::LocalMemory)?;
         let Segment { key, address, .. } = from;
         let target = Target { key, pd: peer_side.pd, address, length: to.length, right: AccessRight::LocalRead };
-        let busy = link.busy_fetching();
+        let announcement = link.fetch_announcement();
         single_copy::copy(
             &shared.regions,
             &peer_side.peer,
-            busy,
+            announcement,
             Direction::Read,
             (to, shared.recv_pd),
             &target,

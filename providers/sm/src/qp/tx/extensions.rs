@@ -83,7 +83,7 @@ impl TxEnds {
             let right = AccessRight::RemoteAtomic;
             let target =
                 Target { key: remote.key, pd: peer_side.pd, address: remote.address, length: ATOMIC_SIZE, right };
-            let found = single_copy::apply(&peer_side.peer, self.link.busy(), &mapped, &target, operation);
+            let found = single_copy::apply(&peer_side.peer, self.link.announcement(), &mapped, &target, operation);
             return match found.and_then(|found| place(shared, request, found)) {
                 Ok(()) => {
                     request.stage = RequestPhase::Done;

@@ -135,13 +135,13 @@ impl TxEnds {
         for piece in request.segments.pieces(job.offset, length) {
             let target =
                 Target { key: job.key, pd: job.pd, address, length: piece.length, right: AccessRight::LocalWrite };
-            let (mine, busy) = ((piece, shared.pd), self.link.busy());
+            let (local, announcement) = ((piece, shared.pd), self.link.announcement());
             if let Err(error) = single_copy::copy(
                 &shared.regions,
                 &peer_side.peer,
-                busy,
+                announcement,
                 Direction::Write,
-                mine,
+                local,
                 &target,
                 CopyMethod::Kernel,
             ) {

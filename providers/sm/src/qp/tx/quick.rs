@@ -39,8 +39,8 @@ pub(super) struct Credit {
 
 impl Credit {
     /// Creates the state without credits.
-    pub(super) fn new(theirs: &Arc<Map>, is_light: bool) -> Self {
-        Credit { left: 0, wanted: Slots::new(theirs.clone(), WANT, 1), is_light, wait: Wait::Other }
+    pub(super) fn new(peer_area: &Arc<Map>, is_light: bool) -> Self {
+        Credit { left: 0, wanted: Slots::new(peer_area.clone(), WANT, 1), is_light, wait: Wait::Other }
     }
 
     /// Uses a credit for a short send that was posted by the general path.
@@ -244,19 +244,29 @@ impl TxEnds {
     #[inline(always)]
     fn copy_all(&mut self, shared: &Shared, direction: Direction, remote: Remote, segment: &Segment) -> bool {
         let mapped = self.mapped(shared, remote.key);
-        let Some(theirs) = self.link.peer_side() else { return false };
+        let Some(peer_side) = self.link.peer_side() else { return false };
         let Segment { length, .. } = *segment;
         let method = match &mapped {
             // A range outside of the mapping fails. The general path then finds another method.
             Some(mapped) => CopyMethod::Mapping(mapped),
-            _ if kernel_copy::reaches(&theirs.peer, remote.key) => CopyMethod::Kernel,
+            _ if kernel_copy::reaches(&peer_side.peer, remote.key) => CopyMethod::Kernel,
             _ => return false,
         };
         let right = AccessRight::remote(direction == Direction::Write);
-        let target = Target { key: remote.key, pd: theirs.pd, address: remote.address, length, right };
-        let (busy, mine) = (self.link.busy(), (*segment, shared.pd));
+        let target = Target { key: remote.key, pd: peer_side.pd, address: remote.address, length, right };
+        let (announcement, local) = (self.link.announcement(), (*segment, shared.pd));
         // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`.
-        unsafe { single_copy::copy_announced(&shared.regions, &theirs.peer, busy, direction, mine, &target, method) }
-            .is_ok()
+        unsafe {
+            single_copy::copy_announced(
+                &shared.regions,
+                &peer_side.peer,
+                announcement,
+                direction,
+                local,
+                &target,
+                method,
+            )
+        }
+        .is_ok()
     }
 }

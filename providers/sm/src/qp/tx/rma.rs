@@ -64,7 +64,7 @@ impl TxEnds {
                 return HandOver::Part { wrote: false };
             }
             self.mapped.request = Some(number);
-            return match self.copy_across(shared, request, remote, direction, CopyMethod::Mapping(&mapped), budget) {
+            return match self.copy_directly(shared, request, remote, direction, CopyMethod::Mapping(&mapped), budget) {
                 Ok(true) => HandOver::Whole { wrote: false },
                 Ok(false) => HandOver::Part { wrote: false },
                 Err(status) => HandOver::Failed(status.unwrap_or(Status::RemoteAccess)),
@@ -72,7 +72,7 @@ impl TxEnds {
         }
         let by_kernel = self.link.peer_side().is_some_and(|t| kernel_copy::reaches(&t.peer, remote.key));
         if by_kernel && request.issued == request.answered && self.pending.is_empty() {
-            match self.copy_across(shared, request, remote, direction, CopyMethod::Kernel, budget) {
+            match self.copy_directly(shared, request, remote, direction, CopyMethod::Kernel, budget) {
                 Ok(true) => return HandOver::Whole { wrote: false },
                 Ok(false) => return HandOver::Part { wrote: false },
                 // No byte was copied. Only the target can translate the address or identify the queue pair, so
@@ -121,7 +121,7 @@ impl TxEnds {
 
     /// Copies directly, piece by piece. `Err(None)`: the kernel refuses the copy, and the caller should use another
     /// method.
-    fn copy_across(
+    fn copy_directly(
         &mut self,
         shared: &Shared,
         request: &mut Request,
@@ -142,8 +142,16 @@ impl TxEnds {
             let Some(piece) = request.segments.pieces(request.issued, chunk).next() else { break };
             let target =
                 Target { key: remote.key, pd, address: remote.address + request.issued, length: piece.length, right };
-            single_copy::copy(&shared.regions, peer, self.link.busy(), direction, (piece, shared.pd), &target, method)
-                .map_err(CopyError::status)?;
+            single_copy::copy(
+                &shared.regions,
+                peer,
+                self.link.announcement(),
+                direction,
+                (piece, shared.pd),
+                &target,
+                method,
+            )
+            .map_err(CopyError::status)?;
             request.issued += piece.length;
             request.answered = request.issued;
             request.stage = RequestPhase::Running;
