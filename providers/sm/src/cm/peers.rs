@@ -56,7 +56,7 @@ pub(crate) fn meet(
         pd: terms.pd,
         generation: terms.generation,
         reads: terms.reads,
-        light: device.barrier && terms.barrier,
+        membarrier: device.barrier && terms.barrier,
         peer,
     })
 }

@@ -3,7 +3,8 @@
 //!
 //! The sleeper sets a flag, polls once more, and sleeps. The publisher publishes, and then reads the flag. A full
 //! barrier separates the two steps of each process, so the publisher sees the flag or the sleeper sees the publication.
-//! A flag word contains an epoch and the flags; a publisher sends one FIFO word per epoch. The callers send and sleep.
+//! A flag word contains an epoch and the flags; a publisher sends one FIFO word per epoch. This module neither sends
+//! FIFO words nor sleeps: its callers do.
 #![forbid(unsafe_code)]
 
 use dapl::runtime::sync::{AtomicU64, Ordering, fence};
@@ -11,80 +12,83 @@ use rustix::thread::MembarrierCommand;
 
 /// Flag: the peer must send a wake-up after publishing a request or ending the connection.
 pub(crate) const WANT_REQUESTS: u64 = 1;
-/// Flag: the peer must send a wake-up after taking or answering a local request.
+/// Flag: the peer must send a wake-up after it has consumed a request of this process, or has written a response.
 pub(crate) const WANT_PROGRESS: u64 = 2;
 /// Number of bits below the epoch in a flag word.
 const EPOCH_SHIFT: u32 = 2;
-/// Both flags in the first epoch, as [`WakeFlags::preset`] sets them.
+/// Flag word after [`WakeFlags::preset`]: both flags, in epoch 1.
 const PRESET: u64 = 1 << EPOCH_SHIFT | WANT_REQUESTS | WANT_PROGRESS;
 
-/// Registers this process for barriers of other processes; returns false if the kernel does not support them.
+/// Registers this process, so that other processes can execute a barrier on its CPUs (`membarrier`). Returns false if
+/// the kernel does not support this.
 pub(crate) fn offer_barrier() -> bool {
     rustix::thread::membarrier(MembarrierCommand::RegisterGlobalExpedited).is_ok()
 }
 
-/// Local state of the flags of both processes.
+/// State of the wake-up flags that this process stores in private memory.
 #[derive(Debug, Default)]
 pub(crate) struct WakeFlags {
     /// Number of times that the local flags were set. The peer sends one word per epoch.
     epoch: AtomicU64,
-    /// The last epoch of the peer for which a FIFO word was sent.
-    answered: AtomicU64,
+    /// The last epoch of the peer's flags for which this process sent a FIFO word.
+    notified: AtomicU64,
 }
 
 impl WakeFlags {
-    /// Sets a flag. The caller polls once more before it sleeps. `light`: this process executes the barrier for both
-    /// processes.
-    pub(crate) fn set(&self, own: &AtomicU64, want: u64, light: bool) {
+    /// Sets a flag. The caller must poll once more before it sleeps. With `membarrier`, this call executes the barrier
+    /// for both processes, so that the peer publishes without a fence.
+    pub(crate) fn set(&self, flags: &AtomicU64, want: u64, membarrier: bool) {
         let epoch = self.epoch.fetch_add(1, Ordering::Relaxed) + 1;
-        own.store(epoch << EPOCH_SHIFT | want, Ordering::Relaxed);
-        // The barrier for the matching fence in `answers`: either the peer sees the flag, or this process sees the data
-        // that the peer published. With `light`, this barrier replaces the fence in `answers`.
-        if light {
+        flags.store(epoch << EPOCH_SHIFT | want, Ordering::Relaxed);
+        // Pairs with the fence in `must_wake`: either the peer sees the flag, or this process sees the data that the
+        // peer published. With `membarrier`, this barrier replaces the fence in `must_wake`.
+        if membarrier {
             barrier::everywhere();
         } else {
             fence(Ordering::SeqCst);
         }
     }
 
-    /// Sets all flags before the peer can see them, so that the first sleep needs no barrier.
-    pub(crate) fn preset(&self, own: &AtomicU64) {
+    /// Sets both flags before the peer can see them. The first sleep then needs no barrier.
+    pub(crate) fn preset(&self, flags: &AtomicU64) {
         self.epoch.store(1, Ordering::Relaxed);
-        own.store(PRESET, Ordering::Relaxed);
+        flags.store(PRESET, Ordering::Relaxed);
     }
 
-    /// Whether the flags are unchanged since `preset`. Then the caller may sleep without setting a flag if neither
-    /// process has published anything, because the peer sends a FIFO word with its first publication.
-    pub(crate) fn is_preset(own: &AtomicU64) -> bool {
-        own.load(Ordering::Relaxed) == PRESET
+    /// Whether the flags are unchanged since `preset`. In this case, and while neither process has published anything,
+    /// the caller may sleep without setting a flag: the peer sends a FIFO word when it first publishes.
+    pub(crate) fn is_preset(flags: &AtomicU64) -> bool {
+        flags.load(Ordering::Relaxed) == PRESET
     }
 
-    /// Clears the flags because a thread polls.
-    pub(crate) fn withdraw(&self, own: &AtomicU64) {
-        own.store(self.epoch.load(Ordering::Relaxed) << EPOCH_SHIFT, Ordering::Relaxed);
+    /// Clears both flags. Called when a thread starts to poll, so that the peer sends no wake-ups.
+    pub(crate) fn withdraw(&self, flags: &AtomicU64) {
+        flags.store(self.epoch.load(Ordering::Relaxed) << EPOCH_SHIFT, Ordering::Relaxed);
     }
 
-    /// Whether this flag is set.
-    pub(crate) fn wants(own: &AtomicU64, want: u64) -> bool {
-        own.load(Ordering::Relaxed) & want == want
+    /// Whether all flags in `want` are set.
+    pub(crate) fn wants(flags: &AtomicU64, want: u64) -> bool {
+        flags.load(Ordering::Relaxed) & want == want
     }
 
-    /// Called after publishing. Returns whether the peer sleeps, so that the caller must send a FIFO word.
+    /// Whether the caller, which has just published, must send a FIFO word: one of the peer's flags in `want` is set,
+    /// and no word was sent in its epoch.
     #[inline(always)]
-    pub(crate) fn answers(&self, flags: &AtomicU64, want: u64, light: bool) -> bool {
-        // The fence for the matching barrier in `set`. With `light`, only the compiler's order is needed here.
-        if light {
+    pub(crate) fn must_wake(&self, flags: &AtomicU64, want: u64, membarrier: bool) -> bool {
+        // Pairs with the barrier in `set`. With `membarrier`, the CPU needs no fence, but the compiler must not move
+        // the load before the publication.
+        if membarrier {
             barrier::compiler();
         } else {
             fence(Ordering::SeqCst);
         }
         let word = flags.load(Ordering::Relaxed);
-        word & want != 0 && self.is_first_answer(word >> EPOCH_SHIFT)
+        word & want != 0 && self.is_first_of_epoch(word >> EPOCH_SHIFT)
     }
 
     #[cold]
-    fn is_first_answer(&self, epoch: u64) -> bool {
-        self.answered.swap(epoch, Ordering::Relaxed) != epoch
+    fn is_first_of_epoch(&self, epoch: u64) -> bool {
+        self.notified.swap(epoch, Ordering::Relaxed) != epoch
     }
 }
 
@@ -94,8 +98,8 @@ mod barrier {
 
     /// Executes a full barrier on every CPU that runs a registered process.
     pub(super) fn everywhere() {
-        // The call succeeded when this process registered. It fails only if a system call filter was installed since
-        // then; a local fence is the best substitute.
+        // The registration in `offer_barrier` has succeeded, so this call fails only if a system call filter was
+        // installed afterwards. A fence of the calling thread is the best substitute.
         if rustix::thread::membarrier(MembarrierCommand::GlobalExpedited).is_err() {
             fence(Ordering::SeqCst);
         }
@@ -115,20 +119,20 @@ mod tests {
     use super::*;
 
     #[test]
-    fn polling_side_gets_no_wake_up_and_sleeping_side_one() {
-        for light in [false, true] {
+    fn polling_process_gets_no_wake_up_and_sleeping_process_gets_one() {
+        for membarrier in [false, true] {
             let (line, sleeper, publisher) = (AtomicU64::new(0), WakeFlags::default(), WakeFlags::default());
-            let sends = |want| publisher.answers(&line, want, light);
-            assert!(!sends(WANT_REQUESTS), "no side has set the flag");
-            sleeper.set(&line, WANT_REQUESTS, light);
-            assert!(!sends(WANT_PROGRESS), "not for that");
+            let sends = |want| publisher.must_wake(&line, want, membarrier);
+            assert!(!sends(WANT_REQUESTS), "no flag is set");
+            sleeper.set(&line, WANT_REQUESTS, membarrier);
+            assert!(!sends(WANT_PROGRESS), "only the other flag is set");
             assert!(sends(WANT_REQUESTS));
-            assert!(!sends(WANT_REQUESTS), "one word is enough");
-            sleeper.set(&line, WANT_REQUESTS | WANT_PROGRESS, light);
-            assert!(sends(WANT_PROGRESS), "asleep again");
-            sleeper.set(&line, WANT_REQUESTS, light);
+            assert!(!sends(WANT_REQUESTS), "one word is sent per epoch");
+            sleeper.set(&line, WANT_REQUESTS | WANT_PROGRESS, membarrier);
+            assert!(sends(WANT_PROGRESS), "the flag was set in a new epoch");
+            sleeper.set(&line, WANT_REQUESTS, membarrier);
             sleeper.withdraw(&line);
-            assert!(!sends(WANT_REQUESTS), "it polls again");
+            assert!(!sends(WANT_REQUESTS), "the sleeper polls again");
         }
     }
 
@@ -137,10 +141,10 @@ mod tests {
         let (line, sleeper, publisher) = (AtomicU64::new(0), WakeFlags::default(), WakeFlags::default());
         sleeper.preset(&line);
         assert!(WakeFlags::is_preset(&line) && WakeFlags::wants(&line, WANT_REQUESTS | WANT_PROGRESS));
-        assert!(publisher.answers(&line, WANT_REQUESTS, true) && !publisher.answers(&line, WANT_PROGRESS, true));
-        assert!(WakeFlags::is_preset(&line), "the publisher writes nothing here");
+        assert!(publisher.must_wake(&line, WANT_REQUESTS, true) && !publisher.must_wake(&line, WANT_PROGRESS, true));
+        assert!(WakeFlags::is_preset(&line), "the publisher does not change the sleeper's flags");
         sleeper.set(&line, WANT_REQUESTS, true);
-        assert!(!WakeFlags::is_preset(&line) && publisher.answers(&line, WANT_REQUESTS, true), "the next epoch");
+        assert!(!WakeFlags::is_preset(&line) && publisher.must_wake(&line, WANT_REQUESTS, true), "the next epoch");
         sleeper.preset(&line);
         sleeper.withdraw(&line);
         assert!(!WakeFlags::is_preset(&line));
@@ -150,10 +154,10 @@ mod tests {
 /// Loom models of a ring, the flags, and a sleeper that is woken only by its peer. Loom reports a lost wake-up as a
 /// deadlock.
 ///
-/// In light mode the publisher has no fence: the kernel interrupts it between any two of its steps. Loom has no barrier
-/// for other threads, so in the model the publisher executes the interrupt itself, at each relevant point: before
-/// publishing, between publishing and the check of the flag, and after the check. Not covered by the model: that
-/// `membarrier` works as documented, and that the compiler keeps the order.
+/// With `membarrier` the publisher has no fence: the kernel interrupts it between any two of its steps. Loom has no
+/// barrier for other threads, so in the model the publisher executes the interrupt itself, at each relevant point:
+/// before publishing, between publishing and the check of the flag, and after the check. The model does not check that
+/// `membarrier` works as documented, nor that the compiler keeps the order.
 #[cfg(all(test, loom))]
 mod interleavings {
     use std::sync::Arc;
@@ -170,7 +174,7 @@ mod interleavings {
     const PLACE: RingLayout = RingLayout { offset: 0, slots: 2 };
     const MESSAGES: u64 = 2;
 
-    /// Models `membarrier` and the CPU that it interrupts.
+    /// Model of `membarrier`, and of the CPU that it interrupts.
     pub(super) mod kernel {
         use super::*;
 
@@ -178,7 +182,8 @@ mod interleavings {
             static ref SENT: AtomicU64 = AtomicU64::new(0);
             static ref TAKEN: AtomicU64 = AtomicU64::new(0);
         }
-        /// Value that means the publisher is not running any more. A context switch is a barrier too.
+        /// Value of `TAKEN` after the publisher's thread has ended: a barrier does not wait for it, because a context
+        /// switch is a barrier too.
         const GONE: u64 = u64::MAX;
 
         pub(in super::super) fn everywhere() {
@@ -205,7 +210,7 @@ mod interleavings {
         }
     }
 
-    /// Models the FIFO.
+    /// Model of the FIFO of a process.
     #[derive(Default)]
     struct Fifo {
         words: Mutex<usize>,
@@ -227,7 +232,7 @@ mod interleavings {
         }
     }
 
-    fn no_wake_up_is_lost(light: bool, is_preset: bool) {
+    fn no_wake_up_is_lost(membarrier: bool, is_preset: bool) {
         let (area, line) = (Arc::new(Map::fake(256)), Map::fake(8));
         let (mut writer, mut reader) = (Writer::new(area.clone(), PLACE), Reader::new(area, PLACE));
         let (fifo, wake_flags) = (Arc::new(Fifo::default()), WakeFlags::default());
@@ -241,7 +246,7 @@ mod interleavings {
                 for n in 0..MESSAGES {
                     barrier::compiler();
                     writer.push(Header::plain(Kind::Send, 8), &SlotFields { total: Some(n), ..SlotFields::default() });
-                    if wake_flags.answers(line.word(0), WANT_REQUESTS, light) {
+                    if wake_flags.must_wake(line.word(0), WANT_REQUESTS, membarrier) {
                         fifo.wake();
                     }
                     barrier::compiler();
@@ -251,9 +256,9 @@ mod interleavings {
         };
         while reader.taken() < MESSAGES {
             if reader.peek() == Next::Empty {
-                // As in `QpCore::arm`: the reader has taken nothing, and the ring is empty.
+                // Same condition as in `QpCore::arm`: preset flags suffice until the reader has consumed an entry.
                 if reader.taken() > 0 || !WakeFlags::is_preset(line.word(0)) {
-                    wake_flags.set(line.word(0), WANT_REQUESTS, light);
+                    wake_flags.set(line.word(0), WANT_REQUESTS, membarrier);
                 }
                 if reader.peek() == Next::Empty {
                     fifo.sleep();

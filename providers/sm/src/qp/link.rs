@@ -157,7 +157,7 @@ pub(crate) struct PeerSide {
     pub(crate) reads: u32,
     /// Whether both processes execute a barrier on all processors when they set wake-up flags, so that publishing needs
     /// no barrier.
-    pub(crate) light: bool,
+    pub(crate) membarrier: bool,
     pub(crate) peer: Arc<Peer>,
 }
 
@@ -340,7 +340,7 @@ impl ConnectionMemory {
 
     /// Sets a wake-up flag. The caller polls once more before it sleeps.
     pub(crate) fn arm(&self, want: u64) {
-        self.wake_flags.set(self.area.word(WANT), want, self.peer_side().is_some_and(|t| t.light));
+        self.wake_flags.set(self.area.word(WANT), want, self.peer_side().is_some_and(|t| t.membarrier));
     }
 
     /// Whether all local wake-up flags are unchanged since before the peer joined.
@@ -362,7 +362,7 @@ impl ConnectionMemory {
     #[inline(always)]
     pub(crate) fn poke(&self, want: u64) -> WakeResult {
         match self.peer_side() {
-            Some(t) if self.wake_flags.answers(t.area.word(WANT), want, t.light) => wake(t),
+            Some(t) if self.wake_flags.must_wake(t.area.word(WANT), want, t.membarrier) => wake(t),
             _ => WakeResult::Sent,
         }
     }

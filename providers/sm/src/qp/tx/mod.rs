@@ -323,7 +323,7 @@ impl TxEnds {
             short_max: unoffered.min(INLINE as u64),
             piece_max: unoffered.min(send::PIECE as u64),
             max_requests: max_requests as usize,
-            quick: quick::Credit::new(&peer_side.area, peer_side.light),
+            quick: quick::Credit::new(&peer_side.area, peer_side.membarrier),
             offered: 0,
             staged: 0,
             helped: 0,

@@ -24,29 +24,29 @@ use crate::qp::ring::SlotFields;
 use crate::qp::shared::Shared;
 use crate::qp::single_copy::{self, CopyMethod};
 
-/// Number of quick posts that are permitted before the next pass.
+/// Number of quick posts that are permitted before the next pass, and what a quick post needs besides the ring.
 #[derive(Debug)]
 pub(super) struct Credit {
-    left: u32,
+    remaining: u32,
     /// The peer's wake-up flags (see [`ConnectionMemory::poke`](crate::qp::link::ConnectionMemory::poke)).
     wanted: Slots<1>,
-    /// Whether both processes execute a barrier on all processors when they set wake-up flags. Otherwise no credit is
-    /// granted.
-    is_light: bool,
+    /// Whether both processes execute `membarrier` when they set wake-up flags. Otherwise no credit is granted, because
+    /// a post would need a fence.
+    uses_membarrier: bool,
     /// The event for which a poll waits after a quick post.
     wait: Wait,
 }
 
 impl Credit {
     /// Creates the state without credits.
-    pub(super) fn new(peer_area: &Arc<Map>, is_light: bool) -> Self {
-        Credit { left: 0, wanted: Slots::new(peer_area.clone(), WANT, 1), is_light, wait: Wait::Other }
+    pub(super) fn new(peer_area: &Arc<Map>, uses_membarrier: bool) -> Self {
+        Credit { remaining: 0, wanted: Slots::new(peer_area.clone(), WANT, 1), uses_membarrier, wait: Wait::Other }
     }
 
     /// Uses a credit for a short send that was posted by the general path.
     #[inline(always)]
     pub(super) fn spend(&mut self) {
-        self.left = self.left.saturating_sub(1);
+        self.remaining = self.remaining.saturating_sub(1);
     }
 }
 
@@ -59,7 +59,7 @@ impl Tx {
         let Some(ends) = self.ends.as_mut() else { return };
         let entries = ends.max_requests.min(self.queue.slots()).saturating_sub(self.issued);
         let space = ends.requests.free().min(entries as u64);
-        ends.quick.left = if is_idle && ends.quick.is_light { space.min(GATHER as u64) as u32 } else { 0 };
+        ends.quick.remaining = if is_idle && ends.quick.uses_membarrier { space.min(GATHER as u64) as u32 } else { 0 };
         ends.quick.wait = wait;
     }
 
@@ -67,14 +67,15 @@ impl Tx {
     #[inline]
     pub(super) fn withdraw_credit(&mut self) {
         if let Some(ends) = &mut self.ends {
-            ends.quick.left = 0;
+            ends.quick.remaining = 0;
         }
     }
 
-    /// Whether a pass should run to grant credits again. All credits are used, so some sends are probably complete.
+    /// Whether a pass should run to grant credits: no credit remains, although this connection can get credits. By then
+    /// earlier sends are probably complete, and the pass retires them.
     #[inline]
     pub(crate) fn is_pass_due(&self) -> bool {
-        self.ends.as_ref().is_some_and(|ends| ends.quick.left == 0 && ends.quick.is_light) && !self.stopped
+        self.ends.as_ref().is_some_and(|ends| ends.quick.remaining == 0 && ends.quick.uses_membarrier) && !self.stopped
     }
 
     /// Completes the quick requests at the front of the queue that the peer has taken. This is the common case of
@@ -113,7 +114,7 @@ impl Tx {
     #[inline(always)]
     pub(crate) fn post_quickly(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
         let Some(ends) = self.ends.as_mut() else { return false };
-        let credit = ends.quick.left;
+        let credit = ends.quick.remaining;
         if credit == 0 {
             return false;
         }
@@ -131,7 +132,7 @@ impl Tx {
         let taken = shared.rx_taken.load(Ordering::Acquire);
         ends.requests.announce_send(next, length, taken as u32);
         ends.requests.advance(index, length, credit);
-        ends.quick.left = credit - 1;
+        ends.quick.remaining = credit - 1;
         let (slot, bytes, work) = (index + 1, length.into(), Work::Send);
         shared.reported_taken.store(taken, Ordering::Relaxed);
         ends.wake_if_wanted();
@@ -185,7 +186,7 @@ impl Tx {
         let length = segment.length;
         let is_short = length.wrapping_sub(1) < cma::CHUNK as u64 && length <= shared.max_rdma;
         // Fragments in flight must be placed before later data.
-        if ends.quick.left == 0 || !is_short || !ends.pending.is_empty() {
+        if ends.quick.remaining == 0 || !is_short || !ends.pending.is_empty() {
             return false;
         }
         if direction == Direction::Read && ends.most_reads(shared) == 0
@@ -193,7 +194,7 @@ impl Tx {
         {
             return false;
         }
-        ends.quick.left -= 1;
+        ends.quick.remaining -= 1;
         // The operation is complete, so a poll does not wait for the peer's number of taken requests.
         ends.quick.wait = Wait::Other;
         let work = if direction == Direction::Write { Work::Write } else { Work::Read };
@@ -229,7 +230,8 @@ impl Tx {
 }
 
 impl TxEnds {
-    /// Wakes the peer, as `poke` does. The peer executes a barrier on all processors when it sets its flags.
+    /// Wakes the peer if it sleeps, as `poke` does. No fence is needed, because the peer executes `membarrier` when it
+    /// sets its flags.
     #[inline(always)]
     fn wake_if_wanted(&self) {
         // `poke` reads the flags again, because they change at any time.
