@@ -1,6 +1,7 @@
 //! C entry `dat_cno_wait`. Its stack frame can be abandoned: the thread may be cancelled at any moment of its sleep.
 //!
-//! Works like `dapl_evd_wait`: the entry and [`wait::run`] own no resources; [`step`] neither unwinds nor is cancelled.
+//! Cancellation unwinds or drops the frames of the entry and of [`wait::run`], so they own no resources. [`step`] does
+//! the work; it neither unwinds nor is cancelled.
 
 use dat_abi::*;
 
@@ -19,7 +20,7 @@ struct CnoWaitCall {
     evd: *mut DAT_EVD_HANDLE,
     /// Set when the thread has begun to wait.
     wait: Option<Wait>,
-    /// The thread has registered its wait for fork and cancellation.
+    /// Whether the thread has registered its wait, so that fork and cancellation can end it.
     marked: bool,
 }
 

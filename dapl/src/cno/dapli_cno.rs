@@ -24,15 +24,14 @@ use crate::runtime::wait::{self, Cause, Deadline};
 #[derive(Default)]
 pub(super) struct CnoState {
     pub(super) triggers: Triggers,
-    /// The attached EVDs. The number is the longest time in nanoseconds that an EVD may be polled before the waiter
-    /// sleeps.
+    /// The attached EVDs, each with the maximum time in nanoseconds that a waiter polls it before it sleeps.
     pub(super) sources: Arc<[(Arc<dyn EvdSource>, u32)]>,
     /// Tokens of all threads in `dat_cno_wait`, and of those among them that sleep.
     pub(super) waiters: Vec<u64>,
     pub(super) asleep: Vec<u64>,
     /// Waiters that were released because the last EVD was freed, and that have not returned yet.
     pub(super) released: Vec<u64>,
-    /// The last EVD was freed while no thread waited; the next wait returns because of it.
+    /// The last EVD was freed while no thread waited, so the next wait must return without an EVD.
     pub(super) orphaned: bool,
     pub(super) agent: Option<Agent>,
     /// Readable while EVDs have triggered.
@@ -44,7 +43,7 @@ pub(super) struct CnoState {
 }
 
 impl CnoState {
-    /// Whether its waiters alone may fetch completions: no agent and no descriptor depends on notifications.
+    /// Whether polling by the waiters suffices: no agent and no descriptor depends on notifications of a CQ.
     pub(super) fn may_be_polled(&self) -> bool {
         self.agent.is_none() && self.descriptor.is_none()
     }
@@ -145,8 +144,8 @@ fn poll_all<'a>(
     found
 }
 
-/// Continues after a sleep. If the CNO no longer exists, its IA was closed: `dat_cno_free` is refused while threads
-/// wait.
+/// Continues a wait after a sleep. If the CNO does not exist, its IA was closed, because `dat_cno_free` fails while
+/// threads wait.
 pub(super) fn resume<P: Provider>(wait: &Wait, cause: Cause) -> Next {
     match handle::from_id::<Cno<P>>(wait.id) {
         Some(cno) => cno.poll_and_arm(wait.token, cause),

@@ -190,7 +190,8 @@ impl<P: Provider> Cno<P> {
         Fire { cno: self.clone(), wake, agent, has_descriptor: inner.descriptor.is_some(), evd }
     }
 
-    /// Called when an EVD was detached. After the last one all waiters return and the agent is called without an EVD
+    /// Called after an EVD was detached. If it was the last EVD, all waiters return and the agent is called without an
+    /// EVD
     /// (spec/events 2.10).
     pub fn detached(&self) {
         if self.uses.count() == 0 {
@@ -242,7 +243,8 @@ pub fn free<P: Provider>(cno: &Cno<P>) -> Result<()> {
     if !inner.waiters.is_empty() {
         return Err(Error::InvalidState(State::CnoInUse));
     }
-    // Under the lock: a thread that begins to wait later finds no CNO, and a thread that began earlier is in `waiters`.
+    // The handle is destroyed under the lock: a thread that begins to wait later finds no CNO, and a thread that began
+    // earlier is in `waiters`.
     if !handle::destroy(cno.id) {
         return Err(Error::InvalidHandle(Handle::Cno));
     }
@@ -255,8 +257,8 @@ pub fn free<P: Provider>(cno: &Cno<P>) -> Result<()> {
     Ok(())
 }
 
-/// Closes the CNO: waiters return, and the agent is called without an EVD. When this returns, only the caller itself
-/// can still be inside an agent.
+/// Closes the CNO: waiters return, and the agent is called without an EVD. On return no other thread is inside an agent
+/// of the CNO; the calling thread is, if its agent called this.
 pub fn close<P: Provider>(cno: &Cno<P>) {
     if !handle::destroy(cno.id) {
         return;

@@ -61,7 +61,7 @@ pub struct Cno<P: Provider> {
     /// Counts attached EVDs.
     uses: UseCount,
     inner: Mutex<CnoState>,
-    /// Waiters poll the EVDs themselves, so no CQ has to be armed. Changed under the lock of `inner`.
+    /// Whether a waiting thread polls the EVDs, so that no CQ has to be armed. Changed under the lock of `inner`.
     polled: AtomicBool,
     /// Counts triggers, changes of the list of EVDs, and releases of waiters. A polling thread takes the lock of `inner`
     /// only if this count has changed. Incremented under that lock.
@@ -97,7 +97,7 @@ impl<P: Provider> Object for Cno<P> {
     const KIND: Kind = Kind::Cno;
 }
 
-/// Attached EVDs use a CNO.
+/// Counts the attached EVDs: a CNO with EVDs cannot be freed.
 impl<P: Provider> Usable for Cno<P> {
     fn uses(&self) -> &UseCount {
         &self.uses

@@ -11,7 +11,7 @@ use crate::ffi;
 use crate::provider::Provider;
 use crate::runtime::handle::{from_handle, from_optional};
 
-/// `dat_cr_query`. Writes all fields whatever the mask, because programs ask for one field and read another.
+/// `dat_cr_query`. Writes all fields and ignores the mask, because programs read fields that they have not selected.
 ///
 /// # Safety
 /// `cr_handle` may have any value; `cr_param` is null or points at a writable record.
@@ -28,7 +28,7 @@ pub unsafe extern "C" fn dapl_cr_query<P: Provider>(
             remote_port_qual: u64::from(cr.peer.port()),
             private_data_size: cr.private_data_size as DAT_COUNT,
             private_data: cr.private_data.as_ptr(),
-            local_ep_handle: cr.own.map_or(DAT_HANDLE_NULL, |own| own.ep.handle as DAT_EP_HANDLE),
+            local_ep_handle: cr.provided.map_or(DAT_HANDLE_NULL, |provided| provided.ep.handle as DAT_EP_HANDLE),
         };
         // SAFETY: the caller guarantees that `cr_param` is null or writable.
         unsafe { ffi::put(cr_param, param) };

@@ -12,9 +12,9 @@ use crate::runtime::handle::{Ref, from_id};
 /// request. Exactly one of the two must exist.
 pub(super) fn target<P: Provider>(cr: &Cr<P>, given: Option<Ref<Ep<P>>>) -> Result<Ref<Ep<P>>> {
     let bad = Error::InvalidHandle(Handle::Ep);
-    match (given, cr.own) {
+    match (given, cr.provided) {
         (Some(ep), None) => Ok(ep),
-        (None, Some(own)) => from_id(own.ep).ok_or(bad),
+        (None, Some(provided)) => from_id(provided.ep).ok_or(bad),
         (Some(_), Some(_)) | (None, None) => Err(bad),
     }
 }
@@ -22,14 +22,15 @@ pub(super) fn target<P: Provider>(cr: &Cr<P>, given: Option<Ref<Ep<P>>>) -> Resu
 /// Accepts the request. An error before the request is consumed changes nothing; a later error consumes it
 /// (spec/endpoints 7.3).
 pub(super) fn accept<P: Provider>(cr: &Ref<Cr<P>>, ep: &Ep<P>, private_data: &[u8]) -> Result<()> {
-    let acceptance = Acceptance { is_own: cr.own.is_some(), peer: cr.peer, private_data, kept_cr: cr.to_arc() };
+    let acceptance =
+        Acceptance { is_provided: cr.provided.is_some(), peer: cr.peer, private_data, kept_cr: cr.to_arc() };
     let mut is_taken = false;
     let accepted = dapls_ep::accept(ep, acceptance, || {
         let request = cr.take()?;
         is_taken = true;
         Ok(request)
     });
-    if accepted.is_err() && is_taken && cr.own.is_some_and(|own| own.was_made) {
+    if accepted.is_err() && is_taken && cr.provided.is_some_and(|provided| provided.created_for_request) {
         dapls_ep::close(ep);
     }
     accepted

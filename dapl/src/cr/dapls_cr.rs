@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use super::{Cr, Own};
+use super::{Cr, ProvidedEp};
 use crate::evd::{Evd, Event, dapls_evd};
 use crate::ia::{Child, Ia, Rank};
 use crate::provider::{Provider, RequestInfo};
@@ -19,7 +19,7 @@ pub(crate) struct ServicePoint<'a, P: Provider> {
     /// Handle of the service point.
     pub(crate) sp: ObjectId,
     pub(crate) qual: u64,
-    pub(crate) own: Option<Own>,
+    pub(crate) provided: Option<ProvidedEp>,
 }
 
 /// Creates a CR in its IA and queues its event. If the CR cannot be created or the event queue is full, `Err` returns
@@ -29,7 +29,7 @@ pub(crate) fn announce<P: Provider>(
     request: P::Request,
     info: &RequestInfo,
 ) -> Result<(), P::Request> {
-    let ServicePoint { ia, evd, sp, qual, own } = arrival;
+    let ServicePoint { ia, evd, sp, qual, provided } = arrival;
     let made = handle::create(ia.table(), |id| {
         Ok(Cr {
             id,
@@ -38,7 +38,7 @@ pub(crate) fn announce<P: Provider>(
             address: Address::new(&consumer_memory::socket_address(info.peer)),
             private_data: PrivateData::new(&info.private_data),
             private_data_size: info.reported_len.min(PrivateData::SIZE).min(ia.private_data_connect()),
-            own: *own,
+            provided: *provided,
             request: Mutex::new(None),
         })
     });

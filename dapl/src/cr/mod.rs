@@ -1,4 +1,4 @@
-//! Connection requests (CRs): a request of a peer that the consumer has not accepted or rejected yet.
+//! Connection requests (CRs): each is a request of a peer that the consumer has not accepted or rejected yet.
 //!
 //! `psp` and `rsp` create a CR per request through `dapls_cr`; the entries in `dapl_cr` accept, reject or hand off.
 //! Each of these calls invalidates the handle. The accepting EP keeps the CR in memory, because the consumer may still
@@ -28,7 +28,7 @@ pub struct Cr<P: Provider> {
     address: Address,
     private_data: PrivateData,
     private_data_size: usize,
-    own: Option<Own>,
+    provided: Option<ProvidedEp>,
     /// The provider's request, until an accept, reject or handoff removes it. No other lock is acquired while this one
     /// is held.
     request: Mutex<Option<P::Request>>,
@@ -36,10 +36,10 @@ pub struct Cr<P: Provider> {
 
 /// The EP that the service point provided for the request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Own {
+pub(crate) struct ProvidedEp {
     pub(crate) ep: ObjectId,
-    /// The EP was created for this request, so a reject frees it.
-    pub(crate) was_made: bool,
+    /// Whether the EP was created for this request, so that a reject frees the EP.
+    pub(crate) created_for_request: bool,
 }
 
 impl<P: Provider> Cr<P> {
@@ -69,7 +69,7 @@ impl<P: Provider> Cr<P> {
         Ok(())
     }
 
-    /// Rejects the request, with data for the requester.
+    /// Rejects the request, with private data for the requester.
     pub(crate) fn reject(&self, private_data: &[u8]) -> Result<()> {
         self.take()?.reject(private_data);
         self.ia.count(|events| &events.rejects);
@@ -77,12 +77,12 @@ impl<P: Provider> Cr<P> {
         Ok(())
     }
 
-    /// Releases the EP of a request that was not accepted: the EP of an RSP becomes usable again, an EP created for the
-    /// request is freed.
+    /// Releases the EP that the service point provided for a request that was not accepted: the EP of an RSP becomes
+    /// usable again, and an EP that was created for the request is freed.
     fn release_ep(&self) {
-        let Some(own) = self.own else { return };
-        let Some(ep) = handle::from_id::<Ep<P>>(own.ep) else { return };
-        if own.was_made {
+        let Some(provided) = self.provided else { return };
+        let Some(ep) = handle::from_id::<Ep<P>>(provided.ep) else { return };
+        if provided.created_for_request {
             dapls_ep::close(&*ep);
         } else {
             dapls_ep::decline(&*ep);

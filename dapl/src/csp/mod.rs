@@ -93,7 +93,7 @@ impl<P: Provider> Csp<P> {
     /// Delivers a request. `Err` returns the request if the CSP was freed or its event queue is full.
     pub(crate) fn arrive(&self, request: P::Request, info: &RequestInfo) -> std::result::Result<(), P::Request> {
         let Some(evd) = self.state.lock().evd.as_ref().map(|evd| evd.arc().clone()) else { return Err(request) };
-        let arrival = ServicePoint { ia: &self.ia, evd: &evd, sp: self.id, qual: self.port.into(), own: None };
+        let arrival = ServicePoint { ia: &self.ia, evd: &evd, sp: self.id, qual: self.port.into(), provided: None };
         dapls_cr::announce(&arrival, request, info)
     }
 

@@ -17,9 +17,9 @@ use crate::provider::{Extensions, Limits, Op, Work};
 pub struct Attributes {
     /// Reliable connection, the only service type that is supported.
     pub reliable: bool,
-    /// Largest message in bytes; 0 means "not set". No post is refused because of it (spec/events 4.4).
+    /// Largest message in bytes; 0 means "not set". Posts are not checked against it (spec/events 4.4).
     pub max_message: u64,
-    /// Largest RDMA transfer in bytes; not enforced, like `max_message`.
+    /// Largest RDMA transfer in bytes; posts are not checked against it.
     pub max_rdma: u64,
     /// Stored for queries only.
     pub qos: u32,
@@ -52,7 +52,7 @@ pub struct Direction {
     pub max_iov: i32,
 }
 
-/// Which directions have an EVD, and whether receives are taken from an SRQ.
+/// Which directions have an EVD, and whether the EP uses receives of an SRQ.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Wired {
     pub recv: bool,
@@ -60,14 +60,15 @@ pub struct Wired {
     pub shared: bool,
 }
 
-/// High watermarks: limits of outstanding receives that are reported when exceeded (spec/events 5.6).
+/// High watermarks: limits on outstanding receives. Exceeding the soft one is reported; exceeding the hard one ends the
+/// connection (spec/events 5.6).
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct HighWatermarks {
     pub soft: Option<u32>,
     pub hard: Option<u32>,
 }
 
-/// The contents break a rule of spec/endpoints 5.1 or 5.3.
+/// Error: the attributes violate a rule of spec/endpoints 5.1 or 5.3.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub struct Refused;
 
@@ -100,16 +101,16 @@ pub struct PostLimits {
     /// Receives are posted to the SRQ only, never to the EP.
     pub shared: bool,
     pub extensions: Extensions,
-    /// Whether a receive, send, write or read with one segment and no flags needs no further checks, notifies, and is
-    /// not traced.
+    /// For each operation: whether a post with one segment and no flags can take the fast path, because it passes all
+    /// further checks, its completion notifies, and it is not traced.
     pub plain_recvs: bool,
     pub plain_sends: bool,
     pub plain_writes: bool,
     pub plain_reads: bool,
 }
 
-/// Completion flags that a post is refused for. UNSIGNALLED must be allowed by the completion flags of the EP
-/// (`of_ep`); unknown bits are refused; known bits that have no effect on this kind of post are ignored.
+/// Completion flags that a post must not have: unknown bits, and UNSIGNALLED unless the completion flags of the EP
+/// (`of_ep`) allow it. Known bits that have no effect on this kind of post are ignored.
 fn refused_flags(of_ep: DAT_COMPLETION_FLAGS) -> DAT_COMPLETION_FLAGS {
     const KNOWN: DAT_COMPLETION_FLAGS = 0x1F; // spec/events 4.1
     !KNOWN | (!of_ep & DAT_COMPLETION_UNSIGNALLED_FLAG)
@@ -178,8 +179,8 @@ impl Attributes {
         }
     }
 
-    /// Checks the attributes of a new EP. Numbers of DTOs above the limit are clamped, because programs ask for more
-    /// than they use and treat a refusal as fatal.
+    /// Checks the attributes of a new EP. Numbers of DTOs above the IA's limit are reduced to it, because programs
+    /// request more than they use and treat an error as fatal.
     pub fn check_for_create(mut self, wired: Wired, limits: &Limits) -> Result<Self, Refused> {
         if !wired.shared {
             self.recv.max_dtos = self.recv.max_dtos.min(count(limits.max_dtos));
@@ -223,14 +224,14 @@ impl Attributes {
         HighWatermarks { soft: mark(self.srq_soft_hw).filter(|soft| *soft > 0), hard: mark(self.recv.max_dtos) }
     }
 
-    /// Copies the watermarks of an EP with an SRQ into its attributes.
+    /// Copies these watermarks of an EP with an SRQ into its attributes, where queries read them.
     pub fn follow(&mut self, marks: HighWatermarks) {
         (self.srq_soft_hw, self.recv.max_dtos) =
             (HighWatermarks::to_dat(marks.soft), HighWatermarks::to_dat(marks.hard));
     }
 
-    /// Size of the queue pair for these attributes. A direction without an EVD has the default size, since it accepts
-    /// work but reports no completions (spec/events 4.8).
+    /// Size of the queue pair for these attributes. A direction without an EVD gets the default size: it accepts work,
+    /// but reports no completions (spec/events 4.8).
     pub fn shape(&self, wired: Wired, limits: &Limits) -> Shape {
         let direction = |direction: Direction, wired: bool| {
             let Direction { max_dtos, max_iov } = if wired { direction } else { DEFAULT };
@@ -411,7 +412,7 @@ mod tests {
     }
 
     #[test]
-    fn zero_means_not_set() {
+    fn zero_attributes_mean_not_set() {
         let mut zero = plain();
         (zero.max_message, zero.max_rdma, zero.recv_flags, zero.request_flags) = (0, 0, 0, 0);
         assert!(zero.check_for_create(BOTH, &limits()).is_ok());

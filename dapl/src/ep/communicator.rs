@@ -1,4 +1,4 @@
-//! Communicators (2.0): the socket address family in which common service points have ports.
+//! Communicators (2.0): the address family and socket type of the ports of common service points.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
@@ -25,8 +25,8 @@ impl Communicator {
         if self == Communicator::default() || is_known { Ok(()) } else { Err(Error::CommNotSupported) }
     }
 
-    /// Parses a socket address in this communicator into address and port. `n` is the parameter that the address was
-    /// passed in.
+    /// Parses a socket address of this communicator into IP address and port. `n` is the number of the parameter that
+    /// contains the address.
     ///
     /// Errors: `CommNotSupported` for a communicator that is not supported, or an address of another family;
     /// `InvalidParameter(n)` for port 0.
@@ -54,7 +54,7 @@ mod tests {
     const TCP: Communicator = Communicator { domain: libc::AF_INET, kind: libc::SOCK_STREAM, protocol: 0 };
 
     #[test]
-    fn a_place_is_an_address_and_a_port_of_its_domain() {
+    fn communicator_parses_address_and_port() {
         let v4 = socket_address("192.0.2.1:7000".parse().unwrap());
         let v6 = socket_address("[2001:db8::1]:7".parse().unwrap());
         assert_eq!(TCP.place(&v4[..16], 3), Ok(("192.0.2.1".parse().unwrap(), 7000)));
@@ -66,7 +66,7 @@ mod tests {
     }
 
     #[test]
-    fn other_domains_and_services_are_not_supported() {
+    fn other_domains_and_socket_types_are_not_supported() {
         for bad in [
             Communicator { domain: libc::AF_UNIX, ..TCP },
             Communicator { kind: libc::SOCK_DGRAM, ..TCP },

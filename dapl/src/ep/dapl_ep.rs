@@ -59,8 +59,8 @@ pub unsafe extern "C" fn dapl_ep_create<P: Provider>(
     })
 }
 
-/// `dat_ep_create_with_srq` (spec/events 5.7). A receive EVD is required: without one, no completion would return the
-/// receives that the EP takes, and the SRQ would stay full.
+/// `dat_ep_create_with_srq` (spec/events 5.7). A receive EVD is required: the SRQ releases a receive when its
+/// completion is dequeued, so without an EVD the SRQ would fill up.
 ///
 /// # Safety
 ///
@@ -276,7 +276,7 @@ pub unsafe extern "C" fn dapl_ep_reset<P: Provider>(ep_handle: DAT_EP_HANDLE) ->
     ffi::guard(|| from_handle::<Ep<P>>(ep_handle, Handle::Ep)?.reset())
 }
 
-/// `dat_ep_recv_query`. Messages arrive in order, so the number of receives is also the number of completions to come.
+/// `dat_ep_recv_query`. Messages arrive in order, so both results are the number of outstanding receives.
 ///
 /// # Safety
 /// `ep_handle` may have any value; each out pointer is null or writable.
@@ -383,7 +383,7 @@ unsafe fn address(address: DAT_IA_ADDRESS_PTR) -> Result<PeerAddress> {
             return Err(Error::InvalidAddress(Address::Malformed));
         }
     };
-    // SAFETY: as above: that many bytes are there.
+    // SAFETY: the caller guarantees that the address has the length of its family.
     let bytes = unsafe { ffi::copy(address.cast(), length) };
     consumer_memory::parse_address(&bytes).ok_or(Error::InvalidAddress(Address::Malformed))
 }

@@ -1,8 +1,8 @@
 //! Posts of an EP: send, receive, RDMA read, RDMA write.
 //!
 //! The hot path. Each entry looks the EP up, checks its parameters (spec/events 4.8), and passes the work to the QP. It
-//! allocates no memory, writes no log, and takes no lock but the provider's. A wrong key, address or right of a segment
-//! is reported by the completion.
+//! allocates no memory, writes no log, and acquires no lock except the provider's. An invalid key, address or access
+//! right of a segment is reported by the completion.
 
 use dat_abi::*;
 
@@ -112,8 +112,8 @@ unsafe fn post_recv<P: Provider>(
         // SAFETY: the caller guarantees that `local_iov` is null or points at `num_segments` triplets.
         let segments = unsafe { ffi::segments(local_iov, num_segments, post_state.limits.recv_iov) }?;
         check_flags(completion_flags, post_state.limits.refused_recv_flags, 5)?;
-        // With solicited notification, the receive is posted as non-notifying; its completion says whether the send was
-        // solicited.
+        // With solicited notification, the receive is posted as non-notifying; its completion then states whether the
+        // send was solicited.
         let unsignalled = completion_flags & DAT_COMPLETION_UNSIGNALLED_FLAG != 0 || post_state.limits.recv_solicited;
         let (qp, cookie) = (post_state.binding.qp()?, cookie(&user_cookie));
         let post = ep.trace.as_ref().map_or(0, |trace| trace.posted(Work::Recv, cookie, segments));
@@ -219,7 +219,7 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
     ffi::guard_quick(quick, in_full)
 }
 
-/// `dat_ep_post_rdma_write` in all cases.
+/// `dat_ep_post_rdma_write` with all checks.
 ///
 /// # Safety
 /// Same as [`dapl_ep_post_rdma_write`].
@@ -272,8 +272,8 @@ pub(super) fn request<P: Provider>(
     Ok(())
 }
 
-/// Posts a request without flags on the short path. `is_plain` selects the limit that says whether such a request needs
-/// no further checks. Returns `None` if the caller must post on the full path.
+/// Posts a request without flags on the fast path. `is_plain` reads the field of the limits that states whether this is
+/// allowed. Returns `None` if the caller must post on the full path.
 #[inline(always)]
 fn request_quickly<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
@@ -294,7 +294,7 @@ fn request_quickly<P: Provider>(
     post_lock::post_quickly(ep_handle, post).then_some(Ok(()))
 }
 
-/// Returns the segment of a post that has exactly one and no flags, if the provider has a short path for such posts.
+/// Returns the segment of a post with exactly one segment and no flags, if the provider has a fast path for such posts.
 ///
 /// # Safety
 /// Same as [`ffi::segments`].
@@ -337,8 +337,8 @@ fn cookie(cookie: &DAT_DTO_COOKIE) -> u64 {
     unsafe { cookie.as_64 }
 }
 
-/// Parses the remote address and key. The length of the triplet is ignored: the local segments give the length, and
-/// programs advertise less than they write (spec/events 12.1).
+/// Parses the remote address and key. Ignores the length of the triplet, because the local segments determine the
+/// length, and because programs pass triplets that are shorter than their transfer (spec/events 12.1).
 ///
 /// # Safety
 /// `triplet` is null or points to a triplet.

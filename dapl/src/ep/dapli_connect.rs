@@ -1,7 +1,7 @@
 //! Connects and disconnects an EP at the consumer's request.
 //!
-//! The provider is called with the EP's lock held. A concurrent report of the provider, or the timeout, waits for that
-//! lock and then finds the new state and attempt number.
+//! The provider is called with the EP's lock held. A concurrent connection event, or the timeout, waits for that lock
+//! and then finds the new state and attempt number.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;

@@ -80,7 +80,7 @@ impl<P: Provider> Ep<P> {
         }
     }
 
-    /// Writes the unfinished requests to the trace, before they are flushed.
+    /// Returns a trace report with the unfinished requests, before they are flushed.
     pub(super) fn report_unfinished(&self, why: &str, post_state: &PostState<P>) -> Report {
         let Some(trace) = &self.trace else { return Report::default() };
         let summary = self.summary_at(post_state);

@@ -117,7 +117,7 @@ fn install<P: Provider>(
     let new = if fits { None } else { Some(build(&ep.ia, ep.id, &wiring, &attributes, core.marks)?) };
     configure(ep.id, &wiring, &posts);
 
-    // Posts are excluded here, so none is made between the flush and the replacement of the QP.
+    // The write lock excludes posts: no request can be posted between the flush and the replacement of the QP.
     let mut post_state = ep.post_state.write();
     post_state.limits = posts.traced(ep.trace.is_some());
     let old = new.map(|new| {

@@ -106,7 +106,7 @@ impl<P: Provider> Ep<P> {
         if core.state == EpState::Unconnected {
             return Ok(()); // posted receives stay
         }
-        // Posts are excluded here: they use the old queue in DIS or the new one in UNC.
+        // The write lock excludes posts: a post sees either the old queue in state DIS or the new queue in state UNC.
         let post_state = self.post_state.write();
         let report = self.report_unfinished("is reset", &post_state);
         if let Binding::Attached(qp) = &post_state.binding {
@@ -127,8 +127,8 @@ impl<P: Provider> Ep<P> {
         Ok(())
     }
 
-    /// Handles `dat_ep_disconnect` of an unconnected EP. It flushes posted receives, since no other call returns them;
-    /// the call fails only if no receive is posted (spec/endpoints 5.6, note 5).
+    /// Handles `dat_ep_disconnect` of an unconnected EP: flushes posted receives, because no other call returns them.
+    /// Fails only if no receive is posted (spec/endpoints 5.6, note 5).
     pub(super) fn flush_unconnected(&self, core: &mut ControlState<P>) -> Result<()> {
         let post_state = self.post_state();
         match &post_state.binding {

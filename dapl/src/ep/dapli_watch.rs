@@ -1,7 +1,7 @@
 //! Outstanding work of an EP, and its receive watermarks.
 //!
-//! The provider counts receives and compares them with the watermarks. The EP keeps the watermarks for a QP that
-//! replaces the present one.
+//! The provider counts receives and compares them with the watermarks. The EP stores the watermarks too, for a QP that
+//! replaces the current QP.
 #![forbid(unsafe_code)]
 
 use super::Ep;

@@ -1,6 +1,6 @@
-//! RMR binds: requests on an EP's queue whose protection zone rules differ from those of other requests.
+//! RMR binds: requests on an EP's queue, with their own checks of protection zones.
 //!
-//! Called by `dat_rmr_bind` only. Not on the hot path: a bind takes the EP's lock, and makes one allocation, which
+//! Called by `dat_rmr_bind` only. Not on the hot path: a bind acquires the EP's lock, and allocates a reference that
 //! keeps the LMR alive.
 #![forbid(unsafe_code)]
 

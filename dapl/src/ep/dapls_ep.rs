@@ -1,7 +1,7 @@
 //! EP operations for other modules: connection events, and the EP's part in service points and requests.
 //!
-//! `cm` reports connection events, `rsp` reserves an EP, `cr` accepts into one, `psp` creates one. Any thread may call.
-//! A late call finds another attempt number or state and has no effect.
+//! `cm` reports connection events, `rsp` reserves an EP, `cr` accepts a request into an EP, `psp` creates an EP. Any
+//! thread may call. A late call finds another attempt number or state and has no effect.
 #![forbid(unsafe_code)]
 
 use std::any::Any;
@@ -82,7 +82,7 @@ impl<P: Provider> TransferSink<P> for Transfers<P> {
 /// connection and reports that from its own thread; the first report counts (spec/endpoints 8.4).
 fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
     let mut core = ep.core.lock();
-    // Under the EP's lock, which a reset takes too: an unreported failure belongs to the present attempt.
+    // The EP's lock is held, and a reset holds it too, so an unreported failure belongs to the current attempt.
     let is_unreported = dapls_evd::take_failure(evd, ep.id.handle);
     let report = if is_unreported { ep.report_broken(&core) } else { Report::default() };
     // During a graceful disconnect, the end of the connection is reported as the consumer's own disconnect
@@ -101,8 +101,8 @@ fn fail<P: Provider>(ep: &Ep<P>, evd: &Evd<P>) {
 
 /// Data of a connection request for the EP that accepts it.
 pub(crate) struct Acceptance<'a> {
-    /// The EP was provided with the request, not chosen by the consumer.
-    pub(crate) is_own: bool,
+    /// Whether the service point provided the EP with the request; otherwise the consumer chose the EP.
+    pub(crate) is_provided: bool,
     pub(crate) peer: SocketAddr,
     pub(crate) private_data: &'a [u8],
     /// The CR, kept in memory as long as the consumer may read its private data.
@@ -116,7 +116,7 @@ pub(crate) fn accept<P: Provider>(
     acceptance: Acceptance<'_>,
     take: impl FnOnce() -> Result<P::Request>,
 ) -> Result<()> {
-    let step = if acceptance.is_own { EpStep::AcceptOwn } else { EpStep::Accept };
+    let step = if acceptance.is_provided { EpStep::AcceptOwn } else { EpStep::Accept };
     let mut core = ep.open()?;
     core.state.after(step)?;
     if core.wiring.pz.is_none() || !core.wiring.has_live_connect_evd() || !core.wiring.is_alive() {

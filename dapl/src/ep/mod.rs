@@ -78,7 +78,7 @@ pub struct Ep<P: Provider> {
 struct PostState<P: Provider> {
     binding: Binding<P>,
     limits: PostLimits,
-    /// Kept beside the QP, because a post already has that cache line.
+    /// Counters of posts. Stored beside the QP, because a post has loaded that cache line already.
     posts: Posts,
 }
 
@@ -155,7 +155,7 @@ fn is_live<P: Provider>(evd: &Use<Evd<P>>) -> bool {
 }
 
 impl<P: Provider> Binding<P> {
-    /// Errors: `EpNotReady` without a QP.
+    /// Returns the QP. Errors: `EpNotReady` if there is none.
     fn qp(&self) -> Result<&P::Qp> {
         match self {
             Binding::Attached(qp) => Ok(qp),
@@ -198,7 +198,8 @@ impl<P: Provider> Ep<P> {
         self.post_state.read()
     }
 
-    /// Makes a state transition and returns the event for the connect EVD. Leaving ACP cancels the timeout.
+    /// Makes a state transition and returns the event for the connect EVD. A transition out of ACP cancels the connect
+    /// timeout.
     fn step(&self, core: &mut ControlState<P>, step: EpStep) -> Result<Option<ConnectionEvent>> {
         let (notice, before) = (core.state.notice(step), core.state);
         core.state = before.after(step)?;
@@ -253,7 +254,7 @@ impl<P: Provider> Child for Ep<P> {
 
     fn add_counts(&self, sums: &mut Sums) {
         let core = self.core.lock();
-        // After the free, the IA has these counts already.
+        // The free has added these counts to those of the IA.
         if !core.freed {
             sums.eps.add(&self.counts(&core));
         }

@@ -1,8 +1,8 @@
 //! The lock of an EP's post state: shared by posts, exclusive for control calls that replace, reset or destroy the QP.
 //!
 //! A post announces its EP in a slot of its thread (`runtime/hazard`) and takes no lock. A writer takes the write lock,
-//! and then waits until no thread announces the EP. A post that cannot announce the EP, for example while a writer
-//! waits, takes the read lock, as other readers do.
+//! and then waits until no thread announces the EP. A post that cannot announce the EP, for example because a writer
+//! waits, acquires the read lock like other readers.
 
 use std::ffi::c_void;
 use std::mem;
@@ -70,7 +70,7 @@ struct CountedPost<'a, P: Provider>(&'a PostLock<P>);
 
 impl<P: Provider> Drop for CountedPost<'_, P> {
     fn drop(&mut self) {
-        // SAFETY: `lock_for_post` has locked it, in this thread.
+        // SAFETY: `lock_for_post` has acquired this read lock in this thread.
         unsafe { self.0.state.force_unlock_read() };
     }
 }

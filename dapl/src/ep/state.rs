@@ -62,13 +62,13 @@ pub enum EpStep {
     Decline,
     /// `dat_ep_connect`.
     Connect,
-    /// The provider refused to start the connection.
+    /// The provider failed to start the connection.
     ConnectRefused,
     /// `dat_cr_accept` with this EP.
     Accept,
     /// `dat_cr_accept` of a request that this EP belongs to.
     AcceptOwn,
-    /// The provider could not accept into this EP.
+    /// The provider failed to accept the request into this EP.
     AcceptRefused,
     /// `dat_ep_disconnect`, graceful.
     Drain,
@@ -160,8 +160,8 @@ impl EpState {
                 Some(E::AcceptFailed)
             }
             (Connected, EpStep::Event(E::Unreachable)) => Some(E::Broken),
-            // The consumer asked for the disconnect, so it gets DISCONNECTED. A request that fails meanwhile is
-            // reported by its own completion.
+            // The consumer requested the disconnect, so its event is DISCONNECTED. If a request fails meanwhile, its
+            // completion reports that.
             (DisconnectPending, EpStep::Event(E::Unreachable | E::Broken)) => Some(E::Disconnected),
             (ActivePending | CompletionPending | Connected, EpStep::Event(E::Broken)) => Some(E::Broken),
             (
@@ -179,8 +179,8 @@ impl EpState {
         matches!(self, ActivePending | CompletionPending | Connected | DisconnectPending)
     }
 
-    /// Whether requests may be posted: in CON, in DIS (where they are flushed), and in CMP (where they are held), since
-    /// a server may post its first send right after the accept (spec/endpoints 4.1, note 1).
+    /// Whether requests may be posted: in CON, in DIS (where they are flushed), and in CMP (where they wait for the
+    /// connection), because a server may post its first send right after the accept (spec/endpoints 4.1, note 1).
     #[inline(always)]
     pub fn takes_requests(self) -> Result<()> {
         const STATES: u32 =

@@ -178,7 +178,7 @@ pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out:
     unsafe { dequeue_quickly::<P>(evd, out, stub) }
 }
 
-/// `dat_evd_dequeue` where there may be an event.
+/// `dat_evd_dequeue` of an EVD that may have an event.
 ///
 /// # Safety
 /// Same as [`dapl_evd_dequeue`]; `out` is not null.
@@ -221,7 +221,7 @@ pub unsafe extern "C" fn dapl_evd_free<P: Provider>(evd: DAT_EVD_HANDLE) -> DAT_
     guard(|| dapls_evd::free(&*from_handle::<Evd<P>>(evd, Handle::Plain)?))
 }
 
-/// Parses EVD flags: at least one, no unknown one. All streams may share an EVD (spec/events 1.2).
+/// Parses EVD flags. Returns `None` for no flag or an unknown flag. An EVD may have all streams (spec/events 1.2).
 pub(crate) fn streams(flags: DAT_EVD_FLAGS) -> Option<Streams> {
     let known = STREAMS.iter().fold(0, |all, (flag, _)| all | flag);
     if flags == 0 || flags & !known != 0 {
@@ -255,7 +255,8 @@ fn state_bits(facts: &dapls_evd::EvdFacts) -> DAT_EVD_STATE {
     enabled | waitable | config
 }
 
-/// The event of a successful transfer, as words, so that few stores write it.
+/// A `DAT_EVENT` with the data of a successful transfer. One struct with all fields, so that it is written with few
+/// stores.
 #[repr(C)]
 struct PlainEvent {
     number: DAT_EVENT_NUMBER,
@@ -436,7 +437,7 @@ pub(crate) fn async_number(kind: AsyncKind) -> DAT_EVENT_NUMBER {
     }
 }
 
-/// Status of a bind, which has two kinds of failure only (spec/events 9.2).
+/// Converts the status of a bind. A bind has two failure statuses only (spec/events 9.2).
 pub(crate) fn bind_status(status: Status) -> DAT_DTO_COMPLETION_STATUS {
     match status {
         Status::Success => DAT_RMR_BIND_SUCCESS,

@@ -31,7 +31,7 @@ struct EvdWaitCall<E> {
     more: *mut DAT_COUNT,
     /// Set when the thread has begun to wait.
     wait: Option<Wait>,
-    /// The thread has registered its wait for fork and cancellation.
+    /// Whether the thread has registered its wait, so that fork and cancellation can end it.
     marked: bool,
 }
 
@@ -116,7 +116,8 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: Cause) ->
     }
 }
 
-/// Ends a wait for one event if a successful transfer is queued or polled. Returns false if it had no effect.
+/// Completes a wait for one event if the oldest event is a successful transfer, queued or just polled. Returns false if
+/// the wait must continue on the full path.
 ///
 /// # Safety
 /// Same as [`dapl_evd_wait`].

@@ -27,7 +27,7 @@ use crate::stats::trace;
 
 /// Maximum number of completions fetched by one poll of the CQ.
 const BATCH: usize = 16;
-/// Batches fetched before the lock is released, so that a flood of completions does not block other threads.
+/// Maximum number of batches fetched while the lock is held, so that many completions do not block other threads.
 const BATCHES: usize = 16;
 
 /// State behind the EVD's lock.
@@ -36,7 +36,7 @@ pub(super) struct EvdState<P: Provider> {
     pub(super) cno: Option<Use<Cno<P>>>,
     /// The descriptor for consumers that wait in `poll` or `epoll`, if it was requested.
     pub(super) descriptor: Option<ArmedDescriptor>,
-    /// The EVD has neither a CNO nor a descriptor, so no event has to be signalled individually.
+    /// The EVD has neither a CNO nor a descriptor, so events need no notification beyond a waiter's.
     pub(super) is_unobserved: bool,
     /// Completions counted per EP.
     pub(super) completions: CompletionsByEp,
@@ -91,8 +91,8 @@ pub(super) fn record(completions: &mut CompletionsByEp, done: &Completion) {
     }
 }
 
-/// Identifies an EVD to the provider's CQ and to the CNO. It holds an id and no reference: a notification after the
-/// free finds a newer generation and is dropped.
+/// Represents an EVD for the provider's CQ and the CNO. Holds an id and no reference: after the EVD was freed, the id
+/// has an old generation, so that a late notification is dropped.
 pub(super) struct EvdRef<P> {
     id: ObjectId,
     /// Empty check of the CQ; set after the CQ was created.
@@ -158,7 +158,7 @@ impl<P: Provider> Notification<P> {
     #[inline]
     pub(super) fn deliver(self) {
         if let Some(id) = self.waiter {
-            // Wakes all sleepers, because an expelled waiter may still sleep on the same word as the next waiter.
+            // Wakes all sleepers, because a waiter whose wait was cancelled may still sleep on the same word.
             wait::wake(id, i32::MAX);
         }
         if let Some(fire) = self.cno {
@@ -180,7 +180,7 @@ pub(crate) enum TakenEvent<'a> {
     Other(&'a Event),
 }
 
-/// Handle of the SRQ that the receive was taken from.
+/// Handle of the SRQ whose receive has completed; `None` for other completions.
 #[inline]
 fn from_shared(done: &Completion) -> Option<usize> {
     (done.token.work == Work::SharedRecv).then_some(done.token.object)
@@ -188,9 +188,9 @@ fn from_shared(done: &Completion) -> Option<usize> {
 
 #[derive(Clone, Copy)]
 pub(super) enum Fetch {
-    /// Also makes progress, on the consumer's thread.
+    /// Polls the CQ: the provider makes progress on the calling thread.
     Poll,
-    /// Only takes completions that are queued already.
+    /// Removes only completions that are already in the CQ.
     Ready,
 }
 
@@ -282,7 +282,7 @@ impl<P: Provider> Evd<P> {
         Ok(())
     }
 
-    /// Updates the SRQ when a consumer dequeues the completion of one of its receives.
+    /// Informs the SRQ that the consumer has dequeued the completion of one of its receives.
     #[inline]
     pub(super) fn reaped(&self, event: &Event) {
         if let Event::Dto(done) | Event::Failed(done) = event
@@ -395,17 +395,18 @@ impl<P: Provider> Evd<P> {
         std::mem::take(&mut inner.arm_failed).then(|| (self.ia.clone(), self.id.handle))
     }
 
-    /// Keeps the CQ armed while a sleeping waiter or an enabled CNO depends on its notification. If arming fails, the
-    /// waiter polls and gets the error; for a CNO the error is reported on the IA's async EVD.
+    /// Arms the CQ if a sleeping waiter, an enabled CNO or an armed descriptor depends on its notification. If arming
+    /// fails, the waiter is woken and its wait returns the error; for a CNO the error is reported on the IA's async
+    /// EVD.
     pub(super) fn rearm(&self, inner: &mut EvdState<P>) -> Signal {
         let mut signal = Signal::None;
         let Some(cq) = &self.cq else { return signal };
         // A waiter that still polls needs no notification, because it arms the CQ before it sleeps. Exception: some CQs
         // recognise solicited messages only while they are armed for them.
-        let must_tell = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited;
-        let waits = inner.queue.has_sleeping_waiter() || must_tell && inner.queue.has_waiter();
+        let needs_notification = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited;
+        let waits = inner.queue.has_sleeping_waiter() || needs_notification && inner.queue.has_waiter();
         // If a waiter of the CNO polls, it arms the CQ before it sleeps.
-        let triggers = inner.cno.as_ref().is_some_and(|cno| must_tell || !cno.is_polled());
+        let triggers = inner.cno.as_ref().is_some_and(|cno| needs_notification || !cno.is_polled());
         let is_armed = inner.descriptor.as_ref().is_some_and(ArmedDescriptor::is_armed);
         let wanted = waits || (triggers || is_armed) && inner.queue.enabled;
         while wanted && signal != Signal::Waiter {
@@ -436,7 +437,7 @@ impl<P: Provider> Evd<P> {
         notification.deliver();
     }
 
-    /// Registers this EVD with its CNO, which then polls and arms it.
+    /// Registers this EVD with its CNO. Waiters of the CNO then poll the EVD and arm its CQ.
     pub(super) fn join(&self, inner: &EvdState<P>) {
         if let Some(cno) = &inner.cno {
             cno.watch(self.source(), self.cq.as_ref().map_or(0, |cq| cq.max_spin()));
@@ -448,9 +449,9 @@ impl<P: Provider> Evd<P> {
     fn poll_for_cno(&self, pass: &mut PollPass) {
         let mut inner = self.lock();
         let Some(cq) = &self.cq else { return };
-        let must_tell = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited;
-        let is_left = must_tell || inner.queue.has_waiter() || !inner.queue.enabled;
-        let Some(cno) = inner.cno.as_ref().filter(|_| !is_left) else { return };
+        let needs_notification = !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited;
+        let is_skipped = needs_notification || inner.queue.has_waiter() || !inner.queue.enabled;
+        let Some(cno) = inner.cno.as_ref().filter(|_| !is_skipped) else { return };
         // Under the lock: a waiter that goes to sleep arms the CQ after this step.
         if cno.is_polled() && !inner.descriptor.as_ref().is_some_and(ArmedDescriptor::is_armed) {
             cq.disarm();
@@ -468,7 +469,7 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Ends a step that may have queued events.
+    /// Releases the lock after a step that may have queued events, and then delivers the notification.
     pub(super) fn unlock(&self, mut inner: MutexGuard<'_, EvdState<P>>, signal: Signal) {
         let notification = self.signal(&mut inner, signal);
         drop(inner);

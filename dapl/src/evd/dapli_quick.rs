@@ -1,4 +1,4 @@
-//! Dequeues in the common case: one thread polls an EVD without a CNO or descriptor, and takes successes.
+//! The fast path of dequeues: one thread polls an EVD without a CNO or descriptor, and all completions are successful.
 //!
 //! A poll leaves successful completions in the buffer, and the next dequeues return them from the buffer. All other
 //! code locks by [`Evd::lock`], which first moves the rest of the buffer to the queue, so it finds every event in the
@@ -29,7 +29,8 @@ impl Event {
     }
 }
 
-/// Whether a completion needs no other step, is not traced, and fits the fields of a DAT 1.2 event.
+/// Whether a completion is a successful, untraced transfer that no other object must be informed of, and that fits the
+/// fields of a DAT 1.2 event.
 #[inline(always)]
 fn is_plain(done: &Completion) -> bool {
     let is_transfer = matches!(done.token.work, Work::Send | Work::Recv | Work::Read | Work::Write);
@@ -50,14 +51,14 @@ impl<P: Provider> EvdState<P> {
 
     /// Moves the rest of the buffer to the queue.
     #[inline]
-    pub(super) fn settle(&mut self) {
+    pub(super) fn settle_buffer(&mut self) {
         if !self.plain.is_empty() {
-            self.settle_plain();
+            self.queue_buffer();
         }
     }
 
     #[inline(never)]
-    fn settle_plain(&mut self) {
+    fn queue_buffer(&mut self) {
         let left = std::mem::take(&mut self.plain);
         self.queue.counts.events -= left.len() as u64; // `complete` counts them again
         for done in &self.buffer[left] {
@@ -95,7 +96,7 @@ impl<P: Provider> EvdState<P> {
         self.queue.counts.events += n as u64;
         self.queue.counts.highest = self.queue.counts.highest.max(n as u64 - 1);
         if found == Found::Others {
-            self.settle_plain();
+            self.queue_buffer();
         }
         found
     }
@@ -105,15 +106,16 @@ impl<P: Provider> Evd<P> {
     /// Locks the state, with all events in the queue. Dequeues lock the state too, until one of them finds nothing.
     pub(super) fn lock(&self) -> MutexGuard<'_, EvdState<P>> {
         let mut inner = self.inner.lock();
-        inner.settle();
+        inner.settle_buffer();
         if let Some(check) = &self.empty_check {
             check.set_queued(true);
         }
         inner
     }
 
-    /// Lets dequeues find out without the lock that there is nothing, unless each of them has to do more: count for a thread
-    /// that shares its CPU, or check an observer. There is no event.
+    /// Allows dequeues to detect without the lock that the EVD is empty. Not if the polling thread shares its CPU,
+    /// because each dequeue must then count unsuccessful polls under the lock. Called when the EVD has no event and no
+    /// observer.
     #[inline(always)]
     fn allow_empty_check(&self, inner: &EvdState<P>) {
         if let Some(check) = &self.empty_check
@@ -123,7 +125,7 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Called by a dequeue that has found nothing. Gives the CPU away if the thread shares it with the peer.
+    /// Called by a dequeue that has found no event. Yields the CPU if the calling thread shares it with the peer.
     pub(super) fn found_nothing(&self, mut inner: MutexGuard<'_, EvdState<P>>) -> Error {
         let must_yield = inner.backoff.should_yield(self.empty_check.as_ref().map(QueueCheck::polls));
         if inner.is_quick() {
@@ -136,8 +138,8 @@ impl<P: Provider> Evd<P> {
         Error::QueueEmpty
     }
 
-    /// Ends a wait for one event that finds a plain completion, without registering a waiter. Returns the number of
-    /// events left. Returns `None`, without an effect, if the wait needs the full path.
+    /// Completes a wait for one event if the oldest event is a plain completion, without registering a waiter. Returns
+    /// the number of events left. Returns `None` if the wait needs the full path; no event is then dequeued.
     #[inline(always)]
     pub(super) fn wait_quickly(&self, give: impl FnOnce(&Completion)) -> Option<usize> {
         let mut inner = self.inner.lock();

@@ -42,8 +42,8 @@ pub(super) fn begin<P: Provider>(evd: &Evd<P>, timeout: DAT_TIMEOUT, threshold: 
     let token = wait::token();
     let mut inner = evd.lock();
     inner.queue.begin_wait(token, threshold)?;
-    // A wait that finds enough queued events does not poll, like a dequeue. So the events of one poll are dequeued
-    // before the next poll. The clock is read after this first check, only if the thread may have to wait.
+    // If enough events are queued, the wait does not poll, so that the events of one poll are dequeued before the
+    // next poll. The clock is read after this check, and only if the thread may have to wait.
     if !inner.queue.has_enough(threshold) {
         evd.fetch(&mut inner, Fetch::Poll);
     }
@@ -52,10 +52,10 @@ pub(super) fn begin<P: Provider>(evd: &Evd<P>, timeout: DAT_TIMEOUT, threshold: 
         return Ok((wait, evd.conclude(inner, token, Some(Error::TimedOut))));
     }
     wait.deadline = Deadline::after(timeout);
-    inner.queue.settle();
+    inner.queue.end_first_check();
     if !P::Cq::REPORTS_SOLICITED && inner.queue.config() == Config::Solicited {
-        // Arms before the first poll, because a poll before arming could fetch a solicited message without recognising
-        // it.
+        // The CQ is armed before the first poll: only an armed CQ recognises a solicited message, so a poll before the
+        // arming could dequeue one without noticing.
         let next = evd.arm_and_poll(inner, &wait, Cause::Start);
         return Ok((wait, next));
     }
@@ -133,13 +133,13 @@ impl<P: Provider> Evd<P> {
                 Err(error) => return self.conclude(inner, wait.token, Some(error)),
             }
         }
-        inner.queue.fall_asleep();
+        inner.queue.set_sleeping();
         self.ia.provider().sleeps();
         let expected = wait::word(self.id).map_or(0, |(_, value)| value);
         Next::Sleep(expected)
     }
 
-    /// Ends a wait: returns an event if there are enough, else the error `over`.
+    /// Ends a wait: returns an event if enough events are queued, otherwise the error `over`.
     fn conclude<'a>(&'a self, mut inner: MutexGuard<'a, EvdState<P>>, token: u64, over: Option<Error>) -> Next {
         if inner.queue.unreported_failure().is_some() {
             // This thread is registered as the waiter, so no other thread can dequeue an event meanwhile.
@@ -158,8 +158,8 @@ impl<P: Provider> Evd<P> {
                 }
                 None => Next::Fail(Error::Internal, 0),
             },
-            WaitStatus::Expelled if inner.queue.closed => Next::Fail(Error::Aborted, 0),
-            WaitStatus::Expelled => Next::Fail(Error::InvalidState(State::EvdUnwaitable), inner.queue.len()),
+            WaitStatus::Cancelled if inner.queue.closed => Next::Fail(Error::Aborted, 0),
+            WaitStatus::Cancelled => Next::Fail(Error::InvalidState(State::EvdUnwaitable), inner.queue.len()),
             _ => Next::Fail(over.unwrap_or(Error::Internal), inner.queue.len()),
         };
         if inner.cno.is_none() {

@@ -1,9 +1,9 @@
 //! The file descriptor of an EVD, for consumers that wait in `poll` or `epoll`.
 //!
-//! A consumer takes events until the EVD is empty, arms the descriptor, and sleeps on it. Arming makes the descriptor
-//! readable at once if there are events; otherwise the next event that would release a waiter makes it readable. It
-//! stays readable until it is armed again. The EVD's lock covers arming and queueing, and arming polls after it has
-//! armed the CQ, so no event is missed.
+//! A consumer dequeues events until the EVD is empty, arms the descriptor, and polls it. If events are queued, arming
+//! makes the descriptor readable immediately; otherwise the next notifying event does. The descriptor is readable until
+//! it is armed again. No event is missed, because arming and queueing hold the EVD's lock, and arming polls the CQ
+//! after it has armed the CQ.
 #![forbid(unsafe_code)]
 
 use super::Evd;
@@ -57,7 +57,8 @@ pub fn descriptor<P: Provider>(evd: &Evd<P>) -> Result<i32> {
     Ok(number)
 }
 
-/// Arms the descriptor. It is readable now if there are events; otherwise the next notifying event makes it readable.
+/// Arms the descriptor. If events are queued, it is readable on return; otherwise the next notifying event makes it
+/// readable.
 ///
 /// Errors: `InvalidHandle` for an EVD that is being freed or has no descriptor.
 pub fn arm<P: Provider>(evd: &Evd<P>) -> Result<()> {

@@ -42,7 +42,8 @@ pub fn build<P: Provider>(
             None
         };
         let empty_check = cq.as_ref().and_then(|cq| cq.empty_check());
-        // Loom repeats a model with the same addresses, which allocations that are never freed would change.
+        // An empty check is never freed. Loom requires that each run of a model uses the same addresses, so models have
+        // none.
         let place = if cfg!(loom) { None } else { handle::set_empty_check(id, EmptyCheck::never()) };
         let _ = empty_check.map(|check| evd_ref.empty_check.set(check));
         let empty_check = empty_check.zip(place).map(|(check, place)| QueueCheck::new(check, place));
@@ -150,8 +151,8 @@ pub(crate) fn take_failure<P: Provider>(evd: &Evd<P>, ep: usize) -> bool {
     evd.lock().queue.mark_reported(ep)
 }
 
-/// Queues all completions of an EVD with a CNO, so that the CNO reports this EVD before an EVD whose event comes later.
-/// Returns `None` without a CNO, since the order is then not visible.
+/// Queues all completions of an EVD with a CNO, so that the CNO reports this EVD before an EVD that gets an event
+/// later. Without a CNO the order is not visible to the consumer, and the function returns `None`.
 pub(crate) fn catch_up<P: Provider>(evd: &Arc<Evd<P>>) -> Option<PendingNotification<P>> {
     let mut inner = evd.lock();
     inner.cno.as_ref()?;
@@ -160,7 +161,7 @@ pub(crate) fn catch_up<P: Provider>(evd: &Arc<Evd<P>>) -> Option<PendingNotifica
     Some(PendingNotification { evd: evd.clone(), notification, lost: None })
 }
 
-/// Called when the EP's connection is over and its work has completed: queues all completions and marks the EP's
+/// Called when the EP's connection has ended and all its work has completed. Queues all completions and marks the EP's
 /// failures as reported. The caller holds the EP's lock.
 pub(crate) fn settle<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> PendingNotification<P> {
     let mut inner = evd.lock();
@@ -177,7 +178,7 @@ pub(crate) fn start_counting<P: Provider>(evd: &Evd<P>, ep: usize) {
 
 /// Number of the EP's completions in this EVD so far.
 pub(crate) fn account<P: Provider>(evd: &Evd<P>, ep: usize) -> Completed {
-    evd.lock().completions.of(ep)
+    evd.lock().completions.counts_of(ep)
 }
 
 /// Ends counting for the EP and returns its final counts. The caller holds the EP's lock.
@@ -210,7 +211,10 @@ pub fn post_software<P: Provider>(evd: &Evd<P>, pointer: usize) -> Result<()> {
 /// EVD cannot report its own overflow.
 #[cold]
 pub(super) fn overflow<P: Provider>(evd: &Evd<P>, lost: Event) -> Result<()> {
-    log::error!("evd {:#x} is full, an event is lost; create it longer or dequeue more often", evd.id.handle);
+    log::error!(
+        "evd {:#x} is full, an event is lost; create the EVD with a larger length, or dequeue more often",
+        evd.id.handle
+    );
     if !matches!(lost, Event::Async(_)) {
         let kind = AsyncKind::EvdOverflow;
         dapls_ia::report(&evd.ia, AsyncError { kind, handle: evd.id.handle, reason: 0 });
@@ -233,8 +237,8 @@ pub fn modify_cno<P: Provider>(evd: &Evd<P>, cno: Option<Arc<Cno<P>>>) {
     drop(old);
 }
 
-/// Called when an EP asks for solicited notifications only. If a thread waits, re-arms the CQ for solicited
-/// completions.
+/// Called when an EP requests notification of solicited completions only. If a thread waits, arms the CQ again, for
+/// solicited completions.
 pub fn arm_anew<P: Provider>(evd: &Evd<P>) {
     let mut inner = evd.lock();
     if inner.queue.config() == Config::Solicited {
@@ -251,17 +255,17 @@ pub fn set_enabled<P: Provider>(evd: &Evd<P>, enabled: bool) {
     evd.unlock(inner, signal);
 }
 
-/// Sets whether threads may wait on the EVD (spec/events 2.9). A current waiter is expelled.
+/// Sets whether threads may wait on the EVD (spec/events 2.9). Forbidding it cancels the wait in progress.
 pub fn set_waitable<P: Provider>(evd: &Evd<P>, waitable: bool) {
     let mut inner = evd.lock();
     inner.queue.waitable = waitable;
-    let signal = if waitable { Signal::None } else { expel(&mut inner) };
+    let signal = if waitable { Signal::None } else { cancel_wait(&mut inner) };
     evd.unlock(inner, signal);
 }
 
-/// Expels the waiter: its wait returns an error when it wakes.
-fn expel<P: Provider>(inner: &mut EvdState<P>) -> Signal {
-    if inner.queue.expel() { Signal::Waiter } else { Signal::None }
+/// Cancels the wait in progress. The waiting thread returns an error when it wakes.
+fn cancel_wait<P: Provider>(inner: &mut EvdState<P>) -> Signal {
+    if inner.queue.cancel_wait() { Signal::Waiter } else { Signal::None }
 }
 
 /// Changes the length of the queue (spec/events 2.8).
@@ -324,8 +328,8 @@ fn end<P: Provider>(evd: &Evd<P>) -> bool {
     }
     evd.ia.forget(evd);
     let mut inner = evd.lock();
-    let signal = expel(&mut inner);
-    // Completions that the consumer can no longer take count as taken.
+    let signal = cancel_wait(&mut inner);
+    // Completions that the consumer cannot dequeue any more count as dequeued, so that their SRQ releases the receives.
     let _ = evd.fetch_all(&mut inner);
     inner.queue.close().iter().for_each(|event| evd.reaped(event));
     evd.ia.add_final_counts(&Sums { evds: inner.queue.counts, ..Sums::default() });

@@ -75,7 +75,7 @@ impl Streams {
     }
 }
 
-/// Whether this completion ends the connection (spec/events 4.6).
+/// Whether the completion is a failure that ends the connection (spec/events 4.6); a flush is not.
 #[inline]
 pub(super) fn is_failure(done: &Completion) -> bool {
     !matches!(done.status, Status::Success | Status::Flushed)

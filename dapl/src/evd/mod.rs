@@ -46,7 +46,7 @@ pub struct Evd<P: Provider> {
     transfers: OnceLock<&'static dyn TransferSink<P>>,
     uses: UseCount,
     spin: SpinBudget,
-    /// Lets a dequeue find out without the lock that there is no event, if the transport supports it.
+    /// Detects without the lock that the EVD has no event; `None` if the transport does not support it.
     empty_check: Option<QueueCheck>,
     inner: Mutex<EvdState<P>>,
 }
@@ -107,7 +107,7 @@ impl<P: Provider> Object for Evd<P> {
     const KIND: Kind = Kind::Evd;
 }
 
-/// EPs, service points and IAs that post events use an EVD.
+/// Counts the EPs, service points and IAs that post events to the EVD: it cannot be freed while they exist.
 impl<P: Provider> Usable for Evd<P> {
     fn uses(&self) -> &UseCount {
         &self.uses

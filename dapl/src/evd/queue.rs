@@ -45,12 +45,12 @@ struct Waiter {
 /// State of a wait.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum WaitStatus {
-    /// Enough events for the threshold.
+    /// Enough events are queued for the threshold.
     Enough,
-    /// Fewer events than the threshold.
+    /// Fewer events than the threshold are queued.
     TooFew,
-    /// The waiter was expelled because the EVD became unwaitable.
-    Expelled,
+    /// The wait was cancelled because the EVD became unwaitable.
+    Cancelled,
 }
 
 /// The queue and its state bits.
@@ -74,7 +74,7 @@ pub(super) struct Queue {
 impl Queue {
     /// Number of events accepted beyond the length before one is dropped (spec/events 1.4: the queue grows on demand).
     const MARGIN: usize = 1 << 16;
-    /// Capacity allocated at creation.
+    /// Number of events for which memory is allocated at creation.
     const CAPACITY: usize = 64;
 
     pub(super) fn new(length: usize) -> Self {
@@ -134,7 +134,7 @@ impl Queue {
         self.waiter.is_some_and(|waiter| waiter.asleep)
     }
 
-    /// Whether a queued event would have triggered a CNO.
+    /// Whether a notifying event is queued.
     pub(super) fn has_notifying(&self) -> bool {
         self.events.len() > self.silent
     }
@@ -154,7 +154,8 @@ impl Queue {
             return self.complete_rarely(done);
         }
         match self.events.push() {
-            // A slot usually held a completion before, so the variant's tag need not be written.
+            // If the slot's last event was a completion too, the tag of the variant is already right and is not
+            // written.
             Event::Dto(old) => *old = *done,
             other => *other = Event::Dto(*done),
         }
@@ -196,7 +197,7 @@ impl Queue {
         }
     }
 
-    /// Marks all failures of this EP as reported. Returns whether there was an unreported one.
+    /// Marks all queued failures of this EP as reported. Returns whether one of them was unreported.
     pub(super) fn mark_reported(&mut self, ep: usize) -> bool {
         let before = self.failures;
         if before > 0 {
@@ -289,8 +290,8 @@ impl Queue {
         Ok(())
     }
 
-    /// Checks whether the wait `token` is over. After its first check only a notifying event ends a wait; at the
-    /// timeout any event does.
+    /// Checks whether the wait `token` can end. After its first check, only a notifying event can end a wait; when the
+    /// timeout has expired, any event can.
     pub(super) fn check_wait(&mut self, token: u64, time_is_over: bool) -> WaitStatus {
         let queued = self.events.len();
         match &mut self.waiter {
@@ -301,19 +302,19 @@ impl Queue {
                 }
                 WaitStatus::TooFew
             }
-            _ => WaitStatus::Expelled,
+            _ => WaitStatus::Cancelled,
         }
     }
 
     /// Ends the first check of a wait: only an event that is queued later can end the wait.
-    pub(super) fn settle(&mut self) {
+    pub(super) fn end_first_check(&mut self) {
         if let Some(waiter) = &mut self.waiter {
             waiter.notified = self.events.len() > self.silent;
         }
     }
 
     /// Records that the waiter goes to sleep.
-    pub(super) fn fall_asleep(&mut self) {
+    pub(super) fn set_sleeping(&mut self) {
         if let Some(waiter) = &mut self.waiter {
             waiter.asleep = true;
             self.counts.sleeps += 1;
@@ -327,8 +328,8 @@ impl Queue {
         }
     }
 
-    /// Expels the waiter. Returns true if it sleeps and must be woken.
-    pub(super) fn expel(&mut self) -> bool {
+    /// Cancels the wait in progress. Returns true if the waiting thread sleeps and must be woken.
+    pub(super) fn cancel_wait(&mut self) -> bool {
         self.waiter.take().is_some_and(|waiter| waiter.asleep)
     }
 
@@ -371,13 +372,13 @@ mod tests {
         let mut queue = Queue::new(8);
         queue.begin_wait(1, threshold).unwrap();
         assert_eq!(queue.check_wait(1, false), WaitStatus::TooFew);
-        queue.settle();
-        queue.fall_asleep();
+        queue.end_first_check();
+        queue.set_sleeping();
         queue
     }
 
     #[test]
-    fn the_threshold_is_exact() {
+    fn waiter_is_notified_at_exactly_its_threshold() {
         let mut queue = slept_on(3);
         assert_eq!((queue.push(notifying()), queue.push(notifying())), (Signal::None, Signal::None));
         assert_eq!(queue.push(notifying()), Signal::Waiter);
@@ -390,7 +391,7 @@ mod tests {
         let mut queue = slept_on(1);
         assert_eq!(queue.push(silent()), Signal::None);
         assert_eq!(queue.check_wait(1, false), WaitStatus::TooFew, "still asleep for the consumer");
-        queue.fall_asleep();
+        queue.set_sleeping();
         assert_eq!(queue.push(notifying()), Signal::Waiter);
         assert_eq!(queue.check_wait(1, false), WaitStatus::Enough);
         assert!(matches!(queue.pop(), Some(Event::Dto(_))), "the oldest event, notifying or not");
@@ -426,12 +427,12 @@ mod tests {
     }
 
     #[test]
-    fn expelled_waiter_gets_an_error_and_does_not_block_the_next() {
+    fn cancelled_wait_returns_an_error_and_does_not_block_the_next_wait() {
         let mut queue = slept_on(1);
         queue.waitable = false;
-        assert!(queue.expel());
+        assert!(queue.cancel_wait());
         assert!(queue.pop().is_none());
-        assert_eq!(queue.check_wait(1, false), WaitStatus::Expelled);
+        assert_eq!(queue.check_wait(1, false), WaitStatus::Cancelled);
         assert_eq!(queue.begin_wait(2, 1), Err(Error::InvalidState(State::EvdUnwaitable)));
     }
 

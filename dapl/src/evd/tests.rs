@@ -349,7 +349,8 @@ fn the_async_evd_belongs_to_its_ia() {
     assert_eq!(Evh(opened.async_evd as usize).free(), BAD);
 }
 
-// Cancellation needs C threads, since Rust threads cannot be cancelled.
+// Threads that are cancelled are started by pthread_create, because cancellation must not unwind a Rust thread's
+// frames.
 
 // Declared as functions that may unwind, taking a start routine that may unwind.
 unsafe extern "C-unwind" {

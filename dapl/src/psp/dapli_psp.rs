@@ -1,4 +1,4 @@
-//! Creates a PSP on the qualifier that the consumer gives, or on a free one.
+//! Creates a PSP on the qualifier that the consumer passes, or on a free qualifier.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -75,10 +75,10 @@ fn listen<P: Provider>(psp: &Psp<P>, qual: u64) -> Result<()> {
     Ok(())
 }
 
-/// First qualifier of the range. The range ends at 16 bits, because programs truncate qualifiers to 16 bits
-/// (consumers.md 6).
+/// First qualifier of the range that is searched for a free one.
 const FIRST: u64 = 1024;
-/// End of the range of qualifiers, exclusive.
+/// End of the range, exclusive. Programs truncate qualifiers to 16 bits, so larger ones would not be found
+/// (consumers.md 6).
 const END: u64 = 0x1_0000;
 
 /// Start of the next search for a free qualifier.

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use super::Psp;
-use crate::cr::Own;
+use crate::cr::ProvidedEp;
 use crate::cr::dapls_cr::{self, ServicePoint};
 use crate::ep::{Ep, dapls_ep};
 use crate::provider::{Provider, RequestInfo};
@@ -11,16 +11,16 @@ use crate::runtime::handle;
 /// Delivers a request. `Err` returns the request if the PSP was freed or its event queue is full.
 pub(crate) fn arrive<P: Provider>(psp: &Psp<P>, request: P::Request, info: &RequestInfo) -> Result<(), P::Request> {
     let Some(evd) = psp.state.lock().evd.as_ref().map(|evd| evd.arc().clone()) else { return Err(request) };
-    let own = match psp.makes_eps.then(|| dapls_ep::create_tentative(&psp.ia, info.peer)).transpose() {
-        Ok(ep) => ep.map(|ep| Own { ep: ep.id(), was_made: true }),
+    let provided = match psp.makes_eps.then(|| dapls_ep::create_tentative(&psp.ia, info.peer)).transpose() {
+        Ok(ep) => ep.map(|ep| ProvidedEp { ep: ep.id(), created_for_request: true }),
         Err(error) => {
             log::error!("psp {:#x} cannot create an ep for a request of {}: {error}", psp.id.handle, info.peer);
             return Err(request);
         }
     };
-    let arrival = ServicePoint { ia: &psp.ia, evd: &evd, sp: psp.id, qual: psp.qual(), own };
+    let arrival = ServicePoint { ia: &psp.ia, evd: &evd, sp: psp.id, qual: psp.qual(), provided };
     dapls_cr::announce(&arrival, request, info).inspect_err(|_| {
-        if let Some(ep) = own.and_then(|own| handle::from_id::<Ep<P>>(own.ep)) {
+        if let Some(ep) = provided.and_then(|provided| handle::from_id::<Ep<P>>(provided.ep)) {
             dapls_ep::close(&*ep);
         }
     })

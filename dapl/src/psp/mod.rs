@@ -1,8 +1,8 @@
 //! Public service points: a listener on a qualifier, for any number of requests.
 //!
-//! The entries in `dapl_psp` create and free them; requests arrive through `cm`. A free stops the listener at once and
-//! does not affect requests or connections that came through it. No lock is held while the provider starts or stops
-//! listening, or while an event is posted.
+//! The entries in `dapl_psp` create and free them; requests arrive through `cm`. A free stops the listener before it
+//! returns, and does not affect requests that have arrived or their connections. No lock is held while the provider
+//! starts or stops listening, or while an event is posted.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -27,7 +27,7 @@ pub struct Psp<P: Provider> {
     ia: Arc<Ia<P>>,
     /// Set before each attempt to listen, since requests may arrive before the attempt returns.
     qual: AtomicU64,
-    /// An EP is created for every request (`DAT_PSP_PROVIDER_FLAG`).
+    /// Whether an EP is created for every request (`DAT_PSP_PROVIDER_FLAG`).
     makes_eps: bool,
     state: Mutex<ListenerState<P>>,
 }

@@ -1,14 +1,14 @@
 //! Reserved service points: a listener for one request, with an EP reserved for it.
 //!
 //! The entries in `dapl_rsp` create and free them; the request arrives through `cm`. After the first request all others
-//! are refused. The qualifier and the handle remain until the RSP is freed, which does not affect the request or its
-//! connection. No lock is held while the provider starts or stops listening, or while an event is posted.
+//! are refused. The qualifier and the handle stay in use until the RSP is freed. The free does not affect the request
+//! or its connection. No lock is held while the provider starts or stops listening, or while an event is posted.
 
 use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::cr::Own;
+use crate::cr::ProvidedEp;
 use crate::cr::dapls_cr::{self, ServicePoint};
 use crate::ep::{Ep, dapls_ep};
 use crate::error::{Error, Handle, Result};
@@ -33,12 +33,12 @@ struct ListenerState<P: Provider> {
     listener: Option<P::Listener>,
     /// EVD for the connection request; `None` after the free.
     evd: Option<Use<Evd<P>>>,
-    /// The RSP has received its one request.
+    /// Whether the RSP has received its one request.
     is_spent: bool,
 }
 
 impl<P: Provider> Rsp<P> {
-    /// Reserves the EP, then listens, so that a request that arrives at once finds the EP in state RSV (spec/endpoints
+    /// Reserves the EP before it listens, so that even the earliest request finds the EP in state RSV (spec/endpoints
     /// 6.5).
     fn open(ia: &Arc<Ia<P>>, qual: u64, ep: &Ep<P>, evd: Use<Evd<P>>) -> Result<Arc<Self>> {
         let made = handle::create(ia.table(), |id| {
@@ -71,8 +71,8 @@ impl<P: Provider> Rsp<P> {
         }
         state.is_spent = true;
         drop(state);
-        let own = Some(Own { ep: self.ep, was_made: false });
-        let arrival = ServicePoint { ia: &self.ia, evd: &evd, sp: self.id, qual: self.qual, own };
+        let provided = Some(ProvidedEp { ep: self.ep, created_for_request: false });
+        let arrival = ServicePoint { ia: &self.ia, evd: &evd, sp: self.id, qual: self.qual, provided };
         dapls_cr::announce(&arrival, request, info).inspect_err(|_| {
             let mut state = self.state.lock();
             dapls_ep::request_lost(&*ep);

@@ -53,7 +53,7 @@ fn posts_on_an_ended_connection_are_flushed_in_order() {
 }
 
 #[test]
-fn either_side_can_end_a_pending_attempt() {
+fn either_side_can_abort_a_pending_connect() {
     let world = World::new(c"give up");
     let (client, server, psp) = (world.ep(), world.ep(), world.psp(5));
     assert_eq!(recv(client, 1), DAT_SUCCESS);

@@ -126,7 +126,7 @@ fn posts_are_validated_before_they_are_accepted() {
 }
 
 #[test]
-fn idle_means_nothing_outstanding() {
+fn ep_is_idle_without_outstanding_work() {
     let world = World::new(c"idle");
     let ep = world.ep();
     let idle = || {

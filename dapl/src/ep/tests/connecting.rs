@@ -148,7 +148,7 @@ fn timeout_is_reported_once_and_a_late_accept_has_no_effect() {
 }
 
 #[test]
-fn an_answer_in_time_ends_the_timeout() {
+fn reply_before_the_timeout_cancels_it() {
     let world = World::new(c"in time");
     let (client, server, psp) = (world.ep(), world.ep(), world.psp(5));
     assert_eq!(world.connect_for(client, 5, 20_000_000, &[]), DAT_SUCCESS);

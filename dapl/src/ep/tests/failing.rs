@@ -17,7 +17,7 @@ fn fail(evd: H, ep: H, cookie: u64) {
     cq.feed(Completion { token, status: Status::Transport, ..Completion::default() });
 }
 
-/// Delivers the provider's report.
+/// Reports `Broken` for a connection attempt, as the provider does.
 fn report_broken(ep: H, attempt: u32) {
     let ep = from_handle::<Ep<FakeProvider>>(ep, Handle::Ep).unwrap();
     dapls_ep::connection_event(&ep, attempt, ConnectionEvent::Broken, &[]);

@@ -106,7 +106,7 @@ fn psp_with_provider_flag_creates_one_ep_per_request() {
 }
 
 #[test]
-fn an_rsp_serves_one_request() {
+fn rsp_accepts_one_request() {
     let world = World::new(c"rsp");
     let (client, server, late) = (world.ep(), world.ep(), world.ep());
     let mut rsp = null_mut();

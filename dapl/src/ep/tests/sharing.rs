@@ -143,7 +143,7 @@ const OK: DAT_DTO_COMPLETION_STATUS = DAT_DTO_SUCCESS;
 pub(super) const FLUSHED: DAT_DTO_COMPLETION_STATUS = DAT_DTO_ERR_FLUSHED;
 pub(super) const SUCCESS: DAT_RETURN = DAT_SUCCESS;
 pub(super) const INTERNAL: DAT_EVENT_NUMBER = DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR;
-// The numbers of reason codes begin anew for each kind of object.
+// Reason codes are numbered from 0 for each kind of object.
 const LOW: i32 = DAT_SRQ_LOW_WATERMARK_EVENT as i32;
 pub(super) const SOFT_HIGH: i32 = DAT_SRQ_SOFT_HIGH_WATERMARK_EVENT as i32;
 

@@ -41,7 +41,7 @@ fn a_completion_ends_a_wait() {
 }
 
 #[test]
-fn expelled_waiter_gets_an_error() {
+fn cancelled_wait_returns_an_error() {
     with_evd(|evd| {
         let waiter = waiter(evd);
         // SAFETY: the call accepts any handle value.
