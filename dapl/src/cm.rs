@@ -1,5 +1,5 @@
-//! Dispatches connection events of a provider: a request goes to its service point, which makes a CR; any other event
-//! goes to its EP, by id and attempt number.
+//! Dispatches the connection events of a provider. A request is passed to its service point, which creates a CR; any
+//! other event is passed to its EP, found by id and attempt number.
 //!
 //! Runs on the provider's threads. An event for an object or attempt that no longer exists is dropped. A request for a
 //! service point that no longer exists is returned to the provider.

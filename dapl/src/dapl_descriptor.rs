@@ -1,7 +1,7 @@
 //! File descriptors of EVDs and CNOs for consumers of DAT 1.2, whose provider table has no call that returns one.
 //!
 //! The provider attributes `descriptor_func` and `descriptor_arm_func` are the addresses of the two functions; the
-//! header `dat/dapl_descriptor.h` calls through them. DAT 2.0 has `dat_cno_fd_create` in addition.
+//! header `dat/dapl_descriptor.h` calls these functions. Programs of DAT 2.0 can also use `dat_cno_fd_create`.
 
 use dat_abi::*;
 

@@ -1,9 +1,9 @@
 //! Errors of DAT calls, and their numbers.
 //!
 //! Every module and provider uses `Error`; the entries convert it to a `DAT_RETURN` by [`Error::code`]. Each variant is
-//! a return type of the specification; its payload is the subtype. All codes have the error class bit except two that
-//! programs compare as whole values: `QUEUE_EMPTY`, and `CONN_QUAL_IN_USE` if the listener found the conflict
-//! (spec/endpoints 6.1).
+//! a return type of the specification; its payload is the subtype. All codes have the error class bit, except two that
+//! programs compare as whole values: `QUEUE_EMPTY`, and `CONN_QUAL_IN_USE` if the provider reports that the qualifier
+//! is in use (spec/endpoints 6.1).
 #![forbid(unsafe_code)]
 
 use dat_abi::*;
@@ -20,7 +20,7 @@ pub enum Error {
     #[error("connection qualifier in use")]
     ConnQualInUse,
     /// The provider reports that another listener has the qualifier. The return code has no class bit.
-    #[error("connection qualifier in use elsewhere")]
+    #[error("connection qualifier in use by another listener of this host")]
     ConnQualTaken,
     /// No free qualifier was found.
     #[error("no connection qualifier is free")]
@@ -31,11 +31,11 @@ pub enum Error {
     /// The provider failed. The cause was logged where it was detected.
     #[error("internal error")]
     Internal,
-    /// The handle is not live or of another kind.
+    /// The handle is stale, or is of another kind.
     #[error("not a live handle ({0:?})")]
     InvalidHandle(Handle),
     /// Parameter n, counted from 1, is invalid.
-    #[error("parameter {0} is wrong")]
+    #[error("parameter {0} is invalid")]
     InvalidParameter(u8),
     /// The call is not allowed in this state.
     #[error("not allowed in this state ({0:?})")]
@@ -47,7 +47,7 @@ pub enum Error {
     #[error("communicator not supported")]
     CommNotSupported,
     /// A length is invalid.
-    #[error("length error")]
+    #[error("a length is invalid or exceeds a limit")]
     Length,
     /// An optional part of DAT that the provider does not support.
     #[error("model not supported")]

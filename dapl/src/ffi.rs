@@ -34,7 +34,7 @@ pub fn guard_hot(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     }
 }
 
-/// As [`guard_hot`], for a call with a short path: runs `quick` first, and `body` if `quick` returns `None`.
+/// Like [`guard_hot`], for a call that has a fast path: runs `quick` first, and `body` only if `quick` returns `None`.
 #[inline(always)]
 pub fn guard_quick(quick: impl FnOnce() -> Option<Result<()>>, body: impl FnOnce() -> DAT_RETURN) -> DAT_RETURN {
     match catch_unwind(AssertUnwindSafe(quick)) {

@@ -4,7 +4,7 @@
 //! `dat_provider_init`, and [`registration`] registers a table ([`table`]) of entries, one per DAT function. An entry
 //! (`dapl_*`) parses C values, opens handles with [`runtime::handle::from_handle`], and makes one call into the module
 //! of its object; modules call each other through their `dapls_*` functions. A transport reports upwards through sinks:
-//! completion queues notify their EVD, and connection events go through [`cm`] to a CR or an EP.
+//! completion queues notify their EVD, and [`cm`] passes connection events to a service point or an EP.
 //!
 //! Layers, from the bottom up. Imports, calls and locks go down this list; only events go up:
 //! - [`error`], [`names`], [`ffi`], [`libdat`], [`provider`]: errors, C values, libdat and the provider interface

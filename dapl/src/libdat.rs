@@ -50,14 +50,13 @@ impl Libdat {
         let (add, remove) = (symbol(c"dat_registry_add_provider")?, symbol(c"dat_registry_remove_provider")?);
         let get_ia_handle = symbol(c"dats_get_ia_handle")?;
         Some(Self {
-            // SAFETY: not null, and the function of that name in the ABI. The table is that of the version, behind the
-            // pointer.
+            // SAFETY: `add` is not null, and libdat2.so.2 exports the function of this name with this type. The table
+            // that is
+            // passed later is one of version 2.
             add: unsafe { std::mem::transmute::<*mut c_void, RegistryFunction>(add) },
-            // SAFETY: not null, and the function of that name in the ABI. The table is that of the version, behind the
-            // pointer.
+            // SAFETY: `remove` is not null, and libdat2.so.2 exports the function of this name with this type.
             remove: unsafe { std::mem::transmute::<*mut c_void, RegistryFunction>(remove) },
-            // SAFETY: not null, and the function of that name in the ABI. The table is that of the version, behind the
-            // pointer.
+            // SAFETY: `get_ia_handle` is not null, and libdat2.so.2 exports the function of this name with this type.
             get_ia_handle: unsafe { std::mem::transmute::<*mut c_void, NumberFunction>(get_ia_handle) },
         })
     }
@@ -115,9 +114,11 @@ pub(crate) unsafe fn init(version: Version, libdat: Libdat) -> bool {
     }
     known(version).hook.store(hook, Ordering::Release);
     let Ok(arena) = handle::arena() else { return true };
-    // SAFETY: as above, and the record is long enough for this field.
+    // SAFETY: the record is never freed, and it is long enough for this field, because its size was checked.
     if unsafe { (&raw const (*hook).add_arena).read()(arena) } != 0 {
-        log::error!("libdat has no space for another library's handles; it will refuse them");
+        log::error!(
+            "libdat has no space for the handles of another provider library and will refuse them; load fewer providers in one process"
+        );
     }
     true
 }

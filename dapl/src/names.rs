@@ -1,8 +1,9 @@
 //! IA names that this library provides, with the parameters of their registration and the table that their handles
 //! point to.
 //!
-//! `registration` adds names; an IA finds its own when it is opened. Entries are never freed, since handles point to
-//! their table.
+//! `registration` adds names, and an open looks its name up. Entries are never freed, because handles point to the
+//! table
+//! in an entry.
 
 use std::ffi::{CStr, CString, c_char};
 

@@ -24,12 +24,15 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
     logger::install();
     fork::prepare();
     if info.is_null() {
-        return log::error!("{}: dat_provider_init without a provider info", P::NAME);
+        return log::error!("{}: dat_provider_init failed: libdat passed no DAT_PROVIDER_INFO", P::NAME);
     }
     // SAFETY: `info` is not null, and the caller guarantees that it is readable.
     let info = unsafe { info.read_unaligned() };
     let Some(name) = name_of(&info) else {
-        return log::error!("{}: dat_provider_init with a name of more than 255 bytes", P::NAME);
+        return log::error!(
+            "{}: dat_provider_init failed: the adapter name exceeds 255 bytes; shorten it in dat.conf",
+            P::NAME
+        );
     };
     let Some(version) = Version::of_major(info.dapl_version_major) else {
         let (wanted, minor) = (info.dapl_version_major, info.dapl_version_minor);
@@ -51,17 +54,18 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
         thread_safe: is_own_libdat || info.is_thread_safe != DAT_FALSE,
     };
     let made = names::remember(name, params, libdat::library_name(version), served, table_of::<P>(version));
-    // SAFETY: as above; the table is never freed, and the info outlives the call.
+    // SAFETY: the function is libdat's, the table is never freed, and `info` outlives the call.
     let code = unsafe { (libdat.add)(made.table(), &raw const info) };
     if code != DAT_SUCCESS {
         log::error!("{}: libdat refused to register {name:?} ({code:#x})", P::NAME);
     }
 }
 
-/// `dat_provider_fini`: removes the registration. Errors of libdat are ignored; the table stays.
+/// `dat_provider_fini`: removes the registration. Errors of libdat are ignored. The table is not freed, because handles
+/// may point to it.
 ///
 /// # Safety
-/// As [`init`].
+/// `info` is null or readable, and the functions are those of `libdat.so.1`.
 pub unsafe fn fini<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO) {
     let _deferral = cancel::defer();
     if info.is_null() {

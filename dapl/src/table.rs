@@ -1,7 +1,7 @@
 //! The provider table: every entry of this library, in the order of the ABI.
 //!
-//! `registration` makes one table per IA name and sets its `device_name`. libdat calls the entries through it, as do
-//! macros of old headers.
+//! `registration` creates one table per IA name and sets its `device_name`. libdat calls the entries through the table,
+//! and so do programs that use the macros of `dat_redirection.h`.
 #![forbid(unsafe_code)]
 
 use dat_abi::DAT_PROVIDER;

@@ -71,13 +71,13 @@ pub(crate) struct FakeMw(pub(super) Arc<Mutex<WindowState>>);
 #[derive(Default)]
 pub(super) struct WindowState {
     pub(super) bound: bool,
-    /// Kept objects of the current binding and of pending ones.
+    /// Kept object of the current binding; `next` has those of the pending binds.
     kept: Option<KeptObject>,
     pub(super) next: VecDeque<Option<KeptObject>>,
 }
 
 impl WindowState {
-    /// Completes the oldest pending bind: it takes effect if `works`; otherwise its failure removes the binding.
+    /// Completes the oldest pending bind. With `works` it takes effect; otherwise it fails, and the window is unbound.
     pub(super) fn advance(&mut self, works: bool) {
         let next = self.next.pop_front().flatten();
         self.kept = if works { next } else { None };

@@ -35,7 +35,7 @@ pub(crate) struct FakeProvider {
     limits: Limits,
     net: Arc<Net>,
     sink: Arc<dyn CmSink<FakeProvider>>,
-    /// Number of announced sleeps.
+    /// Number of calls of `Provider::sleeps`.
     sleeps: AtomicU32,
 }
 
@@ -60,7 +60,7 @@ impl FakeProvider {
         self.net.make_binds_fail.store(true, Ordering::SeqCst);
     }
 
-    /// Number of calls that announced a sleep.
+    /// Returns the number of calls of `Provider::sleeps`.
     pub(crate) fn sleeps_seen(&self) -> u32 {
         self.sleeps.load(Ordering::SeqCst)
     }

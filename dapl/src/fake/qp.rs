@@ -1,5 +1,5 @@
-//! The fake provider's queue pair: posted work waits, completes or is flushed at once. It records lengths and moves no
-//! bytes.
+//! The fake provider's queue pair. A post completes, waits or is flushed before it returns. Lengths are recorded, but
+//! no bytes are moved.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -150,7 +150,7 @@ impl Core {
         self.check_watermarks(inner);
     }
 
-    /// Moves waiting messages into receives.
+    /// Assigns posted receives to waiting messages.
     fn take_early(self: &Arc<Self>, inner: &mut QpInner) {
         while let Some(message) = inner.early.front().copied() {
             let token = match &self.spec.shared {
@@ -224,7 +224,7 @@ impl Core {
         }
     }
 
-    /// Ends the connection of this side; the peer gets an event.
+    /// Ends the connection on the local side and queues an event for the peer.
     fn end(&self, to: QpState) -> Option<ConnId> {
         let mut inner = self.inner.lock();
         let was = std::mem::replace(&mut inner.state, to);

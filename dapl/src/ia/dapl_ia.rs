@@ -1,6 +1,7 @@
 //! C entries `dat_ia_open`, `dat_ia_query`, `dat_ia_close`.
 //!
-//! Called by libdat, which has translated its own IA numbers, or directly through the provider table.
+//! Called by libdat, which has replaced its IA numbers by handles of this library, or directly through the provider
+//! table.
 
 use std::ffi::CStr;
 
@@ -229,8 +230,9 @@ pub unsafe extern "C" fn dapl_ia_close<P: Provider>(ia: DAT_IA_HANDLE, flags: DA
             _ => return Err(Error::InvalidParameter(2)),
         };
         let closed = logger::with_ia(ia.name(), || dapls_ia::close(&ia, graceful));
-        // The log writes the number of suppressed repetitions when a different message follows. Here it must not wait
-        // for that message.
+        // The logger reports suppressed repetitions of a message only when a different message follows. No more
+        // messages may
+        // follow a close, so the report is written here.
         log::logger().flush();
         closed
     })

@@ -1,7 +1,7 @@
 //! Counters of an IA: its own, and the sums over its current and freed objects.
 //!
-//! No lock is held while an object is asked for its counts. Sums are made when they are read. While an object is being
-//! freed, its counts are missing from the sums for a moment.
+//! The sums are computed when they are read. No lock is held while the counts of an object are read. While an object is
+//! being freed, its counts are missing from the sums for a short time.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::AtomicU64;
@@ -22,14 +22,14 @@ pub(super) struct Counts {
     events: IaEvents,
     /// Counts of freed objects.
     freed: Mutex<Sums>,
-    /// List for the consumer; created by the first query.
+    /// Named attributes that `dat_ia_query` returns; allocated by its first call.
     listing: OnceLock<Listing>,
 }
 
 /// Maximum number of EVDs whose own counters are in the list. EVDs with higher handles are only in the sums.
 const MAX_LISTED_EVDS: usize = 64;
 
-/// Maximum number of the provider's counters in the list.
+/// Maximum number of counters of the provider in the list.
 const PROVIDERS: usize = 64;
 
 /// Maximum number of EPs reported on the counters socket.
@@ -94,7 +94,7 @@ impl<P: Provider> Ia<P> {
         sums
     }
 
-    /// The sums at this moment.
+    /// Returns the current sums.
     #[cfg(test)]
     pub(crate) fn totals_now(&self) -> Sums {
         let children: Vec<_> = self.children.lock().known.values().map(|(_, child)| child.clone()).collect();

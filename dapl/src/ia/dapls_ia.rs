@@ -28,7 +28,7 @@ use crate::stats::trace;
 pub enum AsyncEvdChoice<P: Provider> {
     /// A new async EVD, created with the IA.
     Make(Maker<P>),
-    /// An existing EVD.
+    /// An existing EVD that the consumer passed.
     Borrowed(Use<dyn AsyncErrorSink>),
     /// The IA has no async EVD: its errors go to all async EVDs of this library.
     OutOfScope,
@@ -84,7 +84,7 @@ pub fn open<P: Provider>(
     }
 }
 
-/// The IA address as the consumer gets it, with port 0.
+/// The IA address in the form that consumers receive, with port 0.
 fn shown_address(mut address: SocketAddr) -> Address {
     address.set_port(0);
     Address::new(&consumer_memory::socket_address(address))
@@ -105,8 +105,9 @@ fn own_facts<P: Provider>() -> impl Iterator<Item = (String, String)> {
     .into_iter()
 }
 
-/// Provider attributes by which programs of DAT 2.0 find the operations of the InfiniBand extension. The attribute for
-/// sends that invalidate a context is ours, since the specification has none.
+/// Provider attributes by which programs of DAT 2.0 detect the operations of the InfiniBand extension. The
+/// specification
+/// has no attribute for sends that invalidate a context, so this project defines one.
 fn extension_facts(limits: &Limits) -> impl Iterator<Item = (String, String)> + use<> {
     let Extensions { immediate, invalidate, atomics } = limits.extensions;
     let named = [
@@ -119,7 +120,7 @@ fn extension_facts(limits: &Limits) -> impl Iterator<Item = (String, String)> + 
     named.into_iter().filter(|(_, has)| *has).map(move |(name, _)| (text(name), "TRUE".to_owned()))
 }
 
-/// Debian's dtest reads remote memory only if the provider has this attribute.
+/// Provider attribute for RDMA reads. The dtest of Debian performs RDMA reads only if it is present.
 fn read_fact(limits: &Limits) -> Option<(String, String)> {
     (limits.max_reads_out > 0).then(|| ("DAT_IB_RDMA_READ".to_owned(), "TRUE".to_owned()))
 }
@@ -160,7 +161,7 @@ pub(crate) fn lock_for_fork() -> impl Sized {
     LISTENERS.lock()
 }
 
-/// Lets the EVD receive errors of IAs without an async EVD. Returns its handle.
+/// Adds the EVD to those that receive the errors of IAs without an async EVD. Returns the handle of the EVD.
 fn listen_for_errors(evd: &Arc<dyn AsyncErrorSink>) -> DAT_EVD_HANDLE {
     let new = evd.id();
     let mut listeners = LISTENERS.lock();

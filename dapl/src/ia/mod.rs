@@ -133,7 +133,8 @@ pub enum Rank {
 #[derive(Default)]
 struct Children {
     closing: bool,
-    /// Keyed by address. No other object can have that address while the `Weak` exists.
+    /// Children by their address. While the `Weak` exists, the memory is not reused, so no other child has that
+    /// address.
     known: HashMap<usize, (Rank, Weak<dyn Child>)>,
 }
 

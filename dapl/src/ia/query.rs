@@ -66,10 +66,10 @@ pub(super) fn provider_attributes<P: Provider>(ia: &Ia<P>) -> DAT_PROVIDER_ATTR 
         provider_name: name(ia.registration.name()),
         provider_version_major: version(env!("CARGO_PKG_VERSION_MAJOR")),
         provider_version_minor: version(env!("CARGO_PKG_VERSION_MINOR")),
-        // The version numbers from the registration. When such a libdat closes an IA, it finds the provider by them.
+        // The version numbers of the registration, because some libdats find the provider of an IA by them at a close.
         dapl_version_major: served.major,
         dapl_version_minor: served.minor,
-        // A bit mask; the lowest bit is named 0 in the header.
+        // In this field the types are bits. Virtual memory has the value 0 and so no bit; it is always supported.
         lmr_mem_types_supported: DAT_MEM_TYPE_VIRTUAL | DAT_MEM_TYPE_LMR | DAT_MEM_TYPE_SHARED_VIRTUAL,
         iov_ownership_on_return: DAT_IOV_CONSUMER,
         dat_qos_supported: DAT_QOS_BEST_EFFORT,

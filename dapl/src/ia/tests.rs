@@ -169,7 +169,6 @@ fn abrupt_close_frees_all_objects() {
     drop(opened.ia);
 }
 
-/// Creates a PZ, and registers 64 bytes in it.
 #[test]
 fn concurrent_closes_end_children_once() {
     let mut evd = NULL;
@@ -180,13 +179,14 @@ fn concurrent_closes_end_children_once() {
     let first = from_handle::<Ia<FakeProvider>>(ia, Handle::Ia).unwrap();
     let children = first.begin_close(false).unwrap();
     assert!(!children.is_empty());
-    // The first thread is still in its close.
+    // `first` has begun its close and not finished it.
     assert_eq!(close(ia, DAT_CLOSE_ABRUPT_FLAG), BAD | DAT_INVALID_HANDLE_IA);
     finish_close(&first, children).unwrap();
     // SAFETY: the call accepts any handle value.
     assert_eq!(unsafe { dapl_pz_free::<FakeProvider>(pz) } & BAD, BAD, "it was freed with the IA");
 }
 
+/// Creates a PZ, and registers 64 bytes in it. Returns both handles.
 fn memory(ia: *mut c_void, privileges: u32) -> (*mut c_void, *mut c_void) {
     static BYTES: [u8; 64] = [0; 64];
     let (mut pz, mut lmr) = (NULL, NULL);

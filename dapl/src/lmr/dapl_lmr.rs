@@ -92,8 +92,8 @@ pub(crate) unsafe fn create<P: Provider>(
     })
 }
 
-/// The type of strongly ordered memory, which only headers for another platform define. On this platform all memory is
-/// strongly ordered.
+/// Type of strongly ordered memory, which the headers of some other platforms define. Handled like `VIRTUAL`, because
+/// all memory of this platform is strongly ordered.
 const MEM_TYPE_SO_VIRTUAL: DAT_MEM_TYPE = 3;
 
 /// Parses a region description into the region and its origin.
@@ -173,7 +173,7 @@ pub unsafe extern "C" fn dapl_lmr_query<P: Provider>(
         }
         require(out, 3)?;
         let Region { address, length } = lmr.region();
-        // Copies the whole union, since the bytes behind the member in use are zero.
+        // The largest union member is filled, with 0 in the bytes that the other members do not have.
         let described = |at: u64, cookie: *const SharedCookie| DAT_REGION_DESCRIPTION {
             for_shared_memory: DAT_SHARED_MEMORY {
                 virtual_address: at as DAT_PVOID,

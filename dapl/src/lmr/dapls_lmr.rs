@@ -62,7 +62,7 @@ fn is_private(region: Region) -> bool {
         == mappings::MappingLookup::Lacking
 }
 
-/// Publishes its handle and its context in the IA.
+/// Makes the handle of a new LMR live, and registers its contexts in the IA.
 pub fn publish<P: Provider>(lmr: Created<Lmr<P>>) -> *mut std::ffi::c_void {
     let object = lmr.object().clone();
     let child: Arc<dyn Child> = object.clone();

@@ -29,9 +29,8 @@ pub(super) fn discount(access: &Access) {
     COUNT.fetch_sub(access.zero_based.into(), Ordering::Relaxed);
 }
 
-/// Translates the address of a segment, an offset, to an address of this process, if the context belongs to a
-/// zero-based LMR. An offset beyond the LMR is not translated to an address in it, since only offsets below its length
-/// give such an address.
+/// If the context of a segment belongs to a zero-based LMR, converts its offset to an address of this process. An
+/// offset beyond the length of the LMR gives an address outside of the LMR, which later checks refuse.
 pub fn translate<P: Provider>(ia: &Ia<P>, segment: &mut Segment) {
     let lmr = ia.context(segment.key).and_then(handle::from_id::<Lmr<P>>);
     if let Some(lmr) = lmr.filter(|lmr| segment.length > 0 && lmr.rights.access.zero_based) {

@@ -48,8 +48,8 @@ pub trait Connection: Send + Sync {
     /// Waits until posted requests have completed (receives stay posted), then ends the connection and reports
     /// `Disconnected`.
     fn drain(&self);
-    /// Ends the connection or attempt at once and informs the peer. All posted work is flushed before this returns. No
-    /// further event is reported for it.
+    /// Ends the connection or attempt and informs the peer, without waiting for outstanding requests. All posted work
+    /// is flushed before this returns. No further event is reported for the connection.
     fn abort(&self);
     /// Makes the queue pair unconnected and empty, ready to connect again. Posted work is flushed before this returns.
     fn reset(&self) -> Result<()>;
@@ -62,7 +62,7 @@ pub trait ConnRequest: Send + Sync + Sized {
     /// Accepts the request into an unconnected `qp`. `Established` or `AcceptFailed` is reported for `conn`;
     /// `AcceptFailed` also if the requester has left.
     ///
-    /// Errors: the QP cannot be used; then the request is consumed and the peer rejected.
+    /// Errors: those of a QP that cannot be used. The request is then consumed, and the peer is rejected.
     fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()>;
     /// Rejects the request. The peer gets the event PEER_REJECTED with `private_data`, at most
     /// `Limits::private_data_reject` bytes.
@@ -74,7 +74,7 @@ pub trait ConnRequest: Send + Sync + Sized {
     fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)>;
 }
 
-/// Properties of a request, for `dat_cr_query`.
+/// Properties of a connection request, for `dat_cr_query`.
 #[derive(Clone, Debug)]
 pub struct RequestInfo {
     /// The requester's IA address, with its source port if the transport has one.
@@ -99,7 +99,7 @@ pub enum ConnectionEvent {
     Unreachable,
     /// An accept failed after the consumer's call.
     AcceptFailed,
-    /// The peer disconnected or died; or `drain` has finished.
+    /// The peer disconnected, its process exited, or `drain` has finished.
     Disconnected,
     /// A transfer or the transport failed.
     Broken,

@@ -77,12 +77,12 @@ pub trait Provider: QueueProvider + Sized {
     /// Errors: `ConnQualTaken` if another listener has the qualifier.
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Self::Listener>;
 
-    /// Closes the IA at once. Peers get a disconnect, threads are joined, and no further event is reported.
+    /// Closes the IA abruptly. Peers are disconnected, and threads are joined. On return no event is reported any more.
     fn close(&self);
 }
 
-/// Name of the provider attribute that states the maximum number of bytes of a message in one packet. Programs of DAT
-/// 2.0 choose buffer sizes by it.
+/// Name of the provider attribute with the maximum number of bytes of a message that one packet carries. Programs of
+/// DAT 2.0 choose buffer sizes by this number.
 pub const TRANSPORT_MTU: &str = "DAT_IB_TRANSPORT_MTU";
 
 /// A counter, or a level that can fall, of a provider.
@@ -128,7 +128,7 @@ pub struct Limits {
     pub max_srqs: u32,
     /// RDMA reads of the peer that may be outstanding per EP.
     pub max_reads_in: u32,
-    /// RDMA reads of this side that may be outstanding per EP.
+    /// RDMA reads of an EP that may be outstanding.
     pub max_reads_out: u32,
     /// Maximum number of bytes of private data in a connect.
     pub private_data_connect: usize,

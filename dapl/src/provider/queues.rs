@@ -58,9 +58,9 @@ pub trait CompletionQueue: Send + Sync {
     fn max_spin(&self) -> u32 {
         50_000
     }
-    /// Requests one call of the sink. Returns `false` if a completion is already there: poll instead of sleeping. With
-    /// `solicited`, only failures and receives whose send carried SOLICITED_WAIT need to notify. A transport that
-    /// cannot recognise solicited messages marks the completions for which it notified.
+    /// Requests one call of the sink. Returns `false` if the queue has a completion: the caller must then poll instead
+    /// of sleeping. With `solicited`, only failures and receives whose send carried SOLICITED_WAIT need to notify. A
+    /// transport that cannot recognise solicited messages sets `solicited` in the completions for which it notified.
     fn arm(&self, solicited: bool) -> Result<bool>;
 }
 
@@ -80,9 +80,9 @@ pub trait SharedReceiveQueue: Send + Sync {
     /// Posts a receive. Its completion carries the token of the EP that took it, with this cookie. Errors:
     /// `Exhausted(Memory)` when full.
     fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()>;
-    /// Number of receives that a queue pair could take now.
+    /// Number of posted receives that no message has consumed.
     fn available(&self) -> u32;
-    /// Changes `max_recvs`; posted receives stay. The caller has checked that the posted receives fit.
+    /// Changes `max_recvs` and keeps posted receives. The caller has checked that the posted receives fit.
     fn resize(&self, max_recvs: u32) -> Result<()>;
     /// Notifies the sink once when fewer than `limit` receives are available; 0 disables the notification.
     fn watch(&self, limit: u32) -> Result<()>;
@@ -116,7 +116,7 @@ pub struct QpSpec<P: QueueProvider> {
     pub max_request_iov: u32,
     /// Maximum number of RDMA reads that the peer may have outstanding.
     pub max_reads_in: u32,
-    /// Maximum number of RDMA reads of this side that may be outstanding; further reads wait in the queue.
+    /// Maximum number of outstanding RDMA reads of this queue pair; further reads wait in its queue.
     pub max_reads_out: u32,
 }
 

@@ -62,7 +62,7 @@ impl Work {
     /// Number of kinds.
     pub const COUNT: usize = 9;
 
-    /// Name of the kind in log lines.
+    /// Name of the kind of work in log lines.
     pub fn name(self) -> &'static str {
         match self {
             Work::Send => "send",

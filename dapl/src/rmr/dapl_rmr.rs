@@ -66,7 +66,8 @@ pub unsafe extern "C" fn dapl_rmr_query<P: Provider>(
 /// `dat_rmr_bind`. Length 0 unbinds; the other fields of the triplet, the privileges and the context are then ignored.
 ///
 /// # Safety
-/// The handles are as in [`dapl_rmr_create`]; `segment` is null or a triplet, `context` null or writable.
+/// `rmr` and `ep` are null or handles of this library, live or freed, of any kind; `segment` is null or a triplet,
+/// `context` null or writable.
 pub unsafe extern "C" fn dapl_rmr_bind<P: Provider>(
     rmr: DAT_RMR_HANDLE,
     segment: *const DAT_LMR_TRIPLET,

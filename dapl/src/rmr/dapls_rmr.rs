@@ -1,7 +1,7 @@
 //! RMR operations for other modules: create, check a bind, post it, free.
 //!
-//! An LMR is in use from the moment a bind to it is accepted until the provider drops the kept object: when the window
-//! is bound elsewhere or unbound, or when the bind has failed.
+//! An accepted bind counts as a use of the LMR until the provider drops the kept object of the bind: when the window is
+//! bound again or unbound, or when the bind has failed.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -75,7 +75,7 @@ pub(crate) fn check<P: Provider>(
         return Err(Error::Privileges(Way::Write));
     }
     let lmr = Use::of_open(lmr, Handle::Lmr).map_err(|_| Error::InvalidParameter(2))?;
-    // The LMR was freed after `find` and before the use was counted.
+    // Another thread has freed the LMR after `find` and before the use was counted.
     if !handle::is_live(lmr.id()) {
         return Err(Error::InvalidParameter(2));
     }

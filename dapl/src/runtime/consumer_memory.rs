@@ -132,7 +132,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_survive_the_way_to_c_and_back() {
+    fn addresses_survive_conversion_to_c_and_back() {
         let there_and_back = |address: PeerAddress| {
             let visible = Address::new(&peer_address(&address));
             assert_eq!(parse_address(&words(&visible)), Some(address));
@@ -143,7 +143,7 @@ mod tests {
     }
 
     #[test]
-    fn another_family_is_no_address() {
+    fn addresses_of_other_families_are_refused() {
         let of_family = |family: u16| [&family.to_ne_bytes()[..], &[9, 9, 10, 0, 0, 1]].concat();
         assert_eq!(parse_address(&of_family(2)), Some(PeerAddress::Ip("10.0.0.1".parse().unwrap())));
         for family in [0, 16, 77, u16::MAX] {

@@ -251,7 +251,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_read_as_c_reads_them() {
+    fn log_mask_is_parsed_in_c_notation() {
         assert_eq!([number("0x10"), number("010"), number("8"), number("0")], [Some(16), Some(8), Some(8), Some(0)]);
         assert_eq!([number("ten"), number(""), number("0x")], [None, None, None]);
     }

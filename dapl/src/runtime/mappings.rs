@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn holes_are_found() {
+    fn unmapped_part_of_a_region_is_detected() {
         let any = PageRights::default();
         assert_eq!([at(0x5000, 8, any), at(0x4fff, 2, any), at(0, 8, any)], [MappingLookup::Missing; 3]);
         assert_eq!(lookup_in("nonsense\n\n", Region { address: 0, length: 1 }, any), MappingLookup::Missing);

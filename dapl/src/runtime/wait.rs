@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn infinite_is_never_over() {
+    fn infinite_deadline_never_expires() {
         assert!(!Deadline::after(DAT_TIMEOUT_INFINITE).is_over(u64::MAX));
         assert!(Deadline::after(0).is_over(now()));
         assert!(!Deadline::after(DAT_TIMEOUT_INFINITE - 1).is_over(now()));

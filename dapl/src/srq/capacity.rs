@@ -1,6 +1,6 @@
 //! Number of outstanding receives of an SRQ, and its limit (spec/events 6).
 //!
-//! One atomic word, so that posts, reaped receives and resizes agree without a lock.
+//! Both numbers are in one atomic word, so that posts, reaped receives and resizes change them together without a lock.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};

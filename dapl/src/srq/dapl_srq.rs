@@ -103,7 +103,7 @@ pub unsafe extern "C" fn dapl_srq_resize<P: Provider>(srq: DAT_SRQ_HANDLE, lengt
 /// `dat_srq_post_recv`. Keys, addresses and rights are not checked here: the completion reports an error in them.
 ///
 /// # Safety
-/// Same as [`dapl_srq_set_lw`]; `list` is null or points at `count` triplets.
+/// `srq` may have any value; `list` is null or points at `count` triplets.
 pub unsafe extern "C" fn dapl_srq_post_recv<P: Provider>(
     srq: DAT_SRQ_HANDLE,
     count: DAT_COUNT,

@@ -24,7 +24,8 @@ pub struct SrqAttributes {
     pub max_recvs: i32,
     /// Segments per receive.
     pub max_iov: i32,
-    /// Low watermark. It must be zero at creation: any other value would be crossed at once.
+    /// Low watermark. It must be zero at creation: the SRQ has no receives yet, so any other value would be crossed
+    /// immediately.
     pub low_watermark: i32,
 }
 
@@ -70,7 +71,7 @@ fn within(count: i32, limit: u32) -> Option<u32> {
     u32::try_from(count).ok().filter(|count| (1..=limit).contains(count))
 }
 
-/// Posts a receive that any EP of the SRQ may take.
+/// Posts a receive, for the next message of any EP of the SRQ.
 ///
 /// Errors: `Exhausted(Memory)` if the maximum number of receives is outstanding.
 pub fn post_recv<P: Provider>(srq: &Srq<P>, segments: &[Segment], cookie: u64) -> Result<()> {
@@ -93,7 +94,7 @@ pub fn resize<P: Provider>(srq: &Srq<P>, max_recvs: i32) -> Result<()> {
     if max_recvs < *low {
         return Err(Error::InvalidState(State::Plain));
     }
-    // The provider's capacity must be at least the SRQ's: it grows first and shrinks last.
+    // The provider's capacity must never be smaller than the SRQ's, so it grows first and shrinks last.
     if max_recvs > before {
         srq.queue.resize(max_recvs)?;
     }
@@ -146,7 +147,7 @@ pub fn facts<P: Provider>(srq: &Srq<P>) -> SrqFacts {
         max_recvs: srq.outstanding.capacity(),
         max_iov: srq.max_iov,
         low_watermark: *low,
-        // `available` may count a receive that was posted after the first read.
+        // `available` may include a receive that was posted after `outstanding` was read.
         available: srq.queue.available().min(outstanding),
         outstanding,
     }

@@ -39,8 +39,8 @@ pub struct Srq<P: Provider> {
     _srq_ref: Arc<SrqRef<P>>,
 }
 
-/// Identifies an SRQ to the provider. It holds an id and no reference: an event that arrives after the free finds a
-/// newer generation and is dropped.
+/// Represents an SRQ for the provider. Holds an id and no reference: after the SRQ was freed, the id has an old
+/// generation, so that a late event is dropped.
 struct SrqRef<P>(ObjectId, PhantomData<fn() -> P>);
 
 impl<P: Provider> SrqSink for SrqRef<P> {
@@ -72,7 +72,7 @@ impl<P: Provider> Object for Srq<P> {
     const KIND: Kind = Kind::Srq;
 }
 
-/// EPs use an SRQ.
+/// Counts the EPs that use the SRQ: it cannot be freed while they exist.
 impl<P: Provider> Usable for Srq<P> {
     fn uses(&self) -> &UseCount {
         &self.uses

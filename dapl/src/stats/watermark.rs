@@ -95,7 +95,7 @@ mod tests {
     const HARD: Crossed = Crossed { soft: false, hard: true };
 
     #[test]
-    fn no_mark_is_never_crossed() {
+    fn without_a_watermark_none_is_reported() {
         let mut high = HighWatermark::default();
         assert_eq!([0, 1, u32::MAX].map(|count| high.check(count)), [NOTHING; 3]);
         let mut low = LowWatermark::default();

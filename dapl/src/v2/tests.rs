@@ -162,7 +162,7 @@ fn cookie(value: u64) -> DAT_DTO_COOKIE {
 }
 
 #[test]
-fn no_slot_is_empty_and_the_first_ones_are_those_of_1_2() {
+fn v2_table_has_no_null_and_begins_with_the_entries_of_1_2() {
     let table = table_v2::<FakeProvider>();
     assert!(table.device_name.is_null() && table.extension.is_null());
     let words = size_of::<DAT_PROVIDER>() / size_of::<usize>();
@@ -177,7 +177,7 @@ fn no_slot_is_empty_and_the_first_ones_are_those_of_1_2() {
 }
 
 #[test]
-fn codes_are_those_of_2_0() {
+fn v2_entries_return_codes_of_2_0() {
     let world = World::new(c"v2 codes");
     let mut out = null_mut();
     assert_eq!(call!(get_consumer_context_func(null_mut(), null_mut())), bad_handle(DAT_INVALID_HANDLE1));

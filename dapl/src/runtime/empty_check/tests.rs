@@ -83,7 +83,7 @@ fn more_connections_than_watches_are_not_covered() {
 }
 
 #[test]
-fn object_from_the_pool_is_as_new() {
+fn reused_empty_check_object_is_reset() {
     for _ in 0..3 {
         let (check, watches) = checked(3);
         assert!(check.is_empty());

@@ -38,7 +38,7 @@ mod tests {
     use crate::runtime::handle::ObjectId;
 
     #[test]
-    fn handles_side_by_side_spread_over_the_low_bits() {
+    fn hashes_of_adjacent_handles_differ_in_the_low_bits() {
         let hasher = BuildHasherDefault::<HandleHasher>::default();
         let low: HashSet<_> = (0..1024).map(|n| hasher.hash_one(0x7000_0000_0000_usize + n * 64) & 1023).collect();
         // A random function would use this share of the buckets: 1 - 1/e.

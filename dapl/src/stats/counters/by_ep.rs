@@ -74,12 +74,14 @@ impl Completed {
 /// Completions of an EVD by EP.
 #[derive(Debug, Default)]
 pub struct CompletionsByEp {
-    /// The last two EPs; `runs` has those of their counts that are not in the map yet.
-    eps: [usize; 2],
-    runs: [Completed; 2],
-    /// Index of the last one.
+    /// The two EPs that have completed work most recently. `recent_counts` has their counts that are not in the map
+    /// yet.
+    recent_eps: [usize; 2],
+    recent_counts: [Completed; 2],
+    /// Index in both arrays of the EP that has completed work last.
     last: usize,
-    accounts: HashMap<usize, Completed, BuildHasherDefault<HandleHasher>>,
+    /// Counts by EP, without `recent_counts`.
+    totals: HashMap<usize, Completed, BuildHasherDefault<HandleHasher>>,
 }
 
 impl CompletionsByEp {
@@ -89,7 +91,7 @@ impl CompletionsByEp {
         self.run(done.token.ep).count(done);
     }
 
-    /// Same as [`Self::count`], for a successful completion.
+    /// Counts a successful completion, with fewer instructions than [`Self::count`].
     #[inline(always)]
     pub fn count_success(&mut self, done: &Completion) {
         self.run(done.token.ep).count_success(done);
@@ -97,43 +99,43 @@ impl CompletionsByEp {
 
     #[inline(always)]
     fn run(&mut self, ep: usize) -> &mut Completed {
-        if self.eps[self.last & 1] != ep {
-            self.turn(ep);
+        if self.recent_eps[self.last & 1] != ep {
+            self.switch_to(ep);
         }
-        &mut self.runs[self.last & 1]
+        &mut self.recent_counts[self.last & 1]
     }
 
     /// Starts counting for an EP; a second call has no effect.
     pub fn open(&mut self, ep: usize) {
-        self.accounts.entry(ep).or_default();
+        self.totals.entry(ep).or_default();
     }
 
     /// Removes an EP and returns its counts. Completions after that are not counted.
     pub fn close(&mut self, ep: usize) -> Completed {
         self.flush();
-        self.accounts.remove(&ep).unwrap_or_default()
+        self.totals.remove(&ep).unwrap_or_default()
     }
 
     /// Completions of an EP so far.
-    pub fn of(&mut self, ep: usize) -> Completed {
+    pub fn counts_of(&mut self, ep: usize) -> Completed {
         self.flush();
-        self.accounts.get(&ep).copied().unwrap_or_default()
+        self.totals.get(&ep).copied().unwrap_or_default()
     }
 
-    /// Continues with the other one of the last two EPs, or with a new one in its place.
+    /// Switches to `ep`: to the other of the two recent EPs, or to a new EP that replaces it.
     #[inline(never)]
-    fn turn(&mut self, ep: usize) {
+    fn switch_to(&mut self, ep: usize) {
         self.last = (self.last & 1) ^ 1;
-        if self.eps[self.last] != ep {
+        if self.recent_eps[self.last] != ep {
             self.replace(self.last, ep);
         }
     }
 
-    /// Adds the counts of one of the last two EPs to the map, and begins to count for another EP.
+    /// Adds the counts of a recent EP to the map, and replaces it by another EP.
     fn replace(&mut self, at: usize, ep: usize) {
-        let run = std::mem::take(&mut self.runs[at]);
-        let before = std::mem::replace(&mut self.eps[at], ep);
-        if let Some(account) = self.accounts.get_mut(&before) {
+        let run = std::mem::take(&mut self.recent_counts[at]);
+        let before = std::mem::replace(&mut self.recent_eps[at], ep);
+        if let Some(account) = self.totals.get_mut(&before) {
             account.add(&run);
         }
     }
@@ -171,9 +173,9 @@ mod tests {
             counts
         };
         let first = EpCounts { ok: 2, failed: 1, flushed: 1, bytes_sent: 10, bytes_written: 5, ..EpCounts::default() };
-        assert_eq!(counts(completions.of(64)), first);
+        assert_eq!(counts(completions.counts_of(64)), first);
         completions.count(&done(128, Work::SharedRecv, Status::Success, 3));
-        assert_eq!(counts(completions.of(128)), EpCounts { ok: 2, bytes_received: 10, ..EpCounts::default() });
+        assert_eq!(counts(completions.counts_of(128)), EpCounts { ok: 2, bytes_received: 10, ..EpCounts::default() });
         assert_eq!(counts(completions.close(64)), first);
     }
 
@@ -188,7 +190,7 @@ mod tests {
         }
         let mut counts = |ep| {
             let mut counts = EpCounts::default();
-            completions.of(ep).add_to(&mut counts);
+            completions.counts_of(ep).add_to(&mut counts);
             [counts.ok, counts.bytes_sent, counts.bytes_received]
         };
         assert_eq!(eps.map(&mut counts), [[25, 10, 15], [25, 10, 15], [10, 10, 0]]);
@@ -198,12 +200,12 @@ mod tests {
     fn completions_of_unknown_eps_are_not_kept() {
         let mut completions = CompletionsByEp::default();
         completions.count(&done(64, Work::Send, Status::Success, 10));
-        assert_eq!(completions.of(64), Completed::default());
+        assert_eq!(completions.counts_of(64), Completed::default());
         completions.open(64);
         completions.count(&done(64, Work::Send, Status::Success, 10));
         completions.close(64);
         completions.count(&done(64, Work::Send, Status::Success, 10));
-        assert_eq!(completions.of(64), Completed::default());
-        assert!(completions.accounts.is_empty());
+        assert_eq!(completions.counts_of(64), Completed::default());
+        assert!(completions.totals.is_empty());
     }
 }

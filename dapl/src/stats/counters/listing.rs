@@ -46,7 +46,7 @@ impl Listing {
         Listing { list: list.into(), facts, lines, writing: Mutex::new(()), _strings: strings }
     }
 
-    /// Writes as many of the counters as fit. Returns the length of the list and its address.
+    /// Writes the counters, up to the capacity of the list. Returns the length of the list and its address.
     pub fn show<N: AsRef<str>>(&self, numbers: impl IntoIterator<Item = (N, u64)>) -> (i32, *mut DAT_NAMED_ATTR) {
         let _writing = self.writing.lock();
         let mut count = self.facts;

@@ -1,9 +1,9 @@
 //! Counters per EP, EVD and IA, always on.
 //!
 //! A post adds to [`Posts`], on the cache line that its lock has just taken. A completion adds to the
-//! [`CompletionsByEp`] of its EVD, under the EVD's lock, so posting and completing threads never write to the same
-//! line. Connections are counted under the lock of their EP. Sums are made when they are read, and written to a
-//! [`Listing`]. Counters are never reset.
+//! [`CompletionsByEp`] of its EVD, under the EVD's lock. So posting and completing threads never write to the same
+//! cache line. Connections are counted under the lock of their EP. Sums are computed when they are read, and written to
+//! a [`Listing`]. Counters are never reset.
 //!
 //! A request posted with SUPPRESS that succeeds has no completion: it is in `posts.*`, and its bytes are counted when it is
 //! posted.
@@ -106,8 +106,8 @@ pub struct Posts {
 struct PostCounts {
     /// Number of posts, by [`Work`].
     posts: [AtomicU64; Work::COUNT],
-    /// Bytes of requests posted with SUPPRESS, by [`Work`]: send, receive (always 0), read, write, write with immediate
-    /// data.
+    /// Bytes of requests posted with SUPPRESS, whose completions are not seen, by [`Work`]: send, receive (always 0),
+    /// read, write, write with immediate data.
     unseen: [AtomicU64; 5],
 }
 
@@ -133,7 +133,7 @@ impl Posts {
         }
     }
 
-    /// Same as [`Posts::count`], without suppressed bytes.
+    /// Counts a post whose completion is not suppressed, with fewer instructions than [`Posts::count`].
     #[inline(always)]
     pub fn count_plain(&self, work: Work, thread: usize) {
         let owner = &self.owners[usize::from(work == Work::Recv)];

@@ -2,9 +2,9 @@
 //!
 //! A process with an endpoint, a listener or a shared receive queue has one thread that sleeps on a local socket. The
 //! thread ends with the last IA. It sends a text with the current counters of all IAs to each client of the same user
-//! or the superuser, and reads nothing from clients. So publication adds no cost to counting, and an idle process stays
-//! idle. The socket's name is abstract: there is no file, it is visible within one network namespace, and the kernel
-//! frees it when the process dies.
+//! or the superuser, and reads nothing from clients. So publication adds no cost to counting, and an idle process is
+//! never woken. The socket's name is abstract: there is no file, it is visible within one network namespace, and the
+//! kernel removes it when the process exits.
 //!
 //! The crate `dat_counters`, which tools use too, defines the format of the text. `DAPL_COUNTERS=off` switches
 //! publication off. A forked child publishes nothing until it opens an IA of its own.
@@ -84,7 +84,7 @@ pub(crate) fn remove<S: CounterSource>(sources: &S) {
     drop(published);
     if let Some(Server { thread, stop }) = server {
         drop(stop);
-        // The thread does not panic. A panic would also have ended it.
+        // `join` fails only if the thread has panicked, and then it has ended too.
         let _ = thread.join();
     }
 }
@@ -105,7 +105,8 @@ fn program() -> String {
 }
 
 impl Published {
-    /// In a forked child, drops the state inherited from the parent, whose thread does not exist in the child.
+    /// In a forked child, drops the state inherited from the parent, because the server thread does not exist in the
+    /// child.
     fn be_of_this_process(&mut self) {
         let pid = std::process::id();
         if self.pid != pid {

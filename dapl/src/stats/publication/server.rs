@@ -19,7 +19,7 @@ use crate::runtime::thread;
 /// Number of socket names to try. Each provider library of a process has its own thread, and each thread its own
 /// socket.
 const TRIES: u32 = 64;
-/// Time after which a client that does not read is dropped.
+/// Time after which the connection of a client that does not read is closed.
 const YIELD_AFTER: Duration = Duration::from_secs(1);
 
 /// Starts the thread.
@@ -46,7 +46,7 @@ fn serve(listener: &OwnedFd, stopped: &OwnedFd) {
     while wait(listener.as_fd(), PollFlags::IN, stopped, None) {
         match rustix::net::accept_with(listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK) {
             Ok(reader) => send_counters(&reader, stopped),
-            // If no file descriptor is free, accept would fail again at once.
+            // If no file descriptor is free, the next accept would fail too. The pause prevents a busy loop.
             Err(_) => std::thread::sleep(Duration::from_millis(10)),
         }
     }

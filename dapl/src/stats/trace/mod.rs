@@ -36,9 +36,9 @@ pub struct Trace {
     ring: Ring,
     traced_ep: OnceLock<Weak<dyn TracedEp>>,
     me: Weak<Trace>,
-    /// A check for overdue requests is scheduled.
+    /// Whether a check for overdue requests is scheduled.
     is_watched: AtomicBool,
-    /// The current stall has been reported.
+    /// Whether the current stall has been reported.
     is_reported: AtomicBool,
 }
 
@@ -111,7 +111,7 @@ impl Settings {
 impl Trace {
     /// Called when the EP has been created.
     pub fn begin(&self, traced_ep: Weak<dyn TracedEp>) {
-        // Set once, since every EP has a trace of its own.
+        // The call cannot fail: each EP has its own trace, and calls this once.
         let _ = self.traced_ep.set(traced_ep);
     }
 
@@ -165,7 +165,8 @@ impl Trace {
     }
 }
 
-/// Records a completion, if its post is traced. Called under the EVD's lock; takes no other lock but that of the list.
+/// Records a completion, if its post is traced. Called under the EVD's lock; acquires only the lock of the list of
+/// traces.
 #[cold]
 pub fn completed(done: &Completion) {
     if let Some(trace) = TRACED.read().as_ref().and_then(|traced| traced.get(&done.token.ep)) {

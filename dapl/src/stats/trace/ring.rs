@@ -1,4 +1,4 @@
-//! The ring of a trace: the last posts, each with its completion; the oldest is overwritten.
+//! The ring of a trace: the last posts, each with its completion. A new post overwrites the oldest one.
 //!
 //! Threads that post and threads that complete write concurrently, without waiting. All fields are atomics, and a
 //! record is valid while it contains its number. Times are parameters.
@@ -18,8 +18,7 @@ pub(super) struct Ring {
     posts: AtomicU64,
 }
 
-/// The record of one post, on a cache line of its own, so that threads that write different records do not share a
-/// line.
+/// The record of one post. It fills a cache line, so that threads that write different records do not share a line.
 #[derive(Debug, Default)]
 #[repr(align(64))]
 struct TraceRecord {

@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn one_is_thirty_two_and_others_are_rounded_up() {
+    fn trace_length_one_means_32_and_others_are_rounded_up() {
         let length = |text| from("", &[("DAPL_DBG_IO_TRC", text)]).0.length();
         assert_eq!(
             [length("1"), length("0x10"), length("100"), length("65536")].map(Option::unwrap),

@@ -10,7 +10,7 @@ use super::EpSummary;
 use super::ring::{Entry, PostEnd};
 use crate::provider::Work;
 
-/// Maximum number of posts in flight, and of the newest posts, in one text.
+/// Maximum number of posts in one text: the oldest ones in flight (`UNDER_WAY`), and the newest ones (`NEW`).
 const UNDER_WAY: usize = 16;
 const NEW: usize = 48;
 

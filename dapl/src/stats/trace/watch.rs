@@ -36,7 +36,7 @@ impl Trace {
         if !self.is_watched.swap(true, Ordering::SeqCst) {
             let target: Weak<dyn OnExpiry> = self.me.clone();
             if timer::arm(time, target, 0).is_err() {
-                // The error has been logged. The next post tries again to schedule a check.
+                // The failure has been logged. The next post tries again to schedule a check.
                 self.is_watched.store(false, Ordering::SeqCst);
             }
         }

@@ -22,7 +22,7 @@ fn every_subtype_keeps_its_name() {
 }
 
 #[test]
-fn errors_of_2_0_have_codes_of_their_own() {
+fn errors_that_only_2_0_has_get_their_codes() {
     assert_eq!(error(Error::PortInUse), 0x8016_0000);
     assert_eq!(error(Error::CommNotSupported), 0x8017_0000);
     assert_eq!(error(Error::InvalidHandle(Handle::Csp)), 0x8005_001A);
@@ -32,7 +32,7 @@ fn errors_of_2_0_have_codes_of_their_own() {
 }
 
 #[test]
-fn places_of_parameters_move() {
+fn converted_errors_name_the_parameter_numbers_of_2_0() {
     let bad = |n: u32| v1::DAT_CLASS_ERROR | v1::DAT_INVALID_PARAMETER | (v1::DAT_INVALID_ARG1 + n - 1);
     let moved = |n: u32| code_with_arguments(bad(n), &[(2, 3), (3, 4)]) & v2::DAT_SUBTYPE_MASK;
     assert_eq!([moved(1), moved(2), moved(3)], [v2::DAT_INVALID_ARG1, v2::DAT_INVALID_ARG3, v2::DAT_INVALID_ARG4]);
@@ -67,7 +67,7 @@ fn fields_of_ep_masks_keep_their_names() {
 }
 
 #[test]
-fn masks_for_whole_records_keep_what_is_refused() {
+fn converted_all_fields_masks_keep_refused_fields() {
     let of = |mask| record_mask(mask, v2::DAT_LMR_FIELD_ALL, v1::DAT_LMR_FIELD_ALL);
     assert_eq!((of(0), of(v2::DAT_LMR_FIELD_VA_TYPE)), (0, v1::DAT_LMR_FIELD_ALL));
     assert_eq!(of(v2::DAT_LMR_FIELD_ALL + 1), !v1::DAT_LMR_FIELD_ALL);
@@ -76,7 +76,7 @@ fn masks_for_whole_records_keep_what_is_refused() {
 
 /// Numbers of other types are equal in both versions.
 #[test]
-fn other_numbers_are_the_same() {
+fn other_constants_are_equal_in_both_versions() {
     let same = pairs![
         DAT_DTO_COMPLETION_EVENT,
         DAT_RMR_BIND_COMPLETION_EVENT,

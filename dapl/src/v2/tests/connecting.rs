@@ -136,7 +136,7 @@ fn a_consumer_of_1_2_gets_no_data_of_a_reject() {
 }
 
 #[test]
-fn the_end_of_a_connected_ep_is_an_event() {
+fn free_of_a_connected_ep_queues_disconnected_in_2_0() {
     let world = World::new(c"v2 ep free");
     let (client, server) = world.pair(32);
     assert_eq!(call!(ep_free_func(client)), DAT_SUCCESS);
@@ -145,12 +145,12 @@ fn the_end_of_a_connected_ep_is_an_event() {
     let kinds: Vec<_> = ends.iter().map(|(kind, event)| (*kind, event.ep_handle)).collect();
     assert_eq!(kinds, [(DAT_CONNECTION_EVENT_DISCONNECTED, client), (DAT_CONNECTION_EVENT_DISCONNECTED, server)]);
     assert_eq!(call!(ep_free_func(server)), DAT_SUCCESS);
-    assert!(next(world.conn).is_none(), "it was over already");
+    assert!(next(world.conn).is_none(), "the connection had ended before this free");
     assert_eq!(call!(ep_free_func(server)), bad_handle(DAT_INVALID_HANDLE_EP));
 }
 
 #[test]
-fn several_paths_may_be_asked_for_and_not_required() {
+fn multipath_may_be_requested_but_not_required() {
     let world = World::new(c"v2 multipath");
     let (client, _server) = world.pair(33); // `World::connect` requests several paths
     assert_eq!(call!(ep_free_func(client)), DAT_SUCCESS);

@@ -3,7 +3,7 @@
 use super::*;
 
 #[test]
-fn a_completion_has_its_operation() {
+fn dto_completion_of_2_0_names_its_operation() {
     let world = World::new(c"v2 operations");
     let (client, server) = world.pair(40);
     let mut iov = [DAT_LMR_TRIPLET { virtual_address: 0x1000, segment_length: 40, lmr_context: 3 }; 2];

@@ -114,7 +114,7 @@ fn a_send_invalidates_a_context_of_the_peer() {
 }
 
 #[test]
-fn operations_that_are_not_there_are_refused() {
+fn unsupported_extension_operations_are_refused() {
     let world = World::new(c"v2 refused operations");
     let (ep, _peer) = world.pair(53);
     let not_there = error(DAT_MODEL_NOT_SUPPORTED, 0);

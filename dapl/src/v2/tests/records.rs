@@ -34,7 +34,7 @@ fn an_ia_reports_the_attributes_of_2_0() {
 }
 
 #[test]
-fn adapters_are_not_related() {
+fn adapters_are_reported_as_not_related() {
     let world = World::new(c"v2 related");
     let (name, mut answer) = (c"other".as_ptr().cast_mut(), 7);
     assert_eq!(call!(ia_ha_related_func(world.ia(), name, &mut answer)), DAT_SUCCESS);
@@ -110,7 +110,7 @@ fn an_srq_and_its_ep_use_the_numbers_of_2_0() {
 }
 
 #[test]
-fn handles_of_either_version_are_taken_by_both() {
+fn handles_of_either_version_are_accepted_by_both() {
     let world = World::new(c"v2 handles");
     let mut old = null_mut();
     // SAFETY: a live PZ and a writable out parameter.
