@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 
 use super::random::TestRandom;
-use super::scenario::{Fault, Ill, Scenario};
+use super::scenario::{Fault, FaultKind, Scenario};
 use crate::proto::Nanos;
 
 /// Maximum number of packets per direction that are stored for late duplicates.
@@ -55,15 +55,15 @@ impl Network {
     /// Accepts a datagram for delivery.
     pub(super) fn carry(&mut self, now: Nanos, datagram: Datagram) {
         let way = (peer_of(datagram.from), peer_of(datagram.to));
-        let faults: Vec<Ill> = self
+        let faults: Vec<FaultKind> = self
             .faults
             .iter()
             .filter(|fault| fault.way == way && (fault.from..fault.until).contains(&now))
             .map(|fault| fault.kind)
             .collect();
         for kind in &faults {
-            let passes = |kind: &Ill| !matches!(kind, Ill::Cut(size) if datagram.bytes.len() > *size);
-            if let Ill::Stale(often) = *kind
+            let passes = |kind: &FaultKind| !matches!(kind, FaultKind::DropLarge(size) if datagram.bytes.len() > *size);
+            if let FaultKind::Replay(often) = *kind
                 && faults.iter().all(passes)
             {
                 self.bring_back(now, way, often, &datagram);
@@ -86,20 +86,22 @@ impl Network {
         }
     }
 
-    fn pass(&mut self, now: Nanos, mut datagram: Datagram, faults: &[Ill]) {
+    fn pass(&mut self, now: Nanos, mut datagram: Datagram, faults: &[FaultKind]) {
         let mut at = now + self.latency;
         for kind in faults {
             match *kind {
-                Ill::Drop(often) if self.dice.hits(often) => return self.log(now, &datagram, "lost"),
-                Ill::Outage => return self.log(now, &datagram, "outage"),
-                Ill::Cut(size) if datagram.bytes.len() > size => return self.log(now, &datagram, "too large"),
-                Ill::FakeSink(often) if self.dice.hits(often) => {
+                FaultKind::Drop(often) if self.dice.hits(often) => return self.log(now, &datagram, "lost"),
+                FaultKind::Outage => return self.log(now, &datagram, "outage"),
+                FaultKind::DropLarge(size) if datagram.bytes.len() > size => {
+                    return self.log(now, &datagram, "too large");
+                }
+                FaultKind::Duplicate(often) if self.dice.hits(often) => {
                     let later = at + self.dice.below(10 * self.latency);
                     self.put(later, datagram.clone());
                 }
-                Ill::Late(often, late) if self.dice.hits(often) => at += self.dice.below(late),
-                Ill::Slow(late) => at += late,
-                Ill::Corrupt(often) if self.dice.hits(often) => {
+                FaultKind::DelaySome(often, late) if self.dice.hits(often) => at += self.dice.below(late),
+                FaultKind::DelayAll(late) => at += late,
+                FaultKind::Corrupt(often) if self.dice.hits(often) => {
                     let before = datagram.bytes.clone();
                     for _ in 0..=self.dice.below(3) {
                         let place = self.dice.below(datagram.bytes.len() as u64) as usize;

@@ -129,23 +129,24 @@ pub(super) struct Fault {
     pub(super) way: (usize, usize),
     pub(super) from: Nanos,
     pub(super) until: Nanos,
-    pub(super) kind: Ill,
+    pub(super) kind: FaultKind,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Ill {
+pub(super) enum FaultKind {
     Drop(u64),
-    FakeSink(u64),
+    /// Delivers packets twice, at this rate.
+    Duplicate(u64),
     /// Delays packets at this rate by up to this time.
-    Late(u64, Nanos),
+    DelaySome(u64, Nanos),
     /// Delays all packets by this time.
-    Slow(Nanos),
+    DelayAll(Nanos),
     Corrupt(u64),
     /// Drops packets that are larger than this size.
-    Cut(usize),
+    DropLarge(usize),
     Outage,
     /// Delivers an old packet again, at this rate.
-    Stale(u64),
+    Replay(u64),
 }
 
 /// An action at a planned time.
@@ -171,7 +172,8 @@ pub(super) const LONG: Nanos = 4 * SECONDS;
 impl Scenario {
     /// Returns the time after which there is no impairment and no planned work.
     pub(super) fn calm(&self) -> Nanos {
-        let faults = self.faults.iter().filter(|fault| !matches!(fault.kind, Ill::Cut(_))).map(|fault| fault.until);
+        let faults =
+            self.faults.iter().filter(|fault| !matches!(fault.kind, FaultKind::DropLarge(_))).map(|fault| fault.until);
         let acts = self.acts.iter().map(|act| act.at);
         let items = |side: &SidePlan| side.items.iter().map(|item| item.at.max(item.recv_at)).max().unwrap_or(0);
         let links = self
@@ -184,10 +186,10 @@ impl Scenario {
     /// Whether the payload of this connection may be corrupted.
     pub(super) fn is_loose(&self, link: usize) -> bool {
         let link = &self.links[link];
-        !self.sealed && self.between(link, |kind| matches!(kind, Ill::Corrupt(_)))
+        !self.sealed && self.between(link, |kind| matches!(kind, FaultKind::Corrupt(_)))
     }
 
-    fn between(&self, link: &LinkPlan, is_it: impl Fn(&Ill) -> bool) -> bool {
+    fn between(&self, link: &LinkPlan, is_it: impl Fn(&FaultKind) -> bool) -> bool {
         let [a, b] = link.ends;
         self.faults.iter().any(|fault| (fault.way == (a, b) || fault.way == (b, a)) && is_it(&fault.kind))
     }
@@ -201,16 +203,18 @@ impl Scenario {
             return true;
         }
         let cuts =
-            |way, is_it: fn(&Ill) -> bool| self.faults.iter().any(|fault| fault.way == way && is_it(&fault.kind));
-        let is_hole =
-            |way| cuts(way, |kind| matches!(kind, Ill::Cut(_))) && cuts(way, |kind| matches!(kind, Ill::Drop(_)));
+            |way, is_it: fn(&FaultKind) -> bool| self.faults.iter().any(|fault| fault.way == way && is_it(&fault.kind));
+        let is_hole = |way| {
+            cuts(way, |kind| matches!(kind, FaultKind::DropLarge(_)))
+                && cuts(way, |kind| matches!(kind, FaultKind::Drop(_)))
+        };
         // If small packets are lost too, the detection of an MTU black hole may take too long.
         if is_hole((a, b)) || is_hole((b, a)) {
             return true;
         }
         self.faults.iter().any(|fault| {
             (fault.way == (a, b) || fault.way == (b, a))
-                && fault.kind == Ill::Outage
+                && fault.kind == FaultKind::Outage
                 && fault.until - fault.from >= LONG
         })
     }
@@ -427,19 +431,19 @@ fn fault(dice: &mut TestRandom, peers: usize, span: Nanos) -> Fault {
     let from = if dice.hits(500) { 0 } else { dice.below(span) };
     let lasts = if dice.hits(500) { 2 * span } else { dice.below(span) };
     let kind = match dice.below(16) {
-        0..3 => Ill::Drop(dice.pick(&[5, 20, 100, 300])),
-        3..5 => Ill::FakeSink(dice.pick(&[10, 100, 500])),
-        5..8 => Ill::Late(dice.pick(&[10, 100, 500]), dice.pick(&[20, 300, 5_000]) * MICROS),
-        8..10 => Ill::Slow(dice.pick(&[20, 300, 30_000]) * MICROS),
-        10..12 => Ill::Corrupt(dice.pick(&[2, 20, 200])),
-        12 => Ill::Cut(dice.pick(&[1200, 1252, 1400, 1472, 5000])),
-        13 => Ill::Outage,
-        _ => Ill::Stale(dice.pick(&[10, 100, 500])),
+        0..3 => FaultKind::Drop(dice.pick(&[5, 20, 100, 300])),
+        3..5 => FaultKind::Duplicate(dice.pick(&[10, 100, 500])),
+        5..8 => FaultKind::DelaySome(dice.pick(&[10, 100, 500]), dice.pick(&[20, 300, 5_000]) * MICROS),
+        8..10 => FaultKind::DelayAll(dice.pick(&[20, 300, 30_000]) * MICROS),
+        10..12 => FaultKind::Corrupt(dice.pick(&[2, 20, 200])),
+        12 => FaultKind::DropLarge(dice.pick(&[1200, 1252, 1400, 1472, 5000])),
+        13 => FaultKind::Outage,
+        _ => FaultKind::Replay(dice.pick(&[10, 100, 500])),
     };
     let lasts = match kind {
-        Ill::Outage if dice.hits(100) => 25 * SECONDS,
-        Ill::Outage => lasts.min(2 * SECONDS),
-        Ill::Cut(_) => 1 << 60,
+        FaultKind::Outage if dice.hits(100) => 25 * SECONDS,
+        FaultKind::Outage => lasts.min(2 * SECONDS),
+        FaultKind::DropLarge(_) => 1 << 60,
         _ => lasts,
     };
     Fault { way: (one, other), from, until: from + lasts, kind }
