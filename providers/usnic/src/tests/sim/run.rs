@@ -5,7 +5,7 @@ use super::link::{EndState, Link};
 use super::network::{Datagram, Network, peer_of};
 use super::oracle::Hand;
 use super::peer::{Peer, SetupEvent, address};
-use super::scenario::{Deed, Finish, Scenario, What};
+use super::scenario::{Finish, Scenario, ScriptedAction, What};
 use crate::proto::conn::Post;
 use crate::proto::setup::Agreed;
 use crate::proto::{MICROS, Nanos, SECONDS};
@@ -23,7 +23,7 @@ pub(super) struct Run<'a> {
     network: Network,
     pub(super) peers: Vec<Peer>,
     pub(super) links: Vec<Link>,
-    acts_done: usize,
+    actions_done: usize,
     lives: u64,
     /// Time at which consumers or connections may have new work.
     again: Option<Nanos>,
@@ -51,7 +51,7 @@ impl<'a> Run<'a> {
         let peers = scenario.peers.iter().enumerate();
         let peers = peers.map(|(at, plan)| Peer::new(at, 0, plan, scenario.sealed, scenario.seed, 0)).collect();
         let links = (0..scenario.links.len()).map(|at| Link::new(scenario, at)).collect();
-        Run { scenario, now: 0, network: Network::new(scenario), peers, links, acts_done: 0, lives: 0, again: None }
+        Run { scenario, now: 0, network: Network::new(scenario), peers, links, actions_done: 0, lives: 0, again: None }
     }
 
     /// Does all work that is due now, then advances to the next event.
@@ -90,9 +90,9 @@ impl<'a> Run<'a> {
 
     fn next(&mut self) -> Option<Nanos> {
         let peers = self.peers.iter().filter_map(Peer::deadline);
-        let acts = self.scenario.acts.get(self.acts_done).map(|act| act.at);
+        let actions = self.scenario.actions.get(self.actions_done).map(|action| action.at);
         let links = (0..self.links.len()).filter_map(|at| self.links[at].deadline(self.scenario, at, self.now));
-        peers.chain(acts).chain(links).chain(self.network.next()).chain(self.again.take()).min()
+        peers.chain(actions).chain(links).chain(self.network.next()).chain(self.again.take()).min()
     }
 
     fn send(&mut self, at: usize) {
@@ -154,16 +154,16 @@ impl<'a> Run<'a> {
 
     /// Executes the planned actions that are due.
     fn act(&mut self) {
-        while let Some(act) = self.scenario.acts.get(self.acts_done).filter(|act| act.at <= self.now) {
-            self.acts_done += 1;
-            match act.what {
-                Deed::Restart(peer) => self.restart(peer),
-                Deed::Move(peer) => {
+        while let Some(action) = self.scenario.actions.get(self.actions_done).filter(|action| action.at <= self.now) {
+            self.actions_done += 1;
+            match action.what {
+                ScriptedAction::Restart(peer) => self.restart(peer),
+                ScriptedAction::Move(peer) => {
                     let port = self.peers[peer].address.port();
                     self.peers[peer].address = address(peer, port + 1);
                 }
-                Deed::Drain(link, side) => self.end(link, side, false),
-                Deed::Abort(link, side) => self.end(link, side, true),
+                ScriptedAction::Drain(link, side) => self.end(link, side, false),
+                ScriptedAction::Abort(link, side) => self.end(link, side, true),
             }
         }
     }
@@ -351,7 +351,7 @@ impl<'a> Run<'a> {
             let is_idle = link.fate[1] == EndState::Before && link.thinking.is_empty();
             link.fate[0].is_final() && (link.fate[1].is_final() || is_idle)
         });
-        let is_calm = self.acts_done == self.scenario.acts.len() && self.network.next().is_none();
+        let is_calm = self.actions_done == self.scenario.actions.len() && self.network.next().is_none();
         links && is_calm && self.peers.iter().all(Peer::is_empty)
     }
 

@@ -15,7 +15,7 @@ pub(super) struct Scenario {
     pub(super) peers: Vec<PeerPlan>,
     pub(super) links: Vec<LinkPlan>,
     pub(super) faults: Vec<Fault>,
-    pub(super) acts: Vec<Act>,
+    pub(super) actions: Vec<ScheduledAction>,
     /// Whether all packets are sealed.
     pub(super) sealed: bool,
     /// One-way delay of every packet.
@@ -151,13 +151,13 @@ pub(super) enum FaultKind {
 
 /// An action at a planned time.
 #[derive(Clone, Debug)]
-pub(super) struct Act {
+pub(super) struct ScheduledAction {
     pub(super) at: Nanos,
-    pub(super) what: Deed,
+    pub(super) what: ScriptedAction,
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Deed {
+pub(super) enum ScriptedAction {
     /// The process dies and is restarted.
     Restart(usize),
     /// The port of the process changes.
@@ -174,13 +174,13 @@ impl Scenario {
     pub(super) fn calm(&self) -> Nanos {
         let faults =
             self.faults.iter().filter(|fault| !matches!(fault.kind, FaultKind::DropLarge(_))).map(|fault| fault.until);
-        let acts = self.acts.iter().map(|act| act.at);
+        let actions = self.actions.iter().map(|action| action.at);
         let items = |side: &SidePlan| side.items.iter().map(|item| item.at.max(item.recv_at)).max().unwrap_or(0);
         let links = self
             .links
             .iter()
             .map(|link| (link.start + link.think).max(items(&link.sides[0])).max(items(&link.sides[1])));
-        faults.chain(acts).chain(links).max().unwrap_or(0)
+        faults.chain(actions).chain(links).max().unwrap_or(0)
     }
 
     /// Whether the payload of this connection may be corrupted.
@@ -199,7 +199,7 @@ impl Scenario {
     /// of the connection.
     pub(super) fn is_long_cut(&self, at: usize) -> bool {
         let [a, b] = self.links[at].ends;
-        if self.sealed && self.acts.iter().any(|act| act.what == Deed::Move(b)) {
+        if self.sealed && self.actions.iter().any(|action| action.what == ScriptedAction::Move(b)) {
             return true;
         }
         let cuts =
@@ -224,10 +224,10 @@ impl Scenario {
         let link = &self.links[at];
         let [a, b] = link.ends;
         let is_cut = self.is_long_cut(at);
-        let is_ended = self.acts.iter().any(|act| match act.what {
-            Deed::Restart(peer) => peer == a || peer == b,
-            Deed::Drain(link, _) | Deed::Abort(link, _) => link == at,
-            Deed::Move(_) => false,
+        let is_ended = self.actions.iter().any(|action| match action.what {
+            ScriptedAction::Restart(peer) => peer == a || peer == b,
+            ScriptedAction::Drain(link, _) | ScriptedAction::Abort(link, _) => link == at,
+            ScriptedAction::Move(_) => false,
         });
         is_cut || is_ended || self.has_bad(at) || self.is_loose(at) || link.withdraw.is_some() || !link.accepts
     }
@@ -235,7 +235,7 @@ impl Scenario {
     /// Whether one of the peers of this connection changes its address.
     pub(super) fn moves(&self, link: usize) -> bool {
         let ends = self.links[link].ends;
-        self.acts.iter().any(|act| matches!(act.what, Deed::Move(peer) if ends.contains(&peer)))
+        self.actions.iter().any(|action| matches!(action.what, ScriptedAction::Move(peer) if ends.contains(&peer)))
     }
 
     pub(super) fn has_bad(&self, link: usize) -> bool {
@@ -245,13 +245,13 @@ impl Scenario {
     /// Removes this connection, and the actions that concern it.
     pub(super) fn leave_out(&mut self, link: usize) {
         self.links.remove(link);
-        let whose = |what: &Deed| match what {
-            Deed::Drain(at, _) | Deed::Abort(at, _) => Some(*at),
-            Deed::Restart(_) | Deed::Move(_) => None,
+        let whose = |what: &ScriptedAction| match what {
+            ScriptedAction::Drain(at, _) | ScriptedAction::Abort(at, _) => Some(*at),
+            ScriptedAction::Restart(_) | ScriptedAction::Move(_) => None,
         };
-        self.acts.retain(|act| whose(&act.what) != Some(link));
-        for act in &mut self.acts {
-            if let Deed::Drain(at, _) | Deed::Abort(at, _) = &mut act.what {
+        self.actions.retain(|action| whose(&action.what) != Some(link));
+        for action in &mut self.actions {
+            if let ScriptedAction::Drain(at, _) | ScriptedAction::Abort(at, _) = &mut action.what {
                 *at -= usize::from(*at > link);
             }
         }
@@ -286,11 +286,11 @@ impl Scenario {
             peers: (0..peers).map(|_| peer(dice)).collect(),
             links,
             faults,
-            acts: Vec::new(),
+            actions: Vec::new(),
             sealed: dice.hits(150),
             latency: dice.pick(&[3, 10, 20, 100, 1000, 20_000]) * MICROS,
         };
-        scenario.acts = acts(dice, peers, count, span);
+        scenario.actions = actions(dice, peers, count, span);
         for link in &mut scenario.links {
             for side in 0..2 {
                 // With a shared queue, another message could take the receive that is too short.
@@ -299,7 +299,7 @@ impl Scenario {
                 items.for_each(|item| item.what = What::BadWrite);
             }
         }
-        let moves = scenario.acts.iter().any(|act| matches!(act.what, Deed::Move(_)));
+        let moves = scenario.actions.iter().any(|action| matches!(action.what, ScriptedAction::Move(_)));
         if moves {
             // A peer that moved is found only by the packets that it sends, so keepalives are needed.
             for side in scenario.links.iter_mut().flat_map(|link| &mut link.sides) {
@@ -449,23 +449,23 @@ fn fault(dice: &mut TestRandom, peers: usize, span: Nanos) -> Fault {
     Fault { way: (one, other), from, until: from + lasts, kind }
 }
 
-fn acts(dice: &mut TestRandom, peers: usize, links: usize, span: Nanos) -> Vec<Act> {
-    let mut acts = Vec::new();
-    let mut act = |dice: &mut TestRandom, what| acts.push(Act { at: dice.below(span), what });
+fn actions(dice: &mut TestRandom, peers: usize, links: usize, span: Nanos) -> Vec<ScheduledAction> {
+    let mut actions = Vec::new();
+    let mut action = |dice: &mut TestRandom, what| actions.push(ScheduledAction { at: dice.below(span), what });
     if dice.hits(100) {
         let peer = dice.below(peers as u64) as usize;
-        act(dice, Deed::Restart(peer));
+        act(dice, ScriptedAction::Restart(peer));
     }
     if dice.hits(150) {
         // Only one peer moves, because two peers that move at once cannot find each other again.
         let peer = dice.below(peers as u64) as usize;
-        (0..1 + dice.below(2)).for_each(|_| act(dice, Deed::Move(peer)));
+        (0..1 + dice.below(2)).for_each(|_| action(dice, ScriptedAction::Move(peer)));
     }
     for _ in 0..dice.pick(&[0, 0, 0, 0, 1, 2]) {
         let (link, side) = (dice.below(links as u64) as usize, dice.below(2) as usize);
-        let what = if dice.hits(500) { Deed::Drain(link, side) } else { Deed::Abort(link, side) };
+        let what = if dice.hits(500) { ScriptedAction::Drain(link, side) } else { ScriptedAction::Abort(link, side) };
         act(dice, what);
     }
-    acts.sort_by_key(|act| act.at);
-    acts
+    actions.sort_by_key(|action| action.at);
+    actions
 }

@@ -106,9 +106,9 @@ fn simpler(of: &Scenario) -> Vec<Scenario> {
         with(&|it| it.leave_out(at));
     }
     with(&|it| it.faults.clear());
-    with(&|it| it.acts.clear());
+    with(&|it| it.actions.clear());
     (0..of.faults.len()).for_each(|at| with(&|it| _ = it.faults.remove(at)));
-    (0..of.acts.len()).for_each(|at| with(&|it| _ = it.acts.remove(at)));
+    (0..of.actions.len()).for_each(|at| with(&|it| _ = it.actions.remove(at)));
     for at in 0..of.links.len() {
         for side in 0..2 {
             let count = of.links[at].sides[side].items.len();

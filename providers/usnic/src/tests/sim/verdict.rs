@@ -4,7 +4,7 @@ use dapl::provider::{ConnectionEvent, Status};
 
 use super::link::{EndState, Link};
 use super::run::Run;
-use super::scenario::{Deed, Scenario, What};
+use super::scenario::{Scenario, ScriptedAction, What};
 
 pub(super) fn check(run: &Run<'_>) {
     for (at, link) in run.links.iter().enumerate() {
@@ -94,8 +94,12 @@ fn only_invalid_requests_fail(scenario: &Scenario, link: &Link, at: usize) {
 
 /// Checks the only graceful disconnect of a connection: data that was sent successfully before it has arrived.
 fn drained(scenario: &Scenario, link: &Link, at: usize) {
-    let deeds = scenario.acts.iter().filter(|act| matches!(act.what, Deed::Abort(link, _) if link == at)).count();
-    let is_quiet = deeds == 0 && !scenario.has_bad(at) && !is_cut(scenario, at) && !link.aborted.contains(&true);
+    let aborts = scenario
+        .actions
+        .iter()
+        .filter(|action| matches!(action.what, ScriptedAction::Abort(link, _) if link == at))
+        .count();
+    let is_quiet = aborts == 0 && !scenario.has_bad(at) && !is_cut(scenario, at) && !link.aborted.contains(&true);
     if !is_quiet || link.drained == [true; 2] || link.fate != [EndState::Ended; 2] {
         return;
     }
@@ -110,6 +114,9 @@ fn drained(scenario: &Scenario, link: &Link, at: usize) {
 /// Whether the network or a process may have been down until the peer gave up.
 fn is_cut(scenario: &Scenario, at: usize) -> bool {
     let [a, b] = scenario.links[at].ends;
-    let restarts = scenario.acts.iter().any(|act| matches!(act.what, Deed::Restart(peer) if peer == a || peer == b));
+    let restarts = scenario
+        .actions
+        .iter()
+        .any(|action| matches!(action.what, ScriptedAction::Restart(peer) if peer == a || peer == b));
     restarts || scenario.is_long_cut(at)
 }
