@@ -7,7 +7,7 @@ use dapl::provider::{ConnectionEvent, Status};
 
 use super::line::Line;
 use super::oracle::Oracle;
-use super::scenario::{LinkPlan, Scenario, What};
+use super::scenario::{LinkPlan, OpKind, Scenario};
 use crate::proto::psn::Psn;
 use crate::proto::setup::Offer;
 use crate::proto::setup::accept::RequestId;
@@ -55,11 +55,11 @@ impl Link {
     pub(super) fn new(scenario: &Scenario, at: usize) -> Link {
         let plan = &scenario.links[at];
         let recvs = [0, 1].map(|side: usize| {
-            let sends: Vec<_> = plan.sides[1 - side].items.iter().filter(|item| item.what.is_send()).collect();
+            let sends: Vec<_> = plan.sides[1 - side].items.iter().filter(|item| item.kind.is_send()).collect();
             let mut times: Vec<Nanos> = sends.iter().map(|item| item.recv_at).collect();
             times.sort_unstable();
-            let lengths = sends.iter().map(|item| match item.what {
-                What::LongSend => item.length.max(1) - 1,
+            let lengths = sends.iter().map(|item| match item.kind {
+                OpKind::LongSend => item.length.max(1) - 1,
                 _ => item.length + item.length % 3,
             });
             let spare = (0..plan.sides[side].spare_recvs).map(|_| (0, 100));

@@ -12,7 +12,7 @@ use dapl::provider::{ATOMIC_SIZE, Arrival, ConnectionEvent, Remote, Status};
 use dapl_software::memory::atomic::Atomic;
 
 use super::random::TestRandom;
-use super::scenario::{Item, LONGEST, What};
+use super::scenario::{Item, LONGEST, OpKind};
 use crate::proto::conn::{Driver, Host, SendValue, Work};
 use crate::proto::wire::Refusal;
 
@@ -44,7 +44,7 @@ fn bytes(pattern: u32, offset: usize, length: usize) -> &'static [u8] {
 /// A request that was posted.
 #[derive(Debug)]
 pub(super) struct Entry {
-    pub(super) what: What,
+    pub(super) kind: OpKind,
     pub(super) length: u32,
     fence: bool,
     solicited: bool,
@@ -151,31 +151,31 @@ impl Oracle {
     /// Records that the consumer posts a request. Returns the request in the form that the connection takes.
     pub(super) fn post(&mut self, side: usize, item: &Item) -> (Work, u32, Asked) {
         let [here, there] = if side == 0 { [0, 1] } else { [1, 0] };
-        let mut length = match item.what {
-            What::Bind => 0,
-            What::Atomic => ATOMIC_SIZE as u32,
+        let mut length = match item.kind {
+            OpKind::Bind => 0,
+            OpKind::Atomic => ATOMIC_SIZE as u32,
             bad if bad.is_bad() => item.length.max(1),
             _ => item.length,
         };
         let mut pattern = self.dice.below((TABLE - LONGEST as usize - 1) as u64) as u32;
         let index = self.sides[here].entries.len();
-        let mut what = item.what;
-        let back = self.sides[here].entries.iter().rfind(|entry| entry.what == What::Write).map(|entry| entry.area);
-        if what == What::ReadBack && back.is_none() {
-            what = What::Read;
+        let mut kind = item.kind;
+        let back = self.sides[here].entries.iter().rfind(|entry| entry.kind == OpKind::Write).map(|entry| entry.area);
+        if kind == OpKind::ReadBack && back.is_none() {
+            kind = OpKind::Read;
         }
         let mut area = 0;
-        let work = match what {
-            What::Send | What::LongSend | What::BadSource => Work::Send { solicited: item.solicited },
-            What::Bind => Work::Bind,
-            What::SendImmediate => self.with(Arrival::SendImmediate, pattern, item),
-            What::SendInvalidate => self.with(Arrival::SendInvalidate, WINDOW, item),
-            What::WriteImmediate => {
+        let work = match kind {
+            OpKind::Send | OpKind::LongSend | OpKind::BadSource => Work::Send { solicited: item.solicited },
+            OpKind::Bind => Work::Bind,
+            OpKind::SendImmediate => self.with(Arrival::SendImmediate, pattern, item),
+            OpKind::SendInvalidate => self.with(Arrival::SendInvalidate, WINDOW, item),
+            OpKind::WriteImmediate => {
                 area = self.sides[there].open(length, pattern);
                 let remote = remote(area as u32 + 1, address(area));
                 Work::WriteImmediate { remote, data: pattern, solicited: item.solicited }
             }
-            What::Atomic => {
+            OpKind::Atomic => {
                 area = self.sides[here].close(length, 0);
                 // The operands of all operations differ. So if an operation is executed twice or not at all, all later
                 // values differ from the expected values.
@@ -185,18 +185,18 @@ impl Oracle {
                 self.sides[there].atomics.push((index, operation));
                 Work::Atomic(remote(WORD, WORD_AT), operation)
             }
-            What::Write => {
+            OpKind::Write => {
                 area = self.sides[there].open(length, pattern);
                 Work::Write(remote(area as u32 + 1, address(area)))
             }
-            What::BadWrite => Work::Write(remote(NOBODYS, address(1))),
-            What::Read => {
+            OpKind::BadWrite => Work::Write(remote(NOBODYS, address(1))),
+            OpKind::Read => {
                 pattern %= LONGEST;
                 length = length.min(LONGEST - pattern);
                 area = self.sides[here].close(length, pattern);
                 Work::Read(remote(SOURCE, BEGIN + u64::from(pattern)))
             }
-            What::ReadBack => {
+            OpKind::ReadBack => {
                 let target = back.unwrap_or_default();
                 let from = &self.sides[there].areas[target];
                 length = length.min(from.bytes.len() as u32);
@@ -204,18 +204,18 @@ impl Oracle {
                 area = self.sides[here].close(length, pattern);
                 Work::Read(remote(target as u32 + 1, address(target)))
             }
-            What::BadRead => {
+            OpKind::BadRead => {
                 area = self.sides[here].close(length, 0);
                 Work::Read(remote(NOBODYS, address(1)))
             }
         };
         let side = &mut self.sides[here];
-        if what.is_send() {
+        if kind.is_send() {
             side.sends.push(index);
         }
         let puts_off = self.dice.below(3) as u32;
         let Item { fence, solicited, .. } = *item;
-        side.entries.push(Entry { what, length, fence, solicited, pattern, area, puts_off, status: None });
+        side.entries.push(Entry { kind, length, fence, solicited, pattern, area, puts_off, status: None });
         (work, length, Asked { index })
     }
 
@@ -228,7 +228,7 @@ impl Oracle {
         let entry = &self.sides[side].entries[asked.index];
         assert!(entry.status.is_none(), "a request that is complete is sent");
         assert!(offset + length <= entry.length, "more than there is");
-        (entry.what != What::BadSource).then(|| bytes(entry.pattern, offset as usize, length as usize))
+        (entry.kind != OpKind::BadSource).then(|| bytes(entry.pattern, offset as usize, length as usize))
     }
 
     /// Returns memory for a read of the peer.
@@ -253,21 +253,21 @@ impl Oracle {
         let index = *self.sides[other].sends.get(number).expect("a message that was sent");
         let entry = &self.sides[other].entries[index];
         assert_eq!((u64::from(entry.length), entry.solicited), (length, value.solicited), "message {number}");
-        let wanted = match entry.what {
-            What::Send => (Arrival::Send, 0),
-            What::SendImmediate => (Arrival::SendImmediate, entry.pattern),
-            What::SendInvalidate => (Arrival::SendInvalidate, WINDOW),
-            What::WriteImmediate => (Arrival::WriteImmediate, entry.pattern),
-            what => panic!("{what:?} got through"),
+        let wanted = match entry.kind {
+            OpKind::Send => (Arrival::Send, 0),
+            OpKind::SendImmediate => (Arrival::SendImmediate, entry.pattern),
+            OpKind::SendInvalidate => (Arrival::SendInvalidate, WINDOW),
+            OpKind::WriteImmediate => (Arrival::WriteImmediate, entry.pattern),
+            kind => panic!("{kind:?} got through"),
         };
         assert_eq!((value.arrival, value.value), wanted, "message {number}");
-        if entry.what == What::WriteImmediate {
+        if entry.kind == OpKind::WriteImmediate {
             assert!(self.sides[side].areas[entry.area].is_whole(), "notified before the data are in place");
         } else {
             assert!(buffer[..length as usize] == *bytes(entry.pattern, 0, length as usize), "message {number} differs");
         }
-        let kinds = self.sides[other].sends[..=number].iter().map(|index| self.sides[other].entries[*index].what);
-        let invalidations = kinds.filter(|what| *what == What::SendInvalidate).count();
+        let kinds = self.sides[other].sends[..=number].iter().map(|index| self.sides[other].entries[*index].kind);
+        let invalidations = kinds.filter(|kind| *kind == OpKind::SendInvalidate).count();
         assert_eq!(self.sides[side].invalidated, invalidations, "once per message, before its completion");
         // If an atomic operation was posted earlier, only fenced work must wait for it, as for a read.
         let next = self.sides[side].atomics.get(self.sides[side].found.len());
@@ -275,11 +275,11 @@ impl Oracle {
         assert!(is_behind || !entry.fence, "a fenced message before an atomic operation");
         let entry = &self.sides[other].entries[index];
         for earlier in &self.sides[other].entries[self.sides[side].verified..index] {
-            match earlier.what {
-                What::Write | What::WriteImmediate => {
+            match earlier.kind {
+                OpKind::Write | OpKind::WriteImmediate => {
                     assert!(self.sides[side].areas[earlier.area].is_whole(), "a message before a write");
                 }
-                What::Read | What::ReadBack if entry.fence => {
+                OpKind::Read | OpKind::ReadBack if entry.fence => {
                     assert!(self.sides[other].areas[earlier.area].is_whole(), "a fenced message before a read");
                 }
                 _ => {}
@@ -287,21 +287,22 @@ impl Oracle {
         }
         // Requests without a fence do not wait for reads, so unfinished reads are checked again with later messages.
         let before = &self.sides[other].entries[..index];
-        let verified =
-            before.iter().position(|entry| matches!(entry.what, What::Read | What::ReadBack) && entry.status.is_none());
+        let verified = before
+            .iter()
+            .position(|entry| matches!(entry.kind, OpKind::Read | OpKind::ReadBack) && entry.status.is_none());
         self.sides[side].verified = verified.unwrap_or(index).max(self.sides[side].verified);
     }
 
     fn check_success(&mut self, side: usize, index: usize, done: u64) {
-        let Entry { what, length, area, .. } = self.sides[side].entries[index];
+        let Entry { kind, length, area, .. } = self.sides[side].entries[index];
         assert_eq!(done, u64::from(length), "bytes of request {index}");
         if self.loose {
             return;
         }
-        assert!(!what.is_bad(), "{what:?} has succeeded");
-        let memory = match what {
-            What::Write | What::WriteImmediate => &mut self.sides[1 - side].areas[area],
-            What::Atomic => {
+        assert!(!kind.is_bad(), "{kind:?} has succeeded");
+        let memory = match kind {
+            OpKind::Write | OpKind::WriteImmediate => &mut self.sides[1 - side].areas[area],
+            OpKind::Atomic => {
                 let ordinal = self.sides[1 - side].atomics.iter().position(|(posted, _)| *posted == index);
                 let found = ordinal.and_then(|ordinal| self.sides[1 - side].found.get(ordinal).copied());
                 let memory = &mut self.sides[side].areas[area];
@@ -310,10 +311,10 @@ impl Oracle {
                 memory.done = true;
                 return;
             }
-            What::Read | What::ReadBack => &mut self.sides[side].areas[area],
+            OpKind::Read | OpKind::ReadBack => &mut self.sides[side].areas[area],
             _ => return,
         };
-        assert!(memory.is_whole(), "{what:?} {index} is complete, and its memory is not");
+        assert!(memory.is_whole(), "{kind:?} {index} is complete, and its memory is not");
         memory.done = true;
     }
 }
@@ -406,7 +407,7 @@ impl Host<Hand> for Hand {
         assert!(entry.status.is_none(), "data for a read that is complete");
         assert!(offset as usize + bytes.len() <= entry.length as usize, "beyond the read");
         let area = entry.area;
-        let loose = loose || entry.what == What::Atomic;
+        let loose = loose || entry.kind == OpKind::Atomic;
         side.areas[area].put(offset as usize, bytes, loose);
         Ok(())
     }
@@ -422,7 +423,7 @@ impl Host<Hand> for Hand {
 
     fn turn(&mut self, request: &Asked) -> Result<bool, Status> {
         let entry = &mut self.oracle.borrow_mut().sides[self.side].entries[request.index];
-        assert_eq!(entry.what, What::Bind);
+        assert_eq!(entry.kind, OpKind::Bind);
         let is_done = entry.puts_off == 0;
         entry.puts_off = entry.puts_off.saturating_sub(1);
         Ok(is_done)

@@ -5,7 +5,7 @@ use super::link::{EndState, Link};
 use super::network::{Datagram, Network, peer_of};
 use super::oracle::Hand;
 use super::peer::{Peer, SetupEvent, address};
-use super::scenario::{Finish, Scenario, ScriptedAction, What};
+use super::scenario::{Finish, OpKind, Scenario, ScriptedAction};
 use crate::proto::conn::Post;
 use crate::proto::setup::Agreed;
 use crate::proto::{MICROS, Nanos, SECONDS};
@@ -267,7 +267,7 @@ impl<'a> Run<'a> {
         while mine.shared && link.recvs_posted[side] < link.due_recvs(side, usize::MAX, self.now) {
             // A shared receive has the length of the longest receive of any connection, so that any message fits.
             let longest = self.scenario.links.iter().flat_map(|link| &link.sides).flat_map(|side| &side.items);
-            let longest = longest.filter(|item| item.what.is_send()).map(|item| item.length).max().unwrap_or(0);
+            let longest = longest.filter(|item| item.kind.is_send()).map(|item| item.length).max().unwrap_or(0);
             peer.pool.borrow_mut().put(longest);
             link.recvs_posted[side] += 1;
         }
@@ -335,12 +335,12 @@ impl<'a> Run<'a> {
             let (a, b) = (&counters[ours], &counters[theirs]);
             assert!(b.received <= a.sent, "{} taken of {}", b.received, a.sent);
             assert_eq!((a.refusals_sent, a.refusals_received, a.acks_false), (0, 0, 0));
-            let bytes = |side: usize, kind: fn(What) -> bool| -> u64 {
+            let bytes = |side: usize, kind: fn(OpKind) -> bool| -> u64 {
                 let entries = &oracle.sides[side].entries;
-                entries.iter().filter(|entry| kind(entry.what)).map(|entry| u64::from(entry.length)).sum()
+                entries.iter().filter(|entry| kind(entry.kind)).map(|entry| u64::from(entry.length)).sum()
             };
-            let sent = bytes(ours, |what| matches!(what, What::Send | What::Write) || what.has_value());
-            let read = bytes(theirs, |what| matches!(what, What::Read | What::ReadBack));
+            let sent = bytes(ours, |kind| matches!(kind, OpKind::Send | OpKind::Write) || kind.has_value());
+            let read = bytes(theirs, |kind| matches!(kind, OpKind::Read | OpKind::ReadBack));
             let fits = b.received_bytes == sent + read || (a.taken_back > 0 && b.received_bytes > sent + read);
             assert!(fits, "{} bytes of payload taken of {}", b.received_bytes, sent + read);
         }

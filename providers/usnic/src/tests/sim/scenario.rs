@@ -68,7 +68,7 @@ pub(super) struct SidePlan {
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) at: Nanos,
-    pub(super) what: What,
+    pub(super) kind: OpKind,
     pub(super) length: u32,
     pub(super) fence: bool,
     pub(super) solicited: bool,
@@ -77,7 +77,7 @@ pub(super) struct Item {
 }
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum What {
+pub(super) enum OpKind {
     Send,
     Write,
     Read,
@@ -98,18 +98,18 @@ pub(super) enum What {
     BadSource,
 }
 
-impl What {
+impl OpKind {
     pub(super) fn is_bad(self) -> bool {
-        matches!(self, What::BadWrite | What::BadRead | What::LongSend | What::BadSource)
+        matches!(self, OpKind::BadWrite | OpKind::BadRead | OpKind::LongSend | OpKind::BadSource)
     }
 
     pub(super) fn is_send(self) -> bool {
-        matches!(self, What::Send | What::LongSend | What::BadSource) || self.has_value()
+        matches!(self, OpKind::Send | OpKind::LongSend | OpKind::BadSource) || self.has_value()
     }
 
     /// Whether the completed receive gets immediate data or a key.
     pub(super) fn has_value(self) -> bool {
-        matches!(self, What::SendImmediate | What::SendInvalidate | What::WriteImmediate)
+        matches!(self, OpKind::SendImmediate | OpKind::SendInvalidate | OpKind::WriteImmediate)
     }
 }
 
@@ -239,7 +239,7 @@ impl Scenario {
     }
 
     pub(super) fn has_bad(&self, link: usize) -> bool {
-        self.links[link].sides.iter().any(|side| side.items.iter().any(|item| item.what.is_bad()))
+        self.links[link].sides.iter().any(|side| side.items.iter().any(|item| item.kind.is_bad()))
     }
 
     /// Removes this connection, and the actions that concern it.
@@ -295,8 +295,8 @@ impl Scenario {
             for side in 0..2 {
                 // With a shared queue, another message could take the receive that is too short.
                 let shared = link.sides[1 - side].shared;
-                let items = link.sides[side].items.iter_mut().filter(|item| shared && item.what == What::LongSend);
-                items.for_each(|item| item.what = What::BadWrite);
+                let items = link.sides[side].items.iter_mut().filter(|item| shared && item.kind == OpKind::LongSend);
+                items.for_each(|item| item.kind = OpKind::BadWrite);
             }
         }
         let moves = scenario.actions.iter().any(|action| matches!(action.what, ScriptedAction::Move(_)));
@@ -315,10 +315,10 @@ pub(super) const EXTENDED: u64 = 1 << 40;
 
 /// Changes some requests into similar requests of the extension.
 fn extend(item: &mut Item, dice: &mut TestRandom) {
-    item.what = match item.what {
-        What::Send => dice.pick(&[What::Send, What::SendImmediate, What::SendInvalidate]),
-        What::Write => dice.pick(&[What::Write, What::WriteImmediate]),
-        What::Read | What::Bind => dice.pick(&[item.what, What::Atomic, What::Atomic]),
+    item.kind = match item.kind {
+        OpKind::Send => dice.pick(&[OpKind::Send, OpKind::SendImmediate, OpKind::SendInvalidate]),
+        OpKind::Write => dice.pick(&[OpKind::Write, OpKind::WriteImmediate]),
+        OpKind::Read | OpKind::Bind => dice.pick(&[item.kind, OpKind::Atomic, OpKind::Atomic]),
         other => other,
     };
 }
@@ -367,14 +367,15 @@ fn side_plan(dice: &mut TestRandom, span: Nanos, budget: u64, has_bad: bool) -> 
         let length = length(dice, small);
         left -= 1 + i64::from(length) / 1100;
         let at = dice.below(span);
-        let what = dice.pick(&[What::Send, What::Send, What::Write, What::Read, What::ReadBack, What::Bind]);
+        let kind =
+            dice.pick(&[OpKind::Send, OpKind::Send, OpKind::Write, OpKind::Read, OpKind::ReadBack, OpKind::Bind]);
         let recv_at = if dice.hits(500) { 0 } else { at + dice.below(slowness + 1) };
-        items.push(Item { at, what, length, fence: dice.hits(200), solicited: dice.hits(300), recv_at });
+        items.push(Item { at, kind, length, fence: dice.hits(200), solicited: dice.hits(300), recv_at });
     }
     if has_bad && !items.is_empty() {
-        let place = dice.below(items.len() as u64) as usize;
-        items[place].what = dice.pick(&[What::BadWrite, What::BadRead, What::LongSend, What::BadSource]);
-        items[place].length = items[place].length.max(1);
+        let index = dice.below(items.len() as u64) as usize;
+        items[index].kind = dice.pick(&[OpKind::BadWrite, OpKind::BadRead, OpKind::LongSend, OpKind::BadSource]);
+        items[index].length = items[index].length.max(1);
     }
     items.sort_by_key(|item| item.at);
     SidePlan {
@@ -454,7 +455,7 @@ fn actions(dice: &mut TestRandom, peers: usize, links: usize, span: Nanos) -> Ve
     let mut action = |dice: &mut TestRandom, what| actions.push(ScheduledAction { at: dice.below(span), what });
     if dice.hits(100) {
         let peer = dice.below(peers as u64) as usize;
-        act(dice, ScriptedAction::Restart(peer));
+        action(dice, ScriptedAction::Restart(peer));
     }
     if dice.hits(150) {
         // Only one peer moves, because two peers that move at once cannot find each other again.
@@ -464,7 +465,7 @@ fn actions(dice: &mut TestRandom, peers: usize, links: usize, span: Nanos) -> Ve
     for _ in 0..dice.pick(&[0, 0, 0, 0, 1, 2]) {
         let (link, side) = (dice.below(links as u64) as usize, dice.below(2) as usize);
         let what = if dice.hits(500) { ScriptedAction::Drain(link, side) } else { ScriptedAction::Abort(link, side) };
-        act(dice, what);
+        action(dice, what);
     }
     actions.sort_by_key(|action| action.at);
     actions

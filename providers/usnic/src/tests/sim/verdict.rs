@@ -4,7 +4,7 @@ use dapl::provider::{ConnectionEvent, Status};
 
 use super::link::{EndState, Link};
 use super::run::Run;
-use super::scenario::{Scenario, ScriptedAction, What};
+use super::scenario::{OpKind, Scenario, ScriptedAction};
 
 pub(super) fn check(run: &Run<'_>) {
     for (at, link) in run.links.iter().enumerate() {
@@ -65,11 +65,11 @@ fn only_invalid_requests_fail(scenario: &Scenario, link: &Link, at: usize) {
     for side in 0..2 {
         let Some((index, status)) = link.failure(side) else { continue };
         let oracle = link.oracle.borrow();
-        let what = oracle.sides[side].entries[index].what;
+        let kind = oracle.sides[side].entries[index].kind;
         let fits = match status {
-            Status::RemoteAccess => matches!(what, What::BadWrite | What::BadRead),
-            Status::RemoteResponder => what == What::LongSend,
-            Status::LocalProtection => what == What::BadSource,
+            Status::RemoteAccess => matches!(kind, OpKind::BadWrite | OpKind::BadRead),
+            Status::RemoteResponder => kind == OpKind::LongSend,
+            Status::LocalProtection => kind == OpKind::BadSource,
             // All final packets of a peer that disconnected may be lost, and after disconnecting it does not probe new
             // addresses any more.
             Status::Transport => {
@@ -80,12 +80,12 @@ fn only_invalid_requests_fail(scenario: &Scenario, link: &Link, at: usize) {
             }
             _ => false,
         };
-        assert!(fits, "link {at} side {side}: request {index}, {what:?}: {status:?}");
+        assert!(fits, "link {at} side {side}: request {index}, {kind:?}: {status:?}");
     }
     let oracle = link.oracle.borrow();
     for side in 0..2 {
         for status in &oracle.sides[side].failed_recvs {
-            let is_long = oracle.sides[1 - side].entries.iter().any(|entry| entry.what == What::LongSend);
+            let is_long = oracle.sides[1 - side].entries.iter().any(|entry| entry.kind == OpKind::LongSend);
             let fits = *status == Status::Flushed || (*status == Status::LocalLength && is_long);
             assert!(fits, "link {at} side {side}: a receive: {status:?}");
         }
