@@ -100,7 +100,7 @@ fn accept_without_confirmation_fails() {
 #[test]
 fn consumer_may_answer_after_minutes() {
     for mut world in [world(5), sealed(5)] {
-        world.will = |_| Will::Accept(180 * SECONDS);
+        world.reply = |_| ConsumerReply::Accept(180 * SECONDS);
         world.faults.loss = 20;
         let client = world.client();
         world.run(170 * SECONDS);
@@ -115,7 +115,7 @@ fn consumer_may_answer_after_minutes() {
 #[test]
 fn pending_request_outlives_its_listener() {
     for mut world in [world(19), sealed(19)] {
-        world.will = |_| Will::Accept(20 * SECONDS);
+        world.reply = |_| ConsumerReply::Accept(20 * SECONDS);
         let client = world.client();
         world.run(SECONDS);
         (world.is_unreachable, world.faults.loss) = (true, 20);
@@ -128,7 +128,7 @@ fn pending_request_outlives_its_listener() {
 #[test]
 fn pending_request_has_no_time_limit() {
     let mut world = world(20);
-    (world.will, world.faults.loss) = (|_| Will::Never, 10);
+    (world.reply, world.faults.loss) = (|_| ConsumerReply::Never, 10);
     let client = world.client();
     world.run(3600 * SECONDS);
     assert_eq!((world.clients[client].outcome.as_deref(), world.asked.len(), world.left.len()), (None, 1, 0));
@@ -141,20 +141,20 @@ fn pending_request_has_no_time_limit() {
 
 #[test]
 fn consumer_may_reject_or_hand_off() {
-    let outcome = |will| {
+    let outcome = |reply| {
         let mut world = world(6);
-        (world.will, world.faults.loss) = (will, 20);
+        (world.reply, world.faults.loss) = (reply, 20);
         let client = world.client();
         world.run(60 * SECONDS);
         (world.clients[client].outcome.clone().expect("an outcome"), world.asked.len())
     };
-    assert_eq!(outcome(|_| Will::Reject(0)), ("PeerRejected".to_string(), 1));
-    assert_eq!(outcome(|_| Will::Reject(20 * SECONDS)), ("PeerRejected".to_string(), 1));
-    let on = outcome(|qual| if qual == QUAL { Will::HandOff(QUAL + 3) } else { Will::Accept(0) });
+    assert_eq!(outcome(|_| ConsumerReply::Reject(0)), ("PeerRejected".to_string(), 1));
+    assert_eq!(outcome(|_| ConsumerReply::Reject(20 * SECONDS)), ("PeerRejected".to_string(), 1));
+    let on = outcome(|qual| if qual == QUAL { ConsumerReply::HandOff(QUAL + 3) } else { ConsumerReply::Accept(0) });
     assert_eq!(on, (format!("Established {:?}", b"welcome"), 2));
-    let absent = outcome(|_| Will::HandOff(1));
+    let absent = outcome(|_| ConsumerReply::HandOff(1));
     assert_eq!(absent, ("Rejected(NoListener)".to_string(), 1));
-    let (for_ever, asked) = outcome(|qual| Will::HandOff(if qual == QUAL { QUAL + 1 } else { QUAL }));
+    let (for_ever, asked) = outcome(|qual| ConsumerReply::HandOff(if qual == QUAL { QUAL + 1 } else { QUAL }));
     assert_eq!(
         (for_ever.split('(').next(), asked),
         (Some("Rejected"), 9),
@@ -179,7 +179,7 @@ fn missing_listener_and_missing_host_give_different_events() {
 fn withdrawn_request_ends_at_the_server() {
     for accepted in [false, true] {
         let mut world = world(8);
-        world.will = if accepted { |_| Will::Accept(0) } else { |_| Will::Accept(5 * SECONDS) };
+        world.reply = if accepted { |_| ConsumerReply::Accept(0) } else { |_| ConsumerReply::Accept(5 * SECONDS) };
         world.drops = |head, _| is(Kind::Accept, head);
         let client = world.client();
         world.run(SECONDS);
@@ -198,7 +198,7 @@ fn withdrawn_request_ends_at_the_server() {
 #[test]
 fn dead_client_is_detected_while_its_request_is_pending() {
     let mut world = world(9);
-    world.will = |_| Will::Accept(100 * SECONDS);
+    world.reply = |_| ConsumerReply::Accept(100 * SECONDS);
     world.client();
     world.run(SECONDS);
     world.clients.clear();
@@ -213,7 +213,7 @@ fn dead_client_is_detected_while_its_request_is_pending() {
 #[test]
 fn restarted_client_resets_unknown_accepts() {
     for mut world in [world(10), sealed(10)] {
-        world.will = |_| Will::Accept(SECONDS);
+        world.reply = |_| ConsumerReply::Accept(SECONDS);
         world.client();
         world.run(SECONDS / 2);
         // Another process starts at the same address, with other connection numbers.
@@ -229,7 +229,7 @@ fn restarted_client_resets_unknown_accepts() {
 #[test]
 fn restarted_server_serves_the_repeated_request() {
     for mut world in [world(11), sealed(11)] {
-        world.will = |_| Will::Accept(SECONDS);
+        world.reply = |_| ConsumerReply::Accept(SECONDS);
         let client = world.client();
         world.run(SECONDS / 2);
         assert_eq!(world.asked.len(), 1);
@@ -291,7 +291,7 @@ fn replayed_request_does_not_connect() {
 #[test]
 fn replayed_request_with_a_fresh_cookie_is_recognised() {
     let mut world = sealed(14);
-    world.will = |_| Will::Reject(0);
+    world.reply = |_| ConsumerReply::Reject(0);
     let client = world.client();
     world.run(SECONDS);
     assert_eq!(world.clients[client].outcome.as_deref(), Some("PeerRejected"));
@@ -334,7 +334,7 @@ fn request_with_wrong_key_gets_no_answer() {
 #[test]
 fn many_set_ups_at_once_all_succeed() {
     for mut world in [world(16), sealed(16)] {
-        world.will = |_| Will::Accept(SECONDS);
+        world.reply = |_| ConsumerReply::Accept(SECONDS);
         world.faults = Faults { loss: 10, twice: 10, delay: 30 * MILLIS, damage: 0 };
         for _ in 0..400 {
             world.client();
@@ -383,11 +383,11 @@ fn both_sides_agree_on_any_network() {
             delay: 1 + dice.below(300) * MILLIS,
             damage: dice.below(10),
         };
-        world.will = match dice.below(4) {
-            0 => |_| Will::Accept(0),
-            1 => |_| Will::Accept(15 * SECONDS),
-            2 => |qual| if qual < QUAL + 2 { Will::HandOff(qual + 1) } else { Will::Accept(0) },
-            _ => |_| Will::Reject(MILLIS),
+        world.reply = match dice.below(4) {
+            0 => |_| ConsumerReply::Accept(0),
+            1 => |_| ConsumerReply::Accept(15 * SECONDS),
+            2 => |qual| if qual < QUAL + 2 { ConsumerReply::HandOff(qual + 1) } else { ConsumerReply::Accept(0) },
+            _ => |_| ConsumerReply::Reject(MILLIS),
         };
         let clients = 1 + dice.below(6) as usize;
         let _: Vec<usize> = (0..clients).map(|_| world.client()).collect();

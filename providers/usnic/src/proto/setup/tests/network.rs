@@ -39,7 +39,7 @@ pub(crate) struct Faults {
 
 /// The consumer's answer to a request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Will {
+pub(crate) enum ConsumerReply {
     Accept(Nanos),
     Reject(Nanos),
     HandOff(u64),
@@ -72,15 +72,15 @@ pub(crate) struct World {
     pub(crate) clients: Vec<Client>,
     pub(crate) acceptor: Acceptor,
     pub(crate) conns: BTreeMap<u32, Accepted>,
-    pub(crate) will: fn(u64) -> Will,
+    pub(crate) reply: fn(u64) -> ConsumerReply,
     /// Whether the set-up port is closed.
     pub(crate) is_unreachable: bool,
     /// Planned answers of the consumer, with times.
-    plans: Vec<(Nanos, RequestId, Will)>,
+    plans: Vec<(Nanos, RequestId, ConsumerReply)>,
     pub(crate) asked: Vec<RequestId>,
     pub(crate) left: Vec<RequestId>,
     /// Packets in flight: arrival time, source, destination, bytes.
-    pub(crate) way: Vec<(Nanos, SocketAddr, SocketAddr, Vec<u8>)>,
+    pub(crate) in_flight: Vec<(Nanos, SocketAddr, SocketAddr, Vec<u8>)>,
     /// All packets ever sent.
     pub(crate) log: Vec<(SocketAddr, SocketAddr, Vec<u8>)>,
     /// Selects packets that are dropped in addition to random loss.
@@ -104,12 +104,12 @@ impl World {
             clients: Vec::new(),
             acceptor,
             conns: BTreeMap::new(),
-            will: |_| Will::Accept(0),
+            reply: |_| ConsumerReply::Accept(0),
             is_unreachable: false,
             plans: Vec::new(),
             asked: Vec::new(),
             left: Vec::new(),
-            way: Vec::new(),
+            in_flight: Vec::new(),
             log: Vec::new(),
             drops: |_, _| false,
             sent: BTreeMap::new(),
@@ -164,7 +164,7 @@ impl World {
                 packet[bit / 8] ^= 1 << (bit % 8);
             }
             let at = self.now + 1 + self.dice.below(self.faults.delay.max(1));
-            self.way.push((at, from, to, packet));
+            self.in_flight.push((at, from, to, packet));
         }
     }
 
@@ -187,8 +187,8 @@ impl World {
                 client.connector.deadline().into_iter().chain(confirming)
             });
             let plans = self.plans.iter().map(|(at, ..)| *at);
-            let way = self.way.iter().map(|(at, ..)| *at);
-            let next = deadlines.chain(plans).chain(way).chain(self.acceptor.deadline()).min();
+            let in_flight = self.in_flight.iter().map(|(at, ..)| *at);
+            let next = deadlines.chain(plans).chain(in_flight).chain(self.acceptor.deadline()).min();
             match next {
                 Some(next) if next <= end => self.now = self.now.max(next),
                 _ => break,
@@ -200,8 +200,8 @@ impl World {
     /// Processes all packets and deadlines that are due now.
     fn act(&mut self) {
         let now = self.now;
-        let (arrived, way) = std::mem::take(&mut self.way).into_iter().partition(|(at, ..)| *at <= now);
-        self.way = way;
+        let (arrived, in_flight) = std::mem::take(&mut self.in_flight).into_iter().partition(|(at, ..)| *at <= now);
+        self.in_flight = in_flight;
         let mut arrived: Vec<_> = arrived;
         arrived.sort_by_key(|(at, ..)| *at);
         for (_, from, to, packet) in arrived {
@@ -327,24 +327,26 @@ impl World {
         let request = self.acceptor.request(id).expect("the request has just arrived");
         let client = self.clients.iter().find(|client| client.at == request.from);
         assert!(client.is_none_or(|client| client.private == request.private_data), "the private data is the client's");
-        let will = (self.will)(request.qual);
-        let at = match will {
-            Will::Accept(after) | Will::Reject(after) => self.now + after,
+        let reply = (self.reply)(request.qual);
+        let at = match reply {
+            ConsumerReply::Accept(after) | ConsumerReply::Reject(after) => self.now + after,
             _ => self.now,
         };
-        self.plans.push((at, id, will));
+        self.plans.push((at, id, reply));
     }
 
     fn consumer(&mut self) {
         let now = self.now;
         let (due, plans): (Vec<_>, _) = std::mem::take(&mut self.plans).into_iter().partition(|(at, ..)| *at <= now);
         self.plans = plans;
-        for (_, id, will) in due {
-            match will {
-                Will::Accept(_) => self.accept(id),
-                Will::Reject(_) => self.acceptor.reject(now, id, Reason::Refused, &[], &mut self.dice),
-                Will::HandOff(qual) => self.acceptor.reject(now, id, Reason::HandedOff(qual), &[], &mut self.dice),
-                Will::Never => {}
+        for (_, id, reply) in due {
+            match reply {
+                ConsumerReply::Accept(_) => self.accept(id),
+                ConsumerReply::Reject(_) => self.acceptor.reject(now, id, Reason::Refused, &[], &mut self.dice),
+                ConsumerReply::HandOff(qual) => {
+                    self.acceptor.reject(now, id, Reason::HandedOff(qual), &[], &mut self.dice)
+                }
+                ConsumerReply::Never => {}
             }
         }
     }
