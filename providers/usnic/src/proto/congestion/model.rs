@@ -33,7 +33,7 @@ impl PseudoRandom {
 
 /// The path between the hosts.
 #[derive(Clone, Copy)]
-pub(super) struct Road {
+pub(super) struct SimPath {
     /// Round-trip time while the queue is empty.
     pub(super) rtt: Nanos,
     /// Rate of the link in bytes per second, and capacity of its queue in bytes.
@@ -47,9 +47,9 @@ pub(super) struct Road {
     pub(super) stalls: Option<(Nanos, Nanos)>,
 }
 
-impl Default for Road {
+impl Default for SimPath {
     fn default() -> Self {
-        Road { rtt: 50 * MICROS, link: 3_000_000_000, queue: u64::MAX, loss: 0.0, policer: None, stalls: None }
+        SimPath { rtt: 50 * MICROS, link: 3_000_000_000, queue: u64::MAX, loss: 0.0, policer: None, stalls: None }
     }
 }
 
@@ -109,7 +109,7 @@ enum Event {
 }
 
 pub(super) struct Model {
-    pub(super) road: Road,
+    pub(super) path: SimPath,
     pub(super) flows: Vec<Flow>,
     pub(super) now: Nanos,
     events: BinaryHeap<Reverse<(Nanos, u64, Event)>>,
@@ -124,10 +124,10 @@ pub(super) struct Model {
 }
 
 impl Model {
-    pub(super) fn new(road: Road, seed: u64) -> Self {
-        let tokens = (road.policer.map_or(0, |(_, burst)| burst) as f64, 0);
+    pub(super) fn new(path: SimPath, seed: u64) -> Self {
+        let tokens = (path.policer.map_or(0, |(_, burst)| burst) as f64, 0);
         let mut model = Model {
-            road,
+            path,
             flows: Vec::new(),
             now: 0,
             events: BinaryHeap::new(),
@@ -200,13 +200,13 @@ impl Model {
     }
 
     fn next_stall(&mut self, from: Nanos) -> Nanos {
-        let Some((mean, _)) = self.road.stalls else { return Nanos::MAX };
+        let Some((mean, _)) = self.path.stalls else { return Nanos::MAX };
         from + (2.0 * mean as f64 * self.random.share()) as Nanos
     }
 
     /// Returns the time at which a host that has work at `at` can run.
     fn runs_at(&mut self, host: usize, at: Nanos) -> Nanos {
-        while let Some((_, longest)) = self.road.stalls.filter(|_| self.hosts[host].1 <= at) {
+        while let Some((_, longest)) = self.path.stalls.filter(|_| self.hosts[host].1 <= at) {
             let until = self.hosts[host].1 + (longest as f64 * self.random.share()) as Nanos;
             self.hosts[host] = (until, self.next_stall(until));
         }
@@ -216,10 +216,10 @@ impl Model {
     /// Returns the arrival time of the ack of a packet that is sent now, and the packet's queueing delay; `None` if the
     /// packet is lost.
     fn travels(&mut self, bytes: u64) -> Option<(Nanos, Nanos)> {
-        if self.random.share() < self.road.loss {
+        if self.random.share() < self.path.loss {
             return None;
         }
-        if let Some((rate, burst)) = self.road.policer {
+        if let Some((rate, burst)) = self.path.policer {
             let earned = (self.now - self.tokens.1) as f64 * rate as f64 / 1e9;
             self.tokens = ((self.tokens.0 + earned).min(burst as f64), self.now);
             if self.tokens.0 < bytes as f64 {
@@ -228,15 +228,15 @@ impl Model {
             self.tokens.0 -= bytes as f64;
         }
         let waits = self.free_at.saturating_sub(self.now);
-        let queued = u128::from(waits) * u128::from(self.road.link) / u128::from(SECONDS);
-        if queued + u128::from(bytes) > u128::from(self.road.queue) {
+        let queued = u128::from(waits) * u128::from(self.path.link) / u128::from(SECONDS);
+        if queued + u128::from(bytes) > u128::from(self.path.queue) {
             return None;
         }
-        self.free_at = self.free_at.max(self.now) + bytes * SECONDS / self.road.link;
-        let arrival = self.runs_at(0, self.free_at + self.road.rtt / 2);
+        self.free_at = self.free_at.max(self.now) + bytes * SECONDS / self.path.link;
+        let arrival = self.runs_at(0, self.free_at + self.path.rtt / 2);
         // A timer of a host always expires late, by a random time.
-        let jitter = (self.random.share() * self.road.rtt as f64 / 64.0) as Nanos;
-        self.last = self.runs_at(1, arrival + self.road.rtt / 2 + jitter).max(self.last);
+        let jitter = (self.random.share() * self.path.rtt as f64 / 64.0) as Nanos;
+        self.last = self.runs_at(1, arrival + self.path.rtt / 2 + jitter).max(self.last);
         Some((self.last, waits))
     }
 

@@ -1,6 +1,6 @@
 //! Performance of the algorithms on a model of a path, as shares and ratios, and reactions to single events.
 
-use super::model::{Model, Road, Sender};
+use super::model::{Model, Sender, SimPath};
 use super::{Ack, Algorithm, Congestion, Controller, Cubic, Local, Loss};
 use crate::proto::flight::RateSample;
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
@@ -13,8 +13,8 @@ fn sender(algorithm: Algorithm, seed: u64) -> Sender {
 }
 
 /// Returns the throughput of each flow after a warm-up, in bytes per second.
-fn rates(road: Road, seed: u64, senders: Vec<Sender>, warm: Nanos, time: Nanos) -> Vec<f64> {
-    let mut model = Model::new(road, seed);
+fn rates(path: SimPath, seed: u64, senders: Vec<Sender>, warm: Nanos, time: Nanos) -> Vec<f64> {
+    let mut model = Model::new(path, seed);
     for sender in senders {
         model.add(sender);
     }
@@ -22,13 +22,13 @@ fn rates(road: Road, seed: u64, senders: Vec<Sender>, warm: Nanos, time: Nanos) 
     model.run(time)
 }
 
-fn alone(road: Road, seed: u64, sender: Sender) -> f64 {
-    rates(road, seed, vec![sender], SECONDS, 4 * SECONDS)[0]
+fn alone(path: SimPath, seed: u64, sender: Sender) -> f64 {
+    rates(path, seed, vec![sender], SECONDS, 4 * SECONDS)[0]
 }
 
 /// Returns each flow's share of the total throughput.
-fn shares(road: Road, seed: u64, senders: Vec<Sender>, time: Nanos) -> (Vec<f64>, f64) {
-    let rates = rates(road, seed, senders, 5 * SECONDS, time);
+fn shares(path: SimPath, seed: u64, senders: Vec<Sender>, time: Nanos) -> (Vec<f64>, f64) {
+    let rates = rates(path, seed, senders, 5 * SECONDS, time);
     let all: f64 = rates.iter().sum();
     (rates.iter().map(|rate| rate / all).collect(), all)
 }
@@ -38,8 +38,8 @@ fn a_link_is_filled() {
     let roads = [(12_500_000, 2000, 40), (12_500_000, 20_000, 170), (125_000_000, 200, 40), (25_000_000, 50, 100)];
     for algorithm in PATH_ALGORITHMS {
         for (link, rtt, packets) in roads {
-            let road = Road { rtt: rtt * MICROS, link, queue: packets * PACKET, ..Road::default() };
-            let rate = alone(road, 7, sender(algorithm, 1));
+            let path = SimPath { rtt: rtt * MICROS, link, queue: packets * PACKET, ..SimPath::default() };
+            let rate = alone(path, 7, sender(algorithm, 1));
             assert!(rate >= 0.85 * link as f64, "{algorithm:?}: {link} at {rtt} us, {packets} packets: {rate:.0}");
         }
     }
@@ -48,9 +48,9 @@ fn a_link_is_filled() {
 #[test]
 fn bbr_keeps_a_deep_queue_short_and_cubic_does_not() {
     for (link, rtt) in [(12_500_000, 20_000), (125_000_000, 2000)] {
-        let road = Road { rtt: rtt * MICROS, link, queue: 20_000_000, ..Road::default() };
+        let path = SimPath { rtt: rtt * MICROS, link, queue: 20_000_000, ..SimPath::default() };
         let delay = |algorithm| {
-            let mut model = Model::new(road, 3);
+            let mut model = Model::new(path, 3);
             model.add(sender(algorithm, 3));
             model.run(2 * SECONDS);
             model.run(2 * SECONDS);
@@ -65,10 +65,10 @@ fn bbr_keeps_a_deep_queue_short_and_cubic_does_not() {
 #[test]
 fn bbr_tolerates_one_percent_of_random_loss() {
     for (rtt, seed) in [(100, 1), (1000, 2), (20_000, 3)] {
-        let road = Road { rtt: rtt * MICROS, link: 25_000_000, queue: 1_000_000, loss: 0.01, ..Road::default() };
+        let path = SimPath { rtt: rtt * MICROS, link: 25_000_000, queue: 1_000_000, loss: 0.01, ..SimPath::default() };
         let (bbr, cubic) =
-            (alone(road, seed, sender(Algorithm::Bbr, 1)), alone(road, seed, sender(Algorithm::Cubic, 1)));
-        assert!(bbr >= 0.8 * road.link as f64, "{rtt} us: {bbr:.0}");
+            (alone(path, seed, sender(Algorithm::Bbr, 1)), alone(path, seed, sender(Algorithm::Cubic, 1)));
+        assert!(bbr >= 0.8 * path.link as f64, "{rtt} us: {bbr:.0}");
         assert!(rtt < 20_000 || bbr > 2.0 * cubic, "{rtt} us: {bbr:.0}, CUBIC {cubic:.0}");
     }
 }
@@ -76,9 +76,9 @@ fn bbr_tolerates_one_percent_of_random_loss() {
 #[test]
 fn heavy_loss_is_answered() {
     for algorithm in PATH_ALGORITHMS {
-        let road = Road { rtt: MILLIS, loss: 0.5, link: 125_000_000, ..Road::default() };
-        let rate = alone(road, 5, sender(algorithm, 1));
-        assert!(rate > 0.0 && rate < 0.1 * road.link as f64, "{algorithm:?}: {rate:.0}");
+        let path = SimPath { rtt: MILLIS, loss: 0.5, link: 125_000_000, ..SimPath::default() };
+        let rate = alone(path, 5, sender(algorithm, 1));
+        assert!(rate > 0.0 && rate < 0.1 * path.link as f64, "{algorithm:?}: {rate:.0}");
     }
 }
 
@@ -86,9 +86,9 @@ fn heavy_loss_is_answered() {
 fn flows_of_one_algorithm_share_a_link() {
     for algorithm in PATH_ALGORITHMS {
         for (link, rtt, packets) in [(12_500_000, 2000, 40), (12_500_000, 10_000, 100), (25_000_000, 100, 100)] {
-            let road = Road { rtt: rtt * MICROS, link, queue: packets * PACKET, ..Road::default() };
+            let path = SimPath { rtt: rtt * MICROS, link, queue: packets * PACKET, ..SimPath::default() };
             let late = |flow| Sender { starts: flow * 300 * MILLIS, ..sender(algorithm, flow) };
-            let (share, all) = shares(road, 13, vec![late(1), late(2)], 20 * SECONDS);
+            let (share, all) = shares(path, 13, vec![late(1), late(2)], 20 * SECONDS);
             let name = format!("{algorithm:?}: {link} at {rtt} us, {packets} packets");
             assert!(share.iter().all(|share| *share >= 0.25), "{name}: {share:.2?}");
             assert!(all >= 0.85 * link as f64, "{name}: only {all:.0} pass");
@@ -100,8 +100,8 @@ fn flows_of_one_algorithm_share_a_link() {
 fn a_token_bucket_policer_is_conformed_to() {
     // Test case A.17 of draft-ietf-ccwg-bbr-06.
     for (rate, rtt) in [(12_500_000, 2000), (25_000_000, 500)] {
-        let road = Road { rtt: rtt * MICROS, policer: Some((rate, 262_144)), ..Road::default() };
-        let mut model = Model::new(road, 9);
+        let path = SimPath { rtt: rtt * MICROS, policer: Some((rate, 262_144)), ..SimPath::default() };
+        let mut model = Model::new(path, 9);
         model.add(sender(Algorithm::Bbr, 1));
         model.run(4 * SECONDS);
         let before = model.flows[0].lost;
@@ -116,13 +116,13 @@ fn hosts_that_stall_do_not_collapse_a_flow() {
     // Hosts with more runnable threads than CPUs: stalls of up to 8 ms, without loss.
     for algorithm in PATH_ALGORITHMS {
         for mean in [20, 5] {
-            let quiet = Road { rtt: 50 * MICROS, link: 100_000_000, ..Road::default() };
-            let road = Road { stalls: Some((mean * MILLIS, 8 * MILLIS)), ..quiet };
+            let quiet = SimPath { rtt: 50 * MICROS, link: 100_000_000, ..SimPath::default() };
+            let path = SimPath { stalls: Some((mean * MILLIS, 8 * MILLIS)), ..quiet };
             let control = |limit| Sender { limit, ..sender(algorithm, 2) };
-            let rate = alone(road, 11, control(4_000_000));
+            let rate = alone(path, 11, control(4_000_000));
             // Each host pauses half of the time, with a mean of 5 ms between pauses.
             let least = if mean == 20 { 0.5 } else { 0.2 };
-            assert!(rate >= least * road.link as f64, "{algorithm:?}, every {mean} ms: {rate:.0}");
+            assert!(rate >= least * path.link as f64, "{algorithm:?}, every {mean} ms: {rate:.0}");
         }
     }
 }
@@ -130,15 +130,15 @@ fn hosts_that_stall_do_not_collapse_a_flow() {
 #[test]
 fn bbr_follows_a_link_that_becomes_faster_or_slower() {
     // Test cases A.15 and A.16 of draft-ietf-ccwg-bbr-06.
-    let road = Road { rtt: 10 * MILLIS, link: 1_250_000, queue: 200_000, ..Road::default() };
-    let mut model = Model::new(road, 3);
+    let path = SimPath { rtt: 10 * MILLIS, link: 1_250_000, queue: 200_000, ..SimPath::default() };
+    let mut model = Model::new(path, 3);
     model.add(sender(Algorithm::Bbr, 5));
     model.run(5 * SECONDS);
-    model.road.link = 12_500_000;
+    model.path.link = 12_500_000;
     model.run(10 * SECONDS);
     let fast = model.run(4 * SECONDS)[0];
     assert!(fast >= 0.85 * 12_500_000.0, "{fast:.0}");
-    model.road.link = 1_250_000;
+    model.path.link = 1_250_000;
     model.run(10 * SECONDS);
     let lost = model.flows[0].lost;
     let slow = model.run(4 * SECONDS)[0];
@@ -149,7 +149,7 @@ fn bbr_follows_a_link_that_becomes_faster_or_slower() {
 #[test]
 fn app_limited_flow_keeps_its_window() {
     for algorithm in PATH_ALGORITHMS {
-        let mut model = Model::new(Road { link: 500_000_000, ..Road::default() }, 17);
+        let mut model = Model::new(SimPath { link: 500_000_000, ..SimPath::default() }, 17);
         model.add(sender(algorithm, 1));
         model.offer(0, 5_000_000);
         model.run(4 * SECONDS);

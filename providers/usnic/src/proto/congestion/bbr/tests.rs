@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::proto::congestion::Congestion;
-use crate::proto::congestion::model::{Model, Road, Sender};
+use crate::proto::congestion::model::{Model, Sender, SimPath};
 use crate::proto::{MILLIS, SECONDS};
 
 const PACKET: u64 = 1000;
@@ -17,11 +17,11 @@ struct Path(Model);
 impl Path {
     /// Creates a path whose queue has space for two BDPs.
     fn new() -> Self {
-        Path::over(Road { rtt: RTT, link: LINK, queue: 2 * BDP, ..Road::default() })
+        Path::over(SimPath { rtt: RTT, link: LINK, queue: 2 * BDP, ..SimPath::default() })
     }
 
-    fn over(road: Road) -> Self {
-        let mut model = Model::new(road, 5);
+    fn over(path: SimPath) -> Self {
+        let mut model = Model::new(path, 5);
         let control = Congestion::Bbr(Bbr::new(PACKET, 1));
         model.add(Sender { control, packet: PACKET, limit: u64::MAX, starts: 0 });
         Path(model)
@@ -63,7 +63,7 @@ fn startup_continues_while_app_limited_and_ends_by_loss() {
     path.0.offer(0, LINK / 4);
     path.0.run(2 * SECONDS);
     assert_eq!(path.bbr().state, State::Startup);
-    path.0.road.loss = 0.4;
+    path.0.path.loss = 0.4;
     path.0.run(20 * RTT);
     let bbr = path.bbr();
     assert!(bbr.state != State::Startup && bbr.full_pipe.is_reached, "{bbr:?}");
@@ -88,9 +88,9 @@ fn loss_while_probing_bounds_inflight() {
     path.until(State::ProbeBwUp);
     path.0.run(2 * RTT);
     let before = path.bbr().cwnd();
-    path.0.road.loss = 0.1;
+    path.0.path.loss = 0.1;
     path.0.run(3 * RTT);
-    path.0.road.loss = 0.0;
+    path.0.path.loss = 0.0;
     let bbr = path.bbr();
     assert!(bbr.state != State::ProbeBwUp && bbr.cycle.prev_probe_too_high, "{bbr:?}");
     let bound = bbr.inflight_longterm;
@@ -104,9 +104,9 @@ fn loss_while_probing_bounds_inflight() {
 fn loss_while_cruising_lowers_the_short_term_bounds_until_the_next_probe() {
     let mut path = Path::new();
     path.until(State::ProbeBwCruise);
-    path.0.road.loss = 0.1;
+    path.0.path.loss = 0.1;
     path.0.run(5 * RTT);
-    path.0.road.loss = 0.0;
+    path.0.path.loss = 0.0;
     let bbr = path.bbr();
     assert!(bbr.short_term.bw < INFINITY && bbr.bw < bbr.max_bw.get(), "{bbr:?}");
     path.until(State::ProbeBwRefill);
@@ -155,7 +155,7 @@ fn the_round_trip_is_not_probed_after_idle_time() {
 #[test]
 fn window_has_at_least_four_packets() {
     // Test case A.14.
-    let mut path = Path::over(Road { rtt: MILLIS, link: 100_000, queue: 20_000, ..Road::default() });
+    let mut path = Path::over(SimPath { rtt: MILLIS, link: 100_000, queue: 20_000, ..SimPath::default() });
     path.until(State::ProbeBwCruise);
     let bbr = path.bbr();
     assert!(bbr.bdp() < 2 * PACKET && bbr.cwnd() >= 4 * PACKET, "{bbr:?}");
