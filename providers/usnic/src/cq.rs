@@ -103,7 +103,7 @@ mod tests {
     use crate::device::{Device, now};
     use crate::net::receive::Packets;
     use crate::proto::Nanos;
-    use crate::proto::schedule::{Outlook, Turn};
+    use crate::proto::schedule::{PendingWork, ServiceReason};
     use crate::qp::handler::{ConnectionHandler, ConnectionParams, DeliveryError};
 
     /// A fake connection that has a turn in each pass. It counts the passes. If it has a completion queue, it adds a
@@ -114,20 +114,20 @@ mod tests {
         passes: AtomicU32,
     }
 
-    const READY: Outlook = Outlook { resend: false, ready: true, ack: false, deadline: None };
+    const READY: PendingWork = PendingWork { resend: false, ready: true, ack: false, deadline: None };
 
     impl ConnectionHandler for FakeConnection {
         fn connecting(&self, _: u32, _: ConnId) {}
 
-        fn open(&self, _: Nanos, _: ConnectionParams) -> Option<Outlook> {
+        fn open(&self, _: Nanos, _: ConnectionParams) -> Option<PendingWork> {
             None
         }
 
-        fn receive(&self, _: Nanos, _: u32, _: SocketAddr, _: Packets<'_>) -> Outlook {
+        fn receive(&self, _: Nanos, _: u32, _: SocketAddr, _: Packets<'_>) -> PendingWork {
             READY
         }
 
-        fn transmit(&self, _: Nanos, _: u32, _: Turn) -> Outlook {
+        fn transmit(&self, _: Nanos, _: u32, _: ServiceReason) -> PendingWork {
             self.passes.fetch_add(1, Ordering::Relaxed);
             if let Some(cq) = &*self.into.lock() {
                 cq.push(Completion::default());
@@ -135,7 +135,7 @@ mod tests {
             READY
         }
 
-        fn on_time(&self, _: Nanos, _: u32) -> Outlook {
+        fn on_time(&self, _: Nanos, _: u32) -> PendingWork {
             READY
         }
 
@@ -143,7 +143,7 @@ mod tests {
             false
         }
 
-        fn on_delivery_error(&self, _: Nanos, _: u32, _: &DeliveryError) -> Outlook {
+        fn on_delivery_error(&self, _: Nanos, _: u32, _: &DeliveryError) -> PendingWork {
             READY
         }
 
@@ -168,8 +168,8 @@ mod tests {
         let spec = IaSpec { name: "test", params: "127.0.0.1", library: "" };
         let (device, pair) = (Arc::new(Device::open(&spec).unwrap()), Arc::new(FakeConnection::default()));
         let number = device.table.reserve(now()).unwrap();
-        let next_turn = device.table.insert(number, pair.clone());
-        device.schedule(number, &next_turn, &READY);
+        let next_service = device.table.insert(number, pair.clone());
+        device.schedule(number, &next_service, &READY);
         let sink = Arc::new(CountingSink(AtomicU32::new(0)));
         let weak: Weak<dyn CqSink> = Arc::downgrade(&(sink.clone() as Arc<dyn CqSink>));
         let progress = Arc::new(Progress::new(device.clone()));

@@ -20,10 +20,10 @@ use crate::engine::polling::Polling;
 use crate::net::address::{self, Interface};
 use crate::net::receive::Packets;
 use crate::net::socket::{Socket, SocketConfig};
-use crate::proto::schedule::Outlook;
+use crate::proto::schedule::PendingWork;
 use crate::proto::{Nanos, SECONDS};
 use crate::qp::connection_table::ConnectionTable;
-use crate::qp::handler::{ConnectionHandler, NextTurn};
+use crate::qp::handler::{ConnectionHandler, NextService};
 use crate::settings::UsnicSettings;
 
 /// Maximum number of connections of an IA.
@@ -42,9 +42,9 @@ pub(crate) struct Device {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) table: ConnectionTable,
     pub(crate) polling: Polling,
-    /// Connections by number whose next deadline or turn changed outside a pass, with the new [`Outlook`].
+    /// Connections by number whose next deadline or turn changed outside a pass, with the new [`PendingWork`].
     /// `update_count` is the length of this list.
-    updates: Mutex<Vec<(u32, Outlook)>>,
+    updates: Mutex<Vec<(u32, PendingWork)>>,
     update_count: AtomicUsize,
     /// Set-up packets, and packets of connections that are not established yet.
     cm_packets: Mutex<Vec<(SocketAddr, Vec<u8>)>>,
@@ -123,14 +123,14 @@ impl Device {
 
     /// Schedules a turn or a deadline of a connection that changed outside a pass, for example by a post. Acquires no
     /// queue pair's lock.
-    pub(crate) fn schedule(&self, number: u32, next_turn: &NextTurn, outlook: &Outlook) {
-        let deadline = if outlook.wants_turn() { Some(0) } else { outlook.deadline };
-        let Some(deadline) = deadline.filter(|deadline| next_turn.move_forward(*deadline)) else { return };
+    pub(crate) fn schedule(&self, number: u32, next_service: &NextService, pending_work: &PendingWork) {
+        let deadline = if pending_work.needs_service() { Some(0) } else { pending_work.deadline };
+        let Some(deadline) = deadline.filter(|deadline| next_service.move_forward(*deadline)) else { return };
         let now = now();
         // The deadline 0 means that the turn is due now. If a thread polls, it serves the turn in time.
         let deadline = if deadline == 0 { now } else { deadline };
         let mut updates = self.updates.lock();
-        updates.push((number, *outlook));
+        updates.push((number, *pending_work));
         // The store and the engine's check of `has_updates` before its sleep are a pair: one of the two sees the other.
         self.update_count.store(updates.len(), Ordering::SeqCst);
         drop(updates);
@@ -145,7 +145,7 @@ impl Device {
     }
 
     /// Moves the updates into `into`, which must be empty. Returns false if there are no updates.
-    pub(crate) fn take_updates(&self, into: &mut Vec<(u32, Outlook)>) -> bool {
+    pub(crate) fn take_updates(&self, into: &mut Vec<(u32, PendingWork)>) -> bool {
         if !self.has_updates() {
             return false;
         }
@@ -213,11 +213,11 @@ impl Device {
     // --- connections ---
 
     /// Replaces the handler of a connection that its queue pair has ended. The peer may still send packets.
-    pub(crate) fn replace_handler(&self, number: u32, handler: Arc<dyn ConnectionHandler>, outlook: &Outlook) {
+    pub(crate) fn replace_handler(&self, number: u32, handler: Arc<dyn ConnectionHandler>, pending_work: &PendingWork) {
         self.table.replace(number, handler);
         if let Some(entry) = self.table.lookup(number) {
-            entry.next_turn.clear();
-            self.schedule(number, &entry.next_turn, outlook);
+            entry.next_service.clear();
+            self.schedule(number, &entry.next_service, pending_work);
         }
     }
 

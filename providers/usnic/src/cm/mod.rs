@@ -40,7 +40,7 @@ use crate::net::listener_dir::ListenerDir;
 use crate::net::receive::Packets;
 use crate::net::send::SendBatch;
 use crate::proto::Nanos;
-use crate::proto::schedule::Turn;
+use crate::proto::schedule::ServiceReason;
 use crate::proto::setup::connect::{Connector, refuse_unmatched};
 use crate::proto::setup::packets::{self, Reason};
 use crate::proto::setup::{Setup, SetupConfig};
@@ -191,8 +191,8 @@ impl Cm {
         let entry = device.table.lookup(number);
         if let Some(entry) = entry.as_ref().filter(|entry| entry.is_established()) {
             let length = packet.len();
-            let outlook = entry.handler.receive(now, number, from, Packets::new(&mut packet, length));
-            return device.schedule(number, &entry.next_turn, &outlook);
+            let pending_work = entry.handler.receive(now, number, from, Packets::new(&mut packet, length));
+            return device.schedule(number, &entry.next_service, &pending_work);
         }
         let mut state = self.state.lock();
         let action = if let Some(request_head) = packets::request_head(&packet) {
@@ -273,23 +273,23 @@ impl Cm {
             number,
             conn,
             agreed,
-            next_turn: entry.next_turn.clone(),
+            next_service: entry.next_service.clone(),
             socket: device.socket.clone(),
             ceiling: path.ceiling,
             is_loopback: path.is_local,
         };
-        let mut outlook = handler.open(device::now(), params);
-        if is_active && outlook.is_some() {
+        let mut pending_work = handler.open(device::now(), params);
+        if is_active && pending_work.is_some() {
             // The confirmation is sent before the event is reported. A consumer that disconnects upon the event must
             // not send a Fin or Reset before the confirmation.
-            outlook = Some(handler.transmit(device::now(), number, Turn::Ack));
+            pending_work = Some(handler.transmit(device::now(), number, ServiceReason::Ack));
         }
         self.sink.event(conn, ConnectionEvent::Established, &private_data);
         // From here on, packets are passed to the handler: the connection, or its closing state if the consumer has
         // already ended it.
         entry.set_established();
-        if let Some(outlook) = outlook {
-            device.schedule(number, &entry.next_turn, &outlook);
+        if let Some(pending_work) = pending_work {
+            device.schedule(number, &entry.next_service, &pending_work);
         }
         early.into_iter().for_each(|(from, packet)| self.receive(from, packet));
     }

@@ -1,4 +1,4 @@
-//! Progress of a device. A pass receives packets for the connections, gives turns to those that are ready to send, and
+//! Progress of a device. A pass receives packets for the connections, gives services to those that are ready to send, and
 //! serves expired deadlines (US-3, US-4).
 //!
 //! A polling consumer or the engine runs a pass. Queue pairs are called under the lock of the pass only, and acquire
@@ -16,7 +16,7 @@ use crate::engine::jobs::Job;
 use crate::net::receive::{Packets, ReceiveBatch};
 use crate::proto::Nanos;
 use crate::proto::ids;
-use crate::proto::schedule::{Deadlines, Outlook, Schedule};
+use crate::proto::schedule::{Deadlines, PendingWork, Schedule};
 use crate::proto::wire::{self, Kind};
 use crate::qp::connection_table::ConnectionEntry;
 
@@ -33,23 +33,24 @@ pub(crate) struct Progress {
 /// State of the passes.
 pub(crate) struct Pass {
     batch: ReceiveBatch,
-    turns: TurnQueue,
+    services: ServiceQueue,
     /// Number of receive calls that returned packets.
     arrivals: u64,
     /// Kept between passes to avoid allocations.
-    updates: Vec<(u32, Outlook)>,
+    updates: Vec<(u32, PendingWork)>,
 }
 
-/// The connections that have a turn, and the deadlines of all connections.
+/// The connections that have a reason, and the deadlines of all connections.
 #[derive(Default)]
-struct TurnQueue {
+struct ServiceQueue {
     schedule: Schedule,
     deadlines: Deadlines,
 }
 
 impl Progress {
     pub(crate) fn new(device: Arc<Device>) -> Self {
-        let pass = Pass { batch: ReceiveBatch::new(), turns: TurnQueue::default(), arrivals: 0, updates: Vec::new() };
+        let pass =
+            Pass { batch: ReceiveBatch::new(), services: ServiceQueue::default(), arrivals: 0, updates: Vec::new() };
         Progress { device, pass: Mutex::new(pass), is_placing: AtomicBool::new(false) }
     }
 
@@ -125,15 +126,15 @@ impl Pass {
             self.take_updates(device);
         }
         let mut has_progress = self.receive(progress, now);
-        while let Some(index) = self.turns.deadlines.due(now) {
+        while let Some(index) = self.services.deadlines.due(now) {
             has_progress = true;
             if let Some(entry) = device.table.entry_at(index as usize) {
-                entry.next_turn.clear();
-                let outlook = entry.handler.on_time(now, entry.number);
-                self.turns.note(&entry, &outlook);
+                entry.next_service.clear();
+                let pending_work = entry.handler.on_time(now, entry.number);
+                self.services.note(&entry, &pending_work);
             }
         }
-        (self.turns.schedule.is_busy() && self.take_turns(device, now)) || has_progress
+        (self.services.schedule.is_busy() && self.serve_connections(device, now)) || has_progress
     }
 
     /// Takes over the updates of connections that changed outside a pass.
@@ -142,11 +143,11 @@ impl Pass {
         if !device.take_updates(&mut self.updates) {
             return;
         }
-        for (number, outlook) in self.updates.drain(..) {
+        for (number, pending_work) in self.updates.drain(..) {
             if let Some(entry) = device.table.lookup(number) {
                 // An update that is added after this line is handled in the next pass.
-                entry.next_turn.clear();
-                self.turns.note(&entry, &outlook);
+                entry.next_service.clear();
+                self.services.note(&entry, &pending_work);
             }
         }
     }
@@ -166,9 +167,9 @@ impl Pass {
                 // arrived.
                 Err(_) => continue,
             }
-            let Pass { batch, turns, .. } = self;
+            let Pass { batch, services, .. } = self;
             progress.is_placing.store(true, Ordering::SeqCst);
-            batch.batches().for_each(|(from, packets)| turns.dispatch(device, now, from, packets));
+            batch.batches().for_each(|(from, packets)| services.dispatch(device, now, from, packets));
             progress.is_placing.store(false, Ordering::SeqCst);
             if !self.batch.may_have_more() {
                 break;
@@ -177,15 +178,15 @@ impl Pass {
         has_progress
     }
 
-    /// Lets connections with a turn send. Returns true if there were such connections.
+    /// Lets connections with a reason send. Returns true if there were such connections.
     #[inline(never)]
-    fn take_turns(&mut self, device: &Device, now: Nanos) -> bool {
+    fn serve_connections(&mut self, device: &Device, now: Nanos) -> bool {
         let mut has_progress = false;
-        self.turns.schedule.begin();
-        while let Some((index, turn)) = self.turns.schedule.next() {
+        self.services.schedule.begin();
+        while let Some((index, reason)) = self.services.schedule.next() {
             let Some(entry) = device.table.entry_at(index as usize) else { continue };
-            let outlook = entry.handler.transmit(now, entry.number, turn);
-            self.turns.note(&entry, &outlook);
+            let pending_work = entry.handler.transmit(now, entry.number, reason);
+            self.services.note(&entry, &pending_work);
             has_progress = true;
         }
         has_progress
@@ -193,17 +194,17 @@ impl Pass {
 
     fn next(&mut self, device: &Device) -> Option<Nanos> {
         self.take_updates(device);
-        if self.turns.schedule.is_busy() { Some(0) } else { self.turns.deadlines.next() }
+        if self.services.schedule.is_busy() { Some(0) } else { self.services.deadlines.next() }
     }
 }
 
-impl TurnQueue {
-    fn note(&mut self, entry: &ConnectionEntry, outlook: &Outlook) {
+impl ServiceQueue {
+    fn note(&mut self, entry: &ConnectionEntry, pending_work: &PendingWork) {
         let index = ids::index(entry.number) as u32;
-        self.schedule.wants(index, outlook);
-        if let Some(deadline) = outlook.deadline {
+        self.schedule.wants(index, pending_work);
+        if let Some(deadline) = pending_work.deadline {
             self.deadlines.plan(index, deadline);
-            entry.next_turn.move_forward(deadline);
+            entry.next_service.move_forward(deadline);
         }
     }
 
@@ -226,8 +227,8 @@ impl TurnQueue {
             };
             match entry {
                 Some(entry) if entry.is_established() => {
-                    let outlook = entry.handler.receive(now, entry.number, from, packets);
-                    self.note(&entry, &outlook);
+                    let pending_work = entry.handler.receive(now, entry.number, from, packets);
+                    self.note(&entry, &pending_work);
                 }
                 // The connection is not established. Its first packets may arrive before its set-up is complete, or
                 // confirm the set-up.

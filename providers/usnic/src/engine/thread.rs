@@ -40,7 +40,7 @@ pub(crate) struct Engine {
     progress: Arc<Progress>,
     cm: Arc<Cm>,
     /// The current or last standby sleep, while a consumer polls.
-    standby: Option<Standby>,
+    standby: Option<StandbySleep>,
     /// Time before which there is no standby sleep.
     watches_until: Nanos,
     worked_at: Nanos,
@@ -51,20 +51,20 @@ pub(crate) struct Engine {
 
 /// A sleep of the engine that arriving data do not end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-struct Standby {
+struct StandbySleep {
     until: Nanos,
     length: Nanos,
 }
 
-impl Standby {
+impl StandbySleep {
     fn first(now: Nanos) -> Self {
-        Standby { until: now + FIRST_STANDBY, length: FIRST_STANDBY }
+        StandbySleep { until: now + FIRST_STANDBY, length: FIRST_STANDBY }
     }
 
     /// Returns the next standby sleep, or this one if it has not ended.
     fn next(self, now: Nanos) -> Self {
         let length = (self.length * 2).min(polling::MAX_STANDBY);
-        if now < self.until { self } else { Standby { until: now + length, length } }
+        if now < self.until { self } else { StandbySleep { until: now + length, length } }
     }
 }
 
@@ -105,7 +105,7 @@ impl Engine {
         let state = self.device.polling.state(now);
         self.standby = match (self.standby, state) {
             (Some(standby), PollState::Polled) => Some(standby.next(now)),
-            (None, PollState::Polled) if now >= self.watches_until => Some(Standby::first(now)),
+            (None, PollState::Polled) if now >= self.watches_until => Some(StandbySleep::first(now)),
             (standby, PollState::Abandoned) => {
                 self.device.polling.take_over(now);
                 if standby.is_some() {
@@ -143,7 +143,7 @@ impl Engine {
     /// Decides until when the engine sleeps, and whether arriving data end the sleep.
     fn plan_sleep(&self, now: Nanos) -> SleepPlan {
         let cm = self.cm.deadline();
-        if let Some(Standby { until, .. }) = self.standby {
+        if let Some(StandbySleep { until, .. }) = self.standby {
             return SleepPlan { until: cm.map_or(until, |due| due.min(until)), watches_socket: false };
         }
         let next = self.progress.next();
@@ -190,8 +190,8 @@ impl Engine {
         errors::read(&device.socket, |error| {
             for entry in device.table.entries().into_iter().filter(|entry| entry.is_established()) {
                 if entry.handler.sends_to(error.to) {
-                    let outlook = entry.handler.on_delivery_error(now, entry.number, &error);
-                    device.schedule(entry.number, &entry.next_turn, &outlook);
+                    let pending_work = entry.handler.on_delivery_error(now, entry.number, &error);
+                    device.schedule(entry.number, &entry.next_service, &pending_work);
                 }
             }
             if error.kind == DeliveryErrorKind::PortClosed {
@@ -223,10 +223,10 @@ mod tests {
 
     #[test]
     fn standby_sleeps_grow_while_a_consumer_polls() {
-        let first = Standby::first(7);
+        let first = StandbySleep::first(7);
         assert_eq!((first.until, first.next(first.until - 1)), (7 + FIRST_STANDBY, first), "it has not ended");
         let second = first.next(first.until);
-        assert_eq!(second, Standby { until: first.until + 2 * FIRST_STANDBY, length: 2 * FIRST_STANDBY });
+        assert_eq!(second, StandbySleep { until: first.until + 2 * FIRST_STANDBY, length: 2 * FIRST_STANDBY });
         let longest = (0..20).fold(second, |standby, _| standby.next(standby.until));
         assert_eq!(longest.length, polling::MAX_STANDBY);
     }

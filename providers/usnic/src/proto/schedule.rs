@@ -1,7 +1,7 @@
 //! Scheduling: decides which connection sends next (US-3, US-4), and records the deadlines of all connections.
 //!
-//! After each call, a connection reports the work that it needs as an [`Outlook`]. A pass first serves connections with
-//! lost packets, up to a limit. Then each connection that is ready to send has one turn, and then each connection with
+//! After each call, a connection reports the work that it needs as an [`PendingWork`]. A pass first serves connections with
+//! lost packets, up to a limit. Then each connection that is ready to send has one service, and then each connection with
 //! a pending ack. A connection is in each queue at most once. Connections are identified by number.
 //!
 //! There is one deadline per connection; the timers of packets in flight are combined into it (US-9). The heap of
@@ -14,7 +14,7 @@ use super::Nanos;
 
 /// The work that a connection needs next.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Outlook {
+pub(crate) struct PendingWork {
     /// Whether lost packets may be retransmitted now.
     pub(crate) resend: bool,
     /// Whether the connection is ready to send: it has work requests, credits, and an open window.
@@ -25,22 +25,22 @@ pub(crate) struct Outlook {
     pub(crate) deadline: Option<Nanos>,
 }
 
-impl Outlook {
-    /// Whether the connection needs a turn in the next pass.
-    pub(crate) fn wants_turn(&self) -> bool {
+impl PendingWork {
+    /// Whether the connection needs a service in the next pass.
+    pub(crate) fn needs_service(&self) -> bool {
         self.resend || self.ready || self.ack
     }
 
     /// Keeps only the most urgent work, so that the connection is in one queue only. This is for connections that do
-    /// all due work in a single turn.
-    pub(crate) fn most_urgent_only(self) -> Outlook {
-        Outlook { ready: self.ready && !self.resend, ack: self.ack && !self.ready && !self.resend, ..self }
+    /// all due work in a single service.
+    pub(crate) fn most_urgent_only(self) -> PendingWork {
+        PendingWork { ready: self.ready && !self.resend, ack: self.ack && !self.ready && !self.resend, ..self }
     }
 }
 
 /// The reason why a connection is served.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Turn {
+pub(crate) enum ServiceReason {
     /// Retransmit lost packets, on the data channel.
     Resend,
     /// Send data that is ready, with a pending ack.
@@ -49,20 +49,20 @@ pub(crate) enum Turn {
     Ack,
 }
 
-/// Maximum number of retransmission turns in one pass, over all connections. The limit keeps retransmissions from
+/// Maximum number of retransmission services in one pass, over all connections. The limit keeps retransmissions from
 /// delaying acks.
 const RESENDS: u32 = 16;
 
-/// The queues of connections that need a turn.
+/// The queues of connections that need a service.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     resend: ArrivalOrder,
     ready: ArrivalOrder,
     acks: ArrivalOrder,
-    /// Number of retransmission turns left in this pass.
+    /// Number of retransmission services left in this pass.
     resends: u32,
     sends: usize,
-    ack_turns: usize,
+    ack_services: usize,
 }
 
 /// A queue of connection numbers in the order of their arrival, without duplicates.
@@ -92,14 +92,14 @@ impl ArrivalOrder {
 }
 
 impl Schedule {
-    /// Queues a connection for the work in its outlook.
-    pub(crate) fn wants(&mut self, number: u32, outlook: &Outlook) {
-        if outlook.resend {
+    /// Queues a connection for the work in its pending work.
+    pub(crate) fn wants(&mut self, number: u32, pending_work: &PendingWork) {
+        if pending_work.resend {
             self.resend.join(number);
         }
-        if outlook.ready {
+        if pending_work.ready {
             self.ready.join(number);
-        } else if outlook.ack {
+        } else if pending_work.ack {
             self.acks.join(number);
         }
     }
@@ -108,22 +108,22 @@ impl Schedule {
     pub(crate) fn begin(&mut self) {
         self.resends = RESENDS.min(self.resend.waiting.len() as u32);
         self.sends = self.ready.waiting.len();
-        self.ack_turns = self.acks.waiting.len();
+        self.ack_services = self.acks.waiting.len();
     }
 
-    /// Returns the next connection and its turn; `None`: the pass has ended.
-    pub(crate) fn next(&mut self) -> Option<(u32, Turn)> {
+    /// Returns the next connection and its service; `None`: the pass has ended.
+    pub(crate) fn next(&mut self) -> Option<(u32, ServiceReason)> {
         if let Some(left) = self.resends.checked_sub(1) {
             self.resends = left;
-            return self.resend.next().map(|number| (number, Turn::Resend));
+            return self.resend.next().map(|number| (number, ServiceReason::Resend));
         }
         if let Some(left) = self.sends.checked_sub(1) {
             self.sends = left;
-            return self.ready.next().map(|number| (number, Turn::Send));
+            return self.ready.next().map(|number| (number, ServiceReason::Send));
         }
-        let left = self.ack_turns.checked_sub(1)?;
-        self.ack_turns = left;
-        self.acks.next().map(|number| (number, Turn::Ack))
+        let left = self.ack_services.checked_sub(1)?;
+        self.ack_services = left;
+        self.acks.next().map(|number| (number, ServiceReason::Ack))
     }
 
     /// Whether a connection is queued.
@@ -194,11 +194,11 @@ impl Deadlines {
 mod tests {
     use super::*;
 
-    const RESEND: Outlook = Outlook { resend: true, ready: false, ack: false, deadline: None };
-    const READY: Outlook = Outlook { resend: false, ready: true, ack: false, deadline: None };
-    const ACK: Outlook = Outlook { resend: false, ready: false, ack: true, deadline: None };
+    const RESEND: PendingWork = PendingWork { resend: true, ready: false, ack: false, deadline: None };
+    const READY: PendingWork = PendingWork { resend: false, ready: true, ack: false, deadline: None };
+    const ACK: PendingWork = PendingWork { resend: false, ready: false, ack: true, deadline: None };
 
-    fn pass(schedule: &mut Schedule) -> Vec<(u32, Turn)> {
+    fn pass(schedule: &mut Schedule) -> Vec<(u32, ServiceReason)> {
         schedule.begin();
         std::iter::from_fn(|| schedule.next()).collect()
     }
@@ -210,7 +210,8 @@ mod tests {
         schedule.wants(2, &READY);
         schedule.wants(3, &RESEND);
         schedule.wants(2, &RESEND);
-        let turns = [(3, Turn::Resend), (2, Turn::Resend), (2, Turn::Send), (1, Turn::Ack)];
+        let turns =
+            [(3, ServiceReason::Resend), (2, ServiceReason::Resend), (2, ServiceReason::Send), (1, ServiceReason::Ack)];
         assert_eq!(pass(&mut schedule), turns);
         assert!(!schedule.is_busy() && pass(&mut schedule).is_empty());
     }
@@ -218,20 +219,23 @@ mod tests {
     #[test]
     fn single_turn_connection_is_queued_by_its_most_urgent_work() {
         let mut schedule = Schedule::default();
-        let all = Outlook { resend: true, ready: true, ack: true, deadline: Some(7) };
-        schedule.wants(1, &Outlook { resend: false, ready: false, ..all }.most_urgent_only());
-        schedule.wants(2, &Outlook { resend: false, ..all }.most_urgent_only());
+        let all = PendingWork { resend: true, ready: true, ack: true, deadline: Some(7) };
+        schedule.wants(1, &PendingWork { resend: false, ready: false, ..all }.most_urgent_only());
+        schedule.wants(2, &PendingWork { resend: false, ..all }.most_urgent_only());
         schedule.wants(3, &all.most_urgent_only());
-        assert_eq!(pass(&mut schedule), [(3, Turn::Resend), (2, Turn::Send), (1, Turn::Ack)]);
+        assert_eq!(
+            pass(&mut schedule),
+            [(3, ServiceReason::Resend), (2, ServiceReason::Send), (1, ServiceReason::Ack)]
+        );
         assert_eq!(all.most_urgent_only().deadline, Some(7));
-        assert!(all.most_urgent_only().wants_turn() && !Outlook::default().most_urgent_only().wants_turn());
+        assert!(all.most_urgent_only().needs_service() && !PendingWork::default().most_urgent_only().needs_service());
     }
 
     #[test]
     fn piggybacked_ack_has_no_turn_of_its_own() {
         let mut schedule = Schedule::default();
-        schedule.wants(1, &Outlook { ack: true, ..READY });
-        assert_eq!(pass(&mut schedule), [(1, Turn::Send)]);
+        schedule.wants(1, &PendingWork { ack: true, ..READY });
+        assert_eq!(pass(&mut schedule), [(1, ServiceReason::Send)]);
     }
 
     #[test]
@@ -257,7 +261,7 @@ mod tests {
         schedule.wants(0, &ACK);
         let turns = pass(&mut schedule);
         assert_eq!(turns.len(), RESENDS as usize + 1);
-        assert_eq!(turns.last(), Some(&(0, Turn::Ack)));
+        assert_eq!(turns.last(), Some(&(0, ServiceReason::Ack)));
         assert_eq!(pass(&mut schedule).len(), 5, "the rest has its turn next");
     }
 

@@ -16,7 +16,7 @@ use crate::net::errors::DeliveryError;
 use crate::net::receive::Packets;
 use crate::proto::Nanos;
 use crate::proto::conn::Config;
-use crate::proto::schedule::{Outlook, Turn};
+use crate::proto::schedule::{PendingWork, ServiceReason};
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 use crate::qp::host::{NoHost, QpContext};
 use crate::qp::transport::Transport;
@@ -35,30 +35,30 @@ impl ClosingConnection {
         if transport.conn.is_over() {
             return device.free_number(number);
         }
-        let outlook = transport.outlook(now);
+        let pending_work = transport.pending_work(now);
         let closing = ClosingConnection {
             device: Arc::downgrade(device),
             context: context.without_queues(),
             transport: Mutex::new(transport),
         };
-        device.replace_handler(number, Arc::new(closing), &outlook);
+        device.replace_handler(number, Arc::new(closing), &pending_work);
     }
 
-    /// Calls `work` with the transport if it has this connection number, and returns the connection's outlook.
-    fn with(&self, now: Nanos, number: u32, work: impl FnOnce(&mut Transport)) -> Outlook {
+    /// Calls `work` with the transport if it has this connection number, and returns the connection's pending work.
+    fn with(&self, now: Nanos, number: u32, work: impl FnOnce(&mut Transport)) -> PendingWork {
         let mut transport = self.transport.lock();
         if transport.number != number {
-            return Outlook::default();
+            return PendingWork::default();
         }
         work(&mut transport);
         if !transport.conn.is_over() {
-            return transport.outlook(now);
+            return transport.pending_work(now);
         }
         drop(transport);
         if let Some(device) = self.device.upgrade() {
             device.free_number(number);
         }
-        Outlook::default()
+        PendingWork::default()
     }
 }
 
@@ -83,19 +83,19 @@ impl ConnectionHandler for ClosingConnection {
 
     fn connecting(&self, _: u32, _: ConnId) {}
 
-    fn open(&self, _: Nanos, _: ConnectionParams) -> Option<Outlook> {
+    fn open(&self, _: Nanos, _: ConnectionParams) -> Option<PendingWork> {
         None
     }
 
-    fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: Packets<'_>) -> Outlook {
+    fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: Packets<'_>) -> PendingWork {
         self.with(now, number, |transport| transport.receive(now, from, packets, &mut NoHost))
     }
 
-    fn transmit(&self, now: Nanos, number: u32, _: Turn) -> Outlook {
+    fn transmit(&self, now: Nanos, number: u32, _: ServiceReason) -> PendingWork {
         self.with(now, number, |transport| _ = transport.transmit(now, &mut NoHost, &self.context))
     }
 
-    fn on_time(&self, now: Nanos, number: u32) -> Outlook {
+    fn on_time(&self, now: Nanos, number: u32) -> PendingWork {
         self.with(now, number, |transport| transport.conn.on_time(now, &mut NoHost))
     }
 
@@ -103,7 +103,7 @@ impl ConnectionHandler for ClosingConnection {
         self.transport.lock().sends_to(peer)
     }
 
-    fn on_delivery_error(&self, now: Nanos, number: u32, error: &DeliveryError) -> Outlook {
+    fn on_delivery_error(&self, now: Nanos, number: u32, error: &DeliveryError) -> PendingWork {
         self.with(now, number, |transport| transport.on_delivery_error(now, error))
     }
 

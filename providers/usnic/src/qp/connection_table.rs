@@ -11,14 +11,14 @@ use parking_lot::{Mutex, RwLock};
 
 use crate::proto::Nanos;
 use crate::proto::ids::{self, Ids};
-use crate::qp::handler::{ConnectionHandler, NextTurn};
+use crate::qp::handler::{ConnectionHandler, NextService};
 
 /// A connection or a connection attempt in the table.
 #[derive(Clone)]
 pub(crate) struct ConnectionEntry {
     pub(crate) number: u32,
     pub(crate) handler: Arc<dyn ConnectionHandler>,
-    pub(crate) next_turn: Arc<NextTurn>,
+    pub(crate) next_service: Arc<NextService>,
     is_established: Arc<AtomicBool>,
 }
 
@@ -53,9 +53,10 @@ impl ConnectionTable {
     }
 
     /// Adds a handler for a reserved number.
-    pub(crate) fn insert(&self, number: u32, handler: Arc<dyn ConnectionHandler>) -> Arc<NextTurn> {
-        let next_turn = Arc::new(NextTurn::new());
-        let entry = ConnectionEntry { number, handler, next_turn: next_turn.clone(), is_established: Arc::default() };
+    pub(crate) fn insert(&self, number: u32, handler: Arc<dyn ConnectionHandler>) -> Arc<NextService> {
+        let next_service = Arc::new(NextService::new());
+        let entry =
+            ConnectionEntry { number, handler, next_service: next_service.clone(), is_established: Arc::default() };
         let mut slots = self.slots.write();
         let at = ids::index(number);
         if at >= slots.len() {
@@ -64,10 +65,10 @@ impl ConnectionTable {
         let before = slots[at].replace(Arc::new(entry));
         drop(slots);
         drop(before); // The last reference to a queue pair may be dropped here, so the lock is released first.
-        next_turn
+        next_service
     }
 
-    /// Replaces the handler of this number; its `next_turn` is not changed.
+    /// Replaces the handler of this number; its `next_service` is not changed.
     pub(crate) fn replace(&self, number: u32, handler: Arc<dyn ConnectionHandler>) {
         let mut slots = self.slots.write();
         let entry = slots.get_mut(ids::index(number)).and_then(Option::as_mut).filter(|entry| entry.number == number);

@@ -326,7 +326,7 @@ impl Host<QpContext> for &QpContext {
         }
     }
 
-    fn turn(&mut self, request: &WorkRequest) -> Result<bool, Status> {
+    fn execute_bind(&mut self, request: &WorkRequest) -> Result<bool, Status> {
         match &request.kind {
             RequestKind::Transfer => Ok(true),
             RequestKind::Bind(window, number) => window.execute(*number, self.pd, &self.domain),
@@ -426,7 +426,7 @@ impl Host<QpContext> for NoHost {
         0
     }
 
-    fn turn(&mut self, _: &WorkRequest) -> Result<bool, Status> {
+    fn execute_bind(&mut self, _: &WorkRequest) -> Result<bool, Status> {
         Err(Status::Flushed)
     }
 

@@ -36,7 +36,7 @@ use crate::limits;
 use crate::proto::Nanos;
 use crate::proto::conn::{Config, Post, SendValue, Work};
 use crate::proto::counters::Counters;
-use crate::proto::schedule::Outlook;
+use crate::proto::schedule::PendingWork;
 use crate::qp::closing::ClosingConnection;
 use crate::qp::host::{Pool, QpContext, RecvRequest, WorkRequest};
 use crate::qp::transport::Transport;
@@ -163,10 +163,10 @@ impl QpState {
 }
 
 impl QpCore {
-    /// Handles the connection's events after a change, and returns its outlook.
-    fn update(&self, state: &mut QpState, now: Nanos) -> Outlook {
+    /// Handles the connection's events after a change, and returns its pending work.
+    fn update(&self, state: &mut QpState, now: Nanos) -> PendingWork {
         self.take_event(state);
-        state.transport.as_ref().map_or(Outlook::default(), |transport| transport.outlook(now))
+        state.transport.as_ref().map_or(PendingWork::default(), |transport| transport.pending_work(now))
     }
 
     /// Handles an event of the connection, and checks the watermarks of receives. If the connection has ended, the
@@ -261,16 +261,16 @@ impl QpCore {
 
     /// Called after a call of dapl. The next pass sends the remaining packets.
     fn schedule(&self, mut state: MutexGuard<'_, QpState>, now: Nanos) {
-        if state.transport.as_ref().is_some_and(|transport| transport.next_turn.is_immediate()) {
+        if state.transport.as_ref().is_some_and(|transport| transport.next_service.is_immediate()) {
             // The connection's turn is already planned. It will find the new work, because this thread still has the
             // lock.
             return self.take_event(&mut state);
         }
-        let outlook = self.update(&mut state, now);
-        let next_turn = state.transport.as_ref().map(|transport| (transport.number, transport.next_turn.clone()));
+        let pending_work = self.update(&mut state, now);
+        let next_service = state.transport.as_ref().map(|transport| (transport.number, transport.next_service.clone()));
         drop(state);
-        if let Some((number, next_turn)) = next_turn {
-            self.device.schedule(number, &next_turn, &outlook);
+        if let Some((number, next_service)) = next_service {
+            self.device.schedule(number, &next_service, &pending_work);
         }
     }
 

@@ -22,11 +22,11 @@ use crate::net::socket::Socket;
 use crate::proto::congestion::Algorithm;
 use crate::proto::conn::{Config, Conn, Host, Outgoing, Payload, ShortSendRest, Unsent};
 use crate::proto::path::{BASE, HEADERS_V4, HEADERS_V6};
-use crate::proto::schedule::Outlook;
+use crate::proto::schedule::PendingWork;
 use crate::proto::seal::Seal;
 use crate::proto::wire::{self, FRAGMENT};
 use crate::proto::{MICROS, Nanos};
-use crate::qp::handler::{ConnectionParams, NextTurn};
+use crate::qp::handler::{ConnectionParams, NextService};
 use crate::qp::host::QpContext;
 
 /// Delay before sending is tried again after the socket was full.
@@ -43,7 +43,7 @@ pub(crate) type ProtoConn = Conn<QpContext>;
 pub(crate) struct Transport {
     pub(crate) number: u32,
     pub(crate) id: ConnId,
-    pub(crate) next_turn: Arc<NextTurn>,
+    pub(crate) next_service: Arc<NextService>,
     pub(crate) conn: ProtoConn,
     our_token: u64,
     socket: Arc<Socket>,
@@ -92,7 +92,7 @@ impl Transport {
         Transport {
             number: params.number,
             id: params.conn,
-            next_turn: params.next_turn,
+            next_service: params.next_service,
             conn: Conn::new(&config, terms, now),
             our_token: terms.our_token,
             socket: params.socket,
@@ -109,18 +109,18 @@ impl Transport {
         self.conn.peer() == peer
     }
 
-    /// The connection's outlook: whether it wants a turn, and its deadline.
-    pub(crate) fn outlook(&self, now: Nanos) -> Outlook {
+    /// The connection's pending work: whether it wants a turn, and its deadline.
+    pub(crate) fn pending_work(&self, now: Nanos) -> PendingWork {
         if let Some((_, _, again)) = self.blocked {
             let ready = again <= now;
-            return Outlook { ready, deadline: (!ready).then_some(again), ..Outlook::default() };
+            return PendingWork { ready, deadline: (!ready).then_some(again), ..PendingWork::default() };
         }
-        let outlook = self.conn.outlook(now).most_urgent_only();
+        let pending_work = self.conn.pending_work(now).most_urgent_only();
         // If the connection has a turn, its turn also handles an expired deadline. Otherwise the next pass handles the
         // deadline. So it is handled once per pass.
-        let has_turn = outlook.wants_turn();
-        let deadline = outlook.deadline.filter(|at| *at > now || !has_turn).map(|at| at.max(now + 1));
-        Outlook { deadline, ..outlook }
+        let needs_service = pending_work.needs_service();
+        let deadline = pending_work.deadline.filter(|at| *at > now || !needs_service).map(|at| at.max(now + 1));
+        PendingWork { deadline, ..pending_work }
     }
 
     /// Handles packets with this connection's number. Packets with a wrong token are counted and dropped.

@@ -24,7 +24,7 @@ use crate::adapter::Adapter;
 use crate::device::now;
 use crate::net::errors::DeliveryErrorKind;
 use crate::proto::MILLIS;
-use crate::proto::schedule::{Outlook, Turn};
+use crate::proto::schedule::{PendingWork, ServiceReason};
 use crate::proto::setup::packets::Reason;
 use crate::proto::wire::{Head, Kind};
 
@@ -48,7 +48,7 @@ fn the_confirmation_is_sent_before_the_event() {
     let ours = client.connect(&server, 7, conn(1));
     server.accept(conn(2));
     client.above.events.wait(established);
-    assert!(ours.events.has(|word| (*word == Recorded::Turn(Turn::Ack)).then_some(())).is_some());
+    assert!(ours.events.has(|word| (*word == Recorded::Served(ServiceReason::Ack)).then_some(())).is_some());
 }
 
 #[test]
@@ -74,7 +74,7 @@ fn the_end_of_a_connection_does_not_overtake_the_start_of_another() {
     let arrived = |ours: &FakeSink, kind| {
         ours.events.recorded.lock().unwrap().clear();
         ours.post_kind(kind, &client.device, b"");
-        ours.events.wait(|word| matches!(word, Recorded::Turn(_)).then_some(()));
+        ours.events.wait(|word| matches!(word, Recorded::Served(_)).then_some(()));
     };
     arrived(started, Kind::Confirm);
     arrived(ended, Kind::Fin);
@@ -273,9 +273,9 @@ fn deadlines_are_met_without_polling() {
     for _ in 0..3 {
         *ours.deadline.lock().unwrap() = Some(now() + 3 * MILLIS);
         let opened = ours.opened.lock().unwrap();
-        let next_turn = opened.as_ref().unwrap().next_turn.clone();
+        let next_service = opened.as_ref().unwrap().next_service.clone();
         drop(opened);
-        client.device.schedule(ours.number(), &next_turn, &ours.outlook());
+        client.device.schedule(ours.number(), &next_service, &ours.pending_work());
         ours.events.wait(|word| (*word == Recorded::OnTime).then_some(()));
     }
 }
@@ -335,11 +335,11 @@ fn poll_during_placement_finds_complete_data() {
 #[test]
 fn deadline_is_met_after_polling_stops() {
     let ((client, ours), _server) = connected("");
-    let next_turn = ours.opened.lock().unwrap().as_ref().unwrap().next_turn.clone();
+    let next_service = ours.opened.lock().unwrap().as_ref().unwrap().next_service.clone();
     for is_reported in [true, false] {
         client.progress.poll(true);
         *ours.deadline.lock().unwrap() = Some(now() + 5 * MILLIS);
-        client.device.schedule(ours.number(), &next_turn, &ours.outlook());
+        client.device.schedule(ours.number(), &next_service, &ours.pending_work());
         client.progress.poll(true);
         if is_reported {
             client.progress.stop_polling();
@@ -379,7 +379,7 @@ fn closed_port_of_a_peer_is_reported() {
     drop(server);
     for _ in 0..1000 {
         ours.post(&client.device, b"is any?");
-        ours.events.wait(|word| matches!(word, Recorded::Turn(_)).then_some(()));
+        ours.events.wait(|word| matches!(word, Recorded::Served(_)).then_some(()));
         if ours
             .events
             .has(|word| (*word == Recorded::DeliveryError(DeliveryErrorKind::PortClosed)).then_some(()))
@@ -421,7 +421,7 @@ fn unmatched_packets_are_counted_and_dropped() {
 fn replaced_handler_gets_the_packets() {
     let ((client, ours), (server, theirs)) = connected("");
     let new_handler = Arc::new(FakeSink::default());
-    client.device.replace_handler(ours.number(), new_handler.clone(), &Outlook::default());
+    client.device.replace_handler(ours.number(), new_handler.clone(), &PendingWork::default());
     theirs.post(&server.device, b"late");
     assert_eq!(new_handler.events.wait(packet).0, b"late");
     client.device.free_number(ours.number());

@@ -20,7 +20,7 @@ use crate::net::receive::Packets;
 use crate::net::send::SendBatch;
 use crate::net::sockaddr::SockAddr;
 use crate::proto::Nanos;
-use crate::proto::schedule::{Outlook, Turn};
+use crate::proto::schedule::{PendingWork, ServiceReason};
 use crate::proto::wire::{Head, Kind};
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 
@@ -35,7 +35,7 @@ pub(super) enum Recorded {
     Event(ConnId, &'static str),
     Asked(Vec<u8>),
     Packet(Vec<u8>),
-    Turn(Turn),
+    Served(ServiceReason),
     OnTime,
     Opened,
     Ended(u32),
@@ -138,15 +138,15 @@ impl CmSink<Usnic> for Above {
 pub(super) struct FakeSink {
     pub(super) events: EventLog,
     pub(super) opened: Mutex<Option<ConnectionParams>>,
-    /// Packets to send in the next turns.
+    /// Packets to send in the next services.
     pub(super) queue: Mutex<Vec<Vec<u8>>>,
     pub(super) deadline: Mutex<Option<Nanos>>,
 }
 
 impl FakeSink {
-    pub(super) fn outlook(&self) -> Outlook {
+    pub(super) fn pending_work(&self) -> PendingWork {
         let ready = !self.queue.lock().unwrap().is_empty();
-        Outlook { ready, deadline: *self.deadline.lock().unwrap(), ..Outlook::default() }
+        PendingWork { ready, deadline: *self.deadline.lock().unwrap(), ..PendingWork::default() }
     }
 
     pub(super) fn is_open(&self) {
@@ -164,7 +164,7 @@ impl FakeSink {
         let terms = &opened.agreed.terms;
         let head = Head::new(kind, 0, terms.peer_conn, terms.peer_token);
         self.queue.lock().unwrap().push([head.as_bytes(), body].concat());
-        device.schedule(opened.number, &opened.next_turn, &self.outlook());
+        device.schedule(opened.number, &opened.next_service, &self.pending_work());
     }
 
     pub(super) fn number(&self) -> u32 {
@@ -175,18 +175,18 @@ impl FakeSink {
 impl ConnectionHandler for FakeSink {
     fn connecting(&self, _: u32, _: ConnId) {}
 
-    fn open(&self, _: Nanos, opened: ConnectionParams) -> Option<Outlook> {
+    fn open(&self, _: Nanos, opened: ConnectionParams) -> Option<PendingWork> {
         *self.opened.lock().unwrap() = Some(opened);
         self.events.record(Recorded::Opened);
-        Some(self.outlook())
+        Some(self.pending_work())
     }
 
-    fn receive(&self, _: Nanos, _: u32, _: SocketAddr, packets: Packets<'_>) -> Outlook {
+    fn receive(&self, _: Nanos, _: u32, _: SocketAddr, packets: Packets<'_>) -> PendingWork {
         packets.for_each(|packet| self.events.record(Recorded::Packet(packet[size_of::<Head>()..].to_vec())));
-        self.outlook()
+        self.pending_work()
     }
 
-    fn transmit(&self, _: Nanos, _: u32, turn: Turn) -> Outlook {
+    fn transmit(&self, _: Nanos, _: u32, reason: ServiceReason) -> PendingWork {
         let opened = self.opened.lock().unwrap();
         if let Some(ConnectionParams { agreed, socket, .. }) = &*opened {
             let mut batch = SendBatch::default();
@@ -196,25 +196,25 @@ impl ConnectionHandler for FakeSink {
             }
             batch.send(socket, &SockAddr::of(agreed.terms.peer));
         }
-        self.events.record(Recorded::Turn(turn));
+        self.events.record(Recorded::Served(reason));
         drop(opened);
-        self.outlook()
+        self.pending_work()
     }
 
-    fn on_time(&self, now: Nanos, _: u32) -> Outlook {
+    fn on_time(&self, now: Nanos, _: u32) -> PendingWork {
         if self.deadline.lock().unwrap().take_if(|due| *due <= now).is_some() {
             self.events.record(Recorded::OnTime);
         }
-        self.outlook()
+        self.pending_work()
     }
 
     fn sends_to(&self, peer: SocketAddr) -> bool {
         self.opened.lock().unwrap().as_ref().is_some_and(|opened| opened.agreed.terms.peer == peer)
     }
 
-    fn on_delivery_error(&self, _: Nanos, _: u32, missed: &DeliveryError) -> Outlook {
+    fn on_delivery_error(&self, _: Nanos, _: u32, missed: &DeliveryError) -> PendingWork {
         self.events.record(Recorded::DeliveryError(missed.kind));
-        self.outlook()
+        self.pending_work()
     }
 
     fn end(&self, number: u32) -> bool {

@@ -163,7 +163,7 @@ impl Host<Memory> for Memory {
         self.shared
     }
 
-    fn turn(&mut self, request: &Buffer) -> Result<bool, Status> {
+    fn execute_bind(&mut self, request: &Buffer) -> Result<bool, Status> {
         if request.0 % 3 == 1 { Err(Status::LocalEp) } else { Ok(request.0.is_multiple_of(3)) }
     }
 

@@ -213,11 +213,11 @@ fn open_after(
     before: impl FnOnce(&Qp),
 ) -> bool {
     let opened = agreed(side, other, ours, theirs, attempt);
-    let (device, next_turn) = (&side.0.ia.adapter.device, opened.next_turn.clone());
+    let (device, next_service) = (&side.0.ia.adapter.device, opened.next_service.clone());
     before(side.1);
-    let outlook = side.1.0.open(device::now(), opened);
+    let pending_work = side.1.0.open(device::now(), opened);
     device.table.lookup(ours).unwrap().set_established();
-    outlook.inspect(|outlook| device.schedule(ours, &next_turn, outlook)).is_some()
+    pending_work.inspect(|pending_work| device.schedule(ours, &next_service, pending_work)).is_some()
 }
 
 /// Returns the agreed parameters of a connection.
@@ -251,12 +251,12 @@ fn agreed(
         peer: other.ia.adapter.device.socket.local(),
     };
     qp.0.connecting(ours, conn(attempt));
-    let next_turn = device.table.insert(ours, qp.0.clone());
+    let next_service = device.table.insert(ours, qp.0.clone());
     ConnectionParams {
         number: ours,
         conn: conn(attempt),
         agreed: Agreed { terms, seal: None },
-        next_turn,
+        next_service,
         socket: device.socket.clone(),
         ceiling: device.ceiling(),
         is_loopback: true,

@@ -341,7 +341,7 @@ impl<D: Driver> Conn<D> {
         self.peer_reads.clear();
         self.notes.clear();
         self.credits.stop();
-        self.turn_at = None;
+        self.bind_retry_at = None;
     }
 
     /// Handles the timers of the ending connection.

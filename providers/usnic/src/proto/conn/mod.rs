@@ -87,7 +87,7 @@ pub(crate) struct Conn<D: Driver> {
     /// Packets without a PSN that must be sent.
     notes: VecDeque<Note>,
     /// Time of the next attempt to execute a deferred bind.
-    turn_at: Option<Nanos>,
+    bind_retry_at: Option<Nanos>,
 
     receives: Receives<D>,
     received: Received,
@@ -135,7 +135,7 @@ impl<D: Driver> Conn<D> {
             short_permit: ShortPermit::default(),
             short_heads: quick::short_heads(&terms),
             notes: VecDeque::new(),
-            turn_at: None,
+            bind_retry_at: None,
             receives: Receives::new(config.max_recvs, config.shared),
             received: Received::new(terms.peer_first_psn),
             pieces: Refragmented::default(),

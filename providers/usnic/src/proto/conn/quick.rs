@@ -67,7 +67,7 @@ pub(crate) enum ShortSendRest {
     Nothing,
     /// The probe timeout is at this time or later. All other deadlines are unchanged.
     Timeout(Nanos),
-    /// The caller must query the connection's outlook and events.
+    /// The caller must query the connection's pending work and events.
     Anything,
 }
 

@@ -85,10 +85,10 @@ pub(super) enum Wait {
     /// The peer has no posted receive.
     Credit,
     /// The first waiting request is a bind that can be executed now.
-    Turn,
+    BindReady,
     /// The first waiting request cannot be executed: it is a read and the peer permits no reads, or an operation that
     /// the peer does not support.
-    NoReads,
+    Unsupported,
 }
 
 /// Limits from the handshake and from the peer's last ack.
@@ -250,10 +250,10 @@ impl<Q: Default> Requests<Q> {
             return Err(Wait::Idle);
         }
         match request.work {
-            Work::Bind => Err(Wait::Turn),
-            work if work.is_extension() && !bounds.extensions => Err(Wait::NoReads),
+            Work::Bind => Err(Wait::BindReady),
+            work if work.is_extension() && !bounds.extensions => Err(Wait::Unsupported),
             work if work.takes_receive() && !is_below(self.numbers.sends, bounds.credits) => Err(Wait::Credit),
-            work if work.is_answered() && bounds.ord == 0 => Err(Wait::NoReads),
+            work if work.is_answered() && bounds.ord == 0 => Err(Wait::Unsupported),
             work if work.is_answered() && self.reads_out >= bounds.ord => Err(Wait::Idle),
             _ => Ok(slot),
         }

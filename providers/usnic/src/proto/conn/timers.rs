@@ -8,7 +8,7 @@ use super::transmit::Note;
 use super::types::{Driver, Host};
 use crate::proto::challenge::PeerTimeout;
 use crate::proto::flight::Timeout;
-use crate::proto::schedule::Outlook;
+use crate::proto::schedule::PendingWork;
 use crate::proto::{Nanos, SECONDS};
 
 /// Idle time after which a connection frees memory.
@@ -37,8 +37,8 @@ impl<D: Driver> Conn<D> {
             self.send_path.path.deadline(),
             earliest([resend, fresh]).filter(|at| *at > self.now),
             self.credits.deadline(),
-            // After this time `outlook` returns a turn, unless another condition blocks the turn.
-            self.turn_at.filter(|at| *at > self.now),
+            // After this time `pending_work` returns a turn, unless another condition blocks the turn.
+            self.bind_retry_at.filter(|at| *at > self.now),
             self.partner.deadline(),
             self.confirming.and_then(|it| it.deadline()),
             self.ending.deadline(self.now),
@@ -46,15 +46,15 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Returns the connection's next turns and its deadline.
-    pub(crate) fn outlook(&self, now: Nanos) -> Outlook {
+    pub(crate) fn pending_work(&self, now: Nanos) -> PendingWork {
         if self.deferred.is_some() && !self.ending.is_closed() {
             // Deferred work is done first: in the next pass, or before the next post.
-            return Outlook { deadline: self.deadline(), ..Outlook::default() };
+            return PendingWork { deadline: self.deadline(), ..PendingWork::default() };
         }
         if self.ending.is_closed() {
             let deadline = self.deadline();
             let is_due = self.ending.refusal().is_some() && self.acks.due(now);
-            return Outlook { resend: false, ready: self.ending.has_word(now), ack: is_due, deadline };
+            return PendingWork { resend: false, ready: self.ending.has_word(now), ack: is_due, deadline };
         }
         let (resend, fresh) = (self.resend_at(), self.fresh_at());
         let is_small = !self.notes.is_empty()
@@ -62,7 +62,7 @@ impl<D: Driver> Conn<D> {
             || self.confirming.is_some_and(|it| it.has_word(now))
             || self.send_path.path.wants_probe(now)
             || self.partner.deadline().is_some_and(|at| at <= now);
-        Outlook {
+        PendingWork {
             resend: resend.is_some_and(|at| at <= now),
             ready: is_small || fresh.is_some_and(|at| at <= now),
             ack: self.acks.due(now),
@@ -86,7 +86,7 @@ impl<D: Driver> Conn<D> {
             Ok(sent) => self.admits_at(self.size(&sent)),
             Err(Wait::Idle) => None,
             Err(Wait::Credit) => self.credits.deadline().is_none().then_some(0),
-            Err(Wait::Turn | Wait::NoReads) => Some(0),
+            Err(Wait::BindReady | Wait::Unsupported) => Some(0),
         }
     }
 

@@ -22,7 +22,7 @@ const RESENDS: u32 = 64;
 /// Maximum number of queued answers without a PSN. If an answer is dropped, the peer repeats its probe.
 const NOTES: usize = 8;
 /// Time after which a deferred bind is tried again.
-const TURN: Nanos = 50 * MICROS;
+const BIND_RETRY: Nanos = 50 * MICROS;
 
 /// A packet without a PSN that must be sent.
 #[derive(Clone, Copy, Debug)]
@@ -210,7 +210,7 @@ impl<D: Driver> Conn<D> {
             self.execute_due(host);
         }
         let mut piece = self.piece();
-        while let Err(wait @ (Wait::Turn | Wait::NoReads)) = piece
+        while let Err(wait @ (Wait::BindReady | Wait::Unsupported)) = piece
             && self.serve(wait, host)
         {
             piece = self.piece();
@@ -284,8 +284,8 @@ impl<D: Driver> Conn<D> {
         let (fragment, chunk) = self.send_path.payloads();
         let request = self.requests.next(self.bounds(), fragment, chunk);
         // A request without packets does not need the window.
-        if let Err(wait @ (Wait::Turn | Wait::NoReads)) = request {
-            let is_due = wait == Wait::NoReads || self.turn_at.is_none_or(|at| at <= self.now);
+        if let Err(wait @ (Wait::BindReady | Wait::Unsupported)) = request {
+            let is_due = wait == Wait::Unsupported || self.bind_retry_at.is_none_or(|at| at <= self.now);
             if is_due {
                 return Err(wait);
             }
@@ -299,7 +299,7 @@ impl<D: Driver> Conn<D> {
             (Ok(request), Some(_)) if is_tiny(&request) || !self.favours_answers => request,
             (_, Some(answer)) => answer,
             (Ok(request), None) => request,
-            (Err(Wait::Turn), None) => return Err(Wait::Idle),
+            (Err(Wait::BindReady), None) => return Err(Wait::Idle),
             (Err(wait), None) => return Err(wait),
         };
         sent.command =
@@ -316,9 +316,10 @@ impl<D: Driver> Conn<D> {
         let Some(request) = self.requests.queue.next().and_then(|slot| self.requests.queue.get(slot)) else {
             return false;
         };
-        let outcome = if wait == Wait::Turn { host.turn(&request.own) } else { Err(Status::RemoteResponder) };
-        self.turn_at = (outcome == Ok(false)).then(|| self.now.saturating_add(TURN));
-        if self.turn_at.is_some() {
+        let outcome =
+            if wait == Wait::BindReady { host.execute_bind(&request.own) } else { Err(Status::RemoteResponder) };
+        self.bind_retry_at = (outcome == Ok(false)).then(|| self.now.saturating_add(BIND_RETRY));
+        if self.bind_retry_at.is_some() {
             return false;
         }
         if let Err(status) = outcome {

@@ -99,7 +99,7 @@ pub(crate) enum Work {
     },
     /// An atomic operation, which counts as a read.
     Atomic(Remote, Atomic),
-    /// A bind. `Host::turn` executes it when it is the first waiting request.
+    /// A bind. `Host::execute_bind` executes it when it is the first waiting request.
     #[default]
     Bind,
 }
@@ -148,7 +148,7 @@ pub(crate) trait Host<D: Driver> {
     /// Called when there are too few receives. `Conn::look_at_credits` must then be called when receives are added.
     fn await_shared(&mut self) {}
     /// Executes a bind. Returns `true` if it was executed, `false` if the call must be repeated soon.
-    fn turn(&mut self, request: &D::Request) -> Result<bool, Status>;
+    fn execute_bind(&mut self, request: &D::Request) -> Result<bool, Status>;
     /// Called when a request is complete, in the order of the posts.
     fn request_done(&mut self, request: &mut D::Request, status: Status, bytes: u64);
     /// Called when the peer refuses this RDMA operation, which completes next.

@@ -33,13 +33,13 @@ impl Cookies {
 
     /// Returns the cookie for a request from this source.
     pub(super) fn give(&mut self, now: Nanos, from: SocketAddr, key: &CookieKey, random: &mut dyn Random) -> Ticket {
-        self.turn(now, random);
+        self.rotate_keys(now, random);
         Ticket::new(self.epoch, hash(&self.newest, from, key))
     }
 
     /// Whether the cookie was issued for this request and source, with the current or the previous secret.
     pub(super) fn is_good(&mut self, now: Nanos, from: SocketAddr, key: &CookieKey, random: &mut dyn Random) -> bool {
-        self.turn(now, random);
+        self.rotate_keys(now, random);
         let secret = match key.head.epoch.get() {
             0 => return false,
             epoch if epoch == self.epoch => &self.newest,
@@ -51,7 +51,7 @@ impl Cookies {
         words(hash(secret, from, key)) == words(key.head.cookie)
     }
 
-    fn turn(&mut self, now: Nanos, random: &mut dyn Random) {
+    fn rotate_keys(&mut self, now: Nanos, random: &mut dyn Random) {
         let turns = now.saturating_sub(self.since) / TURN;
         for _ in 0..turns.min(2) {
             self.before = self.newest;

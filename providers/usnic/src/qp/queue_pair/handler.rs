@@ -12,7 +12,7 @@ use crate::net::errors::DeliveryError;
 use crate::net::receive::Packets;
 use crate::proto::Nanos;
 use crate::proto::counters::Counters;
-use crate::proto::schedule::{Outlook, Turn};
+use crate::proto::schedule::{PendingWork, ServiceReason};
 use crate::qp::closing;
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 use crate::qp::host::NoHost;
@@ -30,7 +30,7 @@ impl ConnectionHandler for QpCore {
     }
 
     /// Opens the connection, and moves the work that was posted before into it, in order.
-    fn open(&self, now: Nanos, params: ConnectionParams) -> Option<Outlook> {
+    fn open(&self, now: Nanos, params: ConnectionParams) -> Option<PendingWork> {
         let mut state = self.state.lock();
         if state.phase != QpPhase::Connecting(params.number) {
             drop(state);
@@ -53,23 +53,23 @@ impl ConnectionHandler for QpCore {
         Some(self.update(&mut state, now))
     }
 
-    fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: Packets<'_>) -> Outlook {
+    fn receive(&self, now: Nanos, number: u32, from: SocketAddr, packets: Packets<'_>) -> PendingWork {
         let mut state = self.state.lock();
-        let Some(transport) = state.transport(number) else { return Outlook::default() };
+        let Some(transport) = state.transport(number) else { return PendingWork::default() };
         transport.receive(now, from, packets, &mut &self.context);
         self.update(&mut state, now)
     }
 
-    fn transmit(&self, now: Nanos, number: u32, _: Turn) -> Outlook {
+    fn transmit(&self, now: Nanos, number: u32, _: ServiceReason) -> PendingWork {
         let mut state = self.state.lock();
-        let Some(transport) = state.transport(number) else { return Outlook::default() };
+        let Some(transport) = state.transport(number) else { return PendingWork::default() };
         transport.transmit(now, &mut &self.context, &self.context);
         self.update(&mut state, now)
     }
 
-    fn on_time(&self, now: Nanos, number: u32) -> Outlook {
+    fn on_time(&self, now: Nanos, number: u32) -> PendingWork {
         let mut state = self.state.lock();
-        let Some(transport) = state.transport(number) else { return Outlook::default() };
+        let Some(transport) = state.transport(number) else { return PendingWork::default() };
         transport.conn.on_time(now, &mut &self.context);
         self.update(&mut state, now)
     }
@@ -78,9 +78,9 @@ impl ConnectionHandler for QpCore {
         self.state.lock().transport.as_ref().is_some_and(|transport| transport.sends_to(peer))
     }
 
-    fn on_delivery_error(&self, now: Nanos, number: u32, error: &DeliveryError) -> Outlook {
+    fn on_delivery_error(&self, now: Nanos, number: u32, error: &DeliveryError) -> PendingWork {
         let mut state = self.state.lock();
-        let Some(transport) = state.transport(number) else { return Outlook::default() };
+        let Some(transport) = state.transport(number) else { return PendingWork::default() };
         transport.on_delivery_error(now, error);
         self.update(&mut state, now)
     }

@@ -11,7 +11,7 @@ use super::{MAX_QUIET, QpCore, QpState};
 use crate::device;
 use crate::proto::Nanos;
 use crate::proto::conn::{Post, ShortSendRest, Work as ConnWork};
-use crate::proto::schedule::Outlook;
+use crate::proto::schedule::PendingWork;
 use crate::qp::host::RecvRequest;
 use crate::qp::transport::Transport;
 
@@ -91,7 +91,7 @@ impl QpCore {
             ShortSendRest::Anything => 0,
         };
         if let Some(transport) = &state.transport
-            && transport.next_turn.is_before(deadline)
+            && transport.next_service.is_before(deadline)
         {
             return; // the turn or deadline that is planned comes first, and sees what was done
         }
@@ -102,16 +102,20 @@ impl QpCore {
     #[cold]
     #[inline(never)]
     fn plan_ack(&self, transport: &Transport) {
-        self.device.schedule(transport.number, &transport.next_turn, &Outlook { ack: true, ..Outlook::default() });
+        self.device.schedule(
+            transport.number,
+            &transport.next_service,
+            &PendingWork { ack: true, ..PendingWork::default() },
+        );
     }
 
     /// Handles the connection's events, and plans its turn or deadline.
     #[cold]
     #[inline(never)]
     fn plan(&self, state: &mut QpState, now: Nanos) {
-        let outlook = self.update(state, now);
+        let pending_work = self.update(state, now);
         if let Some(transport) = &state.transport {
-            self.device.schedule(transport.number, &transport.next_turn, &outlook);
+            self.device.schedule(transport.number, &transport.next_service, &pending_work);
         }
     }
 }

@@ -139,7 +139,7 @@ impl Line {
     /// Returns the next packet to send, and its destination.
     pub(super) fn transmit(&mut self, now: Nanos) -> Option<(SocketAddr, Vec<u8>)> {
         let mut bytes = Vec::new();
-        while self.conn.outlook(now).wants_turn() {
+        while self.conn.pending_work(now).needs_service() {
             bytes.clear();
             let out = self.conn.transmit(now, &mut bytes, &mut self.hand)?;
             assert_eq!(out.header, bytes.len());

@@ -421,7 +421,7 @@ impl Host<Hand> for Hand {
         self.pool.as_ref().map_or(0, |pool| pool.borrow().len())
     }
 
-    fn turn(&mut self, request: &Asked) -> Result<bool, Status> {
+    fn execute_bind(&mut self, request: &Asked) -> Result<bool, Status> {
         let entry = &mut self.oracle.borrow_mut().sides[self.side].entries[request.index];
         assert_eq!(entry.kind, OpKind::Bind);
         let is_done = entry.puts_off == 0;

@@ -377,7 +377,7 @@ impl<'a> Run<'a> {
                     line.hand.side,
                     line.conn.outstanding(),
                     line.conn.deadline(),
-                    line.conn.outlook(self.now).wants_turn(),
+                    line.conn.pending_work(self.now).needs_service(),
                     line.conn.counters()
                 )
             })

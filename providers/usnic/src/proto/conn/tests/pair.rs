@@ -56,7 +56,7 @@ pub(crate) struct World {
     pub(crate) unreadable: bool,
     /// Number of times that a bind is deferred, and its result.
     pub(crate) put_off: u32,
-    pub(crate) turn: Option<Status>,
+    pub(crate) bind_status: Option<Status>,
     pub(crate) turns: u32,
     /// Keys that were invalidated, with the number of receives that were complete before, and the number of atomic
     /// operations that were executed.
@@ -130,11 +130,11 @@ impl Host<World> for World {
         self.overdue.push(age);
     }
 
-    fn turn(&mut self, _request: &Buffer) -> Result<bool, Status> {
+    fn execute_bind(&mut self, _request: &Buffer) -> Result<bool, Status> {
         self.turns += 1;
         let is_put_off = self.put_off > 0;
         self.put_off = self.put_off.saturating_sub(1);
-        if is_put_off { Ok(false) } else { self.turn.map_or(Ok(true), Err) }
+        if is_put_off { Ok(false) } else { self.bind_status.map_or(Ok(true), Err) }
     }
 
     fn request_done(&mut self, request: &mut Buffer, status: Status, bytes: u64) {
@@ -369,20 +369,20 @@ impl Pair {
         self.post(side, Work::Send { solicited: false }, at, length, false)
     }
 
-    /// Posts a send by the quick function if the connection's `outlook` permits it. The result is compared with
-    /// `outlook`.
+    /// Posts a send by the quick function if the connection's `pending_work` permits it. The result is compared with
+    /// `pending_work`.
     pub(crate) fn send_quickly(&mut self, side: Side, at: usize, length: usize) -> u64 {
         let (now, id, there) = (self.now, self.next_id + 1, self.end(side.other()).address);
         let fill = |own: &mut Buffer| *own = Buffer { id, at, length };
         let end = self.end(side);
-        let before = end.conn.outlook(now);
+        let before = end.conn.pending_work(now);
         if !end.conn.permits_short(length as u64) && !end.conn.permit_short(now, length as u32, u32::MAX) {
             let post = Post { work: Work::Send { solicited: false }, length: length as u32, fence: false };
             if !end.conn.post_behind(post, fill) {
                 return self.send(side, at, length);
             }
-            let after = end.conn.outlook(now);
-            assert_eq!((before.wants_turn(), before.deadline), (after.wants_turn(), after.deadline));
+            let after = end.conn.pending_work(now);
+            assert_eq!((before.needs_service(), before.deadline), (after.needs_service(), after.deadline));
             self.next_id += 1;
             self.quick[1] += 1;
             return id;
@@ -393,7 +393,7 @@ impl Pair {
         let mut bytes = end.conn.short_header(send, &end.world).as_bytes().to_vec();
         bytes.extend_from_slice(&end.world.memory[at..][..length]);
         let rest = end.conn.after_short_send(&mut end.world);
-        let (after, latest) = (end.conn.outlook(now), |at: Option<Nanos>| at.unwrap_or(Nanos::MAX));
+        let (after, latest) = (end.conn.pending_work(now), |at: Option<Nanos>| at.unwrap_or(Nanos::MAX));
         let planned = match rest {
             ShortSendRest::Nothing => latest(before.deadline),
             ShortSendRest::Timeout(earliest) => latest(before.deadline).min(earliest),
@@ -401,7 +401,7 @@ impl Pair {
         };
         // With deferred work, the next pass checks all deadlines. Otherwise it handles the deadlines that have expired.
         if planned > 0 && !was_deferring {
-            assert!(!after.wants_turn() || before.wants_turn(), "{rest:?}: {after:?} after {before:?}");
+            assert!(!after.needs_service() || before.needs_service(), "{rest:?}: {after:?} after {before:?}");
             assert!(planned <= latest(after.deadline).max(now + 1), "{rest:?}: {after:?} after {before:?}");
         }
         let is_lost = end.mute || end.conn.peer() != there;
@@ -433,12 +433,12 @@ impl Pair {
     pub(crate) fn recv_quickly(&mut self, side: Side, at: usize, length: usize) -> u64 {
         let (now, id) = (self.now, self.next_id + 1);
         let end = self.end(side);
-        let before = end.conn.outlook(now).wants_turn();
+        let before = end.conn.pending_work(now).needs_service();
         let fill = |own: &mut Buffer| *own = Buffer { id, at, length };
         let Some(is_due) = end.conn.post_recv_quickly(length as u64, u32::MAX, fill) else {
             return self.recv(side, at, length);
         };
-        assert!(end.conn.outlook(now).wants_turn() <= (before || is_due), "an ack is due");
+        assert!(end.conn.pending_work(now).needs_service() <= (before || is_due), "an ack is due");
         self.next_id += 1;
         self.quick[2] += 1;
         id
@@ -461,9 +461,9 @@ impl Pair {
         for count in 0..most {
             let end = if side == Side::A { &mut self.a } else { &mut self.b };
             let mut bytes = Vec::new();
-            let said_so = end.conn.outlook(now).wants_turn() || end.conn.is_deferring();
+            let said_so = end.conn.pending_work(now).needs_service() || end.conn.is_deferring();
             let Some(out) = end.conn.transmit(now, &mut bytes, &mut end.world) else {
-                assert!(!end.conn.outlook(now).wants_turn(), "a turn without work");
+                assert!(!end.conn.pending_work(now).needs_service(), "a turn without work");
                 return count;
             };
             assert!(said_so, "it did not request a turn: {out:?}");

@@ -90,7 +90,7 @@ fn requests_behind_a_bind_wait_for_it() {
     pair.post(Side::A, Work::Bind, 0, 0, true);
     assert_eq!((leaving(&mut pair).len(), pair.a.world.turns), (1, 4));
     pair.until("all", |pair| pair.a.world.requests.len() == 5);
-    pair.a.world.turn = Some(Status::BindFailed);
+    pair.a.world.bind_status = Some(Status::BindFailed);
     pair.post(Side::A, Work::Bind, 0, 0, false);
     pair.until("the end", |pair| !pair.a.events.is_empty());
     assert_eq!(pair.a.world.requests.last().map(|done| done.status), Some(Status::BindFailed));
