@@ -152,7 +152,7 @@ impl<D: Driver> Conn<D> {
     /// Starts all message numbers at `number`. Only tests of the wrap-around call this.
     #[cfg(test)]
     pub(crate) fn count_from(&mut self, number: u32) {
-        self.requests.numbers = requests::PeerLimits { sends: number, writes: number, reads: number };
+        self.requests.numbers = requests::NextNumbers { sends: number, writes: number, reads: number };
         self.receives.count_from(number);
         self.peer_reads.count_from(number);
     }

@@ -71,7 +71,7 @@ pub(super) struct PostedRequest<Q> {
 
 /// Numbers of the next send, the next write and the next read; each kind is counted separately.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct PeerLimits {
+pub(super) struct NextNumbers {
     pub(super) sends: u32,
     pub(super) writes: u32,
     pub(super) reads: u32,
@@ -103,7 +103,7 @@ pub(super) struct Bounds {
 
 pub(super) struct Requests<Q> {
     pub(super) queue: Queue<PostedRequest<Q>>,
-    pub(super) numbers: PeerLimits,
+    pub(super) numbers: NextNumbers,
     /// Slot of the request that is being segmented.
     cutting: Option<u32>,
     /// Number of started reads whose data has not completely arrived.
@@ -162,7 +162,7 @@ impl<Q: Default> Requests<Q> {
     pub(super) fn new(capacity: u32) -> Self {
         Requests {
             queue: Queue::new(capacity),
-            numbers: PeerLimits::default(),
+            numbers: NextNumbers::default(),
             cutting: None,
             reads_out: 0,
             stopped: false,
