@@ -45,12 +45,12 @@ impl Read {
 
 /// Result of adding a read request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Taken {
-    Yes,
+pub(super) enum ReadAdmission {
+    Accepted,
     /// There is no space for the request until an ack arrives.
-    Later,
+    Deferred,
     /// The request is invalid: more reads than agreed, or a number that was used before.
-    Nonsense,
+    Invalid,
 }
 
 #[derive(Debug)]
@@ -99,17 +99,17 @@ impl PeerReads {
         self.reads.get(self.place(id)).filter(|read| read.has_arrived)
     }
 
-    /// Adds an atomic operation on memory that the peer may access, as `take` does. Its answer has no payload.
-    pub(super) fn take_atomic(&mut self, id: u32, psn: Psn, key: u32, address: u64, operation: Atomic) -> Taken {
-        let taken = self.take(id, psn, key, address, 0);
+    /// Adds an atomic operation on memory that the peer may access, as `add` does. Its answer has no payload.
+    pub(super) fn add_atomic(&mut self, id: u32, psn: Psn, key: u32, address: u64, operation: Atomic) -> ReadAdmission {
+        let admission = self.add(id, psn, key, address, 0);
         let place = self.place(id);
-        if taken == Taken::Yes
+        if admission == ReadAdmission::Accepted
             && let Some(read) = self.reads.get_mut(place)
         {
             read.atomic = Some(operation);
             self.atomics += 1;
         }
-        taken
+        admission
     }
 
     /// Whether atomic operations wait for their execution.
@@ -135,19 +135,19 @@ impl PeerReads {
     }
 
     /// Adds a read request on memory that the peer may access.
-    pub(super) fn take(&mut self, id: u32, psn: Psn, key: u32, address: u64, length: u32) -> Taken {
+    pub(super) fn add(&mut self, id: u32, psn: Psn, key: u32, address: u64, length: u32) -> ReadAdmission {
         let place = self.place(id);
         if place >= self.sent + self.most || self.get(id).is_some() {
-            return Taken::Nonsense;
+            return ReadAdmission::Invalid;
         }
         if place >= 2 * self.most {
-            return Taken::Later;
+            return ReadAdmission::Deferred;
         }
         if self.reads.len() <= place {
             self.reads.resize(place + 1, Read::default());
         }
         self.reads[place] = Read { has_arrived: true, psn, key, address, length, ..Read::default() };
-        Taken::Yes
+        ReadAdmission::Accepted
     }
 
     /// Returns the next packet of a response. A read is not answered while a packet before it is missing.

@@ -10,7 +10,7 @@ use zerocopy::FromBytes;
 use zerocopy::network_endian::U32;
 
 use super::Conn;
-use super::peer_reads::Taken;
+use super::peer_reads::ReadAdmission;
 use super::receives::{Incoming, ReceiveLookup};
 use super::refragmented::PieceCheck;
 use super::requests::{PayloadOwner, is_below};
@@ -264,10 +264,10 @@ impl<D: Driver> Conn<D> {
                 if length > 0 && !host.may_touch(key, address, length, false) {
                     return Err(NotAccepted::Refused(Refusal::Access, None));
                 }
-                match self.peer_reads.take(id, psn, key, address, length) {
-                    Taken::Yes => Ok(()),
-                    Taken::Later => Err(NotAccepted::Later),
-                    Taken::Nonsense => Err(NONSENSE),
+                match self.peer_reads.add(id, psn, key, address, length) {
+                    ReadAdmission::Accepted => Ok(()),
+                    ReadAdmission::Deferred => Err(NotAccepted::Later),
+                    ReadAdmission::Invalid => Err(NONSENSE),
                 }
             }
             Op::FetchAdd | Op::CompareSwap => self.place_atomic(psn, data, host),
@@ -291,10 +291,10 @@ impl<D: Driver> Conn<D> {
         if !host.may_execute(key, address) {
             return Err(NotAccepted::Refused(Refusal::Access, None));
         }
-        match self.peer_reads.take_atomic(id.get(), psn, key, address, operation) {
-            Taken::Yes => Ok(()),
-            Taken::Later => Err(NotAccepted::Later),
-            Taken::Nonsense => Err(NONSENSE),
+        match self.peer_reads.add_atomic(id.get(), psn, key, address, operation) {
+            ReadAdmission::Accepted => Ok(()),
+            ReadAdmission::Deferred => Err(NotAccepted::Later),
+            ReadAdmission::Invalid => Err(NONSENSE),
         }
     }
 
