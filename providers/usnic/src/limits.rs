@@ -64,8 +64,8 @@ pub(crate) fn counts(device: &Device, unreadable: u64, sums: Counts) -> Vec<Coun
     let count = |name, value| Count { name, unit: "", value, is_level: false };
     let lost = [
         count("dropped by the socket", device.drops()),
-        count("of no connection", device.unmatched()),
-        count("late after a poller", device.late()),
+        count("unmatched packets", device.unmatched()),
+        count("late after polling", device.late()),
         count("unreadable requests", unreadable),
     ];
     lost.into_iter().chain(counters::named(sums)).collect()

@@ -21,10 +21,10 @@ pub(crate) struct Counters {
     /// Accepted packets with data, and their payload in bytes.
     pub(crate) received: u64,
     pub(crate) received_bytes: u64,
-    /// Received packets: duplicates, packets beyond the window, and packets behind a gap.
+    /// Received packets: duplicates, packets beyond the window, and packets ahead of a missing packet.
     pub(crate) duplicates: u64,
-    pub(crate) outside: u64,
-    pub(crate) gaps: u64,
+    pub(crate) beyond_window: u64,
+    pub(crate) out_of_order: u64,
     /// Messages that the fast path received.
     pub(crate) fast: u64,
     /// Acks that were sent: ack packets, and data packets that carried an ack.
@@ -32,12 +32,12 @@ pub(crate) struct Counters {
     pub(crate) acks_carried: u64,
     pub(crate) acks_received: u64,
     /// Received acks of packets that were never sent.
-    pub(crate) acks_false: u64,
+    pub(crate) acks_of_unsent: u64,
     /// RNR probes, and sends for which the peer had no posted receive.
     pub(crate) credit_probes: u64,
     pub(crate) no_receive: u64,
     /// Sends that were withdrawn because the peer's shared queue was empty.
-    pub(crate) taken_back: u64,
+    pub(crate) withdrawn_sends: u64,
     /// Probes of the path MTU, keepalive challenges to idle peers, and challenges to new addresses.
     pub(crate) mtu_probes: u64,
     pub(crate) keepalives: u64,

@@ -318,7 +318,7 @@ impl<D: Driver> Conn<D> {
         Counters {
             lost: counters.losses,
             spurious: counters.spurious_losses + counters.spurious_probes,
-            acks_false: counters.outside,
+            acks_of_unsent: counters.beyond_sent,
             window: self.send_path.window(),
             in_flight: self.flight.bytes(),
             rate: self.send_path.rate(),

@@ -172,7 +172,7 @@ impl<D: Driver> Conn<D> {
         }
         let arrival = self.received.look(psn);
         match arrival {
-            Arrival::Outside => self.counters.outside += 1,
+            Arrival::Outside => self.counters.beyond_window += 1,
             Arrival::Duplicate => {
                 self.counters.duplicates += 1;
                 self.acks.arrived(self.now, arrival, false, is_probe);
@@ -216,7 +216,7 @@ impl<D: Driver> Conn<D> {
     ) {
         self.counters.received += 1;
         self.counters.received_bytes += bytes as u64;
-        self.counters.gaps += u64::from(arrival == Arrival::Ahead);
+        self.counters.out_of_order += u64::from(arrival == Arrival::Ahead);
         let closes_gap = arrival == Arrival::Next && !self.received.is_gapless();
         self.received.accept(psn);
         self.acks.arrived(self.now, arrival, is_last, is_probe || closes_gap);

@@ -198,7 +198,7 @@ impl<D: Driver> Conn<D> {
         // block the delivery of all later packets.
         let finds_nothing = request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, self.credits.there));
         if finds_nothing {
-            self.counters.taken_back += 1;
+            self.counters.withdrawn_sends += 1;
             self.requests.take_back(*sent);
         }
         finds_nothing

@@ -36,7 +36,7 @@ impl<T: Copy> Flight<T> {
         done: &mut impl FnMut(Psn, T),
     ) -> Result<Acked, OutOfWindow> {
         if !self.is_inside(next, ranges) {
-            self.counters.outside += 1;
+            self.counters.beyond_sent += 1;
             return Err(OutOfWindow);
         }
         if next.is_before(self.first) {

@@ -114,7 +114,7 @@ pub(crate) struct RecoveryCounters {
     /// Numbers of acks: older than another ack, repeating a gap, outside the sent range.
     pub(crate) old: u64,
     pub(crate) repeated: u64,
-    pub(crate) outside: u64,
+    pub(crate) beyond_sent: u64,
     /// Numbers of packets that were queued for retransmission, by cause.
     pub(crate) losses: u64,
     pub(crate) probes: u64,

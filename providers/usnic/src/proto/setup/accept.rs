@@ -143,7 +143,7 @@ impl Attempt {
         let length = packet.len() as u64;
         let may = self.is_proven || self.sent + length <= self.received.saturating_mul(FOLD);
         if length == 0 || !may {
-            counts.held_back += u64::from(!may);
+            counts.amplification_suppressed += u64::from(!may);
             return false;
         }
         self.sent += length;
@@ -247,7 +247,7 @@ impl Acceptor {
         let config = &self.setup.config;
         let has_room = self.half_open.total().all < config.half_open
             && self.half_open.of_prefix(from).all < config.half_open_of_prefix;
-        self.counts.no_room += u64::from(!has_room);
+        self.counts.limit_reached += u64::from(!has_room);
         has_room
     }
 

@@ -23,9 +23,9 @@ pub(crate) struct HalfOpenCounts {
     pub(crate) cookies: u64,
     pub(crate) refused: u64,
     /// Requests answered by a cookie because the limit of attempts was reached.
-    pub(crate) no_room: u64,
+    pub(crate) limit_reached: u64,
     /// Answers suppressed by the amplification limit.
-    pub(crate) held_back: u64,
+    pub(crate) amplification_suppressed: u64,
 }
 
 /// Numbers of attempts, in total and by prefix.

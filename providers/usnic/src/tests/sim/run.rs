@@ -334,14 +334,14 @@ impl<'a> Run<'a> {
         for (ours, theirs) in [(0, 1), (1, 0)] {
             let (a, b) = (&counters[ours], &counters[theirs]);
             assert!(b.received <= a.sent, "{} taken of {}", b.received, a.sent);
-            assert_eq!((a.refusals_sent, a.refusals_received, a.acks_false), (0, 0, 0));
+            assert_eq!((a.refusals_sent, a.refusals_received, a.acks_of_unsent), (0, 0, 0));
             let bytes = |side: usize, kind: fn(OpKind) -> bool| -> u64 {
                 let entries = &oracle.sides[side].entries;
                 entries.iter().filter(|entry| kind(entry.kind)).map(|entry| u64::from(entry.length)).sum()
             };
             let sent = bytes(ours, |kind| matches!(kind, OpKind::Send | OpKind::Write) || kind.has_value());
             let read = bytes(theirs, |kind| matches!(kind, OpKind::Read | OpKind::ReadBack));
-            let fits = b.received_bytes == sent + read || (a.taken_back > 0 && b.received_bytes > sent + read);
+            let fits = b.received_bytes == sent + read || (a.withdrawn_sends > 0 && b.received_bytes > sent + read);
             assert!(fits, "{} bytes of payload taken of {}", b.received_bytes, sent + read);
         }
     }

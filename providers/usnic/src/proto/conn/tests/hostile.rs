@@ -299,7 +299,7 @@ fn acks_of_unsent_packets_are_ignored() {
     ack(&mut pair, first, &[(next, next + 1)], 0, 0);
     ack(&mut pair, first, &[(first + 2, first + 1)], 0, 0);
     ack(&mut pair, first, &[(first + 1, next.wrapping_add(1 << 30))], 0, 0);
-    assert_eq!((pair.a.conn.counters().acks_false, pair.a.conn.flight.cumulative().0), (5, first));
+    assert_eq!((pair.a.conn.counters().acks_of_unsent, pair.a.conn.flight.cumulative().0), (5, first));
     assert!(pair.a.world.requests.is_empty() && pair.a.events.is_empty());
     ack(&mut pair, next, &[], 0, 0);
     assert_eq!(pair.a.world.requests.len(), 1);
@@ -359,7 +359,7 @@ fn psns_outside_the_window_are_dropped() {
     for ahead in [4096, 10_000, 1 << 31, u32::MAX / 2] {
         InvalidPacket { psn: next.wrapping_add(ahead), op: Op::Write, ..InvalidPacket::new(&pair) }.deliver(&mut pair);
     }
-    assert_eq!((pair.a.conn.counters().outside, pair.a.conn.received.next().0), (4, next));
+    assert_eq!((pair.a.conn.counters().beyond_window, pair.a.conn.received.next().0), (4, next));
     InvalidPacket { psn: next.wrapping_add(4095), op: Op::Write, ..InvalidPacket::new(&pair) }.deliver(&mut pair);
     assert_eq!(pair.a.conn.counters().received, 1);
 }

@@ -131,13 +131,13 @@ fn a_send_that_comes_too_late_for_a_shared_receive_waits_for_no_timeout() {
         pair.send(Side::A, 0, 10);
         pair.until("the send is not accepted", |pair| pair.b.conn.counters().no_receive == 1);
         if !is_there_again {
-            pair.until("A gets the refusal", |pair| pair.a.conn.counters().taken_back == 1);
+            pair.until("A gets the refusal", |pair| pair.a.conn.counters().withdrawn_sends == 1);
         }
         let start = pair.now;
         pair.share(Side::B, 0, 10);
         pair.until("it is here", |pair| !pair.b.world.recvs.is_empty());
         let counters = pair.a.conn.counters();
-        assert_eq!((counters.timeouts, counters.taken_back), (0, u64::from(!is_there_again)));
+        assert_eq!((counters.timeouts, counters.withdrawn_sends), (0, u64::from(!is_there_again)));
         assert_eq!((counters.resent_probe, pair.b.conn.counters().no_receive), (1, 1));
         assert_eq!(pair.now - start, 2 * pair.weather.latency);
     }
@@ -165,7 +165,7 @@ fn a_late_packet_with_an_old_credit_count_takes_no_send_back() {
     pair.b.conn.drain(now);
     pair.until("the end", |pair| !pair.a.events.is_empty());
     let sends: Vec<_> = pair.a.world.requests.iter().map(|done| (done.id, done.status)).collect();
-    assert_eq!((&sends[..], pair.a.conn.counters().taken_back), (&[(send, Status::Success)][..], 0));
+    assert_eq!((&sends[..], pair.a.conn.counters().withdrawn_sends), (&[(send, Status::Success)][..], 0));
 }
 
 #[test]

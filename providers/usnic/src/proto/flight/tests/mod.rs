@@ -224,7 +224,7 @@ fn old_and_invalid_acks_are_ignored() {
         for range in hostile {
             assert_eq!(sender.ack(5, &[(6, 7), range]), Err(OutOfWindow), "{range:?}");
         }
-        assert_eq!(sender.flight.counters().outside, (foreign.len() + hostile.len()) as u64);
+        assert_eq!(sender.flight.counters().beyond_sent, (foreign.len() + hostile.len()) as u64);
         assert_eq!(
             (sender.flight.packets(), sender.flight.cumulative()),
             (6, Psn(start).plus(4)),

@@ -361,7 +361,7 @@ fn half_open_state_is_bounded() {
         }
         assert!(server.acceptor.half_open.of_prefix(source(net, 0)).all <= prefix);
     }
-    assert_eq!((ids.len(), server.acceptor.counts().no_room), (all, 170));
+    assert_eq!((ids.len(), server.acceptor.counts().limit_reached), (all, 170));
     for id in ids {
         server.acceptor.reject(0, id, Reason::Refused, &[], &mut TestRandom::new(2));
     }

@@ -342,8 +342,8 @@ fn many_set_ups_at_once_all_succeed() {
         world.run(60 * SECONDS);
         assert!((0..400).all(|client| stands(&world, client)));
         assert_eq!(world.asked.len(), 400);
-        let HalfOpenCounts { cookies, no_room, .. } = world.acceptor.counts();
-        assert!(cookies > 200 && no_room == 0, "{cookies} cookies");
+        let HalfOpenCounts { cookies, limit_reached, .. } = world.acceptor.counts();
+        assert!(cookies > 200 && limit_reached == 0, "{cookies} cookies");
     }
 }
 
