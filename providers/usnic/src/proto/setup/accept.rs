@@ -6,8 +6,9 @@
 //! some time after its end, to answer duplicate requests.
 //!
 //! ```text
-//! Pending --accept--> Accepted --confirmed--> Over
-//!   |  \--reject, the client leaves or is gone--> Over <--time is up, the client leaves or does not know it--/
+//! Pending --accept--> Accepted --confirmed--> Ended
+//!   |                   \--timeout, client withdraws or does not know the attempt--> Ended
+//!   \--reject, timeout, client withdraws--> Ended
 //! ```
 //!
 //! The caller manages consumers, listeners and connections, and stores the `RequestId` with its objects.
@@ -25,7 +26,7 @@ use crate::proto::Nanos;
 use crate::proto::wire::{self, Kind, VERSION};
 
 /// Amplification limit: bytes sent to an unverified source, as a multiple of the bytes received from it.
-const FOLD: u64 = 3;
+const AMPLIFICATION_FACTOR: u64 = 3;
 /// Number of reports of a closed client port, between retransmissions, after which the attempt ends.
 const MIN_CLOSED: u32 = 2;
 
@@ -87,9 +88,9 @@ enum AcceptPhase {
         closed_counts: bool,
     },
     /// Ended: the answer to a repeated request, and whether it was sent. The entry is removed at `until`.
-    Over {
+    Ended {
         packet: Vec<u8>,
-        was_said: bool,
+        was_sent: bool,
         until: Nanos,
     },
 }
@@ -100,9 +101,9 @@ struct Attempt {
     qual: u64,
     offer: Offer,
     private: Vec<u8>,
-    stage: AcceptPhase,
+    phase: AcceptPhase,
     /// Whether the source address is verified.
-    is_proven: bool,
+    is_verified: bool,
     /// Bytes received from the source, and sent to it, while it is unverified.
     received: u64,
     sent: u64,
@@ -111,37 +112,37 @@ struct Attempt {
 }
 
 impl Attempt {
-    fn new(now: Nanos, key: Key, qual: u64, offer: Offer, private: &[u8], is_proven: bool) -> Attempt {
-        let (private, stage) = (private.to_vec(), AcceptPhase::Pending);
-        Attempt { key, qual, offer, private, stage, is_proven, received: 0, sent: 0, due: now }
+    fn new(now: Nanos, key: Key, qual: u64, offer: Offer, private: &[u8], is_verified: bool) -> Attempt {
+        let (private, phase) = (private.to_vec(), AcceptPhase::Pending);
+        Attempt { key, qual, offer, private, phase, is_verified, received: 0, sent: 0, due: now }
     }
 
-    fn is_over(&self) -> bool {
-        matches!(self.stage, AcceptPhase::Over { .. })
+    fn has_ended(&self) -> bool {
+        matches!(self.phase, AcceptPhase::Ended { .. })
     }
 
     /// Appends the Pending answer.
-    fn say_pending(&mut self, setup: &Setup, random: &mut dyn Random, out: &mut Vec<u8>) {
+    fn append_pending(&mut self, setup: &Setup, random: &mut dyn Random, out: &mut Vec<u8>) {
         let before = out.len();
         packets::put_cookie(&setup.guard, self.key.to, None, random, out);
         self.sent += (out.len() - before) as u64;
     }
 
     /// Appends the current answer, unless that would exceed the amplification limit of an unverified source.
-    fn say(&mut self, counts: &mut HalfOpenCounts, out: &mut Vec<u8>) -> bool {
-        let packet = match &mut self.stage {
+    fn append_reply(&mut self, counts: &mut HalfOpenCounts, out: &mut Vec<u8>) -> bool {
+        let packet = match &mut self.phase {
             AcceptPhase::Accepted { packet, closed_counts, .. } => {
                 *closed_counts = true;
                 packet
             }
-            AcceptPhase::Over { packet, was_said, .. } => {
-                *was_said = true;
+            AcceptPhase::Ended { packet, was_sent, .. } => {
+                *was_sent = true;
                 packet
             }
             AcceptPhase::Pending => return false,
         };
         let length = packet.len() as u64;
-        let may = self.is_proven || self.sent + length <= self.received.saturating_mul(FOLD);
+        let may = self.is_verified || self.sent + length <= self.received.saturating_mul(AMPLIFICATION_FACTOR);
         if length == 0 || !may {
             counts.amplification_suppressed += u64::from(!may);
             return false;
@@ -161,7 +162,7 @@ pub(crate) struct Acceptor {
     by_conn: BTreeMap<u32, RequestId>,
     due: BTreeSet<(Nanos, RequestId)>,
     /// Ended attempts, in the order in which they ended.
-    over: VecDeque<RequestId>,
+    ended: VecDeque<RequestId>,
     /// Numbers of attempts that have not ended.
     half_open: HalfOpen,
     next: u64,
@@ -178,7 +179,7 @@ impl Acceptor {
             by_key: BTreeMap::new(),
             by_conn: BTreeMap::new(),
             due: BTreeSet::new(),
-            over: VecDeque::new(),
+            ended: VecDeque::new(),
             next: 0,
             counts: HalfOpenCounts::default(),
         }
@@ -212,9 +213,9 @@ impl Acceptor {
         let Some((conn, token)) = packets::requester(rest) else { return PacketResult::Nothing };
         let key = CookieKey { head: request_head, conn, token };
         let to = To { conn, token, hop: request_head.hop() };
-        let is_proven = self.cookies.is_good(now, from, &key, random);
+        let is_verified = self.cookies.is_good(now, from, &key, random);
         if let Some(id) = self.by_key.get(&Key { from, to }) {
-            return self.repeated(now, *id, packet.len(), is_proven, random, out);
+            return self.repeated(now, *id, packet.len(), is_verified, random, out);
         }
         let offered = match packets::offer(rest) {
             _ if !request_head.speaks(VERSION) => Err(Reason::Version),
@@ -224,15 +225,15 @@ impl Acceptor {
         };
         // If a limit is reached, no state is kept. The client repeats the request with the cookie until an entry is
         // free.
-        if offered.is_ok() && (!self.has_room(from) || !is_proven && self.wants_proof(from)) {
+        if offered.is_ok() && (!self.has_free_entry(from) || !is_verified && self.needs_cookie(from)) {
             self.counts.cookies += 1;
-            let ticket = self.cookies.give(now, from, &key, random);
+            let ticket = self.cookies.issue(now, from, &key, random);
             packets::put_cookie(&setup.guard, to, Some(ticket), random, out);
             return PacketResult::Answer;
         }
         match offered {
             Ok((offer, private)) => {
-                let attempt = Attempt::new(now, Key { from, to }, request_head.qual(), offer, private, is_proven);
+                let attempt = Attempt::new(now, Key { from, to }, request_head.qual(), offer, private, is_verified);
                 self.begin(attempt, packet.len(), random, out)
             }
             Err(reason) => {
@@ -243,20 +244,20 @@ impl Acceptor {
         }
     }
 
-    fn has_room(&mut self, from: SocketAddr) -> bool {
+    fn has_free_entry(&mut self, from: SocketAddr) -> bool {
         let config = &self.setup.config;
-        let has_room = self.half_open.total().all < config.half_open
+        let has_free_entry = self.half_open.total().all < config.half_open
             && self.half_open.of_prefix(from).all < config.half_open_of_prefix;
-        self.counts.limit_reached += u64::from(!has_room);
-        has_room
+        self.counts.limit_reached += u64::from(!has_free_entry);
+        has_free_entry
     }
 
     /// Whether this source must return a cookie before state is kept for it.
-    fn wants_proof(&self, from: SocketAddr) -> bool {
+    fn needs_cookie(&self, from: SocketAddr) -> bool {
         let config = &self.setup.config;
         self.setup.guard.is_sealed()
-            || self.half_open.total().unproven >= config.unproven
-            || self.half_open.of_prefix(from).unproven >= config.unproven_of_prefix
+            || self.half_open.total().unverified >= config.unverified
+            || self.half_open.of_prefix(from).unverified >= config.unverified_of_prefix
     }
 
     /// Creates an entry, and appends the Pending answer. From then on the client repeats the request to the source of
@@ -271,9 +272,9 @@ impl Acceptor {
         self.next += 1;
         let id = RequestId(self.next);
         attempt.received = length as u64;
-        attempt.say_pending(&self.setup, random, out);
+        attempt.append_pending(&self.setup, random, out);
         attempt.due = attempt.due.saturating_add(self.setup.config.patience);
-        self.half_open.add(attempt.key.from, attempt.is_proven);
+        self.half_open.add(attempt.key.from, attempt.is_verified);
         self.by_key.insert(attempt.key, id);
         self.due.insert((attempt.due, id));
         self.attempts.insert(id, attempt);
@@ -287,30 +288,30 @@ impl Acceptor {
         now: Nanos,
         id: RequestId,
         length: usize,
-        is_proven: bool,
+        is_verified: bool,
         random: &mut dyn Random,
         out: &mut Vec<u8>,
     ) -> PacketResult {
         self.counts.repeated += 1;
         let Some(attempt) = self.attempts.get_mut(&id) else { return PacketResult::Nothing };
         attempt.received = attempt.received.saturating_add(length as u64);
-        if is_proven && !attempt.is_proven {
-            attempt.is_proven = true;
-            if !attempt.is_over() {
-                self.half_open.proven(attempt.key.from);
+        if is_verified && !attempt.is_verified {
+            attempt.is_verified = true;
+            if !attempt.has_ended() {
+                self.half_open.verified(attempt.key.from);
             }
         }
-        if !matches!(attempt.stage, AcceptPhase::Pending) {
-            let was_said = attempt.say(&mut self.counts, out);
+        if !matches!(attempt.phase, AcceptPhase::Pending) {
+            let was_sent = attempt.append_reply(&mut self.counts, out);
             // Further duplicates may arrive, so the time until the entry's removal restarts.
-            if let AcceptPhase::Over { until, .. } = &mut attempt.stage {
+            if let AcceptPhase::Ended { until, .. } = &mut attempt.phase {
                 *until = now.saturating_add(self.setup.config.linger);
                 let until = *until;
                 self.set_due(id, until);
             }
-            return if was_said { PacketResult::Answer } else { PacketResult::Nothing };
+            return if was_sent { PacketResult::Answer } else { PacketResult::Nothing };
         }
-        attempt.say_pending(&self.setup, random, out);
+        attempt.append_pending(&self.setup, random, out);
         self.set_due(id, now.saturating_add(self.setup.config.patience));
         PacketResult::Answer
     }
@@ -322,7 +323,7 @@ impl Acceptor {
             return PacketResult::Nothing;
         };
         let key = |hop| Key { from, to: To { conn, token, hop } };
-        let open = |id: &&RequestId| self.attempts.get(*id).is_some_and(|attempt| !attempt.is_over());
+        let open = |id: &&RequestId| self.attempts.get(*id).is_some_and(|attempt| !attempt.has_ended());
         let found = self.by_key.range(key(0)..=key(u16::MAX)).map(|(_, id)| id).find(open).copied();
         self.end(now, found)
     }
@@ -332,7 +333,7 @@ impl Acceptor {
     /// connection was established.
     pub(crate) fn reset(&mut self, now: Nanos, packet: &[u8]) -> PacketResult {
         let Some((head, _)) = wire::head(packet) else { return PacketResult::Nothing };
-        let found = self.by_conn.get(&head.conn.get()).copied().filter(|id| self.gave(*id, head.token.get()));
+        let found = self.by_conn.get(&head.conn.get()).copied().filter(|id| self.assigned(*id, head.token.get()));
         self.end(now, found.filter(|_| packets::is_unknown(&self.setup.guard, packet)))
     }
 
@@ -342,7 +343,7 @@ impl Acceptor {
         let key = |conn, token, hop| Key { from, to: To { conn, token, hop } };
         let of_peer = self.by_key.range(key(0, 0, 0)..=key(u32::MAX, u64::MAX, u16::MAX));
         let found =
-            of_peer.map(|(_, id)| *id).find(|id| match self.attempts.get_mut(id).map(|attempt| &mut attempt.stage) {
+            of_peer.map(|(_, id)| *id).find(|id| match self.attempts.get_mut(id).map(|attempt| &mut attempt.phase) {
                 Some(AcceptPhase::Accepted { packet, closed, closed_counts, .. })
                     if packets::is_quoted(packet, quote) =>
                 {
@@ -356,13 +357,13 @@ impl Acceptor {
 
     fn end(&mut self, now: Nanos, id: Option<RequestId>) -> PacketResult {
         let Some(id) = id else { return PacketResult::Nothing };
-        self.be_over(now, id, Vec::new());
+        self.end_attempt(now, id, Vec::new());
         PacketResult::Withdrawn(id)
     }
 
     /// Returns the content of a request; `None`: the attempt has ended or was answered.
     pub(crate) fn request(&self, id: RequestId) -> Option<RequestContent<'_>> {
-        let attempt = self.attempts.get(&id).filter(|attempt| matches!(attempt.stage, AcceptPhase::Pending))?;
+        let attempt = self.attempts.get(&id).filter(|attempt| matches!(attempt.phase, AcceptPhase::Pending))?;
         Some(RequestContent { from: attempt.key.from, qual: attempt.qual, private_data: &attempt.private })
     }
 
@@ -377,12 +378,12 @@ impl Acceptor {
         random: &mut dyn Random,
     ) -> Option<Agreed> {
         let setup = self.setup.clone();
-        let attempt = self.attempts.get_mut(&id).filter(|attempt| matches!(attempt.stage, AcceptPhase::Pending))?;
+        let attempt = self.attempts.get_mut(&id).filter(|attempt| matches!(attempt.phase, AcceptPhase::Pending))?;
         let mut packet = Vec::new();
         packets::put_accept(&setup.guard, attempt.key.to, own_offer, private, random, &mut packet);
         let (wait, until) = (setup.config.first_repeat, now.saturating_add(setup.config.give_up));
         let (conn, token) = (own_offer.conn, own_offer.token);
-        attempt.stage = AcceptPhase::Accepted { packet, conn, token, wait, until, closed: 0, closed_counts: false };
+        attempt.phase = AcceptPhase::Accepted { packet, conn, token, wait, until, closed: 0, closed_counts: false };
         attempt.private = Vec::new();
         let agreed = setup.agree(own_offer, &attempt.offer, attempt.key.from, false, random);
         self.by_conn.insert(own_offer.conn, id);
@@ -399,10 +400,10 @@ impl Acceptor {
         private: &[u8],
         random: &mut dyn Random,
     ) {
-        let Some(attempt) = self.attempts.get(&id).filter(|attempt| !attempt.is_over()) else { return };
+        let Some(attempt) = self.attempts.get(&id).filter(|attempt| !attempt.has_ended()) else { return };
         let mut packet = Vec::new();
         packets::put_reject(&self.setup.guard, attempt.key.to, reason, private, random, &mut packet);
-        self.be_over(now, id, packet);
+        self.end_attempt(now, id, packet);
         self.set_due(id, now);
     }
 
@@ -410,15 +411,15 @@ impl Acceptor {
     /// proves that the client has received the accept. On the first such packet, returns the request, whose connection
     /// is now established.
     pub(crate) fn confirmed(&mut self, now: Nanos, conn: u32, token: u64) -> Option<RequestId> {
-        let id = self.by_conn.get(&conn).copied().filter(|id| self.gave(*id, token))?;
-        self.be_over(now, id, Vec::new());
+        let id = self.by_conn.get(&conn).copied().filter(|id| self.assigned(*id, token))?;
+        self.end_attempt(now, id, Vec::new());
         Some(id)
     }
 
     /// Whether the accept of this request assigned the token `given`, and is not confirmed.
-    fn gave(&self, id: RequestId, given: u64) -> bool {
-        let stage = self.attempts.get(&id).map(|attempt| &attempt.stage);
-        matches!(stage, Some(AcceptPhase::Accepted { token, .. }) if *token == given)
+    fn assigned(&self, id: RequestId, given: u64) -> bool {
+        let phase = self.attempts.get(&id).map(|attempt| &attempt.phase);
+        matches!(phase, Some(AcceptPhase::Accepted { token, .. }) if *token == given)
     }
 
     /// Does the next action that is due. The caller repeats the call until it returns `None`.
@@ -426,29 +427,29 @@ impl Acceptor {
         while let Some((_, id)) = self.due.first().copied().filter(|(due, _)| now >= *due) {
             let attempt = self.attempts.get_mut(&id).expect("what is due is there");
             let from = attempt.key.from;
-            match &mut attempt.stage {
+            match &mut attempt.phase {
                 AcceptPhase::Accepted { wait, until, .. } if now < *until => {
                     let next = now.saturating_add(*wait).min(*until);
                     *wait = (*wait * 2).min(self.setup.config.last_repeat);
-                    let was_said = attempt.say(&mut self.counts, out);
+                    let was_sent = attempt.append_reply(&mut self.counts, out);
                     self.set_due(id, next);
-                    if was_said {
+                    if was_sent {
                         return Some(Due::Send(from));
                     }
                 }
                 AcceptPhase::Pending | AcceptPhase::Accepted { .. } => {
-                    self.be_over(now, id, Vec::new());
+                    self.end_attempt(now, id, Vec::new());
                     return Some(Due::Failed(id));
                 }
-                AcceptPhase::Over { was_said: false, until, .. } => {
+                AcceptPhase::Ended { was_sent: false, until, .. } => {
                     let until = *until;
-                    let was_said = attempt.say(&mut self.counts, out);
+                    let was_sent = attempt.append_reply(&mut self.counts, out);
                     self.set_due(id, until);
-                    if was_said {
+                    if was_sent {
                         return Some(Due::Send(from));
                     }
                 }
-                AcceptPhase::Over { .. } => self.forget(id),
+                AcceptPhase::Ended { .. } => self.remove(id),
             }
         }
         None
@@ -468,33 +469,33 @@ impl Acceptor {
     }
 
     /// Ends an attempt. The entry stays in the table for the time `linger`, to answer duplicates.
-    fn be_over(&mut self, now: Nanos, id: RequestId, packet: Vec<u8>) {
-        let Some(attempt) = self.attempts.get_mut(&id).filter(|attempt| !attempt.is_over()) else { return };
+    fn end_attempt(&mut self, now: Nanos, id: RequestId, packet: Vec<u8>) {
+        let Some(attempt) = self.attempts.get_mut(&id).filter(|attempt| !attempt.has_ended()) else { return };
         let until = now.saturating_add(self.setup.config.linger);
-        let was_said = packet.is_empty();
-        let before = std::mem::replace(&mut attempt.stage, AcceptPhase::Over { packet, was_said, until });
+        let was_sent = packet.is_empty();
+        let before = std::mem::replace(&mut attempt.phase, AcceptPhase::Ended { packet, was_sent, until });
         attempt.private = Vec::new();
         if let AcceptPhase::Accepted { conn, .. } = before {
             self.by_conn.remove(&conn);
         }
-        self.half_open.remove(attempt.key.from, attempt.is_proven);
+        self.half_open.remove(attempt.key.from, attempt.is_verified);
         self.set_due(id, until);
-        self.over.push_back(id);
-        if self.over.len() > self.setup.config.remembered
-            && let Some(oldest) = self.over.front().copied()
+        self.ended.push_back(id);
+        if self.ended.len() > self.setup.config.remembered
+            && let Some(oldest) = self.ended.front().copied()
         {
-            self.forget(oldest);
+            self.remove(oldest);
         }
     }
 
-    fn forget(&mut self, id: RequestId) {
+    fn remove(&mut self, id: RequestId) {
         if let Some(attempt) = self.attempts.remove(&id) {
             self.by_key.remove(&attempt.key);
             self.due.remove(&(attempt.due, id));
         }
         // Entries are removed approximately in order, so the search ends early.
-        if let Some(place) = self.over.iter().position(|other| *other == id) {
-            self.over.remove(place);
+        if let Some(place) = self.ended.iter().position(|other| *other == id) {
+            self.ended.remove(place);
         }
     }
 }

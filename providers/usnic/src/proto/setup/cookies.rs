@@ -32,7 +32,7 @@ impl Cookies {
     }
 
     /// Returns the cookie for a request from this source.
-    pub(super) fn give(&mut self, now: Nanos, from: SocketAddr, key: &CookieKey, random: &mut dyn Random) -> Ticket {
+    pub(super) fn issue(&mut self, now: Nanos, from: SocketAddr, key: &CookieKey, random: &mut dyn Random) -> Ticket {
         self.rotate_keys(now, random);
         Ticket::new(self.epoch, hash(&self.newest, from, key))
     }
@@ -106,8 +106,8 @@ mod tests {
         CookieKey { head: RequestHead::new(5, 0, ticket), conn: 6, token: 7 }
     }
 
-    fn given(cookies: &mut Cookies, now: Nanos, dice: &mut TestRandom) -> CookieKey {
-        let ticket = cookies.give(now, FROM, &key(None), dice);
+    fn issued(cookies: &mut Cookies, now: Nanos, dice: &mut TestRandom) -> CookieKey {
+        let ticket = cookies.issue(now, FROM, &key(None), dice);
         key(Some(ticket))
     }
 
@@ -116,7 +116,7 @@ mod tests {
         for start in [0, 29 * SECONDS] {
             let mut dice = TestRandom::new(1);
             let mut cookies = Cookies::new(0, &mut dice);
-            let key = given(&mut cookies, start, &mut dice);
+            let key = issued(&mut cookies, start, &mut dice);
             for now in [start, start + TURN, 2 * TURN - 1] {
                 assert!(cookies.is_good(now, FROM, &key, &mut dice), "given at {start}, shown at {now}");
             }
@@ -129,7 +129,7 @@ mod tests {
     fn cookie_is_valid_only_for_its_source_and_request() {
         let mut dice = TestRandom::new(2);
         let mut cookies = Cookies::new(0, &mut dice);
-        let good = given(&mut cookies, 0, &mut dice);
+        let good = issued(&mut cookies, 0, &mut dice);
         assert!(cookies.is_good(0, FROM, &good, &mut dice));
         for from in ["10.0.0.2:700", "10.0.0.1:701", "[::1]:700"] {
             assert!(!cookies.is_good(0, from.parse().expect("an address"), &good, &mut dice), "{from}");
@@ -158,7 +158,7 @@ mod tests {
     #[test]
     fn restarted_server_does_not_accept_old_cookies() {
         let (mut dice, mut other) = (TestRandom::new(3), TestRandom::new(4));
-        let good = given(&mut Cookies::new(0, &mut dice), 0, &mut dice);
+        let good = issued(&mut Cookies::new(0, &mut dice), 0, &mut dice);
         assert!(!Cookies::new(0, &mut other).is_good(0, FROM, &good, &mut other));
     }
 
@@ -166,8 +166,8 @@ mod tests {
     fn epochs_wrap_and_skip_zero() {
         let mut dice = TestRandom::new(5);
         let mut cookies = Cookies { epoch: u32::MAX, ..Cookies::new(0, &mut dice) };
-        let last = given(&mut cookies, 0, &mut dice);
-        let first = given(&mut cookies, TURN, &mut dice);
+        let last = issued(&mut cookies, 0, &mut dice);
+        let first = issued(&mut cookies, TURN, &mut dice);
         assert_eq!(first.head.epoch.get(), 1);
         assert!(cookies.is_good(TURN, FROM, &last, &mut dice) && cookies.is_good(TURN, FROM, &first, &mut dice));
         assert!(

@@ -10,7 +10,7 @@ use std::net::{IpAddr, SocketAddr};
 pub(super) struct Count {
     pub(super) all: usize,
     /// Number of attempts from unverified sources.
-    pub(super) unproven: usize,
+    pub(super) unverified: usize,
 }
 
 /// Counters since the IA was opened.
@@ -44,23 +44,23 @@ impl HalfOpen {
         self.prefixes.get(&prefix(from)).copied().unwrap_or_default()
     }
 
-    pub(super) fn add(&mut self, from: SocketAddr, is_proven: bool) {
-        self.change(from, 1, isize::from(!is_proven));
+    pub(super) fn add(&mut self, from: SocketAddr, is_verified: bool) {
+        self.change(from, 1, isize::from(!is_verified));
     }
 
     /// Records that the source of an attempt has been verified.
-    pub(super) fn proven(&mut self, from: SocketAddr) {
+    pub(super) fn verified(&mut self, from: SocketAddr) {
         self.change(from, 0, -1);
     }
 
-    pub(super) fn remove(&mut self, from: SocketAddr, is_proven: bool) {
-        self.change(from, -1, -isize::from(!is_proven));
+    pub(super) fn remove(&mut self, from: SocketAddr, is_verified: bool) {
+        self.change(from, -1, -isize::from(!is_verified));
     }
 
-    fn change(&mut self, from: SocketAddr, all: isize, unproven: isize) {
+    fn change(&mut self, from: SocketAddr, all: isize, unverified: isize) {
         for count in [&mut self.total, self.prefixes.entry(prefix(from)).or_default()] {
             count.all = count.all.wrapping_add_signed(all);
-            count.unproven = count.unproven.wrapping_add_signed(unproven);
+            count.unverified = count.unverified.wrapping_add_signed(unverified);
         }
         if self.of_prefix(from).all == 0 {
             self.prefixes.remove(&prefix(from));
@@ -92,10 +92,10 @@ mod tests {
             half_open.add(at(from), false);
         }
         half_open.add(at("[2001:db8::ffff:0:0:1]:1"), true);
-        assert_eq!((half_open.total().all, half_open.total().unproven), (6, 5));
+        assert_eq!((half_open.total().all, half_open.total().unverified), (6, 5));
         assert_eq!((half_open.of_prefix(at("10.0.0.9:9")).all, half_open.of_prefix(at("10.0.2.1:1")).all), (3, 0));
         let six = at("[2001:db8::2]:2");
-        assert_eq!((half_open.of_prefix(six).all, half_open.of_prefix(six).unproven), (2, 1));
+        assert_eq!((half_open.of_prefix(six).all, half_open.of_prefix(six).unverified), (2, 1));
         assert_eq!(half_open.of_prefix(at("[2001:db8:0:1::1]:1")).all, 0);
         assert_eq!(half_open.of_prefix(at("[a00::]:1")).all, 0, "an IPv6 prefix of the same bytes is another");
     }
@@ -105,11 +105,11 @@ mod tests {
         let mut half_open = HalfOpen::default();
         half_open.add(at("10.0.0.1:1"), false);
         half_open.add(at("10.0.0.1:2"), true);
-        half_open.proven(at("10.0.0.1:1"));
-        assert_eq!((half_open.total().unproven, half_open.of_prefix(at("10.0.0.1:1")).unproven), (0, 0));
+        half_open.verified(at("10.0.0.1:1"));
+        assert_eq!((half_open.total().unverified, half_open.of_prefix(at("10.0.0.1:1")).unverified), (0, 0));
         half_open.remove(at("10.0.0.1:1"), true);
         assert_eq!((half_open.total().all, half_open.prefixes.len()), (1, 1));
         half_open.remove(at("10.0.0.1:2"), true);
-        assert_eq!((half_open.total().all, half_open.total().unproven, half_open.prefixes.len()), (0, 0, 0));
+        assert_eq!((half_open.total().all, half_open.total().unverified, half_open.prefixes.len()), (0, 0, 0));
     }
 }

@@ -174,8 +174,8 @@ pub(crate) struct SetupConfig {
     pub(crate) linger: Nanos,
     /// Maximum number of attempts of unverified sources, in total and per prefix (/24, /64). Beyond it, unverified
     /// sources get cookies. With a key all sources get cookies, to prevent replays.
-    pub(crate) unproven: usize,
-    pub(crate) unproven_of_prefix: usize,
+    pub(crate) unverified: usize,
+    pub(crate) unverified_of_prefix: usize,
     /// Maximum number of attempts of all sources, in total and per prefix. Beyond it, all sources get cookies, and must
     /// repeat their requests.
     pub(crate) half_open: usize,
@@ -194,8 +194,8 @@ impl Default for SetupConfig {
             listener_wait: 0,
             patience: 30 * SECONDS,
             linger: 10 * SECONDS,
-            unproven: 128,
-            unproven_of_prefix: 64,
+            unverified: 128,
+            unverified_of_prefix: 64,
             half_open: 4096,
             half_open_of_prefix: 2048,
             remembered: 4096,

@@ -65,8 +65,8 @@ impl Peer {
     pub(super) fn new(at: usize, life: u64, plan: &PeerPlan, sealed: bool, seed: u64, now: Nanos) -> Peer {
         let mut dice = TestRandom::new(seed ^ ((at as u64 + 1) << 32) ^ (life << 48));
         let psk = sealed.then(|| Psk::new(b"0123456789abcdef-secret").expect("long enough"));
-        let unproven = if plan.cookies { 0 } else { SetupConfig::default().unproven };
-        let config = SetupConfig { unproven, ..SetupConfig::default() };
+        let unverified = if plan.cookies { 0 } else { SetupConfig::default().unverified };
+        let config = SetupConfig { unverified, ..SetupConfig::default() };
         let setup = Arc::new(Setup::new(config, psk));
         Peer {
             address: address(at, 1000),

@@ -76,7 +76,7 @@ impl Server {
     fn is_empty(&self) -> bool {
         let it = &self.acceptor;
         let maps = it.attempts.is_empty() && it.by_key.is_empty() && it.by_conn.is_empty();
-        maps && it.due.is_empty() && it.over.is_empty() && it.half_open.total().all == 0
+        maps && it.due.is_empty() && it.ended.is_empty() && it.half_open.total().all == 0
     }
 }
 
@@ -185,7 +185,7 @@ fn unverified_source_gets_at_most_three_times_its_bytes() {
 #[test]
 fn stateless_answers_respect_the_amplification_limit() {
     for secret in [None, Some(&[7; 16][..])] {
-        let mut server = Server::new(SetupConfig { unproven: 0, ..SetupConfig::default() }, secret);
+        let mut server = Server::new(SetupConfig { unverified: 0, ..SetupConfig::default() }, secret);
         let (_, packet) = server.request(1);
         assert_eq!(server.receives(0, &packet, source(0, 1)), PacketResult::Answer);
         assert!(matches!(server.said(), Some(Answer::Again(_))) && server.out.len() <= 3 * packet.len());
@@ -204,7 +204,8 @@ fn stateless_answers_respect_the_amplification_limit() {
 
 #[test]
 fn verified_source_has_no_amplification_limit() {
-    let mut server = Server::new(SetupConfig { give_up: 3600 * SECONDS, unproven: 0, ..SetupConfig::default() }, None);
+    let mut server =
+        Server::new(SetupConfig { give_up: 3600 * SECONDS, unverified: 0, ..SetupConfig::default() }, None);
     let (mut connector, packet) = server.request(1);
     let from = source(0, 1);
     server.receives(0, &packet, from);
@@ -230,7 +231,7 @@ fn accept_to_a_closed_port_ends_after_two_reports() {
     // Reports an ICMP message that quotes an accept that was sent.
     let port_closed = |server: &mut Server, now, at| {
         let attempts = server.acceptor.attempts.values();
-        let accepts = attempts.filter_map(|attempt| match &attempt.stage {
+        let accepts = attempts.filter_map(|attempt| match &attempt.phase {
             AcceptPhase::Accepted { packet, .. } => Some(packet[..64].to_vec()),
             _ => None,
         });
@@ -262,7 +263,7 @@ fn accept_to_a_closed_port_ends_after_two_reports() {
 
 #[test]
 fn no_state_is_kept_for_unverified_sources_under_load() {
-    let config = SetupConfig { unproven: 20, unproven_of_prefix: 5, ..SetupConfig::default() };
+    let config = SetupConfig { unverified: 20, unverified_of_prefix: 5, ..SetupConfig::default() };
     let mut server = Server::new(config, None);
     let (mut kept, mut cookies) = ([0; 8], 0);
     for net in 0..8 {
@@ -294,12 +295,12 @@ fn no_state_is_kept_for_unverified_sources_under_load() {
         "a cookie is not valid from another address"
     );
     requested(server.receives(0, &again, from));
-    assert_eq!((server.acceptor.half_open.total().all, server.acceptor.half_open.total().unproven), (21, 20));
+    assert_eq!((server.acceptor.half_open.total().all, server.acceptor.half_open.total().unverified), (21, 20));
 }
 
 #[test]
 fn cookie_can_be_shown_later() {
-    let mut server = Server::new(SetupConfig { unproven: 1, ..SetupConfig::default() }, None);
+    let mut server = Server::new(SetupConfig { unverified: 1, ..SetupConfig::default() }, None);
     let (_, other) = server.request(1);
     let other = requested(server.receives(0, &other, source(1, 1)));
     let (mut connector, packet) = server.request(2);
@@ -310,12 +311,12 @@ fn cookie_can_be_shown_later() {
     server.acceptor.reject(0, other, Reason::Refused, &[], &mut TestRandom::new(2));
     // There is no load any more, and a repetition of the first request arrives before the request with the cookie.
     requested(server.receives(0, &packet, from));
-    assert_eq!(server.acceptor.half_open.total().unproven, 1);
+    assert_eq!(server.acceptor.half_open.total().unverified, 1);
     let mut with = Vec::new();
     connector.transmit(0, &mut TestRandom::new(9), &mut with);
     for _ in 0..2 {
         assert_eq!(server.receives(0, &with, from), PacketResult::Answer);
-        assert_eq!((server.said(), server.acceptor.half_open.total().unproven), (Some(Answer::Pending), 0));
+        assert_eq!((server.said(), server.acceptor.half_open.total().unverified), (Some(Answer::Pending), 0));
     }
     server.time(100 * SECONDS);
     assert!(server.is_empty());
@@ -323,7 +324,7 @@ fn cookie_can_be_shown_later() {
 
 #[test]
 fn a_forged_or_stale_cookie_gets_another_one() {
-    let mut server = Server::new(SetupConfig { unproven: 0, ..SetupConfig::default() }, None);
+    let mut server = Server::new(SetupConfig { unverified: 0, ..SetupConfig::default() }, None);
     let (mut connector, packet) = server.request(1);
     let from = source(0, 1);
     server.receives(0, &packet, from);
@@ -349,7 +350,7 @@ fn a_forged_or_stale_cookie_gets_another_one() {
 fn half_open_state_is_bounded() {
     let config = SetupConfig { half_open: 30, half_open_of_prefix: 10, remembered: 15, ..SetupConfig::default() };
     let (all, prefix) = (config.half_open, config.half_open_of_prefix);
-    let mut server = Server::new(SetupConfig { unproven: 1000, unproven_of_prefix: 1000, ..config }, None);
+    let mut server = Server::new(SetupConfig { unverified: 1000, unverified_of_prefix: 1000, ..config }, None);
     let mut ids = Vec::new();
     for net in 0..10 {
         for host in 0..20 {

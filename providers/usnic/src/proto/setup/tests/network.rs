@@ -172,9 +172,9 @@ impl World {
         if to.ip() == server_at(0).ip() && !leaves {
             self.bytes.entry(from).or_default().0 += length;
         } else if from.ip() == server_at(0).ip() && leaves {
-            let (received, sent, is_proven) = self.bytes.entry(to).or_default();
+            let (received, sent, is_verified) = self.bytes.entry(to).or_default();
             *sent += length;
-            assert!(*is_proven || *sent <= 3 * *received, "{sent} bytes for {received} to {to}");
+            assert!(*is_verified || *sent <= 3 * *received, "{sent} bytes for {received} to {to}");
         }
     }
 
