@@ -83,7 +83,7 @@ impl PassiveSide {
                 self.unreadable.note(device, now, from, packet);
                 None
             }
-            PacketResult::Answer => {
+            PacketResult::Reply => {
                 send(&mut self.batch, &device.socket, from);
                 None
             }

@@ -20,7 +20,7 @@ use crate::net::errors::DeliveryError;
 use crate::net::listener_dir::ListenerDir;
 use crate::net::send::SendBatch;
 use crate::proto::Nanos;
-use crate::proto::setup::connect::{Connector, Outcome};
+use crate::proto::setup::connect::{ConnectOutcome, Connector};
 use crate::qp::handler::ConnectionHandler;
 
 struct ConnectAttempt {
@@ -139,7 +139,7 @@ impl ActiveSide {
         self.after(device, now, number, outcome)
     }
 
-    fn after(&mut self, device: &Device, now: Nanos, number: u32, outcome: Option<Outcome>) -> Option<CmAction> {
+    fn after(&mut self, device: &Device, now: Nanos, number: u32, outcome: Option<ConnectOutcome>) -> Option<CmAction> {
         let Some(outcome) = outcome else {
             self.transmit(device, now, number);
             return None;
@@ -147,16 +147,16 @@ impl ActiveSide {
         let ConnectAttempt { connector, conn, handler, .. } = self.remove(number)?;
         let server = connector.server();
         let event = match outcome {
-            Outcome::Established { agreed, private_data } => {
+            ConnectOutcome::Established { agreed, private_data } => {
                 return Some(CmAction::Establish(
                     EstablishedConnection { number, conn, handler, agreed, private_data },
                     Vec::new(),
                 ));
             }
-            Outcome::Refused(private_data) => {
+            ConnectOutcome::Refused(private_data) => {
                 return Some(CmAction::End(number, handler, conn, ConnectionEvent::PeerRejected, private_data));
             }
-            Outcome::Ended(event, reason) => {
+            ConnectOutcome::Ended(event, reason) => {
                 if event == ConnectionEvent::Unreachable {
                     let has_key = device.settings.key_file.is_some();
                     let key = if has_key { " (hosts with another key, or without one, do not answer)" } else { "" };

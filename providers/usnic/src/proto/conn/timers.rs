@@ -59,7 +59,7 @@ impl<D: Driver> Conn<D> {
         let (resend, fresh) = (self.resend_at(), self.fresh_at());
         let is_small = !self.notes.is_empty()
             || self.ending.has_word(now)
-            || self.confirming.is_some_and(|it| it.has_word(now))
+            || self.confirming.is_some_and(|it| it.is_due(now))
             || self.send_path.path.wants_probe(now)
             || self.partner.deadline().is_some_and(|at| at <= now);
         PendingWork {

@@ -41,7 +41,7 @@ pub(crate) enum PacketResult {
     /// The request is damaged, or sealed with another key. It gets no answer.
     Unreadable,
     /// An answer was appended; the caller sends it to the source of the packet.
-    Answer,
+    Reply,
     /// A new request for the consumer; [`Acceptor::request`] returns its content. The Pending answer to its source was
     /// appended.
     Requested(RequestId),
@@ -229,7 +229,7 @@ impl Acceptor {
             self.counts.cookies += 1;
             let ticket = self.cookies.issue(now, from, &key, random);
             packets::put_cookie(&setup.guard, to, Some(ticket), random, out);
-            return PacketResult::Answer;
+            return PacketResult::Reply;
         }
         match offered {
             Ok((offer, private)) => {
@@ -239,7 +239,7 @@ impl Acceptor {
             Err(reason) => {
                 self.counts.refused += 1;
                 packets::put_reject(&setup.guard, to, reason, &[], random, out);
-                PacketResult::Answer
+                PacketResult::Reply
             }
         }
     }
@@ -309,11 +309,11 @@ impl Acceptor {
                 let until = *until;
                 self.set_due(id, until);
             }
-            return if was_sent { PacketResult::Answer } else { PacketResult::Nothing };
+            return if was_sent { PacketResult::Reply } else { PacketResult::Nothing };
         }
         attempt.append_pending(&self.setup, random, out);
         self.set_due(id, now.saturating_add(self.setup.config.patience));
-        PacketResult::Answer
+        PacketResult::Reply
     }
 
     /// Handles the withdrawal of a request.

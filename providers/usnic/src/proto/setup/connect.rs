@@ -21,7 +21,7 @@ use zerocopy::IntoBytes;
 
 use dapl::provider::ConnectionEvent;
 
-use super::packets::{self, Answer, Reason, RequestHead, SHORTER, Ticket};
+use super::packets::{self, Reason, RequestHead, SHORTER, SetupReply, Ticket};
 use super::{Agreed, Offer, Random, Setup, Terms};
 use crate::proto::Nanos;
 use crate::proto::wire::{self, Kind};
@@ -35,9 +35,9 @@ const MIN_SENDS: u32 = 3;
 /// Number of reports of a closed port, between retransmissions, after which the attempt ends.
 const MIN_CLOSED: u32 = 2;
 
-/// Outcome of a connection attempt.
+/// ConnectOutcome of a connection attempt.
 #[derive(Debug)]
-pub(crate) enum Outcome {
+pub(crate) enum ConnectOutcome {
     /// The server's consumer accepted, with this private data. `Conn` sends the confirmation by [`Confirming`].
     Established { agreed: Agreed, private_data: Vec<u8> },
     /// The server rejected the request, or is unreachable. The reason is present if the server sent one.
@@ -71,8 +71,8 @@ pub(crate) struct Connector {
     due: Option<Nanos>,
     wait: Nanos,
     /// Time until which a request is repeated if there is no listener, and the next interval.
-    seek_until: Nanos,
-    seek_wait: Duration,
+    listener_retry_until: Nanos,
+    listener_retry_wait: Duration,
     /// Interval before the retransmission after the next Pending answer.
     patience: Nanos,
     sent_at: Nanos,
@@ -111,8 +111,8 @@ impl Connector {
             shorter: 0,
             due: None,
             wait,
-            seek_until: now.saturating_add(setup.config.listener_wait),
-            seek_wait: listener_retry::FIRST,
+            listener_retry_until: now.saturating_add(setup.config.listener_wait),
+            listener_retry_wait: listener_retry::FIRST,
             patience: wait,
             sent_at: now,
             last_answer: now,
@@ -173,7 +173,7 @@ impl Connector {
         packet: &[u8],
         from: SocketAddr,
         random: &mut dyn Random,
-    ) -> Option<Outcome> {
+    ) -> Option<ConnectOutcome> {
         let (head, _) = wire::head(packet)?;
         let is_ours = head.conn.get() == self.own_offer.conn && head.token.get() == self.own_offer.token;
         // Answers from other hosts are ignored. Otherwise a peer could redirect requests to any host.
@@ -182,54 +182,55 @@ impl Connector {
         }
         let setup = self.setup.clone();
         let mut buffer = Vec::new();
-        let (hop, answer) = packets::answer(&setup.guard, packet, &mut buffer)?;
+        let (hop, answer) = packets::decode_reply(&setup.guard, packet, &mut buffer)?;
         if hop.is_some_and(|hop| hop != self.hop) {
             return None;
         }
         (self.last_answer, self.sends, self.closed) = (now, 0, 0);
         match answer {
-            Answer::Again(ticket) => self.again(ticket, now),
-            Answer::Pending => {
+            SetupReply::Again(ticket) => self.again(ticket, now),
+            SetupReply::Pending => {
                 self.at = from;
                 self.wait = setup.config.first_repeat;
                 self.due = Some(self.sent_at.saturating_add(self.patience).max(now));
                 self.patience = (self.patience * 2).min(setup.config.pending_repeat);
             }
-            Answer::Accept(peer_offer, private) => {
+            SetupReply::Accept(peer_offer, private) => {
                 self.due = None;
                 let agreed = setup.agree(&self.own_offer, &peer_offer, from, true, random);
-                return Some(Outcome::Established { agreed, private_data: private.to_vec() });
+                return Some(ConnectOutcome::Established { agreed, private_data: private.to_vec() });
             }
-            Answer::Reject(Reason::HandedOff(qual)) if self.hop < MAX_HOPS => {
+            SetupReply::Reject(Reason::HandedOff(qual)) if self.hop < MAX_HOPS => {
                 (self.qual, self.hop) = (qual, self.hop + 1);
                 self.restart(None, now);
             }
-            Answer::Reject(Reason::NoListener) if self.seeks_on(now) || self.turn_to_alternative(now) => {}
-            Answer::Refused(private) => {
+            SetupReply::Reject(Reason::NoListener) if self.retries_no_listener(now) || self.use_alternative(now) => {}
+            SetupReply::Refused(private) => {
                 self.due = None;
-                return Some(Outcome::Refused(private.to_vec()));
+                return Some(ConnectOutcome::Refused(private.to_vec()));
             }
-            Answer::Reject(reason) => {
+            SetupReply::Reject(reason) => {
                 self.due = None;
                 let is_refused = reason == Reason::Refused;
                 let event = if is_refused { ConnectionEvent::PeerRejected } else { ConnectionEvent::Rejected };
-                return Some(Outcome::Ended(event, (!is_refused).then_some(reason)));
+                return Some(ConnectOutcome::Ended(event, (!is_refused).then_some(reason)));
             }
         }
         None
     }
 
     /// Schedules the next request if the peer has no listener. Returns false if the time for repetitions has passed.
-    fn seeks_on(&mut self, now: Nanos) -> bool {
-        let is_time_left = now < self.seek_until;
+    fn retries_no_listener(&mut self, now: Nanos) -> bool {
+        let is_time_left = now < self.listener_retry_until;
         if is_time_left {
             // Alternates between both addresses, if there are two.
             if let Some(other) = &mut self.alternative {
                 std::mem::swap(other, &mut self.server);
                 self.cookie_of = None;
             }
-            self.due = Some(now.saturating_add(self.seek_wait.as_nanos() as Nanos).min(self.seek_until));
-            self.seek_wait = listener_retry::next(self.seek_wait);
+            self.due =
+                Some(now.saturating_add(self.listener_retry_wait.as_nanos() as Nanos).min(self.listener_retry_until));
+            self.listener_retry_wait = listener_retry::next(self.listener_retry_wait);
             (self.at, self.wait) = (self.server, self.setup.config.first_repeat);
         }
         is_time_left
@@ -247,18 +248,18 @@ impl Connector {
     }
 
     /// Handles an expired deadline. Afterwards `transmit` may have a packet to send.
-    pub(crate) fn on_time(&mut self, now: Nanos) -> Option<Outcome> {
+    pub(crate) fn on_time(&mut self, now: Nanos) -> Option<ConnectOutcome> {
         let is_silent = now.saturating_sub(self.last_answer) >= self.setup.config.give_up && self.sends >= MIN_SENDS;
         if self.due.is_none() || !is_silent {
             return None;
         }
         self.due = None;
-        Some(Outcome::Ended(ConnectionEvent::Unreachable, None))
+        Some(ConnectOutcome::Ended(ConnectionEvent::Unreachable, None))
     }
 
     /// Handles the ICMP message "port unreachable" for `to`, if it quotes a packet that was sent there. The second
     /// report counts as an answer: there is no listener, or the process that received the request has ended.
-    pub(crate) fn port_closed(&mut self, now: Nanos, to: SocketAddr, quote: &[u8]) -> Option<Outcome> {
+    pub(crate) fn port_closed(&mut self, now: Nanos, to: SocketAddr, quote: &[u8]) -> Option<ConnectOutcome> {
         let is_answer = to == self.at && packets::is_quoted(&self.packet, quote);
         self.due.filter(|_| is_answer && mem::take(&mut self.closed_counts))?;
         self.closed += 1;
@@ -267,18 +268,18 @@ impl Connector {
             return None;
         }
         let is_gone = self.at != self.server;
-        if !is_gone && (self.seeks_on(now) || self.turn_to_alternative(now)) {
+        if !is_gone && (self.retries_no_listener(now) || self.use_alternative(now)) {
             return None;
         }
         self.due = None;
         Some(match is_gone {
-            true => Outcome::Ended(ConnectionEvent::PeerRejected, None),
-            false => Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)),
+            true => ConnectOutcome::Ended(ConnectionEvent::PeerRejected, None),
+            false => ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)),
         })
     }
 
     /// Switches to the alternative address. Returns false if there is no such address.
-    fn turn_to_alternative(&mut self, now: Nanos) -> bool {
+    fn use_alternative(&mut self, now: Nanos) -> bool {
         let Some(server) = self.alternative.take() else { return false };
         self.server = server;
         self.restart(None, now);
@@ -326,13 +327,13 @@ impl Confirming {
     }
 
     /// Whether a retransmission is due.
-    pub(crate) fn has_word(&self, now: Nanos) -> bool {
+    pub(crate) fn is_due(&self, now: Nanos) -> bool {
         self.due.is_some_and(|due| now >= due)
     }
 
     /// Appends the confirmation if it is due.
     pub(crate) fn transmit(&mut self, now: Nanos, terms: &Terms, out: &mut Vec<u8>) -> bool {
-        let is_due = self.has_word(now);
+        let is_due = self.is_due(now);
         if is_due {
             out.extend_from_slice(packets::head(Kind::Confirm, terms).as_bytes());
             let next = now.saturating_add(self.wait);
@@ -352,7 +353,7 @@ impl Confirming {
 /// process. Returns true if an answer to the source of the accept was appended. The answer is shorter than the accept.
 pub(crate) fn refuse_unmatched(setup: &Setup, packet: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) -> bool {
     let mut buffer = Vec::new();
-    let Some((_, Answer::Accept(peer_offer, _))) = packets::answer(&setup.guard, packet, &mut buffer) else {
+    let Some((_, SetupReply::Accept(peer_offer, _))) = packets::decode_reply(&setup.guard, packet, &mut buffer) else {
         return false;
     };
     packets::put_unknown(&setup.guard, &peer_offer, random, out);

@@ -304,11 +304,11 @@ pub(super) fn put_accept(
 }
 
 /// Length of the longest packet sent to a client.
-pub(super) const LONGEST_ANSWER: usize = size_of::<Head>() + size_of::<WireOffer>() + MAX_PRIVATE + GUARD;
+pub(super) const MAX_REPLY_BYTES: usize = size_of::<Head>() + size_of::<WireOffer>() + MAX_PRIVATE + GUARD;
 
 /// An answer of the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Answer<'a> {
+pub(super) enum SetupReply<'a> {
     Again(Ticket),
     Pending,
     Accept(Offer, &'a [u8]),
@@ -318,32 +318,32 @@ pub(super) enum Answer<'a> {
 }
 
 /// Decodes an answer and its hand-off number, if it contains one. `buffer` is used for decryption.
-pub(super) fn answer<'a>(
+pub(super) fn decode_reply<'a>(
     guard: &PacketGuard,
     packet: &[u8],
     buffer: &'a mut Vec<u8>,
-) -> Option<(Option<u16>, Answer<'a>)> {
-    let (head, _) = wire::head(packet).filter(|_| packet.len() <= LONGEST_ANSWER)?;
+) -> Option<(Option<u16>, SetupReply<'a>)> {
+    let (head, _) = wire::head(packet).filter(|_| packet.len() <= MAX_REPLY_BYTES)?;
     if head.kind == Kind::Reject as u8 {
         let (refused, private) = RejectPacket::read_from_prefix(guard.open(packet, 0, buffer)?).ok()?;
         let reason = Reason::of(refused.reason, refused.qual.get())?;
         // If the packet has another version, only a version reject is understood.
         let is_plain = head.version == VERSION || reason == Reason::Version;
         let has_data = reason == Reason::Refused && !private.is_empty();
-        let answer = if has_data { Answer::Refused(private) } else { Answer::Reject(reason) };
+        let answer = if has_data { SetupReply::Refused(private) } else { SetupReply::Reject(reason) };
         return is_plain.then_some((Some(refused.hop.get()), answer));
     }
     match head.kind()? {
         Kind::Cookie => {
             let ticket = Ticket::read_from_bytes(guard.open(packet, 0, buffer)?).ok()?;
             let is_pending = ticket.epoch.get() == 0;
-            Some((Some(ticket.hop.get()), if is_pending { Answer::Pending } else { Answer::Again(ticket) }))
+            Some((Some(ticket.hop.get()), if is_pending { SetupReply::Pending } else { SetupReply::Again(ticket) }))
         }
         Kind::Accept => {
             let bytes = guard.open(packet, 0, buffer)?;
             let (peer_offer, private) = offer(bytes)?;
             let is_whole = bytes.len() == size_of::<WireOffer>() + private.len();
-            is_whole.then_some((None, Answer::Accept(peer_offer, private)))
+            is_whole.then_some((None, SetupReply::Accept(peer_offer, private)))
         }
         _ => None,
     }
@@ -376,12 +376,12 @@ pub(super) fn withdrawal(guard: &PacketGuard, packet: &[u8]) -> Option<(u32, u64
 
 /// Minimum length in bytes of a quote in an ICMP message. The quote then includes fields that only the receiver of the
 /// packet knows.
-const LEAST_QUOTE: usize = 64;
+const MIN_QUOTE_BYTES: usize = 64;
 
 /// Whether `quote`, the start of a packet that an ICMP message quotes, belongs to `packet`. An attacker off the path
 /// cannot construct the quote: it contains a random connection number and token, or is sealed.
 pub(super) fn is_quoted(packet: &[u8], quote: &[u8]) -> bool {
-    quote.len() >= LEAST_QUOTE && packet.starts_with(quote)
+    quote.len() >= MIN_QUOTE_BYTES && packet.starts_with(quote)
 }
 
 /// Decodes the protected part of a request into `buffer`.

@@ -19,7 +19,7 @@ use super::scenario::PeerPlan;
 use crate::proto::ids::Ids;
 use crate::proto::seal::Psk;
 use crate::proto::setup::accept::{Acceptor, Due, PacketResult, RequestId};
-use crate::proto::setup::connect::{Connector, Outcome, refuse_unmatched};
+use crate::proto::setup::connect::{ConnectOutcome, Connector, refuse_unmatched};
 use crate::proto::setup::packets::{self, Reason};
 use crate::proto::setup::{Agreed, Offer, Setup, SetupConfig};
 use crate::proto::wire::{self, Kind};
@@ -175,17 +175,17 @@ impl Peer {
         }
     }
 
-    fn opened(&mut self, now: Nanos, number: u32, link: usize, outcome: Option<Outcome>) {
+    fn opened(&mut self, now: Nanos, number: u32, link: usize, outcome: Option<ConnectOutcome>) {
         let event = match outcome {
             None => return,
-            Some(Outcome::Established { agreed, private_data }) => {
+            Some(ConnectOutcome::Established { agreed, private_data }) => {
                 assert_eq!(private_data, [link as u8; 3]);
                 SetupEvent::Established(link, number, Box::new(agreed), None)
             }
-            Some(Outcome::Ended(ConnectionEvent::PeerRejected, _)) => {
+            Some(ConnectOutcome::Ended(ConnectionEvent::PeerRejected, _)) => {
                 SetupEvent::Failed(link, "rejected by the consumer")
             }
-            Some(Outcome::Ended(ConnectionEvent::Unreachable, _)) => SetupEvent::Failed(link, "unreachable"),
+            Some(ConnectOutcome::Ended(ConnectionEvent::Unreachable, _)) => SetupEvent::Failed(link, "unreachable"),
             Some(other) => panic!("no side does this: {other:?}"),
         };
         self.connectors.remove(&number);
@@ -202,7 +202,7 @@ impl Peer {
         let mut packet = Vec::new();
         match self.acceptor.receive(now, &datagram.bytes, datagram.from, true, &mut self.dice, &mut packet) {
             PacketResult::Nothing | PacketResult::Unreadable => {}
-            PacketResult::Answer => self.out.push((datagram.from, packet)),
+            PacketResult::Reply => self.out.push((datagram.from, packet)),
             PacketResult::Requested(id) => {
                 self.out.push((datagram.from, packet));
                 let request = self.acceptor.request(id).expect("a request is sent");

@@ -3,7 +3,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 
 use super::super::connect::Connector;
-use super::super::packets::{Answer, REQUEST};
+use super::super::packets::{REQUEST, SetupReply};
 use super::super::tests::TestRandom;
 use super::super::{MAX_PRIVATE, SetupConfig};
 use super::*;
@@ -42,14 +42,14 @@ impl Server {
     }
 
     /// Decodes the last answer.
-    fn said(&self) -> Option<Answer<'static>> {
+    fn reply(&self) -> Option<SetupReply<'static>> {
         let mut buffer = Vec::new();
-        match packets::answer(&self.setup.guard, &self.out, &mut buffer)?.1 {
-            Answer::Accept(offer, _) => Some(Answer::Accept(offer, b"")),
-            Answer::Again(ticket) => Some(Answer::Again(ticket)),
-            Answer::Pending => Some(Answer::Pending),
-            Answer::Reject(reason) => Some(Answer::Reject(reason)),
-            Answer::Refused(_) => Some(Answer::Refused(b"")),
+        match packets::decode_reply(&self.setup.guard, &self.out, &mut buffer)?.1 {
+            SetupReply::Accept(offer, _) => Some(SetupReply::Accept(offer, b"")),
+            SetupReply::Again(ticket) => Some(SetupReply::Again(ticket)),
+            SetupReply::Pending => Some(SetupReply::Pending),
+            SetupReply::Reject(reason) => Some(SetupReply::Reject(reason)),
+            SetupReply::Refused(_) => Some(SetupReply::Refused(b"")),
         }
     }
 
@@ -97,17 +97,21 @@ fn request_is_reported_once_and_answered_pending() {
     let (_, packet) = server.request(1);
     let from = source(0, 1);
     let id = requested(server.receives(0, &packet, from));
-    assert_eq!(server.said(), Some(Answer::Pending), "at once, so that the requester learns the state of its request");
+    assert_eq!(
+        server.reply(),
+        Some(SetupReply::Pending),
+        "at once, so that the requester learns the state of its request"
+    );
     let request = server.acceptor.request(id).expect("it is there");
     assert_eq!((request.from, request.qual, request.private_data), (from, 77, &[5; MAX_PRIVATE][..]));
     for _ in 0..3 {
-        assert_eq!(server.receives(1, &packet, from), PacketResult::Answer);
-        assert_eq!(server.said(), Some(Answer::Pending));
+        assert_eq!(server.receives(1, &packet, from), PacketResult::Reply);
+        assert_eq!(server.reply(), Some(SetupReply::Pending));
     }
     let token = server.accept(2, id, 8).terms.our_token;
     assert_eq!(server.acceptor.request(id), None, "it is answered");
-    assert_eq!(server.receives(3, &packet, from), PacketResult::Answer);
-    assert!(matches!(server.said(), Some(Answer::Accept(offer, _)) if offer.conn == 8));
+    assert_eq!(server.receives(3, &packet, from), PacketResult::Reply);
+    assert!(matches!(server.reply(), Some(SetupReply::Accept(offer, _)) if offer.conn == 8));
     for (conn, token) in [(9, token), (8, 0), (8, token ^ 1)] {
         assert_eq!(server.acceptor.confirmed(4, conn, token), None, "a guess");
     }
@@ -129,8 +133,8 @@ fn ended_attempt_is_kept_while_its_request_is_repeated() {
     for round in 1..10 {
         let now = round * (linger - 1);
         server.time(now);
-        assert_eq!(server.receives(now, &packet, from), PacketResult::Answer);
-        assert_eq!(server.said(), Some(Answer::Reject(Reason::HandedOff(5))));
+        assert_eq!(server.receives(now, &packet, from), PacketResult::Reply);
+        assert_eq!(server.reply(), Some(SetupReply::Reject(Reason::HandedOff(5))));
     }
     server.time(11 * linger);
     assert!(server.is_empty());
@@ -187,8 +191,8 @@ fn stateless_answers_respect_the_amplification_limit() {
     for secret in [None, Some(&[7; 16][..])] {
         let mut server = Server::new(SetupConfig { unverified: 0, ..SetupConfig::default() }, secret);
         let (_, packet) = server.request(1);
-        assert_eq!(server.receives(0, &packet, source(0, 1)), PacketResult::Answer);
-        assert!(matches!(server.said(), Some(Answer::Again(_))) && server.out.len() <= 3 * packet.len());
+        assert_eq!(server.receives(0, &packet, source(0, 1)), PacketResult::Reply);
+        assert!(matches!(server.reply(), Some(SetupReply::Again(_))) && server.out.len() <= 3 * packet.len());
         let mut out = Vec::new();
         server.acceptor.receive(0, &packet, source(0, 1), false, &mut TestRandom::new(2), &mut out);
         assert!(!out.is_empty() && out.len() <= 3 * packet.len());
@@ -271,8 +275,8 @@ fn no_state_is_kept_for_unverified_sources_under_load() {
             let (_, packet) = server.request(net * 100 + host + 1);
             match server.receives(0, &packet, source(net, host)) {
                 PacketResult::Requested(_) => kept[net as usize] += 1,
-                PacketResult::Answer => {
-                    assert!(matches!(server.said(), Some(Answer::Again(_))));
+                PacketResult::Reply => {
+                    assert!(matches!(server.reply(), Some(SetupReply::Again(_))));
                     cookies += 1;
                 }
                 other => panic!("{other:?}"),
@@ -284,14 +288,14 @@ fn no_state_is_kept_for_unverified_sources_under_load() {
     // A request with a cookie is kept even under load.
     let (mut connector, packet) = server.request(9999);
     let from = source(9, 9);
-    assert_eq!(server.receives(0, &packet, from), PacketResult::Answer);
+    assert_eq!(server.receives(0, &packet, from), PacketResult::Reply);
     let answer = server.out.clone();
     connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
     let mut again = Vec::new();
     connector.transmit(0, &mut TestRandom::new(9), &mut again);
     assert_eq!(
         server.receives(0, &again, source(9, 10)),
-        PacketResult::Answer,
+        PacketResult::Reply,
         "a cookie is not valid from another address"
     );
     requested(server.receives(0, &again, from));
@@ -305,7 +309,7 @@ fn cookie_can_be_shown_later() {
     let other = requested(server.receives(0, &other, source(1, 1)));
     let (mut connector, packet) = server.request(2);
     let from = source(0, 1);
-    assert_eq!(server.receives(0, &packet, from), PacketResult::Answer);
+    assert_eq!(server.receives(0, &packet, from), PacketResult::Reply);
     let answer = server.out.clone();
     connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
     server.acceptor.reject(0, other, Reason::Refused, &[], &mut TestRandom::new(2));
@@ -315,8 +319,8 @@ fn cookie_can_be_shown_later() {
     let mut with = Vec::new();
     connector.transmit(0, &mut TestRandom::new(9), &mut with);
     for _ in 0..2 {
-        assert_eq!(server.receives(0, &with, from), PacketResult::Answer);
-        assert_eq!((server.said(), server.acceptor.half_open.total().unverified), (Some(Answer::Pending), 0));
+        assert_eq!(server.receives(0, &with, from), PacketResult::Reply);
+        assert_eq!((server.reply(), server.acceptor.half_open.total().unverified), (Some(SetupReply::Pending), 0));
     }
     server.time(100 * SECONDS);
     assert!(server.is_empty());
@@ -332,8 +336,8 @@ fn a_forged_or_stale_cookie_gets_another_one() {
     connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
     let mut with = Vec::new();
     connector.transmit(0, &mut TestRandom::new(9), &mut with);
-    assert_eq!(server.receives(100 * SECONDS, &with, from), PacketResult::Answer, "stale");
-    assert!(matches!(server.said(), Some(Answer::Again(_))));
+    assert_eq!(server.receives(100 * SECONDS, &with, from), PacketResult::Reply, "stale");
+    assert!(matches!(server.reply(), Some(SetupReply::Again(_))));
     assert!(server.is_empty());
     for guess in 0..1000 {
         let mut packet = Vec::new();
@@ -341,7 +345,7 @@ fn a_forged_or_stale_cookie_gets_another_one() {
         let request_head = packets::RequestHead::new(77, 0, Some(ticket));
         let offer = Offer::new(1, &mut server.dice);
         packets::put_request(&server.setup.guard, &request_head, &offer, b"", 0, &mut TestRandom::new(2), &mut packet);
-        assert_eq!(server.receives(100 * SECONDS, &packet, from), PacketResult::Answer);
+        assert_eq!(server.receives(100 * SECONDS, &packet, from), PacketResult::Reply);
     }
     assert!(server.is_empty() && server.acceptor.counts().requests == 0);
 }
@@ -357,7 +361,7 @@ fn half_open_state_is_bounded() {
             let (_, packet) = server.request(net * 100 + host + 1);
             match server.receives(0, &packet, source(net, host)) {
                 PacketResult::Requested(id) => ids.push(id),
-                _ => assert!(matches!(server.said(), Some(Answer::Again(_))), "it is to come again"),
+                _ => assert!(matches!(server.reply(), Some(SetupReply::Again(_))), "it is to come again"),
             }
         }
         assert!(server.acceptor.half_open.of_prefix(source(net, 0)).all <= prefix);
@@ -396,8 +400,8 @@ fn malformed_and_other_version_requests_are_rejected() {
         (request(&request_head, &Offer { window_kib: 0, ..good }), Reason::NotUnderstood),
     ];
     for (packet, reason) in cases {
-        assert_eq!(server.receives(0, &packet, source(0, 1)), PacketResult::Answer);
-        assert_eq!(server.said(), Some(Answer::Reject(reason)));
+        assert_eq!(server.receives(0, &packet, source(0, 1)), PacketResult::Reply);
+        assert_eq!(server.reply(), Some(SetupReply::Reject(reason)));
     }
     for invalid in [Offer { conn: 0, ..good }, Offer { token: 0, ..good }] {
         assert_eq!(server.receives(0, &request(&request_head, &invalid), source(0, 1)), PacketResult::Nothing);
@@ -413,7 +417,7 @@ fn a_reset_needs_the_number_the_token_and_the_guard() {
         let mut server = Server::new(SetupConfig::default(), secret);
         let (mut connector, packet) = server.request(1);
         let from = source(0, 1);
-        if server.receives(0, &packet, from) == PacketResult::Answer {
+        if server.receives(0, &packet, from) == PacketResult::Reply {
             let answer = server.out.clone();
             connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
         }

@@ -46,7 +46,7 @@ fn to(hop: u16) -> To {
     To { conn: 9, token: offer().token, hop }
 }
 
-fn receives(connector: &mut Connector, now: Nanos, packet: &[u8], from: &str) -> Option<Outcome> {
+fn receives(connector: &mut Connector, now: Nanos, packet: &[u8], from: &str) -> Option<ConnectOutcome> {
     connector.receive(now, packet, at(from), &mut TestRandom::new(3))
 }
 
@@ -77,7 +77,7 @@ fn request_is_retransmitted_with_doubling_intervals_then_given_up() {
     let gone = loop {
         let now = connector.deadline().expect("the attempt continues");
         if let Some(outcome) = connector.on_time(now) {
-            assert!(matches!(outcome, Outcome::Ended(ConnectionEvent::Unreachable, _)));
+            assert!(matches!(outcome, ConnectOutcome::Ended(ConnectionEvent::Unreachable, _)));
             break now;
         }
         let (to, again) = sends_to(&mut connector, now).expect("a packet is due");
@@ -117,7 +117,7 @@ fn reports_before_the_last_activity_do_not_count() {
     for now in [3600 * SECONDS, 3601 * SECONDS, 3602 * SECONDS] {
         assert!(connector.on_time(now).is_none() && sends(&mut connector, now).is_some());
     }
-    assert!(matches!(connector.on_time(3602 * SECONDS), Some(Outcome::Ended(ConnectionEvent::Unreachable, _))));
+    assert!(matches!(connector.on_time(3602 * SECONDS), Some(ConnectOutcome::Ended(ConnectionEvent::Unreachable, _))));
 }
 
 #[test]
@@ -134,7 +134,8 @@ fn answers_count_only_from_the_server_with_number_and_token() {
     }
     assert!(receives(&mut connector, 0, &accept(to(0))[..40], ANSWERS_FROM).is_none());
     let mapped = "[::ffff:10.0.0.1]:5000";
-    let Some(Outcome::Established { agreed, private_data }) = receives(&mut connector, 0, &accept(to(0)), mapped)
+    let Some(ConnectOutcome::Established { agreed, private_data }) =
+        receives(&mut connector, 0, &accept(to(0)), mapped)
     else {
         panic!("it is the host");
     };
@@ -150,7 +151,7 @@ fn packets_of_other_hosts_do_not_count_as_activity() {
         receives(&mut connector, now, &cookie(to(0), None), "10.0.0.2:5000");
         receives(&mut connector, now, &cookie(to(1), None), ANSWERS_FROM);
     }
-    assert!(matches!(connector.on_time(11 * SECONDS), Some(Outcome::Ended(ConnectionEvent::Unreachable, _))));
+    assert!(matches!(connector.on_time(11 * SECONDS), Some(ConnectOutcome::Ended(ConnectionEvent::Unreachable, _))));
 }
 
 #[test]
@@ -238,7 +239,7 @@ fn server_gone_with_a_pending_request_counts_as_reject() {
     sends(&mut connector, now);
     assert!(matches!(
         closed(&mut connector, now, ANSWERS_FROM),
-        Some(Outcome::Ended(ConnectionEvent::PeerRejected, _))
+        Some(ConnectOutcome::Ended(ConnectionEvent::PeerRejected, _))
     ));
     assert_eq!((connector.deadline(), sends(&mut connector, now + SECONDS)), (None, None));
 }
@@ -257,7 +258,7 @@ fn late_answers_of_a_former_listener_are_ignored() {
     }
     assert!(matches!(
         receives(&mut connector, 3, &reject(to(1), Reason::Refused), ANSWERS_FROM),
-        Some(Outcome::Ended(ConnectionEvent::PeerRejected, _))
+        Some(ConnectOutcome::Ended(ConnectionEvent::PeerRejected, _))
     ));
 }
 
@@ -267,12 +268,12 @@ fn every_reason_has_its_outcome() {
     for reason in [NoListener, NoSpace, Version, NotUnderstood] {
         let outcome = receives(&mut connector(), 0, &reject(to(0), reason), ANSWERS_FROM);
         assert!(
-            matches!(outcome, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(why))) if why == reason),
+            matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(why))) if why == reason),
             "{outcome:?}"
         );
     }
     let outcome = receives(&mut connector(), 0, &reject(to(0), Refused), ANSWERS_FROM);
-    assert!(matches!(outcome, Some(Outcome::Ended(ConnectionEvent::PeerRejected, _))));
+    assert!(matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::PeerRejected, _))));
 }
 
 /// Creates an attempt that is repeated for 50 ms if there is no listener.
@@ -294,7 +295,7 @@ fn a_request_without_a_listener_is_repeated_until_one_comes() {
         assert!(due <= 30 * MILLIS && sends(&mut connector, due).is_some());
     }
     let outcome = receives(&mut connector, 40 * MILLIS, &accept(to(0)), ANSWERS_FROM);
-    assert!(matches!(outcome, Some(Outcome::Established { .. })));
+    assert!(matches!(outcome, Some(ConnectOutcome::Established { .. })));
 }
 
 #[test]
@@ -309,13 +310,13 @@ fn a_request_without_a_listener_is_rejected_when_the_wait_is_over() {
             outcome => break outcome,
         }
     };
-    assert!(matches!(outcome, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))));
+    assert!(matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))));
     assert_eq!((now, sent), (50 * MILLIS, 10), "after 0, 1, 3, 7, 15, 23, 31, 39, 47 and 50 ms");
     let mut connector = patient();
     sends(&mut connector, 0);
     let refused = receives(&mut connector, 0, &reject(to(0), Reason::NoSpace), ANSWERS_FROM);
     assert!(
-        matches!(refused, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoSpace)))),
+        matches!(refused, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoSpace)))),
         "only the lack of a listener may end soon"
     );
 }
@@ -330,7 +331,7 @@ fn closed_port_is_retried_for_the_listener_wait() {
             outcome => break outcome,
         }
     };
-    assert!(matches!(outcome, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))));
+    assert!(matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))));
     assert_eq!(now, 50 * MILLIS);
 }
 
@@ -344,7 +345,7 @@ fn closed_port_is_tried_twice() {
     assert!(due < SECONDS && sends(&mut connector, due).is_some());
     assert!(matches!(
         closed(&mut connector, due + 1),
-        Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))
+        Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))
     ));
     assert!(connector.deadline().is_none() && closed(&mut connector, due + 2).is_none());
 }
@@ -384,7 +385,7 @@ fn alternative_address_is_tried_after_a_closed_port() {
         );
         let outcome = receives(&mut connector, now, &reject(to(0), Reason::NoListener), "10.0.0.9:17471");
         assert!(
-            matches!(outcome, Some(Outcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))),
+            matches!(outcome, Some(ConnectOutcome::Ended(ConnectionEvent::Rejected, Some(Reason::NoListener)))),
             "there is no third"
         );
     }
@@ -429,7 +430,7 @@ fn with_a_key_unsealed_answers_are_ignored() {
         &mut TestRandom::new(5),
         &mut out,
     );
-    assert!(matches!(receives(&mut connector, 0, &out, ANSWERS_FROM), Some(Outcome::Established { .. })));
+    assert!(matches!(receives(&mut connector, 0, &out, ANSWERS_FROM), Some(ConnectOutcome::Established { .. })));
 }
 
 #[test]

@@ -24,31 +24,31 @@ fn a_request(guard: &PacketGuard, private: &[u8]) -> Vec<u8> {
 }
 
 /// Returns one of each packet that a client receives, with its decoded form.
-fn answers(guard: &PacketGuard) -> Vec<(Vec<u8>, Option<u16>, Answer<'static>)> {
+fn answers(guard: &PacketGuard) -> Vec<(Vec<u8>, Option<u16>, SetupReply<'static>)> {
     let private = &[6; MAX_PRIVATE];
     let ticket = Ticket { hop: TO.hop.into(), ..Ticket::new(8, [9; 16]) };
     let mut all = vec![
-        (Some(TO.hop), Answer::Again(ticket)),
-        (Some(TO.hop), Answer::Pending),
-        (None, Answer::Accept(an_offer(), private)),
-        (None, Answer::Accept(an_offer(), b"")),
+        (Some(TO.hop), SetupReply::Again(ticket)),
+        (Some(TO.hop), SetupReply::Pending),
+        (None, SetupReply::Accept(an_offer(), private)),
+        (None, SetupReply::Accept(an_offer(), b"")),
     ];
     use Reason::*;
     let reasons = [NoListener, Refused, NoSpace, Version, NotUnderstood, HandedOff(u64::MAX)];
-    all.extend(reasons.map(|reason| (Some(TO.hop), Answer::Reject(reason))));
-    all.push((Some(TO.hop), Answer::Refused(private)));
-    all.push((Some(TO.hop), Answer::Refused(b"full")));
+    all.extend(reasons.map(|reason| (Some(TO.hop), SetupReply::Reject(reason))));
+    all.push((Some(TO.hop), SetupReply::Refused(private)));
+    all.push((Some(TO.hop), SetupReply::Refused(b"full")));
     all.into_iter().map(|(hop, answer)| (put(guard, &answer), hop, answer)).collect()
 }
 
-fn put(guard: &PacketGuard, answer: &Answer<'_>) -> Vec<u8> {
+fn put(guard: &PacketGuard, answer: &SetupReply<'_>) -> Vec<u8> {
     let (mut dice, mut out) = (TestRandom::new(3), Vec::new());
     match answer {
-        Answer::Again(ticket) => put_cookie(guard, TO, Some(*ticket), &mut dice, &mut out),
-        Answer::Pending => put_cookie(guard, TO, None, &mut dice, &mut out),
-        Answer::Accept(offer, private) => put_accept(guard, TO, offer, private, &mut dice, &mut out),
-        Answer::Reject(reason) => put_reject(guard, TO, *reason, &[], &mut dice, &mut out),
-        Answer::Refused(private) => put_reject(guard, TO, Reason::Refused, private, &mut dice, &mut out),
+        SetupReply::Again(ticket) => put_cookie(guard, TO, Some(*ticket), &mut dice, &mut out),
+        SetupReply::Pending => put_cookie(guard, TO, None, &mut dice, &mut out),
+        SetupReply::Accept(offer, private) => put_accept(guard, TO, offer, private, &mut dice, &mut out),
+        SetupReply::Reject(reason) => put_reject(guard, TO, *reason, &[], &mut dice, &mut out),
+        SetupReply::Refused(private) => put_reject(guard, TO, Reason::Refused, private, &mut dice, &mut out),
     }
     out
 }
@@ -92,7 +92,7 @@ fn requests_have_one_length_or_less_and_a_third_of_every_answer() {
             assert!(request_head(&packet).is_some() && request(&guard, &packet, &mut Vec::new()).is_some());
         }
         for (packet, ..) in answers(&guard) {
-            assert!(packet.len() <= LONGEST_ANSWER && packet.len() * 3 / 2 <= 3 * REQUEST);
+            assert!(packet.len() <= MAX_REPLY_BYTES && packet.len() * 3 / 2 <= 3 * REQUEST);
         }
     }
 }
@@ -101,17 +101,17 @@ fn requests_have_one_length_or_less_and_a_third_of_every_answer() {
 fn answers_decode_and_damaged_ones_are_refused() {
     for guard in guards() {
         for (packet, hop, expected) in answers(&guard) {
-            assert_eq!(answer(&guard, &packet, &mut Vec::new()), Some((hop, expected)));
+            assert_eq!(decode_reply(&guard, &packet, &mut Vec::new()), Some((hop, expected)));
             for end in 0..packet.len() {
-                assert_eq!(answer(&guard, &packet[..end], &mut Vec::new()), None, "{expected:?} cut at {end}");
+                assert_eq!(decode_reply(&guard, &packet[..end], &mut Vec::new()), None, "{expected:?} cut at {end}");
             }
             for bit in 0..packet.len() * 8 {
                 let mut bad = packet.clone();
                 bad[bit / 8] ^= 1 << (bit % 8);
-                assert_eq!(answer(&guard, &bad, &mut Vec::new()), None, "{expected:?}, bit {bit}");
+                assert_eq!(decode_reply(&guard, &bad, &mut Vec::new()), None, "{expected:?}, bit {bit}");
             }
             let longer = [&packet[..], &[0]].concat();
-            assert_eq!(answer(&guard, &longer, &mut Vec::new()), None);
+            assert_eq!(decode_reply(&guard, &longer, &mut Vec::new()), None);
         }
     }
 }
@@ -208,9 +208,9 @@ fn version_reject_of_another_version_is_understood() {
         guard.close(head, &[], &rest, &mut TestRandom::new(6), &mut out);
         out
     };
-    let version = Answer::Reject(Reason::Version);
-    assert_eq!(answer(guard, &other(4), &mut Vec::new()), Some((Some(5), version)));
-    assert_eq!(answer(guard, &other(1), &mut Vec::new()), None, "whatever that means there");
+    let version = SetupReply::Reject(Reason::Version);
+    assert_eq!(decode_reply(guard, &other(4), &mut Vec::new()), Some((Some(5), version)));
+    assert_eq!(decode_reply(guard, &other(1), &mut Vec::new()), None, "whatever that means there");
 }
 
 proptest! {
@@ -222,7 +222,7 @@ proptest! {
             (packet[0], packet[1], packet[2], packet[3]) = (VERSION, kind, 0, packet[3] & 12);
         }
         for guard in &guards {
-            prop_assert!(answer(guard, &packet, &mut Vec::new()).is_none());
+            prop_assert!(decode_reply(guard, &packet, &mut Vec::new()).is_none());
             prop_assert!(withdrawal(guard, &packet).is_none() && !is_unknown(guard, &packet));
             prop_assert!(request(guard, &packet, &mut Vec::new()).is_none());
         }
@@ -237,7 +237,7 @@ proptest! {
         let (guard, mut packet) = (&guards()[0], Vec::new());
         let head = Head { kind, ..Head::new(Kind::Accept, 0, 3, 4) };
         guard.close(head, &[], &rest, &mut TestRandom::new(7), &mut packet);
-        if let Some((_, Answer::Accept(offer, private))) = answer(guard, &packet, &mut Vec::new()) {
+        if let Some((_, SetupReply::Accept(offer, private))) = decode_reply(guard, &packet, &mut Vec::new()) {
             prop_assert!(private.len() <= MAX_PRIVATE && offer.conn != 0 && offer.token != 0 && offer.mtu >= MIN_MTU);
         }
         let _ = (withdrawal(guard, &packet), is_unknown(guard, &packet), offer(&rest), requester(&rest));

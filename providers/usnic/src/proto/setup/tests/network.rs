@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 
 use super::super::accept::{Acceptor, Due, PacketResult, RequestId};
-use super::super::connect::{Confirming, Connector, Outcome, refuse_unmatched};
+use super::super::connect::{Confirming, ConnectOutcome, Connector, refuse_unmatched};
 use super::super::packets::{self, Reason};
 use super::*;
 use crate::proto::wire::{self, Head, Kind};
@@ -270,7 +270,7 @@ impl World {
             return;
         }
         match client.connector.receive(self.now, &packet, from, &mut self.dice) {
-            Some(Outcome::Established { agreed, private_data }) => {
+            Some(ConnectOutcome::Established { agreed, private_data }) => {
                 client.outcome = Some(format!("Established {private_data:?}"));
                 let SetupConfig { first_repeat, last_repeat, give_up, .. } = self.setup.config;
                 client.confirming = Some(Confirming::new(self.now, first_repeat, last_repeat, self.now + give_up));
@@ -289,7 +289,7 @@ impl World {
             let listens = (QUAL..QUAL + 10).contains(&request_head.qual());
             match self.acceptor.receive(now, &packet, from, listens, &mut self.dice, &mut out) {
                 PacketResult::Nothing | PacketResult::Unreadable => {}
-                PacketResult::Answer => {}
+                PacketResult::Reply => {}
                 PacketResult::Requested(id) => self.is_requested(id),
                 PacketResult::Withdrawn(id) => self.left.push(id),
             }
@@ -398,11 +398,11 @@ fn opens(agreed: &mut Agreed, packet: &mut [u8]) -> bool {
     agreed.seal.as_mut().is_none_or(|seal| seal.open(packet).is_some())
 }
 
-fn name(outcome: &Outcome) -> String {
+fn name(outcome: &ConnectOutcome) -> String {
     match outcome {
-        Outcome::Ended(event, Some(reason)) => format!("{event:?}({reason:?})"),
-        Outcome::Ended(event, None) => format!("{event:?}"),
-        Outcome::Refused(data) => format!("PeerRejected with {} bytes", data.len()),
-        Outcome::Established { .. } => "Established".to_string(),
+        ConnectOutcome::Ended(event, Some(reason)) => format!("{event:?}({reason:?})"),
+        ConnectOutcome::Ended(event, None) => format!("{event:?}"),
+        ConnectOutcome::Refused(data) => format!("PeerRejected with {} bytes", data.len()),
+        ConnectOutcome::Established { .. } => "Established".to_string(),
     }
 }
