@@ -75,35 +75,35 @@ impl<T: Default> Queue<T> {
     /// the queue is full.
     #[inline(always)]
     pub(crate) fn push(&mut self) -> Option<(u32, &mut T)> {
-        let place = self.find_free()?;
+        let slot = self.find_free()?;
         self.length += 1;
-        let newest = std::mem::replace(&mut self.newest, place);
+        let newest = std::mem::replace(&mut self.newest, slot);
         match self.entries.get_mut(newest as usize) {
-            Some(entry) => entry.behind = place,
-            None => self.next = place,
+            Some(entry) => entry.behind = slot,
+            None => self.next = slot,
         }
-        let entry = &mut self.entries[place as usize];
+        let entry = &mut self.entries[slot as usize];
         self.free = std::mem::replace(&mut entry.behind, NONE);
         entry.is_used = true;
-        Some((place, &mut entry.item))
+        Some((slot, &mut entry.item))
     }
 
     /// Adds an active entry at the end of the list while no entry waits. The effect is that of [`Self::push`] and
     /// [`Self::start`] with [`UNNUMBERED`].
     #[inline(always)]
     pub(crate) fn push_active(&mut self) -> Option<(u32, &mut T)> {
-        let place = self.find_free()?;
+        let slot = self.find_free()?;
         self.length += 1;
         self.active += 1;
-        let last = std::mem::replace(&mut self.last, place);
+        let last = std::mem::replace(&mut self.last, slot);
         match self.entries.get_mut(last as usize) {
-            Some(entry) => entry.behind = place,
-            None => self.first = place,
+            Some(entry) => entry.behind = slot,
+            None => self.first = slot,
         }
-        let entry = &mut self.entries[place as usize];
+        let entry = &mut self.entries[slot as usize];
         self.free = std::mem::replace(&mut entry.behind, NONE);
         (entry.is_used, entry.is_active, entry.key, entry.before) = (true, true, UNNUMBERED, last);
-        Some((place, &mut entry.item))
+        Some((slot, &mut entry.item))
     }
 
     /// Returns the oldest waiting entry.
@@ -115,51 +115,51 @@ impl<T: Default> Queue<T> {
     /// Removes the oldest waiting entry from its list.
     #[inline(always)]
     fn take_next(&mut self) -> Option<u32> {
-        let place = self.next()?;
-        self.next = self.entries[place as usize].behind;
+        let slot = self.next()?;
+        self.next = self.entries[slot as usize].behind;
         if self.next == NONE {
             self.newest = NONE;
         }
-        Some(place)
+        Some(slot)
     }
 
     /// Makes the oldest waiting entry active, at the end of the list. `key` is [`UNNUMBERED`], or a number that no
     /// other active entry has.
     pub(crate) fn start(&mut self, key: u64) -> Option<u32> {
-        let place = self.take_next()?;
-        self.link(place);
-        self.entries[place as usize].key = key;
+        let slot = self.take_next()?;
+        self.link(slot);
+        self.entries[slot as usize].key = key;
         if key != UNNUMBERED {
-            self.insert(key, place);
+            self.insert(key, slot);
         }
-        Some(place)
+        Some(slot)
     }
 
     /// Appends an entry to the list of active entries.
     #[inline(always)]
-    fn link(&mut self, place: u32) {
-        let last = std::mem::replace(&mut self.last, place);
-        let entry = &mut self.entries[place as usize];
+    fn link(&mut self, slot: u32) {
+        let last = std::mem::replace(&mut self.last, slot);
+        let entry = &mut self.entries[slot as usize];
         (entry.is_active, entry.before, entry.behind) = (true, last, NONE);
         match self.entries.get_mut(last as usize) {
-            Some(entry) => entry.behind = place,
-            None => self.first = place,
+            Some(entry) => entry.behind = slot,
+            None => self.first = slot,
         }
         self.active += 1;
     }
 
     /// Returns the active entry with this number.
     pub(crate) fn find(&self, key: u64) -> Option<u32> {
-        let at = self.look(key)?;
+        let at = self.find_in_table(key)?;
         Some(self.table[at])
     }
 
-    pub(crate) fn get(&self, place: u32) -> Option<&T> {
-        self.entries.get(place as usize).filter(|entry| entry.is_used).map(|entry| &entry.item)
+    pub(crate) fn get(&self, slot: u32) -> Option<&T> {
+        self.entries.get(slot as usize).filter(|entry| entry.is_used).map(|entry| &entry.item)
     }
 
-    pub(crate) fn get_mut(&mut self, place: u32) -> Option<&mut T> {
-        self.entries.get_mut(place as usize).filter(|entry| entry.is_used).map(|entry| &mut entry.item)
+    pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
+        self.entries.get_mut(slot as usize).filter(|entry| entry.is_used).map(|entry| &mut entry.item)
     }
 
     /// Returns the oldest active entry.
@@ -169,21 +169,21 @@ impl<T: Default> Queue<T> {
 
     /// Returns the slots of the active entries, in the order in which they were started.
     pub(crate) fn active(&self) -> impl Iterator<Item = u32> + '_ {
-        std::iter::successors(self.first(), |place| {
-            let behind = self.entries[*place as usize].behind;
+        std::iter::successors(self.first(), |slot| {
+            let behind = self.entries[*slot as usize].behind;
             (behind != NONE).then_some(behind)
         })
     }
 
     /// Removes an active entry. Its item can be read until the next `push`.
-    pub(crate) fn take(&mut self, place: u32) -> Option<&mut T> {
-        let entry = self.entries.get_mut(place as usize).filter(|entry| entry.is_active)?;
+    pub(crate) fn remove(&mut self, slot: u32) -> Option<&mut T> {
+        let entry = self.entries.get_mut(slot as usize).filter(|entry| entry.is_active)?;
         entry.is_active = false;
         let (key, before, behind) = (entry.key, entry.before, entry.behind);
         if key != UNNUMBERED
-            && let Some(at) = self.look(key)
+            && let Some(at) = self.find_in_table(key)
         {
-            self.remove(at);
+            self.remove_from_table(at);
         }
         match self.entries.get_mut(before as usize) {
             Some(entry) => entry.behind = behind,
@@ -194,33 +194,33 @@ impl<T: Default> Queue<T> {
             None => self.last = before,
         }
         self.active -= 1;
-        self.give_place(place)
+        self.free_slot(slot)
     }
 
     /// Removes the oldest entry, whether active or waiting, to flush it.
     pub(crate) fn pop(&mut self) -> Option<&mut T> {
         match self.first() {
-            Some(place) => self.take(place),
+            Some(slot) => self.remove(slot),
             None => self.pop_waiting(),
         }
     }
 
     /// Removes the oldest waiting entry.
     pub(crate) fn pop_waiting(&mut self) -> Option<&mut T> {
-        let place = self.take_next()?;
-        self.give_place(place)
+        let slot = self.take_next()?;
+        self.free_slot(slot)
     }
 
     /// Returns the free entry that will be used next.
     #[inline(always)]
     fn find_free(&mut self) -> Option<u32> {
-        let place = self.free;
-        if (place as usize) < self.entries.len() { Some(place) } else { self.grow() }
+        let slot = self.free;
+        if (slot as usize) < self.entries.len() { Some(slot) } else { self.grow() }
     }
 
-    fn give_place(&mut self, place: u32) -> Option<&mut T> {
-        let entry = &mut self.entries[place as usize];
-        entry.behind = std::mem::replace(&mut self.free, place);
+    fn free_slot(&mut self, slot: u32) -> Option<&mut T> {
+        let entry = &mut self.entries[slot as usize];
+        entry.behind = std::mem::replace(&mut self.free, slot);
         self.length -= 1;
         std::mem::take(&mut entry.is_used).then_some(&mut entry.item)
     }
@@ -235,20 +235,20 @@ impl<T: Default> Queue<T> {
             return None;
         }
         self.entries.reserve_exact((new - old) as usize);
-        self.entries.extend((old..new).map(|place| Entry {
+        self.entries.extend((old..new).map(|slot| Entry {
             item: T::default(),
             is_used: false,
             is_active: false,
             key: 0,
             before: NONE,
-            behind: if place + 1 < new { place + 1 } else { NONE },
+            behind: if slot + 1 < new { slot + 1 } else { NONE },
         }));
         self.table = vec![NONE; (new as usize * 2).next_power_of_two()];
         let active: Vec<u32> = self.active().collect();
-        for place in active {
-            let key = self.entries[place as usize].key;
+        for slot in active {
+            let key = self.entries[slot as usize].key;
             if key != UNNUMBERED {
-                self.insert(key, place);
+                self.insert(key, slot);
             }
         }
         Some(old)
@@ -260,15 +260,15 @@ impl<T: Default> Queue<T> {
         (mixed >> (64 - self.table.len().trailing_zeros())) as usize
     }
 
-    fn insert(&mut self, key: u64, place: u32) {
+    fn insert(&mut self, key: u64, slot: u32) {
         let mut at = self.home(key);
         while self.table[at] != NONE {
             at = (at + 1) & (self.table.len() - 1);
         }
-        self.table[at] = place;
+        self.table[at] = slot;
     }
 
-    fn look(&self, key: u64) -> Option<usize> {
+    fn find_in_table(&self, key: u64) -> Option<usize> {
         if self.table.is_empty() {
             return None;
         }
@@ -276,25 +276,25 @@ impl<T: Default> Queue<T> {
         loop {
             match self.table[at] {
                 NONE => return None,
-                place if self.entries[place as usize].key == key => return Some(at),
+                slot if self.entries[slot as usize].key == key => return Some(at),
                 _ => at = (at + 1) & (self.table.len() - 1),
             }
         }
     }
 
     /// Frees a slot of the hash table, and moves later entries of its probe sequence forward.
-    fn remove(&mut self, mut hole: usize) {
+    fn remove_from_table(&mut self, mut hole: usize) {
         let mask = self.table.len() - 1;
         let mut at = hole;
         loop {
             at = (at + 1) & mask;
-            let place = self.table[at];
-            if place == NONE {
+            let slot = self.table[at];
+            if slot == NONE {
                 break;
             }
-            let home = self.home(self.entries[place as usize].key);
+            let home = self.home(self.entries[slot as usize].key);
             if (at.wrapping_sub(home) & mask) >= (at.wrapping_sub(hole) & mask) {
-                self.table[hole] = place;
+                self.table[hole] = slot;
                 hole = at;
             }
         }
@@ -310,34 +310,34 @@ mod tests {
     use proptest::prelude::*;
 
     fn push<T: Default>(queue: &mut Queue<T>, item: T) -> Option<u32> {
-        queue.push().map(|(place, slot)| {
-            *slot = item;
-            place
+        queue.push().map(|(slot, entry)| {
+            *entry = item;
+            slot
         })
     }
 
     #[test]
     fn waiting_entries_start_in_order_and_are_found_by_number() {
         let mut queue = Queue::new(100);
-        let places: Vec<u32> = (0..100).map(|i| push(&mut queue, i).expect("there is space")).collect();
+        let slots: Vec<u32> = (0..100).map(|i| push(&mut queue, i).expect("there is space")).collect();
         assert_eq!((push(&mut queue, 100), queue.len(), queue.waiting()), (None, 100, 100));
         for number in 0..60u64 {
             let key = u64::from((number as u32).wrapping_sub(30)) | (number % 3) << 32;
-            assert_eq!(queue.start(key), Some(places[number as usize]));
+            assert_eq!(queue.start(key), Some(slots[number as usize]));
         }
         for number in 0..60u64 {
             let key = u64::from((number as u32).wrapping_sub(30)) | (number % 3) << 32;
-            let place = queue.find(key).expect("it is active");
-            assert_eq!(queue.get(place), Some(&number));
+            let slot = queue.find(key).expect("it is active");
+            assert_eq!(queue.get(slot), Some(&number));
         }
         assert_eq!(queue.find(7 | 9 << 32), None);
-        assert_eq!(queue.active().collect::<Vec<_>>(), places[..60]);
-        let middle = places[30];
-        assert_eq!(queue.take(middle).copied(), Some(30));
+        assert_eq!(queue.active().collect::<Vec<_>>(), slots[..60]);
+        let middle = slots[30];
+        assert_eq!(queue.remove(middle).copied(), Some(30));
         assert_eq!(queue.get(middle), None);
-        assert_eq!(queue.take(middle), None, "once");
-        assert_eq!(queue.first(), Some(places[0]));
-        assert_eq!(queue.take(places[99]), None, "it only waits");
+        assert_eq!(queue.remove(middle), None, "once");
+        assert_eq!(queue.first(), Some(slots[0]));
+        assert_eq!(queue.remove(slots[99]), None, "it only waits");
         let rest: Vec<u64> = std::iter::from_fn(|| queue.pop().copied()).collect();
         assert_eq!(rest, (0..100).filter(|i| *i != 30).collect::<Vec<u64>>());
         assert!(queue.is_empty() && queue.first().is_none() && queue.next().is_none());
@@ -360,12 +360,12 @@ mod tests {
             }
         }
         assert!(queue.push_active().is_none() && queue.find(UNNUMBERED).is_none());
-        let places: Vec<u32> = queue.active().collect();
+        let slots: Vec<u32> = queue.active().collect();
         for n in [7, 0, 8, 39, 3] {
-            assert_eq!(queue.take(places[n]).copied(), Some(n as u64));
-            assert_eq!(queue.take(places[n]), None, "once");
+            assert_eq!(queue.remove(slots[n]).copied(), Some(n as u64));
+            assert_eq!(queue.remove(slots[n]), None, "once");
         }
-        assert_eq!(queue.find(11), Some(places[11]));
+        assert_eq!(queue.find(11), Some(slots[11]));
         let rest: Vec<u64> = std::iter::from_fn(|| queue.pop().copied()).collect();
         assert_eq!(rest, (0..40).filter(|n| ![7, 0, 8, 39, 3].contains(n)).collect::<Vec<u64>>());
     }
@@ -388,7 +388,7 @@ mod tests {
                 push(&mut queue, number);
                 queue.start(u64::from(base.wrapping_add(number)) | 1 << 32);
             }
-            let longest = queue.table.split(|place| *place == NONE).map(<[u32]>::len).max();
+            let longest = queue.table.split(|slot| *slot == NONE).map(<[u32]>::len).max();
             assert!(longest.is_some_and(|longest| longest <= 16), "{longest:?} of 512, from {base:#x}");
         }
     }
@@ -425,8 +425,8 @@ mod tests {
                     }
                     Step::Take(n) if n < active.len() => {
                         let (key, item) = active.remove(n);
-                        let place = queue.find(key).expect("it is active");
-                        prop_assert_eq!(queue.take(place).copied(), Some(item));
+                        let slot = queue.find(key).expect("it is active");
+                        prop_assert_eq!(queue.remove(slot).copied(), Some(item));
                         prop_assert_eq!(queue.find(key), None);
                     }
                     Step::Take(_) => {}
@@ -436,9 +436,9 @@ mod tests {
                     }
                 }
                 for (key, item) in &active {
-                    prop_assert_eq!(queue.find(*key).and_then(|place| queue.get(place)), Some(item));
+                    prop_assert_eq!(queue.find(*key).and_then(|slot| queue.get(slot)), Some(item));
                 }
-                let order: Vec<u32> = queue.active().filter_map(|place| queue.get(place).copied()).collect();
+                let order: Vec<u32> = queue.active().filter_map(|slot| queue.get(slot).copied()).collect();
                 prop_assert_eq!(order, active.iter().map(|(_, item)| *item).collect::<Vec<_>>());
                 prop_assert_eq!(queue.len() as usize, waiting.len() + active.len());
             }

@@ -241,7 +241,7 @@ impl<D: Driver> Conn<D> {
     }
 
     fn give_back(&mut self, slot: u32, status: Status, host: &mut impl Host<D>) {
-        if let Some(request) = self.requests.queue.take(slot) {
+        if let Some(request) = self.requests.queue.remove(slot) {
             host.request_done(&mut request.own, status, 0);
         }
     }

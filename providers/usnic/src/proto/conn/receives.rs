@@ -211,7 +211,7 @@ impl<D: Driver> Receives<D> {
             return None;
         }
         self.complete = self.complete.wrapping_add(1);
-        let receive = self.queue.take(place)?;
+        let receive = self.queue.remove(place)?;
         let message = receive.message.take();
         receive.have.clear();
         receive.is_whole = false;

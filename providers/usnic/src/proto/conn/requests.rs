@@ -351,7 +351,7 @@ impl<Q: Default> Requests<Q> {
             SendPhase::Failed(status) => Err(status),
             SendPhase::Cutting | SendPhase::Out => return None,
         };
-        self.queue.take(slot).map(|request| (&mut request.own, outcome))
+        self.queue.remove(slot).map(|request| (&mut request.own, outcome))
     }
 
     /// Returns the active request to which the packet with this PSN belongs.
