@@ -201,8 +201,8 @@ impl<D: Driver> Conn<D> {
             return;
         }
         self.counters.refusals_sent += 1;
-        if let Some((place, status)) = receive
-            && self.receives.is_first(place)
+        if let Some((slot, status)) = receive
+            && self.receives.is_first(slot)
             && let Some(own) = self.receives.pop()
         {
             host.recv_done(own, status, 0, false);

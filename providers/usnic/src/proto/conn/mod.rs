@@ -243,7 +243,7 @@ impl<D: Driver> Conn<D> {
 
     /// Whether requests must be sent or retransmitted.
     pub(crate) fn has_requests(&self) -> bool {
-        !self.requests.have_left()
+        !self.requests.all_sent()
     }
 
     /// Whether the peer supports extension operations.
@@ -330,7 +330,7 @@ impl<D: Driver> Conn<D> {
 
     /// Reports requests that have ended, in posting order. A failed request ends the connection.
     fn retire(&mut self, host: &mut impl Host<D>) {
-        while let Some((own, outcome)) = self.requests.ended() {
+        while let Some((own, outcome)) = self.requests.take_ended() {
             match outcome {
                 Ok(bytes) => host.request_done(own, Status::Success, bytes),
                 Err(status) => {

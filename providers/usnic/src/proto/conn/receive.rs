@@ -142,7 +142,7 @@ impl<D: Driver> Conn<D> {
         self.counters.acks_received += 1;
         if head.has(FLAG_ACK_NOW) {
             self.acks.at_once();
-            self.receives.asked(host);
+            self.receives.on_rnr_probe(host);
         }
         if self.ending.is_closed() {
             return true; // The peer must be notified of a refusal.
@@ -299,14 +299,14 @@ impl<D: Driver> Conn<D> {
     }
 
     fn place_send(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
-        let place = match self.receives.find(data.message.id.get(), host) {
-            ReceiveLookup::Place(place) => place,
+        let slot = match self.receives.find(data.message.id.get(), host) {
+            ReceiveLookup::Slot(slot) => slot,
             ReceiveLookup::Complete => return Ok(()),
-            ReceiveLookup::Nothing => return Err(NotAccepted::Later),
+            ReceiveLookup::None => return Err(NotAccepted::Later),
         };
         let length = data.message.length.get();
         let message = Incoming { length, value: value_of(data) };
-        let receive = self.receives.get(place).ok_or(NONSENSE)?;
+        let receive = self.receives.get(slot).ok_or(NONSENSE)?;
         if receive.contradicts(message) {
             return Err(NONSENSE);
         }
@@ -314,15 +314,15 @@ impl<D: Driver> Conn<D> {
             place_write(data, host)?; // The memory of the receive is not used.
         } else {
             if u64::from(length) > receive.capacity {
-                return Err(NotAccepted::Refused(Refusal::Receive, Some((place, Status::LocalLength))));
+                return Err(NotAccepted::Refused(Refusal::Receive, Some((slot, Status::LocalLength))));
             }
             if data.op == Op::SendInvalidate && !host.may_invalidate(message.value.value) {
-                return Err(NotAccepted::Refused(Refusal::Access, Some((place, Status::LocalProtection))));
+                return Err(NotAccepted::Refused(Refusal::Access, Some((slot, Status::LocalProtection))));
             }
             host.put_recv(&receive.own, data.offset, data.payload)
-                .map_err(|status| NotAccepted::Refused(Refusal::Receive, Some((place, status))))?;
+                .map_err(|status| NotAccepted::Refused(Refusal::Receive, Some((slot, status))))?;
         }
-        let is_noted = self.receives.has_come(place, psn, message, data.offset, data.payload.len() as u32);
+        let is_noted = self.receives.record_received(slot, psn, message, data.offset, data.payload.len() as u32);
         is_noted.then_some(()).ok_or(NotAccepted::Later)
     }
 
@@ -340,7 +340,7 @@ impl<D: Driver> Conn<D> {
                 self.requests.fail(slot, status);
                 return Ok(());
             }
-            let is_noted = self.requests.has_come(slot, 0, ATOMIC_SIZE as u32);
+            let is_noted = self.requests.record_received(slot, 0, ATOMIC_SIZE as u32);
             return is_noted.then_some(()).ok_or(NotAccepted::Later);
         }
         if request.length != data.message.length.get() {
@@ -350,7 +350,7 @@ impl<D: Driver> Conn<D> {
             self.requests.fail(slot, status);
             return Ok(());
         }
-        let is_noted = self.requests.has_come(slot, data.offset, data.payload.len() as u32);
+        let is_noted = self.requests.record_received(slot, data.offset, data.payload.len() as u32);
         is_noted.then_some(()).ok_or(NotAccepted::Later)
     }
 
@@ -425,7 +425,7 @@ impl<D: Driver> Conn<D> {
         if ack.next.get() == self.flight.cumulative().0 && ranges.is_empty() {
             return self.update_credits(ack); // This is the common case of a stream in one direction.
         }
-        if self.requests.have_left() && self.peer_reads.next(self.received.next(), 1, 1).is_none() {
+        if self.requests.all_sent() && self.peer_reads.next(self.received.next(), 1, 1).is_none() {
             self.note_app_limited();
         }
         let (requests, peer_reads) = (&mut self.requests, &mut self.peer_reads);

@@ -20,7 +20,7 @@ pub(super) struct Receive<R> {
     pub(super) capacity: u64,
     /// Length and value of the message, after one of its packets has arrived.
     message: Option<Incoming>,
-    have: Ranges,
+    received: Ranges,
     is_whole: bool,
     /// The highest PSN of the message so far.
     last: Psn,
@@ -36,10 +36,10 @@ pub(super) struct Incoming {
 /// Result of a lookup of the receive for a send.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ReceiveLookup {
-    Place(u32),
+    Slot(u32),
     /// The receive is complete, because the packet was declared lost although it had arrived.
     Complete,
-    Nothing,
+    None,
 }
 
 pub(super) struct Receives<D: Driver> {
@@ -102,7 +102,7 @@ impl<D: Driver> Receives<D> {
     }
 
     /// Handles an RNR probe of the peer: the peer is notified when there is a receive.
-    pub(super) fn asked(&mut self, host: &mut impl Host<D>) {
+    pub(super) fn on_rnr_probe(&mut self, host: &mut impl Host<D>) {
         if self.shared && host.shared_left() == 0 {
             host.await_shared();
         }
@@ -110,17 +110,17 @@ impl<D: Driver> Receives<D> {
 
     /// Whether the peer may be waiting for the current credit limit.
     pub(super) fn is_credit_due(&self, host: &impl Host<D>) -> bool {
-        let (reported, there) =
+        let (reported, available) =
             (self.reported.wrapping_sub(self.bound) as i32, self.credits(host).wrapping_sub(self.bound));
-        there > 0 && reported.max(0).unsigned_abs() <= there / 2
+        available > 0 && reported.max(0).unsigned_abs() <= available / 2
     }
 
     /// Whether the peer may be waiting for the next receive that is posted to the connection's own queue.
     #[inline(always)]
     pub(super) fn is_next_due(&self) -> bool {
-        let there = self.complete.wrapping_add(self.queue.len() + 1).wrapping_sub(self.bound);
+        let available = self.complete.wrapping_add(self.queue.len() + 1).wrapping_sub(self.bound);
         let reported = self.reported.wrapping_sub(self.bound) as i32;
-        self.shared || reported.max(0).unsigned_abs() <= there / 2
+        self.shared || reported.max(0).unsigned_abs() <= available / 2
     }
 
     /// Finds the receive of a send.
@@ -130,9 +130,9 @@ impl<D: Driver> Receives<D> {
         }
         let beyond = number.wrapping_sub(self.bound) as i32;
         if beyond >= 0 && !self.bind(beyond.unsigned_abs() + 1, host) {
-            return ReceiveLookup::Nothing;
+            return ReceiveLookup::None;
         }
-        self.queue.find(u64::from(number)).map_or(ReceiveLookup::Nothing, ReceiveLookup::Place)
+        self.queue.find(u64::from(number)).map_or(ReceiveLookup::None, ReceiveLookup::Slot)
     }
 
     /// Returns the receive for this send, if it is the next receive of the QP's own queue and no earlier receive is in
@@ -179,41 +179,41 @@ impl<D: Driver> Receives<D> {
         true
     }
 
-    pub(super) fn get(&self, place: u32) -> Option<&Receive<D::Recv>> {
-        self.queue.get(place)
+    pub(super) fn get(&self, slot: u32) -> Option<&Receive<D::Recv>> {
+        self.queue.get(slot)
     }
 
     /// Whether this is the oldest incomplete receive.
-    pub(super) fn is_first(&self, place: u32) -> bool {
-        self.queue.first() == Some(place)
+    pub(super) fn is_first(&self, slot: u32) -> bool {
+        self.queue.first() == Some(slot)
     }
 
     /// Records that a piece of the message was copied. Returns false if the piece cannot be recorded.
-    pub(super) fn has_come(&mut self, place: u32, psn: Psn, message: Incoming, offset: u32, piece: u32) -> bool {
-        let Some(receive) = self.queue.get_mut(place) else { return false };
-        if piece > 0 && !receive.have.add(offset, offset + piece) {
+    pub(super) fn record_received(&mut self, slot: u32, psn: Psn, message: Incoming, offset: u32, length: u32) -> bool {
+        let Some(receive) = self.queue.get_mut(slot) else { return false };
+        if length > 0 && !receive.received.add(offset, offset + length) {
             return false;
         }
         if receive.message.is_none() || receive.last.is_before(psn) {
             receive.last = psn;
         }
         receive.message = Some(message);
-        receive.is_whole = receive.have.is_whole(message.length) || message.length == 0;
+        receive.is_whole = receive.received.is_whole(message.length) || message.length == 0;
         true
     }
 
     /// Returns the oldest receive, if it is complete: all bytes have arrived, and no packet before its last packet is
     /// missing.
     pub(super) fn completed(&mut self, next: Psn) -> Option<(&mut D::Recv, Incoming)> {
-        let place = self.queue.first()?;
-        let receive = self.queue.get(place)?;
+        let slot = self.queue.first()?;
+        let receive = self.queue.get(slot)?;
         if !receive.is_whole || !receive.last.is_before(next) {
             return None;
         }
         self.complete = self.complete.wrapping_add(1);
-        let receive = self.queue.remove(place)?;
+        let receive = self.queue.remove(slot)?;
         let message = receive.message.take();
-        receive.have.clear();
+        receive.received.clear();
         receive.is_whole = false;
         message.map(|message| (&mut receive.own, message))
     }

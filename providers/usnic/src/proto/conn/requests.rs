@@ -42,7 +42,7 @@ pub(super) enum PayloadOwner {
 pub(super) enum SendPhase {
     /// Not all data of the request was sent yet.
     #[default]
-    Cutting,
+    Segmenting,
     /// All data was sent. Acks, or the data of a read, are outstanding.
     Out,
     Done,
@@ -55,17 +55,17 @@ pub(super) struct PostedRequest<Q> {
     pub(super) work: Work,
     pub(super) length: u32,
     fence: bool,
-    pub(super) stage: SendPhase,
+    pub(super) phase: SendPhase,
     /// Number of the request among the requests of its kind.
     pub(super) id: u32,
     /// Number of bytes that were sent.
-    cut: u32,
+    sent_bytes: u32,
     /// Number of packets that are not acked.
-    out: u32,
+    unacked: u32,
     /// PSNs of the request's first and last packet, after they were sent.
     packets: Option<(Psn, Psn)>,
     /// For a read: the byte ranges that have arrived, and whether any data has arrived.
-    have: Ranges,
+    received: Ranges,
     answered: bool,
 }
 
@@ -105,13 +105,13 @@ pub(super) struct Requests<Q> {
     pub(super) queue: Queue<PostedRequest<Q>>,
     pub(super) numbers: NextNumbers,
     /// Slot of the request that is being segmented.
-    cutting: Option<u32>,
+    segmenting: Option<u32>,
     /// Number of started reads whose data has not completely arrived.
-    pub(super) reads_out: u32,
+    pub(super) reads_outstanding: u32,
     /// Whether a request has failed, so that no other request may start.
     pub(super) stopped: bool,
     /// Packets of withdrawn sends, in the order of their messages. They are sent again with new PSNs.
-    pub(super) again: VecDeque<SentPayload>,
+    pub(super) withdrawn: VecDeque<SentPayload>,
     /// The latest PSN of a packet of any request.
     pub(super) latest: Option<Psn>,
 }
@@ -163,10 +163,10 @@ impl<Q: Default> Requests<Q> {
         Requests {
             queue: Queue::new(capacity),
             numbers: NextNumbers::default(),
-            cutting: None,
-            reads_out: 0,
+            segmenting: None,
+            reads_outstanding: 0,
             stopped: false,
-            again: VecDeque::new(),
+            withdrawn: VecDeque::new(),
             latest: None,
         }
     }
@@ -176,17 +176,17 @@ impl<Q: Default> Requests<Q> {
     pub(super) fn push(&mut self, post: Post) -> Option<&mut Q> {
         let Post { work, length, fence } = post;
         let (_, request) = self.queue.push()?;
-        request.have.clear();
+        request.received.clear();
         (request.work, request.length, request.fence) = (work, length, fence);
-        (request.stage, request.packets, request.answered) = (SendPhase::Cutting, None, false);
-        (request.id, request.cut, request.out) = (0, 0, 0);
+        (request.phase, request.packets, request.answered) = (SendPhase::Segmenting, None, false);
+        (request.id, request.sent_bytes, request.unacked) = (0, 0, 0);
         Some(&mut request.own)
     }
 
     /// Whether a send that is posted now would start next, and has a receive.
     #[inline(always)]
     pub(super) fn may_start_send(&self, credits: u32) -> bool {
-        self.have_left() && !self.stopped && is_below(self.numbers.sends, credits)
+        self.all_sent() && !self.stopped && is_below(self.numbers.sends, credits)
     }
 
     /// Queues a plain send that was already sent as one packet with this PSN, while no other request waits. Returns its
@@ -194,13 +194,13 @@ impl<Q: Default> Requests<Q> {
     #[inline(always)]
     pub(super) fn push_sent(&mut self, length: u32, psn: Psn) -> Option<(u32, u32, &mut Q)> {
         let (slot, request) = self.queue.push_active()?;
-        request.have.clear();
+        request.received.clear();
         let id = self.numbers.sends;
         self.numbers.sends = id.wrapping_add(1);
         self.latest = Some(psn);
         (request.work, request.length, request.fence) = (Work::Send { solicited: false }, length, false);
-        (request.stage, request.packets, request.answered) = (SendPhase::Out, Some((psn, psn)), false);
-        (request.id, request.cut, request.out) = (id, length, 1);
+        (request.phase, request.packets, request.answered) = (SendPhase::Out, Some((psn, psn)), false);
+        (request.id, request.sent_bytes, request.unacked) = (id, length, 1);
         Some((slot, id, &mut request.own))
     }
 
@@ -210,43 +210,43 @@ impl<Q: Default> Requests<Q> {
         if self.stopped {
             return Err(Wait::Idle);
         }
-        if let Some(sent) = self.again.front() {
+        if let Some(sent) = self.withdrawn.front() {
             let number = self.queue.get(sent.slot).map_or(bounds.credits, |request| request.id);
             return if is_below(number, bounds.credits) { Ok(*sent) } else { Err(Wait::Credit) };
         }
-        let slot = match self.cutting {
+        let slot = match self.segmenting {
             Some(slot) => slot,
             None => self.startable(bounds)?,
         };
         let request = self.queue.get(slot).ok_or(Wait::Idle)?;
-        let left = request.length - request.cut;
+        let left = request.length - request.sent_bytes;
         let extension = request.work.op().extension() as u32;
         let (fragment, chunk) = (fragment.saturating_sub(extension), chunk.saturating_sub(extension));
         let length = match request.work {
             work if work.is_answered() => 0,
-            _ if request.cut == 0 && left <= fragment => left,
+            _ if request.sent_bytes == 0 && left <= fragment => left,
             _ => left.min(chunk),
         };
         Ok(SentPayload {
             what: PayloadOwner::Request,
             command: false,
             slot,
-            offset: request.cut,
+            offset: request.sent_bytes,
             length,
             in_pieces: false,
         })
     }
 
     /// Whether all posted requests were sent.
-    pub(super) fn have_left(&self) -> bool {
-        self.again.is_empty() && self.cutting.is_none() && self.queue.next().is_none()
+    pub(super) fn all_sent(&self) -> bool {
+        self.withdrawn.is_empty() && self.segmenting.is_none() && self.queue.next().is_none()
     }
 
     /// Returns the first waiting request, if it may start.
     fn startable(&self, bounds: Bounds) -> Result<u32, Wait> {
         let slot = self.queue.next().ok_or(Wait::Idle)?;
         let request = self.queue.get(slot).ok_or(Wait::Idle)?;
-        if request.fence && self.reads_out > 0 {
+        if request.fence && self.reads_outstanding > 0 {
             return Err(Wait::Idle);
         }
         match request.work {
@@ -254,7 +254,7 @@ impl<Q: Default> Requests<Q> {
             work if work.is_extension() && !bounds.extensions => Err(Wait::Unsupported),
             work if work.takes_receive() && !is_below(self.numbers.sends, bounds.credits) => Err(Wait::Credit),
             work if work.is_answered() && bounds.ord == 0 => Err(Wait::Unsupported),
-            work if work.is_answered() && self.reads_out >= bounds.ord => Err(Wait::Idle),
+            work if work.is_answered() && self.reads_outstanding >= bounds.ord => Err(Wait::Idle),
             _ => Ok(slot),
         }
     }
@@ -270,47 +270,47 @@ impl<Q: Default> Requests<Q> {
         request.id = *number;
         *number = number.wrapping_add(1);
         let key = request.work.key(request.id);
-        self.reads_out += u32::from(request.work.is_answered());
+        self.reads_outstanding += u32::from(request.work.is_answered());
         let slot = self.queue.start(key)?;
         self.queue.get_mut(slot)
     }
 
     /// Records that a packet returned by `next` was sent.
-    pub(super) fn left(&mut self, sent: &SentPayload, psn: Psn) {
+    pub(super) fn record_sent(&mut self, sent: &SentPayload, psn: Psn) {
         self.latest = Some(psn);
-        if self.again.pop_front().is_some() {
+        if self.withdrawn.pop_front().is_some() {
             return; // `next` returns the packets of withdrawn sends first.
         }
-        if self.cutting.is_none() {
+        if self.segmenting.is_none() {
             self.start();
         }
         let Some(request) = self.queue.get_mut(sent.slot) else { return };
-        request.cut += sent.length;
-        request.out += 1;
+        request.sent_bytes += sent.length;
+        request.unacked += 1;
         let first = request.packets.map_or(psn, |(first, _)| first);
         request.packets = Some((first, psn));
-        let is_all = request.cut == request.length || request.work.is_answered();
-        if is_all && request.stage == SendPhase::Cutting {
-            request.stage = SendPhase::Out;
+        let is_all = request.sent_bytes == request.length || request.work.is_answered();
+        if is_all && request.phase == SendPhase::Segmenting {
+            request.phase = SendPhase::Out;
         }
-        self.cutting = (!is_all).then_some(sent.slot);
+        self.segmenting = (!is_all).then_some(sent.slot);
     }
 
     /// Records that the peer has received a packet of the request.
     pub(super) fn acked(&mut self, slot: u32) {
         let Some(request) = self.queue.get_mut(slot) else { return };
-        request.out = request.out.saturating_sub(1);
-        request.look();
+        request.unacked = request.unacked.saturating_sub(1);
+        request.update_phase();
     }
 
     /// Withdraws a packet of a send: its PSN is delivered without payload. The payload is sent again later, and is not
     /// acked until then. Withdrawn packets wait in the order of their messages. The peer may have a receive only for
     /// the first of these messages, and gives no receive to the others until it has arrived.
-    pub(super) fn take_back(&mut self, sent: SentPayload) {
+    pub(super) fn withdraw(&mut self, sent: SentPayload) {
         let number = |sent: &SentPayload| self.queue.get(sent.slot).map_or(self.numbers.sends, |request| request.id);
-        let own = number(&sent);
-        let behind = self.again.iter().rev().take_while(|other| is_below(own, number(other))).count();
-        self.again.insert(self.again.len() - behind, sent);
+        let id = number(&sent);
+        let behind = self.withdrawn.iter().rev().take_while(|other| is_below(id, number(other))).count();
+        self.withdrawn.insert(self.withdrawn.len() - behind, sent);
     }
 
     /// Returns the active read with this number.
@@ -319,19 +319,19 @@ impl<Q: Default> Requests<Q> {
     }
 
     /// Records that a part of a read's data was copied. Returns false if it cannot be recorded.
-    pub(super) fn has_come(&mut self, slot: u32, offset: u32, length: u32) -> bool {
+    pub(super) fn record_received(&mut self, slot: u32, offset: u32, length: u32) -> bool {
         let Some(request) = self.queue.get_mut(slot) else { return false };
-        if request.is_here() {
+        if request.has_all_data() {
             return true;
         }
         request.answered = true;
-        if length > 0 && !request.have.add(offset, offset + length) {
+        if length > 0 && !request.received.add(offset, offset + length) {
             return false;
         }
-        if request.is_here() {
-            self.reads_out = self.reads_out.saturating_sub(1);
+        if request.has_all_data() {
+            self.reads_outstanding = self.reads_outstanding.saturating_sub(1);
         }
-        request.look();
+        request.update_phase();
         true
     }
 
@@ -339,17 +339,17 @@ impl<Q: Default> Requests<Q> {
     pub(super) fn fail(&mut self, slot: u32, status: Status) {
         self.stopped = true;
         if let Some(request) = self.queue.get_mut(slot) {
-            request.stage = SendPhase::Failed(status);
+            request.phase = SendPhase::Failed(status);
         }
     }
 
     /// Returns the next request in posting order, if it has ended.
-    pub(super) fn ended(&mut self) -> Option<(&mut Q, Result<u64, Status>)> {
+    pub(super) fn take_ended(&mut self) -> Option<(&mut Q, Result<u64, Status>)> {
         let slot = self.queue.first()?;
-        let outcome = match self.queue.get(slot)?.stage {
+        let outcome = match self.queue.get(slot)?.phase {
             SendPhase::Done => Ok(u64::from(self.queue.get(slot)?.length)),
             SendPhase::Failed(status) => Err(status),
-            SendPhase::Cutting | SendPhase::Out => return None,
+            SendPhase::Segmenting | SendPhase::Out => return None,
         };
         self.queue.remove(slot).map(|request| (&mut request.own, outcome))
     }
@@ -365,14 +365,14 @@ impl<Q: Default> Requests<Q> {
 
 impl<Q> PostedRequest<Q> {
     /// Whether all data of the request has arrived; true if no data is expected.
-    fn is_here(&self) -> bool {
-        let is_whole = || self.answered && (self.length == 0 || self.have.is_whole(self.length));
+    fn has_all_data(&self) -> bool {
+        let is_whole = || self.answered && (self.length == 0 || self.received.is_whole(self.length));
         !self.work.is_answered() || is_whole()
     }
 
-    fn look(&mut self) {
-        if self.stage == SendPhase::Out && self.out == 0 && self.is_here() {
-            self.stage = SendPhase::Done;
+    fn update_phase(&mut self) {
+        if self.phase == SendPhase::Out && self.unacked == 0 && self.has_all_data() {
+            self.phase = SendPhase::Done;
         }
     }
 }
@@ -390,7 +390,7 @@ mod tests {
                 .push(Post { work: Work::Send { solicited: false }, length: 8, fence: false })
                 .expect("there is space");
             let sent = requests.next(bounds(number + 1), SPACE, SPACE).expect("it has a receive");
-            requests.left(&sent, Psn(number));
+            requests.record_sent(&sent, Psn(number));
             sent
         };
         (0..3).map(send).collect()
@@ -404,11 +404,11 @@ mod tests {
     fn withdrawn_sends_are_sent_again_in_the_order_of_their_receives() {
         let mut requests = Requests::new(8);
         let packets = sent(&mut requests);
-        [2, 0, 1].into_iter().for_each(|number: usize| requests.take_back(packets[number]));
+        [2, 0, 1].into_iter().for_each(|number: usize| requests.withdraw(packets[number]));
         // The peer may need these receives for the first two messages before it has a receive for the third.
         for number in [0, 1] {
             assert_eq!(requests.next(bounds(2), SPACE, SPACE), Ok(packets[number as usize]));
-            requests.left(&packets[number as usize], Psn(10 + number));
+            requests.record_sent(&packets[number as usize], Psn(10 + number));
         }
         assert_eq!(requests.next(bounds(2), SPACE, SPACE), Err(Wait::Credit));
         assert_eq!(requests.next(bounds(3), SPACE, SPACE), Ok(packets[2]));

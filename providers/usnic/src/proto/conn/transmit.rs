@@ -183,7 +183,7 @@ impl<D: Driver> Conn<D> {
             PayloadOwner::Nothing => false,
             PayloadOwner::Response => self.peer_reads.get(sent.slot).is_none() || self.peer_reads.is_gone(sent.slot),
             PayloadOwner::Request => {
-                self.requests.queue.get(sent.slot).is_none_or(|request| matches!(request.stage, SendPhase::Failed(_)))
+                self.requests.queue.get(sent.slot).is_none_or(|request| matches!(request.phase, SendPhase::Failed(_)))
             }
         }
     }
@@ -199,7 +199,7 @@ impl<D: Driver> Conn<D> {
         let finds_nothing = request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, self.credits.there));
         if finds_nothing {
             self.counters.withdrawn_sends += 1;
-            self.requests.take_back(*sent);
+            self.requests.withdraw(*sent);
         }
         finds_nothing
     }
@@ -228,7 +228,7 @@ impl<D: Driver> Conn<D> {
         }
         let psn = self.flight.sent(self.now, bytes, sent);
         match sent.what {
-            PayloadOwner::Request => self.requests.left(&sent, psn),
+            PayloadOwner::Request => self.requests.record_sent(&sent, psn),
             _ => self.peer_reads.left(&sent),
         }
         self.favours_answers = sent.what == PayloadOwner::Request;
@@ -325,7 +325,7 @@ impl<D: Driver> Conn<D> {
         if let Err(status) = outcome {
             self.fail_head(status);
         } else if let Some(request) = self.requests.start() {
-            request.stage = SendPhase::Done;
+            request.phase = SendPhase::Done;
         }
         self.retire(host);
         outcome.is_ok() && !self.ending.is_closed()
@@ -333,7 +333,7 @@ impl<D: Driver> Conn<D> {
 
     /// Fails the request that would start or continue next.
     pub(super) fn fail_head(&mut self, status: Status) {
-        if let Some(sent) = self.requests.again.front() {
+        if let Some(sent) = self.requests.withdrawn.front() {
             let slot = sent.slot;
             self.requests.fail(slot, status);
         } else if let Some(slot) = self.requests.queue.next() {
