@@ -293,7 +293,7 @@ impl Transport {
             let to = outgoing.to.unwrap_or_else(|| self.conn.peer());
             if let Err(status) = self.append_payload(scratch, &outgoing, context) {
                 scratch.batch.drop_packet();
-                self.conn.source_gone(&outgoing.unsent(), status, host);
+                self.conn.source_unreadable(&outgoing.unsent(), status, host);
                 continue;
             }
             scratch.batch.end_packet();
@@ -374,7 +374,7 @@ impl Transport {
             self.conn.too_large(now, bytes.saturating_sub(1));
         }
         if let Some(packet) = fault.and_then(|packet| scratch.carried.get(packet)) {
-            self.conn.source_gone(packet, Status::LocalProtection, host);
+            self.conn.source_unreadable(packet, Status::LocalProtection, host);
         }
         scratch.carried.clear();
         if overflows {

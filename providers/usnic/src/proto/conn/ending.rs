@@ -161,7 +161,7 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Handles a packet that could not be sent, because the memory of its payload is not readable.
-    pub(crate) fn source_gone(&mut self, packet: &Unsent, status: Status, host: &mut impl Host<D>) {
+    pub(crate) fn source_unreadable(&mut self, packet: &Unsent, status: Status, host: &mut impl Host<D>) {
         self.withdraw_permit();
         if self.ending.is_closed() {
             return;
@@ -179,16 +179,16 @@ impl<D: Driver> Conn<D> {
                     self.note(Note::Question);
                     return;
                 }
-                self.peer_reads.lose(slot);
-                self.refuse_gone(host);
+                self.peer_reads.mark_unreadable(slot);
+                self.refuse_unreadable(host);
             }
             Payload::None | Payload::Padding(_) => {}
         }
     }
 
     /// Refuses a read whose memory is not readable any more, after all earlier reads were answered.
-    pub(super) fn refuse_gone(&mut self, host: &mut impl Host<D>) {
-        if let Some(psn) = self.peer_reads.refusable() {
+    pub(super) fn refuse_unreadable(&mut self, host: &mut impl Host<D>) {
+        if let Some(psn) = self.peer_reads.refusal_due() {
             self.refuse(Refusal::Source, psn, None, host);
         }
     }

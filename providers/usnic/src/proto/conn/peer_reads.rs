@@ -24,10 +24,10 @@ pub(super) struct Read {
     /// Number of bytes sent. `sent`: all bytes were sent. `out`: number of packets that are not acked.
     sent_bytes: u32,
     sent: bool,
-    out: u32,
+    unacked: u32,
     /// The atomic operation, and the previous value after its execution; `None` for a read.
     atomic: Option<Atomic>,
-    found: Option<u64>,
+    previous_value: Option<u64>,
     /// Time at which a retransmission found the memory unreadable for the first time.
     unreadable_since: Option<Nanos>,
 }
@@ -38,8 +38,8 @@ impl Read {
     }
 
     /// Returns the previous value, after an atomic operation was executed.
-    pub(super) fn found(&self) -> Option<u64> {
-        self.found
+    pub(super) fn previous_value(&self) -> Option<u64> {
+        self.previous_value
     }
 }
 
@@ -60,17 +60,17 @@ pub(super) struct PeerReads {
     first: u32,
     /// Number of reads at the front of `reads` whose data was sent completely.
     sent: usize,
-    most: usize,
+    max_reads: usize,
     /// Number of atomic operations that were not executed yet.
     atomics: u32,
     /// Number of the first read whose memory could not be read. This read and later reads are not answered.
-    gone: Option<u32>,
+    unreadable: Option<u32>,
 }
 
 impl PeerReads {
     /// Creates the set for a peer that may have `ird` reads outstanding.
     pub(super) fn new(ird: u32) -> Self {
-        PeerReads { reads: VecDeque::new(), first: 0, sent: 0, most: ird as usize, atomics: 0, gone: None }
+        PeerReads { reads: VecDeque::new(), first: 0, sent: 0, max_reads: ird as usize, atomics: 0, unreadable: None }
     }
 
     #[cfg(test)]
@@ -90,21 +90,21 @@ impl PeerReads {
         self.reads.iter().any(|read| read.has_arrived && read.psn.is_before(psn))
     }
 
-    fn place(&self, id: u32) -> usize {
+    fn index(&self, id: u32) -> usize {
         id.wrapping_sub(self.first) as usize
     }
 
     /// Returns the read with this number.
     pub(super) fn get(&self, id: u32) -> Option<&Read> {
-        self.reads.get(self.place(id)).filter(|read| read.has_arrived)
+        self.reads.get(self.index(id)).filter(|read| read.has_arrived)
     }
 
     /// Adds an atomic operation on memory that the peer may access, as `add` does. Its answer has no payload.
     pub(super) fn add_atomic(&mut self, id: u32, psn: Psn, key: u32, address: u64, operation: Atomic) -> ReadAdmission {
         let admission = self.add(id, psn, key, address, 0);
-        let place = self.place(id);
+        let index = self.index(id);
         if admission == ReadAdmission::Accepted
-            && let Some(read) = self.reads.get_mut(place)
+            && let Some(read) = self.reads.get_mut(index)
         {
             read.atomic = Some(operation);
             self.atomics += 1;
@@ -119,34 +119,34 @@ impl PeerReads {
 
     /// Returns the next request to answer, if it is an atomic operation that was not executed and no packet before it
     /// is missing.
-    pub(super) fn due(&self, next: Psn) -> Option<(u32, Read, Atomic)> {
+    pub(super) fn due_atomic(&self, next: Psn) -> Option<(u32, Read, Atomic)> {
         let read = self.reads.get(self.sent).filter(|read| read.has_arrived && read.psn.is_before(next))?;
         let id = self.first.wrapping_add(self.sent as u32);
-        let operation = read.atomic.filter(|_| read.found.is_none() && !self.is_gone(id))?;
+        let operation = read.atomic.filter(|_| read.previous_value.is_none() && !self.is_unreadable(id))?;
         Some((id, *read, operation))
     }
 
-    pub(super) fn executed(&mut self, id: u32, found: u64) {
-        let place = self.place(id);
-        if let Some(read) = self.reads.get_mut(place) {
-            read.found = Some(found);
+    pub(super) fn record_executed(&mut self, id: u32, previous_value: u64) {
+        let index = self.index(id);
+        if let Some(read) = self.reads.get_mut(index) {
+            read.previous_value = Some(previous_value);
             self.atomics = self.atomics.saturating_sub(1);
         }
     }
 
     /// Adds a read request on memory that the peer may access.
     pub(super) fn add(&mut self, id: u32, psn: Psn, key: u32, address: u64, length: u32) -> ReadAdmission {
-        let place = self.place(id);
-        if place >= self.sent + self.most || self.get(id).is_some() {
+        let index = self.index(id);
+        if index >= self.sent + self.max_reads || self.get(id).is_some() {
             return ReadAdmission::Invalid;
         }
-        if place >= 2 * self.most {
+        if index >= 2 * self.max_reads {
             return ReadAdmission::Deferred;
         }
-        if self.reads.len() <= place {
-            self.reads.resize(place + 1, Read::default());
+        if self.reads.len() <= index {
+            self.reads.resize(index + 1, Read::default());
         }
-        self.reads[place] = Read { has_arrived: true, psn, key, address, length, ..Read::default() };
+        self.reads[index] = Read { has_arrived: true, psn, key, address, length, ..Read::default() };
         ReadAdmission::Accepted
     }
 
@@ -156,7 +156,7 @@ impl PeerReads {
         let left = read.length - read.sent_bytes;
         let length = if read.sent_bytes == 0 && left <= fragment { left } else { left.min(chunk) };
         let slot = self.first.wrapping_add(self.sent as u32);
-        if self.is_gone(slot) || read.is_atomic() && read.found.is_none() {
+        if self.is_unreadable(slot) || read.is_atomic() && read.previous_value.is_none() {
             return None;
         }
         Some(SentPayload {
@@ -170,21 +170,23 @@ impl PeerReads {
     }
 
     /// Records that a packet returned by `next` was sent.
-    pub(super) fn left(&mut self, sent: &SentPayload) {
+    pub(super) fn record_sent(&mut self, sent: &SentPayload) {
         let Some(read) = self.reads.get_mut(self.sent) else { return };
         read.sent_bytes += sent.length;
-        read.out += 1;
+        read.unacked += 1;
         read.sent = read.sent_bytes == read.length;
         self.sent += usize::from(read.sent);
     }
 
     /// Records that the peer has received a packet of the response to this read.
     pub(super) fn acked(&mut self, id: u32) {
-        let place = self.place(id);
-        if let Some(read) = self.reads.get_mut(place) {
-            read.out = read.out.saturating_sub(1);
+        let index = self.index(id);
+        if let Some(read) = self.reads.get_mut(index) {
+            read.unacked = read.unacked.saturating_sub(1);
         }
-        while self.gone != Some(self.first) && self.reads.front().is_some_and(|read| read.sent && read.out == 0) {
+        while self.unreadable != Some(self.first)
+            && self.reads.front().is_some_and(|read| read.sent && read.unacked == 0)
+        {
             self.reads.pop_front();
             self.first = self.first.wrapping_add(1);
             self.sent -= 1;
@@ -194,31 +196,31 @@ impl PeerReads {
     /// Returns the time since a retransmission found the memory of this read unreadable for the first time; 0 in the
     /// first call.
     pub(super) fn unreadable_for(&mut self, id: u32, now: Nanos) -> Nanos {
-        let place = self.place(id);
-        self.reads.get_mut(place).map_or(0, |read| now.saturating_sub(*read.unreadable_since.get_or_insert(now)))
+        let index = self.index(id);
+        self.reads.get_mut(index).map_or(0, |read| now.saturating_sub(*read.unreadable_since.get_or_insert(now)))
     }
 
     /// Records that the memory of a read cannot be read. Only the first such read is recorded.
-    pub(super) fn lose(&mut self, id: u32) {
-        if self.get(id).is_some() && !self.is_gone(id) {
-            self.gone = Some(id);
+    pub(super) fn mark_unreadable(&mut self, id: u32) {
+        if self.get(id).is_some() && !self.is_unreadable(id) {
+            self.unreadable = Some(id);
         }
     }
 
     /// Whether the memory of this read, or of an earlier read, cannot be read.
-    pub(super) fn is_gone(&self, id: u32) -> bool {
-        self.gone.is_some_and(|gone| self.place(id) >= self.place(gone))
+    pub(super) fn is_unreadable(&self, id: u32) -> bool {
+        self.unreadable.is_some_and(|first| self.index(id) >= self.index(first))
     }
 
     /// Returns the PSN of the request whose memory cannot be read, after the peer has received the data of all earlier
     /// reads.
-    pub(super) fn refusable(&self) -> Option<Psn> {
-        let gone = self.gone.filter(|gone| *gone == self.first)?;
-        self.get(gone).map(|read| read.psn)
+    pub(super) fn refusal_due(&self) -> Option<Psn> {
+        let first = self.unreadable.filter(|first| *first == self.first)?;
+        self.get(first).map(|read| read.psn)
     }
 
     pub(super) fn clear(&mut self) {
         self.reads.clear();
-        (self.sent, self.atomics, self.gone) = (0, 0, None);
+        (self.sent, self.atomics, self.unreadable) = (0, 0, None);
     }
 }

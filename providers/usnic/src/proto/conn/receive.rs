@@ -450,7 +450,7 @@ impl<D: Driver> Conn<D> {
         self.update_credits(ack);
         if acked.packets > 0 {
             self.retire(host);
-            self.refuse_gone(host);
+            self.refuse_unreadable(host);
         }
     }
 

@@ -79,7 +79,7 @@ impl<D: Driver> Conn<D> {
     }
 
     fn fresh_at(&self) -> Option<Nanos> {
-        if self.peer_reads.has_atomics() && self.peer_reads.due(self.received.next()).is_some() {
+        if self.peer_reads.has_atomics() && self.peer_reads.due_atomic(self.received.next()).is_some() {
             return Some(0);
         }
         match self.piece() {

@@ -181,7 +181,9 @@ impl<D: Driver> Conn<D> {
     fn has_no_payload(&self, sent: &SentPayload) -> bool {
         match sent.what {
             PayloadOwner::Nothing => false,
-            PayloadOwner::Response => self.peer_reads.get(sent.slot).is_none() || self.peer_reads.is_gone(sent.slot),
+            PayloadOwner::Response => {
+                self.peer_reads.get(sent.slot).is_none() || self.peer_reads.is_unreadable(sent.slot)
+            }
             PayloadOwner::Request => {
                 self.requests.queue.get(sent.slot).is_none_or(|request| matches!(request.phase, SendPhase::Failed(_)))
             }
@@ -229,7 +231,7 @@ impl<D: Driver> Conn<D> {
         let psn = self.flight.sent(self.now, bytes, sent);
         match sent.what {
             PayloadOwner::Request => self.requests.record_sent(&sent, psn),
-            _ => self.peer_reads.left(&sent),
+            _ => self.peer_reads.record_sent(&sent),
         }
         self.favours_answers = sent.what == PayloadOwner::Request;
         if self.credits.deadline().is_some() && !matches!(self.next_request(), Err(Wait::Credit)) {
@@ -247,14 +249,14 @@ impl<D: Driver> Conn<D> {
     /// sent. The operation is executed once. Its answer is stored until the peer has acked it.
     #[cold]
     fn execute_due(&mut self, host: &mut impl Host<D>) {
-        let Some((id, Read { key, address, .. }, operation)) = self.peer_reads.due(self.received.next()) else {
+        let Some((id, Read { key, address, .. }, operation)) = self.peer_reads.due_atomic(self.received.next()) else {
             return;
         };
         match host.execute(key, address, operation) {
-            Some(found) => self.peer_reads.executed(id, found),
+            Some(previous) => self.peer_reads.record_executed(id, previous),
             None => {
-                self.peer_reads.lose(id);
-                self.refuse_gone(host);
+                self.peer_reads.mark_unreadable(id);
+                self.refuse_unreadable(host);
             }
         }
     }

@@ -194,7 +194,7 @@ pub(crate) enum Payload {
         offset: u32,
         length: u32,
     },
-    /// The payload is in memory that the peer reads; `slot` is the number of the read, for `source_gone`.
+    /// The payload is in memory that the peer reads; `slot` is the number of the read, for `source_unreadable`.
     Remote {
         slot: u32,
         key: u32,
@@ -205,7 +205,7 @@ pub(crate) enum Payload {
     Padding(u32),
 }
 
-/// A packet that could not be sent, for `Conn::source_gone`.
+/// A packet that could not be sent, for `Conn::source_unreadable`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Unsent {
     pub(crate) payload: Payload,

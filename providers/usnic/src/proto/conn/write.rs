@@ -79,7 +79,7 @@ impl<D: Driver> Conn<D> {
                 Some(Work::Atomic(_, Atomic::CompareSwap { compare, swap })) => (compare, Some(swap)),
                 _ => return Default::default(),
             },
-            PayloadOwner::Response => match self.peer_reads.get(sent.slot).and_then(|read| read.found()) {
+            PayloadOwner::Response => match self.peer_reads.get(sent.slot).and_then(|read| read.previous_value()) {
                 Some(found) => (found, None),
                 None => return Default::default(),
             },

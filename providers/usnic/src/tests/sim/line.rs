@@ -169,7 +169,7 @@ impl Line {
         };
         let Some(payload) = payload else {
             drop(oracle);
-            self.conn.source_gone(&out.unsent(), Status::LocalProtection, &mut self.hand);
+            self.conn.source_unreadable(&out.unsent(), Status::LocalProtection, &mut self.hand);
             return None;
         };
         bytes.extend_from_slice(payload);

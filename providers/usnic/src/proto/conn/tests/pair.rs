@@ -584,7 +584,7 @@ fn gather(end: &mut End, out: &Outgoing, bytes: &mut Vec<u8>) -> bool {
         Payload::Request { slot, offset, length } => {
             let buffer = *end.conn.request(slot).expect("it is active");
             if end.world.gone.contains(&buffer.id) {
-                end.conn.source_gone(&out.unsent(), Status::LocalProtection, &mut end.world);
+                end.conn.source_unreadable(&out.unsent(), Status::LocalProtection, &mut end.world);
                 return false;
             }
             bytes.extend_from_slice(&end.world.memory[buffer.at + offset as usize..][..length as usize]);
@@ -594,7 +594,7 @@ fn gather(end: &mut End, out: &Outgoing, bytes: &mut Vec<u8>) -> bool {
             match range.filter(|_| (key == KEY || key == READ_ONLY) && !end.world.unreadable) {
                 Some(range) => bytes.extend_from_slice(&end.world.memory[range]),
                 None => {
-                    end.conn.source_gone(&out.unsent(), Status::RemoteAccess, &mut end.world);
+                    end.conn.source_unreadable(&out.unsent(), Status::RemoteAccess, &mut end.world);
                     return false;
                 }
             }
