@@ -6,7 +6,7 @@
 use dapl::provider::{ConnectionEvent, Status};
 
 use super::Conn;
-use super::transmit::Note;
+use super::transmit::ControlPacket;
 use super::types::{Driver, Host, Outgoing, Payload, Source, Unsent};
 use super::write::outgoing;
 use crate::proto::closing::{Closing, Pace};
@@ -176,7 +176,7 @@ impl<D: Driver> Conn<D> {
                 // after a time limit.
                 let patience = self.flight.rtt().pto(0).saturating_mul(UNREADABLE_PTOS);
                 if packet.resend && self.peer_reads.unreadable_for(slot, self.now) < patience {
-                    self.note(Note::Question);
+                    self.queue_control(ControlPacket::AckRequest);
                     return;
                 }
                 self.peer_reads.mark_unreadable(slot);
@@ -339,7 +339,7 @@ impl<D: Driver> Conn<D> {
             host.recv_done(own, Status::Flushed, 0, false);
         }
         self.peer_reads.clear();
-        self.notes.clear();
+        self.control_packets.clear();
         self.credits.stop();
         self.bind_retry_at = None;
     }

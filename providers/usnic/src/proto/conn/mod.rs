@@ -51,7 +51,7 @@ use receives::Receives;
 use refragmented::{Refragmented, SendingPieces};
 use requests::{Requests, SentPayload};
 use send_path::SendPath;
-use transmit::Note;
+use transmit::ControlPacket;
 
 /// Maximum of a probe timeout, after any number of doublings.
 const LONGEST_TIMEOUT: Nanos = 2 * SECONDS;
@@ -75,7 +75,7 @@ pub(crate) struct Conn<D: Driver> {
     commands: u32,
     data: u32,
     /// Whether the next large packet is taken from a read response instead of a request, if there is a response.
-    favours_answers: bool,
+    prefers_responses: bool,
     /// Number of packets that the time threshold declared lost.
     late: u32,
     /// Number of packets that were retransmitted in this pass.
@@ -85,7 +85,7 @@ pub(crate) struct Conn<D: Driver> {
     short_permit: ShortPermit,
     short_heads: [Head; 2],
     /// Packets without a PSN that must be sent.
-    notes: VecDeque<Note>,
+    control_packets: VecDeque<ControlPacket>,
     /// Time of the next attempt to execute a deferred bind.
     bind_retry_at: Option<Nanos>,
 
@@ -128,13 +128,13 @@ impl<D: Driver> Conn<D> {
             ack_serial: 0,
             commands: 0,
             data: 0,
-            favours_answers: false,
+            prefers_responses: false,
             late: 0,
             resends: 0,
             sending_pieces: None,
             short_permit: ShortPermit::default(),
             short_heads: quick::short_heads(&terms),
-            notes: VecDeque::new(),
+            control_packets: VecDeque::new(),
             bind_retry_at: None,
             receives: Receives::new(config.max_recvs, config.shared),
             received: Received::new(terms.peer_first_psn),

@@ -165,7 +165,7 @@ impl PeerReads {
             slot,
             offset: read.sent_bytes,
             length,
-            in_pieces: false,
+            is_refragmented: false,
         })
     }
 

@@ -78,7 +78,7 @@ impl<D: Driver> Conn<D> {
         self.ending.is_open()
             && self.flight.has_no_loss()
             && self.sending_pieces.is_none()
-            && self.notes.is_empty()
+            && self.control_packets.is_empty()
             && self.confirming.is_none()
             && self.peer_reads.is_empty()
     }
@@ -169,9 +169,9 @@ impl<D: Driver> Conn<D> {
         self.short_permit.left -= 1;
         let bytes = (FRAGMENT + self.send_path.extra) as u64 + u64::from(length);
         let sent =
-            SentPayload { what: PayloadOwner::Request, command: true, slot, offset: 0, length, in_pieces: false };
+            SentPayload { what: PayloadOwner::Request, command: true, slot, offset: 0, length, is_refragmented: false };
         self.flight.sent(now, bytes, sent);
-        self.favours_answers = true;
+        self.prefers_responses = true;
         self.commands += 1;
         let asks = self.send_path.asks_at(bytes, self.short_permit.ask_at);
         if self.short_permit.is_paced {

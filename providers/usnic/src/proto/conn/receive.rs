@@ -14,7 +14,7 @@ use super::peer_reads::ReadAdmission;
 use super::receives::{Incoming, ReceiveLookup};
 use super::refragmented::PieceCheck;
 use super::requests::{PayloadOwner, is_below};
-use super::transmit::Note;
+use super::transmit::ControlPacket;
 use super::types::{Driver, Host, SendValue, Source, Work};
 use crate::proto::psn::Psn;
 use crate::proto::received::Arrival;
@@ -113,7 +113,7 @@ impl<D: Driver> Conn<D> {
     fn take_word(&mut self, kind: Kind, body: &[u8], from: Source) -> bool {
         let size = body.len() + size_of::<Head>() + self.send_path.extra;
         match kind {
-            Kind::Probe => self.note(Note::ProbeAck(u32::try_from(size).unwrap_or(0))),
+            Kind::Probe => self.queue_control(ControlPacket::ProbeAck(u32::try_from(size).unwrap_or(0))),
             Kind::ProbeAck => {
                 let Ok(size) = U32::read_from_bytes(body) else { return false };
                 self.send_path.path.acked(self.now, size.get() as usize);
@@ -121,7 +121,7 @@ impl<D: Driver> Conn<D> {
             }
             Kind::Challenge => {
                 let Some(nonce) = challenge::nonce(body) else { return false };
-                self.note(Note::Response(nonce, from));
+                self.queue_control(ControlPacket::Response(nonce, from));
             }
             Kind::Response => {
                 let Some(nonce) = challenge::nonce(body) else { return false };
@@ -439,7 +439,7 @@ impl<D: Driver> Conn<D> {
             let channel = if sent.command { &mut *commands } else { &mut *data };
             *channel = channel.saturating_sub(1);
             // Pieces that arrive do not prove that the path carries large packets.
-            largest = largest.max(if sent.in_pieces { 0 } else { sent.length as usize });
+            largest = largest.max(if sent.is_refragmented { 0 } else { sent.length as usize });
         };
         let Ok(acked) = self.flight.acked(self.now, Psn(ack.next.get()), ranges, delay, &mut done) else { return };
         if acked.old {

@@ -172,7 +172,7 @@ mod tests {
             slot: 3,
             offset: 1000,
             length: 8000,
-            in_pieces: true,
+            is_refragmented: true,
         };
         for (most, count, each) in [(1100, 8, 1000), (8000, 1, 8000), (1, 8000, 1), (0, 8000, 1), (7999, 2, 4000)] {
             let mut sending_pieces = SendingPieces::new(Psn(1), sent, most, true);

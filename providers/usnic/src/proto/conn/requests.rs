@@ -25,7 +25,7 @@ pub(super) struct SentPayload {
     pub(super) offset: u32,
     pub(super) length: u32,
     /// Whether the last transmission of the packet was in pieces.
-    pub(super) in_pieces: bool,
+    pub(super) is_refragmented: bool,
 }
 
 /// The object to which a packet's payload belongs.
@@ -233,7 +233,7 @@ impl<Q: Default> Requests<Q> {
             slot,
             offset: request.sent_bytes,
             length,
-            in_pieces: false,
+            is_refragmented: false,
         })
     }
 

@@ -4,7 +4,7 @@ use dapl::provider::Status;
 
 use super::Conn;
 use super::requests::Wait;
-use super::transmit::Note;
+use super::transmit::ControlPacket;
 use super::types::{Driver, Host};
 use crate::proto::challenge::PeerTimeout;
 use crate::proto::flight::Timeout;
@@ -57,7 +57,7 @@ impl<D: Driver> Conn<D> {
             return PendingWork { resend: false, ready: self.ending.has_word(now), ack: is_due, deadline };
         }
         let (resend, fresh) = (self.resend_at(), self.fresh_at());
-        let is_small = !self.notes.is_empty()
+        let is_small = !self.control_packets.is_empty()
             || self.ending.has_word(now)
             || self.confirming.is_some_and(|it| it.is_due(now))
             || self.send_path.path.wants_probe(now)
@@ -82,7 +82,7 @@ impl<D: Driver> Conn<D> {
         if self.peer_reads.has_atomics() && self.peer_reads.due_atomic(self.received.next()).is_some() {
             return Some(0);
         }
-        match self.piece() {
+        match self.next_payload() {
             Ok(sent) => self.admits_at(self.size(&sent)),
             Err(Wait::Idle) => None,
             Err(Wait::Credit) => self.credits.deadline().is_none().then_some(0),
@@ -117,7 +117,7 @@ impl<D: Driver> Conn<D> {
             }
             Timeout::Probe(_) => {
                 self.counters.timeouts += 1;
-                if let Some((_, sent)) = self.flight.lost().filter(|(_, sent)| !sent.in_pieces) {
+                if let Some((_, sent)) = self.flight.lost().filter(|(_, sent)| !sent.is_refragmented) {
                     self.send_path.path.timed_out(now, self.size(&sent) as usize);
                 }
             }
@@ -130,11 +130,11 @@ impl<D: Driver> Conn<D> {
                 host.send_overdue(age);
             }
             if self.config.rnr_limit.is_some_and(|limit| probe.count > limit) {
-                self.fail_head(Status::ReceiverNotReady);
+                self.fail_next(Status::ReceiverNotReady);
                 return self.retire(host);
             }
             self.counters.credit_probes += 1;
-            self.note(Note::Question);
+            self.queue_control(ControlPacket::AckRequest);
         }
         if self.partner.on_time(now) == PeerTimeout::Gone {
             self.counters.timeouts += 1;

@@ -18,21 +18,21 @@ use crate::proto::wire::{FLAG_ACK_NOW, Head, Kind};
 use crate::proto::{MICROS, Nanos};
 
 /// Maximum number of retransmissions in one pass. The limit exists because all connections share a pass.
-const RESENDS: u32 = 64;
+const MAX_RETRANSMISSIONS: u32 = 64;
 /// Maximum number of queued answers without a PSN. If an answer is dropped, the peer repeats its probe.
-const NOTES: usize = 8;
+const MAX_CONTROL_PACKETS: usize = 8;
 /// Time after which a deferred bind is tried again.
 const BIND_RETRY: Nanos = 50 * MICROS;
 
 /// A packet without a PSN that must be sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Note {
+pub(super) enum ControlPacket {
     /// Answer to an MTU probe of this size in bytes.
     ProbeAck(u32),
     /// Response to a challenge. It is sent to the source of the challenge.
     Response(u64, Source),
     /// RNR probe for the peer and its receives.
-    Question,
+    AckRequest,
 }
 
 impl<D: Driver> Conn<D> {
@@ -62,14 +62,15 @@ impl<D: Driver> Conn<D> {
             let is_due = self.ending.refusal().is_some() && self.acks.due(self.now);
             return is_due.then(|| self.write_ack(out, 0, host));
         }
-        if let Some(packet) = self.small(out, host) {
+        if let Some(packet) = self.send_control(out, host) {
             return Some(packet);
         }
         // The ranges behind a gap fit only in an ack packet, and the peer waits for them.
         if self.acks.due(self.now) && !self.received.is_gapless() {
             return Some(self.write_ack(out, 0, host));
         }
-        let data = self.rest(out, host).or_else(|| self.resend(out, host)).or_else(|| self.fresh(out, host));
+        let data =
+            self.send_next_piece(out, host).or_else(|| self.retransmit(out, host)).or_else(|| self.send_new(out, host));
         if self.ending.is_closed() {
             // A bind or an atomic operation has failed, which changes what is sent next.
             return self.next_packet(out, host);
@@ -79,7 +80,7 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Sends an answer or a probe without a PSN.
-    fn small(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
+    fn send_control(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
         let start = out.len();
         if let Some(to) = self.partner.transmit(self.now, self.flight.rtt(), &self.terms, out) {
             let is_moving = to != self.partner.at();
@@ -89,17 +90,17 @@ impl<D: Driver> Conn<D> {
         if self.confirming.as_mut().is_some_and(|it| it.transmit(self.now, &self.terms, out)) {
             return Some(outgoing(out.len() - start));
         }
-        let note = self.notes.pop_front()?;
-        Some(match note {
-            Note::ProbeAck(size) => self.write_small(out, Kind::ProbeAck, &size.to_be_bytes(), None),
-            Note::Response(nonce, to) => self.write_small(out, Kind::Response, &nonce.to_be_bytes(), Some(to)),
-            Note::Question => self.write_ack(out, FLAG_ACK_NOW, host),
+        let packet = self.control_packets.pop_front()?;
+        Some(match packet {
+            ControlPacket::ProbeAck(size) => self.write_small(out, Kind::ProbeAck, &size.to_be_bytes(), None),
+            ControlPacket::Response(nonce, to) => self.write_small(out, Kind::Response, &nonce.to_be_bytes(), Some(to)),
+            ControlPacket::AckRequest => self.write_ack(out, FLAG_ACK_NOW, host),
         })
     }
 
-    pub(super) fn note(&mut self, note: Note) {
-        if self.notes.len() < NOTES {
-            self.notes.push_back(note);
+    pub(super) fn queue_control(&mut self, packet: ControlPacket) {
+        if self.control_packets.len() < MAX_CONTROL_PACKETS {
+            self.control_packets.push_back(packet);
         }
     }
 
@@ -108,8 +109,8 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Retransmits the first lost packet on the data channel.
-    fn resend(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
-        if self.resends >= RESENDS {
+    fn retransmit(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
+        if self.resends >= MAX_RETRANSMISSIONS {
             return None;
         }
         let (psn, mut sent) = self.flight.lost()?;
@@ -117,8 +118,8 @@ impl<D: Driver> Conn<D> {
         if self.flight.probes() == 0 && !self.send_path.admits(self.now, bytes, self.flight.bytes()) {
             return None;
         }
-        if self.is_void(&sent) {
-            sent = SentPayload { what: PayloadOwner::Nothing, length: 0, offset: 0, in_pieces: false, ..sent };
+        if self.must_void(&sent) {
+            sent = SentPayload { what: PayloadOwner::Nothing, length: 0, offset: 0, is_refragmented: false, ..sent };
             self.flight.change(psn, sent);
         }
         match self.flight.cause(psn) {
@@ -130,16 +131,16 @@ impl<D: Driver> Conn<D> {
             _ => self.counters.resent_gap += 1,
         }
         self.resends += 1;
-        if !sent.in_pieces {
+        if !sent.is_refragmented {
             self.send_path.path.lost(self.now, bytes as usize);
         }
         self.flight.resent(self.now, psn);
         self.send_path.sent(self.now, bytes, &self.flight);
-        Some(self.leave_as_it_can(out, psn, sent, FLAG_ACK_NOW, true, host))
+        Some(self.send_data(out, psn, sent, FLAG_ACK_NOW, true, host))
     }
 
     /// Sends a data packet as one datagram, or in pieces if the path does not carry packets of its size any more.
-    fn leave_as_it_can(
+    fn send_data(
         &mut self,
         out: &mut Vec<u8>,
         psn: Psn,
@@ -149,12 +150,12 @@ impl<D: Driver> Conn<D> {
         host: &impl Host<D>,
     ) -> Outgoing {
         let piece = self.send_path.piece().saturating_sub(self.extension_length(&sent) as u32);
-        let in_pieces = self.size(&sent) > self.send_path.path.size() as u64 && sent.length > piece;
-        if in_pieces != sent.in_pieces {
-            sent.in_pieces = in_pieces;
+        let is_refragmented = self.size(&sent) > self.send_path.path.size() as u64 && sent.length > piece;
+        if is_refragmented != sent.is_refragmented {
+            sent.is_refragmented = is_refragmented;
             self.flight.change(psn, sent);
         }
-        if !in_pieces {
+        if !is_refragmented {
             return self.write_data(out, psn, &sent, flags, resend, host);
         }
         self.counters.refragmented += 1;
@@ -166,7 +167,7 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Returns the next piece of a packet that is being sent in pieces, if the packet is still needed.
-    fn rest(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
+    fn send_next_piece(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
         let mut sending_pieces = self.sending_pieces.take()?;
         if self.flight.state(sending_pieces.psn) != State::InFlight || self.has_no_payload(&sending_pieces.sent) {
             return None;
@@ -191,39 +192,39 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Whether a lost packet is retransmitted without its payload, so that only its PSN is delivered.
-    fn is_void(&mut self, sent: &SentPayload) -> bool {
+    fn must_void(&mut self, sent: &SentPayload) -> bool {
         if self.has_no_payload(sent) {
             return true;
         }
         let request = self.requests.queue.get(sent.slot).filter(|_| sent.what == PayloadOwner::Request);
         // The peer's SRQ had a receive when the packet was sent, and has none now. A retransmission with payload would
         // block the delivery of all later packets.
-        let finds_nothing = request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, self.credits.there));
-        if finds_nothing {
+        let has_no_receive = request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, self.credits.there));
+        if has_no_receive {
             self.counters.withdrawn_sends += 1;
             self.requests.withdraw(*sent);
         }
-        finds_nothing
+        has_no_receive
     }
 
     /// Sends a new packet.
-    fn fresh(&mut self, out: &mut Vec<u8>, host: &mut impl Host<D>) -> Option<Outgoing> {
+    fn send_new(&mut self, out: &mut Vec<u8>, host: &mut impl Host<D>) -> Option<Outgoing> {
         if self.peer_reads.has_atomics() {
             self.execute_due(host);
         }
-        let mut piece = self.piece();
-        while let Err(wait @ (Wait::BindReady | Wait::Unsupported)) = piece
-            && self.serve(wait, host)
+        let mut payload = self.next_payload();
+        while let Err(wait @ (Wait::BindReady | Wait::Unsupported)) = payload
+            && self.complete_without_packet(wait, host)
         {
-            piece = self.piece();
+            payload = self.next_payload();
         }
-        match piece {
+        match payload {
             Err(Wait::Credit) => self.credits.wait(self.now, self.round_trip(), self.requests.numbers.sends),
             Err(_) if self.has_window() => self.note_app_limited(),
             Err(_) => {}
             Ok(_) => {}
         }
-        let sent = piece.ok()?;
+        let sent = payload.ok()?;
         let bytes = self.size(&sent);
         if self.flight.probes() == 0 && !self.send_path.admits(self.now, bytes, self.flight.bytes()) {
             return None;
@@ -233,7 +234,7 @@ impl<D: Driver> Conn<D> {
             PayloadOwner::Request => self.requests.record_sent(&sent, psn),
             _ => self.peer_reads.record_sent(&sent),
         }
-        self.favours_answers = sent.what == PayloadOwner::Request;
+        self.prefers_responses = sent.what == PayloadOwner::Request;
         if self.credits.deadline().is_some() && !matches!(self.next_request(), Err(Wait::Credit)) {
             self.credits.stop();
         }
@@ -242,7 +243,7 @@ impl<D: Driver> Conn<D> {
         self.send_path.sent(self.now, bytes, &self.flight);
         self.counters.sent += 1;
         self.counters.sent_bytes += u64::from(sent.length);
-        Some(self.leave_as_it_can(out, psn, sent, flags, false, host))
+        Some(self.send_data(out, psn, sent, flags, false, host))
     }
 
     /// Executes the peer's next atomic operation, if all packets before it have arrived and all earlier answers were
@@ -282,7 +283,7 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Returns the next packet of a request or of a read response, if its channel permits one more packet in flight.
-    pub(super) fn piece(&self) -> Result<SentPayload, Wait> {
+    pub(super) fn next_payload(&self) -> Result<SentPayload, Wait> {
         let (fragment, chunk) = self.send_path.payloads();
         let request = self.requests.next(self.bounds(), fragment, chunk);
         // A request without packets does not need the window.
@@ -295,11 +296,11 @@ impl<D: Driver> Conn<D> {
         if self.flight.free_slots() == 0 || self.commands + self.data >= self.config.window {
             return Err(Wait::Idle);
         }
-        let answer = self.peer_reads.next(self.received.next(), fragment, chunk);
+        let response = self.peer_reads.next(self.received.next(), fragment, chunk);
         let is_tiny = |sent: &SentPayload| sent.length <= self.config.tiny && self.is_whole(sent);
-        let mut sent = match (request, answer) {
-            (Ok(request), Some(_)) if is_tiny(&request) || !self.favours_answers => request,
-            (_, Some(answer)) => answer,
+        let mut sent = match (request, response) {
+            (Ok(request), Some(_)) if is_tiny(&request) || !self.prefers_responses => request,
+            (_, Some(response)) => response,
             (Ok(request), None) => request,
             (Err(Wait::BindReady), None) => return Err(Wait::Idle),
             (Err(wait), None) => return Err(wait),
@@ -314,7 +315,7 @@ impl<D: Driver> Conn<D> {
 
     /// Completes requests at the front of the queue that need no packet. Returns whether there were such requests.
     #[cold]
-    fn serve(&mut self, wait: Wait, host: &mut impl Host<D>) -> bool {
+    fn complete_without_packet(&mut self, wait: Wait, host: &mut impl Host<D>) -> bool {
         let Some(request) = self.requests.queue.next().and_then(|slot| self.requests.queue.get(slot)) else {
             return false;
         };
@@ -325,7 +326,7 @@ impl<D: Driver> Conn<D> {
             return false;
         }
         if let Err(status) = outcome {
-            self.fail_head(status);
+            self.fail_next(status);
         } else if let Some(request) = self.requests.start() {
             request.phase = SendPhase::Done;
         }
@@ -334,7 +335,7 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Fails the request that would start or continue next.
-    pub(super) fn fail_head(&mut self, status: Status) {
+    pub(super) fn fail_next(&mut self, status: Status) {
         if let Some(sent) = self.requests.withdrawn.front() {
             let slot = sent.slot;
             self.requests.fail(slot, status);
