@@ -126,7 +126,7 @@ impl<D: Driver> Conn<D> {
     pub(crate) fn report_all(&mut self, now: Nanos, host: &mut impl Host<D>) {
         self.now = now;
         self.withdraw_permit();
-        self.settle(host);
+        self.process_deferred(host);
         if self.acks.owed() && !self.ending.is_closed() {
             self.acks.send_ack_packet();
         }
@@ -136,7 +136,7 @@ impl<D: Driver> Conn<D> {
     pub(crate) fn abort(&mut self, now: Nanos, host: &mut impl Host<D>) {
         self.now = now;
         self.withdraw_permit();
-        self.settle(host);
+        self.process_deferred(host);
         if !self.ending.is_closed() {
             self.close(None, host);
             self.say_reset();
@@ -283,7 +283,7 @@ impl<D: Driver> Conn<D> {
 
     /// Handles a Fin or Reset of the peer. Returns false if the packet is malformed.
     #[cold]
-    pub(super) fn take_end(&mut self, kind: Kind, body: &[u8], from: Source, host: &mut impl Host<D>) -> bool {
+    pub(super) fn receive_close(&mut self, kind: Kind, body: &[u8], from: Source, host: &mut impl Host<D>) -> bool {
         self.ending.last_source = Some(from);
         if let Some(closing) = &mut self.ending.closing {
             closing.receive(self.now, kind);
@@ -296,7 +296,7 @@ impl<D: Driver> Conn<D> {
                 let Some(fin) = packets::fin(body) else { return false };
                 // The requests that the peer has received are complete.
                 let last = self.credits.with_next(fin.received);
-                self.take_ack(&last, &[], host);
+                self.process_ack(&last, &[], host);
             }
             _ => {}
         }

@@ -233,7 +233,7 @@ impl<D: Driver> Conn<D> {
     /// Does the deferred bookkeeping of a received message.
     pub(crate) fn catch_up(&mut self, host: &mut impl Host<D>) {
         self.withdraw_permit();
-        self.settle(host);
+        self.process_deferred(host);
     }
 
     /// Returns the driver's data of the request that a `Payload` contains.

@@ -89,8 +89,8 @@ impl<D: Driver> Conn<D> {
     fn may_send_short(&self, now: Nanos, length: u32) -> bool {
         let bytes = self.short_size(length);
         // If a deferred message was only noted, its ack was not processed yet and may change what is sent first
-        // (`answers_first`).
-        let is_settled = self.deferred.as_ref().is_none_or(|deferred| !deferred.is_noted());
+        // (`may_respond_first`).
+        let is_settled = self.deferred.as_ref().is_none_or(|deferred| !deferred.is_recorded());
         self.is_calm()
             && is_settled
             && self.received.is_gapless()
@@ -142,7 +142,7 @@ impl<D: Driver> Conn<D> {
             is_paced,
         };
         self.now = now;
-        self.note_deferred(); // The short packet acks the deferred message.
+        self.record_deferred(); // The short packet acks the deferred message.
         true
     }
 
@@ -204,7 +204,7 @@ impl<D: Driver> Conn<D> {
     fn after_first_send(&mut self, host: &mut impl Host<D>) -> ShortSendRest {
         if self.deferred.is_some() {
             // The deadline of this work is planned for the next pass, which checks all other deadlines.
-            self.settle(host);
+            self.process_deferred(host);
             return if self.is_calm() && !self.has_requests() {
                 ShortSendRest::Nothing
             } else {

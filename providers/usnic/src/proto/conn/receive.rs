@@ -31,14 +31,14 @@ pub(super) struct Deferred {
     ack_now: bool,
     at: Nanos,
     /// Whether the packet is recorded as received. In this case only the ack that it carried remains to be processed.
-    is_noted: bool,
+    is_recorded: bool,
 }
 
 impl Deferred {
     /// Whether the packet is recorded as received.
     #[inline]
-    pub(super) fn is_noted(&self) -> bool {
-        self.is_noted
+    pub(super) fn is_recorded(&self) -> bool {
+        self.is_recorded
     }
 }
 
@@ -50,7 +50,7 @@ pub(super) enum NotAccepted {
     /// The packet is refused, and the peer is notified. A receive may fail too, with this status.
     Refused(Refusal, Option<(u32, Status)>),
     /// The packet is a response to a read that was not requested. The connection ends.
-    BadAnswer,
+    BadResponse,
 }
 
 /// Minimum length in bytes of an RDMA write that is acked promptly. For a shorter write, the ack would cost as much as
@@ -93,24 +93,24 @@ impl<D: Driver> Conn<D> {
     pub(crate) fn receive(&mut self, now: Nanos, head: &Head, body: &[u8], from: Source, host: &mut impl Host<D>) {
         self.now = now;
         self.withdraw_permit();
-        self.settle(host);
+        self.process_deferred(host);
         self.partner.note_packet(now, from);
         // The peer sent handshake packets before it received the confirmation.
         if !matches!(head.kind(), Some(Kind::Accept | Kind::Cookie | Kind::Reject)) {
             self.confirming = None;
         }
         let is_known = match head.kind() {
-            Some(kind @ (Kind::Fragment | Kind::Chunk | Kind::Piece)) => self.take_data(kind, head, body, host),
-            Some(Kind::Ack) => self.take_ack_packet(head, body, host),
-            Some(kind @ (Kind::Fin | Kind::FinAck | Kind::Reset)) => self.take_end(kind, body, from, host),
-            Some(kind) => self.take_word(kind, body, from),
+            Some(kind @ (Kind::Fragment | Kind::Chunk | Kind::Piece)) => self.receive_data(kind, head, body, host),
+            Some(Kind::Ack) => self.receive_ack(head, body, host),
+            Some(kind @ (Kind::Fin | Kind::FinAck | Kind::Reset)) => self.receive_close(kind, body, from, host),
+            Some(kind) => self.receive_control(kind, body, from),
             None => false,
         };
         self.counters.malformed += u64::from(!is_known);
     }
 
     /// Handles packets without data, such as probes and challenges.
-    fn take_word(&mut self, kind: Kind, body: &[u8], from: Source) -> bool {
+    fn receive_control(&mut self, kind: Kind, body: &[u8], from: Source) -> bool {
         let size = body.len() + size_of::<Head>() + self.send_path.extra;
         match kind {
             Kind::Probe => self.queue_control(ControlPacket::ProbeAck(u32::try_from(size).unwrap_or(0))),
@@ -137,7 +137,7 @@ impl<D: Driver> Conn<D> {
         true
     }
 
-    fn take_ack_packet(&mut self, head: &Head, body: &[u8], host: &mut impl Host<D>) -> bool {
+    fn receive_ack(&mut self, head: &Head, body: &[u8], host: &mut impl Host<D>) -> bool {
         let Some((ack, selective, ranges)) = wire::ack(body) else { return false };
         self.counters.acks_received += 1;
         if head.has(FLAG_ACK_NOW) {
@@ -147,7 +147,7 @@ impl<D: Driver> Conn<D> {
         if self.ending.is_closed() {
             return true; // The peer must be notified of a refusal.
         }
-        self.take_ack(&ack, ranges, host);
+        self.process_ack(&ack, ranges, host);
         if let Some(refusal) = Refusal::of(selective.refusal) {
             self.refused(refusal, Psn(selective.refused.get()), host);
         }
@@ -155,7 +155,7 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Handles a data packet: a fragment, a chunk, or a piece of a re-fragmented packet.
-    fn take_data(&mut self, kind: Kind, head: &Head, body: &[u8], host: &mut impl Host<D>) -> bool {
+    fn receive_data(&mut self, kind: Kind, head: &Head, body: &[u8], host: &mut impl Host<D>) -> bool {
         let Some(data) = wire::data(kind, body) else { return false };
         if self.ending.is_unreachable() {
             self.acks.send_ack_packet(); // The ack packet notifies the peer of a refusal.
@@ -163,10 +163,10 @@ impl<D: Driver> Conn<D> {
         }
         let psn = Psn(data.carried.psn.get());
         let (is_probe, is_last) = (head.has(FLAG_ACK_NOW), kind != Kind::Fragment && head.has(FLAG_LAST));
-        if kind == Kind::Fragment && self.take_fast(psn, &data, is_probe, host) {
+        if kind == Kind::Fragment && self.receive_fast(psn, &data, is_probe, host) {
             return true;
         }
-        self.take_ack(&data.carried.ack, &[], host);
+        self.process_ack(&data.carried.ack, &[], host);
         if self.ending.is_closed() {
             return true;
         }
@@ -177,7 +177,7 @@ impl<D: Driver> Conn<D> {
                 self.counters.duplicates += 1;
                 self.acks.arrived(self.now, arrival, false, is_probe);
             }
-            Arrival::Next | Arrival::Ahead => match self.take_in(psn, &data, host) {
+            Arrival::Next | Arrival::Ahead => match self.place_packet(psn, &data, host) {
                 Ok(Some(bytes)) => {
                     self.accept(psn, arrival, bytes, is_last, is_probe, host);
                     if data.op == Op::Write && bytes >= PROMPT_WRITE {
@@ -186,7 +186,7 @@ impl<D: Driver> Conn<D> {
                 }
                 Ok(None) if is_probe => self.acks.at_once(),
                 Ok(None) => {}
-                Err(untaken) => self.leave(psn, arrival, untaken, host),
+                Err(reason) => self.reject_packet(psn, arrival, reason, host),
             },
         }
         true
@@ -194,13 +194,18 @@ impl<D: Driver> Conn<D> {
 
     /// Copies the payload to its destination. If the packet is now complete, returns the payload length of the whole
     /// packet.
-    fn take_in(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<Option<usize>, NotAccepted> {
+    fn place_packet(
+        &mut self,
+        psn: Psn,
+        data: &Data<'_>,
+        host: &mut impl Host<D>,
+    ) -> Result<Option<usize>, NotAccepted> {
         match self.pieces.meets(psn, data) {
             PieceCheck::Fits => {}
             PieceCheck::NoSpace => return Err(NotAccepted::Later),
             PieceCheck::Contradiction => return Err(NONSENSE),
         }
-        self.place(psn, data, host)?;
+        self.place_payload(psn, data, host)?;
         Ok(self.pieces.placed(psn, data))
     }
 
@@ -239,19 +244,19 @@ impl<D: Driver> Conn<D> {
 
     /// Records that the packet was not accepted, so that it is not acked.
     #[cold]
-    fn leave(&mut self, psn: Psn, arrival: Arrival, untaken: NotAccepted, host: &mut impl Host<D>) {
+    fn reject_packet(&mut self, psn: Psn, arrival: Arrival, reason: NotAccepted, host: &mut impl Host<D>) {
         self.acks.at_once();
-        match untaken {
+        match reason {
             NotAccepted::Later => self.counters.no_receive += 1,
             // Earlier requests must complete first. The peer will retransmit this packet.
             NotAccepted::Refused(..) if arrival != Arrival::Next || self.peer_reads.has_before(psn) => {}
             NotAccepted::Refused(refusal, receive) => self.refuse(refusal, psn, receive, host),
-            NotAccepted::BadAnswer => self.end_with(Status::BadResponse, host),
+            NotAccepted::BadResponse => self.end_with(Status::BadResponse, host),
         }
     }
 
     /// Copies the payload to its destination.
-    fn place(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
+    fn place_payload(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
         let message = &data.message;
         let (id, key, address, length) =
             (message.id.get(), message.key.get(), message.address.get(), message.length.get());
@@ -271,7 +276,7 @@ impl<D: Driver> Conn<D> {
                 }
             }
             Op::FetchAdd | Op::CompareSwap => self.place_atomic(psn, data, host),
-            Op::ReadResponse | Op::AtomicResponse => self.place_answer(data, host),
+            Op::ReadResponse | Op::AtomicResponse => self.place_response(data, host),
         }
     }
 
@@ -322,42 +327,42 @@ impl<D: Driver> Conn<D> {
             host.put_recv(&receive.own, data.offset, data.payload)
                 .map_err(|status| NotAccepted::Refused(Refusal::Receive, Some((slot, status))))?;
         }
-        let is_noted = self.receives.record_received(slot, psn, message, data.offset, data.payload.len() as u32);
-        is_noted.then_some(()).ok_or(NotAccepted::Later)
+        let is_recorded = self.receives.record_received(slot, psn, message, data.offset, data.payload.len() as u32);
+        is_recorded.then_some(()).ok_or(NotAccepted::Later)
     }
 
     /// Copies payload of a read response.
-    fn place_answer(&mut self, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
-        let slot = self.requests.read(data.message.id.get()).ok_or(NotAccepted::BadAnswer)?;
-        let request = self.requests.queue.get(slot).ok_or(NotAccepted::BadAnswer)?;
+    fn place_response(&mut self, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
+        let slot = self.requests.read(data.message.id.get()).ok_or(NotAccepted::BadResponse)?;
+        let request = self.requests.queue.get(slot).ok_or(NotAccepted::BadResponse)?;
         let is_atomic = matches!(request.work, Work::Atomic(..));
         if is_atomic != (data.op == Op::AtomicResponse) {
-            return Err(NotAccepted::BadAnswer);
+            return Err(NotAccepted::BadResponse);
         }
         if is_atomic {
-            let found: [u8; 8] = data.extension.try_into().map_err(|_| NotAccepted::BadAnswer)?;
+            let found: [u8; 8] = data.extension.try_into().map_err(|_| NotAccepted::BadResponse)?;
             if let Err(status) = host.put_read(&request.own, 0, &u64::from_be_bytes(found).to_ne_bytes()) {
                 self.requests.fail(slot, status);
                 return Ok(());
             }
-            let is_noted = self.requests.record_received(slot, 0, ATOMIC_SIZE as u32);
-            return is_noted.then_some(()).ok_or(NotAccepted::Later);
+            let is_recorded = self.requests.record_received(slot, 0, ATOMIC_SIZE as u32);
+            return is_recorded.then_some(()).ok_or(NotAccepted::Later);
         }
         if request.length != data.message.length.get() {
-            return Err(NotAccepted::BadAnswer);
+            return Err(NotAccepted::BadResponse);
         }
         if let Err(status) = host.put_read(&request.own, data.offset, data.payload) {
             self.requests.fail(slot, status);
             return Ok(());
         }
-        let is_noted = self.requests.record_received(slot, data.offset, data.payload.len() as u32);
-        is_noted.then_some(()).ok_or(NotAccepted::Later)
+        let is_recorded = self.requests.record_received(slot, data.offset, data.payload.len() as u32);
+        is_recorded.then_some(()).ok_or(NotAccepted::Later)
     }
 
     /// Fast path for a small send that arrives in order while no other message is in progress. Delivers the message,
     /// and defers the bookkeeping.
     #[inline]
-    fn take_fast(&mut self, psn: Psn, data: &Data<'_>, ack_now: bool, host: &mut impl Host<D>) -> bool {
+    fn receive_fast(&mut self, psn: Psn, data: &Data<'_>, ack_now: bool, host: &mut impl Host<D>) -> bool {
         let is_send = matches!(data.op, Op::Send | Op::SendSolicited);
         let is_due = psn == self.received.next() && self.received.is_gapless();
         if !is_send || !is_due || data.payload.len() > self.config.tiny as usize || self.deferred.is_some() {
@@ -367,31 +372,31 @@ impl<D: Driver> Conn<D> {
         if data.payload.len() as u64 > receive.capacity || host.put_recv(&receive.own, 0, data.payload).is_err() {
             return false; // The normal path finds the same error and handles it.
         }
-        if let Some(own) = self.receives.take_waiting() {
+        if let Some(own) = self.receives.complete_waiting() {
             let (bytes, solicited) = (data.payload.len() as u64, data.op == Op::SendSolicited);
             host.recv_done(own, Status::Success, bytes, solicited);
         }
         self.counters.fast += 1;
         self.counters.received += 1;
         self.counters.received_bytes += data.payload.len() as u64;
-        self.deferred = Some(Deferred { psn, ack: data.carried.ack, ack_now, at: self.now, is_noted: false });
+        self.deferred = Some(Deferred { psn, ack: data.carried.ack, ack_now, at: self.now, is_recorded: false });
         true
     }
 
     /// Does the deferred bookkeeping.
     #[inline]
-    pub(super) fn settle(&mut self, host: &mut impl Host<D>) {
-        self.note_deferred();
+    pub(super) fn process_deferred(&mut self, host: &mut impl Host<D>) {
+        self.record_deferred();
         if let Some(Deferred { ack, .. }) = self.deferred.take() {
-            self.take_ack(&ack, &[], host);
+            self.process_ack(&ack, &[], host);
         }
     }
 
     /// Records the deferred message as received, because the next packet that is sent acks it.
     #[inline]
-    pub(super) fn note_deferred(&mut self) {
-        if let Some(Deferred { psn, ack_now, at, is_noted: is_noted @ false, .. }) = &mut self.deferred {
-            *is_noted = true;
+    pub(super) fn record_deferred(&mut self) {
+        if let Some(Deferred { psn, ack_now, at, is_recorded: is_recorded @ false, .. }) = &mut self.deferred {
+            *is_recorded = true;
             self.received.accept(*psn);
             self.acks.arrived(*at, Arrival::Next, false, *ack_now);
         }
@@ -399,25 +404,25 @@ impl<D: Driver> Conn<D> {
 
     /// Returns the PSN after all packets that were received in order, including a deferred message.
     pub(super) fn next_expected(&self) -> Psn {
-        let is_unnoted = self.deferred.is_some_and(|deferred| !deferred.is_noted);
-        self.received.next().plus(is_unnoted.into())
+        let is_unrecorded = self.deferred.is_some_and(|deferred| !deferred.is_recorded);
+        self.received.next().plus(is_unrecorded.into())
     }
 
     /// Whether a response can be sent before the ack of the received message is processed. Returns false if this ack
     /// may change which packet is sent first.
-    pub(super) fn answers_first(&mut self) -> bool {
-        let is_fresh = self.deferred.is_some_and(|deferred| !deferred.is_noted);
-        let is_quiet = self.flight.lost().is_none() && self.sending_pieces.is_none() && self.flight.probes() == 0;
+    pub(super) fn may_respond_first(&mut self) -> bool {
+        let is_unrecorded = self.deferred.is_some_and(|deferred| !deferred.is_recorded);
+        let has_no_loss = self.flight.lost().is_none() && self.sending_pieces.is_none() && self.flight.probes() == 0;
         let is_open = !self.ending.is_closed();
-        let may = is_fresh && is_quiet && is_open && self.has_requests();
+        let may = is_unrecorded && has_no_loss && is_open && self.has_requests();
         if may {
-            self.note_deferred();
+            self.record_deferred();
         }
         may
     }
 
     /// Processes the ack and the credits of the peer.
-    pub(super) fn take_ack(&mut self, ack: &Ack, ranges: &[Range], host: &mut impl Host<D>) {
+    pub(super) fn process_ack(&mut self, ack: &Ack, ranges: &[Range], host: &mut impl Host<D>) {
         let delay = match ack.delay.get() {
             u16::MAX => Nanos::MAX,
             micros => Nanos::from(micros) * MICROS,
@@ -458,14 +463,14 @@ impl<D: Driver> Conn<D> {
     fn update_credits(&mut self, ack: &Ack) {
         self.credits.update(ack);
         if is_below(self.credits.there, self.requests.numbers.sends) {
-            self.retract_not_accepted();
+            self.retransmit_unaccepted();
         }
     }
 
     /// Retransmits sends for which the peer's SRQ was empty, without waiting for a timeout. The SRQ had receives when
     /// they were sent, and none when they arrived.
     #[cold]
-    fn retract_not_accepted(&mut self) {
+    fn retransmit_unaccepted(&mut self) {
         let (queue, there) = (&self.requests.queue, self.credits.there);
         self.flight.resend_where(self.now, |sent| {
             let request = queue.get(sent.slot).filter(|_| sent.what == PayloadOwner::Request);

@@ -143,7 +143,7 @@ impl<D: Driver> Receives<D> {
     }
 
     /// Completes the receive that `waiting` returned.
-    pub(super) fn take_waiting(&mut self) -> Option<&mut D::Recv> {
+    pub(super) fn complete_waiting(&mut self) -> Option<&mut D::Recv> {
         self.bound = self.bound.wrapping_add(1);
         self.complete = self.complete.wrapping_add(1);
         self.queue.pop_waiting().map(|receive| &mut receive.own)

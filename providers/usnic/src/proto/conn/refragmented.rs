@@ -65,8 +65,8 @@ impl Refragmented {
         });
         let start = data.offset - extent.start.get();
         // If a piece cannot be recorded, the peer retransmits it.
-        let is_noted = self.0[at].have.add(start, start + data.payload.len() as u32);
-        let is_whole = is_noted && self.0[at].have.is_whole(extent.length());
+        let is_recorded = self.0[at].have.add(start, start + data.payload.len() as u32);
+        let is_whole = is_recorded && self.0[at].have.is_whole(extent.length());
         is_whole.then(|| {
             self.0.swap_remove(at);
             extent.length() as usize

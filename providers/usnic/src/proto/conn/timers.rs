@@ -104,7 +104,7 @@ impl<D: Driver> Conn<D> {
         if now.saturating_sub(last) >= IDLE_TIME {
             self.flight.rest();
         }
-        self.settle(host);
+        self.process_deferred(host);
         self.end_on_time(host);
         if self.ending.is_closed() {
             return;

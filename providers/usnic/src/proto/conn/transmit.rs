@@ -41,11 +41,11 @@ impl<D: Driver> Conn<D> {
         self.now = now;
         self.withdraw_permit();
         let mut found = None;
-        if self.answers_first() {
+        if self.may_respond_first() {
             found = self.next_packet(out, host);
         }
         if found.is_none() {
-            self.settle(host);
+            self.process_deferred(host);
             found = self.next_packet(out, host);
         }
         if found.is_none() {
