@@ -20,16 +20,16 @@ use crate::proto::wire::{Head, Kind};
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
 /// Maximum interval in nanoseconds between retransmissions. The interval doubles up to this value.
-const LONGEST_WAIT: Nanos = SECONDS;
+const MAX_INTERVAL: Nanos = SECONDS;
 /// Minimum interval between retransmissions.
-const SHORTEST_WAIT: Nanos = 5 * MILLIS;
+const MIN_INTERVAL: Nanos = 5 * MILLIS;
 /// Maximum number of transmissions of a Reset. If the peer still exists and gets none of them, its own timeouts end the
 /// connection.
-const RESETS: u32 = 6;
+const MAX_RESETS: u32 = 6;
 
 /// Timing of a close.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Pace {
+pub(crate) struct CloseTiming {
     /// First retransmission timeout: longer than a round trip.
     pub(crate) timeout: Nanos,
     /// Time after which the peer is given up.
@@ -44,52 +44,52 @@ pub(crate) struct Closing {
     kind: Kind,
     fin: Fin,
     /// Header of the Fin or Reset to send.
-    word: Head,
-    answer: Head,
+    packet: Head,
+    reply: Head,
     /// Time of the next retransmission, if any.
     due: Option<Nanos>,
     wait: Nanos,
-    said: u32,
+    transmissions: u32,
     /// Whether a received packet must be answered.
-    must_answer: bool,
+    must_reply: bool,
     /// Whether the peer has confirmed the end, or was given up ("known" in the table).
     known: bool,
     give_up: Nanos,
     linger: Nanos,
     /// Time at which the state can be freed.
-    over: Nanos,
+    free_at: Nanos,
 }
 
 impl Closing {
     /// Starts a graceful close. All packets before `fin.end` are acked, and no further data is accepted.
-    pub(crate) fn finish(terms: &Terms, now: Nanos, fin: Fin, pace: Pace) -> Closing {
-        Closing { fin, ..Closing::new(Kind::Fin, terms, now, pace) }
+    pub(crate) fn finish(terms: &Terms, now: Nanos, fin: Fin, timing: CloseTiming) -> Closing {
+        Closing { fin, ..Closing::new(Kind::Fin, terms, now, timing) }
     }
 
     /// Starts an abrupt close.
-    pub(crate) fn reset(terms: &Terms, now: Nanos, pace: Pace) -> Closing {
-        Closing::new(Kind::Reset, terms, now, pace)
+    pub(crate) fn reset(terms: &Terms, now: Nanos, timing: CloseTiming) -> Closing {
+        Closing::new(Kind::Reset, terms, now, timing)
     }
 
     /// Creates the state that answers a Fin or Reset of the peer.
-    pub(crate) fn answer(terms: &Terms, now: Nanos, pace: Pace) -> Closing {
-        Closing { must_answer: true, known: true, due: None, ..Closing::new(Kind::FinAck, terms, now, pace) }
+    pub(crate) fn reply(terms: &Terms, now: Nanos, timing: CloseTiming) -> Closing {
+        Closing { must_reply: true, known: true, due: None, ..Closing::new(Kind::FinAck, terms, now, timing) }
     }
 
-    fn new(kind: Kind, terms: &Terms, now: Nanos, pace: Pace) -> Closing {
+    fn new(kind: Kind, terms: &Terms, now: Nanos, timing: CloseTiming) -> Closing {
         Closing {
             kind,
             fin: Fin::default(),
-            word: packets::head(kind, terms),
-            answer: packets::head(Kind::FinAck, terms),
+            packet: packets::head(kind, terms),
+            reply: packets::head(Kind::FinAck, terms),
             due: Some(now),
-            wait: pace.timeout.clamp(SHORTEST_WAIT, LONGEST_WAIT),
-            said: 0,
-            must_answer: false,
+            wait: timing.timeout.clamp(MIN_INTERVAL, MAX_INTERVAL),
+            transmissions: 0,
+            must_reply: false,
             known: false,
-            give_up: now.saturating_add(pace.give_up),
-            linger: pace.linger,
-            over: now.saturating_add(pace.linger),
+            give_up: now.saturating_add(timing.give_up),
+            linger: timing.linger,
+            free_at: now.saturating_add(timing.linger),
         }
     }
 
@@ -99,66 +99,67 @@ impl Closing {
             // After an abort, a Fin is answered only by the retransmissions of the Reset.
             (Kind::Reset, Kind::Fin) if !self.known => {}
             (_, Kind::Fin | Kind::Reset) => {
-                self.must_answer = true;
-                self.is_known(now);
+                self.must_reply = true;
+                self.mark_known(now);
             }
-            (Kind::Fin | Kind::Reset, Kind::FinAck) => self.is_known(now),
+            (Kind::Fin | Kind::Reset, Kind::FinAck) => self.mark_known(now),
             _ => {}
         }
     }
 
     /// Records that the peer has confirmed the end or was given up. From now on only late packets are answered.
-    fn is_known(&mut self, now: Nanos) {
+    fn mark_known(&mut self, now: Nanos) {
         if !self.known {
             self.known = true;
             self.due = None;
-            self.over = now.saturating_add(self.linger);
+            self.free_at = now.saturating_add(self.linger);
         }
     }
 
     /// Appends a packet, if one is due.
     pub(crate) fn transmit(&mut self, now: Nanos, out: &mut Vec<u8>) -> bool {
-        if std::mem::take(&mut self.must_answer) {
-            out.extend_from_slice(self.answer.as_bytes());
+        if std::mem::take(&mut self.must_reply) {
+            out.extend_from_slice(self.reply.as_bytes());
             return true;
         }
         if self.due.is_none_or(|due| now < due) {
             return false;
         }
-        out.extend_from_slice(self.word.as_bytes());
+        out.extend_from_slice(self.packet.as_bytes());
         if self.kind == Kind::Fin {
             out.extend_from_slice(self.fin.as_bytes());
         }
-        self.said += 1;
+        self.transmissions += 1;
         self.due = Some(now.saturating_add(self.wait));
-        self.wait = (self.wait * 2).min(LONGEST_WAIT);
+        self.wait = (self.wait * 2).min(MAX_INTERVAL);
         true
     }
 
     /// Whether `transmit` has an answer to a received packet.
-    pub(crate) fn must_send_answer(&self) -> bool {
-        self.must_answer
+    pub(crate) fn must_send_reply(&self) -> bool {
+        self.must_reply
     }
 
     /// Whether `transmit` has a packet.
-    pub(crate) fn has_word(&self, now: Nanos) -> bool {
-        self.must_answer || self.due.is_some_and(|due| due <= now)
+    pub(crate) fn has_packet(&self, now: Nanos) -> bool {
+        self.must_reply || self.due.is_some_and(|due| due <= now)
     }
 
     /// Handles an expired deadline.
     pub(crate) fn on_time(&mut self, now: Nanos) {
-        let is_enough = self.kind == Kind::Reset && self.said >= RESETS && self.due.is_some_and(|due| now >= due);
+        let is_enough =
+            self.kind == Kind::Reset && self.transmissions >= MAX_RESETS && self.due.is_some_and(|due| now >= due);
         if now >= self.give_up || is_enough {
-            self.is_known(now);
+            self.mark_known(now);
         }
     }
 
     /// Returns the time of the next transmission or decision.
     pub(crate) fn deadline(&self) -> Nanos {
         match self.due {
-            _ if self.must_answer => 0,
+            _ if self.must_reply => 0,
             Some(due) => due.min(self.give_up),
-            None => self.over,
+            None => self.free_at,
         }
     }
 
@@ -168,8 +169,8 @@ impl Closing {
     }
 
     /// Whether the state can be freed, because no late packet needs an answer any more.
-    pub(crate) fn is_over(&self, now: Nanos) -> bool {
-        self.known && !self.must_answer && now >= self.over
+    pub(crate) fn can_be_freed(&self, now: Nanos) -> bool {
+        self.known && !self.must_reply && now >= self.free_at
     }
 }
 
@@ -179,9 +180,9 @@ mod tests {
     use crate::proto::setup::tests::{TestRandom, terms};
     use crate::proto::wire;
 
-    const PACE: Pace = Pace { timeout: 20 * MILLIS, give_up: 10 * SECONDS, linger: SECONDS };
+    const TIMING: CloseTiming = CloseTiming { timeout: 20 * MILLIS, give_up: 10 * SECONDS, linger: SECONDS };
 
-    fn said(closing: &mut Closing, now: Nanos) -> Vec<Kind> {
+    fn sent(closing: &mut Closing, now: Nanos) -> Vec<Kind> {
         let mut kinds = Vec::new();
         let mut out = Vec::new();
         while closing.transmit(now, &mut out) {
@@ -192,7 +193,7 @@ mod tests {
     }
 
     fn finish(now: Nanos) -> Closing {
-        Closing::finish(&terms(), now, Fin { end: 7.into(), received: 9.into() }, PACE)
+        Closing::finish(&terms(), now, Fin { end: 7.into(), received: 9.into() }, TIMING)
     }
 
     #[test]
@@ -203,56 +204,56 @@ mod tests {
         let (head, body) = wire::head(&out).expect("a packet");
         assert_eq!((head.conn.get(), head.token.get()), (terms().peer_conn, terms().peer_token));
         assert_eq!(packets::fin(body), Some(Fin { end: 7.into(), received: 9.into() }));
-        assert_eq!(said(&mut closing, 0), []);
+        assert_eq!(sent(&mut closing, 0), []);
         assert_eq!(closing.deadline(), 20 * MILLIS);
-        assert_eq!(said(&mut closing, 20 * MILLIS), [Kind::Fin]);
+        assert_eq!(sent(&mut closing, 20 * MILLIS), [Kind::Fin]);
         assert_eq!(closing.deadline(), 60 * MILLIS);
         assert!(!closing.is_done());
         closing.receive(60 * MILLIS, Kind::FinAck);
-        assert!(closing.is_done() && !closing.is_over(60 * MILLIS));
-        assert_eq!(said(&mut closing, 60 * MILLIS), []);
-        assert!(closing.is_over(60 * MILLIS + PACE.linger) && closing.deadline() == 60 * MILLIS + PACE.linger);
+        assert!(closing.is_done() && !closing.can_be_freed(60 * MILLIS));
+        assert_eq!(sent(&mut closing, 60 * MILLIS), []);
+        assert!(closing.can_be_freed(60 * MILLIS + TIMING.linger) && closing.deadline() == 60 * MILLIS + TIMING.linger);
     }
 
     #[test]
     fn lost_answer_is_repeated_while_closing() {
-        let mut closing = Closing::answer(&terms(), 0, PACE);
-        assert!(closing.is_done() && !closing.is_over(PACE.linger), "an answer is owed");
-        assert_eq!(said(&mut closing, 0), [Kind::FinAck]);
+        let mut closing = Closing::reply(&terms(), 0, TIMING);
+        assert!(closing.is_done() && !closing.can_be_freed(TIMING.linger), "an answer is owed");
+        assert_eq!(sent(&mut closing, 0), [Kind::FinAck]);
         for kind in [Kind::Fin, Kind::Reset] {
             closing.receive(5, kind);
-            assert_eq!(said(&mut closing, 5), [Kind::FinAck]);
+            assert_eq!(sent(&mut closing, 5), [Kind::FinAck]);
         }
         for kind in [Kind::FinAck, Kind::Ack, Kind::Fragment, Kind::Confirm] {
             closing.receive(5, kind);
-            assert_eq!(said(&mut closing, 5), [], "{kind:?} needs no answer");
+            assert_eq!(sent(&mut closing, 5), [], "{kind:?} needs no answer");
         }
-        assert!(closing.is_over(PACE.linger));
+        assert!(closing.can_be_freed(TIMING.linger));
     }
 
     #[test]
     fn simultaneous_fins_are_answered() {
         let (mut one, mut other) = (finish(0), finish(0));
-        assert_eq!((said(&mut one, 0), said(&mut other, 0)), (vec![Kind::Fin], vec![Kind::Fin]));
+        assert_eq!((sent(&mut one, 0), sent(&mut other, 0)), (vec![Kind::Fin], vec![Kind::Fin]));
         one.receive(1, Kind::Fin);
         other.receive(1, Kind::Fin);
         assert!(one.is_done() && other.is_done());
-        assert_eq!((said(&mut one, 1), said(&mut other, 1)), (vec![Kind::FinAck], vec![Kind::FinAck]));
+        assert_eq!((sent(&mut one, 1), sent(&mut other, 1)), (vec![Kind::FinAck], vec![Kind::FinAck]));
         one.receive(2, Kind::FinAck);
-        assert_eq!(said(&mut one, 2), [], "it ends here");
+        assert_eq!(sent(&mut one, 2), [], "it ends here");
     }
 
     #[test]
     fn fin_and_reset_can_cross() {
         let mut fin = finish(0);
-        let mut reset = Closing::reset(&terms(), 0, PACE);
-        assert_eq!((said(&mut fin, 0), said(&mut reset, 0)), (vec![Kind::Fin], vec![Kind::Reset]));
+        let mut reset = Closing::reset(&terms(), 0, TIMING);
+        assert_eq!((sent(&mut fin, 0), sent(&mut reset, 0)), (vec![Kind::Fin], vec![Kind::Reset]));
         reset.receive(1, Kind::Fin);
         assert!(!reset.is_done(), "the peer does not know of it");
-        assert_eq!(said(&mut reset, 20 * MILLIS), [Kind::Reset]);
+        assert_eq!(sent(&mut reset, 20 * MILLIS), [Kind::Reset]);
         fin.receive(1, Kind::Reset);
         assert!(fin.is_done());
-        assert_eq!(said(&mut fin, 1), [Kind::FinAck]);
+        assert_eq!(sent(&mut fin, 1), [Kind::FinAck]);
         reset.receive(2, Kind::FinAck);
         assert!(reset.is_done());
     }
@@ -260,18 +261,18 @@ mod tests {
     #[test]
     fn unresponsive_peer_is_given_up() {
         for (mut closing, word, at_most) in
-            [(finish(0), Kind::Fin, PACE.give_up), (Closing::reset(&terms(), 0, PACE), Kind::Reset, 2 * SECONDS)]
+            [(finish(0), Kind::Fin, TIMING.give_up), (Closing::reset(&terms(), 0, TIMING), Kind::Reset, 2 * SECONDS)]
         {
             let (mut now, mut times) = (0, 0);
             while !closing.is_done() {
-                assert!(said(&mut closing, now).iter().all(|kind| *kind == word));
+                assert!(sent(&mut closing, now).iter().all(|kind| *kind == word));
                 times += 1;
                 assert!(closing.deadline() > now, "time goes on");
                 now = closing.deadline();
                 closing.on_time(now);
             }
             assert!(now <= at_most && times > 4, "{word:?}: {times} times until {now}");
-            assert!(closing.is_over(now + PACE.linger) && !closing.is_over(now));
+            assert!(closing.can_be_freed(now + TIMING.linger) && !closing.can_be_freed(now));
         }
     }
 
@@ -280,29 +281,30 @@ mod tests {
         for seed in 0..500 {
             let mut dice = TestRandom::new(seed);
             let (mut one, mut other) = (Some(finish(0)), None::<Closing>);
-            let mut way: Vec<(Nanos, usize, Kind)> = Vec::new();
+            let mut in_flight: Vec<(Nanos, usize, Kind)> = Vec::new();
             let mut now = 0;
-            while !one.as_ref().is_some_and(|end| end.is_over(now)) && now < 60 * SECONDS {
+            while !one.as_ref().is_some_and(|end| end.can_be_freed(now)) && now < 60 * SECONDS {
                 for (from, end) in [&mut one, &mut other].into_iter().enumerate() {
                     let Some(end) = end else { continue };
                     end.on_time(now);
-                    for kind in said(end, now) {
-                        (0..dice.below(3)).for_each(|_| way.push((now + dice.below(30) * MILLIS, 1 - from, kind)));
+                    for kind in sent(end, now) {
+                        (0..dice.below(3))
+                            .for_each(|_| in_flight.push((now + dice.below(30) * MILLIS, 1 - from, kind)));
                     }
                 }
-                let (arrived, rest) = way.into_iter().partition::<Vec<_>, _>(|(at, ..)| *at <= now);
-                way = rest;
+                let (arrived, rest) = in_flight.into_iter().partition::<Vec<_>, _>(|(at, ..)| *at <= now);
+                in_flight = rest;
                 for (_, to, kind) in arrived {
                     match [&mut one, &mut other][to] {
                         Some(end) => end.receive(now, kind),
-                        None if kind == Kind::Fin => other = Some(Closing::answer(&terms(), now, PACE)),
+                        None if kind == Kind::Fin => other = Some(Closing::reply(&terms(), now, TIMING)),
                         None => panic!("seed {seed}: unexpected {kind:?}"),
                     }
                 }
                 now += MILLIS;
             }
             assert!(one.is_some_and(|end| end.is_done()) && other.is_some(), "seed {seed}");
-            assert!(now < PACE.give_up, "seed {seed}: only given up");
+            assert!(now < TIMING.give_up, "seed {seed}: only given up");
         }
     }
 }

@@ -247,12 +247,12 @@ pub(crate) enum Refusal {
     /// The source memory of a read is no longer mapped.
     Source = 3,
     /// The message violates the protocol or the agreed parameters.
-    Nonsense = 4,
+    Invalid = 4,
 }
 
 impl Refusal {
     pub(crate) fn of(code: u8) -> Option<Refusal> {
-        [Refusal::Access, Refusal::Receive, Refusal::Source, Refusal::Nonsense]
+        [Refusal::Access, Refusal::Receive, Refusal::Source, Refusal::Invalid]
             .into_iter()
             .find(|refusal| *refusal as u8 == code)
     }

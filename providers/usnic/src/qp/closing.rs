@@ -32,7 +32,7 @@ impl ClosingConnection {
     /// Registers the closing connection with the device, unless no packet needs an answer.
     pub(crate) fn start(device: &Arc<Device>, context: &QpContext, transport: Transport, now: Nanos) {
         let number = transport.number;
-        if transport.conn.is_over() {
+        if transport.conn.can_be_freed() {
             return device.free_number(number);
         }
         let pending_work = transport.pending_work(now);
@@ -51,7 +51,7 @@ impl ClosingConnection {
             return PendingWork::default();
         }
         work(&mut transport);
-        if !transport.conn.is_over() {
+        if !transport.conn.can_be_freed() {
             return transport.pending_work(now);
         }
         drop(transport);

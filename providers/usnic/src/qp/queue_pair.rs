@@ -229,7 +229,7 @@ impl QpCore {
         state.phase = QpPhase::Over;
         if let Some(mut transport) = state.transport.take() {
             // The ack is sent before the Reset, so that requests whose messages were delivered succeed at the peer.
-            transport.conn.report_all(now, &mut &self.context);
+            transport.conn.ack_all(now, &mut &self.context);
             transport.transmit(now, &mut &self.context, &self.context);
             transport.conn.abort(now, &mut &self.context);
             transport.transmit(now, &mut &self.context, &self.context);

@@ -9,7 +9,7 @@ use super::Conn;
 use super::transmit::ControlPacket;
 use super::types::{Driver, Host, Outgoing, Payload, Source, Unsent};
 use super::write::outgoing;
-use crate::proto::closing::{Closing, Pace};
+use crate::proto::closing::{CloseTiming, Closing};
 use crate::proto::psn::Psn;
 use crate::proto::setup::packets::{self, Fin};
 use crate::proto::wire::{Kind, Refusal};
@@ -17,9 +17,9 @@ use crate::proto::{MILLIS, Nanos};
 
 /// First interval between repetitions of a refusal; it doubles each time. A refusal is also repeated after each packet
 /// of the peer.
-const REPEAT: Nanos = 20 * MILLIS;
+const FIRST_REPEAT_INTERVAL: Nanos = 20 * MILLIS;
 /// Maximum number of repetitions by timer.
-const REPEATS: u32 = 6;
+const MAX_REPEATS: u32 = 6;
 
 /// Time for an ack of read data that can no longer be retransmitted, in probe timeouts (PTO).
 const UNREADABLE_PTOS: u64 = 3;
@@ -42,8 +42,8 @@ enum Phase {
 struct RefusedRequest {
     why: Refusal,
     psn: Psn,
-    said: u32,
-    again: Option<Nanos>,
+    repeats: u32,
+    repeat_at: Option<Nanos>,
     until: Nanos,
 }
 
@@ -80,22 +80,22 @@ impl Ending {
     }
 
     /// Whether a Fin, a Reset or an answer must be sent now.
-    pub(super) fn has_word(&self, now: Nanos) -> bool {
-        self.closing.as_ref().is_some_and(|closing| closing.has_word(now))
+    pub(super) fn has_packet(&self, now: Nanos) -> bool {
+        self.closing.as_ref().is_some_and(|closing| closing.has_packet(now))
     }
 
     /// Returns the time of the next action; `None` if there is none, or after the end.
     pub(super) fn deadline(&self, now: Nanos) -> Option<Nanos> {
-        if self.is_over(now) {
+        if self.can_be_freed(now) {
             return None;
         }
-        let refused = self.refused.map(|refused| refused.again.unwrap_or(refused.until));
+        let refused = self.refused.map(|refused| refused.repeat_at.unwrap_or(refused.until));
         self.closing.as_ref().map(Closing::deadline).or(refused)
     }
 
-    fn is_over(&self, now: Nanos) -> bool {
-        let is_said = self.closing.as_ref().is_none_or(|closing| closing.is_over(now));
-        self.is_closed() && is_said && self.refused.is_none_or(|refused| refused.until <= now)
+    fn can_be_freed(&self, now: Nanos) -> bool {
+        let may_free = self.closing.as_ref().is_none_or(|closing| closing.can_be_freed(now));
+        self.is_closed() && may_free && self.refused.is_none_or(|refused| refused.until <= now)
     }
 }
 
@@ -106,24 +106,24 @@ impl<D: Driver> Conn<D> {
         self.withdraw_permit();
         if self.ending.phase == Phase::Open {
             self.ending.phase = Phase::Draining;
-            self.emptied();
+            self.check_drained();
         }
     }
 
     /// Called when the last request may be complete. Ends a connection whose graceful end was requested.
-    pub(super) fn emptied(&mut self) {
+    pub(super) fn check_drained(&mut self) {
         // A packet behind a gap is not complete at the peer. For example, a send may have arrived although a read
         // response before it is missing.
         let has_all = || self.requests.latest.is_none_or(|latest| latest.is_before(self.flight.cumulative()));
         if self.ending.phase == Phase::Draining && self.requests.queue.is_empty() && has_all() {
             self.ending.phase = Phase::Finishing;
             let fin = Fin { end: self.flight.next_psn().0.into(), received: self.next_expected().0.into() };
-            self.ending.closing = Some(Closing::finish(&self.terms, self.now, fin, self.pace()));
+            self.ending.closing = Some(Closing::finish(&self.terms, self.now, fin, self.close_timing()));
         }
     }
 
     /// Called before the connection ends, so that the next packet acks all received packets.
-    pub(crate) fn report_all(&mut self, now: Nanos, host: &mut impl Host<D>) {
+    pub(crate) fn ack_all(&mut self, now: Nanos, host: &mut impl Host<D>) {
         self.now = now;
         self.withdraw_permit();
         self.process_deferred(host);
@@ -139,7 +139,7 @@ impl<D: Driver> Conn<D> {
         self.process_deferred(host);
         if !self.ending.is_closed() {
             self.close(None, host);
-            self.say_reset();
+            self.start_reset();
         }
         self.ending.event = None;
     }
@@ -149,15 +149,15 @@ impl<D: Driver> Conn<D> {
         self.ending.event.take()
     }
 
-    /// Whether all work was flushed. Late packets are answered until `is_over`.
+    /// Whether all work was flushed. Late packets are answered until `can_be_freed`.
     #[cfg(test)]
     pub(crate) fn is_closed(&self) -> bool {
         self.ending.is_closed()
     }
 
     /// Whether no late packet needs an answer any more, so that the connection can be freed.
-    pub(crate) fn is_over(&self) -> bool {
-        self.ending.is_over(self.now)
+    pub(crate) fn can_be_freed(&self) -> bool {
+        self.ending.can_be_freed(self.now)
     }
 
     /// Handles a packet that could not be sent, because the memory of its payload is not readable.
@@ -174,8 +174,8 @@ impl<D: Driver> Conn<D> {
             Payload::Remote { slot, .. } => {
                 // Possibly only the ack of the packet is missing. So an ack is requested, and the read is refused only
                 // after a time limit.
-                let patience = self.flight.rtt().pto(0).saturating_mul(UNREADABLE_PTOS);
-                if packet.resend && self.peer_reads.unreadable_for(slot, self.now) < patience {
+                let time_limit = self.flight.rtt().pto(0).saturating_mul(UNREADABLE_PTOS);
+                if packet.resend && self.peer_reads.unreadable_for(slot, self.now) < time_limit {
                     self.queue_control(ControlPacket::AckRequest);
                     return;
                 }
@@ -210,8 +210,9 @@ impl<D: Driver> Conn<D> {
         // If the peer made an invalid access, no local work has failed.
         let event = if why == Refusal::Access { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken };
         self.close(Some(event), host);
-        let (again, until) = (Some(self.now.saturating_add(REPEAT)), self.now.saturating_add(self.config.linger));
-        self.ending.refused = Some(RefusedRequest { why, psn, said: 0, again, until });
+        let (repeat_at, until) =
+            (Some(self.now.saturating_add(FIRST_REPEAT_INTERVAL)), self.now.saturating_add(self.config.linger));
+        self.ending.refused = Some(RefusedRequest { why, psn, repeats: 0, repeat_at, until });
         self.acks.send_ack_packet();
     }
 
@@ -224,23 +225,23 @@ impl<D: Driver> Conn<D> {
         self.counters.refusals_received += 1;
         let status = match refusal {
             Refusal::Access | Refusal::Source => Status::RemoteAccess,
-            Refusal::Receive | Refusal::Nonsense => Status::RemoteResponder,
+            Refusal::Receive | Refusal::Invalid => Status::RemoteResponder,
         };
         let refused = self.requests.of_packet(psn).or(self.requests.queue.first());
         if let Some(slot) = refused {
             // The earlier requests are incomplete, and cannot complete any more.
             while let Some(first) = self.requests.queue.first().filter(|first| *first != slot) {
-                self.give_back(first, Status::Flushed, host);
+                self.complete(first, Status::Flushed, host);
             }
             if let Some(request) = self.requests.queue.get(slot).filter(|_| status == Status::RemoteAccess) {
                 host.access_refused(&request.own, request.work, request.length);
             }
-            self.give_back(slot, status, host);
+            self.complete(slot, status, host);
         }
-        self.break_off(host);
+        self.reset_after_failure(host);
     }
 
-    fn give_back(&mut self, slot: u32, status: Status, host: &mut impl Host<D>) {
+    fn complete(&mut self, slot: u32, status: Status, host: &mut impl Host<D>) {
         if let Some(request) = self.requests.queue.remove(slot) {
             host.request_done(&mut request.own, status, 0);
         }
@@ -255,30 +256,30 @@ impl<D: Driver> Conn<D> {
             host.request_done(&mut request.own, status, 0);
         }
         self.close(Some(if is_idle { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken }), host);
-        self.say_reset();
+        self.start_reset();
     }
 
     /// Ends the connection because the peer is given up. No local request has failed.
     #[cold]
-    pub(super) fn peer_is_gone(&mut self, host: &mut impl Host<D>) {
+    pub(super) fn peer_timed_out(&mut self, host: &mut impl Host<D>) {
         self.close(Some(ConnectionEvent::Disconnected), host);
-        self.say_reset();
+        self.start_reset();
     }
 
     /// Sends a Reset to the peer, because a request has failed.
     #[cold]
-    pub(super) fn break_off(&mut self, host: &mut impl Host<D>) {
+    pub(super) fn reset_after_failure(&mut self, host: &mut impl Host<D>) {
         self.close(Some(ConnectionEvent::Broken), host);
-        self.say_reset();
+        self.start_reset();
     }
 
-    fn say_reset(&mut self) {
-        self.ending.closing = Some(Closing::reset(&self.terms, self.now, self.pace()));
+    fn start_reset(&mut self) {
+        self.ending.closing = Some(Closing::reset(&self.terms, self.now, self.close_timing()));
     }
 
-    fn pace(&self) -> Pace {
+    fn close_timing(&self) -> CloseTiming {
         let timeout = self.flight.rtt().pto(0);
-        Pace { timeout, give_up: self.config.give_up, linger: self.config.linger }
+        CloseTiming { timeout, give_up: self.config.give_up, linger: self.config.linger }
     }
 
     /// Handles a Fin or Reset of the peer. Returns false if the packet is malformed.
@@ -287,7 +288,7 @@ impl<D: Driver> Conn<D> {
         self.ending.last_source = Some(from);
         if let Some(closing) = &mut self.ending.closing {
             closing.receive(self.now, kind);
-            self.finished(host);
+            self.check_finished(host);
             return true;
         }
         match kind {
@@ -304,12 +305,12 @@ impl<D: Driver> Conn<D> {
             self.close(Some(ConnectionEvent::Disconnected), host);
         }
         self.ending.refused = None;
-        self.ending.closing = Some(Closing::answer(&self.terms, self.now, self.pace()));
+        self.ending.closing = Some(Closing::reply(&self.terms, self.now, self.close_timing()));
         true
     }
 
     /// Checks whether the peer has confirmed the Fin, or was given up.
-    fn finished(&mut self, host: &mut impl Host<D>) {
+    fn check_finished(&mut self, host: &mut impl Host<D>) {
         let is_done = self.ending.closing.as_ref().is_some_and(Closing::is_done);
         if self.ending.phase == Phase::Finishing && is_done {
             self.close(Some(ConnectionEvent::Disconnected), host);
@@ -317,14 +318,14 @@ impl<D: Driver> Conn<D> {
     }
 
     /// Encodes the Fin, Reset or answer that is due now.
-    pub(super) fn last_word(&mut self, out: &mut Vec<u8>) -> Option<Outgoing> {
+    pub(super) fn closing_packet(&mut self, out: &mut Vec<u8>) -> Option<Outgoing> {
         let start = out.len();
         let closing = self.ending.closing.as_mut()?;
         // An answer is sent to an unverified source only if it is not longer than the packet that it answers, so
         // spoofed sources cause no amplification.
-        let to = self.ending.last_source.filter(|_| closing.must_send_answer());
-        let is_said = closing.transmit(self.now, out);
-        is_said.then(|| Outgoing { to, ..outgoing(out.len() - start) })
+        let to = self.ending.last_source.filter(|_| closing.must_send_reply());
+        let is_sent = closing.transmit(self.now, out);
+        is_sent.then(|| Outgoing { to, ..outgoing(out.len() - start) })
     }
 
     /// Flushes all work in posting order, and sets the event.
@@ -349,12 +350,13 @@ impl<D: Driver> Conn<D> {
         let now = self.now;
         if let Some(closing) = &mut self.ending.closing {
             closing.on_time(now);
-            return self.finished(host);
+            return self.check_finished(host);
         }
         let Some(refused) = self.ending.refused.as_mut() else { return };
-        if refused.again.is_some_and(|at| at <= now) {
-            refused.said += 1;
-            refused.again = (refused.said < REPEATS).then(|| now.saturating_add(REPEAT << refused.said));
+        if refused.repeat_at.is_some_and(|at| at <= now) {
+            refused.repeats += 1;
+            refused.repeat_at =
+                (refused.repeats < MAX_REPEATS).then(|| now.saturating_add(FIRST_REPEAT_INTERVAL << refused.repeats));
             self.acks.send_ack_packet();
         }
     }

@@ -335,11 +335,11 @@ impl<D: Driver> Conn<D> {
                 Ok(bytes) => host.request_done(own, Status::Success, bytes),
                 Err(status) => {
                     host.request_done(own, status, 0);
-                    return self.break_off(host);
+                    return self.reset_after_failure(host);
                 }
             }
         }
-        self.emptied();
+        self.check_drained();
     }
 }
 

@@ -57,7 +57,7 @@ pub(super) enum NotAccepted {
 /// the write.
 const PROMPT_WRITE: usize = 1024;
 
-const NONSENSE: NotAccepted = NotAccepted::Refused(Refusal::Nonsense, None);
+const INVALID_REQUEST: NotAccepted = NotAccepted::Refused(Refusal::Invalid, None);
 
 /// Returns the immediate data or the key of a message.
 fn value_of(data: &Data<'_>) -> SendValue {
@@ -203,7 +203,7 @@ impl<D: Driver> Conn<D> {
         match self.pieces.meets(psn, data) {
             PieceCheck::Fits => {}
             PieceCheck::NoSpace => return Err(NotAccepted::Later),
-            PieceCheck::Contradiction => return Err(NONSENSE),
+            PieceCheck::Contradiction => return Err(INVALID_REQUEST),
         }
         self.place_payload(psn, data, host)?;
         Ok(self.pieces.placed(psn, data))
@@ -272,7 +272,7 @@ impl<D: Driver> Conn<D> {
                 match self.peer_reads.add(id, psn, key, address, length) {
                     ReadAdmission::Accepted => Ok(()),
                     ReadAdmission::Deferred => Err(NotAccepted::Later),
-                    ReadAdmission::Invalid => Err(NONSENSE),
+                    ReadAdmission::Invalid => Err(INVALID_REQUEST),
                 }
             }
             Op::FetchAdd | Op::CompareSwap => self.place_atomic(psn, data, host),
@@ -284,14 +284,14 @@ impl<D: Driver> Conn<D> {
     fn place_atomic(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
         let Message { id, key, address, length, .. } = data.message;
         let (key, address) = (key.get(), address.get());
-        let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u64::from_be_bytes(*bytes)).ok_or(NONSENSE);
+        let number = |bytes: &[u8]| bytes.first_chunk().map(|bytes| u64::from_be_bytes(*bytes)).ok_or(INVALID_REQUEST);
         let first = number(data.extension)?;
         let operation = match data.op {
             Op::FetchAdd => Atomic::FetchAdd(first),
             _ => Atomic::CompareSwap { compare: first, swap: number(&data.extension[8..])? },
         };
         if u64::from(length.get()) != ATOMIC_SIZE || !Atomic::is_aligned(address) {
-            return Err(NONSENSE);
+            return Err(INVALID_REQUEST);
         }
         if !host.may_execute(key, address) {
             return Err(NotAccepted::Refused(Refusal::Access, None));
@@ -299,7 +299,7 @@ impl<D: Driver> Conn<D> {
         match self.peer_reads.add_atomic(id.get(), psn, key, address, operation) {
             ReadAdmission::Accepted => Ok(()),
             ReadAdmission::Deferred => Err(NotAccepted::Later),
-            ReadAdmission::Invalid => Err(NONSENSE),
+            ReadAdmission::Invalid => Err(INVALID_REQUEST),
         }
     }
 
@@ -311,9 +311,9 @@ impl<D: Driver> Conn<D> {
         };
         let length = data.message.length.get();
         let message = Incoming { length, value: value_of(data) };
-        let receive = self.receives.get(slot).ok_or(NONSENSE)?;
+        let receive = self.receives.get(slot).ok_or(INVALID_REQUEST)?;
         if receive.contradicts(message) {
-            return Err(NONSENSE);
+            return Err(INVALID_REQUEST);
         }
         if data.op == Op::WriteImmediate {
             place_write(data, host)?; // The memory of the receive is not used.

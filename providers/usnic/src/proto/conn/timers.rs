@@ -54,11 +54,11 @@ impl<D: Driver> Conn<D> {
         if self.ending.is_closed() {
             let deadline = self.deadline();
             let is_due = self.ending.refusal().is_some() && self.acks.due(now);
-            return PendingWork { resend: false, ready: self.ending.has_word(now), ack: is_due, deadline };
+            return PendingWork { resend: false, ready: self.ending.has_packet(now), ack: is_due, deadline };
         }
         let (resend, fresh) = (self.resend_at(), self.fresh_at());
         let is_small = !self.control_packets.is_empty()
-            || self.ending.has_word(now)
+            || self.ending.has_packet(now)
             || self.confirming.is_some_and(|it| it.is_due(now))
             || self.send_path.path.wants_probe(now)
             || self.partner.deadline().is_some_and(|at| at <= now);
@@ -121,7 +121,7 @@ impl<D: Driver> Conn<D> {
                     self.send_path.path.timed_out(now, self.size(&sent) as usize);
                 }
             }
-            Timeout::GiveUp => return self.peer_is_gone(host),
+            Timeout::GiveUp => return self.peer_timed_out(host),
         }
         self.send_path.path.on_time(now);
         self.send_path.measure();
@@ -138,7 +138,7 @@ impl<D: Driver> Conn<D> {
         }
         if self.partner.on_time(now) == PeerTimeout::Gone {
             self.counters.timeouts += 1;
-            self.peer_is_gone(host);
+            self.peer_timed_out(host);
         }
     }
 }

@@ -55,7 +55,7 @@ impl<D: Driver> Conn<D> {
     }
 
     fn next_packet(&mut self, out: &mut Vec<u8>, host: &mut impl Host<D>) -> Option<Outgoing> {
-        if let Some(packet) = self.last_word(out) {
+        if let Some(packet) = self.closing_packet(out) {
             return Some(packet);
         }
         if self.ending.is_closed() {

@@ -107,7 +107,7 @@ impl QpCore {
         let Some(mut state) = self.state.try_lock_for(counters::EXIT_LOCK_TIMEOUT) else { return };
         if let Some(transport) = &mut state.transport {
             let now = device::now();
-            transport.conn.report_all(now, &mut NoHost);
+            transport.conn.ack_all(now, &mut NoHost);
             transport.transmit(now, &mut NoHost, &self.context);
             transport.conn.abort(now, &mut NoHost);
             transport.transmit(now, &mut NoHost, &self.context);

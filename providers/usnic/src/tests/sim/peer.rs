@@ -283,7 +283,7 @@ impl Peer {
     /// Removes connections that need no more answers.
     pub(super) fn forget(&mut self, now: Nanos) {
         let over: Vec<u32> =
-            self.lines.iter().filter(|(_, line)| line.conn.is_over()).map(|(number, _)| *number).collect();
+            self.lines.iter().filter(|(_, line)| line.conn.can_be_freed()).map(|(number, _)| *number).collect();
         for number in over {
             self.lines.remove(&number);
             self.ids.free(number, now);

@@ -17,7 +17,7 @@ fn statuses(done: &[super::pair::Done]) -> Vec<Status> {
 /// Waits until both ends have ended, and returns their events.
 fn ended(pair: &mut Pair) -> [ConnectionEvent; 2] {
     pair.until("both have ended", |pair| pair.a.conn.is_closed() && pair.b.conn.is_closed());
-    pair.until("it can be freed", |pair| pair.a.conn.is_over() && pair.b.conn.is_over());
+    pair.until("it can be freed", |pair| pair.a.conn.can_be_freed() && pair.b.conn.can_be_freed());
     assert_eq!((pair.a.events.len(), pair.b.events.len()), (1, 1), "once");
     assert_eq!((pair.a.conn.outstanding(), pair.b.conn.outstanding()), ((0, 0), (0, 0)));
     [pair.a.events[0], pair.b.events[0]]
@@ -234,7 +234,7 @@ fn abort_flushes_at_once_and_notifies_the_peer() {
     pair.send(Side::A, 0, 5);
     pair.recv(Side::B, 0, 5);
     assert_eq!((pair.a.world.requests.len(), pair.b.world.recvs.len()), (3, 3));
-    pair.until("both forget", |pair| pair.a.conn.is_over() && pair.b.conn.is_over());
+    pair.until("both forget", |pair| pair.a.conn.can_be_freed() && pair.b.conn.can_be_freed());
 }
 
 #[test]

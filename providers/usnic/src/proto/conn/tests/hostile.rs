@@ -95,7 +95,7 @@ fn is_refused(what: &str, mut pair: Pair, before: &[u8]) {
     assert_eq!(pair.a.conn.counters().refusals_sent, 1, "{what}");
     assert!(pair.a.world.memory == before, "{what}");
     assert!(pair.a.world.recvs.iter().all(|done| done.status == Status::Flushed));
-    pair.until("it is freed", |pair| pair.a.conn.is_over());
+    pair.until("it is freed", |pair| pair.a.conn.can_be_freed());
 }
 
 #[test]
@@ -449,7 +449,7 @@ fn malformed_extension_packets_end_the_connection_and_change_nothing() {
         }
         // If the access is not allowed, the peer's request fails. Any other invalid packet violates the protocol.
         assert!(matches!(pair.a.events[..], [ConnectionEvent::Broken | ConnectionEvent::Disconnected]), "{what}");
-        pair.until("it is freed", |pair| pair.a.conn.is_over());
+        pair.until("it is freed", |pair| pair.a.conn.can_be_freed());
     }
 }
 
