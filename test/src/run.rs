@@ -63,7 +63,7 @@ fn built(stage: &Stage, source: &str, suffix: &str, libraries: &[&str]) -> PathB
     }
     let directory = stage.root.join("programs");
     fs::create_dir_all(&directory).expect("the stage is writable");
-    let name = source.file_stem().expect("a source has a name").to_string_lossy().into_owned() + suffix;
+    let name = source.file_stem().expect("a source path has a file name").to_string_lossy().into_owned() + suffix;
     // Another test program may be executing the old file.
     let (fresh, program) = (directory.join(format!("{name}.{}", std::process::id())), directory.join(name));
     let (variable, default, standard) = match source.extension().and_then(|extension| extension.to_str()) {
@@ -77,7 +77,7 @@ fn built(stage: &Stage, source: &str, suffix: &str, libraries: &[&str]) -> PathB
     }
     compiler.arg("-I").arg(&stage.include).arg("-o").arg(&fresh).arg(&source).arg("-L").arg(&stage.lib);
     let output = compiler.arg("-Wl,--as-needed").args(libraries).arg("-pthread").output();
-    let output = output.expect("a C compiler is installed");
+    let output = output.expect("cc starts: a C compiler is installed");
     assert!(output.status.success(), "{}: {}", source.display(), String::from_utf8_lossy(&output.stderr));
     fs::rename(&fresh, &program).expect("the stage is writable");
     built.insert(key, program.clone());
@@ -104,10 +104,10 @@ impl Sandbox {
         let directory = base.join(format!("dapl-test-{}-{count}", std::process::id()));
         // sm requires that an existing directory is private.
         let made = fs::DirBuilder::new().recursive(true).mode(0o700).create(directory.join("sm"));
-        made.expect("a memory file system is writable");
+        made.expect("the sandbox directory is writable");
         let registry = registry.map(|text| {
             let file = directory.join("dat.conf");
-            fs::write(&file, text).expect("a memory file system is writable");
+            fs::write(&file, text).expect("the sandbox directory is writable");
             file
         });
         Sandbox { lib: stage.lib.clone(), port: free_port(), directory, registry }
@@ -198,8 +198,8 @@ impl Run {
         let mut child = command.spawn().unwrap_or_else(|error| panic!("{name}: {error}"));
         let (stdout, stderr) = (Shared::default(), Shared::default());
         let readers = vec![
-            read(child.stdout.take().expect("it is piped"), &stdout),
-            read(child.stderr.take().expect("it is piped"), &stderr),
+            read(child.stdout.take().expect("the child was started with this stream piped"), &stdout),
+            read(child.stderr.take().expect("the child was started with this stream piped"), &stderr),
         ];
         Run { name, child, stdout, stderr, readers }
     }
@@ -235,7 +235,7 @@ impl Run {
 
     /// Kills the program with SIGKILL.
     pub fn kill(&mut self) {
-        self.child.kill().expect("it is our child");
+        self.child.kill().expect("the child has not been reaped");
     }
 
     /// Process id of the program.
@@ -250,7 +250,7 @@ impl Run {
     pub fn finish(mut self, limit: Duration) -> Finished {
         let deadline = Instant::now() + limit;
         let status = loop {
-            if let Some(status) = self.child.try_wait().expect("it is our child") {
+            if let Some(status) = self.child.try_wait().expect("the child has not been reaped") {
                 break status;
             }
             if Instant::now() > deadline {
@@ -263,7 +263,7 @@ impl Run {
         };
         // A child process may still hold the pipes; its output is ignored.
         for reader in self.readers.drain(..) {
-            reader.join().expect("reading does not panic");
+            reader.join().expect("the reader thread does not panic");
         }
         let text = |said: &Shared| -> String {
             let said = said.0.lock().unwrap_or_else(PoisonError::into_inner);

@@ -352,13 +352,13 @@ pub fn target_directory() -> PathBuf {
     let output = run(cargo().args(["metadata", "--format-version", "1", "--no-deps", "--offline"]));
     let text = String::from_utf8(output.stdout).expect("cargo writes UTF-8");
     let rest = text.split_once("\"target_directory\":\"").expect("cargo names its target directory").1;
-    let path = rest.split_once('"').expect("a JSON string ends").0;
+    let path = rest.split_once('"').expect("a JSON string has a closing quote").0;
     PathBuf::from(path.replace("\\\\", "\\"))
 }
 
 /// The root of the sources.
 pub fn workspace() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("this package lies in the workspace")
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("the package directory is below the workspace root")
 }
 
 fn cargo() -> Command {

@@ -22,7 +22,10 @@ mod program;
 const STRICT: [&str; 4] = ["-Wall", "-Wextra", "-Werror", "-pedantic"];
 
 fn root() -> PathBuf {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("test lies in the workspace").to_path_buf()
+    Path::new(env!("CARGO_MANIFEST_DIR"))
+        .parent()
+        .expect("the package directory is below the workspace root")
+        .to_path_buf()
 }
 
 fn headers() -> PathBuf {
@@ -112,7 +115,7 @@ fn fields(program: &mut Program, record: &str, facts: &[Value]) {
         let same = program.tongue.same_object(&lvalue, text(field, "c_type"));
         program.holds(&same, &format!("type of {record}.{name}"));
         if let Some(dimensions) = field["array_dims"].as_array() {
-            let elements: i64 = dimensions.iter().map(|n| n.as_i64().expect("a dimension is a number")).product();
+            let elements: i64 = dimensions.iter().map(|n| n.as_i64().expect("array dimensions are integers")).product();
             program.holds(
                 &format!("sizeof({lvalue}) == {elements} * {}", number(field, "element_size")),
                 &format!("elements of {record}.{name}"),
@@ -153,7 +156,7 @@ fn records(program: &mut Program, facts: &Value) {
         // A record with further members would be larger, or would use its padding: initialise the members by
         // position.
         if text(fact, "kind") == "struct" && program.tongue == Tongue::C {
-            let last = list(fact, "fields").last().expect("a record has fields");
+            let last = list(fact, "fields").last().expect("a record has at least one field");
             let end = number(last, "offset") + number(last, "size");
             let align = number(fact, "align");
             program.holds(
@@ -328,10 +331,15 @@ fn redirections(program: &mut Program, facts: &Value) {
         let entry = list(&facts["provider_table"], "entries")
             .iter()
             .find(|entry| entry["field"] == slot)
-            .expect("a macro names a slot of the table");
-        let typing = types.iter().find(|t| t["name"] == entry["c_type"]).expect("a slot has a type");
-        let names: Vec<&str> = list(fact, "params").iter().map(|p| p.as_str().expect("a name")).collect();
-        let args: Vec<&str> = list(fact, "call_args").iter().map(|p| p.as_str().expect("a name")).collect();
+            .expect("each API macro names a slot of the function table");
+        let typing = types
+            .iter()
+            .find(|t| t["name"] == entry["c_type"])
+            .expect("each slot has an entry in the list of function types");
+        let names: Vec<&str> =
+            list(fact, "params").iter().map(|p| p.as_str().expect("names are JSON strings")).collect();
+        let args: Vec<&str> =
+            list(fact, "call_args").iter().map(|p| p.as_str().expect("names are JSON strings")).collect();
         // The one correction of the JSON: `DAT_SRQ_CREATE` finds the table through its IA, because no SRQ exists yet.
         let dispatch = if name == "DAT_SRQ_CREATE" { "ia" } else { text(fact, "dispatch_param") };
         let mut call = format!("static int call_{name}(void *object)\n{{\n");
@@ -412,7 +420,7 @@ fn old_names(program: &mut Program, facts: &Value) {
         } else if list(&facts["macros"], "string").iter().any(|fact| fact["name"] == name) {
             program.check(&format!("strcmp({name}, {meaning}) == 0"), &format!("{name} is {meaning}"));
         } else if list(&facts["macros"], "identifier_alias").iter().any(|fact| fact["name"] == name) {
-            // `api_macros` checks these.
+            // Function-like macros are checked by `api_macros`.
         } else {
             program.holds(&format!("({name}) == ({meaning})"), &format!("{name} is {meaning}"));
         }
@@ -450,7 +458,7 @@ fn headers_keep_the_facts(version: Version, tongue: Tongue, standards: &[&str]) 
         std::fs::write(&source, program.text()).expect("the target directory is writable");
         let out = tongue.compile(standard, &STRICT, &source, Some(&binary));
         assert!(out.status.success(), "{standard}: {}", String::from_utf8_lossy(&out.stderr));
-        let out = Command::new(&binary).output().expect("the compiled program runs");
+        let out = Command::new(&binary).output().expect("the compiled program starts");
         let said = String::from_utf8_lossy(&out.stdout).into_owned();
         assert!(out.status.success(), "{standard}: {}", String::from_utf8_lossy(&out.stderr));
         assert_eq!(said, format!("{} checks\n", program.checks), "{standard}");
@@ -483,11 +491,13 @@ fn headers_of_version_2_keep_the_facts_in_cxx() {
 fn every_header_stands_alone_twice_and_behind_its_guard() {
     for version in [V1, V2] {
         let facts = version.facts();
-        let guards: Vec<&str> =
-            list(&facts, "include_guards").iter().map(|guard| guard.as_str().expect("a name")).collect();
+        let guards: Vec<&str> = list(&facts, "include_guards")
+            .iter()
+            .map(|guard| guard.as_str().expect("names are JSON strings"))
+            .collect();
         let (folder, dir) = (version.folder(), scratch(&format!("alone-{}", version.folder())));
         for header in list(&facts, "headers") {
-            let header = header.as_str().expect("a name");
+            let header = header.as_str().expect("names are JSON strings");
             let guard = format!("_{}_", header.to_uppercase().replace('.', "_"));
             assert!(guards.contains(&guard.as_str()), "{guard} is a fact");
             let before =
@@ -535,14 +545,14 @@ fn every_name_lives_in_the_header_of_the_facts() {
             kinds.extend(constants.chain([text(fact, "tag")]).map(|name| (name, text(fact, "header"))));
         }
         kinds.extend(list(&facts, "records").iter().map(|fact| (text(fact, "tag"), text(fact, "header"))));
-        for list in facts["macros"].as_object().expect("macros by kind").values() {
-            let list = list.as_array().expect("a list");
+        for list in facts["macros"].as_object().expect("\"macros\" is an object with a list per kind").values() {
+            let list = list.as_array().expect("each kind of macros has a list");
             kinds.extend(list.iter().map(|fact| (text(fact, "name"), text(fact, "header"))));
         }
         kinds.push(("dat_ia_open", "dat.h"));
         for (name, header) in kinds {
-            let text =
-                std::fs::read_to_string(headers().join(version.folder()).join(header)).expect("the header exists");
+            let text = std::fs::read_to_string(headers().join(version.folder()).join(header))
+                .expect("each header named in test/abi exists");
             let found = text.split(|c: char| !(c.is_ascii_alphanumeric() || c == '_')).any(|word| word == name);
             assert!(found, "{name} is not in {header}");
         }
@@ -566,7 +576,7 @@ fn prototypes_and_exports_agree() {
         // In 2.0 a program calls these functions through the table.
         if version == V2 {
             for name in list(&symbols["libraries"]["libdat2.so.2"], "declared_in_headers_but_not_exported") {
-                assert!(declared.remove(name.as_str().expect("a name")));
+                assert!(declared.remove(name.as_str().expect("names are JSON strings")));
             }
         }
         // An export without a prototype in a public header.

@@ -20,7 +20,7 @@ macro_rules! integers {
 }
 
 macro_rules! strings {
-    ($($name:ident),* $(,)?) => { vec![$((stringify!($name), $name.to_str().expect("ASCII"))),*] };
+    ($($name:ident),* $(,)?) => { vec![$((stringify!($name), $name.to_str().expect("attribute names are ASCII"))),*] };
 }
 
 macro_rules! enumeration {
@@ -125,8 +125,8 @@ fn field_of<R, F>(name: &'static str, offset: usize, _project: fn(*const R) -> *
 
 fn facts(name: &str) -> Value {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(format!("abi/{name}.json"));
-    let text = std::fs::read_to_string(path).expect("the facts are in the repository");
-    serde_json::from_str(&text).expect("the facts are JSON")
+    let text = std::fs::read_to_string(path).expect("the JSON files of test/abi are readable");
+    serde_json::from_str(&text).expect("the files of test/abi are valid JSON")
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
@@ -178,7 +178,8 @@ impl Translation {
             return format!("*mut [{}; {}", self.rust(element), length);
         }
         if let Some((result, params)) = c_type.split_once(" (*)(") {
-            return self.function(result, params.strip_suffix(')').expect("a list of parameters ends"));
+            return self
+                .function(result, params.strip_suffix(')').expect("the parameter list ends with a parenthesis"));
         }
         if let Some(element) = c_type.strip_suffix("[]") {
             return format!("*mut {}", self.rust(element));
@@ -297,7 +298,7 @@ fn function_types_keep_the_facts() {
             let wanted = translation.function(text(fact, "return_type"), &params.join(", "));
             assert_eq!(plain(entry.rust), wanted, "{}", entry.name);
             let typedef = list(&contract.facts, "typedefs").iter().find(|typedef| typedef["name"] == entry.name);
-            agrees(entry, typedef.expect("a function type has a typedef"));
+            agrees(entry, typedef.expect("the contract has a typedef for each function type"));
         }
     }
 }
@@ -328,7 +329,8 @@ fn same_fields(contract: &Contract, translation: &Translation, record: &Record, 
         assert_eq!(field.offset as i64, number(fact, "offset"), "offset of {what}");
         agrees(&field.of, fact);
         if let Some(members) = fact["members"].as_array() {
-            let (_, union) = contract.unnamed.iter().find(|(of, _)| *of == what).expect("Rust needs a name");
+            let (_, union) =
+                contract.unnamed.iter().find(|(of, _)| *of == what).expect("the contract names each unnamed union");
             assert_eq!(field.of.rust, union.of.rust);
             same_fields(contract, translation, union, members);
             continue;
@@ -345,7 +347,11 @@ fn same_fields(contract: &Contract, translation: &Translation, record: &Record, 
 #[test]
 fn table_slots_keep_the_order_of_the_facts() {
     for contract in contracts() {
-        let table = contract.records.iter().find(|record| record.of.name == "DAT_PROVIDER").expect("it is a record");
+        let table = contract
+            .records
+            .iter()
+            .find(|record| record.of.name == "DAT_PROVIDER")
+            .expect("the contract has the record DAT_PROVIDER");
         let entries = list(&contract.facts["provider_table"], "entries");
         same_names(entries.iter().map(|entry| text(entry, "field")), table.fields.iter().map(|field| field.name));
         for (entry, field) in entries.iter().zip(&table.fields) {
@@ -358,7 +364,7 @@ fn table_slots_keep_the_order_of_the_facts() {
             let typing =
                 list(&contract.facts, "function_pointer_types").iter().find(|fact| fact["name"] == entry["c_type"]);
             let shape = |fact: Option<&Value>| -> Vec<String> {
-                let params = list(fact.expect("named by the table"), "params");
+                let params = list(fact.expect("test/abi has a function for each slot of the table"), "params");
                 params.iter().map(|param| text(param, "c_type").to_owned()).collect()
             };
             assert_eq!(shape(function), shape(typing), "{}", entry["field"]);
@@ -394,8 +400,8 @@ fn crate_defines_nothing_beside_the_facts() {
 
 /// Adds the names that the sources in a folder define. Names that they re-export from version 1.2 count as constants.
 fn defined_in(folder: &Path, constants: &mut BTreeSet<String>, types: &mut BTreeSet<String>) {
-    for entry in std::fs::read_dir(folder).expect("the crate is in the repository") {
-        let path = entry.expect("a readable directory").path();
+    for entry in std::fs::read_dir(folder).expect("the source folder of the crate is readable") {
+        let path = entry.expect("the entries of the source folder are readable").path();
         // hook.rs is private to this project and not part of the recorded ABI.
         if path.ends_with("hook.rs") {
             continue;
@@ -407,9 +413,11 @@ fn defined_in(folder: &Path, constants: &mut BTreeSet<String>, types: &mut BTree
             }
             continue;
         }
-        let source = std::fs::read_to_string(path).expect("a text");
+        let source = std::fs::read_to_string(path).expect("a source file is UTF-8 text");
         for line in source.lines() {
-            let word = |rest: &str| rest.split([' ', ':', ';', '=']).next().expect("a name").to_owned();
+            let word = |rest: &str| {
+                rest.split([' ', ':', ';', '=']).next().expect("`split` returns at least one part").to_owned()
+            };
             if let Some(rest) = line.strip_prefix("pub const ") {
                 constants.insert(word(rest));
             }
@@ -418,7 +426,7 @@ fn defined_in(folder: &Path, constants: &mut BTreeSet<String>, types: &mut BTree
             }
         }
         for list in source.split("pub use crate::").skip(1).filter_map(|rest| rest.split_once("::{")) {
-            let names = list.1.split_once('}').expect("a list ends").0.split(',').map(str::trim);
+            let names = list.1.split_once('}').expect("a `use` list has a closing brace").0.split(',').map(str::trim);
             constants.extend(names.filter(|name| !name.is_empty()).map(str::to_owned));
         }
     }

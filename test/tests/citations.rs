@@ -154,7 +154,7 @@ fn links_between_documents_resolve() {
             let (file, fragment) = link.split_once('#').unwrap_or((&link, ""));
             let target = match file {
                 "" => path.clone(),
-                file => normalized(&path.parent().expect("a file is in a folder").join(file)),
+                file => normalized(&path.parent().expect("the path of a document has a parent").join(file)),
             };
             let exists = workspace().join(&target).exists();
             let has_heading = || fragment.is_empty() || anchors(&read(&target)).contains(fragment);

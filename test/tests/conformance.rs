@@ -40,7 +40,7 @@ fn usnic_keeps_every_promise() {
 fn keeps_every_promise_of_2_0(provider: &str, registry: &str) {
     let changed = changed_by_2_0();
     let report = target_directory().join("conformance-2.0");
-    let path = |path: &Path| path.to_str().expect("the workspace has a name in UTF-8").to_owned();
+    let path = |path: &Path| path.to_str().expect("the workspace path is UTF-8").to_owned();
     let more = ["--api", "2.0", "--open", "--except", &path(&changed), "--report", &path(&report)];
     keeps_every_promise(provider, &of_2_0(registry), &more);
 }

@@ -121,7 +121,7 @@ fn performance_of_each_operation() {
             for mode in ["-m b", "-m p -p 1", "-m b -p 16"] {
                 let said = environment.json(&format!("-T P -s localhost --json -i 300 {mode} {operation}"));
                 assert_eq!((&said["ok"], &said["iterations"]), (&Value::Bool(true), &Value::from(300)));
-                let rows = said["results"].as_array().expect("one row per size");
+                let rows = said["results"].as_array().expect("\"results\" is a list of rows");
                 assert_eq!((rows.len(), &rows[0]["operations"]), (1, &Value::from(300)), "{said}");
                 assert!(rows[0]["operation_us"]["p50"].as_f64().is_some_and(|time| time > 0.0), "{said}");
             }
@@ -143,7 +143,7 @@ fn performance_of_all_sizes_in_one_run() {
                 "-T P -s localhost --json --sizes 1..16,100,64K -i 50 --warm-up 7 {mode} {direction} {operation}"
             );
             let said = environment.json(&words);
-            let rows = said["results"].as_array().expect("one row per size");
+            let rows = said["results"].as_array().expect("\"results\" is a list of rows");
             let sizes: Vec<u64> = rows.iter().filter_map(|row| row["bytes"].as_u64()).collect();
             assert_eq!(sizes, [1, 2, 4, 8, 16, 100, 65_536], "{said}");
             for row in rows {
@@ -203,7 +203,10 @@ fn a_result_names_adapter_machine_and_changed_settings() {
     let lines: Vec<&str> = table.stdout.lines().collect();
     assert!(lines[0].starts_with("dapltest 0.") && lines[0].contains(", provider sm0 0."), "{table:#?}");
     assert!(lines[1].starts_with("settings of the environment") && lines[1].contains(" DAPL_SPIN_US=7"), "{table:#?}");
-    let head = lines.iter().position(|line| line.trim_start().starts_with("bytes ")).expect("a head of the table");
+    let head = lines
+        .iter()
+        .position(|line| line.trim_start().starts_with("bytes "))
+        .expect("the output has the head of the table");
     for name in ["p50", "p99", "p99.9", "client CPU", "server CPU"] {
         assert!(lines[head].contains(name), "{name}: {table:#?}");
     }
@@ -238,7 +241,7 @@ fn limits_with_a_maximum() {
         let environment = Environment::of(adapter);
         environment.run("-T L -m 12 -w 2").expect_success("dapltest: OK");
         let said = environment.json("-T L --json -m 30 limit_pz limit_lmr");
-        let limits = said["limits"].as_array().expect("a list");
+        let limits = said["limits"].as_array().expect("\"limits\" is a list");
         assert_eq!(limits.len(), 2, "{said}");
         assert!(limits.iter().all(|limit| limit["made"] == 30 && limit["refused"].is_null()), "{said}");
     }
@@ -343,7 +346,7 @@ fn a_killed_server_is_detected() {
         transaction.finish(LIMIT).expect_failure("dapltest: ");
         let performance = performance.finish(LIMIT);
         performance.expect_failure("dapltest: ");
-        let said: Value = serde_json::from_str(&performance.stdout).expect("JSON of a failure too");
+        let said: Value = serde_json::from_str(&performance.stdout).expect("a failed run prints JSON too");
         assert_eq!(said["ok"], Value::Bool(false), "{said}");
     }
 }

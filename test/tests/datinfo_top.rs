@@ -139,7 +139,7 @@ fn a_process_over_usnic_is_shown_with_its_endpoints() {
         let eps = row["adapters"][0]["endpoints"].as_array()?.clone();
         eps.into_iter().find(|ep| ep["state"] == "Connected")
     });
-    let ep = connected.expect("an endpoint is connected");
+    let ep = connected.expect("the output lists a connected EP");
     for (name, unit, kind) in
         [("sent bytes", "bytes", "sum"), ("round trip", "ns", "level"), ("path mtu", "bytes", "level")]
     {

@@ -52,7 +52,7 @@ fn pack(name: &str) -> Vec<PathBuf> {
 }
 
 fn name_of(path: &Path) -> &str {
-    path.file_name().and_then(|name| name.to_str()).expect("names of packages are ASCII")
+    path.file_name().and_then(|name| name.to_str()).expect("package file names are UTF-8")
 }
 
 /// The files whose names end with `end`.
@@ -243,7 +243,7 @@ fn debug_symbols_and_sources_have_packages() {
     assert_eq!(packages().len(), PACKAGES);
     let sources = place("sources");
     let _ = fs::remove_dir_all(&sources);
-    let description = ending(files(), ".dsc").next().expect("a source package");
+    let description = ending(files(), ".dsc").next().expect("the directory has a .dsc file");
     text_of(Command::new("dpkg-source").args(["--no-check", "-x"]).arg(description).arg(&sources));
     for file in ["Cargo.lock", "dtest/dtest.c", "debian/watch", "debian/tests/control", "debian/libdat1.symbols"] {
         assert!(sources.join(file).is_file(), "{file}");

@@ -31,7 +31,7 @@ impl User {
         let dtest = run::program(&stage, "dtest/dtest.c");
         let user = User { stage, sandbox, dtest, id: 100_000_000 + std::process::id() * 4 + number };
         let place = user.sandbox.sm();
-        let place = place.parent().expect("it has a sandbox around it");
+        let place = place.parent().expect("the directory is inside of a sandbox");
         let is_given = [place, &place.join("dat.conf")].iter().all(|path| chown(path, Some(user.id), None).is_ok());
         let provider = user.stage.lib.join("libdaplsm.so.1");
         let mut tried = Command::new("test");
@@ -55,7 +55,7 @@ impl User {
 
     /// This user's directories in /dev/shm.
     fn directories(&self) -> Vec<PathBuf> {
-        let entries = fs::read_dir("/dev/shm").expect("it is there").flatten().map(|entry| entry.path());
+        let entries = fs::read_dir("/dev/shm").expect("/dev/shm exists").flatten().map(|entry| entry.path());
         let default = self.default().display().to_string();
         entries.filter(|path| path.display().to_string().starts_with(&default)).collect()
     }

@@ -15,7 +15,7 @@ const A_MILLION: Duration = Duration::from_secs(300);
 
 /// Number of waits: `DAPL_TEST_WAITS`, or `usual`.
 fn count(usual: u32) -> u32 {
-    std::env::var("DAPL_TEST_WAITS").ok().map_or(usual, |text| text.parse().expect("a number"))
+    std::env::var("DAPL_TEST_WAITS").ok().map_or(usual, |text| text.parse().expect("DAPL_TEST_WAITS is a number"))
 }
 
 fn waits(arguments: &[&str], limit: Duration) -> Finished {

@@ -97,7 +97,7 @@ fn nothing_is_lost_that_valgrind_can_see() {
     }
     let (stage, sandbox) = setting();
     let walk = run::program(&stage, "test/c/walk.c");
-    let walk = walk.to_str().expect("the target directory's name is UTF-8");
+    let walk = walk.to_str().expect("the path of the target directory is UTF-8");
     let leaks = "--errors-for-leak-kinds=definite,indirect";
     let arguments = ["--quiet", "--error-exitcode=99", "--leak-check=full", leaks, walk, "faulty0", "stop"];
     sandbox.start("valgrind", &arguments).finish(LIMIT).expect_success("walk: OK");

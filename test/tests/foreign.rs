@@ -18,16 +18,16 @@ const LIMIT: Duration = Duration::from_secs(300);
 
 /// Debian's library directory.
 fn libraries(debian: &Path) -> PathBuf {
-    let folders = fs::read_dir(debian.join("usr/lib")).expect("the package has libraries").flatten();
+    let folders = fs::read_dir(debian.join("usr/lib")).expect("the Debian package has usr/lib").flatten();
     let found = folders.map(|folder| folder.path()).find(|folder| folder.join("libdat2.so.2").exists());
-    found.expect("the package has libdat2.so.2")
+    found.expect("the Debian package has libdat2.so.2")
 }
 
 /// A directory with only Debian's libdat2, to be searched before this project's.
 fn its_libdat2(debian: &Path) -> PathBuf {
     let place = debian.join("libdat2");
     fs::create_dir_all(&place).expect("the target directory is writable");
-    let file = libraries(debian).join("libdat2.so.2").canonicalize().expect("the package has libdat2.so.2");
+    let file = libraries(debian).join("libdat2.so.2").canonicalize().expect("the Debian package has libdat2.so.2");
     fs::copy(file, place.join("libdat2.so.2")).expect("the target directory is writable");
     place
 }

@@ -109,7 +109,8 @@ fn its_programs_compile_and_the_first_one_says_hello() {
     let stage = stage(Profile::Dev);
     let made: Vec<PathBuf> = sources().iter().map(|source| compile(&stage, source)).collect();
     assert!(made.len() >= 3, "{made:?}");
-    let hello = made.iter().find(|path| path.ends_with("first-program-0.run")).expect("the first program");
+    let hello =
+        made.iter().find(|path| path.ends_with("first-program-0.run")).expect("the guide's first program was compiled");
     for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
         // Enough runs to see each possible order of events.
         for _ in 0..100 {

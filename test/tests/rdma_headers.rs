@@ -257,7 +257,7 @@ fn manager_numbers() -> Vec<(&'static str, &'static str)> {
 
 /// The prototypes in a source, one per line, without `pub fn` and the semicolon.
 fn functions(source: &str) -> Vec<String> {
-    let block = source.split_once("library! {").expect("the functions are in a block").1;
+    let block = source.split_once("library! {").expect("the source has a `library!` block").1;
     let one = |text: &str| text.split_once(';').unwrap().0.split_whitespace().collect::<Vec<_>>().join(" ");
     block.split("pub fn ").skip(1).map(one).collect()
 }

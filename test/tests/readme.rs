@@ -34,7 +34,11 @@ fn rows(readme: &str, prefix: &str) -> Vec<(String, String)> {
 #[test]
 fn the_c_program_is_the_tested_one_and_runs() {
     let readme = readme();
-    let block = readme.split("```c\n").nth(1).and_then(|rest| rest.split("```").next()).expect("a C program");
+    let block = readme
+        .split("```c\n")
+        .nth(1)
+        .and_then(|rest| rest.split("```").next())
+        .expect("README.md has a block of C code");
     let source = fs::read_to_string(workspace().join("test/c/first.c")).unwrap();
     assert_eq!(source.split_once("*/\n").unwrap().1, block, "test/c/first.c, without its head");
     let finished = run("test/c/first.c");

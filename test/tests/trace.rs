@@ -83,8 +83,11 @@ fn a_word_of_the_line_switches_it_on_and_the_provider_does_not_see_it() {
     let finished = traced(line, &[("DAPL_DBG_TYPE", "0x1003")], false);
     assert_eq!(dumps(&finished, "is freed"), 1, "{finished:#?}");
     assert_eq!(finished.stderr.lines().filter(|line| line.contains(" cookie ")).count(), 4, "{finished:#?}");
-    let closed =
-        finished.stderr.lines().find(|line| line.contains("ia sm0 is closed: ")).expect("0x1000 logs counters");
+    let closed = finished
+        .stderr
+        .lines()
+        .find(|line| line.contains("ia sm0 is closed: "))
+        .expect("DAPL_DBG_TYPE 0x1000 logs the counters when the IA is closed");
     assert!(closed.contains(" ep.posts.send=8 ") && closed.contains(" ep.completions.flushed=1 "), "{closed}");
 }
 

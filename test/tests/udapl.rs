@@ -32,7 +32,7 @@ fn over_each(case: &str, body: fn(&str)) {
     let stage = stage(Profile::Dev);
     for (adapter, registry) in [("sm0", SM0), ("usnic0", USNIC0)] {
         let sandbox = Sandbox::new(&stage, Some(registry));
-        let itself = env::current_exe().expect("this program has a path");
+        let itself = env::current_exe().expect("the path of this test program is known");
         let mut command = sandbox.command(itself, &["--exact", case, "--nocapture"]);
         command.env(ADAPTER, adapter);
         let done = dapl_test::run::Run::start(command).finish(LIMIT);
@@ -82,7 +82,7 @@ impl Pair {
     }
 
     fn next(&self) -> Event {
-        self.events.wait(LIMIT).unwrap().expect("an event arrives")
+        self.events.wait(LIMIT).unwrap().expect("an event arrives before the time limit")
     }
 
     fn completion(&self) -> Completion {
@@ -243,15 +243,18 @@ fn buffer_of_a_refused_post_is_returned() {
         let pair = Pair::open(adapter);
         let spec = EpSpec { max_recvs: 2, ..EpSpec::new(&pair.events) };
         let ep = pair.pz.ep_with(&spec).unwrap();
-        let refused = (0..10_000).find_map(|_| ep.recv(pair.buffer(b"mine"), ..).err()).expect("sandbox has an end");
+        let refused = (0..10_000)
+            .find_map(|_| ep.recv(pair.buffer(b"mine"), ..).err())
+            .expect("a receive queue accepts fewer than 10,000 receives");
         assert_eq!(&refused.buffer[..], b"mine");
         assert!(refused.error.to_string().contains("DAT_INSUFFICIENT_RESOURCES"), "{refused}");
-        let refused = ep.send(refused.buffer, ..).expect_err("it is not connected");
+        let refused = ep.send(refused.buffer, ..).expect_err("a send on an unconnected EP fails");
         assert!(refused.to_string().contains("dat_ep_post_send: DAT_INVALID_STATE"), "{refused}");
-        let refused = ep.recv(refused.buffer, ..5).expect_err("there are four bytes");
+        let refused = ep.recv(refused.buffer, ..5).expect_err("a range beyond the buffer of four bytes fails");
         assert!(matches!(refused.error, Error::Argument(_)), "{refused}");
         let window = Window::new(&pair.pz, 8, Access::READ).unwrap();
-        let refused = ep.write(refused.buffer, .., &window.ticket(), 5).expect_err("the window is too short");
+        let refused =
+            ep.write(refused.buffer, .., &window.ticket(), 5).expect_err("a write beyond the end of the window fails");
         assert_eq!(refused.to_string(), "4 bytes at 5 are not inside the peer's 8 bytes");
     });
 }
@@ -326,7 +329,7 @@ fn dropped_request_is_rejected() {
 fn a_request_that_cannot_be_accepted_is_rejected() {
     over_each("a_request_that_cannot_be_accepted_is_rejected", |adapter| {
         let pair = Pair::open(adapter);
-        let error = pair.ask().accept(&pair.client, b"").expect_err("that one is connecting");
+        let error = pair.ask().accept(&pair.client, b"").expect_err("accepting with an EP that is connecting fails");
         assert!(error.to_string().contains("dat_cr_accept: DAT_INVALID_STATE"), "{error}");
         assert!(matches!(pair.next(), Event::Ended { why: End::PeerRejected, .. }));
     });
@@ -368,7 +371,7 @@ fn a_wait_ends_in_time_and_there_is_one_waiter() {
             let waiter = scope.spawn(|| {
                 loop {
                     match pair.events.wait(LIMIT) {
-                        Ok(event) => break event.expect("an event arrives"),
+                        Ok(event) => break event.expect("an event arrives before the time limit"),
                         Err(_) => std::thread::yield_now(),
                     }
                 }

@@ -179,7 +179,7 @@ fn table() -> &'static Table {
 }
 
 fn symbol(library: *mut c_void, name: &str) -> Option<*mut c_void> {
-    let name = CString::new(name).expect("a C name");
+    let name = CString::new(name).expect("function names have no NUL");
     // SAFETY: `library` is open for the process's life, the name is NUL-terminated.
     let address = unsafe { libc::dlsym(library, name.as_ptr()) };
     (!address.is_null()).then_some(address)

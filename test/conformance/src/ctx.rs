@@ -98,7 +98,7 @@ impl Ctx {
 
     /// Path of a file that belongs to this run, the same for both roles of a pair. The driver removes the file.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
-        let directory = self.ending.parent().expect("the driver gives a directory");
+        let directory = self.ending.parent().expect("the result file is inside of the driver's directory");
         let twin = if self.first_qual.is_multiple_of(32) { "" } else { "-twin" };
         directory.join(format!("{}-{}{twin}-{name}", self.case, self.mode.word()))
     }
@@ -177,7 +177,7 @@ impl Ctx {
     fn read(&self, kind: u8) -> Vec<u8> {
         let mut head = [0; 5];
         self.read_exact(&mut head);
-        let length = u32::from_le_bytes(head[1..].try_into().expect("four bytes"));
+        let length = u32::from_le_bytes(head[1..].try_into().expect("the length field has 4 bytes"));
         let mut bytes = vec![0; length as usize];
         self.read_exact(&mut bytes);
         assert!(head[0] == kind, "the roles are out of step: one meets, the other sends");
@@ -203,7 +203,7 @@ impl Ctx {
 
     #[track_caller]
     fn channel(&self) -> &UnixStream {
-        self.channel.as_ref().expect("a local case has no other role")
+        self.channel.as_ref().expect("only a case with two roles uses the channel")
     }
 }
 

@@ -192,12 +192,12 @@ fn run(options: &Options) -> io::Result<bool> {
                     let Some((case, mode)) = runs.get(index) else { return };
                     let outcome = run_one(options, &place, index, case, *mode);
                     say(options, &outcome);
-                    outcomes.lock().expect("no runner panics").push(outcome);
+                    outcomes.lock().expect("no runner thread panics").push(outcome);
                 }
             });
         }
     });
-    let outcomes = outcomes.into_inner().expect("no runner panics");
+    let outcomes = outcomes.into_inner().expect("no runner thread panics");
     let is_whole = options.filters.is_empty() && options.modes.len() == 2;
     conclude(options, wanted.len(), &outcomes, began.elapsed(), is_whole)
 }

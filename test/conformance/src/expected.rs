@@ -377,7 +377,7 @@ fn is_answered(seen: &BTreeMap<Seen, Vec<&str>>, function: &str, answer: Answer)
 /// Number of a function in the flight record.
 fn number_of(function: &str) -> u32 {
     let place = api::NAMES.iter().chain(api::added::NAMES).position(|name| *name == function);
-    place.expect("the tests below hold the names together") as u32
+    place.expect("the tests below check that each name is listed") as u32
 }
 
 fn words(answer: Answer) -> String {

@@ -182,8 +182,10 @@ impl Record {
     /// Reads the record; empty if there is none.
     pub(crate) fn read(path: &Path) -> Self {
         let bytes = std::fs::read(path).unwrap_or_default();
-        let mut words: Vec<u64> =
-            bytes.chunks_exact(8).map(|chunk| u64::from_ne_bytes(chunk.try_into().expect("eight"))).collect();
+        let mut words: Vec<u64> = bytes
+            .chunks_exact(8)
+            .map(|chunk| u64::from_ne_bytes(chunk.try_into().expect("chunks are 8 bytes long")))
+            .collect();
         words.resize(WORDS, 0);
         Record { words, steps: std::fs::read_to_string(steps_of(path)).unwrap_or_default() }
     }

@@ -171,7 +171,7 @@ fn play(task: &Task, case: Case) -> Ending {
 
 /// Runs both roles, each in a thread. When one fails, the other gets only a short time to end.
 fn threads(task: &Task, case: Case) -> Ending {
-    let (one, other) = UnixStream::pair().expect("sockets can be made");
+    let (one, other) = UnixStream::pair().expect("the system permits another socket pair");
     let case = Arc::new(case);
     let (sender, receive) = mpsc::channel();
     for (role, channel) in [(Role::Client, one), (Role::Server, other)] {
@@ -183,11 +183,14 @@ fn threads(task: &Task, case: Case) -> Ending {
             drop(ctx);
             let _ = sender.send(ending);
         };
-        std::thread::Builder::new().name(role.word().to_owned()).spawn(run_role).expect("threads can be made");
+        std::thread::Builder::new()
+            .name(role.word().to_owned())
+            .spawn(run_role)
+            .expect("the system permits another thread");
     }
-    let first = receive.recv().expect("a role always reports");
+    let first = receive.recv().expect("a role thread sends its result before it ends");
     let second = match first {
-        Ending::Passed => receive.recv().expect("a role always reports"),
+        Ending::Passed => receive.recv().expect("a role thread sends its result before it ends"),
         _ => match receive.recv_timeout(GRACE * task.patience) {
             Ok(second) => second,
             Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => Ending::Followed,

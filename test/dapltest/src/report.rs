@@ -89,7 +89,7 @@ pub(crate) struct Latency(Histogram<u64>);
 
 impl Default for Latency {
     fn default() -> Self {
-        Latency(Histogram::new_with_max(LONGEST, 3).expect("three digits can be had"))
+        Latency(Histogram::new_with_max(LONGEST, 3).expect("a histogram with 3 significant digits can be created"))
     }
 }
 
@@ -99,7 +99,7 @@ impl Latency {
     }
 
     pub(crate) fn add(&mut self, other: &Latency) {
-        self.0.add(&other.0).expect("all are of one size");
+        self.0.add(&other.0).expect("all histograms have the same range");
     }
 
     /// Mean, percentiles and maximum in microseconds, by name.

@@ -267,7 +267,7 @@ impl Reader<'_> {
     }
 
     fn array<const N: usize>(&mut self) -> Result<[u8; N], String> {
-        Ok(self.bytes(N)?.try_into().expect("it is this long"))
+        Ok(self.bytes(N)?.try_into().expect("`bytes(N)` returns N bytes"))
     }
 
     fn u8(&mut self) -> Result<u8, String> {

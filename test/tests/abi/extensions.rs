@@ -49,7 +49,7 @@ pub(super) fn program(program: &mut Program, facts: &Value) {
         let (name, args) = (text(fact, "name"), arguments(fact));
         program.defined(name);
         for param in list(fact, "params") {
-            let param = param.as_str().expect("a name");
+            let param = param.as_str().expect("names are JSON strings");
             let arg = args.iter().find(|arg| arg.value == param).unwrap_or_else(|| panic!("{name} drops {param}"));
             writeln!(variables, "static {} v{number}_{param};", arg.c_type).expect("a String grows");
             writeln!(calls, "    memset((void *)&v{number}_{param}, {}, sizeof v{number}_{param});", number % 100 + 1)
@@ -77,8 +77,10 @@ pub(super) fn program(program: &mut Program, facts: &Value) {
             .expect("a String grows");
         }
         cases.push_str("        break;\n");
-        let passed: Vec<String> =
-            list(fact, "params").iter().map(|param| format!("v{number}_{}", param.as_str().expect("a name"))).collect();
+        let passed: Vec<String> = list(fact, "params")
+            .iter()
+            .map(|param| format!("v{number}_{}", param.as_str().expect("names are JSON strings")))
+            .collect();
         writeln!(
             calls,
             "    wanted = {number}; same = 0;\n    check({name}({}) == 11 && same, \"{name} passes its arguments\");",

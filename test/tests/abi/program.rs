@@ -52,8 +52,8 @@ impl Version {
 
     pub(super) fn json(self, name: &str) -> Value {
         let path = root().join(format!("test/abi/{name}.json"));
-        let text = std::fs::read_to_string(path).expect("the facts are in the repository");
-        serde_json::from_str(&text).expect("the facts are JSON")
+        let text = std::fs::read_to_string(path).expect("the JSON files of test/abi are readable");
+        serde_json::from_str(&text).expect("the files of test/abi are valid JSON")
     }
 }
 
@@ -117,7 +117,7 @@ impl Tongue {
             Some(path) => compiler.arg("-o").arg(path),
             None => compiler.arg("-fsyntax-only"),
         };
-        compiler.arg(source).output().expect("a C and a C++ compiler are installed")
+        compiler.arg(source).output().expect("the compiler starts: cc and c++ are installed")
     }
 }
 

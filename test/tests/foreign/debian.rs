@@ -31,7 +31,7 @@ pub(crate) fn debian() -> Option<&'static Path> {
             skip(&format!("{} cannot be fetched", PACKAGES.join(" and ")));
             return None;
         }
-        let files = fs::read_dir(&fresh).expect("it was made").flatten().map(|entry| entry.path());
+        let files = fs::read_dir(&fresh).expect("the directory was created above").flatten().map(|entry| entry.path());
         for package in files.filter(|path| path.extension().is_some_and(|kind| kind == "deb")) {
             success(Command::new("dpkg-deb").arg("-x").arg(package).arg(&fresh));
         }

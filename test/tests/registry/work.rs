@@ -20,7 +20,8 @@ fn instructions(case: &Case, words: &str) -> u64 {
     count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no count: {said}"))
 }
 
-/// Instructions for this many lines and words, minus those of a registry without lines.
+/// Number of CPU instructions to list a dat.conf of `count` lines and to run `count` probe commands, minus those for an
+/// empty dat.conf.
 fn work(name: &str, count: usize, line: fn(usize) -> String, words: fn(usize) -> String) -> u64 {
     let lines: String = (0..count).map(line).collect();
     let empty = instructions(&Case::new(&format!("{name}-0"), ""), "list 600");

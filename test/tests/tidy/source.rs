@@ -29,7 +29,7 @@ pub(crate) fn files(extensions: &[&str]) -> Vec<Source> {
     };
     let read = |path: PathBuf| Source {
         text: String::from_utf8_lossy(&fs::read(&path).unwrap()).into_owned(),
-        path: path.strip_prefix(workspace()).unwrap().to_str().expect("our names are ASCII").to_owned(),
+        path: path.strip_prefix(workspace()).unwrap().to_str().expect("paths of the repository are UTF-8").to_owned(),
     };
     paths.into_iter().filter(wanted).map(read).collect()
 }

@@ -117,7 +117,7 @@ fn words(line: &str) -> Vec<String> {
             words.push(String::new());
         }
         if letter.is_ascii_alphabetic() {
-            words.last_mut().expect("never empty").push(letter.to_ascii_lowercase());
+            words.last_mut().expect("`words` has at least one element").push(letter.to_ascii_lowercase());
         }
         after_lower = letter.is_ascii_lowercase();
     }

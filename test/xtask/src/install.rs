@@ -104,7 +104,7 @@ fn put_all(goal: &Goal, items: &[Item]) -> io::Result<()> {
     let old = lines(&goal.list())?;
     let mut made: Vec<String> = old.iter().filter(|line| line.starts_with("dir ")).cloned().collect();
     for item in items {
-        make_directories(goal, item.path.parent().expect("items are files"), &mut made)?;
+        make_directories(goal, item.path.parent().expect("the path of an installed file has a parent"), &mut made)?;
         if let Some(line) = put(goal, item)? {
             made.push(line);
         }

@@ -64,7 +64,7 @@ pub(crate) fn items(tree: &Tree, places: &Places) -> Result<Vec<Item>> {
     }
     for (library, version, api) in VERSIONS {
         for file in sorted(&tree.stage.include.join(library)).map_err(named)? {
-            let name = file.file_name().expect("a directory's entry has a name").to_owned();
+            let name = file.file_name().expect("a path from read_dir has a file name").to_owned();
             put(places.prefix.join("include").join(library).join(name), What::File(file, false));
         }
         let text = pkg_config(places, library, version, api);
@@ -104,7 +104,7 @@ pub(crate) fn is_of_version_2(name: &str) -> bool {
 
 /// The entries for a staged library or link: its own name, and the name that link editors search.
 fn library(file: &Path) -> Vec<(String, What)> {
-    let name = file.file_name().expect("a directory's entry has a name").to_string_lossy().into_owned();
+    let name = file.file_name().expect("a path from read_dir has a file name").to_string_lossy().into_owned();
     let Ok(target) = std::fs::read_link(file) else {
         // Link editors and old dat.conf files use libdaplsm.so for libdaplsm.so.1.
         let short = name.strip_suffix(".1").filter(|short| short.starts_with("libdapl")).map(str::to_owned);

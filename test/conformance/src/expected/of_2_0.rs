@@ -104,7 +104,7 @@ pub(crate) fn slots_in_words(seen: &BTreeMap<Seen, Vec<&str>>) -> String {
     };
     let counts: Vec<_> = slots().map(count).collect();
     let called = counts.iter().filter(|(cases, _)| *cases > 0).count();
-    let (fewest, slot) = counts.iter().min().expect("the table has members");
+    let (fewest, slot) = counts.iter().min().expect("the 2.0 table has at least one slot");
     format!(
         "table of 2.0: {} members, {called} of {} functions called; fewest cases: {fewest} ({slot})",
         counts.len() + 2,

@@ -29,7 +29,7 @@ pub(crate) fn agent_again(data: usize) -> DAT_OS_WAIT_PROXY_AGENT {
 
 extern "C" fn act(data: DAT_PVOID, evd: DAT_EVD_HANDLE) {
     let body = AGENTS.lock().unwrap_or_else(PoisonError::into_inner).get(data.addr().wrapping_sub(1)).cloned();
-    body.expect("an agent is called with its own instance data")(Handle::of(evd));
+    body.expect("the library passes the agent's own instance data")(Handle::of(evd));
 }
 
 /// Records the calls of an agent.

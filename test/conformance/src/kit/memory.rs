@@ -164,13 +164,13 @@ impl Memory {
 
     /// The LMR's handle.
     pub(crate) fn h(&self) -> DAT_LMR_HANDLE {
-        self.lmr.as_ref().expect("it is registered").h()
+        self.lmr.as_ref().expect("the LMR is set until `free`").h()
     }
 
     /// Frees the registration, which must succeed; the buffer stays.
     #[track_caller]
     pub(crate) fn deregister(&mut self) -> DAT_LMR_HANDLE {
-        self.lmr.take().expect("it is registered").free()
+        self.lmr.take().expect("the LMR is set until `free`").free()
     }
 
     /// A range as a local segment.

@@ -52,7 +52,7 @@ macro_rules! objects {
 
             /// The raw handle.
             pub(crate) fn h(&self) -> DAT_HANDLE {
-                self.handle.expect("it is there until it is freed").h()
+                self.handle.expect("the handle is set until `free` or `leak`").h()
             }
 
             /// Frees the object, which must succeed. Returns the stale handle.
@@ -65,7 +65,7 @@ macro_rules! objects {
 
             /// Returns the handle without freeing it.
             pub(crate) fn leak(mut self) -> DAT_HANDLE {
-                self.handle.take().expect("it is there until it is freed").h()
+                self.handle.take().expect("the handle is set until `free` or `leak`").h()
             }
         }
 
@@ -147,7 +147,7 @@ impl Ctx {
 
     /// The adapter's name for `dat_ia_openv`. Must outlive the use of its pointer.
     pub(crate) fn name(&self) -> CString {
-        CString::new(self.provider.as_str()).expect("a name without NUL")
+        CString::new(self.provider.as_str()).expect("the name has no NUL")
     }
 }
 
@@ -155,7 +155,7 @@ impl Ia {
     /// Opens this adapter, with a separate EVD for asynchronous errors.
     #[track_caller]
     pub(crate) fn open(name: &str, qlen: DAT_COUNT) -> Self {
-        let name = CString::new(name).expect("a name without NUL");
+        let name = CString::new(name).expect("the name has no NUL");
         let (mut errors, mut ia) = (DAT_HANDLE_NULL, DAT_HANDLE_NULL);
         let (major, minor) = (DAT_VERSION_MAJOR, DAT_VERSION_MINOR);
         ok(dat_ia_openv(name.as_ptr().cast_mut(), qlen, &mut errors, &mut ia, major, minor, DAT_THREADSAFE));

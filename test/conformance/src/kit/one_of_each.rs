@@ -180,7 +180,7 @@ impl OneOfEach {
     /// Returns the live object of this kind.
     pub(crate) fn handle(&self, kind: Kind) -> DAT_HANDLE {
         match kind {
-            Kind::Cr => self.cr.expect("it is decided at the end").h(),
+            Kind::Cr => self.cr.expect("the CR is set until the objects are dropped").h(),
             Kind::Ep => self.ep.h(),
             Kind::Evd => self.evd.h(),
             Kind::Ia => self.ia.h(),

@@ -32,7 +32,7 @@ pub(crate) fn blocked<T: Send + 'static>(call: impl FnOnce() -> T + Send + 'stat
         let _ = sender.send((Interruptible::this(), Path::new("/proc").join(place)));
         call()
     });
-    let (signals, place) = receive.recv().expect("the thread has begun");
+    let (signals, place) = receive.recv().expect("the thread sends its state before it blocks");
     Blocked { thread, signals, place }
 }
 

@@ -20,7 +20,7 @@ pub(crate) fn load() -> Result<(), udapl::Error> {
 }
 
 fn libdat() -> &'static Functions {
-    LIBDAT.get().expect("libdat is loaded when the program starts").functions()
+    LIBDAT.get().expect("`main` loads libdat before its first call").functions()
 }
 
 /// A libdat handle, valid or not.
@@ -43,9 +43,8 @@ impl Handle {
 /// A call that did not succeed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Refusal {
-    /// Name of the function.
+    /// Name of the DAT function.
     pub(crate) call: &'static str,
-    /// Return code.
     pub(crate) code: DAT_RETURN,
 }
 

@@ -135,7 +135,7 @@ fn in_threads<'a>(
         };
         let threads: Vec<_> = parties.into_iter().enumerate().map(start).collect();
         let ended: Vec<Result<Party<'a>>> =
-            threads.into_iter().map(|thread| thread.join().expect("a party does not panic")).collect();
+            threads.into_iter().map(|thread| thread.join().expect("no party thread panics")).collect();
         ended.into_iter().collect()
     })
 }

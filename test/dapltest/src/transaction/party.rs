@@ -82,7 +82,7 @@ impl<'a> Party<'a> {
 
     /// Accepts the partner's endpoints, in order.
     pub(super) fn accept(&self, client: &Channel) -> Result {
-        let listener = self.listener.as_ref().expect("a server's party listens");
+        let listener = self.listener.as_ref().expect("a party with the server role has a listener");
         self.eps.iter().try_for_each(|ep| listener.accept(ep, &self.set, self.sleeping(), || client.is_over()))
     }
 

@@ -116,7 +116,7 @@ const fn row(
 const ADAPTERS: [(&str, &str, &str); 3] =
     [("sm", "sm0", SM0), ("usnic", "usnic0", USNIC0), ("verbs", "verbs0", VERBS0)];
 
-/// Measures `providers`, or all without names. `write`: also writes the tables of the page.
+/// Measures these providers, or all if the list is empty. `write`: also updates the tables in docs/benchmarks.md.
 pub(crate) fn instructions(providers: &[String], write: bool) -> Result {
     let chosen: Vec<_> = ADAPTERS
         .iter()

@@ -36,7 +36,7 @@ pub(super) fn save(stage: &Stage, name: &str, text: &str) -> Result {
 }
 
 fn directory(stage: &Stage) -> PathBuf {
-    stage.root.ancestors().nth(2).expect("a stage lies in the target directory").join(DIRECTORY)
+    stage.root.ancestors().nth(2).expect("the stage is two levels below the target directory").join(DIRECTORY)
 }
 
 /// Prints a warning if the machine was busy before the run.

@@ -37,7 +37,7 @@ impl Archive {
     fn entry(&mut self, name: &str, mode: u32, content: &[u8]) {
         self.entries += 1;
         let length = u32::try_from(content.len()).expect("a kernel module is smaller than 4 GiB");
-        let name_length = u32::try_from(name.len() + 1).expect("names are short");
+        let name_length = u32::try_from(name.len() + 1).expect("a file name is shorter than 4 GiB");
         // Inode, mode, owner, group, links, mtime, length, device (major, minor), rdev (major, minor), length of the
         // name, checksum (unused).
         let fields = [self.entries, mode, 0, 0, 1, 0, length, 0, 0, 0, 0, name_length, 0];

@@ -179,8 +179,8 @@ impl Guest {
         let log = File::create(share.join("qemu.log")).map_err(|error| format!("{}: {error}", share.display()))?;
         command.current_dir(&share).stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(log);
         let mut qemu = command.spawn().map_err(|error| format!("{command:?}: {error}"))?;
-        let stdin = qemu.stdin.take().expect("it is piped");
-        let said = lines(qemu.stdout.take().expect("it is piped"));
+        let stdin = qemu.stdin.take().expect("the child was started with this stream piped");
+        let said = lines(qemu.stdout.take().expect("the child was started with this stream piped"));
         Ok(Guest { qemu, stdin, said, token, share, jobs: 0, ended: None, failed: false })
     }
 

@@ -64,7 +64,7 @@ fn write(made: &[Made], root: &Path) -> std::io::Result<()> {
     }
     for page in made {
         let path = root.join(&page.path);
-        fs::create_dir_all(path.parent().expect("a page lies in the directory of its section"))?;
+        fs::create_dir_all(path.parent().expect("the path of a man page has a parent"))?;
         fs::write(path, &page.text)?;
     }
     Ok(())

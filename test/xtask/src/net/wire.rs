@@ -219,7 +219,7 @@ fn feed(command: &mut Command, text: &str) -> Result {
     let failed = |error: std::io::Error| format!("nft: {error}");
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(failed)?;
-    let mut stdin = child.stdin.take().expect("it is piped");
+    let mut stdin = child.stdin.take().expect("the child was started with this stream piped");
     // The command may exit before it has read all its input; its exit status reports that.
     let _ = stdin.write_all(text.as_bytes());
     drop(stdin);

@@ -60,7 +60,7 @@ fn build(arguments: &cli::Packages, output: &Path) -> Result {
     super::use_finished_build(&mut tool, super::profile(arguments))?;
     step("build Debian packages", || super::run_logged(&mut tool, &output.join("build.log")))?;
     for file in sorted(&work).map_err(failed)?.into_iter().filter(|file| file.is_file()) {
-        let to = output.join(file.file_name().expect("a directory's entry has a name"));
+        let to = output.join(file.file_name().expect("a path from read_dir has a file name"));
         fs::rename(&file, to).map_err(failed)?;
     }
     fs::remove_dir_all(&work).map_err(failed)
@@ -119,7 +119,9 @@ fn same(one: &Path, other: &Path) -> Result {
         let is_package =
             |path: &PathBuf| path.extension().is_some_and(|kind| kind == "deb" || kind == "xz" || kind == "dsc");
         let files = sorted(directory)?.into_iter().filter(is_package);
-        files.map(|path| Ok((path.file_name().expect("it has one").into(), fs::read(&path)?))).collect()
+        files
+            .map(|path| Ok((path.file_name().expect("a path from read_dir has a file name").into(), fs::read(&path)?)))
+            .collect()
     };
     let (Ok(one), Ok(other)) = (packages(one), packages(other)) else { return Err("packages are missing".to_owned()) };
     let different: Vec<_> =

@@ -80,7 +80,7 @@ fn read(path: &str) -> Result<String> {
 /// Writes a file that all users may read, and creates its parent directories.
 fn write(to: &Path, text: &str, mode: u32) -> Result {
     let put = || -> io::Result<()> {
-        fs::create_dir_all(to.parent().expect("a file lies in a directory"))?;
+        fs::create_dir_all(to.parent().expect("the path of a packaged file has a parent"))?;
         fs::write(to, text)?;
         fs::set_permissions(to, Permissions::from_mode(mode))
     };

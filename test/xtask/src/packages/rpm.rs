@@ -33,7 +33,7 @@ pub(crate) fn run(arguments: &cli::Packages) -> Result {
     super::use_finished_build(&mut tool, super::profile(arguments))?;
     step("build RPM packages", || super::run_logged(&mut tool, &output.join("build.log")))?;
     for file in packages(&work) {
-        let to = output.join(file.file_name().expect("a package has a name"));
+        let to = output.join(file.file_name().expect("a package path has a file name"));
         fs::rename(&file, &to).map_err(|error| format!("{}: {error}", to.display()))?;
         println!("{}", to.display());
     }

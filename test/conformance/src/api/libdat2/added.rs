@@ -30,7 +30,7 @@ pub(crate) const NAMES: &[&str] = &[
 
 /// Records a call of one of [`NAMES`].
 fn recorded(name: &str, call: impl FnOnce() -> DAT_RETURN) -> DAT_RETURN {
-    let number = NAMES.iter().position(|known| *known == name).expect("a function of the list");
+    let number = NAMES.iter().position(|known| *known == name).expect("NAMES has each function of DAT 2.0");
     let entered = flight::enter(api::NAMES.len() + number);
     let code = call();
     entered.leave(super::code_of_1_2(code));
@@ -57,7 +57,7 @@ macro_rules! through {
         through!($name, table(handle), handle, $slot($($argument),*))
     }};
     ($name:literal, $table:expr, $handle:expr, $slot:ident($($argument:expr),*)) => {{
-        let entry = $table.$slot.expect("no slot is empty");
+        let entry = $table.$slot.expect("the function table of a provider has no null slot");
         // SAFETY: the case is responsible for its arguments.
         recorded($name, || unsafe { entry($handle, $($argument),*) })
     }};
@@ -152,7 +152,7 @@ pub(crate) fn ia_ha_related(ia: DAT_HANDLE, provider: DAT_NAME_PTR, answer: *mut
 }
 
 pub(crate) fn cr_reject_with(cr: DAT_HANDLE, data: &[u8]) -> DAT_RETURN {
-    let number = api::NAMES.iter().position(|name| *name == "dat_cr_reject").expect("a function of 1.2");
+    let number = api::NAMES.iter().position(|name| *name == "dat_cr_reject").expect("NAMES has dat_cr_reject");
     let call = flight::enter(number);
     // SAFETY: the case is responsible for its arguments.
     let code = unsafe { (super::real().cr_reject)(cr, data.len() as DAT_COUNT, data.as_ptr().cast_mut().cast()) };

@@ -271,7 +271,7 @@ fn added_unreliable_endpoints_are_not_supported(ctx: &Ctx) {
     for op in operations {
         expect(added::extension_op(conn.ep.h(), op as i32, [0; 5]), NOT_SUPPORTED);
     }
-    let named = v2::DAT_IB_ATTR_UD.to_str().expect("ASCII");
+    let named = v2::DAT_IB_ATTR_UD.to_str().expect("attribute names are ASCII");
     let attr = conn.ia.provider_attr();
     let all = named_attributes(attr.provider_specific_attr, attr.num_provider_specific_attr);
     assert!(all.iter().all(|(name, _)| name != named), "{named} is not there");

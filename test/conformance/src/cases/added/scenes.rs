@@ -114,7 +114,7 @@ pub(super) fn expect_over(conn: &Conn) {
 
 /// Reads eight bytes at an offset as a number.
 pub(super) fn number(memory: &Memory, at: usize) -> u64 {
-    u64::from_ne_bytes(memory.take(at, WORD).try_into().expect("eight bytes"))
+    u64::from_ne_bytes(memory.take(at, WORD).try_into().expect("`take` returns the 8 bytes requested"))
 }
 
 /// Registers a memory again, in another PZ. The remote triplet is valid while the LMR lives.

@@ -109,7 +109,7 @@ fn use_offsets(ctx: &Ctx) {
 
 fn check_used(conn: &Conn, buffer: &Buffer) {
     let word = if names(&conn.ia, Feature::FetchAdd) { 5 } else { 0 };
-    assert_eq!(u64::from_ne_bytes(buffer.take(0, 8).try_into().expect("eight bytes")), word);
+    assert_eq!(u64::from_ne_bytes(buffer.take(0, 8).try_into().expect("`take` returns the 8 bytes requested")), word);
     buffer.expect_pattern(8, LENGTH as usize - 8, 4);
 }
 

@@ -90,10 +90,10 @@ fn cno_agent_arms_itself_again_from_inside(ctx: &Ctx) {
     let inner = Arc::clone(&again);
     let arming = agent(move |_evd| {
         own.fetch_add(1, Ordering::AcqRel);
-        let itself: &usize = inner.get().expect("it is set before it is armed");
+        let itself: &usize = inner.get().expect("the value is set before the agent is armed");
         ok(dat_cno_modify_agent(handle.h(), agent_again(*itself)));
     });
-    again.set(arming.instance_data.addr()).expect("set once");
+    again.set(arming.instance_data.addr()).expect("the value is set only here");
     ok(dat_cno_modify_agent(cno.h(), arming));
     for number in 1..=10 {
         evd.post(number);
@@ -108,7 +108,7 @@ fn cno_agent_dequeues_posts_and_queries_from_inside(ctx: &Ctx) {
     let results = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     let to = Handle::of(results.h());
     let cno = ia.cno_with(agent(move |evd| {
-        let event = dequeue(evd.h()).expect("the event that it was called for");
+        let event = dequeue(evd.h()).expect("the EVD holds the event that triggered the agent");
         let param: DAT_EVD_PARAM = filled(|out| dat_evd_query(evd.h(), DAT_EVD_FIELD_ALL, out));
         assert!(!param.cno_handle.is_null());
         let mut none = DAT_HANDLE_NULL;

@@ -242,12 +242,12 @@ fn cno_trigger_one_event_per_wait_loses_nothing(ctx: &Ctx) {
     let mut taken = [0; 3];
     for _ in 0..3 * EACH {
         let named: DAT_EVD_HANDLE = filled(|evd| dat_cno_wait(cno.h(), DAT_TIMEOUT_INFINITE, evd));
-        let at = evds.iter().position(|evd| evd.h() == named).expect("one of ours");
-        let event = dequeue(named).expect("an EVD that is named holds an event");
+        let at = evds.iter().position(|evd| evd.h() == named).expect("the CNO or event names an object of this case");
+        let event = dequeue(named).expect("an EVD returned by a CNO wait holds an event");
         assert_eq!(event.software().addr(), taken[at]);
         taken[at] += 1;
     }
-    poster.join().expect("it only posts");
+    poster.join().expect("the posting thread does not panic");
     expect_untriggered(&cno);
 }
 

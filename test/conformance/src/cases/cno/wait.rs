@@ -190,7 +190,7 @@ fn cno_wait_one_trigger_releases_one_of_several(ctx: &Ctx) {
     for left in (0..3).rev() {
         evd.post(1);
         until(|| waiters.iter().any(Blocked::is_back));
-        let at = waiters.iter().position(Blocked::is_back).expect("one is back");
+        let at = waiters.iter().position(Blocked::is_back).expect("one waiter has returned");
         assert_eq!(waiters.swap_remove(at).join(), (DAT_SUCCESS, Handle::of(evd.h())));
         assert_eq!(waiters.iter().filter(|waiter| !waiter.is_back()).count(), left);
         // Takes all events, so that no queued event triggers the CNO again.

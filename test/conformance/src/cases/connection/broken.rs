@@ -183,7 +183,7 @@ fn over_before_the_first_event_was_read(ctx: &Ctx) {
         let scene = Scene::new(ctx, Active);
         let Scene { own, request, .. } = scene;
         let server = Conn::on(&own.ia);
-        request.expect("it came").accept(&server.ep);
+        request.expect("a connection request has arrived").accept(&server.ep);
         (own, server)
     };
     client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);

@@ -203,7 +203,7 @@ fn connect_does_not_write_the_address(ctx: &Ctx) {
     let address = conn.ia.address();
     let before = bytes_at(address.pointer().cast(), 28);
     let call = Call { address: Some(address.clone()), ..Call::to(&conn.ia, ctx.qual(9)) };
-    let pointer = call.address.as_ref().expect("given").pointer();
+    let pointer = call.address.as_ref().expect("this call has an address").pointer();
     ok(call.make(conn.ep.h()));
     conn.expect(DAT_CONNECTION_EVENT_NON_PEER_REJECTED);
     assert_eq!(bytes_at(pointer.cast(), 28), before);

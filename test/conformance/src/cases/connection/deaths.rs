@@ -46,7 +46,7 @@ fn of_the_dead(ctx: &Ctx, conn: &Conn) -> Request {
 /// Waits until the other process has ended: its end of the channel is closed.
 fn is_gone(ctx: &Ctx) {
     use std::io::Read;
-    let mut channel = ctx.channel.as_ref().expect("a pair");
+    let mut channel = ctx.channel.as_ref().expect("a pair has a channel between its roles");
     let _ = channel.set_read_timeout(Some(ctx.left().max(Duration::from_millis(1))));
     let end = channel.read(&mut [0; 1]);
     assert!(matches!(end, Ok(0) | Err(_)), "the other role is alive");

@@ -53,7 +53,7 @@ fn many_client(ctx: &Ctx) {
 /// Returns the EP that this DISCONNECTED event names.
 fn take_ended(event: &Event, eps: &mut BTreeMap<DAT_EP_HANDLE, Ep>) -> Ep {
     event.is(DAT_CONNECTION_EVENT_DISCONNECTED);
-    eps.remove(&event.connection().ep_handle).expect("a known EP, once")
+    eps.remove(&event.connection().ep_handle).expect("each EP gets one event")
 }
 
 fn many_server(ctx: &Ctx) {

@@ -249,7 +249,7 @@ fn psp_create_any_from_many_threads(ctx: &Ctx) {
     let all: Vec<(DAT_CONN_QUAL, Psp)> = std::thread::scope(|scope| {
         let one = || (0..20).map(|_| any(&ia, &evd)).collect::<Vec<_>>();
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(one)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("it does not panic")).collect()
+        threads.into_iter().flat_map(|thread| thread.join().expect("the thread does not panic")).collect()
     });
     assert_eq!(all.iter().map(|(qual, _)| *qual).collect::<BTreeSet<_>>().len(), 80);
 }

@@ -106,7 +106,7 @@ fn rsp_create_where_a_psp_is_leaves_the_ep_unconnected(ctx: &Ctx) {
 
 fn rsp_query_returns_all_for_any_mask(ctx: &Ctx) {
     let scene = Scene::new(ctx, Reserved);
-    let rsp = scene.rsp.as_ref().expect("it is reserved").h();
+    let rsp = scene.rsp.as_ref().expect("a reserved scene has an RSP").h();
     for mask in [DAT_RSP_FIELD_ALL, DAT_RSP_FIELD_IA_HANDLE, DAT_RSP_FIELD_EP_HANDLE] {
         let param: DAT_RSP_PARAM = filled(|out| dat_rsp_query(rsp, mask, out));
         assert_eq!((param.ia_handle, param.evd_handle), (scene.own.ia.h(), scene.requests.h()));
@@ -116,7 +116,10 @@ fn rsp_query_returns_all_for_any_mask(ctx: &Ctx) {
 
 fn rsp_query_without_room_is_arg3(ctx: &Ctx) {
     let scene = Scene::new(ctx, Reserved);
-    bad_arg(dat_rsp_query(scene.rsp.as_ref().expect("it is reserved").h(), DAT_RSP_FIELD_ALL, null_mut()), 3);
+    bad_arg(
+        dat_rsp_query(scene.rsp.as_ref().expect("a reserved scene has an RSP").h(), DAT_RSP_FIELD_ALL, null_mut()),
+        3,
+    );
 }
 
 fn rsp_request_brings_its_ep_and_handle(ctx: &Ctx) {
@@ -124,7 +127,7 @@ fn rsp_request_brings_its_ep_and_handle(ctx: &Ctx) {
     let _client = requester(&scene.own.ia, ctx.qual(0));
     let event = expect_event(scene.requests.h(), SOON);
     let request = Request::own(event.arrival().cr_handle);
-    assert_eq!(event.service_point(), scene.rsp.as_ref().expect("it is reserved").h());
+    assert_eq!(event.service_point(), scene.rsp.as_ref().expect("a reserved scene has an RSP").h());
     assert_eq!(event.arrival().conn_qual, ctx.qual(0));
     assert_eq!(request.param().local_ep_handle, scene.ep());
     scene.is_still(Passive);
@@ -145,14 +148,14 @@ fn rsp_is_spent_after_a_rejection(ctx: &Ctx) {
     is_deserted(&scene.own.ia, ctx.qual(0));
     scene.is_still(Unconnected);
     // The RSP handle and the qualifier remain valid.
-    let rsp = scene.rsp.as_ref().expect("it is there").h();
+    let rsp = scene.rsp.as_ref().expect("a reserved scene has an RSP").h();
     filled(|out: *mut DAT_RSP_PARAM| dat_rsp_query(rsp, DAT_RSP_FIELD_ALL, out));
 }
 
 fn rsp_create_again_on_the_ep_of_a_rejected_one(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     scene.request.take().expect("the request is pending").reject();
-    scene.rsp.take().expect("it is there").free();
+    scene.rsp.take().expect("a reserved scene has an RSP").free();
     scene.rsp = Some(scene.own.ia.rsp(ctx.qual(0), &scene.own.ep, &scene.requests));
     scene.is_still(Reserved);
     let client = requester(&scene.own.ia, ctx.qual(0));
@@ -162,7 +165,7 @@ fn rsp_create_again_on_the_ep_of_a_rejected_one(ctx: &Ctx) {
 
 fn rsp_free_makes_the_ep_unconnected(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Reserved);
-    scene.rsp.take().expect("it is there").free();
+    scene.rsp.take().expect("a reserved scene has an RSP").free();
     scene.is_still(Unconnected);
     is_deserted(&scene.own.ia, ctx.qual(0));
     // After the free, the EP behaves like a new EP.
@@ -173,7 +176,7 @@ fn rsp_free_makes_the_ep_unconnected(ctx: &Ctx) {
 
 fn rsp_free_twice_is_invalid_handle(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Reserved);
-    let dead = scene.rsp.take().expect("it is there").free();
+    let dead = scene.rsp.take().expect("a reserved scene has an RSP").free();
     bad_handle(dat_rsp_free(dead), DAT_INVALID_HANDLE_RSP);
     let code = untouched(|out| dat_rsp_query(dead, DAT_RSP_FIELD_ALL, out));
     bad_handle(code, DAT_INVALID_HANDLE_RSP);
@@ -181,7 +184,7 @@ fn rsp_free_twice_is_invalid_handle(ctx: &Ctx) {
 
 fn rsp_free_with_a_request_keeps_it_acceptable(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
-    scene.rsp.take().expect("it is there").free();
+    scene.rsp.take().expect("a reserved scene has an RSP").free();
     scene.is_still(Passive);
     is_deserted(&scene.own.ia, ctx.qual(0));
     ok(dat_cr_accept(scene.request.take().expect("the request is pending").leak(), DAT_HANDLE_NULL, 0, null_mut()));
@@ -190,7 +193,7 @@ fn rsp_free_with_a_request_keeps_it_acceptable(ctx: &Ctx) {
 
 fn rsp_free_with_a_request_keeps_it_rejectable(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
-    scene.rsp.take().expect("it is there").free();
+    scene.rsp.take().expect("a reserved scene has an RSP").free();
     scene.request.take().expect("the request is pending").reject();
     scene.other().expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
     scene.is_still(Unconnected);
@@ -200,7 +203,7 @@ fn rsp_free_leaves_the_live_connection_alone(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     ok(dat_cr_accept(scene.request.take().expect("the request is pending").leak(), DAT_HANDLE_NULL, 0, null_mut()));
     established(scene.other(), &scene.own);
-    scene.rsp.take().expect("it is there").free();
+    scene.rsp.take().expect("a reserved scene has an RSP").free();
     scene.is_still(Connected);
     carries(&scene.own, scene.other());
     carries(scene.other(), &scene.own);
@@ -247,7 +250,7 @@ fn full_evd_rearms(ctx: &Ctx) {
 fn rsp_free_then_ep_free(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Reserved);
     refused(dat_ep_free(scene.ep()), DAT_INVALID_STATE, DAT_INVALID_STATE_EP_RESERVED);
-    scene.rsp.take().expect("it is there").free();
+    scene.rsp.take().expect("a reserved scene has an RSP").free();
     scene.own.ep.free();
 }
 

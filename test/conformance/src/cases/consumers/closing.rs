@@ -80,7 +80,7 @@ fn ends_all(ctx: &Ctx) {
     while !wanted.is_empty() {
         let event = expect_event(events.h(), SOON);
         event.is(DAT_CONNECTION_EVENT_DISCONNECTED);
-        let at = wanted.iter().position(|ep| *ep == event.connection().ep_handle).expect("one per EP");
+        let at = wanted.iter().position(|ep| *ep == event.connection().ep_handle).expect("each EP gets one event");
         wanted.remove(at);
     }
     ctx.meet();

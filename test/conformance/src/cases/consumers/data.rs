@@ -67,7 +67,9 @@ fn eager_ring(ctx: &Ctx) {
             code == DAT_SUCCESS
         });
     };
-    let credit = |memory: &Memory| u64::from_le_bytes(memory.take(0, 8).try_into().expect("eight")) as usize;
+    let credit = |memory: &Memory| {
+        u64::from_le_bytes(memory.take(0, 8).try_into().expect("`take` returns the 8 bytes requested")) as usize
+    };
     let (mut sent, mut received) = (0, 0);
     while sent < MESSAGES || received < MESSAGES {
         if sent < MESSAGES && sent < credit(&credits) + SLOTS {
@@ -192,7 +194,7 @@ fn spins_then_dequeues(ctx: &Ctx) {
         conn.post_recv(9, memory.segment(0, 1 << 20));
         ctx.send("post");
         memory.spin_for(size - 1, round as u8 + 1);
-        let event = dequeue(conn.recv.h()).expect("the completion is there when the last byte is");
+        let event = dequeue(conn.recv.h()).expect("the completion is queued before the last byte becomes visible");
         check_dto(&event.dto(), 9, DAT_DTO_SUCCESS, size as u64);
         memory.expect_all(0, size, round as u8 + 1);
     }
@@ -364,7 +366,7 @@ fn many_eps(ctx: &Ctx) {
     while !wanted.is_empty() {
         let data = expect_event(dtos.h(), SOON).dto();
         let came = (data.ep_handle, context_bits(data.user_cookie));
-        let at = wanted.iter().position(|one| *one == came).expect("each once");
+        let at = wanted.iter().position(|one| *one == came).expect("each completion is reported once");
         wanted.remove(at);
     }
     ctx.meet();

@@ -59,7 +59,7 @@ fn list(asked: DAT_COUNT) -> (DAT_COUNT, Vec<String>) {
     ok(dat_registry_list_providers(asked, &mut count, places.as_mut_ptr()));
     let name = |entry: &DAT_PROVIDER_INFO| {
         let bytes = bytes_at(from_ref(&entry.ia_name).cast(), size_of_val(&entry.ia_name));
-        let length = bytes.iter().position(|byte| *byte == 0).expect("a name ends");
+        let length = bytes.iter().position(|byte| *byte == 0).expect("an adapter name ends with NUL");
         String::from_utf8_lossy(&bytes[..length]).into_owned()
     };
     (count, entries.iter().take(count.max(0) as usize).map(name).collect())
@@ -187,7 +187,7 @@ fn consumers_25_first_entry_that_opens(ctx: &Ctx) {
     let names = list(8).1;
     assert_eq!(names, ["mx", "ib0"]);
     let opens = |name: &String| {
-        let name = CString::new(name.as_str()).expect("a name without NUL");
+        let name = CString::new(name.as_str()).expect("the name has no NUL");
         let (mut errors, mut ia) = (DAT_HANDLE_NULL, DAT_HANDLE_NULL);
         let (major, minor) = (DAT_VERSION_MAJOR, DAT_VERSION_MINOR);
         let code = dat_ia_openv(name.as_ptr().cast_mut(), 8, &mut errors, &mut ia, major, minor, DAT_THREADSAFE);
@@ -196,7 +196,7 @@ fn consumers_25_first_entry_that_opens(ctx: &Ctx) {
         }
         code == DAT_SUCCESS
     };
-    let first = names.iter().find(|name| opens(name)).expect("one opens");
+    let first = names.iter().find(|name| opens(name)).expect("at least one adapter can be opened");
     assert_eq!(first, "ib0");
     works_as(ctx, first);
 }

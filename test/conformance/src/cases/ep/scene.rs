@@ -103,12 +103,12 @@ impl Request {
     }
 
     pub(crate) fn h(&self) -> DAT_CR_HANDLE {
-        self.0.expect("it is there until it is answered").h()
+        self.0.expect("the handle is set until the request is answered").h()
     }
 
     /// Returns the handle; the caller must answer the request.
     pub(crate) fn leak(mut self) -> DAT_CR_HANDLE {
-        self.0.take().expect("it is there until it is answered").h()
+        self.0.take().expect("the handle is set until the request is answered").h()
     }
 
     /// Accepts the request into this EP, without private data.
@@ -199,7 +199,7 @@ impl Scene {
         let (ia, evd) = (self.own.ia.h(), self.requests.h());
         self.psp = Some(Psp::own(filled(|out| dat_psp_create(ia, qual, evd, DAT_PSP_PROVIDER_FLAG, out))));
         let scene = self.requested(qual);
-        let made = scene.request.as_ref().expect("it came").param().local_ep_handle;
+        let made = scene.request.as_ref().expect("`requested` or `active` stored the request").param().local_ep_handle;
         Scene { subject: Handle::of(made), ..scene }
     }
 
@@ -213,7 +213,7 @@ impl Scene {
     fn connected(self, qual: DAT_CONN_QUAL) -> Self {
         let mut scene = self.active(qual);
         let other = Conn::on(&scene.own.ia);
-        let request = scene.request.take().expect("it came");
+        let request = scene.request.take().expect("`requested` or `active` stored the request");
         scene.answered = Some(Handle::of(request.h()));
         request.accept(&other.ep);
         scene.own.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -239,7 +239,7 @@ impl Scene {
     /// The peer endpoint.
     #[track_caller]
     pub(crate) fn other(&self) -> &Conn {
-        self.other.as_ref().expect("a scene with two ends")
+        self.other.as_ref().expect("the peer endpoint is in this process")
     }
 
     /// The EP under test.
@@ -288,7 +288,7 @@ impl Stopped {
     }
 
     fn is_still(&self) -> bool {
-        let threads = fs::read_dir(format!("/proc/{}/task", self.0)).expect("it runs").flatten();
+        let threads = fs::read_dir(format!("/proc/{}/task", self.0)).expect("the process exists").flatten();
         let stat = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
         // In /proc/PID/stat the state follows the name, which is in parentheses.
         threads.map(stat).all(|stat| stat.rsplit_once(") ").is_some_and(|(_, rest)| rest.starts_with('T')))

@@ -217,7 +217,7 @@ fn accept_own(_ctx: &Ctx, at: State, mut scene: Scene) {
         }
         // The request that made the connection has been answered.
         Completing | Connected | Disconnecting | Disconnected => {
-            let cr = scene.answered.expect("it was answered").h();
+            let cr = scene.answered.expect("the scene has accepted a request").h();
             refused(dat_cr_accept(cr, no_ep, 0, null_mut()), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_CR);
             scene.is_still(at);
         }

@@ -232,7 +232,7 @@ fn evd_events_come_once_to_many_threads(ctx: &Ctx) {
     let takes = move || drain(handle.h()).iter().map(|event| event.software().addr()).collect::<Vec<_>>();
     let mut all: Vec<usize> = std::thread::scope(|scope| {
         let threads: Vec<_> = (0..4).map(|_| scope.spawn(takes)).collect();
-        threads.into_iter().flat_map(|thread| thread.join().expect("it only dequeues")).collect()
+        threads.into_iter().flat_map(|thread| thread.join().expect("the dequeuing thread does not panic")).collect()
     });
     all.sort_unstable();
     assert_eq!(all, (0..4000).collect::<Vec<_>>());

@@ -281,7 +281,7 @@ fn evd_wait_many_events_one_by_one(ctx: &Ctx) {
     for number in 0..COUNT {
         assert_eq!(expect_event(evd.h(), SOON).software().addr(), number);
     }
-    poster.join().expect("it only posts");
+    poster.join().expect("the posting thread does not panic");
 }
 
 fn is_woken_by_software(ctx: &Ctx, flags: DAT_EVD_FLAGS) {

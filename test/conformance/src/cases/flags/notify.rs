@@ -63,8 +63,20 @@ fn wakes_no_waiter(ctx: &Ctx, op: Op) {
         until(|| is_request_idle(&conn));
     };
     stays_asleep(conn.request.h(), quiet, || post_empty_send(&conn, 3), 3);
-    (1..3).for_each(|id| check_dto(&dequeue(conn.request.h()).expect("queued").dto(), id, DAT_DTO_SUCCESS, 100));
-    check_dto(&dequeue(conn.request.h()).expect("queued").dto(), 3, DAT_DTO_SUCCESS, 0);
+    (1..3).for_each(|id| {
+        check_dto(
+            &dequeue(conn.request.h()).expect("the completion without notification is queued").dto(),
+            id,
+            DAT_DTO_SUCCESS,
+            100,
+        )
+    });
+    check_dto(
+        &dequeue(conn.request.h()).expect("the completion without notification is queued").dto(),
+        3,
+        DAT_DTO_SUCCESS,
+        0,
+    );
     expect_nothing(conn.request.h());
     ctx.meet();
 }
@@ -115,7 +127,14 @@ fn receives_unsignalled(ctx: &Ctx) {
         post_recv_as(&conn, 2, DAT_COMPLETION_DEFAULT_FLAG);
     };
     stays_asleep(conn.recv.h(), quiet, || asks_for_one(ctx), 2);
-    (1..3).for_each(|id| check_dto(&dequeue(conn.recv.h()).expect("queued").dto(), id, DAT_DTO_SUCCESS, 0));
+    (1..3).for_each(|id| {
+        check_dto(
+            &dequeue(conn.recv.h()).expect("the completion without notification is queued").dto(),
+            id,
+            DAT_DTO_SUCCESS,
+            0,
+        )
+    });
     ctx.meet();
 }
 
@@ -161,7 +180,12 @@ fn unsignalled_bind(ctx: &Ctx) {
         until(|| is_request_idle(&client));
     };
     stays_asleep(client.request.h(), quiet, || post_empty_send(&client, 2), 1);
-    check_dto(&dequeue(client.request.h()).expect("queued").dto(), 2, DAT_DTO_SUCCESS, 0);
+    check_dto(
+        &dequeue(client.request.h()).expect("the completion without notification is queued").dto(),
+        2,
+        DAT_DTO_SUCCESS,
+        0,
+    );
 }
 
 fn unsignalled_on_a_cno(ctx: &Ctx) {
@@ -196,7 +220,12 @@ fn asks_for_unsignalled(ctx: &Ctx) {
     ok(dat_evd_wait(conn.request.h(), 0, 1, &mut event, &mut more));
     check_dto(&Event(event).dto(), 0, DAT_DTO_SUCCESS, 100);
     assert_eq!(more, 1);
-    check_dto(&dequeue(conn.request.h()).expect("queued").dto(), 1, DAT_DTO_SUCCESS, 100);
+    check_dto(
+        &dequeue(conn.request.h()).expect("the completion without notification is queued").dto(),
+        1,
+        DAT_DTO_SUCCESS,
+        100,
+    );
     ctx.meet();
 }
 
@@ -267,7 +296,14 @@ fn receives_solicited(ctx: &Ctx) {
         post_empty_recv(&conn, 2);
     };
     stays_asleep(conn.recv.h(), quiet, || asks_for_one(ctx), 2);
-    (1..3).for_each(|id| check_dto(&dequeue(conn.recv.h()).expect("queued").dto(), id, DAT_DTO_SUCCESS, 0));
+    (1..3).for_each(|id| {
+        check_dto(
+            &dequeue(conn.recv.h()).expect("the completion without notification is queued").dto(),
+            id,
+            DAT_DTO_SUCCESS,
+            0,
+        )
+    });
     ctx.meet();
 }
 

@@ -53,7 +53,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// Opens with this name, version and thread safety. Checks that a failed open leaves the outputs unchanged.
 fn open(name: &str, major: u32, minor: u32, thread_safe: DAT_BOOLEAN) -> DAT_RETURN {
-    let name = CString::new(name).expect("a name without NUL");
+    let name = CString::new(name).expect("the name has no NUL");
     let (mut errors, mut ia) = (DAT_HANDLE_NULL, without_provenance_mut(0x7777));
     let code = dat_ia_openv(name.as_ptr().cast_mut(), 8, &mut errors, &mut ia, major, minor, thread_safe);
     if code == DAT_SUCCESS {

@@ -142,7 +142,7 @@ fn uses_contexts_at_once(ctx: &Ctx) {
     conn.post_recv(0, word.segment(0, 4));
     for round in 1..=50 {
         expect_dto(conn.recv.h(), round - 1, DAT_DTO_SUCCESS, 4);
-        let rmr_context = u32::from_le_bytes(word.take(0, 4).try_into().expect("four"));
+        let rmr_context = u32::from_le_bytes(word.take(0, 4).try_into().expect("`take` returns the 4 bytes requested"));
         conn.post_recv(round, word.segment(0, 4));
         memory.fill(round as u8);
         let target = DAT_RMR_TRIPLET { rmr_context, pad: 0, target_address, segment_length: 100 };

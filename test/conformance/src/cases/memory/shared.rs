@@ -237,7 +237,7 @@ fn stays_when_one_dies(ctx: &Ctx) {
     assert_eq!(ctx.receive(), b"joined");
     let made = Wanted::shared(map.pointer(), 4096, &mut name).make(&ia, &pz);
     ctx.send("die");
-    // The connection to the killed process may not have ended yet, so the counts are compared before and after.
+    // The library may not have noticed the killed process yet, so the check is repeated.
     for _ in 0..50 {
         let wanted = Wanted::shared(map.pointer(), LENGTH, &mut name);
         wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);

@@ -27,7 +27,8 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 pub(super) fn open(name: &str) -> (DAT_RETURN, DAT_IA_HANDLE) {
-    let (name, mut errors, mut ia) = (CString::new(name).expect("no NUL"), DAT_HANDLE_NULL, DAT_HANDLE_NULL);
+    let (name, mut errors, mut ia) =
+        (CString::new(name).expect("the name has no NUL"), DAT_HANDLE_NULL, DAT_HANDLE_NULL);
     (dat_ia_openv(name.as_ptr().cast_mut(), 8, &mut errors, &mut ia, 1, 2, DAT_FALSE), ia)
 }
 

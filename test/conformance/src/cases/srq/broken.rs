@@ -74,7 +74,7 @@ fn srq_ep_broken_for_each_of_several(_: &Ctx, peer: &Peer, pool: &Pool) {
         let event = expect_event(pool.ia.errors(), SOON);
         event.is(DAT_ASYNC_ERROR_EP_BROKEN);
         let about = event.asynchronous().dat_handle;
-        let at = wanted.iter().position(|ep| *ep == about).expect("each EP once");
+        let at = wanted.iter().position(|ep| *ep == about).expect("each EP is reported once");
         wanted.remove(at);
     }
 }

@@ -167,7 +167,7 @@ fn ping(ctx: &Ctx, pool: &Pool, eps: &[Ep]) {
     let mut came = vec![0; EPS];
     for _ in 0..all {
         let (handle, slot, _) = pool.next();
-        let at = eps.iter().position(|ep| ep.h() == handle.h()).expect("one of ours");
+        let at = eps.iter().position(|ep| ep.h() == handle.h()).expect("the CNO or event names an object of this case");
         came[at] += 1;
         pool.post(slot);
     }

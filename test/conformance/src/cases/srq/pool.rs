@@ -327,7 +327,8 @@ pub(super) fn obey(ctx: &Ctx) {
     let mut lines: Vec<Line> = Vec::new();
     loop {
         let bytes = ctx.receive();
-        let words: Vec<u64> = bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().expect("eight"))).collect();
+        let words: Vec<u64> =
+            bytes.chunks(8).map(|word| u64::from_le_bytes(word.try_into().expect("chunks are 8 bytes long"))).collect();
         let &[what, a, b, c, d] = &words[..] else { panic!("a command has five words") };
         match what {
             GO => break,

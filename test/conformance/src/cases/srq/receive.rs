@@ -130,7 +130,8 @@ fn srq_keeps_the_order_of_each_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
     let mut next = [0u8, 50, 100];
     for _ in 0..3 * EACH {
         let (handle, slot, seed) = pool.next();
-        let conn = eps.iter().position(|ep| ep.h() == handle.h()).expect("one of ours");
+        let conn =
+            eps.iter().position(|ep| ep.h() == handle.h()).expect("the CNO or event names an object of this case");
         assert_eq!(seed, next[conn], "connection {conn}");
         next[conn] = next[conn].wrapping_add(1);
         pool.post(slot);
@@ -189,7 +190,8 @@ fn srq_empty_with_many_waiting(_: &Ctx, peer: &Peer, pool: &Pool) {
         pool.post(slot);
         let (handle, taken, seed) = pool.next();
         assert_eq!(taken, slot);
-        let conn = eps.iter().position(|ep| ep.h() == handle.h()).expect("one of ours");
+        let conn =
+            eps.iter().position(|ep| ep.h() == handle.h()).expect("the CNO or event names an object of this case");
         assert_eq!(seed, 10 * conn as u8 + came[conn], "in the order of its connection");
         came[conn] += 1;
     }
@@ -236,7 +238,8 @@ fn srq_resize_while_connections_wait(_: &Ctx, peer: &Peer, pool: &Pool) {
         ok(dat_srq_resize(pool.srq.h(), length));
         pool.post(round % 2);
         let (handle, _, seed) = pool.next();
-        let conn = eps.iter().position(|ep| ep.h() == handle.h()).expect("one of ours");
+        let conn =
+            eps.iter().position(|ep| ep.h() == handle.h()).expect("the CNO or event names an object of this case");
         assert_eq!(seed, next[conn]);
         next[conn] += 1;
     }
@@ -312,7 +315,8 @@ fn srq_long_messages(_: &Ctx, peer: &Peer, pool: &Pool) {
     for _ in 0..4 {
         let data = expect_event(pool.recv.h(), SOON).dto();
         assert!(data.status == DAT_DTO_SUCCESS, "{}", status_name(data.status));
-        let conn = eps.iter().position(|ep| ep.h() == data.ep_handle).expect("one of ours");
+        let conn =
+            eps.iter().position(|ep| ep.h() == data.ep_handle).expect("the CNO or event names an object of this case");
         let length = LONG - next[conn] as usize;
         assert_eq!(data.transfered_length, length as u64);
         memory.expect_pattern(context_bits(data.user_cookie) as usize * LONG, length, next[conn]);

@@ -50,7 +50,7 @@ fn send_number(conn: &Conn, memory: &Memory, at: usize, number: u64) {
 }
 
 fn number_at(memory: &Memory, slot: usize) -> u64 {
-    u64::from_le_bytes(memory.take(8 * slot, 8).try_into().expect("eight bytes"))
+    u64::from_le_bytes(memory.take(8 * slot, 8).try_into().expect("`take` returns the 8 bytes requested"))
 }
 
 fn two_posters(ctx: &Ctx) {

@@ -120,9 +120,9 @@ fn threads_many_evds_on_one_cno(ctx: &Ctx) {
         let mut next = [0; 4];
         while next.iter().sum::<usize>() < 4 * EACH {
             let evd = wait_on(&cno);
-            let at = evds.iter().position(|one| one.h() == evd).expect("one of ours");
+            let at = evds.iter().position(|one| one.h() == evd).expect("the CNO or event names an object of this case");
             // Takes one event per wake-up, like some programs do.
-            let event = dequeue(evd).expect("an EVD that is named has events");
+            let event = dequeue(evd).expect("an EVD returned by a CNO wait holds an event");
             assert_eq!(event.software().addr(), next[at]);
             next[at] += 1;
         }
@@ -309,7 +309,7 @@ fn threads_agent_that_takes_the_events(ctx: &Ctx) {
         ok(dat_cno_modify_agent(
             cno.h(),
             agent(move |evd| {
-                let event = dequeue(evd.h()).expect("the event that it is called for");
+                let event = dequeue(evd.h()).expect("the EVD holds the event that triggered the agent");
                 own.store(event.software().addr(), Ordering::Release);
             }),
         ));

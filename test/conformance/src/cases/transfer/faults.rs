@@ -117,7 +117,7 @@ fn bad_segment(ctx: &Ctx, conn: &Conn, fault: Local) -> (DAT_LMR_TRIPLET, Vec<Co
         Local::OtherIa => {
             let other = Conn::unconnected(&Ia::open(&ctx.provider, 8), &Setup::default());
             // Not the first registration: the first contexts of two adapters may be equal.
-            let memory = (0..5).map(|_| other.memory(300)).next_back().expect("five");
+            let memory = (0..5).map(|_| other.memory(300)).next_back().expect("the range is not empty");
             others.push(other);
             memory
         }

@@ -71,7 +71,7 @@ fn text_is_escaped_and_all_is_well_formed() {
     assert!(svg.contains("&lt;i&gt; &amp; &quot;it&#39;s&quot;  <") && !svg.contains("<i>"), "{svg}");
     let mut open = Vec::new();
     for tag in svg.split('<').skip(1) {
-        let (tag, rest) = tag.split_once('>').expect("a tag ends");
+        let (tag, rest) = tag.split_once('>').expect("a tag has a closing bracket");
         assert!(!rest.contains('>') || open.last() == Some(&"style"), "{rest}");
         let entities = rest.split('&').skip(1).all(|rest| rest.split_once(';').is_some_and(|(name, _)| name.len() < 5));
         assert!(entities, "{rest}");

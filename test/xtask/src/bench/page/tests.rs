@@ -136,7 +136,8 @@ fn a_row_has_peer_target_and_commands() {
 
 /// The first cells of a table's rows, in order.
 fn row_heads(page: &str, caption: &str) -> Vec<String> {
-    let (_, table) = page.split_once(&format!("<caption>{caption}</caption>")).expect("the table is there");
+    let (_, table) =
+        page.split_once(&format!("<caption>{caption}</caption>")).expect("the page has a table with this caption");
     let (table, _) = table.split_once("</table>").unwrap();
     let heads = table.split("<th scope=\"row\">").skip(1);
     heads.map(|rest| rest.split_once("</th>").unwrap().0.to_owned()).collect()
@@ -171,7 +172,8 @@ fn ratios_are_own_figure_over_peer_figure() {
             }
         }
         // The shaded range is to the left of the target if lower is better, otherwise to its right.
-        let chart = super::charts::ratios(&findings.contests, "x").expect("there are peers");
+        let chart = super::charts::ratios(&findings.contests, "x")
+            .expect("the chart exists because the findings contain peers");
         let rects = chart.split("<rect class=\"permitted\" x=\"").skip(1);
         let lefts: Vec<&str> = rects.map(|rest| rest.split_once('"').unwrap().0).collect();
         let with_target =

@@ -54,7 +54,8 @@ pub(super) const PLANS: [Plan; 3] = [
 
 impl Plan {
     fn operation(&self, place: u32) -> Operation {
-        let base = OPERATIONS.iter().find(|operation| operation.id == self.id).expect("it is one of them");
+        let base =
+            OPERATIONS.iter().find(|operation| operation.id == self.id).expect("OPERATIONS has an entry for each plan");
         match self.across {
             Across::Bytes => {
                 let count = (BYTES / place).clamp(100, 1_000);

@@ -202,7 +202,7 @@ impl<'a> Sides<'a> {
 fn ends(command: &Command) -> Ends {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<String> = words.map(|word| plain(&word.to_string_lossy())).collect();
-    let duet = words.iter().position(|word| word == "duet").expect("a duet has a command");
+    let duet = words.iter().position(|word| word == "duet").expect("the arguments contain `duet`");
     let preloaded = command.get_envs().find(|(name, _)| *name == "LD_PRELOAD").and_then(|(_, value)| value);
     let preloaded = preloaded.map(|library| format!("LD_PRELOAD={}", plain(&library.to_string_lossy())));
     // The word after `duet` is the condition for a ready server.

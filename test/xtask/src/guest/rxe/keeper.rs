@@ -64,7 +64,7 @@ impl Keeper {
         if self.guest.is_none() {
             self.guest = Some(Guest::boot(Link::Alone)?);
         }
-        Ok(self.guest.as_mut().expect("it was just booted"))
+        Ok(self.guest.as_mut().expect("the guest is set: it was booted above"))
     }
 
     /// The folder shared with the guest.
@@ -128,7 +128,7 @@ impl Wire {
             let second = Guest::launch(Link::Second(&first), Clock::Time)?;
             self.ends = Some([first.come_up()?, second.come_up()?]);
         }
-        Ok(self.ends.as_mut().expect("they were just booted"))
+        Ok(self.ends.as_mut().expect("both guests are set: they were booted above"))
     }
 
     /// Runs a job in one guest.

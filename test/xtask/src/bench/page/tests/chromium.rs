@@ -42,7 +42,9 @@ pub(super) fn dump(page: &Path, window: Window) -> String {
 pub(super) fn picture(page: &Path, window: Window) -> Picture {
     let file = page.with_extension("png");
     run(page, window, &[&format!("--screenshot={}", file.display())]);
-    let mut decoder = png::Decoder::new(std::io::BufReader::new(fs::File::open(&file).expect("a picture was taken")));
+    let mut decoder = png::Decoder::new(std::io::BufReader::new(
+        fs::File::open(&file).expect("the browser has written the screenshot"),
+    ));
     decoder.set_transformations(png::Transformations::normalize_to_color8());
     let mut reader = decoder.read_info().unwrap();
     let mut bytes = vec![0; reader.output_buffer_size().unwrap()];
