@@ -89,7 +89,7 @@ impl Case {
 
     /// Sets a longer limit of the watchdog.
     pub(crate) fn limit(mut self, seconds: u64) -> Self {
-        assert!(seconds <= 60, "no case may take longer than a minute");
+        assert!(seconds <= 60, "the time limit of a case is at most 60 s");
         self.limit = seconds;
         self
     }

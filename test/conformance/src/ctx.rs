@@ -92,7 +92,7 @@ impl Ctx {
     /// Returns the `n`th (0 to 15) connection qualifier of this run. Both roles of a pair get the same one, and no
     /// other run uses it.
     pub(crate) fn qual(&self, n: u64) -> DAT_CONN_QUAL {
-        assert!(n < 16, "a run has sixteen");
+        assert!(n < 16, "a run has 16 qualifiers");
         self.first_qual + n
     }
 
@@ -180,7 +180,7 @@ impl Ctx {
         let length = u32::from_le_bytes(head[1..].try_into().expect("the length field has 4 bytes"));
         let mut bytes = vec![0; length as usize];
         self.read_exact(&mut bytes);
-        assert!(head[0] == kind, "the roles are out of step: one meets, the other sends");
+        assert!(head[0] == kind, "the roles are out of step: one called `meet`, the other `send`");
         bytes
     }
 

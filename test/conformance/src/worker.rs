@@ -177,7 +177,9 @@ fn threads(task: &Task, case: Case) -> Ending {
     for (role, channel) in [(Role::Client, one), (Role::Server, other)] {
         let (case, sender, ctx) = (Arc::clone(&case), sender.clone(), ctx(task, &case, role, Some(channel)));
         let run_role = move || {
-            let Body::Pair(client, server) = &case.body else { unreachable!("only pairs come here") };
+            let Body::Pair(client, server) = &case.body else {
+                unreachable!("this function runs only cases with two roles")
+            };
             let ending = run(if role == Role::Client { client } else { server }, &ctx);
             // Close the channel before this role's result is reported, so that the partner sees the end.
             drop(ctx);

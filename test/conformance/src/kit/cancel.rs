@@ -91,7 +91,7 @@ impl Cancellable {
         let arg = std::ptr::from_ref(&*frame).cast_mut().cast();
         // SAFETY: the frame is valid until the thread has been joined.
         let code = unsafe { pthread_create(&mut thread, std::ptr::null(), body, arg) };
-        assert_eq!(code, 0, "threads can be made");
+        assert_eq!(code, 0, "pthread_create failed");
         let cancellable = Cancellable { thread, frame };
         until(|| cancellable.frame.begun.load(Ordering::Acquire));
         cancellable
@@ -102,12 +102,12 @@ impl Cancellable {
     pub(crate) fn cancel(self) {
         // SAFETY: the thread has not been joined yet.
         let code = unsafe { pthread_cancel(self.thread) };
-        assert_eq!(code, 0, "a thread that exists can be cancelled");
+        assert_eq!(code, 0, "pthread_cancel failed");
         let mut result = null_mut();
         // SAFETY: as above; joined once, since `self` goes.
         let code = unsafe { libc::pthread_join(self.thread, &mut result) };
-        assert_eq!(code, 0, "a thread can be joined");
-        assert_eq!(result.addr(), PTHREAD_CANCELED, "the wait came back by itself");
+        assert_eq!(code, 0, "pthread_join failed");
+        assert_eq!(result.addr(), PTHREAD_CANCELED, "the wait returned instead of being cancelled");
         drop(self.frame);
     }
 }

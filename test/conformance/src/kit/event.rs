@@ -58,7 +58,7 @@ impl Event {
     #[track_caller]
     pub(crate) fn connection(&self) -> DAT_CONNECTION_EVENT_DATA {
         let is_one = (DAT_CONNECTION_EVENT_ESTABLISHED..=DAT_CONNECTION_EVENT_UNREACHABLE).contains(&self.number());
-        assert!(is_one, "{} is no connection event", number_name(self.number()));
+        assert!(is_one, "the event {} is no connection event", number_name(self.number()));
         raw::connection(&self.0)
     }
 
@@ -73,7 +73,7 @@ impl Event {
     #[track_caller]
     pub(crate) fn asynchronous(&self) -> DAT_ASYNCH_ERROR_EVENT_DATA {
         let is_one = (DAT_ASYNC_ERROR_EVD_OVERFLOW..=DAT_ASYNC_ERROR_PROVIDER_INTERNAL_ERROR).contains(&self.number());
-        assert!(is_one, "{} is no asynchronous event", number_name(self.number()));
+        assert!(is_one, "the event {} is no asynchronous event", number_name(self.number()));
         raw::asynchronous(&self.0)
     }
 
@@ -191,9 +191,9 @@ pub(crate) fn check_dto(
 ) {
     let came = (context_bits(data.user_cookie), data.status);
     let words = |(cookie, status): (u64, u32)| format!("cookie {cookie:#x} {}", status_name(status));
-    assert!(came == (cookie, status), "completed: {}, wanted {}", words(came), words((cookie, status)));
+    assert!(came == (cookie, status), "the request completed with {}, wanted {}", words(came), words((cookie, status)));
     if status == DAT_DTO_SUCCESS {
-        assert!(data.transfered_length == length, "{} bytes, wanted {length}", data.transfered_length);
+        assert!(data.transfered_length == length, "{} bytes were transferred, wanted {length}", data.transfered_length);
     }
 }
 
@@ -215,7 +215,7 @@ pub(crate) fn expect_rmr(
 ) -> DAT_RMR_BIND_COMPLETION_EVENT_DATA {
     let data = expect_event(evd, SOON).rmr();
     let came = (data.rmr_handle, context_bits(data.user_cookie), status_name(data.status));
-    assert_eq!(came, (rmr, cookie, status_name(status)), "rmr, cookie, status");
+    assert_eq!(came, (rmr, cookie, status_name(status)), "RMR, cookie and status of the completion");
     data
 }
 
@@ -240,7 +240,11 @@ pub(crate) fn expect_async(evd: DAT_EVD_HANDLE, number: DAT_EVENT_NUMBER, about:
     let event = expect_event(evd, SOON);
     event.is(number);
     let data = event.asynchronous();
-    assert_eq!((data.dat_handle, data.reason), (about, reason as DAT_COUNT), "object and reason");
+    assert_eq!(
+        (data.dat_handle, data.reason),
+        (about, reason as DAT_COUNT),
+        "object and reason of the asynchronous event"
+    );
 }
 
 /// Checks that no event is queued.
@@ -250,7 +254,7 @@ pub(crate) fn expect_nothing(evd: DAT_EVD_HANDLE) {
     let code = dat_evd_dequeue(evd, &mut event);
     if code == DAT_SUCCESS {
         let event = Event(event);
-        panic!("{} is queued where nothing should be{}", number_name(event.number()), event.details());
+        panic!("the event {} is queued, wanted none{}", number_name(event.number()), event.details());
     }
     expect(code, DAT_QUEUE_EMPTY);
 }
@@ -260,7 +264,7 @@ pub(crate) fn expect_nothing(evd: DAT_EVD_HANDLE) {
 #[track_caller]
 pub(crate) fn expect_quiet(evd: DAT_EVD_HANDLE, time: Duration) {
     if let Some(event) = wait(evd, time) {
-        panic!("{} came where nothing should{}", number_name(event.number()), event.details());
+        panic!("the event {} arrived, wanted none{}", number_name(event.number()), event.details());
     }
 }
 

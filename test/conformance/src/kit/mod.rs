@@ -56,7 +56,10 @@ pub(crate) fn expect_data(came: &[u8], sent: &[u8]) {
     let ask = || ask().is_some_and(|attr| [48, 56].contains(&attr.max_private_data_size));
     if came.len() > sent.len() && [48, 56, 196].contains(&came.len()) && *IS_PADDED.get_or_init(ask) {
         assert_eq!(came[..sent.len()], *sent);
-        assert!(came[sent.len()..].iter().all(|byte| *byte == 0), "zeros behind: {came:?}");
+        assert!(
+            came[sent.len()..].iter().all(|byte| *byte == 0),
+            "the bytes after the private data are not zero: {came:?}"
+        );
     } else {
         assert_eq!(came, sent);
     }

@@ -75,7 +75,7 @@ macro_rules! objects {
                 let code = $free(handle.h());
                 if code != DAT_SUCCESS && !std::thread::panicking() {
                     let words = names::of_code(code);
-                    panic!("{} of what was made at {}: {words}", stringify!($free), self.made);
+                    panic!("{} of the object created at {}: {words}", stringify!($free), self.made);
                 }
             }
         }
@@ -120,7 +120,7 @@ impl Drop for Opened {
         let flag = if is_failing { DAT_CLOSE_ABRUPT_FLAG } else { DAT_CLOSE_GRACEFUL_FLAG };
         let code = dat_ia_close(self.handle.h(), flag);
         if code != DAT_SUCCESS && !is_failing {
-            panic!("dat_ia_close of what was opened at {}: {}", self.made, names::of_code(code));
+            panic!("dat_ia_close of the IA opened at {}: {}", self.made, names::of_code(code));
         }
     }
 }

@@ -101,7 +101,7 @@ impl Blocked<Waited> {
         until(|| {
             let mut event = zeroed();
             let code = dat_evd_dequeue(evd, &mut event);
-            assert!(code != DAT_SUCCESS, "the EVD was to be empty");
+            assert!(code != DAT_SUCCESS, "the EVD is not empty");
             code == waiter || self.is_back()
         });
         self

@@ -58,7 +58,11 @@ fn add(ctx: &Ctx) {
     let (target, back) = (ctx.receive_target(), conn.memory(WORD));
     let mut value = 0_u64;
     for add in [1, 41, u64::MAX, 1 << 63, 1 << 63, 0] {
-        assert_eq!(execute(&conn, Extended::FetchAdd { add }, &back, target, 8), value, "adding {add:#x}");
+        assert_eq!(
+            execute(&conn, Extended::FetchAdd { add }, &back, target, 8),
+            value,
+            "adding {add:#x} returned another value"
+        );
         value = value.wrapping_add(add);
     }
     ctx.send_number(value);
@@ -133,7 +137,7 @@ fn sell_tickets(ctx: &Ctx) {
     let sum = contend(&own, target) + ctx.receive_number();
     let all = 2 * TICKETS;
     assert_eq!((number(&memory, 0), number(&memory, 8)), (all, all));
-    assert_eq!(sum, all * (all - 1) / 2, "each ticket is given once");
+    assert_eq!(sum, all * (all - 1) / 2, "a ticket is missing or was returned twice");
     drop(lmr);
     ctx.meet();
 }
@@ -169,7 +173,7 @@ fn add_silently(ctx: &Ctx) {
         expect_request(&conn.request, Extended::FetchAdd { add: 1 }, cookie, v2::DAT_DTO_SUCCESS, WORD as u32);
     }
     let found: Vec<u64> = (0..12).map(|n| number(&back, n * WORD)).collect();
-    assert_eq!(found, (0..12).collect::<Vec<_>>(), "in the order of posts");
+    assert_eq!(found, (0..12).collect::<Vec<_>>(), "completions are not in the order of the posts");
     expect_nothing(conn.request.h());
     ctx.send_number(12);
     ctx.meet();
@@ -204,8 +208,8 @@ fn count_adds(ctx: &Ctx) {
     assert_eq!(done(&conn.recv).status, v2::DAT_DTO_ERR_FLUSHED);
     let sum = number(&memory, 0);
     let times = sum / 0x0101_0101_0101_0101;
-    assert_eq!(sum, times * 0x0101_0101_0101_0101, "each addition is whole");
-    assert!((COMPLETE..=COMPLETE + ON_THE_WAY).contains(&times), "{times} additions");
+    assert_eq!(sum, times * 0x0101_0101_0101_0101, "an addition was not atomic");
+    assert!((COMPLETE..=COMPLETE + ON_THE_WAY).contains(&times), "the memory shows {times} additions");
     // The peer is gone: only this process accesses the memory now, and the adapter still works.
     let (own, other) = ctx.loopback_with(&conn.ia, &Setup { qual: 1, ..Setup::default() });
     let (lmr, target) = register_again(&other.ia, &other.pz, &memory, ATOMIC);
@@ -227,8 +231,12 @@ fn lose_target(ctx: &Ctx) {
     let mut has_failed = false;
     for n in 0..ON_THE_WAY {
         let came = done(&conn.request);
-        assert_eq!((came.number, came.cookie), (v2::DAT_IB_DTO_EVENT, n), "each completes, in the order of posts");
-        assert!(!has_failed || came.status != v2::DAT_DTO_SUCCESS, "none succeeds after one has failed");
+        assert_eq!(
+            (came.number, came.cookie),
+            (v2::DAT_IB_DTO_EVENT, n),
+            "completions are not in the order of the posts"
+        );
+        assert!(!has_failed || came.status != v2::DAT_DTO_SUCCESS, "a request succeeded after another had failed");
         has_failed |= came.status != v2::DAT_DTO_SUCCESS;
     }
     expect_over(&conn);

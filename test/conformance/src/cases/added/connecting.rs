@@ -121,7 +121,7 @@ fn added_a_port_is_taken_once(ctx: &Ctx) {
     assert_eq!(
         create(&ia, TCP, &address, &requests),
         Err(error(v2::DAT_PORT_IN_USE, 0)),
-        "service points share the ports"
+        "TCP and IB service points do not share the port numbers"
     );
     psp.free();
 }

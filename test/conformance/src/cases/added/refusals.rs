@@ -80,7 +80,11 @@ fn added_an_adapter_is_queried_by_its_name(ctx: &Ctx) {
     assert_eq!((attr.max_eps, attr.max_message_size), (expected.max_eps, expected.max_message_size));
     assert_eq!(attr.extension_supported, expected.extension_supported);
     let close = |ia| added::extension_op(ia, v2::DAT_IB_CLOSE_QUERY_OP as i32, [0; 5]);
-    assert_eq!(close(conn.ia.h()) & !DAT_SUBTYPE_MASK, error(DAT_INVALID_STATE, 0), "it has objects");
+    assert_eq!(
+        close(conn.ia.h()) & !DAT_SUBTYPE_MASK,
+        error(DAT_INVALID_STATE, 0),
+        "the close succeeded although the IA has objects"
+    );
     ok(close(opened));
     assert_eq!(close(null_mut()) & !DAT_SUBTYPE_MASK, error(DAT_INVALID_HANDLE, 0));
     let (unknown, ..) = added::open_query(c"no such adapter");
@@ -222,7 +226,7 @@ fn fill_the_queue(ctx: &Ctx) {
         }
     };
     expect(code, full);
-    assert!(posted >= 16, "{posted} fit");
+    assert!(posted >= 16, "only {posted} requests fit");
     expect(added::ep_post_send_with_invalidate(conn.ep.h(), &mut [], 0, DAT_FALSE, 0), full);
     if names(&conn.ia, Feature::FetchAdd) {
         let add = Extended::FetchAdd { add: 1 };
@@ -274,7 +278,7 @@ fn added_unreliable_endpoints_are_not_supported(ctx: &Ctx) {
     let named = v2::DAT_IB_ATTR_UD.to_str().expect("attribute names are ASCII");
     let attr = conn.ia.provider_attr();
     let all = named_attributes(attr.provider_specific_attr, attr.num_provider_specific_attr);
-    assert!(all.iter().all(|(name, _)| name != named), "{named} is not there");
+    assert!(all.iter().all(|(name, _)| name != named), "the attribute {named} is listed");
 }
 
 fn added_multicast_addresses_are_not_reached(ctx: &Ctx) {

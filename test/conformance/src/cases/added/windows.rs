@@ -75,7 +75,7 @@ fn be_invalidated(ctx: &Ctx) {
     assert_eq!(came.number, v2::DAT_DTO_COMPLETION_EVENT);
     assert_eq!((came.operation, came.context), (DAT_DTO_RECEIVE_WITH_INVALIDATE, target.rmr_context));
     message.expect_all(0, 100, 1);
-    assert_eq!(added::rmr_param(rmr.h()).rmr_context, 0, "the RMR is not bound any more");
+    assert_eq!(added::rmr_param(rmr.h()).rmr_context, 0, "the RMR is still bound");
     ctx.meet();
     expect_over(&conn);
     memory.expect_all(0, 100, 1);
@@ -104,7 +104,7 @@ fn keep_all(ctx: &Ctx) {
     let came = done(&conn.recv);
     assert!(came.cookie == 3 && came.status != v2::DAT_DTO_SUCCESS, "{came:?}");
     expect_over(&conn);
-    assert_eq!(added::rmr_param(rmr.h()).rmr_context, target.rmr_context, "still bound");
+    assert_eq!(added::rmr_param(rmr.h()).rmr_context, target.rmr_context, "the RMR lost its binding");
     ctx.meet();
 }
 
@@ -129,7 +129,7 @@ fn keep_elsewhere(ctx: &Ctx) {
     post_empty_recv(&conn, 3);
     ctx.send_target(target);
     expect_over(&conn);
-    assert_eq!(added::rmr_param(rmr.h()).rmr_context, target.rmr_context, "still bound");
+    assert_eq!(added::rmr_param(rmr.h()).rmr_context, target.rmr_context, "the RMR lost its binding");
     ctx.meet();
 }
 

@@ -77,7 +77,7 @@ fn added_types_of_addresses_are_checked(ctx: &Ctx) {
     ok(code);
     let param = added::lmr_param(lmr);
     assert_eq!((param.va_type, param.registered_address, of.address), (v2::DAT_VA_TYPE_ZB, 0, 0));
-    assert_eq!(region_address(param.region_desc), buffer.pointer(), "the memory is where it is");
+    assert_eq!(region_address(param.region_desc), buffer.pointer(), "the query returns another region");
     drop(Lmr::own(lmr));
 }
 

@@ -261,7 +261,7 @@ fn cno_agent_has_returned_when_close_returns(ctx: &Ctx) {
     until(|| inside.load(Ordering::Acquire) == 1);
     let adapter = Handle::of(ia.leak());
     let closer = blocked(move || dat_ia_close(adapter.h(), DAT_CLOSE_ABRUPT_FLAG)).asleep();
-    assert!(!closer.is_back(), "it waits for the agent");
+    assert!(!closer.is_back(), "the close returned while the agent ran");
     leave.store(1, Ordering::Release);
     ok(closer.join());
     assert_eq!(inside.load(Ordering::Acquire), 2);

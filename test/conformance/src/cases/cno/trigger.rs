@@ -57,7 +57,7 @@ fn cno_trigger_not_by_a_disabled_evd(ctx: &Ctx) {
     ok(dat_evd_disable(evd.h()));
     evd.post(1);
     expect_untriggered(&cno);
-    assert_eq!(drain(evd.h()).len(), 1, "it is queued all the same");
+    assert_eq!(drain(evd.h()).len(), 1, "the event is queued although it triggers no CNO");
 }
 
 fn cno_trigger_not_while_a_thread_waits_on_the_evd(ctx: &Ctx) {
@@ -363,7 +363,7 @@ fn cno_shutdown_as_programs_do_it(ctx: &Ctx) {
     }
     let mut evd = DAT_HANDLE_NULL;
     while dat_cno_wait(cno.h(), 0, &mut evd) == DAT_SUCCESS {
-        assert!(dequeue(evd).is_some(), "an EVD that is named holds an event");
+        assert!(dequeue(evd).is_some(), "an EVD returned by a CNO wait holds an event");
     }
     cno.free();
 }

@@ -49,7 +49,7 @@ fn cno_wait_time_out_is_queue_empty_without_subtype_and_not_early(ctx: &Ctx) {
         let (begin, mut evd) = (Instant::now(), null_mut());
         expect(dat_cno_wait(cno.h(), time, &mut evd), DAT_QUEUE_EMPTY);
         let took = begin.elapsed();
-        assert!(took >= Duration::from_micros(time.into()), "{took:?} for {time} us");
+        assert!(took >= Duration::from_micros(time.into()), "the wait of {time} us returned after {took:?}");
     }
 }
 

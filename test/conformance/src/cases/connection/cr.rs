@@ -50,7 +50,7 @@ fn cr_query_returns_the_requesters_address(ctx: &Ctx) {
     let asked = asked(ctx, &[]);
     let theirs = address_at(asked.request.param().remote_ia_address_ptr);
     let own = address_at(asked.ia.attr().ia_address_ptr);
-    assert_eq!((&theirs[..2], &theirs[4..8]), (&own[..2], &own[4..8]), "family and host");
+    assert_eq!((&theirs[..2], &theirs[4..8]), (&own[..2], &own[4..8]), "the CR has another family or host");
 }
 
 /// The acceptor edits the request's private data in place and passes the same pointer to the accept.
@@ -127,7 +127,7 @@ fn cr_reject_then_reset_and_retry(ctx: &Ctx) {
         Request::arrives(&requests).reject();
         client.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
         ok(dat_ep_reset(client.ep.h()));
-        assert_eq!(drain(client.recv.h()).len(), 2, "all or nothing");
+        assert_eq!(drain(client.recv.h()).len(), 2, "the receives were not flushed completely");
     }
     client.connect(&ia.address(), ctx.qual(0));
     accepted(Request::arrives(&requests), &client, &server);

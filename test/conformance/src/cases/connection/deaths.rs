@@ -49,7 +49,7 @@ fn is_gone(ctx: &Ctx) {
     let mut channel = ctx.channel.as_ref().expect("a pair has a channel between its roles");
     let _ = channel.set_read_timeout(Some(ctx.left().max(Duration::from_millis(1))));
     let end = channel.read(&mut [0; 1]);
-    assert!(matches!(end, Ok(0) | Err(_)), "the other role is alive");
+    assert!(matches!(end, Ok(0) | Err(_)), "the other role still runs");
 }
 
 fn accepts_the_dead(ctx: &Ctx) {
@@ -125,7 +125,7 @@ fn takes_over(ctx: &Ctx) {
     is_gone(ctx);
     let mut psp = DAT_HANDLE_NULL;
     while dat_psp_create(ia.h(), ctx.qual(0), evd.h(), DAT_PSP_CONSUMER_FLAG, &mut psp) != DAT_SUCCESS {
-        assert!(!ctx.left().is_zero(), "its qualifier is never free again");
+        assert!(!ctx.left().is_zero(), "the qualifier of the killed process does not become free");
         std::thread::yield_now();
     }
     drop(Psp::own(psp));

@@ -189,7 +189,7 @@ fn disconnect_unconnected_flushes_receives_in_order(ctx: &Ctx) {
     let conn = unconnected(ctx);
     disconnect(&conn, DAT_CLOSE_ABRUPT_FLAG);
     let events = drain(conn.recv.h());
-    assert_eq!(cookies(&events), [1, 2, 3, 4, 5], "there when the call returns");
+    assert_eq!(cookies(&events), [1, 2, 3, 4, 5], "the flushes were not queued when the call returned");
     assert!(events.iter().all(|event| event.dto().status == DAT_DTO_ERR_FLUSHED));
     assert!(events.iter().all(|event| event.dto().ep_handle == conn.ep.h()));
 }
@@ -407,7 +407,7 @@ fn gets_disconnected(ctx: &Ctx) {
     if event.number() == DAT_CONNECTION_EVENT_ESTABLISHED {
         event = expect_event(conn.events.h(), SOON);
     }
-    assert!(event.number() > DAT_CONNECTION_EVENT_ESTABLISHED, "an end");
+    assert!(event.number() > DAT_CONNECTION_EVENT_ESTABLISHED, "the event does not end a connection");
     conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
     expect_nothing(conn.events.h());
     ctx.meet();

@@ -44,7 +44,7 @@ fn many_client(ctx: &Ctx) {
             take_ended(&event, &mut eps).free();
         }
     }
-    assert_eq!(stood, COUNT, "each one began");
+    assert_eq!(stood, COUNT, "a connection was never established");
     expect_nothing(events.h());
     events.free();
     ctx.meet();
@@ -78,7 +78,7 @@ fn many_server(ctx: &Ctx) {
             take_ended(&event, &mut eps).free();
         }
     }
-    assert_eq!(stood, COUNT, "each one began");
+    assert_eq!(stood, COUNT, "a connection was never established");
     psp.free();
     requests.free();
     expect_nothing(events.h());

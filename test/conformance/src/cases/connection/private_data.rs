@@ -34,7 +34,7 @@ fn cr_query_data_is_aligned_and_zero_behind(ctx: &Ctx) {
     assert_eq!(param.private_data.addr() % 8, 0);
     let all = bytes_at(param.private_data, 256);
     assert_eq!(all[..5], pattern(5, 9));
-    assert!(all[5..].iter().all(|byte| *byte == 0), "programs read on behind the size");
+    assert!(all[5..].iter().all(|byte| *byte == 0), "the bytes after the private data are not zero");
 }
 
 fn sends(ctx: &Ctx, size: usize) {
@@ -46,7 +46,7 @@ fn sends(ctx: &Ctx, size: usize) {
     expect_data(&event.private_data(), &pattern(size, 2));
     if size > 0 {
         let all = bytes_at(shown.private_data, 256);
-        assert!(all[size..].iter().all(|byte| *byte == 0), "zeros behind");
+        assert!(all[size..].iter().all(|byte| *byte == 0), "the bytes after the private data are not zero");
     }
     ctx.meet();
 }

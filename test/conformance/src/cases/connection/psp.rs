@@ -160,7 +160,7 @@ fn psp_create_next_one_after_a_clash(ctx: &Ctx) {
             break;
         }
     }
-    assert_eq!(qual, ctx.qual(8), "all before it are taken");
+    assert_eq!(qual, ctx.qual(8), "a lower qualifier was free");
     drop(all);
 }
 
@@ -220,7 +220,7 @@ fn psp_create_any_is_small_and_not_zero(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);
     let (qual, psp) = any(&ia, &evd);
-    assert!((1024..=0xffff).contains(&qual), "{qual}: programs cut it to 16 bits");
+    assert!((1024..=0xffff).contains(&qual), "qualifier {qual} does not fit into 16 bits");
     let param: DAT_PSP_PARAM = filled(|out| dat_psp_query(psp.h(), DAT_PSP_FIELD_ALL, out));
     assert_eq!(param.conn_qual, qual);
 }

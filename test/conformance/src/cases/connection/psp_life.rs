@@ -55,7 +55,7 @@ fn makes_eps(ctx: &Ctx) {
         let param: DAT_EP_PARAM = filled(|out| dat_ep_query(ep, DAT_EP_FIELD_ALL, out));
         assert_eq!((param.ep_state, param.ia_handle), (Tentative.number(), ia.h()));
         let objects = [param.pz_handle, param.recv_evd_handle, param.request_evd_handle, param.connect_evd_handle];
-        assert!(objects.iter().all(|handle| handle.is_null()), "created without objects");
+        assert!(objects.iter().all(|handle| handle.is_null()), "the EP was created with a PZ or EVD");
     }
 }
 
@@ -185,7 +185,7 @@ fn psp_free_then_the_evd_with_requests_on_their_way(ctx: &Ctx) {
         for conn in &client {
             ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
             let number = expect_event(conn.events.h(), SOON).number();
-            assert!(number > DAT_CONNECTION_EVENT_ESTABLISHED, "one end");
+            assert!(number > DAT_CONNECTION_EVENT_ESTABLISHED, "the event does not end a connection");
             expect_nothing(conn.events.h());
         }
     }

@@ -47,7 +47,7 @@ fn takes(ctx: &Ctx, size: usize) {
     let cr = expect_cr(requests.h()).cr_handle;
     let param: DAT_CR_PARAM = filled(|out| dat_cr_query(cr, DAT_CR_FIELD_ALL, out));
     expect_data(&bytes_at(param.private_data, param.private_data_size as usize), &data(size, 1));
-    assert_eq!(param.private_data.addr() % 8, 0, "aligned");
+    assert_eq!(param.private_data.addr() % 8, 0, "the private data is not aligned to 8 bytes");
     let mut answer = data(size, 9);
     ok(dat_cr_accept(cr, conn.ep.h(), size as DAT_COUNT, answer.as_mut_ptr().cast()));
     answer.fill(0);
@@ -102,7 +102,7 @@ fn passive_size(ctx: &Ctx) {
         let pointer = if size == 0 { null_mut() } else { answer.as_mut_ptr().cast() };
         ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, conn.ep.h(), size as DAT_COUNT, pointer));
         let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);
-        assert_eq!(event.connection().private_data_size, 0, "an MPI distinguishes the sides by it");
+        assert_eq!(event.connection().private_data_size, 0, "the accepting side got private data");
         ctx.meet();
         drop(psp);
     }

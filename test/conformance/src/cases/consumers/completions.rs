@@ -149,9 +149,9 @@ fn looks_first(ctx: &Ctx) {
     } else {
         conn.listen(ctx.qual(0), || ctx.send_address(&ia));
     }
-    assert_eq!(first(expect_event(conn.events.h(), SOON)), own, "of a connection event");
+    assert_eq!(first(expect_event(conn.events.h(), SOON)), own, "a connection event names another EVD");
     ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(2), DAT_COMPLETION_DEFAULT_FLAG));
-    assert_eq!(first(expect_event(conn.recv.h(), SOON)), own, "of a receive");
-    assert_eq!(first(expect_event(conn.request.h(), SOON)), own, "of a send");
+    assert_eq!(first(expect_event(conn.recv.h(), SOON)), own, "a receive completion names another EVD");
+    assert_eq!(first(expect_event(conn.request.h(), SOON)), own, "a send completion names another EVD");
     ctx.meet();
 }

@@ -85,7 +85,7 @@ fn listens_as_rank(ctx: &Ctx) {
     assert_eq!(param.conn_qual, rank_qual(ctx, 0));
     ctx.send_address(&ia);
     let arrival = expect_cr(requests.h());
-    assert_eq!(arrival.conn_qual, rank_qual(ctx, 0), "all 64 bits");
+    assert_eq!(arrival.conn_qual, rank_qual(ctx, 0), "the qualifier was truncated");
     ok(dat_cr_accept(arrival.cr_handle, conn.ep.h(), 0, null_mut()));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     ctx.meet();
@@ -131,7 +131,7 @@ fn consumers_6_any_qualifier_fits_16_bits(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let all: Vec<_> = (0..10).map(|_| any_psp(&ia, &requests)).collect();
-    assert!(all.iter().all(|(_, qual)| (1..1 << 16).contains(qual)), "programs keep 16 bits of them");
+    assert!(all.iter().all(|(_, qual)| (1..1 << 16).contains(qual)), "a qualifier has more than 16 bits");
 }
 
 fn connects_to_any(ctx: &Ctx) {
@@ -169,10 +169,10 @@ fn consumers_6_port_of_the_address_is_ignored(ctx: &Ctx) {
 fn consumers_7_address_is_sixteen_bytes(ctx: &Ctx) {
     let ia = ctx.ia();
     let bytes = address_at(ia.attr().ia_address_ptr);
-    assert_eq!(bytes.len(), 16, "programs copy 16 bytes");
+    assert_eq!(bytes.len(), 16, "the address has not 16 bytes");
     assert_eq!(bytes[..2], (libc::AF_INET as u16).to_ne_bytes());
-    assert_eq!(bytes[8..], [0; 8], "the padding is defined");
-    assert_ne!(bytes[4..8], [0; 4], "a specific address");
+    assert_eq!(bytes[8..], [0; 8], "the padding of the address is not zero");
+    assert_ne!(bytes[4..8], [0; 4], "the address is INADDR_ANY");
 }
 
 fn consumers_7_address_stays_until_close(ctx: &Ctx) {

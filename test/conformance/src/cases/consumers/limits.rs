@@ -28,7 +28,7 @@ fn consumers_16_lengths_from_1_to_6000(ctx: &Ctx) {
     for length in [1, 2, 3, 8, 10, 16, 64, 100, 1000, 1024, 4096, 5000, 6000] {
         for flags in [DAT_EVD_DTO_FLAG, DAT_EVD_DEFAULT_FLAG, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG] {
             let shown = ia.evd(length, flags).param().evd_qlen;
-            assert!(shown >= length, "{shown} for {length}");
+            assert!(shown >= length, "the query returns {shown} for an EVD of {length}");
         }
     }
 }
@@ -75,7 +75,7 @@ fn consumers_16_idle_evd_is_resized_and_shows_it(ctx: &Ctx) {
             ok(dat_evd_resize(evd.h(), length));
         }
         let shown = evd.param().evd_qlen;
-        assert!(shown >= length, "{shown} for {length}");
+        assert!(shown >= length, "the query returns {shown} for an EVD of {length}");
     }
 }
 

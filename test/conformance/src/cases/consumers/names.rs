@@ -103,7 +103,11 @@ fn consumers_21_words_for_every_code(_: &Ctx) {
                 let (mut major, mut minor) = (null(), null());
                 dat_strerror(class | kind << 16 | subtype, &mut major, &mut minor);
                 // Programs print both strings without checking the return code.
-                assert!(!major.is_null() && !minor.is_null(), "of {:#x}", class | kind << 16 | subtype);
+                assert!(
+                    !major.is_null() && !minor.is_null(),
+                    "a name of the code {:#x} is null",
+                    class | kind << 16 | subtype
+                );
                 assert!(!bytes_at(major.cast(), 1).is_empty() && !bytes_at(minor.cast(), 1).is_empty());
             }
         }
@@ -111,7 +115,7 @@ fn consumers_21_words_for_every_code(_: &Ctx) {
     for code in [DAT_NOT_IMPLEMENTED, DAT_QUEUE_EMPTY, u32::MAX] {
         let (mut major, mut minor) = (null(), null());
         dat_strerror(code, &mut major, &mut minor);
-        assert!(!major.is_null() && !minor.is_null(), "of {code:#x}");
+        assert!(!major.is_null() && !minor.is_null(), "a name of the code {code:#x} is null");
     }
 }
 
@@ -121,7 +125,12 @@ fn consumers_22_address_of_a_handle(ctx: &Ctx) {
         let mut handle = objects.handle(kind);
         let address = from_mut(&mut handle).cast();
         let code = kind.end(address);
-        assert_eq!(kind_of(code), error(DAT_INVALID_HANDLE, DAT_NO_SUBTYPE), "of a {}", kind.word());
+        assert_eq!(
+            kind_of(code),
+            error(DAT_INVALID_HANDLE, DAT_NO_SUBTYPE),
+            "the freed handle of a {} was accepted",
+            kind.word()
+        );
     }
     objects.expect_alive();
 }
@@ -135,7 +144,12 @@ fn consumers_22_values_that_are_no_pointers(ctx: &Ctx) {
                 Kind::Ia if value < 0x1000 => continue,
                 _ => kind.end(without_provenance_mut(value)),
             };
-            assert_eq!(kind_of(code), error(DAT_INVALID_HANDLE, DAT_NO_SUBTYPE), "{value:#x} as a {}", kind.word());
+            assert_eq!(
+                kind_of(code),
+                error(DAT_INVALID_HANDLE, DAT_NO_SUBTYPE),
+                "{value:#x} was accepted as a {}",
+                kind.word()
+            );
         }
     }
     objects.expect_alive();
@@ -155,7 +169,11 @@ fn consumers_24_queue_empty_of_every_evd_has_no_subtype(ctx: &Ctx) {
         let evd = ia.evd(4, flags);
         assert_eq!(untouched(|out| dat_evd_dequeue(evd.h(), out)), 0x000d_0000);
     }
-    assert_eq!(dat_evd_dequeue(ia.errors(), &mut zeroed()), 0x000d_0000, "the async one");
+    assert_eq!(
+        dat_evd_dequeue(ia.errors(), &mut zeroed()),
+        0x000d_0000,
+        "dequeue of the async EVD returned another code"
+    );
 }
 
 fn consumers_24_queue_empty_of_a_cno_has_no_subtype(ctx: &Ctx) {
@@ -173,7 +191,7 @@ fn works_as(ctx: &Ctx, name: &str) {
     ok(dat_ep_post_recv(server.ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
     ok(dat_ep_post_send(client.ep.h(), 0, null_mut(), cookie(2), DAT_COMPLETION_DEFAULT_FLAG));
     expect_dto(server.recv.h(), 1, DAT_DTO_SUCCESS, 0);
-    assert!(bytes_at(ia.attr().adapter_name.as_ptr().cast(), 1) != [0], "it has a name");
+    assert!(bytes_at(ia.attr().adapter_name.as_ptr().cast(), 1) != [0], "the adapter name is empty");
 }
 
 fn opens_as(ctx: &Ctx, name: &str) {

@@ -354,7 +354,11 @@ fn with_evds(ctx: &Ctx, has: [bool; 3]) {
     let param = first.param();
     assert_eq!([param.recv_evd_handle, param.request_evd_handle, param.connect_evd_handle], [recv, request, connect]);
     let attr = param.ep_attr;
-    assert_eq!((attr.max_recv_dtos == 0, attr.max_request_dtos == 0), (!has[0], !has[1]), "DTOs come with an EVD");
+    assert_eq!(
+        (attr.max_recv_dtos == 0, attr.max_request_dtos == 0),
+        (!has[0], !has[1]),
+        "an EP has queues exactly for its EVDs"
+    );
     let second = create(&raw const attr);
     assert_eq!(numbers(&second.param().ep_attr), numbers(&attr));
     // A DTO count without its EVD is refused, and so is an EVD with a zero DTO count.

@@ -78,7 +78,7 @@ fn reset_does_not_lose_slots(ctx: &Ctx) {
         ok(dat_ep_reset(server.ep.h()));
     }
     let all = drain(client.recv.h());
-    assert_eq!(all.len() as u64, 8 * depth, "one completion per receive, however many wait");
+    assert_eq!(all.len() as u64, 8 * depth, "each receive completes once");
 }
 
 fn reset_keeps_attributes_and_objects(ctx: &Ctx) {

@@ -264,7 +264,7 @@ fn one_field(field: &Field, at: State, scene: &Scene) {
         Reserved | Passive if !is_pz => ok(code),
         _ => {
             refused(code, DAT_INVALID_STATE, at.subtype());
-            assert_eq!(shape(scene.ep()), before, "refused, and changed all the same");
+            assert_eq!(shape(scene.ep()), before, "the refused call changed the EP");
         }
     }
     scene.expect(at);
@@ -306,7 +306,7 @@ fn refuses(ctx: &Ctx, mask: DAT_EP_PARAM_MASK, spoil: Spoil) {
         return; // the limit is the largest value, so no value exceeds it
     }
     bad_arg(dat_ep_modify(conn.ep.h(), mask, &param), 3);
-    assert_eq!(shape(conn.ep.h()), before, "all or nothing");
+    assert_eq!(shape(conn.ep.h()), before, "the refused call changed the EP");
     conn.ep.expect_state(DAT_EP_STATE_UNCONNECTED);
     expect_nothing(conn.recv.h());
 }

@@ -97,12 +97,14 @@ fn host(address: &[u8]) -> Vec<u8> {
 fn addresses(_ctx: &Ctx, at: State, scene: &Scene) {
     let param = filled(|out| dat_ep_query(scene.ep(), DAT_EP_FIELD_ALL, out));
     let own = scene.own.ia.attr().ia_address_ptr;
-    assert_eq!(param.local_ia_address_ptr.addr(), own.addr(), "the IA's address, valid as long as the IA");
-    assert!(!param.remote_ia_address_ptr.is_null(), "storage of the EP's own, always");
+    assert_eq!(param.local_ia_address_ptr.addr(), own.addr(), "the query returns the pointer to the IA's own address");
+    assert!(!param.remote_ia_address_ptr.is_null(), "the remote address pointer is never null");
     let remote = address_at(param.remote_ia_address_ptr);
     match at {
-        State::Unconnected | State::Reserved => assert_eq!(remote[..2], [0, 0], "no peer yet"),
-        _ => assert_eq!(host(&remote), host(&address_at(own)), "the peer's"),
+        State::Unconnected | State::Reserved => {
+            assert_eq!(remote[..2], [0, 0], "the remote address is zero before a connection")
+        }
+        _ => assert_eq!(host(&remote), host(&address_at(own)), "the remote address is the peer's"),
     }
 }
 

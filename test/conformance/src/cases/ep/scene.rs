@@ -259,7 +259,12 @@ impl Scene {
         let state = self.state();
         assert!(state == at.number(), "the EP is in {}, wanted {}", state_name(state), state_name(at.number()));
         let asked = filled(|out| dat_ep_query(self.ep(), DAT_EP_FIELD_EP_STATE, out)).ep_state;
-        assert!(asked == at.number(), "dat_ep_query says {}, wanted {}", state_name(asked), state_name(at.number()));
+        assert!(
+            asked == at.number(),
+            "dat_ep_query returned {}, wanted {}",
+            state_name(asked),
+            state_name(at.number())
+        );
     }
 
     /// Checks that the state is unchanged and no connection event has arrived.
@@ -303,7 +308,7 @@ impl Drop for Stopped {
 
 fn signal(name: &str, id: u64) {
     let status = Command::new("kill").args([name, &id.to_string()]).status();
-    assert!(status.is_ok_and(|status| status.success()), "kill {name} {id}");
+    assert!(status.is_ok_and(|status| status.success()), "kill {name} {id} failed");
 }
 
 /// Connects to `completing` and is then stopped.

@@ -76,7 +76,7 @@ fn evd_create_of_the_adapters_maximum_length(ctx: &Ctx) {
     let most = ia.attr().max_evd_qlen;
     for flags in [DAT_EVD_DTO_FLAG, DAT_EVD_SOFTWARE_FLAG] {
         let length = ia.evd(most, flags).param().evd_qlen;
-        assert!(length >= most, "{length} of {most}");
+        assert!(length >= most, "the EVD has length {length}, wanted {most}");
     }
 }
 
@@ -84,7 +84,7 @@ fn evd_create_is_at_least_as_long_as_requested(ctx: &Ctx) {
     let ia = ctx.ia();
     for asked in [1, 2, 3, 7, 10, 16, 100, 1000] {
         let length = ia.evd(asked, DAT_EVD_DTO_FLAG).param().evd_qlen;
-        assert!(length >= asked, "{length} of {asked}");
+        assert!(length >= asked, "the EVD has length {length}, wanted {asked}");
     }
 }
 
@@ -162,7 +162,7 @@ fn all_merge(ctx: &Ctx) {
         let chosen: Vec<usize> = (0..STREAMS.len()).filter(|stream| set >> stream & 1 != 0).collect();
         let flags = chosen.iter().fold(0, |all, stream| all | STREAMS[*stream].1);
         let merges = chosen.iter().all(|one| chosen.iter().all(|other| merging[*one][*other] != DAT_FALSE));
-        assert!(merges, "{flags:#x}: all streams are to merge");
+        assert!(merges, "the streams {flags:#x} do not merge");
         assert_eq!(ia.evd(8, flags).param().evd_flags, flags);
     }
 }
@@ -175,5 +175,5 @@ fn evd_lengths_that_programs_ask_for(ctx: &Ctx) {
     }
     let idle = ia.evd(1, DAT_EVD_DTO_FLAG);
     ok(dat_evd_resize(idle.h(), 6000));
-    assert!(idle.param().evd_qlen >= 6000, "an idle one grows, and says so");
+    assert!(idle.param().evd_qlen >= 6000, "the query returns less than the new length");
 }

@@ -117,7 +117,7 @@ fn evd_notify_unsignalled_is_queued_and_wakes_no_waiter(ctx: &Ctx) {
         send(&client, &server, (&here, &there), id, UNSIGNALLED);
     }
     let waiter = waiter.asleep();
-    assert!(!waiter.is_back(), "nothing notified");
+    assert!(!waiter.is_back(), "the waiter woke without a notification");
     ok(dat_evd_set_unwaitable(client.request.h()));
     refused(waiter.join().code, DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_UNWAITABLE);
     for id in 1..=3 {
@@ -163,7 +163,7 @@ fn evd_notify_unsignalled_receive_wakes_no_waiter(ctx: &Ctx) {
     server.post_send(11, there.segment(0, 8));
     expect_dto(server.request.h(), 11, DAT_DTO_SUCCESS, 8);
     let waiter = waiter.asleep();
-    assert!(!waiter.is_back(), "the first receive does not notify");
+    assert!(!waiter.is_back(), "the first receive woke the waiter");
     server.post_send(12, there.segment(0, 8));
     let waited = waiter.join();
     assert_eq!((waited.code, waited.more), (DAT_SUCCESS, 1));
@@ -180,7 +180,7 @@ fn evd_notify_solicited_wakes_only_for_solicited_events(ctx: &Ctx) {
     server.post_send(11, there.segment(0, 8));
     expect_dto(server.request.h(), 11, DAT_DTO_SUCCESS, 8);
     let waiter = waiter.asleep();
-    assert!(!waiter.is_back(), "the first send did not ask for it");
+    assert!(!waiter.is_back(), "the first send woke the waiter");
     server.post_send_as(12, there.segment(0, 8), SOLICITED);
     let waited = waiter.join();
     assert_eq!((waited.code, waited.more), (DAT_SUCCESS, 1));

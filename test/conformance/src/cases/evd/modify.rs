@@ -67,7 +67,7 @@ fn evd_query_of_the_async_evd(ctx: &Ctx) {
     let param: DAT_EVD_PARAM = filled(|out| dat_evd_query(ia.errors(), DAT_EVD_FIELD_ALL, out));
     assert_eq!((param.ia_handle, param.cno_handle), (ia.h(), DAT_HANDLE_NULL));
     assert_eq!(param.evd_flags, DAT_EVD_ASYNC_FLAG);
-    assert!(param.evd_qlen >= 8, "as long as asked for: {}", param.evd_qlen);
+    assert!(param.evd_qlen >= 8, "the EVD has length {}, wanted at least 8", param.evd_qlen);
     assert_eq!(param.evd_state & PAIRS, DAT_EVD_STATE_ENABLED | DAT_EVD_STATE_WAITABLE);
 }
 
@@ -155,11 +155,15 @@ fn evd_disabled_and_unwaitable_are_independent(ctx: &Ctx) {
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     ok(dat_evd_disable(evd.h()));
     evd.post(1);
-    assert_eq!(expect_event(evd.h(), SOON).software().addr(), 1, "disabled, it can be waited on");
+    assert_eq!(expect_event(evd.h(), SOON).software().addr(), 1, "a disabled EVD can be waited on");
     ok(dat_evd_set_unwaitable(evd.h()));
     assert_eq!(evd.param().evd_state & PAIRS, DAT_EVD_STATE_DISABLED | DAT_EVD_STATE_UNWAITABLE);
     evd.post(2);
-    assert_eq!(dequeue(evd.h()).map(|event| event.software().addr()), Some(2), "unwaitable, it queues and gives");
+    assert_eq!(
+        dequeue(evd.h()).map(|event| event.software().addr()),
+        Some(2),
+        "an unwaitable EVD queues events for dequeue"
+    );
     ok(dat_evd_enable(evd.h()));
     assert_eq!(evd.param().evd_state & PAIRS, DAT_EVD_STATE_ENABLED | DAT_EVD_STATE_UNWAITABLE);
 }

@@ -144,7 +144,7 @@ fn evd_post_from_many_threads_loses_nothing(ctx: &Ctx) {
     let mut all = pointers(&evd);
     for thread in 0..4 {
         let own: Vec<usize> = all.iter().copied().filter(|number| number / EACH == thread).collect();
-        assert!(own.is_sorted(), "what one thread posts stays in order");
+        assert!(own.is_sorted(), "events of one thread are out of order");
     }
     all.sort_unstable();
     assert_eq!(all, (0..4 * EACH).collect::<Vec<_>>());
@@ -193,7 +193,7 @@ fn evd_dequeue_fills_the_whole_event(ctx: &Ctx) {
         ok(dat_evd_dequeue(evd.h(), place.pointer().cast()));
         place.take(0, place.length())
     };
-    assert_eq!(full(0), full(0xff), "no byte is left as it was");
+    assert_eq!(full(0), full(0xff), "a byte of the event was not written");
 }
 
 fn evd_dequeue_of_a_dto_has_the_ep_first(ctx: &Ctx) {

@@ -69,7 +69,7 @@ fn evd_resize_below_the_queued_events_is_refused(ctx: &Ctx) {
         evd.post(number);
     }
     refused(dat_evd_resize(evd.h(), 4), DAT_INVALID_STATE, DAT_NO_SUBTYPE);
-    assert_eq!(evd.param().evd_qlen, length, "unchanged");
+    assert_eq!(evd.param().evd_qlen, length, "a refused resize changed the length");
     assert_eq!(drain(evd.h()).len(), 5);
     ok(dat_evd_resize(evd.h(), 4));
 }

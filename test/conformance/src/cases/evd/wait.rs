@@ -65,7 +65,7 @@ fn evd_wait_time_out_is_not_early(ctx: &Ctx) {
             let begin = Instant::now();
             refused(fails(&evd, time, 1), DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE);
             let took = begin.elapsed();
-            assert!(took >= Duration::from_micros(time.into()), "{took:?} for {time} us");
+            assert!(took >= Duration::from_micros(time.into()), "the wait of {time} us returned after {took:?}");
         }
     }
 }
@@ -99,7 +99,7 @@ fn evd_wait_time_out_just_below_infinite_waits(ctx: &Ctx) {
     let evd = ia.evd(8, SOFTWARE);
     for time in [DAT_TIMEOUT_INFINITE - 1, 1 << 31, (1 << 31) - 1] {
         let waiter = evd_waiter(evd.h(), time, 1).inside(evd.h()).asleep();
-        assert!(!waiter.is_back(), "it waits");
+        assert!(!waiter.is_back(), "the wait returned without an event");
         evd.post(3);
         ok(waiter.join().code);
     }
@@ -118,7 +118,7 @@ fn evd_wait_without_a_count_is_arg5(ctx: &Ctx) {
     evd.post(1);
     let code = untouched(|event| dat_evd_wait(evd.h(), 0, 1, event, null_mut()));
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG5);
-    assert_eq!(drain(evd.h()).len(), 1, "nothing was taken");
+    assert_eq!(drain(evd.h()).len(), 1, "the wait dequeued an event");
 }
 
 fn evd_wait_threshold_zero_or_less_is_arg3(ctx: &Ctx) {
@@ -128,7 +128,7 @@ fn evd_wait_threshold_zero_or_less_is_arg3(ctx: &Ctx) {
     for threshold in [0, -1, DAT_COUNT::MIN] {
         refused(fails(&evd, 0, threshold), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
     }
-    assert_eq!(drain(evd.h()).len(), 1, "nothing was taken");
+    assert_eq!(drain(evd.h()).len(), 1, "the wait dequeued an event");
 }
 
 fn evd_wait_threshold_beyond_the_length_is_arg3(ctx: &Ctx) {

@@ -45,11 +45,11 @@ fn unsignalled_requests() -> Setup {
 fn stays_asleep(evd: DAT_EVD_HANDLE, quiet: impl FnOnce(), notifying: impl FnOnce(), more: DAT_COUNT) {
     let waiter = evd_waiter(evd, DAT_TIMEOUT_INFINITE, 1).inside(evd).asleep();
     quiet();
-    assert!(!waiter.is_back(), "what does not notify wakes no waiter");
+    assert!(!waiter.is_back(), "a completion without notification woke the waiter");
     notifying();
     let waited = waiter.join();
     ok(waited.code);
-    assert_eq!(waited.more, more, "events after the one that the waiter got");
+    assert_eq!(waited.more, more, "number of events after the one that the waiter got");
 }
 
 fn wakes_no_waiter(ctx: &Ctx, op: Op) {

@@ -133,7 +133,7 @@ fn suppresses_on_a_cno(ctx: &Ctx) {
         ok(op.call(&conn, 1, &[memory.segment(0, 100)], &remote, SUPPRESS));
     }
     until(|| is_request_idle(&conn));
-    assert_eq!(agent.count(), 0, "suppressed successes trigger nothing");
+    assert_eq!(agent.count(), 0, "a suppressed completion triggered the agent");
     expect_nothing(conn.request.h());
     post_empty_send(&conn, 2);
     assert!(agent.wait_for(1) == [conn.request.h()]);
@@ -150,7 +150,7 @@ fn suppresses_beside_a_waiter(ctx: &Ctx) {
         ok(op.call(&conn, 1, &[memory.segment(0, 100)], &remote, SUPPRESS));
     }
     until(|| is_request_idle(&conn));
-    assert!(!waiter.is_back(), "suppressed successes wakes no waiter");
+    assert!(!waiter.is_back(), "a suppressed completion woke the waiter");
     post_empty_send(&conn, 2);
     let waited = waiter.join();
     ok(waited.code);

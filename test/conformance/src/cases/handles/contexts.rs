@@ -62,7 +62,7 @@ fn last_set_context_is_returned(ctx: &Ctx, kind: Kind) {
     for number in [1, 0x1234_5678_9abc_def0, u64::MAX, 0, 1 << 63] {
         ok(dat_set_consumer_context(handle, cookie(number)));
         assert_eq!(context(handle), number);
-        assert_eq!(context(handle), number, "reading it changes nothing");
+        assert_eq!(context(handle), number, "reading the context changed it");
     }
     // Sets the union's pointer member.
     let pointer = objects.memory.pointer();
@@ -70,7 +70,7 @@ fn last_set_context_is_returned(ctx: &Ctx, kind: Kind) {
     assert_eq!(context(handle), pointer.addr() as u64);
     let others = Kind::ALL.into_iter().filter(|other| *other != kind && objects.has(*other));
     for other in others {
-        assert_eq!(context(objects.handle(other)), 0, "the {} has its own", other.word());
+        assert_eq!(context(objects.handle(other)), 0, "the context of the {} was changed too", other.word());
     }
 }
 

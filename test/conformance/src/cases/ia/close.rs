@@ -129,14 +129,14 @@ fn is_refused_with(ctx: &Ctx, kind: Kind) {
             left.push((Kind::Pz, pz.leak()));
             rsp
         }
-        Kind::Ia | Kind::Cr => unreachable!("they are cases of their own"),
+        Kind::Ia | Kind::Cr => unreachable!("this kind has a separate case"),
     };
     left.insert(0, (kind, own));
     while !left.is_empty() {
         in_use(&ia);
         for (kind, handle) in &left {
             let number = filled(|out| dat_get_handle_type(*handle, out));
-            assert_eq!(number, kind.number(), "a refused close changes nothing");
+            assert_eq!(number, kind.number(), "a refused close changed the object");
         }
         let (kind, handle) = left.remove(0);
         ok(kind.end(handle));
@@ -154,7 +154,7 @@ fn ia_close_graceful_refused_with_an_undecided_request(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     in_use(&objects.ia);
     let param: DAT_CR_PARAM = filled(|out| dat_cr_query(objects.handle(Kind::Cr), DAT_CR_FIELD_ALL, out));
-    assert!(!param.remote_ia_address_ptr.is_null(), "it can still be asked");
+    assert!(!param.remote_ia_address_ptr.is_null(), "the address is readable after a refused close");
 }
 
 fn ia_close_graceful_refused_under_a_connection(ctx: &Ctx) {
@@ -182,7 +182,7 @@ fn expect_dead(handles: &[(Kind, Handle)]) {
     for (kind, handle) in handles {
         let code = untouched(|out| dat_get_handle_type(handle.h(), out));
         let wanted = error(DAT_INVALID_HANDLE, DAT_INVALID_HANDLE1);
-        assert!(code == wanted, "the {} outlives its adapter", kind.word());
+        assert!(code == wanted, "the {} is still valid after its IA was closed", kind.word());
         assert_eq!(kind_of(kind.end(handle.h())), error(DAT_INVALID_HANDLE, 0));
     }
 }

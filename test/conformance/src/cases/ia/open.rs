@@ -242,7 +242,7 @@ fn with_length(ctx: &Ctx, length: DAT_COUNT) -> DAT_RETURN {
     let code = dat_ia_openv(name.as_ptr().cast_mut(), length, &mut errors, &mut ia, 1, 2, DAT_FALSE);
     if code == DAT_SUCCESS {
         let param: DAT_EVD_PARAM = filled(|out| dat_evd_query(errors, DAT_EVD_FIELD_ALL, out));
-        assert!(param.evd_qlen >= length, "{} of {length}", param.evd_qlen);
+        assert!(param.evd_qlen >= length, "the async EVD holds {} events, wanted {length}", param.evd_qlen);
         ok(dat_ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG));
     } else {
         assert!(errors.is_null() && ia.is_null());
@@ -289,7 +289,7 @@ fn ia_open_many_at_a_time(ctx: &Ctx) {
     let mut numbers: Vec<usize> = all.iter().map(|ia| ia.h().addr()).collect();
     numbers.sort_unstable();
     numbers.dedup();
-    assert_eq!(numbers.len(), all.len(), "no two have the same number");
+    assert_eq!(numbers.len(), all.len(), "two IAs have the same handle");
     for ia in &all {
         ia.pz().free();
     }
@@ -333,7 +333,7 @@ fn ia_number_is_not_reused_at_once(ctx: &Ctx) {
     let mut dead = Vec::new();
     for _ in 0..50 {
         let ia = ctx.ia();
-        assert!(!dead.contains(&ia.h()), "the number of an adapter that was closed");
+        assert!(!dead.contains(&ia.h()), "the handle of a closed IA was returned again");
         dead.push(ia.close());
     }
 }
@@ -377,7 +377,7 @@ fn ia_pointer_is_taken_where_the_number_is(ctx: &Ctx) {
     let evd = Evd::own(filled(|out| dat_evd_create(pointer, 8, DAT_HANDLE_NULL, DAT_EVD_DTO_FLAG, out)));
     let _: DAT_IA_ATTR = filled(|out| dat_ia_query(pointer, null_mut(), DAT_IA_FIELD_ALL, out, 0, null_mut()));
     assert_eq!(filled::<DAT_HANDLE_TYPE>(|out| dat_get_handle_type(pointer, out)), DAT_HANDLE_TYPE_IA);
-    assert_eq!(evd.param().ia_handle, ia.h(), "reported by its number");
+    assert_eq!(evd.param().ia_handle, ia.h(), "the query returns another IA handle");
     pz.free();
 }
 

@@ -75,7 +75,7 @@ fn is_refused(ctx: &Ctx, value: Value) {
     let (code, ia, errors) = open(ctx, 8, value);
     refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_EVD_ASYNC);
     assert!(ia.is_null());
-    assert_eq!(errors, value, "written only on success");
+    assert_eq!(errors, value, "a failed open changed the async EVD handle");
     objects.expect_alive();
 }
 

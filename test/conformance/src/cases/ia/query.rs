@@ -178,7 +178,7 @@ fn ia_query_leaves_nothing_unset(ctx: &Ctx) {
     for (zeros, ones) in [(adapter(0), adapter(0xff)), (provider(0), provider(0xff))] {
         // Only a few padding bytes between fields may stay unset.
         let unset = zeros.iter().zip(&ones).filter(|(zero, one)| zero != one).count();
-        assert!(unset <= 8, "{unset} bytes stay as they were");
+        assert!(unset <= 8, "{unset} bytes were not written");
     }
 }
 
@@ -192,7 +192,7 @@ fn ia_query_gives_the_same_every_time(ctx: &Ctx) {
     };
     let before = all();
     let objects = OneOfEach::within(ctx, &ia, 0);
-    assert_eq!(all(), before, "whatever is made");
+    assert_eq!(all(), before, "the attributes changed when objects were created");
     drop(objects);
     assert_eq!(all(), before);
 }
@@ -220,7 +220,7 @@ fn ia_query_of_all_as_by_a_foreign_libdat(ctx: &Ctx) {
 fn ia_attr_names_are_strings(ctx: &Ctx) {
     let attr = ctx.ia().attr();
     for name in [attr.adapter_name, attr.vendor_name] {
-        assert!(name.contains(&0), "it ends");
+        assert!(name.contains(&0), "the name has no NUL");
     }
     assert_eq!(text_at(attr.adapter_name.as_ptr()), ctx.provider);
 }
@@ -230,10 +230,10 @@ fn ia_attr_address_is_of_this_host(ctx: &Ctx) {
     let pointer = ia.attr().ia_address_ptr;
     let address = address_at(pointer);
     assert_eq!(i32::from(u16::from_ne_bytes([address[0], address[1]])), libc::AF_INET);
-    assert_eq!(address[2..4], [0, 0], "no port");
-    assert_eq!(address[8..16], [0; 8], "programs compare it whole");
-    assert_eq!(bytes_at(pointer.cast(), 28)[16..], [0; 12], "some copy more than it has");
-    assert_eq!(ia.attr().ia_address_ptr, pointer, "it stays where it is");
+    assert_eq!(address[2..4], [0, 0], "the address has a port");
+    assert_eq!(address[8..16], [0; 8], "the padding of the address is not zero");
+    assert_eq!(bytes_at(pointer.cast(), 28)[16..], [0; 12], "the bytes after the address are not zero");
+    assert_eq!(ia.attr().ia_address_ptr, pointer, "the address moved");
 }
 
 fn ia_attr_counts_are_positive(ctx: &Ctx) {
@@ -254,7 +254,7 @@ fn ia_attr_counts_are_positive(ctx: &Ctx) {
         attr.max_rdma_read_out,
     ];
     for (at, count) in counts.into_iter().enumerate() {
-        assert!(count > 0, "count {at} is {count}");
+        assert!(count > 0, "limit number {at} is {count}");
     }
     let sizes = [attr.max_lmr_block_size, attr.max_lmr_virtual_address, attr.max_message_size, attr.max_rdma_size];
     assert!(sizes.iter().all(|size| *size > 0));
@@ -263,7 +263,7 @@ fn ia_attr_counts_are_positive(ctx: &Ctx) {
 
 fn ia_attr_counts_suffice_for_programs(ctx: &Ctx) {
     let attr = ctx.ia().attr();
-    assert!(attr.max_evd_qlen >= 65_535, "MPI libraries refuse less: {}", attr.max_evd_qlen);
+    assert!(attr.max_evd_qlen >= 65_535, "max_evd_qlen is {}, MPI libraries require 65,535", attr.max_evd_qlen);
     assert!(attr.max_iov_segments_per_dto >= 4);
     assert!(attr.max_rdma_read_per_ep_in >= 4 && attr.max_rdma_read_per_ep_out >= 4);
 }
@@ -336,7 +336,7 @@ fn provider_attr_names_and_versions(ctx: &Ctx) {
 
 fn provider_attr_memory_types_work(ctx: &Ctx) {
     let ia = ctx.ia();
-    assert_eq!(ia.provider_attr().lmr_mem_types_supported, 3, "numbers, not bits: all three");
+    assert_eq!(ia.provider_attr().lmr_mem_types_supported, 3, "the LMR types are not the number 3 (all three types)");
     let pz = ia.pz();
     let memory = ia.memory(&pz, 64);
     let region = DAT_REGION_DESCRIPTION { for_lmr_handle: memory.h() };
@@ -365,19 +365,19 @@ fn provider_attr_settled_values(ctx: &Ctx) {
     assert_eq!(attr.dto_async_return_guaranteed, DAT_FALSE);
     assert!([DAT_FALSE, DAT_TRUE].contains(&attr.rdma_write_for_rdma_read_req));
     let alignment = attr.optimal_buffer_alignment;
-    assert!(alignment > 0 && 256 % alignment == 0, "{alignment} divides 256");
+    assert!(alignment > 0 && 256 % alignment == 0, "the alignment {alignment} does not divide 256");
 }
 
 fn provider_attr_private_data_suffices(ctx: &Ctx) {
     let size = ctx.ia().provider_attr().max_private_data_size;
-    assert!(size >= 48, "programs send 48 bytes: {size}");
+    assert!(size >= 48, "only {size} bytes of private data, programs send 48");
 }
 
 fn provider_attr_all_streams_merge(ctx: &Ctx) {
     let merging = ctx.ia().provider_attr().evd_stream_merging_supported;
     for (one, row) in merging.iter().enumerate() {
         for (other, merges) in row.iter().enumerate() {
-            assert_eq!(*merges, DAT_TRUE, "{one} with {other}");
+            assert_eq!(*merges, DAT_TRUE, "the streams {one} and {other} do not merge");
             assert_eq!(*merges, merging[other][one]);
         }
     }
@@ -400,7 +400,7 @@ fn provider_attr_srq_fields_agree(ctx: &Ctx) {
     let mut wanted = DAT_SRQ_ATTR { max_recv_dtos: 1, max_recv_iov: 1, low_watermark: 0 };
     let mut srq = DAT_HANDLE_NULL;
     let code = dat_srq_create(ia.h(), pz.h(), &mut wanted, &mut srq);
-    assert_eq!(code == DAT_SUCCESS, has_srq, "what it says is what it does");
+    assert_eq!(code == DAT_SUCCESS, has_srq, "srq_supported differs from what dat_srq_create does");
     if has_srq {
         Srq::own(srq).free();
     }
@@ -412,7 +412,10 @@ fn provider_attr_named_attributes_describe_it(ctx: &Ctx) {
     have_names(attr.provider_specific_attr, attr.num_provider_specific_attr);
     let named = named_attributes(attr.provider_specific_attr, attr.num_provider_specific_attr);
     for wanted in ["implementation", "version", "transport"] {
-        assert!(named.iter().any(|(name, value)| name == wanted && !value.is_empty()), "{wanted} in {named:?}");
+        assert!(
+            named.iter().any(|(name, value)| name == wanted && !value.is_empty()),
+            "no value for {wanted} in {named:?}"
+        );
     }
 }
 

@@ -160,7 +160,11 @@ fn bind_gives_a_new_context_each_time(ctx: &Ctx) {
     let mut seen = HashSet::from([0, memory.rmr_context, memory.lmr_context]);
     for n in 0..300 {
         let target = bind(&client, &rmr, memory.segment(0, 100), REMOTE);
-        assert!(seen.insert(target.rmr_context), "context {:#x} again at {n}", target.rmr_context);
+        assert!(
+            seen.insert(target.rmr_context),
+            "the context {:#x} was returned again by bind {n}",
+            target.rmr_context
+        );
     }
     unbind(&client, &rmr);
 }
@@ -402,7 +406,7 @@ fn fills_up_with_binds(ctx: &Ctx) {
         }
     };
     refused(code, DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
-    assert!(binds >= 15, "a send and {binds} binds where 16 were asked for");
+    assert!(binds >= 15, "the queue holds a send and {binds} binds, wanted 16 requests");
     ctx.meet();
     expect_dto(conn.request.h(), 0, DAT_DTO_SUCCESS, 0);
     (1..=binds).for_each(|id| _ = expect_rmr(conn.request.h(), rmr.h(), id, DAT_RMR_BIND_SUCCESS));

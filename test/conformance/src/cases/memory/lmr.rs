@@ -103,7 +103,7 @@ fn lmr_of_an_lmr_takes_its_range(ctx: &Ctx) {
     let made = Wanted::lmr(source.lmr.h()).with(LOCAL).make(&ia, &other_pz);
     assert_eq!((made.address, made.length), (source.address, source.length));
     assert!(made.lmr_context != source.lmr_context && made.lmr.h() != source.lmr.h());
-    assert_eq!(made.rmr_context, 0, "it has no remote privilege");
+    assert_eq!(made.rmr_context, 0, "an LMR without remote privileges has an RMR context");
 }
 
 fn lmr_of_an_lmr_of_an_lmr(ctx: &Ctx) {
@@ -230,8 +230,16 @@ fn lmr_contexts_are_not_used_again_soon(ctx: &Ctx) {
     let (mut local, mut remote) = (HashSet::new(), HashSet::new());
     for n in 0..2000 {
         let made = Wanted::memory(buffer.pointer(), 10_000).make(&ia, &pz);
-        assert!(local.insert(made.lmr_context), "lmr_context {:#x} again at {n}", made.lmr_context);
-        assert!(remote.insert(made.rmr_context), "rmr_context {:#x} again at {n}", made.rmr_context);
+        assert!(
+            local.insert(made.lmr_context),
+            "the lmr_context {:#x} was returned again by registration {n}",
+            made.lmr_context
+        );
+        assert!(
+            remote.insert(made.rmr_context),
+            "the rmr_context {:#x} was returned again by registration {n}",
+            made.rmr_context
+        );
     }
 }
 
@@ -289,9 +297,9 @@ fn lmr_query_of_memory(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
     let made = Wanted::memory(buffer.pointer(), 9999).make(&ia, &pz);
     let param = made.param();
-    assert!(param.ia_handle == ia.h() && param.pz_handle == pz.h(), "IA or PZ");
+    assert!(param.ia_handle == ia.h() && param.pz_handle == pz.h(), "the query returns another IA or PZ");
     assert_eq!((param.mem_type, param.length), (DAT_MEM_TYPE_VIRTUAL, 9999));
-    assert!(region_address(param.region_desc) == buffer.pointer(), "the region");
+    assert!(region_address(param.region_desc) == buffer.pointer(), "the query returns another region");
     assert_eq!((param.lmr_context, param.rmr_context), (made.lmr_context, made.rmr_context));
     assert_eq!((param.registered_address, param.registered_size), (made.address, made.length));
     assert_eq!(param.mem_priv, DAT_MEM_PRIV_ALL_FLAG);
@@ -303,7 +311,10 @@ fn lmr_query_of_an_lmr(ctx: &Ctx) {
     let made = Wanted::lmr(source.lmr.h()).make(&ia, &pz);
     let param = made.param();
     assert_eq!((param.mem_type, param.length), (DAT_MEM_TYPE_LMR, 9999));
-    assert!(region_address(param.region_desc) == source.lmr.h(), "the region is the LMR");
+    assert!(
+        region_address(param.region_desc) == source.lmr.h(),
+        "the query does not return the source LMR as the region"
+    );
     assert_eq!((param.registered_address, param.registered_size), (source.address, 9999));
 }
 
@@ -324,7 +335,7 @@ fn lmr_query_by_each_bit_of_the_mask(ctx: &Ctx) {
             0x100 => param.registered_size == made.length,
             _ => param.registered_address == made.address,
         };
-        assert!(is_there, "what bit {bit:#x} asks for is wrong");
+        assert!(is_there, "the field of mask bit {bit:#x} is wrong");
     }
 }
 

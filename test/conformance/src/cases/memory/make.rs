@@ -160,5 +160,5 @@ pub(super) fn expect_unbound(rmr: &Rmr) {
     let param = rmr_param(rmr);
     let DAT_LMR_TRIPLET { lmr_context, virtual_address, segment_length, .. } = param.lmr_triplet;
     let seen = (lmr_context, virtual_address, segment_length, param.mem_priv, param.rmr_context);
-    assert_eq!(seen, (0, 0, 0, 0, 0), "triplet, privileges and context of an unbound RMR");
+    assert_eq!(seen, (0, 0, 0, 0, 0), "an unbound RMR has a triplet, privileges or a context");
 }

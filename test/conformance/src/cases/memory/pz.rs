@@ -32,7 +32,7 @@ fn pz_query_returns_its_ia(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let param: DAT_PZ_PARAM = filled(|out| dat_pz_query(pz.h(), DAT_PZ_FIELD_ALL, out));
-    assert!(param.ia_handle == ia.h(), "another IA");
+    assert!(param.ia_handle == ia.h(), "the query returns another IA");
 }
 
 fn pz_create_refuses_bad_handles_and_null(ctx: &Ctx) {

@@ -44,7 +44,7 @@ fn rmr_query_unbound_shows_zeros(ctx: &Ctx) {
     let pz = ia.pz();
     let rmr = pz.rmr();
     let param = rmr_param(&rmr);
-    assert!(param.ia_handle == ia.h() && param.pz_handle == pz.h(), "IA or PZ");
+    assert!(param.ia_handle == ia.h() && param.pz_handle == pz.h(), "the query returns another IA or PZ");
     expect_unbound(&rmr);
     // All parameters except the triplet, like the reference's test does.
     let _: DAT_RMR_PARAM = filled(|out| dat_rmr_query(rmr.h(), DAT_RMR_FIELD_ALL & !DAT_RMR_FIELD_LMR_TRIPLET, out));

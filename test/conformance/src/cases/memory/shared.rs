@@ -130,7 +130,7 @@ fn shared_query_shows_memory_and_length(ctx: &Ctx) {
     name = [0xff; 40];
     let param = made.param();
     assert_eq!((param.mem_type, param.length), (DAT_MEM_TYPE_SHARED_VIRTUAL, LENGTH as u64));
-    assert!(region_address(param.region_desc) == map.pointer(), "the region");
+    assert!(region_address(param.region_desc) == map.pointer(), "the query returns another region");
     assert_eq!((param.registered_address, param.registered_size), (made.address, LENGTH as u64));
     // The library copied the 40 bytes, so the changed name denotes other memory.
     let other = Wanted::shared(map.pointer(), 100, &mut name).make(&ia, &pz);

@@ -67,7 +67,7 @@ fn registry_list_of_none_is_arg1_and_returns_the_size(_ctx: &Ctx) {
     let (code, count, names) = list(1, 0);
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
     assert!(count >= 1, "{count}");
-    assert_eq!(count, size(), "with and without a list");
+    assert_eq!(count, size(), "the count differs between calls with and without a list");
     assert_eq!(names, [""]);
 }
 

@@ -45,7 +45,7 @@ fn strerror_of_every_subtype(_ctx: &Ctx) {
         }
     }
     let known: Vec<u32> = SUBTYPES.iter().map(|(code, _)| *code).collect();
-    assert!((1..=101).all(|code| known.contains(&code)), "the table here is whole");
+    assert!((1..=101).all(|code| known.contains(&code)), "the table of this case lacks a code");
 }
 
 fn strerror_of_success(_ctx: &Ctx) {
@@ -103,7 +103,7 @@ fn strerror_gives_the_same_strings(_ctx: &Ctx) {
     let (mut one, mut other, mut minor): (*const c_char, *const c_char, *const c_char) = (null(), null(), null());
     ok(dat_strerror(DAT_QUEUE_EMPTY, &mut one, &mut minor));
     ok(dat_strerror(DAT_QUEUE_EMPTY, &mut other, &mut minor));
-    assert_eq!(one, other, "static");
+    assert_eq!(one, other, "the second call returned another pointer");
 }
 
 fn strerror_always_sets_both_strings(_ctx: &Ctx) {

@@ -134,13 +134,16 @@ fn srq_ep_create_without_a_connect_evd(ctx: &Ctx) {
     let attr = unmarked();
     let create = |out| dat_ep_create_with_srq(ia, pz, recv, request, null_mut(), srq, &attr, out);
     let ep = Ep::own(filled(create));
-    assert!(ep.param().connect_evd_handle.is_null(), "it has none");
+    assert!(ep.param().connect_evd_handle.is_null(), "the EP has a connect EVD");
 }
 
 fn srq_ep_create_with_another_zone(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let other = pool.ia.pz();
     let ep = pool.ep_in(&other, &pool.recv, &unmarked());
-    assert!(ep.param().pz_handle == other.h() && pool.param().pz_handle == pool.pz.h(), "each keeps its own");
+    assert!(
+        ep.param().pz_handle == other.h() && pool.param().pz_handle == pool.pz.h(),
+        "the EP or the SRQ changed its PZ"
+    );
     refused(dat_pz_free(other.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_PZ_IN_USE);
 }

@@ -181,7 +181,7 @@ fn srq_soft_watermark_on_receives_taken(_: &Ctx, peer: &Peer, pool: &Pool) {
 /// Imitates programs that clear the record and set some fields: they expect EP_BROKEN only.
 fn srq_soft_watermark_zero_as_an_attribute_is_none(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected_to(pool, pool.ep_with(&marked(0, 8)));
-    assert_eq!(ep.param().ep_attr.srq_soft_hw, 0, "shown as it was asked for");
+    assert_eq!(ep.param().ep_attr.srq_soft_hw, 0, "the query returns the requested watermark");
     pool.post_all(0..4);
     peer.send_many(0, 4, 0);
     for message in 0..4 {

@@ -126,8 +126,12 @@ fn srq_create_at_the_limits(ctx: &Ctx) {
     let (pz, most) = (ia.pz(), ia.attr());
     let srq = ia.srq(&pz, most.max_recv_per_srq, most.max_iov_segments_per_dto);
     let param: DAT_SRQ_PARAM = filled(|out| dat_srq_query(srq.h(), DAT_SRQ_FIELD_ALL, out));
-    assert!(param.max_recv_dtos >= most.max_recv_per_srq, "{} receives", param.max_recv_dtos);
-    assert!(param.max_recv_iov >= most.max_iov_segments_per_dto, "{} segments", param.max_recv_iov);
+    assert!(param.max_recv_dtos >= most.max_recv_per_srq, "the SRQ holds only {} receives", param.max_recv_dtos);
+    assert!(
+        param.max_recv_iov >= most.max_iov_segments_per_dto,
+        "the SRQ permits only {} segments",
+        param.max_recv_iov
+    );
 }
 
 fn srq_create_with_a_low_watermark(ctx: &Ctx) {
@@ -318,7 +322,7 @@ fn srq_resize_makes_room(ctx: &Ctx) {
         pool.post(0);
     }
     ok(dat_srq_resize(pool.srq.h(), 100));
-    assert!(pool.param().max_recv_dtos >= 100, "the query shows it");
+    assert!(pool.param().max_recv_dtos >= 100, "the query returns less than the new length");
     for _ in pool.param().outstanding_dto_count..100 {
         pool.post(1);
     }
@@ -331,7 +335,7 @@ fn srq_resize_below_the_outstanding_receives(ctx: &Ctx) {
     for length in [1, 4] {
         refused(dat_srq_resize(pool.srq.h(), length), DAT_INVALID_STATE, DAT_NO_SUBTYPE);
     }
-    assert!(pool.param().max_recv_dtos >= 8, "it is as long as it was");
+    assert!(pool.param().max_recv_dtos >= 8, "a refused resize shortened the queue");
     ok(dat_srq_resize(pool.srq.h(), 5));
     pool.expect_counts(5, 5);
 }
@@ -346,7 +350,7 @@ fn srq_resize_below_the_low_watermark(ctx: &Ctx) {
         let other = Pool::new(&pool.ia, 8);
         ok(dat_srq_set_lw(other.srq.h(), 6));
         refused(dat_srq_resize(other.srq.h(), 5), DAT_INVALID_STATE, DAT_NO_SUBTYPE);
-        assert!(other.param().max_recv_dtos >= 8, "it is as long as it was");
+        assert!(other.param().max_recv_dtos >= 8, "a refused resize shortened the queue");
         ok(dat_srq_set_lw(other.srq.h(), 0));
         ok(dat_srq_resize(other.srq.h(), 5));
         pool
@@ -359,7 +363,7 @@ fn srq_resize_smaller(ctx: &Ctx) {
     pool.post_all(0..2);
     ok(dat_srq_resize(pool.srq.h(), 3));
     let length = pool.param().max_recv_dtos;
-    assert!(length >= 3, "it is {length} long");
+    assert!(length >= 3, "the queue holds {length} receives, wanted at least 3");
     for _ in 2..length {
         pool.post(2);
     }

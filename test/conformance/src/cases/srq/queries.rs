@@ -44,18 +44,18 @@ fn srq_provider_attributes_report_srqs(ctx: &Ctx) {
     let ia = ctx.ia();
     let (attr, limits) = (ia.provider_attr(), ia.attr());
     assert_eq!(attr.srq_supported, DAT_TRUE);
-    assert_eq!(attr.srq_watermarks_supported, 0x111, "low, soft high, hard high");
+    assert_eq!(attr.srq_watermarks_supported, 0x111, "bits of the low, soft high and hard high watermark");
     assert_eq!(attr.srq_ep_pz_difference_supported, DAT_TRUE);
-    assert_eq!(attr.srq_info_supported, 0x11, "available, outstanding");
-    assert_eq!(attr.ep_recv_info_supported, 0x11, "count, span");
+    assert_eq!(attr.srq_info_supported, 0x11, "bits of the available and outstanding counts");
+    assert_eq!(attr.ep_recv_info_supported, 0x11, "bits of the receive count and the span");
     assert!(limits.max_srqs > 0 && limits.max_ep_per_srq > 0 && limits.max_recv_per_srq > 0);
 }
 
 fn srq_query_of_a_new_one(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 8);
     let param = pool.param();
-    assert!(param.ia_handle == pool.ia.h(), "its IA");
-    assert!(param.pz_handle == pool.pz.h(), "its zone");
+    assert!(param.ia_handle == pool.ia.h(), "the query returns the SRQ's IA");
+    assert!(param.pz_handle == pool.pz.h(), "the query returns the SRQ's PZ");
     assert_eq!(param.srq_state, DAT_SRQ_STATE_OPERATIONAL);
     assert!(param.max_recv_dtos >= 8 && param.max_recv_iov >= 4, "{}, {}", param.max_recv_dtos, param.max_recv_iov);
     assert_eq!(param.low_watermark, 0);
@@ -121,8 +121,8 @@ fn srq_ep_query_names_it(ctx: &Ctx) {
     let ep = pool.ep();
     assert!(ep.param().srq_handle == pool.srq.h());
     let asked: DAT_EP_PARAM = filled(|out| dat_ep_query(ep.h(), DAT_EP_FIELD_SRQ_HANDLE, out));
-    assert!(asked.srq_handle == pool.srq.h(), "asked for alone");
-    assert!(asked.recv_evd_handle == pool.recv.h(), "its receive EVD");
+    assert!(asked.srq_handle == pool.srq.h(), "a query of one field returns the SRQ");
+    assert!(asked.recv_evd_handle == pool.recv.h(), "a query of one field returns the receive EVD");
 }
 
 fn srq_ep_query_of_an_ep_without(ctx: &Ctx) {
@@ -136,7 +136,7 @@ fn srq_ep_query_shows_attributes_as_asked(ctx: &Ctx) {
     for (soft, hard) in [(-1, -1), (3, 7), (0, 1000), (5, 2)] {
         let asked = marked(soft, hard);
         let shown = pool.ep_with(&asked).param().ep_attr;
-        assert_eq!((shown.srq_soft_hw, shown.max_recv_dtos), (soft, hard), "the watermarks");
+        assert_eq!((shown.srq_soft_hw, shown.max_recv_dtos), (soft, hard), "the query returns the watermarks");
         assert!(shown.max_request_dtos >= asked.max_request_dtos && shown.max_request_iov >= asked.max_request_iov);
         let others = |attr: &DAT_EP_ATTR| {
             (
@@ -147,7 +147,7 @@ fn srq_ep_query_shows_attributes_as_asked(ctx: &Ctx) {
                 attr.max_rdma_read_out,
             )
         };
-        assert_eq!(others(&shown), others(&asked), "exactly as asked");
+        assert_eq!(others(&shown), others(&asked), "the query returns the requested attributes");
     }
 }
 
@@ -221,7 +221,7 @@ fn srq_ep_modify_of_its_requests(ctx: &Ctx) {
     let ep = pool.ep();
     ok(modify(&ep, DAT_EP_FIELD_EP_ATTR_MAX_REQUEST_DTOS, |param| param.ep_attr.max_request_dtos = 7));
     assert_eq!(ep.param().ep_attr.max_request_dtos, 7);
-    assert!(ep.param().srq_handle == pool.srq.h(), "and it keeps its queue");
+    assert!(ep.param().srq_handle == pool.srq.h(), "the EP lost its SRQ");
     refused(dat_srq_free(pool.srq.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_SRQ_IN_USE);
 }
 
@@ -289,12 +289,12 @@ fn srq_recv_query_without_one_counts_posted_receives(ctx: &Ctx) {
     for left in (0..4).rev() {
         ok(dat_ep_post_send(client.ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
         expect_dto(server.recv.h(), 3 - left as u64, DAT_DTO_SUCCESS, 0);
-        assert_eq!(recv_query(&server.ep), (left, left), "completed ones count no more");
+        assert_eq!(recv_query(&server.ep), (left, left), "a completed receive is still counted");
     }
     server.post_recv(9, memory.segment(0, 8));
     server.disconnect();
     expect_dto(server.recv.h(), 9, DAT_DTO_ERR_FLUSHED, 0);
-    assert_eq!(recv_query(&server.ep), (0, 0), "nor do flushed ones");
+    assert_eq!(recv_query(&server.ep), (0, 0), "a flushed receive is still counted");
 }
 
 fn srq_recv_query_in_an_ep_without_a_zone(ctx: &Ctx) {

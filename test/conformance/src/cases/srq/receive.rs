@@ -113,7 +113,7 @@ fn srq_serves_eps_of_several_peers(_: &Ctx, peer: &Peer, pool: &Pool) {
             let seed = 10 * round + conn as u8;
             peer.send(conn as u64, 64, seed);
             let (handle, slot, first) = pool.next();
-            assert!(handle.h() == ep.h() && first == seed, "the message of connection {conn}");
+            assert!(handle.h() == ep.h() && first == seed, "a message of another connection arrived at {conn}");
             pool.memory.expect_pattern(slot as usize * SLOT, 64, seed);
         }
     }
@@ -132,7 +132,7 @@ fn srq_keeps_the_order_of_each_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
         let (handle, slot, seed) = pool.next();
         let conn =
             eps.iter().position(|ep| ep.h() == handle.h()).expect("the CNO or event names an object of this case");
-        assert_eq!(seed, next[conn], "connection {conn}");
+        assert_eq!(seed, next[conn], "messages of connection {conn} are out of order");
         next[conn] = next[conn].wrapping_add(1);
         pool.post(slot);
     }
@@ -192,10 +192,10 @@ fn srq_empty_with_many_waiting(_: &Ctx, peer: &Peer, pool: &Pool) {
         assert_eq!(taken, slot);
         let conn =
             eps.iter().position(|ep| ep.h() == handle.h()).expect("the CNO or event names an object of this case");
-        assert_eq!(seed, 10 * conn as u8 + came[conn], "in the order of its connection");
+        assert_eq!(seed, 10 * conn as u8 + came[conn], "messages of connection {conn} are out of order");
         came[conn] += 1;
     }
-    assert_eq!(came, [2; 6], "each message once");
+    assert_eq!(came, [2; 6], "each message arrives once");
     expect_nothing(pool.recv.h());
 }
 
@@ -243,7 +243,7 @@ fn srq_resize_while_connections_wait(_: &Ctx, peer: &Peer, pool: &Pool) {
         assert_eq!(seed, next[conn]);
         next[conn] += 1;
     }
-    assert_eq!(next, [10, 110], "no message was lost");
+    assert_eq!(next, [10, 110], "a message was lost or duplicated");
 }
 
 fn srq_resize_has_room_for_all_completions(_: &Ctx, peer: &Peer, pool: &Pool) {
@@ -297,7 +297,7 @@ fn srq_message_over_several_segments(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_dto(pool.recv.h(), 1, DAT_DTO_SUCCESS, 45);
     let parts = [memory.take(0, 10), memory.take(100, 20), memory.take(200, 15)].concat();
     let all: Vec<u8> = (1..=45).collect();
-    assert_eq!(parts, all, "in the order of the segments");
+    assert_eq!(parts, all, "the segments are not filled in order");
     memory.expect_all(215, 15, 0);
 }
 
@@ -423,7 +423,7 @@ fn srq_recv_query_counts_receives_taken_by_an_ep(_: &Ctx, peer: &Peer, pool: &Po
         });
         let (mut count, mut span) = (-1, -1);
         ok(dat_ep_recv_query(ep.h(), &mut count, &mut span));
-        assert_eq!((count, span), (0, 0), "completed");
+        assert_eq!((count, span), (0, 0), "a completed receive is still counted");
     }
 }
 
@@ -471,7 +471,7 @@ fn talks(ctx: &Ctx) {
         }
         if let Some(event) = dequeue(pool.recv.h()) {
             let slot = context_bits(event.dto().user_cookie);
-            assert_eq!(pool.memory.byte(slot as usize * SLOT), received as u8, "in the order of the peer's sends");
+            assert_eq!(pool.memory.byte(slot as usize * SLOT), received as u8, "messages are out of order");
             received += 1;
             pool.post(slot);
         }

@@ -138,7 +138,7 @@ fn threads_accept_one_request_at_once(ctx: &Ctx) {
             }
         });
         let accepted = accepted.into_inner().expect("no thread has panicked");
-        assert_eq!(accepted.len(), 1, "one of them has it");
+        assert_eq!(accepted.len(), 1, "not exactly one thread succeeded");
         client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
         for (thread, end) in ends.iter().enumerate() {
             if thread == accepted[0] {
@@ -167,7 +167,7 @@ fn threads_connect_one_ep_at_once(ctx: &Ctx) {
             kind_in(code, &[DAT_SUCCESS, DAT_INVALID_STATE]);
             begun.fetch_add((code == DAT_SUCCESS).into(), Ordering::Relaxed);
         });
-        assert_eq!(begun.into_inner(), 1, "one has connected it");
+        assert_eq!(begun.into_inner(), 1, "not exactly one thread succeeded");
         ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, server.ep.h(), 0, null_mut()));
         established(&client, &server);
         expect_nothing(requests.h());
@@ -196,7 +196,11 @@ fn threads_free_an_ep_under_sends_of_the_peer(ctx: &Ctx) {
             }
         });
         for id in 0..16 {
-            assert_eq!(context_bits(expect_event(client.request.h(), SOON).dto().user_cookie), id, "in order");
+            assert_eq!(
+                context_bits(expect_event(client.request.h(), SOON).dto().user_cookie),
+                id,
+                "completions are out of order"
+            );
         }
         client.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
         // Completions of the freed EP may be queued on its EVDs, which drop them when they are freed.
@@ -261,7 +265,7 @@ fn threads_close_releases_all_waiters(ctx: &Ctx) {
         for waiter in on_cno {
             let (code, evd) = waiter.join();
             ok(code);
-            assert!(evd.h().is_null(), "no EVD");
+            assert!(evd.h().is_null(), "a failed call returned an EVD");
         }
     }
 }
@@ -338,7 +342,11 @@ fn loads(ctx: &Ctx) {
             }
             while let Some(event) = dequeue(conn.request.h()) {
                 let data = event.dto();
-                assert_eq!(context_bits(data.user_cookie), completed, "in order, each once");
+                assert_eq!(
+                    context_bits(data.user_cookie),
+                    completed,
+                    "a completion is out of order, missing or duplicate"
+                );
                 has_failed |= data.status != DAT_DTO_SUCCESS;
                 completed += 1;
             }

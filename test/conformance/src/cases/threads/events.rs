@@ -47,7 +47,7 @@ fn takes_each_once(ctx: &Ctx, take: impl Fn(DAT_EVD_HANDLE) -> Option<Event> + S
             let event = take(evd.h());
             let mut seen = seen.lock().expect("no thread has panicked");
             if let Some(event) = event {
-                assert!(seen.insert(event.software().addr()), "an event came twice");
+                assert!(seen.insert(event.software().addr()), "an event was dequeued twice");
             }
             seen.len() == EVENTS
         });
@@ -76,7 +76,7 @@ fn threads_dequeue_beside_a_waiter(ctx: &Ctx) {
     let is_done = || seen.lock().expect("no thread has panicked").len() == EVENTS;
     let note = |event: Event| {
         let is_new = seen.lock().expect("no thread has panicked").insert(event.software().addr());
-        assert!(is_new, "an event came twice");
+        assert!(is_new, "an event was dequeued twice");
     };
     run_threads(3, |thread| match thread {
         0 => post_numbers(&evd, 0..EVENTS),
@@ -132,7 +132,7 @@ fn threads_post_events_to_a_full_evd(ctx: &Ctx) {
                 accepted.fetch_add((code == DAT_SUCCESS).into(), Ordering::Relaxed);
             }
         });
-        assert_eq!(accepted.into_inner(), length, "as many as it holds");
+        assert_eq!(accepted.into_inner(), length, "the EVD accepted another number of events than its length");
         assert_eq!(drain(evd.h()).len(), length);
     }
     expect_nothing(ia.errors());

@@ -161,7 +161,7 @@ fn threads_ask_the_registry_and_for_words(ctx: &Ctx) {
             let mut list: Vec<_> = entries.iter_mut().map(std::ptr::from_mut).collect();
             let mut count = 0;
             ok(dat_registry_list_providers(8, &mut count, list.as_mut_ptr()));
-            assert!(count >= 1, "the adapter under test is there");
+            assert!(count >= 1, "no adapter is listed");
             let (mut major, mut minor) = (std::ptr::null(), std::ptr::null());
             dat_strerror(code << 16, &mut major, &mut minor);
             assert!(!major.is_null() && !minor.is_null());
@@ -222,7 +222,7 @@ fn threads_ask_for_one_qualifier(ctx: &Ctx) {
                 made.lock().expect("no thread has panicked").push(Psp::own(psp));
             }
         });
-        assert_eq!(made.into_inner().expect("no thread has panicked").len(), 1, "one of them has it");
+        assert_eq!(made.into_inner().expect("no thread has panicked").len(), 1, "not exactly one thread succeeded");
     }
 }
 
@@ -236,7 +236,10 @@ fn threads_ask_for_any_qualifier(ctx: &Ctx) {
             let mut qual = 0;
             let create = |out| dat_psp_create_any(ia.h(), &mut qual, requests.h(), DAT_PSP_CONSUMER_FLAG, out);
             let psp = Psp::own(filled(create));
-            assert!(seen.lock().expect("no thread has panicked").insert(qual), "{qual} was given twice");
+            assert!(
+                seen.lock().expect("no thread has panicked").insert(qual),
+                "the qualifier {qual} was returned twice"
+            );
             made.lock().expect("no thread has panicked").push(psp);
         }
     });
@@ -272,7 +275,7 @@ fn threads_free_a_zone_while_an_ep_is_made(ctx: &Ctx) {
         let pz = Handle::of(ia.pz().leak());
         let make = |ep| dat_ep_create(ia.h(), pz.h(), evd.h(), evd.h(), evd.h(), &ep_attr(), ep);
         let (is_freed, ep) = frees_while_an_ep_is_made(|| dat_pz_free(pz.h()), make);
-        assert!(ep.is_some() != is_freed, "one of the two has won");
+        assert!(ep.is_some() != is_freed, "not exactly one of the two calls succeeded");
         if let Some(ep) = ep {
             ep.free();
             ok(dat_pz_free(pz.h()));
@@ -287,7 +290,7 @@ fn threads_free_an_evd_while_an_ep_is_made(ctx: &Ctx) {
         let evd = Handle::of(ia.evd(8, DAT_EVD_DEFAULT_FLAG).leak());
         let make = |ep| dat_ep_create(ia.h(), pz.h(), evd.h(), evd.h(), evd.h(), &ep_attr(), ep);
         let (is_freed, ep) = frees_while_an_ep_is_made(|| dat_evd_free(evd.h()), make);
-        assert!(ep.is_none() || !is_freed, "an EP stands on nothing that is gone");
+        assert!(ep.is_none() || !is_freed, "the EP exists although its object was freed");
         drop(ep);
         if !is_freed {
             ok(dat_evd_free(evd.h()));
@@ -315,7 +318,7 @@ fn threads_resize_while_others_post_and_dequeue(ctx: &Ctx) {
             for number in 0..EVENTS {
                 let mut event = zeroed();
                 until(|| dat_evd_dequeue(evd.h(), &mut event) == DAT_SUCCESS);
-                assert_eq!(Event(event).software().addr(), number, "in order, none lost");
+                assert_eq!(Event(event).software().addr(), number, "an event is out of order or missing");
                 taken.store(number + 1, Ordering::Release);
             }
         }
@@ -360,7 +363,7 @@ fn threads_modify_an_ep_from_both_sides(ctx: &Ctx) {
             param.pz_handle = zones[thread].h();
             ok(dat_ep_modify(ep.h(), DAT_EP_FIELD_PZ_HANDLE, &param));
             let seen = Handle::of(ep.param().pz_handle);
-            assert!(zones.iter().any(|zone| zone.h() == seen.h()), "one of the two");
+            assert!(zones.iter().any(|zone| zone.h() == seen.h()), "the query returned neither of the two PZs");
         }
     });
     // The reference counts are correct: the PZ in use cannot be freed, and both PZs can be freed at the end.
@@ -386,7 +389,7 @@ fn one_of_many_frees(ctx: &Ctx, kind: Kind) {
                 freed.fetch_add(1, Ordering::Relaxed);
             }
         });
-        assert_eq!(freed.into_inner(), 1, "one has freed it");
+        assert_eq!(freed.into_inner(), 1, "not exactly one thread freed the object");
         let ia = ia.leak();
         if kind != Kind::Ia {
             ok(dat_ia_close(ia, DAT_CLOSE_ABRUPT_FLAG));

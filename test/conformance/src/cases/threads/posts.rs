@@ -77,7 +77,7 @@ fn two_posters(ctx: &Ctx) {
 #[track_caller]
 pub(super) fn in_order(next: &mut [u64], number: u64) {
     let (thread, number) = ((number >> 32) as usize, number & 0xffff_ffff);
-    assert_eq!(number, next[thread], "of thread {thread}");
+    assert_eq!(number, next[thread], "completions of thread {thread} are out of order");
     next[thread] += 1;
 }
 
@@ -123,7 +123,7 @@ fn posts_from_three(ctx: &Ctx) {
                 let data = polled_event(conn.recv.h()).dto();
                 assert!(data.status == DAT_DTO_SUCCESS, "{}", status_name(data.status));
                 let slot = context_bits(data.user_cookie) as usize;
-                assert_eq!(number_at(&memory, slot), number, "in the order of the peer's sends");
+                assert_eq!(number_at(&memory, slot), number, "messages are out of order");
             }
             return;
         }
@@ -292,7 +292,7 @@ fn threads_post_to_one_shared_receive_queue(ctx: &Ctx) {
                 let data = polled_event(recv.h()).dto();
                 let slot = context_bits(data.user_cookie);
                 assert!(slots.insert(slot), "receive {slot} was used twice");
-                assert_eq!(number_at(&into, slot as usize), number, "in the order of the sends");
+                assert_eq!(number_at(&into, slot as usize), number, "messages are out of order");
             }
         }
     });
@@ -330,7 +330,7 @@ fn threads_post_while_another_disconnects(ctx: &Ctx) {
             let data = expect_event(client.request.h(), SOON).dto();
             let id = context_bits(data.user_cookie);
             assert!(accepted.remove(&id), "{id:#x} completed twice, or was never accepted");
-            assert!(data.status != DAT_DTO_SUCCESS || !has_failed, "no success after a failure");
+            assert!(data.status != DAT_DTO_SUCCESS || !has_failed, "a request succeeded after another had failed");
             has_failed |= data.status != DAT_DTO_SUCCESS;
         }
         expect_nothing(client.request.h());
@@ -360,7 +360,7 @@ fn threads_post_receives_while_another_resets(ctx: &Ctx) {
     let mut count = 0;
     ok(dat_ep_recv_query(ep.h(), &mut count, null_mut()));
     let completed = drain(server.recv.h()).len();
-    assert!(completed + count as usize <= accepted.into_inner(), "none was made up");
+    assert!(completed + count as usize <= accepted.into_inner(), "more completions than accepted posts");
     ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
@@ -380,8 +380,8 @@ fn dequeues_in_four(ctx: &Ctx) {
         until(|| {
             if let Some(event) = dequeue(conn.recv.h()) {
                 let slot = context_bits(event.dto().user_cookie);
-                assert!(seen.lock().expect("no thread has panicked").insert(slot), "receive {slot} came twice");
-                assert_eq!(number_at(&memory, slot as usize), slot, "receives are used in their order");
+                assert!(seen.lock().expect("no thread has panicked").insert(slot), "receive {slot} completed twice");
+                assert_eq!(number_at(&memory, slot as usize), slot, "receives are used out of order");
             }
             seen.lock().expect("no thread has panicked").len() == 3 * EACH
         });
@@ -430,7 +430,7 @@ fn binds(ctx: &Ctx) {
             let rmr = windows[thread].h();
             let context = filled(|out| dat_rmr_bind(rmr, &segment, all, ep, id, DAT_COMPLETION_DEFAULT_FLAG, out));
             let is_new = contexts.lock().expect("no thread has panicked").insert(context);
-            assert!(is_new, "a context was given twice");
+            assert!(is_new, "a context was returned twice");
         }
     });
     for _ in 0..4 * 30 {

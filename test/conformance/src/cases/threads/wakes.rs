@@ -148,7 +148,7 @@ fn threads_move_an_evd_to_another_cno_under_arrivals(ctx: &Ctx) {
         let (code, named) = waiter.join();
         ok(code);
         assert!(named.h() == evd.h());
-        assert_eq!(drain(evd.h()).len(), 2, "both events are there");
+        assert_eq!(drain(evd.h()).len(), 2, "an event is missing");
         // A leftover trigger of either CNO must not return an empty EVD.
         for cno in &cnos {
             expect(dat_cno_wait(cno.h(), 0, &mut null_mut()), DAT_QUEUE_EMPTY);
@@ -285,7 +285,7 @@ fn threads_agent_that_arms_itself_again(ctx: &Ctx) {
         expect(dat_cno_wait(cno.h(), 0, &mut null_mut()), DAT_QUEUE_EMPTY);
         evd.post(round);
         until(|| calls.load(Ordering::Acquire) > before);
-        assert!(wait_on(&cno) == evd.h(), "it stays triggered for those who wait");
+        assert!(wait_on(&cno) == evd.h(), "the CNO lost its trigger");
         drain(evd.h());
     }
     ok(dat_cno_modify_agent(cno.h(), NO_AGENT));
@@ -359,8 +359,8 @@ fn threads_change_agents_under_arrivals(ctx: &Ctx) {
             drain(evd.h());
         }),
     });
-    assert!(noted.all().iter().all(|named| *named == evd.h()), "called for nothing else");
-    assert!(noted.count() <= 100, "each at most once");
+    assert!(noted.all().iter().all(|named| *named == evd.h()), "the agent was called for another EVD");
+    assert!(noted.count() <= 100, "the agent was called more than once per event");
 }
 
 fn sends_one_by_one(ctx: &Ctx) {
@@ -438,7 +438,7 @@ fn threads_interrupt_waits_under_arrivals(ctx: &Ctx) {
         kind_in(waited.code, &[DAT_SUCCESS, DAT_INTERRUPTED_CALL]);
         let left = drain(evd.h());
         let taken = usize::from(waited.code == DAT_SUCCESS);
-        assert_eq!(left.len() + taken, 1, "the event is with the waiter or on the queue");
+        assert_eq!(left.len() + taken, 1, "the event was lost or duplicated");
     }
 }
 
@@ -451,7 +451,7 @@ fn threads_cancel_waits_under_arrivals(ctx: &Ctx) {
         run_threads(2, |thread| (0..20).for_each(|number| evd.post(20 * thread + number)));
         sleeper.cancel();
         other.post(round);
-        assert_eq!(wait_for(&other), round, "the next waiter is served");
+        assert_eq!(wait_for(&other), round, "the next waiter got another event");
         assert_eq!(drain(evd.h()).len(), 40);
     }
 }

@@ -289,7 +289,11 @@ fn outlives(ctx: &Ctx) {
         let data = expect_event(conn.request.h(), SOON).dto();
         assert_eq!(context_bits(data.user_cookie), id);
         let may_be = [DAT_DTO_ERR_FLUSHED, DAT_DTO_ERR_TRANSPORT, DAT_DTO_ERR_REMOTE_RESPONDER];
-        assert!(may_be.contains(&data.status), "a send to the dead completed: {}", status_name(data.status));
+        assert!(
+            may_be.contains(&data.status),
+            "a send to an exited process completed with {}",
+            status_name(data.status)
+        );
     }
     expect_flushed(&conn.recv, 1..=2);
     expect_lost(&conn);

@@ -79,7 +79,7 @@ fn no_success_after_a_failure(evd: &Evd, count: u64) {
         assert_eq!(context_bits(data.user_cookie), id);
         failed |= data.status != DAT_DTO_SUCCESS;
         let status = status_name(data.status);
-        assert!(!failed || data.status != DAT_DTO_SUCCESS, "{id} came with {status} after a failure");
+        assert!(!failed || data.status != DAT_DTO_SUCCESS, "request {id} completed with {status} after a failure");
     }
     expect_nothing(evd.h());
 }

@@ -124,7 +124,7 @@ fn fill(conn: &Conn, op: Op, remote: &DAT_RMR_TRIPLET) -> u64 {
             return id;
         }
     }
-    unreachable!("some post is refused")
+    unreachable!("one of the posts exceeds the queue")
 }
 
 fn is_refused_when_full(ctx: &Ctx, op: Op) {
@@ -132,7 +132,7 @@ fn is_refused_when_full(ctx: &Ctx, op: Op) {
     let (memory, target) = (client.memory(100), server.memory(100));
     // The peer has no receive for the sends.
     let sends = fill(&client, Op::Send, &NOWHERE);
-    assert!(sends >= 16, "space for {sends} requests where 16 were asked for");
+    assert!(sends >= 16, "the queue holds {sends} requests, wanted at least 16");
     let code = op.call(&client, 99, &[memory.segment(0, 100)], &target.target(0, 100), DAT_COMPLETION_DEFAULT_FLAG);
     refused(code, DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
     // The receive queue is separate, so a receive is still accepted.
@@ -184,7 +184,7 @@ fn post_recvs_up_to_the_requested_depth_and_not_above_the_reported_one(ctx: &Ctx
     let conn = Conn::alone(ctx);
     let posted = fill(&conn, Op::Recv, &NOWHERE);
     let said = conn.ep.param().ep_attr.max_recv_dtos;
-    assert!(posted >= 16 && posted >= said as u64, "{posted} posted, {said} said, 16 asked for");
+    assert!(posted >= 16 && posted >= said as u64, "{posted} requests fit, the attribute is {said}, 16 were requested");
     let (mut allocated, mut span) = (-1, -1);
     if dat_ep_recv_query(conn.ep.h(), &mut allocated, &mut span) == DAT_SUCCESS {
         assert_eq!((allocated as u64, span as u64), (posted, posted));
@@ -234,7 +234,7 @@ fn refills_its_queue(ctx: &Ctx) {
 fn fills_its_queue(ctx: &Ctx) {
     let conn = ctx.connect();
     let posted = fill(&conn, Op::Send, &NOWHERE);
-    assert!(posted >= 16, "space for {posted} requests where 16 were asked for");
+    assert!(posted >= 16, "the queue holds {posted} requests, wanted at least 16");
     ctx.send_number(posted);
     (0..posted).for_each(|id| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0));
     ctx.meet();

@@ -176,7 +176,11 @@ fn overwrites_its_list(ctx: &Ctx, op: Op) {
     list = [garbage(); 2];
     remote = NOWHERE;
     expect_dto(conn.request.h(), 0x11, DAT_DTO_SUCCESS, 5000);
-    assert_eq!((list[0].lmr_context, remote.rmr_context), (0xdead_beef, 0), "the lists were the caller's again");
+    assert_eq!(
+        (list[0].lmr_context, remote.rmr_context),
+        (0xdead_beef, 0),
+        "the post read the caller's lists after its return"
+    );
     if op == Op::Read {
         memory.expect_pattern(0, 5000, 9);
     }
