@@ -216,7 +216,7 @@ impl Run {
             let left = deadline.saturating_duration_since(Instant::now());
             if said.closed || left.is_zero() {
                 drop(said);
-                panic!("{} did not say {text:?}: {}", self.name, self.so_far());
+                panic!("{} did not print {text:?}: {}", self.name, self.so_far());
             }
             said = more.wait_timeout(said, left).unwrap_or_else(PoisonError::into_inner).0;
         }
@@ -308,7 +308,10 @@ impl Finished {
     /// Otherwise, with the complete output.
     pub fn expect_success(&self, last_line: &str) {
         let last = self.stdout.lines().last().unwrap_or_default();
-        assert!(self.status.success() && last.contains(last_line), "no success: {self:#?}");
+        assert!(
+            self.status.success() && last.contains(last_line),
+            "the program failed or did not print {last_line:?}: {self:#?}"
+        );
     }
 
     /// Checks that the program exited with an error status, not by a signal, and printed this on standard error.
@@ -316,8 +319,8 @@ impl Finished {
     /// # Panics
     /// Otherwise, with the complete output.
     pub fn expect_failure(&self, reason: &str) {
-        assert!(self.status.code().is_some_and(|code| code != 0), "no orderly failure: {self:#?}");
-        assert!(self.stderr.contains(reason), "another failure than {reason:?}: {self:#?}");
+        assert!(self.status.code().is_some_and(|code| code != 0), "the program did not exit with an error: {self:#?}");
+        assert!(self.stderr.contains(reason), "the error output does not contain {reason:?}: {self:#?}");
     }
 }
 

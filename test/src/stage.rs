@@ -372,7 +372,7 @@ fn compiler() -> Command {
 }
 
 fn run(command: &mut Command) -> Output {
-    let output = command.output().unwrap_or_else(|error| panic!("{command:?} does not start: {error}"));
+    let output = command.output().unwrap_or_else(|error| panic!("cannot start {command:?}: {error}"));
     let text = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{command:?}: {}\n{text}", output.status);
     output

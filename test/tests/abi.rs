@@ -33,15 +33,15 @@ fn headers() -> PathBuf {
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
-    value[key].as_array().unwrap_or_else(|| panic!("no list {key} in the facts"))
+    value[key].as_array().unwrap_or_else(|| panic!("test/abi has no list {key}"))
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
-    value[key].as_str().unwrap_or_else(|| panic!("no text {key} in {value}"))
+    value[key].as_str().unwrap_or_else(|| panic!("test/abi: no text {key} in {value}"))
 }
 
 fn number(value: &Value, key: &str) -> i64 {
-    value[key].as_i64().unwrap_or_else(|| panic!("no number {key} in {value}"))
+    value[key].as_i64().unwrap_or_else(|| panic!("test/abi: no number {key} in {value}"))
 }
 
 fn scratch(name: &str) -> PathBuf {
@@ -365,7 +365,7 @@ fn redirections(program: &mut Program, facts: &Value) {
             write!(compare, " && seen_size[{i}] == {size} && memcmp(seen[{i}], (const void *)&{passed}, {size}) == 0")
                 .expect("a String grows");
         }
-        assert_eq!(args.len(), list(typing, "params").len(), "{name} passes every argument");
+        assert_eq!(args.len(), list(typing, "params").len(), "{name} does not pass every argument");
         let index = number(entry, "index");
         write!(
             call,
@@ -464,7 +464,12 @@ fn headers_keep_the_facts(version: Version, tongue: Tongue, standards: &[&str]) 
         assert_eq!(said, format!("{} checks\n", program.checks), "{standard}");
         println!("{standard}: {} static assertions and {} checks hold", program.statics, program.checks);
     }
-    assert!(program.statics > 2400 && program.checks > 70, "{} and {}", program.statics, program.checks);
+    assert!(
+        program.statics > 2400 && program.checks > 70,
+        "only {} static checks and {} run-time checks",
+        program.statics,
+        program.checks
+    );
 }
 
 #[test]
@@ -499,7 +504,7 @@ fn every_header_stands_alone_twice_and_behind_its_guard() {
         for header in list(&facts, "headers") {
             let header = header.as_str().expect("names are JSON strings");
             let guard = format!("_{}_", header.to_uppercase().replace('.', "_"));
-            assert!(guards.contains(&guard.as_str()), "{guard} is a fact");
+            assert!(guards.contains(&guard.as_str()), "test/abi does not list the guard {guard}");
             let before =
                 if header == "dat_registry.h" { format!("#include <{folder}/udat.h>\n") } else { String::new() };
             let text = format!(

@@ -130,15 +130,15 @@ fn facts(name: &str) -> Value {
 }
 
 fn list<'a>(value: &'a Value, key: &str) -> &'a [Value] {
-    value[key].as_array().unwrap_or_else(|| panic!("no list {key} in the facts"))
+    value[key].as_array().unwrap_or_else(|| panic!("test/abi has no list {key}"))
 }
 
 fn text<'a>(value: &'a Value, key: &str) -> &'a str {
-    value[key].as_str().unwrap_or_else(|| panic!("no text {key} in {value}"))
+    value[key].as_str().unwrap_or_else(|| panic!("test/abi: no text {key} in {value}"))
 }
 
 fn number(value: &Value, key: &str) -> i64 {
-    value[key].as_i64().unwrap_or_else(|| panic!("no number {key} in {value}"))
+    value[key].as_i64().unwrap_or_else(|| panic!("test/abi: no number {key} in {value}"))
 }
 
 /// Checks that the JSON and the table list the same names in the same order.
@@ -208,7 +208,7 @@ impl Translation {
             "unsigned int" => "u32".into(),
             "unsigned long" | "unsigned long long" => "u64".into(),
             _ if plain.starts_with("enum ") => "u32".into(),
-            _ => self.records.get(plain).unwrap_or_else(|| panic!("no Rust for {plain}")).to_string(),
+            _ => self.records.get(plain).unwrap_or_else(|| panic!("no Rust type for the C type {plain}")).to_string(),
         }
     }
 
@@ -237,7 +237,7 @@ fn enumerations_keep_the_facts() {
         same_names(facts.iter().map(|fact| text(fact, "typedef")), table.iter().map(|entry| entry.of.name));
         for (fact, entry) in facts.iter().zip(table) {
             agrees(&entry.of, fact);
-            assert_eq!(entry.of.rust, "u32", "{} holds whatever C puts there", entry.of.name);
+            assert_eq!(entry.of.rust, "u32", "{} must be u32: C code may store any value", entry.of.name);
             let constants =
                 list(fact, "constants").iter().map(|constant| (text(constant, "name"), number(constant, "value")));
             assert_eq!(constants.collect::<Vec<_>>(), entry.constants, "{}", entry.of.name);

@@ -142,7 +142,7 @@ fn comments_begin_where_a_field_could() {
     let conf = read(text);
     assert_eq!(conf.complaints, []);
     let names: Vec<_> = conf.records.iter().map(|record| &record.key.name[..]).collect();
-    assert_eq!(names, [&b"a"[..], b"b", b"c#c"], "a trailing comment takes no line with it");
+    assert_eq!(names, [&b"a"[..], b"b", b"c#c"], "a comment at the end of a line hides the next line");
     assert_eq!((&conf.records[2].library[..], &conf.records[2].params[..]), (&b"l#1"[..], &b"#"[..]));
 }
 
@@ -152,7 +152,11 @@ fn quoted_text_takes_backslashes_away_and_bare_text_keeps_them() {
     assert_eq!(record.key.name, b"a b");
     assert_eq!((&record.library[..], &record.params[..]), (&br"C:\dat\x.dll"[..], &br#"\ " n"#[..]));
     let record = accepted(r#""a""u1.2""threadsafe""default""l""d.1.2""p""""#);
-    assert_eq!((&record.library[..], &record.params[..]), (&b"l"[..], &b"p"[..]), "no blank is needed after a quote");
+    assert_eq!(
+        (&record.library[..], &record.params[..]),
+        (&b"l"[..], &b"p"[..]),
+        "a token after a closing quote needs a blank"
+    );
 }
 
 #[test]
@@ -166,7 +170,7 @@ fn an_open_quote_costs_its_line_and_no_other() {
         );
     }
     let conf = read(format!("\"a\nb\" u1.2 {REST}\nc u1.2 {REST}"));
-    assert_eq!((conf.records.len(), conf.complaints.len()), (2, 1), "a record does not go over lines");
+    assert_eq!((conf.records.len(), conf.complaints.len()), (2, 1), "a record continues on the next line");
     assert_eq!((&conf.records[0].key.name[..], conf.records[0].place.line), (&b"b\""[..], 2));
 }
 
@@ -178,7 +182,7 @@ fn files_from_elsewhere_are_read() {
     let said = dropped(&format!("a\0b u1.2 {REST}"));
     assert_eq!(said, "dat.conf:1:1: ia_name: a NUL byte; text must not contain it; this record is dropped");
     let said = dropped("a\u{b}b u1.2");
-    assert!(said.contains("thread_safety"), "a vertical tab is no blank: {said}");
+    assert!(said.contains("thread_safety"), "a vertical tab separates tokens: {said}");
 }
 
 #[test]
@@ -223,7 +227,7 @@ fn lines_that_the_project_writes_can_be_found_by_other_libdats() {
             }
         }
     }
-    assert!(count > 20 && wrong.is_empty(), "{count} lines, {wrong:#?}");
+    assert!(count > 20 && wrong.is_empty(), "{count} lines were checked, wrong: {wrong:#?}");
     assert!(dat::sources::built_in(&dat::api::V1).records.iter().all(|record| !record.key.thread_safe));
 }
 

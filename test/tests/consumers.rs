@@ -13,7 +13,7 @@ const LIMIT: Duration = Duration::from_secs(400);
 
 fn consume(source: &str, arguments: &[&str]) -> Finished {
     let finished = run_alone(source, arguments);
-    assert_eq!(finished.stderr, "", "no error message: {finished:#?}");
+    assert_eq!(finished.stderr, "", "the program printed an error: {finished:#?}");
     finished
 }
 

@@ -92,7 +92,7 @@ fn transactions_with_all_data_checked() {
             let words = format!("-T T -s localhost -V -t 2 -w 3 -i 30 {how} {OPERATIONS}");
             environment.run(&words).expect_success("dapltest: OK");
         }
-        assert_eq!(environment.quit(server).stderr, "", "no error message");
+        assert_eq!(environment.quit(server).stderr, "", "the server printed an error");
     }
 }
 
@@ -147,7 +147,7 @@ fn performance_of_all_sizes_in_one_run() {
             let sizes: Vec<u64> = rows.iter().filter_map(|row| row["bytes"].as_u64()).collect();
             assert_eq!(sizes, [1, 2, 4, 8, 16, 100, 65_536], "{said}");
             for row in rows {
-                assert_eq!(row["operations"], 50, "the warm-up is not counted: {row}");
+                assert_eq!(row["operations"], 50, "warm-up operations are counted: {row}");
                 let at = |name: &str| row["operation_us"][name].as_f64().unwrap_or_else(|| panic!("{name}: {row}"));
                 assert!(at("p50") <= at("p99") && at("p99") <= at("p99.9") && at("p99.9") <= at("max"), "{row}");
                 for name in ["client_cpu", "server_cpu"] {
@@ -188,7 +188,7 @@ fn counts_connects() {
                 (&Value::from("connect"), &Value::from(20))
             );
         }
-        assert_eq!(environment.quit(server).stderr, "", "the server reports no error");
+        assert_eq!(environment.quit(server).stderr, "", "the server printed an error");
     }
 }
 
@@ -284,7 +284,7 @@ fn many_clients_at_once() {
         ];
         let clients: Vec<Run> = words.into_iter().map(|words| environment.start(words)).collect();
         clients.into_iter().for_each(|client| client.finish(LIMIT).expect_success("dapltest: OK"));
-        assert_eq!(environment.quit(server).stderr, "", "no error message");
+        assert_eq!(environment.quit(server).stderr, "", "the server printed an error");
     }
 }
 

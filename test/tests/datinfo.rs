@@ -119,7 +119,7 @@ fn lines_for_other_versions_are_one_line() {
     let settings = datinfo(&case, "-c").stdout;
     assert_eq!(settings.lines().filter(|line| line.contains("ofa-v2")).count(), 1, "{settings}");
     let document = json(&datinfo(&case, "--json"));
-    assert_eq!(document["adapters"].as_array().unwrap().len(), 63, "tools get all of them");
+    assert_eq!(document["adapters"].as_array().unwrap().len(), 63, "the JSON output lists all adapters");
     let refusal = datinfo(&case, "--ia unknown").stdout;
     assert!(refusal.replace("\n ", "").contains("open one of these: fine\n"), "{refusal}");
 }
@@ -154,7 +154,7 @@ fn a_check_looks_into_names_libraries_and_parameters() {
     );
     let document = json(&datinfo(&case, "check --json"));
     let wrong: Vec<_> = document["complaints"].as_array().unwrap().iter().map(|one| one["wrong"] == true).collect();
-    assert_eq!(wrong, [false, true, true, true, true], "an entry that comes twice is only remarked on");
+    assert_eq!(wrong, [false, true, true, true, true], "a duplicate entry is only a warning");
     let twice = Case::new("datinfo-twice", &conf.lines().take(2).map(|line| format!("{line}\n")).collect::<String>());
     let twice = twice.provider("libfine.so.1", &[]);
     assert_eq!(datinfo(&twice, "check").status.code(), Some(0));
@@ -351,7 +351,10 @@ fn without_a_usable_registry_it_reports_that_and_continues() {
     let conf = dat::conf::parse(&"discovered".into(), finished.stdout.as_bytes());
     assert!(conf.complaints.is_empty() && conf.records.len() >= 2, "{conf:?}");
     assert_eq!(conf.records[0].key.name, b"sm0");
-    assert!(conf.records.iter().all(|record| !record.key.thread_safe), "other libdats would not find them: {conf:?}");
+    assert!(
+        conf.records.iter().all(|record| !record.key.thread_safe),
+        "threadsafe lines are not found by other libdats: {conf:?}"
+    );
 }
 
 #[test]
@@ -445,7 +448,7 @@ fn two_doctors_try_the_path_between_them() {
     let large = document["findings"].as_array().unwrap().iter().filter(|finding| finding["about"] == "large datagrams");
     assert!(large.clone().count() == 1 && large.clone().all(|finding| finding["grade"] == "ok"), "{document:#}");
     other.set_nonblocking(true).unwrap();
-    assert!(other.recv(&mut [0; 16]).is_err(), "noise has no answer");
+    assert!(other.recv(&mut [0; 16]).is_err(), "invalid data got a reply");
 }
 
 #[test]

@@ -54,7 +54,7 @@ fn refused(case: &Case, words: &[&str], error: &str) {
     let finished = run(case, words);
     assert_eq!(finished.status.code(), Some(2), "{finished:#?}");
     finished.expect_failure(error);
-    assert_eq!(fs::read(conf(case)).ok(), before, "not changed");
+    assert_eq!(fs::read(conf(case)).ok(), before, "dat.conf was changed");
 }
 
 #[test]

@@ -96,7 +96,7 @@ fn a_firewall_is_named_by_its_effect() {
 #[test]
 fn a_black_hole_for_large_datagrams_is_found_to_the_byte() {
     let Some(finished) = behind("add rule inet t i udp length > 1480 drop", 65_536) else { return };
-    assert_eq!(finished.status.code(), Some(0), "slow is not bad: {finished:#?}");
+    assert_eq!(finished.status.code(), Some(0), "a slow path is an error: {finished:#?}");
     let [grade, found, remedy] = finding(&finished, "large datagrams");
     assert!(grade == "warning" && found.contains("the path carries 1472, and a device on the path drops"), "{found}");
     assert!(remedy.contains("mtu=1472"), "{remedy}");

@@ -64,7 +64,7 @@ fn answered(pid: u32) -> Value {
             return rows.remove(0);
         }
     }
-    panic!("process {pid} never answers");
+    panic!("process {pid} did not reply");
 }
 
 fn counter<'a>(of: &'a Value, name: &str) -> &'a Value {
@@ -131,7 +131,7 @@ fn a_process_over_usnic_is_shown_with_its_endpoints() {
     let mut served = Served::over("usnic0");
     let row = answered(served.pid());
     let adapter = &row["adapters"][0];
-    assert!(counter(adapter, "sent")["value"].as_u64().unwrap() > 0, "packets: {row:#}");
+    assert!(counter(adapter, "sent")["value"].as_u64().unwrap() > 0, "no packets were counted: {row:#}");
     // The client keeps running until the output has shown it with a connected endpoint.
     let client = served.client("-T T -s localhost -i 100000000 client SR 1024 1 server SR 1024 1");
     let connected = (0..200).find_map(|_| {
@@ -198,7 +198,7 @@ fn prints_rates_until_the_pipe_is_closed() {
         let counters = row["adapters"][0]["counters"].as_array()?.clone();
         counters.into_iter().find(|counter| counter["name"] == "ep.posts.send")?["per_second"].as_f64()
     });
-    assert_eq!(rate, Some(0.0), "no process sends");
+    assert_eq!(rate, Some(0.0), "a rate is shown although no process sends");
     drop(lines);
     let output = child.wait_with_output().unwrap();
     assert!(output.status.code() == Some(0) && output.stderr.is_empty(), "{output:?}");
@@ -237,7 +237,7 @@ fn a_stopped_process_affects_only_its_own_line() {
     assert_eq!(answered(stopped.pid())["program"], "dapltest");
     let pid = stopped.pid();
     drop(stopped);
-    assert!(rows_now(pid).is_empty(), "it has ended");
+    assert!(rows_now(pid).is_empty(), "a process that has exited is still listed");
 }
 
 /// Starts a fake that answers every query with these bytes and closes. It runs until this process ends. Returns an

@@ -36,7 +36,7 @@ fn pair(sandbox: &Sandbox, dtest: &PathBuf, arguments: &[&str]) {
     assert!(client.status.success() && server.status.success(), "client: {client:#?}\nserver: {server:#?}");
     client.expect_success("dtest: OK (checked ");
     server.expect_success("dtest: OK (checked ");
-    assert_eq!((client.stderr.as_str(), server.stderr.as_str()), ("", ""), "no error message");
+    assert_eq!((client.stderr.as_str(), server.stderr.as_str()), ("", ""), "dtest printed an error");
 }
 
 fn over_sm(arguments: &[&str]) {

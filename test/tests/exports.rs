@@ -106,7 +106,7 @@ impl Elf {
 
     fn read(library: &Path) -> Self {
         let bytes = fs::read(library).unwrap();
-        assert_eq!(bytes[..6], *b"\x7fELF\x02\x01", "64 bits, little-endian");
+        assert_eq!(bytes[..6], *b"\x7fELF\x02\x01", "the file is no ELF file of 64 bits, little-endian");
         Self(bytes)
     }
 

@@ -64,7 +64,7 @@ fn pair(server_steps: &[&str], client_steps: &[&str]) {
     assert!(client.status.success() && server.status.success(), "client: {client:#?}\nserver: {server:#?}");
     client.expect_success("dtest: OK (checked ");
     server.expect_success("dtest: OK (checked ");
-    assert_eq!((client.stderr.as_str(), server.stderr.as_str()), ("", ""), "no error message");
+    assert_eq!((client.stderr.as_str(), server.stderr.as_str()), ("", ""), "dtest printed an error");
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn few_descriptors_are_enough_or_are_named() {
         client.expect_failure("");
         let words = ["Too many open files", "No file descriptors", "ulimit -n", "Error 24"];
         assert!(words.iter().any(|words| client.stderr.contains(words)), "{files}: {client:#?}");
-        assert_eq!(worked, [0; 0], "{files} are not enough: {client:#?}");
+        assert_eq!(worked, [0; 0], "dtest succeeded with a limit of {files} files: {client:#?}");
     }
     assert!(worked.contains(&40), "{worked:?}");
 }
@@ -148,7 +148,7 @@ fn hundreds_of_processes_open_an_adapter_at_once() {
     let finished = sandbox.start(&program, &["sm0", "300"]).finish(LIMIT);
     finished.expect_success("openers: OK");
     println!("{}", finished.stdout);
-    assert_eq!(std::fs::read_dir(sandbox.sm()).unwrap().count(), 0, "no entry is left");
+    assert_eq!(std::fs::read_dir(sandbox.sm()).unwrap().count(), 0, "a run directory entry is left");
 }
 
 #[test]

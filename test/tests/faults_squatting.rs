@@ -80,8 +80,8 @@ fn two_processes_meet_beside_a_directory_of_another_user() {
     let expected =
         format!("sm: {} is a directory of uid 0, not a directory of uid {}", user.default().display(), user.id);
     assert_eq!(server.stderr.matches(&expected).count(), 1, "{server:#?}");
-    assert_eq!(client.stderr, "", "the first process reports it");
-    assert_eq!(user.directories(), Vec::<PathBuf>::new(), "no entry is left");
+    assert_eq!(client.stderr, "", "the second process reported the failure again");
+    assert_eq!(user.directories(), Vec::<PathBuf>::new(), "a run directory entry is left");
 }
 
 #[test]
@@ -93,7 +93,7 @@ fn a_process_that_starts_after_the_other_user_has_left_meets_one_from_before() {
     fs::remove_dir(user.default()).unwrap();
     let client = user.start(&["-h", "localhost"]).finish(LIMIT);
     succeeded(&server.finish(LIMIT), &client);
-    assert_eq!(user.directories(), Vec::<PathBuf>::new(), "no entry is left");
+    assert_eq!(user.directories(), Vec::<PathBuf>::new(), "a run directory entry is left");
 }
 
 #[test]
@@ -106,5 +106,5 @@ fn the_directory_of_a_process_cannot_be_taken_while_it_runs() {
     assert_eq!(error.kind(), std::io::ErrorKind::AlreadyExists);
     let client = user.start(&["-h", "localhost"]).finish(LIMIT);
     succeeded(&server.finish(LIMIT), &client);
-    assert_eq!(user.directories(), Vec::<PathBuf>::new(), "no entry is left");
+    assert_eq!(user.directories(), Vec::<PathBuf>::new(), "a run directory entry is left");
 }

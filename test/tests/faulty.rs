@@ -34,7 +34,7 @@ fn walk(mode: &str, plan: &str, least: usize) {
     command.env("GLIBC_TUNABLES", "glibc.pthread.stack_cache_size=0");
     let finished = run::Run::start(command).finish(LIMIT);
     finished.expect_success("walk: OK");
-    assert!(steps(&finished) > least, "{} steps only: {finished:#?}", steps(&finished));
+    assert!(steps(&finished) > least, "only {} steps were run: {finished:#?}", steps(&finished));
 }
 
 #[test]

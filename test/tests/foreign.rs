@@ -50,7 +50,7 @@ fn our_libdat2_loads_its_providers() {
         let refusal = format!("cannot open \"v2-{name}\": ");
         let is_its_own = finished.stderr.lines().any(|line| line.contains(&refusal) && line.contains(" answered DAT_"));
         assert!(finished.status.success() || is_its_own, "{finished:#?}");
-        assert!(finished.status.code().is_some(), "it ends by itself: {finished:#?}");
+        assert!(finished.status.code().is_some(), "the program was ended by a signal: {finished:#?}");
     }
 }
 

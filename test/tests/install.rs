@@ -20,7 +20,7 @@ fn text(bytes: &[u8]) -> String {
 fn the_sample_shows_lines_for_it_that_can_be_used() {
     let sample = fs::read_to_string(workspace().join("dat.conf")).unwrap();
     let lines: Vec<&str> = sample.lines().filter_map(|line| line.strip_prefix("#verbs")).collect();
-    assert!(lines.len() >= 3, "by device, by network device, by address: {sample}");
+    assert!(lines.len() >= 3, "fewer than three sample lines: {sample}");
     let text: String = lines.iter().map(|line| format!("verbs{line}\n")).collect();
     let conf = dat::conf::parse(&Arc::from("dat.conf"), text.as_bytes());
     assert!(conf.complaints.is_empty(), "{:?}", conf.complaints);

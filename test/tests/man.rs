@@ -43,7 +43,7 @@ fn every_exported_function_has_a_page_with_all_its_sections() {
     for name in names.iter().map(|name| name.as_str().unwrap()) {
         let page = pages.get(&format!("man3/{name}.3")).unwrap_or_else(|| panic!("{name} has no page"));
         for section in sections {
-            assert!(page.contains(&format!("\n.SH {section}\n")), "{name} has no {section}");
+            assert!(page.contains(&format!("\n.SH {section}\n")), "the page of {name} has no section {section}");
         }
         assert!(page.contains(&format!("DAT_RETURN {name}(")), "{name} shows no prototype");
     }
@@ -151,7 +151,7 @@ fn every_option_of_a_program_is_on_its_page() {
         for option in options {
             let term = format!(".TP\n\\fB\\-{}", option.replace('-', "\\-"));
             let is_there = page.match_indices(&term).any(|(at, _)| page[at + term.len()..].starts_with(['\\', ' ']));
-            assert!(is_there, "{program} -{option}");
+            assert!(is_there, "the page of {program} has no option -{option}");
         }
     }
 }

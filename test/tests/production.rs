@@ -27,7 +27,10 @@ fn survives_its_server(adapter: &str, registry: &str) {
     let server = start_server();
     let client = client.finish(LIMIT);
     client.expect_success("client: OK, 20000 answers");
-    assert!(!client.stdout.contains(" 0 reconnects"), "the server was killed: {client:#?}");
+    assert!(
+        !client.stdout.contains(" 0 reconnects"),
+        "the client did not reconnect after the kill of the server: {client:#?}"
+    );
     server.finish(LIMIT).expect_success("server: OK");
 }
 

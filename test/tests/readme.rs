@@ -40,7 +40,7 @@ fn the_c_program_is_the_tested_one_and_runs() {
         .and_then(|rest| rest.split("```").next())
         .expect("README.md has a block of C code");
     let source = fs::read_to_string(workspace().join("test/c/first.c")).unwrap();
-    assert_eq!(source.split_once("*/\n").unwrap().1, block, "test/c/first.c, without its head");
+    assert_eq!(source.split_once("*/\n").unwrap().1, block, "the program in README.md differs from test/c/first.c");
     let finished = run("test/c/first.c");
     assert!(finished.status.success() && finished.stdout.starts_with("sm0: messages of up to "), "{finished:#?}");
 }
@@ -89,7 +89,7 @@ fn variables_are_those_that_are_read() {
     // `datinfo` prints the variables in the settings tables; libdat reports all others as unknown.
     let is_known = |name: &&String| matches!(look_up(name), Known::Read(..)) || **name == BUILD_TIME;
     let unknown: Vec<_> = table.iter().filter(|name| !is_known(name)).collect();
-    assert!(unknown.is_empty(), "not in dat/settings: {unknown:?}");
+    assert!(unknown.is_empty(), "variables that dat/settings does not list: {unknown:?}");
 }
 
 #[test]
@@ -104,7 +104,7 @@ fn is_path(name: &str) -> bool {
 }
 
 fn architecture(file: &str) -> String {
-    fs::read_to_string(workspace().join("docs").join(file)).unwrap_or_else(|e| panic!("docs/{file}: {e}"))
+    fs::read_to_string(workspace().join("docs").join(file)).unwrap_or_else(|e| panic!("cannot read docs/{file}: {e}"))
 }
 
 #[test]
@@ -150,7 +150,7 @@ fn check_names(answer: &str) -> (usize, usize) {
     let all: String = spans().filter(|at| is_path(parts[*at])).map(|at| read(parts[at])).collect();
     let others: Vec<usize> = spans().filter(|at| is_name(parts[*at]) && !defined.contains(at)).collect();
     for name in &others {
-        assert!(all.contains(parts[*name]), "{} is in no file of the answer: {answer}", parts[*name]);
+        assert!(all.contains(parts[*name]), "no file of this answer contains {}: {answer}", parts[*name]);
     }
     (defined.len(), others.len())
 }

@@ -98,7 +98,7 @@ fn of_equal_lines_the_first_that_loads_serves() {
     assert_eq!(answer.out.matches("init e 1.2 threadsafe (three)").count(), 1);
     assert_eq!(answer.out.matches("fini e").count(), 1);
     assert_eq!(answer.out.matches("init e").count(), 1, "{}", answer.out);
-    assert!(answer.out.contains("count 2\n- e 1.2 1\n- f 1.2 1\n"), "one key is listed once");
+    assert!(answer.out.contains("count 2\n- e 1.2 1\n- f 1.2 1\n"), "a key is listed twice");
     // A provider that refuses ends the search: silently using another adapter would be worse.
     assert!(
         answer.out.ends_with(
@@ -344,7 +344,7 @@ fn a_bare_name_is_also_found_beside_libdat() {
     fs::copy(stage().lib.join("libdat.so.1"), &copy).unwrap();
     let case = case.with("LD_PRELOAD", copy.to_str().unwrap());
     assert!(case.run("open beside 1 2 0").quiet().out.contains("open: 0x00000000"));
-    assert!(case.run("open slash 1 2 0").out.contains(NOT_LOADED), "a path with a slash is taken as it is");
+    assert!(case.run("open slash 1 2 0").out.contains(NOT_LOADED), "a library path with a slash was searched");
 }
 
 #[test]
@@ -366,7 +366,7 @@ fn runs_of_this_suite_at_the_same_time_share_no_directory() {
     let (place, name) = (other.directory.clone(), std::process::id().to_string());
     assert!(place.file_name().is_some_and(|place| place.to_string_lossy().contains(&name)), "{}", place.display());
     drop(one);
-    assert!(other.directory.join("dat.conf").exists(), "that of the first case is gone, and no other");
+    assert!(other.directory.join("dat.conf").exists(), "the directory of the second case was removed");
     drop(other);
     assert!(!place.exists());
 }

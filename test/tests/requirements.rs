@@ -53,7 +53,7 @@ fn read(path: &str) -> Option<String> {
 impl Page {
     /// All table rows of four cells, without the heading rows.
     fn rows(&self) -> Vec<Row> {
-        let page = read(self.path).unwrap_or_else(|| panic!("{} is in the repository", self.path));
+        let page = read(self.path).unwrap_or_else(|| panic!("{} is not in the repository", self.path));
         let names = |cell: &str| cell.split('`').skip(1).step_by(2).map(str::to_owned).collect();
         let row = |line: &str| {
             let [name, does, files, tests] =

@@ -42,7 +42,7 @@ fn packages_depend_downwards() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:#?}");
-    assert_eq!(manifests.len(), PACKAGES.len(), "the table names a package that is gone");
+    assert_eq!(manifests.len(), PACKAGES.len(), "the table names a package that does not exist");
 }
 
 #[test]
@@ -87,7 +87,7 @@ fn imports_go_down_the_layers() {
     assert!(wrong.is_empty(), "{wrong:#?}");
     let idle: Vec<_> =
         (0..UPWARD_IMPORTS.len()).filter(|at| !used.contains(&Some(*at))).map(|at| UPWARD_IMPORTS[at]).collect();
-    assert!(idle.is_empty(), "no longer needed: {idle:#?}");
+    assert!(idle.is_empty(), "exceptions without an effect: {idle:#?}");
 }
 
 #[test]
@@ -233,7 +233,7 @@ fn private_words_are_not_used() {
         }
     }
     assert!(wrong.is_empty(), "{} private words:\n{}", wrong.len(), wrong.join("\n"));
-    assert_eq!(used.len(), words::EXCEPTIONS.len(), "an exception is not needed any more");
+    assert_eq!(used.len(), words::EXCEPTIONS.len(), "an exception has no effect");
 }
 
 #[test]
@@ -259,7 +259,7 @@ fn short_type_names_have_one_meaning() {
         .into_iter()
         .filter(|(name, paths)| !SHARED_NAMES.iter().any(|(n, of, _)| n == *name && *of == paths.as_slice()))
         .collect();
-    assert!(several.is_empty(), "types of one name with several meanings: {several:#?}");
+    assert!(several.is_empty(), "type names with several definitions: {several:#?}");
 }
 
 fn layer_of(layers: &[&[&str]], module: &str) -> Option<usize> {

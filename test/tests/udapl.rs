@@ -36,7 +36,7 @@ fn over_each(case: &str, body: fn(&str)) {
         let mut command = sandbox.command(itself, &["--exact", case, "--nocapture"]);
         command.env(ADAPTER, adapter);
         let done = dapl_test::run::Run::start(command).finish(LIMIT);
-        assert!(done.status.success() && done.stdout.contains("1 passed"), "over {adapter}: {done:#?}");
+        assert!(done.status.success() && done.stdout.contains("1 passed"), "the test failed over {adapter}: {done:#?}");
     }
 }
 
@@ -62,7 +62,7 @@ impl Pair {
         let pair = Self::open(adapter);
         pair.ask().accept(&pair.server, b"welcome").unwrap();
         for _ in 0..2 {
-            let Event::Established { ep, private_data } = pair.next() else { panic!("no connection") };
+            let Event::Established { ep, private_data } = pair.next() else { panic!("the pair was not connected") };
             if ep == pair.client.id() {
                 assert!(private_data.starts_with(b"welcome"), "{private_data:?}");
             }
@@ -77,7 +77,7 @@ impl Pair {
         self.client.connect(to, listener.qualifier(), LIMIT, b"hello").unwrap();
         match self.next() {
             Event::Request(request) => request,
-            other => panic!("no request but {other:?}"),
+            other => panic!("wanted a connection request, got {other:?}"),
         }
     }
 
@@ -88,7 +88,7 @@ impl Pair {
     fn completion(&self) -> Completion {
         match self.next() {
             Event::Completed(completion) => completion,
-            other => panic!("no completion but {other:?}"),
+            other => panic!("wanted a completion, got {other:?}"),
         }
     }
 
@@ -100,7 +100,7 @@ impl Pair {
         assert!(ends.len() == 2 && ends.iter().all(|end| matches!(end, Event::Ended { .. })), "{done:?} {ends:?}");
         match done.into_iter().next() {
             Some(Event::Completed(completion)) => completion,
-            other => panic!("no completion but {other:?}"),
+            other => panic!("wanted a completion, got {other:?}"),
         }
     }
 
@@ -320,7 +320,7 @@ fn dropped_request_is_rejected() {
         assert!(request.private_data().unwrap().starts_with(b"hello"));
         assert!(request.peer().unwrap().is_some());
         drop(request);
-        let Event::Ended { ep, why } = pair.next() else { panic!("it was rejected") };
+        let Event::Ended { ep, why } = pair.next() else { panic!("a rejected connection was established") };
         assert_eq!((ep, why), (pair.client.id(), End::PeerRejected));
     });
 }
@@ -344,7 +344,9 @@ fn endpoints_are_freed_with_posted_work_and_report_no_event_afterwards() {
         }
         let server_is = server.id();
         drop(server);
-        let Event::Ended { ep, .. } = events.wait(LIMIT).unwrap().unwrap() else { panic!("the client gets an event") };
+        let Event::Ended { ep, .. } = events.wait(LIMIT).unwrap().unwrap() else {
+            panic!("the client got another event")
+        };
         assert_eq!(ep, client.id());
         while let Some(event) = events.poll().unwrap() {
             let of_the_dead = match &event {

@@ -44,7 +44,7 @@ impl Server {
             }
             pause()?;
         }
-        unreachable!("the last try returns")
+        unreachable!("the last attempt returns from the loop")
     }
 
     /// Requests a test. Returns one offer for each thread of the server.

@@ -18,7 +18,7 @@ impl CpuTime {
         let mut usage = MaybeUninit::<libc::rusage>::zeroed();
         // SAFETY: the pointer is to a local record of this type, which the call fills in.
         let result = unsafe { libc::getrusage(libc::RUSAGE_SELF, usage.as_mut_ptr()) };
-        debug_assert_eq!(result, 0, "RUSAGE_SELF is known to each kernel");
+        debug_assert_eq!(result, 0, "getrusage(RUSAGE_SELF) failed");
         // SAFETY: the record consists of numbers, for which all zeros is valid too.
         let usage = unsafe { usage.assume_init() };
         CpuTime { user: duration(usage.ru_utime), system: duration(usage.ru_stime) }
@@ -48,6 +48,6 @@ mod tests {
         }
         let spent = after.since(before);
         assert!(spent.user + spent.system > Duration::ZERO);
-        assert_eq!(before.since(after).user, Duration::ZERO, "never less than nothing");
+        assert_eq!(before.since(after).user, Duration::ZERO, "a CPU time is never negative");
     }
 }

@@ -127,7 +127,10 @@ mod tests {
         let half = line(50, End::Steps(100), Duration::from_secs(10));
         assert!(half.contains(" 50 % 50/100, 10 s left") && half.matches('#').count() == 20, "{half}");
         assert!(line(0, End::Steps(7), Duration::ZERO).contains("  0 % 0/7, ? left"));
-        assert!(line(9, End::Steps(7), Duration::from_secs(1)).contains("100 % 7/7, 0 s left"), "never more than all");
+        assert!(
+            line(9, End::Steps(7), Duration::from_secs(1)).contains("100 % 7/7, 0 s left"),
+            "the progress exceeds 100 %"
+        );
         let timed = line(5000, End::Time(Duration::from_secs(10)), Duration::from_secs(4));
         assert!(timed.contains(" 40 % 5000, 6 s left") && timed.matches('#').count() == 16, "{timed}");
     }

@@ -41,7 +41,7 @@ fn settle() {
     ONCE.call_once(|| {
         let mutex = parking_lot::Mutex::new(());
         let held = mutex.lock();
-        assert!(mutex.try_lock_for(std::time::Duration::from_nanos(1)).is_none(), "it is held");
+        assert!(mutex.try_lock_for(std::time::Duration::from_nanos(1)).is_none(), "the lock is not held");
         drop(held);
     });
 }

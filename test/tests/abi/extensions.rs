@@ -50,7 +50,8 @@ pub(super) fn program(program: &mut Program, facts: &Value) {
         program.defined(name);
         for param in list(fact, "params") {
             let param = param.as_str().expect("names are JSON strings");
-            let arg = args.iter().find(|arg| arg.value == param).unwrap_or_else(|| panic!("{name} drops {param}"));
+            let arg =
+                args.iter().find(|arg| arg.value == param).unwrap_or_else(|| panic!("{name} does not pass {param}"));
             writeln!(variables, "static {} v{number}_{param};", arg.c_type).expect("a String grows");
             writeln!(calls, "    memset((void *)&v{number}_{param}, {}, sizeof v{number}_{param});", number % 100 + 1)
                 .expect("a String grows");

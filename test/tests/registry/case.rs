@@ -122,7 +122,7 @@ impl Answer {
     pub(crate) fn reason_of(&self, library: &str) -> &str {
         let mut lines = self.err.lines();
         let line = lines.next().unwrap_or_default().strip_prefix(library).unwrap_or_else(|| panic!("{}", self.err));
-        assert_eq!(lines.next(), None, "one line: {}", self.err);
+        assert_eq!(lines.next(), None, "more than one line: {}", self.err);
         line
     }
 

@@ -224,8 +224,8 @@ fn levels_are_added_to_types() {
         case.run("open a 1 2 0").err.lines().count()
     };
     assert_eq!((lines(&[]), lines(&[("DAT_DBG_TYPE", "0")])), (1, 0));
-    assert_eq!(lines(&[("DAT_DBG_TYPE", "0"), ("DAT_DBG_LEVEL", "0x20")]), 1, "the call alone");
-    assert_eq!(lines(&[("DAT_DBG_LEVEL", "0x24")]), 3, "the call, the file, the refusal");
+    assert_eq!(lines(&[("DAT_DBG_TYPE", "0"), ("DAT_DBG_LEVEL", "0x20")]), 1, "only the failed call is logged");
+    assert_eq!(lines(&[("DAT_DBG_LEVEL", "0x24")]), 3, "the call, the file and the reason are logged");
 }
 
 #[test]

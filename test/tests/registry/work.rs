@@ -17,7 +17,7 @@ fn instructions(case: &Case, words: &str) -> u64 {
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.success(), "{words:.80}: {}\n{said}", output.status);
     let count = said.lines().find_map(|line| line.split_once("Collected : ")).map(|(_, count)| count.trim());
-    count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("no count: {said}"))
+    count.and_then(|count| count.parse().ok()).unwrap_or_else(|| panic!("valgrind printed no count: {said}"))
 }
 
 /// Number of CPU instructions to list a dat.conf of `count` lines and to run `count` probe commands, minus those for an

@@ -24,7 +24,7 @@ fn message_is_gathered_and_scattered() {
             if done.op == Op::Recv {
                 assert_eq!((&done.buffer[..3], &done.more[0][2..6]), (&b"abc"[..], &b"defg"[..]));
             } else {
-                assert_eq!(done.more.len(), 2, "all buffers come back");
+                assert_eq!(done.more.len(), 2, "a flushed buffer was not returned");
             }
         }
         let five = (0..4).map(|_| piece(pair.buffer(b"x"), 0..1)).collect();
@@ -63,7 +63,7 @@ fn connect_to(pair: &Pair, srq: &Srq) -> (Ep, Ep) {
     let listener = pair.ia.listen_any(&pair.events).unwrap();
     let to = pair.ia.address().unwrap_or(Ipv4Addr::LOCALHOST.into());
     client.connect(to, listener.qualifier(), LIMIT, b"").unwrap();
-    let Event::Request(request) = pair.next() else { panic!("no request") };
+    let Event::Request(request) = pair.next() else { panic!("wanted a connection request") };
     request.accept(&server, b"").unwrap();
     for _ in 0..2 {
         assert!(matches!(pair.next(), Event::Established { .. }));
@@ -112,7 +112,7 @@ fn group_names_the_queue_that_has_an_event() {
         let to = ia.address().unwrap_or(Ipv4Addr::LOCALHOST.into());
         client.connect(to, listener.qualifier(), LIMIT, b"").unwrap();
         assert_eq!(cno.wait(LIMIT).unwrap(), Some(requests.id()));
-        let Some(Event::Request(request)) = requests.poll().unwrap() else { panic!("no request") };
+        let Some(Event::Request(request)) = requests.poll().unwrap() else { panic!("wanted a connection request") };
         request.accept(&server, b"").unwrap();
         assert_eq!(cno.wait(LIMIT).unwrap(), Some(events.id()));
         assert!(matches!(events.poll().unwrap(), Some(Event::Established { .. })));
@@ -181,7 +181,10 @@ fn facts_and_counters_can_be_queried() {
         pair.client.send(pair.buffer(b"counted"), ..).unwrap();
         drop((pair.completion(), pair.completion()));
         let counters = pair.client.counters().unwrap();
-        assert!(counters.iter().any(|counter| counter.value == "7"), "bytes sent: {counters:?}");
+        assert!(
+            counters.iter().any(|counter| counter.value == "7"),
+            "no counter has the number of sent bytes: {counters:?}"
+        );
         let alive = pair.ia.attributes().unwrap();
         let eps = alive.iter().find(|attribute| attribute.name == "alive.ep");
         assert_eq!(eps.map(|eps| eps.value.as_str()), Some("2"), "{alive:?}");

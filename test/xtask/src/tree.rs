@@ -117,7 +117,7 @@ mod tests {
     fn the_registry_has_paths_of_the_tree() {
         let text = registry(Path::new("/a b")).unwrap();
         let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
-        assert_eq!(lines.len(), 4, "two adapters in two versions: {text}");
+        assert_eq!(lines.len(), 4, "not two adapters in two versions: {text}");
         for (line, library) in lines.iter().zip(["libdaplsm", "libdaplsm", "libdaplusnic", "libdaplusnic"]) {
             assert!(line.contains(&format!(" \"/a b/{library}.so.1\" ")), "{text}");
         }

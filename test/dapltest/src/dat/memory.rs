@@ -64,7 +64,7 @@ impl Memory {
 
     /// Returns `count` consecutive local segments of `size` bytes, starting at offset `at`.
     pub(crate) fn segments(&self, at: usize, size: usize, count: usize) -> Vec<DAT_LMR_TRIPLET> {
-        debug_assert!(at + size * count <= self.bytes.len(), "a part lies inside");
+        debug_assert!(at + size * count <= self.bytes.len(), "a part exceeds the buffer");
         let segment = |number: usize| DAT_LMR_TRIPLET {
             lmr_context: self.registered.lmr_context,
             pad: 0,

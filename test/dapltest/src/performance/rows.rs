@@ -167,7 +167,7 @@ mod tests {
     #[test]
     fn processor_time_is_a_share_of_the_measured_time() {
         assert_eq!(cpu_words(figures(1, 2, 1000)), "50 + 1");
-        assert!(rate(figures(7, 0, 0)).is_finite(), "a time of zero");
+        assert!(rate(figures(7, 0, 0)).is_finite(), "the rate for a time of zero is not finite");
     }
 
     #[test]

@@ -122,14 +122,14 @@ mod tests {
         let measured = counter.into_measured();
         assert_eq!(measured.figures.operations, 3);
         let longest = measured.latency.json()["max"].as_f64().unwrap();
-        assert!(longest < 2e6, "{longest} us");
+        assert!(longest < 2e6, "the longest latency is {longest} us");
     }
 
     #[test]
     fn time_counts_from_the_end_of_the_warm_up() {
         let mut counter = Counter::new(Extent::Time(Duration::from_nanos(1)), 1);
         counter.complete(None);
-        assert!(counter.wants(1), "the warm-up does not count");
+        assert!(counter.wants(1), "warm-up operations are counted");
         while counter.wants(1) {
             counter.complete(None);
         }

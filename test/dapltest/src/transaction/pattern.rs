@@ -47,7 +47,7 @@ mod tests {
             assert!((0..64).any(|at| ours(at) != theirs(at)), "{other:?}");
         }
         let bytes = origin.pattern();
-        assert!((0..256).any(|at| bytes(at) != bytes(at + 256)), "a page in another's place shows");
+        assert!((0..256).any(|at| bytes(at) != bytes(at + 256)), "two pages have the same pattern");
         assert_eq!(origin.pattern()(77), bytes(77));
     }
 }

@@ -67,7 +67,7 @@ fn truncated_and_too_long_messages_are_refused() {
     for message in all() {
         let bytes = message.encode();
         for length in 0..bytes.len() {
-            assert!(Message::decode(&bytes[..length]).is_err(), "{message:?} of {length} bytes");
+            assert!(Message::decode(&bytes[..length]).is_err(), "{message:?} truncated to {length} bytes was decoded");
         }
         let more = [&bytes[..], &[0]].concat();
         assert_eq!(Message::decode(&more), Err("1 bytes too many in a message".to_owned()), "{message:?}");

@@ -400,7 +400,7 @@ mod tests {
         let mut command = shell("echo $A; printf last; exit 7");
         let status = guest.run(command.env("A", "first"), SOON, |line| said.push(line.to_owned()));
         assert_eq!((status, said), (Ok(7), vec!["first".to_owned(), "last".to_owned()]));
-        assert_eq!(guest.run(&shell("true"), SOON, |_| panic!("it has no output")), Ok(0));
+        assert_eq!(guest.run(&shell("true"), SOON, |_| panic!("a guest without output did not fail")), Ok(0));
         let share = guest.share().to_path_buf();
         guest.off().unwrap();
         assert!(!share.exists());
@@ -414,7 +414,7 @@ mod tests {
         assert!(guest.qemu.try_wait().unwrap().is_some());
         let share = guest.share().to_path_buf();
         drop(guest);
-        assert!(share.exists(), "there is something to look at");
+        assert!(share.exists(), "the shared directory is kept after a failure");
         fs::remove_dir_all(share).unwrap();
     }
 

@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn settings_page_is_up_to_date() {
         let page = read("docs/settings.md").unwrap();
-        assert!(settings::page(&page).unwrap() == page, "run cargo xtask settings");
+        assert!(settings::page(&page).unwrap() == page, "docs/settings.md is out of date: run cargo xtask settings");
     }
 
     #[test]

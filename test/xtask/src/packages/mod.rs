@@ -161,7 +161,7 @@ mod tests {
     fn the_packaging_is_filled_in() {
         let identity = Identity::current().unwrap();
         let text = identity.fill("@MAINTAINER@ @HOMEPAGE@ @VERSION@");
-        assert!(!text.contains('@') || text.matches('@').count() == 1, "one for the address: {text}");
+        assert!(!text.contains('@') || text.matches('@').count() == 1, "more than one @: {text}");
         assert!(text.contains("https://") && text.ends_with(env!("CARGO_PKG_VERSION")), "{text}");
     }
 }

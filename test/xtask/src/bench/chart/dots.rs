@@ -125,7 +125,11 @@ mod tests {
         let svg = drawn(vec![row("a <b>", &[Some(1.0), None], None), row("c", &[Some(4.0), Some(f64::NAN)], None)]);
         let disc = |x: f64, y: f64| format!("<circle cx=\"{x:.1}\" cy=\"{y:.1}\"");
         assert!(svg.contains(&disc(LEFT, TOP + ROW / 2.0)) && svg.contains(&disc(RIGHT, TOP + ROW * 1.5)), "{svg}");
-        assert_eq!((svg.matches("<circle").count(), svg.matches("<rect").count()), (3, 2), "the legend and the ground");
+        assert_eq!(
+            (svg.matches("<circle").count(), svg.matches("<rect").count()),
+            (3, 2),
+            "circles of the points, rectangles of the legend and the background"
+        );
         assert!(svg.contains("a &lt;b&gt;") && !svg.contains("NaN"));
         let wide = drawn(vec![row("wide", &[Some(0.5), Some(1_000.0)], None)]);
         for (tick, times) in [(">1<", 1), (">4<", 1), (">1024<", 1), (">0.5<", 0), (">2<", 0)] {

@@ -206,7 +206,7 @@ fn missed_targets_are_named_first() {
     }
     assert!(super::html::page(&met).contains("None: every target that was measured is met."));
     let none = Section { provider: "sm", trouble: None, findings: None };
-    assert!(!super::html::page(&[none]).contains("Missed targets"), "nothing was measured");
+    assert!(!super::html::page(&[none]).contains("Missed targets"), "a page without measurements lists missed targets");
 }
 
 #[test]
@@ -218,7 +218,7 @@ fn a_busy_machine_is_named_where_it_matters() {
             .count()
     };
     let [sm, _, verbs] = files();
-    assert_eq!((loaded(&sm), loaded(&verbs)), (1, 0), "instructions are counted");
+    assert_eq!((loaded(&sm), loaded(&verbs)), (1, 0), "a load is shown although instructions are counted");
     assert_eq!(loaded(&verbs.replace("a nanosecond per instruction", "time")), 1);
     assert!(!page(&sections()).contains("used the machine before"));
 }

@@ -67,7 +67,7 @@ impl Picture {
     pub(super) fn count(&self, [left, top, width, height]: [f64; 4], colour: [u8; 3]) -> (usize, usize) {
         let is_like = |pixel: &[u8; 3]| pixel.iter().zip(&colour).all(|(one, other)| one.abs_diff(*other) < 24);
         let (left, right) = (left as usize, (left + width) as usize);
-        assert!(right <= self.width, "{right} of {}", self.width);
+        assert!(right <= self.width, "column {right} is outside of the picture of width {}", self.width);
         let rows = self.pixels.chunks_exact(self.width).skip(top as usize).take(height as usize);
         let found = rows.map(|row| (row[left..right].iter().filter(|pixel| is_like(pixel)).count(), right - left));
         found.fold((0, 0), |(like, all), row| (like + row.0, all + row.1))

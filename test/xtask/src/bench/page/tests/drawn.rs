@@ -56,7 +56,7 @@ fn said(dom: &str) -> Value {
 }
 
 fn items<'a>(value: &'a Value, name: &str) -> &'a Vec<Value> {
-    value[name].as_array().unwrap_or_else(|| panic!("no {name}: {value}"))
+    value[name].as_array().unwrap_or_else(|| panic!("the page has no {name}: {value}"))
 }
 
 fn rectangle(value: &Value) -> [f64; 4] {
@@ -68,7 +68,7 @@ fn rectangle(value: &Value) -> [f64; 4] {
 fn colour(value: &Value) -> [u8; 3] {
     let text = value.as_str().unwrap();
     let parts = text.strip_prefix("rgb(").and_then(|rest| rest.strip_suffix(')'));
-    let parts = parts.unwrap_or_else(|| panic!("{text} is not seen")).split(", ").map(|part| part.parse().unwrap());
+    let parts = parts.unwrap_or_else(|| panic!("{text} is not visible")).split(", ").map(|part| part.parse().unwrap());
     parts.collect::<Vec<u8>>().try_into().unwrap()
 }
 
@@ -97,10 +97,10 @@ fn check_layout(chart: &Value) {
     }
     for mark in items(chart, "marks") {
         let at = rectangle(&mark["box"]);
-        assert!(at[2] > 3.0 && at[3] > 3.0 && is_within(at, frame), "{id}: {at:?} in {frame:?}");
+        assert!(at[2] > 3.0 && at[3] > 3.0 && is_within(at, frame), "{id}: the line {at:?} is outside of {frame:?}");
     }
     for name in items(chart, "names").iter().map(rectangle) {
-        assert!(name[2] > 0.0 && is_within(name, frame), "{id}: a name at {name:?} in {frame:?}");
+        assert!(name[2] > 0.0 && is_within(name, frame), "{id}: the name at {name:?} is outside of {frame:?}");
     }
 }
 
@@ -108,7 +108,7 @@ fn check_layout(chart: &Value) {
 fn check_pixels(picture: &Picture, chart: &Value) {
     let id = chart["id"].as_str().unwrap();
     let (ground, all) = picture.count(rectangle(&chart["box"]), colour(&chart["ground"]));
-    assert!(ground > all / 2 && ground < all - all / 100, "{id}: {ground} of {all} are ground");
+    assert!(ground > all / 2 && ground < all - all / 100, "{id}: {ground} of {all} pixels have the background colour");
     let marks: Vec<[f64; 4]> = items(chart, "marks").iter().map(|mark| rectangle(&mark["box"])).collect();
     for line in items(chart, "lines").iter().filter(|line| line["points"] != 1) {
         // Only parts of the line outside of markers count, because a marker may have the same colour.
@@ -116,12 +116,12 @@ fn check_pixels(picture: &Picture, chart: &Value) {
         let ways: Vec<[f64; 4]> = items(line, "ways").iter().map(rectangle).filter(is_bare).collect();
         let seen = ways.iter().filter(|way| picture.count(**way, colour(&line["colour"])).0 > 0).count();
         let (colour, all) = (&line["colour"], ways.len());
-        assert!(all > 5 && seen * 2 > all, "{id}: {seen} of {all} places of the line in {colour}");
+        assert!(all > 5 && seen * 2 > all, "{id}: only {seen} of {all} points of the line have the colour {colour}");
     }
     for mark in items(chart, "marks") {
         let (seen, _) = picture.count(rectangle(&mark["box"]), colour(&mark["colour"]));
         // A line drawn later may cover part of the marker.
-        assert!(seen > 3, "{id}: {seen} pixels of {mark}");
+        assert!(seen > 3, "{id}: only {seen} pixels of {mark}");
     }
 }
 
@@ -175,8 +175,8 @@ fn a_narrow_window_needs_no_horizontal_scrolling() {
     let layout = said(&dump(&path, Window { width: 390, height: 800, is_dark: false }));
     assert_eq!(items(&layout, "charts").len(), 25);
     let [inside, wide] = ["inside", "wide"].map(|name| layout[name].as_u64().unwrap());
-    assert!(inside <= 500, "the window is {inside} wide");
-    assert!(wide <= inside, "{wide} in {inside}");
+    assert!(inside <= 500, "the window is {inside} pixels wide, at most 500 wanted");
+    assert!(wide <= inside, "the page is {wide} pixels wide in a window of {inside}");
     // A chart is readable: if it is too wide for the window, it can be scrolled.
     items(&layout, "charts").iter().for_each(|chart| assert!(rectangle(&chart["box"])[2] >= 600.0, "{}", chart["id"]));
 }
