@@ -9,9 +9,8 @@ use ibverbs_sys::{
     ibv_ack_cq_events, ibv_comp_channel, ibv_create_comp_channel, ibv_destroy_comp_channel, ibv_get_cq_event,
 };
 
-use super::{Context, destroyed, made, nonblocking};
+use super::{Context, check_destroy, made, nonblocking};
 
-/// A completion channel.
 #[derive(Debug)]
 pub(crate) struct Channel {
     channel: NonNull<ibv_comp_channel>,
@@ -20,35 +19,34 @@ pub(crate) struct Channel {
 
 // SAFETY: libibverbs allows any thread to use a channel.
 unsafe impl Send for Channel {}
-// SAFETY: as above.
+// SAFETY: libibverbs allows several threads to use a channel concurrently.
 unsafe impl Sync for Channel {}
 
 impl Channel {
     pub(crate) fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
-        // SAFETY: the context is open.
+        // SAFETY: `context` is open until it is dropped.
         let channel = made(unsafe { ibv_create_comp_channel(context.as_ptr()) })?;
         let channel = Channel { channel, context: context.clone() };
         nonblocking(channel.fd())?;
         Ok(Arc::new(channel))
     }
 
-    /// Readable when a queue has an event.
+    /// Returns the descriptor, which is readable when a completion queue has an event.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is the channel's, which is open as long as the borrow.
+        // SAFETY: the descriptor is open as long as the channel, and the result borrows the channel.
         unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).fd) }
     }
 
-    /// The id of the next completion queue with an event; `None` if there is none. The event is acknowledged at once,
-    /// since destroying the queue waits for that.
+    /// Reads the next event and returns the id of its completion queue; `None` if there is no event. The event is acknowledged
+    /// here, because `ibv_destroy_cq` waits until all events of the queue are acknowledged.
     pub(crate) fn next(&self) -> io::Result<Option<usize>> {
         let (mut cq, mut id) = (ptr::null_mut(), ptr::null_mut());
-        // SAFETY: the channel is open, and both pointers are valid. A queue whose event was read is not freed before the
-        // acknowledgement, so `cq` is valid until then.
+        // SAFETY: the channel is open, and `cq` and `id` are valid pointers to write to.
         if unsafe { ibv_get_cq_event(self.as_ptr(), &mut cq, &mut id) } != 0 {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
         }
-        // SAFETY: one event of this queue was read, and it is acknowledged once.
+        // SAFETY: one event of this queue was read, and is acknowledged once. libibverbs does not free the queue before.
         unsafe { ibv_ack_cq_events(cq, 1) };
         Ok(Some(id as usize))
     }
@@ -60,8 +58,8 @@ impl Channel {
 
 impl Drop for Channel {
     fn drop(&mut self) {
-        // SAFETY: no queue uses it: each keeps an `Arc` of it.
+        // SAFETY: no completion queue uses the channel: each holds an `Arc` of it.
         let result = unsafe { ibv_destroy_comp_channel(self.as_ptr()) };
-        destroyed(&format!("{}: a completion channel", self.context.name()), result);
+        check_destroy(&format!("completion channel of {}", self.context.name()), result);
     }
 }

@@ -14,21 +14,21 @@ use ibverbs_sys::{
 };
 
 use super::event::{self, AsyncEvent};
-use super::{destroyed, done, made, nonblocking};
+use super::{check_destroy, done, made, nonblocking};
 
-/// An open device; closed with the last of its objects.
+/// An open device. It is closed when the last object that holds a reference to it is dropped.
 #[derive(Debug)]
 pub(crate) struct Context {
     context: NonNull<ibv_context>,
     name: String,
     iwarp: bool,
-    /// Queried once.
+    /// Whether the device has atomic operations; queried at the first use.
     atomics: OnceLock<bool>,
 }
 
-// SAFETY: libibverbs allows any thread to use a context, several at once.
+// SAFETY: libibverbs allows any thread to use a context.
 unsafe impl Send for Context {}
-// SAFETY: as above.
+// SAFETY: libibverbs allows several threads to use a context concurrently.
 unsafe impl Sync for Context {}
 
 /// An entry of a port's GID table.
@@ -37,11 +37,11 @@ pub(crate) struct Gid {
     pub(crate) index: u32,
     pub(crate) raw: [u8; 16],
     pub(crate) kind: GidKind,
-    /// The network device that it belongs to; `None` on InfiniBand.
+    /// The network device of the entry; `None` on InfiniBand.
     pub(crate) netdev: Option<String>,
 }
 
-/// Protocol of an address handle made from a GID.
+/// Packet format of connections that use a GID.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum GidKind {
     Ib,
@@ -50,7 +50,7 @@ pub(crate) enum GidKind {
 }
 
 impl GidKind {
-    /// For logs and facts.
+    /// Returns the name used in log messages and IA attributes.
     pub(crate) fn name(self) -> &'static str {
         match self {
             GidKind::Ib => "ib",
@@ -61,29 +61,29 @@ impl GidKind {
 }
 
 impl Context {
-    /// The names of all devices that libibverbs has a driver for.
+    /// Returns the names of all devices for which libibverbs has a driver.
     pub(crate) fn devices() -> io::Result<Vec<String>> {
         let list = DeviceList::new()?;
         Ok(list.devices().map(DeviceList::name).collect())
     }
 
-    /// Opens the device of this name. Errors: `NotFound` when libibverbs does not list it.
+    /// Opens the device with this name. Errors: `NotFound` if libibverbs does not list it.
     pub(crate) fn open(name: &str) -> io::Result<Arc<Self>> {
         let list = DeviceList::new()?;
         let device = list
             .devices()
             .find(|&device| DeviceList::name(device) == name)
             .ok_or_else(|| io::Error::new(io::ErrorKind::NotFound, format!("libibverbs lists no device {name}")))?;
-        // SAFETY: `device` is in the list, which outlives this function.
+        // SAFETY: `device` is in `list`, which is freed when this function returns.
         let context = made(unsafe { ibv_open_device(device) })?;
-        // SAFETY: as above; the field is set when the list is made and never changes.
+        // SAFETY: `device` is in `list`, which is not freed yet.
         let iwarp = unsafe { (*device).transport_type } == IBV_TRANSPORT_IWARP;
         let context = Context { context, name: name.to_string(), iwarp, atomics: OnceLock::new() };
         nonblocking(context.events())?;
         Ok(Arc::new(context))
     }
 
-    /// Name of the device, such as `mlx5_0`.
+    /// Returns the name of the device, such as `mlx5_0`.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
@@ -95,33 +95,33 @@ impl Context {
             .get_or_init(|| self.attributes().is_ok_and(|device| device.atomic_cap != ibv_atomic_cap::IBV_ATOMIC_NONE))
     }
 
-    /// Its device attributes.
+    /// Queries the attributes of the device.
     pub(crate) fn attributes(&self) -> io::Result<ibv_device_attr> {
         let mut attributes = ibv_device_attr::default();
-        // SAFETY: the context is open, and `attributes` is a whole record of this type.
+        // SAFETY: the context is open, and `attributes` is a valid record to write to.
         done(unsafe { ibv_query_device(self.as_ptr(), &mut attributes) })?;
         Ok(attributes)
     }
 
-    /// The attributes of a port, counted from 1.
+    /// Queries the attributes of a port. Ports are numbered from 1.
     pub(crate) fn port(&self, port: u8) -> io::Result<ibv_port_attr> {
         let mut attributes = ibv_port_attr::default();
-        // SAFETY: the context is open. The function fills a record that ends where `flags` ends; later fields of
-        // `ibv_port_attr` stay zero and are not read.
+        // SAFETY: the context is open. The function writes an older, shorter version of the record, which ends with the field
+        // `flags`. Later fields of `attributes` stay zero.
         done(unsafe { ibv_query_port(self.as_ptr(), port, (&raw mut attributes).cast()) })?;
         Ok(attributes)
     }
 
-    /// Returns the GIDs of a port that are set, by index.
+    /// Returns the GIDs of a port, without empty entries, ordered by index.
     pub(crate) fn gids(&self, port: u8) -> io::Result<Vec<Gid>> {
-        // The attribute is the device's, so the size is that of all ports.
+        // The query returns the GIDs of all ports of the device.
         let attributes = self.attributes()?;
         let mut capacity = 0;
         for number in 1..=attributes.phys_port_cnt {
             capacity += usize::try_from(self.port(number)?.gid_tbl_len).unwrap_or(0);
         }
         let mut entries: Vec<ibv_gid_entry> = vec![ibv_gid_entry::default(); capacity];
-        // SAFETY: the context is open, and `entries` has space for that many records of this size.
+        // SAFETY: the context is open, and `entries` has space for `entries.len()` records of the size passed.
         let found = unsafe {
             ibverbs_sys::_ibv_query_gid_table(
                 self.as_ptr(),
@@ -131,7 +131,7 @@ impl Context {
                 size_of::<ibv_gid_entry>(),
             )
         };
-        // The only verb that returns a negative error number according to its documentation.
+        // Unlike other verbs, this one is documented to return a negative error number.
         let found = usize::try_from(found).map_err(|_| io::Error::from_raw_os_error((-found) as i32))?;
         let mut gids: Vec<Gid> =
             entries[..found].iter().filter(|entry| entry.port_num == u32::from(port)).map(Gid::from).collect();
@@ -139,18 +139,18 @@ impl Context {
         Ok(gids)
     }
 
-    /// Whether it is iWARP: connections need rdma_cm, and there are no usable GIDs.
+    /// Whether the device is iWARP. Its connections need rdma_cm, and its GIDs cannot be used for paths.
     pub(crate) fn is_iwarp(&self) -> bool {
         self.iwarp
     }
 
-    /// Readable when an asynchronous event waits.
+    /// Returns the descriptor that is readable when an asynchronous event is pending.
     pub(crate) fn events(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is the context's, which is open as long as the borrow.
+        // SAFETY: the descriptor is open as long as the context, and the result borrows the context.
         unsafe { BorrowedFd::borrow_raw((*self.as_ptr()).async_fd) }
     }
 
-    /// The next asynchronous event, acknowledged; `None`: no more.
+    /// Reads and acknowledges the next asynchronous event; `None` if none is pending.
     pub(crate) fn next_event(&self) -> io::Result<Option<AsyncEvent>> {
         event::next(self)
     }
@@ -159,17 +159,17 @@ impl Context {
         self.context.as_ptr()
     }
 
-    /// The device's functions.
+    /// Returns the function table of the device.
     pub(super) fn ops(&self) -> &ibverbs_sys::ibv_context_ops {
-        // SAFETY: the table is part of the context, filled when it was opened and not changed since.
+        // SAFETY: the table is part of the context. `ibv_open_device` fills it, and it does not change later.
         unsafe { &(*self.as_ptr()).ops }
     }
 }
 
 impl Drop for Context {
     fn drop(&mut self) {
-        // SAFETY: nothing uses the context any more: all its objects keep an `Arc` of it.
-        destroyed(&self.name, unsafe { ibv_close_device(self.as_ptr()) });
+        // SAFETY: no object uses the context: each holds an `Arc` of it.
+        check_destroy(&self.name, unsafe { ibv_close_device(self.as_ptr()) });
     }
 }
 
@@ -180,18 +180,18 @@ impl From<&ibv_gid_entry> for Gid {
             IBV_GID_TYPE_ROCE_V2 => GidKind::RoceV2,
             _ => GidKind::Ib,
         };
-        // SAFETY: all 16 bytes of the union are initialised.
+        // SAFETY: every member of the union has 16 initialised bytes.
         let raw = unsafe { entry.gid.raw };
         Gid { index: entry.gid_index, raw, kind, netdev: interface_name(entry.ndev_ifindex) }
     }
 }
 
-/// The name of a network device by its number; 0 is none.
+/// Returns the name of the network device with this interface index; `None` for 0 or an unknown index.
 fn interface_name(index: u32) -> Option<String> {
     let mut name = MaybeUninit::<[libc::c_char; libc::IF_NAMESIZE]>::uninit();
-    // SAFETY: the buffer is as long as the function asks for.
+    // SAFETY: `name` has `IF_NAMESIZE` bytes, as the function requires.
     let found = unsafe { libc::if_indextoname(index, name.as_mut_ptr().cast()) };
-    // SAFETY: not null: the buffer holds a string that ends with zero.
+    // SAFETY: on success (`found` is not null), `name` contains a NUL-terminated string.
     (!found.is_null()).then(|| unsafe { CStr::from_ptr(found) }.to_string_lossy().into_owned())
 }
 
@@ -202,29 +202,30 @@ struct DeviceList {
 }
 
 impl DeviceList {
-    /// Every other call needs a device of this list, so libibverbs is loaded here.
+    /// Gets the list. Loads libibverbs first: every other call needs a device of this list.
     fn new() -> io::Result<Self> {
         ibverbs_sys::load().map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error.clone()))?;
         let mut count: c_int = 0;
-        // SAFETY: `count` is a valid place for the number.
+        // SAFETY: `count` is a valid pointer to write the number to.
         let list = made(unsafe { ibv_get_device_list(&mut count) })?;
         Ok(DeviceList { list, count: usize::try_from(count).unwrap_or(0) })
     }
 
     fn devices(&self) -> impl Iterator<Item = *mut ibv_device> {
-        // SAFETY: the list has `count` entries and lives as long as `self`.
+        // SAFETY: the list has `count` entries, and `self` frees it only when it is dropped.
         unsafe { std::slice::from_raw_parts(self.list.as_ptr(), self.count) }.iter().copied()
     }
 
     fn name(device: *mut ibv_device) -> String {
-        // SAFETY: `device` is in a list that has not been freed; its name ends with zero.
+        // SAFETY: `device` is in a list that was not freed, and its name is NUL-terminated.
         unsafe { CStr::from_ptr(ibv_get_device_name(device)) }.to_string_lossy().into_owned()
     }
 }
 
 impl Drop for DeviceList {
     fn drop(&mut self) {
-        // SAFETY: made by `ibv_get_device_list`, and no device of it is used after this; open contexts do not need it.
+        // SAFETY: the list was returned by `ibv_get_device_list`. No device of it is used after this, and open contexts do not
+        // need it.
         unsafe { ibv_free_device_list(self.list.as_ptr()) };
     }
 }

@@ -9,26 +9,25 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use ibverbs_sys::{ibv_cq, ibv_create_cq, ibv_destroy_cq, ibv_resize_cq, ibv_wc};
 
-use super::{Channel, Context, absent, destroyed, done, made};
+use super::{Channel, Context, absent, check_destroy, done, made};
 
-/// A completion queue.
 #[derive(Debug)]
 pub(crate) struct Cq {
     cq: NonNull<ibv_cq>,
-    /// Capacity as granted by the device.
+    /// Capacity that the device has granted; at least the requested one.
     capacity: AtomicU32,
     context: Arc<Context>,
-    /// Keeps it open.
+    /// Keeps the channel open.
     _channel: Arc<Channel>,
 }
 
-// SAFETY: libibverbs allows any thread to use a queue, several at once.
+// SAFETY: libibverbs allows any thread to use a completion queue.
 unsafe impl Send for Cq {}
-// SAFETY: as above.
+// SAFETY: libibverbs allows several threads to use a completion queue concurrently.
 unsafe impl Sync for Cq {}
 
 impl Cq {
-    /// A queue with capacity for at least `capacity` completions; its events come through `channel` under `id`.
+    /// Creates a queue for at least `capacity` completions. `channel` reports its events with `id`.
     pub(crate) fn new(
         context: &Arc<Context>,
         channel: &Arc<Channel>,
@@ -36,47 +35,47 @@ impl Cq {
         id: usize,
     ) -> io::Result<Arc<Self>> {
         let attributes = c_int::try_from(capacity).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-        // SAFETY: context and channel are open, and the channel is the context's. The id is a number that libibverbs
-        // keeps and never follows.
+        // SAFETY: `context` and `channel` are open, and `channel` belongs to `context`. libibverbs stores `id` and never
+        // dereferences it.
         let cq = made(unsafe { ibv_create_cq(context.as_ptr(), attributes, id as *mut c_void, channel.as_ptr(), 0) })?;
-        // SAFETY: just made.
+        // SAFETY: `cq` was returned by `ibv_create_cq`.
         let capacity = AtomicU32::new(unsafe { (*cq.as_ptr()).cqe } as u32);
         Ok(Arc::new(Cq { cq, capacity, context: context.clone(), _channel: channel.clone() }))
     }
 
-    /// Polls completions into the front of `out`, and returns them.
+    /// Polls at most `out.len()` completions into `out`, and returns them.
     pub(crate) fn poll_into<'a>(&self, out: &'a mut [MaybeUninit<ibv_wc>]) -> io::Result<&'a [ibv_wc]> {
-        // SAFETY: the queue exists and refers to its context, whose table is not changed while objects exist.
+        // SAFETY: the queue exists and points to its open context, whose function table does not change.
         let ops = unsafe { &(*(*self.as_ptr()).context).ops };
         let poll = ops.poll_cq.ok_or_else(absent)?;
         let capacity = c_int::try_from(out.len()).unwrap_or(c_int::MAX);
-        // SAFETY: the queue exists, and `out` has space for that many records.
+        // SAFETY: the queue exists, and `out` has space for `capacity` records.
         let taken = unsafe { poll(self.as_ptr(), capacity, out.as_mut_ptr().cast()) };
-        // The verb returns no error number.
+        // A negative result is not an error number.
         let taken = usize::try_from(taken).map_err(|_| io::Error::from_raw_os_error(libc::EIO))?;
-        // SAFETY: the call has written that many records, not more than fit.
+        // SAFETY: the call has initialised the first `taken` records of `out`.
         Ok(unsafe { std::slice::from_raw_parts(out.as_ptr().cast(), taken.min(out.len())) })
     }
 
     /// Requests one event through the channel for the next completion.
     pub(crate) fn arm(&self, solicited_only: bool) -> io::Result<()> {
         let arm = self.context.ops().req_notify_cq.ok_or_else(absent)?;
-        // SAFETY: the queue lives.
+        // SAFETY: the queue exists until `self` is dropped.
         done(unsafe { arm(self.as_ptr(), solicited_only.into()) })
     }
 
-    /// Changes the capacity; queued completions stay. Errors: not supported by the device, or too large.
+    /// Changes the capacity. Queued completions are kept. Errors: the device does not support resizing, or the capacity is too
+    /// large.
     pub(crate) fn resize(&self, capacity: u32) -> io::Result<()> {
         let attributes = c_int::try_from(capacity).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
         // SAFETY: the queue exists; the driver locks out concurrent polls.
         done(unsafe { ibv_resize_cq(self.as_ptr(), attributes) })?;
-        // SAFETY: the queue exists. The driver sets the field before it returns, and callers do not resize
-        // concurrently.
+        // SAFETY: the queue exists. The driver has set `cqe` before it returned, and callers do not resize concurrently.
         self.capacity.store(unsafe { (*self.as_ptr()).cqe } as u32, Ordering::Relaxed);
         Ok(())
     }
 
-    /// Capacity in completions.
+    /// Returns the capacity in completions.
     pub(crate) fn capacity(&self) -> u32 {
         self.capacity.load(Ordering::Relaxed)
     }
@@ -88,7 +87,9 @@ impl Cq {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // SAFETY: no queue pair uses it: each keeps an `Arc` of it. All events were acknowledged when they were read.
-        destroyed(&format!("{}: a completion queue", self.context.name()), unsafe { ibv_destroy_cq(self.as_ptr()) });
+        // SAFETY: no queue pair uses the queue: each holds an `Arc` of it. All events were acknowledged when they were read.
+        check_destroy(&format!("completion queue of {}", self.context.name()), unsafe {
+            ibv_destroy_cq(self.as_ptr())
+        });
     }
 }

@@ -1,4 +1,4 @@
-//! Asynchronous events of a queue, a port or the device.
+//! Asynchronous events of queue pairs, queues, ports and the device.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -7,7 +7,7 @@ use ibverbs_sys::*;
 
 use super::Context;
 
-/// An asynchronous event. Queue pairs are identified by number, queues by the id given at creation.
+/// An asynchronous event. Queue pairs are identified by their number, queues by the id passed at creation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum AsyncEvent {
     Qp { number: u32, kind: QpEvent },
@@ -47,19 +47,19 @@ pub(crate) enum PortEvent {
     GidChange,
 }
 
-/// Reads the next event, copies it and acknowledges it at once, since destroying the object waits for that.
+/// Reads, copies and acknowledges the next event. It is acknowledged here, because destroying its object waits for that.
 pub(super) fn next(context: &Context) -> io::Result<Option<AsyncEvent>> {
     let mut event = MaybeUninit::<ibv_async_event>::zeroed();
-    // SAFETY: the context is open and `event` has space for an event.
+    // SAFETY: the context is open, and `event` is valid for writes.
     if unsafe { ibv_get_async_event(context.as_ptr(), event.as_mut_ptr()) } != 0 {
         let error = io::Error::last_os_error();
         return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
     }
-    // SAFETY: the call has filled it; before that it was zero, which every field may be.
+    // SAFETY: all fields are integers or nullable pointers, so they were initialised even before the call wrote them.
     let mut event = unsafe { event.assume_init() };
-    // SAFETY: not acknowledged yet, so what it points to is still there.
+    // SAFETY: `event` was not acknowledged yet.
     let translated = unsafe { translate(&event) };
-    // SAFETY: it came from `ibv_get_async_event` and is acknowledged once.
+    // SAFETY: `event` was returned by `ibv_get_async_event`, and is acknowledged once.
     unsafe { ibv_ack_async_event(&mut event) };
     Ok(Some(translated))
 }
@@ -69,19 +69,20 @@ pub(super) fn next(context: &Context) -> io::Result<Option<AsyncEvent>> {
 unsafe fn translate(event: &ibv_async_event) -> AsyncEvent {
     let number = event.event_type;
     if let Some(kind) = qp_event(number) {
-        // SAFETY: events of this type are of a queue pair, which is there until the event is acknowledged.
+        // SAFETY: an event of this type refers to a queue pair, which is not destroyed before the acknowledgement.
         return AsyncEvent::Qp { number: unsafe { (*event.element.qp).qp_num }, kind };
     }
     if let Some(kind) = port_event(number) {
-        // SAFETY: events of this type carry the number of a port.
+        // SAFETY: an event of this type has the port number in the union.
         return AsyncEvent::Port { port: unsafe { event.element.port_num } as u8, kind };
     }
     let srq = |kind| {
-        // SAFETY: events of these two types are of a shared receive queue, which is there until the acknowledgement.
+        // SAFETY: `srq` is called for events that refer to a shared receive queue, which is not destroyed before the
+        // acknowledgement.
         AsyncEvent::Srq { id: unsafe { (*event.element.srq).srq_context } as usize, kind }
     };
     match number {
-        // SAFETY: this event is of a completion queue, which is there until the event is acknowledged.
+        // SAFETY: this event refers to a completion queue, which is not destroyed before the acknowledgement.
         IBV_EVENT_CQ_ERR => AsyncEvent::Cq { id: unsafe { (*event.element.cq).cq_context } as usize },
         IBV_EVENT_SRQ_LIMIT_REACHED => srq(SrqEvent::Limit),
         IBV_EVENT_SRQ_ERR => srq(SrqEvent::Error),
@@ -122,12 +123,12 @@ mod tests {
     use super::*;
 
     fn event(event_type: ibv_event_type, element: ibv_async_event_element) -> AsyncEvent {
-        // SAFETY: made here, and the elements below live until the end of the test.
+        // SAFETY: the event is not acknowledged, and its object is a local variable of the test.
         unsafe { translate(&ibv_async_event { element, event_type }) }
     }
 
     #[test]
-    fn events_name_their_object() {
+    fn events_carry_the_id_or_number_of_their_object() {
         let mut qp = ibv_qp { qp_num: 17, ..Default::default() };
         let of_qp = event(IBV_EVENT_QP_LAST_WQE_REACHED, ibv_async_event_element { qp: &mut qp });
         assert_eq!(of_qp, AsyncEvent::Qp { number: 17, kind: QpEvent::LastWqe });

@@ -9,23 +9,22 @@ use dapl::provider::Region;
 use ibverbs_sys::{IBV_MW_TYPE_1, ibv_alloc_pd, ibv_dealloc_pd, ibv_dereg_mr, ibv_mr, ibv_mw, ibv_pd, ibv_reg_mr};
 use parking_lot::Mutex;
 
-use super::{Context, absent, destroyed, made};
+use super::{Context, absent, check_destroy, made};
 
-/// A protection domain.
 #[derive(Debug)]
 pub(crate) struct Pd {
     pd: NonNull<ibv_pd>,
     context: Arc<Context>,
 }
 
-// SAFETY: libibverbs allows any thread to use a domain, several at once.
+// SAFETY: libibverbs allows any thread to use a protection domain.
 unsafe impl Send for Pd {}
-// SAFETY: as above.
+// SAFETY: libibverbs allows several threads to use a protection domain concurrently.
 unsafe impl Sync for Pd {}
 
 impl Pd {
     pub(crate) fn new(context: &Arc<Context>) -> io::Result<Arc<Self>> {
-        // SAFETY: the context is open.
+        // SAFETY: `context` is open until it is dropped.
         let pd = made(unsafe { ibv_alloc_pd(context.as_ptr()) })?;
         Ok(Arc::new(Pd { pd, context: context.clone() }))
     }
@@ -41,12 +40,13 @@ impl Pd {
 
 impl Drop for Pd {
     fn drop(&mut self) {
-        // SAFETY: it is empty: every object in it keeps an `Arc` of it.
-        destroyed(&format!("{}: a protection domain", self.context.name()), unsafe { ibv_dealloc_pd(self.as_ptr()) });
+        // SAFETY: no object uses the protection domain: each holds an `Arc` of it.
+        check_destroy(&format!("protection domain of {}", self.context.name()), unsafe {
+            ibv_dealloc_pd(self.as_ptr())
+        });
     }
 }
 
-/// A memory region.
 #[derive(Debug)]
 pub(crate) struct Mr {
     mr: NonNull<ibv_mr>,
@@ -55,9 +55,9 @@ pub(crate) struct Mr {
     pd: Arc<Pd>,
 }
 
-// SAFETY: libibverbs allows any thread to use a region; its keys never change.
+// SAFETY: libibverbs allows any thread to use a memory region.
 unsafe impl Send for Mr {}
-// SAFETY: as above.
+// SAFETY: no field of a memory region changes after its creation.
 unsafe impl Sync for Mr {}
 
 impl Mr {
@@ -65,20 +65,19 @@ impl Mr {
     /// not writable.
     pub(crate) fn new(pd: &Arc<Pd>, region: Region, flags: u32) -> io::Result<Self> {
         let length = usize::try_from(region.length).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
-        // SAFETY: the domain exists. The kernel checks address and length against this process's memory and fails otherwise;
-        // nothing is read or written here.
+        // SAFETY: the protection domain exists. The call does not access the memory; the kernel checks that it is mapped.
         let mr = made(unsafe { ibv_reg_mr(pd.as_ptr(), region.address as *mut c_void, length, flags as c_int) })?;
-        // SAFETY: just made.
+        // SAFETY: `mr` was returned by `ibv_reg_mr`.
         let (lkey, rkey) = unsafe { ((*mr.as_ptr()).lkey, (*mr.as_ptr()).rkey) };
         Ok(Mr { mr, lkey, rkey, pd: pd.clone() })
     }
 
-    /// Key for local segments.
+    /// Returns the key for local segments.
     pub(crate) fn lkey(&self) -> u32 {
         self.lkey
     }
 
-    /// Key for peers.
+    /// Returns the key for RDMA operations of peers.
     pub(crate) fn rkey(&self) -> u32 {
         self.rkey
     }
@@ -90,35 +89,35 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // SAFETY: owned, and not used after this. Transfers that name it fail from now on.
-        destroyed(&format!("{}: a memory region", self.pd.context.name()), unsafe { ibv_dereg_mr(self.as_ptr()) });
+        // SAFETY: `self` is the only owner, and is dropped here. The device fails later transfers with this key.
+        check_destroy(&format!("memory region of {}", self.pd.context.name()), unsafe { ibv_dereg_mr(self.as_ptr()) });
     }
 }
 
-/// A memory window of type 1: bound through a queue pair, by `Qp::bind`.
+/// A memory window of type 1, which `Qp::bind` binds.
 #[derive(Debug)]
 pub(crate) struct Mw {
-    /// The lock protects its key, which binds read and write.
+    /// The lock protects the key in the window, which binds read and write.
     mw: Mutex<NonNull<ibv_mw>>,
     pd: Arc<Pd>,
 }
 
-// SAFETY: libibverbs allows any thread to use a window; its one field that changes is behind a lock.
+// SAFETY: libibverbs allows any thread to use a memory window.
 unsafe impl Send for Mw {}
-// SAFETY: as above.
+// SAFETY: the only field that changes, the key, is accessed under the lock.
 unsafe impl Sync for Mw {}
 
 impl Mw {
-    /// Creates an unbound window. Errors: `EOPNOTSUPP` if the device has none.
+    /// Creates an unbound window. Errors: `EOPNOTSUPP` if the device has no memory windows.
     pub(crate) fn new(pd: &Arc<Pd>) -> io::Result<Self> {
         let alloc = pd.context.ops().alloc_mw.ok_or_else(absent)?;
-        // SAFETY: the domain lives.
+        // SAFETY: the protection domain exists until `pd` is dropped.
         let mw = made(unsafe { alloc(pd.as_ptr(), IBV_MW_TYPE_1) })?;
         Ok(Mw { mw: Mutex::new(mw), pd: pd.clone() })
     }
 
-    /// The window's key after all posted binds. Drivers increment the low eight bits even for a bind that fails, and
-    /// some compare the key with the device's, so a window whose bind failed cannot be used again.
+    /// Returns the window's key after all posted binds. Drivers increment the low eight bits even for a bind that fails
+    /// later. Some drivers compare this key with the device's, so a window whose bind failed cannot be used again.
     pub(crate) fn rkey(&self) -> u32 {
         // SAFETY: the window exists, and the lock excludes binds.
         self.with(|mw| unsafe { (*mw).rkey })
@@ -138,8 +137,8 @@ impl Mw {
 impl Drop for Mw {
     fn drop(&mut self) {
         let Some(dealloc) = self.pd.context.ops().dealloc_mw else { return };
-        // SAFETY: owned, and not used after this. Transfers that name it fail from now on.
+        // SAFETY: `self` is the only owner, and is dropped here. The device fails later transfers with this key.
         let result = unsafe { dealloc(self.mw.get_mut().as_ptr()) };
-        destroyed(&format!("{}: a memory window", self.pd.context.name()), result);
+        check_destroy(&format!("memory window of {}", self.pd.context.name()), result);
     }
 }

@@ -1,9 +1,9 @@
-//! Safe wrappers of libibverbs: one type per object, each keeping the objects that it depends on alive.
+//! Safe wrappers of libibverbs: one type per verbs object. Each holds references to the objects that it depends on.
 //!
-//! The only module of this crate that calls libibverbs. It neither retries nor decides; it only distinguishes success
-//! from failure, which verbs report in three ways (a null pointer and `errno`, the error number as the result, or -1
-//! and `errno`). Inline functions of `verbs.h` are called through the table of the context. Every call may be made from
-//! any thread; libibverbs locks inside.
+//! This is the only module of the crate that calls libibverbs. It retries nothing. It converts the three error conventions
+//! of verbs: a null pointer and `errno`, the error number as the result, or -1 and `errno`. Functions that are inline in
+//! `verbs.h` are called through the function table of the context. Any thread may make any call: libibverbs locks
+//! internally.
 
 mod channel;
 mod context;
@@ -39,15 +39,15 @@ fn made<T>(object: *mut T) -> io::Result<std::ptr::NonNull<T>> {
     std::ptr::NonNull::new(object).ok_or_else(io::Error::last_os_error)
 }
 
-/// The error for a verb that this device's table lacks.
+/// Returns the error for a verb that is missing in the device's function table.
 fn absent() -> io::Error {
     io::Error::from_raw_os_error(libc::EOPNOTSUPP)
 }
 
-/// Logs the failure of a destroy; nothing else can be done about it.
-fn destroyed(what: &str, result: c_int) {
+/// Logs the failure to destroy an object. The caller cannot react to it.
+fn check_destroy(object: &str, result: c_int) {
     if let Err(error) = done(result) {
-        log::warn!("{what} could not be destroyed: {error}");
+        log::warn!("cannot destroy {object}: {error}");
     }
 }
 
@@ -65,7 +65,7 @@ mod tests {
         assert!(done(0).is_ok());
         assert_eq!(done(libc::ENOMEM).unwrap_err().raw_os_error(), Some(libc::ENOMEM));
         assert_eq!(done(-libc::EINVAL).unwrap_err().raw_os_error(), Some(libc::EINVAL));
-        // SAFETY: sets this thread's errno, which nothing else reads in between.
+        // SAFETY: `__errno_location` returns a valid pointer to this thread's errno.
         unsafe { *libc::__errno_location() = libc::EFAULT };
         assert_eq!(done(-1).unwrap_err().raw_os_error(), Some(libc::EFAULT));
         // SAFETY: as above.

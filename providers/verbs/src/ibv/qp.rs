@@ -1,4 +1,4 @@
-//! A queue pair of the reliable connected kind.
+//! A reliable connected (RC) queue pair.
 
 use std::io;
 use std::ptr::{self, NonNull};
@@ -11,14 +11,14 @@ use ibverbs_sys::{
 };
 
 use super::srq::recv_wr;
-use super::{Cq, Mr, Mw, Pd, Srq, absent, destroyed, done, made};
+use super::{Cq, Mr, Mw, Pd, Srq, absent, check_destroy, done, made};
 
 /// Parameters of a new queue pair.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct QpAttributes<'a> {
     pub(crate) send_cq: &'a Arc<Cq>,
     pub(crate) recv_cq: &'a Arc<Cq>,
-    /// Shared receive queue; with one, the two `recv` numbers are ignored.
+    /// Shared receive queue. If set, `max_recv_wr` and `max_recv_sge` are ignored.
     pub(crate) srq: Option<&'a Arc<Srq>>,
     pub(crate) max_send_wr: u32,
     pub(crate) max_recv_wr: u32,
@@ -27,7 +27,7 @@ pub(crate) struct QpAttributes<'a> {
     pub(crate) max_inline: u32,
 }
 
-/// A request.
+/// A send queue request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Wr<'a> {
     pub(crate) id: u64,
@@ -37,11 +37,11 @@ pub(crate) struct Wr<'a> {
     pub(crate) flags: u32,
 }
 
-/// A request in the device's format. It is kept between posts, because clearing it for each post costs as much as the
-/// rest of a post.
+/// A request in the format of verbs. It is reused by all posts, because initializing it for each post would cost as much as
+/// the rest of a post.
 pub(crate) struct Template(ibv_send_wr);
 
-// SAFETY: its pointers are set by each post, and dereferenced during that post only.
+// SAFETY: each post sets the pointers in the record, and they are dereferenced only during that post.
 unsafe impl Send for Template {}
 
 impl Template {
@@ -62,35 +62,34 @@ pub(crate) enum Op {
     Send,
     Write(Remote),
     Read(Remote),
-    /// Immediate data, in the byte order of memory at both ends.
+    /// Send with immediate data. The value is passed in memory order: its bytes have the same order at both peers.
     SendImmediate(u32),
     WriteImmediate(Remote, u32),
     FetchAdd(Remote, u64),
-    /// An atomic compare-and-swap: the expected value, and the new one.
+    /// Atomic compare-and-swap: the target, the expected value, and the new value.
     CompareSwap(Remote, u64, u64),
 }
 
-/// A queue pair.
 #[derive(Debug)]
 pub(crate) struct Qp {
     qp: NonNull<ibv_qp>,
     number: u32,
     max_inline: u32,
     pd: Arc<Pd>,
-    /// Completion queues of requests and of receives.
+    /// Completion queue of requests, and completion queue of receives.
     cqs: [Arc<Cq>; 2],
     srq: Option<Arc<Srq>>,
-    /// Sizes as requested; the device may have granted more.
+    /// Requested sizes. The device may have granted more.
     caps: ibv_qp_cap,
 }
 
-// SAFETY: libibverbs allows any thread to use a queue pair, several at once.
+// SAFETY: libibverbs allows any thread to use a queue pair.
 unsafe impl Send for Qp {}
-// SAFETY: as above.
+// SAFETY: libibverbs allows several threads to use a queue pair concurrently.
 unsafe impl Sync for Qp {}
 
 impl Qp {
-    /// Creates a queue pair in RESET, whose requests complete only if signalled.
+    /// Creates a queue pair in RESET. Only requests with `IBV_SEND_SIGNALED` report their completion.
     pub(crate) fn new(pd: &Arc<Pd>, attributes: &QpAttributes<'_>) -> io::Result<Self> {
         let own = attributes.srq.is_none();
         let caps = ibv_qp_cap {
@@ -104,7 +103,7 @@ impl Qp {
         Self::make(pd.clone(), cqs, attributes.srq.cloned(), caps)
     }
 
-    /// Creates a queue pair in RESET that differs from this one only in its number.
+    /// Creates a queue pair in RESET with the same attributes as this one, but another number.
     pub(crate) fn another(&self) -> io::Result<Self> {
         Self::make(self.pd.clone(), self.cqs.clone(), self.srq.clone(), self.caps)
     }
@@ -119,13 +118,13 @@ impl Qp {
             qp_type: ibv_qp_type::IBV_QPT_RC,
             sq_sig_all: 0,
         };
-        // SAFETY: the domain and the queues live, and `attributes` is a whole record.
+        // SAFETY: the protection domain and the queues outlive the call, and `attributes` is initialised.
         let qp = made(unsafe { ibv_create_qp(pd.as_ptr(), &mut attributes) })?;
         Ok(Qp {
             qp,
-            // SAFETY: just made.
+            // SAFETY: `qp` was returned by `ibv_create_qp`.
             number: unsafe { (*qp.as_ptr()).qp_num },
-            // The record now has the values granted by the device.
+            // The call has replaced the requested value by the granted one.
             max_inline: attributes.cap.max_inline_data,
             pd,
             cqs,
@@ -134,39 +133,39 @@ impl Qp {
         })
     }
 
-    /// Its number on the wire.
+    /// Returns the queue pair number, which packets carry.
     pub(crate) fn number(&self) -> u32 {
         self.number
     }
 
-    /// Maximum length of inline data, as granted.
+    /// Returns the maximum length of inline data that the device has granted.
     pub(crate) fn max_inline(&self) -> u32 {
         self.max_inline
     }
 
-    /// Whether its device has atomic operations.
+    /// Whether the device has atomic operations.
     pub(crate) fn has_atomics(&self) -> bool {
         self.pd.context().has_atomics()
     }
 
     /// Changes the attributes that `mask` (`IBV_QP_*`) selects.
     pub(crate) fn modify(&self, attributes: &mut ibv_qp_attr, mask: i32) -> io::Result<()> {
-        // SAFETY: the queue pair exists, and `attributes` is a whole record.
+        // SAFETY: the queue pair exists, and `attributes` is initialised.
         done(unsafe { ibv_modify_qp(self.as_ptr(), attributes, mask) })
     }
 
-    /// Posts a receive; not with a shared queue.
+    /// Posts a receive. Fails if the queue pair uses a shared receive queue.
     #[inline(always)]
     pub(crate) fn post_recv(&self, wr_id: u64, segments: &[ibv_sge]) -> io::Result<()> {
         let post = self.ops().post_recv.ok_or_else(absent)?;
         let mut wr = recv_wr(wr_id, segments);
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair exists; the request and its segments outlive the call.
+        // SAFETY: the queue pair exists, and the request and its segments outlive the call.
         done(unsafe { post(self.as_ptr(), &mut wr, &mut bad) })
     }
 
-    /// Posts a request. With `IBV_SEND_INLINE` the local memory is read here, and the caller has made sure that it is
-    /// mapped; otherwise the device checks it.
+    /// Posts a request. With `IBV_SEND_INLINE` this call reads the local memory, and the caller has checked that the memory is
+    /// registered. Without this flag, the device reads and checks the memory.
     #[inline(always)]
     pub(crate) fn post_send(&self, template: &mut Template, wr: &Wr<'_>) -> io::Result<()> {
         let post = self.ops().post_send.ok_or_else(absent)?;
@@ -188,12 +187,12 @@ impl Qp {
             request.wr.rdma.rkey = remote.key;
         }
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair exists; the request and its segments outlive the call.
+        // SAFETY: the queue pair exists, and the request and its segments outlive the call.
         done(unsafe { post(self.as_ptr(), request, &mut bad) })
     }
 
-    /// Posts a bind of `mw` to a part of a region with `IBV_ACCESS_*` flags, or an unbind for `None`, and returns the
-    /// new key. The key is final as soon as this returns; see `Mw::rkey` for a bind that fails later.
+    /// Posts a bind of `mw` to a part of a region with `IBV_ACCESS_*` flags, or an unbind for `None`. Returns the new key of
+    /// the window. See `Mw::rkey` for a bind that fails later.
     pub(crate) fn bind(&self, mw: &Mw, wr_id: u64, flags: u32, what: Option<(&Mr, Region, u32)>) -> io::Result<u32> {
         let bind = self.pd.context().ops().bind_mw.ok_or_else(absent)?;
         let mut nothing = NoRegion::new(mw.pd());
@@ -208,10 +207,10 @@ impl Qp {
         };
         let mut request = ibv_mw_bind { wr_id, send_flags: flags, bind_info };
         mw.with(|mw| {
-            // SAFETY: queue pair, window and region exist, the request outlives the call, and access to the window is
-            // exclusive.
+            // SAFETY: queue pair, window and region exist, and the request outlives the call. `Mw::with` gives exclusive access
+            // to the window.
             done(unsafe { bind(self.as_ptr(), mw, &mut request) })?;
-            // SAFETY: the window exists, and access is exclusive.
+            // SAFETY: the window exists, and `Mw::with` gives exclusive access to it.
             Ok(unsafe { (*mw).rkey })
         })
     }
@@ -220,15 +219,15 @@ impl Qp {
         self.qp.as_ptr()
     }
 
-    /// The device's functions, as the inline functions of `verbs.h` find them.
+    /// Returns the function table of the device, as the inline functions of `verbs.h` access it.
     #[inline(always)]
     fn ops(&self) -> &ibv_context_ops {
-        // SAFETY: the queue pair exists and refers to its context, whose table is not changed while objects exist.
+        // SAFETY: the queue pair exists and points to its open context, whose function table does not change.
         unsafe { &(*(*self.as_ptr()).context).ops }
     }
 }
 
-/// Sets the operands of an extension operation. Returns its number, and the remote part except for atomic operations.
+/// Sets the operands of an extension operation in `request`. Returns the opcode, and for an RDMA write its target.
 #[cold]
 fn prepare(request: &mut ibv_send_wr, op: Op) -> (ibv_wr_opcode::Type, Option<Remote>) {
     let (opcode, remote, compare_add, swap) = match op {
@@ -252,23 +251,23 @@ fn prepare(request: &mut ibv_send_wr, op: Op) -> (ibv_wr_opcode::Type, Option<Re
 
 impl Drop for Qp {
     fn drop(&mut self) {
-        // SAFETY: owned, and not used after this. All events were acknowledged when they were read.
+        // SAFETY: `self` is the only owner, and is dropped here. All events were acknowledged when they were read.
         let result = unsafe { ibv_destroy_qp(self.as_ptr()) };
-        destroyed(&format!("{}: queue pair {}", self.pd.context().name(), self.number), result);
+        check_destroy(&format!("queue pair {1} of {0}", self.pd.context().name(), self.number), result);
     }
 }
 
-/// A dummy region for an unbind. Verbs allow a null pointer there, but the drivers of rxe and mlx4 dereference it. The
-/// zeros after it are for drivers that read their own record around the region's.
+/// A dummy region for an unbind. Verbs allow a null pointer there, but the drivers of rxe and mlx4 dereference it. Some
+/// drivers embed `ibv_mr` in a larger record and read the fields behind it, so zeros follow the region.
 #[repr(C)]
 struct NoRegion {
     mr: ibv_mr,
-    around: [u64; 64],
+    padding: [u64; 64],
 }
 
 impl NoRegion {
     fn new(pd: &Arc<Pd>) -> Self {
         let mr = ibv_mr { context: pd.context().as_ptr(), pd: pd.as_ptr(), ..Default::default() };
-        NoRegion { mr, around: [0; 64] }
+        NoRegion { mr, padding: [0; 64] }
     }
 }
