@@ -5,39 +5,39 @@ use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 use std::ptr;
 
-/// Returns all addresses that peers may use, in the system's order, without link-local IPv6 addresses.
+/// Returns all addresses of this host except link-local IPv6 addresses, each with its network device, in the system's order.
 pub(crate) fn of_this_host() -> io::Result<Vec<(String, IpAddr)>> {
     let mut list = ptr::null_mut();
-    // SAFETY: `list` is a valid place for the answer.
+    // SAFETY: `list` is a valid pointer to write the result to.
     if unsafe { libc::getifaddrs(&mut list) } != 0 {
         return Err(io::Error::last_os_error());
     }
     let mut found = Vec::new();
     let mut next = list;
     while !next.is_null() {
-        // SAFETY: an entry of the list, which is freed below.
+        // SAFETY: `next` is not null and points to an entry of the list, which is freed only after the loop.
         let entry = unsafe { &*next };
-        // SAFETY: null, or an address of its family, valid as long as the list.
+        // SAFETY: `ifa_addr` is null, or points to a socket address of its family that is valid until the list is freed.
         if let Some(address) = unsafe { ip(entry.ifa_addr) } {
-            // SAFETY: every entry has a name, which is NUL-terminated.
+            // SAFETY: `ifa_name` of every entry points to a NUL-terminated string.
             let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy();
             found.push((device(&name).to_string(), address));
         }
         next = entry.ifa_next;
     }
-    // SAFETY: returned by `getifaddrs`, and no part of it is used any more.
+    // SAFETY: `list` was returned by `getifaddrs`, and no reference to it remains.
     unsafe { libc::freeifaddrs(list) };
-    found.retain(|(_, address)| !is_of_one_link(*address));
+    found.retain(|(_, address)| !is_link_local(*address));
     Ok(found)
 }
 
-/// Removes the suffix of an alias: `eth0:1` is a second name for the device `eth0`.
+/// Removes the suffix of an alias: `eth0:1` is an alias of the device `eth0`.
 fn device(name: &str) -> &str {
     name.split_once(':').map_or(name, |(device, _)| device)
 }
 
 /// Whether an IPv6 address is link-local: valid only together with the name of a device.
-fn is_of_one_link(address: IpAddr) -> bool {
+fn is_link_local(address: IpAddr) -> bool {
     matches!(address, IpAddr::V6(address) if address.is_unicast_link_local())
 }
 
@@ -47,15 +47,15 @@ unsafe fn ip(address: *const libc::sockaddr) -> Option<IpAddr> {
     if address.is_null() {
         return None;
     }
-    // SAFETY: not null; every address begins with its family.
+    // SAFETY: `address` is not null, and every socket address begins with its family.
     match i32::from(unsafe { (*address).sa_family }) {
         libc::AF_INET => {
-            // SAFETY: the family selects the structure.
+            // SAFETY: the family guarantees that `address` points to this structure.
             let address = unsafe { &*address.cast::<libc::sockaddr_in>() };
             Some(IpAddr::V4(Ipv4Addr::from(address.sin_addr.s_addr.to_ne_bytes())))
         }
         libc::AF_INET6 => {
-            // SAFETY: the family selects the structure.
+            // SAFETY: the family guarantees that `address` points to this structure.
             let address = unsafe { &*address.cast::<libc::sockaddr_in6>() };
             Some(IpAddr::V6(Ipv6Addr::from(address.sin6_addr.s6_addr)))
         }
@@ -68,15 +68,15 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_host_has_its_loopback() {
+    fn addresses_include_loopback() {
         let found = of_this_host().unwrap();
         assert!(found.contains(&("lo".to_string(), IpAddr::V4(Ipv4Addr::LOCALHOST))), "{found:?}");
     }
 
     #[test]
-    fn aliases_and_addresses_of_one_link_are_left_out() {
+    fn alias_suffixes_and_link_local_addresses_are_removed() {
         assert_eq!([device("eth0:1"), device("eth0.100"), device("ib0")], ["eth0", "eth0.100", "ib0"]);
-        assert!(is_of_one_link("fe80::1".parse().unwrap()));
-        assert!(!is_of_one_link("2001:db8::1".parse().unwrap()) && !is_of_one_link("169.254.0.1".parse().unwrap()));
+        assert!(is_link_local("fe80::1".parse().unwrap()));
+        assert!(!is_link_local("2001:db8::1".parse().unwrap()) && !is_link_local("169.254.0.1".parse().unwrap()));
     }
 }

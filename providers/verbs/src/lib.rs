@@ -2,8 +2,8 @@
 //!
 //! An open IA is a `device` (found by `find`, described by `limits`, configured by `settings` and `gid`) with one
 //! thread, the `engine`. The object layer uses queue pairs (`qp`), completion queues (`cq`), shared receive queues
-//! (`srq`), memory and windows (`memory`); each is built on its counterpart in `ibv`, the only module that calls
-//! libibverbs. A connection manager (`cm`) connects two queue pairs: by rdma_cm, by messages over TCP, or without
+//! (`srq`), memory regions and windows (`memory`). Each of them is built on its counterpart in `ibv`, the only module that
+//! calls libibverbs. A connection manager (`cm`) connects two queue pairs: by rdma_cm, by messages over TCP, or without
 //! messages.
 
 mod addresses;
@@ -54,7 +54,7 @@ use device::Device;
 #[cfg(not(test))]
 dapl::export_provider!(Verbs);
 
-/// The provider: one open IA.
+/// An open IA of this provider.
 pub struct Verbs {
     device: Arc<Device>,
     manager: Arc<dyn cm::Manager>,
@@ -86,7 +86,7 @@ impl Provider for Verbs {
         let (reactor, name) = (device.reactor.clone(), spec.name.to_owned());
         let thread =
             thread::spawn("dapl-verbs", move || logger::with_ia(&name, || reactor.run())).map_err(|error| {
-                log::error!("{}: cannot start the engine's thread: {error}", spec.name);
+                log::error!("{}: cannot start the engine thread: {error}; allow more processes (ulimit -u)", spec.name);
                 Error::Exhausted(Resource::Device)
             })?;
         Ok(Verbs { device, manager, thread: Mutex::new(Some(thread)) })
@@ -105,7 +105,7 @@ impl Provider for Verbs {
     }
 
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Listener> {
-        // Requests may arrive before this returns, and may be handed off at once.
+        // Added before the manager listens: a request may arrive immediately, and its hand-off looks the listener up.
         let mut listeners = self.device.listeners.lock();
         if listeners.contains_key(&qual) {
             return Err(Error::ConnQualTaken);
@@ -141,7 +141,7 @@ impl MemoryProvider for Verbs {
     }
 
     fn register(&self, pd: &Pd, region: Region, access: Access) -> Result<Mr> {
-        // A device without atomic operations ignores this right, or may refuse it.
+        // Some devices without atomic operations fail a registration with this right, so it is removed.
         let remote_atomic = access.remote_atomic && self.device.limits.extensions.atomics;
         let access = Access { remote_atomic, ..access };
         Mr::new(pd, region, access, self.device.limits.max_rmrs > 0, &self.device.keys)

@@ -1,7 +1,7 @@
-//! Limits of an IA: the device's and the port's, as far as a DAT attribute can express them.
+//! Limits of an IA, from the attributes of the device and the port.
 //!
-//! A number that is too large for its attribute is reduced, the number of an unsupported feature is 0, and no limit is
-//! reported that a single end point could not use.
+//! A limit that is too large for its DAT attribute is reduced to the attribute's maximum. The limit of an unsupported
+//! feature is 0. Each reported limit can be used by a single endpoint.
 
 use std::ffi::CStr;
 
@@ -17,11 +17,11 @@ use crate::manager_kind::ManagerKind;
 use crate::qp::gather::MAX_SEGMENTS;
 use crate::settings::Settings;
 
-/// The limits of an IA over this port.
+/// Returns the limits of an IA on this port. Errors: `Internal` if the attributes cannot be queried.
 pub(crate) fn of(context: &Context, port: u8, settings: &Settings) -> Result<Limits> {
-    let asked = context.attributes().and_then(|device| Ok((device, context.port(port)?)));
-    let (device, port) = asked.map_err(|error| {
-        log::error!("{}: the attributes of the device cannot be read: {error}", context.name());
+    let attributes = context.attributes().and_then(|device| Ok((device, context.port(port)?)));
+    let (device, port) = attributes.map_err(|error| {
+        log::error!("cannot query the attributes of device {}: {error}", context.name());
         Error::Internal
     })?;
     let mut limits = limits(&device, &port, settings);
@@ -29,12 +29,13 @@ pub(crate) fn of(context: &Context, port: u8, settings: &Settings) -> Result<Lim
     Ok(limits)
 }
 
-/// Maximum capacity of an EVD, which is kept in software.
-const EVENTS: u32 = 1 << 20;
+/// Maximum number of events in an EVD, whose queue is in software.
+const MAX_EVENTS: u32 = 1 << 20;
 
 fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &Settings) -> Limits {
     let has_srqs = device.max_srq > 0;
-    // All completions of a queue go to one queue of the device, and a shared queue may have the maximum length.
+    // Completions of one queue use one completion queue of the device, so `max_cqe` limits the queue. The limit applies to
+    // shared receive queues too.
     let mut max_wr = count(device.max_qp_wr).min(count(device.max_cqe));
     let mut max_sge = count(device.max_sge).min(MAX_SEGMENTS as u32);
     if has_srqs {
@@ -47,8 +48,8 @@ fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &Settings) -
         max_eps: count(device.max_qp),
         max_dtos: max_wr,
         max_evds: count(device.max_cq),
-        // An EVD uses as many queues of the device as needed.
-        max_evd_qlen: count(device.max_cqe).max(EVENTS),
+        // An EVD uses several completion queues of the device if necessary.
+        max_evd_qlen: count(device.max_cqe).max(MAX_EVENTS),
         max_iov: max_sge,
         max_lmrs: count(device.max_mr),
         max_lmr_size: device.max_mr_size,
@@ -75,12 +76,12 @@ fn limits(device: &ibv_device_attr, port: &ibv_port_attr, settings: &Settings) -
     }
 }
 
-/// A limit of the device. Drivers with unsigned limits appear as negative numbers.
+/// Converts a limit of the device. A negative number is an unsigned limit of the driver that exceeds `i32`.
 fn count(number: i32) -> u32 {
     if number < 0 { i32::MAX as u32 } else { number as u32 }
 }
 
-/// Limits of reads have eight bits in the wire format.
+/// Converts a limit of RDMA reads, which has eight bits in connection messages.
 fn reads(number: i32) -> u32 {
     count(number).min(u8::MAX.into())
 }
@@ -97,8 +98,8 @@ struct PrivateDataLimits {
 impl PrivateDataLimits {
     fn of(manager: ManagerKind) -> Self {
         match manager {
-            // A request of the InfiniBand CM has 92 bytes, of which rdma_cm uses 36; a reject has 148, of which the word before
-            // the data uses 4 (spec/endpoints 10.4).
+            // A request of the InfiniBand CM has 92 bytes of private data, of which rdma_cm uses 36. A reject has 148, of which
+            // the versions before the consumer's data use 4 (spec/endpoints 10.4).
             ManagerKind::Rdma => PrivateDataLimits { connect: 56, connect_1_2: 48, accept: 196, reject: 144 },
             ManagerKind::Socket(format) => PrivateDataLimits {
                 connect: format.most_in_request(),
@@ -111,7 +112,7 @@ impl PrivateDataLimits {
     }
 }
 
-/// The vendor's name, if known, and its number of the part.
+/// Returns the vendor's name, or its id if the name is not known, and the part number.
 fn vendor(id: u32, part: u32) -> String {
     let name = match id {
         0x02c9 | 0x15b3 => "Mellanox",
@@ -128,9 +129,9 @@ fn vendor(id: u32, part: u32) -> String {
     format!("{name}, part {part}")
 }
 
-/// Returns the first two numbers of a version such as `16.35.2000`.
+/// Returns the first two numbers of the firmware version, such as 16 and 35 of `16.35.2000`.
 fn firmware(device: &ibv_device_attr) -> (u32, u32) {
-    // SAFETY: an array of bytes, reinterpreted as unsigned.
+    // SAFETY: `fw_ver` is an array of `c_char`, which has the size and alignment of `u8`.
     let bytes = unsafe { std::slice::from_raw_parts(device.fw_ver.as_ptr().cast::<u8>(), device.fw_ver.len()) };
     let text = CStr::from_bytes_until_nul(bytes).map(CStr::to_string_lossy).unwrap_or_default();
     let mut numbers = text.split(|c: char| !c.is_ascii_digit()).filter_map(|digits| digits.parse::<u32>().ok());
@@ -145,7 +146,7 @@ pub(crate) fn link_layer(number: u8) -> &'static str {
     }
 }
 
-/// Bytes per packet: `ibv_mtu` counts from 256.
+/// Returns the number of bytes for an `ibv_mtu` code: 1 is 256, and each higher code is twice as much.
 pub(crate) fn mtu(code: u32) -> u32 {
     128 << code.clamp(1, 5)
 }
@@ -191,13 +192,17 @@ mod tests {
     }
 
     #[test]
-    fn limits_are_the_devices_clamped_to_attributes() {
+    fn limits_are_those_of_the_device_reduced_to_attribute_ranges() {
         let limits = limits(&device(), &port(), &settings("mlx5_0 1"));
         assert_eq!((limits.max_eps, limits.max_evds, limits.max_pzs, limits.max_rmrs), (1000, 500, 100, 77));
         assert_eq!((limits.max_lmrs, limits.max_lmr_size), (i32::MAX as u32, u64::MAX));
         assert_eq!((limits.max_message, limits.max_rdma, limits.max_evd_qlen), (1 << 30, 1 << 30, 4_194_303));
-        assert_eq!((limits.max_reads_in, limits.max_reads_out), (16, 255), "as many as the wire can say");
-        assert_eq!((limits.max_srqs, limits.max_dtos, limits.max_iov), (5, 32767, 30), "a shared queue is no shorter");
+        assert_eq!((limits.max_reads_in, limits.max_reads_out), (16, 255), "eight bits in connection messages");
+        assert_eq!(
+            (limits.max_srqs, limits.max_dtos, limits.max_iov),
+            (5, 32767, 30),
+            "the limit applies to shared receive queues too"
+        );
         assert_eq!((limits.vendor.as_str(), limits.hardware_version), ("Mellanox, part 4123", (3, 0)));
         assert_eq!(limits.firmware_version, (20, 31));
         assert_eq!(limits.extensions, Extensions { immediate: true, ..Extensions::default() });
@@ -214,13 +219,13 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_no_longer_than_a_completion_queue() {
+    fn queue_length_is_limited_by_the_completion_queue() {
         let device = ibv_device_attr { max_cqe: 1001, ..device() };
         assert_eq!(limits(&device, &port(), &settings("x")).max_dtos, 1001);
     }
 
     #[test]
-    fn private_data_are_as_long_as_the_manager_carries() {
+    fn private_data_limits_depend_on_the_connection_manager() {
         let of = |params| {
             let limits = limits(&device(), &port(), &settings(params));
             let connect = (limits.private_data_connect, limits.private_data_connect_1_2);
@@ -232,12 +237,12 @@ mod tests {
     }
 
     #[test]
-    fn versions_and_makers_are_read_as_far_as_they_can_be() {
+    fn unknown_versions_vendors_and_mtu_codes_have_defaults() {
         let mut device = device();
         device.fw_ver = [0; 64];
         assert_eq!(firmware(&device), (0, 0));
         device.fw_ver = [b'7' as i8; 64];
-        assert_eq!(firmware(&device), (0, 0), "without an end");
+        assert_eq!(firmware(&device), (0, 0), "no terminating NUL");
         assert_eq!(vendor(0x1234, 7), "vendor 0x1234, part 7");
         assert_eq!([1, 2, 3, 4, 5, 0, 9].map(mtu), [256, 512, 1024, 2048, 4096, 256, 4096]);
     }

@@ -1,24 +1,25 @@
-//! Names of the connection managers in settings, and the library names that select them.
+//! The kinds of connection managers: their names in settings, and the library names that select them.
 #![forbid(unsafe_code)]
 
-/// Connection managers.
+/// The kind of a connection manager.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ManagerKind {
-    /// rdma_cm.
+    /// Connections by rdma_cm.
     Rdma,
-    /// Messages over TCP, in this format.
+    /// Messages over TCP, in this wire format.
     Socket(SocketFormat),
     /// No messages, for fabric bring-up.
     None,
-    /// Messages over a UD queue pair, as in the C implementation's `libdaploucm`. No setting names it, and no IA with it opens.
+    /// Messages over a UD queue pair, as in the C implementation's `libdaploucm`. It is not implemented: no setting names it,
+    /// and an IA that selects it does not open.
     Datagram,
 }
 
 impl ManagerKind {
-    /// All names, for messages.
+    /// All names that settings accept, for messages.
     pub(crate) const NAMES: &str = "\"rdma\", \"socket\", \"socket2\" or \"none\"";
 
-    /// Name in settings.
+    /// Returns the name used in settings.
     pub(crate) fn name(self) -> &'static str {
         match self {
             ManagerKind::Rdma => "rdma",
@@ -29,7 +30,7 @@ impl ManagerKind {
         }
     }
 
-    /// The manager of the C implementation's library with this file name.
+    /// Returns the manager that the library of the C implementation with this file name uses.
     pub(crate) fn of_library(name: &str) -> Self {
         match name.split_once(".so").map_or(name, |(name, _)| name) {
             "libdaplscm" => ManagerKind::Socket(SocketFormat::Dat12),
@@ -46,11 +47,11 @@ impl ManagerKind {
     }
 }
 
-/// Wire formats of the managers over TCP.
+/// Wire format of a connection manager over TCP.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum SocketFormat {
-    /// That of the C implementation's provider for DAT 1.2 (`libdaplscm.so.1`).
+    /// The format of the C implementation for DAT 1.2 (`libdaplscm.so.1`).
     Dat12,
-    /// That of its provider for DAT 2.0 (`libdaploscm.so.2`).
+    /// The format of the C implementation for DAT 2.0 (`libdaploscm.so.2`).
     Dat20,
 }

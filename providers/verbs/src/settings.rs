@@ -1,14 +1,17 @@
-//! The settings of verbs, per IA (`ia_params`) and by environment.
+//! The settings of verbs: per IA (`ia_params`), and environment variables.
 //!
-//! Read once, when the IA is opened. An invalid value is reported with its name, text and range, and the default is
-//! used. Names without `VERBS` are those of the C implementation's providers, with their defaults. Numbers are in C notation
-//! (16, 0x10, 020).
+//! They are read once, when the IA is opened. For an invalid value, a warning gives its name, text and range, and the default
+//! is used. Variables without `VERBS` in their name are those of the C implementation's providers, with the same defaults.
+//! Numbers are in C notation (16, 0x10, 020).
 //!
-//! `ia_params` may be: `"mlx5_0 1"` (a device and a port of it), `"ib0 0"` (a network device, whose number is ignored),
-//! `"192.0.2.1 0"` (an address) or `"node-ib0 0"` (a host name); then optionally `cm=rdma`, `cm=socket`, `cm=socket2` or
-//! `cm=none`, and `listener_wait_ms=` with a number, which come before the environment. If empty, they mean the first device
-//! with an address. Without a manager in either, the library name in the line decides: `socket` for `libdaplscm.so.1`,
-//! `socket2` for `libdaploscm.so.2`, none that exists for `libdaploucm.so.2` and `libdaplomcm.so.2`, else `rdma`.
+//! `ia_params` begins with one of these: `mlx5_0 1` (a device and a port), `ib0 0` (a network device; the number is ignored),
+//! `192.0.2.1 0` (an address), or `node-ib0 0` (a host name). If it is empty, the first device with an address is used. Then
+//! `cm=rdma`, `cm=socket`, `cm=socket2` or `cm=none`, and `listener_wait_ms=N` may follow. They take precedence over the
+//! environment.
+//!
+//! If no setting selects the connection manager, the library name in the dat.conf line selects it: `socket` for
+//! `libdaplscm.so.1`, `socket2` for `libdaploscm.so.2`, else `rdma`. For `libdaploucm.so.2` and `libdaplomcm.so.2` the open
+//! fails, because their connection managers are not implemented.
 #![forbid(unsafe_code)]
 
 use std::fmt::Display;
@@ -21,20 +24,20 @@ use crate::manager_kind::ManagerKind;
 /// The settings of one IA.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Settings {
-    /// `ia_params` first word: a device, a network device, an address or a host name. Empty: the first device with an
+    /// First token of `ia_params`: a device, a network device, an address or a host name. Empty: the first device with an
     /// address.
     pub(crate) object: String,
-    /// `ia_params` second word: the port, if `object` is a device. Default, and for 0: the first.
+    /// Second token of `ia_params`: the port, if `object` is a device. Default, and for 0: the first port.
     pub(crate) port: Option<u8>,
     /// `ia_params` `cm=`, or `DAPL_VERBS_CM`: `rdma`, `socket`, `socket2` or `none`. Default: `socket` for a line that names
     /// `libdaplscm.so.1`, `socket2` for one that names `libdaploscm.so.2`, else `rdma`.
     pub(crate) manager: ManagerKind,
-    /// `DAPL_VERBS_GID_INDEX`: index of the port's GID to use, 0 to 65,535. Default: that of the address.
+    /// `DAPL_VERBS_GID_INDEX`: index of the port's GID to use, 0 to 65,535. Default: the index of the address's GID.
     pub(crate) gid_index: Option<u32>,
-    /// `ia_params` `listener_wait_ms=`, or `DAPL_LISTENER_WAIT_MS`: a connect that finds no listener is retried for
-    /// this long before it is rejected, 0 to 60,000 ms. Default: 50; 0: not at all.
+    /// `ia_params` `listener_wait_ms=`, or `DAPL_LISTENER_WAIT_MS`: time for which a connect that finds no listener is retried
+    /// before it is rejected, 0 to 60,000 ms. Default: 50. 0: it is not retried.
     pub(crate) listener_wait: Duration,
-    /// `DAPL_MAX_INLINE`: bytes that go inline, 0 to 4,096. Default: 200, or 64 over iWARP.
+    /// `DAPL_MAX_INLINE`: maximum length of data that are sent inline, 0 to 4,096 bytes. Default: 200, or 64 over iWARP.
     pub(crate) max_inline: Option<u32>,
     /// Timeouts of rdma_cm's address and route resolution.
     pub(crate) resolving: Resolving,
@@ -47,44 +50,43 @@ pub(crate) struct Settings {
 /// Timeouts of rdma_cm's address and route resolution.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Resolving {
-    /// `DAPL_CM_ARP_TIMEOUT_MS`: time for an address, 1 to 3,600,000 ms. Default: 4,000.
+    /// `DAPL_CM_ARP_TIMEOUT_MS`: limit of one attempt to resolve an address, 1 to 3,600,000 ms. Default: 4,000.
     pub(crate) address_timeout: Duration,
-    /// `DAPL_CM_ROUTE_TIMEOUT_MS`: time for a route, 1 to 3,600,000 ms. Default: 4,000.
+    /// `DAPL_CM_ROUTE_TIMEOUT_MS`: limit of one attempt to resolve a route, 1 to 3,600,000 ms. Default: 4,000.
     pub(crate) route_timeout: Duration,
 }
 
 /// Path parameters of a queue pair without path resolution.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct PathSettings {
-    /// `DAPL_IB_MTU`: bytes per packet, 256, 512, 1024, 2048 or 4096. Default: 1024; never more than the port has
-    /// active.
+    /// `DAPL_IB_MTU`: bytes per packet, 256, 512, 1024, 2048 or 4096. Default: 1024. Limited to the port's active MTU.
     pub(crate) mtu: u32,
-    /// `DAPL_ACK_TIMER`: time to wait for an acknowledgement, 4.096 us times 2 to the power of 0 to 31. Default: 16.
+    /// `DAPL_ACK_TIMER`: code of the ACK timeout, 0 to 31: 4.096 us * 2^code. Default: 16.
     pub(crate) ack_timer: u8,
-    /// `DAPL_ACK_RETRY`: number of retransmissions after that time, 0 to 7. Default: 7.
+    /// `DAPL_ACK_RETRY`: number of retransmissions after an ACK timeout, 0 to 7. Default: 7.
     pub(crate) ack_retry: u8,
-    /// `DAPL_RNR_TIMER`: code of the time to wait when the peer has no receive, 0 to 31. Default: 12.
+    /// `DAPL_RNR_TIMER`: code of the delay that a sender waits after an RNR NAK, 0 to 31. Default: 12.
     pub(crate) rnr_timer: u8,
-    /// `DAPL_RNR_RETRY`: number of retries when the peer has no receive, 0 to 7; 7 means without limit. Default: 7.
+    /// `DAPL_RNR_RETRY`: number of retries after RNR NAKs, 0 to 7. 7: no limit. Default: 7.
     pub(crate) rnr_retry: u8,
-    /// `DAPL_GLOBAL_ROUTING`: a global header in every packet, 0 or 1. Default: 0; on Ethernet always.
+    /// `DAPL_GLOBAL_ROUTING`: 1: each packet has a global route header. Default: 0. On Ethernet each packet has one.
     pub(crate) global_routing: bool,
-    /// `DAPL_HOP_LIMIT`: its hop limit, 0 to 255. Default: 255.
+    /// `DAPL_HOP_LIMIT`: hop limit in the global route header, 0 to 255. Default: 255.
     pub(crate) hop_limit: u8,
-    /// `DAPL_TCLASS`: its traffic class, 0 to 255. Default: 0.
+    /// `DAPL_TCLASS`: traffic class in the global route header, 0 to 255. Default: 0.
     pub(crate) traffic_class: u8,
     /// `DAPL_IB_SL`: service level, 0 to 15. Default: 0.
     pub(crate) service_level: u8,
-    /// `DAPL_IB_PKEY`: the partition key, 1 to 65,535. Default, and for 0: the first of the port's table.
+    /// `DAPL_IB_PKEY`: the partition key, 1 to 65,535. Default, and for 0: the first key of the port's table.
     pub(crate) pkey: Option<u16>,
 }
 
 /// The peer assumed by the manager `none`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Peer {
-    /// `DAPL_VERBS_PEER`: an address. Default: the local one.
+    /// `DAPL_VERBS_PEER`: the peer's address. Default: the local address.
     pub(crate) address: Option<IpAddr>,
-    /// The number of its queue pair, in the same variable. Default: `same`.
+    /// `DAPL_VERBS_PEER`: the number of the peer's queue pair. Default: `same`.
     pub(crate) number: PeerNumber,
 }
 
@@ -97,26 +99,26 @@ pub(crate) enum PeerNumber {
     Fixed(u32),
 }
 
-/// Milliseconds for which a connect that finds no listener is retried.
+/// Default of `listener_wait_ms`.
 const LISTENER_WAIT_MS: u32 = 50;
 const LONGEST_LISTENER_WAIT_MS: u32 = 60_000;
-/// Default number of bytes sent inline.
+/// Default maximum length of inline data in bytes.
 const INLINE: u32 = 200;
-/// The same default for iWARP.
+/// Default maximum length of inline data in bytes, for iWARP.
 const INLINE_IWARP: u32 = 64;
 
 impl Settings {
-    /// Reads `ia_params`, the file name of the library in the same line, and the environment.
+    /// Reads the settings. `library`: the library's file name in the dat.conf line.
     pub(crate) fn read(params: &str, library: &str) -> Self {
         Self::from(params, library, &|name| Some(std::env::var_os(name)?.to_string_lossy().into_owned()))
     }
 
-    /// Bytes that a queue pair asks to send inline.
+    /// Returns the maximum length of inline data to request for a queue pair, in bytes.
     pub(crate) fn inline(&self, is_iwarp: bool) -> u32 {
         self.max_inline.unwrap_or(if is_iwarp { INLINE_IWARP } else { INLINE })
     }
 
-    /// Bytes per packet of a connection over a port with this MTU active.
+    /// Returns the path MTU of connections in bytes. `active`: the port's active MTU in bytes.
     pub(crate) fn path_mtu(&self, active: u32) -> u32 {
         match self.manager {
             // rdma_cm uses the active MTU of the port.
@@ -177,10 +179,10 @@ impl Peer {
         let default = Peer { address: None, number: PeerNumber::Offset(0) };
         let allowed =
             "an address, \"same\", \"+1\", \"-1\" or a number from 1 to 16777215, or an address and one of these";
-        env.parsed("DAPL_VERBS_PEER", allowed, "our own address and \"same\"", Peer::parse).unwrap_or(default)
+        env.parsed("DAPL_VERBS_PEER", allowed, "the local address and \"same\"", Peer::parse).unwrap_or(default)
     }
 
-    /// An address, or a number of a queue pair, or both with a comma between.
+    /// Parses an address, a queue pair number, or both with a comma in between.
     fn parse(text: &str) -> Option<Self> {
         let same = PeerNumber::Offset(0);
         if let Some((address, number)) = text.split_once(',') {
@@ -204,7 +206,7 @@ impl PeerNumber {
     }
 }
 
-/// The words of `ia_params`.
+/// The parsed tokens of `ia_params`.
 struct IaParams {
     object: String,
     port: Option<u8>,
@@ -222,32 +224,32 @@ impl IaParams {
             if let Some(text) = word.strip_prefix("cm=") {
                 line.manager = ManagerKind::parse(text);
                 if line.manager.is_none() {
-                    complain("cm in ia_params", text, ManagerKind::NAMES, "the default");
+                    warn_invalid("cm in ia_params", text, ManagerKind::NAMES, "the default");
                 }
             } else if let Some(text) = word.strip_prefix("listener_wait_ms=") {
                 line.listener_wait = number(text).filter(|wait| *wait <= LONGEST_LISTENER_WAIT_MS);
                 if line.listener_wait.is_none() {
                     let allowed = format!("a number from 0 to {LONGEST_LISTENER_WAIT_MS}");
-                    complain("listener_wait_ms in ia_params", text, allowed, "the default");
+                    warn_invalid("listener_wait_ms in ia_params", text, allowed, "the default");
                 }
             } else if let (0, Some(port)) = (place, number(word).and_then(|port| u8::try_from(port).ok())) {
                 line.port = Some(port).filter(|port| *port != 0);
             } else if place == 0 {
-                complain("second word of ia_params", word, "a port from 0 to 255", "the first");
+                warn_invalid("second word of ia_params", word, "a port from 0 to 255", "the first");
             } else {
                 let allowed = "cm=rdma, cm=socket, cm=socket2, cm=none or listener_wait_ms=N";
-                complain("word of ia_params", word, allowed, "no value");
+                warn_invalid("word of ia_params", word, allowed, "nothing of it");
             }
         }
         line
     }
 }
 
-/// The environment, with reporting of invalid values.
+/// Access to environment variables, with warnings for invalid values.
 struct Environment<'a>(&'a dyn Fn(&str) -> Option<String>);
 
 impl Environment<'_> {
-    /// The trimmed text of a variable that is not empty.
+    /// Returns the trimmed text of a variable; `None` if it is unset or empty.
     fn text(&self, name: &str) -> Option<String> {
         let text = (self.0)(name)?;
         Some(text.trim()).filter(|text| !text.is_empty()).map(String::from)
@@ -263,7 +265,7 @@ impl Environment<'_> {
         let text = self.text(name)?;
         let value = parse(&text);
         if value.is_none() {
-            complain(name, &text, allowed, default);
+            warn_invalid(name, &text, allowed, default);
         }
         value
     }
@@ -278,11 +280,11 @@ impl Environment<'_> {
     }
 }
 
-fn complain(name: &str, text: &str, allowed: impl Display, default: impl Display) {
+fn warn_invalid(name: &str, text: &str, allowed: impl Display, default: impl Display) {
     log::warn!("{name}: \"{text}\" is not {allowed}; using {default}");
 }
 
-/// A number in C's notations.
+/// Parses a decimal, hexadecimal (0x) or octal (0) number.
 fn number(text: &str) -> Option<u32> {
     if let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         return u32::from_str_radix(digits, 16).ok();
@@ -304,7 +306,7 @@ mod tests {
     }
 
     #[test]
-    fn old_lines_are_read_as_they_are() {
+    fn ia_params_of_the_c_implementation_are_parsed() {
         let line = |params| {
             let settings = with(params, &[]);
             (settings.object, settings.port, settings.manager)
@@ -319,7 +321,7 @@ mod tests {
     }
 
     #[test]
-    fn invalid_words_are_ignored() {
+    fn invalid_tokens_of_ia_params_are_ignored() {
         let line = |params| {
             let settings = with(params, &[("DAPL_VERBS_CM", "socket")]);
             (settings.port, settings.manager)
@@ -330,14 +332,14 @@ mod tests {
     }
 
     #[test]
-    fn the_line_comes_before_the_environment() {
+    fn ia_params_precede_the_environment() {
         let socket = [("DAPL_VERBS_CM", "socket")];
         assert_eq!(with("mlx5_0 1", &socket).manager, ManagerKind::Socket(Format::Dat12));
         assert_eq!(with("mlx5_0 1 cm=none", &socket).manager, ManagerKind::None);
     }
 
     #[test]
-    fn listener_wait_is_taken_from_line_or_environment() {
+    fn listener_wait_is_read_from_ia_params_or_environment() {
         let wait = |params, set: &[(&str, &str)]| with(params, set).listener_wait.as_millis();
         let variable = [("DAPL_LISTENER_WAIT_MS", "7")];
         assert_eq!([wait("mlx5_0 1", &[]), wait("mlx5_0 1", &variable)], [50, 7]);
@@ -347,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn the_library_name_selects_if_no_setting_does() {
+    fn library_name_selects_the_manager_if_no_setting_does() {
         let manager = |params, library, set: &'static [(&str, &str)]| {
             let variable = |name: &str| set.iter().find(|(known, _)| *known == name).map(|(_, text)| text.to_string());
             Settings::from(params, library, &variable).manager
@@ -368,7 +370,7 @@ mod tests {
     }
 
     #[test]
-    fn without_any_setting_the_references_defaults_hold() {
+    fn defaults_equal_those_of_the_c_implementation() {
         let settings = with("ib0 0", &[]);
         let four = Duration::from_secs(4);
         let resolving = Resolving { address_timeout: four, route_timeout: four };
@@ -391,7 +393,7 @@ mod tests {
     }
 
     #[test]
-    fn every_variable_has_its_effect() {
+    fn each_variable_sets_its_field() {
         let all = [
             ("DAPL_VERBS_GID_INDEX", "3"),
             ("DAPL_MAX_INLINE", "0x40"),
@@ -438,7 +440,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_values_fall_back() {
+    fn invalid_values_use_the_defaults() {
         let names = [
             "DAPL_VERBS_CM",
             "DAPL_VERBS_GID_INDEX",

@@ -1,12 +1,12 @@
-//! ibhosts: maps an IP address to a GID, for managers without address resolution (spec/endpoints 12.1).
+//! The file `ibhosts`: maps IP addresses to GIDs, for connection managers without address resolution (spec/endpoints 12.1).
 //!
-//! One record per line, `<host name> 0x<GID prefix> 0x<GUID>`; `#` begins a comment, blank lines are ignored. A host
-//! stands for all its IPv4 and IPv6 addresses; the first record for an address counts. Invalid lines and unknown hosts
-//! are reported and skipped. The file is `dapl/ibhosts` in the configuration directory, or the one that `DAPL_IBHOSTS`
-//! names (ignored in a set-uid program). It is read at the first lookup, once; without it no address is known.
+//! Each line has the form `<host name> 0x<GID prefix> 0x<GUID>`. `#` begins a comment, and blank lines are ignored. A line is
+//! for all IPv4 and IPv6 addresses of its host; the first line for an address counts. Invalid lines and unknown hosts
+//! are logged and skipped. The file is `dapl/ibhosts` in the configuration directory, or the file that `DAPL_IBHOSTS`
+//! names (ignored in a set-uid program). It is read once, at the first lookup. Without the file, no address has a GID.
 //!
-//! The first lookup may wait for the resolver, so it must not run on the engine's thread ([`NameService::is_read`]
-//! returns whether it has run). Only `read` does I/O.
+//! The first lookup may block in the resolver, so it must not run on the engine thread. [`NameService::is_read`] returns
+//! whether the file was read.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -25,16 +25,16 @@ const SYSCONFDIR: &str = match option_env!("DAPL_SYSCONFDIR") {
     None => "/etc",
 };
 
-/// Maximum size of the file in bytes: some 50,000 records. A longer file is not a list of hosts.
+/// Maximum size of the file in bytes: about 50,000 lines. A longer file is not a list of hosts.
 const LONGEST: u64 = 4 << 20;
 
-/// Number of problems that are reported one by one; for further ones only their number is reported.
+/// Maximum number of invalid lines that are logged. Of further lines, only the number is logged.
 const MAX_REPORTED: usize = 20;
 
-/// A port's global identifier in network order: prefix, then GUID.
+/// A port's global identifier in network byte order: prefix, then GUID.
 pub(crate) type Gid = [u8; 16];
 
-/// The file, and the addresses found in it.
+/// The path of the file, and its content once it was read.
 #[derive(Debug)]
 pub(crate) struct NameService {
     path: PathBuf,
@@ -48,7 +48,7 @@ impl Default for NameService {
 }
 
 impl NameService {
-    /// Uses the file that the environment names, or the system's. The file is read later.
+    /// Uses the file that `DAPL_IBHOSTS` names, or the default file. Does not read it yet.
     pub(crate) fn new() -> Self {
         let chosen = logger::secure_variable("DAPL_IBHOSTS").filter(|path| !path.is_empty());
         Self::over(chosen.map_or_else(|| Path::new(SYSCONFDIR).join("dapl/ibhosts"), PathBuf::from))
@@ -58,13 +58,13 @@ impl NameService {
         NameService { path, table: OnceLock::new() }
     }
 
-    /// The GID of the host with this address. The first call reads the file and calls the resolver, which may take
-    /// long; a failed lookup is logged.
+    /// Returns the GID of the host with this address; logs an error if there is none. The first call reads the file and calls
+    /// the resolver, which may block for seconds.
     pub(crate) fn gid(&self, address: IpAddr) -> Option<Gid> {
         let found = self.lookup(address);
         if found.is_none() {
             log::error!(
-                "no GID is known for {address}: {} knows {} addresses; add a line \"<its name> 0x<GID prefix> 0x<GUID>\"",
+                "{address} has no GID: {} lists {} addresses, but not this one; add a line \"<host name> 0x<GID prefix> 0x<GUID>\"",
                 self.path.display(),
                 self.table().gids.len()
             );
@@ -72,12 +72,12 @@ impl NameService {
         found
     }
 
-    /// Same as `gid`, without logging a miss.
+    /// Same as `gid`, but logs nothing if there is no GID.
     pub(crate) fn lookup(&self, address: IpAddr) -> Option<Gid> {
         self.table().gid(address)
     }
 
-    /// Whether the file was read, so that later calls do not wait.
+    /// Whether the file was read. If so, lookups do not block.
     pub(crate) fn is_read(&self) -> bool {
         self.table.get().is_some()
     }
@@ -90,21 +90,18 @@ impl NameService {
         let text = match read(&self.path) {
             Ok(text) => text,
             Err(error) => {
-                // An absent file counts as empty; a missed lookup logs its name.
+                // The file is optional. A failed lookup logs its path.
                 if error.kind() != ErrorKind::NotFound {
-                    log::error!("cannot read {}: {error}; no host is known", self.path.display());
+                    log::error!("cannot read {}: {error}; no address has a GID", self.path.display());
                 }
                 return GidTable::default();
             }
         };
-        let (table, complaints) = GidTable::parse(&text, resolve);
+        let (table, errors) = GidTable::parse(&text, resolve);
         let file = self.path.display();
-        complaints
-            .iter()
-            .take(MAX_REPORTED)
-            .for_each(|complaint| log::error!("{file}:{complaint}; the line is skipped"));
-        if let Some(more) = complaints.len().checked_sub(MAX_REPORTED).filter(|more| *more > 0) {
-            log::error!("{file}: {more} more lines are skipped");
+        errors.iter().take(MAX_REPORTED).for_each(|error| log::error!("{file}:{error}; skipping this line"));
+        if let Some(more) = errors.len().checked_sub(MAX_REPORTED).filter(|more| *more > 0) {
+            log::error!("{file}: skipping {more} more invalid lines");
         }
         log::debug!("{file}: {} addresses", table.gids.len());
         table
@@ -112,15 +109,15 @@ impl NameService {
 }
 
 fn read(path: &Path) -> io::Result<Vec<u8>> {
-    // Non-blocking, in case the path is a FIFO or device.
+    // Non-blocking, because the open of a FIFO would wait for a writer.
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path)?;
     if !file.metadata()?.is_file() {
-        return Err(io::Error::other("it is no regular file"));
+        return Err(io::Error::other("not a regular file"));
     }
     let mut text = Vec::new();
     file.take(LONGEST + 1).read_to_end(&mut text)?;
     if text.len() as u64 > LONGEST {
-        return Err(io::Error::other(format!("it is longer than {LONGEST} bytes")));
+        return Err(io::Error::other(format!("longer than {LONGEST} bytes")));
     }
     Ok(text)
 }
@@ -129,39 +126,39 @@ fn resolve(name: &str) -> io::Result<Vec<IpAddr>> {
     Ok((name, 0).to_socket_addrs()?.map(|address| address.ip()).collect())
 }
 
-/// Addresses and their GIDs.
+/// The GIDs of the file, by address.
 #[derive(Debug, Default)]
 struct GidTable {
     gids: HashMap<IpAddr, Gid>,
 }
 
 impl GidTable {
-    /// Parses the file. Also returns the invalid lines, as `<line>: <error>`.
+    /// Parses the file. Also returns the errors of invalid lines, as `<line number>: <error>`.
     fn parse(text: &[u8], resolve: impl Fn(&str) -> io::Result<Vec<IpAddr>>) -> (Self, Vec<String>) {
-        let (mut table, mut complaints) = (GidTable::default(), Vec::new());
+        let (mut table, mut errors) = (GidTable::default(), Vec::new());
         for (number, line) in text.split(|byte| *byte == b'\n').enumerate() {
-            let mut complain = |what: String| complaints.push(format!("{}: {what}", number + 1));
+            let mut add_error = |error: String| errors.push(format!("{}: {error}", number + 1));
             let Ok(line) = std::str::from_utf8(line) else {
-                complain("not text".into());
+                add_error("not text".into());
                 continue;
             };
             let (name, gid) = match record(line) {
                 Ok(None) => continue,
                 Ok(Some(record)) => record,
-                Err(what) => {
-                    complain(what);
+                Err(error) => {
+                    add_error(error);
                     continue;
                 }
             };
             match resolve(name) {
-                Ok(addresses) if addresses.is_empty() => complain(format!("\"{}\" has no address", shown(name))),
+                Ok(addresses) if addresses.is_empty() => add_error(format!("\"{}\" has no address", escape(name))),
                 Ok(addresses) => addresses.into_iter().for_each(|address| {
                     table.gids.entry(address.to_canonical()).or_insert(gid);
                 }),
-                Err(error) => complain(format!("\"{}\" cannot be resolved: {error}", shown(name))),
+                Err(error) => add_error(format!("\"{}\" cannot be resolved: {error}", escape(name))),
             }
         }
-        (table, complaints)
+        (table, errors)
     }
 
     fn gid(&self, address: IpAddr) -> Option<Gid> {
@@ -169,7 +166,7 @@ impl GidTable {
     }
 }
 
-/// Parses one line: empty, a record, or an error.
+/// Parses one line. Returns `None` for a line without a record.
 fn record(line: &str) -> Result<Option<(&str, Gid)>, String> {
     let text = line.split('#').next().unwrap_or_default();
     let mut words = text.split_ascii_whitespace();
@@ -179,25 +176,26 @@ fn record(line: &str) -> Result<Option<(&str, Gid)>, String> {
         return Err(format!("{count} words where \"<host name> 0x<GID prefix> 0x<GUID>\" is expected"));
     };
     let mut gid = [0; 16];
-    gid[..8].copy_from_slice(&half("GID prefix", prefix)?);
-    gid[8..].copy_from_slice(&half("GUID", guid)?);
+    gid[..8].copy_from_slice(&parse_half("GID prefix", prefix)?);
+    gid[8..].copy_from_slice(&parse_half("GUID", guid)?);
     if gid == [0; 16] {
-        return Err("a GID of zeros, which no port has".into());
+        return Err("the GID is all zeros, which no port has".into());
     }
     Ok(Some((name, gid)))
 }
 
-fn half(what: &str, word: &str) -> Result<[u8; 8], String> {
+/// Parses one half of a GID, named `what` in errors.
+fn parse_half(what: &str, word: &str) -> Result<[u8; 8], String> {
     let digits = word.strip_prefix("0x").or_else(|| word.strip_prefix("0X"));
     digits
         .filter(|digits| digits.bytes().all(|byte| byte.is_ascii_hexdigit()))
         .and_then(|digits| u64::from_str_radix(digits, 16).ok())
         .map(u64::to_be_bytes)
-        .ok_or_else(|| format!("{what} \"{}\" is not 0x and at most 64 bits in hexadecimal digits", shown(word)))
+        .ok_or_else(|| format!("{what} \"{}\" is not 0x and at most 64 bits in hexadecimal digits", escape(word)))
 }
 
-/// A word of the file, shortened and escaped for the log.
-fn shown(word: &str) -> String {
+/// Escapes and shortens text of the file for the log.
+fn escape(word: &str) -> String {
     word.chars().take(64).flat_map(char::escape_debug).collect()
 }
 
@@ -205,7 +203,7 @@ fn shown(word: &str) -> String {
 mod tests {
     use super::*;
 
-    /// A resolver for literal addresses, and for "two", which has two.
+    /// A fake resolver: for literal addresses, for "two" (two addresses) and "none" (no address).
     fn literal(name: &str) -> io::Result<Vec<IpAddr>> {
         match name {
             "two" => Ok(vec![ip("192.0.2.7"), ip("2001:db8::7")]),
@@ -227,8 +225,8 @@ mod tests {
         let text = b"192.0.2.1 0xfe80000000000000 0x0001730000003d11\n\
             \t2001:db8::1\t0XFE80000000000000  0x1   # the second port\r\n\
             two 0x1 0x2";
-        let (table, complaints) = GidTable::parse(text, literal);
-        assert!(complaints.is_empty(), "{complaints:?}");
+        let (table, errors) = GidTable::parse(text, literal);
+        assert!(errors.is_empty(), "{errors:?}");
         let bytes = [0xfe, 0x80, 0, 0, 0, 0, 0, 0, 0, 1, 0x73, 0, 0, 0, 0x3d, 0x11];
         assert_eq!(table.gid(ip("192.0.2.1")), Some(bytes));
         assert_eq!(table.gid(ip("::ffff:192.0.2.1")), Some(bytes), "the same host");
@@ -263,31 +261,31 @@ mod tests {
         ];
         for (line, what) in wrong {
             let text = [b"# hosts\n\n  \n", line, b"\n192.0.2.9 0x1 0x9\n"].concat();
-            let (table, complaints) = GidTable::parse(&text, literal);
-            assert_eq!(complaints.len(), 1, "{complaints:?}");
-            assert!(complaints[0].starts_with("4: ") && complaints[0].contains(what), "{complaints:?}");
+            let (table, errors) = GidTable::parse(&text, literal);
+            assert_eq!(errors.len(), 1, "{errors:?}");
+            assert!(errors[0].starts_with("4: ") && errors[0].contains(what), "{errors:?}");
             assert_eq!((table.gids.len(), table.gid(ip("192.0.2.9"))), (1, gid(1, 9)));
         }
     }
 
     #[test]
     fn unknown_host_is_skipped() {
-        let (table, complaints) = GidTable::parse(b"nowhere 0x1 0x1\nnone 0x1 0x1\n192.0.2.9 0x1 0x9\n", literal);
+        let (table, errors) = GidTable::parse(b"nowhere 0x1 0x1\nnone 0x1 0x1\n192.0.2.9 0x1 0x9\n", literal);
         assert_eq!(table.gids.len(), 1);
-        assert!(complaints[0].starts_with("1: \"nowhere\" cannot be resolved: "), "{complaints:?}");
-        assert_eq!(complaints[1..], ["2: \"none\" has no address"]);
+        assert!(errors[0].starts_with("1: \"nowhere\" cannot be resolved: "), "{errors:?}");
+        assert_eq!(errors[1..], ["2: \"none\" has no address"]);
     }
 
     #[test]
-    fn there_is_no_most_of_entries() {
+    fn number_of_entries_is_not_limited() {
         let line = |n: u32| format!("10.{}.{}.{} 0x1 {n:#x}\n", n >> 16, n >> 8 & 255, n & 255);
-        let (table, complaints) = GidTable::parse((0..70_000).map(line).collect::<String>().as_bytes(), literal);
-        assert_eq!((table.gids.len(), complaints.len()), (70_000, 0));
+        let (table, errors) = GidTable::parse((0..70_000).map(line).collect::<String>().as_bytes(), literal);
+        assert_eq!((table.gids.len(), errors.len()), (70_000, 0));
         assert_eq!(table.gid(ip("10.1.17.111")), gid(1, 69_999));
     }
 
     #[test]
-    fn a_file_is_read_at_the_first_question_and_no_more() {
+    fn file_is_read_once_at_the_first_lookup() {
         let path = std::env::temp_dir().join(format!("dapl-ibhosts-{}", std::process::id()));
         let _ = std::fs::remove_file(&path);
         let names = NameService::over(path.clone());

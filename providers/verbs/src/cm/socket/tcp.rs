@@ -1,6 +1,6 @@
-//! Sockets of the manager `socket`: non-blocking and close-on-exec.
+//! TCP sockets of the connection manager `socket`: non-blocking and close-on-exec.
 //!
-//! The qualifier and the wire format decide the port. TCP keepalive detects a dead host, which then looks like a close.
+//! Qualifier and wire format determine the port. If the peer's host fails, TCP keepalive ends the connection.
 #![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind, Read, Write};
@@ -19,14 +19,15 @@ const BACKLOG: i32 = 128;
 const IDLE: Duration = Duration::from_secs(30);
 /// Interval of keepalive probes.
 const PROBE: Duration = Duration::from_secs(10);
-/// Number of keepalive probes without an answer after which the peer is dead. Unacknowledged data have the same total time.
+/// Number of keepalive probes without a reply after which the connection ends. The total time also limits how long data may
+/// stay unacknowledged.
 const PROBES: u32 = 6;
 
-/// Starts to connect. Errors: `InvalidAddress(Unreachable)`, `Exhausted`. Even an answer that the peer gives at once is
-/// reported later.
+/// Starts to connect. Errors: `InvalidAddress(Unreachable)`, `Exhausted(Memory)`. A refusal by the peer is not an error of this
+/// call: [`is_connected`] returns it.
 pub(super) fn dial(peer: SocketAddr) -> Result<TcpStream> {
-    let failed = |what: &str, error: Errno| {
-        log::error!("cannot {what} {peer}: {error}");
+    let failed = |operation: &str, error: Errno| {
+        log::error!("cannot {operation} {peer}: {error}");
         match error {
             Errno::MFILE | Errno::NFILE | Errno::NOBUFS | Errno::NOMEM | Errno::AGAIN => {
                 Error::Exhausted(Resource::Memory)
@@ -34,27 +35,27 @@ pub(super) fn dial(peer: SocketAddr) -> Result<TcpStream> {
             _ => Error::InvalidAddress(Address::Unreachable),
         }
     };
-    let socket = socket(family(peer.ip())).map_err(|error| failed("make a socket for", error))?;
+    let socket = socket(family(peer.ip())).map_err(|error| failed("create a socket to connect to", error))?;
     match rustix::net::connect(&socket, &peer) {
         Ok(()) | Err(Errno::INPROGRESS | Errno::INTR) => {}
-        // The result of the attempt, which is reported later.
+        // The peer has refused already. `is_connected` reports it.
         Err(Errno::CONNREFUSED) => {}
         Err(error) => return Err(failed("connect to", error)),
     }
     Ok(TcpStream::from(socket))
 }
 
-/// Whether a socket that was being connected is connected; `WouldBlock` until then.
+/// Returns the result of a connect. Errors: `WouldBlock` while it is in progress; else the reason of its failure.
 pub(super) fn is_connected(stream: &TcpStream) -> io::Result<()> {
     if let Some(error) = stream.take_error()? {
         return Err(error);
     }
     match stream.peer_addr() {
-        // Without a listener, a socket whose own port happens to be the requested one connects to itself.
+        // Without a listener, a socket to a port of this host may get this port as its local port, and connect to itself.
         Ok(peer) if stream.local_addr()? == peer => Err(ErrorKind::ConnectionRefused.into()),
         Ok(_) => Ok(()),
         Err(error) if error.kind() == ErrorKind::NotConnected => Err(match has_hung_up(stream) {
-            // The error was already returned by the call that began to connect.
+            // `connect` has already returned the error, so the socket has none.
             true => ErrorKind::ConnectionRefused.into(),
             false => ErrorKind::WouldBlock.into(),
         }),
@@ -67,7 +68,8 @@ fn has_hung_up(stream: &TcpStream) -> bool {
     poll(&mut socket, Some(&Timespec::default())).is_ok() && socket[0].revents().contains(PollFlags::HUP)
 }
 
-/// Listens on any address. Errors: `ConnQualTaken`; `ConnQualUnavailable` for a port that this process cannot bind.
+/// Listens on all addresses. Errors: `ConnQualTaken` if the port is in use; `ConnQualUnavailable` if this process may not bind
+/// it; `Exhausted(Memory)`.
 pub(super) fn listen(qual: u64, format: Format) -> Result<TcpListener> {
     let port = format.port(qual);
     if port == 0 {
@@ -102,7 +104,7 @@ fn listen_on(address: SocketAddr) -> std::result::Result<TcpListener, Errno> {
     Ok(TcpListener::from(socket))
 }
 
-/// Accepts the next connection; `None` if none waits.
+/// Accepts the next connection; `None` if none is pending.
 pub(super) fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, SocketAddr)>> {
     loop {
         match listener.accept() {
@@ -113,7 +115,7 @@ pub(super) fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, So
             }
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock => return Ok(None),
-                // The client has left while it was queued. Another client may be waiting.
+                // EINTR, or the client has aborted its connection in the accept queue. Another one may be pending.
                 ErrorKind::Interrupted | ErrorKind::ConnectionAborted => continue,
                 _ => return Err(error),
             },
@@ -121,7 +123,8 @@ pub(super) fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, So
     }
 }
 
-/// Reads available bytes, at most the size of `buffer`; empty: none yet. `UnexpectedEof`: the peer has closed.
+/// Reads available bytes, at most the size of `buffer`. Empty: no byte is available. Errors: `UnexpectedEof` if the peer has
+/// closed the connection.
 pub(super) fn read<'a>(mut stream: &TcpStream, buffer: &'a mut [u8]) -> io::Result<&'a [u8]> {
     loop {
         match stream.read(buffer) {
@@ -134,7 +137,7 @@ pub(super) fn read<'a>(mut stream: &TcpStream, buffer: &'a mut [u8]) -> io::Resu
     }
 }
 
-/// Writes as much as possible; 0: nothing at the moment.
+/// Writes bytes without blocking, and returns their number. 0: the socket blocks.
 pub(super) fn write(mut stream: &TcpStream, bytes: &[u8]) -> io::Result<usize> {
     loop {
         match stream.write(bytes) {
@@ -174,13 +177,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn port_0_is_no_listener() {
+    fn qualifier_of_port_0_is_unavailable() {
         assert_eq!(listen(0x1_0000, Format::Dat12).err(), Some(Error::ConnQualUnavailable));
         assert_eq!(listen(64_536, Format::Dat20).err(), Some(Error::ConnQualUnavailable));
     }
 
     #[test]
-    fn a_port_has_one_listener_and_a_plain_socket_is_one() {
+    fn port_of_another_socket_or_listener_is_in_use() {
         let plain = TcpListener::bind("0.0.0.0:0").unwrap();
         let qual = u64::from(plain.local_addr().unwrap().port());
         assert_eq!(listen(qual, Format::Dat12).err(), Some(Error::ConnQualTaken));
@@ -191,19 +194,19 @@ mod tests {
             assert!(TcpStream::connect((local, qual as u16)).is_ok(), "{local}");
         }
         let (_, peer) = accept(&listener).unwrap().unwrap();
-        assert_eq!(peer.ip(), "127.0.0.1".parse::<IpAddr>().unwrap(), "not an IPv6 one with an IPv4 one in it");
+        assert_eq!(peer.ip(), "127.0.0.1".parse::<IpAddr>().unwrap(), "an IPv4-mapped address is converted to IPv4");
         assert!(accept(&listener).unwrap().is_some());
         assert!(accept(&listener).unwrap().is_none());
     }
 
     #[test]
-    fn a_missing_route_is_reported_at_once() {
+    fn missing_route_is_an_error_of_the_call() {
         let unreachable = Some(Error::InvalidAddress(Address::Unreachable));
         assert_eq!(dial("255.255.255.255:5".parse().unwrap()).err(), unreachable);
     }
 
     #[test]
-    fn a_refused_socket_keeps_its_error() {
+    fn refused_socket_returns_its_error_repeatedly() {
         let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
         let stream = dial(free).unwrap();
         for _ in 0..3 {

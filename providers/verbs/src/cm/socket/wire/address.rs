@@ -1,15 +1,15 @@
-//! Socket addresses in messages: the layout of the sender's machine, with the family in its byte order and the rest in network
-//! byte order. Both formats use it.
+//! Socket addresses in messages of both formats: a C `sockaddr` record. The family is in the sender's byte order, the address
+//! in network byte order.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 const AF_INET: u16 = libc::AF_INET as u16;
 const AF_INET6: u16 = libc::AF_INET6 as u16;
-/// Bytes of the structure.
+/// Length of the record in bytes.
 pub(super) const LENGTH: usize = 28;
 
-/// Encodes an address, with port 0. `None` has the family 0.
+/// Encodes an address with port 0; `None` with family 0.
 pub(super) fn encode(address: Option<IpAddr>) -> [u8; LENGTH] {
     let mut bytes = [0; LENGTH];
     match address {
@@ -26,8 +26,8 @@ pub(super) fn encode(address: Option<IpAddr>) -> [u8; LENGTH] {
     bytes
 }
 
-/// Decodes an address. The peer may have the other byte order, which is detected: no family number equals another one with
-/// swapped bytes.
+/// Decodes an address. `None`: another family than IPv4 and IPv6. Accepts the family in both byte orders: the swapped number of
+/// one family is not the number of the other one.
 pub(super) fn decode(bytes: &[u8]) -> Option<IpAddr> {
     let family = u16::from_ne_bytes([*bytes.first()?, *bytes.get(1)?]);
     let octets = |at: usize, length: usize| bytes.get(at..at + length);
@@ -49,7 +49,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_of_the_other_byte_order_and_of_no_family() {
+    fn other_byte_order_is_decoded_and_unknown_family_is_none() {
         let mut bytes = encode(Some("192.0.2.7".parse().unwrap()));
         bytes[..2].reverse();
         assert_eq!(decode(&bytes), Some("192.0.2.7".parse().unwrap()));

@@ -1,9 +1,11 @@
-//! The format of the C implementation for DAT 1.2: 64 bytes in network order, then private data (spec/endpoints 10.7).
+//! The wire format of the C implementation for DAT 1.2: 64 bytes in network byte order, then private data (spec/endpoints
+//! 10.7).
 //!
-//! Requests and accepts are alike. Only a consumer's reject has a message, which carries no private data.
+//! Requests and accepts have the same layout. A consumer's reject is a message without private data. For other rejections
+//! there is no message: the socket is closed.
 #![forbid(unsafe_code)]
 
-use super::{Content, Hello, Message, Role, Wrong, address, long, word};
+use super::{Content, DecodeError, Hello, Message, Role, address, long, word};
 
 /// First word of a message.
 pub(super) const VERSION: u16 = 2;
@@ -13,12 +15,12 @@ pub(super) const HEAD: usize = 64;
 pub(super) const MOST_IN_REQUEST: usize = 92;
 /// Maximum length of private data with a reply.
 pub(super) const MOST_IN_REPLY: usize = 196;
-/// Sent by the active side when its queue pair is up.
+/// The confirmation, which the active side sends when its queue pair is in RTS.
 pub(super) const READY: [u8; 2] = [0x0E, 0x0F];
-/// The reason of a consumer's reject.
+/// Reason code of a consumer's reject.
 const REJECTED: u16 = 28;
 
-/// The message; empty if the format has none for it.
+/// Encodes a message. Empty for [`Message::NotServed`], which this format does not have.
 pub(super) fn encode(message: &Message) -> Vec<u8> {
     let mut bytes = vec![0; HEAD];
     bytes[..2].copy_from_slice(&VERSION.to_be_bytes());
@@ -39,9 +41,9 @@ pub(super) fn encode(message: &Message) -> Vec<u8> {
 }
 
 /// Decodes the first [`HEAD`] bytes of a message.
-pub(super) fn decode(bytes: &[u8], role: Role) -> Result<Content, Wrong> {
+pub(super) fn decode(bytes: &[u8], role: Role) -> Result<Content, DecodeError> {
     if word(bytes, 2) != 0 {
-        // The other fields of a reject have no meaning.
+        // A nonzero reason: a reject, whose other fields are not used.
         return Ok(Content { message: Message::Rejection(Vec::new()), length: 0 });
     }
     let length = long(bytes, 12);
@@ -49,7 +51,7 @@ pub(super) fn decode(bytes: &[u8], role: Role) -> Result<Content, Wrong> {
         Role::Request => MOST_IN_REQUEST,
         Role::Reply(_) => MOST_IN_REPLY,
     };
-    let length = usize::try_from(length).ok().filter(|length| *length <= most).ok_or(Wrong::Length(length))?;
+    let length = usize::try_from(length).ok().filter(|length| *length <= most).ok_or(DecodeError::Length(length))?;
     let mut gid = [0; 16];
     gid.copy_from_slice(&bytes[48..64]);
     let hello = Hello {

@@ -1,11 +1,11 @@
-//! The format of the C implementation for DAT 2.0: 148 bytes, integers in network order, then private data
+//! The wire format of the C implementation for DAT 2.0: 148 bytes with integers in network byte order, then private data
 //! (spec/endpoints 10.8).
 //!
-//! The layout was found by observation of `libdaploscm.so.2` (decision 034). Fields that were always zero are sent as zero
-//! and ignored when received.
+//! The layout was found by observation of `libdaploscm.so.2` (decision 034). Fields that it always sends as zero are sent as
+//! zero, and ignored when received.
 #![forbid(unsafe_code)]
 
-use super::{Content, Hello, Message, PathLimits, Role, Wrong, address, word};
+use super::{Content, DecodeError, Hello, Message, PathLimits, Role, address, word};
 
 /// First word of a message.
 pub(super) const VERSION: u16 = 9;
@@ -13,13 +13,13 @@ pub(super) const VERSION: u16 = 9;
 pub(super) const HEAD: usize = 148;
 /// Maximum length of private data in any message.
 pub(super) const MOST: usize = 68;
-/// Sent by the active side when its queue pair is up.
+/// The confirmation, which the active side sends when its queue pair is in RTS.
 pub(super) const READY: [u8; 4] = [0, 9, 0, 5];
 
 const REQUEST: u16 = 1;
 const ACCEPT: u16 = 2;
 const REJECTED: u16 = 3;
-/// The C implementation reports any other number as a rejection by the transport.
+/// Rejection for another reason than the consumer's decision. The C implementation treats any other number in a reply like this.
 const NOT_SERVED: u16 = 4;
 
 /// Type of queue pair: reliable connection.
@@ -27,7 +27,7 @@ const CONNECTED: u8 = 2;
 /// Type of queue pair: unreliable datagram.
 const DATAGRAM: u8 = 4;
 
-/// The message.
+/// Encodes a message.
 pub(super) fn encode(message: &Message) -> Vec<u8> {
     let (operation, hello, private_data) = match message {
         Message::Request(hello) => (REQUEST, Some(hello), &hello.private_data),
@@ -54,14 +54,14 @@ pub(super) fn encode(message: &Message) -> Vec<u8> {
 }
 
 /// Decodes the first [`HEAD`] bytes of a message.
-pub(super) fn decode(bytes: &[u8], role: Role) -> Result<Content, Wrong> {
+pub(super) fn decode(bytes: &[u8], role: Role) -> Result<Content, DecodeError> {
     let length = usize::from(word(bytes, 16));
     if length > MOST {
-        return Err(Wrong::Length(length as u32));
+        return Err(DecodeError::Length(length as u32));
     }
     let message = match (role, word(bytes, 2)) {
         (Role::Request, REQUEST) => Message::Request(hello(bytes)?),
-        (Role::Request, operation) => return Err(Wrong::Operation(operation)),
+        (Role::Request, operation) => return Err(DecodeError::Operation(operation)),
         (Role::Reply(_), ACCEPT) => Message::Accept(hello(bytes)?),
         (Role::Reply(_), REJECTED) => Message::Rejection(Vec::new()),
         (Role::Reply(_), _) => Message::NotServed,
@@ -69,9 +69,9 @@ pub(super) fn decode(bytes: &[u8], role: Role) -> Result<Content, Wrong> {
     Ok(Content { message, length })
 }
 
-fn hello(bytes: &[u8]) -> Result<Hello, Wrong> {
+fn hello(bytes: &[u8]) -> Result<Hello, DecodeError> {
     if bytes[63] == DATAGRAM {
-        return Err(Wrong::Datagram);
+        return Err(DecodeError::Datagram);
     }
     let mut gid = [0; 16];
     gid.copy_from_slice(&bytes[44..60]);

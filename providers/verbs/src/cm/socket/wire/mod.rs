@@ -1,8 +1,8 @@
-//! Wire formats of the manager `socket`: the message that each side sends once, and the control bytes that follow it.
+//! Wire formats of the connection manager `socket`: the message that each peer sends once, and the control bytes after it.
 //!
-//! There are two formats, those of the C implementation's socket providers for DAT 1.2 (`dat12`) and 2.0 (`dat20`). The
-//! first two bytes of a message distinguish them. [`MessageReader`] computes how many bytes to read next, and never reads
-//! beyond the message. Every message is validated.
+//! There are two formats: those of the C implementation's socket providers for DAT 1.2 (`dat12`) and 2.0 (`dat20`). The
+//! first two bytes of a message distinguish the formats. [`MessageReader`] computes how many bytes to read next, so that no
+//! byte after the message is read. Every message is validated.
 #![forbid(unsafe_code)]
 
 mod address;
@@ -16,14 +16,14 @@ use std::net::IpAddr;
 
 pub(crate) use crate::manager_kind::SocketFormat as Format;
 
-/// The longest message.
+/// Length of the longest message in bytes.
 pub(super) const LONGEST: usize = dat12::HEAD + dat12::MOST_IN_REPLY;
 
-/// Sent by either side when it ends a connection, in both formats.
+/// Sent by a peer when it ends a connection, in both formats.
 pub(super) const DISCONNECT: [u8; 4] = [0x00, 0x00, 0xDE, 0xAD];
 
-/// Queue pair numbers have 24 bits.
-const NUMBERS: u32 = 0xFF_FFFF;
+/// The highest queue pair number, which has 24 bits.
+const MAX_QP_NUMBER: u32 = 0xFF_FFFF;
 
 impl Format {
     fn of(version: u16) -> Option<Self> {
@@ -34,7 +34,7 @@ impl Format {
         }
     }
 
-    /// Length of a message without private data.
+    /// Returns the length of a message without private data.
     fn head(self) -> usize {
         match self {
             Format::Dat12 => dat12::HEAD,
@@ -42,7 +42,7 @@ impl Format {
         }
     }
 
-    /// Maximum length of private data with a request.
+    /// Returns the maximum length of private data with a request.
     pub(crate) fn most_in_request(self) -> usize {
         match self {
             Format::Dat12 => dat12::MOST_IN_REQUEST,
@@ -50,7 +50,7 @@ impl Format {
         }
     }
 
-    /// Maximum length of private data with an accept.
+    /// Returns the maximum length of private data with an accept.
     pub(crate) fn most_in_reply(self) -> usize {
         match self {
             Format::Dat12 => dat12::MOST_IN_REPLY,
@@ -58,7 +58,7 @@ impl Format {
         }
     }
 
-    /// Maximum length of private data with a reject.
+    /// Returns the maximum length of private data with a reject.
     pub(crate) fn most_in_reject(self) -> usize {
         match self {
             Format::Dat12 => 0,
@@ -66,7 +66,7 @@ impl Format {
         }
     }
 
-    /// Sent by the active side when its queue pair is up.
+    /// Returns the confirmation, which the active side sends when its queue pair is in RTS.
     pub(super) fn ready(self) -> &'static [u8] {
         match self {
             Format::Dat12 => &dat12::READY,
@@ -74,7 +74,7 @@ impl Format {
         }
     }
 
-    /// The TCP port of a qualifier.
+    /// Returns the TCP port of a qualifier.
     pub(super) fn port(self, qual: u64) -> u16 {
         match self {
             Format::Dat12 => qual as u16,
@@ -83,14 +83,15 @@ impl Format {
     }
 }
 
-/// Parameters of a side: the content of a request, or of an accept.
+/// Parameters of a peer: the content of a request or an accept.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Hello {
     pub(crate) lid: u16,
-    /// Port of its device; 0 to 255 in practice. Not used, and only in the format of 1.2.
+    /// Port of the device. Only in the format of 1.2; not used by the receiver.
     pub(crate) port: u16,
+    /// Queue pair number.
     pub(crate) number: u32,
-    /// Its IA address. `None`: of an unknown family.
+    /// IA address. `None`: of an unknown family.
     pub(crate) address: Option<IpAddr>,
     pub(crate) gid: [u8; 16],
     /// Only in the format of 2.0.
@@ -98,16 +99,15 @@ pub(crate) struct Hello {
     pub(crate) private_data: Vec<u8>,
 }
 
-/// Limits of a side for the connection.
+/// Limits of a peer for the connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct PathLimits {
-    /// The `ibv_mtu` code of its MTU; in an accept that of the smaller one of both sides.
+    /// `ibv_mtu` code: in a request the sender's MTU, in an accept the smaller MTU of both peers.
     pub(crate) mtu: u8,
-    /// Number of outstanding reads that it accepts from its peer.
+    /// Number of outstanding RDMA reads that the sender of the message accepts.
     pub(crate) reads: u8,
 }
 
-/// A message.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Message {
     Request(Hello),
@@ -118,28 +118,28 @@ pub(super) enum Message {
     NotServed,
 }
 
-/// The message that a reader expects.
+/// Which message a reader expects.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Role {
     /// A request in any format.
     Request,
-    /// The answer to a request, in the request's format.
+    /// The reply to a request, in the format of the request.
     Reply(Format),
 }
 
-/// A decoded message without its private data, and their length.
+/// A decoded message without its private data, and the length of the private data in bytes.
 struct Content {
     message: Message,
     length: usize,
 }
 
-/// The reason why a message is invalid.
+/// Why a message is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Wrong {
+pub(super) enum DecodeError {
     Version(u16),
-    /// Not the operation of a request.
+    /// The message has another operation than a request.
     Operation(u16),
-    /// The peer's endpoint is one for unreliable datagrams.
+    /// The peer's queue pair is of the type UD.
     Datagram,
     /// Invalid length of private data.
     Length(u32),
@@ -147,23 +147,27 @@ pub(super) enum Wrong {
     Number(u32),
 }
 
-impl Display for Wrong {
+impl Display for DecodeError {
     fn fmt(&self, f: &mut Formatter<'_>) -> fmt::Result {
         let (old, new) = (dat12::VERSION, dat20::VERSION);
         match self {
-            Wrong::Version(version) => {
-                write!(f, "version {version} of the protocol; {old} (DAT 1.2) and {new} (DAT 2.0) are supported")
+            DecodeError::Version(version) => {
+                write!(f, "unknown protocol version {version}; {old} (DAT 1.2) and {new} (DAT 2.0) are supported")
             }
-            Wrong::Operation(operation) => write!(f, "operation {operation} in place of a request"),
-            Wrong::Datagram => write!(f, "an endpoint for unreliable datagrams, which is not supported"),
-            Wrong::Length(length) => write!(f, "{length} bytes of private data"),
-            Wrong::Number(number) => write!(f, "queue pair {number:#x}"),
+            DecodeError::Operation(operation) => write!(f, "operation {operation} is not a request"),
+            DecodeError::Datagram => {
+                write!(f, "the peer's endpoint is for unreliable datagrams, which are not supported")
+            }
+            DecodeError::Length(length) => {
+                write!(f, "{length} bytes of private data exceed the limit of the wire format")
+            }
+            DecodeError::Number(number) => write!(f, "queue pair number {number:#x} has more than 24 bits"),
         }
     }
 }
 
 impl Message {
-    /// Encodes the message; empty if the format has none for it.
+    /// Encodes the message. Returns an empty vector if the format does not have this message.
     pub(super) fn encode(&self, format: Format) -> Vec<u8> {
         match format {
             Format::Dat12 => dat12::encode(self),
@@ -181,12 +185,12 @@ impl Message {
     }
 }
 
-/// A message that is received in parts.
+/// Reads a message that arrives in parts.
 #[derive(Debug)]
 pub(super) struct MessageReader {
     bytes: Vec<u8>,
     role: Role,
-    /// Length of the message, as far as it is known: without private data before their length has arrived.
+    /// Known length of the message. It increases when the version and the length of the private data have arrived.
     length: usize,
 }
 
@@ -195,23 +199,23 @@ impl MessageReader {
         MessageReader { bytes: Vec::new(), role, length: dat12::HEAD.min(dat20::HEAD) }
     }
 
-    /// Whether no byte was received.
+    /// Whether no byte was received yet.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.is_empty()
     }
 
-    /// The format of the message, once its version has arrived.
+    /// Returns the format of the message; `None` before its version has arrived, or if the version is unknown.
     pub(super) fn format(&self) -> Option<Format> {
         if self.bytes.len() < 2 { None } else { Format::of(word(&self.bytes, 0)) }
     }
 
-    /// Number of bytes to read next; never 0 before the message is complete, and never beyond it.
+    /// Returns the number of bytes to read next. 0 if the message is complete.
     pub(super) fn wanted(&self) -> usize {
         self.length - self.bytes.len()
     }
 
-    /// Takes at most as many bytes as requested. `None`: the message is incomplete.
-    pub(super) fn take(&mut self, bytes: &[u8]) -> Result<Option<Message>, Wrong> {
+    /// Adds received bytes, at most [`wanted`](Self::wanted). `None`: the message is incomplete.
+    pub(super) fn take(&mut self, bytes: &[u8]) -> Result<Option<Message>, DecodeError> {
         debug_assert!(bytes.len() <= self.wanted());
         self.bytes.extend_from_slice(bytes);
         if self.bytes.len() < 2 {
@@ -222,7 +226,7 @@ impl MessageReader {
             Role::Reply(format) => Some(format),
         };
         let format = self.format().filter(|format| expected.is_none_or(|expected| *format == expected));
-        let format = format.ok_or(Wrong::Version(word(&self.bytes, 0)))?;
+        let format = format.ok_or(DecodeError::Version(word(&self.bytes, 0)))?;
         let head = format.head();
         if self.bytes.len() < head {
             self.length = head;
@@ -240,16 +244,18 @@ impl MessageReader {
     }
 }
 
+/// Reads a 16-bit number in network byte order.
 fn word(bytes: &[u8], at: usize) -> u16 {
     u16::from_be_bytes([bytes[at], bytes[at + 1]])
 }
 
+/// Reads a 32-bit number in network byte order.
 fn long(bytes: &[u8], at: usize) -> u32 {
     u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
 }
 
-/// A queue pair number.
-fn number(bytes: &[u8], at: usize) -> Result<u32, Wrong> {
+/// Reads a queue pair number.
+fn number(bytes: &[u8], at: usize) -> Result<u32, DecodeError> {
     let number = long(bytes, at);
-    if number > NUMBERS { Err(Wrong::Number(number)) } else { Ok(number) }
+    if number > MAX_QP_NUMBER { Err(DecodeError::Number(number)) } else { Ok(number) }
 }

@@ -1,4 +1,4 @@
-//! Both formats: bytes of the C implementation, and what is invalid.
+//! Messages in both formats: bytes of the C implementation, and invalid messages.
 
 use super::*;
 
@@ -14,13 +14,13 @@ fn hello() -> Hello {
     }
 }
 
-/// As [`hello`], with the fields of the format of 2.0.
+/// Returns [`hello`] with the fields that the format of 2.0 has.
 fn hello_2_0() -> Hello {
     Hello { port: 0, limits: Some(PathLimits { mtu: 3, reads: 4 }), ..hello() }
 }
 
-/// Feeds it `step` bytes at a time; also returns the number of bytes left over.
-fn read(bytes: &[u8], role: Role, step: usize) -> (Result<Option<Message>, Wrong>, usize) {
+/// Reads a message, `step` bytes at a time. Also returns the number of bytes that were not read.
+fn read(bytes: &[u8], role: Role, step: usize) -> (Result<Option<Message>, DecodeError>, usize) {
     let (mut inbox, mut at) = (MessageReader::new(role), 0);
     loop {
         let length = inbox.wanted().min(step).min(bytes.len() - at);
@@ -48,8 +48,8 @@ fn layout_of_1_2_matches_the_c_implementation() {
     assert!(Message::NotServed.encode(Format::Dat12).is_empty());
 }
 
-/// A request as `libdaploscm.so.2` of dapl 2.1.10 sent it on soft-RoCE, with a LID that was set for the purpose: five bytes
-/// of private data, four reads, an MTU of 1024.
+/// A request that `libdaploscm.so.2` of dapl 2.1.10 has sent on soft-RoCE: five bytes of private data, four reads, an MTU of
+/// 1024. Only the LID was changed, because soft-RoCE has none.
 fn observed() -> Vec<u8> {
     let mut bytes = vec![0; 148];
     let fields: [(usize, &[u8]); 9] = [
@@ -88,7 +88,7 @@ fn observed_request_of_2_0_is_decoded_and_encoded() {
 }
 
 #[test]
-fn answers_of_2_0_differ_in_their_operation() {
+fn operation_distinguishes_replies_of_2_0() {
     let reply = |operation: u8, private_data: &[u8]| {
         let mut bytes = vec![0; 148];
         bytes[..4].copy_from_slice(&[0, 9, 0, operation]);
@@ -110,7 +110,7 @@ fn answers_of_2_0_differ_in_their_operation() {
 }
 
 #[test]
-fn messages_are_read_in_pieces_of_any_size() {
+fn messages_are_read_in_parts_of_any_size() {
     let long = |hello: Hello, format: Format| Hello {
         private_data: (0..format.most_in_request() as u8).collect(),
         address: Some("2001:db8::7".parse().unwrap()),
@@ -131,7 +131,7 @@ fn messages_are_read_in_pieces_of_any_size() {
 }
 
 #[test]
-fn a_message_that_is_cut_off_is_no_message() {
+fn truncated_message_is_incomplete() {
     for bytes in [Message::Request(hello()).encode(Format::Dat12), observed()] {
         for length in 0..bytes.len() {
             assert_eq!(read(&bytes[..length], Role::Request, 1000).0, Ok(None), "{length}");
@@ -140,7 +140,7 @@ fn a_message_that_is_cut_off_is_no_message() {
 }
 
 #[test]
-fn in_1_2_any_reason_is_a_reject_and_ends_the_message() {
+fn any_nonzero_reason_in_1_2_is_a_reject_without_private_data() {
     let mut bytes = vec![0xFF; 64];
     bytes[..4].copy_from_slice(&[0, 2, 0, 1]);
     let rejection = Message::Rejection(Vec::new());
@@ -148,29 +148,29 @@ fn in_1_2_any_reason_is_a_reject_and_ends_the_message() {
 }
 
 #[test]
-fn errors_name_the_field() {
+fn invalid_fields_are_reported() {
     let with = |mut message: Vec<u8>, at: usize, bytes: &[u8]| {
         message[at..at + bytes.len()].copy_from_slice(bytes);
         read(&message, Role::Request, 1000).0.unwrap_err()
     };
     let old = || Message::Request(hello()).encode(Format::Dat12);
-    assert_eq!(with(old(), 0, &[0, 1]), Wrong::Version(1));
-    assert_eq!(with(old(), 0, &[2, 0]), Wrong::Version(0x200), "of the other byte order");
-    assert_eq!(with(old(), 12, &[0, 0, 0, 93]), Wrong::Length(93));
-    assert_eq!(with(old(), 12, &[0xFF; 4]), Wrong::Length(u32::MAX));
-    assert_eq!(with(old(), 8, &[1, 0, 0, 0]), Wrong::Number(0x100_0000));
-    assert_eq!(with(observed(), 0, &[0, 8]), Wrong::Version(8));
-    assert_eq!(with(observed(), 2, &[0, 2]), Wrong::Operation(2), "an accept");
-    assert_eq!(with(observed(), 16, &[0, 69]), Wrong::Length(69));
-    assert_eq!(with(observed(), 16, &[0xFF; 2]), Wrong::Length(0xFFFF));
-    assert_eq!(with(observed(), 40, &[1, 0, 0, 0]), Wrong::Number(0x100_0000));
-    assert_eq!(with(observed(), 63, &[4]), Wrong::Datagram);
+    assert_eq!(with(old(), 0, &[0, 1]), DecodeError::Version(1));
+    assert_eq!(with(old(), 0, &[2, 0]), DecodeError::Version(0x200), "swapped byte order");
+    assert_eq!(with(old(), 12, &[0, 0, 0, 93]), DecodeError::Length(93));
+    assert_eq!(with(old(), 12, &[0xFF; 4]), DecodeError::Length(u32::MAX));
+    assert_eq!(with(old(), 8, &[1, 0, 0, 0]), DecodeError::Number(0x100_0000));
+    assert_eq!(with(observed(), 0, &[0, 8]), DecodeError::Version(8));
+    assert_eq!(with(observed(), 2, &[0, 2]), DecodeError::Operation(2), "an accept");
+    assert_eq!(with(observed(), 16, &[0, 69]), DecodeError::Length(69));
+    assert_eq!(with(observed(), 16, &[0xFF; 2]), DecodeError::Length(0xFFFF));
+    assert_eq!(with(observed(), 40, &[1, 0, 0, 0]), DecodeError::Number(0x100_0000));
+    assert_eq!(with(observed(), 63, &[4]), DecodeError::Datagram);
     let other = read(&old(), Role::Reply(Format::Dat20), 1000).0;
-    assert_eq!(other, Err(Wrong::Version(2)), "a reply has the request's format");
+    assert_eq!(other, Err(DecodeError::Version(2)), "a reply has the request's format");
 }
 
 #[test]
-fn garbage_never_reads_beyond_a_message_or_panics() {
+fn random_bytes_do_not_panic_or_read_beyond_the_longest_message() {
     let mut seed = 1u64;
     for round in 0..4000 {
         let mut next = || {
