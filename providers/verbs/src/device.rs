@@ -1,6 +1,6 @@
-//! An open device: state shared by the objects of an IA, and dispatch of events to their objects.
+//! The device of an open IA: state shared by all its objects, and dispatch of device events to objects.
 //!
-//! Events name queue pairs by number and queues by id; a table gives the object if it still exists.
+//! Events contain the number of a queue pair, or the id of a queue. `shared_device` maps it to the object.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -22,31 +22,31 @@ use crate::find::OpenedDevice;
 use crate::ibv::{AsyncEvent, Channel, Context, Gid, PortEvent, QpEvent, SrqEvent};
 use crate::memory::keys::Keys;
 use crate::settings::Settings;
-use crate::shared_device::{ObjectEvent, Opened};
+use crate::shared_device::{ObjectEvent, SharedDevice};
 use crate::{find, gid, limits};
 
-/// An open device.
+/// The device of an open IA.
 pub(crate) struct Device {
     /// The IA's name, for messages.
     pub(crate) name: String,
-    pub(crate) opened: Arc<Opened>,
+    pub(crate) shared_device: Arc<SharedDevice>,
     pub(crate) context: Arc<Context>,
     pub(crate) port: u8,
     /// The IA's address, if its port has one.
     pub(crate) address: Option<IpAddr>,
-    /// The GID of that address.
+    /// The GID that paths use by default.
     pub(crate) gid: Gid,
     is_ethernet: bool,
     max_cqe: u32,
     is_software: bool,
-    /// Whether the driver posts requests by a `write` to the kernel, which is a cancellation point.
+    /// Whether the driver posts requests by `write` to the kernel, which is a thread cancellation point.
     pub(crate) posts_by_kernel: bool,
     pub(crate) settings: Settings,
     pub(crate) limits: Limits,
     pub(crate) channel: Arc<Channel>,
     pub(crate) reactor: Arc<Reactor>,
     pub(crate) sink: Arc<dyn CmSink<Verbs>>,
-    /// Registrations, for checks of inline data.
+    /// The local keys, for checks of inline data.
     pub(crate) keys: Arc<Keys>,
     pub(crate) names: SharedNames,
     /// Listeners by qualifier.
@@ -56,29 +56,29 @@ pub(crate) struct Device {
     watches: OnceLock<[Watch; 2]>,
 }
 
-/// Base directory for names of shared memory.
+/// The base directory, which contains the names of shared memory.
 const NAMES: BaseDirKind = BaseDirKind { provider: "verbs", variable: "DAPL_DIR", default: "/dev/shm/dapl-verbs" };
 
-/// The vendor's number of soft-RoCE.
+/// Vendor id of soft-RoCE.
 const SOFTWARE: u32 = 0xff_ffff;
 /// Vendors whose drivers of rdma-core post through the kernel: soft-RoCE, soft-iWARP, and Intel's qib and hfi1.
 const POST_BY_KERNEL: [u32; 3] = [SOFTWARE, 0x62_6d74, 0x1175];
-/// Longer than soft-RoCE takes to handle a packet.
+/// Pause after a change to ERR: longer than soft-RoCE takes to handle a packet.
 const PAUSE: Duration = Duration::from_micros(100);
 
 impl Device {
-    /// Opens the device that `spec` names. Errors are logged where they are detected.
+    /// Opens the device that `spec` names. Errors are logged.
     pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Verbs>>) -> Result<Arc<Self>> {
         let settings = Settings::read(spec.params, spec.library);
         let OpenedDevice { context, port, address, gid, is_ethernet } = find::open(spec.name, &settings)?;
-        let failed = |what: &str, error: io::Error| {
-            log::error!("{}: {what}: {error}", spec.name);
+        let failed = |operation: &str, error: io::Error| {
+            log::error!("{}: cannot {operation}: {error}; allow more open files (ulimit -n)", spec.name);
             Error::Exhausted(Resource::Device)
         };
-        let opened = Opened::of(context);
-        let context = opened.context.clone();
-        let reactor = Reactor::new().map_err(|error| failed("no engine", error))?;
-        let channel = Channel::new(&context).map_err(|error| failed("no completion channel", error))?;
+        let shared_device = SharedDevice::find_or_add(context);
+        let context = shared_device.context.clone();
+        let reactor = Reactor::new().map_err(|error| failed("create the engine", error))?;
+        let channel = Channel::new(&context).map_err(|error| failed("create a completion channel", error))?;
         let limits = limits::of(&context, port, &settings)?;
         let attributes = context.attributes();
         let max_cqe = attributes.as_ref().map_or(limits.max_dtos, |device| device.max_cqe.max(1) as u32);
@@ -89,7 +89,7 @@ impl Device {
             name: spec.name.to_owned(),
             completions: Arc::new(Completions(Weak::clone(me))),
             asynchronous: Arc::new(Asynchronous(Weak::clone(me))),
-            opened,
+            shared_device,
             context,
             port,
             address,
@@ -113,31 +113,32 @@ impl Device {
         let watched = device.reactor.watch(device.channel.fd(), Interest::Read, completions).and_then(|first| {
             Ok([first, device.reactor.watch(device.context.events(), Interest::Read, asynchronous)?])
         });
-        let _ = device.watches.set(watched.map_err(|error| failed("the device's events cannot be watched", error))?);
+        let _ = device.watches.set(watched.map_err(|error| failed("wait for events of the device", error))?);
         Ok(device)
     }
 
-    /// Number of segments of a request that are kept while it is in flight: none, except for soft-RoCE, which does not
-    /// report which segment was invalid.
+    /// Returns the number of segments per request to save while it is in flight. 0, except for soft-RoCE, which does not report
+    /// whether a segment was invalid.
     pub(crate) fn kept(&self, segments: u32) -> u32 {
         if self.is_software { segments } else { 0 }
     }
 
-    /// Waits until the device has processed the change of a queue pair to ERR. Soft-RoCE of Linux 6.1 checks the
-    /// state twice per packet, and follows a null pointer if the first check sees ERR and the second sees RESET.
+    /// Waits until soft-RoCE handles no packet that it began before the change of a queue pair to ERR. Soft-RoCE of Linux 6.1
+    /// checks the state twice per packet, and the kernel dereferences a null pointer if the first check sees ERR and the
+    /// second sees RESET.
     pub(crate) fn wait_for_error_state(&self) {
         if self.is_software {
             std::thread::sleep(PAUSE);
         }
     }
 
-    /// Provider-specific attributes for `dat_ia_query`: names and values.
+    /// Returns the provider-specific attributes for `dat_ia_query`, as names and values.
     pub(crate) fn facts(&self) -> Vec<(String, String)> {
         let mut facts = vec![
             ("device", self.context.name().to_string()),
             ("port", self.port.to_string()),
             ("connection manager", self.settings.manager.name().to_string()),
-            ("gid", gid::shown(&self.gid)),
+            ("gid", gid::describe(&self.gid)),
             ("gid index", self.gid.index.to_string()),
             ("gid type", self.gid.kind.name().to_string()),
         ];
@@ -155,7 +156,7 @@ impl Device {
         self.is_ethernet
     }
 
-    /// Maximum capacity of a completion queue.
+    /// Returns the maximum capacity of a completion queue of the device.
     pub(crate) fn max_cqe(&self) -> u32 {
         self.max_cqe
     }
@@ -164,24 +165,27 @@ impl Device {
         log::debug!("{}: {event:?}", self.name);
         match event {
             AsyncEvent::Qp { number, kind } => match kind {
-                QpEvent::CommEstablished => self.opened.qp_event(number, ObjectEvent::PeerIsThere),
+                QpEvent::CommEstablished => self.shared_device.qp_event(number, ObjectEvent::DataBeforeConfirmation),
                 QpEvent::Fatal | QpEvent::RequestError | QpEvent::AccessError | QpEvent::PathMigrationError => {
-                    self.opened.qp_event(number, ObjectEvent::Failed);
+                    self.shared_device.qp_event(number, ObjectEvent::Failed);
                 }
-                // The queue pair has ended, or the event has no consequences.
+                // The provider does not use these events: it flushes and drains by polling, and does not migrate paths.
                 QpEvent::LastWqe | QpEvent::SqDrained | QpEvent::PathMigrated => {}
             },
             AsyncEvent::Cq { id } => {
-                log::error!("{}: a completion queue has overrun or failed; its connections are ended", self.name);
-                self.opened.queue_event(id, ObjectEvent::Failed);
+                log::error!(
+                    "{}: a completion queue has overrun or failed; ending the connections that use it",
+                    self.name
+                );
+                self.shared_device.queue_event(id, ObjectEvent::Failed);
             }
-            AsyncEvent::Srq { id, kind: SrqEvent::Limit } => self.opened.queue_event(id, ObjectEvent::Low),
+            AsyncEvent::Srq { id, kind: SrqEvent::Limit } => self.shared_device.queue_event(id, ObjectEvent::Low),
             AsyncEvent::Srq { id, kind: SrqEvent::Error } => {
-                log::error!("{}: a shared receive queue has failed; its connections are ended", self.name);
-                self.opened.queue_event(id, ObjectEvent::Failed);
+                log::error!("{}: a shared receive queue has failed; ending the connections that use it", self.name);
+                self.shared_device.queue_event(id, ObjectEvent::Failed);
             }
             AsyncEvent::Port { port, kind } if port == self.port => self.port_changed(kind),
-            AsyncEvent::DeviceFatal => self.all_over(),
+            AsyncEvent::DeviceFatal => self.fail_all_connections(),
             AsyncEvent::Port { .. } | AsyncEvent::Other(_) => {}
         }
     }
@@ -195,17 +199,17 @@ impl Device {
     }
 
     /// Ends all connections, because the device has failed or was removed.
-    fn all_over(&self) {
+    fn fail_all_connections(&self) {
         log::error!(
-            "{}: device {} has failed or is being removed; all its connections are ended",
+            "{}: device {} has failed or is being removed; ending all its connections",
             self.name,
             self.context.name()
         );
-        self.opened.fail_all();
+        self.shared_device.fail_all();
     }
 }
 
-/// Receives completion events.
+/// Handles completion events of the device.
 pub(crate) struct Completions(pub(crate) Weak<Device>);
 
 impl Source for Completions {
@@ -213,10 +217,10 @@ impl Source for Completions {
         let Some(device) = self.0.upgrade() else { return };
         loop {
             match device.channel.next() {
-                Ok(Some(id)) => device.opened.queue_event(id, ObjectEvent::Completion),
+                Ok(Some(id)) => device.shared_device.queue_event(id, ObjectEvent::Completion),
                 Ok(None) => return,
                 Err(error) => {
-                    log::error!("{}: completion events cannot be read: {error}", device.name);
+                    log::error!("{}: cannot read completion events: {error}", device.name);
                     return;
                 }
             }
@@ -224,7 +228,7 @@ impl Source for Completions {
     }
 }
 
-/// Receives asynchronous events of the device.
+/// Handles asynchronous events of the device.
 pub(crate) struct Asynchronous(pub(crate) Weak<Device>);
 
 impl Source for Asynchronous {
@@ -235,7 +239,7 @@ impl Source for Asynchronous {
                 Ok(Some(event)) => device.handle_event(event),
                 Ok(None) => return,
                 Err(error) => {
-                    log::error!("{}: the device's events cannot be read: {error}", device.name);
+                    log::error!("{}: cannot read asynchronous events of the device: {error}", device.name);
                     return;
                 }
             }

@@ -1,6 +1,6 @@
-//! The engine: one thread per IA that waits for descriptors, deadlines and jobs, and calls their handlers.
+//! The engine: one thread per IA that waits for file descriptors, deadlines and jobs, and calls their handlers.
 //!
-//! All reports to the object layer are made here, without locks. Only the wait for all sources blocks.
+//! All calls of sinks are made by this thread, without locks. It blocks only in `wait`.
 #![forbid(unsafe_code)]
 
 use std::cmp::Reverse;
@@ -15,18 +15,18 @@ use dapl::runtime::thread::{self, ThreadId};
 use parking_lot::Mutex;
 use rustix::event::{EventfdFlags, Timespec, epoll, eventfd};
 
-/// Maximum number of events fetched from the kernel at a time.
+/// Maximum number of events fetched by one `epoll_wait`.
 const BATCH: usize = 32;
-/// Key of the wake-up eventfd; sources count from 1.
+/// epoll key of the wake-up eventfd. Keys of sources start at 1.
 const WAKE_UP: u64 = 0;
 
 /// Handler of a descriptor or a deadline.
 pub(crate) trait Source: Send + Sync {
-    /// Called when the descriptor is readable or writable, or was closed by the peer; the handler checks which.
+    /// Called when the descriptor is readable or writable, or its peer has closed it. The handler finds out which.
     fn ready(&self) {}
-    /// Called when a requested deadline has passed.
-    fn expired(&self, what: u64) {
-        let _ = what;
+    /// Called when a deadline has passed. `tag`: the value passed to [`Reactor::schedule`].
+    fn expired(&self, tag: u64) {
+        let _ = tag;
     }
 }
 
@@ -48,11 +48,11 @@ impl Interest {
 
 type Job = Box<dyn FnOnce() + Send>;
 
-/// Interface of the engine for other modules.
+/// The state of an engine, shared with all objects of the IA.
 pub(crate) struct Reactor {
     epoll: OwnedFd,
     wake_up: OwnedFd,
-    /// Whether the eventfd was written and has not been read.
+    /// Whether `wake_up` was written and not yet read.
     is_signalled: AtomicBool,
     stopping: AtomicBool,
     jobs: Mutex<VecDeque<Job>>,
@@ -62,11 +62,12 @@ pub(crate) struct Reactor {
     thread: Mutex<Option<ThreadId>>,
 }
 
+/// A scheduled call of `Source::expired`. Ordered by time, then by number.
 struct Alarm {
     at: Instant,
     number: u64,
     source: Weak<dyn Source>,
-    what: u64,
+    tag: u64,
 }
 
 impl PartialEq for Alarm {
@@ -89,7 +90,7 @@ impl Ord for Alarm {
     }
 }
 
-/// A watched descriptor. Drop this before the descriptor is closed.
+/// A registered descriptor. [`Watch::end`] must be called, or the `Watch` be dropped, before the descriptor is closed.
 pub(crate) struct Watch {
     reactor: Arc<Reactor>,
     key: u64,
@@ -102,16 +103,16 @@ impl Watch {
         Ok(epoll::modify(&self.reactor.epoll, fd, data, interest.flags())?)
     }
 
-    /// Stops watching, while the descriptor is still open.
+    /// Removes the descriptor, which is still open, from the epoll set.
     pub(crate) fn end(self, fd: BorrowedFd<'_>) {
-        // Fails for a descriptor that is no longer watched, which is harmless.
+        // Ignored: it fails only if the descriptor is not in the epoll set.
         let _ = epoll::delete(&self.reactor.epoll, fd);
     }
 }
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // A closed descriptor leaves the epoll set automatically.
+        // The kernel removes the descriptor from the epoll set when it is closed.
         self.reactor.sources.lock().remove(&self.key);
     }
 }
@@ -134,7 +135,7 @@ impl Reactor {
         }))
     }
 
-    /// Calls `source` when its descriptor has events.
+    /// Registers a descriptor: the engine calls `source` when it has events, until the `Watch` is dropped.
     pub(crate) fn watch(
         self: &Arc<Self>,
         fd: BorrowedFd<'_>,
@@ -148,52 +149,52 @@ impl Reactor {
         Ok(watch)
     }
 
-    /// Calls `source` with `what` after the delay. The call cannot be cancelled; `what` lets the handler ignore an
-    /// outdated call.
-    pub(crate) fn after(&self, delay: Duration, source: Weak<dyn Source>, what: u64) {
+    /// Schedules a call of `source.expired(tag)` after the delay. The call cannot be cancelled. `tag` allows the handler to
+    /// recognise an outdated call.
+    pub(crate) fn schedule(&self, delay: Duration, source: Weak<dyn Source>, tag: u64) {
         let number = self.keys.fetch_add(1, Ordering::Relaxed);
-        let alarm = Alarm { at: Instant::now() + delay, number, source, what };
+        let alarm = Alarm { at: Instant::now() + delay, number, source, tag };
         let is_first = {
             let mut alarms = self.alarms.lock();
             alarms.push(Reverse(alarm));
             alarms.peek().is_some_and(|Reverse(first)| first.number == number)
         };
-        if is_first && !self.is_here() {
-            self.ring();
+        if is_first && !self.is_engine_thread() {
+            self.wake();
         }
     }
 
-    /// Runs a job on the engine's thread, in the order of these calls.
-    pub(crate) fn soon(&self, job: impl FnOnce() + Send + 'static) {
+    /// Queues a job, which the engine thread runs. Jobs run in the order of the calls.
+    pub(crate) fn run_on_engine(&self, job: impl FnOnce() + Send + 'static) {
         self.jobs.lock().push_back(Box::new(job));
-        if !self.is_here() {
-            self.ring();
+        if !self.is_engine_thread() {
+            self.wake();
         }
     }
 
-    /// Whether this is the engine's thread.
-    pub(crate) fn is_here(&self) -> bool {
+    /// Whether the calling thread is the engine thread.
+    pub(crate) fn is_engine_thread(&self) -> bool {
         *self.thread.lock() == Some(thread::current())
     }
 
-    /// Ends the loop. Jobs that wait are dropped.
+    /// Ends the engine thread. Queued jobs are dropped.
     pub(crate) fn stop(&self) {
         self.stopping.store(true, Ordering::Release);
-        self.ring();
+        self.wake();
     }
 
-    fn ring(&self) {
+    fn wake(&self) {
         if !self.is_signalled.swap(true, Ordering::AcqRel) {
-            // Fails only if the counter is at its maximum; then the engine is woken anyway.
+            // Ignored: it fails only if the counter is at its maximum, and then the eventfd is readable.
             let _ = rustix::io::write(&self.wake_up, &1u64.to_ne_bytes());
         }
     }
 
-    /// The thread's body.
+    /// The body of the engine thread.
     pub(crate) fn run(&self) {
         *self.thread.lock() = Some(thread::current());
         while !self.stopping.load(Ordering::Acquire) {
-            self.work();
+            self.run_jobs_and_alarms();
             self.wait();
         }
         let dropped = std::mem::take(&mut *self.jobs.lock());
@@ -201,14 +202,15 @@ impl Reactor {
         self.alarms.lock().clear();
     }
 
-    /// Runs the queued jobs, but not jobs that they add, so that descriptors are served in between.
-    fn work(&self) {
+    /// Runs the queued jobs, then the expired alarms. Jobs that are queued meanwhile run in the next round, after events of
+    /// descriptors were handled.
+    fn run_jobs_and_alarms(&self) {
         let jobs = std::mem::take(&mut *self.jobs.lock());
         jobs.into_iter().for_each(|job| job());
         let now = Instant::now();
         while let Some(alarm) = self.due(now) {
             if let Some(source) = alarm.source.upgrade() {
-                source.expired(alarm.what);
+                source.expired(alarm.tag);
             }
         }
     }
@@ -221,7 +223,7 @@ impl Reactor {
 
     fn wait(&self) {
         let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; BATCH];
-        let time = self.patience().map(|time| Timespec {
+        let time = self.time_to_wait().map(|time| Timespec {
             tv_sec: time.as_secs().min(i64::MAX as u64) as i64,
             tv_nsec: time.subsec_nanos().into(),
         });
@@ -229,8 +231,8 @@ impl Reactor {
             Ok((ready, _)) => ready,
             Err(rustix::io::Errno::INTR) => return,
             Err(error) => {
-                log::error!("the engine cannot wait: {error}");
-                // An unexpected error must not make the thread loop without pause.
+                log::error!("the engine thread cannot wait for events (epoll_wait): {error}; trying again");
+                // Without a pause, a permanent error would keep the CPU busy.
                 std::thread::sleep(Duration::from_millis(10));
                 return;
             }
@@ -240,7 +242,7 @@ impl Reactor {
                 WAKE_UP => {
                     let mut count = [0; 8];
                     let _ = rustix::io::read(&self.wake_up, &mut count);
-                    // Cleared after the read and before the jobs are taken: a thread that adds a job from now on writes
+                    // Cleared after the read and before the jobs are run: a thread that queues a job after this store writes
                     // to the eventfd again.
                     self.is_signalled.store(false, Ordering::Release);
                 }
@@ -254,8 +256,8 @@ impl Reactor {
         }
     }
 
-    /// Time until the next deadline; `None` without one.
-    fn patience(&self) -> Option<Duration> {
+    /// Returns the time until the next deadline, 0 if jobs are queued; `None` if there is no deadline.
+    fn time_to_wait(&self) -> Option<Duration> {
         if self.stopping.load(Ordering::Acquire) || !self.jobs.lock().is_empty() {
             return Some(Duration::ZERO);
         }

@@ -1,4 +1,4 @@
-//! Fake hosts: which devices are found on them, and error messages.
+//! Finds devices on fake hosts, and the causes of failures.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -7,14 +7,14 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::*;
 
-/// A host in a directory, which is removed with it.
+/// A fake host: sysfs and `/dev` in a temporary directory, which is removed when this is dropped.
 struct Tree {
     root: PathBuf,
     host: Host,
 }
 
 impl Tree {
-    /// A host without RDMA support.
+    /// Creates a host without RDMA support.
     fn bare() -> Self {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("daplverbs-find-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
@@ -27,7 +27,7 @@ impl Tree {
         tree
     }
 
-    /// With rdma_cm, an RoCE adapter (eth2, and a VLAN upon it), an InfiniBand one with two ports, and one in software.
+    /// Creates a host with rdma_cm, a RoCE adapter (eth2, with a VLAN), an InfiniBand adapter with two ports, and soft-RoCE.
     fn full() -> Self {
         let mut tree = Tree::bare();
         tree.file("class/misc/rdma_cm/dev", "10:58");
@@ -91,11 +91,11 @@ impl Tree {
         }
     }
 
-    fn find(&self, params: &str) -> Finding<DevicePort> {
+    fn find(&self, params: &str) -> FindResult<DevicePort> {
         find(&self.host, &Settings::read(params, ""))
     }
 
-    fn cause(&self, params: &str) -> Cause {
+    fn failure(&self, params: &str) -> OpenFailure {
         self.find(params).unwrap_err()
     }
 
@@ -114,8 +114,8 @@ fn ip(text: &str) -> IpAddr {
     text.parse().unwrap()
 }
 
-/// A resolver that knows one host with a remote and two local addresses, one remote host, and one host without an RDMA
-/// device.
+/// A fake resolver. `node-ib1` has a remote and two local addresses, `abroad` a remote one, and `plain` the address of a
+/// network device without RDMA.
 fn resolve(name: &str) -> Vec<IpAddr> {
     let known: &[&str] = match name {
         "node-ib1" => &["198.51.100.9", "192.0.2.11", "2001:db8::10"],
@@ -126,12 +126,12 @@ fn resolve(name: &str) -> Vec<IpAddr> {
     known.iter().map(|text| ip(text)).collect()
 }
 
-fn place(device: &str, port: u8, netdev: &str, address: &str) -> Finding<DevicePort> {
+fn place(device: &str, port: u8, netdev: &str, address: &str) -> FindResult<DevicePort> {
     Ok(DevicePort { device: device.to_string(), port, netdev: Some(netdev.to_string()), address: address.parse().ok() })
 }
 
 #[test]
-fn a_device_and_a_port_have_the_address_of_their_network_device() {
+fn device_and_port_find_the_address_of_their_network_device() {
     let tree = Tree::full();
     assert_eq!(tree.find("mlx5_0 1"), place("mlx5_0", 1, "eth2", "192.0.2.2"));
     assert_eq!(tree.find("mlx5_0"), place("mlx5_0", 1, "eth2", "192.0.2.2"));
@@ -142,7 +142,7 @@ fn a_device_and_a_port_have_the_address_of_their_network_device() {
 }
 
 #[test]
-fn ipv4_comes_first_whichever_network_device_has_it() {
+fn ipv4_address_of_any_network_device_precedes_ipv6() {
     let mut tree = Tree::full();
     tree.host.addresses.retain(|(netdev, address)| netdev != "eth2" || address.is_ipv6());
     assert_eq!(tree.find("mlx5_0 1"), place("mlx5_0", 1, "eth2.100", "192.0.2.100"));
@@ -150,7 +150,7 @@ fn ipv4_comes_first_whichever_network_device_has_it() {
 }
 
 #[test]
-fn a_network_device_determines_the_port() {
+fn network_device_name_determines_device_and_port() {
     let tree = Tree::full();
     assert_eq!(tree.find("eth2 7"), place("mlx5_0", 1, "eth2", "192.0.2.2"));
     assert_eq!(tree.find("eth2.100 0"), place("mlx5_0", 1, "eth2.100", "192.0.2.100"));
@@ -161,7 +161,7 @@ fn a_network_device_determines_the_port() {
 }
 
 #[test]
-fn old_drivers_number_ports_in_another_file() {
+fn port_number_is_read_from_dev_id_if_dev_port_is_zero() {
     let tree = Tree::full();
     tree.file("class/net/ib1/dev_port", "0");
     tree.file("class/net/ib1/dev_id", "0x1");
@@ -169,96 +169,109 @@ fn old_drivers_number_ports_in_another_file() {
 }
 
 #[test]
-fn an_address_or_a_host_name_has_the_network_device_that_carries_it() {
+fn address_or_host_name_finds_the_network_device_that_has_it() {
     let tree = Tree::full();
     assert_eq!(tree.find("192.0.2.100 0"), place("mlx5_0", 1, "eth2.100", "192.0.2.100"));
     assert_eq!(tree.find("2001:db8::2"), place("mlx5_0", 1, "eth2", "2001:db8::2"));
-    assert_eq!(tree.find("node-ib1 0"), place("mthca0", 2, "ib1", "192.0.2.11"), "the first that is ours");
+    assert_eq!(
+        tree.find("node-ib1 0"),
+        place("mthca0", 2, "ib1", "192.0.2.11"),
+        "the first address of this host is used"
+    );
 }
 
 #[test]
 fn only_rdma_cm_needs_an_address() {
     let mut tree = Tree::full();
     tree.host.addresses.retain(|(netdev, _)| !netdev.starts_with("ib"));
-    let none = |netdevs: &[&str]| Cause::NoAddress {
+    let none = |netdevs: &[&str]| OpenFailure::NoAddress {
         device: "mthca0".to_string(),
         port: 1,
         netdevs: netdevs.iter().map(|netdev| netdev.to_string()).collect(),
     };
-    assert_eq!(tree.cause("mthca0 1"), none(&["ib0"]));
-    assert_eq!(tree.cause("ib0 0"), none(&["ib0"]));
+    assert_eq!(tree.failure("mthca0 1"), none(&["ib0"]));
+    assert_eq!(tree.failure("ib0 0"), none(&["ib0"]));
     assert_eq!(tree.find("mthca0 1 cm=socket"), place("mthca0", 1, "ib0", ""));
     let bare = DevicePort { device: "mthca0".to_string(), port: 1, netdev: None, address: None };
     fs::remove_dir_all(tree.host.sys.join("class/infiniband/mthca0/device/net")).unwrap();
-    assert_eq!(tree.cause("mthca0 1"), none(&[]));
+    assert_eq!(tree.failure("mthca0 1"), none(&[]));
     assert_eq!(tree.find("mthca0 1 cm=none"), Ok(bare));
 }
 
 #[test]
-fn no_name_at_all_is_the_first_device_with_an_address() {
+fn empty_params_find_the_first_device_with_an_address() {
     let tree = Tree::full();
     assert_eq!(find(&tree.host, &Settings::read("", "")), place("mlx5_0", 1, "eth2", "192.0.2.2"));
 }
 
 #[test]
-fn an_unusable_name_is_reported_with_its_cause() {
+fn unusable_name_fails_with_its_cause() {
     let tree = Tree::full();
     let text = |text: &str| text.to_string();
     let devices = ["mlx5_0", "mthca0", "rxe0"].map(text).to_vec();
-    assert_eq!(tree.cause("ib7 0"), Cause::Unknown { object: text("ib7"), devices: devices.clone() });
-    assert_eq!(tree.cause("../etc 0"), Cause::Unknown { object: text("../etc"), devices });
-    assert_eq!(tree.cause("mthca0 3"), Cause::NoPort { device: text("mthca0"), port: 3, ports: vec![1, 2] });
+    assert_eq!(tree.failure("ib7 0"), OpenFailure::Unknown { object: text("ib7"), devices: devices.clone() });
+    assert_eq!(tree.failure("../etc 0"), OpenFailure::Unknown { object: text("../etc"), devices });
+    assert_eq!(tree.failure("mthca0 3"), OpenFailure::NoPort { device: text("mthca0"), port: 3, ports: vec![1, 2] });
     let others = ["bond0", "bond0.5", "eth2", "eth2.100", "eth3", "ib0", "ib1"].map(text).to_vec();
-    let plain = |netdev: &str| Cause::Plain { netdev: text(netdev), others: others.clone() };
-    assert_eq!(tree.cause("eth4 0"), plain("eth4"));
-    assert_eq!(tree.cause("203.0.113.5"), plain("eth0"));
-    assert_eq!(tree.cause("plain"), plain("eth0"));
-    assert_eq!(tree.cause("127.0.0.1"), plain("lo"));
-    let Cause::NotHere { object, addresses } = tree.cause("abroad") else { panic!("it is known, but not here") };
+    let plain = |netdev: &str| OpenFailure::NotRdma { netdev: text(netdev), others: others.clone() };
+    assert_eq!(tree.failure("eth4 0"), plain("eth4"));
+    assert_eq!(tree.failure("203.0.113.5"), plain("eth0"));
+    assert_eq!(tree.failure("plain"), plain("eth0"));
+    assert_eq!(tree.failure("127.0.0.1"), plain("lo"));
+    let OpenFailure::Remote { object, addresses } = tree.failure("abroad") else {
+        panic!("a resolvable host must fail as a remote address")
+    };
     assert_eq!((object.as_str(), addresses.len()), ("abroad", tree.host.addresses.len()));
-    assert!(matches!(tree.cause("198.51.100.9"), Cause::NotHere { .. }));
+    assert!(matches!(tree.failure("198.51.100.9"), OpenFailure::Remote { .. }));
 }
 
 #[test]
-fn a_host_without_devices_is_reported() {
+fn host_without_rdma_support_or_devices_fails() {
     let tree = Tree::bare();
-    assert_eq!(tree.cause("mlx5_0 1"), Cause::NoRdma);
+    assert_eq!(tree.failure("mlx5_0 1"), OpenFailure::NoRdma);
     tree.directory("class/infiniband");
-    assert_eq!(tree.cause("eth0 0"), Cause::NoDevices);
+    assert_eq!(tree.failure("eth0 0"), OpenFailure::NoDevices);
 }
 
 #[test]
-fn missing_rdma_cm_refuses_only_its_users() {
+fn missing_rdma_cm_fails_only_ias_that_use_it() {
     let tree = Tree::full();
     fs::remove_file(tree.host.dev.join("infiniband/rdma_cm")).unwrap();
-    assert_eq!(tree.cause("mlx5_0 1"), Cause::NoNode { node: tree.path("rdma_cm") }, "a container, perhaps");
+    assert_eq!(
+        tree.failure("mlx5_0 1"),
+        OpenFailure::NoNode { node: tree.path("rdma_cm") },
+        "only the device file is missing, as in a container"
+    );
     fs::remove_dir_all(tree.host.sys.join("class/misc/rdma_cm")).unwrap();
-    assert_eq!(tree.cause("mlx5_0 1"), Cause::NoManager);
+    assert_eq!(tree.failure("mlx5_0 1"), OpenFailure::NoManager);
     assert!(tree.find("mlx5_0 1 cm=socket").is_ok());
 }
 
 #[test]
-fn a_device_that_does_not_open_is_diagnosed() {
+fn diagnose_returns_why_a_device_does_not_open() {
     let tree = Tree::full();
     let error = |errno| io::Error::from_raw_os_error(errno);
     let node = tree.path("uverbs1");
     let diagnose = |is_listed, errno| diagnose(&tree.host, "mthca0", is_listed, &error(errno));
-    assert_eq!(diagnose(true, libc::EACCES), Cause::NoRights { node: node.clone() });
-    assert_eq!(diagnose(true, libc::EPERM), Cause::NoRights { node: node.clone() });
-    assert!(matches!(diagnose(true, libc::ENOMEM), Cause::Failed { .. }));
+    assert_eq!(diagnose(true, libc::EACCES), OpenFailure::NoRights { node: node.clone() });
+    assert_eq!(diagnose(true, libc::EPERM), OpenFailure::NoRights { node: node.clone() });
+    assert!(matches!(diagnose(true, libc::ENOMEM), OpenFailure::Failed { .. }));
     let driver = Some("some_core".to_string());
-    assert_eq!(diagnose(false, libc::ENOENT), Cause::NoDriver { device: "mthca0".to_string(), kernel_driver: driver });
+    assert_eq!(
+        diagnose(false, libc::ENOENT),
+        OpenFailure::NoDriver { device: "mthca0".to_string(), kernel_driver: driver }
+    );
     fs::remove_file(&node).unwrap();
-    assert_eq!(diagnose(false, libc::ENOENT), Cause::NoNode { node });
+    assert_eq!(diagnose(false, libc::ENOENT), OpenFailure::NoNode { node });
     fs::remove_dir_all(tree.host.sys.join("class/infiniband_verbs")).unwrap();
-    assert_eq!(diagnose(false, libc::ENOENT), Cause::NoVerbs { device: "mthca0".to_string() });
+    assert_eq!(diagnose(false, libc::ENOENT), OpenFailure::NoVerbs { device: "mthca0".to_string() });
 }
 
 #[test]
-fn device_files_that_do_not_open_have_their_remedies() {
-    let trouble = |errno| node_trouble(Path::new("/dev/x"), &io::Error::from_raw_os_error(errno));
+fn node_failure_maps_error_numbers_that_have_a_remedy() {
+    let failure = |errno| node_failure(Path::new("/dev/x"), &io::Error::from_raw_os_error(errno));
     let node = || "/dev/x".to_string();
-    assert_eq!(trouble(libc::EACCES), Some(Cause::NoRights { node: node() }));
-    assert_eq!(trouble(libc::ENOENT), Some(Cause::NoNode { node: node() }));
-    assert_eq!(trouble(libc::ENODEV), None, "its use reports the error");
+    assert_eq!(failure(libc::EACCES), Some(OpenFailure::NoRights { node: node() }));
+    assert_eq!(failure(libc::ENOENT), Some(OpenFailure::NoNode { node: node() }));
+    assert_eq!(failure(libc::ENODEV), None, "other errors are reported by the library that uses the file");
 }

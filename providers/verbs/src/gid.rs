@@ -1,4 +1,4 @@
-//! Chooses the GID of an IA's port; on Ethernet it determines the RoCE version and the VLAN as well. The caller logs the
+//! Chooses the GID of an IA's port. On Ethernet, the GID determines the RoCE version and the VLAN too. The caller logs the
 //! choice.
 #![forbid(unsafe_code)]
 
@@ -10,46 +10,47 @@ use crate::ibv::{Gid, GidKind};
 /// Requirements for a GID.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GidRequirements<'a> {
-    /// Whether the port is RoCE: peers then identify this side by the GID of its address.
+    /// Whether the port is RoCE. Then peers address this host by the GID of its IP address.
     pub(crate) is_ethernet: bool,
     pub(crate) address: Option<IpAddr>,
     /// The network device that has the address.
     pub(crate) netdev: Option<&'a str>,
-    /// The index from the settings.
+    /// The GID index of the settings, if set.
     pub(crate) index: Option<u32>,
 }
 
-/// Chooses the GID with the index in the requirements, if there is one. Otherwise, on Ethernet, RoCE v2 precedes v1;
-/// among equals, the GID of the address precedes others of its network device, and those precede a link-local GID. On
-/// other links the first GID is chosen.
+/// Chooses the GID with the required index, if an index is set. Otherwise the best GID on Ethernet, by these criteria in
+/// order: RoCE v2, GID of the address, GID of its network device, link-local GID, lowest index. On other links, the first
+/// GID. `None`: there is no such GID.
 pub(crate) fn choose(gids: &[Gid], wanted: &GidRequirements<'_>) -> Option<Gid> {
     if let Some(index) = wanted.index {
         return gids.iter().find(|gid| gid.index == index).cloned();
     }
     if !wanted.is_ethernet {
-        // A port of InfiniBand always has a GID. iWARP does not use it.
-        let nothing = Gid { index: 0, raw: [0; 16], kind: GidKind::Ib, netdev: None };
-        return Some(gids.iter().min_by_key(|gid| gid.index).cloned().unwrap_or(nothing));
+        // An InfiniBand port always has a GID. iWARP does not use GIDs.
+        let zero = Gid { index: 0, raw: [0; 16], kind: GidKind::Ib, netdev: None };
+        return Some(gids.iter().min_by_key(|gid| gid.index).cloned().unwrap_or(zero));
     }
     let address = wanted.address.map(raw);
     let rank = |gid: &&Gid| {
-        let is_new = gid.kind == GidKind::RoceV2;
+        let is_v2 = gid.kind == GidKind::RoceV2;
         let is_address = Some(gid.raw) == address;
         let is_link_local = Ipv6Addr::from(gid.raw).is_unicast_link_local();
-        let is_here = wanted.netdev.is_some() && gid.netdev.as_deref() == wanted.netdev;
-        (is_new, is_address, is_here, is_link_local, Reverse(gid.index))
+        let is_of_netdev = wanted.netdev.is_some() && gid.netdev.as_deref() == wanted.netdev;
+        (is_v2, is_address, is_of_netdev, is_link_local, Reverse(gid.index))
     };
     gids.iter().max_by_key(rank).cloned()
 }
 
-/// Whether packets can travel between two GIDs of Ethernet ports: both represent IPv4 addresses, or neither does.
+/// Whether packets can travel between two GIDs of Ethernet ports: either both represent IPv4 addresses, or neither does.
 pub(crate) fn is_same_family(one: &[u8; 16], other: &[u8; 16]) -> bool {
     let is_v4 = |gid: &[u8; 16]| Ipv6Addr::from(*gid).to_ipv4_mapped().is_some();
     is_v4(one) == is_v4(other)
 }
 
-/// A GID that reaches a peer's GID of another address family than `chosen`: the port's first one of the same network
-/// device and of the peer's scope (link-local or not), since a peer without a setting uses its first.
+/// Finds a GID of the port that reaches `peer`, a GID of another address family than `chosen`. Prefers GIDs of the network
+/// device of `chosen`, then GIDs with the scope of `peer` (link-local or not), then the lowest index. The C implementation
+/// uses the first GID by default, so such a peer is reached.
 pub(crate) fn reaching(gids: &[Gid], chosen: &Gid, peer: &[u8; 16]) -> Option<Gid> {
     let is_link_local = |gid: &[u8; 16]| Ipv6Addr::from(*gid).is_unicast_link_local();
     let rank = |gid: &&Gid| {
@@ -59,7 +60,7 @@ pub(crate) fn reaching(gids: &[Gid], chosen: &Gid, peer: &[u8; 16]) -> Option<Gi
     gids.iter().filter(|gid| is_same_family(&gid.raw, peer)).max_by_key(rank).cloned()
 }
 
-/// An address as a GID.
+/// Returns the GID that an IP address has on Ethernet.
 pub(crate) fn raw(address: IpAddr) -> [u8; 16] {
     match address {
         IpAddr::V4(address) => address.to_ipv6_mapped().octets(),
@@ -67,8 +68,8 @@ pub(crate) fn raw(address: IpAddr) -> [u8; 16] {
     }
 }
 
-/// The GID as text for logs.
-pub(crate) fn shown(gid: &Gid) -> String {
+/// Describes a GID for log messages and IA attributes.
+pub(crate) fn describe(gid: &Gid) -> String {
     let Gid { index, raw, kind, netdev } = gid;
     let netdev = netdev.as_deref().map(|netdev| format!(" on {netdev}")).unwrap_or_default();
     format!("GID {} (index {index}, {}{netdev})", Ipv6Addr::from(*raw), kind.name())
@@ -83,7 +84,7 @@ mod tests {
         Gid { index, raw, kind, netdev: Some(netdev.to_string()).filter(|netdev| !netdev.is_empty()) }
     }
 
-    /// As a kernel fills it for eth2 (192.0.2.1) and a VLAN upon it (198.51.100.1).
+    /// The GID table that the kernel creates for eth2 (192.0.2.1) and a VLAN on it (198.51.100.1).
     fn table() -> Vec<Gid> {
         vec![
             gid(0, "fe80::1", GidKind::RoceV1, "eth2"),
@@ -107,55 +108,59 @@ mod tests {
     }
 
     #[test]
-    fn the_gid_of_the_address_comes_first() {
+    fn gid_of_the_address_is_preferred() {
         assert_eq!(index(&table(), &roce("192.0.2.1", "eth2")), Some(3));
         assert_eq!(index(&table(), &roce("198.51.100.1", "eth2.100")), Some(7));
         assert_eq!(index(&table(), &roce("2001:db8::1", "eth2")), Some(8));
     }
 
     #[test]
-    fn then_one_of_the_link_and_of_the_same_network_device() {
+    fn link_local_gid_of_the_network_device_is_chosen_without_a_gid_of_the_address() {
         assert_eq!(index(&table(), &roce("192.0.2.77", "eth2")), Some(1));
         assert_eq!(index(&table(), &roce("192.0.2.77", "eth2.100")), Some(5));
         assert_eq!(index(&table(), &roce("", "eth9")), Some(1));
-        let no_link: Vec<_> = table().into_iter().filter(|gid| gid.raw[0] != 0xFE).collect();
-        assert_eq!(index(&no_link, &roce("", "eth2.100")), Some(7));
+        let no_link_local: Vec<_> = table().into_iter().filter(|gid| gid.raw[0] != 0xFE).collect();
+        assert_eq!(index(&no_link_local, &roce("", "eth2.100")), Some(7));
     }
 
     #[test]
     fn rocev1_is_chosen_only_without_rocev2() {
-        let old: Vec<_> = table().into_iter().filter(|gid| gid.kind == GidKind::RoceV1).collect();
-        assert_eq!(index(&old, &roce("192.0.2.1", "eth2")), Some(2));
-        assert_eq!(index(&old, &roce("192.0.2.77", "eth2")), Some(0));
-        let one_new = [gid(0, "::ffff:192.0.2.1", GidKind::RoceV1, "eth2"), gid(1, "fe80::1", GidKind::RoceV2, "eth2")];
-        assert_eq!(index(&one_new, &roce("192.0.2.1", "eth2")), Some(1));
+        let v1: Vec<_> = table().into_iter().filter(|gid| gid.kind == GidKind::RoceV1).collect();
+        assert_eq!(index(&v1, &roce("192.0.2.1", "eth2")), Some(2));
+        assert_eq!(index(&v1, &roce("192.0.2.77", "eth2")), Some(0));
+        let one_v2 = [gid(0, "::ffff:192.0.2.1", GidKind::RoceV1, "eth2"), gid(1, "fe80::1", GidKind::RoceV2, "eth2")];
+        assert_eq!(index(&one_v2, &roce("192.0.2.1", "eth2")), Some(1));
         assert_eq!(index(&[], &roce("192.0.2.1", "eth2")), None);
     }
 
     #[test]
-    fn configured_index_wins() {
+    fn configured_index_precedes_all_criteria() {
         let wanted = |index| GidRequirements { index: Some(index), ..roce("192.0.2.1", "eth2") };
         assert_eq!(index(&table(), &wanted(4)), Some(4));
         assert_eq!(index(&table(), &wanted(9)), None);
     }
 
     #[test]
-    fn a_peer_of_another_family_is_reached_by_the_first_gid_of_its_own() {
+    fn peer_of_another_family_is_reached_by_the_first_gid_of_that_family() {
         let raw = |text: &str| text.parse::<Ipv6Addr>().unwrap().octets();
         let (v4, link, global) = (raw("::ffff:192.0.2.9"), raw("fe80::9"), raw("2001:db8::9"));
         assert!(is_same_family(&link, &global) && is_same_family(&v4, &raw("::ffff:10.0.0.1")));
         assert!(!is_same_family(&v4, &link) && !is_same_family(&global, &v4));
         let reach = |chosen: usize, peer| reaching(&table(), &table()[chosen], peer).map(|gid| gid.index);
-        assert_eq!([reach(3, &link), reach(7, &link)], [Some(0), Some(4)], "of the same network device");
+        assert_eq!(
+            [reach(3, &link), reach(7, &link)],
+            [Some(0), Some(4)],
+            "GIDs of the same network device are preferred"
+        );
         assert_eq!(reach(3, &global), Some(8));
-        assert_eq!(reach(7, &global), Some(4), "the network device comes before the scope");
+        assert_eq!(reach(7, &global), Some(4), "the network device precedes the scope");
         assert_eq!(reach(1, &v4), Some(2));
         let only_v4: Vec<_> = table().into_iter().filter(|gid| is_same_family(&gid.raw, &v4)).collect();
         assert_eq!(reaching(&only_v4, &only_v4[0], &link), None);
     }
 
     #[test]
-    fn infiniband_takes_the_first() {
+    fn first_gid_is_chosen_on_infiniband() {
         let ib = GidRequirements { is_ethernet: false, address: None, netdev: None, index: None };
         let gids = [gid(1, "fe80::2", GidKind::Ib, ""), gid(0, "fe80::1", GidKind::Ib, "")];
         assert_eq!(index(&gids, &ib), Some(0));
@@ -164,8 +169,8 @@ mod tests {
     }
 
     #[test]
-    fn gid_choice_is_logged_completely() {
-        let text = shown(&table()[3]);
+    fn description_has_gid_index_type_and_network_device() {
+        let text = describe(&table()[3]);
         assert_eq!(text, "GID ::ffff:192.0.2.1 (index 3, roce-v2 on eth2)");
     }
 }

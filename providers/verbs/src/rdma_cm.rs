@@ -1,7 +1,7 @@
 //! Safe wrappers of librdmacm: the event channel, its ids, and copies of events.
 //!
-//! The only module that calls librdmacm. An event is acknowledged before it is handled, so destroying an id does not
-//! wait. No call is retried.
+//! This is the only module that calls librdmacm. It retries nothing. An event is copied and acknowledged before it is handled:
+//! destroying an id waits until all its events are acknowledged.
 
 use std::ffi::{c_int, c_void};
 use std::io;
@@ -17,12 +17,12 @@ use rdma_cm_sys::*;
 
 use crate::qp::state::Change;
 
-/// The source of events.
+/// An rdma_cm event channel, which all ids of an IA use.
 pub(crate) struct EventChannel(NonNull<rdma_event_channel>);
 
 // SAFETY: librdmacm allows any thread to use a channel.
 unsafe impl Send for EventChannel {}
-// SAFETY: as above.
+// SAFETY: librdmacm allows several threads to use a channel concurrently.
 unsafe impl Sync for EventChannel {}
 
 /// A copy of an event.
@@ -30,20 +30,20 @@ pub(crate) struct Event {
     pub(crate) kind: rdma_cm_event_type,
     /// Reason of a rejection, or a negative error number.
     pub(crate) status: c_int,
-    /// The id of the event; for a request, the listening id.
+    /// Number of the event's id; for a connection request, of the listening id.
     pub(crate) number: usize,
-    /// For a request: the new id and its number.
+    /// For a connection request: the new id and its number.
     pub(crate) new: Option<(Id, usize)>,
-    pub(crate) terms: Terms,
+    pub(crate) params: ConnParams,
     pub(crate) private_data: Vec<u8>,
 }
 
-/// Connection parameters exchanged besides private data.
+/// The connection parameters of `rdma_conn_param`, without private data.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Terms {
-    /// Maximum number of reads of the peer.
+pub(crate) struct ConnParams {
+    /// Maximum number of outstanding RDMA reads by the peer.
     pub(crate) responder_resources: u8,
-    /// Maximum number of own reads.
+    /// Maximum number of outstanding RDMA reads by the local queue pair.
     pub(crate) initiator_depth: u8,
     pub(crate) flow_control: u8,
     pub(crate) retry_count: u8,
@@ -52,9 +52,9 @@ pub(crate) struct Terms {
     pub(crate) qp_number: u32,
 }
 
-impl Terms {
+impl ConnParams {
     fn of(conn: &rdma_conn_param) -> Self {
-        Terms {
+        ConnParams {
             responder_resources: conn.responder_resources,
             initiator_depth: conn.initiator_depth,
             flow_control: conn.flow_control,
@@ -65,7 +65,7 @@ impl Terms {
         }
     }
 
-    /// Builds the parameters for a call that copies the private data.
+    /// Builds the C record. It contains a pointer to `private_data`, which must outlive its use.
     fn with(&self, private_data: &[u8]) -> rdma_conn_param {
         rdma_conn_param {
             private_data: if private_data.is_empty() { ptr::null() } else { private_data.as_ptr().cast() },
@@ -83,66 +83,66 @@ impl Terms {
 
 impl EventChannel {
     pub(crate) fn new() -> io::Result<Arc<Self>> {
-        // Every other call needs a channel, or an id of one, so librdmacm is loaded here.
+        // librdmacm is loaded here, because every other call needs a channel or an id of a channel.
         load().map_err(|error| io::Error::new(io::ErrorKind::Unsupported, error.clone()))?;
-        // SAFETY: no arguments.
+        // SAFETY: the library is loaded, and the function has no arguments.
         let channel = unsafe { rdma_create_event_channel() };
         let channel = EventChannel(NonNull::new(channel).ok_or_else(io::Error::last_os_error)?);
         rustix::io::ioctl_fionbio(channel.fd(), true)?;
         Ok(Arc::new(channel))
     }
 
-    /// Readable when there is an event.
+    /// Returns the descriptor, which is readable when an event is pending.
     pub(crate) fn fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the descriptor is the channel's, which is open as long as the borrow.
+        // SAFETY: the descriptor is open as long as the channel, and the result borrows the channel.
         unsafe { BorrowedFd::borrow_raw((*self.0.as_ptr()).fd) }
     }
 
-    /// The next event; `None`: no more. A new id gets its number from `fresh`.
+    /// Reads, copies and acknowledges the next event; `None` if none is pending. `fresh` returns the number for a new id.
     pub(crate) fn next(self: &Arc<Self>, fresh: impl FnOnce() -> usize) -> io::Result<Option<Event>> {
         let mut event = ptr::null_mut();
-        // SAFETY: the channel is open, `event` is a valid place.
+        // SAFETY: the channel is open, and `event` is a valid pointer to write to.
         if unsafe { rdma_get_cm_event(self.0.as_ptr(), &mut event) } != 0 {
             let error = io::Error::last_os_error();
             return if error.kind() == io::ErrorKind::WouldBlock { Ok(None) } else { Err(error) };
         }
-        // SAFETY: the library's until it is acknowledged below, and whole.
+        // SAFETY: on success, `event` points to an initialised event, which is valid until it is acknowledged below.
         let raw = unsafe { &*event };
         let is_request = raw.event == RDMA_CM_EVENT_CONNECT_REQUEST;
         let about = if is_request { raw.listen_id } else { raw.id };
-        // SAFETY: the id of an event is valid until the event is acknowledged.
+        // SAFETY: the id of an event is not destroyed before the event is acknowledged.
         let number = unsafe { (*about).context } as usize;
-        // SAFETY: all ids of this provider are of a port space with connections, so this member of the union is valid.
+        // SAFETY: all ids have the port space `RDMA_PS_TCP`, whose events use this member of the union.
         let conn = unsafe { &raw.param.conn };
         let mut private_data = vec![0; if conn.private_data.is_null() { 0 } else { conn.private_data_len.into() }];
         if !private_data.is_empty() {
-            // SAFETY: that many bytes are valid until the event is acknowledged.
+            // SAFETY: `conn.private_data` has `private_data_len` bytes until the event is acknowledged.
             unsafe {
                 ptr::copy_nonoverlapping(conn.private_data.cast(), private_data.as_mut_ptr(), private_data.len())
             };
         }
         let new = is_request.then(|| {
             let number = fresh();
-            // SAFETY: a new id is not shared yet; its context is set by its creator.
+            // SAFETY: the new id is valid, and no other thread knows it yet.
             unsafe { (*raw.id).context = number as *mut c_void };
             NonNull::new(raw.id).map(|id| (Id { id, _channel: self.clone() }, number))
         });
-        let terms = Terms::of(conn);
+        let params = ConnParams::of(conn);
         let (kind, status) = (raw.event, raw.status);
-        // SAFETY: got above, acknowledged once.
+        // SAFETY: `event` was returned by `rdma_get_cm_event`, and is acknowledged once.
         unsafe { rdma_ack_cm_event(event) };
-        Ok(Some(Event { kind, status, number, new: new.flatten(), terms, private_data }))
+        Ok(Some(Event { kind, status, number, new: new.flatten(), params, private_data }))
     }
 }
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
-        // SAFETY: no id is left: each keeps an `Arc` of it.
+        // SAFETY: no id uses the channel: each holds an `Arc` of it.
         unsafe { rdma_destroy_event_channel(self.0.as_ptr()) };
     }
 }
 
-/// A connection, a listener, or an attempt.
+/// An rdma_cm id: a connection, a listener, or an attempt.
 pub(crate) struct Id {
     id: NonNull<rdma_cm_id>,
     _channel: Arc<EventChannel>,
@@ -150,19 +150,19 @@ pub(crate) struct Id {
 
 // SAFETY: librdmacm allows any thread to use an id.
 unsafe impl Send for Id {}
-// SAFETY: as above.
+// SAFETY: librdmacm allows several threads to use an id concurrently.
 unsafe impl Sync for Id {}
 
 impl Drop for Id {
     fn drop(&mut self) {
-        // SAFETY: owned, and not used after this. Its events are acknowledged as they are read, so this does not wait.
+        // SAFETY: `self` is the only owner, and is dropped here. All events that were read are acknowledged.
         if unsafe { rdma_destroy_id(self.id.as_ptr()) } != 0 {
-            log::warn!("an rdma_cm id could not be destroyed: {}", io::Error::last_os_error());
+            log::warn!("cannot destroy an rdma_cm id: {}", io::Error::last_os_error());
         }
     }
 }
 
-/// Converts a result of the library.
+/// Converts the result of a librdmacm call: 0, or -1 and `errno`.
 fn done(result: c_int) -> io::Result<()> {
     if result == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
@@ -172,10 +172,10 @@ fn milliseconds(time: Duration) -> c_int {
 }
 
 impl Id {
-    /// An id whose events carry `number`.
+    /// Creates an id whose events carry `number`.
     pub(crate) fn new(channel: &Arc<EventChannel>, number: usize) -> io::Result<Self> {
         let mut id = ptr::null_mut();
-        // SAFETY: the channel is open; the number is kept and never followed.
+        // SAFETY: the channel is open. librdmacm stores `number` and never dereferences it.
         done(unsafe { rdma_create_id(channel.0.as_ptr(), &mut id, number as *mut c_void, RDMA_PS_TCP) })?;
         let id = NonNull::new(id).ok_or_else(io::Error::last_os_error)?;
         Ok(Id { id, _channel: channel.clone() })
@@ -183,91 +183,92 @@ impl Id {
 
     pub(crate) fn bind(&self, address: SocketAddr) -> io::Result<()> {
         let mut raw = RawAddress::new(address);
-        // SAFETY: the id lives, the address does until the call returns.
+        // SAFETY: `self.id` exists until `self` is dropped, and `raw` outlives the call.
         done(unsafe { rdma_bind_addr(self.id.as_ptr(), raw.as_mut_ptr()) })
     }
 
     pub(crate) fn listen(&self, backlog: c_int) -> io::Result<()> {
-        // SAFETY: the id lives.
+        // SAFETY: `self.id` exists until `self` is dropped.
         done(unsafe { rdma_listen(self.id.as_ptr(), backlog) })
     }
 
     pub(crate) fn resolve_address(&self, peer: SocketAddr, time: Duration) -> io::Result<()> {
         let mut raw = RawAddress::new(peer);
-        // SAFETY: the id lives, the address does until the call returns.
+        // SAFETY: `self.id` exists until `self` is dropped, and `raw` outlives the call.
         done(unsafe { rdma_resolve_addr(self.id.as_ptr(), ptr::null_mut(), raw.as_mut_ptr(), milliseconds(time)) })
     }
 
     pub(crate) fn resolve_route(&self, time: Duration) -> io::Result<()> {
-        // SAFETY: the id lives.
+        // SAFETY: `self.id` exists until `self` is dropped.
         done(unsafe { rdma_resolve_route(self.id.as_ptr(), milliseconds(time)) })
     }
 
-    pub(crate) fn connect(&self, terms: &Terms, private_data: &[u8]) -> io::Result<()> {
-        let mut param = terms.with(private_data);
-        // SAFETY: the id lives, parameters and data do until the call returns.
+    pub(crate) fn connect(&self, params: &ConnParams, private_data: &[u8]) -> io::Result<()> {
+        let mut param = params.with(private_data);
+        // SAFETY: `self.id` exists until `self` is dropped. `param` and the private data outlive the call.
         done(unsafe { rdma_connect(self.id.as_ptr(), &mut param) })
     }
 
     pub(crate) fn establish(&self) -> io::Result<()> {
-        // SAFETY: the id lives.
+        // SAFETY: `self.id` exists until `self` is dropped.
         done(unsafe { rdma_establish(self.id.as_ptr()) })
     }
 
-    pub(crate) fn accept(&self, terms: &Terms, private_data: &[u8]) -> io::Result<()> {
-        let mut param = terms.with(private_data);
-        // SAFETY: the id lives, parameters and data do until the call returns.
+    pub(crate) fn accept(&self, params: &ConnParams, private_data: &[u8]) -> io::Result<()> {
+        let mut param = params.with(private_data);
+        // SAFETY: `self.id` exists until `self` is dropped. `param` and the private data outlive the call.
         done(unsafe { rdma_accept(self.id.as_ptr(), &mut param) })
     }
 
-    /// Rejects on behalf of the consumer.
+    /// Rejects the request as the consumer's decision.
     pub(crate) fn reject(&self, private_data: &[u8]) -> io::Result<()> {
         let length = u8::try_from(private_data.len()).unwrap_or(u8::MAX);
-        // SAFETY: the id lives, the data do until the call returns.
+        // SAFETY: `self.id` exists until `self` is dropped, and `private_data` outlives the call.
         done(unsafe { rdma_reject(self.id.as_ptr(), private_data.as_ptr().cast(), length) })
     }
 
-    /// Rejects with a reason of the kernel that does not mean the consumer's decision.
-    pub(crate) fn turn_away(&self) -> io::Result<()> {
-        // SAFETY: the id lives.
+    /// Rejects the request with a reason that the peer does not report as the consumer's decision.
+    pub(crate) fn reject_unserved(&self) -> io::Result<()> {
+        // SAFETY: `self.id` exists until `self` is dropped.
         done(unsafe { rdma_reject_ece(self.id.as_ptr(), ptr::null(), 0) })
     }
 
     pub(crate) fn disconnect(&self) -> io::Result<()> {
-        // SAFETY: the id lives.
+        // SAFETY: `self.id` exists until `self` is dropped.
         done(unsafe { rdma_disconnect(self.id.as_ptr()) })
     }
 
-    /// Informs rdma_cm that the queue pair has received data before the connection was confirmed.
+    /// Notifies rdma_cm that the queue pair has received data before the connection was confirmed.
     pub(crate) fn notify(&self) -> io::Result<()> {
-        // SAFETY: the id lives.
+        // SAFETY: `self.id` exists until `self` is dropped.
         done(unsafe { rdma_notify(self.id.as_ptr(), IBV_EVENT_COMM_EST) })
     }
 
-    /// Attributes that take a queue pair to this state.
+    /// Returns the attributes that change the queue pair of this connection to a state.
     pub(crate) fn change(&self, state: ibv_qp_state::Type) -> io::Result<Change> {
         let mut attributes = ibv_qp_attr { qp_state: state, ..Default::default() };
         let mut mask = 0;
-        // SAFETY: the id lives, and both places are valid.
+        // SAFETY: `self.id` exists until `self` is dropped, and both pointers are valid for writes.
         done(unsafe { rdma_init_qp_attr(self.id.as_ptr(), &mut attributes, &mut mask) })?;
         Ok(Change { attributes, mask })
     }
 
-    /// The peer's address; `None` before it is known.
+    /// Returns the peer's address; `None` before it is known.
     pub(crate) fn peer(&self) -> Option<SocketAddr> {
-        // SAFETY: the id lives; its route is set before an event names it, and not changed later.
+        // SAFETY: `self.id` exists until `self` is dropped. librdmacm sets the address before it reports an event of the id,
+        // and does not change it later.
         let storage = unsafe { &(*self.id.as_ptr()).route.addr.dst_storage };
         address_of(storage)
     }
 
-    /// The device's port, from 1; 0 before it is known.
+    /// Returns the port number of the device, from 1; 0 before it is known.
     pub(crate) fn port(&self) -> u8 {
-        // SAFETY: the id lives.
+        // SAFETY: `self.id` exists until `self` is dropped.
         unsafe { (*self.id.as_ptr()).port_num }
     }
 }
 
-/// Converts an address to the socket format.
+/// A socket address as C record.
 union RawAddress {
     v4: libc::sockaddr_in,
     v6: libc::sockaddr_in6,
@@ -305,7 +306,7 @@ fn address_of(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
     match c_int::from(storage.ss_family) {
         libc::AF_INET => {
             let mut raw = MaybeUninit::<libc::sockaddr_in>::uninit();
-            // SAFETY: any bytes are an address, and the storage has space for each kind.
+            // SAFETY: the storage is larger than the record, and every byte pattern is a valid `sockaddr_in`.
             let raw = unsafe {
                 ptr::copy_nonoverlapping(ptr::from_ref(storage).cast(), raw.as_mut_ptr(), 1);
                 raw.assume_init()
@@ -315,7 +316,7 @@ fn address_of(storage: &libc::sockaddr_storage) -> Option<SocketAddr> {
         }
         libc::AF_INET6 => {
             let mut raw = MaybeUninit::<libc::sockaddr_in6>::uninit();
-            // SAFETY: as above.
+            // SAFETY: the storage is larger than the record, and every byte pattern is a valid `sockaddr_in6`.
             let raw = unsafe {
                 ptr::copy_nonoverlapping(ptr::from_ref(storage).cast(), raw.as_mut_ptr(), 1);
                 raw.assume_init()
@@ -332,12 +333,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn addresses_come_back_as_they_went() {
+    fn address_conversion_round_trips() {
         for text in ["192.0.2.7:4660", "[2001:db8::7]:4660"] {
             let address: SocketAddr = text.parse().unwrap();
             let raw = RawAddress::new(address);
             let mut storage = MaybeUninit::<libc::sockaddr_storage>::zeroed();
-            // SAFETY: the storage has space for each kind, and any bytes are one.
+            // SAFETY: the storage is larger than `raw`, and every byte pattern is a valid `sockaddr_storage`.
             let storage = unsafe {
                 ptr::copy_nonoverlapping(
                     ptr::from_ref(&raw).cast::<u8>(),

@@ -1,8 +1,7 @@
-//! Reasons for which an IA cannot be opened, or memory cannot be registered: cause, remedy, and the error for the
-//! caller.
+//! Failures to open an IA or to register memory: the log message with cause and remedy, and the error for the caller.
 //!
-//! A failed open is one line: object, cause, remedy. Programs that try every name would flood the log, so each line is
-//! logged once in a process, and at most four of them; the rest at debug level.
+//! The message of a failed open has object, cause and remedy. A program that tries all names of dat.conf would flood the log.
+//! So a process logs each message once as an error, and at most four of them; the others have level info.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeSet;
@@ -14,9 +13,9 @@ use ibverbs_sys::LoadError;
 use parking_lot::Mutex;
 use rustix::process::{Resource as Bound, getrlimit};
 
-/// The reason why an IA cannot be opened.
+/// Why an IA cannot be opened.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) enum Cause {
+pub(crate) enum OpenFailure {
     /// A library of rdma-core cannot be loaded.
     NoLibrary(LoadError),
     /// The kernel has no RDMA support.
@@ -25,72 +24,72 @@ pub(crate) enum Cause {
     NoDevices,
     /// The name is neither a device, a network device nor a host.
     Unknown { object: String, devices: Vec<String> },
-    /// It is a host or an address, but not of this host.
-    NotHere { object: String, addresses: Vec<String> },
-    /// The network device belongs to this host but not to an RDMA device.
-    Plain { netdev: String, others: Vec<String> },
+    /// The name is of another host, or is an address of another host.
+    Remote { object: String, addresses: Vec<String> },
+    /// No RDMA device uses the network device.
+    NotRdma { netdev: String, others: Vec<String> },
     /// The device has no such port.
     NoPort { device: String, port: u8, ports: Vec<u8> },
-    /// A port without an IP address.
+    /// The port has no IP address, which rdma_cm needs.
     NoAddress { device: String, port: u8, netdevs: Vec<String> },
-    /// The kernel does not offer its devices to programs.
+    /// The kernel does not make the device available to programs.
     NoVerbs { device: String },
     /// A device file does not exist.
     NoNode { node: String },
-    /// A device file may not be opened.
+    /// The user may not open a device file.
     NoRights { node: String },
     /// libibverbs has no driver for the device.
     NoDriver { device: String, kernel_driver: Option<String> },
     /// The kernel does not make rdma_cm available to programs.
     NoManager,
-    /// The dat.conf line names the C implementation's library whose connection manager uses UD queue pairs.
+    /// The dat.conf line names a library of the C implementation whose connection manager uses UD queue pairs.
     NoDatagramManager,
     /// The port has no GID, or not the requested one.
     NoGid { device: String, port: u8, index: Option<u32> },
-    /// A call failed.
-    Failed { what: String, error: String },
+    /// A call has failed. `operation`: a verb phrase, which follows "cannot".
+    Failed { operation: String, error: String },
 }
 
-/// librdmacm is missing, which the other connection managers do not need.
+/// The package of librdmacm, which only the connection manager `rdma` needs.
 const MANAGER_PACKAGE: &str = "librdmacm1";
-/// An additional remedy where rdma_cm cannot be used.
+/// An additional remedy if rdma_cm cannot be used.
 const MANAGER_CHOICE: &str = ", or choose another connection manager (cm=socket in ia_params, or DAPL_VERBS_CM=socket)";
 
-impl Cause {
-    fn cause(&self) -> String {
+impl OpenFailure {
+    fn description(&self) -> String {
         match self {
-            Cause::NoLibrary(error) => format!("a library of rdma-core cannot be used: {error}"),
-            Cause::NoRdma => "the kernel has no RDMA devices (/sys/class/infiniband does not exist)".to_string(),
-            Cause::NoDevices => "there is no RDMA device (/sys/class/infiniband is empty)".to_string(),
-            Cause::Unknown { object, .. } => {
+            OpenFailure::NoLibrary(error) => format!("a library of rdma-core cannot be used: {error}"),
+            OpenFailure::NoRdma => "the kernel has no RDMA devices (/sys/class/infiniband does not exist)".to_string(),
+            OpenFailure::NoDevices => "there is no RDMA device (/sys/class/infiniband is empty)".to_string(),
+            OpenFailure::Unknown { object, .. } => {
                 format!(
                     "\"{object}\" is neither an RDMA device, a network device, an address nor a host name that can be resolved"
                 )
             }
-            Cause::NotHere { object, .. } => format!("{object} is not an address of this host"),
-            Cause::Plain { netdev, .. } => format!("no RDMA device uses the network device {netdev}"),
-            Cause::NoPort { device, port, .. } => format!("{device} has no port {port}"),
-            Cause::NoAddress { device, port, netdevs } => match netdevs.as_slice() {
+            OpenFailure::Remote { object, .. } => format!("{object} is not an address of this host"),
+            OpenFailure::NotRdma { netdev, .. } => format!("no RDMA device uses the network device {netdev}"),
+            OpenFailure::NoPort { device, port, .. } => format!("{device} has no port {port}"),
+            OpenFailure::NoAddress { device, port, netdevs } => match netdevs.as_slice() {
                 [] => format!("port {port} of {device} has no network device, so there is no IP address"),
                 netdevs => format!("{} ({device}, port {port}) has no IP address", netdevs.join(", ")),
             },
-            Cause::NoVerbs { device } => format!("the kernel does not make {device} available to programs"),
-            Cause::NoNode { node } => format!("the device file {node} does not exist"),
-            Cause::NoRights { node } => format!("no permission to read and write the device file {node}"),
-            Cause::NoDriver { device, kernel_driver } => match kernel_driver {
+            OpenFailure::NoVerbs { device } => format!("the kernel does not make {device} available to programs"),
+            OpenFailure::NoNode { node } => format!("the device file {node} does not exist"),
+            OpenFailure::NoRights { node } => format!("no permission to read and write the device file {node}"),
+            OpenFailure::NoDriver { device, kernel_driver } => match kernel_driver {
                 Some(driver) => format!("libibverbs has no driver for {device} (the kernel's is {driver})"),
                 None => format!("libibverbs has no driver for {device}"),
             },
-            Cause::NoManager => "the kernel does not make rdma_cm available to programs".to_string(),
-            Cause::NoDatagramManager => {
-                "the connection managers of libdaploucm and libdaplomcm, over UD queue pairs, do not exist here"
+            OpenFailure::NoManager => "the kernel does not make rdma_cm available to programs".to_string(),
+            OpenFailure::NoDatagramManager => {
+                "the connection managers of libdaploucm and libdaplomcm (over UD queue pairs) are not implemented"
                     .to_string()
             }
-            Cause::NoGid { device, port, index: None } => format!("port {port} of {device} has no GID"),
-            Cause::NoGid { device, port, index: Some(index) } => {
+            OpenFailure::NoGid { device, port, index: None } => format!("port {port} of {device} has no GID"),
+            OpenFailure::NoGid { device, port, index: Some(index) } => {
                 format!("port {port} of {device} has no GID with index {index}")
             }
-            Cause::Failed { what, error } => format!("{what}: {error}"),
+            OpenFailure::Failed { operation, error } => format!("cannot {operation}: {error}"),
         }
     }
 
@@ -100,7 +99,7 @@ impl Cause {
             names => format!(" ({what}: {})", names.join(", ")),
         };
         match self {
-            Cause::NoLibrary(error) => {
+            OpenFailure::NoLibrary(error) => {
                 let package = error.package();
                 let other = if package == MANAGER_PACKAGE { MANAGER_CHOICE } else { "" };
                 format!(
@@ -108,74 +107,74 @@ impl Cause {
                     package.trim_end_matches('1')
                 )
             }
-            Cause::NoRdma | Cause::NoDevices => "load the driver of the adapter (such as mlx5_ib, irdma or bnxt_re); \
+            OpenFailure::NoRdma | OpenFailure::NoDevices => "load the driver of the adapter (such as mlx5_ib, irdma or bnxt_re); \
                 without an adapter: modprobe rdma_rxe && rdma link add rxe0 type rxe netdev <network device>"
                 .to_string(),
-            Cause::Unknown { devices, .. } => format!("correct ia_params{}", listed("devices", devices)),
-            Cause::NotHere { addresses, .. } => format!("correct ia_params{}", listed("addresses", addresses)),
-            Cause::Plain { netdev, others } => format!(
+            OpenFailure::Unknown { devices, .. } => format!("correct ia_params{}", listed("devices", devices)),
+            OpenFailure::Remote { addresses, .. } => format!("correct ia_params{}", listed("addresses", addresses)),
+            OpenFailure::NotRdma { netdev, others } => format!(
                 "name another{}, or create one: rdma link add rxe0 type rxe netdev {netdev}",
                 listed("with RDMA devices", others)
             ),
-            Cause::NoPort { ports, .. } => {
+            OpenFailure::NoPort { ports, .. } => {
                 let ports: Vec<String> = ports.iter().map(u8::to_string).collect();
                 format!("correct ia_params{}", listed("ports", &ports))
             }
-            Cause::NoAddress { .. } => format!("give it an address (ip addr add){MANAGER_CHOICE}"),
-            Cause::NoVerbs { .. } => "load the kernel module ib_uverbs (modprobe ib_uverbs)".to_string(),
-            Cause::NoNode { node } => {
+            OpenFailure::NoAddress { .. } => format!("give it an address (ip addr add){MANAGER_CHOICE}"),
+            OpenFailure::NoVerbs { .. } => "load the kernel module ib_uverbs (modprobe ib_uverbs)".to_string(),
+            OpenFailure::NoNode { node } => {
                 format!("start udev, or in a container pass the file in (such as --device={node})")
             }
-            Cause::NoRights { node } => {
+            OpenFailure::NoRights { node } => {
                 format!("let the user read and write it (chmod 0666 {node}, or the udev rule of rdma-core's packages)")
             }
-            Cause::NoDriver { .. } => {
+            OpenFailure::NoDriver { .. } => {
                 "install the user-space drivers (package ibverbs-providers or rdma-core), as new as libibverbs"
                     .to_string()
             }
-            Cause::NoDatagramManager => {
+            OpenFailure::NoDatagramManager => {
                 "write cm=rdma or cm=socket2 in ia_params, or open the name of a libdaplofa or libdaploscm line; the peer \
                  has to use the same"
                     .to_string()
             }
-            Cause::NoManager => format!("load the kernel module rdma_ucm (modprobe rdma_ucm){MANAGER_CHOICE}"),
-            Cause::NoGid { index: None, .. } => "bring its network device up (ip link set ... up)".to_string(),
-            Cause::NoGid { .. } => {
+            OpenFailure::NoManager => format!("load the kernel module rdma_ucm (modprobe rdma_ucm){MANAGER_CHOICE}"),
+            OpenFailure::NoGid { index: None, .. } => "bring its network device up (ip link set ... up)".to_string(),
+            OpenFailure::NoGid { .. } => {
                 "correct DAPL_VERBS_GID_INDEX, or leave it out (\"rdma\" or \"ibv_devinfo -v\" list GIDs)".to_string()
             }
-            Cause::Failed { .. } => "see the kernel's log (dmesg)".to_string(),
+            OpenFailure::Failed { .. } => "see the kernel's log (dmesg)".to_string(),
         }
     }
 
-    /// Return code for the caller.
+    /// Returns the error for the caller.
     fn error(&self) -> Error {
         match self {
-            Cause::NoRights { .. } => Error::PermissionDenied,
-            Cause::Failed { .. } => Error::Internal,
+            OpenFailure::NoRights { .. } => Error::PermissionDenied,
+            OpenFailure::Failed { .. } => Error::Internal,
             _ => Error::InvalidAddress(Address::Unreachable),
         }
     }
 }
 
-/// Logs why an IA is not opened, and returns the error.
-pub(crate) fn refusal(name: &str, object: &str, cause: &Cause) -> Error {
+/// Logs why an IA cannot be opened, and returns the error for the caller.
+pub(crate) fn refusal(name: &str, object: &str, failure: &OpenFailure) -> Error {
     static REPORTED: Mutex<Reported> = Mutex::new(Reported { lines: BTreeSet::new() });
-    let line = format!("{name}: cannot open \"{object}\": {}; {}", cause.cause(), cause.remedy());
-    let how = REPORTED.lock().level_of(&line);
-    match how {
+    let line = format!("{name}: cannot open \"{object}\": {}; {}", failure.description(), failure.remedy());
+    let level = REPORTED.lock().level_of(&line);
+    match level {
         LogLevelChoice::Show => log::error!("{line}"),
         LogLevelChoice::ShowLast => {
             log::error!("{line} (DAPL_DBG_TYPE=0xffff shows further IAs that cannot be opened)")
         }
         LogLevelChoice::Hide => log::info!("{line}"),
     }
-    cause.error()
+    failure.error()
 }
 
-/// Lines logged as errors; later ones at debug level.
-const MOST: usize = 4;
+/// Maximum number of messages logged as errors.
+const MAX_ERRORS: usize = 4;
 
-/// Lines logged so far.
+/// The messages logged as errors.
 struct Reported {
     lines: BTreeSet<String>,
 }
@@ -189,33 +188,35 @@ enum LogLevelChoice {
 
 impl Reported {
     fn level_of(&mut self, line: &str) -> LogLevelChoice {
-        if self.lines.len() >= MOST || !self.lines.insert(line.to_string()) {
+        if self.lines.len() >= MAX_ERRORS || !self.lines.insert(line.to_string()) {
             return LogLevelChoice::Hide;
         }
-        if self.lines.len() == MOST { LogLevelChoice::ShowLast } else { LogLevelChoice::Show }
+        if self.lines.len() == MAX_ERRORS { LogLevelChoice::ShowLast } else { LogLevelChoice::Show }
     }
 }
 
-/// Logs why memory cannot be registered, and returns the error: `InvalidParameter(3)` for unmapped memory,
-/// `Exhausted(Memory)` if no more memory may be locked, `Exhausted(MemoryRegion)` if the device has no more regions.
+/// Logs why memory cannot be registered, and returns the error for the caller.
+///
+/// `InvalidParameter(3)`: the memory is not mapped or not writable, or cannot be registered. `Exhausted(Memory)`: no more
+/// memory may be locked. `Exhausted(MemoryRegion)`: the device has no more regions. `PermissionDenied`, `Internal`.
 pub(crate) fn registration(device: &str, region: Region, error: &io::Error) -> Error {
     let number = error.raw_os_error().unwrap_or_default();
     let (code, line) = classify(number, region, &Locked::now());
     let Region { address, length } = region;
     match line {
-        // An invalid argument is reported by the return code alone.
-        None => log::debug!("{device}: no registration of {length} bytes at {address:#x}: {error}"),
+        // Memory that is not mapped is a mistake of the program, which gets the error.
+        None => log::debug!("{device}: cannot register {length} bytes at {address:#x}: {error}"),
         Some(line) => log::error!("{device}: cannot register {length} bytes at {address:#x}: {error}{line}"),
     }
     code
 }
 
-/// Memory that this process has locked, and its limit, in bytes.
+/// Locked memory of this process, and its limit, in bytes.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct Locked {
-    /// Locked memory as the kernel counts it for RDMA.
+    /// Memory that is pinned for RDMA (`VmPin`).
     pinned: u64,
-    /// Limit of locked memory; `None`: no limit.
+    /// Limit of pinned memory (`RLIMIT_MEMLOCK`); `None`: no limit.
     allowed: Option<u64>,
     page: u64,
 }
@@ -233,13 +234,13 @@ impl Locked {
             line.and_then(|rest| rest.split_ascii_whitespace().next())
         };
         let pinned = field("VmPin").and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0).saturating_mul(1024);
-        /// `CAP_IPC_LOCK`: the limit does not apply.
+        /// The bit of `CAP_IPC_LOCK`. The limit does not apply to processes with this capability.
         const IPC_LOCK: u64 = 1 << 14;
         let capabilities = field("CapEff").and_then(|hex| u64::from_str_radix(hex, 16).ok()).unwrap_or(0);
         Locked { pinned, allowed: limit.filter(|_| capabilities & IPC_LOCK == 0), page }
     }
 
-    /// The number of bytes that would be locked with this region and the limit, if the limit would be exceeded.
+    /// If this region would exceed the limit: returns the number of bytes that would be locked, and the limit.
     fn excess(&self, region: Region) -> Option<(u64, u64)> {
         let mask = self.page - 1;
         let end = region.address.saturating_add(region.length).saturating_add(mask) & !mask;
@@ -248,7 +249,7 @@ impl Locked {
     }
 }
 
-/// The error, and text to be logged after the kernel's message.
+/// Returns the error for the caller, and the text that is logged after the kernel's message; `None` if nothing is logged.
 fn classify(errno: i32, region: Region, locked: &Locked) -> (Error, Option<String>) {
     let plain = |text: &str| Some(text.to_string());
     match (errno, locked.excess(region)) {
@@ -279,41 +280,41 @@ mod tests {
     const PAGE: u64 = 4096;
 
     #[test]
-    fn every_refusal_names_object_cause_and_remedy() {
+    fn each_failure_to_open_is_logged_with_object_cause_and_remedy() {
         let text = |text: &str| text.to_string();
         let device = || text("mlx5_0");
         let library =
-            |package| Cause::NoLibrary(LoadError::Library { package, reason: format!("{package}: not found") });
-        let causes = [
+            |package| OpenFailure::NoLibrary(LoadError::Library { package, reason: format!("{package}: not found") });
+        let failures = [
             (library("libibverbs1"), "install the package libibverbs1 (libibverbs on Fedora), rdma-core 32 or later"),
             (library("librdmacm1"), "cm=socket"),
-            (Cause::NoRdma, "rdma_rxe"),
-            (Cause::NoDevices, "mlx5_ib"),
-            (Cause::Unknown { object: text("ib7"), devices: vec![device()] }, "ib7"),
-            (Cause::NotHere { object: text("node"), addresses: vec![text("192.0.2.1")] }, "192.0.2.1"),
-            (Cause::Plain { netdev: text("eth0"), others: vec![text("eth2")] }, "eth2"),
-            (Cause::NoPort { device: device(), port: 3, ports: vec![1, 2] }, "1, 2"),
-            (Cause::NoAddress { device: device(), port: 1, netdevs: vec![text("ib0")] }, "cm=socket"),
-            (Cause::NoAddress { device: device(), port: 1, netdevs: vec![] }, "no network device"),
-            (Cause::NoVerbs { device: device() }, "ib_uverbs"),
-            (Cause::NoNode { node: text("/dev/infiniband/uverbs0") }, "--device=/dev/infiniband/uverbs0"),
-            (Cause::NoRights { node: text("/dev/infiniband/uverbs0") }, "chmod 0666 /dev/infiniband/uverbs0"),
-            (Cause::NoDriver { device: device(), kernel_driver: Some(text("mlx5_core")) }, "ibverbs-providers"),
-            (Cause::NoManager, "rdma_ucm"),
-            (Cause::NoDatagramManager, "cm=socket"),
-            (Cause::NoGid { device: device(), port: 1, index: Some(9) }, "DAPL_VERBS_GID_INDEX"),
-            (Cause::NoGid { device: device(), port: 1, index: None }, "up"),
-            (Cause::Failed { what: text("mlx5_0"), error: text("broken") }, "dmesg"),
+            (OpenFailure::NoRdma, "rdma_rxe"),
+            (OpenFailure::NoDevices, "mlx5_ib"),
+            (OpenFailure::Unknown { object: text("ib7"), devices: vec![device()] }, "ib7"),
+            (OpenFailure::Remote { object: text("node"), addresses: vec![text("192.0.2.1")] }, "192.0.2.1"),
+            (OpenFailure::NotRdma { netdev: text("eth0"), others: vec![text("eth2")] }, "eth2"),
+            (OpenFailure::NoPort { device: device(), port: 3, ports: vec![1, 2] }, "1, 2"),
+            (OpenFailure::NoAddress { device: device(), port: 1, netdevs: vec![text("ib0")] }, "cm=socket"),
+            (OpenFailure::NoAddress { device: device(), port: 1, netdevs: vec![] }, "no network device"),
+            (OpenFailure::NoVerbs { device: device() }, "ib_uverbs"),
+            (OpenFailure::NoNode { node: text("/dev/infiniband/uverbs0") }, "--device=/dev/infiniband/uverbs0"),
+            (OpenFailure::NoRights { node: text("/dev/infiniband/uverbs0") }, "chmod 0666 /dev/infiniband/uverbs0"),
+            (OpenFailure::NoDriver { device: device(), kernel_driver: Some(text("mlx5_core")) }, "ibverbs-providers"),
+            (OpenFailure::NoManager, "rdma_ucm"),
+            (OpenFailure::NoDatagramManager, "cm=socket"),
+            (OpenFailure::NoGid { device: device(), port: 1, index: Some(9) }, "DAPL_VERBS_GID_INDEX"),
+            (OpenFailure::NoGid { device: device(), port: 1, index: None }, "up"),
+            (OpenFailure::Failed { operation: text("open mlx5_0"), error: text("broken") }, "dmesg"),
         ];
         let mut seen = BTreeSet::new();
-        for (cause, word) in causes {
-            let line = format!("{}; {}", cause.cause(), cause.remedy());
-            assert!(line.contains(word) && !cause.cause().is_empty() && !cause.remedy().is_empty(), "{line}");
+        for (failure, part) in failures {
+            let line = format!("{}; {}", failure.description(), failure.remedy());
+            assert!(line.contains(part) && !failure.description().is_empty() && !failure.remedy().is_empty(), "{line}");
             assert!(!line.contains("  "), "{line}");
-            assert!(seen.insert(cause.cause()), "each has its own words");
+            assert!(seen.insert(failure.description()), "two failures have the same description: {line}");
         }
-        assert_eq!(Cause::NoRights { node: text("x") }.error(), Error::PermissionDenied);
-        assert_eq!(Cause::NoRdma.error(), Error::InvalidAddress(Address::Unreachable));
+        assert_eq!(OpenFailure::NoRights { node: text("x") }.error(), Error::PermissionDenied);
+        assert_eq!(OpenFailure::NoRdma.error(), Error::InvalidAddress(Address::Unreachable));
     }
 
     #[test]
@@ -343,7 +344,7 @@ mod tests {
     }
 
     #[test]
-    fn registration_errors_have_different_causes() {
+    fn registration_errors_map_to_dat_errors() {
         let region = Region { address: PAGE, length: PAGE };
         let free = Locked { pinned: 0, allowed: None, page: PAGE };
         let full = Locked { pinned: 0, allowed: Some(0), page: PAGE };

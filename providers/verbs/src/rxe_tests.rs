@@ -1,5 +1,5 @@
-//! Tests that need a device: verbs, windows, shared queues, registrations, on soft-RoCE. Skipped without a device rxe0
-//! with the address 192.0.2.1.
+//! Tests that need an RDMA device: verbs, memory windows, shared receive queues and registrations on soft-RoCE. Skipped
+//! without a device rxe0, which must have the address 192.0.2.1.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -18,7 +18,7 @@ use crate::settings::Settings;
 use crate::{cq::status, find, limits, qp::state};
 
 const ADDRESS: &str = "192.0.2.1";
-const SOON: Duration = Duration::from_secs(20);
+const TIMEOUT: Duration = Duration::from_secs(20);
 const ALL: Access =
     Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
 const LOCAL: Access =
@@ -35,7 +35,7 @@ fn device() -> Option<Arc<Context>> {
     opened.ok()
 }
 
-/// Two queue pairs of one device that are connected to each other, their queues, and memory.
+/// Two queue pairs of one device that are connected to each other, their completion queue, and memory.
 struct Pair {
     context: Arc<Context>,
     pd: Pd,
@@ -121,9 +121,9 @@ impl Pair {
         ibv_sge { addr: self.region(at, 0).address, length, lkey: mr.local_key() }
     }
 
-    /// The byte at this offset, which the device may have written.
+    /// Returns the byte at this offset, which the device may have written.
     fn byte(&self, at: usize) -> u8 {
-        // SAFETY: inside the buffer; volatile, since the device writes it.
+        // SAFETY: callers use offsets inside the buffer. Volatile, since the device writes the memory.
         unsafe { self.bytes.as_ptr().add(at).read_volatile() }
     }
 
@@ -132,14 +132,14 @@ impl Pair {
         std::hint::black_box(&mut self.bytes);
     }
 
-    /// Returns id and status of the next completion.
+    /// Waits for the next completion, and returns its id, status and length.
     fn next(&self) -> (u64, Status, usize) {
         let wc = self.completion();
         (wc.wr_id, status::of(&wc), wc.len())
     }
 
     fn completion(&self) -> ibv_wc {
-        let until = Instant::now() + SOON;
+        let until = Instant::now() + TIMEOUT;
         loop {
             let mut completions = [std::mem::MaybeUninit::uninit(); 1];
             if let [wc] = self.cq.poll_into(&mut completions).unwrap() {
@@ -156,37 +156,37 @@ impl Pair {
             .unwrap();
     }
 
-    /// Writes ten bytes from one end through `key`, and returns the status.
+    /// Writes ten bytes from the first queue pair through `key` to the offset `to`, and returns the status.
     fn write(&self, mr: &Mr, key: u32, to: usize) -> Status {
         let remote = Remote { key, address: self.region(to, 0).address };
         self.request(0, 5, Op::Write(remote), &[self.sge(mr, 0, 10)]);
         self.next().1
     }
 
-    /// Binds at the other end, or unbinds for `None`; waits for the completion, and returns the key.
+    /// Binds a window on the second queue pair, or unbinds it for `None`. Waits for the completion, and returns the key.
     fn bind(&self, mw: &Mw, to: Option<(&Mr, Region)>, keep: &Arc<()>) -> u32 {
         let bind = to.map(|(mr, region)| Bind { mr, region, access: WRITE, kept: keep.clone() });
         let flags = sends::IBV_SEND_SIGNALED.0;
-        let (under_way, key) = mw.0.begin(bind, |mw, what| self.ends[1].bind(mw, 6, flags, what)).unwrap();
+        let (pending, key) = mw.0.begin(bind, |mw, what| self.ends[1].bind(mw, 6, flags, what)).unwrap();
         let (id, status, _) = self.next();
         assert_eq!((id, status), (6, Status::Success));
-        under_way.completed(true);
+        pending.completed(true);
         key
     }
 }
 
-/// Whether a receive failed for this reason, or with the single status that this driver reports for all reasons.
+/// Whether a receive has failed for this reason. Soft-RoCE may report `LocalEp` for any reason.
 fn is_local(status: Status, reason: Status) -> bool {
     status == reason || status == Status::LocalEp
 }
 
-/// Polls until a condition is true.
-fn eventually<T>(mut look: impl FnMut() -> Option<T>) -> T {
-    let until = Instant::now() + SOON;
+/// Calls `poll` until it returns a value.
+fn eventually<T>(mut poll: impl FnMut() -> Option<T>) -> T {
+    let until = Instant::now() + TIMEOUT;
     loop {
-        match look() {
-            Some(found) => return found,
-            None => assert!(Instant::now() < until, "it did not come"),
+        match poll() {
+            Some(value) => return value,
+            None => assert!(Instant::now() < until, "the event did not arrive in time"),
         }
         std::thread::sleep(Duration::from_millis(1));
     }
@@ -205,7 +205,7 @@ fn rxe_reports_its_attributes() {
     let gids = context.gids(1).unwrap();
     let found = gids.iter().find(|gid| gid.raw == raw).unwrap();
     assert_eq!((found.kind, found.netdev.is_some()), (GidKind::RoceV2, true), "{gids:?}");
-    assert_eq!(context.next_event().unwrap(), None, "looking does not wait");
+    assert_eq!(context.next_event().unwrap(), None, "the call does not block");
     assert_eq!(Context::open("rxe9").unwrap_err().kind(), std::io::ErrorKind::NotFound);
 }
 
@@ -220,7 +220,11 @@ fn rxe_is_found_by_device_network_device_and_address() {
         assert_eq!(found.address, Some(ADDRESS.parse::<IpAddr>().unwrap()), "{params}");
         assert_eq!(found.gid.raw, crate::gid::raw(ADDRESS.parse().unwrap()), "{params}");
     }
-    assert_eq!(find::open("ia", &Settings::read("", "")).unwrap().context.name(), "rxe0", "the first with an address");
+    assert_eq!(
+        find::open("ia", &Settings::read("", "")).unwrap().context.name(),
+        "rxe0",
+        "empty params select the first device with an address"
+    );
     for params in ["rxe0 2", "lo 0", "127.0.0.1", "rxe9 1"] {
         assert!(matches!(find::open("ia", &Settings::read(params, "")), Err(Error::InvalidAddress(_))), "{params}");
     }
@@ -236,7 +240,7 @@ fn rxe_carries_messages_writes_and_reads() {
     assert_eq!(pair.channel.next().unwrap(), None);
     pair.ends[1].post_recv(1, &[pair.sge(&mr, 1000, 50), pair.sge(&mr, 1100, 50)]).unwrap();
     pair.request(0, 2, Op::Send, &[pair.sge(&mr, 0, 100)]);
-    assert_eq!(eventually(|| pair.channel.next().unwrap()), 77, "the queue's id");
+    assert_eq!(eventually(|| pair.channel.next().unwrap()), 77, "the event carries the id of the queue");
     let mut both = [pair.next(), pair.next()];
     both.sort_unstable_by_key(|(id, ..)| *id);
     assert_eq!((both[0], both[1].0, both[1].1), ((1, Status::Success, 100), 2, Status::Success));
@@ -276,7 +280,7 @@ fn rxe_refuses_access_beyond_a_key() {
     pair.connect();
     assert_eq!(pair.write(&all, all.remote_key() ^ 0x55, 2000), Status::RemoteAccess);
 
-    // Writable by peers but not locally, so it has two keys.
+    // `exported` permits remote but not local writes, so the provider registers it twice, with two keys.
     pair.connect();
     let exported = pair.mr(WRITE);
     assert_eq!((pair.write(&all, exported.remote_key(), 2000), pair.byte(2009)), (Status::Success, 0));
@@ -300,23 +304,27 @@ fn rxe_binds_and_unbinds_windows() {
     let one = pair.bind(&mw, Some((&local, pair.region(2000, 100))), &keep);
     assert!(mw.is_bound() && keeps() == 1);
     assert_eq!((pair.write(&all, one, 2090), pair.byte(2099)), (Status::Success, 7));
-    // Refusal of a byte beyond the range cannot be tested here: this driver uses the bounds of the region below.
-    assert_eq!(pair.write(&all, one, 4090), Status::RemoteAccess, "beyond that");
+    // Soft-RoCE checks the bounds of the registration instead of the window's, so only those can be tested.
+    assert_eq!(pair.write(&all, one, 4090), Status::RemoteAccess, "beyond the registration");
 
     pair.connect();
     let two = pair.bind(&mw, Some((&local, pair.region(3000, 100))), &keep);
     assert!(one != two && keeps() == 1);
-    assert_eq!(pair.write(&all, one, 2000), Status::RemoteAccess, "the key before");
+    assert_eq!(pair.write(&all, one, 2000), Status::RemoteAccess, "the previous key");
     pair.connect();
-    assert_eq!((pair.write(&all, two, 3000), pair.byte(3009)), (Status::Success, 7), "it outlives its connection");
+    assert_eq!(
+        (pair.write(&all, two, 3000), pair.byte(3009)),
+        (Status::Success, 7),
+        "the bind outlives its connection"
+    );
 
     assert_eq!((pair.bind(&mw, None, &keep), mw.is_bound(), keeps()), (0, false, 0));
     assert_eq!(pair.write(&all, two, 3000), Status::RemoteAccess, "unbound");
     pair.connect();
-    assert_eq!(pair.bind(&mw, None, &keep), 0, "once more");
+    assert_eq!(pair.bind(&mw, None, &keep), 0, "an unbound window can be unbound");
     let three = pair.bind(&mw, Some((&local, pair.region(2000, 100))), &keep);
     drop(mw);
-    assert_eq!((pair.write(&all, three, 2000), keeps()), (Status::RemoteAccess, 0), "gone");
+    assert_eq!((pair.write(&all, three, 2000), keeps()), (Status::RemoteAccess, 0), "the window was dropped");
 }
 
 #[test]
@@ -327,7 +335,7 @@ fn rxe_windows_can_be_bound_after_a_failed_bind() {
     let (mw, keep) = (Mw::new(&pair.pd).unwrap(), Arc::new(()));
     let one = pair.bind(&mw, Some((&local, pair.region(2000, 100))), &keep);
 
-    // Flushed by the device.
+    // A bind that the device flushes.
     state::to_error(&pair.ends[1]);
     let bind = Bind { mr: &local, region: pair.region(3000, 100), access: WRITE, kept: keep.clone() as _ };
     let flags = sends::IBV_SEND_SIGNALED.0;
@@ -335,11 +343,11 @@ fn rxe_windows_can_be_bound_after_a_failed_bind() {
     assert_eq!((pair.next().1, mw.is_bound()), (Status::Flushed, true));
     drop(flushed);
     assert!(!mw.is_bound() && Arc::strong_count(&keep) == 1);
-    for dead in [one, key] {
+    for revoked in [one, key] {
         pair.connect();
-        assert_eq!(pair.write(&all, dead, 2000), Status::RemoteAccess, "memory that was bound before, too");
+        assert_eq!(pair.write(&all, revoked, 2000), Status::RemoteAccess, "the flush ends the earlier bind too");
     }
-    // Fails: the range is outside the region.
+    // A bind that fails, because the range is outside the registration.
     pair.connect();
     let two = pair.bind(&mw, Some((&local, pair.region(2000, 100))), &keep);
     let bind = Bind { mr: &local, region: pair.region(4000, 100), access: WRITE, kept: keep.clone() as _ };
@@ -348,13 +356,13 @@ fn rxe_windows_can_be_bound_after_a_failed_bind() {
     failed.completed(false);
     pair.connect();
     assert_eq!(pair.write(&all, two, 2000), Status::RemoteAccess);
-    // Flushed before the device received it.
+    // A bind that is flushed without being posted to the device.
     pair.connect();
     let three = pair.bind(&mw, Some((&local, pair.region(2000, 100))), &keep);
-    assert_ne!(mw.0.lose(true), three);
+    assert_ne!(mw.0.flush_unposted(true), three);
     assert!(!mw.is_bound() && Arc::strong_count(&keep) == 1);
     assert_eq!(pair.write(&all, three, 2000), Status::RemoteAccess);
-    // More keys than fit in eight bits.
+    // More binds than a window of the device has keys.
     pair.connect();
     let mut keys = std::collections::HashSet::new();
     for _ in 0..600 {
@@ -382,7 +390,7 @@ fn rxe_reports_the_low_watermark_of_a_shared_receive_queue() {
     }
     let event = eventually(|| context.next_event().unwrap());
     assert_eq!(event, AsyncEvent::Srq { id: 88, kind: SrqEvent::Limit });
-    assert_eq!(srq.attributes().unwrap().srq_limit, 0, "reported once");
+    assert_eq!(srq.attributes().unwrap().srq_limit, 0, "the device clears the limit when it reports it");
     let before = srq.capacity();
     srq.resize(before * 4).unwrap();
     assert!(srq.attributes().unwrap().max_wr >= before * 4);
@@ -391,7 +399,7 @@ fn rxe_reports_the_low_watermark_of_a_shared_receive_queue() {
     }
     pair.request(0, 9, Op::Send, &[pair.sge(&mr, 0, 10)]);
     let ids = [pair.next().0, pair.next().0];
-    assert!(ids.contains(&3), "queued entries stay first: {ids:?}");
+    assert!(ids.contains(&3), "receives that were posted before the resize come first: {ids:?}");
 }
 
 #[test]
@@ -399,7 +407,7 @@ fn rxe_registers_only_mapped_memory() {
     let Some(context) = device() else { return };
     let (pair, _) = Pair::new(context, false);
     let map = |prot| {
-        // SAFETY: a fresh mapping, not shared.
+        // SAFETY: the kernel chooses an unused address for the new mapping.
         let at =
             unsafe { libc::mmap(std::ptr::null_mut(), 8192, prot, libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
@@ -414,13 +422,13 @@ fn rxe_registers_only_mapped_memory() {
     let mw = Mw::new(&pair.pd).unwrap();
     let bind =
         Bind { mr: &mr, region: Region { address: read_only as u64, length: 10 }, access: WRITE, kept: Arc::new(()) };
-    let refused = mw.0.begin(Some(bind), |_, _| panic!("it is refused before"));
+    let refused = mw.0.begin(Some(bind), |_, _| panic!("a bind to read-only memory must not be posted"));
     assert!(matches!(refused, Err(Error::Privileges(_))));
     for access in [LOCAL, ALL, WRITE] {
         assert_eq!(register(read_only, access).map(|_| ()), Err(Error::InvalidParameter(3)), "{access:?}");
     }
     let gone = map(libc::PROT_READ | libc::PROT_WRITE);
-    // SAFETY: our own mapping, of which nothing is used any more.
+    // SAFETY: the test has created the mapping, and does not access it any more.
     unsafe { libc::munmap(gone, 8192) };
     for access in [Access::default(), ALL] {
         assert_eq!(register(gone, access).map(|_| ()), Err(Error::InvalidParameter(3)));
@@ -437,7 +445,7 @@ fn rxe_registrations_are_bound_by_the_limit_on_locked_memory() {
     register().unwrap();
     let limit = |bytes| rustix::process::Rlimit { current: Some(bytes), maximum: None };
     let before = rustix::process::getrlimit(rustix::process::Resource::Memlock);
-    // Rights are a thread's, and this thread ends with the test.
+    // Capabilities are per thread. They are dropped in a new thread, so that other tests keep them.
     let refused = std::thread::scope(|scope| {
         let unprivileged = scope.spawn(|| {
             let mut sets = rustix::thread::capabilities(None).unwrap();

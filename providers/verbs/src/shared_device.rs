@@ -1,6 +1,8 @@
-//! A device that is open in this process, shared by all its IAs. A queue pair of one IA can complete on queues of
-//! another, and an event finds its object, whichever engine reads it. A forked child shares no device with its
-//! parent.
+//! An open device, shared by all IAs of this process that use it.
+//!
+//! A queue pair of one IA can complete on completion queues of another IA, because both use the same device context. Each
+//! IA's engine reads device events, and passes an event to its object even if the object belongs to another IA. A forked
+//! child shares no device with its parent.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -12,33 +14,33 @@ use parking_lot::Mutex;
 
 use crate::ibv::Context;
 
-/// The devices that are open, by the process that opened them.
-static OPEN: Mutex<Vec<(u32, Weak<Opened>)>> = Mutex::new(Vec::new());
+/// The open devices, each with the id of the process that opened it.
+static OPEN: Mutex<Vec<(u32, Weak<SharedDevice>)>> = Mutex::new(Vec::new());
 
-/// An event of one object.
+/// A device event of one object.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ObjectEvent {
-    /// Of a completion queue: it was armed, and has a completion.
+    /// An armed completion queue has a completion.
     Completion,
-    /// Of a shared receive queue: fewer receives are left than its limit.
+    /// A shared receive queue has fewer receives than its limit.
     Low,
-    /// Of a queue pair: the peer has sent data before it confirmed the connection.
-    PeerIsThere,
+    /// A queue pair has received data from the peer before the connection was confirmed.
+    DataBeforeConfirmation,
     /// The object has failed.
     Failed,
 }
 
-/// An object that the device's events name: a completion queue, a shared receive queue or a queue pair.
+/// An object that device events refer to: a completion queue, a shared receive queue or a queue pair.
 pub(crate) trait EventTarget: Send + Sync {
-    /// Handles an event. Called by an engine only; events that are not of this kind of object are ignored.
+    /// Handles an event. Called by an engine thread only. Ignores events of other kinds of objects.
     fn handle(&self, event: ObjectEvent);
 }
 
-/// Objects by their ids or numbers. They are removed when they are dropped.
+/// Weak references to objects, by id or number.
 struct Objects<K>(Mutex<HashMap<K, Weak<dyn EventTarget>>>);
 
-/// An open device, and the objects of its events.
-pub(crate) struct Opened {
+/// An open device, and the objects that its events refer to.
+pub(crate) struct SharedDevice {
     pub(crate) context: Arc<Context>,
     ids: AtomicUsize,
     /// Completion queues and shared receive queues, by their ids.
@@ -47,9 +49,9 @@ pub(crate) struct Opened {
     qps: Objects<u32>,
 }
 
-impl Opened {
-    /// Returns the device if it is already open, otherwise adds this one.
-    pub(crate) fn of(context: Arc<Context>) -> Arc<Self> {
+impl SharedDevice {
+    /// Returns the open device with the name of `context`; if there is none, adds `context`.
+    pub(crate) fn find_or_add(context: Arc<Context>) -> Arc<Self> {
         let pid = std::process::id();
         let mut open = OPEN.lock();
         open.retain(|(_, known)| known.strong_count() > 0);
@@ -57,7 +59,7 @@ impl Opened {
         if let Some(known) = known.into_iter().find(|known| known.context.name() == context.name()) {
             return known;
         }
-        let opened = Arc::new(Opened {
+        let opened = Arc::new(SharedDevice {
             context,
             ids: AtomicUsize::new(1),
             queues: Objects(Mutex::default()),
@@ -67,41 +69,41 @@ impl Opened {
         opened
     }
 
-    /// A new id for a queue.
+    /// Returns a new id for a completion queue or shared receive queue.
     pub(crate) fn next_id(&self) -> usize {
         self.ids.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Enters a queue with an id of [`Self::next_id`].
-    pub(crate) fn adopt_queue(&self, id: usize, queue: Weak<dyn EventTarget>) {
+    /// Adds a queue with an id from [`Self::next_id`].
+    pub(crate) fn add_queue(&self, id: usize, queue: Weak<dyn EventTarget>) {
         let mut queues = self.queues.0.lock();
         queues.retain(|_, known| known.strong_count() > 0);
         queues.insert(id, queue);
     }
 
-    pub(crate) fn adopt_qp(&self, number: u32, qp: Weak<dyn EventTarget>) {
+    pub(crate) fn add_qp(&self, number: u32, qp: Weak<dyn EventTarget>) {
         self.qps.0.lock().insert(number, qp);
     }
 
-    /// The number may have been reused already.
-    pub(crate) fn forget_qp(&self, number: u32, qp: *const ()) {
+    /// Removes a queue pair. Does nothing if the device has assigned the number to another queue pair in between.
+    pub(crate) fn remove_qp(&self, number: u32, qp: *const ()) {
         let mut qps = self.qps.0.lock();
         if qps.get(&number).is_some_and(|known| std::ptr::addr_eq(known.as_ptr(), qp)) {
             qps.remove(&number);
         }
     }
 
-    /// Passes an event to a queue that still exists.
+    /// Passes an event to a queue, if it still exists.
     pub(crate) fn queue_event(&self, id: usize, event: ObjectEvent) {
         self.queues.pass(id, event);
     }
 
-    /// Passes an event to a queue pair that still exists.
+    /// Passes an event to a queue pair, if it still exists.
     pub(crate) fn qp_event(&self, number: u32, event: ObjectEvent) {
         self.qps.pass(number, event);
     }
 
-    /// Informs all queue pairs that they have failed.
+    /// Passes the event `Failed` to all queue pairs.
     pub(crate) fn fail_all(&self) {
         let all: Vec<_> = self.qps.0.lock().values().filter_map(Weak::upgrade).collect();
         all.iter().for_each(|qp| qp.handle(ObjectEvent::Failed));
@@ -110,7 +112,7 @@ impl Opened {
 
 impl<K: Eq + Hash> Objects<K> {
     fn pass(&self, key: K, event: ObjectEvent) {
-        // The lock is not held while the object handles the event.
+        // The lock is released before the object handles the event, because the handler may add or remove objects.
         let object = self.0.lock().get(&key).and_then(Weak::upgrade);
         if let Some(object) = object {
             object.handle(event);

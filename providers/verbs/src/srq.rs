@@ -1,9 +1,12 @@
-//! Shared receive queues: the device's queue, and the cookies of its receives.
+//! Shared receive queues: the shared receive queue of the device, and the cookies of its receives.
 //!
-//! A receive has a slot in a table, and the device carries the slot number, so a completion identifies its receive on
-//! any connection. The number of available receives counts posted receives without a polled completion, so it may
-//! include some that a connection has taken. The device notifies when few are left. When a watermark is set, or
-//! completions are polled, this module checks whether few are left already. Only the engine calls the sink.
+//! Each posted receive has a slot in a table. Its work request id contains the slot, so a completion on any connection
+//! identifies its receive. A receive counts as available until its completion is polled, although a connection may have
+//! used it already.
+//!
+//! The device reports an event when the number of receives falls below the low watermark. This module checks the watermark
+//! too, when it is set and when completions are polled, because the device does not report a number that is already below.
+//! Only the engine thread calls the sink.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};
@@ -18,34 +21,34 @@ use crate::device::Device;
 use crate::engine::Reactor;
 use crate::ibv;
 use crate::memory::Pd;
-use crate::qp::gather::gathered;
+use crate::qp::gather::with_sges;
 use crate::qp::work::Kept;
 use crate::shared_device::{EventTarget, ObjectEvent};
 
-/// Top bit of a receive's id, which distinguishes it for `work`; the rest is its slot.
+/// Top bit of a work request id: the other bits are the slot of a shared receive (see `qp::work`).
 const SHARED: u64 = 1 << 63;
 
-/// A shared receive queue, held by the object layer.
+/// The object layer's handle of a shared receive queue.
 pub struct Srq(pub(crate) Arc<SrqCore>);
 
-/// The queue itself, shared with its queue pairs and the engine.
+/// The state of a shared receive queue, shared by its handle, its queue pairs and the engine.
 pub(crate) struct SrqCore {
     me: Weak<SrqCore>,
     id: usize,
     hw: Arc<ibv::Srq>,
     reactor: Arc<Reactor>,
     sink: Weak<dyn SrqSink>,
-    places: Mutex<Places>,
-    /// The completion queues of its receives.
+    slots: Mutex<RecvSlots>,
+    /// The completion queues on which its receives complete.
     cqs: Mutex<Vec<Weak<CqCore>>>,
-    /// Serialises changes of size and limit. Locked before `places`.
+    /// Held while size or watermark change. Locked before `slots`.
     changing: Mutex<()>,
 }
 
 impl Srq {
-    /// Errors: `Exhausted(Srq)`.
+    /// Creates a shared receive queue. Errors: `Exhausted(Srq)`.
     pub(crate) fn new(device: &Arc<Device>, pd: &Pd, spec: SrqSpec) -> Result<Self> {
-        let id = device.opened.next_id();
+        let id = device.shared_device.next_id();
         let hw = ibv::Srq::new(&pd.0, spec.max_recvs, spec.max_iov, id).map_err(|error| {
             log::error!(
                 "{}: cannot create a shared receive queue of {} receives with {} segments: {error}",
@@ -55,24 +58,24 @@ impl Srq {
             );
             Error::Exhausted(Resource::Srq)
         })?;
-        let places = Mutex::new(Places::new(spec.max_recvs, device.kept(spec.max_iov)));
+        let slots = Mutex::new(RecvSlots::new(spec.max_recvs, device.kept(spec.max_iov)));
         let core = Arc::new_cyclic(|me| SrqCore {
             me: Weak::clone(me),
             id,
             hw,
             reactor: device.reactor.clone(),
             sink: spec.sink,
-            places,
+            slots,
             cqs: Mutex::default(),
             changing: Mutex::new(()),
         });
-        device.opened.adopt_queue(id, core.me.clone());
+        device.shared_device.add_queue(id, core.me.clone());
         Ok(Srq(core))
     }
 }
 
 impl SrqCore {
-    /// Adds a completion queue in which its receives complete.
+    /// Adds a completion queue on which receives of this queue complete.
     pub(crate) fn completes_on(&self, cq: &Arc<CqCore>) {
         let mut cqs = self.cqs.lock();
         cqs.retain(|known| known.strong_count() > 0);
@@ -81,7 +84,7 @@ impl SrqCore {
         }
     }
 
-    /// Its id among the device's objects of this process.
+    /// Returns the id that the device's events carry.
     pub(crate) fn id(&self) -> usize {
         self.id
     }
@@ -90,35 +93,35 @@ impl SrqCore {
         &self.hw
     }
 
-    /// Capacity for receives.
+    /// Returns the maximum number of receives.
     pub(crate) fn capacity(&self) -> u32 {
-        self.places.lock().most
+        self.slots.lock().max
     }
 
-    /// Completes the receive in this slot, once. Returns its cookie.
-    pub(crate) fn complete(&self, place: u64) -> Option<u64> {
-        let mut places = self.places.lock();
-        let cookie = places.give_back(usize::try_from(place).ok()?)?;
-        let is_low = places.look();
-        drop(places);
+    /// Frees the slot of a completed receive, and returns its cookie. `None` if the slot is not in use.
+    pub(crate) fn complete(&self, slot: u64) -> Option<u64> {
+        let mut slots = self.slots.lock();
+        let cookie = slots.release(usize::try_from(slot).ok()?)?;
+        let is_low = slots.check_low();
+        drop(slots);
         if is_low {
             self.notify_later();
         }
         Some(cookie)
     }
 
-    /// The segments of a receive that is not complete yet, if they are kept.
-    pub(crate) fn kept(&self, place: u64) -> Option<Vec<Segment>> {
-        let place = u32::try_from(place).ok()?;
-        self.places.lock().kept.get(place).map(<[Segment]>::to_vec)
+    /// Returns the saved segments of a receive whose slot is not freed; `None` if segments are not saved.
+    pub(crate) fn kept(&self, slot: u64) -> Option<Vec<Segment>> {
+        let slot = u32::try_from(slot).ok()?;
+        self.slots.lock().kept.get(slot).map(<[Segment]>::to_vec)
     }
 
-    /// Handles the device's report that few are left. Engine only.
-    fn is_low(&self) {
+    /// Handles the device's event for the low watermark. Called by an engine thread only.
+    fn handle_limit_event(&self) {
         let changing = self.changing.lock();
-        // An event of a limit that has been replaced does not concern the new one, which is still set in the device.
+        // The device clears the limit with its event. If a limit is set, the event is of an earlier limit, and is ignored.
         let is_old = self.hw.attributes().is_ok_and(|attributes| attributes.srq_limit != 0);
-        let is_wanted = !is_old && self.places.lock().unwatch();
+        let is_wanted = !is_old && self.slots.lock().clear_watermark();
         drop(changing);
         if is_wanted {
             self.notify();
@@ -127,7 +130,7 @@ impl SrqCore {
 
     fn notify_later(&self) {
         let me = self.me.clone();
-        self.reactor.soon(move || {
+        self.reactor.run_on_engine(move || {
             if let Some(srq) = me.upgrade() {
                 srq.notify();
             }
@@ -144,26 +147,26 @@ impl SrqCore {
 impl EventTarget for SrqCore {
     fn handle(&self, event: ObjectEvent) {
         match event {
-            ObjectEvent::Low => self.is_low(),
+            ObjectEvent::Low => self.handle_limit_event(),
             ObjectEvent::Failed => {
                 let cqs: Vec<_> = self.cqs.lock().iter().filter_map(Weak::upgrade).collect();
                 cqs.iter().for_each(|cq| cq.fail_users_of_srq(self.id));
             }
-            ObjectEvent::Completion | ObjectEvent::PeerIsThere => {}
+            ObjectEvent::Completion | ObjectEvent::DataBeforeConfirmation => {}
         }
     }
 }
 
 impl SharedReceiveQueue for Srq {
     fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()> {
-        gathered(segments, |list, _| {
-            let place = self.0.places.lock().take(cookie, segments).ok_or(Error::Exhausted(Resource::Memory))?;
-            self.0.hw.post_recv(SHARED | place as u64, list).map_err(|error| {
-                self.0.places.lock().give_back(place);
+        with_sges(segments, |list, _| {
+            let slot = self.0.slots.lock().allocate(cookie, segments).ok_or(Error::Exhausted(Resource::Memory))?;
+            self.0.hw.post_recv(SHARED | slot as u64, list).map_err(|error| {
+                self.0.slots.lock().release(slot);
                 match error.raw_os_error() {
                     Some(libc::ENOMEM | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
                     _ => {
-                        log::error!("the device refused a receive of a shared receive queue: {error}");
+                        log::error!("cannot post a receive to a shared receive queue: {error}");
                         Error::Internal
                     }
                 }
@@ -172,36 +175,39 @@ impl SharedReceiveQueue for Srq {
     }
 
     fn available(&self) -> u32 {
-        // Takes completions that were not polled.
+        // Fetches completions of the device first, because unpolled receives count as available.
         let cqs: Vec<_> = self.0.cqs.lock().iter().filter_map(Weak::upgrade).collect();
         cqs.iter().for_each(|cq| cq.fetch());
-        self.0.places.lock().taken
+        self.0.slots.lock().in_use
     }
 
     fn resize(&self, max_recvs: u32) -> Result<()> {
         let _changing = self.0.changing.lock();
         let capacity = self.0.hw.attributes().map_or(self.0.hw.capacity(), |attributes| attributes.max_wr);
         let cqs: Vec<_> = self.0.cqs.lock().iter().filter_map(Weak::upgrade).collect();
-        cqs.iter().try_for_each(|cq| cq.widen_shared(self.0.id, max_recvs))?;
-        // The device's queue is never made shorter, because that has no advantage.
+        cqs.iter().try_for_each(|cq| cq.grow_shared(self.0.id, max_recvs))?;
+        // The device's queue never shrinks; the table of slots limits the number of receives.
         if max_recvs > capacity {
             self.0.hw.resize(max_recvs).map_err(|error| {
-                log::warn!("a shared queue of {capacity} receives cannot become one of {max_recvs}: {error}");
+                log::warn!(
+                    "cannot resize a shared receive queue from {capacity} to {max_recvs} receives: {error}; create it with \
+                     that number"
+                );
                 Error::Exhausted(Resource::Srq)
             })?;
         }
-        self.0.places.lock().resize(max_recvs);
+        self.0.slots.lock().resize(max_recvs);
         Ok(())
     }
 
     fn watch(&self, limit: u32) -> Result<()> {
         let _changing = self.0.changing.lock();
         if let Err(error) = self.0.hw.limit(limit) {
-            // The lack is then detected when completions are polled.
-            log::debug!("a shared queue is not watched by the device: {error}");
+            // The watermark is then checked only when completions are polled.
+            log::debug!("cannot set the limit of a shared receive queue to {limit}: {error}");
         }
-        if self.0.places.lock().watch(limit) {
-            // The lack is reported now, and the device must not report it again.
+        if self.0.slots.lock().watch(limit) {
+            // This call reports the low number, so the device must not report it again.
             let _ = self.0.hw.limit(0);
             self.0.notify_later();
         }
@@ -209,73 +215,73 @@ impl SharedReceiveQueue for Srq {
     }
 }
 
-/// The receives in a queue, by slot.
+/// The posted receives by slot.
 #[derive(Debug)]
-struct Places {
+struct RecvSlots {
     cookies: Vec<Option<u64>>,
-    free: Vec<usize>,
-    taken: u32,
-    most: u32,
+    free_slots: Vec<usize>,
+    in_use: u32,
+    max: u32,
     low: LowWatermark,
     kept: Kept,
 }
 
-impl Places {
-    /// Creates a table for `most` receives with `kept` segments of each.
-    fn new(most: u32, kept: u32) -> Self {
-        let capacity = most as usize;
-        let (cookies, free) = (Vec::with_capacity(capacity), Vec::with_capacity(capacity));
-        Places {
+impl RecvSlots {
+    /// Creates a table for `max` receives, with up to `kept` saved segments per receive.
+    fn new(max: u32, kept: u32) -> Self {
+        let capacity = max as usize;
+        let (cookies, free_slots) = (Vec::with_capacity(capacity), Vec::with_capacity(capacity));
+        RecvSlots {
             cookies,
-            free,
-            taken: 0,
-            most,
+            free_slots,
+            in_use: 0,
+            max,
             low: LowWatermark::default(),
-            kept: Kept::with_capacity_for(most, kept),
+            kept: Kept::with_capacity_for(max, kept),
         }
     }
 
-    fn resize(&mut self, most: u32) {
-        self.most = most;
-        self.kept.grow(most);
+    fn resize(&mut self, max: u32) {
+        self.max = max;
+        self.kept.grow(max);
     }
 
-    /// Allocates a slot; `None` when all are in use.
-    fn take(&mut self, cookie: u64, segments: &[Segment]) -> Option<usize> {
-        if self.taken >= self.most {
+    /// Allocates a slot. `None` if all slots are in use.
+    fn allocate(&mut self, cookie: u64, segments: &[Segment]) -> Option<usize> {
+        if self.in_use >= self.max {
             return None;
         }
-        self.taken += 1;
-        let place = self.free.pop().unwrap_or(self.cookies.len());
-        match self.cookies.get_mut(place) {
-            Some(free) => *free = Some(cookie),
+        self.in_use += 1;
+        let slot = self.free_slots.pop().unwrap_or(self.cookies.len());
+        match self.cookies.get_mut(slot) {
+            Some(entry) => *entry = Some(cookie),
             None => self.cookies.push(Some(cookie)),
         }
-        self.kept.put(place as u32, segments);
-        Some(place)
+        self.kept.put(slot as u32, segments);
+        Some(slot)
     }
 
-    /// Frees a slot and returns its cookie.
-    fn give_back(&mut self, place: usize) -> Option<u64> {
-        let cookie = self.cookies.get_mut(place)?.take()?;
-        self.free.push(place);
-        self.taken -= 1;
+    /// Frees a slot, and returns its cookie. `None` if the slot is not in use.
+    fn release(&mut self, slot: usize) -> Option<u64> {
+        let cookie = self.cookies.get_mut(slot)?.take()?;
+        self.free_slots.push(slot);
+        self.in_use -= 1;
         Some(cookie)
     }
 
-    /// Sets the watermark; returns whether fewer than `limit` are left already.
+    /// Sets the low watermark. Returns true if fewer than `limit` receives are posted already.
     fn watch(&mut self, limit: u32) -> bool {
         self.low = LowWatermark::new(limit);
-        self.look()
+        self.check_low()
     }
 
-    /// Whether few are left, detected for the first time.
-    fn look(&mut self) -> bool {
-        self.low.check(self.taken)
+    /// Returns true once, when the number of posted receives is below the watermark.
+    fn check_low(&mut self) -> bool {
+        self.low.check(self.in_use)
     }
 
-    /// Clears the watermark; returns whether one was set.
-    fn unwatch(&mut self) -> bool {
+    /// Clears the watermark. Returns whether one was set.
+    fn clear_watermark(&mut self) -> bool {
         std::mem::take(&mut self.low) != LowWatermark::default()
     }
 }
@@ -285,38 +291,38 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_cookie_comes_back_once() {
-        let mut places = Places::new(2, 0);
-        let [one, other] = [places.take(10, &[]).unwrap(), places.take(11, &[]).unwrap()];
-        assert_eq!((places.take(12, &[]), places.taken), (None, 2));
-        assert_eq!([places.give_back(one), places.give_back(one), places.give_back(99)], [Some(10), None, None]);
-        assert_eq!(places.take(13, &[]), Some(one), "the place serves again");
-        assert_eq!((places.give_back(other), places.give_back(one), places.taken), (Some(11), Some(13), 0));
+    fn freed_slot_returns_its_cookie_once_and_is_reused() {
+        let mut slots = RecvSlots::new(2, 0);
+        let [one, other] = [slots.allocate(10, &[]).unwrap(), slots.allocate(11, &[]).unwrap()];
+        assert_eq!((slots.allocate(12, &[]), slots.in_use), (None, 2));
+        assert_eq!([slots.release(one), slots.release(one), slots.release(99)], [Some(10), None, None]);
+        assert_eq!(slots.allocate(13, &[]), Some(one), "the freed slot is reused");
+        assert_eq!((slots.release(other), slots.release(one), slots.in_use), (Some(11), Some(13), 0));
     }
 
     #[test]
     fn capacity_can_grow_and_shrink() {
-        let mut places = Places::new(1, 0);
-        let first = places.take(1, &[]).unwrap();
-        places.resize(2);
-        assert!(places.take(2, &[]).is_some() && places.take(3, &[]).is_none());
-        places.resize(1);
-        assert_eq!(places.give_back(first), Some(1));
-        assert_eq!(places.take(4, &[]), None, "one is left, and one may be");
+        let mut slots = RecvSlots::new(1, 0);
+        let first = slots.allocate(1, &[]).unwrap();
+        slots.resize(2);
+        assert!(slots.allocate(2, &[]).is_some() && slots.allocate(3, &[]).is_none());
+        slots.resize(1);
+        assert_eq!(slots.release(first), Some(1));
+        assert_eq!(slots.allocate(4, &[]), None, "one slot is in use, and the maximum is one");
     }
 
     #[test]
     fn low_watermark_is_reported_once() {
-        let mut places = Places::new(4, 0);
-        let taken: Vec<_> = (0..3).map(|cookie| places.take(cookie, &[]).unwrap()).collect();
-        assert!(!places.watch(3));
-        places.give_back(taken[0]);
-        assert_eq!([places.look(), places.look()], [true, false]);
-        assert!(places.watch(3), "few already");
-        assert!(!places.unwatch(), "and reported already");
-        assert!(!places.watch(2) && places.unwatch() && !places.unwatch());
-        places.give_back(taken[1]);
-        assert!(!places.look(), "the device was first");
-        assert!(!places.watch(0));
+        let mut slots = RecvSlots::new(4, 0);
+        let in_use: Vec<_> = (0..3).map(|cookie| slots.allocate(cookie, &[]).unwrap()).collect();
+        assert!(!slots.watch(3));
+        slots.release(in_use[0]);
+        assert_eq!([slots.check_low(), slots.check_low()], [true, false]);
+        assert!(slots.watch(3), "the number is already below the watermark");
+        assert!(!slots.clear_watermark(), "the watermark was reported, so it is not set");
+        assert!(!slots.watch(2) && slots.clear_watermark() && !slots.clear_watermark());
+        slots.release(in_use[1]);
+        assert!(!slots.check_low(), "the watermark was cleared");
+        assert!(!slots.watch(0));
     }
 }

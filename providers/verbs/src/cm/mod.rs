@@ -1,9 +1,9 @@
-//! Connection managers: connect two queue pairs, by one of three protocols.
+//! Connection managers: each connects two queue pairs by another protocol.
 //!
-//! A manager handles addresses and messages; a queue pair handles its states. A connecting queue pair holds a
-//! [`CmConnection`]. The manager reports to it from the engine's thread only: [`QpCore::raise`] when the peer's
-//! parameters are known, [`QpCore::established`], [`QpCore::over`]. The consumer may remove the connection at any time;
-//! later reports have no effect. No manager blocks.
+//! A connection manager handles addresses and messages; a queue pair handles its states. A queue pair with a connection or
+//! attempt refers to a [`CmConnection`]. The manager calls the queue pair on the engine thread only: [`QpCore::bring_up`] when
+//! the peer's parameters are known, [`QpCore::established`], and [`QpCore::report_end`]. The consumer may end the connection at
+//! any time; later calls of the manager for this connection have no effect. No manager blocks.
 #![forbid(unsafe_code)]
 
 pub(crate) mod name_service;
@@ -28,36 +28,38 @@ pub(crate) type Listening = Box<dyn Any + Send + Sync>;
 
 /// The connection manager of an IA.
 pub(crate) trait Manager: Send + Sync {
-    /// Starts listening; requests go to [`request::arrived`] with `id`. Errors: `ConnQualTaken`.
+    /// Starts listening on a connection qualifier. Passes requests to [`request::arrived`] with `id`. Errors: `ConnQualTaken`
+    /// and others of the manager.
     fn listen(&self, qual: u64, id: ObjectId) -> Result<Listening>;
-    /// Starts an attempt. Attaches its connection to the queue pair (`QpCore::attach`) before any event of it is
-    /// reported.
+    /// Starts an attempt to connect. Attaches its `CmConnection` to the queue pair (`QpCore::attach`) before it reports an
+    /// event.
     ///
-    /// Errors: `InvalidAddress(Unreachable)` if the peer is known at once to be unreachable.
+    /// Errors: `InvalidAddress(Unreachable)` if the call itself finds that the peer is unreachable.
     fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()>;
-    /// Called when the IA closes, after every link has ended. Waits a short time for peers to confirm, and releases
-    /// everything. The engine still runs.
+    /// Called when the IA closes, after all connections have ended, while the engine still runs. Waits a limited time until
+    /// peers have confirmed the disconnects, and releases all resources.
     fn close(&self);
 }
 
-/// An unanswered connection request. Dropping it rejects it as [`Refusal::NoListener`].
-pub(crate) trait Waiting: Any + Send + Sync {
-    /// Accepts into a queue pair: attaches a connection to it, and reports the result later. A requester that has left
-    /// is not an error.
+/// A connection request that the consumer has neither accepted nor rejected. Dropping it rejects it as
+/// [`RejectReason::NoListener`].
+pub(crate) trait PendingRequest: Any + Send + Sync {
+    /// Accepts the request: attaches a connection to the queue pair, and reports the result later, also if the requester has
+    /// given up.
     ///
-    /// Errors: the queue pair cannot be used; the peer is then rejected.
+    /// Errors: the queue pair cannot be used. Then the request is rejected.
     fn accept(self: Box<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()>;
     /// Rejects the request.
-    fn refuse(self: Box<Self>, by: Refusal);
-    /// Rejects the request as its consumer's decision, with data for the peer's consumer as far as the manager carries them.
+    fn refuse(self: Box<Self>, reason: RejectReason);
+    /// Rejects the request as the consumer's decision. Sends the private data if the manager's protocol supports it.
     fn reject(self: Box<Self>, _private_data: &[u8]) {
-        self.refuse(Refusal::Consumer);
+        self.refuse(RejectReason::Consumer);
     }
 }
 
 /// Why a request is rejected.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Refusal {
+pub(crate) enum RejectReason {
     /// The consumer rejected the request.
     Consumer,
     /// The listener was freed, or its queue is full.

@@ -1,21 +1,21 @@
-//! The manager `none`: no messages at all, for bringing up a fabric on which no connection manager works yet (CM_BUSTED,
-//! spec/endpoints 12.2).
+//! The connection manager `none`: connects without messages, to bring up a fabric on which no connection manager works yet
+//! (CM_BUSTED, spec/endpoints 12.2).
 //!
-//! Each side brings its queue pair up alone and assumes the peer's parameters: the number of the peer's queue pair is
-//! the local one, one more or less, or a fixed one (`DAPL_VERBS_PEER`); LIDs are equal; PSNs start at a fixed number.
-//! If packets have a global header (always on Ethernet), the peer's GID is that of the destination address; for a
-//! listener that of `DAPL_VERBS_PEER`, or else the local one. It is looked up in `ibhosts`; on Ethernet an address that
-//! is not listed is its own GID.
+//! Each process brings its queue pair up with assumed parameters of the peer. The number of the peer's queue pair is the
+//! local one, that plus or minus 1, or a fixed one (`DAPL_VERBS_PEER`). The peer's LID is the local one, and PSNs start at a
+//! fixed number. If packets have a global header (always on Ethernet), the peer's GID is that of an address: the
+//! destination of a connect, or for a listener the address in `DAPL_VERBS_PEER`, by default the local one. The GID is looked
+//! up in `ibhosts`. On Ethernet, the GID of an address that is not listed is derived from the address.
 //!
 //! Limits:
-//! - A connection is established as soon as the local queue pair is up, whether or not there is a peer. Data sent too
-//!   early are retransmitted; without an acknowledgement in time (`DAPL_ACK_TIMER`, `DAPL_ACK_RETRY`) the connection
-//!   breaks.
-//! - A listener's requests are synthetic: one at once, the next when its connection has ended, or a while after the
-//!   consumer rejected it. Qualifiers are ignored. Rejections and disconnects are not sent. A peer's death is detected
-//!   by the next request without an acknowledgement.
-//! - There is no private data. Both programs must create and connect their queue pairs in step, or the numbers do not
-//!   match. There is only one peer.
+//! - A connection is established as soon as the local queue pair is in RTS, even without a peer. Data that are sent before the
+//!   peer is ready are retransmitted. If they are not acknowledged in time (`DAPL_ACK_TIMER`, `DAPL_ACK_RETRY`), the
+//!   connection breaks.
+//! - The requests at a listener are synthetic. The first is delivered when the listener is created; the next when the
+//!   connection has ended, or a second after a rejection. Qualifiers are ignored. Rejections and disconnects are not sent. An
+//!   exit of the peer is detected only by a transfer that is not acknowledged.
+//! - There is no private data. Both programs must create and connect their queue pairs in the same order, or the assumed
+//!   numbers are wrong. There is only one peer.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -29,14 +29,15 @@ use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
 use super::socket::path::{LocalEnd, RemoteEnd};
-use super::socket::{Pair, SocketContext};
-use super::{Listening, Manager, Refusal, Waiting};
+use super::socket::{CmQueuePair, SocketContext};
+use super::{Listening, Manager, PendingRequest, RejectReason};
 use crate::device::Device;
 use crate::engine::Source;
 use crate::qp::{CmConnection, QpCore};
 use crate::settings::{Peer, PeerNumber};
 
-/// Delay after a rejected request, so that a consumer that rejects all requests does not cause a busy loop.
+/// Delay between a rejected request and the next one. Without it, a consumer that rejects all requests would cause a busy
+/// loop.
 const PAUSE: Duration = Duration::from_secs(1);
 
 /// The manager of one IA.
@@ -48,7 +49,11 @@ pub(crate) struct NoMessages {
 
 impl NoMessages {
     pub(crate) fn new(device: &Arc<Device>) -> Arc<Self> {
-        log::warn!("{}: connections are guessed (connection manager \"none\"): for bring-up only", device.name);
+        log::warn!(
+            "{}: the connection manager \"none\" connects without a handshake, with assumed parameters of the peer; use it only to \
+             bring up a fabric",
+            device.name
+        );
         Self::over(SocketContext::of(device), device.settings.peer)
     }
 
@@ -56,14 +61,14 @@ impl NoMessages {
         Arc::new(NoMessages { context: Arc::new(context), peer, listeners: Mutex::default() })
     }
 
-    fn begin(&self, pair: Arc<dyn Pair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+    fn begin(&self, pair: Arc<dyn CmQueuePair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         let PeerAddress::Ip(ip) = spec.address else {
             log::error!(
                 "cannot connect: the address is not an IPv4 or IPv6 address, which this connection manager needs"
             );
             return Err(Error::InvalidAddress(Address::Malformed));
         };
-        Guess::attach(&self.context, pair, conn, self.peer.number, ip.to_canonical(), None)
+        AssumedConnection::attach(&self.context, pair, conn, self.peer.number, ip.to_canonical(), None)
     }
 
     fn open(&self, id: ObjectId) -> Arc<SyntheticListener> {
@@ -78,7 +83,7 @@ impl NoMessages {
         let mut listeners = self.listeners.lock();
         listeners.retain(|listener| listener.strong_count() > 0);
         listeners.push(Arc::downgrade(&listener));
-        listener.make_up_soon();
+        listener.deliver_soon();
         listener
     }
 }
@@ -98,21 +103,21 @@ impl Manager for NoMessages {
     }
 }
 
-/// Guesses the number of the peer's queue pair from the local one.
-fn guess(own: u32, number: PeerNumber) -> u32 {
+/// Returns the assumed number of the peer's queue pair. `own`: the local number.
+fn assumed_number(own: u32, number: PeerNumber) -> u32 {
     match number {
         PeerNumber::Fixed(number) => number,
         PeerNumber::Offset(offset) => own.wrapping_add_signed(offset) & 0xFF_FFFF,
     }
 }
 
-/// A listener with synthetic requests.
+/// A listener that delivers synthetic requests.
 struct SyntheticListener {
     me: Weak<SyntheticListener>,
     context: Arc<SocketContext>,
     id: ObjectId,
     number: PeerNumber,
-    /// Address of the only peer.
+    /// Assumed address of the peer.
     address: IpAddr,
     is_open: Mutex<bool>,
 }
@@ -127,12 +132,14 @@ impl Drop for OpenListener {
 }
 
 impl SyntheticListener {
-    fn make_up_soon(&self) {
+    fn deliver_soon(&self) {
         let me = self.me.clone();
-        self.context.reactor.soon(move || me.upgrade().into_iter().for_each(|listener| listener.deliver_synthetic()));
+        self.context
+            .reactor
+            .run_on_engine(move || me.upgrade().into_iter().for_each(|listener| listener.deliver_synthetic()));
     }
 
-    /// Delivers a synthetic request. Engine only.
+    /// Delivers a synthetic request, unless the listener was closed. Called by the engine thread only.
     fn deliver_synthetic(&self) {
         let Some(me) = self.me.upgrade().filter(|listener| *listener.is_open.lock()) else { return };
         let info = RequestInfo { peer: SocketAddr::new(self.address, 0), private_data: Vec::new(), reported_len: 0 };
@@ -141,7 +148,7 @@ impl SyntheticListener {
 
     fn pause(&self) {
         let me: Weak<dyn Source> = self.me.clone();
-        self.context.reactor.after(PAUSE, me, 0);
+        self.context.reactor.schedule(PAUSE, me, 0);
     }
 }
 
@@ -151,23 +158,23 @@ impl Source for SyntheticListener {
     }
 }
 
-/// A synthetic request.
+/// A synthetic request. Dropping it rejects it: the listener then delivers the next one after [`PAUSE`].
 struct SyntheticRequest(Option<Arc<SyntheticListener>>);
 
 impl SyntheticRequest {
-    fn accept_into(mut self, pair: Arc<dyn Pair>, conn: ConnId) -> Result<()> {
+    fn accept_into(mut self, pair: Arc<dyn CmQueuePair>, conn: ConnId) -> Result<()> {
         let Some(listener) = self.0.take() else { return Err(Error::Internal) };
         let (context, number, address) = (listener.context.clone(), listener.number, listener.address);
-        Guess::attach(&context, pair, conn, number, address, Some(listener))
+        AssumedConnection::attach(&context, pair, conn, number, address, Some(listener))
     }
 }
 
-impl Waiting for SyntheticRequest {
+impl PendingRequest for SyntheticRequest {
     fn accept(self: Box<Self>, qp: &Arc<QpCore>, _: &[u8], conn: ConnId) -> Result<()> {
         self.accept_into(qp.clone(), conn)
     }
 
-    fn refuse(self: Box<Self>, _: Refusal) {
+    fn refuse(self: Box<Self>, _: RejectReason) {
         drop(self);
     }
 }
@@ -178,28 +185,28 @@ impl Drop for SyntheticRequest {
     }
 }
 
-/// A connection with assumed parameters.
-struct Guess {
-    me: Weak<Guess>,
+/// A connection with assumed parameters of the peer.
+struct AssumedConnection {
+    me: Weak<AssumedConnection>,
     context: Arc<SocketContext>,
-    pair: Weak<dyn Pair>,
+    pair: Weak<dyn CmQueuePair>,
     number: PeerNumber,
     address: IpAddr,
-    /// The listener of the request, which delivers another request when this connection has ended.
+    /// The listener of an accepted request. It delivers the next request when this connection has ended.
     listener: Mutex<Option<Arc<SyntheticListener>>>,
     is_passive: bool,
 }
 
-impl Guess {
+impl AssumedConnection {
     fn attach(
         context: &Arc<SocketContext>,
-        pair: Arc<dyn Pair>,
+        pair: Arc<dyn CmQueuePair>,
         conn: ConnId,
         number: PeerNumber,
         address: IpAddr,
         listener: Option<Arc<SyntheticListener>>,
     ) -> Result<()> {
-        let guess = Arc::new_cyclic(|me| Guess {
+        let connection = Arc::new_cyclic(|me| AssumedConnection {
             me: Weak::clone(me),
             context: context.clone(),
             pair: Arc::downgrade(&pair),
@@ -208,54 +215,55 @@ impl Guess {
             is_passive: listener.is_some(),
             listener: Mutex::new(listener),
         });
-        pair.attach(conn, guess.clone()).inspect_err(|_| guess.end())?;
-        let me = guess.me.clone();
-        context.reactor.soon(move || me.upgrade().into_iter().for_each(|guess| guess.find_peer()));
+        pair.attach(conn, connection.clone()).inspect_err(|_| connection.end())?;
+        let me = connection.me.clone();
+        context.reactor.run_on_engine(move || me.upgrade().into_iter().for_each(|connection| connection.find_peer()));
         Ok(())
     }
 
     fn find_peer(&self) {
-        let Some(local) = self.context.local() else { return self.over(ConnectionEvent::Unreachable) };
+        let Some(local) = self.context.local() else { return self.report_end(ConnectionEvent::Unreachable) };
         if !local.is_global() {
-            return self.raise(&local, Gid::default());
+            return self.bring_up(&local, Gid::default());
         }
         if self.context.address.is_some_and(|own| own.to_canonical() == self.address) {
-            return self.raise(&local, local.gid);
+            return self.bring_up(&local, local.gid);
         }
         let me = self.me.clone();
         self.context.gid_lookup.find(self.address, local.is_ethernet, move |gid| {
-            let Some(guess) = me.upgrade() else { return };
+            let Some(connection) = me.upgrade() else { return };
             match gid {
-                Some(gid) => guess.raise(&local, gid),
-                None => guess.over(ConnectionEvent::Unreachable),
+                Some(gid) => connection.bring_up(&local, gid),
+                None => connection.report_end(ConnectionEvent::Unreachable),
             }
         });
     }
 
-    fn raise(&self, local: &LocalEnd, gid: Gid) {
+    fn bring_up(&self, local: &LocalEnd, gid: Gid) {
         let Some(pair) = self.pair.upgrade() else { return };
-        let remote = RemoteEnd { lid: local.lid, number: guess(pair.number(), self.number), gid, limits: None };
-        log::info!("queue pair {:#x} uses {remote} as its peer", pair.number());
-        match pair.raise(self, local, &remote) {
+        let remote =
+            RemoteEnd { lid: local.lid, number: assumed_number(pair.number(), self.number), gid, limits: None };
+        log::info!("queue pair {:#x}: the assumed peer is {remote}", pair.number());
+        match pair.bring_up(self, local, &remote) {
             Ok(true) => pair.established(self, &[]),
             Ok(false) => {}
             Err(error) => {
-                log::error!("queue pair {:#x} does not take the path from {local} to {remote}: {error}", pair.number());
-                self.over(ConnectionEvent::Rejected);
+                log::error!("queue pair {:#x}: cannot set the path from {local} to {remote}: {error}", pair.number());
+                self.report_end(ConnectionEvent::Rejected);
             }
         }
     }
 
-    fn over(&self, event: ConnectionEvent) {
+    fn report_end(&self, event: ConnectionEvent) {
         let event = if self.is_passive { ConnectionEvent::AcceptFailed } else { event };
-        self.pair.upgrade().into_iter().for_each(|pair| pair.over(self, event, &[]));
+        self.pair.upgrade().into_iter().for_each(|pair| pair.report_end(self, event, &[]));
     }
 }
 
-impl CmConnection for Guess {
+impl CmConnection for AssumedConnection {
     fn end(&self) {
         let listener = self.listener.lock().take();
-        listener.into_iter().for_each(|listener| listener.make_up_soon());
+        listener.into_iter().for_each(|listener| listener.deliver_soon());
     }
 }
 
@@ -275,14 +283,14 @@ mod tests {
     }
 
     #[test]
-    fn numbers_are_guessed_by_our_own() {
+    fn assumed_number_is_derived_from_the_local_one_or_fixed() {
         let all = [PeerNumber::Offset(0), PeerNumber::Offset(1), PeerNumber::Offset(-1), PeerNumber::Fixed(9)];
-        assert_eq!(all.map(|number| guess(0x11, number)), [0x11, 0x12, 0x10, 9]);
-        assert_eq!(guess(0xFF_FFFF, PeerNumber::Offset(1)), 0, "24 bits");
+        assert_eq!(all.map(|number| assumed_number(0x11, number)), [0x11, 0x12, 0x10, 9]);
+        assert_eq!(assumed_number(0xFF_FFFF, PeerNumber::Offset(1)), 0, "24 bits");
     }
 
     #[test]
-    fn connect_is_established_at_once() {
+    fn connect_is_established_without_a_peer() {
         let stage = Stage::new();
         let manager = alone(&stage, PeerNumber::Offset(-1));
         let pair = FakeQp::new(0x12);
@@ -290,7 +298,7 @@ mod tests {
         manager.begin(pair.clone(), &spec(&address), conn(1)).unwrap();
         assert_eq!(
             pair.next(),
-            QpReport::Raised {
+            QpReport::BroughtUp {
                 number: 0x11,
                 gid: crate::cm::socket::gid_lookup::by_address("192.0.2.9".parse().unwrap())
             }
@@ -299,7 +307,7 @@ mod tests {
         pair.end();
         let address = PeerAddress::Ip(stage.address());
         manager.begin(pair.clone(), &spec(&address), conn(2)).unwrap();
-        assert_eq!(pair.next(), QpReport::Raised { number: 0x11, gid: stage.gid() });
+        assert_eq!(pair.next(), QpReport::BroughtUp { number: 0x11, gid: stage.gid() });
         assert_eq!(pair.next(), QpReport::Established(vec![]));
         let path = PeerAddress::Path("/nowhere".into());
         let refused = manager.begin(FakeQp::new(1), &spec(&path), conn(3));
@@ -307,7 +315,7 @@ mod tests {
     }
 
     #[test]
-    fn a_listener_has_one_request_and_another_when_its_connection_is_over() {
+    fn listener_delivers_the_next_request_when_the_connection_has_ended() {
         let stage = Stage::new();
         let manager = alone(&stage, PeerNumber::Offset(1));
         let listener = manager.open(conn(7).ep);
@@ -315,12 +323,12 @@ mod tests {
         for _ in 0..3 {
             let (id, waiting, info) = stage.request();
             assert_eq!((id, info.peer.ip(), info.reported_len), (conn(7).ep, stage.address(), 0));
-            assert!(stage.is_silent(), "one at a time");
+            assert!(stage.is_silent(), "a second request was delivered before the first was answered");
             let waiting: Box<dyn Any> = waiting;
             waiting.downcast::<SyntheticRequest>().unwrap().accept_into(pair.clone(), conn(8)).unwrap();
-            assert_eq!(pair.next(), QpReport::Raised { number: 0x21, gid: stage.gid() });
+            assert_eq!(pair.next(), QpReport::BroughtUp { number: 0x21, gid: stage.gid() });
             assert_eq!(pair.next(), QpReport::Established(vec![]));
-            assert!(stage.is_silent(), "while it stands");
+            assert!(stage.is_silent(), "a request was delivered while the connection is established");
             pair.end();
         }
         drop(stage.request());
@@ -328,19 +336,19 @@ mod tests {
         drop(OpenListener(listener));
         drop(waiting);
         std::thread::sleep(PAUSE);
-        assert!(stage.is_silent(), "no listener is left");
+        assert!(stage.is_silent(), "a closed listener delivered a request");
     }
 
     #[test]
-    fn a_path_that_the_device_does_not_take_is_a_failure() {
+    fn attempt_fails_if_the_device_does_not_accept_the_path() {
         let stage = Stage::new();
         let manager = alone(&stage, PeerNumber::Offset(0));
         let pair = FakeQp::new(1);
         pair.refuse_paths();
         manager.begin(pair.clone(), &spec(&PeerAddress::Ip(stage.address())), conn(1)).unwrap();
-        assert_eq!(pair.next(), QpReport::Over("rejected"));
+        assert_eq!(pair.next(), QpReport::Ended("rejected"));
         let listener = manager.open(conn(7).ep);
         SyntheticRequest(Some(listener)).accept_into(pair.clone(), conn(2)).unwrap();
-        assert_eq!(pair.next(), QpReport::Over("accept failed"));
+        assert_eq!(pair.next(), QpReport::Ended("accept failed"));
     }
 }

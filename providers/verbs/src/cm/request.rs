@@ -1,5 +1,4 @@
-//! Connection requests, held by the object layer: the manager's request, and the data needed to hand it to another
-//! listener.
+//! Connection requests that the object layer holds: the manager's request, and the data for a hand-off to another listener.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -8,22 +7,23 @@ use dapl::error::{Error, Result};
 use dapl::provider::{ConnId, ConnRequest, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 
-use crate::cm::{Refusal, Waiting};
+use crate::cm::{PendingRequest, RejectReason};
 use crate::device::Device;
 use crate::qp::queue_pair::Qp;
 
-/// A request.
+/// A connection request of a peer, which the consumer has not answered.
 pub struct ConnectionRequest {
     device: Arc<Device>,
-    waiting: Box<dyn Waiting>,
+    waiting: Box<dyn PendingRequest>,
     info: RequestInfo,
 }
 
-/// Delivers a request to the object layer for a listener; rejects it if the listener was freed. Engine only.
-pub(super) fn arrived(device: &Arc<Device>, listener: ObjectId, waiting: Box<dyn Waiting>, info: RequestInfo) {
+/// Passes a request to the listener of the object layer. Rejects it if the listener was freed. Called by the engine thread
+/// only.
+pub(super) fn arrived(device: &Arc<Device>, listener: ObjectId, waiting: Box<dyn PendingRequest>, info: RequestInfo) {
     let request = ConnectionRequest { device: device.clone(), waiting, info: info.clone() };
     if let Err(request) = device.sink.request(listener, request, info) {
-        request.waiting.refuse(Refusal::NoListener);
+        request.waiting.refuse(RejectReason::NoListener);
     }
 }
 
@@ -38,14 +38,14 @@ impl ConnRequest for ConnectionRequest {
         self.waiting.reject(private_data);
     }
 
-    /// Only listeners of this IA can be the target: no manager can move a request between processes.
+    /// Passes the request to another listener of this IA. No manager can move a request to another process.
     fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)> {
         let Some(listener) = self.device.listeners.lock().get(&qual).copied() else {
             return Err((self, Error::InvalidParameter(2)));
         };
         let ConnectionRequest { device, waiting, info } = self;
         let reactor = device.reactor.clone();
-        reactor.soon(move || arrived(&device, listener, waiting, info));
+        reactor.run_on_engine(move || arrived(&device, listener, waiting, info));
         Ok(())
     }
 }

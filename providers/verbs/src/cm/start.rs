@@ -14,14 +14,17 @@ pub(crate) fn start(device: &Arc<Device>) -> Result<Arc<dyn Manager>> {
     Ok(match device.settings.manager {
         ManagerKind::Rdma => {
             let address = device.address.ok_or_else(|| {
-                log::error!("{}: no address; rdma_cm needs one on the port's network device", device.name);
+                log::error!(
+                    "{}: the port's network device has no IP address, which rdma_cm needs; add one (ip addr add)",
+                    device.name
+                );
                 Error::Exhausted(Resource::Device)
             })?;
             rdma::Rdma::new(device, address)?
         }
         ManagerKind::Socket(format) => socket::Socket::new(device, format),
         ManagerKind::None => none::NoMessages::new(device),
-        // `find` refuses this manager, so no device is open.
+        // Not reached: `find` fails for this manager.
         ManagerKind::Datagram => return Err(Error::Exhausted(Resource::Device)),
     })
 }

@@ -1,5 +1,7 @@
-//! The queue pairs that complete on a completion queue, by slot, and those with a shared queue also by number.
-//! Protected by the completion queue's lock.
+//! The table of queue pairs whose work completes on a completion queue, protected by the completion queue's lock.
+//!
+//! A completion refers to work in a queue pair's queue by the slot in this table, and to a receive of a shared receive queue
+//! by the number of the queue pair.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -10,24 +12,23 @@ use dapl::error::{Error, Resource, Result};
 use ibverbs_sys::ibv_wc;
 
 use super::pending::{Out, PendingCompletions};
-use super::{CqCore, LockedCq, Side};
+use super::{CqCore, LockedCq, QueueSide};
 use crate::memory::keys::KeyHasher;
 use crate::qp::QpCore;
 use crate::qp::work::WorkId;
 use crate::shared_device::{EventTarget, ObjectEvent};
 
 impl LockedCq<'_> {
-    /// Adds a queue of a queue pair, and returns its slot.
-    pub(crate) fn enter(&mut self, core: &Arc<QpCore>, side: Side) -> Result<u32> {
+    /// Adds the send queue or receive queue of a queue pair, and returns its slot.
+    pub(crate) fn enter(&mut self, core: &Arc<QpCore>, side: QueueSide) -> Result<u32> {
         self.table.enter(core, side)
     }
 
-    /// Frees a slot.
     pub(crate) fn leave(&mut self, slot: u32) {
         self.table.leave(slot);
     }
 
-    /// Maps the number of a queue pair with a shared receive queue to the queue pair.
+    /// Adds a queue pair with a shared receive queue under its number.
     pub(crate) fn enter_number(&mut self, number: u32, core: &Arc<QpCore>) {
         self.table.enter_number(number, core);
     }
@@ -38,7 +39,7 @@ impl LockedCq<'_> {
 }
 
 impl CqCore {
-    /// Fails the queue pairs that take their receives from this shared queue.
+    /// Fails the queue pairs that use the shared receive queue with this id.
     pub(crate) fn fail_users_of_srq(&self, id: usize) {
         self.users().iter().filter(|qp| qp.takes_from(id)).for_each(|qp| qp.device_failed());
     }
@@ -51,23 +52,24 @@ impl CqCore {
 impl EventTarget for CqCore {
     fn handle(&self, event: ObjectEvent) {
         match event {
-            ObjectEvent::Completion => self.has_event(),
+            ObjectEvent::Completion => self.handle_event(),
             ObjectEvent::Failed => self.users().iter().for_each(|qp| qp.device_failed()),
-            ObjectEvent::Low | ObjectEvent::PeerIsThere => {}
+            ObjectEvent::Low | ObjectEvent::DataBeforeConfirmation => {}
         }
     }
 }
 
 #[derive(Default)]
 pub(super) struct QpTable {
-    slots: Vec<Option<(Arc<QpCore>, Side)>>,
-    /// Queue pairs with a shared receive queue, by their number on the wire.
+    slots: Vec<Option<(Arc<QpCore>, QueueSide)>>,
+    /// Queue pairs with a shared receive queue, by number.
     numbers: HashMap<u32, Arc<QpCore>, BuildHasherDefault<KeyHasher>>,
 }
 
 impl QpTable {
-    /// Adds a queue of a queue pair, and returns its slot.
-    pub(super) fn enter(&mut self, core: &Arc<QpCore>, side: Side) -> Result<u32> {
+    /// Adds the send queue or receive queue of a queue pair, and returns its slot. Errors: `Exhausted(Evd)` if all slots are in
+    /// use.
+    pub(super) fn enter(&mut self, core: &Arc<QpCore>, side: QueueSide) -> Result<u32> {
         let entry = Some((core.clone(), side));
         let slot = match self.slots.iter().position(Option::is_none) {
             Some(free) => {
@@ -83,14 +85,13 @@ impl QpTable {
         Ok(slot as u32)
     }
 
-    /// Frees a slot.
     pub(super) fn leave(&mut self, slot: u32) {
         if let Some(place) = self.slots.get_mut(slot as usize) {
             *place = None;
         }
     }
 
-    /// Maps the number of a queue pair with a shared receive queue to the queue pair.
+    /// Adds a queue pair with a shared receive queue under its number.
     pub(super) fn enter_number(&mut self, number: u32, core: &Arc<QpCore>) {
         self.numbers.insert(number, core.clone());
     }
@@ -107,33 +108,35 @@ impl QpTable {
         self.slots.iter().flatten().map(|(core, _)| core.clone()).collect()
     }
 
-    /// Whether only failed receives must be reported, because no watermark counts receives. (Not every device can
-    /// notify of failed requests only.)
+    /// Whether the provider needs events of failures only: all work is receives, and no watermark counts them. Not for
+    /// requests, because not every device can report events of failed requests only.
     pub(super) fn wants_failures_only(&self) -> bool {
-        self.slots.iter().flatten().all(|(core, side)| *side == Side::Recv && !core.counts_recvs())
+        self.slots.iter().flatten().all(|(core, side)| *side == QueueSide::Recv && !core.counts_recvs())
     }
 
     pub(super) fn counts_recvs(&self) -> bool {
-        self.slots.iter().flatten().any(|(core, side)| *side == Side::Recv && core.counts_recvs())
+        self.slots.iter().flatten().any(|(core, side)| *side == QueueSide::Recv && core.counts_recvs())
     }
 
-    /// Finds the work of a completion, and returns the completion for the consumer.
+    /// Finds the work of a device completion, and passes the consumer's completion to `out` or the software queue.
     #[inline(always)]
-    pub(super) fn complete(&self, front: &mut PendingCompletions, wc: &ibv_wc, out: &mut Out<'_>) {
+    pub(super) fn complete(&self, pending: &mut PendingCompletions, wc: &ibv_wc, out: &mut Out<'_>) {
         match WorkId::parse(wc.wr_id) {
             WorkId::Own { slot, .. } => {
                 let Some(Some((core, side))) = self.slots.get(slot as usize) else { return };
                 match side {
-                    Side::Recv => {
-                        let mark = front.mark();
-                        core.complete_recv(wc, mark, |done| front.put(out, done));
+                    QueueSide::Recv => {
+                        let mark = pending.solicited_state();
+                        core.complete_recv(wc, mark, |done| pending.deliver(out, done));
                     }
-                    Side::Request => core.complete_request(wc, |done| front.put(out, done)),
+                    QueueSide::Request => core.complete_request(wc, |done| pending.deliver(out, done)),
                 }
             }
             WorkId::Shared(place) => match self.numbers.get(&wc.qp_num) {
-                Some(core) => core.complete_shared(place, wc, front.mark(), |done| front.put(out, done)),
-                None => log::debug!("a receive of queue pair {}, which is gone", wc.qp_num),
+                Some(core) => {
+                    core.complete_shared(place, wc, pending.solicited_state(), |done| pending.deliver(out, done))
+                }
+                None => log::debug!("dropping a completion of queue pair {:#x}, which was destroyed", wc.qp_num),
             },
         }
     }

@@ -1,9 +1,11 @@
-//! Completion queues: the device's queues, and in front of them completions taken from the device or made in software.
+//! Completion queues: the completion queues of the device, and a software queue of completions that were fetched from them
+//! or made in software.
 //!
-//! A polling thread takes the device's completions and matches them with the queues of the queue pairs. When no
-//! thread polls, the device's queue stays armed and the engine polls, so that a failure is detected. While a thread
-//! polls, the engine only checks at intervals whether it still does. Lock order: a queue pair's link, completion
-//! queue, a queue pair's queues. Only the engine calls sinks.
+//! A polling thread fetches the device's completions and matches them with the work of the queue pairs. While no consumer
+//! thread polls, the device's queues are armed and the engine thread fetches, so that failures are detected. While a
+//! consumer thread polls, the engine thread only checks at intervals whether polls continue.
+//!
+//! Lock order: a queue pair's link, completion queue, a queue pair's queues. Only the engine thread calls sinks.
 
 mod device_queues;
 mod members;
@@ -21,7 +23,7 @@ use dapl::provider::{Completion, CompletionQueue, CqSink};
 use ibverbs_sys::ibv_wc;
 use parking_lot::{Mutex, MutexGuard};
 
-use self::device_queues::{DeviceQueues, Maker};
+use self::device_queues::{DeviceCqParams, DeviceQueues};
 use self::members::QpTable;
 pub(crate) use self::pending::Solicited;
 use self::pending::{Out, PendingCompletions};
@@ -31,15 +33,15 @@ use crate::ibv;
 
 /// Maximum number of completions polled from the device at a time.
 const BATCH: usize = 16;
-/// Interval at which the engine checks whether a thread still polls.
-const GUARD: Duration = Duration::from_millis(10);
+/// Interval at which the engine checks whether consumer threads still poll.
+const CHECK_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A completion queue, held by the object layer.
+/// The object layer's handle of a completion queue.
 pub struct Cq(pub(crate) Arc<CqCore>);
 
 /// Selects one of a queue pair's two queues.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Side {
+pub(crate) enum QueueSide {
     Recv,
     Request,
 }
@@ -47,32 +49,33 @@ pub(crate) enum Side {
 /// The state of a completion queue, shared with its queue pairs and the engine.
 pub(crate) struct CqCore {
     me: Weak<CqCore>,
-    maker: Maker,
+    params: DeviceCqParams,
     reactor: Arc<Reactor>,
-    /// The sink; `None` for a queue without a consumer.
+    /// `None` for the queue of an EP without an EVD: no consumer sees its completions.
     sink: Option<Weak<dyn CqSink>>,
     inner: Mutex<CqState>,
     polls: AtomicU32,
 }
 
-/// State behind the lock.
+/// The state protected by the lock of a completion queue.
 #[derive(Default)]
 pub(crate) struct CqState {
-    front: PendingCompletions,
+    pending: PendingCompletions,
     table: QpTable,
     /// The device's queues, with capacity for all outstanding work.
     queues: DeviceQueues,
     /// The device queue that is polled first.
-    turn: usize,
-    /// Whether a queue pair uses the queue. Until then arming is deferred, because the consumer may still restrict
-    /// notification.
-    live: bool,
-    /// Whether the engine has scheduled a check; and the number of polls at that time.
-    watched: bool,
-    seen: u32,
+    next_queue: usize,
+    /// Whether a queue pair of the queue was connected. Before, the device's queues are not armed: they cannot be re-armed for
+    /// fewer events, and the consumer may still restrict notification.
+    is_connected: bool,
+    /// Whether a check by the engine is scheduled.
+    is_check_scheduled: bool,
+    /// Value of `polls` when the check was scheduled.
+    polls_seen: u32,
 }
 
-/// The locked queue. If a notification becomes due while it is locked, the engine sends it.
+/// A locked completion queue. If a notification becomes due while the lock is held, the unlock queues it for the engine.
 pub(crate) struct LockedCq<'a> {
     cq: &'a CqCore,
     inner: MutexGuard<'a, CqState>,
@@ -95,7 +98,7 @@ impl DerefMut for LockedCq<'_> {
 impl Drop for LockedCq<'_> {
     #[inline(always)]
     fn drop(&mut self) {
-        if self.inner.front.due {
+        if self.inner.pending.notify_due {
             self.notify_soon();
         }
     }
@@ -104,38 +107,38 @@ impl Drop for LockedCq<'_> {
 impl LockedCq<'_> {
     #[cold]
     fn notify_soon(&mut self) {
-        self.inner.front.due = false;
+        self.inner.pending.notify_due = false;
         if let Some(cq) = self.cq.me.upgrade() {
-            self.cq.reactor.soon(move || cq.notify());
+            self.cq.reactor.run_on_engine(move || cq.notify());
         }
     }
 
-    /// Adds a completion made in software after all others.
+    /// Adds a completion made in software.
     pub(crate) fn push(&mut self, completion: Completion) {
-        self.front.push(completion);
+        self.pending.push(completion);
     }
 }
 
 impl CqCore {
-    /// Creates a queue. Without a sink its completions are dropped.
+    /// Creates a queue. If `sink` is `None`, its completions are dropped.
     pub(crate) fn new(device: &Arc<Device>, sink: Option<Weak<dyn CqSink>>) -> Result<Arc<Self>> {
-        let id = device.opened.next_id();
+        let id = device.shared_device.next_id();
         let (context, channel) = (device.context.clone(), device.channel.clone());
-        let maker = Maker { context, channel, id, longest: device.max_cqe() };
+        let params = DeviceCqParams { context, channel, id, max_capacity: device.max_cqe() };
         let inner = CqState {
-            front: PendingCompletions::new(sink.is_none()),
-            queues: DeviceQueues::new(&maker)?,
+            pending: PendingCompletions::new(sink.is_none()),
+            queues: DeviceQueues::new(&params)?,
             ..CqState::default()
         };
         let cq = Arc::new_cyclic(|me| CqCore {
             me: Weak::clone(me),
-            maker,
+            params,
             reactor: device.reactor.clone(),
             sink,
             inner: Mutex::new(inner),
             polls: AtomicU32::new(0),
         });
-        device.opened.adopt_queue(id, cq.me.clone());
+        device.shared_device.add_queue(id, cq.me.clone());
         Ok(cq)
     }
 
@@ -144,29 +147,29 @@ impl CqCore {
         LockedCq { cq: self, inner: self.inner.lock() }
     }
 
-    /// Finds or creates a queue of the device with capacity for `count` more completions.
+    /// Reserves capacity for `count` more completions in a queue of the device; creates the queue if necessary.
     pub(crate) fn reserve(&self, count: u32) -> Result<Arc<ibv::Cq>> {
-        self.reserved(|queues| queues.reserve(&self.maker, count))
+        self.reserved(|queues| queues.reserve(&self.params, count))
     }
 
-    /// Same as `reserve`, for a queue pair that uses a shared queue with `count` receives.
+    /// Reserves capacity for the `count` receives of a shared receive queue that a queue pair uses. `srq`: id of that queue.
     pub(crate) fn reserve_shared(&self, srq: usize, count: u32) -> Result<Arc<ibv::Cq>> {
-        self.reserved(|queues| queues.reserve_shared(&self.maker, srq, count))
+        self.reserved(|queues| queues.reserve_shared(&self.params, srq, count))
     }
 
     fn reserved(&self, reserve: impl FnOnce(&mut DeviceQueues) -> Result<Arc<ibv::Cq>>) -> Result<Arc<ibv::Cq>> {
         let mut inner = self.lock();
         let before = inner.queues.len();
         let cq = reserve(&mut inner.queues)?;
-        if inner.queues.len() > before && inner.front.armed {
-            cq.arm(inner.front.solicited_only).map_err(|error| self.cannot_arm(&error))?;
+        if inner.queues.len() > before && inner.pending.device_armed {
+            cq.arm(inner.pending.solicited_only).map_err(|error| self.cannot_arm(&error))?;
         }
         Ok(cq)
     }
 
-    /// Reserves for a shared queue that was resized to `count` receives.
-    pub(crate) fn widen_shared(&self, srq: usize, count: u32) -> Result<()> {
-        self.lock().queues.widen_shared(&self.maker, srq, count)
+    /// Increases the reservation for a shared receive queue that was resized to `count` receives.
+    pub(crate) fn grow_shared(&self, srq: usize, count: u32) -> Result<()> {
+        self.lock().queues.grow_shared(&self.params, srq, count)
     }
 
     /// Releases reserved capacity.
@@ -174,38 +177,39 @@ impl CqCore {
         self.lock().queues.release(cq, count);
     }
 
-    /// Releases the use of a shared queue by a queue pair that was dropped.
+    /// Releases the reservation of a dropped queue pair that used this shared receive queue.
     pub(crate) fn release_shared(&self, srq: usize) {
         self.lock().queues.release_shared(srq);
     }
 
-    /// Schedules checks of a queue that possibly no thread polls.
-    pub(crate) fn guard(&self) {
-        self.watch(&mut self.lock());
+    /// Schedules the engine's checks whether consumer threads poll.
+    pub(crate) fn schedule_check(&self) {
+        self.schedule_next_check(&mut self.lock());
     }
 
-    /// Same as [`Self::guard`], after receives are counted: the queue may be armed for fewer events.
-    pub(crate) fn guard_count(&self) {
+    /// Same as [`Self::schedule_check`], after a receive watermark was set. If the device is armed for failures only, it is armed for
+    /// all completions instead.
+    pub(crate) fn arm_for_recv_count(&self) {
         let mut inner = self.lock();
-        if inner.front.armed && !inner.front.solicited_only && self.arm_device(&mut inner, false).is_err() {
-            inner.front.armed = false;
+        if inner.pending.device_armed && !inner.pending.solicited_only && self.arm_device(&mut inner, false).is_err() {
+            inner.pending.device_armed = false;
         }
-        self.watch(&mut inner);
+        self.schedule_next_check(&mut inner);
     }
 
-    fn watch(&self, inner: &mut CqState) {
-        if !std::mem::replace(&mut inner.watched, true) {
-            inner.seen = self.polls.load(Ordering::Relaxed);
+    fn schedule_next_check(&self, inner: &mut CqState) {
+        if !std::mem::replace(&mut inner.is_check_scheduled, true) {
+            inner.polls_seen = self.polls.load(Ordering::Relaxed);
             let me: Weak<dyn Source> = self.me.clone();
-            self.reactor.after(GUARD, me, 0);
+            self.reactor.schedule(CHECK_INTERVAL, me, 0);
         }
     }
 
     /// Called when a queue pair is about to be connected.
     pub(crate) fn arm_for_connection(&self) -> Result<()> {
         let mut inner = self.lock();
-        if !std::mem::replace(&mut inner.live, true) && inner.front.wanted {
-            let solicited = inner.front.solicited_only;
+        if !std::mem::replace(&mut inner.is_connected, true) && inner.pending.notify_requested {
+            let solicited = inner.pending.solicited_only;
             self.arm_device(&mut inner, solicited)?;
         }
         Ok(())
@@ -216,36 +220,36 @@ impl CqCore {
         self.lock().push(completion);
     }
 
-    /// Fetches all completions of the device.
+    /// Fetches all completions of the device into the software queue.
     pub(crate) fn fetch(&self) {
         self.drain(&mut self.lock());
     }
 
     fn drain(&self, inner: &mut CqState) {
-        while self.take(inner, &mut Out { space: &mut [], filled: 0 }, BATCH).is_full {}
+        while self.fetch_batch(inner, &mut Out { space: &mut [], filled: 0 }, BATCH) {}
     }
 
-    /// Same as [`Self::fill`], with nothing but completions of the only device queue to take: the common case. `None`: this is
-    /// not the case, and nothing has happened.
+    /// Fast path of a poll: one device queue, and an empty software queue. Returns the number of completions, or `None`,
+    /// with nothing changed, if these conditions are not met.
     #[inline(always)]
     fn fill_quickly(&self, inner: &mut CqState, out: &mut [Completion]) -> Option<usize> {
-        let CqState { front, table, queues, .. } = inner;
-        let cq = queues.only().filter(|_| front.is_quiet() && out.len() <= BATCH)?;
+        let CqState { pending, table, queues, .. } = inner;
+        let cq = queues.only().filter(|_| pending.allows_fast_poll() && out.len() <= BATCH)?;
         self.count_poll();
         let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
         let taken = cq.poll_into(&mut batch[..out.len()]).ok()?;
         let mut out = Out { space: out, filled: 0 };
         for wc in taken {
-            table.complete(front, wc, &mut out);
+            table.complete(pending, wc, &mut out);
         }
         Some(out.filled)
     }
 
-    /// A poll that [`Self::fill_quickly`] leaves.
+    /// General path of a poll, used if [`Self::fill_quickly`] returns `None`.
     #[cold]
     #[inline(never)]
-    fn fill_rarely(&self, mut inner: LockedCq<'_>, out: &mut [Completion]) -> usize {
-        let expects = inner.front.wanted;
+    fn fill_cold(&self, mut inner: LockedCq<'_>, out: &mut [Completion]) -> usize {
+        let expects = inner.pending.notify_requested;
         self.fill(&mut inner, out, expects)
     }
 
@@ -254,71 +258,71 @@ impl CqCore {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
     }
 
-    /// Fills a polling thread's buffer: first with waiting completions, then with the device's. `expects`: the device
-    /// is armed for a solicited message, and this poll may come before its event.
+    /// Fills the buffer of a polling thread, first from the software queue, then from the device. Returns the number of
+    /// completions. `expects`: the device may have been armed for a solicited message, and this poll may precede its event.
     #[inline(never)]
     fn fill(&self, inner: &mut CqState, out: &mut [Completion], expects: bool) -> usize {
-        let before = inner.front.solicited;
-        if expects && inner.front.armed {
-            inner.front.may_be_solicited();
+        let before = inner.pending.solicited;
+        if expects && inner.pending.device_armed {
+            inner.pending.may_be_solicited();
         }
         self.count_poll();
         let mut out = Out { space: out, filled: 0 };
-        if !inner.front.is_empty() {
-            inner.front.give(&mut out);
+        if !inner.pending.is_empty() {
+            inner.pending.move_to(&mut out);
         }
-        while out.left() > 0 {
-            let most = out.left();
-            if !self.take(inner, &mut out, most).is_full {
+        while out.remaining() > 0 {
+            let most = out.remaining();
+            if !self.fetch_batch(inner, &mut out, most) {
                 break;
             }
         }
         let filled = out.filled;
-        // These include the solicited message that the consumer was notified of.
-        inner.front.solicited = before && filled == 0;
+        // If the poll has returned completions, the solicited message of the notification is one of them.
+        inner.pending.solicited = before && filled == 0;
         filled
     }
 
-    /// Fetches up to `most` completions of the device.
+    /// Fetches up to `most` completions of the device. Returns whether the device may have more.
     #[inline]
-    fn take(&self, inner: &mut CqState, out: &mut Out<'_>, most: usize) -> Taken {
-        let CqState { front, table, queues, turn, .. } = inner;
+    fn fetch_batch(&self, inner: &mut CqState, out: &mut Out<'_>, most: usize) -> bool {
+        let CqState { pending, table, queues, next_queue, .. } = inner;
         let mut batch = [const { MaybeUninit::<ibv_wc>::uninit() }; BATCH];
         let most = most.min(BATCH);
         for _ in 0..queues.len() {
-            let Some(cq) = queues.get(*turn) else { break };
+            let Some(cq) = queues.get(*next_queue) else { break };
             let taken = match cq.poll_into(&mut batch[..most]) {
                 Ok(taken) => taken,
                 Err(error) => {
-                    log::error!("{}: a completion queue cannot be polled: {error}", self.maker.context.name());
+                    log::error!("{}: cannot poll a completion queue: {error}", self.params.context.name());
                     &[]
                 }
             };
             for wc in taken {
-                table.complete(front, wc, out);
+                table.complete(pending, wc, out);
             }
             if taken.len() == most {
-                return Taken { is_full: true };
+                return true;
             }
-            // This queue is empty; other queues may have more.
+            // This device queue is empty; others may have completions.
             if queues.len() > 1 {
-                *turn = (*turn + 1) % queues.len();
+                *next_queue = (*next_queue + 1) % queues.len();
                 if !taken.is_empty() {
-                    return Taken { is_full: true };
+                    return true;
                 }
             }
         }
-        Taken { is_full: false }
+        false
     }
 
-    /// Handles an event: the device has completions, and its queue is not armed.
-    fn has_event(&self) {
+    /// Handles a completion event of the device, whose queue is not armed any more.
+    pub(super) fn handle_event(&self) {
         let mut inner = self.lock();
-        inner.front.armed = false;
-        inner.front.may_be_solicited();
-        let is_wanted = std::mem::take(&mut inner.front.wanted);
+        inner.pending.device_armed = false;
+        inner.pending.may_be_solicited();
+        let is_wanted = std::mem::take(&mut inner.pending.notify_requested);
         if inner.table.is_used() {
-            self.watch(&mut inner);
+            self.schedule_next_check(&mut inner);
         }
         drop(inner);
         if is_wanted {
@@ -336,49 +340,45 @@ impl CqCore {
         for cq in inner.queues.iter() {
             cq.arm(solicited).map_err(|error| self.cannot_arm(&error))?;
         }
-        inner.front.armed = true;
+        inner.pending.device_armed = true;
         Ok(())
     }
 
     fn cannot_arm(&self, error: &std::io::Error) -> Error {
-        log::error!("{}: a completion queue cannot be armed: {error}", self.maker.context.name());
+        log::error!("{}: cannot arm a completion queue: {error}", self.params.context.name());
         Error::Internal
     }
 }
 
-/// Result of polling the device's queues.
-struct Taken {
-    /// Whether there may be more completions.
-    is_full: bool,
-}
-
 impl Source for CqCore {
-    /// Checks whether a thread still polls. If not, the engine polls for failures.
+    /// Checks whether consumer threads still poll. If not, the engine fetches completions, to detect failures.
     fn expired(&self, _: u64) {
         let mut inner = self.lock();
-        inner.watched = false;
-        if !inner.table.is_used() || !inner.live {
+        inner.is_check_scheduled = false;
+        if !inner.table.is_used() || !inner.is_connected {
             return;
         }
-        if self.polls.load(Ordering::Relaxed) != inner.seen {
-            return self.watch(&mut inner);
+        if self.polls.load(Ordering::Relaxed) != inner.polls_seen {
+            return self.schedule_next_check(&mut inner);
         }
-        // The consumer's notification excludes events that the provider needs, so the engine has to poll.
-        let must_poll = inner.front.solicited_only && inner.table.counts_recvs();
+        // The consumer wants events of solicited messages only, but a receive watermark needs all of them. So the engine polls
+        // instead of arming the device.
+        let must_poll = inner.pending.solicited_only && inner.table.counts_recvs();
         if must_poll {
             self.drain(&mut inner);
-            return self.watch(&mut inner);
+            return self.schedule_next_check(&mut inner);
         }
-        if !inner.front.armed {
+        if !inner.pending.device_armed {
             self.drain(&mut inner);
-            // A queue armed for all events cannot be armed for fewer.
-            let solicited = inner.front.solicited_only || inner.table.wants_failures_only();
+            // Arms for as few events as possible: each event wakes the engine, and a queue that is armed for all events cannot
+            // be re-armed for fewer.
+            let solicited = inner.pending.solicited_only || inner.table.wants_failures_only();
             if self.arm_device(&mut inner, solicited).is_err() {
-                return self.watch(&mut inner);
+                return self.schedule_next_check(&mut inner);
             }
             self.drain(&mut inner);
         }
-        // From here on the device reports events.
+        // The device is armed, so the next check is scheduled when it reports an event.
     }
 }
 
@@ -391,31 +391,31 @@ impl CompletionQueue for Cq {
         if let Some(filled) = self.0.fill_quickly(&mut inner, out) {
             return filled;
         }
-        self.0.fill_rarely(inner, out)
+        self.0.fill_cold(inner, out)
     }
 
     fn ready(&self, out: &mut [Completion]) -> usize {
-        // The device has completions already, so the caller polls.
+        // Called after a notification, so the device has completions.
         self.0.fill(&mut self.0.lock(), out, true)
     }
 
     fn arm(&self, solicited: bool) -> Result<bool> {
         let cq = &*self.0;
         let mut inner = cq.lock();
-        if !inner.front.is_empty() {
+        if !inner.pending.is_empty() {
             return Ok(false);
         }
-        inner.front.solicited_only = solicited;
-        if !inner.live {
-            inner.front.wanted = true;
+        inner.pending.solicited_only = solicited;
+        if !inner.is_connected {
+            inner.pending.notify_requested = true;
             return Ok(true);
         }
         cq.arm_device(&mut inner, solicited)?;
-        // Completions from before the arming cause no event, so it is unknown whether they were solicited.
-        let before = std::mem::replace(&mut inner.front.solicited, solicited);
+        // Completions that arrived before the arming cause no event, so it is not known whether they are solicited.
+        let before = std::mem::replace(&mut inner.pending.solicited, solicited);
         cq.drain(&mut inner);
-        inner.front.solicited = before;
-        inner.front.wanted = inner.front.is_empty();
-        Ok(inner.front.wanted)
+        inner.pending.solicited = before;
+        inner.pending.notify_requested = inner.pending.is_empty();
+        Ok(inner.pending.notify_requested)
     }
 }

@@ -1,117 +1,119 @@
-//! Completions that were polled from the device or made in software and wait for the consumer, and the state of
-//! notification.
+//! The software queue of a completion queue: completions that were fetched from the device or made in software, and that the
+//! consumer has not polled. Also the notification state.
 //!
-//! A device does not report which message was solicited. While the consumer waits for solicited messages only, an event
-//! of the device indicates one, and may come after the completion was polled. This module calls no sink; it records
-//! that a call is due.
+//! A device does not report which completion is of a solicited message. If it is armed for solicited messages only, its
+//! event shows that there is one, but the event may arrive after the completion was fetched. This module calls no sink; it
+//! records that a notification is due.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 
 use dapl::provider::Completion;
 
-/// Completions that the consumer has not polled; protected by the queue's lock.
+/// Completions that the consumer has not polled, and the notification state. Protected by the completion queue's lock.
 #[derive(Default)]
 pub(super) struct PendingCompletions {
-    ready: VecDeque<Completion>,
-    /// Whether the queue has no consumer.
-    unread: bool,
+    queue: VecDeque<Completion>,
+    /// Whether the queue has no consumer, so that completions are dropped.
+    has_no_consumer: bool,
     /// Whether the consumer has requested one notification.
-    pub(super) wanted: bool,
-    /// Whether the notification is due.
-    pub(super) due: bool,
-    /// Whether the device will report the next completion by an event.
-    pub(super) armed: bool,
+    pub(super) notify_requested: bool,
+    /// Whether a notification must be sent to the consumer.
+    pub(super) notify_due: bool,
+    /// Whether the device is armed: it will report the next (solicited) completion by an event.
+    pub(super) device_armed: bool,
     /// Whether the consumer's last request was for solicited messages only.
     pub(super) solicited_only: bool,
-    /// Whether the next completed receive may be the one that the event indicated.
+    /// Whether a receive that completes next may be the solicited message of the last event.
     pub(super) solicited: bool,
 }
 
-/// Whether a receive was solicited, as far as known.
+/// Whether a completed receive counts as solicited. The device does not report it, so it is assumed if it is possible.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Solicited {
+    /// For a completion that is passed on now.
     pub(crate) now: bool,
-    /// Whether the completion is held back until it is known whether it was solicited.
+    /// For a completion that is held back until ESTABLISHED was reported: by then its event may have arrived.
     pub(crate) later: bool,
 }
 
-/// Destination of completions: the buffer of a polling thread, if any.
+/// The buffer of the polling thread; empty if completions are only fetched into the software queue.
 pub(super) struct Out<'a> {
     pub(super) space: &'a mut [Completion],
     pub(super) filled: usize,
 }
 
 impl Out<'_> {
-    pub(super) fn left(&self) -> usize {
+    pub(super) fn remaining(&self) -> usize {
         self.space.len() - self.filled
     }
 }
 
 impl PendingCompletions {
-    /// `unread`: the queue has no consumer.
-    pub(super) fn new(unread: bool) -> Self {
-        PendingCompletions { unread, ..PendingCompletions::default() }
+    /// Creates an empty queue. `has_no_consumer`: it has no consumer, so completions are dropped.
+    pub(super) fn new(has_no_consumer: bool) -> Self {
+        PendingCompletions { has_no_consumer, ..PendingCompletions::default() }
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.ready.is_empty()
+        self.queue.is_empty()
     }
 
-    /// Whether no completion waits, and none that a poll takes now may be solicited.
+    /// Whether the fast path of a poll may be used: the queue is empty, and no fetched completion may be solicited.
     #[inline(always)]
-    pub(super) fn is_quiet(&self) -> bool {
-        self.ready.is_empty() && !self.solicited && !(self.wanted && self.armed)
+    pub(super) fn allows_fast_poll(&self) -> bool {
+        self.queue.is_empty() && !self.solicited && !(self.notify_requested && self.device_armed)
     }
 
-    /// Adds a completion at the end.
+    /// Adds a completion at the end of the queue. Sets `notify_due` if the consumer has requested a notification of it.
     #[inline(never)]
     pub(super) fn push(&mut self, done: Completion) {
-        if self.unread {
+        if self.has_no_consumer {
             return;
         }
-        self.ready.push_back(done);
+        self.queue.push_back(done);
         // A message that is not known to be solicited does not end a wait for solicited messages.
-        if self.wanted && (!self.solicited_only || done.is_notifying()) {
-            self.wanted = false;
-            self.due = true;
+        if self.notify_requested && (!self.solicited_only || done.is_notifying()) {
+            self.notify_requested = false;
+            self.notify_due = true;
         }
     }
 
-    /// Passes a completion directly to the poller, if none is queued before it.
+    /// Passes a completion to the polling thread's buffer if it has space and the queue is empty. Otherwise adds it to the
+    /// queue.
     #[inline(always)]
-    pub(super) fn put(&mut self, out: &mut Out<'_>, done: Completion) {
+    pub(super) fn deliver(&mut self, out: &mut Out<'_>, done: Completion) {
         match out.space.get_mut(out.filled) {
-            Some(place) if self.ready.is_empty() => {
-                *place = done;
+            Some(slot) if self.queue.is_empty() => {
+                *slot = done;
                 out.filled += 1;
             }
             _ => self.push(done),
         }
     }
 
-    /// Moves waiting completions to the polling thread, whose buffer is empty.
-    pub(super) fn give(&mut self, out: &mut Out<'_>) {
-        let count = out.left().min(self.ready.len());
-        for (place, done) in out.space.iter_mut().zip(self.ready.drain(..count)) {
+    /// Moves queued completions to the buffer of the polling thread, which is empty.
+    pub(super) fn move_to(&mut self, out: &mut Out<'_>) {
+        let count = out.remaining().min(self.queue.len());
+        for (place, done) in out.space.iter_mut().zip(self.queue.drain(..count)) {
             *place = done;
         }
         out.filled = count;
     }
 
-    /// Records that the device has reported a solicited message or a failure: its completion is among the waiting ones,
-    /// or is the next one.
+    /// Records that the device has reported a solicited message or a failure. Its completion is in the queue, or will be
+    /// fetched next.
     pub(super) fn may_be_solicited(&mut self) {
         if self.solicited_only {
             self.solicited = true;
-            self.ready.iter_mut().for_each(|done| done.solicited |= done.token.work.is_recv());
+            self.queue.iter_mut().for_each(|done| done.solicited |= done.token.work.is_recv());
         }
     }
 
-    /// Whether a receive that completes now was solicited.
+    /// Returns whether a receive that is completed now counts as solicited.
     #[inline(always)]
-    pub(super) fn mark(&self) -> Solicited {
-        Solicited { now: self.solicited, later: self.solicited || self.armed && self.solicited_only }
+    pub(super) fn solicited_state(&self) -> Solicited {
+        Solicited { now: self.solicited, later: self.solicited || self.device_armed && self.solicited_only }
     }
 }
 
@@ -122,61 +124,67 @@ mod tests {
     use super::*;
 
     fn done(cookie: u64, work: Work) -> Completion {
-        // An endpoint with solicited notification posts its receives like this.
+        // Receives of an endpoint with solicited notification are unsignalled.
         Completion {
             token: Token { cookie, work, unsignalled: work.is_recv(), ..Token::default() },
             ..Default::default()
         }
     }
 
-    fn given(front: &mut PendingCompletions, count: usize) -> Vec<(u64, bool)> {
+    fn poll(pending: &mut PendingCompletions, count: usize) -> Vec<(u64, bool)> {
         let mut space = vec![Completion::default(); count];
         let mut out = Out { space: &mut space, filled: 0 };
-        front.give(&mut out);
+        pending.move_to(&mut out);
         let filled = out.filled;
         space[..filled].iter().map(|done| (done.token.cookie, done.solicited)).collect()
     }
 
     #[test]
-    fn waiting_completions_keep_their_order() {
-        let mut front = PendingCompletions::default();
+    fn completions_are_polled_in_order_from_buffer_and_queue() {
+        let mut pending = PendingCompletions::default();
         let mut space = [Completion::default(); 2];
         let mut out = Out { space: &mut space, filled: 0 };
-        (1..=3).for_each(|cookie| front.put(&mut out, done(cookie, Work::Send)));
-        assert_eq!((out.filled, out.left()), (2, 0));
-        front.put(&mut Out { space: &mut [Completion::default(); 1], filled: 0 }, done(4, Work::Send));
+        (1..=3).for_each(|cookie| pending.deliver(&mut out, done(cookie, Work::Send)));
+        assert_eq!((out.filled, out.remaining()), (2, 0));
+        pending.deliver(&mut Out { space: &mut [Completion::default(); 1], filled: 0 }, done(4, Work::Send));
         assert_eq!(space.map(|done| done.token.cookie), [1, 2]);
-        assert_eq!(given(&mut front, 1), [(3, false)]);
-        assert_eq!(given(&mut front, 9), [(4, false)]);
-        assert!(front.is_empty() && !front.due, "the CQ is not armed");
+        assert_eq!(poll(&mut pending, 1), [(3, false)]);
+        assert_eq!(poll(&mut pending, 9), [(4, false)]);
+        assert!(pending.is_empty() && !pending.notify_due, "the CQ is not armed");
     }
 
     #[test]
-    fn a_call_is_due_once() {
-        let mut front = PendingCompletions { wanted: true, ..PendingCompletions::default() };
-        front.push(done(1, Work::Recv));
-        assert!(std::mem::take(&mut front.due), "a CQ armed for every completion is notified");
-        front.push(done(2, Work::Recv));
-        assert!(!front.due);
-        let mut front = PendingCompletions { unread: true, wanted: true, ..PendingCompletions::default() };
-        front.push(done(1, Work::Recv));
-        assert!(front.is_empty() && !front.due);
+    fn requested_notification_is_due_once() {
+        let mut pending = PendingCompletions { notify_requested: true, ..PendingCompletions::default() };
+        pending.push(done(1, Work::Recv));
+        assert!(std::mem::take(&mut pending.notify_due), "a CQ armed for every completion is notified");
+        pending.push(done(2, Work::Recv));
+        assert!(!pending.notify_due);
+        let mut pending =
+            PendingCompletions { has_no_consumer: true, notify_requested: true, ..PendingCompletions::default() };
+        pending.push(done(1, Work::Recv));
+        assert!(pending.is_empty() && !pending.notify_due);
     }
 
     #[test]
-    fn a_message_counts_as_solicited_when_the_device_says_so() {
-        let mut front =
-            PendingCompletions { wanted: true, armed: true, solicited_only: true, ..PendingCompletions::default() };
-        assert!(!front.mark().now && front.mark().later);
-        front.push(done(1, Work::Recv));
-        assert!(!front.due && front.wanted, "the device has not said yet that it is");
-        front.may_be_solicited();
-        assert!(front.mark().now, "it may be the next one as well");
-        assert_eq!(given(&mut front, 9), [(1, true)]);
-        front.push(done(2, Work::Send));
-        assert!(front.due, "a request's end is always of interest");
-        let mut plain = PendingCompletions { wanted: true, armed: true, ..PendingCompletions::default() };
+    fn receives_count_as_solicited_after_an_event_of_the_device() {
+        let mut pending = PendingCompletions {
+            notify_requested: true,
+            device_armed: true,
+            solicited_only: true,
+            ..PendingCompletions::default()
+        };
+        assert!(!pending.solicited_state().now && pending.solicited_state().later);
+        pending.push(done(1, Work::Recv));
+        assert!(!pending.notify_due && pending.notify_requested, "the device has reported no event");
+        pending.may_be_solicited();
+        assert!(pending.solicited_state().now, "the next receive may be the solicited one");
+        assert_eq!(poll(&mut pending, 9), [(1, true)]);
+        pending.push(done(2, Work::Send));
+        assert!(pending.notify_due, "a completed request always notifies");
+        let mut plain =
+            PendingCompletions { notify_requested: true, device_armed: true, ..PendingCompletions::default() };
         plain.may_be_solicited();
-        assert!(!plain.mark().now && !plain.mark().later, "not armed for solicited completions");
+        assert!(!plain.solicited_state().now && !plain.solicited_state().later, "not armed for solicited completions");
     }
 }

@@ -1,19 +1,20 @@
-//! Maps completion status of verbs to the provider interface (spec/events 4.5).
+//! Maps the completion status of verbs to that of the provider interface (spec/events 4.5).
 //!
-//! An unknown status is a transport failure, which ends the connection; it is never taken for a flush, which would not.
+//! An unknown status maps to a transport failure, which ends the connection. If it mapped to a flush, a failed connection
+//! would stay open.
 #![forbid(unsafe_code)]
 
 use dapl::provider::Status;
 use ibverbs_sys::ibv_wc;
 use ibverbs_sys::ibv_wc_status::*;
 
-/// Status of a completion.
+/// Returns the status of a completion.
 pub(crate) fn of(wc: &ibv_wc) -> Status {
-    wc.error().map_or(Status::Success, |(status, _)| word(status))
+    wc.error().map_or(Status::Success, |(status, _)| status_of(status))
 }
 
-/// The provider interface's status for an `ibv_wc_status`.
-fn word(status: Type) -> Status {
+/// Returns the status of the provider interface for an `ibv_wc_status`.
+fn status_of(status: Type) -> Status {
     match status {
         IBV_WC_SUCCESS => Status::Success,
         IBV_WC_WR_FLUSH_ERR => Status::Flushed,
@@ -25,7 +26,7 @@ fn word(status: Type) -> Status {
         IBV_WC_REM_ACCESS_ERR => Status::RemoteAccess,
         IBV_WC_REM_INV_REQ_ERR | IBV_WC_REM_OP_ERR => Status::RemoteResponder,
         IBV_WC_RNR_RETRY_EXC_ERR | IBV_WC_RESP_TIMEOUT_ERR => Status::ReceiverNotReady,
-        // Exhausted retries, fatal and general errors, and errors of other types of queue pairs.
+        // Exhausted retries, fatal and general errors, and errors of queue pair types other than RC.
         _ => Status::Transport,
     }
 }
@@ -37,7 +38,7 @@ mod tests {
     #[test]
     fn every_status_is_mapped() {
         use Status::*;
-        // By number, in the order of the kernel's enumeration.
+        // In the order of `enum ibv_wc_status`.
         let table = [
             Success,          // success
             LocalLength,      // local length
@@ -65,9 +66,9 @@ mod tests {
             Transport,        // rendezvous incomplete
         ];
         for (number, status) in table.into_iter().enumerate() {
-            assert_eq!(word(number as u32), status, "{number}");
+            assert_eq!(status_of(number as u32), status, "{number}");
         }
         assert_eq!(table.len() as u32, IBV_WC_TM_RNDV_INCOMPLETE + 1);
-        assert_eq!([24, 1000, u32::MAX].map(word), [Transport; 3], "unknown numbers");
+        assert_eq!([24, 1000, u32::MAX].map(status_of), [Transport; 3], "unknown numbers");
     }
 }

@@ -1,9 +1,9 @@
-//! Bindings of a memory window: the device windows and registrations that must be kept.
+//! The bindings of a memory window: which device windows and registrations must be kept alive.
 //!
-//! Used by `memory` only. A binding is in effect until the next bind is complete. After a bind that fails or is
-//! flushed, nothing is bound: since the device would keep the old binding, the device window is dropped together with
-//! the last bind in flight that uses it. A device window that has used all its keys is dropped at the end of the
-//! binding of its last key.
+//! A binding is in effect until the next bind is complete. After a bind that fails or is flushed, the window is unbound. The
+//! device would keep the old binding in this case, so the device window is replaced. The old device window is dropped
+//! when no bind in flight uses it. A device window that has used all its keys is replaced too, and dropped when the binding
+//! of its last key ends.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -11,28 +11,30 @@ use std::sync::Arc;
 
 use dapl::provider::KeptObject;
 
-/// Number of keys of a device window before the first one repeats: drivers count in the low eight bits.
+/// Number of keys of a device window before the first one repeats: drivers change only the low eight bits.
 const KEYS: u32 = 255;
 
 /// The state of one memory window.
 pub(crate) struct Binds<M> {
     /// The device window for the next bind; `None` after a bind that failed or was flushed.
     mw: Option<Arc<M>>,
-    /// Number of keys that the device window has used.
-    given: u32,
+    /// Number of keys that `mw` has used.
+    keys_used: u32,
     last_key: u32,
-    /// Number of the last posted bind or unbind, and of the last one known to be complete.
-    posted: u64,
-    over: u64,
-    /// Whether the last posted one is a bind that can still take effect.
-    bound: bool,
-    flying: VecDeque<(u64, BoundObjects<M>)>,
-    /// The bindings in effect. More than one only if binds over several connections have overtaken each other, so that
-    /// the last is unknown.
-    open: Vec<BoundObjects<M>>,
+    /// Number of the last posted bind or unbind. They are numbered in the order of their posts.
+    last_posted: u64,
+    /// Highest number of a complete or flushed bind or unbind.
+    last_completed: u64,
+    /// Whether the last post was a bind, and it has not failed or been flushed.
+    is_bound: bool,
+    /// Binds and unbinds in flight, with their numbers.
+    in_flight: VecDeque<(u64, BoundObjects<M>)>,
+    /// The bindings that may be in effect. More than one only if binds on several connections have completed out of order:
+    /// then it is not known which one the device has executed last.
+    in_effect: Vec<BoundObjects<M>>,
 }
 
-/// Objects of a bind: the device window, and the reference to the registration unless it is an unbind.
+/// The objects that a bind uses: the device window, and the registration (`None` for an unbind).
 pub(crate) struct BoundObjects<M> {
     _mw: Arc<M>,
     _kept: Option<KeptObject>,
@@ -40,100 +42,107 @@ pub(crate) struct BoundObjects<M> {
 
 impl<M> std::fmt::Debug for Binds<M> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        let Binds { posted, over, bound, .. } = self;
-        let mut all = f.debug_struct("Binds");
-        all.field("posted", posted).field("over", over).field("bound", bound).finish_non_exhaustive()
+        let Binds { last_posted, last_completed, is_bound, .. } = self;
+        f.debug_struct("Binds")
+            .field("last_posted", last_posted)
+            .field("last_completed", last_completed)
+            .field("is_bound", is_bound)
+            .finish_non_exhaustive()
     }
 }
 
 impl<M> Binds<M> {
-    /// Starts with a new device window, which has this key.
+    /// Creates an unbound window with a new device window, which has this key.
     pub(crate) fn new(key: u32, mw: M) -> Self {
         Binds {
             mw: Some(Arc::new(mw)),
-            given: 0,
+            keys_used: 0,
             last_key: key,
-            posted: 0,
-            over: 0,
-            bound: false,
-            flying: VecDeque::new(),
-            open: Vec::new(),
+            last_posted: 0,
+            last_completed: 0,
+            is_bound: false,
+            in_flight: VecDeque::new(),
+            in_effect: Vec::new(),
         }
     }
 
-    /// Whether the last bind was accepted, and has not been undone, failed or been flushed.
+    /// Whether the last post was a bind, and it has not failed or been flushed.
     pub(crate) fn is_bound(&self) -> bool {
-        self.bound
+        self.is_bound
     }
 
-    /// The device window for the next bind. `None`: a new one is needed.
+    /// Returns the device window for the next bind. `None`: a new one is needed.
     pub(crate) fn current(&self) -> Option<&Arc<M>> {
-        self.mw.as_ref().filter(|_| self.given < KEYS)
+        self.mw.as_ref().filter(|_| self.keys_used < KEYS)
     }
 
-    /// Sets a new device window. The previous one stays bound until the next bind is complete.
-    pub(crate) fn renew(&mut self, mw: M) -> Arc<M> {
+    /// Sets a new device window for later binds. The binding of the previous one stays in effect until the next bind is
+    /// complete.
+    pub(crate) fn set_window(&mut self, mw: M) -> Arc<M> {
         let mw = Arc::new(mw);
-        (self.mw, self.given) = (Some(mw.clone()), 0);
+        (self.mw, self.keys_used) = (Some(mw.clone()), 0);
         mw
     }
 
-    /// Records a bind, or an unbind without `keep`, that the device has accepted. Returns its number.
-    pub(crate) fn post(&mut self, mw: Arc<M>, key: u32, kept: Option<KeptObject>) -> u64 {
-        self.given += 1;
+    /// Records a bind, or an unbind if `kept` is `None`, that was posted to the device. Returns its number.
+    pub(crate) fn record_posted(&mut self, mw: Arc<M>, key: u32, kept: Option<KeptObject>) -> u64 {
+        self.keys_used += 1;
         self.last_key = key;
-        self.posted += 1;
-        self.bound = kept.is_some();
-        self.flying.push_back((self.posted, BoundObjects { _mw: mw, _kept: kept }));
-        self.posted
+        self.last_posted += 1;
+        self.is_bound = kept.is_some();
+        self.in_flight.push_back((self.last_posted, BoundObjects { _mw: mw, _kept: kept }));
+        self.last_posted
     }
 
-    /// Records the end of a bind; `is_done`: it took effect. Returns the objects to be dropped.
+    /// Records that a bind or unbind is complete. `is_done`: it has taken effect. Returns objects to be dropped without the
+    /// window's lock.
     #[must_use]
     pub(crate) fn complete(&mut self, number: u64, is_done: bool) -> Vec<BoundObjects<M>> {
-        // A dropped window has no bindings.
-        let Some(place) = self.flying.iter().position(|(flying, _)| *flying == number) else { return Vec::new() };
-        let mine = self.flying.remove(place).map(|(_, open)| open);
-        let is_late = number < self.over;
-        self.over = self.over.max(number);
+        // `close` has removed all binds in flight of a dropped window.
+        let Some(index) = self.in_flight.iter().position(|(other, _)| *other == number) else { return Vec::new() };
+        let objects = self.in_flight.remove(index).map(|(_, objects)| objects);
+        let is_late = number < self.last_completed;
+        self.last_completed = self.last_completed.max(number);
         match (is_done, is_late) {
             (true, true) => {
-                self.open.extend(mine);
+                self.in_effect.extend(objects);
                 Vec::new()
             }
-            (true, false) => std::mem::replace(&mut self.open, mine.into_iter().collect()),
-            (false, true) => mine.into_iter().collect(),
+            (true, false) => std::mem::replace(&mut self.in_effect, objects.into_iter().collect()),
+            (false, true) => objects.into_iter().collect(),
             (false, false) => {
-                let mut old = self.nothing(number);
-                old.extend(mine);
+                let mut old = self.clear_bindings(number);
+                old.extend(objects);
                 old
             }
         }
     }
 
-    /// Records a bind that is flushed without reaching the device. Returns an invalid key, and the objects to drop.
+    /// Records a bind that is flushed without being posted to the device. Returns a key that grants no access, and objects
+    /// to be dropped without the window's lock.
     #[must_use]
-    pub(crate) fn lose(&mut self) -> (u32, Vec<BoundObjects<M>>) {
-        self.posted += 1;
-        self.over = self.posted;
+    pub(crate) fn record_flushed(&mut self) -> (u32, Vec<BoundObjects<M>>) {
+        self.last_posted += 1;
+        self.last_completed = self.last_posted;
         self.last_key = (self.last_key & !0xFF) | (self.last_key.wrapping_add(1) & 0xFF);
-        (self.last_key, self.nothing(self.posted))
+        (self.last_key, self.clear_bindings(self.last_posted))
     }
 
-    /// Closes the window while binds are in flight. Returns the objects to be dropped.
+    /// Closes the window; binds may still be in flight. Returns all objects, to be dropped without the window's lock.
     #[must_use]
     pub(crate) fn close(&mut self) -> Vec<BoundObjects<M>> {
-        self.bound = false;
+        self.is_bound = false;
         self.mw = None;
-        self.open.extend(self.flying.drain(..).map(|(_, open)| open));
-        std::mem::take(&mut self.open)
+        self.in_effect.extend(self.in_flight.drain(..).map(|(_, objects)| objects));
+        std::mem::take(&mut self.in_effect)
     }
 
-    /// Removes the bindings, unless a later bind has replaced them.
-    fn nothing(&mut self, number: u64) -> Vec<BoundObjects<M>> {
-        self.bound &= number != self.posted;
+    /// Removes and returns the bindings in effect, because the bind `number` has failed. The window is still bound if a later
+    /// bind was posted.
+    fn clear_bindings(&mut self, number: u64) -> Vec<BoundObjects<M>> {
+        self.is_bound &= number != self.last_posted;
         self.mw = None;
-        std::mem::take(&mut self.open)
+        std::mem::take(&mut self.in_effect)
     }
 }
 
@@ -142,7 +151,7 @@ mod tests {
     use super::*;
     use std::sync::Weak;
 
-    /// A memory window over counted fake device windows.
+    /// A memory window with fake device windows, whose references are counted.
     struct Scene {
         binds: Binds<()>,
         windows: Vec<Weak<()>>,
@@ -157,12 +166,12 @@ mod tests {
             Scene { binds, windows, kept: Arc::new(()), key: 0x1210 }
         }
 
-        /// Posts a bind, or an unbind, as `Window::begin` does.
+        /// Posts a bind, or an unbind, as `SharedMw::begin` does.
         fn post(&mut self, is_bind: bool) -> u64 {
             let mw = match self.binds.current() {
                 Some(mw) => mw.clone(),
                 None => {
-                    let mw = self.binds.renew(());
+                    let mw = self.binds.set_window(());
                     self.windows.push(Arc::downgrade(&mw));
                     self.key = 0x100 * (self.windows.len() as u32 + 0x12);
                     mw
@@ -170,14 +179,14 @@ mod tests {
             };
             self.key = (self.key & !0xFF) | ((self.key + 1) & 0xFF);
             let kept = is_bind.then(|| self.kept.clone() as KeptObject);
-            self.binds.post(mw, self.key, kept)
+            self.binds.record_posted(mw, self.key, kept)
         }
 
         fn complete(&mut self, number: u64, is_done: bool) {
             drop(self.binds.complete(number, is_done));
         }
 
-        /// Number of registrations kept, and of device windows.
+        /// Returns the number of references to the registration, and the number of device windows that exist.
         fn counts(&self) -> (usize, usize) {
             let alive = self.windows.iter().filter(|window| window.strong_count() > 0).count();
             (Arc::strong_count(&self.kept) - 1, alive)
@@ -194,7 +203,11 @@ mod tests {
         scene.complete(second, true);
         assert_eq!((scene.binds.is_bound(), scene.counts()), (true, (1, 1)));
         let third = scene.post(false);
-        assert_eq!((scene.binds.is_bound(), scene.counts()), (false, (1, 1)), "unbound when it is complete");
+        assert_eq!(
+            (scene.binds.is_bound(), scene.counts()),
+            (false, (1, 1)),
+            "the binding ends when the unbind is complete"
+        );
         scene.complete(third, true);
         assert_eq!(scene.counts(), (0, 1));
     }
@@ -208,7 +221,7 @@ mod tests {
             let failing = scene.post(is_bind);
             scene.complete(failing, false);
             scene.complete(failing, false);
-            assert_eq!((scene.binds.is_bound(), scene.counts()), (false, (0, 0)), "also the device's window is gone");
+            assert_eq!((scene.binds.is_bound(), scene.counts()), (false, (0, 0)), "the device window is dropped too");
         }
         let next = scene.post(true);
         scene.complete(next, true);
@@ -220,20 +233,20 @@ mod tests {
         let mut scene = Scene::new();
         let first = scene.post(true);
         scene.complete(first, true);
-        let (key, old) = scene.binds.lose();
+        let (key, old) = scene.binds.record_flushed();
         drop(old);
         assert_eq!((key, scene.binds.is_bound(), scene.counts()), (0x1212, false, (0, 0)));
-        assert_eq!(scene.binds.lose().0, 0x1213, "another key each time");
+        assert_eq!(scene.binds.record_flushed().0, 0x1213, "another key each time");
     }
 
     #[test]
-    fn failed_bind_waits_for_earlier_binds() {
+    fn failed_bind_keeps_the_objects_of_earlier_binds_in_flight() {
         let mut scene = Scene::new();
         let [first, second] = [scene.post(true), scene.post(true)];
         scene.complete(second, false);
-        assert_eq!((scene.binds.is_bound(), scene.counts()), (false, (1, 1)), "the device still has the first");
+        assert_eq!((scene.binds.is_bound(), scene.counts()), (false, (1, 1)), "the first bind is in flight");
         scene.complete(first, true);
-        assert_eq!(scene.counts(), (1, 1), "whether it was in time is unknown");
+        assert_eq!(scene.counts(), (1, 1), "the first bind may be in effect");
         let third = scene.post(false);
         scene.complete(third, true);
         assert_eq!(scene.counts(), (0, 1));
@@ -252,25 +265,25 @@ mod tests {
         let [fourth, fifth] = [scene.post(true), scene.post(true)];
         scene.complete(fifth, true);
         scene.complete(fourth, false);
-        assert_eq!((scene.binds.is_bound(), scene.counts()), (true, (1, 1)), "the later one stands");
+        assert_eq!((scene.binds.is_bound(), scene.counts()), (true, (1, 1)), "the later bind is in effect");
     }
 
     #[test]
-    fn no_key_comes_twice() {
+    fn keys_of_a_window_do_not_repeat() {
         let mut scene = Scene::new();
         let mut keys = std::collections::HashSet::new();
         for count in 1..=1000 {
             let number = scene.post(true);
             assert!(keys.insert(scene.key), "{:#x}", scene.key);
             let windows = 1 + usize::from(count % KEYS == 1 && count > 1);
-            assert_eq!(scene.counts().1, windows, "the one before stays until the bind is complete");
+            assert_eq!(scene.counts().1, windows, "the previous device window exists until the bind is complete");
             scene.complete(number, true);
             assert_eq!(scene.counts(), (1, 1));
         }
     }
 
     #[test]
-    fn a_window_that_closes_takes_all_along() {
+    fn close_releases_bindings_in_effect_and_in_flight() {
         let mut scene = Scene::new();
         let first = scene.post(true);
         scene.complete(first, true);

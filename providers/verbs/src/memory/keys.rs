@@ -1,9 +1,9 @@
-//! The table of local keys. It checks inline data, which the CPU reads instead of the device, and finds why a device
-//! has refused a segment.
+//! The table of local keys, for two purposes. The CPU reads inline data, so the provider must check their keys; all other
+//! segments are checked by the device. And after a local failure the table shows whether a segment was invalid.
 //!
-//! A post calls [`Keys::allow`] and keeps the result until the data are read; the end of a registration waits for that. A post
-//! that a hazard slot announces ([`Keys::allows_announced`]) need not, because the end of a registration waits for such posts too.
-//! The device checks everything else.
+//! Deregistration waits until the CPU reads none of the memory any more. A post calls [`Keys::allow`] and holds the result
+//! until the data were read; deregistration waits for it. A post that a hazard slot announces calls
+//! [`Keys::allows_announced`] instead; deregistration waits for such posts in any case.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -32,16 +32,16 @@ struct KeyTable {
     changes: u64,
 }
 
-/// The key of the last lookup, which is usually also the next one.
+/// The key that a send queue has looked up last. The next request usually has the same key.
 #[derive(Debug, Default)]
 pub(crate) struct Hint {
-    /// Number of changes at that lookup; 0 means no key, since a table with a key has been changed.
+    /// `KeyTable::changes` at that lookup. 0: the hint is empty, since a table that has keys was changed at least once.
     changes: u64,
     key: u32,
     known: KeyRange,
 }
 
-/// The registration of a key.
+/// What a key grants.
 #[derive(Clone, Copy, Debug, Default)]
 struct KeyRange {
     /// Address of the protection domain, which lives as long as the registration.
@@ -50,74 +50,74 @@ struct KeyRange {
     writable: bool,
 }
 
-/// While this exists, the memory may be read.
+/// Permission to read the memory of checked segments: while it exists, deregistration waits.
 pub(crate) struct Allowed<'a> {
     _table: RwLockReadGuard<'a, KeyTable>,
 }
 
 impl Keys {
-    /// Adds a key. `writable`: also for data written by this side.
+    /// Adds a key. `writable`: local segments may also be written.
     pub(crate) fn add(&self, key: u32, pd: &Arc<Pd>, region: Region, writable: bool) {
-        self.insert(key, KeyRange { pd: place(pd), region, writable });
+        self.insert(key, KeyRange { pd: pd_id(pd), region, writable });
     }
 
-    /// Removes a key. Waits for threads that read through it. Must not be called during a post.
+    /// Removes a key. Waits for posts that may read its memory, so it must not be called during a post.
     pub(crate) fn remove(&self, key: u32) {
         let mut table = self.table.write();
         table.keys.remove(&key);
-        self.changed(&mut table);
+        self.increment_changes(&mut table);
         drop(table);
-        // Posts that are announced have read the number of changes before, or find that it has changed.
+        // An announced post has either read `changes` before this removal, then `await_posts` waits for it; or it finds the new
+        // value and looks the key up again.
         handle::await_posts();
     }
 
-    /// Called before the lock is released.
-    fn changed(&self, table: &mut KeyTable) {
+    /// Increments `changes`. Called while the table is locked for writing.
+    fn increment_changes(&self, table: &mut KeyTable) {
         table.changes += 1;
         self.changes.store(table.changes, Ordering::Release);
     }
 
-    /// As [`Self::allow`], for one segment of a post that a hazard slot of this thread announces: the end of a registration waits
-    /// for such posts, so the memory may be read until the post returns.
+    /// Checks one segment of a post that a hazard slot of this thread announces. Deregistration waits for such posts, so the
+    /// memory may be read until the post returns, without an [`Allowed`].
     #[inline(always)]
     pub(crate) fn allows_announced(&self, hint: &mut Hint, pd: &Arc<Pd>, segment: &Segment) -> bool {
-        self.look_announced(hint, place(pd), segment)
+        self.check_announced(hint, pd_id(pd), segment)
     }
 
     #[inline(always)]
-    fn look_announced(&self, hint: &mut Hint, pd: usize, segment: &Segment) -> bool {
+    fn check_announced(&self, hint: &mut Hint, pd: usize, segment: &Segment) -> bool {
         let is_known = hint.changes == self.changes.load(Ordering::Acquire) && hint.key == segment.key;
         (is_known || self.find(hint, segment.key)) && hint.known.covers(pd, segment)
     }
 
-    /// Looks a key up.
     #[cold]
     fn find(&self, hint: &mut Hint, key: u32) -> bool {
         self.table.read_recursive().find(hint, key)
     }
 
-    /// Checks that each segment has a key of the protection domain and lies inside its registration, and permits
-    /// reading all of them.
+    /// Checks that each segment is inside the registration of its key, which is of the protection domain. Empty segments are
+    /// not checked. On success, the segments may be read while the result exists.
     #[inline(always)]
     pub(crate) fn allow(&self, hint: &mut Hint, pd: &Arc<Pd>, segments: &[Segment]) -> Option<Allowed<'_>> {
-        self.look(hint, place(pd), segments, false)
+        self.check(hint, pd_id(pd), segments, false)
     }
 
-    /// Whether all segments are valid at this moment. `written`: for writing.
-    pub(crate) fn are_right(&self, pd: &Arc<Pd>, segments: &[Segment], written: bool) -> bool {
-        self.look(&mut Hint::default(), place(pd), segments, written).is_some()
+    /// Whether all segments are valid at the moment. `written`: whether the work writes them.
+    pub(crate) fn are_valid(&self, pd: &Arc<Pd>, segments: &[Segment], written: bool) -> bool {
+        self.check(&mut Hint::default(), pd_id(pd), segments, written).is_some()
     }
 
     fn insert(&self, key: u32, known: KeyRange) {
         let mut table = self.table.write();
         table.keys.insert(key, known);
-        self.changed(&mut table);
+        self.increment_changes(&mut table);
     }
 
     #[inline(always)]
-    fn look(&self, hint: &mut Hint, pd: usize, segments: &[Segment], written: bool) -> Option<Allowed<'_>> {
-        // A thread that ends a registration may wait for this thread, which may be reading already, so readers have
-        // priority.
+    fn check(&self, hint: &mut Hint, pd: usize, segments: &[Segment], written: bool) -> Option<Allowed<'_>> {
+        // Recursive, so that a waiting writer does not block it: this thread may already hold an `Allowed`, and the writer waits
+        // for that.
         let table = self.table.read_recursive();
         let mut allows = |segment: &Segment| {
             let is_known = hint.changes == table.changes && hint.key == segment.key;
@@ -131,7 +131,7 @@ impl Keys {
 }
 
 impl KeyTable {
-    /// Looks a key up.
+    /// Looks a key up, and stores it in `hint`. Returns false if the table does not have the key.
     fn find(&self, hint: &mut Hint, key: u32) -> bool {
         let known = self.keys.get(&key);
         if let Some(known) = known {
@@ -142,21 +142,22 @@ impl KeyTable {
 }
 
 impl KeyRange {
-    /// Whether a segment is of this domain and inside the registration.
+    /// Whether the key is of this protection domain, and the segment is inside the registration.
     #[inline(always)]
     fn covers(&self, pd: usize, segment: &Segment) -> bool {
         let KeyRange { pd: owner, region, .. } = self;
-        // The offset is beyond the length if the address is below.
+        // For an address below the region, the offset wraps to a large number.
         let offset = segment.address.wrapping_sub(region.address);
         *owner == pd && offset <= region.length && segment.length <= region.length - offset
     }
 }
 
-fn place(pd: &Arc<Pd>) -> usize {
+/// Identifies a protection domain by its address.
+fn pd_id(pd: &Arc<Pd>) -> usize {
     Arc::as_ptr(pd) as usize
 }
 
-/// A hash for keys, which the device assigns.
+/// A fast hash for keys and queue pair numbers. It need not resist chosen keys, because the device assigns them.
 #[derive(Default)]
 pub(crate) struct KeyHasher(u64);
 
@@ -170,7 +171,7 @@ impl Hasher for KeyHasher {
     }
 
     fn write_u32(&mut self, key: u32) {
-        // The golden ratio in 64 bits: similar keys get very different hashes, in the high bits as well.
+        // Fibonacci hashing: multiplies by 2^64 / golden ratio, so that consecutive keys differ in the high bits too.
         self.0 = (self.0 ^ u64::from(key)).wrapping_mul(0x9E37_79B9_7F4A_7C15);
         self.0 ^= self.0 >> 32;
     }
@@ -191,13 +192,13 @@ mod tests {
     }
 
     #[test]
-    fn only_memory_of_a_live_key_may_be_read() {
+    fn only_memory_of_a_registered_key_may_be_read() {
         let keys = Keys::default();
         keys.insert(0x500, known(1, false));
         keys.insert(0x501, known(2, true));
         keys.insert(0x503, known(1, true));
         let hint = RefCell::new(Hint::default());
-        let allows = |segments: &[Segment]| keys.look(&mut hint.borrow_mut(), 1, segments, false).is_some();
+        let allows = |segments: &[Segment]| keys.check(&mut hint.borrow_mut(), 1, segments, false).is_some();
         assert!(allows(&[segment(0x500, 4096, 100)]) && allows(&[segment(0x500, 4195, 1)]) && allows(&[]));
         assert!(allows(&[segment(0x500, 4096, 1), segment(0x500, 4100, 90)]));
         let wrong = [
@@ -208,13 +209,13 @@ mod tests {
             ("another domain", segment(0x501, 4096, 1)),
             ("unknown", segment(0x502, 4096, 1)),
         ];
-        for (what, wrong) in wrong {
-            assert!(!allows(&[wrong]), "{what}");
-            assert!(!allows(&[segment(0x500, 4096, 1), wrong]), "{what}, as the second");
+        for (case, wrong) in wrong {
+            assert!(!allows(&[wrong]), "{case}");
+            assert!(!allows(&[segment(0x500, 4096, 1), wrong]), "{case}, as the second segment");
         }
-        assert!(allows(&[segment(7, 1, 0)]), "without length nothing else is looked at");
-        let writes = |key| keys.look(&mut Hint::default(), 1, &[segment(key, 4096, 1)], true).is_some();
-        assert_eq!([0x500, 0x503].map(writes), [false, true], "to be written to");
+        assert!(allows(&[segment(7, 1, 0)]), "an empty segment is not checked");
+        let writes = |key| keys.check(&mut Hint::default(), 1, &[segment(key, 4096, 1)], true).is_some();
+        assert_eq!([0x500, 0x503].map(writes), [false, true], "only a writable key allows writes");
         keys.remove(0x500);
         assert!(!allows(&[segment(0x500, 4096, 1)]));
     }
@@ -222,18 +223,18 @@ mod tests {
     #[test]
     fn announced_posts_find_each_change_of_the_table() {
         let (keys, hint) = (Keys::default(), RefCell::new(Hint::default()));
-        let allows = |key| keys.look_announced(&mut hint.borrow_mut(), 1, &segment(key, 4096, 100));
+        let allows = |key| keys.check_announced(&mut hint.borrow_mut(), 1, &segment(key, 4096, 100));
         assert!(!allows(0), "an empty hint allows nothing");
         keys.insert(0x500, known(1, false));
         assert!(allows(0x500) && allows(0x500));
-        assert!(!keys.look_announced(&mut hint.borrow_mut(), 1, &segment(0x500, 4095, 1)));
+        assert!(!keys.check_announced(&mut hint.borrow_mut(), 1, &segment(0x500, 4095, 1)));
         keys.insert(0x501, known(2, true));
-        assert!(!allows(0x501), "of another domain");
+        assert!(!allows(0x501), "the key is of another protection domain");
         assert!(allows(0x500));
         keys.remove(0x500);
         assert!(!allows(0x500));
         keys.insert(0x500, known(2, true));
-        assert!(!allows(0x500), "reused in another domain");
+        assert!(!allows(0x500), "the key was reused in another protection domain");
     }
 
     #[test]
@@ -241,7 +242,7 @@ mod tests {
         let keys = Keys::default();
         keys.insert(1, known(1, false));
         let mut hint = Hint::default();
-        let held = keys.look(&mut hint, 1, &[segment(1, 4096, 1)], false).unwrap();
+        let permission = keys.check(&mut hint, 1, &[segment(1, 4096, 1)], false).unwrap();
         std::thread::scope(|scope| {
             let removing = scope.spawn(|| keys.remove(1));
             // Until the removing thread waits for the lock, other readers can take it.
@@ -249,13 +250,16 @@ mod tests {
                 std::thread::yield_now();
             }
             assert!(!removing.is_finished());
-            drop(held);
+            drop(permission);
         });
-        assert!(keys.look(&mut hint, 1, &[segment(1, 4096, 1)], false).is_none(), "a hint is of a table that stands");
+        assert!(
+            keys.check(&mut hint, 1, &[segment(1, 4096, 1)], false).is_none(),
+            "a hint is not used after the table has changed"
+        );
     }
 
     #[test]
-    fn keys_that_follow_each_other_do_not_collide() {
+    fn hashes_of_consecutive_keys_do_not_collide() {
         let mut seen = std::collections::HashSet::new();
         for key in (0..100_000u32).map(|index| index << 8 | 0x17) {
             let mut hasher = KeyHasher::default();

@@ -1,14 +1,15 @@
-//! Protection domains, registered memory and windows in the form of the provider interface.
+//! Implements the provider interface of protection domains, registered memory and memory windows.
 //!
-//! A region is registered with its rights and with the right to be bound, where the device has windows and the memory
-//! allows it. Verbs do not permit remote write access without local write access, so that combination is registered
-//! twice: once for this side, once for peers.
+//! A region is registered with the requested rights, and with the right to bind windows to it if the device has windows and
+//! the memory allows it. Verbs do not permit remote write access without local write access. A region with this combination
+//! is registered twice: once for local segments, once for peers.
 //!
-//! [`SharedMw::begin`] posts a bind by a function of the caller, under the window's lock, and returns a [`PendingBind`]. The
-//! caller keeps it until the bind completes ([`PendingBind::completed`]); dropping it means that the bind was flushed.
-//! [`SharedMw::lose`] flushes a bind before it reaches the device. Drivers count keys in eight bits, and keep the old
-//! binding when a bind fails. So the device's window is replaced after 255 binds, and after a failed bind. No call
-//! waits.
+//! [`SharedMw::begin`] calls a function that posts a bind, under the window's lock, and returns a [`PendingBind`]. The caller
+//! keeps the `PendingBind` until the bind completes ([`PendingBind::completed`]). If it is dropped instead, the bind counts as
+//! flushed. [`SharedMw::flush_unposted`] flushes a bind that is not posted to the device.
+//!
+//! Drivers change only eight bits of a window's key, and keep the old binding when a bind fails. So the device's window is
+//! replaced after 255 binds, and after a failed bind. No call waits.
 
 pub(crate) mod binds;
 pub(crate) mod keys;
@@ -16,7 +17,7 @@ pub(crate) mod keys;
 use std::io;
 use std::sync::Arc;
 
-use dapl::error::{Access as Way, Error, Resource, Result};
+use dapl::error::{Access as MissingRight, Error, Resource, Result};
 use dapl::provider::{Access, Bind, MemoryRegion, MemoryWindow, Region};
 use ibverbs_sys::ibv_access_flags as flags;
 use parking_lot::Mutex;
@@ -41,12 +42,12 @@ impl Pd {
 /// Registered memory.
 #[derive(Debug)]
 pub struct Mr {
-    /// Registration for this side.
+    /// Registration for local segments, and for peers unless `remote` is set.
     local: ibv::Mr,
-    /// Registration for peers, if one registration cannot serve both.
+    /// Registration for peers, if their rights need a separate one.
     remote: Option<ibv::Mr>,
     access: Access,
-    /// Windows can be bound to it.
+    /// Whether windows can be bound to `local`.
     is_bindable: bool,
     keys: Arc<Keys>,
 }
@@ -54,7 +55,7 @@ pub struct Mr {
 impl Mr {
     /// Registers memory, and adds its local key. `has_windows`: the device supports windows.
     ///
-    /// Errors: `InvalidParameter(3)` for memory that is not mapped; see `explain` for the others.
+    /// Errors: those of [`refusal::registration`].
     pub(crate) fn new(pd: &Pd, region: Region, access: Access, has_windows: bool, keys: &Arc<Keys>) -> Result<Self> {
         let Registered { mr: local, is_bindable } = register(pd, region, local_flags(access), has_windows)?;
         let needs_two = (access.remote_write || access.remote_atomic) && !access.local_write;
@@ -66,7 +67,7 @@ impl Mr {
 
 impl Drop for Mr {
     fn drop(&mut self) {
-        // Removed before the registration ends: afterwards its key may be reused.
+        // Removed before `local` is dropped: afterwards the device may reuse the key.
         self.keys.remove(self.local.lkey());
     }
 }
@@ -82,7 +83,7 @@ impl MemoryRegion for Mr {
     }
 }
 
-/// A registration of one kind.
+/// A memory region of the device, and whether windows can be bound to it.
 struct Registered {
     mr: ibv::Mr,
     is_bindable: bool,
@@ -92,7 +93,8 @@ fn register(pd: &Pd, region: Region, access: flags, wants_binds: bool) -> Result
     if wants_binds {
         match ibv::Mr::new(&pd.0, region, (access | flags::IBV_ACCESS_MW_BIND).0) {
             Ok(mr) => return Ok(Registered { mr, is_bindable: true }),
-            // For the kernel the right to be bound implies write access, which read-only memory does not have.
+            // The kernel requires write access for the right to bind windows, and read-only memory has none. So the memory is
+            // registered without this right.
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) && access.0 & WRITES.0 == 0 => {}
             Err(error) => return Err(refusal::registration(pd.0.context().name(), region, &error)),
         }
@@ -104,7 +106,7 @@ fn register(pd: &Pd, region: Region, access: flags, wants_binds: bool) -> Result
 
 const WRITES: flags = flags(flags::IBV_ACCESS_LOCAL_WRITE.0 | flags::IBV_ACCESS_REMOTE_WRITE.0);
 
-/// Rights of the registration for this side, including remote rights where that is allowed.
+/// Returns the rights of the registration for local segments. They include those remote rights that verbs allow together.
 fn local_flags(access: Access) -> flags {
     let mut wanted = flags(0);
     if access.local_write {
@@ -122,17 +124,17 @@ fn local_flags(access: Access) -> flags {
     wanted
 }
 
-/// Rights of the registration for peers only.
+/// Returns the rights of the separate registration for peers.
 fn remote_flags(access: Access) -> flags {
     local_flags(Access { local_write: true, ..access })
 }
 
-/// A memory window, held by the object layer.
+/// The object layer's handle of a memory window.
 #[derive(Debug)]
 pub struct Mw(pub(crate) Arc<SharedMw>);
 
 impl Mw {
-    /// Creates an unbound window. Errors: `ModelNotSupported` if the device has none.
+    /// Creates an unbound window. Errors: `ModelNotSupported` if the device has no windows; `Exhausted(MemoryRegion)`.
     pub(crate) fn new(pd: &Pd) -> Result<Self> {
         let mw = new_window(&pd.0)?;
         let binds = Mutex::new(Binds::new(mw.rkey(), mw));
@@ -158,13 +160,13 @@ impl MemoryWindow for Mw {
 
 impl Drop for Mw {
     fn drop(&mut self) {
-        // Drops the device's windows now; a bind in flight will fail.
+        // Drops the device's windows, so binds in flight fail.
         let all = self.0.binds.lock().close();
         drop(all);
     }
 }
 
-/// A window, shared with its binds in flight.
+/// The state of a window, shared by its handle and its binds in flight.
 #[derive(Debug)]
 pub(crate) struct SharedMw {
     pd: Arc<ibv::Pd>,
@@ -172,53 +174,53 @@ pub(crate) struct SharedMw {
 }
 
 impl SharedMw {
-    /// Posts a bind, or an unbind for `None`, and returns the new key; 0 for an unbind.
+    /// Posts a bind, or an unbind for `None`, by calling `post`. Returns the new key; 0 for an unbind.
     ///
-    /// Errors: `Privileges` for memory that no window can be bound to; `Exhausted(Memory)` when the queue is full. Then
-    /// nothing has changed.
+    /// Errors: `Privileges` if no window can be bound to the memory; `Exhausted(Memory)` if the queue is full; `Internal`.
+    /// After an error, nothing has changed.
     pub(crate) fn begin(
         self: &Arc<Self>,
         bind: Option<Bind<'_, Mr>>,
         post: impl FnOnce(&ibv::Mw, Option<(&ibv::Mr, Region, u32)>) -> io::Result<u32>,
     ) -> Result<(PendingBind, u32)> {
         if bind.as_ref().is_some_and(|bind| !bind.mr.is_bindable) {
-            log::debug!("a bind to memory that can only be read: the kernel allows no windows there");
-            return Err(Error::Privileges(Way::Read));
+            log::debug!("cannot bind a window to read-only memory: the kernel does not allow it");
+            return Err(Error::Privileges(MissingRight::Read));
         }
         let what = bind.as_ref().map(|bind| (&bind.mr.local, bind.region, remote_rights(bind.access).0));
         let mut binds = self.binds.lock();
         let mw = match binds.current() {
             Some(mw) => mw.clone(),
-            None => binds.renew(new_window(&self.pd)?),
+            None => binds.set_window(new_window(&self.pd)?),
         };
         let key = post(&mw, what).map_err(|error| match error.raw_os_error() {
             Some(libc::ENOMEM | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
             _ => {
-                log::error!("{}: the device refused a bind: {error}", self.pd.context().name());
+                log::error!("{}: cannot post a bind: {error}", self.pd.context().name());
                 Error::Internal
             }
         })?;
         let is_bind = bind.is_some();
-        let number = binds.post(mw, key, bind.map(|bind| bind.kept));
+        let number = binds.record_posted(mw, key, bind.map(|bind| bind.kept));
         Ok((PendingBind { window: Some(self.clone()), number }, if is_bind { key } else { 0 }))
     }
 
-    /// Flushes a bind or unbind at once: the window is unbound. Returns a key that never grants access; 0 for an
-    /// unbind.
-    pub(crate) fn lose(&self, is_bind: bool) -> u32 {
-        let (key, old) = self.binds.lock().lose();
+    /// Flushes a bind or unbind that is not posted to the device, and unbinds the window. Returns a key that never grants
+    /// access; 0 for an unbind.
+    pub(crate) fn flush_unposted(&self, is_bind: bool) -> u32 {
+        let (key, old) = self.binds.lock().record_flushed();
         drop(old);
         if is_bind { key } else { 0 }
     }
 
     fn completed(&self, number: u64, is_done: bool) {
         let old = self.binds.lock().complete(number, is_done);
-        // Dropped without the lock: this may end a registration, or the device's window.
+        // Dropped without the lock, because the drop may end a registration or destroy a window of the device.
         drop(old);
     }
 }
 
-/// A bind in flight. Dropping it means that it was flushed.
+/// A bind in flight. Dropping it records that the bind was flushed.
 #[derive(Debug)]
 pub(crate) struct PendingBind {
     window: Option<Arc<SharedMw>>,
@@ -242,7 +244,7 @@ impl Drop for PendingBind {
     }
 }
 
-/// Rights that a window grants to a peer.
+/// Returns the rights that a window grants to peers.
 fn remote_rights(access: Access) -> flags {
     let read = if access.remote_read { flags::IBV_ACCESS_REMOTE_READ.0 } else { 0 };
     let write = if access.remote_write { flags::IBV_ACCESS_REMOTE_WRITE.0 } else { 0 };
@@ -269,8 +271,7 @@ mod tests {
         assert_eq!(local_flags(access(true, false, false)).0, local);
         assert_eq!(local_flags(access(false, true, false)).0, read);
         assert_eq!(local_flags(access(true, true, true)).0, local | read | write);
-        // Peers may write to it and this side may not: so one registration excludes peers, and the other one serves
-        // peers only.
+        // Remote write access without local write access needs two registrations.
         assert_eq!(local_flags(access(false, true, true)).0, read);
         assert_eq!(remote_flags(access(false, true, true)).0, local | read | write);
         assert_eq!(remote_flags(access(false, false, true)).0, local | write);
@@ -282,7 +283,7 @@ mod tests {
         assert_eq!(
             local_flags(access(true, true, true)).0 & flags::IBV_ACCESS_REMOTE_ATOMIC.0,
             0,
-            "only by its own right"
+            "remote read and write do not imply remote atomic"
         );
     }
 }

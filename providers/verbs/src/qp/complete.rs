@@ -1,7 +1,7 @@
 //! Matches the device's completions with posted work.
 //!
-//! Called by the polling thread, with the completion queue's lock held. A failure is only recorded here; the engine ends the
-//! connection.
+//! Called by a polling thread that holds the completion queue's lock. A failure is recorded, and the engine ends the
+//! connection later, because this thread must not call sinks.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -16,13 +16,13 @@ use crate::cq::Solicited;
 use crate::cq::status;
 use crate::qp::work::Entry;
 
-/// Whether a status ends the connection. A flush does not: it follows from a failure that is reported as well
-/// (spec/endpoints 8.4).
+/// Whether a status ends the connection. A flush does not: it is the consequence of another failure, which ends the
+/// connection (spec/endpoints 8.4).
 fn is_failure(status: Status) -> bool {
     !matches!(status, Status::Success | Status::Flushed)
 }
 
-/// The operation of the peer that completed a receive, and its immediate data.
+/// Returns the peer's operation that completed a receive, and its immediate data.
 fn arrival(wc: &ibv_wc) -> (Arrival, u32) {
     // The flags are undefined if the receive failed.
     if wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 == 0 || !wc.is_valid() {
@@ -33,15 +33,15 @@ fn arrival(wc: &ibv_wc) -> (Arrival, u32) {
 }
 
 impl Recvs {
-    /// Holds back a completion until the connection is reported.
+    /// Holds back a completion until ESTABLISHED was reported.
     #[cold]
     fn keep(&mut self, done: Completion, mark: Solicited) {
-        self.early.push(Completion { solicited: mark.later, ..done });
+        self.unreported_recvs.push(Completion { solicited: mark.later, ..done });
     }
 }
 
 impl Requests {
-    /// Handles a completed request.
+    /// Handles a request that has succeeded.
     fn succeeded(&mut self, entry: Entry, put: &mut dyn FnMut(Completion)) {
         if entry.token.work == Work::Bind {
             self.end_bind(&entry, true);
@@ -54,7 +54,7 @@ impl Requests {
     #[cold]
     fn end_bind(&mut self, entry: &Entry, is_done: bool) {
         if entry.token.work == Work::Bind
-            && let Some(window) = self.work.window()
+            && let Some(window) = self.work.pop_window()
         {
             window.completed(is_done);
         }
@@ -66,7 +66,7 @@ impl QpCore {
     #[inline(always)]
     pub(crate) fn complete_recv(&self, wc: &ibv_wc, mark: Solicited, mut put: impl FnMut(Completion)) {
         let mut recv = self.recv.lock();
-        if recv.open
+        if recv.is_reported
             && wc.is_valid()
             && wc.wc_flags & ibv_wc_flags::IBV_WC_WITH_IMM.0 == 0
             && let Some(entry) = recv.work.first(wc.wr_id)
@@ -75,22 +75,22 @@ impl QpCore {
             recv.work.drop_first();
             put(Completion { solicited: mark.now, ..done });
         } else {
-            self.complete_recv_rarely(recv, wc, mark, &mut put);
+            self.complete_recv_cold(recv, wc, mark, &mut put);
         }
     }
 
-    /// Handles every other completion of it.
+    /// General path of [`QpCore::complete_recv`]: failed, skipped, early and immediate-data receives.
     #[cold]
     #[inline(never)]
-    fn complete_recv_rarely(
+    fn complete_recv_cold(
         &self,
         mut recv: MutexGuard<'_, Recvs>,
         wc: &ibv_wc,
         mark: Solicited,
         put: &mut dyn FnMut(Completion),
     ) {
-        for _ in 1..recv.work.until(wc.wr_id) {
-            self.pass_over_recv(&mut recv, mark, put);
+        for _ in 1..recv.work.count_through(wc.wr_id) {
+            self.complete_skipped_recv(&mut recv, mark, put);
         }
         let Some(entry) = recv.work.pop_at(wc.wr_id) else { return };
         let (status, bytes) = if wc.is_valid() {
@@ -100,15 +100,15 @@ impl QpCore {
         };
         let (arrival, value) = arrival(wc);
         let done = Completion { token: entry.token, status, bytes, solicited: mark.now, arrival, value };
-        if recv.open { put(done) } else { recv.keep(done, mark) }
+        if recv.is_reported { put(done) } else { recv.keep(done, mark) }
     }
 
-    /// Completes a receive that the device has skipped.
+    /// Completes a receive with 0 bytes, because the device has completed a later one without reporting this one.
     #[cold]
-    fn pass_over_recv(&self, recv: &mut Recvs, mark: Solicited, put: &mut dyn FnMut(Completion)) {
+    fn complete_skipped_recv(&self, recv: &mut Recvs, mark: Solicited, put: &mut dyn FnMut(Completion)) {
         if let Some(entry) = recv.work.pop() {
             let done = post::done(entry.token, 0);
-            if recv.open { put(done) } else { recv.keep(done, mark) }
+            if recv.is_reported { put(done) } else { recv.keep(done, mark) }
         }
     }
 
@@ -124,21 +124,16 @@ impl QpCore {
             send.work.drop_first();
             put(done);
         } else {
-            self.complete_request_rarely(send, wc, &mut put);
+            self.complete_request_cold(send, wc, &mut put);
         }
     }
 
-    /// Handles every other completion of it.
+    /// General path of [`QpCore::complete_request`]: failed, suppressed and bind requests, and draining connections.
     #[cold]
     #[inline(never)]
-    fn complete_request_rarely(
-        &self,
-        mut send: MutexGuard<'_, Requests>,
-        wc: &ibv_wc,
-        put: &mut dyn FnMut(Completion),
-    ) {
-        for _ in 1..send.work.until(wc.wr_id) {
-            // All earlier requests without a signalled completion are complete too.
+    fn complete_request_cold(&self, mut send: MutexGuard<'_, Requests>, wc: &ibv_wc, put: &mut dyn FnMut(Completion)) {
+        for _ in 1..send.work.count_through(wc.wr_id) {
+            // The device completes requests in order, so all earlier requests are complete too.
             let passed = send.work.pop();
             passed.into_iter().for_each(|entry| send.succeeded(entry, put));
         }
@@ -151,11 +146,11 @@ impl QpCore {
         let is_drained = send.draining && send.outstanding() == 0;
         drop(send);
         if is_drained {
-            self.soon(|core| core.drained());
+            self.run_on_engine(|core| core.drained());
         }
     }
 
-    /// Handles a completion of a receive from the shared queue.
+    /// Handles a completion of a receive from the shared receive queue. `place`: slot of the receive there.
     pub(crate) fn complete_shared(&self, place: u64, wc: &ibv_wc, mark: Solicited, mut put: impl FnMut(Completion)) {
         let Some((srq, token)) = &self.shared else { return };
         let status = if wc.is_valid() { Status::Success } else { self.failure_of_recv(wc, srq.kept(place).as_deref()) };
@@ -165,54 +160,55 @@ impl QpCore {
         let (arrival, value) = arrival(wc);
         let done = Completion { token, status, bytes, solicited: mark.now, arrival, value };
         let mut recv = self.recv.lock();
-        if recv.open {
+        if recv.is_reported {
             put(done)
         } else {
             recv.keep(done, mark)
         }
-        // The device reports a receive only when it is complete, so the receive briefly counts as outstanding.
+        // The high watermarks count receives that the connection has outstanding. A shared receive is known to be used by this
+        // connection only when it completes, so it counts as one outstanding receive here.
         let crossed = recv.high.check(1);
         drop(recv);
         self.report_crossed(crossed);
     }
 
-    /// Status of a failed receive, which ends the connection. A device may report no more than a local failure; if the
-    /// segments are valid, the message was too long.
+    /// Records the failure of a receive, which ends the connection, and returns its status. Some devices report only a local
+    /// failure. If the segments are valid then, the message was too long.
     #[cold]
     fn failure_of_recv(&self, wc: &ibv_wc, kept: Option<&[Segment]>) -> Status {
-        let status = self.note_failure(wc);
+        let status = self.record_failure(wc);
         match kept {
             Some(segments) if status == Status::LocalEp => {
-                let is_right = self.device.keys.are_right(&self.pd.0, segments, true);
-                if is_right { Status::LocalLength } else { Status::LocalProtection }
+                let is_valid = self.device.keys.are_valid(&self.pd.0, segments, true);
+                if is_valid { Status::LocalLength } else { Status::LocalProtection }
             }
             _ => status,
         }
     }
 
-    /// Status of a failed request, which ends the connection.
+    /// Records the failure of a request, which ends the connection, and returns its completion.
     #[cold]
     fn failure_of_request(&self, send: &mut Requests, entry: Entry, number: u32, wc: &ibv_wc) -> Completion {
         send.end_bind(&entry, false);
-        let is_wrong = || {
+        let has_invalid_segment = || {
             let kept = if entry.is_read { None } else { send.work.kept(number) };
             let written = entry.token.work == Work::Read || entry.token.work.is_atomic();
-            kept.is_some_and(|segments| !self.device.keys.are_right(&self.pd.0, segments, written))
+            kept.is_some_and(|segments| !self.device.keys.are_valid(&self.pd.0, segments, written))
         };
-        let status = match (self.note_failure(wc), entry.forced_status) {
+        let status = match (self.record_failure(wc), entry.forced_status) {
             (Status::Flushed, _) => Status::Flushed,
             (_, Some(forced_status)) => forced_status,
-            (Status::LocalEp, None) if is_wrong() => Status::LocalProtection,
+            (Status::LocalEp, None) if has_invalid_segment() => Status::LocalProtection,
             (status, None) => status,
         };
         if status == Status::RemoteAccess {
-            let line = refused(&entry);
-            self.soon(move |_| log::warn!("{line}"));
+            let message = refusal_message(&entry);
+            self.run_on_engine(move |_| log::warn!("{message}"));
         }
         Completion { token: entry.token, status, ..Completion::default() }
     }
 
-    fn note_failure(&self, wc: &ibv_wc) -> Status {
+    fn record_failure(&self, wc: &ibv_wc) -> Status {
         let status = status::of(wc);
         if is_failure(status) {
             log::debug!("queue pair {}: work failed: {wc:?}", self.number());
@@ -221,23 +217,25 @@ impl QpCore {
         status
     }
 
-    /// Records that the connection has failed; the engine ends it.
+    /// Records that the connection has failed. The engine ends it.
     pub(super) fn fail(&self) {
         if !self.failed.swap(true, Ordering::AcqRel) {
-            self.soon(|core| core.break_off());
+            self.run_on_engine(|core| core.break_connection());
         }
     }
 
-    pub(super) fn soon(&self, job: impl FnOnce(Arc<QpCore>) + Send + 'static) {
+    /// Queues a job for the engine thread. The job keeps the queue pair alive.
+    pub(super) fn run_on_engine(&self, job: impl FnOnce(Arc<QpCore>) + Send + 'static) {
         if let Some(core) = self.me.upgrade() {
-            self.device.reactor.soon(move || job(core));
+            self.device.reactor.run_on_engine(move || job(core));
         }
     }
 }
 
-/// The log line of a request that the peer's device refused. The engine writes it, so that polls write no line.
+/// Returns the log message for a request that the peer's device refused. The engine logs it, because logging would delay
+/// the polling thread.
 #[cold]
-fn refused(entry: &Entry) -> String {
+fn refusal_message(entry: &Entry) -> String {
     let Token { ep, cookie, work, .. } = entry.token;
     format!(
         "ep {ep:#x}: {} with cookie {cookie:#x}, {} bytes, refused at the peer ({}): no registration or window has the key, or it is \
@@ -254,12 +252,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn log_names_the_refused_request() {
+    fn refusal_message_names_ep_operation_cookie_and_length() {
         let token = Token { ep: 0x40, cookie: 0xbad, work: Work::Write, ..Token::default() };
         let entry = Entry { token, bytes: 64, suppress: false, is_read: false, forced_status: None };
-        let line = refused(&entry);
-        let wanted =
+        let message = refusal_message(&entry);
+        let beginning =
             "ep 0x40: rdma write with cookie 0xbad, 64 bytes, refused at the peer (DAT_DTO_ERR_REMOTE_ACCESS): ";
-        assert!(line.starts_with(wanted), "{line}");
+        assert!(message.starts_with(beginning), "{message}");
     }
 }

@@ -1,7 +1,7 @@
-//! The states of a connection, from the attempt to the flush.
+//! The states of a connection, from the attempt to connect to the flush.
 //!
-//! The manager reports here, on the engine's thread; the consumer may end the connection at any time on its own
-//! thread. The thread that removes the link ends the connection; a report of the other thread has no effect.
+//! The connection manager reports events on the engine thread. At the same time, a consumer thread may end the connection.
+//! The thread that removes the connection from `link` ends it; what the other thread reports later has no effect.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -17,11 +17,11 @@ use super::{Attached, CmConnection, Phase, QpCore, flushed};
 use crate::engine::Source;
 use crate::qp::state::{self, Change, Path};
 
-/// Interval between the engine's checks of draining requests, at first and at most.
+/// First and longest interval between the engine's checks whether all requests of a draining connection are complete.
 const DRAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
 
 impl QpCore {
-    /// Starts an attempt. Errors: there is a connection or attempt already.
+    /// Starts an attempt. Errors: `Internal` if the queue pair has a connection or attempt.
     pub(crate) fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()> {
         let mut place = self.link.lock();
         if place.is_some() {
@@ -32,7 +32,7 @@ impl QpCore {
         Ok(())
     }
 
-    /// Undoes the start of an attempt, after which nothing has changed.
+    /// Undoes `attach`, if `link` is still the current attempt.
     pub(crate) fn detach(&self, link: &dyn CmConnection) {
         let mut place = self.link.lock();
         if place.as_ref().is_some_and(|attached| attached.is(link)) {
@@ -40,7 +40,7 @@ impl QpCore {
         }
     }
 
-    /// Continues the attempt with another link. Returns false if the attempt has ended meanwhile.
+    /// Replaces the link of the current attempt. Returns false if `old` is no longer the current attempt.
     pub(crate) fn relink(&self, old: &dyn CmConnection, new: Arc<dyn CmConnection>) -> bool {
         let mut place = self.link.lock();
         match place.as_mut().filter(|attached| attached.is(old)) {
@@ -51,14 +51,14 @@ impl QpCore {
     }
 
     /// Whether `link` is the current connection or attempt.
-    pub(crate) fn has(&self, link: &dyn CmConnection) -> bool {
+    pub(crate) fn is_current(&self, link: &dyn CmConnection) -> bool {
         self.link.lock().as_ref().is_some_and(|attached| attached.is(link))
     }
 
-    /// Brings the queue pair to RTS, if `link` is its current attempt. `Ok(false)`: it is not.
+    /// Brings the queue pair to RTS. Returns `Ok(false)` without a change if `link` is not the current attempt.
     ///
-    /// Errors: the device refuses the path; the attempt stays attached.
-    pub(crate) fn raise(&self, link: &dyn CmConnection, path: &mut Path) -> std::io::Result<bool> {
+    /// Errors: the device does not accept the path. The attempt stays attached.
+    pub(crate) fn bring_up(&self, link: &dyn CmConnection, path: &mut Path) -> std::io::Result<bool> {
         let place = self.link.lock();
         if !place.as_ref().is_some_and(|attached| attached.is(link)) {
             return Ok(false);
@@ -71,9 +71,9 @@ impl QpCore {
             hw.modify(&mut change.attributes, change.mask)?;
         }
         let Change { attributes, mask } = &path.to_send;
-        // If the connection manager gives no value, the device's default is used.
-        let is_reported = mask & ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0 as i32 != 0;
-        self.send.lock().reads = if is_reported { attributes.max_rd_atomic } else { u8::MAX };
+        // If the connection manager does not limit the outstanding reads, the device uses its default.
+        let is_limited = mask & ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0 as i32 != 0;
+        self.send.lock().reads = if is_limited { attributes.max_rd_atomic } else { u8::MAX };
         Ok(true)
     }
 
@@ -82,26 +82,30 @@ impl QpCore {
         let Some(conn) = self.open_requests(link) else { return };
         self.device.sink.event(conn, ConnectionEvent::Established, private_data);
         self.open_recvs(link);
-        self.recv_cq.guard();
-        self.request_cq.guard();
+        self.recv_cq.schedule_check();
+        self.request_cq.schedule_check();
     }
 
-    /// Posts waiting requests to the device. This happens before the consumer is notified, so that its later posts need
-    /// not wait.
+    /// Posts the queued requests to the device. Called before the consumer is notified, so that posts after the notification
+    /// go to the device immediately.
     fn open_requests(&self, link: &dyn CmConnection) -> Option<ConnId> {
         let place = self.link.lock();
         let conn = place.as_ref().filter(|attached| attached.is(link))?.conn;
-        self.recv.lock().reported = true;
+        self.recv.lock().is_established = true;
         let mut send = self.send.lock();
-        send.open = true;
-        if let Err(error) = self.submit_waiting(&mut send) {
-            log::error!("queue pair {}: requests from before the connection cannot be posted: {error}", self.number());
+        send.is_established = true;
+        if let Err(error) = self.submit_queued(&mut send) {
+            log::error!(
+                "{}: queue pair {:#x}: cannot post the requests that waited for the connection: {error}; ending the connection",
+                self.device.name,
+                self.number()
+            );
             self.fail();
         }
         Some(conn)
     }
 
-    /// Releases completions of receives, unless the connection has ended meanwhile.
+    /// Passes on the receive completions that were held back, unless the connection has ended in between.
     fn open_recvs(&self, link: &dyn CmConnection) {
         let place = self.link.lock();
         if !place.as_ref().is_some_and(|attached| attached.is(link)) {
@@ -109,8 +113,8 @@ impl QpCore {
         }
         let mut inner = self.recv_cq.lock();
         let mut recv = self.recv.lock();
-        recv.open = true;
-        for done in std::mem::take(&mut recv.early) {
+        recv.is_reported = true;
+        for done in std::mem::take(&mut recv.unreported_recvs) {
             inner.push(done);
         }
         let count = recv.work.len();
@@ -119,20 +123,24 @@ impl QpCore {
         }
     }
 
-    /// Reports that the attempt has failed, or the connection has ended. Engine only.
-    pub(crate) fn over(&self, link: &dyn CmConnection, event: ConnectionEvent) {
-        self.over_with(link, event, &[]);
+    /// Ends the attempt or connection, and reports `event` to the consumer. Called by the engine thread only.
+    pub(crate) fn report_end(&self, link: &dyn CmConnection, event: ConnectionEvent) {
+        self.report_end_with_data(link, event, &[]);
     }
 
-    /// As [`QpCore::over`], with private data of a peer that has rejected.
-    pub(crate) fn over_with(&self, link: &dyn CmConnection, mut event: ConnectionEvent, private_data: &[u8]) {
+    /// Same as [`QpCore::report_end`], with the private data of a peer that has rejected the request.
+    pub(crate) fn report_end_with_data(
+        &self,
+        link: &dyn CmConnection,
+        mut event: ConnectionEvent,
+        private_data: &[u8],
+    ) {
         let mut place = self.link.lock();
         if !place.as_ref().is_some_and(|attached| attached.is(link)) {
             return;
         }
         if event == ConnectionEvent::Disconnected {
-            // A transfer may have failed, and the peer may have ended the connection before this side detected the
-            // failure.
+            // A transfer may have failed, and the peer may have disconnected before this process has polled the failure.
             self.take_completions();
             if self.failed.load(Ordering::Acquire) {
                 event = ConnectionEvent::Broken;
@@ -144,10 +152,10 @@ impl QpCore {
         }
     }
 
-    /// Ends the connection after a failure. Engine only.
-    pub(super) fn break_off(&self) {
+    /// Ends the connection after a failure. Called by the engine thread only.
+    pub(super) fn break_connection(&self) {
         let mut place = self.link.lock();
-        // A failure may be reported twice; it must not end another connection.
+        // `attach` clears `failed`: a late call for an earlier connection must not end a new one.
         if !self.failed.load(Ordering::Acquire) {
             return;
         }
@@ -157,20 +165,20 @@ impl QpCore {
         }
     }
 
-    /// Handles an error event of the queue pair. Engine only.
+    /// Handles an error event of the queue pair. Called by an engine thread only.
     pub(crate) fn device_failed(&self) {
         self.fail();
     }
 
-    /// Called when the peer has sent data before it confirmed the connection.
-    pub(crate) fn peer_is_there(&self) {
+    /// Called when the device has received data before the peer has confirmed the connection.
+    pub(crate) fn data_before_confirmation(&self) {
         let link = self.link.lock().as_ref().map(|attached| attached.link.clone());
         if let Some(link) = link {
-            link.peer_is_there();
+            link.data_before_confirmation();
         }
     }
 
-    /// Removes the connection, flushes all work, and notifies the peer.
+    /// Removes the connection from `place`, flushes all work, and notifies the peer. `None` if there is no connection.
     fn end(&self, place: &mut MutexGuard<'_, Option<Attached>>) -> Option<ConnId> {
         let Attached { conn, link } = place.take()?;
         self.flush();
@@ -191,25 +199,26 @@ impl QpCore {
         if self.unanswered.swap(false, Ordering::AcqRel) {
             self.renumber();
         }
-        self.begin_anew()
+        self.return_to_init()
     }
 
-    /// Records whether a peer that knows the number of the queue pair has not answered. If it never answers, the next
-    /// attempt needs another number.
+    /// Records whether the number of the queue pair was sent to a peer that has not replied. If the peer never replies, the
+    /// next attempt needs another number.
     pub(crate) fn set_unanswered(&self, unanswered: bool) {
         self.unanswered.store(unanswered, Ordering::Release);
     }
 
-    /// Replaces the device's queue pair by one with another number. Needed because a peer's connection manager that
-    /// still uses the old number rejects each request with that number as a stale connection. Nothing is posted on it.
-    /// The lock of `link` is held.
+    /// Replaces the device's queue pair, which has no posted work, by one with another number. A connection manager that still
+    /// uses the old number would reject each request with that number as a stale connection. The caller holds the lock of
+    /// `link`.
     fn renumber(&self) {
         let (old, Some(me)) = (self.hw(), self.me.upgrade()) else { return };
         let new = match old.another() {
             Ok(new) => Arc::new(new),
             Err(error) => {
                 log::warn!(
-                    "queue pair {}: cannot be replaced by a new one, so a peer may reject it as stale: {error}",
+                    "{}: queue pair {:#x} cannot be replaced: {error}; a peer may reject the next connection as stale",
+                    self.device.name,
                     old.number()
                 );
                 return;
@@ -221,8 +230,8 @@ impl QpCore {
             inner.leave_number(old.number());
             inner.enter_number(new.number(), &me);
         }
-        self.device.opened.forget_qp(old.number(), self.me.as_ptr().cast());
-        self.device.opened.adopt_qp(new.number(), self.me.clone());
+        self.device.shared_device.remove_qp(old.number(), self.me.as_ptr().cast());
+        self.device.shared_device.add_qp(new.number(), self.me.clone());
         self.number.store(new.number(), Ordering::Relaxed);
         self.recv.lock().hw = new.clone();
         self.send.lock().hw = new;
@@ -232,13 +241,13 @@ impl QpCore {
         let place = self.link.lock();
         if place.is_none() {
             self.flush();
-            // The first queue pair reached INIT, so this fails only if the device was removed. The queue pair then
-            // stays in error.
-            let _ = self.begin_anew();
+            // The queue pair reached INIT before, so this fails only if the device was removed. The queue pair then stays
+            // broken, and flushes all work.
+            let _ = self.return_to_init();
         }
     }
 
-    fn begin_anew(&self) -> Result<()> {
+    fn return_to_init(&self) -> Result<()> {
         state::to_init(&self.hw(), self.device.port)?;
         self.failed.store(false, Ordering::Release);
         self.recv.lock().phase = Phase::Live;
@@ -246,17 +255,17 @@ impl QpCore {
         Ok(())
     }
 
-    /// Flushes all posted work; the queue pair is in RESET afterwards. The link's lock is held.
+    /// Flushes all posted work, and leaves the queue pair in RESET. The caller holds the lock of `link`.
     fn flush(&self) {
         {
             let mut recv = self.recv.lock();
             recv.phase = Phase::Flushing;
             let mut send = self.send.lock();
             send.phase = Phase::Flushing;
-            send.open = false;
+            send.is_established = false;
             send.draining = false;
         }
-        // Failures caused by the flush are not reported.
+        // Set so that failures caused by the flush are not reported.
         self.failed.store(true, Ordering::Release);
         let hw = self.hw();
         state::to_error(&hw);
@@ -267,32 +276,32 @@ impl QpCore {
 
         let mut inner = self.recv_cq.lock();
         let mut recv = self.recv.lock();
-        recv.open = false;
-        let was_reported = std::mem::take(&mut recv.reported);
-        for done in std::mem::take(&mut recv.early) {
-            // No receive completes over a connection that was never established.
-            let is_known = was_reported || done.status != Status::Success;
-            inner.push(if is_known { done } else { flushed(done.token) });
+        recv.is_reported = false;
+        let was_reported = std::mem::take(&mut recv.is_established);
+        for done in std::mem::take(&mut recv.unreported_recvs) {
+            // The consumer was not notified of the connection, so a receive over it is reported as flushed.
+            let is_delivered = was_reported || done.status != Status::Success;
+            inner.push(if is_delivered { done } else { flushed(done.token) });
         }
-        recv.work.begin_anew();
+        recv.work.next_generation();
         while let Some(entry) = recv.work.pop() {
             inner.push(flushed(entry.token));
         }
-        // Under the completion queue's lock, so that work flushed from now on completes after all of this.
+        // Set under the completion queue's lock, so that completions of later posts follow those of this flush.
         recv.phase = Phase::Broken;
         drop((recv, inner));
 
         let mut inner = self.request_cq.lock();
         let mut send = self.send.lock();
-        send.work.begin_anew();
+        send.work.next_generation();
         while let Some(entry) = send.work.pop() {
             inner.push(flushed(entry.token));
         }
-        while let Some(window) = send.work.window() {
+        while let Some(window) = send.work.pop_window() {
             drop(window);
         }
-        for held in std::mem::take(&mut send.held) {
-            inner.push(flushed(held.token()));
+        for request in std::mem::take(&mut send.queued_requests) {
+            inner.push(flushed(request.token()));
         }
         send.phase = Phase::Broken;
     }
@@ -302,12 +311,12 @@ impl QpCore {
         self.request_cq.fetch();
     }
 
-    /// Ends the connection after all requests have completed.
+    /// Ends the connection when all requests are complete.
     pub(super) fn drain(&self) {
         self.request_cq.fetch();
         let place = self.link.lock();
         if place.is_none() {
-            // The connection has just ended; the next one must not be affected.
+            // The connection has ended in between. `draining` must not be set, because it would end the next connection.
             return;
         }
         let mut send = self.send.lock();
@@ -315,19 +324,19 @@ impl QpCore {
         let is_empty = send.outstanding() == 0;
         drop((send, place));
         if is_empty {
-            self.soon(|core| core.drained());
+            self.run_on_engine(|core| core.drained());
         } else {
-            self.look_again(0);
+            self.schedule_drain_check(0);
         }
     }
 
-    fn look_again(&self, looks: u64) {
+    fn schedule_drain_check(&self, looks: u64) {
         let me: std::sync::Weak<dyn Source> = self.me.clone();
         let [first, last] = DRAIN;
-        self.device.reactor.after((first * (1 << looks.min(10)) as u32).min(last), me, looks + 1);
+        self.device.reactor.schedule((first * (1 << looks.min(10)) as u32).min(last), me, looks + 1);
     }
 
-    /// Called when all requests are complete. Engine only.
+    /// Ends a draining connection, if all requests are complete. Called by the engine thread only.
     pub(super) fn drained(&self) {
         let mut place = self.link.lock();
         let send = self.send.lock();
@@ -344,14 +353,14 @@ impl QpCore {
 }
 
 impl Source for QpCore {
-    /// Checks requests that drain, because possibly no thread polls.
+    /// Fetches completions of a draining connection, because possibly no consumer thread polls.
     fn expired(&self, looks: u64) {
         self.request_cq.fetch();
         let send = self.send.lock();
-        let goes_on = send.draining && send.outstanding() > 0;
+        let is_draining = send.draining && send.outstanding() > 0;
         drop(send);
-        if goes_on {
-            self.look_again(looks);
+        if is_draining {
+            self.schedule_drain_check(looks);
         }
     }
 }

@@ -1,11 +1,12 @@
-//! Queue pairs: the device's, their work in flight, and their connection.
+//! Queue pairs: the queue pair of the device, the work in flight, and the connection.
 //!
 //! A queue pair exists as long as its EP. While unconnected it is in INIT, so that receives can be posted; the
-//! connection manager brings it to RTS. A connection always ends by the same steps ([`QpCore::flush`]): the change to
-//! ERR, after which no work succeeds; polling the device's completions; the change to RESET, after which the device
-//! accesses no memory; and flushing the remaining work in software. Requests wait until the peer is known to be
-//! ready, and so do completions of receives from before the connection was reported. Lock order: link, completion
-//! queue, the two queues. The engine reports without locks.
+//! connection manager brings it to RTS. [`QpCore::flush`] ends each connection in four steps: change to ERR, after which no
+//! work succeeds; poll the device's completions; change to RESET, after which the device accesses no memory; flush the
+//! remaining work in software.
+//!
+//! Requests posted before the peer is ready are queued. Receive completions are held back until ESTABLISHED was reported.
+//! Lock order: link, completion queue, receive queue, send queue. The engine calls the sink without locks.
 #![forbid(unsafe_code)]
 
 mod complete;
@@ -29,7 +30,7 @@ use dapl::runtime::handle::ObjectId;
 use dapl::stats::watermark::HighWatermark;
 use parking_lot::Mutex;
 
-use crate::cq::{CqCore, Side};
+use crate::cq::{CqCore, QueueSide};
 use crate::device::Device;
 use crate::memory::keys::Hint;
 use crate::memory::{Pd, PendingBind};
@@ -38,11 +39,11 @@ use crate::shared_device::{EventTarget, ObjectEvent};
 use crate::srq::SrqCore;
 use crate::{Verbs, ibv};
 
-/// The queue pair itself, shared with its completion queues, the connection manager and the engine.
+/// The state of a queue pair, shared by its handle, its completion queues, the connection manager and the engine.
 pub(crate) struct QpCore {
     me: Weak<QpCore>,
     device: Arc<Device>,
-    /// The device's number of the queue pair.
+    /// Number of the device's queue pair.
     number: AtomicU32,
     pd: Pd,
     ep: ObjectId,
@@ -52,55 +53,54 @@ pub(crate) struct QpCore {
     shared: Option<(Arc<SrqCore>, Token)>,
     recv_cq: Arc<CqCore>,
     request_cq: Arc<CqCore>,
-    /// Capacity reserved in the completion queues.
+    /// Capacity reserved in `recv_cq` and `request_cq`.
     _queues: [ReservedCapacity; 2],
-    /// Its slots in them.
+    /// Slots of the queue pair in `recv_cq` and `request_cq`.
     slots: OnceLock<[u32; 2]>,
     link: Mutex<Option<Attached>>,
     recv: Mutex<Recvs>,
     send: Mutex<Requests>,
-    /// Whether a watermark counts the outstanding receives.
+    /// Whether a high watermark is set on the number of outstanding receives.
     counts_recvs: AtomicBool,
     /// Whether a failure was detected and the engine was notified.
     failed: AtomicBool,
-    /// Whether the number was sent to a peer that has not answered, and whose connection manager may keep the number in
-    /// use.
+    /// Whether the number was sent to a peer that has not replied. That peer's connection manager may still use the number.
     unanswered: AtomicBool,
 }
 
-/// Number of outstanding reads that a connection should allow.
+/// Number of outstanding RDMA reads that a connection allows.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Reads {
-    /// Reads of the peer.
+    /// Reads by the peer.
     pub(crate) incoming: u8,
-    /// Reads of this side.
+    /// Reads by the local queue pair.
     pub(crate) outgoing: u8,
 }
 
-/// A connection or attempt of a connection manager, as held by its queue pair.
+/// The connection manager's part of a connection or attempt, to which a queue pair refers.
 pub(crate) trait CmConnection: Send + Sync {
-    /// Ends the connection or attempt in any state and informs the peer. May be called from any thread; does not block,
-    /// reports no event.
+    /// Ends the connection or attempt in any state, and notifies the peer. Any thread may call it. Does not block, and reports
+    /// no event.
     fn end(&self);
-    /// Called when the device has received a message on a queue pair that is not confirmed to be connected: the
-    /// confirmation may be lost.
-    fn peer_is_there(&self) {}
+    /// Called when the device has received a message before the peer has confirmed the connection. The message shows that the
+    /// peer is connected, so a lost confirmation need not be awaited.
+    fn data_before_confirmation(&self) {}
 }
 
-/// The connection or attempt.
+/// The current connection or attempt of a queue pair.
 struct Attached {
     conn: ConnId,
     link: Arc<dyn CmConnection>,
 }
 
-/// How posted work is treated.
+/// What happens to work that the consumer posts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Phase {
-    /// It is posted to the device.
+    /// It is posted to the device, or queued until the connection is established.
     Live,
-    /// It is flushed soon, after earlier work.
+    /// A flush is in progress: the work is queued, and flushed after earlier work.
     Flushing,
-    /// It is flushed at once.
+    /// It is flushed immediately.
     Broken,
 }
 
@@ -111,36 +111,36 @@ struct Recvs {
     work: Work<PendingBind>,
     high: HighWatermark,
     phase: Phase,
-    /// Whether the connection was reported, or is about to be.
-    reported: bool,
-    /// Whether the connection was reported, so that completions are released.
-    open: bool,
-    /// Completions of receives from before the report.
-    early: Vec<Completion>,
+    /// Whether the connection is established: ESTABLISHED was reported, or is about to be.
+    is_established: bool,
+    /// Whether ESTABLISHED was reported, so that receive completions are passed on immediately.
+    is_reported: bool,
+    /// Receive completions held back until ESTABLISHED was reported.
+    unreported_recvs: Vec<Completion>,
 }
 
 /// The request queue.
 struct Requests {
     hw: Arc<ibv::Qp>,
     work: Work<PendingBind>,
-    /// Requests that wait for the connection.
-    held: VecDeque<post::QueuedRequest>,
+    /// Requests that were posted before the connection was established.
+    queued_requests: VecDeque<post::QueuedRequest>,
     phase: Phase,
     /// Whether the connection is established, so that requests go to the device.
-    open: bool,
+    is_established: bool,
     template: ibv::Template,
-    /// Longest message or RDMA transfer, whichever is shorter.
+    /// The smaller of the maximum message length and the maximum RDMA length, in bytes.
     longest: u64,
     /// The key that was looked up last.
     hint: Hint,
-    /// Number of outstanding reads that the connection allows this side.
+    /// Number of outstanding RDMA reads that the connection allows the local queue pair.
     reads: u8,
-    /// Whether the connection ends when this queue is empty.
+    /// Whether the connection ends when no request is outstanding.
     draining: bool,
 }
 
 impl QpCore {
-    /// Creates a queue pair in INIT. Errors: `Exhausted`, `Internal`; logged.
+    /// Creates a queue pair in INIT. Errors: `Exhausted`, `Internal`. They are logged.
     pub(super) fn create(device: &Arc<Device>, pd: &Pd, spec: QpSpec<Verbs>) -> Result<Arc<Self>> {
         let queue = |cq: Option<Arc<crate::cq::Cq>>| match cq {
             Some(cq) => Ok(cq.0.clone()),
@@ -197,16 +197,16 @@ impl QpCore {
                 work: Work::with_capacity_for(spec.max_recvs, device.kept(spec.max_recv_iov)),
                 high: HighWatermark::default(),
                 phase: Phase::Live,
-                reported: false,
-                open: false,
-                early: Vec::new(),
+                is_established: false,
+                is_reported: false,
+                unreported_recvs: Vec::new(),
             }),
             send: Mutex::new(Requests {
                 hw,
                 work: Work::with_capacity_for(spec.max_requests, device.kept(spec.max_request_iov)),
-                held: VecDeque::new(),
+                queued_requests: VecDeque::new(),
                 phase: Phase::Live,
-                open: false,
+                is_established: false,
                 template: ibv::Template::new(),
                 longest: device.limits.max_message.min(device.limits.max_rdma),
                 hint: Hint::default(),
@@ -220,11 +220,12 @@ impl QpCore {
         Ok(core)
     }
 
-    /// Adds it to the tables that match events and completions with queue pairs. After an error it is removed again.
+    /// Adds the queue pair to the tables that map events and completions to queue pairs. After an error, the caller drops the
+    /// queue pair, which removes it from the tables.
     fn enter(self: &Arc<Self>) -> Result<()> {
         let (core, recv_cq, request_cq) = (self, &self.recv_cq, &self.request_cq);
-        let recv_slot = recv_cq.lock().enter(core, Side::Recv)?;
-        let request_slot = request_cq.lock().enter(core, Side::Request).inspect_err(|_| {
+        let recv_slot = recv_cq.lock().enter(core, QueueSide::Recv)?;
+        let request_slot = request_cq.lock().enter(core, QueueSide::Request).inspect_err(|_| {
             recv_cq.lock().leave(recv_slot);
         })?;
         let _ = core.slots.set([recv_slot, request_slot]);
@@ -233,24 +234,24 @@ impl QpCore {
         if let Some((srq, _)) = &core.shared {
             recv_cq.lock().enter_number(core.number(), core);
             srq.completes_on(recv_cq);
-            // The shared queue may have been resized before this queue pair was added.
-            recv_cq.widen_shared(srq.id(), srq.capacity())?;
+            // The shared queue may have been resized between the reservation of capacity and `completes_on`.
+            recv_cq.grow_shared(srq.id(), srq.capacity())?;
         }
-        self.device.opened.adopt_qp(core.number(), self.me.clone());
+        self.device.shared_device.add_qp(core.number(), self.me.clone());
         Ok(())
     }
 
     /// Ends the queue pair and removes it from the tables.
     fn leave(&self) {
         self.abort();
-        self.device.opened.forget_qp(self.number(), self.me.as_ptr().cast());
-        for side in [Side::Recv, Side::Request] {
+        self.device.shared_device.remove_qp(self.number(), self.me.as_ptr().cast());
+        for side in [QueueSide::Recv, QueueSide::Request] {
             let cq = self.cq(side);
             let mut inner = cq.lock();
             if self.slots.get().is_some() {
                 inner.leave(self.slot(side));
             }
-            if side == Side::Recv && self.shared.is_some() {
+            if side == QueueSide::Recv && self.shared.is_some() {
                 inner.leave_number(self.number());
             }
         }
@@ -260,23 +261,23 @@ impl QpCore {
 impl EventTarget for QpCore {
     fn handle(&self, event: ObjectEvent) {
         match event {
-            ObjectEvent::PeerIsThere => self.peer_is_there(),
+            ObjectEvent::DataBeforeConfirmation => self.data_before_confirmation(),
             ObjectEvent::Failed => self.device_failed(),
             ObjectEvent::Completion | ObjectEvent::Low => {}
         }
     }
 }
 
-/// Capacity in a completion queue of the device, released on drop.
+/// Capacity reserved in a completion queue of the device. Dropping it releases the capacity.
 struct ReservedCapacity {
     cq: Arc<CqCore>,
     hw: Arc<ibv::Cq>,
     user: CapacityUser,
 }
 
-/// The user of the capacity.
+/// The queue whose completions use the capacity.
 enum CapacityUser {
-    /// The queue pair's own receive queue, with this depth.
+    /// A receive queue or send queue of the queue pair, with this depth.
     Own(u32),
     /// A shared receive queue.
     Shared(Arc<SrqCore>),
@@ -301,13 +302,13 @@ impl Drop for ReservedCapacity {
     }
 }
 
-/// Depths of reads have eight bits on the wire.
+/// Limits a number of RDMA reads to the eight bits that it has in connection messages.
 fn narrow(count: u32) -> u8 {
     u8::try_from(count).unwrap_or(u8::MAX)
 }
 
 impl QpCore {
-    /// Its number on the wire.
+    /// Returns the number of the device's queue pair. It changes when [`QpCore::renumber`] replaces the queue pair.
     pub(crate) fn number(&self) -> u32 {
         self.number.load(Ordering::Relaxed)
     }
@@ -321,7 +322,7 @@ impl QpCore {
         self.reads
     }
 
-    /// Whether a watermark counts the outstanding receives.
+    /// Whether a high watermark is set on the number of outstanding receives.
     pub(crate) fn counts_recvs(&self) -> bool {
         self.counts_recvs.load(Ordering::Relaxed)
     }
@@ -330,34 +331,34 @@ impl QpCore {
         self.shared.is_some()
     }
 
-    /// Whether its receives are taken from the shared queue with this id.
+    /// Whether the queue pair uses the shared receive queue with this id.
     pub(crate) fn takes_from(&self, srq: usize) -> bool {
         self.shared.as_ref().is_some_and(|(own, _)| own.id() == srq)
     }
 
-    /// Outstanding work, after all completions of the device were taken.
+    /// Fetches all completions of the device, and returns the number of receives and requests still outstanding.
     fn outstanding(&self) -> Outstanding {
         self.recv_cq.fetch();
         self.request_cq.fetch();
         let recvs = self.recv.lock().work.len();
         let send = self.send.lock();
-        Outstanding { recvs, requests: send.work.len() + send.held.len() as u32 }
+        Outstanding { recvs, requests: send.work.len() + send.queued_requests.len() as u32 }
     }
 
-    fn slot(&self, side: Side) -> u32 {
+    fn slot(&self, side: QueueSide) -> u32 {
         let slots = self.slots.get().copied().unwrap_or_default();
         slots[side as usize]
     }
 
-    fn cq(&self, side: Side) -> &Arc<CqCore> {
+    fn cq(&self, side: QueueSide) -> &Arc<CqCore> {
         match side {
-            Side::Recv => &self.recv_cq,
-            Side::Request => &self.request_cq,
+            QueueSide::Recv => &self.recv_cq,
+            QueueSide::Request => &self.request_cq,
         }
     }
 }
 
-/// The completion of a work request that is flushed.
+/// Returns the completion of a flushed work request.
 fn flushed(token: Token) -> Completion {
     Completion { token, status: Status::Flushed, ..Completion::default() }
 }

@@ -1,8 +1,8 @@
-//! Posts: converts requests of the object layer to the device's format.
+//! Posts: converts requests of the object layer to the device's format. No post waits.
 //!
-//! Every request is posted to the device as signalled, even a suppressed one. So the outstanding work is always known,
-//! and a connection can drain. A request that the device could not accept (more bytes than it can transfer) is posted
-//! so that it fails in order. Nothing here waits.
+//! Every request is posted to the device as signalled, even one whose completion the consumer suppresses. So the number of
+//! outstanding requests is always known, which draining a connection needs. A request that the device cannot execute, for
+//! example because it is too long, is posted with an invalid key: so it fails in the order of the posts.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::Ordering;
@@ -17,10 +17,10 @@ use parking_lot::MutexGuard;
 use super::{Phase, QpCore, Requests, flushed};
 use crate::ibv;
 use crate::memory::{Mr, Mw};
-use crate::qp::gather::{INVALID_LIST, gathered};
+use crate::qp::gather::{INVALID_LIST, with_sges};
 use crate::qp::work::Entry;
 
-/// A request that waits for the connection.
+/// A request that was posted before the connection was established.
 pub(super) struct QueuedRequest {
     op: Op,
     segments: Vec<Segment>,
@@ -35,7 +35,7 @@ impl QueuedRequest {
         QueuedRequest { op, segments: segments.to_vec(), token, suppress, fence }
     }
 
-    /// A bind that waits to be flushed.
+    /// A placeholder for a bind that is posted during a flush. It is only flushed, so the operation does not matter.
     fn bind(wr: &BindWr) -> Self {
         let BindWr { token, suppress, fence } = *wr;
         QueuedRequest { op: Op::Send { solicited: false }, segments: Vec::new(), token, suppress, fence }
@@ -52,25 +52,27 @@ impl QueuedRequest {
 }
 
 /// Why a request was not posted to the device.
-pub(super) enum Refused {
-    ByDevice(std::io::Error),
-    Before(Error),
-}
-
-/// The error of a post that the device refuses.
-fn refusal(what: &str, error: &std::io::Error) -> Error {
-    match error.raw_os_error() {
-        Some(libc::ENOMEM | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
-        _ => {
-            log::error!("the device refused {what}: {error}");
-            Error::Internal
-        }
-    }
+pub(super) enum PostError {
+    /// The device driver has returned an error.
+    Device(std::io::Error),
+    /// The request is not supported.
+    Unsupported(Error),
 }
 
 impl QpCore {
-    /// Defers cancellation if the device's driver has a cancellation point in the post of a request. Receives are
-    /// posted to a mapped queue with every driver.
+    /// Converts the error of a post. Logs it unless the queue of the device is full.
+    fn device_error(&self, work: &str, error: &std::io::Error) -> Error {
+        match error.raw_os_error() {
+            Some(libc::ENOMEM | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
+            _ => {
+                log::error!("{}: queue pair {:#x}: cannot post {work}: {error}", self.device.name, self.number());
+                Error::Internal
+            }
+        }
+    }
+
+    /// Defers thread cancellation if the driver's post of a request has a cancellation point. A post of a receive has none:
+    /// all drivers write it to a mapped queue.
     #[inline]
     pub(super) fn defer(&self) -> Option<Deferral> {
         self.device.posts_by_kernel.then(cancel::defer)
@@ -79,7 +81,7 @@ impl QpCore {
     pub(super) fn post_recv(&self, segments: &[Segment], token: Token) -> Result<()> {
         let mut recv = self.recv.lock();
         if recv.work.len() >= self.max_recvs {
-            // Some requests may have completed without having been polled.
+            // Some receives may have completed without having been polled.
             drop(recv);
             self.recv_cq.fetch();
             recv = self.recv.lock();
@@ -100,8 +102,10 @@ impl QpCore {
             }
         }
         let id = recv.work.next_id();
-        gathered(segments, |list, _| recv.hw.post_recv(id, list).map_err(|error| refusal("a receive", &error)))?;
-        // Its completion may exist already, but is processed only under this lock.
+        with_sges(segments, |list, _| {
+            recv.hw.post_recv(id, list).map_err(|error| self.device_error("a receive", &error))
+        })?;
+        // The receive may be complete already. Its completion is processed only under this lock, so it finds the entry.
         recv.work.keep(segments);
         recv.work.push(Entry::recv(token));
         let count = recv.work.len();
@@ -119,14 +123,14 @@ impl QpCore {
         drop(recv);
         self.report_crossed(crossed);
         self.counts_recvs.store(soft.is_some() || hard.is_some(), Ordering::Relaxed);
-        self.recv_cq.guard_count();
+        self.recv_cq.arm_for_recv_count();
         Ok(())
     }
 
     #[inline]
     pub(super) fn report_crossed(&self, crossed: Crossed) {
         if crossed.soft {
-            self.soon(|core| core.device.sink.many_recvs(core.ep));
+            self.run_on_engine(|core| core.device.sink.many_recvs(core.ep));
         }
         if crossed.hard {
             self.fail();
@@ -136,29 +140,30 @@ impl QpCore {
     pub(super) fn post_send(&self, wr: &SendWr<'_>) -> Result<()> {
         let _deferral = self.defer();
         let mut send = self.queue_with_space()?;
-        if send.open { self.submit(&mut send, wr) } else { self.hold(send, wr) }
+        if send.is_established { self.submit(&mut send, wr) } else { self.queue_or_flush(send, wr) }
     }
 
-    /// Handles a request that is not posted to the device, because the connection is not established or has ended.
+    /// Queues a request until the connection is established; flushes it if the connection has ended.
     #[cold]
-    fn hold(&self, mut send: MutexGuard<'_, Requests>, wr: &SendWr<'_>) -> Result<()> {
+    fn queue_or_flush(&self, mut send: MutexGuard<'_, Requests>, wr: &SendWr<'_>) -> Result<()> {
         if send.phase == Phase::Broken {
             drop(send);
             self.request_cq.push(flushed(wr.token));
         } else {
-            send.held.push_back(QueuedRequest::new(wr));
+            send.queued_requests.push_back(QueuedRequest::new(wr));
         }
         Ok(())
     }
 
-    /// The send queue, with space for one more request.
+    /// Locks the send queue, if it has space for one more request. Errors: `Exhausted(Memory)`.
     #[inline(always)]
     fn queue_with_space(&self) -> Result<MutexGuard<'_, Requests>> {
         let send = self.send.lock();
         if send.outstanding() < self.max_requests { Ok(send) } else { self.poll_for_space(send) }
     }
 
-    /// Polls for completions if the queue is full: a consumer that suppresses completions need not poll.
+    /// Fetches completions to get space in a full send queue. A consumer that suppresses completions may never poll, so the
+    /// post has to do it.
     #[cold]
     fn poll_for_space<'a>(&'a self, send: MutexGuard<'a, Requests>) -> Result<MutexGuard<'a, Requests>> {
         drop(send);
@@ -167,11 +172,11 @@ impl QpCore {
         if send.outstanding() < self.max_requests { Ok(send) } else { Err(Error::Exhausted(Resource::Memory)) }
     }
 
-    /// Posts waiting requests to the device, in order.
-    pub(super) fn submit_waiting(&self, send: &mut Requests) -> Result<()> {
-        while let Some(held) = send.held.pop_front() {
-            if let Err(error) = self.submit(send, &held.wr()) {
-                send.held.push_front(held);
+    /// Posts the queued requests to the device, in order.
+    pub(super) fn submit_queued(&self, send: &mut Requests) -> Result<()> {
+        while let Some(request) = send.queued_requests.pop_front() {
+            if let Err(error) = self.submit(send, &request.wr()) {
+                send.queued_requests.push_front(request);
                 return Err(error);
             }
         }
@@ -180,22 +185,22 @@ impl QpCore {
 
     #[inline]
     fn submit(&self, send: &mut Requests, wr: &SendWr<'_>) -> Result<()> {
-        gathered(wr.segments, |list, bytes| {
-            self.hand_over(send, wr, list, bytes).map_err(|refused| match refused {
-                Refused::ByDevice(error) => refusal("a request", &error),
-                Refused::Before(error) => error,
+        with_sges(wr.segments, |list, bytes| {
+            self.post_to_device(send, wr, list, bytes).map_err(|refused| match refused {
+                PostError::Device(error) => self.device_error("a request", &error),
+                PostError::Unsupported(error) => error,
             })
         })
     }
 
     #[inline(always)]
-    pub(super) fn hand_over(
+    pub(super) fn post_to_device(
         &self,
         send: &mut Requests,
         wr: &SendWr<'_>,
         list: &[ibv_sge],
         bytes: u64,
-    ) -> std::result::Result<(), Refused> {
+    ) -> std::result::Result<(), PostError> {
         let limits = &self.device.limits;
         let mut flags = ibv_send_flags::IBV_SEND_SIGNALED;
         let (op, most, is_local) = match wr.op {
@@ -207,14 +212,14 @@ impl QpCore {
             }
             Op::Write(remote) => (ibv::Op::Write(remote), limits.max_rdma, true),
             Op::Read(remote) => (ibv::Op::Read(remote), limits.max_rdma, false),
-            extension => self.extension(extension, &mut flags).map_err(Refused::Before)?,
+            extension => self.extension(extension, &mut flags).map_err(PostError::Unsupported)?,
         };
         if wr.fence {
             flags |= ibv_send_flags::IBV_SEND_FENCE;
         }
         let forced_status = match wr.op {
             _ if bytes > most => Some(Status::LocalLength),
-            // The device would never complete this operation.
+            // If the peer allows no reads, the device would never complete this operation.
             Op::Read(_) | Op::FetchAdd { .. } | Op::CompareSwap { .. } if send.reads == 0 => {
                 Some(Status::RemoteResponder)
             }
@@ -222,8 +227,9 @@ impl QpCore {
             _ => None,
         };
         let (op, segments) = if forced_status.is_some() { (ibv::Op::Send, &INVALID_LIST[..]) } else { (op, list) };
-        // The CPU reads inline data in this call, so their keys are checked here; data with an invalid key are not sent
-        // inline, and the device checks them. The permission is kept until the device has copied the data.
+        // With inline data the CPU reads the segments in this call, so their keys are checked here. A request with an invalid
+        // key is not sent inline: the device checks the key and fails the request. `allowed` is held until the data were
+        // copied, because deregistration waits for it.
         let may_inline = is_local && bytes <= u64::from(send.hw.max_inline());
         let Requests { hw, work, template, hint, .. } = send;
         let allowed = if may_inline && forced_status.is_none() {
@@ -237,8 +243,8 @@ impl QpCore {
         }
         let id = work.next_id();
         let request = ibv::Wr { id, op, segments, flags: flags.0 };
-        hw.post_send(template, &request).map_err(Refused::ByDevice)?;
-        // Its completion may exist already, but is processed only under this lock.
+        hw.post_send(template, &request).map_err(PostError::Device)?;
+        // The request may be complete already. Its completion is processed only under this lock, so it finds the entry.
         if !is_inline {
             work.keep(wr.segments);
         }
@@ -246,7 +252,8 @@ impl QpCore {
         Ok(())
     }
 
-    /// An extension operation for the device, its longest transfer, and whether local memory is only read.
+    /// Converts an extension operation. Returns the operation, the maximum length in bytes, and whether it only reads local
+    /// memory.
     #[cold]
     fn extension(&self, op: Op, flags: &mut ibv_send_flags) -> Result<(ibv::Op, u64, bool)> {
         let limits = &self.device.limits;
@@ -275,20 +282,25 @@ impl QpCore {
         match send.phase {
             Phase::Live => {}
             Phase::Flushing => {
-                send.held.push_back(QueuedRequest::bind(wr));
-                return Ok(mw.0.lose(bind.is_some()));
+                send.queued_requests.push_back(QueuedRequest::bind(wr));
+                return Ok(mw.0.flush_unposted(bind.is_some()));
             }
             Phase::Broken => {
                 drop(send);
-                let key = mw.0.lose(bind.is_some());
+                let key = mw.0.flush_unposted(bind.is_some());
                 self.request_cq.push(flushed(wr.token));
                 return Ok(key);
             }
         }
-        if !send.held.is_empty() {
-            // The key must be returned now. The device assigns a bind's key when it accepts the bind, which is after
-            // the waiting requests.
-            log::warn!("a bind behind requests that wait for the connection is refused; bind after it is established");
+        if !send.queued_requests.is_empty() {
+            // A bind returns its key, which the device assigns when the bind is posted to it. That is not possible before the
+            // queued requests are posted.
+            log::warn!(
+                "{}: queue pair {:#x}: cannot post a bind while earlier requests wait for the connection; bind after the \
+                 ESTABLISHED event",
+                self.device.name,
+                self.number()
+            );
             return Err(Error::Exhausted(Resource::Memory));
         }
         let mut flags = ibv_send_flags::IBV_SEND_SIGNALED;
@@ -307,11 +319,12 @@ impl QpCore {
 
 impl Requests {
     pub(super) fn outstanding(&self) -> u32 {
-        self.work.len() + self.held.len() as u32
+        self.work.len() + self.queued_requests.len() as u32
     }
 }
 
-/// Status of an atomic operation that some drivers refuse at once and others never complete.
+/// Returns the status of an atomic operation with invalid length or alignment. Drivers handle such operations differently:
+/// some fail the post, others never complete the operation.
 #[cold]
 fn check_atomic(remote: Remote, bytes: u64) -> Option<Status> {
     if bytes != ATOMIC_SIZE {
@@ -320,7 +333,7 @@ fn check_atomic(remote: Remote, bytes: u64) -> Option<Status> {
     (!remote.address.is_multiple_of(ATOMIC_SIZE)).then_some(Status::RemoteResponder)
 }
 
-/// The completion of a successful request.
+/// Returns the completion of work that has succeeded.
 pub(super) fn done(token: Token, bytes: u64) -> Completion {
     Completion { token, status: Status::Success, bytes, ..Completion::default() }
 }

@@ -1,5 +1,4 @@
-//! Queue pairs in the form of the provider interface: the queue pair itself, and the connection manager that connects
-//! it.
+//! Implements the provider interface of queue pairs by [`QpCore`] and the connection manager.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -15,17 +14,17 @@ use crate::cm::Manager;
 use crate::device::Device;
 use crate::memory::{Mr, Mw, Pd};
 
-/// A queue pair, held by the object layer. Dropping it ends its connection.
+/// The object layer's handle of a queue pair. Dropping it ends the connection.
 pub struct Qp {
     core: Arc<QpCore>,
     manager: Arc<dyn Manager>,
 }
 
 impl Qp {
-    /// Errors: those of the device, logged.
+    /// Creates a queue pair. Errors are those of the device, and are logged.
     pub(crate) fn new(device: &Arc<Device>, manager: &Arc<dyn Manager>, pd: &Pd, spec: QpSpec<Verbs>) -> Result<Self> {
         let qp = Qp { core: QpCore::create(device, pd, spec)?, manager: manager.clone() };
-        // From here on, dropping the queue pair removes it from the tables.
+        // If `enter` fails, dropping `qp` removes it from the tables.
         qp.core.enter()?;
         Ok(qp)
     }

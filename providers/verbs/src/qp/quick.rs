@@ -1,5 +1,5 @@
-//! Posts of one segment without flags in the common case: a connected queue pair with space in its queues. A post that does not
-//! meet the conditions changes nothing, and takes the way of all posts.
+//! Fast path of posts with one segment and no flags, for a connected queue pair with space in its queues. Returns false, with
+//! nothing changed, if a condition is not met. The caller then uses the general path.
 #![forbid(unsafe_code)]
 
 use std::slice;
@@ -23,9 +23,9 @@ impl QpCore {
             return false;
         }
         if recv.hw.post_recv(recv.work.next_id(), &[sge(segment)]).is_err() {
-            return false; // the general way tries again, and reports why
+            return false; // the general path tries again, and reports the error
         }
-        // Its completion may exist already, but is processed only under this lock.
+        // The receive may be complete already. Its completion is processed only under this lock, so it finds the entry.
         recv.work.keep(slice::from_ref(segment));
         recv.work.push(Entry::recv(Token { cookie, ep: self.ep.handle, work: Work::Recv, ..Token::default() }));
         true
@@ -36,7 +36,7 @@ impl QpCore {
     pub(super) fn post_request_quickly(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
         let _deferral = self.defer();
         let mut send = self.send.lock();
-        if !send.open || send.outstanding() >= self.max_requests || segment.length == 0 {
+        if !send.is_established || send.outstanding() >= self.max_requests || segment.length == 0 {
             return false;
         }
         let Requests { hw, work, template, hint, reads, longest, .. } = &mut *send;
@@ -49,7 +49,8 @@ impl QpCore {
         if segment.length > *longest {
             return false;
         }
-        // See `hand_over`. The hazard slot that announces the EP permits the read.
+        // The CPU reads inline data, so the key is checked here (see `post_to_device`). Deregistration waits for this post,
+        // because a hazard slot of this thread announces the EP.
         let is_inline = may_inline
             && segment.length <= u64::from(hw.max_inline())
             && self.device.keys.allows_announced(hint, &self.pd.0, segment);
@@ -57,7 +58,7 @@ impl QpCore {
         let flags = if is_inline { signaled | ibv_send_flags::IBV_SEND_INLINE } else { signaled };
         let request = ibv::Wr { id: work.next_id(), op, segments: &[sge(segment)], flags: flags.0 };
         if hw.post_send(template, &request).is_err() {
-            return false; // as above
+            return false; // the general path tries again, and reports the error
         }
         if !is_inline {
             work.keep(slice::from_ref(segment));

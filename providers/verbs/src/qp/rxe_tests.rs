@@ -1,5 +1,5 @@
-//! Numbers of queue pairs for repeated attempts, and extension operations, over soft-RoCE. Skipped without a device
-//! rxe0.
+//! Replacement of queue pair numbers after unanswered attempts, and extension operations, over soft-RoCE. Skipped without a
+//! device rxe0.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,15 +20,15 @@ use parking_lot::Mutex;
 use super::queue_pair::Qp;
 use crate::{ConnectionRequest, Cq, Pd, Verbs, ibv};
 
-/// Longer than any event takes to arrive.
-const PATIENCE: Duration = Duration::from_secs(60);
-/// The first qualifier; each IA has its own, since tests run at the same time.
+/// Time limit of a wait for an event.
+const TIMEOUT: Duration = Duration::from_secs(60);
+/// The first qualifier. Each IA uses another one, since tests run concurrently.
 const QUAL: u64 = 7741;
 
-/// An attempt, and whether it or its connection is established.
+/// The number of an attempt, and whether the event is ESTABLISHED (else the attempt or connection has ended).
 type Event = (u32, bool);
 
-/// Records the requests and the events of connections.
+/// Records connection requests and connection events.
 struct Sink {
     requests: Sender<ConnectionRequest>,
     events: Sender<Event>,
@@ -100,18 +100,19 @@ impl Side {
     fn connect(&self, qp: &Qp, attempt: u32) -> ConnectionRequest {
         let address = PeerAddress::Ip("192.0.2.1".parse().unwrap());
         qp.connect(&ConnectSpec { address: &address, qual: self.qual, private_data: &[] }, conn(attempt)).unwrap();
-        self.requests.lock().recv_timeout(PATIENCE).expect("a request")
+        self.requests.lock().recv_timeout(TIMEOUT).expect("a connection request arrives in time")
     }
 
     /// Checks that the next events are these, in any order.
     fn expect<const N: usize>(&self, events: [Event; N]) {
-        let mut came = events.map(|_| self.events.lock().recv_timeout(PATIENCE).expect("an event"));
+        let mut came =
+            events.map(|_| self.events.lock().recv_timeout(TIMEOUT).expect("a connection event arrives in time"));
         came.sort_unstable();
         assert_eq!(came, events);
     }
 
     fn completion(&self) -> Completion {
-        let (until, mut completions) = (Instant::now() + PATIENCE, [Completion::default(); 1]);
+        let (until, mut completions) = (Instant::now() + TIMEOUT, [Completion::default(); 1]);
         while self.cq.poll(&mut completions) == 0 {
             assert!(Instant::now() < until, "no completion");
             std::thread::yield_now();
@@ -128,7 +129,7 @@ fn token(cookie: u64) -> Token {
     Token { cookie, ..Token::default() }
 }
 
-/// Sends from one side to the other, which has a receive with cookie 5.
+/// Sends a message from `from` to its peer, which has posted a receive with cookie 5. Checks both completions.
 fn message_arrives(side: &Side, from: &Qp) {
     let op = Op::Send { solicited: false };
     from.post_send(&SendWr { op, segments: &[], token: token(6), suppress: false, fence: false, announced: false })
@@ -146,38 +147,38 @@ fn rxe_number_is_replaced_after_an_unanswered_request() {
     let srq = Arc::new(side.ia.create_srq(&side.pd, srq).unwrap());
     for (round, shared) in [None, Some(SharedRecvs { srq: srq.clone(), token: token(0) })].into_iter().enumerate() {
         let (is_shared, round) = (shared.is_some(), 10 * round as u32);
-        let (near, far) = (side.qp(shared), side.qp(None));
-        let first = near.core().number();
-        near.reset().unwrap();
-        assert_eq!(near.core().number(), first, "no peer has the number");
-        let unanswered = side.connect(&near, round + 1);
-        near.reset().unwrap();
-        assert_ne!(near.core().number(), first, "the peer may still use the number");
-        unanswered.accept(&far, &[], conn(round + 5)).unwrap();
+        let (local, peer) = (side.qp(shared), side.qp(None));
+        let first = local.core().number();
+        local.reset().unwrap();
+        assert_eq!(local.core().number(), first, "no peer has the number");
+        let unanswered = side.connect(&local, round + 1);
+        local.reset().unwrap();
+        assert_ne!(local.core().number(), first, "the peer may still use the number");
+        unanswered.accept(&peer, &[], conn(round + 5)).unwrap();
         side.expect([(round + 5, false)]);
-        far.reset().unwrap();
+        peer.reset().unwrap();
         match is_shared {
             true => srq.post_recv(&[], 5).unwrap(),
-            false => near.post_recv(&[], token(5)).unwrap(),
+            false => local.post_recv(&[], token(5)).unwrap(),
         }
-        side.connect(&near, round + 2).accept(&far, &[], conn(round + 3)).unwrap();
+        side.connect(&local, round + 2).accept(&peer, &[], conn(round + 3)).unwrap();
         side.expect([(round + 2, true), (round + 3, true)]);
-        message_arrives(&side, &far);
-        let second = near.core().number();
-        near.reset().unwrap();
-        assert_eq!(near.core().number(), second, "the peer has accepted");
-        side.connect(&near, round + 4).reject(&[]);
+        message_arrives(&side, &peer);
+        let second = local.core().number();
+        local.reset().unwrap();
+        assert_eq!(local.core().number(), second, "the peer has accepted");
+        side.connect(&local, round + 4).reject(&[]);
         side.expect([(round + 3, false), (round + 4, false)]);
-        near.reset().unwrap();
-        assert_eq!(near.core().number(), second, "the peer has rejected");
+        local.reset().unwrap();
+        assert_eq!(local.core().number(), second, "the peer has rejected");
     }
 }
 
-/// Two connected queue pairs, and registered words with all rights for the peer.
+/// Two connected queue pairs, and eight registered 64-bit words.
 struct Words {
     side: Side,
-    near: Qp,
-    far: Qp,
+    local: Qp,
+    peer: Qp,
     words: Vec<AtomicU64>,
     mr: crate::Mr,
 }
@@ -185,13 +186,13 @@ struct Words {
 impl Words {
     fn new(side: Side, access: Access) -> Self {
         let _listener = side.ia.listen(side.qual, ObjectId::default()).unwrap();
-        let (near, far) = (side.qp(None), side.qp(None));
-        side.connect(&near, 1).accept(&far, &[], conn(2)).unwrap();
+        let (local, peer) = (side.qp(None), side.qp(None));
+        side.connect(&local, 1).accept(&peer, &[], conn(2)).unwrap();
         side.expect([(1, true), (2, true)]);
         let words: Vec<AtomicU64> = (0..8).map(AtomicU64::new).collect();
         let region = Region { address: words.as_ptr() as u64, length: 64 };
         let mr = side.ia.register(&side.pd, region, access).unwrap();
-        Words { side, near, far, words, mr }
+        Words { side, local, peer, words, mr }
     }
 
     fn segment(&self, n: usize, length: u64) -> Segment {
@@ -204,10 +205,10 @@ impl Words {
 
     fn post(&self, op: Op, segments: &[Segment]) -> Result<(), Error> {
         let token = Token { work: op.work(), ..token(6) };
-        self.near.post_send(&SendWr { op, segments, token, suppress: false, fence: false, announced: false })
+        self.local.post_send(&SendWr { op, segments, token, suppress: false, fence: false, announced: false })
     }
 
-    /// Checks the completions of a receive and of a request.
+    /// Returns the next two completions, of a receive (cookie 5) and of a request (cookie 6).
     fn both(&self) -> [Completion; 2] {
         let mut both = [self.side.completion(), self.side.completion()];
         both.sort_unstable_by_key(|done| done.token.cookie);
@@ -227,22 +228,22 @@ fn rxe_receives_get_immediate_data() {
     let Some(side) = Side::open() else { return };
     assert!(side.ia.limits().extensions.immediate && !side.ia.limits().extensions.invalidate);
     let words = Words::new(side, ATOMIC);
-    words.far.post_recv(&[words.segment(4, 8)], token(5)).unwrap();
+    words.peer.post_recv(&[words.segment(4, 8)], token(5)).unwrap();
     words.post(Op::SendImmediate { data: 0xDEAD_BEEF, solicited: true }, &[words.segment(1, 8)]).unwrap();
     let [recv, send] = words.both();
     assert_eq!((recv.status, recv.bytes, recv.arrival), (Status::Success, 8, Arrival::SendImmediate));
     assert_eq!((recv.immediate(), send.status), (Some(0xDEAD_BEEF), Status::Success));
-    words.far.post_recv(&[], token(5)).unwrap();
+    words.peer.post_recv(&[], token(5)).unwrap();
     let write = Op::WriteImmediate { remote: words.remote(5), data: 7, solicited: false };
     words.post(write, &[words.segment(2, 16)]).unwrap();
     let [recv, send] = words.both();
     assert_eq!((recv.status, recv.bytes, recv.arrival), (Status::Success, 16, Arrival::WriteImmediate));
     assert_eq!((recv.immediate(), send.token.work), (Some(7), Work::WriteImmediate));
     assert_eq!(words.values(), [0, 1, 2, 3, 1, 2, 3, 7]);
-    words.far.post_recv(&[], token(5)).unwrap();
+    words.peer.post_recv(&[], token(5)).unwrap();
     words.post(Op::Send { solicited: false }, &[]).unwrap();
     let [recv, _] = words.both();
-    assert_eq!((recv.arrival, recv.immediate()), (Arrival::Send, None), "a plain send behind them has none");
+    assert_eq!((recv.arrival, recv.immediate()), (Arrival::Send, None), "a send without immediate data follows");
     let invalidate = Op::SendInvalidate { key: 1, solicited: false };
     assert_eq!(words.post(invalidate, &[]), Err(Error::ModelNotSupported));
 }

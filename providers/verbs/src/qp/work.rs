@@ -1,15 +1,15 @@
-//! Work in flight: the work posted to the device, in the order of the posts, and the data for its completions.
+//! Work in flight: the work posted to the device, in the order of the posts, and the data needed to complete it.
 //!
-//! The device returns 64 bits: the slot of the queue in its completion queue, the generation of that queue, and the
-//! number of the entry. A completion of an earlier generation matches no entry. Completions come in the order of the
-//! posts, so this is a ring.
+//! Each work request has a 64-bit id, which the device returns in the completion. It consists of the queue's slot in its
+//! completion queue, the queue's generation, and the number of the entry. A completion of an earlier generation matches no
+//! entry. Work completes in the order of the posts, so the entries are a ring.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
 
 use dapl::provider::{Segment, Status, Token, Work as WorkKind};
 
-/// Top bit of an id: a receive from a shared queue, by its slot there.
+/// Top bit of an id: the work is a receive from a shared receive queue, and the other bits are its slot there.
 const SHARED: u64 = 1 << 63;
 const SLOT_BITS: u32 = 19;
 const EPOCH_BITS: u32 = 12;
@@ -17,17 +17,17 @@ const EPOCH_BITS: u32 = 12;
 /// Decoded id of a completion.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum WorkId {
-    /// Work in a queue pair's own queue.
+    /// Work in the send queue or receive queue of a queue pair.
     Own { slot: u32, epoch: u32, number: u32 },
-    /// A receive in a shared receive queue, by its slot there.
+    /// A receive in this slot of a shared receive queue.
     Shared(u64),
 }
 
 impl WorkId {
-    /// Queues that a completion queue can distinguish.
+    /// Maximum number of queues whose work completes on one completion queue.
     pub(crate) const SLOTS: u32 = 1 << SLOT_BITS;
 
-    /// Encodes the id for the device.
+    /// Encodes the id of work in a queue pair's queue.
     #[inline]
     pub(crate) fn pack(slot: u32, epoch: u32, number: u32) -> u64 {
         (u64::from(slot) << (32 + EPOCH_BITS)) | (u64::from(epoch & ((1 << EPOCH_BITS) - 1)) << 32) | u64::from(number)
@@ -47,13 +47,13 @@ impl WorkId {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Entry {
     pub(crate) token: Token,
-    /// Bytes reported on success; for a receive the device reports them.
+    /// Number of bytes to report on success. Not used for receives, whose length the device reports.
     pub(crate) bytes: u64,
-    /// No completion on success.
+    /// The consumer wants no completion on success.
     pub(crate) suppress: bool,
-    /// Whether its memory was read when it was posted.
+    /// Whether the post has copied the request's data (inline).
     pub(crate) is_read: bool,
-    /// The request is made to fail with this status.
+    /// The request was posted with an invalid key, and its failure is reported with this status.
     pub(crate) forced_status: Option<Status>,
 }
 
@@ -62,7 +62,7 @@ impl Entry {
         Entry { token, ..Entry::default() }
     }
 
-    /// Whether a success needs nothing but a completion.
+    /// Whether a success only produces a completion: the request is not a bind, and is not suppressed.
     #[inline(always)]
     pub(crate) fn is_plain(&self) -> bool {
         self.token.work != WorkKind::Bind && !self.suppress
@@ -72,24 +72,25 @@ impl Entry {
 /// Work in flight in one queue.
 #[derive(Debug)]
 pub(crate) struct Work<W> {
-    /// The entry of a number is at its low bits, which `mask` selects. Has its capacity from the beginning, and its length from the
-    /// first lap.
+    /// The ring. The entry with number `n` has the index `n & mask`. Allocated for all entries at creation; entries are
+    /// added until each index was used once.
     entries: Vec<Entry>,
     mask: u32,
-    /// Objects of the binds among them, in order.
+    /// Windows of the binds in flight, in posting order.
     windows: VecDeque<W>,
-    /// The number of the first entry, and of the next.
+    /// Number of the oldest entry in flight.
     first: u32,
+    /// Number of the next entry to be posted.
     next: u32,
     slot: u32,
     epoch: u32,
-    /// The id of number 0.
+    /// The id of the entry with number 0: slot and generation.
     base: u64,
     kept: Kept,
 }
 
 impl<W> Work<W> {
-    /// Allocates space for `most` entries, and for `kept` segments of each.
+    /// Allocates space for `most` entries, each with up to `kept` saved segments.
     pub(crate) fn with_capacity_for(most: u32, kept: u32) -> Self {
         let capacity = most.max(1).next_power_of_two();
         Work {
@@ -116,13 +117,13 @@ impl<W> Work<W> {
         self.next.wrapping_sub(self.first)
     }
 
-    /// The device's id for the next entry.
+    /// Returns the id for the next entry.
     #[inline(always)]
     pub(crate) fn next_id(&self) -> u64 {
         self.base | u64::from(self.next)
     }
 
-    /// Adds an entry. There are fewer than the maximum.
+    /// Adds an entry. The caller has checked that the queue has space.
     #[inline(always)]
     pub(crate) fn push(&mut self, entry: Entry) {
         debug_assert!(self.len() <= self.mask);
@@ -145,30 +146,30 @@ impl<W> Work<W> {
         self.windows.push_back(window);
     }
 
-    /// The window of the oldest bind, whose entry was popped.
-    pub(crate) fn window(&mut self) -> Option<W> {
+    /// Removes and returns the window of the oldest bind, whose entry was popped.
+    pub(crate) fn pop_window(&mut self) -> Option<W> {
         self.windows.pop_front()
     }
 
-    /// Keeps the segments of the next entry.
+    /// Saves the segments of the next entry.
     #[inline]
     pub(crate) fn keep(&mut self, segments: &[Segment]) {
         self.kept.put(self.next, segments);
     }
 
-    /// The segments of an entry, if they are kept, until the entry is reused.
+    /// Returns the saved segments of an entry. They are valid until the entry's index is reused.
     pub(crate) fn kept(&self, number: u32) -> Option<&[Segment]> {
         self.kept.get(number)
     }
 
-    /// Number of entries that are complete when this one is. 0 for an id of an earlier generation.
-    pub(crate) fn until(&self, id: u64) -> u32 {
+    /// Returns the number of entries in flight up to and including the one with this id. 0 if no entry in flight has the id.
+    pub(crate) fn count_through(&self, id: u64) -> u32 {
         let count = (id as u32).wrapping_sub(self.first);
-        let is_ours = id >> 32 == self.base >> 32 && count < self.len();
-        if is_ours { count + 1 } else { 0 }
+        let is_in_flight = id >> 32 == self.base >> 32 && count < self.len();
+        if is_in_flight { count + 1 } else { 0 }
     }
 
-    /// The oldest entry, if it has this id. [`Self::drop_first`] removes it.
+    /// Returns the oldest entry, if it has this id. [`Self::drop_first`] removes it.
     #[inline(always)]
     pub(crate) fn first(&self, id: u64) -> Option<&Entry> {
         if id == self.base | u64::from(self.first) && self.first != self.next {
@@ -178,14 +179,14 @@ impl<W> Work<W> {
         }
     }
 
-    /// Removes the oldest entry. There is one.
+    /// Removes the oldest entry. The caller has checked that there is one.
     #[inline(always)]
     pub(crate) fn drop_first(&mut self) {
         debug_assert!(self.first != self.next);
         self.first = self.first.wrapping_add(1);
     }
 
-    /// The oldest entry, which is complete.
+    /// Removes and returns the oldest entry.
     pub(crate) fn pop(&mut self) -> Option<Entry> {
         if self.first == self.next {
             return None;
@@ -195,30 +196,32 @@ impl<W> Work<W> {
         entry
     }
 
-    /// The oldest entry, if it has this id.
+    /// Removes and returns the oldest entry, if it has this id.
     pub(crate) fn pop_at(&mut self, id: u64) -> Option<Entry> {
-        if self.until(id) == 1 { self.pop() } else { None }
+        if self.count_through(id) == 1 { self.pop() } else { None }
     }
 
-    /// Begins a new generation: the device will complete none of the remaining entries.
-    pub(crate) fn begin_anew(&mut self) {
+    /// Begins a new generation, so that late completions of earlier work match no entry. The caller then pops the remaining
+    /// entries, which the device will not complete.
+    pub(crate) fn next_generation(&mut self) {
         self.epoch = self.epoch.wrapping_add(1);
         self.set_slot(self.slot);
     }
 }
 
-/// Segments of work in flight, by number: for a device that does not report which segment was wrong.
+/// Saved segments of work in flight, by entry number. For devices that do not report whether a segment was invalid: then
+/// the segments are checked after a failure.
 #[derive(Debug)]
 pub(crate) struct Kept {
-    /// Rows of `each`; none if nothing is to be kept.
+    /// Rows of `each` segments. Empty if no segments are saved.
     segments: Vec<Segment>,
     each: usize,
-    /// Number of segments per row. The number of rows is a power of two.
+    /// Number of segments in use, per row. The number of rows is a power of two.
     lengths: Vec<u8>,
 }
 
 impl Kept {
-    /// Space for `most` consecutive numbers with `each` segments.
+    /// Allocates space for `most` consecutive entries with up to `each` segments.
     pub(crate) fn with_capacity_for(most: u32, each: u32) -> Self {
         let rows = (most.max(1) as usize).next_power_of_two();
         let each = each as usize;
@@ -226,7 +229,7 @@ impl Kept {
         Kept { segments: vec![Segment::default(); rows * each], each, lengths: vec![0; rows] }
     }
 
-    /// Grows to numbers up to `most`, which do not wrap; never shrinks.
+    /// Grows to `most` entries; never shrinks. Saved segments keep their rows only if all numbers are below the former size.
     pub(crate) fn grow(&mut self, most: u32) {
         let wanted = (most.max(1) as usize).next_power_of_two();
         if self.each > 0 && wanted > self.lengths.len() {
@@ -235,12 +238,12 @@ impl Kept {
         }
     }
 
-    /// The row of a number.
+    /// Returns the row of an entry.
     fn row(&self, number: u32) -> usize {
         number as usize & self.lengths.len().wrapping_sub(1)
     }
 
-    /// Segments beyond the limit are not kept.
+    /// Saves the segments of an entry. Segments beyond the limit of a row are not saved.
     #[inline]
     pub(crate) fn put(&mut self, number: u32, segments: &[Segment]) {
         let row = self.row(number);
@@ -254,7 +257,7 @@ impl Kept {
         }
     }
 
-    /// The segments of a number.
+    /// Returns the saved segments of an entry; `None` if no segments are saved.
     pub(crate) fn get(&self, number: u32) -> Option<&[Segment]> {
         let row = self.row(number);
         let length = usize::from(*self.lengths.get(row)?);
@@ -268,7 +271,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn segments_are_kept_until_others_take_their_place() {
+    fn saved_segments_stay_until_their_row_is_reused() {
         let segment = |key| Segment { key, pad: 0, address: 1, length: 1 };
         let mut kept = Kept::with_capacity_for(3, 2);
         kept.put(u32::MAX, &[segment(1), segment(2)]);
@@ -279,7 +282,7 @@ mod tests {
         assert_eq!((kept.get(u32::MAX), kept.get(0)), (Some(&[][..]), Some(&[segment(3)][..])));
         kept.grow(5);
         kept.put(7, &[segment(4); 3]);
-        assert_eq!(kept.get(7), Some(&[segment(4); 2][..]), "no more than there is space for");
+        assert_eq!(kept.get(7), Some(&[segment(4); 2][..]), "segments beyond the row are not saved");
         let mut kept = Kept::with_capacity_for(3, 0);
         kept.put(1, &[segment(1)]);
         assert_eq!(kept.get(1), None);
@@ -301,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn completions_find_their_entries_in_order_also_when_numbers_wrap() {
+    fn ids_match_entries_in_order_also_when_numbers_wrap() {
         let mut work = work(8);
         work.set_slot(3);
         (work.first, work.next) = (u32::MAX, u32::MAX);
@@ -311,19 +314,19 @@ mod tests {
             work.push(Entry::recv(Token { cookie: cookie.into(), ..Token::default() }));
         }
         assert_eq!(work.len(), 2);
-        assert_eq!(work.until(id(u32::MAX)), 1);
-        assert_eq!(work.until(id(0)), 2, "the one before is complete as well");
+        assert_eq!(work.count_through(id(u32::MAX)), 1);
+        assert_eq!(work.count_through(id(0)), 2, "the entry before is counted too");
         assert!(work.first(id(0)).is_none() && work.pop_at(id(0)).is_none());
         assert_eq!(work.first(id(u32::MAX)).map(|entry| entry.token.cookie), Some(0));
         assert_eq!(work.pop().map(|entry| entry.token.cookie), Some(0));
-        assert_eq!([u32::MAX, 0, 1].map(|number| work.until(id(number))), [0, 1, 0]);
+        assert_eq!([u32::MAX, 0, 1].map(|number| work.count_through(id(number))), [0, 1, 0]);
         assert_eq!(work.first(id(0)).map(|entry| entry.token.cookie), Some(1));
         work.drop_first();
         assert!(work.first(work.next_id()).is_none() && work.pop().is_none() && work.len() == 0);
     }
 
     #[test]
-    fn queue_holds_its_maximum_across_many_laps() {
+    fn ring_stores_its_maximum_after_numbers_wrap_its_size() {
         let mut work = work(0);
         for cookie in 0..100 {
             while work.len() < 8 {
@@ -338,11 +341,11 @@ mod tests {
         let mut work = work(1);
         work.set_slot(5);
         let id = WorkId::pack(5, 0, 0);
-        assert_eq!(work.until(id), 1);
-        work.begin_anew();
-        assert!(work.until(id) == 0 && work.first(id).is_none());
+        assert_eq!(work.count_through(id), 1);
+        work.next_generation();
+        assert!(work.count_through(id) == 0 && work.first(id).is_none());
         work.epoch = (1 << EPOCH_BITS) - 1;
-        work.begin_anew();
-        assert_eq!(work.until(id), 1, "generations are counted in few bits");
+        work.next_generation();
+        assert_eq!(work.count_through(id), 1, "the generation wraps after 4096 values");
     }
 }

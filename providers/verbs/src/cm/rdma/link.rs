@@ -1,6 +1,7 @@
-//! A connection of the manager `rdma`, or an attempt: handles each event of its rdma_cm id.
+//! A connection or attempt of the connection manager `rdma`: handles the events of its rdma_cm id.
 //!
-//! Active: address, route, request, confirmation. Passive: the answer to a request.
+//! An active attempt resolves address and route, sends the request, and confirms the accept. A passive attempt sends the
+//! accept, and waits for the confirmation.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -20,23 +21,24 @@ use crate::device::Device;
 use crate::engine::Source;
 use crate::qp::state::Path;
 use crate::qp::{CmConnection, QpCore};
-use crate::rdma_cm::{Event, Id, Terms};
+use crate::rdma_cm::{ConnParams, Event, Id};
 use dapl_software::listener_retry::Retry;
 
-/// Length of an accept's private data as reported to the consumer (spec/endpoints 9.2).
-const ACCEPTED: usize = 196;
-/// Time that a peer may need to detect that the last connection of a queue pair has ended.
-const STALE: Duration = Duration::from_secs(10);
-/// Time that an ended connection waits for the peer's confirmation.
-const LINGER: Duration = Duration::from_secs(30);
-/// How long the id of an abandoned attempt is kept. Destroying it makes the kernel send a REJ. The peer's kernel
+/// Maximum length of an accept's private data that is reported to the consumer (spec/endpoints 9.2).
+const MAX_ACCEPT_DATA: usize = 196;
+/// Time for which a request is repeated if the peer rejects it as a stale connection, because it has not yet detected that
+/// the last connection of the queue pair has ended.
+const STALE_RETRY_TIME: Duration = Duration::from_secs(10);
+/// Limit of the wait for the peer's confirmation of a disconnect.
+const DISCONNECT_WAIT: Duration = Duration::from_secs(30);
+/// Time for which the id of an abandoned attempt is kept. Destroying the id makes the kernel send a REJ. The peer's kernel
 /// handles messages on several processors, so it may handle the REJ before the REQ. It then ignores the REJ, and its
-/// REP stays unanswered for a minute. The time is longer than a work item of a loaded kernel waits, and shorter than
-/// the close of an IA (`CLOSE_WAIT`).
+/// REP stays unanswered for a minute. The time is longer than a work item waits in a loaded kernel, and shorter than
+/// the wait when an IA closes (`CLOSE_WAIT`).
 const WITHDRAWAL: Duration = Duration::from_millis(200);
 
-/// Number of attempts to resolve an address, and a route: the C implementation's default (`DAPL_CM_ARP_RETRY_COUNT`,
-/// `DAPL_CM_ROUTE_RETRY_COUNT`).
+/// Maximum number of attempts to resolve an address, and to resolve a route. These are the C implementation's defaults
+/// (`DAPL_CM_ARP_RETRY_COUNT`, `DAPL_CM_ROUTE_RETRY_COUNT`).
 const TRIES: u32 = 15;
 
 /// State of a connection.
@@ -46,7 +48,7 @@ pub(super) enum ConnectionPhase {
     Resolving,
     /// The request was sent.
     Requested,
-    /// The peer has no listener. The request is sent again later, with another id.
+    /// The peer has rejected the request because it has no listener. Another request will be sent, with another id.
     Refused,
     /// The accept was sent.
     Accepted,
@@ -54,13 +56,13 @@ pub(super) enum ConnectionPhase {
     Ended,
 }
 
-/// Parameters of an attempt.
+/// Parameters of an active attempt, which repeated requests share.
 #[derive(Clone)]
 pub(super) struct Target {
     pub(super) peer: SocketAddr,
     pub(super) private_data: Vec<u8>,
     pub(super) began: Instant,
-    /// Retries while there is no listener.
+    /// Schedule of further requests while the peer has no listener.
     pub(super) retry: Retry,
 }
 
@@ -70,14 +72,14 @@ pub(super) struct RdmaLink {
     pub(super) number: usize,
     pub(super) id: Arc<Id>,
     pub(super) core: Weak<QpCore>,
-    /// The number of its queue pair.
+    /// Number of the queue pair.
     pub(super) qp: u32,
     pub(super) target: Target,
-    /// Whether the peer has disconnected, so that no further event is expected.
-    pub(super) has_left: AtomicBool,
-    /// Parameters and private data of the accept.
-    pub(super) answer: Mutex<Option<(Terms, Vec<u8>)>>,
-    /// Number of attempts left for address and route.
+    /// Whether the last event of the id was received: the peer has disconnected or rejected.
+    pub(super) has_peer_ended: AtomicBool,
+    /// Parameters and private data of the accept, until it is sent.
+    pub(super) answer: Mutex<Option<(ConnParams, Vec<u8>)>>,
+    /// Remaining attempts to resolve the address, and to resolve the route.
     pub(super) tries: [AtomicU32; 2],
     pub(super) stage: Mutex<ConnectionPhase>,
 }
@@ -91,7 +93,7 @@ impl RdmaLink {
             core: Arc::downgrade(core),
             qp: core.number(),
             target,
-            has_left: AtomicBool::new(false),
+            has_peer_ended: AtomicBool::new(false),
             answer: Mutex::new(None),
             tries: [AtomicU32::new(TRIES), AtomicU32::new(TRIES)],
             stage: Mutex::new(ConnectionPhase::Resolving),
@@ -100,14 +102,14 @@ impl RdmaLink {
 
     pub(super) fn handle(self: &Arc<Self>, manager: &Rdma, event: &Event) {
         if is_end(event.kind) {
-            self.has_left.store(true, Ordering::SeqCst);
+            self.has_peer_ended.store(true, Ordering::SeqCst);
         }
         let (Some(core), Some(device)) = (self.core.upgrade(), manager.device.upgrade()) else { return };
-        if !core.has(&**self) {
-            // The consumer may end the connection at the same time. Whichever of this function and `end` runs later
-            // sees the other's effect.
+        if !core.is_current(&**self) {
+            // The connection was ended locally. `end` may run concurrently. Either `end` sees `has_peer_ended`, or this function
+            // finds the owner `Ended`; that one releases the id.
             if is_end(event.kind) {
-                manager.has_left(self.number);
+                manager.release_if_ended(self.number);
             }
             return;
         }
@@ -118,14 +120,14 @@ impl RdmaLink {
             RDMA_CM_EVENT_ADDR_RESOLVED => self.resolve_route(&device),
             RDMA_CM_EVENT_ROUTE_RESOLVED if manager.park(&device, self) => Ok(()),
             RDMA_CM_EVENT_ROUTE_RESOLVED => self.request(&device, &core),
-            RDMA_CM_EVENT_ADDR_ERROR => self.again(&device, event, 0),
-            RDMA_CM_EVENT_ROUTE_ERROR => self.again(&device, event, 1),
+            RDMA_CM_EVENT_ADDR_ERROR => self.retry_resolution(&device, event, 0),
+            RDMA_CM_EVENT_ROUTE_ERROR => self.retry_resolution(&device, event, 1),
             RDMA_CM_EVENT_CONNECT_RESPONSE => self.confirm(&device, &core, event),
             RDMA_CM_EVENT_ESTABLISHED => {
                 self.establish(&core, &[]);
                 Ok(())
             }
-            RDMA_CM_EVENT_REJECTED if event.status == IB_CM_REJ_STALE_CONN && self.may_retry() => {
+            RDMA_CM_EVENT_REJECTED if event.status == IB_CM_REJ_STALE_CONN && self.may_retry_stale() => {
                 self.restart(manager, &device, &core, self.target.clone())
             }
             RDMA_CM_EVENT_REJECTED
@@ -135,87 +137,87 @@ impl RdmaLink {
             }
             kind if is_end(kind) => {
                 if kind == RDMA_CM_EVENT_DISCONNECTED && *self.stage.lock() == ConnectionPhase::Accepted {
-                    // A disconnect may overtake the confirmation; it shows that the peer was connected.
+                    // The disconnect was received before the confirmation. It shows that the peer was connected, so the
+                    // connection is reported first.
                     self.establish(&core, &[]);
                 }
-                Err(self.meaning_of(event))
+                Err(self.connection_event(event))
             }
             _ => Ok(()),
         };
         match step {
-            // The consumer's data follow the word that says both versions; on InfiniBand and RoCE there are always 148 bytes.
+            // The consumer's data follow the four version bytes. On InfiniBand and RoCE the length is always 148 bytes.
             Err(ConnectionEvent::PeerRejected) => {
                 let data = event.private_data.get(REJECTION.len()..).unwrap_or_default();
-                core.over_with(&**self, ConnectionEvent::PeerRejected, data);
+                core.report_end_with_data(&**self, ConnectionEvent::PeerRejected, data);
             }
-            Err(end) => core.over(&**self, end),
+            Err(end) => core.report_end(&**self, end),
             Ok(()) => {}
         }
     }
 
-    /// Continues an attempt that waited: the last connection of the queue pair is confirmed to have ended, or the
-    /// waiting time has passed.
-    pub(super) fn go_on(&self, device: &Device) {
-        let Some(core) = self.core.upgrade().filter(|core| core.has(self)) else { return };
+    /// Continues an attempt that waited for the disconnect of its queue pair's last connection: the peer has confirmed it, or
+    /// the wait has timed out.
+    pub(super) fn continue_attempt(&self, device: &Device) {
+        let Some(core) = self.core.upgrade().filter(|core| core.is_current(self)) else { return };
         let stage = *self.stage.lock();
-        let gone_on = match stage {
+        let result = match stage {
             ConnectionPhase::Resolving => self.request(device, &core),
             ConnectionPhase::Accepted => self.accept(device, &core).map_err(|error| self.cannot_accept(&error)),
             _ => Ok(()),
         };
-        if let Err(end) = gone_on {
-            core.over(self, end);
+        if let Err(end) = result {
+            core.report_end(self, end);
         }
     }
 
-    /// Brings the queue pair to RTS and answers the request.
+    /// Brings the queue pair to RTS, and sends the accept.
     pub(super) fn accept(&self, device: &Device, core: &QpCore) -> io::Result<()> {
-        let Some((terms, private_data)) = self.answer.lock().take() else { return Ok(()) };
-        let mut path = path_of(&self.id, device, Some(&terms))?;
-        core.raise(self, &mut path)?;
+        let Some((params, private_data)) = self.answer.lock().take() else { return Ok(()) };
+        let mut path = path_of(&self.id, device, Some(&params))?;
+        core.bring_up(self, &mut path)?;
         core.set_unanswered(true);
-        self.id.accept(&terms, &private_data)
+        self.id.accept(&params, &private_data)
     }
 
-    /// Maps an accept that failed to its event. In most cases the peer has left.
+    /// Logs why the accept failed, and returns its event. In most cases the requester has given up.
     pub(super) fn cannot_accept(&self, error: &io::Error) -> ConnectionEvent {
-        log::info!("the request of {} cannot be accepted: {error}", self.target.peer);
+        log::info!("cannot accept the connection request of {}: {error}", self.target.peer);
         ConnectionEvent::AcceptFailed
     }
 
-    /// Whether the request may be retried.
-    fn may_retry(&self) -> bool {
-        *self.stage.lock() == ConnectionPhase::Requested && self.target.began.elapsed() < STALE
+    /// Whether a request that was rejected as a stale connection is repeated.
+    fn may_retry_stale(&self) -> bool {
+        *self.stage.lock() == ConnectionPhase::Requested && self.target.began.elapsed() < STALE_RETRY_TIME
     }
 
-    /// The peer has no listener: schedules the next request. Returns false if `listener_wait_ms` has passed.
+    /// Schedules another request, because the peer has no listener. Returns false if `listener_wait_ms` has passed.
     fn retry_later(&self, manager: &Rdma, device: &Device) -> bool {
         let mut stage = self.stage.lock();
         let mut retry = self.target.retry;
         let Some(wait) = retry.next_delay().filter(|_| *stage == ConnectionPhase::Requested) else { return false };
         *stage = ConnectionPhase::Refused;
         let source: Weak<dyn Source> = manager.me.clone();
-        device.reactor.after(wait, source, self.number as u64);
+        device.reactor.schedule(wait, source, self.number as u64);
         true
     }
 
-    /// Whether the peer had no listener and the next request is scheduled.
+    /// Whether another request is scheduled, because the peer had no listener.
     pub(super) fn is_refused(&self) -> bool {
         *self.stage.lock() == ConnectionPhase::Refused
     }
 
-    /// Retries the request.
+    /// Sends the scheduled request.
     pub(super) fn retry(&self, manager: &Rdma, device: &Device) {
-        let Some(core) = self.core.upgrade().filter(|core| core.has(self)) else { return };
+        let Some(core) = self.core.upgrade().filter(|core| core.is_current(self)) else { return };
         let mut target = self.target.clone();
         target.retry.next_delay();
         if let Err(end) = self.restart(manager, device, &core, target) {
-            core.over(self, end);
+            core.report_end(self, end);
         }
     }
 
-    /// Replaces this attempt by another one, because the peer has no listener yet, or has not detected that the last
-    /// connection of this queue pair has ended.
+    /// Replaces this attempt by a new one with another id, because an id can send only one request.
     fn restart(
         &self,
         manager: &Rdma,
@@ -225,29 +227,29 @@ impl RdmaLink {
     ) -> std::result::Result<(), ConnectionEvent> {
         let number = manager.number();
         let id = manager.bound_id(number, self.target.peer.ip());
-        let id = id.map_err(|error| self.broken("cannot ask again", &error))?;
+        let id = id.map_err(|error| self.broken("cannot repeat the request", &error))?;
         let link = Arc::new(RdmaLink::active(manager, number, id, core, target));
-        manager.known.lock().insert(number, EventOwner::Link(link.clone()));
+        manager.owners.lock().insert(number, EventOwner::Link(link.clone()));
         if !core.relink(self, link.clone()) {
-            manager.forget(number);
+            manager.release(number);
             return Ok(());
         }
-        manager.forget(self.number);
+        manager.release(self.number);
         let resolved = link.id.resolve_address(link.target.peer, device.settings.resolving.address_timeout);
         if let Err(error) = resolved {
-            core.over(&*link, self.broken("cannot ask again", &error));
+            core.report_end(&*link, self.broken("cannot repeat the request", &error));
         }
         Ok(())
     }
 
-    /// Maps an rdma_cm event to the connection event (spec/endpoints 8.1, 8.2).
-    fn meaning_of(&self, event: &Event) -> ConnectionEvent {
+    /// Maps an rdma_cm event that ends the attempt or connection to a connection event (spec/endpoints 8.1, 8.2).
+    fn connection_event(&self, event: &Event) -> ConnectionEvent {
         let stage = *self.stage.lock();
         match (stage, event.kind) {
             (ConnectionPhase::Accepted, _) => ConnectionEvent::AcceptFailed,
             (_, RDMA_CM_EVENT_REJECTED) if event.status == IB_CM_REJ_CONSUMER_DEFINED => ConnectionEvent::PeerRejected,
             (_, RDMA_CM_EVENT_REJECTED) => {
-                log::debug!("{} refuses: reason {}", self.target.peer, event.status);
+                log::debug!("{} has rejected the connection request: reason {}", self.target.peer, event.status);
                 ConnectionEvent::Rejected
             }
             (_, RDMA_CM_EVENT_UNREACHABLE | RDMA_CM_EVENT_CONNECT_ERROR) => ConnectionEvent::Unreachable,
@@ -257,17 +259,25 @@ impl RdmaLink {
     }
 
     fn resolve_route(&self, device: &Device) -> std::result::Result<(), ConnectionEvent> {
-        self.id.resolve_route(device.settings.resolving.route_timeout).map_err(|error| self.broken("no route", &error))
+        self.id
+            .resolve_route(device.settings.resolving.route_timeout)
+            .map_err(|error| self.broken("cannot start to resolve the route", &error))
     }
 
-    /// Handles a failed resolution of an address or route: retries if that may help.
-    fn again(&self, device: &Device, event: &Event, which: usize) -> std::result::Result<(), ConnectionEvent> {
-        let left = self.tries[which].load(Ordering::Relaxed).saturating_sub(1);
-        self.tries[which].store(left, Ordering::Relaxed);
-        if event.status != -libc::ETIMEDOUT || left == 0 {
+    /// Handles a failed resolution of the address (`which` 0) or route (`which` 1). Repeats it after a timeout, as long as
+    /// attempts remain.
+    fn retry_resolution(
+        &self,
+        device: &Device,
+        event: &Event,
+        which: usize,
+    ) -> std::result::Result<(), ConnectionEvent> {
+        let remaining = self.tries[which].load(Ordering::Relaxed).saturating_sub(1);
+        self.tries[which].store(remaining, Ordering::Relaxed);
+        if event.status != -libc::ETIMEDOUT || remaining == 0 {
             let what = ["address", "route"][which];
             log::info!(
-                "{}: no {what} found: {}",
+                "cannot resolve the {what} of {}: {}",
                 self.target.peer,
                 io::Error::from_raw_os_error(event.status.saturating_abs())
             );
@@ -278,13 +288,13 @@ impl RdmaLink {
             0 => self.id.resolve_address(self.target.peer, resolving.address_timeout),
             _ => self.id.resolve_route(resolving.route_timeout),
         };
-        started.map_err(|error| self.broken("cannot ask again", &error))
+        started.map_err(|error| self.broken("cannot repeat the resolution", &error))
     }
 
     fn request(&self, device: &Device, core: &QpCore) -> std::result::Result<(), ConnectionEvent> {
         if self.id.port() != device.port {
             log::warn!(
-                "{}: the route to {} uses port {} of the device, this adapter port {}; check the routes of this host",
+                "{}: the route to {} uses port {} of the device, but the IA uses port {}; check the routes of this host (ip route)",
                 device.name,
                 self.target.peer,
                 self.id.port(),
@@ -292,7 +302,7 @@ impl RdmaLink {
             );
         }
         let (reads, path) = (core.reads(), device.settings.path);
-        let terms = Terms {
+        let params = ConnParams {
             responder_resources: reads.incoming,
             initiator_depth: reads.outgoing,
             flow_control: 1,
@@ -304,20 +314,20 @@ impl RdmaLink {
         *self.stage.lock() = ConnectionPhase::Requested;
         core.set_unanswered(true);
         self.id
-            .connect(&terms, &self.target.private_data)
-            .map_err(|error| self.broken("the request cannot be sent", &error))
+            .connect(&params, &self.target.private_data)
+            .map_err(|error| self.broken("cannot send the request", &error))
     }
 
-    /// Handles the peer's acceptance.
+    /// Handles the peer's accept: brings the queue pair to RTS, and sends the confirmation.
     fn confirm(&self, device: &Device, core: &QpCore, event: &Event) -> std::result::Result<(), ConnectionEvent> {
-        let raised = path_of(&self.id, device, None).and_then(|mut path| core.raise(self, &mut path));
-        match raised.and_then(|is_ours| if is_ours { self.id.establish() } else { Ok(()) }) {
+        let brought_up = path_of(&self.id, device, None).and_then(|mut path| core.bring_up(self, &mut path));
+        match brought_up.and_then(|is_current| if is_current { self.id.establish() } else { Ok(()) }) {
             Ok(()) => {
                 self.establish(core, &event.private_data);
                 Ok(())
             }
             Err(error) => {
-                log::error!("{} has accepted, but the queue pair cannot be connected: {error}", self.target.peer);
+                log::error!("{} has accepted, but the queue pair cannot change to RTS: {error}", self.target.peer);
                 Err(ConnectionEvent::Unreachable)
             }
         }
@@ -332,7 +342,7 @@ impl RdmaLink {
             *stage = ConnectionPhase::Established;
         }
         core.set_unanswered(false);
-        core.established(self, &private_data[..private_data.len().min(ACCEPTED)]);
+        core.established(self, &private_data[..private_data.len().min(MAX_ACCEPT_DATA)]);
     }
 
     fn broken(&self, what: &str, error: &io::Error) -> ConnectionEvent {
@@ -341,20 +351,20 @@ impl RdmaLink {
     }
 }
 
-/// Parameters from INIT to RTS, from the id's route. `terms`: depths on the passive side, whose id does not have them
-/// yet.
-fn path_of(id: &Id, device: &Device, terms: Option<&Terms>) -> io::Result<Path> {
+/// Returns the transitions from INIT to RTS for the route of an id. `params`: the limits of RDMA reads on the passive side,
+/// whose id gets them only with the accept.
+fn path_of(id: &Id, device: &Device, params: Option<&ConnParams>) -> io::Result<Path> {
     let init = id.change(ibv_qp_state::IBV_QPS_INIT)?;
     let mut to_receive = id.change(ibv_qp_state::IBV_QPS_RTR)?;
     let mut to_send = id.change(ibv_qp_state::IBV_QPS_RTS)?;
     let settings = device.settings.path;
     to_receive.attributes.min_rnr_timer = settings.rnr_timer;
     to_receive.mask |= ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER.0 as i32;
-    if let Some(terms) = terms {
-        to_receive.attributes.max_dest_rd_atomic = terms.responder_resources;
-        to_send.attributes.max_rd_atomic = terms.initiator_depth;
+    if let Some(params) = params {
+        to_receive.attributes.max_dest_rd_atomic = params.responder_resources;
+        to_send.attributes.max_rd_atomic = params.initiator_depth;
     }
-    // The kernel's timeout for Ethernet is several seconds, so a lost packet would be detected late.
+    // rdma_cm's ACK timeout for Ethernet is several seconds, so the retransmission of a lost packet would be late.
     if device.is_ethernet() {
         to_send.attributes.timeout = to_send.attributes.timeout.min(settings.ack_timer);
     }
@@ -365,31 +375,31 @@ impl CmConnection for RdmaLink {
     fn end(&self) {
         let stage = std::mem::replace(&mut *self.stage.lock(), ConnectionPhase::Ended);
         let Some(manager) = self.manager.upgrade() else { return };
-        let said = stage == ConnectionPhase::Established && self.id.disconnect().is_ok();
+        let is_disconnect_sent = stage == ConnectionPhase::Established && self.id.disconnect().is_ok();
         let wait = match stage {
-            ConnectionPhase::Established if said => LINGER,
+            ConnectionPhase::Established if is_disconnect_sent => DISCONNECT_WAIT,
             ConnectionPhase::Requested => WITHDRAWAL,
             _ => Duration::ZERO,
         };
-        if wait.is_zero() || self.has_left.load(Ordering::SeqCst) {
-            // Destroying the id ends its pending operations and notifies a waiting peer.
-            return manager.forget(self.number);
+        if wait.is_zero() || self.has_peer_ended.load(Ordering::SeqCst) {
+            // Destroying the id cancels its operations, and rejects a request or accept that is not answered.
+            return manager.release(self.number);
         }
         manager.await_confirmation(self.number);
-        if self.has_left.load(Ordering::SeqCst) {
-            return manager.has_left(self.number);
+        if self.has_peer_ended.load(Ordering::SeqCst) {
+            return manager.release_if_ended(self.number);
         }
         if let Some(device) = manager.device.upgrade() {
             let source: Weak<dyn Source> = manager.me.clone();
-            device.reactor.after(wait, source, self.number as u64);
+            device.reactor.schedule(wait, source, self.number as u64);
         }
     }
 
-    fn peer_is_there(&self) {
+    fn data_before_confirmation(&self) {
         if *self.stage.lock() == ConnectionPhase::Accepted
             && let Err(error) = self.id.notify()
         {
-            log::debug!("{}: the connection stands already: {error}", self.target.peer);
+            log::debug!("{}: the connection is probably confirmed already: {error}", self.target.peer);
         }
     }
 }

@@ -1,10 +1,13 @@
-//! The manager `rdma`: connections by rdma_cm, with the ports, parameters and private data of the C reference
-//! (spec/endpoints 8, 9, 10).
+//! The connection manager `rdma`: connections by rdma_cm, with the ports, parameters and private data of the C
+//! implementation (spec/endpoints 8, 9, 10).
 //!
-//! Active side: address, route, request. The answer brings the queue pair to RTS, and is confirmed. Passive side: a
-//! request waits for the consumer; accepting brings the queue pair to RTS before the answer is sent. The id of an
-//! ended connection is kept until the peer has confirmed the end, or for a limited time, because a DREQ may be lost.
-//! The engine reads all events. Ids have numbers, so that an event of a released id is dropped.
+//! The active side resolves address and route, and sends a request. On the accept, it brings its queue pair to RTS and
+//! sends a confirmation. On the passive side, a request waits for the consumer. The passive side brings its queue pair to RTS
+//! before it sends the accept.
+//!
+//! The rdma_cm id of an ended connection is kept until the peer has confirmed the disconnect, or for a limited time. As long
+//! as the id exists, the kernel repeats a DREQ that was lost. The engine thread reads all events. Each id has a number, and
+//! events of an unknown number are dropped: their id was released.
 #![forbid(unsafe_code)]
 
 mod link;
@@ -25,24 +28,24 @@ use rdma_cm_sys::*;
 
 use self::link::{RdmaLink, Target};
 use self::waiting::RdmaRequest;
-use super::{Listening, Manager, Refusal, Waiting, request};
+use super::{Listening, Manager, PendingRequest, RejectReason, request};
 use crate::device::Device;
 use crate::engine::{Interest, Source, Watch};
 use crate::qp::QpCore;
 use crate::rdma_cm::{Event, EventChannel, Id};
 use dapl_software::listener_retry::Retry;
 
-/// Length of a request's private data as reported to the consumer, where the transport always carries more (spec/endpoints
-/// 9.2).
-const REPORTED: usize = 56;
-/// Time that ended connections wait for the peer's confirmation when the IA closes. An id that is destroyed does not
-/// repeat its DREQ, and a peer without traffic would never detect the end. The kernel repeats the DREQ after 4.1 s
-/// (rdma_cm's `CMA_CM_RESPONSE_TIMEOUT`) plus the path's timeout, at most 2 s over Ethernet.
+/// Maximum length of a request's private data that is reported to the consumer. InfiniBand and RoCE always deliver a longer,
+/// padded field (spec/endpoints 9.2).
+const MAX_REQUEST_DATA: usize = 56;
+/// Limit of the wait for confirmed disconnects when the IA closes. If an id is destroyed, its DREQ is not repeated, and a
+/// peer that sends nothing never detects the disconnect. The kernel repeats the DREQ after 4.1 s (rdma_cm's
+/// `CMA_CM_RESPONSE_TIMEOUT`) plus the path's timeout, at most 2 s over Ethernet.
 const CLOSE_WAIT: Duration = Duration::from_secs(7);
-/// The same time for a queue pair that is already used to connect to another peer.
-const TURN: Duration = Duration::from_millis(500);
+/// Limit of the wait for a confirmed disconnect before the queue pair is used for a new attempt.
+const REUSE_WAIT: Duration = Duration::from_millis(500);
 
-/// The manager of one IA.
+/// The connection manager of one IA.
 pub(crate) struct Rdma {
     me: Weak<Rdma>,
     device: Weak<Device>,
@@ -51,13 +54,13 @@ pub(crate) struct Rdma {
     channel: Arc<EventChannel>,
     watch: OnceLock<Watch>,
     numbers: AtomicUsize,
-    known: Mutex<HashMap<usize, EventOwner>>,
-    /// Attempts that wait until the end of their queue pair's last connection is confirmed, by queue pair number.
-    /// Without the wait, the peer or the local kernel would assign the request or the answer to that connection.
-    /// Locked after `known`.
+    owners: Mutex<HashMap<usize, EventOwner>>,
+    /// Attempts that wait until the peer has confirmed the disconnect of their queue pair's last connection, by queue pair
+    /// number. Without the wait, the peer or the local kernel would assign a request or accept with this number to the last
+    /// connection. Locked after `owners`.
     parked: Mutex<HashMap<u32, Arc<RdmaLink>>>,
     /// Notified when an id is released.
-    gone: Condvar,
+    released: Condvar,
 }
 
 /// The object that handles an id's events.
@@ -65,23 +68,23 @@ pub(crate) struct Rdma {
 enum EventOwner {
     Listener(ObjectId),
     Link(Arc<RdmaLink>),
-    /// A request that waits for the consumer; true if its requester has left.
-    Waiting(Arc<Mutex<bool>>),
-    /// A connection that was ended here and not confirmed by the peer. Its id must be kept.
+    /// A request that waits for the consumer. True if the requester has given up.
+    Request(Arc<Mutex<bool>>),
+    /// A connection that this process has ended. Its id is kept until the peer has confirmed the disconnect.
     Ended(Arc<RdmaLink>),
 }
 
 impl Rdma {
-    /// Errors: rdma_cm is not available, which is logged with the remedy.
+    /// Creates the connection manager. Errors: `Exhausted(Device)` if rdma_cm is not available. Logs the remedy.
     pub(crate) fn new(device: &Arc<Device>, address: IpAddr) -> Result<Arc<Self>> {
         let failed = |what: &str, error: io::Error| {
             log::error!(
-                "{}: {what}: {error}; is the kernel module rdma_ucm loaded, and may /dev/infiniband/rdma_cm be opened?",
+                "{}: {what}: {error}; load the kernel module rdma_ucm and allow the user to open /dev/infiniband/rdma_cm",
                 device.name
             );
             Error::Exhausted(Resource::Device)
         };
-        let channel = EventChannel::new().map_err(|error| failed("no rdma_cm event channel", error))?;
+        let channel = EventChannel::new().map_err(|error| failed("cannot create an rdma_cm event channel", error))?;
         let manager = Arc::new_cyclic(|me| Rdma {
             me: Weak::clone(me),
             device: Arc::downgrade(device),
@@ -90,13 +93,13 @@ impl Rdma {
             channel,
             watch: OnceLock::new(),
             numbers: AtomicUsize::new(1),
-            known: Mutex::default(),
+            owners: Mutex::default(),
             parked: Mutex::default(),
-            gone: Condvar::new(),
+            released: Condvar::new(),
         });
         let source: Weak<dyn Source> = manager.me.clone();
         let watch = device.reactor.watch(manager.channel.fd(), Interest::Read, source);
-        let _ = manager.watch.set(watch.map_err(|error| failed("the rdma_cm event channel cannot be watched", error))?);
+        let _ = manager.watch.set(watch.map_err(|error| failed("cannot wait for rdma_cm events", error))?);
         Ok(manager)
     }
 
@@ -104,7 +107,7 @@ impl Rdma {
         self.numbers.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Returns an id bound to the local address from which `peer` can be reached.
+    /// Creates an id, and binds it to the IA's address if that is of the address family of `peer`.
     fn bound_id(&self, number: usize, peer: IpAddr) -> io::Result<Id> {
         let id = Id::new(&self.channel, number)?;
         if peer.is_ipv4() == self.address.is_ipv4() {
@@ -113,10 +116,10 @@ impl Rdma {
         Ok(id)
     }
 
-    fn forget(&self, number: usize) {
-        let gone = self.known.lock().remove(&number);
-        self.gone.notify_all();
-        match &gone {
+    fn release(&self, number: usize) {
+        let owner = self.owners.lock().remove(&number);
+        self.released.notify_all();
+        match &owner {
             Some(EventOwner::Ended(link)) => self.unpark(link.qp),
             Some(EventOwner::Link(link)) => {
                 let mut parked = self.parked.lock();
@@ -126,34 +129,34 @@ impl Rdma {
             }
             _ => {}
         }
-        drop(gone);
+        drop(owner);
     }
 
-    /// Handles the peer's confirmation of the end.
-    fn has_left(&self, number: usize) {
-        let is_ended = matches!(self.known.lock().get(&number), Some(EventOwner::Ended(_)));
+    /// Releases an id if its connection has ended: the peer has confirmed the disconnect.
+    fn release_if_ended(&self, number: usize) {
+        let is_ended = matches!(self.owners.lock().get(&number), Some(EventOwner::Ended(_)));
         if is_ended {
-            self.forget(number);
+            self.release(number);
         }
     }
 
-    /// Keeps the id of a connection that this side has ended, until the peer confirms the end.
+    /// Keeps the id of a connection that this process has ended, until the peer has confirmed the disconnect.
     fn await_confirmation(&self, number: usize) {
-        if let Some(known) = self.known.lock().get_mut(&number)
-            && let EventOwner::Link(link) = known
+        if let Some(owner) = self.owners.lock().get_mut(&number)
+            && let EventOwner::Link(link) = owner
         {
-            *known = EventOwner::Ended(link.clone());
+            *owner = EventOwner::Ended(link.clone());
         }
     }
 
-    /// Makes an attempt wait if its queue pair has a connection whose end is not confirmed. Returns whether it waits.
+    /// Makes an attempt wait if the disconnect of its queue pair's last connection is not confirmed. Returns whether it waits.
     fn park(&self, device: &Device, link: &Arc<RdmaLink>) -> bool {
-        let known = self.known.lock();
-        let is_leaving = known.values().any(|known| matches!(known, EventOwner::Ended(old) if old.qp == link.qp));
+        let owners = self.owners.lock();
+        let is_leaving = owners.values().any(|owner| matches!(owner, EventOwner::Ended(old) if old.qp == link.qp));
         if is_leaving {
             self.parked.lock().insert(link.qp, link.clone());
             let source: Weak<dyn Source> = self.me.clone();
-            device.reactor.after(TURN, source, link.number as u64);
+            device.reactor.schedule(REUSE_WAIT, source, link.number as u64);
         }
         is_leaving
     }
@@ -163,41 +166,41 @@ impl Rdma {
         let parked = self.parked.lock().remove(&qp);
         if let (Some(link), Some(device)) = (parked, self.device.upgrade()) {
             let reactor = device.reactor.clone();
-            reactor.soon(move || link.go_on(&device));
+            reactor.run_on_engine(move || link.continue_attempt(&device));
         }
     }
 
     fn handle(&self, device: &Arc<Device>, event: Event) {
-        let known = self.known.lock().get(&event.number).cloned();
+        let owner = self.owners.lock().get(&event.number).cloned();
         log::debug!("{}: event {} (status {}) of id {}", device.name, event.kind, event.status, event.number);
-        match (event.kind, known) {
-            (RDMA_CM_EVENT_CONNECT_REQUEST, known) => self.request(device, known, event),
+        match (event.kind, owner) {
+            (RDMA_CM_EVENT_CONNECT_REQUEST, owner) => self.request(device, owner, event),
             (_, Some(EventOwner::Link(link))) => link.handle(self, &event),
-            (kind, Some(EventOwner::Waiting(has_left))) if is_end(kind) => *has_left.lock() = true,
-            (kind, Some(EventOwner::Ended(_))) if is_end(kind) => self.has_left(event.number),
-            // The peer has accepted an attempt that was abandoned. Destroying its id rejects the answer.
-            (RDMA_CM_EVENT_CONNECT_RESPONSE, Some(EventOwner::Ended(_))) => self.has_left(event.number),
+            (kind, Some(EventOwner::Request(has_peer_ended))) if is_end(kind) => *has_peer_ended.lock() = true,
+            (kind, Some(EventOwner::Ended(_))) if is_end(kind) => self.release_if_ended(event.number),
+            // The peer has accepted an abandoned attempt. Destroying the id rejects the accept.
+            (RDMA_CM_EVENT_CONNECT_RESPONSE, Some(EventOwner::Ended(_))) => self.release_if_ended(event.number),
             (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => log::error!("{}: the device is being removed", device.name),
             _ => {}
         }
     }
 
-    fn request(&self, device: &Arc<Device>, known: Option<EventOwner>, event: Event) {
+    fn request(&self, device: &Arc<Device>, owner: Option<EventOwner>, event: Event) {
         let (Some((id, number)), Some(manager)) = (event.new, self.me.upgrade()) else { return };
         let id = Arc::new(id);
-        let has_left = Arc::new(Mutex::new(false));
+        let has_peer_ended = Arc::new(Mutex::new(false));
         let peer = id.peer().unwrap_or_else(|| SocketAddr::new(self.address, 0));
         let reported_len =
-            if self.is_iwarp { event.private_data.len() } else { event.private_data.len().min(REPORTED) };
-        self.known.lock().insert(number, EventOwner::Waiting(has_left.clone()));
-        let request = RdmaRequest { manager, number, id: Some(id), terms: event.terms, has_left };
-        match known {
+            if self.is_iwarp { event.private_data.len() } else { event.private_data.len().min(MAX_REQUEST_DATA) };
+        self.owners.lock().insert(number, EventOwner::Request(has_peer_ended.clone()));
+        let request = RdmaRequest { manager, number, id: Some(id), params: event.params, has_peer_ended };
+        match owner {
             Some(EventOwner::Listener(listener)) => {
                 let info = RequestInfo { peer, private_data: event.private_data, reported_len };
                 request::arrived(device, listener, Box::new(request), info);
             }
-            // The id was released meanwhile.
-            _ => Box::new(request).refuse(Refusal::NoListener),
+            // The listener's id was released in between.
+            _ => Box::new(request).refuse(RejectReason::NoListener),
         }
     }
 }
@@ -230,11 +233,11 @@ impl Source for Rdma {
         }
     }
 
-    /// Called when the waiting time of an ended id, or of an attempt, has passed.
+    /// Called when the wait of an ended connection for its confirmation, or of an attempt for its next step, has timed out.
     fn expired(&self, number: u64) {
-        let known = self.known.lock().get(&(number as usize)).cloned();
-        match known {
-            Some(EventOwner::Ended(_)) => self.forget(number as usize),
+        let owner = self.owners.lock().get(&(number as usize)).cloned();
+        match owner {
+            Some(EventOwner::Ended(_)) => self.release(number as usize),
             Some(EventOwner::Link(link)) if link.is_refused() => {
                 let device = self.device.upgrade();
                 device.into_iter().for_each(|device| link.retry(self, &device));
@@ -245,7 +248,7 @@ impl Source for Rdma {
     }
 }
 
-/// The service port of a qualifier (10.1).
+/// Returns the rdma_cm service port of a qualifier (spec/endpoints 10.1).
 fn port_of(qual: u64) -> u16 {
     u16::try_from(qual).unwrap_or_else(|_| (qual % 32001 + 33534) as u16)
 }
@@ -263,7 +266,7 @@ impl Manager for Rdma {
         };
         let listener = Id::new(&self.channel, number).map_err(failed)?;
         listener.bind(SocketAddr::new(self.address, port_of(qual))).map_err(failed)?;
-        self.known.lock().insert(number, EventOwner::Listener(id));
+        self.owners.lock().insert(number, EventOwner::Listener(id));
         let listening = RdmaListener { manager: self.me.clone(), number, _id: listener };
         listening._id.listen(0).map_err(failed)?;
         Ok(Box::new(listening))
@@ -272,7 +275,7 @@ impl Manager for Rdma {
     fn connect(&self, qp: &Arc<QpCore>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         let unreachable = Error::InvalidAddress(Address::Unreachable);
         let PeerAddress::Ip(ip) = *spec.address else { return Err(unreachable) };
-        // Another address of this host.
+        // rdma_cm has no device for a loopback address, so the IA's own address is used.
         let ip = if ip.is_loopback() { self.address } else { ip };
         let Some(device) = self.device.upgrade() else { return Err(Error::Internal) };
         let number = self.number();
@@ -286,7 +289,7 @@ impl Manager for Rdma {
             retry: Retry::new(device.settings.listener_wait),
         };
         let link = Arc::new(RdmaLink::active(self, number, id, qp, target));
-        self.known.lock().insert(number, EventOwner::Link(link.clone()));
+        self.owners.lock().insert(number, EventOwner::Link(link.clone()));
         let started = qp.attach(conn, link.clone()).and_then(|()| {
             let resolved = link.id.resolve_address(link.target.peer, resolving.address_timeout);
             resolved.map_err(|error| {
@@ -294,24 +297,24 @@ impl Manager for Rdma {
                 failed(error)
             })
         });
-        started.inspect_err(|_| self.forget(number))
+        started.inspect_err(|_| self.release(number))
     }
 
     fn close(&self) {
-        let mut known = self.known.lock();
+        let mut owners = self.owners.lock();
         let deadline = Instant::now() + CLOSE_WAIT;
-        while known.values().any(|known| matches!(known, EventOwner::Ended(_))) {
-            if self.gone.wait_until(&mut known, deadline).timed_out() {
+        while owners.values().any(|owner| matches!(owner, EventOwner::Ended(_))) {
+            if self.released.wait_until(&mut owners, deadline).timed_out() {
                 break;
             }
         }
-        let all = std::mem::take(&mut *known);
-        drop(known);
+        let all = std::mem::take(&mut *owners);
+        drop(owners);
         drop(all);
     }
 }
 
-/// The return code of a connect that fails at once (spec/endpoints 10.6).
+/// Returns the error of a connect whose first call fails (spec/endpoints 10.6).
 fn failure_of_connect(peer: IpAddr, error: &io::Error) -> Error {
     match error.raw_os_error() {
         Some(libc::ENOMEM | libc::ENOSPC | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
@@ -324,7 +327,7 @@ fn failure_of_connect(peer: IpAddr, error: &io::Error) -> Error {
     }
 }
 
-/// A listening id.
+/// A listening id. Dropping it stops listening.
 struct RdmaListener {
     manager: Weak<Rdma>,
     number: usize,
@@ -334,7 +337,7 @@ struct RdmaListener {
 impl Drop for RdmaListener {
     fn drop(&mut self) {
         if let Some(manager) = self.manager.upgrade() {
-            manager.forget(self.number);
+            manager.release(self.number);
         }
     }
 }

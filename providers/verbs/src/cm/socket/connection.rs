@@ -1,9 +1,8 @@
-//! A connection of the manager `socket`: its TCP socket, its protocol state, and its queue pair. The engine's thread
-//! transfers the bytes.
+//! A connection of the connection manager `socket`: its TCP socket, its protocol state, and its queue pair.
 //!
-//! Rejections and disconnects, which are the last bytes of a connection, are written by the thread that decides them.
-//! The queue pair holds the connection as its link; the connection holds the queue pair weakly. No lock is held
-//! during calls of a queue pair or a listener.
+//! The engine thread transfers the bytes. Only a rejection or disconnect, the last message of a connection, is written by the
+//! thread that ends the connection. The queue pair holds a reference to the connection as its link; the connection refers to
+//! the queue pair weakly. No lock is held during calls of a queue pair or a listener.
 #![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind};
@@ -24,20 +23,20 @@ use super::{SocketContext, TcpListening};
 use crate::engine::{Interest, Source, Watch};
 use crate::qp::{CmConnection, QpCore};
 
-/// Calls to the queue pair; see [`QpCore`]. A trait, because the tests of this protocol run where there is no RDMA device, and
-/// a queue pair cannot exist without one.
-pub(in crate::cm) trait Pair: Send + Sync {
+/// The functions of [`QpCore`] that a connection uses. A trait, because the tests of the protocol run without an RDMA device,
+/// and a queue pair cannot be created without one.
+pub(in crate::cm) trait CmQueuePair: Send + Sync {
     fn number(&self) -> u32;
     /// Number of outstanding reads that the queue pair accepts from its peer.
     fn reads_in(&self) -> u8;
     fn attach(&self, conn: ConnId, link: Arc<dyn CmConnection>) -> Result<()>;
-    fn raise(&self, link: &dyn CmConnection, local: &LocalEnd, remote: &RemoteEnd) -> io::Result<bool>;
+    fn bring_up(&self, link: &dyn CmConnection, local: &LocalEnd, remote: &RemoteEnd) -> io::Result<bool>;
     fn established(&self, link: &dyn CmConnection, private_data: &[u8]);
-    /// Reports the end. `private_data`: those of a peer that has rejected.
-    fn over(&self, link: &dyn CmConnection, event: ConnectionEvent, private_data: &[u8]);
+    /// Ends the attempt or connection, and reports `event`. `private_data`: the data of a peer that has rejected the request.
+    fn report_end(&self, link: &dyn CmConnection, event: ConnectionEvent, private_data: &[u8]);
 }
 
-impl Pair for QpCore {
+impl CmQueuePair for QpCore {
     fn number(&self) -> u32 {
         QpCore::number(self)
     }
@@ -50,20 +49,20 @@ impl Pair for QpCore {
         QpCore::attach(self, conn, link)
     }
 
-    fn raise(&self, link: &dyn CmConnection, local: &LocalEnd, remote: &RemoteEnd) -> io::Result<bool> {
-        QpCore::raise(self, link, &mut local.path(remote, self.reads()))
+    fn bring_up(&self, link: &dyn CmConnection, local: &LocalEnd, remote: &RemoteEnd) -> io::Result<bool> {
+        QpCore::bring_up(self, link, &mut local.path(remote, self.reads()))
     }
 
     fn established(&self, link: &dyn CmConnection, private_data: &[u8]) {
         QpCore::established(self, link, private_data);
     }
 
-    fn over(&self, link: &dyn CmConnection, event: ConnectionEvent, private_data: &[u8]) {
-        QpCore::over_with(self, link, event, private_data);
+    fn report_end(&self, link: &dyn CmConnection, event: ConnectionEvent, private_data: &[u8]) {
+        QpCore::report_end_with_data(self, link, event, private_data);
     }
 }
 
-/// Parameters of a queue pair that its peer must know.
+/// Parameters of a queue pair that are sent to its peer.
 pub(super) struct QpParameters {
     pub(super) number: u32,
     pub(super) limits: PathLimits,
@@ -71,19 +70,20 @@ pub(super) struct QpParameters {
 
 impl QpParameters {
     /// `remote`: the peer's limits, if they are known.
-    pub(super) fn of(pair: &dyn Pair, local: &LocalEnd, remote: Option<PathLimits>) -> Self {
+    pub(super) fn of(pair: &dyn CmQueuePair, local: &LocalEnd, remote: Option<PathLimits>) -> Self {
         QpParameters { number: pair.number(), limits: local.limits(remote, pair.reads_in()) }
     }
 }
 
-/// A connection or attempt.
+/// A connection, an attempt, or a request.
 pub(super) struct SocketConnection {
     me: Weak<SocketConnection>,
     context: Arc<SocketContext>,
-    /// Address of the socket's other end.
+    /// Remote address of the TCP socket.
     pub(super) peer: SocketAddr,
+    /// The listener of a request; `None` for an attempt.
     listener: Option<Weak<TcpListening>>,
-    pair: OnceLock<Weak<dyn Pair>>,
+    pair: OnceLock<Weak<dyn CmQueuePair>>,
     inner: Mutex<ConnectionState>,
 }
 
@@ -92,7 +92,7 @@ struct ConnectionState {
     stream: Option<TcpStream>,
     watch: Option<Watch>,
     interest: Interest,
-    /// The deadline that was scheduled last.
+    /// Number of the deadline that was scheduled last.
     turn: Option<u64>,
     /// The peer's parameters.
     hello: Option<Hello>,
@@ -126,27 +126,33 @@ impl SocketConnection {
         })
     }
 
-    /// Address of the peer's IA as sent by the peer, or the source address of its socket.
+    /// Returns the IA address that the peer has sent, or the source address of its socket if it has sent none.
     pub(super) fn address(&self, hello: &Hello) -> IpAddr {
         hello.address.filter(|ip| !ip.is_unspecified()).unwrap_or(self.peer.ip())
     }
 
     /// Attaches this connection to a queue pair as its link.
-    fn attach(self: &Arc<Self>, pair: &Arc<dyn Pair>, conn: ConnId) -> Result<()> {
+    fn attach(self: &Arc<Self>, pair: &Arc<dyn CmQueuePair>, conn: ConnId) -> Result<()> {
         let _ = self.pair.set(Arc::downgrade(pair));
         pair.attach(conn, self.clone())
     }
 
-    /// Becomes the connection of a queue pair, on the engine's thread, and starts the exchange of messages.
-    pub(super) fn connect(self: &Arc<Self>, pair: Arc<dyn Pair>, conn: ConnId) -> Result<()> {
+    /// Attaches the connection to a queue pair, and starts the exchange of messages on the engine thread.
+    pub(super) fn connect(self: &Arc<Self>, pair: Arc<dyn CmQueuePair>, conn: ConnId) -> Result<()> {
         self.attach(&pair, conn)?;
         let me = self.me.clone();
-        self.context.reactor.soon(move || me.upgrade().into_iter().for_each(|line| line.begin()));
+        self.context.reactor.run_on_engine(move || me.upgrade().into_iter().for_each(|connection| connection.begin()));
         Ok(())
     }
 
-    /// Like `start`, for a request that the consumer accepts. On an error the connection ends.
-    pub(super) fn accept(self: &Arc<Self>, pair: Arc<dyn Pair>, private_data: &[u8], conn: ConnId) -> Result<()> {
+    /// Attaches a request that the consumer accepts to a queue pair; the engine thread sends the accept. On an error, the
+    /// request is rejected.
+    pub(super) fn accept(
+        self: &Arc<Self>,
+        pair: Arc<dyn CmQueuePair>,
+        private_data: &[u8],
+        conn: ConnId,
+    ) -> Result<()> {
         let most = {
             let mut inner = self.inner.lock();
             inner.private_data = private_data.to_vec();
@@ -154,7 +160,7 @@ impl SocketConnection {
         };
         if private_data.len() > most {
             log::error!(
-                "{}: {} bytes of private data with an accept, but at most {most} fit into the requester's wire format",
+                "cannot accept the request of {}: {} bytes of private data exceed the {most} bytes of the requester's wire format",
                 self.peer,
                 private_data.len()
             );
@@ -163,11 +169,13 @@ impl SocketConnection {
         }
         self.attach(&pair, conn).inspect_err(|_| self.end())?;
         let me = self.me.clone();
-        self.context.reactor.soon(move || me.upgrade().into_iter().for_each(|line| line.find_peer()));
+        self.context
+            .reactor
+            .run_on_engine(move || me.upgrade().into_iter().for_each(|connection| connection.find_peer()));
         Ok(())
     }
 
-    /// Sends the consumer's rejection, with private data as far as the format carries them, and closes the socket.
+    /// Sends the consumer's rejection and closes the socket. Private data beyond the limit of the format are not sent.
     pub(super) fn refuse(&self, private_data: &[u8]) {
         let mut inner = self.inner.lock();
         let most = inner.protocol.format().most_in_reject();
@@ -181,7 +189,7 @@ impl SocketConnection {
         self.inner.lock().stream.as_ref().unwrap().try_clone().unwrap()
     }
 
-    /// Registers the socket for polling. Called by the engine only.
+    /// Registers the socket for events, and starts to transfer bytes. Called by the engine thread only.
     pub(super) fn begin(&self) {
         let me: Weak<dyn Source> = self.me.clone();
         let failed = {
@@ -194,7 +202,7 @@ impl SocketConnection {
                     None
                 }
                 Err(error) => {
-                    log::error!("{}: its socket cannot be watched: {error}", self.peer);
+                    log::error!("connection with {}: cannot wait for events of its socket: {error}", self.peer);
                     inner.protocol.closed(Some(error.kind()))
                 }
             }
@@ -205,34 +213,34 @@ impl SocketConnection {
         }
     }
 
-    /// Transfers bytes until there is an event. The socket is closed before the last event.
+    /// Transfers bytes until there is an event or the socket blocks. Closes the socket before it returns the last event.
     fn step(&self) -> Option<ProtocolEvent> {
         let mut inner = self.inner.lock();
         let was_asked = inner.protocol.is_asked();
         let event = inner.step();
-        if was_asked && event == Some(ProtocolEvent::Over(ConnectionEvent::Rejected)) {
-            self.explain_hang_up();
+        if was_asked && event == Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)) {
+            self.explain_missing_reply();
         }
-        if inner.protocol.is_over() {
+        if inner.protocol.is_ended() {
             inner.close();
         } else if inner.protocol.is_refused() {
             inner.stop();
         }
         inner.adjust();
-        if let Some((time, turn)) = inner.protocol.patience().filter(|(_, turn)| inner.turn != Some(*turn)) {
+        if let Some((time, turn)) = inner.protocol.deadline().filter(|(_, turn)| inner.turn != Some(*turn)) {
             inner.turn = Some(turn);
             let me: Weak<dyn Source> = self.me.clone();
-            self.context.reactor.after(time, me, turn);
+            self.context.reactor.schedule(time, me, turn);
         }
         event
     }
 
-    /// Logs why a peer closed the socket instead of answering, which it does if it finds no path to the local GID.
-    fn explain_hang_up(&self) {
+    /// Logs the usual reason why a peer closes the socket without a reply: it has no path to the local GID.
+    fn explain_missing_reply(&self) {
         if let Some(local) = self.context.local().filter(LocalEnd::is_global) {
             log::warn!(
-                "{}: the peer closed the connection without an answer; if it reports no path to our {local}, set \
-                 DAPL_VERBS_GID_INDEX here to the index that it uses (by default 0 in the C implementation)",
+                "{}: the peer closed the connection without a reply; if it reports no path to the local {local}, set \
+                 DAPL_VERBS_GID_INDEX on this host to the index that the peer uses (by default 0 in the C implementation)",
                 self.peer
             );
         }
@@ -256,10 +264,10 @@ impl SocketConnection {
             }
             ProtocolEvent::Dial => self.dial_again(),
             ProtocolEvent::PeerRejected(private_data) => {
-                self.with_pair(|pair| pair.over(self, ConnectionEvent::PeerRejected, &private_data));
+                self.with_pair(|pair| pair.report_end(self, ConnectionEvent::PeerRejected, &private_data));
             }
-            ProtocolEvent::Over(event) => {
-                self.over(event);
+            ProtocolEvent::Ended(event) => {
+                self.report_end(event);
                 if let Some(listener) = self.listener.as_ref().and_then(Weak::upgrade) {
                     listener.forget(&me);
                 }
@@ -267,8 +275,7 @@ impl SocketConnection {
         }
     }
 
-    /// Connects another socket after one that found no listener, unless the consumer has ended the attempt in the
-    /// meantime.
+    /// Connects another socket, because the last one found no listener. Does nothing if the consumer has ended the attempt.
     fn dial_again(&self) {
         let failed = {
             let mut inner = self.inner.lock();
@@ -289,36 +296,36 @@ impl SocketConnection {
         }
     }
 
-    fn with_pair<T>(&self, then: impl FnOnce(&dyn Pair) -> T) -> Option<T> {
+    fn with_pair<T>(&self, then: impl FnOnce(&dyn CmQueuePair) -> T) -> Option<T> {
         self.pair.get().and_then(Weak::upgrade).map(|pair| then(&*pair))
     }
 
-    fn over(&self, event: ConnectionEvent) {
-        self.with_pair(|pair| pair.over(self, event, &[]));
+    fn report_end(&self, event: ConnectionEvent) {
+        self.with_pair(|pair| pair.report_end(self, event, &[]));
     }
 
-    /// Handles the peer's parameters. If they lack its GID, continues when the GID is known.
+    /// Continues with the peer's parameters. If they lack a GID that is needed, looks it up first.
     fn find_peer(&self) {
         let (Some(local), Some(hello)) = (self.context.local(), self.inner.lock().hello.clone()) else {
             return self.fail();
         };
         let is_known = hello.gid != Gid::default() || !local.is_global();
         if is_known {
-            return self.raise(&local, &hello);
+            return self.bring_up(&local, &hello);
         }
         let me = self.me.clone();
         let address = self.address(&hello);
         self.context.gid_lookup.find(address, local.is_ethernet, move |gid| {
-            let Some(line) = me.upgrade() else { return };
+            let Some(connection) = me.upgrade() else { return };
             match gid {
-                Some(gid) => line.raise(&local, &Hello { gid, ..hello }),
-                None => line.fail(),
+                Some(gid) => connection.bring_up(&local, &Hello { gid, ..hello }),
+                None => connection.fail(),
             }
         });
     }
 
-    /// Returns the local end of the path to the peer's GID. The requester has already sent its own GID and cannot use
-    /// another one.
+    /// Returns the local end of the path to the peer's GID. Only the acceptor may choose another local GID: the requester has
+    /// already sent the default one.
     fn local_end(&self, local: &LocalEnd, peer: &Gid) -> Option<LocalEnd> {
         let is_passive = self.listener.is_some();
         let found = if is_passive {
@@ -331,7 +338,7 @@ impl SocketConnection {
             Some(used) if used.gid != local.gid => log::info!("{}: using {used} to reach GID {peer_gid}", self.peer),
             Some(_) => {}
             None => log::error!(
-                "{}: no path from {local} to GID {peer_gid}: one is an IPv4 address, the other is not; set \
+                "{}: no path from {local} to GID {peer_gid}: only one of them is an IPv4 address; set \
                  DAPL_VERBS_GID_INDEX on one side so that both are of the same kind (ibv_devinfo -v lists GIDs)",
                 self.peer
             ),
@@ -339,14 +346,14 @@ impl SocketConnection {
         found
     }
 
-    /// Brings the queue pair to RTS and notifies the peer.
-    fn raise(&self, local: &LocalEnd, hello: &Hello) {
+    /// Brings the queue pair to RTS, and sends the accept or the confirmation.
+    fn bring_up(&self, local: &LocalEnd, hello: &Hello) {
         let Some(local) = &self.local_end(local, &hello.gid) else { return self.fail() };
         let remote = RemoteEnd { lid: hello.lid, number: hello.number, gid: hello.gid, limits: hello.limits };
-        let raised = self.with_pair(|pair| pair.raise(self, local, &remote));
-        match raised {
+        let brought_up = self.with_pair(|pair| pair.bring_up(self, local, &remote));
+        match brought_up {
             None | Some(Ok(false)) => {}
-            Some(Ok(true)) => self.go_on(local, hello),
+            Some(Ok(true)) => self.send_accept_or_confirmation(local, hello),
             Some(Err(error)) => {
                 log::error!("{}: no path from {local} to {remote}: {error}", self.peer);
                 self.fail();
@@ -354,7 +361,7 @@ impl SocketConnection {
         }
     }
 
-    fn go_on(&self, local: &LocalEnd, hello: &Hello) {
+    fn send_accept_or_confirmation(&self, local: &LocalEnd, hello: &Hello) {
         let Some(parameters) = self.with_pair(|pair| QpParameters::of(pair, local, hello.limits)) else { return };
         let mut inner = self.inner.lock();
         if inner.protocol.confirm() {
@@ -366,7 +373,7 @@ impl SocketConnection {
                     self.with_pair(|pair| pair.established(self, &hello.private_data));
                     self.ready();
                 }
-                Err(_) => self.over(ConnectionEvent::Rejected),
+                Err(_) => self.report_end(ConnectionEvent::Rejected),
             };
         }
         let private_data = std::mem::take(&mut inner.private_data);
@@ -374,20 +381,20 @@ impl SocketConnection {
         drop(inner);
         match is_answered {
             true => self.ready(),
-            // The requester has left before the answer, or the acceptor before the confirmation. In the latter case the
-            // consumer has been notified.
-            false => self.over(ConnectionEvent::AcceptFailed),
+            // The requester has given up before the accept. (Or the acceptor has disconnected before the confirmation: then
+            // the event was reported, and this call has no effect.)
+            false => self.report_end(ConnectionEvent::AcceptFailed),
         }
     }
 
-    /// Handles a local failure. The peer detects that the socket is closed.
+    /// Ends the connection after a local failure. The peer detects it by the closed socket.
     fn fail(&self) {
         let is_passive = self.listener.is_some();
         let mut inner = self.inner.lock();
         inner.protocol.end();
         inner.close();
         drop(inner);
-        self.over(if is_passive { ConnectionEvent::AcceptFailed } else { ConnectionEvent::Rejected });
+        self.report_end(if is_passive { ConnectionEvent::AcceptFailed } else { ConnectionEvent::Rejected });
     }
 }
 
@@ -422,7 +429,7 @@ impl ConnectionState {
         }
     }
 
-    /// Sends queued bytes as far as possible.
+    /// Sends queued bytes until the socket blocks.
     fn flush(&mut self) -> io::Result<()> {
         let Some(stream) = &self.stream else { return Ok(()) };
         while !self.protocol.outbox().is_empty() {
@@ -434,7 +441,7 @@ impl ConnectionState {
         Ok(())
     }
 
-    /// Updates the events that the socket is watched for.
+    /// Updates the events for which the socket is registered.
     fn adjust(&mut self) {
         let (Some(stream), Some(watch)) = (&self.stream, &self.watch) else { return };
         let busy = self.protocol.is_dialling() || !self.protocol.outbox().is_empty();
@@ -444,10 +451,10 @@ impl ConnectionState {
         }
     }
 
-    /// Sends the remaining bytes, as far as possible without blocking, and closes the socket.
+    /// Sends the remaining bytes if the socket does not block, and closes the socket.
     fn close(&mut self) {
         if let Some(stream) = &self.stream {
-            // A peer that does not accept a few bytes detects that the socket is closed.
+            // If they cannot be sent, the peer detects the end by the closed socket.
             let _ = tcp::write(stream, self.protocol.outbox());
         }
         self.stop();
@@ -458,7 +465,7 @@ impl ConnectionState {
         if let Some(watch) = self.watch.take() {
             watch.end(stream.as_fd());
         }
-        // A forked process may share the socket, so it is shut down to let the peer see the end.
+        // A close is not sufficient: a forked child may have inherited the socket, and the peer would not see the end.
         let _ = stream.shutdown(Shutdown::Both);
     }
 }
@@ -471,16 +478,16 @@ impl Source for SocketConnection {
     }
 
     fn expired(&self, turn: u64) {
-        let late = {
+        let event = {
             let mut inner = self.inner.lock();
-            let late = inner.protocol.late(turn);
-            if inner.protocol.is_over() && late.is_some() {
-                log::debug!("{}: no message of the peer before the deadline", self.peer);
+            let event = inner.protocol.expired(turn);
+            if inner.protocol.is_ended() && event.is_some() {
+                log::debug!("{}: the peer has sent no message before the deadline", self.peer);
                 inner.stop();
             }
-            late
+            event
         };
-        late.into_iter().for_each(|event| self.report(event));
+        event.into_iter().for_each(|event| self.report(event));
     }
 }
 

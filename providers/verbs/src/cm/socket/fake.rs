@@ -1,4 +1,5 @@
-//! Fakes for tests of the managers without rdma_cm: a queue pair that records reports, and a running engine.
+//! Fakes for tests of the connection managers `socket` and `none`: a queue pair that records what is reported to it, and a
+//! running engine.
 #![forbid(unsafe_code)]
 
 use std::io;
@@ -17,23 +18,23 @@ use parking_lot::Mutex;
 
 use super::gid_lookup::GidLookup;
 use super::path::{LocalEnd, RemoteEnd};
-use super::{Pair, SocketContext};
-use crate::cm::Waiting;
+use super::{CmQueuePair, SocketContext};
+use crate::cm::PendingRequest;
 use crate::engine::Reactor;
 use crate::qp::CmConnection;
 
-/// Time limit of every wait.
-const PATIENCE: Duration = Duration::from_secs(20);
-/// Time within which a pending report arrives.
-const MOMENT: Duration = Duration::from_millis(50);
+/// Time limit of a wait for a report that must arrive.
+const TIMEOUT: Duration = Duration::from_secs(20);
+/// Duration of a wait for a report that must not arrive.
+const SILENCE: Duration = Duration::from_millis(50);
 
-/// A running engine with the state of an IA.
+/// A running engine, and the connection requests that were delivered.
 pub(in crate::cm) struct Stage {
     pub(in crate::cm) reactor: Arc<Reactor>,
     requests: (Sender<Requested>, Mutex<Receiver<Requested>>),
 }
 
-type Requested = (ObjectId, Box<dyn Waiting>, RequestInfo);
+type Requested = (ObjectId, Box<dyn PendingRequest>, RequestInfo);
 
 impl Stage {
     pub(in crate::cm) fn new() -> Self {
@@ -65,14 +66,14 @@ impl Stage {
         }
     }
 
-    /// The next request.
+    /// Waits for the next request.
     pub(in crate::cm) fn request(&self) -> Requested {
-        self.requests.1.lock().recv_timeout(PATIENCE).expect("a request")
+        self.requests.1.lock().recv_timeout(TIMEOUT).expect("a connection request arrives in time")
     }
 
-    /// Whether no request has arrived.
+    /// Waits a short time, and returns whether no request has arrived.
     pub(in crate::cm) fn is_silent(&self) -> bool {
-        self.requests.1.lock().recv_timeout(MOMENT).is_err()
+        self.requests.1.lock().recv_timeout(SILENCE).is_err()
     }
 }
 
@@ -82,14 +83,14 @@ impl Drop for Stage {
     }
 }
 
-/// The port's GID for an IPv4 address. The GID of [`local`] belongs to no IPv4 address.
+/// A GID of the port that represents an IPv4 address. The GID of [`local`] does not.
 pub(in crate::cm) const V4_GID: Gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 192, 0, 2, 1];
 
 fn local() -> LocalEnd {
     super::path::tests::port(IBV_LINK_LAYER_ETHERNET)
 }
 
-/// An attempt of an EP.
+/// Returns the id of an attempt.
 pub(in crate::cm) fn conn(number: u32) -> ConnId {
     ConnId { ep: ObjectId { handle: number as usize * 64, generation: 1 }, attempt: number }
 }
@@ -97,21 +98,21 @@ pub(in crate::cm) fn conn(number: u32) -> ConnId {
 /// A report to the queue pair.
 #[derive(Debug, Eq, PartialEq)]
 pub(in crate::cm) enum QpReport {
-    Raised {
+    BroughtUp {
         number: u32,
         gid: Gid,
     },
     Established(Vec<u8>),
-    /// The peer's consumer has rejected with these private data.
+    /// The peer's consumer has rejected the request with these private data.
     Rejected(Vec<u8>),
-    Over(&'static str),
+    Ended(&'static str),
 }
 
 /// A queue pair without a device.
 pub(in crate::cm) struct FakeQp {
     number: u32,
     link: Mutex<Option<Arc<dyn CmConnection>>>,
-    takes_no_path: AtomicBool,
+    refuses_paths: AtomicBool,
     recorded: (Sender<QpReport>, Mutex<Receiver<QpReport>>),
 }
 
@@ -121,24 +122,24 @@ impl FakeQp {
         Arc::new(FakeQp {
             number,
             link: Mutex::new(None),
-            takes_no_path: AtomicBool::new(false),
+            refuses_paths: AtomicBool::new(false),
             recorded: (sender, Mutex::new(receiver)),
         })
     }
 
     pub(in crate::cm) fn refuse_paths(&self) {
-        self.takes_no_path.store(true, Ordering::Relaxed);
+        self.refuses_paths.store(true, Ordering::Relaxed);
     }
 
     pub(in crate::cm) fn next(&self) -> QpReport {
-        self.recorded.1.lock().recv_timeout(PATIENCE).expect("an event")
+        self.recorded.1.lock().recv_timeout(TIMEOUT).expect("a report arrives in time")
     }
 
     pub(in crate::cm) fn is_silent(&self) -> bool {
-        self.recorded.1.lock().recv_timeout(MOMENT).is_err()
+        self.recorded.1.lock().recv_timeout(SILENCE).is_err()
     }
 
-    /// Ends the connection, as the consumer does.
+    /// Ends the connection, as a consumer does.
     pub(in crate::cm) fn end(&self) {
         let link = self.link.lock().take();
         link.into_iter().for_each(|link| link.end());
@@ -153,7 +154,7 @@ impl FakeQp {
     }
 }
 
-impl Pair for FakeQp {
+impl CmQueuePair for FakeQp {
     fn number(&self) -> u32 {
         self.number
     }
@@ -171,14 +172,14 @@ impl Pair for FakeQp {
         Ok(())
     }
 
-    fn raise(&self, link: &dyn CmConnection, _: &LocalEnd, remote: &RemoteEnd) -> io::Result<bool> {
+    fn bring_up(&self, link: &dyn CmConnection, _: &LocalEnd, remote: &RemoteEnd) -> io::Result<bool> {
         if !self.has(link) {
             return Ok(false);
         }
-        if self.takes_no_path.load(Ordering::Relaxed) {
+        if self.refuses_paths.load(Ordering::Relaxed) {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        self.record(QpReport::Raised { number: remote.number, gid: remote.gid });
+        self.record(QpReport::BroughtUp { number: remote.number, gid: remote.gid });
         Ok(true)
     }
 
@@ -188,7 +189,7 @@ impl Pair for FakeQp {
         }
     }
 
-    fn over(&self, link: &dyn CmConnection, event: ConnectionEvent, private_data: &[u8]) {
+    fn report_end(&self, link: &dyn CmConnection, event: ConnectionEvent, private_data: &[u8]) {
         if !self.has(link) {
             return;
         }
@@ -196,7 +197,7 @@ impl Pair for FakeQp {
         if !private_data.is_empty() {
             return self.record(QpReport::Rejected(private_data.to_vec()));
         }
-        self.record(QpReport::Over(match event {
+        self.record(QpReport::Ended(match event {
             ConnectionEvent::Established => "established",
             ConnectionEvent::PeerRejected => "peer rejected",
             ConnectionEvent::Rejected => "rejected",

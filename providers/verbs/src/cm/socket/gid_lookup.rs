@@ -1,8 +1,7 @@
-//! Looks up the GID of an address for which no message carries one.
+//! Looks up the GID of a peer that has not sent it, by the peer's IP address.
 //!
-//! The GID comes from `ibhosts`. On Ethernet, where GIDs are derived from addresses, an unlisted address is its own
-//! GID. The first lookup may wait for a resolver, so it runs on a separate thread, which passes the result to the
-//! engine.
+//! The GID comes from `ibhosts`. On Ethernet, the GID of an address that is not listed is derived from the address. The
+//! first lookup may block in the resolver, so it runs on a separate thread, which passes the result to the engine thread.
 #![forbid(unsafe_code)]
 
 use std::net::IpAddr;
@@ -13,7 +12,7 @@ use parking_lot::Mutex;
 
 use crate::engine::Reactor;
 
-/// The lookup service.
+/// Looks up GIDs without blocking the engine thread.
 pub(crate) struct GidLookup {
     names: Arc<NameService>,
     reactor: Arc<Reactor>,
@@ -24,32 +23,34 @@ impl GidLookup {
         GidLookup { names: Arc::default(), reactor: reactor.clone() }
     }
 
-    /// Calls `then` with the result, immediately or later, on the engine's thread. `then` must not hold a reference
-    /// that jobs of the engine must not hold. Engine only.
+    /// Calls `then` with the result on the engine thread, immediately or later. `then` must hold only weak references to objects
+    /// of the IA, as all jobs of the engine. Called by the engine thread only.
     pub(crate) fn find(&self, address: IpAddr, is_ethernet: bool, then: impl FnOnce(Option<Gid>) + Send + 'static) {
         let names = self.names.clone();
         if names.is_read() {
-            return then(answer(&names, address, is_ethernet));
+            return then(gid_of(&names, address, is_ethernet));
         }
         let reactor = self.reactor.clone();
         let then = Arc::new(Mutex::new(Some(then)));
         let later = then.clone();
-        let ask = move || {
-            let found = answer(&names, address, is_ethernet);
-            reactor.soon(move || {
+        let look_up = move || {
+            let gid = gid_of(&names, address, is_ethernet);
+            reactor.run_on_engine(move || {
                 let then = later.lock().take();
-                then.into_iter().for_each(|then| then(found));
+                then.into_iter().for_each(|then| then(gid));
             });
         };
-        if let Err(error) = dapl::runtime::thread::spawn("dapl-names", ask) {
-            log::error!("{address}: cannot start a thread to look up its GID: {error}");
+        if let Err(error) = dapl::runtime::thread::spawn("dapl-names", look_up) {
+            log::error!(
+                "cannot start a thread to look up the GID of {address}: {error}; allow more processes (ulimit -u)"
+            );
             let then = then.lock().take();
             then.into_iter().for_each(|then| then(None));
         }
     }
 }
 
-fn answer(names: &NameService, address: IpAddr, is_ethernet: bool) -> Option<Gid> {
+fn gid_of(names: &NameService, address: IpAddr, is_ethernet: bool) -> Option<Gid> {
     match names.lookup(address) {
         None if is_ethernet => Some(by_address(address)),
         None => names.gid(address),
@@ -57,7 +58,7 @@ fn answer(names: &NameService, address: IpAddr, is_ethernet: bool) -> Option<Gid
     }
 }
 
-/// The GID that an address has on Ethernet.
+/// Returns the GID that an address has on Ethernet.
 pub(crate) fn by_address(address: IpAddr) -> Gid {
     match address.to_canonical() {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
@@ -70,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn on_ethernet_an_address_is_its_gid() {
+    fn gid_on_ethernet_is_the_address_in_ipv6_form() {
         let gid = [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF, 192, 0, 2, 1];
         assert_eq!(by_address("192.0.2.1".parse().unwrap()), gid);
         assert_eq!(by_address("::ffff:192.0.2.1".parse().unwrap()), gid);

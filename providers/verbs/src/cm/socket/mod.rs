@@ -1,15 +1,16 @@
-//! The manager `socket`: exchanges queue pair parameters over TCP, with the wire formats of the C implementation's socket
-//! providers (spec/endpoints 10.7, 10.8).
+//! The connection manager `socket`: exchanges queue pair parameters over TCP, with the wire formats of the C implementation's
+//! socket providers (spec/endpoints 10.7, 10.8). It is for fabrics without rdma_cm, and for peers that have only a socket
+//! provider.
 //!
-//! For fabrics without rdma_cm between two hosts, or peers that have only a socket provider. An adapter has one format: it
-//! decides the port of a qualifier and the format of requests. A request in the other format is answered in that format. A listener is a TCP port (`tcp`).
-//! An attempt or a request is a socket connection (`connection`) with a protocol state machine (`protocol`) and
-//! messages (`wire`), which brings its queue pair up by the resulting path (`path`; `gid_lookup` looks up GIDs that no
-//! message carries). The socket stays open for the life of the connection; when it closes, the connection ends. A
-//! request to a port without a listener is retried for `listener_wait_ms`, with a new socket each time.
+//! An IA has one wire format, which determines the TCP port of a qualifier and the format of requests. A request in the other
+//! format gets a reply in that format. A listener is a TCP port (`tcp`). An attempt or a request is a TCP connection
+//! (`connection`) with a protocol state machine (`protocol`) and messages (`wire`). The exchanged parameters give the path
+//! with which the queue pair is brought up (`path`). `gid_lookup` looks up a GID that a message lacks. The TCP connection stays
+//! open as long as the connection of the queue pairs; if it is closed, that connection ends. A request to a port without a
+//! listener is repeated for `listener_wait_ms`, with a new socket each time.
 //!
-//! All sockets are non-blocking and belong to the engine. A peer that must send a message has a time limit. The number
-//! of connections at a listener without a complete request is limited; if there are more, the oldest is closed.
+//! All sockets are non-blocking, and the engine thread serves them. A peer that must send a message has a time limit. The
+//! number of TCP connections at a listener without a complete request is limited; if there are more, the oldest is closed.
 #![forbid(unsafe_code)]
 
 mod connection;
@@ -36,28 +37,28 @@ use dapl::provider::{ConnId, ConnectSpec, PeerAddress, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
-use super::{Listening, Manager, Refusal, Waiting, request};
+use super::{Listening, Manager, PendingRequest, RejectReason, request};
 use crate::device::Device;
 use crate::engine::{Interest, Reactor, Source, Watch};
 use crate::qp::{CmConnection, QpCore};
-pub(super) use connection::Pair;
+pub(super) use connection::CmQueuePair;
 use connection::{QpParameters, SocketConnection};
 use gid_lookup::GidLookup;
 use path::LocalEnd;
 use protocol::Protocol;
 use wire::{Format, Hello};
 
-/// Limit of connections at a listener without a complete request.
+/// Maximum number of TCP connections at a listener without a complete request.
 const MAX_UNKNOWN_CLIENTS: usize = if cfg!(test) { 16 } else { 1024 };
-/// Maximum number of connections accepted at a time, so that other work is not delayed.
-const AT_ONCE: usize = 64;
-/// Pause of a listener when the process has no more descriptors.
-const REST: Duration = Duration::from_millis(100);
+/// Maximum number of TCP connections that a listener accepts before the engine does other work.
+const MAX_ACCEPTS: usize = 64;
+/// Pause of a listener if no file descriptor is free.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 type Reaching = dyn Fn(LocalEnd, &Gid) -> Option<LocalEnd> + Send + Sync;
-type Arrived = dyn Fn(ObjectId, Box<dyn Waiting>, RequestInfo) + Send + Sync;
+type Arrived = dyn Fn(ObjectId, Box<dyn PendingRequest>, RequestInfo) + Send + Sync;
 
-/// State shared by all connections of an IA, without rdma_cm.
+/// State shared by all connections of an IA with the connection manager `socket` or `none`.
 pub(super) struct SocketContext {
     pub(super) reactor: Arc<Reactor>,
     pub(super) gid_lookup: GidLookup,
@@ -65,15 +66,16 @@ pub(super) struct SocketContext {
     pub(super) address: Option<IpAddr>,
     /// Time for which a request that finds no listener is retried.
     pub(super) listener_wait: Duration,
-    /// The local end of a path, with the current attributes.
+    /// Returns the local end of a path, with the port's current attributes.
     local: Box<dyn Fn() -> Option<LocalEnd> + Send + Sync>,
-    /// Finds a local GID that reaches a peer's, if the default one does not.
+    /// Finds a local GID that reaches a peer's GID, if the default GID does not.
     reaching: Box<Reaching>,
+    /// Delivers a connection request to the listener with this id.
     pub(super) arrived: Box<Arrived>,
 }
 
 impl SocketContext {
-    /// Creates the context. It does not keep the device open.
+    /// Creates the context, which holds only weak references to the device.
     pub(super) fn of(device: &Arc<Device>) -> Self {
         let (at, of, to) = (Arc::downgrade(device), Arc::downgrade(device), Arc::downgrade(device));
         SocketContext {
@@ -95,7 +97,7 @@ impl SocketContext {
         (self.local)()
     }
 
-    /// `local` if it reaches the peer's GID, else local parameters with another GID.
+    /// Returns `local` if it reaches the peer's GID, else the local end with another GID. `None`: no local GID reaches it.
     fn reaching(&self, local: LocalEnd, peer: &Gid) -> Option<LocalEnd> {
         if local.reaches(peer) { Some(local) } else { (self.reaching)(local, peer) }
     }
@@ -113,7 +115,7 @@ impl SocketContext {
     }
 }
 
-/// The manager of one IA.
+/// The connection manager of one IA.
 pub(crate) struct Socket {
     context: Arc<SocketContext>,
     format: Format,
@@ -129,7 +131,7 @@ impl Socket {
         Arc::new(Socket { context: Arc::new(context), format, listeners: Mutex::default() })
     }
 
-    fn dial(&self, pair: Arc<dyn Pair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
+    fn dial(&self, pair: Arc<dyn CmQueuePair>, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()> {
         let PeerAddress::Ip(ip) = spec.address else {
             log::error!(
                 "cannot connect: the address is not an IPv4 or IPv6 address, which this connection manager needs"
@@ -140,8 +142,8 @@ impl Socket {
         let local = self.context.local().ok_or(Error::Internal)?;
         let hello = self.context.hello(&local, QpParameters::of(&*pair, &local, None), spec.private_data.to_vec());
         let stream = tcp::dial(peer)?;
-        let talk = Protocol::active(hello, self.format, self.context.listener_wait);
-        SocketConnection::new(&self.context, stream, peer, talk, None).connect(pair, conn)
+        let protocol = Protocol::active(hello, self.format, self.context.listener_wait);
+        SocketConnection::new(&self.context, stream, peer, protocol, None).connect(pair, conn)
     }
 
     fn open(&self, qual: u64, id: ObjectId) -> Result<Arc<TcpListening>> {
@@ -150,11 +152,11 @@ impl Socket {
             me: Weak::clone(me),
             context: self.context.clone(),
             id,
-            at: Mutex::new(At { listener: Some(listener), watch: None, is_reported: false }),
+            socket: Mutex::new(ListeningSocket { listener: Some(listener), watch: None, is_reported: false }),
             unknown_clients: Mutex::default(),
         });
         listener.watch().map_err(|error| {
-            log::error!("a listener cannot be watched: {error}");
+            log::error!("cannot listen on qualifier {qual}: {error}; allow more epoll watches or open files");
             Error::Exhausted(Resource::Memory)
         })?;
         let mut listeners = self.listeners.lock();
@@ -179,20 +181,23 @@ impl Manager for Socket {
     }
 }
 
-/// A listener.
+/// A listening TCP port.
 struct TcpListening {
     me: Weak<TcpListening>,
     context: Arc<SocketContext>,
     id: ObjectId,
-    at: Mutex<At>,
-    /// Connections without a complete request, in order of arrival.
+    socket: Mutex<ListeningSocket>,
+    /// TCP connections without a complete request, in order of arrival.
     unknown_clients: Mutex<VecDeque<Arc<SocketConnection>>>,
 }
 
-struct At {
+/// The socket of a listener.
+struct ListeningSocket {
+    /// `None` after the close.
     listener: Option<TcpListener>,
+    /// `None` after the close, and while accepting is paused.
     watch: Option<Watch>,
-    /// Whether the lack of descriptors was logged.
+    /// Whether the lack of file descriptors was logged.
     is_reported: bool,
 }
 
@@ -208,129 +213,129 @@ impl Drop for OpenListener {
 impl TcpListening {
     fn watch(&self) -> io::Result<()> {
         let me: Weak<dyn Source> = self.me.clone();
-        let mut at = self.at.lock();
-        if let Some(listener) = &at.listener {
-            at.watch = Some(self.context.reactor.watch(listener.as_fd(), Interest::Read, me)?);
+        let mut socket = self.socket.lock();
+        if let Some(listener) = &socket.listener {
+            socket.watch = Some(self.context.reactor.watch(listener.as_fd(), Interest::Read, me)?);
         }
         Ok(())
     }
 
     fn close(&self) {
         {
-            let mut at = self.at.lock();
-            let (listener, watch) = (at.listener.take(), at.watch.take());
+            let mut socket = self.socket.lock();
+            let (listener, watch) = (socket.listener.take(), socket.watch.take());
             if let Some(listener) = listener {
                 watch.into_iter().for_each(|watch| watch.end(listener.as_fd()));
-                // Stops listening even if a forked process also has the socket.
+                // A close is not sufficient: a forked child may have inherited the socket, which would keep listening.
                 let _ = rustix::net::shutdown(&listener, rustix::net::Shutdown::Both);
             }
         }
         let unknown_clients = std::mem::take(&mut *self.unknown_clients.lock());
-        unknown_clients.iter().for_each(|line| line.end());
+        unknown_clients.iter().for_each(|connection| connection.end());
     }
 
-    /// Accepts a connection. `false`: none is waiting.
+    /// Accepts the next TCP connection. Returns false if none is pending.
     fn accept_client(&self) -> io::Result<bool> {
-        let accepted = match &self.at.lock().listener {
+        let accepted = match &self.socket.lock().listener {
             Some(listener) => tcp::accept(listener)?,
             None => None,
         };
         let Some((stream, peer)) = accepted else { return Ok(false) };
-        self.at.lock().is_reported = false;
-        let line = SocketConnection::new(&self.context, stream, peer, Protocol::passive(), Some(self.me.clone()));
+        self.socket.lock().is_reported = false;
+        let connection = SocketConnection::new(&self.context, stream, peer, Protocol::passive(), Some(self.me.clone()));
         let first = {
             let mut unknown_clients = self.unknown_clients.lock();
-            unknown_clients.push_back(line.clone());
+            unknown_clients.push_back(connection.clone());
             if unknown_clients.len() > MAX_UNKNOWN_CLIENTS { unknown_clients.pop_front() } else { None }
         };
         if let Some(first) = first {
             log::info!(
-                "connection from {} closed: it has sent no complete request, and {MAX_UNKNOWN_CLIENTS} later ones wait",
+                "connection from {} closed: it has sent no complete request, and {MAX_UNKNOWN_CLIENTS} later connections are open",
                 first.peer
             );
             first.end();
         }
-        line.begin();
+        connection.begin();
         Ok(true)
     }
 
-    /// The request of a connection is complete. Engine only.
-    fn request_complete(&self, line: &Arc<SocketConnection>, hello: &Hello) {
-        self.forget(line);
-        let peer = SocketAddr::new(line.address(hello), line.peer.port());
+    /// Called when a TCP connection has received a complete request. Called by the engine thread only.
+    fn request_complete(&self, connection: &Arc<SocketConnection>, hello: &Hello) {
+        self.forget(connection);
+        let peer = SocketAddr::new(connection.address(hello), connection.peer.port());
         let private_data = hello.private_data.clone();
         let info = RequestInfo { peer, reported_len: private_data.len(), private_data };
-        (self.context.arrived)(self.id, Box::new(SocketRequest(Some(line.clone()))), info);
+        (self.context.arrived)(self.id, Box::new(SocketRequest(Some(connection.clone()))), info);
     }
 
-    /// Removes a connection whose request is complete, or that has ended before.
-    fn forget(&self, line: &Arc<SocketConnection>) {
-        self.unknown_clients.lock().retain(|known| !Arc::ptr_eq(known, line));
+    /// Removes a TCP connection from those without a complete request.
+    fn forget(&self, connection: &Arc<SocketConnection>) {
+        self.unknown_clients.lock().retain(|known| !Arc::ptr_eq(known, connection));
     }
 
-    /// Pauses the listener for a while, because no descriptor is free: a listener that cannot accept would wake the
-    /// engine repeatedly.
-    fn rest(&self, error: &io::Error) {
-        let mut at = self.at.lock();
-        if !std::mem::replace(&mut at.is_reported, true) {
-            log::error!("cannot accept connection requests: {error}; trying again (ulimit -n limits open files)");
+    /// Pauses accepting, because no file descriptor is free. Without a pause, the pending connection would wake the engine
+    /// continuously.
+    fn pause(&self, error: &io::Error) {
+        let mut socket = self.socket.lock();
+        if !std::mem::replace(&mut socket.is_reported, true) {
+            log::error!("cannot accept connection requests: {error}; trying again; allow more open files (ulimit -n)");
         }
-        let watch = at.watch.take();
-        if let (Some(listener), Some(watch)) = (&at.listener, watch) {
+        let watch = socket.watch.take();
+        if let (Some(listener), Some(watch)) = (&socket.listener, watch) {
             watch.end(listener.as_fd());
         }
         let me: Weak<dyn Source> = self.me.clone();
-        self.context.reactor.after(REST, me, 0);
+        self.context.reactor.schedule(ACCEPT_PAUSE, me, 0);
     }
 }
 
 impl Source for TcpListening {
     fn ready(&self) {
-        for _ in 0..AT_ONCE {
+        for _ in 0..MAX_ACCEPTS {
             match self.accept_client() {
                 Ok(true) => {}
                 Ok(false) => return,
-                Err(error) => return self.rest(&error),
+                Err(error) => return self.pause(&error),
             }
         }
     }
 
     fn expired(&self, _: u64) {
         if let Err(error) = self.watch() {
-            self.rest(&error);
+            self.pause(&error);
         }
     }
 }
 
-/// A request that waits for the consumer. If it is rejected for another reason than the consumer's decision, the connection
-/// ends.
+/// A request that waits for the consumer's decision. Dropping it ends the TCP connection, as for a request that is not
+/// served.
 struct SocketRequest(Option<Arc<SocketConnection>>);
 
 impl SocketRequest {
-    fn accept_into(mut self, pair: Arc<dyn Pair>, private_data: &[u8], conn: ConnId) -> Result<()> {
-        let line = self.0.take().ok_or(Error::Internal)?;
-        line.accept(pair, private_data, conn)
+    fn accept_into(mut self, pair: Arc<dyn CmQueuePair>, private_data: &[u8], conn: ConnId) -> Result<()> {
+        let connection = self.0.take().ok_or(Error::Internal)?;
+        connection.accept(pair, private_data, conn)
     }
 }
 
-impl Waiting for SocketRequest {
+impl PendingRequest for SocketRequest {
     fn accept(self: Box<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()> {
         self.accept_into(qp.clone(), private_data, conn)
     }
 
-    fn refuse(mut self: Box<Self>, by: Refusal) {
-        if by == Refusal::Consumer {
-            self.0.take().into_iter().for_each(|line| line.refuse(&[]));
+    fn refuse(mut self: Box<Self>, reason: RejectReason) {
+        if reason == RejectReason::Consumer {
+            self.0.take().into_iter().for_each(|connection| connection.refuse(&[]));
         }
     }
 
     fn reject(mut self: Box<Self>, private_data: &[u8]) {
-        self.0.take().into_iter().for_each(|line| line.refuse(private_data));
+        self.0.take().into_iter().for_each(|connection| connection.refuse(private_data));
     }
 }
 
 impl Drop for SocketRequest {
     fn drop(&mut self) {
-        self.0.take().into_iter().for_each(|line| line.end());
+        self.0.take().into_iter().for_each(|connection| connection.end());
     }
 }

@@ -1,8 +1,9 @@
-//! Parameters that take a queue pair from INIT to RTS without path resolution: the local port, settings, and the peer's
-//! parameters.
+//! Computes the transitions of a queue pair from INIT to RTS without path resolution: from the local port, the settings, and
+//! the peer's parameters.
 //!
-//! For managers without a subnet manager. On Ethernet every packet has a global header with both GIDs; elsewhere only on
-//! request. The limits of reads are those of the EP.
+//! For the connection managers `socket` and `none`, which do not query the subnet manager. On Ethernet each packet has a
+//! global route header with both GIDs; on InfiniBand only if `DAPL_GLOBAL_ROUTING` is set. The limits of RDMA reads are those
+//! of the EP.
 #![forbid(unsafe_code)]
 
 use std::fmt::{self, Display, Formatter};
@@ -20,8 +21,8 @@ use crate::qp::Reads;
 use crate::qp::state::{Change, Path};
 use crate::{gid, settings};
 
-/// First PSN of both sides.
-const FIRST_PACKET: u32 = 1;
+/// First PSN of both peers, as in the C implementation.
+const FIRST_PSN: u32 = 1;
 
 /// The local end of a path.
 #[derive(Clone, Copy, Debug)]
@@ -42,7 +43,7 @@ pub(crate) struct LocalEnd {
 pub(crate) struct RemoteEnd {
     pub(crate) lid: u16,
     pub(crate) number: u32,
-    /// Ignored if packets have no global header.
+    /// Not used if packets have no global route header.
     pub(crate) gid: Gid,
     /// The peer's limits, if it has sent them.
     pub(crate) limits: Option<PathLimits>,
@@ -61,7 +62,7 @@ impl Display for RemoteEnd {
 }
 
 impl LocalEnd {
-    /// Creates the local end. `attributes` are the current ones of the port, which a subnet manager may have changed.
+    /// Creates the local end. `attributes`: current attributes of the port, which the subnet manager may change at any time.
     pub(crate) fn new(
         port: u8,
         attributes: &ibv_port_attr,
@@ -74,7 +75,7 @@ impl LocalEnd {
             lid: attributes.lid,
             is_ethernet: u32::from(attributes.link_layer) == IBV_LINK_LAYER_ETHERNET,
             active_mtu: attributes.active_mtu,
-            // Tables of GIDs have at most 256 entries, since address handles have eight bits for it.
+            // Address handles have eight bits for the index, so GID tables have at most 256 entries.
             gid_index: u8::try_from(gid_index).unwrap_or(u8::MAX),
             gid,
             partition: None,
@@ -82,34 +83,35 @@ impl LocalEnd {
         }
     }
 
-    /// Whether packets have a global header, so that the peer's GID must be known.
+    /// Whether packets have a global route header, which needs the peer's GID.
     pub(crate) fn is_global(&self) -> bool {
         self.is_ethernet || self.settings.global_routing
     }
 
-    /// Whether packets from the local GID can reach the peer's.
+    /// Whether packets from the local GID can reach the peer's GID.
     pub(crate) fn reaches(&self, peer: &Gid) -> bool {
         !self.is_ethernet || gid::is_same_family(&self.gid, peer)
     }
 
-    /// The `ibv_mtu` code of the local side.
+    /// Returns the `ibv_mtu` code of the local MTU.
     fn local_mtu(&self) -> ibv_mtu {
         mtu(self.settings.mtu).min(self.active_mtu)
     }
 
-    /// The `ibv_mtu` code of a path to this peer: the smaller one of both sides. A peer's code that does not exist is ignored.
+    /// Returns the `ibv_mtu` code of the path: the smaller of both peers' MTUs. An invalid code of the peer is ignored.
     fn path_mtu(&self, remote: Option<PathLimits>) -> ibv_mtu {
         let remote = remote.map(|limits| ibv_mtu::from(limits.mtu));
         let remote = remote.filter(|code| (IBV_MTU_256..=IBV_MTU_4096).contains(code));
         remote.map_or(self.local_mtu(), |code| code.min(self.local_mtu()))
     }
 
-    /// The limits to send to the peer, with its own if they are known. `reads`: accepted reads.
+    /// Returns the limits to send to the peer. `remote`: the peer's limits, if known. `reads`: number of RDMA reads by the peer
+    /// that the queue pair accepts.
     pub(crate) fn limits(&self, remote: Option<PathLimits>, reads: u8) -> PathLimits {
         PathLimits { mtu: self.path_mtu(remote) as u8, reads }
     }
 
-    /// The steps to RTS.
+    /// Returns the transitions to RTS.
     pub(crate) fn path(&self, remote: &RemoteEnd, reads: Reads) -> Path {
         let settings = &self.settings;
         let to_receive = Change {
@@ -117,7 +119,7 @@ impl LocalEnd {
                 qp_state: ibv_qp_state::IBV_QPS_RTR,
                 path_mtu: self.path_mtu(remote.limits),
                 dest_qp_num: remote.number,
-                rq_psn: FIRST_PACKET,
+                rq_psn: FIRST_PSN,
                 max_dest_rd_atomic: reads.incoming,
                 min_rnr_timer: settings.rnr_timer,
                 ah_attr: self.address_handle(remote),
@@ -135,7 +137,7 @@ impl LocalEnd {
         let to_send = Change {
             attributes: ibv_qp_attr {
                 qp_state: ibv_qp_state::IBV_QPS_RTS,
-                sq_psn: FIRST_PACKET,
+                sq_psn: FIRST_PSN,
                 timeout: settings.ack_timer,
                 retry_cnt: settings.ack_retry,
                 rnr_retry: settings.rnr_retry,
@@ -154,7 +156,7 @@ impl LocalEnd {
     }
 
     fn partition(&self, index: u16) -> Change {
-        // The access flags remain as they were set at the queue pair's creation.
+        // Without `IBV_QP_ACCESS_FLAGS`: the flags set at the creation of the queue pair stay valid.
         Change {
             attributes: ibv_qp_attr {
                 qp_state: ibv_qp_state::IBV_QPS_INIT,
@@ -187,21 +189,21 @@ impl LocalEnd {
     }
 }
 
-/// The local end, as the device reports it now. `None`: the query failed, which is logged.
+/// Returns the local end with the port's current attributes. `None`: the query has failed, which is logged.
 pub(crate) fn local(device: &Device) -> Option<LocalEnd> {
     let (name, port) = (device.context.name(), device.port);
     let attributes = device.context.port(port).inspect_err(|error| {
-        log::error!("{}: port {port} of {name} cannot be queried: {error}", device.name);
+        log::error!("{}: cannot query port {port} of {name}: {error}", device.name);
     });
     let settings = device.settings.path;
     let mut local = LocalEnd::new(port, &attributes.ok()?, device.gid.index, device.gid.raw, settings);
     local.partition = settings.pkey.map(|key| {
-        let entry = |place: u16| {
-            std::fs::read_to_string(format!("/sys/class/infiniband/{name}/ports/{port}/pkeys/{place}")).ok()
+        let entry = |index: u16| {
+            std::fs::read_to_string(format!("/sys/class/infiniband/{name}/ports/{port}/pkeys/{index}")).ok()
         };
-        place_of(key, (0..u16::MAX).map_while(entry)).unwrap_or_else(|| {
+        pkey_index(key, (0..u16::MAX).map_while(entry)).unwrap_or_else(|| {
             log::error!(
-                "{}: port {port} of {name} has no partition {key:#06x} (DAPL_IB_PKEY); using the first",
+                "{}: port {port} of {name} has no partition key {key:#06x} (DAPL_IB_PKEY); using the first of its table",
                 device.name
             );
             0
@@ -210,30 +212,30 @@ pub(crate) fn local(device: &Device) -> Option<LocalEnd> {
     Some(local)
 }
 
-/// Local parameters with another GID of the port, which reaches the peer's. `None`: the port has no such GID, or
-/// `DAPL_VERBS_GID_INDEX` is set.
+/// Returns the local end with another GID of the port, which reaches the peer's GID. `None`: the port has no such GID, or
+/// `DAPL_VERBS_GID_INDEX` is set, which allows no other GID.
 pub(crate) fn reaching(device: &Device, local: LocalEnd, peer: &Gid) -> Option<LocalEnd> {
     if device.settings.gid_index.is_some() {
         return None;
     }
     let gids = device.context.gids(device.port).inspect_err(|error| {
-        log::error!("{}: the GIDs of port {} cannot be read: {error}", device.name, device.port);
+        log::error!("{}: cannot query the GIDs of port {}: {error}", device.name, device.port);
     });
     let other = gid::reaching(&gids.ok()?, &device.gid, peer)?;
     Some(LocalEnd { gid_index: u8::try_from(other.index).ok()?, gid: other.raw, ..local })
 }
 
-/// Index of a partition key in a port's table, whose entries are as in sysfs (`0xffff`). Full and limited members of a
-/// partition differ in the first bit only.
-pub(crate) fn place_of(key: u16, table: impl IntoIterator<Item = String>) -> Option<u16> {
-    let is_it = |text: String| {
-        let known = text.trim().strip_prefix("0x").and_then(|digits| u16::from_str_radix(digits, 16).ok());
-        known.is_some_and(|known| known & 0x7FFF == key & 0x7FFF)
+/// Returns the index of a partition key in a port's table, whose entries have the form of sysfs (`0xffff`). The top bit, which
+/// distinguishes full and limited members of a partition, is ignored.
+pub(crate) fn pkey_index(key: u16, table: impl IntoIterator<Item = String>) -> Option<u16> {
+    let is_of_partition = |text: String| {
+        let entry = text.trim().strip_prefix("0x").and_then(|digits| u16::from_str_radix(digits, 16).ok());
+        entry.is_some_and(|entry| entry & 0x7FFF == key & 0x7FFF)
     };
-    table.into_iter().position(is_it).and_then(|place| u16::try_from(place).ok())
+    table.into_iter().position(is_of_partition).and_then(|index| u16::try_from(index).ok())
 }
 
-/// The `ibv_mtu` code for a number of bytes per packet.
+/// Returns the `ibv_mtu` code for a number of bytes per packet.
 fn mtu(bytes: u32) -> ibv_mtu {
     match bytes {
         256 => IBV_MTU_256,
@@ -251,7 +253,7 @@ pub(crate) mod tests {
     const REMOTE: RemoteEnd = RemoteEnd { lid: 5, number: 0x11, gid: [9; 16], limits: None };
     const READS: Reads = Reads { incoming: 3, outgoing: 7 };
 
-    /// A port with fixed parameters, independent of device and environment.
+    /// Returns a local end with fixed parameters, independent of device and environment.
     pub(crate) fn port(link_layer: u32) -> LocalEnd {
         let attributes =
             ibv_port_attr { lid: 4, link_layer: link_layer as u8, active_mtu: IBV_MTU_4096, ..Default::default() };
@@ -281,23 +283,23 @@ pub(crate) mod tests {
         let receive = path.to_receive.attributes;
         assert_eq!((receive.qp_state, receive.path_mtu), (ibv_qp_state::IBV_QPS_RTR, IBV_MTU_1024));
         assert_eq!((receive.dest_qp_num, receive.rq_psn, receive.min_rnr_timer), (0x11, 1, 12));
-        assert_eq!(receive.max_dest_rd_atomic, 3, "the peer's reads");
+        assert_eq!(receive.max_dest_rd_atomic, 3, "reads by the peer");
         let send = path.to_send.attributes;
         assert_eq!((send.qp_state, send.sq_psn), (ibv_qp_state::IBV_QPS_RTS, 1));
         assert_eq!((send.timeout, send.retry_cnt, send.rnr_retry), (16, 7, 7));
-        assert_eq!(send.max_rd_atomic, 7, "our own");
+        assert_eq!(send.max_rd_atomic, 7, "reads by the local queue pair");
         assert_eq!([path.to_receive.mask, path.to_send.mask], [0x12_9181, 0x1_2E01]);
     }
 
     #[test]
-    fn on_ethernet_there_is_always_a_global_header() {
+    fn packets_on_ethernet_always_have_a_global_route_header() {
         let handle = handle(&port(IBV_LINK_LAYER_ETHERNET));
         assert_eq!((handle.is_global, handle.port_num, handle.dlid), (1, 2, 5));
         assert_eq!((handle.grh.sgid_index, handle.grh.hop_limit, handle.grh.traffic_class), (6, 255, 0));
     }
 
     #[test]
-    fn on_infiniband_only_on_request() {
+    fn packets_on_infiniband_have_a_global_route_header_only_on_request() {
         let mut local = port(ibverbs_sys::IBV_LINK_LAYER_INFINIBAND);
         assert_eq!((local.is_global(), handle(&local).is_global, handle(&local).grh.hop_limit), (false, 0, 0));
         local.settings.global_routing = true;
@@ -305,7 +307,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn packets_are_no_longer_than_the_port_allows() {
+    fn path_mtu_is_limited_by_port_and_setting() {
         let mut local = port(IBV_LINK_LAYER_ETHERNET);
         local.active_mtu = IBV_MTU_512;
         assert_eq!(local.path(&REMOTE, READS).to_receive.attributes.path_mtu, IBV_MTU_512);
@@ -329,13 +331,13 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_partition_is_found_by_its_key_and_set_before_all_else() {
+    fn pkey_index_is_looked_up_by_key_and_set_in_init() {
         let table = || ["0xffff\n", "0x0000", "0x8001"].map(String::from);
         assert_eq!(
-            [place_of(0x8001, table()), place_of(1, table()), place_of(0xFFFF, table())],
+            [pkey_index(0x8001, table()), pkey_index(1, table()), pkey_index(0xFFFF, table())],
             [Some(2), Some(2), Some(0)]
         );
-        assert_eq!(place_of(0x8002, table()), None);
+        assert_eq!(pkey_index(0x8002, table()), None);
         let mut local = port(IBV_LINK_LAYER_ETHERNET);
         local.partition = Some(2);
         let init = local.path(&REMOTE, READS).init.unwrap();

@@ -1,12 +1,13 @@
-//! The protocol of a socket connection as a state machine: bytes and time in, bytes and events out.
+//! The protocol of a socket connection as a state machine. Inputs are received bytes and expired deadlines, outputs are bytes
+//! to send and events.
 //!
 //! ```text
 //! active    Dialling -> Requested -> Replied -> Established        passive   Arriving -> Pending -> Answered -> Established
 //!           Dialling <-> Refused
 //! ```
 //!
-//! Every state can change to `Over`, which is final. Only a peer that must send a message has a time limit; an answer
-//! that the peer's consumer decides has none. `super::connection` has the socket, the clock and the queue pair.
+//! Every state can change to `Ended`, which is final. A peer has a time limit for messages that it must send; there is none
+//! while its consumer decides on a request. `super::connection` has the socket, the clock and the queue pair.
 #![forbid(unsafe_code)]
 
 use std::io::ErrorKind;
@@ -17,20 +18,20 @@ use dapl::provider::ConnectionEvent;
 use super::wire::{DISCONNECT, Format, Hello, Message, MessageReader, Role};
 use dapl_software::listener_retry::Retry;
 
-/// Time limit for a host to answer at all: the time after which rdma_cm gives up.
+/// Time limit of a TCP connect, for a host that does not reply. rdma_cm gives up after the same time.
 const DIALLING: Duration = Duration::from_secs(100);
-/// Time limit for the rest of a message that has begun, or that is due at once.
+/// Time limit for a request, and for the rest of a reply that has begun.
 const MESSAGE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
-/// Time limit for the active side to confirm that its queue pair is up.
+/// Time limit for the active side to confirm that its queue pair is in RTS.
 const CONFIRMATION: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 30 });
 
 /// State of a connection, with the bytes to send.
 #[derive(Debug)]
 pub(super) struct Protocol {
     state: State,
-    /// The format of all messages: the requester's.
+    /// The format of all messages: the format of the request.
     format: Format,
-    /// Number of deadlines returned so far, to recognise an outdated one.
+    /// Number of the current deadline. It changes with each new deadline, so that an outdated one is recognised.
     turn: u64,
     /// Bytes to be sent.
     outbox: Vec<u8>,
@@ -38,22 +39,22 @@ pub(super) struct Protocol {
 
 #[derive(Debug)]
 enum State {
-    /// The socket is being connected; then these bytes are sent.
+    /// Active: the socket is being connected. Then this request is sent.
     Dialling(Box<Hello>, Retry),
-    /// The peer's port has no listener: another socket is connected after this time.
+    /// Active: the peer's port has no listener. Another socket will be connected after this time.
     Refused(Box<Hello>, Retry, Duration),
-    /// The peer's consumer has not answered yet.
+    /// Active: the request was sent, and the reply has not arrived completely.
     Requested(MessageReader),
-    /// The peer has accepted; the local queue pair is being brought up.
+    /// Active: the peer has accepted, and the local queue pair is being brought up.
     Replied,
-    /// The request has not arrived completely.
+    /// Passive: the request has not arrived completely.
     Arriving(MessageReader),
-    /// The local consumer has not answered yet.
+    /// Passive: the consumer has not decided on the request.
     Pending,
-    /// Accepted; this many bytes of the confirmation have arrived.
+    /// Passive: the accept was sent, and this number of bytes of the confirmation have arrived.
     Answered(usize),
     Established,
-    Over,
+    Ended,
 }
 
 /// Event of a connection.
@@ -61,75 +62,75 @@ enum State {
 pub(super) enum ProtocolEvent {
     Request(Hello),
     Reply(Hello),
-    /// The active side has confirmed.
+    /// The active side has confirmed the connection.
     Established,
-    /// The last socket was refused: another one is to be connected.
+    /// The last socket found no listener, and another socket must be connected.
     Dial,
     /// The peer's consumer has rejected the request, with private data.
     PeerRejected(Vec<u8>),
-    Over(ConnectionEvent),
+    Ended(ConnectionEvent),
 }
 
 impl Protocol {
-    /// Creates the requester's side. Without a listener the request is retried for `listener_wait`.
+    /// Creates the active side. If the peer has no listener, the request is repeated for `listener_wait`.
     pub(super) fn active(request: Hello, format: Format, listener_wait: Duration) -> Self {
         let state = State::Dialling(Box::new(request), Retry::new(listener_wait));
         Protocol { state, format, turn: 0, outbox: Vec::new() }
     }
 
-    /// Creates the listener's side. It answers in the format of the request.
+    /// Creates the passive side. It replies in the format of the request.
     pub(super) fn passive() -> Self {
         let inbox = MessageReader::new(Role::Request);
         Protocol { state: State::Arriving(inbox), format: Format::Dat12, turn: 0, outbox: Vec::new() }
     }
 
-    /// The format of the messages; the requester's, once its request has arrived.
+    /// Returns the format of the messages. On the passive side, it is known when the request has arrived.
     pub(super) fn format(&self) -> Format {
         self.format
     }
 
-    /// Whether the socket is not connected yet.
+    /// Whether the socket is being connected.
     pub(super) fn is_dialling(&self) -> bool {
         matches!(self.state, State::Dialling(..))
     }
 
-    /// Whether the last socket was refused and is to be closed. Another one is connected after [`Protocol::patience`].
+    /// Whether the last socket found no listener and must be closed. Another one is connected after [`Protocol::deadline`].
     pub(super) fn is_refused(&self) -> bool {
         matches!(self.state, State::Refused(..))
     }
 
-    /// Whether the request was sent and the peer has not answered.
+    /// Whether the request was sent and the reply has not arrived.
     pub(super) fn is_asked(&self) -> bool {
         matches!(self.state, State::Requested(_))
     }
 
-    pub(super) fn is_over(&self) -> bool {
-        matches!(self.state, State::Over)
+    pub(super) fn is_ended(&self) -> bool {
+        matches!(self.state, State::Ended)
     }
 
-    /// Maximum number of bytes to read; 0: none.
+    /// Returns the maximum number of bytes to read next.
     pub(super) fn wanted(&self) -> usize {
         match &self.state {
             State::Requested(inbox) | State::Arriving(inbox) => inbox.wanted(),
             State::Answered(had) => self.format.ready().len() - had,
             State::Replied | State::Pending | State::Established => DISCONNECT.len(),
-            State::Dialling(..) | State::Refused(..) | State::Over => 0,
+            State::Dialling(..) | State::Refused(..) | State::Ended => 0,
         }
     }
 
-    /// Bytes to be sent.
+    /// Returns the bytes to send.
     pub(super) fn outbox(&self) -> &[u8] {
         &self.outbox
     }
 
-    /// Removes sent bytes.
+    /// Removes bytes that were sent from the outbox.
     pub(super) fn sent(&mut self, length: usize) {
         self.outbox.drain(..length);
     }
 
-    /// Returns the current time limit, and the number to pass to [`Protocol::late`] when it has passed. It changes
-    /// with the state, and when a message begins.
-    pub(super) fn patience(&self) -> Option<(Duration, u64)> {
+    /// Returns the current time limit, and its number, to be passed to [`Protocol::expired`]. A new time limit begins with
+    /// each state, and with the first byte of a reply.
+    pub(super) fn deadline(&self) -> Option<(Duration, u64)> {
         let time = match &self.state {
             State::Dialling(..) => DIALLING,
             State::Refused(_, _, wait) => *wait,
@@ -141,21 +142,21 @@ impl Protocol {
         Some((time, self.turn))
     }
 
-    fn turn(&mut self, state: State) {
+    fn enter(&mut self, state: State) {
         self.state = state;
         self.turn += 1;
     }
 
-    fn over(&mut self, event: ConnectionEvent) -> Option<ProtocolEvent> {
-        self.turn(State::Over);
-        Some(ProtocolEvent::Over(event))
+    fn finish(&mut self, event: ConnectionEvent) -> Option<ProtocolEvent> {
+        self.enter(State::Ended);
+        Some(ProtocolEvent::Ended(event))
     }
 
-    /// Handles that the socket is connected.
+    /// Called when the socket is connected. Queues the request.
     pub(super) fn connected(&mut self) {
         if let State::Dialling(hello, _) = &self.state {
             self.outbox = Message::Request((**hello).clone()).encode(self.format);
-            self.turn(State::Requested(MessageReader::new(Role::Reply(self.format))));
+            self.enter(State::Requested(MessageReader::new(Role::Reply(self.format))));
         }
     }
 
@@ -171,7 +172,7 @@ impl Protocol {
                     Ok(Some(message)) => self.answered(message),
                     Err(wrong) => {
                         log::warn!("invalid reply to a connection request: {wrong}");
-                        self.over(ConnectionEvent::Rejected)
+                        self.finish(ConnectionEvent::Rejected)
                     }
                 }
             }
@@ -181,13 +182,13 @@ impl Protocol {
                 match taken {
                     Ok(None) => None,
                     Ok(Some(Message::Request(hello))) => {
-                        self.turn(State::Pending);
+                        self.enter(State::Pending);
                         Some(ProtocolEvent::Request(hello))
                     }
-                    Ok(Some(_)) => self.over(ConnectionEvent::AcceptFailed),
+                    Ok(Some(_)) => self.finish(ConnectionEvent::AcceptFailed),
                     Err(wrong) => {
                         log::info!("invalid connection request: {wrong}");
-                        self.over(ConnectionEvent::AcceptFailed)
+                        self.finish(ConnectionEvent::AcceptFailed)
                     }
                 }
             }
@@ -198,35 +199,35 @@ impl Protocol {
                 match (is_right, *had == ready.len()) {
                     (true, false) => None,
                     (true, true) => {
-                        self.turn(State::Established);
+                        self.enter(State::Established);
                         Some(ProtocolEvent::Established)
                     }
-                    (false, _) => self.over(ConnectionEvent::AcceptFailed),
+                    (false, _) => self.finish(ConnectionEvent::AcceptFailed),
                 }
             }
-            // Any other message ends the connection.
+            // In the other states, any bytes end the connection.
             _ => self.closed(None),
         }
     }
 
-    /// Handles the peer's answer to the request.
+    /// Handles the peer's reply to the request.
     fn answered(&mut self, message: Message) -> Option<ProtocolEvent> {
         match message {
             Message::Accept(hello) => {
-                self.turn(State::Replied);
+                self.enter(State::Replied);
                 Some(ProtocolEvent::Reply(hello))
             }
             Message::Rejection(private_data) => {
-                self.turn(State::Over);
+                self.enter(State::Ended);
                 Some(ProtocolEvent::PeerRejected(private_data))
             }
-            Message::NotServed | Message::Request(_) => self.over(ConnectionEvent::Rejected),
+            Message::NotServed | Message::Request(_) => self.finish(ConnectionEvent::Rejected),
         }
     }
 
     /// Handles a close by the peer, or a failure of the socket.
     pub(super) fn closed(&mut self, error: Option<ErrorKind>) -> Option<ProtocolEvent> {
-        let silence = matches!(
+        let is_unreachable = matches!(
             error,
             Some(
                 ErrorKind::TimedOut
@@ -238,74 +239,75 @@ impl Protocol {
         match &self.state {
             State::Dialling(hello, retry) if error == Some(ErrorKind::ConnectionRefused) => {
                 let (hello, mut retry) = (hello.clone(), *retry);
-                let Some(wait) = retry.next_delay() else { return self.over(ConnectionEvent::Rejected) };
-                self.turn(State::Refused(hello, retry, wait));
+                let Some(wait) = retry.next_delay() else { return self.finish(ConnectionEvent::Rejected) };
+                self.enter(State::Refused(hello, retry, wait));
                 None
             }
-            State::Dialling(..) => self.over(ConnectionEvent::Unreachable),
+            State::Dialling(..) => self.finish(ConnectionEvent::Unreachable),
             State::Refused(..) => None,
-            State::Requested(_) if silence => self.over(ConnectionEvent::Unreachable),
-            State::Requested(_) | State::Replied => self.over(ConnectionEvent::Rejected),
-            State::Arriving(_) | State::Pending | State::Answered(_) => self.over(ConnectionEvent::AcceptFailed),
-            State::Established => self.over(ConnectionEvent::Disconnected),
-            State::Over => None,
+            State::Requested(_) if is_unreachable => self.finish(ConnectionEvent::Unreachable),
+            State::Requested(_) | State::Replied => self.finish(ConnectionEvent::Rejected),
+            State::Arriving(_) | State::Pending | State::Answered(_) => self.finish(ConnectionEvent::AcceptFailed),
+            State::Established => self.finish(ConnectionEvent::Disconnected),
+            State::Ended => None,
         }
     }
 
-    /// Handles the expiry of the time limit with this number.
-    pub(super) fn late(&mut self, turn: u64) -> Option<ProtocolEvent> {
-        if turn != self.turn || self.patience().is_none() {
+    /// Handles the expiry of the time limit with this number. An outdated number has no effect.
+    pub(super) fn expired(&mut self, turn: u64) -> Option<ProtocolEvent> {
+        if turn != self.turn || self.deadline().is_none() {
             return None;
         }
         match &self.state {
             State::Refused(hello, retry, _) => {
                 let dialling = State::Dialling(hello.clone(), *retry);
-                self.turn(dialling);
+                self.enter(dialling);
                 Some(ProtocolEvent::Dial)
             }
-            State::Dialling(..) => self.over(ConnectionEvent::Unreachable),
-            State::Requested(_) => self.over(ConnectionEvent::Rejected),
-            _ => self.over(ConnectionEvent::AcceptFailed),
+            State::Dialling(..) => self.finish(ConnectionEvent::Unreachable),
+            State::Requested(_) => self.finish(ConnectionEvent::Rejected),
+            _ => self.finish(ConnectionEvent::AcceptFailed),
         }
     }
 
-    /// Accepts, after the local queue pair is in RTS. Returns false if the requester has left.
+    /// Queues the accept, after the local queue pair was brought to RTS. Returns false if the requester has given up.
     pub(super) fn answer(&mut self, hello: Hello) -> bool {
         let is_asked = matches!(self.state, State::Pending);
         if is_asked {
             self.outbox = Message::Accept(hello).encode(self.format);
-            self.turn(State::Answered(0));
+            self.enter(State::Answered(0));
         }
         is_asked
     }
 
-    /// Confirms, after the local queue pair is in RTS. Returns false if the peer has left in the meantime.
+    /// Queues the confirmation, after the local queue pair was brought to RTS. Returns false if the peer has disconnected in
+    /// between.
     pub(super) fn confirm(&mut self) -> bool {
         let is_replied = matches!(self.state, State::Replied);
         if is_replied {
             self.outbox.extend(self.format.ready());
-            self.turn(State::Established);
+            self.enter(State::Established);
         }
         is_replied
     }
 
-    /// Sends the local consumer's rejection.
+    /// Queues the consumer's rejection, and ends the connection.
     pub(super) fn refuse(&mut self, private_data: &[u8]) {
         if matches!(self.state, State::Pending) {
             self.outbox = Message::Rejection(private_data.to_vec()).encode(self.format);
         }
-        self.turn(State::Over);
+        self.enter(State::Ended);
     }
 
-    /// Ends the connection locally. A peer that waits for an answer gets the format's message for that, if it has one: the C
-    /// implementation for 2.0 sends its request again if the socket is closed without an answer.
+    /// Ends the connection locally, and queues the last message. In the format of 2.0 that is a rejection if the peer waits for
+    /// a reply, because the C implementation would repeat its request if the socket were closed without a reply.
     pub(super) fn end(&mut self) {
         match self.state {
             State::Pending => self.outbox = Message::NotServed.encode(self.format),
             State::Answered(_) | State::Established => self.outbox.extend(DISCONNECT),
             _ => {}
         }
-        self.turn(State::Over);
+        self.enter(State::Ended);
     }
 }
 

@@ -1,4 +1,4 @@
-//! Both sides of the protocol, without sockets, in both formats.
+//! The active and the passive side of the protocol, without sockets, in both formats.
 #![forbid(unsafe_code)]
 
 use super::super::wire::PathLimits;
@@ -11,7 +11,7 @@ fn hello(number: u32, private_data: &[u8]) -> Hello {
     Hello { lid: 1, port: 1, number, address, gid: [7; 16], limits: None, private_data: private_data.to_vec() }
 }
 
-/// As [`hello`], with the fields of a format.
+/// Returns [`hello`] with the fields that a format has.
 fn hello_in(format: Format, number: u32, private_data: &[u8]) -> Hello {
     match format {
         Format::Dat12 => hello(number, private_data),
@@ -21,7 +21,7 @@ fn hello_in(format: Format, number: u32, private_data: &[u8]) -> Hello {
     }
 }
 
-/// A requester without retries.
+/// Returns the active side, which does not repeat its request.
 fn active(request: Hello) -> Protocol {
     Protocol::active(request, Format::Dat12, Duration::ZERO)
 }
@@ -30,7 +30,7 @@ fn bytes(hello: &Hello) -> Vec<u8> {
     Message::Request(hello.clone()).encode(Format::Dat12)
 }
 
-/// Transfers all bytes from one side to the other, a few at a time; returns the last event.
+/// Transfers all bytes from one side to the other, at most five at a time. Returns the last event.
 fn carry(from: &mut Protocol, to: &mut Protocol) -> Option<ProtocolEvent> {
     let mut event = None;
     while !from.outbox().is_empty() && event.is_none() && to.wanted() > 0 {
@@ -67,13 +67,13 @@ fn standing_in(format: Format) -> (Protocol, Protocol) {
 
 #[test]
 fn two_sides_connect_and_disconnect() {
-    let disconnected = || Some(ProtocolEvent::Over(ConnectionEvent::Disconnected));
+    let disconnected = || Some(ProtocolEvent::Ended(ConnectionEvent::Disconnected));
     for format in FORMATS {
         let (mut active, mut passive) = standing_in(format);
-        assert_eq!((active.patience(), passive.patience()), (None, None));
+        assert_eq!((active.deadline(), passive.deadline()), (None, None));
         active.end();
         assert_eq!(carry(&mut active, &mut passive), disconnected());
-        assert_eq!((passive.is_over(), passive.wanted(), passive.closed(None)), (true, 0, None));
+        assert_eq!((passive.is_ended(), passive.wanted(), passive.closed(None)), (true, 0, None));
         let (mut active, mut passive) = standing_in(format);
         passive.end();
         assert_eq!(passive.outbox(), DISCONNECT);
@@ -82,39 +82,39 @@ fn two_sides_connect_and_disconnect() {
 }
 
 #[test]
-fn a_reject_is_the_consumers_and_any_other_end_is_not() {
+fn only_a_consumers_rejection_is_reported_as_peer_rejected() {
     for (format, private_data) in [(Format::Dat12, &b""[..]), (Format::Dat20, b"no")] {
         let (mut active, mut passive) = asked_in(format);
         passive.refuse(b"no");
         assert_eq!(carry(&mut passive, &mut active), Some(ProtocolEvent::PeerRejected(private_data.to_vec())));
-        assert!(active.is_over());
+        assert!(active.is_ended());
         let (mut active, mut passive) = asked_in(format);
         passive.end();
         assert_eq!(passive.outbox().is_empty(), format == Format::Dat12, "only the format of 2.0 has a message for it");
         let end = carry(&mut passive, &mut active).or_else(|| active.closed(None));
-        assert_eq!(end, Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
+        assert_eq!(end, Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
     }
 }
 
 #[test]
-fn a_socket_that_cannot_be_connected() {
+fn socket_errors_are_reported_as_rejected_or_unreachable() {
     let dial = |error| active(hello(1, b"")).closed(Some(error));
-    assert_eq!(dial(ErrorKind::ConnectionRefused), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
+    assert_eq!(dial(ErrorKind::ConnectionRefused), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
     for error in [ErrorKind::TimedOut, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable, ErrorKind::Other] {
-        assert_eq!(dial(error), Some(ProtocolEvent::Over(ConnectionEvent::Unreachable)), "{error}");
+        assert_eq!(dial(error), Some(ProtocolEvent::Ended(ConnectionEvent::Unreachable)), "{error}");
     }
     let (mut active, _) = asked();
     assert_eq!(
         active.closed(Some(ErrorKind::TimedOut)),
-        Some(ProtocolEvent::Over(ConnectionEvent::Unreachable)),
-        "its host is gone"
+        Some(ProtocolEvent::Ended(ConnectionEvent::Unreachable)),
+        "the host of the peer does not reply"
     );
     let (mut active, _) = asked();
-    assert_eq!(active.closed(Some(ErrorKind::ConnectionReset)), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
+    assert_eq!(active.closed(Some(ErrorKind::ConnectionReset)), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
 }
 
 #[test]
-fn a_refused_socket_is_followed_by_another_until_the_time_is_used_up() {
+fn refused_socket_is_followed_by_another_until_listener_wait_has_passed() {
     let listener_wait = Duration::from_millis(50);
     let mut active = Protocol::active(hello(1, b"may I"), Format::Dat12, listener_wait);
     let mut waited = Duration::ZERO;
@@ -124,62 +124,62 @@ fn a_refused_socket_is_followed_by_another_until_the_time_is_used_up() {
             end => break end,
         }
         assert!(active.is_refused() && !active.is_dialling());
-        let (wait, turn) = active.patience().unwrap();
+        let (wait, turn) = active.deadline().unwrap();
         waited += wait;
-        assert_eq!((active.late(turn - 1), active.late(turn)), (None, Some(ProtocolEvent::Dial)));
+        assert_eq!((active.expired(turn - 1), active.expired(turn)), (None, Some(ProtocolEvent::Dial)));
         assert!(active.is_dialling() && active.outbox().is_empty());
     };
-    assert_eq!((end, waited), (Some(ProtocolEvent::Over(ConnectionEvent::Rejected)), listener_wait));
+    assert_eq!((end, waited), (Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)), listener_wait));
 
     let (mut active, mut passive) =
         (Protocol::active(hello(1, b"may I"), Format::Dat12, listener_wait), Protocol::passive());
     active.closed(Some(ErrorKind::ConnectionRefused));
-    let (_, turn) = active.patience().unwrap();
-    active.late(turn);
+    let (_, turn) = active.deadline().unwrap();
+    active.expired(turn);
     active.connected();
     assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Request(hello(1, b"may I"))));
     assert_eq!(
         active.closed(Some(ErrorKind::ConnectionRefused)),
-        Some(ProtocolEvent::Over(ConnectionEvent::Rejected)),
-        "it was asked"
+        Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)),
+        "a request that was sent is not repeated"
     );
 
     let mut given_up = Protocol::active(hello(1, b""), Format::Dat12, listener_wait);
     given_up.closed(Some(ErrorKind::ConnectionRefused));
-    let (_, turn) = given_up.patience().unwrap();
+    let (_, turn) = given_up.deadline().unwrap();
     given_up.end();
-    assert_eq!(given_up.late(turn), None);
+    assert_eq!(given_up.expired(turn), None);
 }
 
 #[test]
-fn requester_may_leave_at_any_time() {
+fn requester_that_gives_up_fails_the_accept() {
     let (_, mut passive) = asked();
-    assert_eq!(passive.closed(None), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)));
+    assert_eq!(passive.closed(None), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
     assert!(!passive.answer(hello(2, b"")));
     let (_, mut passive) = asked();
-    assert_eq!(passive.take(&DISCONNECT), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)));
+    assert_eq!(passive.take(&DISCONNECT), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
     let (_, mut passive) = asked();
     passive.answer(hello(2, b""));
     assert_eq!(
         passive.closed(Some(ErrorKind::ConnectionReset)),
-        Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed))
+        Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed))
     );
     let mut passive = Protocol::passive();
-    assert_eq!(passive.closed(None), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)));
+    assert_eq!(passive.closed(None), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
 }
 
 #[test]
-fn acceptor_may_leave_before_the_confirmation() {
+fn acceptor_that_disconnects_before_the_confirmation_rejects() {
     let (mut active, mut passive) = asked();
     passive.answer(hello(2, b""));
     assert!(carry(&mut passive, &mut active).is_some());
-    assert_eq!(active.take(&DISCONNECT), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
+    assert_eq!(active.take(&DISCONNECT), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
     assert!(!active.confirm());
     assert!(active.outbox().is_empty());
 }
 
 #[test]
-fn a_wrong_confirmation_is_none() {
+fn invalid_confirmation_fails_the_accept() {
     for format in FORMATS {
         let other = FORMATS[usize::from(format == Format::Dat12)];
         for wrong in [&[0x0F_u8][..], &[0x0E, 0x0E], &[0, 0], &[0, 9, 0, 4], &DISCONNECT, other.ready()] {
@@ -187,36 +187,40 @@ fn a_wrong_confirmation_is_none() {
             passive.answer(hello_in(format, 2, b""));
             let wrong = &wrong[..wrong.len().min(passive.wanted())];
             let end = passive.take(wrong).or_else(|| passive.closed(None));
-            assert_eq!(end, Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)), "{format:?} {wrong:?}");
+            assert_eq!(end, Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)), "{format:?} {wrong:?}");
         }
     }
 }
 
 #[test]
-fn a_peer_with_missing_bytes_has_a_bounded_time() {
+fn peer_has_a_time_limit_for_each_message_that_it_must_send() {
     let mut active = active(hello(1, b""));
-    let (time, dialling) = active.patience().unwrap();
+    let (time, dialling) = active.deadline().unwrap();
     assert_eq!(time, DIALLING);
     active.connected();
-    assert_eq!((active.late(dialling), active.patience()), (None, None), "deciding takes as long as it takes");
+    assert_eq!(
+        (active.expired(dialling), active.deadline()),
+        (None, None),
+        "the consumer's decision has no time limit"
+    );
     assert_eq!(active.take(&bytes(&hello(2, b""))[..10]), None);
-    let (time, message) = active.patience().unwrap();
+    let (time, message) = active.deadline().unwrap();
     assert_eq!(time, MESSAGE);
     assert_eq!(active.take(&bytes(&hello(2, b""))[10..20]), None);
-    assert_eq!(active.patience(), Some((MESSAGE, message)), "a byte now and then does not prolong it");
-    assert_eq!(active.late(message), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
+    assert_eq!(active.deadline(), Some((MESSAGE, message)), "further bytes do not extend the time limit");
+    assert_eq!(active.expired(message), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
 
     let mut passive = Protocol::passive();
-    let (_, arriving) = passive.patience().unwrap();
+    let (_, arriving) = passive.deadline().unwrap();
     passive.take(&bytes(&hello(1, b""))[..63]);
-    assert_eq!(passive.late(arriving), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)));
+    assert_eq!(passive.expired(arriving), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
 
     let (_, mut passive) = asked();
-    assert_eq!(passive.patience(), None);
+    assert_eq!(passive.deadline(), None);
     passive.answer(hello(2, b""));
-    let (_, answered) = passive.patience().unwrap();
-    assert_eq!(passive.late(answered - 1), None);
-    assert_eq!(passive.late(answered), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)));
+    let (_, answered) = passive.deadline().unwrap();
+    assert_eq!(passive.expired(answered - 1), None);
+    assert_eq!(passive.expired(answered), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
 }
 
 #[test]
@@ -224,11 +228,11 @@ fn invalid_message_ends_the_connection() {
     let mut passive = Protocol::passive();
     let mut wrong = bytes(&hello(1, b""));
     wrong[1] = 1;
-    assert_eq!(passive.take(&wrong), Some(ProtocolEvent::Over(ConnectionEvent::AcceptFailed)));
+    assert_eq!(passive.take(&wrong), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
     let (mut active, _) = asked();
-    assert_eq!(active.take(&wrong), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
+    assert_eq!(active.take(&wrong), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
     let (mut active, _) = asked();
     let mut long = bytes(&hello(1, b""));
     long[14] = 1;
-    assert_eq!(active.take(&long), Some(ProtocolEvent::Over(ConnectionEvent::Rejected)));
+    assert_eq!(active.take(&long), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
 }

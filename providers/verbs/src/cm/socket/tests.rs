@@ -1,5 +1,5 @@
-//! The manager over real sockets: with itself, with a peer that sends the bytes of the C implementation, and with peers that send
-//! invalid data.
+//! The connection manager `socket` over real sockets: connected to itself, to a peer that sends the bytes of the C
+//! implementation, and to peers that send invalid data.
 
 use std::any::Any;
 use std::io::{Read, Write};
@@ -13,9 +13,9 @@ use dapl::provider::{ConnectSpec, PeerAddress};
 use super::fake::{FakeQp, QpReport, Stage, V4_GID, conn};
 use super::wire::{DISCONNECT, Format};
 use super::{Socket, SocketContext, SocketRequest, TcpListening};
-use crate::cm::{Manager, Refusal, Waiting};
+use crate::cm::{Manager, PendingRequest, RejectReason};
 
-/// Confirmation of the format for 1.2.
+/// The confirmation in the format of 1.2.
 const READY: [u8; 2] = [0x0E, 0x0F];
 
 /// A manager with a listener on an unused port.
@@ -31,7 +31,7 @@ impl TestManager {
         Self::with(Format::Dat12, Duration::ZERO)
     }
 
-    /// Creates a manager that retries requests without a listener for this time.
+    /// Creates a manager that repeats a request without a listener for this time.
     fn with_listener_wait(listener_wait: Duration) -> Self {
         Self::with(Format::Dat12, listener_wait)
     }
@@ -44,7 +44,7 @@ impl TestManager {
                 let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
                 manager.open(qual_of(format, port), conn(1).ep).ok().map(|listener| (port, listener))
             })
-            .expect("a free port");
+            .expect("one of 100 ports can be bound");
         TestManager { stage, manager, listener, port }
     }
 
@@ -58,14 +58,14 @@ impl TestManager {
         self.manager.dial(pair.clone(), &spec, conn(attempt))
     }
 
-    /// Connects as a peer of another implementation.
+    /// Connects a plain TCP socket to the manager's listener.
     fn client(&self) -> TcpStream {
         let stream = TcpStream::connect(("127.0.0.1", self.port)).unwrap();
         stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
         stream
     }
 
-    /// The next request, downcast to this library's type.
+    /// Waits for the next request. Returns it with its private data and the peer's address.
     fn request(&self) -> (Box<SocketRequest>, Vec<u8>, IpAddr) {
         let (id, waiting, info) = self.stage.request();
         assert_eq!((id, info.reported_len), (conn(1).ep, info.private_data.len()));
@@ -73,24 +73,25 @@ impl TestManager {
         (waiting.downcast::<SocketRequest>().unwrap(), info.private_data, info.peer.ip())
     }
 
+    /// Returns two connected queue pairs.
     fn connected(&self) -> (Arc<FakeQp>, Arc<FakeQp>) {
         let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));
         self.dial(&active, b"", 1);
         self.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
-        assert_eq!(passive.next(), QpReport::Raised { number: 0x10, gid: self.stage.gid() });
-        assert_eq!(active.next(), QpReport::Raised { number: 0x20, gid: self.stage.gid() });
+        assert_eq!(passive.next(), QpReport::BroughtUp { number: 0x10, gid: self.stage.gid() });
+        assert_eq!(active.next(), QpReport::BroughtUp { number: 0x20, gid: self.stage.gid() });
         assert_eq!([active.next(), passive.next()], [QpReport::Established(vec![]), QpReport::Established(vec![])]);
         (active, passive)
     }
 }
 
-/// A qualifier with this port. Any will do.
+/// Returns one of the qualifiers that have this port.
 fn qual_of(format: Format, port: u16) -> u64 {
     let offset = if format == Format::Dat20 { 1000 } else { 0 };
     u64::from(port) + 0x1_0000 - offset
 }
 
-/// A request in the bytes of the C implementation: from 192.0.2.7, without a GID if `gid` is 0.
+/// Returns a request in the format of 1.2, from 192.0.2.7. `gid`: value of all bytes of the GID; 0: no GID.
 fn request(number: u8, gid: u8, private_data: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 64];
     bytes[1] = 2;
@@ -105,7 +106,7 @@ fn request(number: u8, gid: u8, private_data: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// Reads everything up to the end of the socket.
+/// Reads until the peer closes the socket.
 fn rest(stream: &mut TcpStream) -> Vec<u8> {
     let mut bytes = Vec::new();
     let _ = stream.read_to_end(&mut bytes);
@@ -113,32 +114,32 @@ fn rest(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 #[test]
-fn two_queue_pairs_come_together_with_their_private_data() {
+fn queue_pairs_connect_and_exchange_private_data() {
     let manager = TestManager::new();
     let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));
     let long: Vec<u8> = (0..196).collect();
     manager.dial(&active, &long[..92], 1);
     let (caller, private_data, peer) = manager.request();
     assert_eq!((&private_data[..], peer), (&long[..92], manager.stage.address()));
-    assert!(active.is_silent(), "the consumer decides");
+    assert!(active.is_silent(), "the request is not accepted before the consumer decides");
     caller.accept_into(passive.clone(), &long, conn(2)).unwrap();
-    assert_eq!(passive.next(), QpReport::Raised { number: 0x10, gid: manager.stage.gid() });
-    assert_eq!(active.next(), QpReport::Raised { number: 0x20, gid: manager.stage.gid() });
+    assert_eq!(passive.next(), QpReport::BroughtUp { number: 0x10, gid: manager.stage.gid() });
+    assert_eq!(active.next(), QpReport::BroughtUp { number: 0x20, gid: manager.stage.gid() });
     assert_eq!(active.next(), QpReport::Established(long));
     assert_eq!(passive.next(), QpReport::Established(vec![]));
     active.end();
-    assert_eq!(passive.next(), QpReport::Over("disconnected"));
+    assert_eq!(passive.next(), QpReport::Ended("disconnected"));
     assert!(active.is_silent() && passive.is_silent());
 }
 
 #[test]
-fn either_side_ends_it_and_a_queue_pair_connects_again() {
+fn either_peer_can_disconnect() {
     let manager = TestManager::new();
     for round in 0..50 {
         let (active, passive) = manager.connected();
         let (first, second) = if round % 2 == 0 { (active, passive) } else { (passive, active) };
         first.end();
-        assert_eq!(second.next(), QpReport::Over("disconnected"));
+        assert_eq!(second.next(), QpReport::Ended("disconnected"));
     }
     let unknown_clients = manager.listener.unknown_clients.lock().len();
     assert_eq!(unknown_clients, 0);
@@ -149,21 +150,21 @@ fn only_a_reject_is_reported_as_peer_rejected() {
     let manager = TestManager::new();
     let active = FakeQp::new(1);
     manager.dial(&active, b"", 1);
-    manager.request().0.refuse(Refusal::Consumer);
-    assert_eq!(active.next(), QpReport::Over("peer rejected"));
+    manager.request().0.refuse(RejectReason::Consumer);
+    assert_eq!(active.next(), QpReport::Ended("peer rejected"));
     manager.dial(&active, b"", 2);
     drop(manager.request());
-    assert_eq!(active.next(), QpReport::Over("rejected"));
+    assert_eq!(active.next(), QpReport::Ended("rejected"));
     let free = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     manager.dial_to(free, &active, b"", 3).unwrap();
-    assert_eq!(active.next(), QpReport::Over("rejected"), "no program listens there");
+    assert_eq!(active.next(), QpReport::Ended("rejected"), "the port has no listener");
     manager.manager.close();
     manager.dial(&active, b"", 4);
-    assert_eq!(active.next(), QpReport::Over("rejected"), "no program listens any more");
+    assert_eq!(active.next(), QpReport::Ended("rejected"), "the listener was closed");
 }
 
-/// Longer than any test takes.
-const LONG: Duration = Duration::from_secs(600);
+/// A listener wait that does not end during a test.
+const LISTENER_WAIT: Duration = Duration::from_secs(600);
 
 /// A TCP port without a listener.
 fn free_port() -> u16 {
@@ -171,35 +172,35 @@ fn free_port() -> u16 {
 }
 
 #[test]
-fn a_listener_that_comes_later_gets_the_request() {
-    let manager = TestManager::with_listener_wait(LONG);
+fn request_reaches_a_listener_that_is_created_later() {
+    let manager = TestManager::with_listener_wait(LISTENER_WAIT);
     let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));
     let port = free_port();
     manager.dial_to(port, &active, b"early", 1).unwrap();
-    assert!(active.is_silent(), "neither connected nor rejected");
+    assert!(active.is_silent(), "the attempt is neither connected nor rejected");
     let _door = manager.manager.open(port.into(), conn(1).ep).unwrap();
     let (caller, private_data, _) = manager.request();
     assert_eq!(private_data, b"early");
     caller.accept_into(passive.clone(), b"", conn(2)).unwrap();
-    assert!(matches!(passive.next(), QpReport::Raised { number: 0x10, .. }));
-    assert!(matches!(active.next(), QpReport::Raised { number: 0x20, .. }));
+    assert!(matches!(passive.next(), QpReport::BroughtUp { number: 0x10, .. }));
+    assert!(matches!(active.next(), QpReport::BroughtUp { number: 0x20, .. }));
     assert_eq!([active.next(), passive.next()], [QpReport::Established(vec![]), QpReport::Established(vec![])]);
-    assert!(manager.stage.is_silent(), "there is one request");
+    assert!(manager.stage.is_silent(), "the request arrives once");
 }
 
 #[test]
-fn without_a_listener_a_request_is_rejected_when_its_time_is_used_up() {
+fn request_is_rejected_after_listener_wait_without_a_listener() {
     for milliseconds in [0, 1, 50] {
         let manager = TestManager::with_listener_wait(Duration::from_millis(milliseconds));
         let active = FakeQp::new(1);
         manager.dial_to(free_port(), &active, b"", 1).unwrap();
-        assert_eq!(active.next(), QpReport::Over("rejected"), "{milliseconds} ms");
+        assert_eq!(active.next(), QpReport::Ended("rejected"), "{milliseconds} ms");
     }
 }
 
 #[test]
-fn an_attempt_that_is_given_up_is_not_retried() {
-    let manager = TestManager::with_listener_wait(LONG);
+fn abandoned_attempt_is_not_repeated() {
+    let manager = TestManager::with_listener_wait(LISTENER_WAIT);
     let (active, port) = (FakeQp::new(1), free_port());
     manager.dial_to(port, &active, b"", 1).unwrap();
     assert!(active.is_silent());
@@ -209,41 +210,41 @@ fn an_attempt_that_is_given_up_is_not_retried() {
 }
 
 #[test]
-fn an_attempt_that_is_given_up_fails_at_the_acceptor() {
+fn accept_of_an_abandoned_attempt_fails() {
     let manager = TestManager::new();
     let (active, passive) = (FakeQp::new(1), FakeQp::new(2));
     manager.dial(&active, b"", 1);
     let (caller, ..) = manager.request();
     active.end();
     caller.accept_into(passive.clone(), b"", conn(2)).unwrap();
-    let recorded = std::iter::repeat_with(|| passive.next()).find(|recorded| matches!(recorded, QpReport::Over(_)));
-    assert_eq!(recorded, Some(QpReport::Over("accept failed")));
+    let recorded = std::iter::repeat_with(|| passive.next()).find(|recorded| matches!(recorded, QpReport::Ended(_)));
+    assert_eq!(recorded, Some(QpReport::Ended("accept failed")));
     assert!(active.is_silent() && passive.is_silent());
 }
 
 #[test]
-fn a_queue_pair_that_cannot_take_it_refuses_the_peer() {
+fn accept_fails_and_rejects_the_peer_if_the_qp_is_unusable() {
     let manager = TestManager::new();
     let (active, passive) = (FakeQp::new(1), FakeQp::new(2));
     manager.dial(&active, b"", 1);
     passive.refuse_paths();
     manager.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
-    assert_eq!([passive.next(), active.next()], [QpReport::Over("accept failed"), QpReport::Over("rejected")]);
+    assert_eq!([passive.next(), active.next()], [QpReport::Ended("accept failed"), QpReport::Ended("rejected")]);
     let (busy, other) = manager.connected();
     manager.dial(&active, b"", 3);
     assert_eq!(manager.request().0.accept_into(busy.clone(), b"", conn(4)), Err(Error::Internal));
-    assert_eq!(active.next(), QpReport::Over("rejected"));
-    assert!(busy.is_silent() && other.is_silent(), "its connection is not concerned");
+    assert_eq!(active.next(), QpReport::Ended("rejected"));
+    assert!(busy.is_silent() && other.is_silent(), "the existing connection is not affected");
     active.refuse_paths();
     manager.dial(&active, b"", 5);
     let passive = FakeQp::new(2);
     manager.request().0.accept_into(passive.clone(), b"", conn(6)).unwrap();
-    assert!(matches!(passive.next(), QpReport::Raised { .. }));
-    assert_eq!([active.next(), passive.next()], [QpReport::Over("rejected"), QpReport::Over("accept failed")]);
+    assert!(matches!(passive.next(), QpReport::BroughtUp { .. }));
+    assert_eq!([active.next(), passive.next()], [QpReport::Ended("rejected"), QpReport::Ended("accept failed")]);
 }
 
 #[test]
-fn a_peer_of_the_references_is_served_byte_by_byte() {
+fn request_of_the_c_implementation_is_accepted_byte_by_byte() {
     let manager = TestManager::new();
     let (mut peer, passive) = (manager.client(), FakeQp::new(0x20));
     for byte in request(0x11, 9, b"abc") {
@@ -252,15 +253,15 @@ fn a_peer_of_the_references_is_served_byte_by_byte() {
     let (caller, private_data, address) = manager.request();
     assert_eq!((&private_data[..], address), (&b"abc"[..], "192.0.2.7".parse().unwrap()));
     caller.accept_into(passive.clone(), b"xy", conn(2)).unwrap();
-    assert_eq!(passive.next(), QpReport::Raised { number: 0x11, gid: [9; 16] });
+    assert_eq!(passive.next(), QpReport::BroughtUp { number: 0x11, gid: [9; 16] });
     let mut reply = [0; 66];
     peer.read_exact(&mut reply).unwrap();
     let mut expected = request(0x20, 8, b"xy");
-    expected[5] = 4; // the LID,
-    expected[7] = 2; // the port
-    expected[20..24].copy_from_slice(&[127, 0, 0, 1]); // and the address here
+    expected[5] = 4; // local LID
+    expected[7] = 2; // local port
+    expected[20..24].copy_from_slice(&[127, 0, 0, 1]); // local address
     assert_eq!(reply[..], expected);
-    assert!(passive.is_silent(), "not before it is confirmed");
+    assert!(passive.is_silent(), "the connection was reported before the confirmation");
     peer.write_all(&READY[..1]).unwrap();
     peer.write_all(&READY[1..]).unwrap();
     assert_eq!(passive.next(), QpReport::Established(vec![]));
@@ -269,16 +270,16 @@ fn a_peer_of_the_references_is_served_byte_by_byte() {
 }
 
 #[test]
-fn gid_of_a_peer_is_derived_from_its_address() {
+fn missing_gid_of_a_peer_is_derived_from_its_address() {
     let manager = TestManager::new();
     let (mut peer, passive) = (manager.client(), FakeQp::new(0x20));
     peer.write_all(&request(0x11, 0, b"")).unwrap();
     manager.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
     let gid = super::gid_lookup::by_address("192.0.2.7".parse().unwrap());
-    assert_eq!(passive.next(), QpReport::Raised { number: 0x11, gid });
+    assert_eq!(passive.next(), QpReport::BroughtUp { number: 0x11, gid });
 }
 
-/// A request or reply with this GID.
+/// Returns a request or accept with this GID.
 fn with_gid(number: u8, gid: [u8; 16]) -> Vec<u8> {
     let mut bytes = request(number, 0, b"");
     bytes[48..64].copy_from_slice(&gid);
@@ -286,20 +287,20 @@ fn with_gid(number: u8, gid: [u8; 16]) -> Vec<u8> {
 }
 
 #[test]
-fn an_acceptor_uses_a_gid_of_the_requesters_family() {
+fn acceptor_uses_a_gid_of_the_requesters_family() {
     let manager = TestManager::new();
     let (mut peer, passive) = (manager.client(), FakeQp::new(0x20));
     let peer_gid = super::gid_lookup::by_address("192.0.2.7".parse().unwrap());
     peer.write_all(&with_gid(0x11, peer_gid)).unwrap();
     manager.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
-    assert_eq!(passive.next(), QpReport::Raised { number: 0x11, gid: peer_gid });
+    assert_eq!(passive.next(), QpReport::BroughtUp { number: 0x11, gid: peer_gid });
     let mut reply = [0; 64];
     peer.read_exact(&mut reply).unwrap();
-    assert_eq!(reply[48..], V4_GID, "the requester learns the GID that is used");
+    assert_eq!(reply[48..], V4_GID, "the accept carries the GID that is used");
 }
 
 #[test]
-fn a_requester_whose_gid_does_not_reach_the_acceptors_is_rejected() {
+fn request_fails_if_no_path_connects_both_gids() {
     let manager = TestManager::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let active = FakeQp::new(0x10);
@@ -307,11 +308,11 @@ fn a_requester_whose_gid_does_not_reach_the_acceptors_is_rejected() {
     let (mut peer, _) = listener.accept().unwrap();
     peer.read_exact(&mut [0; 64]).unwrap();
     peer.write_all(&with_gid(0x11, V4_GID)).unwrap();
-    assert_eq!(active.next(), QpReport::Over("rejected"));
+    assert_eq!(active.next(), QpReport::Ended("rejected"));
 }
 
 #[test]
-fn invalid_request_gets_no_answer() {
+fn invalid_request_gets_no_reply() {
     let manager = TestManager::new();
     let mut version = request(1, 1, b"");
     version[1] = 3;
@@ -322,30 +323,30 @@ fn invalid_request_gets_no_answer() {
         peer.write_all(&wrong).unwrap();
         assert!(rest(&mut peer).is_empty());
     }
-    // Clients that leave in the middle, or never begin.
+    // Clients that close the socket during a request, or before it.
     for length in [0, 1, 63] {
         manager.client().write_all(&request(1, 1, b"")[..length]).unwrap();
     }
     let mut slow = manager.client();
     slow.write_all(&request(1, 1, b"")[..10]).unwrap();
-    assert!(rest(&mut slow).is_empty(), "it must not stand there for ever");
+    assert!(rest(&mut slow).is_empty(), "an incomplete request is closed after its time limit");
     assert!(manager.stage.is_silent());
     assert!(manager.listener.unknown_clients.lock().is_empty());
 }
 
 #[test]
-fn many_clients_that_send_nothing_do_not_block_others() {
+fn clients_that_send_nothing_do_not_block_a_request() {
     let manager = TestManager::new();
     let mut clients: Vec<_> = (0..super::MAX_UNKNOWN_CLIENTS * 2).map(|_| manager.client()).collect();
     let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));
     manager.dial(&active, b"", 1);
     manager.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
-    assert!(matches!(active.next(), QpReport::Raised { .. }));
-    assert!(rest(&mut clients[0]).is_empty(), "the oldest client was dropped");
+    assert!(matches!(active.next(), QpReport::BroughtUp { .. }));
+    assert!(rest(&mut clients[0]).is_empty(), "the connection of the oldest client is closed");
 }
 
 #[test]
-fn acceptors_that_make_no_sense() {
+fn invalid_replies_reject_the_attempt() {
     let manager = TestManager::new();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -353,68 +354,68 @@ fn acceptors_that_make_no_sense() {
     version[1] = 1;
     let mut length = request(1, 1, b"");
     length[15] = 197;
-    for (wrong, hangs_up) in
+    for (wrong, closes) in
         [(version, false), (length, false), (Vec::new(), true), (request(1, 1, b"")[..63].to_vec(), true)]
     {
         let active = FakeQp::new(1);
         manager.dial_to(port, &active, b"hi", 1).unwrap();
         let (mut peer, _) = listener.accept().unwrap();
-        let mut asked = [0; 66];
-        peer.read_exact(&mut asked).unwrap();
+        let mut request = [0; 66];
+        peer.read_exact(&mut request).unwrap();
         peer.write_all(&wrong).unwrap();
-        if hangs_up {
+        if closes {
             peer.shutdown(std::net::Shutdown::Write).unwrap();
         }
-        assert_eq!(active.next(), QpReport::Over("rejected"));
+        assert_eq!(active.next(), QpReport::Ended("rejected"));
         assert!(rest(&mut peer).is_empty());
     }
     let active = FakeQp::new(1);
     manager.dial_to(port, &active, b"", 1).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
     peer.write_all(&request(1, 1, b"")[..5]).unwrap();
-    assert_eq!(active.next(), QpReport::Over("rejected"), "a message that has begun must come to its end");
+    assert_eq!(active.next(), QpReport::Ended("rejected"), "an incomplete reply is rejected after its time limit");
 }
 
 #[test]
-fn a_connection_is_over_with_its_socket() {
+fn connection_ends_when_its_socket_is_closed() {
     let manager = TestManager::new();
     for last in [&DISCONNECT[..], b"anything", b""] {
         let (mut peer, passive) = (manager.client(), FakeQp::new(0x20));
         peer.write_all(&request(0x11, 9, b"")).unwrap();
         manager.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
-        assert!(matches!(passive.next(), QpReport::Raised { .. }));
+        assert!(matches!(passive.next(), QpReport::BroughtUp { .. }));
         peer.write_all(&READY).unwrap();
         assert_eq!(passive.next(), QpReport::Established(vec![]));
         peer.write_all(last).unwrap();
         drop(peer);
-        assert_eq!(passive.next(), QpReport::Over("disconnected"));
+        assert_eq!(passive.next(), QpReport::Ended("disconnected"));
     }
 }
 
 #[test]
-fn an_acceptor_waits_for_its_confirmation_but_not_for_ever() {
+fn accept_fails_without_a_valid_confirmation_in_time() {
     let manager = TestManager::new();
     for wrong in [Some(&b"\x0e\x0e"[..]), Some(&DISCONNECT), None] {
         let (mut peer, passive) = (manager.client(), FakeQp::new(0x20));
         peer.write_all(&request(0x11, 9, b"")).unwrap();
         manager.request().0.accept_into(passive.clone(), b"", conn(2)).unwrap();
-        assert!(matches!(passive.next(), QpReport::Raised { .. }));
+        assert!(matches!(passive.next(), QpReport::BroughtUp { .. }));
         wrong.into_iter().for_each(|wrong| peer.write_all(wrong).unwrap());
-        assert_eq!(passive.next(), QpReport::Over("accept failed"));
+        assert_eq!(passive.next(), QpReport::Ended("accept failed"));
     }
 }
 
-/// A forked child has inherited the sockets.
+/// The duplicates represent the descriptors that a forked child has inherited.
 #[test]
 fn close_takes_effect_despite_inherited_sockets() {
     let manager = TestManager::new();
-    let listener = manager.listener.at.lock().listener.as_ref().unwrap().try_clone().unwrap();
+    let listener = manager.listener.socket.lock().listener.as_ref().unwrap().try_clone().unwrap();
     let active = FakeQp::new(1);
     manager.dial(&active, b"", 1);
     let (caller, ..) = manager.request();
     let socket = caller.0.as_ref().unwrap().socket();
     drop(caller);
-    assert_eq!(active.next(), QpReport::Over("rejected"));
+    assert_eq!(active.next(), QpReport::Ended("rejected"));
     manager.listener.close();
     let again = manager.manager.open(manager.port.into(), conn(1).ep);
     assert!(again.is_ok(), "{:?}", again.err());
@@ -422,7 +423,7 @@ fn close_takes_effect_despite_inherited_sockets() {
 }
 
 #[test]
-fn paths_are_no_addresses() {
+fn connect_to_a_path_address_is_malformed() {
     let manager = TestManager::new();
     let address = PeerAddress::Path("/tmp".into());
     let spec = ConnectSpec { address: &address, qual: 5, private_data: &[] };

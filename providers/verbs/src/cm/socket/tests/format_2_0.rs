@@ -1,15 +1,16 @@
-//! The format of 2.0: with itself, with a peer that sends the bytes of `libdaploscm.so.2`, and with the other format.
+//! The wire format of 2.0: between two managers, with a peer that sends the bytes of `libdaploscm.so.2`, and with a peer that
+//! uses the format of 1.2.
 
 use super::*;
 
-/// Confirmation of the format.
+/// The confirmation in the format of 2.0.
 const READY: [u8; 4] = [0, 9, 0, 5];
 
 fn manager() -> TestManager {
     TestManager::with(Format::Dat20, Duration::ZERO)
 }
 
-/// A request of the C implementation, from 192.0.2.7.
+/// Returns a request of the C implementation, from 192.0.2.7.
 fn request_2_0(number: u8, private_data: &[u8]) -> Vec<u8> {
     let mut bytes = vec![0; 148];
     bytes[1] = 9;
@@ -27,7 +28,7 @@ fn request_2_0(number: u8, private_data: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn two_queue_pairs_connect_with_their_private_data() {
+fn queue_pairs_connect_and_exchange_private_data() {
     let manager = manager();
     let (active, passive) = (FakeQp::new(0x10), FakeQp::new(0x20));
     let long: Vec<u8> = (0..68).collect();
@@ -35,16 +36,16 @@ fn two_queue_pairs_connect_with_their_private_data() {
     let (caller, private_data, peer) = manager.request();
     assert_eq!((private_data, peer), (long.clone(), manager.stage.address()));
     caller.accept_into(passive.clone(), &long, conn(2)).unwrap();
-    assert_eq!(passive.next(), QpReport::Raised { number: 0x10, gid: manager.stage.gid() });
-    assert_eq!(active.next(), QpReport::Raised { number: 0x20, gid: manager.stage.gid() });
+    assert_eq!(passive.next(), QpReport::BroughtUp { number: 0x10, gid: manager.stage.gid() });
+    assert_eq!(active.next(), QpReport::BroughtUp { number: 0x20, gid: manager.stage.gid() });
     assert_eq!([active.next(), passive.next()], [QpReport::Established(long), QpReport::Established(vec![])]);
     passive.end();
-    assert_eq!(active.next(), QpReport::Over("disconnected"));
+    assert_eq!(active.next(), QpReport::Ended("disconnected"));
 }
 
 #[test]
-fn a_peer_of_the_c_implementation_is_served_byte_by_byte() {
-    // A listener for 1.2 serves it too.
+fn request_of_the_c_implementation_is_accepted_byte_by_byte() {
+    // By listeners of both formats.
     for manager in [manager(), TestManager::new()] {
         let (mut peer, passive) = (manager.client(), FakeQp::new(0x20));
         for byte in request_2_0(0x11, b"abc") {
@@ -53,17 +54,17 @@ fn a_peer_of_the_c_implementation_is_served_byte_by_byte() {
         let (caller, private_data, address) = manager.request();
         assert_eq!((&private_data[..], address), (&b"abc"[..], "192.0.2.7".parse().unwrap()));
         caller.accept_into(passive.clone(), b"xy", conn(2)).unwrap();
-        assert_eq!(passive.next(), QpReport::Raised { number: 0x11, gid: [9; 16] });
+        assert_eq!(passive.next(), QpReport::BroughtUp { number: 0x11, gid: [9; 16] });
         let mut reply = [0; 150];
         peer.read_exact(&mut reply).unwrap();
         let mut expected = request_2_0(0x20, b"xy");
         expected[3] = 2;
-        (expected[28], expected[32]) = (4, 2); // reads accepted here; the smaller MTU, which is the peer's
+        (expected[28], expected[32]) = (4, 2); // local limit of reads by the peer; the smaller MTU, which is the peer's
         expected[39] = 4;
         expected[44..60].copy_from_slice(&manager.stage.gid());
         expected[66..72].copy_from_slice(&[0, 0, 127, 0, 0, 1]);
         assert_eq!(reply[..], expected);
-        assert!(passive.is_silent(), "not before it is confirmed");
+        assert!(passive.is_silent(), "the connection was reported before the confirmation");
         peer.write_all(&READY[..3]).unwrap();
         peer.write_all(&READY[3..]).unwrap();
         assert_eq!(passive.next(), QpReport::Established(vec![]));
@@ -73,7 +74,7 @@ fn a_peer_of_the_c_implementation_is_served_byte_by_byte() {
 }
 
 #[test]
-fn a_listener_for_2_0_serves_a_peer_for_1_2() {
+fn listener_for_2_0_accepts_a_request_of_1_2() {
     let manager = manager();
     let (mut peer, passive) = (manager.client(), FakeQp::new(0x20));
     peer.write_all(&request(0x11, 9, b"old")).unwrap();
@@ -82,45 +83,49 @@ fn a_listener_for_2_0_serves_a_peer_for_1_2() {
     peer.read_exact(&mut reply).unwrap();
     assert_eq!(reply[..4], [0, 2, 0, 0]);
     peer.write_all(&super::READY).unwrap();
-    assert!(matches!(passive.next(), QpReport::Raised { number: 0x11, .. }));
+    assert!(matches!(passive.next(), QpReport::BroughtUp { number: 0x11, .. }));
     assert_eq!(passive.next(), QpReport::Established(vec![]));
 }
 
 #[test]
-fn an_accept_with_more_data_than_the_requesters_format_takes_is_an_error() {
+fn accept_with_private_data_beyond_the_requesters_format_fails() {
     let manager = TestManager::new();
     let (mut peer, passive) = (manager.client(), FakeQp::new(0x20));
     peer.write_all(&request_2_0(0x11, b"")).unwrap();
     let accepted = manager.request().0.accept_into(passive.clone(), &[0; 69], conn(2));
     assert_eq!(accepted, Err(Error::InvalidParameter(3)));
-    assert_eq!(rest(&mut peer)[..4], [0, 9, 0, 4], "the peer does not wait");
+    assert_eq!(rest(&mut peer)[..4], [0, 9, 0, 4], "the peer gets a rejection");
     assert!(passive.is_silent());
 }
 
 #[test]
-fn a_reject_carries_private_data() {
+fn reject_carries_private_data() {
     let manager = manager();
     let active = FakeQp::new(1);
     manager.dial(&active, b"", 1);
     manager.request().0.reject(b"too busy");
     assert_eq!(active.next(), QpReport::Rejected(b"too busy".to_vec()));
     manager.dial(&active, b"", 2);
-    manager.request().0.refuse(Refusal::Consumer);
-    assert_eq!(active.next(), QpReport::Over("peer rejected"));
+    manager.request().0.refuse(RejectReason::Consumer);
+    assert_eq!(active.next(), QpReport::Ended("peer rejected"));
     manager.dial(&active, b"", 3);
     drop(manager.request());
-    assert_eq!(active.next(), QpReport::Over("rejected"));
+    assert_eq!(active.next(), QpReport::Ended("rejected"));
 }
 
 #[test]
-fn a_request_that_is_not_served_is_answered() {
+fn dropped_request_gets_a_rejection_and_an_invalid_request_none() {
     let manager = manager();
     let mut peer = manager.client();
     peer.write_all(&request_2_0(0x11, b"")).unwrap();
     drop(manager.request());
     let answer = rest(&mut peer);
-    assert_eq!((answer.len(), &answer[..4]), (148, &[0, 9, 0, 4][..]), "else the C implementation asks again");
-    // Neither a datagram endpoint, nor too much private data, nor another version or operation is.
+    assert_eq!(
+        (answer.len(), &answer[..4]),
+        (148, &[0, 9, 0, 4][..]),
+        "without a reply, the C implementation repeats its request"
+    );
+    // A datagram endpoint, too much private data, another version, another operation, an invalid queue pair number.
     for (at, value) in [(63, 4), (17, 69), (1, 8), (3, 2), (40, 1)] {
         let (mut peer, mut wrong) = (manager.client(), request_2_0(0x11, b""));
         wrong[at] = value;
@@ -131,7 +136,7 @@ fn a_request_that_is_not_served_is_answered() {
 }
 
 #[test]
-fn an_acceptor_of_the_other_format_is_refused() {
+fn reply_in_the_other_format_rejects_the_attempt() {
     let manager = manager();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let active = FakeQp::new(0x10);
@@ -139,5 +144,5 @@ fn an_acceptor_of_the_other_format_is_refused() {
     let (mut peer, _) = listener.accept().unwrap();
     peer.read_exact(&mut [0; 148]).unwrap();
     peer.write_all(&request(0x11, 9, b"")).unwrap();
-    assert_eq!(active.next(), QpReport::Over("rejected"));
+    assert_eq!(active.next(), QpReport::Ended("rejected"));
 }
