@@ -36,7 +36,8 @@ pub unsafe extern "C" fn dapl_cno_create<P: Provider>(
 /// `dat_cno_modify_agent`.
 ///
 /// # Safety
-/// Same as [`dapl_cno_create`].
+/// `cno` is null or a handle of this library, live or freed, of any kind; the function in `agent` may be called from
+/// any thread while it is armed.
 pub unsafe extern "C" fn dapl_cno_modify_agent<P: Provider>(
     cno: DAT_CNO_HANDLE,
     agent: DAT_OS_WAIT_PROXY_AGENT,

@@ -41,7 +41,7 @@ pub unsafe extern "C-unwind" fn dapl_cno_wait<P: Provider>(
 /// One step of the wait. A panic is caught here, as in every entry.
 ///
 /// # Safety
-/// Same as [`dapl_cno_wait`].
+/// The arguments in `call` satisfy the contract of [`dapl_cno_wait`].
 #[inline(never)]
 unsafe fn step<P: Provider>(call: &mut CnoWaitCall, cause: Cause) -> WaitStep {
     let mut next = None;

@@ -41,7 +41,8 @@ pub unsafe extern "C" fn dapl_ep_post_send<P: Provider>(
 /// `dat_ep_post_send` with all checks.
 ///
 /// # Safety
-/// Same as [`dapl_ep_post_send`].
+/// `ep_handle` is null or a handle of this library, live or freed, of any kind; `local_iov` is null or points at
+/// `num_segments` triplets.
 #[inline(never)]
 unsafe fn post_send<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
@@ -63,7 +64,8 @@ unsafe fn post_send<P: Provider>(
 /// `dat_ep_post_recv`.
 ///
 /// # Safety
-/// Same as [`dapl_ep_post_send`].
+/// `ep_handle` is null or a handle of this library, live or freed, of any kind; `local_iov` is null or points at
+/// `num_segments` triplets.
 pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -96,7 +98,8 @@ pub unsafe extern "C" fn dapl_ep_post_recv<P: Provider>(
 /// `dat_ep_post_recv` with all checks.
 ///
 /// # Safety
-/// Same as [`dapl_ep_post_recv`].
+/// `ep_handle` is null or a handle of this library, live or freed, of any kind; `local_iov` is null or points at
+/// `num_segments` triplets.
 #[inline(never)]
 unsafe fn post_recv<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
@@ -132,7 +135,8 @@ unsafe fn post_recv<P: Provider>(
 /// `dat_ep_post_rdma_read`.
 ///
 /// # Safety
-/// Same as [`dapl_ep_post_send`]; `remote_iov` is null or points at a triplet.
+/// `ep_handle` is null or a handle of this library, live or freed, of any kind; `local_iov` is null or points at
+/// `num_segments` triplets; `remote_iov` is null or points at a triplet.
 pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -163,7 +167,8 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_read<P: Provider>(
 /// `dat_ep_post_rdma_read` with all checks.
 ///
 /// # Safety
-/// Same as [`dapl_ep_post_rdma_read`].
+/// `ep_handle` is null or a handle of this library, live or freed, of any kind; `local_iov` is null or points at
+/// `num_segments` triplets; `remote_iov` is null or points at a triplet.
 #[inline(never)]
 unsafe fn post_rdma_read<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
@@ -191,7 +196,8 @@ unsafe fn post_rdma_read<P: Provider>(
 /// `dat_ep_post_rdma_write`.
 ///
 /// # Safety
-/// Same as [`dapl_ep_post_rdma_read`].
+/// `ep_handle` is null or a handle of this library, live or freed, of any kind; `local_iov` is null or points at
+/// `num_segments` triplets; `remote_iov` is null or points at a triplet.
 pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
     ep_handle: DAT_EP_HANDLE,
     num_segments: DAT_COUNT,
@@ -222,7 +228,8 @@ pub unsafe extern "C" fn dapl_ep_post_rdma_write<P: Provider>(
 /// `dat_ep_post_rdma_write` with all checks.
 ///
 /// # Safety
-/// Same as [`dapl_ep_post_rdma_write`].
+/// `ep_handle` is null or a handle of this library, live or freed, of any kind; `local_iov` is null or points at
+/// `num_segments` triplets; `remote_iov` is null or points at a triplet.
 #[inline(never)]
 unsafe fn post_rdma_write<P: Provider>(
     ep_handle: DAT_EP_HANDLE,

@@ -138,7 +138,7 @@ pub unsafe extern "C" fn dapl_evd_resize<P: Provider>(evd: DAT_EVD_HANDLE, lengt
 /// `dat_evd_post_se`.
 ///
 /// # Safety
-/// Same as [`dapl_evd_create`]; `event` is null or readable.
+/// `evd` is null or a handle of this library, live or freed, of any kind; `event` is null or points at a record.
 pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, event: *const DAT_EVENT) -> DAT_RETURN {
     guard(|| {
         let evd = from_handle::<Evd<P>>(evd, Handle::Plain)?;
@@ -181,7 +181,7 @@ pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out:
 /// `dat_evd_dequeue` of an EVD that may have an event.
 ///
 /// # Safety
-/// Same as [`dapl_evd_dequeue`]; `out` is not null.
+/// `evd` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 #[inline(never)]
 unsafe extern "C" fn dequeue_quickly<P: Provider>(
     evd: DAT_EVD_HANDLE,

@@ -75,7 +75,7 @@ pub(crate) unsafe fn wait_as<P: Provider, E: Copy>(
 /// One step of the wait. A panic is caught here, as in every entry.
 ///
 /// # Safety
-/// Same as [`dapl_evd_wait`].
+/// The arguments in `call` satisfy the contract of [`dapl_evd_wait`].
 #[inline(never)]
 unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: Cause) -> WaitStep {
     let (mut next, mut is_taken) = (None, false);
@@ -120,7 +120,7 @@ unsafe fn step<P: Provider, E: Copy>(call: &mut EvdWaitCall<E>, cause: Cause) ->
 /// the wait must continue on the full path.
 ///
 /// # Safety
-/// Same as [`dapl_evd_wait`].
+/// The arguments in `call` satisfy the contract of [`dapl_evd_wait`].
 #[inline(always)]
 unsafe fn take_quickly<P: Provider, E: Copy>(call: &EvdWaitCall<E>) -> bool {
     let EvdWaitCall { evd, threshold, event, write_plain, more, .. } = *call;

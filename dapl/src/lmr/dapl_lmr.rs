@@ -54,7 +54,9 @@ pub unsafe extern "C" fn dapl_lmr_create<P: Provider>(
 /// `dat_lmr_create` of any version. `rights` are the decoded privileges; `None` means that parameter 6 is invalid.
 ///
 /// # Safety
-/// As [`dapl_lmr_create`].
+/// `ia` and `pz` are null or handles of this library, live or freed, of any kind; the member of `region` for the
+/// memory type is initialised; `out`, `lmr_context`, `rmr_context`, `registered_length` and `registered_address` are
+/// null or writable.
 #[allow(clippy::too_many_arguments, reason = "the specification's")]
 pub(crate) unsafe fn create<P: Provider>(
     ia: DAT_IA_HANDLE,
@@ -227,7 +229,8 @@ pub unsafe extern "C" fn dapl_lmr_sync_rdma_read<P: Provider>(
 /// `dat_lmr_sync_rdma_write`: same as [`dapl_lmr_sync_rdma_read`].
 ///
 /// # Safety
-/// Same as [`dapl_lmr_sync_rdma_read`].
+/// `ia` is null or a handle of this library, live or freed, of any kind; `segments` is null or points at `count`
+/// triplets.
 pub unsafe extern "C" fn dapl_lmr_sync_rdma_write<P: Provider>(
     ia: DAT_IA_HANDLE,
     segments: *const DAT_LMR_TRIPLET,

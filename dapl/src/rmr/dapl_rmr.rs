@@ -84,7 +84,8 @@ pub unsafe extern "C" fn dapl_rmr_bind<P: Provider>(
 /// `dat_rmr_bind` of any version. With `zero_based`, peers address the segment from 0.
 ///
 /// # Safety
-/// As [`dapl_rmr_bind`].
+/// `rmr` and `ep` are null or handles of this library, live or freed, of any kind; `segment` is null or points at a
+/// triplet; `context` is null or writable.
 #[allow(clippy::too_many_arguments, reason = "the specification's")]
 pub(crate) unsafe fn bind<P: Provider>(
     rmr: DAT_RMR_HANDLE,

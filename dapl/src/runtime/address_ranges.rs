@@ -1,8 +1,8 @@
-//! Address ranges that stay readable after their mapping has ended, for threads that read the memory without a
+//! Address ranges that are still readable after a mapping has ended, because threads read mappings without holding a
 //! reference.
 //!
-//! The mapping is replaced by pages of zeros, which take no memory, and the range is kept for the next mapping of its
-//! length. So the number of ranges is at most the largest number of mappings that existed at one time.
+//! The mapping is replaced by pages of zeros, which occupy no memory, and the range is reused for the next mapping of
+//! the same length. So the number of ranges is at most the largest number of mappings that existed at one time.
 
 use std::ptr::NonNull;
 
@@ -34,7 +34,7 @@ pub unsafe fn end_mapping(base: NonNull<u8>, len: usize) {
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | libc::MAP_FIXED | libc::MAP_NORESERVE;
     // SAFETY: the caller guarantees that the mapping may be replaced.
     let zeros = unsafe { libc::mmap(base.as_ptr().cast(), len, libc::PROT_READ, flags, -1, 0) };
-    // If the kernel has no memory for the pages of zeros, the mapping stays, and its range is not used again.
+    // If the kernel cannot map the pages of zeros, the old mapping remains, and its range is never reused.
     if zeros != libc::MAP_FAILED {
         FREE.lock().push(Range { base: base.as_ptr() as usize, len });
     }
@@ -63,7 +63,7 @@ mod tests {
         let fixed = if at.is_some() { libc::MAP_FIXED } else { 0 };
         let wanted = at.map_or(std::ptr::null_mut(), |at| at.as_ptr().cast());
         let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS | fixed;
-        // SAFETY: a new mapping, or one in a range that was taken.
+        // SAFETY: the call creates a new mapping, or replaces the pages of zeros in a range that `take` returned.
         let base = unsafe { libc::mmap(wanted, LEN, libc::PROT_READ | libc::PROT_WRITE, flags, -1, 0) };
         NonNull::new(base.cast()).unwrap()
     }
@@ -71,7 +71,7 @@ mod tests {
     #[test]
     fn range_of_an_ended_mapping_reads_as_zeros_and_is_used_again() {
         let base = map(None);
-        // SAFETY: the word is in the mapping, which stays readable for ever.
+        // SAFETY: the word is in the mapping, whose range is always readable.
         let word = unsafe { AtomicU64::from_ptr(base.as_ptr().cast()) };
         word.store(7, Ordering::Relaxed);
         // SAFETY: the mapping was created above and is not used afterwards.

@@ -38,7 +38,7 @@ impl Drop for Deferral {
 
 const PTHREAD_CANCEL_DISABLE: c_int = 1;
 
-// Declared as functions that may unwind, as in `wait`.
+// Declared as functions that may unwind, because glibc's cancellation can unwind through them.
 unsafe extern "C-unwind" {
     fn pthread_setcancelstate(state: c_int, old: *mut c_int) -> c_int;
 }

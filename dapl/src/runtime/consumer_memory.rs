@@ -1,7 +1,7 @@
 //! Memory of an object that the consumer reads through a plain pointer: addresses and private data of EPs and CRs.
 //!
-//! The memory keeps its address for the life of the object, is aligned to 8 bytes, and is zero after the bytes written
-//! last. The memory consists of atomics, because a consumer may read while a later event writes.
+//! The memory has a constant address for the life of the object and is aligned to 8 bytes. All bytes behind those that
+//! were written last are zero. The memory consists of atomics, because a consumer may read while a later event writes.
 #![forbid(unsafe_code)]
 
 use std::ffi::c_void;

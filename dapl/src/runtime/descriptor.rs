@@ -1,7 +1,7 @@
 //! A file descriptor that an object makes readable or not readable: an eventfd with a count of one or zero.
 //!
-//! Consumers wait on the descriptor in `poll` or `epoll`. The owner changes the descriptor under the lock of the state
-//! that it shows, so the two agree. The consumer may poll the descriptor, but must not read or close it.
+//! Consumers wait on the descriptor in `poll` or `epoll`. The owner changes its state and the descriptor under one
+//! lock, so that they agree. The consumer may poll the descriptor, but must not read or close it.
 use std::os::fd::{AsRawFd, OwnedFd};
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -19,7 +19,7 @@ impl Descriptor {
     /// Creates a descriptor that is not readable, and is closed on exec.
     pub fn new() -> Result<Self> {
         let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK).map_err(|error| {
-            log::error!("cannot create a descriptor to wait on: eventfd: {error}");
+            log::error!("cannot create a file descriptor for an EVD or CNO: eventfd: {error}");
             Error::Exhausted(Resource::Memory)
         })?;
         Ok(Descriptor { fd, is_readable: false })
@@ -31,8 +31,8 @@ impl Descriptor {
             return;
         }
         self.is_readable = is_readable;
-        // The descriptor is non-blocking, and the count is zero or one. If a consumer has read the count although it
-        // must not, the count is zero and the read fails.
+        // The count is 0 or 1 and the descriptor is non-blocking, so neither call blocks. The read fails only if the
+        // consumer has read the count itself, and then the descriptor is not readable either.
         let _ = match is_readable {
             true => rustix::io::write(&self.fd, &1_u64.to_ne_bytes()),
             false => rustix::io::read(&self.fd, &mut [0; 8]),

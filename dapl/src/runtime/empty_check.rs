@@ -1,9 +1,9 @@
-//! Lets a dequeue find out without a lock that there is no event.
+//! Detects without a lock that an EVD has no event, so that an unsuccessful dequeue is cheap.
 //!
 //! An EVD whose transport supports it has an [`EmptyCheck`], and each connection that it polls a [`RingWatch`]. Each
 //! word has one writer at a time: the holder of the lock that protects what the word describes. A dequeue reads the
-//! words, and locks nothing if all of them say that nothing has arrived; otherwise it takes the locks and looks for
-//! events.
+//! words, and acquires no lock if all of them indicate that nothing has arrived. Otherwise it acquires the locks and
+//! searches for events.
 //!
 //! A completion moves from a ring to the transport's list, and from there to the queue of the EVD. Each step sets the
 //! word of its destination before the word of its origin (Release), and a dequeue reads the words in the order in which
@@ -25,15 +25,16 @@ pub const WATCHES: usize = 16;
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct EmptyCheck {
-    /// Passes in progress of threads that do not poll; they may complete receives that a dequeue must then find.
+    /// Number of threads that make progress without polling this EVD, such as the engine thread. They may complete
+    /// receives, so a dequeue must take the locks meanwhile.
     passes: AtomicU32,
-    /// Set if the watches are not those of the connections to be polled. The first watch then says that a dequeue must
-    /// poll. Protected by the lock of the list of connections.
+    /// Set if the list of connections has changed since `watches` was written. The first watch is then `stale`, so that
+    /// a dequeue polls. Protected by the lock of the list of connections.
     is_stale: AtomicU32,
     /// Set if the transport's list holds completions. Protected by the lock of that list.
     has_ready: AtomicU32,
-    /// Set if the queue may hold events, or if a dequeue must do more than report that there is none. Protected by the
-    /// lock of the EVD.
+    /// Set if the EVD's queue may contain events, or if an unsuccessful dequeue must do more than return `QUEUE_EMPTY`.
+    /// Protected by the lock of the EVD.
     has_queued: AtomicU32,
     /// Number of polls. If several threads count at the same time, counts may be lost.
     polls: AtomicU32,
@@ -50,19 +51,19 @@ pub struct EmptyCheck {
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct RingWatch {
-    /// First word of the next slot. It is in memory that stays readable for ever.
+    /// First word of the ring's next slot, in memory that is never unmapped.
     next: AtomicPtr<AtomicU64>,
-    /// Upper half of that word after the peer has filled the slot.
+    /// Value of the upper half of `next` after the peer has filled the slot.
     lap: AtomicU32,
-    /// State of the requests of this side that wait for the peer: [`IDLE`], [`COUNTS`] or [`MUST_POLL`].
+    /// State of the local requests that wait for the peer: [`IDLE`], [`COUNTS`] or [`MUST_POLL`].
     requests: AtomicU32,
-    /// The peer's count of taken requests, in memory that stays readable for ever.
+    /// The number of requests that the peer has processed, in memory that is never unmapped.
     taken: AtomicPtr<AtomicU64>,
-    /// Low half of the peer's count up to which requests have been completed.
+    /// Low half of the peer's number at which requests were last completed here.
     known: AtomicU32,
-    /// Low half of the peer's count as carried by the latest message.
+    /// Low half of the peer's number as carried by the latest message.
     carried: AtomicU32,
-    /// A word that never changes, in place of a missing slot or count.
+    /// A word that never changes, used while there is no slot or no number to watch.
     zero: AtomicU64,
 }
 
@@ -79,9 +80,9 @@ const MUST_POLL: u32 = 2;
 pub enum Wait {
     /// No request waits.
     Nothing = IDLE,
-    /// The peer's count of taken requests.
+    /// Requests wait until the number of requests that the peer has processed grows.
     Count = COUNTS,
-    /// Something else, or the connection has ended. Only a poll can find out.
+    /// Requests wait for something else, or the connection has ended. Only a poll can detect progress.
     Other = MUST_POLL,
 }
 
@@ -134,7 +135,8 @@ impl RingWatch {
         self.next.store(ptr::from_ref(word).cast_mut(), Ordering::Release);
     }
 
-    /// Watches the peer's count of taken requests, which is 0 now. Called under the lock of the send direction.
+    /// Watches the number of requests that the peer has processed, which must be 0. Called under the lock of the send
+    /// direction.
     ///
     /// # Safety
     /// The word stays readable for ever.
@@ -149,7 +151,7 @@ impl RingWatch {
         self.known.store(taken as u32, Ordering::Release);
     }
 
-    /// Records for what requests wait. Called under the lock of the send direction.
+    /// Records what the local requests wait for. Called under the lock of the send direction.
     #[inline(always)]
     pub fn set_wait(&self, wait: Wait) {
         self.requests.store(wait as u32, Ordering::Release);
@@ -161,8 +163,8 @@ impl RingWatch {
         self.requests.load(Ordering::Acquire) != IDLE
     }
 
-    /// The low half of the peer's count of taken requests, as a message carried it. Called under the lock of the receive
-    /// direction.
+    /// Stores the low half of the number of requests that the peer has processed, as a message carried it. Called under
+    /// the lock of the receive direction.
     #[inline(always)]
     pub fn set_carried(&self, taken: u32) {
         self.carried.store(taken, Ordering::Release);
@@ -183,8 +185,8 @@ impl RingWatch {
     /// Whether the peer has filled the next slot.
     #[inline(always)]
     fn has_entry(&self) -> bool {
-        // SAFETY: `set_next` was given a word that stays readable for ever; the initial word is a field of this object,
-        // whose memory is never freed.
+        // SAFETY: `set_next` was given a word that is never unmapped; the initial word is a field of this object, whose
+        // memory is never freed.
         let next = unsafe { &*self.next.load(Ordering::Acquire) };
         (next.load(Ordering::Acquire) >> 32) as u32 == self.lap.load(Ordering::Relaxed)
     }
@@ -196,10 +198,11 @@ impl RingWatch {
             IDLE => true,
             COUNTS => {
                 let known = self.known.load(Ordering::Acquire);
-                // SAFETY: as in `has_entry`, with `set_taken`.
+                // SAFETY: `set_taken` was given a word that is never unmapped; the initial word is a field of this
+                // object, whose memory is never freed.
                 let taken = unsafe { &*self.taken.load(Ordering::Acquire) };
-                // A count that messages carry is not also written to the peer's page, so either of the two counts may
-                // be older.
+                // The peer publishes its number either in shared memory or in a message, not both, so either value may
+                // be the older one.
                 let (published, carried) = (taken.load(Ordering::Acquire) as u32, self.carried());
                 published.wrapping_sub(known) as i32 <= 0 && carried.wrapping_sub(known) as i32 <= 0
             }
@@ -222,11 +225,12 @@ impl QueueCheck {
         QueueCheck { check, never: EmptyCheck::never(), place }
     }
 
-    /// Records whether the queue of the EVD may hold events. Called under the lock of the EVD: with true before an
-    /// event is added, with false only by a dequeue that has a reference by the handle.
+    /// Records whether the EVD's queue may contain events. The caller holds the EVD's lock. True is set before an event
+    /// is
+    /// added. False is set only by a dequeue or wait, because its reference to the EVD keeps `place` valid.
     ///
-    /// While there are events, `never` replaces the check, so that a dequeue reads only one word. The check's own word
-    /// is also set, because a dequeue may have read the address of the check before the replacement.
+    /// While true, `place` points to the check `never`, so that a dequeue reads one word only. `has_queued` is set too,
+    /// because a concurrent dequeue may have read the former value of `place`.
     #[inline(always)]
     pub fn set_queued(&self, may_be: bool) {
         self.check.has_queued.store(u32::from(may_be), Ordering::Release);
@@ -274,8 +278,8 @@ impl Poolable for EmptyCheck {
 }
 
 impl EmptyCheck {
-    /// A check that never says that there is no event. Used for an EVD whose transport has no check, or whose queue
-    /// holds events. Many threads read this check, and no thread writes it.
+    /// The check that never reports an EVD as empty. Used for an EVD whose transport has no check, or whose queue
+    /// contains events. Many threads read this check, and no thread writes it.
     pub fn never() -> &'static EmptyCheck {
         static NEVER: OnceLock<&'static EmptyCheck> = OnceLock::new();
         let create = || {
@@ -330,7 +334,7 @@ impl EmptyCheck {
             }
             n += 1;
         }
-        // Read again, because a completion may have moved from a ring to the list or the queue meanwhile.
+        // Read a second time, because a completion may have moved from a ring to the list or the queue in the meantime.
         self.has_ready.load(Ordering::Acquire) | self.has_queued.load(Ordering::Acquire) == 0
     }
 

@@ -41,7 +41,7 @@ fn all() -> [Box<dyn ForkGuard>; 12] {
         Box::new(RingWatch::pool().lock()),
         Box::new(address_ranges::lock_for_fork()),
         Box::new(logger::lock_for_fork()),
-        // The lock of stderr, which the log takes.
+        // The logger locks stderr.
         Box::new(io::stderr().lock()),
     ]
 }
@@ -51,7 +51,8 @@ thread_local! {
 }
 
 extern "C" fn before() {
-    // A thread that is ending has no thread-local storage. Such a thread forks without the locks.
+    // If the forking thread is exiting, its thread-local storage is gone and cannot store the guards: it forks without
+    // the locks.
     let _ = FORK_GUARDS.try_with(|guards| guards.replace(Some(all())));
 }
 

@@ -26,7 +26,7 @@ mod records;
 /// during a post.
 const SLOTS: usize = 4;
 
-/// A waiting thread checks the slots this many times, with a yield after each check, before it sleeps between checks.
+/// Number of checks that a waiting thread makes with a yield after each, before it sleeps after each check.
 const YIELDS: u32 = 100;
 /// Sleep between checks of a waiting thread. A use takes microseconds unless its thread is preempted.
 const SLEEP: Duration = Duration::from_micros(50);
@@ -54,7 +54,8 @@ pub fn protect(address: usize) -> Option<Protection> {
     Some(Protection { slot, _is_local: PhantomData })
 }
 
-/// Like [`protect`], but with the first slot of the thread only, which is the common case and takes fewer steps.
+/// Like [`protect`], but tries only the first slot of the thread. The first slot is usually free, and this needs fewer
+/// instructions.
 #[inline(always)]
 pub fn protect_first(address: usize) -> Option<Protection> {
     let slot = &records::mine()?.0[0];
@@ -91,12 +92,13 @@ impl Protection {
 impl Drop for Protection {
     #[inline(always)]
     fn drop(&mut self) {
-        // Pairs with the Acquire in `is_protected`: the uses of the object come before its end.
+        // Pairs with the Acquire in `is_protected`: all accesses to the object precede its end.
         self.slot.store(0, Ordering::Release);
     }
 }
 
-/// Waits for the current uses of all objects whose addresses `of` accepts. Must not be called during such a use.
+/// Waits until the current uses of all objects whose addresses `of` accepts have ended. Must not be called during such
+/// a use, because it would wait for itself.
 #[cold]
 pub fn await_uses(of: impl Fn(usize) -> bool) {
     records::heavy_barrier();
@@ -168,7 +170,7 @@ mod tests {
         for _ in 0..500 {
             thread::spawn(|| assert!(protect(2).is_some())).join().unwrap();
         }
-        // Tests that run at the same time have threads too.
+        // Other tests run concurrently and use records too.
         assert!(count() < before + 250, "{before} records, then {}", count());
     }
 }

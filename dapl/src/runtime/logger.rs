@@ -51,7 +51,7 @@ impl Logger {
             let _ = std::io::stderr().write_all(lines.as_bytes());
         }
         if self.to & SYSLOG != 0 {
-            // syslog adds time and process itself.
+            // syslog adds the time and the process, so the line has neither.
             text.lines().for_each(|line| syslog(&format!("dapl: {}: {line}\0", word(level))));
         }
     }
@@ -77,8 +77,8 @@ thread_local! {
     static COLLECTED: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// Runs `body`; lines that this thread logs in it are prefixed with the name of an IA. Used by threads of an IA and
-/// where an error is logged, not on a hot path.
+/// Runs `body`. Lines that the calling thread logs in it contain the name of an IA. Used by threads of an IA and where
+/// errors are logged; too slow for a hot path.
 pub fn with_ia<T>(name: &str, body: impl FnOnce() -> T) -> T {
     /// Restores the name, also when the body panics.
     struct Restore(String);
@@ -108,7 +108,7 @@ pub(crate) fn collect_errors<T>(open: impl FnOnce() -> T) -> (T, String) {
     (result, said)
 }
 
-/// Stores an error for [`collect_errors`]. Returns false if that is not running.
+/// Stores an error for [`collect_errors`]. Returns false if the calling thread is not inside it.
 fn keep(text: &str) -> bool {
     COLLECTED.with_borrow_mut(|collected| {
         let Some(said) = collected else { return false };
@@ -242,7 +242,7 @@ fn word(level: Level) -> &'static str {
 
 fn syslog(line: &str) {
     let Ok(line) = CStr::from_bytes_until_nul(line.as_bytes()) else { return };
-    // SAFETY: two strings; the format takes one.
+    // SAFETY: both strings are NUL-terminated, and the format has one string argument.
     unsafe { libc::syslog(libc::LOG_USER | libc::LOG_WARNING, c"%s".as_ptr(), line.as_ptr()) };
 }
 

@@ -12,7 +12,7 @@ use crate::provider::Region;
 pub struct PageRights {
     pub read: bool,
     pub write: bool,
-    /// The mapping must be shared, so that other processes may map it too.
+    /// The mapping must be shared (`MAP_SHARED`), so that other processes can map the same memory.
     pub shared: bool,
 }
 
@@ -42,7 +42,7 @@ pub fn lookup(region: Region, rights: PageRights) -> MappingLookup {
 
 /// The file that backs a region of a shared mapping.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Behind {
+pub struct BackingFile {
     /// Device of the file system: major and minor.
     pub device: (u32, u32),
     /// Inode number; for a System V segment, its id.
@@ -55,14 +55,14 @@ pub struct Behind {
 
 /// Finds the file that backs a region, if the whole region is one contiguous part of one file, mapped as shared. `None`
 /// for an empty region.
-pub fn behind(region: Region) -> Option<Behind> {
-    behind_in(&std::fs::read_to_string("/proc/self/maps").ok()?, region)
+pub fn backing_file(region: Region) -> Option<BackingFile> {
+    backing_file_in(&std::fs::read_to_string("/proc/self/maps").ok()?, region)
 }
 
 /// Parses `maps`. A mapping whose parts have different rights or advice appears as several adjacent lines.
-fn behind_in(maps: &str, region: Region) -> Option<Behind> {
+fn backing_file_in(maps: &str, region: Region) -> Option<BackingFile> {
     let end = region.address.checked_add(region.length)?;
-    let mut found: Option<Behind> = None;
+    let mut found: Option<BackingFile> = None;
     let mut at = region.address;
     for line in maps.lines() {
         let Some((from, to, rights)) = mapping(line).filter(|(_, to, _)| *to > at) else { continue };
@@ -88,14 +88,14 @@ fn behind_in(maps: &str, region: Region) -> Option<Behind> {
 }
 
 /// Parses device, inode, offset and path of the file in one line of the list.
-fn file(line: &str) -> Option<Behind> {
+fn file(line: &str) -> Option<BackingFile> {
     let mut words = line.split_ascii_whitespace().skip(2);
     let offset = u64::from_str_radix(words.next()?, 16).ok()?;
     let (major, minor) = words.next()?.split_once(':')?;
     let number = |text| u32::from_str_radix(text, 16).ok();
     let device = (number(major)?, number(minor)?);
     let inode = words.next()?.parse().ok()?;
-    Some(Behind { device, inode, offset, name: words.next().unwrap_or_default().to_owned() })
+    Some(BackingFile { device, inode, offset, name: words.next().unwrap_or_default().to_owned() })
 }
 
 /// Checks a region against lines of the form `begin-end rights offset device inode path`, which are sorted by address;
@@ -187,7 +187,7 @@ b000-c000 rw-s 00000000 00:1f 0 /SYSV00000000 (deleted)
 c000-d000 rw-s 00000000 00:00 0
 ";
         let found = |address, length| {
-            behind_in(maps, Region { address, length }).map(|found| (found.inode, found.offset, found.name))
+            backing_file_in(maps, Region { address, length }).map(|found| (found.inode, found.offset, found.name))
         };
         assert_eq!(found(0x1010, 0x2ff0), Some((5, 0x2010, "/memfd:a".into())), "two adjacent lines");
         assert_eq!(found(0x8ff0, 16), Some((32769, 0xff0, "/SYSV00000000".into())));
@@ -197,7 +197,7 @@ c000-d000 rw-s 00000000 00:00 0
         assert_eq!([found(0, 8), found(0x1000, 0)], [None, None]);
         assert_eq!(found(0xb000, 8), Some((0, 0, "/SYSV00000000".into())), "the first segment of a namespace");
         assert_eq!(found(0xc000, 8), None, "shared, of no file");
-        let device = behind_in(maps, Region { address: 0x8000, length: 1 }).map(|found| found.device);
+        let device = backing_file_in(maps, Region { address: 0x8000, length: 1 }).map(|found| found.device);
         assert_eq!(device, Some((0, 0x1f)));
     }
 

@@ -27,7 +27,7 @@ pub struct Pooled<T: Poolable>(&'static T);
 impl<T: Poolable> Pooled<T> {
     /// Takes an object out of the pool, or allocates one.
     pub fn take() -> Self {
-        // Loom forbids the use of an object of one model in the next model.
+        // Loom forbids that one run of a model uses an object of another run, so models have no pool.
         let free = if cfg!(loom) { None } else { T::pool().lock().pop() };
         let object: &'static T = free.unwrap_or_else(|| Box::leak(Box::default()));
         object.clear();

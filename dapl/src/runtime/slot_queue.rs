@@ -63,7 +63,7 @@ impl<T: Default> SlotQueue<T> {
         self.slots.len()
     }
 
-    /// Same as [`SlotQueue::push`], for a caller that has compared `len` with `slots`.
+    /// Appends an entry without growing, for a caller that has compared `len` with `slots`. Returns its slot.
     ///
     /// # Panics
     /// If there are no slots. If all slots are in use, the oldest entry is overwritten.
@@ -146,7 +146,7 @@ mod tests {
         let (mut queue, mut model, mut random) = (SlotQueue::<u64>::default(), VecDeque::new(), 1u64);
         for n in 0..20_000 {
             random = random.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
-            // More pushes than pops in the first half, fewer in the second.
+            // In the first half pushes are more frequent than pops, in the second half pops are.
             if random >> 62 < if n < 10_000 { 3 } else { 1 } {
                 *queue.push() = n;
                 model.push_back(n);

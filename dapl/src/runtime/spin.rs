@@ -3,10 +3,10 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Minimum spin time before a sleep, in nanoseconds: about the cost of a sleep and a wake-up. A lower limit of the
-/// provider takes precedence.
+/// Minimum spin time before a sleep, in nanoseconds: about the cost of a sleep and a wake-up. If the provider's maximum
+/// is lower, that applies.
 const SHORTEST: u32 = 2_000;
-/// One of this many unsuccessful spins is followed by a spin of the full limit.
+/// After every eighth unsuccessful spin, the next spin has the full length.
 const TRY_ALL: u32 = 8;
 
 /// Adaptive length of the next spin.
@@ -37,8 +37,8 @@ impl SpinBudget {
     }
 
     /// Records that a spin was unsuccessful, and halves the length of the next spin. After every eighth unsuccessful
-    /// spin, the next one has the full limit. Otherwise two processes that wait for each other would both sleep at
-    /// once, and never find that polling is faster.
+    /// spin, the next spin has the full length. Otherwise two processes that wait for each other would both go to sleep
+    /// quickly, and never detect that polling is faster.
     pub(crate) fn failed(&self, budget: u32, longest: u32) {
         let unsuccessful = self.unsuccessful.load(Ordering::Relaxed).wrapping_add(1);
         self.unsuccessful.store(unsuccessful, Ordering::Relaxed);

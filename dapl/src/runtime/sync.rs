@@ -1,8 +1,8 @@
 //! Atomics, fences and locks for modules with loom models: the standard ones, or loom's.
 //!
-//! Only this module depends on `cfg(loom)`. loom can run a module unchanged if the module takes its atomics from here.
-//! Its models are at its end (`mod interleavings`); `cargo xtask test loom` runs them. Loom's types work inside a model
-//! only, and cannot be used in a `static`.
+//! A module that imports its atomics from here can run unchanged under loom. Its models are in its submodule
+//! `interleavings`; `cargo xtask test loom` runs them. Loom's types work only inside a model, and cannot be used in a
+//! `static`.
 
 #[cfg(loom)]
 pub mod access_check;
@@ -18,8 +18,8 @@ mod kind {
 
     pub use parking_lot::{Mutex, MutexGuard};
 
-    /// A full fence directly after a `SeqCst` read-modify-write. On x86 that operation is a full fence, so this does
-    /// nothing.
+    /// A full fence directly after a `SeqCst` read-modify-write. On x86 the read-modify-write is itself a full fence,
+    /// so this does nothing.
     #[inline]
     pub fn fence_behind_rmw() {
         if cfg!(target_arch = "x86_64") {
@@ -41,7 +41,7 @@ mod kind {
         yield_now();
     }
 
-    /// A full fence, as needed on CPUs that reorder freely.
+    /// A full fence: loom models a CPU on which the read-modify-write is no fence.
     pub fn fence_behind_rmw() {
         fence(Ordering::SeqCst);
     }

@@ -32,21 +32,21 @@ pub struct ThreadId(libc::pthread_t);
 /// The id of the calling thread. Not `std::thread::current`, which allocates a handle for each thread of the consumer.
 /// Leak checkers report that of the main thread as possibly lost.
 pub fn current() -> ThreadId {
-    // SAFETY: has no preconditions and cannot fail.
+    // SAFETY: pthread_self has no preconditions and cannot fail.
     ThreadId(unsafe { libc::pthread_self() })
 }
 
 /// Waits until a thread has ended, unless it is the calling thread: an agent may close the IA on the engine thread.
 pub fn join(thread: JoinHandle<()>) {
     if ThreadId(thread.as_pthread_t()) != current() {
-        // The thread itself has reported a panic.
+        // An error means that the thread has panicked, which it has reported.
         let _ = thread.join();
     }
 }
 
 /// Requests a short time slice for the calling thread, so that it runs soon after a wake-up even if all CPUs are busy:
-/// Linux 6.12 and later let a thread with a shorter slice preempt others (EEVDF, sched_setattr(2)). Its share of CPU
-/// time stays the same.
+/// since Linux 6.12, a thread with a shorter slice can preempt others (EEVDF, sched_setattr(2)). The thread's share of
+/// the CPU time does not change.
 pub fn request_short_slice() {
     /// Slice in nanoseconds; the kernel's minimum.
     const SLICE: u64 = 100_000;
@@ -63,7 +63,7 @@ pub fn request_short_slice() {
         deadline: u64,
         period: u64,
     }
-    // SAFETY: plain calls about the calling thread; the kernel reads a record of the size stated in it.
+    // SAFETY: the calls affect the calling thread only; the kernel reads a record whose size the record states.
     unsafe {
         if libc::sched_getscheduler(0) != libc::SCHED_OTHER {
             return; // the administrator has chosen another scheduling policy
@@ -86,15 +86,15 @@ pub fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
     unsafe extern "C" {
         fn pthread_atfork(prepare: extern "C" fn(), parent: extern "C" fn(), child: extern "C" fn()) -> libc::c_int;
     }
-    // SAFETY: plain functions of a library that is never unmapped. If registration fails for lack of memory, fork works
-    // as it does without handlers.
+    // SAFETY: the functions belong to a library that is never unmapped. If the registration fails for lack of memory,
+    // fork works as without handlers.
     unsafe { pthread_atfork(before, after, after) };
 }
 
 /// Registers a function that runs when the process exits by `exit`. It must not panic or wait for the exiting thread.
 pub fn at_exit(last: extern "C" fn()) {
-    // SAFETY: a plain function of a library that is never unmapped. If registration fails for lack of memory, nothing
-    // runs at exit.
+    // SAFETY: the function belongs to a library that is never unmapped. If the registration fails for lack of memory,
+    // nothing runs at exit.
     unsafe { libc::atexit(last) };
 }
 

@@ -1,9 +1,10 @@
 //! Connect timeouts: [`Deadlines`] is a sorted set, served by one lazily started thread.
 //!
-//! `ep` arms a deadline per connect with a finite timeout and cancels it when the attempt ends. The thread starts with the
-//! first [`arm`], and ends after some time without deadlines, or at once when an IA is closed and there are none. It is woken only when the earliest deadline changes, and calls
-//! back without its lock held. A cancel does not wait for a callback in progress: that callback carries the number of its
-//! attempt, finds it stale under the EP's lock, and does nothing. Deadlines pending at exit are discarded.
+//! `ep` arms a deadline per connect with a finite timeout, and cancels the deadline when the attempt ends. The thread
+//! starts with the first [`arm`]. It ends after `LINGER` without deadlines, or when an IA is closed while there are
+//! none. It is woken only when the earliest deadline changes, and calls back without locks. A cancel does not wait for
+//! a callback in progress: the callback has the number of its attempt, finds under the EP's lock that the number is
+//! stale, and does nothing. Deadlines pending at exit are discarded.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;
@@ -105,7 +106,7 @@ impl<T> Default for Deadlines<T> {
 /// connecting should not keep a thread.
 const LINGER: Duration = Duration::from_secs(2);
 
-// The standard library's mutex, because it can be unlocked in a forked child. A lock with a list of waiters cannot.
+// A mutex of the standard library, because a forked child can unlock it: it has no list of waiters.
 static CLOCK: Mutex<Clock> = Mutex::new(Clock { deadlines: Deadlines::new(), owner: 0, generation: 0, thread: None });
 static WAKE: Condvar = Condvar::new();
 
@@ -140,7 +141,7 @@ impl Clock {
             log::error!("cannot start the thread for connect timeouts: {error}");
             Error::Exhausted(Resource::Memory)
         })?;
-        // In a forked child this is the handle of the parent's thread, which the child can neither join nor detach.
+        // In a forked child the old handle refers to the parent's thread, which the child can neither join nor detach.
         std::mem::forget(self.thread.replace(thread));
         self.owner = process;
         Ok(())
@@ -236,7 +237,7 @@ mod tests {
             end_if_idle();
             assert!(is_running(), "a deadline is pending");
             cancel(ticket);
-            // Tests that run at the same time may have deadlines.
+            // Other tests run concurrently and may have deadlines.
             while is_running() {
                 end_if_idle();
             }

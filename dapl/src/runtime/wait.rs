@@ -26,7 +26,7 @@ mod futex;
 pub enum WaitStep {
     /// The wait is over.
     Done(DAT_RETURN),
-    /// Sleep until the word differs from `expected`, or the deadline.
+    /// Sleep while the word equals `expected`, at most until the deadline.
     Sleep {
         /// Futex word of the object.
         word: &'static AtomicU32,
@@ -55,7 +55,8 @@ pub enum Cause {
 pub struct Deadline(Option<u64>);
 
 impl Deadline {
-    /// No deadline, or not computed yet: the clock is read only if a thread has to sleep.
+    /// No deadline. Also used before the deadline is computed, because the clock is read only if the thread has to
+    /// wait.
     pub const NEVER: Deadline = Deadline(None);
 
     /// `timeout` microseconds from now.
@@ -91,8 +92,8 @@ pub fn relax() {
     }
 }
 
-/// A thread limited to one CPU calls `sched_yield` after a few microseconds of unsuccessful polling, because the peer
-/// may need that CPU.
+/// Makes a thread that is limited to one CPU call `sched_yield` after a few microseconds of unsuccessful polling,
+/// because the peer may need that CPU.
 #[derive(Debug, Default)]
 pub struct SharedCpuBackoff {
     /// Number of unsuccessful polls since the last successful one.
@@ -104,7 +105,8 @@ pub struct SharedCpuBackoff {
 }
 
 impl SharedCpuBackoff {
-    /// Number of unsuccessful polls, a few microseconds, after which a peer on another CPU would have answered.
+    /// Number of unsuccessful polls before a yield. They take a few microseconds, in which a peer on another CPU would
+    /// have responded.
     const YIELD_AFTER: u32 = 64;
     /// Number of polls between checks of the CPU set, which are system calls. The set may change at any time.
     const CHECK_INTERVAL: u32 = 1 << 12;
@@ -161,8 +163,8 @@ pub fn word(id: ObjectId) -> Option<(&'static AtomicU32, u32)> {
 /// Changes the word, so that no thread falls asleep on its old value. Called under the object's lock.
 pub fn bump(id: ObjectId) {
     if let Some(word) = handle::futex(id) {
-        // The object's lock orders this with `word`; the kernel's lock orders it with the check of a thread that falls
-        // asleep.
+        // Relaxed suffices: the object's lock orders the change with the read in `word`, and the kernel's lock orders
+        // it with the check of a thread that goes to sleep.
         word.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -263,7 +265,7 @@ thread_local! {
 impl Mark {
     /// Stores the mark before the first sleep of a wait.
     pub fn store(self) {
-        // A thread that is running its last destructors can no longer be cancelled.
+        // A thread whose thread-local storage is gone is exiting and cannot be cancelled any more.
         let _ = MARKS.try_with(|marks| marks.0.borrow_mut().push(self));
     }
 
@@ -301,7 +303,7 @@ mod tests {
             backoff.reset();
             (unsuccessful, (1..SharedCpuBackoff::YIELD_AFTER).any(|_| backoff.should_yield(None)))
         };
-        // Affinity is per thread, so other tests are not affected.
+        // The CPU affinity is set in a thread of this test, so that other tests are not affected.
         std::thread::spawn(move || {
             let all = rustix::thread::sched_getaffinity(None).unwrap();
             let mut one = rustix::thread::CpuSet::new();

@@ -43,8 +43,8 @@ pub fn guard(body: impl FnOnce() -> Result<()>) -> DAT_RETURN {
     failed.map_or_else(|| code(guarded), error)
 }
 
-/// Like [`code`], for an entry whose parameters have other positions in 2.0. `places` has pairs of positions: in 1.2
-/// and in 2.0.
+/// Like [`code`], for an entry whose parameters have other positions in 2.0. Each pair in `places` is the position of a
+/// parameter in 1.2 and in 2.0.
 pub fn code_with_arguments(of_1_2: v1::DAT_RETURN, places: &[(u32, u32)]) -> DAT_RETURN {
     let translated = code(of_1_2);
     if translated & v2::DAT_TYPE_MASK != v2::DAT_INVALID_PARAMETER {
@@ -255,8 +255,8 @@ pub fn provider_attr(attr: &v1::DAT_PROVIDER_ATTR, has_ep_scope: bool) -> v2::DA
     }
 }
 
-/// Converts completion flags to 1.2. The additional flag of 2.0 is dropped. It orders a post after operations that
-/// invalidate an LMR, and this library has no such operation.
+/// Converts completion flags to 1.2. Drops the flag that only 2.0 has: it orders a post after operations that
+/// invalidate an LMR, which this library does not have.
 #[inline(always)]
 pub fn flags(flags: v2::DAT_COMPLETION_FLAGS) -> v1::DAT_COMPLETION_FLAGS {
     flags & !v2::DAT_COMPLETION_LMR_INVALIDATE_FENCE_FLAG

@@ -22,7 +22,7 @@ pub unsafe extern "C" fn dapl2_cno_query<P: Provider>(
     mask: DAT_CNO_PARAM_MASK,
     out: *mut DAT_CNO_PARAM,
 ) -> DAT_RETURN {
-    /// The values of this mask are numbers, not single bits.
+    /// All known bits. The constants of this mask are not single bits.
     const KNOWN: DAT_CNO_PARAM_MASK = DAT_CNO_FIELD_PROXY | DAT_CNO_FIELD_ALL;
     convert::code(guard(|| {
         let cno = from_handle::<Cno<P>>(cno, Handle::Cno)?;
@@ -30,7 +30,7 @@ pub unsafe extern "C" fn dapl2_cno_query<P: Provider>(
             return Err(Error::InvalidParameter(2));
         }
         require(out, 3)?;
-        // Initialises the whole union, whichever member is set afterwards.
+        // The agent is the largest member, so this initialises all bytes of the union.
         let mut proxy = DAT_CNO_PROXY { agent: Agent::as_passed(None) };
         let proxy_type = match (cno.descriptor(), cno.agent()) {
             (Some(fd), _) => {

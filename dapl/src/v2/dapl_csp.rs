@@ -38,7 +38,7 @@ pub unsafe extern "C" fn dapl2_csp_create<P: Provider>(
         // SAFETY: `communicator` is not null, and the caller guarantees that it is readable.
         let DAT_COMM { domain, r#type: kind, protocol } = unsafe { communicator.read_unaligned() };
         let communicator = Communicator { domain, kind, protocol };
-        // SAFETY: this function's own contract, and not null.
+        // SAFETY: `address` is not null, so the caller guarantees that it points at a socket address.
         let bytes = unsafe { socket_address(address) };
         let (ip, port) = communicator.place(&bytes, 3)?;
         let place = Place { communicator, ip, port, bytes: &bytes };
@@ -98,7 +98,7 @@ pub(super) unsafe fn port_of(address: DAT_IA_ADDRESS_PTR, communicator: Communic
 /// Copies a socket address of a family with ports. For any other family, copies the family only.
 ///
 /// # Safety
-/// As [`port_of`].
+/// `address` points at a socket address of its family's length.
 unsafe fn socket_address(address: DAT_IA_ADDRESS_PTR) -> Vec<u8> {
     // SAFETY: every socket address begins with its family, in two bytes.
     let family = i32::from(unsafe { address.cast::<u16>().read_unaligned() });

@@ -16,7 +16,8 @@ use crate::runtime::handle::from_handle;
 /// `dat_ep_create`. Unreliable service types are refused with `DAT_MODEL_NOT_SUPPORTED`.
 ///
 /// # Safety
-/// As the entry of 1.2.
+/// `ia`, `pz`, `recv`, `request` and `connect` are null or handles of this library, live or freed, of any kind;
+/// `attributes` is null or points at a record; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_ep_create<P: Provider>(
     ia: DAT_IA_HANDLE,
     pz: DAT_PZ_HANDLE,
@@ -37,7 +38,8 @@ pub unsafe extern "C" fn dapl2_ep_create<P: Provider>(
 /// `dat_ep_create_with_srq`.
 ///
 /// # Safety
-/// As the entry of 1.2.
+/// `ia`, `pz`, `recv`, `request`, `connect` and `srq` are null or handles of this library, live or freed, of any kind;
+/// `attributes` is null or points at a record; `out` is null or writable.
 #[allow(clippy::too_many_arguments, reason = "the specification's")]
 pub unsafe extern "C" fn dapl2_ep_create_with_srq<P: Provider>(
     ia: DAT_IA_HANDLE,
@@ -70,7 +72,7 @@ unsafe fn with_attributes<P: Provider>(
     if attributes.is_null() || !attributes.is_aligned() {
         return convert::code(create(attributes.cast()));
     }
-    // SAFETY: this function's own contract; neither null nor misaligned.
+    // SAFETY: `attributes` is neither null nor misaligned, and the caller guarantees that it points at a record.
     let attributes = unsafe { attributes.read() };
     let refused = guard(|| {
         from_handle::<Ia<P>>(ia, Handle::Ia)?;
@@ -96,7 +98,7 @@ pub unsafe extern "C" fn dapl2_ep_query<P: Provider>(
     let into = if out.is_null() { std::ptr::null_mut() } else { &raw mut param };
     let is_wanted = mask & DAT_EP_FIELD_ALL != 0;
     let mask = if is_wanted { v1::DAT_EP_FIELD_ALL } else { 0 };
-    // SAFETY: this function's own contract, and a local record.
+    // SAFETY: the call accepts any handle value, and the record is null or a local variable.
     let code = unsafe { ep_1_2::dapl_ep_query::<P>(ep, mask, into) };
     if code != DAT_SUCCESS || !is_wanted {
         return convert::code(code);
@@ -104,7 +106,7 @@ pub unsafe extern "C" fn dapl2_ep_query<P: Provider>(
     convert::code(guard(|| {
         let Communicator { domain, kind, protocol } = dapls_ep::communicator(&*from_handle::<Ep<P>>(ep, Handle::Ep)?);
         let param = convert::ep_param_2(&param, DAT_COMM { domain, r#type: kind, protocol });
-        // SAFETY: not null, since the entry has succeeded, and writable by this function's contract.
+        // SAFETY: `out` is not null, because the entry has succeeded, and the caller guarantees that it is writable.
         unsafe {
             put_cleared!(
                 out,
@@ -164,7 +166,8 @@ pub unsafe extern "C" fn dapl2_ep_modify<P: Provider>(
 /// mandatory.
 ///
 /// # Safety
-/// As the entry of 1.2.
+/// `ep` is null or a handle of this library, live or freed, of any kind; `address` is null or points at a socket
+/// address of the length of its family; `data` is null or points at `size` bytes.
 #[allow(clippy::too_many_arguments, reason = "the specification's")]
 pub unsafe extern "C" fn dapl2_ep_connect<P: Provider>(
     ep: DAT_EP_HANDLE,
@@ -184,7 +187,8 @@ pub unsafe extern "C" fn dapl2_ep_connect<P: Provider>(
 /// `dat_ep_common_connect`: connects to the common service point at the port of the address, in the EP's communicator.
 ///
 /// # Safety
-/// As [`dapl2_ep_connect`].
+/// `ep` is null or a handle of this library, live or freed, of any kind; `address` is null or points at a socket
+/// address of the length of its family; `data` is null or points at `size` bytes.
 pub unsafe extern "C" fn dapl2_ep_common_connect<P: Provider>(
     ep: DAT_EP_HANDLE,
     address: DAT_IA_ADDRESS_PTR,
@@ -196,7 +200,7 @@ pub unsafe extern "C" fn dapl2_ep_common_connect<P: Provider>(
     let checked = convert::guard(|| {
         let ep = from_handle::<Ep<P>>(ep, Handle::Ep)?;
         require(address, 2)?;
-        // SAFETY: this function's own contract, and not null.
+        // SAFETY: `address` is not null, so the caller guarantees that it points at a socket address.
         port = unsafe { dapl_csp::port_of(address, dapls_ep::communicator(&*ep), 2) }?;
         Ok(())
     });
@@ -204,7 +208,7 @@ pub unsafe extern "C" fn dapl2_ep_common_connect<P: Provider>(
         return checked;
     }
     const PLACES: &[(u32, u32)] = &[(4, 3), (5, 4), (6, 5)];
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of the entry of 1.2.
     let code = unsafe {
         ep_1_2::dapl_ep_connect::<P>(
             ep,

@@ -14,10 +14,10 @@ use crate::ia::{AsyncError, Ia};
 use crate::provider::{Arrival, Completion, Provider, Status, Work};
 use crate::runtime::handle::{EvdStub, from_handle, from_handle_hot, from_optional};
 
-/// `dat_evd_create`, with one additional stream: completions of extended operations.
+/// `dat_evd_create`. In addition to 1.2, an EVD can have the stream of completions of extended operations.
 ///
 /// # Safety
-/// As the entry of 1.2.
+/// `ia` and `cno` are null or handles of this library, live or freed, of any kind; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_evd_create<P: Provider>(
     ia: DAT_IA_HANDLE,
     length: DAT_COUNT,
@@ -49,7 +49,7 @@ pub unsafe extern "C" fn dapl2_evd_create<P: Provider>(
 /// `dat_evd_query`.
 ///
 /// # Safety
-/// As the entry of 1.2.
+/// `evd` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_evd_query<P: Provider>(
     evd: DAT_EVD_HANDLE,
     mask: DAT_EVD_PARAM_MASK,
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn dapl2_evd_query<P: Provider>(
 /// `dat_evd_wait`.
 ///
 /// # Safety
-/// As the entry of 1.2.
+/// `evd` is null or a handle of this library, live or freed, of any kind; `event` and `more` are null or writable.
 pub unsafe extern "C-unwind" fn dapl2_evd_wait<P: Provider>(
     evd: DAT_EVD_HANDLE,
     timeout: DAT_TIMEOUT,
@@ -86,9 +86,9 @@ pub unsafe extern "C-unwind" fn dapl2_evd_wait<P: Provider>(
 /// `dat_evd_post_se`. In a software event, the event number and the pointer have the same offsets as in 1.2.
 ///
 /// # Safety
-/// As the entry of 1.2.
+/// `evd` is null or a handle of this library, live or freed, of any kind; `event` is null or points at a record.
 pub unsafe extern "C" fn dapl2_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, event: *const DAT_EVENT) -> DAT_RETURN {
-    // SAFETY: this function's own contract; the entry reads those two fields only.
+    // SAFETY: the caller guarantees that `event` is null or readable; the entry of 1.2 reads only those two fields.
     convert::code(unsafe { evd_1_2::dapl_evd_post_se::<P>(evd, event.cast()) })
 }
 
@@ -101,7 +101,7 @@ const _: () = {
 /// `dat_evd_dequeue`.
 ///
 /// # Safety
-/// As the entry of 1.2.
+/// `evd` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
     if EvdStub::of(evd).is_some_and(|stub| !out.is_null() && stub.has_no_event()) {
         return convert::code(dat_abi::DAT_QUEUE_EMPTY);
@@ -110,10 +110,10 @@ pub unsafe extern "C" fn dapl2_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out
     unsafe { dequeue_locked::<P>(evd, out) }
 }
 
-/// `dat_evd_dequeue` where there may be an event.
+/// `dat_evd_dequeue` of an EVD that may have an event.
 ///
 /// # Safety
-/// As the entry of 1.2.
+/// `evd` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 #[inline(never)]
 unsafe fn dequeue_locked<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
     convert::code(guard_hot(|| {

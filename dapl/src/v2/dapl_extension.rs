@@ -1,4 +1,4 @@
-//! `handle_extendedop`, behind `dat_extension_op`: the operations of the InfiniBand extension.
+//! `handle_extendedop`, which implements `dat_extension_op`: the operations of the InfiniBand extension.
 //!
 //! Reached only through the provider table. Atomic operations and writes with immediate data are posts of an EP, with
 //! the same checks as other posts. Parameter numbers in errors count from the handle, as in the calls of the extension.
@@ -58,7 +58,8 @@ fn is_known<P: Provider>(handle: DAT_HANDLE, op: DAT_EXTENDED_OP) -> Result<()> 
 /// `dat_ib_post_fetch_and_add(ep, add, local, cookie, remote, flags)`.
 ///
 /// # Safety
-/// As [`dapl2_handle_extendedop`].
+/// `ep` is null or a handle of this library, live or freed, of any kind; `list` contains the arguments of the
+/// operation, whose pointers are null or valid.
 unsafe fn fetch_and_add<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RETURN {
     // SAFETY: the caller guarantees that the `va_list` contains these arguments.
     let [add, local, cookie, remote, flags] = unsafe { arguments::take(list) };
@@ -76,7 +77,8 @@ unsafe fn fetch_and_add<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RE
 /// `dat_ib_post_cmp_and_swap(ep, compare, swap, local, cookie, remote, flags)`.
 ///
 /// # Safety
-/// As [`dapl2_handle_extendedop`].
+/// `ep` is null or a handle of this library, live or freed, of any kind; `list` contains the arguments of the
+/// operation, whose pointers are null or valid.
 unsafe fn compare_and_swap<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RETURN {
     // SAFETY: the caller guarantees that the `va_list` contains these arguments.
     let [compare, swap, local, cookie, remote, flags] = unsafe { arguments::take(list) };
@@ -94,7 +96,8 @@ unsafe fn compare_and_swap<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT
 /// `dat_ib_post_rdma_write_immed(ep, count, local, cookie, remote, data, flags)`.
 ///
 /// # Safety
-/// As [`dapl2_handle_extendedop`].
+/// `ep` is null or a handle of this library, live or freed, of any kind; `list` contains the arguments of the
+/// operation, whose pointers are null or valid.
 unsafe fn write_with_immediate<P: Provider>(ep: DAT_EP_HANDLE, list: va_list) -> DAT_RETURN {
     // SAFETY: the caller guarantees that the `va_list` contains these arguments.
     let [count, local, cookie, remote, data, flags] = unsafe { arguments::take(list) };
@@ -115,7 +118,7 @@ fn cookie_of(bits: u64) -> DAT_DTO_COOKIE {
     DAT_DTO_COOKIE { as_64: bits }
 }
 
-/// Posts with the remote memory of a triplet in parameter `n`.
+/// Reads the remote memory from a triplet, which is parameter `n`, and calls `post` with it.
 ///
 /// # Safety
 /// `triplet` is null or the address of a triplet.

@@ -18,7 +18,7 @@ use crate::runtime::handle::from_handle;
 /// `dat_ia_openv`: like `dapl_ia_open`, for the name's registration under 2.0.
 ///
 /// # Safety
-/// As the entry of 1.2.
+/// `name` is null or a C string; `async_evd` and `out` are null or writable.
 pub unsafe extern "C" fn dapl2_ia_open<P: Provider>(
     name: DAT_NAME_PTR,
     length: DAT_COUNT,
@@ -32,7 +32,8 @@ pub unsafe extern "C" fn dapl2_ia_open<P: Provider>(
 /// `dat_ia_query`.
 ///
 /// # Safety
-/// As the entry of 1.2.
+/// `ia` is null or a handle of this library, live or freed, of any kind; `async_evd`, `ia_attr` and `provider_attr`
+/// are null or writable.
 pub unsafe extern "C" fn dapl2_ia_query<P: Provider>(
     ia: DAT_IA_HANDLE,
     async_evd: *mut DAT_EVD_HANDLE,
@@ -48,7 +49,7 @@ pub unsafe extern "C" fn dapl2_ia_query<P: Provider>(
     let (mut of_ia, mut of_provider): (v1::DAT_IA_ATTR, v1::DAT_PROVIDER_ATTR) = unsafe { std::mem::zeroed() };
     let into_ia = if ia_attr.is_null() { std::ptr::null_mut() } else { &raw mut of_ia };
     let into_provider = if provider_attr.is_null() { std::ptr::null_mut() } else { &raw mut of_provider };
-    // SAFETY: this function's own contract, and local records.
+    // SAFETY: the caller also satisfies the contract of the entry of 1.2; the records are null or local variables.
     let code =
         unsafe { ia_1_2::dapl_ia_query::<P>(ia, async_evd, ia_mask_1_2, into_ia, provider_mask_1_2, into_provider) };
     if code != DAT_SUCCESS {
@@ -57,11 +58,11 @@ pub unsafe extern "C" fn dapl2_ia_query<P: Provider>(
     convert::code(guard(|| {
         let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?;
         if wants_ia {
-            // SAFETY: not null, since the entry has succeeded, and writable by this function's contract.
+            // SAFETY: not null, because the entry has succeeded, and the caller guarantees that the record is writable.
             unsafe { put_ia(ia_attr, convert::ia_attr(&of_ia, ia.limits(), P::HAS_ZERO_BASED)) };
         }
         if wants_provider {
-            // SAFETY: not null, since the entry has succeeded, and writable by this function's contract.
+            // SAFETY: not null, because the entry has succeeded, and the caller guarantees that the record is writable.
             unsafe { put_provider(provider_attr, convert::provider_attr(&of_provider, P::HAS_QP_WINDOWS)) };
         }
         Ok(())
@@ -121,7 +122,7 @@ unsafe fn put_ia(out: *mut DAT_IA_ATTR, attributes: DAT_IA_ATTR) {
 }
 
 /// # Safety
-/// As [`put_ia`].
+/// `out` is writable.
 unsafe fn put_provider(out: *mut DAT_PROVIDER_ATTR, attributes: DAT_PROVIDER_ATTR) {
     // SAFETY: the caller guarantees that `out` is writable.
     unsafe {
@@ -165,8 +166,8 @@ unsafe fn put_provider(out: *mut DAT_PROVIDER_ATTR, attributes: DAT_PROVIDER_ATT
     }
 }
 
-/// `ia_ha_related`, behind `dat_registry_providers_related`. The answer is always no, since no adapter takes over
-/// connections of another adapter.
+/// `ia_ha_related`, which implements `dat_registry_providers_related`. Always writes `DAT_FALSE`, because no adapter
+/// can take over connections of another adapter.
 ///
 /// # Safety
 /// `ia` is any value; `provider` is null or a string, `answer` null or writable.

@@ -20,7 +20,9 @@ const PLACES: &[(u32, u32)] = &[(7, 8), (8, 9), (9, 10)];
 /// (attribute `zb_supported`).
 ///
 /// # Safety
-/// As the entry of 1.2.
+/// `ia` and `pz` are null or handles of this library, live or freed, of any kind; the member of `region` for the
+/// memory type is initialised; `out`, `lmr_context`, `rmr_context`, `registered_length` and `registered_address` are
+/// null or writable.
 #[allow(clippy::too_many_arguments, reason = "the specification's")]
 pub unsafe extern "C" fn dapl2_lmr_create<P: Provider>(
     ia: DAT_IA_HANDLE,
@@ -40,7 +42,7 @@ pub unsafe extern "C" fn dapl2_lmr_create<P: Provider>(
     if is_known != DAT_SUCCESS {
         return convert::code(is_known);
     }
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller also satisfies the contract of the entry of 1.2.
     let code = unsafe {
         lmr_1_2::create::<P>(
             ia,
@@ -95,7 +97,7 @@ pub unsafe extern "C" fn dapl2_lmr_query<P: Provider>(
     let into = if out.is_null() { std::ptr::null_mut() } else { &raw mut param };
     // Any mask selects all fields.
     let mask = convert::record_mask(mask, DAT_LMR_FIELD_ALL, v1::DAT_LMR_FIELD_ALL);
-    // SAFETY: this function's own contract, and a local record.
+    // SAFETY: the call accepts any handle value, and the record is null or a local variable.
     let code = unsafe { lmr_1_2::dapl_lmr_query::<P>(lmr, mask, into) };
     if code != DAT_SUCCESS {
         return convert::code(code);
@@ -114,7 +116,7 @@ pub unsafe extern "C" fn dapl2_lmr_query<P: Provider>(
         registered_size: param.registered_size,
         registered_address: if access.zero_based { 0 } else { param.registered_address },
     };
-    // SAFETY: not null, since the entry has succeeded, and writable by this function's contract.
+    // SAFETY: `out` is not null, because the entry has succeeded, and the caller guarantees that it is writable.
     unsafe {
         put_cleared!(
             out,
@@ -153,7 +155,8 @@ pub unsafe extern "C" fn dapl2_lmr_sync_rdma_read<P: Provider>(
 /// `dat_lmr_sync_rdma_write`.
 ///
 /// # Safety
-/// As [`dapl2_lmr_sync_rdma_read`].
+/// `ia` is null or a handle of this library, live or freed, of any kind; `segments` is null or points at `count`
+/// triplets.
 pub unsafe extern "C" fn dapl2_lmr_sync_rdma_write<P: Provider>(
     ia: DAT_IA_HANDLE,
     segments: *const DAT_LMR_TRIPLET,
@@ -163,7 +166,7 @@ pub unsafe extern "C" fn dapl2_lmr_sync_rdma_write<P: Provider>(
     unsafe { sync::<P>(ia, segments, count, |list, count| lmr_1_2::dapl_lmr_sync_rdma_write::<P>(ia, list, count)) }
 }
 
-/// Converts and syncs one segment at a time, so any number of segments needs no allocation.
+/// Converts and syncs the segments one by one, so that no memory is allocated for them.
 ///
 /// # Safety
 /// `segments` is null or points at `count` triplets.

@@ -1,4 +1,4 @@
-//! DAT 2.0 posts. They convert their triplets to those of 1.2, and call the entries of 1.2.
+//! Post entries of DAT 2.0: convert the triplets to those of 1.2, and call the entries of 1.2.
 //!
 //! This is the hot path, so segments are converted on the stack.
 
@@ -36,7 +36,7 @@ pub unsafe extern "C" fn dapl2_ep_post_send<P: Provider>(
 /// `dat_ep_post_recv`.
 ///
 /// # Safety
-/// As [`dapl2_ep_post_send`].
+/// `ep` is null or a handle of this library, live or freed, of any kind; `iov` is null or points at `count` triplets.
 pub unsafe extern "C" fn dapl2_ep_post_recv<P: Provider>(
     ep: DAT_EP_HANDLE,
     count: DAT_COUNT,
@@ -54,7 +54,8 @@ pub unsafe extern "C" fn dapl2_ep_post_recv<P: Provider>(
 /// `dat_ep_post_rdma_read`.
 ///
 /// # Safety
-/// As [`dapl2_ep_post_send`]; `remote` is null or points at a triplet.
+/// `ep` is null or a handle of this library, live or freed, of any kind; `iov` is null or points at `count` triplets;
+/// `remote` is null or points at a triplet.
 pub unsafe extern "C" fn dapl2_ep_post_rdma_read<P: Provider>(
     ep: DAT_EP_HANDLE,
     count: DAT_COUNT,
@@ -67,7 +68,7 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_read<P: Provider>(
     // SAFETY: the caller guarantees that `remote` is null or points at a triplet.
     let translated = unsafe { remote_triplet(remote) };
     let remote = at(&translated);
-    // SAFETY: this function's own contract, and a local triplet.
+    // SAFETY: the caller also satisfies the contract of the entry of 1.2; the remote triplet is null or a local variable.
     unsafe {
         with_segments::<P>(ep, iov, count, |iov, count| {
             ep_1_2::dapl_ep_post_rdma_read::<P>(ep, count, iov, cookie, remote, flags)
@@ -78,7 +79,8 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_read<P: Provider>(
 /// `dat_ep_post_rdma_write`.
 ///
 /// # Safety
-/// As [`dapl2_ep_post_rdma_read`].
+/// `ep` is null or a handle of this library, live or freed, of any kind; `iov` is null or points at `count` triplets;
+/// `remote` is null or points at a triplet.
 pub unsafe extern "C" fn dapl2_ep_post_rdma_write<P: Provider>(
     ep: DAT_EP_HANDLE,
     count: DAT_COUNT,
@@ -91,7 +93,7 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_write<P: Provider>(
     // SAFETY: the caller guarantees that `remote` is null or points at a triplet.
     let translated = unsafe { remote_triplet(remote) };
     let remote = at(&translated);
-    // SAFETY: this function's own contract, and a local triplet.
+    // SAFETY: the caller also satisfies the contract of the entry of 1.2; the remote triplet is null or a local variable.
     unsafe {
         with_segments::<P>(ep, iov, count, |iov, count| {
             ep_1_2::dapl_ep_post_rdma_write::<P>(ep, count, iov, cookie, remote, flags)
@@ -99,11 +101,12 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_write<P: Provider>(
     }
 }
 
-/// `dat_ep_post_rdma_read_to_rmr`: an RDMA read whose local target is given by a remote context of this side: part of a
-/// bound RMR or of an LMR.
+/// `dat_ep_post_rdma_read_to_rmr`: an RDMA read whose local memory is named by a remote context of this IA. It is part
+/// of a bound RMR or of an LMR.
 ///
 /// # Safety
-/// As [`dapl2_ep_post_rdma_read`]; `local` is null or points at a triplet.
+/// `ep` is null or a handle of this library, live or freed, of any kind; `local` is null or points at a triplet;
+/// `remote` is null or points at a triplet.
 pub unsafe extern "C" fn dapl2_ep_post_rdma_read_to_rmr<P: Provider>(
     ep: DAT_EP_HANDLE,
     local: *const DAT_RMR_TRIPLET,
@@ -128,7 +131,7 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_read_to_rmr<P: Provider>(
     // SAFETY: the caller guarantees that `remote` is null or points at a triplet.
     let translated = unsafe { remote_triplet(remote) };
     let (iov, flags) = (&raw mut segment, convert::flags(flags));
-    // SAFETY: this function's own contract, and local triplets, as which a segment is laid out.
+    // SAFETY: both triplets are null or local variables, and a segment has the layout of a triplet.
     let code = unsafe { ep_1_2::dapl_ep_post_rdma_read::<P>(ep, 1, iov.cast(), cookie, at(&translated), flags) };
     convert::code_with_arguments(code, PLACES)
 }
@@ -137,7 +140,7 @@ pub unsafe extern "C" fn dapl2_ep_post_rdma_read_to_rmr<P: Provider>(
 /// completes. If `invalidate` is false, it is a plain send.
 ///
 /// # Safety
-/// As [`dapl2_ep_post_send`].
+/// `ep` is null or a handle of this library, live or freed, of any kind; `iov` is null or points at `count` triplets.
 pub unsafe extern "C" fn dapl2_ep_post_send_with_invalidate<P: Provider>(
     ep: DAT_EP_HANDLE,
     count: DAT_COUNT,
@@ -160,7 +163,7 @@ pub unsafe extern "C" fn dapl2_ep_post_send_with_invalidate<P: Provider>(
 /// Posts a request of a kind that 1.2 lacks.
 ///
 /// # Safety
-/// As [`dapl2_ep_post_send`].
+/// `ep` is null or a handle of this library, live or freed, of any kind.
 pub(super) unsafe fn post_extension<P: Provider>(
     ep: DAT_EP_HANDLE,
     op: Op,

@@ -31,7 +31,7 @@ pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
     let mut param = unsafe { std::mem::zeroed::<v1::DAT_RMR_PARAM>() };
     let into = if out.is_null() { std::ptr::null_mut() } else { &raw mut param };
     let mask = convert::record_mask(mask, DAT_RMR_FIELD_ALL, v1::DAT_RMR_FIELD_ALL);
-    // SAFETY: this function's own contract, and a local record.
+    // SAFETY: the call accepts any handle value, and the record is null or a local variable.
     let code = unsafe { rmr_1_2::dapl_rmr_query::<P>(rmr, mask, into) };
     if code != DAT_SUCCESS {
         return convert::code(code);
@@ -47,7 +47,7 @@ pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
         }
         let triplet = &mut param.lmr_triplet;
         if let Some(lmr) = rmr.ia().context(triplet.lmr_context).and_then(handle::from_id::<Lmr<P>>) {
-            // Restores the triplet that the consumer passed to the bind.
+            // Converts the address back to the one in the triplet that the consumer passed to the bind.
             triplet.virtual_address -= lmr.region().address - lmr.first_address();
         }
         Ok(())
@@ -65,7 +65,7 @@ pub unsafe extern "C" fn dapl2_rmr_query<P: Provider>(
         rmr_scope,
         va_type,
     };
-    // SAFETY: not null, since the entry has succeeded, and writable by this function's contract; the record has no padding.
+    // SAFETY: `out` is not null, because the entry has succeeded, and the caller guarantees that it is writable.
     unsafe { out.write_unaligned(param) };
     DAT_SUCCESS
 }
@@ -123,7 +123,8 @@ pub unsafe extern "C" fn dapl2_rmr_bind<P: Provider>(
     }
     let (segment, flags) = ((&raw const segment).cast(), convert::flags(flags));
     let is_zero_based = va_type == DAT_VA_TYPE_ZB;
-    // SAFETY: this function's own contract, and a local triplet, as which a segment is laid out.
+    // SAFETY: the caller also satisfies the contract of `bind`. The segment is a local variable with the layout of a
+    // triplet.
     let code = unsafe { rmr_1_2::bind::<P>(rmr, segment, mem_priv, is_zero_based, ep, cookie, flags, context) };
     convert::code_with_arguments(code, PLACES)
 }

@@ -21,13 +21,13 @@ use crate::srq::dapl_srq;
 
 macro_rules! same {
     ($($abi:literal $name:ident = $module:ident :: $entry:ident($($arg:ident: $type:ty),*);)*) => { $(
-        #[doc = concat!("As `", stringify!($entry), "`.")]
+        #[doc = concat!("DAT 2.0 version of `", stringify!($entry), "`: the same arguments, and a return code of 2.0.")]
         ///
         /// # Safety
-        /// That of the entry of 1.2.
+        /// The conditions of the entry of 1.2 apply.
         #[allow(clippy::too_many_arguments, reason = "the specification's")]
         pub unsafe extern $abi fn $name<P: Provider>($($arg: $type),*) -> DAT_RETURN {
-            // SAFETY: this function's own contract.
+            // SAFETY: the caller also satisfies the contract of the entry of 1.2.
             convert::code(unsafe { $module::$entry::<P>($($arg),*) })
         }
     )* };
@@ -74,28 +74,28 @@ same! {
     "C" dapl2_srq_resize = dapl_srq::dapl_srq_resize(srq: DAT_SRQ_HANDLE, length: DAT_COUNT);
 }
 
-/// `handle` is null or a handle of this library, live or freed, of any kind.
+/// DAT 2.0 version of `dapl_set_consumer_context`: the same arguments, and a return code of 2.0.
 ///
 /// # Safety
-/// That of the entry of 1.2.
+/// `handle` is null or a handle of this library, live or freed, of any kind.
 pub unsafe extern "C" fn dapl2_set_consumer_context(handle: DAT_HANDLE, value: DAT_CONTEXT) -> DAT_RETURN {
     // SAFETY: the caller also satisfies the contract of `context::dapl_set_consumer_context`.
     convert::code(unsafe { context::dapl_set_consumer_context(handle, value) })
 }
 
-/// `handle` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// DAT 2.0 version of `dapl_get_consumer_context`: the same arguments, and a return code of 2.0.
 ///
 /// # Safety
-/// That of the entry of 1.2.
+/// `handle` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_get_consumer_context(handle: DAT_HANDLE, out: *mut DAT_CONTEXT) -> DAT_RETURN {
     // SAFETY: the caller also satisfies the contract of `context::dapl_get_consumer_context`.
     convert::code(unsafe { context::dapl_get_consumer_context(handle, out) })
 }
 
-/// `handle` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// DAT 2.0 version of `dapl_get_handle_type`: the same arguments, and a return code of 2.0.
 ///
 /// # Safety
-/// That of the entry of 1.2.
+/// `handle` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
 pub unsafe extern "C" fn dapl2_get_handle_type(handle: DAT_HANDLE, out: *mut DAT_HANDLE_TYPE) -> DAT_RETURN {
     // SAFETY: the caller also satisfies the contract of `context::dapl_get_handle_type`.
     convert::code(unsafe { context::dapl_get_handle_type(handle, out) })

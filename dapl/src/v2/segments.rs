@@ -13,7 +13,7 @@ use crate::srq::Srq;
 
 /// Maximum number of segments that are converted without an allocation.
 const MAX_ON_STACK: usize = 8;
-/// More segments than any provider supports.
+/// Maximum number of segments that are converted; no provider supports as many in a post.
 const MAX_SEGMENTS: usize = 4096;
 
 /// Converts a triplet to a segment.
@@ -72,8 +72,8 @@ unsafe fn with_many<P: Provider>(
     convert::code(call(many.as_mut_ptr().cast()))
 }
 
-/// Translates segments of zero-based LMRs to addresses of this process. A handle that is neither an EP nor an SRQ is
-/// left for the entry to refuse.
+/// Converts the offsets in segments of zero-based LMRs to addresses of this process. Does nothing if the handle is neither
+/// an EP nor an SRQ; the entry then refuses the handle.
 #[cold]
 fn translate<P: Provider>(handle: DAT_HANDLE, segments: &mut [Segment]) {
     let ia = from_handle::<Ep<P>>(handle, Handle::Ep)

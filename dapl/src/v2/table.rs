@@ -1,6 +1,6 @@
 //! The provider table of 2.0: every entry of this library, in the order of the ABI.
 //!
-//! `registration` makes one table per IA name and sets its `device_name`.
+//! `registration` creates one table per IA name and sets its `device_name`.
 #![forbid(unsafe_code)]
 
 use dat_abi::v2::DAT_PROVIDER;

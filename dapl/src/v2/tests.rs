@@ -1,6 +1,6 @@
 //! The entries of 2.0 over the fake provider, through the table, as C calls them.
 //!
-//! `World` is the consumer. Tests decide when the provider reports (`World::deliver`).
+//! `World` acts as the consumer. Each test decides when the provider reports events (`World::deliver`).
 
 mod connecting;
 mod events;
@@ -104,7 +104,7 @@ impl World {
     fn connect(&self, ep: H, qual: u64) {
         let mut address = ipv4(0);
         let to = address.as_mut_ptr().cast();
-        // A request for several paths may get one path.
+        // `MULTIPATH` requests several paths; the connect succeeds with one path.
         let flags = DAT_CONNECT_MULTIPATH_FLAG;
         let code =
             call!(ep_connect_func(ep, to, qual, DAT_TIMEOUT_INFINITE, 0, null_mut(), DAT_QOS_BEST_EFFORT, flags));

@@ -1,5 +1,6 @@
-//! A loom model of a completion on its way: a peer fills a slot, one thread moves the message to the transport's list and then
-//! to the queue of the EVD, and another thread, which knows of the message, checks meanwhile.
+//! A loom model of the path of a completion. A peer fills a slot, and one thread moves the message to the transport's
+//! list and then to the queue of the EVD. Another thread, which knows that the message was sent, concurrently reads the
+//! check.
 
 use std::sync::Arc;
 

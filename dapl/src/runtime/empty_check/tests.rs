@@ -1,4 +1,4 @@
-//! Tests of the check. The rings are words of this process.
+//! Tests of the empty check, with fake rings in the memory of the test.
 
 use super::*;
 

@@ -1,6 +1,6 @@
 //! The arena of stubs: address space that is reserved once, assigned stub by stub, and never unmapped.
 //!
-//! Its lock is held for a few instructions, or for one `mmap`. libdat gets the address range from `arena`.
+//! The arena's lock is held for a few instructions, or for one `mmap`. [`arena`] returns the address range for libdat.
 
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -28,7 +28,7 @@ pub fn arena() -> Result<HandleArena> {
 /// Number of stubs in use.
 pub fn alive() -> usize {
     let arena = ARENA.lock();
-    arena.used.saturating_sub(1 + arena.resting.len())
+    arena.used.saturating_sub(1 + arena.quarantined.len())
 }
 
 /// The stub at this address; `None` if no stub starts there.
@@ -56,18 +56,18 @@ pub(crate) fn lock_for_fork() -> impl Sized {
 
 /// Quarantines a freed stub.
 pub(super) fn quarantine(handle: usize) {
-    ARENA.lock().resting.push_back(handle);
+    ARENA.lock().quarantined.push_back(handle);
 }
 
 /// Base address of the arena, 0 until it is reserved; written once.
 static ARENA_BASE: AtomicUsize = AtomicUsize::new(0);
-static ARENA: StaticMutex<Arena> = StaticMutex::new(Arena { used: 0, resting: VecDeque::new() });
+static ARENA: StaticMutex<Arena> = StaticMutex::new(Arena { used: 0, quarantined: VecDeque::new() });
 
 struct Arena {
     /// Number of stubs that were used at least once. Stub 0 never becomes a handle; its table word shows whether the
     /// process has forked since the arena was marked.
     used: usize,
-    resting: VecDeque<usize>,
+    quarantined: VecDeque<usize>,
 }
 
 impl Arena {
@@ -94,8 +94,8 @@ impl Arena {
             log::error!("no address space for {ARENA_LEN} bytes of handles: {}", std::io::Error::last_os_error());
             return Err(Error::Exhausted(Resource::Memory));
         }
-        // SAFETY: the mapping just made. On a kernel without this advice, inherited handles stay valid in a child, as
-        // they do with other DAT libraries.
+        // SAFETY: the range was mapped above. On a kernel without this advice, inherited handles are valid in a child,
+        // as with other DAT libraries.
         unsafe { libc::madvise(base, ARENA_LEN, libc::MADV_WIPEONFORK) };
         ARENA_BASE.store(base as usize, Ordering::Release);
         self.used = 1;
@@ -103,10 +103,10 @@ impl Arena {
         Ok(base as usize)
     }
 
-    /// Marks the arena as belonging to this process. A child continues after its parent's stubs, so a handle of the
-    /// parent is never a handle of the child.
+    /// Marks the arena as belonging to this process. A forked child assigns stubs behind those of the parent, so that a
+    /// handle of the parent is never a handle of the child.
     fn mark(&mut self) {
-        self.resting.clear();
+        self.quarantined.clear();
         if let Some(stub) = at(ARENA_BASE.load(Ordering::Acquire)) {
             stub.futex.store(1, Ordering::Relaxed);
         }
@@ -117,8 +117,8 @@ impl Arena {
         if at(base).is_some_and(|stub| stub.futex.load(Ordering::Relaxed) == 0) {
             self.mark(); // in a forked child the kernel has cleared the arena
         }
-        if self.resting.len() > QUARANTINE || self.used == CAPACITY {
-            return self.resting.pop_front().ok_or(Error::Exhausted(Resource::Memory));
+        if self.quarantined.len() > QUARANTINE || self.used == CAPACITY {
+            return self.quarantined.pop_front().ok_or(Error::Exhausted(Resource::Memory));
         }
         self.used += 1;
         Ok(base + (self.used - 1) * STRIDE)

@@ -2,8 +2,8 @@
 //!
 //! A handle is the address of a 64-byte stub in an arena of address space that is reserved once and never unmapped. So
 //! any value that a C caller passes can be checked without access to foreign memory: it must be inside the arena, at
-//! the start of a stub, of the expected kind, and live. The first word of a stub is the provider table that libdat
-//! uses; it remains when the object is freed. A freed stub is quarantined in a queue and reused with another
+//! the start of a stub, of the expected kind, and live. The first word of a stub points to the provider table that
+//! libdat uses; a free does not clear it. A freed stub is quarantined in a queue, and later reused with another
 //! generation.
 //!
 //! No call blocks: a free marks the stub as not live, and the last call that uses the object drops it. Most calls count
@@ -110,8 +110,8 @@ impl Stub {
         }
     }
 
-    /// Acquires a counted reference instead of a slot, if the object is live. Used while another thread excludes posts
-    /// ([`exclude`]), or if this thread has no free slot.
+    /// Acquires a counted reference if the object is live, and gives the hazard slot up. Used while another thread
+    /// excludes posts ([`exclude`]), or if this thread has no free slot.
     #[cold]
     #[inline(never)]
     fn acquire_instead(&self, protection: Option<Protection>, kind: Kind) -> bool {
@@ -124,9 +124,9 @@ impl Stub {
     /// Drops the object if it was freed and has no users.
     #[cold]
     fn retire_unused(&self) {
-        // Acquire: the writes of earlier users come before the drop.
+        // Acquire: the writes of earlier users must be visible before the object is dropped.
         let word = self.word.load(Ordering::Acquire);
-        if word & (StateWord::LIVE | StateWord::PINS) == 0 {
+        if word & (StateWord::LIVE | StateWord::REFERENCES) == 0 {
             self.retire(word);
         }
     }
@@ -152,15 +152,16 @@ impl Stub {
         // AcqRel: the thread that drops the last reference must see all writes of the other users before it drops the
         // object.
         let word = self.word.fetch_sub(StateWord::REFERENCE, Ordering::AcqRel) - StateWord::REFERENCE;
-        if word & (StateWord::LIVE | StateWord::PINS) == 0 {
+        if word & (StateWord::LIVE | StateWord::REFERENCES) == 0 {
             self.retire(word);
         }
     }
 
     /// Drops the object of a freed stub without users, and quarantines the stub. A word without a kind has no object.
     ///
-    /// Several threads can call this, because a refused reference is counted for a moment, and after a [`HotRef`]. The
-    /// thread that changes the word does the work; the other threads find another generation.
+    /// Several threads can call this concurrently: a failed `acquire` also counts a reference for a moment, and a
+    /// thread whose [`HotRef`] ends checks too. The thread that changes the word drops the object; the others find
+    /// another generation.
     #[cold]
     fn retire(&self, word: u64) {
         let next = StateWord::next_generation(word);
@@ -205,13 +206,13 @@ pub fn from_handle_quick<T: Object>(handle: *mut c_void) -> Option<QuickRef<T>> 
 #[inline(always)]
 fn quick_ref<T: Object>(stub: &'static Stub) -> Option<QuickRef<T>> {
     let protection = hazard::protect_first(stub.address())?;
-    // Acquire as in `from_handle_hot`.
+    // Acquire pairs with the Release in `publish`, and with the end of an exclusion.
     if !StateWord::is_shared(stub.word.load(Ordering::Acquire), T::KIND) {
         stub.end_protection(protection);
         return None;
     }
     let object = stub.object.load(Ordering::Relaxed).cast::<T>();
-    // SAFETY: `publish` has stored it before the word that says live.
+    // SAFETY: `publish` has stored the object before it set the live bit.
     let object = unsafe { NonNull::new_unchecked(object) };
     Some(QuickRef { stub, object, protection: ManuallyDrop::new(protection) })
 }
@@ -253,7 +254,7 @@ impl EvdStub {
         Some(EvdStub(stub))
     }
 
-    /// Whether the EVD's check says that there is no event. No reference is taken.
+    /// Whether the EVD's empty check indicates that there is no event. Acquires no reference.
     #[inline(always)]
     pub fn has_no_event(self) -> bool {
         if cfg!(loom) {
@@ -263,7 +264,7 @@ impl EvdStub {
         unsafe { &*self.0.empty_check.load(Ordering::Acquire) }.is_empty()
     }
 
-    /// Like [`from_handle_quick`].
+    /// Returns the EVD, with an uncounted reference. `None`: see [`from_handle_quick`].
     #[inline(always)]
     pub fn object<T: Object>(self) -> Option<QuickRef<T>> {
         quick_ref(self.0)
@@ -311,7 +312,7 @@ impl Exclusion {
                 return false;
             }
             let next = if exclusive { word | StateWord::EXCLUSIVE } else { word & !StateWord::EXCLUSIVE };
-            // Release: changes made during the exclusion come before its end.
+            // Release: changes made during the exclusion are visible to the calls after it.
             match stub.word.compare_exchange_weak(word, next, Ordering::AcqRel, Ordering::Relaxed) {
                 Ok(_) => return true,
                 Err(now) => word = now,
@@ -325,8 +326,7 @@ impl Drop for Exclusion {
         if self.set(false)
             && let Some(stub) = arena::at(self.0.handle)
         {
-            // The last user of a freed object may have finished during the exclusion, when it could not drop the
-            // object.
+            // If the last user of a freed object has finished during the exclusion, it could not drop the object.
             stub.retire_unused();
         }
     }
@@ -439,8 +439,8 @@ impl<T: Object> Created<T> {
         };
         self.stub.release.store(release as *mut c_void, Ordering::Relaxed);
         self.stub.object.store(Arc::into_raw(object).cast_mut().cast(), Ordering::Relaxed);
-        // Pairs with the Acquire in `acquire`: the object is complete before the word says that it is live. An
-        // addition, because a late reference of the previous generation may be counted in the word.
+        // Release pairs with the Acquire in `acquire`: the object is complete before the live bit is visible. The bits
+        // are added, not stored, because a late reference of the previous generation may be counted in the word.
         self.stub.word.fetch_add((T::KIND as u64) << StateWord::KIND_SHIFT | StateWord::LIVE, Ordering::Release);
         self.id.handle as *mut c_void
     }
@@ -464,7 +464,7 @@ pub fn destroy(id: ObjectId) -> bool {
         if word & StateWord::LIVE == 0 || StateWord::generation(word) != id.generation {
             return false;
         }
-        // The reference counted here delays `retire` until the release below, so that it runs once.
+        // The added reference delays `retire` until the release below.
         let dead = (word & !StateWord::LIVE) + StateWord::REFERENCE;
         match stub.word.compare_exchange_weak(word, dead, Ordering::AcqRel, Ordering::Relaxed) {
             Ok(_) => break,

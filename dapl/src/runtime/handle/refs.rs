@@ -120,7 +120,7 @@ impl<T: Object> QuickRef<T> {
 }
 
 impl<T: Object> QuickRef<T> {
-    /// Same as `drop`, in a function of its own.
+    /// Like `drop`, but a cold function that is not inlined into the caller.
     #[cold]
     #[inline(never)]
     pub fn release_rarely(self) {

@@ -1,4 +1,4 @@
-//! Valid, stale, foreign and arbitrary handle values.
+//! Tests of handles with valid, stale, foreign and arbitrary values.
 
 use std::sync::atomic::AtomicUsize;
 

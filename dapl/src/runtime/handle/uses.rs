@@ -19,7 +19,8 @@ impl UseCount {
     /// is in use.
     pub fn close(&self, state: State) -> Result<()> {
         match self.0.compare_exchange(0, CLOSED, Ordering::AcqRel, Ordering::Acquire) {
-            // Another thread may be freeing the object too; one of the two threads then finds an invalid handle.
+            // If another thread frees the object at the same time, both close it; one of them then finds that the
+            // handle is invalid.
             Ok(_) => Ok(()),
             Err(count) if count & !CLOSED == 0 => Ok(()),
             Err(_) => Err(Error::InvalidState(state)),

@@ -18,7 +18,7 @@ impl StateWord {
     pub(super) const GENERATIONS: u32 = (1 << 23) - 1;
     /// One reference. The count is in the upper half, so that checks of the lower half are 32-bit instructions.
     pub(super) const REFERENCE: u64 = 1 << 32;
-    pub(super) const PINS: u64 = 0xFFFF_FFFF << 32;
+    pub(super) const REFERENCES: u64 = 0xFFFF_FFFF << 32;
 
     pub(super) fn kind(word: u64) -> u8 {
         ((word & Self::KINDS) >> Self::KIND_SHIFT) as u8

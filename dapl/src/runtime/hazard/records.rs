@@ -38,7 +38,7 @@ impl Drop for Owned {
     fn drop(&mut self) {
         local::set(None);
         if let Some(record) = self.0.take() {
-            // If a slot is still in use, a signal handler has ended the thread within a call.
+            // A slot can be in use here only if a signal handler has ended the thread during a call.
             record.slots.0.iter().for_each(|slot| slot.store(0, Ordering::Release));
             record.is_used.store(false, Ordering::Release);
         }
@@ -46,7 +46,7 @@ impl Drop for Owned {
 }
 
 thread_local! {
-    /// The record of this thread, if it has one. `local` points into it.
+    /// The record of this thread, if it has one. The word of `local` points into the record.
     static OWNED: Owned = const { Owned(Cell::new(None)) };
 }
 
@@ -114,7 +114,7 @@ pub(super) fn heavy_barrier() {
     }
     let process = std::process::id();
     if PROCESS.swap(process, Ordering::Relaxed) != process {
-        // The other threads exist only in the parent.
+        // The other threads of the parent do not exist in this child, so their slots protect nothing.
         let others = all().filter(|slots| !is_mine(slots));
         others.flat_map(|slots| &slots.0).for_each(|slot| slot.store(0, Ordering::Relaxed));
     }
@@ -122,8 +122,8 @@ pub(super) fn heavy_barrier() {
         || membarrier(MembarrierCommand::RegisterPrivateExpedited).is_ok()
             && membarrier(MembarrierCommand::PrivateExpedited).is_ok();
     if !is_done {
-        // membarrier(2) worked before, so a system call filter has been installed since. Processors drain their store
-        // buffers within microseconds.
+        // membarrier(2) worked before, so a system call filter was installed in the meantime. Instead of a barrier,
+        // this waits until all CPUs have drained their store buffers, which takes microseconds.
         std::thread::sleep(Duration::from_millis(1));
     }
 }

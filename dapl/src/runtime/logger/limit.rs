@@ -9,7 +9,7 @@ use std::time::Duration;
 /// Maximum number of lines in a burst.
 const BURST: u32 = 256;
 /// Interval at which the bucket is refilled by one line.
-const EACH: Duration = Duration::from_millis(50);
+const REFILL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// A token bucket of log lines.
 #[derive(Debug)]
@@ -19,26 +19,27 @@ pub(super) struct Limit {
     /// Time of the last refill.
     since: Duration,
     /// Lines suppressed since the last logged one.
-    left_out: u64,
+    suppressed: u64,
 }
 
 impl Limit {
     pub(super) const fn new() -> Self {
-        Limit { owed: 0, since: Duration::ZERO, left_out: 0 }
+        Limit { owed: 0, since: Duration::ZERO, suppressed: 0 }
     }
 
-    /// Whether a line may be logged at `now` (monotonic). Returns the number of lines suppressed before it.
+    /// Returns the number of lines suppressed since the last logged one if a line may be logged at `now` (monotonic);
+    /// `None` if the line must be suppressed.
     pub(super) fn take(&mut self, now: Duration) -> Option<u64> {
         let passed = now.saturating_sub(self.since);
-        let good = u32::try_from(passed.as_nanos() / EACH.as_nanos()).unwrap_or(u32::MAX);
+        let good = u32::try_from(passed.as_nanos() / REFILL_INTERVAL.as_nanos()).unwrap_or(u32::MAX);
         self.owed = self.owed.saturating_sub(good);
-        // The remainder of an interval is kept, except in a full bucket, where the next interval begins now.
-        self.since = if self.owed == 0 { now.max(self.since) } else { self.since + EACH * good };
+        // The remainder of an interval counts for the next refill. In a full bucket the next interval begins at `now`.
+        self.since = if self.owed == 0 { now.max(self.since) } else { self.since + REFILL_INTERVAL * good };
         if self.owed < BURST {
             self.owed += 1;
-            return Some(std::mem::take(&mut self.left_out));
+            return Some(std::mem::take(&mut self.suppressed));
         }
-        self.left_out += 1;
+        self.suppressed += 1;
         None
     }
 }
@@ -56,9 +57,9 @@ mod tests {
         let mut limit = Limit::new();
         let now = Duration::from_secs(1_000_000);
         assert_eq!(logged(&mut limit, BURST + 500, now), BURST);
-        assert_eq!(logged(&mut limit, 500, now + EACH * 10), 10);
-        assert_eq!(logged(&mut limit, 500, now + EACH * 10 + EACH / 2), 0);
-        assert_eq!(logged(&mut limit, 500, now + EACH * 11), 1, "halves add up");
+        assert_eq!(logged(&mut limit, 500, now + REFILL_INTERVAL * 10), 10);
+        assert_eq!(logged(&mut limit, 500, now + REFILL_INTERVAL * 10 + REFILL_INTERVAL / 2), 0);
+        assert_eq!(logged(&mut limit, 500, now + REFILL_INTERVAL * 11), 1, "halves add up");
         assert_eq!(
             logged(&mut limit, 5_000, now + Duration::from_secs(3600)),
             BURST,
@@ -71,8 +72,8 @@ mod tests {
         let mut limit = Limit::new();
         let now = Duration::from_secs(9);
         assert_eq!(logged(&mut limit, BURST + 7, now), BURST);
-        assert_eq!(limit.take(now + EACH), Some(7));
-        assert_eq!(limit.take(now + EACH * 2), Some(0));
+        assert_eq!(limit.take(now + REFILL_INTERVAL), Some(7));
+        assert_eq!(limit.take(now + REFILL_INTERVAL * 2), Some(0));
     }
 
     #[test]

@@ -14,7 +14,8 @@ pub(super) fn wake(word: &'static AtomicU32, count: i32) {
     unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), op, count) };
 }
 
-/// Sleeps until the word differs from `expected`, or until `until`, in nanoseconds on the monotonic clock.
+/// Sleeps while the word equals `expected`. Returns after a wake-up, possibly a spurious one, a signal, or at the time
+/// `until`, in nanoseconds on the monotonic clock.
 #[inline(never)]
 pub(super) fn sleep(word: &'static AtomicU32, expected: u32, until: Option<u64>) -> Cause {
     let mut time = libc::timespec { tv_sec: 0, tv_nsec: 0 };
@@ -40,8 +41,8 @@ pub(super) fn sleep(word: &'static AtomicU32, expected: u32, until: Option<u64>)
     }
 }
 
-// Declared here as a function that may unwind: the declaration of the `libc` crate does not allow it, but cancellation
-// unwinds.
+// Declared here as a function that may unwind, because cancellation unwinds through it and the declaration in the
+// `libc` crate does not allow that.
 unsafe extern "C-unwind" {
     fn syscall(number: c_long, ...) -> c_long;
 }

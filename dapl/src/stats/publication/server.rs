@@ -20,7 +20,7 @@ use crate::runtime::thread;
 /// socket.
 const TRIES: u32 = 64;
 /// Time after which the connection of a client that does not read is closed.
-const YIELD_AFTER: Duration = Duration::from_secs(1);
+const CLIENT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Starts the thread.
 pub(super) fn start() -> io::Result<Server> {
@@ -59,7 +59,7 @@ fn send_counters(reader: &OwnedFd, stopped: &OwnedFd) {
     }
     let text = all();
     let mut rest = text.as_bytes();
-    let deadline = Instant::now() + YIELD_AFTER;
+    let deadline = Instant::now() + CLIENT_TIMEOUT;
     while !rest.is_empty() && wait(reader.as_fd(), PollFlags::OUT, stopped, Some(deadline)) {
         match rustix::net::send(reader, rest, SendFlags::NOSIGNAL | SendFlags::DONTWAIT) {
             Ok(sent) => rest = &rest[sent..],

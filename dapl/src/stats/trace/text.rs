@@ -10,8 +10,8 @@ use super::EpSummary;
 use super::ring::{Entry, PostEnd};
 use crate::provider::Work;
 
-/// Maximum number of posts in one text: the oldest ones in flight (`UNDER_WAY`), and the newest ones (`NEW`).
-const UNDER_WAY: usize = 16;
+/// Maximum number of posts in one text: the oldest ones in flight (`IN_FLIGHT`), and the newest ones (`NEW`).
+const IN_FLIGHT: usize = 16;
 const NEW: usize = 48;
 
 /// Composes the text for the trace of an EP at `now`.
@@ -38,7 +38,7 @@ pub(super) fn dump(ep: usize, why: &str, summary: &EpSummary, entries: &[Entry],
 
 fn shown(entries: &[Entry]) -> impl Iterator<Item = &Entry> {
     let (old, new) = entries.split_at(entries.len().saturating_sub(NEW));
-    old.iter().filter(|entry| entry.is_request() && entry.end.is_none() && !entry.suppress).take(UNDER_WAY).chain(new)
+    old.iter().filter(|entry| entry.is_request() && entry.end.is_none() && !entry.suppress).take(IN_FLIGHT).chain(new)
 }
 
 fn line(text: &mut String, entry: &Entry, now: u64) {

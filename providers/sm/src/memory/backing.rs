@@ -14,7 +14,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use dapl::provider::Region;
-use dapl::runtime::mappings::{self, Behind};
+use dapl::runtime::mappings::{self, BackingFile};
 use parking_lot::Mutex;
 
 use crate::memory::mapped::{is_steady, memory_device, segment_size};
@@ -49,7 +49,7 @@ pub(crate) struct Backings(Mutex<HashMap<u32, Backing>>);
 impl Backings {
     /// Finds the file or segment of a region. Peers must be able to read it and, if `write` is set, to write it.
     pub(crate) fn find(&self, region: Region, write: bool) -> Option<Backing> {
-        let behind = mappings::behind(region)?;
+        let behind = mappings::backing_file(region)?;
         if Some(behind.device) != memory_device() {
             return None; // Only a memfd is exported, because any process may truncate another file.
         }
@@ -90,7 +90,7 @@ impl Backings {
 
 /// Opens a memfd again, through a descriptor of this process. Other files are not opened, because closing such a file
 /// would release the program's locks on it.
-fn open(behind: &Behind, write: bool) -> Option<Arc<Memory>> {
+fn open(behind: &BackingFile, write: bool) -> Option<Arc<Memory>> {
     let is_it = |path: &Path| {
         let named =
             std::fs::read_link(path).is_ok_and(|name| name.as_os_str().as_encoded_bytes().starts_with(b"/memfd:"));
@@ -105,7 +105,7 @@ fn open(behind: &Behind, write: bool) -> Option<Arc<Memory>> {
     is_still.then(|| Arc::new(Memory { file, inode: behind.inode, writable: write }))
 }
 
-fn is_file(found: &std::fs::Metadata, behind: &Behind) -> bool {
+fn is_file(found: &std::fs::Metadata, behind: &BackingFile) -> bool {
     let device = (rustix::fs::major(found.dev()), rustix::fs::minor(found.dev()));
     found.ino() == behind.inode && device == behind.device
 }

@@ -83,7 +83,7 @@ impl Mapped {
         let mapped = Mapped { base, span, is_segment: true, skip: offset as usize, region, writable };
         mapped.keep_from_children();
         // The id may have been reused for another segment, and the segment may have huge pages, which can be exhausted.
-        let behind = mappings::behind(Region { address: base.as_ptr().addr() as u64, length: whole });
+        let behind = mappings::backing_file(Region { address: base.as_ptr().addr() as u64, length: whole });
         match behind {
             Some(found) if found.inode == id as u64 && Some(found.device) == memory_device() => Ok(mapped),
             _ => Err("the segment has huge pages, or was replaced"),

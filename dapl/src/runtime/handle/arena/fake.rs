@@ -15,7 +15,7 @@ const STUBS: usize = 3;
 
 lazy_static! {
     static ref ARENA: [Stub; STUBS] = array::from_fn(|_| fresh());
-    static ref RESTING: Mutex<Vec<usize>> = Mutex::new((0..STUBS).collect());
+    static ref QUARANTINED: Mutex<Vec<usize>> = Mutex::new((0..STUBS).collect());
 }
 
 fn fresh() -> Stub {
@@ -40,7 +40,7 @@ pub fn arena() -> Result<HandleArena> {
 /// Number of stubs in use.
 #[allow(dead_code, reason = "has the functions of the real arena")]
 pub fn alive() -> usize {
-    STUBS - RESTING.lock().len()
+    STUBS - QUARANTINED.lock().len()
 }
 
 pub(crate) fn lock_for_fork() -> impl Sized {}
@@ -54,10 +54,10 @@ pub(super) fn at(handle: usize) -> Option<&'static Stub> {
 }
 
 pub(super) fn take() -> Result<usize> {
-    let number = RESTING.lock().pop().ok_or(Error::Exhausted(Resource::Memory))?;
+    let number = QUARANTINED.lock().pop().ok_or(Error::Exhausted(Resource::Memory))?;
     Ok(std::ptr::from_ref(&ARENA[number]) as usize)
 }
 
 pub(super) fn quarantine(handle: usize) {
-    RESTING.lock().extend(number(handle));
+    QUARANTINED.lock().extend(number(handle));
 }
