@@ -473,27 +473,27 @@ fn headers_keep_the_facts(version: Version, tongue: Tongue, standards: &[&str]) 
 }
 
 #[test]
-fn headers_keep_the_facts_in_c() {
+fn headers_match_the_recorded_abi_in_c() {
     headers_keep_the_facts(V1, Tongue::C, &["gnu11", "c11"]);
 }
 
 #[test]
-fn headers_keep_the_facts_in_cxx() {
+fn headers_match_the_recorded_abi_in_cxx() {
     headers_keep_the_facts(V1, Tongue::Cxx, &["c++11", "c++17"]);
 }
 
 #[test]
-fn headers_of_version_2_keep_the_facts_in_c() {
+fn headers_of_version_2_match_the_recorded_abi_in_c() {
     headers_keep_the_facts(V2, Tongue::C, &["gnu11", "c11"]);
 }
 
 #[test]
-fn headers_of_version_2_keep_the_facts_in_cxx() {
+fn headers_of_version_2_match_the_recorded_abi_in_cxx() {
     headers_keep_the_facts(V2, Tongue::Cxx, &["c++11", "c++17"]);
 }
 
 #[test]
-fn every_header_stands_alone_twice_and_behind_its_guard() {
+fn every_header_compiles_alone_and_twice_and_has_its_guard() {
     for version in [V1, V2] {
         let facts = version.facts();
         let guards: Vec<&str> = list(&facts, "include_guards")
@@ -524,7 +524,7 @@ fn every_header_stands_alone_twice_and_behind_its_guard() {
 }
 
 #[test]
-fn registry_header_refuses_to_come_first() {
+fn registry_header_fails_to_compile_if_included_first() {
     for version in [V1, V2] {
         for tongue in [Tongue::C, Tongue::Cxx] {
             let source = scratch("first").join("registry").with_extension(tongue.extension());
@@ -538,7 +538,7 @@ fn registry_header_refuses_to_come_first() {
 }
 
 #[test]
-fn every_name_lives_in_the_header_of_the_facts() {
+fn every_name_is_declared_in_its_recorded_header() {
     for version in [V1, V2] {
         let facts = version.facts();
         let mut kinds = vec![];

@@ -231,7 +231,7 @@ fn agrees(table: &Type, fact: &Value) {
 }
 
 #[test]
-fn enumerations_keep_the_facts() {
+fn rust_enumerations_match_the_recorded_abi() {
     for contract in contracts() {
         let (facts, table) = (list(&contract.facts, "enums"), &contract.enums);
         same_names(facts.iter().map(|fact| text(fact, "typedef")), table.iter().map(|entry| entry.of.name));
@@ -246,7 +246,7 @@ fn enumerations_keep_the_facts() {
 }
 
 #[test]
-fn integer_macros_keep_the_facts() {
+fn rust_integer_macros_match_the_recorded_abi() {
     for contract in contracts() {
         let macros =
             list(&contract.facts["macros"], "integer").iter().map(|fact| (text(fact, "name"), number(fact, "value")));
@@ -255,7 +255,7 @@ fn integer_macros_keep_the_facts() {
 }
 
 #[test]
-fn pointers_and_strings_keep_the_facts() {
+fn rust_pointer_and_string_macros_match_the_recorded_abi() {
     for contract in contracts() {
         let pointers =
             list(&contract.facts["macros"], "pointer").iter().map(|fact| (text(fact, "name"), number(fact, "value")));
@@ -272,7 +272,7 @@ fn pointers_and_strings_keep_the_facts() {
 }
 
 #[test]
-fn types_keep_the_facts() {
+fn rust_types_match_the_recorded_abi() {
     for contract in contracts() {
         let translation = Translation::new(&contract);
         let is_function = |fact: &&Value| fact["see"] == "function_pointer_types";
@@ -288,7 +288,7 @@ fn types_keep_the_facts() {
 }
 
 #[test]
-fn function_types_keep_the_facts() {
+fn rust_function_types_match_the_recorded_abi() {
     for contract in contracts() {
         let translation = Translation::new(&contract);
         let (types, table) = (list(&contract.facts, "function_pointer_types"), &contract.function_types);
@@ -304,7 +304,7 @@ fn function_types_keep_the_facts() {
 }
 
 #[test]
-fn records_keep_the_facts() {
+fn rust_records_match_the_recorded_abi() {
     for contract in contracts() {
         let translation = Translation::new(&contract);
         let (types, table) = (list(&contract.facts, "records"), &contract.records);
@@ -345,7 +345,7 @@ fn same_fields(contract: &Contract, translation: &Translation, record: &Record, 
 }
 
 #[test]
-fn table_slots_keep_the_order_of_the_facts() {
+fn rust_table_slots_match_the_order_of_the_recorded_abi() {
     for contract in contracts() {
         let table = contract
             .records
@@ -373,7 +373,7 @@ fn table_slots_keep_the_order_of_the_facts() {
 }
 
 #[test]
-fn crate_defines_nothing_beside_the_facts() {
+fn crate_defines_nothing_beyond_the_recorded_abi() {
     for contract in contracts() {
         let (mut constants, mut types) = (BTreeSet::new(), BTreeSet::new());
         let sources = Path::new(env!("CARGO_MANIFEST_DIR")).join(contract.sources);

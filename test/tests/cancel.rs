@@ -28,18 +28,18 @@ fn cancel(how: &str, rounds: &str, log: &str, with_library: bool) {
 }
 
 #[test]
-fn calls_return_with_a_request_pending() {
+fn calls_complete_with_a_thread_cancellation_pending() {
     cancel("pending", "20", "0", false);
 }
 
 /// The library writes each log line with write(2), which is a cancellation point.
 #[test]
-fn calls_that_log_return_with_a_request_pending() {
+fn calls_that_log_complete_with_a_thread_cancellation_pending() {
     cancel("pending", "5", "0xffff", true);
 }
 
 #[test]
-fn threads_are_cancelled_anywhere() {
+fn waiting_threads_can_be_cancelled_at_any_moment() {
     cancel("anywhere", "300", "0", false);
 }
 

@@ -94,7 +94,7 @@ fn versions_have_digits_on_both_sides_of_one_dot() {
 }
 
 #[test]
-fn kernel_and_nondefault_lines_do_not_count_and_are_remembered() {
+fn kernel_and_nondefault_lines_are_skipped_but_recorded_as_absent() {
     let conf = read(format!("k k1.2 {REST}\nn u1.2 threadsafe nondefault l dapl.1.2 \"\" \"\"\n"));
     assert!(conf.records.is_empty());
     let absent: Vec<_> = conf.absent.iter().map(|absent| (&absent.name[..], absent.place.line)).collect();
@@ -103,7 +103,7 @@ fn kernel_and_nondefault_lines_do_not_count_and_are_remembered() {
 }
 
 #[test]
-fn keywords_are_exact() {
+fn keywords_are_case_sensitive_and_whole() {
     for (line, column, field) in [
         ("a u1.2 threadsafeX default l d.1.2 \"\" \"\"", 8, "thread_safety"),
         ("a u1.2 Threadsafe default l d.1.2 \"\" \"\"", 8, "thread_safety"),
@@ -116,7 +116,7 @@ fn keywords_are_exact() {
 }
 
 #[test]
-fn a_library_is_wanted_and_one_of_dat_2_is_remarked() {
+fn lib_path_is_required_and_so_2_for_u1_2_is_a_warning() {
     let said = dropped("a u1.2 threadsafe default \"\" d.1.2 \"\" \"\"");
     assert_eq!(said, "dat.conf:1:27: lib_path: empty; the file name of a library is required; this record is dropped");
     let said = accepted_with("a u1.2 threadsafe default libx.so.2 d.1.2 \"\" \"\"");
@@ -125,7 +125,7 @@ fn a_library_is_wanted_and_one_of_dat_2_is_remarked() {
 }
 
 #[test]
-fn odd_provider_versions_are_remarked_only() {
+fn malformed_provider_versions_are_warnings() {
     accepted("a u1.2 threadsafe default l mv_dapl.10.20 \"\" \"\"");
     for version in ["SUNW1.0", "dapl", "dapl.1", "dapl.1.", ".1.2", "dapl.1.2.3", "dapl.a.2", "\"\""] {
         let said = accepted_with(&format!("a u1.2 threadsafe default l {version} \"\" \"\""));
@@ -134,7 +134,7 @@ fn odd_provider_versions_are_remarked_only() {
 }
 
 #[test]
-fn comments_begin_where_a_field_could() {
+fn comment_starts_only_at_the_start_of_a_field() {
     for line in ["# a", "   # a", "\t#", "#"] {
         assert_eq!(read(line), Conf::default(), "{line}");
     }
@@ -147,7 +147,7 @@ fn comments_begin_where_a_field_could() {
 }
 
 #[test]
-fn quoted_text_takes_backslashes_away_and_bare_text_keeps_them() {
+fn backslashes_are_removed_in_quoted_and_kept_in_bare_text() {
     let record = accepted(r#""a b" u1.2 threadsafe default C:\dat\x.dll ri.2.0 "\\ \" \n" """#);
     assert_eq!(record.key.name, b"a b");
     assert_eq!((&record.library[..], &record.params[..]), (&br"C:\dat\x.dll"[..], &br#"\ " n"#[..]));
@@ -160,7 +160,7 @@ fn quoted_text_takes_backslashes_away_and_bare_text_keeps_them() {
 }
 
 #[test]
-fn an_open_quote_costs_its_line_and_no_other() {
+fn unterminated_quote_drops_only_its_line() {
     for (line, column) in [("\"", 1), ("a \"b", 3), ("a u1.2 threadsafe default l d.1.2 \"\" \"", 38), ("a \"\\", 3)] {
         let said = dropped(line);
         assert!(said.starts_with(&format!("dat.conf:1:{column}: ")), "{said}");
@@ -175,7 +175,7 @@ fn an_open_quote_costs_its_line_and_no_other() {
 }
 
 #[test]
-fn files_from_elsewhere_are_read() {
+fn bom_and_crlf_are_accepted_and_nul_drops_the_line() {
     let conf = read(format!("\u{feff}a u1.2 {REST}\r\n\r\n# c\r\nb u1.2 {REST}\r"));
     assert_eq!((conf.records.len(), &conf.complaints[..]), (2, &[][..]));
     assert_eq!(conf.records[0].key.name, b"a");
@@ -210,7 +210,7 @@ fn the_sample_file_matches_the_built_in_registry() {
 
 /// Other 1.2 libdats match the word exactly, and programs ask for `nonthreadsafe`.
 #[test]
-fn lines_that_the_project_writes_can_be_found_by_other_libdats() {
+fn documented_dat_conf_lines_match_what_other_libdats_search() {
     let mut files = vec![workspace().join("dat.conf"), workspace().join("README.md")];
     for directory in ["docs", "docs/man", "docs/guide/src"] {
         let entries = fs::read_dir(workspace().join(directory)).unwrap().flatten().map(|entry| entry.path());
@@ -258,7 +258,7 @@ fn no_truncated_or_changed_record_crashes() {
 }
 
 #[test]
-fn every_small_choice_is_right() {
+fn matcher_is_correct_for_all_pairs_of_versions() {
     for wanted in 0..=255 {
         for one in (0..=255).step_by(3) {
             for two in (0..=255).step_by(7) {

@@ -16,7 +16,7 @@ const LIMIT: Duration = Duration::from_secs(900);
 /// Held during a run: the watchdogs of the cases assume a machine without other load.
 static TURN: Mutex<()> = Mutex::new(());
 
-fn keeps_every_promise(provider: &str, registry: &str, more: &[&str]) {
+fn check_all_cases(provider: &str, registry: &str, more: &[&str]) {
     let _turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
     let sandbox = Sandbox::new(&stage(Profile::Dev), Some(registry));
     let driver = built("dapl-conformance", Profile::Dev);
@@ -27,30 +27,30 @@ fn keeps_every_promise(provider: &str, registry: &str, more: &[&str]) {
 }
 
 #[test]
-fn sm_keeps_every_promise() {
-    keeps_every_promise("sm0", SM0, &[]);
+fn all_cases_pass_over_sm() {
+    check_all_cases("sm0", SM0, &[]);
 }
 
 #[test]
-fn usnic_keeps_every_promise() {
-    keeps_every_promise("usnic0", USNIC0, &[]);
+fn all_cases_pass_over_usnic() {
+    check_all_cases("usnic0", USNIC0, &[]);
 }
 
 /// Runs all cases, including those of 2.0, through `libdat2.so.2`.
-fn keeps_every_promise_of_2_0(provider: &str, registry: &str) {
+fn check_all_cases_of_2_0(provider: &str, registry: &str) {
     let changed = changed_by_2_0();
     let report = target_directory().join("conformance-2.0");
     let path = |path: &Path| path.to_str().expect("the workspace path is UTF-8").to_owned();
     let more = ["--api", "2.0", "--open", "--except", &path(&changed), "--report", &path(&report)];
-    keeps_every_promise(provider, &of_2_0(registry), &more);
+    check_all_cases(provider, &of_2_0(registry), &more);
 }
 
 #[test]
-fn sm_keeps_every_promise_of_2_0() {
-    keeps_every_promise_of_2_0("sm0", SM0);
+fn all_cases_of_2_0_pass_over_sm() {
+    check_all_cases_of_2_0("sm0", SM0);
 }
 
 #[test]
-fn usnic_keeps_every_promise_of_2_0() {
-    keeps_every_promise_of_2_0("usnic0", USNIC0);
+fn all_cases_of_2_0_pass_over_usnic() {
+    check_all_cases_of_2_0("usnic0", USNIC0);
 }

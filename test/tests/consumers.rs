@@ -52,17 +52,17 @@ fn under_valgrind(source: &str, arguments: &[&str]) -> Option<Finished> {
 }
 
 #[test]
-fn first_program() {
+fn first_program_of_the_readme_succeeds() {
     consume("test/c/first.c", &[]).expect_success("messages of up to ");
 }
 
 #[test]
-fn first_program_in_cxx() {
+fn cxx_program_compiles_and_succeeds() {
     consume("test/c/cxx.cc", &[]).expect_success("cxx: OK");
 }
 
 #[test]
-fn library_opened_locally() {
+fn libdat_opened_by_dlopen_with_rtld_local_works() {
     consume("test/c/dlopen_local.c", &[]).expect_success("dlopen_local: OK");
 }
 
@@ -72,17 +72,17 @@ fn arbitrary_values_are_refused() {
 }
 
 #[test]
-fn ten_thousand_endpoints_on_one_evd_lose_nothing() {
+fn ten_thousand_endpoints_on_one_evd_lose_no_event() {
     consume("test/c/many_endpoints.c", &["10000"]).expect_success("\"endpoints\":10000");
 }
 
 #[test]
-fn windows_open_parts_of_memory_to_another_process() {
+fn windows_grant_a_process_access_to_their_range_only() {
     consume_with_refusals("test/c/window.c", &[]).expect_success("window: OK, 20 rounds");
 }
 
 #[test]
-fn windows_open_parts_of_memory_to_another_process_by_shared_buffers() {
+fn windows_grant_access_to_their_range_only_with_shared_buffers() {
     let stage = stage(Profile::Dev);
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let mut command = sandbox.command(run::program(&stage, "test/c/window.c"), &[]);
@@ -99,7 +99,7 @@ fn shared_memory_of_another_process_is_mapped_and_copied_directly() {
 }
 
 #[test]
-fn shared_memory_of_another_process_is_not_mapped_where_shared_buffers_are_asked_for() {
+fn shared_memory_is_not_mapped_if_shared_buffers_are_configured() {
     let stage = stage(Profile::Dev);
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let mut command = sandbox.command(run::program(&stage, "test/c/exported.c"), &["sm0", "file", "not"]);
@@ -108,7 +108,7 @@ fn shared_memory_of_another_process_is_not_mapped_where_shared_buffers_are_asked
 }
 
 #[test]
-fn shared_memory_is_mapped_and_none_is_lost() {
+fn mapped_shared_memory_leaks_no_memory() {
     for kind in ["file", "segment"] {
         if let Some(finished) = under_valgrind("test/c/exported.c", &["sm0", kind, "mapped"]) {
             finished.expect_success(&format!("exported: OK, {kind} mapped"));
@@ -117,12 +117,12 @@ fn shared_memory_is_mapped_and_none_is_lost() {
 }
 
 #[test]
-fn one_shared_queue_takes_the_messages_of_four_processes() {
+fn one_shared_queue_receives_from_four_processes() {
     consume("test/c/srq.c", &[]).expect_success("srq: OK, 2000 messages");
 }
 
 #[test]
-fn windows_lose_no_memory() {
+fn windows_leak_no_memory() {
     if let Some(finished) = under_valgrind("test/c/window.c", &[]) {
         finished.expect_success("window: OK, 20 rounds");
     }
@@ -134,14 +134,14 @@ fn one_thread_connects_to_itself() {
 }
 
 #[test]
-fn one_thread_connects_to_itself_and_loses_no_memory() {
+fn one_thread_connects_to_itself_and_leaks_no_memory() {
     if let Some(finished) = under_valgrind("test/c/selfconnect.c", &["sm0", "3"]) {
         finished.expect_success("selfconnect: OK, 3 rounds");
     }
 }
 
 #[test]
-fn garbage_is_refused_without_being_read() {
+fn invalid_pointers_are_refused_without_being_read() {
     if let Some(finished) = under_valgrind("test/c/garbage.c", &[]) {
         finished.expect_success("garbage: OK");
     }
@@ -161,14 +161,14 @@ fn net(options: &[&str]) -> (Sandbox, Run, Run) {
 }
 
 #[test]
-fn streams_both_ways_and_part() {
+fn bidirectional_streams_end_with_a_disconnect() {
     let (_room, server, client) = net(&["-2", "-t", "1"]);
     client.finish(LIMIT).expect_success("net: OK (disconnected;");
     server.finish(LIMIT).expect_success("net: OK (disconnected;");
 }
 
 #[test]
-fn a_stream_ends_with_its_peer() {
+fn stream_ends_when_the_peer_is_killed() {
     let (_room, mut server, client) = net(&["-2", "-e", "-t", "600"]);
     server.kill();
     client.finish(LIMIT).expect_success("net: OK (");

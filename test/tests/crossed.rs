@@ -21,21 +21,21 @@ fn crossed(adapter: &str, registry: &str, how: &[&str]) {
 }
 
 #[test]
-fn requests_that_cross_over_sm_become_one_connection() {
+fn crossed_connection_requests_become_one_connection_over_sm() {
     crossed("sm0", SM0, &[]);
 }
 
 #[test]
-fn requests_that_cross_over_usnic_become_one_connection() {
+fn crossed_connection_requests_become_one_connection_over_usnic() {
     crossed("usnic0", USNIC0, &[]);
 }
 
 #[test]
-fn a_thread_answers_requests_that_cross_over_sm() {
+fn thread_accepts_crossed_requests_over_sm() {
     crossed("sm0", SM0, &["threads"]);
 }
 
 #[test]
-fn a_thread_answers_requests_that_cross_over_usnic() {
+fn thread_accepts_crossed_requests_over_usnic() {
     crossed("usnic0", USNIC0, &["threads"]);
 }

@@ -84,7 +84,7 @@ impl Environment {
 const ADAPTERS: [&str; 2] = ["sm0", "usnic0"];
 
 #[test]
-fn transactions_with_all_data_checked() {
+fn dapltest_transactions_with_data_checks_succeed() {
     for adapter in ADAPTERS {
         let environment = Environment::of(adapter);
         let server = environment.serve("");
@@ -97,7 +97,7 @@ fn transactions_with_all_data_checked() {
 }
 
 #[test]
-fn transactions_without_checks() {
+fn dapltest_transactions_without_data_checks_succeed() {
     for adapter in ADAPTERS {
         let environment = Environment::of(adapter);
         let server = environment.serve("");
@@ -113,7 +113,7 @@ fn transactions_without_checks() {
 }
 
 #[test]
-fn performance_of_each_operation() {
+fn dapltest_performance_reports_each_operation() {
     for adapter in ADAPTERS {
         let environment = Environment::of(adapter);
         let server = environment.serve("");
@@ -131,7 +131,7 @@ fn performance_of_each_operation() {
 }
 
 #[test]
-fn performance_of_all_sizes_in_one_run() {
+fn dapltest_performance_reports_all_sizes_in_one_run() {
     for adapter in ADAPTERS {
         let environment = Environment::of(adapter);
         let server = environment.serve("");
@@ -161,7 +161,7 @@ fn performance_of_all_sizes_in_one_run() {
 }
 
 #[test]
-fn performance_for_a_time() {
+fn performance_test_stops_after_the_given_time() {
     for adapter in ADAPTERS {
         let environment = Environment::of(adapter);
         let server = environment.serve("");
@@ -177,7 +177,7 @@ fn performance_for_a_time() {
 }
 
 #[test]
-fn counts_connects() {
+fn dapltest_performance_counts_connects() {
     for adapter in ADAPTERS {
         let environment = Environment::of(adapter);
         let server = environment.serve("");
@@ -221,7 +221,7 @@ fn a_result_names_adapter_machine_and_changed_settings() {
 }
 
 #[test]
-fn keeps_the_rows_before_a_failure() {
+fn dapltest_prints_the_rows_measured_before_a_failure() {
     let environment = Environment::of("sm0");
     let mut server = environment.serve("");
     let client = environment.start("-T P -s localhost --sizes 8,16 --duration 20m SR");
@@ -236,7 +236,7 @@ fn keeps_the_rows_before_a_failure() {
 }
 
 #[test]
-fn limits_with_a_maximum() {
+fn dapltest_limit_test_stops_at_the_given_maximum() {
     for adapter in ADAPTERS {
         let environment = Environment::of(adapter);
         environment.run("-T L -m 12 -w 2").expect_success("dapltest: OK");
@@ -248,7 +248,7 @@ fn limits_with_a_maximum() {
 }
 
 #[test]
-fn reports_a_reached_limit() {
+fn dapltest_limit_test_reports_a_reached_limit() {
     let environment = Environment::of("sm0");
     let said = environment.json("-T L --json limit_rpost");
     assert!(said["limits"][0]["made"].as_u64().is_some_and(|made| made > 0), "{said}");
@@ -256,7 +256,7 @@ fn reports_a_reached_limit() {
 }
 
 #[test]
-fn functions() {
+fn dapltest_functional_cases_pass_and_can_be_chosen() {
     for adapter in ADAPTERS {
         let environment = Environment::of(adapter);
         let all = environment.run("-T F -v");
@@ -270,7 +270,7 @@ fn functions() {
 }
 
 #[test]
-fn many_clients_at_once() {
+fn dapltest_server_handles_concurrent_clients() {
     for adapter in ADAPTERS {
         let environment = Environment::of(adapter);
         let server = environment.serve("");
@@ -352,7 +352,7 @@ fn a_killed_server_is_detected() {
 }
 
 #[test]
-fn a_signal_ends_server_and_clients_with_their_messages() {
+fn dapltest_server_and_clients_print_their_messages_on_a_signal() {
     for (adapter, signal) in [("sm0", "INT"), ("usnic0", "TERM")] {
         let environment = Environment::of(adapter);
         let server = environment.serve("-d");
@@ -408,7 +408,7 @@ fn a_test_beyond_the_adapters_limits_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_script_runs() {
+fn dapltest_runs_a_script() {
     let environment = Environment::of("sm0");
     let server = environment.serve("-n 50000");
     let script = std::env::temp_dir().join(format!("dapltest-{}.script", std::process::id()));
@@ -422,7 +422,7 @@ fn a_script_runs() {
 }
 
 #[test]
-fn frees_an_endpoint_only_after_its_completions_are_taken() {
+fn endpoint_is_freed_only_after_its_completions_are_dequeued() {
     for adapter in ADAPTERS {
         let environment = Environment::of(adapter);
         let strict = environment.stage.root.join(format!("strict-{adapter}.so"));

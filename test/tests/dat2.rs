@@ -29,14 +29,14 @@ fn an_adapter_is_opened_by_its_line_of_2_0() {
 }
 
 #[test]
-fn the_built_in_registry_serves_2_0() {
+fn built_in_registry_opens_adapters_of_2_0() {
     let stage = stage(Profile::Dev);
     let program = run::program_2(&stage, "test/c/first.c");
     Sandbox::new(&stage, None).start(&program, &["sm0"]).finish(LIMIT).expect_success("messages of up to ");
 }
 
 #[test]
-fn sources_of_1_2_run_as_programs_of_2_0() {
+fn sources_of_1_2_compile_and_run_against_2_0() {
     let stage = stage(Profile::Dev);
     for (source, arguments) in [
         ("test/c/selfconnect.c", &["sm0"][..]),
@@ -114,11 +114,11 @@ fn meet(adapter: &str) {
 }
 
 #[test]
-fn a_process_has_both_versions_over_sm() {
+fn one_process_uses_1_2_and_2_0_over_sm() {
     meet("sm0");
 }
 
 #[test]
-fn a_process_has_both_versions_over_usnic() {
+fn one_process_uses_1_2_and_2_0_over_usnic() {
     meet("usnic0");
 }

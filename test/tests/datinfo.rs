@@ -86,7 +86,7 @@ fn each_entry_is_listed_with_its_line_and_why_it_does_not_open() {
 }
 
 #[test]
-fn lines_for_other_versions_are_one_line() {
+fn lines_of_other_versions_are_summarized_in_one_line() {
     let others: String = (0..62)
         .map(|at| {
             format!("ofa-v2-mlx4_{at} u2.0 nonthreadsafe default libdaplofa.so.2 dapl.2.0 \"mlx4_{at} 1\" \"\"\n")
@@ -125,7 +125,7 @@ fn lines_for_other_versions_are_one_line() {
 }
 
 #[test]
-fn a_check_looks_into_names_libraries_and_parameters() {
+fn datinfo_check_reports_bad_names_libraries_and_parameters() {
     let conf = "a u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"\" \"\"\n\
                 a u1.2 nonthreadsafe default libc.so.6 dapl.1.2 \"\" \"\"\n\
                 a u1.2 threadsafe default libc.so.6 dapl.1.2 \"\" \"\"\n\
@@ -161,7 +161,7 @@ fn a_check_looks_into_names_libraries_and_parameters() {
 }
 
 #[test]
-fn six_causes_are_six_in_json_too() {
+fn six_causes_of_open_failure_are_distinct_in_json() {
     let case = six("doctor");
     let finished = datinfo(&case, "--json");
     let document = json(&finished);
@@ -207,7 +207,7 @@ fn six_causes_are_six_in_json_too() {
 }
 
 #[test]
-fn a_provider_that_hangs_does_not_hold_up_the_others() {
+fn hanging_provider_does_not_delay_other_providers() {
     let conf = "slow u1.2 threadsafe default {}/libslow.so.1 dapl.1.2 \"\" \"\"\n\
                 stuck u1.2 threadsafe default {}/libstuck.so.1 dapl.1.2 \"\" \"\"\n\
                 fine u1.2 threadsafe default {}/libfine.so.1 dapl.1.2 \"\" \"\"\n";
@@ -310,7 +310,7 @@ fn settings_in_effect_are_those_of_the_line_before_those_of_the_environment() {
 }
 
 #[test]
-fn a_file_is_explained_line_by_line_and_complaint_by_complaint() {
+fn datinfo_explains_each_line_and_complaint_of_a_file() {
     let conf = "a u1.2 threadsafe default l dapl.1.2 \"p q\" \"\"\nb u1.2 ThreadSafe default l dapl.1.2 \"\" \"\"\n\
                 c u1.2 threadsafe nondefault l dapl.1.2 \"\" \"\"\n\"\n";
     let case = Case::new("datinfo-check", conf);
@@ -336,7 +336,7 @@ fn a_file_is_explained_line_by_line_and_complaint_by_complaint() {
 }
 
 #[test]
-fn without_a_usable_registry_it_reports_that_and_continues() {
+fn datinfo_reports_an_unusable_registry_and_continues() {
     let missing = Case::new("datinfo-none", "").bare().with("DAT_OVERRIDE", "/nonexistent/dat.conf");
     let finished = datinfo(&missing, "");
     assert_eq!(finished.status.code(), Some(1), "{finished:#?}");
@@ -358,7 +358,7 @@ fn without_a_usable_registry_it_reports_that_and_continues() {
 }
 
 #[test]
-fn errors_are_two() {
+fn datinfo_errors_exit_with_status_2() {
     let case = Case::new("datinfo-errors", "");
     assert_eq!(datinfo(&case, "--colour").status.code(), Some(2));
     let finished = datinfo(&case, "--libdat /nonexistent/libdat.so.1");
@@ -371,7 +371,7 @@ fn errors_are_two() {
 }
 
 #[test]
-fn errors_are_json_too_and_have_no_numbers_of_the_system() {
+fn json_errors_contain_no_errno_numbers() {
     let case = Case::new("datinfo-json-errors", "");
     for words in ["--libdat /nonexistent/libdat.so.1", "check /nonexistent/dat.conf", "--colour", "--timeout 0"] {
         let finished = datinfo(&case, &format!("--json {words}"));
@@ -384,7 +384,7 @@ fn errors_are_json_too_and_have_no_numbers_of_the_system() {
 }
 
 #[test]
-fn numbers_and_names_of_dat_are_explained() {
+fn datinfo_explains_dat_numbers_and_names() {
     let case = Case::new("datinfo-explain", "");
     let finished = datinfo(&case, "explain 0x4005 -2146828189 DAT_DTO_ERR_REMOTE_ACCESS ETIMEDOUT");
     assert_eq!(finished.status.code(), Some(0), "{finished:#?}");
@@ -407,7 +407,7 @@ fn numbers_and_names_of_dat_are_explained() {
 }
 
 #[test]
-fn the_doctor_names_faults_and_remedies() {
+fn datinfo_doctor_names_faults_and_remedies() {
     let finished = datinfo(&six("closed"), "doctor --json");
     let document = json(&finished);
     let findings = document["findings"].as_array().unwrap();
@@ -427,7 +427,7 @@ fn the_doctor_names_faults_and_remedies() {
 }
 
 #[test]
-fn two_doctors_try_the_path_between_them() {
+fn two_datinfo_doctors_probe_the_path_between_two_hosts() {
     let case = Case::new("datinfo-pair", "");
     let port = std::net::UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let alone = datinfo(&case, &format!("doctor 127.0.0.1 --port {port}"));
@@ -479,7 +479,7 @@ fn every_option_and_command_is_on_the_manual_page() {
 }
 
 #[test]
-fn a_closed_reader_is_ignored() {
+fn datinfo_exits_quietly_if_stdout_is_closed() {
     let mut command = command(&six("fifth"), "-e");
     let mut child = command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     drop(child.stdout.take());

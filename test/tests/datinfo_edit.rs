@@ -58,7 +58,7 @@ fn refused(case: &Case, words: &[&str], error: &str) {
 }
 
 #[test]
-fn the_file_that_libdat_reads_is_edited_and_the_rest_of_it_stays() {
+fn edit_changes_the_active_dat_conf_and_keeps_other_lines() {
     let case = Case::new("edit-default", FILE);
     fs::set_permissions(conf(&case), PermissionsExt::from_mode(0o640)).unwrap();
     let line = "eth u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"eth0 mtu=1400\" \"\"\n";
@@ -79,7 +79,7 @@ fn the_file_that_libdat_reads_is_edited_and_the_rest_of_it_stays() {
 }
 
 #[test]
-fn one_of_several_entries_is_taken_into_use() {
+fn set_default_selects_one_of_several_entries() {
     let case = Case::new("edit-set-default", FILE);
     refused(
         &case,
@@ -139,7 +139,7 @@ fn links_and_names_without_a_file_are_refused() {
 }
 
 #[test]
-fn editors_at_the_same_time_lose_no_entry() {
+fn concurrent_edits_lose_no_entry() {
     const EDITORS: usize = 12;
     let case = Case::new("edit-race", FILE);
     let start = |number: usize| {

@@ -26,7 +26,7 @@ fn finding(finished: &Finished, about: &str) -> [String; 3] {
 }
 
 #[test]
-fn a_program_that_listens_over_usnic_answers_the_doctor() {
+fn datinfo_probe_is_answered_by_a_listening_usnic_program() {
     let sandbox = Sandbox::new(&stage(Profile::Dev), Some(USNIC0));
     let server = sandbox.start(built("dapltest", Profile::Dev), &["-D", "usnic0", "-T", "S"]);
     server.wait_for("listening", LIMIT);
@@ -74,7 +74,7 @@ fn behind(rules: &str, mtu: u32) -> Option<Finished> {
 }
 
 #[test]
-fn a_firewall_is_named_by_its_effect() {
+fn datinfo_names_the_effect_of_a_firewall() {
     let port = "add rule inet t i udp dport 4000";
     let cases = [
         (format!("{port} drop"), "a firewall drops UDP", "permit UDP to port 4000 in its firewall"),
@@ -94,7 +94,7 @@ fn a_firewall_is_named_by_its_effect() {
 }
 
 #[test]
-fn a_black_hole_for_large_datagrams_is_found_to_the_byte() {
+fn datinfo_finds_the_exact_size_limit_of_a_path_that_drops_large_datagrams() {
     let Some(finished) = behind("add rule inet t i udp length > 1480 drop", 65_536) else { return };
     assert_eq!(finished.status.code(), Some(0), "a slow path is an error: {finished:#?}");
     let [grade, found, remedy] = finding(&finished, "large datagrams");
@@ -103,7 +103,7 @@ fn a_black_hole_for_large_datagrams_is_found_to_the_byte() {
 }
 
 #[test]
-fn reports_a_narrower_return_path() {
+fn datinfo_reports_a_smaller_mtu_of_the_return_path() {
     let Some(finished) = behind("add rule inet t i udp sport 4000 udp length > 1308 drop", 9_000) else { return };
     let [grade, found, remedy] = finding(&finished, "large datagrams");
     assert!(grade == "warning" && found.contains("in the other direction only 1300 bytes do"), "{found}");

@@ -150,7 +150,7 @@ fn a_process_over_usnic_is_shown_with_its_endpoints() {
 }
 
 #[test]
-fn endpoints_are_left_out_on_request() {
+fn datinfo_top_omits_endpoints_on_request() {
     let mut served = Served::over("sm0");
     answered(served.pid());
     let client = served.client("-T T -s localhost -i 100000000 client SR 1024 1 server SR 1024 1");
@@ -170,7 +170,7 @@ fn endpoints_are_left_out_on_request() {
 }
 
 #[test]
-fn monitors_get_valid_openmetrics() {
+fn datinfo_top_prints_valid_openmetrics() {
     let served = Served::over("usnic0");
     answered(served.pid());
     let finished = top("--openmetrics");
@@ -188,7 +188,7 @@ fn monitors_get_valid_openmetrics() {
 }
 
 #[test]
-fn prints_rates_until_the_pipe_is_closed() {
+fn datinfo_top_prints_rates_until_the_pipe_is_closed() {
     let served = Served::over("sm0");
     let mut child = command("--json --interval 0.1").stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap();
     let mut lines = BufReader::new(child.stdout.take().unwrap()).lines();
@@ -205,7 +205,7 @@ fn prints_rates_until_the_pipe_is_closed() {
 }
 
 #[test]
-fn a_terminal_is_written_over_and_a_pipe_is_not() {
+fn datinfo_top_clears_a_terminal_but_not_a_pipe() {
     let pipe = Run::start(command("--interval 0.1"));
     pipe.wait_for("\n\n", LIMIT);
     assert!(!pipe.has_said("\x1b"), "{}", pipe.so_far());
@@ -301,7 +301,7 @@ fn process_with_invalid_data_is_named_and_affects_no_other() {
 }
 
 #[test]
-fn status_is_one_without_answers_and_two_for_wrong_arguments() {
+fn datinfo_top_exits_1_without_replies_and_2_for_invalid_arguments() {
     for wrong in [
         "--interval 0",
         "--interval x",

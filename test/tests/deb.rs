@@ -86,7 +86,7 @@ fn below(root: &Path) -> Vec<PathBuf> {
 }
 
 #[test]
-fn packed_twice_they_are_the_same_bytes() {
+fn debian_packages_are_reproducible() {
     if !can_pack() {
         return;
     }

@@ -45,27 +45,27 @@ fn over_sm(arguments: &[&str]) {
 }
 
 #[test]
-fn default_run() {
+fn dtest_succeeds_with_default_options() {
     over_sm(&[]);
 }
 
 #[test]
-fn attributes_are_printed() {
+fn dtest_prints_attributes_and_succeeds() {
     over_sm(&["-v", "-B", "1"]);
 }
 
 #[test]
-fn waiting_on_a_cno() {
+fn dtest_succeeds_waiting_on_a_cno() {
     over_sm(&["-c"]);
 }
 
 #[test]
-fn polling() {
+fn dtest_succeeds_polling() {
     over_sm(&["-p"]);
 }
 
 #[test]
-fn runs_over_stricter_libraries() {
+fn dtest_succeeds_under_the_rules_of_other_implementations() {
     let (stage, dtest) = setting();
     let strict = stage.root.join("strict-dtest.so");
     stage.compile(&strict, &[&workspace().join("test/c/strict.c")], &["-shared", "-fPIC"]);
@@ -84,34 +84,34 @@ fn runs_over_stricter_libraries() {
 }
 
 #[test]
-fn one_byte() {
+fn dtest_transfers_messages_of_1_byte() {
     over_sm(&["-b", "1"]);
 }
 
 #[test]
-fn sixty_four_kibibytes() {
+fn dtest_transfers_messages_of_64_kib() {
     over_sm(&["-b", "65536", "-B", "50"]);
 }
 
 #[test]
-fn sixteen_mebibytes() {
+fn dtest_transfers_messages_of_16_mib() {
     over_sm(&["-b", "16777216", "-B", "2"]);
 }
 
 #[test]
-fn odd_sizes() {
+fn dtest_transfers_messages_of_unaligned_sizes() {
     for size in ["3", "4095", "4097", "100001"] {
         over_sm(&["-b", size, "-B", "3"]);
     }
 }
 
 #[test]
-fn abrupt_end_after_a_delay() {
+fn dtest_succeeds_with_delayed_abrupt_disconnect() {
     over_sm(&["-a", "-d", "-B", "1"]);
 }
 
 #[test]
-fn each_end_waits_its_own_way() {
+fn dtest_server_and_client_can_wait_in_different_modes() {
     let (stage, dtest) = setting();
     for (server, client) in [("-c", "-p"), ("-p", "-c"), ("-v", "-p"), ("-c", "-v")] {
         let sandbox = Sandbox::new(&stage, Some(SM0));
@@ -124,7 +124,7 @@ fn each_end_waits_its_own_way() {
 }
 
 #[test]
-fn server_comes_second() {
+fn dtest_client_retries_until_the_server_listens() {
     let (stage, dtest) = setting();
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let client = sandbox.start(&dtest, &client_arguments(&[]));
@@ -135,7 +135,7 @@ fn server_comes_second() {
 }
 
 #[test]
-fn reports_a_missing_listener() {
+fn dtest_client_reports_a_missing_listener() {
     let (stage, dtest) = setting();
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let client = sandbox.start(&dtest, &client_arguments(&[]));
@@ -143,7 +143,7 @@ fn reports_a_missing_listener() {
 }
 
 #[test]
-fn server_without_a_client_gives_up() {
+fn dtest_server_times_out_without_a_client() {
     let (stage, dtest) = setting();
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let server = sandbox.start(&dtest, &["-t", "1"]);
@@ -151,7 +151,7 @@ fn server_without_a_client_gives_up() {
 }
 
 #[test]
-fn different_sizes_are_refused_in_words() {
+fn dtest_reports_different_message_sizes() {
     let (stage, dtest) = setting();
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let server = sandbox.start(&dtest, &["-b", "8"]);
@@ -176,21 +176,21 @@ fn killed_in_the_middle(mode: &[&str], victim_is_server: bool) {
 }
 
 #[test]
-fn client_survives_a_killed_server() {
+fn dtest_client_reports_a_killed_server() {
     for mode in [&[][..], &["-c"], &["-p"]] {
         killed_in_the_middle(mode, true);
     }
 }
 
 #[test]
-fn server_survives_a_killed_client() {
+fn dtest_server_reports_a_killed_client() {
     for mode in [&[][..], &["-c"], &["-p"]] {
         killed_in_the_middle(mode, false);
     }
 }
 
 #[test]
-fn no_registry_at_all() {
+fn dtest_succeeds_without_any_dat_conf() {
     let usual = ["/etc/dat.conf", "/etc/rdma/compat-dapl/dat.conf", "/etc/rdma/dat.conf"];
     if let Some(file) = usual.iter().find(|file| std::fs::exists(file).unwrap_or(true)) {
         println!("skipped: this machine has {file}");
@@ -201,7 +201,7 @@ fn no_registry_at_all() {
 }
 
 #[test]
-fn unknown_adapter_is_refused_in_words() {
+fn dtest_reports_an_unknown_adapter_by_its_return_code() {
     let (stage, dtest) = setting();
     let sandbox = Sandbox::new(&stage, Some(SM0));
     sandbox
@@ -211,7 +211,7 @@ fn unknown_adapter_is_refused_in_words() {
 }
 
 #[test]
-fn two_pairs_at_once() {
+fn dtest_pairs_with_different_qualifiers_run_concurrently() {
     let (stage, dtest) = setting();
     let sandbox = Sandbox::new(&stage, Some(SM0));
     std::thread::scope(|scope| {
@@ -223,13 +223,13 @@ fn two_pairs_at_once() {
 }
 
 #[test]
-fn wide_qualifiers() {
+fn dtest_connects_to_qualifiers_above_32_bits() {
     over_sm(&["-q", "18446744073709551615", "-B", "1"]);
     over_sm(&["-q", "0x300000000", "-B", "1"]);
 }
 
 #[test]
-fn no_memory_is_lost() {
+fn dtest_leaks_no_memory() {
     /// Held during a run, so that at most one pair of valgrinds runs.
     static ONE: Mutex<()> = Mutex::new(());
     let _one = ONE.lock();
@@ -264,7 +264,7 @@ fn no_memory_is_lost() {
 }
 
 #[test]
-fn help_is_help() {
+fn dtest_prints_help_and_rejects_malformed_options() {
     let (stage, dtest) = setting();
     let sandbox = Sandbox::new(&stage, Some(SM0));
     let help = sandbox.start(&dtest, &["--help"]).finish(LIMIT);

@@ -43,7 +43,7 @@ fn libdat2_exports_exactly_the_names_of_the_reference() {
 }
 
 #[test]
-fn libdats_need_nothing_but_the_c_library() {
+fn libdats_depend_only_on_the_c_library() {
     let allowed = ["libc.so.6", "libgcc_s.so.1", "libm.so.6", "libdl.so.2", "libpthread.so.0"];
     for needed in [Elf::libdat(), Elf::libdat2()].iter().flat_map(|library| library.dynamic_names(NEEDED)) {
         assert!(allowed.contains(&needed.as_str()) || needed.starts_with("ld-linux"), "{needed}");
@@ -51,7 +51,7 @@ fn libdats_need_nothing_but_the_c_library() {
 }
 
 #[test]
-fn libdats_stay_when_they_are_closed() {
+fn libdats_are_linked_nodelete_and_bound_at_load() {
     for flags in [Elf::libdat(), Elf::libdat2()].iter().map(Elf::flags) {
         assert_ne!(flags & FLAG_NODELETE, 0, "not linked nodelete");
         assert_ne!(flags & FLAG_NOW, 0, "not bound at load");
@@ -62,7 +62,7 @@ fn libdats_stay_when_they_are_closed() {
 const PROVIDER_NODE: &str = "DAPL_PROVIDER_1";
 
 #[test]
-fn providers_show_two_names_in_a_node_and_stay() {
+fn providers_export_two_versioned_names_and_are_linked_nodelete() {
     let stage = stage(Profile::Dev);
     for provider in PROVIDERS {
         let name = format!("lib{provider}.so.1");

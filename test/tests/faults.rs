@@ -35,27 +35,27 @@ fn survives(arguments: &[&str], rma: &str) {
 }
 
 #[test]
-fn an_idle_peer_is_killed() {
+fn idle_connection_breaks_if_the_peer_is_killed() {
     survives(&["kill"], "auto");
 }
 
 #[test]
-fn a_peer_is_killed_in_the_middle_of_its_writes() {
+fn connection_breaks_if_the_peer_is_killed_during_writes() {
     survives(&["kill", "busy"], "auto");
 }
 
 #[test]
-fn a_peer_is_killed_in_the_middle_of_its_bounced_writes() {
+fn connection_breaks_if_the_peer_is_killed_during_bounced_writes() {
     survives(&["kill", "busy"], "mmap");
 }
 
 #[test]
-fn a_peer_exits_with_everything_open() {
+fn connection_ends_if_the_peer_exits_without_closing() {
     survives(&["exit"], "auto");
 }
 
 #[test]
-fn peer_that_does_not_answer_is_given_up() {
+fn connection_to_an_unresponsive_peer_times_out() {
     let (stage, sandbox) = setting();
     let survivor = run::program(&stage, "test/c/survivor.c");
     let mut command = sandbox.command(survivor, &["sm0", "stop"]);
@@ -64,7 +64,7 @@ fn peer_that_does_not_answer_is_given_up() {
 }
 
 #[test]
-fn a_process_that_is_killed_shares_no_memory_any_more() {
+fn shared_memory_of_a_killed_process_is_released() {
     let (stage, sandbox) = setting();
     sandbox.start(run::program(&stage, "test/c/shared.c"), &[]).finish(LIMIT).expect_success("shared: OK");
     assert_eq!(left_behind(&sandbox.sm()), Vec::<String>::new());
@@ -81,7 +81,7 @@ fn refused(stage: &Stage, sandbox: &Sandbox, base: &Path) -> Finished {
 }
 
 #[test]
-fn a_directory_that_others_may_enter_is_refused() {
+fn directory_accessible_to_other_users_is_refused() {
     let (stage, sandbox) = setting();
     let open = sandbox.sm().join("open");
     fs::create_dir(&open).unwrap();
@@ -93,7 +93,7 @@ fn a_directory_that_others_may_enter_is_refused() {
 }
 
 #[test]
-fn a_relative_or_endless_directory_is_refused() {
+fn relative_or_too_long_directory_is_refused() {
     let (stage, sandbox) = setting();
     for base in [Path::new("here"), &sandbox.sm().join("x".repeat(90))] {
         let finished = refused(&stage, &sandbox, base);
@@ -102,7 +102,7 @@ fn a_relative_or_endless_directory_is_refused() {
 }
 
 #[test]
-fn a_file_system_without_room_is_named() {
+fn full_file_system_of_dapl_dir_is_named() {
     let (stage, sandbox) = setting();
     let small = sandbox.sm().join("small");
     fs::create_dir(&small).unwrap();
@@ -119,7 +119,7 @@ fn a_file_system_without_room_is_named() {
 }
 
 #[test]
-fn files_of_dead_processes_are_removed_by_the_next_process() {
+fn files_of_exited_processes_are_removed_by_the_next_process() {
     let (stage, sandbox) = setting();
     let dead = sandbox.sm().join("1/1");
     fs::create_dir_all(dead.join("conns/77")).unwrap();

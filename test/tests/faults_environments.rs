@@ -68,7 +68,7 @@ fn pair(server_steps: &[&str], client_steps: &[&str]) {
 }
 
 #[test]
-fn where_the_kernel_refuses_copies_shared_buffers_serve() {
+fn shared_buffers_are_used_if_the_kernel_refuses_process_vm_copies() {
     let (stage, sandbox) = setting();
     if let Some(finished) = run(&stage, &sandbox, &["nocma"], "test/c/window.c") {
         finished.expect_success("window: OK, 20 rounds");
@@ -76,27 +76,27 @@ fn where_the_kernel_refuses_copies_shared_buffers_serve() {
 }
 
 #[test]
-fn either_side_may_be_refused_copies() {
+fn transfers_succeed_if_one_side_is_refused_process_vm_copies() {
     pair(&["nocma"], &["cpu"]);
     pair(&["cpu"], &["nocma"]);
 }
 
 #[test]
-fn two_name_spaces_of_users() {
+fn processes_in_different_user_namespaces_connect() {
     pair(&["user"], &["cpu"]);
     pair(&["cpu"], &["user"]);
     pair(&["user"], &["user"]);
 }
 
 #[test]
-fn two_name_spaces_of_processes() {
+fn processes_in_different_pid_namespaces_connect() {
     pair(&["pid"], &["cpu"]);
     pair(&["cpu"], &["pid"]);
     pair(&["pid"], &["pid"]);
 }
 
 #[test]
-fn both_on_one_processor() {
+fn two_processes_pinned_to_one_processor_complete_dtest() {
     let (stage, sandbox) = setting();
     for source in ["test/c/window.c", "test/c/selfconnect.c"] {
         if let Some(finished) = run(&stage, &sandbox, &["cpu"], source) {
@@ -106,7 +106,7 @@ fn both_on_one_processor() {
 }
 
 #[test]
-fn few_descriptors_are_enough_or_are_named() {
+fn descriptor_limit_is_sufficient_or_named_in_the_error() {
     let (stage, sandbox) = setting();
     let dtest = run::program(&stage, "dtest/dtest.c");
     let mut worked = Vec::new();
@@ -152,7 +152,7 @@ fn hundreds_of_processes_open_an_adapter_at_once() {
 }
 
 #[test]
-fn a_small_file_system_is_no_limit() {
+fn dtest_succeeds_on_a_small_file_system() {
     let (stage, sandbox) = setting();
     let steps = format!("small={}:64k", sandbox.sm().display());
     if let Some(finished) = run(&stage, &sandbox, &[&steps], "test/c/selfconnect.c") {
@@ -161,7 +161,7 @@ fn a_small_file_system_is_no_limit() {
 }
 
 #[test]
-fn a_full_file_system_is_named() {
+fn full_file_system_is_named_in_the_error() {
     let (stage, sandbox) = setting();
     let base = sandbox.sm().display().to_string();
     let steps = [format!("small={base}:64M"), format!("full={base}")];
@@ -173,7 +173,7 @@ fn a_full_file_system_is_named() {
 }
 
 #[test]
-fn names_a_read_only_directory() {
+fn read_only_directory_is_named_in_the_error() {
     let (stage, sandbox) = setting();
     let base = sandbox.sm().display().to_string();
     if let Some(finished) = run(&stage, &sandbox, &[&format!("readonly={base}")], "test/c/selfconnect.c") {
@@ -193,7 +193,7 @@ impl Drop for Elsewhere {
 }
 
 #[test]
-fn without_dev_shm_another_directory_serves_and_is_asked_for() {
+fn without_dev_shm_dapl_dir_is_requested_and_used() {
     let (stage, sandbox) = setting();
     let elsewhere = Elsewhere(std::env::temp_dir().join(format!("dapl-environments-{}", std::process::id())));
     std::fs::create_dir(&elsewhere.0).unwrap();

@@ -18,16 +18,16 @@ fn all_cases(adapter: &str, registry: &str, rma: &str) {
 }
 
 #[test]
-fn sm_fails_transfers_of_memory_that_is_gone() {
+fn sm_fails_transfers_of_unmapped_memory() {
     all_cases("sm0", SM0, "auto");
 }
 
 #[test]
-fn sm_fails_transfers_of_memory_that_is_gone_by_shared_buffers() {
+fn sm_fails_transfers_of_unmapped_memory_with_shared_buffers() {
     all_cases("sm0", SM0, "mmap");
 }
 
 #[test]
-fn usnic_fails_transfers_of_memory_that_is_gone() {
+fn usnic_fails_transfers_of_unmapped_memory() {
     all_cases("usnic0", USNIC0, "auto");
 }

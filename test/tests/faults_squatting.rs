@@ -68,7 +68,7 @@ fn succeeded(server: &Finished, client: &Finished) {
 }
 
 #[test]
-fn two_processes_meet_beside_a_directory_of_another_user() {
+fn processes_connect_beside_a_directory_of_another_user() {
     let Some(user) = User::new(0) else { return };
     fs::create_dir(user.default()).unwrap();
     let server = user.start(&[]);
@@ -85,7 +85,7 @@ fn two_processes_meet_beside_a_directory_of_another_user() {
 }
 
 #[test]
-fn a_process_that_starts_after_the_other_user_has_left_meets_one_from_before() {
+fn processes_connect_if_started_before_and_after_the_exit_of_another_user() {
     let Some(user) = User::new(1) else { return };
     fs::create_dir(user.default()).unwrap();
     let server = user.start(&[]);
@@ -97,7 +97,7 @@ fn a_process_that_starts_after_the_other_user_has_left_meets_one_from_before() {
 }
 
 #[test]
-fn the_directory_of_a_process_cannot_be_taken_while_it_runs() {
+fn another_user_cannot_replace_the_directory_of_a_running_process() {
     let Some(user) = User::new(2) else { return };
     let server = user.start(&[]);
     server.wait_for("listening", LIMIT);

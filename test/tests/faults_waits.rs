@@ -43,13 +43,13 @@ fn idle_process_uses_no_cpu() {
 }
 
 #[test]
-fn two_on_one_processor_wait_for_each_other() {
+fn two_processes_pinned_to_one_processor_wake_each_other() {
     waits(&["20000", "1", "together"], LIMIT);
     waits(&["20000", "4", "together"], LIMIT);
 }
 
 #[test]
-fn two_on_one_processor_that_poll_come_on() {
+fn two_polling_processes_pinned_to_one_processor_make_progress() {
     waits(&["200", "1", "together", "polling"], LIMIT);
 }
 

@@ -48,7 +48,7 @@ fn abrupt_close_frees_partly_created_objects() {
 }
 
 #[test]
-fn a_transfer_that_fails_later_leaves_nothing() {
+fn asynchronously_failing_transfer_leaves_no_object() {
     walk("spoil", "", 3);
 }
 
@@ -68,12 +68,12 @@ fn calls_fail_cleanly_without_threads() {
 }
 
 #[test]
-fn a_slow_provider_changes_nothing() {
+fn slow_provider_gives_the_same_results() {
     walk("again", "delay=event:2,delay=request:30,delay=create_qp:1,delay=accept:2,delay=connect:1,delay=reset:1", 40);
 }
 
 #[test]
-fn a_plan_comes_from_the_variable() {
+fn fault_plan_is_read_from_dapl_faulty() {
     let (stage, sandbox) = setting();
     let first = run::program(&stage, "test/c/first.c");
     let run = |plan: &str| {
@@ -90,7 +90,7 @@ fn a_plan_comes_from_the_variable() {
 }
 
 #[test]
-fn nothing_is_lost_that_valgrind_can_see() {
+fn valgrind_finds_no_leak_after_failed_calls() {
     if !run::has_tool("valgrind") {
         eprintln!("skipped: no valgrind");
         return;

@@ -33,7 +33,7 @@ fn its_libdat2(debian: &Path) -> PathBuf {
 }
 
 #[test]
-fn our_libdat2_loads_its_providers() {
+fn libdat2_of_this_project_loads_debian_providers() {
     let Some(debian) = debian() else { return };
     let stage = stage(Profile::Dev);
     let libraries = libraries(debian);
@@ -55,7 +55,7 @@ fn our_libdat2_loads_its_providers() {
 }
 
 #[test]
-fn its_libdat2_loads_our_providers() {
+fn libdat2_of_debian_loads_the_providers_of_this_project() {
     let Some(debian) = debian() else { return };
     let stage = stage(Profile::Dev);
     let lines = "sm0 u2.0 nonthreadsafe default libdaplsm.so.1 dapl.2.0 \"\" \"\"\n\

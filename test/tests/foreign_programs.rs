@@ -130,7 +130,7 @@ fn dapltest_by(start: &[&str], adapter: &str, tests: &[&str]) {
 }
 
 #[test]
-fn dtest_moves_data() {
+fn debian_dtest_transfers_data_over_this_libdat2() {
     for adapter in ["sm0", "usnic0"] {
         run(&DTEST, adapter, &["-b", "4096", "-B", "10"]);
         run(&DTEST, adapter, &["-b", "65536", "-c", "-B", "10"]);
@@ -209,7 +209,7 @@ fn dtestcm_connects_a_thousand_times() {
 }
 
 #[test]
-fn dtestsrq_shares_receives() {
+fn debian_dtestsrq_succeeds() {
     for adapter in ["sm0", "usnic0"] {
         // Without the option the transport chooses the buffer size.
         run(&DTESTSRQ, adapter, &[]);
@@ -219,11 +219,11 @@ fn dtestsrq_shares_receives() {
 }
 
 #[test]
-fn dapltest_over_sm() {
+fn debian_dapltest_succeeds_over_sm() {
     dapltest("sm0");
 }
 
 #[test]
-fn dapltest_over_usnic() {
+fn debian_dapltest_succeeds_over_usnic() {
     dapltest("usnic0");
 }

@@ -20,11 +20,11 @@ fn fork(arguments: &[&str]) {
 }
 
 #[test]
-fn a_child_has_no_handles_but_may_open_an_adapter() {
+fn forked_child_has_no_handles_but_can_open_an_adapter() {
     fork(&[]);
 }
 
 #[test]
-fn a_child_finds_no_lock_taken() {
+fn forked_child_finds_all_locks_unlocked() {
     fork(&["threads"]);
 }

@@ -51,7 +51,7 @@ fn anchors(text: &str) -> BTreeSet<String> {
 }
 
 #[test]
-fn links_lead_somewhere() {
+fn links_of_the_guide_have_existing_targets() {
     let mut dead = Vec::new();
     let mut count = 0;
     for (path, text) in pages(&["docs", "docs/guide/src", "docs/man", "."]) {
@@ -105,7 +105,7 @@ fn compile(stage: &Stage, source: &Path) -> PathBuf {
 }
 
 #[test]
-fn its_programs_compile_and_the_first_one_says_hello() {
+fn programs_of_the_guide_compile_and_the_first_prints_hello() {
     let stage = stage(Profile::Dev);
     let made: Vec<PathBuf> = sources().iter().map(|source| compile(&stage, source)).collect();
     assert!(made.len() >= 3, "{made:?}");
@@ -125,7 +125,7 @@ fn its_programs_compile_and_the_first_one_says_hello() {
 }
 
 #[test]
-fn mdbook_builds_it() {
+fn mdbook_builds_the_guide() {
     if !is_program("mdbook") {
         println!("skipped: mdbook is missing; cargo install mdbook");
         return;

@@ -17,7 +17,7 @@ fn text(bytes: &[u8]) -> String {
 }
 
 #[test]
-fn the_sample_shows_lines_for_it_that_can_be_used() {
+fn sample_lines_of_the_verbs_provider_are_valid() {
     let sample = fs::read_to_string(workspace().join("dat.conf")).unwrap();
     let lines: Vec<&str> = sample.lines().filter_map(|line| line.strip_prefix("#verbs")).collect();
     assert!(lines.len() >= 3, "fewer than three sample lines: {sample}");
@@ -30,7 +30,7 @@ fn the_sample_shows_lines_for_it_that_can_be_used() {
 
 /// Registry lines that installers and distributions wrote, one for each library name.
 #[test]
-fn old_lines_open_it() {
+fn dat_conf_lines_of_dapl_1_2_open_the_verbs_provider() {
     let old = [
         ("OpenIB-cma", "ib0 0"),
         ("OpenIB-cma-1", "ib1 0"),
@@ -54,7 +54,7 @@ fn old_lines_open_it() {
 
 /// The same for DAT 2.0, with the sixty lines that distributions wrote. This project's adapters still open.
 #[test]
-fn old_lines_of_2_0_open_it() {
+fn dat_conf_lines_of_dapl_2_0_open_the_verbs_provider() {
     let number = |number: usize| {
         let library = OLD_NAMES_2[number % OLD_NAMES_2.len()];
         let (name, params) = (format!("ofa-v2-mlx4_{number}-1"), format!("mlx4_{number} 1"));

@@ -157,7 +157,7 @@ fn every_option_of_a_program_is_on_its_page() {
 }
 
 #[test]
-fn readers_are_sent_to_pages_that_are_there() {
+fn see_also_references_name_existing_pages() {
     let (_, pages) = pages("links");
     let mut missing = BTreeSet::new();
     for (path, text) in &pages {

@@ -150,7 +150,7 @@ const OPERANDS: usize = offset_of!(ibv_send_wr, wr);
 const BIND: usize = offset_of!(ibv_send_wr, bind_mw);
 
 #[test]
-fn structures_are_those_of_the_headers() {
+fn structures_match_the_rdma_core_headers() {
     if !has_headers() {
         return;
     }
@@ -168,7 +168,7 @@ fn structures_are_those_of_the_headers() {
 }
 
 #[test]
-fn numbers_are_those_of_the_headers() {
+fn constants_match_the_rdma_core_headers() {
     if !has_headers() {
         return;
     }
@@ -180,7 +180,7 @@ fn numbers_are_those_of_the_headers() {
 }
 
 #[test]
-fn functions_are_those_of_the_headers() {
+fn functions_match_the_rdma_core_headers() {
     if !has_headers() {
         return;
     }
@@ -194,7 +194,7 @@ fn functions_are_those_of_the_headers() {
 }
 
 #[test]
-fn no_structure_is_left_out() {
+fn every_rdma_core_structure_is_checked() {
     let declared = |source: &'static str, start: &str| -> BTreeSet<&str> {
         let lines = source.lines().filter_map(|line| line.trim_start().strip_prefix(start));
         lines.filter_map(|rest| rest.split([' ', ':']).next()).filter(|name| !name.starts_with('$')).collect()

@@ -32,7 +32,7 @@ fn rows(readme: &str, prefix: &str) -> Vec<(String, String)> {
 }
 
 #[test]
-fn the_c_program_is_the_tested_one_and_runs() {
+fn readme_program_equals_the_tested_first_program_and_runs() {
     let readme = readme();
     let block = readme
         .split("```c\n")
@@ -46,7 +46,7 @@ fn the_c_program_is_the_tested_one_and_runs() {
 }
 
 #[test]
-fn no_call_is_absent() {
+fn every_dat_call_is_implemented() {
     let mut absent = BTreeSet::new();
     visit(&workspace().join("dapl/src"), &mut |path, text| {
         if path.file_name().is_some_and(|name| name.to_string_lossy().starts_with("dapl_")) {
@@ -62,7 +62,7 @@ fn no_call_is_absent() {
 }
 
 #[test]
-fn variables_are_those_that_are_read() {
+fn readme_names_only_variables_of_the_settings_tables() {
     let mut read = BTreeSet::new();
     for environment in ["dat/src", "dat/settings/src", "dapl/src", "providers"] {
         visit(&workspace().join(environment), &mut |_, text| {
@@ -93,7 +93,7 @@ fn variables_are_those_that_are_read() {
 }
 
 #[test]
-fn readme_is_short() {
+fn readme_has_at_most_150_lines() {
     let lines = readme().lines().count();
     assert!(lines <= 150, "README.md has {lines} lines; its limit is 150");
 }

@@ -51,7 +51,7 @@ fn a_provider_is_initialised_once_and_finished_after_the_last_close() {
 }
 
 #[test]
-fn a_refused_close_leaves_the_ia_as_it_was() {
+fn refused_close_leaves_the_ia_open() {
     let case = Case::new("refused-close", FINE).provider("libfine.so.1", &["REFUSES_GRACEFUL"]);
     let answer = case.run("open fine 1 2 0 close 0 1 close 0 7 close 0 0 remove fine 1 2 0");
     let tail: Vec<_> = answer.out.lines().skip(4).filter(|line| !line.starts_with("provider: close")).collect();
@@ -76,7 +76,7 @@ fn a_provider_without_an_ia_or_a_fini_does_not_crash() {
 }
 
 #[test]
-fn serves_the_nearest_later_minor_and_passes_it_on() {
+fn nearest_later_minor_version_is_chosen_and_passed_to_the_provider() {
     let conf = "m u1.4 threadsafe default {}/libm.so.1 d.1.4 \"\" \"\"\nm u1.3 threadsafe default {}/libm.so.1 d.1.3 \"\" \"\"\n";
     let case = Case::new("minor", conf).provider("libm.so.1", &[]);
     let answer = case.run("open m 1 2 0");
@@ -84,7 +84,7 @@ fn serves_the_nearest_later_minor_and_passes_it_on() {
 }
 
 #[test]
-fn of_equal_lines_the_first_that_loads_serves() {
+fn first_loadable_of_equal_lines_is_used() {
     let conf = "e u1.2 threadsafe default {}/libabsent.so.1 d.1.2 \"one\" \"\"\n\
                 e u1.2 threadsafe default {}/libno.so.1 d.1.2 \"two\" \"\"\n\
                 e u1.2 threadsafe default {}/libyes.so.1 d.1.2 \"three\" \"\"\n\
@@ -135,7 +135,7 @@ fn a_program_may_register_itself() {
 }
 
 #[test]
-fn init_may_open_another_name_but_not_its_own() {
+fn provider_init_can_open_other_names_but_not_the_initialized_one() {
     let conf = "again u1.2 threadsafe default {}/libagain.so.1 d.1.2 \"\" \"\"\n\
                 other u1.2 threadsafe default {}/libother.so.1 d.1.2 \"\" \"\"\n\
                 built u1.2 threadsafe default {}/libbuilt.so.1 d.1.2 \"\" \"\"\n\
@@ -157,7 +157,7 @@ fn init_may_open_another_name_but_not_its_own() {
 }
 
 #[test]
-fn two_inits_that_open_each_other_do_not_wait_for_ever() {
+fn two_provider_inits_that_open_each_other_do_not_deadlock() {
     let conf = "a u1.2 threadsafe default {}/liba.so.1 d.1.2 \"\" \"\"\nb u1.2 threadsafe default {}/libb.so.1 d.1.2 \"\" \"\"\n";
     let case = Case::new("circle", conf)
         .provider("liba.so.1", &["INIT_OPENS=\"b\"", "INIT_SLEEPS=50"])
@@ -166,7 +166,7 @@ fn two_inits_that_open_each_other_do_not_wait_for_ever() {
 }
 
 #[test]
-fn nothing_of_libdat_ever_goes_to_stdout() {
+fn libdat_never_prints_to_stdout() {
     let case = Case::new("stdout", FINE).provider("libfine.so.1", &[]);
     let case = case.with("DAT_DBG_TYPE", "0xff").with("DAT_DBG_DEST", "1");
     let answer = case.run("open fine 1 2 0 close 0 0 open x 1 2 0");
@@ -179,7 +179,7 @@ fn nothing_of_libdat_ever_goes_to_stdout() {
 }
 
 #[test]
-fn files_and_environment_are_read_at_the_first_call_that_wants_a_name() {
+fn dat_conf_and_environment_are_read_at_the_first_lookup() {
     let case = Case::new("late", FINE);
     let late = case.environment[0].1.clone();
     let case = case.bare().with("DAT_OVERRIDE", "/nonexistent/dat.conf");
@@ -188,7 +188,7 @@ fn files_and_environment_are_read_at_the_first_call_that_wants_a_name() {
 }
 
 #[test]
-fn an_override_that_cannot_be_read_is_the_only_file_all_the_same() {
+fn unreadable_dat_override_gives_an_empty_registry() {
     let case = Case::new("override", "");
     let missing = case.bare().with("DAT_OVERRIDE", "/nonexistent/dat.conf");
     let answer = missing.run("list 4");
@@ -204,7 +204,7 @@ fn an_override_that_cannot_be_read_is_the_only_file_all_the_same() {
 }
 
 #[test]
-fn the_list_is_cut_to_its_capacity_and_reports_its_size() {
+fn provider_list_is_cut_to_its_capacity_and_returns_the_full_count() {
     let conf = "two u2.0 threadsafe default l d.2.0 \"\" \"\"\n\
                 b u1.2 threadsafe default l d.1.2 \"\" \"\"\n\
                 hidden u1.2 threadsafe nondefault l d.1.2 \"\" \"\"\n\
@@ -235,7 +235,7 @@ fn the_list_is_cut_to_its_capacity_and_reports_its_size() {
 }
 
 #[test]
-fn bad_arguments_have_their_numbers_and_write_nothing() {
+fn invalid_arguments_return_their_numbers_and_write_nothing() {
     let two = "a u1.2 threadsafe default l d.1.2 \"\" \"\"\nb u1.2 threadsafe default l d.1.2 \"\" \"\"\n";
     Case::new("arguments", two).run("bad-arguments").quiet().says(&[
         "open null name: 0x80060024 DAT_INVALID_PARAMETER DAT_INVALID_ARG1",
@@ -329,14 +329,14 @@ fn a_thread_that_waits_can_be_cancelled() {
 }
 
 #[test]
-fn libdat_opened_locally_is_seen_by_a_provider_that_does_not_name_it() {
+fn provider_not_linked_to_libdat_finds_a_libdat_opened_with_rtld_local() {
     let case = Case::new("local", FINE).provider("libfine.so.1", &[]);
     let answer = case.run_program(&probe("local_probe"), "fine");
     assert!(answer.quiet().out.ends_with("open: 0x00000000\nleft\n"), "{}", answer.out);
 }
 
 #[test]
-fn a_bare_name_is_also_found_beside_libdat() {
+fn library_name_without_slash_is_also_searched_beside_libdat() {
     let conf = "beside u1.2 threadsafe default libbeside.so.1 d.1.2 \"\" \"\"\n\
                 slash u1.2 threadsafe default ./libbeside.so.1 d.1.2 \"\" \"\"\n";
     let case = Case::new("beside", conf).provider("libbeside.so.1", &[]);
@@ -360,7 +360,7 @@ fn opens_from_many_threads_are_counted_exactly() {
 }
 
 #[test]
-fn runs_of_this_suite_at_the_same_time_share_no_directory() {
+fn concurrent_runs_of_the_registry_suite_use_separate_directories() {
     let (one, other) = (Case::new("same", FINE), Case::new("same", FINE));
     assert_ne!(one.directory, other.directory);
     let (place, name) = (other.directory.clone(), std::process::id().to_string());
@@ -372,14 +372,14 @@ fn runs_of_this_suite_at_the_same_time_share_no_directory() {
 }
 
 #[test]
-fn a_child_of_fork_can_open_afresh() {
+fn forked_child_can_open_a_provider() {
     let case = Case::new("fork", FINE).provider("libfine.so.1", &["INIT_SLEEPS=1"]);
     let answer = case.run("fork-open fine");
     assert_eq!(answer.err, "good children 40 failures 0\n");
 }
 
 #[test]
-fn a_set_uid_program_does_not_let_its_user_choose_the_file() {
+fn set_uid_program_ignores_dat_override() {
     let case = Case::new("set-uid", FINE);
     let program = case.directory.join("probe");
     fs::copy(probe("registry_probe"), &program).unwrap();

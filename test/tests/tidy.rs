@@ -91,7 +91,7 @@ fn imports_go_down_the_layers() {
 }
 
 #[test]
-fn circles_of_imports_are_small() {
+fn import_cycles_contain_at_most_the_permitted_modules() {
     let mut sources = files(&["rs"]);
     sources.retain(|file| !is_test(&file.path) && !file.path.contains("/src/fake/"));
     let mut wrong = Vec::new();

@@ -78,7 +78,7 @@ fn bit_8_shows_the_counters_of_a_connection_at_its_end_and_bit_20_does_not() {
 }
 
 #[test]
-fn a_word_of_the_line_switches_it_on_and_the_provider_does_not_see_it() {
+fn io_trc_in_ia_params_enables_the_trace_and_is_hidden_from_the_provider() {
     let line = "sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"io_trc=4\" \"\"\n";
     let finished = traced(line, &[("DAPL_DBG_TYPE", "0x1003")], false);
     assert_eq!(dumps(&finished, "is freed"), 1, "{finished:#?}");

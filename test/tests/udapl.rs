@@ -202,8 +202,8 @@ fn registry_and_adapter_are_described() {
 }
 
 #[test]
-fn messages_reads_and_writes_bring_their_buffers_back() {
-    over_each("messages_reads_and_writes_bring_their_buffers_back", |adapter| {
+fn completions_return_the_buffers_of_messages_reads_and_writes() {
+    over_each("completions_return_the_buffers_of_messages_reads_and_writes", |adapter| {
         let pair = Pair::connected(adapter);
         let recv = pair.server.recv(Buffer::new(&pair.pz, 100).unwrap(), 10..).unwrap();
         let send = pair.client.send(pair.buffer(b"a message"), 2..).unwrap();
@@ -260,8 +260,8 @@ fn buffer_of_a_refused_post_is_returned() {
 }
 
 #[test]
-fn the_end_of_a_connection_flushes_and_a_reset_begins_anew() {
-    over_each("the_end_of_a_connection_flushes_and_a_reset_begins_anew", |adapter| {
+fn disconnect_flushes_posts_and_a_reset_endpoint_reconnects() {
+    over_each("disconnect_flushes_posts_and_a_reset_endpoint_reconnects", |adapter| {
         let pair = Pair::connected(adapter);
         assert_eq!(pair.client.state().unwrap(), State::Connected);
         pair.server.recv(pair.buffer(b"kept"), ..).unwrap();
@@ -286,8 +286,8 @@ fn the_end_of_a_connection_flushes_and_a_reset_begins_anew() {
 }
 
 #[test]
-fn reaching_where_one_may_not_breaks_the_connection() {
-    over_each("reaching_where_one_may_not_breaks_the_connection", |adapter| {
+fn access_outside_of_a_window_breaks_the_connection() {
+    over_each("access_outside_of_a_window_breaks_the_connection", |adapter| {
         let pair = Pair::connected(adapter);
         let window = Window::new(&pair.pz, 64, Access::READ).unwrap();
         let remote = Remote::from_bytes(&window.ticket().to_bytes());
@@ -300,8 +300,8 @@ fn reaching_where_one_may_not_breaks_the_connection() {
 }
 
 #[test]
-fn a_window_that_is_gone_is_no_longer_reached() {
-    over_each("a_window_that_is_gone_is_no_longer_reached", |adapter| {
+fn access_to_a_dropped_window_breaks_the_connection() {
+    over_each("access_to_a_dropped_window_breaks_the_connection", |adapter| {
         let pair = Pair::connected(adapter);
         let window = Window::new(&pair.pz, 64, Access::READ | Access::WRITE).unwrap();
         let remote = Remote::from_bytes(&window.ticket().to_bytes());
@@ -363,8 +363,8 @@ fn endpoints_are_freed_with_posted_work_and_report_no_event_afterwards() {
 }
 
 #[test]
-fn a_wait_ends_in_time_and_there_is_one_waiter() {
-    over_each("a_wait_ends_in_time_and_there_is_one_waiter", |adapter| {
+fn wait_times_out_and_a_second_waiter_is_refused() {
+    over_each("wait_times_out_and_a_second_waiter_is_refused", |adapter| {
         let pair = Pair::open(adapter);
         assert!(pair.events.wait(Duration::ZERO).unwrap().is_none());
         assert!(pair.events.poll().unwrap().is_none());

@@ -11,7 +11,7 @@ use dapl_test::stage::{target_directory, workspace};
 const LIMIT: Duration = Duration::from_secs(900);
 
 #[test]
-fn first_steps_work_for_each_user() {
+fn walkthrough_succeeds_for_each_user() {
     if !run::has_tool("pkg-config") {
         return println!("skipped: no pkg-config");
     }

@@ -404,7 +404,7 @@ mod tests {
 
     /// The check looks for the code on the manual page and ignores the wording around it.
     #[test]
-    fn every_answer_is_on_the_manual_page_of_its_function() {
+    fn every_expected_code_is_on_the_manual_page_of_its_function() {
         let mut missing = Vec::new();
         for hole in holes(&BTreeMap::new()).into_iter().chain(holes_of_2_0(&BTreeMap::new())) {
             let Some((function, answer)) = hole.split_once(": ") else { continue };
@@ -428,7 +428,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_record_has_every_expectation_open() {
+    fn empty_flight_record_leaves_every_expectation_open() {
         let count = |lists: usize, list: usize| lists + list;
         let answers = ANSWERS.iter().map(|(_, answers)| answers.len()).fold(0, count);
         let states = REFUSED_IN.iter().map(|(_, states)| states.len()).fold(0, count);

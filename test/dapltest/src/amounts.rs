@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn an_extent_has_an_operation_or_a_time() {
+    fn extent_is_an_operation_count_or_a_duration() {
         assert!(Extent::Operations(0).check().is_err() && Extent::Time(Duration::ZERO).check().is_err());
         assert!(Extent::Time(LONGEST + SHORTEST).check().is_err());
         assert_eq!(Extent::Time(Duration::from_secs(10)).to_string(), "for 10s");

@@ -40,7 +40,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_of_a_busy_process_rises() {
+    fn cpu_time_of_a_busy_process_increases() {
         let before = CpuTime::now();
         let mut after = before;
         while after == before {

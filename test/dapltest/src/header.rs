@@ -129,14 +129,14 @@ mod tests {
     }
 
     #[test]
-    fn the_model_of_the_processor_is_in_one_line() {
+    fn processor_model_is_one_line_of_text() {
         let cpuinfo = "processor\t: 0\nmodel\t\t: 85\nmodel name\t: Intel(R)  Xeon(R)\tCPU\nprocessor\t: 1\n";
         assert_eq!(cpu_model(cpuinfo), "Intel(R) Xeon(R) CPU");
         assert_eq!(cpu_model("CPU implementer : 0x41\n"), std::env::consts::ARCH);
     }
 
     #[test]
-    fn texts_of_records_end_at_the_zero() {
+    fn text_of_a_record_ends_at_the_nul() {
         let characters = b"sm0\x1b\0rest".map(|byte| byte.cast_signed() as c_char);
         assert_eq!(text(&characters), "sm0");
         assert_eq!(text(&characters[..2]), "sm");

@@ -312,7 +312,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_are_those_of_the_manual() {
+    fn limit_names_match_the_manual_page() {
         let words = |text: &str| text.split(' ').map(str::to_owned).collect::<Vec<_>>();
         assert_eq!(parse(&[]).unwrap(), Limit::ALL);
         assert_eq!(parse(&words("limit_pz LIMIT_SIZE_LMR")).unwrap(), [Limit::Pz, Limit::LmrSize]);
@@ -327,7 +327,7 @@ mod tests {
     }
 
     #[test]
-    fn available_memory_is_read() {
+    fn available_memory_of_this_machine_is_read() {
         assert!(spare_memory() > PIECE as u64);
     }
 }

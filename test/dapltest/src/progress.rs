@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn progress_without_output_counts() {
+    fn progress_is_counted_without_a_terminal() {
         let progress = Progress::hidden();
         progress.step();
         assert_eq!(progress.shared.done.load(Ordering::Relaxed), 1);

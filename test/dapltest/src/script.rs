@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_blanks_quotes_and_comments() {
+    fn script_is_split_at_blanks_and_honours_quotes_and_comments() {
         let text =
             "-T T  -D \"my adapter\" # the adapter\n\n# nothing\n\t-s 'host' \\\n client SR 10 1 -f\r\nserver SR";
         let expected = ["-T", "T", "-D", "my adapter", "-s", "host", "client", "SR", "10", "1", "-f", "server", "SR"];

@@ -13,7 +13,7 @@ use crate::case::{Case, probe, stage};
 const THREAD_SAFETY: &str = "DAT_PROVIDER_NOT_FOUND DAT_THREAD_SAFETY_NOT_FOUND";
 
 #[test]
-fn debug_lines_show_each_file_and_line_that_is_looked_at() {
+fn debug_log_names_each_file_and_line_searched() {
     let conf = format!(
         "# comment\n{FINE}gone u2.0 threadsafe default libgone.so.2 dapl.2.0 \"a b\" \"\"\n\
          off u1.2 nonthreadsafe nondefault l dapl.1.2 \"\" \"\"\nbad u1.2\n"
@@ -63,7 +63,7 @@ fn line(name: &str) -> String {
 }
 
 #[test]
-fn a_name_in_a_hidden_file_is_refused_with_its_place() {
+fn name_in_an_ignored_file_is_refused_with_file_and_line() {
     let (one, two) = (line("one"), line("two"));
     let files = [("dat.conf", one.as_str()), ("rdma/dat.conf", two.as_str())];
     let Some(err) = with_files_in_etc(&files, "open two 1 2 0 open three 1 2 0", "1") else { return };
@@ -83,7 +83,7 @@ fn a_name_in_a_hidden_file_is_refused_with_its_place() {
 }
 
 #[test]
-fn debug_lines_show_files_that_do_not_exist_and_files_that_do_not_count() {
+fn debug_log_names_missing_and_ignored_files() {
     let (one, two, three) = (line("one"), line("two"), line("three"));
     let files = [
         ("rdma/dat.conf", two.as_str()),
@@ -127,7 +127,7 @@ fn a_program_may_be_compiled_to_ask_for_thread_safety() {
 }
 
 #[test]
-fn a_library_that_is_known_to_be_thread_safe_serves_both_lines_for_both_requests() {
+fn known_thread_safe_library_matches_both_thread_safety_requests() {
     let conf = "safe u1.2 threadsafe default {}/libown.so.1 dapl.1.2 \"\" \"\"\n\
                 plain u1.2 nonthreadsafe default {}/libown.so.1 dapl.1.2 \"\" \"\"\n";
     let words = "open safe 1 2 0 open safe 1 2 1 open plain 1 2 0 open plain 1 2 1";

@@ -23,7 +23,7 @@ fn refused(case: &Case, words: &str, code: &str, reason: &str) {
 }
 
 #[test]
-fn six_causes_have_six_answers() {
+fn six_causes_of_open_failure_have_distinct_codes_and_reasons() {
     let conf = "a u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"\" \"\"\n\
                 b u2.0 threadsafe default {}/libfine.so.1 dapl.2.0 \"\" \"\"\n\
                 c u1.1 threadsafe default {}/libfine.so.1 dapl.1.1 \"\" \"\"\n\
@@ -81,7 +81,7 @@ fn six_causes_have_six_answers() {
 }
 
 #[test]
-fn reports_a_name_on_a_dropped_line_with_that_line() {
+fn open_of_a_name_on_a_dropped_line_names_that_line() {
     let conf = "n u1.2 threadsafe nondefault l dapl.1.2 \"\" \"\"\n\
                 k k1.2 threadsafe default l dapl.1.2 \"\" \"\"\n\
                 d u1.2 ThreadSafe default l dapl.1.2 \"\" \"\"\n";
@@ -109,7 +109,7 @@ fn reports_a_name_on_a_dropped_line_with_that_line() {
 }
 
 #[test]
-fn a_library_that_is_no_provider_is_refused_with_the_reason() {
+fn library_that_is_no_provider_is_rejected_with_the_reason() {
     let line = |library: &str| format!("p u1.2 threadsafe default {{}}/{library} dapl.1.2 \"par\" \"\"\n");
     let refuse = |name: &str, library: &str, defines: &[&str], arguments: &[&str], reason: &str| {
         let case = Case::new(name, &line(library));
@@ -175,7 +175,7 @@ fn a_library_that_is_no_provider_is_refused_with_the_reason() {
 }
 
 #[test]
-fn a_provider_that_is_refused_leaves_nothing_behind() {
+fn rejected_provider_is_finished_and_unregistered() {
     let conf = "p u1.2 threadsafe default {}/libp.so.1 dapl.1.2 \"\" \"\"\n";
     let case = Case::new("leaves-nothing", conf).provider("libp.so.1", &["REGISTER_AS=\"q\"", "KEEPS"]);
     let answer = case.run("open p 1 2 0 open q 1 2 0 open p 1 2 0 remove q 1 2 1");
@@ -195,7 +195,7 @@ fn a_provider_that_is_refused_leaves_nothing_behind() {
 }
 
 #[test]
-fn reports_refusals_once_each_and_four_at_most() {
+fn each_open_failure_is_logged_once_and_at_most_four() {
     let words = "open a 1 2 0 open a 1 2 0 open b 1 2 0 open c 1 2 0 open d 1 2 0 open e 1 2 0 open f 1 2 0";
     let count = |case: Case| case.run(words).err.lines().map(str::to_owned).collect::<Vec<_>>();
     let usual = count(Case::new("limit", ""));
@@ -207,7 +207,7 @@ fn reports_refusals_once_each_and_four_at_most() {
 }
 
 #[test]
-fn a_refusal_of_a_device_counts_as_one_and_a_wrong_call_is_the_programs_own_affair() {
+fn failed_device_opens_are_limited_and_invalid_arguments_are_not_logged() {
     let conf = "a u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"\" \"\"\n";
     let case = Case::new("device-limit", conf).provider("libfine.so.1", &["OPEN_CODE=0x80030003"]);
     let answer = case.run("open a 1 2 0 open a 1 2 0 open b 1 2 0 open c 1 2 0 open d 1 2 0 open e 1 2 0");
@@ -217,7 +217,7 @@ fn a_refusal_of_a_device_counts_as_one_and_a_wrong_call_is_the_programs_own_affa
 }
 
 #[test]
-fn levels_are_added_to_types() {
+fn dat_dbg_level_bits_are_added_to_dat_dbg_type() {
     let lines = |variables: &[(&'static str, &str)]| {
         let case = Case::new("levels", "");
         let case = variables.iter().fold(case, |case, (name, value)| case.with(name, value));
@@ -229,7 +229,7 @@ fn levels_are_added_to_types() {
 }
 
 #[test]
-fn reports_an_unknown_variable_once_with_the_nearest_name() {
+fn unknown_variable_is_logged_once_with_the_nearest_name() {
     let case = Case::new("misspelt", "").with("DAT_OVERIDE", "x").with("DAPL_UCM_RETRY", "3");
     let case = case.with("DAPL_SM_UNKNOWN", "1").with("DATA", "2");
     let answer = case.run("list 4 list 4 open a 1 2 0");
@@ -240,7 +240,7 @@ fn reports_an_unknown_variable_once_with_the_nearest_name() {
 }
 
 #[test]
-fn a_bad_number_in_the_environment_is_named() {
+fn invalid_number_in_a_variable_is_logged_with_the_default_used() {
     let case = Case::new("bad-number", "").with("DAT_DBG_TYPE", "all").with("DAT_DBG_DEST", "4");
     let err = case.run("open a 1 2 0").err;
     let lines: Vec<_> = err.lines().collect();
@@ -250,7 +250,7 @@ fn a_bad_number_in_the_environment_is_named() {
 }
 
 #[test]
-fn a_file_that_is_wrong_throughout_does_not_flood() {
+fn complaints_about_a_file_are_limited_to_sixteen_lines() {
     let case = Case::new("flood", &"x u1.2\n".repeat(100));
     let err = case.run("list 4 list 4").err;
     assert_eq!(err.lines().count(), 17, "{err}");

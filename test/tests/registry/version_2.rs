@@ -19,7 +19,7 @@ fn a_provider_of_2_0_is_initialised_once_and_finished_after_the_last_close() {
 }
 
 #[test]
-fn a_line_of_the_other_version_is_refused_with_its_library() {
+fn line_of_the_other_dat_version_is_refused_with_the_right_libdat() {
     let both = "old u1.2 nonthreadsafe default {}/libfine.so.1 dapl.1.2 \"\" \"\"\n\
                 new u2.0 nonthreadsafe default {}/libfine.so.2 dapl.2.0 \"\" \"\"\n";
     let answer = Case::new("other2", both).version_2().run("open old 2 0 0");
@@ -36,7 +36,7 @@ fn a_line_of_the_other_version_is_refused_with_its_library() {
 }
 
 #[test]
-fn a_library_that_serves_1_2_only_is_named_as_such() {
+fn open_over_2_0_of_a_1_2_only_library_names_that_cause() {
     let conf = "x u2.0 nonthreadsafe default {}/libold.so.1 dapl.2.0 \"\" \"\"\n";
     let linked = ["-Wl,--no-as-needed", "-ldat"];
     let case = Case::new("only1", conf).provider_linked("libold.so.1", &["SILENT"], &linked).version_2();
@@ -156,7 +156,7 @@ fn a_library_of_2_0_under_another_name_is_refused_by_1_2() {
 
 /// Such a provider imports unversioned functions, so the loader binds them to the libdat that was loaded first.
 #[test]
-fn a_provider_registers_with_the_libdat_that_loaded_it_if_both_are_there() {
+fn provider_registers_with_the_libdat_that_loaded_it_of_two() {
     let stage = stage();
     let first = |library: &str| stage.lib.join(library).to_str().unwrap().to_owned();
     let case = Case::new("both2", FINE).version_2().provider("libfine.so.2", &[]);
@@ -182,7 +182,7 @@ fn no_value_of_a_handle_crashes_a_call_of_2_0() {
 }
 
 #[test]
-fn a_providers_handle_is_translated_back_to_the_number() {
+fn provider_ia_handle_maps_back_to_the_libdat_ia_number() {
     let case = Case::new("back2", FINE).version_2().provider("libfine.so.2", &[]);
     let answer = case.run("open fine 2 0 0 objects 0");
     assert!(answer.out.contains("translate again: 0x00000000 DAT_SUCCESS"), "{}", answer.out);
@@ -191,7 +191,7 @@ fn a_providers_handle_is_translated_back_to_the_number() {
 
 /// The file of a distribution: `ofa-v2-*` lines for every possible device, without the libraries.
 #[test]
-fn a_file_with_sixty_lines_of_2_0_costs_nothing_and_is_searched_to_its_end() {
+fn lines_of_2_0_are_skipped_without_log_lines_and_the_rest_is_searched() {
     let mut conf = String::new();
     for number in 0..60 {
         let library = ["libdaplofa.so.2", "libdaploscm.so.2", "libdaploucm.so.2"][number % 3];

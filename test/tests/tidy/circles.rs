@@ -69,7 +69,7 @@ fn reachable<'m>(from: &Module, direct: &BTreeMap<&'m Module, BTreeSet<&'m Modul
 }
 
 #[test]
-fn a_circle_is_found_through_other_files() {
+fn import_cycle_through_several_files_is_found() {
     let file = |path: &str, text: &str| Source { path: format!("x/src/{path}"), text: text.to_owned() };
     let files = [
         file("lib.rs", "use crate::a::A;"),

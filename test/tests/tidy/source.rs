@@ -211,14 +211,14 @@ fn character(text: &str) -> usize {
 }
 
 #[test]
-fn comments_and_text_are_not_code() {
+fn comments_and_string_literals_are_stripped() {
     let text = "a // unsafe\nb /* unsafe /* x */ unsafe */ c \"un\\\"safe\" 'u' '\\'' r#\"unsafe\"# <'a> d";
     assert_eq!(strip(text), "a \nb  c     <'a> d");
     assert_eq!(strip("b\"x\" br\"y\" for r in"), "b b for r in");
 }
 
 #[test]
-fn imports_are_whole_paths() {
+fn imports_are_resolved_to_full_paths() {
     let code = "use crate::{a::{x, y::{self, z}}, b,\n c::*};\ncrate::d::e(); $crate::f; mycrate::g; crate::h::<I>()";
     let found: Vec<_> = imports(code).into_iter().map(|path| path.join("/")).collect();
     assert_eq!(found, ["a/x", "a/y", "a/y/z", "b", "c", "d/e", "h"]);

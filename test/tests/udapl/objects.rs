@@ -34,8 +34,8 @@ fn message_is_gathered_and_scattered() {
 }
 
 #[test]
-fn suppressed_requests_come_back_with_a_later_one() {
-    over_each("objects::suppressed_requests_come_back_with_a_later_one", |adapter| {
+fn buffers_of_suppressed_requests_return_with_a_later_completion() {
+    over_each("objects::buffers_of_suppressed_requests_return_with_a_later_completion", |adapter| {
         let pair = Pair::connected(adapter);
         let window = Window::new(&pair.pz, 100, Access::READ | Access::WRITE).unwrap();
         let remote = Remote::from_bytes(&window.ticket().to_bytes());
@@ -121,8 +121,8 @@ fn group_names_the_queue_that_has_an_event() {
 }
 
 #[test]
-fn bound_window_is_reached_until_it_is_unbound() {
-    over_each("objects::bound_window_is_reached_until_it_is_unbound", |adapter| {
+fn peer_accesses_a_window_until_it_is_unbound() {
+    over_each("objects::peer_accesses_a_window_until_it_is_unbound", |adapter| {
         let ia = Library::load().unwrap().open(adapter).unwrap();
         let events = ia.evd(64, Streams::all()).unwrap();
         let pz = ia.pz().unwrap();

@@ -206,7 +206,7 @@ mod tests {
     }
 
     #[test]
-    fn the_definition_is_consistent() {
+    fn xtask_command_line_definition_is_consistent() {
         Cli::command().debug_assert();
     }
 
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn a_bench_takes_names_or_everything() {
+    fn bench_accepts_providers_options_and_names_only() {
         let bench = |words: &[&str]| Cli::try_parse_from([&["xtask", "bench"], words].concat());
         assert!(bench(&["--quick"]).is_ok() && bench(&["sm", "--quick", "S1", "latency"]).is_ok());
         assert!(bench(&["nothing"]).is_err() && bench(&["verbs", "--clock"]).is_ok());

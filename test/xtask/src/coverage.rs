@@ -211,7 +211,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_of_tests_do_not_count() {
+    fn lines_of_test_modules_are_excluded_from_coverage() {
         let text = "fn a() {}\n#[cfg(test)]\nmod b;\nimpl C {\n    #[cfg(test)]\n    fn d() {\n        e();\n    }\n\n    fn f() {}\n}\n#[cfg(test)]\nmod tests {\n    fn g() {}\n}\n";
         let marked: Vec<usize> =
             lines_of_tests(text).into_iter().enumerate().filter(|(_, mark)| *mark).map(|(at, _)| at + 1).collect();
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn rooms_are_summed() {
+    fn coverage_is_summed_per_directory() {
         let lines = |times: &[u64]| times.iter().copied().enumerate().collect::<BTreeMap<_, _>>();
         let counted = Counted::from([
             ("ep/mod.rs".to_owned(), lines(&[1, 0])),

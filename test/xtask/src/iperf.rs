@@ -84,14 +84,14 @@ mod tests {
         \"cpu_utilization_percent\":\t{\n\"host_total\":\t97.5,\n\"remote_total\":\t40.5,\n\"remote_user\":\t1\n}}}";
 
     #[test]
-    fn received_bytes_count() {
+    fn iperf_throughput_is_computed_from_received_bytes() {
         let said = parse(SAID).unwrap();
         assert!((said.megabytes - 1.0).abs() < 1e-6 && said.processor == 138.0, "{said:?}");
         assert!(parse("{\"error\":\t\"unable to connect\"}").is_err());
     }
 
     #[test]
-    fn command_lines_can_be_typed() {
+    fn printed_command_lines_are_valid_shell_commands() {
         assert_eq!(line(Flow::Udp, 2), "iperf3 -t 2 -u -b 0 -l 1472");
         assert_eq!(line(Flow::TcpWith("cubic"), 5), "iperf3 -t 5 -C cubic");
     }

@@ -149,7 +149,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_that_are_no_word_are_refused() {
+    fn new_provider_rejects_names_that_are_no_identifier() {
         for name in ["", "Wire", "9p", "a-b", "a b", "../x", "eleven-bytes", "elevenbytes"] {
             assert!(check(name).is_err(), "{name}");
         }
@@ -157,14 +157,14 @@ mod tests {
     }
 
     #[test]
-    fn member_is_added_at_the_end_of_the_list() {
+    fn new_provider_is_added_as_the_last_workspace_member() {
         let text = with_member("[workspace]\nmembers = [\"a\", \"b\"]\nexclude = []\n", "providers/c").unwrap();
         assert_eq!(text, "[workspace]\nmembers = [\"a\", \"b\", \"providers/c\"]\nexclude = []\n");
         assert!(with_member("[package]\n", "c").is_err());
     }
 
     #[test]
-    fn names_change_and_rust_functions_do_not() {
+    fn new_provider_renames_its_names_but_keeps_rust_functions() {
         let text = "libdaplloopback.so.1 \"loopback\" Loopback ip.is_loopback() dapl-loopback";
         assert_eq!(renamed(text, "wire"), "libdaplwire.so.1 \"wire\" Wire ip.is_loopback() dapl-wire");
     }

@@ -114,7 +114,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_registry_has_paths_of_the_tree() {
+    fn registry_of_the_build_tree_has_library_paths_of_the_tree() {
         let text = registry(Path::new("/a b")).unwrap();
         let lines: Vec<_> = text.lines().filter(|line| !line.starts_with('#') && !line.is_empty()).collect();
         assert_eq!(lines.len(), 4, "not two adapters in two versions: {text}");

@@ -117,7 +117,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn table_of_2_0_has_81_members() {
+    fn function_table_of_2_0_has_81_entries() {
         assert_eq!(slots().count() + 2, size_of::<v2::DAT_PROVIDER>() / size_of::<usize>());
         let expected: Vec<&str> = ADDED.iter().map(|(function, _)| *function).collect();
         assert_eq!(expected, api::added::NAMES);

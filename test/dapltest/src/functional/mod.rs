@@ -127,7 +127,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn choices_are_groups_and_their_cases() {
+    fn functional_cases_are_chosen_by_group_or_number() {
         assert_eq!(Choice::parse("pz"), Ok(Choice { group: "pz", number: None }));
         let one = Choice::parse("mem:2").unwrap();
         assert!(one.has("mem", 2) && !one.has("mem", 1) && !one.has("pz", 2));

@@ -11,7 +11,7 @@ fn refused(line: &str) -> String {
 }
 
 #[test]
-fn an_empty_command_line_is_a_server_with_defaults() {
+fn empty_command_line_starts_a_server_with_defaults() {
     let (common, plan) = plan("").unwrap();
     assert!(matches!(plan, Plan::Serve));
     assert_eq!((common.device.as_str(), common.port, common.qos), ("sm0", 45_278, DAT_QOS_BEST_EFFORT));
@@ -65,7 +65,7 @@ fn connect_is_an_operation_of_the_performance_test() {
 }
 
 #[test]
-fn classes_of_service() {
+fn dapltest_class_names_map_to_the_qos_values() {
     for (word, qos) in [("HT", 1), ("LL", 2), ("EC", 4), ("PM", 8), ("be", 0)] {
         assert_eq!(plan(&format!("-T S -R {word}")).unwrap().0.qos, qos);
     }
@@ -120,7 +120,7 @@ fn invalid_options_are_refused_with_the_reason() {
 }
 
 #[test]
-fn a_script_adds_arguments() {
+fn script_lines_are_appended_to_the_arguments() {
     let file = std::env::temp_dir().join(format!("dapltest-script-{}", std::process::id()));
     let line = format!("-d -f {} -n 7", file.display());
     std::fs::write(&file, "# all of it\n-T T -s host -n 8\nclient SR 10 1 -f\nserver SR 10 1 -f\n").unwrap();

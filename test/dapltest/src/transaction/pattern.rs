@@ -33,7 +33,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn no_two_transfers_look_alike() {
+    fn no_two_transfers_have_the_same_pattern() {
         let origin = Origin { by: Side::Client, thread: 0, endpoint: 0, operation: 0, iteration: 0 };
         let others = [
             Origin { by: Side::Server, ..origin },

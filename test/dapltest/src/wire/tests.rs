@@ -44,7 +44,7 @@ fn all() -> Vec<Message> {
 }
 
 #[test]
-fn messages_round_trip() {
+fn encoded_messages_decode_to_the_same_values() {
     for message in all() {
         let bytes = message.encode();
         assert!(bytes.len() <= LONGEST, "{message:?}");
@@ -53,7 +53,7 @@ fn messages_round_trip() {
 }
 
 #[test]
-fn the_longest_of_each_fits() {
+fn longest_messages_fit_into_the_wire_buffer() {
     let mut test = transaction();
     test.operations = vec![Operation::signal(Side::Client); MOST_OPERATIONS];
     assert!(Message::Transaction(test).encode().len() <= LONGEST);
@@ -63,7 +63,7 @@ fn the_longest_of_each_fits() {
 }
 
 #[test]
-fn truncated_and_too_long_messages_are_refused() {
+fn truncated_and_too_long_messages_fail_to_decode() {
     for message in all() {
         let bytes = message.encode();
         for length in 0..bytes.len() {
@@ -137,7 +137,7 @@ fn invalid_tests_are_refused() {
 }
 
 #[test]
-fn control_characters_of_a_peer_are_replaced() {
+fn control_characters_in_peer_text_are_replaced() {
     let text = Message::Refused("a\u{1b}[2Jb\nc".to_owned()).encode();
     assert_eq!(Message::decode(&text), Ok(Message::Refused("a [2Jb\nc".to_owned())));
 }

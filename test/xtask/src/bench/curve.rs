@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn sizes_go_to_the_last() {
+    fn powers_of_four_include_the_last_size() {
         assert_eq!(powers_of_four(64), [1, 4, 16, 64]);
         assert_eq!(powers_of_four(16 << 20).len(), 13);
         assert_eq!(powers_of_four(1 << 20).last(), Some(&(1 << 20)));

@@ -340,7 +340,7 @@ mod tests {
     }
 
     #[test]
-    fn a_mark_shows_which_targets_are_met() {
+    fn targets_that_are_met_are_marked() {
         assert!(line(&measured("S1", 0.2, 0.1)).ends_with(" -"));
         assert!(line(&measured("S1", 0.13, 0.1)).ends_with(" +"));
         assert!(line(&measured("S1", 0.1, 0.1)).ends_with(" ++"));
@@ -361,7 +361,7 @@ mod tests {
     }
 
     #[test]
-    fn small_figures_keep_their_digits() {
+    fn figures_are_rounded_to_three_digits() {
         assert_eq!([1234.6, 12.34, 1.234, 0.1234, 0.01234].map(rounded), ["1235", "12.3", "1.23", "0.123", "0.01234"]);
     }
 

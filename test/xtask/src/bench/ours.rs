@@ -129,7 +129,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn options_come_before_the_mode() {
+    fn dapltest_options_precede_the_test_mode() {
         let ask = Ask::new("write", 1_048_576, 500).with(&["-m", "-d", "16"]);
         assert_eq!(ask.line(), "perf -m -d 16 write 1048576 500");
         let ends = ask.ends("sm0", "localhost");

@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn a_server_that_is_gone_is_not_waited_for() {
+    fn exited_server_is_not_waited_for() {
         let (server, client) = (shell("echo alas"), shell("true"));
         let said = pair(&server, |_| false, (&client, 1), Cores::Together, ServerEnd::Itself);
         assert!(said.is_err_and(|reason| reason.contains("alas")));

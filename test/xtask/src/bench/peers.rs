@@ -290,7 +290,7 @@ mod tests {
     }
 
     #[test]
-    fn command_lines_can_be_typed() {
+    fn printed_command_lines_are_valid_shell_commands() {
         let ucx = Ucx { transports: None, sleeps: true, ..Ucx::new("tag_lat", 8, 200) };
         assert_eq!(ucx.line(), "ucx_perftest -t tag_lat -s 8 -n 200 -w 20 -E sleep");
         assert_eq!(
@@ -304,7 +304,7 @@ mod tests {
     }
 
     #[test]
-    fn command_lines_of_both_ends_can_be_typed() {
+    fn printed_command_lines_of_server_and_client_are_valid_shell_commands() {
         let fabric = Fabric { provider: "udp;ofi_rxd", size: 64, count: 100 };
         assert_eq!(fabric.ends()[1], "fi_pingpong -p 'udp;ofi_rxd' -e rdm -S 64 -I 100 localhost");
         let sockperf = Sockperf { test: "throughput", size: 64, seconds: 2, polls: true, tcp: false };

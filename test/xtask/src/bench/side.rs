@@ -291,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn both_ends_are_pinned_and_have_their_host() {
+    fn server_and_client_are_pinned_and_get_the_host_argument() {
         let wire = Terrain::Wire { per_mille: 10 };
         let iperf = Side::Iperf { flow: Flow::Tcp, seconds: 3 }.ends("usnic0", wire);
         assert_eq!(iperf.server, "taskset -c 0 iperf3 -s -1");

@@ -63,7 +63,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_archive_is_as_the_kernel_reads_it() {
+    fn cpio_archive_has_the_format_of_the_kernel() {
         let mut archive = Archive::new();
         archive.file("init", b"hello");
         let bytes = archive.finish();

@@ -253,7 +253,7 @@ mod tests {
     }
 
     #[test]
-    fn only_kernels_are_fetched() {
+    fn only_kernel_packages_are_followed_as_dependencies() {
         let text = "linux-image-6.1.0-9-amd64\n  Depends: kmod\n  Depends: linux-modules-6.1.0-9\n |Depends: initramfs-tools\n  Conflicts: linux-image-6.1.0-9-amd64-unsigned\n";
         assert_eq!(dependencies(text), ["linux-modules-6.1.0-9"]);
     }

@@ -394,20 +394,20 @@ mod tests {
     }
 
     #[test]
-    fn status_and_output_come_back() {
+    fn guest_command_returns_status_and_output() {
         let mut guest = double("status", AGENT);
         let mut said = Vec::new();
         let mut command = shell("echo $A; printf last; exit 7");
         let status = guest.run(command.env("A", "first"), SOON, |line| said.push(line.to_owned()));
         assert_eq!((status, said), (Ok(7), vec!["first".to_owned(), "last".to_owned()]));
-        assert_eq!(guest.run(&shell("true"), SOON, |_| panic!("a guest without output did not fail")), Ok(0));
+        assert_eq!(guest.run(&shell("true"), SOON, |_| panic!("the command printed a line, wanted none")), Ok(0));
         let share = guest.share().to_path_buf();
         guest.off().unwrap();
         assert!(!share.exists());
     }
 
     #[test]
-    fn a_hang_ends_with_the_console() {
+    fn guest_timeout_reports_the_last_console_line() {
         let mut guest = double("hang", "exec sleep 1000");
         let reason = guest.run(&shell("true"), Duration::from_millis(100), |_| {}).unwrap_err();
         assert!(reason.contains("no end after 100ms") && reason.contains("its console's last line"), "{reason}");
@@ -419,7 +419,7 @@ mod tests {
     }
 
     #[test]
-    fn a_command_survives_the_shell() {
+    fn command_is_quoted_for_the_guest_shell() {
         let mut command = Command::new("/a b/prog");
         command.args(["it's", "$x"]).env("A", "1 2").env_remove("B").current_dir("/tmp");
         let expected = "cd '/tmp' || exit\nexport A='1 2'\nunset B\nexec '/a b/prog' 'it'\\''s' '$x'\n";

@@ -91,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn files_of_version_2_have_directories_of_their_own() {
+    fn files_of_dat_2_are_installed_in_separate_directories() {
         let places = Places { prefix: "/usr".into(), libdir: "/usr/lib/x".into(), sysconfdir: "/etc".into() };
         let item = |path: &str, what: What| Item { path: path.into(), what };
         let mut items = vec![
@@ -117,7 +117,7 @@ mod tests {
     }
 
     #[test]
-    fn each_provider_has_its_lines() {
+    fn each_provider_has_lines_in_the_sample_dat_conf() {
         for (name, start) in DROP_INS {
             let text = drop_in(start).unwrap();
             assert!(

@@ -78,7 +78,7 @@ fn uninstall_removes_installed_files_only() {
 }
 
 #[test]
-fn existing_files_of_others_are_kept() {
+fn install_and_uninstall_keep_existing_files() {
     let (root, goal) = goal("taken");
     symlink("theirs.so.2", root.join("p/lib/old.so")).unwrap();
     fs::create_dir_all(root.join("p/etc")).unwrap();
@@ -91,7 +91,7 @@ fn existing_files_of_others_are_kept() {
 }
 
 #[test]
-fn names_that_the_loader_has_are_found_in_its_list() {
+fn other_installs_are_found_in_the_loader_cache() {
     let list = "2 libs found in cache `/etc/ld.so.cache'\n\
                 \tlibdaplofa.so.2 (libc6,x86-64) => /usr/lib/x86_64-linux-gnu/libdaplofa.so.2\n\
                 \tlibdaplscm.so.1 (libc6,x86-64) => /usr/local/lib/libdaplscm.so.1\n";
@@ -102,7 +102,7 @@ fn names_that_the_loader_has_are_found_in_its_list() {
 }
 
 #[test]
-fn a_dat_conf_that_was_changed_stays() {
+fn uninstall_keeps_a_changed_dat_conf() {
     let (root, goal) = goal("changed");
     put_all(&goal, &some()).unwrap();
     fs::write(root.join("p/etc/dat.conf"), "changed").unwrap();

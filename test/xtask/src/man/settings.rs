@@ -78,7 +78,7 @@ mod tests {
     use crate::man::source::parse;
 
     #[test]
-    fn rows_go_to_the_page_of_their_owner() {
+    fn settings_rows_are_on_the_page_of_their_provider() {
         let readme = "a\n## Variables\n\n| variable | meaning |\n|---|---|\n| `A_B` | the one |\n| `C`, `D` | sm: x: y |\n\
                       | `E` | verbs, `socket`: z |\n| `G` | sm, verbs: w; sm: 1; verbs: 2 |\n\n## More\n| `F` | sm: no |\n";
         let rows = rows(readme);

@@ -134,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn a_colon_in_code_ends_no_term() {
+    fn colon_in_code_does_not_end_a_term() {
         assert_eq!(block("- `a: b` and `c`: d".into()), Block::Term("`a: b` and `c`".into(), "d".into()));
     }
 }

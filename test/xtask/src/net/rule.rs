@@ -109,7 +109,7 @@ mod tests {
     }
 
     #[test]
-    fn a_queue_is_tcs() {
+    fn a_queue_rule_becomes_a_tc_command() {
         let text = Rule::Queue { megabits: 200, milliseconds: 10 }.text("t");
         assert_eq!(text, Text::Tc("tbf rate 200mbit burst 64kb latency 10ms".to_owned()));
     }

@@ -235,7 +235,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_our_own_names_have_an_owner() {
+    fn only_interfaces_named_by_the_suite_have_an_owner_pid() {
         assert_eq!(owner("dapl-wire-123-0-a"), Some("123"));
         assert_eq!(
             [owner("dapl-wire-"), owner("dapl-wire-x-0-a"), owner("docker"), owner("dapl-wire-../-0")],

@@ -158,7 +158,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_packaging_is_filled_in() {
+    fn packaging_placeholders_are_replaced() {
         let identity = Identity::current().unwrap();
         let text = identity.fill("@MAINTAINER@ @HOMEPAGE@ @VERSION@");
         assert!(!text.contains('@') || text.matches('@').count() == 1, "more than one @: {text}");

@@ -65,7 +65,7 @@ fn sizes_are_written_in_their_unit() {
 }
 
 #[test]
-fn text_is_escaped_and_all_is_well_formed() {
+fn chart_text_is_escaped_and_svg_is_well_formed() {
     let name = "<i> & \"it's\" \u{1}";
     let svg = svg(&[panel(vec![line(name, &[(1.0, 1.0)])]), panel(Vec::new())], name);
     assert!(svg.contains("&lt;i&gt; &amp; &quot;it&#39;s&quot;  <") && !svg.contains("<i>"), "{svg}");

@@ -210,7 +210,7 @@ fn missed_targets_are_named_first() {
 }
 
 #[test]
-fn a_busy_machine_is_named_where_it_matters() {
+fn load_of_a_busy_machine_is_shown_for_timed_results_only() {
     let loaded = |file: &str| {
         let findings = findings(&file.replace("\"load_before\": 0.0,", "\"load_before\": 7.5,"));
         page(&[Section { provider: "sm", trouble: None, findings: Some(findings) }])
@@ -235,7 +235,7 @@ fn the_message_rate_is_the_bandwidth_over_the_size() {
 }
 
 #[test]
-fn missing_results_are_named() {
+fn page_names_missing_results() {
     let scratch = Scratch::new("missing");
     let [sm, usnic, _] = files();
     fs::write(scratch.0.join("sm.json"), sm).unwrap();
@@ -259,7 +259,7 @@ fn missing_results_are_named() {
 }
 
 #[test]
-fn a_file_that_lacks_something_is_refused_with_its_name() {
+fn result_file_without_a_field_is_rejected_with_its_file_name() {
     let [sm, _, verbs] = files();
     parse(&sm).unwrap();
     for (lacks, reason) in [
@@ -343,7 +343,7 @@ fn a_bench_that_fails_does_not_stop_the_others() {
 }
 
 #[test]
-fn the_command_needs_results() {
+fn page_command_fails_without_results() {
     let scratch = Scratch::new("command");
     let from = || Some(scratch.0.clone());
     assert!(super::report(from(), None).unwrap_err().contains("has no results"));

@@ -194,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn starting_is_not_an_operation() {
+    fn start_up_cost_is_subtracted_from_the_cost_per_operation() {
         let samples = [1_100.0, 1_120.0, 1_090.0].map(|server| Sample { usec: 0.0, processor: Some((server, 300.0)) });
         assert_eq!(per_operation(&samples, (200.0, 300.0), 90), (10.0, 0.0));
     }

@@ -99,7 +99,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_place_is_a_size_or_how_many_at_once() {
+    fn curve_position_sets_the_size_or_the_queue_depth() {
         let [latency, bandwidth, connects] = &PLANS;
         assert_eq!((latency.operation(4).size, latency.operation(4).count), (4, 1_000));
         assert_eq!((bandwidth.operation(65_536).size, bandwidth.operation(65_536).count), (65_536, 100));

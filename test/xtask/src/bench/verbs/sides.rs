@@ -285,7 +285,7 @@ mod tests {
     }
 
     #[test]
-    fn ends_match_the_started_programs() {
+    fn printed_commands_match_the_programs_started_on_each_host() {
         let mut command = Command::new("chrt");
         command.args(["-r", "1", "/t/bin/duet", "tcp:1", "/t/bin/bench", "-s", "send", "--", "sh", "-c", "a b && c"]);
         command.env("LD_PRELOAD", "/t/turns.so");

@@ -228,7 +228,7 @@ fn dtests(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
         ("odd_size", &["-b", "4097", "-B", "2"]),
         ("another_odd_size", &["-b", "100001", "-B", "2"]),
         ("four_mebibytes", &["-b", "4194304", "-B", "1"]),
-        ("abrupt_end_after_a_delay", &["-a", "-d", "-B", "1"]),
+        ("dtest_succeeds_with_delayed_abrupt_disconnect", &["-a", "-d", "-B", "1"]),
         ("attributes", &["-v", "-B", "1"]),
     ];
     for manager in MANAGERS {

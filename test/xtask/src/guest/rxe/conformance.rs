@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn failures_are_found() {
+    fn failed_cases_are_found_in_the_guest_output() {
         let line = "FAILED ep_create_says_why (two): test/x.rs:3: (a): b";
         assert_eq!(failure(line), Some(("ep_create_says_why::two".to_owned(), "test/x.rs:3: (a): b".to_owned())));
         assert_eq!(failure("ok ep_create (one) 3 ms"), None);
