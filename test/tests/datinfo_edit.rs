@@ -142,20 +142,35 @@ fn links_and_names_without_a_file_are_refused() {
 fn concurrent_edits_lose_no_entry() {
     const EDITORS: usize = 12;
     let case = Case::new("edit-race", FILE);
-    let start = |number: usize| {
-        let mut command = Command::new(built("datinfo", Profile::Dev));
-        command.args(["add", "--timeout", "300", &format!("x{number}"), "lib.so", "--file"]).arg(conf(&case));
-        Run::start(command)
-    };
-    let running: Vec<Run> = (0..EDITORS).map(start).collect();
-    for run in running {
-        let finished = run.finish(LIMIT);
-        assert_eq!(finished.status.code(), Some(0), "{finished:#?}");
+    for (file, begin) in [(conf(&case), FILE), (case.directory.join("created.conf"), "")] {
+        let start = |number: usize| {
+            let mut command = Command::new(built("datinfo", Profile::Dev));
+            command.args(["add", "--timeout", "300", &format!("x{number}"), "lib.so", "--file"]).arg(&file);
+            Run::start(command)
+        };
+        let running: Vec<Run> = (0..EDITORS).map(start).collect();
+        for run in running {
+            let finished = run.finish(LIMIT);
+            assert_eq!(finished.status.code(), Some(0), "{finished:#?}");
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        assert!(text.starts_with(begin), "{text}");
+        assert_eq!(text.lines().filter(|line| line.starts_with('x')).count(), EDITORS, "{text}");
     }
-    let text = fs::read_to_string(conf(&case)).unwrap();
-    assert!(text.starts_with(FILE), "{text}");
-    assert_eq!(text.lines().filter(|line| line.starts_with('x')).count(), EDITORS, "{text}");
     assert_eq!(temporary_files(&case.directory), 0);
+}
+
+#[test]
+fn unaccepted_parameters_are_added_with_a_doubt() {
+    let case = Case::new("edit-doubt", FILE);
+    let added = run(&case, &["add", "sm7", "libdaplsm.so.1", "spin_us=none foo=1"]);
+    let doubts = [
+        ": ia_params: \"foo=1\" is not understood; datinfo -c shows",
+        ": ia_params: spin_us: \"none\" is not a number",
+    ];
+    assert!(doubts.iter().all(|doubt| added.stdout.contains(doubt)), "{added:#?}");
+    let fine = run(&case, &["add", "sm8", "libdaplsm.so.1", "spin_us=7"]);
+    assert!(!fine.stdout.contains("ia_params"), "{fine:#?}");
 }
 
 #[test]

@@ -25,7 +25,7 @@ pub(super) struct EditedFile {
     path: PathBuf,
     directory: OwnedFd,
     name: OsString,
-    /// The file and its status; `None` if it does not exist.
+    /// The file and its status; `None` if it does not exist. Then the lock is that of the directory.
     old: Option<(File, Stat)>,
     pub(super) text: Vec<u8>,
 }
@@ -42,12 +42,23 @@ impl EditedFile {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         let directory = fs::open(parent, flags, Mode::empty()).map_err(fail)?;
         let deadline = Instant::now() + patience;
+        let mut has_directory = false;
         loop {
             let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::CLOEXEC | OFlags::NONBLOCK | OFlags::NOCTTY;
             let file = match fs::openat(&directory, &name, flags, Mode::empty()) {
                 Ok(file) => file,
-                Err(Errno::NOENT) if may_create => {
+                Err(Errno::NOENT) if may_create && has_directory => {
                     return Ok(EditedFile { path: path.into(), directory, name, old: None, text: Vec::new() });
+                }
+                // A file that does not exist cannot be locked: its creators wait for the lock of the directory, and
+                // then look for the file again.
+                Err(Errno::NOENT) if may_create => {
+                    match fs::flock(&directory, FlockOperation::NonBlockingLockExclusive) {
+                        Ok(()) => has_directory = true,
+                        Err(Errno::WOULDBLOCK) => wait(path, deadline, patience)?,
+                        Err(error) => return Err(fail(error)),
+                    }
+                    continue;
                 }
                 Err(Errno::LOOP) => return Err(link(path)),
                 Err(error) => return Err(fail(error)),
@@ -56,18 +67,15 @@ impl EditedFile {
             check(path, &stat)?;
             match fs::flock(&file, FlockOperation::NonBlockingLockExclusive) {
                 Ok(()) if is_at(&directory, &name, &stat) => {
+                    fs::flock(&directory, FlockOperation::Unlock).map_err(fail)?;
                     let (mut file, mut text) = (File::from(file), Vec::new());
                     file.read_to_end(&mut text).map_err(|error| format!("{}: {error}", path.display()))?;
                     return Ok(EditedFile { path: path.into(), directory, name, old: Some((file, stat)), text });
                 }
                 // The lock is on a file that another editor has replaced in the meantime: open the new file.
                 Ok(()) => {}
-                Err(Errno::WOULDBLOCK) => std::thread::sleep(PAUSE),
+                Err(Errno::WOULDBLOCK) => wait(path, deadline, patience)?,
                 Err(error) => return Err(fail(error)),
-            }
-            if Instant::now() >= deadline {
-                let seconds = patience.as_secs();
-                return Err(format!("{}: another program has locked it for {seconds} s; try again", path.display()));
             }
         }
     }
@@ -125,6 +133,16 @@ impl EditedFile {
         }
         Ok(fs::fsync(&self.directory)?)
     }
+}
+
+/// Waits before the next attempt to lock; an error after the deadline.
+fn wait(path: &Path, deadline: Instant, patience: Duration) -> Result<(), String> {
+    if Instant::now() >= deadline {
+        let seconds = patience.as_secs();
+        return Err(format!("{}: another program has locked it for {seconds} s; try again", path.display()));
+    }
+    std::thread::sleep(PAUSE);
+    Ok(())
 }
 
 /// Refuses files that a rename would not replace as the owner intends.
@@ -221,11 +239,25 @@ mod tests {
         let directory = Directory::new("create");
         let path = directory.0.join("dat.conf");
         assert!(open(&path, false).is_err_and(|error| error.contains("No such file")));
-        let (first, second) = (open(&path, true).unwrap(), open(&path, true).unwrap());
-        first.write(b"first").unwrap();
-        assert!(second.write(b"second").unwrap_err().contains("another program has replaced it"));
-        assert_eq!(std::fs::read(&path).unwrap(), b"first");
+        let first = open(&path, true).unwrap();
+        std::fs::write(&path, "other").unwrap();
+        assert!(first.write(b"first").unwrap_err().contains("another program has replaced it"));
+        assert_eq!(std::fs::read(&path).unwrap(), b"other");
         assert_eq!(std::fs::read_dir(&directory.0).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn second_creator_waits_for_the_first_and_edits_its_file() {
+        let directory = Directory::new("creators");
+        let path = directory.0.join("dat.conf");
+        let first = open(&path, true).unwrap();
+        assert!(open(&path, true).is_err_and(|error| error.contains("locked")));
+        let second = std::thread::spawn({
+            let path = path.clone();
+            move || EditedFile::open(&path, true, Duration::from_secs(3600)).unwrap().text
+        });
+        first.write(b"first").unwrap();
+        assert_eq!(second.join().unwrap(), b"first");
     }
 
     #[test]

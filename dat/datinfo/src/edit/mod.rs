@@ -14,7 +14,8 @@ use std::time::Duration;
 use serde_json::{Value, json};
 
 use crate::options::{Add, Api, EditedConf, Options, Remove, SetDefault};
-use crate::registry::Registry;
+use crate::registry::{Registry, ReportedEntry};
+use crate::settings::param_troubles;
 use crate::{nearest, say, say_json};
 use file::EditedFile;
 use text::{ConfText, FileEntry, checked};
@@ -45,7 +46,8 @@ pub(crate) fn add(options: &Options, wanted: &Add) -> crate::Result {
         _ if wanted.discovered => missing_adapters(options, &wanted.conf)?,
         _ => lines_of(wanted.from.as_deref().ok_or("nothing to add: give a name and a library, or --from")?)?,
     };
-    edit(options, &wanted.conf, true, &|text| {
+    let doubts = wanted.library.as_deref().map_or(Vec::new(), |library| param_doubts(library, &wanted.params));
+    edit(options, &wanted.conf, true, &doubts, &|text| {
         let mut changes = Vec::new();
         for line in &lines {
             changes.push(add_line(text, line, wanted.replace)?);
@@ -61,7 +63,7 @@ pub(crate) fn remove(options: &Options, wanted: &Remove) -> crate::Result {
         None if wanted.names.is_empty() => return Err("nothing to remove: give a name, or --from".to_owned()),
         None => Vec::new(),
     };
-    edit(options, &wanted.conf, false, &|text| {
+    edit(options, &wanted.conf, false, &[], &|text| {
         let mut gone = Vec::new();
         for name in &wanted.names {
             gone.extend(removed(text, name, options.api, wanted.line)?);
@@ -80,7 +82,7 @@ pub(crate) fn remove(options: &Options, wanted: &Remove) -> crate::Result {
 
 /// Enables an entry, and disables the other entries of its name, version and thread safety.
 pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Result {
-    edit(options, &wanted.conf, false, &|text| {
+    edit(options, &wanted.conf, false, &[], &|text| {
         let entries = named(text, &wanted.name, options.api)?;
         let chosen: Vec<&FileEntry> = match wanted.line {
             Some(line) => entries.iter().filter(|entry| entry.index + 1 == line).collect(),
@@ -112,8 +114,15 @@ pub(crate) fn set_default(options: &Options, wanted: &SetDefault) -> crate::Resu
     })
 }
 
-/// Reads the file, edits its text, prints the changes, and writes the file except in a dry run.
-fn edit(options: &Options, conf: &EditedConf, may_create: bool, change: &Edit<'_>) -> crate::Result {
+/// Doubts about the parameters of a new entry: it is written nevertheless, since its library may be a newer one.
+fn param_doubts(library: &str, params: &str) -> Vec<String> {
+    let entry = ReportedEntry { library: library.to_owned(), params: params.to_owned(), ..ReportedEntry::default() };
+    let doubts = param_troubles(&entry).into_iter();
+    doubts.map(|(found, allowed)| format!("ia_params: {found}; {allowed}")).collect()
+}
+
+/// Reads the file, edits its text, prints the changes and the doubts, and writes the file except in a dry run.
+fn edit(options: &Options, conf: &EditedConf, may_create: bool, doubts: &[String], change: &Edit<'_>) -> crate::Result {
     let path = target(options, conf)?;
     let file = EditedFile::open(&path, may_create, Duration::from_secs(options.timeout))?;
     let mut text = ConfText::new(&file.text);
@@ -123,8 +132,15 @@ fn edit(options: &Options, conf: &EditedConf, may_create: bool, change: &Edit<'_
         file.write(&text.bytes())?;
     }
     match options.json {
-        true => say_json(&document(&path, &changes, conf.dry_run, is_new)),
-        false => say(&lines(&path, &changes, conf.dry_run, is_new)),
+        true => {
+            let mut document = document(&path, &changes, conf.dry_run, is_new);
+            document["doubts"] = json!(doubts);
+            say_json(&document);
+        }
+        false => {
+            let doubts = doubts.iter().map(|doubt| format!("{}: {doubt}\n", path.display()));
+            say(&(lines(&path, &changes, conf.dry_run, is_new) + &doubts.collect::<String>()));
+        }
     }
     Ok(true)
 }
