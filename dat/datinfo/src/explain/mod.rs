@@ -10,7 +10,7 @@ pub(crate) mod table;
 
 use std::fmt::Write;
 
-use dat_settings::{Known, look_up};
+use dat_settings::{Known, Setting, look_up};
 use serde_json::{Value as Json, json};
 
 use crate::options::Options;
@@ -24,6 +24,11 @@ const PAGES: [&str; 3] = [
     include_str!("../../../../docs/man/dat_event.7.md"),
     include_str!("../../../../docs/man/dat_strerror.3.md"),
 ];
+
+/// Length in bytes of the longest word that is compared with names, and shown in full.
+const LONGEST: usize = 64;
+/// Letters of the shortest word that is compared with names.
+const SHORTEST: usize = 4;
 
 /// One meaning of a number or a name.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
@@ -44,7 +49,7 @@ struct Reading {
 /// Explains each word. An unknown word is an error, which is returned after the other words were explained.
 pub(crate) fn explain(options: &Options, words: &[String]) -> crate::Result {
     let results: Vec<(&String, Result<Vec<Reading>, String>)> =
-        words.iter().map(|word| (word, readings(word.trim()))).collect();
+        words.iter().map(|word| (word, readings(trimmed(word)))).collect();
     if options.json {
         say_json(&results.iter().map(|(word, result)| document(word, result)).collect::<Json>());
         return Ok(results.iter().all(|(_, result)| result.is_ok()));
@@ -53,6 +58,11 @@ pub(crate) fn explain(options: &Options, words: &[String]) -> crate::Result {
     say(&texts.collect::<Vec<_>>().join("\n"));
     let errors: Vec<String> = results.into_iter().filter_map(|(_, result)| result.err()).collect();
     if errors.is_empty() { Ok(true) } else { Err(errors.join("\ndatinfo: ")) }
+}
+
+/// The word without the blanks and the punctuation that surround it in a log line.
+fn trimmed(word: &str) -> &str {
+    word.trim().trim_start_matches(['(', '[', '"']).trim_end_matches([',', ';', ':', '.', ')', ']', '"'])
 }
 
 fn readings(word: &str) -> Result<Vec<Reading>, String> {
@@ -76,15 +86,24 @@ fn named(word: &str) -> Vec<Reading> {
         readings.push(system::reading(name, number));
     }
     if let Known::Read(table, setting) = look_up(&word.to_ascii_uppercase()) {
-        let (allowed, default) = (setting.values.allowed(), setting.values.default());
-        readings.push(Reading {
-            kind: format!("variable of {}", table.provider),
-            name: setting.variable.to_owned(),
-            meaning: format!("{}; {allowed}; default: {default}", setting.meaning),
-            ..Reading::default()
-        });
+        readings.push(of_setting(setting, format!("variable of {}", table.provider), setting.variable));
+    }
+    for table in dat_settings::ALL {
+        let settings = table.settings.iter().filter(|setting| !word.is_empty() && setting.name == word);
+        let kind = format!("setting of {} in ia_params", table.provider);
+        readings.extend(settings.map(|setting| of_setting(setting, kind.clone(), setting.name)));
     }
     readings
+}
+
+fn of_setting(setting: &Setting, kind: String, name: &str) -> Reading {
+    let (allowed, default) = (setting.values.allowed(), setting.values.default());
+    Reading {
+        kind,
+        name: name.to_owned(),
+        meaning: format!("{}; {allowed}; default: {default}", setting.meaning),
+        ..Reading::default()
+    }
 }
 
 /// One meaning if both versions have the same number, otherwise one meaning per version.
@@ -140,15 +159,24 @@ fn described(name: &str) -> String {
 
 fn unknown(word: &str) -> String {
     let names = table::all().iter().map(|name| name.name);
-    let variables = dat_settings::ALL.iter().flat_map(|table| table.settings.iter().map(|setting| setting.variable));
+    let settings = dat_settings::ALL.iter().flat_map(|table| table.settings);
+    let variables = settings.flat_map(|setting| [setting.variable, setting.name]).filter(|name| !name.is_empty());
     let known: Vec<&str> = names.chain(system::names()).chain(variables).collect();
-    let mut similar = nearest::of(word, known.iter().copied());
-    if similar.is_empty() {
-        // Compared without the prefix that nearly all names share.
-        similar = nearest::of(&format!("DAT_{word}"), known.iter().copied());
+    let is_name = word.len() <= LONGEST && word.bytes().filter(u8::is_ascii_alphabetic).count() >= SHORTEST;
+    let mut similar = Vec::new();
+    if is_name && !word.starts_with(|first: char| first.is_ascii_digit()) {
+        similar = nearest::of(word, known.iter().copied());
+        if similar.is_empty() {
+            // Compared without the prefix that nearly all names share.
+            similar = nearest::of(&format!("DAT_{word}"), known.iter().copied());
+        }
     }
     let hint = if similar.is_empty() { "; numbers are written as in C: 0x4005, 16389, -110" } else { "" };
-    format!("\"{}\" is not a name of DAT{hint}{}", word.escape_debug(), nearest::suffix(&similar))
+    let (shown, dots) = match word.char_indices().nth(LONGEST) {
+        Some((end, _)) => (&word[..end], "..."),
+        None => (word, ""),
+    };
+    format!("\"{}{dots}\" is not a name of DAT{hint}{}", shown.escape_debug(), nearest::suffix(&similar))
 }
 
 fn text(word: &str, readings: &[Reading]) -> String {
@@ -218,6 +246,12 @@ mod tests {
         assert!(explained("dat_ep_connect").contains("see dat_ep_connect(3)"));
         assert!(explained("ETIMEDOUT").contains("ETIMEDOUT = 110 (errno) Connection timed out"));
         assert!(explained("dapl_spin_us").contains("DAPL_SPIN_US (variable of "));
+        assert!(
+            explained("listener_wait_ms")
+                .contains("listener_wait_ms (setting of usnic in ia_params) how long a connect")
+        );
+        assert!(explained("-110").starts_with("-110 ETIMEDOUT = 110 (errno) Connection timed out"));
+        assert_eq!(readings(trimmed("(DAT_DTO_ERR_REMOTE_ACCESS):")), readings("DAT_DTO_ERR_REMOTE_ACCESS"));
         assert!(explained("DAT_NOT_IMPLEMENTED").contains("0xffff0000 (DAT_RETURN_TYPE, DAT 1.2 only)"));
     }
 
@@ -226,6 +260,14 @@ mod tests {
         assert!(unknown("DTO_ERR_TRANSPRT").contains("similar: DAT_DTO_ERR_TRANSPORT"));
         assert!(unknown("DAT_CONNECTION_EVENT_TIMEOUT").contains("similar: DAT_CONNECTION_EVENT_TIMED_OUT"));
         assert!(unknown("zzzzzz").contains("numbers are written as in C"));
+        for nonsense in ["", "-", "0x", "1e3", "+5", "a b", &"A".repeat(5000)] {
+            let error = unknown(nonsense);
+            assert!(
+                error.ends_with("is not a name of DAT; numbers are written as in C: 0x4005, 16389, -110"),
+                "{error}"
+            );
+            assert!(error.len() < 160, "{error}");
+        }
         assert!(readings("0x123456789").is_err_and(|error| error.contains("is no number of DAT")));
     }
 

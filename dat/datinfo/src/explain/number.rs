@@ -43,7 +43,9 @@ pub(super) fn readings(number: u64) -> Vec<Reading> {
     if number <= u64::from(u32::MAX)
         && let Some(name) = system::by_number(errno)
     {
-        readings.push(system::reading(name, errno));
+        // A small negative number is an error of the system before it is a return code without a known subtype.
+        let at = if number > 0x8000_0000 { 0 } else { readings.len() };
+        readings.insert(at, system::reading(name, errno));
     }
     readings.extend(combined(number));
     let others = names().filter(|name| !FIRST.contains(&name.group));
