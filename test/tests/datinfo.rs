@@ -235,7 +235,10 @@ fn all_attributes_have_their_units() {
         line.unwrap_or_else(|| panic!("{name}: {finished:#?}")).split_whitespace().collect::<Vec<_>>().join(" ")
     };
     assert_eq!(row("iov_ownership_on_return"), "iov_ownership_on_return DAT_IOV_CONSUMER");
-    assert!(row("completion_flags_supported").contains(" DAT_COMPLETION_SUPPRESS_FLAG | "), "{finished:#?}");
+    assert!(row("completion_flags_supported").contains(" DAT_COMPLETION_SUPPRESS_FLAG |"), "{finished:#?}");
+    assert_eq!(row("evd_stream_merging_supported"), "evd_stream_merging_supported true for all combinations");
+    let too_long = |line: &&str| line.len() > 80 && line.trim_start().contains(' ');
+    assert_eq!(finished.stdout.lines().find(too_long), None, "{finished:#?}");
     assert_eq!(row("max_message_size"), "max_message_size 2147483648 bytes");
     assert_eq!((row("adapter_name"), row("is_thread_safe")), ("adapter_name sm0".into(), "is_thread_safe true".into()));
     let attributes = json(&datinfo(&case, "-v --json"))["adapters"][0]["attributes"].clone();
@@ -274,6 +277,7 @@ fn lists_every_variable_with_value_and_origin() {
     assert_eq!(document["unknown"][0]["variable"], "DAPL_SPIN_UP");
     assert_eq!(document["unknown"][0]["nearest"], "DAPL_SPIN_US");
     let text = datinfo(&case, "-e").stdout;
+    assert!(text.lines().all(|line| line.len() <= 80), "{text}");
     assert!(text.contains("DAPL_SPIN_US=512 us  (environment; default 150)\n"), "{text}");
     assert!(text.contains("DAPL_SPIN_UP: is set and has no effect; the nearest that is read is DAPL_SPIN_US\n"));
 }
@@ -373,10 +377,21 @@ fn datinfo_errors_exit_with_status_2() {
 #[test]
 fn json_errors_contain_no_errno_numbers() {
     let case = Case::new("datinfo-json-errors", "");
-    for words in ["--libdat /nonexistent/libdat.so.1", "check /nonexistent/dat.conf", "--colour", "--timeout 0"] {
+    for words in [
+        "--libdat /nonexistent/libdat.so.1",
+        "check /nonexistent/dat.conf",
+        "--colour",
+        "--timeout 0",
+        "--api 7",
+        "add x",
+        "explain",
+        "doctor --serve",
+        "top --interval 0",
+    ] {
         let finished = datinfo(&case, &format!("--json {words}"));
         assert_eq!(finished.status.code(), Some(2), "{finished:#?}");
         let error = json(&finished)["error"].as_str().unwrap_or_default().to_owned();
+        assert!(!error.contains('\n') && !error.starts_with("error: "), "{finished:#?}");
         assert!(!error.is_empty() && !error.contains("os error") && finished.stderr.is_empty(), "{finished:#?}");
     }
     let missing = datinfo(&case, "check /nonexistent/dat.conf");

@@ -11,6 +11,9 @@ use crate::registry::{Registry, ReportedEntry};
 use crate::words::wrapped;
 use crate::{say, say_json};
 
+/// Column at which the values of attributes begin.
+const VALUE_COLUMN: usize = 41;
+
 /// Prints the listing. Returns true if any adapter is usable.
 pub(crate) fn list(options: &Options) -> crate::Result {
     let registry = Registry::read(options, None)?;
@@ -147,13 +150,27 @@ fn attribute_lines(attributes: &Value) -> String {
                 Value::Number(number) if unit == "address" => {
                     number.as_u64().map_or(number.to_string(), |number| format!("{number:#x}"))
                 }
+                Value::Array(rows) if !rows.is_empty() => matrix(rows),
                 other => other.to_string(),
             };
             let unit = if unit == "address" { "" } else { unit };
-            let _ = writeln!(text, "    {name:<36} {value} {unit}");
+            let value = wrapped(format!("{value} {unit}").trim_end(), VALUE_COLUMN);
+            let _ = write!(text, "    {name:<36} {}", value.trim_start());
         }
     }
-    text.lines().map(|line| format!("{}\n", line.trim_end())).collect()
+    text
+}
+
+/// Text of a matrix of truth values, which is usually all true or all false.
+fn matrix(rows: &[Value]) -> String {
+    let mut cells = rows.iter().flat_map(|row| row.as_array().into_iter().flatten());
+    let first = cells.clone().next().and_then(Value::as_bool);
+    match first {
+        Some(first) if cells.all(|cell| cell.as_bool() == Some(first)) => {
+            format!("{first} for all combinations")
+        }
+        _ => Value::from(rows).to_string().replace("],[", "], ["),
+    }
 }
 
 /// Prints lines of dat.conf for the devices of this machine.

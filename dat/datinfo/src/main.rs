@@ -53,7 +53,7 @@ fn main() -> ExitCode {
     let options = match Options::try_parse() {
         Ok(options) => options,
         Err(error) if error.use_stderr() && std::env::args_os().any(|word| word == "--json") => {
-            return failed(true, error.to_string().trim_end());
+            return failed(true, &first_paragraph(&error.to_string()));
         }
         Err(error) => error.exit(),
     };
@@ -85,6 +85,13 @@ fn main() -> ExitCode {
         Ok(false) => ExitCode::from(1),
         Err(error) => failed(options.json, &error),
     }
+}
+
+/// The message of an error of the command line on one line, without usage and hints.
+fn first_paragraph(error: &str) -> String {
+    let message = error.strip_prefix("error: ").unwrap_or(error);
+    let paragraph = message.split("\n\n").next().unwrap_or_default();
+    paragraph.split_whitespace().collect::<Vec<_>>().join(" ")
 }
 
 /// Reports an error: with `--json` as a document on stdout, otherwise as text on stderr.

@@ -77,7 +77,8 @@ impl Api {
             (Some(major), Some(Some(minor))) => Some(Api { major, minor: Some(minor) }),
             _ => None,
         };
-        api.ok_or_else(|| format!("\"{text}\" is not a version of DAT, such as 1.2 or 2.0"))
+        api.filter(|api| matches!(api.major, 1 | 2))
+            .ok_or_else(|| "is not a version of DAT: give 1, 1.2, 2 or 2.0".to_owned())
     }
 
     /// Whether an entry for this version is requested.
@@ -256,7 +257,7 @@ mod tests {
     fn api_versions_have_one_or_two_numbers() {
         assert_eq!(Api::parse("2"), Ok(Api { major: 2, minor: None }));
         assert_eq!(Api::parse("u1.2"), Ok(Api { major: 1, minor: Some(2) }));
-        for wrong in ["", "u", "1.", ".2", "1.2.3", "+1", "k1.2", "70000"] {
+        for wrong in ["", "u", "1.", ".2", "1.2.3", "+1", "k1.2", "70000", "0", "3.0"] {
             assert!(Api::parse(wrong).is_err(), "{wrong}");
         }
         assert_eq!((Api { major: 2, minor: Some(0) }).to_string() + &Api { major: 2, minor: None }.to_string(), "2.02");

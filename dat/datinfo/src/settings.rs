@@ -10,6 +10,7 @@ use serde_json::{Value, json};
 
 use crate::options::Options;
 use crate::registry::{Registry, ReportedEntry};
+use crate::words::wrapped;
 use crate::{say, say_json};
 
 /// A setting with its value in effect and its source.
@@ -129,10 +130,10 @@ pub(crate) fn environment(options: &Options) -> crate::Result {
     }
     let mut text = String::new();
     for report in &settings {
-        text += &report.line(report.setting.variable);
+        report.line(report.setting.variable).lines().for_each(|line| text += &wrapped(line, 0));
         let (kind, allowed) = (report.setting.values.kind(), report.setting.values.allowed());
         let of = report.table.provider;
-        let _ = writeln!(text, "    {of}, {kind} ({allowed}): {}", report.setting.meaning);
+        text += &wrapped(&format!("{of}, {kind} ({allowed}): {}", report.setting.meaning), 4);
     }
     for idle in unknown {
         let _ = writeln!(text, "{}: is set and has no effect; {}", idle.name, idle.remedy());

@@ -73,6 +73,9 @@ impl Grade {
 pub(crate) fn doctor(options: &Options, wanted: &options::Doctor) -> crate::Result {
     let port = wanted.port.unwrap_or_else(usnic_port);
     if wanted.serve {
+        if options.json {
+            return Err("doctor --serve prints no results: give --json to the doctor of the other host".to_owned());
+        }
         return serve::serve(port);
     }
     let mut findings = Vec::new();
