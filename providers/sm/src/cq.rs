@@ -31,7 +31,7 @@ pub(crate) trait PolledConnection: Send + Sync {
     /// Returns words that show without a lock whether `poll` would find work.
     fn watch(&self) -> &'static RingWatch;
     /// Whether the connection has ended.
-    fn is_over(&self) -> bool;
+    fn has_ended(&self) -> bool;
     /// Whether a thread polls the connection, so that its peer sends no wake-ups.
     fn is_polled(&self) -> bool;
     /// Whether the last calls of this function found no progress.
@@ -221,7 +221,7 @@ impl CqCore {
     pub(crate) fn activate(&self, conn: Arc<dyn PolledConnection>) {
         let mut active = self.active.lock();
         let known = active.iter().any(|known| Arc::ptr_eq(&known.conn, &conn));
-        if !known && !self.closed.load(Ordering::Acquire) && !conn.is_over() {
+        if !known && !self.closed.load(Ordering::Acquire) && !conn.has_ended() {
             self.empty_check.set_stale();
             active.push(ActiveConnection { watch: conn.watch(), conn });
         }
@@ -240,12 +240,12 @@ impl CqCore {
     /// before it reads the list. The engine adds a connection to the list before it reads `polled`. So no connection is
     /// missed.
     fn serve_active(&self) {
-        let hot: Vec<Arc<dyn PolledConnection>> = {
+        let polled: Vec<Arc<dyn PolledConnection>> = {
             let active = self.active.lock();
             self.empty_check.set_stale(); // The next poll must check all connections.
             active.iter().map(|active| &active.conn).filter(|conn| conn.is_polled()).cloned().collect()
         };
-        hot.iter().for_each(|conn| conn.serve());
+        polled.iter().for_each(|conn| conn.serve());
     }
 
     #[cold]
@@ -326,13 +326,13 @@ impl CompletionQueue for Cq {
             if !cq.polled.load(Ordering::Relaxed) && !cq.is_armed() {
                 cq.begin_polling(&active);
             }
-            let (mut over, mut served) = (false, 0);
+            let (mut has_ended, mut served) = (false, 0);
             for ActiveConnection { conn, watch } in active.iter() {
                 served += 1;
                 if watch.is_quiet() {
                     continue;
                 }
-                over |= conn.poll(&mut outbox);
+                has_ended |= conn.poll(&mut outbox);
                 if outbox.is_full() {
                     break;
                 }
@@ -341,11 +341,11 @@ impl CompletionQueue for Cq {
             if served < active.len() {
                 active.rotate_left(served); // The next pass starts with the connections that were not served.
             }
-            if over {
+            if has_ended {
                 let _deferral = cancel::defer(); // the last reference to a connection closes its descriptors
-                active.retain(|active| !active.conn.is_over());
+                active.retain(|active| !active.conn.has_ended());
             }
-            if (over || cq.empty_check.is_stale()) && cq.is_polled() {
+            if (has_ended || cq.empty_check.is_stale()) && cq.is_polled() {
                 cq.empty_check.watch(active.iter().map(|active| active.watch));
             }
             // A thread that polls without a pause would retake the lock before the engine, which adds connections, has
@@ -415,7 +415,7 @@ mod tests {
         fn watch(&self) -> &'static RingWatch {
             self.2.get()
         }
-        fn is_over(&self) -> bool {
+        fn has_ended(&self) -> bool {
             false
         }
         fn is_polled(&self) -> bool {

@@ -73,7 +73,7 @@ pub(crate) struct SetupActions {
     pub(crate) link: Option<Arc<ConnectionMemory>>,
     pub(crate) peer: PathBuf,
     /// The attempt, if it has ended. It is dropped without the lock.
-    _over: Option<Attempt>,
+    _ended: Option<Attempt>,
 }
 
 /// Passes an input to the state machine of a connection attempt, and sends the attempt's datagrams. The caller makes
@@ -95,8 +95,8 @@ fn step_locked(device: &Device, mut connections: MutexGuard<'_, Attempts>, id: u
                 // The mark is published before the peer can detect that this process does not know the attempt any
                 // more. So the acceptor can see that the connection was open.
                 Action::Mark => attempt.link.iter().for_each(|link| {
-                    link.mark_over();
-                    fail_point!(MarkedOver);
+                    link.mark_ended();
+                    fail_point!(MarkedEnded);
                     link.reset();
                 }),
                 rest => step.actions.push(rest),
@@ -116,7 +116,7 @@ fn step_locked(device: &Device, mut connections: MutexGuard<'_, Attempts>, id: u
         connections.list_due(id);
         return step;
     }
-    step._over = connections.remove(id);
+    step._ended = connections.remove(id);
     drop(connections);
     device.endpoint.remove_conn(id);
     step

@@ -36,7 +36,7 @@ pub(crate) trait Conn: PolledConnection {
     fn open(&self, link: &Arc<ConnectionMemory>);
     /// Called when the peer has ended the connection. Takes the messages that the peer sent before, then flushes all
     /// work. Returns `None` if the connection was already ended locally; otherwise whether a fault ended it.
-    fn peer_left(&self, link: &Arc<ConnectionMemory>) -> Option<bool>;
+    fn peer_ended(&self, link: &Arc<ConnectionMemory>) -> Option<bool>;
 }
 
 /// Maximum number of requests that are undecided or kept after a rejection. It limits the state that peers can create.
@@ -107,20 +107,22 @@ impl EndedPeers {
     const LINGER: Duration = Duration::from_millis(100);
 
     fn push(&mut self, peer: Copier, now: Instant) {
-        while self.peers.len() >= Self::MOST || self.peers.front_mut().is_some_and(|first| Self::is_over(first, now)) {
+        while self.peers.len() >= Self::MOST
+            || self.peers.front_mut().is_some_and(|first| Self::has_stopped_copying(first, now))
+        {
             self.peers.pop_front();
         }
         self.peers.push_back((peer, None));
     }
 
-    fn is_over((peer, idle): &mut (Copier, Option<Instant>), now: Instant) -> bool {
+    fn has_stopped_copying((peer, idle): &mut (Copier, Option<Instant>), now: Instant) -> bool {
         *idle = if peer.is_idle() { idle.or(Some(now)) } else { None };
         idle.is_some_and(|since| now.saturating_duration_since(since) >= Self::LINGER)
     }
 
     /// Removes the peers that do not copy any more.
     pub(crate) fn sweep(&mut self, now: Instant) {
-        self.peers.retain_mut(|entry| !Self::is_over(entry, now) && !entry.0.is_dead());
+        self.peers.retain_mut(|entry| !Self::has_stopped_copying(entry, now) && !entry.0.is_dead());
     }
 
     pub(crate) fn is_empty(&self) -> bool {

@@ -356,11 +356,11 @@ impl Engine {
                 (Action::Established(private_data), Some(qp), Some(link)) => {
                     self.established(id, &**qp, link, &private_data);
                 }
-                (Action::Rejected(data), Some(qp), Some(link)) if qp.peer_left(link).is_some() => {
+                (Action::Rejected(data), Some(qp), Some(link)) if qp.peer_ended(link).is_some() => {
                     self.device.sink.event(link.conn, ConnectionEvent::PeerRejected, data.bytes());
                 }
                 (Action::Ended(event), Some(qp), Some(link)) => {
-                    if let Some(is_faulty) = qp.peer_left(link) {
+                    if let Some(is_faulty) = qp.peer_ended(link) {
                         let event = if is_faulty { ConnectionEvent::Broken } else { event };
                         self.device.sink.event(link.conn, event, &[]);
                     }

@@ -25,7 +25,7 @@ impl Liveness {
 
     /// Records progress, which counts as activity. Returns whether the peer has been inactive for longer than
     /// `silence`.
-    pub(crate) fn is_gone(&mut self, progress: u64, now: Instant, silence: Duration) -> bool {
+    pub(crate) fn has_timed_out(&mut self, progress: u64, now: Instant, silence: Duration) -> bool {
         if progress != self.progress {
             (self.last_activity, self.progress) = (now, progress);
         }
@@ -44,11 +44,11 @@ mod tests {
         let begin = Instant::now();
         let after = |seconds| begin + Duration::from_secs(seconds);
         let mut liveness = Liveness::new(begin);
-        assert!(!liveness.is_gone(0, after(60), SILENCE));
-        assert!(liveness.is_gone(0, after(61), SILENCE));
+        assert!(!liveness.has_timed_out(0, after(60), SILENCE));
+        assert!(liveness.has_timed_out(0, after(61), SILENCE));
         liveness.record(after(61));
-        assert!(!liveness.is_gone(0, after(121), SILENCE));
-        assert!(liveness.is_gone(0, after(122), SILENCE));
+        assert!(!liveness.has_timed_out(0, after(121), SILENCE));
+        assert!(liveness.has_timed_out(0, after(122), SILENCE));
     }
 
     #[test]
@@ -56,16 +56,16 @@ mod tests {
         let begin = Instant::now();
         let after = |seconds| begin + Duration::from_secs(seconds);
         let mut liveness = Liveness::new(begin);
-        assert!(!liveness.is_gone(5, after(59), SILENCE));
-        assert!(!liveness.is_gone(5, after(119), SILENCE), "its last activity is more recent");
-        assert!(liveness.is_gone(5, after(120), SILENCE));
-        assert!(!liveness.is_gone(6, after(500), SILENCE), "the progress was only detected late");
+        assert!(!liveness.has_timed_out(5, after(59), SILENCE));
+        assert!(!liveness.has_timed_out(5, after(119), SILENCE), "its last activity is more recent");
+        assert!(liveness.has_timed_out(5, after(120), SILENCE));
+        assert!(!liveness.has_timed_out(6, after(500), SILENCE), "the progress was only detected late");
     }
 
     #[test]
     fn stopped_or_backward_clock_ends_no_connection() {
         let begin = Instant::now();
         let mut liveness = Liveness::new(begin + SILENCE);
-        assert!(!liveness.is_gone(0, begin, Duration::ZERO));
+        assert!(!liveness.has_timed_out(0, begin, Duration::ZERO));
     }
 }

@@ -232,7 +232,7 @@ impl Machine {
     /// Whether the peer of an open connection has been inactive for too long. `progress` counts the peer's activity
     /// (CM-5).
     pub(crate) fn is_silent(&mut self, progress: u64, now: Instant) -> bool {
-        self.liveness.is_gone(progress, now, self.silence)
+        self.liveness.has_timed_out(progress, now, self.silence)
     }
 
     /// The transition table. An input that is not listed for a state is ignored.

@@ -37,7 +37,7 @@ const TAKEN_REQUESTS: usize = 256;
 const TAKEN_RESPONSES: usize = 264;
 const ANNOUNCEMENT: usize = 384;
 const FETCH_ANNOUNCEMENT: usize = 392;
-const GONE: usize = 512;
+const ENDED: usize = 512;
 const REACH: usize = 640;
 const RECALLED: usize = 648;
 // The module `delegation` uses offsets 768 to 1023.
@@ -133,7 +133,7 @@ impl Copier {
     /// Whether the peer has ended the connection too, and is copying nothing.
     pub(crate) fn is_idle(&self) -> bool {
         let is_zero = |word| self.area.word(word).load(Ordering::Acquire) == 0;
-        !is_zero(GONE) && is_zero(ANNOUNCEMENT) && is_zero(FETCH_ANNOUNCEMENT)
+        !is_zero(ENDED) && is_zero(ANNOUNCEMENT) && is_zero(FETCH_ANNOUNCEMENT)
     }
 
     /// Whether the peer's process has died.
@@ -387,13 +387,13 @@ impl ConnectionMemory {
     }
 
     /// Marks an established connection as ended locally.
-    pub(crate) fn mark_over(&self) {
-        self.area.word(GONE).store(1, Ordering::Release);
+    pub(crate) fn mark_ended(&self) {
+        self.area.word(ENDED).store(1, Ordering::Release);
     }
 
     /// Ends the connection at the peer: sets the mark of the end, and wakes the peer's engine.
     pub(crate) fn reset(&self) {
-        self.mark_over();
+        self.mark_ended();
         if let Some(peer_side) = self.peer_side() {
             write_word(&peer_side.peer.fifo, Note::Reset(peer_side.id));
         }
@@ -401,7 +401,7 @@ impl ConnectionMemory {
 
     /// Whether the peer has marked the end of the connection. A forged FIFO word cannot set this mark.
     pub(crate) fn is_reset(&self) -> bool {
-        self.peer_side().is_some_and(|t| t.area.word(GONE).load(Ordering::Acquire) != 0)
+        self.peer_side().is_some_and(|t| t.area.word(ENDED).load(Ordering::Acquire) != 0)
     }
 
     /// Sends a heartbeat (CM-5).

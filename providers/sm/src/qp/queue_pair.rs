@@ -38,9 +38,9 @@ use crate::{Mr, Mw, Sm};
 
 /// Number of engine ticks (2 ms) without progress after which a connection counts as idle. Connections that share a
 /// poller get more passes.
-const COLD: u32 = 16;
+const IDLE_TICKS: u32 = 16;
 /// Maximum number of passes over a connection before other connections are served.
-const SERVICE: usize = 1000;
+const MAX_PASSES: usize = 1000;
 
 /// A queue pair, as dapl refers to it.
 pub struct Qp(pub(crate) Arc<QpCore>);
@@ -56,22 +56,22 @@ pub(crate) struct QpCore {
     rx: parking_lot::Mutex<Rx>,
     tx: parking_lot::Mutex<Tx>,
     /// The connection or attempt; the directions reference its rings directly. Arming and disarming hold this lock,
-    /// so that `hot` matches the control line.
+    /// so that `polled` matches the control line.
     link: parking_lot::Mutex<Option<Arc<ConnectionMemory>>>,
     /// Whether a thread polls one of the queues, so that the wake-up flags are cleared.
-    hot: AtomicBool,
+    polled: AtomicBool,
     /// Whether there is no connection or connection attempt. Can be read without the lock.
-    over: AtomicBool,
+    ended: AtomicBool,
     /// Number of passes that made progress, and the value of this number when the engine last read it.
-    moved: AtomicU32,
-    seen: AtomicU32,
+    progress_count: AtomicU32,
+    seen_progress: AtomicU32,
     /// Number of engine ticks since the last progress.
-    idle: AtomicU32,
+    idle_ticks: AtomicU32,
 }
 
 impl std::fmt::Debug for QpCore {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Core").field("pd", &self.shared.pd).field("hot", &self.hot).finish_non_exhaustive()
+        f.debug_struct("Core").field("pd", &self.shared.pd).field("polled", &self.polled).finish_non_exhaustive()
     }
 }
 
@@ -111,11 +111,11 @@ impl Qp {
                 rx: Default::default(),
                 tx: Default::default(),
                 link: Default::default(),
-                hot: AtomicBool::new(false),
-                over: AtomicBool::new(true),
-                moved: AtomicU32::new(0),
-                seen: AtomicU32::new(0),
-                idle: AtomicU32::new(0),
+                polled: AtomicBool::new(false),
+                ended: AtomicBool::new(true),
+                progress_count: AtomicU32::new(0),
+                seen_progress: AtomicU32::new(0),
+                idle_ticks: AtomicU32::new(0),
             }
         }))
     }
@@ -134,11 +134,11 @@ impl QpCore {
             let _service = self.shared.recv_cq.as_ref().map(|cq| cq.begin_service());
             self.rx.lock().pass(&self.shared, &mut out)
         };
-        self.bring_on(received, &mut out, true)
+        self.pass_sends(received, &mut out, true)
     }
 
     /// Makes the part of a pass that concerns the send direction.
-    fn bring_on(&self, received: std::result::Result<bool, Fault>, out: &mut Outbox<'_>, sending: bool) -> bool {
+    fn pass_sends(&self, received: std::result::Result<bool, Fault>, out: &mut Outbox<'_>, sending: bool) -> bool {
         let sent = if sending {
             let mut tx = self.tx.lock();
             if tx.needs_pass(&self.shared) {
@@ -150,17 +150,17 @@ impl QpCore {
         } else {
             Ok(false)
         };
-        let moved = match (received, sent) {
+        let has_progress = match (received, sent) {
             (Ok(received), Ok(sent)) => received || sent,
             (Err(fault), _) | (_, Err(fault)) => {
                 self.fail(fault);
                 true
             }
         };
-        if moved {
-            self.moved.store(self.moved.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
+        if has_progress {
+            self.progress_count.store(self.progress_count.load(Ordering::Relaxed).wrapping_add(1), Ordering::Relaxed);
         }
-        moved
+        has_progress
     }
 
     /// Whether a thread polls for this queue pair. A thread that sleeps on one of its queues must be woken, even if
@@ -170,17 +170,17 @@ impl QpCore {
     }
 
     fn leave_to_engine(&self) {
-        for _ in 0..SERVICE {
+        for _ in 0..MAX_PASSES {
             if !self.progress() && !self.arm() {
                 return;
             }
         }
         // The number of passes is limited, because a peer may send without pause.
-        self.ask_engine();
+        self.queue_for_engine();
     }
 
     /// Queues the connection for the engine.
-    fn ask_engine(&self) {
+    fn queue_for_engine(&self) {
         if let Some(link) = self.link() {
             self.shared.jobs.push(Job::Run(link.id));
         }
@@ -195,7 +195,7 @@ impl QpCore {
             return false; // The first message of the peer causes a wake-up.
         }
         let wants_progress = tx.needs_peer_progress();
-        if !self.ask(WANT_REQUESTS | if wants_progress { WANT_PROGRESS } else { 0 }) {
+        if !self.set_flag(WANT_REQUESTS | if wants_progress { WANT_PROGRESS } else { 0 }) {
             return false;
         }
         rx.has_work() || tx.must_go_on() || tx.has_work(&self.shared)
@@ -205,9 +205,9 @@ impl QpCore {
     /// it.
     #[cold]
     #[inline(never)]
-    fn join_poller(&self) {
+    fn add_to_pollers(&self) {
         if self.has_poller() {
-            self.ask_engine();
+            self.queue_for_engine();
         }
     }
 
@@ -216,15 +216,15 @@ impl QpCore {
         let link = self.link.lock();
         let is_preset = link.as_ref().is_some_and(|link| link.is_preset());
         if is_preset {
-            self.hot.store(false, Ordering::SeqCst);
+            self.polled.store(false, Ordering::SeqCst);
         }
         is_preset
     }
 
     /// Sets a wake-up flag. Returns false if there is no connection.
-    fn ask(&self, want: u64) -> bool {
+    fn set_flag(&self, want: u64) -> bool {
         let link = self.link.lock();
-        self.hot.store(false, Ordering::SeqCst);
+        self.polled.store(false, Ordering::SeqCst);
         link.as_ref().inspect(|link| link.arm(want)).is_some()
     }
 
@@ -251,7 +251,7 @@ impl QpCore {
             if which.is_some_and(|wanted| slot.as_ref().is_none_or(|l| !Arc::ptr_eq(l, wanted))) {
                 return None;
             }
-            self.over.store(true, Ordering::Release);
+            self.ended.store(true, Ordering::Release);
             slot.take()
         };
         rx.set_broken(true);
@@ -313,7 +313,7 @@ impl QpCore {
     fn after_recv(&self, outcome: std::result::Result<bool, Fault>) {
         match outcome {
             Ok(false) => {}
-            Ok(true) => self.ask_engine(),
+            Ok(true) => self.queue_for_engine(),
             Err(fault) => self.fail(fault),
         }
     }
@@ -369,7 +369,7 @@ impl QpCore {
     /// no answer for the engine.
     #[inline]
     fn after_post(&self, tx: &Tx) {
-        if !self.hot.load(Ordering::Relaxed) {
+        if !self.polled.load(Ordering::Relaxed) {
             self.after_unpolled_post(tx);
         }
     }
@@ -379,13 +379,13 @@ impl QpCore {
         let Some(ends) = tx.ends.as_ref() else { return };
         let mut run = tx.must_go_on();
         if tx.needs_peer_progress() && !ends.link().wants(WANT_PROGRESS) {
-            self.ask(WANT_REQUESTS | WANT_PROGRESS);
+            self.set_flag(WANT_REQUESTS | WANT_PROGRESS);
             // An entry that arrived before the flag was set causes no wake-up.
             run |= ends.has_work(&self.shared)
                 || self.rx.try_lock().is_none_or(|rx| rx.ends.as_ref().is_some_and(|e| e.has_work(0)));
         }
         if run {
-            self.ask_engine();
+            self.queue_for_engine();
         }
     }
 }
@@ -432,16 +432,16 @@ impl QueuePair for Qp {
     fn post_request_quickly(&self, op: Op, segment: &Segment, cookie: u64) -> bool {
         let core = &*self.0;
         let mut tx = core.tx.lock();
-        let is_hot = core.hot.load(Ordering::Relaxed);
+        let is_polled = core.polled.load(Ordering::Relaxed);
         let is_posted = match op {
-            Op::Write(remote) => tx.copy_quickly(&core.shared, Direction::Write, remote, segment, cookie, is_hot),
-            Op::Read(remote) => tx.copy_quickly(&core.shared, Direction::Read, remote, segment, cookie, is_hot),
-            Op::Send { solicited: false } => is_hot && tx.post_quickly(&core.shared, segment, cookie),
+            Op::Write(remote) => tx.copy_quickly(&core.shared, Direction::Write, remote, segment, cookie, is_polled),
+            Op::Read(remote) => tx.copy_quickly(&core.shared, Direction::Read, remote, segment, cookie, is_polled),
+            Op::Send { solicited: false } => is_polled && tx.post_quickly(&core.shared, segment, cookie),
             _ => false,
         };
         if is_posted {
-            if !is_hot {
-                core.join_poller();
+            if !is_polled {
+                core.add_to_pollers();
             }
             return true;
         }

@@ -301,8 +301,8 @@ impl Rx {
         if self.marks.is_crossed(self.queue.len() as u32) {
             self.pass(shared, &mut Outbox::default())?; // Completions that were not polled are reported first.
         }
-        let is_over = is_over(&mut self.marks, shared, self.queue.len());
-        if is_over && self.ends.is_some() {
+        let exceeds_hard_watermark = exceeds_hard_watermark(&mut self.marks, shared, self.queue.len());
+        if exceeds_hard_watermark && self.ends.is_some() {
             self.stopped = true;
             return Err(Fault::Watermark);
         }
@@ -311,7 +311,7 @@ impl Rx {
 }
 
 /// Reports an excess of the soft watermark. Returns whether the hard watermark is exceeded.
-fn is_over(marks: &mut HighWatermark, shared: &Shared, receives: usize) -> bool {
+fn exceeds_hard_watermark(marks: &mut HighWatermark, shared: &Shared, receives: usize) -> bool {
     let crossed = marks.check(receives as u32);
     if crossed.soft {
         shared.jobs.push(Job::ManyRecvs(shared.ep));
@@ -475,7 +475,7 @@ impl RxEnds {
                 shared.not_ready.store(count, Ordering::Relaxed);
                 return Ok(false);
             }
-            if is_over(marks, shared, queue.len()) {
+            if exceeds_hard_watermark(marks, shared, queue.len()) {
                 return Err(Fault::Watermark);
             }
         }

@@ -88,7 +88,7 @@ fn dies_listening(point: Point, passes: u32, settings: &[(&str, &str)]) {
         new.connect(&here());
         let mut now = new;
         while !now.is_settled() {
-            if now.is_over() && !now.is_established() {
+            if now.has_ended() && !now.is_established() {
                 now.qp.abort(); // A rejected attempt does not flush the posted work, so the test ends it.
             }
             now.go_on(&side);
@@ -188,7 +188,7 @@ fn in_the_middle_of_rdma_by_shared_buffers() {
 
 #[test]
 fn in_the_end_of_a_connection() {
-    dies_as("parts", MarkedOver, 0, &[]);
+    dies_as("parts", MarkedEnded, 0, &[]);
 }
 
 #[test]
@@ -242,7 +242,7 @@ fn reaches(side: &Side, address: &PeerAddress, first: &mut u32, enough: u64) -> 
         traffic.connect(address);
         while !traffic.is_settled() {
             traffic.go_on(side);
-            if traffic.is_over() && !traffic.is_established() {
+            if traffic.has_ended() && !traffic.is_established() {
                 traffic.qp.abort();
             } else if traffic.done() >= enough {
                 return traffic;

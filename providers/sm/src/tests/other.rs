@@ -201,11 +201,11 @@ impl Traffic {
                     self.knows(card);
                 }
             } else {
-                assert!(!self.is_over(), "{:?}, then {event:?}", self.events);
+                assert!(!self.has_ended(), "{:?}, then {event:?}", self.events);
             }
             self.events.push(event);
         }
-        if self.is_established() && !self.is_over() {
+        if self.is_established() && !self.has_ended() {
             self.post_recvs();
             while self.requests.posted - self.requests.done < REQUESTS {
                 self.post_request();
@@ -226,13 +226,13 @@ impl Traffic {
     }
 
     /// Whether the last event of the connection has arrived.
-    pub(super) fn is_over(&self) -> bool {
+    pub(super) fn has_ended(&self) -> bool {
         matches!(self.events.last(), Some(SinkEvent::Other(_)))
     }
 
     /// Whether the connection has ended and all posted work is complete.
     pub(super) fn is_settled(&self) -> bool {
-        self.is_over() && self.recvs.is_complete() && self.requests.is_complete()
+        self.has_ended() && self.recvs.is_complete() && self.requests.is_complete()
     }
 
     /// Number of completed requests.
@@ -351,7 +351,7 @@ fn connects(place: &Place, enough: u64) {
             traffic.qp.abort();
             return false;
         }
-        if traffic.is_over() && !traffic.is_established() {
+        if traffic.has_ended() && !traffic.is_established() {
             traffic = Traffic::new(&side, ConnId { attempt: traffic.conn.attempt + 1, ..traffic.conn });
             traffic.connect(&here());
         }

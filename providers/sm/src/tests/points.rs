@@ -58,7 +58,7 @@ pub(crate) enum Point {
     TargetHeld,
     TargetCopied,
     // Points of the end of a connection.
-    MarkedOver,
+    MarkedEnded,
     Leaving,
     CleanerLocked,
     CleanerMovedAside,

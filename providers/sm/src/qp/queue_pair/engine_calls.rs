@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 
 use dapl::runtime::empty_check::{RingWatch, Wait};
 
-use super::{COLD, QpCore, SERVICE};
+use super::{IDLE_TICKS, MAX_PASSES, QpCore};
 use crate::cm::table::Conn;
 use crate::cq::{Outbox, PolledConnection};
 use crate::qp::link::ConnectionMemory;
@@ -24,29 +24,32 @@ impl PolledConnection for QpCore {
         };
         let sending = self.shared.watch.has_requests();
         if sending || received != Ok(false) {
-            self.bring_on(received, out, sending);
+            self.pass_sends(received, out, sending);
         }
-        self.over.load(Ordering::Acquire)
+        self.ended.load(Ordering::Acquire)
     }
 
     fn watch(&self) -> &'static RingWatch {
         self.shared.watch.get()
     }
 
-    fn is_over(&self) -> bool {
-        self.over.load(Ordering::Acquire)
+    fn has_ended(&self) -> bool {
+        self.ended.load(Ordering::Acquire)
     }
 
     fn is_polled(&self) -> bool {
-        self.hot.load(Ordering::SeqCst)
+        self.polled.load(Ordering::SeqCst)
     }
 
     fn was_idle(&self) -> bool {
-        let moved = self.moved.load(Ordering::Relaxed);
-        let idle =
-            if self.seen.swap(moved, Ordering::Relaxed) == moved { self.idle.load(Ordering::Relaxed) + 1 } else { 0 };
-        self.idle.store(idle.min(COLD), Ordering::Relaxed);
-        idle >= COLD
+        let count = self.progress_count.load(Ordering::Relaxed);
+        let idle = if self.seen_progress.swap(count, Ordering::Relaxed) == count {
+            self.idle_ticks.load(Ordering::Relaxed) + 1
+        } else {
+            0
+        };
+        self.idle_ticks.store(idle.min(IDLE_TICKS), Ordering::Relaxed);
+        idle >= IDLE_TICKS
     }
 
     fn disarm(&self) {
@@ -54,7 +57,7 @@ impl PolledConnection for QpCore {
             return;
         }
         let link = self.link.lock();
-        self.hot.store(true, Ordering::SeqCst);
+        self.polled.store(true, Ordering::SeqCst);
         if let Some(link) = &*link {
             link.disarm();
         }
@@ -108,7 +111,7 @@ impl Conn for QpCore {
 
     fn begin(&self, link: Arc<ConnectionMemory>) {
         *self.link.lock() = Some(link);
-        self.over.store(false, Ordering::Release);
+        self.ended.store(false, Ordering::Release);
     }
 
     fn break_off(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<Arc<ConnectionMemory>> {
@@ -137,8 +140,8 @@ impl Conn for QpCore {
         self.serve();
     }
 
-    fn peer_left(&self, link: &Arc<ConnectionMemory>) -> Option<bool> {
-        for _ in 0..SERVICE {
+    fn peer_ended(&self, link: &Arc<ConnectionMemory>) -> Option<bool> {
+        for _ in 0..MAX_PASSES {
             if !self.progress() {
                 break;
             }
