@@ -63,8 +63,8 @@ impl Outbox<'_> {
     /// Adds a completion of `cq` after the completions that are already queued.
     #[inline(always)]
     pub(crate) fn put(&mut self, cq: &Arc<CqCore>, completion: Completion) {
-        match self.place(cq) {
-            Some(place) => *place = completion,
+        match self.next_entry(cq) {
+            Some(entry) => *entry = completion,
             None => cq.push(completion),
         }
     }
@@ -72,12 +72,12 @@ impl Outbox<'_> {
     /// Returns the free entries of the poller's array, if `cq` is the polled queue and is empty. The caller reports by
     /// [`Outbox::used`] how many entries it has filled.
     #[inline]
-    pub(crate) fn places<'a>(&'a mut self, cq: &'a Arc<CqCore>) -> Places<'a> {
+    pub(crate) fn free_entries<'a>(&'a mut self, cq: &'a Arc<CqCore>) -> FreeEntries<'a> {
         match &mut self.poller {
             Some((own, out)) if Arc::ptr_eq(own, cq) && own.ready.is_empty() => {
-                Places { cq, direct: Some(out[self.filled..].iter_mut()) }
+                FreeEntries { cq, direct: Some(out[self.filled..].iter_mut()) }
             }
-            _ => Places { cq, direct: None },
+            _ => FreeEntries { cq, direct: None },
         }
     }
 
@@ -89,24 +89,24 @@ impl Outbox<'_> {
 
     /// Returns the next free entry for a completion of `cq`, if `cq` is the polled queue and an entry is free.
     #[inline(always)]
-    fn place(&mut self, cq: &Arc<CqCore>) -> Option<&mut Completion> {
+    fn next_entry(&mut self, cq: &Arc<CqCore>) -> Option<&mut Completion> {
         let (own, out) = self.poller.as_mut()?;
         if !Arc::ptr_eq(own, cq) || !own.ready.is_empty() {
             return None;
         }
-        let place = out.get_mut(self.filled)?;
+        let entry = out.get_mut(self.filled)?;
         self.filled += 1;
-        Some(place)
+        Some(entry)
     }
 }
 
-/// Destination of a sequence of successful completions: the poller's array, or their queue. See [`Outbox::places`].
-pub(crate) struct Places<'a> {
+/// Destination of a sequence of successful completions: the poller's array, or their queue. See [`Outbox::free_entries`].
+pub(crate) struct FreeEntries<'a> {
     cq: &'a Arc<CqCore>,
     direct: Option<std::slice::IterMut<'a, Completion>>,
 }
 
-impl Places<'_> {
+impl FreeEntries<'_> {
     /// Whether the poller's array is full.
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
@@ -118,10 +118,10 @@ impl Places<'_> {
     #[inline(always)]
     pub(crate) fn put(&mut self, token: &Token, bytes: u64, solicited: bool) -> usize {
         match self.direct.as_mut().map(Iterator::next) {
-            Some(Some(place)) => {
-                place.token = *token;
-                (place.status, place.bytes, place.solicited) = (Status::Success, bytes, solicited);
-                place.arrival = Arrival::Send;
+            Some(Some(entry)) => {
+                entry.token = *token;
+                (entry.status, entry.bytes, entry.solicited) = (Status::Success, bytes, solicited);
+                entry.arrival = Arrival::Send;
                 1
             }
             _ => {
@@ -456,8 +456,8 @@ mod tests {
     fn check_covers_the_connections_that_are_polled() {
         let cq = Cq::new(Weak::<NoWaiter>::new(), Arc::new(Jobs::new().unwrap()), 0);
         let check = cq.empty_check().unwrap();
-        let place: &'static AtomicPtr<EmptyCheck> = Box::leak(Box::new(AtomicPtr::new(std::ptr::null_mut())));
-        QueueCheck::new(check, place).set_queued(false);
+        let slot: &'static AtomicPtr<EmptyCheck> = Box::leak(Box::new(AtomicPtr::new(std::ptr::null_mut())));
+        QueueCheck::new(check, slot).set_queued(false);
         let mut out = [Completion::default(); 16];
         let poll = |out: &mut [Completion]| cq.poll(out);
         assert_eq!((check.is_empty(), poll(&mut out), check.is_empty()), (false, 0, true), "the first poll begins");

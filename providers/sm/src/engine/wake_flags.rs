@@ -171,7 +171,7 @@ mod interleavings {
     use crate::qp::ring::{Next, Reader, RingLayout, SlotFields, Writer};
     use dapl::runtime::sync::Mutex;
 
-    const PLACE: RingLayout = RingLayout { offset: 0, slots: 2 };
+    const LAYOUT: RingLayout = RingLayout { offset: 0, slots: 2 };
     const MESSAGES: u64 = 2;
 
     /// Model of `membarrier`, and of the CPU that it interrupts.
@@ -234,7 +234,7 @@ mod interleavings {
 
     fn no_wake_up_is_lost(membarrier: bool, is_preset: bool) {
         let (area, line) = (Arc::new(Map::fake(256)), Map::fake(8));
-        let (mut writer, mut reader) = (Writer::new(area.clone(), PLACE), Reader::new(area, PLACE));
+        let (mut writer, mut reader) = (Writer::new(area.clone(), LAYOUT), Reader::new(area, LAYOUT));
         let (fifo, wake_flags) = (Arc::new(Fifo::default()), WakeFlags::default());
         if is_preset {
             wake_flags.preset(line.word(0));

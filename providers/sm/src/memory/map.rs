@@ -81,14 +81,14 @@ impl Map {
         if !is_fixed(fd, len) {
             return None;
         }
-        let place = address_ranges::take(len);
-        let mapped = match place {
+        let range = address_ranges::take(len);
+        let mapped = match range {
             // SAFETY: the address range was just taken, so no other code uses it.
-            Some(place) => unsafe { Map::at(place.as_ptr().cast(), MapFlags::FIXED, fd.as_fd(), len, false) },
+            Some(range) => unsafe { Map::at(range.as_ptr().cast(), MapFlags::FIXED, fd.as_fd(), len, false) },
             None => Map::of(fd.as_fd(), len, false),
         };
-        if let (Err(_), Some(place)) = (&mapped, place) {
-            address_ranges::give_back(place, len);
+        if let (Err(_), Some(range)) = (&mapped, range) {
+            address_ranges::give_back(range, len);
         }
         let mut map = mapped.ok()?;
         map.stays_readable = true;

@@ -93,7 +93,7 @@ impl Mapped {
     /// Returns the local address of `length` bytes at the peer's `address`; `None` outside the region, or without the
     /// access right.
     #[inline]
-    pub(crate) fn place(&self, address: u64, length: u64, write: bool) -> Option<*mut u8> {
+    pub(crate) fn local_address(&self, address: u64, length: u64, write: bool) -> Option<*mut u8> {
         let offset = address.checked_sub(self.region.address)?;
         if offset > self.region.length || length > self.region.length - offset || (write && !self.writable) {
             return None;
@@ -193,7 +193,7 @@ mod tests {
         let file = sealed(12_000);
         rustix::io::pwrite(&file, b"here", 6999).unwrap();
         let mapped = Mapped::of_file(&file, 6999, REGION, true).unwrap();
-        let at = |address, length| mapped.place(address, length, true);
+        let at = |address, length| mapped.local_address(address, length, true);
         let base = REGION.address;
         // SAFETY: reads four bytes of the mapping.
         assert_eq!(unsafe { at(base, 4).unwrap().cast::<[u8; 4]>().read_unaligned() }, *b"here");
@@ -208,7 +208,7 @@ mod tests {
             [None; 5]
         );
         let readable = Mapped::of_file(&file, 6999, REGION, false).unwrap();
-        assert!(readable.place(base, 4, false).is_some() && readable.place(base, 4, true).is_none());
+        assert!(readable.local_address(base, 4, false).is_some() && readable.local_address(base, 4, true).is_none());
     }
 
     #[test]
@@ -245,10 +245,10 @@ mod tests {
         assert!(Mapped::of_segment(id, 8191, region(1), true).is_ok());
         // SAFETY: accesses bytes of both mappings.
         unsafe {
-            mapped.place(4096, 1, true).unwrap().write(7);
-            assert_eq!(other.place(4196, 1, false).unwrap().read(), 7);
+            mapped.local_address(4096, 1, true).unwrap().write(7);
+            assert_eq!(other.local_address(4196, 1, false).unwrap().read(), 7);
         }
-        assert!(other.place(4196, 1, true).is_none());
+        assert!(other.local_address(4196, 1, true).is_none());
         let refused = |offset, length| Mapped::of_segment(id, offset, region(length), true).is_err();
         assert!(refused(101, 8092) && refused(8193, 0) && refused(0, 0) && refused(u64::MAX, 2));
         drop((mapped, other));

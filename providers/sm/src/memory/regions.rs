@@ -48,11 +48,11 @@ fn entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
 /// entry is read.
 #[inline(always)]
 fn live_entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
-    let place = key >> 16;
-    if place == 0 || place >= slots {
+    let index = key >> 16;
+    if index == 0 || index >= slots {
         return None;
     }
-    read_entry(table.words::<4>(place as usize * ENTRY), key)
+    read_entry(table.words::<4>(index as usize * ENTRY), key)
 }
 
 /// Returns the fields of an entry, if the entry has this key.
@@ -75,7 +75,7 @@ pub(crate) struct Regions {
     fd: OwnedFd,
     /// For each entry: number of copies in progress in this process.
     users: Box<[AtomicU32; SLOTS]>,
-    places: Mutex<KeyTable>,
+    keys: Mutex<KeyTable>,
     knem: Option<Knem>,
     /// Number of engine ticks.
     pub(crate) ticker: EngineTicks,
@@ -89,13 +89,13 @@ impl Regions {
         let entries = Slots::new(table.clone(), 0, SLOTS as u32);
         let users: Box<[AtomicU32]> = (0..SLOTS).map(|_| AtomicU32::new(0)).collect();
         let users = users.try_into().map_err(|_| Error::Internal)?;
-        let places = Mutex::new(KeyTable::new(SLOTS, seed));
+        let keys = Mutex::new(KeyTable::new(SLOTS, seed));
         Ok(Regions {
             table,
             entries,
             fd,
             users,
-            places,
+            keys,
             knem: None,
             ticker: EngineTicks::default(),
             checker: Checker::default(),
@@ -150,7 +150,7 @@ impl Regions {
 
     /// Reserves a key that grants no access yet.
     pub(crate) fn reserve(&self) -> Result<u32> {
-        self.places.lock().reserve()
+        self.keys.lock().reserve()
     }
 
     /// Binds a reserved key to a window. Peers can use it; local segments cannot.
@@ -202,7 +202,7 @@ impl Regions {
 
     /// Releases a key that was revoked, or that was only reserved.
     pub(crate) fn release_key(&self, key: u32) {
-        self.places.lock().release_key(key);
+        self.keys.lock().release_key(key);
     }
 
     /// Reads an entry of this process's table, as the function [`live_entry`] does. Index 0 has key 0 and grants no
@@ -347,18 +347,18 @@ impl PeerRegions {
 
     /// Returns the KNEM cookie of a key, if there is one. The cookie is valid only while the key is valid.
     pub(crate) fn exported(&self, key: u32) -> Option<ExportedRegion> {
-        let place = self.place(key)?;
-        ExportedRegion::of(self.table.word(place + COOKIE).load(Ordering::Relaxed))
+        let offset = self.entry_offset(key)?;
+        ExportedRegion::of(self.table.word(offset + COOKIE).load(Ordering::Relaxed))
     }
 
     /// Returns the offset of a range in its registration.
     pub(crate) fn offset(&self, target: &Target) -> Option<u64> {
-        let place = self.place(target.key)?;
-        target.address.checked_sub(self.table.word(place + BASE).load(Ordering::Relaxed))
+        let offset = self.entry_offset(target.key)?;
+        target.address.checked_sub(self.table.word(offset + BASE).load(Ordering::Relaxed))
     }
 
     /// Returns the offset of a key's entry in the table.
-    fn place(&self, key: u32) -> Option<usize> {
+    fn entry_offset(&self, key: u32) -> Option<usize> {
         (key >> 16 < self.slots).then_some((key >> 16) as usize * ENTRY)
     }
 
@@ -372,7 +372,8 @@ impl PeerRegions {
     pub(crate) fn is_live(&self, key: u32) -> bool {
         // Acquire: earlier copies were made before this check.
         fence(Ordering::Acquire);
-        self.place(key).is_some_and(|place| self.table.word(place + KEY).load(Ordering::Relaxed) == u64::from(key))
+        self.entry_offset(key)
+            .is_some_and(|offset| self.table.word(offset + KEY).load(Ordering::Relaxed) == u64::from(key))
     }
 
     /// Whether the peer's key grants the access.

@@ -370,7 +370,7 @@ impl ConnectionMemory {
     /// Publishes a local operation that was refused without participation of the peer, so that the peer can log it.
     pub(crate) fn publish_refused(&self, target: &Target) {
         let Target { key, address, length, right, .. } = *target;
-        let kind = REFUSED_RIGHTS.iter().position(|known| *known == right).map_or(0, |place| place as u64 + 1);
+        let kind = REFUSED_RIGHTS.iter().position(|known| *known == right).map_or(0, |index| index as u64 + 1);
         for (n, word) in [kind << 32 | u64::from(key), address, length].into_iter().enumerate() {
             self.area.word(REFUSED + 8 * n).store(word, Ordering::Relaxed);
         }

@@ -66,10 +66,10 @@ pub(crate) struct SlotFields {
 }
 
 impl Writer {
-    pub(crate) fn new(area: Arc<Map>, place: RingLayout) -> Self {
+    pub(crate) fn new(area: Arc<Map>, layout: RingLayout) -> Self {
         assert!(area.is_writable());
-        let slots = Slots::new(area, place.offset, place.slots);
-        Writer { slots, shift: place.slots.trailing_zeros(), next: 0, taken: 0 }
+        let slots = Slots::new(area, layout.offset, layout.slots);
+        Writer { slots, shift: layout.slots.trailing_zeros(), next: 0, taken: 0 }
     }
 
     /// Number of slots written so far, which is also the index of the next slot.
@@ -227,9 +227,9 @@ pub(crate) enum Next {
 }
 
 impl Reader {
-    pub(crate) fn new(area: Arc<Map>, place: RingLayout) -> Self {
-        let slots = Slots::new(area, place.offset, place.slots);
-        Reader { slots, shift: place.slots.trailing_zeros(), next: 0 }
+    pub(crate) fn new(area: Arc<Map>, layout: RingLayout) -> Self {
+        let slots = Slots::new(area, layout.offset, layout.slots);
+        Reader { slots, shift: layout.slots.trailing_zeros(), next: 0 }
     }
 
     /// Number of slots that were taken.
@@ -387,8 +387,8 @@ mod tests {
     fn pair(slots: u32) -> (Writer, Reader) {
         let (local, fd) = Map::create("ring", 8192, true).unwrap();
         let of_peer = Map::of_peer(&fd, 8192, false).unwrap();
-        let place = RingLayout { offset: 4096, slots };
-        (Writer::new(Arc::new(local), place), Reader::new(Arc::new(of_peer), place))
+        let layout = RingLayout { offset: 4096, slots };
+        (Writer::new(Arc::new(local), layout), Reader::new(Arc::new(of_peer), layout))
     }
 
     #[test]
@@ -477,7 +477,7 @@ mod interleavings {
     use super::*;
     use crate::proto::message::Kind;
 
-    const PLACE: RingLayout = RingLayout { offset: 0, slots: 2 };
+    const LAYOUT: RingLayout = RingLayout { offset: 0, slots: 2 };
     const MESSAGES: u64 = 4;
 
     #[test]
@@ -485,7 +485,7 @@ mod interleavings {
         loom::model(|| {
             let (area, line) = (Arc::new(Map::fake(256)), Map::fake(8));
             let bodies = Arc::<[AccessCheck; 2]>::default();
-            let (mut writer, mut reader) = (Writer::new(area.clone(), PLACE), Reader::new(area, PLACE));
+            let (mut writer, mut reader) = (Writer::new(area.clone(), LAYOUT), Reader::new(area, LAYOUT));
             let writing = {
                 let (line, bodies) = (line.clone(), bodies.clone());
                 thread::spawn(move || {

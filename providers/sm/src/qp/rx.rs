@@ -356,9 +356,9 @@ impl RxEnds {
         end: u64,
     ) {
         let Some(cq) = shared.recv_cq.as_ref().filter(|_| self.message.is_between()) else { return };
-        let (mut places, mut used, mut ack) = (out.places(cq), 0, None);
+        let (mut entries, mut used, mut ack) = (out.free_entries(cq), 0, None);
         let begin = self.requests.taken();
-        while self.requests.taken() < end && !places.is_full() {
+        while self.requests.taken() < end && !entries.is_full() {
             let Some((length, solicited)) = self.requests.peek_inline_send() else { break };
             let Some(receive) = queue.front() else { break };
             // SAFETY: at most the length of a slot's payload, in the peer's mapped area.
@@ -371,7 +371,7 @@ impl RxEnds {
             }
             fail_point!(PieceTaken);
             ack = Some(self.requests.ack());
-            used += places.put(&receive.token, length.into(), solicited);
+            used += entries.put(&receive.token, length.into(), solicited);
             queue.drop_front();
             self.requests.advance();
             if self.requests.taken() - begin > 1 {
@@ -409,7 +409,7 @@ impl RxEnds {
         fail_point!(PieceTaken);
         shared.watch.set_carried(fields.ack);
         self.message.took(&header, part);
-        let used = out.places(cq).put(&receive.token, part.size, header.solicited);
+        let used = out.free_entries(cq).put(&receive.token, part.size, header.solicited);
         out.used(used);
         queue.drop_front();
         self.held = false;
@@ -438,7 +438,7 @@ impl RxEnds {
                 Err(_) => return Err(self.fail_receive_by(shared, queue, Status::LocalProtection, NAK_ACCESS, out)),
             }
         }
-        let placed = self.place(shared, queue, header, &fields, part.offset);
+        let placed = self.copy_to_receive(shared, queue, header, &fields, part.offset);
         fail_point!(PieceTaken);
         if let Err(status) = placed? {
             return Err(self.fail_receive(shared, queue, status, out));
@@ -489,7 +489,7 @@ impl RxEnds {
 
     /// Copies one piece to its destination. The outer error is a fault of the peer, the inner error a fault of local
     /// memory.
-    fn place(
+    fn copy_to_receive(
         &self,
         shared: &Shared,
         queue: &SlotQueue<Receive>,

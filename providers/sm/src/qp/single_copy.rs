@@ -117,11 +117,11 @@ pub(crate) fn apply(
     let announced = peer.regions.announce(announcement, target)?;
     fail_point!(KeyAnnounced);
     // The peer may have sent an invalid description of the region, so the address is checked against the mapping.
-    let place =
-        mapped.place(target.address, target.length, true).filter(|place| Atomic::is_aligned(place.addr() as u64));
-    let place = place.ok_or(Status::RemoteAccess)?;
+    let word =
+        mapped.local_address(target.address, target.length, true).filter(|word| Atomic::is_aligned(word.addr() as u64));
+    let word = word.ok_or(Status::RemoteAccess)?;
     // SAFETY: the `ATOMIC_SIZE` bytes are aligned, and in a writable mapping that never shrinks.
-    let found = unsafe { operation.apply(place) };
+    let found = unsafe { operation.apply(word) };
     fail_point!(PieceCopied);
     drop(announced);
     if peer.regions.is_live(target.key) { Ok(found) } else { Err(Status::RemoteAccess) }
@@ -151,7 +151,8 @@ unsafe fn copy_here(
     piece: &Segment,
     address: u64,
 ) -> Result<(), CopyError> {
-    let there = mapped.place(address, piece.length, direction == Direction::Write).ok_or(CopyError::RemoteMemory)?;
+    let there =
+        mapped.local_address(address, piece.length, direction == Direction::Write).ok_or(CopyError::RemoteMemory)?;
     let (here, length) = (piece.address, piece.length as usize);
     let registration = || regions.registration(piece.key);
     // SAFETY: the peer's bytes are in a mapping that never shrinks, and that is writable for `Write`. The caller

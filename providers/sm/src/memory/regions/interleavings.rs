@@ -100,7 +100,7 @@ fn an_old_key_opens_nothing_of_its_successor() {
         });
         regions.remove(old, |_| false);
         let new = regions.add(Region { address: 128, length: 64 }, ALL, 1).unwrap();
-        assert_eq!((new >> 16, new == old), (old >> 16, false), "the same place");
+        assert_eq!((new >> 16, new == old), (old >> 16, false), "the successor has the same index");
         peer.join().unwrap();
     });
 }

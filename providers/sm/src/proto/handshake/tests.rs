@@ -74,10 +74,10 @@ fn truncated_and_damaged_datagrams_are_decoded_safely() {
         for end in 0..bytes.len() {
             let _ = Datagram::decode(&bytes[..end]);
         }
-        for place in 0..bytes.len() {
+        for at in 0..bytes.len() {
             for value in [0, 1, 0x7F, 0xFF] {
                 let mut changed = bytes.clone();
-                changed[place] = value;
+                changed[at] = value;
                 if let Ok(Datagram::Request { terms, .. }) = Datagram::decode(&changed) {
                     assert!(terms.geometry.is_sane());
                 }

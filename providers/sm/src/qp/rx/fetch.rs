@@ -217,8 +217,8 @@ impl RxEnds {
         if self.link.staged() != staged(count & 0xFFFF_FFFF, length) {
             return Err(Fault::Nonsense("a stage with other bytes than requested"));
         }
-        let place = peer_side.rma.bytes(peer_side.geometry.stage_at(), length);
-        let from = place.ok_or(Fault::Nonsense("a stage outside its buffer"))?.cast_const();
+        let staging = peer_side.rma.bytes(peer_side.geometry.stage_at(), length);
+        let from = staging.ok_or(Fault::Nonsense("a stage outside its buffer"))?.cast_const();
         // SAFETY: the `length` bytes are in the peer's mapped RMA buffer, as was checked just above.
         let placed = unsafe { scatter(&*shared.regions, shared.recv_pd, &receive.segments, fetch.done, from, length) };
         if placed.is_ok() {

@@ -74,7 +74,7 @@ impl TxEnds {
             return HandOver::Failed(status);
         }
         if let Some(mapped) = self.mapped(shared, remote.key)
-            && mapped.place(remote.address, ATOMIC_SIZE, true).is_some()
+            && mapped.local_address(remote.address, ATOMIC_SIZE, true).is_some()
         {
             if !self.pending.is_empty() {
                 return HandOver::Part { wrote: false }; // Earlier writes must be executed first.
@@ -84,7 +84,7 @@ impl TxEnds {
             let target =
                 Target { key: remote.key, pd: peer_side.pd, address: remote.address, length: ATOMIC_SIZE, right };
             let found = single_copy::apply(&peer_side.peer, self.link.announcement(), &mapped, &target, operation);
-            return match found.and_then(|found| place(shared, request, found)) {
+            return match found.and_then(|found| store_previous_value(shared, request, found)) {
                 Ok(()) => {
                     request.stage = RequestPhase::Done;
                     HandOver::Whole { wrote: false }
@@ -159,14 +159,15 @@ impl Tx {
         ends.reads = ends.reads.saturating_sub(1);
         let request = self.pending_request(&pending)?;
         request.answered = ATOMIC_SIZE;
-        let outcome = if status == 0 { place(shared, request, found) } else { Err(Status::RemoteAccess) };
+        let outcome =
+            if status == 0 { store_previous_value(shared, request, found) } else { Err(Status::RemoteAccess) };
         request.stage = outcome.map_or_else(RequestPhase::Failed, |()| RequestPhase::Done);
         Ok(())
     }
 }
 
 /// Copies the previous value to local memory.
-fn place(shared: &Shared, request: &Request, found: u64) -> Result<(), Status> {
+fn store_previous_value(shared: &Shared, request: &Request, found: u64) -> Result<(), Status> {
     let from = found.to_ne_bytes();
     // SAFETY: the source is a local array of this length that no other thread changes.
     unsafe { scatter(&*shared.regions, shared.pd, &request.segments, 0, from.as_ptr(), from.len()) }

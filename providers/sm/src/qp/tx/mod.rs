@@ -513,8 +513,8 @@ impl Tx {
         let Some(pending) = ends.pending.pop_front().filter(|p| p.line == line && p.kind != PendingKind::Atomic) else {
             return Err(Fault::Nonsense("an answer to no fragment"));
         };
-        let place = usize::try_from(pending.request - ends.first).unwrap_or(usize::MAX);
-        let request = self.queue.get_mut(place).and_then(Entry::request_mut);
+        let index = usize::try_from(pending.request - ends.first).unwrap_or(usize::MAX);
+        let request = self.queue.get_mut(index).and_then(Entry::request_mut);
         let Some(request) = request else { return Err(Fault::Nonsense("an answer to no request")) };
         let mut outcome = if status == 0 { Ok(()) } else { Err(Status::RemoteAccess) };
         let is_read = pending.kind == PendingKind::Read;
@@ -546,8 +546,8 @@ impl Tx {
     /// Returns the request to which a response belongs.
     fn pending_request(&mut self, pending: &Pending) -> Result<&mut Request, Fault> {
         let first = self.ends.as_ref().map_or(0, |ends| ends.first);
-        let place = pending.request.checked_sub(first).and_then(|place| usize::try_from(place).ok());
-        let entry = place.and_then(|place| self.queue.get_mut(place));
+        let index = pending.request.checked_sub(first).and_then(|index| usize::try_from(index).ok());
+        let entry = index.and_then(|index| self.queue.get_mut(index));
         entry.and_then(Entry::request_mut).ok_or(Fault::Nonsense("an answer to no request"))
     }
 

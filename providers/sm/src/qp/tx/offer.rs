@@ -106,8 +106,8 @@ impl Tx {
         let mut requests = self.queue.iter_mut().filter_map(Entry::request_mut);
         let request = requests.find(is_meant).ok_or(Fault::Nonsense("a question about no offer"))?;
         let length = request.segments.total().saturating_sub(offset).min(STAGE as u64) as usize;
-        let place = ends.link.rma.bytes(ends.link.geometry.stage_at(), length);
-        let (true, Some(to)) = (length > 0, place) else { return Err(Fault::Nonsense("a question beyond an offer")) };
+        let staging = ends.link.rma.bytes(ends.link.geometry.stage_at(), length);
+        let (true, Some(to)) = (length > 0, staging) else { return Err(Fault::Nonsense("a question beyond an offer")) };
         // SAFETY: the `length` bytes are in the staging buffer, which is in the local RMA buffer. The receiver has
         // asked for the next piece, so it does not read the staging buffer now.
         if let Err(status) = unsafe { gather(&*shared.regions, shared.pd, &request.segments, offset, to, length) } {

@@ -84,18 +84,18 @@ impl Tx {
     pub(super) fn retire_quick(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> bool {
         let (Some(ends), Some(cq)) = (self.ends.as_mut(), &shared.request_cq) else { return false };
         let (taken, ep, before) = (ends.requests.taken(), shared.ep.handle, self.queue.len());
-        let (mut places, mut used, mut reported) = (out.places(cq), 0, 0);
+        let (mut entries, mut used, mut reported) = (out.free_entries(cq), 0, 0);
         self.has_retirable = false;
         while let Some(Entry::Quick(quick)) = self.queue.front() {
             if quick.slot > taken || quick.failed.is_some() {
                 break;
             }
             if !quick.suppress {
-                if places.is_full() {
+                if entries.is_full() {
                     self.has_retirable = true;
                     break;
                 }
-                used += places.put(&quick.token(ep), quick.bytes.into(), false);
+                used += entries.put(&quick.token(ep), quick.bytes.into(), false);
                 reported += 1;
             }
             fail_point!(Completed);

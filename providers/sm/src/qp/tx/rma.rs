@@ -58,7 +58,7 @@ impl TxEnds {
         let begins = request.stage == RequestPhase::Waiting;
         if (begins || self.mapped.request == Some(number))
             && let Some(mapped) = self.mapped(shared, remote.key)
-            && mapped.place(remote.address, total, direction == Direction::Write).is_some()
+            && mapped.local_address(remote.address, total, direction == Direction::Write).is_some()
         {
             if !self.pending.is_empty() {
                 return HandOver::Part { wrote: false };
