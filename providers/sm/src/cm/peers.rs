@@ -17,7 +17,7 @@ use crate::memory::cma;
 use crate::memory::imports::Imports;
 use crate::memory::map::{LastCheck, Map};
 use crate::memory::regions::PeerRegions;
-use crate::proto::handshake::Terms;
+use crate::proto::handshake::ConnectParams;
 use crate::qp::link::{Peer, PeerSide};
 use crate::settings::{ByKernel, RmaMethod};
 
@@ -28,7 +28,7 @@ pub(crate) fn meet(
     path: &Path,
     pid: i32,
     their_id: u32,
-    terms: &Terms,
+    params: &ConnectParams,
     mut fds: Vec<OwnedFd>,
 ) -> Option<PeerSide> {
     if fds.len() != MAX_FDS {
@@ -38,8 +38,8 @@ pub(crate) fn meet(
         return None;
     }
     let table = fds.pop()?;
-    let rma = Map::of_peer(&fds.pop()?, terms.geometry.rma_len(), true);
-    let area = Map::of_peer_rings(&fds.pop()?, terms.geometry.area_len());
+    let rma = Map::of_peer(&fds.pop()?, params.geometry.rma_len(), true);
+    let area = Map::of_peer_rings(&fds.pop()?, params.geometry.area_len());
     let (Some(rma), Some(area)) = (rma, area) else {
         log::warn!(
             "set-up with {}: cannot map the peer's areas: not sealed, of another size, or no address space (ulimit -v)",
@@ -47,23 +47,23 @@ pub(crate) fn meet(
         );
         return None;
     };
-    let peer = peer(device, path, pid, terms, &table)?;
+    let peer = peer(device, path, pid, params, &table)?;
     Some(PeerSide {
         area: Arc::new(area),
         rma: Arc::new(rma),
-        geometry: terms.geometry,
+        geometry: params.geometry,
         id: their_id,
-        pd: terms.pd,
-        generation: terms.generation,
-        reads: terms.reads,
-        membarrier: device.barrier && terms.barrier,
+        pd: params.pd,
+        generation: params.generation,
+        reads: params.reads,
+        membarrier: device.barrier && params.barrier,
         peer,
     })
 }
 
 /// Finds the end point of the peer, or creates its state.
-fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) -> Option<Arc<Peer>> {
-    let key = (path.to_path_buf(), terms.endpoint);
+fn peer(device: &Device, path: &Path, pid: i32, params: &ConnectParams, table: &OwnedFd) -> Option<Arc<Peer>> {
+    let key = (path.to_path_buf(), params.endpoint);
     let mut connections = device.connections.lock();
     let watch = connections.watch(pid);
     let is_same = |known: &Arc<Peer>| {
@@ -77,19 +77,19 @@ fn peer(device: &Device, path: &Path, pid: i32, terms: &Terms, table: &OwnedFd) 
     let fifo = socket::open_peer_fifo(path, uid)
         .inspect_err(|e| log::warn!("set-up with {}: cannot open the peer's FIFO: {e}", path.display()))
         .ok()?;
-    let Some(regions) = PeerRegions::map(table, terms.table_slots) else {
+    let Some(regions) = PeerRegions::map(table, params.table_slots) else {
         log::warn!(
             "set-up with {}: cannot map the peer's table of {} keys: not sealed, of another size, or no address space (ulimit -v)",
             path.display(),
-            terms.table_slots
+            params.table_slots
         );
         return None;
     };
     // The process is watched before it is probed. So if the process id is reused between the two steps, the watch
     // detects it.
     let rma = &device.settings.rma;
-    let wanted = rma.has(ByKernel::Cma) && terms.probe_address != 0 && watch.is_some();
-    let cma = AtomicBool::new(wanted && cma::probe(pid, terms.probe_address, terms.probe_value));
+    let wanted = rma.has(ByKernel::Cma) && params.probe_address != 0 && watch.is_some();
+    let cma = AtomicBool::new(wanted && cma::probe(pid, params.probe_address, params.probe_value));
     let is_first = rma.by_kernel().next() == Some(ByKernel::Knem);
     let knem = device.regions.knem().is_some() && watch.is_some() && (is_first || !cma.load(Ordering::Relaxed));
     let is_timed = device.settings.calibrate && cma.load(Ordering::Relaxed);

@@ -10,7 +10,7 @@ use dapl::provider::{ConnId, ConnRequest};
 
 use crate::cm::setup;
 use crate::device::Device;
-use crate::proto::handshake::{Answer, RejectData};
+use crate::proto::handshake::{RejectData, ReplyResult};
 use crate::qp::Qp;
 
 /// A connection request, as dapl refers to it.
@@ -26,18 +26,18 @@ impl ConnectionRequest {
     }
 
     /// Rejects the request. Returns false if it was already answered.
-    pub(crate) fn refuse(&self, answer: Answer) -> bool {
+    pub(crate) fn refuse(&self, result: ReplyResult) -> bool {
         if self.answered.swap(true, Ordering::AcqRel) {
             return false;
         }
-        setup::refuse(&self.device, self.id, answer);
+        setup::refuse(&self.device, self.id, result);
         true
     }
 }
 
 impl Drop for ConnectionRequest {
     fn drop(&mut self) {
-        self.refuse(Answer::Rejected);
+        self.refuse(ReplyResult::Rejected);
     }
 }
 
@@ -47,7 +47,7 @@ impl ConnRequest for ConnectionRequest {
     fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()> {
         self.answered.store(true, Ordering::Release);
         setup::accept(&self.device, self.id, qp.0.clone(), private_data, conn)
-            .inspect_err(|_| setup::refuse(&self.device, self.id, Answer::Rejected))
+            .inspect_err(|_| setup::refuse(&self.device, self.id, ReplyResult::Rejected))
     }
 
     /// Redirects the requester to another listener, which may be in another process.
@@ -57,12 +57,12 @@ impl ConnRequest for ConnectionRequest {
             Ok(None) => return Err((self, Error::InvalidParameter(2))),
             Err(error) => return Err((self, error)),
         }
-        self.refuse(Answer::HandedOff(qual));
+        self.refuse(ReplyResult::HandedOff(qual));
         Ok(())
     }
 
     fn reject(self, private_data: &[u8]) {
         let data = RejectData::new(private_data).filter(|data| !data.bytes().is_empty());
-        self.refuse(data.map_or(Answer::Rejected, Answer::RejectedWith));
+        self.refuse(data.map_or(ReplyResult::Rejected, ReplyResult::RejectedWith));
     }
 }

@@ -26,14 +26,14 @@ use crate::device::{Device, random};
 use crate::dir::endpoint_path;
 use crate::engine::jobs::Job;
 use crate::memory::regions::SLOTS;
-use crate::proto::handshake::{Answer, Datagram, Geometry, Terms};
+use crate::proto::handshake::{ConnectParams, Datagram, Geometry, ReplyResult};
 use crate::proto::machine::{Action, Delivery, Input, Machine};
 use crate::qp::link::ConnectionMemory;
 use crate::settings::ByKernel;
 
-fn terms(device: &Device, qp: &dyn Conn, generation: u16, token: u64, qual: u64, geometry: Geometry) -> Terms {
+fn params(device: &Device, qp: &dyn Conn, generation: u16, token: u64, qual: u64, geometry: Geometry) -> ConnectParams {
     let probe = device.settings.rma.has(ByKernel::Cma);
-    Terms {
+    ConnectParams {
         generation,
         token,
         endpoint: device.epoch,
@@ -178,8 +178,8 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
     let link = Arc::new(link);
     link.set_generation(generation);
     // The state machine sets the token.
-    let terms = terms(device, &*qp, generation, 0, spec.qual, link.geometry);
-    let request = Datagram::Request { id, terms, private_data: spec.private_data.to_vec() };
+    let params = params(device, &*qp, generation, 0, spec.qual, link.geometry);
+    let request = Datagram::Request { id, params, private_data: spec.private_data.to_vec() };
     let now = Instant::now();
     let attempt = Attempt {
         machine: Machine::active(id, request, now + device.settings.listener_wait, device.settings.silence, now),
@@ -222,8 +222,8 @@ fn request_at(device: &Device, id: u32, qual: u64, path: Option<PathBuf>) -> Set
 }
 
 /// Rejects a request, and stores the answer for repeated requests. Called by dapl or by the engine.
-pub(crate) fn refuse(device: &Device, id: u32, answer: Answer) {
-    finish(device, id, step(device, id, Input::Refuse(answer)));
+pub(crate) fn refuse(device: &Device, id: u32, result: ReplyResult) {
+    finish(device, id, step(device, id, Input::Refuse(result)));
 }
 
 /// Accepts a request with a queue pair.
@@ -241,9 +241,9 @@ pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: 
     qp.begin(link.clone());
     link.set_generation(generation);
     let (client, token) = (attempt.machine.peer_id(), attempt.machine.token());
-    let accepted = Some((terms(device, &*qp, generation, token, 0, link.geometry), private_data.to_vec()));
+    let accepted = Some((params(device, &*qp, generation, token, 0, link.geometry), private_data.to_vec()));
     (attempt.conn, attempt.link, attempt.fds) = (Some(Arc::downgrade(&qp)), Some(link), fds.into());
-    let reply = Datagram::Reply { client, server: id, token, answer: Answer::Accepted, accepted };
+    let reply = Datagram::Reply { client, server: id, token, result: ReplyResult::Accepted, accepted };
     fail_point!(BeforeReply);
     let step = step_locked(device, connections, id, Input::Accept(reply));
     finish(device, id, step);
@@ -257,12 +257,17 @@ pub(crate) fn close(device: &Device, link: &Arc<ConnectionMemory>) {
 
 /// Handles a request. Returns the id and the listener if the request is new. A request that is invalid or has no
 /// listener is answered here.
-pub(crate) fn requested(device: &Device, received: Received, their_id: u32, terms: &Terms) -> Option<(u32, ObjectId)> {
+pub(crate) fn requested(
+    device: &Device,
+    received: Received,
+    their_id: u32,
+    params: &ConnectParams,
+) -> Option<(u32, ObjectId)> {
     let Received { fds, from, pid, .. } = received;
-    let key = (from.clone(), terms.token);
+    let key = (from.clone(), params.token);
     let known = {
         let connections = device.connections.lock();
-        if connections.history.knows(terms.token) {
+        if connections.history.knows(params.token) {
             return None; // The request is a duplicate that was read after its attempt has ended.
         }
         connections.by_peer.get(&key).copied()
@@ -271,29 +276,29 @@ pub(crate) fn requested(device: &Device, received: Received, their_id: u32, term
         finish(device, known, step(device, known, Input::Repeated));
         return None;
     }
-    let refuse = |answer| {
-        let reply = Datagram::Reply { client: their_id, server: 0, token: terms.token, answer, accepted: None };
+    let refuse = |result| {
+        let reply = Datagram::Reply { client: their_id, server: 0, token: params.token, result, accepted: None };
         let _ = device.socket.send(&from, &reply.encode(), &[]);
     };
-    let listener = device.listeners.lock().get(&terms.qual).copied();
-    let Some(listener) = listener.filter(|_| !device.connections.lock().turned_away.knows(terms.token)) else {
-        device.connections.lock().turned_away.remember(terms.token);
-        refuse(Answer::NoListener);
+    let listener = device.listeners.lock().get(&params.qual).copied();
+    let Some(listener) = listener.filter(|_| !device.connections.lock().turned_away.knows(params.token)) else {
+        device.connections.lock().turned_away.remember(params.token);
+        refuse(ReplyResult::NoListener);
         return None;
     };
     fail_point!(RequestReceived);
-    let Some(peer_side) = peers::meet(device, &from, pid, their_id, terms, fds) else {
-        refuse(Answer::NotUnderstood);
+    let Some(peer_side) = peers::meet(device, &from, pid, their_id, params, fds) else {
+        refuse(ReplyResult::NotUnderstood);
         return None;
     };
     let mut connections = device.connections.lock();
     let Some(id) = connections.new_id() else {
-        refuse(Answer::NoListener);
+        refuse(ReplyResult::NoListener);
         return None;
     };
     let watch = connections.watch(pid);
     let attempt = Attempt {
-        machine: Machine::passive(id, their_id, terms.token, device.settings.silence, Instant::now()),
+        machine: Machine::passive(id, their_id, params.token, device.settings.silence, Instant::now()),
         conn: None,
         link: None,
         listener: None,
@@ -319,8 +324,8 @@ pub(crate) fn watch(device: &Device, id: u32, pid: i32) {
 }
 
 /// Returns the requester's address from its terms.
-pub(crate) fn address_of(terms: &Terms) -> SocketAddr {
-    let ip = std::net::Ipv6Addr::from(terms.ip);
+pub(crate) fn address_of(params: &ConnectParams) -> SocketAddr {
+    let ip = std::net::Ipv6Addr::from(params.ip);
     SocketAddr::new(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4), 0)
 }
 

@@ -37,7 +37,7 @@ pub(crate) enum Job {
     /// The peer of this connection attempt has probably died.
     Gone(u32),
     /// Request a mapping of the peer's shared memory with this key (second number), for this connection (first number).
-    Ask(u32, u32),
+    RequestMapping(u32, u32),
     /// Report this event of a connection or connection attempt.
     Event(ConnId, ConnectionEvent),
     /// Log a refused memory access.

@@ -26,7 +26,7 @@ use crate::engine::jobs::{EngineQueueClient, Job};
 use crate::engine::stalls::Stalls;
 use crate::engine::wake::WakeResult;
 use crate::memory::exchange;
-use crate::proto::handshake::{Answer, Bad, Datagram, Terms};
+use crate::proto::handshake::{ConnectParams, Datagram, DecodeError, ReplyResult};
 use crate::proto::machine::{Action, Input};
 use crate::proto::message::Note;
 use crate::qp::link::ConnectionMemory;
@@ -125,10 +125,10 @@ impl Engine {
                     self.next_tick = Some(Instant::now() + TICK);
                 }
                 Job::Run(id) => _ = self.conn(id).inspect(|(qp, _)| qp.serve()),
-                Job::Ask(id, key) => exchange::ask(&self.device, id, key),
+                Job::RequestMapping(id, key) => exchange::request_mapping(&self.device, id, key),
                 Job::Drained(id) => self.drained(id),
                 Job::Gone(id) => {
-                    self.read_datagrams(); // The peer may have sent its answer just before it died.
+                    self.read_datagrams(); // The peer may have sent its result just before it died.
                     self.attempt_gone(id);
                 }
                 Job::Event(conn, event) => self.device.sink.event(conn, event, &[]),
@@ -185,7 +185,7 @@ impl Engine {
         // announce are checked here.
         unpolled.into_iter().filter(|qp| qp.has_unread()).for_each(|qp| qp.serve());
         self.report_stalls(now);
-        exchange::look_after(&self.device);
+        exchange::sweep(&self.device);
         let is_settled = {
             let mut table = self.device.connections.lock();
             table.ended.sweep(now);
@@ -259,29 +259,30 @@ impl Engine {
             }
             match Datagram::decode(&received.bytes) {
                 Ok(datagram) => self.received(datagram, received),
-                Err(bad) => self.not_understood(bad, &received),
+                Err(bad) => self.reject_undecodable(bad, &received),
             }
         }
     }
 
-    fn not_understood(&self, bad: Bad, received: &Received) {
+    fn reject_undecodable(&self, bad: DecodeError, received: &Received) {
         log::warn!("invalid set-up datagram of {} dropped: {bad}", received.from.display());
         // The first eight bytes of a request are the same in every version, so a sender with another version can be
         // answered.
         if let [1, _, _, _, a, b, c, d, ..] = received.bytes[..] {
             let client = u32::from_le_bytes([a, b, c, d]);
-            let answer = Datagram::Reply { client, server: 0, token: 0, answer: Answer::NotUnderstood, accepted: None };
-            let _ = self.device.socket.send(&received.from, &answer.encode(), &[]);
+            let result =
+                Datagram::Reply { client, server: 0, token: 0, result: ReplyResult::NotUnderstood, accepted: None };
+            let _ = self.device.socket.send(&received.from, &result.encode(), &[]);
         }
     }
 
     fn received(&mut self, datagram: Datagram, received: Received) {
         match datagram {
-            Datagram::Request { id, terms, private_data } => self.request(id, terms, private_data, received),
-            Datagram::Reply { client, server, token, answer, accepted } => {
-                if self.has_asked(client, token, answer, &received.from) {
-                    self.reply(client, server, answer, accepted, received);
-                } else if let Answer::Accepted = answer {
+            Datagram::Request { id, params, private_data } => self.request(id, params, private_data, received),
+            Datagram::Reply { client, server, token, result, accepted } => {
+                if self.is_reply_expected(client, token, result, &received.from) {
+                    self.reply(client, server, result, accepted, received);
+                } else if let ReplyResult::Accepted = result {
                     // The connection attempt was given up, or belongs to an earlier process with this path. The
                     // acceptor must be notified.
                     let reset = Datagram::Reset { from: client, to: server, token };
@@ -296,42 +297,49 @@ impl Engine {
                 let known = setup::find(&self.device, &received.from, from, to, token);
                 known.into_iter().for_each(|id| self.attempt_gone(id));
             }
-            Datagram::Ask { .. } => exchange::asked(&self.device, &datagram, &received.from),
-            Datagram::Export { .. } => exchange::answered(&self.device, &datagram, &received),
+            Datagram::MappingRequest { .. } => exchange::on_mapping_request(&self.device, &datagram, &received.from),
+            Datagram::MappingReply { .. } => exchange::on_mapping_reply(&self.device, &datagram, &received),
         }
     }
 
     /// Whether the datagram answers a request that this process has sent, even if the attempt has ended.
-    fn has_asked(&self, id: u32, token: u64, answer: Answer, from: &Path) -> bool {
+    fn is_reply_expected(&self, id: u32, token: u64, result: ReplyResult, from: &Path) -> bool {
         let connections = self.device.connections.lock();
         let attempt = connections.by_id.get(&id).filter(|a| a.peer == from);
-        attempt.is_some_and(|a| a.machine.token() == token || answer == Answer::NotUnderstood)
+        attempt.is_some_and(|a| a.machine.token() == token || result == ReplyResult::NotUnderstood)
     }
 
-    fn request(&mut self, their_id: u32, terms: Terms, private_data: Vec<u8>, received: Received) {
+    fn request(&mut self, their_id: u32, params: ConnectParams, private_data: Vec<u8>, received: Received) {
         let device = self.device.clone();
         let from = received.from.clone();
-        let Some((id, listener)) = setup::requested(&device, received, their_id, &terms) else { return };
+        let Some((id, listener)) = setup::requested(&device, received, their_id, &params) else { return };
         self.next_alive.get_or_insert_with(|| Instant::now() + device.settings.alive);
         let request = ConnectionRequest::new(device.clone(), id);
-        let info = RequestInfo { peer: setup::address_of(&terms), reported_len: private_data.len(), private_data };
+        let info = RequestInfo { peer: setup::address_of(&params), reported_len: private_data.len(), private_data };
         if let Err(request) = device.sink.request(listener, request, info) {
             log::info!(
                 "request of {} for qualifier {} rejected: no listener, or its accept queue is full",
                 from.display(),
-                terms.qual
+                params.qual
             );
-            request.refuse(Answer::NoListener);
+            request.refuse(ReplyResult::NoListener);
         }
     }
 
-    fn reply(&mut self, id: u32, server: u32, answer: Answer, accepted: Option<(Terms, Vec<u8>)>, received: Received) {
-        let step = setup::step(&self.device, id, Input::Reply { server, answer });
+    fn reply(
+        &mut self,
+        id: u32,
+        server: u32,
+        result: ReplyResult,
+        accepted: Option<(ConnectParams, Vec<u8>)>,
+        received: Received,
+    ) {
+        let step = setup::step(&self.device, id, Input::Reply { server, result });
         match (step.actions.first(), &step.link, accepted) {
             (Some(Action::Watch), ..) => setup::watch(&self.device, id, received.pid),
-            (Some(Action::Join), Some(link), Some((terms, private_data))) => {
+            (Some(Action::Join), Some(link), Some((params, private_data))) => {
                 fail_point!(ReplyReceived);
-                let peer_side = peers::meet(&self.device, &received.from, received.pid, server, &terms, received.fds);
+                let peer_side = peers::meet(&self.device, &received.from, received.pid, server, &params, received.fds);
                 let joined = peer_side.map(|peer_side| link.join(peer_side));
                 fail_point!(BeforeAck);
                 self.step(id, joined.map_or(Input::JoinFailed, |()| Input::Joined(private_data)));

@@ -19,32 +19,32 @@ use crate::cm::table::Attempt;
 use crate::device::Device;
 use crate::memory::backing::{Backing, Store};
 use crate::memory::mapped::{Mapped, segment_space};
-use crate::proto::handshake::{Datagram, ExportAnswer, ExportedObject};
+use crate::proto::handshake::{Datagram, ExportDescription, ExportedObject};
 use crate::qp::link::{Peer, PeerSide};
 
 /// Requests a mapping, because the connection with this id has used this key of the peer. Called by the initiator's
 /// engine.
-pub(crate) fn ask(device: &Device, id: u32, key: u32) {
+pub(crate) fn request_mapping(device: &Device, id: u32, key: u32) {
     let found = {
         let connections = device.connections.lock();
         connections.by_id.get(&id).filter(|attempt| attempt.machine.is_open()).and_then(|attempt| {
             let peer_side = attempt.link.as_ref()?.peer_side()?;
-            let question = Datagram::Ask { from: id, to: peer_side.id, token: attempt.machine.token(), key };
-            Some((peer_side.peer.clone(), question))
+            let request = Datagram::MappingRequest { from: id, to: peer_side.id, token: attempt.machine.token(), key };
+            Some((peer_side.peer.clone(), request))
         })
     };
     // If the connection has ended, its keys are not used any more, or another connection will request the mapping.
-    let Some((peer, question)) = found else { return };
+    let Some((peer, request)) = found else { return };
     let Some(imports) = &peer.imports else { return };
     imports.forget_revoked(|key| peer.regions.entry(key).is_some());
-    if device.socket.send(&peer.path, &question.encode(), &[]).is_err() {
+    if device.socket.send(&peer.path, &request.encode(), &[]).is_err() {
         imports.withdraw(key);
     }
 }
 
 /// Handles a request at the owner of the memory. A request for an unknown connection is ignored.
-pub(crate) fn asked(device: &Device, question: &Datagram, sender: &Path) {
-    let Datagram::Ask { from, to, token, key } = *question else { return };
+pub(crate) fn on_mapping_request(device: &Device, request: &Datagram, sender: &Path) {
+    let Datagram::MappingRequest { from, to, token, key } = *request else { return };
     let Some(pd) = with(device, sender, (from, to, token), |attempt, _| Some(attempt.conn()?.pd())) else { return };
     let is_granted = |entry: &KeyEntry| {
         entry.is_exported()
@@ -58,24 +58,24 @@ pub(crate) fn asked(device: &Device, question: &Datagram, sender: &Path) {
     if let Some(Backing { store: Store::Memory(memory), .. }) = &backing {
         fds.push(memory.file.as_fd());
     }
-    let answer = Datagram::Export { from: to, to: from, token, key, export };
+    let reply = Datagram::MappingReply { from: to, to: from, token, key, export };
     // Descriptors are sent only to a directory of the same user. If sending fails, the peer repeats its request.
     let _ = socket::check_folder(sender, rustix::process::geteuid().as_raw())
-        .and_then(|()| device.socket.send(sender, &answer.encode(), &fds));
+        .and_then(|()| device.socket.send(sender, &reply.encode(), &fds));
 }
 
-fn export(backing: &Backing) -> Option<ExportAnswer> {
+fn export(backing: &Backing) -> Option<ExportDescription> {
     let Backing { region: Region { address, length }, offset, store } = backing;
     let object = match store {
         Store::Memory(_) => ExportedObject::Descriptor,
         Store::Segment(id) => ExportedObject::Segment { id: u32::try_from(*id).ok()?, space: segment_space()? },
     };
-    Some(ExportAnswer { address: *address, length: *length, offset: *offset, object })
+    Some(ExportDescription { address: *address, length: *length, offset: *offset, object })
 }
 
 /// Handles the answer to a request. Called by the initiator's engine.
-pub(crate) fn answered(device: &Device, answer: &Datagram, received: &Received) {
-    let Datagram::Export { from, to, token, key, export } = *answer else { return };
+pub(crate) fn on_mapping_reply(device: &Device, reply: &Datagram, received: &Received) {
+    let Datagram::MappingReply { from, to, token, key, export } = *reply else { return };
     let known =
         with(device, &received.from, (from, to, token), |_, peer_side| Some((peer_side.peer.clone(), peer_side.pd)));
     let Some((peer, pd)) = known else { return };
@@ -92,7 +92,7 @@ fn map(
     peer: &Arc<Peer>,
     pd: u32,
     key: u32,
-    export: &ExportAnswer,
+    export: &ExportDescription,
     received: &Received,
 ) -> Result<Mapped, &'static str> {
     let region = Region { address: export.address, length: export.length };
@@ -137,7 +137,7 @@ fn with<T>(
 
 /// Called by the engine periodically: unmaps regions whose registration has ended, and permits lost requests to be
 /// repeated.
-pub(crate) fn look_after(device: &Device) {
+pub(crate) fn sweep(device: &Device) {
     let peers: Vec<Arc<Peer>> = device.connections.lock().peers.values().filter_map(std::sync::Weak::upgrade).collect();
     for peer in peers {
         if let Some(imports) = &peer.imports {

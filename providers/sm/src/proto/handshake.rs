@@ -16,11 +16,11 @@ pub(crate) const VERSION: u8 = 1;
 /// Maximum length in bytes of the private data of a request or reply.
 pub(crate) const MAX_PRIVATE: usize = 256;
 /// Maximum length of a datagram in bytes.
-pub(crate) const MAX_DATAGRAM: usize = 8 + Terms::LEN + MAX_PRIVATE;
+pub(crate) const MAX_DATAGRAM: usize = 8 + ConnectParams::LEN + MAX_PRIVATE;
 
 /// Result in a reply.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Answer {
+pub(crate) enum ReplyResult {
     /// Accepted; the payload follows.
     Accepted,
     /// The consumer has not decided yet. The client repeats its request later.
@@ -60,17 +60,17 @@ impl RejectData {
     }
 }
 
-impl Answer {
+impl ReplyResult {
     /// Returns the code of the answer on the wire.
     fn code(self) -> u8 {
         match self {
-            Answer::Accepted => 0,
-            Answer::Pending => 1,
-            Answer::Rejected => 2,
-            Answer::NoListener => 3,
-            Answer::NotUnderstood => 4,
-            Answer::HandedOff(_) => 5,
-            Answer::RejectedWith(_) => 6,
+            ReplyResult::Accepted => 0,
+            ReplyResult::Pending => 1,
+            ReplyResult::Rejected => 2,
+            ReplyResult::NoListener => 3,
+            ReplyResult::NotUnderstood => 4,
+            ReplyResult::HandedOff(_) => 5,
+            ReplyResult::RejectedWith(_) => 6,
         }
     }
 }
@@ -136,7 +136,7 @@ impl Geometry {
 
 /// Parameters that each process sends before the rings exist.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Terms {
+pub(crate) struct ConnectParams {
     /// Generation of the connection attempt.
     pub(crate) generation: u16,
     /// Random number that identifies the receiver's attempt.
@@ -162,7 +162,7 @@ pub(crate) struct Terms {
     pub(crate) ip: [u8; 16],
 }
 
-impl Terms {
+impl ConnectParams {
     /// Length in bytes on the wire.
     pub(crate) const LEN: usize = 2 + 3 * 8 + 4 * 4 + 3 * 4 + 8 + 8 + 1 + 16;
 
@@ -182,8 +182,8 @@ impl Terms {
         out.extend(self.ip);
     }
 
-    fn take(bytes: &mut FieldReader<'_>) -> Result<Self, Bad> {
-        let terms = Terms {
+    fn take(bytes: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
+        let params = ConnectParams {
             generation: u16::from_le_bytes(bytes.array()?),
             token: u64::from_le_bytes(bytes.array()?),
             endpoint: u64::from_le_bytes(bytes.array()?),
@@ -202,16 +202,16 @@ impl Terms {
             barrier: bytes.array::<1>()? == [1],
             ip: bytes.array()?,
         };
-        if !terms.geometry.is_sane() || !(1..=1 << 16).contains(&terms.table_slots) {
-            return Err(Bad::Geometry);
+        if !params.geometry.is_sane() || !(1..=1 << 16).contains(&params.table_slots) {
+            return Err(DecodeError::Geometry);
         }
-        Ok(terms)
+        Ok(params)
     }
 }
 
 /// An exported region of the sender's shared memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct ExportAnswer {
+pub(crate) struct ExportDescription {
     /// The region, by its address in the sender's process.
     pub(crate) address: u64,
     pub(crate) length: u64,
@@ -229,7 +229,7 @@ pub(crate) enum ExportedObject {
     Segment { id: u32, space: u64 },
 }
 
-impl ExportAnswer {
+impl ExportDescription {
     fn put(&self, out: &mut Vec<u8>) {
         let (id, space) = match self.object {
             ExportedObject::Descriptor => (u32::MAX, 0),
@@ -241,13 +241,13 @@ impl ExportAnswer {
         out.extend(id.to_le_bytes());
     }
 
-    fn take(bytes: &mut FieldReader<'_>) -> Result<Self, Bad> {
+    fn take(bytes: &mut FieldReader<'_>) -> Result<Self, DecodeError> {
         let [address, length, offset, space] = [bytes.word()?, bytes.word()?, bytes.word()?, bytes.word()?];
         let object = match u32::from_le_bytes(bytes.array()?) {
             u32::MAX => ExportedObject::Descriptor,
             id => ExportedObject::Segment { id, space },
         };
-        Ok(ExportAnswer { address, length, offset, object })
+        Ok(ExportDescription { address, length, offset, object })
     }
 }
 
@@ -255,44 +255,44 @@ impl ExportAnswer {
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Datagram {
     /// Requests a connection. The server uses `id`, the client's id of the connection, in the FIFO words that it sends.
-    Request { id: u32, terms: Terms, private_data: Vec<u8> },
+    Request { id: u32, params: ConnectParams, private_data: Vec<u8> },
     /// Answers a request. `client` and `server` are the connection ids of both processes. `token` is the request's
     /// token, so that an answer for an earlier end point of the client matches no attempt. If the request was not
     /// understood, the token is 0.
-    Reply { client: u32, server: u32, token: u64, answer: Answer, accepted: Option<(Terms, Vec<u8>)> },
+    Reply { client: u32, server: u32, token: u64, result: ReplyResult, accepted: Option<(ConnectParams, Vec<u8>)> },
     /// The third step of the handshake: the client has mapped the server's areas.
     Ack { client: u32, server: u32, token: u64 },
     /// Ends a connection attempt. `token` proves that the sender knows the attempt. `to` is the receiver's id, or 0 if
     /// it is not known.
     Reset { from: u32, to: u32, token: u64 },
     /// Requests a mapping of the region with this key. The ids and the token are those of an established connection.
-    Ask { from: u32, to: u32, token: u64, key: u32 },
+    MappingRequest { from: u32, to: u32, token: u64, key: u32 },
     /// Answers a request for a mapping; `None`: refused.
-    Export { from: u32, to: u32, token: u64, key: u32, export: Option<ExportAnswer> },
+    MappingReply { from: u32, to: u32, token: u64, key: u32, export: Option<ExportDescription> },
 }
 
 /// The reason why a datagram is invalid.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Bad {
+pub(crate) enum DecodeError {
     Short,
     Trailing,
     Type(u8),
     Version(u8),
     Geometry,
     PrivateData,
-    Answer(u8),
+    Result(u8),
 }
 
-impl fmt::Display for Bad {
+impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Bad::Short => f.write_str("it is too short"),
-            Bad::Trailing => f.write_str("it has bytes after its end"),
-            Bad::Type(found) => write!(f, "type {found} is unknown"),
-            Bad::Version(found) => write!(f, "its version is {found}, not {VERSION}"),
-            Bad::Geometry => f.write_str("its ring sizes are out of range"),
-            Bad::PrivateData => f.write_str("its private data are too long"),
-            Bad::Answer(found) => write!(f, "result {found} is unknown"),
+            DecodeError::Short => f.write_str("it is too short"),
+            DecodeError::Trailing => f.write_str("it has bytes after its end"),
+            DecodeError::Type(found) => write!(f, "type {found} is unknown"),
+            DecodeError::Version(found) => write!(f, "its version is {found}, not {VERSION}"),
+            DecodeError::Geometry => f.write_str("its ring sizes are out of range"),
+            DecodeError::PrivateData => f.write_str("its private data are too long"),
+            DecodeError::Result(found) => write!(f, "result {found} is unknown"),
         }
     }
 }
@@ -301,31 +301,31 @@ const REQUEST: u8 = 1;
 const REPLY: u8 = 2;
 const ACK: u8 = 3;
 const RESET: u8 = 4;
-const ASK: u8 = 5;
-const EXPORT: u8 = 6;
+const MAPPING_REQUEST: u8 = 5;
+const MAPPING_REPLY: u8 = 6;
 
 impl Datagram {
     pub(crate) fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity(MAX_DATAGRAM);
         match self {
-            Datagram::Request { id, terms, private_data } => {
+            Datagram::Request { id, params, private_data } => {
                 out.extend([REQUEST, VERSION]);
-                out.extend(((Terms::LEN + private_data.len()) as u16).to_le_bytes());
+                out.extend(((ConnectParams::LEN + private_data.len()) as u16).to_le_bytes());
                 out.extend(id.to_le_bytes());
-                terms.put(&mut out);
+                params.put(&mut out);
                 out.extend(private_data);
             }
-            Datagram::Reply { client, server, token, answer, accepted } => {
-                pair(&mut out, REPLY, *client, answer.code(), *server);
-                if let Some((terms, private_data)) = accepted {
-                    terms.put(&mut out);
+            Datagram::Reply { client, server, token, result, accepted } => {
+                pair(&mut out, REPLY, *client, result.code(), *server);
+                if let Some((params, private_data)) = accepted {
+                    params.put(&mut out);
                     out.extend(private_data);
-                } else if *answer != Answer::NotUnderstood {
-                    if let Answer::HandedOff(qual) = answer {
+                } else if *result != ReplyResult::NotUnderstood {
+                    if let ReplyResult::HandedOff(qual) = result {
                         out.extend(qual.to_le_bytes());
                     }
                     out.extend(token.to_le_bytes());
-                    if let Answer::RejectedWith(data) = answer {
+                    if let ReplyResult::RejectedWith(data) = result {
                         out.extend(data.bytes());
                     }
                 }
@@ -338,13 +338,13 @@ impl Datagram {
                 pair(&mut out, RESET, *from, VERSION, *to);
                 out.extend(token.to_le_bytes());
             }
-            Datagram::Ask { from, to, token, key } => {
-                pair(&mut out, ASK, *from, VERSION, *to);
+            Datagram::MappingRequest { from, to, token, key } => {
+                pair(&mut out, MAPPING_REQUEST, *from, VERSION, *to);
                 out.extend(token.to_le_bytes());
                 out.extend(key.to_le_bytes());
             }
-            Datagram::Export { from, to, token, key, export } => {
-                pair(&mut out, EXPORT, *from, VERSION, *to);
+            Datagram::MappingReply { from, to, token, key, export } => {
+                pair(&mut out, MAPPING_REPLY, *from, VERSION, *to);
                 out.extend(token.to_le_bytes());
                 out.extend(key.to_le_bytes());
                 if let Some(export) = export {
@@ -355,7 +355,7 @@ impl Datagram {
         out
     }
 
-    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, Bad> {
+    pub(crate) fn decode(bytes: &[u8]) -> Result<Self, DecodeError> {
         let mut bytes = FieldReader(bytes);
         let header: [u8; 8] = bytes.array()?;
         let first = u32::from_le_bytes([header[1], header[2], header[3], 0]);
@@ -365,70 +365,70 @@ impl Datagram {
             REPLY => Self::reply(first, header[4], second, bytes),
             ACK => Ok(Datagram::Ack { client: first, server: second, token: bytes.last_u64()? }),
             RESET => Ok(Datagram::Reset { from: first, to: second, token: bytes.last_u64()? }),
-            ASK | EXPORT => Self::sharing(header[0], first, second, bytes),
-            other => Err(Bad::Type(other)),
+            MAPPING_REQUEST | MAPPING_REPLY => Self::sharing(header[0], first, second, bytes),
+            other => Err(DecodeError::Type(other)),
         }
     }
 
-    fn sharing(kind: u8, from: u32, to: u32, mut bytes: FieldReader<'_>) -> Result<Self, Bad> {
+    fn sharing(kind: u8, from: u32, to: u32, mut bytes: FieldReader<'_>) -> Result<Self, DecodeError> {
         let token = bytes.word()?;
         let key = u32::from_le_bytes(bytes.array()?);
         let export = match kind {
-            EXPORT if !bytes.0.is_empty() => Some(ExportAnswer::take(&mut bytes)?),
+            MAPPING_REPLY if !bytes.0.is_empty() => Some(ExportDescription::take(&mut bytes)?),
             _ => None,
         };
         if !bytes.0.is_empty() {
-            return Err(Bad::Trailing);
+            return Err(DecodeError::Trailing);
         }
-        Ok(if kind == ASK {
-            Datagram::Ask { from, to, token, key }
+        Ok(if kind == MAPPING_REQUEST {
+            Datagram::MappingRequest { from, to, token, key }
         } else {
-            Datagram::Export { from, to, token, key, export }
+            Datagram::MappingReply { from, to, token, key, export }
         })
     }
 
-    fn request(header: [u8; 8], mut bytes: FieldReader<'_>) -> Result<Self, Bad> {
+    fn request(header: [u8; 8], mut bytes: FieldReader<'_>) -> Result<Self, DecodeError> {
         if header[1] != VERSION {
-            return Err(Bad::Version(header[1]));
+            return Err(DecodeError::Version(header[1]));
         }
         if usize::from(u16::from_le_bytes([header[2], header[3]])) != bytes.0.len() {
-            return Err(Bad::Short);
+            return Err(DecodeError::Short);
         }
         let id = u32::from_le_bytes([header[4], header[5], header[6], header[7]]);
-        let terms = Terms::take(&mut bytes)?;
-        Ok(Datagram::Request { id, terms, private_data: bytes.private_data()? })
+        let params = ConnectParams::take(&mut bytes)?;
+        Ok(Datagram::Request { id, params, private_data: bytes.private_data()? })
     }
 
-    fn reply(client: u32, answer: u8, server: u32, mut bytes: FieldReader<'_>) -> Result<Self, Bad> {
-        let answer = match answer {
-            0 => Answer::Accepted,
-            1 => Answer::Pending,
-            2 => Answer::Rejected,
-            3 => Answer::NoListener,
-            4 => Answer::NotUnderstood,
-            5 => Answer::HandedOff(u64::from_le_bytes(bytes.array()?)),
+    fn reply(client: u32, result: u8, server: u32, mut bytes: FieldReader<'_>) -> Result<Self, DecodeError> {
+        let result = match result {
+            0 => ReplyResult::Accepted,
+            1 => ReplyResult::Pending,
+            2 => ReplyResult::Rejected,
+            3 => ReplyResult::NoListener,
+            4 => ReplyResult::NotUnderstood,
+            5 => ReplyResult::HandedOff(u64::from_le_bytes(bytes.array()?)),
             6 => {
                 let token = bytes.word()?;
-                let data = RejectData::new(bytes.0).ok_or(Bad::PrivateData)?;
+                let data = RejectData::new(bytes.0).ok_or(DecodeError::PrivateData)?;
                 return Ok(Datagram::Reply {
                     client,
                     server,
                     token,
-                    answer: Answer::RejectedWith(data),
+                    result: ReplyResult::RejectedWith(data),
                     accepted: None,
                 });
             }
-            other => return Err(Bad::Answer(other)),
+            other => return Err(DecodeError::Result(other)),
         };
-        let (token, accepted) = match answer {
-            Answer::Accepted => {
-                let terms = Terms::take(&mut bytes)?;
-                (terms.token, Some((terms, bytes.private_data()?)))
+        let (token, accepted) = match result {
+            ReplyResult::Accepted => {
+                let params = ConnectParams::take(&mut bytes)?;
+                (params.token, Some((params, bytes.private_data()?)))
             }
-            Answer::NotUnderstood if bytes.0.is_empty() => (0, None),
+            ReplyResult::NotUnderstood if bytes.0.is_empty() => (0, None),
             _ => (bytes.last_u64()?, None),
         };
-        Ok(Datagram::Reply { client, server, token, answer, accepted })
+        Ok(Datagram::Reply { client, server, token, result, accepted })
     }
 }
 
@@ -441,23 +441,23 @@ fn pair(out: &mut Vec<u8>, kind: u8, first: u32, status: u8, second: u32) {
 struct FieldReader<'a>(&'a [u8]);
 
 impl FieldReader<'_> {
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], Bad> {
-        let (head, tail) = self.0.split_first_chunk::<N>().ok_or(Bad::Short)?;
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], DecodeError> {
+        let (head, tail) = self.0.split_first_chunk::<N>().ok_or(DecodeError::Short)?;
         self.0 = tail;
         Ok(*head)
     }
 
-    fn word(&mut self) -> Result<u64, Bad> {
+    fn word(&mut self) -> Result<u64, DecodeError> {
         Ok(u64::from_le_bytes(self.array()?))
     }
 
-    fn last_u64(mut self) -> Result<u64, Bad> {
+    fn last_u64(mut self) -> Result<u64, DecodeError> {
         let value = self.word()?;
-        if self.0.is_empty() { Ok(value) } else { Err(Bad::Trailing) }
+        if self.0.is_empty() { Ok(value) } else { Err(DecodeError::Trailing) }
     }
 
-    fn private_data(self) -> Result<Vec<u8>, Bad> {
-        if self.0.len() > MAX_PRIVATE { Err(Bad::PrivateData) } else { Ok(self.0.to_vec()) }
+    fn private_data(self) -> Result<Vec<u8>, DecodeError> {
+        if self.0.len() > MAX_PRIVATE { Err(DecodeError::PrivateData) } else { Ok(self.0.to_vec()) }
     }
 }
 

@@ -1,7 +1,7 @@
 //! The state machine of a connection, from the lookup of the listener to the end of the connection (CM-3, CM-4).
 //!
 //! It takes an input and the time, and returns actions that the caller carries out in order. The table of CM-4 has
-//! three states. DISCONNECTED corresponds to `Seeking`, `Offered` and the states after the end, CONNECTING to
+//! three states. DISCONNECTED corresponds to `LookingUp`, `Offered` and the states after the end, CONNECTING to
 //! `Requested` and `Replied`, and CONNECTED to `Open`. In the three-way handshake of SM-5, a request is retransmitted
 //! until it is answered, a reply until it is acknowledged. A process ends an `Open` connection by a mark on its control
 //! line.
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 use dapl::provider::ConnectionEvent;
 use dapl_software::listener_retry;
 
-use super::handshake::{Answer, Datagram, RejectData};
+use super::handshake::{Datagram, RejectData, ReplyResult};
 use super::liveness::Liveness;
 
 /// First interval after which a datagram is sent again if the peer's queue was full. The interval doubles each time.
@@ -33,9 +33,9 @@ const LINGER: Duration = Duration::from_secs(10);
 #[derive(Debug)]
 enum State {
     /// Active side: no listener was found, and the lookup is repeated.
-    Seeking(Asking),
+    LookingUp(ActiveAttempt),
     /// Active side: the request was sent.
-    Requested(Asking),
+    Requested(ActiveAttempt),
     /// Passive side: the consumer has the request.
     Offered,
     /// Passive side: the consumer has accepted, and the reply waits for its acknowledgement.
@@ -43,9 +43,9 @@ enum State {
     /// The connection is established.
     Open,
     /// Passive side: the request was rejected. The answer is stored for a limited time.
-    Refused(Answer),
+    Refused(ReplyResult),
     /// Passive side: the requester has left before the consumer answered.
-    Left,
+    Abandoned,
     /// The attempt or connection has ended, and the caller removes it.
     Closed,
 }
@@ -72,13 +72,13 @@ impl Outgoing {
 
 /// An attempt of the active side that has no answer yet.
 #[derive(Debug)]
-struct Asking {
+struct ActiveAttempt {
     request: Outgoing,
     /// Whether a request to this listener was sent, or could not be sent only because its socket was full.
     was_sent: bool,
     /// Time until which the lookup of a missing listener is repeated; `None` after a hand-off.
-    seek_until: Option<Instant>,
-    seek_wait: Duration,
+    lookup_until: Option<Instant>,
+    lookup_wait: Duration,
     /// Number of hand-offs so far.
     hand_offs: usize,
 }
@@ -94,7 +94,7 @@ pub(crate) enum Input {
     /// Result of the action `Transmit`.
     Sent(Delivery),
     /// The peer answered the request. `server` is the peer's id of the connection, or 0 if no listener has the request.
-    Reply { server: u32, answer: Answer },
+    Reply { server: u32, result: ReplyResult },
     /// The peer's areas are mapped. The bytes are the private data of the reply.
     Joined(Vec<u8>),
     /// The peer's areas could not be mapped.
@@ -104,7 +104,7 @@ pub(crate) enum Input {
     /// The consumer accepts the request, with this reply.
     Accept(Datagram),
     /// The consumer rejects the request, or the provider rejects it with this answer.
-    Refuse(Answer),
+    Refuse(ReplyResult),
     /// The peer acknowledged the reply, or sent a message that implies the acknowledgement.
     Ack,
     /// A heartbeat or a message of this connection arrived (CM-5).
@@ -176,11 +176,12 @@ pub(crate) struct Machine {
 impl Machine {
     /// Creates an active attempt whose listener was not looked up yet. A peer that is inactive for longer than
     /// `silence` is given up.
-    pub(crate) fn active(id: u32, request: Datagram, seek_until: Instant, silence: Duration, now: Instant) -> Self {
+    pub(crate) fn active(id: u32, request: Datagram, lookup_until: Instant, silence: Duration, now: Instant) -> Self {
         let request = Outgoing::new(request);
-        let seek_until = Some(seek_until);
-        let asking = Asking { request, was_sent: false, seek_until, seek_wait: listener_retry::FIRST, hand_offs: 0 };
-        let state = State::Seeking(asking);
+        let lookup_until = Some(lookup_until);
+        let attempt =
+            ActiveAttempt { request, was_sent: false, lookup_until, lookup_wait: listener_retry::FIRST, hand_offs: 0 };
+        let state = State::LookingUp(attempt);
         Machine { state, id, peer_id: 0, token: 0, due: None, liveness: Liveness::new(now), silence }
     }
 
@@ -223,7 +224,7 @@ impl Machine {
     /// Returns the request or reply that is retransmitted.
     pub(crate) fn outgoing(&self) -> Option<&Datagram> {
         match &self.state {
-            State::Seeking(asking) | State::Requested(asking) => Some(&asking.request.datagram),
+            State::LookingUp(attempt) | State::Requested(attempt) => Some(&attempt.request.datagram),
             State::Replied(reply) => Some(&reply.datagram),
             _ => None,
         }
@@ -241,16 +242,16 @@ impl Machine {
             self.due = None;
         }
         let (state, actions) = match std::mem::replace(&mut self.state, State::Closed) {
-            State::Seeking(asking) => self.seeking(asking, input, now),
-            State::Requested(asking) => self.requested(asking, input, now),
+            State::LookingUp(attempt) => self.looking_up(attempt, input, now),
+            State::Requested(attempt) => self.requested(attempt, input, now),
             State::Offered => self.offered(input, now),
             State::Replied(reply) => self.replied(reply, input, now),
             State::Open => self.open(input, now),
-            State::Refused(answer) => self.refused(answer, input),
-            State::Left => match input {
+            State::Refused(result) => self.refused(result, input),
+            State::Abandoned => match input {
                 Input::Accept(_) => (State::Closed, vec![Action::Ended(ConnectionEvent::AcceptFailed)]),
                 Input::Refuse(_) | Input::Close => (State::Closed, vec![]),
-                _ => (State::Left, vec![]),
+                _ => (State::Abandoned, vec![]),
             },
             State::Closed => (State::Closed, vec![]),
         };
@@ -261,32 +262,32 @@ impl Machine {
         actions
     }
 
-    fn seeking(&mut self, asking: Asking, input: Input, now: Instant) -> (State, Vec<Action>) {
+    fn looking_up(&mut self, attempt: ActiveAttempt, input: Input, now: Instant) -> (State, Vec<Action>) {
         match input {
-            Input::Found { qual, token } => self.found(asking, qual, token),
-            Input::NotFound => self.seek_later(asking, now),
-            Input::Deadline => (State::Seeking(asking), vec![Action::Lookup]),
+            Input::Found { qual, token } => self.found(attempt, qual, token),
+            Input::NotFound => self.retry_lookup(attempt, now),
+            Input::Deadline => (State::LookingUp(attempt), vec![Action::Lookup]),
             Input::Gone => (State::Closed, vec![Action::Ended(ConnectionEvent::PeerRejected)]),
             Input::Close => (State::Closed, vec![]),
-            _ => (State::Seeking(asking), vec![]),
+            _ => (State::LookingUp(attempt), vec![]),
         }
     }
 
-    fn requested(&mut self, mut asking: Asking, input: Input, now: Instant) -> (State, Vec<Action>) {
+    fn requested(&mut self, mut attempt: ActiveAttempt, input: Input, now: Instant) -> (State, Vec<Action>) {
         match input {
-            Input::Sent(Delivery::NoPeer) if asking.was_sent => (State::Requested(asking), vec![Action::Recheck]),
+            Input::Sent(Delivery::NoPeer) if attempt.was_sent => (State::Requested(attempt), vec![Action::Recheck]),
             Input::Sent(Delivery::NoPeer) => {
-                let (state, mut actions) = self.seek_later(asking, now);
+                let (state, mut actions) = self.retry_lookup(attempt, now);
                 actions.insert(0, Action::CleanUp);
                 (state, actions)
             }
             Input::Sent(delivery) => {
-                asking.was_sent = true;
-                self.due = Some(now + asking.request.next_wait(delivery));
-                (State::Requested(asking), vec![])
+                attempt.was_sent = true;
+                self.due = Some(now + attempt.request.next_wait(delivery));
+                (State::Requested(attempt), vec![])
             }
-            Input::Deadline => (State::Requested(asking), vec![Action::Transmit]),
-            Input::Reply { server, answer } => self.answered(asking, server, answer, now),
+            Input::Deadline => (State::Requested(attempt), vec![Action::Transmit]),
+            Input::Reply { server, result } => self.on_reply(attempt, server, result, now),
             Input::Joined(private_data) => {
                 self.liveness.record(now);
                 (State::Open, vec![Action::Ack, Action::Established(private_data)])
@@ -294,34 +295,40 @@ impl Machine {
             Input::JoinFailed => (State::Closed, vec![self.reset(), Action::Ended(ConnectionEvent::Rejected)]),
             Input::Gone => (State::Closed, vec![Action::Ended(ConnectionEvent::PeerRejected)]),
             Input::Close => (State::Closed, vec![self.reset()]),
-            _ => (State::Requested(asking), vec![]),
+            _ => (State::Requested(attempt), vec![]),
         }
     }
 
-    fn answered(&mut self, mut asking: Asking, server: u32, answer: Answer, now: Instant) -> (State, Vec<Action>) {
-        match answer {
-            Answer::Accepted => {
+    fn on_reply(
+        &mut self,
+        mut attempt: ActiveAttempt,
+        server: u32,
+        result: ReplyResult,
+        now: Instant,
+    ) -> (State, Vec<Action>) {
+        match result {
+            ReplyResult::Accepted => {
                 self.peer_id = server;
-                (State::Requested(asking), vec![Action::Join])
+                (State::Requested(attempt), vec![Action::Join])
             }
-            Answer::Pending => {
+            ReplyResult::Pending => {
                 self.peer_id = server;
-                asking.request.wait = PATIENT_REPEAT;
+                attempt.request.wait = PATIENT_REPEAT;
                 self.due = Some(now + PATIENT_REPEAT);
-                (State::Requested(asking), vec![Action::Watch])
+                (State::Requested(attempt), vec![Action::Watch])
             }
-            Answer::HandedOff(qual) if asking.hand_offs < MAX_HAND_OFFS => {
-                asking.seek_until = None;
-                asking.hand_offs += 1;
+            ReplyResult::HandedOff(qual) if attempt.hand_offs < MAX_HAND_OFFS => {
+                attempt.lookup_until = None;
+                attempt.hand_offs += 1;
                 self.due = None;
-                (State::Seeking(asking), vec![Action::LookupQual(qual)])
+                (State::LookingUp(attempt), vec![Action::LookupQual(qual)])
             }
             // The id 0 means that no listener has the request. A request that a listener had no space for is not
             // repeated.
-            Answer::NoListener if server == 0 => self.seek_later(asking, now),
-            Answer::Rejected => (State::Closed, vec![Action::Ended(ConnectionEvent::PeerRejected)]),
-            Answer::RejectedWith(data) => (State::Closed, vec![Action::Rejected(data)]),
-            Answer::NoListener | Answer::NotUnderstood | Answer::HandedOff(_) => {
+            ReplyResult::NoListener if server == 0 => self.retry_lookup(attempt, now),
+            ReplyResult::Rejected => (State::Closed, vec![Action::Ended(ConnectionEvent::PeerRejected)]),
+            ReplyResult::RejectedWith(data) => (State::Closed, vec![Action::Rejected(data)]),
+            ReplyResult::NoListener | ReplyResult::NotUnderstood | ReplyResult::HandedOff(_) => {
                 (State::Closed, vec![Action::Ended(ConnectionEvent::Rejected)])
             }
         }
@@ -329,16 +336,16 @@ impl Machine {
 
     fn offered(&mut self, input: Input, now: Instant) -> (State, Vec<Action>) {
         match input {
-            Input::Repeated => (State::Offered, vec![self.reply(Answer::Pending)]),
+            Input::Repeated => (State::Offered, vec![self.reply(ReplyResult::Pending)]),
             Input::Accept(reply) => {
                 self.liveness.record(now);
                 (State::Replied(Outgoing::new(reply)), vec![Action::Transmit])
             }
-            Input::Refuse(answer) => {
+            Input::Refuse(result) => {
                 self.due = Some(now + LINGER);
-                (State::Refused(answer), vec![self.reply(answer)])
+                (State::Refused(result), vec![self.reply(result)])
             }
-            Input::Gone => (State::Left, vec![]),
+            Input::Gone => (State::Abandoned, vec![]),
             Input::Close => (State::Closed, vec![]),
             _ => (State::Offered, vec![]),
         }
@@ -376,43 +383,43 @@ impl Machine {
                 (State::Open, vec![])
             }
             // The previous acknowledgement was lost.
-            Input::Reply { answer: Answer::Accepted, .. } => (State::Open, vec![Action::Ack]),
+            Input::Reply { result: ReplyResult::Accepted, .. } => (State::Open, vec![Action::Ack]),
             Input::Gone => (State::Closed, vec![Action::Mark, Action::Ended(ConnectionEvent::Disconnected)]),
             Input::Close => (State::Closed, vec![Action::Mark]),
             _ => (State::Open, vec![]),
         }
     }
 
-    fn refused(&mut self, answer: Answer, input: Input) -> (State, Vec<Action>) {
+    fn refused(&mut self, result: ReplyResult, input: Input) -> (State, Vec<Action>) {
         match input {
-            Input::Repeated => (State::Refused(answer), vec![self.reply(answer)]),
+            Input::Repeated => (State::Refused(result), vec![self.reply(result)]),
             Input::Deadline | Input::Gone | Input::Close => (State::Closed, vec![]),
-            _ => (State::Refused(answer), vec![]),
+            _ => (State::Refused(result), vec![]),
         }
     }
 
-    fn found(&mut self, mut asking: Asking, to: u64, fresh: u64) -> (State, Vec<Action>) {
-        if let Datagram::Request { terms, .. } = &mut asking.request.datagram {
-            (terms.qual, terms.token) = (to, fresh);
+    fn found(&mut self, mut attempt: ActiveAttempt, to: u64, fresh: u64) -> (State, Vec<Action>) {
+        if let Datagram::Request { params, .. } = &mut attempt.request.datagram {
+            (params.qual, params.token) = (to, fresh);
         }
         (self.peer_id, self.token) = (0, fresh);
-        (asking.request.wait, asking.was_sent) = (FIRST_TRY, false);
-        (State::Requested(asking), vec![Action::Transmit])
+        (attempt.request.wait, attempt.was_sent) = (FIRST_TRY, false);
+        (State::Requested(attempt), vec![Action::Transmit])
     }
 
-    fn seek_later(&mut self, mut asking: Asking, now: Instant) -> (State, Vec<Action>) {
-        let Some(until) = asking.seek_until.filter(|until| now < *until) else {
+    fn retry_lookup(&mut self, mut attempt: ActiveAttempt, now: Instant) -> (State, Vec<Action>) {
+        let Some(until) = attempt.lookup_until.filter(|until| now < *until) else {
             return (State::Closed, vec![Action::Ended(ConnectionEvent::Rejected)]);
         };
-        self.due = Some((now + asking.seek_wait).min(until));
-        asking.seek_wait = listener_retry::next(asking.seek_wait);
-        (State::Seeking(asking), vec![])
+        self.due = Some((now + attempt.lookup_wait).min(until));
+        attempt.lookup_wait = listener_retry::next(attempt.lookup_wait);
+        (State::LookingUp(attempt), vec![])
     }
 
     /// Returns an answer for a request that has no connection.
-    fn reply(&self, answer: Answer) -> Action {
+    fn reply(&self, result: ReplyResult) -> Action {
         let (client, server) = (self.peer_id, self.id);
-        Action::Send(Datagram::Reply { client, server, token: self.token, answer, accepted: None })
+        Action::Send(Datagram::Reply { client, server, token: self.token, result, accepted: None })
     }
 
     fn reset(&self) -> Action {

@@ -8,11 +8,11 @@ use rustix::fs::{MemfdFlags, SealFlags};
 use rustix::mm::{MapFlags, ProtFlags};
 
 use super::ends::{pattern, without_cma};
-use super::invalid_data::{TestClient, terms};
+use super::invalid_data::{TestClient, params};
 use super::*;
 use crate::memory::map::Map;
 use crate::memory::mapped::segment_space;
-use crate::proto::handshake::{Answer, Datagram, ExportAnswer, ExportedObject, Geometry};
+use crate::proto::handshake::{Datagram, ExportDescription, ExportedObject, Geometry, ReplyResult};
 use crate::qp::link::Peer;
 
 const PAGE: usize = 4096;
@@ -286,7 +286,7 @@ fn a_deregistration_ends_direct_copies_and_the_mapping_goes() {
     drop(next);
     let (active, _passive) = connected(&a, &b, 7, 20);
     // A mapping is also removed if no transfer uses it.
-    crate::memory::exchange::look_after(&a.ia.device);
+    crate::memory::exchange::sweep(&a.ia.device);
     assert_eq!(times_mapped(), 1);
     assert_eq!(peer(&active).imports.as_ref().unwrap().mapped(), 0);
 }
@@ -331,13 +331,14 @@ impl Owner {
         let client = TestClient::new(place);
         let address = PeerAddress::Path(client.path.clone());
         qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
-        let Datagram::Request { id, terms: asked, .. } = client.answer() else { panic!() };
+        let Datagram::Request { id, params: asked, .. } = client.answer() else { panic!() };
         let geometry = Geometry::LOCAL;
         let (table, table_fd) = Map::create("table", 16 * 64, false).unwrap();
         let area = |len| Map::create("area", len, false).unwrap().1;
         let fds = [area(geometry.area_len()), area(geometry.rma_len()), table_fd];
-        let accepted = Some((terms(asked.token, geometry), vec![]));
-        let reply = Datagram::Reply { client: id, server: 3, token: asked.token, answer: Answer::Accepted, accepted };
+        let accepted = Some((params(asked.token, geometry), vec![]));
+        let reply =
+            Datagram::Reply { client: id, server: 3, token: asked.token, result: ReplyResult::Accepted, accepted };
         let path = victim.ia.device.endpoint.path();
         client.socket.send(path, &reply.encode(), &fds.each_ref().map(|fd| fd.as_fd())).unwrap();
         assert_eq!(victim.sink.next(conn(1)), SinkEvent::Established(vec![]));
@@ -368,7 +369,7 @@ fn invalid_export_answers_are_not_mapped() {
     let (from, to) = owner.ids;
     let token = owner.token;
     let granted = Region { address: 0x10_0000, length: LENGTH as u64 };
-    let good = ExportAnswer {
+    let good = ExportDescription {
         address: granted.address,
         length: granted.length,
         offset: 0,
@@ -378,22 +379,30 @@ fn invalid_export_answers_are_not_mapped() {
     let segment_id = |length| u32::try_from(segment_of(length).0).unwrap();
     let numbered = |id, space| ExportedObject::Segment { id, space };
     let loose = || memory(SealFlags::GROW, MemfdFlags::empty()).unwrap();
-    let lies: Vec<(&str, Option<ExportAnswer>, Vec<OwnedFd>)> = vec![
+    let lies: Vec<(&str, Option<ExportDescription>, Vec<OwnedFd>)> = vec![
         ("no", None, vec![sealed()]),
-        ("another address", Some(ExportAnswer { address: granted.address + 4096, ..good }), vec![sealed()]),
-        ("a shorter region", Some(ExportAnswer { length: 4096, ..good }), vec![sealed()]),
-        ("beyond its end", Some(ExportAnswer { offset: 1, ..good }), vec![sealed()]),
-        ("an offset that wraps", Some(ExportAnswer { offset: u64::MAX - 4095, ..good }), vec![sealed()]),
+        ("another address", Some(ExportDescription { address: granted.address + 4096, ..good }), vec![sealed()]),
+        ("a shorter region", Some(ExportDescription { length: 4096, ..good }), vec![sealed()]),
+        ("beyond its end", Some(ExportDescription { offset: 1, ..good }), vec![sealed()]),
+        ("an offset that wraps", Some(ExportDescription { offset: u64::MAX - 4095, ..good }), vec![sealed()]),
         ("no seals", Some(good), vec![loose()]),
         ("no descriptor", Some(good), vec![]),
         ("many descriptors", Some(good), vec![sealed(), sealed()]),
         ("a device", Some(good), vec![std::fs::File::open("/dev/zero").unwrap().into()]),
-        ("a short segment", Some(ExportAnswer { object: numbered(segment_id(LENGTH - 1), space), ..good }), vec![]),
-        ("another's segment", Some(ExportAnswer { object: numbered(segment_id(LENGTH), space ^ 1), ..good }), vec![]),
-        ("no segment", Some(ExportAnswer { object: numbered(u32::MAX - 1, space), ..good }), vec![]),
+        (
+            "a short segment",
+            Some(ExportDescription { object: numbered(segment_id(LENGTH - 1), space), ..good }),
+            vec![],
+        ),
+        (
+            "another's segment",
+            Some(ExportDescription { object: numbered(segment_id(LENGTH), space ^ 1), ..good }),
+            vec![],
+        ),
+        ("no segment", Some(ExportDescription { object: numbered(u32::MAX - 1, space), ..good }), vec![]),
         (
             "an end that wraps",
-            Some(ExportAnswer { offset: u64::MAX, object: numbered(segment_id(LENGTH), space), ..good }),
+            Some(ExportDescription { offset: u64::MAX, object: numbered(segment_id(LENGTH), space), ..good }),
             vec![],
         ),
     ];
@@ -405,7 +414,7 @@ fn invalid_export_answers_are_not_mapped() {
         owner.grant(key, granted);
         let remote = Remote { key, address: granted.address };
         victim.post_send(&wr(Op::Write(remote), &[segment(&mr, &local)], 1)).unwrap();
-        assert_eq!(owner.client.answer(), Datagram::Ask { from: to, to: from, token, key });
+        assert_eq!(owner.client.answer(), Datagram::MappingRequest { from: to, to: from, token, key });
     };
     for (n, (what, export, fds)) in lies.iter().enumerate() {
         let key = (n as u32 + 1) << 16 | 5;
@@ -415,12 +424,16 @@ fn invalid_export_answers_are_not_mapped() {
         for (from, to, token, key) in
             [(from, to, token ^ 1, key), (from + 1, to, token, key), (from, to + 1, token, key)]
         {
-            owner.export(&a, &Datagram::Export { from, to, token, key, export: Some(good) }, &[sealed().as_fd()]);
+            owner.export(&a, &Datagram::MappingReply { from, to, token, key, export: Some(good) }, &[sealed().as_fd()]);
         }
-        owner.export(&a, &Datagram::Export { from, to, token, key: key ^ 1, export: Some(good) }, &[sealed().as_fd()]);
+        owner.export(
+            &a,
+            &Datagram::MappingReply { from, to, token, key: key ^ 1, export: Some(good) },
+            &[sealed().as_fd()],
+        );
         assert!(imports.is_asked(key), "{what}");
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
-        owner.export(&a, &Datagram::Export { from, to, token, key, export: *export }, &fds);
+        owner.export(&a, &Datagram::MappingReply { from, to, token, key, export: *export }, &fds);
         until(what, || !imports.is_asked(key));
         assert_eq!(imports.mapped(), 0, "{what}");
     }
@@ -428,13 +441,13 @@ fn invalid_export_answers_are_not_mapped() {
     let key = 15 << 16 | 5;
     is_asked_for(key);
     for _ in 0..2 {
-        owner.export(&a, &Datagram::Export { from, to, token, key, export: Some(good) }, &[sealed().as_fd()]);
+        owner.export(&a, &Datagram::MappingReply { from, to, token, key, export: Some(good) }, &[sealed().as_fd()]);
     }
     until("mapped", || imports.mapped() == 1);
     let key = 14 << 16 | 5;
     is_asked_for(key);
-    let export = Some(ExportAnswer { object: numbered(segment_id(LENGTH), space), ..good });
-    owner.export(&a, &Datagram::Export { from, to, token, key, export }, &[]);
+    let export = Some(ExportDescription { object: numbered(segment_id(LENGTH), space), ..good });
+    owner.export(&a, &Datagram::MappingReply { from, to, token, key, export }, &[]);
     until("attached", || imports.mapped() == 2);
 }
 
@@ -448,11 +461,11 @@ fn region_is_not_exported_without_rights() {
     let geometry = Geometry::LOCAL;
     let area = |len| Map::create("area", len, false).unwrap().1;
     let fds = [area(geometry.area_len()), area(geometry.rma_len()), area(16 * 64)];
-    let request = Datagram::Request { id: 5, terms: terms(99, geometry), private_data: vec![] };
+    let request = Datagram::Request { id: 5, params: params(99, geometry), private_data: vec![] };
     client.socket.send(&path, &request.encode(), &fds.each_ref().map(|fd| fd.as_fd())).unwrap();
     let passive = b.qp();
     b.sink.request().0.accept(&passive, &[], conn(1)).unwrap();
-    let Datagram::Reply { server, token: 99, answer: Answer::Accepted, .. } = client.answer() else { panic!() };
+    let Datagram::Reply { server, token: 99, result: ReplyResult::Accepted, .. } = client.answer() else { panic!() };
     client.socket.send(&path, &Datagram::Ack { client: 5, server, token: 99 }.encode(), &[]).unwrap();
     assert_eq!(b.sink.next(conn(1)), SinkEvent::Established(vec![]));
 
@@ -465,9 +478,9 @@ fn region_is_not_exported_without_rights() {
     let local = b.ia.register_shared(&b.pd, region(part), Access { local_write: true, ..Access::default() }).unwrap();
     let over = b.share(part).local_key();
     let ask = |from, to, token, key| {
-        client.socket.send(&path, &Datagram::Ask { from, to, token, key }.encode(), &[]).unwrap();
+        client.socket.send(&path, &Datagram::MappingRequest { from, to, token, key }.encode(), &[]).unwrap();
     };
-    let no = |key| Datagram::Export { from: server, to: 5, token: 99, key, export: None };
+    let no = |key| Datagram::MappingReply { from: server, to: 5, token: 99, key, export: None };
     for mr in [plain.local_key(), other.local_key(), local.local_key(), over, exported.local_key() ^ 1, 0, u32::MAX] {
         ask(5, server, 99, mr);
         let received = client.received();
@@ -481,8 +494,11 @@ fn region_is_not_exported_without_rights() {
     ask(5, server, 99, key);
     let received = client.received();
     let Region { address, length } = region(part);
-    let export = Some(ExportAnswer { address, length, offset: 5000, object: ExportedObject::Descriptor });
-    assert_eq!(Datagram::decode(&received.bytes), Ok(Datagram::Export { from: server, to: 5, token: 99, key, export }));
+    let export = Some(ExportDescription { address, length, offset: 5000, object: ExportedObject::Descriptor });
+    assert_eq!(
+        Datagram::decode(&received.bytes),
+        Ok(Datagram::MappingReply { from: server, to: 5, token: 99, key, export })
+    );
     let [given] = &received.fds[..] else { panic!("one descriptor") };
     assert_eq!(rustix::fs::fstat(given).unwrap().st_ino, rustix::fs::fstat(&file).unwrap().st_ino);
 }

@@ -7,7 +7,7 @@ use std::sync::atomic::Ordering;
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketType};
 use rustix::process::Uid;
 
-use super::invalid_data::{terms, works};
+use super::invalid_data::{params, works};
 use super::other::{Other, QUAL, Traffic, on, was_killed};
 use super::*;
 use crate::memory::map::Map;
@@ -105,7 +105,7 @@ fn send_invalid(side: &Side, link: &ConnectionMemory, random: &mut Random) {
     let bytes = random.next().to_le_bytes();
     let _ = rustix::io::write(&peer_side.peer.fifo, &bytes[..1 + random.next() as usize % 8]);
     let datagrams = [
-        Datagram::Request { id: link.id, terms: terms(random.next(), Geometry::LOCAL), private_data: vec![1; 12] },
+        Datagram::Request { id: link.id, params: params(random.next(), Geometry::LOCAL), private_data: vec![1; 12] },
         Datagram::Ack { client: link.id, server: peer_side.id, token: 0 },
         Datagram::Reset { from: link.id, to: peer_side.id, token: 0 },
     ];
@@ -185,7 +185,7 @@ pub(super) fn changes_user(place: &Place) {
     if rustix::thread::set_thread_res_uid(absent, absent, absent).is_err() {
         std::process::exit(NO_RIGHT);
     }
-    let request = Datagram::Request { id: 5, terms: terms(1, Geometry::LOCAL), private_data: vec![] };
+    let request = Datagram::Request { id: 5, params: params(1, Geometry::LOCAL), private_data: vec![] };
     for bytes in [request.encode(), vec![1, 9, 0, 0, 5, 0, 0, 0], vec![]] {
         rustix::net::send(&socket, &bytes, SendFlags::empty()).unwrap();
     }

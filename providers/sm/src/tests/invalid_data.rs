@@ -11,7 +11,7 @@ use rustix::fs::Mode;
 use super::*;
 use crate::cm::socket::{Received, SetupSocket};
 use crate::memory::map::Map;
-use crate::proto::handshake::{Answer, Datagram, Geometry, Terms};
+use crate::proto::handshake::{ConnectParams, Datagram, Geometry, ReplyResult};
 use crate::proto::message::{Data, Header, Kind};
 use crate::proto::reassembly::Numbering;
 
@@ -198,8 +198,8 @@ impl TestClient {
     }
 }
 
-pub(super) fn terms(token: u64, geometry: Geometry) -> Terms {
-    Terms {
+pub(super) fn params(token: u64, geometry: Geometry) -> ConnectParams {
+    ConnectParams {
         generation: 1,
         token,
         endpoint: 2,
@@ -222,26 +222,26 @@ fn invalid_handshake_datagrams_are_rejected_or_ignored() {
     let good = connected(&a, &b, 7, 2);
     let victim = b.ia.device.endpoint.path().to_path_buf();
     let client = TestClient::new(&place);
-    let request = |token| Datagram::Request { id: 5, terms: terms(token, Geometry::LOCAL), private_data: vec![] };
+    let request = |token| Datagram::Request { id: 5, params: params(token, Geometry::LOCAL), private_data: vec![] };
     let mut other_version = request(1).encode();
     other_version[1] = 9;
     client.socket.send(&victim, &other_version, &[]).unwrap();
-    let refused = |answer| Datagram::Reply { client: 5, server: 0, token: 0, answer, accepted: None };
-    assert_eq!(client.answer(), refused(Answer::NotUnderstood));
+    let refused = |result| Datagram::Reply { client: 5, server: 0, token: 0, result, accepted: None };
+    assert_eq!(client.answer(), refused(ReplyResult::NotUnderstood));
     for garbage in [&b""[..], b"x", &[0xFF; 8], &[2; 300]] {
         client.socket.send(&victim, garbage, &[]).unwrap();
     }
     let absent = request(2).encode();
     client.socket.send(&victim, &absent, &[]).unwrap();
-    assert!(matches!(client.answer(), Datagram::Reply { answer: Answer::NoListener, .. }));
+    assert!(matches!(client.answer(), Datagram::Reply { result: ReplyResult::NoListener, .. }));
     // The request is sent twice. The engine reads the second copy after the listener was created.
     let _listener = b.ia.listen(7, ObjectId { handle: 4096, generation: 1 }).unwrap();
     client.socket.send(&victim, &absent, &[]).unwrap();
-    assert!(matches!(client.answer(), Datagram::Reply { answer: Answer::NoListener, .. }));
+    assert!(matches!(client.answer(), Datagram::Reply { result: ReplyResult::NoListener, .. }));
     for forged in [
         Datagram::Ack { client: 1, server: 1, token: 0 },
         Datagram::Reset { from: 1, to: 1, token: 0 },
-        Datagram::Reply { client: 1, server: 1, token: 0, answer: Answer::Rejected, accepted: None },
+        Datagram::Reply { client: 1, server: 1, token: 0, result: ReplyResult::Rejected, accepted: None },
     ] {
         client.socket.send(&victim, &forged.encode(), &[]).unwrap();
         client.socket.send(a.ia.device.endpoint.path(), &forged.encode(), &[]).unwrap();
@@ -269,36 +269,36 @@ fn areas_with_another_geometry_are_not_mapped() {
         vec![loose(), loose(), loose()],
     ];
     for (n, fds) in cases.iter().enumerate() {
-        let request = Datagram::Request { id: 5, terms: terms(50 + n as u64, geometry), private_data: vec![] };
+        let request = Datagram::Request { id: 5, params: params(50 + n as u64, geometry), private_data: vec![] };
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
         client.socket.send(&victim, &request.encode(), &fds).unwrap();
-        let answer = Answer::NotUnderstood;
-        let refused = Datagram::Reply { client: 5, server: 0, token: 0, answer, accepted: None };
+        let result = ReplyResult::NotUnderstood;
+        let refused = Datagram::Reply { client: 5, server: 0, token: 0, result, accepted: None };
         assert_eq!(client.answer(), refused, "case {n}");
     }
     assert!(b.sink.is_silent(), "no consumer is bothered with that");
     // A valid request is accepted, so the other requests were refused because of their defects.
-    let request = Datagram::Request { id: 5, terms: terms(99, geometry), private_data: vec![] };
+    let request = Datagram::Request { id: 5, params: params(99, geometry), private_data: vec![] };
     let fds = [sealed(area), sealed(rma), sealed(16 * 64)];
     client.socket.send(&victim, &request.encode(), &fds.each_ref().map(|fd| fd.as_fd())).unwrap();
     let (request, _) = b.sink.request();
     let passive = b.qp();
     request.accept(&passive, &[], conn(1)).unwrap();
-    let Datagram::Reply { server, token: 99, answer: Answer::Accepted, .. } = client.answer() else { panic!() };
+    let Datagram::Reply { server, token: 99, result: ReplyResult::Accepted, .. } = client.answer() else { panic!() };
     // An acknowledgement with another token is ignored; with the right token it is accepted.
     for token in [98, 99] {
         assert!(b.sink.is_silent(), "before {token}");
         client.socket.send(&victim, &Datagram::Ack { client: 5, server, token }.encode(), &[]).unwrap();
         client.socket.send(&victim, &request_of_no_process(), &[]).unwrap();
-        while !matches!(client.answer(), Datagram::Reply { answer: Answer::NoListener, .. }) {}
+        while !matches!(client.answer(), Datagram::Reply { result: ReplyResult::NoListener, .. }) {}
     }
     assert_eq!(b.sink.next(conn(1)), SinkEvent::Established(vec![]));
 }
 
 /// Returns a datagram that the engine answers at once. When the answer arrives, all earlier datagrams were handled.
 fn request_of_no_process() -> Vec<u8> {
-    let terms = Terms { qual: 8, ..terms(1000, Geometry::LOCAL) };
-    Datagram::Request { id: 6, terms, private_data: vec![] }.encode()
+    let params = ConnectParams { qual: 8, ..params(1000, Geometry::LOCAL) };
+    Datagram::Request { id: 6, params, private_data: vec![] }.encode()
 }
 
 #[test]
@@ -309,25 +309,25 @@ fn answer_for_an_earlier_end_point_is_ignored() {
     let qp = a.qp();
     let address = PeerAddress::Path(client.path.clone());
     qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
-    let Datagram::Request { id, terms: asked, .. } = client.answer() else { panic!() };
+    let Datagram::Request { id, params: asked, .. } = client.answer() else { panic!() };
     let geometry = Geometry::LOCAL;
     let sealed = |len| Map::create("area", len, false).unwrap().1;
     let fds = [sealed(geometry.area_len()), sealed(geometry.rma_len()), sealed(16 * 64)];
     let fds = fds.each_ref().map(|fd| fd.as_fd());
-    let reply = |token, answer| {
-        let accepted = (answer == Answer::Accepted).then(|| (terms(token, geometry), vec![]));
+    let reply = |token, result| {
+        let accepted = (result == ReplyResult::Accepted).then(|| (params(token, geometry), vec![]));
         let fds: &[_] = if accepted.is_some() { &fds } else { &[] };
-        let reply = Datagram::Reply { client: id, server: 3, token, answer, accepted };
+        let reply = Datagram::Reply { client: id, server: 3, token, result, accepted };
         client.socket.send(a.ia.device.endpoint.path(), &reply.encode(), fds).unwrap();
     };
     let old = asked.token ^ 1;
-    for answer in [Answer::Rejected, Answer::NoListener, Answer::HandedOff(7), Answer::Accepted] {
-        reply(old, answer);
+    for result in [ReplyResult::Rejected, ReplyResult::NoListener, ReplyResult::HandedOff(7), ReplyResult::Accepted] {
+        reply(old, result);
     }
     // The acceptor of the earlier attempt is the last to be notified that the attempt has ended.
     let over = Datagram::Reset { from: id, to: 3, token: old };
     while client.answer() != over {}
     assert!(a.sink.is_silent());
-    reply(asked.token, Answer::Accepted);
+    reply(asked.token, ReplyResult::Accepted);
     assert_eq!(a.sink.next(conn(1)), SinkEvent::Established(vec![]));
 }

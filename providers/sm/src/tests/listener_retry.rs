@@ -93,7 +93,7 @@ fn listener_with_full_queue_is_asked_once() {
     let _listener = b.ia.listen(9, LISTENER).unwrap();
     let _active = ask(&a, &here(), 1);
     let (request, _) = b.sink.request();
-    request.refuse(crate::proto::handshake::Answer::NoListener);
+    request.refuse(crate::proto::handshake::ReplyResult::NoListener);
     assert_eq!(a.sink.next(conn(1)), SinkEvent::Other("rejected"));
 }
 

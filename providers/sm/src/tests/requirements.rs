@@ -8,12 +8,12 @@ use std::thread::ThreadId;
 use dapl::error::{Error, Resource};
 
 use super::ends::{pattern, without_cma};
-use super::invalid_data::{TestClient, terms};
+use super::invalid_data::{TestClient, params};
 use super::*;
 use crate::cm::socket::open_peer_fifo;
 use crate::engine::wake::write_word;
 use crate::memory::map::Map;
-use crate::proto::handshake::{Answer, Datagram, Geometry};
+use crate::proto::handshake::{Datagram, Geometry, ReplyResult};
 use crate::proto::message::{Fragment, Header, Kind, LINE, Note, SLOT};
 use crate::qp::link::ConnectionMemory;
 
@@ -82,12 +82,12 @@ fn a_request_is_repeated_until_it_is_answered() {
     let address = PeerAddress::Path(client.path.clone());
     qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: b"again" }, conn(1)).unwrap();
     let first = client.answer();
-    let Datagram::Request { id, terms, .. } = &first else { panic!("{first:?}") };
+    let Datagram::Request { id, params, .. } = &first else { panic!("{first:?}") };
     assert_eq!((client.answer(), client.answer()), (first.clone(), first.clone()));
-    let reply = |answer| Datagram::Reply { client: *id, server: 3, token: terms.token, answer, accepted: None };
+    let reply = |result| Datagram::Reply { client: *id, server: 3, token: params.token, result, accepted: None };
     // A duplicate answer is ignored.
     for _ in 0..2 {
-        let bytes = reply(Answer::Rejected).encode();
+        let bytes = reply(ReplyResult::Rejected).encode();
         client.socket.send(a.ia.device.endpoint.path(), &bytes, &[]).unwrap();
     }
     assert_eq!(a.sink.next(conn(1)), SinkEvent::Other("peer rejected"));
@@ -147,12 +147,13 @@ impl ClientQp {
         let qp = a.qp();
         let address = PeerAddress::Path(client.path.clone());
         qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
-        let Datagram::Request { id, terms: asked, .. } = client.answer() else { panic!() };
+        let Datagram::Request { id, params: asked, .. } = client.answer() else { panic!() };
         let sealed = |len| Map::create("area", len, false).unwrap();
         let ((area, area_fd), (_, rma_fd), (_, table_fd)) =
             (sealed(geometry.area_len()), sealed(geometry.rma_len()), sealed(16 * 64));
-        let accepted = Some((terms(asked.token, geometry), vec![]));
-        let reply = Datagram::Reply { client: id, server: 3, token: asked.token, answer: Answer::Accepted, accepted };
+        let accepted = Some((params(asked.token, geometry), vec![]));
+        let reply =
+            Datagram::Reply { client: id, server: 3, token: asked.token, result: ReplyResult::Accepted, accepted };
         let fds = [area_fd.as_fd(), rma_fd.as_fd(), table_fd.as_fd()];
         client.socket.send(a.ia.device.endpoint.path(), &reply.encode(), &fds).unwrap();
         assert_eq!(a.sink.next(conn(1)), SinkEvent::Established(vec![]));

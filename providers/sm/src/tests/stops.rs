@@ -4,7 +4,7 @@
 
 use std::os::fd::AsFd;
 
-use super::invalid_data::{TestClient, terms};
+use super::invalid_data::{TestClient, params};
 use super::kills::is_empty;
 use super::other::{Other, QUAL, Traffic};
 use super::points::Point::{self, *};
@@ -12,7 +12,7 @@ use super::*;
 use crate::device::Device;
 use crate::engine::Engine;
 use crate::memory::map::Map;
-use crate::proto::handshake::{Answer, Datagram, Geometry};
+use crate::proto::handshake::{Datagram, Geometry, ReplyResult};
 
 /// Number of times that the process passes the point of a transfer before it is stopped.
 const PASSES: u32 = 2;
@@ -189,17 +189,17 @@ fn answer_of_a_dead_process_counts() {
     let qp = Qp::new(device.clone(), 1, spec);
     let address = PeerAddress::Path(client.path.clone());
     qp.connect(&ConnectSpec { address: &address, qual: 7, private_data: &[] }, conn(1)).unwrap();
-    let Datagram::Request { id, terms: asked, .. } = client.answer() else { panic!() };
+    let Datagram::Request { id, params: asked, .. } = client.answer() else { panic!() };
     let geometry = Geometry::LOCAL;
-    let reply = |answer, accepted, fds: &[_]| {
-        let reply = Datagram::Reply { client: id, server: 3, token: asked.token, answer, accepted };
+    let reply = |result, accepted, fds: &[_]| {
+        let reply = Datagram::Reply { client: id, server: 3, token: asked.token, result, accepted };
         client.socket.send(device.endpoint.path(), &reply.encode(), fds).unwrap();
     };
-    reply(Answer::Pending, None, &[]);
+    reply(ReplyResult::Pending, None, &[]);
     engine.read_datagrams();
     let sealed = |len| Map::create("area", len, false).unwrap().1;
     let fds = [sealed(geometry.area_len()), sealed(geometry.rma_len()), sealed(16 * 64)];
-    reply(Answer::Accepted, Some((terms(asked.token, geometry), vec![])), &fds.each_ref().map(|fd| fd.as_fd()));
+    reply(ReplyResult::Accepted, Some((params(asked.token, geometry), vec![])), &fds.each_ref().map(|fd| fd.as_fd()));
     // The peer notices the death before this process does.
     mark_dead(device.connections.lock().by_id[&id].watch.as_ref().unwrap());
     engine.process_died(std::process::id() as i32);

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn terms() -> Terms {
-    Terms {
+fn params() -> ConnectParams {
+    ConnectParams {
         generation: 9,
         token: 0x1122_3344_5566_7788,
         endpoint: 5,
@@ -19,32 +19,32 @@ fn terms() -> Terms {
     }
 }
 
-fn export(object: ExportedObject) -> ExportAnswer {
-    ExportAnswer { address: 4096, length: u64::MAX, offset: 7, object }
+fn export(object: ExportedObject) -> ExportDescription {
+    ExportDescription { address: 4096, length: u64::MAX, offset: 7, object }
 }
 
 fn all() -> Vec<Datagram> {
     let private_data = vec![5; 48];
     vec![
-        Datagram::Request { id: 0xABCDEF, terms: terms(), private_data: private_data.clone() },
+        Datagram::Request { id: 0xABCDEF, params: params(), private_data: private_data.clone() },
         Datagram::Reply {
             client: 1,
             server: 0xFFFFFF,
-            token: terms().token,
-            answer: Answer::Accepted,
-            accepted: Some((terms(), private_data)),
+            token: params().token,
+            result: ReplyResult::Accepted,
+            accepted: Some((params(), private_data)),
         },
-        Datagram::Reply { client: 1, server: 2, token: 3, answer: Answer::Pending, accepted: None },
-        Datagram::Reply { client: 1, server: 2, token: 3, answer: Answer::HandedOff(u64::MAX), accepted: None },
-        Datagram::Reply { client: 1, server: 2, token: 3, answer: rejected(&[7; RejectData::MAX]), accepted: None },
-        Datagram::Reply { client: 1, server: 2, token: 3, answer: rejected(b"full"), accepted: None },
-        Datagram::Reply { client: 1, server: 0, token: 0, answer: Answer::NotUnderstood, accepted: None },
+        Datagram::Reply { client: 1, server: 2, token: 3, result: ReplyResult::Pending, accepted: None },
+        Datagram::Reply { client: 1, server: 2, token: 3, result: ReplyResult::HandedOff(u64::MAX), accepted: None },
+        Datagram::Reply { client: 1, server: 2, token: 3, result: rejected(&[7; RejectData::MAX]), accepted: None },
+        Datagram::Reply { client: 1, server: 2, token: 3, result: rejected(b"full"), accepted: None },
+        Datagram::Reply { client: 1, server: 0, token: 0, result: ReplyResult::NotUnderstood, accepted: None },
         Datagram::Ack { client: 1, server: 2, token: 3 },
         Datagram::Reset { from: 1, to: 0, token: 3 },
-        Datagram::Ask { from: 1, to: 0xFFFFFF, token: 3, key: u32::MAX },
-        Datagram::Export { from: 1, to: 2, token: 3, key: 4, export: None },
-        Datagram::Export { from: 1, to: 2, token: 3, key: 4, export: Some(export(ExportedObject::Descriptor)) },
-        Datagram::Export {
+        Datagram::MappingRequest { from: 1, to: 0xFFFFFF, token: 3, key: u32::MAX },
+        Datagram::MappingReply { from: 1, to: 2, token: 3, key: 4, export: None },
+        Datagram::MappingReply { from: 1, to: 2, token: 3, key: 4, export: Some(export(ExportedObject::Descriptor)) },
+        Datagram::MappingReply {
             from: 1,
             to: 2,
             token: 3,
@@ -54,8 +54,8 @@ fn all() -> Vec<Datagram> {
     ]
 }
 
-fn rejected(data: &[u8]) -> Answer {
-    Answer::RejectedWith(RejectData::new(data).unwrap())
+fn rejected(data: &[u8]) -> ReplyResult {
+    ReplyResult::RejectedWith(RejectData::new(data).unwrap())
 }
 
 #[test]
@@ -78,8 +78,8 @@ fn truncated_and_damaged_datagrams_are_decoded_safely() {
             for value in [0, 1, 0x7F, 0xFF] {
                 let mut changed = bytes.clone();
                 changed[at] = value;
-                if let Ok(Datagram::Request { terms, .. }) = Datagram::decode(&changed) {
-                    assert!(terms.geometry.is_sane());
+                if let Ok(Datagram::Request { params, .. }) = Datagram::decode(&changed) {
+                    assert!(params.geometry.is_sane());
                 }
             }
         }
@@ -90,7 +90,7 @@ fn truncated_and_damaged_datagrams_are_decoded_safely() {
 fn another_version_is_refused_as_such() {
     let mut bytes = all()[0].encode();
     bytes[1] = 2;
-    assert_eq!(Datagram::decode(&bytes), Err(Bad::Version(2)));
+    assert_eq!(Datagram::decode(&bytes), Err(DecodeError::Version(2)));
 }
 
 #[test]

@@ -1,14 +1,14 @@
 //! Tests of the connection state machine.
 
 use super::*;
-use crate::proto::handshake::{Geometry, Terms};
+use crate::proto::handshake::{ConnectParams, Geometry};
 
 const QUAL: u64 = 7;
 const SILENCE: Duration = Duration::from_secs(60);
-const SEEK: Duration = Duration::from_millis(20);
+const LOOKUP_TIME: Duration = Duration::from_millis(20);
 
-fn terms(token: u64) -> Terms {
-    Terms {
+fn params(token: u64) -> ConnectParams {
+    ConnectParams {
         generation: 1,
         token,
         endpoint: 2,
@@ -25,8 +25,8 @@ fn terms(token: u64) -> Terms {
 }
 
 fn active(now: Instant) -> Machine {
-    let request = Datagram::Request { id: 1, terms: terms(0), private_data: b"hello".to_vec() };
-    Machine::active(1, request, now + SEEK, SILENCE, now)
+    let request = Datagram::Request { id: 1, params: params(0), private_data: b"hello".to_vec() };
+    Machine::active(1, request, now + LOOKUP_TIME, SILENCE, now)
 }
 
 fn requested(now: Instant) -> Machine {
@@ -41,7 +41,13 @@ fn offered(now: Instant) -> Machine {
 }
 
 fn accepting() -> Datagram {
-    Datagram::Reply { client: 1, server: 2, token: 99, answer: Answer::Accepted, accepted: Some((terms(99), vec![])) }
+    Datagram::Reply {
+        client: 1,
+        server: 2,
+        token: 99,
+        result: ReplyResult::Accepted,
+        accepted: Some((params(99), vec![])),
+    }
 }
 
 fn after(mut machine: Machine, inputs: &[Input], now: Instant) -> Machine {
@@ -57,15 +63,15 @@ fn name(state: &State) -> String {
 
 fn brief(action: &Action) -> String {
     match action {
-        Action::Send(Datagram::Reply { answer, .. }) => format!("{answer:?}"),
+        Action::Send(Datagram::Reply { result, .. }) => format!("{result:?}"),
         Action::Send(Datagram::Reset { .. }) => "Reset".to_string(),
         Action::Established(_) => "Established".to_string(),
         other => format!("{other:?}"),
     }
 }
 
-fn reply(answer: Answer) -> Input {
-    Input::Reply { server: if answer == Answer::NoListener { 0 } else { 2 }, answer }
+fn reply(result: ReplyResult) -> Input {
+    Input::Reply { server: if result == ReplyResult::NoListener { 0 } else { 2 }, result }
 }
 
 fn inputs() -> Vec<(&'static str, Input)> {
@@ -73,16 +79,16 @@ fn inputs() -> Vec<(&'static str, Input)> {
         ("found", Input::Found { qual: QUAL, token: 98 }),
         ("not found", Input::NotFound),
         ("no peer", Input::Sent(Delivery::NoPeer)),
-        ("accepted", reply(Answer::Accepted)),
-        ("pending", reply(Answer::Pending)),
-        ("rejected", reply(Answer::Rejected)),
-        ("no listener", reply(Answer::NoListener)),
-        ("handed off", reply(Answer::HandedOff(8))),
+        ("accepted", reply(ReplyResult::Accepted)),
+        ("pending", reply(ReplyResult::Pending)),
+        ("rejected", reply(ReplyResult::Rejected)),
+        ("no listener", reply(ReplyResult::NoListener)),
+        ("handed off", reply(ReplyResult::HandedOff(8))),
         ("joined", Input::Joined(vec![])),
         ("join failed", Input::JoinFailed),
         ("repeated", Input::Repeated),
         ("accept", Input::Accept(accepting())),
-        ("refuse", Input::Refuse(Answer::Rejected)),
+        ("refuse", Input::Refuse(ReplyResult::Rejected)),
         ("ack", Input::Ack),
         ("alive", Input::Alive),
         ("deadline", Input::Deadline),
@@ -93,16 +99,16 @@ fn inputs() -> Vec<(&'static str, Input)> {
 
 /// Expected transitions. Inputs without effect have no row.
 const TABLE: &str = "\
-Seeking + found -> Requested [Transmit]
-Seeking + deadline -> Seeking [Lookup]
-Seeking + gone -> Closed [Ended(PeerRejected)]
-Seeking + close -> Closed []
+LookingUp + found -> Requested [Transmit]
+LookingUp + deadline -> LookingUp [Lookup]
+LookingUp + gone -> Closed [Ended(PeerRejected)]
+LookingUp + close -> Closed []
 Requested + no peer -> Requested [Recheck]
 Requested + accepted -> Requested [Join]
 Requested + pending -> Requested [Watch]
 Requested + rejected -> Closed [Ended(PeerRejected)]
-Requested + no listener -> Seeking []
-Requested + handed off -> Seeking [LookupQual(8)]
+Requested + no listener -> LookingUp []
+Requested + handed off -> LookingUp [LookupQual(8)]
 Requested + joined -> Open [Ack, Established]
 Requested + join failed -> Closed [Reset, Ended(Rejected)]
 Requested + deadline -> Requested [Transmit]
@@ -111,7 +117,7 @@ Requested + close -> Closed [Reset]
 Offered + repeated -> Offered [Pending]
 Offered + accept -> Replied [Transmit]
 Offered + refuse -> Refused [Rejected]
-Offered + gone -> Left []
+Offered + gone -> Abandoned []
 Offered + close -> Closed []
 Replied + no peer -> Replied [Recheck]
 Replied + repeated -> Replied [Transmit]
@@ -127,9 +133,9 @@ Refused + repeated -> Refused [Rejected]
 Refused + deadline -> Closed []
 Refused + gone -> Closed []
 Refused + close -> Closed []
-Left + accept -> Closed [Ended(AcceptFailed)]
-Left + refuse -> Closed []
-Left + close -> Closed []
+Abandoned + accept -> Closed [Ended(AcceptFailed)]
+Abandoned + refuse -> Closed []
+Abandoned + close -> Closed []
 ";
 
 #[test]
@@ -141,7 +147,7 @@ fn every_state_answers_every_input_as_the_table_says() {
         &|| offered(now),
         &|| after(offered(now), &[Input::Accept(accepting())], now),
         &|| after(offered(now), &[Input::Accept(accepting()), Input::Ack], now),
-        &|| after(offered(now), &[Input::Refuse(Answer::Rejected)], now),
+        &|| after(offered(now), &[Input::Refuse(ReplyResult::Rejected)], now),
         &|| after(offered(now), &[Input::Gone], now),
     ];
     let mut table = String::new();
@@ -165,14 +171,14 @@ fn both_sides_open_with_three_datagrams() {
     let (mut active, mut passive) = (requested(now), offered(now));
     assert_eq!(passive.handle(Input::Accept(accepting()), now), [Action::Transmit]);
     assert_eq!(passive.outgoing(), Some(&accepting()));
-    assert_eq!(active.handle(reply(Answer::Accepted), now), [Action::Join]);
+    assert_eq!(active.handle(reply(ReplyResult::Accepted), now), [Action::Join]);
     let data = b"from the acceptor".to_vec();
     let actions = active.handle(Input::Joined(data.clone()), now);
     assert_eq!(actions, [Action::Ack, Action::Established(data)]);
     assert_eq!(passive.handle(Input::Ack, now), [Action::Established(vec![])]);
     assert!(active.is_open() && passive.is_open());
     assert_eq!((active.peer_id(), active.due(), passive.due()), (2, None, None));
-    assert_eq!(active.handle(reply(Answer::Accepted), now), [Action::Ack], "the acknowledgement was lost");
+    assert_eq!(active.handle(reply(ReplyResult::Accepted), now), [Action::Ack], "the acknowledgement was lost");
     assert_eq!(active.handle(Input::Gone, now), [Action::Mark, Action::Ended(ConnectionEvent::Disconnected)]);
     assert_eq!(active.handle(Input::Gone, now), [], "reported once");
 }
@@ -182,11 +188,11 @@ fn request_carries_its_token_and_qualifier() {
     let now = Instant::now();
     let mut machine = requested(now);
     let carried = |machine: &Machine| match machine.outgoing() {
-        Some(Datagram::Request { terms, private_data, .. }) => (terms.qual, terms.token, private_data.clone()),
+        Some(Datagram::Request { params, private_data, .. }) => (params.qual, params.token, private_data.clone()),
         other => panic!("{other:?}"),
     };
     assert_eq!(carried(&machine), (QUAL, 99, b"hello".to_vec()));
-    assert_eq!(machine.handle(reply(Answer::HandedOff(8)), now), [Action::LookupQual(8)]);
+    assert_eq!(machine.handle(reply(ReplyResult::HandedOff(8)), now), [Action::LookupQual(8)]);
     assert_eq!(machine.handle(Input::Found { qual: 8, token: 98 }, now), [Action::Transmit]);
     assert_eq!((carried(&machine), machine.token()), ((8, 98, b"hello".to_vec()), 98));
     assert_eq!(machine.peer_id(), 0, "the id of another listener");
@@ -197,10 +203,10 @@ fn a_request_is_handed_on_a_bounded_number_of_times() {
     let now = Instant::now();
     let mut machine = requested(now);
     for token in 0..MAX_HAND_OFFS as u64 {
-        assert_eq!(machine.handle(reply(Answer::HandedOff(8)), now), [Action::LookupQual(8)]);
+        assert_eq!(machine.handle(reply(ReplyResult::HandedOff(8)), now), [Action::LookupQual(8)]);
         machine.handle(Input::Found { qual: 8, token }, now);
     }
-    assert_eq!(machine.handle(reply(Answer::HandedOff(8)), now), [Action::Ended(ConnectionEvent::Rejected)]);
+    assert_eq!(machine.handle(reply(ReplyResult::HandedOff(8)), now), [Action::Ended(ConnectionEvent::Rejected)]);
 }
 
 #[test]
@@ -215,7 +221,7 @@ fn a_missing_listener_is_looked_up_until_the_limit() {
         assert_eq!(machine.handle(Input::Deadline, now), [Action::Lookup]);
     }
     assert_eq!(waits, [1, 2, 4, 8, 5]);
-    assert_eq!(now - begin, SEEK);
+    assert_eq!(now - begin, LOOKUP_TIME);
     assert!(machine.is_closed());
 }
 
@@ -225,8 +231,8 @@ fn dead_end_point_is_cleaned_and_looked_up_again() {
     let mut machine = active(now);
     machine.handle(Input::Found { qual: QUAL, token: 99 }, now);
     assert_eq!(machine.handle(Input::Sent(Delivery::NoPeer), now), [Action::CleanUp]);
-    machine.handle(Input::Found { qual: QUAL, token: 98 }, now + SEEK);
-    let actions = machine.handle(Input::Sent(Delivery::NoPeer), now + SEEK);
+    machine.handle(Input::Found { qual: QUAL, token: 98 }, now + LOOKUP_TIME);
+    let actions = machine.handle(Input::Sent(Delivery::NoPeer), now + LOOKUP_TIME);
     assert_eq!(actions, [Action::CleanUp, Action::Ended(ConnectionEvent::Rejected)]);
 }
 
@@ -237,7 +243,7 @@ fn unanswered_request_is_repeated_with_backoff() {
     let (mut now, mut waits) = (begin, Vec::new());
     for pending in [false, false, false, false, false, false, true, true] {
         if pending {
-            assert_eq!(machine.handle(reply(Answer::Pending), now), [Action::Watch]);
+            assert_eq!(machine.handle(reply(ReplyResult::Pending), now), [Action::Watch]);
         }
         let due = machine.due().unwrap();
         waits.push((due - now).as_millis());
@@ -263,7 +269,7 @@ fn reply_is_repeated_until_give_up() {
 #[test]
 fn a_refusal_is_remembered_for_a_while() {
     let now = Instant::now();
-    let mut machine = after(offered(now), &[Input::Refuse(Answer::Rejected)], now);
+    let mut machine = after(offered(now), &[Input::Refuse(ReplyResult::Rejected)], now);
     let repeated = machine.handle(Input::Repeated, now);
     assert_eq!(repeated.iter().map(brief).collect::<Vec<_>>(), ["Rejected"]);
     assert_eq!(machine.due(), Some(now + LINGER));

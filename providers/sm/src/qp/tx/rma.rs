@@ -105,7 +105,7 @@ impl TxEnds {
                 Some(mapped)
             }
             ImportLookup::Ask => {
-                shared.jobs.push(Job::Ask(self.link.id, key));
+                shared.jobs.push(Job::RequestMapping(self.link.id, key));
                 None
             }
             ImportLookup::Nothing => None,
