@@ -79,7 +79,7 @@ pub(crate) fn on_mapping_reply(device: &Device, reply: &Datagram, received: &Rec
     let known =
         with(device, &received.from, (from, to, token), |_, peer_side| Some((peer_side.peer.clone(), peer_side.pd)));
     let Some((peer, pd)) = known else { return };
-    let Some(imports) = peer.imports.as_ref().filter(|imports| imports.is_asked(key)) else { return };
+    let Some(imports) = peer.imports.as_ref().filter(|imports| imports.is_requested(key)) else { return };
     let mapped = export.map(|export| map(&peer, pd, key, &export, received));
     if let Some(Err(why)) = &mapped {
         log::info!("{}: shared memory of key {key:#x} is not mapped: {why}", peer.path.display());
@@ -142,7 +142,7 @@ pub(crate) fn sweep(device: &Device) {
     for peer in peers {
         if let Some(imports) = &peer.imports {
             imports.forget_revoked(|key| peer.regions.entry(key).is_some());
-            imports.grow_older();
+            imports.tick();
         }
     }
 }

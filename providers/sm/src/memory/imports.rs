@@ -1,8 +1,8 @@
 //! Imported mappings of a peer's shared memory, by key. All connections to the peer share them.
 //!
 //! `exchange` requests mappings and maps regions on the engine thread. A transfer looks up its key when it starts, and
-//! uses another method if there is no mapping yet. A mapping is removed with the peer's state, or when the engine finds
-//! that its key is revoked. The region is unmapped after the last transfer that uses it.
+//! uses another copy method while there is no mapping. A mapping is removed with the peer's state, or when the engine
+//! finds that its key is revoked. The region is unmapped after the last transfer that uses it.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -10,99 +10,102 @@ use std::sync::Arc;
 
 use parking_lot::Mutex;
 
-use crate::memory::mapped::{LONGEST, Mapped};
+use crate::memory::mapped::{MAX_MAPPED_BYTES, Mapped};
 
-/// Maximum number of keys per peer.
-const MOST: usize = 256;
-/// Maximum number of unanswered requests. The queue of a set-up socket is short, and is needed for connection set-up
-/// too.
-const MOST_ASKED: usize = 4;
-/// Number of engine ticks after which a request or its answer counts as lost.
-const PATIENCE: u8 = 2;
-/// Number of engine ticks after which a refused key is requested again. The owner may have had no free file descriptor.
-const FORGIVEN: u8 = 6;
+/// Maximum number of keys per peer, mapped or not.
+const MAX_KEYS: usize = 256;
+/// Maximum number of outstanding requests. The limit leaves space for connection set-up in the peer's socket queue,
+/// which is short.
+const MAX_REQUESTS: usize = 4;
+/// Number of heartbeat intervals after which a request or its reply counts as lost.
+const REQUEST_TICKS: u8 = 2;
+/// Number of heartbeat intervals after which a failed key is requested again. The owner may have had no free file
+/// descriptor.
+const REFUSAL_TICKS: u8 = 6;
 
 /// State of a key.
 #[derive(Debug)]
 enum ImportState {
-    /// The mapping was requested, this number of engine ticks ago.
-    Asked(u8),
-    /// The mapping was refused, or the answer was invalid, this number of engine ticks ago.
+    /// A mapping was requested. Number of heartbeat intervals since then.
+    Requested(u8),
+    /// The owner did not grant the mapping, or the reply was invalid. Number of heartbeat intervals since then.
     Refused(u8),
-    Here(Arc<Mapped>),
+    Mapped(Arc<Mapped>),
 }
 
-/// Imported mappings of one peer.
+/// Imported mappings of one peer, by key.
 #[derive(Debug, Default)]
 pub(crate) struct Imports(Mutex<HashMap<u32, ImportState>>);
 
 /// Result of a lookup.
 #[derive(Debug)]
 pub(crate) enum ImportLookup {
-    Here(Arc<Mapped>),
-    /// The mapping was not requested yet. The caller must request it.
-    Ask,
-    Nothing,
+    Mapped(Arc<Mapped>),
+    /// There is no mapping, and the key was marked as requested. The caller must send the request.
+    MustRequest,
+    /// There is no mapping, and none may be requested.
+    Unavailable,
 }
 
 impl Imports {
-    /// Looks up the mapping of a key. The result `Ask` also marks the key as requested.
+    /// Looks up the mapping of a key.
     pub(crate) fn find(&self, key: u32) -> ImportLookup {
         let mut imports = self.0.lock();
         match imports.get(&key) {
-            Some(ImportState::Here(mapped)) => return ImportLookup::Here(mapped.clone()),
-            Some(ImportState::Asked(_) | ImportState::Refused(_)) => return ImportLookup::Nothing,
+            Some(ImportState::Mapped(mapped)) => return ImportLookup::Mapped(mapped.clone()),
+            Some(ImportState::Requested(_) | ImportState::Refused(_)) => return ImportLookup::Unavailable,
             None => {}
         }
-        let asked = imports.values().filter(|export| matches!(export, ImportState::Asked(_))).count();
-        if imports.len() >= MOST || asked >= MOST_ASKED {
-            return ImportLookup::Nothing;
+        let requests = imports.values().filter(|export| matches!(export, ImportState::Requested(_))).count();
+        if imports.len() >= MAX_KEYS || requests >= MAX_REQUESTS {
+            return ImportLookup::Unavailable;
         }
-        imports.insert(key, ImportState::Asked(0));
-        ImportLookup::Ask
+        imports.insert(key, ImportState::Requested(0));
+        ImportLookup::MustRequest
     }
 
-    /// Resets the state of a key whose request could not be sent.
+    /// Forgets a request that could not be sent, so that the next lookup requests the mapping again.
     pub(crate) fn withdraw(&self, key: u32) {
         let mut imports = self.0.lock();
-        if let Some(ImportState::Asked(_)) = imports.get(&key) {
+        if let Some(ImportState::Requested(_)) = imports.get(&key) {
             imports.remove(&key);
         }
     }
 
-    /// Whether a request for this key waits for its answer.
-    pub(crate) fn is_asked(&self, key: u32) -> bool {
-        matches!(self.0.lock().get(&key), Some(ImportState::Asked(_)))
+    /// Whether a request for this key is outstanding.
+    pub(crate) fn is_requested(&self, key: u32) -> bool {
+        matches!(self.0.lock().get(&key), Some(ImportState::Requested(_)))
     }
 
-    /// Records the answer to a request; `None` means refused. A mapping beyond the limit per peer is treated as
-    /// refused.
+    /// Records the reply to a request; `None`: not granted, or invalid. A mapping that would exceed the limit of mapped
+    /// bytes per peer is dropped, and the key is recorded as refused.
     pub(crate) fn settle(&self, key: u32, mapped: Option<Mapped>) {
         let mut imports = self.0.lock();
-        let spans = |export: &ImportState| if let ImportState::Here(mapped) = export { mapped.span() } else { 0 };
-        let space = LONGEST - imports.values().map(spans).sum::<u64>();
+        let spans = |export: &ImportState| if let ImportState::Mapped(mapped) = export { mapped.span() } else { 0 };
+        let space = MAX_MAPPED_BYTES - imports.values().map(spans).sum::<u64>();
         let (export, beyond) = match mapped {
-            Some(mapped) if mapped.span() <= space => (ImportState::Here(Arc::new(mapped)), None),
+            Some(mapped) if mapped.span() <= space => (ImportState::Mapped(Arc::new(mapped)), None),
             refused => (ImportState::Refused(0), refused),
         };
         imports.insert(key, export);
         drop(imports);
-        drop(beyond); // A mapping beyond the limit is unmapped after the lock was released.
+        drop(beyond); // Unmaps without the lock, because unmapping takes long.
     }
 
     /// Removes mappings of revoked keys.
     pub(crate) fn forget_revoked(&self, is_live: impl Fn(u32) -> bool) {
-        let gone: Vec<_> = self.0.lock().extract_if(|key, _| !is_live(*key)).collect();
-        drop(gone); // Revoked mappings are unmapped after the lock was released.
+        let revoked: Vec<_> = self.0.lock().extract_if(|key, _| !is_live(*key)).collect();
+        drop(revoked); // Unmaps without the lock, because unmapping takes long.
     }
 
-    /// Called at each engine tick. After some ticks, unanswered requests and refused keys may be requested again.
-    pub(crate) fn grow_older(&self) {
+    /// Called once per heartbeat interval. Removes requests and refusals that are old enough, so that the next lookup of
+    /// the key requests a mapping again.
+    pub(crate) fn tick(&self) {
         self.0.lock().retain(|_, export| {
             let (rounds, most) = match export {
-                ImportState::Asked(rounds) => (rounds, PATIENCE),
-                ImportState::Refused(rounds) => (rounds, FORGIVEN),
-                ImportState::Here(_) => return true,
+                ImportState::Requested(rounds) => (rounds, REQUEST_TICKS),
+                ImportState::Refused(rounds) => (rounds, REFUSAL_TICKS),
+                ImportState::Mapped(_) => return true,
             };
             *rounds += 1;
             *rounds < most
@@ -112,7 +115,7 @@ impl Imports {
     /// Number of mapped keys.
     #[cfg(test)]
     pub(crate) fn mapped(&self) -> usize {
-        self.0.lock().values().filter(|export| matches!(export, ImportState::Here(_))).count()
+        self.0.lock().values().filter(|export| matches!(export, ImportState::Mapped(_))).count()
     }
 }
 
@@ -131,48 +134,48 @@ mod tests {
     }
 
     #[test]
-    fn a_key_is_asked_for_once_unless_the_question_got_lost() {
+    fn key_is_requested_once_until_its_request_or_refusal_expires() {
         let imports = Imports::default();
-        let asks = |key| matches!(imports.find(key), ImportLookup::Ask);
-        assert!(!imports.is_asked(1) && asks(1) && imports.is_asked(1) && !asks(1));
+        let must_request = |key| matches!(imports.find(key), ImportLookup::MustRequest);
+        assert!(!imports.is_requested(1) && must_request(1) && imports.is_requested(1) && !must_request(1));
         imports.withdraw(1);
-        assert!(asks(1));
+        assert!(must_request(1));
         imports.settle(1, None);
-        assert!(!asks(1) && !imports.is_asked(1), "no is no");
+        assert!(!must_request(1) && !imports.is_requested(1), "a refused key is not requested again immediately");
         imports.withdraw(1);
-        assert!(!asks(1));
-        (1..FORGIVEN).for_each(|_| imports.grow_older());
-        assert!(!asks(1));
-        imports.grow_older();
-        assert!(asks(1), "for a time");
+        assert!(!must_request(1));
+        (1..REFUSAL_TICKS).for_each(|_| imports.tick());
+        assert!(!must_request(1));
+        imports.tick();
+        assert!(must_request(1), "the refusal has expired");
         imports.settle(1, None);
-        assert!(asks(2));
-        (0..PATIENCE).for_each(|_| imports.grow_older());
-        assert!(asks(2) && !asks(1));
+        assert!(must_request(2));
+        (0..REQUEST_TICKS).for_each(|_| imports.tick());
+        assert!(must_request(2) && !must_request(1));
         imports.settle(2, Some(mapped(4096)));
-        (0..PATIENCE).for_each(|_| imports.grow_older());
-        assert!(matches!(imports.find(2), ImportLookup::Here(_)));
+        (0..REQUEST_TICKS).for_each(|_| imports.tick());
+        assert!(matches!(imports.find(2), ImportLookup::Mapped(_)));
     }
 
     #[test]
-    fn questions_and_mappings_per_peer_are_bounded() {
+    fn requests_keys_and_mapped_bytes_per_peer_are_bounded() {
         let imports = Imports::default();
-        let asks = |key| matches!(imports.find(key), ImportLookup::Ask);
-        assert_eq!((0..100).filter(|key| asks(*key)).count(), MOST_ASKED);
+        let must_request = |key| matches!(imports.find(key), ImportLookup::MustRequest);
+        assert_eq!((0..100).filter(|key| must_request(*key)).count(), MAX_REQUESTS);
         imports.forget_revoked(|_| false);
         assert_eq!(
             (0..1000)
-                .filter(|key| asks(*key) && {
+                .filter(|key| must_request(*key) && {
                     imports.settle(*key, None);
                     true
                 })
                 .count(),
-            MOST
+            MAX_KEYS
         );
         imports.forget_revoked(|key| key == 7);
-        assert!(!asks(7) && asks(8));
+        assert!(!must_request(7) && must_request(8));
         for (key, expected) in [(1, 1), (2, 1), (3, 2)] {
-            imports.settle(key, Some(mapped(if key == 3 { 4096 } else { LONGEST - 4096 })));
+            imports.settle(key, Some(mapped(if key == 3 { 4096 } else { MAX_MAPPED_BYTES - 4096 })));
             assert_eq!(imports.mapped(), expected, "{key}");
         }
     }
@@ -180,9 +183,9 @@ mod tests {
     #[test]
     fn revoked_mapping_is_removed_after_its_last_copy() {
         let imports = Imports::default();
-        assert!(matches!(imports.find(1), ImportLookup::Ask));
+        assert!(matches!(imports.find(1), ImportLookup::MustRequest));
         imports.settle(1, Some(mapped(4096)));
-        let ImportLookup::Here(held) = imports.find(1) else { panic!() };
+        let ImportLookup::Mapped(held) = imports.find(1) else { panic!() };
         let watched = Arc::downgrade(&held);
         imports.forget_revoked(|_| false);
         assert!(imports.mapped() == 0 && watched.upgrade().is_some());

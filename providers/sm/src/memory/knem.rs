@@ -1,13 +1,14 @@
-//! KNEM: a device that copies between processes, by declared regions (SM-17).
+//! KNEM: a kernel module whose device `/dev/knem` copies between processes (SM-17).
 //!
-//! The owner declares memory as a region and gets a cookie. Any process that knows the cookie can copy into or out of
-//! the region. If peers may access a registration, its memory is declared as a region, its cookie is published in the
-//! table of registrations, and the region is destroyed when the registration ends. The device grants access to every
-//! process with the cookie, so it is used only between processes of one user. The table is checked before each copy.
+//! The owner of memory declares it as a region and gets a cookie. Any process that knows the cookie can copy into or
+//! out of the region. This provider declares each registration that peers may access, publishes the cookie in the table
+//! of registrations, and destroys the region at the deregistration. The device grants access to every process with the
+//! cookie, so this provider uses it only between processes of one user. The initiator checks the table of registrations
+//! before each copy.
 //!
-//! This code was not tested with a real device, because the module is not part of the kernel; the tests use a fake
-//! device. Numbers and structures are those of the module's public interface, version 12 and later. Without `/dev/knem`
-//! the only cost is one failed open.
+//! The tests use a fake device, because the module is not part of the Linux kernel: this code never ran with the real
+//! device. Call numbers and structures are those of the module's public interface, version 12 and later. Without
+//! `/dev/knem` the only cost is one failed open.
 
 use std::fmt::Debug;
 use std::fs::{File, OpenOptions};
@@ -18,12 +19,12 @@ use dapl::provider::Region;
 
 use crate::memory::cma::{CopyError, Direction, faulting_side};
 
-/// Oldest interface version with the calls that are used here. The numbers of the calls include the sizes of
-/// structures, so a later version with other structures has other numbers.
-const OLDEST: u32 = 12;
+/// Oldest interface version that has all calls used here. Call numbers include the sizes of structures. If a later
+/// version has another structure, the calls fail.
+const MIN_VERSION: u32 = 12;
 const MAGIC: u32 = b'K' as u32;
 
-/// The driver's answer to the information request.
+/// Result of [`GET_INFO`].
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Info {
@@ -33,7 +34,7 @@ pub(crate) struct Info {
     forced_flags: u32,
 }
 
-/// A piece of this process's memory.
+/// A range of this process's memory.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Piece {
@@ -41,20 +42,20 @@ pub(crate) struct Piece {
     pub(crate) length: u64,
 }
 
-/// Creates a region from pieces; the driver writes its cookie.
+/// Argument of [`CREATE_REGION`]; the driver writes `cookie`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct CreateRegion {
     pub(crate) pieces: u64,
     pub(crate) count: u32,
     flags: u32,
-    /// Protection flags of `mmap` that apply to other processes.
+    /// Access of other processes: `PROT_READ` and `PROT_WRITE` of `mmap`.
     pub(crate) protection: u32,
     pad: u32,
     pub(crate) cookie: u64,
 }
 
-/// Copies between pieces of this process and a region; the driver writes the status.
+/// Argument of [`INLINE_COPY`], a copy between pieces of this process and a region; the driver writes `status`.
 #[repr(C)]
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct InlineCopy {
@@ -70,12 +71,12 @@ pub(crate) struct InlineCopy {
     pad: u32,
 }
 
-/// Status of a completed copy.
+/// [`InlineCopy::status`] after a complete copy.
 pub(crate) const SUCCESS: u32 = 1;
-/// Status of a copy that found unmapped memory.
+/// [`InlineCopy::status`] if memory of either process was not mapped.
 pub(crate) const FAILED: u32 = 2;
 
-/// The calls of the device.
+/// The calls of the device. It is a trait because tests replace the device.
 pub(crate) trait Calls: Debug + Send + Sync {
     fn info(&self, info: &mut Info) -> io::Result<()>;
     fn create(&self, region: &mut CreateRegion) -> io::Result<()>;
@@ -89,8 +90,8 @@ struct KnemDevice(File);
 
 impl KnemDevice {
     fn call<T>(&self, number: libc::Ioctl, argument: &mut T) -> io::Result<()> {
-        // SAFETY: the request number contains the size of `T`, which the driver reads and fills; memory to which it
-        // points belongs to the caller and outlives the call, or is looked up by the driver.
+        // SAFETY: `number` contains the size of `T`, so the driver accesses only `argument`, and memory to which
+        // `argument` points. The driver checks that memory itself, as for any system call.
         if unsafe { libc::ioctl(self.0.as_raw_fd(), number, std::ptr::from_mut(argument)) } < 0 {
             return Err(io::Error::last_os_error());
         }
@@ -98,8 +99,7 @@ impl KnemDevice {
     }
 }
 
-// The request number has the direction flag that the driver implements, which is the opposite of the description in the
-// public interface.
+// The direction flags are those that the driver implements. The description of the public interface says the opposite.
 const GET_INFO: libc::Ioctl = libc::_IOW::<Info>(MAGIC, 0x10);
 const CREATE_REGION: libc::Ioctl = libc::_IOWR::<CreateRegion>(MAGIC, 0x21);
 const DESTROY_REGION: libc::Ioctl = libc::_IOR::<u64>(MAGIC, 0x22);
@@ -123,7 +123,7 @@ impl Calls for KnemDevice {
     }
 }
 
-/// The open device, whose version is supported.
+/// The open KNEM device. Its version is supported.
 #[derive(Debug)]
 pub(crate) struct Knem(Box<dyn Calls>);
 
@@ -131,12 +131,12 @@ impl Knem {
     /// Opens the device. `None`: there is no device, or this process may not use it.
     pub(crate) fn open() -> Option<Self> {
         #[cfg(test)]
-        if let Some(double) = fake::installed() {
-            return Knem::over(Box::new(double));
+        if let Some(device) = fake::installed() {
+            return Knem::with_device(Box::new(device));
         }
         let device = OpenOptions::new().read(true).write(true).open("/dev/knem");
         match device {
-            Ok(device) => Knem::over(Box::new(KnemDevice(device))),
+            Ok(device) => Knem::with_device(Box::new(KnemDevice(device))),
             Err(error) => {
                 if error.kind() != io::ErrorKind::NotFound {
                     log::info!("cannot open /dev/knem: {error}; RDMA uses other copy methods");
@@ -146,13 +146,13 @@ impl Knem {
         }
     }
 
-    fn over(calls: Box<dyn Calls>) -> Option<Self> {
+    fn with_device(calls: Box<dyn Calls>) -> Option<Self> {
         let mut info = Info::default();
         match calls.info(&mut info) {
-            Ok(()) if info.version >= OLDEST => Some(Knem(calls)),
+            Ok(()) if info.version >= MIN_VERSION => Some(Knem(calls)),
             Ok(()) => {
                 log::info!(
-                    "/dev/knem has version {}, {OLDEST} or later is needed; RDMA uses other copy methods",
+                    "/dev/knem has version {}, {MIN_VERSION} or later is needed; RDMA uses other copy methods",
                     info.version
                 );
                 None
@@ -164,7 +164,8 @@ impl Knem {
         }
     }
 
-    /// Declares memory to peers. Returns the cookie, or 0 if the device refuses. The device pins the memory.
+    /// Declares memory to the device, so that peers can copy. Returns the cookie, or 0 if the device fails. The device
+    /// pins the memory.
     pub(crate) fn export(&self, region: Region, read: bool, write: bool) -> u64 {
         if region.length == 0 || !(read || write) {
             return 0;
@@ -180,7 +181,10 @@ impl Knem {
         match self.0.create(&mut create) {
             Ok(()) => create.cookie,
             Err(error) => {
-                log::debug!("KNEM refuses a region of {} bytes: {error}", region.length);
+                log::debug!(
+                    "/dev/knem cannot create a region of {} bytes: {error}; RDMA to it uses other copy methods",
+                    region.length
+                );
                 0
             }
         }
@@ -191,13 +195,15 @@ impl Knem {
         if cookie != 0
             && let Err(error) = self.0.destroy(cookie)
         {
-            log::debug!("KNEM cannot destroy a region: {error}");
+            log::debug!("/dev/knem cannot destroy the region with cookie {cookie:#x}: {error}");
         }
     }
 
     /// Copies `len` bytes between `local` and a region of a peer, in ascending order.
     ///
-    /// # Safety This call may read the mapped part of `len` bytes at `local`, and for `Read` write it.
+    /// # Safety
+    ///
+    /// The `len` bytes at `local` must be memory that this process may read, and for `Read` write, or unmapped memory.
     pub(crate) unsafe fn copy(
         &self,
         direction: Direction,
@@ -208,7 +214,7 @@ impl Knem {
     ) -> Result<(), CopyError> {
         let (begin, last) = (len as u64 - 1, local + len as u64 - 1);
         let both = [Piece { address: local, length: begin }, Piece { address: last, length: 1 }];
-        // The device refuses an empty piece.
+        // The device rejects an empty piece.
         let pieces = if begin == 0 { &both[1..] } else { &both[..] };
         let mut copy = InlineCopy {
             pieces: pieces.as_ptr() as u64,
@@ -280,23 +286,23 @@ mod tests {
 
     #[cfg(all(target_env = "gnu", any(target_arch = "x86_64", target_arch = "aarch64")))]
     #[test]
-    fn calls_have_the_numbers_of_the_interface() {
+    fn call_numbers_match_the_device_interface() {
         let numbers = [GET_INFO, CREATE_REGION, DESTROY_REGION, INLINE_COPY];
         assert_eq!(numbers, [0x4010_4B10, 0xC020_4B21, 0x8008_4B22, 0x8030_4B33]);
     }
 
     #[test]
-    fn a_driver_of_an_old_or_unknown_version_is_not_used() {
+    fn driver_before_version_12_is_not_used() {
         let of = |version| fake::FakeKnem::new(version);
-        assert!(Knem::over(Box::new(of(11))).is_none());
-        assert!(Knem::over(Box::new(of(0))).is_none());
-        assert!(Knem::over(Box::new(of(12))).is_some() && Knem::over(Box::new(of(13))).is_some());
+        assert!(Knem::with_device(Box::new(of(11))).is_none());
+        assert!(Knem::with_device(Box::new(of(0))).is_none());
+        assert!(Knem::with_device(Box::new(of(12))).is_some() && Knem::with_device(Box::new(of(13))).is_some());
     }
 
     #[test]
-    fn copies_go_both_ways_and_refusals_differ() {
-        let double = fake::FakeKnem::new(13);
-        let knem = Knem::over(Box::new(double.clone())).unwrap();
+    fn copies_in_both_directions_and_distinguishes_errors() {
+        let device = fake::FakeKnem::new(13);
+        let knem = Knem::with_device(Box::new(device.clone())).unwrap();
         let (target, source) = (vec![0u8; 100], vec![7u8; 50]);
         let region = Region { address: target.as_ptr() as u64, length: 100 };
         assert_eq!(
@@ -306,19 +312,20 @@ mod tests {
         let cookie = knem.export(region, true, true);
         let exported = ExportedRegion::of(cookie).unwrap();
         let at = source.as_ptr() as u64;
-        // SAFETY: the fifty bytes belong to this test, here and below.
+        // SAFETY: the 50 bytes of `source` and the 100 bytes of `target` exist until the test ends, and no other thread
+        // uses them.
         let copy = |direction, offset, len| unsafe { knem.copy(direction, at, exported, offset, len) };
         assert_eq!(copy(Direction::Write, 10, 50), Ok(()));
         assert_eq!((&target[..10], &target[10..60], &target[60..]), (&[0; 10][..], &[7; 50][..], &[0; 40][..]));
         assert_eq!(copy(Direction::Read, 0, 1), Ok(()));
-        assert_eq!(source[..2], [0, 7], "one byte is a piece, too");
-        double.refuses(fake::Refuses::Copies(libc::EACCES));
+        assert_eq!(source[..2], [0, 7], "a copy of one byte");
+        device.set_failure(fake::Failure::Copies(libc::EACCES));
         assert_eq!(copy(Direction::Write, 0, 1), Err(CopyError::Denied));
-        double.refuses(fake::Refuses::Copies(libc::EFAULT));
-        assert_eq!(copy(Direction::Write, 0, 1), Err(CopyError::RemoteMemory), "what is here is well");
-        double.refuses(fake::Refuses::Nothing);
+        device.set_failure(fake::Failure::Copies(libc::EFAULT));
+        assert_eq!(copy(Direction::Write, 0, 1), Err(CopyError::RemoteMemory), "the local memory is mapped");
+        device.set_failure(fake::Failure::Nothing);
         knem.unexport(cookie);
-        assert_eq!(copy(Direction::Write, 0, 1), Err(CopyError::Denied), "no such region any more");
+        assert_eq!(copy(Direction::Write, 0, 1), Err(CopyError::Denied), "the region was destroyed");
         assert!(ExportedRegion::of(0).is_none());
     }
 }

@@ -18,7 +18,7 @@ use rustix::mm::{Advice, MapFlags, ProtFlags};
 use crate::memory::map::is_ordinary;
 
 /// Maximum length in bytes of a mapped region, so that a malicious peer cannot exhaust the address space.
-pub(crate) const LONGEST: u64 = 1 << 40;
+pub(crate) const MAX_MAPPED_BYTES: u64 = 1 << 40;
 
 /// A region of a peer, mapped into this process.
 #[derive(Debug)]
@@ -128,7 +128,7 @@ impl Drop for Mapped {
 
 /// Returns the length in bytes of the mapping for a region at offset `skip`.
 fn length_of(skip: u64, region: Region) -> std::result::Result<usize, &'static str> {
-    let span = region.length.checked_add(skip).filter(|span| (1..=LONGEST).contains(span));
+    let span = region.length.checked_add(skip).filter(|span| (1..=MAX_MAPPED_BYTES).contains(span));
     span.and_then(|span| usize::try_from(span).ok()).ok_or("the region is empty or too long")
 }
 

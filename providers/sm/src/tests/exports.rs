@@ -431,10 +431,10 @@ fn invalid_export_answers_are_not_mapped() {
             &Datagram::MappingReply { from, to, token, key: key ^ 1, export: Some(good) },
             &[sealed().as_fd()],
         );
-        assert!(imports.is_asked(key), "{what}");
+        assert!(imports.is_requested(key), "{what}");
         let fds: Vec<_> = fds.iter().map(|fd| fd.as_fd()).collect();
         owner.export(&a, &Datagram::MappingReply { from, to, token, key, export: *export }, &fds);
-        until(what, || !imports.is_asked(key));
+        until(what, || !imports.is_requested(key));
         assert_eq!(imports.mapped(), 0, "{what}");
     }
     // A valid answer is accepted, so the other answers were refused because of their defects. It is counted once.

@@ -4,7 +4,7 @@ use std::sync::atomic::Ordering;
 
 use super::ends::{pattern, without_cma};
 use super::*;
-use crate::memory::knem::fake::{Asked, FakeKnem, Refuses};
+use crate::memory::knem::fake::{DeviceCall, Failure, FakeKnem};
 
 const READ: u32 = libc::PROT_READ as u32;
 const WRITE: u32 = libc::PROT_WRITE as u32;
@@ -27,8 +27,8 @@ fn there_and_back(a: &Side, active: &Qp, target: &[u8], key: u32) {
     assert!(target[10..] == out[..] && back == out);
 }
 
-fn copies(device: &FakeKnem) -> Vec<Asked> {
-    device.asked().into_iter().filter(|asked| matches!(asked, Asked::Copy { .. })).collect()
+fn copies(device: &FakeKnem) -> Vec<DeviceCall> {
+    device.take_calls().into_iter().filter(|call| matches!(call, DeviceCall::Copy { .. })).collect()
 }
 
 #[test]
@@ -36,30 +36,32 @@ fn registration_declares_memory_and_initiator_copies_by_cookie() {
     let (device, place) = (FakeKnem::new(13), Place::new("knem"));
     let (a, b, (active, _passive)) = over(&device, &place, "");
     without_cma(&active);
-    assert_eq!(device.asked(), []);
+    assert_eq!(device.take_calls(), []);
     let target = vec![0u8; 600_010];
     let region = Region { address: target.as_ptr() as u64, length: target.len() as u64 };
     let local = Access { local_write: true, ..Access::default() };
     drop(b.ia.register(&b.pd, region, local).unwrap());
-    assert_eq!(device.asked(), [], "memory without remote rights is not exported");
+    assert_eq!(device.take_calls(), [], "memory without remote rights is not exported");
     for (access, protection) in [
         (Access { remote_read: true, ..local }, READ),
         (Access { remote_write: true, ..local }, WRITE),
         (Access { remote_read: true, remote_write: true, ..local }, READ | WRITE),
     ] {
         let mr = b.ia.register(&b.pd, region, access).unwrap();
-        let [Asked::Create { address, length, protection: asked, cookie }] = device.asked()[..] else { panic!() };
-        assert_eq!((address, length, asked), (region.address, region.length, protection));
+        let [DeviceCall::Create { address, length, protection: found, cookie }] = device.take_calls()[..] else {
+            panic!()
+        };
+        assert_eq!((address, length, found), (region.address, region.length, protection));
         drop(mr);
-        assert_eq!(device.asked(), [Asked::Destroy { cookie }]);
+        assert_eq!(device.take_calls(), [DeviceCall::Destroy { cookie }]);
     }
     let mr = b.register(&target);
-    let [Asked::Create { cookie, .. }] = device.asked()[..] else { panic!() };
+    let [DeviceCall::Create { cookie, .. }] = device.take_calls()[..] else { panic!() };
     there_and_back(&a, &active, &target, mr.remote_key());
     // The copy is split into pieces, so that other connections are served meanwhile. Each piece has its own offset.
     let (mut next, mut sum) = ([10, 10], [0, 0]);
-    for asked in copies(&device) {
-        let Asked::Copy { write, cookie: used, offset, length } = asked else { continue };
+    for call in copies(&device) {
+        let DeviceCall::Copy { write, cookie: used, offset, length } = call else { continue };
         assert_eq!((used, offset), (cookie, next[usize::from(write)]));
         next[usize::from(write)] += length;
         sum[usize::from(write)] += length;
@@ -71,18 +73,18 @@ fn registration_declares_memory_and_initiator_copies_by_cookie() {
 
 #[test]
 fn copy_refused_by_the_device_uses_another_method() {
-    for (n, (refuses, by_cma)) in [
-        (Refuses::Copies(libc::EINVAL), true),
-        (Refuses::Copies(libc::EINVAL), false),
-        (Refuses::Regions(libc::ENOMEM), true),
-        (Refuses::Regions(libc::ENOMEM), false),
+    for (n, (failure, by_cma)) in [
+        (Failure::Copies(libc::EINVAL), true),
+        (Failure::Copies(libc::EINVAL), false),
+        (Failure::Regions(libc::ENOMEM), true),
+        (Failure::Regions(libc::ENOMEM), false),
     ]
     .into_iter()
     .enumerate()
     {
-        let (device, place) = (FakeKnem::new(13), Place::new(&format!("knem-refuses-{n}")));
+        let (device, place) = (FakeKnem::new(13), Place::new(&format!("knem-failure-{n}")));
         let (a, b, (active, _passive)) = over(&device, &place, "");
-        device.refuses(refuses);
+        device.set_failure(failure);
         if !by_cma {
             without_cma(&active);
         }
@@ -91,10 +93,10 @@ fn copy_refused_by_the_device_uses_another_method() {
         there_and_back(&a, &active, &target, mr.remote_key());
         let link = active.0.link().unwrap();
         let peer = &link.peer_side().unwrap().peer;
-        let is_given_up = matches!(refuses, Refuses::Copies(_));
-        assert_eq!(peer.knem.load(Ordering::Relaxed), !is_given_up, "{refuses:?}");
-        device.refuses(Refuses::Nothing);
-        device.asked();
+        let is_given_up = matches!(failure, Failure::Copies(_));
+        assert_eq!(peer.knem.load(Ordering::Relaxed), !is_given_up, "{failure:?}");
+        device.set_failure(Failure::Nothing);
+        device.take_calls();
         there_and_back(&a, &active, &target, mr.remote_key());
         assert_eq!(copies(&device), [], "not tried again, or there is no cookie");
     }
@@ -127,7 +129,7 @@ fn rights_are_checked_before_the_device_is_used() {
     let (out, target) = (pattern(64, 1), vec![0u8; 64]);
     let (out_mr, mr) = (a.register(&out), b.register(&target));
     let remote = Remote { key: mr.remote_key(), address: target.as_ptr() as u64 + 1 };
-    device.asked();
+    device.take_calls();
     active.post_send(&wr(Op::Write(remote), &[segment(&out_mr, &out)], 1)).unwrap();
     assert_eq!(a.completion().status, Status::RemoteAccess);
     assert_eq!((copies(&device), target), (vec![], vec![0; 64]));

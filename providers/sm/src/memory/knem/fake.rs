@@ -9,18 +9,18 @@ use parking_lot::Mutex;
 
 use super::{Calls, CreateRegion, FAILED, Info, InlineCopy, Piece, SUCCESS};
 
-/// Requests that the fake device refuses, and the error that it returns.
+/// Calls of the fake device that fail, and the error code that they return.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) enum Refuses {
+pub(crate) enum Failure {
     #[default]
     Nothing,
     Regions(i32),
     Copies(i32),
 }
 
-/// A recorded request.
+/// A call of the device, as the fake device records it.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Asked {
+pub(crate) enum DeviceCall {
     Create { address: u64, length: u64, protection: u32, cookie: u64 },
     Destroy { cookie: u64 },
     Copy { write: bool, cookie: u64, offset: u64, length: u64 },
@@ -29,9 +29,9 @@ pub(crate) enum Asked {
 #[derive(Debug, Default)]
 struct State {
     version: u32,
-    refuses: Refuses,
+    failure: Failure,
     regions: HashMap<u64, Piece>,
-    asked: Vec<Asked>,
+    calls: Vec<DeviceCall>,
     next: u64,
 }
 
@@ -61,13 +61,13 @@ impl FakeKnem {
         done
     }
 
-    pub(crate) fn refuses(&self, what: Refuses) {
-        self.0.lock().refuses = what;
+    pub(crate) fn set_failure(&self, failure: Failure) {
+        self.0.lock().failure = failure;
     }
 
-    /// Returns the requests since the last call.
-    pub(crate) fn asked(&self) -> Vec<Asked> {
-        std::mem::take(&mut self.0.lock().asked)
+    /// Returns the calls that were recorded since the last `take_calls`.
+    pub(crate) fn take_calls(&self) -> Vec<DeviceCall> {
+        std::mem::take(&mut self.0.lock().calls)
     }
 
     /// Number of regions.
@@ -77,49 +77,49 @@ impl FakeKnem {
 }
 
 fn pieces(address: u64, count: u32) -> Vec<Piece> {
-    // SAFETY: the caller passes `count` pieces at this address, which outlive its call.
+    // SAFETY: `address` is that of an array of `count` pieces in the caller's frame, as in a call of the real device.
     unsafe { std::slice::from_raw_parts(address as *const Piece, count as usize) }.to_vec()
 }
 
-fn refusal(code: i32) -> io::Result<()> {
+fn error(code: i32) -> io::Result<()> {
     Err(io::Error::from_raw_os_error(code))
 }
 
 impl Calls for FakeKnem {
     fn info(&self, info: &mut Info) -> io::Result<()> {
         info.version = self.0.lock().version;
-        if info.version == 0 { refusal(libc::ENOTTY) } else { Ok(()) }
+        if info.version == 0 { error(libc::ENOTTY) } else { Ok(()) }
     }
 
     fn create(&self, region: &mut CreateRegion) -> io::Result<()> {
         let mut state = self.0.lock();
-        if let Refuses::Regions(code) = state.refuses {
-            return refusal(code);
+        if let Failure::Regions(code) = state.failure {
+            return error(code);
         }
-        let [piece] = pieces(region.pieces, region.count)[..] else { return refusal(libc::EINVAL) };
+        let [piece] = pieces(region.pieces, region.count)[..] else { return error(libc::EINVAL) };
         state.next += 1;
         region.cookie = state.next;
         state.regions.insert(region.cookie, piece);
         let (Piece { address, length }, CreateRegion { protection, cookie, .. }) = (piece, *region);
-        state.asked.push(Asked::Create { address, length, protection, cookie });
+        state.calls.push(DeviceCall::Create { address, length, protection, cookie });
         Ok(())
     }
 
     fn destroy(&self, cookie: u64) -> io::Result<()> {
         let mut state = self.0.lock();
-        state.asked.push(Asked::Destroy { cookie });
-        if state.regions.remove(&cookie).is_some() { Ok(()) } else { refusal(libc::EINVAL) }
+        state.calls.push(DeviceCall::Destroy { cookie });
+        if state.regions.remove(&cookie).is_some() { Ok(()) } else { error(libc::EINVAL) }
     }
 
     fn copy(&self, copy: &mut InlineCopy) -> io::Result<()> {
         let mut state = self.0.lock();
-        if let Refuses::Copies(code) = state.refuses {
-            return refusal(code);
+        if let Failure::Copies(code) = state.failure {
+            return error(code);
         }
-        let Some(region) = state.regions.get(&copy.cookie).copied() else { return refusal(libc::EINVAL) };
+        let Some(region) = state.regions.get(&copy.cookie).copied() else { return error(libc::EINVAL) };
         let pieces = pieces(copy.pieces, copy.count);
         let (cookie, length) = (copy.cookie, pieces.iter().map(|piece| piece.length).sum());
-        state.asked.push(Asked::Copy { write: copy.write != 0, cookie, offset: copy.offset, length });
+        state.calls.push(DeviceCall::Copy { write: copy.write != 0, cookie, offset: copy.offset, length });
         if copy.offset + length > region.length {
             copy.status = FAILED;
             return Ok(());
@@ -127,7 +127,8 @@ impl Calls for FakeKnem {
         let mut there = region.address + copy.offset;
         for Piece { address: here, length } in pieces {
             let (from, to) = if copy.write != 0 { (here, there) } else { (there, here) };
-            // SAFETY: both ranges are memory of the tests that outlives the copy. Their bounds were checked just above.
+            // SAFETY: `here` is memory of the caller, which exists during the call. `there` is inside the region, as
+            // was checked above, and the tests keep a region's memory until they destroy the region.
             unsafe { std::ptr::copy_nonoverlapping(from as *const u8, to as *mut u8, length as usize) };
             there += length;
         }

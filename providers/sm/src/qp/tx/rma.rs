@@ -100,15 +100,15 @@ impl TxEnds {
             return None;
         }
         match imports.find(key) {
-            ImportLookup::Here(mapped) => {
+            ImportLookup::Mapped(mapped) => {
                 (self.mapped.key, self.mapped.mapped) = (key, Arc::downgrade(&mapped));
                 Some(mapped)
             }
-            ImportLookup::Ask => {
+            ImportLookup::MustRequest => {
                 shared.jobs.push(Job::RequestMapping(self.link.id, key));
                 None
             }
-            ImportLookup::Nothing => None,
+            ImportLookup::Unavailable => None,
         }
     }
 
