@@ -21,7 +21,7 @@ use parking_lot::{Mutex, MutexGuard};
 use crate::engine::jobs::{EngineQueueClient, Job, Jobs};
 
 /// Maximum number of idle connections in the list that pollers serve.
-const ACTIVE: usize = 16;
+const MAX_IDLE_POLLED: usize = 16;
 
 /// A connection, as a thread that polls one of its queues uses it. It is a trait, because a queue pair posts
 /// completions to the queue while the queue polls its connections. Tests of the queue implement it without a ring.
@@ -289,7 +289,7 @@ impl EngineQueueClient for CqCore {
         let mut active = self.active.lock();
         // One full poll per tick finds out whether the thread shares its CPU, and removes connections that have ended.
         self.empty_check.set_stale();
-        if active.len() > ACTIVE {
+        if active.len() > MAX_IDLE_POLLED {
             let (idle, busy): (Vec<_>, Vec<_>) = active.drain(..).partition(|active| active.conn.was_idle());
             *active = busy;
             drop(active);

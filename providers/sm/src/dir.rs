@@ -25,13 +25,13 @@ const SUN_PATH: usize = 107;
 
 /// Number of attempts to create a listener's name while another process is about to release it, and the pause between
 /// attempts.
-const TRIES: u32 = 100;
-const RETRY: Duration = Duration::from_millis(1);
+const CLAIM_ATTEMPTS: u32 = 100;
+const CLAIM_PAUSE: Duration = Duration::from_millis(1);
 
 /// Maximum number of live processes, and of names, that a cleaner probes. If there are more, the cleaner selects some
 /// at random. A probe takes ten system calls, and each process cleans when it opens an IA. So if each of n processes
 /// probed all others, this would cost n * n probes.
-const PROBED: usize = 16;
+const MAX_PROBES: usize = 16;
 
 /// Number of end points that this process has opened.
 static NEXT_ID: AtomicU32 = AtomicU32::new(1);
@@ -136,17 +136,17 @@ impl Base {
     /// Removes files of dead processes: end points, names of listeners, and names of shared memory. `died`: id of a
     /// process that has died, even if another process has the same id now.
     ///
-    /// Removes the files of every process id that does not exist. Of the existing process ids, [`PROBED`] are probed,
-    /// because an id may have been reused. [`PROBED`] names are probed, or all names if another file was removed.
+    /// Removes the files of every process id that does not exist. Of the existing process ids, [`MAX_PROBES`] are probed,
+    /// because an id may have been reused. [`MAX_PROBES`] names are probed, or all names if another file was removed.
     pub(crate) fn clean(&self, died: Option<i32>) {
         let processes = entries(self.dir.path()).into_iter();
         let numbered = processes.filter_map(|path| Some((path.file_name()?.to_str()?.parse::<i32>().ok()?, path)));
         let (living, dead): (Vec<_>, _) = numbered.partition(|(pid, _)| died != Some(*pid) && is_alive(*pid));
         let mut has_removed = false;
-        for (pid, process) in dead.into_iter().chain(sample(living, PROBED)) {
+        for (pid, process) in dead.into_iter().chain(sample(living, MAX_PROBES)) {
             has_removed |= clean_process(&process, pid);
         }
-        let most = if has_removed { usize::MAX } else { PROBED };
+        let most = if has_removed { usize::MAX } else { MAX_PROBES };
         sample(entries(&self.quals()), most).iter().for_each(|name| remove_unlocked(name));
         self.names.clean(most);
     }
@@ -196,9 +196,9 @@ fn clean_endpoint(path: &Path) {
 /// Whether the process that created this directory died before it locked the directory. A live process locks it within
 /// a short time. Until then no other process may change the directory.
 fn is_abandoned(new: &Path, pid: i32) -> bool {
-    const LONG: Duration = Duration::from_secs(10);
+    const CREATION_TIME: Duration = Duration::from_secs(10);
     let Ok(found) = fs::symlink_metadata(new) else { return false };
-    let is_old = || found.modified().ok().and_then(|begun| begun.elapsed().ok()).is_some_and(|age| age > LONG);
+    let is_old = || found.modified().ok().and_then(|begun| begun.elapsed().ok()).is_some_and(|age| age > CREATION_TIME);
     // Another process may have the process id now.
     if is_alive(pid) && !is_old() {
         return false;
@@ -368,7 +368,7 @@ impl Endpoint {
     /// `qual`.
     pub(crate) fn claim(&self, qual: u64) -> Result<Name> {
         let path = self.base.quals().join(qual.to_string());
-        for _ in 0..TRIES {
+        for _ in 0..CLAIM_ATTEMPTS {
             let _ = DirBuilder::new().mode(0o700).create(self.base.quals());
             let folder = open_folder(&self.base.quals());
             let file = match folder.and_then(|folder| open_name(&folder, qual, OFlags::RDWR | OFlags::CREATE)) {
@@ -381,7 +381,7 @@ impl Endpoint {
                 if self.base.has_listener(qual) {
                     return Err(Error::ConnQualTaken);
                 }
-                std::thread::sleep(RETRY);
+                std::thread::sleep(CLAIM_PAUSE);
                 continue;
             }
             if !is_at(&file, &path) {

@@ -93,7 +93,7 @@ fn peer(device: &Device, path: &Path, pid: i32, params: &ConnectParams, table: &
     let is_first = rma.by_kernel().next() == Some(ByKernel::Knem);
     let knem = device.regions.knem().is_some() && watch.is_some() && (is_first || !cma.load(Ordering::Relaxed));
     let is_timed = device.settings.calibrate && cma.load(Ordering::Relaxed);
-    let offer_from = if is_timed { calibration::crossover() } else { calibration::USUAL };
+    let offer_from = if is_timed { calibration::crossover() } else { calibration::DEFAULT_CROSSOVER_BYTES };
     let imports = (*rma == RmaMethod::Auto).then(Imports::default);
     let peer = Arc::new(Peer {
         path: path.to_path_buf(),

@@ -73,14 +73,14 @@ pub(crate) struct RequestHistory {
 impl RequestHistory {
     /// Number of tokens that are remembered. A duplicate waits only in the short socket queue, so far fewer would be
     /// sufficient.
-    const MOST: usize = 4096;
+    const MAX_TOKENS: usize = 4096;
 
     pub(crate) fn remember(&mut self, token: u64) {
         if !self.known.insert(token) {
             return;
         }
         self.order.push_back(token);
-        if self.order.len() > Self::MOST
+        if self.order.len() > Self::MAX_TOKENS
             && let Some(oldest) = self.order.pop_front()
         {
             self.known.remove(&oldest);
@@ -102,12 +102,12 @@ pub(crate) struct EndedPeers {
 
 impl EndedPeers {
     /// Maximum number of peers. A peer notices the end within milliseconds.
-    const MOST: usize = 4096;
+    const MAX_PEERS: usize = 4096;
     /// Time between the peer's mark of the end and the time at which its threads have stopped copying.
-    const LINGER: Duration = Duration::from_millis(100);
+    const STOP_TIME: Duration = Duration::from_millis(100);
 
     fn push(&mut self, peer: Copier, now: Instant) {
-        while self.peers.len() >= Self::MOST
+        while self.peers.len() >= Self::MAX_PEERS
             || self.peers.front_mut().is_some_and(|first| Self::has_stopped_copying(first, now))
         {
             self.peers.pop_front();
@@ -117,7 +117,7 @@ impl EndedPeers {
 
     fn has_stopped_copying((peer, idle): &mut (Copier, Option<Instant>), now: Instant) -> bool {
         *idle = if peer.is_idle() { idle.or(Some(now)) } else { None };
-        idle.is_some_and(|since| now.saturating_duration_since(since) >= Self::LINGER)
+        idle.is_some_and(|since| now.saturating_duration_since(since) >= Self::STOP_TIME)
     }
 
     /// Removes the peers that do not copy any more.

@@ -209,7 +209,7 @@ fn cleaner_probes_all_dead_and_few_live_processes() {
         receiver.iter().take(100).for_each(left);
         (0..50).for_each(|n| left(4_194_200 + n));
         base.clean(None);
-        assert_eq!(entries(Path::new(&dir)).len(), 100 - PROBED, "all dead, and some of the others");
+        assert_eq!(entries(Path::new(&dir)).len(), 100 - MAX_PROBES, "all dead, and some of the others");
         drop(end);
     });
     let _ = fs::remove_dir_all(&dir);

@@ -35,13 +35,13 @@ use crate::qp::link::ConnectionMemory;
 const TICK: Duration = Duration::from_millis(2);
 /// Number of FIFO words that are read at once. This is the capacity of the FIFO, so a read of this length shows that
 /// the FIFO was full.
-const WORDS: usize = 16_384;
+const FIFO_CAPACITY: usize = 16_384;
 
-const FIFO: u64 = 0;
-const SOCKET: u64 = 1;
-const JOBS: u64 = 2;
+const FIFO_KEY: u64 = 0;
+const SOCKET_KEY: u64 = 1;
+const JOBS_KEY: u64 = 2;
 /// First key of watched processes in the epoll set; lower keys are descriptors of the engine.
-const PIDS: u64 = 16;
+const FIRST_PID_KEY: u64 = 16;
 
 /// The engine's thread.
 pub(crate) struct Engine {
@@ -61,9 +61,9 @@ impl Engine {
         let add = |fd: rustix::fd::BorrowedFd<'_>, key| {
             epoll::add(&epoll, fd, epoll::EventData::new_u64(key), epoll::EventFlags::IN)
         };
-        add(device.fifo.as_fd(), FIFO)?;
-        add(device.socket.as_fd(), SOCKET)?;
-        add(device.jobs.as_fd(), JOBS)?;
+        add(device.fifo.as_fd(), FIFO_KEY)?;
+        add(device.socket.as_fd(), SOCKET_KEY)?;
+        add(device.jobs.as_fd(), JOBS_KEY)?;
         Ok(Engine {
             device,
             epoll,
@@ -89,10 +89,10 @@ impl Engine {
             let keys: Vec<u64> = events.iter().map(|event| event.data.u64()).collect();
             for key in keys {
                 match key {
-                    FIFO => self.read_words(),
-                    SOCKET => self.read_datagrams(),
-                    JOBS => {}
-                    pid => self.process_died((pid - PIDS) as i32),
+                    FIFO_KEY => self.read_words(),
+                    SOCKET_KEY => self.read_datagrams(),
+                    JOBS_KEY => {}
+                    pid => self.process_died((pid - FIRST_PID_KEY) as i32),
                 }
             }
             self.do_jobs();
@@ -109,7 +109,7 @@ impl Engine {
     fn adopt_watches(&mut self) {
         let new = std::mem::take(&mut self.device.connections.lock().new_watches);
         for (pid, watch) in new {
-            let data = epoll::EventData::new_u64(PIDS + pid as u64);
+            let data = epoll::EventData::new_u64(FIRST_PID_KEY + pid as u64);
             let _ = epoll::add(&self.epoll, &watch.fd, data, epoll::EventFlags::IN | epoll::EventFlags::ONESHOT);
         }
     }
@@ -212,7 +212,7 @@ impl Engine {
     // --- the FIFO ---
 
     fn read_words(&mut self) {
-        let mut bytes = vec![0u8; WORDS * 4];
+        let mut bytes = vec![0u8; FIFO_CAPACITY * 4];
         let Ok(read) = rustix::io::read(&self.device.fifo, &mut bytes[..]) else { return };
         match Note::all(&bytes[..read]).filter(|_| read < bytes.len()) {
             Some(mut notes) => {

@@ -168,7 +168,7 @@ mod interleavings {
     use super::*;
     use crate::memory::map::Map;
     use crate::proto::message::{Header, Kind};
-    use crate::qp::ring::{Next, Reader, RingLayout, SlotFields, Writer};
+    use crate::qp::ring::{Peeked, Reader, RingLayout, SlotFields, Writer};
     use dapl::runtime::sync::Mutex;
 
     const LAYOUT: RingLayout = RingLayout { offset: 0, slots: 2 };
@@ -255,12 +255,12 @@ mod interleavings {
             })
         };
         while reader.taken() < MESSAGES {
-            if reader.peek() == Next::Empty {
+            if reader.peek() == Peeked::Empty {
                 // Same condition as in `QpCore::arm`: preset flags suffice until the reader has consumed an entry.
                 if reader.taken() > 0 || !WakeFlags::is_preset(line.word(0)) {
                     wake_flags.set(line.word(0), WANT_REQUESTS, membarrier);
                 }
-                if reader.peek() == Next::Empty {
+                if reader.peek() == Peeked::Empty {
                     fifo.sleep();
                 }
             } else {

@@ -14,11 +14,11 @@ use dapl_software::memory::user_copy;
 use crate::memory::cma::{self, Direction};
 
 /// Default length in bytes, used if the measurement fails.
-pub(crate) const USUAL: u64 = 32 << 10;
+pub(crate) const DEFAULT_CROSSOVER_BYTES: u64 = 32 << 10;
 /// Lengths in bytes that are compared; the result is one of these.
-const LENGTHS: [usize; 3] = [16 << 10, 32 << 10, 64 << 10];
+const CANDIDATE_BYTES: [usize; 3] = [16 << 10, 32 << 10, 64 << 10];
 /// Number of measurements. The shortest is used, because longer ones include interruptions.
-const TRIES: usize = 9;
+const MEASUREMENTS: usize = 9;
 
 /// Returns the minimum message length in bytes at which one copy is faster than two. The first call measures it.
 pub(crate) fn crossover() -> u64 {
@@ -32,7 +32,7 @@ pub(crate) fn crossover() -> u64 {
 }
 
 fn measure() -> u64 {
-    let longest = LENGTHS[LENGTHS.len() - 1];
+    let longest = CANDIDATE_BYTES[CANDIDATE_BYTES.len() - 1];
     let from = vec![1u8; longest];
     let (mut between, mut to) = (vec![2u8; longest], vec![3u8; longest]);
     let pid = std::process::id() as i32;
@@ -50,7 +50,7 @@ fn measure() -> u64 {
         });
         choose(by_kernel, by_buffer)
     };
-    LENGTHS.into_iter().find(is_faster).unwrap_or(longest) as u64
+    CANDIDATE_BYTES.into_iter().find(is_faster).unwrap_or(longest) as u64
 }
 
 /// Whether the kernel can copy, and is at least as fast as the buffer.
@@ -64,7 +64,7 @@ fn best(mut copy: impl FnMut() -> bool) -> Option<Duration> {
         let begin = Instant::now();
         copy().then(|| begin.elapsed())
     };
-    (0..TRIES).map(time).collect::<Option<Vec<_>>>()?.into_iter().min()
+    (0..MEASUREMENTS).map(time).collect::<Option<Vec<_>>>()?.into_iter().min()
 }
 
 #[cfg(test)]
@@ -74,7 +74,7 @@ mod tests {
     #[test]
     fn measured_crossover_is_valid_and_constant() {
         let length = crossover();
-        assert!(LENGTHS.contains(&(length as usize)), "{length}");
+        assert!(CANDIDATE_BYTES.contains(&(length as usize)), "{length}");
         assert_eq!(crossover(), length);
     }
 

@@ -301,14 +301,14 @@ impl LocalMemory for Regions {
 /// Waits for a copy by a peer. The copy takes a short time, unless the peer is not scheduled. The wait ends after a
 /// second, because the peer may be stopped or malicious.
 pub(crate) fn wait_while(announcement: impl Fn() -> bool) {
-    const FEW: u32 = 1000;
+    const MIN_ROUNDS: u32 = 1000;
     let (mut rounds, mut since) = (0, None);
     while announcement() {
         rounds += 1;
         // Loom models have no clock, so the number of attempts is limited.
         let over =
             |since: &mut Option<Instant>| since.get_or_insert_with(Instant::now).elapsed() > Duration::from_secs(1);
-        if rounds > FEW && (cfg!(loom) || over(&mut since)) {
+        if rounds > MIN_ROUNDS && (cfg!(loom) || over(&mut since)) {
             return;
         }
         yield_now();

@@ -9,7 +9,7 @@
 use std::fmt;
 
 use super::message::SLOT;
-use super::offer::STAGE;
+use super::offer::STAGING_BYTES;
 
 /// Major version of the protocol. A peer with another version gets a reject that names this reason.
 pub(crate) const VERSION: u8 = 1;
@@ -114,7 +114,7 @@ impl Geometry {
 
     /// Length in bytes of the RMA buffer and the staging buffer.
     pub(crate) fn rma_len(&self) -> usize {
-        self.stage_at() + STAGE
+        self.stage_at() + STAGING_BYTES
     }
 
     /// Length in bytes of the whole area.

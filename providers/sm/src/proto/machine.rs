@@ -17,17 +17,17 @@ use super::liveness::Liveness;
 
 /// First interval after which a datagram is sent again if the peer's queue was full. The interval doubles each time.
 /// The queue is short, and a live peer empties it immediately.
-const FIRST_TRY: Duration = Duration::from_millis(1);
+const FIRST_FULL_RETRY: Duration = Duration::from_millis(1);
 /// First and maximum interval after which a request or reply is retransmitted. The interval doubles each time.
-const FIRST_REPEAT: Duration = Duration::from_millis(20);
-const LAST_REPEAT: Duration = Duration::from_millis(500);
+const FIRST_RETRANSMIT: Duration = Duration::from_millis(20);
+const MAX_RETRANSMIT: Duration = Duration::from_millis(500);
 /// Interval between requests after the peer has answered that its consumer has not decided yet.
-const PATIENT_REPEAT: Duration = Duration::from_secs(2);
+const PENDING_RETRANSMIT: Duration = Duration::from_secs(2);
 /// Maximum number of hand-offs of a request. Without a limit, two listeners could hand a request off to each other
 /// forever.
 const MAX_HAND_OFFS: usize = 8;
 /// Time for which a rejection is stored, to answer a client that repeats its request.
-const LINGER: Duration = Duration::from_secs(10);
+const REJECT_LINGER: Duration = Duration::from_secs(10);
 
 /// The state of a connection attempt or connection.
 #[derive(Debug)]
@@ -59,13 +59,13 @@ struct Outgoing {
 
 impl Outgoing {
     fn new(datagram: Datagram) -> Self {
-        Outgoing { datagram, wait: FIRST_TRY }
+        Outgoing { datagram, wait: FIRST_FULL_RETRY }
     }
 
     /// Returns the interval until the next transmission, and doubles it for the one after that.
     fn next_wait(&mut self, delivery: Delivery) -> Duration {
-        let wait = if delivery == Delivery::Queued { self.wait.max(FIRST_REPEAT) } else { self.wait };
-        self.wait = if wait >= PATIENT_REPEAT { wait } else { (wait * 2).min(LAST_REPEAT) };
+        let wait = if delivery == Delivery::Queued { self.wait.max(FIRST_RETRANSMIT) } else { self.wait };
+        self.wait = if wait >= PENDING_RETRANSMIT { wait } else { (wait * 2).min(MAX_RETRANSMIT) };
         wait
     }
 }
@@ -313,8 +313,8 @@ impl Machine {
             }
             ReplyResult::Pending => {
                 self.peer_id = server;
-                attempt.request.wait = PATIENT_REPEAT;
-                self.due = Some(now + PATIENT_REPEAT);
+                attempt.request.wait = PENDING_RETRANSMIT;
+                self.due = Some(now + PENDING_RETRANSMIT);
                 (State::Requested(attempt), vec![Action::Watch])
             }
             ReplyResult::HandedOff(qual) if attempt.hand_offs < MAX_HAND_OFFS => {
@@ -342,7 +342,7 @@ impl Machine {
                 (State::Replied(Outgoing::new(reply)), vec![Action::Transmit])
             }
             Input::Refuse(result) => {
-                self.due = Some(now + LINGER);
+                self.due = Some(now + REJECT_LINGER);
                 (State::Refused(result), vec![self.reply(result)])
             }
             Input::Gone => (State::Abandoned, vec![]),
@@ -403,7 +403,7 @@ impl Machine {
             (params.qual, params.token) = (to, fresh);
         }
         (self.peer_id, self.token) = (0, fresh);
-        (attempt.request.wait, attempt.was_sent) = (FIRST_TRY, false);
+        (attempt.request.wait, attempt.was_sent) = (FIRST_FULL_RETRY, false);
         (State::Requested(attempt), vec![Action::Transmit])
     }
 

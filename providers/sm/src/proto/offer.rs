@@ -11,16 +11,16 @@ use super::message::INLINE;
 /// Number of payload words of a slot after the total length.
 pub(crate) const WORDS: usize = INLINE / 8 - 1;
 /// Maximum number of segments of a rendezvous offer.
-pub(crate) const MOST: usize = WORDS / 2;
+pub(crate) const MAX_SEGMENTS: usize = WORDS / 2;
 /// Number of bytes that a process copies before it serves other connections, or checks for a help request.
-pub(crate) const CHUNK: u64 = 256 << 10;
+pub(crate) const MAX_PART_BYTES: u64 = 256 << 10;
 /// Minimum length in bytes of a part that the sender is asked to copy.
-const LEAST: u64 = 48 << 10;
+const MIN_DELEGATED_BYTES: u64 = 48 << 10;
 /// Alignment in bytes of the part that the sender copies, relative to the first byte of the message.
 const PAGE: u64 = 4096;
 /// Size in bytes of the staging buffer behind a sender's RMA buffer. It is used for offers that the receiver cannot
 /// copy.
-pub(crate) const STAGE: usize = 4 << 10;
+pub(crate) const STAGING_BYTES: usize = 4 << 10;
 
 /// A segment of the sender's memory.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -43,7 +43,7 @@ impl Part {
 /// Returns the segments listed in a slot; `None` if there are none or too many, or if their lengths do not add up to
 /// the total.
 pub(crate) fn parts(count: u32, total: u64, words: [u64; WORDS]) -> Option<impl Iterator<Item = Part>> {
-    let count = usize::try_from(count).ok().filter(|count| (1..=MOST).contains(count))?;
+    let count = usize::try_from(count).ok().filter(|count| (1..=MAX_SEGMENTS).contains(count))?;
     let parts = move || (0..count).map(move |n| Part::decode([words[2 * n], words[2 * n + 1]]));
     let sum: u64 = parts().map(|part| u64::from(part.length)).sum();
     (sum == total && parts().all(|part| part.length > 0)).then(parts)
@@ -52,10 +52,10 @@ pub(crate) fn parts(count: u32, total: u64, words: [u64; WORDS]) -> Option<impl 
 /// Splits the next bytes into the part that the receiver copies from the front, and the following part, which the
 /// helper copies, if there is one.
 pub(crate) fn split(left: u64, has_helper: bool) -> (u64, u64) {
-    if !has_helper || left < LEAST {
-        return (left.min(CHUNK), 0);
+    if !has_helper || left < MIN_DELEGATED_BYTES {
+        return (left.min(MAX_PART_BYTES), 0);
     }
-    let window = left.min(2 * CHUNK);
+    let window = left.min(2 * MAX_PART_BYTES);
     let of_receiver = (window / 2).next_multiple_of(PAGE);
     (of_receiver, window - of_receiver)
 }
@@ -84,8 +84,9 @@ mod tests {
 
     #[test]
     fn offer_round_trips() {
-        let list: Vec<_> = (1..=MOST as u32).map(|n| Part { key: !n, length: n, address: u64::MAX - 1 }).collect();
-        for count in 1..=MOST {
+        let list: Vec<_> =
+            (1..=MAX_SEGMENTS as u32).map(|n| Part { key: !n, length: n, address: u64::MAX - 1 }).collect();
+        for count in 1..=MAX_SEGMENTS {
             let total = (1..=count as u64).sum();
             let found = parts(count as u32, total, words(&list)).unwrap();
             assert_eq!(found.collect::<Vec<_>>(), list[..count]);
@@ -95,7 +96,7 @@ mod tests {
     #[test]
     fn inconsistent_offers_are_refused() {
         let part = Part { key: 1, length: u32::MAX, address: 8 };
-        let list = words(&[part; MOST]);
+        let list = words(&[part; MAX_SEGMENTS]);
         let total = u64::from(u32::MAX);
         assert!(parts(1, total, list).is_some() && parts(6, 6 * total, list).is_some());
         for (count, total) in [(0, 0), (1, total - 1), (1, total + 1), (2, total), (7, 7 * total), (u32::MAX, total)] {
@@ -107,15 +108,29 @@ mod tests {
 
     #[test]
     fn split_covers_all_bytes_from_the_front() {
-        for left in [1, 4096, LEAST - 1, LEAST, 65_536, 65_537, CHUNK, 2 * CHUNK, 2 * CHUNK + 1, 1 << 40] {
+        for left in [
+            1,
+            4096,
+            MIN_DELEGATED_BYTES - 1,
+            MIN_DELEGATED_BYTES,
+            65_536,
+            65_537,
+            MAX_PART_BYTES,
+            2 * MAX_PART_BYTES,
+            2 * MAX_PART_BYTES + 1,
+            1 << 40,
+        ] {
             let (alone, none) = split(left, false);
-            assert_eq!((alone, none), (left.min(CHUNK), 0));
+            assert_eq!((alone, none), (left.min(MAX_PART_BYTES), 0));
             let (of_receiver, of_sender) = split(left, true);
             assert!(
-                of_receiver > 0 && of_receiver <= CHUNK && of_sender <= CHUNK && of_receiver + of_sender <= left,
+                of_receiver > 0
+                    && of_receiver <= MAX_PART_BYTES
+                    && of_sender <= MAX_PART_BYTES
+                    && of_receiver + of_sender <= left,
                 "{left}"
             );
-            assert_eq!(of_sender > 0, left >= LEAST, "{left}");
+            assert_eq!(of_sender > 0, left >= MIN_DELEGATED_BYTES, "{left}");
         }
     }
 }

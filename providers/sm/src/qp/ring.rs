@@ -219,11 +219,11 @@ pub(crate) struct Reader {
 
 /// Result of reading the next slot.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Next {
+pub(crate) enum Peeked {
     Empty,
-    Word(Header),
+    Entry(Header),
     /// The slot has an invalid header word.
-    Nonsense,
+    Invalid,
 }
 
 impl Reader {
@@ -245,13 +245,13 @@ impl Reader {
 
     /// Reads the header word of the next slot. The word is read once, and only the copy is used.
     #[inline(always)]
-    pub(crate) fn peek(&self) -> Next {
+    pub(crate) fn peek(&self) -> Peeked {
         // Acquire, for the Release in `push`.
         let word = self.slots.words(self.next)[0].load(Ordering::Acquire);
         if word & !0xFFFF_FFFF != lap(self.next, self.shift) {
-            return Next::Empty;
+            return Peeked::Empty;
         }
-        Header::decode(word as u32).map_or(Next::Nonsense, Next::Word)
+        Header::decode(word as u32).map_or(Peeked::Invalid, Peeked::Entry)
     }
 
     /// Same as `peek`, for a send that fits in its slot: returns its length and whether it is solicited. `None` for
@@ -401,7 +401,7 @@ mod tests {
             if random >> 63 == 0 && !writer.is_full() {
                 writer.push(Header::plain(Kind::Send, 8), &SlotFields { aux: step as u32, total: Some(step), ack: 0 });
                 oracle.push_back(step);
-            } else if let Next::Word(_) = reader.peek() {
+            } else if let Peeked::Entry(_) = reader.peek() {
                 let payload = reader.fields();
                 assert_eq!(oracle.pop_front(), payload.total);
                 reader.advance();
@@ -440,14 +440,14 @@ mod tests {
             let mut n = 0;
             while n < 200_000u64 {
                 match reader.peek() {
-                    Next::Word(_) => {
+                    Peeked::Entry(_) => {
                         assert_eq!(reader.fields().total, Some(n));
                         reader.advance();
                         taken.store(reader.taken(), Ordering::Release);
                         n += 1;
                     }
-                    Next::Empty => std::thread::yield_now(),
-                    Next::Nonsense => panic!(),
+                    Peeked::Empty => std::thread::yield_now(),
+                    Peeked::Invalid => panic!(),
                 }
             }
         });
@@ -505,8 +505,8 @@ mod interleavings {
             while reader.taken() < MESSAGES {
                 let n = reader.taken();
                 match reader.peek() {
-                    Next::Empty => thread::yield_now(),
-                    Next::Word(header) => {
+                    Peeked::Empty => thread::yield_now(),
+                    Peeked::Entry(header) => {
                         let payload = reader.fields();
                         assert_eq!(
                             (header.length, payload.total, payload.ack, payload.aux),
@@ -516,7 +516,7 @@ mod interleavings {
                         reader.advance();
                         line.word(0).store(reader.taken(), Ordering::Release);
                     }
-                    Next::Nonsense => panic!("no writer wrote that"),
+                    Peeked::Invalid => panic!("no writer wrote that"),
                 }
             }
             writing.join().unwrap();

@@ -25,14 +25,14 @@ use crate::memory::regions::{Regions, Target};
 use crate::proto::message::{Fragment, Header, INLINE, Kind, LINE};
 use crate::proto::reassembly::Reassembly;
 use crate::qp::link::{ConnectionMemory, WANT_PROGRESS};
-use crate::qp::ring::{Next, Reader, SlotFields, Writer};
+use crate::qp::ring::{Peeked, Reader, SlotFields, Writer};
 use crate::qp::shared::{Fault, NAK_ACCESS, NAK_RESPONDER, Pool, Shared};
 use crate::srq::SrqRecv;
 
 /// Maximum number of slots that one pass takes. The limit exists because all connections share a pass.
-const PASS: usize = 64;
+const MAX_PASS_SLOTS: usize = 64;
 /// Maximum number of bytes of rendezvous offers that one pass copies.
-const BUDGET: u64 = 512 << 10;
+const MAX_PASS_BYTES: u64 = 512 << 10;
 
 /// A posted receive.
 #[derive(Debug, Default)]
@@ -97,7 +97,7 @@ impl RxEnds {
 
     /// Whether a pass would make progress.
     pub(crate) fn has_work(&self, receives: usize) -> bool {
-        self.requests.peek() != Next::Empty && !(self.held && receives == 0) && self.can_go_on()
+        self.requests.peek() != Peeked::Empty && !(self.held && receives == 0) && self.can_go_on()
     }
 
     /// Whether the next message waits for a receive from the shared receive queue.
@@ -143,13 +143,13 @@ impl Rx {
 
     /// Whether the peer of this connection has not published a request yet.
     pub(crate) fn is_new(&self) -> bool {
-        self.ends.as_ref().is_some_and(|ends| ends.requests.taken() == 0 && ends.requests.peek() == Next::Empty)
+        self.ends.as_ref().is_some_and(|ends| ends.requests.taken() == 0 && ends.requests.peek() == Peeked::Empty)
     }
 
     /// Whether the ring contains an entry. If not, a pass has no work.
     #[inline(always)]
     pub(crate) fn has_unread(&self) -> bool {
-        self.ends.as_ref().is_some_and(|ends| ends.requests.peek() != Next::Empty)
+        self.ends.as_ref().is_some_and(|ends| ends.requests.peek() != Peeked::Empty)
     }
 
     /// Takes requests from the ring, up to a limit. Returns whether it took any request. After a fault it takes no
@@ -164,20 +164,20 @@ impl Rx {
     fn take(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(false) };
         let begin = ends.requests.taken();
-        let (mut answered, mut result, mut budget) = (false, Ok(()), BUDGET);
+        let (mut answered, mut result, mut budget) = (false, Ok(()), MAX_PASS_BYTES);
         let mut batch = Batch::new(&*shared.regions);
-        while ends.requests.taken() - begin < PASS as u64 && !out.is_full() {
-            ends.take_short(shared, &mut batch, &mut self.queue, out, begin + PASS as u64);
+        while ends.requests.taken() - begin < MAX_PASS_SLOTS as u64 && !out.is_full() {
+            ends.take_short(shared, &mut batch, &mut self.queue, out, begin + MAX_PASS_SLOTS as u64);
             if out.is_full() {
                 break;
             }
             let header = match ends.requests.peek() {
-                Next::Empty => break,
-                Next::Nonsense => {
+                Peeked::Empty => break,
+                Peeked::Invalid => {
                     result = Err(Fault::Nonsense("an unknown word in the ring"));
                     break;
                 }
-                Next::Word(header) => header,
+                Peeked::Entry(header) => header,
             };
             ends.requests.fetch_rest(header);
             let step = match header.kind {
@@ -213,7 +213,7 @@ impl Rx {
             ends.requests.show_next(&shared.watch);
         }
         ends.settle(shared, taken, answered);
-        result.map(|()| taken != begin || budget < BUDGET)
+        result.map(|()| taken != begin || budget < MAX_PASS_BYTES)
     }
 
     /// Queues a notifying receive of one segment. Returns false and changes nothing if the receive must be posted by

@@ -14,13 +14,13 @@ use crate::engine::wake::{WakeResult, write_word};
 use crate::proto::message::{ID_MASK, Note};
 
 /// The shortest heartbeat interval that can be set.
-const OFTEN: &str = "keepalive_ms=100";
+const SHORTEST_HEARTBEAT: &str = "keepalive_ms=100";
 
 /// An IA with a thread that sleeps on all of its queues.
 fn sleeper(place: &Place) -> (Side, Arc<Sleeper>) {
     let sleeper = Arc::<Sleeper>::default();
     let weak: Weak<Sleeper> = Arc::downgrade(&sleeper);
-    (place.open_with(OFTEN, weak), sleeper)
+    (place.open_with(SHORTEST_HEARTBEAT, weak), sleeper)
 }
 
 /// Sends one message to a sleeping thread.

@@ -8,7 +8,7 @@ use super::invalid_data::{forge_piece, works};
 use super::long::send;
 use super::*;
 use crate::proto::message::{Header, Kind};
-use crate::proto::offer::{MOST, Part, staged};
+use crate::proto::offer::{MAX_SEGMENTS, Part, staged};
 
 const LENGTH: u32 = 100_000;
 
@@ -16,7 +16,7 @@ const LENGTH: u32 = 100_000;
 fn forge_offer(malicious: &Qp, count: u32, total: u64, parts: &[Part]) {
     let link = malicious.0.link().unwrap();
     let words: Vec<u64> =
-        std::iter::once(total).chain(parts.iter().flat_map(Part::encode)).take(1 + 2 * MOST).collect();
+        std::iter::once(total).chain(parts.iter().flat_map(Part::encode)).take(1 + 2 * MAX_SEGMENTS).collect();
     for (n, word) in words.iter().enumerate() {
         link.area.word(link.geometry.requests_at() + 16 + n * 8).store(*word, Ordering::Relaxed);
     }
@@ -50,7 +50,7 @@ fn invalid_offer_ends_the_connection() {
     let total = u64::from(LENGTH);
     let lies = [
         ("no segments", 0, 0, vec![], &broken),
-        ("too many segments", MOST as u32 + 1, total, vec![half; 6], &broken),
+        ("too many segments", MAX_SEGMENTS as u32 + 1, total, vec![half; 6], &broken),
         ("a total that is too small", 1, total - 1, vec![fine], &broken),
         ("a total that is too large", 1, total + 1, vec![fine], &broken),
         ("an empty segment", 3, total, vec![half, Part { length: 0, ..fine }, half], &broken),

@@ -8,7 +8,7 @@ use crate::cm::setup;
 use crate::proto::machine::{Delivery, Input};
 
 /// A time that is longer than any test takes.
-const LONG: &str = "listener_wait_ms=60000";
+const LONG_LISTENER_WAIT: &str = "listener_wait_ms=60000";
 const LISTENER: ObjectId = ObjectId { handle: 4096, generation: 1 };
 
 fn ask(side: &Side, address: &PeerAddress, n: usize) -> Qp {
@@ -24,7 +24,7 @@ fn open(place: &Place, settings: &str) -> Side {
 #[test]
 fn late_listener_gets_the_request() {
     let place = Place::new("seek-later");
-    let (a, b) = (open(&place, LONG), place.open());
+    let (a, b) = (open(&place, LONG_LISTENER_WAIT), place.open());
     // By IP address, no end point is found at first. By path, the end point exists and answers that it has no listener.
     let path = PeerAddress::Path(b.ia.device.endpoint.path().to_path_buf());
     for (n, address) in [here(), path].iter().enumerate() {
@@ -58,7 +58,7 @@ fn without_a_listener_it_is_rejected_in_the_end() {
 #[test]
 fn an_end_point_that_died_is_no_end_of_the_search() {
     let place = Place::new("seek-dead");
-    let a = open(&place, LONG);
+    let a = open(&place, LONG_LISTENER_WAIT);
     let quals = std::path::Path::new(&place.0).join("quals");
     std::fs::create_dir_all(&quals).unwrap();
     std::fs::write(quals.join("9"), format!("{}/4194303/1", place.0)).unwrap();
@@ -74,7 +74,7 @@ fn an_end_point_that_died_is_no_end_of_the_search() {
 #[test]
 fn a_consumer_that_gives_up_asks_no_more() {
     let place = Place::new("seek-over");
-    let (a, b) = (open(&place, LONG), place.open());
+    let (a, b) = (open(&place, LONG_LISTENER_WAIT), place.open());
     drop(ask(&a, &here(), 1));
     let given_up = ask(&a, &here(), 2);
     given_up.abort();
@@ -89,7 +89,7 @@ fn a_consumer_that_gives_up_asks_no_more() {
 #[test]
 fn listener_with_full_queue_is_asked_once() {
     let place = Place::new("seek-space");
-    let (a, b) = (open(&place, LONG), place.open());
+    let (a, b) = (open(&place, LONG_LISTENER_WAIT), place.open());
     let _listener = b.ia.listen(9, LISTENER).unwrap();
     let _active = ask(&a, &here(), 1);
     let (request, _) = b.sink.request();

@@ -13,10 +13,10 @@ const ROLE: &str = "DAPL_SM_TEST_ROLE";
 pub(super) const QUAL: u64 = 7;
 
 /// Length of a transfer in bytes: much more than two copies by the kernel.
-const BIG: usize = 1_200_000;
+const BIG_BYTES: usize = 1_200_000;
 /// Length of a message in bytes. It is sent in several pieces through the message buffer, and has more segments than a
 /// rendezvous offer can name.
-const LONG: usize = 40_000;
+const PIECES_BYTES: usize = 40_000;
 const SEGMENTS: usize = 8;
 /// Number of outstanding requests, and of posted receives.
 const RECVS: u64 = 8;
@@ -169,7 +169,7 @@ impl Traffic {
             let mr = side.register(&bytes);
             (mr, bytes)
         };
-        let (out, into, target) = (memory(BIG), memory(BIG), memory(BIG));
+        let (out, into, target) = (memory(BIG_BYTES), memory(BIG_BYTES), memory(BIG_BYTES));
         let (recvs, requests) = (WorkCounts::default(), WorkCounts::default());
         let mut new =
             Traffic { qp: side.qp(), conn, out, into, target, remote: None, recvs, requests, events: Vec::new() };
@@ -266,10 +266,10 @@ impl Traffic {
         let send = Op::Send { solicited: false };
         let (op, length, segments) = match number % 5 {
             0 => (send, 64, 1),
-            1 => (send, LONG, SEGMENTS),
-            2 => (Op::Write(remote), BIG, 1),
-            3 => (Op::Read(remote), BIG, 1),
-            _ => (send, BIG, 1),
+            1 => (send, PIECES_BYTES, SEGMENTS),
+            2 => (Op::Write(remote), BIG_BYTES, 1),
+            3 => (Op::Read(remote), BIG_BYTES, 1),
+            _ => (send, BIG_BYTES, 1),
         };
         let list: Vec<_> = memory[..length].chunks(length / segments).map(|part| segment(mr, part)).collect();
         self.qp.post_send(&wr(op, &list, number)).unwrap();

@@ -259,9 +259,9 @@ fn reply_is_repeated_until_give_up() {
     let begin = Instant::now();
     let mut machine = after(offered(begin), &[Input::Accept(accepting())], begin);
     machine.handle(Input::Sent(Delivery::Full), begin);
-    assert_eq!(machine.due(), Some(begin + FIRST_TRY));
+    assert_eq!(machine.due(), Some(begin + FIRST_FULL_RETRY));
     assert_eq!(machine.handle(Input::Deadline, begin + SILENCE), [Action::Transmit]);
-    let late = begin + SILENCE + FIRST_TRY;
+    let late = begin + SILENCE + FIRST_FULL_RETRY;
     assert_eq!(machine.handle(Input::Deadline, late), [Action::Recheck]);
     assert_eq!(machine.handle(Input::Gone, late), [Action::Mark, Action::Ended(ConnectionEvent::AcceptFailed)]);
 }
@@ -272,7 +272,7 @@ fn a_refusal_is_remembered_for_a_while() {
     let mut machine = after(offered(now), &[Input::Refuse(ReplyResult::Rejected)], now);
     let repeated = machine.handle(Input::Repeated, now);
     assert_eq!(repeated.iter().map(brief).collect::<Vec<_>>(), ["Rejected"]);
-    assert_eq!(machine.due(), Some(now + LINGER));
-    assert_eq!(machine.handle(Input::Deadline, now + LINGER), []);
+    assert_eq!(machine.due(), Some(now + REJECT_LINGER));
+    assert_eq!(machine.handle(Input::Deadline, now + REJECT_LINGER), []);
     assert!(machine.is_closed());
 }

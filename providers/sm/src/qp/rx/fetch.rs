@@ -21,7 +21,7 @@ use crate::delegation::CopyJob;
 use crate::memory::cma::{CopyError, Direction};
 use crate::memory::regions::{Target, wait_while};
 use crate::proto::message::{Header, Kind};
-use crate::proto::offer::{MOST, STAGE, parts, short, split, staged};
+use crate::proto::offer::{MAX_SEGMENTS, STAGING_BYTES, parts, short, split, staged};
 use crate::qp::link::WANT_PROGRESS;
 use crate::qp::shared::{Fault, NAK_SOURCE, Shared};
 use crate::qp::single_copy::{self, CopyMethod};
@@ -40,7 +40,7 @@ pub(super) struct Fetch {
 }
 
 /// Number of bytes at the end of a message that the sender does not write.
-const TAIL: u64 = 64;
+const UNDELEGATED_TAIL_BYTES: u64 = 64;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum FetchStep {
@@ -118,7 +118,7 @@ impl RxEnds {
         if !self.find_receive(shared, queue, marks, total, out)? {
             return Ok(false);
         }
-        let (mut list, mut count) = ([Segment::default(); MOST], 0);
+        let (mut list, mut count) = ([Segment::default(); MAX_SEGMENTS], 0);
         for (segment, part) in list.iter_mut().zip(parts) {
             *segment = Segment { key: part.key, pad: 0, address: part.address, length: u64::from(part.length) };
             count += 1;
@@ -143,7 +143,8 @@ impl RxEnds {
         let (own_part, delegated) = split(left, !fetch.alone && self.link.is_reached());
         // The receiver copies the last bytes itself. A program that polls these bytes expects that the completion is
         // reported too.
-        let delegated = if own_part + delegated == left { delegated.saturating_sub(TAIL) } else { delegated };
+        let delegated =
+            if own_part + delegated == left { delegated.saturating_sub(UNDELEGATED_TAIL_BYTES) } else { delegated };
         let slot = self.requests.taken() + 1;
         let job = if delegated > 0 { job(shared, receive, slot, fetch.done + own_part, delegated) } else { None };
         self.tickets += u64::from(job.is_some());
@@ -213,7 +214,7 @@ impl RxEnds {
             return Err(Fault::Nonsense("a receive disappeared"));
         };
         let left = fetch.source.total() - fetch.done;
-        let length = left.min(STAGE as u64) as usize;
+        let length = left.min(STAGING_BYTES as u64) as usize;
         if self.link.staged() != staged(count & 0xFFFF_FFFF, length) {
             return Err(Fault::Nonsense("a stage with other bytes than requested"));
         }

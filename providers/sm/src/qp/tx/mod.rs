@@ -29,17 +29,18 @@ use crate::memory::window::Window;
 use crate::proto::message::{Header, INLINE, Kind, LINE};
 use crate::proto::reassembly::Numbering;
 use crate::qp::link::{ConnectionMemory, WANT_REQUESTS};
-use crate::qp::ring::{Lines, Next, Reader, SlotFields, Writer};
+use crate::qp::ring::{Lines, Peeked, Reader, SlotFields, Writer};
 use crate::qp::shared::{Fault, NAK_ACCESS, NAK_SOURCE, Shared};
 
 /// Maximum number of bytes that one pass copies directly. The limit exists because all connections share a pass.
-const BUDGET: u64 = cma::CHUNK as u64;
+const MAX_PASS_BYTES: u64 = cma::CHUNK as u64;
 
-/// If this number of requests is outstanding, a post reads the peer's number of taken requests.
-const GATHER: usize = 32;
+/// Number of outstanding requests from which each post makes a pass, which reads the peer's count of consumed requests.
+/// Also the maximum number of quick posts between passes.
+const MAX_UNREAD_REQUESTS: usize = 32;
 
 /// Maximum number of unused boxes that are kept for later requests.
-const SPARE: usize = 64;
+const MAX_SPARE_BOXES: usize = 64;
 
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
@@ -321,7 +322,7 @@ impl TxEnds {
             rma,
             offer_from: peer_side.peer.offer_from,
             short_max: unoffered.min(INLINE as u64),
-            piece_max: unoffered.min(send::PIECE as u64),
+            piece_max: unoffered.min(send::MAX_PIECE_BYTES as u64),
             max_requests: max_requests as usize,
             quick: quick::Credit::new(&peer_side.area, peer_side.membarrier),
             offered: 0,
@@ -345,7 +346,7 @@ impl TxEnds {
     #[inline]
     pub(crate) fn has_work(&self, shared: &Shared) -> bool {
         let low = shared.watch.carried();
-        self.responses.peek() != Next::Empty
+        self.responses.peek() != Peeked::Empty
             || self.link.taken() > self.requests.taken()
             || (low.wrapping_sub(self.requests.taken() as u32) as i32) > 0
     }
@@ -410,7 +411,7 @@ impl Tx {
         self.publish(shared, published);
         let done =
             self.queue.front().is_some_and(|r| matches!(r.stage(), RequestPhase::Done | RequestPhase::Failed(_)));
-        if done || self.issued < self.queue.len() || self.queue.len() >= GATHER {
+        if done || self.issued < self.queue.len() || self.queue.len() >= MAX_UNREAD_REQUESTS {
             return self.pass(shared, &mut Outbox::default()).map(|_| ());
         }
         self.renew_credit();
@@ -495,8 +496,8 @@ impl Tx {
     fn next_answer(&mut self) -> Result<Option<PeerResponse>, Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(None) };
         match ends.responses.peek() {
-            Next::Empty => Ok(None),
-            Next::Word(Header { kind, length: status, .. })
+            Peeked::Empty => Ok(None),
+            Peeked::Entry(Header { kind, length: status, .. })
                 if matches!(kind, Kind::RmaAck | Kind::SendNak | Kind::Stage | Kind::AtomicAck) =>
             {
                 let SlotFields { aux, total, .. } = ends.responses.fields();
@@ -580,7 +581,7 @@ impl Tx {
     /// Hands over requests in order, as many as fit. Returns whether any entry was published to the peer.
     fn issue(&mut self, shared: &Shared) -> bool {
         let mut published = false;
-        let mut budget = BUDGET;
+        let mut budget = MAX_PASS_BYTES;
         while let (Some(ends), Some(entry)) = (self.ends.as_mut(), self.queue.get_mut(self.issued)) {
             let Some(request) = entry.request_mut() else {
                 self.issued += 1; // The post itself has done the work of this request.
@@ -645,7 +646,7 @@ impl Tx {
             if matches!(request, Entry::Quick(_)) {
                 self.queue.drop_front();
             } else if let Some(Entry::Request(used)) = self.queue.pop_front()
-                && self.spare.len() < SPARE
+                && self.spare.len() < MAX_SPARE_BOXES
             {
                 self.spare.push(used);
             }

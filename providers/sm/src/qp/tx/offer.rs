@@ -16,7 +16,7 @@ use crate::delegation::CopyJob;
 use crate::memory::cma::{CopyError, Direction};
 use crate::memory::regions::Target;
 use crate::proto::message::{Header, Kind};
-use crate::proto::offer::{CHUNK, MOST, Part, STAGE, short, staged};
+use crate::proto::offer::{MAX_PART_BYTES, MAX_SEGMENTS, Part, STAGING_BYTES, short, staged};
 use crate::qp::link::WANT_REQUESTS;
 use crate::qp::shared::{Fault, Shared};
 use crate::qp::single_copy::{self, CopyMethod};
@@ -34,7 +34,7 @@ impl TxEnds {
         let total = request.segments.total();
         let mut count = 0;
         for piece in request.segments.pieces(0, total) {
-            if count == MOST {
+            if count == MAX_SEGMENTS {
                 return None;
             }
             count += 1;
@@ -105,7 +105,7 @@ impl Tx {
         let is_meant = |request: &&mut Request| matches!(request.stage, RequestPhase::Offered(of) if short(of) == slot);
         let mut requests = self.queue.iter_mut().filter_map(Entry::request_mut);
         let request = requests.find(is_meant).ok_or(Fault::Nonsense("a question about no offer"))?;
-        let length = request.segments.total().saturating_sub(offset).min(STAGE as u64) as usize;
+        let length = request.segments.total().saturating_sub(offset).min(STAGING_BYTES as u64) as usize;
         let staging = ends.link.rma.bytes(ends.link.geometry.stage_at(), length);
         let (true, Some(to)) = (length > 0, staging) else { return Err(Fault::Nonsense("a question beyond an offer")) };
         // SAFETY: the `length` bytes are in the staging buffer, which is in the local RMA buffer. The receiver has
@@ -127,7 +127,7 @@ impl TxEnds {
     fn write_part(&self, shared: &Shared, request: &Request, job: &CopyJob) -> bool {
         let Some(peer_side) = self.link.peer_side() else { return false };
         let (length, total) = (u64::from(job.length), request.segments.total());
-        let fits = length <= CHUNK && job.offset <= total && length <= total - job.offset;
+        let fits = length <= MAX_PART_BYTES && job.offset <= total && length <= total - job.offset;
         if !fits || job.address.checked_add(length).is_none() || !peer_side.peer.cma.load(Ordering::Relaxed) {
             return false;
         }

@@ -12,7 +12,7 @@ use dapl::runtime::empty_check::Wait;
 use dapl_software::memory::rights::AccessRight;
 use dapl_software::memory::scatter_gather::{gather_announced, gather_recent};
 
-use super::{Entry, GATHER, QuickRequest, Tx, TxEnds};
+use super::{Entry, MAX_UNREAD_REQUESTS, QuickRequest, Tx, TxEnds};
 use crate::cq::Outbox;
 use crate::memory::cma::{self, Direction};
 use crate::memory::kernel_copy;
@@ -59,7 +59,8 @@ impl Tx {
         let Some(ends) = self.ends.as_mut() else { return };
         let entries = ends.max_requests.min(self.queue.slots()).saturating_sub(self.issued);
         let space = ends.requests.free().min(entries as u64);
-        ends.quick.remaining = if is_idle && ends.quick.uses_membarrier { space.min(GATHER as u64) as u32 } else { 0 };
+        ends.quick.remaining =
+            if is_idle && ends.quick.uses_membarrier { space.min(MAX_UNREAD_REQUESTS as u64) as u32 } else { 0 };
         ends.quick.wait = wait;
     }
 

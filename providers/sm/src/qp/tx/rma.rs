@@ -21,7 +21,7 @@ use crate::qp::shared::Shared;
 use crate::qp::single_copy::{self, CopyMethod};
 
 /// Maximum number of payload bytes of an RMA fragment.
-const FRAGMENT: usize = 32 << 10;
+const MAX_FRAGMENT_BYTES: usize = 32 << 10;
 
 /// The mapping that was used last. If its key was revoked, the memory is unmapped when no copy uses it.
 #[derive(Debug, Default)]
@@ -186,7 +186,7 @@ impl TxEnds {
         // The target's geometry limits the number of entries in its response ring.
         let most = self.link.peer_side().map_or(0, |peer_side| peer_side.geometry.max_fragments()) as usize;
         while request.issued < total {
-            let length = (total - request.issued).min(FRAGMENT as u64) as usize;
+            let length = (total - request.issued).min(MAX_FRAGMENT_BYTES as u64) as usize;
             if self.requests.is_full() || self.pending.len() >= most {
                 return HandOver::Part { wrote };
             }

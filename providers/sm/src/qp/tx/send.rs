@@ -9,7 +9,7 @@ use crate::qp::ring::SlotFields;
 use crate::qp::shared::Shared;
 
 /// Maximum number of bytes of a piece of a send in the message buffer.
-pub(super) const PIECE: usize = 16 << 10;
+pub(super) const MAX_PIECE_BYTES: usize = 16 << 10;
 
 /// Properties of a send besides its bytes.
 #[derive(Clone, Copy, Debug)]
@@ -56,7 +56,7 @@ impl TxEnds {
             let outcome = if total <= INLINE as u64 {
                 self.send_inline(shared, request, message)
             } else {
-                self.send_piece(shared, request, message, left.min(PIECE as u64) as usize, first)
+                self.send_piece(shared, request, message, left.min(MAX_PIECE_BYTES as u64) as usize, first)
             };
             match outcome {
                 Ok(true) => wrote = true,
