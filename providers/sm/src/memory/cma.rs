@@ -1,8 +1,9 @@
 //! Cross-memory attach: copies by the kernel between the memory of this process and of another process (spec/transports
 //! B2).
 //!
-//! `regions` has checked the registration; the kernel checks the right to access the process. After a refusal the
-//! caller uses the bounce buffer. A copy ascends, and the last byte is written last, because programs poll it.
+//! The callers have checked the registrations; the kernel checks whether this process may access the other process. If
+//! the kernel denies the access, the caller uses the bounce buffer. A copy ascends, and writes the last byte last,
+//! because programs poll the last byte.
 
 use std::ffi::c_void;
 
@@ -10,13 +11,13 @@ use dapl::provider::{Region, Status};
 
 use crate::memory::map::is_accessible;
 
-/// Maximum number of bytes of one call. The limit prevents a long copy from delaying other connections.
+/// Maximum number of bytes of one call. A longer copy would delay the other connections that the thread serves.
 pub(crate) const CHUNK: usize = 512 << 10;
 
 /// The reason why a copy was not completed. Part of the bytes may have been copied.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum CopyError {
-    /// The kernel does not permit or not support this method. The caller should use another method.
+    /// The kernel does not permit, or does not support, this copy method. The caller should use another method.
     Denied,
     /// The peer process has exited.
     PeerExited,
@@ -47,9 +48,11 @@ pub(crate) enum Direction {
     Read,
 }
 
-/// Copies `len` bytes (at most [`CHUNK`]) between `local` and `remote` of process `pid`.
+/// Copies `len` bytes (at most [`CHUNK`]) between the local address `local` and the address `remote` of process `pid`.
 ///
-/// # Safety This call may read the mapped part of `len` bytes at `local`, and for `Read` write it.
+/// # Safety
+///
+/// The `len` bytes at `local` must be memory that this process may read, and for `Read` write, or unmapped memory.
 pub(crate) unsafe fn copy(
     direction: Direction,
     pid: i32,
@@ -60,15 +63,15 @@ pub(crate) unsafe fn copy(
     let mut done = 0;
     while done < len {
         let left = len - done;
-        // The last byte is a separate local piece, because the kernel copies the local pieces in order. The remote side
-        // is one piece: for each piece the kernel walks the peer's page tables, which takes a third of the time of a
-        // short copy.
+        // The last byte is a separate local piece, because the kernel copies the local pieces in order. The remote
+        // memory is one piece, because the kernel walks the peer's page tables for each remote piece. This walk takes a
+        // third of the time of a short copy.
         let piece = |at: u64, iov_len| libc::iovec { iov_base: at as *mut c_void, iov_len };
         let local_pieces = [piece(local + done as u64, left - 1), piece(local + (len - 1) as u64, 1)];
         let remote_piece = [piece(remote + done as u64, left)];
         fail_point!(KernelAsked);
-        // SAFETY: both vectors outlive the call. The kernel checks the memory to which they refer, and by the
-        // function's contract this call may access the local memory.
+        // SAFETY: both vectors outlive the call. The kernel checks the memory to which they refer, and the caller
+        // guarantees that the local memory may be accessed (# Safety).
         let moved = unsafe {
             match direction {
                 Direction::Write => libc::process_vm_writev(pid, local_pieces.as_ptr(), 2, remote_piece.as_ptr(), 1, 0),
@@ -88,8 +91,8 @@ pub(crate) unsafe fn copy(
     Ok(())
 }
 
-/// Determines whether local or remote memory was not mapped, which the kernel does not report. Part of the memory may
-/// have been copied.
+/// Returns the error of a copy that failed with EFAULT: the kernel does not report whether the local or the remote
+/// memory is not mapped, so this function checks the local memory.
 #[cold]
 pub(crate) fn faulting_side(direction: Direction, local: u64, len: usize) -> CopyError {
     let local_range = Region { address: local, length: len as u64 };
@@ -100,17 +103,18 @@ pub(crate) fn faulting_side(direction: Direction, local: u64, len: usize) -> Cop
     }
 }
 
-/// Permits all processes of this user to copy from and to this process, if Yama permits only its ancestors (scope 1).
-/// These processes can then read all of its memory, so this is done only if the setting requests it.
+/// Permits all processes of this user to copy from and to this process, where Yama permits only its ancestors
+/// (`ptrace_scope` 1). All processes of the user can then read all memory of this process. So it is called only if the
+/// setting `cma` is `open`.
 pub(crate) fn open_to_the_user() {
-    // SAFETY: the call only sets which processes may trace this process. Without Yama it fails.
+    // SAFETY: the call accesses no memory. It only sets which processes may trace this process, or fails without Yama.
     if unsafe { libc::prctl(libc::PR_SET_PTRACER, libc::PR_SET_PTRACER_ANY) } != 0 {
-        log::debug!("Yama is not active, so no permission is needed: {}", std::io::Error::last_os_error());
+        log::debug!("PR_SET_PTRACER failed ({}): Yama is not active", std::io::Error::last_os_error());
     }
 }
 
-/// Memory for a peer's test of cross-memory attach: the peer reads the value in the first word, and writes it to the
-/// second word.
+/// Memory with which a peer tests cross-memory attach: the peer reads the value of the first word, and writes this value
+/// to the second word.
 #[derive(Debug)]
 pub(crate) struct Probe(Box<[std::sync::atomic::AtomicU64; 2]>);
 
@@ -128,12 +132,12 @@ impl Probe {
     }
 }
 
-/// Tests both directions with a peer's [`Probe`]. Cross-memory attach is used only if both worked.
+/// Returns whether cross-memory attach works in both directions, tested with the peer's [`Probe`] at `address`.
 pub(crate) fn probe(pid: i32, address: u64, value: u64) -> bool {
     let Some(second) = address.checked_add(8) else { return false };
     let mut seen = 0u64;
     let at = (&raw mut seen) as u64;
-    // SAFETY: in each direction the local memory is eight bytes on this stack.
+    // SAFETY: the local memory of each copy is the eight bytes of `seen`.
     let worked = unsafe {
         copy(Direction::Read, pid, at, address, 8).is_ok()
             && seen == value
@@ -151,21 +155,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn process_reaches_itself_and_refusals_differ() {
+    fn process_copies_to_itself_and_errors_name_the_unmapped_memory() {
         let pid = std::process::id() as i32;
         let own_probe = Probe::new(99);
         assert!(probe(pid, own_probe.address(), 99));
         assert!(!probe(pid, own_probe.address(), 98));
         let (source, mut sink) = ([7u8; 1000], [0u8; 1000]);
-        // SAFETY: both local arrays have this length.
-        let done = unsafe { copy(Direction::Write, pid, source.as_ptr() as u64, sink.as_mut_ptr() as u64, 1000) };
-        assert_eq!((done, sink), (Ok(()), source));
-        // SAFETY: the local memory is an array. The remote address 8 is not mapped, which the kernel reports.
-        assert_eq!(
-            unsafe { copy(Direction::Write, pid, source.as_ptr() as u64, 8, 100) },
-            Err(CopyError::RemoteMemory)
-        );
-        // SAFETY: as above, the other way round: nothing is mapped there.
-        assert_eq!(unsafe { copy(Direction::Read, pid, 8, source.as_ptr() as u64, 100) }, Err(CopyError::LocalMemory));
+        let (from, to) = (source.as_ptr() as u64, sink.as_mut_ptr() as u64);
+        // SAFETY: both local arrays have 1000 bytes. Address 8 is not mapped, which the kernel reports as an error.
+        let copy = |direction, local, remote| unsafe { copy(direction, pid, local, remote, 1000) };
+        assert_eq!(copy(Direction::Write, from, to), Ok(()));
+        assert_eq!(sink, source);
+        assert_eq!(copy(Direction::Write, from, 8), Err(CopyError::RemoteMemory));
+        assert_eq!(copy(Direction::Read, 8, from), Err(CopyError::LocalMemory));
     }
 }
