@@ -1,17 +1,17 @@
-//! Numbers of `<infiniband/verbs.h>`. An enumeration whose names need a prefix is a module with its `Type`; a set of
-//! flags is a type of its own.
+//! Constants of `<infiniband/verbs.h>`. Some enumerations are modules that contain the constants and a `Type`. Each set of
+//! flags has a separate type.
 
 use std::ops::{BitOr, BitOrAssign};
 use std::os::raw::{c_int, c_uint};
 
-/// Declares numbers of an unnamed or plainly used enumeration.
+/// Declares the constants of an enumeration.
 macro_rules! numbers {
     ($type:ty: $($name:ident = $value:expr),* $(,)?) => {
         $(pub const $name: $type = $value;)*
     };
 }
 
-/// Declares an enumeration as a module.
+/// Declares an enumeration as a module, with a `Type` for its values.
 macro_rules! enumeration {
     ($(#[$doc:meta])* $module:ident: $($name:ident = $value:expr),* $(,)?) => {
         $(#[$doc])*
@@ -22,7 +22,7 @@ macro_rules! enumeration {
     };
 }
 
-/// Declares a set of flags.
+/// Declares a type for a set of flags.
 macro_rules! flags {
     ($(#[$doc:meta])* $set:ident: $($name:ident = $value:expr),* $(,)?) => {
         $(#[$doc])*
@@ -55,7 +55,7 @@ numbers! { u32: IBV_LINK_LAYER_INFINIBAND = 1, IBV_LINK_LAYER_ETHERNET = 2 }
 numbers! { u32: IBV_DEVICE_MEM_WINDOW = 1 << 17 }
 numbers! { u32: IBV_SRQ_MAX_WR = 1, IBV_SRQ_LIMIT = 2 }
 
-/// Code of a path's MTU.
+/// MTU code: 1 is 256 bytes, and each higher code is twice as much.
 pub type ibv_mtu = c_uint;
 numbers! { ibv_mtu: IBV_MTU_256 = 1, IBV_MTU_512 = 2, IBV_MTU_1024 = 3, IBV_MTU_2048 = 4, IBV_MTU_4096 = 5 }
 
@@ -113,12 +113,12 @@ enumeration! {
     IBV_WR_ATOMIC_FETCH_AND_ADD = 6,
 }
 enumeration! {
-    /// Operation of a completed work request; other values are not used.
+    /// Operation of a completed work request. Only the values that the provider uses are declared.
     ibv_wc_opcode: IBV_WC_RECV_RDMA_WITH_IMM = 129
 }
 enumeration! {
-    /// Atomic operations of a device: not supported, atomic among each other, or atomic with respect to the processor
-    /// too.
+    /// Support of atomic operations by a device: none, atomic with respect to its own operations, or also with respect to
+    /// CPU instructions.
     ibv_atomic_cap: IBV_ATOMIC_NONE = 0, IBV_ATOMIC_HCA = 1, IBV_ATOMIC_GLOB = 2
 }
 enumeration! {

@@ -5,10 +5,10 @@ use libloading::os::unix::{Library, RTLD_LOCAL, RTLD_NOW};
 /// Why a library cannot be used.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 pub enum LoadError {
-    /// The dynamic linker finds no library of this name, or cannot load it.
+    /// The dynamic linker does not find the library, or cannot load it.
     #[error("{reason}")]
     Library {
-        /// Its Debian package.
+        /// Debian package of the library.
         package: &'static str,
         /// The dynamic linker's message, which names the library.
         reason: String,
@@ -16,17 +16,17 @@ pub enum LoadError {
     /// The library is too old to have the function.
     #[error("{library} has no function {function}")]
     Function {
-        /// Its file name.
+        /// File name of the library.
         library: &'static str,
-        /// Its Debian package.
+        /// Debian package of the library.
         package: &'static str,
-        /// The name that was looked up.
+        /// Name of the missing function.
         function: &'static str,
     },
 }
 
 impl LoadError {
-    /// The Debian package that contains the library.
+    /// Returns the Debian package that contains the library.
     pub fn package(&self) -> &'static str {
         match self {
             LoadError::Library { package, .. } | LoadError::Function { package, .. } => package,
@@ -34,7 +34,7 @@ impl LoadError {
     }
 }
 
-/// A loaded library. It is never unloaded: its drivers keep pointers into it.
+/// A loaded library. It must not be unloaded, because its drivers keep pointers into it (see [`Loaded::keep`]).
 #[derive(Debug)]
 pub struct Loaded {
     library: Library,
@@ -43,10 +43,10 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    /// Loads the library with this SONAME, or finds it loaded by another part of the process.
+    /// Loads the library with this SONAME, or returns it if the process has loaded it already.
     ///
     /// # Safety
-    /// The library of this name is the one of rdma-core: its initialisers run.
+    /// The initialisers of the library run. It must be safe to run them on this thread at this time.
     pub unsafe fn open(name: &'static str, package: &'static str) -> Result<Self, LoadError> {
         // SAFETY: the caller guarantees that the initialisers may run.
         let library = unsafe { Library::open(Some(name), RTLD_NOW | RTLD_LOCAL) };
@@ -54,10 +54,10 @@ impl Loaded {
         Ok(Loaded { library, name, package })
     }
 
-    /// Looks up a function, in its default version.
+    /// Looks up the default version of a function.
     ///
     /// # Safety
-    /// `F` is the type of a pointer to the function of this name.
+    /// `F` is the type of a pointer to the function with this name.
     pub unsafe fn function<F: Copy>(&self, name: &'static str) -> Result<F, LoadError> {
         // SAFETY: the caller guarantees the type.
         let symbol = unsafe { self.library.get::<F>(name.as_bytes()) };
@@ -71,29 +71,28 @@ impl Loaded {
     }
 }
 
-/// Declares functions of a shared library as `unsafe fn`s of the same names, and `load`, which has to succeed before
-/// any of them is called.
+/// Declares the functions of a shared library as `unsafe fn`s with the same names. Also declares `load`, which must succeed
+/// before one of them is called.
 #[macro_export]
 macro_rules! library {
     (
         $soname:literal, $package:literal;
         $($(#[$doc:meta])* pub fn $name:ident($($argument:ident: $type:ty),* $(,)?) $(-> $result:ty)?;)*
     ) => {
-        /// The functions by name.
         struct Functions {
             $($name: unsafe extern "C" fn($($type),*) $(-> $result)?,)*
         }
 
         static FUNCTIONS: ::std::sync::OnceLock<Result<Functions, $crate::LoadError>> = ::std::sync::OnceLock::new();
 
-        #[doc = concat!("Loads `", $soname, "` (package ", $package, "), once in a process. The answer does not change.")]
+        #[doc = concat!("Loads `", $soname, "` (package ", $package, "), once in a process. Later calls return the same result.")]
         pub fn load() -> Result<(), &'static $crate::LoadError> {
             let open = || {
                 let (name, package) = ($soname, $package);
-                // SAFETY: a library of rdma-core, whose initialisers only set up its tables.
+                // SAFETY: the initialisers of rdma-core's libraries only initialise internal tables.
                 let library = unsafe { $crate::Loaded::open(name, package) }?;
                 let functions = Functions {
-                    // SAFETY: the type is the header's; a test compares them.
+                    // SAFETY: the declared type is that of the header: `test/tests/rdma_headers.rs` compares both.
                     $($name: unsafe { library.function(concat!(stringify!($name), "\0")) }?,)*
                 };
                 library.keep();
@@ -113,10 +112,10 @@ macro_rules! library {
             $(#[$doc])*
             ///
             /// # Safety
-            /// The rules of the manual page of the same name. Panics before `load` has succeeded.
+            /// The caller follows the rules of the manual page of this function. Panics before `load` has succeeded.
             #[inline]
             pub unsafe fn $name($($argument: $type),*) $(-> $result)? {
-                // SAFETY: the caller keeps the rules of the function.
+                // SAFETY: the caller guarantees the rules of the manual page.
                 unsafe { (functions().$name)($($argument),*) }
             }
         )*
@@ -128,23 +127,23 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_missing_library_is_named_with_its_package() {
-        // SAFETY: there is no library of this name.
+    fn missing_library_is_reported_with_its_package() {
+        // SAFETY: no library has this name, so no initialiser runs.
         let error = unsafe { Loaded::open("libdapl-no-such.so.9", "libnosuch9") }.unwrap_err();
         assert_eq!(error.package(), "libnosuch9");
         assert!(error.to_string().starts_with("libdapl-no-such.so.9: "), "{error}");
     }
 
     #[test]
-    fn a_missing_function_is_named_with_its_library() {
-        // SAFETY: the C library is loaded already.
+    fn missing_function_is_reported_with_its_library() {
+        // SAFETY: the C library is loaded already, so no initialiser runs.
         let library = unsafe { Loaded::open("libc.so.6", "libc6") }.unwrap();
-        // SAFETY: never called.
+        // SAFETY: the function is never called.
         let missing = unsafe { library.function::<unsafe extern "C" fn()>("dapl_no_such_function") };
         assert_eq!(missing.unwrap_err().to_string(), "libc.so.6 has no function dapl_no_such_function");
-        // SAFETY: the type of getpid.
+        // SAFETY: getpid has this type.
         let getpid = unsafe { library.function::<unsafe extern "C" fn() -> i32>("getpid") }.unwrap();
-        // SAFETY: no arguments.
+        // SAFETY: getpid has no arguments and no preconditions.
         assert_eq!(unsafe { getpid() } as u32, std::process::id());
     }
 }

@@ -1,4 +1,4 @@
-//! Structures of `<infiniband/verbs.h>`: all fields, in the header's order and by its names.
+//! Structures of `<infiniband/verbs.h>`, with the names and the order of fields of the header.
 
 use std::os::raw::{c_char, c_int, c_uint, c_void};
 
@@ -8,7 +8,7 @@ use crate::constants::{
     ibv_event_type, ibv_mtu, ibv_mw_type, ibv_port_state, ibv_qp_state, ibv_qp_type, ibv_wc_status, ibv_wr_opcode,
 };
 
-/// Declares structures that C fills or reads, each with an all-zero default.
+/// Declares structures with C layout. The default value of each is all zeros.
 macro_rules! structures {
     ($($(#[$meta:meta])* pub struct $name:ident { $(pub $field:ident: $type:ty,)* })*) => {
         $(
@@ -21,7 +21,8 @@ macro_rules! structures {
 
             impl Default for $name {
                 fn default() -> Self {
-                    // SAFETY: numbers, pointers, optional functions, and structures of these: zero is a value of each.
+                    // SAFETY: all fields are integers, nullable pointers, optional functions, or structures of these, so all-zero bytes
+                    // are a valid value.
                     unsafe { std::mem::zeroed() }
                 }
             }
@@ -29,7 +30,6 @@ macro_rules! structures {
     };
 }
 
-/// A GID.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_gid {
@@ -37,7 +37,7 @@ pub union ibv_gid {
     pub global: ibv_gid_global,
 }
 
-/// The table of functions of a device's driver; `None` for functions that it lacks.
+/// The function table of a device driver. `None` for functions that the driver does not have.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_context_ops {
@@ -78,7 +78,7 @@ pub struct ibv_context_ops {
     pub _compat_async_event: *mut c_void,
 }
 
-/// The object of an asynchronous event; the event's type selects the member.
+/// The object of an asynchronous event. The type of the event determines which member is set.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_async_event_element {
@@ -88,7 +88,6 @@ pub union ibv_async_event_element {
     pub port_num: c_int,
 }
 
-/// An asynchronous event.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct ibv_async_event {
@@ -96,7 +95,8 @@ pub struct ibv_async_event {
     pub event_type: ibv_event_type,
 }
 
-/// Operands of a request, by operation, except those of datagrams, which are not larger.
+/// Operands of a request. The operation determines which member is used. The header's member for datagrams is omitted; it is
+/// not larger than these.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union ibv_send_wr_operands {
@@ -105,13 +105,12 @@ pub union ibv_send_wr_operands {
 }
 
 structures! {
-    /// The two halves of a GID, big-endian.
+    /// The two halves of a GID in network byte order.
     pub struct ibv_gid_global {
         pub subnet_prefix: u64,
         pub interface_id: u64,
     }
 
-    /// An entry of a GID table.
     pub struct ibv_gid_entry {
         pub gid: ibv_gid,
         pub gid_index: u32,
@@ -120,7 +119,7 @@ structures! {
         pub ndev_ifindex: u32,
     }
 
-    /// A device in the list of devices.
+    /// A device in the list that `ibv_get_device_list` returns.
     pub struct ibv_device {
         pub _ops: [*mut c_void; 2],
         pub node_type: c_int,
@@ -142,7 +141,6 @@ structures! {
         pub abi_compat: *mut c_void,
     }
 
-    /// Attributes of a device.
     pub struct ibv_device_attr {
         pub fw_ver: [c_char; 64],
         pub node_guid: u64,
@@ -212,14 +210,12 @@ structures! {
         pub port_cap_flags2: u16,
     }
 
-    /// A completion channel.
     pub struct ibv_comp_channel {
         pub context: *mut ibv_context,
         pub fd: c_int,
         pub refcnt: c_int,
     }
 
-    /// A completion queue.
     pub struct ibv_cq {
         pub context: *mut ibv_context,
         pub channel: *mut ibv_comp_channel,
@@ -232,7 +228,6 @@ structures! {
         pub async_events_completed: u32,
     }
 
-    /// A work completion.
     #[derive(Debug)]
     pub struct ibv_wc {
         pub wr_id: u64,
@@ -250,13 +245,11 @@ structures! {
         pub dlid_path_bits: u8,
     }
 
-    /// A protection domain.
     pub struct ibv_pd {
         pub context: *mut ibv_context,
         pub handle: u32,
     }
 
-    /// A memory region.
     pub struct ibv_mr {
         pub context: *mut ibv_context,
         pub pd: *mut ibv_pd,
@@ -267,7 +260,6 @@ structures! {
         pub rkey: u32,
     }
 
-    /// A memory window.
     pub struct ibv_mw {
         pub context: *mut ibv_context,
         pub pd: *mut ibv_pd,
@@ -276,7 +268,7 @@ structures! {
         pub r#type: ibv_mw_type,
     }
 
-    /// Memory that a window is bound to.
+    /// The memory to which a window is bound.
     pub struct ibv_mw_bind_info {
         pub mr: *mut ibv_mr,
         pub addr: u64,
@@ -284,14 +276,12 @@ structures! {
         pub mw_access_flags: c_uint,
     }
 
-    /// A bind request.
     pub struct ibv_mw_bind {
         pub wr_id: u64,
         pub send_flags: c_uint,
         pub bind_info: ibv_mw_bind_info,
     }
 
-    /// A shared receive queue.
     pub struct ibv_srq {
         pub context: *mut ibv_context,
         pub srq_context: *mut c_void,
@@ -302,20 +292,18 @@ structures! {
         pub events_completed: u32,
     }
 
-    /// Attributes of a shared receive queue.
     pub struct ibv_srq_attr {
         pub max_wr: u32,
         pub max_sge: u32,
         pub srq_limit: u32,
     }
 
-    /// A new shared receive queue.
+    /// Parameters of a new shared receive queue.
     pub struct ibv_srq_init_attr {
         pub srq_context: *mut c_void,
         pub attr: ibv_srq_attr,
     }
 
-    /// A queue pair.
     pub struct ibv_qp {
         pub context: *mut ibv_context,
         pub qp_context: *mut c_void,
@@ -342,7 +330,7 @@ structures! {
         pub max_inline_data: u32,
     }
 
-    /// A new queue pair.
+    /// Parameters of a new queue pair.
     pub struct ibv_qp_init_attr {
         pub qp_context: *mut c_void,
         pub send_cq: *mut ibv_cq,
@@ -353,7 +341,7 @@ structures! {
         pub sq_sig_all: c_int,
     }
 
-    /// The global routing header of a path.
+    /// Fields of the global route header of packets on a path.
     pub struct ibv_global_route {
         pub dgid: ibv_gid,
         pub flow_label: u32,
@@ -362,7 +350,7 @@ structures! {
         pub traffic_class: u8,
     }
 
-    /// The path to a peer.
+    /// Address handle attributes: the path to a peer.
     pub struct ibv_ah_attr {
         pub grh: ibv_global_route,
         pub dlid: u16,
@@ -373,7 +361,6 @@ structures! {
         pub port_num: u8,
     }
 
-    /// Attributes of a queue pair.
     pub struct ibv_qp_attr {
         pub qp_state: ibv_qp_state::Type,
         pub cur_qp_state: ibv_qp_state::Type,
@@ -403,7 +390,7 @@ structures! {
         pub rate_limit: u32,
     }
 
-    /// A local segment.
+    /// A scatter/gather entry: a segment of local memory.
     #[derive(Debug)]
     pub struct ibv_sge {
         pub addr: u64,
@@ -411,7 +398,7 @@ structures! {
         pub lkey: u32,
     }
 
-    /// Operands of a read or write.
+    /// Operands of an RDMA read or write.
     pub struct ibv_send_wr_rdma {
         pub remote_addr: u64,
         pub rkey: u32,
@@ -425,14 +412,14 @@ structures! {
         pub rkey: u32,
     }
 
-    /// Operands of a bind that is posted as a request; the largest member of an unnamed union.
+    /// Operands of a bind that is posted as a request. In the header, this is the largest member of an unnamed union.
     pub struct ibv_send_wr_bind_mw {
         pub mw: *mut ibv_mw,
         pub rkey: u32,
         pub bind_info: ibv_mw_bind_info,
     }
 
-    /// A request. `qp_type` is a union with one member, `xrc.remote_srqn`.
+    /// A send queue request. In the header, `qp_type` is a union with one member, `xrc.remote_srqn`.
     pub struct ibv_send_wr {
         pub wr_id: u64,
         pub next: *mut ibv_send_wr,
@@ -446,7 +433,6 @@ structures! {
         pub bind_mw: ibv_send_wr_bind_mw,
     }
 
-    /// A receive.
     pub struct ibv_recv_wr {
         pub wr_id: u64,
         pub next: *mut ibv_recv_wr,
@@ -461,13 +447,13 @@ impl ibv_wc {
         self.status == ibv_wc_status::IBV_WC_SUCCESS
     }
 
-    /// Bytes transferred; valid after success.
-    #[allow(clippy::len_without_is_empty, reason = "a length of bytes, not of a collection")]
+    /// Returns the number of bytes transferred. Defined only if the request has succeeded.
+    #[allow(clippy::len_without_is_empty, reason = "a number of bytes, not of elements")]
     pub fn len(&self) -> usize {
         self.byte_len as usize
     }
 
-    /// Status of a failed request, and the vendor's error number.
+    /// Returns the status and the vendor's error number of a failed request; `None` if it has succeeded.
     pub fn error(&self) -> Option<(ibv_wc_status::Type, u32)> {
         (!self.is_valid()).then_some((self.status, self.vendor_err))
     }

@@ -1,8 +1,8 @@
-//! Declarations of librdmacm, written by hand: the functions that a provider calls and the types that they use.
+//! Hand-written declarations of librdmacm: the functions that a provider calls and the types that they use.
 //!
-//! Names are those of the header (`<rdma/rdma_cma.h>`); an enumeration is a type and constants.
+//! Names are those of `<rdma/rdma_cma.h>`. An enumeration is declared as a type and constants.
 //! `test/tests/rdma_headers.rs` compares each declaration with the installed header. The library is loaded at run time
-//! by [`load`]. This crate has no wrappers: the library's manual pages state the rules.
+//! by [`load`]. This crate has no wrappers: the library's manual pages state the rules of each function.
 #![allow(non_camel_case_types)]
 
 use std::os::raw::{c_int, c_uint, c_void};
@@ -25,13 +25,13 @@ pub const RDMA_CM_EVENT_ROUTE_RESOLVED: rdma_cm_event_type = 2;
 pub const RDMA_CM_EVENT_ROUTE_ERROR: rdma_cm_event_type = 3;
 /// A connection request of a peer; the event's `id` is new.
 pub const RDMA_CM_EVENT_CONNECT_REQUEST: rdma_cm_event_type = 4;
-/// The peer accepted, and the caller has to call `rdma_establish`, because the library has no queue pair for the id.
+/// The peer has accepted. The program must call `rdma_establish`, because librdmacm did not create the queue pair.
 pub const RDMA_CM_EVENT_CONNECT_RESPONSE: rdma_cm_event_type = 5;
 /// A connection could not be set up.
 pub const RDMA_CM_EVENT_CONNECT_ERROR: rdma_cm_event_type = 6;
-/// The peer does not answer.
+/// The peer does not reply.
 pub const RDMA_CM_EVENT_UNREACHABLE: rdma_cm_event_type = 7;
-/// The peer refused; `status` is the reason.
+/// The peer has rejected the connection request. `status` is the reason.
 pub const RDMA_CM_EVENT_REJECTED: rdma_cm_event_type = 8;
 /// A connection is established.
 pub const RDMA_CM_EVENT_ESTABLISHED: rdma_cm_event_type = 9;
@@ -43,9 +43,9 @@ pub const RDMA_CM_EVENT_DEVICE_REMOVAL: rdma_cm_event_type = 11;
 pub const RDMA_CM_EVENT_MULTICAST_JOIN: rdma_cm_event_type = 12;
 /// For multicast groups, which are not used.
 pub const RDMA_CM_EVENT_MULTICAST_ERROR: rdma_cm_event_type = 13;
-/// The network device of the id changed its hardware address.
+/// The hardware address of the id's network device has changed.
 pub const RDMA_CM_EVENT_ADDR_CHANGE: rdma_cm_event_type = 14;
-/// The queue pair of a connection that ended may be used again.
+/// The queue pair of an ended connection may be used again.
 pub const RDMA_CM_EVENT_TIMEWAIT_EXIT: rdma_cm_event_type = 15;
 
 /// Port space of an id.
@@ -59,32 +59,31 @@ pub const RDMA_PS_UDP: rdma_port_space = 0x0111;
 /// Service ids of InfiniBand.
 pub const RDMA_PS_IB: rdma_port_space = 0x013F;
 
-/// In `rdma_conn_param`: the maximum number of incoming reads of the device.
+/// In `rdma_conn_param`: requests the device's maximum number of RDMA reads by the peer.
 pub const RDMA_MAX_RESP_RES: u8 = 0xFF;
-/// In `rdma_conn_param`: the maximum number of outgoing reads of the device.
+/// In `rdma_conn_param`: requests the device's maximum number of local RDMA reads.
 pub const RDMA_MAX_INIT_DEPTH: u8 = 0xFF;
 
 /// Level of options of an id.
 pub const RDMA_OPTION_ID: c_int = 0;
-/// Type of service: `u8`.
+/// Type of service. The value is a `u8`.
 pub const RDMA_OPTION_ID_TOS: c_int = 0;
-/// Like SO_REUSEADDR; the value is a `c_int`.
+/// Same as SO_REUSEADDR for sockets. The value is a `c_int`.
 pub const RDMA_OPTION_ID_REUSEADDR: c_int = 1;
-/// Like IPV6_V6ONLY; the value is a `c_int`.
+/// Same as IPV6_V6ONLY for sockets. The value is a `c_int`.
 pub const RDMA_OPTION_ID_AFONLY: c_int = 2;
-/// The queue pair's acknowledge timeout, 4.096 us * 2^n: `u8`.
+/// ACK timeout of the queue pair: 4.096 us * 2^n. The value `n` is a `u8`.
 pub const RDMA_OPTION_ID_ACK_TIMEOUT: c_int = 3;
 
-// InfiniBand specification, volume 1, 12.6.7.2: values of `status` of a rejection on InfiniBand and RoCE. The library
-// passes on these numbers and has no names for them.
+// Values of `status` in RDMA_CM_EVENT_REJECTED on InfiniBand and RoCE (InfiniBand specification, volume 1, 12.6.7.2). The
+// header has no names for them.
 /// No process listens on the service id.
 pub const IB_CM_REJ_INVALID_SERVICE_ID: c_int = 8;
-/// The peer still knows an earlier connection of this queue pair.
+/// The peer has not yet detected the end of an earlier connection of this queue pair.
 pub const IB_CM_REJ_STALE_CONN: c_int = 10;
-/// The program at the peer rejected the request.
+/// The program of the peer has rejected the request.
 pub const IB_CM_REJ_CONSUMER_DEFINED: c_int = 28;
 
-/// Source of events.
 #[repr(C)]
 #[derive(Debug)]
 pub struct rdma_event_channel {
@@ -92,34 +91,34 @@ pub struct rdma_event_channel {
     pub fd: c_int,
 }
 
-/// A path record; used as an opaque type.
+/// A path record, which is used as an opaque type.
 #[repr(C)]
 #[derive(Debug)]
 pub struct ibv_sa_path_rec {
     _opaque: [u8; 0],
 }
 
-/// InfiniBand addresses of the two ends.
+/// InfiniBand addresses of both peers.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_ib_addr {
-    /// GID of the local end.
+    /// Local GID.
     pub sgid: ibv_gid,
     /// GID of the peer.
     pub dgid: ibv_gid,
-    /// Partition, big-endian.
+    /// Partition key in network byte order.
     pub pkey: u16,
 }
 
-/// Both ends of an id.
+/// Addresses of both peers.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_addr {
-    /// Address of the local end; the header has other names for it as well.
+    /// Local address. In the header, it is a member of a union.
     pub src_storage: sockaddr_storage,
     /// Address of the peer.
     pub dst_storage: sockaddr_storage,
-    /// InfiniBand addresses of both ends.
+    /// InfiniBand addresses of both peers.
     pub addr: rdma_addr_ib,
 }
 
@@ -127,14 +126,12 @@ pub struct rdma_addr {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_addr_ib {
-    /// The member.
     pub ibaddr: rdma_ib_addr,
 }
 
 /// Addresses and path of a connection.
 #[repr(C)]
 pub struct rdma_route {
-    /// Addresses of both ends.
     pub addr: rdma_addr,
     /// Path records of the subnet manager.
     pub path_rec: *mut ibv_sa_path_rec,
@@ -142,22 +139,22 @@ pub struct rdma_route {
     pub num_paths: c_int,
 }
 
-/// A connection, a listener, or an attempt.
+/// An rdma_cm id: a connection, a listener, or an attempt.
 #[repr(C)]
 pub struct rdma_cm_id {
-    /// The library's context of the device, once the id is bound to one.
+    /// librdmacm's context of the device. Null until the id is bound to a device.
     pub verbs: *mut ibv_context,
-    /// Channel of its events.
+    /// Channel that reports the id's events.
     pub channel: *mut rdma_event_channel,
-    /// For the creator of the id.
+    /// The value that was passed to `rdma_create_id`.
     pub context: *mut c_void,
-    /// The QP of `rdma_create_qp`; not used.
+    /// The queue pair of `rdma_create_qp`, which the provider does not use.
     pub qp: *mut ibv_qp,
     /// Addresses and path.
     pub route: rdma_route,
-    /// Port space given at creation.
+    /// The port space that was passed to `rdma_create_id`.
     pub ps: rdma_port_space,
-    /// The device's port, from 1, once the id is bound to one.
+    /// Port number of the device, from 1. 0 until the id is bound to a device.
     pub port_num: u8,
     /// Used by the library.
     pub event: *mut rdma_cm_event,
@@ -177,7 +174,7 @@ pub struct rdma_cm_id {
     pub qp_type: ibv_qp_type::Type,
 }
 
-/// Parameters that the two ends of a connection exchange.
+/// Parameters that both peers of a connection exchange.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_conn_param {
@@ -186,23 +183,23 @@ pub struct rdma_conn_param {
     /// Length of the private data. In an event: the received length, which may be more than was sent, padded with
     /// zeros.
     pub private_data_len: u8,
-    /// Maximum number of outstanding reads of the peer.
+    /// Maximum number of outstanding RDMA reads by the peer.
     pub responder_resources: u8,
-    /// Maximum number of outstanding reads of this side.
+    /// Maximum number of outstanding local RDMA reads.
     pub initiator_depth: u8,
     /// Whether the hardware may control the flow.
     pub flow_control: u8,
     /// Number of retransmissions of a packet; 3 bits.
     pub retry_count: u8,
-    /// Number of retries when the peer has no receive posted; 3 bits, 7 means without limit.
+    /// Number of retries after RNR NAKs; 3 bits. 7: no limit.
     pub rnr_retry_count: u8,
-    /// Whether the queue pair shares its receives.
+    /// Whether the queue pair uses a shared receive queue.
     pub srq: u8,
     /// The queue pair's number.
     pub qp_num: u32,
 }
 
-/// The same for datagrams; declared for the size of the union.
+/// Parameters of datagrams. Not used; declared because the union with [`rdma_conn_param`] must have the size of the header's.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_ud_param {
@@ -214,22 +211,22 @@ pub struct rdma_ud_param {
     pub ah_attr: ibv_ah_attr,
     /// The queue pair's number.
     pub qp_num: u32,
-    /// Key of datagrams.
+    /// Q_Key of the queue pair.
     pub qkey: u32,
 }
 
-/// An event; it belongs to the library until `rdma_ack_cm_event`.
+/// An event. It is valid until `rdma_ack_cm_event`.
 #[repr(C)]
 pub struct rdma_cm_event {
-    /// The id concerned.
+    /// The id of the event; for a connection request, the new id.
     pub id: *mut rdma_cm_id,
-    /// For a request: the listening id.
+    /// For a connection request: the listening id.
     pub listen_id: *mut rdma_cm_id,
     /// Type of the event.
     pub event: rdma_cm_event_type,
     /// Zero, the reason of a rejection, or a negative error number.
     pub status: c_int,
-    /// The port space of the id selects the member.
+    /// The port space of the id determines which member is set.
     pub param: rdma_cm_event_param,
 }
 
@@ -237,21 +234,21 @@ pub struct rdma_cm_event {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub union rdma_cm_event_param {
-    /// Of connections.
+    /// For ids of connections (RDMA_PS_TCP).
     pub conn: rdma_conn_param,
-    /// Of datagrams.
+    /// For ids of datagrams (RDMA_PS_UDP).
     pub ud: rdma_ud_param,
 }
 
-// Unless stated otherwise, a function returns 0, or -1 and errno.
+// The functions return 0, or -1 and errno, unless their comment says otherwise.
 ibverbs_sys::library! {
     "librdmacm.so.1", "librdmacm1";
 
-    /// Null and errno on failure.
+    /// Returns null and errno on failure.
     pub fn rdma_create_event_channel() -> *mut rdma_event_channel;
-    /// Call it after all of its ids were destroyed.
+    /// All ids of the channel must be destroyed before this call.
     pub fn rdma_destroy_event_channel(channel: *mut rdma_event_channel);
-    /// The id is returned through the second argument.
+    /// Stores the new id in `*id`.
     pub fn rdma_create_id(
         channel: *mut rdma_event_channel,
         id: *mut *mut rdma_cm_id,
@@ -260,9 +257,9 @@ ibverbs_sys::library! {
     ) -> c_int;
     /// Waits until all events of the id are acknowledged.
     pub fn rdma_destroy_id(id: *mut rdma_cm_id) -> c_int;
-    /// Only reads the address.
+    /// The address is only read.
     pub fn rdma_bind_addr(id: *mut rdma_cm_id, addr: *mut sockaddr) -> c_int;
-    /// Only reads the addresses; the first may be null. An event reports the result.
+    /// The addresses are only read; `src_addr` may be null. An event reports the result.
     pub fn rdma_resolve_addr(
         id: *mut rdma_cm_id,
         src_addr: *mut sockaddr,
@@ -271,29 +268,29 @@ ibverbs_sys::library! {
     ) -> c_int;
     /// An event reports the result.
     pub fn rdma_resolve_route(id: *mut rdma_cm_id, timeout_ms: c_int) -> c_int;
-    /// Requests are reported by events.
+    /// Events report connection requests.
     pub fn rdma_listen(id: *mut rdma_cm_id, backlog: c_int) -> c_int;
-    /// Only reads the parameters. An event reports the result.
+    /// The parameters are only read. An event reports the result.
     pub fn rdma_connect(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int;
-    /// Completes a connection that `rdma_connect` began, if the queue pair is not the library's.
+    /// Completes a connection on the active side, after RDMA_CM_EVENT_CONNECT_RESPONSE.
     pub fn rdma_establish(id: *mut rdma_cm_id) -> c_int;
-    /// Only reads the parameters. An event reports the result.
+    /// The parameters are only read. An event reports the result.
     pub fn rdma_accept(id: *mut rdma_cm_id, conn_param: *mut rdma_conn_param) -> c_int;
-    /// The private data may be null.
+    /// `private_data` may be null.
     pub fn rdma_reject(id: *mut rdma_cm_id, private_data: *const c_void, private_data_len: u8) -> c_int;
-    /// Like `rdma_reject`, but with reason 35 (vendor option not supported) instead of the program's own reason.
+    /// Rejects with reason 35 (vendor option not supported). `rdma_reject` has the reason IB_CM_REJ_CONSUMER_DEFINED instead.
     pub fn rdma_reject_ece(id: *mut rdma_cm_id, private_data: *const c_void, private_data_len: u8) -> c_int;
-    /// Both ends get an event.
+    /// Both peers get an event.
     pub fn rdma_disconnect(id: *mut rdma_cm_id) -> c_int;
-    /// Passes on an event of the queue pair: data arrived before the connection was established.
+    /// Notifies rdma_cm of an event of the queue pair: data has arrived before the connection was established.
     pub fn rdma_notify(id: *mut rdma_cm_id, event: ibv_event_type) -> c_int;
-    /// Returns the attributes for the state in `qp_attr`, which is read, and their mask.
+    /// Stores the attributes for the change to the state `qp_attr.qp_state` in `*qp_attr`, and their mask in `*qp_attr_mask`.
     pub fn rdma_init_qp_attr(id: *mut rdma_cm_id, qp_attr: *mut ibv_qp_attr, qp_attr_mask: *mut c_int) -> c_int;
-    /// The event is returned through the second argument.
+    /// Stores a pointer to the event in `*event`.
     pub fn rdma_get_cm_event(channel: *mut rdma_event_channel, event: *mut *mut rdma_cm_event) -> c_int;
-    /// Frees the event.
+    /// Acknowledges and frees the event.
     pub fn rdma_ack_cm_event(event: *mut rdma_cm_event) -> c_int;
-    /// Only reads the value.
+    /// The value is only read.
     pub fn rdma_set_option(
         id: *mut rdma_cm_id,
         level: c_int,
