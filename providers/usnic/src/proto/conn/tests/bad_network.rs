@@ -3,7 +3,7 @@
 
 use dapl::provider::Status;
 
-use super::pair::{NetworkConditions, Pair, Plan, Side, TestRandom};
+use super::pair::{NetworkConditions, Pair, PairConfig, Side, TestRandom};
 use crate::proto::conn::{Config, Work};
 use crate::proto::{MICROS, MILLIS};
 
@@ -52,7 +52,7 @@ struct Run {
 }
 
 impl Run {
-    fn new(mut plan: Plan, weather: NetworkConditions) -> Run {
+    fn new(mut plan: PairConfig, weather: NetworkConditions) -> Run {
         plan.memory = 4 * PART;
         let (mtu, shared) = (plan.mtu.min(plan.config.mtu_start), plan.config.shared);
         let mut pair = Pair::new(&plan);
@@ -128,11 +128,11 @@ impl Run {
 
     /// Removes the receives of the shared queues, as if other connections took them. They are posted again later.
     fn empty_for_a_while(&mut self) {
-        let [a, b] = [Side::A, Side::B].map(|side| std::mem::take(&mut self.pair.end(side).world.shared));
+        let [a, b] = [Side::A, Side::B].map(|side| std::mem::take(&mut self.pair.end(side).host.shared));
         for _ in 0..self.pair.dice.below(30) {
             self.pair.step();
         }
-        (self.pair.a.world.shared, self.pair.b.world.shared) = (a, b);
+        (self.pair.a.host.shared, self.pair.b.host.shared) = (a, b);
     }
 
     fn finish(&mut self) {
@@ -142,7 +142,7 @@ impl Run {
         }
         let [a, b] = [0, 1].map(|place| (self.loads[place].jobs.len(), self.loads[1 - place].sends));
         self.pair.until("all is done", |pair| {
-            let counts = |end: &super::pair::End| (end.world.requests.len(), end.world.recvs.len());
+            let counts = |end: &super::pair::End| (end.host.requests.len(), end.host.recvs.len());
             counts(&pair.a) == a && counts(&pair.b) == b
         });
         self.pair.pass(500 * MILLIS); // Late packets arrive during this time.
@@ -153,15 +153,15 @@ impl Run {
 
     fn check(&mut self, place: usize) {
         let side = Run::side(place);
-        let done: Vec<_> = self.pair.end(side).world.requests.iter().map(|done| (done.id, done.status)).collect();
+        let done: Vec<_> = self.pair.end(side).host.requests.iter().map(|done| (done.id, done.status)).collect();
         let posted: Vec<_> = self.loads[place].jobs.iter().map(|job| (job.id, Status::Success)).collect();
         assert_eq!(done, posted, "exactly once, and in order");
-        let recvs: Vec<_> = self.pair.end(side).world.recvs.iter().map(|done| (done.id, done.bytes as usize)).collect();
+        let recvs: Vec<_> = self.pair.end(side).host.recvs.iter().map(|done| (done.id, done.bytes as usize)).collect();
         assert_eq!(recvs, self.loads[place].recvs);
-        self.pair.end(side).world.check_untouched();
+        self.pair.end(side).host.check_untouched();
         let mut into = PART;
-        let ours = self.pair.end(side).world.memory.clone();
-        let theirs = &self.pair.end(side.other()).world.memory;
+        let ours = self.pair.end(side).host.memory.clone();
+        let theirs = &self.pair.end(side.other()).host.memory;
         for job in &self.loads[place].jobs {
             let there = match job.kind {
                 Kind::Send => {
@@ -175,16 +175,16 @@ impl Run {
     }
 }
 
-fn run(plan: Plan, weather: NetworkConditions, work: usize) -> Run {
+fn run(plan: PairConfig, weather: NetworkConditions, work: usize) -> Run {
     let mut run = Run::new(plan, weather);
     run.work(work);
     run.finish();
     run
 }
 
-fn plan(seed: u64) -> Plan {
+fn plan(seed: u64) -> PairConfig {
     let config = Config { window_kib: 512, ..Config::default() };
-    Plan { config, seed, psn: [u32::MAX - 40, u32::MAX - 500], number: u32::MAX - 20, ..Plan::default() }
+    PairConfig { config, seed, psn: [u32::MAX - 40, u32::MAX - 500], number: u32::MAX - 20, ..PairConfig::default() }
 }
 
 fn storm(drop: u64) -> NetworkConditions {
@@ -213,7 +213,7 @@ fn work_completes_with_loss_duplicates_and_reordering() {
 fn work_completes_with_tiny_packets() {
     for seed in 0..20 {
         let config = Config { mtu_start: 100, tiny: 20, ..plan(seed).config };
-        run(Plan { config, mtu: 100, ..plan(seed) }, storm(20), 20);
+        run(PairConfig { config, mtu: 100, ..plan(seed) }, storm(20), 20);
     }
 }
 
@@ -221,14 +221,14 @@ fn work_completes_with_tiny_packets() {
 fn work_completes_with_huge_packets() {
     for seed in 0..20 {
         let config = Config { mtu_start: 9000, ..plan(seed).config };
-        run(Plan { config, mtu: 60_000, ..plan(seed) }, storm(20), 30);
+        run(PairConfig { config, mtu: 60_000, ..plan(seed) }, storm(20), 30);
     }
 }
 
 #[test]
 fn work_completes_with_one_read_at_a_time() {
     (0..20).for_each(|seed| {
-        run(Plan { reads: 1, ..plan(seed) }, storm(20), 40);
+        run(PairConfig { reads: 1, ..plan(seed) }, storm(20), 40);
     });
 }
 
@@ -237,7 +237,7 @@ fn work_completes_with_shared_receives() {
     let mut withdrawn_sends = 0;
     for seed in 0..60 {
         let config = Config { shared: true, ..plan(seed).config };
-        let run = run(Plan { config, ..plan(seed) }, storm([0, 20][seed as usize % 2]), 40);
+        let run = run(PairConfig { config, ..plan(seed) }, storm([0, 20][seed as usize % 2]), 40);
         withdrawn_sends += run.pair.a.conn.counters().withdrawn_sends;
     }
     assert!(withdrawn_sends > 0, "the shared queue was never empty");
@@ -247,6 +247,6 @@ fn work_completes_with_shared_receives() {
 fn work_completes_with_short_channels() {
     for seed in 0..20 {
         let config = Config { command_depth: 2, data_depth: 3, window: 4, ..plan(seed).config };
-        run(Plan { config, ..plan(seed) }, storm(20), 30);
+        run(PairConfig { config, ..plan(seed) }, storm(20), 30);
     }
 }

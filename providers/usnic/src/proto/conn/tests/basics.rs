@@ -2,7 +2,7 @@
 
 use dapl::provider::Status;
 
-use super::pair::{NetworkConditions, Pair, Plan, Side};
+use super::pair::{NetworkConditions, Pair, PairConfig, Side};
 use crate::proto::MICROS;
 use crate::proto::conn::{Conn, Driver};
 
@@ -13,7 +13,7 @@ fn statuses(done: &[super::pair::Done]) -> Vec<Status> {
 #[test]
 fn sends_of_all_lengths_find_their_receives() {
     let lengths = [0, 1, 63, 768, 769, 1144, 1145, 1200, 5000, 60_000];
-    let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
+    let mut pair = Pair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
     let mut at = 0;
     for length in lengths {
         pair.recv(Side::B, 500_000 + at, length);
@@ -21,32 +21,30 @@ fn sends_of_all_lengths_find_their_receives() {
         at += length;
     }
     pair.until("all arrive", |pair| {
-        pair.b.world.recvs.len() == lengths.len() && pair.a.world.requests.len() == lengths.len()
+        pair.b.host.recvs.len() == lengths.len() && pair.a.host.requests.len() == lengths.len()
     });
-    let got: Vec<usize> = pair.b.world.recvs.iter().map(|done| done.bytes as usize).collect();
+    let got: Vec<usize> = pair.b.host.recvs.iter().map(|done| done.bytes as usize).collect();
     assert_eq!(got, lengths);
-    assert!(
-        statuses(&pair.b.world.recvs).iter().chain(&statuses(&pair.a.world.requests)).all(|s| *s == Status::Success)
-    );
-    assert!(pair.b.world.memory[500_000..][..at] == pair.a.world.memory[..at]);
+    assert!(statuses(&pair.b.host.recvs).iter().chain(&statuses(&pair.a.host.requests)).all(|s| *s == Status::Success));
+    assert!(pair.b.host.memory[500_000..][..at] == pair.a.host.memory[..at]);
     let a = pair.a.conn.counters();
     assert_eq!((a.resent_gap, a.resent_probe, a.spurious), (0, 0, 0), "{}", pair.state());
 }
 
 #[test]
 fn writes_and_reads_transfer_all_bytes() {
-    let mut pair = Pair::new(&Plan { memory: 3 << 20, ..Plan::default() });
+    let mut pair = Pair::new(&PairConfig { memory: 3 << 20, ..PairConfig::default() });
     pair.weather = NetworkConditions { latency: 5 * MICROS, ..NetworkConditions::default() };
     for length in [0, 1, 769, 1144, 1145, 1 << 20] {
-        let (a, b) = (pair.a.world.requests.len(), pair.b.world.requests.len());
+        let (a, b) = (pair.a.host.requests.len(), pair.b.host.requests.len());
         pair.write(Side::A, 3, length, 1 << 20);
         pair.read(Side::B, 2 << 20, length, 5);
-        pair.until("both are done", |pair| pair.a.world.requests.len() > a && pair.b.world.requests.len() > b);
-        assert!(pair.b.world.memory[1 << 20..][..length] == pair.a.world.memory[3..][..length]);
-        assert!(pair.b.world.memory[2 << 20..][..length] == pair.a.world.memory[5..][..length]);
+        pair.until("both are done", |pair| pair.a.host.requests.len() > a && pair.b.host.requests.len() > b);
+        assert!(pair.b.host.memory[1 << 20..][..length] == pair.a.host.memory[3..][..length]);
+        assert!(pair.b.host.memory[2 << 20..][..length] == pair.a.host.memory[5..][..length]);
     }
-    assert!(statuses(&pair.a.world.requests).iter().all(|s| *s == Status::Success));
-    assert_eq!(pair.a.world.requests.last().map(|done| done.bytes), Some(1 << 20));
+    assert!(statuses(&pair.a.host.requests).iter().all(|s| *s == Status::Success));
+    assert_eq!(pair.a.host.requests.last().map(|done| done.bytes), Some(1 << 20));
 }
 
 struct LargeWork;

@@ -2,7 +2,7 @@
 
 use zerocopy::IntoBytes;
 
-use super::pair::{Datagram, Pair, Plan, Side};
+use super::pair::{Datagram, Pair, PairConfig, Side};
 use crate::proto::MILLIS;
 use crate::proto::seal::PacketGuard;
 use crate::proto::setup::Random;
@@ -16,7 +16,7 @@ fn said(pair: &Pair, side: Side) -> Vec<Kind> {
 }
 
 fn pair() -> Pair {
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     pair.log = Some(Vec::new());
     pair
 }

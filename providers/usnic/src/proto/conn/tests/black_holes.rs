@@ -2,7 +2,7 @@
 
 use dapl::provider::Status;
 
-use super::pair::{Pair, Plan, Side};
+use super::pair::{Pair, PairConfig, Side};
 use crate::proto::conn::Config;
 use crate::proto::{MILLIS, SECONDS};
 
@@ -13,7 +13,7 @@ const LEFT: usize = 1300;
 /// Creates a pair on a path that carries large packets. When the MTU decreases, no ICMP message reports it.
 fn pair(memory: usize) -> Pair {
     let config = Config { window_kib: u16::MAX, ..Config::default() };
-    let mut pair = Pair::new(&Plan { config, mtu: LARGE, memory, ..Plan::default() });
+    let mut pair = Pair::new(&PairConfig { config, mtu: LARGE, memory, ..PairConfig::default() });
     pair.weather.mtu = LARGE;
     pair.pass(SECONDS);
     assert_eq!(pair.a.conn.send_path.path.mtu(), LARGE, "the search has found the MTU");
@@ -21,7 +21,7 @@ fn pair(memory: usize) -> Pair {
 }
 
 fn is_done(pair: &Pair, count: usize) -> bool {
-    pair.a.world.requests.len() == count
+    pair.a.host.requests.len() == count
 }
 
 #[test]
@@ -44,8 +44,8 @@ fn black_hole_delays_data_by_a_few_timeouts_only() {
     pair.until("all is done", |pair| is_done(pair, 2));
     assert!(pair.now - start < SECONDS, "{} in all", pair.now - start);
     assert!(pair.a.conn.counters().refragmented > 0);
-    let (ours, theirs) = (&pair.a.world.memory[..BYTES], &pair.b.world.memory[BYTES..]);
-    assert!(ours == theirs && pair.a.world.requests.iter().all(|done| done.status == Status::Success));
+    let (ours, theirs) = (&pair.a.host.memory[..BYTES], &pair.b.host.memory[BYTES..]);
+    assert!(ours == theirs && pair.a.host.requests.iter().all(|done| done.status == Status::Success));
 }
 
 #[test]
@@ -99,7 +99,8 @@ fn all_bytes_arrive_over_changing_black_holes() {
     for seed in 0..40 {
         let config = Config { window_kib: 512, shared: seed % 3 == 2, ..Config::default() };
         let psn = [u32::MAX - 40, u32::MAX - 500];
-        let mut pair = Pair::new(&Plan { config, mtu: LARGE, memory: 3 * PART, seed, psn, ..Plan::default() });
+        let mut pair =
+            Pair::new(&PairConfig { config, mtu: LARGE, memory: 3 * PART, seed, psn, ..PairConfig::default() });
         (pair.weather.drop, pair.weather.double, pair.weather.mtu) = ([0, 20, 100][seed as usize % 3], 20, LARGE);
         (pair.weather.late, pair.weather.lateness) = (100, MILLIS);
         let (mut at, mut recvs, mut jobs) = (0, 0, Vec::new());
@@ -124,10 +125,10 @@ fn all_bytes_arrive_over_changing_black_holes() {
             let time = pair.dice.below(40 * MILLIS);
             pair.pass(time);
         }
-        pair.until("all is done", |pair| is_done(pair, count) && pair.b.world.recvs.len() == recvs);
+        pair.until("all is done", |pair| is_done(pair, count) && pair.b.host.recvs.len() == recvs);
         pair.pass(SECONDS);
-        assert!(pair.a.world.requests.iter().all(|done| done.status == Status::Success), "seed {seed}");
-        let (a, b) = (&pair.a.world.memory, &pair.b.world.memory);
+        assert!(pair.a.host.requests.iter().all(|done| done.status == Status::Success), "seed {seed}");
+        let (a, b) = (&pair.a.host.memory, &pair.b.host.memory);
         for (kind, at, length) in jobs {
             let (from, to) = match kind {
                 0 => (&a[at..], &b[PART + at..]),
@@ -136,8 +137,8 @@ fn all_bytes_arrive_over_changing_black_holes() {
             };
             assert!(from[..length] == to[..length], "seed {seed}: {length} bytes at {at}");
         }
-        pair.a.world.check_untouched();
-        pair.b.world.check_untouched();
+        pair.a.host.check_untouched();
+        pair.b.host.check_untouched();
         refragmented += pair.a.conn.counters().refragmented + pair.b.conn.counters().refragmented;
     }
     assert!(refragmented > 100, "only {refragmented} packets were re-fragmented");

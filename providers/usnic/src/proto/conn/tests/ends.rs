@@ -2,7 +2,7 @@
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 
-use super::pair::{BASE, KEY, Pair, Plan, READ_ONLY, Side};
+use super::pair::{BASE, KEY, Pair, PairConfig, READ_ONLY, Side};
 use crate::net::errors::QUOTE;
 use crate::proto::conn::{Config, Work};
 use crate::proto::wire::{self, Kind};
@@ -28,7 +28,7 @@ const BOTH_BROKEN: [ConnectionEvent; 2] = [ConnectionEvent::Broken, ConnectionEv
 #[test]
 fn a_send_too_long_for_its_receive_breaks_both() {
     for (length, seed) in [(200, 1), (5000, 2), (60_000, 3)] {
-        let mut pair = Pair::new(&Plan { seed, ..Plan::default() });
+        let mut pair = Pair::new(&PairConfig { seed, ..PairConfig::default() });
         pair.weather.drop = 50;
         [100, 100, 99, 100].iter().for_each(|capacity| {
             pair.recv(Side::B, 0, *capacity * length / 100);
@@ -39,9 +39,9 @@ fn a_send_too_long_for_its_receive_breaks_both() {
         pair.recv(Side::A, 0, 10);
         pair.read(Side::B, 40_000, 1, 0);
         assert_eq!(ended(&mut pair), BOTH_BROKEN);
-        assert_eq!(statuses(&pair.b.world.recvs), [Success, Success, Status::LocalLength, Flushed]);
-        assert_eq!(statuses(&pair.a.world.requests), [Success, Success, Status::RemoteResponder, Flushed, Flushed]);
-        assert_eq!(statuses(&pair.a.world.recvs), [Flushed]);
+        assert_eq!(statuses(&pair.b.host.recvs), [Success, Success, Status::LocalLength, Flushed]);
+        assert_eq!(statuses(&pair.a.host.requests), [Success, Success, Status::RemoteResponder, Flushed, Flushed]);
+        assert_eq!(statuses(&pair.a.host.recvs), [Flushed]);
     }
 }
 
@@ -49,29 +49,29 @@ fn a_send_too_long_for_its_receive_breaks_both() {
 fn unmapped_memory_breaks_the_connection() {
     for length in [48, 9_000] {
         // The memory of a receive is not accessible.
-        let mut pair = Pair::new(&Plan::default());
+        let mut pair = Pair::new(&PairConfig::default());
         let recvs = [0, 1].map(|_| pair.recv(Side::B, 0, length));
         (0..3).for_each(|_| {
             pair.send(Side::A, 0, length);
         });
-        pair.b.world.gone = vec![recvs[1]];
+        pair.b.host.gone = vec![recvs[1]];
         assert_eq!(ended(&mut pair), BOTH_BROKEN);
-        assert_eq!(statuses(&pair.b.world.recvs), [Success, Status::LocalProtection]);
-        assert_eq!(statuses(&pair.a.world.requests), [Success, Status::RemoteResponder, Flushed]);
+        assert_eq!(statuses(&pair.b.host.recvs), [Success, Status::LocalProtection]);
+        assert_eq!(statuses(&pair.a.host.requests), [Success, Status::RemoteResponder, Flushed]);
         // The memory of a send, of a write, and the target of a read are not accessible.
         for work in [Work::Send { solicited: false }, Work::Write(TARGET), Work::Read(TARGET)] {
-            let mut pair = Pair::new(&Plan::default());
+            let mut pair = Pair::new(&PairConfig::default());
             [0, 1].iter().for_each(|_| {
                 pair.recv(Side::B, 0, length);
             });
             pair.write(Side::A, 0, 3000, 0);
             let bad = pair.post(Side::A, work, 0, length, false);
             pair.send(Side::A, 0, length);
-            pair.a.world.gone = vec![bad];
+            pair.a.host.gone = vec![bad];
             assert_eq!(ended(&mut pair), [ConnectionEvent::Broken, ConnectionEvent::Disconnected]);
-            assert_eq!(statuses(&pair.a.world.requests)[..2], [Success, Status::LocalProtection], "{work:?}");
+            assert_eq!(statuses(&pair.a.host.requests)[..2], [Success, Status::LocalProtection], "{work:?}");
             // The send after the read may have been received, because the read fails only when its data arrives.
-            assert!(matches!(work, Work::Read(_)) || statuses(&pair.b.world.recvs) == [Flushed, Flushed]);
+            assert!(matches!(work, Work::Read(_)) || statuses(&pair.b.host.recvs) == [Flushed, Flushed]);
         }
     }
 }
@@ -91,73 +91,73 @@ fn invalid_access_is_refused() {
         Work::Read(Remote { address: u64::MAX - 3, ..TARGET }),
     ];
     for (seed, work) in cases.into_iter().enumerate() {
-        let mut pair = Pair::new(&Plan { seed: seed as u64, ..Plan::default() });
+        let mut pair = Pair::new(&PairConfig { seed: seed as u64, ..PairConfig::default() });
         pair.weather.drop = 30;
-        let before = pair.b.world.memory.clone();
+        let before = pair.b.host.memory.clone();
         let ids =
             [pair.read(Side::A, 0, 20_000, 0), pair.post(Side::A, work, 0, 5000, false), pair.send(Side::A, 0, 1)];
         pair.recv(Side::B, 50_000, 100);
         assert_eq!(ended(&mut pair), [ConnectionEvent::Broken, ConnectionEvent::Disconnected], "{work:?}");
-        let ends: Vec<_> = pair.a.world.requests.iter().map(|done| (done.id, done.status)).collect();
+        let ends: Vec<_> = pair.a.host.requests.iter().map(|done| (done.id, done.status)).collect();
         assert_eq!(ends, [(ids[0], Success), (ids[1], Status::RemoteAccess), (ids[2], Flushed)], "{work:?}");
-        assert_eq!(statuses(&pair.b.world.recvs), [Flushed]);
-        assert!(pair.b.world.memory[..50_000] == before[..50_000], "no byte was written");
-        assert!(pair.b.world.memory[50_100..] == before[50_100..], "no byte of it was written");
+        assert_eq!(statuses(&pair.b.host.recvs), [Flushed]);
+        assert!(pair.b.host.memory[..50_000] == before[..50_000], "no byte was written");
+        assert!(pair.b.host.memory[50_100..] == before[50_100..], "no byte of it was written");
     }
 }
 
 #[test]
 fn read_of_vanished_memory_is_refused_in_order() {
     for when in [0, 5, 15] {
-        let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
+        let mut pair = Pair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
         pair.weather.drop = 30;
         let first = pair.read(Side::A, 0, 10_000, 0);
-        pair.until("the first", |pair| pair.a.world.requests.len() == 1);
+        pair.until("the first", |pair| pair.a.host.requests.len() == 1);
         let second = pair.read(Side::A, 10_000, 400_000, 0);
         let third = pair.read(Side::A, 500_000, 4_000, 0);
         (0..when).for_each(|_| {
             pair.step();
         });
-        pair.b.world.unreadable = true;
+        pair.b.host.unreadable = true;
         assert_eq!(ended(&mut pair), BOTH_BROKEN);
-        let ends: Vec<_> = pair.a.world.requests.iter().map(|done| (done.id, done.status)).collect();
+        let ends: Vec<_> = pair.a.host.requests.iter().map(|done| (done.id, done.status)).collect();
         assert_eq!(ends, [(first, Success), (second, Status::RemoteAccess), (third, Flushed)]);
     }
 }
 
 #[test]
 fn memory_of_an_acked_read_may_be_unmapped() {
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     pair.read(Side::A, 0, 1000, 0);
-    pair.until("the read", |pair| pair.a.world.requests.len() == 1);
+    pair.until("the read", |pair| pair.a.host.requests.len() == 1);
     // The ack is lost, so the responder tries to retransmit data whose memory is not readable any more.
     pair.a.mute = true;
-    pair.b.world.unreadable = true;
+    pair.b.host.unreadable = true;
     pair.until("a probe", |pair| pair.b.conn.counters().timeouts > 0);
     pair.a.mute = false;
     pair.pass(SECONDS);
     assert!(pair.b.conn.counters().resent_probe > 0 && pair.a.events.is_empty() && pair.b.events.is_empty());
-    pair.b.world.unreadable = false;
+    pair.b.host.unreadable = false;
     pair.read(Side::A, 0, 1000, 0);
-    pair.until("another read", |pair| pair.a.world.requests.len() == 2);
-    assert_eq!(statuses(&pair.a.world.requests), [Success, Success]);
+    pair.until("another read", |pair| pair.a.host.requests.len() == 2);
+    assert_eq!(statuses(&pair.a.host.requests), [Success, Success]);
 }
 
 #[test]
 fn read_is_refused_if_lost_data_cannot_be_retransmitted() {
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     pair.read(Side::A, 0, 1000, 0);
     pair.b.mute = true;
     pair.until("the response", |pair| pair.b.conn.counters().sent > 0);
-    (pair.b.mute, pair.b.world.unreadable) = (false, true);
+    (pair.b.mute, pair.b.host.unreadable) = (false, true);
     assert_eq!(ended(&mut pair), BOTH_BROKEN);
-    assert_eq!(statuses(&pair.a.world.requests), [Status::RemoteAccess]);
+    assert_eq!(statuses(&pair.a.host.requests), [Status::RemoteAccess]);
 }
 
 #[test]
 fn drain_completes_posted_requests() {
     for drop_rate in [0, 300] {
-        let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
+        let mut pair = Pair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
         pair.weather.drop = drop_rate;
         pair.recv(Side::A, 0, 10);
         (0..2).for_each(|_| {
@@ -168,33 +168,33 @@ fn drain_completes_posted_requests() {
         let now = pair.now;
         pair.a.conn.drain(now);
         assert_eq!(ended(&mut pair), [ConnectionEvent::Disconnected, ConnectionEvent::Disconnected]);
-        assert_eq!(statuses(&pair.a.world.requests), [Success, Success]);
-        assert_eq!(statuses(&pair.b.world.recvs), [Success, Flushed]);
-        assert_eq!(statuses(&pair.a.world.recvs), [Flushed]);
+        assert_eq!(statuses(&pair.a.host.requests), [Success, Success]);
+        assert_eq!(statuses(&pair.b.host.recvs), [Success, Flushed]);
+        assert_eq!(statuses(&pair.a.host.recvs), [Flushed]);
     }
 }
 
 #[test]
 fn both_sides_can_drain_at_once() {
     for seed in 0..20 {
-        let mut pair = Pair::new(&Plan { seed, ..Plan::default() });
+        let mut pair = Pair::new(&PairConfig { seed, ..PairConfig::default() });
         pair.weather.drop = 300;
         for side in [Side::A, Side::B] {
             pair.recv(side, 0, 100);
             pair.send(side, 0, 100);
         }
-        pair.until("sent", |pair| pair.a.world.recvs.len() + pair.b.world.recvs.len() == 2);
+        pair.until("sent", |pair| pair.a.host.recvs.len() + pair.b.host.recvs.len() == 2);
         let now = pair.now;
         pair.a.conn.drain(now);
         pair.b.conn.drain(now);
         assert_eq!(ended(&mut pair), [ConnectionEvent::Disconnected, ConnectionEvent::Disconnected]);
-        assert_eq!((statuses(&pair.a.world.requests).len(), statuses(&pair.b.world.requests).len()), (1, 1));
+        assert_eq!((statuses(&pair.a.host.requests).len(), statuses(&pair.b.host.requests).len()), (1, 1));
     }
 }
 
 #[test]
 fn draining_side_accepts_nothing_more() {
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     for _ in 0..2 {
         pair.recv(Side::A, 0, 100);
     }
@@ -203,20 +203,20 @@ fn draining_side_accepts_nothing_more() {
     pair.pump(Side::B, 10);
     // The ack of the first request is lost, and the second request arrives after the end.
     pair.a.mute = true;
-    pair.until("the first", |pair| pair.a.world.recvs.len() == 1);
+    pair.until("the first", |pair| pair.a.host.recvs.len() == 1);
     let now = pair.now;
     pair.a.conn.drain(now);
     pair.send(Side::B, 0, 100);
     pair.pass(5 * MILLIS);
     pair.a.mute = false;
     assert_eq!(ended(&mut pair), [ConnectionEvent::Disconnected, ConnectionEvent::Disconnected]);
-    assert_eq!(statuses(&pair.b.world.requests), [Success, Flushed]);
-    assert_eq!(statuses(&pair.a.world.recvs), [Success, Flushed]);
+    assert_eq!(statuses(&pair.b.host.requests), [Success, Flushed]);
+    assert_eq!(statuses(&pair.a.host.recvs), [Success, Flushed]);
 }
 
 #[test]
 fn abort_flushes_at_once_and_notifies_the_peer() {
-    let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
+    let mut pair = Pair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
     pair.weather.drop = 200;
     for side in [Side::A, Side::B, Side::A, Side::B] {
         pair.recv(side, 0, 10);
@@ -225,21 +225,21 @@ fn abort_flushes_at_once_and_notifies_the_peer() {
     pair.send(Side::A, 0, 5);
     pair.pass(MILLIS);
     let (now, end) = (pair.now, &mut pair.a);
-    end.conn.abort(now, &mut end.world);
-    assert_eq!((statuses(&end.world.requests), statuses(&end.world.recvs)), (vec![Flushed; 2], vec![Flushed; 2]));
+    end.conn.abort(now, &mut end.host);
+    assert_eq!((statuses(&end.host.requests), statuses(&end.host.recvs)), (vec![Flushed; 2], vec![Flushed; 2]));
     pair.until("the peer gets an event", |pair| !pair.b.events.is_empty());
     assert_eq!((&pair.a.events[..], &pair.b.events[..]), (&[][..], &[ConnectionEvent::Disconnected][..]));
-    assert_eq!(statuses(&pair.b.world.recvs), [Flushed; 2]);
+    assert_eq!(statuses(&pair.b.host.recvs), [Flushed; 2]);
     // Work that is posted later is flushed too.
     pair.send(Side::A, 0, 5);
     pair.recv(Side::B, 0, 5);
-    assert_eq!((pair.a.world.requests.len(), pair.b.world.recvs.len()), (3, 3));
+    assert_eq!((pair.a.host.requests.len(), pair.b.host.recvs.len()), (3, 3));
     pair.until("both forget", |pair| pair.a.conn.can_be_freed() && pair.b.conn.can_be_freed());
 }
 
 #[test]
 fn peer_that_does_not_answer_is_given_up() {
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     pair.recv(Side::A, 0, 10);
     pair.pass(MILLIS);
     pair.b.mute = true;
@@ -248,16 +248,16 @@ fn peer_that_does_not_answer_is_given_up() {
     });
     pair.until("it is noticed", |pair| !pair.a.events.is_empty());
     assert_eq!(
-        (pair.a.events[0], statuses(&pair.a.world.requests)),
+        (pair.a.events[0], statuses(&pair.a.host.requests)),
         (ConnectionEvent::Disconnected, vec![Flushed, Flushed])
     );
-    assert_eq!(statuses(&pair.a.world.recvs), [Flushed]);
+    assert_eq!(statuses(&pair.a.host.recvs), [Flushed]);
     assert!(pair.now > 9 * SECONDS);
 }
 
 #[test]
 fn idle_connection_detects_a_lost_peer() {
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     pair.pass(100 * SECONDS);
     assert!(pair.a.events.is_empty() && pair.b.events.is_empty(), "a peer that does not answer is not given up");
     pair.b.mute = true;
@@ -285,7 +285,7 @@ fn killed(pair: &mut Pair) {
 #[test]
 fn killed_peer_is_given_up_after_three_challenges() {
     for under_traffic in [false, true] {
-        let mut pair = Pair::new(&Plan::default());
+        let mut pair = Pair::new(&PairConfig::default());
         pair.recv(Side::A, 0, 10);
         pair.pass(SECONDS);
         let since = pair.now;
@@ -295,8 +295,8 @@ fn killed_peer_is_given_up_after_three_challenges() {
         killed(&mut pair);
         let took = pair.now - since;
         assert_eq!(pair.a.events, [ConnectionEvent::Disconnected]);
-        assert!(pair.a.world.requests.iter().all(|done| done.status == Flushed));
-        assert_eq!(statuses(&pair.a.world.recvs), [Flushed]);
+        assert!(pair.a.host.requests.iter().all(|done| done.status == Flushed));
+        assert_eq!(statuses(&pair.a.host.recvs), [Flushed]);
         let keepalive = if under_traffic { 0 } else { Config::default().keepalive };
         assert!(took < keepalive + 2 * SECONDS, "after {took} ns");
     }
@@ -305,7 +305,7 @@ fn killed_peer_is_given_up_after_three_challenges() {
 #[test]
 fn off_path_icmp_is_ignored() {
     // On a path with a round trip of 500 ms, several ICMP messages arrive in each round trip.
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     pair.weather.latency = 250 * MILLIS;
     pair.log = Some(Vec::new());
     for round in 0..400 {
@@ -324,12 +324,12 @@ fn off_path_icmp_is_ignored() {
     }
     assert!(pair.a.events.is_empty() && pair.b.events.is_empty());
     pair.until("all is written", |pair| pair.a.conn.outstanding() == (0, 0));
-    assert!(pair.a.world.requests.iter().all(|done| done.status == Success));
+    assert!(pair.a.host.requests.iter().all(|done| done.status == Success));
 }
 
 #[test]
 fn icmp_quote_of_an_acked_packet_is_ignored() {
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     pair.log = Some(Vec::new());
     pair.write(Side::A, 0, 100, 0);
     pair.pump(Side::A, 10);
@@ -349,7 +349,7 @@ fn icmp_quote_of_an_acked_packet_is_ignored() {
 
 #[test]
 fn late_packets_are_answered() {
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     pair.pass(MILLIS);
     let now = pair.now;
     pair.a.conn.drain(now);
@@ -363,20 +363,20 @@ fn late_packets_are_answered() {
     assert_eq!(ended(&mut pair), [ConnectionEvent::Disconnected, ConnectionEvent::Disconnected]);
     let now = pair.now;
     let mut out = Vec::new();
-    assert!(pair.b.conn.transmit(now, &mut out, &mut pair.b.world).is_none());
+    assert!(pair.b.conn.transmit(now, &mut out, &mut pair.b.host).is_none());
     assert!(wire::head(&out).and_then(|(head, _)| head.kind()) != Some(Kind::Fin));
 }
 
 #[test]
 fn peer_that_moved_while_closing_is_answered_at_its_new_address() {
     for drains in [true, false] {
-        let mut pair = Pair::new(&Plan::default());
+        let mut pair = Pair::new(&PairConfig::default());
         pair.pass(MILLIS);
         pair.b.address = ([127, 0, 0, 9], 9).into();
         let now = pair.now;
         match drains {
             true => pair.b.conn.drain(now),
-            false => pair.b.conn.abort(now, &mut pair.b.world),
+            false => pair.b.conn.abort(now, &mut pair.b.host),
         }
         pair.log = Some(Vec::new());
         pair.until("both sides are closed", |pair| pair.a.conn.is_closed() && pair.b.conn.is_closed());

@@ -4,7 +4,7 @@
 use dapl::provider::{Arrival, ConnectionEvent, Remote, Status};
 use dapl_software::memory::atomic::Atomic;
 
-use super::pair::{BASE, KEY, NetworkConditions, Pair, Plan, READ_ONLY, Side, WINDOW};
+use super::pair::{BASE, KEY, NetworkConditions, Pair, PairConfig, READ_ONLY, Side, WINDOW};
 use crate::proto::conn::{Config, SendValue, Work};
 use crate::proto::{MICROS, MILLIS};
 
@@ -24,8 +24,8 @@ fn word(memory: &[u8], at: usize) -> u64 {
     u64::from_ne_bytes(memory[at..][..8].try_into().unwrap())
 }
 
-fn bad(seed: u64) -> (Plan, NetworkConditions) {
-    let plan = Plan { seed, memory: 1 << 20, ..Plan::default() };
+fn bad(seed: u64) -> (PairConfig, NetworkConditions) {
+    let plan = PairConfig { seed, memory: 1 << 20, ..PairConfig::default() };
     let lateness = 3 * MILLIS;
     let parts = NetworkConditions { drop: 100, double: 100, late: 200, lateness, ..NetworkConditions::default() };
     (plan, parts)
@@ -37,16 +37,16 @@ fn atomic_operations_are_executed_once_under_loss_and_duplication() {
         let (plan, weather) = bad(seed);
         let mut pair = Pair::new(&plan);
         pair.weather = weather;
-        pair.b.world.memory[WORD..][..8].fill(0);
+        pair.b.host.memory[WORD..][..8].fill(0);
         let count = 200;
         for n in 0..count {
             add(&mut pair, Side::A, BACK + 8 * n, WORD);
         }
-        pair.until("all are done", |pair| pair.a.world.requests.len() == count);
-        assert!(pair.a.world.requests.iter().all(|done| (done.status, done.bytes) == (Status::Success, 8)));
-        assert_eq!((word(&pair.b.world.memory, WORD), pair.b.world.executed), (count as u64, count as u32), "{seed}");
+        pair.until("all are done", |pair| pair.a.host.requests.len() == count);
+        assert!(pair.a.host.requests.iter().all(|done| (done.status, done.bytes) == (Status::Success, 8)));
+        assert_eq!((word(&pair.b.host.memory, WORD), pair.b.host.executed), (count as u64, count as u32), "{seed}");
         for n in 0..count {
-            assert_eq!(word(&pair.a.world.memory, BACK + 8 * n), n as u64, "seed {seed}: in the order of the posts");
+            assert_eq!(word(&pair.a.host.memory, BACK + 8 * n), n as u64, "seed {seed}: in the order of the posts");
         }
     }
 }
@@ -58,15 +58,15 @@ fn atomic_operation_follows_writes_before_it_and_answers_compare_and_swap() {
         let mut pair = Pair::new(&plan);
         pair.weather = weather;
         for n in 0..50u64 {
-            pair.a.world.memory[..8].copy_from_slice(&n.to_ne_bytes());
+            pair.a.host.memory[..8].copy_from_slice(&n.to_ne_bytes());
             let swap = |compare| Work::Atomic(remote(WORD), Atomic::CompareSwap { compare, swap: 7777 });
             pair.write(Side::A, 0, 8, WORD);
             pair.post(Side::A, swap(n), BACK, 8, false);
             pair.post(Side::A, swap(n), BACK + 8, 8, true);
             let done = 3 * (n as usize + 1);
-            pair.until("the round is done", |pair| pair.a.world.requests.len() == done);
-            let found = [BACK, BACK + 8].map(|at| word(&pair.a.world.memory, at));
-            assert_eq!((found, word(&pair.b.world.memory, WORD)), ([n, 7777], 7777), "seed {seed}");
+            pair.until("the round is done", |pair| pair.a.host.requests.len() == done);
+            let found = [BACK, BACK + 8].map(|at| word(&pair.a.host.memory, at));
+            assert_eq!((found, word(&pair.b.host.memory, WORD)), ([n, 7777], 7777), "seed {seed}");
         }
     }
 }
@@ -102,31 +102,31 @@ fn writes_with_immediate_data_keep_their_order_among_sends_under_loss() {
             expected.push((length, value, n * 100, at));
             at += length;
         }
-        pair.until("all arrive", |pair| pair.b.world.recvs.len() == count && pair.a.world.requests.len() == count);
-        for (done, (length, value, from, to)) in pair.b.world.recvs.iter().zip(&expected) {
+        pair.until("all arrive", |pair| pair.b.host.recvs.len() == count && pair.a.host.requests.len() == count);
+        for (done, (length, value, from, to)) in pair.b.host.recvs.iter().zip(&expected) {
             assert_eq!((done.status, done.bytes), (Status::Success, *length as u64), "seed {seed}");
             let known = if value.arrival == Arrival::Send { SendValue::default() } else { *value };
             assert_eq!((done.value, done.solicited), (known, value.solicited), "seed {seed}");
-            assert!(pair.b.world.memory[*to..][..*length] == pair.a.world.memory[*from..][..*length], "seed {seed}");
+            assert!(pair.b.host.memory[*to..][..*length] == pair.a.host.memory[*from..][..*length], "seed {seed}");
         }
-        assert!(pair.a.world.requests.iter().all(|done| done.status == Status::Success));
+        assert!(pair.a.host.requests.iter().all(|done| done.status == Status::Success));
     }
 }
 
 #[test]
 fn large_write_with_immediate_data_survives_a_path_that_shrinks() {
-    let mut pair = Pair::new(&Plan { memory: 1 << 20, mtu: 9000, ..Plan::default() });
+    let mut pair = Pair::new(&PairConfig { memory: 1 << 20, mtu: 9000, ..PairConfig::default() });
     pair.send(Side::A, 0, 300_000);
     pair.recv(Side::B, 500_000, 300_000);
-    pair.until("the path is known", |pair| pair.a.world.requests.len() == 1);
+    pair.until("the path is known", |pair| pair.a.host.requests.len() == 1);
     let work = Work::WriteImmediate { remote: remote(500_000), data: 9, solicited: false };
     pair.recv(Side::B, 0, 0);
     pair.post(Side::A, work, 7, 300_000, false);
     pair.pump(Side::A, 20);
     pair.weather.mtu = 1300;
-    pair.until("it arrives", |pair| pair.b.world.recvs.len() == 2);
-    assert_eq!((pair.b.world.recvs[1].bytes, pair.b.world.recvs[1].value.value), (300_000, 9));
-    assert!(pair.b.world.memory[500_000..][..300_000] == pair.a.world.memory[7..][..300_000]);
+    pair.until("it arrives", |pair| pair.b.host.recvs.len() == 2);
+    assert_eq!((pair.b.host.recvs[1].bytes, pair.b.host.recvs[1].value.value), (300_000, 9));
+    assert!(pair.b.host.memory[500_000..][..300_000] == pair.a.host.memory[7..][..300_000]);
 }
 
 #[test]
@@ -140,9 +140,9 @@ fn send_with_invalidate_unbinds_before_its_receive_completes() {
             pair.recv(Side::B, 500_000, 5000);
             pair.post(Side::A, Work::SendWith(value), n, 5000, false);
         }
-        pair.until("they arrive", |pair| pair.b.world.recvs.len() == 3);
-        assert!(pair.b.world.recvs.iter().all(|done| (done.value, done.bytes) == (value, 5000)));
-        assert_eq!(pair.b.world.invalidated, [(WINDOW, 0), (WINDOW, 1), (WINDOW, 2)], "seed {seed}");
+        pair.until("they arrive", |pair| pair.b.host.recvs.len() == 3);
+        assert!(pair.b.host.recvs.iter().all(|done| (done.value, done.bytes) == (value, 5000)));
+        assert_eq!(pair.b.host.invalidated, [(WINDOW, 0), (WINDOW, 1), (WINDOW, 2)], "seed {seed}");
     }
 }
 
@@ -163,72 +163,72 @@ fn refused_operations_end_the_connection_and_change_nothing() {
         ),
     ];
     for (what, work, status, receive) in cases {
-        let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
-        let before = pair.b.world.memory.clone();
+        let mut pair = Pair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
+        let before = pair.b.host.memory.clone();
         pair.recv(Side::B, 500_000, 8);
         pair.post(Side::A, work, 0, 8, false);
-        pair.until(what, |pair| pair.a.world.requests.len() == 1 && pair.b.world.recvs.len() == 1);
-        assert_eq!(pair.a.world.requests[0].status, status, "{what}");
-        assert_eq!((pair.b.world.recvs[0].status, pair.b.world.executed), (receive, 0), "{what}");
-        assert!(pair.b.world.memory == before && pair.b.world.invalidated.is_empty(), "{what}");
+        pair.until(what, |pair| pair.a.host.requests.len() == 1 && pair.b.host.recvs.len() == 1);
+        assert_eq!(pair.a.host.requests[0].status, status, "{what}");
+        assert_eq!((pair.b.host.recvs[0].status, pair.b.host.executed), (receive, 0), "{what}");
+        assert!(pair.b.host.memory == before && pair.b.host.invalidated.is_empty(), "{what}");
         pair.until(what, |pair| pair.a.events == [ConnectionEvent::Broken] && pair.b.events.len() == 1);
     }
 }
 
 #[test]
 fn memory_that_is_gone_fails_an_atomic_operation_after_those_before_it() {
-    let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
-    pair.b.world.memory[WORD..][..8].fill(0);
+    let mut pair = Pair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
+    pair.b.host.memory[WORD..][..8].fill(0);
     add(&mut pair, Side::A, BACK, WORD);
-    pair.until("one is done", |pair| pair.a.world.requests.len() == 1);
-    pair.b.world.unreadable = true;
+    pair.until("one is done", |pair| pair.a.host.requests.len() == 1);
+    pair.b.host.unreadable = true;
     add(&mut pair, Side::A, BACK, WORD);
     add(&mut pair, Side::A, BACK, WORD);
-    pair.until("all end", |pair| pair.a.world.requests.len() == 3);
-    let statuses: Vec<_> = pair.a.world.requests.iter().map(|done| done.status).collect();
+    pair.until("all end", |pair| pair.a.host.requests.len() == 3);
+    let statuses: Vec<_> = pair.a.host.requests.iter().map(|done| done.status).collect();
     assert_eq!(statuses, [Status::Success, Status::RemoteAccess, Status::Flushed]);
-    assert_eq!(word(&pair.b.world.memory, WORD), 1);
+    assert_eq!(word(&pair.b.host.memory, WORD), 1);
 }
 
 #[test]
 fn answers_are_kept_until_they_are_acknowledged() {
-    let mut pair = Pair::new(&Plan { memory: 1 << 20, ..Plan::default() });
-    pair.b.world.memory[WORD..][..8].fill(0);
+    let mut pair = Pair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
+    pair.b.host.memory[WORD..][..8].fill(0);
     add(&mut pair, Side::A, BACK, WORD);
     pair.pump(Side::A, 10);
     pair.b.mute = true;
     pair.pass(5 * MILLIS);
-    assert_eq!((pair.b.world.executed, pair.a.world.requests.len()), (1, 0), "executed, and its answer is lost");
+    assert_eq!((pair.b.host.executed, pair.a.host.requests.len()), (1, 0), "executed, and its answer is lost");
     // The test changes the word after the execution. The repeated answer must contain the value at execution.
-    pair.b.world.memory[WORD..][..8].fill(0xFF);
+    pair.b.host.memory[WORD..][..8].fill(0xFF);
     pair.b.mute = false;
-    pair.until("the answer comes", |pair| pair.a.world.requests.len() == 1);
-    assert_eq!((word(&pair.a.world.memory, BACK), pair.b.world.executed), (0, 1));
+    pair.until("the answer comes", |pair| pair.a.host.requests.len() == 1);
+    assert_eq!((word(&pair.a.host.memory, BACK), pair.b.host.executed), (0, 1));
 }
 
 #[test]
 fn limit_of_reads_holds_for_atomic_operations() {
-    let mut pair = Pair::new(&Plan { memory: 1 << 20, reads: 2, ..Plan::default() });
+    let mut pair = Pair::new(&PairConfig { memory: 1 << 20, reads: 2, ..PairConfig::default() });
     pair.b.mute = true;
     for n in 0..5 {
         add(&mut pair, Side::A, BACK + 8 * n, WORD);
     }
     pair.pass(100 * MICROS);
-    assert_eq!(pair.b.world.executed, 2);
+    assert_eq!(pair.b.host.executed, 2);
     pair.b.mute = false;
-    pair.until("all are done", |pair| pair.a.world.requests.len() == 5);
-    let mut pair = Pair::new(&Plan { memory: 1 << 20, reads: 0, ..Plan::default() });
+    pair.until("all are done", |pair| pair.a.host.requests.len() == 5);
+    let mut pair = Pair::new(&PairConfig { memory: 1 << 20, reads: 0, ..PairConfig::default() });
     add(&mut pair, Side::A, BACK, WORD);
-    pair.until("it fails", |pair| pair.a.world.requests.len() == 1);
-    assert_eq!(pair.a.world.requests[0].status, Status::RemoteResponder);
+    pair.until("it fails", |pair| pair.a.host.requests.len() == 1);
+    assert_eq!(pair.a.host.requests[0].status, Status::RemoteResponder);
 }
 
 #[test]
 fn peer_without_extensions_gets_none() {
-    let mut pair = Pair::new(&Plan { memory: 1 << 20, extensions: false, ..Plan::default() });
+    let mut pair = Pair::new(&PairConfig { memory: 1 << 20, extensions: false, ..PairConfig::default() });
     pair.log = Some(Vec::new());
     assert!(!pair.a.conn.has_extensions());
     add(&mut pair, Side::A, BACK, WORD);
-    pair.until("it fails", |pair| pair.a.world.requests.len() == 1);
-    assert_eq!((pair.a.world.requests[0].status, pair.b.world.executed), (Status::RemoteResponder, 0));
+    pair.until("it fails", |pair| pair.a.host.requests.len() == 1);
+    assert_eq!((pair.a.host.requests[0].status, pair.b.host.executed), (Status::RemoteResponder, 0));
 }

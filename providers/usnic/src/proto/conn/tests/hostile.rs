@@ -3,7 +3,7 @@
 use dapl::provider::{ConnectionEvent, Status};
 use zerocopy::IntoBytes;
 
-use super::pair::{BASE, KEY, Pair, Plan, Side, TestRandom};
+use super::pair::{BASE, KEY, Pair, PairConfig, Side, TestRandom};
 use crate::proto::MILLIS;
 use crate::proto::conn::Config;
 use crate::proto::wire::{Ack, Carried, Extent, Head, Kind, Message, Op, Part, Range, Selective};
@@ -83,7 +83,7 @@ fn ack(pair: &mut Pair, next: u32, ranges: &[(u32, u32)], refusal: u8, refused: 
 }
 
 fn pair() -> Pair {
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     pair.pass(MILLIS);
     pair.b.mute = true;
     pair
@@ -93,8 +93,8 @@ fn pair() -> Pair {
 fn is_refused(what: &str, mut pair: Pair, before: &[u8]) {
     assert_eq!(pair.a.events, [ConnectionEvent::Broken], "{what}");
     assert_eq!(pair.a.conn.counters().refusals_sent, 1, "{what}");
-    assert!(pair.a.world.memory == before, "{what}");
-    assert!(pair.a.world.recvs.iter().all(|done| done.status == Status::Flushed));
+    assert!(pair.a.host.memory == before, "{what}");
+    assert!(pair.a.host.recvs.iter().all(|done| done.status == Status::Flushed));
     pair.until("it is freed", |pair| pair.a.conn.can_be_freed());
 }
 
@@ -103,7 +103,7 @@ fn later_packets_must_agree_with_the_first() {
     for (length, op) in [(3000, Op::Send), (2000, Op::SendSolicited)] {
         let mut pair = pair();
         pair.recv(Side::A, 0, 4000);
-        let before = pair.a.world.memory.clone();
+        let before = pair.a.host.memory.clone();
         let chunk = |pair: &Pair, offset| InvalidPacket {
             kind: Kind::Chunk,
             length: 2000,
@@ -114,7 +114,7 @@ fn later_packets_must_agree_with_the_first() {
         InvalidPacket { payload: 0, ..chunk(&pair, 0) }.deliver(&mut pair);
         assert_eq!(pair.a.conn.counters().malformed, 1, "a part of an empty message");
         InvalidPacket { payload: 1000, ..chunk(&pair, 0) }.deliver(&mut pair);
-        let half = pair.a.world.memory.clone();
+        let half = pair.a.host.memory.clone();
         assert!(half != before);
         InvalidPacket { payload: 1000, length, op, ..chunk(&pair, 1000) }.deliver(&mut pair);
         is_refused("another length or kind", pair, &half);
@@ -137,7 +137,7 @@ fn inconsistent_pieces_end_the_connection() {
         let mut pair = pair();
         (0..2).for_each(|at| _ = pair.recv(Side::A, at * 4000, 4000));
         piece(&pair, 500).deliver(&mut pair);
-        let before = pair.a.world.memory.clone();
+        let before = pair.a.host.memory.clone();
         invalid(&pair).deliver(&mut pair);
         is_refused("another packet or message", pair, &before);
     }
@@ -162,13 +162,13 @@ fn number_of_incomplete_packets_is_limited() {
     const MOST: u32 = 64;
     let mut pair = pair();
     pair.recv(Side::A, 0, 4000);
-    let untouched = pair.a.world.memory[..500].to_vec();
+    let untouched = pair.a.host.memory[..500].to_vec();
     let next = pair.a.conn.received.next();
     let invalid = |pair: &Pair, at: u32| InvalidPacket { psn: next.plus(1 + at).0, ..piece(pair, 500) };
     (0..MOST).for_each(|at| invalid(&pair, at).deliver(&mut pair));
     let full = InvalidPacket { offset: Some(0), extent: Some((0, 500)), ..invalid(&pair, MOST) };
     full.deliver(&mut pair);
-    assert!(pair.a.world.memory[..500] == untouched, "a piece that cannot be recorded is not placed");
+    assert!(pair.a.host.memory[..500] == untouched, "a piece that cannot be recorded is not placed");
     assert_eq!((pair.a.conn.counters().no_receive, pair.a.events.len()), (1, 0));
 }
 
@@ -176,7 +176,7 @@ fn number_of_incomplete_packets_is_limited() {
 fn bytes_beyond_the_message_are_ignored() {
     let mut pair = pair();
     pair.recv(Side::A, 0, 4000);
-    let before = pair.a.world.memory.clone();
+    let before = pair.a.host.memory.clone();
     let invalid = |pair: &Pair| InvalidPacket {
         kind: Kind::Chunk,
         length: 2000,
@@ -188,11 +188,11 @@ fn bytes_beyond_the_message_are_ignored() {
     InvalidPacket { offset: Some(u32::MAX), ..invalid(&pair) }.deliver(&mut pair);
     InvalidPacket { kind: Kind::Fragment, offset: None, payload: 2001, ..invalid(&pair) }.deliver(&mut pair);
     assert_eq!(pair.a.conn.counters().malformed, 3);
-    assert!(pair.a.world.memory == before && pair.a.events.is_empty());
+    assert!(pair.a.host.memory == before && pair.a.events.is_empty());
     // The message is too long for a receive of 4000 bytes.
     InvalidPacket { length: 4001, payload: 500, ..invalid(&pair) }.deliver(&mut pair);
-    assert_eq!(pair.a.world.recvs[0].status, Status::LocalLength);
-    assert!(pair.a.world.memory == before);
+    assert_eq!(pair.a.host.recvs[0].status, Status::LocalLength);
+    assert!(pair.a.host.memory == before);
 }
 
 #[test]
@@ -205,15 +205,15 @@ fn unsolicited_answers_end_the_connection() {
     // A response arrives with a wrong number, or with a wrong length.
     for (id, length) in [(1, 100), (0, 101), (0, 99)] {
         let mut pair = pair();
-        let before = pair.a.world.memory.clone();
+        let before = pair.a.host.memory.clone();
         pair.read(Side::A, 0, 100, 0);
         pair.send(Side::A, 0, 100);
         pair.pump(Side::A, 10);
         InvalidPacket { id, length, payload: length as usize, ..answer(&pair) }.deliver(&mut pair);
         assert_eq!(pair.a.events, [ConnectionEvent::Broken]);
-        let ends: Vec<_> = pair.a.world.requests.iter().map(|done| done.status).collect();
+        let ends: Vec<_> = pair.a.host.requests.iter().map(|done| done.status).collect();
         assert_eq!(ends, [Status::BadResponse, Status::Flushed]);
-        assert!(pair.a.world.memory == before);
+        assert!(pair.a.host.memory == before);
     }
     // The valid response completes the read once. A second response is unsolicited.
     let mut pair = pair();
@@ -222,10 +222,10 @@ fn unsolicited_answers_end_the_connection() {
     let right = InvalidPacket { length: 100, payload: 100, ..answer(&pair) };
     right.deliver(&mut pair);
     right.deliver(&mut pair);
-    assert_eq!((pair.a.world.requests.len(), pair.a.conn.counters().duplicates), (1, 1));
-    pair.a.world.memory[..100].fill(7);
+    assert_eq!((pair.a.host.requests.len(), pair.a.conn.counters().duplicates), (1, 1));
+    pair.a.host.memory[..100].fill(7);
     InvalidPacket { psn: right.psn.wrapping_add(1), ..right }.deliver(&mut pair);
-    assert!(pair.a.world.memory[..100] == [7; 100] && pair.a.events == [ConnectionEvent::Disconnected]);
+    assert!(pair.a.host.memory[..100] == [7; 100] && pair.a.events == [ConnectionEvent::Disconnected]);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn more_reads_than_agreed_are_refused() {
     assert!(pair.a.events.is_empty());
     read(&pair, 4).deliver(&mut pair);
     assert!(pair.a.events.is_empty(), "earlier reads are answered first");
-    let before = pair.a.world.memory.clone();
+    let before = pair.a.host.memory.clone();
     pair.pump(Side::A, 100);
     read(&pair, 9).deliver(&mut pair);
     let next = pair.a.conn.flight.next_psn().0;
@@ -256,7 +256,7 @@ fn a_read_number_is_used_once() {
     pair.pump(Side::A, 100);
     let next = pair.a.conn.flight.next_psn().0;
     ack(&mut pair, next, &[], 0, 0);
-    let before = pair.a.world.memory.clone();
+    let before = pair.a.host.memory.clone();
     read(&pair).deliver(&mut pair);
     is_refused("a number that was used", pair, &before);
 }
@@ -264,8 +264,8 @@ fn a_read_number_is_used_once() {
 #[test]
 fn sends_beyond_the_window_are_dropped() {
     for shared in [false, true] {
-        let config = Config { shared, ..Plan::default().config };
-        let mut pair = Pair::new(&Plan { config, ..Plan::default() });
+        let config = Config { shared, ..PairConfig::default().config };
+        let mut pair = Pair::new(&PairConfig { config, ..PairConfig::default() });
         for _ in 0..100 {
             if shared {
                 pair.share(Side::A, 0, 100)
@@ -273,7 +273,7 @@ fn sends_beyond_the_window_are_dropped() {
                 pair.recv(Side::A, 0, 100)
             };
         }
-        let before = pair.a.world.memory.clone();
+        let before = pair.a.host.memory.clone();
         for id in [100, 5000, 1 << 31, (1 << 31) - 1, 200] {
             InvalidPacket { id, ..InvalidPacket::new(&pair) }.deliver(&mut pair);
         }
@@ -282,8 +282,8 @@ fn sends_beyond_the_window_are_dropped() {
             u64::from(1u32 << 31 == 0x8000_0000),
             "only an old number is accepted"
         );
-        assert!(pair.a.world.memory == before && pair.a.world.recvs.is_empty());
-        assert!(!shared || pair.a.world.shared.len() == 100, "no receive was taken for it");
+        assert!(pair.a.host.memory == before && pair.a.host.recvs.is_empty());
+        assert!(!shared || pair.a.host.shared.len() == 100, "no receive was taken for it");
     }
 }
 
@@ -300,9 +300,9 @@ fn acks_of_unsent_packets_are_ignored() {
     ack(&mut pair, first, &[(first + 2, first + 1)], 0, 0);
     ack(&mut pair, first, &[(first + 1, next.wrapping_add(1 << 30))], 0, 0);
     assert_eq!((pair.a.conn.counters().acks_of_unsent, pair.a.conn.flight.cumulative().0), (5, first));
-    assert!(pair.a.world.requests.is_empty() && pair.a.events.is_empty());
+    assert!(pair.a.host.requests.is_empty() && pair.a.events.is_empty());
     ack(&mut pair, next, &[], 0, 0);
-    assert_eq!(pair.a.world.requests.len(), 1);
+    assert_eq!(pair.a.host.requests.len(), 1);
 }
 
 #[test]
@@ -332,7 +332,7 @@ fn credits_may_decrease_and_increase() {
     (0..6).for_each(|_| {
         pair.recv(Side::B, 100, 10);
     });
-    pair.until("all arrive", |pair| pair.a.world.requests.len() == 6 && pair.b.world.recvs.len() == 6);
+    pair.until("all arrive", |pair| pair.a.host.requests.len() == 6 && pair.b.host.recvs.len() == 6);
 }
 
 #[test]
@@ -344,7 +344,7 @@ fn refusal_of_an_unknown_request_ends_only_the_connection() {
         }
         pair.pump(Side::A, 10);
         ack(&mut pair, 7, &[], 1, refused);
-        let ends: Vec<_> = pair.a.world.requests.iter().map(|done| done.status).collect();
+        let ends: Vec<_> = pair.a.host.requests.iter().map(|done| done.status).collect();
         assert_eq!((ends, pair.a.events.len()), (vec![Status::RemoteAccess, Status::Flushed], 1));
     }
     let mut pair = pair();
@@ -368,7 +368,7 @@ fn psns_outside_the_window_are_dropped() {
 #[test]
 fn random_bytes_are_harmless() {
     for seed in 0..300 {
-        let mut pair = Pair::new(&Plan { seed, ..Plan::default() });
+        let mut pair = Pair::new(&PairConfig { seed, ..PairConfig::default() });
         let mut dice = TestRandom(seed);
         (0..4).for_each(|at| {
             pair.recv(Side::A, at * 3000, 3000);
@@ -412,8 +412,8 @@ fn random_bytes_are_harmless() {
         pair.pass(100 * MILLIS);
         let now = pair.now;
         let end = &mut pair.a;
-        end.conn.abort(now, &mut end.world);
-        assert_eq!((end.world.requests.len(), end.world.recvs.len()), (2, 4), "each completes once");
+        end.conn.abort(now, &mut end.host);
+        assert_eq!((end.host.requests.len(), end.host.recvs.len()), (2, 4), "each completes once");
     }
 }
 
@@ -434,13 +434,13 @@ fn malformed_extension_packets_end_the_connection_and_change_nothing() {
     for (what, change) in cases {
         let mut pair = pair();
         pair.recv(Side::A, 0, 100);
-        let before = pair.a.world.memory.clone();
+        let before = pair.a.host.memory.clone();
         let mut packet = InvalidPacket { op: Op::FetchAdd, length: 8, payload: 0, ..InvalidPacket::new(&pair) };
         change(&mut packet);
         packet.deliver(&mut pair);
-        assert_eq!((pair.a.world.executed, pair.a.world.invalidated.len()), (0, 0), "{what}");
-        assert!(pair.a.world.memory == before, "{what}");
-        assert!(pair.a.world.recvs.iter().all(|done| done.status != Status::Success), "{what}");
+        assert_eq!((pair.a.host.executed, pair.a.host.invalidated.len()), (0, 0), "{what}");
+        assert!(pair.a.host.memory == before, "{what}");
+        assert!(pair.a.host.recvs.iter().all(|done| done.status != Status::Success), "{what}");
         if pair.a.events.is_empty() {
             // An answer without a request is dropped like a late answer. An operation that arrives ahead of others
             // waits for them.
@@ -459,12 +459,12 @@ fn atomic_operation_that_comes_again_with_another_operand_is_not_executed() {
     let first = InvalidPacket { op: Op::FetchAdd, length: 8, payload: 0, ..InvalidPacket::new(&pair) };
     first.deliver(&mut pair);
     pair.pass(MILLIS);
-    assert_eq!(pair.a.world.executed, 1);
-    let after = pair.a.world.memory.clone();
+    assert_eq!(pair.a.host.executed, 1);
+    let after = pair.a.host.memory.clone();
     // The same packet is sent again, and the same operation in a later packet.
     first.deliver(&mut pair);
     InvalidPacket { psn: first.psn + 1, address: BASE + 64, ..first }.deliver(&mut pair);
     pair.pass(MILLIS);
-    assert_eq!(pair.a.world.executed, 1);
-    assert!(pair.a.world.memory == after);
+    assert_eq!(pair.a.host.executed, 1);
+    assert!(pair.a.host.memory == after);
 }

@@ -44,7 +44,7 @@ pub(crate) struct Done {
 
 /// The memory and the completions of one end.
 #[derive(Default)]
-pub(crate) struct World {
+pub(crate) struct TestHost {
     pub(crate) memory: Vec<u8>,
     pub(crate) requests: Vec<Done>,
     pub(crate) recvs: Vec<Done>,
@@ -68,7 +68,7 @@ pub(crate) struct World {
     reads: BTreeMap<u64, Buffer>,
 }
 
-impl World {
+impl TestHost {
     fn range(&self, address: u64, length: usize) -> Option<std::ops::Range<usize>> {
         let start = usize::try_from(address.checked_sub(BASE)?).ok()?;
         let end = start.checked_add(length)?;
@@ -93,12 +93,12 @@ impl World {
     }
 }
 
-impl Driver for World {
+impl Driver for TestHost {
     type Request = Buffer;
     type Recv = Buffer;
 }
 
-impl Host<World> for World {
+impl Host<TestHost> for TestHost {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
         (key == KEY || (key == READ_ONLY && !write)) && self.range(address, length as usize).is_some()
     }
@@ -257,8 +257,8 @@ pub(crate) struct Datagram {
 }
 
 pub(crate) struct End {
-    pub(crate) conn: Conn<World>,
-    pub(crate) world: World,
+    pub(crate) conn: Conn<TestHost>,
+    pub(crate) host: TestHost,
     pub(crate) events: Vec<ConnectionEvent>,
     /// Whether all packets that this end sends are lost.
     pub(crate) mute: bool,
@@ -283,7 +283,7 @@ pub(crate) struct Pair {
 
 /// Configuration of a pair.
 #[derive(Clone)]
-pub(crate) struct Plan {
+pub(crate) struct PairConfig {
     pub(crate) config: Config,
     pub(crate) psn: [u32; 2],
     /// First message number.
@@ -296,15 +296,15 @@ pub(crate) struct Plan {
     pub(crate) seed: u64,
 }
 
-impl Default for Plan {
+impl Default for PairConfig {
     fn default() -> Self {
         let config = Config { window_kib: u16::MAX, ..Config::default() };
-        Plan { config, psn: [7, 900], number: 0, reads: 4, extensions: true, mtu: 1200, memory: 1 << 16, seed: 1 }
+        PairConfig { config, psn: [7, 900], number: 0, reads: 4, extensions: true, mtu: 1200, memory: 1 << 16, seed: 1 }
     }
 }
 
 impl Pair {
-    pub(crate) fn new(plan: &Plan) -> Pair {
+    pub(crate) fn new(plan: &PairConfig) -> Pair {
         let end = |side: Side| {
             let (ours, theirs) = (side.name(), side.other().name());
             let place = usize::from(side == Side::B);
@@ -331,7 +331,7 @@ impl Pair {
             let memory = (0..plan.memory).map(|at| (at as u8).wrapping_mul(31) ^ (place as u8 + 1)).collect();
             End {
                 conn,
-                world: World { memory, ..World::default() },
+                host: TestHost { memory, ..TestHost::default() },
                 events: Vec::new(),
                 mute: false,
                 address: side.address(),
@@ -361,7 +361,7 @@ impl Pair {
         let (now, id) = (self.now, self.next_id);
         let end = self.end(side);
         let post = Post { work, length: length as u32, fence };
-        end.conn.post(now, post, |own| *own = Buffer { id, at, length }, &mut end.world);
+        end.conn.post(now, post, |own| *own = Buffer { id, at, length }, &mut end.host);
         id
     }
 
@@ -390,9 +390,9 @@ impl Pair {
         let was_deferring = end.conn.is_deferring();
         let (send, own) = end.conn.send_short(now, length as u32).expect("there is space");
         fill(own);
-        let mut bytes = end.conn.short_header(send, &end.world).as_bytes().to_vec();
-        bytes.extend_from_slice(&end.world.memory[at..][..length]);
-        let rest = end.conn.after_short_send(&mut end.world);
+        let mut bytes = end.conn.short_header(send, &end.host).as_bytes().to_vec();
+        bytes.extend_from_slice(&end.host.memory[at..][..length]);
+        let rest = end.conn.after_short_send(&mut end.host);
         let (after, latest) = (end.conn.pending_work(now), |at: Option<Nanos>| at.unwrap_or(Nanos::MAX));
         let planned = match rest {
             ShortSendRest::Nothing => latest(before.deadline),
@@ -425,7 +425,7 @@ impl Pair {
         self.next_id += 1;
         let id = self.next_id;
         let end = self.end(side);
-        end.conn.post_recv(length as u64, |own| *own = Buffer { id, at, length }, &mut end.world);
+        end.conn.post_recv(length as u64, |own| *own = Buffer { id, at, length }, &mut end.host);
         id
     }
 
@@ -449,8 +449,8 @@ impl Pair {
         self.next_id += 1;
         let id = self.next_id;
         let end = self.end(side);
-        end.world.shared.push_back(Buffer { id, at, length });
-        end.conn.look_at_credits(&mut end.world);
+        end.host.shared.push_back(Buffer { id, at, length });
+        end.conn.look_at_credits(&mut end.host);
         id
     }
 
@@ -462,7 +462,7 @@ impl Pair {
             let end = if side == Side::A { &mut self.a } else { &mut self.b };
             let mut bytes = Vec::new();
             let said_so = end.conn.pending_work(now).needs_service() || end.conn.is_deferring();
-            let Some(out) = end.conn.transmit(now, &mut bytes, &mut end.world) else {
+            let Some(out) = end.conn.transmit(now, &mut bytes, &mut end.host) else {
                 assert!(!end.conn.pending_work(now).needs_service(), "a turn without work");
                 return count;
             };
@@ -509,7 +509,7 @@ impl Pair {
         let end = self.end(datagram.to);
         let Some((head, body)) = wire::head(&datagram.bytes) else { return };
         if (head.conn.get(), head.token.get()) == name {
-            end.conn.receive(now, &head, body, from, &mut end.world);
+            end.conn.receive(now, &head, body, from, &mut end.host);
             end.events.extend(end.conn.take_event());
         }
     }
@@ -530,7 +530,7 @@ impl Pair {
         let now = self.now;
         for end in [&mut self.a, &mut self.b] {
             if end.conn.deadline().is_some_and(|at| at <= now) {
-                end.conn.on_time(now, &mut end.world);
+                end.conn.on_time(now, &mut end.host);
             }
             end.events.extend(end.conn.take_event());
         }
@@ -583,18 +583,18 @@ fn gather(end: &mut End, out: &Outgoing, bytes: &mut Vec<u8>) -> bool {
         Payload::Padding(length) => bytes.resize(bytes.len() + length as usize, 0),
         Payload::Request { slot, offset, length } => {
             let buffer = *end.conn.request(slot).expect("it is active");
-            if end.world.gone.contains(&buffer.id) {
-                end.conn.source_unreadable(&out.unsent(), Status::LocalProtection, &mut end.world);
+            if end.host.gone.contains(&buffer.id) {
+                end.conn.source_unreadable(&out.unsent(), Status::LocalProtection, &mut end.host);
                 return false;
             }
-            bytes.extend_from_slice(&end.world.memory[buffer.at + offset as usize..][..length as usize]);
+            bytes.extend_from_slice(&end.host.memory[buffer.at + offset as usize..][..length as usize]);
         }
         Payload::Remote { key, address, length, .. } => {
-            let range = end.world.range(address, length as usize);
-            match range.filter(|_| (key == KEY || key == READ_ONLY) && !end.world.unreadable) {
-                Some(range) => bytes.extend_from_slice(&end.world.memory[range]),
+            let range = end.host.range(address, length as usize);
+            match range.filter(|_| (key == KEY || key == READ_ONLY) && !end.host.unreadable) {
+                Some(range) => bytes.extend_from_slice(&end.host.memory[range]),
                 None => {
-                    end.conn.source_unreadable(&out.unsent(), Status::RemoteAccess, &mut end.world);
+                    end.conn.source_unreadable(&out.unsent(), Status::RemoteAccess, &mut end.host);
                     return false;
                 }
             }

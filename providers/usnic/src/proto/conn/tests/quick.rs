@@ -3,7 +3,7 @@
 
 use dapl::provider::Status;
 
-use super::pair::{NetworkConditions, Pair, Plan, Side};
+use super::pair::{NetworkConditions, Pair, PairConfig, Side};
 use crate::proto::MICROS;
 use crate::proto::conn::Config;
 
@@ -33,7 +33,7 @@ impl Load {
 /// functions.
 fn exchange(seed: u64, weather: NetworkConditions) -> [u32; 3] {
     let config = Config { window_kib: 512, ..Config::default() };
-    let plan = Plan { config, seed, psn: [u32::MAX - 40, 7], number: u32::MAX - 20, ..Plan::default() };
+    let plan = PairConfig { config, seed, psn: [u32::MAX - 40, 7], number: u32::MAX - 20, ..PairConfig::default() };
     let mut pair = Pair::new(&plan);
     pair.weather = weather;
     let mut loads = [Load::default(), Load::default()];
@@ -58,20 +58,20 @@ fn exchange(seed: u64, weather: NetworkConditions) -> [u32; 3] {
     }
     let sent = [0, 1].map(|place| loads[place].sent.len());
     pair.until("all is done", |pair| {
-        let counts = |end: &super::pair::End| (end.world.requests.len(), end.world.recvs.len());
+        let counts = |end: &super::pair::End| (end.host.requests.len(), end.host.recvs.len());
         counts(&pair.a) == (sent[0], sent[1]) && counts(&pair.b) == (sent[1], sent[0])
     });
     for place in [0, 1] {
         let (ours, theirs) = (&loads[place], &loads[1 - place]);
-        let peer = pair.end(sides[1 - place]).world.memory.clone();
-        let world = &pair.end(sides[place]).world;
-        let done: Vec<_> = world.requests.iter().map(|done| (done.id, done.status)).collect();
+        let peer = pair.end(sides[1 - place]).host.memory.clone();
+        let host = &pair.end(sides[place]).host;
+        let done: Vec<_> = host.requests.iter().map(|done| (done.id, done.status)).collect();
         assert_eq!(done, ours.sent.iter().map(|(id, ..)| (*id, Status::Success)).collect::<Vec<_>>());
-        let got: Vec<_> = world.recvs.iter().map(|done| (done.id, done.bytes as usize)).collect();
+        let got: Vec<_> = host.recvs.iter().map(|done| (done.id, done.bytes as usize)).collect();
         let lengths = theirs.sent.iter().map(|(_, _, length)| *length);
         assert_eq!(got, ours.recvs.iter().copied().zip(lengths).collect::<Vec<_>>());
         for (n, (_, at, length)) in theirs.sent.iter().enumerate() {
-            assert!(world.memory[RECEIVES + n * SPACE..][..*length] == peer[*at..][..*length], "message {n}");
+            assert!(host.memory[RECEIVES + n * SPACE..][..*length] == peer[*at..][..*length], "message {n}");
         }
     }
     pair.quick
@@ -91,15 +91,15 @@ fn quick_sends_arrive_in_order_over_good_and_bad_networks() {
 
 #[test]
 fn send_without_credit_is_not_sent_at_once() {
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     pair.until("the connection is confirmed", |pair| pair.now > 1000 * MICROS);
     pair.send_quickly(Side::A, 0, 8);
     assert_eq!(pair.quick, [0, 0, 0], "the peer has no receive");
     pair.send_quickly(Side::A, 0, 8);
     assert_eq!(pair.quick, [0, 1, 0], "it waits behind the first");
     (0..3).for_each(|n| _ = pair.recv_quickly(Side::B, RECEIVES + n * SPACE, SPACE));
-    pair.until("both arrive", |pair| pair.b.world.recvs.len() == 2 && pair.a.world.requests.len() == 2);
+    pair.until("both arrive", |pair| pair.b.host.recvs.len() == 2 && pair.a.host.requests.len() == 2);
     pair.send_quickly(Side::A, 0, 8);
     assert_eq!(pair.quick, [1, 1, 3]);
-    pair.until("the third arrives", |pair| pair.b.world.recvs.len() == 3);
+    pair.until("the third arrives", |pair| pair.b.host.recvs.len() == 3);
 }

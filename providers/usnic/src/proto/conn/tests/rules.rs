@@ -2,7 +2,7 @@
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 
-use super::pair::{BASE, KEY, Pair, Plan, Side};
+use super::pair::{BASE, KEY, Pair, PairConfig, Side};
 use crate::proto::conn::{Channel, Config, Payload, Work};
 use crate::proto::wire::{self, Kind};
 use crate::proto::{MICROS, MILLIS, SECONDS};
@@ -27,7 +27,7 @@ fn leaving(pair: &mut Pair) -> Vec<(Kind, Channel, u32)> {
 
 #[test]
 fn a_fence_waits_for_reads() {
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     pair.recv(Side::B, 0, 100);
     pair.until("credits", |pair| {
         let traced = leaving(pair);
@@ -37,8 +37,8 @@ fn a_fence_waits_for_reads() {
     pair.read(Side::A, 1000, 5000, 0);
     pair.post(Side::A, Work::Send { solicited: true }, 0, 10, true);
     assert_eq!(leaving(&mut pair).len(), 1, "the read alone");
-    pair.until("all", |pair| pair.a.world.requests.len() == 2 && pair.b.world.recvs.len() == 1);
-    assert!(pair.b.world.recvs[0].solicited);
+    pair.until("all", |pair| pair.a.host.requests.len() == 2 && pair.b.host.recvs.len() == 1);
+    assert!(pair.b.host.recvs[0].solicited);
     pair.read(Side::A, 1000, 5000, 0);
     pair.write(Side::A, 0, 10, 0);
     assert_eq!(leaving(&mut pair).len(), 2, "without a fence both");
@@ -46,24 +46,24 @@ fn a_fence_waits_for_reads() {
 
 #[test]
 fn more_reads_than_agreed_wait() {
-    let mut pair = Pair::new(&Plan { reads: 2, ..Plan::default() });
+    let mut pair = Pair::new(&PairConfig { reads: 2, ..PairConfig::default() });
     pair.pass(MILLIS);
     (0..6).for_each(|at| {
         pair.post(Side::A, read(at * 4000), 30_000 + at * 4000, 4000, false);
     });
     assert_eq!(leaving(&mut pair).len(), 2);
-    pair.until("all", |pair| pair.a.world.requests.len() == 6);
-    assert!(pair.a.world.memory[30_000..54_000] == pair.b.world.memory[..24_000]);
+    pair.until("all", |pair| pair.a.host.requests.len() == 6);
+    assert!(pair.a.host.memory[30_000..54_000] == pair.b.host.memory[..24_000]);
 }
 
 #[test]
 fn read_fails_in_order_if_the_peer_allows_none() {
-    let mut pair = Pair::new(&Plan { reads: 0, ..Plan::default() });
+    let mut pair = Pair::new(&PairConfig { reads: 0, ..PairConfig::default() });
     let write = pair.write(Side::A, 0, 3000, 0);
     let read = pair.post(Side::A, read(0), 0, 10, false);
     let late = pair.write(Side::A, 0, 10, 0);
     pair.until("the end", |pair| !pair.a.events.is_empty() && !pair.b.events.is_empty());
-    let ends: Vec<_> = pair.a.world.requests.iter().map(|done| (done.id, done.status)).collect();
+    let ends: Vec<_> = pair.a.host.requests.iter().map(|done| (done.id, done.status)).collect();
     let (success, flushed) = (Status::Success, Status::Flushed);
     assert_eq!(ends, [(write, success), (read, Status::RemoteResponder), (late, flushed)]);
     assert_eq!(
@@ -74,31 +74,31 @@ fn read_fails_in_order_if_the_peer_allows_none() {
 
 #[test]
 fn requests_behind_a_bind_wait_for_it() {
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     pair.pass(MILLIS);
-    pair.a.world.put_off = 3;
+    pair.a.host.put_off = 3;
     let first = pair.write(Side::A, 0, 10, 0);
     let bind = pair.post(Side::A, Work::Bind, 0, 0, false);
     let last = pair.write(Side::A, 0, 10, 0);
     assert_eq!(leaving(&mut pair).len(), 1);
-    assert_eq!(pair.a.world.turns, 1);
-    pair.until("all", |pair| pair.a.world.requests.len() == 3);
-    assert_eq!(pair.a.world.requests.iter().map(|done| done.id).collect::<Vec<_>>(), [first, bind, last]);
-    assert_eq!(pair.a.world.turns, 4);
+    assert_eq!(pair.a.host.turns, 1);
+    pair.until("all", |pair| pair.a.host.requests.len() == 3);
+    assert_eq!(pair.a.host.requests.iter().map(|done| done.id).collect::<Vec<_>>(), [first, bind, last]);
+    assert_eq!(pair.a.host.turns, 4);
     // A bind behind a fence is executed after the reads.
     pair.read(Side::A, 100, 5000, 0);
     pair.post(Side::A, Work::Bind, 0, 0, true);
-    assert_eq!((leaving(&mut pair).len(), pair.a.world.turns), (1, 4));
-    pair.until("all", |pair| pair.a.world.requests.len() == 5);
-    pair.a.world.bind_status = Some(Status::BindFailed);
+    assert_eq!((leaving(&mut pair).len(), pair.a.host.turns), (1, 4));
+    pair.until("all", |pair| pair.a.host.requests.len() == 5);
+    pair.a.host.bind_status = Some(Status::BindFailed);
     pair.post(Side::A, Work::Bind, 0, 0, false);
     pair.until("the end", |pair| !pair.a.events.is_empty());
-    assert_eq!(pair.a.world.requests.last().map(|done| done.status), Some(Status::BindFailed));
+    assert_eq!(pair.a.host.requests.last().map(|done| done.status), Some(Status::BindFailed));
 }
 
 #[test]
 fn send_waits_for_a_receive_and_probes() {
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     pair.pass(MILLIS);
     pair.send(Side::A, 0, 10);
     pair.write(Side::A, 0, 10, 0);
@@ -106,14 +106,14 @@ fn send_waits_for_a_receive_and_probes() {
     pair.pass(1000 * MILLIS);
     let asked = pair.a.conn.counters().credit_probes;
     assert!((10..30).contains(&asked), "with growing intervals: {asked}");
-    assert!(pair.a.world.requests.is_empty() && pair.a.events.is_empty());
+    assert!(pair.a.host.requests.is_empty() && pair.a.events.is_empty());
     // The packet that announces the receive is lost, so the next probe finds the receive.
     pair.b.mute = true;
     pair.recv(Side::B, 500, 10);
     pair.pump(Side::B, 100);
     pair.b.mute = false;
-    pair.until("both", |pair| pair.a.world.requests.len() == 2);
-    assert_eq!(pair.b.world.recvs.len(), 1);
+    pair.until("both", |pair| pair.a.host.requests.len() == 2);
+    assert_eq!(pair.b.host.recvs.len(), 1);
 }
 
 /// Another connection has taken the receive that gave A a credit. Another receive is posted before, or after, A gets
@@ -121,13 +121,13 @@ fn send_waits_for_a_receive_and_probes() {
 #[test]
 fn a_send_that_comes_too_late_for_a_shared_receive_waits_for_no_timeout() {
     for is_there_again in [true, false] {
-        let config = Config { shared: true, ..Plan::default().config };
-        let mut pair = Pair::new(&Plan { config, ..Plan::default() });
+        let config = Config { shared: true, ..PairConfig::default().config };
+        let mut pair = Pair::new(&PairConfig { config, ..PairConfig::default() });
         pair.share(Side::B, 0, 10);
         pair.write(Side::A, 0, 10, 0);
-        pair.until("the round trip is known", |pair| pair.a.world.requests.len() == 1);
+        pair.until("the round trip is known", |pair| pair.a.host.requests.len() == 1);
         pair.pass(MILLIS);
-        pair.b.world.shared.clear();
+        pair.b.host.shared.clear();
         pair.send(Side::A, 0, 10);
         pair.until("the send is not accepted", |pair| pair.b.conn.counters().no_receive == 1);
         if !is_there_again {
@@ -135,7 +135,7 @@ fn a_send_that_comes_too_late_for_a_shared_receive_waits_for_no_timeout() {
         }
         let start = pair.now;
         pair.share(Side::B, 0, 10);
-        pair.until("it is here", |pair| !pair.b.world.recvs.is_empty());
+        pair.until("it is here", |pair| !pair.b.host.recvs.is_empty());
         let counters = pair.a.conn.counters();
         assert_eq!((counters.timeouts, counters.withdrawn_sends), (0, u64::from(!is_there_again)));
         assert_eq!((counters.resent_probe, pair.b.conn.counters().no_receive), (1, 1));
@@ -146,7 +146,7 @@ fn a_send_that_comes_too_late_for_a_shared_receive_waits_for_no_timeout() {
 /// Threads of the peer may send packets in another order than they built them.
 #[test]
 fn a_late_packet_with_an_old_credit_count_takes_no_send_back() {
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     pair.pass(MILLIS);
     pair.log = Some(Vec::new());
     pair.b.mute = true;
@@ -156,7 +156,7 @@ fn a_late_packet_with_an_old_credit_count_takes_no_send_back() {
     pair.b.mute = false;
     pair.recv(Side::B, 500, 10);
     let send = pair.send(Side::A, 0, 10);
-    pair.until("the send arrives", |pair| !pair.b.world.recvs.is_empty());
+    pair.until("the send arrives", |pair| !pair.b.host.recvs.is_empty());
     pair.b.mute = true;
     pair.deliver(&without_receive);
     pair.pass(1000 * MILLIS);
@@ -164,44 +164,44 @@ fn a_late_packet_with_an_old_credit_count_takes_no_send_back() {
     let now = pair.now;
     pair.b.conn.drain(now);
     pair.until("the end", |pair| !pair.a.events.is_empty());
-    let sends: Vec<_> = pair.a.world.requests.iter().map(|done| (done.id, done.status)).collect();
+    let sends: Vec<_> = pair.a.host.requests.iter().map(|done| (done.id, done.status)).collect();
     assert_eq!((&sends[..], pair.a.conn.counters().withdrawn_sends), (&[(send, Status::Success)][..], 0));
 }
 
 #[test]
 fn rnr_probes_are_limited() {
-    let config = Config { rnr_limit: Some(3), ..Plan::default().config };
-    let mut pair = Pair::new(&Plan { config, ..Plan::default() });
+    let config = Config { rnr_limit: Some(3), ..PairConfig::default().config };
+    let mut pair = Pair::new(&PairConfig { config, ..PairConfig::default() });
     let send = pair.send(Side::A, 0, 10);
     let next = pair.send(Side::A, 0, 10);
     pair.until("the end", |pair| !pair.a.events.is_empty() && !pair.b.events.is_empty());
-    let ends: Vec<_> = pair.a.world.requests.iter().map(|done| (done.id, done.status)).collect();
+    let ends: Vec<_> = pair.a.host.requests.iter().map(|done| (done.id, done.status)).collect();
     assert_eq!(ends, [(send, Status::ReceiverNotReady), (next, Status::Flushed)]);
 }
 
 #[test]
 fn send_without_a_receive_is_reported_after_ten_seconds_once() {
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     pair.send(Side::A, 0, 10);
     pair.pass(9_000 * MILLIS);
-    assert_eq!(pair.a.world.overdue, []);
+    assert_eq!(pair.a.host.overdue, []);
     pair.pass(20_000 * MILLIS);
-    assert_eq!(pair.a.world.overdue.len(), 1);
-    assert!((10_000 * MILLIS..11_000 * MILLIS).contains(&pair.a.world.overdue[0]), "{:?}", pair.a.world.overdue);
+    assert_eq!(pair.a.host.overdue.len(), 1);
+    assert!((10_000 * MILLIS..11_000 * MILLIS).contains(&pair.a.host.overdue[0]), "{:?}", pair.a.host.overdue);
     pair.recv(Side::B, 0, 10);
-    pair.until("the send is complete", |pair| pair.a.world.requests.len() == 1);
-    assert_eq!(pair.b.world.overdue, []);
+    pair.until("the send is complete", |pair| pair.a.host.requests.len() == 1);
+    assert_eq!(pair.b.host.overdue, []);
 }
 
 #[test]
 fn new_receive_is_announced_at_once_to_a_waiting_sender() {
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     pair.pass(MILLIS);
     pair.send(Side::A, 0, 10);
     pair.pump(Side::A, 10);
     pair.recv(Side::B, 0, 10);
     let start = pair.now;
-    pair.until("it is here", |pair| !pair.b.world.recvs.is_empty());
+    pair.until("it is here", |pair| !pair.b.host.recvs.is_empty());
     assert_eq!(pair.now - start, 2 * pair.weather.latency);
     // A request and its response need only two packets.
     for _ in 0..20 {
@@ -212,10 +212,10 @@ fn new_receive_is_announced_at_once_to_a_waiting_sender() {
     let before = pair.b.conn.counters().acks_sent;
     for turn in 2..12 {
         pair.send(Side::A, 0, 10);
-        pair.until("the ping", |pair| pair.b.world.recvs.len() == turn);
+        pair.until("the ping", |pair| pair.b.host.recvs.len() == turn);
         pair.recv(Side::B, 0, 10);
         pair.send(Side::B, 0, 10);
-        pair.until("the pong", |pair| pair.a.world.recvs.len() == turn - 1);
+        pair.until("the pong", |pair| pair.a.host.recvs.len() == turn - 1);
         pair.recv(Side::A, 0, 10);
     }
     assert_eq!(pair.b.conn.counters().acks_sent, before);
@@ -224,8 +224,8 @@ fn new_receive_is_announced_at_once_to_a_waiting_sender() {
 
 #[test]
 fn small_requests_use_the_command_channel_before_responses() {
-    let config = Config { command_depth: 3, ..Plan::default().config };
-    let mut pair = Pair::new(&Plan { config, memory: 1 << 20, ..Plan::default() });
+    let config = Config { command_depth: 3, ..PairConfig::default().config };
+    let mut pair = Pair::new(&PairConfig { config, memory: 1 << 20, ..PairConfig::default() });
     pair.pass(MILLIS);
     for length in [768, 769, 0, 1, 2, 3] {
         pair.write(Side::A, 0, length, 0);
@@ -241,12 +241,12 @@ fn small_requests_use_the_command_channel_before_responses() {
     pair.until("answers leave", |pair| pair.a.conn.counters().in_flight > 3000);
     pair.write(Side::A, 0, 100_000, 0);
     pair.write(Side::A, 0, 7, 0);
-    pair.until("all", |pair| pair.a.world.requests.len() == 8 && pair.b.world.requests.len() == 1);
+    pair.until("all", |pair| pair.a.host.requests.len() == 8 && pair.b.host.requests.len() == 1);
 }
 
 #[test]
 fn large_message_is_segmented_and_numbered_when_sent() {
-    let mut pair = Pair::new(&Plan { mtu: 9000, memory: 1 << 20, ..Plan::default() });
+    let mut pair = Pair::new(&PairConfig { mtu: 9000, memory: 1 << 20, ..PairConfig::default() });
     let large = 400_000;
     pair.write(Side::A, 0, large, 500_000);
     pair.write(Side::A, 0, 10, 0);
@@ -259,7 +259,7 @@ fn large_message_is_segmented_and_numbered_when_sent() {
     pair.until("all", |pair| {
         let length = leaving(pair).iter().map(|(.., length)| *length).max();
         longest = longest.max(length.unwrap_or(0));
-        pair.a.world.requests.len() == 2
+        pair.a.host.requests.len() == 2
     });
     assert!(longest > first[0].2, "later packets use the MTU that was found: {longest}");
     assert_eq!(pair.a.conn.requests.numbers.writes, 2);
@@ -268,21 +268,21 @@ fn large_message_is_segmented_and_numbered_when_sent() {
 #[test]
 fn writes_are_placed_before_a_later_send_completes() {
     for seed in 0..40 {
-        let mut pair = Pair::new(&Plan { seed, ..Plan::default() });
+        let mut pair = Pair::new(&PairConfig { seed, ..PairConfig::default() });
         pair.weather = super::pair::NetworkConditions { drop: 100, late: 300, ..Default::default() };
         (0..30).for_each(|_| {
             pair.recv(Side::B, 50_000, 4);
         });
         for turn in 0..30u8 {
-            pair.a.world.memory[usize::from(turn)] = turn + 1;
+            pair.a.host.memory[usize::from(turn)] = turn + 1;
             pair.write(Side::A, usize::from(turn), 1, 40_000 + usize::from(turn));
             pair.send(Side::A, 0, 4);
         }
         let mut seen = 0;
         pair.until("all", |pair| {
-            let here = pair.b.world.recvs.len();
+            let here = pair.b.host.recvs.len();
             for turn in seen..here {
-                assert_eq!(pair.b.world.memory[40_000 + turn], turn as u8 + 1);
+                assert_eq!(pair.b.host.memory[40_000 + turn], turn as u8 + 1);
             }
             seen = here;
             here == 30
@@ -292,7 +292,7 @@ fn writes_are_placed_before_a_later_send_completes() {
 
 #[test]
 fn moved_peer_is_challenged_and_followed() {
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     (0..3).for_each(|_| {
         pair.recv(Side::A, 0, 100);
     });
@@ -300,15 +300,15 @@ fn moved_peer_is_challenged_and_followed() {
     let (old, new) = (pair.a.address, ([127, 0, 0, 9], 9).into());
     pair.a.address = new;
     pair.write(Side::A, 0, 10, 0);
-    pair.until("it is done", |pair| pair.a.world.requests.len() == 1);
+    pair.until("it is done", |pair| pair.a.host.requests.len() == 1);
     assert_eq!((pair.b.conn.peer(), pair.b.conn.counters().challenges), (new, 1));
     pair.send(Side::B, 0, 10);
-    pair.until("it gets there", |pair| pair.a.world.recvs.len() == 1);
+    pair.until("it gets there", |pair| pair.a.host.recvs.len() == 1);
     // A copy of a packet arrives from another address. The connection only challenges this address, and the challenge
     // is not answered.
     pair.log = Some(Vec::new());
     pair.write(Side::A, 0, 10, 0);
-    pair.until("it is done", |pair| pair.a.world.requests.len() == 2);
+    pair.until("it is done", |pair| pair.a.host.requests.len() == 2);
     let copy = pair.log.take().and_then(|log| log.into_iter().find(|(side, ..)| *side == Side::A)).expect("it left").2;
     pair.a.address = old;
     pair.deliver(&copy);
@@ -319,16 +319,16 @@ fn moved_peer_is_challenged_and_followed() {
 
 #[test]
 fn path_mtu_is_found_and_not_exceeded() {
-    let mut pair = Pair::new(&Plan { mtu: 9000, memory: 1 << 20, ..Plan::default() });
+    let mut pair = Pair::new(&PairConfig { mtu: 9000, memory: 1 << 20, ..PairConfig::default() });
     pair.weather.mtu = 1500;
     pair.write(Side::A, 0, 300_000, 0);
-    pair.until("it is done", |pair| pair.a.world.requests.len() == 1);
+    pair.until("it is done", |pair| pair.a.host.requests.len() == 1);
     pair.pass(5 * SECONDS);
     let mtu = pair.a.conn.counters().mtu;
     assert!((1472..=1500).contains(&mtu), "{mtu}");
     let before = pair.a.conn.counters();
     pair.write(Side::A, 0, 300_000, 0);
-    pair.until("it is done", |pair| pair.a.world.requests.len() == 2);
+    pair.until("it is done", |pair| pair.a.host.requests.len() == 2);
     let after = pair.a.conn.counters();
     assert_eq!(
         (after.resent_gap + after.resent_probe, after.lost),
@@ -340,7 +340,7 @@ fn path_mtu_is_found_and_not_exceeded() {
 #[test]
 fn shrinking_path_mtu_loses_no_data() {
     for seed in 0..10 {
-        let mut pair = Pair::new(&Plan { mtu: 9000, memory: 3 << 20, seed, ..Plan::default() });
+        let mut pair = Pair::new(&PairConfig { mtu: 9000, memory: 3 << 20, seed, ..PairConfig::default() });
         pair.pass(5 * SECONDS);
         assert_eq!(pair.a.conn.counters().mtu, 9000);
         pair.recv(Side::B, 2 << 20, 1 << 20);
@@ -348,48 +348,48 @@ fn shrinking_path_mtu_loses_no_data() {
         pair.read(Side::A, 2 << 20, 1 << 20, 0);
         pair.until("it is in flight", |pair| pair.a.conn.counters().in_flight > 20_000);
         pair.weather.mtu = 1500;
-        pair.until("all is done", |pair| pair.a.world.requests.len() == 2 && pair.b.world.recvs.len() == 1);
+        pair.until("all is done", |pair| pair.a.host.requests.len() == 2 && pair.b.host.recvs.len() == 1);
         assert!(pair.a.events.is_empty() && pair.a.conn.counters().mtu <= 1500);
-        assert!(pair.b.world.memory[2 << 20..] == pair.a.world.memory[..1 << 20]);
-        assert!(pair.a.world.memory[2 << 20..] == pair.b.world.memory[..1 << 20]);
+        assert!(pair.b.host.memory[2 << 20..] == pair.a.host.memory[..1 << 20]);
+        assert!(pair.a.host.memory[2 << 20..] == pair.b.host.memory[..1 << 20]);
     }
 }
 
 #[test]
 fn read_returns_earlier_writes() {
     for seed in 0..40 {
-        let mut pair = Pair::new(&Plan { seed, reads: 16, ..Plan::default() });
+        let mut pair = Pair::new(&PairConfig { seed, reads: 16, ..PairConfig::default() });
         pair.weather = super::pair::NetworkConditions { drop: 150, late: 300, ..Default::default() };
         for turn in 0..30u8 {
-            pair.a.world.memory[usize::from(turn)] = turn + 1;
+            pair.a.host.memory[usize::from(turn)] = turn + 1;
             pair.write(Side::A, usize::from(turn), 1, 40_000 + usize::from(turn));
             pair.read(Side::A, 50_000 + usize::from(turn), 1, 40_000 + usize::from(turn));
         }
-        pair.until("all", |pair| pair.a.world.requests.len() == 60);
-        assert!(pair.a.world.memory[50_000..50_030] == pair.a.world.memory[..30], "seed {seed}");
+        pair.until("all", |pair| pair.a.host.requests.len() == 60);
+        assert!(pair.a.host.memory[50_000..50_030] == pair.a.host.memory[..30], "seed {seed}");
     }
 }
 
 #[test]
 fn response_is_sent_before_the_ack_of_its_request_is_processed() {
-    let mut pair = Pair::new(&Plan::default());
+    let mut pair = Pair::new(&PairConfig::default());
     for _ in 0..2 {
         pair.recv(Side::A, 0, 10);
         pair.recv(Side::B, 500, 10);
     }
     pair.pass(MILLIS);
     pair.send(Side::A, 0, 10);
-    pair.until("the first", |pair| pair.b.world.recvs.len() == 1);
+    pair.until("the first", |pair| pair.b.host.recvs.len() == 1);
     pair.send(Side::B, 0, 10);
-    pair.until("its answer", |pair| pair.a.world.recvs.len() == 1);
+    pair.until("its answer", |pair| pair.a.host.recvs.len() == 1);
     pair.send(Side::A, 0, 10);
     pair.log = Some(Vec::new());
     assert_eq!(pair.pump(Side::A, 1), 1);
-    assert!(pair.a.world.requests.is_empty(), "the first completion is not processed yet");
+    assert!(pair.a.host.requests.is_empty(), "the first completion is not processed yet");
     let log = pair.log.take().unwrap_or_default();
     let (head, body) = wire::head(&log[0].2.bytes).expect("a valid packet");
     let data = wire::data(Kind::Fragment, body).filter(|_| head.kind() == Some(Kind::Fragment)).expect("a small send");
     assert_eq!(data.carried.ack.next.get(), pair.a.conn.received.next().0, "but the received packet is acked");
-    assert_eq!((pair.pump(Side::A, 1), pair.a.world.requests.len()), (0, 1), "and is processed afterwards");
-    pair.until("all", |pair| pair.a.world.requests.len() == 2);
+    assert_eq!((pair.pump(Side::A, 1), pair.a.host.requests.len()), (0, 1), "and is processed afterwards");
+    pair.until("all", |pair| pair.a.host.requests.len() == 2);
 }
