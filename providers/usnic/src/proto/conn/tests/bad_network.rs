@@ -3,7 +3,7 @@
 
 use dapl::provider::Status;
 
-use super::pair::{NetworkConditions, Pair, PairConfig, Side, TestRandom};
+use super::pair::{ConnPair, Endpoint, NetworkConditions, PairConfig, TestRandom};
 use crate::proto::conn::{Config, Work};
 use crate::proto::{MICROS, MILLIS};
 
@@ -19,7 +19,7 @@ enum Kind {
 }
 
 #[derive(Clone, Copy, Debug)]
-struct Job {
+struct PostedJob {
     kind: Kind,
     id: u64,
     /// Offsets of the local bytes, and of the peer's bytes.
@@ -31,7 +31,7 @@ struct Job {
 /// Work that one end has posted, and the used part of each memory area.
 #[derive(Default)]
 struct Load {
-    jobs: Vec<Job>,
+    jobs: Vec<PostedJob>,
     recvs: Vec<(u64, usize)>,
     sends: usize,
     used: [usize; 2],
@@ -45,23 +45,23 @@ fn length(dice: &mut TestRandom, mtu: usize) -> usize {
 }
 
 struct Run {
-    pair: Pair,
+    pair: ConnPair,
     loads: [Load; 2],
     mtu: usize,
     shared: bool,
 }
 
 impl Run {
-    fn new(mut plan: PairConfig, weather: NetworkConditions) -> Run {
+    fn new(mut plan: PairConfig, network: NetworkConditions) -> Run {
         plan.memory = 4 * PART;
         let (mtu, shared) = (plan.mtu.min(plan.config.mtu_start), plan.config.shared);
-        let mut pair = Pair::new(&plan);
-        pair.weather = weather;
+        let mut pair = ConnPair::new(&plan);
+        pair.network = network;
         Run { pair, loads: [Load::default(), Load::default()], mtu, shared }
     }
 
-    fn side(place: usize) -> Side {
-        [Side::A, Side::B][place]
+    fn side(place: usize) -> Endpoint {
+        [Endpoint::A, Endpoint::B][place]
     }
 
     fn post(&mut self, place: usize) {
@@ -80,17 +80,17 @@ impl Run {
                     true => self.pair.post(side, Work::Send { solicited }, at, length, fence),
                     false => self.pair.send_quickly(side, at, length),
                 };
-                Job { kind, id, at, there: 0, length }
+                PostedJob { kind, id, at, there: 0, length }
             }
             Kind::Write => {
                 let there = 2 * PART + theirs.used[0];
                 theirs.used[0] += length;
-                Job { kind, id: self.pair.write(side, at, length, there), at, there, length }
+                PostedJob { kind, id: self.pair.write(side, at, length, there), at, there, length }
             }
             Kind::Read => {
                 let here = 3 * PART + ours.used[1];
                 ours.used[1] += length;
-                Job { kind, id: self.pair.read(side, here, length, at), at: here, there: at, length }
+                PostedJob { kind, id: self.pair.read(side, here, length, at), at: here, there: at, length }
             }
         };
         ours.jobs.push(job);
@@ -128,7 +128,7 @@ impl Run {
 
     /// Removes the receives of the shared queues, as if other connections took them. They are posted again later.
     fn empty_for_a_while(&mut self) {
-        let [a, b] = [Side::A, Side::B].map(|side| std::mem::take(&mut self.pair.end(side).host.shared));
+        let [a, b] = [Endpoint::A, Endpoint::B].map(|side| std::mem::take(&mut self.pair.end(side).host.shared));
         for _ in 0..self.pair.dice.below(30) {
             self.pair.step();
         }
@@ -175,8 +175,8 @@ impl Run {
     }
 }
 
-fn run(plan: PairConfig, weather: NetworkConditions, work: usize) -> Run {
-    let mut run = Run::new(plan, weather);
+fn run(plan: PairConfig, network: NetworkConditions, work: usize) -> Run {
+    let mut run = Run::new(plan, network);
     run.work(work);
     run.finish();
     run

@@ -2,22 +2,22 @@
 
 use dapl::provider::Status;
 
-use super::pair::{NetworkConditions, Pair, PairConfig, Side};
+use super::pair::{ConnPair, Endpoint, NetworkConditions, PairConfig};
 use crate::proto::MICROS;
 use crate::proto::conn::{Conn, Driver};
 
-fn statuses(done: &[super::pair::Done]) -> Vec<Status> {
+fn statuses(done: &[super::pair::TestCompletion]) -> Vec<Status> {
     done.iter().map(|done| done.status).collect()
 }
 
 #[test]
 fn sends_of_all_lengths_find_their_receives() {
     let lengths = [0, 1, 63, 768, 769, 1144, 1145, 1200, 5000, 60_000];
-    let mut pair = Pair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
+    let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
     let mut at = 0;
     for length in lengths {
-        pair.recv(Side::B, 500_000 + at, length);
-        pair.send(Side::A, at, length);
+        pair.recv(Endpoint::B, 500_000 + at, length);
+        pair.send(Endpoint::A, at, length);
         at += length;
     }
     pair.until("all arrive", |pair| {
@@ -33,12 +33,12 @@ fn sends_of_all_lengths_find_their_receives() {
 
 #[test]
 fn writes_and_reads_transfer_all_bytes() {
-    let mut pair = Pair::new(&PairConfig { memory: 3 << 20, ..PairConfig::default() });
-    pair.weather = NetworkConditions { latency: 5 * MICROS, ..NetworkConditions::default() };
+    let mut pair = ConnPair::new(&PairConfig { memory: 3 << 20, ..PairConfig::default() });
+    pair.network = NetworkConditions { latency: 5 * MICROS, ..NetworkConditions::default() };
     for length in [0, 1, 769, 1144, 1145, 1 << 20] {
         let (a, b) = (pair.a.host.requests.len(), pair.b.host.requests.len());
-        pair.write(Side::A, 3, length, 1 << 20);
-        pair.read(Side::B, 2 << 20, length, 5);
+        pair.write(Endpoint::A, 3, length, 1 << 20);
+        pair.read(Endpoint::B, 2 << 20, length, 5);
         pair.until("both are done", |pair| pair.a.host.requests.len() > a && pair.b.host.requests.len() > b);
         assert!(pair.b.host.memory[1 << 20..][..length] == pair.a.host.memory[3..][..length]);
         assert!(pair.b.host.memory[2 << 20..][..length] == pair.a.host.memory[5..][..length]);

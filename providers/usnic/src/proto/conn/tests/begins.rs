@@ -2,26 +2,26 @@
 
 use zerocopy::IntoBytes;
 
-use super::pair::{Datagram, Pair, PairConfig, Side};
+use super::pair::{ConnPair, Datagram, Endpoint, PairConfig};
 use crate::proto::MILLIS;
 use crate::proto::seal::PacketGuard;
 use crate::proto::setup::Random;
 use crate::proto::wire::{self, Head, Kind};
 
 /// Returns the kinds of the packets that one end has sent.
-fn said(pair: &Pair, side: Side) -> Vec<Kind> {
-    let log = pair.log.as_ref().expect("it is kept");
+fn sent_kinds(pair: &ConnPair, side: Endpoint) -> Vec<Kind> {
+    let log = pair.log.as_ref().expect("it is completed_buffers");
     let of_side = log.iter().filter(|(from, ..)| *from == side);
     of_side.filter_map(|(.., datagram)| wire::head(&datagram.bytes)?.0.kind()).collect()
 }
 
-fn pair() -> Pair {
-    let mut pair = Pair::new(&PairConfig::default());
+fn pair() -> ConnPair {
+    let mut pair = ConnPair::new(&PairConfig::default());
     pair.log = Some(Vec::new());
     pair
 }
 
-fn run(pair: &mut Pair, end: u64) {
+fn run(pair: &mut ConnPair, end: u64) {
     pair.until("some time passes", |pair| pair.now >= end);
 }
 
@@ -29,8 +29,8 @@ fn run(pair: &mut Pair, end: u64) {
 fn any_packet_confirms_the_connection() {
     let mut pair = pair();
     run(&mut pair, 5000 * MILLIS);
-    for side in [Side::A, Side::B] {
-        let said = said(&pair, side);
+    for side in [Endpoint::A, Endpoint::B] {
+        let said = sent_kinds(&pair, side);
         assert!(said.contains(&Kind::Ack) && !said.contains(&Kind::Confirm), "{said:?}");
     }
 }
@@ -38,16 +38,16 @@ fn any_packet_confirms_the_connection() {
 #[test]
 fn requester_confirms_until_answered() {
     let mut pair = pair();
-    pair.b.mute = true;
+    pair.b.drops_all = true;
     run(&mut pair, 2000 * MILLIS);
-    let confirms = said(&pair, Side::A).iter().filter(|kind| **kind == Kind::Confirm).count();
+    let confirms = sent_kinds(&pair, Endpoint::A).iter().filter(|kind| **kind == Kind::Confirm).count();
     assert!(confirms >= 4, "{confirms} times");
-    assert!(!said(&pair, Side::B).contains(&Kind::Confirm), "the accepting side sends no confirmation");
-    pair.b.mute = false;
-    let before = said(&pair, Side::B).len();
-    pair.until("the confirmation is answered", |pair| said(pair, Side::B).len() > before);
+    assert!(!sent_kinds(&pair, Endpoint::B).contains(&Kind::Confirm), "the accepting side sends no confirmation");
+    pair.b.drops_all = false;
+    let before = sent_kinds(&pair, Endpoint::B).len();
+    pair.until("the confirmation is answered", |pair| sent_kinds(pair, Endpoint::B).len() > before);
     run(&mut pair, 10_000 * MILLIS);
-    let after = said(&pair, Side::A).iter().filter(|kind| **kind == Kind::Confirm).count();
+    let after = sent_kinds(&pair, Endpoint::A).iter().filter(|kind| **kind == Kind::Confirm).count();
     assert!(after <= confirms + 1, "{after} after {confirms}");
 }
 
@@ -56,31 +56,37 @@ fn a_confirm_is_acked_at_once() {
     let mut pair = pair();
     run(&mut pair, 1000 * MILLIS);
     let confirm = Head::new(Kind::Confirm, 0, 0xB0, 0xCCCC_DDDD).as_bytes().to_vec();
-    let before = said(&pair, Side::B).len();
-    pair.deliver(&Datagram { to: Side::B, bytes: confirm });
-    pair.pump(Side::B, 10);
-    assert_eq!(said(&pair, Side::B)[before..], [Kind::Ack]);
+    let before = sent_kinds(&pair, Endpoint::B).len();
+    pair.deliver(&Datagram { to: Endpoint::B, bytes: confirm });
+    pair.pump(Endpoint::B, 10);
+    assert_eq!(sent_kinds(&pair, Endpoint::B)[before..], [Kind::Ack]);
 }
 
 #[test]
 fn repeated_accept_is_answered_and_does_not_count_as_an_answer() {
-    struct No;
-    impl Random for No {
+    struct ZeroRandom;
+    impl Random for ZeroRandom {
         fn fill(&mut self, out: &mut [u8]) {
             out.fill(0);
         }
     }
     let mut pair = pair();
-    pair.b.mute = true;
-    pair.pump(Side::A, 10);
+    pair.b.drops_all = true;
+    pair.pump(Endpoint::A, 10);
     let mut accept = Vec::new();
-    PacketGuard::new(None).close(Head::new(Kind::Accept, 0, 0xA0, 0xAAAA_BBBB), b"", b"terms", &mut No, &mut accept);
+    PacketGuard::new(None).close(
+        Head::new(Kind::Accept, 0, 0xA0, 0xAAAA_BBBB),
+        b"",
+        b"terms",
+        &mut ZeroRandom,
+        &mut accept,
+    );
     for _ in 0..3 {
-        let before = said(&pair, Side::A);
-        pair.deliver(&Datagram { to: Side::A, bytes: accept.clone() });
-        pair.pump(Side::A, 10);
-        assert_eq!(said(&pair, Side::A)[before.len()..], [Kind::Ack], "anything confirms");
+        let before = sent_kinds(&pair, Endpoint::A);
+        pair.deliver(&Datagram { to: Endpoint::A, bytes: accept.clone() });
+        pair.pump(Endpoint::A, 10);
+        assert_eq!(sent_kinds(&pair, Endpoint::A)[before.len()..], [Kind::Ack], "anything confirms");
     }
     run(&mut pair, 1000 * MILLIS);
-    assert!(said(&pair, Side::A).contains(&Kind::Confirm));
+    assert!(sent_kinds(&pair, Endpoint::A).contains(&Kind::Confirm));
 }

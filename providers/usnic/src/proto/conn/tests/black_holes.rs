@@ -2,7 +2,7 @@
 
 use dapl::provider::Status;
 
-use super::pair::{Pair, PairConfig, Side};
+use super::pair::{ConnPair, Endpoint, PairConfig};
 use crate::proto::conn::Config;
 use crate::proto::{MILLIS, SECONDS};
 
@@ -11,16 +11,16 @@ const LARGE: usize = 9000;
 const LEFT: usize = 1300;
 
 /// Creates a pair on a path that carries large packets. When the MTU decreases, no ICMP message reports it.
-fn pair(memory: usize) -> Pair {
+fn pair(memory: usize) -> ConnPair {
     let config = Config { window_kib: u16::MAX, ..Config::default() };
-    let mut pair = Pair::new(&PairConfig { config, mtu: LARGE, memory, ..PairConfig::default() });
-    pair.weather.mtu = LARGE;
+    let mut pair = ConnPair::new(&PairConfig { config, mtu: LARGE, memory, ..PairConfig::default() });
+    pair.network.mtu = LARGE;
     pair.pass(SECONDS);
     assert_eq!(pair.a.conn.send_path.path.mtu(), LARGE, "the search has found the MTU");
     pair
 }
 
-fn is_done(pair: &Pair, count: usize) -> bool {
+fn is_done(pair: &ConnPair, count: usize) -> bool {
     pair.a.host.requests.len() == count
 }
 
@@ -29,12 +29,12 @@ fn black_hole_delays_data_by_a_few_timeouts_only() {
     const BYTES: usize = 400_000;
     let mut pair = pair(2 * BYTES);
     // After this write the round-trip time is known.
-    pair.write(Side::A, 0, 20_000, BYTES);
+    pair.write(Endpoint::A, 0, 20_000, BYTES);
     pair.until("a write is done", |pair| is_done(pair, 1));
     let timeout = pair.a.conn.flight.rtt().pto(0);
-    pair.write(Side::A, 0, BYTES, BYTES);
-    pair.pump(Side::A, 10);
-    pair.weather.mtu = LEFT;
+    pair.write(Endpoint::A, 0, BYTES, BYTES);
+    pair.pump(Endpoint::A, 10);
+    pair.network.mtu = LEFT;
     let start = pair.now;
     let before = pair.b.conn.counters().received;
     pair.until("a packet arrives", |pair| pair.b.conn.counters().received > before + 10);
@@ -51,9 +51,9 @@ fn black_hole_delays_data_by_a_few_timeouts_only() {
 #[test]
 fn packets_are_sized_for_a_black_hole_once_it_is_detected() {
     let mut pair = pair(1 << 20);
-    pair.weather.mtu = LEFT;
+    pair.network.mtu = LEFT;
     for count in 1..=40 {
-        pair.write(Side::A, 0, 50_000, 100_000);
+        pair.write(Endpoint::A, 0, 50_000, 100_000);
         pair.until("a write is done", |pair| is_done(pair, count));
         pair.pass(20 * MILLIS);
     }
@@ -61,7 +61,7 @@ fn packets_are_sized_for_a_black_hole_once_it_is_detected() {
     let mtu = pair.a.conn.send_path.path.mtu();
     assert!((LEFT - 100..=LEFT).contains(&mtu), "{mtu}");
     let refragmented = pair.a.conn.counters().refragmented;
-    pair.write(Side::A, 0, 100_000, 100_000);
+    pair.write(Endpoint::A, 0, 100_000, 100_000);
     pair.until("another one is done", |pair| is_done(pair, 41));
     assert_eq!(pair.a.conn.counters().refragmented, refragmented);
 }
@@ -69,10 +69,10 @@ fn packets_are_sized_for_a_black_hole_once_it_is_detected() {
 #[test]
 fn outage_is_not_taken_for_a_black_hole() {
     let mut pair = pair(1 << 20);
-    pair.write(Side::A, 0, 50_000, 100_000);
-    pair.weather.mtu = 0;
+    pair.write(Endpoint::A, 0, 50_000, 100_000);
+    pair.network.mtu = 0;
     pair.pass(SECONDS);
-    pair.weather.mtu = LARGE;
+    pair.network.mtu = LARGE;
     pair.until("the write is done", |pair| is_done(pair, 1));
     pair.pass(SECONDS);
     assert_eq!((pair.a.conn.send_path.path.black_holes(), pair.a.conn.send_path.path.size()), (0, LARGE));
@@ -81,10 +81,10 @@ fn outage_is_not_taken_for_a_black_hole() {
 #[test]
 fn packet_refused_by_the_host_is_refragmented_at_once() {
     let mut pair = pair(1 << 20);
-    pair.write(Side::A, 0, 50_000, 100_000);
-    pair.weather.mtu = LEFT;
+    pair.write(Endpoint::A, 0, 50_000, 100_000);
+    pair.network.mtu = LEFT;
     let now = pair.now;
-    pair.pump(Side::A, 6);
+    pair.pump(Endpoint::A, 6);
     pair.a.conn.too_large(now, LEFT);
     assert_eq!(pair.a.conn.send_path.path.size(), LEFT);
     pair.until("the write is done", |pair| is_done(pair, 1));
@@ -100,28 +100,28 @@ fn all_bytes_arrive_over_changing_black_holes() {
         let config = Config { window_kib: 512, shared: seed % 3 == 2, ..Config::default() };
         let psn = [u32::MAX - 40, u32::MAX - 500];
         let mut pair =
-            Pair::new(&PairConfig { config, mtu: LARGE, memory: 3 * PART, seed, psn, ..PairConfig::default() });
-        (pair.weather.drop, pair.weather.double, pair.weather.mtu) = ([0, 20, 100][seed as usize % 3], 20, LARGE);
-        (pair.weather.late, pair.weather.lateness) = (100, MILLIS);
+            ConnPair::new(&PairConfig { config, mtu: LARGE, memory: 3 * PART, seed, psn, ..PairConfig::default() });
+        (pair.network.drop, pair.network.double, pair.network.mtu) = ([0, 20, 100][seed as usize % 3], 20, LARGE);
+        (pair.network.late, pair.network.lateness) = (100, MILLIS);
         let (mut at, mut recvs, mut jobs) = (0, 0, Vec::new());
         let count: usize = 40;
         for job in 0..count {
             let length = pair.dice.below(20_000) as usize;
             match job % 3 {
-                0 => _ = pair.write(Side::A, at, length, PART + at),
-                1 => _ = pair.read(Side::A, 2 * PART + at, length, at),
+                0 => _ = pair.write(Endpoint::A, at, length, PART + at),
+                1 => _ = pair.read(Endpoint::A, 2 * PART + at, length, at),
                 _ => {
                     match seed % 3 {
-                        2 => _ = pair.share(Side::B, 2 * PART + at, length),
-                        _ => _ = pair.recv(Side::B, 2 * PART + at, length),
+                        2 => _ = pair.share(Endpoint::B, 2 * PART + at, length),
+                        _ => _ = pair.recv(Endpoint::B, 2 * PART + at, length),
                     }
-                    pair.send(Side::A, at, length);
+                    pair.send(Endpoint::A, at, length);
                     recvs += 1;
                 }
             }
             jobs.push((job % 3, at, length));
             at += length;
-            pair.weather.mtu = [LARGE, LEFT, 5000][pair.dice.below(3) as usize];
+            pair.network.mtu = [LARGE, LEFT, 5000][pair.dice.below(3) as usize];
             let time = pair.dice.below(40 * MILLIS);
             pair.pass(time);
         }

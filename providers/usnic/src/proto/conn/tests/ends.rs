@@ -2,7 +2,7 @@
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 
-use super::pair::{BASE, KEY, Pair, PairConfig, READ_ONLY, Side};
+use super::pair::{BASE, ConnPair, Endpoint, KEY, PairConfig, READ_ONLY};
 use crate::net::errors::QUOTE;
 use crate::proto::conn::{Config, Work};
 use crate::proto::wire::{self, Kind};
@@ -10,12 +10,12 @@ use crate::proto::{MILLIS, SECONDS};
 
 use Status::{Flushed, Success};
 
-fn statuses(done: &[super::pair::Done]) -> Vec<Status> {
+fn statuses(done: &[super::pair::TestCompletion]) -> Vec<Status> {
     done.iter().map(|done| done.status).collect()
 }
 
 /// Waits until both ends have ended, and returns their events.
-fn ended(pair: &mut Pair) -> [ConnectionEvent; 2] {
+fn ended(pair: &mut ConnPair) -> [ConnectionEvent; 2] {
     pair.until("both have ended", |pair| pair.a.conn.is_closed() && pair.b.conn.is_closed());
     pair.until("it can be freed", |pair| pair.a.conn.can_be_freed() && pair.b.conn.can_be_freed());
     assert_eq!((pair.a.events.len(), pair.b.events.len()), (1, 1), "once");
@@ -28,16 +28,16 @@ const BOTH_BROKEN: [ConnectionEvent; 2] = [ConnectionEvent::Broken, ConnectionEv
 #[test]
 fn a_send_too_long_for_its_receive_breaks_both() {
     for (length, seed) in [(200, 1), (5000, 2), (60_000, 3)] {
-        let mut pair = Pair::new(&PairConfig { seed, ..PairConfig::default() });
-        pair.weather.drop = 50;
+        let mut pair = ConnPair::new(&PairConfig { seed, ..PairConfig::default() });
+        pair.network.drop = 50;
         [100, 100, 99, 100].iter().for_each(|capacity| {
-            pair.recv(Side::B, 0, *capacity * length / 100);
+            pair.recv(Endpoint::B, 0, *capacity * length / 100);
         });
         (0..5).for_each(|_| {
-            pair.send(Side::A, 0, length);
+            pair.send(Endpoint::A, 0, length);
         });
-        pair.recv(Side::A, 0, 10);
-        pair.read(Side::B, 40_000, 1, 0);
+        pair.recv(Endpoint::A, 0, 10);
+        pair.read(Endpoint::B, 40_000, 1, 0);
         assert_eq!(ended(&mut pair), BOTH_BROKEN);
         assert_eq!(statuses(&pair.b.host.recvs), [Success, Success, Status::LocalLength, Flushed]);
         assert_eq!(statuses(&pair.a.host.requests), [Success, Success, Status::RemoteResponder, Flushed, Flushed]);
@@ -49,10 +49,10 @@ fn a_send_too_long_for_its_receive_breaks_both() {
 fn unmapped_memory_breaks_the_connection() {
     for length in [48, 9_000] {
         // The memory of a receive is not accessible.
-        let mut pair = Pair::new(&PairConfig::default());
-        let recvs = [0, 1].map(|_| pair.recv(Side::B, 0, length));
+        let mut pair = ConnPair::new(&PairConfig::default());
+        let recvs = [0, 1].map(|_| pair.recv(Endpoint::B, 0, length));
         (0..3).for_each(|_| {
-            pair.send(Side::A, 0, length);
+            pair.send(Endpoint::A, 0, length);
         });
         pair.b.host.gone = vec![recvs[1]];
         assert_eq!(ended(&mut pair), BOTH_BROKEN);
@@ -60,13 +60,13 @@ fn unmapped_memory_breaks_the_connection() {
         assert_eq!(statuses(&pair.a.host.requests), [Success, Status::RemoteResponder, Flushed]);
         // The memory of a send, of a write, and the target of a read are not accessible.
         for work in [Work::Send { solicited: false }, Work::Write(TARGET), Work::Read(TARGET)] {
-            let mut pair = Pair::new(&PairConfig::default());
+            let mut pair = ConnPair::new(&PairConfig::default());
             [0, 1].iter().for_each(|_| {
-                pair.recv(Side::B, 0, length);
+                pair.recv(Endpoint::B, 0, length);
             });
-            pair.write(Side::A, 0, 3000, 0);
-            let bad = pair.post(Side::A, work, 0, length, false);
-            pair.send(Side::A, 0, length);
+            pair.write(Endpoint::A, 0, 3000, 0);
+            let bad = pair.post(Endpoint::A, work, 0, length, false);
+            pair.send(Endpoint::A, 0, length);
             pair.a.host.gone = vec![bad];
             assert_eq!(ended(&mut pair), [ConnectionEvent::Broken, ConnectionEvent::Disconnected]);
             assert_eq!(statuses(&pair.a.host.requests)[..2], [Success, Status::LocalProtection], "{work:?}");
@@ -91,12 +91,15 @@ fn invalid_access_is_refused() {
         Work::Read(Remote { address: u64::MAX - 3, ..TARGET }),
     ];
     for (seed, work) in cases.into_iter().enumerate() {
-        let mut pair = Pair::new(&PairConfig { seed: seed as u64, ..PairConfig::default() });
-        pair.weather.drop = 30;
+        let mut pair = ConnPair::new(&PairConfig { seed: seed as u64, ..PairConfig::default() });
+        pair.network.drop = 30;
         let before = pair.b.host.memory.clone();
-        let ids =
-            [pair.read(Side::A, 0, 20_000, 0), pair.post(Side::A, work, 0, 5000, false), pair.send(Side::A, 0, 1)];
-        pair.recv(Side::B, 50_000, 100);
+        let ids = [
+            pair.read(Endpoint::A, 0, 20_000, 0),
+            pair.post(Endpoint::A, work, 0, 5000, false),
+            pair.send(Endpoint::A, 0, 1),
+        ];
+        pair.recv(Endpoint::B, 50_000, 100);
         assert_eq!(ended(&mut pair), [ConnectionEvent::Broken, ConnectionEvent::Disconnected], "{work:?}");
         let ends: Vec<_> = pair.a.host.requests.iter().map(|done| (done.id, done.status)).collect();
         assert_eq!(ends, [(ids[0], Success), (ids[1], Status::RemoteAccess), (ids[2], Flushed)], "{work:?}");
@@ -109,12 +112,12 @@ fn invalid_access_is_refused() {
 #[test]
 fn read_of_vanished_memory_is_refused_in_order() {
     for when in [0, 5, 15] {
-        let mut pair = Pair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
-        pair.weather.drop = 30;
-        let first = pair.read(Side::A, 0, 10_000, 0);
+        let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
+        pair.network.drop = 30;
+        let first = pair.read(Endpoint::A, 0, 10_000, 0);
         pair.until("the first", |pair| pair.a.host.requests.len() == 1);
-        let second = pair.read(Side::A, 10_000, 400_000, 0);
-        let third = pair.read(Side::A, 500_000, 4_000, 0);
+        let second = pair.read(Endpoint::A, 10_000, 400_000, 0);
+        let third = pair.read(Endpoint::A, 500_000, 4_000, 0);
         (0..when).for_each(|_| {
             pair.step();
         });
@@ -127,29 +130,29 @@ fn read_of_vanished_memory_is_refused_in_order() {
 
 #[test]
 fn memory_of_an_acked_read_may_be_unmapped() {
-    let mut pair = Pair::new(&PairConfig::default());
-    pair.read(Side::A, 0, 1000, 0);
+    let mut pair = ConnPair::new(&PairConfig::default());
+    pair.read(Endpoint::A, 0, 1000, 0);
     pair.until("the read", |pair| pair.a.host.requests.len() == 1);
     // The ack is lost, so the responder tries to retransmit data whose memory is not readable any more.
-    pair.a.mute = true;
+    pair.a.drops_all = true;
     pair.b.host.unreadable = true;
     pair.until("a probe", |pair| pair.b.conn.counters().timeouts > 0);
-    pair.a.mute = false;
+    pair.a.drops_all = false;
     pair.pass(SECONDS);
     assert!(pair.b.conn.counters().resent_probe > 0 && pair.a.events.is_empty() && pair.b.events.is_empty());
     pair.b.host.unreadable = false;
-    pair.read(Side::A, 0, 1000, 0);
+    pair.read(Endpoint::A, 0, 1000, 0);
     pair.until("another read", |pair| pair.a.host.requests.len() == 2);
     assert_eq!(statuses(&pair.a.host.requests), [Success, Success]);
 }
 
 #[test]
 fn read_is_refused_if_lost_data_cannot_be_retransmitted() {
-    let mut pair = Pair::new(&PairConfig::default());
-    pair.read(Side::A, 0, 1000, 0);
-    pair.b.mute = true;
+    let mut pair = ConnPair::new(&PairConfig::default());
+    pair.read(Endpoint::A, 0, 1000, 0);
+    pair.b.drops_all = true;
     pair.until("the response", |pair| pair.b.conn.counters().sent > 0);
-    (pair.b.mute, pair.b.host.unreadable) = (false, true);
+    (pair.b.drops_all, pair.b.host.unreadable) = (false, true);
     assert_eq!(ended(&mut pair), BOTH_BROKEN);
     assert_eq!(statuses(&pair.a.host.requests), [Status::RemoteAccess]);
 }
@@ -157,14 +160,14 @@ fn read_is_refused_if_lost_data_cannot_be_retransmitted() {
 #[test]
 fn drain_completes_posted_requests() {
     for drop_rate in [0, 300] {
-        let mut pair = Pair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
-        pair.weather.drop = drop_rate;
-        pair.recv(Side::A, 0, 10);
+        let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
+        pair.network.drop = drop_rate;
+        pair.recv(Endpoint::A, 0, 10);
         (0..2).for_each(|_| {
-            pair.recv(Side::B, 500_000, 300_000);
+            pair.recv(Endpoint::B, 500_000, 300_000);
         });
-        pair.send(Side::A, 0, 300_000);
-        pair.read(Side::A, 0, 300_000, 0);
+        pair.send(Endpoint::A, 0, 300_000);
+        pair.read(Endpoint::A, 0, 300_000, 0);
         let now = pair.now;
         pair.a.conn.drain(now);
         assert_eq!(ended(&mut pair), [ConnectionEvent::Disconnected, ConnectionEvent::Disconnected]);
@@ -177,9 +180,9 @@ fn drain_completes_posted_requests() {
 #[test]
 fn both_sides_can_drain_at_once() {
     for seed in 0..20 {
-        let mut pair = Pair::new(&PairConfig { seed, ..PairConfig::default() });
-        pair.weather.drop = 300;
-        for side in [Side::A, Side::B] {
+        let mut pair = ConnPair::new(&PairConfig { seed, ..PairConfig::default() });
+        pair.network.drop = 300;
+        for side in [Endpoint::A, Endpoint::B] {
             pair.recv(side, 0, 100);
             pair.send(side, 0, 100);
         }
@@ -194,21 +197,21 @@ fn both_sides_can_drain_at_once() {
 
 #[test]
 fn draining_side_accepts_nothing_more() {
-    let mut pair = Pair::new(&PairConfig::default());
+    let mut pair = ConnPair::new(&PairConfig::default());
     for _ in 0..2 {
-        pair.recv(Side::A, 0, 100);
+        pair.recv(Endpoint::A, 0, 100);
     }
     pair.pass(MILLIS);
-    pair.send(Side::B, 0, 100);
-    pair.pump(Side::B, 10);
+    pair.send(Endpoint::B, 0, 100);
+    pair.pump(Endpoint::B, 10);
     // The ack of the first request is lost, and the second request arrives after the end.
-    pair.a.mute = true;
+    pair.a.drops_all = true;
     pair.until("the first", |pair| pair.a.host.recvs.len() == 1);
     let now = pair.now;
     pair.a.conn.drain(now);
-    pair.send(Side::B, 0, 100);
+    pair.send(Endpoint::B, 0, 100);
     pair.pass(5 * MILLIS);
-    pair.a.mute = false;
+    pair.a.drops_all = false;
     assert_eq!(ended(&mut pair), [ConnectionEvent::Disconnected, ConnectionEvent::Disconnected]);
     assert_eq!(statuses(&pair.b.host.requests), [Success, Flushed]);
     assert_eq!(statuses(&pair.a.host.recvs), [Success, Flushed]);
@@ -216,13 +219,13 @@ fn draining_side_accepts_nothing_more() {
 
 #[test]
 fn abort_flushes_at_once_and_notifies_the_peer() {
-    let mut pair = Pair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
-    pair.weather.drop = 200;
-    for side in [Side::A, Side::B, Side::A, Side::B] {
+    let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
+    pair.network.drop = 200;
+    for side in [Endpoint::A, Endpoint::B, Endpoint::A, Endpoint::B] {
         pair.recv(side, 0, 10);
     }
-    pair.write(Side::A, 0, 500_000, 0);
-    pair.send(Side::A, 0, 5);
+    pair.write(Endpoint::A, 0, 500_000, 0);
+    pair.send(Endpoint::A, 0, 5);
     pair.pass(MILLIS);
     let (now, end) = (pair.now, &mut pair.a);
     end.conn.abort(now, &mut end.host);
@@ -231,20 +234,20 @@ fn abort_flushes_at_once_and_notifies_the_peer() {
     assert_eq!((&pair.a.events[..], &pair.b.events[..]), (&[][..], &[ConnectionEvent::Disconnected][..]));
     assert_eq!(statuses(&pair.b.host.recvs), [Flushed; 2]);
     // Work that is posted later is flushed too.
-    pair.send(Side::A, 0, 5);
-    pair.recv(Side::B, 0, 5);
+    pair.send(Endpoint::A, 0, 5);
+    pair.recv(Endpoint::B, 0, 5);
     assert_eq!((pair.a.host.requests.len(), pair.b.host.recvs.len()), (3, 3));
     pair.until("both forget", |pair| pair.a.conn.can_be_freed() && pair.b.conn.can_be_freed());
 }
 
 #[test]
 fn peer_that_does_not_answer_is_given_up() {
-    let mut pair = Pair::new(&PairConfig::default());
-    pair.recv(Side::A, 0, 10);
+    let mut pair = ConnPair::new(&PairConfig::default());
+    pair.recv(Endpoint::A, 0, 10);
     pair.pass(MILLIS);
-    pair.b.mute = true;
+    pair.b.drops_all = true;
     (0..2).for_each(|_| {
-        pair.write(Side::A, 0, 5000, 0);
+        pair.write(Endpoint::A, 0, 5000, 0);
     });
     pair.until("it is noticed", |pair| !pair.a.events.is_empty());
     assert_eq!(
@@ -257,24 +260,24 @@ fn peer_that_does_not_answer_is_given_up() {
 
 #[test]
 fn idle_connection_detects_a_lost_peer() {
-    let mut pair = Pair::new(&PairConfig::default());
+    let mut pair = ConnPair::new(&PairConfig::default());
     pair.pass(100 * SECONDS);
     assert!(pair.a.events.is_empty() && pair.b.events.is_empty(), "a peer that does not answer is not given up");
-    pair.b.mute = true;
+    pair.b.drops_all = true;
     pair.until("it is noticed", |pair| !pair.a.events.is_empty());
     assert_eq!(pair.a.events[0], ConnectionEvent::Disconnected);
 }
 
 /// Kills side B: it sends no more packets, and its host answers each packet of A with "port unreachable", which A
 /// checks.
-fn killed(pair: &mut Pair) {
-    pair.b.mute = true;
+fn killed(pair: &mut ConnPair) {
+    pair.b.drops_all = true;
     pair.log = Some(Vec::new());
     pair.until("it is noticed", |pair| {
         let now = pair.now;
         for (_, _, datagram) in std::mem::take(pair.log.as_mut().expect("it is set")) {
             let quote = &datagram.bytes[..datagram.bytes.len().min(QUOTE)];
-            if datagram.to == Side::B && pair.a.conn.is_quoted(quote, false) {
+            if datagram.to == Endpoint::B && pair.a.conn.is_quoted(quote, false) {
                 pair.a.conn.port_closed(now);
             }
         }
@@ -285,12 +288,12 @@ fn killed(pair: &mut Pair) {
 #[test]
 fn killed_peer_is_given_up_after_three_challenges() {
     for under_traffic in [false, true] {
-        let mut pair = Pair::new(&PairConfig::default());
-        pair.recv(Side::A, 0, 10);
+        let mut pair = ConnPair::new(&PairConfig::default());
+        pair.recv(Endpoint::A, 0, 10);
         pair.pass(SECONDS);
         let since = pair.now;
         if under_traffic {
-            (0..2).for_each(|_| _ = pair.write(Side::A, 0, 5000, 0));
+            (0..2).for_each(|_| _ = pair.write(Endpoint::A, 0, 5000, 0));
         }
         killed(&mut pair);
         let took = pair.now - since;
@@ -305,13 +308,13 @@ fn killed_peer_is_given_up_after_three_challenges() {
 #[test]
 fn off_path_icmp_is_ignored() {
     // On a path with a round trip of 500 ms, several ICMP messages arrive in each round trip.
-    let mut pair = Pair::new(&PairConfig::default());
-    pair.weather.latency = 250 * MILLIS;
+    let mut pair = ConnPair::new(&PairConfig::default());
+    pair.network.latency = 250 * MILLIS;
     pair.log = Some(Vec::new());
     for round in 0..400 {
-        pair.write(Side::A, 0, 100, 0);
+        pair.write(Endpoint::A, 0, 100, 0);
         pair.pass(50 * MILLIS);
-        for (_, _, datagram) in pair.log.take().unwrap_or_default().iter().filter(|(side, ..)| *side == Side::A) {
+        for (_, _, datagram) in pair.log.take().unwrap_or_default().iter().filter(|(side, ..)| *side == Endpoint::A) {
             let mut quote = datagram.bytes.clone();
             // An attacker may guess the connection's number, but not its token.
             quote[8 + round % 8] ^= 1 << (round / 8 % 8);
@@ -329,10 +332,10 @@ fn off_path_icmp_is_ignored() {
 
 #[test]
 fn icmp_quote_of_an_acked_packet_is_ignored() {
-    let mut pair = Pair::new(&PairConfig::default());
+    let mut pair = ConnPair::new(&PairConfig::default());
     pair.log = Some(Vec::new());
-    pair.write(Side::A, 0, 100, 0);
-    pair.pump(Side::A, 10);
+    pair.write(Endpoint::A, 0, 100, 0);
+    pair.pump(Endpoint::A, 10);
     let log = pair.log.take().expect("it is set");
     let data = log
         .iter()
@@ -349,16 +352,16 @@ fn icmp_quote_of_an_acked_packet_is_ignored() {
 
 #[test]
 fn late_packets_are_answered() {
-    let mut pair = Pair::new(&PairConfig::default());
+    let mut pair = ConnPair::new(&PairConfig::default());
     pair.pass(MILLIS);
     let now = pair.now;
     pair.a.conn.drain(now);
-    pair.pump(Side::A, 10);
+    pair.pump(Endpoint::A, 10);
     // The peer's answer is lost.
-    pair.b.mute = true;
+    pair.b.drops_all = true;
     pair.until("the peer gets an event", |pair| !pair.b.events.is_empty());
-    pair.pump(Side::B, 10);
-    pair.b.mute = false;
+    pair.pump(Endpoint::B, 10);
+    pair.b.drops_all = false;
     assert!(pair.a.events.is_empty());
     assert_eq!(ended(&mut pair), [ConnectionEvent::Disconnected, ConnectionEvent::Disconnected]);
     let now = pair.now;
@@ -370,7 +373,7 @@ fn late_packets_are_answered() {
 #[test]
 fn peer_that_moved_while_closing_is_answered_at_its_new_address() {
     for drains in [true, false] {
-        let mut pair = Pair::new(&PairConfig::default());
+        let mut pair = ConnPair::new(&PairConfig::default());
         pair.pass(MILLIS);
         pair.b.address = ([127, 0, 0, 9], 9).into();
         let now = pair.now;
@@ -381,7 +384,7 @@ fn peer_that_moved_while_closing_is_answered_at_its_new_address() {
         pair.log = Some(Vec::new());
         pair.until("both sides are closed", |pair| pair.a.conn.is_closed() && pair.b.conn.is_closed());
         pair.pass(5 * SECONDS);
-        let words = pair.log.take().unwrap_or_default().into_iter().filter(|(side, ..)| *side == Side::B).count();
+        let words = pair.log.take().unwrap_or_default().into_iter().filter(|(side, ..)| *side == Endpoint::B).count();
         assert_eq!(words, 1, "the first packet was answered");
     }
 }

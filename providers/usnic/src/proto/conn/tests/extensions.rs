@@ -4,7 +4,7 @@
 use dapl::provider::{Arrival, ConnectionEvent, Remote, Status};
 use dapl_software::memory::atomic::Atomic;
 
-use super::pair::{BASE, KEY, NetworkConditions, Pair, PairConfig, READ_ONLY, Side, WINDOW};
+use super::pair::{BASE, ConnPair, Endpoint, KEY, NetworkConditions, PairConfig, READ_ONLY, WINDOW};
 use crate::proto::conn::{Config, SendValue, Work};
 use crate::proto::{MICROS, MILLIS};
 
@@ -16,7 +16,7 @@ fn remote(to: usize) -> Remote {
     Remote { key: KEY, address: BASE + to as u64 }
 }
 
-fn add(pair: &mut Pair, side: Side, at: usize, to: usize) -> u64 {
+fn add(pair: &mut ConnPair, side: Endpoint, at: usize, to: usize) -> u64 {
     pair.post(side, Work::Atomic(remote(to), Atomic::FetchAdd(1)), at, 8, false)
 }
 
@@ -34,13 +34,13 @@ fn bad(seed: u64) -> (PairConfig, NetworkConditions) {
 #[test]
 fn atomic_operations_are_executed_once_under_loss_and_duplication() {
     for seed in 0..40 {
-        let (plan, weather) = bad(seed);
-        let mut pair = Pair::new(&plan);
-        pair.weather = weather;
+        let (plan, network) = bad(seed);
+        let mut pair = ConnPair::new(&plan);
+        pair.network = network;
         pair.b.host.memory[WORD..][..8].fill(0);
         let count = 200;
         for n in 0..count {
-            add(&mut pair, Side::A, BACK + 8 * n, WORD);
+            add(&mut pair, Endpoint::A, BACK + 8 * n, WORD);
         }
         pair.until("all are done", |pair| pair.a.host.requests.len() == count);
         assert!(pair.a.host.requests.iter().all(|done| (done.status, done.bytes) == (Status::Success, 8)));
@@ -54,15 +54,15 @@ fn atomic_operations_are_executed_once_under_loss_and_duplication() {
 #[test]
 fn atomic_operation_follows_writes_before_it_and_answers_compare_and_swap() {
     for seed in 0..20 {
-        let (plan, weather) = bad(seed);
-        let mut pair = Pair::new(&plan);
-        pair.weather = weather;
+        let (plan, network) = bad(seed);
+        let mut pair = ConnPair::new(&plan);
+        pair.network = network;
         for n in 0..50u64 {
             pair.a.host.memory[..8].copy_from_slice(&n.to_ne_bytes());
             let swap = |compare| Work::Atomic(remote(WORD), Atomic::CompareSwap { compare, swap: 7777 });
-            pair.write(Side::A, 0, 8, WORD);
-            pair.post(Side::A, swap(n), BACK, 8, false);
-            pair.post(Side::A, swap(n), BACK + 8, 8, true);
+            pair.write(Endpoint::A, 0, 8, WORD);
+            pair.post(Endpoint::A, swap(n), BACK, 8, false);
+            pair.post(Endpoint::A, swap(n), BACK + 8, 8, true);
             let done = 3 * (n as usize + 1);
             pair.until("the round is done", |pair| pair.a.host.requests.len() == done);
             let found = [BACK, BACK + 8].map(|at| word(&pair.a.host.memory, at));
@@ -74,10 +74,10 @@ fn atomic_operation_follows_writes_before_it_and_answers_compare_and_swap() {
 #[test]
 fn writes_with_immediate_data_keep_their_order_among_sends_under_loss() {
     for seed in 0..40 {
-        let (mut plan, weather) = bad(seed);
+        let (mut plan, network) = bad(seed);
         plan.config = Config { shared: seed % 4 == 0, ..plan.config };
-        let mut pair = Pair::new(&plan);
-        pair.weather = weather;
+        let mut pair = ConnPair::new(&plan);
+        pair.network = network;
         let lengths = [0, 1, 768, 1139, 1140, 1141, 1144, 1145, 5000, 30_000];
         let (mut at, count) = (300_000, 60);
         let mut expected = Vec::new();
@@ -94,11 +94,11 @@ fn writes_with_immediate_data_keep_their_order_among_sends_under_loss() {
             let work = if kind == 1 { Work::SendWith(value) } else { work };
             let into = if kind == 0 { 0 } else { at };
             if plan.config.shared {
-                pair.share(Side::B, into, capacity)
+                pair.share(Endpoint::B, into, capacity)
             } else {
-                pair.recv(Side::B, into, capacity)
+                pair.recv(Endpoint::B, into, capacity)
             };
-            pair.post(Side::A, work, n * 100, length, false);
+            pair.post(Endpoint::A, work, n * 100, length, false);
             expected.push((length, value, n * 100, at));
             at += length;
         }
@@ -115,15 +115,15 @@ fn writes_with_immediate_data_keep_their_order_among_sends_under_loss() {
 
 #[test]
 fn large_write_with_immediate_data_survives_a_path_that_shrinks() {
-    let mut pair = Pair::new(&PairConfig { memory: 1 << 20, mtu: 9000, ..PairConfig::default() });
-    pair.send(Side::A, 0, 300_000);
-    pair.recv(Side::B, 500_000, 300_000);
+    let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, mtu: 9000, ..PairConfig::default() });
+    pair.send(Endpoint::A, 0, 300_000);
+    pair.recv(Endpoint::B, 500_000, 300_000);
     pair.until("the path is known", |pair| pair.a.host.requests.len() == 1);
     let work = Work::WriteImmediate { remote: remote(500_000), data: 9, solicited: false };
-    pair.recv(Side::B, 0, 0);
-    pair.post(Side::A, work, 7, 300_000, false);
-    pair.pump(Side::A, 20);
-    pair.weather.mtu = 1300;
+    pair.recv(Endpoint::B, 0, 0);
+    pair.post(Endpoint::A, work, 7, 300_000, false);
+    pair.pump(Endpoint::A, 20);
+    pair.network.mtu = 1300;
     pair.until("it arrives", |pair| pair.b.host.recvs.len() == 2);
     assert_eq!((pair.b.host.recvs[1].bytes, pair.b.host.recvs[1].value.value), (300_000, 9));
     assert!(pair.b.host.memory[500_000..][..300_000] == pair.a.host.memory[7..][..300_000]);
@@ -132,13 +132,13 @@ fn large_write_with_immediate_data_survives_a_path_that_shrinks() {
 #[test]
 fn send_with_invalidate_unbinds_before_its_receive_completes() {
     for seed in 0..20 {
-        let (plan, weather) = bad(seed);
-        let mut pair = Pair::new(&plan);
-        pair.weather = weather;
+        let (plan, network) = bad(seed);
+        let mut pair = ConnPair::new(&plan);
+        pair.network = network;
         let value = SendValue { arrival: Arrival::SendInvalidate, value: WINDOW, solicited: true };
         for n in 0..3 {
-            pair.recv(Side::B, 500_000, 5000);
-            pair.post(Side::A, Work::SendWith(value), n, 5000, false);
+            pair.recv(Endpoint::B, 500_000, 5000);
+            pair.post(Endpoint::A, Work::SendWith(value), n, 5000, false);
         }
         pair.until("they arrive", |pair| pair.b.host.recvs.len() == 3);
         assert!(pair.b.host.recvs.iter().all(|done| (done.value, done.bytes) == (value, 5000)));
@@ -163,10 +163,10 @@ fn refused_operations_end_the_connection_and_change_nothing() {
         ),
     ];
     for (what, work, status, receive) in cases {
-        let mut pair = Pair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
+        let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
         let before = pair.b.host.memory.clone();
-        pair.recv(Side::B, 500_000, 8);
-        pair.post(Side::A, work, 0, 8, false);
+        pair.recv(Endpoint::B, 500_000, 8);
+        pair.post(Endpoint::A, work, 0, 8, false);
         pair.until(what, |pair| pair.a.host.requests.len() == 1 && pair.b.host.recvs.len() == 1);
         assert_eq!(pair.a.host.requests[0].status, status, "{what}");
         assert_eq!((pair.b.host.recvs[0].status, pair.b.host.executed), (receive, 0), "{what}");
@@ -177,13 +177,13 @@ fn refused_operations_end_the_connection_and_change_nothing() {
 
 #[test]
 fn memory_that_is_gone_fails_an_atomic_operation_after_those_before_it() {
-    let mut pair = Pair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
+    let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
     pair.b.host.memory[WORD..][..8].fill(0);
-    add(&mut pair, Side::A, BACK, WORD);
+    add(&mut pair, Endpoint::A, BACK, WORD);
     pair.until("one is done", |pair| pair.a.host.requests.len() == 1);
     pair.b.host.unreadable = true;
-    add(&mut pair, Side::A, BACK, WORD);
-    add(&mut pair, Side::A, BACK, WORD);
+    add(&mut pair, Endpoint::A, BACK, WORD);
+    add(&mut pair, Endpoint::A, BACK, WORD);
     pair.until("all end", |pair| pair.a.host.requests.len() == 3);
     let statuses: Vec<_> = pair.a.host.requests.iter().map(|done| done.status).collect();
     assert_eq!(statuses, [Status::Success, Status::RemoteAccess, Status::Flushed]);
@@ -192,43 +192,43 @@ fn memory_that_is_gone_fails_an_atomic_operation_after_those_before_it() {
 
 #[test]
 fn answers_are_kept_until_they_are_acknowledged() {
-    let mut pair = Pair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
+    let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
     pair.b.host.memory[WORD..][..8].fill(0);
-    add(&mut pair, Side::A, BACK, WORD);
-    pair.pump(Side::A, 10);
-    pair.b.mute = true;
+    add(&mut pair, Endpoint::A, BACK, WORD);
+    pair.pump(Endpoint::A, 10);
+    pair.b.drops_all = true;
     pair.pass(5 * MILLIS);
     assert_eq!((pair.b.host.executed, pair.a.host.requests.len()), (1, 0), "executed, and its answer is lost");
     // The test changes the word after the execution. The repeated answer must contain the value at execution.
     pair.b.host.memory[WORD..][..8].fill(0xFF);
-    pair.b.mute = false;
+    pair.b.drops_all = false;
     pair.until("the answer comes", |pair| pair.a.host.requests.len() == 1);
     assert_eq!((word(&pair.a.host.memory, BACK), pair.b.host.executed), (0, 1));
 }
 
 #[test]
 fn limit_of_reads_holds_for_atomic_operations() {
-    let mut pair = Pair::new(&PairConfig { memory: 1 << 20, reads: 2, ..PairConfig::default() });
-    pair.b.mute = true;
+    let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, reads: 2, ..PairConfig::default() });
+    pair.b.drops_all = true;
     for n in 0..5 {
-        add(&mut pair, Side::A, BACK + 8 * n, WORD);
+        add(&mut pair, Endpoint::A, BACK + 8 * n, WORD);
     }
     pair.pass(100 * MICROS);
     assert_eq!(pair.b.host.executed, 2);
-    pair.b.mute = false;
+    pair.b.drops_all = false;
     pair.until("all are done", |pair| pair.a.host.requests.len() == 5);
-    let mut pair = Pair::new(&PairConfig { memory: 1 << 20, reads: 0, ..PairConfig::default() });
-    add(&mut pair, Side::A, BACK, WORD);
+    let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, reads: 0, ..PairConfig::default() });
+    add(&mut pair, Endpoint::A, BACK, WORD);
     pair.until("it fails", |pair| pair.a.host.requests.len() == 1);
     assert_eq!(pair.a.host.requests[0].status, Status::RemoteResponder);
 }
 
 #[test]
 fn peer_without_extensions_gets_none() {
-    let mut pair = Pair::new(&PairConfig { memory: 1 << 20, extensions: false, ..PairConfig::default() });
+    let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, extensions: false, ..PairConfig::default() });
     pair.log = Some(Vec::new());
     assert!(!pair.a.conn.has_extensions());
-    add(&mut pair, Side::A, BACK, WORD);
+    add(&mut pair, Endpoint::A, BACK, WORD);
     pair.until("it fails", |pair| pair.a.host.requests.len() == 1);
     assert_eq!((pair.a.host.requests[0].status, pair.b.host.executed), (Status::RemoteResponder, 0));
 }

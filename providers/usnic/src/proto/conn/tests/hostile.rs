@@ -3,7 +3,7 @@
 use dapl::provider::{ConnectionEvent, Status};
 use zerocopy::IntoBytes;
 
-use super::pair::{BASE, KEY, Pair, PairConfig, Side, TestRandom};
+use super::pair::{BASE, ConnPair, Endpoint, KEY, PairConfig, TestRandom};
 use crate::proto::MILLIS;
 use crate::proto::conn::Config;
 use crate::proto::wire::{Ack, Carried, Extent, Head, Kind, Message, Op, Part, Range, Selective};
@@ -26,7 +26,7 @@ struct InvalidPacket {
 
 impl InvalidPacket {
     /// Creates the next expected packet, which contains a send of one byte.
-    fn new(pair: &Pair) -> InvalidPacket {
+    fn new(pair: &ConnPair) -> InvalidPacket {
         let next = pair.a.conn.received.next().0;
         let next_ack = pair.a.conn.flight.next_psn().0.into();
         let ack = Ack { credits: 0.into(), ..pair.a.conn.credits.with_next(next_ack) };
@@ -46,7 +46,7 @@ impl InvalidPacket {
         }
     }
 
-    fn deliver(&self, pair: &mut Pair) {
+    fn deliver(&self, pair: &mut ConnPair) {
         let carried = Carried { psn: self.psn.into(), ack: self.ack };
         let message = Message {
             op: self.op as u8,
@@ -67,14 +67,14 @@ impl InvalidPacket {
     }
 }
 
-fn deliver(pair: &mut Pair, kind: Kind, flags: u16, body: &[u8]) {
+fn deliver(pair: &mut ConnPair, kind: Kind, flags: u16, body: &[u8]) {
     let head = Head::new(kind, flags, 0xA0, 0xAAAA_BBBB);
     let bytes = [head.as_bytes(), body].concat();
-    pair.deliver(&super::pair::Datagram { to: Side::A, bytes });
+    pair.deliver(&super::pair::Datagram { to: Endpoint::A, bytes });
 }
 
 /// Sends an ack packet.
-fn ack(pair: &mut Pair, next: u32, ranges: &[(u32, u32)], refusal: u8, refused: u32) {
+fn ack(pair: &mut ConnPair, next: u32, ranges: &[(u32, u32)], refusal: u8, refused: u32) {
     let ack = Ack { credits: 0.into(), ..pair.a.conn.credits.with_next(next.into()) };
     let selective = Selective { ranges: ranges.len() as u8, refusal, refused: refused.into(), ..Selective::default() };
     let ranges: Vec<Range> =
@@ -82,15 +82,15 @@ fn ack(pair: &mut Pair, next: u32, ranges: &[(u32, u32)], refusal: u8, refused: 
     deliver(pair, Kind::Ack, 0, &[ack.as_bytes(), selective.as_bytes(), ranges.as_bytes()].concat());
 }
 
-fn pair() -> Pair {
-    let mut pair = Pair::new(&PairConfig::default());
+fn pair() -> ConnPair {
+    let mut pair = ConnPair::new(&PairConfig::default());
     pair.pass(MILLIS);
-    pair.b.mute = true;
+    pair.b.drops_all = true;
     pair
 }
 
 /// Checks that A refuses the packet as invalid: the connection ends, and memory is unchanged.
-fn is_refused(what: &str, mut pair: Pair, before: &[u8]) {
+fn is_refused(what: &str, mut pair: ConnPair, before: &[u8]) {
     assert_eq!(pair.a.events, [ConnectionEvent::Broken], "{what}");
     assert_eq!(pair.a.conn.counters().refusals_sent, 1, "{what}");
     assert!(pair.a.host.memory == before, "{what}");
@@ -102,9 +102,9 @@ fn is_refused(what: &str, mut pair: Pair, before: &[u8]) {
 fn later_packets_must_agree_with_the_first() {
     for (length, op) in [(3000, Op::Send), (2000, Op::SendSolicited)] {
         let mut pair = pair();
-        pair.recv(Side::A, 0, 4000);
+        pair.recv(Endpoint::A, 0, 4000);
         let before = pair.a.host.memory.clone();
-        let chunk = |pair: &Pair, offset| InvalidPacket {
+        let chunk = |pair: &ConnPair, offset| InvalidPacket {
             kind: Kind::Chunk,
             length: 2000,
             offset: Some(offset),
@@ -122,7 +122,7 @@ fn later_packets_must_agree_with_the_first() {
 }
 
 /// Creates a piece of a packet of 1000 bytes, in a message of 2000 bytes.
-fn piece(pair: &Pair, offset: u32) -> InvalidPacket {
+fn piece(pair: &ConnPair, offset: u32) -> InvalidPacket {
     let (offset, extent) = (Some(offset), Some((500, 1500)));
     InvalidPacket { kind: Kind::Piece, length: 2000, offset, extent, payload: 100, ..InvalidPacket::new(pair) }
 }
@@ -130,12 +130,12 @@ fn piece(pair: &Pair, offset: u32) -> InvalidPacket {
 #[test]
 fn inconsistent_pieces_end_the_connection() {
     for invalid in [
-        |pair: &Pair| InvalidPacket { extent: Some((500, 1501)), ..piece(pair, 900) },
-        |pair: &Pair| InvalidPacket { id: 1, ..piece(pair, 900) },
-        |pair: &Pair| InvalidPacket { op: Op::Write, ..piece(pair, 900) },
+        |pair: &ConnPair| InvalidPacket { extent: Some((500, 1501)), ..piece(pair, 900) },
+        |pair: &ConnPair| InvalidPacket { id: 1, ..piece(pair, 900) },
+        |pair: &ConnPair| InvalidPacket { op: Op::Write, ..piece(pair, 900) },
     ] {
         let mut pair = pair();
-        (0..2).for_each(|at| _ = pair.recv(Side::A, at * 4000, 4000));
+        (0..2).for_each(|at| _ = pair.recv(Endpoint::A, at * 4000, 4000));
         piece(&pair, 500).deliver(&mut pair);
         let before = pair.a.host.memory.clone();
         invalid(&pair).deliver(&mut pair);
@@ -146,7 +146,7 @@ fn inconsistent_pieces_end_the_connection() {
 #[test]
 fn incomplete_packet_is_not_acked() {
     let mut pair = pair();
-    pair.recv(Side::A, 0, 4000);
+    pair.recv(Endpoint::A, 0, 4000);
     let next = pair.a.conn.received.next();
     for offset in [500, 600, 700, 700, 800, 1400, 1300, 1200, 1100, 1000] {
         piece(&pair, offset).deliver(&mut pair);
@@ -161,10 +161,10 @@ fn incomplete_packet_is_not_acked() {
 fn number_of_incomplete_packets_is_limited() {
     const MOST: u32 = 64;
     let mut pair = pair();
-    pair.recv(Side::A, 0, 4000);
+    pair.recv(Endpoint::A, 0, 4000);
     let untouched = pair.a.host.memory[..500].to_vec();
     let next = pair.a.conn.received.next();
-    let invalid = |pair: &Pair, at: u32| InvalidPacket { psn: next.plus(1 + at).0, ..piece(pair, 500) };
+    let invalid = |pair: &ConnPair, at: u32| InvalidPacket { psn: next.plus(1 + at).0, ..piece(pair, 500) };
     (0..MOST).for_each(|at| invalid(&pair, at).deliver(&mut pair));
     let full = InvalidPacket { offset: Some(0), extent: Some((0, 500)), ..invalid(&pair, MOST) };
     full.deliver(&mut pair);
@@ -175,9 +175,9 @@ fn number_of_incomplete_packets_is_limited() {
 #[test]
 fn bytes_beyond_the_message_are_ignored() {
     let mut pair = pair();
-    pair.recv(Side::A, 0, 4000);
+    pair.recv(Endpoint::A, 0, 4000);
     let before = pair.a.host.memory.clone();
-    let invalid = |pair: &Pair| InvalidPacket {
+    let invalid = |pair: &ConnPair| InvalidPacket {
         kind: Kind::Chunk,
         length: 2000,
         offset: Some(1500),
@@ -197,7 +197,7 @@ fn bytes_beyond_the_message_are_ignored() {
 
 #[test]
 fn unsolicited_answers_end_the_connection() {
-    let answer = |pair: &Pair| InvalidPacket { op: Op::ReadResponse, ..InvalidPacket::new(pair) };
+    let answer = |pair: &ConnPair| InvalidPacket { op: Op::ReadResponse, ..InvalidPacket::new(pair) };
     // A response arrives without an outstanding read.
     let mut none = pair();
     answer(&none).deliver(&mut none);
@@ -206,9 +206,9 @@ fn unsolicited_answers_end_the_connection() {
     for (id, length) in [(1, 100), (0, 101), (0, 99)] {
         let mut pair = pair();
         let before = pair.a.host.memory.clone();
-        pair.read(Side::A, 0, 100, 0);
-        pair.send(Side::A, 0, 100);
-        pair.pump(Side::A, 10);
+        pair.read(Endpoint::A, 0, 100, 0);
+        pair.send(Endpoint::A, 0, 100);
+        pair.pump(Endpoint::A, 10);
         InvalidPacket { id, length, payload: length as usize, ..answer(&pair) }.deliver(&mut pair);
         assert_eq!(pair.a.events, [ConnectionEvent::Broken]);
         let ends: Vec<_> = pair.a.host.requests.iter().map(|done| done.status).collect();
@@ -217,8 +217,8 @@ fn unsolicited_answers_end_the_connection() {
     }
     // The valid response completes the read once. A second response is unsolicited.
     let mut pair = pair();
-    pair.read(Side::A, 0, 100, 0);
-    pair.pump(Side::A, 10);
+    pair.read(Endpoint::A, 0, 100, 0);
+    pair.pump(Endpoint::A, 10);
     let right = InvalidPacket { length: 100, payload: 100, ..answer(&pair) };
     right.deliver(&mut pair);
     right.deliver(&mut pair);
@@ -231,8 +231,13 @@ fn unsolicited_answers_end_the_connection() {
 #[test]
 fn more_reads_than_agreed_are_refused() {
     let mut pair = pair();
-    let read =
-        |pair: &Pair, id| InvalidPacket { op: Op::ReadRequest, id, length: 10, payload: 0, ..InvalidPacket::new(pair) };
+    let read = |pair: &ConnPair, id| InvalidPacket {
+        op: Op::ReadRequest,
+        id,
+        length: 10,
+        payload: 0,
+        ..InvalidPacket::new(pair)
+    };
     for id in 0..4 {
         read(&pair, id).deliver(&mut pair);
     }
@@ -240,7 +245,7 @@ fn more_reads_than_agreed_are_refused() {
     read(&pair, 4).deliver(&mut pair);
     assert!(pair.a.events.is_empty(), "earlier reads are answered first");
     let before = pair.a.host.memory.clone();
-    pair.pump(Side::A, 100);
+    pair.pump(Endpoint::A, 100);
     read(&pair, 9).deliver(&mut pair);
     let next = pair.a.conn.flight.next_psn().0;
     ack(&mut pair, next, &[], 0, 0);
@@ -251,9 +256,10 @@ fn more_reads_than_agreed_are_refused() {
 #[test]
 fn a_read_number_is_used_once() {
     let mut pair = pair();
-    let read = |pair: &Pair| InvalidPacket { op: Op::ReadRequest, length: 10, payload: 0, ..InvalidPacket::new(pair) };
+    let read =
+        |pair: &ConnPair| InvalidPacket { op: Op::ReadRequest, length: 10, payload: 0, ..InvalidPacket::new(pair) };
     read(&pair).deliver(&mut pair);
-    pair.pump(Side::A, 100);
+    pair.pump(Endpoint::A, 100);
     let next = pair.a.conn.flight.next_psn().0;
     ack(&mut pair, next, &[], 0, 0);
     let before = pair.a.host.memory.clone();
@@ -265,12 +271,12 @@ fn a_read_number_is_used_once() {
 fn sends_beyond_the_window_are_dropped() {
     for shared in [false, true] {
         let config = Config { shared, ..PairConfig::default().config };
-        let mut pair = Pair::new(&PairConfig { config, ..PairConfig::default() });
+        let mut pair = ConnPair::new(&PairConfig { config, ..PairConfig::default() });
         for _ in 0..100 {
             if shared {
-                pair.share(Side::A, 0, 100)
+                pair.share(Endpoint::A, 0, 100)
             } else {
-                pair.recv(Side::A, 0, 100)
+                pair.recv(Endpoint::A, 0, 100)
             };
         }
         let before = pair.a.host.memory.clone();
@@ -290,8 +296,8 @@ fn sends_beyond_the_window_are_dropped() {
 #[test]
 fn acks_of_unsent_packets_are_ignored() {
     let mut pair = pair();
-    pair.write(Side::A, 0, 5000, 0);
-    pair.pump(Side::A, 100);
+    pair.write(Endpoint::A, 0, 5000, 0);
+    pair.pump(Endpoint::A, 100);
     let (first, next) = (pair.a.conn.flight.cumulative().0, pair.a.conn.flight.next_psn().0);
     assert!(next.wrapping_sub(first) >= 4);
     ack(&mut pair, next + 1, &[], 0, 0);
@@ -317,9 +323,9 @@ fn credits_may_decrease_and_increase() {
         .deliver(&mut pair);
     }
     (0..6).for_each(|_| {
-        pair.send(Side::A, 0, 10);
+        pair.send(Endpoint::A, 0, 10);
     });
-    pair.pump(Side::A, 100);
+    pair.pump(Endpoint::A, 100);
     assert_eq!(pair.a.conn.commands, 3);
     // Sends are withdrawn while they are in flight. Lost sends wait for a receive, and all sends arrive in the end.
     InvalidPacket {
@@ -328,9 +334,9 @@ fn credits_may_decrease_and_increase() {
         ..InvalidPacket::new(&pair)
     }
     .deliver(&mut pair);
-    pair.b.mute = false;
+    pair.b.drops_all = false;
     (0..6).for_each(|_| {
-        pair.recv(Side::B, 100, 10);
+        pair.recv(Endpoint::B, 100, 10);
     });
     pair.until("all arrive", |pair| pair.a.host.requests.len() == 6 && pair.b.host.recvs.len() == 6);
 }
@@ -340,9 +346,9 @@ fn refusal_of_an_unknown_request_ends_only_the_connection() {
     for refused in [0, 6, 7, 1 << 31] {
         let mut pair = pair();
         for _ in 0..2 {
-            pair.write(Side::A, 0, 50, 0);
+            pair.write(Endpoint::A, 0, 50, 0);
         }
-        pair.pump(Side::A, 10);
+        pair.pump(Endpoint::A, 10);
         ack(&mut pair, 7, &[], 1, refused);
         let ends: Vec<_> = pair.a.host.requests.iter().map(|done| done.status).collect();
         assert_eq!((ends, pair.a.events.len()), (vec![Status::RemoteAccess, Status::Flushed], 1));
@@ -368,13 +374,13 @@ fn psns_outside_the_window_are_dropped() {
 #[test]
 fn random_bytes_are_harmless() {
     for seed in 0..300 {
-        let mut pair = Pair::new(&PairConfig { seed, ..PairConfig::default() });
+        let mut pair = ConnPair::new(&PairConfig { seed, ..PairConfig::default() });
         let mut dice = TestRandom(seed);
         (0..4).for_each(|at| {
-            pair.recv(Side::A, at * 3000, 3000);
+            pair.recv(Endpoint::A, at * 3000, 3000);
         });
-        pair.read(Side::A, 20_000, 5000, 0);
-        pair.write(Side::A, 0, 5000, 0);
+        pair.read(Endpoint::A, 20_000, 5000, 0);
+        pair.write(Endpoint::A, 0, 5000, 0);
         pair.pass(MILLIS);
         for _ in 0..60 {
             let mut small = |end: u64| if dice.below(4) == 0 { dice.next() } else { dice.below(end) };
@@ -433,7 +439,7 @@ fn malformed_extension_packets_end_the_connection_and_change_nothing() {
     ];
     for (what, change) in cases {
         let mut pair = pair();
-        pair.recv(Side::A, 0, 100);
+        pair.recv(Endpoint::A, 0, 100);
         let before = pair.a.host.memory.clone();
         let mut packet = InvalidPacket { op: Op::FetchAdd, length: 8, payload: 0, ..InvalidPacket::new(&pair) };
         change(&mut packet);

@@ -34,7 +34,7 @@ pub(crate) struct Buffer {
 
 /// A completion.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) struct Done {
+pub(crate) struct TestCompletion {
     pub(crate) id: u64,
     pub(crate) status: Status,
     pub(crate) bytes: u64,
@@ -46,10 +46,10 @@ pub(crate) struct Done {
 #[derive(Default)]
 pub(crate) struct TestHost {
     pub(crate) memory: Vec<u8>,
-    pub(crate) requests: Vec<Done>,
-    pub(crate) recvs: Vec<Done>,
+    pub(crate) requests: Vec<TestCompletion>,
+    pub(crate) recvs: Vec<TestCompletion>,
     /// Contents of receives and reads at their completion.
-    kept: Vec<(Buffer, Vec<u8>)>,
+    completed_buffers: Vec<(Buffer, Vec<u8>)>,
     pub(crate) shared: VecDeque<Buffer>,
     /// Ids of buffers that cannot be accessed. If `reach` is set, it is the end of the memory that the peer can access.
     pub(crate) gone: Vec<u64>,
@@ -57,7 +57,7 @@ pub(crate) struct TestHost {
     /// Number of times that a bind is deferred, and its result.
     pub(crate) put_off: u32,
     pub(crate) bind_status: Option<Status>,
-    pub(crate) turns: u32,
+    pub(crate) bind_calls: u32,
     /// Keys that were invalidated, with the number of receives that were complete before, and the number of atomic
     /// operations that were executed.
     pub(crate) invalidated: Vec<(u32, usize)>,
@@ -87,7 +87,7 @@ impl TestHost {
 
     /// Checks that no buffer was written after its completion.
     pub(crate) fn check_untouched(&self) {
-        for (buffer, bytes) in &self.kept {
+        for (buffer, bytes) in &self.completed_buffers {
             assert!(self.memory[buffer.at..][..bytes.len()] == bytes[..], "{buffer:?} was written to");
         }
     }
@@ -131,7 +131,7 @@ impl Host<TestHost> for TestHost {
     }
 
     fn execute_bind(&mut self, _request: &Buffer) -> Result<bool, Status> {
-        self.turns += 1;
+        self.bind_calls += 1;
         let is_put_off = self.put_off > 0;
         self.put_off = self.put_off.saturating_sub(1);
         if is_put_off { Ok(false) } else { self.bind_status.map_or(Ok(true), Err) }
@@ -139,14 +139,20 @@ impl Host<TestHost> for TestHost {
 
     fn request_done(&mut self, request: &mut Buffer, status: Status, bytes: u64) {
         if let Some(buffer) = self.reads.remove(&request.id) {
-            self.kept.push((buffer, self.memory[buffer.at..][..buffer.length].to_vec()));
+            self.completed_buffers.push((buffer, self.memory[buffer.at..][..buffer.length].to_vec()));
         }
-        self.requests.push(Done { id: request.id, status, bytes, solicited: false, value: SendValue::default() });
+        self.requests.push(TestCompletion {
+            id: request.id,
+            status,
+            bytes,
+            solicited: false,
+            value: SendValue::default(),
+        });
     }
 
     fn recv_done(&mut self, recv: &mut Buffer, status: Status, bytes: u64, solicited: bool) {
-        self.kept.push((*recv, self.memory[recv.at..][..recv.length].to_vec()));
-        self.recvs.push(Done { id: recv.id, status, bytes, solicited, value: SendValue::default() });
+        self.completed_buffers.push((*recv, self.memory[recv.at..][..recv.length].to_vec()));
+        self.recvs.push(TestCompletion { id: recv.id, status, bytes, solicited, value: SendValue::default() });
     }
 
     fn recv_done_with(&mut self, recv: &mut Buffer, bytes: u64, value: SendValue) {
@@ -188,23 +194,23 @@ impl Host<TestHost> for TestHost {
 
 /// One of the two ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum Side {
+pub(crate) enum Endpoint {
     A,
     B,
 }
 
-impl Side {
-    pub(crate) fn other(self) -> Side {
-        if self == Side::A { Side::B } else { Side::A }
+impl Endpoint {
+    pub(crate) fn other(self) -> Endpoint {
+        if self == Endpoint::A { Endpoint::B } else { Endpoint::A }
     }
 
     fn address(self) -> Source {
-        let port = if self == Side::A { 1 } else { 2 };
+        let port = if self == Endpoint::A { 1 } else { 2 };
         ([127, 0, 0, 1], port).into()
     }
 
     fn name(self) -> (u32, u64) {
-        if self == Side::A { (0xA0, 0xAAAA_BBBB) } else { (0xB0, 0xCCCC_DDDD) }
+        if self == Endpoint::A { (0xA0, 0xAAAA_BBBB) } else { (0xB0, 0xCCCC_DDDD) }
     }
 }
 
@@ -252,7 +258,7 @@ impl TestRandom {
 /// A datagram in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Datagram {
-    pub(crate) to: Side,
+    pub(crate) to: Endpoint,
     pub(crate) bytes: Vec<u8>,
 }
 
@@ -261,15 +267,15 @@ pub(crate) struct End {
     pub(crate) host: TestHost,
     pub(crate) events: Vec<ConnectionEvent>,
     /// Whether all packets that this end sends are lost.
-    pub(crate) mute: bool,
+    pub(crate) drops_all: bool,
     /// Source address of this end's packets.
     pub(crate) address: Source,
 }
 
-pub(crate) struct Pair {
+pub(crate) struct ConnPair {
     pub(crate) now: Nanos,
     pub(crate) dice: TestRandom,
-    pub(crate) weather: NetworkConditions,
+    pub(crate) network: NetworkConditions,
     pub(crate) a: End,
     pub(crate) b: End,
     wire: BTreeMap<(Nanos, u64), Datagram>,
@@ -278,7 +284,7 @@ pub(crate) struct Pair {
     /// Numbers of posts by the quick functions: sends that were sent, sends that wait, receives.
     pub(crate) quick: [u32; 3],
     /// All packets that were sent, if they are recorded for checks or replays.
-    pub(crate) log: Option<Vec<(Side, Outgoing, Datagram)>>,
+    pub(crate) log: Option<Vec<(Endpoint, Outgoing, Datagram)>>,
 }
 
 /// Configuration of a pair.
@@ -303,13 +309,13 @@ impl Default for PairConfig {
     }
 }
 
-impl Pair {
-    pub(crate) fn new(plan: &PairConfig) -> Pair {
-        let end = |side: Side| {
+impl ConnPair {
+    pub(crate) fn new(plan: &PairConfig) -> ConnPair {
+        let end = |side: Endpoint| {
             let (ours, theirs) = (side.name(), side.other().name());
-            let place = usize::from(side == Side::B);
+            let place = usize::from(side == Endpoint::B);
             let terms = Terms {
-                active: side == Side::A,
+                active: side == Endpoint::A,
                 our_conn: ours.0,
                 our_token: ours.1,
                 peer_conn: theirs.0,
@@ -333,16 +339,16 @@ impl Pair {
                 conn,
                 host: TestHost { memory, ..TestHost::default() },
                 events: Vec::new(),
-                mute: false,
+                drops_all: false,
                 address: side.address(),
             }
         };
-        Pair {
+        ConnPair {
             now: 0,
             dice: TestRandom(plan.seed),
-            weather: NetworkConditions::default(),
-            a: end(Side::A),
-            b: end(Side::B),
+            network: NetworkConditions::default(),
+            a: end(Endpoint::A),
+            b: end(Endpoint::B),
             wire: BTreeMap::new(),
             count: 0,
             next_id: 0,
@@ -351,12 +357,12 @@ impl Pair {
         }
     }
 
-    pub(crate) fn end(&mut self, side: Side) -> &mut End {
-        if side == Side::A { &mut self.a } else { &mut self.b }
+    pub(crate) fn end(&mut self, side: Endpoint) -> &mut End {
+        if side == Endpoint::A { &mut self.a } else { &mut self.b }
     }
 
     /// Posts a request with the local buffer at `at`. Returns its id.
-    pub(crate) fn post(&mut self, side: Side, work: Work, at: usize, length: usize, fence: bool) -> u64 {
+    pub(crate) fn post(&mut self, side: Endpoint, work: Work, at: usize, length: usize, fence: bool) -> u64 {
         self.next_id += 1;
         let (now, id) = (self.now, self.next_id);
         let end = self.end(side);
@@ -365,13 +371,13 @@ impl Pair {
         id
     }
 
-    pub(crate) fn send(&mut self, side: Side, at: usize, length: usize) -> u64 {
+    pub(crate) fn send(&mut self, side: Endpoint, at: usize, length: usize) -> u64 {
         self.post(side, Work::Send { solicited: false }, at, length, false)
     }
 
     /// Posts a send by the quick function if the connection's `pending_work` permits it. The result is compared with
     /// `pending_work`.
-    pub(crate) fn send_quickly(&mut self, side: Side, at: usize, length: usize) -> u64 {
+    pub(crate) fn send_quickly(&mut self, side: Endpoint, at: usize, length: usize) -> u64 {
         let (now, id, there) = (self.now, self.next_id + 1, self.end(side.other()).address);
         let fill = |own: &mut Buffer| *own = Buffer { id, at, length };
         let end = self.end(side);
@@ -404,7 +410,7 @@ impl Pair {
             assert!(!after.needs_service() || before.needs_service(), "{rest:?}: {after:?} after {before:?}");
             assert!(planned <= latest(after.deadline).max(now + 1), "{rest:?}: {after:?} after {before:?}");
         }
-        let is_lost = end.mute || end.conn.peer() != there;
+        let is_lost = end.drops_all || end.conn.peer() != there;
         self.next_id += 1;
         self.quick[0] += 1;
         if !is_lost {
@@ -413,15 +419,15 @@ impl Pair {
         id
     }
 
-    pub(crate) fn write(&mut self, side: Side, at: usize, length: usize, to: usize) -> u64 {
+    pub(crate) fn write(&mut self, side: Endpoint, at: usize, length: usize, to: usize) -> u64 {
         self.post(side, Work::Write(Remote { key: KEY, address: BASE + to as u64 }), at, length, false)
     }
 
-    pub(crate) fn read(&mut self, side: Side, at: usize, length: usize, from: usize) -> u64 {
+    pub(crate) fn read(&mut self, side: Endpoint, at: usize, length: usize, from: usize) -> u64 {
         self.post(side, Work::Read(Remote { key: KEY, address: BASE + from as u64 }), at, length, false)
     }
 
-    pub(crate) fn recv(&mut self, side: Side, at: usize, length: usize) -> u64 {
+    pub(crate) fn recv(&mut self, side: Endpoint, at: usize, length: usize) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
         let end = self.end(side);
@@ -430,7 +436,7 @@ impl Pair {
     }
 
     /// Posts a receive, by the quick function if its conditions are true.
-    pub(crate) fn recv_quickly(&mut self, side: Side, at: usize, length: usize) -> u64 {
+    pub(crate) fn recv_quickly(&mut self, side: Endpoint, at: usize, length: usize) -> u64 {
         let (now, id) = (self.now, self.next_id + 1);
         let end = self.end(side);
         let before = end.conn.pending_work(now).needs_service();
@@ -445,7 +451,7 @@ impl Pair {
     }
 
     /// Posts a receive to the shared queue.
-    pub(crate) fn share(&mut self, side: Side, at: usize, length: usize) -> u64 {
+    pub(crate) fn share(&mut self, side: Endpoint, at: usize, length: usize) -> u64 {
         self.next_id += 1;
         let id = self.next_id;
         let end = self.end(side);
@@ -455,11 +461,11 @@ impl Pair {
     }
 
     /// Sends the packets that one end may send, up to `most`.
-    pub(crate) fn pump(&mut self, side: Side, most: usize) -> usize {
+    pub(crate) fn pump(&mut self, side: Endpoint, most: usize) -> usize {
         let now = self.now;
         let there = self.end(side.other()).address;
         for count in 0..most {
-            let end = if side == Side::A { &mut self.a } else { &mut self.b };
+            let end = if side == Endpoint::A { &mut self.a } else { &mut self.b };
             let mut bytes = Vec::new();
             let said_so = end.conn.pending_work(now).needs_service() || end.conn.is_deferring();
             let Some(out) = end.conn.transmit(now, &mut bytes, &mut end.host) else {
@@ -473,7 +479,7 @@ impl Pair {
             }
             let to = out.to.unwrap_or(end.conn.peer());
             // Packets to an address that is not in use are lost.
-            let is_mute = end.mute || to != there;
+            let is_mute = end.drops_all || to != there;
             let datagram = Datagram { to: side.other(), bytes };
             self.log.iter_mut().for_each(|log| log.push((side, out, datagram.clone())));
             if !is_mute {
@@ -485,22 +491,22 @@ impl Pair {
 
     /// Passes a datagram to the network.
     pub(crate) fn carry(&mut self, mut datagram: Datagram) {
-        let weather = self.weather;
-        if self.dice.hits(weather.drop) || datagram.bytes.len() > weather.mtu {
+        let network = self.network;
+        if self.dice.hits(network.drop) || datagram.bytes.len() > network.mtu {
             return;
         }
-        if self.dice.hits(weather.double) {
-            let at = self.now + weather.latency + self.dice.below(10 * weather.latency);
+        if self.dice.hits(network.double) {
+            let at = self.now + network.latency + self.dice.below(10 * network.latency);
             self.count += 1;
             self.wire.insert((at, self.count), datagram.clone());
         }
-        if self.dice.hits(weather.corrupt) {
+        if self.dice.hits(network.corrupt) {
             let at = self.dice.below(datagram.bytes.len() as u64) as usize;
             datagram.bytes[at] ^= 1 << self.dice.below(8);
         }
-        let late = if self.dice.hits(weather.late) { self.dice.below(weather.lateness) } else { 0 };
+        let late = if self.dice.hits(network.late) { self.dice.below(network.lateness) } else { 0 };
         self.count += 1;
-        self.wire.insert((self.now + weather.latency + late, self.count), datagram);
+        self.wire.insert((self.now + network.latency + late, self.count), datagram);
     }
 
     pub(crate) fn deliver(&mut self, datagram: &Datagram) {
@@ -516,7 +522,7 @@ impl Pair {
 
     /// Advances to the next event. Returns false if there is no event.
     pub(crate) fn step(&mut self) -> bool {
-        for side in [Side::A, Side::B] {
+        for side in [Endpoint::A, Endpoint::B] {
             self.pump(side, 10_000);
         }
         let arrival = self.wire.keys().next().map(|(at, _)| *at);
@@ -538,7 +544,7 @@ impl Pair {
     }
 
     /// Runs until `is_so` returns true. Panics if that does not happen.
-    pub(crate) fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut Pair) -> bool) {
+    pub(crate) fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut ConnPair) -> bool) {
         let limit = self.now + 600 * SECONDS;
         for _ in 0..2_000_000 {
             if is_so(self) {
@@ -553,7 +559,7 @@ impl Pair {
     pub(crate) fn pass(&mut self, time: Nanos) {
         let end = self.now + time;
         for _ in 0..2_000_000 {
-            for side in [Side::A, Side::B] {
+            for side in [Endpoint::A, Endpoint::B] {
                 self.pump(side, 10_000);
             }
             let arrival = self.wire.keys().next().map(|(at, _)| *at);

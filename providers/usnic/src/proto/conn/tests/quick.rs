@@ -3,7 +3,7 @@
 
 use dapl::provider::Status;
 
-use super::pair::{NetworkConditions, Pair, PairConfig, Side};
+use super::pair::{ConnPair, Endpoint, NetworkConditions, PairConfig};
 use crate::proto::MICROS;
 use crate::proto::conn::Config;
 
@@ -19,25 +19,25 @@ struct Load {
 }
 
 impl Load {
-    fn send(&mut self, pair: &mut Pair, side: Side) {
+    fn send(&mut self, pair: &mut ConnPair, side: Endpoint) {
         let (length, at) = (pair.dice.below(SPACE as u64 + 1) as usize, pair.dice.below(1000) as usize);
         self.sent.push((pair.send_quickly(side, at, length), at, length));
     }
 
-    fn recv(&mut self, pair: &mut Pair, side: Side) {
+    fn recv(&mut self, pair: &mut ConnPair, side: Endpoint) {
         self.recvs.push(pair.recv_quickly(side, RECEIVES + self.recvs.len() * SPACE, SPACE));
     }
 }
 
 /// Posts at random on both ends, and checks the messages that arrived. Returns the number of posts by the quick
 /// functions.
-fn exchange(seed: u64, weather: NetworkConditions) -> [u32; 3] {
+fn exchange(seed: u64, network: NetworkConditions) -> [u32; 3] {
     let config = Config { window_kib: 512, ..Config::default() };
     let plan = PairConfig { config, seed, psn: [u32::MAX - 40, 7], number: u32::MAX - 20, ..PairConfig::default() };
-    let mut pair = Pair::new(&plan);
-    pair.weather = weather;
+    let mut pair = ConnPair::new(&plan);
+    pair.network = network;
     let mut loads = [Load::default(), Load::default()];
-    let sides = [Side::A, Side::B];
+    let sides = [Endpoint::A, Endpoint::B];
     for _ in 0..120 {
         for place in [0, 1] {
             if pair.dice.below(8) < 5 {
@@ -83,23 +83,23 @@ fn quick_sends_arrive_in_order_over_good_and_bad_networks() {
     for seed in 0..60 {
         let drop = [0, 1, 20, 200][seed as usize % 4];
         let (double, late) = if drop == 0 { (0, 0) } else { (20, 100) };
-        let weather = NetworkConditions { drop, double, late, lateness: 500 * MICROS, ..NetworkConditions::default() };
-        quick.iter_mut().zip(exchange(seed, weather)).for_each(|(sum, count)| *sum += count);
+        let network = NetworkConditions { drop, double, late, lateness: 500 * MICROS, ..NetworkConditions::default() };
+        quick.iter_mut().zip(exchange(seed, network)).for_each(|(sum, count)| *sum += count);
     }
     assert!(quick.iter().all(|count| *count > 200), "sent at once, waiting, receives: {quick:?}");
 }
 
 #[test]
 fn send_without_credit_is_not_sent_at_once() {
-    let mut pair = Pair::new(&PairConfig::default());
+    let mut pair = ConnPair::new(&PairConfig::default());
     pair.until("the connection is confirmed", |pair| pair.now > 1000 * MICROS);
-    pair.send_quickly(Side::A, 0, 8);
+    pair.send_quickly(Endpoint::A, 0, 8);
     assert_eq!(pair.quick, [0, 0, 0], "the peer has no receive");
-    pair.send_quickly(Side::A, 0, 8);
+    pair.send_quickly(Endpoint::A, 0, 8);
     assert_eq!(pair.quick, [0, 1, 0], "it waits behind the first");
-    (0..3).for_each(|n| _ = pair.recv_quickly(Side::B, RECEIVES + n * SPACE, SPACE));
+    (0..3).for_each(|n| _ = pair.recv_quickly(Endpoint::B, RECEIVES + n * SPACE, SPACE));
     pair.until("both arrive", |pair| pair.b.host.recvs.len() == 2 && pair.a.host.requests.len() == 2);
-    pair.send_quickly(Side::A, 0, 8);
+    pair.send_quickly(Endpoint::A, 0, 8);
     assert_eq!(pair.quick, [1, 1, 3]);
     pair.until("the third arrives", |pair| pair.b.host.recvs.len() == 3);
 }

@@ -2,7 +2,7 @@
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 
-use super::pair::{BASE, KEY, Pair, PairConfig, Side};
+use super::pair::{BASE, ConnPair, Endpoint, KEY, PairConfig};
 use crate::proto::conn::{Channel, Config, Payload, Work};
 use crate::proto::wire::{self, Kind};
 use crate::proto::{MICROS, MILLIS, SECONDS};
@@ -12,9 +12,9 @@ fn read(from: usize) -> Work {
 }
 
 /// Lets A send, and returns the data packets that it sends.
-fn leaving(pair: &mut Pair) -> Vec<(Kind, Channel, u32)> {
+fn leaving(pair: &mut ConnPair) -> Vec<(Kind, Channel, u32)> {
     pair.log = Some(Vec::new());
-    pair.pump(Side::A, 1000);
+    pair.pump(Endpoint::A, 1000);
     let log = pair.log.take().unwrap_or_default();
     let kind = |bytes: &[u8]| wire::head(bytes).and_then(|(head, _)| head.kind()).expect("a valid packet");
     let of = |payload| match payload {
@@ -27,29 +27,29 @@ fn leaving(pair: &mut Pair) -> Vec<(Kind, Channel, u32)> {
 
 #[test]
 fn a_fence_waits_for_reads() {
-    let mut pair = Pair::new(&PairConfig::default());
-    pair.recv(Side::B, 0, 100);
+    let mut pair = ConnPair::new(&PairConfig::default());
+    pair.recv(Endpoint::B, 0, 100);
     pair.until("credits", |pair| {
         let traced = leaving(pair);
         assert!(traced.is_empty());
         pair.now > 100 * MICROS
     });
-    pair.read(Side::A, 1000, 5000, 0);
-    pair.post(Side::A, Work::Send { solicited: true }, 0, 10, true);
+    pair.read(Endpoint::A, 1000, 5000, 0);
+    pair.post(Endpoint::A, Work::Send { solicited: true }, 0, 10, true);
     assert_eq!(leaving(&mut pair).len(), 1, "the read alone");
     pair.until("all", |pair| pair.a.host.requests.len() == 2 && pair.b.host.recvs.len() == 1);
     assert!(pair.b.host.recvs[0].solicited);
-    pair.read(Side::A, 1000, 5000, 0);
-    pair.write(Side::A, 0, 10, 0);
+    pair.read(Endpoint::A, 1000, 5000, 0);
+    pair.write(Endpoint::A, 0, 10, 0);
     assert_eq!(leaving(&mut pair).len(), 2, "without a fence both");
 }
 
 #[test]
 fn more_reads_than_agreed_wait() {
-    let mut pair = Pair::new(&PairConfig { reads: 2, ..PairConfig::default() });
+    let mut pair = ConnPair::new(&PairConfig { reads: 2, ..PairConfig::default() });
     pair.pass(MILLIS);
     (0..6).for_each(|at| {
-        pair.post(Side::A, read(at * 4000), 30_000 + at * 4000, 4000, false);
+        pair.post(Endpoint::A, read(at * 4000), 30_000 + at * 4000, 4000, false);
     });
     assert_eq!(leaving(&mut pair).len(), 2);
     pair.until("all", |pair| pair.a.host.requests.len() == 6);
@@ -58,10 +58,10 @@ fn more_reads_than_agreed_wait() {
 
 #[test]
 fn read_fails_in_order_if_the_peer_allows_none() {
-    let mut pair = Pair::new(&PairConfig { reads: 0, ..PairConfig::default() });
-    let write = pair.write(Side::A, 0, 3000, 0);
-    let read = pair.post(Side::A, read(0), 0, 10, false);
-    let late = pair.write(Side::A, 0, 10, 0);
+    let mut pair = ConnPair::new(&PairConfig { reads: 0, ..PairConfig::default() });
+    let write = pair.write(Endpoint::A, 0, 3000, 0);
+    let read = pair.post(Endpoint::A, read(0), 0, 10, false);
+    let late = pair.write(Endpoint::A, 0, 10, 0);
     pair.until("the end", |pair| !pair.a.events.is_empty() && !pair.b.events.is_empty());
     let ends: Vec<_> = pair.a.host.requests.iter().map(|done| (done.id, done.status)).collect();
     let (success, flushed) = (Status::Success, Status::Flushed);
@@ -74,44 +74,44 @@ fn read_fails_in_order_if_the_peer_allows_none() {
 
 #[test]
 fn requests_behind_a_bind_wait_for_it() {
-    let mut pair = Pair::new(&PairConfig::default());
+    let mut pair = ConnPair::new(&PairConfig::default());
     pair.pass(MILLIS);
     pair.a.host.put_off = 3;
-    let first = pair.write(Side::A, 0, 10, 0);
-    let bind = pair.post(Side::A, Work::Bind, 0, 0, false);
-    let last = pair.write(Side::A, 0, 10, 0);
+    let first = pair.write(Endpoint::A, 0, 10, 0);
+    let bind = pair.post(Endpoint::A, Work::Bind, 0, 0, false);
+    let last = pair.write(Endpoint::A, 0, 10, 0);
     assert_eq!(leaving(&mut pair).len(), 1);
-    assert_eq!(pair.a.host.turns, 1);
+    assert_eq!(pair.a.host.bind_calls, 1);
     pair.until("all", |pair| pair.a.host.requests.len() == 3);
     assert_eq!(pair.a.host.requests.iter().map(|done| done.id).collect::<Vec<_>>(), [first, bind, last]);
-    assert_eq!(pair.a.host.turns, 4);
+    assert_eq!(pair.a.host.bind_calls, 4);
     // A bind behind a fence is executed after the reads.
-    pair.read(Side::A, 100, 5000, 0);
-    pair.post(Side::A, Work::Bind, 0, 0, true);
-    assert_eq!((leaving(&mut pair).len(), pair.a.host.turns), (1, 4));
+    pair.read(Endpoint::A, 100, 5000, 0);
+    pair.post(Endpoint::A, Work::Bind, 0, 0, true);
+    assert_eq!((leaving(&mut pair).len(), pair.a.host.bind_calls), (1, 4));
     pair.until("all", |pair| pair.a.host.requests.len() == 5);
     pair.a.host.bind_status = Some(Status::BindFailed);
-    pair.post(Side::A, Work::Bind, 0, 0, false);
+    pair.post(Endpoint::A, Work::Bind, 0, 0, false);
     pair.until("the end", |pair| !pair.a.events.is_empty());
     assert_eq!(pair.a.host.requests.last().map(|done| done.status), Some(Status::BindFailed));
 }
 
 #[test]
 fn send_waits_for_a_receive_and_probes() {
-    let mut pair = Pair::new(&PairConfig::default());
+    let mut pair = ConnPair::new(&PairConfig::default());
     pair.pass(MILLIS);
-    pair.send(Side::A, 0, 10);
-    pair.write(Side::A, 0, 10, 0);
+    pair.send(Endpoint::A, 0, 10);
+    pair.write(Endpoint::A, 0, 10, 0);
     assert!(leaving(&mut pair).is_empty(), "later requests wait too");
     pair.pass(1000 * MILLIS);
     let asked = pair.a.conn.counters().credit_probes;
     assert!((10..30).contains(&asked), "with growing intervals: {asked}");
     assert!(pair.a.host.requests.is_empty() && pair.a.events.is_empty());
     // The packet that announces the receive is lost, so the next probe finds the receive.
-    pair.b.mute = true;
-    pair.recv(Side::B, 500, 10);
-    pair.pump(Side::B, 100);
-    pair.b.mute = false;
+    pair.b.drops_all = true;
+    pair.recv(Endpoint::B, 500, 10);
+    pair.pump(Endpoint::B, 100);
+    pair.b.drops_all = false;
     pair.until("both", |pair| pair.a.host.requests.len() == 2);
     assert_eq!(pair.b.host.recvs.len(), 1);
 }
@@ -122,45 +122,45 @@ fn send_waits_for_a_receive_and_probes() {
 fn a_send_that_comes_too_late_for_a_shared_receive_waits_for_no_timeout() {
     for is_there_again in [true, false] {
         let config = Config { shared: true, ..PairConfig::default().config };
-        let mut pair = Pair::new(&PairConfig { config, ..PairConfig::default() });
-        pair.share(Side::B, 0, 10);
-        pair.write(Side::A, 0, 10, 0);
+        let mut pair = ConnPair::new(&PairConfig { config, ..PairConfig::default() });
+        pair.share(Endpoint::B, 0, 10);
+        pair.write(Endpoint::A, 0, 10, 0);
         pair.until("the round trip is known", |pair| pair.a.host.requests.len() == 1);
         pair.pass(MILLIS);
         pair.b.host.shared.clear();
-        pair.send(Side::A, 0, 10);
+        pair.send(Endpoint::A, 0, 10);
         pair.until("the send is not accepted", |pair| pair.b.conn.counters().no_receive == 1);
         if !is_there_again {
             pair.until("A gets the refusal", |pair| pair.a.conn.counters().withdrawn_sends == 1);
         }
         let start = pair.now;
-        pair.share(Side::B, 0, 10);
+        pair.share(Endpoint::B, 0, 10);
         pair.until("it is here", |pair| !pair.b.host.recvs.is_empty());
         let counters = pair.a.conn.counters();
         assert_eq!((counters.timeouts, counters.withdrawn_sends), (0, u64::from(!is_there_again)));
         assert_eq!((counters.resent_probe, pair.b.conn.counters().no_receive), (1, 1));
-        assert_eq!(pair.now - start, 2 * pair.weather.latency);
+        assert_eq!(pair.now - start, 2 * pair.network.latency);
     }
 }
 
 /// Threads of the peer may send packets in another order than they built them.
 #[test]
 fn a_late_packet_with_an_old_credit_count_takes_no_send_back() {
-    let mut pair = Pair::new(&PairConfig::default());
+    let mut pair = ConnPair::new(&PairConfig::default());
     pair.pass(MILLIS);
     pair.log = Some(Vec::new());
-    pair.b.mute = true;
-    pair.write(Side::B, 0, 10, 0);
-    pair.pump(Side::B, 100);
+    pair.b.drops_all = true;
+    pair.write(Endpoint::B, 0, 10, 0);
+    pair.pump(Endpoint::B, 100);
     let (_, _, without_receive) = pair.log.take().unwrap_or_default().pop().expect("a packet with the write");
-    pair.b.mute = false;
-    pair.recv(Side::B, 500, 10);
-    let send = pair.send(Side::A, 0, 10);
+    pair.b.drops_all = false;
+    pair.recv(Endpoint::B, 500, 10);
+    let send = pair.send(Endpoint::A, 0, 10);
     pair.until("the send arrives", |pair| !pair.b.host.recvs.is_empty());
-    pair.b.mute = true;
+    pair.b.drops_all = true;
     pair.deliver(&without_receive);
     pair.pass(1000 * MILLIS);
-    pair.b.mute = false;
+    pair.b.drops_all = false;
     let now = pair.now;
     pair.b.conn.drain(now);
     pair.until("the end", |pair| !pair.a.events.is_empty());
@@ -171,9 +171,9 @@ fn a_late_packet_with_an_old_credit_count_takes_no_send_back() {
 #[test]
 fn rnr_probes_are_limited() {
     let config = Config { rnr_limit: Some(3), ..PairConfig::default().config };
-    let mut pair = Pair::new(&PairConfig { config, ..PairConfig::default() });
-    let send = pair.send(Side::A, 0, 10);
-    let next = pair.send(Side::A, 0, 10);
+    let mut pair = ConnPair::new(&PairConfig { config, ..PairConfig::default() });
+    let send = pair.send(Endpoint::A, 0, 10);
+    let next = pair.send(Endpoint::A, 0, 10);
     pair.until("the end", |pair| !pair.a.events.is_empty() && !pair.b.events.is_empty());
     let ends: Vec<_> = pair.a.host.requests.iter().map(|done| (done.id, done.status)).collect();
     assert_eq!(ends, [(send, Status::ReceiverNotReady), (next, Status::Flushed)]);
@@ -181,42 +181,42 @@ fn rnr_probes_are_limited() {
 
 #[test]
 fn send_without_a_receive_is_reported_after_ten_seconds_once() {
-    let mut pair = Pair::new(&PairConfig::default());
-    pair.send(Side::A, 0, 10);
+    let mut pair = ConnPair::new(&PairConfig::default());
+    pair.send(Endpoint::A, 0, 10);
     pair.pass(9_000 * MILLIS);
     assert_eq!(pair.a.host.overdue, []);
     pair.pass(20_000 * MILLIS);
     assert_eq!(pair.a.host.overdue.len(), 1);
     assert!((10_000 * MILLIS..11_000 * MILLIS).contains(&pair.a.host.overdue[0]), "{:?}", pair.a.host.overdue);
-    pair.recv(Side::B, 0, 10);
+    pair.recv(Endpoint::B, 0, 10);
     pair.until("the send is complete", |pair| pair.a.host.requests.len() == 1);
     assert_eq!(pair.b.host.overdue, []);
 }
 
 #[test]
 fn new_receive_is_announced_at_once_to_a_waiting_sender() {
-    let mut pair = Pair::new(&PairConfig::default());
+    let mut pair = ConnPair::new(&PairConfig::default());
     pair.pass(MILLIS);
-    pair.send(Side::A, 0, 10);
-    pair.pump(Side::A, 10);
-    pair.recv(Side::B, 0, 10);
+    pair.send(Endpoint::A, 0, 10);
+    pair.pump(Endpoint::A, 10);
+    pair.recv(Endpoint::B, 0, 10);
     let start = pair.now;
     pair.until("it is here", |pair| !pair.b.host.recvs.is_empty());
-    assert_eq!(pair.now - start, 2 * pair.weather.latency);
+    assert_eq!(pair.now - start, 2 * pair.network.latency);
     // A request and its response need only two packets.
     for _ in 0..20 {
-        pair.recv(Side::A, 0, 10);
-        pair.recv(Side::B, 0, 10);
+        pair.recv(Endpoint::A, 0, 10);
+        pair.recv(Endpoint::B, 0, 10);
     }
     pair.pass(MILLIS);
     let before = pair.b.conn.counters().acks_sent;
     for turn in 2..12 {
-        pair.send(Side::A, 0, 10);
+        pair.send(Endpoint::A, 0, 10);
         pair.until("the ping", |pair| pair.b.host.recvs.len() == turn);
-        pair.recv(Side::B, 0, 10);
-        pair.send(Side::B, 0, 10);
+        pair.recv(Endpoint::B, 0, 10);
+        pair.send(Endpoint::B, 0, 10);
         pair.until("the pong", |pair| pair.a.host.recvs.len() == turn - 1);
-        pair.recv(Side::A, 0, 10);
+        pair.recv(Endpoint::A, 0, 10);
     }
     assert_eq!(pair.b.conn.counters().acks_sent, before);
     assert!(pair.a.conn.counters().fast > 5 && pair.b.conn.counters().fast > 5);
@@ -225,10 +225,10 @@ fn new_receive_is_announced_at_once_to_a_waiting_sender() {
 #[test]
 fn small_requests_use_the_command_channel_before_responses() {
     let config = Config { command_depth: 3, ..PairConfig::default().config };
-    let mut pair = Pair::new(&PairConfig { config, memory: 1 << 20, ..PairConfig::default() });
+    let mut pair = ConnPair::new(&PairConfig { config, memory: 1 << 20, ..PairConfig::default() });
     pair.pass(MILLIS);
     for length in [768, 769, 0, 1, 2, 3] {
-        pair.write(Side::A, 0, length, 0);
+        pair.write(Endpoint::A, 0, length, 0);
     }
     use Channel::{Command, Data};
     let all = [(768, Command), (769, Data), (0, Command), (1, Command), (2, Data), (3, Data)];
@@ -236,20 +236,20 @@ fn small_requests_use_the_command_channel_before_responses() {
     assert_eq!(leaving(&mut pair), expected, "requests beyond its depth use the data channel");
     pair.pass(MILLIS);
     // While the peer reads large data, small requests are sent first, and large requests alternate with read responses.
-    pair.post(Side::B, read(0), 0, 200_000, false);
-    pair.pump(Side::B, 1);
+    pair.post(Endpoint::B, read(0), 0, 200_000, false);
+    pair.pump(Endpoint::B, 1);
     pair.until("answers leave", |pair| pair.a.conn.counters().in_flight > 3000);
-    pair.write(Side::A, 0, 100_000, 0);
-    pair.write(Side::A, 0, 7, 0);
+    pair.write(Endpoint::A, 0, 100_000, 0);
+    pair.write(Endpoint::A, 0, 7, 0);
     pair.until("all", |pair| pair.a.host.requests.len() == 8 && pair.b.host.requests.len() == 1);
 }
 
 #[test]
 fn large_message_is_segmented_and_numbered_when_sent() {
-    let mut pair = Pair::new(&PairConfig { mtu: 9000, memory: 1 << 20, ..PairConfig::default() });
+    let mut pair = ConnPair::new(&PairConfig { mtu: 9000, memory: 1 << 20, ..PairConfig::default() });
     let large = 400_000;
-    pair.write(Side::A, 0, large, 500_000);
-    pair.write(Side::A, 0, 10, 0);
+    pair.write(Endpoint::A, 0, large, 500_000);
+    pair.write(Endpoint::A, 0, 10, 0);
     assert_eq!(pair.a.conn.requests.numbers.writes, 0);
     let first = leaving(&mut pair);
     assert!(first.iter().all(|(kind, ..)| *kind == Kind::Chunk) && !first.is_empty(), "{first:?}");
@@ -268,15 +268,15 @@ fn large_message_is_segmented_and_numbered_when_sent() {
 #[test]
 fn writes_are_placed_before_a_later_send_completes() {
     for seed in 0..40 {
-        let mut pair = Pair::new(&PairConfig { seed, ..PairConfig::default() });
-        pair.weather = super::pair::NetworkConditions { drop: 100, late: 300, ..Default::default() };
+        let mut pair = ConnPair::new(&PairConfig { seed, ..PairConfig::default() });
+        pair.network = super::pair::NetworkConditions { drop: 100, late: 300, ..Default::default() };
         (0..30).for_each(|_| {
-            pair.recv(Side::B, 50_000, 4);
+            pair.recv(Endpoint::B, 50_000, 4);
         });
         for turn in 0..30u8 {
             pair.a.host.memory[usize::from(turn)] = turn + 1;
-            pair.write(Side::A, usize::from(turn), 1, 40_000 + usize::from(turn));
-            pair.send(Side::A, 0, 4);
+            pair.write(Endpoint::A, usize::from(turn), 1, 40_000 + usize::from(turn));
+            pair.send(Endpoint::A, 0, 4);
         }
         let mut seen = 0;
         pair.until("all", |pair| {
@@ -292,24 +292,25 @@ fn writes_are_placed_before_a_later_send_completes() {
 
 #[test]
 fn moved_peer_is_challenged_and_followed() {
-    let mut pair = Pair::new(&PairConfig::default());
+    let mut pair = ConnPair::new(&PairConfig::default());
     (0..3).for_each(|_| {
-        pair.recv(Side::A, 0, 100);
+        pair.recv(Endpoint::A, 0, 100);
     });
     pair.pass(MILLIS);
     let (old, new) = (pair.a.address, ([127, 0, 0, 9], 9).into());
     pair.a.address = new;
-    pair.write(Side::A, 0, 10, 0);
+    pair.write(Endpoint::A, 0, 10, 0);
     pair.until("it is done", |pair| pair.a.host.requests.len() == 1);
     assert_eq!((pair.b.conn.peer(), pair.b.conn.counters().challenges), (new, 1));
-    pair.send(Side::B, 0, 10);
+    pair.send(Endpoint::B, 0, 10);
     pair.until("it gets there", |pair| pair.a.host.recvs.len() == 1);
     // A copy of a packet arrives from another address. The connection only challenges this address, and the challenge
     // is not answered.
     pair.log = Some(Vec::new());
-    pair.write(Side::A, 0, 10, 0);
+    pair.write(Endpoint::A, 0, 10, 0);
     pair.until("it is done", |pair| pair.a.host.requests.len() == 2);
-    let copy = pair.log.take().and_then(|log| log.into_iter().find(|(side, ..)| *side == Side::A)).expect("it left").2;
+    let copy =
+        pair.log.take().and_then(|log| log.into_iter().find(|(side, ..)| *side == Endpoint::A)).expect("it left").2;
     pair.a.address = old;
     pair.deliver(&copy);
     pair.a.address = new;
@@ -319,15 +320,15 @@ fn moved_peer_is_challenged_and_followed() {
 
 #[test]
 fn path_mtu_is_found_and_not_exceeded() {
-    let mut pair = Pair::new(&PairConfig { mtu: 9000, memory: 1 << 20, ..PairConfig::default() });
-    pair.weather.mtu = 1500;
-    pair.write(Side::A, 0, 300_000, 0);
+    let mut pair = ConnPair::new(&PairConfig { mtu: 9000, memory: 1 << 20, ..PairConfig::default() });
+    pair.network.mtu = 1500;
+    pair.write(Endpoint::A, 0, 300_000, 0);
     pair.until("it is done", |pair| pair.a.host.requests.len() == 1);
     pair.pass(5 * SECONDS);
     let mtu = pair.a.conn.counters().mtu;
     assert!((1472..=1500).contains(&mtu), "{mtu}");
     let before = pair.a.conn.counters();
-    pair.write(Side::A, 0, 300_000, 0);
+    pair.write(Endpoint::A, 0, 300_000, 0);
     pair.until("it is done", |pair| pair.a.host.requests.len() == 2);
     let after = pair.a.conn.counters();
     assert_eq!(
@@ -340,14 +341,14 @@ fn path_mtu_is_found_and_not_exceeded() {
 #[test]
 fn shrinking_path_mtu_loses_no_data() {
     for seed in 0..10 {
-        let mut pair = Pair::new(&PairConfig { mtu: 9000, memory: 3 << 20, seed, ..PairConfig::default() });
+        let mut pair = ConnPair::new(&PairConfig { mtu: 9000, memory: 3 << 20, seed, ..PairConfig::default() });
         pair.pass(5 * SECONDS);
         assert_eq!(pair.a.conn.counters().mtu, 9000);
-        pair.recv(Side::B, 2 << 20, 1 << 20);
-        pair.send(Side::A, 0, 1 << 20);
-        pair.read(Side::A, 2 << 20, 1 << 20, 0);
+        pair.recv(Endpoint::B, 2 << 20, 1 << 20);
+        pair.send(Endpoint::A, 0, 1 << 20);
+        pair.read(Endpoint::A, 2 << 20, 1 << 20, 0);
         pair.until("it is in flight", |pair| pair.a.conn.counters().in_flight > 20_000);
-        pair.weather.mtu = 1500;
+        pair.network.mtu = 1500;
         pair.until("all is done", |pair| pair.a.host.requests.len() == 2 && pair.b.host.recvs.len() == 1);
         assert!(pair.a.events.is_empty() && pair.a.conn.counters().mtu <= 1500);
         assert!(pair.b.host.memory[2 << 20..] == pair.a.host.memory[..1 << 20]);
@@ -358,12 +359,12 @@ fn shrinking_path_mtu_loses_no_data() {
 #[test]
 fn read_returns_earlier_writes() {
     for seed in 0..40 {
-        let mut pair = Pair::new(&PairConfig { seed, reads: 16, ..PairConfig::default() });
-        pair.weather = super::pair::NetworkConditions { drop: 150, late: 300, ..Default::default() };
+        let mut pair = ConnPair::new(&PairConfig { seed, reads: 16, ..PairConfig::default() });
+        pair.network = super::pair::NetworkConditions { drop: 150, late: 300, ..Default::default() };
         for turn in 0..30u8 {
             pair.a.host.memory[usize::from(turn)] = turn + 1;
-            pair.write(Side::A, usize::from(turn), 1, 40_000 + usize::from(turn));
-            pair.read(Side::A, 50_000 + usize::from(turn), 1, 40_000 + usize::from(turn));
+            pair.write(Endpoint::A, usize::from(turn), 1, 40_000 + usize::from(turn));
+            pair.read(Endpoint::A, 50_000 + usize::from(turn), 1, 40_000 + usize::from(turn));
         }
         pair.until("all", |pair| pair.a.host.requests.len() == 60);
         assert!(pair.a.host.memory[50_000..50_030] == pair.a.host.memory[..30], "seed {seed}");
@@ -372,24 +373,24 @@ fn read_returns_earlier_writes() {
 
 #[test]
 fn response_is_sent_before_the_ack_of_its_request_is_processed() {
-    let mut pair = Pair::new(&PairConfig::default());
+    let mut pair = ConnPair::new(&PairConfig::default());
     for _ in 0..2 {
-        pair.recv(Side::A, 0, 10);
-        pair.recv(Side::B, 500, 10);
+        pair.recv(Endpoint::A, 0, 10);
+        pair.recv(Endpoint::B, 500, 10);
     }
     pair.pass(MILLIS);
-    pair.send(Side::A, 0, 10);
+    pair.send(Endpoint::A, 0, 10);
     pair.until("the first", |pair| pair.b.host.recvs.len() == 1);
-    pair.send(Side::B, 0, 10);
+    pair.send(Endpoint::B, 0, 10);
     pair.until("its answer", |pair| pair.a.host.recvs.len() == 1);
-    pair.send(Side::A, 0, 10);
+    pair.send(Endpoint::A, 0, 10);
     pair.log = Some(Vec::new());
-    assert_eq!(pair.pump(Side::A, 1), 1);
+    assert_eq!(pair.pump(Endpoint::A, 1), 1);
     assert!(pair.a.host.requests.is_empty(), "the first completion is not processed yet");
     let log = pair.log.take().unwrap_or_default();
     let (head, body) = wire::head(&log[0].2.bytes).expect("a valid packet");
     let data = wire::data(Kind::Fragment, body).filter(|_| head.kind() == Some(Kind::Fragment)).expect("a small send");
     assert_eq!(data.carried.ack.next.get(), pair.a.conn.received.next().0, "but the received packet is acked");
-    assert_eq!((pair.pump(Side::A, 1), pair.a.host.requests.len()), (0, 1), "and is processed afterwards");
+    assert_eq!((pair.pump(Endpoint::A, 1), pair.a.host.requests.len()), (0, 1), "and is processed afterwards");
     pair.until("all", |pair| pair.a.host.requests.len() == 2);
 }
