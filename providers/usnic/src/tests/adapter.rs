@@ -47,34 +47,34 @@ fn the_confirmation_is_sent_before_the_event() {
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     let ours = client.connect(&server, 7, conn(1));
     server.accept(conn(2));
-    client.above.events.wait(established);
-    assert!(ours.events.has(|word| (*word == Recorded::Served(ServiceReason::Ack)).then_some(())).is_some());
+    client.object_layer.events.wait(established);
+    assert!(ours.events.has(|event| (*event == Recorded::Served(ServiceReason::Ack)).then_some(())).is_some());
 }
 
 #[test]
 fn the_end_of_a_connection_does_not_overtake_the_start_of_another() {
     let (here, there) = addresses();
     let client = Ia::open(&here, "");
-    let server = Ia::without_engine(Above::default(), &there, "");
+    let server = Ia::without_engine(FakeObjectLayer::default(), &there, "");
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     let pairs = [1, 3].map(|attempt| {
         let ours = client.connect(&server, 7, conn(attempt));
-        server.step_until(|| server.above.requests.lock().unwrap().first().map(drop));
+        server.step_until(|| server.object_layer.requests.lock().unwrap().first().map(drop));
         let theirs = server.accept(conn(attempt + 1));
-        server.step_until(|| client.above.events.has(established));
+        server.step_until(|| client.object_layer.events.has(established));
         ours.is_open();
         if attempt == 1 {
             ours.post(&client.device, b"first");
-            server.step_until(|| server.above.events.has(established));
+            server.step_until(|| server.object_layer.events.has(established));
             theirs.events.wait(packet);
         }
         (ours, theirs)
     });
     let [(ended, ended_there), (started, _)] = &pairs;
-    let arrived = |ours: &FakeSink, kind| {
+    let arrived = |ours: &FakeQp, kind| {
         ours.events.recorded.lock().unwrap().clear();
         ours.post_kind(kind, &client.device, b"");
-        ours.events.wait(|word| matches!(word, Recorded::Served(_)).then_some(()));
+        ours.events.wait(|event| matches!(event, Recorded::Served(_)).then_some(()));
     };
     arrived(started, Kind::Confirm);
     arrived(ended, Kind::Fin);
@@ -84,7 +84,7 @@ fn the_end_of_a_connection_does_not_overtake_the_start_of_another() {
     while server.progress.run_pass(now()) {}
     assert!(ended_there.events.has(packet).is_none());
     server.cm.process(false);
-    assert_eq!(server.above.events.has(established).map(|it| it.0), Some((conn(4), Vec::new())));
+    assert_eq!(server.object_layer.events.has(established).map(|it| it.0), Some((conn(4), Vec::new())));
     assert!(ended_there.events.has(packet).is_some());
 }
 
@@ -94,7 +94,7 @@ fn ipv6_is_as_good() {
     let _listening = server.cm.listen(0x1_0000_0000 + u64::from(std::process::id()), ObjectId::default()).unwrap();
     let ours = client.connect(&server, 0x1_0000_0000 + u64::from(std::process::id()), conn(1));
     let theirs = server.accept(conn(2));
-    client.above.events.wait(established);
+    client.object_layer.events.wait(established);
     ours.is_open();
     ours.post(&client.device, b"first");
     assert_eq!(theirs.events.wait(packet).0, b"first");
@@ -106,7 +106,7 @@ fn reject_and_missing_listener_give_different_events() {
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
     let absent = client.connect(&server, 7, conn(1));
     assert_eq!(client.event(), (conn(1), "rejected"), "the port is closed");
-    absent.events.wait(|word| matches!(word, Recorded::Ended(_)).then_some(()));
+    absent.events.wait(|event| matches!(event, Recorded::Ended(_)).then_some(()));
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     client.connect(&server, 8, conn(2));
     assert_eq!(client.event(), (conn(2), "rejected"), "the qualifier has no listener");
@@ -123,7 +123,7 @@ fn reject_and_missing_listener_give_different_events() {
 fn an_absent_interface_is_an_invalid_address() {
     for absent in ["no-such-interface", "203.0.113.77", "2001:db8::77"] {
         let spec = IaSpec { name: "test", params: absent, library: "" };
-        let opened = Adapter::open(&spec, Arc::new(Above::default()));
+        let opened = Adapter::open(&spec, Arc::new(FakeObjectLayer::default()));
         assert_eq!(opened.err(), Some(Error::InvalidAddress(Address::Unreachable)), "{absent}");
     }
 }
@@ -131,7 +131,8 @@ fn an_absent_interface_is_an_invalid_address() {
 #[test]
 fn request_is_rejected_if_the_event_queue_is_full() {
     let (here, there) = addresses();
-    let (client, server) = (Ia::open(&here, ""), Ia::with(Above { is_full: true, ..Above::default() }, &there, ""));
+    let (client, server) =
+        (Ia::open(&here, ""), Ia::with(FakeObjectLayer { is_full: true, ..FakeObjectLayer::default() }, &there, ""));
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     client.connect(&server, 7, conn(1));
     assert_eq!(client.event(), (conn(1), "rejected"));
@@ -164,7 +165,7 @@ fn local_addresses_reach_the_own_listener_unless_taken() {
     for (ip, attempt) in [("127.0.1.1", 1), (&there, 3), ("::1", 5)] {
         let ours = client.try_connect(ip.parse().unwrap(), 7, conn(attempt)).unwrap();
         let theirs = server.accept(conn(attempt + 1));
-        assert_eq!(client.above.events.wait(established).0, (conn(attempt), b"you may".to_vec()), "{ip}");
+        assert_eq!(client.object_layer.events.wait(established).0, (conn(attempt), b"you may".to_vec()), "{ip}");
         ours.is_open();
         ours.post(&client.device, b"by that address");
         assert_eq!(theirs.events.wait(packet).0, b"by that address", "{ip}");
@@ -173,7 +174,7 @@ fn local_addresses_reach_the_own_listener_unless_taken() {
     let _there = other.cm.listen(7, ObjectId::default()).unwrap();
     client.connect(&other, 7, conn(7));
     other.accept(conn(8));
-    assert_eq!(client.above.events.wait(established).0.0, conn(7));
+    assert_eq!(client.object_layer.events.wait(established).0.0, conn(7));
     drop(listening);
     client.try_connect("127.0.1.1".parse().unwrap(), 7, conn(9)).unwrap();
     assert_eq!(client.event(), (conn(9), "rejected"), "a listener on another address gets no request");
@@ -185,7 +186,7 @@ fn requester_without_an_answer_times_out() {
     let client = Ia::open(&here, "");
     let spec = ConnectSpec { address: &PeerAddress::Ip(here.parse().unwrap()), qual: 7, private_data: b"" };
     for _ in 0..100 {
-        let pair = Arc::new(FakeSink::default());
+        let pair = Arc::new(FakeQp::default());
         let number = client.cm.connect(pair.clone(), &spec, conn(1), CAPS).unwrap();
         client.cm.cancel(number);
         // Only the attempt to qualifier 7 that was not cancelled reports an event, and only once.
@@ -201,7 +202,7 @@ fn withdrawn_request_is_reported_to_the_server_only() {
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     // The client withdraws its request before the server's consumer has decided.
-    let pair = Arc::new(FakeSink::default());
+    let pair = Arc::new(FakeQp::default());
     let address = PeerAddress::Ip(server.device.address().ip());
     let spec = ConnectSpec { address: &address, qual: 7, private_data: b"may I?" };
     let number = client.cm.connect(pair.clone(), &spec, conn(1), CAPS).unwrap();
@@ -209,9 +210,9 @@ fn withdrawn_request_is_reported_to_the_server_only() {
     client.cm.cancel(number);
     // The withdrawal may still be in flight. If the accept is sent first, the client rejects it and the server's
     // consumer gets an event.
-    request.accept_into(Arc::new(FakeSink::default()), b"", conn(2), CAPS).unwrap();
+    request.accept_into(Arc::new(FakeQp::default()), b"", conn(2), CAPS).unwrap();
     assert_eq!(server.event(), (conn(2), "accept failed"));
-    assert!(client.above.events.has(|_| Some(())).is_none() && pair.events.has(|_| Some(())).is_none());
+    assert!(client.object_layer.events.has(|_| Some(())).is_none() && pair.events.has(|_| Some(())).is_none());
 }
 
 #[test]
@@ -224,13 +225,13 @@ fn withdrawn_accept_is_a_rejection() {
     // The lock of the pass stops the engine, which would send the accept.
     let number = {
         let progress = server.progress.pass.lock();
-        let number = request.accept_into(Arc::new(FakeSink::default()), b"", conn(2), CAPS).unwrap();
+        let number = request.accept_into(Arc::new(FakeQp::default()), b"", conn(2), CAPS).unwrap();
         server.cm.cancel(number);
         drop(progress);
         number
     };
     assert!(server.device.table.lookup(number).is_none());
-    let (event, _) = client.above.events.wait(|word| match word {
+    let (event, _) = client.object_layer.events.wait(|event| match event {
         Recorded::Event(_, event) => Some(*event),
         Recorded::Established(..) => Some("established"),
         _ => None,
@@ -248,7 +249,7 @@ fn handoff_passes_a_request_to_another_listener() {
     let _eight = server.cm.listen(8, ObjectId::default()).unwrap();
     request.redirect(8).unwrap();
     server.accept(conn(2));
-    assert_eq!(client.above.events.wait(established).0, (conn(1), b"you may".to_vec()));
+    assert_eq!(client.object_layer.events.wait(established).0, (conn(1), b"you may".to_vec()));
 }
 
 #[test]
@@ -262,7 +263,7 @@ fn two_ias_of_one_address_share_the_port_and_pass_requests_on() {
     {
         client.connect(server, qual, conn(attempt));
         server.accept(conn(attempt));
-        assert_eq!(client.above.events.wait(established).0, (conn(attempt), b"you may".to_vec()));
+        assert_eq!(client.object_layer.events.wait(established).0, (conn(attempt), b"you may".to_vec()));
     }
     assert_eq!(servers[1].cm.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
 }
@@ -276,7 +277,7 @@ fn deadlines_are_met_without_polling() {
         let next_service = opened.as_ref().unwrap().next_service.clone();
         drop(opened);
         client.device.schedule(ours.number(), &next_service, &ours.pending_work());
-        ours.events.wait(|word| (*word == Recorded::OnTime).then_some(()));
+        ours.events.wait(|event| (*event == Recorded::OnTime).then_some(()));
     }
 }
 
@@ -344,7 +345,7 @@ fn deadline_is_met_after_polling_stops() {
         if is_reported {
             client.progress.stop_polling();
         }
-        ours.events.wait(|word| (*word == Recorded::OnTime).then_some(()));
+        ours.events.wait(|event| (*event == Recorded::OnTime).then_some(()));
     }
 }
 
@@ -356,7 +357,7 @@ fn closed_ia_leaves_no_state() {
         (Arc::downgrade(&client.device), Arc::downgrade(&opened.socket))
     };
     drop(client);
-    ours.events.wait(|word| (*word == Recorded::Ended(0)).then_some(()));
+    ours.events.wait(|event| (*event == Recorded::Ended(0)).then_some(()));
     assert!(device.upgrade().is_none() && socket.upgrade().is_none());
 }
 
@@ -368,7 +369,7 @@ fn closing_ia_withdraws_its_requests() {
     client.connect(&server, 7, conn(1));
     let request = server.request();
     drop(client);
-    request.accept_into(Arc::new(FakeSink::default()), b"", conn(2), CAPS).unwrap();
+    request.accept_into(Arc::new(FakeQp::default()), b"", conn(2), CAPS).unwrap();
     assert_eq!(server.event(), (conn(2), "accept failed"));
 }
 
@@ -379,17 +380,17 @@ fn closed_port_of_a_peer_is_reported() {
     drop(server);
     for _ in 0..1000 {
         ours.post(&client.device, b"is any?");
-        ours.events.wait(|word| matches!(word, Recorded::Served(_)).then_some(()));
+        ours.events.wait(|event| matches!(event, Recorded::Served(_)).then_some(()));
         if ours
             .events
-            .has(|word| (*word == Recorded::DeliveryError(DeliveryErrorKind::PortClosed)).then_some(()))
+            .has(|event| (*event == Recorded::DeliveryError(DeliveryErrorKind::PortClosed)).then_some(()))
             .is_some()
         {
             return;
         }
         std::thread::yield_now();
     }
-    ours.events.wait(|word| (*word == Recorded::DeliveryError(DeliveryErrorKind::PortClosed)).then_some(()));
+    ours.events.wait(|event| (*event == Recorded::DeliveryError(DeliveryErrorKind::PortClosed)).then_some(()));
 }
 
 #[test]
@@ -420,7 +421,7 @@ fn unmatched_packets_are_counted_and_dropped() {
 #[test]
 fn replaced_handler_gets_the_packets() {
     let ((client, ours), (server, theirs)) = connected("");
-    let new_handler = Arc::new(FakeSink::default());
+    let new_handler = Arc::new(FakeQp::default());
     client.device.replace_handler(ours.number(), new_handler.clone(), &PendingWork::default());
     theirs.post(&server.device, b"late");
     assert_eq!(new_handler.events.wait(packet).0, b"late");
@@ -461,7 +462,7 @@ fn only_the_right_key_connects() {
     let client = Ia::open(&here, &right);
     let ours = client.connect(&server, 7, conn(3));
     server.accept(conn(4));
-    client.above.events.wait(established);
+    client.object_layer.events.wait(established);
     ours.is_open();
     assert!(ours.opened.lock().unwrap().as_ref().unwrap().agreed.seal.is_some());
     ["right", "wrong"].iter().for_each(|name| std::fs::remove_file(path(name)).unwrap());

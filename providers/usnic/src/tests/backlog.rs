@@ -17,12 +17,12 @@ fn requests_beyond_the_half_open_limit_wait_and_all_connect() {
     let mut requests: Vec<_> = (0..PENDING).map(|_| server.request()).collect();
     for attempt in 0..CLIENTS {
         let request = requests.pop().unwrap_or_else(|| server.request());
-        request.accept_into(Arc::new(FakeSink::default()), b"you may", conn(CLIENTS + attempt), CAPS).unwrap();
-        let (conn, _) = client.above.events.wait(established).0;
+        request.accept_into(Arc::new(FakeQp::default()), b"you may", conn(CLIENTS + attempt), CAPS).unwrap();
+        let (conn, _) = client.object_layer.events.wait(established).0;
         let established = &clients[conn.attempt as usize];
         established.is_open();
         // The client's first packet confirms the connection, and ends the request.
         established.post(&client.device, b"first");
     }
-    assert_eq!(client.above.events.has(event), None, "none was rejected");
+    assert_eq!(client.object_layer.events.has(event), None, "none was rejected");
 }

@@ -2,12 +2,12 @@
 
 use super::*;
 
-fn flushed(side: &Side, other: &Side, count: u64) {
+fn flushed(side: &TestIa, other: &TestIa, count: u64) {
     for n in 0..count {
         let completion = side.completion(other);
         assert_eq!((completion.token.cookie, completion.status), (n, Status::Flushed));
     }
-    assert!(side.is_quiet(), "each once");
+    assert!(side.has_no_completion(), "each once");
 }
 
 #[test]
@@ -26,12 +26,12 @@ fn abort_flushes_both_sides() {
     flushed(&b, &a, 3);
     qa.post_recv(&[memory.segment(0, 64)], token(0)).unwrap();
     flushed(&a, &b, 1);
-    assert!(a.sink.is_silent(), "no event for the side that ended it");
+    assert!(a.sink.has_no_event(), "no event for the side that ended it");
 }
 
 #[test]
 fn disconnect_during_the_handshake_informs_the_peer() {
-    let (a, b) = (Side::open(), Side::open());
+    let (a, b) = (TestIa::open(), TestIa::open());
     let (qa, qb) = (a.qp(), b.qp());
     let [na, nb] = [&a, &b].map(|side| side.ia.adapter.device.table.reserve(device::now()).unwrap());
     open((&b, &qb), (&a, &qa), nb, na, 2);
@@ -41,7 +41,7 @@ fn disconnect_during_the_handshake_informs_the_peer() {
     assert!(qa.0.open(device::now(), opened).is_none());
     assert_eq!(b.sink.next(conn(2)), "disconnected");
     flushed(&b, &a, 1);
-    assert!(a.sink.is_silent(), "no event for the side that ended it");
+    assert!(a.sink.has_no_event(), "no event for the side that ended it");
 }
 
 #[test]
@@ -65,9 +65,9 @@ fn drain_completes_posted_requests() {
 #[test]
 fn disconnect_while_opening_ends_both_sides() {
     for is_graceful in [true, false] {
-        let (a, b) = (Side::open(), Side::open());
+        let (a, b) = (TestIa::open(), TestIa::open());
         let (qa, qb) = (a.qp(), b.qp());
-        let number = |side: &Side| side.ia.adapter.device.table.reserve(device::now()).unwrap();
+        let number = |side: &TestIa| side.ia.adapter.device.table.reserve(device::now()).unwrap();
         let (na, nb) = (number(&a), number(&b));
         qb.post_recv(&[], token(0)).unwrap();
         open((&b, &qb), (&a, &qa), nb, na, 2);
@@ -79,7 +79,7 @@ fn disconnect_while_opening_ends_both_sides() {
         if is_graceful {
             assert_eq!(a.sink.next(conn(1)), "disconnected");
         }
-        assert!(a.sink.is_silent());
+        assert!(a.sink.has_no_event());
     }
 }
 
@@ -138,7 +138,7 @@ fn local_memory_that_is_not_registered_fails_its_request() {
 
 #[test]
 fn too_long_message_fails_in_order() {
-    let (mut a, b) = (Side::open(), Side::open());
+    let (mut a, b) = (TestIa::open(), TestIa::open());
     a.ia.limits.max_message = 65_536;
     let (qa, qb) = (a.qp(), b.qp());
     connect((&a, &qa), (&b, &qb));
@@ -155,7 +155,7 @@ fn too_long_message_fails_in_order() {
 
 #[test]
 fn a_queue_pair_connects_again_after_a_reset() {
-    let (a, b) = (Side::open(), Side::open());
+    let (a, b) = (TestIa::open(), TestIa::open());
     let (qa, qb) = (a.qp(), b.qp());
     for _ in 0..3 {
         connect((&a, &qa), (&b, &qb));
@@ -166,7 +166,7 @@ fn a_queue_pair_connects_again_after_a_reset() {
         assert_eq!(b.sink.next(conn(2)), "disconnected");
         qb.reset().unwrap();
     }
-    assert!(a.sink.is_silent());
+    assert!(a.sink.has_no_event());
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn watermarks_report_and_break() {
     qb.watch_recvs(Some(2), Some(3)).unwrap();
     (0..3).for_each(|n| qb.post_recv(&[], token(n)).unwrap());
     assert_eq!(b.sink.next(conn(0)), "many receives");
-    assert!(b.is_quiet());
+    assert!(b.has_no_completion());
     qb.post_recv(&[], token(3)).unwrap();
     assert_eq!((b.sink.next(conn(2)), a.sink.next(conn(1))), ("broken", "disconnected"));
     flushed(&b, &a, 4);
@@ -195,7 +195,7 @@ fn dropped_queue_pair_leaves_no_state() {
         std::thread::yield_now();
     }
     drop(qb);
-    assert!(a.sink.is_silent());
+    assert!(a.sink.has_no_event());
 }
 
 /// At the exit of a process, no work completes any more, but received data is acked.
@@ -212,7 +212,7 @@ fn exit_acks_delivered_data_and_resets() {
     assert_eq!((sent.token.cookie, sent.status), (4, Status::Success));
     assert_eq!((recv.token.cookie, recv.status), (3, Status::Flushed));
     assert_eq!(a.sink.next(conn(1)), "disconnected");
-    assert!(b.is_quiet());
+    assert!(b.has_no_completion());
 }
 
 #[test]

@@ -20,7 +20,7 @@ impl CqSink for Silent {
 }
 
 /// Polls the queues until the engine leaves all packets to the calling thread.
-fn poll_alone(queues: &[Cq], (_, ours): &(Ia, Arc<FakeSink>), (server, theirs): &(Ia, Arc<FakeSink>)) {
+fn poll_alone(queues: &[Cq], (_, ours): &(Ia, Arc<FakeQp>), (server, theirs): &(Ia, Arc<FakeQp>)) {
     let (me, mut by_me, mut out) = (std::thread::current().id(), 0, [Completion::default()]);
     while by_me < 10 {
         theirs.post(&server.device, b"poll");

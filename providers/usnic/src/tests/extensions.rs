@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 
-fn word(memory: &Memory) -> &AtomicU64 {
+fn event(memory: &Memory) -> &AtomicU64 {
     // SAFETY: the eight bytes belong to the test, are aligned by the allocator, and are changed by atomic instructions
     // only.
     unsafe { AtomicU64::from_ptr(memory.bytes.as_ptr().cast_mut().cast()) }
@@ -37,7 +37,7 @@ fn atomic_operations_beside_local_ones_lose_no_update() {
     let (a, qa, b, _qb) = two();
     let (target, back) = (b.registered(vec![0; 16], ALL), a.registered(vec![0; 16], ALL));
     std::thread::scope(|scope| {
-        scope.spawn(|| (0..1000).fold(0, |_, _| word(&target).fetch_add(1, Ordering::Relaxed)));
+        scope.spawn(|| (0..1000).fold(0, |_, _| event(&target).fetch_add(1, Ordering::Relaxed)));
         for n in 0..500 {
             let op = Op::FetchAdd { remote: target.remote(0), add: 1 };
             qa.post_send(&wr(op, &[back.segment(0, 8)], n)).unwrap();
@@ -45,11 +45,11 @@ fn atomic_operations_beside_local_ones_lose_no_update() {
             assert_eq!((done.token.cookie, done.status, done.bytes), (n, Status::Success, 8));
         }
     });
-    assert_eq!(word(&target).load(Ordering::Relaxed), 1500);
+    assert_eq!(event(&target).load(Ordering::Relaxed), 1500);
     let swap = Op::CompareSwap { remote: target.remote(0), compare: 1500, swap: 1 << 40 };
     qa.post_send(&wr(swap, &[back.segment(0, 8)], 1)).unwrap();
     assert_eq!(a.completion(&b).status, Status::Success);
-    assert_eq!([word(&target), word(&back)].map(|word| word.load(Ordering::Relaxed)), [1 << 40, 1500]);
+    assert_eq!([event(&target), event(&back)].map(|event| event.load(Ordering::Relaxed)), [1 << 40, 1500]);
 }
 
 #[test]

@@ -33,7 +33,7 @@ pub(super) const CAPS: QpCaps = QpCaps { ord: 4, ird: 2, credits: 1 };
 pub(super) enum Recorded {
     Established(ConnId, Vec<u8>),
     Event(ConnId, &'static str),
-    Asked(Vec<u8>),
+    Requested(Vec<u8>),
     Packet(Vec<u8>),
     Served(ServiceReason),
     OnTime,
@@ -50,8 +50,8 @@ pub(super) struct EventLog {
 }
 
 impl EventLog {
-    pub(super) fn record(&self, word: Recorded) {
-        self.recorded.lock().unwrap().push((word, std::thread::current().id()));
+    pub(super) fn record(&self, event: Recorded) {
+        self.recorded.lock().unwrap().push((event, std::thread::current().id()));
         self.more.notify_all();
     }
 
@@ -77,32 +77,32 @@ pub(super) fn take<T>(
     recorded: &mut Vec<(Recorded, ThreadId)>,
     fits: &impl Fn(&Recorded) -> Option<T>,
 ) -> Option<(T, ThreadId)> {
-    let (at, found) = recorded.iter().enumerate().find_map(|(at, (word, by))| Some((at, (fits(word)?, *by))))?;
+    let (at, found) = recorded.iter().enumerate().find_map(|(at, (event, by))| Some((at, (fits(event)?, *by))))?;
     recorded.remove(at);
     Some(found)
 }
 
-pub(super) fn event(word: &Recorded) -> Option<(ConnId, &'static str)> {
-    if let Recorded::Event(conn, event) = word { Some((*conn, *event)) } else { None }
+pub(super) fn event(event: &Recorded) -> Option<(ConnId, &'static str)> {
+    if let Recorded::Event(conn, event) = event { Some((*conn, *event)) } else { None }
 }
 
-pub(super) fn established(word: &Recorded) -> Option<(ConnId, Vec<u8>)> {
-    if let Recorded::Established(conn, data) = word { Some((*conn, data.clone())) } else { None }
+pub(super) fn established(event: &Recorded) -> Option<(ConnId, Vec<u8>)> {
+    if let Recorded::Established(conn, data) = event { Some((*conn, data.clone())) } else { None }
 }
 
-pub(super) fn packet(word: &Recorded) -> Option<Vec<u8>> {
-    if let Recorded::Packet(bytes) = word { Some(bytes.clone()) } else { None }
+pub(super) fn packet(event: &Recorded) -> Option<Vec<u8>> {
+    if let Recorded::Packet(bytes) = event { Some(bytes.clone()) } else { None }
 }
 
 /// A fake object layer. It stores requests for the test.
 #[derive(Default)]
-pub(super) struct Above {
+pub(super) struct FakeObjectLayer {
     pub(super) events: EventLog,
     pub(super) requests: Mutex<Vec<ConnectionRequest>>,
     pub(super) is_full: bool,
 }
 
-impl CmSink<Usnic> for Above {
+impl CmSink<Usnic> for FakeObjectLayer {
     fn request(
         &self,
         _: ObjectId,
@@ -113,7 +113,7 @@ impl CmSink<Usnic> for Above {
             return Err(request);
         }
         self.requests.lock().unwrap().push(request);
-        self.events.record(Recorded::Asked(info.private_data));
+        self.events.record(Recorded::Requested(info.private_data));
         Ok(())
     }
 
@@ -135,7 +135,7 @@ impl CmSink<Usnic> for Above {
 
 /// A queue pair that sends given packets, and records events.
 #[derive(Default)]
-pub(super) struct FakeSink {
+pub(super) struct FakeQp {
     pub(super) events: EventLog,
     pub(super) opened: Mutex<Option<ConnectionParams>>,
     /// Packets to send in the next services.
@@ -143,14 +143,14 @@ pub(super) struct FakeSink {
     pub(super) deadline: Mutex<Option<Nanos>>,
 }
 
-impl FakeSink {
+impl FakeQp {
     pub(super) fn pending_work(&self) -> PendingWork {
         let ready = !self.queue.lock().unwrap().is_empty();
         PendingWork { ready, deadline: *self.deadline.lock().unwrap(), ..PendingWork::default() }
     }
 
     pub(super) fn is_open(&self) {
-        self.events.wait(|word| (*word == Recorded::Opened).then_some(()));
+        self.events.wait(|event| (*event == Recorded::Opened).then_some(()));
     }
 
     /// Queues a packet for the next pass over its connection.
@@ -172,7 +172,7 @@ impl FakeSink {
     }
 }
 
-impl ConnectionHandler for FakeSink {
+impl ConnectionHandler for FakeQp {
     fn connecting(&self, _: u32, _: ConnId) {}
 
     fn open(&self, _: Nanos, opened: ConnectionParams) -> Option<PendingWork> {
@@ -230,29 +230,29 @@ impl ConnectionHandler for FakeSink {
 /// An IA that is closed when dropped.
 pub(super) struct Ia {
     pub(super) adapter: Adapter,
-    pub(super) above: Arc<Above>,
+    pub(super) object_layer: Arc<FakeObjectLayer>,
 }
 
 impl Ia {
     pub(super) fn open(ip: &str, params: &str) -> Ia {
-        Ia::with(Above::default(), ip, params)
+        Ia::with(FakeObjectLayer::default(), ip, params)
     }
 
-    pub(super) fn with(above: Above, ip: &str, params: &str) -> Ia {
-        let ia = Ia::without_engine(above, ip, params);
+    pub(super) fn with(object_layer: FakeObjectLayer, ip: &str, params: &str) -> Ia {
+        let ia = Ia::without_engine(object_layer, ip, params);
         ia.adapter.start_engine().unwrap();
         ia
     }
 
     /// Opens an IA without an engine. The test makes progress by `step`.
-    pub(super) fn without_engine(above: Above, ip: &str, params: &str) -> Ia {
+    pub(super) fn without_engine(object_layer: FakeObjectLayer, ip: &str, params: &str) -> Ia {
         // The addresses and the port are used by no other test of this process or of another process.
         let port = 20_000 + std::process::id() % 20_000;
         let params = format!("{ip} port={port} buffer=100000 {params}");
-        let above = Arc::new(above);
+        let object_layer = Arc::new(object_layer);
         let spec = IaSpec { name: "test", params: &params, library: "" };
-        let adapter = Adapter::open(&spec, above.clone()).unwrap();
-        Ia { adapter, above }
+        let adapter = Adapter::open(&spec, object_layer.clone()).unwrap();
+        Ia { adapter, object_layer }
     }
 
     /// Makes progress in place of the engine, until `done` returns a value.
@@ -264,35 +264,35 @@ impl Ia {
             if let Some(found) = done() {
                 return found;
             }
-            assert!(now() < deadline, "recorded only {:?}", self.above.events.recorded.lock().unwrap());
+            assert!(now() < deadline, "recorded only {:?}", self.object_layer.events.recorded.lock().unwrap());
             std::thread::yield_now();
         }
     }
 
-    pub(super) fn connect(&self, to: &Ia, qual: u64, conn: ConnId) -> Arc<FakeSink> {
+    pub(super) fn connect(&self, to: &Ia, qual: u64, conn: ConnId) -> Arc<FakeQp> {
         self.try_connect(to.device.address().ip(), qual, conn).unwrap()
     }
 
-    pub(super) fn try_connect(&self, ip: IpAddr, qual: u64, conn: ConnId) -> dapl::error::Result<Arc<FakeSink>> {
-        let pair = Arc::new(FakeSink::default());
+    pub(super) fn try_connect(&self, ip: IpAddr, qual: u64, conn: ConnId) -> dapl::error::Result<Arc<FakeQp>> {
+        let pair = Arc::new(FakeQp::default());
         let spec = ConnectSpec { address: &PeerAddress::Ip(ip), qual, private_data: b"may I?" };
         self.cm.connect(pair.clone(), &spec, conn, CAPS).map(|_| pair)
     }
 
     /// Accepts the next request.
-    pub(super) fn accept(&self, conn: ConnId) -> Arc<FakeSink> {
-        let pair = Arc::new(FakeSink::default());
+    pub(super) fn accept(&self, conn: ConnId) -> Arc<FakeQp> {
+        let pair = Arc::new(FakeQp::default());
         self.request().accept_into(pair.clone(), b"you may", conn, CAPS).unwrap();
         pair
     }
 
     pub(super) fn request(&self) -> ConnectionRequest {
-        self.above.events.wait(|word| (*word == Recorded::Asked(b"may I?".to_vec())).then_some(()));
-        self.above.requests.lock().unwrap().remove(0)
+        self.object_layer.events.wait(|event| (*event == Recorded::Requested(b"may I?".to_vec())).then_some(()));
+        self.object_layer.requests.lock().unwrap().remove(0)
     }
 
     pub(super) fn event(&self) -> (ConnId, &'static str) {
-        self.above.events.wait(event).0
+        self.object_layer.events.wait(event).0
     }
 }
 
@@ -324,18 +324,18 @@ pub(super) fn addresses() -> (String, String) {
 }
 
 /// Returns two IAs with a connection: the client and the server, each with its queue pair.
-pub(super) fn connected(params: &str) -> ((Ia, Arc<FakeSink>), (Ia, Arc<FakeSink>)) {
+pub(super) fn connected(params: &str) -> ((Ia, Arc<FakeQp>), (Ia, Arc<FakeQp>)) {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, params), Ia::open(&there, params));
     let listening = server.cm.listen(7, ObjectId::default()).unwrap();
     let ours = client.connect(&server, 7, conn(1));
     let theirs = server.accept(conn(2));
-    let (reported, _) = client.above.events.wait(established);
+    let (reported, _) = client.object_layer.events.wait(established);
     assert_eq!(reported, (conn(1), b"you may".to_vec()));
     ours.is_open();
     // The client's first packet confirms the connection.
     ours.post(&client.device, b"first");
-    assert_eq!(server.above.events.wait(established).0, (conn(2), Vec::new()));
+    assert_eq!(server.object_layer.events.wait(established).0, (conn(2), Vec::new()));
     theirs.is_open();
     assert_eq!(theirs.events.wait(packet).0, b"first");
     drop(listening);

@@ -68,13 +68,13 @@ impl Recorder {
         }
     }
 
-    fn is_silent(&self) -> bool {
+    fn has_no_event(&self) -> bool {
         self.events.lock().is_empty()
     }
 }
 
 /// An open IA.
-struct Side {
+struct TestIa {
     ia: Usnic,
     sink: Arc<Recorder>,
     pd: crate::Pd,
@@ -88,17 +88,17 @@ impl CqSink for NoSink {
     fn notify(&self) {}
 }
 
-impl Side {
-    fn open() -> Side {
-        Side::with("")
+impl TestIa {
+    fn open() -> TestIa {
+        TestIa::with("")
     }
 
-    fn with(params: &str) -> Side {
+    fn with(params: &str) -> TestIa {
         let sink = Arc::new(Recorder::default());
         let params = format!("127.0.0.1 {params}");
         let ia = Usnic::open(&IaSpec { name: "usnic-test", params: &params, library: "" }, sink.clone()).unwrap();
         let (pd, cq) = (ia.alloc_pd().unwrap(), ia.create_cq(Weak::<NoSink>::new()).unwrap());
-        Side { ia, sink, pd, cq: Arc::new(cq) }
+        TestIa { ia, sink, pd, cq: Arc::new(cq) }
     }
 
     fn spec(&self) -> QpSpec<Usnic> {
@@ -121,7 +121,7 @@ impl Side {
     }
 
     /// Polls for the next completion. The other IA polls too, because its work may be needed.
-    fn completion(&self, other: &Side) -> Completion {
+    fn completion(&self, other: &TestIa) -> Completion {
         let until = Instant::now() + PATIENCE;
         let mut out = [Completion::default()];
         while self.cq.poll(&mut out) == 0 {
@@ -132,7 +132,7 @@ impl Side {
     }
 
     /// Whether no completion arrives after many polls.
-    fn is_quiet(&self) -> bool {
+    fn has_no_completion(&self) -> bool {
         let mut out = [Completion::default()];
         (0..50).all(|_| self.cq.poll(&mut out) == 0)
     }
@@ -191,22 +191,22 @@ fn conn(attempt: u32) -> ConnId {
 }
 
 /// Connects two queue pairs without the set-up protocol: attempt 1 at `a`, attempt 2 at `b`.
-fn connect(a: (&Side, &Qp), b: (&Side, &Qp)) {
-    let number = |side: &Side| side.ia.adapter.device.table.reserve(device::now()).unwrap();
+fn connect(a: (&TestIa, &Qp), b: (&TestIa, &Qp)) {
+    let number = |side: &TestIa| side.ia.adapter.device.table.reserve(device::now()).unwrap();
     let (na, nb) = (number(a.0), number(b.0));
     open(a, b, na, nb, 1);
     open(b, a, nb, na, 2);
 }
 
-fn open(side: (&Side, &Qp), other: (&Side, &Qp), ours: u32, theirs: u32, attempt: u32) {
+fn open(side: (&TestIa, &Qp), other: (&TestIa, &Qp), ours: u32, theirs: u32, attempt: u32) {
     assert!(open_after(side, other, ours, theirs, attempt, |_| {}), "it is connecting");
 }
 
 /// Opens one end of a connection, as `connect` does. `before` is an action of the consumer after the event and before
 /// the queue pair is open. Returns whether the queue pair is open afterwards.
 fn open_after(
-    side: (&Side, &Qp),
-    other: (&Side, &Qp),
+    side: (&TestIa, &Qp),
+    other: (&TestIa, &Qp),
     ours: u32,
     theirs: u32,
     attempt: u32,
@@ -222,8 +222,8 @@ fn open_after(
 
 /// Returns the agreed parameters of a connection.
 fn agreed(
-    (side, qp): (&Side, &Qp),
-    (other, other_qp): (&Side, &Qp),
+    (side, qp): (&TestIa, &Qp),
+    (other, other_qp): (&TestIa, &Qp),
     ours: u32,
     theirs: u32,
     attempt: u32,
@@ -264,8 +264,8 @@ fn agreed(
 }
 
 /// Returns two IAs with a connected queue pair each.
-fn two() -> (Side, Qp, Side, Qp) {
-    let (a, b) = (Side::open(), Side::open());
+fn two() -> (TestIa, Qp, TestIa, Qp) {
+    let (a, b) = (TestIa::open(), TestIa::open());
     let (qa, qb) = (a.qp(), b.qp());
     connect((&a, &qa), (&b, &qb));
     (a, qa, b, qb)

@@ -54,7 +54,7 @@ fn no_thread_runs_before_open_or_after_close() {
         return;
     }
     assert_eq!(engines(), 0);
-    let side = Side::open();
+    let side = TestIa::open();
     let until = Instant::now() + PATIENCE;
     while engines() == 0 {
         assert!(Instant::now() < until, "no engine"); // A new thread sets its name itself, so the name may appear late.

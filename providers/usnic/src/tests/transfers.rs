@@ -22,7 +22,7 @@ fn sends_of_every_size_arrive_whole_and_in_order() {
 
 #[test]
 fn work_posted_before_the_connection_is_executed() {
-    let (a, b) = (Side::open(), Side::open());
+    let (a, b) = (TestIa::open(), TestIa::open());
     let (qa, qb) = (a.qp(), b.qp());
     let from = a.registered(pattern(300, 9), Access::default());
     let to = b.registered(vec![0; 300], ALL);
@@ -60,7 +60,7 @@ fn writes_and_reads_go_both_ways_at_any_length() {
         assert_eq!((done.status, done.bytes), (Status::Success, length as u64));
         assert!(back.now() == mine.bytes, "read: {length} bytes differ");
     }
-    assert!(b.is_quiet(), "one-sided");
+    assert!(b.has_no_completion(), "one-sided");
 }
 
 #[test]
@@ -100,7 +100,7 @@ fn send_waits_for_its_receive() {
     let from = a.registered(pattern(5_000, 7), Access::default());
     let to = b.registered(vec![0; 5_000], ALL);
     qa.post_send(&wr(SEND, &[from.segment(0, 5_000)], 1)).unwrap();
-    assert!(a.is_quiet() && b.is_quiet());
+    assert!(a.has_no_completion() && b.has_no_completion());
     qb.post_recv(&[to.segment(0, 5_000)], token(2)).unwrap();
     assert_eq!(b.completion(&a).token.cookie, 2);
     assert_eq!(a.completion(&b).token.cookie, 1);

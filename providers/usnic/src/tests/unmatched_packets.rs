@@ -37,7 +37,7 @@ fn accept_of_a_dead_requester_fails_by_port_unreachable() {
     let server = Ia::open(&there, "give_up_ms=3600000");
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     let request = dead_requester(&server);
-    request.accept_into(Arc::new(FakeSink::default()), b"", conn(2), CAPS).unwrap();
+    request.accept_into(Arc::new(FakeQp::default()), b"", conn(2), CAPS).unwrap();
     assert_eq!(server.event(), (conn(2), "accept failed"));
 }
 
@@ -72,8 +72,8 @@ fn pending_request_outlives_its_listener() {
     drop(listening);
     // During this time the request is retransmitted more than once.
     std::thread::sleep(Duration::from_millis(400));
-    request.accept_into(Arc::new(FakeSink::default()), b"you may", conn(2), CAPS).unwrap();
-    assert_eq!(client.above.events.wait(established).0, (conn(1), b"you may".to_vec()));
+    request.accept_into(Arc::new(FakeQp::default()), b"you may", conn(2), CAPS).unwrap();
+    assert_eq!(client.object_layer.events.wait(established).0, (conn(1), b"you may".to_vec()));
 }
 
 #[test]
@@ -108,8 +108,8 @@ fn request_sent_before_its_listener_is_answered() {
     let (client, server) = (Ia::open(&here, wait), Ia::open(&there, ""));
     client.connect(&server, 7, conn(1));
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
-    server.request().accept_into(Arc::new(FakeSink::default()), b"you may", conn(2), CAPS).unwrap();
-    assert_eq!(client.above.events.wait(established).0, (conn(1), b"you may".to_vec()));
+    server.request().accept_into(Arc::new(FakeQp::default()), b"you may", conn(2), CAPS).unwrap();
+    assert_eq!(client.object_layer.events.wait(established).0, (conn(1), b"you may".to_vec()));
     let impatient = Ia::open(&here, "listener_wait_ms=0");
     impatient.connect(&server, 8, conn(3));
     assert_eq!(impatient.event(), (conn(3), "rejected"));
@@ -125,7 +125,7 @@ fn listener_works_without_the_users_directory() {
         assert_eq!(server.cm.listen(7, ObjectId::default()).err(), Some(Error::ConnQualTaken));
         client.connect(&server, 7, conn(1));
         server.accept(conn(2));
-        assert_eq!(client.above.events.wait(established).0, (conn(1), b"you may".to_vec()));
+        assert_eq!(client.object_layer.events.wait(established).0, (conn(1), b"you may".to_vec()));
     }
 }
 
@@ -147,7 +147,7 @@ fn stopped_process_on_the_same_port_delays_no_request() {
         let client = Ia::open(&here, "");
         client.connect(&server, 7, conn(attempt));
         server.accept(conn(100 + attempt));
-        assert_eq!(client.above.events.wait(established).0, (conn(attempt), b"you may".to_vec()));
+        assert_eq!(client.object_layer.events.wait(established).0, (conn(attempt), b"you may".to_vec()));
     }
     drop((before, after));
 }
