@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BinaryHeap};
 struct NetworkConditions {
     loses: u64,
     loses_acks: u64,
-    doubles: u64,
+    duplicates: u64,
     reorders: u64,
     /// Maximum delay of a reordered packet.
     late: Nanos,
@@ -23,45 +23,45 @@ struct NetworkConditions {
 }
 
 #[derive(Clone, Debug, Eq, Ord, PartialEq, PartialOrd)]
-enum Flown {
+enum InFlight {
     Packet(u32),
     Ack(u32, Vec<(u32, u32)>, u64),
 }
 
 /// A sender that keeps `cwnd` packets in flight, a receiver, and the path between them.
-struct World {
+struct SimTransfer {
     flight: Flight<u32>,
     received: Received,
     clock: AckClock,
-    wire: BinaryHeap<Reverse<(Nanos, u64, Flown)>>,
-    weather: NetworkConditions,
+    wire: BinaryHeap<Reverse<(Nanos, u64, InFlight)>>,
+    conditions: NetworkConditions,
     random: u64,
     now: Nanos,
-    flown: u64,
+    sequence: u64,
     /// Number of completions of each packet, and number of received packets.
     done: BTreeMap<u32, u32>,
-    taken: u32,
+    accepted: u32,
     wasted: u64,
 }
 
 const ONE_WAY: Nanos = 100 * MICROS;
 const CWND: u32 = 256;
 /// Time between two transmissions.
-const LEAVES: Nanos = MICROS;
+const SEND_INTERVAL: Nanos = MICROS;
 
-impl World {
-    fn new(start: u32, seed: u64, weather: NetworkConditions) -> Self {
-        World {
+impl SimTransfer {
+    fn new(start: u32, seed: u64, conditions: NetworkConditions) -> Self {
+        SimTransfer {
             flight: Flight::new(Psn(start), Timing::default()),
             received: Received::new(Psn(start)),
             clock: AckClock::new(50 * MICROS, 64),
             wire: BinaryHeap::new(),
-            weather,
+            conditions,
             random: seed | 1,
             now: 1,
-            flown: 0,
+            sequence: 0,
             done: BTreeMap::new(),
-            taken: 0,
+            accepted: 0,
             wasted: 0,
         }
     }
@@ -78,17 +78,18 @@ impl World {
         self.random >> 3
     }
 
-    fn fly(&mut self, what: Flown) {
-        let loses = if matches!(what, Flown::Packet(_)) { self.weather.loses } else { self.weather.loses_acks };
+    fn put_on_path(&mut self, what: InFlight) {
+        let loses =
+            if matches!(what, InFlight::Packet(_)) { self.conditions.loses } else { self.conditions.loses_acks };
         if self.random(loses) {
             return;
         }
-        let copies = 1 + u32::from(self.random(self.weather.doubles));
+        let copies = 1 + u32::from(self.random(self.conditions.duplicates));
         for _ in 0..copies {
-            let late = if self.random(self.weather.reorders) { self.any() % (self.weather.late + 1) } else { 0 };
-            let slow = self.weather.slower.filter(|(from, _)| *from <= self.now).map_or(0, |(_, by)| by);
-            self.flown += 1;
-            self.wire.push(Reverse((self.now + ONE_WAY + slow + late, self.flown, what.clone())));
+            let late = if self.random(self.conditions.reorders) { self.any() % (self.conditions.late + 1) } else { 0 };
+            let slow = self.conditions.slower.filter(|(from, _)| *from <= self.now).map_or(0, |(_, by)| by);
+            self.sequence += 1;
+            self.wire.push(Reverse((self.now + ONE_WAY + slow + late, self.sequence, what.clone())));
         }
     }
 
@@ -98,15 +99,15 @@ impl World {
             let may = self.flight.packets() < CWND || self.flight.probes() > 0;
             if let (true, Some((psn, _))) = (may, self.flight.lost()) {
                 self.flight.resent(self.now, psn);
-                self.fly(Flown::Packet(psn.0));
+                self.put_on_path(InFlight::Packet(psn.0));
             } else if may && *left > 0 && self.flight.free_slots() > 0 {
                 *left -= 1;
                 let psn = self.flight.sent(self.now, 1000, *left);
-                self.fly(Flown::Packet(psn.0));
+                self.put_on_path(InFlight::Packet(psn.0));
             } else {
                 return;
             }
-            self.now += LEAVES;
+            self.now += SEND_INTERVAL;
         }
     }
 
@@ -115,7 +116,7 @@ impl World {
         assert_ne!(arrival, Arrival::Outside, "a fair sender stays within the window");
         self.wasted += u64::from(arrival == Arrival::Duplicate);
         let moved = self.received.accept(psn);
-        self.taken += moved;
+        self.accepted += moved;
         self.clock.arrived(self.now, arrival, false, moved > 1);
     }
 
@@ -124,7 +125,7 @@ impl World {
         let count = self.received.ranges(&mut ranges);
         let traced = ranges[..count].iter().map(|range| (range.first.get(), range.end.get())).collect();
         let delay = u64::from(self.clock.left(self.now)) * MICROS;
-        self.fly(Flown::Ack(self.received.next().0, traced, delay));
+        self.put_on_path(InFlight::Ack(self.received.next().0, traced, delay));
     }
 
     fn acked(&mut self, next: u32, ranges: &[(u32, u32)], delay: Nanos) {
@@ -154,8 +155,8 @@ impl World {
             {
                 self.wire.pop();
                 match what {
-                    Flown::Packet(psn) => self.packet(Psn(psn)),
-                    Flown::Ack(next, ranges, delay) => self.acked(next, &ranges, delay),
+                    InFlight::Packet(psn) => self.packet(Psn(psn)),
+                    InFlight::Ack(next, ranges, delay) => self.acked(next, &ranges, delay),
                 }
             }
             if self.flight.deadline().is_some_and(|deadline| deadline <= self.now) {
@@ -164,7 +165,7 @@ impl World {
             self.flight.ring.walk();
         }
         prop_assert_eq!(
-            (self.taken, self.done.len() as u32),
+            (self.accepted, self.done.len() as u32),
             (count, count),
             "all came, and all is known to have come"
         );
@@ -180,15 +181,15 @@ proptest! {
     fn all_packets_arrive_under_any_conditions(
         start in prop_oneof![prop::sample::select(STARTS.to_vec()), any::<u32>()],
         seed: u64,
-        loses in 0..300u64, loses_acks in 0..300u64, doubles in 0..200u64, reorders in 0..500u64,
+        loses in 0..300u64, loses_acks in 0..300u64, duplicates in 0..200u64, reorders in 0..500u64,
         late in prop_oneof![Just(0), 0..ONE_WAY, 0..20 * MILLIS],
     ) {
-        World::new(start, seed, NetworkConditions { loses, loses_acks, doubles, reorders, late, slower: None }).run(2000)?;
+        SimTransfer::new(start, seed, NetworkConditions { loses, loses_acks, duplicates, reorders, late, slower: None }).run(2000)?;
     }
 }
 
-fn through(weather: NetworkConditions) -> World {
-    World::new(u32::MAX - 500, 0x5eed, weather).run(20_000).unwrap()
+fn through(conditions: NetworkConditions) -> SimTransfer {
+    SimTransfer::new(u32::MAX - 500, 0x5eed, conditions).run(20_000).unwrap()
 }
 
 #[test]
@@ -197,7 +198,7 @@ fn clean_path_has_no_retransmission() {
     let counters = world.flight.counters();
     assert_eq!((counters.losses, counters.probes, world.wasted), (0, 0, 0));
     let trip = world.flight.rtt().srtt().unwrap();
-    assert!((2 * ONE_WAY..2 * ONE_WAY + CWND as u64 * LEAVES).contains(&trip), "{trip}");
+    assert!((2 * ONE_WAY..2 * ONE_WAY + CWND as u64 * SEND_INTERVAL).contains(&trip), "{trip}");
 }
 
 #[test]
@@ -211,8 +212,8 @@ fn lossy_path_has_few_spurious_retransmissions() {
 
 #[test]
 fn thresholds_adapt_to_reordering() {
-    let weather = NetworkConditions { reorders: 100, late: 60 * MICROS, ..NetworkConditions::default() };
-    let world = through(weather);
+    let conditions = NetworkConditions { reorders: 100, late: 60 * MICROS, ..NetworkConditions::default() };
+    let world = through(conditions);
     let counters = world.flight.counters();
     assert!(counters.spurious_losses > 0 && world.wasted < 400, "2 % of 10 %: {} {counters:?}", world.wasted);
 }
@@ -222,8 +223,9 @@ fn rtt_follows_a_large_increase_of_delay() {
     // A sudden additional delay, like that of a queue filled by other traffic. At first all packets in flight are
     // retransmitted spuriously.
     for (seed, by) in [(1, 2 * MILLIS), (2, 5 * MILLIS), (3, 20 * MILLIS), (4, 50 * MILLIS)] {
-        let weather = NetworkConditions { slower: Some((10 * MILLIS, by)), loses: 2, ..NetworkConditions::default() };
-        let world = World::new(7, seed, weather).run(40_000).unwrap();
+        let conditions =
+            NetworkConditions { slower: Some((10 * MILLIS, by)), loses: 2, ..NetworkConditions::default() };
+        let world = SimTransfer::new(7, seed, conditions).run(40_000).unwrap();
         let trip = world.flight.rtt().srtt().unwrap();
         assert!((2 * by..3 * by).contains(&trip), "{trip} is not {}", 2 * (by + ONE_WAY));
         assert!(world.wasted < 4_000, "{by}: {} of 40,000 came twice: {:?}", world.wasted, world.flight.counters());

@@ -64,7 +64,7 @@ pub(crate) struct Accepted {
     pub(crate) established: bool,
 }
 
-pub(crate) struct World {
+pub(crate) struct SetupSim {
     pub(crate) now: Nanos,
     pub(crate) dice: TestRandom,
     pub(crate) faults: Faults,
@@ -91,12 +91,12 @@ pub(crate) struct World {
     next_conn: u32,
 }
 
-impl World {
-    pub(crate) fn new(seed: u64, config: SetupConfig, secret: Option<&str>) -> World {
+impl SetupSim {
+    pub(crate) fn new(seed: u64, config: SetupConfig, secret: Option<&str>) -> SetupSim {
         let mut dice = TestRandom::new(seed);
         let setup = Arc::new(Setup::new(config, secret.and_then(|secret| Psk::new(secret.as_bytes()))));
         let acceptor = Acceptor::new(setup.clone(), 0, &mut dice);
-        World {
+        SetupSim {
             now: 0,
             dice,
             faults: Faults { delay: MILLIS, ..Faults::default() },
