@@ -9,7 +9,7 @@ use std::net::SocketAddr;
 use dapl::provider::Status;
 
 use super::network::Datagram;
-use super::oracle::Hand;
+use super::oracle::OracleHost;
 use super::scenario::SidePlan;
 use crate::proto::conn::{Config, Conn, Outgoing, Payload};
 use crate::proto::psn::Psn;
@@ -20,8 +20,8 @@ use crate::proto::{MILLIS, Nanos, WINDOW};
 
 pub(super) struct Line {
     pub(super) link: usize,
-    pub(super) conn: Conn<Hand>,
-    pub(super) hand: Hand,
+    pub(super) conn: Conn<OracleHost>,
+    pub(super) host: OracleHost,
     pub(super) terms: Terms,
     seal: Option<Box<Seal>>,
     pub(super) burst: usize,
@@ -54,9 +54,16 @@ pub(super) fn config(plan: &SidePlan, window_kib: u16) -> Config {
 }
 
 impl Line {
-    pub(super) fn new(link: usize, agreed: Agreed, config: &Config, hand: Hand, burst: usize, now: Nanos) -> Line {
+    pub(super) fn new(
+        link: usize,
+        agreed: Agreed,
+        config: &Config,
+        host: OracleHost,
+        burst: usize,
+        now: Nanos,
+    ) -> Line {
         let terms = agreed.terms;
-        let loose = hand.oracle.borrow().loose;
+        let loose = host.oracle.borrow().loose;
         Line {
             link,
             conn: Conn::new(config, terms, now),
@@ -68,7 +75,7 @@ impl Line {
             pieces: BTreeMap::new(),
             acked: 0,
             loose,
-            hand,
+            host,
         }
     }
 
@@ -95,18 +102,18 @@ impl Line {
             return;
         }
         if !garbled {
-            self.note_arrival(head, body);
+            self.record_arrival(head, body);
         }
-        self.conn.receive(now, head, body, from, &mut self.hand);
-        self.look();
+        self.conn.receive(now, head, body, from, &mut self.host);
+        self.record_event();
     }
 
-    fn note_arrival(&mut self, head: &Head, body: &[u8]) {
+    fn record_arrival(&mut self, head: &Head, body: &[u8]) {
         let next = match head.kind() {
             Some(kind @ (Kind::Fragment | Kind::Chunk | Kind::Piece)) => {
                 let Some(data) = wire::data(kind, body) else { return };
                 let at = data.carried.psn.get().wrapping_sub(self.terms.peer_first_psn.0);
-                if at >= self.all_before && self.is_here(at, &data) {
+                if at >= self.all_before && self.record_piece(at, &data) {
                     self.more.insert(at);
                 }
                 while self.more.remove(&self.all_before) {
@@ -121,7 +128,7 @@ impl Line {
     }
 
     /// Records a piece. Returns whether all bytes of its packet have arrived.
-    fn is_here(&mut self, at: u32, data: &Data<'_>) -> bool {
+    fn record_piece(&mut self, at: u32, data: &Data<'_>) -> bool {
         let Some(extent) = data.extent else { return true };
         let have = self.pieces.entry(at).or_insert_with(|| vec![false; extent.length() as usize]);
         let start = (data.offset - extent.start.get()) as usize;
@@ -130,9 +137,9 @@ impl Line {
     }
 
     /// Reports the end of the connection to the oracle.
-    pub(super) fn look(&mut self) {
+    pub(super) fn record_event(&mut self) {
         if let Some(event) = self.conn.take_event() {
-            self.hand.oracle.borrow_mut().sides[self.hand.side].events.push(event);
+            self.host.oracle.borrow_mut().sides[self.host.side].events.push(event);
         }
     }
 
@@ -141,9 +148,9 @@ impl Line {
         let mut bytes = Vec::new();
         while self.conn.pending_work(now).needs_service() {
             bytes.clear();
-            let out = self.conn.transmit(now, &mut bytes, &mut self.hand)?;
+            let out = self.conn.transmit(now, &mut bytes, &mut self.host)?;
             assert_eq!(out.header, bytes.len());
-            self.note_leaving(&bytes);
+            self.check_outgoing(&bytes);
             let to = out.to.unwrap_or(self.conn.peer());
             if let Some(bytes) = self.gather(out, std::mem::take(&mut bytes)) {
                 return self.finish(bytes).map(|bytes| (to, bytes));
@@ -153,7 +160,7 @@ impl Line {
     }
 
     fn gather(&mut self, out: Outgoing, mut bytes: Vec<u8>) -> Option<Vec<u8>> {
-        let oracle = self.hand.oracle.clone();
+        let oracle = self.host.oracle.clone();
         let oracle = oracle.borrow();
         let payload = match out.payload {
             Payload::None => Some(&[][..]),
@@ -162,14 +169,14 @@ impl Line {
                 Some(&[][..])
             }
             Payload::Request { slot, offset, length } => {
-                let asked = self.conn.request(slot).expect("it is active");
-                oracle.source(self.hand.side, asked, offset, length)
+                let request = self.conn.request(slot).expect("it is active");
+                oracle.source(self.host.side, request, offset, length)
             }
-            Payload::Remote { key, address, length, .. } => oracle.remote(self.hand.side, key, address, length),
+            Payload::Remote { key, address, length, .. } => oracle.remote(self.host.side, key, address, length),
         };
         let Some(payload) = payload else {
             drop(oracle);
-            self.conn.source_unreadable(&out.unsent(), Status::LocalProtection, &mut self.hand);
+            self.conn.source_unreadable(&out.unsent(), Status::LocalProtection, &mut self.host);
             return None;
         };
         bytes.extend_from_slice(payload);
@@ -183,7 +190,7 @@ impl Line {
     }
 
     /// Checks a packet that is about to be sent.
-    fn note_leaving(&self, bytes: &[u8]) {
+    fn check_outgoing(&self, bytes: &[u8]) {
         let Some((head, body)) = wire::head(bytes).filter(|_| !self.loose) else { return };
         assert_eq!((head.conn.get(), head.token.get()), (self.terms.peer_conn, self.terms.peer_token));
         let (first, ours) = (self.terms.peer_first_psn, self.terms.first_psn);

@@ -25,18 +25,18 @@ pub(super) enum EndState {
     /// The connection was not established, for this reason.
     Failed(&'static str),
     /// The process of this end has died.
-    Dead,
+    ProcessExited,
 }
 
 impl EndState {
     pub(super) fn is_final(self) -> bool {
-        matches!(self, EndState::Ended | EndState::Failed(_) | EndState::Dead)
+        matches!(self, EndState::Ended | EndState::Failed(_) | EndState::ProcessExited)
     }
 }
 
 pub(super) struct Link {
     pub(super) oracle: Rc<RefCell<Oracle>>,
-    pub(super) fate: [EndState; 2],
+    pub(super) state: [EndState; 2],
     /// Number of posted requests at each end, and the receives at each end.
     pub(super) posted: [usize; 2],
     pub(super) recvs: [Vec<(Nanos, u32)>; 2],
@@ -44,7 +44,7 @@ pub(super) struct Link {
     pub(super) aborted: [bool; 2],
     pub(super) drained: [bool; 2],
     /// Requests that the server's consumer has not answered yet, with the time of the answer.
-    pub(super) thinking: Vec<(Nanos, RequestId)>,
+    pub(super) pending: Vec<(Nanos, RequestId)>,
     pub(super) started: bool,
     pub(super) finished: bool,
     /// Whether all work was done before the end of the connection began.
@@ -69,13 +69,13 @@ impl Link {
         });
         Link {
             oracle: Oracle::new(scenario.seed ^ at as u64, scenario.is_loose(at)),
-            fate: [EndState::Before; 2],
+            state: [EndState::Before; 2],
             posted: [0; 2],
             recvs,
             recvs_posted: [0; 2],
             aborted: [false; 2],
             drained: [false; 2],
-            thinking: Vec::new(),
+            pending: Vec::new(),
             started: false,
             finished: false,
             complete: false,
@@ -83,8 +83,8 @@ impl Link {
     }
 
     pub(super) fn fails(&mut self, side: usize, why: &'static str) {
-        assert_eq!(self.fate[side], EndState::Trying, "{why}: reported twice");
-        self.fate[side] = EndState::Failed(why);
+        assert_eq!(self.state[side], EndState::Trying, "{why}: reported twice");
+        self.state[side] = EndState::Failed(why);
     }
 
     /// Number of receives to post now, if `most` may be outstanding.
@@ -95,8 +95,8 @@ impl Link {
     pub(super) fn post_recv(&mut self, side: usize, line: &mut Line) {
         let (_, length) = self.recvs[side][self.recvs_posted[side]];
         self.recvs_posted[side] += 1;
-        let landing = line.hand.landing(length);
-        line.conn.post_recv(u64::from(length), |own| *own = landing, &mut line.hand);
+        let recv = line.host.new_recv(length);
+        line.conn.post_recv(u64::from(length), |own| *own = recv, &mut line.host);
     }
 
     pub(super) fn wanted(&self, plan: &LinkPlan, side: usize, _now: Nanos) -> Offer {
@@ -124,7 +124,7 @@ impl Link {
             let (one, other) = (&oracle.sides[side], &oracle.sides[1 - side]);
             self.posted[side] == plan.sides[side].items.len()
                 && one.entries.iter().all(|entry| entry.status == Some(Status::Success))
-                && one.got == other.sends.len()
+                && one.received == other.sends.len()
         })
     }
 
@@ -133,7 +133,7 @@ impl Link {
         let plan = &scenario.links[at];
         let mut times = vec![plan.start, scenario.calm(), scenario.calm() + 20 * SECONDS];
         times.extend(plan.withdraw);
-        times.extend(self.thinking.iter().map(|(due, _)| *due));
+        times.extend(self.pending.iter().map(|(due, _)| *due));
         for side in 0..2 {
             times.extend(plan.sides[side].items.get(self.posted[side]).map(|item| item.at));
             times.extend(self.recvs[side].get(self.recvs_posted[side]).map(|(at, _)| *at));

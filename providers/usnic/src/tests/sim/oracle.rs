@@ -18,13 +18,13 @@ use crate::proto::wire::Refusal;
 
 const TABLE: usize = 1 << 20;
 /// The key of read-only memory, and an unknown key.
-const SOURCE: u32 = 0x5EED;
-const NOBODYS: u32 = 0xBAD;
+const SOURCE_KEY: u32 = 0x5EED;
+const UNKNOWN_KEY: u32 = 0xBAD;
 /// The key and the address of the word for atomic operations.
-const WORD: u32 = 0xA70;
-const WORD_AT: u64 = 0x7000;
+const ATOMIC_KEY: u32 = 0xA70;
+const ATOMIC_ADDRESS: u64 = 0x7000;
 /// The key of a window that every message with invalidation names.
-const WINDOW: u32 = 0x17D0;
+const WINDOW_KEY: u32 = 0x17D0;
 /// Offset of an area relative to the address that its number determines.
 const BEGIN: u64 = 0x40;
 
@@ -52,7 +52,7 @@ pub(super) struct Entry {
     /// Number of the destination area: local for a read, at the peer for a write.
     area: usize,
     /// Number of times that the host defers a bind before it is executed.
-    puts_off: u32,
+    deferrals: u32,
     pub(super) status: Option<Status>,
 }
 
@@ -69,13 +69,13 @@ struct Area {
 
 /// Data that a connection keeps with a request.
 #[derive(Debug, Default)]
-pub(super) struct Asked {
+pub(super) struct RequestIndex {
     index: usize,
 }
 
 /// Data that a connection keeps with a receive.
 #[derive(Debug, Default)]
-pub(super) struct Landing {
+pub(super) struct PostedRecv {
     id: u64,
     buffer: RefCell<Vec<u8>>,
 }
@@ -83,25 +83,25 @@ pub(super) struct Landing {
 /// Receives shared by the connections of a process.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
-    there: VecDeque<u32>,
+    lengths: VecDeque<u32>,
     /// Whether the peer must be notified of more receives.
-    pub(super) fresh: bool,
+    pub(super) has_new: bool,
 }
 
 impl Pool {
     pub(super) fn put(&mut self, length: u32) {
-        self.there.push_back(length);
-        self.fresh = true;
+        self.lengths.push_back(length);
+        self.has_new = true;
     }
 
     pub(super) fn len(&self) -> u32 {
-        self.there.len() as u32
+        self.lengths.len() as u32
     }
 }
 
 /// One end of a connection, as its consumer observes it.
 #[derive(Debug, Default)]
-pub(super) struct Side {
+pub(super) struct ConsumerState {
     pub(super) entries: Vec<Entry>,
     pub(super) done: usize,
     /// Indexes of the entries that are sends.
@@ -110,7 +110,7 @@ pub(super) struct Side {
     pub(super) done_recvs: u64,
     pub(super) failed_recvs: Vec<Status>,
     /// Number of messages from the other end that have arrived.
-    pub(super) got: usize,
+    pub(super) received: usize,
     /// Number of requests of the other end that were checked.
     verified: usize,
     areas: Vec<Area>,
@@ -129,7 +129,7 @@ pub(super) struct Side {
 /// The two ends of one connection.
 #[derive(Debug)]
 pub(super) struct Oracle {
-    pub(super) sides: [Side; 2],
+    pub(super) sides: [ConsumerState; 2],
     /// Whether packets may be corrupted. In this case contents are not checked.
     pub(super) loose: bool,
     dice: TestRandom,
@@ -137,7 +137,7 @@ pub(super) struct Oracle {
 
 /// Access of one end to the oracle.
 #[derive(Clone, Debug)]
-pub(super) struct Hand {
+pub(super) struct OracleHost {
     pub(super) oracle: Rc<RefCell<Oracle>>,
     pub(super) side: usize,
     pub(super) pool: Option<Rc<RefCell<Pool>>>,
@@ -149,7 +149,7 @@ impl Oracle {
     }
 
     /// Records that the consumer posts a request. Returns the request in the form that the connection takes.
-    pub(super) fn post(&mut self, side: usize, item: &Item) -> (Work, u32, Asked) {
+    pub(super) fn post(&mut self, side: usize, item: &Item) -> (Work, u32, RequestIndex) {
         let [here, there] = if side == 0 { [0, 1] } else { [1, 0] };
         let mut length = match item.kind {
             OpKind::Bind => 0,
@@ -169,7 +169,7 @@ impl Oracle {
             OpKind::Send | OpKind::LongSend | OpKind::BadSource => Work::Send { solicited: item.solicited },
             OpKind::Bind => Work::Bind,
             OpKind::SendImmediate => self.with(Arrival::SendImmediate, pattern, item),
-            OpKind::SendInvalidate => self.with(Arrival::SendInvalidate, WINDOW, item),
+            OpKind::SendInvalidate => self.with(Arrival::SendInvalidate, WINDOW_KEY, item),
             OpKind::WriteImmediate => {
                 area = self.sides[there].open(length, pattern);
                 let remote = remote(area as u32 + 1, address(area));
@@ -183,18 +183,18 @@ impl Oracle {
                 let swap = Atomic::CompareSwap { compare: word, swap: add };
                 let operation = if item.solicited { swap } else { Atomic::FetchAdd(add) };
                 self.sides[there].atomics.push((index, operation));
-                Work::Atomic(remote(WORD, WORD_AT), operation)
+                Work::Atomic(remote(ATOMIC_KEY, ATOMIC_ADDRESS), operation)
             }
             OpKind::Write => {
                 area = self.sides[there].open(length, pattern);
                 Work::Write(remote(area as u32 + 1, address(area)))
             }
-            OpKind::BadWrite => Work::Write(remote(NOBODYS, address(1))),
+            OpKind::BadWrite => Work::Write(remote(UNKNOWN_KEY, address(1))),
             OpKind::Read => {
                 pattern %= LONGEST;
                 length = length.min(LONGEST - pattern);
                 area = self.sides[here].close(length, pattern);
-                Work::Read(remote(SOURCE, BEGIN + u64::from(pattern)))
+                Work::Read(remote(SOURCE_KEY, BEGIN + u64::from(pattern)))
             }
             OpKind::ReadBack => {
                 let target = back.unwrap_or_default();
@@ -206,17 +206,17 @@ impl Oracle {
             }
             OpKind::BadRead => {
                 area = self.sides[here].close(length, 0);
-                Work::Read(remote(NOBODYS, address(1)))
+                Work::Read(remote(UNKNOWN_KEY, address(1)))
             }
         };
         let side = &mut self.sides[here];
         if kind.is_send() {
             side.sends.push(index);
         }
-        let puts_off = self.dice.below(3) as u32;
+        let deferrals = self.dice.below(3) as u32;
         let Item { fence, solicited, .. } = *item;
-        side.entries.push(Entry { kind, length, fence, solicited, pattern, area, puts_off, status: None });
-        (work, length, Asked { index })
+        side.entries.push(Entry { kind, length, fence, solicited, pattern, area, deferrals, status: None });
+        (work, length, RequestIndex { index })
     }
 
     fn with(&self, arrival: Arrival, value: u32, item: &Item) -> Work {
@@ -224,8 +224,8 @@ impl Oracle {
     }
 
     /// Returns payload of a request; `None` if its memory cannot be read.
-    pub(super) fn source(&self, side: usize, asked: &Asked, offset: u32, length: u32) -> Option<&[u8]> {
-        let entry = &self.sides[side].entries[asked.index];
+    pub(super) fn source(&self, side: usize, request: &RequestIndex, offset: u32, length: u32) -> Option<&[u8]> {
+        let entry = &self.sides[side].entries[request.index];
         assert!(entry.status.is_none(), "a request that is complete is sent");
         assert!(offset + length <= entry.length, "more than there is");
         (entry.kind != OpKind::BadSource).then(|| bytes(entry.pattern, offset as usize, length as usize))
@@ -233,7 +233,7 @@ impl Oracle {
 
     /// Returns memory for a read of the peer.
     pub(super) fn remote(&self, side: usize, key: u32, address: u64, length: u32) -> Option<&[u8]> {
-        if key == SOURCE {
+        if key == SOURCE_KEY {
             let start = address.checked_sub(BEGIN)?;
             let is_there = start.checked_add(u64::from(length))? <= u64::from(LONGEST);
             return is_there.then(|| bytes(0, start as usize, length as usize));
@@ -245,8 +245,8 @@ impl Oracle {
     /// Checks a message that has arrived, and that all earlier work has arrived too.
     fn check_message(&mut self, side: usize, length: u64, value: SendValue, buffer: &[u8]) {
         let other = 1 - side;
-        let number = self.sides[side].got;
-        self.sides[side].got += 1;
+        let number = self.sides[side].received;
+        self.sides[side].received += 1;
         if self.loose {
             return;
         }
@@ -256,7 +256,7 @@ impl Oracle {
         let wanted = match entry.kind {
             OpKind::Send => (Arrival::Send, 0),
             OpKind::SendImmediate => (Arrival::SendImmediate, entry.pattern),
-            OpKind::SendInvalidate => (Arrival::SendInvalidate, WINDOW),
+            OpKind::SendInvalidate => (Arrival::SendInvalidate, WINDOW_KEY),
             OpKind::WriteImmediate => (Arrival::WriteImmediate, entry.pattern),
             kind => panic!("{kind:?} got through"),
         };
@@ -319,7 +319,7 @@ impl Oracle {
     }
 }
 
-impl Side {
+impl ConsumerState {
     fn open(&mut self, length: u32, pattern: u32) -> usize {
         self.areas.push(Area { bytes: vec![0; length as usize], pattern, open: true, done: false });
         self.areas.len() - 1
@@ -363,24 +363,24 @@ fn address(area: usize) -> u64 {
     ((area as u64 + 1) << 32) + BEGIN
 }
 
-impl Hand {
+impl OracleHost {
     /// Returns a receive of the queue pair's own queue.
-    pub(super) fn landing(&self, length: u32) -> Landing {
+    pub(super) fn new_recv(&self, length: u32) -> PostedRecv {
         let side = &mut self.oracle.borrow_mut().sides[self.side];
         side.posted_recvs += 1;
-        Landing { id: side.posted_recvs, buffer: RefCell::new(vec![0; length as usize]) }
+        PostedRecv { id: side.posted_recvs, buffer: RefCell::new(vec![0; length as usize]) }
     }
 }
 
-impl Driver for Hand {
-    type Request = Asked;
-    type Recv = Landing;
+impl Driver for OracleHost {
+    type Request = RequestIndex;
+    type Recv = PostedRecv;
 }
 
-impl Host<Hand> for Hand {
+impl Host<OracleHost> for OracleHost {
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool {
         let is_there = self.oracle.borrow().remote(self.side, key, address, length).is_some();
-        is_there && !(write && key == SOURCE)
+        is_there && !(write && key == SOURCE_KEY)
     }
 
     fn put_remote(&mut self, key: u32, address: u64, bytes: &[u8]) -> Result<(), Refusal> {
@@ -392,14 +392,14 @@ impl Host<Hand> for Hand {
         Ok(())
     }
 
-    fn put_recv(&mut self, recv: &Landing, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+    fn put_recv(&mut self, recv: &PostedRecv, offset: u32, bytes: &[u8]) -> Result<(), Status> {
         let mut buffer = recv.buffer.borrow_mut();
         let place = buffer.get_mut(offset as usize..offset as usize + bytes.len());
         place.expect("within the receive").copy_from_slice(bytes);
         Ok(())
     }
 
-    fn put_read(&mut self, request: &Asked, offset: u32, bytes: &[u8]) -> Result<(), Status> {
+    fn put_read(&mut self, request: &RequestIndex, offset: u32, bytes: &[u8]) -> Result<(), Status> {
         let mut oracle = self.oracle.borrow_mut();
         let loose = oracle.loose;
         let side = &mut oracle.sides[self.side];
@@ -412,24 +412,24 @@ impl Host<Hand> for Hand {
         Ok(())
     }
 
-    fn take_shared(&mut self) -> Option<(Landing, u64)> {
-        let length = self.pool.as_ref()?.borrow_mut().there.pop_front()?;
-        Some((self.landing(length), u64::from(length)))
+    fn take_shared(&mut self) -> Option<(PostedRecv, u64)> {
+        let length = self.pool.as_ref()?.borrow_mut().lengths.pop_front()?;
+        Some((self.new_recv(length), u64::from(length)))
     }
 
     fn shared_left(&self) -> u32 {
         self.pool.as_ref().map_or(0, |pool| pool.borrow().len())
     }
 
-    fn execute_bind(&mut self, request: &Asked) -> Result<bool, Status> {
+    fn execute_bind(&mut self, request: &RequestIndex) -> Result<bool, Status> {
         let entry = &mut self.oracle.borrow_mut().sides[self.side].entries[request.index];
         assert_eq!(entry.kind, OpKind::Bind);
-        let is_done = entry.puts_off == 0;
-        entry.puts_off = entry.puts_off.saturating_sub(1);
+        let is_done = entry.deferrals == 0;
+        entry.deferrals = entry.deferrals.saturating_sub(1);
         Ok(is_done)
     }
 
-    fn request_done(&mut self, request: &mut Asked, status: Status, bytes: u64) {
+    fn request_done(&mut self, request: &mut RequestIndex, status: Status, bytes: u64) {
         let mut oracle = self.oracle.borrow_mut();
         let loose = oracle.loose;
         let side = &mut oracle.sides[self.side];
@@ -448,7 +448,7 @@ impl Host<Hand> for Hand {
         }
     }
 
-    fn recv_done(&mut self, recv: &mut Landing, status: Status, bytes: u64, solicited: bool) {
+    fn recv_done(&mut self, recv: &mut PostedRecv, status: Status, bytes: u64, solicited: bool) {
         let mut oracle = self.oracle.borrow_mut();
         let side = &mut oracle.sides[self.side];
         side.done_recvs += 1;
@@ -466,7 +466,7 @@ impl Host<Hand> for Hand {
         }
     }
 
-    fn recv_done_with(&mut self, recv: &mut Landing, bytes: u64, value: SendValue) {
+    fn recv_done_with(&mut self, recv: &mut PostedRecv, bytes: u64, value: SendValue) {
         let mut oracle = self.oracle.borrow_mut();
         let side = &mut oracle.sides[self.side];
         side.done_recvs += 1;
@@ -476,16 +476,16 @@ impl Host<Hand> for Hand {
     }
 
     fn may_invalidate(&mut self, key: u32) -> bool {
-        key == WINDOW
+        key == WINDOW_KEY
     }
 
     fn invalidate(&mut self, key: u32) {
-        assert_eq!(key, WINDOW);
+        assert_eq!(key, WINDOW_KEY);
         self.oracle.borrow_mut().sides[self.side].invalidated += 1;
     }
 
     fn may_execute(&mut self, key: u32, address: u64) -> bool {
-        (key, address) == (WORD, WORD_AT)
+        (key, address) == (ATOMIC_KEY, ATOMIC_ADDRESS)
     }
 
     fn execute(&mut self, _: u32, _: u64, operation: Atomic) -> Option<u64> {

@@ -32,13 +32,13 @@ const WELL_KNOWN: u16 = 17471;
 #[derive(Debug)]
 pub(super) enum SetupEvent {
     /// A request has arrived, for the connection with this index in the scenario.
-    Asked(usize, RequestId),
+    Requested(usize, RequestId),
     /// Established, at either end. The datagram is the packet that confirmed the connection.
     Established(usize, u32, Box<Agreed>, Option<Datagram>),
     /// The client's attempt has failed.
     Failed(usize, &'static str),
     /// The server's accept was not confirmed.
-    Left(usize),
+    AcceptFailed(usize),
 }
 
 pub(super) struct Peer {
@@ -116,7 +116,7 @@ impl Peer {
     }
 
     /// Accepts or rejects a request, as the consumer has decided.
-    pub(super) fn answer(&mut self, now: Nanos, link: usize, id: RequestId, wanted: Option<&Offer>) -> bool {
+    pub(super) fn decide(&mut self, now: Nanos, link: usize, id: RequestId, wanted: Option<&Offer>) -> bool {
         let Some(wanted) = wanted else {
             self.acceptor.reject(now, id, Reason::Refused, &[], &mut self.dice);
             return false;
@@ -136,7 +136,7 @@ impl Peer {
     }
 
     /// Withdraws the unconfirmed accepts of this connection, because another accept was confirmed.
-    fn take_back(&mut self, now: Nanos, link: usize) {
+    fn withdraw_other_accepts(&mut self, now: Nanos, link: usize) {
         let others: Vec<u32> =
             self.accepted.iter().filter(|(_, (_, of, _))| *of == link).map(|(number, _)| *number).collect();
         for number in others {
@@ -208,13 +208,13 @@ impl Peer {
                 let request = self.acceptor.request(id).expect("a request is sent");
                 let link = request.qual as usize;
                 assert_eq!((request.from, request.private_data), (datagram.from, &[link as u8; 16][..]));
-                self.events.push(SetupEvent::Asked(link, id));
+                self.events.push(SetupEvent::Requested(link, id));
             }
-            PacketResult::Withdrawn(id) => self.left(now, id),
+            PacketResult::Withdrawn(id) => self.request_failed(now, id),
         }
     }
 
-    fn left(&mut self, now: Nanos, id: RequestId) {
+    fn request_failed(&mut self, now: Nanos, id: RequestId) {
         let found = self.accepted.iter().find(|(_, (of, ..))| *of == id).map(|(number, _)| *number);
         if let Some(number) = found
             && let Some((_, link, _)) = self.accepted.remove(&number)
@@ -222,14 +222,14 @@ impl Peer {
             self.ids.free(number, now);
             // The client may have sent requests from two addresses, so another accept may exist.
             if !self.accepted.values().any(|(_, of, _)| *of == link) {
-                self.events.push(SetupEvent::Left(link));
+                self.events.push(SetupEvent::AcceptFailed(link));
             }
         }
     }
 
     fn maybe_confirmed(&mut self, now: Nanos, number: u32, mut datagram: Datagram) {
         if let PacketResult::Withdrawn(id) = self.acceptor.reset(now, &datagram.bytes) {
-            return self.left(now, id);
+            return self.request_failed(now, id);
         }
         let Some((.., agreed)) = self.accepted.get_mut(&number) else { return };
         let opened = match &mut agreed.seal {
@@ -240,7 +240,7 @@ impl Peer {
             && self.acceptor.confirmed(now, number, token).is_some()
             && let Some((_, link, agreed)) = self.accepted.remove(&number)
         {
-            self.take_back(now, link);
+            self.withdraw_other_accepts(now, link);
             self.events.push(SetupEvent::Established(link, number, Box::new(agreed), Some(datagram)));
         }
     }
@@ -261,21 +261,21 @@ impl Peer {
         while let Some(due) = self.acceptor.poll(now, &mut packet) {
             match due {
                 Due::Send(to) => self.out.push((to, std::mem::take(&mut packet))),
-                Due::Failed(id) => self.left(now, id),
+                Due::Failed(id) => self.request_failed(now, id),
             }
         }
-        self.look_after_lines(now);
+        self.serve_lines(now);
     }
 
-    fn look_after_lines(&mut self, now: Nanos) {
-        let is_fresh = std::mem::take(&mut self.pool.borrow_mut().fresh);
+    fn serve_lines(&mut self, now: Nanos) {
+        let is_fresh = std::mem::take(&mut self.pool.borrow_mut().has_new);
         for line in self.lines.values_mut() {
-            if is_fresh && line.hand.pool.is_some() {
-                line.conn.look_at_credits(&mut line.hand);
+            if is_fresh && line.host.pool.is_some() {
+                line.conn.look_at_credits(&mut line.host);
             }
             if line.conn.deadline().is_some_and(|at| at <= now) {
-                line.conn.on_time(now, &mut line.hand);
-                line.look();
+                line.conn.on_time(now, &mut line.host);
+                line.record_event();
             }
         }
     }

@@ -3,19 +3,19 @@
 use super::line::{self, Line};
 use super::link::{EndState, Link};
 use super::network::{Datagram, Network, peer_of};
-use super::oracle::Hand;
+use super::oracle::OracleHost;
 use super::peer::{Peer, SetupEvent, address};
 use super::scenario::{Finish, OpKind, Scenario, ScriptedAction};
 use crate::proto::conn::Post;
 use crate::proto::setup::Agreed;
 use crate::proto::{MICROS, Nanos, SECONDS};
 
-/// Once the network is undisturbed, all work must end within this time, and all connections must end within the same
+/// Once the network is check_undisturbed, all work must end within this time, and all connections must end within the same
 /// time after that.
-const PATIENCE: Nanos = 60 * SECONDS;
+const TIME_LIMIT: Nanos = 60 * SECONDS;
 /// Maximum number of steps of a run, and maximum number of steps at one time.
-const MOST: u32 = 400_000;
-const AT_ONCE: u32 = 2_000;
+const MAX_STEPS: u32 = 400_000;
+const MAX_STEPS_AT_ONE_TIME: u32 = 2_000;
 
 pub(super) struct Run<'a> {
     pub(super) scenario: &'a Scenario,
@@ -24,7 +24,7 @@ pub(super) struct Run<'a> {
     pub(super) peers: Vec<Peer>,
     pub(super) links: Vec<Link>,
     actions_done: usize,
-    lives: u64,
+    restarts: u64,
     /// Time at which consumers or connections may have new work.
     again: Option<Nanos>,
 }
@@ -33,7 +33,7 @@ pub(super) struct Run<'a> {
 pub(super) fn run(scenario: &Scenario, traced: bool) {
     let mut run = Run::new(scenario);
     run.network.traced = traced;
-    let limit = scenario.calm() + 2 * PATIENCE;
+    let limit = scenario.calm() + 2 * TIME_LIMIT;
     let (mut steps, mut at_once) = (0, 0);
     while !run.is_over() {
         let before = run.now;
@@ -41,7 +41,7 @@ pub(super) fn run(scenario: &Scenario, traced: bool) {
         steps += 1;
         at_once = if run.now == before { at_once + 1 } else { 0 };
         assert!(run.now < limit, "no progress: {}", run.state());
-        assert!(steps < MOST && at_once < AT_ONCE, "events without progress: {}", run.state());
+        assert!(steps < MAX_STEPS && at_once < MAX_STEPS_AT_ONE_TIME, "events without progress: {}", run.state());
     }
     super::verdict::check(&run);
 }
@@ -51,7 +51,16 @@ impl<'a> Run<'a> {
         let peers = scenario.peers.iter().enumerate();
         let peers = peers.map(|(at, plan)| Peer::new(at, 0, plan, scenario.sealed, scenario.seed, 0)).collect();
         let links = (0..scenario.links.len()).map(|at| Link::new(scenario, at)).collect();
-        Run { scenario, now: 0, network: Network::new(scenario), peers, links, actions_done: 0, lives: 0, again: None }
+        Run {
+            scenario,
+            now: 0,
+            network: Network::new(scenario),
+            peers,
+            links,
+            actions_done: 0,
+            restarts: 0,
+            again: None,
+        }
     }
 
     /// Does all work that is due now, then advances to the next event.
@@ -65,7 +74,7 @@ impl<'a> Run<'a> {
         }
         self.act();
         for at in 0..self.links.len() {
-            self.look_at(at);
+            self.run_consumers(at);
         }
         let done = self.done();
         for at in 0..self.peers.len() {
@@ -107,7 +116,7 @@ impl<'a> Run<'a> {
                 let Some(packet) = line.transmit(self.now) else { break };
                 out.push(packet);
             }
-            line.look();
+            line.record_event();
         }
         let from = peer.address;
         for (to, bytes) in out {
@@ -119,29 +128,29 @@ impl<'a> Run<'a> {
     fn record(&mut self, at: usize) {
         for event in std::mem::take(&mut self.peers[at].events) {
             match event {
-                SetupEvent::Asked(link, id) => {
+                SetupEvent::Requested(link, id) => {
                     let due = self.now + self.scenario.links[link].think;
-                    self.links[link].thinking.push((due, id));
+                    self.links[link].pending.push((due, id));
                 }
                 SetupEvent::Failed(link, why) => self.links[link].fails(0, why),
-                SetupEvent::Left(link) => self.links[link].fails(1, "left"),
-                SetupEvent::Established(link, number, agreed, early) => self.stands(link, number, *agreed, early),
+                SetupEvent::AcceptFailed(link) => self.links[link].fails(1, "left"),
+                SetupEvent::Established(link, number, agreed, early) => self.establish(link, number, *agreed, early),
             }
         }
     }
 
-    fn stands(&mut self, at: usize, number: u32, agreed: Agreed, early: Option<Datagram>) {
+    fn establish(&mut self, at: usize, number: u32, agreed: Agreed, early: Option<Datagram>) {
         let side = usize::from(!agreed.terms.active);
         let link = &mut self.links[at];
-        assert_eq!(link.fate[side], EndState::Trying, "established twice");
-        link.fate[side] = EndState::Established(number);
+        assert_eq!(link.state[side], EndState::Trying, "established twice");
+        link.state[side] = EndState::Established(number);
         let plan = &self.scenario.links[at];
         let peer = &mut self.peers[plan.ends[side]];
         let mine = &plan.sides[side];
         let config = line::config(mine, peer.plan.window_kib);
         let pool = mine.shared.then(|| peer.pool.clone());
-        let hand = Hand { oracle: link.oracle.clone(), side, pool };
-        let mut line = Line::new(at, agreed, &config, hand, mine.burst, self.now);
+        let host = OracleHost { oracle: link.oracle.clone(), side, pool };
+        let mut line = Line::new(at, agreed, &config, host, mine.burst, self.now);
         // Posts the receives that were counted as credits at set-up.
         while !mine.shared && link.recvs_posted[side] < link.due_recvs(side, mine.max_recvs as usize, 0) {
             link.post_recv(side, &mut line);
@@ -169,19 +178,19 @@ impl<'a> Run<'a> {
     }
 
     fn restart(&mut self, at: usize) {
-        self.lives += 1;
+        self.restarts += 1;
         let plan = &self.scenario.peers[at];
-        let mut fresh = Peer::new(at, self.lives, plan, self.scenario.sealed, self.scenario.seed, self.now);
+        let mut fresh = Peer::new(at, self.restarts, plan, self.scenario.sealed, self.scenario.seed, self.now);
         fresh.address = self.peers[at].address;
         self.peers[at] = fresh;
         for (link, plan) in self.links.iter_mut().zip(&self.scenario.links) {
             for side in 0..2 {
-                let was_there = !matches!(link.fate[side], EndState::Ended | EndState::Failed(_) | EndState::Before);
+                let was_there = !matches!(link.state[side], EndState::Ended | EndState::Failed(_) | EndState::Before);
                 if plan.ends[side] == at && was_there {
-                    link.fate[side] = EndState::Dead;
+                    link.state[side] = EndState::ProcessExited;
                 }
                 if plan.ends[side] == at && side == 1 {
-                    link.thinking.clear();
+                    link.pending.clear();
                 }
                 if plan.ends[side] == at && plan.sides[side].shared {
                     link.recvs_posted[side] = 0; // The process posts the receives again after its restart.
@@ -193,68 +202,68 @@ impl<'a> Run<'a> {
     fn end(&mut self, at: usize, side: usize, abort: bool) {
         let plan = &self.scenario.links[at];
         let link = &mut self.links[at];
-        let EndState::Established(number) = link.fate[side] else { return };
+        let EndState::Established(number) = link.state[side] else { return };
         let Some(line) = self.peers[plan.ends[side]].lines.get_mut(&number) else { return };
         if line.conn.is_closed() {
             return;
         }
         if abort {
             link.aborted[side] = true;
-            line.conn.abort(self.now, &mut line.hand);
+            line.conn.abort(self.now, &mut line.host);
         } else {
             link.drained[side] = true;
             line.conn.drain(self.now);
         }
-        line.look();
+        line.record_event();
     }
 
     /// Executes the actions of the consumers of a connection.
-    fn look_at(&mut self, at: usize) {
+    fn run_consumers(&mut self, at: usize) {
         let plan = &self.scenario.links[at];
         if !self.links[at].started && self.now >= plan.start {
             self.links[at].started = true;
-            self.links[at].fate[0] = EndState::Trying;
+            self.links[at].state[0] = EndState::Trying;
             let wanted = self.links[at].wanted(plan, 0, self.now);
             self.peers[plan.ends[0]].connect(self.now, at, plan.ends[1], &wanted);
         }
         if plan.withdraw.is_some_and(|when| when <= self.now)
-            && self.links[at].fate[0] == EndState::Trying
+            && self.links[at].state[0] == EndState::Trying
             && self.peers[plan.ends[0]].withdraw(self.now, at)
         {
             self.links[at].fails(0, "withdrawn");
         }
-        self.think(at);
+        self.answer_requests(at);
         for side in 0..2 {
             self.post(at, side);
         }
-        self.look_at_end(at);
+        self.end_when_done(at);
     }
 
-    fn think(&mut self, at: usize) {
+    fn answer_requests(&mut self, at: usize) {
         let plan = &self.scenario.links[at];
         let link = &mut self.links[at];
-        let due: Vec<_> = link.thinking.extract_if(.., |(due, _)| *due <= self.now).collect();
+        let due: Vec<_> = link.pending.extract_if(.., |(due, _)| *due <= self.now).collect();
         for (_, id) in due {
             let server = &mut self.peers[plan.ends[1]];
             if server.acceptor.request(id).is_none() {
                 continue;
             }
-            let is_free = matches!(link.fate[1], EndState::Before | EndState::Failed("left") | EndState::Trying);
+            let is_free = matches!(link.state[1], EndState::Before | EndState::Failed("left") | EndState::Trying);
             if !plan.accepts || !is_free {
-                server.answer(self.now, at, id, None);
+                server.decide(self.now, at, id, None);
                 if is_free {
-                    link.fate[1] = EndState::Failed("refused");
+                    link.state[1] = EndState::Failed("refused");
                 }
                 continue;
             }
             // A client that moves sends requests from both addresses, and an old packet may arrive late, so several
             // accepts may exist. The confirmation decides which accept is valid.
             let wanted = link.wanted(plan, 1, self.now);
-            let is_there = server.answer(self.now, at, id, Some(&wanted));
+            let is_there = server.decide(self.now, at, id, Some(&wanted));
             if is_there {
-                link.fate[1] = EndState::Trying;
-            } else if link.fate[1] != EndState::Trying {
-                link.fate[1] = EndState::Failed("left");
+                link.state[1] = EndState::Trying;
+            } else if link.state[1] != EndState::Trying {
+                link.state[1] = EndState::Failed("left");
             }
         }
     }
@@ -271,9 +280,9 @@ impl<'a> Run<'a> {
             peer.pool.borrow_mut().put(longest);
             link.recvs_posted[side] += 1;
         }
-        let EndState::Established(number) = link.fate[side] else { return };
+        let EndState::Established(number) = link.state[side] else { return };
         let Some(line) = peer.lines.get_mut(&number) else {
-            link.fate[side] = EndState::Ended;
+            link.state[side] = EndState::Ended;
             return;
         };
         let closed = line.conn.is_closed();
@@ -289,13 +298,13 @@ impl<'a> Run<'a> {
             link.posted[side] += 1;
             let (work, length, request) = link.oracle.borrow_mut().post(side, item);
             let post = Post { work, length, fence: item.fence };
-            line.conn.post(self.now, post, |own| *own = request, &mut line.hand);
+            line.conn.post(self.now, post, |own| *own = request, &mut line.host);
         }
     }
 
-    fn look_at_end(&mut self, at: usize) {
+    fn end_when_done(&mut self, at: usize) {
         let plan = &self.scenario.links[at];
-        let both = |link: &Link| link.fate.iter().all(|fate| matches!(fate, EndState::Established(_)));
+        let both = |link: &Link| link.state.iter().all(|fate| matches!(fate, EndState::Established(_)));
         if self.links[at].finished || !both(&self.links[at]) {
             return;
         }
@@ -309,7 +318,7 @@ impl<'a> Run<'a> {
         link.complete = is_done;
         let finish = if is_late { Finish::AbortBoth } else { plan.finish };
         if is_done && !self.scenario.is_excused(at) {
-            self.counters_fit(at);
+            self.check_counters(at);
         }
         match finish {
             Finish::Drain(side) => self.end(at, side, false),
@@ -324,10 +333,10 @@ impl<'a> Run<'a> {
     }
 
     /// Checks that, when all work is complete, each end has received every packet of the other end once.
-    fn counters_fit(&self, at: usize) {
+    fn check_counters(&self, at: usize) {
         let plan = &self.scenario.links[at];
         let counters = [0, 1].map(|side| {
-            let EndState::Established(number) = self.links[at].fate[side] else { panic!("it stands") };
+            let EndState::Established(number) = self.links[at].state[side] else { panic!("it stands") };
             self.peers[plan.ends[side]].lines[&number].conn.counters()
         });
         let oracle = self.links[at].oracle.borrow();
@@ -348,8 +357,8 @@ impl<'a> Run<'a> {
 
     fn is_over(&self) -> bool {
         let links = self.links.iter().all(|link| {
-            let is_idle = link.fate[1] == EndState::Before && link.thinking.is_empty();
-            link.fate[0].is_final() && (link.fate[1].is_final() || is_idle)
+            let is_idle = link.state[1] == EndState::Before && link.pending.is_empty();
+            link.state[0].is_final() && (link.state[1].is_final() || is_idle)
         });
         let is_calm = self.actions_done == self.scenario.actions.len() && self.network.next().is_none();
         links && is_calm && self.peers.iter().all(Peer::is_empty)
@@ -360,7 +369,14 @@ impl<'a> Run<'a> {
             let oracle = link.oracle.borrow();
             let side = |side: usize| {
                 let it = &oracle.sides[side];
-                format!("{:?}: {}/{} done, {} got, {:?}", link.fate[side], it.done, it.entries.len(), it.got, it.events)
+                format!(
+                    "{:?}: {}/{} done, {} got, {:?}",
+                    link.state[side],
+                    it.done,
+                    it.entries.len(),
+                    it.received,
+                    it.events
+                )
             };
             format!("[{} | {}]", side(0), side(1))
         };
@@ -374,7 +390,7 @@ impl<'a> Run<'a> {
                 format!(
                     "\n  link {} side {}: outstanding {:?} deadline {:?} work {} {:?}",
                     line.link,
-                    line.hand.side,
+                    line.host.side,
                     line.conn.outstanding(),
                     line.conn.deadline(),
                     line.conn.pending_work(self.now).needs_service(),

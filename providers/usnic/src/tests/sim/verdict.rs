@@ -9,31 +9,31 @@ use super::scenario::{OpKind, Scenario, ScriptedAction};
 pub(super) fn check(run: &Run<'_>) {
     for (at, link) in run.links.iter().enumerate() {
         for side in 0..2 {
-            one_end(link, side, at);
-            everything_completes(link, side, at);
+            check_events(link, side, at);
+            check_completions(link, side, at);
         }
         if !run.scenario.is_excused(at) {
-            undisturbed(link, at);
+            check_undisturbed(link, at);
         } else if !run.scenario.is_loose(at) {
-            only_invalid_requests_fail(run.scenario, link, at);
-            drained(run.scenario, link, at);
+            check_failures(run.scenario, link, at);
+            check_drained(run.scenario, link, at);
         }
     }
 }
 
 /// Checks that an end that was connected gets one disconnect event, unless it disconnected itself.
-fn one_end(link: &Link, side: usize, at: usize) {
+fn check_events(link: &Link, side: usize, at: usize) {
     let events = link.events(side);
-    match link.fate[side] {
+    match link.state[side] {
         EndState::Ended if link.aborted[side] => assert_eq!(events, [], "link {at} side {side}: it aborted"),
         EndState::Ended => assert_eq!(events.len(), 1, "link {at} side {side}: {events:?}"),
-        EndState::Dead => {}
+        EndState::ProcessExited => {}
         fate => assert_eq!(events, [], "link {at} side {side}: {fate:?}"),
     }
 }
 
-fn everything_completes(link: &Link, side: usize, at: usize) {
-    if link.fate[side] != EndState::Dead {
+fn check_completions(link: &Link, side: usize, at: usize) {
+    if link.state[side] != EndState::ProcessExited {
         let oracle = link.oracle.borrow();
         let it = &oracle.sides[side];
         assert_eq!(it.done, it.entries.len(), "link {at} side {side}: requests");
@@ -42,14 +42,14 @@ fn everything_completes(link: &Link, side: usize, at: usize) {
 }
 
 /// Checks that a connection without impairments has done all its work.
-fn undisturbed(link: &Link, at: usize) {
-    assert_eq!(link.fate, [EndState::Ended; 2], "link {at}");
+fn check_undisturbed(link: &Link, at: usize) {
+    assert_eq!(link.state, [EndState::Ended; 2], "link {at}");
     assert!(link.complete, "link {at} ended too early");
     let oracle = link.oracle.borrow();
     for side in 0..2 {
         let it = &oracle.sides[side];
         assert!(it.entries.iter().all(|entry| entry.status == Some(Status::Success)), "link {at} side {side}");
-        assert_eq!(it.got, oracle.sides[1 - side].sends.len(), "link {at} side {side}: messages");
+        assert_eq!(it.received, oracle.sides[1 - side].sends.len(), "link {at} side {side}: messages");
         assert!(it.failed_recvs.iter().all(|status| *status == Status::Flushed));
         assert!(
             it.events.iter().all(|event| *event == ConnectionEvent::Disconnected),
@@ -61,7 +61,7 @@ fn undisturbed(link: &Link, at: usize) {
 
 /// Checks the requests that failed other than by a flush: the request was invalid, the network was cut, or the peer
 /// died.
-fn only_invalid_requests_fail(scenario: &Scenario, link: &Link, at: usize) {
+fn check_failures(scenario: &Scenario, link: &Link, at: usize) {
     for side in 0..2 {
         let Some((index, status)) = link.failure(side) else { continue };
         let oracle = link.oracle.borrow();
@@ -93,21 +93,21 @@ fn only_invalid_requests_fail(scenario: &Scenario, link: &Link, at: usize) {
 }
 
 /// Checks the only graceful disconnect of a connection: data that was sent successfully before it has arrived.
-fn drained(scenario: &Scenario, link: &Link, at: usize) {
+fn check_drained(scenario: &Scenario, link: &Link, at: usize) {
     let aborts = scenario
         .actions
         .iter()
         .filter(|action| matches!(action.what, ScriptedAction::Abort(link, _) if link == at))
         .count();
     let is_quiet = aborts == 0 && !scenario.has_bad(at) && !is_cut(scenario, at) && !link.aborted.contains(&true);
-    if !is_quiet || link.drained == [true; 2] || link.fate != [EndState::Ended; 2] {
+    if !is_quiet || link.drained == [true; 2] || link.state != [EndState::Ended; 2] {
         return;
     }
     let oracle = link.oracle.borrow();
     for side in 0..2 {
         let (one, other) = (&oracle.sides[side], &oracle.sides[1 - side]);
         let sent = one.sends.iter().filter(|index| one.entries[**index].status == Some(Status::Success)).count();
-        assert!(other.got >= sent, "link {at} side {side}: {sent} sent, {} arrived", other.got);
+        assert!(other.received >= sent, "link {at} side {side}: {sent} sent, {} arrived", other.received);
     }
 }
 
