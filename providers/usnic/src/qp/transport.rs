@@ -20,7 +20,7 @@ use crate::net::short_packet::ShortPacket;
 use crate::net::sockaddr::SockAddr;
 use crate::net::socket::Socket;
 use crate::proto::congestion::Algorithm;
-use crate::proto::conn::{Config, Conn, Host, Outgoing, Payload, ShortSendRest, Unsent};
+use crate::proto::conn::{AfterShortSend, Config, Conn, Host, Outgoing, Payload, Unsent};
 use crate::proto::path::{BASE, HEADERS_V4, HEADERS_V6};
 use crate::proto::schedule::PendingWork;
 use crate::proto::seal::Seal;
@@ -173,7 +173,7 @@ impl Transport {
             }
             DeliveryErrorKind::TooLarge(_) => {}
             DeliveryErrorKind::PortClosed if is_quoted() => self.conn.port_closed(now),
-            DeliveryErrorKind::PortClosed | DeliveryErrorKind::Unreachable => self.conn.did_not_arrive(now),
+            DeliveryErrorKind::PortClosed | DeliveryErrorKind::Unreachable => self.conn.on_icmp_error(now),
         }
     }
 
@@ -199,7 +199,7 @@ impl Transport {
         cookie: u64,
         most: u32,
         mut context: &QpContext,
-    ) -> Option<ShortSendRest> {
+    ) -> Option<AfterShortSend> {
         let mut packet = ShortPacket::<FRAGMENT>::new();
         if !self.conn.permits_short(segment.length) && !self.permit_short(now, segment.length, most) {
             return None;
@@ -212,7 +212,7 @@ impl Transport {
         let packet = packet.finish(zerocopy::transmute!(self.conn.short_header(send, &context)));
         if !self.socket.send_packet(packet, &self.short_to.1) {
             self.send_in_batch(now, packet, context);
-            return Some(ShortSendRest::Anything);
+            return Some(AfterShortSend::Anything);
         }
         Some(self.conn.after_short_send(&mut context))
     }

@@ -271,13 +271,13 @@ impl Peer<'_> {
             14 => {
                 let many = u32::from(self.byte());
                 self.memory.shared = self.memory.shared.saturating_add(many).min(1000);
-                self.conn.look_at_credits(&mut self.memory);
+                self.conn.check_credits(&mut self.memory);
             }
             _ => match self.byte() {
                 0 => self.conn.drain(self.now),
                 1 => self.conn.abort(self.now, &mut self.memory),
                 2 => self.conn.too_large(self.now, 600),
-                _ => self.conn.did_not_arrive(self.now),
+                _ => self.conn.on_icmp_error(self.now),
             },
         }
     }

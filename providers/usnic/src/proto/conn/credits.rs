@@ -10,7 +10,7 @@ use crate::proto::wire::Ack;
 use crate::proto::{MILLIS, Nanos};
 
 /// Maximum interval between probes, in nanoseconds.
-const RAREST: Nanos = 100 * MILLIS;
+const MAX_PROBE_INTERVAL: Nanos = 100 * MILLIS;
 
 /// Time in nanoseconds after which a waiting send is reported as overdue.
 const OVERDUE: Nanos = dapl_software::overdue::OVERDUE.as_nanos() as Nanos;
@@ -18,7 +18,7 @@ const OVERDUE: Nanos = dapl_software::overdue::OVERDUE.as_nanos() as Nanos;
 #[derive(Debug)]
 pub(super) struct Credits {
     /// Credit limit: the peer has a receive for each send whose number is below this.
-    pub(super) there: u32,
+    pub(super) limit: u32,
     /// Serial number of the latest ack that was received.
     serial: u16,
     probing: Option<CreditProbing>,
@@ -45,8 +45,8 @@ pub(super) struct Probe {
 }
 
 impl Credits {
-    pub(super) fn new(there: u32) -> Self {
-        Credits { there, serial: 0, probing: None }
+    pub(super) fn new(limit: u32) -> Self {
+        Credits { limit, serial: 0, probing: None }
     }
 
     /// Updates the credit limit from an ack, unless a later ack was received before. With a shared receive queue the
@@ -55,20 +55,20 @@ impl Credits {
     pub(super) fn update(&mut self, ack: &Ack) {
         let serial = ack.serial.get();
         if serial.wrapping_sub(self.serial) as i16 >= 0 {
-            (self.serial, self.there) = (serial, ack.credits.get());
+            (self.serial, self.limit) = (serial, ack.credits.get());
         }
     }
 
     /// Returns an ack with the latest credit limit that acknowledges all packets before `next`.
     pub(super) fn with_next(&self, next: U32) -> Ack {
-        Ack { next, credits: self.there.into(), serial: self.serial.into(), ..Ack::default() }
+        Ack { next, credits: self.limit.into(), serial: self.serial.into(), ..Ack::default() }
     }
 
     /// Starts probing, because the send with number `send` waits for a credit. `wait`: time until the first probe,
     /// about a round trip.
     pub(super) fn wait(&mut self, now: Nanos, wait: Nanos, send: u32) {
         if self.probing.is_none() {
-            let wait = wait.clamp(1, RAREST);
+            let wait = wait.clamp(1, MAX_PROBE_INTERVAL);
             let at = now.saturating_add(wait);
             self.probing = Some(CreditProbing { at, wait, count: 0, send, since: now, is_reported: false });
         }
@@ -86,7 +86,7 @@ impl Credits {
     /// Returns the probe if a probe is due now. `send`: number of the first send that waits.
     pub(super) fn on_time(&mut self, now: Nanos, send: u32) -> Option<Probe> {
         let probing = self.probing.as_mut().filter(|probing| probing.at <= now)?;
-        probing.wait = probing.wait.saturating_mul(2).min(RAREST);
+        probing.wait = probing.wait.saturating_mul(2).min(MAX_PROBE_INTERVAL);
         probing.at = now.saturating_add(probing.wait);
         probing.count = probing.count.saturating_add(1);
         if probing.send != send {

@@ -21,7 +21,7 @@ mod transmit;
 mod types;
 mod write;
 
-pub(crate) use quick::ShortSendRest;
+pub(crate) use quick::AfterShortSend;
 #[cfg(test)]
 pub(crate) use types::Channel;
 pub(crate) use types::{Config, Driver, Host, Outgoing, Payload, Post, SendValue, Source, Unsent, Work};
@@ -54,7 +54,7 @@ use send_path::SendPath;
 use transmit::ControlPacket;
 
 /// Maximum of a probe timeout, after any number of doublings.
-const LONGEST_TIMEOUT: Nanos = 2 * SECONDS;
+const MAX_TIMEOUT: Nanos = 2 * SECONDS;
 
 /// An established connection. It exists until late packets need no more answers.
 pub(crate) struct Conn<D: Driver> {
@@ -96,7 +96,7 @@ pub(crate) struct Conn<D: Driver> {
     acks: AckClock,
     deferred: Option<Deferred>,
     /// The peer's address and liveness.
-    partner: Peer,
+    peer_state: Peer,
     /// The confirmation of set-up. Present after it was first sent, until a packet of the peer arrives.
     confirming: Option<Confirming>,
     ending: Ending,
@@ -108,7 +108,7 @@ impl<D: Driver> Conn<D> {
         let timing = Timing {
             first: config.first_timeout,
             floor: config.min_timeout,
-            ceiling: LONGEST_TIMEOUT,
+            ceiling: MAX_TIMEOUT,
             ack_delay: config.ack_delay,
             give_up: config.give_up,
         };
@@ -141,7 +141,7 @@ impl<D: Driver> Conn<D> {
             pieces: Refragmented::default(),
             acks,
             deferred: None,
-            partner: Peer::new(&terms, now, config.keepalive, config.give_up),
+            peer_state: Peer::new(&terms, now, config.keepalive, config.give_up),
             confirming: terms.active.then(|| confirming(config, now)),
             ending: Ending::default(),
             config: config.clone(),
@@ -199,7 +199,7 @@ impl<D: Driver> Conn<D> {
             host.recv_done(own, status, 0, false);
             return false;
         }
-        !self.carries_credits() && self.look_at_credits(host)
+        !self.carries_credits() && self.check_credits(host)
     }
 
     /// Adds work to a queue. Errors: the status with which the work completes immediately.
@@ -219,7 +219,7 @@ impl<D: Driver> Conn<D> {
 
     /// Called when receives were added to the shared receive queue. Returns false if no ack is needed, because the peer
     /// knows that there are receives.
-    pub(crate) fn look_at_credits(&mut self, host: &mut impl Host<D>) -> bool {
+    pub(crate) fn check_credits(&mut self, host: &mut impl Host<D>) -> bool {
         if self.carries_credits() {
             return true;
         }
@@ -253,7 +253,7 @@ impl<D: Driver> Conn<D> {
 
     /// Returns the default destination of packets.
     pub(crate) fn peer(&self) -> Source {
-        self.partner.at()
+        self.peer_state.at()
     }
 
     /// Number of outstanding requests and receives. With an SRQ, the receives that were taken from it are counted.
@@ -278,15 +278,15 @@ impl<D: Driver> Conn<D> {
 
     /// Handles an ICMP message that reports a packet as undelivered. The message may be forged, so the peer is
     /// challenged.
-    pub(crate) fn did_not_arrive(&mut self, now: Nanos) {
+    pub(crate) fn on_icmp_error(&mut self, now: Nanos) {
         self.now = now;
-        self.partner.hinted(now);
+        self.peer_state.hinted(now);
     }
 
     /// Handles a report that the peer's port is closed. The report quotes a packet for which `is_quoted` returns true.
     pub(crate) fn port_closed(&mut self, now: Nanos) {
         self.now = now;
-        self.partner.port_closed(now, self.flight.rtt());
+        self.peer_state.port_closed(now, self.flight.rtt());
     }
 
     /// Whether `quote`, the start of a packet that an ICMP message quotes, belongs to a recent packet of this
@@ -306,7 +306,7 @@ impl<D: Driver> Conn<D> {
             }
             Some(Kind::Challenge) => {
                 let nonce = body.first_chunk().map(|bytes| u64::from_be_bytes(*bytes));
-                nonce.is_some_and(|nonce| self.partner.has_probed(nonce))
+                nonce.is_some_and(|nonce| self.peer_state.has_probed(nonce))
             }
             Some(_) => true,
         }
@@ -347,5 +347,5 @@ impl<D: Driver> Conn<D> {
 /// retransmitted.
 fn confirming(config: &Config, now: Nanos) -> Confirming {
     let first = config.first_timeout;
-    Confirming::new(now.saturating_add(first), first, LONGEST_TIMEOUT, now.saturating_add(config.give_up))
+    Confirming::new(now.saturating_add(first), first, MAX_TIMEOUT, now.saturating_add(config.give_up))
 }

@@ -34,7 +34,7 @@ pub(super) struct ShortPermit {
     /// Maximum length of each send in bytes.
     max_length: u32,
     /// Number of bytes since the last request for an ack from which the next packet requests an ack.
-    ask_at: u64,
+    request_ack_at: u64,
     /// Whether no send of this permit was posted yet.
     is_first: bool,
     /// Whether no packet was in flight when the permit was granted.
@@ -57,12 +57,12 @@ pub(crate) struct ShortSend {
     id: u32,
     length: u32,
     /// Whether the packet requests an ack.
-    asks: bool,
+    requests_ack: bool,
 }
 
 /// Work that remains after a short send.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(crate) enum ShortSendRest {
+pub(crate) enum AfterShortSend {
     /// No work: the deadlines are unchanged.
     Nothing,
     /// The probe timeout is at this time or later. All other deadlines are unchanged.
@@ -74,7 +74,7 @@ pub(crate) enum ShortSendRest {
 impl<D: Driver> Conn<D> {
     /// Whether the connection is open, and has nothing to send but new requests.
     #[inline(always)]
-    fn is_calm(&self) -> bool {
+    fn has_only_new_work(&self) -> bool {
         self.ending.is_open()
             && self.flight.has_no_loss()
             && self.sending_pieces.is_none()
@@ -91,16 +91,16 @@ impl<D: Driver> Conn<D> {
         // If a deferred message was only noted, its ack was not processed yet and may change what is sent first
         // (`may_respond_first`).
         let is_settled = self.deferred.as_ref().is_none_or(|deferred| !deferred.is_recorded());
-        self.is_calm()
+        self.has_only_new_work()
             && is_settled
             && self.received.is_gapless()
-            && self.requests.may_start_send(self.credits.there)
+            && self.requests.may_start_send(self.credits.limit)
             && self.credits.deadline().is_none()
             && length <= self.config.tiny
             && self.commands < self.config.command_depth
             && self.has_window()
             && bytes <= self.send_path.path.size() as u64
-            && self.send_path.has_room(now, bytes, self.flight.bytes())
+            && self.send_path.would_admit(now, bytes, self.flight.bytes())
     }
 
     /// Returns the size in bytes of the datagram.
@@ -125,7 +125,7 @@ impl<D: Driver> Conn<D> {
         }
         let (window, in_flight) = (self.send_path.window(), self.flight.bytes());
         let left = (most - outstanding)
-            .min(self.credits.there.wrapping_sub(self.requests.numbers.sends))
+            .min(self.credits.limit.wrapping_sub(self.requests.numbers.sends))
             .min(self.config.command_depth - self.commands)
             .min(self.config.window - self.commands - self.data)
             .min(self.flight.free_slots());
@@ -136,7 +136,7 @@ impl<D: Driver> Conn<D> {
         self.short_permit = ShortPermit {
             left: if is_for_all { left } else { 1 },
             max_length: length,
-            ask_at: window / 4,
+            request_ack_at: window / 4,
             is_first: true,
             was_empty: self.flight.is_empty(),
             is_paced,
@@ -173,48 +173,48 @@ impl<D: Driver> Conn<D> {
         self.flight.sent(now, bytes, sent);
         self.prefers_responses = true;
         self.commands += 1;
-        let asks = self.send_path.asks_at(bytes, self.short_permit.ask_at);
+        let requests_ack = self.send_path.requests_ack_at(bytes, self.short_permit.request_ack_at);
         if self.short_permit.is_paced {
             self.send_path.sent(now, bytes, &self.flight);
         }
         self.counters.sent += 1;
         self.counters.sent_bytes += u64::from(length);
-        Some((ShortSend { psn, id, length, asks }, own))
+        Some((ShortSend { psn, id, length, requests_ack }, own))
     }
 
     /// Returns the header of the send's packet.
     #[inline(always)]
     pub(crate) fn short_header(&mut self, send: ShortSend, host: &impl Host<D>) -> FragmentHeader {
-        let ShortSend { psn, id, length, asks } = send;
+        let ShortSend { psn, id, length, requests_ack } = send;
         let message = Message { op: Op::Send as u8, id: id.into(), length: length.into(), ..Message::default() };
-        FragmentHeader { head: self.short_heads[usize::from(asks)], carried: self.carried(psn, host), message }
+        FragmentHeader { head: self.short_heads[usize::from(requests_ack)], carried: self.carried(psn, host), message }
     }
 
     /// Does the deferred work, after the packet of a short send was sent.
     #[inline(always)]
-    pub(crate) fn after_short_send(&mut self, host: &mut impl Host<D>) -> ShortSendRest {
+    pub(crate) fn after_short_send(&mut self, host: &mut impl Host<D>) -> AfterShortSend {
         if !std::mem::take(&mut self.short_permit.is_first) {
             // The probe timeout depends on the oldest packet in flight, so it is unchanged.
-            return ShortSendRest::Nothing;
+            return AfterShortSend::Nothing;
         }
         self.after_first_send(host)
     }
 
     #[inline(never)]
-    fn after_first_send(&mut self, host: &mut impl Host<D>) -> ShortSendRest {
+    fn after_first_send(&mut self, host: &mut impl Host<D>) -> AfterShortSend {
         if self.deferred.is_some() {
             // The deadline of this work is planned for the next pass, which checks all other deadlines.
             self.process_deferred(host);
-            return if self.is_calm() && !self.has_requests() {
-                ShortSendRest::Nothing
+            return if self.has_only_new_work() && !self.has_requests() {
+                AfterShortSend::Nothing
             } else {
-                ShortSendRest::Anything
+                AfterShortSend::Anything
             };
         }
         if !self.short_permit.was_empty {
-            return ShortSendRest::Nothing;
+            return AfterShortSend::Nothing;
         }
-        ShortSendRest::Timeout(self.now.saturating_add(self.config.min_timeout))
+        AfterShortSend::Timeout(self.now.saturating_add(self.config.min_timeout))
     }
 
     /// Posts a request behind waiting requests, whose turn or deadline is already planned. Returns false if no request
@@ -251,6 +251,6 @@ impl<D: Driver> Conn<D> {
             self.counters.acks_carried += 1;
         }
         let delay = self.acks.carried(self.now);
-        Carried { psn: psn.0.into(), ack: self.said(delay, host) }
+        Carried { psn: psn.0.into(), ack: self.ack_fields(delay, host) }
     }
 }

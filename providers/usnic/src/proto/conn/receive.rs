@@ -94,7 +94,7 @@ impl<D: Driver> Conn<D> {
         self.now = now;
         self.withdraw_permit();
         self.process_deferred(host);
-        self.partner.note_packet(now, from);
+        self.peer_state.note_packet(now, from);
         // The peer sent handshake packets before it received the confirmation.
         if !matches!(head.kind(), Some(Kind::Accept | Kind::Cookie | Kind::Reject)) {
             self.confirming = None;
@@ -125,7 +125,7 @@ impl<D: Driver> Conn<D> {
             }
             Kind::Response => {
                 let Some(nonce) = challenge::nonce(body) else { return false };
-                if self.partner.responded(from, nonce) {
+                if self.peer_state.responded(from, nonce) {
                     self.send_path.moved(&self.config, &self.terms);
                 }
             }
@@ -462,7 +462,7 @@ impl<D: Driver> Conn<D> {
     #[inline]
     fn update_credits(&mut self, ack: &Ack) {
         self.credits.update(ack);
-        if is_below(self.credits.there, self.requests.numbers.sends) {
+        if is_below(self.credits.limit, self.requests.numbers.sends) {
             self.retransmit_unaccepted();
         }
     }
@@ -471,10 +471,10 @@ impl<D: Driver> Conn<D> {
     /// they were sent, and none when they arrived.
     #[cold]
     fn retransmit_unaccepted(&mut self) {
-        let (queue, there) = (&self.requests.queue, self.credits.there);
+        let (queue, limit) = (&self.requests.queue, self.credits.limit);
         self.flight.resend_where(self.now, |sent| {
             let request = queue.get(sent.slot).filter(|_| sent.what == PayloadOwner::Request);
-            request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, there))
+            request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, limit))
         });
     }
 }

@@ -22,7 +22,7 @@ pub(super) struct SendPath {
     /// Number of bytes that sealing adds to each datagram.
     pub(super) extra: usize,
     /// Number of bytes sent since the last request for an ack.
-    unasked: u64,
+    bytes_since_ack_request: u64,
     /// Whether the congestion window limited sending since the last ack.
     is_cwnd_limited: bool,
     /// Send time of the newest packet that was acked.
@@ -44,7 +44,7 @@ impl SendPath {
             path,
             peer_window,
             extra: terms.overhead,
-            unasked: 0,
+            bytes_since_ack_request: 0,
             is_cwnd_limited: false,
             newest_acked: 0,
         }
@@ -97,7 +97,7 @@ impl SendPath {
     }
 
     /// Same as [`Self::admits`], but does not record whether the congestion window limits sending.
-    pub(super) fn has_room(&self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
+    pub(super) fn would_admit(&self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
         (in_flight == 0 || in_flight + bytes <= self.window()) && self.pacer.ready(now, bytes).is_ok()
     }
 
@@ -117,19 +117,19 @@ impl SendPath {
 
     /// Whether this packet requests an ack. Four packets per window request an ack, so that the sender never waits for
     /// an ack that was not requested.
-    pub(super) fn asks(&mut self, bytes: u64) -> bool {
-        self.asks_at(bytes, self.window() / 4)
+    pub(super) fn requests_ack(&mut self, bytes: u64) -> bool {
+        self.requests_ack_at(bytes, self.window() / 4)
     }
 
     /// Whether this packet requests an ack, as in [`Self::asks`]. `quarter`: a quarter of the window in bytes.
     #[inline(always)]
-    pub(super) fn asks_at(&mut self, bytes: u64, quarter: u64) -> bool {
-        self.unasked += bytes;
-        let asks = self.unasked >= quarter;
-        if asks {
-            self.unasked = 0;
+    pub(super) fn requests_ack_at(&mut self, bytes: u64, quarter: u64) -> bool {
+        self.bytes_since_ack_request += bytes;
+        let requests_ack = self.bytes_since_ack_request >= quarter;
+        if requests_ack {
+            self.bytes_since_ack_request = 0;
         }
-        asks
+        requests_ack
     }
 
     /// Records an ack. `largest`: size in bytes of the largest acked packet.

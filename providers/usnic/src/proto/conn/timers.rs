@@ -39,7 +39,7 @@ impl<D: Driver> Conn<D> {
             self.credits.deadline(),
             // After this time `pending_work` returns a turn, unless another condition blocks the turn.
             self.bind_retry_at.filter(|at| *at > self.now),
-            self.partner.deadline(),
+            self.peer_state.deadline(),
             self.confirming.and_then(|it| it.deadline()),
             self.ending.deadline(self.now),
         ])
@@ -61,7 +61,7 @@ impl<D: Driver> Conn<D> {
             || self.ending.has_packet(now)
             || self.confirming.is_some_and(|it| it.is_due(now))
             || self.send_path.path.wants_probe(now)
-            || self.partner.deadline().is_some_and(|at| at <= now);
+            || self.peer_state.deadline().is_some_and(|at| at <= now);
         PendingWork {
             resend: resend.is_some_and(|at| at <= now),
             ready: is_small || fresh.is_some_and(|at| at <= now),
@@ -136,7 +136,7 @@ impl<D: Driver> Conn<D> {
             self.counters.credit_probes += 1;
             self.queue_control(ControlPacket::AckRequest);
         }
-        if self.partner.on_time(now) == PeerTimeout::Gone {
+        if self.peer_state.on_time(now) == PeerTimeout::Gone {
             self.counters.timeouts += 1;
             self.peer_timed_out(host);
         }

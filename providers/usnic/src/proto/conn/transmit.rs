@@ -82,8 +82,8 @@ impl<D: Driver> Conn<D> {
     /// Sends an answer or a probe without a PSN.
     fn send_control(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
         let start = out.len();
-        if let Some(to) = self.partner.transmit(self.now, self.flight.rtt(), &self.terms, out) {
-            let is_moving = to != self.partner.at();
+        if let Some(to) = self.peer_state.transmit(self.now, self.flight.rtt(), &self.terms, out) {
+            let is_moving = to != self.peer_state.at();
             *if is_moving { &mut self.counters.challenges } else { &mut self.counters.keepalives } += 1;
             return Some(Outgoing { to: Some(to), ..outgoing(out.len() - start) });
         }
@@ -105,7 +105,7 @@ impl<D: Driver> Conn<D> {
     }
 
     pub(super) fn bounds(&self) -> Bounds {
-        Bounds { ord: self.terms.ord, extensions: self.terms.extensions, credits: self.credits.there }
+        Bounds { ord: self.terms.ord, extensions: self.terms.extensions, credits: self.credits.limit }
     }
 
     /// Retransmits the first lost packet on the data channel.
@@ -199,7 +199,7 @@ impl<D: Driver> Conn<D> {
         let request = self.requests.queue.get(sent.slot).filter(|_| sent.what == PayloadOwner::Request);
         // The peer's SRQ had a receive when the packet was sent, and has none now. A retransmission with payload would
         // block the delivery of all later packets.
-        let has_no_receive = request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, self.credits.there));
+        let has_no_receive = request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, self.credits.limit));
         if has_no_receive {
             self.counters.withdrawn_sends += 1;
             self.requests.withdraw(*sent);
@@ -239,7 +239,7 @@ impl<D: Driver> Conn<D> {
             self.credits.stop();
         }
         *if sent.command { &mut self.commands } else { &mut self.data } += 1;
-        let flags = if self.send_path.asks(bytes) { FLAG_ACK_NOW } else { 0 };
+        let flags = if self.send_path.requests_ack(bytes) { FLAG_ACK_NOW } else { 0 };
         self.send_path.sent(self.now, bytes, &self.flight);
         self.counters.sent += 1;
         self.counters.sent_bytes += u64::from(sent.length);

@@ -145,7 +145,7 @@ pub(crate) trait Host<D: Driver> {
     fn take_shared(&mut self) -> Option<(D::Recv, u64)>;
     /// Number of receives in the shared queue.
     fn shared_left(&self) -> u32;
-    /// Called when there are too few receives. `Conn::look_at_credits` must then be called when receives are added.
+    /// Called when there are too few receives. `Conn::check_credits` must then be called when receives are added.
     fn await_shared(&mut self) {}
     /// Executes a bind. Returns `true` if it was executed, `false` if the call must be repeated soon.
     fn execute_bind(&mut self, request: &D::Request) -> Result<bool, Status>;

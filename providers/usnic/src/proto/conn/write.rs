@@ -184,10 +184,10 @@ impl<D: Driver> Conn<D> {
 
     /// Builds the ack fields: received packets and credits.
     #[inline(always)]
-    pub(super) fn said(&mut self, delay: u16, host: &impl Host<D>) -> Ack {
-        let was_turned_away = self.receives.not_accepted();
+    pub(super) fn ack_fields(&mut self, delay: u16, host: &impl Host<D>) -> Ack {
+        let had_unaccepted_send = self.receives.not_accepted();
         let credits = self.receives.report(host).into();
-        if was_turned_away && self.receives.is_credit_due(host) {
+        if had_unaccepted_send && self.receives.is_credit_due(host) {
             self.acks.at_once();
         }
         self.ack_serial = self.ack_serial.wrapping_add(1);
@@ -200,7 +200,7 @@ impl<D: Driver> Conn<D> {
         let start = out.len();
         out.extend_from_slice(self.head(Kind::Ack, flags).as_bytes());
         let delay = self.acks.left(self.now);
-        out.extend_from_slice(self.said(delay, host).as_bytes());
+        out.extend_from_slice(self.ack_fields(delay, host).as_bytes());
         let mut ranges = [Range::default(); RANGES];
         let fixed = size_of::<Head>() + size_of::<Ack>() + size_of::<Selective>() + self.send_path.extra;
         let space = self.send_path.path.mtu().saturating_sub(fixed) / size_of::<Range>();

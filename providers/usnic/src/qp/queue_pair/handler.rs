@@ -120,7 +120,7 @@ impl SrqWaiter for QpCore {
         let mut state = self.state.lock();
         let Some(transport) = &mut state.transport else { return false };
         let now = device::now();
-        let is_reported = transport.conn.look_at_credits(&mut &self.context);
+        let is_reported = transport.conn.check_credits(&mut &self.context);
         transport.transmit(now, &mut &self.context, &self.context);
         self.schedule(state, now);
         is_reported

@@ -10,7 +10,7 @@ use dapl_software::unlock_rarely;
 use super::{MAX_QUIET, QpCore, QpState};
 use crate::device;
 use crate::proto::Nanos;
-use crate::proto::conn::{Post, ShortSendRest, Work as ConnWork};
+use crate::proto::conn::{AfterShortSend, Post, Work as ConnWork};
 use crate::proto::schedule::PendingWork;
 use crate::qp::host::RecvRequest;
 use crate::qp::transport::Transport;
@@ -84,11 +84,11 @@ impl QpCore {
     }
 
     #[inline(always)]
-    fn after_short_send(&self, state: &mut QpState, now: Nanos, rest: ShortSendRest) {
+    fn after_short_send(&self, state: &mut QpState, now: Nanos, rest: AfterShortSend) {
         let deadline = match rest {
-            ShortSendRest::Nothing => return,
-            ShortSendRest::Timeout(deadline) => deadline,
-            ShortSendRest::Anything => 0,
+            AfterShortSend::Nothing => return,
+            AfterShortSend::Timeout(deadline) => deadline,
+            AfterShortSend::Anything => 0,
         };
         if let Some(transport) = &state.transport
             && transport.next_service.is_before(deadline)

@@ -271,7 +271,7 @@ impl Peer {
         let is_fresh = std::mem::take(&mut self.pool.borrow_mut().has_new);
         for line in self.lines.values_mut() {
             if is_fresh && line.host.pool.is_some() {
-                line.conn.look_at_credits(&mut line.host);
+                line.conn.check_credits(&mut line.host);
             }
             if line.conn.deadline().is_some_and(|at| at <= now) {
                 line.conn.on_time(now, &mut line.host);

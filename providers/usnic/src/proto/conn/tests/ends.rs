@@ -322,7 +322,7 @@ fn off_path_icmp_is_ignored() {
             assert!((0..16).all(|length| !pair.a.conn.is_quoted(&datagram.bytes[..length], false)));
         }
         let now = pair.now;
-        pair.a.conn.did_not_arrive(now);
+        pair.a.conn.on_icmp_error(now);
         pair.log = Some(Vec::new());
     }
     assert!(pair.a.events.is_empty() && pair.b.events.is_empty());

@@ -10,7 +10,9 @@ use dapl::provider::{ConnectionEvent, Remote, Status};
 use dapl_software::memory::atomic::Atomic;
 use zerocopy::IntoBytes;
 
-use crate::proto::conn::{Config, Conn, Driver, Host, Outgoing, Payload, Post, SendValue, ShortSendRest, Source, Work};
+use crate::proto::conn::{
+    AfterShortSend, Config, Conn, Driver, Host, Outgoing, Payload, Post, SendValue, Source, Work,
+};
 use crate::proto::psn::Psn;
 use crate::proto::setup::Terms;
 use crate::proto::wire::{self, Refusal};
@@ -401,9 +403,9 @@ impl ConnPair {
         let rest = end.conn.after_short_send(&mut end.host);
         let (after, latest) = (end.conn.pending_work(now), |at: Option<Nanos>| at.unwrap_or(Nanos::MAX));
         let planned = match rest {
-            ShortSendRest::Nothing => latest(before.deadline),
-            ShortSendRest::Timeout(earliest) => latest(before.deadline).min(earliest),
-            ShortSendRest::Anything => 0,
+            AfterShortSend::Nothing => latest(before.deadline),
+            AfterShortSend::Timeout(earliest) => latest(before.deadline).min(earliest),
+            AfterShortSend::Anything => 0,
         };
         // With deferred work, the next pass checks all deadlines. Otherwise it handles the deadlines that have expired.
         if planned > 0 && !was_deferring {
@@ -456,7 +458,7 @@ impl ConnPair {
         let id = self.next_id;
         let end = self.end(side);
         end.host.shared.push_back(Buffer { id, at, length });
-        end.conn.look_at_credits(&mut end.host);
+        end.conn.check_credits(&mut end.host);
         id
     }
 
