@@ -203,9 +203,9 @@ impl<D: Driver> Conn<D> {
         self.counters.refusals_sent += 1;
         if let Some((slot, status)) = receive
             && self.receives.is_first(slot)
-            && let Some(own) = self.receives.pop()
+            && let Some(driver_data) = self.receives.pop()
         {
-            host.recv_done(own, status, 0, false);
+            host.recv_done(driver_data, status, 0, false);
         }
         // If the peer made an invalid access, no local work has failed.
         let event = if why == Refusal::Access { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken };
@@ -234,7 +234,7 @@ impl<D: Driver> Conn<D> {
                 self.complete(first, Status::Flushed, host);
             }
             if let Some(request) = self.requests.queue.get(slot).filter(|_| status == Status::RemoteAccess) {
-                host.access_refused(&request.own, request.work, request.length);
+                host.access_refused(&request.driver_data, request.work, request.length);
             }
             self.complete(slot, status, host);
         }
@@ -243,7 +243,7 @@ impl<D: Driver> Conn<D> {
 
     fn complete(&mut self, slot: u32, status: Status, host: &mut impl Host<D>) {
         if let Some(request) = self.requests.queue.remove(slot) {
-            host.request_done(&mut request.own, status, 0);
+            host.request_done(&mut request.driver_data, status, 0);
         }
     }
 
@@ -253,7 +253,7 @@ impl<D: Driver> Conn<D> {
     pub(super) fn end_with(&mut self, status: Status, host: &mut impl Host<D>) {
         let is_idle = self.requests.queue.is_empty();
         if let Some(request) = self.requests.queue.pop() {
-            host.request_done(&mut request.own, status, 0);
+            host.request_done(&mut request.driver_data, status, 0);
         }
         self.close(Some(if is_idle { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken }), host);
         self.start_reset();
@@ -334,10 +334,10 @@ impl<D: Driver> Conn<D> {
         self.ending.phase = Phase::Closed;
         self.ending.event = event;
         while let Some(request) = self.requests.queue.pop() {
-            host.request_done(&mut request.own, Status::Flushed, 0);
+            host.request_done(&mut request.driver_data, Status::Flushed, 0);
         }
-        while let Some(own) = self.receives.pop() {
-            host.recv_done(own, Status::Flushed, 0, false);
+        while let Some(driver_data) = self.receives.pop() {
+            host.recv_done(driver_data, Status::Flushed, 0, false);
         }
         self.peer_reads.clear();
         self.control_packets.clear();

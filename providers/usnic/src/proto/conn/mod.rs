@@ -168,17 +168,17 @@ impl<D: Driver> Conn<D> {
     pub(crate) fn post(&mut self, now: Nanos, post: Post, fill: impl FnOnce(&mut D::Request), host: &mut impl Host<D>) {
         self.now = now;
         self.withdraw_permit();
-        let mut refused;
-        let (own, status) = match self.accepts(|conn| conn.requests.push(post)) {
-            Ok(own) => (own, Status::Success),
+        let mut flushed_data;
+        let (driver_data, status) = match self.accepts(|conn| conn.requests.push(post)) {
+            Ok(driver_data) => (driver_data, Status::Success),
             Err(status) => {
-                refused = D::Request::default();
-                (&mut refused, status)
+                flushed_data = D::Request::default();
+                (&mut flushed_data, status)
             }
         };
-        fill(own);
+        fill(driver_data);
         if status != Status::Success {
-            host.request_done(own, status, 0);
+            host.request_done(driver_data, status, 0);
         }
     }
 
@@ -186,17 +186,17 @@ impl<D: Driver> Conn<D> {
     /// announce the receive.
     #[inline(always)]
     pub(crate) fn post_recv(&mut self, length: u64, fill: impl FnOnce(&mut D::Recv), host: &mut impl Host<D>) -> bool {
-        let mut refused;
-        let (own, status) = match self.accepts(|conn| conn.receives.push(length)) {
-            Ok(own) => (own, Status::Success),
+        let mut flushed_data;
+        let (driver_data, status) = match self.accepts(|conn| conn.receives.push(length)) {
+            Ok(driver_data) => (driver_data, Status::Success),
             Err(status) => {
-                refused = D::Recv::default();
-                (&mut refused, status)
+                flushed_data = D::Recv::default();
+                (&mut flushed_data, status)
             }
         };
-        fill(own);
+        fill(driver_data);
         if status != Status::Success {
-            host.recv_done(own, status, 0, false);
+            host.recv_done(driver_data, status, 0, false);
             return false;
         }
         !self.carries_credits() && self.check_credits(host)
@@ -238,7 +238,7 @@ impl<D: Driver> Conn<D> {
 
     /// Returns the driver's data of the request that a `Payload` contains.
     pub(crate) fn request(&self, slot: u32) -> Option<&D::Request> {
-        self.requests.queue.get(slot).map(|request| &request.own)
+        self.requests.queue.get(slot).map(|request| &request.driver_data)
     }
 
     /// Whether requests must be sent or retransmitted.
@@ -330,11 +330,11 @@ impl<D: Driver> Conn<D> {
 
     /// Reports requests that have ended, in posting order. A failed request ends the connection.
     fn retire(&mut self, host: &mut impl Host<D>) {
-        while let Some((own, outcome)) = self.requests.take_ended() {
+        while let Some((driver_data, outcome)) = self.requests.take_ended() {
             match outcome {
-                Ok(bytes) => host.request_done(own, Status::Success, bytes),
+                Ok(bytes) => host.request_done(driver_data, Status::Success, bytes),
                 Err(status) => {
-                    host.request_done(own, status, 0);
+                    host.request_done(driver_data, status, 0);
                     return self.reset_after_failure(host);
                 }
             }

@@ -164,7 +164,7 @@ impl<D: Driver> Conn<D> {
     pub(crate) fn send_short(&mut self, now: Nanos, length: u32) -> Option<(ShortSend, &mut D::Request)> {
         debug_assert!(self.short_permit.is_first || self.may_send_short(now, length), "{:?}", self.short_permit);
         let psn = self.flight.next_psn();
-        let (slot, id, own) = self.requests.push_sent(length, psn)?;
+        let (slot, id, driver_data) = self.requests.push_sent(length, psn)?;
         self.now = now;
         self.short_permit.left -= 1;
         let bytes = (FRAGMENT + self.send_path.extra) as u64 + u64::from(length);
@@ -179,7 +179,7 @@ impl<D: Driver> Conn<D> {
         }
         self.counters.sent += 1;
         self.counters.sent_bytes += u64::from(length);
-        Some((ShortSend { psn, id, length, requests_ack }, own))
+        Some((ShortSend { psn, id, length, requests_ack }, driver_data))
     }
 
     /// Returns the header of the send's packet.

@@ -226,15 +226,15 @@ impl<D: Driver> Conn<D> {
         self.received.accept(psn);
         self.acks.arrived(self.now, arrival, is_last, is_probe || closes_gap);
         if arrival == Arrival::Next {
-            while let Some((own, message)) = self.receives.completed(self.received.next()) {
+            while let Some((driver_data, message)) = self.receives.completed(self.received.next()) {
                 let Incoming { length, value } = message;
                 match value.arrival {
-                    MessageKind::Send => host.recv_done(own, Status::Success, length.into(), value.solicited),
+                    MessageKind::Send => host.recv_done(driver_data, Status::Success, length.into(), value.solicited),
                     kind => {
                         if kind == MessageKind::SendInvalidate {
                             host.invalidate(value.value);
                         }
-                        host.recv_done_with(own, length.into(), value);
+                        host.recv_done_with(driver_data, length.into(), value);
                     }
                 }
             }
@@ -324,7 +324,7 @@ impl<D: Driver> Conn<D> {
             if data.op == Op::SendInvalidate && !host.may_invalidate(message.value.value) {
                 return Err(NotAccepted::Refused(Refusal::Access, Some((slot, Status::LocalProtection))));
             }
-            host.put_recv(&receive.own, data.offset, data.payload)
+            host.put_recv(&receive.driver_data, data.offset, data.payload)
                 .map_err(|status| NotAccepted::Refused(Refusal::Receive, Some((slot, status))))?;
         }
         let is_recorded = self.receives.record_received(slot, psn, message, data.offset, data.payload.len() as u32);
@@ -341,7 +341,7 @@ impl<D: Driver> Conn<D> {
         }
         if is_atomic {
             let found: [u8; 8] = data.extension.try_into().map_err(|_| NotAccepted::BadResponse)?;
-            if let Err(status) = host.put_read(&request.own, 0, &u64::from_be_bytes(found).to_ne_bytes()) {
+            if let Err(status) = host.put_read(&request.driver_data, 0, &u64::from_be_bytes(found).to_ne_bytes()) {
                 self.requests.fail(slot, status);
                 return Ok(());
             }
@@ -351,7 +351,7 @@ impl<D: Driver> Conn<D> {
         if request.length != data.message.length.get() {
             return Err(NotAccepted::BadResponse);
         }
-        if let Err(status) = host.put_read(&request.own, data.offset, data.payload) {
+        if let Err(status) = host.put_read(&request.driver_data, data.offset, data.payload) {
             self.requests.fail(slot, status);
             return Ok(());
         }
@@ -369,12 +369,13 @@ impl<D: Driver> Conn<D> {
             return false;
         }
         let Some(receive) = self.receives.waiting(data.message.id.get()) else { return false };
-        if data.payload.len() as u64 > receive.capacity || host.put_recv(&receive.own, 0, data.payload).is_err() {
+        if data.payload.len() as u64 > receive.capacity || host.put_recv(&receive.driver_data, 0, data.payload).is_err()
+        {
             return false; // The normal path finds the same error and handles it.
         }
-        if let Some(own) = self.receives.complete_waiting() {
+        if let Some(driver_data) = self.receives.complete_waiting() {
             let (bytes, solicited) = (data.payload.len() as u64, data.op == Op::SendSolicited);
-            host.recv_done(own, Status::Success, bytes, solicited);
+            host.recv_done(driver_data, Status::Success, bytes, solicited);
         }
         self.counters.fast += 1;
         self.counters.received += 1;

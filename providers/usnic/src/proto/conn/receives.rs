@@ -15,7 +15,7 @@ const SHARED: u32 = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Receive<R> {
-    pub(super) own: R,
+    pub(super) driver_data: R,
     /// Capacity in bytes.
     pub(super) capacity: u64,
     /// Length and value of the message, after one of its packets has arrived.
@@ -75,7 +75,7 @@ impl<D: Driver> Receives<D> {
     pub(super) fn push(&mut self, capacity: u64) -> Option<&mut D::Recv> {
         let (_, receive) = self.queue.push()?;
         receive.capacity = capacity; // All other fields have the values of a new receive (see `completed`).
-        Some(&mut receive.own)
+        Some(&mut receive.driver_data)
     }
 
     /// Returns the credit limit: each send whose number is below it has a receive.
@@ -146,7 +146,7 @@ impl<D: Driver> Receives<D> {
     pub(super) fn complete_waiting(&mut self) -> Option<&mut D::Recv> {
         self.bound = self.bound.wrapping_add(1);
         self.complete = self.complete.wrapping_add(1);
-        self.queue.pop_waiting().map(|receive| &mut receive.own)
+        self.queue.pop_waiting().map(|receive| &mut receive.driver_data)
     }
 
     /// Gives receives to the next `count` messages. Returns false and does nothing if there are not enough receives.
@@ -171,9 +171,9 @@ impl<D: Driver> Receives<D> {
     }
 
     fn bind_shared(&mut self, host: &mut impl Host<D>) -> bool {
-        let Some((own, capacity)) = host.take_shared() else { return false };
+        let Some((driver_data, capacity)) = host.take_shared() else { return false };
         let Some(slot) = self.push(capacity) else { return false };
-        *slot = own;
+        *slot = driver_data;
         self.queue.start(u64::from(self.bound));
         self.bound = self.bound.wrapping_add(1);
         true
@@ -215,12 +215,12 @@ impl<D: Driver> Receives<D> {
         let message = receive.message.take();
         receive.received.clear();
         receive.is_whole = false;
-        message.map(|message| (&mut receive.own, message))
+        message.map(|message| (&mut receive.driver_data, message))
     }
 
     /// Removes the oldest receive, whether complete or not, to flush it.
     pub(super) fn pop(&mut self) -> Option<&mut D::Recv> {
-        self.queue.pop().map(|receive| &mut receive.own)
+        self.queue.pop().map(|receive| &mut receive.driver_data)
     }
 }
 

@@ -51,7 +51,7 @@ pub(super) enum SendPhase {
 
 #[derive(Debug, Default)]
 pub(super) struct PostedRequest<Q> {
-    pub(super) own: Q,
+    pub(super) driver_data: Q,
     pub(super) work: Work,
     pub(super) length: u32,
     fence: bool,
@@ -180,7 +180,7 @@ impl<Q: Default> Requests<Q> {
         (request.work, request.length, request.fence) = (work, length, fence);
         (request.phase, request.packets, request.answered) = (SendPhase::Segmenting, None, false);
         (request.id, request.sent_bytes, request.unacked) = (0, 0, 0);
-        Some(&mut request.own)
+        Some(&mut request.driver_data)
     }
 
     /// Whether a send that is posted now would start next, and has a receive.
@@ -201,7 +201,7 @@ impl<Q: Default> Requests<Q> {
         (request.work, request.length, request.fence) = (Work::Send { solicited: false }, length, false);
         (request.phase, request.packets, request.answered) = (SendPhase::Out, Some((psn, psn)), false);
         (request.id, request.sent_bytes, request.unacked) = (id, length, 1);
-        Some((slot, id, &mut request.own))
+        Some((slot, id, &mut request.driver_data))
     }
 
     /// Returns the next packet, with a payload of at most `fragment` bytes if it contains the whole message, and at
@@ -351,7 +351,7 @@ impl<Q: Default> Requests<Q> {
             SendPhase::Failed(status) => Err(status),
             SendPhase::Segmenting | SendPhase::Out => return None,
         };
-        self.queue.remove(slot).map(|request| (&mut request.own, outcome))
+        self.queue.remove(slot).map(|request| (&mut request.driver_data, outcome))
     }
 
     /// Returns the active request to which the packet with this PSN belongs.

@@ -319,8 +319,11 @@ impl<D: Driver> Conn<D> {
         let Some(request) = self.requests.queue.next().and_then(|slot| self.requests.queue.get(slot)) else {
             return false;
         };
-        let outcome =
-            if wait == Wait::BindReady { host.execute_bind(&request.own) } else { Err(Status::RemoteResponder) };
+        let outcome = if wait == Wait::BindReady {
+            host.execute_bind(&request.driver_data)
+        } else {
+            Err(Status::RemoteResponder)
+        };
         self.bind_retry_at = (outcome == Ok(false)).then(|| self.now.saturating_add(BIND_RETRY));
         if self.bind_retry_at.is_some() {
             return false;
