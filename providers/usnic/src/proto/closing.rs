@@ -186,7 +186,7 @@ mod tests {
         let mut kinds = Vec::new();
         let mut out = Vec::new();
         while closing.transmit(now, &mut out) {
-            kinds.push(wire::head(&out).and_then(|(head, _)| head.kind()).expect("a packet"));
+            kinds.push(wire::head(&out).and_then(|(head, _)| head.kind()).expect("the packet has a complete header"));
             out.clear();
         }
         kinds
@@ -201,7 +201,7 @@ mod tests {
         let mut closing = finish(0);
         let mut out = Vec::new();
         assert!(closing.transmit(0, &mut out));
-        let (head, body) = wire::head(&out).expect("a packet");
+        let (head, body) = wire::head(&out).expect("the packet has a complete header");
         assert_eq!((head.conn.get(), head.token.get()), (terms().peer_conn, terms().peer_token));
         assert_eq!(packets::fin(body), Some(Fin { end: 7.into(), received: 9.into() }));
         assert_eq!(sent(&mut closing, 0), []);

@@ -79,11 +79,11 @@ mod tests {
     #[test]
     fn freed_number_is_quarantined() {
         let mut ids = Ids::new(3, 100);
-        let first = ids.take(0).expect("a free number");
+        let first = ids.take(0).expect("a connection number is free");
         ids.free(first, 10);
-        let second = ids.take(50).expect("a free number");
+        let second = ids.take(50).expect("a connection number is free");
         assert_ne!(index(second), index(first), "it rests");
-        let third = ids.take(110).expect("a free number");
+        let third = ids.take(110).expect("a connection number is free");
         assert_eq!(index(third), index(first), "it has rested");
         assert_ne!(third, first);
         assert!(ids.is_live(third) && !ids.is_live(first));
@@ -94,7 +94,8 @@ mod tests {
     #[test]
     fn numbers_are_bounded_and_the_oldest_freed_is_reused() {
         let mut ids = Ids::new(2, 100);
-        let (a, b) = (ids.take(0).expect("a free number"), ids.take(0).expect("a free number"));
+        let (a, b) =
+            (ids.take(0).expect("a connection number is free"), ids.take(0).expect("a connection number is free"));
         assert_eq!(ids.take(0), None);
         ids.free(b, 1);
         ids.free(a, 2);
@@ -108,17 +109,17 @@ mod tests {
         let mut ids = Ids::new(1, 0);
         let mut seen = HashSet::new();
         for _ in 0..(1 << (32 - INDEX_BITS)) - 1 {
-            let conn = ids.take(0).expect("a free number");
+            let conn = ids.take(0).expect("a connection number is free");
             assert!(conn != 0 && seen.insert(conn), "all generations are used");
             ids.free(conn, 0);
         }
-        assert!(!seen.insert(ids.take(0).expect("a free number")), "and then they start again");
+        assert!(!seen.insert(ids.take(0).expect("a connection number is free")), "and then they start again");
     }
 
     #[test]
     fn unknown_numbers_are_not_live() {
         let mut ids = Ids::new(4, 0);
-        let conn = ids.take(0).expect("a free number");
+        let conn = ids.take(0).expect("a connection number is free");
         for other in [0, conn + 1, conn | 1 << 31, u32::MAX] {
             assert!(!ids.is_live(other));
             ids.free(other, 0);

@@ -319,7 +319,7 @@ mod tests {
     #[test]
     fn waiting_entries_start_in_order_and_are_found_by_number() {
         let mut queue = Queue::new(100);
-        let slots: Vec<u32> = (0..100).map(|i| push(&mut queue, i).expect("there is space")).collect();
+        let slots: Vec<u32> = (0..100).map(|i| push(&mut queue, i).expect("the queue is not full")).collect();
         assert_eq!((push(&mut queue, 100), queue.len(), queue.waiting()), (None, 100, 100));
         for number in 0..60u64 {
             let key = u64::from((number as u32).wrapping_sub(30)) | (number % 3) << 32;
@@ -327,7 +327,7 @@ mod tests {
         }
         for number in 0..60u64 {
             let key = u64::from((number as u32).wrapping_sub(30)) | (number % 3) << 32;
-            let slot = queue.find(key).expect("it is active");
+            let slot = queue.find(key).expect("the entry with this number is active");
             assert_eq!(queue.get(slot), Some(&number));
         }
         assert_eq!(queue.find(7 | 9 << 32), None);
@@ -348,7 +348,7 @@ mod tests {
         let mut queue = Queue::new(40);
         for item in 0..40u64 {
             match item % 3 {
-                0 => *queue.push_active().expect("there is space").1 = item,
+                0 => *queue.push_active().expect("the queue is not full").1 = item,
                 1 => {
                     push(&mut queue, item);
                     queue.start(UNNUMBERED);
@@ -425,7 +425,7 @@ mod tests {
                     }
                     Step::Take(n) if n < active.len() => {
                         let (key, item) = active.remove(n);
-                        let slot = queue.find(key).expect("it is active");
+                        let slot = queue.find(key).expect("the entry with this number is active");
                         prop_assert_eq!(queue.remove(slot).copied(), Some(item));
                         prop_assert_eq!(queue.find(key), None);
                     }

@@ -410,7 +410,7 @@ impl Peer<'_> {
             assert_eq!(out.header, self.packet.len());
             match out.payload {
                 Payload::Request { slot, offset, length } => {
-                    let buffer = self.conn.request(slot).expect("it is active").0;
+                    let buffer = self.conn.request(slot).expect("the slot belongs to an active request").0;
                     assert!(offset as usize + length as usize <= buffer, "more than there is");
                 }
                 Payload::Remote { key, address, length, .. } => {
@@ -442,9 +442,11 @@ mod tests {
 
     fn corpus(of: &str) -> Vec<(String, Vec<u8>)> {
         let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../test/fuzz/corpus").join(of);
-        let files = std::fs::read_dir(&folder).expect("the corpus").flatten();
+        let files = std::fs::read_dir(&folder).expect("the corpus directory is readable").flatten();
         let mut all: Vec<_> = files
-            .map(|file| (format!("{:?}", file.file_name()), std::fs::read(file.path()).expect("a file")))
+            .map(|file| {
+                (format!("{:?}", file.file_name()), std::fs::read(file.path()).expect("the corpus file is readable"))
+            })
             .collect();
         all.sort();
         assert!(all.len() >= 8, "{folder:?} has {} files", all.len());
@@ -493,7 +495,8 @@ mod tests {
     fn corpus_reaches_deep_states() {
         let lives = corpus("usnic_peer");
         let of = |name: &str| {
-            let (_, script) = lives.iter().find(|(file, _)| file.contains(name)).expect("it is there");
+            let (_, script) =
+                lives.iter().find(|(file, _)| file.contains(name)).expect("the corpus has a file of this name");
             live(script)
         };
         assert_eq!((of("receives"), of("behind-a-gap"), of("chunks")), ((0, 3), (0, 3), (0, 2)));

@@ -8,7 +8,7 @@ use super::*;
 const ALONE: &str = "DAPLUSNIC_TEST_ALONE";
 
 fn sent(qp: &Qp) -> u64 {
-    qp.0.counters().expect("it is connected").sent
+    qp.0.counters().expect("the queue pair is connected").sent
 }
 
 #[test]
@@ -46,7 +46,7 @@ fn no_thread_runs_before_open_or_after_close() {
     if std::env::var_os(ALONE).is_none() {
         // Other tests start engine threads, so this test runs in a process of its own.
         let name = concat!(module_path!(), "::no_thread_runs_before_open_or_after_close");
-        let name = name.split_once("::").expect("a module of this package").1;
+        let name = name.split_once("::").expect("the module path contains the crate name").1;
         let alone = std::env::current_exe().unwrap();
         let output = Command::new(alone).args(["--exact", name, "--test-threads=1"]).env(ALONE, "1").output().unwrap();
         let said = String::from_utf8_lossy(&output.stdout);

@@ -13,7 +13,7 @@ fn peer() -> Peer {
 }
 
 fn place(port: u16) -> Source {
-    Source::new("10.0.0.3".parse().expect("an address"), port)
+    Source::new("10.0.0.3".parse().expect("the literal is a valid address"), port)
 }
 
 /// Returns an estimator with the round-trip time `time`; its probe timeout is three times `time`.
@@ -31,18 +31,18 @@ fn asks(peer: &mut Peer, now: Nanos) -> Option<(Source, u64)> {
 fn asks_over(rtt: &Rtt, peer: &mut Peer, now: Nanos) -> Option<(Source, u64)> {
     let mut out = Vec::new();
     let to = peer.transmit(now, rtt, &terms(), &mut out)?;
-    let (head, body) = wire::head(&out).expect("a packet");
+    let (head, body) = wire::head(&out).expect("the packet has a complete header");
     assert_eq!((head.kind(), head.token.get()), (Some(Kind::Challenge), terms().peer_token));
-    Some((to, nonce(body).expect("a nonce")))
+    Some((to, nonce(body).expect("the body of a challenge is a nonce")))
 }
 
 #[test]
 fn response_echoes_the_nonce_and_has_the_same_length() {
     let (mut challenge, mut response) = (Vec::new(), Vec::new());
     put(Kind::Challenge, &terms(), 0x0123_4567_89AB_CDEF, &mut challenge);
-    let (_, body) = wire::head(&challenge).expect("a packet");
-    respond(&terms(), nonce(body).expect("a nonce"), &mut response);
-    let (head, answer) = wire::head(&response).expect("a packet");
+    let (_, body) = wire::head(&challenge).expect("the packet has a complete header");
+    respond(&terms(), nonce(body).expect("the body of a challenge is a nonce"), &mut response);
+    let (head, answer) = wire::head(&response).expect("the packet has a complete header");
     assert_eq!((head.kind(), answer, response.len()), (Some(Kind::Response), body, challenge.len()));
     assert!((0..12).filter(|length| *length != 8).all(|length| nonce(&[0; 12][..length]).is_none()));
 }
@@ -54,7 +54,7 @@ fn a_new_address_is_used_only_after_it_has_answered() {
     assert_eq!(asks(&mut peer, 0), None);
     peer.note_packet(1, new);
     assert_eq!(peer.at(), old);
-    let (to, nonce) = asks(&mut peer, 1).expect("a request is sent");
+    let (to, nonce) = asks(&mut peer, 1).expect("a challenge is due");
     assert_eq!(to, new);
     assert!(!peer.responded(new, nonce ^ 1), "a guess");
     assert!(!peer.responded(old, nonce) && !peer.responded(place(2), nonce), "the answer comes from there");
@@ -71,7 +71,7 @@ fn unsolicited_response_does_not_move_the_peer() {
     let mut peer = peer();
     let old = peer.at();
     peer.note_packet(0, place(1));
-    let foreseen = peer.candidate.expect("a candidate address").nonce;
+    let foreseen = peer.candidate.expect("a packet from a new address makes it a candidate").nonce;
     assert!(!peer.responded(place(1), foreseen), "no challenge was sent yet");
     assert_eq!(peer.at(), old);
 }
@@ -109,7 +109,7 @@ fn peer_moving_during_a_challenge_is_found() {
     peer.note_packet(50 * MILLIS, place(2));
     assert_eq!(asks(&mut peer, 50 * MILLIS), None, "not so fast");
     peer.note_packet(100 * MILLIS, place(2));
-    let (to, nonce) = asks(&mut peer, 100 * MILLIS).expect("a request is sent");
+    let (to, nonce) = asks(&mut peer, 100 * MILLIS).expect("a challenge is due");
     assert!(to == place(2) && peer.responded(to, nonce));
 }
 
@@ -163,7 +163,7 @@ fn answering_peer_is_probed_after_the_interval() {
     for round in 1..5 {
         let now = round * INTERVAL;
         assert_eq!((peer.deadline(), peer.on_time(now)), (Some(now), PeerTimeout::Nothing));
-        let (to, nonce) = asks(&mut peer, now).expect("a request is sent");
+        let (to, nonce) = asks(&mut peer, now).expect("a challenge is due");
         assert_eq!(asks(&mut peer, now), None);
         peer.note_packet(now, to);
         assert!(!peer.responded(to, nonce), "the peer has not moved");

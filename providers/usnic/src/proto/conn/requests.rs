@@ -388,8 +388,8 @@ mod tests {
         let send = |number| {
             requests
                 .push(Post { work: Work::Send { solicited: false }, length: 8, fence: false })
-                .expect("there is space");
-            let sent = requests.next(bounds(number + 1), SPACE, SPACE).expect("it has a receive");
+                .expect("the queue is not full");
+            let sent = requests.next(bounds(number + 1), SPACE, SPACE).expect("the credit limit includes this send");
             requests.record_sent(&sent, Psn(number));
             sent
         };

@@ -5,7 +5,7 @@ use crate::proto::setup::tests::TestRandom;
 use crate::proto::wire::{FLAG_ACK_NOW, Kind};
 
 fn psk(secret: &str) -> Psk {
-    Psk::new(secret.as_bytes()).expect("long enough")
+    Psk::new(secret.as_bytes()).expect("the secret has the minimum length")
 }
 
 fn offers() -> (Offer, Offer) {
@@ -37,7 +37,7 @@ fn packets_open_at_the_peer_and_are_encrypted() {
         let mut there = sealed(&mut client, body);
         assert_eq!(there.len(), packet(body).len() + OVERHEAD);
         assert!(body.is_empty() || !there.windows(body.len()).any(|part| part == body));
-        let (head, came) = server.open(&mut there).expect("it is whole");
+        let (head, came) = server.open(&mut there).expect("the packet is sealed with the same key");
         assert_eq!((head.kind(), head.has(FLAG_ACK_NOW), head.has(FLAG_SEALED)), (Some(Kind::Ack), true, true));
         assert_eq!(came, body);
         assert_eq!(client.open(&mut sealed(&mut server, body)).map(|(_, body)| body.to_vec()), Some(body.to_vec()));
@@ -184,7 +184,7 @@ fn sides_with_different_keys_do_not_connect() {
 #[test]
 fn short_secrets_are_refused_and_none_is_printed() {
     assert!(Psk::new(&[7; MIN_SECRET - 1]).is_none());
-    let key = Psk::new(&[7; MIN_SECRET]).expect("long enough");
+    let key = Psk::new(&[7; MIN_SECRET]).expect("the secret has the minimum length");
     assert_eq!(format!("{key:?} {:?}", PacketGuard::new(Some(&key))), "Psk(..) PacketGuard(sealed)");
     assert_eq!(format!("{:?}", pair().0), "Seal { next: 0, .. }");
 }
@@ -194,12 +194,14 @@ fn ciphers_match_the_test_vectors() {
     // Test vector of RFC 8439, 2.8.2. Its nonce begins with 7, so it is passed to the cipher directly, not through
     // `nonce`.
     let key: Vec<u8> = (0x80..0xA0).collect();
-    let cipher = ChaCha20Poly1305::new_from_slice(&key).expect("32 bytes");
+    let cipher = ChaCha20Poly1305::new_from_slice(&key).expect("the key has 32 bytes");
     let mut text = *b"Ladies and Gentlemen of the class of '99: If I could offer you only one tip for the future, \
                       sunscreen would be it.";
     let nonce: [u8; 12] = [7, 0, 0, 0, 0x40, 0x41, 0x42, 0x43, 0x44, 0x45, 0x46, 0x47];
     let aad = [0x50, 0x51, 0x52, 0x53, 0xC0, 0xC1, 0xC2, 0xC3, 0xC4, 0xC5, 0xC6, 0xC7];
-    let tag = cipher.encrypt_inout_detached(&nonce.into(), &aad, (&mut text[..]).into()).expect("sealed");
+    let tag = cipher
+        .encrypt_inout_detached(&nonce.into(), &aad, (&mut text[..]).into())
+        .expect("the packet is below the length limit of the cipher");
     assert_eq!(tag[..4], [0x1A, 0xE1, 0x0B, 0x59]);
     assert_eq!(text[..4], [0xD3, 0x1A, 0x8D, 0x34]);
 }

@@ -425,7 +425,7 @@ impl Acceptor {
     /// Does the next action that is due. The caller repeats the call until it returns `None`.
     pub(crate) fn poll(&mut self, now: Nanos, out: &mut Vec<u8>) -> Option<Due> {
         while let Some((_, id)) = self.due.first().copied().filter(|(due, _)| now >= *due) {
-            let attempt = self.attempts.get_mut(&id).expect("what is due is there");
+            let attempt = self.attempts.get_mut(&id).expect("each entry of `due` belongs to an attempt");
             let from = attempt.key.from;
             match &mut attempt.phase {
                 AcceptPhase::Accepted { wait, until, .. } if now < *until => {

@@ -132,7 +132,10 @@ mod tests {
         let good = issued(&mut cookies, 0, &mut dice);
         assert!(cookies.is_good(0, FROM, &good, &mut dice));
         for from in ["10.0.0.2:700", "10.0.0.1:701", "[::1]:700"] {
-            assert!(!cookies.is_good(0, from.parse().expect("an address"), &good, &mut dice), "{from}");
+            assert!(
+                !cookies.is_good(0, from.parse().expect("the literal is a valid address"), &good, &mut dice),
+                "{from}"
+            );
         }
         let head = good.head;
         let others = [

@@ -82,7 +82,7 @@ mod tests {
     use super::*;
 
     fn at(text: &str) -> SocketAddr {
-        text.parse().expect("an address")
+        text.parse().expect("the literal is a valid address")
     }
 
     #[test]

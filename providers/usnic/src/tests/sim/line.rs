@@ -169,7 +169,7 @@ impl Line {
                 Some(&[][..])
             }
             Payload::Request { slot, offset, length } => {
-                let request = self.conn.request(slot).expect("it is active");
+                let request = self.conn.request(slot).expect("the slot belongs to an active request");
                 oracle.source(self.host.side, request, offset, length)
             }
             Payload::Remote { key, address, length, .. } => oracle.remote(self.host.side, key, address, length),
@@ -196,13 +196,13 @@ impl Line {
         let (first, ours) = (self.terms.peer_first_psn, self.terms.first_psn);
         let next = match head.kind() {
             Some(Kind::Fragment | Kind::Chunk | Kind::Piece) => {
-                let psn = u32::from_be_bytes(body[..4].try_into().expect("four"));
+                let psn = u32::from_be_bytes(body[..4].try_into().expect("the slice has four bytes"));
                 let at = psn.wrapping_sub(ours.0);
                 assert!(at < self.acked.saturating_add(WINDOW), "{at} is beyond the window at {}", self.acked);
-                u32::from_be_bytes(body[4..8].try_into().expect("four"))
+                u32::from_be_bytes(body[4..8].try_into().expect("the slice has four bytes"))
             }
             Some(Kind::Ack) => {
-                let (ack, _, ranges) = wire::ack(body).expect("an ack");
+                let (ack, _, ranges) = wire::ack(body).expect("an ack packet that this connection encoded is valid");
                 for range in ranges {
                     let mut at = Psn(range.first.get());
                     while at != Psn(range.end.get()) {

@@ -250,7 +250,7 @@ impl Oracle {
         if self.loose {
             return;
         }
-        let index = *self.sides[other].sends.get(number).expect("a message that was sent");
+        let index = *self.sides[other].sends.get(number).expect("each received message was posted by the peer");
         let entry = &self.sides[other].entries[index];
         assert_eq!((u64::from(entry.length), entry.solicited), (length, value.solicited), "message {number}");
         let wanted = match entry.kind {
@@ -395,7 +395,7 @@ impl Host<OracleHost> for OracleHost {
     fn put_recv(&mut self, recv: &PostedRecv, offset: u32, bytes: &[u8]) -> Result<(), Status> {
         let mut buffer = recv.buffer.borrow_mut();
         let place = buffer.get_mut(offset as usize..offset as usize + bytes.len());
-        place.expect("within the receive").copy_from_slice(bytes);
+        place.expect("the payload is within the receive").copy_from_slice(bytes);
         Ok(())
     }
 

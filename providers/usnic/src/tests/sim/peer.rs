@@ -64,7 +64,7 @@ pub(super) fn address(at: usize, port: u16) -> SocketAddr {
 impl Peer {
     pub(super) fn new(at: usize, life: u64, plan: &PeerPlan, sealed: bool, seed: u64, now: Nanos) -> Peer {
         let mut dice = TestRandom::new(seed ^ ((at as u64 + 1) << 32) ^ (life << 48));
-        let psk = sealed.then(|| Psk::new(b"0123456789abcdef-secret").expect("long enough"));
+        let psk = sealed.then(|| Psk::new(b"0123456789abcdef-secret").expect("the secret has the minimum length"));
         let unverified = if plan.cookies { 0 } else { SetupConfig::default().unverified };
         let config = SetupConfig { unverified, ..SetupConfig::default() };
         let setup = Arc::new(Setup::new(config, psk));
@@ -93,7 +93,7 @@ impl Peer {
 
     /// Starts the client's request for connection `link`.
     pub(super) fn connect(&mut self, now: Nanos, link: usize, server: usize, wanted: &Offer) {
-        let number = self.ids.take(now).expect("a number");
+        let number = self.ids.take(now).expect("a connection number is free");
         let ours = self.offer(number, wanted);
         let private = [link as u8; 16];
         let server = address(server, WELL_KNOWN);
@@ -121,7 +121,7 @@ impl Peer {
             self.acceptor.reject(now, id, Reason::Refused, &[], &mut self.dice);
             return false;
         };
-        let number = self.ids.take(now).expect("a number");
+        let number = self.ids.take(now).expect("a connection number is free");
         let ours = self.offer(number, wanted);
         match self.acceptor.accept(now, id, &ours, &[link as u8; 3], &mut self.dice) {
             Some(agreed) => {
@@ -205,7 +205,7 @@ impl Peer {
             PacketResult::Reply => self.out.push((datagram.from, packet)),
             PacketResult::Requested(id) => {
                 self.out.push((datagram.from, packet));
-                let request = self.acceptor.request(id).expect("a request is sent");
+                let request = self.acceptor.request(id).expect("the reported request is pending");
                 let link = request.qual as usize;
                 assert_eq!((request.from, request.private_data), (datagram.from, &[link as u8; 16][..]));
                 self.events.push(SetupEvent::Requested(link, id));

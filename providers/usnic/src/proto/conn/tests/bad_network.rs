@@ -70,7 +70,7 @@ impl Run {
         let at = self.pair.dice.below((PART - length) as u64) as usize;
         let fence = self.pair.dice.below(8) == 0;
         let kind = [Kind::Send, Kind::Send, Kind::Write, Kind::Read][self.pair.dice.below(4) as usize];
-        let [ours, theirs] = self.loads.get_disjoint_mut([place, 1 - place]).expect("two sides");
+        let [ours, theirs] = self.loads.get_disjoint_mut([place, 1 - place]).expect("the two indexes are different");
         let job = match kind {
             Kind::Send => {
                 ours.sends += 1;

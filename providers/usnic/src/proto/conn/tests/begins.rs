@@ -10,7 +10,7 @@ use crate::proto::wire::{self, Head, Kind};
 
 /// Returns the kinds of the packets that one end has sent.
 fn sent_kinds(pair: &ConnPair, side: Endpoint) -> Vec<Kind> {
-    let log = pair.log.as_ref().expect("it is completed_buffers");
+    let log = pair.log.as_ref().expect("packets are logged");
     let of_side = log.iter().filter(|(from, ..)| *from == side);
     of_side.filter_map(|(.., datagram)| wire::head(&datagram.bytes)?.0.kind()).collect()
 }

@@ -275,7 +275,7 @@ fn killed(pair: &mut ConnPair) {
     pair.log = Some(Vec::new());
     pair.until("it is noticed", |pair| {
         let now = pair.now;
-        for (_, _, datagram) in std::mem::take(pair.log.as_mut().expect("it is set")) {
+        for (_, _, datagram) in std::mem::take(pair.log.as_mut().expect("packets are logged")) {
             let quote = &datagram.bytes[..datagram.bytes.len().min(QUOTE)];
             if datagram.to == Endpoint::B && pair.a.conn.is_quoted(quote, false) {
                 pair.a.conn.port_closed(now);
@@ -336,12 +336,12 @@ fn icmp_quote_of_an_acked_packet_is_ignored() {
     pair.log = Some(Vec::new());
     pair.write(Endpoint::A, 0, 100, 0);
     pair.pump(Endpoint::A, 10);
-    let log = pair.log.take().expect("it is set");
+    let log = pair.log.take().expect("packets are logged");
     let data = log
         .iter()
         .map(|(_, _, datagram)| &datagram.bytes)
         .find(|bytes| wire::head(bytes).and_then(|(head, _)| head.kind()) == Some(Kind::Fragment));
-    let quote = data.expect("it left")[..32].to_vec();
+    let quote = data.expect("a matching packet was sent")[..32].to_vec();
     assert!(pair.a.conn.is_quoted(&quote, false));
     let mut later = quote.clone();
     later[19] += 1;

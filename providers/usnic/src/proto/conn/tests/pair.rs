@@ -396,7 +396,7 @@ impl ConnPair {
             return id;
         }
         let was_deferring = end.conn.is_deferring();
-        let (send, own) = end.conn.send_short(now, length as u32).expect("there is space");
+        let (send, own) = end.conn.send_short(now, length as u32).expect("the queue is not full");
         fill(own);
         let mut bytes = end.conn.short_header(send, &end.host).as_bytes().to_vec();
         bytes.extend_from_slice(&end.host.memory[at..][..length]);
@@ -590,7 +590,7 @@ fn gather(end: &mut End, out: &Outgoing, bytes: &mut Vec<u8>) -> bool {
         Payload::None => {}
         Payload::Padding(length) => bytes.resize(bytes.len() + length as usize, 0),
         Payload::Request { slot, offset, length } => {
-            let buffer = *end.conn.request(slot).expect("it is active");
+            let buffer = *end.conn.request(slot).expect("the slot belongs to an active request");
             if end.host.gone.contains(&buffer.id) {
                 end.conn.source_unreadable(&out.unsent(), Status::LocalProtection, &mut end.host);
                 return false;

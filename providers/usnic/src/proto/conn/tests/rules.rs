@@ -16,7 +16,9 @@ fn leaving(pair: &mut ConnPair) -> Vec<(Kind, Channel, u32)> {
     pair.log = Some(Vec::new());
     pair.pump(Endpoint::A, 1000);
     let log = pair.log.take().unwrap_or_default();
-    let kind = |bytes: &[u8]| wire::head(bytes).and_then(|(head, _)| head.kind()).expect("a valid packet");
+    let kind = |bytes: &[u8]| {
+        wire::head(bytes).and_then(|(head, _)| head.kind()).expect("the packet has a complete header and a known kind")
+    };
     let of = |payload| match payload {
         Payload::Request { length, .. } | Payload::Remote { length, .. } => length,
         Payload::None | Payload::Padding(_) => 0,
@@ -152,7 +154,8 @@ fn a_late_packet_with_an_old_credit_count_takes_no_send_back() {
     pair.b.drops_all = true;
     pair.write(Endpoint::B, 0, 10, 0);
     pair.pump(Endpoint::B, 100);
-    let (_, _, without_receive) = pair.log.take().unwrap_or_default().pop().expect("a packet with the write");
+    let (_, _, without_receive) =
+        pair.log.take().unwrap_or_default().pop().expect("the packet of the write was logged");
     pair.b.drops_all = false;
     pair.recv(Endpoint::B, 500, 10);
     let send = pair.send(Endpoint::A, 0, 10);
@@ -309,8 +312,12 @@ fn moved_peer_is_challenged_and_followed() {
     pair.log = Some(Vec::new());
     pair.write(Endpoint::A, 0, 10, 0);
     pair.until("it is done", |pair| pair.a.host.requests.len() == 2);
-    let copy =
-        pair.log.take().and_then(|log| log.into_iter().find(|(side, ..)| *side == Endpoint::A)).expect("it left").2;
+    let copy = pair
+        .log
+        .take()
+        .and_then(|log| log.into_iter().find(|(side, ..)| *side == Endpoint::A))
+        .expect("a matching packet was sent")
+        .2;
     pair.a.address = old;
     pair.deliver(&copy);
     pair.a.address = new;
@@ -388,8 +395,10 @@ fn response_is_sent_before_the_ack_of_its_request_is_processed() {
     assert_eq!(pair.pump(Endpoint::A, 1), 1);
     assert!(pair.a.host.requests.is_empty(), "the first completion is not processed yet");
     let log = pair.log.take().unwrap_or_default();
-    let (head, body) = wire::head(&log[0].2.bytes).expect("a valid packet");
-    let data = wire::data(Kind::Fragment, body).filter(|_| head.kind() == Some(Kind::Fragment)).expect("a small send");
+    let (head, body) = wire::head(&log[0].2.bytes).expect("the packet has a complete header and a known kind");
+    let data = wire::data(Kind::Fragment, body)
+        .filter(|_| head.kind() == Some(Kind::Fragment))
+        .expect("the logged packet is a fragment");
     assert_eq!(data.carried.ack.next.get(), pair.a.conn.received.next().0, "but the received packet is acked");
     assert_eq!((pair.pump(Endpoint::A, 1), pair.a.host.requests.len()), (0, 1), "and is processed afterwards");
     pair.until("all", |pair| pair.a.host.requests.len() == 2);

@@ -30,7 +30,7 @@ impl Sender {
         let mut sender = Sender::new(first.wrapping_sub(1));
         sender.send(1);
         sender.now += TRIP;
-        sender.ack(1, &[]).expect("it was sent");
+        sender.ack(1, &[]).expect("the ack is within the sent range");
         sender.first = Psn(first);
         sender.flight.ring.rest();
         sender.done.clear();
@@ -57,7 +57,7 @@ impl Sender {
     }
 
     fn lost(&mut self, next: i32, ranges: &[(i32, i32)]) -> u32 {
-        self.ack(next, ranges).expect("within the window").lost.packets
+        self.ack(next, ranges).expect("the ack is within the sent range").lost.packets
     }
 
     /// Retransmits all queued packets. Returns their distances from the first PSN.
@@ -76,7 +76,7 @@ impl Sender {
 
     /// Advances the clock to the deadline, and handles the deadline.
     fn wait(&mut self) -> Timeout {
-        self.now = self.flight.deadline().expect("a packet is in flight");
+        self.now = self.flight.deadline().expect("a flight with packets has a deadline");
         self.flight.on_time(self.now)
     }
 }

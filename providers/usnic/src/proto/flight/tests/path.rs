@@ -144,7 +144,7 @@ impl SimTransfer {
             self.send(&mut left);
             let arrives = self.wire.peek().map(|Reverse((at, ..))| *at);
             let due = [arrives, self.flight.deadline(), self.clock.deadline()].into_iter().flatten().min();
-            let due = due.expect("there is always a deadline");
+            let due = due.expect("a transfer that is not complete has a deadline");
             self.now = self.now.max(due);
             prop_assert!(self.now < 600 * SECONDS, "it comes to an end: {:?}", self.flight.counters());
             if self.clock.due(self.now) {

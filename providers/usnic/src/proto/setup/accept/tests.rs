@@ -55,7 +55,7 @@ impl Server {
 
     fn accept(&mut self, now: Nanos, id: RequestId, conn: u32) -> Agreed {
         let offer = Offer::new(conn, &mut self.dice);
-        self.acceptor.accept(now, id, &offer, &[6; MAX_PRIVATE], &mut self.dice).expect("it is there")
+        self.acceptor.accept(now, id, &offer, &[6; MAX_PRIVATE], &mut self.dice).expect("the attempt is pending")
     }
 
     /// Processes all deadlines until `end`. Returns the number of bytes sent, and the requests that have ended.
@@ -102,7 +102,7 @@ fn request_is_reported_once_and_answered_pending() {
         Some(SetupReply::Pending),
         "at once, so that the requester learns the state of its request"
     );
-    let request = server.acceptor.request(id).expect("it is there");
+    let request = server.acceptor.request(id).expect("the attempt is pending");
     assert_eq!((request.from, request.qual, request.private_data), (from, 77, &[5; MAX_PRIVATE][..]));
     for _ in 0..3 {
         assert_eq!(server.receives(1, &packet, from), PacketResult::Reply);
@@ -425,7 +425,7 @@ fn a_reset_needs_the_number_the_token_and_the_guard() {
         connector.transmit(0, &mut TestRandom::new(9), &mut again);
         let id = match server.receives(0, if again.is_empty() { &packet } else { &again }, from) {
             PacketResult::Requested(id) => id,
-            _ => *server.acceptor.attempts.keys().next().expect("it is there"),
+            _ => *server.acceptor.attempts.keys().next().expect("the attempt is pending"),
         };
         let terms = server.accept(0, id, 8).terms;
         let peer_offer = |conn, token| Offer { conn, token, ..Offer::new(1, &mut TestRandom::new(4)) };

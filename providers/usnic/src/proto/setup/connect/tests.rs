@@ -12,7 +12,7 @@ const SERVER: &str = "10.0.0.1:17471";
 const ANSWERS_FROM: &str = "10.0.0.1:5000";
 
 fn at(text: &str) -> SocketAddr {
-    text.parse().expect("an address")
+    text.parse().expect("the literal is a valid address")
 }
 
 fn offer() -> Offer {
@@ -72,10 +72,10 @@ fn cookie(to: To, ticket: Option<Ticket>) -> Vec<u8> {
 #[test]
 fn request_is_retransmitted_with_doubling_intervals_then_given_up() {
     let mut connector = connector();
-    let first = sends(&mut connector, 0).expect("at once");
+    let first = sends(&mut connector, 0).expect("the request is due immediately");
     let mut times = vec![0];
     let gone = loop {
-        let now = connector.deadline().expect("the attempt continues");
+        let now = connector.deadline().expect("the attempt has not ended");
         if let Some(outcome) = connector.on_time(now) {
             assert!(matches!(outcome, ConnectOutcome::Ended(ConnectionEvent::Unreachable, _)));
             break now;
@@ -163,13 +163,13 @@ fn first_cookie_is_used_at_once_and_further_ones_keep_the_pace() {
         let ticket = Ticket::new(now as u32, [now as u8; 16]);
         assert!(receives(&mut connector, now, &cookie(to(0), Some(ticket)), ANSWERS_FROM).is_none());
         if let Some(packet) = sends(&mut connector, now) {
-            let request_head = packets::request_head(&packet).expect("a request");
+            let request_head = packets::request_head(&packet).expect("the packet starts with a request head");
             assert_eq!((request_head.epoch.get(), request_head.cookie), (now as u32, [now as u8; 16]));
             sent += 1;
         }
     }
     assert_eq!(sent, 1);
-    let due = connector.deadline().expect("the attempt continues");
+    let due = connector.deadline().expect("the attempt has not ended");
     let packet = sends(&mut connector, due).expect("a packet is due");
     assert_eq!(packets::request_head(&packet).map(|request_head| request_head.epoch.get()), Some(999), "the newest");
 }
@@ -182,7 +182,7 @@ fn pending_answers_double_the_interval() {
     for _ in 0..1000 {
         assert!(connector.on_time(now).is_none() && sends(&mut connector, now).is_some());
         receives(&mut connector, now + 1, &cookie(to(0), None), ANSWERS_FROM);
-        let due = connector.deadline().expect("the attempt continues");
+        let due = connector.deadline().expect("the attempt has not ended");
         waits.push((due - now) / MILLIS);
         now = due;
     }
@@ -196,7 +196,7 @@ fn pending_request_is_repeated_to_its_process() {
     assert_eq!(sends_to(&mut connector, 0).map(|(to, _)| to), Some(at(SERVER)));
     receives(&mut connector, 1, &cookie(to(0), None), "10.0.0.2:5000");
     receives(&mut connector, 1, &cookie(to(1), None), ANSWERS_FROM);
-    let due = connector.deadline().expect("the attempt continues");
+    let due = connector.deadline().expect("the attempt has not ended");
     assert_eq!(sends_to(&mut connector, due).map(|(to, _)| to), Some(at(SERVER)), "neither was for it");
     receives(&mut connector, due, &cookie(to(0), None), ANSWERS_FROM);
     let mut asked = Vec::new();
@@ -230,12 +230,12 @@ fn server_gone_with_a_pending_request_counts_as_reject() {
     let mut connector = connector();
     sends(&mut connector, 0);
     receives(&mut connector, 1, &cookie(to(0), None), ANSWERS_FROM);
-    let mut now = connector.deadline().expect("the attempt continues");
-    let quote = sends(&mut connector, now).expect("it repeats the request");
+    let mut now = connector.deadline().expect("the attempt has not ended");
+    let quote = sends(&mut connector, now).expect("the request is due again");
     let closed = |connector: &mut Connector, now, to| connector.port_closed(now, at(to), &quote[..64]);
     assert!((0..10).all(|_| closed(&mut connector, now, SERVER).is_none()), "no program listens there");
     assert!(closed(&mut connector, now, ANSWERS_FROM).is_none(), "once is a hint");
-    now = connector.deadline().expect("the attempt continues");
+    now = connector.deadline().expect("the attempt has not ended");
     sends(&mut connector, now);
     assert!(matches!(
         closed(&mut connector, now, ANSWERS_FROM),
@@ -249,8 +249,8 @@ fn late_answers_of_a_former_listener_are_ignored() {
     let mut connector = connector();
     sends(&mut connector, 0);
     assert!(receives(&mut connector, 1, &reject(to(0), Reason::HandedOff(88)), ANSWERS_FROM).is_none());
-    let packet = sends(&mut connector, 1).expect("at once");
-    let request_head = packets::request_head(&packet).expect("a request");
+    let packet = sends(&mut connector, 1).expect("the request is due immediately");
+    let request_head = packets::request_head(&packet).expect("the packet starts with a request head");
     assert_eq!((request_head.qual(), request_head.hop(), request_head.epoch.get()), (88, 1, 0));
     for late in [reject(to(0), Reason::HandedOff(88)), reject(to(0), Reason::NoListener), cookie(to(0), None)] {
         assert!(receives(&mut connector, 2, &late, ANSWERS_FROM).is_none());
@@ -287,11 +287,11 @@ fn a_request_without_a_listener_is_repeated_until_one_comes() {
     let mut connector = patient();
     sends(&mut connector, 0);
     for _ in 0..3 {
-        let due = connector.deadline().expect("the attempt continues");
+        let due = connector.deadline().expect("the attempt has not ended");
         assert!(
             receives(&mut connector, due.min(20 * MILLIS), &reject(to(0), Reason::NoListener), ANSWERS_FROM).is_none()
         );
-        let due = connector.deadline().expect("the attempt continues");
+        let due = connector.deadline().expect("the attempt has not ended");
         assert!(due <= 30 * MILLIS && sends(&mut connector, due).is_some());
     }
     let outcome = receives(&mut connector, 40 * MILLIS, &accept(to(0)), ANSWERS_FROM);
@@ -303,10 +303,10 @@ fn a_request_without_a_listener_is_rejected_when_the_wait_is_over() {
     let (mut now, mut sent) = (0, 0);
     let mut connector = patient();
     let outcome = loop {
-        sends(&mut connector, now).expect("it is due");
+        sends(&mut connector, now).expect("the request is due");
         sent += 1;
         match receives(&mut connector, now, &reject(to(0), Reason::NoListener), ANSWERS_FROM) {
-            None => now = connector.deadline().expect("the attempt continues"),
+            None => now = connector.deadline().expect("the attempt has not ended"),
             outcome => break outcome,
         }
     };
@@ -325,9 +325,9 @@ fn a_request_without_a_listener_is_rejected_when_the_wait_is_over() {
 fn closed_port_is_retried_for_the_listener_wait() {
     let (mut now, mut connector) = (0, patient());
     let outcome = loop {
-        let packet = sends(&mut connector, now).expect("it is due");
+        let packet = sends(&mut connector, now).expect("the request is due");
         match connector.port_closed(now, at(SERVER), &packet) {
-            None => now = connector.deadline().expect("the attempt continues"),
+            None => now = connector.deadline().expect("the attempt has not ended"),
             outcome => break outcome,
         }
     };
@@ -338,10 +338,10 @@ fn closed_port_is_retried_for_the_listener_wait() {
 #[test]
 fn closed_port_is_tried_twice() {
     let mut connector = connector();
-    let quote = sends(&mut connector, 0).expect("at once");
+    let quote = sends(&mut connector, 0).expect("the request is due immediately");
     let closed = |connector: &mut Connector, now| connector.port_closed(now, at(SERVER), &quote[..64]);
     assert!((0..10).all(|_| closed(&mut connector, 1).is_none()), "one report per request is accepted");
-    let due = connector.deadline().expect("the attempt continues");
+    let due = connector.deadline().expect("the attempt has not ended");
     assert!(due < SECONDS && sends(&mut connector, due).is_some());
     assert!(matches!(
         closed(&mut connector, due + 1),
@@ -354,7 +354,7 @@ fn closed_port_is_tried_twice() {
 fn a_closed_port_is_believed_only_with_a_quote_of_the_request() {
     let mut connector = connector();
     for now in (0..9).map(|round| round * SECONDS) {
-        let packet = sends(&mut connector, now).expect("the attempt continues");
+        let packet = sends(&mut connector, now).expect("the attempt has not ended");
         let mut guess = packet[..128].to_vec();
         guess[52] ^= 1; // a byte of the token
         for quote in [&b""[..], &packet[..8], &packet[..63], &guess] {
@@ -369,12 +369,12 @@ fn alternative_address_is_tried_after_a_closed_port() {
     for is_rejected_by_a_listener in [true, false] {
         let mut connector = connector().or_at(Some(at("10.0.0.9:17471")));
         let mut now = 0;
-        let first = sends(&mut connector, now).expect("at once");
+        let first = sends(&mut connector, now).expect("the request is due immediately");
         if is_rejected_by_a_listener {
             assert!(receives(&mut connector, now, &reject(to(0), Reason::NoListener), SERVER).is_none());
         } else {
             assert!(connector.port_closed(now, at(SERVER), &first[..64]).is_none());
-            now = connector.deadline().expect("the attempt continues");
+            now = connector.deadline().expect("the attempt has not ended");
             sends(&mut connector, now);
             assert!(connector.port_closed(now, at(SERVER), &first[..64]).is_none());
         }
@@ -411,7 +411,7 @@ fn with_a_key_unsealed_answers_are_ignored() {
     let psk = crate::proto::seal::Psk::new(b"a secret of both sides");
     let own_offer = Arc::new(Setup::new(SetupConfig::default(), psk));
     let mut connector = Connector::new(own_offer.clone(), at(SERVER), 77, offer(), b"private", 0);
-    let request = sends(&mut connector, 0).expect("at once");
+    let request = sends(&mut connector, 0).expect("the request is due immediately");
     // A process that took over the port, or got the request by a hand-off, does not know the attempt's number and
     // token. Even with the right number and token, its packets are ignored.
     let peer_offer = Setup::new(SetupConfig::default(), None);
@@ -437,7 +437,7 @@ fn with_a_key_unsealed_answers_are_ignored() {
 fn answer_of_a_live_server_outweighs_port_unreachable() {
     let mut connector = connector();
     for now in (0..20).map(|round| round * 10 * SECONDS) {
-        let (to_whom, packet) = sends_to(&mut connector, now).expect("the attempt continues");
+        let (to_whom, packet) = sends_to(&mut connector, now).expect("the attempt has not ended");
         assert!(connector.port_closed(now, to_whom, &packet).is_none() && !connector.closed_counts);
         receives(&mut connector, now, &cookie(to(0), None), ANSWERS_FROM);
     }

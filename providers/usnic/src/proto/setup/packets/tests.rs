@@ -66,13 +66,13 @@ fn requests_have_one_length_or_less_and_a_third_of_every_answer() {
             let private = vec![1; length];
             let packet = a_request(&guard, &private);
             assert_eq!(packet.len(), REQUEST);
-            let request_head = request_head(&packet).expect("a request");
+            let request_head = request_head(&packet).expect("the packet starts with a request head");
             assert_eq!(
                 (request_head.qual(), request_head.hop(), request_head.epoch.get(), request_head.cookie),
                 (77, 2, 8, [9; 16])
             );
             let mut buffer = Vec::new();
-            let rest = request(&guard, &packet, &mut buffer).expect("a complete packet");
+            let rest = request(&guard, &packet, &mut buffer).expect("the packet is not truncated");
             assert_eq!(requester(rest), Some((9, an_offer().token)));
             assert_eq!(offer(rest), Some((an_offer(), &private[..length.min(MAX_PRIVATE)])));
         }
@@ -145,7 +145,7 @@ fn unknown_connection_is_reset_with_number_and_token() {
     for guard in guards() {
         let mut packet = Vec::new();
         put_unknown(&guard, &an_offer(), &mut TestRandom::new(5), &mut packet);
-        let (head, _) = wire::head(&packet).expect("a packet");
+        let (head, _) = wire::head(&packet).expect("the packet has a complete header");
         assert_eq!((head.conn.get(), head.token.get()), (9, an_offer().token));
         assert!(is_unknown(&guard, &packet) && request_head(&packet).is_none());
         for bit in 0..packet.len() * 8 {
@@ -166,7 +166,7 @@ fn invalid_offers_are_refused() {
     let bytes = |change: fn(&mut WireOffer), private: usize| {
         let mut out = Vec::new();
         put_offer(&an_offer(), &[], &mut out);
-        let mut offered = WireOffer::read_from_bytes(&out).expect("just written");
+        let mut offered = WireOffer::read_from_bytes(&out).expect("an encoded offer can be decoded");
         change(&mut offered);
         [offered.as_bytes(), &vec![0; private]].concat()
     };

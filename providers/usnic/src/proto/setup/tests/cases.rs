@@ -78,7 +78,7 @@ fn any_packet_of_the_connection_confirms() {
     let client = sim.client();
     sim.run(SECONDS);
     assert!(!stands(&sim, client));
-    let terms = sim.clients[client].agreed.as_ref().expect("accepted").terms;
+    let terms = sim.clients[client].agreed.as_ref().expect("the server has accepted").terms;
     let mut data = Vec::new();
     crate::proto::challenge::respond(&terms, 5, &mut data);
     sim.send(sim.clients[client].at, terms.peer, data);
@@ -146,7 +146,7 @@ fn consumer_may_reject_or_hand_off() {
         (sim.reply, sim.faults.loss) = (reply, 20);
         let client = sim.client();
         sim.run(60 * SECONDS);
-        (sim.clients[client].outcome.clone().expect("an outcome"), sim.asked.len())
+        (sim.clients[client].outcome.clone().expect("the attempt has ended"), sim.asked.len())
     };
     assert_eq!(outcome(|_| ConsumerReply::Reject(0)), ("PeerRejected".to_string(), 1));
     assert_eq!(outcome(|_| ConsumerReply::Reject(20 * SECONDS)), ("PeerRejected".to_string(), 1));
@@ -295,7 +295,8 @@ fn replayed_request_with_a_fresh_cookie_is_recognised() {
     let client = sim.client();
     sim.run(SECONDS);
     assert_eq!(sim.clients[client].outcome.as_deref(), Some("PeerRejected"));
-    let (from, to, last) = sim.log.iter().rfind(|(.., packet)| packet[1] == Kind::Request as u8).cloned().expect("one");
+    let (from, to, last) =
+        sim.log.iter().rfind(|(.., packet)| packet[1] == Kind::Request as u8).cloned().expect("a request was logged");
     for _ in 0..5 {
         sim.send(from, to, last.clone());
     }
@@ -354,7 +355,7 @@ fn simultaneous_connects_give_two_connections() {
     there.run(SECONDS);
     back.run(SECONDS);
     assert!(stands(&there, clients.0) && stands(&back, clients.1));
-    let terms = |sim: &SetupSim| sim.clients[0].agreed.as_ref().expect("stands").terms;
+    let terms = |sim: &SetupSim| sim.clients[0].agreed.as_ref().expect("the client is established").terms;
     assert_ne!(terms(&there).our_token, terms(&back).our_token);
     // The hosts of `back` ignore packets of `there`.
     for (_, _, packet) in &there.log {

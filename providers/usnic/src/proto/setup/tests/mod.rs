@@ -6,7 +6,7 @@ use super::*;
 pub(crate) fn terms() -> Terms {
     let mut dice = TestRandom::new(0);
     let (own_offer, peer_offer) = (Offer::new(1, &mut dice), Offer::new(2, &mut dice));
-    let peer = "10.0.0.2:700".parse().expect("an address");
+    let peer = "10.0.0.2:700".parse().expect("the literal is a valid address");
     Setup::new(SetupConfig::default(), None).agree(&own_offer, &peer_offer, peer, true, &mut dice).terms
 }
 
@@ -46,7 +46,7 @@ fn agreement_of_two_offers() {
     let mut dice = TestRandom::new(1);
     let own_offer = Offer { ord: 9, ird: 1, credits: 3, window_kib: 10, mtu: 1500, ..Offer::new(1, &mut dice) };
     let peer_offer = Offer { ord: 5, ird: 4, credits: 6, window_kib: 20, mtu: 1400, ..Offer::new(2, &mut dice) };
-    let peer = "10.0.0.2:700".parse().expect("an address");
+    let peer = "10.0.0.2:700".parse().expect("the literal is a valid address");
     let terms = |psk: Option<Psk>, own_offer: &Offer, peer_offer: &Offer, dice: &mut TestRandom| {
         let agreed = Setup::new(SetupConfig::default(), psk).agree(own_offer, peer_offer, peer, true, dice);
         assert_eq!(agreed.seal.is_some(), agreed.terms.overhead != 0);

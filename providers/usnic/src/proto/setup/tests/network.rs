@@ -151,7 +151,7 @@ impl SetupSim {
     pub(crate) fn send(&mut self, from: SocketAddr, to: SocketAddr, packet: Vec<u8>) {
         self.log.push((from, to, packet.clone()));
         self.account(from, to, packet.len() as u64, true);
-        let (head, _) = wire::head(&packet).expect("a packet");
+        let (head, _) = wire::head(&packet).expect("the packet has a complete header");
         let count = self.sent.entry(head.kind).or_default();
         *count += 1;
         if (self.drops)(&head, *count) || self.dice.below(100) < self.faults.loss {
@@ -265,7 +265,7 @@ impl SetupSim {
                 seal(agreed, &mut out);
                 self.send(to, from, out);
             } else if head.kind() != Some(Kind::Cookie) {
-                client.confirming.as_mut().expect("it is established").note_packet();
+                client.confirming.as_mut().expect("the client is established").note_packet();
             }
             return;
         }
