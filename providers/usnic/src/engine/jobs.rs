@@ -1,6 +1,6 @@
-//! The jobs of the engine thread. Any thread may queue a job; only the engine takes them.
+//! The jobs of the engine thread. Any thread may queue a job; the engine thread executes it.
 //!
-//! The length of the queue is bounded: each completion queue and each connection queues at most a few jobs at a time.
+//! The length of the queue is bounded, because each completion queue and each connection has at most a few queued jobs.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -25,11 +25,11 @@ pub(crate) enum Job {
     Refused(RefusedAccess),
     /// Log a send that waits for the peer to post a receive.
     Overdue(OverdueSend),
-    /// The connection manager has packets to handle, or its deadline has changed.
+    /// Wakes the engine because the connection manager has packets to handle, or an earlier deadline.
     Cm,
-    /// Only wakes the engine: a connection has an update, or an earlier deadline.
+    /// Wakes the engine because a connection has pending work, or an earlier deadline.
     Wake,
-    /// The IA is being closed.
+    /// Ends the engine thread: the IA is being closed.
     Stop,
 }
 

@@ -1,10 +1,10 @@
-//! Records which threads poll. A polling thread makes progress for the device in place of the engine.
+//! Records which threads poll. A thread that polls receives and sends for the device, so the engine thread does not.
 //!
-//! While a consumer polls, the engine is in standby: it sleeps without watching the data socket, and checks after each
-//! sleep whether a thread still polls. A thread that goes to sleep in a wait announces it. The engine then watches the
-//! socket, unless another thread polled within the last [`POLL_LIFETIME`]. Polls are recorded by thread, not by queue,
-//! because a sleeping thread polls none of its queues. A thread that computes, or sleeps outside of DAT, does not
-//! announce that it stops polling. The engine notices the missing polls at the end of its standby sleep.
+//! While a thread polls, the engine is in standby: it sleeps without watching the data socket, and checks after each
+//! sleep whether a thread still polls. A thread that goes to sleep in a wait calls [`Polling::stop`]. The engine then
+//! watches the socket, unless another thread polled within the last [`POLL_LIFETIME`]. Polls are recorded by thread,
+//! not by queue, because a sleeping thread polls none of its queues. A thread that computes, or sleeps outside of DAT,
+//! does not call `stop`. The engine detects this at the end of its standby sleep.
 //!
 //! The engine publishes the time until which it sleeps, so that a post wakes it only for work that is due earlier. This
 //! module does no I/O.
@@ -15,17 +15,18 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
 use crate::proto::{MICROS, MILLIS, Nanos};
 
-/// A thread counts as polling for this time after its last poll. Threads that spin poll every microsecond.
+/// Time in nanoseconds after its last poll during which a thread counts as polling. Threads that spin poll every
+/// microsecond.
 pub(crate) const POLL_LIFETIME: Nanos = 100 * MICROS;
-/// The longest standby sleep of the engine.
+/// Maximum length of a standby sleep of the engine, in nanoseconds.
 pub(crate) const MAX_STANDBY: Nanos = 2 * MILLIS;
 
-/// Number of slots. With more threads than slots, several threads share a slot. If one of them goes to sleep, the polls
-/// of the others are not visible until their next poll.
+/// Number of slots. With more threads than slots, several threads share a slot. If one of these threads goes to sleep,
+/// it clears the slot, and the other threads count as polling only after their next poll.
 const SLOTS: usize = 16;
 
 thread_local! {
-    /// The number of the calling thread, the same in every [`Polling`] of the process, from 1; 0: not assigned yet.
+    /// Number of the calling thread, starting at 1 and used for every [`Polling`] of the process; 0: not assigned yet.
     static NUMBER: Cell<usize> = const { Cell::new(0) };
 }
 
@@ -38,21 +39,21 @@ struct PollSlot(AtomicU64);
 #[derive(Debug, Default)]
 pub(crate) struct Polling {
     slots: [PollSlot; SLOTS],
-    /// The latest time at which the engine wakes without a job. 0: the engine is awake, and checks for work before it
-    /// sleeps.
+    /// Time at which the engine's sleep ends if no job is queued; 0: the engine is awake, and will check for work
+    /// before it sleeps.
     wakes_at: AtomicU64,
-    /// Whether arriving data wake the engine.
+    /// Whether an arriving datagram wakes the engine.
     watches_socket: AtomicBool,
 }
 
-/// Whether the engine leaves the data socket to consumers.
+/// Whether threads poll.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PollState {
     /// At least one thread polls.
     Polled,
-    /// No thread polls. Each thread that has polled announced that it stopped.
+    /// No thread polls. Each thread that has polled has called `stop`.
     Idle,
-    /// No thread polls. The last polling thread stopped without announcing it.
+    /// No thread polls. At least one thread stopped polling without calling `stop`.
     Abandoned,
 }
 
@@ -69,11 +70,11 @@ impl Polling {
         &self.slots[if number == 0 { number_thread() } else { number } % SLOTS].0
     }
 
-    /// Called before the calling thread sleeps. Returns true if this was the last polling thread, so that the engine
-    /// must watch the socket.
+    /// Called before the calling thread sleeps. Returns true if the thread has polled and no other thread polls; the
+    /// engine must then watch the socket.
     pub(crate) fn stop(&self, now: Nanos) -> bool {
-        // `set_sleeping` has the matching accesses: either the engine sees this store, or this thread sees whether the
-        // engine watches the socket.
+        // Pairs with `set_sleeping`: either the engine sees this store, or this thread sees whether the engine watches
+        // the socket.
         self.own().swap(0, Ordering::SeqCst) != 0 && self.state(now) != PollState::Polled
     }
 
@@ -93,19 +94,19 @@ impl Polling {
         self.state(now) == PollState::Polled
     }
 
-    /// Called by the engine to take over from threads that have stopped polling without announcing it.
+    /// Clears the slots of threads that have stopped polling without calling `stop`. Called by the engine.
     pub(crate) fn take_over(&self, now: Nanos) {
         for PollSlot(slot) in &self.slots {
             let last = slot.load(Ordering::Relaxed);
             if last != 0 && now > last.saturating_add(POLL_LIFETIME) {
-                // Fails if the thread has just polled again.
+                // Fails if the thread has polled again; it then counts as polling.
                 let _ = slot.compare_exchange(last, 0, Ordering::SeqCst, Ordering::Relaxed);
             }
         }
     }
 
     /// Called by the engine before it sleeps until `until`. The engine checks for work once more after this call.
-    /// `watches_socket`: whether arriving data wake the engine.
+    /// `watches_socket`: whether an arriving datagram ends the sleep.
     pub(crate) fn set_sleeping(&self, until: Nanos, watches_socket: bool) {
         self.watches_socket.store(watches_socket, Ordering::SeqCst);
         self.wakes_at.store(until, Ordering::SeqCst);
@@ -115,15 +116,16 @@ impl Polling {
         self.wakes_at.store(0, Ordering::SeqCst);
     }
 
-    /// Whether the engine must be woken for work that is due at `deadline`. A polling thread does such work in time. If
-    /// that thread stops polling, the engine's standby sleep ends early enough.
+    /// Whether the engine must be woken for work that is due at `deadline`. Returns false if a thread polls and the
+    /// engine wakes within [`MAX_STANDBY`] after the deadline: the polling thread does the work, and if it stops
+    /// polling, the work is late by at most that time.
     pub(crate) fn must_wake_for(&self, deadline: Nanos, now: Nanos) -> bool {
         let wakes_at = self.wakes_at.load(Ordering::SeqCst);
         deadline < wakes_at && (deadline.saturating_add(MAX_STANDBY) < wakes_at || !self.is_polled(now))
     }
 
-    /// Whether the engine must be woken to take over from a thread that stops polling. `deadline` is the next deadline
-    /// of a connection.
+    /// Whether the engine must be woken because a thread stops polling: it sleeps, and would miss arriving datagrams or
+    /// `deadline`, the next deadline of a connection.
     pub(crate) fn must_wake_to_take_over(&self, deadline: Option<Nanos>) -> bool {
         let wakes_at = self.wakes_at.load(Ordering::SeqCst);
         wakes_at != 0
@@ -148,7 +150,7 @@ mod tests {
     }
 
     #[test]
-    fn the_last_thread_that_sleeps_leaves_the_sockets_to_the_engine() {
+    fn stop_returns_true_only_for_the_last_polling_thread() {
         let polling = Polling::default();
         assert!(!polling.stop(1) && polling.state(1) == PollState::Idle, "a thread that never polled does not stop");
         polling.note_poll(1);
@@ -156,20 +158,20 @@ mod tests {
         assert!(!polling.stop(3) && polling.is_polled(3), "the other thread polls");
         polling.note_poll(4);
         assert!(!polling.stop(5));
-        assert!(!polling.stop(5 + POLL_LIFETIME), "once");
+        assert!(!polling.stop(5 + POLL_LIFETIME), "the thread has stopped already");
         polling.note_poll(6 + POLL_LIFETIME);
-        assert!(polling.stop(7 + POLL_LIFETIME), "the other thread has stopped since");
+        assert!(polling.stop(7 + POLL_LIFETIME), "the poll of the other thread has expired");
     }
 
     #[test]
-    fn a_thread_that_sleeps_polls_none_of_its_queues() {
+    fn stop_clears_all_polls_of_the_thread() {
         let polling = Polling::default();
         (1..=3).for_each(|at| polling.note_poll(at));
         assert!(polling.stop(4) && polling.state(4) == PollState::Idle);
     }
 
     #[test]
-    fn thread_that_stops_without_notice_is_detected() {
+    fn thread_that_stops_without_notice_is_abandoned_and_taken_over() {
         let polling = Polling::default();
         polling.note_poll(1);
         assert_eq!(
@@ -185,13 +187,13 @@ mod tests {
     }
 
     #[test]
-    fn the_engine_is_woken_only_for_work_that_is_due_before_it_wakes() {
+    fn engine_is_woken_only_for_work_due_before_its_sleep_ends() {
         let polling = Polling::default();
-        assert!(!polling.must_wake_for(0, 0), "it is awake");
+        assert!(!polling.must_wake_for(0, 0), "the engine is awake");
         polling.set_sleeping(10 * MILLIS, true);
         assert!(polling.must_wake_for(10 * MILLIS - 1, 1) && !polling.must_wake_for(10 * MILLIS, 1));
         polling.note_poll(1);
-        assert!(!polling.must_wake_for(9 * MILLIS, 1), "a polling thread serves it");
+        assert!(!polling.must_wake_for(9 * MILLIS, 1), "the polling thread does the work");
         assert!(polling.must_wake_for(7 * MILLIS, 1), "a polling thread may stop before that");
         assert!(polling.must_wake_for(9 * MILLIS, 2 + POLL_LIFETIME), "the thread has stopped");
         polling.set_awake();
@@ -199,9 +201,9 @@ mod tests {
     }
 
     #[test]
-    fn engine_that_takes_over_watches_socket_and_deadline() {
+    fn engine_is_woken_to_take_over_only_if_socket_or_deadline_is_unwatched() {
         let polling = Polling::default();
-        assert!(!polling.must_wake_to_take_over(Some(0)), "it is awake");
+        assert!(!polling.must_wake_to_take_over(Some(0)), "the engine is awake");
         polling.set_sleeping(100, false);
         assert!(polling.must_wake_to_take_over(None));
         polling.set_sleeping(100, true);

@@ -1,8 +1,8 @@
-//! Progress of a device. A pass receives packets for the connections, gives services to those that are ready to send, and
-//! serves expired deadlines (US-3, US-4).
+//! Progress of a device, in passes. A pass receives packets for the connections, calls `transmit` of the connections
+//! that have something to send, and handles expired deadlines (US-3, US-4).
 //!
-//! A polling consumer or the engine runs a pass. Queue pairs are called under the lock of the pass only, and acquire
-//! their own lock. Set-up packets are queued for the engine.
+//! A polling consumer or the engine thread runs a pass, under the pass lock. The pass calls connection handlers with no
+//! other lock; each handler acquires its own lock. Packets of the handshake are queued for the engine thread.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -20,7 +20,7 @@ use crate::proto::schedule::{Deadlines, PendingWork, Schedule};
 use crate::proto::wire::{self, Kind};
 use crate::qp::connection_table::ConnectionEntry;
 
-/// Maximum number of receive calls in one pass.
+/// Maximum number of receive system calls in one pass. Without the limit, a fast sender would delay transmissions.
 const CALLS: usize = 8;
 
 pub(crate) struct Progress {
@@ -30,17 +30,17 @@ pub(crate) struct Progress {
     pub(crate) is_placing: AtomicBool,
 }
 
-/// State of the passes.
+/// State that is kept between passes.
 pub(crate) struct Pass {
     batch: ReceiveBatch,
     services: ServiceQueue,
-    /// Number of receive calls that returned packets.
+    /// Number of receive calls that have returned packets.
     arrivals: u64,
-    /// Kept between passes to avoid allocations.
+    /// Buffer for `Device::take_updates`, kept to avoid allocations.
     updates: Vec<(u32, PendingWork)>,
 }
 
-/// The connections that have a reason, and the deadlines of all connections.
+/// The connections that need a `transmit` call, and the deadlines of all connections.
 #[derive(Default)]
 struct ServiceQueue {
     schedule: Schedule,
@@ -54,9 +54,9 @@ impl Progress {
         Progress { device, pass: Mutex::new(pass), is_placing: AtomicBool::new(false) }
     }
 
-    /// Runs a pass for a polling consumer, unless another thread runs a pass. `counts`: record the calling thread as
-    /// polling, so that the engine does not watch the data socket until the thread sleeps or stops polling. Returns
-    /// true if there was progress.
+    /// Runs a pass for a polling consumer, unless another thread runs one. `counts`: records the calling thread as
+    /// polling; the engine does not watch the data socket until this thread sleeps or stops polling. Returns true if
+    /// there was progress.
     pub(crate) fn poll(&self, counts: bool) -> bool {
         let now = now();
         if counts {
@@ -78,7 +78,7 @@ impl Progress {
         self.pass.lock().run(self, now)
     }
 
-    /// Runs a pass for the engine. Returns true if packets had arrived.
+    /// Runs a pass for the engine. Returns true if packets were received.
     pub(crate) fn run_pass_for_packets(&self, now: Nanos) -> bool {
         let mut pass = self.pass.lock();
         let before = pass.arrivals;
@@ -86,12 +86,12 @@ impl Progress {
         pass.arrivals != before
     }
 
-    /// Returns the earliest deadline of a connection; 0: a connection is due at once.
+    /// Returns the earliest deadline of a connection; 0: a connection can send immediately.
     pub(crate) fn next(&self) -> Option<Nanos> {
         self.pass.lock().next(&self.device)
     }
 
-    /// Runs a pass, unless another thread runs one, so that the caller sees all completions.
+    /// Runs a pass, unless another thread runs one. The caller then finds the completions of packets that have arrived.
     pub(crate) fn catch_up(&self) {
         let Some(mut pass) = self.pass.try_lock() else { return };
         pass.run(self, now());
@@ -103,7 +103,7 @@ impl Progress {
         }
     }
 
-    /// Called before the calling thread sleeps. Unless other threads poll, the engine watches the socket from now on.
+    /// Called before the calling thread sleeps. If no other thread polls, makes the engine watch the data socket.
     pub(crate) fn stop_polling(&self) {
         if self.device.polling.stop(now()) {
             // If another thread runs a pass, it may leave work undone when it ends, so the engine is woken.
@@ -152,7 +152,7 @@ impl Pass {
         }
     }
 
-    /// Receives packets. Returns true if packets had arrived.
+    /// Receives packets and dispatches them. Returns true if there were packets.
     fn receive(&mut self, progress: &Progress, now: Nanos) -> bool {
         let device = &progress.device;
         let mut has_progress = false;
@@ -178,7 +178,7 @@ impl Pass {
         has_progress
     }
 
-    /// Lets connections with a reason send. Returns true if there were such connections.
+    /// Calls `transmit` of the queued connections. Returns true if there were any.
     #[inline(never)]
     fn serve_connections(&mut self, device: &Device, now: Nanos) -> bool {
         let mut has_progress = false;
@@ -212,8 +212,9 @@ impl ServiceQueue {
     fn dispatch(&mut self, device: &Device, now: Nanos, from: SocketAddr, mut batch: Packets<'_>) {
         while let Some((target, packets)) = batch.split(target) {
             let entry = match target {
-                // The queued packets may open other connections, and arrived before this end. The consumer gets the
-                // events in the order of arrival.
+                // Packets that are queued for the connection manager arrived earlier, and may establish connections.
+                // This Fin or Reset is queued behind them, so that the consumer gets the events in the order of
+                // arrival.
                 PacketTarget::End(_) if device.has_cm_packets() => {
                     device.queue_for_cm(from, packets);
                     continue;
@@ -239,18 +240,18 @@ impl ServiceQueue {
     }
 }
 
-/// The destination of a packet inside this IA.
+/// The receiver of a packet within this IA.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum PacketTarget {
     Conn(u32),
-    /// The connection with this number; the packet ends it.
+    /// The connection with this number, which the packet ends (Fin or Reset).
     End(u32),
     Setup,
-    /// Not a packet of this protocol.
+    /// Unknown packet kind, or no complete header.
     Invalid,
 }
 
-/// Reads the destination from the header. Nothing else is validated.
+/// Reads the receiver from the header. Nothing else is validated.
 fn target(packet: &[u8]) -> PacketTarget {
     let Some((head, _)) = wire::head(packet) else { return PacketTarget::Invalid };
     match head.kind() {

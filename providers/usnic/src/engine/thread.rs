@@ -1,12 +1,14 @@
-//! The engine: one thread per open IA for set-ups and timers, and for data while no consumer polls.
+//! The engine: one thread per open IA. It runs connection set-up and timers, and transfers data while no consumer
+//! polls.
 //!
-//! Only the engine calls dapl, and it holds no lock during such a call. It sleeps without a timeout while no deadline
-//! is set, so an idle process uses no CPU. After work it wakes from short sleeps for some milliseconds, so that a post
-//! needs no system call to wake it.
+//! Only the engine thread calls dapl, and it holds no lock during such a call. While no deadline is set, it sleeps
+//! without a timeout, so an idle process uses no CPU. For some milliseconds after work, each sleep is at most 1 ms
+//! long, so a post in this time needs no system call to wake the engine.
 //!
 //! While a consumer polls, the engine is in standby: it sleeps without watching the data socket, and each sleep is
-//! longer than the previous one. If data waited until the end of such a sleep, because the consumer stopped polling
-//! without announcing it, the engine watches the socket for [`WATCH_AFTER_LATE_DATA`]. The engine never spins.
+//! longer than the previous one. The consumer may stop polling without calling `Polling::stop`. If data then waited
+//! until the end of a standby sleep, the engine watches the socket for [`WATCH_AFTER_LATE_DATA`]. The engine never
+//! spins.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -22,34 +24,34 @@ use crate::engine::progress::Progress;
 use crate::net::errors::{self, DeliveryErrorKind};
 use crate::proto::{MICROS, MILLIS, Nanos, SECONDS};
 
-/// Length of a short sleep after work, and the time after work during which the engine uses short sleeps.
+/// Maximum length of a sleep shortly after work, and the time after work during which this limit holds.
 const ACTIVE: (Nanos, Nanos) = (MILLIS, 8 * MILLIS);
-/// Length of the first standby sleep while a consumer polls. Each further standby sleep is twice as long, up to
-/// [`polling::MAX_STANDBY`].
+/// Length of the first standby sleep. Each further standby sleep is twice as long, up to [`polling::MAX_STANDBY`].
 const FIRST_STANDBY: Nanos = 100 * MICROS;
-/// Time without standby sleeps after a standby sleep that delayed data. So a consumer that computes between its polls
-/// waits for the end of a first standby sleep during at most 0.1 % of the time.
+/// Time without standby sleeps after a standby sleep that delayed data. For a consumer that computes between its polls,
+/// it limits the delays by first standby sleeps to 0.1 % of the time.
 const WATCH_AFTER_LATE_DATA: Nanos = 100 * MILLIS;
-/// Minimum length of a sleep. Shorter sleeps are skipped, because the kernel's timers may be 50 us late.
+/// Sleeps that would be shorter than this are skipped, because the kernel's timers may be 50 us late (default timer
+/// slack).
 const MIN_SLEEP: Nanos = 5 * MICROS;
-/// Maximum number of consecutive passes before other jobs are served.
+/// Maximum number of consecutive passes before the engine processes connection set-up again.
 const MAX_PASSES: usize = 64;
 
 pub(crate) struct Engine {
     device: Arc<Device>,
     progress: Arc<Progress>,
     cm: Arc<Cm>,
-    /// The current or last standby sleep, while a consumer polls.
+    /// The current or last standby sleep; `None`: the engine watches the data socket.
     standby: Option<StandbySleep>,
-    /// Time before which there is no standby sleep.
+    /// Time until which the engine watches the data socket even if a consumer polls.
     watches_until: Nanos,
     worked_at: Nanos,
-    /// Whether a socket that receives requests may be readable.
+    /// Whether a socket that receives connection requests may be readable.
     has_requests: bool,
     stop: bool,
 }
 
-/// A sleep of the engine that arriving data do not end.
+/// A sleep of the engine that arriving datagrams do not end.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct StandbySleep {
     until: Nanos,
@@ -72,7 +74,7 @@ impl StandbySleep {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct SleepPlan {
     until: Nanos,
-    /// Whether arriving data end the sleep.
+    /// Whether an arriving datagram ends the sleep.
     watches_socket: bool,
 }
 
@@ -118,7 +120,8 @@ impl Engine {
         self.standby.is_none() && self.make_progress()
     }
 
-    /// Runs the first pass after a standby sleep, if the consumer has stopped polling without announcing it.
+    /// Runs the first pass after a standby sleep during which the consumer has stopped polling without calling `stop`.
+    /// If packets had arrived, counts the delay and prevents standby sleeps for a time.
     fn check_late_data(&mut self, now: Nanos) {
         if self.progress.run_pass_for_packets(now) {
             self.device.count_late();
@@ -140,7 +143,7 @@ impl Engine {
         worked
     }
 
-    /// Decides until when the engine sleeps, and whether arriving data end the sleep.
+    /// Decides how long the engine sleeps, and whether an arriving datagram ends the sleep.
     fn plan_sleep(&self, now: Nanos) -> SleepPlan {
         let cm = self.cm.deadline();
         if let Some(StandbySleep { until, .. }) = self.standby {
@@ -154,11 +157,12 @@ impl Engine {
 
     fn sleep(&mut self, SleepPlan { until, watches_socket }: SleepPlan) {
         let device = &self.device;
-        // The sleep is published before the last check for work. A thread that adds work later sees that the engine
-        // sleeps, and queues a job.
+        // The sleep is published before the last check for work: a thread that adds work after this check sees that the
+        // engine sleeps, and queues a job.
         device.polling.set_sleeping(until, watches_socket);
         let cm = self.cm.deadline().is_some_and(|due| due < until);
-        // A polling consumer serves updates, so they do not keep the engine awake on the consumer's CPU.
+        // In standby the polling consumer processes updates. They must not keep the engine awake, because it may share
+        // the consumer's CPU.
         let updates = watches_socket && device.has_updates();
         let has_stopped = !watches_socket && !device.polling.is_polled(device::now());
         let has_changed = !device.jobs.prepare_sleep() || cm || updates || has_stopped;
@@ -169,7 +173,7 @@ impl Engine {
         let poll_in = |fd| PollFd::from_borrowed_fd(fd, PollFlags::IN);
         let mut fds =
             [poll_in(device.jobs.as_fd()), poll_in(self.cm.request_sockets.as_fd()), poll_in(device.socket.as_fd())];
-        // The data socket is the last descriptor. It is not polled while a consumer polls the socket.
+        // The data socket is the last descriptor, so a standby sleep leaves it out.
         let count = if watches_socket { 3 } else { 2 };
         // If the call fails (EINTR, ENOMEM), the engine checks for work and polls again.
         let _ = rustix::event::poll(&mut fds[..count], timeout.as_ref());
@@ -182,7 +186,8 @@ impl Engine {
         }
     }
 
-    /// Reads the error queue of the data socket, and notifies the connections whose packets were not delivered.
+    /// Reads the error queue of the data socket (ICMP errors), and notifies the connections that send to the reported
+    /// address.
     #[cold]
     fn take_errors(&self) {
         let (device, now) = (&self.device, device::now());
@@ -209,7 +214,7 @@ impl Engine {
                 Job::Event(conn, event) => self.cm.sink.event(conn, event, &[]),
                 Job::Refused(access) => access.log(),
                 Job::Overdue(send) => send.log(),
-                // The engine serves the connection manager and connections anyway after it has woken.
+                // After waking, the engine runs the connection manager and a pass in any case.
                 Job::Cm | Job::Wake => {}
                 Job::Stop => self.stop = true,
             }
@@ -222,9 +227,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn standby_sleeps_grow_while_a_consumer_polls() {
+    fn standby_sleeps_double_up_to_the_maximum() {
         let first = StandbySleep::first(7);
-        assert_eq!((first.until, first.next(first.until - 1)), (7 + FIRST_STANDBY, first), "it has not ended");
+        assert_eq!(
+            (first.until, first.next(first.until - 1)),
+            (7 + FIRST_STANDBY, first),
+            "the first sleep has not ended"
+        );
         let second = first.next(first.until);
         assert_eq!(second, StandbySleep { until: first.until + 2 * FIRST_STANDBY, length: 2 * FIRST_STANDBY });
         let longest = (0..20).fold(second, |standby, _| standby.next(standby.until));

@@ -1,8 +1,9 @@
-//! Scheduling: decides which connection sends next (US-3, US-4), and records the deadlines of all connections.
+//! The scheduler: decides which connection sends next (US-3, US-4), and stores the deadlines of all connections.
 //!
-//! After each call, a connection reports the work that it needs as an [`PendingWork`]. A pass first serves connections with
-//! lost packets, up to a limit. Then each connection that is ready to send has one service, and then each connection with
-//! a pending ack. A connection is in each queue at most once. Connections are identified by number.
+//! After each call, a connection reports its [`PendingWork`], and is queued for it. A pass calls `transmit` once for
+//! each queued connection: first for connections with lost packets, up to a limit, then for connections with new data,
+//! then for connections with a pending ack. A connection is in each queue at most once. Connections are identified by
+//! their index in the connection table.
 //!
 //! There is one deadline per connection; the timers of packets in flight are combined into it (US-9). The heap of
 //! deadlines is lazy: if a deadline has moved to a later time, its entry is reinserted when it expires.
@@ -21,24 +22,24 @@ pub(crate) struct PendingWork {
     pub(crate) ready: bool,
     /// Whether an ack is due that no data packet will carry.
     pub(crate) ack: bool,
-    /// Time of the next `on_time` call.
+    /// Time at which `on_time` must be called; `None`: never.
     pub(crate) deadline: Option<Nanos>,
 }
 
 impl PendingWork {
-    /// Whether the connection needs a service in the next pass.
+    /// Whether the next pass must call `transmit`.
     pub(crate) fn needs_service(&self) -> bool {
         self.resend || self.ready || self.ack
     }
 
-    /// Keeps only the most urgent work, so that the connection is in one queue only. This is for connections that do
-    /// all due work in a single service.
+    /// Returns the most urgent work only, so that the connection is in one queue. For connections whose `transmit` does
+    /// all due work, whatever the reason of the call.
     pub(crate) fn most_urgent_only(self) -> PendingWork {
         PendingWork { ready: self.ready && !self.resend, ack: self.ack && !self.ready && !self.resend, ..self }
     }
 }
 
-/// The reason why a connection is served.
+/// The queue from which the scheduler has selected a connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ServiceReason {
     /// Retransmit lost packets, on the data channel.
@@ -49,17 +50,16 @@ pub(crate) enum ServiceReason {
     Ack,
 }
 
-/// Maximum number of retransmission services in one pass, over all connections. The limit keeps retransmissions from
-/// delaying acks.
+/// Maximum number of connections that retransmit in one pass. Without the limit, retransmissions would delay acks.
 const RESENDS: u32 = 16;
 
-/// The queues of connections that need a service.
+/// The connections that need a `transmit` call.
 #[derive(Debug, Default)]
 pub(crate) struct Schedule {
     resend: ArrivalOrder,
     ready: ArrivalOrder,
     acks: ArrivalOrder,
-    /// Number of retransmission services left in this pass.
+    /// Number of connections that this pass still serves from each queue.
     resends: u32,
     sends: usize,
     ack_services: usize,
@@ -92,7 +92,7 @@ impl ArrivalOrder {
 }
 
 impl Schedule {
-    /// Queues a connection for the work in its pending work.
+    /// Adds a connection to the queues of its pending work.
     pub(crate) fn wants(&mut self, number: u32, pending_work: &PendingWork) {
         if pending_work.resend {
             self.resend.join(number);
@@ -104,14 +104,14 @@ impl Schedule {
         }
     }
 
-    /// Begins a pass. Connections that are queued from now on are served in the next pass.
+    /// Begins a pass. Connections that are queued after this call are served in the next pass.
     pub(crate) fn begin(&mut self) {
         self.resends = RESENDS.min(self.resend.waiting.len() as u32);
         self.sends = self.ready.waiting.len();
         self.ack_services = self.acks.waiting.len();
     }
 
-    /// Returns the next connection and its service; `None`: the pass has ended.
+    /// Returns the next connection to serve, and the reason; `None`: the pass has ended.
     pub(crate) fn next(&mut self) -> Option<(u32, ServiceReason)> {
         if let Some(left) = self.resends.checked_sub(1) {
             self.resends = left;
@@ -141,8 +141,8 @@ pub(crate) struct Deadlines {
 }
 
 impl Deadlines {
-    /// Sets the deadline of a connection. Returns true if the deadline is earlier than the connection's entry in the
-    /// heap. A later deadline is applied when that entry expires.
+    /// Sets the deadline of a connection. Returns true if it is earlier than the connection's entry in the heap. If it
+    /// is later, the entry stays: it expires early, and the caller of `due` then sets the deadline again.
     pub(crate) fn plan(&mut self, number: u32, deadline: Nanos) -> bool {
         let at = number as usize;
         if at >= self.planned.len() {
@@ -174,7 +174,7 @@ impl Deadlines {
         None
     }
 
-    /// The earliest deadline.
+    /// Returns the earliest deadline of any connection.
     pub(crate) fn next(&mut self) -> Option<Nanos> {
         while let Some(Reverse((deadline, number))) = self.heap.peek().copied() {
             if self.counts(deadline, number) {
