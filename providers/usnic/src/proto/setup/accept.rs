@@ -1,9 +1,9 @@
-//! The passive side of the handshake, for all connection attempts at an IA.
+//! The passive side of the handshake: the table of all connection attempts of clients at an IA.
 //!
-//! Unverified sources get a limited number of table entries. Beyond the limit they get cookies, for which no state is
-//! kept. Until a source is verified, the server sends it at most three times the bytes that it sent. An attempt is
-//! identified by the source, the client's number and token, and the hand-off number. The attempt stays in the table for
-//! some time after its end, to answer duplicate requests.
+//! Requests of unverified sources may use a limited number of table entries. Beyond the limit the server replies with a
+//! cookie, and keeps no state. It sends an unverified source at most three times the bytes that it has received from
+//! it. The key of an attempt is the source address, the client's connection number and token, and the hand-off number.
+//! An ended attempt stays in the table for some time, so that the reply to a duplicate request is the same.
 //!
 //! ```text
 //! Pending --accept--> Accepted --confirmed--> Ended
@@ -11,7 +11,7 @@
 //!   \--reject, timeout, client withdraws--> Ended
 //! ```
 //!
-//! The caller manages consumers, listeners and connections, and stores the `RequestId` with its objects.
+//! The caller manages consumers, listeners and connections; it refers to an attempt by its `RequestId`.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -25,9 +25,11 @@ use super::{Agreed, Offer, Random, Setup};
 use crate::proto::Nanos;
 use crate::proto::wire::{self, Kind, VERSION};
 
-/// Amplification limit: bytes sent to an unverified source, as a multiple of the bytes received from it.
+/// Amplification limit: bytes sent to an unverified source, as a multiple of the bytes received from it (3 as in RFC
+/// 9000, 8.1).
 const AMPLIFICATION_FACTOR: u64 = 3;
-/// Number of reports of a closed client port, between retransmissions, after which the attempt ends.
+/// Number of ICMP reports that the client's port is closed after which the attempt ends. At most one report counts per
+/// transmission of the accept.
 const MIN_CLOSED: u32 = 2;
 
 /// Identifies a request; ids are never reused.
@@ -38,11 +40,11 @@ pub(crate) struct RequestId(u64);
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum PacketResult {
     Nothing,
-    /// The request is damaged, or sealed with another key. It gets no answer.
+    /// The request is damaged, or sealed with another key. There is no reply.
     Unreadable,
-    /// An answer was appended; the caller sends it to the source of the packet.
+    /// A reply was appended; the caller sends it to the source of the packet.
     Reply,
-    /// A new request for the consumer; [`Acceptor::request`] returns its content. The Pending answer to its source was
+    /// A new request for the consumer; [`Acceptor::request`] returns its content. The Pending reply to its source was
     /// appended.
     Requested(RequestId),
     /// The client has withdrawn this request, or does not know it, so the attempt has ended.
@@ -54,7 +56,7 @@ pub(crate) enum PacketResult {
 pub(crate) enum Due {
     /// A packet for this address was appended.
     Send(SocketAddr),
-    /// The client has stopped sending, or the accept was not confirmed. The attempt has ended.
+    /// The client has stopped repeating its request, or has not confirmed the accept. The attempt has ended.
     Failed(RequestId),
 }
 
@@ -75,19 +77,21 @@ struct Key {
 #[derive(Debug)]
 enum AcceptPhase {
     Pending,
-    /// Accepted: the accept packet, the connection number and token that it assigned, and the deadline of the
-    /// confirmation.
+    /// The consumer has accepted, and the client has not confirmed yet. `conn` and `token` are those in the accept
+    /// packet; `wait` is the next retransmission interval; the attempt fails at `until`.
     Accepted {
         packet: Vec<u8>,
         conn: u32,
         token: u64,
         wait: Nanos,
         until: Nanos,
-        /// Number of reports that the client's port is closed, at most one per accept.
+        /// Number of reports that the client's port is closed, and whether a further report counts: one per
+        /// transmission.
         closed: u32,
         closed_counts: bool,
     },
-    /// Ended: the answer to a repeated request, and whether it was sent. The entry is removed at `until`.
+    /// The attempt has ended. `packet` is the reply to duplicate requests (empty: none). The entry is removed at
+    /// `until`.
     Ended {
         packet: Vec<u8>,
         was_sent: bool,
@@ -104,10 +108,10 @@ struct Attempt {
     phase: AcceptPhase,
     /// Whether the source address is verified.
     is_verified: bool,
-    /// Bytes received from the source, and sent to it, while it is unverified.
+    /// Number of bytes received from the source and sent to it, for the amplification limit.
     received: u64,
     sent: u64,
-    /// Time of the attempt's entry in `due`.
+    /// Time in the attempt's entry of `Acceptor::due`.
     due: Nanos,
 }
 
@@ -121,14 +125,15 @@ impl Attempt {
         matches!(self.phase, AcceptPhase::Ended { .. })
     }
 
-    /// Appends the Pending answer.
+    /// Appends the Pending reply: the request waits for the consumer.
     fn append_pending(&mut self, setup: &Setup, random: &mut dyn Random, out: &mut Vec<u8>) {
         let before = out.len();
         packets::put_cookie(&setup.guard, self.key.to, None, random, out);
         self.sent += (out.len() - before) as u64;
     }
 
-    /// Appends the current answer, unless that would exceed the amplification limit of an unverified source.
+    /// Appends the accept or reject packet. Returns false if there is none, or if the packet would exceed the
+    /// amplification limit of an unverified source.
     fn append_reply(&mut self, counts: &mut HalfOpenCounts, out: &mut Vec<u8>) -> bool {
         let packet = match &mut self.phase {
             AcceptPhase::Accepted { packet, closed_counts, .. } => {
@@ -161,9 +166,9 @@ pub(crate) struct Acceptor {
     by_key: BTreeMap<Key, RequestId>,
     by_conn: BTreeMap<u32, RequestId>,
     due: BTreeSet<(Nanos, RequestId)>,
-    /// Ended attempts, in the order in which they ended.
+    /// Ended attempts in the order in which they ended, to remove the oldest beyond the limit.
     ended: VecDeque<RequestId>,
-    /// Numbers of attempts that have not ended.
+    /// Counts of attempts that have not ended.
     half_open: HalfOpen,
     next: u64,
     counts: HalfOpenCounts,
@@ -189,8 +194,8 @@ impl Acceptor {
         self.counts
     }
 
-    /// Processes a request or its withdrawal, which arrived at the well-known port or at the source port of an earlier
-    /// answer. `listens`: whether the request's qualifier has a listener.
+    /// Handles a request or a withdrawal that has arrived at the well-known port or at the data port. `listens`:
+    /// whether the request's qualifier has a listener.
     pub(crate) fn receive(
         &mut self,
         now: Nanos,
@@ -223,8 +228,8 @@ impl Acceptor {
             Some(_) if !listens => Err(Reason::NoListener),
             Some(offered) => Ok(offered),
         };
-        // If a limit is reached, no state is kept. The client repeats the request with the cookie until an entry is
-        // free.
+        // If a limit is reached, the reply is a cookie and no state is kept. The client repeats its request with the
+        // cookie until an entry is free.
         if offered.is_ok() && (!self.has_free_entry(from) || !is_verified && self.needs_cookie(from)) {
             self.counts.cookies += 1;
             let ticket = self.cookies.issue(now, from, &key, random);
@@ -252,7 +257,7 @@ impl Acceptor {
         has_free_entry
     }
 
-    /// Whether this source must return a cookie before state is kept for it.
+    /// Whether an unverified source must return a cookie before an entry is created for it.
     fn needs_cookie(&self, from: SocketAddr) -> bool {
         let config = &self.setup.config;
         self.setup.guard.is_sealed()
@@ -260,8 +265,8 @@ impl Acceptor {
             || self.half_open.of_prefix(from).unverified >= config.unverified_of_prefix
     }
 
-    /// Creates an entry, and appends the Pending answer. From then on the client repeats the request to the source of
-    /// this answer, even if the well-known port is closed.
+    /// Creates an entry, and appends the Pending reply. The client then repeats its request to the source of this
+    /// reply, so the attempt continues even if the well-known port is closed.
     fn begin(
         &mut self,
         mut attempt: Attempt,
@@ -282,7 +287,7 @@ impl Acceptor {
         PacketResult::Requested(id)
     }
 
-    /// Handles a duplicate request: repeats the answer, or sends Pending if there is none.
+    /// Handles a duplicate request: repeats the accept or reject, or the Pending reply if the consumer has not decided.
     fn repeated(
         &mut self,
         now: Nanos,
@@ -303,7 +308,7 @@ impl Acceptor {
         }
         if !matches!(attempt.phase, AcceptPhase::Pending) {
             let was_sent = attempt.append_reply(&mut self.counts, out);
-            // Further duplicates may arrive, so the time until the entry's removal restarts.
+            // Further duplicates may arrive, so the entry is kept for another `linger`.
             if let AcceptPhase::Ended { until, .. } = &mut attempt.phase {
                 *until = now.saturating_add(self.setup.config.linger);
                 let until = *until;
@@ -316,7 +321,7 @@ impl Acceptor {
         PacketResult::Reply
     }
 
-    /// Handles the withdrawal of a request.
+    /// Handles a withdrawal: ends the client's attempt, whatever its hand-off number.
     fn withdrawn(&mut self, now: Nanos, packet: &[u8], from: SocketAddr) -> PacketResult {
         let Some((conn, token)) = packets::withdrawal(&self.setup.guard, packet) else {
             self.counts.unreadable += 1;
@@ -328,17 +333,17 @@ impl Acceptor {
         self.end(now, found)
     }
 
-    /// Handles a packet with the connection number of an unconfirmed accept. A Reset with the "unknown" flag means that
-    /// the client does not know the attempt. A Reset of a connection does not have this flag, and confirms that the
-    /// connection was established.
+    /// Handles a packet with the connection number of an unconfirmed accept. Only a Reset with the "unknown" flag ends
+    /// the attempt: the client does not know it. A Reset without the flag belongs to an established connection; it
+    /// confirms the accept.
     pub(crate) fn reset(&mut self, now: Nanos, packet: &[u8]) -> PacketResult {
         let Some((head, _)) = wire::head(packet) else { return PacketResult::Nothing };
         let found = self.by_conn.get(&head.conn.get()).copied().filter(|id| self.assigned(*id, head.token.get()));
         self.end(now, found.filter(|_| packets::is_unknown(&self.setup.guard, packet)))
     }
 
-    /// Handles the ICMP message "port unreachable" for port `from`, if it quotes an accept. After [`MIN_CLOSED`]
-    /// reports the attempt ends.
+    /// Handles an ICMP "port unreachable" message for the client address `from`, if it quotes an accept. After
+    /// [`MIN_CLOSED`] reports the attempt ends.
     pub(crate) fn port_closed(&mut self, now: Nanos, from: SocketAddr, quote: &[u8]) -> PacketResult {
         let key = |conn, token, hop| Key { from, to: To { conn, token, hop } };
         let of_peer = self.by_key.range(key(0, 0, 0)..=key(u32::MAX, u64::MAX, u16::MAX));
@@ -361,14 +366,14 @@ impl Acceptor {
         PacketResult::Withdrawn(id)
     }
 
-    /// Returns the content of a request; `None`: the attempt has ended or was answered.
+    /// Returns the content of a request; `None`: the attempt has ended, or the consumer has decided.
     pub(crate) fn request(&self, id: RequestId) -> Option<RequestContent<'_>> {
         let attempt = self.attempts.get(&id).filter(|attempt| matches!(attempt.phase, AcceptPhase::Pending))?;
         Some(RequestContent { from: attempt.key.from, qual: attempt.qual, private_data: &attempt.private })
     }
 
-    /// Accepts a request, and returns the agreed parameters. The caller must register the connection number at once,
-    /// because the first packet of the connection may be the confirmation. `None`: the client has left.
+    /// Accepts a request, and returns the agreed parameters. The caller must register the connection number before it
+    /// receives further packets, because the next packet may be the confirmation. `None`: the attempt has ended.
     pub(crate) fn accept(
         &mut self,
         now: Nanos,
@@ -391,7 +396,7 @@ impl Acceptor {
         Some(agreed)
     }
 
-    /// Rejects a request with private data, or hands it off. Has no effect if the attempt has ended.
+    /// Rejects a request, or hands it off. Has no effect if the attempt has ended.
     pub(crate) fn reject(
         &mut self,
         now: Nanos,
@@ -416,13 +421,13 @@ impl Acceptor {
         Some(id)
     }
 
-    /// Whether the accept of this request assigned the token `given`, and is not confirmed.
+    /// Whether the accept of this request assigned the token `given`, and was not confirmed yet.
     fn assigned(&self, id: RequestId, given: u64) -> bool {
         let phase = self.attempts.get(&id).map(|attempt| &attempt.phase);
         matches!(phase, Some(AcceptPhase::Accepted { token, .. }) if *token == given)
     }
 
-    /// Does the next action that is due. The caller repeats the call until it returns `None`.
+    /// Handles the next expired deadline. The caller repeats the call until it returns `None`.
     pub(crate) fn poll(&mut self, now: Nanos, out: &mut Vec<u8>) -> Option<Due> {
         while let Some((_, id)) = self.due.first().copied().filter(|(due, _)| now >= *due) {
             let attempt = self.attempts.get_mut(&id).expect("each entry of `due` belongs to an attempt");
@@ -493,7 +498,7 @@ impl Acceptor {
             self.by_key.remove(&attempt.key);
             self.due.remove(&(attempt.due, id));
         }
-        // Entries are removed approximately in order, so the search ends early.
+        // Entries expire approximately in this order, so the search usually ends at the front.
         if let Some(place) = self.ended.iter().position(|other| *other == id) {
             self.ended.remove(place);
         }

@@ -1,15 +1,15 @@
-//! The active side of a connection attempt: retransmits the request until an answer arrives, and gives up if the peer
-//! does not answer.
+//! The active side of a connection attempt: retransmits the request until the server replies, and fails after a time
+//! without replies.
 //!
-//! The caller handles the consumer's timeout, by [`Connector::withdraw`]. An answer is valid if it has the attempt's
-//! number and token and comes from the host that the request was sent to. A late answer of a listener that handed the
-//! request off is invalid. After a Pending answer the request is retransmitted to the source of that answer. So the
-//! request stays valid if the listener, and with it the well-known port, is closed.
+//! The caller handles the consumer's timeout by [`Connector::withdraw`]. A reply is valid if it has the attempt's
+//! connection number and token and comes from the host to which the request was sent. A late reply of a listener that
+//! has handed the request off is invalid. After a Pending reply, the request is retransmitted to the source of that
+//! reply, so the attempt continues even if the listener closes the well-known port.
 //!
-//! Several processes of the peer's host may share the port. Any of the processes can forward the request, but a process
-//! may be stopped. If there is no answer, the next transmission is one byte shorter, so that the peer's kernel chooses
-//! another process (`net::reuseport`). [`Confirming`] retransmits the confirmation while the connection is already
-//! established.
+//! Several processes of the server's host may share the well-known port. Each of them can forward the request to the
+//! listener, but may be stopped (SIGSTOP). If there is no reply, the next transmission is one byte shorter, so that the
+//! server's kernel selects another process (`net::reuseport`). [`Confirming`] retransmits the confirmation after the
+//! connection is established.
 
 use std::mem;
 use std::net::SocketAddr;
@@ -26,23 +26,24 @@ use super::{Agreed, Offer, Random, Setup, Terms};
 use crate::proto::Nanos;
 use crate::proto::wire::{self, Kind};
 
-/// Maximum number of hand-offs of a request. Without a limit, two listeners could hand a request off to each other
-/// forever.
+/// Maximum number of hand-offs of a request. Without a limit, two listeners could hand a request to each other
+/// indefinitely.
 const MAX_HOPS: u16 = 8;
-/// Minimum number of transmissions before the peer is given up. After a pause of this process, answers may be queued,
-/// so time alone is not sufficient.
+/// Minimum number of transmissions before the attempt fails. Time alone is not sufficient: after a pause of this
+/// process, replies may be queued in the socket.
 const MIN_SENDS: u32 = 3;
-/// Number of reports of a closed port, between retransmissions, after which the attempt ends.
+/// Number of ICMP reports of a closed port after which the attempt ends. At most one report counts per transmission.
 const MIN_CLOSED: u32 = 2;
 
 /// ConnectOutcome of a connection attempt.
 #[derive(Debug)]
 pub(crate) enum ConnectOutcome {
-    /// The server's consumer accepted, with this private data. `Conn` sends the confirmation by [`Confirming`].
+    /// The server has accepted. `Conn` sends the confirmation by [`Confirming`].
     Established { agreed: Agreed, private_data: Vec<u8> },
-    /// The server rejected the request, or is unreachable. The reason is present if the server sent one.
+    /// The server has rejected the request without private data, or is unreachable. The reason is present if the server
+    /// has sent one.
     Ended(ConnectionEvent, Option<Reason>),
-    /// The server's consumer rejected the request, with this private data.
+    /// The server's consumer has rejected the request with this private data.
     Refused(Vec<u8>),
 }
 
@@ -51,35 +52,36 @@ pub(crate) enum ConnectOutcome {
 pub(crate) struct Connector {
     setup: Arc<Setup>,
     server: SocketAddr,
-    /// The address to try next if `server` does not answer.
+    /// The address to try next if `server` does not reply or has no listener.
     alternative: Option<SocketAddr>,
-    /// Destination of retransmissions: the well-known address, or the source of the Pending answer.
+    /// Destination of retransmissions: the well-known address, or the source of the Pending reply.
     at: SocketAddr,
     qual: u64,
     own_offer: Offer,
     private: Vec<u8>,
     hop: u16,
-    /// Hand-off number of the request for which the last cookie was received.
+    /// Hand-off number of the request to which the last cookie was the reply.
     cookie_of: Option<u16>,
     /// The last cookie that was received.
     ticket: Option<Ticket>,
-    /// The request as it was last sent, for comparison with quotes in ICMP messages.
+    /// The last transmitted request, for comparison with quotes in ICMP messages.
     packet: Vec<u8>,
-    /// Number of bytes by which the request is shortened. The length selects one of the processes that share the port.
+    /// Number of bytes by which the request is shorter than its maximum. The server's kernel selects a process by the
+    /// length.
     shorter: usize,
     /// Time of the next transmission; `None`: the attempt has ended.
     due: Option<Nanos>,
     wait: Nanos,
-    /// Time until which a request is repeated if there is no listener, and the next interval.
+    /// Time until which the request is repeated if there is no listener, and the next interval of these repetitions.
     listener_retry_until: Nanos,
     listener_retry_wait: Duration,
-    /// Interval before the retransmission after the next Pending answer.
+    /// Time from a transmission to the retransmission if the next reply is Pending.
     patience: Nanos,
     sent_at: Nanos,
-    /// Time of the peer's last packet, or of the start of the attempt, and the number of requests sent since then.
+    /// Time of the last reply, or of the start of the attempt, and the number of requests sent since then.
     last_answer: Nanos,
     sends: u32,
-    /// Number of reports of a closed port, at most one per request.
+    /// Number of reports of a closed port, and whether a further report counts: one per transmission.
     closed: u32,
     closed_counts: bool,
 }
@@ -134,7 +136,7 @@ impl Connector {
         self.server
     }
 
-    /// Restarts the attempt with this cookie; the request is sent at once.
+    /// Restarts the attempt, with this cookie; the request is due immediately.
     fn restart(&mut self, ticket: Option<Ticket>, now: Nanos) {
         self.ticket = ticket;
         self.due = Some(now);
@@ -145,7 +147,7 @@ impl Connector {
     /// Appends the request if it is due, and returns its destination.
     pub(crate) fn transmit(&mut self, now: Nanos, random: &mut dyn Random, out: &mut Vec<u8>) -> Option<SocketAddr> {
         self.due.filter(|due| now >= *due)?;
-        // The process that got the last request did not answer, so the length changes. After an answer the length stays
+        // There was no reply to the last transmission, so another process is selected. After a reply the length stays
         // the same.
         if self.sends > 0 {
             self.shorter = (self.shorter + 1) % (SHORTER + 1);
@@ -160,8 +162,8 @@ impl Connector {
         self.closed_counts = true;
         self.due = Some(now.saturating_add(self.wait));
         self.wait = (self.wait * 2).min(self.setup.config.last_repeat);
-        // If there is no answer, the listener may have moved, so every second retransmission is sent to the well-known
-        // port.
+        // Without a reply, the process that has sent Pending may have exited, so every second retransmission goes to
+        // the well-known port.
         let is_lost = self.sends > MIN_SENDS && self.sends.is_multiple_of(2);
         Some(if is_lost { self.server } else { self.at })
     }
@@ -176,7 +178,7 @@ impl Connector {
     ) -> Option<ConnectOutcome> {
         let (head, _) = wire::head(packet)?;
         let is_ours = head.conn.get() == self.own_offer.conn && head.token.get() == self.own_offer.token;
-        // Answers from other hosts are ignored. Otherwise a peer could redirect requests to any host.
+        // Replies from other hosts are ignored. Otherwise a peer could redirect requests to any host.
         if self.due.is_none() || !is_ours || from.ip().to_canonical() != self.server.ip().to_canonical() {
             return None;
         }
@@ -219,7 +221,8 @@ impl Connector {
         None
     }
 
-    /// Schedules the next request if the peer has no listener. Returns false if the time for repetitions has passed.
+    /// Schedules the next request after a reply that there is no listener. Returns false if the time for such
+    /// repetitions has passed.
     fn retries_no_listener(&mut self, now: Nanos) -> bool {
         let is_time_left = now < self.listener_retry_until;
         if is_time_left {
@@ -257,8 +260,8 @@ impl Connector {
         Some(ConnectOutcome::Ended(ConnectionEvent::Unreachable, None))
     }
 
-    /// Handles the ICMP message "port unreachable" for `to`, if it quotes a packet that was sent there. The second
-    /// report counts as an answer: there is no listener, or the process that received the request has ended.
+    /// Handles an ICMP "port unreachable" message for `to`, if it quotes the last request. The second report counts as
+    /// a reply: there is no listener, or the process that has sent Pending has exited.
     pub(crate) fn port_closed(&mut self, now: Nanos, to: SocketAddr, quote: &[u8]) -> Option<ConnectOutcome> {
         let is_answer = to == self.at && packets::is_quoted(&self.packet, quote);
         self.due.filter(|_| is_answer && mem::take(&mut self.closed_counts))?;
@@ -293,7 +296,8 @@ impl Connector {
         self.due.map(|due| if self.sends >= MIN_SENDS { due.min(silent) } else { due })
     }
 
-    /// Ends the attempt because the consumer does not wait any longer. Appends the packet that notifies the server.
+    /// Ends the attempt because the consumer has cancelled it or its timeout has expired. Appends the withdrawal, and
+    /// returns its destination.
     pub(crate) fn withdraw(&mut self, random: &mut dyn Random, out: &mut Vec<u8>) -> SocketAddr {
         self.due = None;
         let request_head = RequestHead::new(self.qual, self.hop, None);
@@ -302,8 +306,8 @@ impl Connector {
     }
 }
 
-/// The confirmation of an accept, which is repeated until a packet arrives from the peer. The confirmation informs the
-/// peer that the connection is established.
+/// Retransmission of the confirmation, which tells the server that its accept has arrived. It is repeated until a
+/// packet of the server arrives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Confirming {
     /// Time of the next transmission; `None`: no further transmission is needed.
@@ -314,8 +318,8 @@ pub(crate) struct Confirming {
 }
 
 impl Confirming {
-    /// Creates a confirmation. It is first sent at `due`, then after `wait`, then with doubled intervals up to
-    /// `longest`, and not after `until`.
+    /// Creates a confirmation that is sent at `due`, again after `wait`, then at doubled intervals up to `longest`, and
+    /// not after `until`.
     pub(crate) fn new(due: Nanos, wait: Nanos, longest: Nanos, until: Nanos) -> Confirming {
         Confirming { due: Some(due), wait, longest, until }
     }
@@ -331,7 +335,7 @@ impl Confirming {
         self.due.is_some_and(|due| now >= due)
     }
 
-    /// Appends the confirmation if it is due.
+    /// Appends the confirmation if it is due. Returns whether it was.
     pub(crate) fn transmit(&mut self, now: Nanos, terms: &Terms, out: &mut Vec<u8>) -> bool {
         let is_due = self.is_due(now);
         if is_due {
@@ -349,8 +353,9 @@ impl Confirming {
     }
 }
 
-/// Answers an accept with an unknown connection number and token. Its request was withdrawn, or was sent by an earlier
-/// process. Returns true if an answer to the source of the accept was appended. The answer is shorter than the accept.
+/// Replies with a Reset to an accept with an unknown connection number and token: its request was withdrawn, or was
+/// sent by an earlier process with this address. Returns false if the packet is no valid accept. The Reset is shorter
+/// than the accept, so a forged source address causes no amplification.
 pub(crate) fn refuse_unmatched(setup: &Setup, packet: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) -> bool {
     let mut buffer = Vec::new();
     let Some((_, SetupReply::Accept(peer_offer, _))) = packets::decode_reply(&setup.guard, packet, &mut buffer) else {

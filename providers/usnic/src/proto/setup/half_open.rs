@@ -1,7 +1,6 @@
-//! Counts half-open attempts, in total and by source prefix.
+//! Counts of half-open connection attempts, in total and by source prefix.
 //!
-//! A prefix is a network of which one host may use all addresses: /24 for IPv4, /64 for IPv6. Only prefixes with an
-//! attempt have a table entry.
+//! One host may use all addresses of a prefix: /24 for IPv4, /64 for IPv6. Only prefixes with an attempt have an entry.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, SocketAddr};
@@ -22,13 +21,13 @@ pub(crate) struct HalfOpenCounts {
     pub(crate) unreadable: u64,
     pub(crate) cookies: u64,
     pub(crate) refused: u64,
-    /// Requests answered by a cookie because the limit of attempts was reached.
+    /// Requests that got a cookie because the limit of attempts was reached.
     pub(crate) limit_reached: u64,
-    /// Answers suppressed by the amplification limit.
+    /// Replies that the amplification limit has suppressed.
     pub(crate) amplification_suppressed: u64,
 }
 
-/// Numbers of attempts, in total and by prefix.
+/// Counts of attempts, in total and by prefix.
 #[derive(Debug, Default)]
 pub(super) struct HalfOpen {
     total: Count,

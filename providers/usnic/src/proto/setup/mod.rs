@@ -1,32 +1,33 @@
 //! Connection set-up: request, cookie, accept or reject, confirmation.
 //!
-//! The active side of one attempt is a [`connect::Connector`]; the passive side of all attempts that are not
-//! connections yet is one [`accept::Acceptor`]. Both take packets and times, and return packets in a buffer, a deadline
-//! and an outcome. Every packet is retransmitted until it is answered, and every packet may arrive twice.
+//! A [`connect::Connector`] is the active side of one attempt. One [`accept::Acceptor`] is the passive side of all
+//! attempts at an IA. Their input is packets and the current time; their output is packets, a deadline and an outcome.
+//! Each packet is retransmitted until the peer replies, and may arrive more than once.
 //!
 //! ```text
 //! client                                   server
 //! Request  (to the well-known address)  ->
-//!                                      <-  Cookie      only under load, or with a key: the request comes again, with it
-//!                                      <-  Cookie      "pending": it is here, and from now on is repeated here
+//!                                      <-  Cookie      only under load, or with a key: the client repeats the request with the cookie
+//!                                      <-  Cookie      "pending": the request has arrived; the client repeats it to the source of this packet
 //!                                      <-  Accept      or Reject
-//! Confirm                               ->             anything else on the connection does as well
+//! Confirm                               ->             any other packet of the connection confirms too
 //! ```
 //!
-//! A driver routes packets as follows. At the well-known port, `packets::request_head` returns the qualifier of a
-//! request. The process that listens on it, or any process if none does, passes the packet to `Acceptor::receive`. A
-//! request at the data socket is handled in the same way, because a pending request is repeated there. Other packets
-//! are routed by the connection number in the header, if the token matches:
+//! The caller routes packets as follows. For a request at the well-known port, `packets::request_head` returns the
+//! qualifier. The process that listens on this qualifier, or any process if there is no listener, calls
+//! `Acceptor::receive`. A request at the data socket is handled in the same way, because pending requests are repeated
+//! there. Other packets are routed by the connection number and token in the header:
 //!
-//! - to a local connection attempt: `Connector::receive`. When it is established, `Conn` starts with the terms, number
-//!   and token.
-//! - to a local accept, after `Acceptor::accept`: `Acceptor::reset`, then, if the seal is valid, `Acceptor::confirmed`.
-//!   The packet that confirms the accept is the first packet for `Conn`.
-//! - to an established connection: its seal, if there is one, and `Conn`, which also answers late set-up packets.
+//! - to a local connection attempt: `Connector::receive`. When it returns `Established`, the caller creates a `Conn`
+//!   with the agreed terms.
+//! - to an accepted attempt: `Acceptor::reset`, then, if the seal is valid, `Acceptor::confirmed`. The packet that
+//!   confirms the accept is the first packet for `Conn`.
+//! - to an established connection: the packet is unsealed, if there is a key, and passed to `Conn`, which also replies
+//!   to late set-up packets.
 //! - without a match: an Accept goes to `connect::refuse_unmatched`; any other packet is dropped and counted.
 //!
-//! The driver reads the sockets before it calls `on_time` and `poll`: after a pause of the process, answers may be
-//! queued. This module uses no sockets, no clock and no consumer objects.
+//! The caller reads the sockets before it calls `on_time` and `poll`, because after a pause of the process, replies may
+//! be queued. This module uses no sockets, no clock and no consumer objects.
 
 pub(crate) mod accept;
 pub(crate) mod connect;
@@ -40,10 +41,10 @@ use crate::proto::psn::Psn;
 use crate::proto::seal::{self, PacketGuard, Psk, Seal};
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
-/// Maximum length of private data in a request or accept.
+/// Maximum length in bytes of private data in a request or accept.
 pub(crate) const MAX_PRIVATE: usize = 512;
 
-/// Datagram size in bytes that every path carries. Neither host may offer less.
+/// Datagram size in bytes that every path must carry; the minimum in an offer.
 pub(crate) const MIN_MTU: u16 = 1200;
 
 /// A source of random numbers: the operating system, or a test.
@@ -77,9 +78,9 @@ pub(crate) struct Offer {
     /// Maximum number of outstanding RDMA reads: `ord` of this host, `ird` of the peer.
     pub(crate) ord: u32,
     pub(crate) ird: u32,
-    /// Number of sends of the peer for which receives are already posted.
+    /// Number of receives that this host has posted before the handshake.
     pub(crate) credits: u32,
-    /// Receive window: free space in this host's socket buffer, in KiB.
+    /// Receive window: size of this host's socket receive buffer, in KiB.
     pub(crate) window_kib: u16,
     /// Size in bytes of the largest datagram that this host can receive or send.
     pub(crate) mtu: u16,
@@ -115,8 +116,7 @@ pub(crate) struct Terms {
     /// Whether this host is the active side. The active side repeats the confirmation until a packet arrives from the
     /// peer ([`connect::Confirming`]).
     pub(crate) active: bool,
-    /// Connection number and token in packets from the peer (`our_*`), and in packets to the peer (`peer_*`). The
-    /// connection table found the connection by its number.
+    /// Connection number and token in packets from the peer (`our_*`), and in packets to the peer (`peer_*`).
     #[cfg_attr(
         not(test),
         expect(dead_code, reason = "the counterpart of `peer_conn`, on which both hosts must agree")
@@ -128,14 +128,14 @@ pub(crate) struct Terms {
     /// PSN of the first local packet, and of the peer's first packet.
     pub(crate) first_psn: Psn,
     pub(crate) peer_first_psn: Psn,
-    /// Maximum number of outstanding RDMA reads: local reads, and reads of the peer.
+    /// Maximum number of outstanding RDMA reads: of this host (`ord`), and of the peer (`ird`).
     pub(crate) ord: u32,
     pub(crate) ird: u32,
-    /// Number of local sends for which the peer has receives before the first ack.
+    /// Number of receives that the peer has posted before the handshake.
     pub(crate) credits: u32,
     /// The peer's receive window in KiB.
     pub(crate) peer_window_kib: u16,
-    /// Maximum size in bytes of datagrams that both hosts may send, including all overhead.
+    /// Maximum size in bytes of datagrams between the hosts, including the overhead of sealing.
     pub(crate) mtu_ceiling: usize,
     /// Whether both hosts support extension operations.
     pub(crate) extensions: bool,
@@ -143,20 +143,20 @@ pub(crate) struct Terms {
     pub(crate) overhead: usize,
     /// The peer's address.
     pub(crate) peer: SocketAddr,
-    /// Secret from which unpredictable values are derived, such as nonces.
+    /// Random bytes from which unpredictable values are derived, such as nonces.
     pub(crate) seed: [u8; 16],
 }
 
-/// The terms, and the keys if the adapter has a key.
+/// Result of a handshake.
 #[derive(Debug)]
 pub(crate) struct Agreed {
     pub(crate) terms: Terms,
-    /// Seals and opens every packet of the connection.
+    /// Encryption of the connection's packets, if the adapter has a key.
     pub(crate) seal: Option<Box<Seal>>,
 }
 
-/// Parameters of connection set-up. The defaults of parameters with a setting are those of the setting. Parameters
-/// without a setting always have their default.
+/// Parameters of connection set-up. Some have a user setting with the same default; the others always have their
+/// default.
 #[derive(Clone, Debug)]
 pub(crate) struct SetupConfig {
     /// Interval before the first retransmission; each interval is twice the previous one, up to the maximum.
@@ -164,23 +164,24 @@ pub(crate) struct SetupConfig {
     pub(crate) last_repeat: Nanos,
     /// Maximum interval at which a pending request is repeated.
     pub(crate) pending_repeat: Nanos,
-    /// Time without an answer after which the client gives up its request, and the server gives up its accept.
+    /// Time after the last reply after which the client's request fails, and time without confirmation after which the
+    /// server's accept fails.
     pub(crate) give_up: Nanos,
-    /// Time for which a client repeats a request that finds no listener.
+    /// Time for which a client repeats a request after the reply that there is no listener.
     pub(crate) listener_wait: Nanos,
-    /// Time after the last retransmission of a request after which the server gives up the client.
+    /// Time since the last copy of a request after which the server ends the attempt.
     pub(crate) patience: Nanos,
-    /// Time for which the outcome of an attempt is kept, to answer late requests.
+    /// Time for which an ended attempt stays in the table, to reply to late duplicates.
     pub(crate) linger: Nanos,
     /// Maximum number of attempts of unverified sources, in total and per prefix (/24, /64). Beyond it, unverified
-    /// sources get cookies. With a key all sources get cookies, to prevent replays.
+    /// sources get cookies. With a key, all unverified sources get cookies, to prevent replays of recorded requests.
     pub(crate) unverified: usize,
     pub(crate) unverified_of_prefix: usize,
     /// Maximum number of attempts of all sources, in total and per prefix. Beyond it, all sources get cookies, and must
     /// repeat their requests.
     pub(crate) half_open: usize,
     pub(crate) half_open_of_prefix: usize,
-    /// Maximum number of ended attempts that stay in the table.
+    /// Maximum number of ended attempts in the table.
     pub(crate) remembered: usize,
 }
 
@@ -207,13 +208,13 @@ impl Default for SetupConfig {
 #[derive(Debug)]
 pub(crate) struct Setup {
     pub(crate) config: SetupConfig,
-    /// Protects every set-up packet.
+    /// Protection of set-up packets: a checksum, or encryption with the key.
     guard: PacketGuard,
     psk: Option<Psk>,
 }
 
 impl Setup {
-    /// Whether there is a key, so that only peers with the same key are answered.
+    /// Whether there is a key. Packets of peers with another key, or none, are then ignored.
     pub(crate) fn has_key(&self) -> bool {
         self.psk.is_some()
     }
@@ -222,7 +223,7 @@ impl Setup {
         Setup { config, guard: PacketGuard::new(psk.as_ref()), psk }
     }
 
-    /// Computes the agreed parameters from both offers. Both hosts get the same result.
+    /// Computes the agreed parameters from both offers. Both hosts compute the same limits.
     fn agree(
         &self,
         own_offer: &Offer,
