@@ -1,8 +1,7 @@
-//! Receiving: payload is placed when it arrives, in any order. Completions are reported in PSN order.
+//! Reception: payload is placed when it arrives, in any order; completions are reported in PSN order.
 //!
-//! All fields of a packet are untrusted until they were checked. A packet counts as received only if it was accepted.
-//! An invalid request is refused after all earlier requests are complete. Duplicates are dropped by their PSN, before
-//! memory is accessed.
+//! All fields of a packet are untrusted until they are checked. Only an accepted packet is acked. An invalid request is
+//! refused after all earlier requests are complete. Duplicates are dropped by their PSN, before memory is accessed.
 
 use dapl::provider::{ATOMIC_SIZE, Arrival as MessageKind, Status};
 use dapl_software::memory::atomic::Atomic;
@@ -23,19 +22,19 @@ use crate::proto::wire::{
 };
 use crate::proto::{MICROS, Nanos, challenge};
 
-/// A small message that was delivered while its bookkeeping is deferred (US-12).
+/// A small message that the fast path has delivered. Its ack processing and its record in `received` are deferred, so
+/// that the consumer can reply first (US-12).
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Deferred {
     psn: Psn,
     ack: Ack,
     ack_now: bool,
     at: Nanos,
-    /// Whether the packet is recorded as received. In this case only the ack that it carried remains to be processed.
+    /// Whether the packet is recorded as received, so that only the ack that it carried must be processed.
     is_recorded: bool,
 }
 
 impl Deferred {
-    /// Whether the packet is recorded as received.
     #[inline]
     pub(super) fn is_recorded(&self) -> bool {
         self.is_recorded
@@ -45,16 +44,17 @@ impl Deferred {
 /// The reason why a packet was not accepted.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum NotAccepted {
-    /// The packet may be accepted when it is retransmitted.
+    /// There is no receive or no space; the packet may be accepted when it is retransmitted.
     Later,
-    /// The packet is refused, and the peer is notified. A receive may fail too, with this status.
+    /// The packet is invalid: the peer is notified, and the connection ends. The receive in this slot, if any, fails
+    /// with this status.
     Refused(Refusal, Option<(u32, Status)>),
-    /// The packet is a response to a read that was not requested. The connection ends.
+    /// The packet is a response that fits no outstanding read or atomic operation. The connection ends.
     BadResponse,
 }
 
-/// Minimum length in bytes of an RDMA write that is acked promptly. For a shorter write, the ack would cost as much as
-/// the write.
+/// Minimum payload in bytes of an RDMA write packet that is acked promptly. For a shorter packet, the ack would cost as
+/// much as the packet.
 const PROMPT_WRITE: usize = 1024;
 
 const INVALID_REQUEST: NotAccepted = NotAccepted::Refused(Refusal::Invalid, None);
@@ -89,13 +89,14 @@ fn place_write<D: Driver>(data: &Data<'_>, host: &mut impl Host<D>) -> Result<()
 }
 
 impl<D: Driver> Conn<D> {
-    /// Handles a packet of this connection that has the right token. `body` is the part after the head.
+    /// Handles a packet of this connection whose token was checked. `body` is the part after the head.
     pub(crate) fn receive(&mut self, now: Nanos, head: &Head, body: &[u8], from: Source, host: &mut impl Host<D>) {
         self.now = now;
         self.withdraw_permit();
         self.process_deferred(host);
         self.peer_state.note_packet(now, from);
-        // The peer sent handshake packets before it received the confirmation.
+        // Any other packet proves that the peer has received the confirmation, or the first ack. Handshake packets may
+        // be older.
         if !matches!(head.kind(), Some(Kind::Accept | Kind::Cookie | Kind::Reject)) {
             self.confirming = None;
         }
@@ -109,7 +110,7 @@ impl<D: Driver> Conn<D> {
         self.counters.malformed += u64::from(!is_known);
     }
 
-    /// Handles packets without data, such as probes and challenges.
+    /// Handles control packets: probes, challenges and late handshake packets.
     fn receive_control(&mut self, kind: Kind, body: &[u8], from: Source) -> bool {
         let size = body.len() + size_of::<Head>() + self.send_path.extra;
         match kind {
@@ -129,7 +130,7 @@ impl<D: Driver> Conn<D> {
                     self.send_path.moved(&self.config, &self.terms);
                 }
             }
-            // The peer does not know yet that the connection is established, so an ack is sent.
+            // A repeated Accept or Confirm shows that the peer has received no packet yet, so an ack is sent.
             Kind::Accept | Kind::Confirm => self.acks.at_once(),
             // A late packet of the handshake needs no answer.
             _ => {}
@@ -145,7 +146,7 @@ impl<D: Driver> Conn<D> {
             self.receives.on_rnr_probe(host);
         }
         if self.ending.is_closed() {
-            return true; // The peer must be notified of a refusal.
+            return true; // The ack that was requested above reports the refusal again.
         }
         self.process_ack(&ack, ranges, host);
         if let Some(refusal) = Refusal::of(selective.refusal) {
@@ -154,11 +155,12 @@ impl<D: Driver> Conn<D> {
         true
     }
 
-    /// Handles a data packet: a fragment, a chunk, or a piece of a re-fragmented packet.
+    /// Handles a data packet: a fragment (whole message), a chunk (part of a message), or a piece of a re-fragmented
+    /// packet.
     fn receive_data(&mut self, kind: Kind, head: &Head, body: &[u8], host: &mut impl Host<D>) -> bool {
         let Some(data) = wire::data(kind, body) else { return false };
         if self.ending.is_unreachable() {
-            self.acks.send_ack_packet(); // The ack packet notifies the peer of a refusal.
+            self.acks.send_ack_packet(); // After a refusal, the ack packet reports it again.
             return true;
         }
         let psn = Psn(data.carried.psn.get());
@@ -192,8 +194,8 @@ impl<D: Driver> Conn<D> {
         true
     }
 
-    /// Copies the payload to its destination. If the packet is now complete, returns the payload length of the whole
-    /// packet.
+    /// Checks the packet and copies its payload. Returns the payload length of the packet, or `None` if other pieces of
+    /// it are missing.
     fn place_packet(
         &mut self,
         psn: Psn,
@@ -209,7 +211,7 @@ impl<D: Driver> Conn<D> {
         Ok(self.pieces.placed(psn, data))
     }
 
-    /// Accepts the packet. This may complete receives.
+    /// Records a complete packet as received, and reports the receives that it completes.
     fn accept(
         &mut self,
         psn: Psn,
@@ -242,20 +244,21 @@ impl<D: Driver> Conn<D> {
         self.retire(host);
     }
 
-    /// Records that the packet was not accepted, so that it is not acked.
+    /// Handles a packet that was not accepted: sends an ack without it, and refuses an invalid packet.
     #[cold]
     fn reject_packet(&mut self, psn: Psn, arrival: Arrival, reason: NotAccepted, host: &mut impl Host<D>) {
         self.acks.at_once();
         match reason {
             NotAccepted::Later => self.counters.no_receive += 1,
-            // Earlier requests must complete first. The peer will retransmit this packet.
+            // Earlier requests must complete before the refusal. The peer retransmits this packet, which is then
+            // checked again.
             NotAccepted::Refused(..) if arrival != Arrival::Next || self.peer_reads.has_before(psn) => {}
             NotAccepted::Refused(refusal, receive) => self.refuse(refusal, psn, receive, host),
             NotAccepted::BadResponse => self.end_with(Status::BadResponse, host),
         }
     }
 
-    /// Copies the payload to its destination.
+    /// Checks the operation, and copies the payload to its destination.
     fn place_payload(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
         let message = &data.message;
         let (id, key, address, length) =
@@ -280,7 +283,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Records an atomic operation of the peer. It is executed after all earlier packets have arrived.
+    /// Checks and records an atomic operation of the peer, which `execute_due` executes.
     fn place_atomic(&mut self, psn: Psn, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
         let Message { id, key, address, length, .. } = data.message;
         let (key, address) = (key.get(), address.get());
@@ -316,7 +319,7 @@ impl<D: Driver> Conn<D> {
             return Err(INVALID_REQUEST);
         }
         if data.op == Op::WriteImmediate {
-            place_write(data, host)?; // The memory of the receive is not used.
+            place_write(data, host)?; // A write with immediate data completes the receive, but does not use its memory.
         } else {
             if u64::from(length) > receive.capacity {
                 return Err(NotAccepted::Refused(Refusal::Receive, Some((slot, Status::LocalLength))));
@@ -331,7 +334,7 @@ impl<D: Driver> Conn<D> {
         is_recorded.then_some(()).ok_or(NotAccepted::Later)
     }
 
-    /// Copies payload of a read response.
+    /// Copies the payload of a read response, or the result of an atomic operation.
     fn place_response(&mut self, data: &Data<'_>, host: &mut impl Host<D>) -> Result<(), NotAccepted> {
         let slot = self.requests.read(data.message.id.get()).ok_or(NotAccepted::BadResponse)?;
         let request = self.requests.queue.get(slot).ok_or(NotAccepted::BadResponse)?;
@@ -359,8 +362,8 @@ impl<D: Driver> Conn<D> {
         is_recorded.then_some(()).ok_or(NotAccepted::Later)
     }
 
-    /// Fast path for a small send that arrives in order while no other message is in progress. Delivers the message,
-    /// and defers the bookkeeping.
+    /// Fast path for a small send that arrives in order while no other message is in progress: delivers the message,
+    /// and defers the rest (see [`Deferred`]). Returns false, without effect, if the packet needs the general path.
     #[inline]
     fn receive_fast(&mut self, psn: Psn, data: &Data<'_>, ack_now: bool, host: &mut impl Host<D>) -> bool {
         let is_send = matches!(data.op, Op::Send | Op::SendSolicited);
@@ -371,7 +374,7 @@ impl<D: Driver> Conn<D> {
         let Some(receive) = self.receives.waiting(data.message.id.get()) else { return false };
         if data.payload.len() as u64 > receive.capacity || host.put_recv(&receive.driver_data, 0, data.payload).is_err()
         {
-            return false; // The normal path finds the same error and handles it.
+            return false; // The general path finds the same error and handles it.
         }
         if let Some(driver_data) = self.receives.complete_waiting() {
             let (bytes, solicited) = (data.payload.len() as u64, data.op == Op::SendSolicited);
@@ -384,7 +387,7 @@ impl<D: Driver> Conn<D> {
         true
     }
 
-    /// Does the deferred bookkeeping.
+    /// Does the work that the fast path has deferred.
     #[inline]
     pub(super) fn process_deferred(&mut self, host: &mut impl Host<D>) {
         self.record_deferred();
@@ -393,7 +396,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Records the deferred message as received, because the next packet that is sent acks it.
+    /// Records the deferred message as received. Called before an ack is encoded, which then includes the message.
     #[inline]
     pub(super) fn record_deferred(&mut self) {
         if let Some(Deferred { psn, ack_now, at, is_recorded: is_recorded @ false, .. }) = &mut self.deferred {
@@ -409,8 +412,8 @@ impl<D: Driver> Conn<D> {
         self.received.next().plus(is_unrecorded.into())
     }
 
-    /// Whether a response can be sent before the ack of the received message is processed. Returns false if this ack
-    /// may change which packet is sent first.
+    /// Whether a new request may be sent before the deferred ack is processed. Returns false if this ack may change
+    /// which packet is sent first.
     pub(super) fn may_respond_first(&mut self) -> bool {
         let is_unrecorded = self.deferred.is_some_and(|deferred| !deferred.is_recorded);
         let has_no_loss = self.flight.lost().is_none() && self.sending_pieces.is_none() && self.flight.probes() == 0;
@@ -422,14 +425,14 @@ impl<D: Driver> Conn<D> {
         may
     }
 
-    /// Processes the ack and the credits of the peer.
+    /// Processes an ack: acked packets, losses, and the credit limit.
     pub(super) fn process_ack(&mut self, ack: &Ack, ranges: &[Range], host: &mut impl Host<D>) {
         let delay = match ack.delay.get() {
             u16::MAX => Nanos::MAX,
             micros => Nanos::from(micros) * MICROS,
         };
         if ack.next.get() == self.flight.cumulative().0 && ranges.is_empty() {
-            return self.update_credits(ack); // This is the common case of a stream in one direction.
+            return self.update_credits(ack); // Nothing new is acked: common if data flows only from the peer.
         }
         if self.requests.all_sent() && self.peer_reads.next(self.received.next(), 1, 1).is_none() {
             self.note_app_limited();
@@ -444,7 +447,7 @@ impl<D: Driver> Conn<D> {
             }
             let channel = if sent.command { &mut *commands } else { &mut *data };
             *channel = channel.saturating_sub(1);
-            // Pieces that arrive do not prove that the path carries large packets.
+            // A packet that arrived in pieces does not prove that the path carries packets of its size.
             largest = largest.max(if sent.is_refragmented { 0 } else { sent.length as usize });
         };
         let Ok(acked) = self.flight.acked(self.now, Psn(ack.next.get()), ranges, delay, &mut done) else { return };
@@ -468,8 +471,8 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Retransmits sends for which the peer's SRQ was empty, without waiting for a timeout. The SRQ had receives when
-    /// they were sent, and none when they arrived.
+    /// Marks sends beyond the decreased credit limit as lost, so that they are not retransmitted only after a timeout.
+    /// The peer's SRQ has become empty after they were sent.
     #[cold]
     fn retransmit_unaccepted(&mut self) {
         let (queue, limit) = (&self.requests.queue, self.credits.limit);

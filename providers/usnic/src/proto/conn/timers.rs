@@ -1,4 +1,4 @@
-//! Deadlines: all timers of a connection are combined into one deadline, and the due work is done when it expires.
+//! The timers of a connection, combined into one deadline.
 
 use dapl::provider::Status;
 
@@ -11,24 +11,24 @@ use crate::proto::flight::Timeout;
 use crate::proto::schedule::PendingWork;
 use crate::proto::{Nanos, SECONDS};
 
-/// Idle time after which a connection frees memory.
+/// Time in nanoseconds without `on_time` calls after which a connection frees unused memory.
 const IDLE_TIME: Nanos = SECONDS;
 
 impl<D: Driver> Conn<D> {
-    /// Returns the latest time of the next `on_time` call. After that call packets may be due.
+    /// Returns the time at which `on_time` must be called. After that call packets may be due.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         self.deadline_beside(|| (self.resend_at(), self.fresh_at()))
     }
 
-    /// Returns the deadline, as [`Self::deadline`] does. `data` returns the times at which data may be retransmitted
-    /// and new data may be sent. It is called only if needed.
+    /// Returns the deadline. `data` returns the times at which a retransmission and new data may be sent; it is called
+    /// only if needed.
     fn deadline_beside(&self, data: impl FnOnce() -> (Option<Nanos>, Option<Nanos>)) -> Option<Nanos> {
         if self.ending.is_closed() {
             let refusal = self.acks.deadline().filter(|_| self.ending.refusal().is_some());
             return earliest([self.ending.deadline(self.now), refusal]);
         }
         if self.deferred.is_some() {
-            return Some(self.now.saturating_add(1)); // The work is due in the next pass.
+            return Some(self.now.saturating_add(1)); // Deferred work is due in the next pass.
         }
         let (resend, fresh) = data();
         earliest([
@@ -37,7 +37,7 @@ impl<D: Driver> Conn<D> {
             self.send_path.path.deadline(),
             earliest([resend, fresh]).filter(|at| *at > self.now),
             self.credits.deadline(),
-            // After this time `pending_work` returns a turn, unless another condition blocks the turn.
+            // From this time on, `pending_work` is ready for the bind, unless another condition blocks it.
             self.bind_retry_at.filter(|at| *at > self.now),
             self.peer_state.deadline(),
             self.confirming.and_then(|it| it.deadline()),
@@ -45,10 +45,10 @@ impl<D: Driver> Conn<D> {
         ])
     }
 
-    /// Returns the connection's next turns and its deadline.
+    /// Returns what `transmit` would send now, and the deadline.
     pub(crate) fn pending_work(&self, now: Nanos) -> PendingWork {
         if self.deferred.is_some() && !self.ending.is_closed() {
-            // Deferred work is done first: in the next pass, or before the next post.
+            // The deferred ack is processed first: in the next pass, or before the next post.
             return PendingWork { deadline: self.deadline(), ..PendingWork::default() };
         }
         if self.ending.is_closed() {
@@ -97,7 +97,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Handles the expired deadline. Packets may be due afterwards.
+    /// Handles the timers that have expired. `transmit` may have packets afterwards.
     pub(crate) fn on_time(&mut self, now: Nanos, host: &mut impl Host<D>) {
         let last = std::mem::replace(&mut self.now, now);
         self.withdraw_permit();
@@ -143,7 +143,7 @@ impl<D: Driver> Conn<D> {
     }
 }
 
-/// Returns the earliest of the given times. It has no branches, because it runs for every message.
+/// Returns the earliest of the given times, without branches, because this runs for every message.
 fn earliest<const N: usize>(all: [Option<Nanos>; N]) -> Option<Nanos> {
     let at = all.into_iter().fold(Nanos::MAX, |least, at| least.min(at.unwrap_or(Nanos::MAX)));
     (at < Nanos::MAX).then_some(at)

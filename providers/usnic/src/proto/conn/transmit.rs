@@ -1,8 +1,8 @@
-//! Sends packets, in this order: retransmissions, new packets with acks, ack packets (US-4).
+//! Selects the next packet of a connection (US-4): first closing and control packets, then retransmissions, then new
+//! data packets, which carry acks, then ack packets.
 //!
-//! This module decides which packet is sent, and counts it; `write` encodes it. Small requests are sent on the command
-//! channel, before all other new packets. Large requests and read responses alternate on the data channel (US-2).
-//! Messages are segmented when they are sent (US-6).
+//! `write` encodes the packet. Small requests are sent on the command channel, before all other new packets. Large
+//! requests and read responses alternate on the data channel (US-2). Messages are segmented when they are sent (US-6).
 
 use dapl::provider::Status;
 
@@ -17,26 +17,28 @@ use crate::proto::psn::Psn;
 use crate::proto::wire::{FLAG_ACK_NOW, Head, Kind};
 use crate::proto::{MICROS, Nanos};
 
-/// Maximum number of retransmissions in one pass. The limit exists because all connections share a pass.
+/// Maximum number of retransmissions of one connection in a pass. Without the limit, one connection could delay all
+/// others.
 const MAX_RETRANSMISSIONS: u32 = 64;
-/// Maximum number of queued answers without a PSN. If an answer is dropped, the peer repeats its probe.
+/// Maximum number of queued control packets. If one is dropped, the peer repeats the packet that caused it.
 const MAX_CONTROL_PACKETS: usize = 8;
-/// Time after which a deferred bind is tried again.
+/// Time after which a deferred bind is tried again, in nanoseconds.
 const BIND_RETRY: Nanos = 50 * MICROS;
 
-/// A packet without a PSN that must be sent.
+/// A packet without a PSN. It is not retransmitted.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum ControlPacket {
-    /// Answer to an MTU probe of this size in bytes.
+    /// Reply to an MTU probe of this size in bytes.
     ProbeAck(u32),
-    /// Response to a challenge. It is sent to the source of the challenge.
+    /// Response to the challenge with this nonce, sent to the source of the challenge.
     Response(u64, Source),
-    /// RNR probe for the peer and its receives.
+    /// Ack packet that requests an ack: an RNR probe, or the question whether the peer has received a response.
     AckRequest,
 }
 
 impl<D: Driver> Conn<D> {
-    /// Returns the next packet that may be sent now. Its header is appended to `out`. `None` ends a pass.
+    /// Returns the next packet that may be sent at `now`, and appends its header to `out`. `None`: this pass sends no
+    /// further packet of the connection.
     pub(crate) fn transmit(&mut self, now: Nanos, out: &mut Vec<u8>, host: &mut impl Host<D>) -> Option<Outgoing> {
         self.now = now;
         self.withdraw_permit();
@@ -65,21 +67,22 @@ impl<D: Driver> Conn<D> {
         if let Some(packet) = self.send_control(out, host) {
             return Some(packet);
         }
-        // The ranges behind a gap fit only in an ack packet, and the peer waits for them.
+        // If packets are missing, an ack packet precedes data: only an ack packet lists the ranges received after the
+        // gap, which the peer needs for its retransmissions.
         if self.acks.due(self.now) && !self.received.is_gapless() {
             return Some(self.write_ack(out, 0, host));
         }
         let data =
             self.send_next_piece(out, host).or_else(|| self.retransmit(out, host)).or_else(|| self.send_new(out, host));
         if self.ending.is_closed() {
-            // A bind or an atomic operation has failed, which changes what is sent next.
+            // A bind or an atomic operation has failed and has ended the connection, so a Reset or a refusal is sent.
             return self.next_packet(out, host);
         }
         let packet = data.or_else(|| self.probe_path(out));
         packet.or_else(|| self.acks.due(self.now).then(|| self.write_ack(out, 0, host)))
     }
 
-    /// Sends an answer or a probe without a PSN.
+    /// Returns the next challenge, confirmation or queued control packet.
     fn send_control(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
         let start = out.len();
         if let Some(to) = self.peer_state.transmit(self.now, self.flight.rtt(), &self.terms, out) {
@@ -108,7 +111,7 @@ impl<D: Driver> Conn<D> {
         Bounds { ord: self.terms.ord, extensions: self.terms.extensions, credits: self.credits.limit }
     }
 
-    /// Retransmits the first lost packet on the data channel.
+    /// Retransmits the first lost packet, if the congestion window and the pacer allow it.
     fn retransmit(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
         if self.resends >= MAX_RETRANSMISSIONS {
             return None;
@@ -139,7 +142,7 @@ impl<D: Driver> Conn<D> {
         Some(self.send_data(out, psn, sent, FLAG_ACK_NOW, true, host))
     }
 
-    /// Sends a data packet as one datagram, or in pieces if the path does not carry packets of its size any more.
+    /// Sends a data packet as one datagram, or in pieces if the path MTU has become smaller than the packet.
     fn send_data(
         &mut self,
         out: &mut Vec<u8>,
@@ -162,11 +165,12 @@ impl<D: Driver> Conn<D> {
         let mut sending_pieces = SendingPieces::new(psn, sent, piece, resend);
         let packet = self.write_piece(out, &mut sending_pieces, host);
         self.sending_pieces =
-            Some(sending_pieces).filter(|sending_pieces| sending_pieces.left < sending_pieces.sent.length);
+            Some(sending_pieces).filter(|sending_pieces| sending_pieces.sent_bytes < sending_pieces.sent.length);
         packet
     }
 
-    /// Returns the next piece of a packet that is being sent in pieces, if the packet is still needed.
+    /// Returns the next piece of the packet that is being sent in pieces. Returns `None` if there is none, or if the
+    /// packet was acked or its request has failed.
     fn send_next_piece(&mut self, out: &mut Vec<u8>, host: &impl Host<D>) -> Option<Outgoing> {
         let mut sending_pieces = self.sending_pieces.take()?;
         if self.flight.state(sending_pieces.psn) != State::InFlight || self.has_no_payload(&sending_pieces.sent) {
@@ -174,11 +178,11 @@ impl<D: Driver> Conn<D> {
         }
         let packet = self.write_piece(out, &mut sending_pieces, host);
         self.sending_pieces =
-            Some(sending_pieces).filter(|sending_pieces| sending_pieces.left < sending_pieces.sent.length);
+            Some(sending_pieces).filter(|sending_pieces| sending_pieces.sent_bytes < sending_pieces.sent.length);
         Some(packet)
     }
 
-    /// Whether the payload of a packet is not needed any more.
+    /// Whether the payload of a packet is obsolete: its request has ended, or its memory is unreadable.
     fn has_no_payload(&self, sent: &SentPayload) -> bool {
         match sent.what {
             PayloadOwner::Nothing => false,
@@ -191,14 +195,15 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Whether a lost packet is retransmitted without its payload, so that only its PSN is delivered.
+    /// Whether a lost packet is retransmitted without its payload, so that only its PSN is delivered. Withdraws a send
+    /// for which the peer has no receive.
     fn must_void(&mut self, sent: &SentPayload) -> bool {
         if self.has_no_payload(sent) {
             return true;
         }
         let request = self.requests.queue.get(sent.slot).filter(|_| sent.what == PayloadOwner::Request);
-        // The peer's SRQ had a receive when the packet was sent, and has none now. A retransmission with payload would
-        // block the delivery of all later packets.
+        // The peer's SRQ has become empty after the packet was sent. The peer would not accept a retransmission with
+        // payload, and the missing PSN would block the delivery of all later packets.
         let has_no_receive = request.is_some_and(|it| it.work.takes_receive() && !is_below(it.id, self.credits.limit));
         if has_no_receive {
             self.counters.withdrawn_sends += 1;
@@ -207,7 +212,7 @@ impl<D: Driver> Conn<D> {
         has_no_receive
     }
 
-    /// Sends a new packet.
+    /// Sends the next new data packet. Before that, completes requests that need no packet, such as binds.
     fn send_new(&mut self, out: &mut Vec<u8>, host: &mut impl Host<D>) -> Option<Outgoing> {
         if self.peer_reads.has_atomics() {
             self.execute_due(host);
@@ -246,8 +251,8 @@ impl<D: Driver> Conn<D> {
         Some(self.send_data(out, psn, sent, flags, false, host))
     }
 
-    /// Executes the peer's next atomic operation, if all packets before it have arrived and all earlier answers were
-    /// sent. The operation is executed once. Its answer is stored until the peer has acked it.
+    /// Executes the peer's next atomic operation, if all packets before it have arrived and all earlier responses were
+    /// sent. The operation is executed once; its result is stored until the peer has acked the response.
     #[cold]
     fn execute_due(&mut self, host: &mut impl Host<D>) {
         let Some((id, Read { key, address, .. }, operation)) = self.peer_reads.due_atomic(self.received.next()) else {
@@ -262,15 +267,15 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Whether the window permits one more packet in flight.
+    /// Whether one more data packet may be in flight, by the limits on the number of packets.
     #[inline]
     pub(super) fn has_window(&self) -> bool {
         let is_open = self.commands + self.data < self.config.window && self.data < self.config.data_depth;
         self.flight.free_slots() > 0 && is_open
     }
 
-    /// Marks the connection as app-limited if no data waits for its first transmission: CheckIfApplicationLimited()
-    /// (draft-ietf-ccwg-bbr-06, 4.1.2.4).
+    /// Marks the connection as app-limited if no lost packet waits and the congestion window is not full. The caller
+    /// has checked that no new data waits: CheckIfApplicationLimited() (draft-ietf-ccwg-bbr-06, 4.1.2.4).
     pub(super) fn note_app_limited(&mut self) {
         if self.flight.lost().is_none() && self.flight.bytes() < self.send_path.cwnd() {
             self.flight.mark_app_limited();
@@ -282,11 +287,12 @@ impl<D: Driver> Conn<D> {
         self.requests.next(self.bounds(), fragment, chunk)
     }
 
-    /// Returns the next packet of a request or of a read response, if its channel permits one more packet in flight.
+    /// Returns the next new packet of a request or of a read response, if its channel has space for one more packet in
+    /// flight.
     pub(super) fn next_payload(&self) -> Result<SentPayload, Wait> {
         let (fragment, chunk) = self.send_path.payloads();
         let request = self.requests.next(self.bounds(), fragment, chunk);
-        // A request without packets does not need the window.
+        // A bind or an unsupported request sends no packet, so it does not wait for the window.
         if let Err(wait @ (Wait::BindReady | Wait::Unsupported)) = request {
             let is_due = wait == Wait::Unsupported || self.bind_retry_at.is_none_or(|at| at <= self.now);
             if is_due {
@@ -313,7 +319,8 @@ impl<D: Driver> Conn<D> {
         Ok(sent)
     }
 
-    /// Completes requests at the front of the queue that need no packet. Returns whether there were such requests.
+    /// Executes the bind at the front of the queue, or fails the unsupported request there. Returns false if the bind
+    /// is deferred, or if the connection has ended.
     #[cold]
     fn complete_without_packet(&mut self, wait: Wait, host: &mut impl Host<D>) -> bool {
         let Some(request) = self.requests.queue.next().and_then(|slot| self.requests.queue.get(slot)) else {
@@ -337,7 +344,7 @@ impl<D: Driver> Conn<D> {
         outcome.is_ok() && !self.ending.is_closed()
     }
 
-    /// Fails the request that would start or continue next.
+    /// Fails the request whose packet would be sent next.
     pub(super) fn fail_next(&mut self, status: Status) {
         if let Some(sent) = self.requests.withdrawn.front() {
             let slot = sent.slot;
@@ -359,7 +366,7 @@ impl<D: Driver> Conn<D> {
         Some(packet)
     }
 
-    /// Returns an estimate of the round-trip time.
+    /// Returns the smoothed round-trip time, or the minimum probe timeout before the first sample.
     pub(super) fn round_trip(&self) -> Nanos {
         self.flight.rtt().srtt().unwrap_or(self.config.min_timeout)
     }

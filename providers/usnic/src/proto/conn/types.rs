@@ -1,6 +1,6 @@
-//! Types exchanged between an open connection and its driver: posted work, packets to send, and calls to the host.
+//! The interface between a connection and its driver (the queue pair): configuration, posted work, packets to send, and
+//! the calls that the connection makes to its host.
 //!
-//! Contains plain data, and the trait through which the connection accesses memory and reports completions.
 
 use std::net::SocketAddr;
 
@@ -21,11 +21,11 @@ pub(crate) struct Config {
     /// Maximum number of outstanding requests, and of posted receives.
     pub(crate) max_requests: u32,
     pub(crate) max_recvs: u32,
-    /// Whether receives are taken from a shared queue (`Host::take_shared`).
+    /// Whether receives come from a shared queue (`Host::take_shared`).
     pub(crate) shared: bool,
     /// Maximum number of packets in flight, up to [`WINDOW`].
     pub(crate) window: u32,
-    /// Capacity of the local socket buffer in KiB, as announced to the peer.
+    /// Size of the local socket receive buffer in KiB, as announced to the peer.
     pub(crate) window_kib: u16,
     /// Maximum delay of an ack.
     pub(crate) ack_delay: Nanos,
@@ -37,13 +37,13 @@ pub(crate) struct Config {
     /// Probe timeout before the round-trip time is known, and minimum of the probe timeout.
     pub(crate) first_timeout: Nanos,
     pub(crate) min_timeout: Nanos,
-    /// Time without an answer after which the peer is given up.
+    /// Time without acks after which the connection ends.
     pub(crate) give_up: Nanos,
     /// Maximum number of RNR probes; `None`: no limit.
     pub(crate) rnr_limit: Option<u32>,
     /// Keepalive interval of an idle connection; 0: no keepalive.
     pub(crate) keepalive: Nanos,
-    /// Time for which a closed connection answers late packets.
+    /// Time for which a closed connection replies to late packets.
     pub(crate) linger: Nanos,
     /// Datagram size in bytes that every path carries, and size in bytes of the IP and UDP headers.
     pub(crate) mtu_start: usize,
@@ -122,8 +122,8 @@ pub(crate) struct Post {
     pub(crate) fence: bool,
 }
 
-/// The data that a driver stores with posted work. The data is written and read in place in the connection, and stays
-/// unchanged until the slot is reused.
+/// The data that a driver stores with posted work. The connection never moves or changes it; it is valid until its slot
+/// is reused.
 pub(crate) trait Driver {
     /// Data of a request, such as its segments and its cookie.
     type Request: Default;
@@ -131,7 +131,7 @@ pub(crate) trait Driver {
     type Recv: Default;
 }
 
-/// Access to memory, and reports of completions. The connection itself does neither.
+/// The calls of a connection that access memory and report completions.
 pub(crate) trait Host<D: Driver> {
     /// Whether the peer may access this memory, for writing if `write` is set.
     fn may_touch(&mut self, key: u32, address: u64, length: u32, write: bool) -> bool;
@@ -145,27 +145,28 @@ pub(crate) trait Host<D: Driver> {
     fn take_shared(&mut self) -> Option<(D::Recv, u64)>;
     /// Number of receives in the shared queue.
     fn shared_left(&self) -> u32;
-    /// Called when there are too few receives. `Conn::check_credits` must then be called when receives are added.
+    /// Called when the shared queue has too few receives. The driver must call `Conn::check_credits` when receives are
+    /// added.
     fn await_shared(&mut self) {}
-    /// Executes a bind. Returns `true` if it was executed, `false` if the call must be repeated soon.
+    /// Executes a bind. Returns false if the bind cannot be executed yet; the call is then repeated.
     fn execute_bind(&mut self, request: &D::Request) -> Result<bool, Status>;
     /// Called when a request is complete, in the order of the posts.
     fn request_done(&mut self, request: &mut D::Request, status: Status, bytes: u64);
-    /// Called when the peer refuses this RDMA operation, which completes next.
+    /// Called when the peer has refused this RDMA operation, before `request_done` for it.
     fn access_refused(&mut self, _request: &D::Request, _work: Work, _length: u32) {}
-    /// Called once if a send has waited for a receive of the peer for the time `age`.
+    /// Called once for a send that is overdue: it has waited for a receive of the peer for the time `age`.
     fn send_overdue(&mut self, _age: Nanos) {}
-    /// Called when a receive is complete, in the order of the posts.
+    /// Called when a receive is complete, in the order of the messages.
     fn recv_done(&mut self, recv: &mut D::Recv, status: Status, bytes: u64, solicited: bool);
     /// Called instead of `recv_done` if a message with immediate data or a key was received successfully.
     fn recv_done_with(&mut self, recv: &mut D::Recv, bytes: u64, value: SendValue) {
         self.recv_done(recv, Status::Success, bytes, value.solicited);
     }
-    /// Whether a window with this key exists that the peer may unbind.
+    /// Whether the key belongs to a window that the peer may invalidate.
     fn may_invalidate(&mut self, _key: u32) -> bool {
         false
     }
-    /// Unbinds the window with this key. It may have been unbound since `may_invalidate`.
+    /// Invalidates the window with this key. The consumer may have unbound it since `may_invalidate`.
     fn invalidate(&mut self, _key: u32) {}
     /// Whether the peer may execute an atomic operation at this address.
     fn may_execute(&mut self, _key: u32, _address: u64) -> bool {
@@ -184,7 +185,7 @@ pub(crate) enum Channel {
     Data,
 }
 
-/// Location of a packet's payload.
+/// Location of the payload of a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Payload {
     None,
@@ -194,14 +195,14 @@ pub(crate) enum Payload {
         offset: u32,
         length: u32,
     },
-    /// The payload is in memory that the peer reads; `slot` is the number of the read, for `source_unreadable`.
+    /// The payload is in memory that the peer reads. `slot`: number of the read, for `source_unreadable`.
     Remote {
         slot: u32,
         key: u32,
         address: u64,
         length: u32,
     },
-    /// The payload is padding of this length.
+    /// Zeros of this length in bytes, in an MTU probe.
     Padding(u32),
 }
 
@@ -212,7 +213,7 @@ pub(crate) struct Unsent {
     pub(crate) resend: bool,
 }
 
-/// A packet to be sent; its header is at the end of the given buffer.
+/// A packet to be sent, whose header was appended to the caller's buffer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Outgoing {
     /// Number of header bytes that were appended to the buffer.
