@@ -1,10 +1,11 @@
-//! The end of a connection: sends Fin or Reset, and answers late packets.
+//! The close handshake: sends a Fin or Reset until the peer replies, and replies to the peer's.
 //!
-//! `Conn` creates a [`Closing`] when the connection is drained, when it is aborted, or when the peer ended it. The
-//! [`Closing`] sends Fin or Reset until the peer answers or the time limit has passed. Then it exists for the time
-//! `linger`, to answer again if its answer was lost (like TIME_WAIT).
+//! `Conn` creates a [`Closing`] when the connection is drained or aborted, or when the peer ends it. It sends its Fin
+//! or Reset until the peer replies or the time limit has passed. Then it exists for the time `linger`, to reply again
+//! if its reply was lost (like TIME_WAIT).
 //!
-//! In the table, "known" means that the peer knows the end of the connection, or was given up.
+//! In the table, "known" means that the peer knows that the connection has ended, or has timed out. A cell has the
+//! packet that is sent, and whether the state becomes "known".
 //!
 //! | | Fin | FinAck | Reset | time is up |
 //! |---|---|---|---|---|
@@ -19,22 +20,21 @@ use crate::proto::setup::packets::{self, Fin};
 use crate::proto::wire::{Head, Kind};
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
-/// Maximum interval in nanoseconds between retransmissions. The interval doubles up to this value.
+/// Maximum interval between retransmissions, in nanoseconds. The interval doubles up to this value.
 const MAX_INTERVAL: Nanos = SECONDS;
-/// Minimum interval between retransmissions.
+/// Minimum interval between retransmissions, in nanoseconds.
 const MIN_INTERVAL: Nanos = 5 * MILLIS;
-/// Maximum number of transmissions of a Reset. If the peer still exists and gets none of them, its own timeouts end the
-/// connection.
+/// Maximum number of transmissions of a Reset. If all are lost, the peer's timeouts end its connection.
 const MAX_RESETS: u32 = 6;
 
 /// Timing of a close.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CloseTiming {
-    /// First retransmission timeout: longer than a round trip.
+    /// First retransmission interval: longer than a round trip.
     pub(crate) timeout: Nanos,
-    /// Time after which the peer is given up.
+    /// Time without a reply after which the peer has timed out.
     pub(crate) give_up: Nanos,
-    /// Time during which late packets are answered.
+    /// Time for which late packets get a reply.
     pub(crate) linger: Nanos,
 }
 
@@ -50,9 +50,9 @@ pub(crate) struct Closing {
     due: Option<Nanos>,
     wait: Nanos,
     transmissions: u32,
-    /// Whether a received packet must be answered.
+    /// Whether a reply to a received packet is due.
     must_reply: bool,
-    /// Whether the peer has confirmed the end, or was given up ("known" in the table).
+    /// Whether the peer knows the end, or has timed out ("known" in the table).
     known: bool,
     give_up: Nanos,
     linger: Nanos,
@@ -61,7 +61,7 @@ pub(crate) struct Closing {
 }
 
 impl Closing {
-    /// Starts a graceful close. All packets before `fin.end` are acked, and no further data is accepted.
+    /// Starts a graceful close. The peer has acked all packets before `fin.end`.
     pub(crate) fn finish(terms: &Terms, now: Nanos, fin: Fin, timing: CloseTiming) -> Closing {
         Closing { fin, ..Closing::new(Kind::Fin, terms, now, timing) }
     }
@@ -71,7 +71,7 @@ impl Closing {
         Closing::new(Kind::Reset, terms, now, timing)
     }
 
-    /// Creates the state that answers a Fin or Reset of the peer.
+    /// Creates the state that replies to a Fin or Reset of the peer.
     pub(crate) fn reply(terms: &Terms, now: Nanos, timing: CloseTiming) -> Closing {
         Closing { must_reply: true, known: true, due: None, ..Closing::new(Kind::FinAck, terms, now, timing) }
     }
@@ -96,7 +96,7 @@ impl Closing {
     /// Handles a packet of the connection.
     pub(crate) fn receive(&mut self, now: Nanos, kind: Kind) {
         match (self.kind, kind) {
-            // After an abort, a Fin is answered only by the retransmissions of the Reset.
+            // After an abort, there is no reply to a Fin except the retransmissions of the Reset.
             (Kind::Reset, Kind::Fin) if !self.known => {}
             (_, Kind::Fin | Kind::Reset) => {
                 self.must_reply = true;
@@ -107,7 +107,7 @@ impl Closing {
         }
     }
 
-    /// Records that the peer has confirmed the end or was given up. From now on only late packets are answered.
+    /// Records that the peer knows the end, or has timed out: stops retransmissions.
     fn mark_known(&mut self, now: Nanos) {
         if !self.known {
             self.known = true;
@@ -116,7 +116,7 @@ impl Closing {
         }
     }
 
-    /// Appends a packet, if one is due.
+    /// Appends the packet that is due. Returns false if there is none.
     pub(crate) fn transmit(&mut self, now: Nanos, out: &mut Vec<u8>) -> bool {
         if std::mem::take(&mut self.must_reply) {
             out.extend_from_slice(self.reply.as_bytes());
@@ -135,12 +135,12 @@ impl Closing {
         true
     }
 
-    /// Whether `transmit` has an answer to a received packet.
+    /// Whether the next packet of `transmit` is a reply to a received packet.
     pub(crate) fn must_send_reply(&self) -> bool {
         self.must_reply
     }
 
-    /// Whether `transmit` has a packet.
+    /// Whether `transmit` would append a packet.
     pub(crate) fn has_packet(&self, now: Nanos) -> bool {
         self.must_reply || self.due.is_some_and(|due| due <= now)
     }
@@ -154,7 +154,7 @@ impl Closing {
         }
     }
 
-    /// Returns the time of the next transmission or decision.
+    /// Returns the time of the next call of `on_time` or `transmit`.
     pub(crate) fn deadline(&self) -> Nanos {
         match self.due {
             _ if self.must_reply => 0,
@@ -163,12 +163,12 @@ impl Closing {
         }
     }
 
-    /// Whether the peer has confirmed the end or was given up. A drained connection is reported as ended at this time.
+    /// Whether the peer knows the end, or has timed out. A drained connection then reports its event.
     pub(crate) fn is_done(&self) -> bool {
         self.known
     }
 
-    /// Whether the state can be freed, because no late packet needs an answer any more.
+    /// Whether the state can be freed, because late packets need no more replies.
     pub(crate) fn can_be_freed(&self, now: Nanos) -> bool {
         self.known && !self.must_reply && now >= self.free_at
     }

@@ -1,7 +1,9 @@
-//! The end of a connection: drained with a Fin, aborted with a Reset, refused, or given up.
+//! The end of a connection: a graceful disconnect (Fin), an abort (Reset), a refused request, or a peer that has timed
+//! out.
 //!
-//! In every case all posted work completes exactly once and in order. Then one event is reported. Afterwards late
-//! packets are answered for some time, so that the peer is notified of the end (`closing`).
+//! In every case, all posted work completes exactly once and in order. Then one event is reported, except after a local
+//! abort. After that, the connection replies to late packets for some time, so that the peer learns of the end even if
+//! packets are lost (`closing`).
 
 use dapl::provider::{ConnectionEvent, Status};
 
@@ -15,29 +17,29 @@ use crate::proto::setup::packets::{self, Fin};
 use crate::proto::wire::{Kind, Refusal};
 use crate::proto::{MILLIS, Nanos};
 
-/// First interval between repetitions of a refusal; it doubles each time. A refusal is also repeated after each packet
-/// of the peer.
+/// First interval between repetitions of a refusal, in nanoseconds; it doubles each time. A refusal is also repeated
+/// after each packet of the peer.
 const FIRST_REPEAT_INTERVAL: Nanos = 20 * MILLIS;
-/// Maximum number of repetitions by timer.
+/// Maximum number of repetitions of a refusal by the timer.
 const MAX_REPEATS: u32 = 6;
 
-/// Time for an ack of read data that can no longer be retransmitted, in probe timeouts (PTO).
+/// Number of probe timeouts (PTO) for which the peer's ack is awaited, if read data must be retransmitted and its
+/// memory has become unreadable.
 const UNREADABLE_PTOS: u64 = 3;
 
-/// Phase of the end of a connection.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 enum Phase {
     #[default]
     Open,
-    /// A graceful end waits until the last request is complete.
+    /// A graceful disconnect waits until the last request is complete.
     Draining,
-    /// A Fin is sent until the peer answers. No more work is accepted.
+    /// A Fin is retransmitted until the peer replies. No further packet of the peer is accepted.
     Finishing,
-    /// All work was flushed, and the event is set.
+    /// All work was flushed. The event, if there is one, is set.
     Closed,
 }
 
-/// A request of the peer that was refused locally.
+/// A request of the peer that this host has refused.
 #[derive(Clone, Copy, Debug)]
 struct RefusedRequest {
     why: Refusal,
@@ -51,15 +53,16 @@ struct RefusedRequest {
 pub(super) struct Ending {
     phase: Phase,
     event: Option<ConnectionEvent>,
-    /// State that sends the Fin or Reset, if there is one.
+    /// State that sends the Fin, FinAck or Reset; `None` while open, and after a refusal.
     closing: Option<Closing>,
-    /// Source of the peer's last packet. Answers are sent there, because the peer may have moved.
+    /// Source of the peer's last Fin, FinAck or Reset. Replies are sent there, because the peer's address may have
+    /// changed.
     last_source: Option<Source>,
     refused: Option<RefusedRequest>,
 }
 
 impl Ending {
-    /// Whether the end of the connection has not begun.
+    /// Whether no end has begun.
     #[inline(always)]
     pub(super) fn is_open(&self) -> bool {
         self.phase == Phase::Open
@@ -69,22 +72,22 @@ impl Ending {
         self.phase == Phase::Closed
     }
 
-    /// Whether packets of the peer are no longer accepted.
+    /// Whether data packets of the peer are no longer accepted.
     pub(super) fn is_unreachable(&self) -> bool {
         matches!(self.phase, Phase::Finishing | Phase::Closed)
     }
 
-    /// Returns the refusal that every ack contains.
+    /// Returns the refusal that every ack packet contains, and the PSN of the refused packet.
     pub(super) fn refusal(&self) -> Option<(Refusal, Psn)> {
         self.refused.map(|refused| (refused.why, refused.psn))
     }
 
-    /// Whether a Fin, a Reset or an answer must be sent now.
+    /// Whether a Fin, FinAck or Reset must be sent now.
     pub(super) fn has_packet(&self, now: Nanos) -> bool {
         self.closing.as_ref().is_some_and(|closing| closing.has_packet(now))
     }
 
-    /// Returns the time of the next action; `None` if there is none, or after the end.
+    /// Returns the time of the next action; `None` if there is none, or if the connection can be freed.
     pub(super) fn deadline(&self, now: Nanos) -> Option<Nanos> {
         if self.can_be_freed(now) {
             return None;
@@ -100,7 +103,7 @@ impl Ending {
 }
 
 impl<D: Driver> Conn<D> {
-    /// Starts a graceful end: the connection ends when the last request is complete.
+    /// Starts a graceful disconnect: a Fin is sent when the last request is complete.
     pub(crate) fn drain(&mut self, now: Nanos) {
         self.now = now;
         self.withdraw_permit();
@@ -110,10 +113,10 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Called when the last request may be complete. Ends a connection whose graceful end was requested.
+    /// Called when the last request may be complete. Sends the Fin of a graceful disconnect.
     pub(super) fn check_drained(&mut self) {
-        // A packet behind a gap is not complete at the peer. For example, a send may have arrived although a read
-        // response before it is missing.
+        // The peer completes a message only when all earlier packets have arrived. For example, a send may be acked
+        // while a read response before it is missing.
         let has_all = || self.requests.latest.is_none_or(|latest| latest.is_before(self.flight.cumulative()));
         if self.ending.phase == Phase::Draining && self.requests.queue.is_empty() && has_all() {
             self.ending.phase = Phase::Finishing;
@@ -122,7 +125,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Called before the connection ends, so that the next packet acks all received packets.
+    /// Queues an ack packet for all received packets that were not acked yet. Called before the connection ends.
     pub(crate) fn ack_all(&mut self, now: Nanos, host: &mut impl Host<D>) {
         self.now = now;
         self.withdraw_permit();
@@ -132,7 +135,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Ends the connection immediately: flushes all posted work and sends a Reset. No event is reported.
+    /// Aborts the connection: flushes all posted work, and sends a Reset. No event is reported.
     pub(crate) fn abort(&mut self, now: Nanos, host: &mut impl Host<D>) {
         self.now = now;
         self.withdraw_permit();
@@ -144,23 +147,23 @@ impl<D: Driver> Conn<D> {
         self.ending.event = None;
     }
 
-    /// Returns the final event. Later calls return `None`.
+    /// Takes the event of the end of the connection.
     pub(crate) fn take_event(&mut self) -> Option<ConnectionEvent> {
         self.ending.event.take()
     }
 
-    /// Whether all work was flushed. Late packets are answered until `can_be_freed`.
+    /// Whether all work was flushed.
     #[cfg(test)]
     pub(crate) fn is_closed(&self) -> bool {
         self.ending.is_closed()
     }
 
-    /// Whether no late packet needs an answer any more, so that the connection can be freed.
+    /// Whether late packets need no more replies, so that the connection can be freed.
     pub(crate) fn can_be_freed(&self) -> bool {
         self.ending.can_be_freed(self.now)
     }
 
-    /// Handles a packet that could not be sent, because the memory of its payload is not readable.
+    /// Handles a packet that the driver could not send, because the memory of its payload is unreadable.
     pub(crate) fn source_unreadable(&mut self, packet: &Unsent, status: Status, host: &mut impl Host<D>) {
         self.withdraw_permit();
         if self.ending.is_closed() {
@@ -172,8 +175,8 @@ impl<D: Driver> Conn<D> {
                 self.retire(host);
             }
             Payload::Remote { slot, .. } => {
-                // Possibly only the ack of the packet is missing. So an ack is requested, and the read is refused only
-                // after a time limit.
+                // The peer may have received the packet, and only the ack may be lost. So an ack is requested, and the
+                // read is refused only after a time limit.
                 let time_limit = self.flight.rtt().pto(0).saturating_mul(UNREADABLE_PTOS);
                 if packet.resend && self.peer_reads.unreadable_for(slot, self.now) < time_limit {
                     self.queue_control(ControlPacket::AckRequest);
@@ -186,15 +189,15 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Refuses a read whose memory is not readable any more, after all earlier reads were answered.
+    /// Refuses a read whose memory has become unreadable, if the peer has received the data of all earlier reads.
     pub(super) fn refuse_unreadable(&mut self, host: &mut impl Host<D>) {
         if let Some(psn) = self.peer_reads.refusal_due() {
             self.refuse(Refusal::Source, psn, None, host);
         }
     }
 
-    /// Refuses a request of the peer, and ends the connection. `receive`: the receive that fails because of this
-    /// request.
+    /// Refuses the request of the peer in the packet with this PSN, and ends the connection. `receive`: slot and status
+    /// of the receive that fails because of it.
     #[cold]
     pub(super) fn refuse(&mut self, why: Refusal, psn: Psn, receive: Option<(u32, Status)>, host: &mut impl Host<D>) {
         if self.ending.is_closed() {
@@ -207,7 +210,7 @@ impl<D: Driver> Conn<D> {
         {
             host.recv_done(driver_data, status, 0, false);
         }
-        // If the peer made an invalid access, no local work has failed.
+        // After an invalid access of the peer, no local work has failed.
         let event = if why == Refusal::Access { ConnectionEvent::Disconnected } else { ConnectionEvent::Broken };
         self.close(Some(event), host);
         let (repeat_at, until) =
@@ -216,7 +219,7 @@ impl<D: Driver> Conn<D> {
         self.acks.send_ack_packet();
     }
 
-    /// Handles a refusal of a local request by the peer.
+    /// Handles the peer's refusal of the local request in the packet with this PSN.
     #[cold]
     pub(super) fn refused(&mut self, refusal: Refusal, psn: Psn, host: &mut impl Host<D>) {
         if self.ending.is_closed() {
@@ -229,7 +232,7 @@ impl<D: Driver> Conn<D> {
         };
         let refused = self.requests.of_packet(psn).or(self.requests.queue.first());
         if let Some(slot) = refused {
-            // The earlier requests are incomplete, and cannot complete any more.
+            // Earlier requests cannot complete any more, so they are flushed.
             while let Some(first) = self.requests.queue.first().filter(|first| *first != slot) {
                 self.complete(first, Status::Flushed, host);
             }
@@ -247,8 +250,8 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Ends the connection. The oldest request completes with `status`. If there is no request, the peer counts as
-    /// disconnected.
+    /// Ends the connection because of an invalid packet. The oldest request completes with `status`. Without a request,
+    /// the event is that of a disconnect by the peer.
     #[cold]
     pub(super) fn end_with(&mut self, status: Status, host: &mut impl Host<D>) {
         let is_idle = self.requests.queue.is_empty();
@@ -259,14 +262,14 @@ impl<D: Driver> Conn<D> {
         self.start_reset();
     }
 
-    /// Ends the connection because the peer is given up. No local request has failed.
+    /// Ends the connection because the peer does not respond. All local requests are flushed.
     #[cold]
     pub(super) fn peer_timed_out(&mut self, host: &mut impl Host<D>) {
         self.close(Some(ConnectionEvent::Disconnected), host);
         self.start_reset();
     }
 
-    /// Sends a Reset to the peer, because a request has failed.
+    /// Ends the connection because a local request has failed.
     #[cold]
     pub(super) fn reset_after_failure(&mut self, host: &mut impl Host<D>) {
         self.close(Some(ConnectionEvent::Broken), host);
@@ -295,7 +298,7 @@ impl<D: Driver> Conn<D> {
             Kind::FinAck => return true,
             Kind::Fin if !self.ending.is_closed() => {
                 let Some(fin) = packets::fin(body) else { return false };
-                // The requests that the peer has received are complete.
+                // The Fin also acks: requests whose packets the peer has received are complete.
                 let last = self.credits.with_next(fin.received);
                 self.process_ack(&last, &[], host);
             }
@@ -309,7 +312,7 @@ impl<D: Driver> Conn<D> {
         true
     }
 
-    /// Checks whether the peer has confirmed the Fin, or was given up.
+    /// Ends the connection if the peer has confirmed the Fin, or has timed out.
     fn check_finished(&mut self, host: &mut impl Host<D>) {
         let is_done = self.ending.closing.as_ref().is_some_and(Closing::is_done);
         if self.ending.phase == Phase::Finishing && is_done {
@@ -317,12 +320,12 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Encodes the Fin, Reset or answer that is due now.
+    /// Encodes the Fin, FinAck or Reset that is due now.
     pub(super) fn closing_packet(&mut self, out: &mut Vec<u8>) -> Option<Outgoing> {
         let start = out.len();
         let closing = self.ending.closing.as_mut()?;
-        // An answer is sent to an unverified source only if it is not longer than the packet that it answers, so
-        // spoofed sources cause no amplification.
+        // A FinAck goes to the source of the packet that it replies to, whose address may not be verified. A FinAck is
+        // not longer than that packet, so a forged source address causes no amplification.
         let to = self.ending.last_source.filter(|_| closing.must_send_reply());
         let is_sent = closing.transmit(self.now, out);
         is_sent.then(|| Outgoing { to, ..outgoing(out.len() - start) })
@@ -345,7 +348,7 @@ impl<D: Driver> Conn<D> {
         self.bind_retry_at = None;
     }
 
-    /// Handles the timers of the ending connection.
+    /// Handles the timers of a connection that ends.
     pub(super) fn end_on_time(&mut self, host: &mut impl Host<D>) {
         let now = self.now;
         if let Some(closing) = &mut self.ending.closing {

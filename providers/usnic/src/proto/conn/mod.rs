@@ -1,9 +1,9 @@
-//! An open connection: converts posted work into packets, and received packets into completions.
+//! A connection (sans-I/O): converts posted work into packets, and received packets into completions.
 //!
-//! All calls are made under one lock: posts, received packets, opportunities to send, deadlines. The connection
-//! performs no I/O and never waits. A [`Host`] gives it access to memory and receives. `transmit` sends packets,
-//! `receive` processes received packets, and `ending` ends the connection. These modules use the requests, the receives
-//! and the peer's reads.
+//! The driver (a queue pair) makes all calls under one lock: posts, received packets, `transmit`, expired deadlines.
+//! The connection performs no I/O and never blocks. A [`Host`] gives it access to memory and receives. `transmit`
+//! selects the packets to send, `receive` processes received packets, and `ending` ends the connection. `requests`,
+//! `receives` and `peer_reads` hold the posted work and the reads of the peer.
 
 mod credits;
 mod ending;
@@ -53,15 +53,15 @@ use requests::{Requests, SentPayload};
 use send_path::SendPath;
 use transmit::ControlPacket;
 
-/// Maximum of a probe timeout, after any number of doublings.
+/// Maximum of a probe timeout, in nanoseconds.
 const MAX_TIMEOUT: Nanos = 2 * SECONDS;
 
-/// An established connection. It exists until late packets need no more answers.
+/// An established connection. It exists until late packets need no more replies (`can_be_freed`).
 pub(crate) struct Conn<D: Driver> {
     config: Config,
     terms: Terms,
     counters: Counters,
-    /// Latest time that the caller has passed, in nanoseconds.
+    /// The latest time that the driver has passed, in nanoseconds.
     now: Nanos,
 
     requests: Requests<D::Request>,
@@ -71,33 +71,33 @@ pub(crate) struct Conn<D: Driver> {
     credits: Credits,
     /// Serial number of the last ack that was sent.
     ack_serial: u16,
-    /// Number of packets in flight on the command channel and on the data channel.
+    /// Number of data packets in flight on the command channel and on the data channel.
     commands: u32,
     data: u32,
-    /// Whether the next large packet is taken from a read response instead of a request, if there is a response.
+    /// Whether the next large packet is one of a read response, if there is one; otherwise one of a request.
     prefers_responses: bool,
-    /// Number of packets that the time threshold declared lost.
+    /// Number of packets that the time threshold has declared lost and that were not retransmitted yet, for the
+    /// counters.
     late: u32,
-    /// Number of packets that were retransmitted in this pass.
+    /// Number of packets that this pass has retransmitted.
     resends: u32,
     /// A packet that is being sent in pieces.
     sending_pieces: Option<SendingPieces>,
     short_permit: ShortPermit,
     short_heads: [Head; 2],
-    /// Packets without a PSN that must be sent.
     control_packets: VecDeque<ControlPacket>,
     /// Time of the next attempt to execute a deferred bind.
     bind_retry_at: Option<Nanos>,
 
     receives: Receives<D>,
     received: Received,
-    /// Packets of which only some pieces have arrived.
+    /// Incomplete re-fragmented packets of the peer.
     pieces: Refragmented,
     acks: AckClock,
     deferred: Option<Deferred>,
-    /// The peer's address and liveness.
+    /// The peer's address, and whether the peer responds.
     peer_state: Peer,
-    /// The confirmation of set-up. Present after it was first sent, until a packet of the peer arrives.
+    /// Retransmission of the handshake's confirmation, until a packet of the peer arrives.
     confirming: Option<Confirming>,
     ending: Ending,
 }
@@ -116,7 +116,7 @@ impl<D: Driver> Conn<D> {
         let quarter = (u64::from(config.window_kib) << 8) / send_path.path.mtu().max(1) as u64;
         let mut acks =
             AckClock::new(config.ack_delay, u32::try_from(quarter).unwrap_or(u32::MAX).min(config.window / 4));
-        acks.at_once(); // Announces the posted receives to the peer.
+        acks.at_once(); // The first ack announces the receives that are already posted, and confirms the connection.
         Conn {
             counters: Counters::default(),
             now,
@@ -149,7 +149,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Starts all message numbers at `number`. Only tests of the wrap-around call this.
+    /// Starts all message numbers at `number`, for tests of the wrap-around.
     #[cfg(test)]
     pub(crate) fn count_from(&mut self, number: u32) {
         self.requests.numbers = requests::NextNumbers { sends: number, writes: number, reads: number };
@@ -162,8 +162,8 @@ impl<D: Driver> Conn<D> {
         self.deferred.is_some()
     }
 
-    /// Posts a request. `fill` fills in the driver's data. The caller has checked the capacity. After the end of the
-    /// connection, the request is flushed immediately.
+    /// Posts a request. `fill` writes the driver's data. The caller has checked that the queue is not full. After the
+    /// end of the connection, the request is flushed immediately.
     #[inline(always)]
     pub(crate) fn post(&mut self, now: Nanos, post: Post, fill: impl FnOnce(&mut D::Request), host: &mut impl Host<D>) {
         self.now = now;
@@ -182,8 +182,8 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Posts a receive of `length` bytes. `fill` fills in the driver's data. Returns whether an ack is due now to
-    /// announce the receive.
+    /// Posts a receive of `length` bytes. `fill` writes the driver's data. Returns whether an ack packet must be sent
+    /// now to advertise the credit.
     #[inline(always)]
     pub(crate) fn post_recv(&mut self, length: u64, fill: impl FnOnce(&mut D::Recv), host: &mut impl Host<D>) -> bool {
         let mut flushed_data;
@@ -202,7 +202,7 @@ impl<D: Driver> Conn<D> {
         !self.carries_credits() && self.check_credits(host)
     }
 
-    /// Adds work to a queue. Errors: the status with which the work completes immediately.
+    /// Adds work to a queue. The error is the status with which the work must complete immediately.
     #[inline(always)]
     fn accepts<T>(&mut self, push: impl FnOnce(&mut Self) -> Option<&mut T>) -> Result<&mut T, Status> {
         if self.ending.is_closed() {
@@ -211,14 +211,14 @@ impl<D: Driver> Conn<D> {
         push(self).ok_or(Status::LocalEp)
     }
 
-    /// Whether a pending ack will carry the credits.
+    /// Whether an ack is pending, which will carry the credits.
     #[inline(always)]
     fn carries_credits(&self) -> bool {
         self.acks.owed() || self.deferred.is_some()
     }
 
     /// Called when receives were added to the shared receive queue. Returns false if no ack is needed, because the peer
-    /// knows that there are receives.
+    /// knows of enough receives.
     pub(crate) fn check_credits(&mut self, host: &mut impl Host<D>) -> bool {
         if self.carries_credits() {
             return true;
@@ -230,18 +230,18 @@ impl<D: Driver> Conn<D> {
         is_due
     }
 
-    /// Does the deferred bookkeeping of a received message.
+    /// Does the work that the fast path of reception has deferred.
     pub(crate) fn catch_up(&mut self, host: &mut impl Host<D>) {
         self.withdraw_permit();
         self.process_deferred(host);
     }
 
-    /// Returns the driver's data of the request that a `Payload` contains.
+    /// Returns the driver's data of the request in this slot (see [`Payload::Request`]).
     pub(crate) fn request(&self, slot: u32) -> Option<&D::Request> {
         self.requests.queue.get(slot).map(|request| &request.driver_data)
     }
 
-    /// Whether requests must be sent or retransmitted.
+    /// Whether requests wait for their first transmission, or withdrawn sends for their next one.
     pub(crate) fn has_requests(&self) -> bool {
         !self.requests.all_sent()
     }
@@ -251,17 +251,18 @@ impl<D: Driver> Conn<D> {
         self.terms.extensions
     }
 
-    /// Returns the default destination of packets.
+    /// Returns the peer's address, to which packets are sent.
     pub(crate) fn peer(&self) -> Source {
         self.peer_state.at()
     }
 
-    /// Number of outstanding requests and receives. With an SRQ, the receives that were taken from it are counted.
+    /// Number of outstanding requests, and of outstanding receives. With an SRQ, the latter are the receives that the
+    /// connection has taken from it.
     pub(crate) fn outstanding(&self) -> (u32, u32) {
         (self.requests.queue.len(), self.receives.len())
     }
 
-    /// Records that the socket refuses datagrams larger than `most` bytes.
+    /// Records that the socket rejects datagrams larger than `most` bytes (EMSGSIZE).
     pub(crate) fn too_large(&mut self, now: Nanos, most: usize) {
         self.now = now;
         self.withdraw_permit();
@@ -269,29 +270,29 @@ impl<D: Driver> Conn<D> {
         self.send_path.measure();
     }
 
-    /// Records that a queue of this host was full and dropped a packet.
+    /// Records that a queue of this host was full, so that a packet was not sent (ENOBUFS).
     pub(crate) fn overflowed(&mut self, now: Nanos) {
         self.now = now;
         self.withdraw_permit();
         self.send_path.overflowed(now);
     }
 
-    /// Handles an ICMP message that reports a packet as undelivered. The message may be forged, so the peer is
-    /// challenged.
+    /// Handles an ICMP message that reports a packet as undelivered. The message may be forged, so it only causes a
+    /// challenge to the peer.
     pub(crate) fn on_icmp_error(&mut self, now: Nanos) {
         self.now = now;
         self.peer_state.hinted(now);
     }
 
-    /// Handles a report that the peer's port is closed. The report quotes a packet for which `is_quoted` returns true.
+    /// Handles an ICMP report that the peer's port is closed. The caller has checked its quote with `is_quoted`.
     pub(crate) fn port_closed(&mut self, now: Nanos) {
         self.now = now;
         self.peer_state.port_closed(now, self.flight.rtt());
     }
 
-    /// Whether `quote`, the start of a packet that an ICMP message quotes, belongs to a recent packet of this
-    /// connection. The packet must have the peer's number and token, and a data packet must not be acked yet (RFC 5927,
-    /// 4.1, for TCP). The PSN of a sealed packet cannot be read.
+    /// Whether `quote`, the start of a packet in an ICMP message, belongs to a recent packet of this connection. It
+    /// must have the peer's connection number and token. A data packet must be in flight or lost (RFC 5927, 4.1, for
+    /// TCP); this is not checked if packets are sealed, because their PSNs are encrypted.
     pub(crate) fn is_quoted(&self, quote: &[u8], is_sealed: bool) -> bool {
         let Some((head, body)) = wire::head(quote) else { return false };
         if (head.conn.get(), head.token.get()) != (self.terms.peer_conn, self.terms.peer_token) {
@@ -328,7 +329,7 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Reports requests that have ended, in posting order. A failed request ends the connection.
+    /// Completes the requests at the front of the queue that have ended. A failed request ends the connection.
     fn retire(&mut self, host: &mut impl Host<D>) {
         while let Some((driver_data, outcome)) = self.requests.take_ended() {
             match outcome {
@@ -343,7 +344,7 @@ impl<D: Driver> Conn<D> {
     }
 }
 
-/// Creates the state of the confirmation. The first ack confirms the connection too, but only the confirmation is
+/// Schedules the first retransmission of the confirmation. The first ack also confirms the connection, but is not
 /// retransmitted.
 fn confirming(config: &Config, now: Nanos) -> Confirming {
     let first = config.first_timeout;

@@ -1,8 +1,8 @@
-//! Posts in common cases, with as few instructions as possible: a short send that is sent at once, a request that waits
-//! behind other requests, and a receive of the connection's own queue.
+//! Fast paths of the posts: a short send that is transmitted immediately, a request that waits behind other requests,
+//! and a receive that is posted to the connection.
 //!
-//! Each function checks its conditions first. If a condition is false, the function changes nothing, and the caller
-//! uses the general post function.
+//! Each function checks its conditions first. If a condition is false, it changes nothing, and the caller uses the
+//! general function.
 
 use zerocopy::{Immutable, IntoBytes, KnownLayout, Unaligned};
 
@@ -25,31 +25,31 @@ pub(crate) struct FragmentHeader {
 
 const _: () = assert!(size_of::<FragmentHeader>() == FRAGMENT);
 
-/// A permit to send several short sends. [`Conn::permit_short`] checks all conditions once for these sends. Every call
-/// that may change a condition withdraws the permit.
+/// A permit: the number of short sends whose conditions [`Conn::permit_short`] has checked in advance. Each call that
+/// may change a condition withdraws the permit.
 #[derive(Debug, Default)]
 pub(super) struct ShortPermit {
     /// Number of sends that are still permitted.
     left: u32,
     /// Maximum length of each send in bytes.
     max_length: u32,
-    /// Number of bytes since the last request for an ack from which the next packet requests an ack.
+    /// Number of bytes sent since the last ack request at which a packet requests an ack.
     request_ack_at: u64,
     /// Whether no send of this permit was posted yet.
     is_first: bool,
     /// Whether no packet was in flight when the permit was granted.
     was_empty: bool,
-    /// Whether congestion control or the pacer counts each packet, so that each packet needs its own permit.
+    /// Whether congestion control or the pacer must record each packet. The permit is then for one send.
     is_paced: bool,
 }
 
-/// Returns the heads of short packets to this peer, without and with a request for an ack.
+/// Returns the heads of short sends to this peer: without, and with an ack request.
 pub(super) fn short_heads(terms: &Terms) -> [Head; 2] {
     [FLAG_LAST, FLAG_LAST | FLAG_ACK_NOW]
         .map(|flags| Head::new(Kind::Fragment, flags, terms.peer_conn, terms.peer_token))
 }
 
-/// A posted short send, from which its header is built.
+/// Fields of a posted short send, for its packet header.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShortSend {
     psn: Psn,
@@ -60,19 +60,19 @@ pub(crate) struct ShortSend {
     requests_ack: bool,
 }
 
-/// Work that remains after a short send.
+/// What the driver must do after a short send.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum AfterShortSend {
-    /// No work: the deadlines are unchanged.
+    /// The deadline of the connection is unchanged.
     Nothing,
-    /// The probe timeout is at this time or later. All other deadlines are unchanged.
+    /// The driver must schedule this deadline: the probe timeout, which is at this time or later.
     Timeout(Nanos),
-    /// The caller must query the connection's pending work and events.
+    /// The driver must query the connection's pending work and events.
     Anything,
 }
 
 impl<D: Driver> Conn<D> {
-    /// Whether the connection is open, and has nothing to send but new requests.
+    /// Whether the connection is open, and has nothing to send except new requests.
     #[inline(always)]
     fn has_only_new_work(&self) -> bool {
         self.ending.is_open()
@@ -83,12 +83,11 @@ impl<D: Driver> Conn<D> {
             && self.peer_reads.is_empty()
     }
 
-    /// Whether a plain send of `length` bytes may be sent now as one packet of the command channel, before all other
-    /// packets.
+    /// Whether a plain send of `length` bytes would now be the next packet: one packet of the command channel.
     #[inline(always)]
     fn may_send_short(&self, now: Nanos, length: u32) -> bool {
         let bytes = self.short_size(length);
-        // If a deferred message was only noted, its ack was not processed yet and may change what is sent first
+        // If a deferred message is already recorded, its ack was not processed yet and may change which packet is next
         // (`may_respond_first`).
         let is_settled = self.deferred.as_ref().is_none_or(|deferred| !deferred.is_recorded());
         self.has_only_new_work()
@@ -103,20 +102,20 @@ impl<D: Driver> Conn<D> {
             && self.send_path.would_admit(now, bytes, self.flight.bytes())
     }
 
-    /// Returns the size in bytes of the datagram.
+    /// Returns the datagram size in bytes of a short send.
     #[inline(always)]
     fn short_size(&self, length: u32) -> u64 {
         (FRAGMENT + self.send_path.extra) as u64 + u64::from(length)
     }
 
-    /// Whether there is a permit for short sends. If so, no request waits.
+    /// Whether there is a permit for short sends. No request waits while there is one.
     #[inline(always)]
     pub(crate) fn has_short_permit(&self) -> bool {
         self.short_permit.left > 0
     }
 
-    /// Grants a permit for plain sends, if a send of `length` bytes may be sent now, before all other packets. At most
-    /// `most` requests may be outstanding. Otherwise returns false and changes nothing.
+    /// Grants a permit for plain sends of up to `length` bytes. `most`: maximum number of outstanding requests. Returns
+    /// false, without effect, if such a send would not be the next packet.
     #[inline(always)]
     pub(crate) fn permit_short(&mut self, now: Nanos, length: u32, most: u32) -> bool {
         let outstanding = self.requests.queue.len();
@@ -130,7 +129,8 @@ impl<D: Driver> Conn<D> {
             .min(self.config.window - self.commands - self.data)
             .min(self.flight.free_slots());
         let is_paced = self.send_path.is_paced();
-        // An ack that is processed after the first send may change all conditions, so one send is permitted.
+        // The deferred ack is processed after the first send and may change all conditions, so the permit is for one
+        // send.
         let is_for_one = is_paced || self.deferred.is_some();
         let is_for_all = !is_for_one && in_flight + u64::from(left) * self.short_size(length) <= window;
         self.short_permit = ShortPermit {
@@ -142,7 +142,7 @@ impl<D: Driver> Conn<D> {
             is_paced,
         };
         self.now = now;
-        self.record_deferred(); // The short packet acks the deferred message.
+        self.record_deferred(); // The packet of the short send acks the deferred message.
         true
     }
 
@@ -158,8 +158,8 @@ impl<D: Driver> Conn<D> {
         self.short_permit.left > 0 && length <= u64::from(self.short_permit.max_length)
     }
 
-    /// Posts a plain send for which there is a permit, and records its packet as sent. Returns the driver's part of the
-    /// request, which the caller must fill; `None` if the queue is full.
+    /// Posts a plain send for which there is a permit, and records its packet as sent. Returns the driver's data of the
+    /// request, which the caller must write; `None` if the queue is full.
     #[inline(always)]
     pub(crate) fn send_short(&mut self, now: Nanos, length: u32) -> Option<(ShortSend, &mut D::Request)> {
         debug_assert!(self.short_permit.is_first || self.may_send_short(now, length), "{:?}", self.short_permit);
@@ -182,7 +182,7 @@ impl<D: Driver> Conn<D> {
         Some((ShortSend { psn, id, length, requests_ack }, driver_data))
     }
 
-    /// Returns the header of the send's packet.
+    /// Builds the packet header of a short send.
     #[inline(always)]
     pub(crate) fn short_header(&mut self, send: ShortSend, host: &impl Host<D>) -> FragmentHeader {
         let ShortSend { psn, id, length, requests_ack } = send;
@@ -190,11 +190,11 @@ impl<D: Driver> Conn<D> {
         FragmentHeader { head: self.short_heads[usize::from(requests_ack)], carried: self.carried(psn, host), message }
     }
 
-    /// Does the deferred work, after the packet of a short send was sent.
+    /// Does deferred work, after the packet of a short send was sent.
     #[inline(always)]
     pub(crate) fn after_short_send(&mut self, host: &mut impl Host<D>) -> AfterShortSend {
         if !std::mem::take(&mut self.short_permit.is_first) {
-            // The probe timeout depends on the oldest packet in flight, so it is unchanged.
+            // The probe timeout depends on the oldest packet in flight, which is an earlier one.
             return AfterShortSend::Nothing;
         }
         self.after_first_send(host)
@@ -203,7 +203,8 @@ impl<D: Driver> Conn<D> {
     #[inline(never)]
     fn after_first_send(&mut self, host: &mut impl Host<D>) -> AfterShortSend {
         if self.deferred.is_some() {
-            // The deadline of this work is planned for the next pass, which checks all other deadlines.
+            // The deadline for the deferred work is already planned for the next pass, which then checks all other
+            // deadlines.
             self.process_deferred(host);
             return if self.has_only_new_work() && !self.has_requests() {
                 AfterShortSend::Nothing
@@ -217,15 +218,15 @@ impl<D: Driver> Conn<D> {
         AfterShortSend::Timeout(self.now.saturating_add(self.config.min_timeout))
     }
 
-    /// Posts a request behind waiting requests, whose turn or deadline is already planned. Returns false if no request
-    /// waits.
+    /// Posts a request behind waiting requests. Their transmission is already scheduled, so nothing is scheduled here.
+    /// Returns false if no request waits.
     #[inline(always)]
     pub(crate) fn post_behind(&mut self, post: Post, fill: impl FnOnce(&mut D::Request)) -> bool {
         self.ending.is_open() && self.has_requests() && self.requests.push(post).map(fill).is_some()
     }
 
-    /// Posts a receive of `capacity` bytes, if the connection has fewer than `most`. Returns whether an ack is due now
-    /// to announce the receive. Otherwise returns `None` and changes nothing.
+    /// Posts a receive of `capacity` bytes. Returns `None`, without effect, if the connection has ended or already has
+    /// `most` receives. Otherwise returns whether an ack must be sent now to advertise the credit.
     #[inline(always)]
     pub(crate) fn post_recv_quickly(
         &mut self,
@@ -244,7 +245,7 @@ impl<D: Driver> Conn<D> {
         Some(is_due)
     }
 
-    /// Returns the PSN and ack fields of a data packet.
+    /// Builds the PSN and ack fields of a data packet.
     #[inline(always)]
     pub(super) fn carried(&mut self, psn: Psn, host: &impl Host<D>) -> Carried {
         if self.acks.owed() {
