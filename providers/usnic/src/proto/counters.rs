@@ -1,4 +1,4 @@
-//! Counters of a connection, for diagnosis by users.
+//! Counters of a connection, which users read by `dat_ep_query`, `datinfo` and log lines.
 
 use crate::proto::Nanos;
 
@@ -8,14 +8,14 @@ pub(crate) struct Counters {
     /// Packets with data that were sent for the first time, and their payload in bytes.
     pub(crate) sent: u64,
     pub(crate) sent_bytes: u64,
-    /// Retransmissions: `resent_gap` after acks of later packets, `resent_timeout` after the loss delay, `resent_probe`
-    /// after a probe timeout.
+    /// Retransmissions: after acks of later packets (`resent_gap`), after the loss delay (`resent_timeout`), and after
+    /// a probe timeout (`resent_probe`).
     pub(crate) resent_gap: u64,
     pub(crate) resent_timeout: u64,
     pub(crate) resent_probe: u64,
-    /// Packets that were split and sent again, because the path no longer carries packets of their size.
+    /// Packets that were retransmitted in pieces, because the path MTU has decreased.
     pub(crate) refragmented: u64,
-    /// Packets declared lost, and the number of these packets that had arrived.
+    /// Packets that were declared lost, and those among them that had arrived.
     pub(crate) lost: u64,
     pub(crate) spurious: u64,
     /// Accepted packets with data, and their payload in bytes.
@@ -25,7 +25,7 @@ pub(crate) struct Counters {
     pub(crate) duplicates: u64,
     pub(crate) beyond_window: u64,
     pub(crate) out_of_order: u64,
-    /// Messages that the fast path received.
+    /// Messages that were received by the fast path.
     pub(crate) fast: u64,
     /// Acks that were sent: ack packets, and data packets that carried an ack.
     pub(crate) acks_sent: u64,
@@ -33,24 +33,24 @@ pub(crate) struct Counters {
     pub(crate) acks_received: u64,
     /// Received acks of packets that were never sent.
     pub(crate) acks_of_unsent: u64,
-    /// RNR probes, and sends for which the peer had no posted receive.
+    /// RNR probes that were sent, and packets of the peer that were not accepted yet: mostly sends without a receive.
     pub(crate) credit_probes: u64,
     pub(crate) no_receive: u64,
-    /// Sends that were withdrawn because the peer's shared queue was empty.
+    /// Packets of sends that were withdrawn because the peer's shared receive queue was empty.
     pub(crate) withdrawn_sends: u64,
-    /// Probes of the path MTU, keepalive challenges to idle peers, and challenges to new addresses.
+    /// MTU probes, keepalive challenges to the peer's address, and challenges to new addresses.
     pub(crate) mtu_probes: u64,
     pub(crate) keepalives: u64,
     pub(crate) challenges: u64,
-    /// Messages that the local side refused, and messages that the peer refused.
+    /// Requests of the peer that this host has refused, and requests that the peer has refused.
     pub(crate) refusals_sent: u64,
     pub(crate) refusals_received: u64,
     /// Malformed packets that were received.
     pub(crate) malformed: u64,
     /// Probe timeouts.
     pub(crate) timeouts: u64,
-    /// Current values: congestion window and bytes in flight, pacing rate in bytes per second (0: not paced),
-    /// round-trip time, datagram size in bytes.
+    /// Current values: window and bytes in flight, pacing rate in bytes per second (0: not paced), round-trip time in
+    /// nanoseconds, path MTU in bytes.
     pub(crate) window: u64,
     pub(crate) in_flight: u64,
     pub(crate) rate: u64,

@@ -1,15 +1,15 @@
-//! A work queue: a list of waiting entries, an ordered list of active entries, and a hash table of the active entries
-//! by number (UR-1).
+//! A queue of work (UR-1): a list of waiting entries in posting order, a list of active entries in starting order, and
+//! a hash table of the active entries by number.
 //!
 //! All entries are in one array; free entries form a list. The array grows up to the queue's capacity and does not
-//! shrink. Items are large, so they are filled and read in their slots. A removed item stays valid until its slot is
-//! reused.
+//! shrink. Items are large, so the caller writes and reads them in their slots. A removed item is valid until its slot
+//! is reused.
 
 /// Slot number that means "no slot".
 const NONE: u32 = u32::MAX;
 /// Initial number of entries.
 const FIRST: u32 = 8;
-/// Number of an active entry that is never looked up. It is not in the hash table, and several entries may have it.
+/// Key of active entries that are never looked up, and so are not in the hash table.
 pub(crate) const UNNUMBERED: u64 = u64::MAX;
 
 struct Entry<T> {
@@ -17,14 +17,15 @@ struct Entry<T> {
     is_used: bool,
     is_active: bool,
     key: u64,
-    /// Neighbours in the list of active entries. `behind` is also used in the lists of waiting and free entries.
+    /// Neighbours in the list of active entries. `behind` is also the next entry in the lists of waiting and free
+    /// entries.
     before: u32,
     behind: u32,
 }
 
 pub(crate) struct Queue<T> {
     entries: Vec<Entry<T>>,
-    /// The free entry that will be used next.
+    /// First free entry.
     free: u32,
     capacity: u32,
     /// Number of waiting and active entries.
@@ -33,8 +34,7 @@ pub(crate) struct Queue<T> {
     /// First and last waiting entry.
     next: u32,
     newest: u32,
-    /// Hash table from entry numbers to slots, with open addressing. Its size is a power of two, and at most half of it
-    /// is used.
+    /// Hash table from keys to slots, with open addressing. Its size is a power of two; at most half of it is used.
     table: Vec<u32>,
     /// First and last active entry.
     first: u32,
@@ -88,8 +88,8 @@ impl<T: Default> Queue<T> {
         Some((slot, &mut entry.item))
     }
 
-    /// Adds an active entry at the end of the list while no entry waits. The effect is that of [`Self::push`] and
-    /// [`Self::start`] with [`UNNUMBERED`].
+    /// Adds an active entry with the key [`UNNUMBERED`]. No entry may be waiting. Same as [`Self::push`] and
+    /// [`Self::start`], but faster.
     #[inline(always)]
     pub(crate) fn push_active(&mut self) -> Option<(u32, &mut T)> {
         let slot = self.find_free()?;
@@ -106,7 +106,7 @@ impl<T: Default> Queue<T> {
         Some((slot, &mut entry.item))
     }
 
-    /// Returns the oldest waiting entry.
+    /// Returns the slot of the oldest waiting entry.
     #[inline]
     pub(crate) fn next(&self) -> Option<u32> {
         (self.next != NONE).then_some(self.next)
@@ -123,8 +123,8 @@ impl<T: Default> Queue<T> {
         Some(slot)
     }
 
-    /// Makes the oldest waiting entry active, at the end of the list. `key` is [`UNNUMBERED`], or a number that no
-    /// other active entry has.
+    /// Makes the oldest waiting entry active, and returns its slot. `key`: [`UNNUMBERED`], or a number that no other
+    /// active entry has.
     pub(crate) fn start(&mut self, key: u64) -> Option<u32> {
         let slot = self.take_next()?;
         self.link(slot);
@@ -148,7 +148,7 @@ impl<T: Default> Queue<T> {
         self.active += 1;
     }
 
-    /// Returns the active entry with this number.
+    /// Returns the slot of the active entry with this key.
     pub(crate) fn find(&self, key: u64) -> Option<u32> {
         let at = self.find_in_table(key)?;
         Some(self.table[at])
@@ -162,7 +162,7 @@ impl<T: Default> Queue<T> {
         self.entries.get_mut(slot as usize).filter(|entry| entry.is_used).map(|entry| &mut entry.item)
     }
 
-    /// Returns the oldest active entry.
+    /// Returns the slot of the oldest active entry.
     pub(crate) fn first(&self) -> Option<u32> {
         (self.first != NONE).then_some(self.first)
     }
@@ -197,7 +197,7 @@ impl<T: Default> Queue<T> {
         self.free_slot(slot)
     }
 
-    /// Removes the oldest entry, whether active or waiting, to flush it.
+    /// Removes the oldest entry, active or waiting. Active entries are older.
     pub(crate) fn pop(&mut self) -> Option<&mut T> {
         match self.first() {
             Some(slot) => self.remove(slot),
@@ -211,7 +211,7 @@ impl<T: Default> Queue<T> {
         self.free_slot(slot)
     }
 
-    /// Returns the free entry that will be used next.
+    /// Returns the first free slot; grows the array if there is none.
     #[inline(always)]
     fn find_free(&mut self) -> Option<u32> {
         let slot = self.free;

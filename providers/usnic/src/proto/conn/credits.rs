@@ -1,15 +1,15 @@
-//! Credits: the number of sends for which the peer has posted receives, and RNR probes while there are none.
+//! Credits: the limit up to which the peer has receives for sends, and RNR probes while a send waits for a credit.
 //!
-//! The peer announces new receives. An announcement may be lost, so if a send waits, this module sends probes: the
-//! first after a round trip, the next at growing intervals. Without a limit (`rnr_retry`) the probes never end. A send
-//! that waits for a long time is reported once.
+//! The peer's acks advertise new receives. Such an ack may be lost, so RNR probes are sent while a send waits: the
+//! first after a round trip, the next at doubled intervals. The probes end only with the wait, or at the limit of the
+//! setting `rnr_retry`. A send that waits for a long time is reported once.
 
 use zerocopy::network_endian::U32;
 
 use crate::proto::wire::Ack;
 use crate::proto::{MILLIS, Nanos};
 
-/// Maximum interval between probes, in nanoseconds.
+/// Maximum interval between RNR probes, in nanoseconds.
 const MAX_PROBE_INTERVAL: Nanos = 100 * MILLIS;
 
 /// Time in nanoseconds after which a waiting send is reported as overdue.
@@ -19,7 +19,7 @@ const OVERDUE: Nanos = dapl_software::overdue::OVERDUE.as_nanos() as Nanos;
 pub(super) struct Credits {
     /// Credit limit: the peer has a receive for each send whose number is below this.
     pub(super) limit: u32,
-    /// Serial number of the latest ack that was received.
+    /// Serial number of the ack from which the limit was taken.
     serial: u16,
     probing: Option<CreditProbing>,
 }
@@ -29,18 +29,18 @@ struct CreditProbing {
     at: Nanos,
     wait: Nanos,
     count: u32,
-    /// Number of the first send that waits, the time since which it waits, and whether it was reported as overdue.
+    /// Number of the send that waits, the start of its wait, and whether it was reported as overdue.
     send: u32,
     since: Nanos,
     is_reported: bool,
 }
 
-/// A probe that is due.
+/// An RNR probe that is due.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct Probe {
-    /// Number of this probe, counted since sends began to wait.
+    /// Number of this probe, counted since probing has started.
     pub(super) count: u32,
-    /// Time that the first waiting send has waited, if it is overdue and was not reported yet.
+    /// Time for which the send has waited, if it is overdue and was not reported yet.
     pub(super) overdue: Option<Nanos>,
 }
 
@@ -49,8 +49,8 @@ impl Credits {
         Credits { limit, serial: 0, probing: None }
     }
 
-    /// Updates the credit limit from an ack, unless a later ack was received before. With a shared receive queue the
-    /// limit may decrease, so a limit from an old ack could withdraw a send that the peer has received.
+    /// Updates the credit limit from an ack, unless a later ack was processed before. With an SRQ the limit may
+    /// decrease, so the limit of an old ack could withdraw a send that the peer has received.
     #[inline]
     pub(super) fn update(&mut self, ack: &Ack) {
         let serial = ack.serial.get();
@@ -59,7 +59,7 @@ impl Credits {
         }
     }
 
-    /// Returns an ack with the latest credit limit that acknowledges all packets before `next`.
+    /// Builds an ack of all packets before `next` that leaves the credit limit unchanged.
     pub(super) fn with_next(&self, next: U32) -> Ack {
         Ack { next, credits: self.limit.into(), serial: self.serial.into(), ..Ack::default() }
     }

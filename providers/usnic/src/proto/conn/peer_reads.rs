@@ -1,8 +1,7 @@
-//! Read requests and atomic operations of the peer. They are accepted in PSN order, and answered in the order of their
-//! numbers (UR-4).
+//! Read requests and atomic operations of the peer ("reads"). Responses are sent in the order of their numbers (UR-4).
 //!
-//! The location of the data is stored for retransmissions until the peer has acked all data. The peer may have the
-//! agreed number of reads unanswered. The same number of answered reads may wait for acks.
+//! A read is stored, for retransmissions, until the peer has acked its whole response. The peer may have the agreed
+//! number of reads for which not all data was sent. As many further reads may wait for acks of their responses.
 
 use std::collections::VecDeque;
 
@@ -21,14 +20,14 @@ pub(super) struct Read {
     pub(super) key: u32,
     pub(super) address: u64,
     pub(super) length: u32,
-    /// Number of bytes sent. `sent`: all bytes were sent. `out`: number of packets that are not acked.
+    /// Number of response bytes that were sent, whether all were sent, and number of packets that were not acked.
     sent_bytes: u32,
     sent: bool,
     unacked: u32,
-    /// The atomic operation, and the previous value after its execution; `None` for a read.
+    /// The atomic operation (`None` for a read), and its result after its execution.
     atomic: Option<Atomic>,
     previous_value: Option<u64>,
-    /// Time at which a retransmission found the memory unreadable for the first time.
+    /// Time at which a retransmission first failed because the memory was unreadable.
     unreadable_since: Option<Nanos>,
 }
 
@@ -37,7 +36,7 @@ impl Read {
         self.atomic.is_some()
     }
 
-    /// Returns the previous value, after an atomic operation was executed.
+    /// Returns the result of an executed atomic operation.
     pub(super) fn previous_value(&self) -> Option<u64> {
         self.previous_value
     }
@@ -47,28 +46,28 @@ impl Read {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ReadAdmission {
     Accepted,
-    /// There is no space for the request until an ack arrives.
+    /// There is no space for the request until responses are acked; the peer will retransmit it.
     Deferred,
-    /// The request is invalid: more reads than agreed, or a number that was used before.
+    /// The peer has more reads outstanding than agreed, or uses a number again.
     Invalid,
 }
 
 #[derive(Debug)]
 pub(super) struct PeerReads {
-    /// Reads, starting with the oldest read whose data is not fully acked.
+    /// Reads, starting with the oldest one whose response was not acked completely.
     reads: VecDeque<Read>,
     first: u32,
-    /// Number of reads at the front of `reads` whose data was sent completely.
+    /// Number of reads at the front of `reads` whose response was sent completely.
     sent: usize,
     max_reads: usize,
     /// Number of atomic operations that were not executed yet.
     atomics: u32,
-    /// Number of the first read whose memory could not be read. This read and later reads are not answered.
+    /// Number of the first read whose memory is unreadable. There are no responses to it and to later reads.
     unreadable: Option<u32>,
 }
 
 impl PeerReads {
-    /// Creates the set for a peer that may have `ird` reads outstanding.
+    /// `ird`: maximum number of outstanding reads of the peer.
     pub(super) fn new(ird: u32) -> Self {
         PeerReads { reads: VecDeque::new(), first: 0, sent: 0, max_reads: ird as usize, atomics: 0, unreadable: None }
     }
@@ -78,14 +77,14 @@ impl PeerReads {
         self.first = number;
     }
 
-    /// Whether the peer has received all data that it requested.
+    /// Whether the peer has acked the responses to all reads.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.reads.is_empty()
     }
 
-    /// Whether the peer lacks data of reads that it requested before the packet with this PSN. Later requests of the
-    /// peer must wait for this data.
+    /// Whether a response to a read from before the packet with this PSN is not acked yet. A refusal of this packet
+    /// must wait for the response.
     pub(super) fn has_before(&self, psn: Psn) -> bool {
         self.reads.iter().any(|read| read.has_arrived && read.psn.is_before(psn))
     }
@@ -94,12 +93,12 @@ impl PeerReads {
         id.wrapping_sub(self.first) as usize
     }
 
-    /// Returns the read with this number.
+    /// Returns the read with this number, if its request has arrived.
     pub(super) fn get(&self, id: u32) -> Option<&Read> {
         self.reads.get(self.index(id)).filter(|read| read.has_arrived)
     }
 
-    /// Adds an atomic operation on memory that the peer may access, as `add` does. Its answer has no payload.
+    /// Adds an atomic operation. The caller has checked the peer's access to the memory.
     pub(super) fn add_atomic(&mut self, id: u32, psn: Psn, key: u32, address: u64, operation: Atomic) -> ReadAdmission {
         let admission = self.add(id, psn, key, address, 0);
         let index = self.index(id);
@@ -117,8 +116,8 @@ impl PeerReads {
         self.atomics > 0
     }
 
-    /// Returns the next request to answer, if it is an atomic operation that was not executed and no packet before it
-    /// is missing.
+    /// Returns the atomic operation to execute next: all earlier responses were sent, and all packets before it have
+    /// arrived. `next`: first PSN that has not arrived.
     pub(super) fn due_atomic(&self, next: Psn) -> Option<(u32, Read, Atomic)> {
         let read = self.reads.get(self.sent).filter(|read| read.has_arrived && read.psn.is_before(next))?;
         let id = self.first.wrapping_add(self.sent as u32);
@@ -134,7 +133,7 @@ impl PeerReads {
         }
     }
 
-    /// Adds a read request on memory that the peer may access.
+    /// Adds a read request. The caller has checked the peer's access to the memory.
     pub(super) fn add(&mut self, id: u32, psn: Psn, key: u32, address: u64, length: u32) -> ReadAdmission {
         let index = self.index(id);
         if index >= self.sent + self.max_reads || self.get(id).is_some() {
@@ -150,7 +149,8 @@ impl PeerReads {
         ReadAdmission::Accepted
     }
 
-    /// Returns the next packet of a response. A read is not answered while a packet before it is missing.
+    /// Returns the next packet of a response, if all packets before the request have arrived. `next`: first PSN that
+    /// has not arrived.
     pub(super) fn next(&self, next: Psn, fragment: u32, chunk: u32) -> Option<SentPayload> {
         let read = self.reads.get(self.sent).filter(|read| read.has_arrived && read.psn.is_before(next))?;
         let left = read.length - read.sent_bytes;
@@ -178,7 +178,7 @@ impl PeerReads {
         self.sent += usize::from(read.sent);
     }
 
-    /// Records that the peer has received a packet of the response to this read.
+    /// Records that a packet of the response to this read was acked.
     pub(super) fn acked(&mut self, id: u32) {
         let index = self.index(id);
         if let Some(read) = self.reads.get_mut(index) {
@@ -193,27 +193,26 @@ impl PeerReads {
         }
     }
 
-    /// Returns the time since a retransmission found the memory of this read unreadable for the first time; 0 in the
-    /// first call.
+    /// Returns the time since the first call of this function for the read. The caller calls it when a retransmission
+    /// has failed because the memory is unreadable.
     pub(super) fn unreadable_for(&mut self, id: u32, now: Nanos) -> Nanos {
         let index = self.index(id);
         self.reads.get_mut(index).map_or(0, |read| now.saturating_sub(*read.unreadable_since.get_or_insert(now)))
     }
 
-    /// Records that the memory of a read cannot be read. Only the first such read is recorded.
+    /// Records that the memory of a read is unreadable, unless that of an earlier read is.
     pub(super) fn mark_unreadable(&mut self, id: u32) {
         if self.get(id).is_some() && !self.is_unreadable(id) {
             self.unreadable = Some(id);
         }
     }
 
-    /// Whether the memory of this read, or of an earlier read, cannot be read.
+    /// Whether the memory of this read, or of an earlier one, is unreadable.
     pub(super) fn is_unreadable(&self, id: u32) -> bool {
         self.unreadable.is_some_and(|first| self.index(id) >= self.index(first))
     }
 
-    /// Returns the PSN of the request whose memory cannot be read, after the peer has received the data of all earlier
-    /// reads.
+    /// Returns the PSN of the request whose memory is unreadable, if the responses to all earlier reads were acked.
     pub(super) fn refusal_due(&self) -> Option<Psn> {
         let first = self.unreadable.filter(|first| *first == self.first)?;
         self.get(first).map(|read| read.psn)

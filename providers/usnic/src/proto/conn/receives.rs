@@ -1,7 +1,7 @@
-//! Posted receives: receive n of the connection is for send n (UR-2), whichever of the send's packets arrives first.
+//! Posted receives. Receive n is for message n of the peer (UR-2), in whichever order the packets arrive.
 //!
-//! Binds messages to receives, and reports completed receives in order. Receives are taken from a shared receive queue
-//! in the order of the messages, when a message needs one.
+//! Assigns receives to messages, and completes them in message order. With a shared receive queue, a receive is taken
+//! from that queue when a message needs one, in message order.
 
 use super::types::{Driver, Host, SendValue};
 use crate::proto::WINDOW;
@@ -9,8 +9,8 @@ use crate::proto::psn::Psn;
 use crate::proto::queue::Queue;
 use crate::proto::ranges::Ranges;
 
-/// With an SRQ: maximum distance of a message from the oldest incomplete message. It limits the number of receives that
-/// one peer can take.
+/// With an SRQ: maximum number of receives that are assigned to incomplete messages of one peer. Without the limit, one
+/// peer could take all receives of the SRQ.
 const SHARED: u32 = 64;
 
 #[derive(Debug, Default)]
@@ -18,39 +18,39 @@ pub(super) struct Receive<R> {
     pub(super) driver_data: R,
     /// Capacity in bytes.
     pub(super) capacity: u64,
-    /// Length and value of the message, after one of its packets has arrived.
+    /// The message, after one of its packets has arrived.
     message: Option<Incoming>,
     received: Ranges,
     is_whole: bool,
-    /// The highest PSN of the message so far.
+    /// The highest PSN of the message that has arrived.
     last: Psn,
 }
 
-/// A message: its length in bytes, and its immediate data or window key.
+/// Length of a message in bytes, and its immediate data or window key.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) struct Incoming {
     pub(super) length: u32,
     pub(super) value: SendValue,
 }
 
-/// Result of a lookup of the receive for a send.
+/// Result of the lookup of a message's receive.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ReceiveLookup {
     Slot(u32),
-    /// The receive is complete, because the packet was declared lost although it had arrived.
+    /// The receive is already complete: the packet is a spurious retransmission.
     Complete,
     None,
 }
 
 pub(super) struct Receives<D: Driver> {
     queue: Queue<Receive<D::Recv>>,
-    /// Number of the next message that gets a receive, and number of the next message that completes.
+    /// Number of the next message to which a receive is assigned, and number of the next message to complete.
     bound: u32,
     complete: u32,
-    /// The last credit limit that was sent to the peer.
+    /// The credit limit in the last packet to the peer.
     reported: u32,
     shared: bool,
-    /// Whether a send was not accepted for lack of a receive, and the peer was not notified yet.
+    /// Whether a message was not accepted for lack of a receive, and the next ack must report this.
     not_accepted: bool,
 }
 
@@ -60,7 +60,7 @@ impl<D: Driver> Receives<D> {
         Receives { queue: Queue::new(capacity), bound: 0, complete: 0, reported: 0, shared, not_accepted: false }
     }
 
-    /// Starts message numbers at `number`. Only tests of the wrap-around call this.
+    /// Starts message numbers at `number`, for tests of the wrap-around.
     #[cfg(test)]
     pub(super) fn count_from(&mut self, number: u32) {
         (self.bound, self.complete, self.reported) = (number, number, number);
@@ -70,15 +70,15 @@ impl<D: Driver> Receives<D> {
         self.queue.len()
     }
 
-    /// Queues a receive. Returns the driver's part of it, which the caller must fill; `None` if the queue is full.
+    /// Queues a receive. Returns the driver's data in it, which the caller must write; `None` if the queue is full.
     #[inline(always)]
     pub(super) fn push(&mut self, capacity: u64) -> Option<&mut D::Recv> {
         let (_, receive) = self.queue.push()?;
-        receive.capacity = capacity; // All other fields have the values of a new receive (see `completed`).
+        receive.capacity = capacity; // `completed` has reset all other fields.
         Some(&mut receive.driver_data)
     }
 
-    /// Returns the credit limit: each send whose number is below it has a receive.
+    /// Returns the credit limit: there is a receive for each message whose number is below it.
     pub(super) fn credits(&self, host: &impl Host<D>) -> u32 {
         if self.shared {
             let free = SHARED - self.queue.len();
@@ -88,34 +88,37 @@ impl<D: Driver> Receives<D> {
         }
     }
 
-    /// Returns the credit limit to send now. If a send was not accepted, the first limit excludes this send, even if
-    /// there is a receive again. Otherwise the sender would wait for an ack.
+    /// Returns the credit limit for a packet to the peer. If a message was not accepted, the first limit after it
+    /// excludes the message, even if there is a receive again. The decrease makes the peer withdraw and resend the
+    /// message; otherwise the peer would wait for its ack.
     pub(super) fn report(&mut self, host: &impl Host<D>) -> u32 {
         let not_accepted = std::mem::take(&mut self.not_accepted);
         self.reported = if not_accepted { self.bound } else { self.credits(host) };
         self.reported
     }
 
-    /// Whether a send was not accepted. The next ack reports it.
+    /// Whether a message was not accepted, and the next ack will report this.
     pub(super) fn not_accepted(&self) -> bool {
         self.not_accepted
     }
 
-    /// Handles an RNR probe of the peer: the peer is notified when there is a receive.
+    /// Handles an RNR probe of the peer: if the shared queue is empty, waits for receives so that the peer can be
+    /// notified.
     pub(super) fn on_rnr_probe(&mut self, host: &mut impl Host<D>) {
         if self.shared && host.shared_left() == 0 {
             host.await_shared();
         }
     }
 
-    /// Whether the peer may be waiting for the current credit limit.
+    /// Whether an ack should advertise the current credit limit: at most half of the available receives are known to
+    /// the peer.
     pub(super) fn is_credit_due(&self, host: &impl Host<D>) -> bool {
         let (reported, available) =
             (self.reported.wrapping_sub(self.bound) as i32, self.credits(host).wrapping_sub(self.bound));
         available > 0 && reported.max(0).unsigned_abs() <= available / 2
     }
 
-    /// Whether the peer may be waiting for the next receive that is posted to the connection's own queue.
+    /// Whether an ack should advertise the next receive that is posted to the connection (see `is_credit_due`).
     #[inline(always)]
     pub(super) fn is_next_due(&self) -> bool {
         let available = self.complete.wrapping_add(self.queue.len() + 1).wrapping_sub(self.bound);
@@ -123,7 +126,7 @@ impl<D: Driver> Receives<D> {
         self.shared || reported.max(0).unsigned_abs() <= available / 2
     }
 
-    /// Finds the receive of a send.
+    /// Finds the receive of a message. Assigns receives to it and to all messages before it, if necessary.
     pub(super) fn find(&mut self, number: u32, host: &mut impl Host<D>) -> ReceiveLookup {
         if (number.wrapping_sub(self.complete) as i32) < 0 {
             return ReceiveLookup::Complete;
@@ -135,21 +138,22 @@ impl<D: Driver> Receives<D> {
         self.queue.find(u64::from(number)).map_or(ReceiveLookup::None, ReceiveLookup::Slot)
     }
 
-    /// Returns the receive for this send, if it is the next receive of the QP's own queue and no earlier receive is in
-    /// progress.
+    /// Returns the receive of this message, if it is the next message, all earlier messages are complete, and there is
+    /// no shared queue.
     pub(super) fn waiting(&self, number: u32) -> Option<&Receive<D::Recv>> {
         let is_next = number == self.bound && number == self.complete && !self.shared;
         self.queue.get(self.queue.next().filter(|_| is_next)?)
     }
 
-    /// Completes the receive that `waiting` returned.
+    /// Removes the receive that `waiting` has returned, because its message is complete.
     pub(super) fn complete_waiting(&mut self) -> Option<&mut D::Recv> {
         self.bound = self.bound.wrapping_add(1);
         self.complete = self.complete.wrapping_add(1);
         self.queue.pop_waiting().map(|receive| &mut receive.driver_data)
     }
 
-    /// Gives receives to the next `count` messages. Returns false and does nothing if there are not enough receives.
+    /// Assigns receives to the next `count` messages. Returns false if there are not enough. A connection with a shared
+    /// queue then waits for receives of that queue.
     fn bind(&mut self, count: u32, host: &mut impl Host<D>) -> bool {
         if self.shared {
             let fits = count <= SHARED - self.queue.len() && count <= host.shared_left();
@@ -188,7 +192,8 @@ impl<D: Driver> Receives<D> {
         self.queue.first() == Some(slot)
     }
 
-    /// Records that a piece of the message was copied. Returns false if the piece cannot be recorded.
+    /// Records that `length` bytes of the message were copied. Returns false if there is no space to record the range;
+    /// the packet must then arrive again.
     pub(super) fn record_received(&mut self, slot: u32, psn: Psn, message: Incoming, offset: u32, length: u32) -> bool {
         let Some(receive) = self.queue.get_mut(slot) else { return false };
         if length > 0 && !receive.received.add(offset, offset + length) {
@@ -202,8 +207,8 @@ impl<D: Driver> Receives<D> {
         true
     }
 
-    /// Returns the oldest receive, if it is complete: all bytes have arrived, and no packet before its last packet is
-    /// missing.
+    /// Removes the oldest receive if it is complete: all bytes have arrived, and so have all packets before its last
+    /// packet. `next`: first PSN that has not arrived.
     pub(super) fn completed(&mut self, next: Psn) -> Option<(&mut D::Recv, Incoming)> {
         let slot = self.queue.first()?;
         let receive = self.queue.get(slot)?;
@@ -231,5 +236,5 @@ impl<R> Receive<R> {
     }
 }
 
-// The bound receives cover a range that is far smaller than half of all message numbers.
+// Comparisons of message numbers need a range smaller than half of all numbers.
 const _: () = assert!(SHARED <= WINDOW);

@@ -1,23 +1,24 @@
-//! Re-fragmented packets: packets that are too long for the path after its MTU has decreased, and are sent in pieces.
+//! Re-fragmented packets: the path MTU has decreased after their first transmission, so they are retransmitted in
+//! pieces.
 //!
-//! A PSN identifies one packet, and the order of PSNs keeps messages in order. So a packet that must be retransmitted
-//! on a path with a smaller MTU keeps its PSN and is sent in pieces, each a datagram. The packet is received when all
-//! pieces have arrived. The payload of a piece is placed on arrival, so only the received ranges are stored. At most
-//! [`MOST`] packets may be incomplete; pieces of further packets are dropped, and are retransmitted.
+//! Messages are ordered by PSN, so a re-fragmented packet must keep its PSN. Each of its pieces is a datagram with this
+//! PSN and a byte range of the payload. The packet counts as received when all pieces have arrived. The payload of a
+//! piece is placed on arrival, so only the received ranges are stored. At most [`MOST`] packets may be incomplete;
+//! pieces of further packets are dropped, and the peer retransmits them.
 
 use super::requests::SentPayload;
 use crate::proto::psn::Psn;
 use crate::proto::ranges::Ranges;
 use crate::proto::wire::{Data, Extent, Op};
 
-/// Maximum number of incomplete packets: the number of packets that a sender retransmits in a pass.
+/// Maximum number of incomplete packets: as many as a sender retransmits in a pass.
 const MOST: usize = 64;
 
 /// A packet of which only some pieces have arrived.
 #[derive(Debug)]
 struct Partial {
     psn: Psn,
-    /// Fields of the first piece. The fields of later pieces must be equal.
+    /// Fields of the first piece that has arrived. Those of later pieces must be equal.
     op: Op,
     id: u32,
     extent: Extent,
@@ -29,9 +30,9 @@ struct Partial {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum PieceCheck {
     Fits,
-    /// There is no space until other packets are complete.
+    /// [`MOST`] other packets are incomplete.
     NoSpace,
-    /// The piece contradicts another piece of the packet.
+    /// The piece contradicts an earlier piece of the same packet.
     Contradiction,
 }
 
@@ -50,8 +51,8 @@ impl Refragmented {
         }
     }
 
-    /// Records that the payload of a piece was placed. If the packet is now complete, returns the length of its
-    /// payload.
+    /// Records that the payload of a piece or of a whole packet was placed. Returns the payload length of the packet if
+    /// it is complete.
     pub(super) fn placed(&mut self, psn: Psn, data: &Data<'_>) -> Option<usize> {
         let found = self.0.iter().position(|it| it.psn == psn);
         let Some(extent) = data.extent else {
@@ -79,26 +80,26 @@ impl Refragmented {
 pub(super) struct SendingPieces {
     pub(super) psn: Psn,
     pub(super) sent: SentPayload,
-    /// Number of bytes that were not sent yet, and number of bytes per piece.
-    pub(super) left: u32,
+    /// Number of payload bytes that were sent, and number of bytes per piece.
+    pub(super) sent_bytes: u32,
     pub(super) each: u32,
     pub(super) resend: bool,
 }
 
 impl SendingPieces {
-    /// Splits a packet into pieces of at most `most` bytes. The number of pieces is minimal, and all have equal length,
+    /// Splits a packet into the minimum number of pieces of at most `most` bytes. All but the last have equal length,
     /// so that they can be sent as a GSO batch.
     pub(super) fn new(psn: Psn, sent: SentPayload, most: u32, resend: bool) -> Self {
         let count = sent.length.div_ceil(most.max(1)).max(1);
-        SendingPieces { psn, sent, left: 0, each: sent.length.div_ceil(count).max(1), resend }
+        SendingPieces { psn, sent, sent_bytes: 0, each: sent.length.div_ceil(count).max(1), resend }
     }
 
     /// Returns the next piece, and whether it is the last piece.
     pub(super) fn next(&mut self) -> (SentPayload, bool) {
-        let length = self.each.min(self.sent.length - self.left);
-        let piece = SentPayload { offset: self.sent.offset + self.left, length, ..self.sent };
-        self.left += length;
-        (piece, self.left == self.sent.length)
+        let length = self.each.min(self.sent.length - self.sent_bytes);
+        let piece = SentPayload { offset: self.sent.offset + self.sent_bytes, length, ..self.sent };
+        self.sent_bytes += length;
+        (piece, self.sent_bytes == self.sent.length)
     }
 }
 

@@ -1,7 +1,7 @@
-//! Posted requests: started in posting order, segmented when packets are sent, completed in posting order.
+//! Posted requests. They start and complete in posting order, and are segmented when their packets are sent.
 //!
-//! This module decides which requests may start (fences, outstanding reads, credits) and which requests are complete.
-//! It sends no packets and accesses no memory.
+//! This module decides which requests may start (fences, outstanding reads, credits) and which are complete. It sends
+//! no packets and accesses no memory.
 
 use std::collections::VecDeque;
 
@@ -14,7 +14,7 @@ use crate::proto::queue::{Queue, UNNUMBERED};
 use crate::proto::ranges::Ranges;
 use crate::proto::wire::Op;
 
-/// Data needed to retransmit a packet.
+/// The content of a data packet, for retransmissions.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct SentPayload {
     pub(super) what: PayloadOwner,
@@ -24,7 +24,7 @@ pub(super) struct SentPayload {
     pub(super) slot: u32,
     pub(super) offset: u32,
     pub(super) length: u32,
-    /// Whether the last transmission of the packet was in pieces.
+    /// Whether the packet was last sent in pieces (`refragmented`).
     pub(super) is_refragmented: bool,
 }
 
@@ -33,17 +33,17 @@ pub(super) struct SentPayload {
 pub(super) enum PayloadOwner {
     Request,
     Response,
-    /// The packet has no payload; only its PSN must be delivered.
+    /// None: the packet is empty, only its PSN must be delivered.
     Nothing,
 }
 
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum SendPhase {
-    /// Not all data of the request was sent yet.
+    /// Some packets of the request were not sent yet.
     #[default]
     Segmenting,
-    /// All data was sent. Acks, or the data of a read, are outstanding.
+    /// All packets were sent. Acks or the response are outstanding.
     Out,
     Done,
     Failed(Status),
@@ -56,20 +56,20 @@ pub(super) struct PostedRequest<Q> {
     pub(super) length: u32,
     fence: bool,
     pub(super) phase: SendPhase,
-    /// Number of the request among the requests of its kind.
+    /// Number among the requests of its kind: sends, writes, or reads and atomic operations.
     pub(super) id: u32,
-    /// Number of bytes that were sent.
+    /// Number of payload bytes that were sent.
     sent_bytes: u32,
-    /// Number of packets that are not acked.
+    /// Number of packets that were sent and not acked.
     unacked: u32,
-    /// PSNs of the request's first and last packet, after they were sent.
+    /// PSNs of the first and of the last packet that were sent.
     packets: Option<(Psn, Psn)>,
-    /// For a read: the byte ranges that have arrived, and whether any data has arrived.
+    /// For a read or atomic operation: the byte ranges that have arrived, and whether any response has arrived.
     received: Ranges,
     answered: bool,
 }
 
-/// Numbers of the next send, the next write and the next read; each kind is counted separately.
+/// Numbers of the next send, write and read. Each kind is counted separately.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct NextNumbers {
     pub(super) sends: u32,
@@ -77,7 +77,7 @@ pub(super) struct NextNumbers {
     pub(super) reads: u32,
 }
 
-/// The reason why no packet can be sent.
+/// The reason why no new packet of a request can be sent.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum Wait {
     /// There is no request, or the next request waits for earlier requests.
@@ -86,8 +86,8 @@ pub(super) enum Wait {
     Credit,
     /// The first waiting request is a bind that can be executed now.
     BindReady,
-    /// The first waiting request cannot be executed: it is a read and the peer permits no reads, or an operation that
-    /// the peer does not support.
+    /// The first waiting request can never be sent: a read although the peer accepts none (`ord` 0), or an extension
+    /// operation that the peer does not support.
     Unsupported,
 }
 
@@ -104,15 +104,15 @@ pub(super) struct Bounds {
 pub(super) struct Requests<Q> {
     pub(super) queue: Queue<PostedRequest<Q>>,
     pub(super) numbers: NextNumbers,
-    /// Slot of the request that is being segmented.
+    /// Slot of the request of which some packets were sent.
     segmenting: Option<u32>,
-    /// Number of started reads whose data has not completely arrived.
+    /// Number of started reads and atomic operations whose response is incomplete.
     pub(super) reads_outstanding: u32,
     /// Whether a request has failed, so that no other request may start.
     pub(super) stopped: bool,
-    /// Packets of withdrawn sends, in the order of their messages. They are sent again with new PSNs.
+    /// Packets of withdrawn sends, in message order. Their payload is sent again with new PSNs.
     pub(super) withdrawn: VecDeque<SentPayload>,
-    /// The latest PSN of a packet of any request.
+    /// PSN of the last packet sent for any request.
     pub(super) latest: Option<Psn>,
 }
 
@@ -132,12 +132,12 @@ impl Work {
         }
     }
 
-    /// Whether the request uses a posted receive of the peer.
+    /// Whether the request consumes a receive of the peer.
     pub(super) fn takes_receive(self) -> bool {
         matches!(self, Work::Send { .. } | Work::SendWith(_) | Work::WriteImmediate { .. })
     }
 
-    /// Whether the request is a single packet that the peer answers: a read, or an atomic operation.
+    /// Whether the request is one packet with a response of the peer: a read, or an atomic operation.
     pub(super) fn is_answered(self) -> bool {
         matches!(self, Work::Read(_) | Work::Atomic(..))
     }
@@ -147,7 +147,7 @@ impl Work {
         matches!(self, Work::SendWith(_) | Work::WriteImmediate { .. } | Work::Atomic(..))
     }
 
-    /// Returns the key in the queue: answers contain the number of their request.
+    /// Returns the number by which the queue finds the request when its response arrives.
     fn key(self, id: u32) -> u64 {
         if self.is_answered() { id.into() } else { UNNUMBERED }
     }
@@ -171,7 +171,7 @@ impl<Q: Default> Requests<Q> {
         }
     }
 
-    /// Queues a request. Returns the driver's part of it, which the caller must fill; `None` if the queue is full.
+    /// Queues a request. Returns the driver's data in it, which the caller must write; `None` if the queue is full.
     #[inline(always)]
     pub(super) fn push(&mut self, post: Post) -> Option<&mut Q> {
         let Post { work, length, fence } = post;
@@ -183,14 +183,16 @@ impl<Q: Default> Requests<Q> {
         Some(&mut request.driver_data)
     }
 
-    /// Whether a send that is posted now would start next, and has a receive.
+    /// Whether a send that is posted now could be sent immediately: no request waits, and the peer has a receive for
+    /// it.
     #[inline(always)]
     pub(super) fn may_start_send(&self, credits: u32) -> bool {
         self.all_sent() && !self.stopped && is_below(self.numbers.sends, credits)
     }
 
-    /// Queues a plain send that was already sent as one packet with this PSN, while no other request waits. Returns its
-    /// slot, its number, and the driver's part of it, which the caller must fill; `None` if the queue is full.
+    /// Adds a plain send whose only packet has this PSN and is about to be sent. No other request may be waiting.
+    /// Returns its slot, its number, and the driver's data in it, which the caller must write; `None` if the queue is
+    /// full.
     #[inline(always)]
     pub(super) fn push_sent(&mut self, length: u32, psn: Psn) -> Option<(u32, u32, &mut Q)> {
         let (slot, request) = self.queue.push_active()?;
@@ -204,8 +206,8 @@ impl<Q: Default> Requests<Q> {
         Some((slot, id, &mut request.driver_data))
     }
 
-    /// Returns the next packet, with a payload of at most `fragment` bytes if it contains the whole message, and at
-    /// most `chunk` bytes if it contains a part.
+    /// Returns the next packet. Its payload has at most `fragment` bytes if it is the whole message, else at most
+    /// `chunk` bytes.
     pub(super) fn next(&self, bounds: Bounds, fragment: u32, chunk: u32) -> Result<SentPayload, Wait> {
         if self.stopped {
             return Err(Wait::Idle);
@@ -242,7 +244,7 @@ impl<Q: Default> Requests<Q> {
         self.withdrawn.is_empty() && self.segmenting.is_none() && self.queue.next().is_none()
     }
 
-    /// Returns the first waiting request, if it may start.
+    /// Returns the slot of the first waiting request, if it may start.
     fn startable(&self, bounds: Bounds) -> Result<u32, Wait> {
         let slot = self.queue.next().ok_or(Wait::Idle)?;
         let request = self.queue.get(slot).ok_or(Wait::Idle)?;
@@ -279,7 +281,7 @@ impl<Q: Default> Requests<Q> {
     pub(super) fn record_sent(&mut self, sent: &SentPayload, psn: Psn) {
         self.latest = Some(psn);
         if self.withdrawn.pop_front().is_some() {
-            return; // `next` returns the packets of withdrawn sends first.
+            return; // If there are withdrawn packets, `next` has returned the first of them.
         }
         if self.segmenting.is_none() {
             self.start();
@@ -296,16 +298,16 @@ impl<Q: Default> Requests<Q> {
         self.segmenting = (!is_all).then_some(sent.slot);
     }
 
-    /// Records that the peer has received a packet of the request.
+    /// Records that a packet of the request was acked.
     pub(super) fn acked(&mut self, slot: u32) {
         let Some(request) = self.queue.get_mut(slot) else { return };
         request.unacked = request.unacked.saturating_sub(1);
         request.update_phase();
     }
 
-    /// Withdraws a packet of a send: its PSN is delivered without payload. The payload is sent again later, and is not
-    /// acked until then. Withdrawn packets wait in the order of their messages. The peer may have a receive only for
-    /// the first of these messages, and gives no receive to the others until it has arrived.
+    /// Queues the payload of a send's packet to be sent again with a new PSN; the caller delivers the old PSN without
+    /// payload. The queue is in message order: the peer may have a receive only for the first of these messages, and
+    /// accepts no later message before it.
     pub(super) fn withdraw(&mut self, sent: SentPayload) {
         let number = |sent: &SentPayload| self.queue.get(sent.slot).map_or(self.numbers.sends, |request| request.id);
         let id = number(&sent);
@@ -313,12 +315,13 @@ impl<Q: Default> Requests<Q> {
         self.withdrawn.insert(self.withdrawn.len() - behind, sent);
     }
 
-    /// Returns the active read with this number.
+    /// Returns the slot of the outstanding read or atomic operation with this number.
     pub(super) fn read(&self, id: u32) -> Option<u32> {
         self.queue.find(id.into())
     }
 
-    /// Records that a part of a read's data was copied. Returns false if it cannot be recorded.
+    /// Records received bytes of a response. Returns false if there is no space to record the range; the bytes must
+    /// then arrive again.
     pub(super) fn record_received(&mut self, slot: u32, offset: u32, length: u32) -> bool {
         let Some(request) = self.queue.get_mut(slot) else { return false };
         if request.has_all_data() {
@@ -335,7 +338,7 @@ impl<Q: Default> Requests<Q> {
         true
     }
 
-    /// Fails a request with `status`. The request completes after all earlier requests, and no other request starts.
+    /// Fails a request with `status`. It still completes after all earlier requests. No further request starts.
     pub(super) fn fail(&mut self, slot: u32, status: Status) {
         self.stopped = true;
         if let Some(request) = self.queue.get_mut(slot) {
@@ -343,7 +346,7 @@ impl<Q: Default> Requests<Q> {
         }
     }
 
-    /// Returns the next request in posting order, if it has ended.
+    /// Removes the oldest request if it has ended. Returns its driver data, and its length in bytes or its error.
     pub(super) fn take_ended(&mut self) -> Option<(&mut Q, Result<u64, Status>)> {
         let slot = self.queue.first()?;
         let outcome = match self.queue.get(slot)?.phase {
@@ -354,7 +357,7 @@ impl<Q: Default> Requests<Q> {
         self.queue.remove(slot).map(|request| (&mut request.driver_data, outcome))
     }
 
-    /// Returns the active request to which the packet with this PSN belongs.
+    /// Returns the slot of the request to which the packet with this PSN belongs.
     pub(super) fn of_packet(&self, psn: Psn) -> Option<u32> {
         self.queue.active().find(|slot| {
             let packets = self.queue.get(*slot).and_then(|request| request.packets);
@@ -364,7 +367,7 @@ impl<Q: Default> Requests<Q> {
 }
 
 impl<Q> PostedRequest<Q> {
-    /// Whether all data of the request has arrived; true if no data is expected.
+    /// Whether the response has arrived completely; true if the request has no response.
     fn has_all_data(&self) -> bool {
         let is_whole = || self.answered && (self.length == 0 || self.received.is_whole(self.length));
         !self.work.is_answered() || is_whole()
@@ -405,7 +408,7 @@ mod tests {
         let mut requests = Requests::new(8);
         let packets = sent(&mut requests);
         [2, 0, 1].into_iter().for_each(|number: usize| requests.withdraw(packets[number]));
-        // The peer may need these receives for the first two messages before it has a receive for the third.
+        // With a credit limit of 2, the first two messages are sent, and the third waits.
         for number in [0, 1] {
             assert_eq!(requests.next(bounds(2), SPACE, SPACE), Ok(packets[number as usize]));
             requests.record_sent(&packets[number as usize], Psn(10 + number));

@@ -1,5 +1,5 @@
-//! The send path: combines the congestion window, the peer's receive window and the pacer, and gets the packet size
-//! from the search for the path MTU. Sizes are bytes of datagrams.
+//! The send path: combines the congestion window, the peer's receive window, the pacer and the search for the path MTU.
+//! It decides when a packet may be sent, and how large it may be. Sizes are bytes of datagrams.
 
 use super::types::Config;
 use crate::proto::Nanos;
@@ -17,7 +17,7 @@ pub(super) struct SendPath {
     congestion: Congestion,
     pacer: Pacer,
     pub(super) path: Path,
-    /// Capacity of the peer's socket buffer in bytes.
+    /// Size of the peer's socket receive buffer in bytes.
     peer_window: u64,
     /// Number of bytes that sealing adds to each datagram.
     pub(super) extra: usize,
@@ -27,7 +27,7 @@ pub(super) struct SendPath {
     is_cwnd_limited: bool,
     /// Send time of the newest packet that was acked.
     newest_acked: Nanos,
-    /// The MTU that was last reported to the congestion controller.
+    /// The path MTU that the congestion controller uses.
     known: usize,
 }
 
@@ -55,7 +55,7 @@ impl SendPath {
         (self.within(FRAGMENT), self.within(CHUNK).max(1))
     }
 
-    /// Maximum payload of a piece of a packet.
+    /// Maximum payload of a piece of a re-fragmented packet.
     pub(super) fn piece(&self) -> u32 {
         self.within(PIECE).max(1)
     }
@@ -81,7 +81,7 @@ impl SendPath {
         self.congestion.pacing_rate().unwrap_or(0)
     }
 
-    /// Whether congestion control or the pacer counts each packet that is sent.
+    /// Whether the congestion controller or the pacer must record each packet (`sent`).
     pub(super) fn is_paced(&self) -> bool {
         !matches!(self.congestion, Congestion::Local(_))
     }
@@ -96,12 +96,13 @@ impl SendPath {
         self.pacer.ready(now, bytes).is_ok()
     }
 
-    /// Same as [`Self::admits`], but does not record whether the congestion window limits sending.
+    /// Whether `bytes` may be sent, as in [`Self::admits`], but without recording that the congestion window limits
+    /// sending.
     pub(super) fn would_admit(&self, now: Nanos, bytes: u64, in_flight: u64) -> bool {
         (in_flight == 0 || in_flight + bytes <= self.window()) && self.pacer.ready(now, bytes).is_ok()
     }
 
-    /// Returns the time at which `bytes` may be sent; 0: now, `None`: after an ack.
+    /// Returns the time at which `bytes` may be sent; 0: immediately, `None`: not before an ack.
     pub(super) fn admits_at(&self, now: Nanos, bytes: u64, in_flight: u64) -> Option<Nanos> {
         let is_open = in_flight == 0 || in_flight + bytes <= self.window();
         is_open.then(|| self.pacer.ready(now, bytes).err().unwrap_or(0))
@@ -115,13 +116,14 @@ impl SendPath {
         self.pacer.spent(now, bytes, self.congestion.pacing_rate(), self.known as u64);
     }
 
-    /// Whether this packet requests an ack. Four packets per window request an ack, so that the sender never waits for
-    /// an ack that was not requested.
+    /// Whether this packet requests an ack. Four packets per window do, so that the peer acks before the window is
+    /// full.
     pub(super) fn requests_ack(&mut self, bytes: u64) -> bool {
         self.requests_ack_at(bytes, self.window() / 4)
     }
 
-    /// Whether this packet requests an ack, as in [`Self::asks`]. `quarter`: a quarter of the window in bytes.
+    /// Whether this packet requests an ack, because `quarter` bytes were sent since the last request. `quarter` is a
+    /// quarter of the window.
     #[inline(always)]
     pub(super) fn requests_ack_at(&mut self, bytes: u64, quarter: u64) -> bool {
         self.bytes_since_ack_request += bytes;
@@ -177,12 +179,12 @@ impl SendPath {
         self.congestion.overflowed(now);
     }
 
-    /// Called when the peer has moved: measurements of the old path do not apply to the new path.
+    /// Called when the peer's address has changed: resets all measurements, because the path is another one.
     pub(super) fn moved(&mut self, config: &Config, terms: &Terms) {
         *self = SendPath::new(config, terms);
     }
 
-    /// Updates the packet size after a result of the MTU search.
+    /// Tells the congestion controller the path MTU, if it has changed.
     pub(super) fn measure(&mut self) {
         if self.path.mtu() != self.known {
             self.known = self.path.mtu();

@@ -1,6 +1,6 @@
 //! Encodes packet headers.
 //!
-//! Each data packet carries an ack, which is updated at each transmission. The callers decide what is sent.
+//! Each transmission of a data packet carries an ack of the current state. `transmit` decides which packet is sent.
 
 use dapl_software::memory::atomic::Atomic;
 use zerocopy::IntoBytes;
@@ -57,7 +57,7 @@ impl<D: Driver> Conn<D> {
                 let Some(read) = self.peer_reads.get(slot) else { return nothing };
                 let op = if read.is_atomic() { Op::AtomicResponse } else { Op::ReadResponse } as u8;
                 let message = Message { op, id: slot.into(), length: read.length.into(), ..Message::default() };
-                // The whole address range was checked when the request arrived.
+                // No overflow check: the address range of the read was checked when its request arrived.
                 let (key, address) = (read.key, read.address.wrapping_add(u64::from(offset)));
                 let payload = if length > 0 { Payload::Remote { slot, key, address, length } } else { Payload::None };
                 (message, payload)
@@ -65,7 +65,8 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Returns the extension that follows the message fields of a packet, and its length.
+    /// Returns the header extension of a packet (immediate data, operands or result of an atomic operation), and its
+    /// length.
     fn extension(&self, sent: &SentPayload) -> ([u8; EXTENSION], usize) {
         let (first, second) = match sent.what {
             PayloadOwner::Nothing => return Default::default(),
@@ -176,13 +177,14 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Encodes the head of a data packet, its PSN, and the ack that it carries.
+    /// Encodes the head, PSN and ack fields of a data packet.
     fn write_carried(&mut self, out: &mut Vec<u8>, kind: Kind, flags: u16, psn: Psn, host: &impl Host<D>) {
         out.extend_from_slice(self.head(kind, flags).as_bytes());
         out.extend_from_slice(self.carried(psn, host).as_bytes());
     }
 
-    /// Builds the ack fields: received packets and credits.
+    /// Builds the ack fields of a packet: received packets and credits. If this ack must report a send that was not
+    /// accepted, and there are receives again, a second ack with the new credit limit is scheduled.
     #[inline(always)]
     pub(super) fn ack_fields(&mut self, delay: u16, host: &impl Host<D>) -> Ack {
         let had_unaccepted_send = self.receives.not_accepted();
@@ -218,7 +220,7 @@ impl<D: Driver> Conn<D> {
         self.write_small(out, kind, &[], None)
     }
 
-    /// Encodes a head and a body of 32 or 64 bits.
+    /// Encodes a packet with a head and a body of at most 64 bits.
     pub(super) fn write_small(&mut self, out: &mut Vec<u8>, kind: Kind, word: &[u8], to: Option<Source>) -> Outgoing {
         let start = out.len();
         out.extend_from_slice(self.head(kind, 0).as_bytes());
@@ -227,7 +229,7 @@ impl<D: Driver> Conn<D> {
     }
 }
 
-/// Returns a packet without payload, with a header of this length.
+/// Creates a packet without payload, with a header of `header` bytes.
 pub(super) fn outgoing(header: usize) -> Outgoing {
     Outgoing { header, payload: Payload::None, channel: Channel::Command, resend: false, to: None }
 }
