@@ -1,9 +1,9 @@
 //! Congestion control for a peer on this host.
 //!
-//! The loopback interface has no bottleneck link, its only queue is the peer's receive buffer, and ack times depend on
-//! thread scheduling. So no path is modelled: the window is the size of the peer's socket buffer. Several connections
-//! may share that socket and overflow it; the resulting loss is the only signal. After a loss, the window follows
-//! NewReno according to RFC 9002, 7.3 and B. Packets are not paced.
+//! The loopback interface has no bottleneck link; its only queue is the peer's socket receive buffer, and ack times
+//! depend on thread scheduling. So there is no model of the path: the window starts with the size of that buffer.
+//! Several connections may share the socket and overflow it; the resulting loss is the only congestion signal. After a
+//! loss, the window follows NewReno (RFC 9002, 7.3 and B). Packets are not paced.
 
 use super::recovery::Recovery;
 use super::round::Round;
@@ -24,7 +24,8 @@ pub(crate) struct Local {
 }
 
 impl Local {
-    /// Starts with a window of `credit`: the capacity of the peer's socket buffer in bytes.
+    /// `packet`: datagram size in bytes. `credit`: size of the peer's socket receive buffer in bytes, the initial
+    /// window.
     pub(crate) fn new(packet: u64, credit: u64) -> Self {
         let packet = packet.max(1);
         Local {

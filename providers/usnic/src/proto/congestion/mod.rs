@@ -41,11 +41,11 @@ pub(crate) struct Transmission {
     pub(crate) bytes: u64,
     /// Bytes in flight, including this packet.
     pub(crate) in_flight: u64,
-    /// Whether the connection had no more data to send (draft-ietf-ccwg-bbr-06, 4.1.1.3).
+    /// Whether the connection has no more data to send (draft-ietf-ccwg-bbr-06, 4.1.1.3).
     pub(crate) is_app_limited: bool,
 }
 
-/// Effects of an ack on the connection.
+/// An ack, as congestion control sees it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Ack {
     pub(crate) now: Nanos,
@@ -54,13 +54,13 @@ pub(crate) struct Ack {
     /// Round-trip time of a packet that was sent once, without the peer's ack delay.
     pub(crate) rtt: Option<Nanos>,
     pub(crate) srtt: Nanos,
-    /// Bytes in flight after this ack and the losses that it reveals.
+    /// Bytes in flight, after the packets that this ack covers or declares lost were removed.
     pub(crate) in_flight: u64,
     /// Delivery rate; `None` if it is unknown which of the acked packets was sent last.
     pub(crate) rate: Option<RateSample>,
     /// Whether the congestion window limited sending since the previous ack.
     pub(crate) is_cwnd_limited: bool,
-    /// Number of packets that were declared lost although their first transmission has arrived.
+    /// Number of acked packets whose loss was spurious: their first transmission had arrived.
     pub(crate) spurious: u32,
 }
 
@@ -88,13 +88,14 @@ pub(crate) trait Controller {
     fn sent(&mut self, sent: &Transmission);
     fn acked(&mut self, ack: &Ack);
     fn lost(&mut self, loss: &Loss);
-    /// Records that a full queue of this host dropped a packet. The packet is retransmitted when the queue has drained.
+    /// Records that a full queue of this host has dropped a packet. The packet is retransmitted when the queue has
+    /// drained.
     fn overflowed(&mut self, now: Nanos);
     /// Congestion window: the number of bytes that may be in flight.
     fn cwnd(&self) -> u64;
     /// Pacing rate in bytes per second; `None`: packets are not paced.
     fn pacing_rate(&self) -> Option<u64>;
-    /// Sets the datagram size in bytes that the path carries now.
+    /// Sets the path MTU: the maximum datagram size in bytes.
     fn resize(&mut self, packet: u64);
 }
 
@@ -104,7 +105,7 @@ pub(crate) enum Algorithm {
     #[default]
     Bbr,
     Cubic,
-    /// The algorithm for a peer on this host.
+    /// For a peer on this host.
     Local,
 }
 
@@ -118,8 +119,8 @@ pub(crate) enum Congestion {
 }
 
 impl Congestion {
-    /// Creates a controller. `packet`: datagram size in bytes that the path carries now. `credit`: capacity of the
-    /// peer's socket buffer in bytes. `seed` randomizes the times at which connections probe for bandwidth.
+    /// Creates a controller. `packet`: path MTU in bytes. `credit`: size of the peer's socket receive buffer in bytes.
+    /// `seed` randomizes the times at which connections probe for bandwidth.
     pub(crate) fn new(algorithm: Algorithm, packet: u64, credit: u64, seed: u64) -> Self {
         match algorithm {
             Algorithm::Bbr => Congestion::Bbr(Bbr::new(packet, seed)),
@@ -129,7 +130,7 @@ impl Congestion {
     }
 }
 
-/// Calls the same method of the connection's algorithm.
+/// Evaluates an expression on the controller, whichever algorithm it is.
 macro_rules! each {
     ($self:ident, $one:ident => $call:expr) => {
         match $self {

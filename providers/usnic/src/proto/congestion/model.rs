@@ -1,10 +1,10 @@
 //! A network path in virtual time, for tests: flows with real controllers through one bottleneck. The same seed gives
 //! the same run.
 //!
-//! Every packet passes, in this order: random loss, a policer (token bucket, no queue), and a bounded queue before a
-//! link. Packets that get through are acked one by one. Both hosts may stall, like hosts with too few CPUs. Flows
-//! detect loss as the protocol does: by a packet threshold of three, by 9/8 of a round trip, or after a probe timeout.
-//! Lost packets are not retransmitted: a flow counts the packets that arrive.
+//! A packet is subject to random loss, then to a policer (token bucket, no queue), then to a bounded queue before a
+//! link. Each packet that arrives is acked. Both hosts may stall, like hosts with too few CPUs. Flows detect loss as
+//! the protocol does: by a packet threshold of three, by 9/8 of a round trip, or by a probe timeout. Lost packets are
+//! not retransmitted.
 
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
@@ -85,8 +85,8 @@ pub(super) struct Flow {
     probes: u32,
     probe_at: Nanos,
     wake_at: Nanos,
-    /// Rate of the application in bytes per second, its start time, and the bytes that were sent before; `None`: the
-    /// rate is unlimited.
+    /// Rate limit of the application in bytes per second, its start time, and the bytes that were sent before that;
+    /// `None`: no limit.
     offered: Option<(u64, Nanos, u64)>,
     /// Sum of the queueing delays, and number of packets in this sum.
     delays: (u128, u64),
@@ -187,7 +187,7 @@ impl Model {
         self.flows.iter().zip(before).map(|(flow, before)| (flow.arrived - before) as f64 / seconds).collect()
     }
 
-    /// Limits the application's rate from now on.
+    /// Limits the rate of a flow's application to `rate` bytes per second.
     pub(super) fn offer(&mut self, flow: usize, rate: u64) {
         let now = self.now;
         let flow = &mut self.flows[flow];
@@ -213,8 +213,7 @@ impl Model {
         at.max(self.hosts[host].0)
     }
 
-    /// Returns the arrival time of the ack of a packet that is sent now, and the packet's queueing delay; `None` if the
-    /// packet is lost.
+    /// Sends a packet. Returns the arrival time of its ack and the queueing delay; `None` if the packet is lost.
     fn travels(&mut self, bytes: u64) -> Option<(Nanos, Nanos)> {
         if self.random.share() < self.path.loss {
             return None;
@@ -234,7 +233,7 @@ impl Model {
         }
         self.free_at = self.free_at.max(self.now) + bytes * SECONDS / self.path.link;
         let arrival = self.runs_at(0, self.free_at + self.path.rtt / 2);
-        // A timer of a host always expires late, by a random time.
+        // Timers of hosts expire late, by a random time.
         let jitter = (self.random.share() * self.path.rtt as f64 / 64.0) as Nanos;
         self.last = self.runs_at(1, arrival + self.path.rtt / 2 + jitter).max(self.last);
         Some((self.last, waits))

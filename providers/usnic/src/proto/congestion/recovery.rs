@@ -6,7 +6,7 @@ use crate::proto::Nanos;
 /// The current recovery period, if any.
 #[derive(Debug, Default)]
 pub(super) struct Recovery {
-    /// Start of recovery. The period ends when a packet is acked that was sent later.
+    /// Start of the period. It ends when a packet is acked that was sent after this time.
     start: Option<Nanos>,
     is_over: bool,
     /// Number of packets that were declared lost in this period, and number of those that had arrived.
@@ -31,7 +31,7 @@ impl Recovery {
     pub(super) fn signalled(&mut self, now: Nanos, srtt: Nanos) -> bool {
         let is_new = self.start.is_none_or(|start| now > start.saturating_add(srtt));
         if is_new {
-            // No ack can show that this period is spurious.
+            // This period can never be spurious, because it is not caused by packets declared lost.
             *self = Recovery { start: Some(now), lost: u32::MAX, ..Recovery::default() };
         }
         is_new

@@ -27,7 +27,7 @@ impl Round {
         self.limited[0] |= is_cwnd_limited;
     }
 
-    /// Starts a round that lasts until the ack of a packet sent from now on: StartRound() (draft, 5.5.1).
+    /// Starts a round, which lasts until the ack of a packet that is sent after this call: StartRound() (draft, 5.5.1).
     pub(super) fn start(&mut self, total_delivered: u64) {
         self.next_delivered = total_delivered;
     }

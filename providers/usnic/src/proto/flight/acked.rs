@@ -1,6 +1,6 @@
 //! Processes an ack: marks packets as acked, measures RTT and delivery rate, and detects losses.
 //!
-//! An ack is validated as a whole before it takes effect.
+//! The whole ack is validated before any part of it takes effect.
 
 use super::super::psn::Psn;
 use super::super::wire::Range;
@@ -8,8 +8,7 @@ use super::super::{Nanos, WINDOW};
 use super::delivery::PacketState;
 use super::{Acked, Cause, Flight, OutOfWindow, State};
 
-/// Number of round trips without an RTT sample after which the first transmissions of retransmitted packets are sampled
-/// too.
+/// Number of round trips without an RTT sample after which first transmissions of retransmitted packets give samples.
 const UNSURE: Nanos = 4;
 
 /// Totals of the packets that one ack newly acks.
@@ -20,7 +19,7 @@ struct AckTotals {
     newest: Option<(u64, Nanos, u8)>,
     /// State of the delivery rate at the latest acked transmission.
     state: PacketState,
-    /// First send time of the newest acked packet that was retransmitted spuriously.
+    /// First send time of the newest of the acked packets that were retransmitted spuriously.
     first: Option<Nanos>,
 }
 
@@ -73,7 +72,7 @@ impl<T: Copy> Flight<T> {
         is_near && ranges.iter().all(fits)
     }
 
-    /// Advances `first` to the first packet that is not acked.
+    /// Advances `first` to the first unacked packet.
     fn close_up(&mut self) {
         if !self.unacked.has(self.first) {
             self.first = self.unacked.first_set(self.first, self.span()).unwrap_or(self.next);
@@ -94,7 +93,7 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// Marks a packet as acked, and determines which of its transmissions arrived.
+    /// Marks a packet as acked, and determines whether its retransmission was spurious.
     fn settle(&mut self, now: Nanos, psn: Psn, round: &mut AckTotals) {
         let slot = self.ring.slot(psn);
         let (first, sent, order, sends, cause, state) =
@@ -110,7 +109,7 @@ impl<T: Copy> Flight<T> {
         } else {
             self.ring.remove(psn);
         }
-        // The ack arrived less than the minimum RTT after the last transmission, so an earlier transmission was acked.
+        // An ack that arrives less than the minimum RTT after the last transmission is for an earlier transmission.
         let is_early = sends > 1 && self.rtt.min_rtt().is_some_and(|minimum| now.saturating_sub(sent) < minimum);
         if was_lost || is_early {
             self.note_spurious(now, cause, round);
@@ -128,7 +127,7 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// Records that a retransmission of a packet was unnecessary, because the packet had arrived.
+    /// Records a spurious retransmission: an earlier transmission of the packet had arrived.
     fn note_spurious(&mut self, now: Nanos, cause: Cause, round: &mut AckTotals) {
         match cause {
             Cause::Loss => {
@@ -163,9 +162,10 @@ impl<T: Copy> Flight<T> {
 
     /// Samples the RTT from the first transmission of a packet that was retransmitted spuriously.
     ///
-    /// After a large increase of the path's delay, every packet is retransmitted before its ack can arrive, so that no
-    /// packet is left for a normal sample. First transmissions are sampled if this lasts for some round trips, and if
-    /// the acked packets are progressively newer. Otherwise real losses cause the delay.
+    /// After a large increase of the path's delay, every packet is retransmitted before its ack can arrive, so no
+    /// packet gives a normal sample. First transmissions give samples if this lasts for [`UNSURE`] round trips and each
+    /// acked packet is newer than the one before. If the acked packets do not get newer, the cause is real losses, not
+    /// the delay.
     fn learn_from_first(&mut self, now: Nanos, first: Nanos, delay: Nanos) {
         let (since, oldest) = *self.unsure.get_or_insert((now, first));
         let lasts = now.saturating_sub(since);
@@ -175,8 +175,8 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// Handles a duplicate ack. If enough duplicate acks report a gap, the first unacked packet is retransmitted
-    /// (US-11), unless its last retransmission is more recent than the loss delay.
+    /// Counts duplicate acks that report a gap. At the threshold, the first unacked packet is declared lost (US-11),
+    /// unless it was retransmitted within the loss delay.
     fn note_duplicate_ack(&mut self, now: Nanos, has_gap: bool, acked: &mut Acked) {
         if acked.advanced {
             self.duplicate_acks = 0;

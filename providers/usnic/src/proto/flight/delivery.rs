@@ -1,7 +1,7 @@
-//! Delivery rate samples, and the losses since a packet was sent (draft-ietf-ccwg-bbr-06, 4.1).
+//! Samples of the delivery rate and of the losses since a packet was sent (draft-ietf-ccwg-bbr-06, 4.1).
 //!
-//! Each transmission stores the totals of delivered and lost bytes at its time. The ack of the latest transmission
-//! gives a sample. Names and section numbers are those of the draft. Data volumes are bytes of datagrams.
+//! Each transmission stores the current totals of delivered and lost bytes. An ack gives a sample for the latest
+//! transmission that it acks. Names and section numbers are those of the draft. Data volumes are bytes of datagrams.
 
 use crate::proto::{Nanos, SECONDS};
 
@@ -24,10 +24,10 @@ pub(crate) struct PacketState {
 pub(crate) struct RateSample {
     /// Delivery rate in bytes per second; 0: the interval was too short for a reliable value.
     pub(crate) delivery_rate: u64,
-    /// Bytes delivered, and bytes lost, between the transmission of the acked packet and now.
+    /// Bytes delivered, and bytes lost, since the transmission of the acked packet.
     pub(crate) delivered: u64,
     pub(crate) lost: u64,
-    /// Total of delivered bytes (C.delivered) at the transmission of the acked packet, and now.
+    /// Total of delivered bytes (C.delivered) at the transmission of the acked packet, and at the ack.
     pub(crate) prior_delivered: u64,
     pub(crate) total_delivered: u64,
     /// Bytes in flight at the transmission of the acked packet, and the time of the transmission.
@@ -58,7 +58,7 @@ pub(crate) struct Delivery {
     lost: u64,
     delivered_time: Nanos,
     first_send_time: Nanos,
-    /// Value of `delivered`, in bytes, up to which samples are app-limited; 0: samples are not app-limited.
+    /// Samples are app-limited until `delivered` exceeds this value; 0: they are not.
     app_limited: u64,
 }
 

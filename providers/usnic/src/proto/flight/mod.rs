@@ -1,10 +1,9 @@
-//! Loss recovery according to RFC 9002 and RACK (RFC 8985), for packets that were sent and not acked (US-8, US-9,
-//! US-11).
+//! Loss recovery according to RFC 9002 and RACK (RFC 8985) for unacked packets (US-8, US-9, US-11).
 //!
-//! A packet is in one of four states: unsent (no PSN yet), in flight, lost, acked. A connection reports the packets
-//! that it sends and the acks that it receives. It queries which packets to retransmit, and the deadline. An ack may be
-//! stale, duplicate or forged: an ack outside the sent range is counted and ignored. The work per packet is bounded,
-//! and the window limits memory.
+//! A packet is in one of four states: unsent (no PSN yet), in flight, lost, acked. The connection reports the packets
+//! that it sends and the acks that it receives; it queries which packets to retransmit, and the deadline. An ack may be
+//! stale, duplicate or forged; one outside the sent range is counted and ignored. The work per received packet is
+//! bounded, and the window limits the memory.
 
 mod acked;
 mod delivery;
@@ -27,7 +26,7 @@ use ring::{NewPacket, Ring};
 pub(crate) enum Cause {
     /// The packet was declared lost, because later packets were acked.
     Loss,
-    /// A probe timeout expired, and the packet is sent again to get an ack.
+    /// A probe timeout has expired; the packet is sent again to get an ack. Also used for withdrawn sends.
     Pto,
 }
 
@@ -40,7 +39,7 @@ pub(crate) enum State {
     Lost,
 }
 
-/// Error for an ack of packets that were never sent, or were acked long ago.
+/// Error for an ack outside the sent range: of packets that were never sent, or were acked long ago.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct OutOfWindow;
 
@@ -80,50 +79,50 @@ pub(crate) struct Acked {
     /// Number of newly acked packets, and of their bytes.
     pub(crate) packets: u32,
     pub(crate) bytes: u64,
-    /// New RTT sample, without the peer's ack delay. `rtt()` already includes it.
+    /// New RTT sample, without the peer's ack delay. It was already added to `rtt()`.
     pub(crate) rtt: Option<Nanos>,
     /// Packets that were declared lost. They are queued for retransmission.
     pub(crate) lost: Lost,
-    /// Delivery rate. `None`: no packet was acked, or it is unknown which of the acked packets was sent last.
+    /// Delivery rate sample; `None`: no packet was newly acked, or it is unknown which of them was sent last.
     pub(crate) rate: Option<RateSample>,
     /// Whether the cumulative PSN advanced.
     pub(crate) advanced: bool,
-    /// Number of packets that were declared lost although their first transmission has arrived.
+    /// Number of newly acked packets whose loss was spurious: their first transmission had arrived.
     pub(crate) spurious: u32,
-    /// Whether the ack is older than an earlier one, and had no effect.
+    /// Whether the ack was sent before an ack that was already processed, and so had no effect.
     pub(crate) old: bool,
 }
 
-/// Result of a call at the deadline.
+/// Result of `on_time`.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Timeout {
-    /// The deadline has not passed yet.
+    /// No timer has expired.
     Nothing,
     /// Probe timeout: this number of packets is queued for retransmission, and may be sent regardless of the congestion
-    /// window (`probes`). The packets may have arrived, so their retransmissions should request an ack.
+    /// window (`probes`). The retransmissions should request an ack, because the packets may have arrived.
     Probe(u32),
     /// These packets were declared lost, and are queued for retransmission.
     Lost(Lost),
-    /// There was no progress for the configured time, so the peer is given up.
+    /// No packet was newly acked for the time limit: the peer has timed out.
     GiveUp,
 }
 
 /// Counters of loss recovery.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct RecoveryCounters {
-    /// Numbers of acks: older than another ack, repeating a gap, outside the sent range.
+    /// Numbers of acks: sent before an ack that was already processed, repeating a gap, outside the sent range.
     pub(crate) old: u64,
     pub(crate) repeated: u64,
     pub(crate) beyond_sent: u64,
     /// Numbers of packets that were queued for retransmission, by cause.
     pub(crate) losses: u64,
     pub(crate) probes: u64,
-    /// Numbers of these packets whose first transmission arrived after all, by cause.
+    /// Numbers of those packets whose first transmission had arrived, by cause.
     pub(crate) spurious_losses: u64,
     pub(crate) spurious_probes: u64,
 }
 
-/// Packets that were sent and not acked. `T`: data that is needed to retransmit a packet.
+/// The unacked packets. `T`: the data from which a packet is retransmitted.
 #[derive(Debug)]
 pub(crate) struct Flight<T> {
     /// Every packet before `first` is acked; `next` is the PSN of the next new packet.
@@ -140,11 +139,12 @@ pub(crate) struct Flight<T> {
     reorder: Reorder,
     delivery: Delivery,
     rtt: Rtt,
-    /// Time since which no ack gave an RTT sample, and the first send time of the packet of the first such ack.
+    /// State of `learn_from_first`: time since which no ack has given an RTT sample, and first send time of the packet
+    /// acked at that time. `None`: the last ack gave a sample.
     unsure: Option<(Nanos, Nanos)>,
     /// Time of the last newly acked packet, or of the first transmission.
     progress: Nanos,
-    /// Time of the last probe timeout, and number of probe timeouts since the last progress.
+    /// Time of the last probe timeout, and number of probe timeouts since a packet was last newly acked.
     last_pto: Nanos,
     pto_count: u32,
     probes: u32,
@@ -192,7 +192,7 @@ impl<T: Copy> Flight<T> {
         self.next.0.wrapping_sub(self.first.0)
     }
 
-    /// Number of new packets that the window still permits (US-8).
+    /// Number of new packets for which the window has space (US-8).
     pub(crate) fn free_slots(&self) -> u32 {
         WINDOW - self.span()
     }
@@ -219,12 +219,12 @@ impl<T: Copy> Flight<T> {
         self.lost_count
     }
 
-    /// Number of packets that may be sent even if the congestion window is full.
+    /// Number of packets that may be retransmitted even if the congestion window is full (after a probe timeout).
     pub(crate) fn probes(&self) -> u32 {
         self.probes
     }
 
-    /// Number of probe timeouts since the last progress.
+    /// Number of probe timeouts since a packet was last newly acked.
     #[cfg(test)]
     pub(crate) fn pto_count(&self) -> u32 {
         self.pto_count
@@ -238,7 +238,7 @@ impl<T: Copy> Flight<T> {
         &self.delivery
     }
 
-    /// Marks the connection as app-limited, because congestion control permits more data than the connection has.
+    /// Marks the connection as app-limited: congestion control allows more data than the connection has to send.
     pub(crate) fn mark_app_limited(&mut self) {
         self.delivery.mark_app_limited(self.ring.bytes());
     }
@@ -258,7 +258,7 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// Whether no packet waits for retransmission.
+    /// Whether no packet waits for retransmission, and no probe may be sent.
     #[inline]
     pub(crate) fn has_no_loss(&self) -> bool {
         self.lost_count == 0 && self.probes == 0
@@ -291,7 +291,7 @@ impl<T: Copy> Flight<T> {
         Some((psn, self.ring.slot(psn).what))
     }
 
-    /// Returns the cause of a pending or the last retransmission of a packet; `None` if there was none.
+    /// Returns the cause of a packet's pending or last retransmission; `None` if there was none.
     pub(crate) fn cause(&self, psn: Psn) -> Option<Cause> {
         match self.state(psn) {
             State::Lost => Some(self.ring.slot(psn).cause),
@@ -337,7 +337,7 @@ impl<T: Copy> Flight<T> {
         self.ring.remove(psn);
     }
 
-    /// Declares a packet in flight as lost, because later packets were acked.
+    /// Declares a packet lost because later packets were acked, and adds it to `lost`.
     fn lose_to_gap(&mut self, psn: Psn, lost: &mut Lost) {
         self.queue_retransmit(psn, Cause::Loss);
         let slot = self.ring.slot(psn);
@@ -361,11 +361,10 @@ impl<T: Copy> Flight<T> {
         self.ring.slot_mut(psn).cause = cause;
     }
 
-    /// Queues packets for retransmission for which `is_void` returns true and that are in flight long enough to be
-    /// acked. Congestion control does not count these packets as lost.
+    /// Queues packets for retransmission for which `is_void` returns true, if an ack of their last transmission could
+    /// have arrived. Congestion control does not count them as lost.
     pub(crate) fn resend_where(&mut self, now: Nanos, is_void: impl Fn(&T) -> bool) {
-        // An ack that arrives sooner cannot be for this transmission. The measured minimum RTT may include delayed
-        // acks.
+        // Minimum time until an ack: the minimum RTT, less the ack delay that the measurement may include.
         let trip = self.rtt.min_rtt().unwrap_or(0).saturating_sub(self.rtt.timing().ack_delay);
         let mut at = self.first;
         while let Some(psn) = self.unacked.first_set(at, self.next.since(at).unsigned_abs()) {

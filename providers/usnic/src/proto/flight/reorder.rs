@@ -1,4 +1,4 @@
-//! Loss detection thresholds: packet threshold, time threshold, and their adaptation to reordering.
+//! Thresholds of loss detection, and their adaptation to reordering.
 //!
 //! A packet is lost if a packet sent later was acked, and one of two conditions is true (RFC 9002, 6.1). Either enough
 //! packets sent later are no longer in flight (the packet threshold), or the loss delay has passed since the packet was
@@ -18,7 +18,7 @@ const TIME_THRESHOLD_EIGHTHS_MAX: u64 = 8;
 /// Minimum reordering window, in place of kGranularity (RFC 9002, 6.1.2). If a round trip takes microseconds, an eighth
 /// of it is less than the jitter of any queue.
 const MIN_REORDERING_WINDOW: Nanos = 50 * MICROS;
-/// Number of real losses after which the thresholds shrink.
+/// Number of real (not spurious) losses after which the thresholds shrink.
 const CALM: u32 = 64;
 
 /// Loss detection thresholds of a connection, and the order of its transmissions.
@@ -28,14 +28,14 @@ pub(super) struct Reorder {
     time_threshold: u64,
     /// Time of the last increase of a threshold. There is at most one increase per round trip (RFC 8985, 6.2).
     grown: Option<Nanos>,
-    /// Number of real losses since the last increase.
+    /// Number of real losses since the last spurious loss, or since the thresholds last shrank.
     needed: u32,
-    /// Number of transmissions so far. The order of a transmission is this number after counting it.
+    /// Number of transmissions. The order of a transmission is its number, starting at 1.
     pub(super) transmissions: u64,
     /// Order of the latest transmission that was acked; 0: no transmission was acked.
     newest_acked: u64,
-    /// Number of transmissions, up to the order `void_until`, that were removed from the in-flight set without an ack.
-    /// Transmissions older than all packets in flight are not counted.
+    /// Number of transmissions, with orders up to `void_until`, that are no longer in flight although they were not
+    /// acked. Transmissions older than all packets in flight are not included.
     void: u32,
     void_until: u64,
 }
@@ -76,8 +76,8 @@ impl Reorder {
         self.newest_acked > order
     }
 
-    /// Whether the packet threshold is reached for the oldest packet in flight, whose order is `order`. `others`:
-    /// number of other packets in flight.
+    /// Whether the packet threshold is reached for the oldest packet in flight. `order`: order of its transmission.
+    /// `others`: number of other packets in flight.
     pub(super) fn exceeds_packet_threshold(&mut self, order: u64, others: u32) -> bool {
         if order >= self.void_until {
             self.void = 0;
@@ -86,8 +86,8 @@ impl Reorder {
         self.left_before_newest_acked(order) && gone >= u64::from(self.packet_threshold)
     }
 
-    /// Returns the loss delay: a packet is declared lost at this time after its transmission, if a later transmission
-    /// was acked (RFC 9002, 6.1.2).
+    /// Returns the loss delay: the time after its transmission at which a packet is declared lost if a later
+    /// transmission was acked (RFC 9002, 6.1.2).
     pub(super) fn loss_delay(&self, rtt: &Rtt) -> Nanos {
         let (Some(latest), Some(smoothed)) = (rtt.latest_rtt(), rtt.srtt()) else { return rtt.timing().first };
         let trip = latest.max(smoothed);

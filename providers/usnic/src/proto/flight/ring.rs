@@ -1,7 +1,8 @@
-//! Storage of the packets in flight: a ring indexed by PSN, linked by a list in transmission order.
+//! Storage of the unacked packets: a ring of slots indexed by PSN, and a list of the packets in flight in transmission
+//! order.
 //!
-//! The ring grows as needed, up to the window. The list contains the packets in flight, oldest transmission first. A
-//! packet that is retransmitted moves to the end of the list.
+//! The ring grows on demand, up to the window. The list starts with the oldest transmission; a retransmitted packet
+//! moves to its end.
 
 use super::super::psn::Psn;
 use super::super::{Nanos, WINDOW};
@@ -11,7 +12,7 @@ use super::delivery::PacketState;
 /// Initial number of slots.
 const SMALLEST: usize = 16;
 
-/// A packet that was sent.
+/// An unacked packet.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Slot<T> {
     pub(super) what: T,
@@ -28,7 +29,7 @@ pub(super) struct Slot<T> {
     pub(super) sends: u8,
     /// Cause of the last retransmission.
     pub(super) cause: Cause,
-    /// Neighbours of the packet in the list. At the ends of the list, the packet is its own neighbour.
+    /// Neighbours in the list. The first packet is its own `before`, the last one its own `after`.
     before: Psn,
     after: Psn,
 }
@@ -85,7 +86,7 @@ impl<T: Copy> Ring<T> {
         &mut self.slots[place]
     }
 
-    /// Adds a new packet in flight. `used`: number of slots between the oldest packet that has a slot and this packet.
+    /// Adds a new packet in flight. `used`: number of slots in use, which precede the slot of this packet.
     #[inline(always)]
     pub(super) fn insert(&mut self, psn: Psn, used: u32, packet: NewPacket<T>) {
         let NewPacket { what, bytes, now, order, state } = packet;
@@ -97,7 +98,7 @@ impl<T: Copy> Ring<T> {
         self.ends = Some((oldest, psn));
         self.in_flight_count += 1;
         self.bytes += u64::from(bytes);
-        // The fields are written one by one, so that no copy is made on the stack.
+        // The fields are written one by one to avoid a copy of the slot on the stack.
         let slot = self.slot_mut(psn);
         (slot.what, slot.bytes, slot.order) = (what, bytes, order);
         (slot.sent, slot.first) = (now, now);
@@ -133,7 +134,7 @@ impl<T: Copy> Ring<T> {
         self.slots = slots;
     }
 
-    /// Appends a packet that has a slot to the list.
+    /// Appends a packet to the list: it was sent or retransmitted.
     pub(super) fn append(&mut self, psn: Psn) {
         let (oldest, newest) = self.ends.unwrap_or((psn, psn));
         self.slot_mut(newest).after = psn;
@@ -182,7 +183,7 @@ impl<T: Copy> Ring<T> {
         self.slots.len()
     }
 
-    /// Returns the list, starting with the oldest packet, and checks its invariants.
+    /// Returns the PSNs in the list, and asserts its invariants.
     pub(super) fn walk(&self) -> Vec<Psn> {
         let mut seen = Vec::new();
         let mut bytes = 0;

@@ -1,14 +1,14 @@
 //! Timers of loss detection (RFC 9002, 6.1.2 and 6.2; US-9): the loss delay, and the probe timeout (PTO).
 //!
-//! A packet is declared lost after the loss delay if a packet sent later was acked. If no later packet was acked, the
-//! probe timeout queues the oldest one or two packets for retransmission, to get an ack. These packets are not reported
-//! as lost to congestion control.
+//! A packet is declared lost after the loss delay if a packet sent later was acked. Otherwise the probe timeout queues
+//! the oldest one or two packets for retransmission, to get an ack. They are not reported as lost to congestion
+//! control.
 
 use super::super::Nanos;
 use super::{Cause, Flight, Lost, Timeout};
 
-/// Number of consecutive probe timeouts before a peer can be given up. So a process that was stopped sends probes
-/// before it gives up its peers.
+/// Number of consecutive probe timeouts before a peer can time out. It makes a process that was stopped send probes
+/// before it ends its connections.
 const PTOS_BEFORE_GIVING_UP: u32 = 3;
 
 impl<T: Copy> Flight<T> {
@@ -26,8 +26,8 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// Returns the time of the next `on_time`; `None` if no packet is in flight. Packets queued for retransmission need
-    /// no timer, because the send path retransmits them.
+    /// Returns the time at which `on_time` must be called; `None` if no packet is in flight. Packets queued for
+    /// retransmission have no timer: the send path retransmits them when it may.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let slot = self.ring.slot(self.ring.oldest()?);
         let timeout = self.pto_deadline();
@@ -37,7 +37,7 @@ impl<T: Copy> Flight<T> {
         Some(timeout.min(slot.sent.saturating_add(self.reorder.loss_delay(&self.rtt))))
     }
 
-    /// Returns the time of the next probe timeout, or the time at which the peer is given up.
+    /// Returns the time of the next probe timeout, or of the peer's timeout if that is earlier.
     fn pto_deadline(&self) -> Nanos {
         let oldest = self.ring.oldest().map_or(0, |psn| self.ring.slot(psn).sent);
         let from = oldest.max(self.progress).max(self.last_pto);
@@ -48,13 +48,13 @@ impl<T: Copy> Flight<T> {
         }
     }
 
-    /// Returns the time at which the peer is given up, if enough probes were sent.
+    /// Returns the time at which the peer times out, if enough probes were sent.
     fn give_up(&self) -> Nanos {
         self.progress.saturating_add(self.rtt.timing().give_up)
     }
 
-    /// Handles an expired deadline; `deadline` returns the next one. The caller must process received acks first,
-    /// otherwise acked packets may be declared lost.
+    /// Handles expired timers. The caller must process received acks first; otherwise acked packets may be declared
+    /// lost.
     pub(crate) fn on_time(&mut self, now: Nanos) -> Timeout {
         let mut lost = Lost::default();
         self.detect(now, &mut lost);
@@ -67,8 +67,8 @@ impl<T: Copy> Flight<T> {
         if self.pto_count >= PTOS_BEFORE_GIVING_UP && now >= self.give_up() {
             return Timeout::GiveUp;
         }
-        // One probe is enough if only an ack was late. If packets are lost, two probes are more likely to arrive (RFC
-        // 9002, 6.2.4).
+        // One probe is sufficient if only an ack was late. After that, packets are probably being lost, so two probes
+        // are sent (RFC 9002, 6.2.4).
         self.probes = if self.pto_count == 0 { 1 } else { 2 };
         self.probes = self.probes.min(self.ring.in_flight_count());
         self.pto_count += 1;

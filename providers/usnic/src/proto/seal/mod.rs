@@ -1,18 +1,18 @@
 //! Authenticated encryption with a pre-shared key, for network paths that are not trusted.
 //!
-//! Handshake packets go through a [`PacketGuard`]: XChaCha20-Poly1305 under a key derived from the pre-shared one, with
-//! random nonces. Packets of a connection go through its [`Seal`]: ChaCha20-Poly1305, one key per direction, derived
-//! from the pre-shared key and both sides' random numbers by HKDF-SHA256, with a counter as nonce and a replay window.
-//! A packet that cannot be authenticated gets no answer, so a host with another key cannot detect that a listener
-//! exists.
+//! A [`PacketGuard`] protects handshake packets: XChaCha20-Poly1305 with random nonces and a key derived from the
+//! pre-shared key. A [`Seal`] protects the packets of a connection: ChaCha20-Poly1305 with a counter as nonce and a
+//! replay window. It has one key per direction, derived by HKDF-SHA256 from the pre-shared key and the random numbers
+//! of both hosts. There is no reply to a packet that cannot be authenticated, so a host with another key cannot detect
+//! a listener.
 //!
 //! ```text
 //! set-up   Head  clear part  sealed(rest)  nonce(24)   tag(16)      without a key:  Head  clear part  rest  CRC32C(4)
 //! open     Head  sealed(rest)              counter(8)  tag(16)
 //! ```
 //!
-//! The head and the clear part are authenticated with the rest. There is no forward secrecy: the pre-shared key decrypts
-//! recorded traffic.
+//! The head and the clear part are authenticated but not encrypted. There is no forward secrecy: with the pre-shared
+//! key, recorded traffic can be decrypted.
 
 mod replay;
 
@@ -33,7 +33,8 @@ const HEAD: usize = size_of::<Head>();
 const TAG: usize = 16;
 const NONCE: usize = 24;
 const COUNTER: usize = 8;
-/// Length of the CRC32C that ends each set-up packet without a key. It detects damage that a UDP checksum misses.
+/// Length in bytes of the CRC32C at the end of handshake packets if there is no key. It detects damage that a UDP
+/// checksum misses.
 const SUM: usize = 4;
 
 /// Number of bytes that a [`Seal`] adds to a packet.
@@ -73,8 +74,8 @@ impl Psk {
     }
 }
 
-/// Protects set-up packets. With a pre-shared key, packets are sealed; otherwise a checksum is added, so that damaged
-/// packets are dropped.
+/// Protects handshake packets. With a pre-shared key, packets are encrypted and authenticated; without, they get a
+/// checksum.
 pub(crate) struct PacketGuard(Option<XChaCha20Poly1305>);
 
 impl fmt::Debug for PacketGuard {
@@ -98,7 +99,8 @@ impl PacketGuard {
         if self.is_sealed() { GUARD } else { SUM }
     }
 
-    /// Writes a packet: the head and the clear part unchanged, then `rest`, which is sealed or followed by a checksum.
+    /// Appends a packet to `out`: the head (with the flag of the protection), the clear part, and `rest`, which is
+    /// sealed or followed by a checksum.
     pub(crate) fn close(&self, mut head: Head, clear: &[u8], rest: &[u8], random: &mut dyn Random, out: &mut Vec<u8>) {
         let start = out.len();
         let flag = if self.is_sealed() { FLAG_SEALED } else { FLAG_CHECKED };
@@ -120,8 +122,8 @@ impl PacketGuard {
         out.extend_from_slice(&tag.expect("a packet is far below the cipher's limit"));
     }
 
-    /// Decrypts the protected part, which follows `clear` bytes of clear part, into `buffer`. `None`: the packet is
-    /// damaged, or has another key or kind of protection.
+    /// Checks a packet, and returns its protected part; `buffer` is used for decryption. `clear`: length of the clear
+    /// part in bytes. `None`: the packet is damaged, or has another key or kind of protection.
     pub(crate) fn open<'a>(&self, packet: &[u8], clear: usize, buffer: &'a mut Vec<u8>) -> Option<&'a [u8]> {
         let (head, _) = wire::head(packet)?;
         let (open, rest) = packet.split_at_checked(HEAD + clear)?;
@@ -144,12 +146,12 @@ impl PacketGuard {
     }
 }
 
-/// Returns the CRC32C that ends a packet.
+/// Computes the CRC32C of a packet.
 fn sum(packet: &[u8]) -> [u8; SUM] {
     crc32c::crc32c(packet).to_be_bytes()
 }
 
-/// Keys of a connection, for both directions.
+/// The keys, the counter and the replay window of a connection.
 pub(crate) struct Seal {
     outward: ChaCha20Poly1305,
     inward: ChaCha20Poly1305,
@@ -165,7 +167,7 @@ impl fmt::Debug for Seal {
 }
 
 impl Seal {
-    /// Derives the keys of a connection from the parameters that both hosts sent at set-up.
+    /// Derives the keys of a connection from the offers of both hosts in the handshake.
     pub(crate) fn new(psk: &Psk, client: &Offer, server: &Offer, active: bool) -> Seal {
         let key = |direction: &[u8]| {
             let names = [client.token, server.token].map(u64::to_be_bytes);
@@ -177,15 +179,15 @@ impl Seal {
         Seal { outward, inward, next: 0, seen: ReplayWindow::new() }
     }
 
-    /// Seals the packet that begins at `start` and ends at the end of `out`. The packet grows by [`OVERHEAD`]. Returns
-    /// false and changes nothing if there is no head, or if all counters are used up.
+    /// Seals the packet from `start` to the end of `out`, which grows by [`OVERHEAD`]. Returns false, without effect,
+    /// if the packet has no complete head, or if all counters are used.
     #[must_use]
     pub(crate) fn close(&mut self, out: &mut Vec<u8>, start: usize) -> bool {
         let Some(after) = self.next.checked_add(1) else { return false };
         let Some((head, body)) = out.get_mut(start..).and_then(|packet| packet.split_at_mut_checked(HEAD)) else {
             return false;
         };
-        // The flags are the third and fourth byte of the head.
+        // Sets FLAG_SEALED: the flags are bytes 2 and 3 of the head, in network byte order.
         head[2] |= (FLAG_SEALED >> 8) as u8;
         head[3] |= FLAG_SEALED as u8;
         let Ok(tag) = self.outward.encrypt_inout_detached(&nonce(self.next), head, body.into()) else { return false };
@@ -195,14 +197,13 @@ impl Seal {
         true
     }
 
-    /// Whether `open` would succeed. The packet's counter is not recorded as used, so the packet can still be opened
-    /// once.
+    /// Whether `open` would succeed. The counter of the packet is not recorded, so `open` still accepts the packet.
     pub(crate) fn vouches(&self, packet: &[u8]) -> bool {
         self.decrypt(&mut packet.to_vec()).is_some()
     }
 
     /// Decrypts a packet in place, and returns its head and body. `None`: the packet has another key, is damaged, or is
-    /// replayed; the buffer may be overwritten.
+    /// a replay; its bytes may have changed.
     pub(crate) fn open<'a>(&mut self, packet: &'a mut [u8]) -> Option<(Head, &'a [u8])> {
         let (head, body, counter) = self.decrypt(packet)?;
         // The counter is recorded only after authentication. Otherwise a forged counter could make the window reject

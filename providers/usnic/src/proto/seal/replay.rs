@@ -1,14 +1,14 @@
 //! Replay window: accepts each counter once, and rejects counters that are too old.
 
-/// Size of the window in counters: twice the maximum number of packets in flight, because acks and probes use counters
-/// too.
+/// Width of the window in counters: twice the maximum number of data packets in flight, because ack and control packets
+/// use counters too.
 pub(crate) const WIDTH: u64 = 8192;
 
 const _: () = assert!(WIDTH >= 4096 && WIDTH.is_multiple_of(64));
 
 const WORDS: usize = (WIDTH / 64) as usize;
 
-/// The highest counters that were accepted, as a ring of bits.
+/// The accepted counters among the last [`WIDTH`], as a ring of bits.
 #[derive(Clone, Debug)]
 pub(crate) struct ReplayWindow {
     /// One more than the highest accepted counter.
@@ -21,7 +21,8 @@ impl ReplayWindow {
         ReplayWindow { end: 0, seen: [0; WORDS] }
     }
 
-    /// Whether the counter is new and not too old. The largest 64-bit number is never new, because it has no successor.
+    /// Whether the counter is within or ahead of the window, and was not accepted before. `u64::MAX` is never accepted,
+    /// because `end` could not represent it.
     pub(crate) fn is_new(&self, counter: u64) -> bool {
         if counter >= self.end {
             return counter != u64::MAX;

@@ -1,9 +1,9 @@
 //! BBRv3 according to draft-ietf-ccwg-bbr-06. Section numbers and names in comments are those of this draft.
 //!
 //! A model of the path, with the bandwidth `max_bw` and the round-trip time `min_rtt`, determines the pacing rate and
-//! the congestion window. A loss rate above 2 % is a congestion signal. Delay is not, so a host with more runnable
-//! threads than CPUs is not slowed down. `model` contains the model, the states in `probe_bw` and `probe_rtt` measure
-//! it, and `control` computes the window and the rate.
+//! the congestion window. A loss rate above 2 % is a congestion signal. Delay is none, so the scheduling delays of a
+//! host with too few CPUs do not reduce the rate. `model` contains the model, the states in `probe_bw` and `probe_rtt`
+//! measure its values, and `control` computes the window and the rate.
 
 mod control;
 mod model;
@@ -70,7 +70,7 @@ impl State {
         matches!(self, State::ProbeBwDown | State::ProbeBwCruise | State::ProbeBwRefill | State::ProbeBwUp)
     }
 
-    /// Whether the state sends faster than the estimated bandwidth allows: IsProbingBW() (5.3.3.9).
+    /// Whether the state probes for bandwidth: IsProbingBW() (5.3.3.9).
     fn is_probing_bw(self) -> bool {
         matches!(self, State::Startup | State::ProbeBwRefill | State::ProbeBwUp)
     }
@@ -256,7 +256,7 @@ impl Controller for Bbr {
         }
     }
 
-    /// Records the overflow as a loss in this round. The short-term bounds react to it, unless the state probes for
+    /// Records the overflow as a loss in this round, which lowers the short-term bounds unless the state probes for
     /// bandwidth.
     fn overflowed(&mut self, _now: Nanos) {
         self.note_loss(0);

@@ -118,8 +118,8 @@ impl Bbr {
     }
 
     /// Whether to probe for bandwidth: IsTimeToProbeBW() and IsRenoCoexistenceProbeTime() (5.3.3.8.3). The number of
-    /// rounds is computed from the BDP with its quantization budget. With a BDP below one packet, every round would
-    /// probe otherwise.
+    /// rounds is computed from the BDP plus its quantization budget. From the BDP alone, a BDP below one packet would
+    /// cause a probe in each round.
     fn is_time_to_probe_bw(&self, now: Nanos) -> bool {
         let rounds = (self.inflight(1.0).min(self.cwnd) / self.packet).min(RENO_ROUNDS);
         now > self.cycle.stamp.saturating_add(self.cycle.wait) || self.cycle.rounds_since_probe_up >= rounds
