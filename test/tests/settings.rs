@@ -51,7 +51,7 @@ fn reports_invalid_settings_with_name_value_and_range() {
         "using 5000 ms, the default",
         "ia_params, give_up_ms: \"5\" is not a number from 1000 to 3600000",
         "using 60000 ms, the default",
-        "DAPL_SM_RMAS is not a variable of sm; nearest is DAPL_SM_RMA; known variables: DAPL_DIR",
+        "unknown variable DAPL_SM_RMAS; nearest is DAPL_SM_RMA; known variables of sm: DAPL_DIR",
         "DAPL_SPIN_US: \"1k\" is not a number from 0 to 1000000",
     ] {
         assert!(finished.stderr.contains(words), "{words}: {finished:#?}");

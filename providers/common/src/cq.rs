@@ -18,9 +18,9 @@ pub struct CompletionList {
     queue: Mutex<VecDeque<Completion>>,
     /// Length of `queue`, readable without its lock.
     waiting: AtomicUsize,
-    /// One notification is requested.
+    /// Set while the consumer has requested a notification.
     armed: AtomicBool,
-    /// The empty check of the EVD: says whether `queue` has completions.
+    /// The empty check of the EVD, which shows whether `queue` has completions.
     empty_check: Option<&'static EmptyCheck>,
 }
 
@@ -125,7 +125,7 @@ mod interleavings {
     }
 
     #[test]
-    fn armed_sleeper_is_notified_and_nothing_is_taken_twice() {
+    fn armed_consumer_is_notified_and_completions_are_polled_once() {
         loom::model(|| {
             let (ready, sleeper) = (Arc::new(CompletionList::default()), Arc::new(Sleeper::default()));
             let pushers: Vec<_> = (1..=2)
@@ -144,7 +144,7 @@ mod interleavings {
             while sum != 1 + 2 {
                 let taken = ready.take(&mut out);
                 sum += out[..taken].iter().map(|done| done.token.ep).sum::<usize>();
-                assert!(sum <= 1 + 2, "taken twice");
+                assert!(sum <= 1 + 2, "a completion was polled twice");
                 if taken == 0 && ready.arm(|| ()) {
                     let mut notified = sleeper.notified.lock();
                     while !*notified {

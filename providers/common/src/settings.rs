@@ -1,6 +1,6 @@
 //! Reads the settings that a provider's table lists, from `ia_params` and the environment.
 //!
-//! `ia_params` consists of words: `name=value` for any setting of the table, and plain words for the settings that the table
+//! `ia_params` consists of tokens: `name=value` for any setting of the table, and plain values for the settings that the table
 //! lists as positional. It takes precedence over the environment. For a bad value, a warning gives the name, the text and
 //! the range, and the default is used. An unknown name also causes a warning. A set-uid program ignores the environment.
 #![forbid(unsafe_code)]
@@ -25,7 +25,7 @@ pub fn read(table: &'static SettingsTable, params: &str) -> SettingValues<'stati
             let known = list(table, |setting| setting.variable);
             let nearest_name =
                 nearest(&name).map_or(String::new(), |nearest_name| format!("nearest is {nearest_name}; "));
-            log::warn!("{name} is not a variable of {}; {nearest_name}known variables: {known}", table.provider);
+            log::warn!("unknown variable {name}; {nearest_name}known variables of {}: {known}", table.provider);
         });
     }
     let values = parse(table, params, &|name| secure_variable(name));
@@ -49,7 +49,7 @@ pub fn parse<'a>(
                 let known = list(table, |setting| setting.name);
                 log::warn!("ia_params: unknown setting \"{name}\"; known settings: {known}");
             }
-            _ => log::warn!("ia_params: unexpected word \"{word}\"; a setting has the form name=value"),
+            _ => log::warn!("ia_params: unexpected token \"{word}\"; a setting has the form name=value"),
         }
     }
     SettingValues { table, words, variable }
@@ -59,7 +59,7 @@ fn list(table: &SettingsTable, name: impl Fn(&Setting) -> &str) -> String {
     table.settings.iter().map(name).filter(|name| !name.is_empty()).collect::<Vec<_>>().join(", ")
 }
 
-/// The settings of an IA: the words of `ia_params`, and access to environment variables.
+/// The settings of an IA: the tokens of `ia_params`, and access to environment variables.
 pub struct SettingValues<'a> {
     table: &'static SettingsTable,
     words: Vec<(&'static str, String)>,

@@ -257,7 +257,7 @@ mod tests {
     /// Runs in a child process of the next tests: joins a group twice, and exits when its standard input ends.
     #[test]
     #[ignore = "other tests start it as a child process"]
-    fn another_process() {
+    fn runs_as_child_process() {
         let Some(base) = std::env::var_os("DAPL_TEST_PLACE") else { return };
         let names = SharedNames::new(BaseDir::new(&KIND, base.to_str()));
         let _members = [100, 100].map(|length| names.join(&[1; 40], length).unwrap());
@@ -300,7 +300,7 @@ mod tests {
         use std::io::BufRead;
         use std::process::{Command, Stdio};
         let mut process = Command::new(std::env::current_exe().unwrap())
-            .args(["--exact", "shared_names::tests::another_process", "--ignored", "--nocapture"])
+            .args(["--exact", "shared_names::tests::runs_as_child_process", "--ignored", "--nocapture"])
             .env("DAPL_TEST_PLACE", &scratch.0)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())

@@ -2,7 +2,7 @@
 //!
 //! Waiting connections are served in the order of their waits. A post has two forms. [`SrqCore::push_or_hand_over`] passes
 //! the receive directly to the first waiting connection. [`SrqCore::push`] queues the receive; the caller then wakes the first
-//! waiting connection, which takes a receive from the queue. Waiting connections are called without the lock.
+//! waiting connection, which removes a receive from the queue. Waiting connections are called without the lock.
 #![forbid(unsafe_code)]
 
 use std::collections::VecDeque;
@@ -17,7 +17,7 @@ use parking_lot::Mutex;
 use crate::engine::queue::{EngineQueue, Notify};
 use crate::memory::scatter_gather::Segments;
 
-/// A posted receive that no connection has taken yet.
+/// A posted receive that no connection uses yet.
 #[derive(Debug)]
 pub struct SrqRecv {
     /// Memory for the message.
@@ -120,8 +120,8 @@ where
         Ok(!state.waiters.is_empty())
     }
 
-    /// Offers a receive to the waiting connections in turn; adds it to the queue if none of them takes it. `offer` returns
-    /// the receive if the connection no longer needs one. Errors: `Exhausted(Memory)` if the queue is full.
+    /// Offers a receive to each waiting connection in order, until one accepts it. If none accepts it, adds it to the queue.
+    /// `offer` returns the receive if the connection no longer needs one. Errors: `Exhausted(Memory)` if the queue is full.
     pub fn push_or_hand_over(&self, mut buffer: SrqRecv, offer: impl Fn(&W, SrqRecv) -> Option<SrqRecv>) -> Result<()> {
         let mut state = self.state.lock();
         state.check_capacity()?;

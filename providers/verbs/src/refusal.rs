@@ -318,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn refusals_are_logged_once_and_at_most_four() {
+    fn open_failures_are_logged_once_and_at_most_four() {
         let mut reported = Reported { lines: BTreeSet::new() };
         assert_eq!(
             [reported.level_of("a"), reported.level_of("a"), reported.level_of("b")],

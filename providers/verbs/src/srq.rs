@@ -166,7 +166,10 @@ impl SharedReceiveQueue for Srq {
                 match error.raw_os_error() {
                     Some(libc::ENOMEM | libc::EAGAIN) => Error::Exhausted(Resource::Memory),
                     _ => {
-                        log::error!("cannot post a receive to a shared receive queue: {error}");
+                        log::error!(
+                            "{}: cannot post a receive to a shared receive queue: {error}",
+                            self.0.hw.device_name()
+                        );
                         Error::Internal
                     }
                 }
@@ -190,8 +193,9 @@ impl SharedReceiveQueue for Srq {
         if max_recvs > capacity {
             self.0.hw.resize(max_recvs).map_err(|error| {
                 log::warn!(
-                    "cannot resize a shared receive queue from {capacity} to {max_recvs} receives: {error}; create it with \
-                     that number"
+                    "{}: cannot resize a shared receive queue from {capacity} to {max_recvs} receives: {error}; create it with \
+                     that number",
+                    self.0.hw.device_name()
                 );
                 Error::Exhausted(Resource::Srq)
             })?;
@@ -204,7 +208,10 @@ impl SharedReceiveQueue for Srq {
         let _changing = self.0.changing.lock();
         if let Err(error) = self.0.hw.limit(limit) {
             // The watermark is then checked only when completions are polled.
-            log::debug!("cannot set the limit of a shared receive queue to {limit}: {error}");
+            log::debug!(
+                "{}: cannot set the limit of a shared receive queue to {limit}: {error}",
+                self.0.hw.device_name()
+            );
         }
         if self.0.slots.lock().watch(limit) {
             // This call reports the low number, so the device must not report it again.

@@ -27,7 +27,7 @@ pub(super) fn register(base: &BaseDir, path: &Path, shared: Option<Weak<File>>) 
     static REGISTERED: Once = Once::new();
     REGISTERED.call_once(|| {
         dapl::runtime::thread::at_fork(before_fork, after_fork);
-        // SAFETY: a function without arguments that does not unwind; this library is never unmapped.
+        // SAFETY: `remove_all` does not unwind, and the library that contains it is never unmapped.
         unsafe { libc::atexit(remove_all) };
     });
     ENTRIES.lock().push(ExitEntry { pid: std::process::id(), base: base.clone(), path: path.to_path_buf(), shared });

@@ -255,7 +255,7 @@ fn create_private(path: &Path, recursive: bool) -> std::result::Result<(), PathP
     }
 }
 
-/// Whether this is a directory of this user with mode 0700.
+/// Whether `path` is a directory of this user with mode 0700.
 fn is_private_dir(path: &Path) -> bool {
     PathFacts::at(path).is_ok_and(|found| found.is_own_directory() && found.is_private())
 }
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_sample_has_each_element_at_most_once() {
+    fn sample_has_each_element_at_most_once() {
         for max in [0, 1, 5, 10, usize::MAX] {
             let mut chosen = sample((0..10).collect::<Vec<_>>(), max);
             assert_eq!(chosen.len(), max.min(10));

@@ -114,7 +114,7 @@ mod tests {
     }
 
     #[test]
-    fn jobs_are_taken_in_order_until_the_queue_is_closed() {
+    fn jobs_are_returned_in_order_until_close() {
         let (jobs, object) = (EngineQueue::new().unwrap(), Arc::new(()));
         (1..=3).for_each(|id| jobs.push((id, None)));
         assert!(is_signalled(&jobs));

@@ -58,7 +58,7 @@ impl Atomic {
     /// # Safety
     /// Eight bytes at `word` are mapped, writable, and aligned. Other threads and processes may change them during the call.
     pub unsafe fn apply(self, word: *mut u8) -> u64 {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that the eight bytes are mapped, writable and aligned.
         let word = unsafe { AtomicU64::from_ptr(word.cast()) };
         match self {
             Atomic::FetchAdd(add) => word.fetch_add(add, Ordering::SeqCst),
@@ -81,7 +81,7 @@ impl Atomic {
         if !Self::is_aligned(address) || !user_copy::may_write(address, ATOMIC_SIZE as usize, registration) {
             return None;
         }
-        // SAFETY: aligned; the memory was writable a moment ago, and may be written by this function's own contract.
+        // SAFETY: the address is aligned, `may_write` has just checked the memory, and the caller allows this call to write it.
         Some(unsafe { self.apply(address as *mut u8) })
     }
 }

@@ -97,7 +97,7 @@ pub fn is_accessible(region: Region, write: bool) -> bool {
             }
         }
         libc::EINVAL => is_mapped(region),
-        _ => true, // a temporary error, which says nothing about the mapping
+        _ => true, // a temporary error, which has nothing to do with the mapping
     }
 }
 
@@ -152,7 +152,7 @@ mod tests {
         let file = rustix::fs::memfd_create("mapping_check", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, (pages * PAGE) as u64).unwrap();
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: the kernel chooses an unused address for the new mapping.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), 8 * PAGE, rights, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         assert_ne!(at, libc::MAP_FAILED);
         (at as u64, file)
@@ -199,7 +199,7 @@ mod tests {
         let file = rustix::fs::memfd_create("mapping_check", MemfdFlags::CLOEXEC).unwrap();
         rustix::fs::ftruncate(&file, POPULATE_MAX).unwrap();
         let length = POPULATE_MAX as usize + PAGE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: the kernel chooses an unused address for the new mapping.
         let at =
             unsafe { libc::mmap(std::ptr::null_mut(), length, libc::PROT_READ, libc::MAP_SHARED, file.as_raw_fd(), 0) };
         assert_ne!(at, libc::MAP_FAILED);

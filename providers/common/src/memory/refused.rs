@@ -10,7 +10,7 @@ use dapl::provider::{Region, Status};
 
 use super::rights::{AccessRight, KeyEntry};
 
-/// The check that an access did not pass.
+/// The check of an RDMA access that has failed.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum FailedCheck {
     /// No live registration or window has the key.
@@ -48,7 +48,7 @@ impl FailedCheck {
     }
 }
 
-/// A refused access.
+/// An RDMA access that registered memory does not allow.
 #[derive(Clone, Copy, Debug)]
 pub struct RefusedAccess {
     /// Handle of the EP of this process.
@@ -109,7 +109,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn names_the_check_that_fails() {
+    fn failed_check_is_determined_from_the_key_entry() {
         let region = Region { address: 0x1000, length: 64 };
         let access = Access { remote_read: true, ..Access::default() };
         let entry = Some(KeyEntry { region, word: word(access, 7, 0) });

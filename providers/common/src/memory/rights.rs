@@ -178,7 +178,7 @@ impl KeyEntry {
         // Below the base the offset wraps and is larger than any length.
         let offset = range.address.wrapping_sub(self.region.address);
         let is_inside = self.region.length.checked_sub(range.length).is_some_and(|max| offset <= max);
-        // Compares domain and rights at once.
+        // One comparison checks domain and rights.
         let (domain, bits) = (u64::from(pd) << 32, right.bits());
         is_inside && self.word & (u64::from(u32::MAX) << 32 | bits) == domain | bits
     }
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_memory_is_checked_by_one_comparison_and_never_resolved() {
+    fn plain_memory_is_allowed_directly_and_never_resolved() {
         let plain = entry(word(READ, 7, LOCAL));
         assert!(plain.allows(7, at(BASE, 100), AccessRight::RemoteRead) && !plain.is_indirect());
         assert_eq!(plain.resolve(7, 7, at(BASE, 100), AccessRight::RemoteRead), None);

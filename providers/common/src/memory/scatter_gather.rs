@@ -165,7 +165,7 @@ pub unsafe fn gather_recent(memory: &impl LocalMemory, pd: u32, segment: &Segmen
 #[inline]
 pub unsafe fn gather_announced(memory: &impl LocalMemory, pd: u32, segment: &Segment, to: *mut u8) -> bool {
     let registration = || memory.registration(segment.key);
-    // SAFETY: registered memory that stays so during the copy, by this function's own contract.
+    // SAFETY: deregistration waits for this post, so the memory stays registered during the copy. The caller guarantees `to`.
     memory.allows_piece(pd, segment, false)
         && unsafe { user_copy::read(segment.address, to, segment.length as usize, registration) }
 }
@@ -198,7 +198,7 @@ impl<'a, M: LocalMemory> Batch<'a, M> {
     pub unsafe fn scatter_recent(&mut self, pd: u32, segments: &Segments, from: *const u8, length: u64) -> bool {
         let Some(piece) = self.acquire(pd, segments, length) else { return false };
         let time = *self.time.get_or_insert_with(TimeSlot::now);
-        // SAFETY: registered memory with a reference held during the copy, and this function's own contract.
+        // SAFETY: `guard` holds a reference on the registration during the copy. The caller guarantees `from`.
         unsafe { user_copy::write_recent(from, piece.address, length as usize, time) }
     }
 
@@ -210,7 +210,7 @@ impl<'a, M: LocalMemory> Batch<'a, M> {
     pub unsafe fn scatter(&mut self, pd: u32, segments: &Segments, from: *const u8, length: u64) -> bool {
         let Some(piece) = self.acquire(pd, segments, length) else { return false };
         let registration = || self.memory.registration(piece.key);
-        // SAFETY: as in `scatter_recent`.
+        // SAFETY: `guard` holds a reference on the registration during the copy. The caller guarantees `from`.
         unsafe { user_copy::write(from, piece.address, length as usize, registration) }
     }
 
@@ -251,7 +251,8 @@ pub unsafe fn scatter(
     for piece in segments.pieces(offset, length as u64) {
         let _guard = memory.acquire_piece(pd, &piece, true)?;
         let registration = || memory.registration(piece.key);
-        // SAFETY: as in `gather`, in the other direction.
+        // SAFETY: the guard holds a reference on the registration during the copy. The pieces have at most `length` bytes, which
+        // the caller guarantees at `from`.
         let is_copied = unsafe { user_copy::write(from.add(done), piece.address, piece.length as usize, registration) };
         if !is_copied {
             return Err(Status::LocalProtection);

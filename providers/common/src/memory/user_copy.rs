@@ -11,7 +11,7 @@
 //! - The first copies in a slot that use unrecorded pages are made by the kernel (`process_vm_readv` on this process). The
 //!   memory cannot change between check and use, and only the pages of the piece are recorded.
 //! - A program that uses many pages in a slot would pay a system call for each copy. So after these first copies, the 256 KiB
-//!   blocks around the piece are checked at once, as far as they are in its registration.
+//!   blocks around the piece are checked in one step, as far as they are in its registration.
 //! - Pieces longer than 64 KiB are checked each time, and nothing is recorded.
 //!
 //! Limits of the method: an access still faults if the memory is unmapped within the slot of its last check, or between
@@ -39,7 +39,7 @@ const LONG: usize = 64 << 10;
 const KERNEL_MAX: usize = 16 << 10;
 /// Maximum number of copies of unrecorded pages per slot that the kernel makes.
 const MAX_KERNEL_COPIES: u64 = 2;
-/// After `MAX_KERNEL_COPIES`, blocks of this size are checked at once.
+/// After `MAX_KERNEL_COPIES`, all pages of a block of this size are checked in one step.
 const BLOCK: u64 = 256 << 10;
 /// Regions up to this size are checked by populating them, larger ones by a query of their mappings.
 const SMALL_REGION: u64 = 2 << PAGE_BITS;
@@ -120,12 +120,12 @@ pub unsafe fn read<'a>(
     registration: impl FnOnce() -> Registration<'a>,
 ) -> bool {
     if was_readable(address, length) {
-        // SAFETY: this function's own contract; the memory was usable a moment ago. No program polls the provider's buffer
-        // `to`, so its last byte need not be written last.
+        // SAFETY: the table shows that the consumer's memory was usable in this time slot; the caller guarantees the rest
+        // (# Safety). No program polls the provider's buffer `to`, so its last byte need not be written last.
         unsafe { copy_body(address as *const u8, to, length) };
         return true;
     }
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees the same conditions (# Safety).
     unsafe { copy_checked(Direction::Read, address, to, length, &registration()) }
 }
 
@@ -141,22 +141,24 @@ pub unsafe fn read_in_order<'a>(
     registration: impl FnOnce() -> Registration<'a>,
 ) -> bool {
     if was_readable(address, length) {
-        // SAFETY: this function's own contract; the memory was usable a moment ago.
+        // SAFETY: the table shows that the consumer's memory was usable in this time slot; the caller guarantees the rest
+        // (# Safety).
         unsafe { copy(address as *const u8, to, length) };
         return true;
     }
-    // SAFETY: this function's own contract. This copy writes the last byte last too.
+    // SAFETY: the caller guarantees the same conditions (# Safety). `copy_checked` writes the last byte last too.
     unsafe { copy_checked(Direction::Read, address, to, length, &registration()) }
 }
 
-/// Whether the memory was read so recently that it is not checked again.
+/// Whether all pages of the memory were found readable in the current time slot.
 #[inline(always)]
 fn was_readable(address: u64, length: usize) -> bool {
     let now = TimeSlot::now();
     is_recent(address, length, now, Direction::Read) || is_recent_piece(address, length, now, Direction::Read)
 }
 
-/// Same as [`read`], if the bytes are in one page that was used recently. Returns false otherwise, having done nothing.
+/// Copies like [`read`] if the bytes are in one page that was found usable in the time slot `now`. Otherwise returns false and
+/// copies nothing.
 ///
 /// # Safety
 /// Same as [`read`].
@@ -164,7 +166,8 @@ fn was_readable(address: u64, length: usize) -> bool {
 pub unsafe fn read_recent(address: u64, to: *mut u8, length: usize, now: TimeSlot) -> bool {
     let is_recent = is_recent(address, length, now, Direction::Read);
     if is_recent {
-        // SAFETY: this function's own contract; the memory was usable a moment ago.
+        // SAFETY: the table shows that the consumer's memory was usable in this time slot; the caller guarantees the rest
+        // (# Safety).
         unsafe { copy_body(address as *const u8, to, length) };
     }
     is_recent
@@ -187,15 +190,17 @@ pub unsafe fn write<'a>(
     let is_recent =
         is_recent(address, length, now, Direction::Write) || is_recent_piece(address, length, now, Direction::Write);
     if is_recent {
-        // SAFETY: this function's own contract; the memory was usable a moment ago.
+        // SAFETY: the table shows that the consumer's memory was usable in this time slot; the caller guarantees the rest
+        // (# Safety).
         unsafe { copy(from, address as *mut u8, length) };
         return true;
     }
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees the same conditions (# Safety).
     unsafe { copy_checked(Direction::Write, address, from.cast_mut(), length, &registration()) }
 }
 
-/// Same as [`write()`], if the bytes are in one page that was used recently. Returns false otherwise, having done nothing.
+/// Copies like [`write()`] if the bytes are in one page that was found usable in the time slot `now`. Otherwise returns false
+/// and copies nothing.
 ///
 /// # Safety
 /// Same as [`write()`].
@@ -203,7 +208,8 @@ pub unsafe fn write<'a>(
 pub unsafe fn write_recent(from: *const u8, address: u64, length: usize, now: TimeSlot) -> bool {
     let is_recent = is_recent(address, length, now, Direction::Write);
     if is_recent {
-        // SAFETY: this function's own contract; the memory was usable a moment ago.
+        // SAFETY: the table shows that the consumer's memory was usable in this time slot; the caller guarantees the rest
+        // (# Safety).
         unsafe { copy(from, address as *mut u8, length) };
     }
     is_recent
@@ -288,14 +294,14 @@ fn is_recorded(address: u64, slot: u64, direction: Direction) -> bool {
     entry(address).load(Ordering::Relaxed) | u64::from(direction == Direction::Read) == word(address, slot)
 }
 
-/// Whether a piece within one page was found usable in the slot `now`.
+/// Whether the bytes are in one page that was found usable in the time slot `now`. False for bytes in several pages.
 #[inline]
 fn is_recent(address: u64, length: usize, now: TimeSlot, direction: Direction) -> bool {
     let last = address.wrapping_add(length as u64).wrapping_sub(1);
     (address ^ last) >> PAGE_BITS == 0 && is_recorded(address, now.0, direction)
 }
 
-/// Same as `is_recent`, for a piece of any length up to `LONG`.
+/// Whether all pages of a piece were found usable in the time slot `now`. False for pieces longer than `LONG`.
 #[inline(never)]
 fn is_recent_piece(address: u64, length: usize, now: TimeSlot, direction: Direction) -> bool {
     length <= LONG && pages(Region { address, length: length as u64 }).all(|page| is_recorded(page, now.0, direction))
@@ -342,7 +348,7 @@ unsafe fn copy_checked(
     let slot = slot();
     let is_short = length <= LONG;
     if is_short && count_miss(slot) {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees the same conditions (# Safety).
         if length <= KERNEL_MAX && unsafe { copy_by_kernel(direction, piece, buffer, registration.checker.pid) } {
             remember(piece, slot, direction);
             return true;
@@ -351,7 +357,7 @@ unsafe fn copy_checked(
         let block = around(piece, registration.region);
         if is_usable(block, direction, &registration.checker.maps) {
             remember(block, slot, direction);
-            // SAFETY: this function's own contract, and the memory was usable just now.
+            // SAFETY: `is_usable` has just checked the consumer's memory; the caller guarantees the rest (# Safety).
             unsafe { copy_directly(direction, address, buffer, length) };
             return true;
         }
@@ -363,15 +369,17 @@ unsafe fn copy_checked(
     if is_short {
         remember(piece, slot, direction);
     }
-    // SAFETY: as above.
+    // SAFETY: `is_usable` has just checked the consumer's memory; the caller guarantees the rest (# Safety).
     unsafe { copy_directly(direction, address, buffer, length) };
     true
 }
 
+/// Copies a piece by CPU instructions.
+///
 /// # Safety
-/// Same as [`read`] or [`write`], and the memory can be accessed.
+/// Same as [`read`] or [`write`]. In addition, the consumer's memory is mapped with the right that the copy needs.
 unsafe fn copy_directly(direction: Direction, address: u64, buffer: *mut u8, length: usize) {
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that both ranges are mapped and may be used by this call.
     unsafe {
         match direction {
             Direction::Read => copy(address as *const u8, buffer, length),
@@ -390,7 +398,7 @@ fn around(piece: Region, registration: Region) -> Region {
     Region { address: from, length: last.next_multiple_of(BLOCK).min(end) - from }
 }
 
-/// Whether all of a region may be read, or written, now.
+/// Checks whether all of a region may be read, or written.
 fn is_usable(region: Region, direction: Direction, maps: &Maps) -> bool {
     let write = direction == Direction::Write;
     if region.length <= SMALL_REGION {
@@ -403,7 +411,7 @@ fn is_usable(region: Region, direction: Direction, maps: &Maps) -> bool {
     }
 }
 
-/// Copies a piece by a system call, the last byte last. Returns false if the kernel refuses for any reason.
+/// Copies a piece by a system call, the last byte last. Returns false if the system call fails for any reason.
 ///
 /// # Safety
 /// Same as [`read`] or [`write`].
@@ -427,8 +435,8 @@ unsafe fn copy_by_kernel(direction: Direction, piece: Region, buffer: *mut u8, p
     };
     // process_vm_readv(2) serves both directions: valgrind does not see what process_vm_writev(2) writes, and would report
     // the consumer's received data as uninitialised.
-    // SAFETY: both vectors outlive the call. The kernel checks the memory that they name, and by this function's own
-    // contract this call may use it.
+    // SAFETY: both vectors outlive the call. The kernel checks the memory that they describe, and the caller guarantees that
+    // this call may use it.
     let copied = unsafe { libc::process_vm_readv(pid, to.as_ptr(), 2, from.as_ptr(), 2, 0) };
     if copied < 0 && matches!(std::io::Error::last_os_error().raw_os_error(), Some(libc::EPERM | libc::ENOSYS)) {
         IS_FORBIDDEN.store(true, Ordering::Relaxed);
@@ -443,8 +451,8 @@ unsafe fn copy_by_kernel(direction: Direction, piece: Region, buffer: *mut u8, p
 #[inline(always)]
 pub unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     let Some(body) = length.checked_sub(1) else { return };
-    // SAFETY: this function's own contract. Untrusted processes may write the memory at any time, so it is copied raw,
-    // and no reference to it exists.
+    // SAFETY: the caller guarantees that both ranges are mapped. Other processes may write the memory at any time, so it is
+    // accessed by raw pointers and atomics only, never by a reference.
     unsafe {
         copy_body(from, to, body);
         let last = AtomicU8::from_ptr(from.add(body).cast_mut()).load(Ordering::Relaxed);
@@ -461,8 +469,8 @@ pub unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
 #[inline(always)]
 unsafe fn copy_body(from: *const u8, to: *mut u8, length: usize) {
     type Half = [u64; 4];
-    // SAFETY: this function's own contract; each move begins at the start or ends at the end of the range, and is not
-    // longer.
+    // SAFETY: the caller guarantees that both ranges are mapped. Each move begins at the start or ends at the end of the
+    // range, and is not longer than the range.
     unsafe {
         // Ordered by how often the lengths occur. A `match` would be compiled to a binary search.
         if (8..=16).contains(&length) {
@@ -488,7 +496,8 @@ unsafe fn copy_body(from: *const u8, to: *mut u8, length: usize) {
 #[inline(always)]
 unsafe fn move_ends<T>(from: *const u8, to: *mut u8, length: usize) {
     let end = length - size_of::<T>();
-    // SAFETY: this function's own contract. Both ends are read before either is written, so the two ends may overlap.
+    // SAFETY: the caller guarantees that both ranges are mapped, and have at least the size of `T`. `first` and `last` are read
+    // before either is written, so they may overlap.
     unsafe {
         let (first, last) = (from.cast::<T>().read_unaligned(), from.add(end).cast::<T>().read_unaligned());
         to.cast::<T>().write_unaligned(first);

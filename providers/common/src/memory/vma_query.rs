@@ -109,7 +109,7 @@ mod tests {
     fn map(pages: usize, shared: bool) -> u64 {
         let flags = libc::MAP_ANONYMOUS | if shared { libc::MAP_SHARED } else { libc::MAP_PRIVATE };
         let rights = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: a new mapping at an address of the kernel's choice.
+        // SAFETY: the kernel chooses an unused address for the new mapping.
         let at = unsafe { libc::mmap(std::ptr::null_mut(), pages * PAGE, rights, flags, -1, 0) };
         assert_ne!(at, libc::MAP_FAILED);
         at as u64

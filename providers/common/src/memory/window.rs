@@ -95,7 +95,7 @@ impl<K: WindowKeys> WindowDirectory<K> {
     /// Unbinds the window with this key, on behalf of the peer of a queue pair. `pd`, `qp`: protection domain and number of
     /// that queue pair. Returns false if copies with the key are in progress: the caller tries again.
     ///
-    /// Errors: `RemoteAccess` if no bind in effect has the key, or the window does not serve this peer.
+    /// Errors: `RemoteAccess` if no bind in effect has the key, or this peer may not use the window.
     pub fn invalidate(&self, key: u32, pd: u32, qp: &QpDomain) -> std::result::Result<bool, Status> {
         let window = self.0.lock().get(&key).and_then(Weak::upgrade);
         window.ok_or(Status::RemoteAccess)?.invalidate(key, pd, qp)
@@ -108,7 +108,7 @@ impl<K: WindowKeys> WindowDirectory<K> {
         }
     }
 
-    /// Whether a bind in effect has this key, and its window serves the peer of this queue pair.
+    /// Whether a bind in effect has this key and the peer of this queue pair may use it.
     pub fn holds(&self, key: u32, pd: u32, qp: &QpDomain) -> bool {
         let window = self.0.lock().get(&key).and_then(Weak::upgrade);
         window.is_some_and(|window| window.state.lock().serves(key, qp) && window.pd == pd)
@@ -155,7 +155,7 @@ struct ActiveBind {
     revoked: Option<Instant>,
 }
 
-/// Parameters of a bind.
+/// Parameters of a bind to be posted.
 pub struct BindRequest {
     /// Key of the registration that has the memory.
     pub source: u32,

@@ -12,7 +12,7 @@ use dapl::runtime::handle::ObjectId;
 use super::per_process::PerProcess;
 use super::reporter::{Report, Reporter};
 
-/// Where the requests for a connection qualifier go: the adapter's reporter, and the id of the listener.
+/// The recipient of requests for a connection qualifier: the reporter of an adapter, and the id of the listener.
 type Target<P> = (Arc<Reporter<P>>, ObjectId);
 
 /// All listeners of this process.

@@ -27,7 +27,7 @@ impl<T: Default + Send> PerProcess<T> {
     pub fn lock(&self) -> MutexGuard<'_, T> {
         let pid = std::process::id();
         let found = self.current.load(Ordering::Acquire);
-        // SAFETY: null, or an instance that is never freed.
+        // SAFETY: `found` is null, or points to an instance, and instances are never freed.
         match unsafe { found.as_ref() } {
             Some(instance) if instance.pid == pid => instance.value.lock(),
             _ => self.create(found, pid).value.lock(),
@@ -44,7 +44,7 @@ impl<T: Default + Send> PerProcess<T> {
             Err(other) => {
                 // SAFETY: comes from `into_raw`; it was not published, so no other thread has it.
                 drop(unsafe { Box::from_raw(new) });
-                // SAFETY: an instance that is never freed.
+                // SAFETY: `current` never becomes null again, and instances are never freed.
                 unsafe { &*other }
             }
         }

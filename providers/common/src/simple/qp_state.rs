@@ -61,7 +61,7 @@ impl<P: Provider<Cq = ReportedCq<P>>, Peer: Copy> QpState<P, Peer> {
         self.stage = Stage::Connecting(conn);
     }
 
-    /// Whether this attempt to connect is in progress.
+    /// Whether the attempt `conn` is in progress.
     pub fn is_connecting(&self, conn: ConnId) -> bool {
         matches!(self.stage, Stage::Connecting(current) if current == conn)
     }

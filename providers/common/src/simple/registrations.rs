@@ -84,7 +84,8 @@ pub(super) fn copy(from: &[Region], to: &[Region], length: u64, checker: &Checke
         if !unsafe { user_copy::read(source.address, buffer.as_mut_ptr(), bytes, registration(source)) } {
             return Err(Inaccessible::Source);
         }
-        // SAFETY: as above.
+        // SAFETY: the caller holds the lock of the registrations, so `target` stays registered during the copy. The buffer has
+        // `bytes` bytes and is not registered.
         if !unsafe { user_copy::write(buffer.as_ptr(), target.address, bytes, registration(target)) } {
             return Err(Inaccessible::Target);
         }

@@ -11,7 +11,7 @@ use crate::cm::{PendingRequest, RejectReason};
 use crate::device::Device;
 use crate::qp::queue_pair::Qp;
 
-/// A connection request of a peer, which the consumer has not answered.
+/// A connection request of a peer, which the consumer has neither accepted nor rejected.
 pub struct ConnectionRequest {
     device: Arc<Device>,
     waiting: Box<dyn PendingRequest>,

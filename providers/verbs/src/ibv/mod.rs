@@ -68,7 +68,7 @@ mod tests {
         // SAFETY: `__errno_location` returns a valid pointer to this thread's errno.
         unsafe { *libc::__errno_location() = libc::EFAULT };
         assert_eq!(done(-1).unwrap_err().raw_os_error(), Some(libc::EFAULT));
-        // SAFETY: as above.
+        // SAFETY: `__errno_location` returns a valid pointer to this thread's errno.
         unsafe { *libc::__errno_location() = libc::EACCES };
         assert_eq!(made::<u8>(std::ptr::null_mut()).unwrap_err().raw_os_error(), Some(libc::EACCES));
     }

@@ -138,6 +138,11 @@ impl Qp {
         self.number
     }
 
+    /// Returns the name of the device.
+    pub(crate) fn device_name(&self) -> &str {
+        self.pd.context().name()
+    }
+
     /// Returns the maximum length of inline data that the device has granted.
     pub(crate) fn max_inline(&self) -> u32 {
         self.max_inline

@@ -73,6 +73,11 @@ impl Srq {
         done(unsafe { ibv_modify_srq(self.as_ptr(), &mut attributes, mask as i32) })
     }
 
+    /// Returns the name of the device.
+    pub(crate) fn device_name(&self) -> &str {
+        self.pd.context().name()
+    }
+
     pub(super) fn as_ptr(&self) -> *mut ibv_srq {
         self.srq.as_ptr()
     }

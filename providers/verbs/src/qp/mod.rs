@@ -96,15 +96,15 @@ struct Attached {
 /// What happens to work that the consumer posts.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum Phase {
-    /// It is posted to the device, or queued until the connection is established.
+    /// Posted work goes to the device, or is queued until the connection is established.
     Live,
-    /// A flush is in progress: the work is queued, and flushed after earlier work.
+    /// A flush is in progress: posted work is queued, and flushed after earlier work.
     Flushing,
-    /// It is flushed immediately.
+    /// Posted work is flushed immediately.
     Broken,
 }
 
-/// The receive queue.
+/// State of the receive queue.
 struct Recvs {
     /// The device's queue pair, the same as in [`Requests`]. `QpCore::renumber` replaces both.
     hw: Arc<ibv::Qp>,
@@ -119,7 +119,7 @@ struct Recvs {
     unreported_recvs: Vec<Completion>,
 }
 
-/// The request queue.
+/// State of the send queue.
 struct Requests {
     hw: Arc<ibv::Qp>,
     work: Work<PendingBind>,

@@ -34,7 +34,7 @@ pub(crate) fn to_init(qp: &Qp, port: u8) -> Result<()> {
         | ibv_qp_attr_mask::IBV_QP_PORT
         | ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
     qp.modify(&mut attributes, mask.0 as i32).map_err(|error| {
-        log::error!("cannot change queue pair {:#x}, port {port}, to INIT: {error}", qp.number());
+        log::error!("{}: cannot change queue pair {:#x} (port {port}) to INIT: {error}", qp.device_name(), qp.number());
         Error::Internal
     })
 }
@@ -53,7 +53,11 @@ fn move_to(qp: &Qp, state: ibv_qp_state::Type) {
     let mut attributes = ibv_qp_attr { qp_state: state, ..Default::default() };
     if let Err(error) = qp.modify(&mut attributes, ibv_qp_attr_mask::IBV_QP_STATE.0 as i32) {
         // Ignored: the change fails only if the device was removed, which also ends its queue pairs.
-        log::warn!("cannot change queue pair {:#x} to state {state} (enum ibv_qp_state): {error}", qp.number());
+        log::warn!(
+            "{}: cannot change queue pair {:#x} to state {state} (enum ibv_qp_state): {error}",
+            qp.device_name(),
+            qp.number()
+        );
     }
 }
 

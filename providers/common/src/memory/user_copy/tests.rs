@@ -35,7 +35,7 @@ impl Mapping {
             None => (libc::MAP_PRIVATE | libc::MAP_ANONYMOUS, -1),
         };
         let at = NEXT.fetch_add(2 * PAGES * PAGE, Ordering::Relaxed) as *mut _;
-        // SAFETY: a new mapping, which replaces none.
+        // SAFETY: `MAP_FIXED_NOREPLACE` replaces no existing mapping.
         let placed = unsafe { libc::mmap(at, PAGES * PAGE, rights, flags | libc::MAP_FIXED_NOREPLACE, fd, 0) };
         assert_eq!(placed, at);
         Mapping { at: at as u64, file, checker: Checker::default() }
@@ -65,7 +65,7 @@ impl Mapping {
     }
 
     fn unmap(&self, page: usize, pages: usize) {
-        // SAFETY: as above.
+        // SAFETY: only this test accesses these pages, and not after this call.
         let done = unsafe { libc::munmap((self.at as usize + page * PAGE) as *mut _, pages * PAGE) };
         assert_eq!(done, 0);
     }
@@ -104,7 +104,7 @@ fn copies_bytes_in_both_directions() {
 }
 
 #[test]
-fn unmapped_part_beside_used_part_is_detected() {
+fn copy_that_extends_into_unmapped_memory_fails() {
     for direction in BOTH {
         for length in LENGTHS {
             let memory = Mapping::new(false);
@@ -159,7 +159,10 @@ fn registration_checks_rights_and_file_length() {
         assert!(!may(4, 2, false) && !may(5, 1, true) && may(6, 1, true));
         if let Some(file) = &memory.file {
             rustix::fs::ftruncate(file, (8 * PAGE) as u64).unwrap();
-            assert!(may(6, 2, true) && !may(6, 3, true) && !may(8, 1, false), "truncated");
+            assert!(
+                may(6, 2, true) && !may(6, 3, true) && !may(8, 1, false),
+                "pages beyond the end of the file are refused"
+            );
         }
     }
 }
@@ -176,7 +179,7 @@ fn copy_into_read_only_memory_fails_after_reads_of_it() {
 }
 
 #[test]
-fn a_checked_block_is_within_its_registration() {
+fn checked_block_is_limited_to_the_registration() {
     let region = |address, length| Region { address, length };
     let all = region(BLOCK * 10 + 100, BLOCK * 3);
     assert_eq!(around(region(all.address, 1), all), region(all.address, BLOCK - 100));

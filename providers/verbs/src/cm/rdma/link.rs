@@ -382,7 +382,7 @@ impl CmConnection for RdmaLink {
             _ => Duration::ZERO,
         };
         if wait.is_zero() || self.has_peer_ended.load(Ordering::SeqCst) {
-            // Destroying the id cancels its operations, and rejects a request or accept that is not answered.
+            // Destroying the id cancels its operations, and sends a rejection to a peer that waits for a reply.
             return manager.release(self.number);
         }
         manager.await_confirmation(self.number);

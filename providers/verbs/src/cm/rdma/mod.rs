@@ -180,7 +180,9 @@ impl Rdma {
             (kind, Some(EventOwner::Ended(_))) if is_end(kind) => self.release_if_ended(event.number),
             // The peer has accepted an abandoned attempt. Destroying the id rejects the accept.
             (RDMA_CM_EVENT_CONNECT_RESPONSE, Some(EventOwner::Ended(_))) => self.release_if_ended(event.number),
-            (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => log::error!("{}: the device is being removed", device.name),
+            (RDMA_CM_EVENT_DEVICE_REMOVAL, _) => {
+                log::error!("{}: the device is being removed; its connections end", device.name)
+            }
             _ => {}
         }
     }
@@ -226,7 +228,7 @@ impl Source for Rdma {
                 Ok(Some(event)) => self.handle(&device, event),
                 Ok(None) => return,
                 Err(error) => {
-                    log::error!("{}: rdma_cm events cannot be read: {error}", device.name);
+                    log::error!("{}: cannot read rdma_cm events: {error}", device.name);
                     return;
                 }
             }
@@ -260,7 +262,7 @@ impl Manager for Rdma {
             Some(libc::EADDRINUSE | libc::EBUSY | libc::EADDRNOTAVAIL) => Error::ConnQualTaken,
             Some(libc::EACCES | libc::EPERM) => Error::PermissionDenied,
             _ => {
-                log::error!("cannot listen on {}, port {}: {error}", self.address, port_of(qual));
+                log::error!("cannot listen on {}, port {} (qualifier {qual}): {error}", self.address, port_of(qual));
                 Error::Exhausted(Resource::Device)
             }
         };
@@ -321,7 +323,7 @@ fn failure_of_connect(peer: IpAddr, error: &io::Error) -> Error {
         Some(libc::EACCES) => Error::PermissionDenied,
         Some(libc::EAFNOSUPPORT) => Error::InvalidAddress(Address::Malformed),
         _ => {
-            log::warn!("{peer} cannot be reached: {error}");
+            log::warn!("cannot resolve the address {peer}: {error}; check the routes of this host (ip route)");
             Error::InvalidAddress(Address::Unreachable)
         }
     }

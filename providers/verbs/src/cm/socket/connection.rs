@@ -339,7 +339,7 @@ impl SocketConnection {
             Some(_) => {}
             None => log::error!(
                 "{}: no path from {local} to GID {peer_gid}: only one of them is an IPv4 address; set \
-                 DAPL_VERBS_GID_INDEX on one side so that both are of the same kind (ibv_devinfo -v lists GIDs)",
+                 DAPL_VERBS_GID_INDEX on one host so that both are of the same kind (ibv_devinfo -v lists GIDs)",
                 self.peer
             ),
         }

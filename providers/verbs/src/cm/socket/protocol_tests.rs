@@ -66,7 +66,7 @@ fn standing_in(format: Format) -> (Protocol, Protocol) {
 }
 
 #[test]
-fn two_sides_connect_and_disconnect() {
+fn either_side_disconnects_after_both_have_connected() {
     let disconnected = || Some(ProtocolEvent::Ended(ConnectionEvent::Disconnected));
     for format in FORMATS {
         let (mut active, mut passive) = standing_in(format);

@@ -7,7 +7,7 @@
 
 use super::{Content, DecodeError, Hello, Message, Role, address, long, word};
 
-/// First word of a message.
+/// First 16 bits of a message.
 pub(super) const VERSION: u16 = 2;
 /// Length without private data.
 pub(super) const HEAD: usize = 64;
