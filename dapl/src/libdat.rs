@@ -51,8 +51,7 @@ impl Libdat {
         let get_ia_handle = symbol(c"dats_get_ia_handle")?;
         Some(Self {
             // SAFETY: `add` is not null, and libdat2.so.2 exports the function of this name with this type. The table
-            // that is
-            // passed later is one of version 2.
+            // that is passed later is one of version 2.
             add: unsafe { std::mem::transmute::<*mut c_void, RegistryFunction>(add) },
             // SAFETY: `remove` is not null, and libdat2.so.2 exports the function of this name with this type.
             remove: unsafe { std::mem::transmute::<*mut c_void, RegistryFunction>(remove) },

@@ -2,8 +2,7 @@
 //! point to.
 //!
 //! `registration` adds names, and an open looks its name up. Entries are never freed, because handles point to the
-//! table
-//! in an entry.
+//! table in an entry.
 
 use std::ffi::{CStr, CString, c_char};
 
@@ -87,7 +86,7 @@ pub struct Served {
 }
 
 impl Registration {
-    /// The IA name.
+    /// The IA name, as text.
     pub fn name(&self) -> &str {
         &self.text
     }

@@ -29,8 +29,7 @@ pub struct Api {
     /// Names of subtypes from 1 on, in the order of their numbers.
     pub(crate) subtypes: &'static [&'static CStr],
     /// Whether `dats_get_ia_handle` converts a provider's IA pointer to the IA number (2.0). In 1.2 it returns the
-    /// pointer
-    /// unchanged.
+    /// pointer unchanged.
     pub(crate) maps_back: bool,
 }
 

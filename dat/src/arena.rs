@@ -107,8 +107,7 @@ impl Arenas {
         }
         let plausible = address > u16::MAX as usize && address.is_multiple_of(ALIGN) && (address as isize) > 0;
         // The flag is set before a provider without the hook returns its first handle. The program passes that handle
-        // to
-        // other threads with its own synchronization, so a Relaxed load sees the flag.
+        // to other threads with its own synchronization, so a Relaxed load sees the flag.
         if plausible && self.foreign.load(Ordering::Relaxed) { HandleClass::Perhaps } else { HandleClass::Never }
     }
 

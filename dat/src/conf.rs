@@ -75,10 +75,10 @@ pub enum Cost {
     Nothing,
 }
 
-/// An error of a line.
+/// An error in a line of dat.conf.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub struct Complaint {
-    /// The line.
+    /// The line that contains the error.
     pub place: LineNumber,
     /// Byte of the line, counted from 1.
     pub column: usize,

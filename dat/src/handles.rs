@@ -23,7 +23,7 @@ static OPEN: [AtomicPtr<c_void>; NUMBERS] = [const { AtomicPtr::new(ptr::null_mu
 static TABLE: Mutex<IaTable> = Mutex::new(IaTable { last: 0, uses: BTreeMap::new(), by_pointer: BTreeMap::new() });
 
 pub(crate) struct IaTable {
-    /// The number assigned last.
+    /// The IA number that was assigned last; the search for a free number begins after it.
     last: usize,
     /// Uses of providers by IA number.
     uses: BTreeMap<usize, ProviderUse>,

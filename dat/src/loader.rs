@@ -40,7 +40,7 @@ pub(crate) fn load(path: &[u8], major: u32) -> Result<Library, Cause> {
     }
     let name = CString::new(path).map_err(|_| Cause::new(format!("{shown} contains a NUL byte"), ""))?;
     let image =
-        open_somewhere(&name).map_err(|reason| Cause { remedy: remedy(path, &reason).to_owned(), cause: reason })?;
+        open_or_beside(&name).map_err(|reason| Cause { remedy: remedy(path, &reason).to_owned(), cause: reason })?;
     let needs = |name: &[u8]| image.names(DT_NEEDED).any(|needed| needed.to_bytes().starts_with(name));
     if major == 1 && needs(b"libdat2.so") {
         let cause = format!("{shown} needs libdat2.so.2: it implements DAT 2.0 only");
@@ -115,28 +115,28 @@ struct Image(*mut c_void);
 
 /// Opens the library by the given name. If that fails and the name has no slash, tries libdat's own directory, so that an
 /// installation below any prefix works without further set-up.
-fn open_somewhere(name: &CStr) -> Result<Image, String> {
-    let first = open_with_help(name);
+fn open_or_beside(name: &CStr) -> Result<Image, String> {
+    let first = open_with_retry(name);
     let Err(reason) = first else { return first };
     let bare = !name.to_bytes().contains(&b'/');
     let Some(beside) = host::library().filter(|_| bare).and_then(|own| beside(&own, name)) else { return Err(reason) };
-    open_with_help(&beside)
+    open_with_retry(&beside)
 }
 
-/// Opens a provider. If a library uses libdat's symbols without listing it as needed, this libdat is made global and
-/// the open is repeated. If it lists the other libdat as needed, the file beside this libdat is mapped first: the
-/// dynamic loader then finds it by its SONAME.
-fn open_with_help(name: &CStr) -> Result<Image, String> {
+/// Opens a provider, and retries once after two kinds of failure. If symbols of libdat are undefined, because the provider
+/// does not list libdat as needed, the symbols of this libdat are made global. If the provider needs `libdat.so.1` and the
+/// dynamic loader does not find it, the one in this libdat's directory is mapped, so that its SONAME is known.
+fn open_with_retry(name: &CStr) -> Result<Image, String> {
     match Image::open(name) {
-        Err(reason) if reason.contains("undefined symbol") && promote() => Image::open(name),
-        Err(reason) if reason.starts_with("libdat.so.1: ") && map_libdat1() => Image::open(name),
+        Err(reason) if reason.contains("undefined symbol") && make_symbols_global() => Image::open(name),
+        Err(reason) if reason.starts_with("libdat.so.1: ") && map_libdat1_beside() => Image::open(name),
         other => other,
     }
 }
 
 /// Maps the `libdat.so.1` beside this libdat, if there is one. This project's providers list it as needed in both
 /// versions.
-fn map_libdat1() -> bool {
+fn map_libdat1_beside() -> bool {
     let file = host::library().and_then(|own| beside(&own, c"libdat.so.1"));
     file.is_some_and(|file| Image::open(&file).is_ok())
 }
@@ -147,9 +147,9 @@ fn beside(own: &CStr, name: &CStr) -> Option<CString> {
     path.exists().then(|| CString::new(path.as_os_str().as_bytes()).ok()).flatten()
 }
 
-/// Makes libdat's own symbols visible to libraries opened from now on. Needed when the consumer opened libdat with
+/// Makes libdat's own symbols visible to libraries that are opened afterwards. Needed when the consumer opened libdat with
 /// `RTLD_LOCAL` and the provider does not name `libdat.so.1` as needed.
-fn promote() -> bool {
+fn make_symbols_global() -> bool {
     let Some(own) = host::library() else { return false };
     // SAFETY: the string is NUL-terminated; NOLOAD maps nothing new, so no foreign code runs.
     let image = unsafe { libc::dlopen(own.as_ptr(), libc::RTLD_NOW | libc::RTLD_GLOBAL | libc::RTLD_NOLOAD) };

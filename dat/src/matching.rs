@@ -23,7 +23,7 @@ pub enum Refusal {
     Major {
         /// Requested version.
         wanted: String,
-        /// Versions of the candidates.
+        /// Versions for which the name exists.
         present: String,
         /// The libdat that serves all candidates, in parentheses; empty if the candidates need both, or if it is
         /// unknown.

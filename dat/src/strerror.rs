@@ -9,9 +9,9 @@ use dat_abi::*;
 
 use crate::api::Api;
 
-/// The names of a return code.
+/// Names of the type and the subtype of a return code.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub struct Words {
+pub struct CodeNames {
     /// Name of the type.
     pub major: &'static CStr,
     /// Name of the subtype; empty for none.
@@ -21,7 +21,7 @@ pub struct Words {
 }
 
 /// Looks a return code up. Class bits are ignored. Type and subtype are looked up independently.
-pub fn words(api: &Api, value: DAT_RETURN) -> Words {
+pub fn words(api: &Api, value: DAT_RETURN) -> CodeNames {
     let major = match value & DAT_TYPE_MASK {
         // This code includes the class bits in its own number.
         kind if kind == api.not_implemented & DAT_TYPE_MASK => Some(&c"DAT_NOT_IMPLEMENTED"),
@@ -31,7 +31,7 @@ pub fn words(api: &Api, value: DAT_RETURN) -> Words {
         DAT_NO_SUBTYPE => Some(&c""),
         subtype => api.subtypes.get(subtype as usize - 1),
     };
-    Words {
+    CodeNames {
         major: major.copied().unwrap_or(c"unknown error"),
         minor: minor.copied().unwrap_or(c"unknown minor error"),
         known: major.is_some() && minor.is_some(),
@@ -48,7 +48,7 @@ mod tests {
     }
 
     fn pair_of(api: &Api, value: DAT_RETURN) -> (&'static str, &'static str, bool) {
-        let Words { major, minor, known } = words(api, value);
+        let CodeNames { major, minor, known } = words(api, value);
         (major.to_str().unwrap(), minor.to_str().unwrap(), known)
     }
 

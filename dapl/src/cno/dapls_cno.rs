@@ -184,15 +184,14 @@ impl<P: Provider> Cno<P> {
             wait::bump(self.id);
         }
         if inner.asleep.len() == 1 && inner.may_be_polled() {
-            // No waiter is sleeping now: the woken thread polls, and arms the CQs before it sleeps again.
+            // No other waiter sleeps: the woken thread polls, and arms the CQs before it sleeps again.
             self.polled.store(true, Ordering::Relaxed);
         }
         Fire { cno: self.clone(), wake, agent, has_descriptor: inner.descriptor.is_some(), evd }
     }
 
     /// Called after an EVD was detached. If it was the last EVD, all waiters return and the agent is called without an
-    /// EVD
-    /// (spec/events 2.10).
+    /// EVD (spec/events 2.10).
     pub fn detached(&self) {
         if self.uses.count() == 0 {
             self.release();

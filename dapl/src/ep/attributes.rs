@@ -27,9 +27,9 @@ pub struct Attributes {
     pub recv_flags: u32,
     /// Completion flags of requests. They select the completions that notify.
     pub request_flags: u32,
-    /// The receive queue.
+    /// Limits of the receive queue.
     pub recv: Direction,
-    /// The request queue.
+    /// Limits of the request queue.
     pub request: Direction,
     /// Maximum number of outstanding RDMA reads of the peer.
     pub max_reads_in: i32,
@@ -91,7 +91,7 @@ pub struct PostLimits {
     pub read_iov: usize,
     pub write_iov: usize,
     pub recv_unsignalled: bool,
-    /// A receive notifies only if its sender asked for it (spec/events 1.3).
+    /// A receive notifies only if its sender set SOLICITED_WAIT (spec/events 1.3).
     pub recv_solicited: bool,
     pub request_unsignalled: bool,
     /// Completion flags that are refused in a post of a receive, or of a request.

@@ -18,7 +18,7 @@ use crate::runtime::handle::{Usable, Use};
 /// place in the order of checks.
 pub(super) type New<T> = Option<Result<Option<Use<T>>>>;
 
-/// The requested changes.
+/// The changes that a call of `dat_ep_modify` requests.
 pub(super) struct Change<P: Provider> {
     pub(super) mask: DAT_EP_PARAM_MASK,
     pub(super) pz: New<Pz<P>>,

@@ -18,8 +18,8 @@ pub(super) struct Outbox<P: Provider> {
     ep_broken: EpBrokenReport,
 }
 
-/// State of the EP_BROKEN event of an EP with an SRQ. It is reported once, after the connection has ended and all
-/// receives that the EP took have completed, so that the consumer knows which receives remain in the SRQ (spec/events
+/// State of the EP_BROKEN event of an EP with an SRQ. The event is reported once, after the connection has ended and
+/// all SRQ receives of the EP have completed, so that the consumer knows which receives remain in the SRQ (spec/events
 /// 10).
 #[derive(Clone, Copy, Eq, PartialEq)]
 enum EpBrokenReport {

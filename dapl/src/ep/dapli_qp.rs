@@ -25,8 +25,8 @@ use crate::stats::counters::{EpCounts, Posts, Sums};
 use crate::stats::trace::TracedEp;
 
 impl<P: Provider> Ep<P> {
-    /// Creates an EP with a live handle in its IA. An EP with a PZ has a QP at once, so receives can be posted before
-    /// it is connected.
+    /// Creates an EP with a live handle in its IA. If the EP has a PZ, its QP is created too, so that receives can be
+    /// posted before it is connected.
     pub(super) fn create(
         ia: &Arc<Ia<P>>,
         state: EpState,

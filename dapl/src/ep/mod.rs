@@ -117,7 +117,7 @@ pub(crate) struct Wiring<P: Provider> {
     pub(crate) recv: Option<Use<Evd<P>>>,
     pub(crate) request: Option<Use<Evd<P>>>,
     pub(crate) connect: Option<Use<Evd<P>>>,
-    /// SRQ that receives are taken from; set at creation.
+    /// The SRQ whose receives the EP uses; set at creation.
     pub(crate) srq: Option<Use<Srq<P>>>,
 }
 
@@ -217,8 +217,8 @@ impl<P: Provider> Ep<P> {
         Ok(notice)
     }
 
-    /// Makes a transition that ends the connection or attempt from this side: the provider aborts it, all posted work
-    /// is flushed, and the event of the transition, if any, is queued in the connect EVD.
+    /// Makes a transition by which the local side ends the connection or attempt: the provider aborts the connection,
+    /// all posted work is flushed, and the event of the transition, if any, is queued in the connect EVD.
     fn end(&self, core: &mut ControlState<P>, step: EpStep) -> Result<()> {
         let was_live = core.state.is_live();
         let notice = self.step(core, step)?;

@@ -353,8 +353,8 @@ impl<P: Provider> Evd<P> {
         }
     }
 
-    /// Called after a consumer took an event. If more events are queued, triggers the CNO again, since a consumer may
-    /// take one event per `dat_cno_wait` (spec/events 3.6).
+    /// Called after a consumer has dequeued an event. If more events are queued, triggers the CNO again, because a
+    /// consumer may dequeue one event per `dat_cno_wait` (spec/events 3.6).
     pub(super) fn taken(&self, inner: &mut EvdState<P>, signal: Signal) -> Notification<P> {
         if signal == Signal::Cno {
             return self.signal(inner, signal);

@@ -181,7 +181,8 @@ impl<P: Provider> Evd<P> {
         self.poll_quickly(inner, give)
     }
 
-    /// Polls, and takes the oldest completion. Apart, so that a dequeue that need not poll saves few registers.
+    /// Polls, and dequeues the oldest completion. Not inlined, so that a dequeue that does not poll saves few
+    /// registers.
     #[inline(never)]
     fn poll_quickly<'a>(
         &'a self,

@@ -171,7 +171,7 @@ pub(crate) fn settle<P: Provider>(evd: &Arc<Evd<P>>, ep: usize) -> PendingNotifi
     PendingNotification { evd: evd.clone(), notification, lost: None }
 }
 
-/// Counts completions of the EP with this handle from now on.
+/// Starts counting the completions of the EP with this handle.
 pub(crate) fn start_counting<P: Provider>(evd: &Evd<P>, ep: usize) {
     evd.lock().completions.open(ep);
 }

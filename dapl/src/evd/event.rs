@@ -9,7 +9,7 @@ use crate::provider::{Completion, ConnectionEvent, Status};
 /// One event.
 #[derive(Clone, Copy, Debug)]
 pub enum Event {
-    /// A work request ended.
+    /// A work request has completed, successfully or not.
     Dto(Completion),
     /// A failed work request whose EP has not been notified. After the EP was notified, the consumer gets the
     /// completion as `Dto`.

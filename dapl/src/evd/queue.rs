@@ -185,7 +185,7 @@ impl Queue {
         self.push(Event::Failed(done))
     }
 
-    /// Handle of the EP that must process its failure before a consumer may take the oldest event.
+    /// Handle of the EP that must process its failure before a consumer may dequeue the oldest event.
     #[inline]
     pub(super) fn unreported_failure(&self) -> Option<usize> {
         if self.failures == 0 {

@@ -30,7 +30,6 @@ pub(crate) use srq::FakeSrq;
 
 use net::Net;
 
-/// The fake provider.
 pub(crate) struct FakeProvider {
     limits: Limits,
     net: Arc<Net>,

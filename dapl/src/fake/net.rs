@@ -20,7 +20,7 @@ pub(super) struct Net {
     pub(super) closed: AtomicBool,
     pub(super) keys: AtomicU32,
     pub(super) srqs: AtomicU32,
-    /// Slow mode: a message takes a receive, and the receive completes when the test calls `FakeQp::arrive`.
+    /// Slow mode: a message consumes a receive, and the receive completes when the test calls `FakeQp::arrive`.
     pub(super) slow: AtomicBool,
     pub(super) make_binds_fail: AtomicBool,
     /// Length and number of registrations, by shared-memory cookie.

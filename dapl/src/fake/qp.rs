@@ -44,7 +44,7 @@ pub(super) struct Core {
 pub(super) struct QpInner {
     pub(super) state: QpState,
     recvs: VecDeque<(Token, u64)>,
-    /// Receives that a message has taken but not completed, in slow mode.
+    /// Receives that a message has consumed but not completed, in slow mode.
     taken: VecDeque<(Token, Message)>,
     marks: HighWatermark,
     /// Requests that were posted before the connection was established.

@@ -61,7 +61,7 @@ impl FakeSrq {
         std::iter::from_fn(|| inner.waiting.pop_front()).find_map(|core| core.upgrade())
     }
 
-    /// Reports a crossing of the low watermark after a receive was taken.
+    /// Reports a crossing of the low watermark after a receive was consumed.
     fn check_watermarks(&self, inner: &mut FakeSrqState) {
         if inner.low.check(inner.recvs.len() as u32) {
             let sink = self.sink.clone();

@@ -231,8 +231,7 @@ pub unsafe extern "C" fn dapl_ia_close<P: Provider>(ia: DAT_IA_HANDLE, flags: DA
         };
         let closed = logger::with_ia(ia.name(), || dapls_ia::close(&ia, graceful));
         // The logger reports suppressed repetitions of a message only when a different message follows. No more
-        // messages may
-        // follow a close, so the report is written here.
+        // messages may follow a close, so the report is written here.
         log::logger().flush();
         closed
     })

@@ -106,8 +106,7 @@ fn own_facts<P: Provider>() -> impl Iterator<Item = (String, String)> {
 }
 
 /// Provider attributes by which programs of DAT 2.0 detect the operations of the InfiniBand extension. The
-/// specification
-/// has no attribute for sends that invalidate a context, so this project defines one.
+/// specification has no attribute for sends that invalidate a context, so this project defines one.
 fn extension_facts(limits: &Limits) -> impl Iterator<Item = (String, String)> + use<> {
     let Extensions { immediate, invalidate, atomics } = limits.extensions;
     let named = [

@@ -199,7 +199,7 @@ impl<P: Provider> Ia<P> {
         matches!(&*self.async_evd.lock(), AsyncEvd::Own(evd) if evd.id() == id)
     }
 
-    /// Adds a child with a live handle. A child that is added during a close is closed at once.
+    /// Adds a child with a live handle. A child that is added during a close is closed by this call.
     pub fn adopt(&self, child: Weak<dyn Child>, rank: Rank) {
         if matches!(rank, Rank::Ep | Rank::Srq | Rank::Rsp | Rank::Psp) {
             publication::start(); // only these objects have counters

@@ -43,7 +43,7 @@ pub trait Connection: Send + Sync {
     }
     /// Starts connecting; the outcome is reported to the sink.
     ///
-    /// Errors: `InvalidAddress(Unreachable)` if that is known at once; then no event is reported.
+    /// Errors: `InvalidAddress(Unreachable)` if that is known without contacting the peer; then no event is reported.
     fn connect(&self, spec: &ConnectSpec<'_>, conn: ConnId) -> Result<()>;
     /// Waits until posted requests have completed (receives stay posted), then ends the connection and reports
     /// `Disconnected`.
@@ -60,7 +60,7 @@ pub trait ConnRequest: Send + Sync + Sized {
     /// Queue pair type that it can be accepted into.
     type Qp;
     /// Accepts the request into an unconnected `qp`. `Established` or `AcceptFailed` is reported for `conn`;
-    /// `AcceptFailed` also if the requester has left.
+    /// `AcceptFailed` also if the requester has cancelled its request or exited.
     ///
     /// Errors: those of a QP that cannot be used. The request is then consumed, and the peer is rejected.
     fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()>;
@@ -85,7 +85,7 @@ pub struct RequestInfo {
     pub reported_len: usize,
 }
 
-/// Outcome of an attempt, or event of a connection. Providers derive it from the peer's answer; the EP's state machine
+/// Outcome of an attempt, or event of a connection. Providers derive it from the peer's reply; the EP's state machine
 /// may change it; EVDs convert it to an event number.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub enum ConnectionEvent {
@@ -95,7 +95,7 @@ pub enum ConnectionEvent {
     PeerRejected,
     /// The peer refused for another reason: no listener, its queue is full, or the request is malformed.
     Rejected,
-    /// The peer could not be found or did not answer.
+    /// The peer could not be found or did not reply.
     Unreachable,
     /// An accept failed after the consumer's call.
     AcceptFailed,

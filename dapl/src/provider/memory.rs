@@ -76,7 +76,7 @@ pub trait MemoryProvider: Send + Sync + 'static {
     }
 
     /// Joins the group of processes that registered shared memory under `cookie` with this provider. The first process
-    /// creates the group's entry. The entry remains if a process dies.
+    /// creates the group's entry. The entry is not removed if a process exits without dropping its membership.
     ///
     /// Errors: `InvalidParameter(4)` if other processes registered another length; `ModelNotSupported` by default.
     fn join(&self, _cookie: &SharedCookie, _length: u64) -> Result<Self::Membership> {

@@ -25,7 +25,7 @@ pub trait QueueProvider: MemoryProvider + Sized {
     /// Creates a completion queue that notifies `sink` when it is armed and a completion arrives.
     fn create_cq(&self, sink: Weak<dyn CqSink>) -> Result<Self::Cq>;
 
-    /// Creates a queue pair, to which receives may be posted at once.
+    /// Creates an unconnected queue pair, to which receives may be posted.
     fn create_qp(&self, pd: &Self::Pd, spec: QpSpec<Self>) -> Result<Self::Qp>;
 
     /// Called before a thread sleeps in a wait on any object of this IA: the thread polls no completion queue until it
@@ -43,7 +43,7 @@ pub trait CompletionQueue: Send + Sync {
 
     /// Makes progress, fills `out` from the front and returns the number of completions. Never blocks.
     fn poll(&self, out: &mut [Completion]) -> usize;
-    /// Like `poll`, but takes queued completions only, without making progress.
+    /// Like `poll`, but only returns completions that are queued already, without making progress.
     fn ready(&self, out: &mut [Completion]) -> usize;
     /// Called when notifications are no longer needed, because a consumer polls. A notification may still be delivered
     /// afterwards.
@@ -74,11 +74,12 @@ pub struct SrqSpec {
     pub sink: Weak<dyn SrqSink>,
 }
 
-/// A shared receive queue. Connected queue pairs take receives from it in the order of their peers' messages. When a
-/// queue pair ends, it completes the receives that it took. Dropping the SRQ discards its receives.
+/// A shared receive queue. Connected queue pairs consume its receives in the order in which their peers' messages
+/// arrive. When a queue pair ends, it completes the receives that it has consumed. Dropping the SRQ discards its
+/// receives.
 pub trait SharedReceiveQueue: Send + Sync {
-    /// Posts a receive. Its completion carries the token of the EP that took it, with this cookie. Errors:
-    /// `Exhausted(Memory)` when full.
+    /// Posts a receive. Its completion carries the token of the EP that consumed it, with this cookie. Errors:
+    /// `Exhausted(Memory)` if `max_recvs` are posted.
     fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()>;
     /// Number of posted receives that no message has consumed.
     fn available(&self) -> u32;
@@ -88,9 +89,9 @@ pub trait SharedReceiveQueue: Send + Sync {
     fn watch(&self, limit: u32) -> Result<()>;
 }
 
-/// The SRQ from which a queue pair takes its receives.
+/// The SRQ whose receives a queue pair consumes.
 pub struct SharedRecvs<P: QueueProvider> {
-    /// The queue.
+    /// The shared receive queue.
     pub srq: Arc<P::Srq>,
     /// Token of its receive completions, without the cookie.
     pub token: Token,
@@ -100,7 +101,7 @@ pub struct SharedRecvs<P: QueueProvider> {
 pub struct QpSpec<P: QueueProvider> {
     /// Id of the EP.
     pub ep: ObjectId,
-    /// SRQ from which receives are taken. `post_recv` is not called on such a queue pair.
+    /// The SRQ whose receives the queue pair consumes. `post_recv` is not called on such a queue pair.
     pub shared: Option<SharedRecvs<P>>,
     /// CQ of receives; `None`: no completions.
     pub recv_cq: Option<Arc<P::Cq>>,
@@ -120,7 +121,8 @@ pub struct QpSpec<P: QueueProvider> {
     pub max_reads_out: u32,
 }
 
-/// Posted work that has not completed yet. For a queue pair with an SRQ, `recvs` counts the receives that it took.
+/// Posted work that has not completed yet. For a queue pair with an SRQ, `recvs` counts the SRQ receives that it has
+/// consumed.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub struct Outstanding {
     pub recvs: u32,

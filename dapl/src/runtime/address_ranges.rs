@@ -40,7 +40,7 @@ pub unsafe fn end_mapping(base: NonNull<u8>, len: usize) {
     }
 }
 
-/// Returns a range that was taken but not mapped.
+/// Returns a range from [`take`] in which nothing was mapped.
 pub fn give_back(base: NonNull<u8>, len: usize) {
     FREE.lock().push(Range { base: base.as_ptr() as usize, len });
 }

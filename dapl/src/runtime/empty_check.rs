@@ -21,7 +21,7 @@ use crate::runtime::sync::{AtomicPtr, AtomicU32, AtomicU64, Ordering, StaticMute
 /// Maximum number of connections that a check covers; with more, each dequeue takes the locks.
 pub const WATCHES: usize = 16;
 
-/// The words of an EVD; see the module documentation.
+/// The words that dequeues of an EVD read; see the module documentation.
 #[derive(Debug)]
 #[repr(C, align(128))]
 pub struct EmptyCheck {
@@ -47,7 +47,7 @@ pub struct EmptyCheck {
     stale: RingWatch,
 }
 
-/// The words of a connection.
+/// The words that dequeues read for one connection.
 #[derive(Debug)]
 #[repr(C, align(64))]
 pub struct RingWatch {
@@ -128,7 +128,7 @@ impl RingWatch {
     /// the receive direction, after the content of earlier slots was delivered.
     ///
     /// # Safety
-    /// The word stays readable for ever.
+    /// The word is never unmapped.
     #[inline(always)]
     pub unsafe fn set_next(&self, word: &AtomicU64, lap: u32) {
         self.lap.store(lap, Ordering::Relaxed);
@@ -139,7 +139,7 @@ impl RingWatch {
     /// direction.
     ///
     /// # Safety
-    /// The word stays readable for ever.
+    /// The word is never unmapped.
     pub unsafe fn set_taken(&self, word: &AtomicU64) {
         self.taken.store(ptr::from_ref(word).cast_mut(), Ordering::Release);
     }
@@ -191,7 +191,7 @@ impl RingWatch {
         (next.load(Ordering::Acquire) >> 32) as u32 == self.lap.load(Ordering::Relaxed)
     }
 
-    /// Whether no request of this side has progressed since the last poll.
+    /// Whether no local request has progressed since the last poll.
     #[inline(always)]
     fn do_requests_wait(&self) -> bool {
         match self.requests.load(Ordering::Acquire) {
@@ -226,8 +226,7 @@ impl QueueCheck {
     }
 
     /// Records whether the EVD's queue may contain events. The caller holds the EVD's lock. True is set before an event
-    /// is
-    /// added. False is set only by a dequeue or wait, because its reference to the EVD keeps `place` valid.
+    /// is added. False is set only by a dequeue or wait, because its reference to the EVD keeps `place` valid.
     ///
     /// While true, `place` points to the check `never`, so that a dequeue reads one word only. `has_queued` is set too,
     /// because a concurrent dequeue may have read the former value of `place`.

@@ -1,8 +1,8 @@
 //! Locks across `fork`: the forking thread takes all static locks. Otherwise a lock could be held in the child by a
 //! thread that exists only in the parent.
 //!
-//! `registration` installs the handlers before anything is opened. Locks inside objects are not taken, since no object
-//! of the parent can be reached in the child. A provider with static locks does the same through
+//! `registration` installs the handlers before anything is opened. Locks inside objects are not acquired, because no
+//! object of the parent can be reached in the child. A provider with static locks installs its own handlers by
 //! [`crate::runtime::thread::at_fork`].
 #![forbid(unsafe_code)]
 

@@ -24,7 +24,7 @@ mod futex;
 
 /// Result of a step.
 pub enum WaitStep {
-    /// The wait is over.
+    /// The wait returns this code.
     Done(DAT_RETURN),
     /// Sleep while the word equals `expected`, at most until the deadline.
     Sleep {
@@ -160,7 +160,7 @@ pub fn word(id: ObjectId) -> Option<(&'static AtomicU32, u32)> {
     Some((word, word.load(Ordering::Relaxed)))
 }
 
-/// Changes the word, so that no thread falls asleep on its old value. Called under the object's lock.
+/// Changes the futex word, so that no thread goes to sleep on its old value. Called under the object's lock.
 pub fn bump(id: ObjectId) {
     if let Some(word) = handle::futex(id) {
         // Relaxed suffices: the object's lock orders the change with the read in `word`, and the kernel's lock orders

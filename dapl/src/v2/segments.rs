@@ -13,7 +13,7 @@ use crate::srq::Srq;
 
 /// Maximum number of segments that are converted without an allocation.
 const MAX_ON_STACK: usize = 8;
-/// Maximum number of segments that are converted; no provider supports as many in a post.
+/// Maximum number of segments that are converted. No provider supports this number in a post.
 const MAX_SEGMENTS: usize = 4096;
 
 /// Converts a triplet to a segment.

@@ -1,6 +1,6 @@
 //! Numbers of `DAT_RETURN`: two class bits, fourteen bits of type, sixteen of subtype.
 //!
-//! libdat answers `dat_strerror` with the names here; `dapl::error` documents their meaning.
+//! `dat_strerror` of libdat returns the names here; `dapl::error` documents their meaning.
 
 use core::ffi::CStr;
 

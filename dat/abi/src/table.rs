@@ -387,7 +387,7 @@ pub type DAT_PROVIDER_FINI_FUNC = unsafe extern "C" fn(provider_info: *const DAT
 
 /// `struct dat_provider`, 560 bytes: the first word of every handle points to such a table.
 ///
-/// A null slot is legal in a foreign table; libdat answers `DAT_NOT_IMPLEMENTED` for it.
+/// The table of another implementation may have null entries, for which libdat returns `DAT_NOT_IMPLEMENTED`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DAT_PROVIDER {

@@ -54,7 +54,7 @@ pub enum ReadError {
     Version(String),
     /// The process closed the connection before the end of the text.
     Incomplete,
-    /// The answer is malformed.
+    /// The answer is not a text of the format.
     Invalid,
     /// The answer would exceed the number of bytes that one run may read.
     TooMuch,
@@ -65,7 +65,7 @@ pub enum ReadError {
 }
 
 impl ReadError {
-    /// The error as one word, for programs.
+    /// Short identifier of the error, such as `busy`, for programs.
     pub fn word(&self) -> &'static str {
         match self {
             ReadError::Timeout => "silent",
@@ -142,7 +142,7 @@ fn names(list: &str, uid: u32) -> Vec<Name> {
     names
 }
 
-/// Queries these processes, all at once. The result omits a process that has ended, or that publishes no counters.
+/// Queries these processes concurrently. The result omits processes that have ended or publish no counters.
 fn ask(names: &[Name], end: Instant, capacity: &mut usize) -> Vec<Answer> {
     let began = Instant::now();
     let is_late = began >= end;

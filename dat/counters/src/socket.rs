@@ -1,4 +1,4 @@
-//! Local sockets with abstract names, and the user at the other end as the kernel reports it.
+//! Local sockets with abstract names, and the user of the peer process as the kernel reports it.
 //!
 //! All sockets are non-blocking; callers that wait use a time limit.
 
@@ -60,7 +60,7 @@ pub fn connect(name: Name) -> io::Result<OwnedFd> {
     Ok(fd)
 }
 
-/// The process at the other end of a connection, as the kernel reports it.
+/// The peer process of a connection, as the kernel reports it.
 #[derive(Clone, Copy, Debug)]
 pub struct Peer {
     /// Its user's id.
@@ -69,8 +69,8 @@ pub struct Peer {
     pub pid: Option<u32>,
 }
 
-/// Returns the process at the other end. Calls `getsockopt` directly: for a process of another pid namespace the kernel
-/// reports process id 0, which the wrapper of `rustix` cannot represent.
+/// Returns the peer process of a connection. Calls `getsockopt` directly: for a process of another pid namespace the
+/// kernel reports process id 0, which the wrapper of `rustix` cannot represent.
 ///
 /// Errors: the socket is not a connected local socket.
 pub fn peer(socket: &OwnedFd) -> io::Result<Peer> {

@@ -1,8 +1,9 @@
 //! The text format of counters, and its parser.
 //!
-//! Lines of words separated by tabs. The first line names the format; the last line marks a complete text. A reader
-//! skips unknown lines, and additional words at the end of a line. Tabs and newlines in a word become `?`. The parser
-//! accepts any bytes, and returns a text or an error. Characters that could move a terminal's cursor become `?`.
+//! Each line consists of fields separated by tabs. The first line names the format; the last line marks a complete
+//! text. A reader skips unknown lines, and additional fields at the end of a line. Tabs and newlines in a field become
+//! `?`. The parser accepts any bytes, and returns a text or an error. Characters that could move a terminal's cursor
+//! become `?`.
 //!
 //! ```text
 //! dapl-counters 1
@@ -91,7 +92,7 @@ pub struct Process {
     pub adapters: Vec<Adapter>,
 }
 
-/// An open IA.
+/// An open IA and its counters.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Adapter {
     /// Name in the registry, such as `usnic0`.
@@ -116,7 +117,7 @@ impl Adapter {
     }
 }
 
-/// An EP.
+/// An EP and its counters.
 #[derive(Clone, Debug, Default, Eq, PartialEq)]
 pub struct Endpoint {
     /// Handle in its process, such as `0x7f0123456780`.

@@ -10,7 +10,7 @@ use std::ptr;
 
 use dat_abi::hook::{LIBDAT_HOOK_REQUEST, LibdatHook, TELL_REFUSAL};
 use dat_abi::*;
-use udapl::{Address, Error, Functions, Library, Words};
+use udapl::{Address, CodeNames, Error, Functions, Library};
 
 use crate::options::Api;
 
@@ -34,7 +34,7 @@ pub(crate) struct Adapter<'a> {
 #[derive(Debug)]
 pub(crate) struct Code {
     pub(crate) value: DAT_RETURN,
-    pub(crate) words: Words,
+    pub(crate) words: CodeNames,
 }
 
 impl Libdat {
@@ -148,8 +148,7 @@ impl Adapter<'_> {
             return Vec::new();
         }
         // SAFETY: the provider returned the list with its count, and keeps both valid while the adapter is open. If a
-        // faulty
-        // provider does not, only this child process crashes.
+        // faulty provider does not, only this child process crashes.
         let list = unsafe { std::slice::from_raw_parts(list, count) };
         let word = |word: *const c_char| match word.is_null() {
             true => String::new(),

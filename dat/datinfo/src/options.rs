@@ -136,7 +136,7 @@ pub(crate) enum Command {
     },
 }
 
-/// The file to edit.
+/// Options of the commands that edit a dat.conf.
 #[derive(Args, Clone, Debug, Default)]
 pub(crate) struct EditedConf {
     /// The dat.conf to edit; default: the one that libdat reads

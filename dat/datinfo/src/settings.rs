@@ -25,8 +25,8 @@ struct SettingReport {
 }
 
 impl SettingReport {
-    /// Determines the value in effect: from the words of `ia_params` if they set it, else from the environment, else
-    /// the default.
+    /// Determines the value in effect: from `ia_params` if it contains the setting, else from the environment, else the
+    /// default.
     fn of(table: &'static SettingsTable, setting: &'static Setting, words: &[(&'static str, String)]) -> Self {
         let word =
             words.iter().rfind(|(name, _)| !name.is_empty() && *name == setting.name).map(|(_, text)| text.clone());
@@ -97,8 +97,8 @@ impl IneffectiveVariable {
         let idle = names.filter_map(|name| {
             let (nearest, instead) = match look_up(&name) {
                 Known::NoEffect(instead) => (None, Some(instead)),
-                Known::Unknown | Known::Providers(_) => (nearest(&name), None),
-                Known::Read(..) | Known::Idle => return None,
+                Known::Unknown | Known::ProviderPrefix(_) => (nearest(&name), None),
+                Known::Read(..) | Known::NotForLibraries => return None,
             };
             Some(IneffectiveVariable { name: name.escape_debug().to_string(), nearest, instead })
         });
@@ -170,7 +170,7 @@ pub(crate) fn is_ours(library: &str) -> bool {
     table_of(library).is_some() && !OTHER_NAMES.iter().any(|(name, _)| is_library(library, name))
 }
 
-/// An adapter's settings, and unknown words of its parameters.
+/// An adapter's settings, and unknown items in its `ia_params`.
 fn settings_of(entry: &ReportedEntry) -> (Vec<SettingReport>, Vec<String>) {
     let Some(table) = table_of(&entry.library) else { return (Vec::new(), Vec::new()) };
     let params = String::from_utf8_lossy(&crate::probe::unescaped(&entry.params)).into_owned();

@@ -52,7 +52,7 @@ const ELSEWHERE: &str = "DAT_CONF DAPL_DBG_SYS_MEM DAPL_LOOPBACK DAPL_MAX_CM_RES
 /// Prefixes of names for the project's own tests.
 const SUITES: &str = "DAPL_TEST_ DAPL_SIM_ DAPL_FUZZ_ DAPL_FAULTY";
 
-/// A setting.
+/// A setting of libdat or of a provider: its names, values and meaning.
 #[derive(Debug)]
 pub struct Setting {
     /// Name in `ia_params`; empty if the setting can be set by the environment only.
@@ -74,7 +74,7 @@ pub enum Values {
     OneOf(&'static [&'static str]),
     /// `auto` (the default), or some of these words in any order, separated by commas.
     Order(&'static [&'static str]),
-    /// A number.
+    /// A number from `low` to `high`, with this default and unit.
     Number { low: u64, high: u64, default: u64, unit: &'static str },
     /// A number without a fixed default; `unset` states what applies without it.
     Optional { low: u64, high: u64, unset: &'static str, unit: &'static str },
@@ -107,26 +107,25 @@ pub struct SettingsTable {
 /// Classification of a variable's name.
 #[derive(Clone, Copy, Debug)]
 pub enum Known {
-    /// A library reads it.
+    /// A library reads this variable.
     Read(&'static SettingsTable, &'static Setting),
-    /// Read only by other programs, or when the libraries are built. It has no effect on this process, and no warning
-    /// is
-    /// written.
-    Idle,
-    /// It has no effect here; the text names the replacement.
+    /// Only other programs, or builds of the libraries, read this variable. It has no effect on this process, and no
+    /// warning is written.
+    NotForLibraries,
+    /// The variable has no effect here; the text names its replacement.
     NoEffect(&'static str),
-    /// An unknown name with a provider's prefix. The provider warns about it when it is loaded.
-    Providers(&'static SettingsTable),
-    /// No library reads it.
+    /// An unknown name with a provider's prefix. The provider warns about the variable when it is loaded.
+    ProviderPrefix(&'static SettingsTable),
+    /// No library reads this variable.
     Unknown,
 }
 
-/// Looks a variable up by its name. Names of other programs are [`Known::Idle`].
+/// Looks a variable up by its name. Names of other programs are [`Known::NotForLibraries`].
 pub fn look_up(name: &str) -> Known {
     let is_ours = matches!(name.split_once('_'), Some(("DAT" | "DAPL", _)));
     let of_suites = SUITES.split(' ').any(|start| name.starts_with(start));
     if !is_ours || of_suites || name == BUILD_TIME || ELSEWHERE.split(' ').any(|known| known == name) {
-        return Known::Idle;
+        return Known::NotForLibraries;
     }
     for table in ALL {
         if let Some(setting) = table.settings.iter().find(|setting| setting.variable == name) {
@@ -137,7 +136,7 @@ pub fn look_up(name: &str) -> Known {
         return Known::NoEffect(instead);
     }
     match [&SM, &USNIC].into_iter().find(|table| table.claims(name)) {
-        Some(table) => Known::Providers(table),
+        Some(table) => Known::ProviderPrefix(table),
         None => Known::Unknown,
     }
 }
@@ -383,8 +382,11 @@ mod tests {
             }
         }
         assert!(names.len() <= 35, "more settings than an administrator looks through: {}", names.len());
-        assert!(matches!(look_up("DAPL_UCM_RETRY"), Known::Idle) && matches!(look_up("PATH"), Known::Idle));
-        assert!(matches!(look_up("DAPL_SM_DIRECTORY"), Known::Providers(table) if table.provider == "sm"));
+        assert!(
+            matches!(look_up("DAPL_UCM_RETRY"), Known::NotForLibraries)
+                && matches!(look_up("PATH"), Known::NotForLibraries)
+        );
+        assert!(matches!(look_up("DAPL_SM_DIRECTORY"), Known::ProviderPrefix(table) if table.provider == "sm"));
         for (name, word) in
             [("DAPL_WR_MAX", "max_recv_dtos"), ("DAPL_SM_DIR", "DAPL_DIR"), ("DAPL_CM_TOS", "DAPL_TCLASS")]
         {

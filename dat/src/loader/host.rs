@@ -9,7 +9,8 @@ use std::ptr;
 /// Reads an environment variable. Returns nothing in a set-uid process.
 pub(crate) fn environment(name: &str) -> Option<OsString> {
     let name = CString::new(name).ok()?;
-    // SAFETY: the name is NUL-terminated; the answer is null or a string of the environment, copied at once.
+    // SAFETY: the name is NUL-terminated; the result is null or a string of the environment, copied before any other
+    // call.
     unsafe {
         let value = secure_getenv(name.as_ptr());
         (!value.is_null()).then(|| OsStr::from_bytes(CStr::from_ptr(value).to_bytes()).to_owned())
@@ -34,12 +35,12 @@ pub(crate) fn image_of(address: *const c_void) -> Option<usize> {
 
 fn file_at(address: *const c_void) -> Option<(usize, CString)> {
     let mut info = MaybeUninit::<libc::Dl_info>::zeroed();
-    // SAFETY: dladdr compares the address without reading it, and fills the record when it answers non-zero.
+    // SAFETY: dladdr compares the address without reading it, and fills the record if it returns non-zero.
     let info = unsafe { if libc::dladdr(address, info.as_mut_ptr()) == 0 { None } else { Some(info.assume_init()) } }?;
     if info.dli_fname.is_null() {
         return None;
     }
-    // SAFETY: the name is the loader's string for an image that is mapped now; it is copied at once.
+    // SAFETY: the name is the loader's string for an image that is mapped, and is copied here.
     let name = unsafe { CStr::from_ptr(info.dli_fname) }.to_owned();
     Some((info.dli_fbase as usize, name))
 }
@@ -83,8 +84,7 @@ pub(crate) fn syslog(text: &str) {
 }
 
 /// Registers functions for `fork`: `before` runs in the forking thread, `after` in the parent and in the child. The
-/// child
-/// has only the forking thread, so `before` takes all locks: no other thread can then hold one during the fork.
+/// child has only the forking thread, so `before` takes all locks: no other thread can then hold one during the fork.
 pub(crate) fn at_fork(before: extern "C" fn(), after: extern "C" fn()) {
     // SAFETY: the functions belong to libdat, which is never unmapped. If the registration fails for lack of memory,
     // fork works as without handlers.

@@ -9,7 +9,7 @@ use dat_abi::DAT_IA_OPEN_FUNC;
 
 use crate::conf::Key;
 
-/// A registered provider.
+/// One name that a provider has registered.
 pub(super) struct Registration {
     pub(super) id: u64,
     pub(super) key: Key,

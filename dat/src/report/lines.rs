@@ -76,7 +76,7 @@ impl Log for Logger {
     fn log(&self, record: &Record<'_>) {
         if self.enabled(record.metadata()) {
             let text = log_line::without_numbers(&record.args().to_string());
-            // If another thread holds the lock, the line is written at once, without a check for repetitions.
+            // If another thread holds the lock, the line is written without a check for repetitions.
             let folded = FOLDING.try_lock().map(|mut folding| folding.take(&text, BEGAN.elapsed()));
             let Folded { repeated, is_new } = folded.unwrap_or(Folded { repeated: None, is_new: true });
             let level = record.level().as_str().to_ascii_lowercase();

@@ -1,9 +1,8 @@
 //! Calls that libdat passes to the provider behind a handle: find the table, load the member, jump.
 //!
 //! Only the handle is checked. For handles of the provider that was loaded first, the exported function itself finds
-//! the
-//! table; other handles are resolved in a separate function. If the table of another implementation has no function for
-//! a call, the call returns `DAT_NOT_IMPLEMENTED`.
+//! the table; other handles are resolved in a separate function. If the table of another implementation has no function
+//! for a call, the call returns `DAT_NOT_IMPLEMENTED`.
 //!
 //! The functions differ only in name, table member and arguments. So they are listed as *name => member(arguments after
 //! the handle)*, grouped by the function that resolves the handle and by the subtype of its error. The macro uses the

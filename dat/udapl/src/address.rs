@@ -108,7 +108,7 @@ impl From<SocketAddrV6> for Address {
     }
 }
 
-/// The port is ignored.
+/// Takes the IP address, and the scope of an IPv6 address. The port is ignored.
 impl From<SocketAddr> for Address {
     fn from(address: SocketAddr) -> Self {
         match address {

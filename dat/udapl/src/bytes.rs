@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicU8, AtomicU64, Ordering};
 /// Alignment of a block, because providers copy whole pages fastest.
 const PAGE: usize = 4096;
 
-/// A block of memory.
+/// A block of memory: an allocation, or a mapping of a file.
 pub(crate) struct Block {
     base: NonNull<u8>,
     length: usize,
@@ -116,8 +116,7 @@ impl Block {
 
     fn word(&self, at: usize) -> &AtomicU64 {
         // SAFETY: in bounds, as the callers have checked. The block begins at a page and `at` is a multiple of eight,
-        // so the
-        // address is aligned. All accesses of this crate are atomic.
+        // so the address is aligned. All accesses of this crate are atomic.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(at).cast()) }
     }
 }

@@ -90,7 +90,7 @@ pub struct EpInfo {
     pub max_pieces: u32,
 }
 
-/// One end of a connection. Dropping it disconnects at once, and drops the buffers of its transfers.
+/// One end of a connection. Dropping it disconnects abruptly, and drops the buffers of its transfers.
 pub struct Ep {
     pub(crate) inner: Arc<EpInner>,
 }
@@ -186,7 +186,7 @@ impl Ep {
         let param = self.query()?;
         let count = |count: DAT_COUNT| u32::try_from(count).unwrap_or(0);
         // SAFETY: null or addresses of the endpoint, which are valid while it is connected. `self` keeps the endpoint
-        // alive, and both addresses are copied at once.
+        // alive, and both addresses are copied before it ends.
         let (local, remote) =
             unsafe { (Address::from_c(param.local_ia_address_ptr), Address::from_c(param.remote_ia_address_ptr)) };
         Ok(EpInfo {
@@ -223,7 +223,7 @@ impl Ep {
     }
 
     /// Sends a connection request with private data to the listener on this qualifier. An event reports the result.
-    /// Without a time limit, the attempt may last for ever.
+    /// Without a time limit, the attempt may never end.
     ///
     /// # Errors
     /// Those of `dat_ep_connect`.
@@ -262,7 +262,7 @@ impl Ep {
         self.end(DAT_CLOSE_GRACEFUL_FLAG)
     }
 
-    /// Ends the connection at once: posted transfers complete as flushed.
+    /// Ends the connection abruptly: posted transfers complete as flushed.
     ///
     /// # Errors
     /// Those of `dat_ep_disconnect`.

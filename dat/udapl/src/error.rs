@@ -4,7 +4,7 @@ use std::fmt;
 
 use dat_abi::{DAT_NOT_IMPLEMENTED, DAT_RETURN, DAT_SUCCESS, DAT_TYPE_MASK};
 
-/// Error of a call.
+/// Error of the functions of this crate.
 #[derive(Clone, Debug, Eq, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -19,7 +19,7 @@ pub enum Error {
         /// The C return code.
         code: DAT_RETURN,
         /// Names of the return code from `dat_strerror`: type and subtype.
-        words: Words,
+        words: CodeNames,
     },
     /// An argument was invalid, as detected without a call of the library.
     #[error("{0}")]
@@ -33,14 +33,14 @@ pub enum Error {
 
 /// Names of a return code's type and subtype, as the library gives them.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub struct Words {
+pub struct CodeNames {
     /// Name of the type, such as `DAT_INVALID_HANDLE`.
     pub kind: String,
     /// Name of the subtype, such as `DAT_INVALID_HANDLE_EP`, or empty.
     pub detail: String,
 }
 
-impl fmt::Display for Words {
+impl fmt::Display for CodeNames {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.detail.is_empty() {
             true => f.write_str(&self.kind),
@@ -82,7 +82,7 @@ mod tests {
 
     #[test]
     fn a_subtype_does_not_hide_the_type() {
-        let words = Words { kind: "DAT_INVALID_HANDLE".into(), detail: "DAT_INVALID_HANDLE_EP".into() };
+        let words = CodeNames { kind: "DAT_INVALID_HANDLE".into(), detail: "DAT_INVALID_HANDLE_EP".into() };
         let code = 0x8000_0000 | DAT_INVALID_HANDLE | DAT_INVALID_HANDLE_EP;
         let error = Error::Call { call: "dat_ep_free", code, words };
         assert_eq!(error.kind(), Some(DAT_INVALID_HANDLE));

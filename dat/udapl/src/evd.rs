@@ -29,7 +29,7 @@ bitflags::bitflags! {
     }
 }
 
-/// An event.
+/// An event that was dequeued from an [`Evd`].
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Event {
@@ -46,10 +46,10 @@ pub enum Event {
     Ended {
         /// The endpoint.
         ep: EpId,
-        /// The reason.
+        /// Why the connection ended or was not established.
         why: End,
     },
-    /// A connection request.
+    /// A connection request of a peer, to be accepted or rejected.
     Request(Request),
     /// A bind of a memory window is complete, or has failed.
     Bound {
@@ -266,8 +266,7 @@ impl Evd {
             }
             DAT_CONNECTION_REQUEST_EVENT => {
                 // SAFETY: the event number selects this member. Each event is dequeued once, so the new `Request` is
-                // the only
-                // owner of the handle.
+                // the only owner of the handle.
                 let cr = unsafe { data.cr_arrival_event_data.cr_handle };
                 Some(Event::Request(Request::new(&self.inner.ia, cr)))
             }

@@ -85,7 +85,7 @@ mod stream;
 pub use address::{Address, SockAddr};
 pub use cno::Cno;
 pub use ep::{Ep, EpInfo, EpSpec, State};
-pub use error::{Error, Result, Words};
+pub use error::{CodeNames, Error, Result};
 pub use evd::{Completion, End, Evd, Event, Finished, Streams, TransferError};
 pub use flight::{Op, OpId};
 pub use ia::{Attribute, Ia};

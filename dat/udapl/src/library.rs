@@ -10,7 +10,7 @@ use std::sync::Arc;
 use dat_abi::*;
 use libloading::os::unix::{Library as Image, RTLD_GLOBAL, RTLD_NOW};
 
-use crate::error::{Error, Result, Words, is_success};
+use crate::error::{CodeNames, Error, Result, is_success};
 
 type ListProviders = unsafe extern "C" fn(DAT_COUNT, *mut DAT_COUNT, *mut *mut DAT_PROVIDER_INFO) -> DAT_RETURN;
 type GetIaHandle = unsafe extern "C" fn(DAT_IA_HANDLE, *mut DAT_IA_HANDLE) -> DAT_RETURN;
@@ -113,7 +113,7 @@ impl Functions {
     }
 
     /// Returns the library's names for a return code.
-    pub fn words(&self, code: DAT_RETURN) -> Words {
+    pub fn words(&self, code: DAT_RETURN) -> CodeNames {
         let (mut kind, mut detail) = (ptr::null(), ptr::null());
         // SAFETY: both results are local variables; they are set to strings that are never freed, or left unchanged.
         let code = unsafe { (self.dat_strerror)(code, &raw mut kind, &raw mut detail) };
@@ -122,8 +122,8 @@ impl Functions {
             true => unsafe { CStr::from_ptr(at) }.to_string_lossy().into_owned(),
             false => String::new(),
         };
-        let words = Words { kind: text(kind), detail: text(detail) };
-        if words.kind.is_empty() { Words { kind: format!("{code:#010x}"), ..words } } else { words }
+        let words = CodeNames { kind: text(kind), detail: text(detail) };
+        if words.kind.is_empty() { CodeNames { kind: format!("{code:#010x}"), ..words } } else { words }
     }
 }
 

@@ -33,7 +33,7 @@ impl Piece {
 
 /// A transfer that could not be posted, and its buffers.
 pub struct PostError {
-    /// The error.
+    /// The reason why the transfer was not posted.
     pub error: Error,
     /// The buffer, or the first of several, unchanged.
     pub buffer: Buffer,

@@ -39,9 +39,9 @@ impl Pz {
 }
 
 impl Rmr {
-    /// Posts a bind to this part of the memory, with these access rights for the peer of the endpoint. Requests
-    /// posted later to the endpoint start after the bind. A later send of the endpoint may carry the returned key to
-    /// the peer at once.
+    /// Posts a bind to this part of the memory, with these access rights for the peer of the endpoint. Requests posted
+    /// later to the endpoint start after the bind, so a send may carry the returned key to the peer before the bind has
+    /// completed.
     ///
     /// # Errors
     /// Those of `dat_rmr_bind`; [`Error::Argument`] for a range outside the window or an empty one.

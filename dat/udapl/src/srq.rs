@@ -13,8 +13,8 @@ use crate::owned::{Handle, Pz, SrqInner};
 use crate::piece::{Piece, PostError, take_apart};
 
 /// A queue of receives that the endpoints created with it share ([`EpSpec::srq`](crate::EpSpec::srq)). A completion
-/// names the endpoint that received the message. If an endpoint takes a buffer and is dropped before the completion is
-/// dequeued, the buffer is freed with the queue.
+/// names the endpoint that received the message. If an endpoint has received into a buffer and is dropped before the
+/// completion is dequeued, the buffer is freed with the queue.
 pub struct Srq {
     pub(crate) inner: Arc<SrqInner>,
 }

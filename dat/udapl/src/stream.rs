@@ -28,7 +28,8 @@ impl fmt::Debug for EventStream<'_> {
 }
 
 impl Evd {
-    /// Returns the events of this queue as a stream. Use one stream at a time, and take events only from the stream.
+    /// Returns the events of this queue as a stream. Use one stream at a time, and do not call `wait` or `poll`
+    /// meanwhile.
     ///
     /// # Errors
     /// Those of [`Self::descriptor`].

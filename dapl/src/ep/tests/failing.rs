@@ -1,5 +1,5 @@
-//! Failed transfers: after a consumer takes the failed completion, the connection is broken, even if the provider has
-//! not reported that yet.
+//! Failed transfers: after a consumer has dequeued the failed completion, the connection is broken, even if the
+//! provider has not reported that yet.
 
 use super::*;
 use crate::cno::dapl_cno::{dapl_cno_create, dapl_cno_free, dapl_cno_modify_agent};

@@ -1,5 +1,5 @@
-//! Loom models of one stub that is reused at once, without quarantine. loom reports an access to an object that is
-//! being dropped.
+//! Loom models of one stub that is reused without quarantine. Loom reports an access to an object that is being
+//! dropped.
 
 use loom::thread;
 

@@ -1,7 +1,7 @@
 //! Rate limit for errors and warnings: a burst, then a number per second, and a count of suppressed lines.
 //!
-//! A program that loses thousands of connections at once must not be slowed down by its log. The current time is a
-//! parameter.
+//! A program that loses thousands of connections at the same time must not be slowed down by its log. The current time
+//! is a parameter.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;

@@ -1,6 +1,6 @@
 //! Counters per EP, EVD and IA, always on.
 //!
-//! A post adds to [`Posts`], on the cache line that its lock has just taken. A completion adds to the
+//! A post adds to [`Posts`], on a cache line that the post has loaded already. A completion adds to the
 //! [`CompletionsByEp`] of its EVD, under the EVD's lock. So posting and completing threads never write to the same
 //! cache line. Connections are counted under the lock of their EP. Sums are computed when they are read, and written to
 //! a [`Listing`]. Counters are never reset.

@@ -44,7 +44,7 @@ struct Server {
     stop: OwnedFd,
 }
 
-/// Locked while IAs are asked for counters, so that an IA cannot be closed meanwhile.
+/// Locked while the counters of IAs are read, so that an IA cannot be closed meanwhile.
 static PUBLISHED: StaticMutex<Published> = StaticMutex::new(Published { pid: 0, sources: Vec::new(), server: None });
 
 /// Locks the list of IAs while the process forks.

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use super::Posted;
 use crate::provider::{Completion, Status, Token, Work};
 
-/// A ring of records.
+/// A ring of the last posts.
 #[derive(Debug)]
 pub(super) struct Ring {
     /// Records; their number is a power of two.
@@ -52,7 +52,7 @@ pub(super) struct Entry {
     pub(super) end: Option<PostEnd>,
 }
 
-/// The end of a post.
+/// How a post ended: its time, status and length.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) struct PostEnd {
     pub(super) at: u64,

@@ -1,6 +1,6 @@
-//! Settings of the trace: environment variables, and words of an IA's `ia_params`.
+//! Settings of the trace: environment variables, and the setting `io_trc=` in an IA's `ia_params`.
 //!
-//! The word `io_trc=` is removed here; other words are passed to the provider unchanged. An invalid value is reported
+//! `io_trc=` is removed here; the rest of `ia_params` is passed to the provider unchanged. An invalid value is reported
 //! with name, text and range, and the default is used.
 #![forbid(unsafe_code)]
 
@@ -47,7 +47,7 @@ impl Settings {
         (self.posts > 0).then(|| self.posts.next_power_of_two())
     }
 
-    /// The post number for receives taken from an SRQ, which were not posted to the EP.
+    /// The post number for SRQ receives, which were not posted to the EP.
     pub fn shared_post(&self) -> u32 {
         u32::from(self.posts > 0)
     }

@@ -274,7 +274,7 @@ pub type DAT_HANDLE_EXTENDEDOP_FUNC =
 
 /// `struct dat_provider`, 648 bytes: the table of 1.2, then eleven more functions.
 ///
-/// A null slot is legal in a foreign table; libdat answers `DAT_NOT_IMPLEMENTED` for it.
+/// The table of another implementation may have null entries, for which libdat returns `DAT_NOT_IMPLEMENTED`.
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct DAT_PROVIDER {

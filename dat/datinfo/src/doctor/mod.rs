@@ -26,7 +26,7 @@ enum Grade {
     Good,
     /// Information; no problem.
     Note,
-    /// The checked feature works, but not as well as it could.
+    /// The checked feature works, but is slow or limited.
     Warning,
     /// The checked feature does not work.
     Bad,

@@ -16,7 +16,7 @@ pub(super) struct ConfText {
     lines: Vec<Vec<u8>>,
 }
 
-/// A field of a line.
+/// A field of a line of dat.conf.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) struct Field {
     /// Value without quotes.

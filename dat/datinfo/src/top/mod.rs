@@ -56,7 +56,8 @@ impl Sample {
     }
 }
 
-/// Shows one sample, or one per interval. With `--once` it returns true if any process has answered.
+/// With `--once` or `--openmetrics`, prints one sample and returns whether any process has answered. Otherwise prints a
+/// sample per interval until stdout is closed.
 pub(crate) fn top(options: &Options, wanted: &options::Top) -> crate::Result {
     if wanted.once || wanted.openmetrics {
         let look = Sample::take(!wanted.no_endpoints)?;

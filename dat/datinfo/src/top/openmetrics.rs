@@ -1,9 +1,9 @@
 //! Counters for monitoring systems, in the text format of OpenMetrics 1.0.
 //!
 //! Pure. Sums are counters, levels are gauges; each name is a family, with one sample per adapter that has a value of
-//! this name. Endpoints have samples on request only, because a monitor stores every label set for ever, and endpoints
-//! are short-lived. Names and labels come from other processes: the text is valid whatever they contain. A duplicate
-//! sample is left out, and so is a sample whose name is already used with the other type.
+//! this name. Endpoints have samples on request only, because a monitoring system stores every label set permanently,
+//! and endpoints are short-lived. Other processes supply names and labels, but the text is valid whatever they contain.
+//! A duplicate sample is omitted, and so is a sample whose name is already used with the other type.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeMap, HashSet};

@@ -103,7 +103,7 @@ fn record<T>(fill: impl FnOnce(*mut T) -> Answer) -> Answer<T> {
 
 /// libdat's names for a return code.
 pub(crate) fn words(code: DAT_RETURN) -> String {
-    let udapl::Words { kind, detail } = libdat().words(code);
+    let udapl::CodeNames { kind, detail } = libdat().words(code);
     if detail.is_empty() || detail == "DAT_NO_SUBTYPE" { kind } else { format!("{kind} {detail}") }
 }
 

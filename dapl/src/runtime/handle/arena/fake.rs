@@ -1,4 +1,4 @@
-//! The arena of loom models: a few stubs that exist for one run of a model and are reused at once.
+//! The arena of loom models: a few stubs that exist for one run of a model and are reused without quarantine.
 #![forbid(unsafe_code)]
 
 use std::array;

@@ -1,8 +1,7 @@
 //! Encodes probes and their answers. An answer is never longer than its probe.
 //!
 //! Pure functions. A probe has the header of a usnic packet (`daplusnic::proto::wire`) with connection id 0. The field
-//! of
-//! the token contains a number chosen by the sender. A usnic listener (`daplusnic::proto::echo`) and `datinfo doctor
+//! of the token contains a number chosen by the sender. A usnic listener (`daplusnic::proto::echo`) and `datinfo doctor
 //! --serve` (by [`answer`]) report the size that arrived. If the probe requests it, the answer has the same length as
 //! the probe. Answers are never longer, so they cannot be used for amplification, and the listener keeps no state.
 #![forbid(unsafe_code)]
