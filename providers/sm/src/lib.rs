@@ -11,7 +11,7 @@
 //! uses queue pairs (`qp`), completion queues (`cq`), shared receive queues (`srq`), requests (`cm/request`),
 //! registered memory (`memory/regions`) and memory windows (`memory/window`).
 
-/// A point at which tests end or stop this process. Empty in release builds.
+/// A point at which tests kill or stop this process. Expands to nothing in builds without tests.
 macro_rules! fail_point {
     ($point:ident) => {
         #[cfg(test)]
@@ -61,7 +61,7 @@ use memory::window::Window;
 #[cfg(not(test))]
 dapl::export_provider!(Sm);
 
-/// An open IA of this provider.
+/// An open IA: its shared state and its engine thread.
 pub struct Sm {
     device: Arc<Device>,
     stopping: Arc<AtomicBool>,
@@ -71,7 +71,7 @@ pub struct Sm {
 /// A protection domain, by number. A registration can be used only by queue pairs of the same domain.
 pub struct Pd(u32);
 
-/// Registered memory.
+/// A registration of memory. Dropping it deregisters the memory.
 pub struct Mr {
     device: Arc<Device>,
     key: u32,
@@ -99,7 +99,7 @@ impl Drop for Mr {
     }
 }
 
-/// A memory window.
+/// A memory window. Dropping it revokes all of its keys.
 pub struct Mw(Arc<Window>);
 
 impl MemoryWindow for Mw {
@@ -114,7 +114,7 @@ impl Drop for Mw {
     }
 }
 
-/// A listener on a qualifier.
+/// A listener on a qualifier. Dropping it frees the qualifier.
 pub struct Listener {
     device: Arc<Device>,
     qual: u64,
@@ -128,7 +128,7 @@ impl Drop for Listener {
 }
 
 impl Sm {
-    /// Starts the engine thread if it does not run yet. The first object that can cause events calls this, so an
+    /// Starts the engine thread if it does not run yet. Called when an object is created that can cause events, so an
     /// adapter without such objects has no thread. Errors: `Exhausted(Device)`, logged here.
     fn start_engine(&self) -> Result<()> {
         let mut thread = self.thread.lock();
@@ -137,7 +137,8 @@ impl Sm {
         }
         let failed = |error: std::io::Error| {
             log::error!(
-                "{}: cannot start the engine thread: {error}; check the limit of threads (ulimit -u)",
+                "{}: cannot start the engine thread: {error}; check the limits of threads (ulimit -u) and open files \
+                 (ulimit -n)",
                 self.device.endpoint.path().display()
             );
             Error::Exhausted(Resource::Device)
@@ -224,7 +225,11 @@ impl MemoryProvider for Sm {
         let usable =
             remote && settings.rma == settings::RmaMethod::Auto && regions.may_register(region, access.writes());
         let Some(backing) = usable.then(|| backings.find(region, access.remote_write)).flatten() else {
-            log::info!("shared memory at {:#x}: peers cannot map it, they use other copy methods", region.address);
+            log::info!(
+                "peers cannot map the shared memory at {:#x} of {} bytes; they use other copy methods",
+                region.address,
+                region.length
+            );
             return self.register(pd, region, access);
         };
         let key = regions.export(region, access, pd.0)?;

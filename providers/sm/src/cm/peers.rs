@@ -1,6 +1,8 @@
-//! Attaches the memory of the peer to a connection: maps its shared areas, and finds or probes its end point.
+//! Attaches the memory of a peer to a connection: maps its shared-memory segments, and finds or creates the state of its
+//! end point.
 //!
-//! All data from a peer is checked before it is mapped. The state of a peer exists while there is a connection to it.
+//! Descriptors and parameters of a peer are checked before a segment is mapped. The state of a peer exists while there
+//! is a connection to it.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -21,8 +23,8 @@ use crate::proto::handshake::ConnectParams;
 use crate::qp::link::{Peer, PeerSide};
 use crate::settings::{ByKernel, RmaMethod};
 
-/// Maps the peer's areas for a connection, and closes the descriptors. `None`: the descriptors or parameters are
-/// invalid.
+/// Maps the peer's shared-memory segments for a connection, and closes the descriptors. `None`: a descriptor or
+/// parameter is invalid, which is logged here.
 pub(crate) fn meet(
     device: &Device,
     path: &Path,
@@ -42,7 +44,8 @@ pub(crate) fn meet(
     let area = Map::of_peer_rings(&fds.pop()?, params.geometry.area_len());
     let (Some(rma), Some(area)) = (rma, area) else {
         log::warn!(
-            "set-up with {}: cannot map the peer's areas: not sealed, of another size, or no address space (ulimit -v)",
+            "set-up with {}: cannot map the shared-memory segments of the peer: not sealed, wrong size, or no address \
+             space (ulimit -v)",
             path.display()
         );
         return None;
@@ -61,7 +64,8 @@ pub(crate) fn meet(
     })
 }
 
-/// Finds the end point of the peer, or creates its state.
+/// Returns the state of the peer's end point. If there is none, opens the peer's FIFO, maps its table of registrations,
+/// and determines which copy methods work.
 fn peer(device: &Device, path: &Path, pid: i32, params: &ConnectParams, table: &OwnedFd) -> Option<Arc<Peer>> {
     let key = (path.to_path_buf(), params.endpoint);
     let mut connections = device.connections.lock();
@@ -79,14 +83,14 @@ fn peer(device: &Device, path: &Path, pid: i32, params: &ConnectParams, table: &
         .ok()?;
     let Some(regions) = PeerRegions::map(table, params.table_slots) else {
         log::warn!(
-            "set-up with {}: cannot map the peer's table of {} keys: not sealed, of another size, or no address space (ulimit -v)",
+            "set-up with {}: cannot map the peer's table of {} keys: not sealed, wrong size, or no address space (ulimit -v)",
             path.display(),
             params.table_slots
         );
         return None;
     };
-    // The process is watched before it is probed. So if the process id is reused between the two steps, the watch
-    // detects it.
+    // The watch was created before the probe. If the process exits between these steps and another process gets its id,
+    // the watch reports the exit.
     let rma = &device.settings.rma;
     let wanted = rma.has(ByKernel::Cma) && params.probe_address != 0 && watch.is_some();
     let cma = AtomicBool::new(wanted && cma::probe(pid, params.probe_address, params.probe_value));

@@ -1,6 +1,6 @@
 //! The jobs of the engine thread. Any thread may queue a job; only the engine takes them.
 //!
-//! The length of the queue is bounded: each completion queue and each connection queues at most a few jobs at a time.
+//! The number of queued jobs is bounded: each completion queue and each connection queues at most a few jobs at a time.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,30 +13,31 @@ use dapl_software::memory::refused::RefusedAccess;
 /// The engine's job queue.
 pub(crate) type Jobs = EngineQueue<Job>;
 
-/// A completion queue, as the engine uses it. It is a trait, because a queue adds jobs and a job refers to its queue.
-/// `providers/common` calls all kinds of completion queues through the supertrait.
+/// A completion queue, as the engine uses it. It is a trait, because completion queues push jobs and jobs contain
+/// completion queues. `providers/common` notifies the completion queues of all providers through the supertrait.
 pub(crate) trait EngineQueueClient: Notify {
-    /// Called every tick while the queue is polled. `last`: number of polls at the previous call. Returns false if no
-    /// thread polls any more.
+    /// Called every tick while a thread polls the queue. `last`: number of polls at the previous call, which this call
+    /// updates. Returns false if there was no poll since then.
     fn tick(&self, last: &mut u32) -> bool;
 }
 
 /// A job of the engine.
 #[derive(Debug)]
 pub(crate) enum Job {
-    /// An armed completion queue has a completion, or a shared receive queue is below its low watermark.
+    /// Notify the consumer: an armed completion queue has a completion, or a shared receive queue has fewer receives
+    /// than its low watermark.
     Notify(Arc<dyn Notify>),
-    /// More posted receives of this EP are in use than its soft high watermark allows.
+    /// Report that the outstanding receives of this EP exceed its soft high watermark.
     ManyRecvs(ObjectId),
-    /// A thread has begun to poll this completion queue.
+    /// A thread has begun to poll this completion queue: call its `tick` every tick.
     Watch(Arc<dyn EngineQueueClient>),
-    /// The connection with this id has work, and no consumer polls.
+    /// Make progress on the connection with this id.
     Run(u32),
-    /// All requests of this gracefully ended connection are complete.
+    /// Complete the graceful disconnect of the connection with this id: all of its requests are complete.
     Drained(u32),
-    /// The peer of this connection attempt has probably died.
+    /// End the attempt or connection with this id, unless its peer has sent a reply: the peer has probably exited.
     Gone(u32),
-    /// Request a mapping of the peer's shared memory with this key (second number), for this connection (first number).
+    /// Request a mapping of the peer's shared memory: the connection's id, and the key.
     RequestMapping(u32, u32),
     /// Report this event of a connection or connection attempt.
     Event(ConnId, ConnectionEvent),
@@ -44,7 +45,7 @@ pub(crate) enum Job {
     Refused(RefusedAccess),
     /// Recalculate the next deadline.
     Deadlines,
-    /// The IA is being closed.
+    /// End the engine thread, because the IA is being closed.
     Stop,
 }
 

@@ -1,6 +1,7 @@
 //! Detects sends that wait too long for a receive of the peer. Each such stall of a connection is reported once.
 //!
-//! The engine checks all connections when it sends heartbeats. This module gets connections and time as parameters.
+//! The engine checks all connections when it sends heartbeats. The functions of this module take the waiting sends and
+//! the time as parameters.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -8,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use dapl_software::overdue::OVERDUE;
 
-/// The oldest waiting send of each connection.
+/// The oldest waiting send of each connection, by connection id.
 #[derive(Debug, Default)]
 pub(super) struct Stalls {
     seen: HashMap<u32, Stall>,
@@ -53,10 +54,10 @@ mod tests {
         let mut look = |waiting: &[(u32, u64)], second| stalls.look(waiting, begin + Duration::from_secs(second));
         assert_eq!(look(&[(1, 7), (2, 1)], 0), []);
         assert_eq!(look(&[(1, 7), (2, 2)], 5), []);
-        assert_eq!(look(&[(1, 7), (2, 3)], 10), [(1, Duration::from_secs(10))], "the other goes on");
-        assert_eq!(look(&[(1, 7)], 15), [], "reported already");
+        assert_eq!(look(&[(1, 7), (2, 3)], 10), [(1, Duration::from_secs(10))], "connection 2 has made progress");
+        assert_eq!(look(&[(1, 7)], 15), [], "the stall was already reported");
         assert_eq!(look(&[], 20), []);
-        assert_eq!(look(&[(1, 7)], 25), [], "another connection may have the id");
+        assert_eq!(look(&[(1, 7)], 25), [], "a new connection with the same id has a new stall");
         assert_eq!(look(&[(1, 7)], 40), [(1, Duration::from_secs(15))]);
     }
 }

@@ -1,8 +1,8 @@
-//! The engine: one thread per open IA that waits for the set-up socket, the FIFO, deaths of peers, and jobs.
+//! The engine: one thread per open IA that waits for the set-up socket, the FIFO, exits of peer processes, and jobs.
 //!
-//! Only the engine calls the sinks, and it has no lock during such a call. It sleeps without a timeout while no
-//! deadline is set, so an idle process uses no CPU. While a consumer polls, the consumer makes progress on its own
-//! connections, and the engine checks every tick whether the consumer still polls.
+//! Only the engine calls the sinks, and it holds no lock during such a call. It sleeps without a timeout while no
+//! deadline is set, so an idle process uses no CPU. While a consumer polls, the polling thread makes progress on the
+//! connections, and the engine checks every tick whether the thread still polls.
 #![forbid(unsafe_code)]
 
 use std::os::fd::AsFd;
@@ -31,23 +31,23 @@ use crate::proto::machine::{Action, Input};
 use crate::proto::message::Note;
 use crate::qp::link::ConnectionMemory;
 
-/// Interval between checks of a polling consumer.
+/// Interval at which the engine checks whether a consumer still polls.
 const TICK: Duration = Duration::from_millis(2);
-/// Number of FIFO words that are read at once. This is the capacity of the FIFO, so a read of this length shows that
-/// the FIFO was full.
+/// Maximum number of FIFO words of one read. This is the capacity of a FIFO (64 KiB), so a read of this length means
+/// that the FIFO was full and words may be lost.
 const FIFO_CAPACITY: usize = 16_384;
 
 const FIFO_KEY: u64 = 0;
 const SOCKET_KEY: u64 = 1;
 const JOBS_KEY: u64 = 2;
-/// First key of watched processes in the epoll set; lower keys are descriptors of the engine.
+/// The epoll key of a watched process is this number plus its process id. Lower keys are the engine's own descriptors.
 const FIRST_PID_KEY: u64 = 16;
 
-/// The engine's thread.
+/// The state of the engine thread.
 pub(crate) struct Engine {
     device: Arc<Device>,
     epoll: rustix::fd::OwnedFd,
-    /// Polled completion queues, with the number of polls at the last tick.
+    /// Polled completion queues, each with its number of polls at the last tick.
     watched: Vec<(Arc<dyn EngineQueueClient>, u32)>,
     next_tick: Option<Instant>,
     next_alive: Option<Instant>,
@@ -83,7 +83,7 @@ impl Engine {
             events.clear();
             let timeout = self.timeout();
             if epoll::wait(&self.epoll, spare_capacity(&mut events), timeout.as_ref()).is_err() {
-                // The wait was interrupted. All signals are blocked in this thread, but a debugger may interrupt it.
+                // EINTR: all signals are blocked in this thread, but a debugger may interrupt the wait.
                 continue;
             }
             let keys: Vec<u64> = events.iter().map(|event| event.data.u64()).collect();
@@ -128,7 +128,7 @@ impl Engine {
                 Job::RequestMapping(id, key) => exchange::request_mapping(&self.device, id, key),
                 Job::Drained(id) => self.drained(id),
                 Job::Gone(id) => {
-                    self.read_datagrams(); // The peer may have sent its result just before it died.
+                    self.read_datagrams(); // The peer may have sent its reply just before it exited.
                     self.attempt_gone(id);
                 }
                 Job::Event(conn, event) => self.device.sink.event(conn, event, &[]),
@@ -156,7 +156,8 @@ impl Engine {
         }
     }
 
-    /// Sends heartbeats to all peers, and ends the connections of peers that were inactive for too long (CM-5).
+    /// Sends heartbeats to all peers, and ends the connections whose peer has exited or was inactive for the give-up
+    /// time (CM-5).
     fn send_heartbeats(&mut self, now: Instant) {
         let (mut dead, mut unpolled) = (Vec::new(), Vec::new());
         let mut open = 0;
@@ -165,11 +166,18 @@ impl Engine {
             open += 1;
             let is_silent = attempt.machine.is_silent(link.progress(), now);
             if is_silent || link.alive() == WakeResult::Dead {
+                let (ep, pid) = (attempt.conn().map_or(0, |conn| conn.ep()), link.peer_pid());
                 if is_silent {
                     let limit = self.device.settings.silence.as_millis();
-                    log::warn!("connection {id} is ended: no activity of the peer for {limit} ms (setting give_up_ms)");
+                    log::warn!(
+                        "ep {ep:#x}: connection to process {pid} ended: no activity of the peer for {limit} ms (setting \
+                         give_up_ms)"
+                    );
                 } else {
-                    log::warn!("connection {id} is ended: the peer's process has closed the connection");
+                    log::warn!(
+                        "ep {ep:#x}: connection to process {pid} ended: the peer has closed its FIFO; it has probably \
+                         exited"
+                    );
                 }
                 dead.push(*id);
             } else if link.is_reset() {
@@ -181,8 +189,8 @@ impl Engine {
         for id in dead {
             self.attempt_gone(id);
         }
-        // FIFO words may be lost, because the FIFO was full or another process read them. So all events that FIFO words
-        // announce are checked here.
+        // FIFO words are lost if the FIFO is full, or if another process reads them. So each heartbeat also checks the
+        // rings of the connections that no thread polls.
         unpolled.into_iter().filter(|qp| qp.has_unread()).for_each(|qp| qp.serve());
         self.report_stalls(now);
         exchange::sweep(&self.device);
@@ -194,7 +202,7 @@ impl Engine {
         self.next_alive = (open > 0 || !is_settled).then(|| now + self.device.settings.alive);
     }
 
-    /// Logs connections whose oldest send has waited too long for a receive. Each stall is logged once.
+    /// Logs each send that has waited too long for a receive of the peer, once.
     fn report_stalls(&mut self, now: Instant) {
         let conns: Vec<(u32, Arc<dyn Conn>)> = {
             let connections = self.device.connections.lock();
@@ -229,14 +237,14 @@ impl Engine {
 
     fn noted(&mut self, note: Note) {
         let (Note::Wake(id) | Note::Alive(id) | Note::Reset(id)) = note;
-        // The generation is part of the id, so a word for an earlier connection matches no connection.
+        // The id contains a generation, so a late word for an earlier connection matches no entry of the table.
         self.step(id, Input::Alive);
         self.look_at(id, matches!(note, Note::Wake(_)));
     }
 
     fn look_at(&mut self, id: u32, serve: bool) {
         let Some((qp, link)) = self.conn(id) else { return };
-        // A forged word has no effect, because the peer must also have marked the end on the control line.
+        // A forged Reset word has no effect, because the peer must also have marked the end on its control line.
         if link.is_reset() {
             self.attempt_gone(id);
         } else if serve {
@@ -266,8 +274,8 @@ impl Engine {
 
     fn reject_undecodable(&self, bad: DecodeError, received: &Received) {
         log::warn!("invalid set-up datagram of {} dropped: {bad}", received.from.display());
-        // The first eight bytes of a request are the same in every version, so a sender with another version can be
-        // answered.
+        // The first eight bytes of a request have the same layout in every version, so a client of another version gets
+        // a rejection.
         if let [1, _, _, _, a, b, c, d, ..] = received.bytes[..] {
             let client = u32::from_le_bytes([a, b, c, d]);
             let result =
@@ -283,8 +291,8 @@ impl Engine {
                 if self.is_reply_expected(client, token, result, &received.from) {
                     self.reply(client, server, result, accepted, received);
                 } else if let ReplyResult::Accepted = result {
-                    // The connection attempt was given up, or belongs to an earlier process with this path. The
-                    // acceptor must be notified.
+                    // This process has ended the attempt, or an earlier process with the same path made it. The reset
+                    // ends the attempt at the acceptor.
                     let reset = Datagram::Reset { from: client, to: server, token };
                     let _ = self.device.socket.send(&received.from, &reset.encode(), &[]);
                 }
@@ -302,7 +310,7 @@ impl Engine {
         }
     }
 
-    /// Whether the datagram answers a request that this process has sent, even if the attempt has ended.
+    /// Whether a reply from `from` with this token belongs to an attempt of this process.
     fn is_reply_expected(&self, id: u32, token: u64, result: ReplyResult, from: &Path) -> bool {
         let connections = self.device.connections.lock();
         let attempt = connections.by_id.get(&id).filter(|a| a.peer == from);
@@ -390,8 +398,7 @@ impl Engine {
         Some((attempt.conn()?, attempt.link.clone()?))
     }
 
-    /// Reports the connection before data transfer starts, so that no receive completes before the connection is
-    /// reported.
+    /// Reports the connection, then starts data transfer: no receive may complete before ESTABLISHED is reported.
     fn established(&mut self, id: u32, qp: &dyn Conn, link: &Arc<ConnectionMemory>, private_data: &[u8]) {
         fail_point!(Confirmed);
         if let Some(peer_side) = link.peer_side() {
@@ -405,8 +412,8 @@ impl Engine {
 
     // --- the end ---
 
-    /// Handles the completion of all requests of a graceful disconnect. If the QP has begun another connection, the id
-    /// does not match and nothing is done.
+    /// Ends a connection after a graceful disconnect, when all of its requests are complete. Does nothing if the QP has
+    /// begun another connection, which has another id.
     fn drained(&self, id: u32) {
         if let Some((qp, link)) = self.conn(id)
             && qp.break_off(Some(&link)).is_some()
@@ -416,10 +423,10 @@ impl Engine {
         }
     }
 
-    /// Handles the death of the peer of a connection attempt or connection.
+    /// Ends a connection or attempt whose peer has ended it or has exited.
     fn attempt_gone(&mut self, id: u32) {
-        // The end may arrive before the acknowledgement. The requester's mark proves that the connection was open at
-        // the requester.
+        // The acknowledgement may be lost or arrive later than the end. If the requester has marked the end on its
+        // control line, the connection was established, which implies the acknowledgement.
         if self.conn(id).is_some_and(|(_, link)| link.is_reset()) {
             self.step(id, Input::Ack);
         }
@@ -427,7 +434,7 @@ impl Engine {
     }
 
     pub(crate) fn process_died(&mut self, pid: i32) {
-        // Queued datagrams are read first, because an attempt that was answered must not time out.
+        // Queued datagrams are read first: the process may have accepted a request just before it exited.
         self.read_datagrams();
         let ids: Vec<u32> = {
             let connections = self.device.connections.lock();

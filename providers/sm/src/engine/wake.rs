@@ -1,8 +1,8 @@
 //! Words written to a peer's FIFO: wake-ups, heartbeats, resets (SM-14 to SM-16).
 //!
-//! Writing to a FIFO without a reader fails with EPIPE, which means that the peer is dead. The consumer's process never
-//! gets SIGPIPE. New kernels have a flag for this purpose. On older kernels the signal is blocked in the calling thread
-//! and consumed. The process-wide signal disposition is not changed.
+//! Writing to a FIFO without a reader fails with EPIPE, which means that the peer process has exited. The consumer must
+//! not get SIGPIPE for such a write. `RWF_NOSIGNAL` prevents the signal; on kernels without this flag, the signal is
+//! blocked in the calling thread and consumed. The process-wide signal disposition is not changed.
 
 use std::io::IoSlice;
 use std::os::fd::{AsFd, OwnedFd};
@@ -16,9 +16,9 @@ use crate::proto::message::Note;
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum WakeResult {
     Sent,
-    /// The FIFO is full: the peer has thousands of words to read, and checks every connection after reading them.
+    /// The FIFO is full, or a signal has interrupted the write. A peer that reads a full FIFO checks all connections.
     Full,
-    /// The FIFO has no reader, so the peer is dead.
+    /// The FIFO has no reader: the peer process has exited.
     Dead,
 }
 
@@ -27,11 +27,11 @@ const NO_SIGNAL: ReadWriteFlags = ReadWriteFlags::from_bits_retain(0x100);
 /// Whether the kernel supports `RWF_NOSIGNAL`; assumed until a call fails.
 static KNOWS_FLAG: AtomicBool = AtomicBool::new(true);
 
-/// Writes one word. Never blocks.
+/// Writes one word to a peer's FIFO. Never blocks.
 pub(crate) fn write_word(fifo: &OwnedFd, note: Note) -> WakeResult {
     let word = note.encode();
     if KNOWS_FLAG.load(Ordering::Relaxed) {
-        // Offset -1 means the current position, which is the only one that a pipe supports.
+        // Offset -1 means the current position; a pipe supports no other offset.
         match rustix::io::pwritev2(fifo, &[IoSlice::new(&word)], u64::MAX, NO_SIGNAL) {
             Err(Errno::OPNOTSUPP | Errno::INVAL | Errno::NOSYS) => KNOWS_FLAG.store(false, Ordering::Relaxed),
             other => return verdict(other),
@@ -50,8 +50,8 @@ fn verdict(written: rustix::io::Result<usize>) -> WakeResult {
 
 /// Calls `write` with SIGPIPE blocked in this thread, and consumes a SIGPIPE that the call raised.
 fn without_sigpipe(write: impl FnOnce() -> WakeResult) -> WakeResult {
-    // SAFETY: these system calls access only signal sets on this stack. SIGPIPE is consumed only if it was not pending
-    // before the call.
+    // SAFETY: the system calls access only the signal sets and the `timespec` on this stack, which are initialized
+    // before they are read: all-zero bytes are a valid `sigset_t`.
     unsafe {
         let mut pipe = std::mem::zeroed::<libc::sigset_t>();
         let mut before = std::mem::zeroed::<libc::sigset_t>();
@@ -79,7 +79,7 @@ mod tests {
     }
 
     #[test]
-    fn a_word_arrives_whole() {
+    fn fifo_word_arrives_with_its_four_bytes() {
         let (reader, writer) = fifo();
         assert_eq!(write_word(&writer, Note::Wake(5)), WakeResult::Sent);
         let mut word = [0; 4];
@@ -89,20 +89,19 @@ mod tests {
 
     #[test]
     fn fifo_without_reader_reports_death_without_a_signal() {
-        // The test harness ignores SIGPIPE, but a consumer may not.
-        // SAFETY: sets the default disposition for the writes below in this test process, and restores the previous one
-        // afterwards.
+        // The test harness ignores SIGPIPE; with the default disposition, a SIGPIPE would end this test.
+        // SAFETY: `signal` accesses no memory of this process.
         let before = unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
         let (reader, writer) = fifo();
         drop(reader);
         assert_eq!(write_word(&writer, Note::Alive(1)), WakeResult::Dead);
         assert_eq!(without_sigpipe(|| verdict(rustix::io::write(&writer, &[0; 4]))), WakeResult::Dead);
-        // SAFETY: as above.
+        // SAFETY: `before` is the disposition that `signal` has returned above.
         unsafe { libc::signal(libc::SIGPIPE, before) };
     }
 
     #[test]
-    fn a_full_fifo_is_no_failure() {
+    fn full_fifo_is_reported_as_full_and_not_as_dead() {
         let (_reader, writer) = fifo();
         while write_word(&writer, Note::Wake(1)) == WakeResult::Sent {}
         assert_eq!(write_word(&writer, Note::Wake(1)), WakeResult::Full);

@@ -1,10 +1,10 @@
-//! Exports and imports mappings of registered shared memory, by a request and an answer between the engine threads of
-//! both processes.
+//! Exports and imports mappings of registered shared memory, by a request and a reply between the engine threads of
+//! two processes.
 //!
-//! The first transfer with a key of exportable memory makes its engine request a mapping. The owner of the memory
-//! checks the connection and the key. It answers with a descriptor, the id of a segment, or a refusal. The answer is
-//! checked against the peer's table of registrations. The memory is mapped if accesses can never raise a signal
-//! (`mapped`). Without a valid answer, transfers use other methods.
+//! The first transfer with a key of exported memory makes the initiator's engine request a mapping. The owner of the
+//! memory checks the connection and the key. It replies with a descriptor, with the id of a System V segment, or
+//! without a mapping. The initiator checks the reply against the peer's table of registrations, and maps the memory if
+//! accesses can never raise a signal (`mapped`). Without a mapping, transfers use other copy methods.
 #![forbid(unsafe_code)]
 
 use std::os::fd::{AsFd, BorrowedFd};
@@ -22,7 +22,7 @@ use crate::memory::mapped::{Mapped, segment_space};
 use crate::proto::handshake::{Datagram, ExportDescription, ExportedObject};
 use crate::qp::link::{Peer, PeerSide};
 
-/// Requests a mapping, because the connection with this id has used this key of the peer. Called by the initiator's
+/// Requests a mapping of the peer's memory with this key, for the connection with this id. Called by the initiator's
 /// engine.
 pub(crate) fn request_mapping(device: &Device, id: u32, key: u32) {
     let found = {
@@ -33,7 +33,7 @@ pub(crate) fn request_mapping(device: &Device, id: u32, key: u32) {
             Some((peer_side.peer.clone(), request))
         })
     };
-    // If the connection has ended, its keys are not used any more, or another connection will request the mapping.
+    // If the connection has ended, no mapping is needed. Another connection that uses the key requests it again.
     let Some((peer, request)) = found else { return };
     let Some(imports) = &peer.imports else { return };
     imports.forget_revoked(|key| peer.regions.entry(key).is_some());
@@ -42,7 +42,7 @@ pub(crate) fn request_mapping(device: &Device, id: u32, key: u32) {
     }
 }
 
-/// Handles a request at the owner of the memory. A request for an unknown connection is ignored.
+/// Handles a request for a mapping at the owner of the memory. Ignores a request of an unknown connection.
 pub(crate) fn on_mapping_request(device: &Device, request: &Datagram, sender: &Path) {
     let Datagram::MappingRequest { from, to, token, key } = *request else { return };
     let Some(pd) = with(device, sender, (from, to, token), |attempt, _| Some(attempt.conn()?.pd())) else { return };
@@ -59,7 +59,8 @@ pub(crate) fn on_mapping_request(device: &Device, request: &Datagram, sender: &P
         fds.push(memory.file.as_fd());
     }
     let reply = Datagram::MappingReply { from: to, to: from, token, key, export };
-    // Descriptors are sent only to a directory of the same user. If sending fails, the peer repeats its request.
+    // A descriptor grants access to the memory, so it is sent only to a directory of the same user. If sending fails,
+    // the peer repeats its request.
     let _ = socket::check_folder(sender, rustix::process::geteuid().as_raw())
         .and_then(|()| device.socket.send(sender, &reply.encode(), &fds));
 }
@@ -73,7 +74,7 @@ fn export(backing: &Backing) -> Option<ExportDescription> {
     Some(ExportDescription { address: *address, length: *length, offset: *offset, object })
 }
 
-/// Handles the answer to a request. Called by the initiator's engine.
+/// Handles the reply to a request for a mapping. Called by the initiator's engine.
 pub(crate) fn on_mapping_reply(device: &Device, reply: &Datagram, received: &Received) {
     let Datagram::MappingReply { from, to, token, key, export } = *reply else { return };
     let known =
@@ -82,12 +83,15 @@ pub(crate) fn on_mapping_reply(device: &Device, reply: &Datagram, received: &Rec
     let Some(imports) = peer.imports.as_ref().filter(|imports| imports.is_requested(key)) else { return };
     let mapped = export.map(|export| map(&peer, pd, key, &export, received));
     if let Some(Err(why)) = &mapped {
-        log::info!("{}: shared memory of key {key:#x} is not mapped: {why}", peer.path.display());
+        log::info!(
+            "cannot map shared memory of peer {} (key {key:#x}): {why}; using other copy methods",
+            peer.path.display()
+        );
     }
     imports.settle(key, mapped.and_then(Result::ok));
 }
 
-/// Maps the region that a peer exports, if the answer matches the peer's table of registrations.
+/// Maps the region that a peer exports, if the reply matches the peer's table of registrations.
 fn map(
     peer: &Arc<Peer>,
     pd: u32,
@@ -111,11 +115,12 @@ fn map(
             Mapped::of_segment(id, export.offset, region, writable)
         }
     }?;
-    // If the key has been revoked meanwhile, the file may contain other memory.
+    // If the peer has revoked the key meanwhile, the file may contain memory that this connection must not access.
     says().filter(|now| *now == entry).map(|_| mapped).ok_or("the key has ended")
 }
 
-/// Calls a function with the connection that a datagram identifies by both ids and the token.
+/// Calls `look` with the connection that a datagram identifies by both ids and the token. Returns `None` if there is no
+/// such connection.
 fn with<T>(
     device: &Device,
     sender: &Path,
@@ -135,8 +140,8 @@ fn with<T>(
     look(attempt, peer_side)
 }
 
-/// Called by the engine periodically: unmaps regions whose registration has ended, and permits lost requests to be
-/// repeated.
+/// Unmaps regions whose registration the peer has ended, and permits lost requests to be repeated. Called by the engine
+/// once per heartbeat interval.
 pub(crate) fn sweep(device: &Device) {
     let peers: Vec<Arc<Peer>> = device.connections.lock().peers.values().filter_map(std::sync::Weak::upgrade).collect();
     for peer in peers {

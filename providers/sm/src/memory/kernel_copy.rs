@@ -1,7 +1,7 @@
 //! Selects the kernel method for copies between local memory and a peer's memory.
 //!
 //! KNEM is used if the peer has declared its memory to the KNEM device, otherwise cross-memory attach. If the kernel
-//! refuses a method, it is not tried with this peer again. `regions` has checked the right to copy.
+//! denies a copy method, the method is not used with this peer again. The callers have checked the registrations.
 
 use std::sync::atomic::Ordering;
 
@@ -17,9 +17,11 @@ pub(crate) fn reaches(peer: &Peer, key: u32) -> bool {
     peer.cma.load(Ordering::Relaxed) || peer.knem.load(Ordering::Relaxed) && peer.regions.exported(key).is_some()
 }
 
-/// Copies a whole piece.
+/// Copies a segment completely.
 ///
-/// # Safety This call may read the mapped part of the piece, and for `Read` write it.
+/// # Safety
+///
+/// The bytes of `piece` must be memory that this process may read, and for `Read` write, or unmapped memory.
 #[inline]
 pub(crate) unsafe fn copy(
     regions: &Regions,
@@ -32,13 +34,13 @@ pub(crate) unsafe fn copy(
         && let Some(knem) = regions.knem()
         && let Some((exported, offset)) = peer.regions.exported(target.key).zip(peer.regions.offset(target))
     {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that the bytes of `piece` may be accessed (# Safety).
         match unsafe { knem.copy(direction, piece.address, exported, offset, piece.length as usize) } {
             Err(CopyError::Denied) if peer.regions.allows(target) => {
-                log::info!("a copy through KNEM to process {} was refused, using other copy methods", peer.pid);
+                log::info!("/dev/knem denies a copy with process {}; using other copy methods", peer.pid);
                 peer.knem.store(false, Ordering::Relaxed);
             }
-            // The owner of the memory has ended the registration meanwhile.
+            // The peer has revoked the registration meanwhile, so the region does not exist any more.
             Err(CopyError::Denied) => return Err(CopyError::RemoteMemory),
             done => return done,
         }
@@ -46,6 +48,6 @@ pub(crate) unsafe fn copy(
     if !peer.cma.load(Ordering::Relaxed) {
         return Err(CopyError::Denied);
     }
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that the bytes of `piece` may be accessed (# Safety).
     unsafe { cma::copy(direction, peer.pid, piece.address, target.address, piece.length as usize) }
 }

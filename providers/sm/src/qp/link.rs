@@ -257,6 +257,11 @@ impl ConnectionMemory {
         Some(CopyDelegation { local: &self.area, peer: &self.peer_side()?.area })
     }
 
+    /// Process id of the peer, for log messages; 0: not attached yet, or not visible in this pid namespace.
+    pub(crate) fn peer_pid(&self) -> i32 {
+        self.peer_side().map_or(0, |side| side.peer.pid)
+    }
+
     /// Returns the peer's areas, if they are attached.
     #[inline(always)]
     pub(crate) fn peer_side(&self) -> Option<&PeerSide> {

@@ -2,7 +2,7 @@
 //! makes progress.
 //!
 //! A consumer's poll, a post or the engine acquires the lock of a direction and makes a pass over it. If no thread
-//! polls, the connection is armed, and the peer wakes the engine by a FIFO word. Lock order: receive direction, send
+//! polls, the wake-up flags are set, and the peer wakes the engine by a FIFO word. Lock order: receive direction, send
 //! direction, shared receive queue, completion queue, engine queue. Only the engine reports connection events to dapl.
 #![forbid(unsafe_code)]
 
@@ -36,10 +36,10 @@ use crate::qp::shared::{Fault, Pool, Shared};
 use crate::qp::tx::{Request, Tx};
 use crate::{Mr, Mw, Sm};
 
-/// Number of engine ticks (2 ms) without progress after which a connection counts as idle. Connections that share a
-/// poller get more passes.
+/// Number of engine ticks (2 ms) without progress after which a connection counts as idle.
 const IDLE_TICKS: u32 = 16;
-/// Maximum number of passes over a connection before other connections are served.
+/// Maximum number of consecutive passes over one connection. Other connections would starve if a peer sent without a
+/// pause.
 const MAX_PASSES: usize = 1000;
 
 /// A queue pair, as dapl refers to it.
@@ -55,15 +55,16 @@ pub(crate) struct QpCore {
     max_reads_in: u32,
     rx: parking_lot::Mutex<Rx>,
     tx: parking_lot::Mutex<Tx>,
-    /// The connection or attempt; the directions reference its rings directly. Arming and disarming hold this lock,
-    /// so that `polled` matches the control line.
+    /// The memory of the connection or attempt; `rx` and `tx` have their own references to it. Setting and clearing the
+    /// wake-up flags holds this lock, so that `polled` is consistent with the flags.
     link: parking_lot::Mutex<Option<Arc<ConnectionMemory>>>,
-    /// Whether a thread polls one of the queues, so that the wake-up flags are cleared.
+    /// Whether a thread polls one of the completion queues, so that the wake-up flags are clear.
     polled: AtomicBool,
-    /// Whether there is no connection or connection attempt. Can be read without the lock.
+    /// Whether there is no connection or connection attempt. Pollers read it without a lock.
     ended: AtomicBool,
-    /// Number of passes that made progress, and the value of this number when the engine last read it.
+    /// Number of passes that made progress.
     progress_count: AtomicU32,
+    /// Value of `progress_count` at the engine's last check for idle connections.
     seen_progress: AtomicU32,
     /// Number of engine ticks since the last progress.
     idle_ticks: AtomicU32,
@@ -127,7 +128,7 @@ impl QpCore {
         self.tx.lock().forget_extensions()
     }
 
-    /// Makes one pass over both directions, for a thread that does not poll. Returns whether there was progress.
+    /// Makes one pass over both directions, for a thread that does not poll. Returns whether the pass made progress.
     fn progress(&self) -> bool {
         let mut out = Outbox::default();
         let received = {
@@ -137,7 +138,8 @@ impl QpCore {
         self.pass_sends(received, &mut out, true)
     }
 
-    /// Makes the part of a pass that concerns the send direction.
+    /// Makes a pass over the send direction if `sending` is set, then handles the results of both directions. Returns
+    /// whether either direction made progress.
     fn pass_sends(&self, received: std::result::Result<bool, Fault>, out: &mut Outbox<'_>, sending: bool) -> bool {
         let sent = if sending {
             let mut tx = self.tx.lock();
@@ -163,8 +165,8 @@ impl QpCore {
         has_progress
     }
 
-    /// Whether a thread polls for this queue pair. A thread that sleeps on one of its queues must be woken, even if
-    /// another thread polls the other queue.
+    /// Whether the engine can leave this queue pair to a polling thread: a thread polls one of its completion queues,
+    /// and none of them is armed. A thread that sleeps on an armed queue must be woken by the engine.
     fn has_poller(&self) -> bool {
         self.shared.cqs().any(|cq| cq.is_polled()) && !self.shared.cqs().any(|cq| cq.is_armed())
     }
@@ -175,7 +177,7 @@ impl QpCore {
                 return;
             }
         }
-        // The number of passes is limited, because a peer may send without pause.
+        // More passes may be needed. The engine makes them after it has served other connections.
         self.queue_for_engine();
     }
 
@@ -189,10 +191,11 @@ impl QpCore {
     /// Sets the wake-up flags. Returns true if work has already arrived.
     fn arm(&self) -> bool {
         let rx = self.rx.lock();
-        // The lock is kept until the flag is set. Otherwise a concurrent post could be missed.
+        // The lock is held until the flags are set. Otherwise a concurrent post could change `needs_peer_progress`
+        // without setting the flag for it.
         let tx = self.tx.lock();
         if rx.is_new() && tx.is_new() && self.has_preset_flags() {
-            return false; // The first message of the peer causes a wake-up.
+            return false; // The flags are still set from set-up, so the peer's first message causes a wake-up.
         }
         let wants_progress = tx.needs_peer_progress();
         if !self.set_flag(WANT_REQUESTS | if wants_progress { WANT_PROGRESS } else { 0 }) {
@@ -201,8 +204,8 @@ impl QpCore {
         rx.has_work() || tx.must_go_on() || tx.has_work(&self.shared)
     }
 
-    /// Adds the connection to the list of a thread that polls its queues. RDMA alone causes no wake-up that would add
-    /// it.
+    /// Lets the engine add the connection to the list of a polling thread. Quick RDMA posts cause no wake-up of the
+    /// engine, so without this call the connection would stay outside of the list.
     #[cold]
     #[inline(never)]
     fn add_to_pollers(&self) {
@@ -211,7 +214,7 @@ impl QpCore {
         }
     }
 
-    /// Returns true, so that the engine serves the connection, if its wake-up flags were set before the peer joined.
+    /// Whether the wake-up flags are unchanged since set-up. If so, marks the connection as not polled.
     fn has_preset_flags(&self) -> bool {
         let link = self.link.lock();
         let is_preset = link.as_ref().is_some_and(|link| link.is_preset());
@@ -221,20 +224,27 @@ impl QpCore {
         is_preset
     }
 
-    /// Sets a wake-up flag. Returns false if there is no connection.
+    /// Sets wake-up flags. Returns false if there is no connection.
     fn set_flag(&self, want: u64) -> bool {
         let link = self.link.lock();
         self.polled.store(false, Ordering::SeqCst);
         link.as_ref().inspect(|link| link.arm(want)).is_some()
     }
 
-    /// Ends the connection because of a fault: flushes the work queues, notifies the peer, and reports the end.
+    /// Ends the connection because of a fault: flushes the work queues, notifies the peer, and reports the event
+    /// `Broken`.
     #[cold]
     fn fail(&self, fault: Fault) {
         if let Some((link, _)) = self.end(None) {
+            let (ep, pid) = (self.shared.ep.handle, link.peer_pid());
             match fault {
-                Fault::Nonsense(what) => log::warn!("connection {} dropped: the peer sent {what}", link.id),
-                Fault::Watermark => log::info!("connection {} dropped: receives above its hard watermark", link.id),
+                Fault::Nonsense(what) => {
+                    log::warn!("ep {ep:#x}: connection to process {pid} dropped: the peer sent {what}");
+                }
+                Fault::Watermark => log::info!(
+                    "ep {ep:#x}: connection to process {pid} dropped: the outstanding receives exceed the EP's hard high \
+                     watermark"
+                ),
                 Fault::Receive | Fault::Access | Fault::Request => {}
             }
             setup::close(&self.device, &link);
@@ -242,7 +252,8 @@ impl QpCore {
         }
     }
 
-    /// Ends the connection, as `Conn::break_off` does. Also returns whether a fault was found that was not reported.
+    /// Ends the connection, as `Conn::break_off` does. The flag is true if a pass had found a fault that was not yet
+    /// handled.
     fn end(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<(Arc<ConnectionMemory>, bool)> {
         let mut rx = self.rx.lock();
         let mut tx = self.tx.lock();
@@ -269,7 +280,7 @@ impl QpCore {
 
     fn flush(&self, rx: &mut Rx, tx: &mut Tx) {
         if let Some(ends) = &rx.ends {
-            ends.publish_last(); // The messages that were taken are delivered, so the peer's sends must succeed.
+            ends.publish_last(); // The peer's sends whose messages were delivered must complete successfully.
             if let (true, Some(pool)) = (ends.waits_for_receive(), &self.shared.pool) {
                 pool.srq.cancel_wait(&pool.waiter);
             }
@@ -280,7 +291,7 @@ impl QpCore {
             self.shared.complete_request(&mut Outbox::default(), completion);
         }
         self.shared.watch.detach();
-        self.shared.watch.set_wait(Wait::Other); // Pollers then remove the connection from their lists.
+        self.shared.watch.set_wait(Wait::Other); // The next poll visits the connection, and removes it from the list.
         self.flush_receives(rx);
     }
 
@@ -294,13 +305,13 @@ impl QpCore {
         self.link.lock().clone()
     }
 
-    /// Completes a receive that was posted after the end of the connection.
+    /// Completes a receive that was posted after the end of the connection, with status `Flushed`.
     #[cold]
     fn flush_recv(&self, token: Token) {
         self.shared.complete_recv(&mut Outbox::default(), flushed(token));
     }
 
-    /// Called after the post of a receive for which a message waited or which crossed a watermark.
+    /// Called after a receive was posted, if a message waited for it or the number of receives has crossed a watermark.
     #[cold]
     fn recv_posted(&self, mut rx: MutexGuard<'_, Rx>) {
         let outcome = rx.posted(&self.shared);
@@ -308,8 +319,8 @@ impl QpCore {
         self.after_recv(outcome);
     }
 
-    /// Called after the post of a receive that may have made progress. A polling thread does the remaining work;
-    /// without a polling thread, the engine does it.
+    /// Handles the result of a pass after a receive was posted: queues the connection for the engine if there is more
+    /// work.
     fn after_recv(&self, outcome: std::result::Result<bool, Fault>) {
         match outcome {
             Ok(false) => {}
@@ -318,7 +329,7 @@ impl QpCore {
         }
     }
 
-    /// Posts a request that waits in the queue or needs more than one slot.
+    /// Posts a request by the general path, which also handles requests that must wait or need several slots.
     #[inline(never)]
     fn post_request(&self, tx: MutexGuard<'_, Tx>, wr: &SendWr<'_>) -> Result<()> {
         if tx.ends.as_ref().is_some_and(|ends| !ends.supports(wr.op)) {
@@ -329,7 +340,7 @@ impl QpCore {
         Ok(())
     }
 
-    /// Makes a pass before a post.
+    /// Makes a pass before a post. Returns the lock of the send direction again.
     #[cold]
     #[inline(never)]
     fn make_pass<'a>(&'a self, mut tx: MutexGuard<'a, Tx>) -> MutexGuard<'a, Tx> {
@@ -344,7 +355,7 @@ impl QpCore {
     /// Checks that the queue has space for one more request, after a pass if necessary.
     fn with_space<'a>(&'a self, mut tx: MutexGuard<'a, Tx>) -> Result<MutexGuard<'a, Tx>> {
         if tx.len() >= self.max_requests as usize {
-            // Some requests may be complete but not yet reported.
+            // A pass reports requests that are complete, which frees space in the queue.
             tx = self.make_pass(tx);
             if tx.len() >= self.max_requests as usize {
                 return Err(Error::Exhausted(Resource::Memory));
@@ -365,8 +376,8 @@ impl QpCore {
         }
     }
 
-    /// Called after a post if no thread polls. Sets the wake-up flag for the peer's answers, and queues work that needs
-    /// no answer for the engine.
+    /// Called after each post. If no thread polls, sets the wake-up flag for the peer's progress, and queues the
+    /// connection for the engine if there is work that needs no progress of the peer.
     #[inline]
     fn after_post(&self, tx: &Tx) {
         if !self.polled.load(Ordering::Relaxed) {
@@ -380,7 +391,7 @@ impl QpCore {
         let mut run = tx.must_go_on();
         if tx.needs_peer_progress() && !ends.link().wants(WANT_PROGRESS) {
             self.set_flag(WANT_REQUESTS | WANT_PROGRESS);
-            // An entry that arrived before the flag was set causes no wake-up.
+            // The peer sends no wake-up for an entry that it published before the flag was set.
             run |= ends.has_work(&self.shared)
                 || self.rx.try_lock().is_none_or(|rx| rx.ends.as_ref().is_some_and(|e| e.has_work(0)));
         }
@@ -479,12 +490,12 @@ impl QueuePair for Qp {
             core.after_post(&tx);
             return Ok(());
         }
-        // The copy lets the common path above keep `wr` in registers.
+        // Passing a copy lets the compiler keep the fields of `wr` in registers on the common path above.
         core.post_request(tx, &SendWr { ..*wr })
     }
 
     fn outstanding(&self) -> Outstanding {
-        self.0.progress(); // Completions that were not polled yet are reported first.
+        self.0.progress(); // Requests that are complete must not be counted.
         let recvs = self.0.rx.lock().queue.len() as u32;
         Outstanding { recvs, requests: self.0.tx.lock().len() as u32 }
     }

@@ -130,7 +130,7 @@ pub(crate) fn apply(
 #[cold]
 fn denied(peer: &Peer) -> CopyError {
     log::info!(
-        "cross-memory attach to process {} was refused; using shared buffers (check kernel.yama.ptrace_scope)",
+        "the kernel denies cross-memory attach to process {}; using shared buffers (check kernel.yama.ptrace_scope)",
         peer.pid
     );
     peer.cma.store(false, Ordering::Relaxed);

@@ -16,7 +16,7 @@ use crate::qp::tx::TxEnds;
 use crate::srq::{SrqRecv, SrqWaiter};
 
 impl PolledConnection for QpCore {
-    /// An idle send direction is skipped, because its next post checks for work.
+    /// Skips the send direction if no requests are outstanding.
     fn poll(&self, out: &mut Outbox<'_>) -> bool {
         let received = {
             let mut rx = self.rx.lock();
@@ -65,14 +65,14 @@ impl PolledConnection for QpCore {
 
     fn serve(&self) {
         if self.has_poller() {
-            // The connection is added to the lists of both queues. A thread that polls either queue makes progress on
-            // the connection, and a thread that sleeps on either queue arms it.
+            // Both completion queues get the connection: a thread that polls either of them must make progress on the
+            // connection, and a thread that starts to sleep on either of them must set the wake-up flags.
             if let Some(me) = self.me.upgrade() {
                 self.shared.cqs().for_each(|cq| cq.activate(me.clone()));
             }
             self.disarm();
-            // The polling thread may have stopped meanwhile without arming this connection. In this case this thread
-            // arms it.
+            // The polling thread may have stopped before the connection was in its list, without setting the wake-up
+            // flags. In this case `leave_to_engine` sets them.
             if self.has_poller() {
                 self.progress();
                 return;
@@ -105,7 +105,7 @@ impl Conn for QpCore {
     }
 
     fn waiting_send(&self) -> Option<u64> {
-        self.progress(); // Completed work is reported first.
+        self.progress(); // Removes sends that the peer has consumed.
         self.tx.lock().waiting_send()
     }
 
@@ -123,7 +123,7 @@ impl Conn for QpCore {
             let mut rx = self.rx.lock();
             let mut tx = self.tx.lock();
             if self.link.lock().as_ref().is_none_or(|l| !Arc::ptr_eq(l, link)) {
-                return; // The QP does not have this connection any more.
+                return; // The consumer has ended this connection meanwhile.
             }
             self.shared.begin();
             rx.ends = RxEnds::new(link.clone());
