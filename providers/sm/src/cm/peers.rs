@@ -29,7 +29,7 @@ pub(crate) fn meet(
     device: &Device,
     path: &Path,
     pid: i32,
-    their_id: u32,
+    peer_id: u32,
     params: &ConnectParams,
     mut fds: Vec<OwnedFd>,
 ) -> Option<PeerSide> {
@@ -55,7 +55,7 @@ pub(crate) fn meet(
         area: Arc::new(area),
         rma: Arc::new(rma),
         geometry: params.geometry,
-        id: their_id,
+        id: peer_id,
         pd: params.pd,
         generation: params.generation,
         reads: params.reads,

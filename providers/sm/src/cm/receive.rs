@@ -1,7 +1,7 @@
 //! Receives a datagram of the set-up socket, with descriptors and the sender's credentials.
 //!
 //! Calls `recvmsg` directly, because a sender in another pid namespace has process id 0, which wrapper crates reject.
-//! The bytes are not interpreted here. Never blocks.
+//! This module does not interpret the bytes.
 
 use std::io;
 use std::mem::{MaybeUninit, offset_of};
@@ -17,18 +17,19 @@ pub(crate) struct ReceivedDatagram {
     pub(crate) pid: i32,
     /// User id of the sender; `u32::MAX`: no credentials.
     pub(crate) uid: u32,
-    /// The path of the sender's socket; empty if it has none.
+    /// Path of the sender's socket; empty if the socket is not bound to a path.
     pub(crate) from: Vec<u8>,
 }
 
-/// Buffer for credentials and some descriptors, aligned for control message headers. The kernel closes descriptors that
-/// do not fit.
+/// Buffer for control messages: credentials and descriptors. It is aligned for the headers of control messages. The
+/// kernel closes descriptors that do not fit.
 type Control = [u64; 16];
 
-/// Receives the next datagram. Errors: `EAGAIN` if no datagram is queued, `EINTR`.
+/// Receives the next datagram, without blocking. A datagram longer than `space` is truncated. Errors: `EAGAIN` if no
+/// datagram is queued, `EINTR`.
 pub(crate) fn receive(socket: BorrowedFd<'_>, space: &mut [u8]) -> io::Result<ReceivedDatagram> {
     let mut control: Control = [0; 16];
-    // SAFETY: both are plain C records, for which zeros are values.
+    // SAFETY: all fields are integers or nullable pointers, so all-zero bytes are valid.
     let (mut name, mut message): (libc::sockaddr_un, libc::msghdr) = unsafe { std::mem::zeroed() };
     let mut part = libc::iovec { iov_base: space.as_mut_ptr().cast(), iov_len: space.len() };
     message.msg_name = (&raw mut name).cast();
@@ -38,22 +39,28 @@ pub(crate) fn receive(socket: BorrowedFd<'_>, space: &mut [u8]) -> io::Result<Re
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control) as _;
     let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-    // SAFETY: every pointer in `message` is to a local buffer that outlives the call, with the buffer's length.
+    // SAFETY: every pointer in `message` points to a local buffer that outlives the call, and is given with its length.
     let length = unsafe { libc::recvmsg(socket.as_raw_fd(), &raw mut message, flags) };
     let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
     let from = path(&name, message.msg_namelen as usize);
     let mut datagram = ReceivedDatagram { length, fds: Vec::new(), pid: 0, uid: u32::MAX, from };
-    // SAFETY: the kernel has filled `message`, and its buffer `control` still exists.
+    // SAFETY: `recvmsg` has filled `message` above, its buffer `control` exists, and no other object owns the received
+    // descriptors.
     unsafe { datagram.read_control(&message) };
     Ok(datagram)
 }
 
 impl ReceivedDatagram {
-    /// # Safety `recvmsg` has filled `message`, and its control buffer still exists. No other object owns the received
+    /// Stores the descriptors and credentials of the control messages.
+    ///
+    /// # Safety
+    ///
+    /// `recvmsg` must have filled `message`, whose control buffer must still exist. No other object may own the received
     /// descriptors.
     #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
     unsafe fn read_control(&mut self, message: &libc::msghdr) {
-        // SAFETY: this function's own contract; the headers are inside the buffer, and so is the data they announce.
+        // SAFETY: the caller guarantees that `recvmsg` has filled the control buffer (# Safety), so all headers and
+        // their data are inside the buffer, and each descriptor is open and has no other owner.
         unsafe {
             let mut header = libc::CMSG_FIRSTHDR(message);
             while let Some(part) = header.as_ref() {
@@ -93,7 +100,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_datagram_comes_with_its_sender() {
+    fn datagram_is_received_with_credentials_and_sender_path() {
         let dir = std::env::temp_dir().join(format!("daplsm-recv-{}", std::process::id()));
         let _ = std::fs::remove_file(&dir);
         let (here, there) = (UnixDatagram::bind(&dir).unwrap(), UnixDatagram::unbound().unwrap());

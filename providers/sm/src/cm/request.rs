@@ -1,5 +1,5 @@
-//! Connection requests for the provider interface. A request is answered once, and is rejected if it is dropped without
-//! an answer.
+//! Connection requests for the provider interface. Each request is accepted, rejected or handed off once. A request that
+//! is dropped before is rejected.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,21 +13,21 @@ use crate::device::Device;
 use crate::proto::handshake::{RejectData, ReplyResult};
 use crate::qp::Qp;
 
-/// A connection request, as dapl refers to it.
+/// A connection request that dapl holds until the consumer decides.
 pub struct ConnectionRequest {
     device: Arc<Device>,
     id: u32,
-    answered: AtomicBool,
+    is_decided: AtomicBool,
 }
 
 impl ConnectionRequest {
     pub(crate) fn new(device: Arc<Device>, id: u32) -> Self {
-        ConnectionRequest { device, id, answered: AtomicBool::new(false) }
+        ConnectionRequest { device, id, is_decided: AtomicBool::new(false) }
     }
 
-    /// Rejects the request. Returns false if it was already answered.
+    /// Rejects the request, or hands it off. Returns false if a result was already sent.
     pub(crate) fn refuse(&self, result: ReplyResult) -> bool {
-        if self.answered.swap(true, Ordering::AcqRel) {
+        if self.is_decided.swap(true, Ordering::AcqRel) {
             return false;
         }
         setup::refuse(&self.device, self.id, result);
@@ -45,12 +45,12 @@ impl ConnRequest for ConnectionRequest {
     type Qp = Qp;
 
     fn accept(self, qp: &Self::Qp, private_data: &[u8], conn: ConnId) -> Result<()> {
-        self.answered.store(true, Ordering::Release);
+        self.is_decided.store(true, Ordering::Release);
         setup::accept(&self.device, self.id, qp.0.clone(), private_data, conn)
             .inspect_err(|_| setup::refuse(&self.device, self.id, ReplyResult::Rejected))
     }
 
-    /// Redirects the requester to another listener, which may be in another process.
+    /// Redirects the client to the listener on `qual`, which may be in another process.
     fn hand_off(self, qual: u64) -> std::result::Result<(), (Self, Error)> {
         match self.device.endpoint.base().find(qual) {
             Ok(Some(_)) => {}

@@ -2,8 +2,8 @@
 //! (SM-4 to SM-8, CM-4).
 //!
 //! Calls of dapl (connect, accept, reject, close) and the engine share one lock over the connection table. Duplicates
-//! are recognised by sender and token. Only the engine reports events. `proto` decodes and validates datagrams;
-//! descriptors are checked before they are mapped.
+//! are recognised by sender and token. Only the engine reports events to dapl. `proto` decodes and validates datagrams;
+//! `peers` checks descriptors before it maps them.
 #![forbid(unsafe_code)]
 
 use std::net::{IpAddr, SocketAddr};
@@ -52,7 +52,8 @@ fn params(device: &Device, qp: &dyn Conn, generation: u16, token: u64, qual: u64
     }
 }
 
-/// Finds the end point for an address and a qualifier. `Ok(None)`: the address is local, but there is no listener.
+/// Returns the directory of the end point that listens on a qualifier at an address. `Ok(None)`: the address is local,
+/// but there is no listener.
 fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<PathBuf>> {
     match address {
         PeerAddress::Path(path) => {
@@ -65,19 +66,19 @@ fn resolve(device: &Device, address: &PeerAddress, qual: u64) -> Result<Option<P
     }
 }
 
-/// Actions that must be done after a step, without the lock.
+/// Actions that the caller of a step must carry out without the lock, and the objects that they need.
 #[derive(Default)]
 pub(crate) struct SetupActions {
     pub(crate) actions: Vec<Action>,
     pub(crate) conn: Option<Arc<dyn Conn>>,
     pub(crate) link: Option<Arc<ConnectionMemory>>,
     pub(crate) peer: PathBuf,
-    /// The attempt, if it has ended. It is dropped without the lock.
+    /// The attempt, if it has ended. It is dropped with this object, when the lock is not held.
     _ended: Option<Attempt>,
 }
 
-/// Passes an input to the state machine of a connection attempt, and sends the attempt's datagrams. The caller makes
-/// lookups, mappings and reports.
+/// Passes an input to the state machine of a connection attempt, and sends the resulting datagrams. Returns the other
+/// actions (lookups, mappings, reports), which the caller carries out.
 pub(crate) fn step(device: &Device, id: u32, input: Input) -> SetupActions {
     step_locked(device, device.connections.lock(), id, input)
 }
@@ -92,8 +93,8 @@ fn step_locked(device: &Device, mut connections: MutexGuard<'_, Attempts>, id: u
                 Action::Transmit => next = Some(Input::Sent(transmit(device, attempt))),
                 Action::Send(datagram) => _ = device.socket.send(&attempt.peer, &datagram.encode(), &[]),
                 Action::Ack => acknowledge(device, id, attempt),
-                // The mark is published before the peer can detect that this process does not know the attempt any
-                // more. So the acceptor can see that the connection was open.
+                // The mark must be published before the attempt is removed from the table: an acceptor that detects the
+                // removal reads the mark to find out whether the connection was established.
                 Action::Mark => attempt.link.iter().for_each(|link| {
                     link.mark_ended();
                     fail_point!(MarkedEnded);
@@ -127,7 +128,7 @@ fn transmit(device: &Device, attempt: &Attempt) -> Delivery {
     let Some(datagram) = attempt.machine.outgoing() else { return Delivery::Queued };
     let mut fds: Vec<BorrowedFd<'_>> = attempt.fds.iter().map(|fd| fd.as_fd()).collect();
     fds.push(device.regions.fd().as_fd());
-    // Descriptors are sent only if the directory belongs to the same user.
+    // A descriptor grants access to the memory, so it is sent only to a directory of the same user.
     let sent = socket::check_folder(&attempt.peer, rustix::process::geteuid().as_raw())
         .and_then(|()| device.socket.send(&attempt.peer, &datagram.encode(), &fds));
     fail_point!(AfterRequestOrReply);
@@ -136,13 +137,13 @@ fn transmit(device: &Device, attempt: &Attempt) -> Delivery {
             Delivery::NoPeer
         }
         Err(Errno::AGAIN) => Delivery::Full,
-        _ => Delivery::Queued, // For any other error the datagram is treated as lost, and is retransmitted.
+        _ => Delivery::Queued, // After any other error the datagram counts as lost, and is retransmitted.
     }
 }
 
-/// Acknowledges the reply by a datagram. If the socket's short queue is full, a FIFO word is sent instead, because any
-/// FIFO word implies the acknowledgement. Without it, the acknowledgement would wait until the reply is repeated, and
-/// the end of the connection could arrive before it.
+/// Acknowledges the reply by a datagram. If the acceptor's socket queue is full, a FIFO word is sent instead, because
+/// any FIFO word implies the acknowledgement. Otherwise the acknowledgement would be sent again only when the reply is
+/// repeated, and the end of the connection could arrive before it.
 fn acknowledge(device: &Device, id: u32, attempt: &Attempt) {
     let ack = Datagram::Ack { client: id, server: attempt.machine.peer_id(), token: attempt.machine.token() };
     if device.socket.send(&attempt.peer, &ack.encode(), &[]).is_err() {
@@ -151,7 +152,7 @@ fn acknowledge(device: &Device, id: u32, attempt: &Attempt) {
     fail_point!(AfterAck);
 }
 
-/// Finishes a step that a call of dapl made. The engine reports the events.
+/// Carries out the actions of a step in a call of dapl. Events are queued for the engine, which reports them.
 fn finish(device: &Device, id: u32, step: SetupActions) {
     for action in step.actions {
         match (action, &step.conn, &step.link) {
@@ -177,7 +178,7 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
     let (link, fds) = ConnectionMemory::create(id, conn, device.settings.geometry)?;
     let link = Arc::new(link);
     link.set_generation(generation);
-    // The state machine sets the token.
+    // The token is 0 here. The state machine sets it for each listener to which the request is sent.
     let params = params(device, &*qp, generation, 0, spec.qual, link.geometry);
     let request = Datagram::Request { id, params, private_data: spec.private_data.to_vec() };
     let now = Instant::now();
@@ -200,8 +201,8 @@ pub(crate) fn connect(device: &Device, qp: Arc<dyn Conn>, spec: &ConnectSpec<'_>
     Ok(())
 }
 
-/// Looks up the listener of an attempt again. With `qual`, looks up the listener to which the request was handed off.
-/// Called by the engine.
+/// Looks up the listener of an attempt again, and sends the request to it. `qual`: the qualifier to which the request
+/// was handed off. Called by the engine.
 pub(crate) fn look_up(device: &Device, id: u32, qual: Option<u64>) -> SetupActions {
     let listener = device.connections.lock().by_id.get(&id).and_then(|attempt| attempt.listener.clone());
     let Some((address, first)) = listener else { return SetupActions::default() };
@@ -212,7 +213,8 @@ pub(crate) fn look_up(device: &Device, id: u32, qual: Option<u64>) -> SetupActio
     request_at(device, id, qual.unwrap_or(first), path.ok().flatten())
 }
 
-/// Sends the request of an attempt to the listener on `qual` at `path`; `None`: no listener was found.
+/// Sends the request of an attempt to the listener on `qual` with the end point `path`; `None`: the lookup found no
+/// listener.
 fn request_at(device: &Device, id: u32, qual: u64, path: Option<PathBuf>) -> SetupActions {
     let Some((path, token)) = path.zip(random().ok()) else { return step(device, id, Input::NotFound) };
     if let Some(attempt) = device.connections.lock().by_id.get_mut(&id) {
@@ -221,7 +223,7 @@ fn request_at(device: &Device, id: u32, qual: u64, path: Option<PathBuf>) -> Set
     step(device, id, Input::Found { qual, token })
 }
 
-/// Rejects a request, and stores the answer for repeated requests. Called by dapl or by the engine.
+/// Rejects a request, and stores the result for repeated requests. Called by dapl or by the engine.
 pub(crate) fn refuse(device: &Device, id: u32, result: ReplyResult) {
     finish(device, id, step(device, id, Input::Refuse(result)));
 }
@@ -230,8 +232,8 @@ pub(crate) fn refuse(device: &Device, id: u32, result: ReplyResult) {
 pub(crate) fn accept(device: &Device, id: u32, qp: Arc<dyn Conn>, private_data: &[u8], conn: ConnId) -> Result<()> {
     let (link, fds) = ConnectionMemory::create(id, conn, device.settings.geometry)?;
     let link = Arc::new(link);
-    // Both steps are made under one lock. A repeated request between them would find an attempt without a reply, and
-    // close `fds`.
+    // The lock is held from here to the step: if the engine handled a repeated request in between, it would find an
+    // attempt without a reply, and close `fds`.
     let mut connections = device.connections.lock();
     let generation = connections.new_generation();
     let attempt = connections.by_id.get_mut(&id).ok_or(Error::Internal)?;
@@ -255,12 +257,12 @@ pub(crate) fn close(device: &Device, link: &Arc<ConnectionMemory>) {
     step(device, link.id, Input::Close);
 }
 
-/// Handles a request. Returns the id and the listener if the request is new. A request that is invalid or has no
-/// listener is answered here.
+/// Handles a connection request. Returns the id and the listener if the request is new. Rejects a request that is
+/// invalid or has no listener.
 pub(crate) fn requested(
     device: &Device,
     received: Received,
-    their_id: u32,
+    peer_id: u32,
     params: &ConnectParams,
 ) -> Option<(u32, ObjectId)> {
     let Received { fds, from, pid, .. } = received;
@@ -268,7 +270,7 @@ pub(crate) fn requested(
     let known = {
         let connections = device.connections.lock();
         if connections.history.knows(params.token) {
-            return None; // The request is a duplicate that was read after its attempt has ended.
+            return None; // The request is a duplicate whose attempt has ended.
         }
         connections.by_peer.get(&key).copied()
     };
@@ -277,7 +279,7 @@ pub(crate) fn requested(
         return None;
     }
     let refuse = |result| {
-        let reply = Datagram::Reply { client: their_id, server: 0, token: params.token, result, accepted: None };
+        let reply = Datagram::Reply { client: peer_id, server: 0, token: params.token, result, accepted: None };
         let _ = device.socket.send(&from, &reply.encode(), &[]);
     };
     let listener = device.listeners.lock().get(&params.qual).copied();
@@ -287,7 +289,7 @@ pub(crate) fn requested(
         return None;
     };
     fail_point!(RequestReceived);
-    let Some(peer_side) = peers::meet(device, &from, pid, their_id, params, fds) else {
+    let Some(peer_side) = peers::meet(device, &from, pid, peer_id, params, fds) else {
         refuse(ReplyResult::NotUnderstood);
         return None;
     };
@@ -298,7 +300,7 @@ pub(crate) fn requested(
     };
     let watch = connections.watch(pid);
     let attempt = Attempt {
-        machine: Machine::passive(id, their_id, params.token, device.settings.silence, Instant::now()),
+        machine: Machine::passive(id, peer_id, params.token, device.settings.silence, Instant::now()),
         conn: None,
         link: None,
         listener: None,
@@ -314,7 +316,7 @@ pub(crate) fn requested(
     Some((id, listener))
 }
 
-/// Starts to watch the process that has the request of an attempt, to detect its death. Called by the engine.
+/// Watches the process that has received the request of an attempt, to detect its exit. Called by the engine.
 pub(crate) fn watch(device: &Device, id: u32, pid: i32) {
     let mut connections = device.connections.lock();
     let watch = connections.watch(pid);
@@ -323,19 +325,20 @@ pub(crate) fn watch(device: &Device, id: u32, pid: i32) {
     }
 }
 
-/// Returns the requester's address from its terms.
+/// Returns the client's IP address, with port 0.
 pub(crate) fn address_of(params: &ConnectParams) -> SocketAddr {
     let ip = std::net::Ipv6Addr::from(params.ip);
     SocketAddr::new(ip.to_ipv4_mapped().map_or(IpAddr::V6(ip), IpAddr::V4), 0)
 }
 
-/// Finds the attempt to which a reset refers: by the local id or, if the sender did not know this id, by its token.
-pub(crate) fn find(device: &Device, from: &Path, their_id: u32, our_id: u32, token: u64) -> Option<u32> {
+/// Returns the id of the attempt to which an acknowledgement or reset refers: `local_id` or, if the sender did not know
+/// this id, the attempt with this token. `None`: the sender, an id or the token does not match.
+pub(crate) fn find(device: &Device, from: &Path, peer_id: u32, local_id: u32, token: u64) -> Option<u32> {
     let connections = device.connections.lock();
     let by_token = || connections.by_peer.get(&(from.to_path_buf(), token)).copied();
-    let id = if our_id == 0 { by_token()? } else { our_id };
+    let id = if local_id == 0 { by_token()? } else { local_id };
     let attempt = connections.by_id.get(&id)?;
     let machine = &attempt.machine;
-    let is_known = attempt.peer == from && machine.token() == token && [0, their_id].contains(&machine.peer_id());
+    let is_known = attempt.peer == from && machine.token() == token && [0, peer_id].contains(&machine.peer_id());
     is_known.then_some(id)
 }

@@ -1,4 +1,4 @@
-//! The two files through which peers reach this process: the set-up socket (datagrams with descriptors and credentials)
+//! The two files with which peers send to this process: the set-up socket (datagrams with descriptors and credentials)
 //! and the FIFO (four-byte words). This module does not interpret the bytes.
 #![forbid(unsafe_code)]
 
@@ -17,10 +17,11 @@ use rustix::net::{
 use crate::cm::receive::{self, ReceivedDatagram};
 use crate::proto::handshake::MAX_DATAGRAM;
 
-/// Maximum number of descriptors in a datagram: the area, the RMA buffer, and the table of registrations.
+/// Maximum number of descriptors in a datagram: those of the rings, of the RMA buffer, and of the table of
+/// registrations.
 pub(crate) const MAX_FDS: usize = 3;
 
-/// A datagram as received from the kernel.
+/// A received datagram, not decoded yet.
 #[derive(Debug)]
 pub(crate) struct Received {
     pub(crate) bytes: Vec<u8>,
@@ -53,7 +54,7 @@ impl SetupSocket {
             control.push(SendAncillaryMessage::ScmRights(fds));
         }
         if !to.is_absolute() {
-            return Err(Errno::NOENT); // An empty path means that the end point was not found yet.
+            return Err(Errno::NOENT); // The path is empty until the end point of the listener is found.
         }
         let address = SocketAddrUnix::new(to.join("sock"))?;
         let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
@@ -87,7 +88,7 @@ fn endpoint_of(path: &[u8]) -> Option<PathBuf> {
     crate::dir::endpoint_path(std::str::from_utf8(dir).ok()?)
 }
 
-/// Opens this end point's own FIFO for reading. It is opened for writing too, so that reads never return end of file.
+/// Opens the local end point's FIFO for reading. It is opened for writing too, so that reads never return end of file.
 pub(crate) fn open_own_fifo(endpoint: &Path) -> rustix::io::Result<OwnedFd> {
     rustix::fs::open(
         endpoint.join("fifo"),
@@ -107,7 +108,8 @@ pub(crate) fn check_folder(endpoint: &Path, uid: u32) -> rustix::io::Result<()> 
     Ok(())
 }
 
-/// Opens a peer's FIFO for writing. A file that is not a FIFO of `uid` is refused. `NXIO`: the FIFO has no reader.
+/// Opens a peer's FIFO for writing. Errors: `PERM` if the file is not a FIFO of `uid` with one link, `NXIO` if the FIFO
+/// has no reader.
 pub(crate) fn open_peer_fifo(endpoint: &Path, uid: u32) -> rustix::io::Result<OwnedFd> {
     check_folder(endpoint, uid)?;
     let flags = OFlags::WRONLY | OFlags::NONBLOCK | OFlags::CLOEXEC | OFlags::NOFOLLOW;

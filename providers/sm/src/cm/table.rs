@@ -1,6 +1,6 @@
 //! The table of connection attempts and connections of an IA: ids, deadlines, known peers and watched processes.
 //!
-//! `setup` and the engine share it under one lock.
+//! One lock guards the table. Calls of dapl and the engine acquire it.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeSet, HashMap, HashSet, VecDeque};
@@ -16,30 +16,30 @@ use crate::cq::PolledConnection;
 use crate::proto::machine::Machine;
 use crate::qp::link::{ConnectionMemory, Copier, Peer, PeerSide, PidWatch};
 
-/// The functions of a queue pair that connection attempts and the engine call. It is a trait of the lower layer,
-/// because attempts report to the queue pair while the queue pair starts and ends attempts.
+/// The functions of a queue pair that connection attempts and the engine call. It is a trait because the calls go both
+/// ways: queue pairs start and end attempts, and attempts call queue pairs.
 pub(crate) trait Conn: PolledConnection {
     /// Protection domain of the queue pair.
     fn pd(&self) -> u32;
-    /// Maximum number of outstanding reads of the peer.
+    /// Maximum number of outstanding RDMA reads that the peer may send.
     fn max_reads_in(&self) -> u32;
     /// Handle of the queue pair's EP, for log messages.
     fn ep(&self) -> usize;
-    /// Number of the oldest request, if it is a send that waits for a receive of the peer.
+    /// Number of the oldest outstanding request, if it is a send that the peer has not consumed.
     fn waiting_send(&self) -> Option<u64>;
-    /// Called when a connection attempt begins.
+    /// Stores the memory of a new connection attempt.
     fn begin(&self, link: Arc<ConnectionMemory>);
-    /// Ends the connection, or only the connection `which`, locally. All posted work is flushed, and later posts are
-    /// flushed at once. Returns the memory of the ended connection.
+    /// Ends the connection locally, if it is the connection `which` or `which` is `None`. Flushes all posted work; later
+    /// posts are flushed immediately. Returns the memory of the ended connection.
     fn break_off(&self, which: Option<&Arc<ConnectionMemory>>) -> Option<Arc<ConnectionMemory>>;
-    /// Starts data transfer, after the connection was reported.
+    /// Starts data transfer. Called after ESTABLISHED was reported.
     fn open(&self, link: &Arc<ConnectionMemory>);
-    /// Called when the peer has ended the connection. Takes the messages that the peer sent before, then flushes all
-    /// work. Returns `None` if the connection was already ended locally; otherwise whether a fault ended it.
+    /// Called when the peer has ended the connection. Receives the messages that the peer had sent, then flushes all
+    /// work. Returns `None` if the connection was already ended locally; otherwise whether a pass had found a fault.
     fn peer_ended(&self, link: &Arc<ConnectionMemory>) -> Option<bool>;
 }
 
-/// Maximum number of requests that are undecided or kept after a rejection. It limits the state that peers can create.
+/// Maximum number of entries of the table. It limits the state that requests of peers can create.
 const MAX_ATTEMPTS: usize = 65_000;
 
 /// A connection attempt or connection.
@@ -47,23 +47,23 @@ pub(crate) struct Attempt {
     pub(crate) machine: Machine,
     pub(crate) conn: Option<Weak<dyn Conn>>,
     pub(crate) link: Option<Arc<ConnectionMemory>>,
-    /// On the active side: address and qualifier of the listener.
+    /// Address and qualifier of the listener; `None` if the peer is the active side.
     pub(crate) listener: Option<(PeerAddress, u64)>,
     /// Path of the peer's end point; empty until the end point is found.
     pub(crate) peer: PathBuf,
     /// Process id of the peer, as reported by the kernel.
     pub(crate) pid: i32,
     pub(crate) watch: Option<Arc<PidWatch>>,
-    /// On the passive side: the requester's mapped memory, until the consumer accepts.
+    /// Mapped memory of the client, from its request until the consumer accepts; `None` on the active side.
     pub(crate) peer_side: Option<PeerSide>,
-    /// Descriptors of the local areas, which are sent with the request or reply.
+    /// Descriptors of the local shared-memory segments, which each request or reply contains.
     pub(crate) fds: Vec<OwnedFd>,
-    /// Deadline under which the attempt is listed in the table.
+    /// Deadline of this attempt in `Attempts::deadlines`.
     pub(crate) due: Option<Instant>,
 }
 
-/// Tokens of requests that have ended. A duplicate of such a request may arrive after the end of its connection, and
-/// must not be treated as a new request.
+/// Tokens of earlier requests. A duplicate of a request may arrive after the end of its connection, and must not be
+/// treated as a new request.
 #[derive(Default)]
 pub(crate) struct RequestHistory {
     known: HashSet<u64>,
@@ -71,8 +71,7 @@ pub(crate) struct RequestHistory {
 }
 
 impl RequestHistory {
-    /// Number of tokens that are remembered. A duplicate waits only in the short socket queue, so far fewer would be
-    /// sufficient.
+    /// Maximum number of stored tokens. It is far more than the socket queue can contain duplicates.
     const MAX_TOKENS: usize = 4096;
 
     pub(crate) fn remember(&mut self, token: u64) {
@@ -92,18 +91,18 @@ impl RequestHistory {
     }
 }
 
-/// Peers of connections that were ended locally. Until a peer has noticed the end, it may copy with keys that are still
-/// valid, so a deregistration waits for these peers too.
+/// Peers of connections that were ended locally. Until a peer has noticed the end, it may still copy to or from local
+/// memory, so a deregistration also waits for the copies of these peers.
 #[derive(Default)]
 pub(crate) struct EndedPeers {
-    /// Each peer with the time since which it has ended the connection and does not copy.
+    /// Each peer, with the time since which it has marked the end and announces no copy; `None` before.
     peers: VecDeque<(Copier, Option<Instant>)>,
 }
 
 impl EndedPeers {
-    /// Maximum number of peers. A peer notices the end within milliseconds.
+    /// Maximum number of peers; the oldest is dropped. A peer notices the end within milliseconds.
     const MAX_PEERS: usize = 4096;
-    /// Time between the peer's mark of the end and the time at which its threads have stopped copying.
+    /// Time without an announced copy, after the peer's mark of the end, after which no thread of the peer copies.
     const STOP_TIME: Duration = Duration::from_millis(100);
 
     fn push(&mut self, peer: Copier, now: Instant) {
@@ -120,7 +119,7 @@ impl EndedPeers {
         idle.is_some_and(|since| now.saturating_duration_since(since) >= Self::STOP_TIME)
     }
 
-    /// Removes the peers that do not copy any more.
+    /// Removes the peers that have stopped copying or have exited.
     pub(crate) fn sweep(&mut self, now: Instant) {
         self.peers.retain_mut(|entry| !Self::has_stopped_copying(entry, now) && !entry.0.is_dead());
     }
@@ -130,13 +129,13 @@ impl EndedPeers {
     }
 }
 
-/// All connection attempts and connections of an IA.
+/// The table of an IA, with its lock.
 #[derive(Default)]
 pub(crate) struct ConnectionTable {
     inner: Mutex<Attempts>,
 }
 
-/// Connection attempts and connections, guarded by the lock of the table.
+/// The content of [`ConnectionTable`].
 #[derive(Default)]
 pub(crate) struct Attempts {
     pub(crate) by_id: HashMap<u32, Attempt>,
@@ -146,20 +145,21 @@ pub(crate) struct Attempts {
     watches: HashMap<i32, Weak<PidWatch>>,
     /// Processes that the engine must add to its epoll set.
     pub(crate) new_watches: Vec<(i32, Arc<PidWatch>)>,
-    /// Tokens of requests that were answered and have ended.
+    /// Tokens of requests whose attempt or connection has ended.
     pub(crate) history: RequestHistory,
-    /// Tokens of requests that were rejected because there was no listener. A duplicate may arrive after a listener was
-    /// created.
+    /// Tokens of requests that were rejected because there was no listener. A duplicate that arrives after a listener
+    /// was created is rejected too.
     pub(crate) turned_away: RequestHistory,
     pub(crate) ended: EndedPeers,
     used: u16,
     free: VecDeque<u32>,
-    /// Generation of the last attempt. Each attempt has another generation (CM-3).
+    /// Generation of the last attempt; incremented for each attempt (CM-3).
     generation: u16,
 }
 
 impl Attempts {
-    /// Allocates an id that consists of a table index and a generation, so that a late FIFO word matches no connection.
+    /// Allocates an id: 16 bits of index and 8 bits that change with each use of the index, so that a late FIFO word
+    /// matches no connection. `None`: the table is full.
     pub(crate) fn new_id(&mut self) -> Option<u32> {
         if self.by_id.len() >= MAX_ATTEMPTS {
             return None;
@@ -172,7 +172,7 @@ impl Attempts {
         Some((id & 0xFFFF) | (id.wrapping_add(1 << 16) & 0xFF_0000))
     }
 
-    /// Returns the generation of a new attempt. Every packet of the attempt contains it.
+    /// Returns the generation of a new attempt. The headers of its messages contain it.
     pub(crate) fn new_generation(&mut self) -> u16 {
         self.generation = self.generation.wrapping_add(1);
         self.generation
@@ -195,7 +195,7 @@ impl Attempts {
         Some(attempt)
     }
 
-    /// Lists an attempt under the deadline of its state machine.
+    /// Updates `deadlines` with the current deadline of an attempt's state machine.
     pub(crate) fn list_due(&mut self, id: u32) {
         let Some(attempt) = self.by_id.get_mut(&id).filter(|attempt| attempt.due != attempt.machine.due()) else {
             return;
@@ -208,7 +208,7 @@ impl Attempts {
     }
 
     pub(crate) fn watch(&mut self, pid: i32) -> Option<Arc<PidWatch>> {
-        // If a watched process has died, another process may have the same id now.
+        // If a watched process has exited, `pid` may belong to another process.
         if let Some(watch) = self.watches.get(&pid).and_then(Weak::upgrade).filter(|watch| !watch.is_dead()) {
             return Some(watch);
         }
@@ -227,7 +227,7 @@ impl ConnectionTable {
         self.inner.lock()
     }
 
-    /// Returns the attempts whose deadline has passed.
+    /// Returns the ids of the attempts whose deadline has passed.
     pub(crate) fn due(&self, now: Instant) -> Vec<u32> {
         self.lock().deadlines.iter().take_while(|(due, _)| *due <= now).map(|(_, id)| *id).collect()
     }
@@ -237,8 +237,8 @@ impl ConnectionTable {
         self.lock().deadlines.first().map(|(due, _)| *due)
     }
 
-    /// Returns a predicate: whether a peer is copying with a key. The predicate reads the list of connections
-    /// once, at its first call.
+    /// Returns a predicate: whether a peer is copying with a key. At its first call the predicate stores the list of
+    /// peers.
     pub(crate) fn announced(&self) -> impl Fn(u32) -> bool + '_ {
         let copiers = std::cell::OnceCell::new();
         move |key| copiers.get_or_init(|| self.copiers()).iter().any(|peer| peer.copies_with(key))
@@ -251,19 +251,19 @@ impl ConnectionTable {
         links.chain(table.ended.peers.iter().map(|(peer, _)| peer.clone())).collect()
     }
 
-    /// Returns all established connections of this IA.
+    /// Returns the memory of all connections, and of all attempts that have one.
     pub(crate) fn links(&self) -> Vec<Arc<ConnectionMemory>> {
         self.lock().by_id.values().filter_map(|a| a.link.clone()).collect()
     }
 }
 
 impl Attempt {
-    /// Returns the queue pair, if it still exists.
+    /// Returns the queue pair, if the attempt has one and the consumer has not freed it.
     pub(crate) fn conn(&self) -> Option<Arc<dyn Conn>> {
         self.conn.as_ref()?.upgrade()
     }
 
-    /// Whether the process `pid` was the peer and has died. Another process may have this id now.
+    /// Whether process `pid` was the peer and has exited. The id may already belong to another process.
     pub(crate) fn has_died(&self, pid: i32) -> bool {
         let peer = self.link.as_ref().and_then(|link| link.peer_side()).map(|peer_side| &peer_side.peer);
         let (its, watch) = peer.map_or((self.pid, &self.watch), |peer| (peer.pid, &peer.watch));

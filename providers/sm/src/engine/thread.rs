@@ -317,10 +317,10 @@ impl Engine {
         attempt.is_some_and(|a| a.machine.token() == token || result == ReplyResult::NotUnderstood)
     }
 
-    fn request(&mut self, their_id: u32, params: ConnectParams, private_data: Vec<u8>, received: Received) {
+    fn request(&mut self, peer_id: u32, params: ConnectParams, private_data: Vec<u8>, received: Received) {
         let device = self.device.clone();
         let from = received.from.clone();
-        let Some((id, listener)) = setup::requested(&device, received, their_id, &params) else { return };
+        let Some((id, listener)) = setup::requested(&device, received, peer_id, &params) else { return };
         self.next_alive.get_or_insert_with(|| Instant::now() + device.settings.alive);
         let request = ConnectionRequest::new(device.clone(), id);
         let info = RequestInfo { peer: setup::address_of(&params), reported_len: private_data.len(), private_data };
