@@ -1,8 +1,9 @@
-//! The shared memory of a connection: the local area, the peer's area, and the control line of each process.
+//! The shared memory of a connection: the areas of both processes, which contain control line and rings, and the RMA
+//! buffers.
 //!
-//! Each process writes only its own area, which the peer maps read-only. Both processes write the RMA buffer. The
-//! control line of a process publishes the numbers of taken entries, the wake-up flags, the keys that copies are using,
-//! the support for rendezvous offers, the supported ring words, and the end of the connection.
+//! Each process writes only its own area, which the peer maps read-only. Both processes write the RMA buffers. The
+//! control line of a process publishes the numbers of consumed entries, the wake-up flags, the keys that copies are
+//! using, the support for rendezvous offers, the supported ring words, and the end of the connection.
 #![forbid(unsafe_code)]
 
 use std::os::fd::OwnedFd;
@@ -42,17 +43,17 @@ const REACH: usize = 640;
 const RECALLED: usize = 648;
 // The module `delegation` uses offsets 768 to 1023.
 const STAGED: usize = 1024;
-/// Bits of the features that this process supports beyond the first version of the rings. The word is written once; a
-/// version without this word leaves it 0.
+/// Offset of the word with the bits of the features that this process supports. It is written once. Versions of this
+/// library without extension operations leave it 0.
 const CAPABILITIES: usize = 1152;
-/// Offset of the description of a local operation that the peer's table of registrations refused: key and kind,
-/// address, length. It is written before the end of the connection, if a refusal was the reason. The peer logs it,
-/// because only the initiator makes the check.
+/// Offset of the description of a local operation for which the peer's table of registrations grants no access: key and
+/// kind, address, length. It is written before a connection ends for this reason. Only the initiator checks the access,
+/// so without this description the peer could not log the reason.
 const REFUSED: usize = 1160;
-/// Feature bit: ring words for immediate data, invalidation and atomic operations.
+/// Feature bit of [`CAPABILITIES`]: ring words for immediate data, invalidation and atomic operations.
 const EXTENSIONS: u64 = 1;
 
-/// Access rights by the kind of operation in [`REFUSED`]. Kind 1 is the first entry.
+/// Access rights by the kind of operation in [`REFUSED`]. The first entry has kind 1.
 const REFUSED_RIGHTS: [AccessRight; 3] = [AccessRight::RemoteWrite, AccessRight::RemoteRead, AccessRight::RemoteAtomic];
 
 /// The peer's end point. All connections to it share this state.
@@ -63,37 +64,38 @@ pub(crate) struct Peer {
     pub(crate) pid: i32,
     pub(crate) fifo: OwnedFd,
     pub(crate) regions: Arc<PeerRegions>,
-    /// Whether cross-memory attach has worked and was not refused since.
+    /// Whether cross-memory attach is used: the probe has succeeded, and the kernel has denied no copy since.
     pub(crate) cma: AtomicBool,
-    /// Whether the KNEM device works and was not refused since. It is preferred to cross-memory attach.
+    /// Whether the KNEM device is used, which is preferred to cross-memory attach. Cleared when the device denies a
+    /// copy.
     pub(crate) knem: AtomicBool,
     /// Mappings of the peer's shared memory; `None`: mappings are disabled.
     pub(crate) imports: Option<Imports>,
     /// Minimum message length in bytes at which one copy by the kernel is faster than two copies through a buffer.
     pub(crate) offer_from: u64,
-    /// A descriptor that becomes readable when the process dies. Without it, cross-memory attach is not used.
+    /// A descriptor that becomes readable when the process exits. Without it, cross-memory attach is not used.
     pub(crate) watch: Option<Arc<PidWatch>>,
     /// Time of the last liveness check.
     pub(crate) looked: LastCheck,
-    /// For tests: number of copies that are still permitted; `u32::MAX`: no limit.
+    /// For tests: number of further copies by the kernel that succeed; `u32::MAX`: no limit.
     #[cfg(test)]
     pub(crate) allowed: std::sync::atomic::AtomicU32,
 }
 
 impl Peer {
-    /// Whether the process id still belongs to this peer. The engine detects a death, but may be delayed by the
-    /// scheduler or a signal, and another process may get the id. So the first copy in each engine tick checks the id.
-    /// An id is not reused within a tick.
+    /// Whether the process id still belongs to this peer. The engine may notice an exit late, and another process may
+    /// get the id meanwhile. So the first copy in each engine tick checks the watch. The kernel does not reuse an id
+    /// within a tick.
     #[inline]
     pub(crate) fn is_alive(&self, ticker: &EngineTicks) -> bool {
         self.looked.is_valid_or(ticker, || self.watch.as_ref().is_some_and(|watch| !watch.is_dead()))
     }
 
-    /// Value of `allowed` that makes the sender ignore help requests.
+    /// Value of `allowed` with which the sender claims no jobs of the receiver.
     #[cfg(test)]
     pub(crate) const LAZY: u32 = u32::MAX - 1;
 
-    /// Whether a test makes the kernel refuse the next copy.
+    /// Counts a copy by the kernel. Returns whether it must fail as if the kernel had denied it.
     #[cfg(test)]
     pub(crate) fn is_denied(&self) -> bool {
         use std::sync::atomic::Ordering::SeqCst;
@@ -102,21 +104,21 @@ impl Peer {
     }
 }
 
-/// A watch on a process. The engine notices the death of the process immediately.
+/// A pidfd of a peer process. The engine waits for it in its epoll set.
 #[derive(Debug)]
 pub(crate) struct PidWatch {
     pub(crate) fd: OwnedFd,
 }
 
 impl PidWatch {
-    /// Whether the process has died. Another process may have its id now.
+    /// Whether the process has exited. Its id may already belong to another process.
     pub(crate) fn is_dead(&self) -> bool {
         let mut fds = [PollFd::new(&self.fd, PollFlags::IN)];
         poll(&mut fds, Some(&Timespec::default())) != Ok(0)
     }
 }
 
-/// A peer that may copy with local keys, even after the connection was ended locally.
+/// A peer that may copy with local keys. It may do so until it has noticed the end of the connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Copier {
     area: Arc<Map>,
@@ -124,39 +126,38 @@ pub(crate) struct Copier {
 }
 
 impl Copier {
-    /// Whether the peer is copying with this key.
+    /// Whether the peer announces a copy with this key, and its process exists.
     pub(crate) fn copies_with(&self, key: u32) -> bool {
         let is_named = |word| self.area.word(word).load(Ordering::Acquire) == u64::from(key);
         (is_named(ANNOUNCEMENT) || is_named(FETCH_ANNOUNCEMENT)) && !self.is_dead()
     }
 
-    /// Whether the peer has ended the connection too, and is copying nothing.
+    /// Whether the peer has marked the end of the connection, and announces no copy.
     pub(crate) fn is_idle(&self) -> bool {
         let is_zero = |word| self.area.word(word).load(Ordering::Acquire) == 0;
         !is_zero(ENDED) && is_zero(ANNOUNCEMENT) && is_zero(FETCH_ANNOUNCEMENT)
     }
 
-    /// Whether the peer's process has died.
+    /// Whether the peer's process has exited.
     pub(crate) fn is_dead(&self) -> bool {
         self.watch.is_dead()
     }
 }
 
-/// The peer's part of a connection's memory.
+/// The peer's segments and parameters of a connection.
 #[derive(Debug)]
 pub(crate) struct PeerSide {
     pub(crate) area: Arc<Map>,
     pub(crate) rma: Arc<Map>,
     pub(crate) geometry: Geometry,
-    /// The peer's id of the connection, which FIFO words to the peer contain.
+    /// The connection's id at the peer. FIFO words to the peer contain it.
     pub(crate) id: u32,
     pub(crate) pd: u32,
     /// Generation that the peer's messages contain.
     pub(crate) generation: u16,
-    /// Maximum number of concurrent RDMA reads that the peer serves.
+    /// Maximum number of outstanding RDMA reads that the peer accepts.
     pub(crate) reads: u32,
-    /// Whether both processes execute a barrier on all processors when they set wake-up flags, so that publishing needs
-    /// no barrier.
+    /// Whether both processes execute `membarrier` when they set wake-up flags, so that publishing needs no fence.
     pub(crate) membarrier: bool,
     pub(crate) peer: Arc<Peer>,
 }
@@ -164,7 +165,7 @@ pub(crate) struct PeerSide {
 /// The shared memory of one connection.
 #[derive(Debug)]
 pub(crate) struct ConnectionMemory {
-    /// The local id of the connection.
+    /// The connection's id at this process.
     pub(crate) id: u32,
     pub(crate) conn: ConnId,
     pub(crate) area: Arc<Map>,
@@ -173,7 +174,7 @@ pub(crate) struct ConnectionMemory {
     /// Generation that messages from this process contain.
     generation: OnceLock<u16>,
     peer_side: OnceLock<PeerSide>,
-    /// Set after the peer's areas were attached. ThreadSanitizer needs this flag, because it cannot see the ordering of
+    /// Set after `peer_side` was set. ThreadSanitizer needs this flag, because it cannot see the memory ordering of
     /// `OnceLock` in the standard library.
     #[cfg(tsan)]
     joined: std::sync::atomic::AtomicBool,
@@ -181,7 +182,7 @@ pub(crate) struct ConnectionMemory {
 }
 
 impl ConnectionMemory {
-    /// Creates the local areas, and the descriptors for the peer.
+    /// Creates the local segments. Also returns their descriptors, for the peer.
     pub(crate) fn create(id: u32, conn: ConnId, geometry: Geometry) -> Result<(ConnectionMemory, [OwnedFd; 2])> {
         let (area, area_fd) = Map::create("dapl-sm-rings", geometry.area_len(), true)?;
         let (rma, rma_fd) = Map::create("dapl-sm-rma", geometry.rma_len(), false)?;
@@ -202,7 +203,7 @@ impl ConnectionMemory {
         Ok((link, [area_fd, rma_fd]))
     }
 
-    /// Attaches the peer's areas; called once.
+    /// Attaches the peer's segments. Called once.
     pub(crate) fn join(&self, peer_side: PeerSide) {
         self.publish_reach(peer_side.peer.cma.load(std::sync::atomic::Ordering::Relaxed));
         let _ = self.peer_side.set(peer_side);
@@ -210,13 +211,13 @@ impl ConnectionMemory {
         self.joined.store(true, Ordering::Release);
     }
 
-    /// Publishes whether this process can copy from and to the peer's memory.
+    /// Publishes whether this process can copy from and to the peer's memory by the kernel.
     pub(crate) fn publish_reach(&self, reaches: bool) {
         self.area.word(REACH).store(u64::from(reaches), Ordering::Relaxed);
     }
 
-    /// Whether the peer can copy from and to local memory, as its control line says. If so, long sends may be
-    /// rendezvous offers.
+    /// Whether the peer has published that it can copy from and to local memory. If so, long sends may be rendezvous
+    /// offers.
     pub(crate) fn is_reached(&self) -> bool {
         self.peer_side().is_some_and(|t| t.area.word(REACH).load(Ordering::Relaxed) == 1)
     }
@@ -226,33 +227,33 @@ impl ConnectionMemory {
         self.peer_side().is_some_and(|t| t.area.word(CAPABILITIES).load(Ordering::Relaxed) & EXTENSIONS != 0)
     }
 
-    /// Recalls the local rendezvous offers before they are flushed, because the consumer may reuse their memory
-    /// afterwards.
+    /// Recalls the local rendezvous offers. Called before they are flushed, because the consumer may then reuse their
+    /// memory. The receiver completes no recalled offer.
     pub(crate) fn recall(&self) {
         self.area.word(RECALLED).store(1, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// Whether the peer has recalled its rendezvous offers. Checked after the last copy.
+    /// Whether the peer has recalled its rendezvous offers. The receiver checks this after the last copy of an offer.
     pub(crate) fn is_recalled(&self) -> bool {
-        // Barrier, as in `recall`: either the copied bytes are the offered bytes, or this process sees the recall.
+        // Pairs with the fence in `recall`: either the copied bytes are the offered bytes, or this process sees the
+        // recall.
         fence(Ordering::SeqCst);
         self.peer_side().is_none_or(|t| t.area.word(RECALLED).load(Ordering::Relaxed) != 0)
     }
 
-    /// Publishes the number of the last staging copy, and the number of staged bytes.
+    /// Publishes a staging copy: the word contains its number and its length in bytes.
     pub(crate) fn publish_staged(&self, word: u64) {
-        // Release: the bytes are written before the word.
+        // Release, for the Acquire in `staged`: a receiver that sees the word also sees the bytes.
         self.area.word(STAGED).store(word, Ordering::Release);
     }
 
-    /// Returns the number of the peer's last staging copy, and the number of bytes that it has staged.
+    /// Returns the peer's last published staging copy: its number and its length in bytes, in one word.
     pub(crate) fn staged(&self) -> u64 {
         self.peer_side().map_or(0, |t| t.area.word(STAGED).load(Ordering::Acquire))
     }
 
-    /// Returns the words by which the receiver of a long send asks its sender to copy a part. `None` before the peer's
-    /// areas are attached.
+    /// Returns the words of copy jobs for long sends. `None` before the peer's segments are attached.
     pub(crate) fn copy_delegation(&self) -> Option<CopyDelegation<'_>> {
         Some(CopyDelegation { local: &self.area, peer: &self.peer_side()?.area })
     }
@@ -262,7 +263,7 @@ impl ConnectionMemory {
         self.peer_side().map_or(0, |side| side.peer.pid)
     }
 
-    /// Returns the peer's areas, if they are attached.
+    /// Returns the peer's segments and parameters, if they are attached.
     #[inline(always)]
     pub(crate) fn peer_side(&self) -> Option<&PeerSide> {
         #[cfg(tsan)]
@@ -272,18 +273,18 @@ impl ConnectionMemory {
         self.peer_side.get()
     }
 
-    /// Sets the generation of local messages. Called once, before the connection is established.
+    /// Sets the generation that messages from this process contain. Called once, before the connection is established.
     pub(crate) fn set_generation(&self, generation: u16) {
         let _ = self.generation.set(generation);
     }
 
-    /// Returns the identification of messages to the peer.
+    /// Returns the generation and the ids that messages to the peer contain.
     pub(crate) fn route_out(&self) -> Option<Route> {
         let generation = *self.generation.get()?;
         self.peer_side().map(|t| Route { generation, source: self.id, destination: t.id })
     }
 
-    /// Returns the identification of messages from the peer.
+    /// Returns the generation and the ids that messages from the peer contain.
     pub(crate) fn route_in(&self) -> Option<Route> {
         self.peer_side().map(|t| Route { generation: t.generation, source: t.id, destination: self.id })
     }
@@ -296,9 +297,9 @@ impl ConnectionMemory {
         RingLayout { offset: geometry.responses_at(), slots: geometry.responses }
     }
 
-    /// Publishes the number of the peer's requests that were taken.
+    /// Publishes the number of the peer's requests that this process has consumed.
     pub(crate) fn publish_taken(&self, requests: u64) {
-        // Release: the buffers of these requests were read before they are released.
+        // Release: the peer may overwrite the buffers of these requests, so all reads of them come before.
         self.area.word(TAKEN_REQUESTS).store(requests, Ordering::Release);
     }
 
@@ -306,12 +307,12 @@ impl ConnectionMemory {
         self.area.word(TAKEN_RESPONSES).store(responses, Ordering::Release);
     }
 
-    /// Number of local requests that the peer has taken; 0 before the peer's areas are attached.
+    /// Number of local requests that the peer has consumed; 0 before the peer's segments are attached.
     pub(crate) fn taken(&self) -> u64 {
         self.peer_side().map_or(0, |t| t.area.word(TAKEN_REQUESTS).load(Ordering::Acquire))
     }
 
-    /// Makes dequeues watch the number of requests that the peer has taken.
+    /// Makes dequeues watch the number of local requests that the peer has consumed.
     pub(crate) fn show_taken(&self, watch: &RingWatch) {
         self.peer_side().into_iter().for_each(|t| t.area.show_taken(TAKEN_REQUESTS, watch));
     }
@@ -320,40 +321,41 @@ impl ConnectionMemory {
         self.peer_side().map_or(0, |t| t.area.word(TAKEN_RESPONSES).load(Ordering::Acquire))
     }
 
-    /// Sum of all progress counters: entries of the peer that this process has taken, and entries of this process that
-    /// the peer has taken.
+    /// Sum of all progress counters: ring entries of the peer that this process has consumed, and entries of this
+    /// process that the peer has consumed.
     pub(crate) fn progress(&self) -> u64 {
         let taken = [TAKEN_REQUESTS, TAKEN_RESPONSES].map(|at| self.area.word(at).load(Ordering::Relaxed));
         [taken[0], taken[1], self.taken(), self.taken_responses()].into_iter().fold(0, u64::wrapping_add)
     }
 
-    /// The word in which the local send direction announces the key of the peer with which it is copying.
+    /// The word in which the local send direction announces the peer's key with which it is copying; 0: no copy.
     pub(crate) fn announcement(&self) -> &AtomicU64 {
         self.area.word(ANNOUNCEMENT)
     }
 
-    /// The word in which the local receive direction announces the key of the peer with which it is copying.
+    /// The word in which the local receive direction announces the peer's key with which it is copying; 0: no copy.
     pub(crate) fn fetch_announcement(&self) -> &AtomicU64 {
         self.area.word(FETCH_ANNOUNCEMENT)
     }
 
-    /// Returns the peer as a process that may copy from and to local memory; `None` if it cannot.
+    /// Returns the peer as a process that may copy from and to local memory. `None`: the peer's segments are not
+    /// attached, or its process cannot be watched, so it does not copy.
     pub(crate) fn copier(&self) -> Option<Copier> {
         let peer_side = self.peer_side()?;
         Some(Copier { area: peer_side.area.clone(), watch: peer_side.peer.watch.clone()? })
     }
 
-    /// Sets a wake-up flag. The caller polls once more before it sleeps.
+    /// Sets local wake-up flags. The caller must poll once more before it sleeps.
     pub(crate) fn arm(&self, want: u64) {
         self.wake_flags.set(self.area.word(WANT), want, self.peer_side().is_some_and(|t| t.membarrier));
     }
 
-    /// Whether all local wake-up flags are unchanged since before the peer joined.
+    /// Whether the local wake-up flags are unchanged since `create`.
     pub(crate) fn is_preset(&self) -> bool {
         WakeFlags::is_preset(self.area.word(WANT))
     }
 
-    /// Whether this local wake-up flag is set.
+    /// Whether all local wake-up flags in `want` are set.
     pub(crate) fn wants(&self, want: u64) -> bool {
         WakeFlags::wants(self.area.word(WANT), want)
     }
@@ -363,7 +365,8 @@ impl ConnectionMemory {
         self.wake_flags.withdraw(self.area.word(WANT));
     }
 
-    /// Called after publishing: sends one FIFO word if the peer sleeps. A polling peer costs no system call (SM-15).
+    /// Called after publishing: sends one FIFO word if one of the peer's wake-up flags in `want` is set. If the peer
+    /// polls, no flag is set and no system call is made (SM-15).
     #[inline(always)]
     pub(crate) fn poke(&self, want: u64) -> WakeResult {
         match self.peer_side() {
@@ -372,7 +375,7 @@ impl ConnectionMemory {
         }
     }
 
-    /// Publishes a local operation that was refused without participation of the peer, so that the peer can log it.
+    /// Describes a failed local operation on the control line, so that the peer can log it (see [`REFUSED`]).
     pub(crate) fn publish_refused(&self, target: &Target) {
         let Target { key, address, length, right, .. } = *target;
         let kind = REFUSED_RIGHTS.iter().position(|known| *known == right).map_or(0, |index| index as u64 + 1);
@@ -381,8 +384,8 @@ impl ConnectionMemory {
         }
     }
 
-    /// If the peer has ended the connection because local registrations refused its operation, returns this operation
-    /// as the peer describes it. `pd`: the local protection domain.
+    /// If the peer has ended the connection because the local table of registrations grants no access to one of its
+    /// operations, returns this operation as the peer has described it. `pd`: the local protection domain.
     pub(crate) fn refused_to_peer(&self, pd: u32) -> Option<Target> {
         let peer_side = self.peer_side().filter(|_| self.is_reset())?;
         let [first, address, length] = [0, 8, 16].map(|at| peer_side.area.word(REFUSED + at).load(Ordering::Relaxed));
@@ -391,12 +394,12 @@ impl ConnectionMemory {
         Some(Target { key: first as u32, pd, address, length, right })
     }
 
-    /// Marks an established connection as ended locally.
+    /// Marks the end of an established connection on the local control line.
     pub(crate) fn mark_ended(&self) {
         self.area.word(ENDED).store(1, Ordering::Release);
     }
 
-    /// Ends the connection at the peer: sets the mark of the end, and wakes the peer's engine.
+    /// Ends the connection at the peer: marks the end on the local control line, and wakes the peer's engine.
     pub(crate) fn reset(&self) {
         self.mark_ended();
         if let Some(peer_side) = self.peer_side() {
@@ -404,18 +407,19 @@ impl ConnectionMemory {
         }
     }
 
-    /// Whether the peer has marked the end of the connection. A forged FIFO word cannot set this mark.
+    /// Whether the peer has marked the end of the connection on its control line. Only the peer can write this mark,
+    /// whereas other processes of the user can forge FIFO words.
     pub(crate) fn is_reset(&self) -> bool {
         self.peer_side().is_some_and(|t| t.area.word(ENDED).load(Ordering::Acquire) != 0)
     }
 
-    /// Sends a heartbeat (CM-5).
+    /// Sends a heartbeat to the peer (CM-5). `Dead`: the peer's FIFO has no reader.
     pub(crate) fn alive(&self) -> WakeResult {
         self.peer_side().map_or(WakeResult::Sent, |t| write_word(&t.peer.fifo, Note::Alive(t.id)))
     }
 }
 
-/// Sends a FIFO word to a sleeping peer.
+/// Wakes the peer's engine by a FIFO word.
 #[cold]
 fn wake(peer_side: &PeerSide) -> WakeResult {
     write_word(&peer_side.peer.fifo, Note::Wake(peer_side.id))

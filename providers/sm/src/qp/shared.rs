@@ -26,27 +26,29 @@ use crate::srq::SrqWaiter;
 pub(crate) enum Fault {
     /// The peer wrote invalid data.
     Nonsense(&'static str),
-    /// A receive failed; its completion contains the status.
+    /// A receive failed. Its completion, which is already reported, contains the status.
     Receive,
-    /// The peer tried to access memory without the right.
+    /// The peer tried to access local memory for which it has no access right.
     Access,
-    /// A request failed; its completion contains the status.
+    /// A request failed. Its completion, which is already reported, contains the status.
     Request,
-    /// More receives are posted than the hard high watermark allows.
+    /// The number of outstanding receives exceeds the hard high watermark.
     Watermark,
 }
 
-/// Statuses in the length field of a response. `NAK_ACCESS`: no right to access the memory, or no such window.
-/// `NAK_RESPONDER`: the receive is too short, or its memory is not mapped. `NAK_SOURCE`: the memory of a send is not
-/// mapped.
+// Statuses in the length field of a response; 0 means success.
+
+/// The peer has no right to access the memory, or the key of a send with invalidate belongs to no window.
 pub(crate) const NAK_ACCESS: u32 = 6;
+/// The receive of a send is too short, or its memory is not mapped.
 pub(crate) const NAK_RESPONDER: u32 = 7;
+/// The memory of a send is not mapped or not registered.
 pub(crate) const NAK_SOURCE: u32 = 8;
 
 /// The shared receive queue of a connection.
 pub(crate) type Pool = dapl_software::srq::Pool<dyn SrqWaiter, Job>;
 
-/// State that both directions share.
+/// State that the send and the receive direction of a queue pair share.
 #[derive(Debug)]
 pub(crate) struct Shared {
     pub(crate) regions: Arc<Regions>,
@@ -54,31 +56,32 @@ pub(crate) struct Shared {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) ep: ObjectId,
     pub(crate) pd: u32,
-    /// Identifies this queue pair for windows that only its peer may access.
+    /// Identifies this queue pair for windows of scope `Qp`, which only its peer may access.
     pub(crate) domain: QpDomain,
-    /// Protection domain of receives.
+    /// Protection domain of the receives: that of the shared receive queue, if there is one.
     pub(crate) recv_pd: u32,
     pub(crate) pool: Option<Pool>,
     pub(crate) recv_cq: Option<Arc<CqCore>>,
     pub(crate) request_cq: Option<Arc<CqCore>>,
-    /// Maximum length in bytes of a send, and of an RDMA operation.
+    /// Maximum length of a send in bytes.
     pub(crate) max_message: u64,
+    /// Maximum length of an RDMA operation in bytes.
     pub(crate) max_rdma: u64,
     pub(crate) max_reads_out: u32,
-    /// `rx_taken`: number of the peer's requests that the receive direction has taken. `reported_taken`: the last such
-    /// number that the send direction sent with a request.
+    /// Number of the peer's requests that the receive direction has consumed.
     pub(crate) rx_taken: AtomicU64,
+    /// Last value of `rx_taken` that the send direction has sent with a request.
     pub(crate) reported_taken: AtomicU64,
-    /// Number of the peer's messages that found no receive, counted by the receive direction.
+    /// Number of messages that had to wait for a receive, for the counter "receiver not ready".
     pub(crate) not_ready: AtomicU64,
-    /// Words that pollers read without a lock. They show whether the ring contains a request of the peer, and whether
-    /// local requests have progressed.
+    /// Words that a dequeue reads without a lock, to find out whether a poll would find work: a request of the peer in
+    /// the ring, or progress of local requests.
     pub(crate) watch: Pooled<RingWatch>,
 }
 
 impl Shared {
-    /// Queues a refused access for the engine, which logs it. `cookie`: cookie of a local request. `entry`: the table
-    /// entry of the key.
+    /// Queues a denied access for the engine, which logs it. `cookie`: cookie of the local request, or `None` for an
+    /// access of the peer. `entry`: entry of the key in the table of registrations.
     #[cold]
     pub(crate) fn report_refused(&self, cookie: Option<u64>, entry: Option<KeyEntry>, target: Target) {
         let Target { key, pd, address, length, right } = target;
@@ -103,7 +106,7 @@ impl Shared {
         self.recv_cq.iter().chain(&self.request_cq)
     }
 
-    /// Called when the last request of a graceful disconnect is complete.
+    /// Called when all requests are complete after the begin of a graceful disconnect.
     pub(crate) fn drained(&self, link: &ConnectionMemory) {
         self.jobs.push(Job::Drained(link.id));
     }
