@@ -1,6 +1,8 @@
-//! The conformance suite, once over each provider that needs no device: every case, in one process and in two.
+//! The conformance suite over each provider that needs no device, through both versions of libdat: every case, in one
+//! process and in two.
 //!
-//! `cargo xtask test conformance` runs only this suite, with filters. The cases are in `test/conformance`.
+//! `cargo xtask test conformance` runs only this suite; with arguments it makes one run of the driver. The cases are in
+//! `test/conformance`.
 #![forbid(unsafe_code)]
 
 use std::path::Path;

@@ -76,11 +76,13 @@ pub(crate) struct Test {
     /// List the suites
     #[arg(long)]
     pub(crate) list: bool,
-    /// One suite; `coverage` runs suites instrumented and reports the share of the object layer's lines that ran
+    /// One suite, or several if only names of suites follow; `coverage` runs suites instrumented and reports the share
+    /// of the object layer's lines that ran
     #[arg(conflicts_with_all = ["all", "rest", "list"])]
     pub(crate) suite: Option<String>,
     /// Arguments for cargo test; for `net` and `rxe`: parts of names of checks; for `conformance`: its own arguments (`list` names its
-    /// cases, `--provider NAME` selects any adapter); for `coverage`: a suite and its arguments
+    /// cases, `--provider NAME` selects any adapter), and without arguments sm and usnic through both versions of libdat;
+    /// for `coverage`: a suite and its arguments
     #[arg(trailing_var_arg = true, allow_hyphen_values = true)]
     pub(crate) args: Vec<String>,
 }

@@ -35,24 +35,48 @@ const RECOMMENDED: [setup::Tool; 3] = [setup::RDMA_HEADERS, setup::MANDOC, setup
 pub(crate) fn run(test: &Test) -> Result {
     let known = binaries()?;
     let args: Vec<&str> = test.args.iter().map(String::as_str).collect();
+    if let Some(suites) = several(test.suite.as_deref(), &args, &known) {
+        return both(&suites.iter().map(|suite| selected(suite, &[], &known, test)).collect::<Vec<_>>());
+    }
     match test.suite.as_deref() {
         _ if test.list => {
-            let names: BTreeSet<&str> = known.iter().map(|name| suite_of(name)).collect();
-            println!(
-                "unit loom threads nightly report instructions rxe net {}",
-                names.into_iter().collect::<Vec<_>>().join(" ")
-            );
+            println!("{}", names(&known).join(" "));
             Ok(())
         }
         None if test.rest => rest(&known, test.required),
         None if test.all => both(&[quick(&known), rest(&known, test.required)]),
         None => quick(&known),
-        Some("coverage") => coverage::run(&args),
-        Some("conformance") => conformance::run(&args),
-        Some("net") => net::run(test.required, &test.args),
-        Some("rxe") => rxe::run(test.required, &test.args),
-        Some(suite) => one(suite, &known, &args),
+        Some(suite) => selected(suite, &args, &known, test),
     }
+}
+
+/// Runs one suite.
+fn selected(suite: &str, args: &[&str], known: &[String], test: &Test) -> Result {
+    match suite {
+        "coverage" => coverage::run(args),
+        // Without arguments: every provider that needs no device, through both versions of libdat.
+        "conformance" if !args.is_empty() => conformance::run(args),
+        "net" => net::run(test.required, &to_owned(args)),
+        "rxe" => rxe::run(test.required, &to_owned(args)),
+        _ => one(suite, known, args),
+    }
+}
+
+fn to_owned(words: &[&str]) -> Vec<String> {
+    words.iter().map(|word| (*word).to_owned()).collect()
+}
+
+/// Names of all suites: those that are not files of `test/tests` first.
+fn names(known: &[String]) -> Vec<&str> {
+    let of_files: BTreeSet<&str> = known.iter().map(|name| suite_of(name)).collect();
+    ["unit", "loom", "threads", "nightly", "report", "instructions", "rxe", "net"].into_iter().chain(of_files).collect()
+}
+
+/// The suites to run, if the first argument and all others name suites. Otherwise the others are arguments of the first.
+fn several<'a>(first: Option<&'a str>, args: &[&'a str], known: &[String]) -> Option<Vec<&'a str>> {
+    let names = names(known);
+    let suites: Vec<&str> = first.into_iter().chain(args.iter().copied()).collect();
+    (suites.len() > 1 && suites.iter().all(|suite| names.contains(suite))).then_some(suites)
 }
 
 /// Runs the suites that need no guest, no root and no package build. A failure does not stop the other suites.
@@ -262,6 +286,15 @@ fn suite_of(binary: &str) -> &str {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn names_of_suites_only_are_several_suites() {
+        let known = ["abi", "abi_rust", "conformance", "registry"].map(str::to_owned);
+        assert_eq!(several(Some("abi"), &["conformance"], &known), Some(vec!["abi", "conformance"]));
+        assert_eq!(several(Some("abi"), &["exports_of"], &known), None);
+        assert_eq!(several(Some("conformance"), &["--api", "2.0"], &known), None);
+        assert_eq!((several(Some("abi"), &[], &known), several(None, &[], &known)), (None, None));
+    }
 
     #[test]
     fn the_final_list_has_time_result_and_name() {
