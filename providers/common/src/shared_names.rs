@@ -27,7 +27,7 @@ const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
 /// Pause between two attempts: a little longer than the exclusive lock is usually held.
 const RETRY_PAUSE: Duration = Duration::from_micros(100);
 
-/// The names of one base directory.
+/// The names of shared memory in one base directory.
 #[derive(Clone, Debug)]
 pub struct SharedNames {
     base: BaseDir,

@@ -59,11 +59,9 @@ numbers! { u32: IBV_SRQ_MAX_WR = 1, IBV_SRQ_LIMIT = 2 }
 pub type ibv_mtu = c_uint;
 numbers! { ibv_mtu: IBV_MTU_256 = 1, IBV_MTU_512 = 2, IBV_MTU_1024 = 3, IBV_MTU_2048 = 4, IBV_MTU_4096 = 5 }
 
-/// Kind of a memory window.
 pub type ibv_mw_type = c_uint;
 numbers! { ibv_mw_type: IBV_MW_TYPE_1 = 1 }
 
-/// Kind of an asynchronous event.
 pub type ibv_event_type = c_uint;
 numbers! {
     ibv_event_type:
@@ -90,19 +88,15 @@ numbers! {
 }
 
 enumeration! {
-    /// State of a port.
     ibv_port_state: IBV_PORT_ACTIVE = 4
 }
 enumeration! {
-    /// Kind of a queue pair.
     ibv_qp_type: IBV_QPT_RC = 2
 }
 enumeration! {
-    /// State of a queue pair.
     ibv_qp_state: IBV_QPS_RESET = 0, IBV_QPS_INIT = 1, IBV_QPS_RTR = 2, IBV_QPS_RTS = 3, IBV_QPS_ERR = 6
 }
 enumeration! {
-    /// Operation of a work request.
     ibv_wr_opcode:
     IBV_WR_RDMA_WRITE = 0,
     IBV_WR_RDMA_WRITE_WITH_IMM = 1,
@@ -122,7 +116,6 @@ enumeration! {
     ibv_atomic_cap: IBV_ATOMIC_NONE = 0, IBV_ATOMIC_HCA = 1, IBV_ATOMIC_GLOB = 2
 }
 enumeration! {
-    /// Status of a completed work request.
     ibv_wc_status:
     IBV_WC_SUCCESS = 0,
     IBV_WC_LOC_LEN_ERR = 1,
@@ -169,11 +162,9 @@ flags! {
     IBV_QP_DEST_QPN = 1 << 20,
 }
 flags! {
-    /// Flags of a completed receive.
     ibv_wc_flags: IBV_WC_WITH_IMM = 1 << 1
 }
 flags! {
-    /// Flags of a posted request.
     ibv_send_flags:
     IBV_SEND_FENCE = 1,
     IBV_SEND_SIGNALED = 1 << 1,

@@ -178,7 +178,7 @@ pub struct rdma_cm_id {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_conn_param {
-    /// May be null.
+    /// Private data of the program; may be null.
     pub private_data: *const c_void,
     /// Length of the private data. In an event: the received length, which may be more than was sent, padded with
     /// zeros.
@@ -203,7 +203,7 @@ pub struct rdma_conn_param {
 #[repr(C)]
 #[derive(Clone, Copy)]
 pub struct rdma_ud_param {
-    /// May be null.
+    /// Private data of the program; may be null.
     pub private_data: *const c_void,
     /// Length of the private data.
     pub private_data_len: u8,

@@ -7,7 +7,7 @@ use std::net::{IpAddr, Ipv6Addr};
 
 use crate::ibv::{Gid, GidKind};
 
-/// Requirements for a GID.
+/// What [`choose`] must know about the IA.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct GidRequirements<'a> {
     /// Whether the port is RoCE. Then peers address this host by the GID of its IP address.

@@ -1,7 +1,6 @@
 //! The kinds of connection managers: their names in settings, and the library names that select them.
 #![forbid(unsafe_code)]
 
-/// The kind of a connection manager.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ManagerKind {
     /// Connections by rdma_cm.

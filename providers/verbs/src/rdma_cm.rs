@@ -25,7 +25,7 @@ unsafe impl Send for EventChannel {}
 // SAFETY: librdmacm allows several threads to use a channel concurrently.
 unsafe impl Sync for EventChannel {}
 
-/// A copy of an event.
+/// A copy of an rdma_cm event, made before the event was acknowledged.
 pub(crate) struct Event {
     pub(crate) kind: rdma_cm_event_type,
     /// Reason of a rejection, or a negative error number.

@@ -304,7 +304,7 @@ fn rxe_binds_and_unbinds_windows() {
     let one = pair.bind(&mw, Some((&local, pair.region(2000, 100))), &keep);
     assert!(mw.is_bound() && keeps() == 1);
     assert_eq!((pair.write(&all, one, 2090), pair.byte(2099)), (Status::Success, 7));
-    // Soft-RoCE checks the bounds of the registration instead of the window's, so only those can be tested.
+    // Soft-RoCE does not check the bounds of the window, only those of its registration. So this access is beyond both.
     assert_eq!(pair.write(&all, one, 4090), Status::RemoteAccess, "beyond the registration");
 
     pair.connect();

@@ -22,7 +22,7 @@ use crate::engine::Reactor;
 use crate::ibv;
 use crate::memory::Pd;
 use crate::qp::gather::with_sges;
-use crate::qp::work::Kept;
+use crate::qp::work::SavedSegments;
 use crate::shared_device::{EventTarget, ObjectEvent};
 
 /// Top bit of a work request id: the other bits are the slot of a shared receive (see `qp::work`).
@@ -230,7 +230,7 @@ struct RecvSlots {
     in_use: u32,
     max: u32,
     low: LowWatermark,
-    kept: Kept,
+    kept: SavedSegments,
 }
 
 impl RecvSlots {
@@ -244,7 +244,7 @@ impl RecvSlots {
             in_use: 0,
             max,
             low: LowWatermark::default(),
-            kept: Kept::with_capacity_for(max, kept),
+            kept: SavedSegments::with_capacity_for(max, kept),
         }
     }
 

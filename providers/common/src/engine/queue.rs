@@ -23,8 +23,8 @@ pub trait Notify: Debug + Send + Sync {
 /// The queue and its eventfd.
 #[derive(Debug)]
 pub struct EngineQueue<J> {
-    /// `None` once the engine has ended. Then all jobs are dropped: they refer to objects that refer to the queue, so this
-    /// cycle of references would never be freed.
+    /// `None` once the engine has ended and its jobs were dropped. Jobs hold references to objects, and objects hold references
+    /// to this queue: without the drop, these cycles of references would never be freed.
     state: Mutex<Option<QueueState<J>>>,
     fd: OwnedFd,
 }

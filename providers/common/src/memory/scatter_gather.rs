@@ -9,7 +9,7 @@ use dapl::provider::{Segment, Status};
 /// Maximum number of segments that are stored without an allocation.
 const FEW: usize = 4;
 
-/// Registered memory of this process.
+/// Access to the registrations of this process.
 pub trait LocalMemory {
     /// Holds a reference on a registration until it is dropped.
     type Guard<'a>

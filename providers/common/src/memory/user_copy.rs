@@ -8,8 +8,9 @@
 //! - A page that was found usable counts as usable until the current time slot ends (2^19 ticks of the time stamp counter
 //!   on x86-64, 0.5 ms elsewhere; see `slot`). A table has one word per page; a copy of recently used memory reads only
 //!   that word.
-//! - The first copies in a slot that use unrecorded pages are made by the kernel (`process_vm_readv` on this process). The
-//!   memory cannot change between check and use, and only the pages of the piece are recorded.
+//! - The first copies in a slot that use unrecorded pages are made by the kernel, if they have at most 16 KiB
+//!   (`process_vm_readv` on this process). The memory cannot change between check and use, and only the pages of the piece
+//!   are recorded.
 //! - A program that uses many pages in a slot would pay a system call for each copy. So after these first copies, the 256 KiB
 //!   blocks around the piece are checked in one step, as far as they are in its registration.
 //! - Pieces longer than 64 KiB are checked each time, and nothing is recorded.
@@ -39,7 +40,7 @@ const LONG: usize = 64 << 10;
 const KERNEL_MAX: usize = 16 << 10;
 /// Maximum number of copies of unrecorded pages per slot that the kernel makes.
 const MAX_KERNEL_COPIES: u64 = 2;
-/// After `MAX_KERNEL_COPIES`, all pages of a block of this size are checked in one step.
+/// After that number of kernel copies in a time slot, all pages of a block of this size are checked in one step.
 const BLOCK: u64 = 256 << 10;
 /// Regions up to this size are checked by populating them, larger ones by a query of their mappings.
 const SMALL_REGION: u64 = 2 << PAGE_BITS;

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use dapl::provider::Region;
 use dapl::runtime::mappings::{MappingLookup, PageRights};
 
-/// Maximum number of mappings in a query. A range with more of them is checked page by page.
+/// Maximum number of mappings in one lookup. A region with more mappings is checked page by page.
 const MAX_MAPPINGS: usize = 16;
 
 /// `struct procmap_query` of `linux/fs.h`.

@@ -59,7 +59,7 @@ impl QpDomain {
     fn assign(&self) -> u32 {
         static NEXT: AtomicU32 = AtomicU32::new(1);
         if self.number() == 0 {
-            // A number is reused after 2^32 queue pairs with such windows.
+            // A number is reused after 2^32 queue pairs on which windows of `Scope::Qp` were bound.
             let new = NEXT.fetch_add(1, Ordering::Relaxed).max(1);
             let _ = self.0.compare_exchange(0, new, Ordering::Relaxed, Ordering::Relaxed);
         }
@@ -115,7 +115,7 @@ impl<K: WindowKeys> WindowDirectory<K> {
     }
 }
 
-/// The state of a memory window.
+/// A memory window, shared by its handle and its queued binds.
 pub struct WindowCore<K> {
     keys: Arc<K>,
     directory: Arc<WindowDirectory<K>>,
@@ -296,7 +296,8 @@ impl<K: WindowKeys> WindowCore<K> {
         !self.keys.is_in_use(key) && (!self.keys.is_in_use_by_peer(key) || revoked.elapsed() > PEER_COPY_TIMEOUT)
     }
 
-    /// Whether the bind is allowed. The object layer has checked it at the post; the registration may have ended since.
+    /// Whether the bind is allowed. The object layer has checked this too, but a wrong key would give peers access to other
+    /// memory.
     fn is_valid(&self, grant: &BindGrant, pd: u32) -> bool {
         pd == self.pd && self.keys.covers(grant.source, pd, grant.region, grant.access.writes())
     }

@@ -23,7 +23,6 @@ pub struct Memory {
     names: SharedNames,
 }
 
-/// A protection domain.
 #[derive(Clone)]
 pub struct Pd {
     pub(super) number: u32,

@@ -23,10 +23,9 @@ pub(super) struct DeviceCqParams {
     pub(super) max_capacity: u32,
 }
 
-/// A completion queue of the device.
 struct DeviceCq {
     cq: Arc<ibv::Cq>,
-    /// Capacity reserved by queue pairs.
+    /// Number of completions for which queue pairs have reserved capacity.
     reserved: u32,
 }
 

@@ -66,7 +66,7 @@ pub(crate) struct CqState {
     queues: DeviceQueues,
     /// The device queue that is polled first.
     next_queue: usize,
-    /// Whether a queue pair of the queue was connected. Before, the device's queues are not armed: they cannot be re-armed for
+    /// Whether a queue pair of the queue was connected, or is being connected. Before, the device's queues are not armed: they cannot be re-armed for
     /// fewer events, and the consumer may still restrict notification.
     is_connected: bool,
     /// Whether a check by the engine is scheduled.
@@ -395,7 +395,7 @@ impl CompletionQueue for Cq {
     }
 
     fn ready(&self, out: &mut [Completion]) -> usize {
-        // Called after a notification, so the device has completions.
+        // The device makes progress without polls, so completions in its queues count as queued.
         self.0.fill(&mut self.0.lock(), out, true)
     }
 

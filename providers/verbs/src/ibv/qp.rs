@@ -56,7 +56,6 @@ impl std::fmt::Debug for Template {
     }
 }
 
-/// Operation of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Op {
     Send,

@@ -28,7 +28,7 @@ pub(crate) struct Keys {
 #[derive(Debug, Default)]
 struct KeyTable {
     keys: HashMap<u32, KeyRange, BuildHasherDefault<KeyHasher>>,
-    /// Number of changes of the table.
+    /// Incremented when a key is added or removed. A hint with another value is outdated.
     changes: u64,
 }
 

@@ -26,7 +26,6 @@ use crate::memory::binds::Binds;
 pub(crate) use crate::memory::keys::Keys;
 use crate::{ibv, refusal};
 
-/// A protection domain.
 #[derive(Clone, Debug)]
 pub struct Pd(pub(crate) Arc<ibv::Pd>);
 

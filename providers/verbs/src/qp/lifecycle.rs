@@ -330,10 +330,10 @@ impl QpCore {
         }
     }
 
-    fn schedule_drain_check(&self, looks: u64) {
+    fn schedule_drain_check(&self, checks: u64) {
         let me: std::sync::Weak<dyn Source> = self.me.clone();
         let [first, last] = DRAIN;
-        self.device.reactor.schedule((first * (1 << looks.min(10)) as u32).min(last), me, looks + 1);
+        self.device.reactor.schedule((first * (1 << checks.min(10)) as u32).min(last), me, checks + 1);
     }
 
     /// Ends a draining connection, if all requests are complete. Called by the engine thread only.
@@ -354,13 +354,13 @@ impl QpCore {
 
 impl Source for QpCore {
     /// Fetches completions of a draining connection, because possibly no consumer thread polls.
-    fn expired(&self, looks: u64) {
+    fn expired(&self, checks: u64) {
         self.request_cq.fetch();
         let send = self.send.lock();
         let is_draining = send.draining && send.outstanding() > 0;
         drop(send);
         if is_draining {
-            self.schedule_drain_check(looks);
+            self.schedule_drain_check(checks);
         }
     }
 }

@@ -86,7 +86,7 @@ pub(crate) struct Work<W> {
     epoch: u32,
     /// The id of the entry with number 0: slot and generation.
     base: u64,
-    kept: Kept,
+    kept: SavedSegments,
 }
 
 impl<W> Work<W> {
@@ -102,7 +102,7 @@ impl<W> Work<W> {
             slot: 0,
             epoch: 0,
             base: 0,
-            kept: Kept::with_capacity_for(most, kept),
+            kept: SavedSegments::with_capacity_for(most, kept),
         }
     }
 
@@ -212,7 +212,7 @@ impl<W> Work<W> {
 /// Saved segments of work in flight, by entry number. For devices that do not report whether a segment was invalid: then
 /// the segments are checked after a failure.
 #[derive(Debug)]
-pub(crate) struct Kept {
+pub(crate) struct SavedSegments {
     /// Rows of `each` segments. Empty if no segments are saved.
     segments: Vec<Segment>,
     each: usize,
@@ -220,13 +220,13 @@ pub(crate) struct Kept {
     lengths: Vec<u8>,
 }
 
-impl Kept {
+impl SavedSegments {
     /// Allocates space for `most` consecutive entries with up to `each` segments.
     pub(crate) fn with_capacity_for(most: u32, each: u32) -> Self {
         let rows = (most.max(1) as usize).next_power_of_two();
         let each = each as usize;
         let rows = if each > 0 { rows } else { 0 };
-        Kept { segments: vec![Segment::default(); rows * each], each, lengths: vec![0; rows] }
+        SavedSegments { segments: vec![Segment::default(); rows * each], each, lengths: vec![0; rows] }
     }
 
     /// Grows to `most` entries; never shrinks. Saved segments keep their rows only if all numbers are below the former size.
@@ -273,7 +273,7 @@ mod tests {
     #[test]
     fn saved_segments_stay_until_their_row_is_reused() {
         let segment = |key| Segment { key, pad: 0, address: 1, length: 1 };
-        let mut kept = Kept::with_capacity_for(3, 2);
+        let mut kept = SavedSegments::with_capacity_for(3, 2);
         kept.put(u32::MAX, &[segment(1), segment(2)]);
         kept.put(0, &[segment(3)]);
         assert_eq!(kept.get(u32::MAX), Some(&[segment(1), segment(2)][..]));
@@ -283,7 +283,7 @@ mod tests {
         kept.grow(5);
         kept.put(7, &[segment(4); 3]);
         assert_eq!(kept.get(7), Some(&[segment(4); 2][..]), "segments beyond the row are not saved");
-        let mut kept = Kept::with_capacity_for(3, 0);
+        let mut kept = SavedSegments::with_capacity_for(3, 0);
         kept.put(1, &[segment(1)]);
         assert_eq!(kept.get(1), None);
     }

@@ -41,7 +41,7 @@ const WITHDRAWAL: Duration = Duration::from_millis(200);
 /// (`DAPL_CM_ARP_RETRY_COUNT`, `DAPL_CM_ROUTE_RETRY_COUNT`).
 const TRIES: u32 = 15;
 
-/// State of a connection.
+/// Progress of an attempt or connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ConnectionPhase {
     /// An address or route is being resolved.
@@ -66,7 +66,7 @@ pub(super) struct Target {
     pub(super) retry: Retry,
 }
 
-/// A connection or attempt.
+/// A connection or attempt, with its rdma_cm id.
 pub(super) struct RdmaLink {
     pub(super) manager: Weak<Rdma>,
     pub(super) number: usize,

@@ -18,7 +18,7 @@ use parking_lot::Mutex;
 use super::path::{LocalEnd, RemoteEnd};
 use super::protocol::{Protocol, ProtocolEvent};
 use super::tcp;
-use super::wire::{self, Hello, PathLimits};
+use super::wire::{self, ConnectParams, PathLimits};
 use super::{SocketContext, TcpListening};
 use crate::engine::{Interest, Source, Watch};
 use crate::qp::{CmConnection, QpCore};
@@ -95,7 +95,7 @@ struct ConnectionState {
     /// Number of the deadline that was scheduled last.
     turn: Option<u64>,
     /// The peer's parameters.
-    hello: Option<Hello>,
+    params: Option<ConnectParams>,
     /// Private data of the accept.
     private_data: Vec<u8>,
 }
@@ -120,15 +120,15 @@ impl SocketConnection {
                 watch: None,
                 interest: Interest::Read,
                 turn: None,
-                hello: None,
+                params: None,
                 private_data: Vec::new(),
             }),
         })
     }
 
     /// Returns the IA address that the peer has sent, or the source address of its socket if it has sent none.
-    pub(super) fn address(&self, hello: &Hello) -> IpAddr {
-        hello.address.filter(|ip| !ip.is_unspecified()).unwrap_or(self.peer.ip())
+    pub(super) fn address(&self, params: &ConnectParams) -> IpAddr {
+        params.address.filter(|ip| !ip.is_unspecified()).unwrap_or(self.peer.ip())
     }
 
     /// Attaches this connection to a queue pair as its link.
@@ -249,14 +249,14 @@ impl SocketConnection {
     fn report(&self, event: ProtocolEvent) {
         let Some(me) = self.me.upgrade() else { return };
         match event {
-            ProtocolEvent::Request(hello) => {
-                self.inner.lock().hello = Some(hello.clone());
+            ProtocolEvent::Request(params) => {
+                self.inner.lock().params = Some(params.clone());
                 if let Some(listener) = self.listener.as_ref().and_then(Weak::upgrade) {
-                    listener.request_complete(&me, &hello);
+                    listener.request_complete(&me, &params);
                 }
             }
-            ProtocolEvent::Reply(hello) => {
-                self.inner.lock().hello = Some(hello);
+            ProtocolEvent::Reply(params) => {
+                self.inner.lock().params = Some(params);
                 self.find_peer();
             }
             ProtocolEvent::Established => {
@@ -306,19 +306,19 @@ impl SocketConnection {
 
     /// Continues with the peer's parameters. If they lack a GID that is needed, looks it up first.
     fn find_peer(&self) {
-        let (Some(local), Some(hello)) = (self.context.local(), self.inner.lock().hello.clone()) else {
+        let (Some(local), Some(params)) = (self.context.local(), self.inner.lock().params.clone()) else {
             return self.fail();
         };
-        let is_known = hello.gid != Gid::default() || !local.is_global();
+        let is_known = params.gid != Gid::default() || !local.is_global();
         if is_known {
-            return self.bring_up(&local, &hello);
+            return self.bring_up(&local, &params);
         }
         let me = self.me.clone();
-        let address = self.address(&hello);
+        let address = self.address(&params);
         self.context.gid_lookup.find(address, local.is_ethernet, move |gid| {
             let Some(connection) = me.upgrade() else { return };
             match gid {
-                Some(gid) => connection.bring_up(&local, &Hello { gid, ..hello }),
+                Some(gid) => connection.bring_up(&local, &ConnectParams { gid, ..params }),
                 None => connection.fail(),
             }
         });
@@ -347,13 +347,13 @@ impl SocketConnection {
     }
 
     /// Brings the queue pair to RTS, and sends the accept or the confirmation.
-    fn bring_up(&self, local: &LocalEnd, hello: &Hello) {
-        let Some(local) = &self.local_end(local, &hello.gid) else { return self.fail() };
-        let remote = RemoteEnd { lid: hello.lid, number: hello.number, gid: hello.gid, limits: hello.limits };
+    fn bring_up(&self, local: &LocalEnd, params: &ConnectParams) {
+        let Some(local) = &self.local_end(local, &params.gid) else { return self.fail() };
+        let remote = RemoteEnd { lid: params.lid, number: params.number, gid: params.gid, limits: params.limits };
         let brought_up = self.with_pair(|pair| pair.bring_up(self, local, &remote));
         match brought_up {
             None | Some(Ok(false)) => {}
-            Some(Ok(true)) => self.send_accept_or_confirmation(local, hello),
+            Some(Ok(true)) => self.send_accept_or_confirmation(local, params),
             Some(Err(error)) => {
                 log::error!("{}: no path from {local} to {remote}: {error}", self.peer);
                 self.fail();
@@ -361,8 +361,8 @@ impl SocketConnection {
         }
     }
 
-    fn send_accept_or_confirmation(&self, local: &LocalEnd, hello: &Hello) {
-        let Some(parameters) = self.with_pair(|pair| QpParameters::of(pair, local, hello.limits)) else { return };
+    fn send_accept_or_confirmation(&self, local: &LocalEnd, params: &ConnectParams) {
+        let Some(parameters) = self.with_pair(|pair| QpParameters::of(pair, local, params.limits)) else { return };
         let mut inner = self.inner.lock();
         if inner.protocol.confirm() {
             let confirmed = inner.flush();
@@ -370,14 +370,14 @@ impl SocketConnection {
             drop(inner);
             return match confirmed {
                 Ok(()) => {
-                    self.with_pair(|pair| pair.established(self, &hello.private_data));
+                    self.with_pair(|pair| pair.established(self, &params.private_data));
                     self.ready();
                 }
                 Err(_) => self.report_end(ConnectionEvent::Rejected),
             };
         }
         let private_data = std::mem::take(&mut inner.private_data);
-        let is_answered = inner.protocol.answer(self.context.hello(local, parameters, private_data));
+        let is_answered = inner.protocol.answer(self.context.params(local, parameters, private_data));
         drop(inner);
         match is_answered {
             true => self.ready(),

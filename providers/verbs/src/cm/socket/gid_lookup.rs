@@ -24,7 +24,7 @@ impl GidLookup {
     }
 
     /// Calls `then` with the result on the engine thread, immediately or later. `then` must hold only weak references to objects
-    /// of the IA, as all jobs of the engine. Called by the engine thread only.
+    /// of the IA, so that a lookup in progress does not keep them alive. Called by the engine thread only.
     pub(crate) fn find(&self, address: IpAddr, is_ethernet: bool, then: impl FnOnce(Option<Gid>) + Send + 'static) {
         let names = self.names.clone();
         if names.is_read() {

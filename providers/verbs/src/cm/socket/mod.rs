@@ -46,7 +46,7 @@ use connection::{QpParameters, SocketConnection};
 use gid_lookup::GidLookup;
 use path::LocalEnd;
 use protocol::Protocol;
-use wire::{Format, Hello};
+use wire::{ConnectParams, Format};
 
 /// Maximum number of TCP connections at a listener without a complete request.
 const MAX_UNKNOWN_CLIENTS: usize = if cfg!(test) { 16 } else { 1024 };
@@ -102,8 +102,8 @@ impl SocketContext {
         if local.reaches(peer) { Some(local) } else { (self.reaching)(local, peer) }
     }
 
-    fn hello(&self, local: &LocalEnd, parameters: QpParameters, private_data: Vec<u8>) -> Hello {
-        Hello {
+    fn params(&self, local: &LocalEnd, parameters: QpParameters, private_data: Vec<u8>) -> ConnectParams {
+        ConnectParams {
             lid: local.lid,
             port: local.port.into(),
             number: parameters.number,
@@ -140,9 +140,9 @@ impl Socket {
         };
         let peer = SocketAddr::new(ip.to_canonical(), self.format.port(spec.qual));
         let local = self.context.local().ok_or(Error::Internal)?;
-        let hello = self.context.hello(&local, QpParameters::of(&*pair, &local, None), spec.private_data.to_vec());
+        let params = self.context.params(&local, QpParameters::of(&*pair, &local, None), spec.private_data.to_vec());
         let stream = tcp::dial(peer)?;
-        let protocol = Protocol::active(hello, self.format, self.context.listener_wait);
+        let protocol = Protocol::active(params, self.format, self.context.listener_wait);
         SocketConnection::new(&self.context, stream, peer, protocol, None).connect(pair, conn)
     }
 
@@ -260,10 +260,10 @@ impl TcpListening {
     }
 
     /// Called when a TCP connection has received a complete request. Called by the engine thread only.
-    fn request_complete(&self, connection: &Arc<SocketConnection>, hello: &Hello) {
+    fn request_complete(&self, connection: &Arc<SocketConnection>, params: &ConnectParams) {
         self.forget(connection);
-        let peer = SocketAddr::new(connection.address(hello), connection.peer.port());
-        let private_data = hello.private_data.clone();
+        let peer = SocketAddr::new(connection.address(params), connection.peer.port());
+        let private_data = params.private_data.clone();
         let info = RequestInfo { peer, reported_len: private_data.len(), private_data };
         (self.context.arrived)(self.id, Box::new(SocketRequest(Some(connection.clone()))), info);
     }

@@ -15,7 +15,7 @@ use std::time::Duration;
 
 use dapl::provider::ConnectionEvent;
 
-use super::wire::{DISCONNECT, Format, Hello, Message, MessageReader, Role};
+use super::wire::{ConnectParams, DISCONNECT, Format, Message, MessageReader, Role};
 use dapl_software::listener_retry::Retry;
 
 /// Time limit of a TCP connect, for a host that does not reply. rdma_cm gives up after the same time.
@@ -33,16 +33,15 @@ pub(super) struct Protocol {
     format: Format,
     /// Number of the current deadline. It changes with each new deadline, so that an outdated one is recognised.
     turn: u64,
-    /// Bytes to be sent.
     outbox: Vec<u8>,
 }
 
 #[derive(Debug)]
 enum State {
     /// Active: the socket is being connected. Then this request is sent.
-    Dialling(Box<Hello>, Retry),
+    Dialling(Box<ConnectParams>, Retry),
     /// Active: the peer's port has no listener. Another socket will be connected after this time.
-    Refused(Box<Hello>, Retry, Duration),
+    Refused(Box<ConnectParams>, Retry, Duration),
     /// Active: the request was sent, and the reply has not arrived completely.
     Requested(MessageReader),
     /// Active: the peer has accepted, and the local queue pair is being brought up.
@@ -57,11 +56,11 @@ enum State {
     Ended,
 }
 
-/// Event of a connection.
+/// What the caller must do after bytes were received or a deadline has expired.
 #[derive(Debug, Eq, PartialEq)]
 pub(super) enum ProtocolEvent {
-    Request(Hello),
-    Reply(Hello),
+    Request(ConnectParams),
+    Reply(ConnectParams),
     /// The active side has confirmed the connection.
     Established,
     /// The last socket found no listener, and another socket must be connected.
@@ -73,7 +72,7 @@ pub(super) enum ProtocolEvent {
 
 impl Protocol {
     /// Creates the active side. If the peer has no listener, the request is repeated for `listener_wait`.
-    pub(super) fn active(request: Hello, format: Format, listener_wait: Duration) -> Self {
+    pub(super) fn active(request: ConnectParams, format: Format, listener_wait: Duration) -> Self {
         let state = State::Dialling(Box::new(request), Retry::new(listener_wait));
         Protocol { state, format, turn: 0, outbox: Vec::new() }
     }
@@ -154,8 +153,8 @@ impl Protocol {
 
     /// Called when the socket is connected. Queues the request.
     pub(super) fn connected(&mut self) {
-        if let State::Dialling(hello, _) = &self.state {
-            self.outbox = Message::Request((**hello).clone()).encode(self.format);
+        if let State::Dialling(params, _) = &self.state {
+            self.outbox = Message::Request((**params).clone()).encode(self.format);
             self.enter(State::Requested(MessageReader::new(Role::Reply(self.format))));
         }
     }
@@ -181,9 +180,9 @@ impl Protocol {
                 self.format = inbox.format().unwrap_or(self.format);
                 match taken {
                     Ok(None) => None,
-                    Ok(Some(Message::Request(hello))) => {
+                    Ok(Some(Message::Request(params))) => {
                         self.enter(State::Pending);
-                        Some(ProtocolEvent::Request(hello))
+                        Some(ProtocolEvent::Request(params))
                     }
                     Ok(Some(_)) => self.finish(ConnectionEvent::AcceptFailed),
                     Err(wrong) => {
@@ -213,9 +212,9 @@ impl Protocol {
     /// Handles the peer's reply to the request.
     fn answered(&mut self, message: Message) -> Option<ProtocolEvent> {
         match message {
-            Message::Accept(hello) => {
+            Message::Accept(params) => {
                 self.enter(State::Replied);
-                Some(ProtocolEvent::Reply(hello))
+                Some(ProtocolEvent::Reply(params))
             }
             Message::Rejection(private_data) => {
                 self.enter(State::Ended);
@@ -237,10 +236,10 @@ impl Protocol {
             )
         );
         match &self.state {
-            State::Dialling(hello, retry) if error == Some(ErrorKind::ConnectionRefused) => {
-                let (hello, mut retry) = (hello.clone(), *retry);
+            State::Dialling(params, retry) if error == Some(ErrorKind::ConnectionRefused) => {
+                let (params, mut retry) = (params.clone(), *retry);
                 let Some(wait) = retry.next_delay() else { return self.finish(ConnectionEvent::Rejected) };
-                self.enter(State::Refused(hello, retry, wait));
+                self.enter(State::Refused(params, retry, wait));
                 None
             }
             State::Dialling(..) => self.finish(ConnectionEvent::Unreachable),
@@ -259,8 +258,8 @@ impl Protocol {
             return None;
         }
         match &self.state {
-            State::Refused(hello, retry, _) => {
-                let dialling = State::Dialling(hello.clone(), *retry);
+            State::Refused(params, retry, _) => {
+                let dialling = State::Dialling(params.clone(), *retry);
                 self.enter(dialling);
                 Some(ProtocolEvent::Dial)
             }
@@ -271,10 +270,10 @@ impl Protocol {
     }
 
     /// Queues the accept, after the local queue pair was brought to RTS. Returns false if the requester has given up.
-    pub(super) fn answer(&mut self, hello: Hello) -> bool {
+    pub(super) fn answer(&mut self, params: ConnectParams) -> bool {
         let is_asked = matches!(self.state, State::Pending);
         if is_asked {
-            self.outbox = Message::Accept(hello).encode(self.format);
+            self.outbox = Message::Accept(params).encode(self.format);
             self.enter(State::Answered(0));
         }
         is_asked

@@ -6,28 +6,28 @@ use super::*;
 
 const FORMATS: [Format; 2] = [Format::Dat12, Format::Dat20];
 
-fn hello(number: u32, private_data: &[u8]) -> Hello {
+fn params(number: u32, private_data: &[u8]) -> ConnectParams {
     let address = Some("192.0.2.7".parse().unwrap());
-    Hello { lid: 1, port: 1, number, address, gid: [7; 16], limits: None, private_data: private_data.to_vec() }
+    ConnectParams { lid: 1, port: 1, number, address, gid: [7; 16], limits: None, private_data: private_data.to_vec() }
 }
 
-/// Returns [`hello`] with the fields that a format has.
-fn hello_in(format: Format, number: u32, private_data: &[u8]) -> Hello {
+/// Returns [`params`] with the fields that a format has.
+fn params_in(format: Format, number: u32, private_data: &[u8]) -> ConnectParams {
     match format {
-        Format::Dat12 => hello(number, private_data),
+        Format::Dat12 => params(number, private_data),
         Format::Dat20 => {
-            Hello { port: 0, limits: Some(PathLimits { mtu: 3, reads: 4 }), ..hello(number, private_data) }
+            ConnectParams { port: 0, limits: Some(PathLimits { mtu: 3, reads: 4 }), ..params(number, private_data) }
         }
     }
 }
 
 /// Returns the active side, which does not repeat its request.
-fn active(request: Hello) -> Protocol {
+fn active(request: ConnectParams) -> Protocol {
     Protocol::active(request, Format::Dat12, Duration::ZERO)
 }
 
-fn bytes(hello: &Hello) -> Vec<u8> {
-    Message::Request(hello.clone()).encode(Format::Dat12)
+fn bytes(params: &ConnectParams) -> Vec<u8> {
+    Message::Request(params.clone()).encode(Format::Dat12)
 }
 
 /// Transfers all bytes from one side to the other, at most five at a time. Returns the last event.
@@ -47,7 +47,7 @@ fn asked() -> (Protocol, Protocol) {
 }
 
 fn asked_in(format: Format) -> (Protocol, Protocol) {
-    let request = hello_in(format, 1, b"may I");
+    let request = params_in(format, 1, b"may I");
     let (mut active, mut passive) = (Protocol::active(request.clone(), format, Duration::ZERO), Protocol::passive());
     active.connected();
     assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Request(request)));
@@ -57,7 +57,7 @@ fn asked_in(format: Format) -> (Protocol, Protocol) {
 
 fn standing_in(format: Format) -> (Protocol, Protocol) {
     let (mut active, mut passive) = asked_in(format);
-    let reply = hello_in(format, 2, b"yes");
+    let reply = params_in(format, 2, b"yes");
     assert!(passive.answer(reply.clone()));
     assert_eq!(carry(&mut passive, &mut active), Some(ProtocolEvent::Reply(reply)));
     assert!(active.confirm());
@@ -98,7 +98,7 @@ fn only_a_consumers_rejection_is_reported_as_peer_rejected() {
 
 #[test]
 fn socket_errors_are_reported_as_rejected_or_unreachable() {
-    let dial = |error| active(hello(1, b"")).closed(Some(error));
+    let dial = |error| active(params(1, b"")).closed(Some(error));
     assert_eq!(dial(ErrorKind::ConnectionRefused), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
     for error in [ErrorKind::TimedOut, ErrorKind::HostUnreachable, ErrorKind::NetworkUnreachable, ErrorKind::Other] {
         assert_eq!(dial(error), Some(ProtocolEvent::Ended(ConnectionEvent::Unreachable)), "{error}");
@@ -116,7 +116,7 @@ fn socket_errors_are_reported_as_rejected_or_unreachable() {
 #[test]
 fn refused_socket_is_followed_by_another_until_listener_wait_has_passed() {
     let listener_wait = Duration::from_millis(50);
-    let mut active = Protocol::active(hello(1, b"may I"), Format::Dat12, listener_wait);
+    let mut active = Protocol::active(params(1, b"may I"), Format::Dat12, listener_wait);
     let mut waited = Duration::ZERO;
     let end = loop {
         match active.closed(Some(ErrorKind::ConnectionRefused)) {
@@ -132,19 +132,19 @@ fn refused_socket_is_followed_by_another_until_listener_wait_has_passed() {
     assert_eq!((end, waited), (Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)), listener_wait));
 
     let (mut active, mut passive) =
-        (Protocol::active(hello(1, b"may I"), Format::Dat12, listener_wait), Protocol::passive());
+        (Protocol::active(params(1, b"may I"), Format::Dat12, listener_wait), Protocol::passive());
     active.closed(Some(ErrorKind::ConnectionRefused));
     let (_, turn) = active.deadline().unwrap();
     active.expired(turn);
     active.connected();
-    assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Request(hello(1, b"may I"))));
+    assert_eq!(carry(&mut active, &mut passive), Some(ProtocolEvent::Request(params(1, b"may I"))));
     assert_eq!(
         active.closed(Some(ErrorKind::ConnectionRefused)),
         Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)),
         "a request that was sent is not repeated"
     );
 
-    let mut given_up = Protocol::active(hello(1, b""), Format::Dat12, listener_wait);
+    let mut given_up = Protocol::active(params(1, b""), Format::Dat12, listener_wait);
     given_up.closed(Some(ErrorKind::ConnectionRefused));
     let (_, turn) = given_up.deadline().unwrap();
     given_up.end();
@@ -155,11 +155,11 @@ fn refused_socket_is_followed_by_another_until_listener_wait_has_passed() {
 fn requester_that_gives_up_fails_the_accept() {
     let (_, mut passive) = asked();
     assert_eq!(passive.closed(None), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
-    assert!(!passive.answer(hello(2, b"")));
+    assert!(!passive.answer(params(2, b"")));
     let (_, mut passive) = asked();
     assert_eq!(passive.take(&DISCONNECT), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
     let (_, mut passive) = asked();
-    passive.answer(hello(2, b""));
+    passive.answer(params(2, b""));
     assert_eq!(
         passive.closed(Some(ErrorKind::ConnectionReset)),
         Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed))
@@ -171,7 +171,7 @@ fn requester_that_gives_up_fails_the_accept() {
 #[test]
 fn acceptor_that_disconnects_before_the_confirmation_rejects() {
     let (mut active, mut passive) = asked();
-    passive.answer(hello(2, b""));
+    passive.answer(params(2, b""));
     assert!(carry(&mut passive, &mut active).is_some());
     assert_eq!(active.take(&DISCONNECT), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
     assert!(!active.confirm());
@@ -184,7 +184,7 @@ fn invalid_confirmation_fails_the_accept() {
         let other = FORMATS[usize::from(format == Format::Dat12)];
         for wrong in [&[0x0F_u8][..], &[0x0E, 0x0E], &[0, 0], &[0, 9, 0, 4], &DISCONNECT, other.ready()] {
             let (_, mut passive) = asked_in(format);
-            passive.answer(hello_in(format, 2, b""));
+            passive.answer(params_in(format, 2, b""));
             let wrong = &wrong[..wrong.len().min(passive.wanted())];
             let end = passive.take(wrong).or_else(|| passive.closed(None));
             assert_eq!(end, Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)), "{format:?} {wrong:?}");
@@ -194,7 +194,7 @@ fn invalid_confirmation_fails_the_accept() {
 
 #[test]
 fn peer_has_a_time_limit_for_each_message_that_it_must_send() {
-    let mut active = active(hello(1, b""));
+    let mut active = active(params(1, b""));
     let (time, dialling) = active.deadline().unwrap();
     assert_eq!(time, DIALLING);
     active.connected();
@@ -203,21 +203,21 @@ fn peer_has_a_time_limit_for_each_message_that_it_must_send() {
         (None, None),
         "the consumer's decision has no time limit"
     );
-    assert_eq!(active.take(&bytes(&hello(2, b""))[..10]), None);
+    assert_eq!(active.take(&bytes(&params(2, b""))[..10]), None);
     let (time, message) = active.deadline().unwrap();
     assert_eq!(time, MESSAGE);
-    assert_eq!(active.take(&bytes(&hello(2, b""))[10..20]), None);
+    assert_eq!(active.take(&bytes(&params(2, b""))[10..20]), None);
     assert_eq!(active.deadline(), Some((MESSAGE, message)), "further bytes do not extend the time limit");
     assert_eq!(active.expired(message), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
 
     let mut passive = Protocol::passive();
     let (_, arriving) = passive.deadline().unwrap();
-    passive.take(&bytes(&hello(1, b""))[..63]);
+    passive.take(&bytes(&params(1, b""))[..63]);
     assert_eq!(passive.expired(arriving), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
 
     let (_, mut passive) = asked();
     assert_eq!(passive.deadline(), None);
-    passive.answer(hello(2, b""));
+    passive.answer(params(2, b""));
     let (_, answered) = passive.deadline().unwrap();
     assert_eq!(passive.expired(answered - 1), None);
     assert_eq!(passive.expired(answered), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
@@ -226,13 +226,13 @@ fn peer_has_a_time_limit_for_each_message_that_it_must_send() {
 #[test]
 fn invalid_message_ends_the_connection() {
     let mut passive = Protocol::passive();
-    let mut wrong = bytes(&hello(1, b""));
+    let mut wrong = bytes(&params(1, b""));
     wrong[1] = 1;
     assert_eq!(passive.take(&wrong), Some(ProtocolEvent::Ended(ConnectionEvent::AcceptFailed)));
     let (mut active, _) = asked();
     assert_eq!(active.take(&wrong), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
     let (mut active, _) = asked();
-    let mut long = bytes(&hello(1, b""));
+    let mut long = bytes(&params(1, b""));
     long[14] = 1;
     assert_eq!(active.take(&long), Some(ProtocolEvent::Ended(ConnectionEvent::Rejected)));
 }

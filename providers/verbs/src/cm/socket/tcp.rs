@@ -115,7 +115,7 @@ pub(super) fn accept(listener: &TcpListener) -> io::Result<Option<(TcpStream, So
             }
             Err(error) => match error.kind() {
                 ErrorKind::WouldBlock => return Ok(None),
-                // EINTR, or the client has aborted its connection in the accept queue. Another one may be pending.
+                // EINTR, or a client has aborted its connection in the accept queue. Another connection may be pending.
                 ErrorKind::Interrupted | ErrorKind::ConnectionAborted => continue,
                 _ => return Err(error),
             },

@@ -5,7 +5,7 @@
 //! there is no message: the socket is closed.
 #![forbid(unsafe_code)]
 
-use super::{Content, DecodeError, Hello, Message, Role, address, long, word};
+use super::{ConnectParams, Content, DecodeError, Message, Role, address, long, word};
 
 /// First 16 bits of a message.
 pub(super) const VERSION: u16 = 2;
@@ -27,14 +27,14 @@ pub(super) fn encode(message: &Message) -> Vec<u8> {
     match message {
         Message::NotServed => bytes.clear(),
         Message::Rejection(_) => bytes[2..4].copy_from_slice(&REJECTED.to_be_bytes()),
-        Message::Request(hello) | Message::Accept(hello) => {
-            bytes[4..6].copy_from_slice(&hello.lid.to_be_bytes());
-            bytes[6..8].copy_from_slice(&hello.port.to_be_bytes());
-            bytes[8..12].copy_from_slice(&hello.number.to_be_bytes());
-            bytes[12..16].copy_from_slice(&(hello.private_data.len() as u32).to_be_bytes());
-            bytes[16..16 + address::LENGTH].copy_from_slice(&address::encode(hello.address));
-            bytes[48..64].copy_from_slice(&hello.gid);
-            bytes.extend_from_slice(&hello.private_data);
+        Message::Request(params) | Message::Accept(params) => {
+            bytes[4..6].copy_from_slice(&params.lid.to_be_bytes());
+            bytes[6..8].copy_from_slice(&params.port.to_be_bytes());
+            bytes[8..12].copy_from_slice(&params.number.to_be_bytes());
+            bytes[12..16].copy_from_slice(&(params.private_data.len() as u32).to_be_bytes());
+            bytes[16..16 + address::LENGTH].copy_from_slice(&address::encode(params.address));
+            bytes[48..64].copy_from_slice(&params.gid);
+            bytes.extend_from_slice(&params.private_data);
         }
     }
     bytes
@@ -54,7 +54,7 @@ pub(super) fn decode(bytes: &[u8], role: Role) -> Result<Content, DecodeError> {
     let length = usize::try_from(length).ok().filter(|length| *length <= most).ok_or(DecodeError::Length(length))?;
     let mut gid = [0; 16];
     gid.copy_from_slice(&bytes[48..64]);
-    let hello = Hello {
+    let params = ConnectParams {
         lid: word(bytes, 4),
         port: word(bytes, 6),
         number: super::number(bytes, 8)?,
@@ -64,8 +64,8 @@ pub(super) fn decode(bytes: &[u8], role: Role) -> Result<Content, DecodeError> {
         private_data: Vec::new(),
     };
     let message = match role {
-        Role::Request => Message::Request(hello),
-        Role::Reply(_) => Message::Accept(hello),
+        Role::Request => Message::Request(params),
+        Role::Reply(_) => Message::Accept(params),
     };
     Ok(Content { message, length })
 }

@@ -5,7 +5,7 @@
 //! zero, and ignored when received.
 #![forbid(unsafe_code)]
 
-use super::{Content, DecodeError, Hello, Message, PathLimits, Role, address, word};
+use super::{ConnectParams, Content, DecodeError, Message, PathLimits, Role, address, word};
 
 /// First 16 bits of a message.
 pub(super) const VERSION: u16 = 9;
@@ -29,9 +29,9 @@ const DATAGRAM: u8 = 4;
 
 /// Encodes a message.
 pub(super) fn encode(message: &Message) -> Vec<u8> {
-    let (operation, hello, private_data) = match message {
-        Message::Request(hello) => (REQUEST, Some(hello), &hello.private_data),
-        Message::Accept(hello) => (ACCEPT, Some(hello), &hello.private_data),
+    let (operation, params, private_data) = match message {
+        Message::Request(params) => (REQUEST, Some(params), &params.private_data),
+        Message::Accept(params) => (ACCEPT, Some(params), &params.private_data),
         Message::Rejection(private_data) => (REJECTED, None, private_data),
         Message::NotServed => (NOT_SERVED, None, &Vec::new()),
     };
@@ -39,15 +39,15 @@ pub(super) fn encode(message: &Message) -> Vec<u8> {
     bytes[..2].copy_from_slice(&VERSION.to_be_bytes());
     bytes[2..4].copy_from_slice(&operation.to_be_bytes());
     bytes[16..18].copy_from_slice(&(private_data.len() as u16).to_be_bytes());
-    if let Some(hello) = hello {
-        let limits = hello.limits.unwrap_or_default();
+    if let Some(params) = params {
+        let limits = params.limits.unwrap_or_default();
         bytes[28] = limits.reads;
         bytes[32] = limits.mtu;
-        bytes[38..40].copy_from_slice(&hello.lid.to_be_bytes());
-        bytes[40..44].copy_from_slice(&hello.number.to_be_bytes());
-        bytes[44..60].copy_from_slice(&hello.gid);
+        bytes[38..40].copy_from_slice(&params.lid.to_be_bytes());
+        bytes[40..44].copy_from_slice(&params.number.to_be_bytes());
+        bytes[44..60].copy_from_slice(&params.gid);
         bytes[63] = CONNECTED;
-        bytes[64..64 + address::LENGTH].copy_from_slice(&address::encode(hello.address));
+        bytes[64..64 + address::LENGTH].copy_from_slice(&address::encode(params.address));
     }
     bytes.extend_from_slice(private_data);
     bytes
@@ -60,22 +60,22 @@ pub(super) fn decode(bytes: &[u8], role: Role) -> Result<Content, DecodeError> {
         return Err(DecodeError::Length(length as u32));
     }
     let message = match (role, word(bytes, 2)) {
-        (Role::Request, REQUEST) => Message::Request(hello(bytes)?),
+        (Role::Request, REQUEST) => Message::Request(params(bytes)?),
         (Role::Request, operation) => return Err(DecodeError::Operation(operation)),
-        (Role::Reply(_), ACCEPT) => Message::Accept(hello(bytes)?),
+        (Role::Reply(_), ACCEPT) => Message::Accept(params(bytes)?),
         (Role::Reply(_), REJECTED) => Message::Rejection(Vec::new()),
         (Role::Reply(_), _) => Message::NotServed,
     };
     Ok(Content { message, length })
 }
 
-fn hello(bytes: &[u8]) -> Result<Hello, DecodeError> {
+fn params(bytes: &[u8]) -> Result<ConnectParams, DecodeError> {
     if bytes[63] == DATAGRAM {
         return Err(DecodeError::Datagram);
     }
     let mut gid = [0; 16];
     gid.copy_from_slice(&bytes[44..60]);
-    Ok(Hello {
+    Ok(ConnectParams {
         lid: word(bytes, 38),
         port: 0,
         number: super::number(bytes, 40)?,

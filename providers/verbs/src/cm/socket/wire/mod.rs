@@ -85,7 +85,7 @@ impl Format {
 
 /// Parameters of a peer: the content of a request or an accept.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Hello {
+pub(crate) struct ConnectParams {
     pub(crate) lid: u16,
     /// Port of the device. Only in the format of 1.2; not used by the receiver.
     pub(crate) port: u16,
@@ -110,8 +110,8 @@ pub(crate) struct PathLimits {
 
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(super) enum Message {
-    Request(Hello),
-    Accept(Hello),
+    Request(ConnectParams),
+    Accept(ConnectParams),
     /// The consumer rejected the request, with private data.
     Rejection(Vec<u8>),
     /// The request is rejected for another reason.
@@ -177,7 +177,7 @@ impl Message {
 
     fn with_private_data(mut self, bytes: &[u8]) -> Self {
         match &mut self {
-            Message::Request(hello) | Message::Accept(hello) => hello.private_data = bytes.to_vec(),
+            Message::Request(params) | Message::Accept(params) => params.private_data = bytes.to_vec(),
             Message::Rejection(private_data) => *private_data = bytes.to_vec(),
             Message::NotServed => {}
         }

@@ -2,8 +2,8 @@
 
 use super::*;
 
-fn hello() -> Hello {
-    Hello {
+fn params() -> ConnectParams {
+    ConnectParams {
         lid: 0x0102,
         port: 3,
         number: 0x0A_0B0C,
@@ -14,9 +14,9 @@ fn hello() -> Hello {
     }
 }
 
-/// Returns [`hello`] with the fields that the format of 2.0 has.
-fn hello_2_0() -> Hello {
-    Hello { port: 0, limits: Some(PathLimits { mtu: 3, reads: 4 }), ..hello() }
+/// Returns [`params`] with the fields that the format of 2.0 has.
+fn params_2_0() -> ConnectParams {
+    ConnectParams { port: 0, limits: Some(PathLimits { mtu: 3, reads: 4 }), ..params() }
 }
 
 /// Reads a message, `step` bytes at a time. Also returns the number of bytes that were not read.
@@ -34,7 +34,7 @@ fn read(bytes: &[u8], role: Role, step: usize) -> (Result<Option<Message>, Decod
 
 #[test]
 fn layout_of_1_2_matches_the_c_implementation() {
-    let bytes = Message::Request(hello()).encode(Format::Dat12);
+    let bytes = Message::Request(params()).encode(Format::Dat12);
     let family = (libc::AF_INET as u16).to_ne_bytes();
     let mut expected = vec![0, 2, 0, 0, 1, 2, 0, 3, 0, 0x0A, 0x0B, 0x0C, 0, 0, 0, 5];
     expected.extend([family[0], family[1], 0, 0, 192, 0, 2, 7]);
@@ -70,7 +70,7 @@ fn observed() -> Vec<u8> {
 
 #[test]
 fn observed_request_of_2_0_is_decoded_and_encoded() {
-    let expected = Hello {
+    let expected = ConnectParams {
         lid: 0xABCD,
         port: 0,
         number: 0x16,
@@ -104,22 +104,22 @@ fn operation_distinguishes_replies_of_2_0() {
     for operation in [0, 1, 4, 5, 6, 255] {
         assert_eq!(read(&reply(operation, b"ignored")), Message::NotServed, "{operation}");
     }
-    let accept = Message::Accept(hello_2_0());
+    let accept = Message::Accept(params_2_0());
     assert_eq!(accept.encode(Format::Dat20)[..4], [0, 9, 0, 2]);
     assert_eq!(read(&accept.encode(Format::Dat20)), accept);
 }
 
 #[test]
 fn messages_are_read_in_parts_of_any_size() {
-    let long = |hello: Hello, format: Format| Hello {
+    let long = |params: ConnectParams, format: Format| ConnectParams {
         private_data: (0..format.most_in_request() as u8).collect(),
         address: Some("2001:db8::7".parse().unwrap()),
-        ..hello
+        ..params
     };
-    for (format, full) in [(Format::Dat12, hello()), (Format::Dat20, hello_2_0())] {
-        let bare = Hello { private_data: Vec::new(), address: None, ..full.clone() };
-        for hello in [long(full.clone(), format), bare, full] {
-            let message = Message::Request(hello);
+    for (format, full) in [(Format::Dat12, params()), (Format::Dat20, params_2_0())] {
+        let bare = ConnectParams { private_data: Vec::new(), address: None, ..full.clone() };
+        for params in [long(full.clone(), format), bare, full] {
+            let message = Message::Request(params);
             let mut bytes = message.encode(format);
             bytes.extend(format.ready());
             for step in [1, 2, 3, 7, 63, 64, 147, 148, 1000] {
@@ -132,7 +132,7 @@ fn messages_are_read_in_parts_of_any_size() {
 
 #[test]
 fn truncated_message_is_incomplete() {
-    for bytes in [Message::Request(hello()).encode(Format::Dat12), observed()] {
+    for bytes in [Message::Request(params()).encode(Format::Dat12), observed()] {
         for length in 0..bytes.len() {
             assert_eq!(read(&bytes[..length], Role::Request, 1000).0, Ok(None), "{length}");
         }
@@ -153,7 +153,7 @@ fn invalid_fields_are_reported() {
         message[at..at + bytes.len()].copy_from_slice(bytes);
         read(&message, Role::Request, 1000).0.unwrap_err()
     };
-    let old = || Message::Request(hello()).encode(Format::Dat12);
+    let old = || Message::Request(params()).encode(Format::Dat12);
     assert_eq!(with(old(), 0, &[0, 1]), DecodeError::Version(1));
     assert_eq!(with(old(), 0, &[2, 0]), DecodeError::Version(0x200), "swapped byte order");
     assert_eq!(with(old(), 12, &[0, 0, 0, 93]), DecodeError::Length(93));
