@@ -2,8 +2,8 @@
 //!
 //! A slot is two cache lines, which CPUs prefetch together. Its first word contains the header in the low half and the
 //! lap number in the high half. The writer stores this word last, so the reader polls only the first word of the next
-//! slot. The writer's count is private. So if a process dies between filling and publishing a slot, the ring is
-//! unchanged. The reader publishes the number of taken slots on its own control line and in its messages. A number
+//! slot. The writer's count is private. So if a process exits between filling and publishing a slot, the ring is
+//! unchanged. The reader publishes the number of consumed slots on its own control line and in its messages. A number
 //! larger than the number of written slots is a protocol violation by the peer, and is reported as `None`.
 
 use std::sync::Arc;
@@ -17,10 +17,11 @@ use crate::proto::message::{Header, INLINE, LINE, SLOT};
 
 /// Number of bytes before the body: the header word, and a word with `ack` in its low half and `aux` in its high half.
 const BODY: usize = 16;
-/// Index of the last word of a slot. For a send in pieces, whose bytes are in the message buffer, the word contains the
-/// immediate data or the window key.
+/// Index of the last word of a slot. If the bytes of a send are in the message buffer, this word contains the immediate
+/// data or the window key.
 const VALUE: usize = SLOT / 8 - 1;
-/// Number of messages that can be sent while a cache line is transferred from the other process.
+/// Prefetch distance in slots: the number of messages that can be sent while one cache line is transferred from the
+/// peer's CPU.
 const AHEAD: u64 = 4;
 
 /// Whether an inline message extends to its slot's second cache line.
@@ -42,26 +43,26 @@ pub(crate) struct RingLayout {
     pub(crate) slots: u32,
 }
 
-/// The writer of a ring in an area of this process.
+/// The writer of a ring in this process's area.
 #[derive(Debug)]
 pub(crate) struct Writer {
     slots: Slots<{ SLOT / 8 }>,
     /// Binary logarithm of the number of slots.
     shift: u32,
     next: u64,
-    /// Number of slots that the reader has taken.
+    /// Last known number of slots that the reader has consumed.
     taken: u64,
 }
 
 /// Fields of a slot besides its header word.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct SlotFields {
-    /// Low half of the number of the peer's slots that the writer of this slot has taken.
+    /// Low half of the number of slots of the opposite ring that the writer of this slot has consumed.
     pub(crate) ack: u32,
     /// A line number of a buffer, or a 32-bit value, depending on the message type.
     pub(crate) aux: u32,
-    /// Length in bytes of the whole message, if its bytes are in a buffer. In an inline message, this field contains
-    /// the first bytes.
+    /// Length in bytes of the whole message, if its bytes are in a buffer. The same word of an inline message contains
+    /// its first bytes.
     pub(crate) total: Option<u64>,
 }
 
@@ -72,12 +73,12 @@ impl Writer {
         Writer { slots, shift: layout.slots.trailing_zeros(), next: 0, taken: 0 }
     }
 
-    /// Number of slots written so far, which is also the index of the next slot.
+    /// Number of published slots, which is also the index of the next slot.
     pub(crate) fn next(&self) -> u64 {
         self.next
     }
 
-    /// Number of slots that the reader has taken, as far as the writer knows.
+    /// Last known number of slots that the reader has consumed.
     pub(crate) fn taken(&self) -> u64 {
         self.taken
     }
@@ -92,7 +93,8 @@ impl Writer {
         self.slots.count() - (self.next - self.taken)
     }
 
-    /// Updates `taken` from the number that the peer publishes. `None`: the number exceeds the number of written slots.
+    /// Updates `taken` from the number that the peer publishes. `None`: the number exceeds the number of published
+    /// slots.
     pub(crate) fn learn(&mut self, taken: u64) -> Option<()> {
         if taken > self.next {
             return None;
@@ -101,8 +103,8 @@ impl Writer {
         Some(())
     }
 
-    /// Updates `taken` from the low half of the number, which messages contain. `None`: the number exceeds the number
-    /// of written slots.
+    /// Updates `taken` from the low half of the peer's number, which messages contain. `None`: the number exceeds the
+    /// number of published slots.
     pub(crate) fn learn_low(&mut self, low: u32) -> Option<()> {
         // The number grows by at most the size of the ring, so the low half determines it. An older number is ignored.
         let ahead = u64::from(low.wrapping_sub(self.taken as u32));
@@ -115,7 +117,8 @@ impl Writer {
         self.slots.words(self.next)[BODY / 8 + 1 + n].store(word, Ordering::Relaxed);
     }
 
-    /// Stores the immediate data or the window key of a send in pieces in the next slot, before the slot is published.
+    /// Stores the immediate data or the window key of a send in the next slot, before the slot is published. The bytes
+    /// of the send are in the message buffer.
     pub(crate) fn set_value(&self, value: u32) {
         self.slots.words(self.next)[VALUE].store(value.into(), Ordering::Relaxed);
     }
@@ -128,8 +131,8 @@ impl Writer {
         self.publish(header, payload);
     }
 
-    /// Fills and publishes the next slot, with the bytes of an inline message in `words`. The caller gathers the bytes
-    /// before. If the slot were filled slowly, a polling reader would fetch its cache line several times.
+    /// Fills and publishes the next slot, with the bytes of an inline message in `words`. The bytes are gathered before
+    /// this call: if the slot were filled slowly, a polling reader would fetch its cache line several times.
     pub(crate) fn push_inline(&mut self, header: Header, payload: &SlotFields, words: &[u64; INLINE / 8]) {
         let used = (header.length as usize).div_ceil(8);
         let body = &self.slots.words(self.next)[BODY / 8..];
@@ -186,29 +189,30 @@ impl Writer {
     pub(crate) fn publish(&mut self, header: Header, payload: &SlotFields) {
         debug_assert!(!self.is_full());
         fail_point!(SlotFilled);
-        // Reads these before the stores to shared memory, because the compiler reads them again after such a store.
+        // These fields are read before the stores to shared memory. The compiler would read them again after each
+        // store, because a store through a shared pointer may alias them.
         let (next, taken, count) = (self.next, self.taken, self.slots.count());
         self.next = next + 1;
         let [head, fields, ..] = self.slots.words(next);
         fields.store(u64::from(payload.aux) << 32 | u64::from(payload.ack), Ordering::Relaxed);
         let word = u64::from(header.encode()) | lap(next, self.shift);
         fail_point!(BeforePublish);
-        // Pairs with the Acquire in `peek`: the payload is written before the word that announces it.
+        // Release, for the Acquire in `peek`: a reader that sees the header also sees the payload.
         head.store(word, Ordering::Release);
         fail_point!(AfterPublish);
-        // The reader has read this slot in the previous lap. The prefetch transfers its cache line before the write
-        // needs it.
+        // The reader's CPU has the cache line of a later slot, because it has read the slot in the previous lap. The
+        // prefetch transfers the line before the slot is written.
         let soon = next + 1 + AHEAD;
         if soon - taken < count {
             self.slots.fetch::<0>(soon, true);
             if has_two_lines(header) {
-                self.slots.fetch::<LINE>(soon, true); // The next message probably needs the second cache line too.
+                self.slots.fetch::<LINE>(soon, true); // Consecutive messages often have similar lengths.
             }
         }
     }
 }
 
-/// The reader of a ring in an area of the peer.
+/// The reader of a ring in the peer's area.
 #[derive(Debug)]
 pub(crate) struct Reader {
     slots: Slots<{ SLOT / 8 }>,
@@ -232,21 +236,22 @@ impl Reader {
         Reader { slots, shift: layout.slots.trailing_zeros(), next: 0 }
     }
 
-    /// Number of slots that were taken.
+    /// Number of slots that this reader has consumed.
     pub(crate) fn taken(&self) -> u64 {
         self.next
     }
 
-    /// Makes dequeues watch the next slot.
+    /// Makes dequeues watch the header word of the next slot.
     #[inline(always)]
     pub(crate) fn show_next(&self, watch: &RingWatch) {
         self.slots.show(self.next, watch, (lap(self.next, self.shift) >> 32) as u32);
     }
 
-    /// Reads the header word of the next slot. The word is read once, and only the copy is used.
+    /// Reads the header word of the next slot. The peer may change the word at any time, so it is read once, and only
+    /// the copy is used.
     #[inline(always)]
     pub(crate) fn peek(&self) -> Peeked {
-        // Acquire, for the Release in `push`.
+        // Acquire, for the Release in `publish`.
         let word = self.slots.words(self.next)[0].load(Ordering::Acquire);
         if word & !0xFFFF_FFFF != lap(self.next, self.shift) {
             return Peeked::Empty;
@@ -254,8 +259,8 @@ impl Reader {
         Header::decode(word as u32).map_or(Peeked::Invalid, Peeked::Entry)
     }
 
-    /// Same as `peek`, for a send that fits in its slot: returns its length and whether it is solicited. `None` for
-    /// all other messages.
+    /// If the next slot contains a send that fits in its slot, returns the length and whether the send is solicited.
+    /// `None`: the slot is empty or contains another message; `peek` tells which.
     #[inline(always)]
     pub(crate) fn peek_inline_send(&self) -> Option<(u32, bool)> {
         let word = self.slots.words(self.next)[0].load(Ordering::Acquire);
@@ -269,13 +274,13 @@ impl Reader {
         Some(found)
     }
 
-    /// Low half of the peer's count of taken slots of this side, as stored in the slot that `peek` found.
+    /// Field `ack` of the next slot: low half of the number of local slots that the peer has consumed.
     #[inline(always)]
     pub(crate) fn ack(&self) -> u32 {
         self.slots.words(self.next)[1].load(Ordering::Relaxed) as u32
     }
 
-    /// Prefetches the second cache line of the slot that `peek` found, if the message uses it.
+    /// Prefetches the second cache line of the next slot, if a message with this header uses it.
     #[inline(always)]
     pub(crate) fn fetch_rest(&self, header: Header) {
         if has_two_lines(header) {
@@ -283,7 +288,7 @@ impl Reader {
         }
     }
 
-    /// Returns the fields of the slot that `peek` found. `total` is valid only if the writer set it.
+    /// Returns the fields of the next slot. `total` is valid only if the writer has set it.
     #[inline(always)]
     pub(crate) fn fields(&self) -> SlotFields {
         let [_, fields, body, ..] = self.slots.words(self.next);
@@ -291,51 +296,52 @@ impl Reader {
         SlotFields { ack: fields as u32, aux: (fields >> 32) as u32, total: Some(total) }
     }
 
-    /// Returns words of the payload. Each is read once.
+    /// Returns the first words of the next slot's payload. Each word is read once.
     pub(crate) fn body<const N: usize>(&self) -> [u64; N] {
         const { assert!(N <= INLINE / 8) };
         let words = self.slots.words(self.next);
         std::array::from_fn(|n| words[BODY / 8 + n].load(Ordering::Relaxed))
     }
 
-    /// Returns the payload words that the writer stored by `note`.
+    /// Returns the payload words of the next slot that the writer has stored by `note`.
     pub(crate) fn notes<const N: usize>(&self) -> [u64; N] {
         const { assert!(N < INLINE / 8) };
         let words = self.slots.words(self.next);
         std::array::from_fn(|n| words[BODY / 8 + 1 + n].load(Ordering::Relaxed))
     }
 
-    /// Returns the immediate data or the window key of a send in pieces, a 32-bit value.
+    /// Returns the immediate data or the window key of a send whose bytes are in the message buffer.
     pub(crate) fn value(&self) -> u32 {
         self.slots.words(self.next)[VALUE].load(Ordering::Relaxed) as u32
     }
 
-    /// Address of the payload of an inline message, which has at most `INLINE` bytes.
+    /// Address of the next slot's payload, which has `INLINE` bytes.
     #[inline(always)]
     pub(crate) fn payload(&self) -> *const u8 {
         self.slots.bytes::<BODY>(self.next)
     }
 
-    /// Prefetches a later slot, which the writer has probably filled too.
+    /// Prefetches the slot at the prefetch distance. Called when messages arrive in sequence, so the writer has probably
+    /// filled that slot too.
     #[inline]
     pub(crate) fn look_ahead(&self) {
         self.slots.fetch::<0>(self.next + AHEAD, false);
     }
 
-    /// Advances to the next slot.
+    /// Consumes the next slot.
     pub(crate) fn advance(&mut self) {
         self.next += 1;
     }
 }
 
-/// Allocator of buffer lines. Lines are reserved and released in the same order. Only the sender uses it, for its own
-/// area.
+/// Allocator of the cache lines of a buffer in the local area. Lines are released in the order in which they were
+/// reserved.
 #[derive(Debug)]
 pub(crate) struct Lines {
     lines: u64,
-    /// Number of lines that were ever reserved (including lines skipped at the end of the buffer), and number of lines
-    /// that were released.
+    /// Number of lines that were reserved since the start, including lines skipped at the end of the buffer.
     head: u64,
+    /// Number of lines that were released since the start.
     tail: u64,
 }
 
@@ -344,7 +350,8 @@ impl Lines {
         Lines { lines: u64::from(bytes) / LINE as u64, head: 0, tail: 0 }
     }
 
-    /// Reserves `wanted` consecutive lines. Returns the first line, and the mark with which to release them.
+    /// Reserves `wanted` consecutive lines. Returns the index of the first line, and the mark for [`Lines::give_back`].
+    /// `None`: the buffer has no space.
     #[inline]
     pub(crate) fn reserve(&mut self, wanted: usize) -> Option<(u32, u64)> {
         let found = self.find(wanted)?;
@@ -352,7 +359,7 @@ impl Lines {
         Some(found)
     }
 
-    /// Returns the result of [`Lines::reserve`] without reserving. [`Lines::take`] then reserves the lines.
+    /// Returns what [`Lines::reserve`] would return, without reserving. [`Lines::take`] then reserves the lines.
     #[inline]
     pub(crate) fn find(&self, wanted: usize) -> Option<(u32, u64)> {
         let wanted = wanted as u64;
@@ -371,7 +378,7 @@ impl Lines {
         self.head = mark;
     }
 
-    /// Releases all lines that were reserved up to `mark`.
+    /// Releases all lines that were reserved up to `mark`, including those of earlier marks.
     pub(crate) fn give_back(&mut self, mark: u64) {
         self.tail = self.tail.max(mark);
     }
@@ -413,7 +420,7 @@ mod tests {
     }
 
     #[test]
-    fn count_of_unsent_slots_is_refused() {
+    fn consumed_count_beyond_the_published_slots_is_an_error() {
         let (mut writer, _reader) = pair(8);
         assert_eq!(writer.learn(1), None);
         assert_eq!(writer.learn_low(3), None);
@@ -424,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn two_threads_pass_every_slot_once() {
+    fn reader_thread_gets_every_slot_of_the_writer_thread_once() {
         let (mut writer, mut reader) = pair(16);
         let taken = std::sync::atomic::AtomicU64::new(0);
         std::thread::scope(|scope| {
@@ -481,7 +488,7 @@ mod interleavings {
     const MESSAGES: u64 = 4;
 
     #[test]
-    fn every_slot_passes_once_in_order_and_is_never_shared() {
+    fn every_slot_is_read_once_in_order_and_never_while_it_is_written() {
         loom::model(|| {
             let (area, line) = (Arc::new(Map::fake(256)), Map::fake(8));
             let bodies = Arc::<[AccessCheck; 2]>::default();
@@ -516,7 +523,7 @@ mod interleavings {
                         reader.advance();
                         line.word(0).store(reader.taken(), Ordering::Release);
                     }
-                    Peeked::Invalid => panic!("no writer wrote that"),
+                    Peeked::Invalid => panic!("the writer publishes only valid headers"),
                 }
             }
             writing.join().unwrap();

@@ -1,9 +1,10 @@
-//! The send direction of a connection: the request queue, the request ring, and the peer's answers (SM-12, SM-17 to SM-22).
+//! The send direction of a connection: the request queue, the request ring, and the peer's responses (SM-12, SM-17 to
+//! SM-22).
 //!
-//! Requests start and complete in order. A send is complete when the peer has taken its last slot from the ring. An
-//! RDMA operation is complete when its bytes were copied, or when the target has answered its last fragment. Requests
-//! that do not fit in the ring wait in the request queue, so a full ring never ends the connection. The lock of this
-//! direction guards all functions.
+//! Requests start and complete in order. A send is complete when the peer has consumed its last slot. An RDMA operation
+//! is complete when its bytes were copied, or when the target has responded to its last fragment. Requests that do not
+//! fit in the ring wait in the request queue, so a full ring never ends the connection. The callers of all functions
+//! hold the lock of this direction.
 
 mod extensions;
 mod offer;
@@ -32,28 +33,31 @@ use crate::qp::link::{ConnectionMemory, WANT_REQUESTS};
 use crate::qp::ring::{Lines, Peeked, Reader, SlotFields, Writer};
 use crate::qp::shared::{Fault, NAK_ACCESS, NAK_SOURCE, Shared};
 
-/// Maximum number of bytes that one pass copies directly. The limit exists because all connections share a pass.
+/// Maximum number of bytes that one pass copies directly. A longer pass would delay the other connections that the
+/// thread serves.
 const MAX_PASS_BYTES: u64 = cma::CHUNK as u64;
 
 /// Number of outstanding requests from which each post makes a pass, which reads the peer's count of consumed requests.
 /// Also the maximum number of quick posts between passes.
 const MAX_UNREAD_REQUESTS: usize = 32;
 
-/// Maximum number of unused boxes that are kept for later requests.
+/// Maximum number of unused boxes that are stored for later requests.
 const MAX_SPARE_BOXES: usize = 64;
 
 /// Progress of a request.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum RequestPhase {
+    /// No bytes were sent or copied yet.
     Waiting,
-    /// Some bytes were handed over.
+    /// Some bytes were sent or copied.
     Running,
-    /// All bytes were handed over. The request is complete when the peer has taken this number of slots.
+    /// All bytes are in the ring or in buffers. The request is complete when the peer has consumed this number of slots;
+    /// `u64::MAX`: when the target has responded.
     Sent(u64),
-    /// A rendezvous offer was handed over, whose bytes stay in the consumer's memory until the receiver has copied
-    /// them. The request is complete when the peer has taken this number of slots.
+    /// A rendezvous offer is in the ring. Its bytes stay in the consumer's memory until the receiver has copied them.
+    /// The request is complete when the peer has consumed this number of slots.
     Offered(u64),
-    /// The data of a write with immediate data was handed over. Its notification waits for a slot.
+    /// The data of a write with immediate data was sent or copied. Its notification waits for a free slot.
     Written,
     Done,
     Failed(Status),
@@ -63,7 +67,7 @@ enum RequestPhase {
 #[derive(Debug)]
 enum Task {
     Transfer(Op),
-    /// The bind or unbind of a window, and its number in the window.
+    /// A bind or unbind: the window, and the number under which the window has accepted it.
     Move(Arc<Window>, u64),
 }
 
@@ -76,8 +80,9 @@ pub(crate) struct Request {
     suppress: bool,
     fence: bool,
     stage: RequestPhase,
-    /// Number of bytes that were handed over, and number of bytes of an RDMA operation that the target has answered.
+    /// Number of bytes that were sent or copied.
     issued: u64,
+    /// Number of bytes of an RDMA operation that were copied, or for which the target has responded.
     answered: u64,
 }
 
@@ -87,7 +92,7 @@ impl Request {
         Request::of(Task::Transfer(wr.op), Segments::new(wr.segments), BindWr { token, suppress, fence })
     }
 
-    /// Creates a bind or unbind, with the number under which the window accepted it.
+    /// Creates a bind or unbind; `number`: the number under which the window has accepted it.
     pub(crate) fn of_window(window: Arc<Window>, number: u64, wr: &BindWr) -> Self {
         Request::of(Task::Move(window, number), Segments::default(), *wr)
     }
@@ -100,8 +105,7 @@ impl Request {
         matches!(self.task, Task::Transfer(op) if op.work() == Work::Send)
     }
 
-    /// Returns the completion of a request that is not executed. If the request is a bind, the bind does not take
-    /// effect.
+    /// Returns the completion, with status `Flushed`, of a request that is not executed. A bind then has no effect.
     pub(crate) fn flush(self) -> Completion {
         if let Task::Move(window, number) = &self.task {
             window.flush(*number);
@@ -114,12 +118,12 @@ fn flushed(token: Token) -> Completion {
     Completion { token, status: Status::Flushed, ..Completion::default() }
 }
 
-/// A request whose local work was done by its post: a short send was written to the ring, or the data of an RDMA
-/// operation was copied. Only the data for its completion is stored.
+/// A request that the post itself has executed: a send was written to the ring, or the data of an RDMA operation was
+/// copied. Only the data for its completion is stored.
 #[derive(Debug, Default)]
 struct QuickRequest {
     cookie: u64,
-    /// The request is complete when the peer has taken this number of slots; 0: it is complete.
+    /// The request is complete when the peer has consumed this number of slots; 0: the request is complete.
     slot: u64,
     bytes: u32,
     post: u32,
@@ -177,7 +181,8 @@ impl Entry {
         }
     }
 
-    /// Returns the token, the length in bytes, and whether a success is not reported. `ep`: handle of the EP.
+    /// Returns the token, the length in bytes, and whether a successful completion is suppressed. `ep`: handle of the
+    /// EP.
     fn outcome(&self, ep: usize) -> (Token, u64, bool) {
         match self {
             Entry::Request(request) => (request.token, request.segments.total(), request.suppress),
@@ -199,8 +204,8 @@ impl Entry {
         }
     }
 
-    /// Returns the completion of a request at the end of the connection. `None`: the request succeeded, and successes
-    /// are not reported.
+    /// Returns the completion of a request at the end of the connection. `may_succeed`: no earlier request has failed.
+    /// `None`: the request succeeded, and its completion is suppressed.
     fn flush(self, ep: usize, may_succeed: bool) -> Option<Completion> {
         match self {
             Entry::Request(request) => Some(request.flush()),
@@ -214,7 +219,7 @@ impl Entry {
     }
 }
 
-/// A fragment in the local RMA buffer that the target has not answered yet.
+/// A fragment in the local RMA buffer, or an atomic operation, to which the target has not responded yet.
 #[derive(Debug)]
 struct Pending {
     /// Index of the fragment's request, counted from the start of the connection.
@@ -226,7 +231,7 @@ struct Pending {
     kind: PendingKind,
 }
 
-/// The operation that the target must answer.
+/// The operation to which the target must respond.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum PendingKind {
     Write,
@@ -250,18 +255,18 @@ pub(crate) struct Tx {
     /// Boxes of completed requests, which are reused.
     #[expect(clippy::vec_box, reason = "the boxes themselves are reused")]
     spare: Vec<Box<Request>>,
-    /// Number of requests at the front of `queue` that were handed over completely.
+    /// Number of requests at the front of `queue` whose bytes were all sent or copied.
     issued: usize,
-    /// Number of requests in `queue` that notify when they succeed.
+    /// Number of requests in `queue` whose successful completion is not suppressed.
     notifying: usize,
     pub(crate) ends: Option<TxEnds>,
-    /// New requests are flushed when they are posted.
+    /// Whether new requests are flushed when they are posted.
     pub(crate) broken: bool,
     /// Whether a graceful disconnect waits until the queue is empty.
     pub(crate) draining: bool,
-    /// Whether a fault was found whose flush is pending. No more requests are handed over then.
+    /// Whether a fault was found, and the flush of the queue is pending. No more requests start then.
     stopped: bool,
-    /// Whether requests are complete for whose completions the poller had no space. Its next pass reports them.
+    /// Whether requests are complete whose completions did not fit into the poller's array. Its next poll reports them.
     has_retirable: bool,
 }
 
@@ -273,11 +278,11 @@ pub(crate) struct TxEnds {
     responses: Reader,
     messages: Lines,
     numbering: Numbering,
-    /// Pairs of a number of slots and a mark of message lines. When the peer has taken this number of slots, the lines
-    /// up to the mark are released.
+    /// Slot index of each piece in the message buffer, and the mark of its lines. The lines up to the mark are released
+    /// when the peer has consumed the slot.
     marks: VecDeque<(u64, u64)>,
     rma: Lines,
-    /// Minimum length in bytes of a send that is a rendezvous offer.
+    /// Minimum length in bytes of a send that is sent as a rendezvous offer.
     offer_from: u64,
     /// Maximum length in bytes of a send that a quick post writes to a slot.
     short_max: u64,
@@ -287,20 +292,22 @@ pub(crate) struct TxEnds {
     max_requests: usize,
     /// Number of quick posts that are permitted before the next pass (see `quick`).
     quick: quick::Credit,
-    /// The last rendezvous offer is complete when the peer has taken this number of slots.
+    /// The last rendezvous offer is complete when the peer has consumed this number of slots.
     offered: u64,
-    /// `staged`: number of staging copies so far. `helped`: ticket of the last part that was written for the receiver.
+    /// Number of staging copies since the start of the connection.
     staged: u64,
+    /// Ticket of the last copy job that this process has seen.
     helped: u64,
     pending: VecDeque<Pending>,
-    /// Index of the request at the front of the queue.
+    /// Number of the request at the front of the queue, counted from the start of the connection.
     first: u64,
-    /// Number of reads and atomic operations that the target has not answered.
+    /// Number of reads and atomic operations to which the target has not responded.
     reads: u32,
     /// Whether the peer supports extension operations.
     extensions: bool,
     mapped: rma::Last,
-    /// Whether the last pass ended with work left: a copy used up the budget, or a window waits for other copies.
+    /// Whether the last pass ended with work that needs no progress of the peer: a copy has reached the byte limit of a
+    /// pass, or a bind waits for copies that use the window.
     unfinished: bool,
 }
 
@@ -353,7 +360,7 @@ impl TxEnds {
 }
 
 impl Tx {
-    /// Reads the peer's progress, hands over requests that fit, and completes requests. Returns whether there was
+    /// Reads the peer's progress, starts requests that fit, and completes requests. Returns whether the pass made
     /// progress. After a fault it does nothing and returns false.
     pub(crate) fn pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         if self.ends.is_none() || self.stopped {
@@ -391,8 +398,8 @@ impl Tx {
         true
     }
 
-    /// Called after a post: hands over requests that fit. The peer's count is read only when space runs out or many
-    /// requests are outstanding, because reading it transfers a cache line.
+    /// Queues a request, and starts the requests that fit. The peer's count of consumed requests is read only if space
+    /// runs out or many requests are outstanding, because reading it transfers a cache line.
     pub(crate) fn post(&mut self, shared: &Shared, request: Request) -> Result<(), Fault> {
         self.notifying += usize::from(!request.suppress);
         let request = match self.spare.pop() {
@@ -443,17 +450,17 @@ impl Tx {
         }
     }
 
-    /// Whether the queue is empty and nothing has been published to the peer of this connection.
+    /// Whether the queue is empty and no request was published on this connection.
     pub(crate) fn is_new(&self) -> bool {
         self.queue.is_empty() && self.ends.as_ref().is_some_and(|ends| ends.requests.next() == 0)
     }
 
-    /// Whether a pass would find work on which completions depend.
+    /// Whether a pass would find progress that a notifying or waiting request needs.
     pub(crate) fn has_work(&self, shared: &Shared) -> bool {
         self.has_retirable || self.needs_peer_progress() && self.ends.as_ref().is_some_and(|ends| ends.has_work(shared))
     }
 
-    /// Whether another pass is needed for which the peer will send no wake-up.
+    /// Whether another pass is needed although the peer sends no wake-up for it (see `TxEnds::unfinished`).
     pub(crate) fn must_go_on(&self) -> bool {
         self.ends.as_ref().is_some_and(|ends| ends.unfinished)
     }
@@ -474,8 +481,8 @@ impl Tx {
                 Kind::RmaAck => self.answered(shared, aux, status)?,
                 Kind::AtomicAck => self.answered_atomic(shared, status, value)?,
                 Kind::Stage => {
-                    // The peer requests the next part as soon as this part is staged, and its request needs a free slot
-                    // in the response ring.
+                    // The peer requests the next part as soon as this part is staged. Its request needs a free slot in
+                    // the response ring, so the consumed responses are published before.
                     self.publish_taken_responses();
                     self.stage(shared, status, u64::from(aux))?;
                 }
@@ -492,7 +499,7 @@ impl Tx {
         self.ends.iter().for_each(|ends| ends.link.publish_taken_responses(ends.responses.taken()));
     }
 
-    /// Takes the next response from the ring.
+    /// Consumes the next response in the ring; `None`: the ring is empty.
     fn next_answer(&mut self) -> Result<Option<PeerResponse>, Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(None) };
         match ends.responses.peek() {
@@ -552,10 +559,11 @@ impl Tx {
         entry.and_then(Entry::request_mut).ok_or(Fault::Nonsense("an answer to no request"))
     }
 
-    /// Handles the refusal of a send, which is the oldest incomplete request.
+    /// Handles a negative response to a send: the oldest incomplete send fails.
     fn refused(&mut self, status: u32) -> Result<(), Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(()) };
-        // The peer published its number of taken requests before the refusal. The number known here may be older.
+        // The peer has published its number of consumed requests before this response. The number known here may be
+        // older.
         ends.requests.learn(ends.link.taken()).ok_or(Fault::Nonsense("requests taken that never were"))?;
         let taken = ends.requests.taken();
         let open = |r: &&mut Entry| match r.stage() {
@@ -572,13 +580,13 @@ impl Tx {
         Ok(())
     }
 
-    /// Returns the index of the oldest request, if it is a send that the peer has not taken.
+    /// Returns the number of the oldest request, if it is a send that the peer has not consumed.
     pub(crate) fn waiting_send(&self) -> Option<u64> {
         let is_send = self.queue.front()?.is_send();
         self.ends.as_ref().filter(|_| is_send).map(|ends| ends.first)
     }
 
-    /// Hands over requests in order, as many as fit. Returns whether any entry was published to the peer.
+    /// Starts requests in order until one does not fit or fails. Returns whether any ring entry was published.
     fn issue(&mut self, shared: &Shared) -> bool {
         let mut published = false;
         let mut budget = MAX_PASS_BYTES;
@@ -621,7 +629,8 @@ impl Tx {
         published
     }
 
-    /// Completes requests that have ended, from the front. A failed request is completed, and then ends the connection.
+    /// Reports the completions of requests at the front of the queue that have ended. A failed request is completed,
+    /// and then ends the connection.
     fn retire(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         let mut moved = self.retire_quick(shared, out);
         if self.has_retirable {
@@ -694,15 +703,14 @@ impl Tx {
         self.queue.is_empty()
     }
 
-    /// Begins a graceful disconnect. It ends when the queue is empty.
+    /// Begins a graceful disconnect, which ends when the queue is empty.
     pub(crate) fn begin_drain(&mut self, shared: &Shared) {
         self.draining = true;
         self.withdraw_credit();
         shared.watch.set_wait(Wait::Other);
     }
 
-    /// Publishes to pollers the event for which this direction waits. If there is no connection, the published state is
-    /// not changed.
+    /// Publishes to dequeues what this direction waits for. Without a connection it has no effect.
     #[inline]
     pub(crate) fn renew_wait(&self, shared: &Shared) {
         if let Some(ends) = &self.ends {
@@ -711,7 +719,7 @@ impl Tx {
         }
     }
 
-    /// Returns the event for which a poll waits.
+    /// Returns what the next completion or start of a request depends on.
     fn waits_for(&self) -> Wait {
         if !self.needs_peer_progress() {
             return Wait::Nothing;
@@ -723,13 +731,13 @@ impl Tx {
 
     /// Whether progress of the peer would complete notifying requests, or free space for waiting requests.
     pub(crate) fn needs_peer_progress(&self) -> bool {
-        // The receiver of a rendezvous offer may ask for a part, or for staged bytes.
+        // The receiver of a rendezvous offer may publish a copy job, or request staged bytes.
         let offers = self.ends.as_ref().is_some_and(TxEnds::has_offers);
         self.draining || self.notifying > 0 || self.queue.len() > self.issued || offers
     }
 }
 
-/// Result of handing over a request.
+/// Result of sending or copying the bytes of a request. `wrote`: a ring entry was published.
 enum HandOver {
     Whole { wrote: bool },
     Part { wrote: bool },
@@ -737,8 +745,8 @@ enum HandOver {
 }
 
 impl TxEnds {
-    /// Queues an RDMA operation for the engine, which logs it, if the peer's table of registrations refuses it. Returns
-    /// the refused access; `None` if the status has another cause.
+    /// If an RDMA operation has failed because the peer's table of registrations grants no access, queues it for the
+    /// engine, which logs it, and returns the access. `None`: the status has another cause.
     #[cold]
     fn report_refused(&self, shared: &Shared, request: &Request, status: Status) -> Option<Target> {
         let (Task::Transfer(op), peer_side) = (&request.task, self.link.peer_side()?) else { return None };
@@ -755,7 +763,7 @@ impl TxEnds {
 
     fn transfer(&mut self, shared: &Shared, request: &mut Request, number: u64, op: Op, budget: &mut u64) -> HandOver {
         if !self.supports(op) {
-            // The request was posted before the peer's capabilities were known.
+            // The request was posted before the connection was established, so the post could not check this.
             return HandOver::Failed(Status::RemoteResponder);
         }
         match op {
@@ -775,7 +783,7 @@ impl TxEnds {
         }
     }
 
-    /// Executes the bind or unbind of a window. Later requests start after it, because binds are fenced.
+    /// Executes a bind or unbind of a window. Later requests wait until it is executed.
     fn turn(&mut self, shared: &Shared, window: &Arc<Window>, number: u64) -> HandOver {
         let turned = window.execute(number, shared.pd, &shared.domain);
         self.unfinished = turned == Ok(false);
@@ -786,8 +794,8 @@ impl TxEnds {
         }
     }
 
-    /// Called after requests were published to the peer: records the number of taken requests that was sent with them,
-    /// and wakes a sleeping peer.
+    /// Called after requests were published: records the number of consumed requests that they contain, and wakes the
+    /// peer if it sleeps.
     #[inline(always)]
     fn publish(&self, shared: &Shared) {
         shared.reported_taken.store(shared.rx_taken.load(Ordering::Acquire), Ordering::Relaxed);
