@@ -1,9 +1,10 @@
-//! The receive direction of a connection: takes the peer's requests from its ring, in order (SM-13, SM-20, SM-21).
+//! The receive direction of a connection: processes the requests in the peer's ring, in order (SM-13, SM-20, SM-21).
 //!
-//! Sends are placed in receives in posting order, or each in a receive from the shared receive queue. A send without a
+//! Sends are copied to receives in posting order, or each to a receive of the shared receive queue. A send without a
 //! receive stays in the ring, without a time limit, and later requests wait behind it. The bytes of rendezvous offers
-//! are copied from the sender's memory (`fetch`). RMA fragments are checked with the local registrations, and answered
-//! on the response ring, which never waits for a receive. The lock of this direction guards all functions.
+//! are copied from the sender's memory (`fetch`). RMA fragments are checked with the local registrations. Responses are
+//! sent in a separate ring, which never waits for a receive. The callers of all functions hold the lock of this
+//! direction.
 
 mod extensions;
 mod fetch;
@@ -29,7 +30,8 @@ use crate::qp::ring::{Peeked, Reader, SlotFields, Writer};
 use crate::qp::shared::{Fault, NAK_ACCESS, NAK_RESPONDER, Pool, Shared};
 use crate::srq::SrqRecv;
 
-/// Maximum number of slots that one pass takes. The limit exists because all connections share a pass.
+/// Maximum number of slots that one pass consumes. A longer pass would delay the other connections that the thread
+/// serves.
 const MAX_PASS_SLOTS: usize = 64;
 /// Maximum number of bytes of rendezvous offers that one pass copies.
 const MAX_PASS_BYTES: u64 = 512 << 10;
@@ -51,16 +53,16 @@ impl Receive {
 /// State of the receive direction.
 #[derive(Debug, Default)]
 pub(crate) struct Rx {
-    /// Receives of the queue pair, or at most one receive from the shared receive queue, for the message in progress.
+    /// Receives of the queue pair. With a shared receive queue: at most one receive, for the message in progress.
     pub(crate) queue: SlotQueue<Receive>,
     /// Watermarks of the receives in `queue`.
     pub(crate) marks: HighWatermark,
     pub(crate) ends: Option<RxEnds>,
     /// Whether new receives are flushed when they are posted.
     broken: bool,
-    /// Whether a fault was found whose flush is pending. No more messages are taken then.
+    /// Whether a fault was found, and the flush of the queue is pending. No more requests are processed then.
     pub(crate) stopped: bool,
-    /// [`Rx::post_quickly`] refuses a post if this number of receives is queued. Other posts update the limit.
+    /// Number of queued receives from which [`Rx::post_quickly`] returns false. Other posts update it.
     quick_limit: usize,
 }
 
@@ -72,15 +74,16 @@ pub(crate) struct RxEnds {
     responses: Writer,
     /// The message in progress.
     message: Reassembly,
-    /// The rendezvous offer in progress, and the numbers of the last part that the sender was asked to write and to
-    /// stage.
+    /// The rendezvous offer in progress.
     fetch: Option<fetch::Fetch>,
+    /// Ticket of the last copy job that was published.
     tickets: u64,
+    /// Number of staging copies that were requested.
     staged: u64,
     /// Whether the next message waits for a receive. With a shared queue, the connection is then in that queue's list
     /// of waiters.
     held: bool,
-    /// Number of taken requests that was last published to the peer.
+    /// Number of consumed requests that was last published to the peer.
     reported: u64,
 }
 
@@ -105,14 +108,13 @@ impl RxEnds {
         self.held
     }
 
-    /// Publishes the final number of taken requests. Stops a sender that writes a part of a message, because the
-    /// receives complete now.
+    /// Withdraws the copy job, because the receives complete now, and publishes the final number of consumed requests.
     pub(crate) fn publish_last(&self) {
         self.call_off();
         self.link.publish_taken(self.requests.taken());
     }
 
-    /// Makes dequeues watch the ring of requests.
+    /// Makes dequeues watch the next slot of the peer's requests.
     pub(crate) fn show_next(&self, watch: &RingWatch) {
         self.requests.show_next(watch);
     }
@@ -141,19 +143,19 @@ impl Rx {
         self.ends.as_ref().is_some_and(|ends| ends.has_work(self.queue.len()))
     }
 
-    /// Whether the peer of this connection has not published a request yet.
+    /// Whether the peer has not published any request on this connection.
     pub(crate) fn is_new(&self) -> bool {
         self.ends.as_ref().is_some_and(|ends| ends.requests.taken() == 0 && ends.requests.peek() == Peeked::Empty)
     }
 
-    /// Whether the ring contains an entry. If not, a pass has no work.
+    /// Whether the ring contains a request. Without one, a pass has no work.
     #[inline(always)]
     pub(crate) fn has_unread(&self) -> bool {
         self.ends.as_ref().is_some_and(|ends| ends.requests.peek() != Peeked::Empty)
     }
 
-    /// Takes requests from the ring, up to a limit. Returns whether it took any request. After a fault it takes no
-    /// request and returns false.
+    /// Processes requests in the ring, up to a limit. Returns whether the pass made progress. After a fault it processes
+    /// no request and returns false.
     pub(crate) fn pass(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> Result<bool, Fault> {
         if self.stopped {
             return Ok(false);
@@ -241,13 +243,13 @@ impl Rx {
         self.quick_limit = 0;
     }
 
-    /// Sets the limit of `post_quickly`: at most `max` receives, and no more than every watermark permits.
+    /// Sets the limit of `post_quickly`: at most `max` receives, and so many that no watermark is crossed.
     pub(crate) fn renew_quick_limit(&mut self, max: u32) {
         let most = (max.min(self.marks.quiet()) as usize).min(self.queue.slots());
         self.quick_limit = if self.broken { 0 } else { most };
     }
 
-    /// Queues a receive. The caller has checked the capacity. Returns true if [`Self::posted`] must be called.
+    /// Queues a receive. The caller has checked the capacity. Returns whether the caller must call [`Self::posted`].
     #[inline(always)]
     pub(crate) fn post(&mut self, list: &[Segment], token: Token) -> bool {
         let receive = self.queue.push();
@@ -261,7 +263,8 @@ impl Rx {
         self.ends.as_ref().is_some_and(|ends| ends.held)
     }
 
-    /// Delivers a message that waited for the receive that was just posted. Returns whether there is more work.
+    /// Delivers the message that waits for the receive that was just posted, if any, and checks the watermarks. Returns
+    /// whether there is more work.
     pub(crate) fn posted(&mut self, shared: &Shared) -> Result<bool, Fault> {
         let more = self.is_held() && self.go_on(shared)?;
         if self.marks.is_crossed(self.queue.len() as u32) {
@@ -270,8 +273,7 @@ impl Rx {
         Ok(more)
     }
 
-    /// Takes a receive from the shared receive queue for the waiting message. Returns the receive if no message
-    /// waits.
+    /// Stores a receive of the shared receive queue for the waiting message. Returns the receive if no message waits.
     pub(crate) fn accept(&mut self, shared: &Shared, buffer: SrqRecv) -> Option<SrqRecv> {
         let waits = !self.stopped && self.queue.is_empty() && self.ends.as_ref().is_some_and(|ends| ends.held);
         match &shared.pool {
@@ -281,7 +283,7 @@ impl Rx {
         None
     }
 
-    /// Runs a pass, which takes the message that waited for a receive. Returns whether there is more work.
+    /// Makes a pass, which delivers the message that waits for a receive. Returns whether there is more work.
     pub(crate) fn go_on(&mut self, shared: &Shared) -> Result<bool, Fault> {
         self.pass(shared, &mut Outbox::default())?;
         Ok(self.ends.as_ref().is_some_and(|ends| ends.has_work(self.queue.len())))
@@ -299,7 +301,7 @@ impl Rx {
     #[cold]
     pub(crate) fn check_watermarks(&mut self, shared: &Shared) -> Result<(), Fault> {
         if self.marks.is_crossed(self.queue.len() as u32) {
-            self.pass(shared, &mut Outbox::default())?; // Completions that were not polled are reported first.
+            self.pass(shared, &mut Outbox::default())?; // Receives whose messages have arrived must not be counted.
         }
         let exceeds_hard_watermark = exceeds_hard_watermark(&mut self.marks, shared, self.queue.len());
         if exceeds_hard_watermark && self.ends.is_some() {
@@ -319,7 +321,8 @@ fn exceeds_hard_watermark(marks: &mut HighWatermark, shared: &Shared, receives: 
     crossed.hard
 }
 
-/// Takes a receive from the shared receive queue. If that queue is empty, the connection joins its list of waiters.
+/// Moves a receive from the shared receive queue to `queue`. Returns false if that queue is empty, and adds the
+/// connection to its list of waiters, or if there is no shared receive queue.
 fn borrow(shared: &Shared, queue: &mut SlotQueue<Receive>) -> bool {
     let Some(pool) = &shared.pool else { return false };
     let Some(buffer) = pool.srq.take_or_wait(&pool.waiter) else { return false };
@@ -328,10 +331,10 @@ fn borrow(shared: &Shared, queue: &mut SlotQueue<Receive>) -> bool {
 }
 
 impl RxEnds {
-    /// Publishes the number of taken requests now, because the peer's sends complete by it and the next pass may be
-    /// late.
+    /// Ends a pass: publishes the number of consumed requests, because it completes the peer's sends, and wakes the peer
+    /// if it waits for progress.
     fn settle(&mut self, shared: &Shared, taken: u64, answered: bool) {
-        // A number that was sent with local requests need not be published again.
+        // Local requests contain the number too, so the peer may already know it.
         self.reported = self.reported.max(shared.reported_taken.load(Ordering::Relaxed));
         fail_point!(BeforeTelling);
         let has_changed = taken != self.reported;
@@ -344,8 +347,8 @@ impl RxEnds {
         }
     }
 
-    /// Takes consecutive messages that fit in their slots, for receives of one segment in recently used memory.
-    /// Handles the common case of `deliver` with fewer steps.
+    /// Delivers consecutive messages that fit in their slots, to receives of one segment in recently used memory. This
+    /// is the common case of `deliver`, with fewer steps.
     #[inline(always)]
     fn take_short(
         &mut self,
@@ -361,12 +364,13 @@ impl RxEnds {
         while self.requests.taken() < end && !entries.is_full() {
             let Some((length, solicited)) = self.requests.peek_inline_send() else { break };
             let Some(receive) = queue.front() else { break };
-            // SAFETY: at most the length of a slot's payload, in the peer's mapped area.
+            // SAFETY: the payload of the slot is in the peer's mapped area, and `peek_inline_send` has checked that
+            // `length` is at most the length of the payload.
             let is_delivered = unsafe {
                 batch.scatter_recent(shared.recv_pd, &receive.segments, self.requests.payload(), length.into())
             };
             if !is_delivered {
-                batch.forget_time(); // the general path takes longer
+                batch.forget_time(); // The general path takes longer, so the stored time would be stale.
                 break;
             }
             fail_point!(PieceTaken);
@@ -375,7 +379,7 @@ impl RxEnds {
             queue.drop_front();
             self.requests.advance();
             if self.requests.taken() - begin > 1 {
-                self.requests.look_ahead(); // messages usually arrive in sequence
+                self.requests.look_ahead(); // Messages usually arrive in sequence.
             }
         }
         out.used(used);
@@ -385,8 +389,8 @@ impl RxEnds {
         }
     }
 
-    /// Takes a message that is one piece in the message buffer, for a receive of one segment. This is the common case
-    /// of `deliver`, with fewer steps. Returns false and changes nothing if `deliver` must take the message.
+    /// Delivers a message that is one piece in the message buffer, to a receive of one segment. This is the common case
+    /// of `deliver`, with fewer steps. Returns false and changes nothing if `deliver` must handle the message.
     fn take_piece(
         &mut self,
         shared: &Shared,
@@ -434,7 +438,7 @@ impl RxEnds {
         if header.kind == Kind::SendInvalidate && header.last {
             match shared.windows.invalidate(self.value(header, &fields), shared.pd, &shared.domain) {
                 Ok(true) => {}
-                Ok(false) => return Ok(false), // Copies that use the key are in progress. Another pass checks again.
+                Ok(false) => return Ok(false), // Copies with the key are in progress, so a later pass tries again.
                 Err(_) => return Err(self.fail_receive_by(shared, queue, Status::LocalProtection, NAK_ACCESS, out)),
             }
         }
@@ -470,7 +474,7 @@ impl RxEnds {
             }
             if !borrow(shared, queue) {
                 self.held = true;
-                // This direction is locked, so one thread at a time updates the counter.
+                // A load and a store are enough, because the lock of this direction excludes other writers.
                 let count = shared.not_ready.load(Ordering::Relaxed) + 1;
                 shared.not_ready.store(count, Ordering::Relaxed);
                 return Ok(false);
@@ -487,8 +491,7 @@ impl RxEnds {
         Ok(true)
     }
 
-    /// Copies one piece to its destination. The outer error is a fault of the peer, the inner error a fault of local
-    /// memory.
+    /// Copies one piece to its receive. The outer error is a fault of the peer, the inner error a fault of local memory.
     fn copy_to_receive(
         &self,
         shared: &Shared,
@@ -508,7 +511,7 @@ impl RxEnds {
             self.piece(header, fields)?
         };
         // SAFETY: the `length` bytes are in the slot or in the message buffer of the peer's mapped area, as was checked
-        // just above.
+        // above.
         Ok(unsafe { scatter(&*shared.regions, shared.recv_pd, &receive.segments, offset, from, length) })
     }
 
@@ -527,8 +530,8 @@ impl RxEnds {
             .ok_or(Fault::Nonsense("a message outside its area"))
     }
 
-    /// Handles a message that is too long, or a receive whose memory is not mapped. Notifies both consumers, and ends
-    /// the connection.
+    /// Fails the current receive with `status`, because the message is too long or the receive's memory is not mapped.
+    /// Sends a negative response, so that the peer's send fails too. Returns the fault that ends the connection.
     #[cold]
     fn fail_receive(
         &mut self,
@@ -540,7 +543,7 @@ impl RxEnds {
         self.fail_receive_by(shared, queue, status, NAK_RESPONDER, out)
     }
 
-    /// Does the same as `fail_receive`, with the status `nak` for the sender.
+    /// Fails the current receive as `fail_receive` does, with the status `nak` for the sender.
     #[cold]
     fn fail_receive_by(
         &mut self,
@@ -570,7 +573,7 @@ impl RxEnds {
         if line + 2 * LINE > peer_side.rma.len() {
             return Err(Fault::Nonsense("a fragment outside its buffer"));
         }
-        // Line 0 is read once, word by word, to local memory.
+        // The peer may change the header at any time, so each word is read once, and only the copy is used.
         let fragment =
             Fragment::decode(std::array::from_fn(|n| peer_side.rma.word(line + n * 8).load(Ordering::Relaxed)));
         let length = fragment.length as usize;
@@ -583,8 +586,8 @@ impl RxEnds {
         let is_copied = held.is_ok_and(|(_hold, address)| {
             fail_point!(TargetHeld);
             let registration = || shared.regions.registration(key);
-            // SAFETY: the local bytes are in registered memory that is marked in use. The other bytes are in the mapped
-            // RMA buffer, as was checked above, which both processes may write.
+            // SAFETY: the bytes at `address` are in registered memory that `_hold` marks in use. The bytes at `payload`
+            // are in the peer's mapped RMA buffer, as was checked above.
             unsafe {
                 match right {
                     AccessRight::RemoteWrite => user_copy::write(payload, address, length, registration),
@@ -595,7 +598,7 @@ impl RxEnds {
         let status = if is_copied { 0 } else { NAK_ACCESS };
         fail_point!(TargetCopied);
         self.answer(Header::plain(Kind::RmaAck, status), fields.aux)?;
-        // The requests that follow a refused access are not executed, because the connection ends.
+        // If the access was denied, the connection ends, and later requests are not executed.
         if status == 0 {
             return Ok(true);
         }

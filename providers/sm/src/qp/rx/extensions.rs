@@ -1,5 +1,5 @@
 //! Notifications of RDMA writes with immediate data, atomic operations that this process executes for the peer, and the
-//! values of sends.
+//! immediate data and window keys of sends.
 
 use dapl::provider::{ATOMIC_SIZE, Arrival, Completion};
 use dapl::runtime::slot_queue::SlotQueue;
@@ -47,7 +47,7 @@ impl RxEnds {
         if !self.message.is_between() {
             return Err(Fault::Nonsense("a write in the middle of a message"));
         }
-        // The write places no bytes in the receive, so a receive of any length matches.
+        // The write copies no bytes to the receive's memory, so a receive of any length matches.
         if !self.find_receive(shared, queue, marks, 0, out)? {
             return Ok(false);
         }
@@ -75,7 +75,7 @@ impl RxEnds {
         fail_point!(TargetCopied);
         let fields = SlotFields { total: found, ..SlotFields::default() };
         self.answer_with(Header::plain(Kind::AtomicAck, status), &fields)?;
-        // The requests that follow a refused access are not executed, because the connection ends.
+        // If the access was denied, the connection ends, and later requests are not executed.
         if found.is_some() { Ok(true) } else { Err(Fault::Access) }
     }
 }

@@ -2,9 +2,9 @@
 //! `tx/offer.rs`).
 //!
 //! To preserve order, an offer stays in the ring until its bytes are copied completely. While this process copies a
-//! part from the front, the sender may write the next part. Each part that the sender writes has a ticket, and no
-//! ticket is outstanding when the receive completes. If the kernel refuses the copy, the receiver requests the rest
-//! piece by piece through the sender's staging buffer. A pass never waits.
+//! part from the front, the sender may write the next part as a copy job. No copy job is outstanding when the receive
+//! completes. If the kernel denies the copy, the receiver requests the rest part by part through the sender's staging
+//! buffer. A pass does not wait for the sender.
 
 use std::sync::atomic::Ordering;
 
@@ -35,28 +35,29 @@ pub(super) struct Fetch {
     /// Number of bytes that were copied from the start of the message.
     done: u64,
     step: FetchStep,
-    /// Whether the sender failed to write a part, so that it is not asked again.
+    /// Whether the sender has failed to write a part, so that no further job is published for this offer.
     alone: bool,
 }
 
-/// Number of bytes at the end of a message that the sender does not write.
+/// Number of bytes at the end of a message that are not delegated to the sender.
 const UNDELEGATED_TAIL_BYTES: u64 = 64;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum FetchStep {
     /// This process must copy the next part.
     Next,
-    /// The sender is writing the next part, with this ticket and length.
+    /// The sender has claimed the job with this ticket, whose part has this length in bytes.
     Helped { ticket: u64, length: u64 },
     /// The sender must copy the next part to its staging buffer; `count` is the number of this staging copy.
     Staged { count: u64 },
-    /// The sender has recalled the offer or died. The connection ends soon.
+    /// The offer cannot be completed: the sender has recalled it or has exited, or its memory is not accessible. The
+    /// connection ends soon.
     Over,
 }
 
 impl RxEnds {
-    /// Starts or continues to copy an offer. Returns false if other work must be done first, or if the budget is used
-    /// up.
+    /// Starts or continues to copy an offer. Returns true if the receive is complete; false if the offer waits for a
+    /// receive or for the sender, or if the budget is used up.
     pub(super) fn fetch(
         &mut self,
         shared: &Shared,
@@ -129,7 +130,7 @@ impl RxEnds {
         Ok(true)
     }
 
-    /// Copies the next part, and meanwhile asks the sender to write the part that follows.
+    /// Copies the next part. Meanwhile the following part is published as a copy job for the sender.
     fn fetch_part(&mut self, shared: &Shared, receive: &Receive, budget: &mut u64) -> Result<(), CopyError> {
         let (Some(fetch), Some(peer_side), Some(help)) =
             (&mut self.fetch, self.link.peer_side(), self.link.copy_delegation())
@@ -141,8 +142,8 @@ impl RxEnds {
         }
         let left = fetch.source.total() - fetch.done;
         let (own_part, delegated) = split(left, !fetch.alone && self.link.is_reached());
-        // The receiver copies the last bytes itself. A program that polls these bytes expects that the completion is
-        // reported too.
+        // The receiver copies the last bytes itself, because a program that polls the last byte expects that the
+        // completion is reported soon after.
         let delegated =
             if own_part + delegated == left { delegated.saturating_sub(UNDELEGATED_TAIL_BYTES) } else { delegated };
         let slot = self.requests.taken() + 1;
@@ -171,7 +172,7 @@ impl RxEnds {
         Ok(())
     }
 
-    /// Handles a copy that the kernel refused: requests the rest through the staging buffer, or refuses the send.
+    /// Handles a failed copy: requests the rest through the staging buffer, or sends a negative response for the send.
     #[cold]
     fn copy_failed(&mut self, error: CopyError) -> Result<(), Fault> {
         match error {
@@ -200,8 +201,8 @@ impl RxEnds {
         Ok(())
     }
 
-    /// Copies staged bytes to their destination. The outer error is a fault of the peer, the inner error a fault of
-    /// local memory.
+    /// Copies staged bytes to the receive. The outer error is a fault of the peer, the inner error a fault of local
+    /// memory.
     fn take_staged(
         &mut self,
         shared: &Shared,
@@ -220,7 +221,7 @@ impl RxEnds {
         }
         let staging = peer_side.rma.bytes(peer_side.geometry.stage_at(), length);
         let from = staging.ok_or(Fault::Nonsense("a stage outside its buffer"))?.cast_const();
-        // SAFETY: the `length` bytes are in the peer's mapped RMA buffer, as was checked just above.
+        // SAFETY: the `length` bytes are in the peer's mapped RMA segment, as was checked above.
         let placed = unsafe { scatter(&*shared.regions, shared.recv_pd, &receive.segments, fetch.done, from, length) };
         if placed.is_ok() {
             fetch.done += length as u64;
@@ -263,15 +264,15 @@ impl RxEnds {
         }
     }
 
-    /// Called before receives with an incomplete message complete. Afterwards the sender writes no bytes to these
-    /// receives.
+    /// Called before a receive with an incomplete message completes: withdraws the claimed copy job, so that the sender
+    /// writes no more bytes to the receive's memory.
     pub(super) fn call_off(&self) {
         if let Some(Fetch { step: FetchStep::Helped { ticket, .. }, .. }) = self.fetch {
             self.call_off_help(ticket);
         }
     }
 
-    /// Waits for a part that the sender has claimed. The time limit is that of a deregistration.
+    /// Withdraws a copy job. If the sender has claimed it, waits for the result, with the time limit of `wait_while`.
     #[cold]
     fn call_off_help(&self, ticket: u64) {
         let Some(help) = self.link.copy_delegation() else { return };
@@ -281,13 +282,13 @@ impl RxEnds {
     }
 }
 
-/// Returns the part of a message that the sender is asked to write. `None` if the part has several destinations.
+/// Returns the copy job for a part of a message; shorter than `length` if the receive's segment ends before.
 fn job(shared: &Shared, receive: &Receive, slot: u64, offset: u64, length: u64) -> Option<CopyJob> {
     let Segment { key, address, length, .. } = receive.segments.pieces(offset, length).next()?;
     Some(CopyJob { slot, offset, length: u32::try_from(length).ok()?, key, pd: shared.recv_pd, address })
 }
 
-/// Copies `length` bytes of a message, starting at `offset`, from the sender's memory to their destination.
+/// Copies `length` bytes of a message, starting at `offset`, from the sender's memory to the receive.
 fn copy_range(
     shared: &Shared,
     link: &crate::qp::link::ConnectionMemory,

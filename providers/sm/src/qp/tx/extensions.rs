@@ -1,10 +1,10 @@
 //! RDMA writes with immediate data, and atomic operations.
 //!
 //! The notification of a write follows its data: in the request ring after the fragments, or after this process has
-//! copied the data. The notification consumes a receive, so it waits for a posted receive like a send.
+//! copied the data. The notification consumes a receive of the peer, so it waits for a posted receive like a send.
 //!
-//! If the target memory is mapped in this process, it executes an atomic operation itself. Otherwise the target
-//! executes the operation when it takes the request from the ring, and returns the previous value in its response.
+//! If the target memory is mapped in this process, this process executes an atomic operation itself. Otherwise the
+//! target executes the operation when it consumes the request, and returns the previous value in its response.
 
 use dapl::provider::{ATOMIC_SIZE, Op, Remote, Status};
 use dapl_software::memory::atomic::Atomic;
@@ -27,7 +27,7 @@ pub(super) struct WriteImmediate {
     pub(super) solicited: bool,
 }
 
-/// Line number of an atomic operation, which uses no space in the RMA buffer.
+/// Value of `Pending::line` for an atomic operation, which uses no space in the RMA buffer.
 const NO_LINE: u32 = u32::MAX;
 
 impl TxEnds {
@@ -77,7 +77,7 @@ impl TxEnds {
             && mapped.local_address(remote.address, ATOMIC_SIZE, true).is_some()
         {
             if !self.pending.is_empty() {
-                return HandOver::Part { wrote: false }; // Earlier writes must be executed first.
+                return HandOver::Part { wrote: false }; // The target must copy the fragments of earlier writes first.
             }
             let Some(peer_side) = self.link.peer_side() else { return HandOver::Failed(Status::Transport) };
             let right = AccessRight::RemoteAtomic;
@@ -95,7 +95,7 @@ impl TxEnds {
         self.request_atomic(shared, request, number, operation, remote)
     }
 
-    /// Checks the operation before its execution, which cannot be undone.
+    /// Checks the local memory and the address. The check comes before the execution, which cannot be undone.
     fn check_atomic(&self, shared: &Shared, request: &Request, remote: Remote) -> Result<(), Status> {
         if request.segments.total() != ATOMIC_SIZE {
             return Err(Status::LocalLength);
@@ -138,19 +138,21 @@ impl TxEnds {
         });
         self.reads += 1;
         request.issued = ATOMIC_SIZE;
-        request.stage = RequestPhase::Sent(u64::MAX); // The request is complete when the target has answered.
+        request.stage = RequestPhase::Sent(u64::MAX); // The request is complete when the target has responded.
         HandOver::Whole { wrote: true }
     }
 }
 
 impl Tx {
-    /// For tests: treats the peer as a peer without extension operations. Returns false while there is no connection.
+    /// For tests: treats the peer as one that does not support extension operations. Returns false while there is no
+    /// connection.
     #[cfg(test)]
     pub(crate) fn forget_extensions(&mut self) -> bool {
         self.ends.as_mut().map(|ends| ends.extensions = false).is_some()
     }
 
-    /// Handles the target's response to an atomic operation that it executed or refused.
+    /// Handles the target's response to an atomic operation. `status`: 0 if the target has executed the operation;
+    /// `found` is then the previous value.
     pub(super) fn answered_atomic(&mut self, shared: &Shared, status: u32, found: u64) -> Result<(), Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(()) };
         let Some(pending) = ends.pending.pop_front().filter(|pending| pending.kind == PendingKind::Atomic) else {
@@ -166,9 +168,9 @@ impl Tx {
     }
 }
 
-/// Copies the previous value to local memory.
+/// Stores the previous value of an atomic operation in the request's local memory.
 fn store_previous_value(shared: &Shared, request: &Request, found: u64) -> Result<(), Status> {
     let from = found.to_ne_bytes();
-    // SAFETY: the source is a local array of this length that no other thread changes.
+    // SAFETY: the source is the local array `from`, given with its length.
     unsafe { scatter(&*shared.regions, shared.pd, &request.segments, 0, from.as_ptr(), from.len()) }
 }

@@ -1,9 +1,9 @@
 //! Long sends: rendezvous offers, whose bytes the receiver copies from this process's memory by one copy of the kernel.
 //!
-//! An offer takes one slot and completes like any send. While the offer is in the ring, the receiver may ask this
-//! process to write a part of it to the receiver's memory, so that both processors copy. If the receiver cannot copy
-//! from this process, this process copies the bytes to its staging buffer, a piece at a time. Each step checks that the
-//! memory is still registered.
+//! An offer uses one slot and completes like any send. While the offer is in the ring, the receiver may publish a copy
+//! job: this process then writes a part of the message to the receiver's memory, so that two CPUs copy. If the receiver
+//! cannot copy from this process, this process copies the bytes to its staging buffer, one part at a time. Each step
+//! checks that the memory is still registered.
 
 use std::sync::atomic::Ordering;
 
@@ -22,8 +22,8 @@ use crate::qp::shared::{Fault, Shared};
 use crate::qp::single_copy::{self, CopyMethod};
 
 impl TxEnds {
-    /// Sends a rendezvous offer, if the send is long enough and the receiver can copy. A shorter send uses the message
-    /// buffer, because two short copies in parallel on two processors are faster than one copy.
+    /// Sends a rendezvous offer, if the send is long enough and the receiver can copy. `None`: the send must use the
+    /// message buffer. For a shorter send, two copies in parallel on two CPUs are faster than one copy by the kernel.
     #[inline]
     pub(super) fn offer(&mut self, shared: &Shared, request: &mut Request, solicited: bool) -> Option<HandOver> {
         let is_long = request.segments.total() >= self.offer_from && request.stage == RequestPhase::Waiting;
@@ -62,14 +62,14 @@ impl TxEnds {
         Some(HandOver::Whole { wrote: true })
     }
 
-    /// Whether an offer may be in the ring that the receiver has not taken yet.
+    /// Whether the ring contains an offer that the receiver has not consumed yet.
     pub(super) fn has_offers(&self) -> bool {
         self.offered > self.requests.taken()
     }
 }
 
 impl Tx {
-    /// Writes a part of an offer, if the receiver has asked for it. Returns whether a part was written.
+    /// Executes the receiver's copy job, if a new one is published. Returns whether there was a new job.
     #[inline]
     pub(super) fn help(&mut self, shared: &Shared) -> bool {
         self.ends.as_ref().is_some_and(TxEnds::has_offers) && self.help_out(shared).is_some()
@@ -97,8 +97,8 @@ impl Tx {
         Some(())
     }
 
-    /// Copies the next bytes of the offer in this slot to the staging buffer, because the receiver cannot copy them
-    /// itself.
+    /// Copies the bytes at `offset` of the offer in this slot to the staging buffer, because the receiver cannot copy
+    /// from this process.
     #[cold]
     pub(super) fn stage(&mut self, shared: &Shared, slot: u32, offset: u64) -> Result<(), Fault> {
         let Some(ends) = self.ends.as_mut() else { return Ok(()) };
@@ -108,8 +108,8 @@ impl Tx {
         let length = request.segments.total().saturating_sub(offset).min(STAGING_BYTES as u64) as usize;
         let staging = ends.link.rma.bytes(ends.link.geometry.stage_at(), length);
         let (true, Some(to)) = (length > 0, staging) else { return Err(Fault::Nonsense("a question beyond an offer")) };
-        // SAFETY: the `length` bytes are in the staging buffer, which is in the local RMA buffer. The receiver has
-        // asked for the next piece, so it does not read the staging buffer now.
+        // SAFETY: the `length` bytes are in the staging buffer, which is part of the local RMA segment. The receiver
+        // has requested these bytes, so it does not read the staging buffer until they are published.
         if let Err(status) = unsafe { gather(&*shared.regions, shared.pd, &request.segments, offset, to, length) } {
             request.stage = RequestPhase::Failed(status);
             return Ok(());
@@ -123,7 +123,8 @@ impl Tx {
 }
 
 impl TxEnds {
-    /// Copies the part by the kernel. The destination is checked with the receiver's table of registrations.
+    /// Copies the part of a job by the kernel, after a check of the destination in the receiver's table of
+    /// registrations. Returns whether the part was written completely.
     fn write_part(&self, shared: &Shared, request: &Request, job: &CopyJob) -> bool {
         let Some(peer_side) = self.link.peer_side() else { return false };
         let (length, total) = (u64::from(job.length), request.segments.total());

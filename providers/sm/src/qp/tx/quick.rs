@@ -1,8 +1,8 @@
-//! Posts of sends and RDMA operations in the common case: no request waits in the queue, the ring has space, and the
-//! peer polls.
+//! Quick posts: sends and RDMA operations in the common case, in which no request waits in the queue and the ring has
+//! space.
 //!
 //! A pass checks these conditions once for several posts, and grants a number of credits. Each quick post uses one
-//! credit. A post after which a condition is false withdraws the credits.
+//! credit. A post after which a condition may be false withdraws the credits.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -79,8 +79,8 @@ impl Tx {
         self.ends.as_ref().is_some_and(|ends| ends.quick.remaining == 0 && ends.quick.uses_membarrier) && !self.stopped
     }
 
-    /// Completes the quick requests at the front of the queue that the peer has taken. This is the common case of
-    /// `retire`.
+    /// Reports the completions of the quick requests at the front of the queue that are complete. This is the common
+    /// case of `retire`. Returns whether any request was removed.
     #[inline(always)]
     pub(super) fn retire_quick(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> bool {
         let (Some(ends), Some(cq)) = (self.ends.as_mut(), &shared.request_cq) else { return false };
@@ -142,7 +142,8 @@ impl Tx {
         true
     }
 
-    /// Posts a send that takes one piece of the message buffer, as `post_quickly` does.
+    /// Posts a send that is written to the message buffer as one piece. Returns false and changes nothing if the send
+    /// must be posted by the general path.
     #[inline(never)]
     fn post_piece(&mut self, shared: &Shared, segment: &Segment, cookie: u64) -> bool {
         let Some(ends) = self.ends.as_mut().filter(|ends| segment.length <= ends.piece_max) else { return false };
@@ -150,7 +151,9 @@ impl Tx {
         let Some((line, mark)) = ends.messages.find(length.div_ceil(LINE)) else { return false };
         let at = ends.link.geometry.messages_at() + line as usize * LINE;
         let Some(to) = ends.link.area.bytes(at, length) else { return false };
-        // SAFETY: as in `post_quickly`. The lines are in the local area, and free.
+        // SAFETY: a deregistration waits for this post, by the contract of `QueuePair::post_request_quickly`. The
+        // `length` bytes at `to` are free lines of the local area, which the peer does not read until they are
+        // announced.
         if !unsafe { gather_announced(&*shared.regions, shared.pd, segment, to) } {
             return false;
         }
@@ -171,8 +174,9 @@ impl Tx {
         true
     }
 
-    /// Posts a notifying RDMA operation of one segment, and copies its data. Returns false if the general path must
-    /// post it; that path also determines why a copy failed. `is_polled`: a polling thread will take the completion.
+    /// Posts a notifying RDMA operation of one segment, and copies its data. Returns false if the operation must be
+    /// posted by the general path, which also determines why a copy has failed. `is_polled`: a polling thread will
+    /// report the completion.
     #[inline(always)]
     pub(crate) fn copy_quickly(
         &mut self,
@@ -186,7 +190,7 @@ impl Tx {
         let Some(ends) = self.ends.as_mut() else { return false };
         let length = segment.length;
         let is_short = length.wrapping_sub(1) < cma::CHUNK as u64 && length <= shared.max_rdma;
-        // Fragments in flight must be placed before later data.
+        // Data of later operations must not overtake fragments that the target has not copied yet.
         if ends.quick.remaining == 0 || !is_short || !ends.pending.is_empty() {
             return false;
         }
@@ -196,7 +200,7 @@ impl Tx {
             return false;
         }
         ends.quick.remaining -= 1;
-        // The operation is complete, so a poll does not wait for the peer's number of taken requests.
+        // The operation is complete, so a poll must not wait until the peer has consumed a request.
         ends.quick.wait = Wait::Other;
         let work = if direction == Direction::Write { Work::Write } else { Work::Read };
         let request = QuickRequest { cookie, bytes: length as u32, work, ..QuickRequest::default() };
@@ -209,7 +213,7 @@ impl Tx {
         true
     }
 
-    /// Reports the completions at the front of the queue, for a connection that no thread polls.
+    /// Reports the completions at the front of the queue, because no thread polls this connection.
     #[inline(never)]
     fn retire_unpolled(&mut self, shared: &Shared) {
         self.retire_quick(shared, &mut Outbox::default());
@@ -217,7 +221,7 @@ impl Tx {
         self.renew_wait(shared);
     }
 
-    /// Queues a request that its post has done, and that notifies.
+    /// Queues a notifying request that the post itself has executed.
     #[inline(always)]
     fn queue_quickly(&mut self, shared: &Shared, request: QuickRequest, wait: Wait) {
         match self.queue.push_within() {
@@ -235,7 +239,7 @@ impl TxEnds {
     /// sets its flags.
     #[inline(always)]
     fn wake_if_wanted(&self) {
-        // `poke` reads the flags again, because they change at any time.
+        // The compiler must not move the load of the flags before the publication. `poke` reads the flags again.
         std::sync::atomic::compiler_fence(Ordering::SeqCst);
         let [word] = self.quick.wanted.words(0);
         if word.load(Ordering::Relaxed) & WANT_REQUESTS != 0 {
@@ -243,14 +247,15 @@ impl TxEnds {
         }
     }
 
-    /// Copies a segment of at most `CHUNK` bytes. Must be part of a post for which a deregistration waits.
+    /// Copies a segment of at most `CHUNK` bytes. Returns false if no method can copy it, or if the copy has failed. A
+    /// deregistration must wait for the caller's post.
     #[inline(always)]
     fn copy_all(&mut self, shared: &Shared, direction: Direction, remote: Remote, segment: &Segment) -> bool {
         let mapped = self.mapped(shared, remote.key);
         let Some(peer_side) = self.link.peer_side() else { return false };
         let Segment { length, .. } = *segment;
         let method = match &mapped {
-            // A range outside of the mapping fails. The general path then finds another method.
+            // If the range is outside of the mapping, the copy fails, and the general path selects another method.
             Some(mapped) => CopyMethod::Mapping(mapped),
             _ if kernel_copy::reaches(&peer_side.peer, remote.key) => CopyMethod::Kernel,
             _ => return false,

@@ -1,5 +1,5 @@
-//! RDMA operations. They are copied directly, by the kernel or through a mapping of the target's memory. Otherwise they
-//! are sent in fragments that the target copies (SM-17..SM-22).
+//! RDMA operations. This process copies their data directly, by the kernel or through a mapping of the target's memory.
+//! If neither is possible, it sends fragments in the RMA buffer, which the target copies (SM-17 to SM-22).
 
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Weak};
@@ -23,12 +23,12 @@ use crate::qp::single_copy::{self, CopyMethod};
 /// Maximum number of payload bytes of an RMA fragment.
 const MAX_FRAGMENT_BYTES: usize = 32 << 10;
 
-/// The mapping that was used last. If its key was revoked, the memory is unmapped when no copy uses it.
+/// The mapping that was used last. It is no strong reference, so that the memory is unmapped after its key was revoked.
 #[derive(Debug, Default)]
 pub(super) struct Last {
     key: u32,
     mapped: Weak<Mapped>,
-    /// Number of the request that uses this mapping for all of its parts.
+    /// Number of the last request that was copied through a mapping.
     request: Option<u64>,
 }
 
@@ -53,8 +53,8 @@ impl TxEnds {
             request.stage = RequestPhase::Done;
             return HandOver::Whole { wrote: false };
         }
-        // Fragments in flight must be placed before the rest is copied, so a request uses the same method until its
-        // end.
+        // A request that has begun with another method continues with it. Otherwise bytes copied through the mapping
+        // could overtake fragments of the same request.
         let begins = request.stage == RequestPhase::Waiting;
         if (begins || self.mapped.request == Some(number))
             && let Some(mapped) = self.mapped(shared, remote.key)
@@ -75,18 +75,18 @@ impl TxEnds {
             match self.copy_directly(shared, request, remote, direction, CopyMethod::Kernel, budget) {
                 Ok(true) => return HandOver::Whole { wrote: false },
                 Ok(false) => return HandOver::Part { wrote: false },
-                // No byte was copied. Only the target can translate the address or identify the queue pair, so
-                // fragments are used.
+                // No byte was copied. Only the target can check an access with this key (`is_indirect`), so the
+                // operation is sent as fragments.
                 Err(Some(Status::RemoteAccess)) if self.is_indirect(remote.key) => {}
                 Err(Some(status)) => return HandOver::Failed(status),
-                Err(None) => {} // The kernel refused the copy, so fragments are used.
+                Err(None) => {} // The kernel has denied the copy, so the operation is sent as fragments.
             }
         }
         self.fragment(shared, request, number, remote, direction)
     }
 
-    /// Returns the mapping of the peer's key, if there is one. Otherwise a mapping is requested, and this transfer uses
-    /// another method.
+    /// Returns the mapping of the peer's memory with this key. `None`: there is none, and the transfer must use another
+    /// method. If the memory is exported, a mapping is then requested for later transfers.
     #[inline]
     pub(super) fn mapped(&mut self, shared: &Shared, key: u32) -> Option<Arc<Mapped>> {
         if self.mapped.key == key
@@ -112,15 +112,16 @@ impl TxEnds {
         }
     }
 
-    /// Whether only the target itself can check an access with this key.
+    /// Whether only the target can check an access with this key: its addresses are relative, or it is bound to a
+    /// window of one queue pair.
     #[cold]
     fn is_indirect(&self, key: u32) -> bool {
         let entry = self.link.peer_side().and_then(|peer_side| peer_side.peer.regions.entry(key));
         entry.is_some_and(|entry| entry.is_indirect())
     }
 
-    /// Copies directly, piece by piece. `Err(None)`: the kernel refuses the copy, and the caller should use another
-    /// method.
+    /// Copies the data directly, until the request is complete or the budget of the pass is used up. Returns whether the
+    /// request is complete. `Err(None)`: the kernel has denied the copy, and the caller should use another method.
     fn copy_directly(
         &mut self,
         shared: &Shared,
@@ -162,12 +163,12 @@ impl TxEnds {
         Ok(true)
     }
 
-    /// Maximum number of concurrent RDMA reads: the smaller of the local and the peer's limit.
+    /// Maximum number of outstanding RDMA reads: the smaller of the local and the peer's limit.
     pub(super) fn most_reads(&self, shared: &Shared) -> u32 {
         shared.max_reads_out.min(self.link.peer_side().map_or(0, |peer_side| peer_side.reads))
     }
 
-    /// Sends the operation as fragments in the local RMA buffer. The target copies them.
+    /// Sends the operation as fragments in the local RMA buffer, which the target copies.
     fn fragment(
         &mut self,
         shared: &Shared,
@@ -215,12 +216,12 @@ impl TxEnds {
             self.reads += u32::from(begins && !wrote);
             wrote = true;
         }
-        // The request completes when all fragments are answered, not when a ring slot is taken.
+        // The request completes with the target's last response, not when the target has consumed a slot.
         request.stage = if request.answered == total { RequestPhase::Done } else { RequestPhase::Sent(u64::MAX) };
         HandOver::Whole { wrote }
     }
 
-    /// Writes the header of the fragment to line 0 of its lines. The payload of a write follows.
+    /// Writes the header of a fragment to its first line, and the payload of a write to the following lines.
     fn fill(
         &self,
         shared: &Shared,

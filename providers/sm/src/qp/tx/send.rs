@@ -1,4 +1,4 @@
-//! Sends whose bytes are in a slot, or are sent in pieces through the message buffer (SM-12, spec/transports B1).
+//! Sends whose bytes fit in a slot, and sends in pieces through the message buffer (SM-12, spec/transports B1).
 
 use dapl::provider::{Op, Segment, Status};
 use dapl_software::memory::scatter_gather::{gather, gather_recent};
@@ -8,14 +8,14 @@ use crate::proto::message::{Header, INLINE, Kind, LINE};
 use crate::qp::ring::SlotFields;
 use crate::qp::shared::Shared;
 
-/// Maximum number of bytes of a piece of a send in the message buffer.
+/// Maximum length in bytes of a piece: the part of a send that one slot announces in the message buffer.
 pub(super) const MAX_PIECE_BYTES: usize = 16 << 10;
 
 /// Properties of a send besides its bytes.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Message {
     kind: Kind,
-    /// Immediate data, or the key of a window to unbind.
+    /// Immediate data, or the key of the window that the peer must unbind.
     value: u32,
     solicited: bool,
 }
@@ -40,7 +40,7 @@ impl TxEnds {
         if total > shared.max_message {
             return HandOver::Failed(Status::LocalLength);
         }
-        // A rendezvous offer has no field for immediate data or a key.
+        // The slot of a rendezvous offer has no space for immediate data or a key.
         if message.kind == Kind::Send
             && let Some(step) = self.offer(shared, request, message.solicited)
         {
@@ -93,8 +93,8 @@ impl TxEnds {
             return false;
         }
         fail_point!(SlotReserved);
-        // SAFETY: the caller has checked that the post is announced and that the segment has at most INLINE bytes, for
-        // which the slot has space. The slot is not published yet, so no other process reads it.
+        // SAFETY: the caller has checked that the post is announced, so a deregistration waits for it, and that the
+        // segment has at most INLINE bytes, for which the slot has space. No other process reads an unpublished slot.
         let is_gathered = unsafe { gather_recent(&*shared.regions, shared.pd, segment, self.requests.payload()) };
         if is_gathered {
             let header = Header::inline_send(segment.length as u32, solicited);
@@ -115,11 +115,11 @@ impl TxEnds {
         let at = self.link.geometry.messages_at() + line as usize * LINE;
         let to = self.link.area.bytes(at, length).ok_or(Status::LocalEp)?;
         fail_point!(LinesReserved);
-        // SAFETY: the lines in the local area were reserved for this piece.
+        // SAFETY: the `length` bytes are lines of the local area that were reserved for this piece above.
         let gathered = unsafe { gather(&*shared.regions, shared.pd, &request.segments, request.issued, to, length) };
         fail_point!(LinesFilled);
         self.marks.push_back((self.requests.next(), mark));
-        gathered?; // If this fails, the lines are not published, and the connection ends with this request.
+        gathered?; // On failure the lines stay reserved; the connection ends with this request.
         let total = request.segments.total();
         request.issued += length as u64;
         let mut payload = self.payload(shared);
