@@ -25,7 +25,6 @@ pub enum Error {
     /// No free qualifier was found.
     #[error("no connection qualifier is free")]
     ConnQualUnavailable,
-    /// A resource is exhausted.
     #[error("out of {0:?}")]
     Exhausted(Resource),
     /// The provider failed. The cause was logged where it was detected.

@@ -56,7 +56,8 @@ pub unsafe fn single_segment<'a>(list: *const DAT_LMR_TRIPLET, count: DAT_COUNT)
     if count != 1 || list.is_null() || !list.is_aligned() {
         return None;
     }
-    // SAFETY: this function's own contract; the layouts are equal (asserted below).
+    // SAFETY: the caller guarantees that `list` points at `count` triplets, whose layout equals `Segment` (asserted
+    // below).
     Some(unsafe { &*list.cast::<Segment>() })
 }
 
@@ -72,7 +73,8 @@ fn panicked() -> DAT_RETURN {
 /// `out` is null or points at a writable `T`.
 pub unsafe fn put<T>(out: *mut T, value: T) {
     if !out.is_null() {
-        // SAFETY: this function's own contract. A C caller may hand out packed memory, hence unaligned.
+        // SAFETY: the caller guarantees that `out` is writable. It may be in a packed C record, so the write is
+        // unaligned.
         unsafe { out.write_unaligned(value) };
     }
 }
@@ -89,7 +91,8 @@ pub fn require<T>(pointer: *const T, n: u8) -> Result<()> {
 pub unsafe fn copy(from: *const c_void, length: usize) -> Vec<u8> {
     let mut bytes = vec![0; length];
     if length > 0 {
-        // SAFETY: this function's own contract; the vector has this length, and no other reference exists.
+        // SAFETY: the caller guarantees that `from` points at `length` bytes; the vector has this length and is not
+        // shared.
         unsafe { from.cast::<u8>().copy_to_nonoverlapping(bytes.as_mut_ptr(), length) };
     }
     bytes
@@ -124,7 +127,8 @@ pub unsafe fn segments<'a>(list: *const DAT_LMR_TRIPLET, count: DAT_COUNT, limit
     if list.is_null() || !list.is_aligned() {
         return Err(Error::InvalidParameter(3));
     }
-    // SAFETY: this function's own contract; the layouts are equal (asserted below).
+    // SAFETY: the caller guarantees that `list` points at `count` triplets, whose layout equals `Segment` (asserted
+    // below).
     Ok(unsafe { std::slice::from_raw_parts(list.cast::<Segment>(), count) })
 }
 

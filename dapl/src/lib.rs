@@ -77,7 +77,7 @@ macro_rules! export_provider {
             /// `info` is null or readable, `params` null or a string.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn dat_provider_init(info: *const DAT_PROVIDER_INFO, params: *const c_char) {
-                // SAFETY: this function's own contract; the functions are those of the libdat this library links.
+                // SAFETY: the caller guarantees the pointers; the functions are those of the libdat that this library links.
                 unsafe { $crate::registration::init::<$provider>(LIBDAT, info, params) }
             }
 
@@ -87,7 +87,7 @@ macro_rules! export_provider {
             /// `info` is null or readable.
             #[unsafe(no_mangle)]
             pub unsafe extern "C" fn dat_provider_fini(info: *const DAT_PROVIDER_INFO) {
-                // SAFETY: this function's own contract; the functions are those of the libdat this library links.
+                // SAFETY: the caller guarantees the pointers; the functions are those of the libdat that this library links.
                 unsafe { $crate::registration::fini::<$provider>(LIBDAT, info) }
             }
         };

@@ -101,7 +101,7 @@ pub(crate) fn functions(version: Version) -> Option<Libdat> {
 pub(crate) unsafe fn init(version: Version, libdat: Libdat) -> bool {
     *known(version).functions.lock() = Some(libdat);
     let mut answer: DAT_IA_HANDLE = std::ptr::null_mut();
-    // SAFETY: this function's own contract; a foreign libdat refuses the number.
+    // SAFETY: the caller guarantees that the function is libdat's; the libdat of another project refuses the number.
     let code = unsafe { (libdat.get_ia_handle)(LIBDAT_HOOK_REQUEST as DAT_IA_HANDLE, &raw mut answer) };
     if code != DAT_SUCCESS || answer.is_null() {
         return false;

@@ -21,7 +21,7 @@ pub enum Version {
 }
 
 impl Version {
-    /// The version of a registration's major number.
+    /// Converts the major version of a registration; `None` if this library does not implement that version.
     pub fn of_major(major: u32) -> Option<Self> {
         match major {
             dat_abi::DAT_VERSION_MAJOR => Some(Self::V1),

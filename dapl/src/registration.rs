@@ -37,14 +37,14 @@ pub unsafe fn init<P: Provider>(libdat: Libdat, info: *const DAT_PROVIDER_INFO, 
     let Some(version) = Version::of_major(info.dapl_version_major) else {
         let (wanted, minor) = (info.dapl_version_major, info.dapl_version_minor);
         return log::error!(
-            "{}: {name:?} needs DAT {wanted}.{minor}, this library serves 1.2 and 2.0: name another library in its line",
+            "{}: {name:?} needs DAT {wanted}.{minor}, this library implements 1.2 and 2.0; name another library in its line of dat.conf",
             P::NAME
         );
     };
     let Some(libdat) = functions(version, libdat) else {
-        return log::error!("{}: {name:?} needs DAT 2.0, but this process has no libdat2.so.2", P::NAME);
+        return log::error!("{}: {name:?} needs DAT 2.0, but libdat2.so.2 is not loaded in this process", P::NAME);
     };
-    // SAFETY: null, or a string by this function's contract.
+    // SAFETY: `params` is not null, so the caller guarantees that it is a C string.
     let params = if params.is_null() { c"" } else { unsafe { CStr::from_ptr(params) } };
     // SAFETY: the functions are libdat's, by this function's contract.
     let is_own_libdat = unsafe { libdat::init(version, libdat) };

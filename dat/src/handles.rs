@@ -55,7 +55,7 @@ pub(crate) fn add(ia: *mut c_void, provider_use: ProviderUse) -> Option<usize> {
     table.last = number;
     table.uses.insert(number, provider_use);
     table.by_pointer.insert(ia as usize, number);
-    // Pairs with the Acquire in `translate`.
+    // Pairs with the Acquire in `translate`: the provider's writes into the IA are visible before its number is valid.
     OPEN[number].store(ia, Ordering::Release);
     Some(number)
 }

@@ -119,7 +119,7 @@ pub(crate) fn take_explanation() -> String {
     EXPLANATION.take()
 }
 
-/// Reports an error of a file.
+/// Reports an error in a dat.conf, up to a limit on the number of errors.
 pub(crate) fn complaint(text: &dyn Display) {
     let mut reporter = prepared();
     if lines::has_errors() {

@@ -45,7 +45,6 @@ pub trait EvdSource: Send + Sync {
 /// One pass of a thread over the EVDs of a CNO.
 #[derive(Debug)]
 pub struct PollPass {
-    /// The CNO.
     pub cno: ObjectId,
     /// The next EVD also polls the device. An EVD whose poll serves all CQs of the IA clears it.
     pub polls_device: bool,
@@ -54,7 +53,6 @@ pub struct PollPass {
     pub takes: bool,
 }
 
-/// A consumer notification object.
 pub struct Cno<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,

@@ -45,7 +45,10 @@ pub(crate) fn announce<P: Provider>(
     let made = match made {
         Ok(made) => made,
         Err(error) => {
-            log::error!("request of {} at {qual} refused: {error}", info.peer);
+            log::error!(
+                "connection request of {} at qualifier {qual} rejected: cannot create a CR: {error}",
+                info.peer
+            );
             return Err(request);
         }
     };
@@ -61,7 +64,10 @@ pub(crate) fn announce<P: Provider>(
         ia.count(|events| &events.requests);
         return Ok(());
     };
-    log::warn!("request of {} at {qual} refused, its event cannot be queued: {error}", info.peer);
+    log::warn!(
+        "connection request of {} at qualifier {qual} rejected: cannot queue its event: {error}; create the EVD with a larger length",
+        info.peer
+    );
     // If the IA was closed meanwhile, its close has rejected and removed the CR.
     cr.take().map_or(Ok(()), Err)
 }

@@ -20,7 +20,6 @@ pub mod dapl_cr;
 mod dapli_cr;
 pub(crate) mod dapls_cr;
 
-/// A connection request.
 pub struct Cr<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,

@@ -19,7 +19,6 @@ use crate::provider::{Provider, RequestInfo};
 use crate::runtime::consumer_memory::{Address, ConsumerVisible};
 use crate::runtime::handle::{self, Kind, Object, ObjectId, Use};
 
-/// A common service point.
 pub struct Csp<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,

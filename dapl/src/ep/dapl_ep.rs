@@ -179,7 +179,7 @@ pub unsafe extern "C" fn dapl_ep_connect<P: Provider>(
         ffi::require(remote_ia_address, 2)?;
         let limit = ep.ia.private_data_connect();
         let call = Call {
-            // SAFETY: this function's own contract, and not null.
+            // SAFETY: `remote_ia_address` is not null, so the caller guarantees that it points at a socket address.
             address: unsafe { address(remote_ia_address) },
             qual: remote_conn_qual,
             timeout: time(timeout, 4),
@@ -362,7 +362,7 @@ unsafe fn bytes(data: DAT_PVOID, size: DAT_COUNT, limit: usize, n: u8) -> Result
     if size > 0 {
         ffi::require(data, n + 1)?;
     }
-    // SAFETY: this function's own contract; `copy` does not read for a size of 0.
+    // SAFETY: the caller guarantees that `data` points at `size` bytes; `copy` does not read for a size of 0.
     Ok(unsafe { ffi::copy(data, size) })
 }
 
@@ -377,7 +377,7 @@ unsafe fn address(address: DAT_IA_ADDRESS_PTR) -> Result<PeerAddress> {
     let family = i32::from(unsafe { address.cast::<u16>().read_unaligned() });
     let length = match family {
         libc::AF_INET6 => size_of::<libc::sockaddr_in6>(),
-        // SAFETY: this function's own contract: the path ends with a zero or with the object.
+        // SAFETY: the caller guarantees that the path ends with a zero byte or with the object.
         libc::AF_UNIX => 2 + unsafe { libc::strnlen(address.cast::<libc::c_char>().add(2), 108) },
         libc::AF_INET => 8, // family, port and IPv4 address
         _ => {

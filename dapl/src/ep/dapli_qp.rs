@@ -217,7 +217,7 @@ pub(super) fn build<P: Provider>(
         }
         Err(error @ Error::Exhausted(_)) => Err(error),
         Err(error) => {
-            log::error!("no queue pair for an ep with {max_recvs} receives and {max_requests} requests: {error}");
+            log::error!("cannot create a queue pair for {max_recvs} receives and {max_requests} requests: {error}");
             Err(Error::Exhausted(Resource::Ep))
         }
     }

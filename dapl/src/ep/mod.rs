@@ -56,7 +56,6 @@ use dapli_outbox::Outbox;
 use post_lock::PostLock;
 use state::{EpState, EpStep};
 
-/// An endpoint.
 pub struct Ep<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,

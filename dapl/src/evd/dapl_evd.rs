@@ -151,7 +151,8 @@ pub unsafe extern "C" fn dapl_evd_post_se<P: Provider>(evd: DAT_EVD_HANDLE, even
         if number != DAT_SOFTWARE_EVENT {
             return Err(Error::InvalidParameter(2));
         }
-        // SAFETY: as above; the event number selects the union member, and any bit pattern is a valid pointer value.
+        // SAFETY: `event` is not null, and the caller guarantees that it is readable. The event number selects the
+        // union member, and any bits are a valid pointer value.
         let pointer = unsafe { (&raw const (*event).event_data.software_event_data.pointer).read_unaligned() };
         dapls_evd::post_software(&evd, pointer as usize)
     })
@@ -174,7 +175,7 @@ pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out:
     if stub.has_no_event() {
         return DAT_QUEUE_EMPTY;
     }
-    // SAFETY: as above, and not null.
+    // SAFETY: `out` is not null, and the caller guarantees that it is writable.
     unsafe { dequeue_quickly::<P>(evd, out, stub) }
 }
 
@@ -313,7 +314,8 @@ pub(super) unsafe fn write_plain(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done:
         zero_too: 0,
         bytes: done.bytes,
     };
-    // SAFETY: this function's own contract; the layouts are equal (asserted above), and bytes need no alignment.
+    // SAFETY: the caller guarantees that `out` is writable; the layouts are equal (asserted above), and the write is
+    // unaligned.
     unsafe { out.cast::<PlainEvent>().write_unaligned(event) };
 }
 
@@ -327,7 +329,8 @@ unsafe fn write_done(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, done: &Completion
         // SAFETY: the caller also satisfies the contract of `write_event`.
         return unsafe { write_event(out, evd, &Event::Dto(*done)) };
     }
-    // SAFETY: this function's own contract; bytes need no alignment, and field by field the zeros between them stay.
+    // SAFETY: the caller guarantees that `out` is writable. Bytes need no alignment, and the fields are written one by
+    // one, so that the padding keeps its zeros.
     unsafe {
         out.cast::<u8>().write_bytes(0, size_of::<DAT_EVENT>());
         (&raw mut (*out).event_number).write_unaligned(DAT_DTO_COMPLETION_EVENT);
@@ -365,7 +368,8 @@ pub(super) unsafe fn write_event(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, event
         Event::Async(error) => async_number(error.kind),
         Event::Software { .. } => DAT_SOFTWARE_EVENT,
     };
-    // SAFETY: as above, field by field so that the zeros between them stay.
+    // SAFETY: the caller guarantees that `out` is writable. The fields are written one by one, so that the padding
+    // keeps its zeros.
     unsafe {
         (&raw mut (*out).event_number).write_unaligned(number);
         (&raw mut (*out).evd_handle).write_unaligned(evd);
@@ -376,7 +380,8 @@ pub(super) unsafe fn write_event(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, event
 /// # Safety
 /// `out` is writable and zeroed.
 unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
-    // SAFETY: this function's own contract; every write goes to a field of the member that the event's number names.
+    // SAFETY: the caller guarantees that `out` is writable. The fields belong to the union member of the event's
+    // number.
     unsafe {
         match *event {
             Event::Dto(done) | Event::Failed(done) if done.token.work == Work::Bind => {

@@ -131,7 +131,7 @@ unsafe fn take_quickly<P: Provider, E: Copy>(call: &EvdWaitCall<E>) -> bool {
     let Some(object) = stub.object::<Evd<P>>() else { return false };
     // SAFETY: `event` is not null, and the caller guarantees that it is writable.
     let left = object.wait_quickly(|done| unsafe { write_plain(event, evd, done) });
-    // SAFETY: not null, and writable by this function's contract.
+    // SAFETY: `event` is not null, and the caller guarantees that it is writable.
     left.is_some_and(|left| unsafe {
         ffi::put(more, count(left));
         true

@@ -414,7 +414,10 @@ impl<P: Provider> Evd<P> {
                 Ok(true) => break,
                 Ok(false) => signal = signal.max(self.fetch(inner, Fetch::Ready)),
                 Err(error) => {
-                    log::error!("evd {:#x}: its completion queue cannot be armed: {error}", self.id.handle);
+                    log::error!(
+                        "evd {:#x}: cannot arm the completion queue, so waits and CNO notifications fail: {error}",
+                        self.id.handle
+                    );
                     if inner.queue.has_waiter() {
                         return Signal::Waiter;
                     }

@@ -293,7 +293,7 @@ pub struct EvdFacts {
     pub cno: usize,
 }
 
-/// The current properties.
+/// Returns the properties that `dat_evd_query` reports.
 pub fn facts<P: Provider>(evd: &Evd<P>) -> EvdFacts {
     let inner = evd.lock();
     EvdFacts {

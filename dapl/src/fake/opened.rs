@@ -25,7 +25,7 @@ pub(crate) fn open_with(name: &std::ffi::CStr, params: &std::ffi::CStr) -> Opene
         dapls_ia::open::<FakeProvider>(registration, crate::cm::sink::<FakeProvider>(), dapls_evd::with_ia(8))
             .expect("the fake provider opens");
     let ia = crate::runtime::handle::from_handle::<crate::ia::Ia<FakeProvider>>(ia_handle, crate::error::Handle::Ia)
-        .expect("just opened")
+        .expect("the handle was returned by the open above")
         .to_arc();
     Opened { ia, ia_handle, async_evd }
 }

@@ -16,7 +16,6 @@ use crate::error::{Address, Error, Resource, Result};
 use crate::provider::*;
 use crate::stats::watermark::HighWatermark;
 
-/// A queue pair.
 pub(crate) struct FakeQp(pub(super) Arc<Core>);
 
 impl FakeQp {

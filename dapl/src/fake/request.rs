@@ -9,7 +9,6 @@ use crate::error::{Error, Result};
 use crate::provider::{ConnId, ConnRequest, ConnectionEvent, RequestInfo};
 use crate::runtime::handle::ObjectId;
 
-/// A listener.
 pub(crate) struct FakeListener {
     net: Arc<Net>,
     qual: u64,
@@ -32,7 +31,6 @@ impl Drop for FakeListener {
     }
 }
 
-/// A connection request.
 pub(crate) struct FakeRequest {
     /// The requester; removed by accept or reject.
     pub(super) from: Option<(Arc<Core>, ConnId)>,

@@ -15,7 +15,6 @@ use crate::error::{Error, Resource, Result};
 use crate::provider::{Segment, SharedReceiveQueue, SrqSink, SrqSpec};
 use crate::stats::watermark::LowWatermark;
 
-/// A shared receive queue.
 pub(crate) struct FakeSrq {
     sink: Weak<dyn SrqSink>,
     net: Arc<Net>,

@@ -113,7 +113,7 @@ pub unsafe extern "C" fn dapl_ia_query<P: Provider>(
         if wants_provider {
             require(provider_attributes, 6)?;
         }
-        // SAFETY: null, or writable by this function's contract.
+        // SAFETY: the caller guarantees that `async_evd` is null or writable.
         unsafe { ffi::put(async_evd, dapls_ia::async_handle(&ia)) };
         if wants_ia {
             // SAFETY: `ia_attributes` is not null, and the caller guarantees that it is writable.

@@ -31,7 +31,6 @@ mod tests;
 
 use dapli_counts::Counts;
 
-/// An open interface adapter.
 pub struct Ia<P: Provider> {
     id: ObjectId,
     registration: &'static Registration,
@@ -149,7 +148,6 @@ impl<P: Provider> Ia<P> {
         self.registration.name()
     }
 
-    /// The open provider.
     pub fn provider(&self) -> &P {
         &self.provider
     }

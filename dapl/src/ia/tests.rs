@@ -372,7 +372,7 @@ fn init_registers_the_given_name_and_refuses_another_major_version() {
     let known = names::find(names::Version::V1, &name).unwrap();
     assert_eq!((known.name(), known.params().as_str()), ("ia-registered", "double 2"));
     assert!(!known.served().thread_safe, "as this libdat was called, since it is a foreign one");
-    // SAFETY: as above; null is what is tried.
+    // SAFETY: the functions have the contracts of libdat's functions; the other pointers are null or valid.
     unsafe {
         registration::fini::<FakeProvider>(libdat, &info);
         registration::fini::<FakeProvider>(libdat, std::ptr::null());
@@ -380,7 +380,7 @@ fn init_registers_the_given_name_and_refuses_another_major_version() {
     }
     assert_eq!((ADDED.load(Ordering::SeqCst), REMOVED.load(Ordering::SeqCst)), (2, 1));
     info.ia_name = [b'x' as _; 256];
-    // SAFETY: as above; null is what is tried.
+    // SAFETY: the functions have the contracts of libdat's functions; the other pointers are null or valid.
     unsafe { registration::init::<FakeProvider>(libdat, &info, c"".as_ptr()) };
     assert_eq!(ADDED.load(Ordering::SeqCst), 2, "a name without a terminating zero");
 }

@@ -82,7 +82,7 @@ pub(crate) unsafe fn create<P: Provider>(
         let lmr = dapls_lmr::create(&ia, pz, region, origin, rights)?;
         let object = lmr.object().clone();
         let handle = dapls_lmr::publish(lmr);
-        // SAFETY: null or writable by this function's contract; `out` is not null.
+        // SAFETY: the caller guarantees that the out parameters are null or writable; `out` is not null.
         unsafe {
             put(lmr_context, object.mr().local_key());
             put(rmr_context, remote_context(&object));
@@ -121,7 +121,7 @@ unsafe fn described<P: Provider>(
             // SAFETY: every union member consists of pointers, for which any bits are a valid value.
             let shared = unsafe { region.for_shared_memory };
             require(shared.shared_memory_id, 3)?;
-            // SAFETY: not null, and then 40 bytes by this function's contract.
+            // SAFETY: the cookie is not null, so the caller guarantees that it has 40 bytes.
             let cookie = unsafe { shared.shared_memory_id.cast::<SharedCookie>().read_unaligned() };
             Ok((Region { address: shared.virtual_address as u64, length }, Origin::Shared(Box::new(cookie))))
         }

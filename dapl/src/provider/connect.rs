@@ -93,7 +93,7 @@ pub enum ConnectionEvent {
     Established,
     /// The peer's consumer rejected the request.
     PeerRejected,
-    /// The peer refused for another reason: no listener, its queue is full, or the request is malformed.
+    /// The peer's host rejected the request: no listener, a full event queue, or a malformed request.
     Rejected,
     /// The peer could not be found or did not reply.
     Unreachable,

@@ -15,7 +15,6 @@ use crate::provider::Provider;
 use crate::runtime::handle::{self, Use};
 use crate::runtime::sync::StaticMutex;
 
-/// The requested qualifier.
 pub(super) enum RequestedQual {
     Qual(u64),
     AnyFree,
@@ -92,7 +91,7 @@ fn listen_anywhere<P: Provider>(psp: &Psp<P>) -> Result<()> {
             other => return other,
         }
     }
-    log::error!("no connection qualifier between {FIRST} and {} is free", END - 1);
+    log::error!("no connection qualifier between {FIRST} and {} is free; free a listener or pass a qualifier", END - 1);
     Err(Error::ConnQualUnavailable)
 }
 

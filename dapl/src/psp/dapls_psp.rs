@@ -14,7 +14,11 @@ pub(crate) fn arrive<P: Provider>(psp: &Psp<P>, request: P::Request, info: &Requ
     let provided = match psp.makes_eps.then(|| dapls_ep::create_tentative(&psp.ia, info.peer)).transpose() {
         Ok(ep) => ep.map(|ep| ProvidedEp { ep: ep.id(), created_for_request: true }),
         Err(error) => {
-            log::error!("psp {:#x} cannot create an ep for a request of {}: {error}", psp.id.handle, info.peer);
+            log::error!(
+                "psp {:#x}: cannot create an EP for the connection request of {}, which is rejected: {error}",
+                psp.id.handle,
+                info.peer
+            );
             return Err(request);
         }
     };

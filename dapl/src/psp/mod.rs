@@ -21,7 +21,6 @@ mod dapli_psp;
 pub(crate) use dapli_psp::lock_for_fork;
 pub(crate) mod dapls_psp;
 
-/// A public service point.
 pub struct Psp<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,

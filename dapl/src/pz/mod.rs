@@ -11,7 +11,6 @@ use crate::runtime::handle::{Kind, Object, ObjectId, Usable, UseCount};
 pub mod dapl_pz;
 pub mod dapls_pz;
 
-/// A protection zone.
 pub struct Pz<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,

@@ -102,7 +102,8 @@ pub(crate) unsafe fn bind<P: Provider>(
         let rmr = from_handle::<Rmr<P>>(rmr, Handle::Rmr)?;
         let ep = from_handle::<Ep<P>>(ep, Handle::Ep)?;
         require(segment, 2)?;
-        // SAFETY: not null, and a triplet by this function's contract; `Segment` has the layout of a triplet.
+        // SAFETY: `segment` is not null, so the caller guarantees that it points at a triplet; `Segment` has its
+        // layout.
         let segment = unsafe { segment.cast::<Segment>().read_unaligned() };
         let wanted = if segment.length > 0 {
             require(context, 7)?;

@@ -17,7 +17,6 @@ use crate::runtime::handle::{Kind, Object, ObjectId, Use};
 pub mod dapl_rmr;
 pub mod dapls_rmr;
 
-/// A remote memory region.
 pub struct Rmr<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,

@@ -19,7 +19,6 @@ use crate::runtime::handle::{self, Kind, Object, ObjectId, Use};
 
 pub mod dapl_rsp;
 
-/// A reserved service point.
 pub struct Rsp<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,

@@ -53,7 +53,7 @@ impl<const WORDS: usize> ConsumerVisible<WORDS> {
     #[cfg(test)]
     pub(crate) fn text(&self) -> String {
         let bytes: Vec<u8> = self.0.iter().flat_map(|word| word.load(Ordering::Relaxed).to_ne_bytes()).collect();
-        let end = bytes.iter().position(|byte| *byte == 0).expect("an end");
+        let end = bytes.iter().position(|byte| *byte == 0).expect("the text ends with a zero byte");
         String::from_utf8_lossy(&bytes[..end]).into_owned()
     }
 }

@@ -83,7 +83,6 @@ impl<T: Default> SlotQueue<T> {
         self.slots.resize_with((2 * self.slots.len()).max(FIRST), T::default);
     }
 
-    /// The oldest entry.
     #[inline(always)]
     pub fn front(&self) -> Option<&T> {
         self.get(0)

@@ -51,17 +51,14 @@ mod kind {
     pub struct Mutex<T>(loom::sync::Mutex<T>);
 
     impl<T> Mutex<T> {
-        /// Creates an unlocked mutex.
         pub fn new(value: T) -> Self {
             Mutex(loom::sync::Mutex::new(value))
         }
 
-        /// Waits for the lock.
         pub fn lock(&self) -> MutexGuard<'_, T> {
             self.0.lock().unwrap()
         }
 
-        /// Returns the lock if it is free.
         pub fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
             self.0.try_lock().ok()
         }

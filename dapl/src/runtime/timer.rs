@@ -84,7 +84,6 @@ impl<T> Deadlines<T> {
         self.entries.remove(&ticket)
     }
 
-    /// The earliest deadline.
     pub fn next(&self) -> Option<Instant> {
         self.entries.first_key_value().map(|(ticket, _)| ticket.0)
     }

@@ -194,21 +194,21 @@ pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> Wait
     }
     let mut cause = Cause::Start;
     let code = loop {
-        // SAFETY: this function's own contract. A step never unwinds: its entry guards it.
+        // SAFETY: the caller guarantees that `state` fits `step`. A step never unwinds, because its entry catches panics.
         match unsafe { step(state, cause) } {
             WaitStep::Done(code) => break code,
             WaitStep::Sleep { word, expected, deadline } => {
                 // Until the calls after the sleep, this thread may be cancelled at any instruction. No frame between
                 // here and the consumer's frame owns resources. A request that arrived while cancellation was disabled
                 // is only pending, so it is tested for.
-                // SAFETY: this function's own contract. A step never unwinds: its entry guards it.
+                // SAFETY: the caller guarantees that `state` fits `step`. A step never unwinds, because its entry catches panics.
                 unsafe {
                     pthread_setcancelstate(caller_state, std::ptr::null_mut());
                     pthread_testcancel();
                     pthread_setcanceltype(CANCEL_ASYNCHRONOUS, std::ptr::null_mut());
                 }
                 cause = futex::sleep(word, expected, deadline.0);
-                // SAFETY: this function's own contract. A step never unwinds: its entry guards it.
+                // SAFETY: the caller guarantees that `state` fits `step`. A step never unwinds, because its entry catches panics.
                 unsafe {
                     pthread_setcanceltype(CANCEL_DEFERRED, std::ptr::null_mut());
                     pthread_setcancelstate(CANCEL_DISABLE, std::ptr::null_mut());
@@ -216,7 +216,7 @@ pub unsafe fn run<S: Copy>(state: &mut S, step: unsafe fn(&mut S, Cause) -> Wait
             }
         }
     };
-    // SAFETY: this function's own contract. A step never unwinds: its entry guards it.
+    // SAFETY: the caller guarantees that `state` fits `step`. A step never unwinds, because its entry catches panics.
     unsafe {
         pthread_setcancelstate(caller_state, std::ptr::null_mut());
         pthread_setcanceltype(caller_type, std::ptr::null_mut());

@@ -138,7 +138,7 @@ pub struct SrqFacts {
     pub outstanding: u32,
 }
 
-/// The current properties.
+/// Returns the properties that `dat_srq_query` reports.
 pub fn facts<P: Provider>(srq: &Srq<P>) -> SrqFacts {
     let low = srq.low.lock();
     let outstanding = srq.outstanding.outstanding();

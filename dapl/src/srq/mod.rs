@@ -21,7 +21,6 @@ pub mod dapls_srq;
 
 use capacity::Capacity;
 
-/// A shared receive queue.
 pub struct Srq<P: Provider> {
     id: ObjectId,
     ia: Arc<Ia<P>>,

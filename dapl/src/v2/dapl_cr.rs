@@ -27,7 +27,7 @@ pub unsafe extern "C" fn dapl2_cr_reject<P: Provider>(
         if size > 0 {
             require(data, 3)?;
         }
-        // SAFETY: this function's own contract; `copy` does not read for a size of 0.
+        // SAFETY: the caller guarantees that `data` points at `size` bytes; `copy` does not read for a size of 0.
         let bytes = unsafe { ffi::copy(data, size) };
         cr.reject(&bytes)
     })

@@ -43,7 +43,7 @@ pub unsafe extern "C" fn dapl2_csp_create<P: Provider>(
         let (ip, port) = communicator.place(&bytes, 3)?;
         let place = Place { communicator, ip, port, bytes: &bytes };
         let csp = Csp::open(&ia, &place, Use::of_open(evd.to_arc(), Handle::EvdCr)?)?;
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { ffi::put(out, csp.id().handle as DAT_CSP_HANDLE) };
         Ok(())
     })
@@ -71,7 +71,7 @@ pub unsafe extern "C" fn dapl2_csp_query<P: Provider>(
             address_ptr: address.as_ptr().cast(),
             evd_handle: csp.evd()? as DAT_EVD_HANDLE,
         };
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         unsafe { ffi::put(out, param) };
         Ok(())
     })

@@ -119,7 +119,7 @@ unsafe fn dequeue_locked<P: Provider>(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) 
     convert::code(guard_hot(|| {
         let Some(object) = from_handle_hot::<Evd<P>>(evd) else { return Err(Error::InvalidHandle(Handle::Plain)) };
         require(out, 2)?;
-        // SAFETY: not null, and writable by this function's contract.
+        // SAFETY: `out` is not null, and the caller guarantees that it is writable.
         let result = object.dequeue(|taken| unsafe {
             match taken {
                 TakenEvent::Plain(done) | TakenEvent::Done(done) => write_done(out, evd, done),
@@ -155,7 +155,8 @@ unsafe fn write_event(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, event: &Event) {
 /// `out` is writable.
 #[inline(always)]
 unsafe fn write_head(out: *mut DAT_EVENT, evd: DAT_EVD_HANDLE, number: DAT_EVENT_NUMBER) {
-    // SAFETY: this function's own contract; bytes need no alignment, and field by field the zeros between them stay.
+    // SAFETY: the caller guarantees that `out` is writable. Bytes need no alignment, and the fields are written one by
+    // one, so that the padding keeps its zeros.
     unsafe {
         out.cast::<u8>().write_bytes(0, size_of::<DAT_EVENT>());
         (&raw mut (*out).event_number).write_unaligned(number);
@@ -236,7 +237,8 @@ const _: () = assert!(size_of::<DAT_IB_EXTENSION_EVENT_DATA>() == size_of::<[DAT
 /// # Safety
 /// `out` is writable and zeroed.
 unsafe fn write_data(out: *mut DAT_EVENT_DATA, event: &Event) {
-    // SAFETY: this function's own contract; every write goes to a field of the member that the event's number names.
+    // SAFETY: the caller guarantees that `out` is writable. The fields belong to the union member of the event's
+    // number.
     unsafe {
         match *event {
             Event::Dto(_) | Event::Failed(_) => {}

@@ -58,11 +58,11 @@ pub unsafe extern "C" fn dapl2_ia_query<P: Provider>(
     convert::code(guard(|| {
         let ia = from_handle::<Ia<P>>(ia, Handle::Ia)?;
         if wants_ia {
-            // SAFETY: not null, because the entry has succeeded, and the caller guarantees that the record is writable.
+            // SAFETY: the record is not null, because the entry has succeeded, and the caller guarantees that it is writable.
             unsafe { put_ia(ia_attr, convert::ia_attr(&of_ia, ia.limits(), P::HAS_ZERO_BASED)) };
         }
         if wants_provider {
-            // SAFETY: not null, because the entry has succeeded, and the caller guarantees that the record is writable.
+            // SAFETY: the record is not null, because the entry has succeeded, and the caller guarantees that it is writable.
             unsafe { put_provider(provider_attr, convert::provider_attr(&of_provider, P::HAS_QP_WINDOWS)) };
         }
         Ok(())

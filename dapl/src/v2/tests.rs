@@ -114,7 +114,7 @@ impl World {
 
     /// The data of the next connection request.
     fn request(&self) -> DAT_CR_ARRIVAL_EVENT_DATA {
-        let event = next(self.requests).expect("a request");
+        let event = next(self.requests).expect("the EVD has a connection request");
         assert_eq!(event.event_number, DAT_CONNECTION_REQUEST_EVENT);
         // SAFETY: the event number selects the union member.
         unsafe { event.event_data.cr_arrival_event_data }
@@ -123,15 +123,15 @@ impl World {
     /// The next event of a connection.
     fn connection(&self) -> (DAT_EVENT_NUMBER, DAT_CONNECTION_EVENT_DATA) {
         self.deliver();
-        let event = next(self.conn).expect("an event");
+        let event = next(self.conn).expect("the EVD has a connection event");
         // SAFETY: this EVD receives connection events only, so this union member is set.
         (event.event_number, unsafe { event.event_data.connect_event_data })
     }
 
-    /// The next completion.
+    /// The next completion of a DTO.
     fn completion(&self) -> (DAT_EVENT, DAT_DTO_COMPLETION_EVENT_DATA) {
-        let event = next(self.dto).expect("a completion");
-        // SAFETY: the callers pass completions of DTOs only, so this union member is set.
+        let event = next(self.dto).expect("the EVD has a completion");
+        // SAFETY: the tests dequeue DTO completions only by this function, so this union member is set.
         (event, unsafe { event.event_data.dto_completion_event_data })
     }
 }

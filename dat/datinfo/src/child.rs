@@ -62,8 +62,8 @@ pub(crate) fn probe(options: &Options, name: Option<&str>, api: Api, conf: Optio
 fn run(mut command: Command, limit: Duration) -> Result<Outcome, String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped());
     let mut child = command.spawn().map_err(|error| format!("cannot start a probe: {error}"))?;
-    let stdout = drain(child.stdout.take().expect("it is piped"));
-    let stderr = drain(child.stderr.take().expect("it is piped"));
+    let stdout = drain(child.stdout.take().expect("`spawn` has created a pipe for the child's output"));
+    let stderr = drain(child.stderr.take().expect("`spawn` has created a pipe for the child's output"));
     let end = match wait(&mut child, limit) {
         Some(status) => end_of(status),
         None => {

@@ -216,7 +216,7 @@ pub(crate) struct Doctor {
     /// UDP port of both hosts; default: the port on which usnic sets up connections
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..))]
     pub(crate) port: Option<u16>,
-    /// Bytes that programs of this host register over verbs: the limit on locked memory must allow as many
+    /// Bytes that programs of this host register over verbs; doctor checks that the limit on locked memory allows them
     #[arg(long, value_name = "BYTES", default_value_t = 64 << 20)]
     pub(crate) need: u64,
 }

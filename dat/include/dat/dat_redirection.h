@@ -4,7 +4,7 @@
  * The first word of every DAT object is the address of its provider's table (DAT_PROVIDER, udat_redirection.h). The
  * DAT_* macros make the call that the dat_* function of the same name makes, without going through libdat.
  *
- * They are for code inside a provider. A program should call the functions, which check the handle; the macros do not.
+ * The macros are for code inside a provider. A program should call the functions, which check the handle.
  * The IA handle that libdat returns to a program is a number and not an object, so macros on an IA cannot be used with
  * it.
  *

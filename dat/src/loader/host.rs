@@ -57,7 +57,7 @@ pub(crate) fn interfaces() -> Vec<Vec<u8>> {
     // SAFETY: the list ends with null; its records are valid until it is freed.
     while let Some(one) = unsafe { at.as_ref() } {
         at = one.ifa_next;
-        // SAFETY: null, or the head of a socket address, which every family has.
+        // SAFETY: the pointer is null, or refers to a socket address, which begins with its family.
         let family = unsafe { one.ifa_addr.as_ref() }.map(|address| i32::from(address.sa_family));
         let is_up = one.ifa_flags & libc::IFF_UP as u32 != 0;
         if is_up && matches!(family, Some(libc::AF_INET | libc::AF_INET6)) && !one.ifa_name.is_null() {

@@ -103,7 +103,11 @@ fn write(level: &str, text: &str) {
 
 /// Reads one variable. An invalid value is reported with the permitted values, and counts as unset.
 fn setting(variable: &'static str, wrong: &mut Vec<String>) -> u32 {
-    let setting = LIBDAT.settings.iter().find(|setting| setting.variable == variable).expect("the table has its own");
+    let setting = LIBDAT
+        .settings
+        .iter()
+        .find(|setting| setting.variable == variable)
+        .expect("libdat's table has all variables that libdat reads");
     let default = setting.values.default();
     let value = host::environment(variable).map(|text| {
         let given = text.to_str().ok_or_else(|| setting.values.allowed()).and_then(|text| LIBDAT.value(setting, text));
@@ -112,7 +116,7 @@ fn setting(variable: &'static str, wrong: &mut Vec<String>) -> u32 {
             default.clone()
         })
     });
-    value.unwrap_or(default).parse().expect("the table's numbers fit")
+    value.unwrap_or(default).parse().expect("values of these variables fit into 32 bits")
 }
 
 /// Returns a line for each variable in DAT's name space that has no effect, because it is misspelt or belongs to

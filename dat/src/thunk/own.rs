@@ -40,10 +40,10 @@ pub unsafe fn ia_openv(
         if ia_out.is_null() {
             return Err(not_a_handle(DAT_INVALID_HANDLE_IA));
         }
-        // SAFETY: not null, and writable by this function's contract. Null until the open has succeeded.
+        // SAFETY: `ia_out` is not null, and the caller guarantees that it is writable. It stays null if the open fails.
         unsafe { *ia_out = DAT_HANDLE_NULL };
-        // SAFETY: null, or readable by this function's contract. The provider gets a copy, so a failure changes
-        // nothing.
+        // SAFETY: the caller guarantees that `async_evd` is null or readable. The provider gets a copy, so a failed
+        // open does not change the caller's handle.
         let mut evd = unsafe { async_evd.as_ref() }.copied();
         let wanted = Key { name, major, minor, thread_safe: thread_safety != DAT_FALSE };
         report::debug(Topic::ConsumerCalls, || {
@@ -54,7 +54,7 @@ pub unsafe fn ia_openv(
             // SAFETY: `evd` was read through this pointer, so it is not null.
             unsafe { *async_evd = evd };
         }
-        // SAFETY: not null (checked above), and writable by this function's contract.
+        // SAFETY: `ia_out` is not null (checked above), and the caller guarantees that it is writable.
         unsafe { *ia_out = ptr::without_provenance_mut(number) };
         Ok(())
     })
@@ -62,7 +62,8 @@ pub unsafe fn ia_openv(
 
 /// Opens an IA by name and returns its number. A failure undoes the steps before it.
 fn open(wanted: &Key, qlen: DAT_COUNT, evd: Option<&mut DAT_EVD_HANDLE>) -> Result<usize, DAT_RETURN> {
-    let name = CString::new(wanted.name.as_slice()).expect("read up to its NUL byte");
+    let name =
+        CString::new(wanted.name.as_slice()).expect("`name_at` reads a name up to its NUL byte, so it contains none");
     let provider = registry::acquire(wanted)?;
     let mut ia = DAT_HANDLE_NULL;
     report::clear_explanation();
@@ -212,7 +213,7 @@ pub unsafe fn registry_list_providers(
             return Err(bad_parameter(3));
         }
         for (place, info) in places.iter().zip(infos) {
-            // SAFETY: not null, and a writable record by this function's contract.
+            // SAFETY: `place` is not null, and the caller guarantees that it points to a writable record.
             unsafe { place.write(info) };
         }
         report_count(count);
@@ -239,7 +240,7 @@ pub unsafe fn strerror(
     let words = strerror::words(api, value);
     for (place, word) in [(major, words.major), (minor, words.minor)] {
         if !place.is_null() {
-            // SAFETY: not null, and writable by this function's contract. The text is static.
+            // SAFETY: `place` is not null, and the caller guarantees that it is writable. The text is static.
             unsafe { *place = word.as_ptr() };
         }
     }
@@ -407,7 +408,8 @@ macro_rules! own_calls {
         /// The contract of the called function.
         #[unsafe(no_mangle)]
         pub unsafe extern "C" fn $name($($arg: $type),*) -> DAT_RETURN {
-            // SAFETY: this function's own contract. A table of a later version is read in the part that is the same.
+            // SAFETY: the caller also satisfies the contract of the called function. Of a table, only the members that
+            // all versions have are read.
             unsafe { $crate::thunk::own::$call($api, $($arg),*) }
         }
     )*};

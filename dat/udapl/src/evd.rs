@@ -137,7 +137,7 @@ pub enum TransferError {
     /// The peer's window does not exist, or lacks the access right.
     #[error("the memory of the peer is not registered for this access")]
     RemoteAccess,
-    /// The peer failed.
+    /// The peer's provider failed to execute the request.
     #[error("the peer failed")]
     RemoteResponder,
     /// The peer cannot be reached.

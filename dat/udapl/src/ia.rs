@@ -170,7 +170,7 @@ impl IaInner {
             DAT_FALSE => DAT_MEM_PRIV_LOCAL_WRITE_FLAG,
             _ => DAT_MEM_PRIV_LOCAL_WRITE_FLAG | DAT_MEM_PRIV_REMOTE_WRITE_FLAG,
         };
-        // SAFETY: null, or the adapter's own address, which is valid while the adapter is open.
+        // SAFETY: the pointer is null, or refers to the adapter's address, which is valid while the adapter is open.
         self.address = unsafe { Address::from_c(ia.ia_address_ptr) };
         Ok(())
     }

@@ -162,7 +162,7 @@ impl Ep {
             Target::Message => None,
             Target::Window(window, offset) => Some(window.part(offset, length)?),
         };
-        // SAFETY: `count` segments, by this function's contract; the remote segment is only read, during the call.
+        // SAFETY: the caller guarantees that the segments stay valid; the remote segment is only read, during the call.
         Ok(unsafe {
             match (op, &remote) {
                 (Op::Recv, _) => (call.dat_ep_post_recv)(ep, count, iov, cookie, flags),

@@ -17,7 +17,7 @@ use crate::piece::part;
 pub struct Rmr {
     handle: Handle,
     pz: Arc<PzInner>,
-    /// Number of binds.
+    /// Number of binds and unbinds posted so far, which is the id of the next one.
     binds: u64,
     /// The memory of the last bind, which must stay registered while it is bound.
     _memory: Option<Arc<Registered>>,

@@ -66,7 +66,7 @@ fn immediate_data_are_a_plain_receive_to_a_consumer_of_1_2() {
     let (client, server) = world.pair(5);
     for op in [SEND, WRITE, INVALIDATE] {
         assert_eq!((recv(server, 10), post_with(client, op, 1, &[WORD], DAT_COMPLETION_SUPPRESS_FLAG)), (0, Ok(())));
-        let event = next(world.dto).expect("a receive");
+        let event = next(world.dto).expect("the EVD has the completion of a receive");
         assert_eq!(event.event_number, DAT_DTO_COMPLETION_EVENT);
         // SAFETY: the event number selects the union member.
         let done = unsafe { event.event_data.dto_completion_event_data };

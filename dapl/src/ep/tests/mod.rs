@@ -118,7 +118,7 @@ impl World {
 
     /// Dequeues the next connection request and returns its CR.
     fn request(&self) -> H {
-        let event = next(self.requests).expect("a request");
+        let event = next(self.requests).expect("the EVD has a connection request");
         assert_eq!(event.event_number, DAT_CONNECTION_REQUEST_EVENT);
         // SAFETY: the event number selects the union member.
         unsafe { event.event_data.cr_arrival_event_data.cr_handle }

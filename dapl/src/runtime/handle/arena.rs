@@ -91,7 +91,10 @@ impl Arena {
             )
         };
         if base == libc::MAP_FAILED {
-            log::error!("no address space for {ARENA_LEN} bytes of handles: {}", std::io::Error::last_os_error());
+            log::error!(
+                "cannot reserve {ARENA_LEN} bytes of address space for handles: {}; raise the limit (ulimit -v)",
+                std::io::Error::last_os_error()
+            );
             return Err(Error::Exhausted(Resource::Memory));
         }
         // SAFETY: the range was mapped above. On a kernel without this advice, inherited handles are valid in a child,

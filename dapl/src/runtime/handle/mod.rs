@@ -420,7 +420,6 @@ pub struct Created<T: Object> {
 }
 
 impl<T: Object> Created<T> {
-    /// The object itself.
     pub fn object(&self) -> &Arc<T> {
         self.object.as_ref().expect("only `publish` takes it, and consumes self")
     }

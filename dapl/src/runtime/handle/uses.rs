@@ -65,7 +65,6 @@ impl<T: Usable + ?Sized> Use<T> {
         if user.0.uses().is_closed() { Err(Error::InvalidHandle(wanted)) } else { Ok(user) }
     }
 
-    /// The object itself.
     pub fn arc(&self) -> &Arc<T> {
         &self.0
     }

@@ -37,7 +37,7 @@ mod kind {
                 options(pure, readonly, nostack, preserves_flags),
             );
         }
-        // SAFETY: null, or a reference stored by `set`, which is valid for ever.
+        // SAFETY: the word is null, or a reference that `set` has stored, to slots that are never freed.
         unsafe { slots.as_ref() }
     }
 

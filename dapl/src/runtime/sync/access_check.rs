@@ -17,7 +17,6 @@ impl Default for AccessCheck {
 }
 
 impl AccessCheck {
-    /// A read access.
     pub fn read(&self) {
         self.0.with(|_| ());
     }

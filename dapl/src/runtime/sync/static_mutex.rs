@@ -16,7 +16,6 @@ const TAKEN: u32 = 1;
 /// Locked, and other threads may be sleeping.
 const WANTED: u32 = 2;
 
-/// The raw lock.
 pub struct RawLock(AtomicU32);
 
 // SAFETY: only the thread that changes the word from `FREE` owns the lock, until it stores `FREE` again.

@@ -106,7 +106,7 @@ impl TracedEp for Stuck {
 #[test]
 fn stall_is_reported_once_and_receives_are_never_overdue() {
     let (settings, _) = Settings::read("io_trc=4");
-    let trace = settings.trace(0xF000).expect("it is on");
+    let trace = settings.trace(0xF000).expect("tracing is on");
     let stuck = Arc::new(Stuck(Mutex::new(0)));
     let traced_ep: Arc<dyn TracedEp> = stuck.clone();
     trace.begin(Arc::downgrade(&traced_ep));

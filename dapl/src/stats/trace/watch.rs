@@ -76,7 +76,6 @@ impl OnExpiry for Trace {
     }
 }
 
-/// The watched file.
 #[derive(Debug)]
 pub(super) struct File {
     path: PathBuf,

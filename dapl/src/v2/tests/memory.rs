@@ -97,7 +97,7 @@ fn a_read_goes_into_bound_memory() {
     let part = DAT_LMR_TRIPLET { virtual_address: 0x10100, segment_length: 0x100, lmr_context: local };
     let context = bind(rmr, lmr_handle, part, ep, DAT_VA_TYPE_VA).unwrap();
     world.deliver();
-    next(world.dto).expect("the bind");
+    next(world.dto).expect("the EVD has the completion of the bind");
     let remote = DAT_RMR_TRIPLET { virtual_address: 0x9000, segment_length: 64, rmr_context: 77 };
     let read = |rmr_context, virtual_address, length| {
         let local = DAT_RMR_TRIPLET { virtual_address, segment_length: length, rmr_context };
