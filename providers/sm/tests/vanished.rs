@@ -116,7 +116,8 @@ fn run(case: &str) {
     connect(ia, from, to);
     let is_send = transfer == "send";
     if way == "again" {
-        // A transfer succeeded before, which does not guarantee that the memory still exists.
+        // The first transfer fills the caches of mappings and checked pages. They must not hide that the memory vanishes
+        // afterwards.
         post(transfer, from, to, &mine, &theirs, length);
         assert_eq!(completion(&next(from.sent())), (1, DAT_DTO_SUCCESS));
         if is_send {

@@ -100,7 +100,8 @@ impl Map {
         unsafe { Map::at(std::ptr::null_mut(), MapFlags::empty(), fd, len, writable) }
     }
 
-    /// # Safety With `MapFlags::FIXED`, the address range must belong to the caller.
+    /// # Safety
+    /// With `MapFlags::FIXED`, the address range must belong to the caller.
     unsafe fn at(
         address: *mut c_void,
         flags: MapFlags,

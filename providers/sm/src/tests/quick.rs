@@ -1,5 +1,5 @@
-//! RDMA operations that the post itself executes by the short path: copied bytes, completions, and operations that use
-//! the general path.
+//! RDMA operations that the post call executes (fast path): copied bytes, completions, and operations that use the general
+//! path.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 

@@ -163,7 +163,8 @@ fn list() -> io::Result<Vec<Interface>> {
 
 /// Reads a socket address.
 ///
-/// # Safety `address` is null, or points to an address that has all bytes of its address family.
+/// # Safety
+/// `address` is null, or points to an address that has all bytes of its address family.
 unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> {
     // SAFETY: this function's own contract.
     let family = unsafe { address.as_ref() }?.sa_family;

@@ -103,7 +103,8 @@ fn classify(error: &libc::sock_extended_err, by: Option<SocketAddr>, to: SocketA
 
 /// Returns the error record, and the sender of the ICMP message, which follows the record.
 ///
-/// # Safety `recvmsg` has filled `message`, and its control data still exists.
+/// # Safety
+/// `recvmsg` has filled `message`, and its control data still exists.
 #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
 unsafe fn error(message: &libc::msghdr) -> Option<(libc::sock_extended_err, Option<SocketAddr>)> {
     // SAFETY: this function's own contract; the headers are in the buffer, and so is their data.

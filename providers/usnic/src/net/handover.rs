@@ -107,7 +107,8 @@ type CredentialControl = [u64; 8];
 
 /// Returns the user that sent the message, and closes descriptors that the message carries.
 ///
-/// # Safety `recvmsg` has filled `message`, and its control data still exists.
+/// # Safety
+/// `recvmsg` has filled `message`, and its control data still exists.
 #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
 unsafe fn sender(message: &libc::msghdr) -> Option<u32> {
     let mut uid = None;

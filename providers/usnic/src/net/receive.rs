@@ -184,7 +184,8 @@ impl ReceiveBatch {
 /// functions are cancellation points. This thread holds locks and must not be cancelled, and the check for cancellation
 /// costs time in each call.
 ///
-/// # Safety `first` points to `requested` records, each of which points to buffers with their lengths.
+/// # Safety
+/// `first` points to `requested` records, each of which points to buffers with their lengths.
 unsafe fn receive_messages(fd: libc::c_int, first: *mut libc::mmsghdr, requested: usize) -> libc::c_long {
     const FLAGS: libc::c_int = libc::MSG_DONTWAIT;
     let no_time_out = std::ptr::null_mut::<libc::timespec>();
@@ -206,7 +207,8 @@ fn nothing_or_error() -> io::Result<usize> {
 /// Returns the sender, the length, and the length of each packet in it. `None`: the datagram was truncated, or has no
 /// source address.
 ///
-/// # Safety `recvmmsg` has filled `message`, and its control data still exists.
+/// # Safety
+/// `recvmmsg` has filled `message`, and its control data still exists.
 unsafe fn read(socket: &Socket, message: &libc::mmsghdr, name: &RawSockAddr) -> Option<(SocketAddr, usize, usize)> {
     let (header, length) = (&message.msg_hdr, message.msg_len as usize);
     let mut segment = length;

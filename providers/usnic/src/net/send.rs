@@ -97,7 +97,8 @@ impl SendBatch {
 
     /// Appends `length` bytes of memory to the packet.
     ///
-    /// # Safety The mapped part of this memory stays readable until [`Self::send`] has returned, or the batch is
+    /// # Safety
+    /// The mapped part of this memory stays readable until [`Self::send`] has returned, or the batch is
     /// cleared or dropped.
     pub(crate) unsafe fn memory(&mut self, address: *const u8, length: usize) {
         self.end_part();
@@ -338,7 +339,8 @@ const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 /// Returns the number of bytes that were sent, or -1. Calls the kernel directly, because the C library's function is a
 /// cancellation point and this thread holds locks.
 ///
-/// # Safety The record and the buffers that it points to are initialized, and outlive the call.
+/// # Safety
+/// The record and the buffers that it points to are initialized, and outlive the call.
 unsafe fn send_one(fd: libc::c_int, message: *const libc::msghdr) -> isize {
     // SAFETY: this function's own contract.
     unsafe { libc::syscall(libc::SYS_sendmsg, fd, message, FLAGS) as isize }

@@ -5,9 +5,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use super::*;
 
 fn event(memory: &Memory) -> &AtomicU64 {
-    // SAFETY: the eight bytes belong to the test, are aligned by the allocator, and are changed by atomic instructions
-    // only.
-    unsafe { AtomicU64::from_ptr(memory.bytes.as_ptr().cast_mut().cast()) }
+    let address: *mut u64 = memory.bytes.as_ptr().cast_mut().cast();
+    assert!(address.is_aligned(), "malloc aligns blocks of eight bytes or more");
+    // SAFETY: the eight bytes belong to the test, are aligned, and are changed by atomic instructions only.
+    unsafe { AtomicU64::from_ptr(address) }
 }
 
 #[test]
