@@ -1,8 +1,9 @@
 //! Shared areas: sealed memfds and their mappings.
 //!
-//! An area is created here or received from a peer as a descriptor. Its size is sealed, so accesses cannot raise
-//! SIGBUS. The descriptor is closed once both sides have mapped the area. The other process may change its content at
-//! any time, so this module provides atomics and copies of bytes, but no slice of shared memory.
+//! An area is a shared-memory segment that is created here, or received from a peer as a descriptor. Its size is sealed,
+//! so accesses cannot raise SIGBUS. The descriptor is closed after both processes have mapped the area. The other
+//! process may change its content at any time, so this module provides atomics and addresses for raw copies, but no
+//! slices.
 
 use std::ffi::c_void;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -20,7 +21,7 @@ use rustix::mm::{MapFlags, ProtFlags};
 pub(crate) use dapl_software::memory::mapping_check::{EngineTicks, LastCheck, is_accessible};
 
 /// `TMPFS_MAGIC` of the kernel's `magic.h`: the file system of memfds, in which a hole reads as zeros. Files with huge
-/// pages are on another file system; a page of such a file may be missing, which raises a signal.
+/// pages are on another file system: an access to them raises SIGBUS if no huge page is free.
 const ORDINARY: i64 = 0x0102_1994;
 
 /// Seals of an area: the size cannot change, and the seals cannot change.
@@ -32,18 +33,18 @@ pub(crate) struct Map {
     base: NonNull<u8>,
     len: usize,
     writable: bool,
-    /// Whether the addresses stay readable after the mapping has ended.
+    /// Whether the addresses remain readable after this object is dropped (see [`Map::of_peer_rings`]).
     stays_readable: bool,
 }
 
 // SAFETY: a mapping belongs to no thread, and its memory is accessed only by atomics and raw copies.
 unsafe impl Send for Map {}
-// SAFETY: as above.
+// SAFETY: concurrent accesses are possible for the same reason as in `Send`.
 unsafe impl Sync for Map {}
 
 impl Map {
-    /// Creates a zeroed area of `len` bytes that is mapped for writing. Returns it and a descriptor for the peer. With
-    /// `peer_read_only` the descriptor cannot be mapped for writing.
+    /// Creates a zeroed area of `len` bytes, mapped for writing. Returns the area and a descriptor for the peer. With
+    /// `peer_read_only`, the peer cannot map the descriptor for writing.
     pub(crate) fn create(name: &str, len: usize, peer_read_only: bool) -> Result<(Map, OwnedFd)> {
         let failed = |step: &str, error: Errno| {
             let remedy = match error {
@@ -57,8 +58,8 @@ impl Map {
         let fd = rustix::fs::memfd_create(name, flags).map_err(|e| failed("memfd_create", e))?;
         rustix::fs::ftruncate(&fd, len as u64).map_err(|e| failed("ftruncate", e))?;
         let map = Map::of(fd.as_fd(), len, true).map_err(|e| failed("mmap", e))?;
-        // Kernels before 5.1 do not support FUTURE_WRITE. The peer can then write to the area; no check relies on the
-        // seal.
+        // Kernels before 5.1 do not support FUTURE_WRITE, so the peer can write to the area. The checks of data do not
+        // rely on this seal.
         if !peer_read_only || rustix::fs::fcntl_add_seals(&fd, FIXED | SealFlags::FUTURE_WRITE).is_err() {
             rustix::fs::fcntl_add_seals(&fd, FIXED).map_err(|e| failed("seals", e))?;
         }
@@ -83,7 +84,7 @@ impl Map {
         }
         let range = address_ranges::take(len);
         let mapped = match range {
-            // SAFETY: the address range was just taken, so no other code uses it.
+            // SAFETY: `address_ranges::take` has reserved this range for the caller, so no other code uses it.
             Some(range) => unsafe { Map::at(range.as_ptr().cast(), MapFlags::FIXED, fd.as_fd(), len, false) },
             None => Map::of(fd.as_fd(), len, false),
         };
@@ -96,12 +97,15 @@ impl Map {
     }
 
     fn of(fd: BorrowedFd<'_>, len: usize, writable: bool) -> rustix::io::Result<Map> {
-        // SAFETY: the kernel chooses the address.
+        // SAFETY: without `MapFlags::FIXED`, the kernel chooses an unused address.
         unsafe { Map::at(std::ptr::null_mut(), MapFlags::empty(), fd, len, writable) }
     }
 
+    /// Maps `len` bytes of a file.
+    ///
     /// # Safety
-    /// With `MapFlags::FIXED`, the address range must belong to the caller.
+    ///
+    /// With `MapFlags::FIXED`, the range of `len` bytes at `address` must belong to the caller.
     unsafe fn at(
         address: *mut c_void,
         flags: MapFlags,
@@ -110,10 +114,11 @@ impl Map {
         writable: bool,
     ) -> rustix::io::Result<Map> {
         let protection = if writable { ProtFlags::READ | ProtFlags::WRITE } else { ProtFlags::READ };
-        // SAFETY: creates a new shared mapping. By this function's contract it replaces no mapping that is in use.
+        // SAFETY: with `MapFlags::FIXED`, the caller guarantees that the range belongs to it (# Safety); otherwise the
+        // kernel chooses an unused address.
         let base = unsafe { rustix::mm::mmap(address, len, protection, MapFlags::SHARED | flags, fd, 0) }?;
-        // SAFETY: applies to the mapping that was just made. A forked child does not inherit it, and the child's
-        // handles are invalid in any case.
+        // SAFETY: the range is the mapping that `mmap` has returned above. The advice only excludes it from forked
+        // children, whose handles are invalid in any case.
         let _ = unsafe { rustix::mm::madvise(base, len, rustix::mm::Advice::LinuxDontFork) };
         let base = NonNull::new(base.cast()).ok_or(Errno::INVAL)?;
         Ok(Map { base, len, writable, stays_readable: false })
@@ -123,8 +128,8 @@ impl Map {
         self.len
     }
 
-    /// Returns the aligned word at `offset`. Offsets are computed from the local geometry, so an offset outside the
-    /// area is a bug of this library.
+    /// Returns the word at `offset`, which must be aligned and inside the area. The callers compute offsets from checked
+    /// geometries, so another offset is a bug of this library, and panics.
     #[inline(always)]
     pub(crate) fn word(&self, offset: usize) -> &AtomicU64 {
         assert!(offset.is_multiple_of(8) && offset + 8 <= self.len, "word at {offset} of {}", self.len);
@@ -133,11 +138,12 @@ impl Map {
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(offset).cast()) }
     }
 
-    /// Returns the `N` consecutive words at `offset`, with the conditions of `word`.
+    /// Returns the `N` consecutive words at `offset`. Panics as `word` does.
     #[inline(always)]
     pub(crate) fn words<const N: usize>(&self, offset: usize) -> &[AtomicU64; N] {
         assert!(offset.is_multiple_of(8) && offset + 8 * N <= self.len, "{N} words at {offset} of {}", self.len);
-        // SAFETY: as in `word`. An atomic has the size and alignment of its word.
+        // SAFETY: the words are in bounds and aligned, as was checked above, and valid as long as the mapping. An atomic
+        // has the size and alignment of a word, and callers store only to writable maps.
         unsafe { &*self.base.as_ptr().add(offset).cast() }
     }
 
@@ -154,10 +160,10 @@ impl Map {
         self.writable
     }
 
-    /// Makes dequeues watch the word at `offset`, in which the peer counts the requests that it has taken.
+    /// Makes dequeues watch the word at `offset`, in which the peer counts the requests that it has consumed.
     pub(crate) fn show_taken(&self, offset: usize, watch: &RingWatch) {
         if self.stays_readable {
-            // SAFETY: the addresses of this area stay readable forever.
+            // SAFETY: `stays_readable`: the word can be read while this process runs, even after the area is dropped.
             unsafe { watch.set_taken(self.word(offset)) };
         }
     }
@@ -170,21 +176,25 @@ pub(crate) struct Slots<const WORDS: usize> {
     first: NonNull<[AtomicU64; WORDS]>,
     mask: u64,
     stays_readable: bool,
-    /// Reference that keeps the mapping.
+    /// Reference to the mapping that contains `first`.
     _area: Arc<Map>,
 }
 
-// SAFETY: as for `Map`.
+// SAFETY: a mapping belongs to no thread, and the slots are accessed only by atomics and raw copies.
 unsafe impl<const WORDS: usize> Send for Slots<WORDS> {}
-// SAFETY: as for `Map`.
+// SAFETY: concurrent accesses are possible for the same reason as in `Send`.
 unsafe impl<const WORDS: usize> Sync for Slots<WORDS> {}
 
 impl<const WORDS: usize> Slots<WORDS> {
-    /// # Panics Panics if the slots do not fit into the area, or if `count` is not a power of two.
+    /// Returns `count` slots that begin at `offset` of an area.
+    ///
+    /// # Panics
+    ///
+    /// Panics if the slots do not fit into the area, or if `count` is not a power of two.
     pub(crate) fn new(area: Arc<Map>, offset: usize, count: u32) -> Self {
         let end = offset + count as usize * WORDS * 8;
         assert!(count.is_power_of_two() && offset.is_multiple_of(8) && end <= area.len, "{count} slots at {offset}");
-        // SAFETY: the address is inside the mapping, as was just checked.
+        // SAFETY: `offset` is inside the mapping, as was checked above.
         let first = unsafe { area.base.add(offset).cast() };
         Slots { first, mask: u64::from(count) - 1, stays_readable: area.stays_readable, _area: area }
     }
@@ -193,7 +203,7 @@ impl<const WORDS: usize> Slots<WORDS> {
     #[inline(always)]
     pub(crate) fn show(&self, index: u64, watch: &RingWatch, lap: u32) {
         if self.stays_readable {
-            // SAFETY: the addresses of this area stay readable forever.
+            // SAFETY: `stays_readable`: the word can be read while this process runs, even after the area is dropped.
             unsafe { watch.set_next(&self.words(index)[0], lap) };
         }
     }
@@ -204,7 +214,7 @@ impl<const WORDS: usize> Slots<WORDS> {
         self.mask + 1
     }
 
-    /// The words of slot `index`, counted over all laps.
+    /// Returns the words of slot `index`, which is counted over all laps.
     #[inline(always)]
     pub(crate) fn words(&self, index: u64) -> &[AtomicU64; WORDS] {
         // SAFETY: `new` has checked that all slots are inside the mapping, and aligned; an atomic has the size and
@@ -234,9 +244,8 @@ fn prefetch(at: *const u8, to_write: bool) {
     unsafe {
         use std::arch::{asm, x86_64};
         if to_write {
-            // `_MM_HINT_ET0` of `_mm_prefetch` becomes a prefetch for reading, unless the compiler may use all
-            // instructions of newer CPUs. So this code uses the instruction itself. CPUs without the instruction ignore
-            // it.
+            // For a baseline CPU, the compiler turns `_mm_prefetch` with `_MM_HINT_ET0` into a prefetch for reading. So
+            // this code contains the instruction itself. CPUs that do not support it ignore it.
             asm!("prefetchw [{}]", in(reg) at, options(nostack, readonly, preserves_flags));
         } else {
             x86_64::_mm_prefetch::<{ x86_64::_MM_HINT_T0 }>(at.cast());
@@ -261,11 +270,11 @@ pub(crate) fn is_ordinary(fd: impl AsFd) -> bool {
 impl Drop for Map {
     fn drop(&mut self) {
         if self.stays_readable {
-            // SAFETY: `at` made this read-only mapping. Code with a pointer into it has an `Arc` of this `Map`, except
-            // dequeues, which only read words of the rings.
+            // SAFETY: `at` has created this read-only mapping. All code with a pointer into it has an `Arc` of this
+            // `Map`, except dequeues, which only read words that remain readable.
             return unsafe { address_ranges::end_mapping(self.base, self.len) };
         }
-        // SAFETY: `at` made this mapping. All code with a pointer into it has an `Arc` of this `Map`.
+        // SAFETY: `at` has created this mapping. All code with a pointer into it has an `Arc` of this `Map`.
         let _ = unsafe { rustix::mm::munmap(self.base.as_ptr().cast(), self.len) };
     }
 }
@@ -287,7 +296,7 @@ mod tests {
     }
 
     #[test]
-    fn an_area_of_another_size_or_without_seals_is_refused() {
+    fn area_of_wrong_size_or_without_seals_is_not_mapped() {
         let (_mine, fd) = Map::create("test", 8192, false).unwrap();
         assert!(Map::of_peer(&fd, 4096, false).is_none());
         let loose = rustix::fs::memfd_create("loose", MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC).unwrap();
@@ -296,10 +305,10 @@ mod tests {
     }
 
     #[test]
-    fn an_area_of_huge_pages_is_refused() {
+    fn area_with_huge_pages_is_not_mapped() {
         let flags = MemfdFlags::ALLOW_SEALING | MemfdFlags::CLOEXEC | MemfdFlags::HUGETLB;
         let Ok(huge) = rustix::fs::memfd_create("huge", flags) else {
-            eprintln!("skipped: no huge pages here");
+            eprintln!("skipped: the kernel has no huge pages");
             return;
         };
         rustix::fs::ftruncate(&huge, 4 << 20).unwrap();
@@ -309,7 +318,7 @@ mod tests {
     }
 
     #[test]
-    fn a_hole_that_the_owner_punches_is_zeros_and_no_signal() {
+    fn hole_punched_by_the_owner_reads_as_zeros_without_a_signal() {
         use rustix::fs::FallocateFlags;
         for read_only in [false, true] {
             let (local, fd) = Map::create("test", 8192, read_only).unwrap();
@@ -317,17 +326,17 @@ mod tests {
             local.word(4096).store(42, Ordering::Relaxed);
             let hole = FallocateFlags::PUNCH_HOLE | FallocateFlags::KEEP_SIZE;
             let punched = rustix::fs::fallocate(&fd, hole, 0, 8192).is_ok();
-            assert_eq!(punched, !read_only, "to punch is to write");
+            assert_eq!(punched, !read_only, "the seal against writing prevents holes");
             assert_eq!(peer_map.word(4096).load(Ordering::Relaxed), if punched { 0 } else { 42 });
             if peer_map.is_writable() {
                 peer_map.word(4096).store(43, Ordering::Relaxed);
-                assert_eq!(local.word(4096).load(Ordering::Relaxed), 43, "the same page for both again");
+                assert_eq!(local.word(4096).load(Ordering::Relaxed), 43, "both mappings have the same new page");
             }
         }
     }
 
     #[test]
-    fn addresses_of_rings_stay_readable_and_serve_the_next_connection() {
+    fn ring_addresses_stay_readable_and_are_reused_by_the_next_mapping() {
         // Length of the area, which no other test uses.
         const LEN: usize = 5 << 12;
         let (local, fd) = Map::create("test", LEN, true).unwrap();
@@ -335,7 +344,8 @@ mod tests {
         let peer_map = Map::of_peer_rings(&fd, LEN).unwrap();
         let address: *const AtomicU64 = peer_map.word(4096);
         drop(peer_map);
-        // SAFETY: this test checks that the address is readable. Otherwise the test ends with a signal.
+        // SAFETY: the addresses of a ring mapping remain readable after it is dropped. If not, this test ends with a
+        // signal.
         let word = unsafe { &*address };
         assert_eq!(word.load(Ordering::Relaxed), 0);
         let again = Map::of_peer_rings(&fd, LEN).unwrap();
@@ -343,7 +353,7 @@ mod tests {
     }
 
     #[test]
-    fn bytes_stay_inside() {
+    fn bytes_outside_of_the_area_are_none() {
         let (local, _fd) = Map::create("test", 4096, false).unwrap();
         assert!(local.bytes(4000, 96).is_some());
         assert!(local.bytes(4000, 97).is_none());

@@ -1,11 +1,11 @@
 //! Registered memory: a table that this process writes and its peers map read-only.
 //!
 //! A key is an index into the table and 16 bits that change with each use of the index; a freed index is quarantined
-//! before it is reused. Registrations and bound windows share the table, but local segments cannot name a window. The
-//! table makes RDMA one-sided: the initiator checks key, bounds, rights and protection domain in it before and after it
-//! copies. Local copies hold a count on the entry, except those of short sends, which end before their post returns;
-//! remote ones announce the key on their control line. Deregistration revokes the key and then waits for all of these,
-//! so no transfer touches the memory afterwards.
+//! before it is reused. Registrations and bound windows share the table, but local segments cannot use the key of a
+//! window. The table makes RDMA one-sided: the initiator checks key, bounds, rights and protection domain in it before
+//! and after it copies. A copy by this process increments the entry's user count, or is part of an announced post. A
+//! copy by a peer announces the key on the peer's control line. A deregistration revokes the key and then waits for all
+//! of these copies, so no transfer accesses the memory afterwards.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -23,7 +23,8 @@ use dapl_software::memory::user_copy::{Checker, Registration};
 use crate::memory::knem::{ExportedRegion, Knem};
 use crate::memory::map::{EngineTicks, Map, Slots};
 
-/// Maximum number of registrations, with fewer in a loom model. Index 0 is never used, so no key is 0.
+/// Number of entries of the table. Index 0 is never used, so no key is 0, and one registration fewer is possible. Loom
+/// models use a small table.
 pub(crate) const SLOTS: usize = if cfg!(loom) { 2 } else { 1 << 16 };
 const ENTRY: usize = 64;
 
@@ -34,18 +35,19 @@ const RIGHTS: usize = 24;
 /// Offset of the cookie of the KNEM region for this memory; 0 means that there is no region.
 const COOKIE: usize = 32;
 
-/// Reads the entry of a key in the table of this process or of a peer. Each field is read once.
+/// Reads the entry of a key in the table of this process or of a peer; `None` if the key is invalid. A peer may change
+/// its table at any time, so each field is read once.
 #[inline]
 fn entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
     let entry = live_entry(table, slots, key)?;
-    // The fields are valid only if the entry still has this key after they were read.
+    // The fields belong to this key only if the entry still has the key after they were read.
     fence(Ordering::Acquire);
     let key_word = table.word((key >> 16) as usize * ENTRY + KEY);
     (key_word.load(Ordering::Relaxed) == u64::from(key)).then_some(entry)
 }
 
-/// Reads the entry of a key, as [`entry`] does. If the key is valid at the start, it must not be revoked while the
-/// entry is read.
+/// Reads the entry of a key without the second check of [`entry`]. The caller must ensure that a valid key is not
+/// released while its entry is read.
 #[inline(always)]
 fn live_entry(table: &Map, slots: u32, key: u32) -> Option<KeyEntry> {
     let index = key >> 16;
@@ -73,11 +75,11 @@ pub(crate) struct Regions {
     /// The entries of `table` as words.
     entries: Slots<{ ENTRY / 8 }>,
     fd: OwnedFd,
-    /// For each entry: number of copies in progress in this process.
+    /// For each entry: number of copies by this process that are in progress.
     users: Box<[AtomicU32; SLOTS]>,
     keys: Mutex<KeyTable>,
     knem: Option<Knem>,
-    /// Number of engine ticks.
+    /// Counter of engine ticks, for checks that are made once per tick.
     pub(crate) ticker: EngineTicks,
     checker: Checker,
 }
@@ -107,7 +109,7 @@ impl Regions {
         self.checker.may_register(region, write)
     }
 
-    /// Adds the KNEM device, if there is one. Memory that peers may access is then declared to it too.
+    /// Sets the KNEM device. Registrations that peers may access are then also declared to this device.
     pub(crate) fn with(self, knem: Option<Knem>) -> Self {
         Regions { knem, ..self }
     }
@@ -129,7 +131,7 @@ impl Regions {
         &self.fd
     }
 
-    /// Registers a range and returns its key.
+    /// Registers a range, and returns its key. Errors: `Exhausted` if the table is full.
     pub(crate) fn add(&self, region: Region, access: Access, pd: u32) -> Result<u32> {
         let key = self.reserve()?;
         self.set(key, region, rights::word(access, pd, LOCAL));
@@ -153,7 +155,7 @@ impl Regions {
         self.keys.lock().reserve()
     }
 
-    /// Binds a reserved key to a window. Peers can use it; local segments cannot.
+    /// Makes a reserved key valid for a window. Peers can use the key; local segments cannot.
     pub(crate) fn activate(&self, key: u32, region: Region, access: Access, domain: Domain) {
         self.set(key, region, rights::window_word(access, domain));
     }
@@ -163,17 +165,17 @@ impl Regions {
         self.table.word(entry + BASE).store(region.address, Ordering::Relaxed);
         self.table.word(entry + LEN).store(region.length, Ordering::Relaxed);
         self.table.word(entry + RIGHTS).store(word, Ordering::Relaxed);
-        // Windows are not declared to KNEM, because their memory is declared as a whole under another key.
+        // Windows are not declared to KNEM: their memory is declared under the key of its registration.
         let grants = |right| KeyEntry { region, word }.grants(right);
         let knem = self.knem.as_ref().filter(|_| grants(AccessRight::LocalRead));
         let (read, write) = (grants(AccessRight::RemoteRead), grants(AccessRight::RemoteWrite));
         let cookie = knem.map_or(0, |knem| knem.export(region, read, write));
         self.table.word(entry + COOKIE).store(cookie, Ordering::Relaxed);
-        // Release, for the Acquire in `entry`: the fields are written before the key that makes them valid.
+        // Release, for the Acquire in `read_entry`: a process that sees the key also sees the fields.
         self.table.word(entry + KEY).store(u64::from(key), Ordering::Release);
     }
 
-    /// Ends a registration. `announced` returns whether a peer is copying with a key now.
+    /// Ends a registration, and waits until no copy uses it. `announced` returns whether a peer is copying with a key.
     pub(crate) fn remove(&self, key: u32, announced: impl Fn(u32) -> bool) {
         self.revoke(key);
         while self.is_in_use(key) {
@@ -187,32 +189,32 @@ impl Regions {
         self.release_key(key);
     }
 
-    /// Revokes a key. Copies may still be in progress.
+    /// Revokes a key. Copies that have begun may still be in progress afterwards.
     pub(crate) fn revoke(&self, key: u32) {
         self.table.word((key >> 16) as usize * ENTRY + KEY).store(0, Ordering::Relaxed);
-        // Barrier, as in `hold` and `announce`: either the copying thread sees that the key is revoked, or this thread
-        // sees the copy.
+        // Pairs with the fences in `hold` and `announce`: either the copying thread sees that the key is revoked, or
+        // this thread sees the copy's user count or announcement.
         fence(Ordering::SeqCst);
     }
 
-    /// Whether a copy with this key is in progress in this process.
+    /// Whether a copy by this process with this key is in progress.
     pub(crate) fn is_in_use(&self, key: u32) -> bool {
         self.users[(key >> 16) as usize].load(Ordering::Acquire) != 0
     }
 
-    /// Releases a key that was revoked, or that was only reserved.
+    /// Releases the index of a key that was revoked or never activated.
     pub(crate) fn release_key(&self, key: u32) {
         self.keys.lock().release_key(key);
     }
 
-    /// Reads an entry of this process's table, as the function [`live_entry`] does. Index 0 has key 0 and grants no
-    /// access.
+    /// Reads an entry of the local table, as the function [`live_entry`] does. Every index is in bounds, and the entry
+    /// of index 0 grants no access.
     #[inline(always)]
     fn live_entry(&self, key: u32) -> Option<KeyEntry> {
         read_entry(self.entries.words(u64::from(key >> 16)), key)
     }
 
-    /// Whether the key grants this access right on the range.
+    /// Whether the key grants this access right to the range, in protection domain `pd`.
     pub(crate) fn allows(&self, key: u32, pd: u32, region: Region, right: AccessRight) -> bool {
         self.entry(key).is_some_and(|entry| entry.allows(pd, region, right))
     }
@@ -222,15 +224,15 @@ impl Regions {
         self.entry(key)
     }
 
-    /// Returns the whole registration of a key that is in use.
+    /// Returns the registration of a key. A copy with the key must be in progress, so that the key stays valid.
     pub(crate) fn registration(&self, key: u32) -> Registration<'_> {
         let entry = (key >> 16) as usize * ENTRY;
         let field = |offset| self.table.word(entry + offset).load(Ordering::Relaxed);
         Registration { region: Region { address: field(BASE), length: field(LEN) }, checker: &self.checker }
     }
 
-    /// Takes a reference on a range for a copy in this process. The copy itself detects memory that is not mapped any
-    /// more.
+    /// Checks the access to a range, and marks the registration in use until the guard is dropped. Does not check that
+    /// the memory is still mapped; the copy itself detects that.
     #[inline(always)]
     pub(crate) fn hold(
         &self,
@@ -241,10 +243,10 @@ impl Regions {
         right: AccessRight,
     ) -> std::result::Result<RegistrationGuard<'_>, Status> {
         let hold = RegistrationGuard::new(&self.users[(key >> 16) as usize]);
-        // Pairs with the fence in `revoke`: either `revoke` sees this user, or `entry` sees that the key is revoked.
+        // Pairs with the fence in `revoke`: either the revoking thread sees this user, or `live_entry` sees that the
+        // key is revoked.
         fence_behind_rmw();
-        // A key that is live now stays live until `hold` is dropped, because `remove` waits for that. So one read is
-        // enough.
+        // If the key is valid here, its entry does not change until `hold` is dropped, because `remove` waits for that.
         let entry = self.live_entry(key);
         let is_allowed = entry.is_some_and(|entry| entry.allows(pd, Region { address, length }, right));
         if is_allowed { Ok(hold) } else { Err(right.refusal()) }
@@ -252,8 +254,9 @@ impl Regions {
 }
 
 impl Regions {
-    /// Takes a reference, as [`Regions::hold`] does, for an access by the peer of a queue pair with this protection
-    /// domain and number ([`dapl_software::memory::window::QpDomain`]). Also returns the address in this process.
+    /// Checks and marks an access, as [`Regions::hold`] does, for the peer of the queue pair with this protection domain
+    /// and number ([`dapl_software::memory::window::QpDomain`]). Also returns the address in this process, which differs
+    /// from `address` for zero-based memory.
     pub(crate) fn hold_for_peer(
         &self,
         key: u32,
@@ -263,7 +266,7 @@ impl Regions {
         right: AccessRight,
     ) -> std::result::Result<(RegistrationGuard<'_>, u64), Status> {
         let hold = RegistrationGuard::new(&self.users[(key >> 16) as usize]);
-        fence_behind_rmw(); // A barrier, as in `hold`.
+        fence_behind_rmw(); // Pairs with the fence in `revoke`, as in `hold`.
         let entry = self.live_entry(key).ok_or(right.refusal())?;
         let range = Region { address, length };
         if entry.allows(pd, range, right) {
@@ -298,8 +301,8 @@ impl LocalMemory for Regions {
     }
 }
 
-/// Waits for a copy by a peer. The copy takes a short time, unless the peer is not scheduled. The wait ends after a
-/// second, because the peer may be stopped or malicious.
+/// Waits while `busy` returns true, because a peer is copying. A copy takes a short time, unless the peer's thread is
+/// preempted. The wait ends after a second, because the peer may be stopped or malicious.
 pub(crate) fn wait_while(announcement: impl Fn() -> bool) {
     const MIN_ROUNDS: u32 = 1000;
     let (mut rounds, mut since) = (0, None);
@@ -323,14 +326,14 @@ pub(crate) struct PeerRegions {
 }
 
 impl PeerRegions {
-    /// Maps the table of a peer. `None` if it does not match the peer's parameters.
+    /// Maps the table of a peer, which has `slots` entries. `None`: the file is not sealed, or has another size.
     pub(crate) fn map(fd: &OwnedFd, slots: u32) -> Option<Arc<Self>> {
         let table = Map::of_peer(fd, slots as usize * ENTRY, false)?;
         Some(Arc::new(PeerRegions { table, slots }))
     }
 
-    /// Announces a copy to or from the peer's memory, if it is permitted. `busy` is the word on the local control line
-    /// that the owner of the memory reads. It contains the key until [`Announced`] is dropped.
+    /// Announces a copy to or from the peer's memory, if the peer's table grants the access. `announcement` is the word
+    /// on the local control line that the peer reads. It contains the key until [`Announced`] is dropped.
     #[inline(always)]
     pub(crate) fn announce<'a>(
         &self,
@@ -339,8 +342,8 @@ impl PeerRegions {
     ) -> std::result::Result<Announced<'a>, Status> {
         announcement.store(u64::from(target.key), Ordering::Relaxed);
         let announced = Announced(announcement);
-        // Barrier, as in `revoke`: either the owner sees the announcement, or this process sees that the key is
-        // revoked.
+        // Pairs with the fence in `revoke`: either the owner of the memory sees the announcement, or this process sees
+        // that the key is revoked.
         fence(Ordering::SeqCst);
         if self.allows(target) { Ok(announced) } else { Err(Status::RemoteAccess) }
     }
@@ -351,7 +354,7 @@ impl PeerRegions {
         ExportedRegion::of(self.table.word(offset + COOKIE).load(Ordering::Relaxed))
     }
 
-    /// Returns the offset of a range in its registration.
+    /// Returns the offset of a range from the start of its registration.
     pub(crate) fn offset(&self, target: &Target) -> Option<u64> {
         let offset = self.entry_offset(target.key)?;
         target.address.checked_sub(self.table.word(offset + BASE).load(Ordering::Relaxed))
@@ -367,10 +370,11 @@ impl PeerRegions {
         entry(&self.table, self.slots, key)
     }
 
-    /// Whether the peer's key is valid. The access rights of a valid key do not change.
+    /// Whether the peer's key is still valid. Called after a copy that [`PeerRegions::allows`] has permitted, because
+    /// the access rights of a valid key do not change.
     #[inline(always)]
     pub(crate) fn is_live(&self, key: u32) -> bool {
-        // Acquire: earlier copies were made before this check.
+        // The copy must come before this check.
         fence(Ordering::Acquire);
         self.entry_offset(key)
             .is_some_and(|offset| self.table.word(offset + KEY).load(Ordering::Relaxed) == u64::from(key))
@@ -394,13 +398,13 @@ pub(crate) struct Target {
     pub(crate) right: AccessRight,
 }
 
-/// Marks a copy into or out of a peer's memory as in progress.
+/// Announcement of a copy to or from a peer's memory. Dropping it withdraws the announcement.
 #[derive(Debug)]
 pub(crate) struct Announced<'a>(&'a AtomicU64);
 
 impl Drop for Announced<'_> {
     fn drop(&mut self) {
-        // Release: the copy has ended before the word is cleared.
+        // Release: the owner of the memory may reuse it when the word is 0, so the copy comes before.
         self.0.store(0, Ordering::Release);
     }
 }
@@ -412,7 +416,7 @@ mod tests {
     const ALL: Access =
         Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
 
-    /// Returns the address of memory that is mapped.
+    /// Returns the address of 128 bytes of mapped memory.
     fn base() -> u64 {
         static MEMORY: [std::sync::atomic::AtomicU64; 16] = [const { std::sync::atomic::AtomicU64::new(0) }; 16];
         MEMORY.as_ptr() as u64
@@ -431,7 +435,7 @@ mod tests {
         assert!(ok(at, 100) && ok(at + 99, 1) && ok(at + 100, 0));
         assert!(!ok(at - 1, 1) && !ok(at, 101) && !ok(at + 101, 0) && !ok(u64::MAX, 2) && !ok(at + 50, u64::MAX));
         assert!(regions.hold(key, 8, at, 1, AccessRight::LocalRead).is_err(), "another domain");
-        assert!(regions.hold(key ^ 1, 7, at, 1, AccessRight::LocalRead).is_err(), "a guess");
+        assert!(regions.hold(key ^ 1, 7, at, 1, AccessRight::LocalRead).is_err(), "a guessed key");
         for garbage in [0, 1, u32::MAX, 0xFFFF_0000] {
             assert!(regions.hold(garbage, 7, at, 1, AccessRight::LocalRead).is_err());
         }
@@ -448,7 +452,7 @@ mod tests {
     }
 
     #[test]
-    fn removed_key_is_invalid_on_both_sides() {
+    fn removed_key_is_invalid_in_local_table_and_at_peer() {
         let regions = Regions::new(1).unwrap();
         let of_peer = PeerRegions::map(regions.fd(), SLOTS as u32).unwrap();
         let key = regions.add(memory(64), ALL, 1).unwrap();
@@ -481,7 +485,7 @@ mod tests {
         let regions = Regions::new(1).unwrap();
         let key = regions.reserve().unwrap();
         let access = |right| regions.hold(key, 1, base(), 8, right).is_ok();
-        assert!(!access(AccessRight::RemoteRead), "only reserved");
+        assert!(!access(AccessRight::RemoteRead), "a reserved key grants no access");
         regions.activate(key, memory(8), Access { remote_read: true, ..Access::default() }, Domain::Pd(1));
         assert!(access(AccessRight::RemoteRead) && !access(AccessRight::RemoteWrite));
         assert!(!access(AccessRight::LocalRead) && !access(AccessRight::LocalWrite));

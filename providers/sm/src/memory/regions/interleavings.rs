@@ -20,7 +20,7 @@ fn scene() -> (Arc<Regions>, Arc<AccessCheck>, u32) {
 }
 
 #[test]
-fn after_a_removal_no_copy_of_this_process_touches_the_memory() {
+fn no_local_copy_accesses_memory_after_its_deregistration() {
     loom::model(|| {
         let (regions, memory, key) = scene();
         let copiers: Vec<_> = (0..2)
@@ -39,7 +39,7 @@ fn after_a_removal_no_copy_of_this_process_touches_the_memory() {
     });
 }
 
-/// The word in which a post announces its copies.
+/// Object whose handle reference announces a post.
 struct Announceable;
 
 impl Object for Announceable {
@@ -47,7 +47,7 @@ impl Object for Announceable {
 }
 
 #[test]
-fn after_a_removal_no_announced_post_touches_the_memory() {
+fn no_announced_post_accesses_memory_after_its_deregistration() {
     loom::model(|| {
         let (regions, memory, key) = scene();
         let ep = handle::create(std::ptr::null(), |_| Ok(Announceable)).unwrap().publish() as usize;
@@ -69,7 +69,7 @@ fn after_a_removal_no_announced_post_touches_the_memory() {
 }
 
 #[test]
-fn after_a_removal_no_copy_of_a_peer_touches_the_memory() {
+fn no_copy_by_a_peer_accesses_memory_after_its_deregistration() {
     loom::model(|| {
         let (regions, memory, key) = scene();
         let of_peer = PeerRegions { table: (*regions.table).clone(), slots: SLOTS as u32 };
@@ -90,7 +90,7 @@ fn after_a_removal_no_copy_of_a_peer_touches_the_memory() {
 }
 
 #[test]
-fn an_old_key_opens_nothing_of_its_successor() {
+fn old_key_grants_no_access_to_the_successor_of_its_index() {
     loom::model(|| {
         let (regions, _, old) = scene();
         let of_peer = PeerRegions { table: (*regions.table).clone(), slots: SLOTS as u32 };
