@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_take_turns_and_excess_stays_in_the_ring() {
+    fn polls_share_completions_among_connections_and_queue_none() {
         let sink: Weak<dyn CqSink> = Weak::<NoWaiter>::new();
         let cq = Cq::new(sink, Arc::new(Jobs::new().unwrap()), 0);
         let floods: Vec<_> = (0..3).map(|_| Arc::new(ManyCompletions::new(&cq))).collect();
@@ -453,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn check_covers_the_connections_that_are_polled() {
+    fn empty_check_watches_all_polled_connections() {
         let cq = Cq::new(Weak::<NoWaiter>::new(), Arc::new(Jobs::new().unwrap()), 0);
         let check = cq.empty_check().unwrap();
         let slot: &'static AtomicPtr<EmptyCheck> = Box::leak(Box::new(AtomicPtr::new(std::ptr::null_mut())));

@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_come_before_the_environment() {
+    fn ia_params_override_the_environment() {
         let env = |name: &str| match name {
             "DAPL_DIR" => Some("/env".to_string()),
             "DAPL_SM_RMA" => Some("mmap".to_string()),
@@ -175,7 +175,7 @@ mod tests {
     }
 
     #[test]
-    fn bad_values_fall_back() {
+    fn invalid_values_are_replaced_by_defaults() {
         let bad = SmSettings::from("", &|name| (name != "DAPL_DIR").then(|| "12x".to_string()));
         assert_eq!((bad.rma, bad.is_open, bad.spin), (RmaMethod::Auto, false, 150_000));
         assert_eq!((bad.alive.as_millis(), bad.silence.as_millis()), (5_000, 60_000));
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn rma_has_an_order() {
+    fn rma_order_is_parsed_and_invalid_lists_mean_auto() {
         use ByKernel::{Cma, Knem};
         let order = |text: &str| SmSettings::from(&format!("rma={text}"), &none).rma;
         assert_eq!(order("auto").by_kernel().collect::<Vec<_>>(), [Knem, Cma]);
@@ -207,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn areas_are_sane_and_smaller_than_a_huge_page() {
+    fn default_geometry_is_valid_and_smaller_than_a_huge_page() {
         assert!(Geometry::LOCAL.is_sane() && Geometry::LOCAL.area_len() < 2 << 20);
     }
 
@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn misspelt_variables_are_found() {
+    fn unknown_sm_variables_are_reported() {
         let names = ["DAPL_SM_RMA", "DAPL_SM_DIRECTORY", "DAPL_SMALL", "DAPL_SM_CMA"].map(String::from);
         assert_eq!(SM.unknown(names.into_iter()).collect::<Vec<_>>(), ["DAPL_SM_DIRECTORY"]);
     }

@@ -131,7 +131,7 @@ fn concurrent_open_and_close_of_the_default_base_succeed() {
 }
 
 #[test]
-fn base_directory_with_wrong_mode_is_refused() {
+fn base_directory_with_wrong_mode_is_an_error() {
     let dir = scratch("rights");
     DirBuilder::new().mode(0o755).create(&dir).unwrap();
     assert_eq!(Base::open(Some(&dir)).err(), Some(Error::PermissionDenied));
@@ -171,7 +171,7 @@ fn processes_share_an_alternative_to_a_squatted_default_path() {
 }
 
 #[test]
-fn the_default_base_stays_while_an_end_point_is_open() {
+fn default_base_directory_is_kept_while_an_end_point_is_open() {
     let path = PathBuf::from(scratch("held"));
     let base = Base::over(BaseDir::as_default(&KIND, path.clone())).make().unwrap();
     let endpoint = Endpoint::create(base.clone()).unwrap();

@@ -189,7 +189,7 @@ mod tests {
     }
 
     #[test]
-    fn a_region_anywhere_in_a_sealed_file_is_mapped_and_nothing_beside_it_is_given_out() {
+    fn region_of_a_sealed_file_is_mapped_and_addresses_outside_are_none() {
         let file = sealed(12_000);
         rustix::io::pwrite(&file, b"here", 6999).unwrap();
         let mapped = Mapped::of_file(&file, 6999, REGION, true).unwrap();
@@ -234,7 +234,7 @@ mod tests {
     }
 
     #[test]
-    fn segments_are_attached_by_number_even_after_their_removal() {
+    fn segment_is_attached_by_id_even_if_marked_for_removal() {
         // SAFETY: creates a new segment, which is marked for removal below.
         let id = unsafe { libc::shmget(libc::IPC_PRIVATE, 8192, 0o600) };
         let region = |length| Region { address: 4096, length };

@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn window_of_a_queue_pair_serves_the_one_it_was_bound_on() {
+    fn qp_window_grants_access_only_to_the_qp_of_its_bind() {
         let regions = Arc::new(Regions::new(1).unwrap());
         let windows: Arc<Windows> = Arc::default();
         let source = regions.add(whole(), Access::default(), PD).unwrap();

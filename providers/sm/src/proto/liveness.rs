@@ -40,7 +40,7 @@ mod tests {
     const SILENCE: Duration = Duration::from_secs(60);
 
     #[test]
-    fn peer_that_does_not_answer_is_given_up_after_the_timeout() {
+    fn inactive_peer_times_out() {
         let begin = Instant::now();
         let after = |seconds| begin + Duration::from_secs(seconds);
         let mut liveness = Liveness::new(begin);

@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn atomic_requests_round_trip_and_invalid_ones_are_refused() {
+    fn atomic_requests_round_trip_and_invalid_ones_are_not_decoded() {
         for operation in [Atomic::FetchAdd(3), Atomic::CompareSwap { compare: 1, swap: u64::MAX }] {
             let request = AtomicRequest { key: u32::MAX, address: u64::MAX - 7, operation };
             assert_eq!(AtomicRequest::decode(request.encode()), Some(request));

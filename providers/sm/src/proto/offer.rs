@@ -94,7 +94,7 @@ mod tests {
     }
 
     #[test]
-    fn inconsistent_offers_are_refused() {
+    fn inconsistent_offers_are_not_decoded() {
         let part = Part { key: 1, length: u32::MAX, address: 8 };
         let list = words(&[part; MAX_SEGMENTS]);
         let total = u64::from(u32::MAX);

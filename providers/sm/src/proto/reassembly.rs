@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn every_invalid_header_is_refused_without_effect() {
+    fn invalid_piece_header_is_an_error_without_effect() {
         type Violation = fn(&mut Header, &mut Data);
         let lies: [(&str, Violation); 10] = [
             ("a piece with another generation of the connection", |_, data| data.generation = 6),

@@ -61,7 +61,7 @@ fn cleaner_follows_no_symlink() {
 }
 
 #[test]
-fn a_listener_has_no_name_elsewhere() {
+fn listen_does_not_follow_a_link_to_another_directory() {
     let (place, elsewhere) = with_link("qual-link", "quals");
     let before = elsewhere.count();
     let side = place.open();
@@ -80,7 +80,7 @@ fn refused(side: &Side, qual: u64, address: &PeerAddress) {
 }
 
 #[test]
-fn an_invalid_qualifier_file_has_no_listener() {
+fn connect_to_an_invalid_qualifier_file_is_rejected() {
     let (place, elsewhere) = (Place::new("names"), Elsewhere::new("names"));
     let before = elsewhere.count();
     let side = place.open();
@@ -135,7 +135,7 @@ fn interrupted_removal_is_completed_later() {
 }
 
 #[test]
-fn nothing_is_sent_to_a_folder_of_wrong_rights_or_of_others() {
+fn nothing_is_sent_to_a_directory_of_wrong_mode_or_owner() {
     use std::os::unix::fs::PermissionsExt;
     let place = Place::new("others");
     let side = place.open();

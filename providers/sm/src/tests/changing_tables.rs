@@ -121,17 +121,17 @@ impl Drop for Stop<'_> {
 }
 
 #[test]
-fn a_table_that_changes_under_the_copies_of_the_kernel_grants_nothing() {
+fn changing_table_grants_kernel_copies_no_other_memory() {
     copies_by_a_malicious_table("table-kernel", false);
 }
 
 #[test]
-fn nor_under_copies_by_shared_buffers() {
+fn changing_table_grants_buffer_copies_no_other_memory() {
     copies_by_a_malicious_table("table-buffers", true);
 }
 
 #[test]
-fn holes_punched_into_shared_buffers_are_no_signal() {
+fn holes_punched_into_shared_buffers_raise_no_signal() {
     let place = Place::new("holes");
     let (a, b, friend) = (place.open(), place.open(), place.open());
     let good = connected(&friend, &b, 9, 300);

@@ -85,7 +85,7 @@ fn kill(other: &mut Other, round: u32) {
 }
 
 #[test]
-fn the_target_is_killed_while_large_copies_run() {
+fn large_copies_to_a_killed_target_complete_once_and_in_order() {
     let place = Place::new("target-dies");
     let (side, friend) = (place.open(), place.open());
     let good = connected(&friend, &side, QUAL + 1, 100);
@@ -128,7 +128,7 @@ fn the_target_is_killed_while_large_copies_run() {
 }
 
 #[test]
-fn the_initiator_is_killed_while_its_large_copies_run() {
+fn target_survives_a_killed_initiator_of_large_copies() {
     let place = Place::new("initiator-dies");
     let (side, friend) = (place.open(), place.open());
     let good = connected(&friend, &side, QUAL + 1, 100);
@@ -196,7 +196,7 @@ fn process_with_reused_id_has_its_own_watch() {
 
 /// A death ends the connections of the dead process, but not the connections of a later process with the same id.
 #[test]
-fn a_late_death_ends_no_connection_of_the_next_with_that_id() {
+fn late_exit_report_ends_no_connection_of_a_new_process_with_that_id() {
     let place = Place::new("late-death");
     let (a, b) = (place.open(), place.open());
     let mut dead = std::process::Command::new("true").spawn().unwrap();

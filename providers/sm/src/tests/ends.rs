@@ -83,12 +83,12 @@ fn rdma(name: &str, bounce: bool) {
 }
 
 #[test]
-fn rdma_by_the_kernel() {
+fn rdma_by_the_kernel_copies_every_length() {
     rdma("cma", false);
 }
 
 #[test]
-fn rdma_by_the_bounce_buffer_needs_no_call_of_the_target() {
+fn rdma_by_the_bounce_buffer_completes_without_calls_at_the_target() {
     rdma("bounce", true);
 }
 
@@ -129,7 +129,7 @@ fn rdma_outside_granted_memory_breaks_the_connection() {
 }
 
 #[test]
-fn late_duplicate_request_is_not_a_new_one() {
+fn late_duplicate_request_is_not_reported() {
     let place = Place::new("late");
     let (a, b) = (place.open(), place.open());
     let listener = b.ia.listen(7, ObjectId::default()).unwrap();
@@ -163,7 +163,7 @@ fn late_duplicate_request_is_not_a_new_one() {
 }
 
 #[test]
-fn a_peer_that_takes_no_reads_gets_none() {
+fn read_fails_if_the_peer_accepts_no_reads() {
     let place = Place::new("no-reads");
     let (a, b) = (place.open(), place.open());
     let listener = b.ia.listen(7, ObjectId::default()).unwrap();
@@ -181,7 +181,7 @@ fn a_peer_that_takes_no_reads_gets_none() {
 }
 
 #[test]
-fn memory_that_a_copy_could_not_use_is_not_registered() {
+fn unmapped_or_protected_memory_is_not_registered() {
     let place = Place::new("rights");
     let a = place.open();
     let length = 3 * rustix::param::page_size();
@@ -210,7 +210,7 @@ fn memory_that_a_copy_could_not_use_is_not_registered() {
 }
 
 #[test]
-fn a_message_longer_than_its_receive_breaks_both_ends() {
+fn message_longer_than_its_receive_fails_at_both_processes() {
     let place = Place::new("long");
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 10);
@@ -228,7 +228,7 @@ fn a_message_longer_than_its_receive_breaks_both_ends() {
 }
 
 #[test]
-fn a_graceful_end_delivers_first_and_an_abrupt_one_flushes() {
+fn graceful_disconnect_delivers_and_abrupt_disconnect_flushes() {
     let place = Place::new("ends");
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 10);
@@ -253,7 +253,7 @@ fn a_graceful_end_delivers_first_and_an_abrupt_one_flushes() {
 }
 
 #[test]
-fn missing_rejecting_and_leaving_peers_give_different_events() {
+fn missing_rejecting_and_aborting_peers_give_different_events() {
     let place = Place::new("refusals");
     let (a, b) = (place.open(), place.open());
     let qp = a.qp();
@@ -286,7 +286,7 @@ fn missing_rejecting_and_leaving_peers_give_different_events() {
 }
 
 #[test]
-fn hand_off_works_within_the_host_and_is_bounded() {
+fn hand_off_reaches_another_listener_and_is_bounded() {
     let place = Place::new("hand-off");
     let (a, b, c) = (place.open(), place.open(), place.open());
     let id = ObjectId { handle: 4096, generation: 1 };
@@ -315,7 +315,7 @@ fn hand_off_works_within_the_host_and_is_bounded() {
 }
 
 #[test]
-fn nothing_is_left_on_disk() {
+fn closed_adapters_leave_no_files() {
     let place = Place::new("left");
     let (a, b) = (place.open(), place.open());
     let pair = connected(&a, &b, 7, 10);
@@ -335,7 +335,7 @@ fn nothing_is_left_on_disk() {
 
 /// A peer that has not noticed the end may still be copying, so the memory must stay mapped until this copy ends.
 #[test]
-fn deregistration_waits_for_a_copy_that_began_before_the_end() {
+fn deregistration_waits_for_a_copy_that_began_before_disconnect() {
     let place = Place::new("copy-at-the-end");
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 1);

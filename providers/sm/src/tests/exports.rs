@@ -144,7 +144,7 @@ fn only_memory_that_cannot_fault_is_exported() {
 }
 
 #[test]
-fn one_descriptor_does_for_all_registrations_of_a_file_and_goes_with_the_last() {
+fn registrations_of_one_file_share_a_descriptor_until_the_last_ends() {
     let place = Place::new("exported-once");
     let a = place.open();
     let file = sealed();
@@ -208,7 +208,7 @@ fn rdma_to_a_segment_is_one_copy_by_the_initiator() {
 }
 
 #[test]
-fn the_rights_of_a_registration_hold_in_its_mapping() {
+fn mapping_enforces_the_rights_of_its_registration() {
     let place = Place::new("direct-rights");
     let (a, b) = (place.open(), place.open());
     let (active, _passive) = connected(&a, &b, 7, 10);
@@ -230,7 +230,7 @@ fn the_rights_of_a_registration_hold_in_its_mapping() {
 }
 
 #[test]
-fn fragments_under_way_land_before_the_first_direct_copy() {
+fn fragments_in_flight_are_copied_before_the_first_direct_copy() {
     let place = Place::new("direct-order");
     let (a, b) = (place.open(), place.open());
     let file = sealed();
@@ -257,7 +257,7 @@ fn fragments_under_way_land_before_the_first_direct_copy() {
 }
 
 #[test]
-fn a_deregistration_ends_direct_copies_and_the_mapping_goes() {
+fn deregistration_ends_direct_copies_and_removes_the_mapping() {
     let place = Place::new("direct-end");
     let (a, b) = (place.open(), place.open());
     let (active, _passive) = connected(&a, &b, 7, 10);
@@ -292,7 +292,7 @@ fn a_deregistration_ends_direct_copies_and_the_mapping_goes() {
 }
 
 #[test]
-fn a_peer_that_is_started_again_is_asked_again() {
+fn mapping_is_requested_again_from_a_restarted_peer() {
     let place = Place::new("direct-again");
     let a = place.open();
     let file = sealed();
@@ -361,7 +361,7 @@ impl Owner {
 }
 
 #[test]
-fn invalid_export_answers_are_not_mapped() {
+fn invalid_mapping_replies_are_not_mapped() {
     let place = Place::new("export-lies");
     let a = place.open();
     let victim = a.qp();

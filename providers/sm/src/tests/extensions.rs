@@ -33,7 +33,7 @@ fn add(mr: &Mr, word: &AtomicU64, add: u64) -> Op {
 }
 
 #[test]
-fn sends_bring_immediate_data_at_every_length() {
+fn sends_of_every_length_deliver_immediate_data() {
     let place = Place::new("immediate");
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 10);
@@ -87,7 +87,7 @@ fn write_with_immediate_data_completes_a_receive_behind_its_data() {
 }
 
 #[test]
-fn write_with_immediate_data_waits_for_a_receive_and_keeps_its_place() {
+fn write_with_immediate_data_waits_for_a_receive_and_keeps_its_order() {
     for bounce in [false, true] {
         let place = Place::new(&format!("write-waits-{bounce}"));
         let (a, b) = (place.open(), place.open());
@@ -162,7 +162,7 @@ fn atomics(name: &str, bounce: bool) {
 }
 
 #[test]
-fn atomic_operations_need_no_call_of_the_target() {
+fn atomic_operations_complete_without_calls_at_the_target() {
     atomics("atomics", false);
     atomics("atomics-bounce", true);
 }
@@ -195,7 +195,7 @@ fn sum_up(sides: [(&Side, &Qp); 2], mr: &Mr, word: &AtomicU64) {
 }
 
 #[test]
-fn atomic_operations_are_atomic_against_each_other_and_the_processor() {
+fn atomic_operations_are_atomic_with_each_other_and_local_instructions() {
     let place = Place::new("atomicity");
     let (a, b, c) = (place.open(), place.open(), place.open());
     let (first, _one) = connected(&a, &b, 7, 10);
@@ -206,7 +206,7 @@ fn atomic_operations_are_atomic_against_each_other_and_the_processor() {
 }
 
 #[test]
-fn atomic_operations_on_mapped_memory_and_by_the_target_do_not_disturb_each_other() {
+fn atomic_operations_on_mapped_memory_and_by_the_target_are_atomic_together() {
     let place = Place::new("atomicity-mapped");
     let (a, b, c) = (place.open(), place.open(), place.open());
     let (first, _one) = connected(&a, &b, 7, 10);
@@ -322,7 +322,7 @@ fn fenced_atomic_operations_and_suppressed_ones_keep_their_order() {
 }
 
 #[test]
-fn atomic_operations_are_flushed_when_the_peer_goes() {
+fn atomic_operations_are_flushed_when_the_peer_disconnects() {
     let place = Place::new("atomic-flush");
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 10);
@@ -341,7 +341,7 @@ fn atomic_operations_are_flushed_when_the_peer_goes() {
 }
 
 #[test]
-fn peer_without_extensions_is_not_sent_any() {
+fn extension_operations_fail_if_the_peer_does_not_support_them() {
     let place = Place::new("old-peer");
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 10);

@@ -55,7 +55,7 @@ fn fifo_of(qp: &Qp) -> OwnedFd {
 }
 
 #[test]
-fn a_lost_word_is_made_up_for() {
+fn lost_wake_up_is_repeated_within_a_heartbeat() {
     let place = Place::new("lost-words");
     let (a, (b, sleeper)) = (place.open(), sleeper(&place));
     let (active, passive) = connected(&a, &b, 7, 10);
@@ -110,7 +110,7 @@ fn fills(shrink: bool) {
 }
 
 #[test]
-fn a_full_fifo_loses_nothing() {
+fn full_fifo_loses_no_wake_up() {
     fills(false);
 }
 
@@ -165,7 +165,7 @@ const KINDS: [&str; 6] = [
 ];
 
 #[test]
-fn only_a_fifo_of_the_peer_is_written_to() {
+fn peer_whose_fifo_was_replaced_is_rejected() {
     let place = Place::new("drained-fifo");
     let (a, b) = (place.open(), place.open());
     let id = ObjectId { handle: 4096, generation: 1 };
@@ -220,7 +220,7 @@ fn drained_fifo_words_lose_no_wake_up() {
 }
 
 #[test]
-fn a_folder_that_vanishes_ends_no_connection() {
+fn removed_end_point_directory_ends_no_connection() {
     let place = Place::new("vanished");
     let (a, (b, sleeper)) = (place.open(), sleeper(&place));
     let (active, passive) = connected(&a, &b, 7, 10);

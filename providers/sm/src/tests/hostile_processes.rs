@@ -170,7 +170,7 @@ fn a_process_that_overwrites_all_shared_memory_does_not_crash_others() {
 }
 
 #[test]
-fn nor_where_rdma_goes_by_shared_buffers() {
+fn a_process_that_overwrites_all_shared_buffers_does_not_crash_others() {
     weathers("storm-buffers", &[("DAPL_SM_RMA", "mmap")]);
 }
 
@@ -193,7 +193,7 @@ pub(super) fn changes_user(place: &Place) {
 }
 
 #[test]
-fn another_users_process_is_not_answered() {
+fn datagrams_of_another_user_are_dropped() {
     let place = Place::new("another-user");
     let (side, friend) = (place.open(), place.open());
     let good = connected(&friend, &side, QUAL + 1, 100);

@@ -114,7 +114,7 @@ fn piece_of_another_message_ends_the_connection() {
 }
 
 #[test]
-fn a_reader_that_claims_the_future_is_dropped() {
+fn consumed_count_beyond_the_published_requests_ends_the_connection() {
     let place = Place::new("count-lies");
     let (a, b) = (place.open(), place.open());
     let (malicious, victim) = connected(&a, &b, 7, 2);
@@ -125,7 +125,7 @@ fn a_reader_that_claims_the_future_is_dropped() {
 }
 
 #[test]
-fn a_peer_that_overwrites_all_shared_memory_does_not_crash_this_side() {
+fn a_peer_that_overwrites_all_shared_memory_does_not_crash_this_process() {
     let place = Place::new("scribble");
     let (a, b) = (place.open(), place.open());
     let good = connected(&a, &b, 7, 2);
@@ -302,7 +302,7 @@ fn request_of_no_process() -> Vec<u8> {
 }
 
 #[test]
-fn answer_for_an_earlier_end_point_is_ignored() {
+fn reply_for_an_earlier_end_point_is_ignored() {
     let place = Place::new("former-epoch");
     let a = place.open();
     let client = TestClient::new(&place);

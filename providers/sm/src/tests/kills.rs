@@ -109,7 +109,7 @@ fn dies_listening(point: Point, passes: u32, settings: &[(&str, &str)]) {
 }
 
 #[test]
-fn in_the_making_of_an_end_point() {
+fn kill_during_end_point_creation_leaves_no_files() {
     for point in [FolderBegun, FolderHasLockFile, FolderBuilt, FolderNamed] {
         dies_connecting(point, 0, &[]);
         dies_listening(point, 0, &[]);
@@ -117,28 +117,28 @@ fn in_the_making_of_an_end_point() {
 }
 
 #[test]
-fn in_the_naming_of_a_listener() {
+fn kill_during_listener_creation_leaves_no_files() {
     for point in [QualOpened, QualLocked, QualWritten] {
         dies_listening(point, 0, &[]);
     }
 }
 
 #[test]
-fn requester_killed_during_handshake() {
+fn kill_of_the_client_during_handshake_gives_one_event() {
     for point in [BeforeRequest, AfterRequestOrReply, ReplyReceived, BeforeAck, AfterAck, Confirmed, Reported] {
         dies_connecting(point, 0, &[]);
     }
 }
 
 #[test]
-fn listener_killed_during_handshake() {
+fn kill_of_the_listener_during_handshake_gives_one_event() {
     for point in [RequestReceived, BeforeReply, AfterRequestOrReply, Confirmed, Reported] {
         dies_listening(point, 0, &[]);
     }
 }
 
 #[test]
-fn in_the_middle_of_a_message() {
+fn kill_during_a_message_gives_one_event() {
     let points = [
         SlotReserved,
         SlotFilled,
@@ -157,7 +157,7 @@ fn in_the_middle_of_a_message() {
 }
 
 #[test]
-fn in_the_middle_of_a_long_message() {
+fn kill_during_a_long_message_gives_one_event() {
     for point in [OfferReserved, Offered, OfferRead, HelpAsked, HelpSeen, HelpClaimed, PartFetched] {
         dies_connecting(point, PASSES, &[]);
         dies_listening(point, PASSES, &[]);
@@ -165,7 +165,7 @@ fn in_the_middle_of_a_long_message() {
 }
 
 #[test]
-fn in_the_middle_of_rdma_by_the_kernel() {
+fn kill_during_rdma_by_the_kernel_gives_one_event() {
     for point in [KeyAnnounced, PieceCopied] {
         dies_connecting(point, PASSES, &[]);
         dies_listening(point, PASSES, &[]);
@@ -179,7 +179,7 @@ fn in_the_middle_of_rdma_by_the_kernel() {
 }
 
 #[test]
-fn in_the_middle_of_rdma_by_shared_buffers() {
+fn kill_during_rdma_by_shared_buffers_gives_one_event() {
     for point in [FragmentReserved, FragmentFilled, TargetHeld, TargetCopied] {
         dies_connecting(point, PASSES, &[("DAPL_SM_RMA", "mmap")]);
         dies_listening(point, PASSES, &[("DAPL_SM_RMA", "mmap")]);
@@ -187,12 +187,12 @@ fn in_the_middle_of_rdma_by_shared_buffers() {
 }
 
 #[test]
-fn in_the_end_of_a_connection() {
+fn kill_during_disconnect_gives_one_event() {
     dies_as("parts", MarkedEnded, 0, &[]);
 }
 
 #[test]
-fn in_the_cleaner_and_on_leaving() {
+fn kill_during_cleaning_or_close_leaves_no_files() {
     let leaving = (0..3).map(|passes| (Leaving, passes));
     for (point, passes) in [(CleanerLocked, 0), (CleanerMovedAside, 0), (CleanerRemoved, 0)].into_iter().chain(leaving)
     {
@@ -254,7 +254,7 @@ fn reaches(side: &Side, address: &PeerAddress, first: &mut u32, enough: u64) -> 
 }
 
 #[test]
-fn started_again_under_the_same_name() {
+fn restarted_process_with_the_same_name_is_reached() {
     let place = Place::new("again");
     let side = place.open();
     let address = PeerAddress::Path(format!("{}/1/1", place.0).into());

@@ -72,7 +72,7 @@ fn registration_declares_memory_and_initiator_copies_by_cookie() {
 }
 
 #[test]
-fn copy_refused_by_the_device_uses_another_method() {
+fn copy_denied_by_the_device_uses_another_method() {
     for (n, (failure, by_cma)) in [
         (Failure::Copies(libc::EINVAL), true),
         (Failure::Copies(libc::EINVAL), false),
@@ -103,7 +103,7 @@ fn copy_refused_by_the_device_uses_another_method() {
 }
 
 #[test]
-fn the_order_that_is_set_is_kept() {
+fn configured_order_of_rma_methods_is_used() {
     for (n, (settings, by_knem)) in
         [("rma=knem,cma", true), ("rma=knem", true), ("rma=cma", false), ("rma=mmap", false)].into_iter().enumerate()
     {

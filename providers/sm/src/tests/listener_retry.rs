@@ -42,7 +42,7 @@ fn late_listener_gets_the_request() {
 }
 
 #[test]
-fn without_a_listener_it_is_rejected_in_the_end() {
+fn request_without_a_listener_is_rejected_after_the_wait() {
     let place = Place::new("seek-end");
     for settings in ["", "listener_wait_ms=0", "listener_wait_ms=1"] {
         let (a, b) = (open(&place, settings), place.open());
@@ -56,7 +56,7 @@ fn without_a_listener_it_is_rejected_in_the_end() {
 }
 
 #[test]
-fn an_end_point_that_died_is_no_end_of_the_search() {
+fn dead_end_point_does_not_end_the_lookup() {
     let place = Place::new("seek-dead");
     let a = open(&place, LONG_LISTENER_WAIT);
     let quals = std::path::Path::new(&place.0).join("quals");
@@ -72,7 +72,7 @@ fn an_end_point_that_died_is_no_end_of_the_search() {
 }
 
 #[test]
-fn a_consumer_that_gives_up_asks_no_more() {
+fn aborted_connect_sends_no_more_requests() {
     let place = Place::new("seek-over");
     let (a, b) = (open(&place, LONG_LISTENER_WAIT), place.open());
     drop(ask(&a, &here(), 1));
@@ -87,7 +87,7 @@ fn a_consumer_that_gives_up_asks_no_more() {
 }
 
 #[test]
-fn listener_with_full_queue_is_asked_once() {
+fn request_to_a_full_accept_queue_is_not_repeated() {
     let place = Place::new("seek-space");
     let (a, b) = (open(&place, LONG_LISTENER_WAIT), place.open());
     let _listener = b.ia.listen(9, LISTENER).unwrap();

@@ -145,7 +145,7 @@ fn long_and_short_sends_and_rdma_keep_their_order() {
 }
 
 #[test]
-fn both_ways_at_once() {
+fn long_sends_in_both_directions_complete() {
     let pair = both("long-both");
     let ends = [(&pair.a, &pair.active), (&pair.b, &pair.passive)];
     std::thread::scope(|scope| {
@@ -171,7 +171,7 @@ fn both_ways_at_once() {
 }
 
 #[test]
-fn too_long_for_its_receive_breaks_both_ends() {
+fn long_send_beyond_its_receive_fails_at_both_processes() {
     let Both { a, b, active, passive, _place } = both("long-short");
     let (out, space) = (pattern(MIB, 1), vec![0u8; MIB - 1]);
     let (out_mr, space_mr) = (a.register(&out), b.register(&space));
@@ -183,7 +183,7 @@ fn too_long_for_its_receive_breaks_both_ends() {
 }
 
 #[test]
-fn memory_of_the_sender_that_goes_before_it_is_fetched() {
+fn send_of_deregistered_memory_fails_before_it_is_fetched() {
     for late in [false, true] {
         let Both { a, b, active, passive, _place } = both(&format!("long-gone-{late}"));
         let (out, space) = (pattern(MIB, 1), vec![0u8; MIB]);
@@ -203,7 +203,7 @@ fn memory_of_the_sender_that_goes_before_it_is_fetched() {
 }
 
 #[test]
-fn memory_of_the_receiver_that_goes() {
+fn receive_of_deregistered_memory_fails() {
     let Both { a, b, active, passive, _place } = both("long-no-space");
     let (out, space) = (pattern(MIB, 1), vec![0u8; MIB]);
     let (out_mr, space_mr) = (a.register(&out), b.register(&space));
@@ -215,7 +215,7 @@ fn memory_of_the_receiver_that_goes() {
 }
 
 #[test]
-fn a_graceful_end_waits_for_an_offer_and_an_abrupt_one_takes_it_back() {
+fn graceful_disconnect_waits_for_an_offer_and_abort_recalls_it() {
     let Both { a, b, active, passive, _place } = both("long-ends");
     let (out, space) = (pattern(MIB, 1), vec![0u8; MIB]);
     let (out_mr, space_mr) = (a.register(&out), b.register(&space));
@@ -240,7 +240,7 @@ fn a_graceful_end_waits_for_an_offer_and_an_abrupt_one_takes_it_back() {
 }
 
 #[test]
-fn copy_refused_by_the_kernel_is_staged_in_order() {
+fn copy_denied_by_the_kernel_is_staged_in_order() {
     for allowed in [0, 1, 3] {
         let pair = both(&format!("long-refused-{allowed}"));
         let Both { a, b, active, passive, .. } = &pair;
@@ -288,7 +288,7 @@ fn a_message_of_more_parts_than_the_response_ring_has_slots_is_staged() {
 }
 
 #[test]
-fn memory_of_the_sender_that_goes_while_it_is_staged() {
+fn send_of_deregistered_memory_fails_while_it_is_staged() {
     let Both { a, b, active, passive, _place } = both("long-stage-gone");
     let (out, space) = (pattern(MIB, 1), vec![0u8; MIB]);
     let (out_mr, space_mr) = (a.register(&out), b.register(&space));
@@ -388,7 +388,7 @@ fn fetches_its_part(b: &Side, out: &[u8], space: &[u8]) {
 }
 
 #[test]
-fn claimed_part_is_awaited_and_redone_on_failure() {
+fn claimed_part_is_awaited_and_copied_locally_on_failure() {
     for done in [true, false] {
         let pair = both_lazy(&format!("long-claimed-{done}"));
         let Both { a, b, active, passive, .. } = &pair;
@@ -410,7 +410,7 @@ fn claimed_part_is_awaited_and_redone_on_failure() {
 }
 
 #[test]
-fn the_end_of_a_receive_waits_for_its_helper_but_not_for_ever() {
+fn abort_waits_for_a_claimed_part_for_a_limited_time() {
     let pair = both_lazy("long-called-off");
     let Both { a, b, active, passive, .. } = &pair;
     let (out, space) = (pattern(100_000, 1), vec![0u8; 100_000]);
@@ -426,7 +426,7 @@ fn the_end_of_a_receive_waits_for_its_helper_but_not_for_ever() {
 }
 
 #[test]
-fn help_is_given_while_both_are_at_it() {
+fn sender_copies_parts_while_both_processes_poll() {
     let pair = both("long-helped");
     let Both { a, b, active, passive, .. } = &pair;
     let until = Instant::now() + PATIENCE;

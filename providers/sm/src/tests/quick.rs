@@ -214,7 +214,7 @@ fn messages_of_one_piece_arrive_whole_and_in_order() {
 
 /// Programs poll the last byte of a write. One thread polls it while another thread writes.
 #[test]
-fn last_byte_of_a_write_through_a_mapping_comes_last() {
+fn last_byte_of_a_write_through_a_mapping_is_written_last() {
     const LENGTH: usize = 4096;
     let place = Place::new("quick-last");
     let sides = [place.open(), place.open()];

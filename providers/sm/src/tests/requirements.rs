@@ -110,7 +110,7 @@ fn disabled_cross_memory_copy_is_not_used() {
 }
 
 #[test]
-fn the_initiator_alone_moves_the_data_where_the_kernel_copies() {
+fn kernel_copies_send_no_message_to_the_target() {
     let place = Place::new("alone");
     let (a, b) = (place.open(), place.open());
     let (active, _passive) = connected(&a, &b, 7, 10);
@@ -176,7 +176,7 @@ impl ClientQp {
 }
 
 #[test]
-fn fragments_describe_themselves_several_are_under_way_and_the_first_error_ends_all() {
+fn several_fragments_are_in_flight_and_the_first_error_ends_the_transfer() {
     let place = Place::new("fragments");
     let a = place.open();
     let (client, geometry) = (TestClient::new(&place), Geometry::LOCAL);
@@ -216,7 +216,7 @@ fn fragments_describe_themselves_several_are_under_way_and_the_first_error_ends_
 }
 
 #[test]
-fn no_more_fragments_are_under_way_than_the_targets_ring_of_answers_holds() {
+fn fragments_in_flight_are_limited_by_the_targets_response_ring() {
     let place = Place::new("answers");
     let a = set(&place, "rma_buffer=1048576");
     let client = TestClient::new(&place);
@@ -229,7 +229,7 @@ fn no_more_fragments_are_under_way_than_the_targets_ring_of_answers_holds() {
 }
 
 #[test]
-fn ends_with_areas_of_different_sizes_exchange_data() {
+fn processes_with_segments_of_different_sizes_exchange_data() {
     let smallest = "slots=8 message_buffer=32768 rma_buffer=65536";
     let largest = "slots=4096 message_buffer=1048576 rma_buffer=1048576";
     let odd = "slots=16 message_buffer=33280 rma_buffer=69952";
@@ -328,7 +328,7 @@ fn one_thread_reports_all_connections() {
 }
 
 #[test]
-fn nothing_is_delivered_and_nothing_sent_after_the_end() {
+fn nothing_is_delivered_or_sent_after_disconnect() {
     let place = Place::new("gates");
     let (a, b) = (place.open(), place.open());
     for round in 0..20 {
@@ -376,7 +376,7 @@ fn nothing_is_delivered_and_nothing_sent_after_the_end() {
 }
 
 #[test]
-fn wait_polls_for_the_set_time() {
+fn spin_time_is_the_configured_time() {
     for (settings, nanoseconds) in [("", 150_000), ("spin_us=0", 0), ("spin_us=1000000", 1_000_000_000)] {
         let place = Place::new("spin");
         assert_eq!(set(&place, settings).cq.max_spin(), nanoseconds);
@@ -384,7 +384,7 @@ fn wait_polls_for_the_set_time() {
 }
 
 #[test]
-fn a_queue_pair_that_was_dropped_is_gone() {
+fn dropped_queue_pair_is_freed() {
     let place = Place::new("counts");
     let (a, b) = (place.open(), place.open());
     let (active, passive) = connected(&a, &b, 7, 10);

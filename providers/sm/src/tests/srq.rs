@@ -200,7 +200,7 @@ fn waiter_is_woken_by_a_receive_for_a_waiting_message() {
 }
 
 #[test]
-fn a_long_message_keeps_its_receive_until_it_is_whole_or_its_sender_is_gone() {
+fn long_message_holds_its_srq_receive_until_it_completes() {
     let place = Place::new("srq-long");
     let (a, b) = (place.open(), place.open());
     let srq = srq(&b, &Arc::default());
@@ -234,7 +234,7 @@ fn a_long_message_keeps_its_receive_until_it_is_whole_or_its_sender_is_gone() {
 }
 
 #[test]
-fn receives_name_memory_of_the_queues_domain() {
+fn srq_receive_must_be_in_the_queues_protection_domain() {
     let place = Place::new("srq-pd");
     let (a, b) = (place.open(), place.open());
     let srq = srq(&b, &Arc::default());
@@ -280,7 +280,7 @@ fn low_watermark_is_reported_once() {
 }
 
 #[test]
-fn a_shared_queue_holds_as_many_as_it_was_made_for() {
+fn srq_holds_at_most_its_capacity() {
     let place = Place::new("srq-full");
     let b = place.open();
     let srq = srq(&b, &Arc::default());
@@ -292,7 +292,7 @@ fn a_shared_queue_holds_as_many_as_it_was_made_for() {
 }
 
 #[test]
-fn one_receive_above_a_hard_watermark_of_none_breaks_the_connection() {
+fn srq_receive_above_a_hard_watermark_of_zero_breaks_the_connection() {
     let place = Place::new("srq-hard");
     let (a, b) = (place.open(), place.open());
     let srq = srq(&b, &Arc::default());
@@ -307,7 +307,7 @@ fn one_receive_above_a_hard_watermark_of_none_breaks_the_connection() {
 }
 
 #[test]
-fn watermarks_of_a_queue_pair_with_own_receives() {
+fn qp_soft_watermark_is_reported_and_hard_watermark_breaks_the_connection() {
     let place = Place::new("marks");
     let (a, b) = (place.open(), place.open());
     let passive = b.ia.create_qp(&b.pd, spec(&b, 10, None)).unwrap();

@@ -47,7 +47,7 @@ fn stops(role: &str, point: Point, passes: u32, settings: &[(&str, &str)]) {
 }
 
 #[test]
-fn stopped_until_it_is_given_up_and_then_back_again() {
+fn process_stopped_during_a_transfer_gets_one_event_when_it_continues() {
     for point in [SlotFilled, BeforePublish, KeyAnnounced, PieceCopied, HelpAsked, HelpClaimed] {
         stops("listens", point, PASSES, &[]);
     }
@@ -60,7 +60,7 @@ fn stopped_until_it_is_given_up_and_then_back_again() {
 }
 
 #[test]
-fn stopped_behind_the_hand_shake_until_it_is_given_up() {
+fn process_stopped_after_the_handshake_gets_one_event_when_it_continues() {
     for point in [Confirmed, Reported] {
         stops("listens", point, 0, &[]);
     }
@@ -124,7 +124,7 @@ fn pause_of_the_requester_during_handshake_is_harmless() {
 
 /// A peer that stops after it was accepted is given up. When it continues, it notices the end.
 #[test]
-fn stopped_before_the_acknowledgement_until_it_is_given_up() {
+fn accepted_client_that_stops_is_given_up_and_notices_the_end() {
     for point in [ReplyReceived, BeforeAck] {
         let place = Place::new(&format!("unacknowledged-{point:?}"));
         let side = place.open_with("keepalive_ms=100 give_up_ms=1000", Weak::<IgnoreNotifications>::new());
@@ -166,7 +166,7 @@ fn panic_unless(good: bool) -> bool {
 }
 
 #[test]
-fn answer_of_a_dead_process_counts() {
+fn reply_of_an_exited_process_establishes_the_connection() {
     let place = Place::new("last-word");
     let sink = Arc::<Recorder>::default();
     std::fs::DirBuilder::new().recursive(true).create(&place.0).unwrap();

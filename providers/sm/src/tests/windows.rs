@@ -143,7 +143,7 @@ fn old_key_is_invalid_when_the_new_bind_completes() {
 }
 
 #[test]
-fn dropped_window_is_unbound_at_once() {
+fn dropped_window_is_unbound_immediately() {
     by_both_ways("window-drop", |mut world| {
         let at = world.land.at(0);
         let key = world.bind(world.land.bind(0, 64, WRITE));
@@ -171,7 +171,7 @@ fn a_connection_of_another_domain_has_no_access() {
 }
 
 #[test]
-fn nothing_starts_before_a_bind_that_waits_for_copies() {
+fn requests_after_a_bind_wait_until_copies_with_its_window_end() {
     for sleeps in [false, true] {
         let world = World::new(&format!("window-fence-{sleeps}"), false);
         let old = world.bind(world.land.bind(0, 64, READ));
@@ -263,7 +263,7 @@ fn a_bind_that_is_flushed_leaves_nothing_bound() {
 }
 
 #[test]
-fn a_full_queue_takes_no_bind_and_changes_nothing() {
+fn bind_to_a_full_queue_fails_without_effect() {
     let world = World::new("window-full", false);
     let qp = world.b.qp();
     for n in 0..64 {
@@ -276,7 +276,7 @@ fn a_full_queue_takes_no_bind_and_changes_nothing() {
 }
 
 #[test]
-fn nothing_is_written_once_an_unbind_is_complete() {
+fn nothing_is_written_after_an_unbind_completes() {
     by_both_ways("window-race", |mut world| {
         for round in 0..20 {
             let key = world.bind(world.land.bind(0, 4096, WRITE));
@@ -337,7 +337,7 @@ fn send_with_invalidate_unbinds_the_window_before_its_receive_completes() {
 }
 
 #[test]
-fn send_that_invalidates_no_window_fails_at_both_ends() {
+fn send_with_invalid_window_key_fails_at_both_processes() {
     for wrong in 0..3 {
         let world = World::new(&format!("invalidate-wrong-{wrong}"), false);
         let key = world.bind(world.land.bind(0, 4096, WRITE));

@@ -87,14 +87,14 @@ fn truncated_and_damaged_datagrams_are_decoded_safely() {
 }
 
 #[test]
-fn another_version_is_refused_as_such() {
+fn request_of_another_version_is_a_version_error() {
     let mut bytes = all()[0].encode();
     bytes[1] = 2;
     assert_eq!(Datagram::decode(&bytes), Err(DecodeError::Version(2)));
 }
 
 #[test]
-fn a_connection_stays_within_its_footprint() {
+fn segments_of_a_connection_need_at_most_256_kib() {
     let ours = Geometry::LOCAL;
     assert!(ours.is_sane() && ours.area_len() + ours.rma_len() <= 256 << 10);
 }

@@ -139,7 +139,7 @@ Abandoned + close -> Closed []
 ";
 
 #[test]
-fn every_state_answers_every_input_as_the_table_says() {
+fn every_state_handles_every_input_as_in_the_table() {
     let now = Instant::now();
     let states: [&dyn Fn() -> Machine; 7] = [
         &|| active(now),
@@ -166,7 +166,7 @@ fn every_state_answers_every_input_as_the_table_says() {
 }
 
 #[test]
-fn both_sides_open_with_three_datagrams() {
+fn handshake_of_three_datagrams_opens_both_machines() {
     let now = Instant::now();
     let (mut active, mut passive) = (requested(now), offered(now));
     assert_eq!(passive.handle(Input::Accept(accepting()), now), [Action::Transmit]);
@@ -199,7 +199,7 @@ fn request_carries_its_token_and_qualifier() {
 }
 
 #[test]
-fn a_request_is_handed_on_a_bounded_number_of_times() {
+fn request_is_handed_off_at_most_eight_times() {
     let now = Instant::now();
     let mut machine = requested(now);
     for token in 0..MAX_HAND_OFFS as u64 {
@@ -210,7 +210,7 @@ fn a_request_is_handed_on_a_bounded_number_of_times() {
 }
 
 #[test]
-fn a_missing_listener_is_looked_up_until_the_limit() {
+fn missing_listener_is_looked_up_again_until_the_time_limit() {
     let begin = Instant::now();
     let mut machine = active(begin);
     let (mut now, mut waits) = (begin, Vec::new());
@@ -267,7 +267,7 @@ fn reply_is_repeated_until_give_up() {
 }
 
 #[test]
-fn a_refusal_is_remembered_for_a_while() {
+fn rejection_is_repeated_until_its_deadline() {
     let now = Instant::now();
     let mut machine = after(offered(now), &[Input::Refuse(ReplyResult::Rejected)], now);
     let repeated = machine.handle(Input::Repeated, now);
