@@ -1,9 +1,9 @@
 //! Completion queues, and the connections on which a polling consumer makes progress.
 //!
 //! While a consumer polls a queue, it makes progress on the connections in `active`, and the engine sleeps. When the
-//! consumer stops polling, the engine arms these connections and takes over. A connection without traffic is not in the
-//! list, so it does not slow down polls. The locks of this module are acquired after all other locks except that of the
-//! engine queue.
+//! consumer stops polling, the engine sets the wake-up flags of these connections and makes progress on them. A
+//! connection without traffic is not in the list, so it does not slow down polls. The locks of this module are acquired
+//! after all other locks except that of the engine queue.
 #![forbid(unsafe_code)]
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -20,34 +20,36 @@ use parking_lot::{Mutex, MutexGuard};
 
 use crate::engine::jobs::{EngineQueueClient, Job, Jobs};
 
-/// Maximum number of idle connections in the list that pollers serve.
+/// If more connections than this are in the list of a completion queue, idle connections are removed from it.
 const MAX_IDLE_POLLED: usize = 16;
 
-/// A connection, as a thread that polls one of its queues uses it. It is a trait, because a queue pair posts
-/// completions to the queue while the queue polls its connections. Tests of the queue implement it without a ring.
+/// A connection, as a thread that polls one of its completion queues uses it. It is a trait because the calls go both
+/// ways: queue pairs push completions, and completion queues poll connections. Tests of this module implement it without
+/// a ring.
 pub(crate) trait PolledConnection: Send + Sync {
     /// Makes a pass over the connection for a poller. Returns whether the connection has ended.
     fn poll(&self, out: &mut Outbox<'_>) -> bool;
-    /// Returns words that show without a lock whether `poll` would find work.
+    /// Returns the words from which a dequeue finds out, without a lock, whether `poll` would find work.
     fn watch(&self) -> &'static RingWatch;
     /// Whether the connection has ended.
     fn has_ended(&self) -> bool;
     /// Whether a thread polls the connection, so that its peer sends no wake-ups.
     fn is_polled(&self) -> bool;
-    /// Whether the last calls of this function found no progress.
+    /// Called every tick. Whether the connection has made no progress for several ticks.
     fn was_idle(&self) -> bool;
     /// Clears the wake-up flags, because a thread polls.
     fn disarm(&self);
-    /// Makes progress until no work is left. Then sets the wake-up flags, unless a thread polls.
+    /// Makes progress. If a thread polls, adds the connection to its list; otherwise continues until no work is left,
+    /// and sets the wake-up flags.
     fn serve(&self);
-    /// Removes the connection from the lists of the queues that poll it.
+    /// Removes the connection from the lists of its completion queues, and sets its wake-up flags.
     fn retire(&self);
-    /// Whether the rings contain entries that were not taken.
+    /// Whether the rings contain entries that were not consumed.
     fn has_unread(&self) -> bool;
 }
 
-/// Collects the completions of a pass. Completions of the polling thread's queue are passed to it directly; other
-/// completions are added to their queue.
+/// Destination of the completions of a pass. Completions of the queue that the calling thread polls are written to the
+/// thread's array; other completions are added to their queue.
 #[derive(Debug, Default)]
 pub(crate) struct Outbox<'a> {
     poller: Option<(&'a Arc<CqCore>, &'a mut [Completion])>,
@@ -55,12 +57,12 @@ pub(crate) struct Outbox<'a> {
 }
 
 impl Outbox<'_> {
-    /// Whether the poller's array is full. In this case further messages can stay in the rings.
+    /// Whether the poller's array is full. A pass then ends, and leaves further messages in the rings.
     pub(crate) fn is_full(&self) -> bool {
         self.poller.as_ref().is_some_and(|(_, out)| self.filled == out.len())
     }
 
-    /// Adds a completion of `cq` after the completions that are already queued.
+    /// Adds a completion of `cq`, after all earlier completions of `cq`.
     #[inline(always)]
     pub(crate) fn put(&mut self, cq: &Arc<CqCore>, completion: Completion) {
         match self.next_entry(cq) {
@@ -69,8 +71,9 @@ impl Outbox<'_> {
         }
     }
 
-    /// Returns the free entries of the poller's array, if `cq` is the polled queue and is empty. The caller reports by
-    /// [`Outbox::used`] how many entries it has filled.
+    /// Returns a destination for several completions of `cq`: the free entries of the poller's array if `cq` is the
+    /// polled queue and is empty, otherwise the queue. The caller must report by [`Outbox::used`] how many entries of
+    /// the array it has filled.
     #[inline]
     pub(crate) fn free_entries<'a>(&'a mut self, cq: &'a Arc<CqCore>) -> FreeEntries<'a> {
         match &mut self.poller {
@@ -81,7 +84,7 @@ impl Outbox<'_> {
         }
     }
 
-    /// Records that the first `count` of these entries were filled.
+    /// Records that the first `count` free entries were filled.
     #[inline]
     pub(crate) fn used(&mut self, count: usize) {
         self.filled += count;
@@ -107,14 +110,14 @@ pub(crate) struct FreeEntries<'a> {
 }
 
 impl FreeEntries<'_> {
-    /// Whether the poller's array is full.
+    /// Whether the poller's array is full; false if the completions are added to the queue.
     #[inline(always)]
     pub(crate) fn is_full(&self) -> bool {
         self.direct.as_ref().is_some_and(|left| left.len() == 0)
     }
 
-    /// Adds a completion. Returns the number of entries of the poller's array that are used. The fields are written one
-    /// by one, because a copy of a record that was just written in smaller parts would stall on store forwarding.
+    /// Adds a completion. Returns the number of entries of the poller's array that it uses, 0 or 1. The fields are
+    /// written one by one: a copy of a record that was just written field by field would stall on store forwarding.
     #[inline(always)]
     pub(crate) fn put(&mut self, token: &Token, bytes: u64, solicited: bool) -> usize {
         match self.direct.as_mut().map(Iterator::next) {
@@ -132,10 +135,10 @@ impl FreeEntries<'_> {
     }
 }
 
-/// A completion queue, as dapl refers to it.
+/// A completion queue. Dropping it removes its connections from its list.
 pub struct Cq(pub(crate) Arc<CqCore>);
 
-/// A connection on which pollers make progress.
+/// A connection in the list of a completion queue.
 struct ActiveConnection {
     conn: Arc<dyn PolledConnection>,
     watch: &'static RingWatch,
@@ -145,13 +148,13 @@ struct ActiveConnection {
 pub(crate) struct CqCore {
     ready: CompletionList,
     sink: Weak<dyn CqSink>,
-    /// For dequeues that find nothing. Counts polls, and the engine passes in progress that may complete receives of this
-    /// queue.
+    /// Lets a dequeue of an empty queue return without a poll. Also counts polls, and engine passes in progress that may
+    /// complete receives of this queue.
     empty_check: Pooled<EmptyCheck>,
     active: Mutex<Vec<ActiveConnection>>,
-    /// A consumer polls the queue, so its connections need no wake-ups.
+    /// Whether a consumer polls the queue, so that its connections need no wake-ups.
     polled: AtomicBool,
-    /// Whether the engine checks the queue every tick.
+    /// Whether the engine calls `tick` for this queue every tick.
     watched: AtomicBool,
     /// Whether the queue was dropped, so that it accepts no connections.
     closed: AtomicBool,
@@ -184,7 +187,7 @@ impl Cq {
 }
 
 impl CqCore {
-    /// Adds the completion of a work request.
+    /// Adds a completion to the queue, and queues a notification if the queue is armed.
     #[inline(never)]
     pub(crate) fn push(self: &Arc<Self>, completion: Completion) {
         if self.ready.push(completion) {
@@ -192,16 +195,16 @@ impl CqCore {
         }
     }
 
-    /// Marks an engine pass that may complete receives of this queue. The pass ends when the returned object is
-    /// dropped.
+    /// Records the begin of an engine pass that may complete receives of this queue. Dropping the returned object
+    /// records the end.
     pub(crate) fn begin_service(&self) -> Service<'_> {
         self.empty_check.begin_pass();
         Service(self)
     }
 
-    /// Waits until no engine pass is in progress. A program may see the last byte of a message in memory while the
-    /// engine is preempted before it adds the completion. The wait ensures that such a program then finds the
-    /// completion. A pass has a bounded length and does not call the upper layer.
+    /// Waits until no engine pass is in progress. A program that polls memory may see the last byte of a message while
+    /// the engine is preempted before it adds the completion. This wait ensures that the program then dequeues the
+    /// completion. It is short, because a pass has a bounded length and does not call dapl.
     #[inline]
     fn await_service(&self) {
         while self.empty_check.has_pass() {
@@ -217,7 +220,7 @@ impl CqCore {
         self.ready.is_armed()
     }
 
-    /// Adds a connection with traffic to the list that pollers serve.
+    /// Adds a connection with traffic to the list, so that polls of this queue make progress on it.
     pub(crate) fn activate(&self, conn: Arc<dyn PolledConnection>) {
         let mut active = self.active.lock();
         let known = active.iter().any(|known| Arc::ptr_eq(&known.conn, &conn));
@@ -227,8 +230,8 @@ impl CqCore {
         }
     }
 
-    /// Removes a connection that has ended, or whose QP is dropped. A poller that is using the list detects this
-    /// itself.
+    /// Removes a connection that has ended, or whose QP is dropped. Has no effect while a poller uses the list; that
+    /// poller removes ended connections itself.
     pub(crate) fn forget(&self, conn: &dyn PolledConnection) {
         if let Some(mut active) = self.active.try_lock() {
             self.empty_check.set_stale();
@@ -236,13 +239,13 @@ impl CqCore {
         }
     }
 
-    /// Called when no thread polls: makes progress on every connection, and arms it. This function clears `polled`
-    /// before it reads the list. The engine adds a connection to the list before it reads `polled`. So no connection is
-    /// missed.
+    /// Makes progress on every connection in the list, and sets its wake-up flags. The caller has cleared `polled`
+    /// before. `serve` adds a connection to the list before it reads `polled`. So either this function finds the
+    /// connection, or `serve` sets the flags.
     fn serve_active(&self) {
         let polled: Vec<Arc<dyn PolledConnection>> = {
             let active = self.active.lock();
-            self.empty_check.set_stale(); // The next poll must check all connections.
+            self.empty_check.set_stale(); // The next dequeue must poll.
             active.iter().map(|active| &active.conn).filter(|conn| conn.is_polled()).cloned().collect()
         };
         polled.iter().for_each(|conn| conn.serve());
@@ -276,7 +279,7 @@ impl Notify for CqCore {
 }
 
 impl EngineQueueClient for CqCore {
-    /// Takes over from a consumer that has stopped polling.
+    /// If the consumer has stopped polling, makes progress on the connections and sets their wake-up flags.
     fn tick(&self, last: &mut u32) -> bool {
         let polls = self.empty_check.polls();
         if polls == *last {
@@ -287,7 +290,8 @@ impl EngineQueueClient for CqCore {
         }
         *last = polls;
         let mut active = self.active.lock();
-        // One full poll per tick finds out whether the thread shares its CPU, and removes connections that have ended.
+        // At least one dequeue per tick makes a full poll, which detects whether the thread shares its CPU, and removes
+        // connections that have ended.
         self.empty_check.set_stale();
         if active.len() > MAX_IDLE_POLLED {
             let (idle, busy): (Vec<_>, Vec<_>) = active.drain(..).partition(|active| active.conn.was_idle());
@@ -301,8 +305,7 @@ impl EngineQueueClient for CqCore {
 
 impl Drop for Cq {
     fn drop(&mut self) {
-        // The list refers to the connections, and the connections refer to the queue. Clearing the list breaks this
-        // cycle.
+        // The connections in the list have references to this queue. Clearing the list breaks the reference cycle.
         let mut active = self.0.active.lock();
         self.0.closed.store(true, Ordering::Release);
         let dropped = std::mem::take(&mut *active);
@@ -322,7 +325,8 @@ impl CompletionQueue for Cq {
         let mut filled = 0;
         if let Some(mut active) = cq.active.try_lock() {
             let mut outbox = Outbox { poller: Some((cq, out)), filled: 0 };
-            // The consumer of an armed queue sleeps, so its connections must still wake the engine.
+            // The consumer of an armed queue sleeps or will sleep, so the peers of its connections must still wake the
+            // engine.
             if !cq.polled.load(Ordering::Relaxed) && !cq.is_armed() {
                 cq.begin_polling(&active);
             }
@@ -339,17 +343,18 @@ impl CompletionQueue for Cq {
             }
             filled = outbox.filled;
             if served < active.len() {
-                active.rotate_left(served); // The next pass starts with the connections that were not served.
+                active.rotate_left(served); // The next poll starts with the connections that were not polled.
             }
             if has_ended {
-                let _deferral = cancel::defer(); // the last reference to a connection closes its descriptors
+                // Dropping the last reference to a connection closes descriptors, which is a cancellation point.
+                let _deferral = cancel::defer();
                 active.retain(|active| !active.conn.has_ended());
             }
             if (has_ended || cq.empty_check.is_stale()) && cq.is_polled() {
                 cq.empty_check.watch(active.iter().map(|active| active.watch));
             }
-            // A thread that polls without a pause would retake the lock before the engine, which adds connections, has
-            // woken up.
+            // An unfair unlock would let a thread that polls without pause acquire the lock again before the engine,
+            // which must add connections to the list.
             MutexGuard::unlock_fair(active);
         }
         if filled == 0 {
@@ -393,7 +398,7 @@ mod tests {
 
     use super::*;
 
-    /// A fake connection that always has more completions than a poller takes.
+    /// A fake connection whose every poll fills the poller's array.
     struct ManyCompletions(Arc<CqCore>, AtomicU32, Pooled<RingWatch>);
 
     impl ManyCompletions {
@@ -448,7 +453,7 @@ mod tests {
         for _ in 0..6 {
             assert_eq!(cq.poll(&mut out), 16);
         }
-        assert!(cq.0.ready.is_empty(), "no completion had to wait");
+        assert!(cq.0.ready.is_empty(), "no completion was queued");
         assert_eq!(floods.iter().map(|flood| flood.1.load(Ordering::Relaxed)).collect::<Vec<_>>(), [32; 3]);
     }
 
@@ -460,12 +465,12 @@ mod tests {
         QueueCheck::new(check, slot).set_queued(false);
         let mut out = [Completion::default(); 16];
         let poll = |out: &mut [Completion]| cq.poll(out);
-        assert_eq!((check.is_empty(), poll(&mut out), check.is_empty()), (false, 0, true), "the first poll begins");
+        assert_eq!((check.is_empty(), poll(&mut out), check.is_empty()), (false, 0, true), "after the first poll");
         let conns: Vec<_> = (0..3).map(|_| Arc::new(ManyCompletions::new(&cq))).collect();
         for conn in &conns {
             conn.2.set_wait(Wait::Nothing);
             cq.0.activate(conn.clone());
-            assert!(!check.is_empty(), "not watched yet");
+            assert!(!check.is_empty(), "the new connection is not watched yet");
             assert_eq!((poll(&mut out), check.is_empty()), (0, true));
         }
         for conn in &conns {
@@ -476,6 +481,6 @@ mod tests {
         }
         cq.0.push(Completion::default());
         assert_eq!((check.is_empty(), poll(&mut out), check.is_empty()), (false, 1, true));
-        assert!(cq.arm(false).unwrap() && !check.is_empty(), "the next poll begins anew");
+        assert!(cq.arm(false).unwrap() && !check.is_empty(), "after an arm, the next dequeue polls");
     }
 }

@@ -40,7 +40,7 @@ pub(crate) struct Device {
     pub(crate) fifo: OwnedFd,
     pub(crate) regions: Arc<Regions>,
     pub(crate) windows: Arc<Windows>,
-    /// Files and segments of registrations that peers may map.
+    /// Files and System V segments of the registrations that peers may map.
     pub(crate) backings: Backings,
     pub(crate) probe: Probe,
     /// Whether this process is registered for `membarrier`, so that it executes the barrier for both processes when it
@@ -51,7 +51,7 @@ pub(crate) struct Device {
     pub(crate) listeners: Mutex<HashMap<u64, ObjectId>>,
     pub(crate) sink: Arc<dyn CmSink<Sm>>,
     next_pd: AtomicU32,
-    /// Number of shared receive queues.
+    /// Number of shared receive queues that exist.
     pub(crate) srqs: Arc<AtomicU32>,
 }
 
@@ -109,7 +109,7 @@ impl std::fmt::Debug for Device {
 pub(crate) fn random() -> Result<u64> {
     let mut bytes = [0u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|e| {
-        log::error!("cannot read random numbers: {e}");
+        log::error!("cannot read random numbers (getrandom): {e}");
         Error::Internal
     })?;
     Ok(u64::from_ne_bytes(bytes))

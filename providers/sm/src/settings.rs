@@ -1,8 +1,8 @@
 //! The settings of sm: values of the settings table, from `ia_params` and the environment (`dapl_software::settings`).
 //!
-//! There are no settings for the following values. Only the user of the base directory may connect. Huge pages are not
-//! used, because every area is smaller than a huge page. The slot size of 128 bytes is part of the protocol version.
-//! The number of slots and the sizes of buffers are constants that each process sends to its peer.
+//! Some properties have no setting. Only processes of the user who owns the base directory may connect. Huge pages are
+//! not used, because every shared-memory segment is smaller than a huge page. The slot size of 128 bytes is part of the
+//! protocol version. The number of slots and the sizes of buffers are constants, which each process sends to its peer.
 #![forbid(unsafe_code)]
 
 use std::time::Duration;
@@ -11,7 +11,7 @@ use dapl_software::settings::{SM, SettingValues, read};
 
 use crate::proto::handshake::Geometry;
 
-/// A kernel method that copies between processes without participation of the target process.
+/// A method by which the kernel copies between processes, without participation of the target process.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum ByKernel {
     Knem,
@@ -28,7 +28,8 @@ pub(crate) enum RmaMethod {
 }
 
 impl RmaMethod {
-    /// Parses the list of methods. Methods after the bounce buffer are dropped, because the bounce buffer always works.
+    /// Converts the names of the setting `rma`. Methods after the bounce buffer (`mmap`) are dropped, because the bounce
+    /// buffer always works.
     fn of(words: &[&str]) -> Self {
         let kernels = words.iter().take_while(|word| **word != "mmap");
         let mut order = kernels.map(|word| if *word == "knem" { ByKernel::Knem } else { ByKernel::Cma });
@@ -56,7 +57,7 @@ impl std::fmt::Display for RmaMethod {
         }
         for way in self.by_kernel() {
             f.write_str(match way {
-                ByKernel::Knem => "KNEM where it is there, ",
+                ByKernel::Knem => "KNEM where its device exists, ",
                 ByKernel::Cma => "cross-memory copy where it works, ",
             })?;
         }
@@ -70,15 +71,17 @@ pub(crate) struct SmSettings {
     /// Base directory; `None`: the default directory of this user under `/dev/shm`.
     pub(crate) base: Option<String>,
     pub(crate) rma: RmaMethod,
-    /// Whether the speed of copies is measured at run time.
+    /// Whether the crossover between copy methods is measured at run time.
     pub(crate) calibrate: bool,
-    /// Geometry of the local areas.
+    /// Sizes of the local rings and buffers.
     pub(crate) geometry: Geometry,
     /// Longest time in nanoseconds that a waiting thread polls before it sleeps.
     pub(crate) spin: u32,
-    /// Whether this process permits other processes of this user to copy from it and to it (Yama).
+    /// Whether this process permits all processes of this user to copy from and to its memory (Yama).
     pub(crate) is_open: bool,
+    /// Interval between heartbeats.
     pub(crate) alive: Duration,
+    /// Time without activity after which a peer is given up.
     pub(crate) silence: Duration,
     /// Time for which a request is repeated if there is no listener.
     pub(crate) listener_wait: Duration,
@@ -162,7 +165,7 @@ mod tests {
         assert_eq!((read("").base.as_deref(), read("").rma), (Some("/env"), RmaMethod::Order([None, None])));
         let both = read("/params rma=auto");
         assert_eq!((both.base.as_deref(), both.rma), (Some("/params"), RmaMethod::Auto));
-        assert_eq!(read("rma=auto /a=b").base.as_deref(), Some("/a=b"), "words of both kinds, in any order");
+        assert_eq!(read("rma=auto /a=b").base.as_deref(), Some("/a=b"), "a path with '=' after a setting");
         assert_eq!(read("dir=/named").base.as_deref(), Some("/named"));
     }
 
@@ -203,7 +206,7 @@ mod tests {
         assert!(order("cma").has(Cma) && !order("cma").has(Knem) && !order("mmap,cma").has(Cma));
         assert_eq!(order("mmap").to_string(), "shared buffers");
         assert_eq!(order("cma").to_string(), "cross-memory copy where it works, else shared buffers");
-        assert!(!SmSettings::from("rma=cma", &none).calibrate, "an order leaves nothing to choose");
+        assert!(!SmSettings::from("rma=cma", &none).calibrate, "a configured order needs no measurement");
     }
 
     #[test]

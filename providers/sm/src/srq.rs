@@ -1,7 +1,7 @@
-//! Shared receive queues. If a message finds the queue empty, it stays in its ring, and its connection waits for a
-//! posted receive. The next post gives its receive to the first waiting connection, and delivers the message. While a
-//! connection waits, the queue is empty. The queue's lock is acquired after the locks of the receive and send
-//! directions.
+//! Shared receive queues. If the queue is empty when a message arrives, the message stays in its ring, and its connection
+//! waits for a receive. The next posted receive goes to the connection that has waited longest, and the post delivers
+//! the message. While a connection waits, the queue is empty. The queue's lock is acquired after the locks of the
+//! receive and send directions.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -17,18 +17,18 @@ use crate::engine::jobs::{Job, Jobs};
 /// The state of a shared receive queue.
 pub(crate) type SrqCore = dapl_software::srq::SrqCore<dyn SrqWaiter, Job>;
 
-/// A connection that waits for a receive. It is a trait of the lower layer, because connections take receives from the
-/// queue, and the queue passes receives to waiting connections.
+/// A connection that can wait for a receive. It is a trait because the calls go both ways: connections dequeue receives,
+/// and the queue offers receives to waiting connections.
 pub(crate) trait SrqWaiter: Send + Sync {
-    /// Offers a receive to a waiting connection. Returns the receive if the connection does not need it any more.
+    /// Offers a receive to a waiting connection. Returns the receive if the connection does not wait any more.
     fn offer(&self, buffer: SrqRecv) -> Option<SrqRecv>;
 }
 
-/// A shared receive queue, as dapl refers to it.
+/// A shared receive queue.
 pub struct Srq(pub(crate) Arc<SrqCore>);
 
 impl Srq {
-    /// Creates a queue, if fewer than `most` queues exist.
+    /// Creates a queue. `alive`: number of queues of the IA, which may be at most `most`.
     pub(crate) fn new(pd: u32, spec: SrqSpec, jobs: Arc<Jobs>, alive: Arc<AtomicU32>, most: u32) -> Result<Self> {
         SrqCore::new(pd, spec, jobs, alive, most).map(Srq)
     }
