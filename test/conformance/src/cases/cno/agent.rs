@@ -19,11 +19,11 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.6": cno_agent_dequeues_posts_and_queries_from_inside,
         "spec/events 3.6": cno_agent_posts_to_another_evd_of_its_cno,
         "spec/events 3.6": cno_agent_and_waiter_both_get_an_event,
-        "spec/events 3.6": cno_agent_called_and_the_trigger_stays,
+        "spec/events 3.6": cno_agent_call_leaves_the_trigger_pending,
         "spec/events 3.6": cno_agent_replaced_is_not_called,
         "spec/events 3.6": cno_agent_not_called_for_disabled_evds,
         "spec/events 3.6": cno_agent_not_called_for_left_over_events,
-        "spec/events 3.6": cno_agent_of_completions,
+        "spec/events 3.6": cno_agent_is_called_for_completions,
         "spec/events 3.6": cno_agent_called_with_null_at_the_end_of_the_last_evd,
         "spec/registry 6.3": cno_agent_called_with_null_by_an_abrupt_close,
         "spec/registry 6.3": cno_agent_closes_its_adapter_from_inside,
@@ -143,7 +143,7 @@ fn cno_agent_and_waiter_both_get_an_event(ctx: &Ctx) {
     assert_eq!(agent.wait_for(1), [evd.h()]);
 }
 
-fn cno_agent_called_and_the_trigger_stays(ctx: &Ctx) {
+fn cno_agent_call_leaves_the_trigger_pending(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
@@ -190,7 +190,7 @@ fn cno_agent_not_called_for_left_over_events(ctx: &Ctx) {
     assert_eq!(agent.count(), 0);
 }
 
-fn cno_agent_of_completions(ctx: &Ctx) {
+fn cno_agent_is_called_for_completions(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let (here, there) = (client.memory(64), server.memory(64));
     let agent = Agent::default();

@@ -9,7 +9,7 @@ use crate::kit::*;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 3.1": cno_create_without_an_agent,
-        "spec/events 3.1": cno_create_without_a_place_is_arg3,
+        "spec/events 3.1": cno_create_without_out_pointer_is_arg3,
         "spec/events 3.1": cno_create_is_untriggered,
         "spec/events 3.3": cno_query_names_ia_and_agent,
         "spec/events 3.3": cno_query_of_each_bit_alone,
@@ -22,8 +22,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.4": cno_free_under_an_evd_is_in_use,
         "spec/events 3.4": cno_free_under_a_disabled_evd_is_in_use,
         "spec/events 3.4": cno_free_under_a_waiter_is_in_use,
-        "spec/events 3.4": cno_free_after_its_evds,
-        "spec/events 3.4": cno_free_while_triggered,
+        "spec/events 3.4": cno_free_succeeds_after_its_evds_are_freed,
+        "spec/events 3.4": cno_free_succeeds_while_triggered,
         "spec/events 3.4": cno_free_twice_is_an_invalid_handle,
     ]
 }
@@ -58,7 +58,7 @@ fn cno_create_without_an_agent(ctx: &Ctx) {
     cno.free();
 }
 
-fn cno_create_without_a_place_is_arg3(ctx: &Ctx) {
+fn cno_create_without_out_pointer_is_arg3(ctx: &Ctx) {
     let ia = ctx.ia();
     refused(dat_cno_create(ia.h(), NO_AGENT, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
     refused(dat_cno_create(ia.h(), Agent::default().arm(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
@@ -184,7 +184,7 @@ fn cno_free_under_a_waiter_is_in_use(ctx: &Ctx) {
     cno.free();
 }
 
-fn cno_free_after_its_evds(ctx: &Ctx) {
+fn cno_free_succeeds_after_its_evds_are_freed(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evds: Vec<Evd> = (0..5).map(|_| ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG)).collect();
@@ -196,7 +196,7 @@ fn cno_free_after_its_evds(ctx: &Ctx) {
     cno.free();
 }
 
-fn cno_free_while_triggered(ctx: &Ctx) {
+fn cno_free_succeeds_while_triggered(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);

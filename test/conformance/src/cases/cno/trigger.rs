@@ -14,23 +14,23 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.6": cno_trigger_not_without_a_cno,
         "spec/events 3.6": cno_trigger_returns_each_evd_once,
         "spec/events 3.6": cno_trigger_of_several_evds_in_their_order,
-        "spec/events 3.6": cno_trigger_drops_evds_that_are_empty_by_now,
-        "spec/events 3.6": cno_trigger_drops_evds_that_are_disabled_by_now,
-        "spec/events 3.6": cno_trigger_drops_evds_that_are_detached_by_now,
-        "spec/events 3.6": cno_trigger_drops_evds_that_are_freed_by_now,
+        "spec/events 3.6": cno_trigger_skips_evds_emptied_before_the_wait,
+        "spec/events 3.6": cno_trigger_skips_evds_disabled_before_the_wait,
+        "spec/events 3.6": cno_trigger_skips_evds_detached_before_the_wait,
+        "spec/events 3.6": cno_trigger_skips_evds_freed_before_the_wait,
         "spec/events 3.6": cno_trigger_again_while_events_are_left_by_dequeue,
         "spec/events 3.6": cno_trigger_again_while_events_are_left_by_a_wait,
         "spec/events 3.6": cno_trigger_not_again_for_events_left_untouched,
-        "spec/events 3.6": cno_trigger_one_event_per_wait_loses_nothing,
+        "spec/events 3.6": cno_trigger_with_one_dequeue_per_wait_loses_no_event,
         "spec/events 2.3": cno_trigger_not_by_events_queued_before_modify_cno,
         "spec/events 2.4": cno_trigger_not_by_events_queued_before_enable,
-        "spec/events 2.3": cno_trigger_after_modify_cno_is_the_new_one_alone,
+        "spec/events 2.3": cno_trigger_after_modify_cno_is_for_the_new_cno_only,
         "spec/events 2.9": cno_trigger_by_an_unwaitable_evd,
         "spec/events 3.6": cno_trigger_is_pending_without_threshold,
         "spec/consumers 5": cno_trigger_by_completions_of_a_connection,
         "spec/events 3.6": cno_trigger_by_connection_requests_and_events,
         "spec/events 3.6": cno_trigger_by_completions_comes_before_the_end_of_their_connection => pair(ended_client, ended_server),
-        "spec/events 2.3": cno_shutdown_as_programs_do_it,
+        "spec/events 2.3": cno_shutdown_sequence_of_programs_succeeds,
     ]
 }
 
@@ -140,7 +140,7 @@ fn ended_server(ctx: &Ctx) {
     }
 }
 
-fn cno_trigger_drops_evds_that_are_empty_by_now(ctx: &Ctx) {
+fn cno_trigger_skips_evds_emptied_before_the_wait(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let (one, other) = (on(&ia, &cno), on(&ia, &cno));
@@ -153,7 +153,7 @@ fn cno_trigger_drops_evds_that_are_empty_by_now(ctx: &Ctx) {
     expect_untriggered(&cno);
 }
 
-fn cno_trigger_drops_evds_that_are_disabled_by_now(ctx: &Ctx) {
+fn cno_trigger_skips_evds_disabled_before_the_wait(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let (one, other) = (on(&ia, &cno), on(&ia, &cno));
@@ -164,7 +164,7 @@ fn cno_trigger_drops_evds_that_are_disabled_by_now(ctx: &Ctx) {
     expect_untriggered(&cno);
 }
 
-fn cno_trigger_drops_evds_that_are_detached_by_now(ctx: &Ctx) {
+fn cno_trigger_skips_evds_detached_before_the_wait(ctx: &Ctx) {
     let ia = ctx.ia();
     let (cno, elsewhere) = (ia.cno(), ia.cno());
     let (one, other, third) = (on(&ia, &cno), on(&ia, &cno), on(&ia, &cno));
@@ -178,7 +178,7 @@ fn cno_trigger_drops_evds_that_are_detached_by_now(ctx: &Ctx) {
     expect_untriggered(&elsewhere);
 }
 
-fn cno_trigger_drops_evds_that_are_freed_by_now(ctx: &Ctx) {
+fn cno_trigger_skips_evds_freed_before_the_wait(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let (one, other) = (on(&ia, &cno), on(&ia, &cno));
@@ -226,7 +226,7 @@ fn cno_trigger_not_again_for_events_left_untouched(ctx: &Ctx) {
 }
 
 /// A program that takes one event for each `dat_cno_wait`, from the EVD that the wait returned.
-fn cno_trigger_one_event_per_wait_loses_nothing(ctx: &Ctx) {
+fn cno_trigger_with_one_dequeue_per_wait_loses_no_event(ctx: &Ctx) {
     const EACH: usize = 300;
     let ia = ctx.ia();
     let cno = ia.cno();
@@ -242,7 +242,7 @@ fn cno_trigger_one_event_per_wait_loses_nothing(ctx: &Ctx) {
     let mut taken = [0; 3];
     for _ in 0..3 * EACH {
         let named: DAT_EVD_HANDLE = filled(|evd| dat_cno_wait(cno.h(), DAT_TIMEOUT_INFINITE, evd));
-        let at = evds.iter().position(|evd| evd.h() == named).expect("the CNO or event names an object of this case");
+        let at = evds.iter().position(|evd| evd.h() == named).expect("the CNO names an EVD of this case");
         let event = dequeue(named).expect("an EVD returned by a CNO wait holds an event");
         assert_eq!(event.software().addr(), taken[at]);
         taken[at] += 1;
@@ -274,7 +274,7 @@ fn cno_trigger_not_by_events_queued_before_enable(ctx: &Ctx) {
     assert_eq!(next(&cno), evd.h());
 }
 
-fn cno_trigger_after_modify_cno_is_the_new_one_alone(ctx: &Ctx) {
+fn cno_trigger_after_modify_cno_is_for_the_new_cno_only(ctx: &Ctx) {
     let ia = ctx.ia();
     let (old, new) = (ia.cno(), ia.cno());
     let evd = on(&ia, &old);
@@ -351,7 +351,7 @@ fn cno_trigger_by_connection_requests_and_events(ctx: &Ctx) {
 
 /// Detaches all EVDs, then calls `dat_cno_wait` until the call fails. Each returned EVD must hold an event. Then
 /// frees the CNO.
-fn cno_shutdown_as_programs_do_it(ctx: &Ctx) {
+fn cno_shutdown_sequence_of_programs_succeeds(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     ok(dat_evd_modify_cno(ia.errors(), cno.h()));

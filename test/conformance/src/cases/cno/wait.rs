@@ -13,8 +13,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.5": cno_wait_zero_timeout_is_queue_empty_without_subtype,
         "spec/events 3.5": cno_wait_time_out_is_queue_empty_without_subtype_and_not_early,
         "spec/events 3.5": cno_wait_time_out_writes_a_null_evd,
-        "spec/events 3.5": cno_wait_without_a_place_is_arg3,
-        "spec/events 3.5": cno_wait_without_any_evd_just_waits,
+        "spec/events 3.5": cno_wait_without_out_pointer_is_arg3,
+        "spec/events 3.5": cno_wait_without_any_evd_blocks,
         "spec/events 3.5": cno_wait_time_out_just_below_infinite_waits,
         "spec/events 3.5": cno_wait_triggered_before_the_call,
         "spec/events 3.5": cno_wait_triggered_during_the_call,
@@ -24,7 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 15": cno_wait_cancelled_leaves_no_waiter_behind,
         "spec/consumers 15": cno_wait_cancelled_passes_its_trigger_on,
         "spec/events 1.5": cno_wait_one_trigger_releases_one_of_several,
-        "spec/events 1.5": cno_wait_as_many_triggers_as_waiters,
+        "spec/events 1.5": cno_wait_each_trigger_releases_one_waiter,
         "spec/events 2.10": cno_wait_end_of_the_last_evd_releases_all,
         "spec/events 2.10": cno_wait_end_of_one_of_two_evds_releases_no_waiter,
         "spec/registry 6.3": cno_wait_abrupt_close_releases_all_with_a_null_evd,
@@ -63,7 +63,7 @@ fn cno_wait_time_out_writes_a_null_evd(ctx: &Ctx) {
     }
 }
 
-fn cno_wait_without_a_place_is_arg3(ctx: &Ctx) {
+fn cno_wait_without_out_pointer_is_arg3(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG);
@@ -75,7 +75,7 @@ fn cno_wait_without_a_place_is_arg3(ctx: &Ctx) {
     assert_eq!(next(&cno), evd.h());
 }
 
-fn cno_wait_without_any_evd_just_waits(ctx: &Ctx) {
+fn cno_wait_without_any_evd_blocks(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let waiter = cno_waiter(cno.h(), DAT_TIMEOUT_INFINITE).asleep();
@@ -198,7 +198,7 @@ fn cno_wait_one_trigger_releases_one_of_several(ctx: &Ctx) {
     }
 }
 
-fn cno_wait_as_many_triggers_as_waiters(ctx: &Ctx) {
+fn cno_wait_each_trigger_releases_one_waiter(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evds: Vec<Evd> = (0..4).map(|_| ia.evd_on(&cno, 8, DAT_EVD_SOFTWARE_FLAG)).collect();

@@ -12,7 +12,7 @@ use super::disconnect::{cookies, is_over};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 8.4": broken_by_a_write_to_nowhere,
+        "spec/endpoints 8.4": broken_by_a_write_to_an_invalid_target,
         "spec/endpoints 14.37": broken_with_and_without_a_poller,
         "spec/endpoints 8.4": broken_by_an_invalid_local_key,
         "spec/endpoints 8.4": broken_by_a_message_too_long,
@@ -21,7 +21,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 8.4": broken_then_reset_and_connect,
         "spec/endpoints 8.5": lost_established_of_the_active_end_tears_down => local(lost_active).limit(60),
         "spec/endpoints 14.34": lost_established_of_the_passive_end_tears_down => local(lost_passive).limit(60),
-        "spec/endpoints 13.33": over_before_the_first_event_was_read,
+        "spec/endpoints 13.33": connection_that_ended_before_the_first_dequeue_reports_its_end,
     ]
 }
 
@@ -38,7 +38,7 @@ fn is_broken(conn: &Conn) {
     expect_nothing(conn.events.h());
 }
 
-fn broken_by_a_write_to_nowhere(ctx: &Ctx) {
+fn broken_by_a_write_to_an_invalid_target(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let memory = client.memory(64);
     write_nowhere(&client, &memory, 1);
@@ -178,7 +178,7 @@ fn lost_passive(ctx: &Ctx) {
     lost(ctx, false);
 }
 
-fn over_before_the_first_event_was_read(ctx: &Ctx) {
+fn connection_that_ended_before_the_first_dequeue_reports_its_end(ctx: &Ctx) {
     let (client, server) = {
         let scene = Scene::new(ctx, Active);
         let Scene { own, request, .. } = scene;

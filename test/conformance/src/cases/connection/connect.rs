@@ -24,21 +24,21 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.4": connect_in_a_wrong_state_is_reported_before_the_quality,
         "spec/endpoints 5.4": connect_with_a_bad_quality_is_reported_before_private_data,
         "spec/endpoints 5.4": connect_refused_leaves_receives_posted,
-        "spec/endpoints 5.4": connect_synchronously_refused_can_connect_at_once,
+        "spec/endpoints 5.4": connect_succeeds_immediately_after_a_refused_call,
         "spec/endpoints 5.4": connect_does_not_write_the_address,
         "spec/endpoints 5.4": connect_to_an_absent_host_is_unreachable => local(to_absent_host).limit(40),
         "spec/endpoints 8.1": connect_without_a_listener_is_non_peer_rejected,
         "spec/endpoints 4.3": connect_without_a_listener_flushes_receives,
-        "spec/endpoints 14.35": connect_without_a_listener_then_reset_and_connect,
-        "spec/consumers 7": connect_by_the_address_of_the_ia => local(|ctx| by_address(ctx, |ia| ia.address())),
-        "spec/consumers 7": connect_by_127_0_0_1 => local(|ctx| by_address(ctx, |_| Address::ipv4([127, 0, 0, 1]))),
-        "spec/consumers 7": connect_by_127_0_1_1 => local(|ctx| by_address(ctx, |_| Address::ipv4([127, 0, 1, 1]))),
+        "spec/endpoints 14.35": connect_succeeds_after_a_rejection_and_a_reset,
+        "spec/consumers 7": connect_by_the_address_of_the_ia_succeeds => local(|ctx| by_address(ctx, |ia| ia.address())),
+        "spec/consumers 7": connect_by_127_0_0_1_succeeds => local(|ctx| by_address(ctx, |_| Address::ipv4([127, 0, 0, 1]))),
+        "spec/consumers 7": connect_by_127_0_1_1_succeeds => local(|ctx| by_address(ctx, |_| Address::ipv4([127, 0, 1, 1]))),
         "spec/endpoints 5.4": connect_by_an_unknown_address_family_is_malformed,
-        "spec/consumers 6": connect_by_an_address_with_a_port => local(|ctx| by_address(ctx, with_a_port)),
-        "spec/consumers 8": connect_to_oneself_in_one_thread,
-        "spec/endpoints 13.35": connect_to_oneself_returns_before_an_answer,
+        "spec/consumers 6": connect_ignores_the_port_of_the_address => local(|ctx| by_address(ctx, with_a_port)),
+        "spec/consumers 8": connect_to_itself_in_one_thread_succeeds,
+        "spec/endpoints 13.35": connect_to_itself_returns_before_the_accept,
         "spec/endpoints 13.1": connect_receives_posted_before_survive_into_the_connection => pair(survives_client, survives_server),
-        "spec/endpoints 4.1": connect_a_send_posted_right_after_the_accept_arrives => pair(early_client, early_server),
+        "spec/endpoints 4.1": connect_send_posted_after_the_accept_arrives => pair(early_client, early_server),
         "spec/endpoints 4.3": connect_established_comes_before_data_on_one_evd => pair(merged_client, early_server),
     ];
     let plain = [
@@ -191,7 +191,7 @@ fn connect_refused_leaves_receives_posted(ctx: &Ctx) {
     assert_eq!(idle, DAT_FALSE);
 }
 
-fn connect_synchronously_refused_can_connect_at_once(ctx: &Ctx) {
+fn connect_succeeds_immediately_after_a_refused_call(ctx: &Ctx) {
     let (client, server) = (Conn::alone(ctx), Conn::alone(ctx));
     bad_arg(Call { timeout: 0, ..Call::to(&server.ia, ctx.qual(0)) }.make(client.ep.h()), 4);
     server.listen(ctx.qual(0), || client.connect(&server.ia.address(), ctx.qual(0)));
@@ -245,7 +245,7 @@ fn connect_without_a_listener_flushes_receives(ctx: &Ctx) {
     expect_nothing(conn.recv.h());
 }
 
-fn connect_without_a_listener_then_reset_and_connect(ctx: &Ctx) {
+fn connect_succeeds_after_a_rejection_and_a_reset(ctx: &Ctx) {
     let (client, server) = (Conn::alone(ctx), Conn::alone(ctx));
     for _ in 0..20 {
         client.connect(&server.ia.address(), ctx.qual(0));
@@ -286,7 +286,7 @@ fn with_a_port(ia: &Ia) -> Address {
 }
 
 /// One thread plays both roles: no call may wait for a later call of the same thread.
-fn connect_to_oneself_in_one_thread(ctx: &Ctx) {
+fn connect_to_itself_in_one_thread_succeeds(ctx: &Ctx) {
     let ia = ctx.ia();
     let events = ia.evd(16, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG);
     let (pz, dto) = (ia.pz(), ia.evd(16, DAT_EVD_DTO_FLAG));
@@ -312,7 +312,7 @@ fn connect_to_oneself_in_one_thread(ctx: &Ctx) {
     expect_nothing(events.h());
 }
 
-fn connect_to_oneself_returns_before_an_answer(ctx: &Ctx) {
+fn connect_to_itself_returns_before_the_accept(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     conn.connect(&conn.ia.address(), ctx.qual(0));

@@ -12,27 +12,27 @@ use super::call::Call;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 7.2": cr_query_without_room_is_arg3,
+        "spec/endpoints 7.2": cr_query_without_out_pointer_is_arg3,
         "spec/endpoints 7.2": cr_query_writes_all_fields_with_any_mask,
         "spec/endpoints 14.22": cr_query_returns_the_requesters_address,
-        "spec/endpoints 13.3": cr_accept_takes_the_requests_own_data_back,
+        "spec/endpoints 13.3": cr_accept_can_return_the_private_data_of_the_request,
         "spec/endpoints 7.2": cr_is_invalid_after_the_accept,
         "spec/endpoints 7.2": cr_is_invalid_after_the_rejection,
         "spec/endpoints 8.1": cr_reject_is_peer_rejected => pair(is_rejected, rejects),
         "spec/endpoints 4.3": cr_reject_flushes_the_requesters_receives,
         "spec/endpoints 13.13": cr_reject_then_reset_and_retry,
-        "spec/endpoints 7.3": cr_accept_refusals_leave_it_usable,
-        "spec/endpoints 7.3": cr_accept_checks_in_order,
-        "spec/endpoints 14.10": cr_accept_with_too_much_data_leaves_it_usable,
+        "spec/endpoints 7.3": cr_accept_failures_leave_the_request_usable,
+        "spec/endpoints 7.3": cr_accept_checks_arguments_in_order,
+        "spec/endpoints 14.10": cr_accept_with_too_much_data_leaves_the_request_usable,
         "spec/endpoints 7.3": cr_accept_into_an_ep_without_pz,
         "spec/endpoints 7.3": cr_accept_into_an_ep_without_connect_evd,
         "spec/consumers 10": cr_accept_again_after_the_ep_was_reset,
         "spec/endpoints 13.36": cr_accept_of_crossed_connects => pair(wins, loses),
-        "spec/consumers 11": cr_answers_in_any_order,
+        "spec/consumers 11": cr_requests_can_be_accepted_in_any_order,
     ]
 }
 
-fn cr_query_without_room_is_arg3(ctx: &Ctx) {
+fn cr_query_without_out_pointer_is_arg3(ctx: &Ctx) {
     let asked = asked(ctx, &[]);
     bad_arg(dat_cr_query(asked.request.h(), DAT_CR_FIELD_ALL, null_mut()), 3);
 }
@@ -54,7 +54,7 @@ fn cr_query_returns_the_requesters_address(ctx: &Ctx) {
 }
 
 /// The acceptor edits the request's private data in place and passes the same pointer to the accept.
-fn cr_accept_takes_the_requests_own_data_back(ctx: &Ctx) {
+fn cr_accept_can_return_the_private_data_of_the_request(ctx: &Ctx) {
     let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &pattern(32, 5));
     let data = request.param().private_data;
     write_at(data, &pattern(32, 77));
@@ -133,7 +133,7 @@ fn cr_reject_then_reset_and_retry(ctx: &Ctx) {
     accepted(Request::arrives(&requests), &client, &server);
 }
 
-fn cr_accept_refusals_leave_it_usable(ctx: &Ctx) {
+fn cr_accept_failures_leave_the_request_usable(ctx: &Ctx) {
     let Asked { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &pattern(10, 2));
     let (cr, ep, mut byte) = (request.h(), server.ep.h(), [0_u8; 4096]);
     let data = byte.as_mut_ptr().cast();
@@ -152,7 +152,7 @@ fn cr_accept_refusals_leave_it_usable(ctx: &Ctx) {
     accepted(request, &client, &server);
 }
 
-fn cr_accept_checks_in_order(ctx: &Ctx) {
+fn cr_accept_checks_arguments_in_order(ctx: &Ctx) {
     let asked = asked(ctx, &[]);
     let (cr, client) = (asked.request.h(), asked.client.ep.h());
     bad_handle(dat_cr_accept(cr, DAT_HANDLE_NULL, -1, null_mut()), DAT_INVALID_HANDLE_EP);
@@ -165,7 +165,7 @@ fn cr_accept_checks_in_order(ctx: &Ctx) {
 /// Bytes of private data that an accept carries over every provider (spec/endpoints 9.1).
 pub(super) const ACCEPT_LIMIT: usize = 196;
 
-fn cr_accept_with_too_much_data_leaves_it_usable(ctx: &Ctx) {
+fn cr_accept_with_too_much_data_leaves_the_request_usable(ctx: &Ctx) {
     let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     let mut data = pattern(4096, 1);
     let size = ACCEPT_LIMIT as DAT_COUNT + 1;
@@ -237,7 +237,7 @@ fn loses(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn cr_answers_in_any_order(ctx: &Ctx) {
+fn cr_requests_can_be_accepted_in_any_order(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     let client: Vec<Conn> = (0..6_u8)

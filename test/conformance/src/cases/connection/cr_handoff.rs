@@ -14,18 +14,18 @@ use super::disconnect::is_over;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 7.5": cr_handoff_to_another_point,
-        "spec/endpoints 7.5": cr_handoff_to_a_reserved_point,
-        "spec/endpoints 7.5": cr_handoff_to_the_requesters_process => pair(takes_it_itself, hands_it_back),
-        "spec/endpoints 7.5": cr_handoff_without_a_listener_leaves_it_usable,
-        "spec/endpoints 7.5": cr_handoff_to_qualifier_zero_leaves_it_usable,
+        "spec/endpoints 7.5": cr_handoff_to_another_psp_succeeds,
+        "spec/endpoints 7.5": cr_handoff_to_an_rsp_succeeds,
+        "spec/endpoints 7.5": cr_handoff_to_the_process_of_the_requester_succeeds => pair(takes_it_itself, hands_it_back),
+        "spec/endpoints 7.5": cr_handoff_without_a_listener_leaves_the_request_usable,
+        "spec/endpoints 7.5": cr_handoff_to_qualifier_zero_leaves_the_request_usable,
         "spec/endpoints 7.5": cr_handoff_of_no_request_is_invalid_handle,
-        "spec/endpoints 7.5": cr_handoff_gives_the_rsp_ep_back,
-        "spec/endpoints 7.5": cr_handoff_twice,
+        "spec/endpoints 7.5": cr_handoff_returns_the_ep_of_the_rsp,
+        "spec/endpoints 7.5": cr_handoff_twice_succeeds,
     ]
 }
 
-fn cr_handoff_to_another_point(ctx: &Ctx) {
+fn cr_handoff_to_another_psp_succeeds(ctx: &Ctx) {
     let Asked { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &pattern(33, 6));
     let (others, other) = silent_listener(ctx, &ia, 1);
     let cr = request.leak();
@@ -39,7 +39,7 @@ fn cr_handoff_to_another_point(ctx: &Ctx) {
     accepted(request, &client, &server);
 }
 
-fn cr_handoff_to_a_reserved_point(ctx: &Ctx) {
+fn cr_handoff_to_an_rsp_succeeds(ctx: &Ctx) {
     let Asked { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     let others = ia.evd(8, DAT_EVD_CR_FLAG);
     let _rsp = ia.rsp(ctx.qual(1), &server.ep, &others);
@@ -73,7 +73,7 @@ fn hands_it_back(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn cr_handoff_without_a_listener_leaves_it_usable(ctx: &Ctx) {
+fn cr_handoff_without_a_listener_leaves_the_request_usable(ctx: &Ctx) {
     let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &pattern(7, 7));
     bad_arg(dat_cr_handoff(request.h(), ctx.qual(9)), 2);
     expect_data(&data_of(&request), &pattern(7, 7));
@@ -81,7 +81,7 @@ fn cr_handoff_without_a_listener_leaves_it_usable(ctx: &Ctx) {
     accepted(request, &client, &server);
 }
 
-fn cr_handoff_to_qualifier_zero_leaves_it_usable(ctx: &Ctx) {
+fn cr_handoff_to_qualifier_zero_leaves_the_request_usable(ctx: &Ctx) {
     let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     bad_arg(dat_cr_handoff(request.h(), 0), 2);
     accepted(request, &client, &server);
@@ -94,7 +94,7 @@ fn cr_handoff_of_no_request_is_invalid_handle(ctx: &Ctx) {
     }
 }
 
-fn cr_handoff_gives_the_rsp_ep_back(ctx: &Ctx) {
+fn cr_handoff_returns_the_ep_of_the_rsp(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     let (requests, _psp) = silent_listener(ctx, &scene.own.ia, 1);
     ok(dat_cr_handoff(scene.request.take().expect("the request is pending").leak(), ctx.qual(1)));
@@ -104,7 +104,7 @@ fn cr_handoff_gives_the_rsp_ep_back(ctx: &Ctx) {
     accepted(request, scene.other(), &scene.own);
 }
 
-fn cr_handoff_twice(ctx: &Ctx) {
+fn cr_handoff_twice_succeeds(ctx: &Ctx) {
     let Asked { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &pattern(3, 3));
     let (first, _one) = silent_listener(ctx, &ia, 1);
     let (second, _two) = silent_listener(ctx, &ia, 2);

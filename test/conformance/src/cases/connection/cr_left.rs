@@ -13,14 +13,14 @@ use super::cr::is_dead;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 4.4": cr_left_query_succeeds,
-        "spec/endpoints 4.4": cr_left_reject_succeeds,
-        "spec/endpoints 4.4": cr_left_reject_gives_the_rsp_ep_back,
-        "spec/endpoints 4.4": cr_left_accept_is_accept_completion_error,
-        "spec/endpoints 4.4": cr_left_accept_of_the_rsp_ep_is_accept_completion_error,
-        "spec/endpoints 4.4": cr_left_by_a_free_then_accepted,
-        "spec/endpoints 4.4": cr_left_by_a_timeout_then_accepted,
-        "spec/endpoints 4.4": cr_left_ep_connects_again_after_a_reset,
+        "spec/endpoints 4.4": cr_query_succeeds_after_the_requester_disconnected,
+        "spec/endpoints 4.4": cr_reject_succeeds_after_the_requester_disconnected,
+        "spec/endpoints 4.4": cr_reject_after_the_requester_disconnected_returns_the_rsp_ep,
+        "spec/endpoints 4.4": cr_accept_after_the_requester_disconnected_is_accept_completion_error,
+        "spec/endpoints 4.4": cr_accept_of_the_rsp_ep_after_the_requester_disconnected_is_accept_completion_error,
+        "spec/endpoints 4.4": cr_accept_after_the_requester_freed_its_ep_is_accept_completion_error,
+        "spec/endpoints 4.4": cr_accept_after_the_requester_timed_out_is_accept_completion_error,
+        "spec/endpoints 4.4": cr_accept_completion_error_ep_connects_again_after_a_reset,
     ]
 }
 
@@ -32,11 +32,11 @@ fn left(ctx: &Ctx) -> Asked {
     asked
 }
 
-fn cr_left_query_succeeds(ctx: &Ctx) {
+fn cr_query_succeeds_after_the_requester_disconnected(ctx: &Ctx) {
     expect_data(&data_of(&left(ctx).request), &pattern(12, 4));
 }
 
-fn cr_left_reject_succeeds(ctx: &Ctx) {
+fn cr_reject_succeeds_after_the_requester_disconnected(ctx: &Ctx) {
     let left = left(ctx);
     let cr = left.request.h();
     left.request.reject();
@@ -44,7 +44,7 @@ fn cr_left_reject_succeeds(ctx: &Ctx) {
     expect_nothing(left.client.events.h());
 }
 
-fn cr_left_reject_gives_the_rsp_ep_back(ctx: &Ctx) {
+fn cr_reject_after_the_requester_disconnected_returns_the_rsp_ep(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     scene.other().disconnect();
     scene.is_still(Passive);
@@ -52,7 +52,7 @@ fn cr_left_reject_gives_the_rsp_ep_back(ctx: &Ctx) {
     scene.is_still(Unconnected);
 }
 
-fn cr_left_accept_is_accept_completion_error(ctx: &Ctx) {
+fn cr_accept_after_the_requester_disconnected_is_accept_completion_error(ctx: &Ctx) {
     let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = left(ctx);
     (1..=2).for_each(|id| post_empty_recv(&server, id));
     request.accept(&server.ep);
@@ -63,7 +63,7 @@ fn cr_left_accept_is_accept_completion_error(ctx: &Ctx) {
     expect_nothing(client.events.h());
 }
 
-fn cr_left_accept_of_the_rsp_ep_is_accept_completion_error(ctx: &Ctx) {
+fn cr_accept_of_the_rsp_ep_after_the_requester_disconnected_is_accept_completion_error(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     scene.other().disconnect();
     ok(dat_cr_accept(scene.request.take().expect("the request is pending").leak(), DAT_HANDLE_NULL, 0, null_mut()));
@@ -71,7 +71,7 @@ fn cr_left_accept_of_the_rsp_ep_is_accept_completion_error(ctx: &Ctx) {
     scene.is_still(Disconnected);
 }
 
-fn cr_left_by_a_free_then_accepted(ctx: &Ctx) {
+fn cr_accept_after_the_requester_freed_its_ep_is_accept_completion_error(ctx: &Ctx) {
     let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     client.ep.free();
     request.accept(&server.ep);
@@ -79,7 +79,7 @@ fn cr_left_by_a_free_then_accepted(ctx: &Ctx) {
     server.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
 }
 
-fn cr_left_by_a_timeout_then_accepted(ctx: &Ctx) {
+fn cr_accept_after_the_requester_timed_out_is_accept_completion_error(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
@@ -93,7 +93,7 @@ fn cr_left_by_a_timeout_then_accepted(ctx: &Ctx) {
     client.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
 }
 
-fn cr_left_ep_connects_again_after_a_reset(ctx: &Ctx) {
+fn cr_accept_completion_error_ep_connects_again_after_a_reset(ctx: &Ctx) {
     let Asked { ia, requests, psp: _psp, server, client, request } = left(ctx);
     request.accept(&server.ep);
     server.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);

@@ -11,16 +11,16 @@ use super::disconnect::{is_accepted_too_late, is_over};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 4.4": death_of_the_requester_then_accept => pair(asks_and_dies, accepts_the_dead).only_two(),
-        "spec/endpoints 4.4": death_of_the_requester_then_reject => pair(asks_and_dies, rejects_the_dead).only_two(),
-        "spec/endpoints 8.1": death_of_the_listener_is_peer_rejected => pair(left_alone, dies_undecided).only_two(),
-        "spec/endpoints 8.1": death_of_the_passive_end_is_disconnected => pair(survives, dies).only_two(),
-        "spec/endpoints 8.1": death_of_the_active_end_is_disconnected => pair(dies, survives).only_two(),
-        "spec/endpoints 4.2": death_of_the_peer_ends_a_graceful_disconnect => pair(drains, dies).only_two(),
-        "spec/endpoints 6.1": death_of_the_listener_frees_its_qualifier => pair(takes_over, dies_listening).only_two(),
-        "spec/consumers 14": exit_with_everything_open_is_disconnected => pair(survives, exits).only_two(),
-        "spec/endpoints 13.30": close_of_the_ia_is_disconnected => pair(survives, closes),
-        "spec/endpoints 13.30": close_of_the_ia_refuses_its_requests => pair(is_refused, closes_undecided),
+        "spec/endpoints 4.4": accept_after_a_killed_requester_fails_the_connection => pair(asks_and_dies, accepts_the_dead).only_two(),
+        "spec/endpoints 4.4": reject_after_a_killed_requester_succeeds => pair(asks_and_dies, rejects_the_dead).only_two(),
+        "spec/endpoints 8.1": killed_listener_is_reported_as_rejected => pair(left_alone, dies_undecided).only_two(),
+        "spec/endpoints 8.1": killed_passive_peer_is_reported_as_disconnected => pair(survives, dies).only_two(),
+        "spec/endpoints 8.1": killed_active_peer_is_reported_as_disconnected => pair(dies, survives).only_two(),
+        "spec/endpoints 4.2": killed_peer_ends_a_graceful_disconnect => pair(drains, dies).only_two(),
+        "spec/endpoints 6.1": killed_listener_releases_its_qualifier => pair(takes_over, dies_listening).only_two(),
+        "spec/consumers 14": exit_without_close_is_reported_as_disconnected => pair(survives, exits).only_two(),
+        "spec/endpoints 13.30": ia_close_of_the_peer_is_reported_as_disconnected => pair(survives, closes),
+        "spec/endpoints 13.30": ia_close_of_the_listener_rejects_pending_requests => pair(is_refused, closes_undecided),
     ]
 }
 

@@ -9,14 +9,14 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/consumers 13": connect_one_end_disconnects_and_both_get_an_event => pair(disconnects, gets_event),
+        "spec/consumers 13": disconnect_of_one_side_is_reported_to_both => pair(disconnects, gets_event),
         "spec/endpoints 13.5": disconnect_graceful_both_get_an_event => pair(disconnects_gracefully, gets_event),
-        "spec/endpoints 5.6": disconnect_by_the_passive_end => pair(gets_event, disconnects),
-        "spec/endpoints 5.6": disconnect_graceful_by_the_passive_end => pair(gets_event, disconnects_gracefully),
-        "spec/endpoints 13.6": disconnect_at_once_abrupt_abrupt => pair(|c| at_once(c, 0), |c| at_once(c, 0)),
-        "spec/endpoints 13.6": disconnect_at_once_graceful_graceful => pair(|c| at_once(c, 1), |c| at_once(c, 1)),
-        "spec/endpoints 13.6": disconnect_at_once_abrupt_graceful => pair(|c| at_once(c, 0), |c| at_once(c, 1)),
-        "spec/endpoints 13.6": disconnect_at_once_two_hundred_times => pair(at_once_often_client, at_once_often_server).limit(60),
+        "spec/endpoints 5.6": disconnect_by_the_passive_side_ends_both => pair(gets_event, disconnects),
+        "spec/endpoints 5.6": disconnect_graceful_by_the_passive_side_ends_both => pair(gets_event, disconnects_gracefully),
+        "spec/endpoints 13.6": disconnect_concurrent_abrupt_abrupt_ends_both => pair(|c| at_once(c, 0), |c| at_once(c, 0)),
+        "spec/endpoints 13.6": disconnect_concurrent_graceful_graceful_ends_both => pair(|c| at_once(c, 1), |c| at_once(c, 1)),
+        "spec/endpoints 13.6": disconnect_concurrent_abrupt_graceful_ends_both => pair(|c| at_once(c, 0), |c| at_once(c, 1)),
+        "spec/endpoints 13.6": disconnect_concurrent_two_hundred_times_ends_both => pair(at_once_often_client, at_once_often_server).limit(60),
         "spec/endpoints 5.6": disconnect_twice_is_success_without_event,
         "spec/endpoints 13.21": disconnect_default_is_abrupt,
         "spec/endpoints 5.6": disconnect_with_another_flag_counts_as_graceful,
@@ -34,14 +34,14 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 4.3": disconnect_abrupt_flushes_requests_in_order,
         "spec/endpoints 4.3": disconnect_flushes_suppressed_requests_with_events,
         "spec/endpoints 4.3": disconnect_abrupt_has_flushed_when_it_returns,
-        "spec/endpoints 4.3": disconnected_takes_and_flushes_more_work,
+        "spec/endpoints 4.3": disconnected_ep_accepts_and_flushes_posts,
         "spec/endpoints 4.3": disconnect_pending_connect_flushes_receives,
-        "spec/endpoints 5.6": disconnect_of_many_in_a_row_then_their_events,
+        "spec/endpoints 5.6": disconnect_of_many_in_a_row_queues_one_event_each,
         "spec/endpoints 14.6": disconnect_pending_connect_is_reported_to_the_peer => pair(gives_up, accepts_too_late),
         "spec/endpoints 14.6": disconnect_pending_accept_is_reported_to_the_peer => pair(gets_disconnected, disconnects_in_cmp).only_two(),
         "spec/endpoints 14.6": free_pending_accept_is_reported_to_the_peer => pair(gets_disconnected, frees_in_cmp).only_two(),
-        "spec/endpoints 4.1": cmp_holds_a_send_until_the_connection_stands => pair(held_client, held_server).only_two(),
-        "spec/endpoints 4.3": cmp_disconnect_flushes_its_posts => pair(gets_disconnected, flushes_held).only_two(),
+        "spec/endpoints 4.1": connect_pending_accept_holds_a_send_until_established => pair(held_client, held_server).only_two(),
+        "spec/endpoints 4.3": connect_pending_accept_disconnect_flushes_its_posts => pair(gets_disconnected, flushes_held).only_two(),
         "spec/endpoints 5.8": free_connected_disconnects_the_peer => pair(frees, gets_event),
     ];
     all.extend([Active, Completing, Connected, Disconnecting].map(|at| {
@@ -329,7 +329,7 @@ fn disconnect_abrupt_has_flushed_when_it_returns(ctx: &Ctx) {
 }
 
 /// A receive posted after the disconnect completes after all work posted before.
-fn disconnected_takes_and_flushes_more_work(ctx: &Ctx) {
+fn disconnected_ep_accepts_and_flushes_posts(ctx: &Ctx) {
     let scene = Scene::new(ctx, Disconnected);
     for id in 1..=50 {
         post_empty_recv(&scene.own, id);
@@ -349,7 +349,7 @@ fn disconnect_pending_connect_flushes_receives(ctx: &Ctx) {
 }
 
 /// Like an MPI library at finalize: all disconnects first, then all events.
-fn disconnect_of_many_in_a_row_then_their_events(ctx: &Ctx) {
+fn disconnect_of_many_in_a_row_queues_one_event_each(ctx: &Ctx) {
     let ia = ctx.ia();
     let setups = (0..12).map(|qual| Setup { qual, ..Setup::default() });
     let pairs: Vec<(Conn, Conn)> = setups.map(|setup| ctx.loopback_with(&ia, &setup)).collect();

@@ -17,10 +17,10 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.5": dup_connect_with_a_bad_quality,
         "spec/endpoints 14.32": dup_connect_with_too_much_private_data_is_arg4,
         "spec/endpoints 14.32": dup_connect_with_a_size_and_no_data_is_arg5,
-        "spec/endpoints 5.5": dup_connect_goes_where_the_dup_went,
+        "spec/endpoints 5.5": dup_connect_reaches_the_listener_of_the_duplicated_ep,
         "spec/endpoints 5.5": dup_connect_carries_private_data,
         "spec/endpoints 5.5": dup_connect_of_a_wide_qualifier,
-        "spec/endpoints 5.5": dup_connect_of_a_passive_end_finds_no_listener,
+        "spec/endpoints 5.5": dup_connect_of_a_passive_ep_finds_no_listener,
         "spec/endpoints 5.5": dup_connect_of_itself_is_a_wrong_state,
     ]
 }
@@ -115,7 +115,7 @@ fn second_like_it(ctx: &Ctx, qual: DAT_CONN_QUAL, data: &[u8]) -> Vec<u8> {
     came
 }
 
-fn dup_connect_goes_where_the_dup_went(ctx: &Ctx) {
+fn dup_connect_reaches_the_listener_of_the_duplicated_ep(ctx: &Ctx) {
     second_like_it(ctx, ctx.qual(0), &[]);
 }
 
@@ -129,7 +129,7 @@ fn dup_connect_of_a_wide_qualifier(ctx: &Ctx) {
 }
 
 /// The passive side knows only the peer's source port, on which no program listens.
-fn dup_connect_of_a_passive_end_finds_no_listener(ctx: &Ctx) {
+fn dup_connect_of_a_passive_ep_finds_no_listener(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let conn = Conn::on(&client.ia);
     ok(dup(&conn.ep, server.ep.h(), DAT_TIMEOUT_INFINITE, DAT_QOS_BEST_EFFORT));

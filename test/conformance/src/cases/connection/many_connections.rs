@@ -11,8 +11,8 @@ use super::disconnect::is_over;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 13.7": many_endpoints_on_one_evd => pair(many_client, many_server).limit(60),
-        "spec/endpoints 4.2": many_threads_connect => pair(threads_client, threads_server).limit(60),
+        "spec/endpoints 13.7": many_endpoints_on_one_evd_lose_no_event => pair(many_client, many_server).limit(60),
+        "spec/endpoints 4.2": many_threads_connect_without_failure => pair(threads_client, threads_server).limit(60),
     ]
 }
 

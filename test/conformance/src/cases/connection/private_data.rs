@@ -12,11 +12,11 @@ use super::disconnect::is_over;
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/consumers 9": cr_query_data_is_aligned_and_zero_behind,
-        "spec/endpoints 13.12": private_data_of_the_passive_established_is_none => pair(sends_48, takes_48),
-        "spec/endpoints 8.3": private_data_of_failures_is_none,
-        "spec/endpoints 9.3": private_data_is_the_callers_again_at_once,
-        "spec/consumers 9": private_data_at_least_64_bytes,
-        "spec/endpoints 9.2": private_data_of_an_accept_at_its_limit,
+        "spec/endpoints 13.12": private_data_is_absent_in_the_passive_established_event => pair(sends_48, takes_48),
+        "spec/endpoints 8.3": private_data_is_absent_in_failure_events,
+        "spec/endpoints 9.3": private_data_is_copied_before_the_call_returns,
+        "spec/consumers 9": private_data_limit_is_at_least_64_bytes,
+        "spec/endpoints 9.2": private_data_of_an_accept_of_the_maximum_length_arrives,
         "spec/endpoints 9.2": private_data_of_the_next_connection_has_no_leftovers,
     ];
     let sizes = [0, 1, 4, 8, 30, 32, 36, 48, 63, 64];
@@ -81,7 +81,7 @@ fn takes_48(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn private_data_of_failures_is_none(ctx: &Ctx) {
+fn private_data_is_absent_in_failure_events(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     ok(dat_ep_disconnect(client.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
     for conn in [&client, &server] {
@@ -91,7 +91,7 @@ fn private_data_of_failures_is_none(ctx: &Ctx) {
     }
 }
 
-fn private_data_is_the_callers_again_at_once(ctx: &Ctx) {
+fn private_data_is_copied_before_the_call_returns(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
@@ -103,7 +103,7 @@ fn private_data_is_the_callers_again_at_once(ctx: &Ctx) {
     accepted(request, &client, &server);
 }
 
-fn private_data_at_least_64_bytes(ctx: &Ctx) {
+fn private_data_limit_is_at_least_64_bytes(ctx: &Ctx) {
     let limit = ctx.ia().provider_attr().max_private_data_size as usize;
     // rdma_cm carries at most 48 bytes (9.1).
     assert!(limit >= 64 || limit == 48, "{limit}");
@@ -111,7 +111,7 @@ fn private_data_at_least_64_bytes(ctx: &Ctx) {
     assert_eq!(data_of(&asked.request), pattern(limit, 3));
 }
 
-fn private_data_of_an_accept_at_its_limit(ctx: &Ctx) {
+fn private_data_of_an_accept_of_the_maximum_length_arrives(ctx: &Ctx) {
     let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     let mut data = pattern(ACCEPT_LIMIT, 4);
     ok(dat_cr_accept(request.leak(), server.ep.h(), data.len() as DAT_COUNT, data.as_mut_ptr().cast()));

@@ -16,26 +16,26 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 6.1": psp_create_without_an_evd_is_invalid_handle,
         "spec/endpoints 6.1": psp_create_without_an_evd_is_reported_before_the_missing_pointer,
         "spec/endpoints 6.1": psp_create_without_out_pointer_is_arg5,
-        "spec/endpoints 6.1": psp_create_wants_the_cr_flag,
+        "spec/endpoints 6.1": psp_create_requires_the_cr_flag,
         "spec/endpoints 6.1": psp_create_with_unknown_flags_is_arg4,
         "spec/endpoints 13.32": psp_create_with_qualifier_zero_is_arg2,
         "spec/endpoints 6.1": psp_create_twice_on_an_ia_is_in_use_with_the_class,
         "spec/endpoints 6.1": psp_create_where_an_rsp_is_has_no_class,
         "spec/endpoints 6.1": psp_create_where_another_ia_listens_has_no_class,
         "spec/endpoints 6.1": psp_create_where_another_process_listens_has_no_class => pair(clashes, listens).only_two(),
-        "spec/endpoints 6.1": psp_create_takes_an_evd_of_another_ia,
+        "spec/endpoints 6.1": psp_create_accepts_an_evd_of_another_ia,
         "spec/endpoints 6.1": psp_create_again_after_the_free,
-        "spec/endpoints 13.38": psp_create_next_one_after_a_clash,
+        "spec/endpoints 13.38": psp_create_of_the_next_qualifier_succeeds_after_a_clash,
         "spec/consumers 6": psp_qualifiers_are_64_bits_wide,
-        "spec/consumers 6": psp_greatest_qualifiers => local(greatest_qualifiers),
+        "spec/consumers 6": psp_greatest_qualifiers_can_be_connected_to => local(greatest_qualifiers),
         "spec/endpoints 6.4": psp_query_returns_all_for_any_mask,
-        "spec/endpoints 6.4": psp_query_without_room_is_arg3,
+        "spec/endpoints 6.4": psp_query_without_out_pointer_is_arg3,
         "spec/endpoints 6.2": psp_create_any_is_small_and_not_zero,
         "spec/endpoints 6.2": psp_create_any_can_be_connected_to,
         "spec/endpoints 6.2": psp_create_any_a_hundred_times_gives_a_hundred,
         "spec/endpoints 14.12": psp_create_any_from_many_threads,
         "spec/endpoints 6.2": psp_create_any_without_pointers_is_arg5_then_arg2,
-        "spec/endpoints 6.2": psp_create_any_wants_the_cr_flag,
+        "spec/endpoints 6.2": psp_create_any_requires_the_cr_flag,
         "spec/endpoints 6.2": psp_create_any_with_unknown_flags_is_arg4,
         "spec/endpoints 6.2": psp_create_any_refused_writes_nothing,
     ]
@@ -66,7 +66,7 @@ fn psp_create_without_out_pointer_is_arg5(ctx: &Ctx) {
     bad_arg(dat_psp_create(ia.h(), 0, wrong.h(), 9, null_mut()), 5);
 }
 
-fn psp_create_wants_the_cr_flag(ctx: &Ctx) {
+fn psp_create_requires_the_cr_flag(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG);
     bad_handle(create(&ia, ctx.qual(0), evd.h(), DAT_PSP_CONSUMER_FLAG), DAT_INVALID_HANDLE_EVD_CR);
@@ -129,7 +129,7 @@ fn clashes(ctx: &Ctx) {
     ia.psp(ctx.qual(0), &evd);
 }
 
-fn psp_create_takes_an_evd_of_another_ia(ctx: &Ctx) {
+fn psp_create_accepts_an_evd_of_another_ia(ctx: &Ctx) {
     let (ia, other) = (Ia::open(&ctx.provider, 8), Ia::open(&ctx.provider, 8));
     let evd = cr_evd(&other);
     let psp = ia.psp(ctx.qual(0), &evd);
@@ -149,7 +149,7 @@ fn psp_create_again_after_the_free(ctx: &Ctx) {
 }
 
 /// Searches for a free port like programs do: after each conflict, the next number.
-fn psp_create_next_one_after_a_clash(ctx: &Ctx) {
+fn psp_create_of_the_next_qualifier_succeeds_after_a_clash(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = cr_evd(&ia);
     let all: Vec<Psp> = (0..8).map(|n| ia.psp(ctx.qual(n), &evd)).collect();
@@ -203,7 +203,7 @@ fn psp_query_returns_all_for_any_mask(ctx: &Ctx) {
     }
 }
 
-fn psp_query_without_room_is_arg3(ctx: &Ctx) {
+fn psp_query_without_out_pointer_is_arg3(ctx: &Ctx) {
     let ia = ctx.ia();
     let (_evd, psp) = silent_listener(ctx, &ia, 0);
     bad_arg(dat_psp_query(psp.h(), DAT_PSP_FIELD_ALL, null_mut()), 3);
@@ -263,7 +263,7 @@ fn psp_create_any_without_pointers_is_arg5_then_arg2(ctx: &Ctx) {
     assert!(psp.is_null());
 }
 
-fn psp_create_any_wants_the_cr_flag(ctx: &Ctx) {
+fn psp_create_any_requires_the_cr_flag(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, mut qual) = (ia.evd(8, DAT_EVD_DTO_FLAG), 5);
     let flags = DAT_PSP_CONSUMER_FLAG;

@@ -15,19 +15,19 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 6.1": psp_provider_flag_is_queried_back,
         "spec/endpoints 6.1": psp_provider_flag_makes_an_ep_per_request => local(makes_eps).needs(Need::ProviderEp),
-        "spec/endpoints 7.4": psp_provider_flag_ep_goes_with_the_rejection => local(made_ep_goes).needs(Need::ProviderEp),
+        "spec/endpoints 7.4": psp_provider_flag_ep_is_freed_by_the_rejection => local(made_ep_goes).needs(Need::ProviderEp),
         "spec/endpoints 13.2": psp_events_carry_its_handle_and_qualifier,
         "spec/endpoints 6.3": psp_free_twice_is_invalid_handle,
-        "spec/endpoints 6.3": psp_free_lets_go_of_the_evd_at_once,
-        "spec/endpoints 14.11": psp_free_stops_listening_at_once,
+        "spec/endpoints 6.3": psp_free_releases_the_evd_immediately,
+        "spec/endpoints 14.11": psp_free_stops_listening_immediately,
         "spec/endpoints 6.3": psp_free_leaves_requests_acceptable,
         "spec/endpoints 6.3": psp_free_leaves_requests_rejectable,
-        "spec/endpoints 13.8": psp_free_leaves_live_connections_alone,
-        "spec/endpoints 6.3": psp_free_before_established,
+        "spec/endpoints 13.8": psp_free_keeps_established_connections,
+        "spec/endpoints 6.3": psp_free_before_established_keeps_the_connection,
         "spec/endpoints 6.3": psp_free_then_listen_again_beside_a_live_connection,
         "spec/endpoints 13.28": psp_free_then_the_evd_with_requests_on_their_way,
-        "spec/endpoints 6.1": psp_full_evd_rejects_and_reports_it => local(full_evd_refuses).limit(40),
-        "spec/endpoints 14.15": psp_full_evd_works_again_once_it_is_emptied => local(full_evd_works_again).limit(40),
+        "spec/endpoints 6.1": psp_full_evd_rejects_requests_and_reports_the_overflow => local(full_evd_refuses).limit(40),
+        "spec/endpoints 14.15": psp_full_evd_works_again_after_a_drain => local(full_evd_works_again).limit(40),
     ]
 }
 
@@ -86,7 +86,7 @@ fn psp_free_twice_is_invalid_handle(ctx: &Ctx) {
     bad_handle(code, DAT_INVALID_HANDLE_PSP);
 }
 
-fn psp_free_lets_go_of_the_evd_at_once(ctx: &Ctx) {
+fn psp_free_releases_the_evd_immediately(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
     let (client, server) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));
@@ -105,7 +105,7 @@ fn connected(ctx: &Ctx, ia: &Ia, requests: &Evd) -> (Conn, Conn) {
     (client, server)
 }
 
-fn psp_free_stops_listening_at_once(ctx: &Ctx) {
+fn psp_free_stops_listening_immediately(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
     let _ends = connected(ctx, &ia, &evd);
@@ -137,7 +137,7 @@ fn psp_free_leaves_requests_rejectable(ctx: &Ctx) {
     client.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
 }
 
-fn psp_free_leaves_live_connections_alone(ctx: &Ctx) {
+fn psp_free_keeps_established_connections(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
     let (client, server) = connected(ctx, &ia, &evd);
@@ -148,7 +148,7 @@ fn psp_free_leaves_live_connections_alone(ctx: &Ctx) {
     is_over(&client);
 }
 
-fn psp_free_before_established(ctx: &Ctx) {
+fn psp_free_before_established_keeps_the_connection(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, psp) = silent_listener(ctx, &ia, 0);
     let (client, server) = (requester(&ia, ctx.qual(0)), Conn::on(&ia));

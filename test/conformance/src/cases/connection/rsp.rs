@@ -16,24 +16,24 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 6.5": rsp_create_without_an_evd_is_invalid_handle,
         "spec/endpoints 6.5": rsp_create_without_out_pointer_is_reported_before_the_state,
         "spec/endpoints 6.5": rsp_create_in_a_wrong_state_is_reported_before_the_evd_flag,
-        "spec/endpoints 6.5": rsp_create_wants_the_cr_flag,
+        "spec/endpoints 6.5": rsp_create_requires_the_cr_flag,
         "spec/endpoints 6.5": rsp_create_with_qualifier_zero_is_arg2,
         "spec/endpoints 14.14": rsp_create_where_an_rsp_is_leaves_the_ep_unconnected,
         "spec/endpoints 14.14": rsp_create_where_a_psp_is_leaves_the_ep_unconnected,
         "spec/endpoints 6.6": rsp_query_returns_all_for_any_mask,
-        "spec/endpoints 6.6": rsp_query_without_room_is_arg3,
-        "spec/endpoints 6.6": rsp_request_brings_its_ep_and_handle,
-        "spec/endpoints 6.6": rsp_takes_one_request_only,
-        "spec/endpoints 6.6": rsp_is_spent_after_a_rejection,
+        "spec/endpoints 6.6": rsp_query_without_out_pointer_is_arg3,
+        "spec/endpoints 6.6": rsp_request_event_has_the_ep_and_the_rsp,
+        "spec/endpoints 6.6": rsp_accepts_one_request_only,
+        "spec/endpoints 6.6": rsp_is_used_up_after_a_rejection,
         "spec/endpoints 6.6": rsp_create_again_on_the_ep_of_a_rejected_one,
         "spec/endpoints 6.6": rsp_free_makes_the_ep_unconnected,
         "spec/endpoints 6.6": rsp_free_twice_is_invalid_handle,
         "spec/endpoints 6.6": rsp_free_with_a_request_keeps_it_acceptable,
         "spec/endpoints 6.6": rsp_free_with_a_request_keeps_it_rejectable,
-        "spec/endpoints 13.8": rsp_free_leaves_the_live_connection_alone,
+        "spec/endpoints 13.8": rsp_free_keeps_the_established_connection,
         "spec/endpoints 6.5": rsp_of_an_ep_without_pz_is_configured_late,
-        "spec/endpoints 14.15": rsp_full_evd_goes_back_to_reserved_and_rearms => local(full_evd_rearms).limit(40),
-        "spec/endpoints 13.16": rsp_free_then_ep_free,
+        "spec/endpoints 14.15": rsp_full_evd_returns_the_ep_to_reserved_and_rearms => local(full_evd_rearms).limit(40),
+        "spec/endpoints 13.16": rsp_free_then_ep_free_succeeds,
         "spec/endpoints 3.2": sp_holds_its_evd_until_it_is_freed,
     ]
 }
@@ -74,7 +74,7 @@ fn rsp_create_in_a_wrong_state_is_reported_before_the_evd_flag(ctx: &Ctx) {
     refused(code, DAT_INVALID_STATE, DAT_INVALID_STATE_EP_CONNECTED);
 }
 
-fn rsp_create_wants_the_cr_flag(ctx: &Ctx) {
+fn rsp_create_requires_the_cr_flag(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let code = rsp_create(&conn.ia, ctx.qual(0), conn.ep.h(), conn.recv.h());
     bad_handle(code, DAT_INVALID_HANDLE_EVD_CR);
@@ -114,7 +114,7 @@ fn rsp_query_returns_all_for_any_mask(ctx: &Ctx) {
     }
 }
 
-fn rsp_query_without_room_is_arg3(ctx: &Ctx) {
+fn rsp_query_without_out_pointer_is_arg3(ctx: &Ctx) {
     let scene = Scene::new(ctx, Reserved);
     bad_arg(
         dat_rsp_query(scene.rsp.as_ref().expect("a reserved scene has an RSP").h(), DAT_RSP_FIELD_ALL, null_mut()),
@@ -122,7 +122,7 @@ fn rsp_query_without_room_is_arg3(ctx: &Ctx) {
     );
 }
 
-fn rsp_request_brings_its_ep_and_handle(ctx: &Ctx) {
+fn rsp_request_event_has_the_ep_and_the_rsp(ctx: &Ctx) {
     let scene = Scene::new(ctx, Reserved);
     let _client = requester(&scene.own.ia, ctx.qual(0));
     let event = expect_event(scene.requests.h(), SOON);
@@ -133,14 +133,14 @@ fn rsp_request_brings_its_ep_and_handle(ctx: &Ctx) {
     scene.is_still(Passive);
 }
 
-fn rsp_takes_one_request_only(ctx: &Ctx) {
+fn rsp_accepts_one_request_only(ctx: &Ctx) {
     let scene = Scene::new(ctx, Passive);
     is_deserted(&scene.own.ia, ctx.qual(0));
     expect_nothing(scene.requests.h());
     scene.is_still(Passive);
 }
 
-fn rsp_is_spent_after_a_rejection(ctx: &Ctx) {
+fn rsp_is_used_up_after_a_rejection(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     scene.request.take().expect("the request is pending").reject();
     scene.other().expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
@@ -199,7 +199,7 @@ fn rsp_free_with_a_request_keeps_it_rejectable(ctx: &Ctx) {
     scene.is_still(Unconnected);
 }
 
-fn rsp_free_leaves_the_live_connection_alone(ctx: &Ctx) {
+fn rsp_free_keeps_the_established_connection(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Passive);
     ok(dat_cr_accept(scene.request.take().expect("the request is pending").leak(), DAT_HANDLE_NULL, 0, null_mut()));
     established(scene.other(), &scene.own);
@@ -247,7 +247,7 @@ fn full_evd_rearms(ctx: &Ctx) {
     established(&client, &conn);
 }
 
-fn rsp_free_then_ep_free(ctx: &Ctx) {
+fn rsp_free_then_ep_free_succeeds(ctx: &Ctx) {
     let mut scene = Scene::new(ctx, Reserved);
     refused(dat_ep_free(scene.ep()), DAT_INVALID_STATE, DAT_INVALID_STATE_EP_RESERVED);
     scene.rsp.take().expect("a reserved scene has an RSP").free();

@@ -15,8 +15,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 11": timeout_without_answer_is_timed_out_once,
         "spec/endpoints 4.3": timeout_flushes_receives,
         "spec/endpoints 11": timeout_then_reset_and_connect,
-        "spec/endpoints 11": timeout_of_a_microsecond,
-        "spec/endpoints 13.32": timeout_longest_but_infinite_is_no_hindrance,
+        "spec/endpoints 11": timeout_of_a_microsecond_is_reported,
+        "spec/endpoints 13.32": timeout_of_the_longest_finite_value_permits_the_connection,
         "spec/endpoints 11": timeout_ends_with_the_disconnect,
         "spec/endpoints 11": timeout_of_an_old_attempt_does_not_end_the_new_one,
         "spec/endpoints 11": timeout_of_many_each_once,
@@ -77,7 +77,7 @@ fn timeout_then_reset_and_connect(ctx: &Ctx) {
     established(&client, &server);
 }
 
-fn timeout_of_a_microsecond(ctx: &Ctx) {
+fn timeout_of_a_microsecond_is_reported(ctx: &Ctx) {
     let ia = ctx.ia();
     let (_requests, _psp) = silent_listener(ctx, &ia, 0);
     let conn = Conn::on(&ia);
@@ -89,7 +89,7 @@ fn timeout_of_a_microsecond(ctx: &Ctx) {
     expect_nothing(conn.events.h());
 }
 
-fn timeout_longest_but_infinite_is_no_hindrance(ctx: &Ctx) {
+fn timeout_of_the_longest_finite_value_permits_the_connection(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));

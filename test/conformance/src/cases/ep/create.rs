@@ -11,28 +11,28 @@ use super::scene::{Request, silent_listener};
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/endpoints 5.1": ep_create_checks_handles_before_pointers_in_order,
-        "spec/endpoints 5.1": ep_create_wants_the_connection_flag_of_the_connect_evd,
-        "spec/endpoints 5.1": ep_create_wants_the_dto_flag_of_the_recv_evd,
-        "spec/endpoints 5.1": ep_create_wants_the_dto_flag_of_the_request_evd,
+        "spec/endpoints 5.1": ep_create_requires_the_connection_flag_of_the_connect_evd,
+        "spec/endpoints 5.1": ep_create_requires_the_dto_flag_of_the_recv_evd,
+        "spec/endpoints 5.1": ep_create_requires_the_dto_flag_of_the_request_evd,
         "spec/endpoints 5.1": ep_create_without_out_pointer_is_arg7,
         "spec/endpoints 5.1": ep_create_with_misaligned_attributes_is_arg6,
         "spec/endpoints 5.1": ep_create_reports_a_missing_out_pointer_before_bad_attributes,
         "spec/endpoints 5.1": ep_create_refused_holds_no_object,
-        "spec/endpoints 5.1": ep_create_by_default_has_the_attributes_of_the_book,
+        "spec/endpoints 5.1": ep_create_by_default_has_the_specified_attributes,
         "spec/endpoints 13.15": ep_create_with_a_freed_pz_is_invalid_handle,
-        "spec/endpoints 5.1": ep_create_takes_evds_of_another_ia => local(takes_evds_of_another_ia),
-        "spec/endpoints 5.1": ep_create_takes_one_evd_for_all_roles,
+        "spec/endpoints 5.1": ep_create_accepts_evds_of_another_ia => local(takes_evds_of_another_ia),
+        "spec/endpoints 5.1": ep_create_accepts_one_evd_for_all_roles,
         "spec/endpoints 5.1": ep_create_holds_the_pz_and_each_evd_until_it_is_freed,
         "spec/endpoints 13.37": ep_create_from_queried_attributes_after_freeing_the_first,
         "spec/consumers 17": ep_create_with_fifty_thousand_of_each_on_evds_of_1024,
-        "spec/consumers 17": ep_create_takes_messages_of_two_gigabytes,
-        "spec/endpoints 13.18": ep_create_takes_attributes_of_zeros_with_counts_only,
+        "spec/consumers 17": ep_create_accepts_messages_of_two_gigabytes,
+        "spec/endpoints 13.18": ep_create_accepts_zero_attributes_with_counts_only,
         "spec/endpoints 5.1": ep_create_clamps_recv_dtos_to_the_limit,
         "spec/endpoints 5.1": ep_create_clamps_request_dtos_to_the_limit,
         "spec/endpoints 5.1": ep_create_stores_requested_attributes,
-        "spec/endpoints 5.1": ep_create_needs_no_evd_to_take_receives,
+        "spec/endpoints 5.1": ep_create_without_recv_evd_accepts_receives,
         "spec/endpoints 5.1": ep_create_without_pz_cannot_connect,
-        "spec/endpoints 5.1": ep_create_without_pz_takes_no_receive,
+        "spec/endpoints 5.1": ep_create_without_pz_refuses_receives,
         "spec/endpoints 3.2": ep_create_same_evd_in_three_roles_is_in_use_until_the_free,
     ];
     all.extend(refused_attributes().into_iter().map(|(what, spoil)| {
@@ -62,7 +62,7 @@ fn above(limit: DAT_VLEN) -> Option<DAT_VLEN> {
 
 fn refused_attributes() -> Vec<(&'static str, Spoil)> {
     vec![
-        // 1 is a service of 2.0, which no provider has (`added_unreliable_endpoints_are_not_supported`).
+        // 1 is a service of 2.0, which no provider has (`v2_unreliable_endpoints_are_not_supported`).
         ("another_service_type", |attr, _| attr.service_type = if is_2_0() { 3 } else { 1 }),
         ("an_enormous_service_type", |attr, _| attr.service_type = !0),
         ("suppressed_receives", |attr, _| attr.recv_completion_flags = DAT_COMPLETION_SUPPRESS_FLAG),
@@ -150,19 +150,19 @@ fn ep_create_checks_handles_before_pointers_in_order(ctx: &Ctx) {
     bad_arg(create(pz.h(), recv.h(), request.h(), connect.h()), 7);
 }
 
-fn ep_create_wants_the_connection_flag_of_the_connect_evd(ctx: &Ctx) {
+fn ep_create_requires_the_connection_flag_of_the_connect_evd(ctx: &Ctx) {
     let Parts { connect: _connect, request, recv, pz, ia } = &Parts::new(ctx);
     let code = untouched(|ep| dat_ep_create(ia.h(), pz.h(), recv.h(), request.h(), recv.h(), null_mut(), ep));
     bad_handle(code, DAT_INVALID_HANDLE_EVD_CONN);
 }
 
-fn ep_create_wants_the_dto_flag_of_the_recv_evd(ctx: &Ctx) {
+fn ep_create_requires_the_dto_flag_of_the_recv_evd(ctx: &Ctx) {
     let Parts { connect, request, recv: _recv, pz, ia } = &Parts::new(ctx);
     let code = untouched(|ep| dat_ep_create(ia.h(), pz.h(), connect.h(), request.h(), connect.h(), null_mut(), ep));
     bad_handle(code, DAT_INVALID_HANDLE_EVD_RECV);
 }
 
-fn ep_create_wants_the_dto_flag_of_the_request_evd(ctx: &Ctx) {
+fn ep_create_requires_the_dto_flag_of_the_request_evd(ctx: &Ctx) {
     let Parts { connect, request: _request, recv, pz, ia } = &Parts::new(ctx);
     let code = untouched(|ep| dat_ep_create(ia.h(), pz.h(), recv.h(), connect.h(), connect.h(), null_mut(), ep));
     bad_handle(code, DAT_INVALID_HANDLE_EVD_REQUEST);
@@ -196,7 +196,7 @@ fn ep_create_refused_holds_no_object(ctx: &Ctx) {
     drop(ia);
 }
 
-fn ep_create_by_default_has_the_attributes_of_the_book(ctx: &Ctx) {
+fn ep_create_by_default_has_the_specified_attributes(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let limits = parts.ia.attr();
     let ep = Ep::own(filled(|out| parts.create(null_mut(), out)));
@@ -251,7 +251,7 @@ fn takes_evds_of_another_ia(ctx: &Ctx) {
     expect_dto(foreign.recv.h(), 5, DAT_DTO_SUCCESS, 0);
 }
 
-fn ep_create_takes_one_evd_for_all_roles(ctx: &Ctx) {
+fn ep_create_accepts_one_evd_for_all_roles(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let evd = ia.evd(16, DAT_EVD_DTO_FLAG | DAT_EVD_CONNECTION_FLAG);
@@ -301,7 +301,7 @@ fn ep_create_with_fifty_thousand_of_each_on_evds_of_1024(ctx: &Ctx) {
     assert_eq!(granted, ia.attr().max_dto_per_ep.min(50_000));
 }
 
-fn ep_create_takes_messages_of_two_gigabytes(ctx: &Ctx) {
+fn ep_create_accepts_messages_of_two_gigabytes(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     if parts.ia.attr().max_message_size < 1 << 31 {
         ctx.unsupported("messages of two gigabytes: the device's port carries less");
@@ -309,7 +309,7 @@ fn ep_create_takes_messages_of_two_gigabytes(ctx: &Ctx) {
     parts.ep(&DAT_EP_ATTR { max_message_size: 1 << 31, ..ep_attr() });
 }
 
-fn ep_create_takes_attributes_of_zeros_with_counts_only(ctx: &Ctx) {
+fn ep_create_accepts_zero_attributes_with_counts_only(ctx: &Ctx) {
     let attr = DAT_EP_ATTR { max_recv_dtos: 2, max_request_dtos: 2, max_recv_iov: 1, max_request_iov: 1, ..zeroed() };
     Parts::new(ctx).ep(&attr);
 }
@@ -370,7 +370,7 @@ fn with_evds(ctx: &Ctx, has: [bool; 3]) {
     }
 }
 
-fn ep_create_needs_no_evd_to_take_receives(ctx: &Ctx) {
+fn ep_create_without_recv_evd_accepts_receives(ctx: &Ctx) {
     let (ia, none) = (ctx.ia(), DAT_HANDLE_NULL);
     let pz = ia.pz();
     let ep = Ep::own(filled(|out| dat_ep_create(ia.h(), pz.h(), none, none, none, null_mut(), out)));
@@ -387,7 +387,7 @@ fn ep_create_without_pz_cannot_connect(ctx: &Ctx) {
     ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
-fn ep_create_without_pz_takes_no_receive(ctx: &Ctx) {
+fn ep_create_without_pz_refuses_receives(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let ep = without_pz(&parts);
     let code = dat_ep_post_recv(ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG);

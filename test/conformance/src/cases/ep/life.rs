@@ -15,20 +15,20 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.7": reset_has_flushed_all_when_it_returns,
         "spec/endpoints 14.19": reset_does_not_lose_slots,
         "spec/endpoints 5.7": reset_keeps_attributes_and_objects,
-        "spec/endpoints 5.7": reset_without_pz_stays_without,
+        "spec/endpoints 5.7": reset_without_pz_keeps_the_ep_not_ready,
         "spec/endpoints 13.11": reset_accept_disconnect_cycle_on_one_endpoint => pair(cycle_client, cycle_server).limit(60),
         "spec/endpoints 5.7": reset_connects_a_thousand_times_on_one_endpoint => pair(thousand_client, thousand_server).limit(60),
-        "spec/endpoints 5.8": free_with_receives_posted,
-        "spec/endpoints 13.9": free_after_the_memory_of_its_receives,
+        "spec/endpoints 5.8": free_with_posted_receives_succeeds,
+        "spec/endpoints 13.9": free_after_the_memory_of_posted_receives_succeeds,
         "spec/endpoints 13.10": free_leaves_completions_dequeuable,
         "spec/endpoints 5.8": free_leaves_queued_events_with_its_handle,
         "spec/endpoints 5.8": free_pending_connect_posts_one_disconnected,
-        "spec/endpoints 13.31": free_disconnect_pending_without_reading_the_event,
+        "spec/endpoints 13.31": free_while_disconnect_pending_succeeds,
         "spec/endpoints 14.18": free_connected_flushes_the_peer,
-        "spec/endpoints 5.9": status_takes_any_pointer_missing,
+        "spec/endpoints 5.9": status_accepts_null_for_any_out_pointer,
         "spec/endpoints 14.3": status_recv_idle_is_false_while_one_is_posted,
         "spec/endpoints 14.3": status_request_idle_is_false_while_one_waits,
-        "spec/endpoints 5.9": status_counts_until_the_completion_is_made,
+        "spec/endpoints 5.9": status_is_busy_until_the_completion_is_queued,
     ];
     all.extend([Unconnected, Active, Connected, Disconnected].map(|at| {
         let name = format!("status_{}_is_idle_without_work", at.word());
@@ -95,7 +95,7 @@ fn reset_keeps_attributes_and_objects(ctx: &Ctx) {
     assert_eq!(after.connect_evd_handle, before.connect_evd_handle);
 }
 
-fn reset_without_pz_stays_without(ctx: &Ctx) {
+fn reset_without_pz_keeps_the_ep_not_ready(ctx: &Ctx) {
     let parts = super::parts::Parts::new(ctx);
     let ep = super::parts::without_pz(&parts);
     ok(dat_ep_reset(ep.h()));
@@ -163,13 +163,13 @@ fn thousand_server(ctx: &Ctx) {
     }
 }
 
-fn free_with_receives_posted(ctx: &Ctx) {
+fn free_with_posted_receives_succeeds(ctx: &Ctx) {
     let conn = unconnected(ctx);
     conn.ep.free();
     conn.pz.free();
 }
 
-fn free_after_the_memory_of_its_receives(ctx: &Ctx) {
+fn free_after_the_memory_of_posted_receives_succeeds(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let mut memory = conn.memory(64);
     conn.post_recv(1, memory.segment(0, 64));
@@ -217,7 +217,7 @@ fn free_pending_connect_posts_one_disconnected(ctx: &Ctx) {
     conn.events.free();
 }
 
-fn free_disconnect_pending_without_reading_the_event(ctx: &Ctx) {
+fn free_while_disconnect_pending_succeeds(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     post_empty_send(&client, 1);
     disconnect(&client, DAT_CLOSE_GRACEFUL_FLAG);
@@ -237,7 +237,7 @@ fn free_connected_flushes_the_peer(ctx: &Ctx) {
     expect_flushed(&server.request, [3]);
 }
 
-fn status_takes_any_pointer_missing(ctx: &Ctx) {
+fn status_accepts_null_for_any_out_pointer(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     ok(dat_ep_get_status(conn.ep.h(), null_mut(), null_mut(), null_mut()));
     let state: DAT_EP_STATE = filled(|out| dat_ep_get_status(conn.ep.h(), out, null_mut(), null_mut()));
@@ -260,7 +260,7 @@ fn status_request_idle_is_false_while_one_waits(ctx: &Ctx) {
 }
 
 /// The EP is idle after the completion, even if the event is still queued.
-fn status_counts_until_the_completion_is_made(ctx: &Ctx) {
+fn status_is_busy_until_the_completion_is_queued(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     (1..=2).for_each(|id| post_empty_recv(&server, id));
     post_empty_send(&client, 3);

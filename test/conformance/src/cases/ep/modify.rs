@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 5.3": ep_modify_of_nothing_changes_nothing,
         "spec/endpoints 5.3": ep_modify_reports_read_only_fields_before_the_state,
         "spec/endpoints 13.23": ep_modify_sets_dtos_with_any_evd_in_the_record,
-        "spec/endpoints 5.3": ep_modify_without_an_evd_takes_its_dtos_away,
+        "spec/endpoints 5.3": ep_modify_without_an_evd_sets_its_dtos_to_zero,
         "spec/endpoints 5.3": ep_modify_refused_holds_no_object,
     ];
     for (number, field) in FIELDS.iter().enumerate() {
@@ -355,7 +355,7 @@ fn ep_modify_sets_dtos_with_any_evd_in_the_record(ctx: &Ctx) {
     assert_eq!(ep.param().ep_attr.max_recv_dtos, 33);
 }
 
-fn ep_modify_without_an_evd_takes_its_dtos_away(ctx: &Ctx) {
+fn ep_modify_without_an_evd_sets_its_dtos_to_zero(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let ep = parts.ep(&ep_attr());
     modify(&ep, DAT_EP_FIELD_RECV_EVD_HANDLE, |param| param.recv_evd_handle = DAT_HANDLE_NULL);

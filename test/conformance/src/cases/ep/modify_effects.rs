@@ -13,13 +13,13 @@ use super::scene::{Request, Scene, silent_listener};
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 5.3": ep_modify_of_the_pz_flushes_receives,
-        "spec/endpoints 5.3": ep_modify_of_the_recv_dtos_makes_room,
+        "spec/endpoints 5.3": ep_modify_of_the_recv_dtos_permits_more_receives,
         "spec/endpoints 5.3": ep_modify_of_the_recv_evd_moves_completions,
         "spec/endpoints 5.3": ep_modify_of_the_connect_evd_moves_events,
-        "spec/endpoints 5.3": ep_modify_without_pz_takes_no_receive_any_more,
-        "spec/endpoints 14.4": ep_modify_pz_in_attaches_at_once,
-        "spec/endpoints 14.4": ep_modify_then_connects_and_carries,
-        "spec/endpoints 5.3": ep_modify_lets_go_of_old_objects,
+        "spec/endpoints 5.3": ep_modify_without_pz_refuses_receives,
+        "spec/endpoints 14.4": ep_modify_of_the_pz_takes_effect_immediately,
+        "spec/endpoints 14.4": ep_modify_keeps_the_ep_able_to_connect_and_transfer,
+        "spec/endpoints 5.3": ep_modify_releases_replaced_objects,
         "spec/endpoints 14.20": ep_modify_makes_a_tentative_ep_ready => local(makes_a_tentative_ep_ready).needs(Need::ProviderEp),
         "spec/endpoints 4.1": ep_modify_lets_no_tentative_ep_connect =>
             local(lets_no_tentative_ep_connect).needs(Need::ProviderEp),
@@ -44,7 +44,7 @@ fn ep_modify_of_the_pz_flushes_receives(ctx: &Ctx) {
     conn.ep.free();
 }
 
-fn ep_modify_of_the_recv_dtos_makes_room(ctx: &Ctx) {
+fn ep_modify_of_the_recv_dtos_permits_more_receives(ctx: &Ctx) {
     let setup = Setup { attr: DAT_EP_ATTR { max_recv_dtos: 2, ..ep_attr() }, ..Setup::default() };
     let conn = Conn::unconnected(&ctx.ia(), &setup);
     modify(&conn.ep, DAT_EP_FIELD_EP_ATTR_MAX_RECV_DTOS, |param| param.ep_attr.max_recv_dtos = 40);
@@ -78,7 +78,7 @@ fn ep_modify_of_the_connect_evd_moves_events(ctx: &Ctx) {
     conn.ep.free();
 }
 
-fn ep_modify_without_pz_takes_no_receive_any_more(ctx: &Ctx) {
+fn ep_modify_without_pz_refuses_receives(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     post_empty_recv(&conn, 1);
     modify(&conn.ep, DAT_EP_FIELD_PZ_HANDLE, |param| param.pz_handle = DAT_HANDLE_NULL);
@@ -89,7 +89,7 @@ fn ep_modify_without_pz_takes_no_receive_any_more(ctx: &Ctx) {
     conn.pz.free();
 }
 
-fn ep_modify_pz_in_attaches_at_once(ctx: &Ctx) {
+fn ep_modify_of_the_pz_takes_effect_immediately(ctx: &Ctx) {
     let parts = Parts::new(ctx);
     let ep = without_pz(&parts);
     modify(&ep, DAT_EP_FIELD_PZ_HANDLE, |param| param.pz_handle = parts.pz.h());
@@ -97,7 +97,7 @@ fn ep_modify_pz_in_attaches_at_once(ctx: &Ctx) {
 }
 
 /// After changes of PZ, EVDs and depths, the EP behaves like any other.
-fn ep_modify_then_connects_and_carries(ctx: &Ctx) {
+fn ep_modify_keeps_the_ep_able_to_connect_and_transfer(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (pz, recv) = (ia.pz(), ia.evd(32, DAT_EVD_DTO_FLAG));
@@ -117,7 +117,7 @@ fn ep_modify_then_connects_and_carries(ctx: &Ctx) {
     client.ep.free();
 }
 
-fn ep_modify_lets_go_of_old_objects(ctx: &Ctx) {
+fn ep_modify_releases_replaced_objects(ctx: &Ctx) {
     let ia = ctx.ia();
     let conn = Conn::on(&ia);
     let mask = DAT_EP_FIELD_PZ_HANDLE

@@ -8,20 +8,20 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let all = cases![
-        "spec/events 5.6": watermark_of_no_ep,
-        "spec/events 5.6": watermark_that_is_none,
-        "spec/events 5.6": watermark_in_any_state,
+        "spec/events 5.6": watermark_of_an_invalid_ep_is_invalid_handle,
+        "spec/events 5.6": watermark_of_an_invalid_value_is_refused,
+        "spec/events 5.6": watermark_can_be_set_in_any_state,
         "spec/events 5.6": watermark_soft_on_posted_receives,
-        "spec/events 5.6": watermark_soft_is_reported_at_once,
+        "spec/events 5.6": watermark_soft_already_exceeded_is_reported_immediately,
         "spec/events 5.6": watermark_soft_is_reported_once_until_set_again,
         "spec/events 5.6": watermark_soft_is_not_of_an_attribute_without_a_queue,
         "spec/events 5.6": watermark_soft_counts_outstanding_receives_only,
         "spec/events 5.6": watermark_hard_breaks_a_connection,
-        "spec/events 5.6": watermark_hard_is_met_at_once,
+        "spec/events 5.6": watermark_hard_already_exceeded_breaks_the_connection_immediately,
         "spec/events 5.6": watermark_hard_armed_before_the_connection,
         "spec/events 5.6": watermark_hard_reached_exactly_breaks_nothing,
         "spec/events 5.6": watermark_hard_alone_reports_no_soft_one,
-        "spec/events 5.6": watermark_both_at_once,
+        "spec/events 5.6": watermark_soft_and_hard_exceeded_together_report_and_break,
     ];
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
 }
@@ -52,7 +52,7 @@ fn watch(conn: &Conn, soft: DAT_COUNT, hard: DAT_COUNT) {
     ok(dat_ep_set_watermark(conn.ep.h(), soft, hard));
 }
 
-fn watermark_of_no_ep(ctx: &Ctx) {
+fn watermark_of_an_invalid_ep_is_invalid_handle(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let dead = conn.ia.ep(&conn.pz, &conn.recv, &conn.request, &conn.events).free();
     for handle in [null_mut(), conn.recv.h(), dead] {
@@ -60,7 +60,7 @@ fn watermark_of_no_ep(ctx: &Ctx) {
     }
 }
 
-fn watermark_that_is_none(ctx: &Ctx) {
+fn watermark_of_an_invalid_value_is_refused(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     for mark in [-2, DAT_VALUE_UNKNOWN, DAT_COUNT::MIN] {
         let refuse = |soft, hard, arg| {
@@ -74,7 +74,7 @@ fn watermark_that_is_none(ctx: &Ctx) {
     expect_silence(&conn.ia);
 }
 
-fn watermark_in_any_state(ctx: &Ctx) {
+fn watermark_can_be_set_in_any_state(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     watch(&client, 100, 100);
     server.disconnect();
@@ -96,7 +96,7 @@ fn watermark_soft_on_posted_receives(ctx: &Ctx) {
     expect_soft(&conn.ia, &conn.ep);
 }
 
-fn watermark_soft_is_reported_at_once(ctx: &Ctx) {
+fn watermark_soft_already_exceeded_is_reported_immediately(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     post_recvs(&conn, 0..4);
     watch(&conn, 4, NONE);
@@ -164,7 +164,7 @@ fn watermark_hard_breaks_a_connection(ctx: &Ctx) {
     expect_broken(&client, &server, 3);
 }
 
-fn watermark_hard_is_met_at_once(ctx: &Ctx) {
+fn watermark_hard_already_exceeded_breaks_the_connection_immediately(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     post_recvs(&server, 0..5);
     watch(&server, NONE, 4);
@@ -202,7 +202,7 @@ fn watermark_hard_alone_reports_no_soft_one(ctx: &Ctx) {
     expect_silence(&server.ia);
 }
 
-fn watermark_both_at_once(ctx: &Ctx) {
+fn watermark_soft_and_hard_exceeded_together_report_and_break(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     watch(&server, 0, 0);
     post_recvs(&server, 0..1);

@@ -11,7 +11,7 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/events 2.1": evd_create_length_zero_is_arg2,
         "spec/events 2.1": evd_create_negative_length_is_arg2,
-        "spec/events 2.1": evd_create_longest_is_refused_one_further,
+        "spec/events 2.1": evd_create_beyond_the_maximum_length_is_refused,
         "spec/events 2.1": evd_create_of_the_adapters_maximum_length,
         "spec/events 2.1": evd_create_is_at_least_as_long_as_requested,
         "spec/events 2.1": evd_create_without_flags_is_arg4,
@@ -23,7 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.1": evd_create_is_enabled_waitable_and_empty,
         "spec/events 2.1": evd_create_takes_a_reference_on_its_cno,
         "spec/events 1.2": evd_create_with_the_default_flags,
-        "spec/consumers 16": evd_lengths_that_programs_ask_for,
+        "spec/consumers 16": evd_lengths_used_by_programs_are_accepted,
     ];
     for (word, flag) in STREAMS {
         let case = local(move |ctx| is_made_for(ctx, flag));
@@ -59,7 +59,7 @@ fn evd_create_negative_length_is_arg2(ctx: &Ctx) {
     }
 }
 
-fn evd_create_longest_is_refused_one_further(ctx: &Ctx) {
+fn evd_create_beyond_the_maximum_length_is_refused(ctx: &Ctx) {
     let ia = ctx.ia();
     let most = ia.attr().max_evd_qlen;
     if most == DAT_COUNT::MAX {
@@ -167,7 +167,7 @@ fn all_merge(ctx: &Ctx) {
     }
 }
 
-fn evd_lengths_that_programs_ask_for(ctx: &Ctx) {
+fn evd_lengths_used_by_programs_are_accepted(ctx: &Ctx) {
     let ia = ctx.ia();
     for length in [1, 3, 8, 10, 16, 64, 256, 1024, 4096, 6000] {
         let evd = ia.evd(length, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG);

@@ -6,7 +6,7 @@ use crate::kit::*;
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/events 2.10": evd_free_drops_queued_events,
-        "spec/events 2.10": evd_free_of_the_own_async_evd_is_refused,
+        "spec/events 2.10": evd_free_of_the_async_evd_created_by_open_is_refused,
         "spec/events 2.10": evd_free_under_a_psp_is_in_use,
         "spec/events 2.10": evd_free_under_an_rsp_is_in_use,
         "spec/events 2.10": evd_free_twice_is_an_invalid_handle,
@@ -28,7 +28,7 @@ fn evd_free_drops_queued_events(ctx: &Ctx) {
     expect_nothing(ia.errors());
 }
 
-fn evd_free_of_the_own_async_evd_is_refused(ctx: &Ctx) {
+fn evd_free_of_the_async_evd_created_by_open_is_refused(ctx: &Ctx) {
     let ia = ctx.ia();
     refused(dat_evd_free(ia.errors()), DAT_INVALID_STATE, DAT_INVALID_STATE_EVD_ASYNC);
     expect_nothing(ia.errors());

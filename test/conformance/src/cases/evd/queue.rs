@@ -18,18 +18,18 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.7": evd_post_from_many_threads_loses_nothing,
         "spec/events 2.4": evd_software_event_comes_back_with_its_pointer,
         "spec/events 2.6": evd_dequeue_of_an_empty_queue_is_queue_empty_without_subtype,
-        "spec/events 2.6": evd_dequeue_without_a_place_is_arg2,
-        "spec/events 2.6": evd_dequeue_without_a_place_takes_nothing,
+        "spec/events 2.6": evd_dequeue_without_out_pointer_is_arg2,
+        "spec/events 2.6": evd_dequeue_without_out_pointer_dequeues_nothing,
         "spec/events 2.6": evd_dequeue_fills_the_whole_event,
         "spec/events 2.6": evd_dequeue_of_a_dto_has_the_ep_first,
         "spec/events 1.1": evd_events_of_a_stream_keep_their_order,
-        "spec/events 1.1": evd_events_come_once_to_many_threads,
+        "spec/events 1.1": evd_events_are_dequeued_once_by_many_threads,
         "spec/events 1.1": evd_established_comes_before_the_first_receive => pair(speaks_at_once, receives_in_order),
         "spec/events 1.1": evd_receives_come_before_disconnected => pair(sends_and_leaves, receives_all_before_the_end),
-        "spec/consumers 5": evd_takes_all_streams_at_once,
-        "spec/events 2.6": evd_same_for_receives_and_requests,
+        "spec/consumers 5": evd_receives_all_streams,
+        "spec/events 2.6": evd_shared_by_receives_and_requests_gets_both,
         "spec/events 1.4": evd_smaller_than_the_posted_work_loses_nothing,
-        "spec/events 1.4": evd_of_one_takes_many_connection_requests,
+        "spec/events 1.4": evd_of_length_1_queues_many_connection_requests,
         "spec/events 1.2": evd_bind_completions_come_on_the_request_evd => local(binds).needs(Need::Rmr),
     ]
 }
@@ -169,13 +169,13 @@ fn evd_dequeue_of_an_empty_queue_is_queue_empty_without_subtype(ctx: &Ctx) {
     expect(untouched(|out| dat_evd_dequeue(ia.errors(), out)), DAT_QUEUE_EMPTY);
 }
 
-fn evd_dequeue_without_a_place_is_arg2(ctx: &Ctx) {
+fn evd_dequeue_without_out_pointer_is_arg2(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     refused(dat_evd_dequeue(evd.h(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
-fn evd_dequeue_without_a_place_takes_nothing(ctx: &Ctx) {
+fn evd_dequeue_without_out_pointer_dequeues_nothing(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_SOFTWARE_FLAG);
     ok(dat_evd_post_se(evd.h(), &software_event(9)));
@@ -222,7 +222,7 @@ fn evd_events_of_a_stream_keep_their_order(ctx: &Ctx) {
     }
 }
 
-fn evd_events_come_once_to_many_threads(ctx: &Ctx) {
+fn evd_events_are_dequeued_once_by_many_threads(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(4000, DAT_EVD_SOFTWARE_FLAG);
     for number in 0..4000 {
@@ -302,7 +302,7 @@ fn receives_all_before_the_end(ctx: &Ctx) {
 }
 
 /// One EVD for requests, connections, completions and software events of both ends of a connection.
-fn evd_takes_all_streams_at_once(ctx: &Ctx) {
+fn evd_receives_all_streams(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let every = DAT_EVD_DEFAULT_FLAG | DAT_EVD_SOFTWARE_FLAG;
@@ -333,7 +333,7 @@ fn evd_takes_all_streams_at_once(ctx: &Ctx) {
     psp.free();
 }
 
-fn evd_same_for_receives_and_requests(ctx: &Ctx) {
+fn evd_shared_by_receives_and_requests_gets_both(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (on_one_evd(&ia, 64), Conn::on(&ia));
     server.listen(ctx.qual(0), || client.connect(&ia.address(), ctx.qual(0)));
@@ -367,7 +367,7 @@ fn evd_smaller_than_the_posted_work_loses_nothing(ctx: &Ctx) {
     expect_nothing(ia.errors());
 }
 
-fn evd_of_one_takes_many_connection_requests(ctx: &Ctx) {
+fn evd_of_length_1_queues_many_connection_requests(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let (dtos, events) = (ia.evd(8, DAT_EVD_DTO_FLAG), ia.evd(1, DAT_EVD_CONNECTION_FLAG));

@@ -12,9 +12,9 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.8": evd_resize_below_the_queued_events_is_refused,
         "spec/events 2.8": evd_resize_loses_nothing_that_is_queued,
         "spec/events 2.8": evd_resize_smaller_that_still_fits_succeeds,
-        "spec/events 2.8": evd_resize_of_the_async_evd,
+        "spec/events 2.8": evd_resize_of_the_async_evd_succeeds,
         "spec/events 2.8": evd_resize_under_a_waiter_is_refused,
-        "spec/events 2.8": evd_resize_while_an_ep_uses_it,
+        "spec/events 2.8": evd_resize_succeeds_while_an_ep_uses_the_evd,
     ]
 }
 
@@ -97,7 +97,7 @@ fn evd_resize_smaller_that_still_fits_succeeds(ctx: &Ctx) {
     ok(dat_evd_resize(evd.h(), 1));
 }
 
-fn evd_resize_of_the_async_evd(ctx: &Ctx) {
+fn evd_resize_of_the_async_evd_succeeds(ctx: &Ctx) {
     let ia = ctx.ia();
     ok(dat_evd_resize(ia.errors(), 32));
     let param: DAT_EVD_PARAM = filled(|out| dat_evd_query(ia.errors(), DAT_EVD_FIELD_EVD_QLEN, out));
@@ -115,7 +115,7 @@ fn evd_resize_under_a_waiter_is_refused(ctx: &Ctx) {
     ok(dat_evd_resize(evd.h(), 20));
 }
 
-fn evd_resize_while_an_ep_uses_it(ctx: &Ctx) {
+fn evd_resize_succeeds_while_an_ep_uses_the_evd(ctx: &Ctx) {
     let (client, server) = ctx.loopback_with(&ctx.ia(), &Setup { qlen: 2, ..Setup::default() });
     let (from, into) = (client.memory(64), server.memory(64));
     server.post_recv(1, into.segment(0, 8));

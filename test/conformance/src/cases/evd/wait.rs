@@ -10,10 +10,10 @@ use crate::kit::*;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 2.5": evd_wait_zero_timeout_is_timeout_expired,
-        "spec/events 2.5": evd_wait_zero_timeout_takes_queued_events,
+        "spec/events 2.5": evd_wait_zero_timeout_returns_queued_events,
         "spec/events 2.5": evd_wait_time_out_is_not_early,
         "spec/events 2.5": evd_wait_time_out_returns_the_number_of_queued_events,
-        "spec/events 2.5": evd_wait_time_out_takes_nothing,
+        "spec/events 2.5": evd_wait_time_out_dequeues_nothing,
         "spec/events 2.5": evd_wait_time_out_just_below_infinite_waits,
         "spec/events 2.5": evd_wait_without_an_event_is_arg4,
         "spec/events 2.5": evd_wait_without_a_count_is_arg5,
@@ -21,14 +21,14 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.5": evd_wait_threshold_beyond_the_length_is_arg3,
         "spec/events 2.5": evd_wait_threshold_of_the_whole_length,
         "spec/events 2.5": evd_wait_threshold_after_a_resize,
-        "spec/events 2.5": evd_wait_refusals_in_their_order,
+        "spec/events 2.5": evd_wait_checks_arguments_in_order,
         "spec/events 2.5": evd_wait_gives_the_oldest_and_counts_the_rest,
         "spec/events 2.5": evd_wait_threshold_is_exact,
         "spec/events 2.5": evd_wait_threshold_counts_earlier_events,
         "spec/events 2.5": evd_wait_second_waiter_is_refused,
         "spec/events 1.5": evd_wait_dequeue_beside_a_waiter_is_refused,
         "spec/events 1.5": evd_wait_dequeue_beside_a_waiter_is_refused_below_its_threshold,
-        "spec/events 1.5": evd_wait_others_may_wait_after_it,
+        "spec/events 1.5": evd_wait_permits_another_waiter_after_it_returns,
         "spec/events 1.5": evd_wait_ignores_enable_disable_and_cno,
         "spec/events 2.5": evd_wait_unwaitable_at_the_call,
         "spec/events 2.5": evd_wait_unwaitable_even_with_events,
@@ -50,7 +50,7 @@ fn evd_wait_zero_timeout_is_timeout_expired(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_zero_timeout_takes_queued_events(ctx: &Ctx) {
+fn evd_wait_zero_timeout_returns_queued_events(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(4, SOFTWARE);
     evd.post(7);
@@ -84,7 +84,7 @@ fn evd_wait_time_out_returns_the_number_of_queued_events(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_time_out_takes_nothing(ctx: &Ctx) {
+fn evd_wait_time_out_dequeues_nothing(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     evd.post(1);
@@ -164,7 +164,7 @@ fn evd_wait_threshold_after_a_resize(ctx: &Ctx) {
 }
 
 /// Expected order of the checks: handle, event, count, threshold, waiter, unwaitable.
-fn evd_wait_refusals_in_their_order(ctx: &Ctx) {
+fn evd_wait_checks_arguments_in_order(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     let mut more = 0;
@@ -266,7 +266,7 @@ fn evd_wait_dequeue_beside_a_waiter_is_refused_below_its_threshold(ctx: &Ctx) {
     assert_eq!((waited.code, waited.pointer, waited.more), (DAT_SUCCESS, 1, 1));
 }
 
-fn evd_wait_others_may_wait_after_it(ctx: &Ctx) {
+fn evd_wait_permits_another_waiter_after_it_returns(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     for number in 1..20 {

@@ -10,8 +10,8 @@ use super::wait::SOFTWARE;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 2.9": evd_wait_set_unwaitable_sends_the_waiter_away,
-        "spec/events 2.9": evd_wait_set_unwaitable_sends_away_from_a_dto_evd,
+        "spec/events 2.9": evd_wait_set_unwaitable_ends_the_wait,
+        "spec/events 2.9": evd_wait_set_unwaitable_ends_the_wait_on_a_dto_evd,
         "spec/events 2.9": evd_wait_set_unwaitable_keeps_the_events,
         "spec/events 2.9": evd_wait_works_after_clear_unwaitable,
         "spec/events 1.5": evd_wait_free_of_the_evd_aborts_the_waiter,
@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 15": evd_wait_cancelled_leaves_no_waiter_behind,
         "spec/consumers 15": evd_wait_cancelled_on_a_dto_evd,
         "spec/consumers 15": evd_wait_cancelled_then_the_evd_is_freed,
-        "spec/consumers 15": evd_wait_cancelled_again_and_again,
+        "spec/consumers 15": evd_wait_cancelled_repeatedly_leaves_no_waiter_behind,
         "spec/events 2.5": evd_wait_infinite_is_ended_by_an_event,
         "spec/events 2.5": evd_wait_long_is_ended_by_an_event,
         "spec/events 2.5": evd_wait_on_an_evd_with_a_cno,
@@ -57,14 +57,14 @@ fn sends_away(ia: &Ia, flags: DAT_EVD_FLAGS) {
     expect_nothing(evd.h());
 }
 
-fn evd_wait_set_unwaitable_sends_the_waiter_away(ctx: &Ctx) {
+fn evd_wait_set_unwaitable_ends_the_wait(ctx: &Ctx) {
     let ia = ctx.ia();
     for flags in [SOFTWARE, DAT_EVD_CR_FLAG, DAT_EVD_CONNECTION_FLAG] {
         sends_away(&ia, flags);
     }
 }
 
-fn evd_wait_set_unwaitable_sends_away_from_a_dto_evd(ctx: &Ctx) {
+fn evd_wait_set_unwaitable_ends_the_wait_on_a_dto_evd(ctx: &Ctx) {
     let ia = ctx.ia();
     for flags in [DAT_EVD_DTO_FLAG, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG, DAT_EVD_DEFAULT_FLAG] {
         sends_away(&ia, flags);
@@ -225,7 +225,7 @@ fn evd_wait_cancelled_then_the_evd_is_freed(ctx: &Ctx) {
     }
 }
 
-fn evd_wait_cancelled_again_and_again(ctx: &Ctx) {
+fn evd_wait_cancelled_repeatedly_leaves_no_waiter_behind(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, SOFTWARE);
     for round in 0..50 {

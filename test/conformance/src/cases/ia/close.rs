@@ -22,7 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 6.3": ia_close_abrupt_after_freeing_in_any_order,
         "spec/registry 6.3": ia_close_abrupt_with_posted_work,
         "spec/registry 6.3": ia_close_abrupt_after_a_refused_graceful_one,
-        "spec/registry 6.3": ia_close_abrupt_leaves_other_adapters_alone,
+        "spec/registry 6.3": ia_close_abrupt_keeps_other_adapters_usable,
         "spec/registry 6.3": ia_close_abrupt_under_an_evd_of_anothers_ep,
         "spec/registry 6.3": ia_close_abrupt_frees_its_qualifiers,
         "spec/registry 6.3": ia_close_abrupt_while_another_thread_calls,
@@ -234,7 +234,7 @@ fn ia_close_abrupt_after_a_refused_graceful_one(ctx: &Ctx) {
     expect_dead(&handles);
 }
 
-fn ia_close_abrupt_leaves_other_adapters_alone(ctx: &Ctx) {
+fn ia_close_abrupt_keeps_other_adapters_usable(ctx: &Ctx) {
     let stays = OneOfEach::of(ctx);
     let (ia, handles) = OneOfEach::within(ctx, &ctx.ia(), 3).abandon();
     ok(dat_ia_close(ia.leak(), DAT_CLOSE_ABRUPT_FLAG));

@@ -10,14 +10,14 @@ use crate::kit::*;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/registry 4.1": ia_open_without_a_name_is_arg1,
-        "spec/registry 4.1": ia_open_without_a_name_and_a_place_is_arg1,
-        "spec/registry 4.1": ia_open_without_a_place_is_invalid_handle_ia,
+        "spec/registry 4.1": ia_open_without_name_and_out_pointer_is_arg1,
+        "spec/registry 4.1": ia_open_without_out_pointer_is_invalid_handle_ia,
         "spec/registry 4.1": ia_open_unknown_name_is_not_registered,
         "spec/registry 4.1": ia_open_empty_name_is_an_ordinary_one,
         "spec/registry 4.1": ia_open_name_of_255_letters_is_looked_up,
         "spec/registry 4.1": ia_open_name_of_256_letters_is_arg1,
         "spec/registry 4.1": ia_open_part_of_a_name_is_another_name,
-        "spec/registry 4.1": ia_open_case_of_letters_matters,
+        "spec/registry 4.1": ia_open_names_are_case_sensitive,
         "spec/registry 15": ia_open_unknown_name_comes_before_the_length,
         "spec/registry 15": ia_open_unknown_name_comes_before_the_async_evd,
         "spec/registry 4.1": ia_open_failure_leaves_a_null_handle,
@@ -28,24 +28,24 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 4.2": ia_open_name_before_major_before_minor,
         "spec/registry 4.2": ia_open_is_thread_safe_as_in_the_registry,
         "spec/registry 4.2": ia_open_thread_safe_of_either_kind,
-        "spec/registry 4.1": ia_open_any_true_is_true,
+        "spec/registry 4.1": ia_open_any_nonzero_thread_safety_is_true,
         "spec/registry 4.1": ia_open_works_after_refusals,
         "spec/registry 4.3": ia_open_length_zero_is_arg2,
         "spec/registry 4.3": ia_open_negative_length_is_arg2,
-        "spec/registry 4.3": ia_open_too_long_an_evd_is_refused,
-        "spec/registry 4.3": ia_open_lengths_that_programs_ask_for,
+        "spec/registry 4.3": ia_open_beyond_the_maximum_evd_length_is_refused,
+        "spec/registry 4.3": ia_open_evd_lengths_used_by_programs_are_accepted,
         "spec/registry 4.1": ia_open_twice_gives_two_adapters,
-        "spec/registry 4.1": ia_open_many_at_a_time,
+        "spec/registry 4.1": ia_open_many_adapters_concurrently_succeeds,
         "spec/registry 4.1": ia_open_adapters_do_not_share_objects,
         "spec/registry 4.1": ia_open_from_many_threads,
         "spec/registry 4.1": ia_open_and_close_a_hundred_times,
         "spec/registry 7.2": ia_number_is_small_and_not_null,
-        "spec/registry 7.2": ia_number_is_not_reused_at_once,
-        "spec/registry 7.2": ia_number_gives_a_pointer,
-        "spec/registry 7.2": ia_pointer_gives_itself,
-        "spec/registry 7.2": ia_pointer_without_a_place_is_refused,
+        "spec/registry 7.2": ia_number_is_not_reused_immediately,
+        "spec/registry 7.2": ia_number_maps_to_the_provider_pointer,
+        "spec/registry 7.2": ia_provider_pointer_maps_to_itself,
+        "spec/registry 7.2": ia_pointer_without_out_pointer_is_refused,
         "spec/registry 7.2": ia_null_pointer_is_invalid_handle_ia,
-        "spec/registry 7.2": ia_pointer_is_taken_where_the_number_is,
+        "spec/registry 7.2": ia_provider_pointer_is_accepted_as_a_handle,
         "spec/registry 7.2": ia_number_equals_that_of_queries,
         "spec/registry 7.2": ia_closed_by_its_pointer_ends_its_number,
     ]
@@ -75,12 +75,12 @@ fn ia_open_without_a_name_is_arg1(_ctx: &Ctx) {
     assert!(errors.is_null(), "the async EVD is written only on success");
 }
 
-fn ia_open_without_a_name_and_a_place_is_arg1(_ctx: &Ctx) {
+fn ia_open_without_name_and_out_pointer_is_arg1(_ctx: &Ctx) {
     let code = dat_ia_openv(null_mut(), 0, null_mut(), null_mut(), 0, 0, DAT_FALSE);
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
 }
 
-fn ia_open_without_a_place_is_invalid_handle_ia(ctx: &Ctx) {
+fn ia_open_without_out_pointer_is_invalid_handle_ia(ctx: &Ctx) {
     let (name, mut errors) = (ctx.name(), DAT_HANDLE_NULL);
     let code = dat_ia_openv(name.as_ptr().cast_mut(), 8, &mut errors, null_mut(), 1, 2, DAT_FALSE);
     refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_IA);
@@ -114,7 +114,7 @@ fn ia_open_part_of_a_name_is_another_name(ctx: &Ctx) {
     }
 }
 
-fn ia_open_case_of_letters_matters(ctx: &Ctx) {
+fn ia_open_names_are_case_sensitive(ctx: &Ctx) {
     let (upper, lower) = (ctx.provider.to_uppercase(), ctx.provider.to_lowercase());
     for other in [upper, lower].into_iter().filter(|other| *other != ctx.provider) {
         not_found(open(&other, 1, 2, DAT_FALSE), DAT_NAME_NOT_REGISTERED);
@@ -222,7 +222,7 @@ fn ia_open_thread_safe_of_either_kind(ctx: &Ctx) {
     thread_safe_by_library("nonthreadsafe", open("nonthreadsafe", 1, 2, DAT_TRUE));
 }
 
-fn ia_open_any_true_is_true(ctx: &Ctx) {
+fn ia_open_any_nonzero_thread_safety_is_true(ctx: &Ctx) {
     let code = open(&ctx.provider, 1, 2, DAT_TRUE);
     for truth in [2, 7, 0x100, DAT_BOOLEAN::MAX] {
         expect(open(&ctx.provider, 1, 2, truth), code);
@@ -260,7 +260,7 @@ fn ia_open_negative_length_is_arg2(ctx: &Ctx) {
     }
 }
 
-fn ia_open_too_long_an_evd_is_refused(ctx: &Ctx) {
+fn ia_open_beyond_the_maximum_evd_length_is_refused(ctx: &Ctx) {
     let most = ctx.ia().attr().max_evd_qlen;
     if most == DAT_COUNT::MAX {
         ctx.unsupported("a limit on the length of EVDs");
@@ -270,7 +270,7 @@ fn ia_open_too_long_an_evd_is_refused(ctx: &Ctx) {
     ok(with_length(ctx, most));
 }
 
-fn ia_open_lengths_that_programs_ask_for(ctx: &Ctx) {
+fn ia_open_evd_lengths_used_by_programs_are_accepted(ctx: &Ctx) {
     for length in [1, 8, 10, 16, 256] {
         ok(with_length(ctx, length));
     }
@@ -284,7 +284,7 @@ fn ia_open_twice_gives_two_adapters(ctx: &Ctx) {
     assert_ne!(pointer(&one), pointer(&other));
 }
 
-fn ia_open_many_at_a_time(ctx: &Ctx) {
+fn ia_open_many_adapters_concurrently_succeeds(ctx: &Ctx) {
     let all: Vec<Ia> = (0..40).map(|_| ctx.ia()).collect();
     let mut numbers: Vec<usize> = all.iter().map(|ia| ia.h().addr()).collect();
     numbers.sort_unstable();
@@ -329,7 +329,7 @@ fn ia_number_is_small_and_not_null(ctx: &Ctx) {
     assert!((1..0x1_0000).contains(&number), "{number:#x}");
 }
 
-fn ia_number_is_not_reused_at_once(ctx: &Ctx) {
+fn ia_number_is_not_reused_immediately(ctx: &Ctx) {
     let mut dead = Vec::new();
     for _ in 0..50 {
         let ia = ctx.ia();
@@ -338,7 +338,7 @@ fn ia_number_is_not_reused_at_once(ctx: &Ctx) {
     }
 }
 
-fn ia_number_gives_a_pointer(ctx: &Ctx) {
+fn ia_number_maps_to_the_provider_pointer(ctx: &Ctx) {
     let ia = ctx.ia();
     let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia.h(), out));
     assert!(pointer.addr() >= 0x1_0000 && pointer.addr().is_multiple_of(4), "{pointer:?}");
@@ -347,7 +347,7 @@ fn ia_number_gives_a_pointer(ctx: &Ctx) {
     assert_eq!(table(pointer), table(ia.errors()));
 }
 
-fn ia_pointer_gives_itself(ctx: &Ctx) {
+fn ia_provider_pointer_maps_to_itself(ctx: &Ctx) {
     let ia = ctx.ia();
     let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia.h(), out));
     // In 2.0 queries return numbers as handles, so a pointer is translated back (spec/registry 7.2).
@@ -355,7 +355,7 @@ fn ia_pointer_gives_itself(ctx: &Ctx) {
     assert_eq!(filled::<DAT_HANDLE>(|out| dats_get_ia_handle(pointer, out)), wanted);
 }
 
-fn ia_pointer_without_a_place_is_refused(ctx: &Ctx) {
+fn ia_pointer_without_out_pointer_is_refused(ctx: &Ctx) {
     let ia = ctx.ia();
     refused(dats_get_ia_handle(ia.h(), null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
@@ -370,7 +370,7 @@ fn ia_null_pointer_is_invalid_handle_ia(ctx: &Ctx) {
     }
 }
 
-fn ia_pointer_is_taken_where_the_number_is(ctx: &Ctx) {
+fn ia_provider_pointer_is_accepted_as_a_handle(ctx: &Ctx) {
     let ia = ctx.ia();
     let pointer: DAT_HANDLE = filled(|out| dats_get_ia_handle(ia.h(), out));
     let pz = Pz::own(filled(|out| dat_pz_create(pointer, out)));

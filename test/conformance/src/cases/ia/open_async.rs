@@ -10,8 +10,8 @@ type Value = fn(&OneOfEach) -> DAT_HANDLE;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/registry 4.3": ia_async_without_a_place_is_arg3,
-        "spec/registry 4.3": ia_async_own_is_reported_and_goes_with_its_adapter,
+        "spec/registry 4.3": ia_async_without_out_pointer_is_arg3,
+        "spec/registry 4.3": ia_async_evd_created_by_open_is_freed_by_close,
         "spec/registry 4.3": ia_async_length_counts_only_for_an_own_one,
         "spec/registry 4.3": ia_async_of_another_adapter,
         "spec/registry 4.3": ia_async_passed_one_outlives_its_user,
@@ -79,14 +79,14 @@ fn is_refused(ctx: &Ctx, value: Value) {
     objects.expect_alive();
 }
 
-fn ia_async_without_a_place_is_arg3(ctx: &Ctx) {
+fn ia_async_without_out_pointer_is_arg3(ctx: &Ctx) {
     let (name, mut ia) = (ctx.name(), DAT_HANDLE_NULL);
     let code = dat_ia_openv(name.as_ptr().cast_mut(), 8, null_mut(), &mut ia, 1, 2, DAT_FALSE);
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
     assert!(ia.is_null());
 }
 
-fn ia_async_own_is_reported_and_goes_with_its_adapter(ctx: &Ctx) {
+fn ia_async_evd_created_by_open_is_freed_by_close(ctx: &Ctx) {
     let (ia, errors) = opened(ctx, 8, null_mut());
     assert!(!errors.is_null());
     assert_eq!(reported(ia), errors);

@@ -18,8 +18,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 10": ia_query_missing_record_comes_before_unknown_bits,
         "spec/registry 10": ia_query_of_each_adapter_bit_alone,
         "spec/registry 10": ia_query_of_each_provider_bit_alone,
-        "spec/registry 10": ia_query_leaves_nothing_unset,
-        "spec/registry 10": ia_query_gives_the_same_every_time,
+        "spec/registry 10": ia_query_sets_every_byte,
+        "spec/registry 10": ia_query_returns_the_same_values_every_time,
         "spec/registry 10": ia_query_clears_padding,
         "spec/registry 10": ia_query_of_all_as_by_a_foreign_libdat,
         "spec/registry 11": ia_attr_names_are_strings,
@@ -166,7 +166,7 @@ fn ia_query_of_each_provider_bit_alone(ctx: &Ctx) {
     }
 }
 
-fn ia_query_leaves_nothing_unset(ctx: &Ctx) {
+fn ia_query_sets_every_byte(ctx: &Ctx) {
     let ia = ctx.ia();
     let adapter =
         |fill| bytes::<DAT_IA_ATTR>(fill, |out| dat_ia_query(ia.h(), null_mut(), DAT_IA_FIELD_ALL, out, 0, null_mut()));
@@ -182,7 +182,7 @@ fn ia_query_leaves_nothing_unset(ctx: &Ctx) {
     }
 }
 
-fn ia_query_gives_the_same_every_time(ctx: &Ctx) {
+fn ia_query_returns_the_same_values_every_time(ctx: &Ctx) {
     let ia = ctx.ia();
     let all = || {
         let attr = ia.attr();

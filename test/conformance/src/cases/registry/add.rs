@@ -13,10 +13,10 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/registry 3.2": registry_add_without_a_table_is_arg1,
         "spec/registry 3.2": registry_add_without_a_record_is_arg2,
-        "spec/registry 3.2": registry_add_with_an_endless_name_is_arg2,
+        "spec/registry 3.2": registry_add_with_an_unterminated_name_is_arg2,
         "spec/registry 3.2": registry_add_without_entries_is_arg1,
         "spec/registry 3.2": registry_add_twice_is_already_registered,
-        "spec/registry 3.2": registry_add_is_by_the_whole_key,
+        "spec/registry 3.2": registry_add_distinguishes_the_whole_key,
         "spec/registry 3.1": registry_add_opens_but_is_not_listed,
         "spec/registry 4.2": registry_add_without_thread_safety_is_not_found_with_it,
         "spec/registry 3.2": registry_remove_without_a_table_is_arg1,
@@ -24,7 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 3.2": registry_remove_unknown_is_not_registered,
         "spec/registry 3.2": registry_remove_under_an_open_adapter_is_in_use,
         "spec/registry 3.2": registry_remove_twice_is_not_registered,
-        "spec/registry 4.1": registry_open_error_of_a_provider_comes_through,
+        "spec/registry 4.1": registry_open_error_of_a_provider_is_returned,
         "spec/registry 3.2": registry_empty_entries_are_not_implemented,
     ]
 }
@@ -92,7 +92,7 @@ fn registry_add_without_a_record_is_arg2(_ctx: &Ctx) {
     refused(dat_registry_add_provider(&table(), null()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
 }
 
-fn registry_add_with_an_endless_name_is_arg2(_ctx: &Ctx) {
+fn registry_add_with_an_unterminated_name_is_arg2(_ctx: &Ctx) {
     let info = info(&"n".repeat(256), 2, DAT_FALSE);
     refused(dat_registry_add_provider(&table(), &info), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
     refused(dat_registry_remove_provider(&table(), &info), DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
@@ -119,7 +119,7 @@ fn registry_add_twice_is_already_registered(_ctx: &Ctx) {
     ok(dat_registry_remove_provider(&table, &own()));
 }
 
-fn registry_add_is_by_the_whole_key(_ctx: &Ctx) {
+fn registry_add_distinguishes_the_whole_key(_ctx: &Ctx) {
     let table = table();
     let keys = [("one", 2, DAT_FALSE), ("one", 3, DAT_FALSE), ("one", 2, DAT_TRUE), ("two", 2, DAT_FALSE)];
     for (name, minor, safe) in keys {
@@ -190,7 +190,7 @@ fn registry_remove_twice_is_not_registered(_ctx: &Ctx) {
     refused(dat_registry_remove_provider(&table, &own()), DAT_PROVIDER_NOT_FOUND, DAT_NAME_NOT_REGISTERED);
 }
 
-fn registry_open_error_of_a_provider_comes_through(_ctx: &Ctx) {
+fn registry_open_error_of_a_provider_is_returned(_ctx: &Ctx) {
     let table = table();
     ok(dat_registry_add_provider(&table, &own()));
     for _ in 0..3 {

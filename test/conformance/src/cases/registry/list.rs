@@ -12,16 +12,16 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 3.1": registry_list_without_a_list_is_arg3,
         "spec/registry 3.1": registry_list_of_none_is_arg1_and_returns_the_size,
         "spec/registry 3.1": registry_list_of_less_than_none_is_arg1,
-        "spec/registry 3.1": registry_list_of_one_is_cut_short,
+        "spec/registry 3.1": registry_list_of_one_is_truncated,
         "spec/registry 3.1": registry_list_of_more_returns_their_number,
         "spec/registry 3.1": registry_list_with_a_hole_is_arg3,
         "spec/registry 3.1": registry_list_with_a_hole_behind_the_end,
         "spec/registry 3.1": registry_list_names_the_adapter_under_test,
-        "spec/registry 3.1": registry_list_is_the_same_every_time,
+        "spec/registry 3.1": registry_list_is_the_same_in_every_call,
         "spec/registry 3.1": registry_list_in_the_order_of_the_file,
         "spec/consumers 20": registry_list_of_an_empty_file_succeeds,
         "spec/registry 5.1": registry_list_of_an_absent_file_succeeds,
-        "spec/consumers 25": registry_any_name_can_be_given_to_any_provider,
+        "spec/consumers 25": registry_any_name_can_be_assigned_to_any_provider,
         "spec/registry 4.2": registry_open_of_an_absent_library_has_no_subtype,
     ]
 }
@@ -79,7 +79,7 @@ fn registry_list_of_less_than_none_is_arg1(_ctx: &Ctx) {
     }
 }
 
-fn registry_list_of_one_is_cut_short(_ctx: &Ctx) {
+fn registry_list_of_one_is_truncated(_ctx: &Ctx) {
     let (code, count, names) = list(2, 1);
     ok(code);
     assert_eq!(count, 1);
@@ -120,7 +120,7 @@ fn registry_list_names_the_adapter_under_test(ctx: &Ctx) {
     assert_eq!(names.iter().filter(|name| **name == ctx.provider).count(), 1, "{names:?}");
 }
 
-fn registry_list_is_the_same_every_time(ctx: &Ctx) {
+fn registry_list_is_the_same_in_every_call(ctx: &Ctx) {
     let before = list(64, 64);
     let _ia = ctx.ia();
     assert_eq!(list(64, 64), before);
@@ -169,7 +169,7 @@ fn registry_open_of_an_absent_library_has_no_subtype(ctx: &Ctx) {
     refused(open("gone").0, DAT_PROVIDER_NOT_FOUND, DAT_NO_SUBTYPE);
 }
 
-fn registry_any_name_can_be_given_to_any_provider(ctx: &Ctx) {
+fn registry_any_name_can_be_assigned_to_any_provider(ctx: &Ctx) {
     let library = own_library(ctx);
     let names = ["OpenIB-cma", "OpenIB-cma-name", "ib0", "mx"];
     let line = |name: &&str| format!("{name} u1.2 nonthreadsafe default {library} dapl.1.2 \"\" \"\"\n");

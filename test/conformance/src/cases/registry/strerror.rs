@@ -18,7 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 9.2": strerror_of_an_unknown_subtype_sets_both,
         "spec/registry 9.2": strerror_of_one_string_only,
         "spec/registry 9.2": strerror_without_pointers_is_arg2,
-        "spec/registry 9.2": strerror_gives_the_same_strings,
+        "spec/registry 9.2": strerror_returns_the_same_strings,
         "spec/consumers 21": strerror_always_sets_both_strings,
     ]
 }
@@ -99,7 +99,7 @@ fn strerror_without_pointers_is_arg2(_ctx: &Ctx) {
     }
 }
 
-fn strerror_gives_the_same_strings(_ctx: &Ctx) {
+fn strerror_returns_the_same_strings(_ctx: &Ctx) {
     let (mut one, mut other, mut minor): (*const c_char, *const c_char, *const c_char) = (null(), null(), null());
     ok(dat_strerror(DAT_QUEUE_EMPTY, &mut one, &mut minor));
     ok(dat_strerror(DAT_QUEUE_EMPTY, &mut other, &mut minor));
