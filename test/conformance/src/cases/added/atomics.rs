@@ -9,18 +9,18 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = cases![
-        "spec/events 4.1": added_fetch_and_add_gives_the_former_value => pair(add, be_changed),
-        "spec/events 4.1": added_cmp_and_swap_replaces_what_it_finds => pair(swap, be_changed),
-        "spec/events 4.1": added_atomics_of_two_processes_are_atomic => pair(take_tickets, sell_tickets).limit(40),
-        "spec/events 4.1": added_a_fence_waits_for_atomics => pair(add_and_write, be_changed),
-        "spec/events 4.3": added_suppressed_atomics_complete_silently => pair(add_silently, be_changed),
-        "spec/endpoints 4.2": added_death_of_the_initiator_leaves_whole_atomics => pair(die_adding, count_adds).only_two(),
-        "spec/endpoints 4.2": added_death_of_the_target_ends_atomics => pair(lose_target, die_as_target).only_two(),
+        "spec/events 4.1": v2_fetch_and_add_returns_the_previous_value => pair(add, be_changed),
+        "spec/events 4.1": v2_cmp_and_swap_replaces_an_equal_value => pair(swap, be_changed),
+        "spec/events 4.1": v2_atomics_of_two_processes_are_atomic => pair(take_tickets, sell_tickets).limit(40),
+        "spec/events 4.1": v2_fence_waits_for_atomics => pair(add_and_write, be_changed),
+        "spec/events 4.3": v2_suppressed_atomics_complete_silently => pair(add_silently, be_changed),
+        "spec/endpoints 4.2": v2_kill_of_the_initiator_leaves_whole_atomics => pair(die_adding, count_adds).only_two(),
+        "spec/endpoints 4.2": v2_kill_of_the_target_ends_atomics => pair(lose_target, die_as_target).only_two(),
     ];
     for wrong in Wrong::ALL {
         let body = move |ctx: &Ctx| be_denied(ctx, wrong);
         let case = pair(body, move |ctx| deny(ctx, wrong));
-        cases.push(case.named(format!("added_atomics_are_denied_{}", wrong.word())).proves("spec/events 4.5"));
+        cases.push(case.named(format!("v2_atomics_are_denied_{}", wrong.word())).proves("spec/events 4.5"));
     }
     cases
 }

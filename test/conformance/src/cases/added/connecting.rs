@@ -10,10 +10,10 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 6": added_a_common_service_point_takes_requests => pair(common_connect, common_listen),
-        "spec/endpoints 6": added_a_common_service_point_is_refused,
-        "spec/endpoints 6": added_a_port_is_taken_once,
-        "spec/endpoints 7.4": added_data_of_a_reject_reach_the_requester => pair(be_rejected, reject),
+        "spec/endpoints 6": v2_common_service_point_receives_requests => pair(common_connect, common_listen),
+        "spec/endpoints 6": v2_common_service_point_refuses_unsupported_protocols_and_addresses,
+        "spec/endpoints 6": v2_port_is_taken_by_one_listener,
+        "spec/endpoints 7.4": v2_private_data_of_a_reject_reaches_the_requester => pair(be_rejected, reject),
     ]
 }
 
@@ -83,7 +83,7 @@ fn common_connect(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn added_a_common_service_point_is_refused(ctx: &Ctx) {
+fn v2_common_service_point_refuses_unsupported_protocols_and_addresses(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, others) = (ia.evd(8, DAT_EVD_CR_FLAG), ia.evd(8, DAT_EVD_CONNECTION_FLAG));
     let port = ctx.qual(1) as u16;
@@ -108,7 +108,7 @@ fn added_a_common_service_point_is_refused(ctx: &Ctx) {
     expect(added::csp_create(ia.h(), &mut comm, address.pointer(), requests.h(), null_mut()), argument(5));
 }
 
-fn added_a_port_is_taken_once(ctx: &Ctx) {
+fn v2_port_is_taken_by_one_listener(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let port = ctx.qual(if ctx.is_client() { 2 } else { 3 }) as u16;

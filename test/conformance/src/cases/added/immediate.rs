@@ -9,11 +9,11 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 4.1": added_a_write_brings_immediate_data_behind_its_bytes => pair(write, be_written),
-        "spec/events 4.1": added_a_write_with_immediate_data_waits_for_a_receive => pair(write_early, receive_late),
-        "spec/events 4.1": added_immediate_data_arrive_in_the_order_of_posts => pair(write_many, receive_many),
-        "spec/events 4.5": added_a_write_with_immediate_data_outside_ends_the_connection => pair(write_outside, keep_receive),
-        "spec/events 4.1": added_an_evd_takes_extended_operations,
+        "spec/events 4.1": v2_immediate_data_arrives_after_the_bytes_of_its_write => pair(write, be_written),
+        "spec/events 4.1": v2_write_with_immediate_data_waits_for_a_receive => pair(write_early, receive_late),
+        "spec/events 4.1": v2_immediate_data_arrives_in_the_order_of_posts => pair(write_many, receive_many),
+        "spec/events 4.5": v2_write_with_immediate_data_out_of_bounds_ends_the_connection => pair(write_outside, keep_receive),
+        "spec/events 4.1": v2_evd_reports_extended_operations,
     ]
 }
 
@@ -164,7 +164,7 @@ fn keep_receive(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn added_an_evd_takes_extended_operations(ctx: &Ctx) {
+fn v2_evd_reports_extended_operations(ctx: &Ctx) {
     let ia = ctx.ia();
     let flags = DAT_EVD_DTO_FLAG | v2::DAT_IB_EVD_EXTENSION_FLAG;
     let evd = ia.evd(8, flags);

@@ -10,25 +10,25 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/registry 3.3": added_the_table_has_81_members,
-        "spec/events 3.6": added_a_descriptor_is_readable_while_evds_have_triggered,
-        "spec/events 3.6": added_a_descriptor_is_readable_after_completions => pair(send_later, poll_for_it),
-        "spec/registry 11": added_adapters_are_not_related,
-        "spec/events 9.1": added_an_rmr_of_an_ep_is_one_or_is_refused,
-        "spec/events 4.1": added_a_read_into_registered_memory => pair(read_into_rmr, be_read),
-        "spec/events 4.1": added_a_send_with_invalidation_arrives_or_is_refused => pair(send_invalidating, receive_it),
-        "spec/events 4.1": added_extended_operations_that_are_not_there_are_refused,
+        "spec/registry 3.3": v2_function_table_has_81_entries,
+        "spec/events 3.6": v2_cno_descriptor_is_readable_while_evds_have_triggered,
+        "spec/events 3.6": v2_cno_descriptor_is_readable_after_completions => pair(send_later, poll_for_it),
+        "spec/registry 11": v2_adapters_are_not_related,
+        "spec/events 9.1": v2_rmr_create_for_ep_succeeds_or_is_refused,
+        "spec/events 4.1": v2_read_into_an_rmr_triplet_of_registered_memory_succeeds => pair(read_into_rmr, be_read),
+        "spec/events 4.1": v2_send_with_invalidation_arrives_or_is_refused => pair(send_invalidating, receive_it),
+        "spec/events 4.1": v2_unsupported_extended_operations_are_refused,
     ]
 }
 
-fn added_the_table_has_81_members(ctx: &Ctx) {
+fn v2_function_table_has_81_entries(ctx: &Ctx) {
     let words = added::table_words(ctx.ia().h());
     assert_eq!(words.len(), 81);
     // The provider owns the second word, which may be null.
     assert!(words.iter().enumerate().all(|(n, word)| n == 1 || *word != 0), "{words:?}");
 }
 
-fn added_a_descriptor_is_readable_while_evds_have_triggered(ctx: &Ctx) {
+fn v2_cno_descriptor_is_readable_while_evds_have_triggered(ctx: &Ctx) {
     let ia = ctx.ia();
     let (mut fd, mut cno, mut evd) = (-1, null_mut(), null_mut());
     expect(added::cno_fd_create(ia.h(), null_mut(), &mut cno), argument(2));
@@ -87,7 +87,7 @@ fn poll_for_it(ctx: &Ctx) {
     ok(dat_evd_modify_cno(conn.recv.h(), null_mut()));
 }
 
-fn added_adapters_are_not_related(ctx: &Ctx) {
+fn v2_adapters_are_not_related(ctx: &Ctx) {
     let ia = ctx.ia();
     let name = ctx.name();
     let mut answer = 9;
@@ -97,7 +97,7 @@ fn added_adapters_are_not_related(ctx: &Ctx) {
     expect(added::ia_ha_related(ia.h(), name.as_ptr().cast_mut(), null_mut()), argument(3));
 }
 
-fn added_an_rmr_of_an_ep_is_one_or_is_refused(ctx: &Ctx) {
+fn v2_rmr_create_for_ep_succeeds_or_is_refused(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let mut rmr = null_mut();
@@ -171,7 +171,7 @@ fn receive_it(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn added_extended_operations_that_are_not_there_are_refused(ctx: &Ctx) {
+fn v2_unsupported_extended_operations_are_refused(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (ep, none) = (conn.ep.h(), [0; 5]);
     let not_there = error(DAT_MODEL_NOT_SUPPORTED, 0);

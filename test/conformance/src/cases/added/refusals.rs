@@ -12,21 +12,21 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/registry 9.1": added_calls_refuse_handles_of_other_kinds,
-        "spec/registry 9.1": added_extended_operations_refuse_any_bad_handle,
-        "spec/registry 9.1": added_an_adapter_is_queried_by_its_name,
-        "spec/events 4.1": added_attributes_name_the_operations_there_are => pair(post_each, be_there),
-        "spec/events 4.8": added_extended_operations_are_refused_in_other_states,
-        "spec/events 4.8": added_extended_operations_refuse_bad_arguments => pair(misuse, be_there),
-        "spec/events 4.8": added_a_full_queue_refuses_extended_operations => pair(fill_the_queue, leave_full),
-        "spec/endpoints 5.1": added_unreliable_endpoints_are_not_supported,
-        "spec/endpoints 5.4": added_multicast_addresses_are_not_reached,
-        "spec/endpoints 9.1": added_the_largest_private_data_reach_the_listener => pair(send_largest, take_largest),
-        "spec/endpoints 5.4": added_a_common_connect_is_refused => pair(connect_wrongly, be_there),
+        "spec/registry 9.1": v2_calls_refuse_handles_of_other_kinds,
+        "spec/registry 9.1": v2_extended_operations_refuse_any_bad_handle,
+        "spec/registry 9.1": v2_adapter_is_queried_by_its_name,
+        "spec/events 4.1": v2_attributes_name_the_supported_operations => pair(post_each, be_there),
+        "spec/events 4.8": v2_extended_operations_are_refused_in_other_states,
+        "spec/events 4.8": v2_extended_operations_refuse_bad_arguments => pair(misuse, be_there),
+        "spec/events 4.8": v2_full_queue_refuses_extended_operations => pair(fill_the_queue, leave_full),
+        "spec/endpoints 5.1": v2_unreliable_endpoints_are_not_supported,
+        "spec/endpoints 5.4": v2_multicast_addresses_are_unreachable,
+        "spec/endpoints 9.1": v2_largest_private_data_reaches_the_listener => pair(send_largest, take_largest),
+        "spec/endpoints 5.4": v2_common_connect_is_refused => pair(connect_wrongly, be_there),
     ]
 }
 
-fn added_calls_refuse_handles_of_other_kinds(ctx: &Ctx) {
+fn v2_calls_refuse_handles_of_other_kinds(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let evd = ia.evd(4, DAT_EVD_DTO_FLAG);
@@ -49,7 +49,7 @@ fn added_calls_refuse_handles_of_other_kinds(ctx: &Ctx) {
 }
 
 /// libdat reads the function table through the handle, so it must validate the handle first.
-fn added_extended_operations_refuse_any_bad_handle(ctx: &Ctx) {
+fn v2_extended_operations_refuse_any_bad_handle(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let words = [0_u64; 8];
     let dead = conn.ia.evd(4, DAT_EVD_DTO_FLAG).free();
@@ -72,7 +72,7 @@ fn added_extended_operations_refuse_any_bad_handle(ctx: &Ctx) {
 
 /// An adapter opened by a query has the attributes of the opened adapter. Closing the query handle of an adapter in
 /// use is refused.
-fn added_an_adapter_is_queried_by_its_name(ctx: &Ctx) {
+fn v2_adapter_is_queried_by_its_name(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let expected = added::attributes(conn.ia.h()).0;
     let (code, opened, attr) = added::open_query(&ctx.name());
@@ -135,7 +135,7 @@ fn be_there(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn added_extended_operations_are_refused_in_other_states(ctx: &Ctx) {
+fn v2_extended_operations_are_refused_in_other_states(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let memory = conn.memory(2 * WORD);
     let target = remote(memory.target(0, WORD), 0, WORD as u32);
@@ -251,7 +251,7 @@ fn leave_full(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn added_unreliable_endpoints_are_not_supported(ctx: &Ctx) {
+fn v2_unreliable_endpoints_are_not_supported(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let attr = DAT_EP_ATTR { service_type: v2::DAT_IB_SERVICE_TYPE_UD, ..ep_attr() };
     let (ia, pz) = (conn.ia.h(), conn.pz.h());
@@ -281,7 +281,7 @@ fn added_unreliable_endpoints_are_not_supported(ctx: &Ctx) {
     assert!(all.iter().all(|(name, _)| name != named), "the attribute {named} is listed");
 }
 
-fn added_multicast_addresses_are_not_reached(ctx: &Ctx) {
+fn v2_multicast_addresses_are_unreachable(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let group = Address::ipv4([239, 1, 2, 3]);
     let (ep, qual, flags) = (conn.ep.h(), ctx.qual(0), DAT_CONNECT_DEFAULT_FLAG);

@@ -12,13 +12,13 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 9.2": added_a_send_invalidates_the_context_of_an_rmr => pair(invalidate, be_invalidated).needs(Need::Rmr),
-        "spec/events 9.2": added_an_unknown_context_cannot_be_invalidated => pair(invalidate_nothing, keep_all).needs(Need::Rmr),
-        "spec/events 9.2": added_an_rmr_of_another_zone_is_not_invalidated => pair(invalidate_elsewhere, keep_elsewhere).needs(Need::Rmr),
-        "spec/events 4.1": added_a_read_into_a_bound_rmr => pair(read_into_bound, offer_bytes).needs(Need::Rmr),
-        "spec/events 9.2": added_an_rmr_of_an_ep_serves_its_peer => pair(use_rmr_of_ep, offer_rmr_of_ep).needs(Need::Rmr),
-        "spec/events 9.2": added_an_rmr_of_an_ep_serves_no_other_peer => pair(misuse_rmr_of_ep, offer_rmr_of_ep).needs(Need::Rmr),
-        "spec/events 9.1": added_the_scope_of_rmrs_is_an_attribute => local(scope).needs(Need::Rmr),
+        "spec/events 9.2": v2_send_invalidates_the_context_of_an_rmr => pair(invalidate, be_invalidated).needs(Need::Rmr),
+        "spec/events 9.2": v2_unknown_context_cannot_be_invalidated => pair(invalidate_nothing, keep_all).needs(Need::Rmr),
+        "spec/events 9.2": v2_rmr_of_another_zone_is_not_invalidated => pair(invalidate_elsewhere, keep_elsewhere).needs(Need::Rmr),
+        "spec/events 4.1": v2_read_into_a_bound_rmr_succeeds => pair(read_into_bound, offer_bytes).needs(Need::Rmr),
+        "spec/events 9.2": v2_rmr_of_an_ep_is_accessible_to_its_peer => pair(use_rmr_of_ep, offer_rmr_of_ep).needs(Need::Rmr),
+        "spec/events 9.2": v2_rmr_of_an_ep_is_inaccessible_to_other_peers => pair(misuse_rmr_of_ep, offer_rmr_of_ep).needs(Need::Rmr),
+        "spec/events 9.1": v2_scope_of_rmrs_is_an_attribute => local(scope).needs(Need::Rmr),
     ]
 }
 

@@ -12,11 +12,11 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 8.1": added_types_of_addresses_are_checked,
-        "spec/events 8.1": added_peers_name_zero_based_memory_by_offsets => pair(use_offsets, offer_zero_based),
-        "spec/events 8.1": added_peers_do_not_leave_zero_based_memory => pair(leave, keep_inside),
-        "spec/events 8.1": added_local_segments_of_zero_based_memory_are_offsets => pair(send_from_zero, receive_at_zero),
-        "spec/events 9.2": added_an_rmr_may_be_zero_based => pair(use_offsets, bind_zero_based).needs(Need::Rmr),
+        "spec/events 8.1": v2_types_of_addresses_are_checked,
+        "spec/events 8.1": v2_peers_address_zero_based_memory_by_offsets => pair(use_offsets, offer_zero_based),
+        "spec/events 8.1": v2_access_beyond_zero_based_memory_is_denied => pair(leave, keep_inside),
+        "spec/events 8.1": v2_local_segments_of_zero_based_memory_are_offsets => pair(send_from_zero, receive_at_zero),
+        "spec/events 9.2": v2_rmr_may_be_zero_based => pair(use_offsets, bind_zero_based).needs(Need::Rmr),
     ]
 }
 
@@ -59,7 +59,7 @@ fn needs_zero_based(ctx: &Ctx) {
     }
 }
 
-fn added_types_of_addresses_are_checked(ctx: &Ctx) {
+fn v2_types_of_addresses_are_checked(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, buffer) = (ia.pz(), Buffer::new(4096));
     let (code, lmr, of) = register(&ia, &pz, &buffer, v2::DAT_VA_TYPE_VA);

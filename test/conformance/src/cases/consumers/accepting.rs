@@ -14,9 +14,9 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/consumers 10": consumers_10_accepts_again_after_a_reset => pair(is_accepted_late, fails_first),
         "spec/consumers 10": consumers_10_accepts_again_with_another_ep => pair(is_accepted_late, fails_then_takes_another),
         "spec/consumers 10": consumers_10_state_is_queried_during_a_connect => pair(is_accepted_late, fails_under_questions),
-        "spec/consumers 11": consumers_11_accept_after_much_else => pair(waits_for_the_accept, accepts_last),
-        "spec/consumers 11": consumers_11_long_time_outs_are_taken => pair(connects_with_limits, accepts_each),
-        "spec/consumers 10": consumers_10_crossed_connects => pair(crosses, crosses),
+        "spec/consumers 11": consumers_11_late_accept_is_established => pair(waits_for_the_accept, accepts_last),
+        "spec/consumers 11": consumers_11_long_timeouts_are_accepted => pair(connects_with_limits, accepts_each),
+        "spec/consumers 10": consumers_10_crossed_connects_are_established => pair(crosses, crosses),
     ];
     for size in [4, 32, 36, 48] {
         let case = pair(move |ctx| gives(ctx, size), move |ctx| takes(ctx, size));

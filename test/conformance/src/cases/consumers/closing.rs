@@ -8,17 +8,17 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/consumers 12": consumers_12_all_in_a_row_then_all_events => pair(ends_all, ends_all),
-        "spec/consumers 12": consumers_12_disconnect_again_posts_nothing => pair(ends_again, ends_again),
-        "spec/consumers 13": consumers_13_peer_polls => pair(disconnects, polls_for_the_end),
-        "spec/consumers 13": consumers_13_peer_waits => pair(disconnects, waits_for_the_end),
-        "spec/consumers 13": consumers_13_client_of_dtest => pair(dtest_client, dtest_server),
-        "spec/consumers 14": consumers_14_leaves_everything_behind => pair(leaves_all, sees_an_orderly_end).only_two(),
-        "spec/consumers 14": consumers_14_refused_close_leaves_all_handles,
+        "spec/consumers 12": consumers_12_disconnect_of_all_connections_queues_all_events => pair(ends_all, ends_all),
+        "spec/consumers 12": consumers_12_second_disconnect_queues_no_event => pair(ends_again, ends_again),
+        "spec/consumers 13": consumers_13_polling_peer_sees_the_disconnect => pair(disconnects, polls_for_the_end),
+        "spec/consumers 13": consumers_13_waiting_peer_sees_the_disconnect => pair(disconnects, waits_for_the_end),
+        "spec/consumers 13": consumers_13_disconnect_sequence_of_dtest_succeeds => pair(dtest_client, dtest_server),
+        "spec/consumers 14": consumers_14_exit_without_cleanup_succeeds => pair(leaves_all, sees_an_orderly_end).only_two(),
+        "spec/consumers 14": consumers_14_refused_close_keeps_all_handles_valid,
         "spec/consumers 14": consumers_14_abrupt_close_after_a_partial_clean_up => pair(cleans_partly, gets_event),
         "spec/consumers 15": consumers_15_progress_thread_is_cancelled => pair(cancels_its_thread, connects_to_it),
-        "spec/consumers 15": consumers_15_cancelled_while_connected => pair(cancels_after_events, connects_and_sends),
-        "spec/endpoints 5.7": consumers_reset_cycle_of_dapltest => pair(resets_and_connects, resets_and_accepts).limit(40),
+        "spec/consumers 15": consumers_15_cancelled_waiter_keeps_the_connection => pair(cancels_after_events, connects_and_sends),
+        "spec/endpoints 5.7": consumers_reset_cycle_of_dapltest_succeeds => pair(resets_and_connects, resets_and_accepts).limit(40),
         "spec/endpoints 5.7": consumers_posts_until_full_then_resets,
     ];
     for (word, client, server) in [
@@ -182,7 +182,7 @@ fn sees_an_orderly_end(ctx: &Ctx) {
     conn.ep.expect_state(DAT_EP_STATE_DISCONNECTED);
 }
 
-fn consumers_14_refused_close_leaves_all_handles(ctx: &Ctx) {
+fn consumers_14_refused_close_keeps_all_handles_valid(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     for _ in 0..3 {
         let code = dat_ia_close(objects.ia.h(), DAT_CLOSE_GRACEFUL_FLAG);

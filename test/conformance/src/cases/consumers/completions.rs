@@ -8,10 +8,10 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/consumers 18": consumers_18_fifty_thousand_suppressed => pair(suppresses, sinks_writes).limit(60),
+        "spec/consumers 18": consumers_18_fifty_thousand_suppressed_writes_complete_silently => pair(suppresses, sinks_writes).limit(60),
         "spec/consumers 18": consumers_18_suppressed_sends_between_two_signalled => pair(suppresses_sends, receives_all).limit(60),
         "spec/consumers 18": consumers_18_suppressed_failure_is_reported => pair(fails_suppressed, sinks_writes),
-        "spec/consumers 18": consumers_18_unsignalled_ep => pair(unsignalled, receives_three),
+        "spec/consumers 18": consumers_18_unsignalled_ep_wakes_no_waiter => pair(unsignalled, receives_three),
         "spec/consumers 19": consumers_19_empty_messages_keep_the_order => pair(interleaves_empty, takes_interleaved),
         "spec/consumers 23": consumers_23_ep_handle_is_the_first_field => pair(looks_first, looks_first),
     ]

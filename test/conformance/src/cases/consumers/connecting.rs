@@ -8,19 +8,19 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/consumers 6": consumers_6_qualifier_of_64_bits => pair(connects_to_rank, listens_as_rank),
-        "spec/consumers 6": consumers_6_quals_that_differ_in_high_bits_only,
-        "spec/consumers 6": consumers_6_search_for_a_free_qualifier,
+        "spec/consumers 6": consumers_6_qualifier_of_64_bits_is_delivered_whole => pair(connects_to_rank, listens_as_rank),
+        "spec/consumers 6": consumers_6_qualifiers_that_differ_in_high_bits_are_distinct,
+        "spec/consumers 6": consumers_6_search_for_a_free_qualifier_succeeds,
         "spec/consumers 6": consumers_6_any_qualifier_fits_16_bits,
         "spec/consumers 6": consumers_6_any_qualifier_is_found_by_its_16_bits => pair(connects_to_any, listens_on_any),
         "spec/consumers 6": consumers_6_port_of_the_address_is_ignored,
         "spec/consumers 7": consumers_7_address_is_sixteen_bytes,
-        "spec/consumers 7": consumers_7_address_stays_until_close,
+        "spec/consumers 7": consumers_7_address_is_valid_until_close,
         "spec/consumers 7": consumers_7_address_is_copied_by_connect,
-        "spec/consumers 7": consumers_7_resolver_addresses_are_here,
-        "spec/consumers 7": consumers_7_own_interface_is_here,
+        "spec/consumers 7": consumers_7_connects_to_addresses_of_the_resolver,
+        "spec/consumers 7": consumers_7_connects_to_addresses_of_local_interfaces,
         "spec/consumers 8": consumers_8_connects_to_itself,
-        "spec/consumers 8": consumers_8_many_to_itself,
+        "spec/consumers 8": consumers_8_connects_many_times_to_itself,
     ]
 }
 
@@ -91,7 +91,7 @@ fn listens_as_rank(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn consumers_6_quals_that_differ_in_high_bits_only(ctx: &Ctx) {
+fn consumers_6_qualifiers_that_differ_in_high_bits_are_distinct(ctx: &Ctx) {
     let door = Door::new(&ctx.ia());
     let quals = [0, 1 << 16, 1 << 32, 1 << 63].map(|high| ctx.qual(0) << 34 | high);
     let others = door.ia.evd(8, DAT_EVD_CR_FLAG);
@@ -101,7 +101,7 @@ fn consumers_6_quals_that_differ_in_high_bits_only(ctx: &Ctx) {
     expect_nothing(others.h());
 }
 
-fn consumers_6_search_for_a_free_qualifier(ctx: &Ctx) {
+fn consumers_6_search_for_a_free_qualifier_succeeds(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let _taken = [0, 1, 2].map(|n| ia.psp(ctx.qual(n), &requests));
@@ -175,7 +175,7 @@ fn consumers_7_address_is_sixteen_bytes(ctx: &Ctx) {
     assert_ne!(bytes[4..8], [0; 4], "the address is INADDR_ANY");
 }
 
-fn consumers_7_address_stays_until_close(ctx: &Ctx) {
+fn consumers_7_address_is_valid_until_close(ctx: &Ctx) {
     let ia = ctx.ia();
     let pointer = ia.attr().ia_address_ptr;
     let before = address_at(pointer);
@@ -210,7 +210,7 @@ fn all_are_here(ctx: &Ctx, addresses: impl IntoIterator<Item = [u8; 4]>) {
 }
 
 /// All addresses that the resolver returns for this host's name.
-fn consumers_7_resolver_addresses_are_here(ctx: &Ctx) {
+fn consumers_7_connects_to_addresses_of_the_resolver(ctx: &Ctx) {
     let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
     let resolved = [name.trim(), "localhost"].map(|name| (name, 0).to_socket_addrs());
     let addresses = resolved.into_iter().flatten().flatten().filter_map(|address| match address {
@@ -221,7 +221,7 @@ fn consumers_7_resolver_addresses_are_here(ctx: &Ctx) {
 }
 
 /// Returns the address of the interface for outgoing packets, without sending any.
-fn consumers_7_own_interface_is_here(ctx: &Ctx) {
+fn consumers_7_connects_to_addresses_of_local_interfaces(ctx: &Ctx) {
     let socket = UdpSocket::bind("0.0.0.0:0").expect("sockets can be made");
     let own = socket.connect("192.0.2.1:9").and_then(|()| socket.local_addr());
     let own = own.ok().and_then(|address| match address.ip() {
@@ -245,7 +245,7 @@ fn consumers_8_connects_to_itself(ctx: &Ctx) {
     into.expect_pattern(0, 64, 3);
 }
 
-fn consumers_8_many_to_itself(ctx: &Ctx) {
+fn consumers_8_connects_many_times_to_itself(ctx: &Ctx) {
     let ia = ctx.ia();
     let doors: Vec<Door> = (0..4).map(|_| Door::new(&ia)).collect();
     let psps: Vec<Psp> = (0..4).map(|n| ia.psp(ctx.qual(n), &doors[n as usize].requests)).collect();

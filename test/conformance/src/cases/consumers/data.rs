@@ -9,18 +9,18 @@ use crate::kit::*;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/consumers 1": consumers_1_target_spins_on_memory => pair(writes_marks, spins_on_marks),
-        "spec/consumers 1": consumers_1_eager_rings_of_both => pair(eager_ring, eager_ring).limit(40),
+        "spec/consumers 1": consumers_1_eager_rings_in_both_directions_succeed => pair(eager_ring, eager_ring).limit(40),
         "spec/consumers 1": consumers_1_atomic_target_reads_back => pair(writes_and_reads_back, sits_still),
-        "spec/consumers 2": consumers_2_last_byte_is_last => pair(writes_sizes, watches_sizes).limit(40),
-        "spec/consumers 2": consumers_2_write_over_several_segments => pair(gathers, watches_gathered),
+        "spec/consumers 2": consumers_2_last_byte_of_a_write_is_visible_last => pair(writes_sizes, watches_sizes).limit(40),
+        "spec/consumers 2": consumers_2_last_byte_of_a_gathered_write_is_visible_last => pair(gathers, watches_gathered),
         "spec/consumers 2": consumers_2_completion_no_later_than_the_last_byte => pair(sends_sizes, spins_then_dequeues).limit(40),
         "spec/consumers 3": consumers_3_reports_over_another_connection => pair(writes_then_tells, frees_at_once).limit(40),
-        "spec/consumers 4": consumers_4_sends_before_any_receive => pair(sends_early, receives_late),
-        "spec/consumers 4": consumers_4_both_send_before_any_receive => pair(both_early, both_early),
-        "spec/consumers 4": consumers_4_writes_go_on_behind_other_traffic => pair(holds_client, holds_server),
-        "spec/consumers 5": consumers_5_one_evd_for_everything => pair(one_evd, one_evd),
-        "spec/consumers 5": consumers_5_one_dto_evd_for_all_eps => pair(many_eps, many_eps),
-        "spec/consumers 5": consumers_5_receives_and_unsignalled_requests_share => pair(mixed_flags, mixed_flags),
+        "spec/consumers 4": consumers_4_sends_before_any_receive_are_delivered => pair(sends_early, receives_late),
+        "spec/consumers 4": consumers_4_mutual_sends_before_any_receive_are_delivered => pair(both_early, both_early),
+        "spec/consumers 4": consumers_4_send_without_a_receive_does_not_block_other_connections => pair(holds_client, holds_server),
+        "spec/consumers 5": consumers_5_one_evd_receives_all_event_types => pair(one_evd, one_evd),
+        "spec/consumers 5": consumers_5_one_dto_evd_receives_completions_of_all_eps => pair(many_eps, many_eps),
+        "spec/consumers 5": consumers_5_receives_and_unsignalled_requests_share_an_evd => pair(mixed_flags, mixed_flags),
     ]
 }
 

@@ -7,23 +7,23 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/consumers 16": consumers_16_lengths_from_1_to_6000,
-        "spec/consumers 16": consumers_16_evd_far_below_the_posted_work => pair(sends_sixty, receives_sixty_on_three),
+        "spec/consumers 16": consumers_16_evd_lengths_from_1_to_6000_are_accepted,
+        "spec/consumers 16": consumers_16_evd_shorter_than_the_posted_work_loses_no_event => pair(sends_sixty, receives_sixty_on_three),
         "spec/consumers 16": consumers_16_idle_evd_is_resized_and_shows_it,
-        "spec/consumers 16": consumers_16_grown_after_a_first_ep,
-        "spec/consumers 17": consumers_17_query_edit_and_make_again,
+        "spec/consumers 16": consumers_16_evd_can_be_grown_after_a_first_ep,
+        "spec/consumers 17": consumers_17_ep_create_accepts_edited_query_attributes,
         "spec/consumers 17": consumers_17_edited_attributes_carry_messages => pair(remade, remade),
-        "spec/consumers 17": consumers_17_zero_sizes,
-        "spec/consumers 17": consumers_17_messages_of_two_gigabytes_asked_for => pair(asks_for_much, asks_for_much),
-        "spec/consumers 17": consumers_17_fifty_thousand_deep => pair(fifty_thousand, fifty_thousand),
+        "spec/consumers 17": consumers_17_zero_sizes_in_attributes_permit_transfers,
+        "spec/consumers 17": consumers_17_messages_of_two_gigabytes_can_be_requested => pair(asks_for_much, asks_for_much),
+        "spec/consumers 17": consumers_17_queues_of_fifty_thousand_can_be_requested => pair(fifty_thousand, fifty_thousand),
         "spec/consumers 17": consumers_17_posts_far_more_than_the_evd_holds => pair(posts_thousands, takes_thousands).limit(60),
-        "spec/consumers 19": consumers_19_null_out_parameters_of_a_registration,
-        "spec/consumers 19": consumers_19_overlapping_page_rounded_registrations,
+        "spec/consumers 19": consumers_19_null_out_parameters_of_a_registration_are_accepted,
+        "spec/consumers 19": consumers_19_overlapping_page_rounded_registrations_succeed,
         "spec/consumers 19": consumers_19_registers_at_a_high_rate => pair(registers_each_time, takes_each).limit(40),
     ]
 }
 
-fn consumers_16_lengths_from_1_to_6000(ctx: &Ctx) {
+fn consumers_16_evd_lengths_from_1_to_6000_are_accepted(ctx: &Ctx) {
     let ia = ctx.ia();
     for length in [1, 2, 3, 8, 10, 16, 64, 100, 1000, 1024, 4096, 5000, 6000] {
         for flags in [DAT_EVD_DTO_FLAG, DAT_EVD_DEFAULT_FLAG, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG] {
@@ -80,7 +80,7 @@ fn consumers_16_idle_evd_is_resized_and_shows_it(ctx: &Ctx) {
 }
 
 /// Like Open MPI: reads the queue depth of a first EP, frees that EP, and resizes the EVD for the next EPs.
-fn consumers_16_grown_after_a_first_ep(ctx: &Ctx) {
+fn consumers_16_evd_can_be_grown_after_a_first_ep(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, evd) = (ia.pz(), ia.evd(1, DAT_EVD_DEFAULT_FLAG));
     let make = |attr: *const DAT_EP_ATTR| {
@@ -101,7 +101,7 @@ fn default_attr(ia: &Ia, pz: &Pz, evd: &Evd) -> DAT_EP_ATTR {
     ep.param().ep_attr
 }
 
-fn consumers_17_query_edit_and_make_again(ctx: &Ctx) {
+fn consumers_17_ep_create_accepts_edited_query_attributes(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, evd) = (ia.pz(), ia.evd(64, DAT_EVD_DEFAULT_FLAG));
     let plain = default_attr(&ia, &pz, &evd);
@@ -141,7 +141,7 @@ fn remade(ctx: &Ctx) {
     carries(ctx, &Setup { attr, ..Setup::default() });
 }
 
-fn consumers_17_zero_sizes(ctx: &Ctx) {
+fn consumers_17_zero_sizes_in_attributes_permit_transfers(ctx: &Ctx) {
     let ia = ctx.ia();
     let attr = DAT_EP_ATTR {
         max_message_size: 0,
@@ -222,7 +222,7 @@ fn register(ia: &Ia, pz: &Pz, buffer: &Buffer, (at, length): (usize, usize)) -> 
     (Lmr::own(lmr), context)
 }
 
-fn consumers_19_null_out_parameters_of_a_registration(ctx: &Ctx) {
+fn consumers_19_null_out_parameters_of_a_registration_are_accepted(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let buffer = Buffer::new(5000);
@@ -231,7 +231,7 @@ fn consumers_19_null_out_parameters_of_a_registration(ctx: &Ctx) {
     assert_eq!(param.lmr_context, context);
 }
 
-fn consumers_19_overlapping_page_rounded_registrations(ctx: &Ctx) {
+fn consumers_19_overlapping_page_rounded_registrations_succeed(ctx: &Ctx) {
     let (client, server) = ctx.loopback();
     let buffer = Buffer::new(4 * 4096);
     let into = server.memory(4096);

@@ -10,15 +10,15 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/consumers 20": consumers_20_ia_query_without_an_evd_pointer,
         "spec/consumers 20": consumers_20_ia_query_with_either_mask_zero,
-        "spec/consumers 20": consumers_20_ia_query_for_the_evd_alone,
-        "spec/consumers 20": consumers_20_list_gives_no_more_than_asked_for,
-        "spec/consumers 20": consumers_20_list_of_an_empty_registry,
-        "spec/consumers 21": consumers_21_words_for_every_code,
-        "spec/consumers 22": consumers_22_address_of_a_handle,
-        "spec/consumers 22": consumers_22_values_that_are_no_pointers,
+        "spec/consumers 20": consumers_20_ia_query_for_the_evd_alone_succeeds,
+        "spec/consumers 20": consumers_20_list_returns_at_most_the_requested_number,
+        "spec/consumers 20": consumers_20_list_of_an_empty_registry_succeeds,
+        "spec/consumers 21": consumers_21_strerror_names_every_code,
+        "spec/consumers 22": consumers_22_address_of_a_handle_is_refused_as_a_handle,
+        "spec/consumers 22": consumers_22_values_that_are_no_pointers_are_refused_as_handles,
         "spec/consumers 24": consumers_24_queue_empty_of_every_evd_has_no_subtype,
         "spec/consumers 24": consumers_24_queue_empty_of_a_cno_has_no_subtype,
-        "spec/consumers 25": consumers_25_first_entry_that_opens,
+        "spec/consumers 25": consumers_25_first_entry_that_opens_is_used,
     ];
     for name in ["OpenIB-cma", "OpenIB-cma-name", "ib0", "mx"] {
         let case = local(move |ctx| opens_as(ctx, name));
@@ -45,7 +45,7 @@ fn consumers_20_ia_query_with_either_mask_zero(ctx: &Ctx) {
     assert!(attr.max_eps > 0 && provider.max_private_data_size > 0);
 }
 
-fn consumers_20_ia_query_for_the_evd_alone(ctx: &Ctx) {
+fn consumers_20_ia_query_for_the_evd_alone_succeeds(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd: DAT_EVD_HANDLE = filled(|out| dat_ia_query(ia.h(), out, 0, null_mut(), 0, null_mut()));
     assert!(evd == ia.errors());
@@ -81,7 +81,7 @@ pub(crate) fn registry(ctx: &Ctx, text: &str) {
     os::set_env("DAT_OVERRIDE", &path);
 }
 
-fn consumers_20_list_gives_no_more_than_asked_for(ctx: &Ctx) {
+fn consumers_20_list_returns_at_most_the_requested_number(ctx: &Ctx) {
     registry(ctx, &["one", "two", "three"].map(|name| own_line(ctx, name)).concat());
     for asked in 1..6 {
         let (count, names) = list(asked);
@@ -90,12 +90,12 @@ fn consumers_20_list_gives_no_more_than_asked_for(ctx: &Ctx) {
     }
 }
 
-fn consumers_20_list_of_an_empty_registry(ctx: &Ctx) {
+fn consumers_20_list_of_an_empty_registry_succeeds(ctx: &Ctx) {
     registry(ctx, "# none\n");
     assert_eq!(list(4), (0, vec![]));
 }
 
-fn consumers_21_words_for_every_code(_: &Ctx) {
+fn consumers_21_strerror_names_every_code(_: &Ctx) {
     let classes = [DAT_CLASS_ERROR, DAT_CLASS_SUCCESS, DAT_CLASS_WARNING];
     for kind in 0..0x30 {
         for subtype in 0..0x60 {
@@ -119,7 +119,7 @@ fn consumers_21_words_for_every_code(_: &Ctx) {
     }
 }
 
-fn consumers_22_address_of_a_handle(ctx: &Ctx) {
+fn consumers_22_address_of_a_handle_is_refused_as_a_handle(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     for kind in Kind::ALL.into_iter().filter(|kind| objects.has(*kind)) {
         let mut handle = objects.handle(kind);
@@ -128,14 +128,14 @@ fn consumers_22_address_of_a_handle(ctx: &Ctx) {
         assert_eq!(
             kind_of(code),
             error(DAT_INVALID_HANDLE, DAT_NO_SUBTYPE),
-            "the freed handle of a {} was accepted",
+            "the address of the handle of a {} was accepted",
             kind.word()
         );
     }
     objects.expect_alive();
 }
 
-fn consumers_22_values_that_are_no_pointers(ctx: &Ctx) {
+fn consumers_22_values_that_are_no_pointers_are_refused_as_handles(ctx: &Ctx) {
     let objects = OneOfEach::of(ctx);
     for kind in Kind::ALL {
         for value in [0, 1, 2, 8, 0x1000, 0xffff_ffff, 0x7fff_ffff_f000, usize::MAX, usize::MAX - 7] {
@@ -199,7 +199,7 @@ fn opens_as(ctx: &Ctx, name: &str) {
     works_as(ctx, name);
 }
 
-fn consumers_25_first_entry_that_opens(ctx: &Ctx) {
+fn consumers_25_first_entry_that_opens_is_used(ctx: &Ctx) {
     let broken = &of_version("mx u1.2 nonthreadsafe default /nowhere/libnone.so dapl.1.2 \"\" \"\"\n");
     registry(ctx, &(broken.to_owned() + &own_line(ctx, "ib0")));
     let names = list(8).1;

@@ -8,8 +8,8 @@ const FENCE: DAT_COMPLETION_FLAGS = DAT_COMPLETION_BARRIER_FENCE_FLAG;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 4.1": flag_fence_without_a_read_before_it => pair(fences_nothing, exports_and_receives),
-        "spec/events 4.1": flag_fenced_bind_after_reads => pair(fences_a_bind, exports_memory).needs(Need::Rmr),
+        "spec/events 4.1": flag_fence_without_a_preceding_read_succeeds => pair(fences_nothing, exports_and_receives),
+        "spec/events 4.1": flag_fenced_bind_waits_for_reads => pair(fences_a_bind, exports_memory).needs(Need::Rmr),
     ];
     for size in [100, 40_000, 1 << 20] {
         type Role = fn(&Ctx, usize);

@@ -18,7 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.2": flag_suppressed_request_is_done_when_a_later_one_is => pair(suppresses_then_signals, polls_on_request),
         "spec/consumers 18": flag_fifty_thousand_suppressed_writes_between_two_signalled => pair(writes_fifty_thousand, serves).limit(60),
         "spec/consumers 18": flag_fifty_thousand_suppressed_sends_between_two_signalled => pair(sends_fifty_thousand, receives_fifty_thousand).limit(60),
-        "spec/consumers 18": flag_suppressed_only_for_thousands => pair(suppresses_only, serves).limit(40),
+        "spec/consumers 18": flag_thousands_of_only_suppressed_requests_complete_silently => pair(suppresses_only, serves).limit(40),
         "spec/events 4.1": flag_suppressed_with_all_attributes_of_requests => pair(suppresses_with_any_ep_attribute, serves),
         "spec/events 4.1": flag_suppress_is_no_attribute_of_receives,
         "spec/events 4.1": flag_receives_always_complete_with_an_event => pair(sends_four, receives_with_all_flags),

@@ -12,19 +12,19 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/events 9.2": bind_completes_in_order_with_transfers => pair(binds_among_sends, receives_three),
         "spec/events 9.2": bind_fences_the_send_of_its_context => pair(sends_contexts_at_once, uses_contexts_at_once),
-        "spec/events 9.2": bind_gives_a_new_context_each_time,
-        "spec/events 9.2": bind_again_kills_the_context_before => pair(is_denied_the_first, binds_twice),
-        "spec/events 9.2": bind_of_no_length_kills_the_context => pair(is_denied_the_first, binds_and_unbinds),
+        "spec/events 9.2": bind_returns_a_new_context_each_time,
+        "spec/events 9.2": rebind_invalidates_the_previous_context => pair(is_denied_the_first, binds_twice),
+        "spec/events 9.2": bind_of_zero_length_invalidates_the_context => pair(is_denied_the_first, binds_and_unbinds),
         "spec/events 9.2": bind_again_to_other_memory_moves_it => pair(writes_both_times, binds_to_two),
-        "spec/events 9.2": bind_serves_all_connections_of_its_pz => pair(writes_over_both, binds_over_one),
-        "spec/events 9.2": bind_serves_no_connection_of_another_pz => pair(is_denied_over_the_other, binds_in_one_pz),
+        "spec/events 9.2": bind_is_valid_on_all_connections_of_its_pz => pair(writes_over_both, binds_over_one),
+        "spec/events 9.2": bind_is_invalid_on_connections_of_another_pz => pair(is_denied_over_the_other, binds_in_one_pz),
         "spec/events 9.2": bind_outlives_the_connection_it_was_posted_on => pair(writes_over_the_second, binds_over_the_first),
         "spec/events 9.2": bind_of_a_part_of_an_lmr_of_an_lmr => pair(writes_once, binds_an_lmr_of_an_lmr),
         "spec/events 9.2": bind_flushed_leaves_nothing_bound,
         "spec/events 9.2": bind_flushed_with_its_connection_leaves_nothing_bound => pair(loses_its_bind, holds_no_receive),
         "spec/events 9.2": bind_again_flushed_leaves_nothing_bound,
         "spec/events 9.2": bind_of_no_length_flushed_leaves_nothing_bound,
-        "spec/events 4.6": bind_takes_a_slot_of_requests => pair(fills_up_with_binds, empties_and_waits),
+        "spec/events 4.6": bind_occupies_a_request_slot => pair(fills_up_with_binds, empties_and_waits),
         "spec/events 4.3": bind_holds_back_later_posts => pair(binds_with_reads_open, exports_a_page),
         "spec/events 9.2": bind_by_threads_of_one_connection,
     ];
@@ -153,7 +153,7 @@ fn uses_contexts_at_once(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn bind_gives_a_new_context_each_time(ctx: &Ctx) {
+fn bind_returns_a_new_context_each_time(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let memory = client.memory(100);
     let rmr = client.pz.rmr();

@@ -14,33 +14,33 @@ const SO_VIRTUAL: DAT_MEM_TYPE = 3;
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/consumers 19": lmr_outputs_may_be_absent,
-        "spec/events 8.1": lmr_range_is_the_one_asked_for,
-        "spec/events 8.1": lmr_of_one_byte,
+        "spec/events 8.1": lmr_range_is_the_requested_one,
+        "spec/events 8.1": lmr_of_one_byte_can_be_registered,
         "spec/events 8.1": lmr_of_strongly_ordered_memory_is_one_of_memory,
         "spec/events 8.1": lmr_of_an_lmr_takes_its_range,
         "spec/events 8.1": lmr_of_an_lmr_of_an_lmr,
         "spec/events 8.1": lmr_refuses_an_invalid_lmr_handle,
         "spec/events 8.1": lmr_refuses_a_bad_ia,
         "spec/events 8.1": lmr_refuses_a_bad_pz,
-        "spec/events 8.1": lmr_refuses_no_place_for_its_handle,
+        "spec/events 8.1": lmr_refuses_a_null_handle_pointer,
         "spec/events 8.1": lmr_refuses_unknown_types,
         "spec/events 8.1": lmr_refuses_unknown_privileges,
         "spec/events 8.1": lmr_refuses_no_length,
         "spec/events 8.1": lmr_refuses_no_address,
         "spec/events 8.1": lmr_refuses_a_range_that_wraps,
         "spec/events 8.1": lmr_refuses_more_than_the_adapter_can,
-        "spec/events 8.1": lmr_of_memory_that_is_not_there_is_refused,
+        "spec/events 8.1": lmr_of_unmapped_memory_is_refused,
         "spec/events 14.7": lmr_contexts_are_never_0,
         "spec/events 8.1": lmr_contexts_are_not_used_again_soon,
         "spec/consumers 19": lmr_of_the_same_memory_many_times,
         "spec/consumers 19": lmr_beyond_the_buffer_to_whole_pages,
-        "spec/consumers 19": lmr_at_a_high_rate,
-        "spec/consumers 19": lmr_at_a_high_rate_by_threads,
+        "spec/consumers 19": lmr_registrations_at_a_high_rate_succeed,
+        "spec/consumers 19": lmr_registrations_at_a_high_rate_by_threads_succeed,
         "spec/events 8.2": lmr_query_of_memory,
         "spec/events 8.2": lmr_query_of_an_lmr,
         "spec/events 8.2": lmr_query_by_each_bit_of_the_mask,
         "spec/events 8.2": lmr_query_refuses_a_bad_mask_and_null,
-        "spec/events 8.2": lmr_calls_refuse_other_than_lmr,
+        "spec/events 8.2": lmr_calls_refuse_handles_of_other_kinds,
     ];
     for privileges in 0..16 {
         // Maps the loop counter to the four privilege bits 0, 1, 4 and 5.
@@ -75,7 +75,7 @@ fn lmr_outputs_may_be_absent(ctx: &Ctx) {
     assert!(param.lmr_context != 0 && param.rmr_context != 0);
 }
 
-fn lmr_range_is_the_one_asked_for(ctx: &Ctx) {
+fn lmr_range_is_the_requested_one(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
     for (at, length) in [(0, 10_000), (1, 1), (4095, 2), (17, 9000)] {
         let pointer = buffer.pointer().wrapping_byte_add(at);
@@ -84,7 +84,7 @@ fn lmr_range_is_the_one_asked_for(ctx: &Ctx) {
     }
 }
 
-fn lmr_of_one_byte(ctx: &Ctx) {
+fn lmr_of_one_byte_can_be_registered(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
     let made = Wanted::memory(buffer.pointer(), 1).make(&ia, &pz);
     assert_eq!(made.length, 1);
@@ -144,7 +144,7 @@ fn lmr_refuses_a_bad_pz(ctx: &Ctx) {
     }
 }
 
-fn lmr_refuses_no_place_for_its_handle(ctx: &Ctx) {
+fn lmr_refuses_a_null_handle_pointer(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
     let code = Wanted::memory(buffer.pointer(), 10_000).call(ia.h(), pz.h(), null_mut());
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG7);
@@ -204,7 +204,7 @@ fn lmr_refuses_more_than_the_adapter_can(ctx: &Ctx) {
     one_of(code, &[DAT_INVALID_ARG3, DAT_INVALID_ARG4].map(|arg| error(DAT_INVALID_PARAMETER, arg)));
 }
 
-fn lmr_of_memory_that_is_not_there_is_refused(ctx: &Ctx) {
+fn lmr_of_unmapped_memory_is_refused(ctx: &Ctx) {
     let (ia, pz, _buffer) = place(ctx);
     let map = os::Map::private(8192, true);
     let wanted = Wanted::memory(map.pointer(), 8192);
@@ -261,14 +261,14 @@ fn lmr_beyond_the_buffer_to_whole_pages(ctx: &Ctx) {
     assert!(made.address <= inner.address && made.address + made.length >= inner.address + inner.length);
 }
 
-fn lmr_at_a_high_rate(ctx: &Ctx) {
+fn lmr_registrations_at_a_high_rate_succeed(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
     for _ in 0..20_000 {
         Wanted::memory(buffer.pointer(), 10_000).make(&ia, &pz).lmr.free();
     }
 }
 
-fn lmr_at_a_high_rate_by_threads(ctx: &Ctx) {
+fn lmr_registrations_at_a_high_rate_by_threads_succeed(ctx: &Ctx) {
     let (ia, pz, _buffer) = place(ctx);
     std::thread::scope(|scope| {
         for _ in 0..4 {
@@ -349,7 +349,7 @@ fn lmr_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
     refused(dat_lmr_query(made.lmr.h(), DAT_LMR_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn lmr_calls_refuse_other_than_lmr(ctx: &Ctx) {
+fn lmr_calls_refuse_handles_of_other_kinds(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
     let dead = Wanted::memory(buffer.pointer(), 9999).make(&ia, &pz).lmr.free();
     for bad in [DAT_HANDLE_NULL, pz.h(), dead] {

@@ -8,17 +8,17 @@ use super::make::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 8.1": lmr_of_an_lmr_serves_after_its_source_is_freed => pair(writes_to_it, frees_the_source),
+        "spec/events 8.1": lmr_of_an_lmr_is_valid_after_its_source_is_freed => pair(writes_to_it, frees_the_source),
         "spec/events 8.1": lmr_of_an_lmr_has_its_own_privileges => pair(writes_beyond_privilege, exports_twice),
         "spec/events 8.1": lmr_of_an_lmr_in_another_pz => pair(writes_to_it, exports_from_another_pz),
-        "spec/events 8.1": lmr_overlapping_others_goes_by_its_own_rights => pair(writes_then_reads_overlapping, exports_overlapping),
+        "spec/events 8.1": lmr_overlapping_others_has_separate_privileges => pair(writes_then_reads_overlapping, exports_overlapping),
         "spec/events 8.1": lmr_with_remote_write_needs_no_local_write => pair(writes_to_it, exports_remote_write_only),
         "spec/events 8.1": lmr_of_read_only_memory_can_be_sent_from => pair(sends_from_read_only, receives_zeros),
-        "spec/events 8.1": lmr_of_read_only_memory_is_no_place_to_receive => pair(sends_to_read_only, receives_into_read_only),
-        "spec/events 8.1": lmr_of_read_only_memory_is_no_place_to_write => pair(writes_to_read_only, exports_read_only),
+        "spec/events 8.1": lmr_of_read_only_memory_cannot_receive => pair(sends_to_read_only, receives_into_read_only),
+        "spec/events 8.1": lmr_of_read_only_memory_cannot_be_written => pair(writes_to_read_only, exports_read_only),
         "spec/events 8.2": lmr_free_with_receives_posted_then_disconnected => pair(frees_with_receives, idles_on),
-        "spec/events 8.2": lmr_free_of_a_target_ends_writes_at_once => pair(writes_on_and_on, frees_amid_writes),
-        "spec/events 8.2": lmr_free_of_a_target_ends_reads_at_once => pair(reads_on_and_on, frees_amid_reads),
+        "spec/events 8.2": lmr_free_of_a_target_ends_writes => pair(writes_on_and_on, frees_amid_writes),
+        "spec/events 8.2": lmr_free_of_a_target_ends_reads => pair(reads_on_and_on, frees_amid_reads),
         "spec/events 8.2": lmr_free_leaves_the_memory_as_it_is,
     ]
 }

@@ -10,10 +10,10 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 7": pz_query_returns_its_ia,
         "spec/events 7": pz_create_refuses_bad_handles_and_null,
         "spec/events 7": pz_query_refuses_a_bad_mask_and_null,
-        "spec/events 7": pz_calls_refuse_other_than_pz,
+        "spec/events 7": pz_calls_refuse_handles_of_other_kinds,
         "spec/events 7": pz_free_succeeds_with_evds_in_use,
-        "spec/events 7": pz_freed_twice_is_no_handle,
-        "spec/events 7": pz_of_many,
+        "spec/events 7": pz_free_twice_is_invalid_handle,
+        "spec/events 7": pz_many_can_be_created,
     ];
     let kinds = [("an_ep", Kind::Ep), ("an_lmr", Kind::Lmr), ("an_rmr", Kind::Rmr), ("an_srq", Kind::Srq)];
     all.extend(kinds.map(|(words, kind)| {
@@ -54,7 +54,7 @@ fn pz_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
     refused(dat_pz_query(pz.h(), DAT_PZ_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn pz_calls_refuse_other_than_pz(ctx: &Ctx) {
+fn pz_calls_refuse_handles_of_other_kinds(ctx: &Ctx) {
     let ia = ctx.ia();
     let dead = ia.pz().free();
     for bad in [DAT_HANDLE_NULL, ia.h(), dead] {
@@ -70,13 +70,13 @@ fn pz_free_succeeds_with_evds_in_use(ctx: &Ctx) {
     ia.pz().free();
 }
 
-fn pz_freed_twice_is_no_handle(ctx: &Ctx) {
+fn pz_free_twice_is_invalid_handle(ctx: &Ctx) {
     let ia = ctx.ia();
     let dead = ia.pz().free();
     refused(dat_pz_free(dead), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_PZ);
 }
 
-fn pz_of_many(ctx: &Ctx) {
+fn pz_many_can_be_created(ctx: &Ctx) {
     let ia = ctx.ia();
     let zones: Vec<Pz> = (0..200).map(|_| ia.pz()).collect();
     let mut handles: Vec<_> = zones.iter().map(|pz| pz.h().addr()).collect();

@@ -16,16 +16,16 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 9.1": rmr_query_after_an_unbind_shows_zeros,
         "spec/events 9.1": rmr_query_shows_a_bind_from_its_post_on => pair(binds_behind_a_send, receives_one),
         "spec/events 9.1": rmr_query_refuses_a_bad_mask_and_null,
-        "spec/events 9.1": rmr_calls_refuse_other_than_rmr,
-        "spec/events 12.35": rmr_free_while_bound_lets_the_lmr_go,
-        "spec/events 9.1": rmr_free_while_bound_kills_the_context => pair(is_cut_off, frees_its_window),
-        "spec/events 9.1": rmr_free_with_a_bind_in_the_queue => pair(frees_behind_a_send, receives_one),
-        "spec/events 9.1": rmr_free_lets_its_pz_go,
-        "spec/events 9.1": rmr_of_many_on_one_lmr,
-        "spec/events 8.2": rmr_bound_keeps_its_lmr,
-        "spec/events 8.2": rmr_bound_elsewhere_lets_the_lmr_go,
-        "spec/events 9.2": rmr_unbound_lets_the_lmr_go,
-        "spec/events 13.3": rmr_bound_to_the_first_byte_lets_go_once,
+        "spec/events 9.1": rmr_calls_refuse_handles_of_other_kinds,
+        "spec/events 12.35": rmr_free_while_bound_releases_the_lmr,
+        "spec/events 9.1": rmr_free_while_bound_invalidates_the_context => pair(is_cut_off, frees_its_window),
+        "spec/events 9.1": rmr_free_with_a_queued_bind_succeeds => pair(frees_behind_a_send, receives_one),
+        "spec/events 9.1": rmr_free_releases_its_pz,
+        "spec/events 9.1": rmr_many_can_be_bound_to_one_lmr,
+        "spec/events 8.2": rmr_bound_keeps_its_lmr_in_use,
+        "spec/events 8.2": rmr_bound_to_another_lmr_releases_the_first,
+        "spec/events 9.2": rmr_unbind_releases_the_lmr,
+        "spec/events 13.3": rmr_bound_to_the_first_byte_releases_the_lmr_once,
     ];
     all.into_iter().map(|case| case.needs(Need::Rmr)).collect()
 }
@@ -110,7 +110,7 @@ fn rmr_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
     refused(dat_rmr_query(rmr.h(), DAT_RMR_FIELD_ALL, null_mut()), DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
-fn rmr_calls_refuse_other_than_rmr(ctx: &Ctx) {
+fn rmr_calls_refuse_handles_of_other_kinds(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let dead = pz.rmr().free();
@@ -121,7 +121,7 @@ fn rmr_calls_refuse_other_than_rmr(ctx: &Ctx) {
     }
 }
 
-fn rmr_free_while_bound_lets_the_lmr_go(ctx: &Ctx) {
+fn rmr_free_while_bound_releases_the_lmr(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let mut memory = client.memory(1000);
     let rmr = client.pz.rmr();
@@ -172,7 +172,7 @@ fn frees_behind_a_send(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn rmr_free_lets_its_pz_go(ctx: &Ctx) {
+fn rmr_free_releases_its_pz(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let rmr = pz.rmr();
@@ -181,7 +181,7 @@ fn rmr_free_lets_its_pz_go(ctx: &Ctx) {
     pz.free();
 }
 
-fn rmr_of_many_on_one_lmr(ctx: &Ctx) {
+fn rmr_many_can_be_bound_to_one_lmr(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let mut memory = client.memory(1000);
     let rmrs: Vec<Rmr> = (0..10).map(|_| client.pz.rmr()).collect();
@@ -195,7 +195,7 @@ fn rmr_of_many_on_one_lmr(ctx: &Ctx) {
     memory.deregister();
 }
 
-fn rmr_bound_keeps_its_lmr(ctx: &Ctx) {
+fn rmr_bound_keeps_its_lmr_in_use(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let memory = client.memory(1000);
     let rmr = client.pz.rmr();
@@ -208,7 +208,7 @@ fn rmr_bound_keeps_its_lmr(ctx: &Ctx) {
     unbind(&client, &rmr);
 }
 
-fn rmr_bound_elsewhere_lets_the_lmr_go(ctx: &Ctx) {
+fn rmr_bound_to_another_lmr_releases_the_first(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let (mut first, mut second) = (client.memory(1000), client.memory(1000));
     let rmr = client.pz.rmr();
@@ -220,7 +220,7 @@ fn rmr_bound_elsewhere_lets_the_lmr_go(ctx: &Ctx) {
     second.deregister();
 }
 
-fn rmr_unbound_lets_the_lmr_go(ctx: &Ctx) {
+fn rmr_unbind_releases_the_lmr(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let mut memory = client.memory(1000);
     let rmr = client.pz.rmr();
@@ -231,7 +231,7 @@ fn rmr_unbound_lets_the_lmr_go(ctx: &Ctx) {
     unbind(&client, &rmr);
 }
 
-fn rmr_bound_to_the_first_byte_lets_go_once(ctx: &Ctx) {
+fn rmr_bound_to_the_first_byte_releases_the_lmr_once(ctx: &Ctx) {
     let (client, _server) = ctx.loopback();
     let mut memory = client.memory(1000);
     let (one, other) = (client.pz.rmr(), client.pz.rmr());

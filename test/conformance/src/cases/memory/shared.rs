@@ -7,19 +7,19 @@ use super::make::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 8.4": shared_twice_in_one_process,
+        "spec/events 8.4": shared_twice_in_one_process_succeeds,
         "spec/events 8.4": shared_by_its_own_privileges_and_zones,
         "spec/events 8.4": shared_by_another_length_is_refused,
-        "spec/events 8.4": shared_by_another_length_once_all_have_left,
+        "spec/events 8.4": shared_name_can_have_another_length_after_the_last_free,
         "spec/events 8.4": shared_names_are_forty_raw_bytes,
         "spec/events 8.4": shared_needs_memory_that_is_shared,
         "spec/events 8.4": shared_needs_a_name,
         "spec/events 8.4": shared_query_shows_memory_and_length,
-        "spec/events 8.4": shared_by_anonymous_maps,
-        "spec/events 8.4": shared_by_two_roles_under_one_name => pair(writes_into_shared, sees_in_its_own_map),
-        "spec/events 8.4": shared_by_two_roles_of_two_lengths => pair(joins_too_long, joins_first),
-        "spec/events 8.4": shared_is_left_by_killed_processes => pair(joins_after_death, joins_and_dies).only_two(),
-        "spec/events 8.4": shared_survives_a_killed_process => pair(stays_when_one_dies, joins_and_dies).only_two(),
+        "spec/events 8.4": shared_by_anonymous_maps_succeeds,
+        "spec/events 8.4": shared_by_two_roles_under_one_name_succeeds => pair(writes_into_shared, sees_in_its_own_map),
+        "spec/events 8.4": shared_by_two_roles_of_two_lengths_is_refused => pair(joins_too_long, joins_first),
+        "spec/events 8.4": shared_name_is_released_by_killed_processes => pair(joins_after_death, joins_and_dies).only_two(),
+        "spec/events 8.4": shared_registration_outlives_another_killed_process => pair(stays_when_one_dies, joins_and_dies).only_two(),
     ]
 }
 
@@ -38,7 +38,7 @@ fn map(ctx: &Ctx) -> os::Map {
     os::Map::of_file(&ctx.file("shared"), LENGTH)
 }
 
-fn shared_twice_in_one_process(ctx: &Ctx) {
+fn shared_twice_in_one_process_succeeds(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let (one, other) = (map(ctx), map(ctx));
@@ -78,7 +78,7 @@ fn shared_by_another_length_is_refused(ctx: &Ctx) {
     }
 }
 
-fn shared_by_another_length_once_all_have_left(ctx: &Ctx) {
+fn shared_name_can_have_another_length_after_the_last_free(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let map = map(ctx);
@@ -137,7 +137,7 @@ fn shared_query_shows_memory_and_length(ctx: &Ctx) {
     assert_eq!(other.length, 100);
 }
 
-fn shared_by_anonymous_maps(ctx: &Ctx) {
+fn shared_by_anonymous_maps_succeeds(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let map = os::Map::shared(LENGTH);

@@ -10,8 +10,8 @@ use super::pool::*;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 10": srq_ep_broken_after_the_peer_disconnects => served(srq_ep_broken_after_the_peer_disconnects),
-        "spec/events 10": srq_ep_broken_after_a_disconnect_of_ones_own
-            => served(srq_ep_broken_after_a_disconnect_of_ones_own),
+        "spec/events 10": srq_ep_broken_after_a_local_disconnect
+            => served(srq_ep_broken_after_a_local_disconnect),
         "spec/events 10": srq_ep_broken_after_a_failure => served(srq_ep_broken_after_a_failure),
         "spec/events 10": srq_ep_broken_once_per_connection => served(srq_ep_broken_once_per_connection),
         "spec/events 10": srq_ep_broken_for_each_of_several => served(srq_ep_broken_for_each_of_several),
@@ -30,7 +30,7 @@ fn srq_ep_broken_after_the_peer_disconnects(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_quiet(pool.ia.errors(), Duration::from_millis(20));
 }
 
-fn srq_ep_broken_after_a_disconnect_of_ones_own(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_ep_broken_after_a_local_disconnect(_: &Ctx, peer: &Peer, pool: &Pool) {
     for (conn, flags) in [(0, DAT_CLOSE_ABRUPT_FLAG), (1, DAT_CLOSE_GRACEFUL_FLAG)] {
         let ep = peer.connected(pool);
         ok(dat_ep_disconnect(ep.h(), flags));

@@ -11,10 +11,10 @@ use super::pool::*;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/registry 6.3": srq_abrupt_close_under_connections => pair(is_left, leaves).needs(Need::Srq),
-        "spec/consumers 14": srq_peer_is_killed => pair(obey, srq_peer_is_killed).needs(Need::Srq).only_two(),
-        "spec/consumers 14": srq_peer_is_killed_while_it_waits
-            => pair(obey, srq_peer_is_killed_while_it_waits).needs(Need::Srq).only_two(),
-        "spec/events 10": srq_life_of_dtestsrq => pair(srq_client, srq_server).needs(Need::Srq),
+        "spec/consumers 14": srq_killed_peer_keeps_the_queue_usable => pair(obey, srq_killed_peer_keeps_the_queue_usable).needs(Need::Srq).only_two(),
+        "spec/consumers 14": srq_killed_waiting_peer_keeps_the_queue_usable
+            => pair(obey, srq_killed_waiting_peer_keeps_the_queue_usable).needs(Need::Srq).only_two(),
+        "spec/events 10": srq_sequence_of_dtestsrq_succeeds => pair(srq_client, srq_server).needs(Need::Srq),
     ]
 }
 
@@ -55,7 +55,7 @@ fn leaves(ctx: &Ctx) {
 }
 
 /// The server role of a case whose client process is killed: the queue stays in use.
-fn srq_peer_is_killed(ctx: &Ctx) {
+fn srq_killed_peer_keeps_the_queue_usable(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 16);
     let peer = Peer::listen(ctx, &pool);
     let ep = peer.connected(&pool);
@@ -66,7 +66,7 @@ fn srq_peer_is_killed(ctx: &Ctx) {
     dies_and_others_go_on(ctx, &pool, &ep, 3);
 }
 
-fn srq_peer_is_killed_while_it_waits(ctx: &Ctx) {
+fn srq_killed_waiting_peer_keeps_the_queue_usable(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 16);
     let peer = Peer::listen(ctx, &pool);
     let ep = peer.connected(&pool);
@@ -167,7 +167,7 @@ fn ping(ctx: &Ctx, pool: &Pool, eps: &[Ep]) {
     let mut came = vec![0; EPS];
     for _ in 0..all {
         let (handle, slot, _) = pool.next();
-        let at = eps.iter().position(|ep| ep.h() == handle.h()).expect("the CNO or event names an object of this case");
+        let at = eps.iter().position(|ep| ep.h() == handle.h()).expect("the completion names an EP of this case");
         came[at] += 1;
         pool.post(slot);
     }

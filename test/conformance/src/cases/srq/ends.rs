@@ -11,23 +11,23 @@ use super::pool::*;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 6": srq_receives_survive_a_disconnect => served(srq_receives_survive_a_disconnect),
-        "spec/events 6": srq_receives_survive_a_disconnect_of_ones_own => served(srq_receives_survive_a_disconnect_of_ones_own),
+        "spec/events 6": srq_receives_survive_a_local_disconnect => served(srq_receives_survive_a_local_disconnect),
         "spec/events 6": srq_receives_survive_the_ep => served(srq_receives_survive_the_ep),
-        "spec/events 6": srq_receives_are_not_flushed_by_an_end => served(srq_receives_are_not_flushed_by_an_end),
+        "spec/events 6": srq_receives_are_not_flushed_by_a_disconnect => served(srq_receives_are_not_flushed_by_a_disconnect),
         "spec/events 5.7": srq_ep_reset_keeps_the_queue => served(srq_ep_reset_keeps_the_queue),
-        "spec/events 5.7": srq_ep_reset_again_and_again => served(srq_ep_reset_again_and_again).limit(40),
-        "spec/events 6": srq_waiting_connection_that_ends_takes_nothing => served(srq_waiting_connection_that_ends_takes_nothing),
-        "spec/events 6": srq_waiting_ep_that_is_freed_takes_nothing => served(srq_waiting_ep_that_is_freed_takes_nothing),
+        "spec/events 5.7": srq_ep_repeated_reset_keeps_the_queue => served(srq_ep_repeated_reset_keeps_the_queue).limit(40),
+        "spec/events 6": srq_waiting_connection_that_ends_consumes_no_receive => served(srq_waiting_connection_that_ends_consumes_no_receive),
+        "spec/events 6": srq_waiting_ep_that_is_freed_consumes_no_receive => served(srq_waiting_ep_that_is_freed_consumes_no_receive),
         "spec/events 4.5": srq_message_too_long_breaks_its_connection => served(srq_message_too_long_breaks_its_connection),
-        "spec/events 4.5": srq_message_too_long_leaves_others_alone => served(srq_message_too_long_leaves_others_alone),
+        "spec/events 4.5": srq_message_too_long_keeps_other_connections => served(srq_message_too_long_keeps_other_connections),
         "spec/events 4.8": srq_receive_of_freed_memory_is_local_protection
             => served(srq_receive_of_freed_memory_is_local_protection),
         "spec/events 4.7": srq_ep_disconnecting_gracefully_still_receives
             => served(srq_ep_disconnecting_gracefully_still_receives),
-        "spec/events 4.7": srq_ep_freed_with_completions_queued => served(srq_ep_freed_with_completions_queued),
-        "spec/events 4.7": srq_queue_freed_with_completions_queued => served(srq_queue_freed_with_completions_queued),
-        "spec/events 6.2": srq_free_is_refused_until_the_last_ep_is_gone
-            => served(srq_free_is_refused_until_the_last_ep_is_gone),
+        "spec/events 4.7": srq_ep_free_keeps_queued_completions => served(srq_ep_free_keeps_queued_completions),
+        "spec/events 4.7": srq_free_keeps_queued_completions => served(srq_free_keeps_queued_completions),
+        "spec/events 6.2": srq_free_is_refused_until_the_last_ep_is_freed
+            => served(srq_free_is_refused_until_the_last_ep_is_freed),
     ]
 }
 
@@ -46,7 +46,7 @@ fn srq_receives_survive_a_disconnect(_: &Ctx, peer: &Peer, pool: &Pool) {
     }
 }
 
-fn srq_receives_survive_a_disconnect_of_ones_own(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_receives_survive_a_local_disconnect(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     pool.post_all(0..4);
     ok(dat_ep_disconnect(ep.h(), DAT_CLOSE_ABRUPT_FLAG));
@@ -68,7 +68,7 @@ fn srq_receives_survive_the_ep(_: &Ctx, peer: &Peer, pool: &Pool) {
     assert!(handle.h() == ep.h() && seed == 3);
 }
 
-fn srq_receives_are_not_flushed_by_an_end(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_receives_are_not_flushed_by_a_disconnect(_: &Ctx, peer: &Peer, pool: &Pool) {
     pool.post_all(0..8);
     for conn in 0..4 {
         let ep = peer.connected(pool);
@@ -95,7 +95,7 @@ fn srq_ep_reset_keeps_the_queue(_: &Ctx, peer: &Peer, pool: &Pool) {
     pool.expect(&ep, 1, 8, 2);
 }
 
-fn srq_ep_reset_again_and_again(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_ep_repeated_reset_keeps_the_queue(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     pool.post(0);
     for round in 0..20 {
@@ -112,7 +112,7 @@ fn srq_ep_reset_again_and_again(_: &Ctx, peer: &Peer, pool: &Pool) {
     }
 }
 
-fn srq_waiting_connection_that_ends_takes_nothing(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_waiting_connection_that_ends_consumes_no_receive(_: &Ctx, peer: &Peer, pool: &Pool) {
     let (first, second) = (peer.connected(pool), peer.connected(pool));
     peer.send(0, 8, 1);
     expect_quiet(pool.recv.h(), Duration::from_millis(50));
@@ -125,7 +125,7 @@ fn srq_waiting_connection_that_ends_takes_nothing(_: &Ctx, peer: &Peer, pool: &P
     pool.expect_counts(1, 1);
 }
 
-fn srq_waiting_ep_that_is_freed_takes_nothing(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_waiting_ep_that_is_freed_consumes_no_receive(_: &Ctx, peer: &Peer, pool: &Pool) {
     let (first, second) = (peer.connected(pool), peer.connected(pool));
     peer.send(0, 8, 1);
     expect_quiet(pool.recv.h(), Duration::from_millis(50));
@@ -150,7 +150,7 @@ fn srq_message_too_long_breaks_its_connection(_: &Ctx, peer: &Peer, pool: &Pool)
     pool.expect_counts(2, 2);
 }
 
-fn srq_message_too_long_leaves_others_alone(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_message_too_long_keeps_other_connections(_: &Ctx, peer: &Peer, pool: &Pool) {
     let (broken, whole) = (peer.connected(pool), peer.connected(pool));
     pool.post_all(0..3);
     peer.send(0, 2 * SLOT, 1);
@@ -189,7 +189,7 @@ fn srq_ep_disconnecting_gracefully_still_receives(_: &Ctx, peer: &Peer, pool: &P
     pool.expect_end(&ep, DAT_CONNECTION_EVENT_DISCONNECTED);
 }
 
-fn srq_ep_freed_with_completions_queued(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_ep_free_keeps_queued_completions(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     pool.post_all(0..4);
     peer.send_many(0, 3, 1);
@@ -203,7 +203,7 @@ fn srq_ep_freed_with_completions_queued(_: &Ctx, peer: &Peer, pool: &Pool) {
     pool.expect_counts(1, 1);
 }
 
-fn srq_queue_freed_with_completions_queued(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_free_keeps_queued_completions(_: &Ctx, peer: &Peer, pool: &Pool) {
     let srq = pool.ia.srq(&pool.pz, 4, 1);
     let (ia, attr) = (pool.ia.h(), unmarked());
     let ep = Ep::own(filled(|out| {
@@ -225,7 +225,7 @@ fn srq_queue_freed_with_completions_queued(_: &Ctx, peer: &Peer, pool: &Pool) {
     pool.expect_counts(0, 0);
 }
 
-fn srq_free_is_refused_until_the_last_ep_is_gone(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_free_is_refused_until_the_last_ep_is_freed(_: &Ctx, peer: &Peer, pool: &Pool) {
     let (first, second) = (peer.connected(pool), peer.connected(pool));
     let in_use = || refused(dat_srq_free(pool.srq.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_SRQ_IN_USE);
     in_use();

@@ -12,16 +12,16 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6.6": srq_low_watermark_is_reported_once => served(srq_low_watermark_is_reported_once),
         "spec/events 6.6": srq_low_watermark_is_reported_again_when_set_again
             => served(srq_low_watermark_is_reported_again_when_set_again),
-        "spec/events 6.6": srq_low_watermark_zero_is_none => served(srq_low_watermark_zero_is_none),
+        "spec/events 6.6": srq_low_watermark_zero_reports_nothing => served(srq_low_watermark_zero_reports_nothing),
         "spec/events 6.6": srq_low_watermark_of_all_connections => served(srq_low_watermark_of_all_connections),
-        "spec/events 6.6": srq_low_watermark_of_an_empty_queue_is_reported_at_once,
+        "spec/events 6.6": srq_low_watermark_of_an_empty_queue_is_reported_immediately,
         "spec/events 6.6": srq_low_watermark_that_is_reached_exactly_is_not_reported,
         "spec/events 6.6": srq_low_watermark_as_high_as_the_queue,
         "spec/events 6.6": srq_low_watermark_after_a_resize,
         "spec/events 6.6": srq_low_watermark_of_one_queue_is_not_the_others,
         "spec/events 5.6": srq_soft_watermark_on_receives_taken => served(srq_soft_watermark_on_receives_taken),
-        "spec/events 12": srq_soft_watermark_zero_as_an_attribute_is_none
-            => served(srq_soft_watermark_zero_as_an_attribute_is_none),
+        "spec/events 12": srq_soft_watermark_zero_as_an_attribute_reports_nothing
+            => served(srq_soft_watermark_zero_as_an_attribute_reports_nothing),
         "spec/events 5.6": srq_soft_watermark_is_reported_once => served(srq_soft_watermark_is_reported_once),
         "spec/events 5.6": srq_soft_watermark_is_reported_again_when_set_again
             => served(srq_soft_watermark_is_reported_again_when_set_again),
@@ -29,13 +29,13 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 5.6": srq_soft_watermark_does_not_disturb_the_connection
             => served(srq_soft_watermark_does_not_disturb_the_connection),
         "spec/events 5.6": srq_hard_watermark_breaks_the_connection => served(srq_hard_watermark_breaks_the_connection),
-        "spec/events 5.6": srq_hard_watermark_leaves_others_alone => served(srq_hard_watermark_leaves_others_alone),
+        "spec/events 5.6": srq_hard_watermark_keeps_other_connections => served(srq_hard_watermark_keeps_other_connections),
         "spec/events 5.6": srq_hard_watermark_above_the_number_taken_at_once
             => served(srq_hard_watermark_above_the_number_taken_at_once),
-        "spec/events 5.6": srq_hard_watermark_is_still_there_after_a_reset
-            => served(srq_hard_watermark_is_still_there_after_a_reset),
-        "spec/events 5.6": srq_no_watermark_is_never_reported => served(srq_no_watermark_is_never_reported),
-        "spec/events 5.6": srq_watermark_taken_back => served(srq_watermark_taken_back),
+        "spec/events 5.6": srq_hard_watermark_survives_a_reset
+            => served(srq_hard_watermark_survives_a_reset),
+        "spec/events 5.6": srq_without_watermark_queues_no_event => served(srq_without_watermark_queues_no_event),
+        "spec/events 5.6": srq_watermark_set_to_zero_queues_no_event => served(srq_watermark_set_to_zero_queues_no_event),
     ];
     all.into_iter().map(|case| case.needs(Need::Srq)).collect()
 }
@@ -90,7 +90,7 @@ fn srq_low_watermark_is_reported_again_when_set_again(_: &Ctx, peer: &Peer, pool
     }
 }
 
-fn srq_low_watermark_zero_is_none(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_low_watermark_zero_reports_nothing(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     pool.post_all(0..2);
     ok(dat_srq_set_lw(pool.srq.h(), 2));
@@ -114,7 +114,7 @@ fn srq_low_watermark_of_all_connections(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_low(pool);
 }
 
-fn srq_low_watermark_of_an_empty_queue_is_reported_at_once(ctx: &Ctx) {
+fn srq_low_watermark_of_an_empty_queue_is_reported_immediately(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     for _ in 0..3 {
         ok(dat_srq_set_lw(pool.srq.h(), 1));
@@ -179,7 +179,7 @@ fn srq_soft_watermark_on_receives_taken(_: &Ctx, peer: &Peer, pool: &Pool) {
 }
 
 /// Imitates programs that clear the record and set some fields: they expect EP_BROKEN only.
-fn srq_soft_watermark_zero_as_an_attribute_is_none(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_soft_watermark_zero_as_an_attribute_reports_nothing(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected_to(pool, pool.ep_with(&marked(0, 8)));
     assert_eq!(ep.param().ep_attr.srq_soft_hw, 0, "the query returns the requested watermark");
     pool.post_all(0..4);
@@ -253,7 +253,7 @@ fn srq_hard_watermark_breaks_the_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
     peer.gets_the_end(0);
 }
 
-fn srq_hard_watermark_leaves_others_alone(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_hard_watermark_keeps_other_connections(_: &Ctx, peer: &Peer, pool: &Pool) {
     let broken = peer.connected_to(pool, pool.ep_with(&marked(NONE, 0)));
     let whole = peer.connected(pool);
     pool.post_all(0..3);
@@ -278,7 +278,7 @@ fn srq_hard_watermark_above_the_number_taken_at_once(_: &Ctx, peer: &Peer, pool:
     ep.expect_state(DAT_EP_STATE_CONNECTED);
 }
 
-fn srq_hard_watermark_is_still_there_after_a_reset(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_hard_watermark_survives_a_reset(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     ok(dat_ep_set_watermark(ep.h(), NONE, 0));
     peer.disconnect(0);
@@ -292,7 +292,7 @@ fn srq_hard_watermark_is_still_there_after_a_reset(_: &Ctx, peer: &Peer, pool: &
     pool.expect_end(&ep, DAT_CONNECTION_EVENT_BROKEN);
 }
 
-fn srq_no_watermark_is_never_reported(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_without_watermark_queues_no_event(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     ok(dat_ep_set_watermark(ep.h(), NONE, NONE));
     pool.post_all(0..16);
@@ -304,7 +304,7 @@ fn srq_no_watermark_is_never_reported(_: &Ctx, peer: &Peer, pool: &Pool) {
     ep.expect_state(DAT_EP_STATE_CONNECTED);
 }
 
-fn srq_watermark_taken_back(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_watermark_set_to_zero_queues_no_event(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected_to(pool, pool.ep_with(&marked(0, 0)));
     ok(dat_ep_set_watermark(ep.h(), NONE, NONE));
     pool.post(0);

@@ -20,31 +20,31 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 6.1": srq_create_at_the_limits,
         "spec/events 6.1": srq_create_with_a_low_watermark,
         "spec/events 6.1": srq_create_without_a_place_for_the_handle,
-        "spec/events 6.1": srq_create_refusals_in_their_order,
+        "spec/events 6.1": srq_create_checks_arguments_in_order,
         "spec/events 6.1": srq_create_holds_its_zone,
         "spec/events 6.2": srq_free_of_no_srq,
         "spec/events 6.2": srq_free_twice,
         "spec/events 6.2": srq_free_is_refused_while_an_ep_uses_it,
         "spec/events 6.2": srq_free_drops_posted_receives,
-        "spec/events 6.2": srq_free_leaves_others_alone,
+        "spec/events 6.2": srq_free_keeps_other_queues,
         "spec/events 6.3": srq_post_recv_on_no_srq,
         "spec/events 6.3": srq_post_recv_of_a_bad_count,
         "spec/events 6.3": srq_post_recv_without_a_list,
         "spec/events 6.3": srq_post_recv_of_no_segments,
         "spec/events 6.3": srq_post_recv_fills_it_and_no_more,
         "spec/events 6.3": srq_post_recv_copies_its_list,
-        "spec/events 6.3": srq_post_recv_of_foreign_memory_is_not_looked_at,
+        "spec/events 6.3": srq_post_recv_does_not_check_the_lmr_context,
         "spec/events 6.5": srq_resize_of_no_srq,
         "spec/events 6.5": srq_resize_to_nothing_or_less,
         "spec/events 6.5": srq_resize_beyond_the_limit,
         "spec/events 6.5": srq_resize_to_the_same,
-        "spec/events 6.5": srq_resize_makes_room,
+        "spec/events 6.5": srq_resize_permits_more_receives,
         "spec/events 6.5": srq_resize_below_the_outstanding_receives,
         "spec/events 6.5": srq_resize_below_the_low_watermark,
         "spec/events 6.5": srq_resize_smaller,
         "spec/events 6.6": srq_set_lw_of_no_srq,
         "spec/events 6.6": srq_set_lw_beyond_the_capacity,
-        "spec/events 10": srq_calls_make_no_events,
+        "spec/events 10": srq_calls_queue_no_events,
         "spec/registry 6.2": srq_keeps_its_ia_open,
         "spec/registry 6.3": srq_ends_with_an_abrupt_close,
         "spec/registry 8": srq_has_a_context_and_a_type,
@@ -149,7 +149,7 @@ fn srq_create_without_a_place_for_the_handle(ctx: &Ctx) {
     bad_arg(dat_srq_create(ia.h(), pz.h(), &mut attr(4, 1, 0), null_mut()), 4);
 }
 
-fn srq_create_refusals_in_their_order(ctx: &Ctx) {
+fn srq_create_checks_arguments_in_order(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     bad_handle(dat_srq_create(null_mut(), null_mut(), null_mut(), null_mut()), DAT_INVALID_HANDLE_IA);
@@ -206,7 +206,7 @@ fn srq_free_drops_posted_receives(ctx: &Ctx) {
     pool.memory.deregister();
 }
 
-fn srq_free_leaves_others_alone(ctx: &Ctx) {
+fn srq_free_keeps_other_queues(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     pool.post_all(0..3);
     pool.ia.srq(&pool.pz, 4, 4).free();
@@ -276,7 +276,7 @@ fn srq_post_recv_copies_its_list(ctx: &Ctx) {
     drop(psp);
 }
 
-fn srq_post_recv_of_foreign_memory_is_not_looked_at(ctx: &Ctx) {
+fn srq_post_recv_does_not_check_the_lmr_context(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let nowhere = DAT_LMR_TRIPLET { lmr_context: 0xffff_ff00, ..pool.slot(0) };
     ok(pool.post_as(0, &mut [nowhere]));
@@ -316,7 +316,7 @@ fn srq_resize_to_the_same(ctx: &Ctx) {
     pool.expect_counts(4, 4);
 }
 
-fn srq_resize_makes_room(ctx: &Ctx) {
+fn srq_resize_permits_more_receives(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     for _ in 0..pool.param().max_recv_dtos {
         pool.post(0);
@@ -388,7 +388,7 @@ fn srq_set_lw_beyond_the_capacity(ctx: &Ctx) {
     expect_nothing(pool.ia.errors());
 }
 
-fn srq_calls_make_no_events(ctx: &Ctx) {
+fn srq_calls_queue_no_events(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     pool.post_all(0..4);
     ok(dat_srq_resize(pool.srq.h(), 8));

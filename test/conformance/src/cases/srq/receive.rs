@@ -9,27 +9,27 @@ use super::pool::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 6.3": srq_completion_names_the_taking_ep => served(srq_completion_names_the_taking_ep),
+        "spec/events 6.3": srq_completion_names_the_receiving_ep => served(srq_completion_names_the_receiving_ep),
         "spec/events 6.3": srq_completion_has_the_posted_cookie => served(srq_completion_has_the_posted_cookie),
-        "spec/events 6": srq_counts_as_in_the_example => served_with(8, srq_counts_as_in_the_example),
-        "spec/events 6": srq_counts_completions_not_taken => served(srq_counts_completions_not_taken),
-        "spec/events 6.3": srq_is_full_until_completions_are_taken => served_with(4, srq_is_full_until_completions_are_taken),
-        "spec/events 6": srq_serves_eps_of_several_peers => served(srq_serves_eps_of_several_peers),
+        "spec/events 6": srq_counts_match_the_example_of_the_specification => served_with(8, srq_counts_match_the_example_of_the_specification),
+        "spec/events 6": srq_counts_receives_until_their_completions_are_dequeued => served(srq_counts_receives_until_their_completions_are_dequeued),
+        "spec/events 6.3": srq_is_full_until_completions_are_dequeued => served_with(4, srq_is_full_until_completions_are_dequeued),
+        "spec/events 6": srq_receives_from_several_peers => served(srq_receives_from_several_peers),
         "spec/events 1.1": srq_keeps_the_order_of_each_connection => served(srq_keeps_the_order_of_each_connection).limit(40),
         "spec/events 5.7": srq_completions_on_an_evd_per_ep => served(srq_completions_on_an_evd_per_ep),
-        "spec/events 6": srq_empty_on_arrival_then_a_post => served(srq_empty_on_arrival_then_a_post),
+        "spec/events 6": srq_message_to_an_empty_queue_is_received_after_a_post => served(srq_message_to_an_empty_queue_is_received_after_a_post),
         "spec/events 6": srq_empty_holds_the_sender => served(srq_empty_holds_the_sender),
-        "spec/events 6": srq_empty_with_many_waiting => served(srq_empty_with_many_waiting),
+        "spec/events 6": srq_empty_queue_holds_many_senders => served(srq_empty_queue_holds_many_senders),
         "spec/events 6": srq_empty_and_a_busy_peer_starves_no_connection => served(srq_empty_and_a_busy_peer_starves_no_connection),
-        "spec/events 6": srq_one_receive_serves_a_hundred_messages => served_with(1, srq_one_receive_serves_a_hundred_messages),
+        "spec/events 6": srq_one_reposted_receive_gets_a_hundred_messages => served_with(1, srq_one_reposted_receive_gets_a_hundred_messages),
         "spec/events 6.5": srq_resize_has_room_for_all_completions
             => served_with(4, srq_resize_has_room_for_all_completions).limit(40),
-        "spec/events 6.5": srq_resize_while_connections_wait => served_with(2, srq_resize_while_connections_wait),
-        "spec/events 4.4": srq_message_of_zero_bytes => served(srq_message_of_zero_bytes),
-        "spec/events 4.4": srq_receive_of_zero_bytes => served(srq_receive_of_zero_bytes),
-        "spec/events 4.4": srq_message_exactly_as_long_as_the_receive => served(srq_message_exactly_as_long_as_the_receive),
-        "spec/events 4.4": srq_message_over_several_segments => served(srq_message_over_several_segments),
-        "spec/events 6.3": srq_long_messages => served(srq_long_messages),
+        "spec/events 6.5": srq_resize_keeps_waiting_connections => served_with(2, srq_resize_keeps_waiting_connections),
+        "spec/events 4.4": srq_message_of_zero_bytes_succeeds => served(srq_message_of_zero_bytes_succeeds),
+        "spec/events 4.4": srq_receive_of_zero_bytes_succeeds => served(srq_receive_of_zero_bytes_succeeds),
+        "spec/events 4.4": srq_message_of_the_receive_length_succeeds => served(srq_message_of_the_receive_length_succeeds),
+        "spec/events 4.4": srq_message_fills_several_segments => served(srq_message_fills_several_segments),
+        "spec/events 6.3": srq_long_messages_succeed => served(srq_long_messages_succeed),
         "spec/events 5.7": srq_zone_of_the_queue_counts_for_receives => served(srq_zone_of_the_queue_counts_for_receives),
         "spec/events 5.7": srq_zone_of_the_ep_does_not_count_for_receives
             => served(srq_zone_of_the_ep_does_not_count_for_receives),
@@ -42,11 +42,11 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.8": srq_ep_connected_refuses_receives_of_its_own => served(srq_ep_connected_refuses_receives_of_its_own),
         "spec/events 5.5": srq_recv_query_counts_receives_taken_by_an_ep => served(srq_recv_query_counts_receives_taken_by_an_ep),
         "spec/endpoints 5.9": srq_ep_is_idle_with_waiting_receives => served(srq_ep_is_idle_with_waiting_receives),
-        "spec/events 6": srq_on_both_ends => pair(talks, talks).needs(Need::Srq),
+        "spec/events 6": srq_on_both_endpoints_succeeds => pair(talks, talks).needs(Need::Srq),
     ]
 }
 
-fn srq_completion_names_the_taking_ep(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_completion_names_the_receiving_ep(_: &Ctx, peer: &Peer, pool: &Pool) {
     let (first, second) = (peer.connected(pool), peer.connected(pool));
     pool.post_all(0..2);
     peer.send(1, 100, 1);
@@ -65,7 +65,7 @@ fn srq_completion_has_the_posted_cookie(_: &Ctx, peer: &Peer, pool: &Pool) {
     }
 }
 
-fn srq_counts_as_in_the_example(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_counts_match_the_example_of_the_specification(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     pool.post_all(0..4);
     pool.expect_counts(4, 4);
@@ -77,7 +77,7 @@ fn srq_counts_as_in_the_example(_: &Ctx, peer: &Peer, pool: &Pool) {
     pool.expect_counts(3, 3);
 }
 
-fn srq_counts_completions_not_taken(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_counts_receives_until_their_completions_are_dequeued(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     pool.post_all(0..6);
     for message in 1..=6 {
@@ -91,7 +91,7 @@ fn srq_counts_completions_not_taken(_: &Ctx, peer: &Peer, pool: &Pool) {
     }
 }
 
-fn srq_is_full_until_completions_are_taken(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_is_full_until_completions_are_dequeued(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     let most = pool.param().max_recv_dtos;
     for _ in 0..most {
@@ -105,7 +105,7 @@ fn srq_is_full_until_completions_are_taken(_: &Ctx, peer: &Peer, pool: &Pool) {
     pool.post(0);
 }
 
-fn srq_serves_eps_of_several_peers(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_receives_from_several_peers(_: &Ctx, peer: &Peer, pool: &Pool) {
     let eps: Vec<Ep> = (0..5).map(|_| peer.connected(pool)).collect();
     pool.post_all(0..10);
     for round in 0..2 {
@@ -130,8 +130,7 @@ fn srq_keeps_the_order_of_each_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
     let mut next = [0u8, 50, 100];
     for _ in 0..3 * EACH {
         let (handle, slot, seed) = pool.next();
-        let conn =
-            eps.iter().position(|ep| ep.h() == handle.h()).expect("the CNO or event names an object of this case");
+        let conn = eps.iter().position(|ep| ep.h() == handle.h()).expect("the completion names an EP of this case");
         assert_eq!(seed, next[conn], "messages of connection {conn} are out of order");
         next[conn] = next[conn].wrapping_add(1);
         pool.post(slot);
@@ -155,7 +154,7 @@ fn srq_completions_on_an_evd_per_ep(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_nothing(pool.recv.h());
 }
 
-fn srq_empty_on_arrival_then_a_post(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_message_to_an_empty_queue_is_received_after_a_post(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     peer.send(0, 200, 4);
     expect_quiet(pool.recv.h(), Duration::from_millis(50));
@@ -179,7 +178,7 @@ fn srq_empty_holds_the_sender(_: &Ctx, peer: &Peer, pool: &Pool) {
     expect_nothing(pool.ia.errors());
 }
 
-fn srq_empty_with_many_waiting(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_empty_queue_holds_many_senders(_: &Ctx, peer: &Peer, pool: &Pool) {
     let eps: Vec<Ep> = (0..6).map(|_| peer.connected(pool)).collect();
     for conn in 0..6 {
         peer.send_many(conn, 2, 10 * conn as u8);
@@ -190,8 +189,7 @@ fn srq_empty_with_many_waiting(_: &Ctx, peer: &Peer, pool: &Pool) {
         pool.post(slot);
         let (handle, taken, seed) = pool.next();
         assert_eq!(taken, slot);
-        let conn =
-            eps.iter().position(|ep| ep.h() == handle.h()).expect("the CNO or event names an object of this case");
+        let conn = eps.iter().position(|ep| ep.h() == handle.h()).expect("the completion names an EP of this case");
         assert_eq!(seed, 10 * conn as u8 + came[conn], "messages of connection {conn} are out of order");
         came[conn] += 1;
     }
@@ -218,7 +216,7 @@ fn srq_empty_and_a_busy_peer_starves_no_connection(_: &Ctx, peer: &Peer, pool: &
     peer.sees(1, 1, DAT_DTO_SUCCESS);
 }
 
-fn srq_one_receive_serves_a_hundred_messages(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_one_reposted_receive_gets_a_hundred_messages(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     peer.send_many(0, 100, 0);
     for message in 0..100 {
@@ -228,7 +226,7 @@ fn srq_one_receive_serves_a_hundred_messages(_: &Ctx, peer: &Peer, pool: &Pool) 
     peer.sees(0, 100, DAT_DTO_SUCCESS);
 }
 
-fn srq_resize_while_connections_wait(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_resize_keeps_waiting_connections(_: &Ctx, peer: &Peer, pool: &Pool) {
     let eps = [peer.connected(pool), peer.connected(pool)];
     peer.send_many(0, 10, 0);
     peer.send_many(1, 10, 100);
@@ -238,8 +236,7 @@ fn srq_resize_while_connections_wait(_: &Ctx, peer: &Peer, pool: &Pool) {
         ok(dat_srq_resize(pool.srq.h(), length));
         pool.post(round % 2);
         let (handle, _, seed) = pool.next();
-        let conn =
-            eps.iter().position(|ep| ep.h() == handle.h()).expect("the CNO or event names an object of this case");
+        let conn = eps.iter().position(|ep| ep.h() == handle.h()).expect("the completion names an EP of this case");
         assert_eq!(seed, next[conn]);
         next[conn] += 1;
     }
@@ -260,7 +257,7 @@ fn srq_resize_has_room_for_all_completions(_: &Ctx, peer: &Peer, pool: &Pool) {
     ep.expect_state(DAT_EP_STATE_CONNECTED);
 }
 
-fn srq_message_of_zero_bytes(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_message_of_zero_bytes_succeeds(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     pool.memory.fill(0x77);
     pool.post(0);
@@ -270,7 +267,7 @@ fn srq_message_of_zero_bytes(_: &Ctx, peer: &Peer, pool: &Pool) {
     pool.memory.expect_all(0, SLOT, 0x77);
 }
 
-fn srq_receive_of_zero_bytes(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_receive_of_zero_bytes_succeeds(_: &Ctx, peer: &Peer, pool: &Pool) {
     let _ep = peer.connected(pool);
     ok(pool.post_as(5, &mut []));
     peer.send(0, 0, 1);
@@ -278,7 +275,7 @@ fn srq_receive_of_zero_bytes(_: &Ctx, peer: &Peer, pool: &Pool) {
     peer.sees(0, 1, DAT_DTO_SUCCESS);
 }
 
-fn srq_message_exactly_as_long_as_the_receive(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_message_of_the_receive_length_succeeds(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     pool.memory.fill(0x77);
     pool.post(1);
@@ -288,7 +285,7 @@ fn srq_message_exactly_as_long_as_the_receive(_: &Ctx, peer: &Peer, pool: &Pool)
     pool.memory.expect_all(2 * SLOT, SLOT, 0x77);
 }
 
-fn srq_message_over_several_segments(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_message_fills_several_segments(_: &Ctx, peer: &Peer, pool: &Pool) {
     let _ep = peer.connected(pool);
     let memory = &pool.memory;
     let mut list = [memory.segment(0, 10), memory.segment(64, 0), memory.segment(100, 20), memory.segment(200, 30)];
@@ -301,7 +298,7 @@ fn srq_message_over_several_segments(_: &Ctx, peer: &Peer, pool: &Pool) {
     memory.expect_all(215, 15, 0);
 }
 
-fn srq_long_messages(_: &Ctx, peer: &Peer, pool: &Pool) {
+fn srq_long_messages_succeed(_: &Ctx, peer: &Peer, pool: &Pool) {
     const LONG: usize = 200_000;
     let eps = [peer.connected(pool), peer.connected(pool)];
     let memory = pool.ia.memory(&pool.pz, 4 * LONG);
@@ -315,8 +312,7 @@ fn srq_long_messages(_: &Ctx, peer: &Peer, pool: &Pool) {
     for _ in 0..4 {
         let data = expect_event(pool.recv.h(), SOON).dto();
         assert!(data.status == DAT_DTO_SUCCESS, "{}", status_name(data.status));
-        let conn =
-            eps.iter().position(|ep| ep.h() == data.ep_handle).expect("the CNO or event names an object of this case");
+        let conn = eps.iter().position(|ep| ep.h() == data.ep_handle).expect("the completion names an EP of this case");
         let length = LONG - next[conn] as usize;
         assert_eq!(data.transfered_length, length as u64);
         memory.expect_pattern(context_bits(data.user_cookie) as usize * LONG, length, next[conn]);

@@ -11,20 +11,20 @@ use super::{kind_in, run_threads};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 11": threads_connect_in_a_storm => pair(connects_in_four, accepts_in_two).limit(60),
-        "spec/events 11": threads_connect_over_one_adapter_in_a_storm => pair(connects_in_four, accepts_in_two)
+        "spec/events 11": threads_connect_concurrently_over_separate_adapters => pair(connects_in_four, accepts_in_two).limit(60),
+        "spec/events 11": threads_connect_concurrently_over_one_adapter => pair(connects_in_four, accepts_in_two)
             .shares_ia().limit(60),
-        "spec/consumers 12": threads_disconnect_both_ends_at_once => pair(both_disconnect, both_disconnect).limit(60),
-        "spec/consumers 12": threads_disconnect_one_ep_at_once => local(threads_disconnect_one_ep_at_once).limit(40),
-        "spec/events 11": threads_accept_one_request_at_once => local(threads_accept_one_request_at_once).limit(40),
-        "spec/events 11": threads_connect_one_ep_at_once => local(threads_connect_one_ep_at_once).limit(40),
+        "spec/consumers 12": threads_disconnect_both_endpoints_concurrently => pair(both_disconnect, both_disconnect).limit(60),
+        "spec/consumers 12": threads_disconnecting_one_ep_queue_one_event => local(threads_disconnecting_one_ep_queue_one_event).limit(40),
+        "spec/events 11": threads_accepting_one_request_succeed_once => local(threads_accepting_one_request_succeed_once).limit(40),
+        "spec/events 11": threads_connecting_one_ep_succeed_once => local(threads_connecting_one_ep_succeed_once).limit(40),
         "spec/events 11": threads_free_an_ep_under_sends_of_the_peer
             => local(threads_free_an_ep_under_sends_of_the_peer).limit(40),
         "spec/events 11": threads_free_a_listener_under_requests => local(threads_free_a_listener_under_requests).limit(40),
         "spec/events 1.5": threads_close_releases_all_waiters => local(threads_close_releases_all_waiters).limit(40),
-        "spec/events 11": threads_close_under_load => local(threads_close_under_load).limit(60),
-        "spec/events 11": threads_close_under_load_of_the_peer => pair(loads, closes).limit(60),
-        "spec/events 11": threads_close_one_adapter_at_once => local(threads_close_one_adapter_at_once).limit(40),
+        "spec/events 11": threads_abrupt_close_under_load_returns => local(threads_abrupt_close_under_load_returns).limit(60),
+        "spec/events 11": threads_abrupt_close_under_load_of_the_peer_returns => pair(loads, closes).limit(60),
+        "spec/events 11": threads_closing_one_adapter_succeed_once => local(threads_closing_one_adapter_succeed_once).limit(40),
         "spec/events 11": threads_close_one_adapter_and_use_another => local(threads_close_one_adapter_and_use_another).limit(40),
         "spec/events 11": threads_reset_and_connect_in_parallel => local(threads_reset_and_connect_in_parallel).limit(60),
     ]
@@ -101,7 +101,7 @@ fn both_disconnect(ctx: &Ctx) {
     }
 }
 
-fn threads_disconnect_one_ep_at_once(ctx: &Ctx) {
+fn threads_disconnecting_one_ep_queue_one_event(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..20 {
         let (client, server) = ctx.loopback_with(&ia, &Setup::default());
@@ -119,7 +119,7 @@ fn threads_disconnect_one_ep_at_once(ctx: &Ctx) {
     }
 }
 
-fn threads_accept_one_request_at_once(ctx: &Ctx) {
+fn threads_accepting_one_request_succeed_once(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let psp = ia.psp(ctx.qual(0), &requests);
@@ -152,7 +152,7 @@ fn threads_accept_one_request_at_once(ctx: &Ctx) {
     drop(psp);
 }
 
-fn threads_connect_one_ep_at_once(ctx: &Ctx) {
+fn threads_connecting_one_ep_succeed_once(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let psp = ia.psp(ctx.qual(0), &requests);
@@ -271,7 +271,7 @@ fn threads_close_releases_all_waiters(ctx: &Ctx) {
 }
 
 /// An adapter with outstanding work is closed, and all calls of other threads return.
-fn threads_close_under_load(ctx: &Ctx) {
+fn threads_abrupt_close_under_load_returns(ctx: &Ctx) {
     for _ in 0..8 {
         let ia = ctx.ia();
         let (client, server) = ctx.loopback_with(&ia, &Setup::default());
@@ -375,7 +375,7 @@ fn closes(ctx: &Ctx) {
     }
 }
 
-fn threads_close_one_adapter_at_once(ctx: &Ctx) {
+fn threads_closing_one_adapter_succeed_once(ctx: &Ctx) {
     for _ in 0..10 {
         let ia = ctx.ia();
         let _pz = ia.pz().leak();

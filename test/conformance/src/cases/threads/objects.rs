@@ -18,11 +18,11 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 11": threads_call_everything_on_the_same_objects
             => local(threads_call_everything_on_the_same_objects).limit(40),
         "spec/events 11": threads_open_and_close_adapters => local(threads_open_and_close_adapters).limit(40),
-        "spec/events 11": threads_ask_the_registry_and_for_words,
-        "spec/events 11": threads_see_whole_attributes_of_an_ep,
+        "spec/events 11": threads_call_registry_and_strerror_concurrently,
+        "spec/events 11": threads_query_consistent_attributes_of_an_ep,
         "spec/events 11": threads_set_and_get_a_context,
-        "spec/events 11": threads_ask_for_one_qualifier,
-        "spec/events 11": threads_ask_for_any_qualifier,
+        "spec/events 11": threads_requesting_one_qualifier_succeed_once,
+        "spec/events 11": threads_requesting_any_qualifier_get_distinct_ones,
         "spec/events 11": threads_free_a_zone_while_an_ep_is_made,
         "spec/events 11": threads_free_an_evd_while_an_ep_is_made,
         "spec/events 11": threads_resize_while_others_post_and_dequeue,
@@ -153,7 +153,7 @@ fn threads_open_and_close_adapters(ctx: &Ctx) {
     });
 }
 
-fn threads_ask_the_registry_and_for_words(ctx: &Ctx) {
+fn threads_call_registry_and_strerror_concurrently(ctx: &Ctx) {
     let _ia = ctx.ia();
     run_threads(4, |_| {
         for code in 0..200 {
@@ -170,7 +170,7 @@ fn threads_ask_the_registry_and_for_words(ctx: &Ctx) {
 }
 
 /// A change of two attributes is visible completely or not at all.
-fn threads_see_whole_attributes_of_an_ep(ctx: &Ctx) {
+fn threads_query_consistent_attributes_of_an_ep(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let ep = &conn.ep;
     let mask = DAT_EP_FIELD_EP_ATTR_MAX_REQUEST_DTOS | DAT_EP_FIELD_EP_ATTR_MAX_MESSAGE_SIZE;
@@ -209,7 +209,7 @@ fn threads_set_and_get_a_context(ctx: &Ctx) {
     });
 }
 
-fn threads_ask_for_one_qualifier(ctx: &Ctx) {
+fn threads_requesting_one_qualifier_succeed_once(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     for _ in 0..20 {
@@ -226,7 +226,7 @@ fn threads_ask_for_one_qualifier(ctx: &Ctx) {
     }
 }
 
-fn threads_ask_for_any_qualifier(ctx: &Ctx) {
+fn threads_requesting_any_qualifier_get_distinct_ones(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let seen = Mutex::new(HashSet::new());

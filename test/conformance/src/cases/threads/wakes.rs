@@ -13,8 +13,8 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 2.7": threads_wake_each_other_by_software_events,
         "spec/events 2.7": threads_wake_each_other_over_cnos,
-        "spec/events 3.5": threads_many_waiters_on_one_cno,
-        "spec/events 3.6": threads_many_evds_on_one_cno,
+        "spec/events 3.5": threads_many_waiters_on_one_cno_lose_no_wake_up,
+        "spec/events 3.6": threads_many_evds_on_one_cno_lose_no_event,
         "spec/events 2.3": threads_move_an_evd_to_another_cno_under_arrivals
             => local(threads_move_an_evd_to_another_cno_under_arrivals).limit(40),
         "spec/events 2.4": threads_enable_and_disable_under_arrivals
@@ -22,11 +22,11 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.3": threads_detach_and_attach_under_arrivals => local(threads_detach_and_attach_under_arrivals).limit(40),
         "spec/events 2.9": threads_make_unwaitable_under_waits,
         "spec/events 1.5": threads_wait_directly_and_over_a_cno,
-        "spec/events 3.6": threads_agent_that_arms_itself_again,
-        "spec/events 3.6": threads_agent_that_takes_the_events,
-        "spec/events 3.6": threads_agent_that_posts_to_another_evd,
+        "spec/events 3.6": threads_agent_that_rearms_itself_misses_no_event,
+        "spec/events 3.6": threads_agent_dequeues_each_event_once,
+        "spec/events 3.6": threads_agent_posting_to_another_evd_loses_no_event,
         "spec/events 3.2": threads_change_agents_under_arrivals,
-        "spec/events 3.6": threads_agent_of_completions => pair(sends_one_by_one, takes_in_an_agent).limit(40),
+        "spec/events 3.6": threads_agent_is_called_for_completions => pair(sends_one_by_one, takes_in_an_agent).limit(40),
         "spec/events 3.4": threads_free_a_cno_under_a_waiter,
         "spec/events 2.5": threads_interrupt_waits_under_arrivals => local(threads_interrupt_waits_under_arrivals).limit(40),
         "spec/consumers 15": threads_cancel_waits_under_arrivals => local(threads_cancel_waits_under_arrivals).limit(40),
@@ -82,7 +82,7 @@ fn threads_wake_each_other_over_cnos(ctx: &Ctx) {
 }
 
 /// Each waiter takes the events of the EVD that the wait returned. Together the waiters take all events.
-fn threads_many_waiters_on_one_cno(ctx: &Ctx) {
+fn threads_many_waiters_on_one_cno_lose_no_wake_up(ctx: &Ctx) {
     const EVENTS: usize = 900;
     let ia = ctx.ia();
     let cno = ia.cno();
@@ -108,7 +108,7 @@ fn threads_many_waiters_on_one_cno(ctx: &Ctx) {
     assert_eq!(taken.into_inner(), EVENTS);
 }
 
-fn threads_many_evds_on_one_cno(ctx: &Ctx) {
+fn threads_many_evds_on_one_cno_lose_no_event(ctx: &Ctx) {
     const EACH: usize = 200;
     let ia = ctx.ia();
     let cno = ia.cno();
@@ -120,7 +120,7 @@ fn threads_many_evds_on_one_cno(ctx: &Ctx) {
         let mut next = [0; 4];
         while next.iter().sum::<usize>() < 4 * EACH {
             let evd = wait_on(&cno);
-            let at = evds.iter().position(|one| one.h() == evd).expect("the CNO or event names an object of this case");
+            let at = evds.iter().position(|one| one.h() == evd).expect("the CNO names an EVD of this case");
             // Takes one event per wake-up, like some programs do.
             let event = dequeue(evd).expect("an EVD returned by a CNO wait holds an event");
             assert_eq!(event.software().addr(), next[at]);
@@ -263,7 +263,7 @@ fn threads_wait_directly_and_over_a_cno(ctx: &Ctx) {
 }
 
 /// An agent is called once per arming. This agent arms itself again.
-fn threads_agent_that_arms_itself_again(ctx: &Ctx) {
+fn threads_agent_that_rearms_itself_misses_no_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 64, DAT_EVD_SOFTWARE_FLAG);
@@ -299,7 +299,7 @@ fn arm_for_ever(cno: Handle, calls: Arc<AtomicUsize>) {
     ok(dat_cno_modify_agent(cno.h(), again));
 }
 
-fn threads_agent_that_takes_the_events(ctx: &Ctx) {
+fn threads_agent_dequeues_each_event_once(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let evd = ia.evd_on(&cno, 64, DAT_EVD_SOFTWARE_FLAG);
@@ -320,7 +320,7 @@ fn threads_agent_that_takes_the_events(ctx: &Ctx) {
     }
 }
 
-fn threads_agent_that_posts_to_another_evd(ctx: &Ctx) {
+fn threads_agent_posting_to_another_evd_loses_no_event(ctx: &Ctx) {
     let ia = ctx.ia();
     let (first, second) = (ia.cno(), ia.cno());
     let from = ia.evd_on(&first, 64, DAT_EVD_SOFTWARE_FLAG);

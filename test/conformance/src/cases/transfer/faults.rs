@@ -59,13 +59,13 @@ const REMOTE: [(Remote, &str); 9] = [
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 4.5": fault_message_longer_by_a_byte => pair(|ctx| sends_too_much(ctx, 101), |ctx| takes_too_little(ctx, 100)),
-        "spec/events 4.5": fault_message_to_a_receive_of_zero_bytes => pair(|ctx| sends_too_much(ctx, 1), |ctx| takes_too_little(ctx, 0)),
-        "spec/events 4.5": fault_message_of_many_pieces_into_a_small_receive => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 100)),
-        "spec/events 4.5": fault_message_longer_than_a_large_receive => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 299_999)),
-        "spec/events 4.5": fault_too_long_comes_after_shorter_ones => pair(sends_fitting_then_not, takes_two_then_not),
-        "spec/events 4.5": fault_too_long_waits_for_its_receive => pair(sends_too_much_early, takes_too_little_late),
-        "spec/events 8.1": fault_memory_that_is_gone_is_an_error_of_the_writer => pair(writes_to_gone, takes_memory_away),
+        "spec/events 4.5": fault_message_longer_by_a_byte_breaks_the_connection => pair(|ctx| sends_too_much(ctx, 101), |ctx| takes_too_little(ctx, 100)),
+        "spec/events 4.5": fault_message_to_a_receive_of_zero_bytes_breaks_the_connection => pair(|ctx| sends_too_much(ctx, 1), |ctx| takes_too_little(ctx, 0)),
+        "spec/events 4.5": fault_message_of_many_fragments_into_a_small_receive_breaks_the_connection => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 100)),
+        "spec/events 4.5": fault_message_longer_than_a_large_receive_breaks_the_connection => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 299_999)),
+        "spec/events 4.5": fault_message_too_long_is_reported_after_shorter_ones => pair(sends_fitting_then_not, takes_two_then_not),
+        "spec/events 4.5": fault_message_too_long_is_reported_when_its_receive_is_posted => pair(sends_too_much_early, takes_too_little_late),
+        "spec/events 8.1": fault_unmapped_target_memory_is_an_error_of_the_writer => pair(writes_to_gone, takes_memory_away),
     ];
     for (fault, words) in LOCAL {
         let ops = if fault == Local::NoWrite { &[Op::Read, Op::Recv][..] } else { &Op::ALL[..] };

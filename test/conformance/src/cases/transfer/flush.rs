@@ -15,7 +15,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.7": flush_of_receives_by_an_abandoned_connection,
         "spec/events 4.7": flush_by_reset_keeps_receives_of_an_unconnected_ep => pair(resets_then_receives, sends_after_reset),
         "spec/events 4.7": flush_then_reset_then_connect_again => pair(connects_again, listens_again),
-        "spec/events 4.7": flush_by_ep_free_lets_the_evds_go => pair(frees_its_ep, is_left_by_a_freed_ep),
+        "spec/events 4.7": flush_by_ep_free_releases_the_evds => pair(frees_its_ep, is_left_by_a_freed_ep),
         "spec/events 4.7": flush_events_outlive_their_ep,
         "spec/events 12.11": flush_by_freeing_everything_with_work_posted,
         "spec/events 12.19": flush_marker_comes_after_everything_else => pair(marks, is_marked),

@@ -7,12 +7,12 @@ use super::ends::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/consumers 5": transfer_receives_and_requests_on_one_evd => pair(echoes_on_one_evd, echoed),
-        "spec/events 12.5": transfer_receives_posted_before_connecting => pair(connects_then_sends, posts_then_listens),
+        "spec/consumers 5": transfer_with_receives_and_requests_on_one_evd_succeeds => pair(echoes_on_one_evd, echoed),
+        "spec/events 12.5": transfer_into_receives_posted_before_connecting_succeeds => pair(connects_then_sends, posts_then_listens),
         "spec/events 12.7": transfer_evd_of_one_holds_all_posted_work => pair(sends_sixteen, receives_on_a_short_evd),
         "spec/events 12.8": transfer_zero_sizes_in_attributes_mean_unset => pair(moves_with_zeros, serves_with_zeros),
         "spec/events 4.4": transfer_sizes_in_attributes_refuse_nothing => pair(moves_beyond_its_sizes, serves_beyond),
-        "spec/events 12.9": transfer_over_an_ep_of_no_attributes => pair(moves_by_default, serves_by_default),
+        "spec/events 12.9": transfer_over_an_ep_without_attributes_succeeds => pair(moves_by_default, serves_by_default),
         "spec/events 12.26": transfer_contexts_are_32_bits_and_pads_are_not_read => pair(moves_with_garbage, serves_by_default),
         "spec/events 4.8": transfer_without_a_request_evd_completes_without_an_event => pair(requests_without_evd, serves_silent),
         "spec/events 4.8": transfer_without_a_receive_evd_completes_without_an_event => pair(sends_to_silence, receives_without_evd),
