@@ -13,7 +13,7 @@ mod zero_based;
 use crate::kit::*;
 
 /// Prefix of all case names in this area.
-pub(crate) const PREFIX: &str = "added_";
+pub(crate) const PREFIX: &str = "v2_";
 
 pub(crate) fn cases() -> Vec<Case> {
     [

@@ -17,7 +17,7 @@ const NAME: &str = "conformance";
 /// Name of the run with only the DAT 2.0 cases.
 const NAME_2_0: &str = "conformance2";
 /// Name prefix of the cases for calls that only DAT 2.0 has.
-const ADDED: &str = "added_";
+const V2_PREFIX: &str = "v2_";
 /// Time limit; the suite takes ten minutes on an idle machine.
 const LIMIT: Duration = Duration::from_secs(2700);
 /// Factor for time limits, because the processor is emulated.
@@ -52,7 +52,7 @@ fn run_cases(name: &str, setting: &Setting, report: &mut Report, keeper: &mut Ke
         // Features that the device lacks must be refused; the remaining cases check that.
         words.extend(["--api", "2.0"]);
         if filters.is_empty() {
-            words.push(ADDED);
+            words.push(V2_PREFIX);
         }
     }
     let except = workspace().join("test/conformance/rxe.except").to_string_lossy().into_owned();
