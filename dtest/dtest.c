@@ -75,7 +75,7 @@ static DAT_EP_HANDLE ep;
 static struct memory messages, rdma;
 static size_t slot_size; /* bytes of one message slot */
 static size_t large;     /* bytes of a large message */
-static DAT_RMR_TRIPLET peer_memory; /* memory of the peer that this side may write and read */
+static DAT_RMR_TRIPLET peer_memory; /* memory of the peer that this process may write and read */
 
 static uint64_t received, requested; /* numbers of completed receives and of posted requests */
 static uint64_t checked;             /* bytes */
@@ -175,7 +175,7 @@ static void pause_ms(unsigned ms)
 
 /* ---- Waiting for events ------------------------------------------------------------------------------------------ */
 
-/* Microseconds until the deadline, as DAT wants them. */
+/* Microseconds until the deadline, for DAT calls. */
 static DAT_TIMEOUT remaining(uint64_t deadline)
 {
     uint64_t now = now_ns();
@@ -583,7 +583,7 @@ static void find_host(struct sockaddr_storage *address)
     freeaddrinfo(found);
 }
 
-/* Resets the endpoint to UNCONNECTED and posts all receives again: a refused connection has flushed them. */
+/* Resets the endpoint to UNCONNECTED and posts all receives again: a rejected connection has flushed the receives. */
 static void rewind_endpoint(void)
 {
     DAT_EVENT event;
@@ -704,7 +704,7 @@ static void rdma_bursts(void)
     report("RDMA read", opt.bursts, opt.bytes, read_ns);
 }
 
-/* The client sends, and the server answers with a message of the same length. With `varied` the lengths run from 1 to
+/* The client sends, and the server replies with a message of the same length. With `varied` the lengths run from 1 to
  * length. */
 static void ping_pong(const char *what, unsigned kind, uint64_t rounds, size_t length, bool varied)
 {

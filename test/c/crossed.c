@@ -12,7 +12,7 @@
  * have not completed; it deregisters the memory when they have. Any unexpected event is a failure. Only receives that were
  * posted before a rejection, and one receive that stays posted, may be flushed.
  *
- * threads: a separate thread answers requests, and is cancelled at the end.
+ * threads: a separate thread accepts requests, and is cancelled at the end.
  * meet: in every round all processes have all messages before one disconnects, and receives are posted before requests. This
  * is for devices that complete a receive before they send its acknowledgement, so that they may flush the send of a message
  * that has arrived.
@@ -170,10 +170,10 @@ static void requested(DAT_CR_HANDLE request)
     } else if (rank > n) {
         must("dat_cr_reject", n, dat_cr_reject(request));
     } else {
-        /* The peer may or may not have answered: the EP was not reset. */
+        /* The peer may have accepted or not, because the EP was not reset. */
         DAT_RETURN ret = dat_cr_accept(request, peers[n].ep, sizeof own, &own);
         if (is_threaded && ret == DAT_SUCCESS) {
-            peers[n].stage = ACCEPTED; /* it does not ask yet */
+            peers[n].stage = ACCEPTED; /* the peer has not connected yet */
             return;
         }
         if (DAT_GET_TYPE(ret) != DAT_INVALID_STATE)
@@ -254,7 +254,7 @@ static void look(void)
     int found = 0;
     for (; !is_threaded && dat_evd_dequeue(requests, &event) == DAT_SUCCESS; found = 1)
         requested(event.event_data.cr_arrival_event_data.cr_handle);
-    /* Completions are taken first: after the disconnect event a connection has no further completions. */
+    /* Dequeue completions first: after the disconnect event a connection has no further completions. */
     for (; dat_evd_dequeue(transfers, &event) == DAT_SUCCESS; found = 1)
         transferred(&event);
     for (; dat_evd_dequeue(connections, &event) == DAT_SUCCESS; found = 1) {

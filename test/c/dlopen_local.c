@@ -1,5 +1,5 @@
 /* Opens libdat like MPI libraries do: at run time, with its symbols visible only to the plug-in that opened it. The
- * provider must then find libdat by itself.
+ * provider must then find libdat without the help of the program.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0 */
 #include <dlfcn.h>

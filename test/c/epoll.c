@@ -71,7 +71,7 @@ static void handle(const DAT_EVENT *event)
         }
         if (++received == ROUNDS)
             break;
-        /* Post the next receive first, then answer out of the buffer that holds the message. */
+        /* Post the next receive first, then reply with the buffer that holds the message. */
         post(1, end);
         post(0, end);
         break;

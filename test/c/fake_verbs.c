@@ -2,7 +2,7 @@
  * fake_verbs: a libibverbs.so.1 with one device, whose reliable connections are between queue pairs of the same process.
  *
  * For tests on machines without RDMA: programs and providers call it as they call rdma-core, the hot calls through the table of
- * the context as the inline functions of verbs.h do. A post copies the data and completes at once; a send that finds no
+ * the context as the inline functions of verbs.h do. A post copies the data and completes immediately; a send that finds no
  * receive waits for one (no RNR limit). Keys, ranges and rights are checked, and errors end a queue pair as on a device. Not
  * modelled: timeouts, memory windows, shared receive queues, atomic operations, immediate data. The other
  * calls are in fake_objects.c; fake_host.c shows the device in sysfs.

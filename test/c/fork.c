@@ -1,5 +1,5 @@
 /*
- * A program that forks. The child may not use inherited handles, but may open adapters of its own; its exit does not affect
+ * A program that forks. The child may not use inherited handles, but may open other adapters; its exit does not affect
  * the parent. With an argument, it forks while other threads are inside the library.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0

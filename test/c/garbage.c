@@ -260,7 +260,7 @@ static void try_numbers(int index)
 
 static void try_addresses(int index)
 {
-    /* Memory that resembles an object: its first word points to a table of zeros, or to a table of pointers. */
+    /* Memory that resembles an object: its first 8 bytes point to a table of zeros, or to a table of pointers. */
     static void *zeros[128], *loop[128];
     void *on_stack[4] = { zeros, zeros, zeros, zeros };
     void **on_heap = malloc(256);
@@ -433,7 +433,7 @@ int main(int argc, char **argv)
 
     for (int index = 0; index < NUM_CALLS; index++) {
         if (calls[index].wanted == RMR && !live[RMR])
-            continue; /* an absent kind has no handles; the call itself may say so first */
+            continue; /* no handle of this kind exists; the call may be refused for that reason first */
         if (calls[index].wanted == SRQ && !live[SRQ])
             continue;
         if (!calls[index].null_is_legal)

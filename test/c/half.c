@@ -1,5 +1,5 @@
 /*
- * A library over one version of DAT, for both.c: compiled for 1.2 with libdat.so.1, and for 2.0 with libdat2.so.2.
+ * A library that uses one version of DAT, for both.c: compiled for 1.2 with libdat.so.1, and for 2.0 with libdat2.so.2.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */

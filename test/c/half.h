@@ -12,7 +12,7 @@
 struct half {
     void (*open)(const char *name);
     void (*listen)(uint64_t qual);          /* creates an EP for one peer and posts one receive */
-    void (*connect)(uint64_t qual);         /* to this machine; does not wait for the answer */
+    void (*connect)(uint64_t qual);         /* connects to this machine; does not wait for the accept */
     void (*accept)(void);                   /* waits for a request */
     void (*established)(void);
     void (*send)(unsigned char byte);       /* a message of this one byte */

@@ -4,14 +4,14 @@
  *
  *   instructions IA OPERATION BYTES COUNT
  *
- * Operations: send, write, read: COUNT transfers of BYTES bytes, in batches, whose completions are taken by dat_evd_dequeue;
+ * Operations: send, write, read: COUNT transfers of BYTES bytes, in batches, whose completions are dequeued by dat_evd_dequeue;
  * alone: sends, each after the completions of the last, which are on two EVDs, so that each dequeue polls; alone-wait: the same by
  * dat_evd_wait; alone-cno: the same by dat_cno_wait on a CNO of both EVDs, and then dat_evd_dequeue until the EVD is empty;
  * shared-write, shared-read: the same into and from memory that is registered as shared; wait: sends, whose completions are
- * taken by dat_evd_wait after they have arrived; burst: sends that find a receive, a few at a time, so that a provider with
- * packets sends each at once; empty: COUNT calls of dat_evd_dequeue on an idle connection; register: COUNT
+ * dequeued by dat_evd_wait after they have arrived; burst: sends that find a receive, a few at a time, so that a provider with
+ * packets sends each immediately; empty: COUNT calls of dat_evd_dequeue on an idle connection; register: COUNT
  * registrations of BYTES bytes. Measured calls go through the functions `counted_*`. The first batches run until the provider
- * treats the connection as active: their posts are measured, the calls that take their completions are not. RDMA operations
+ * treats the connection as active: their posts are measured, the calls that dequeue their completions are not. RDMA operations
  * are posted one by one, and the EVD is polled between them; they are measured once the peer's memory is mapped.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
@@ -60,7 +60,7 @@ COUNTED(counted_dequeue, dat_evd_dequeue(evd, event), (DAT_EVD_HANDLE evd, DAT_E
 COUNTED(counted_wait, dat_evd_wait(evd, DAT_TIMEOUT_INFINITE, 1, event, more),
         (DAT_EVD_HANDLE evd, DAT_EVENT *event, DAT_COUNT *more))
 
-/* Waits for an EVD with events and takes all of them. Returns their number. */
+/* Waits for an EVD with events and dequeues all of them. Returns their number. */
 __attribute__((noinline)) static long counted_cno(DAT_CNO_HANDLE cno, DAT_EVENT events[2])
 {
     DAT_EVD_HANDLE evd;

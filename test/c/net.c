@@ -67,8 +67,8 @@ static size_t block = 262144;
 static double duration = 3;
 static int both_ways, is_to_end, is_idle;
 
-static uint64_t given, answered, taken;          /* blocks of ours, those with an answer, the peer's */
-static uint64_t owed[SLOTS], owing;              /* answers that could not leave yet */
+static uint64_t given, answered, taken;          /* blocks sent by this process, those with a reply, blocks of the peer */
+static uint64_t owed[SLOTS], owing;              /* replies that could not be posted yet */
 static int receiving, requesting;                /* posted and not completed */
 static int said_bye, received_bye, says;
 static DAT_EVENT_NUMBER end;

@@ -6,8 +6,8 @@
  *   perf -h host [options] MODE A B            client: prints its figures, as lines of JSON
  *
  *   lat SIZE COUNT        ping-pong over the first connection: half a round trip, "usec"
- *   reap SIZE COUNT       the same, and each send has a completion, which is taken before the next send
- *   threads SIZE COUNT    as reap, over all connections at once, each with an EVD and a thread of its own: the mean, "usec"
+ *   reap SIZE COUNT       the same, and each send has a completion, which is dequeued before the next send
+ *   threads SIZE COUNT    as reap, over all connections concurrently, each with a separate EVD and thread: the mean, "usec"
  *   robin SIZE COUNT      the same, over one connection after the other, for at most 5 seconds
  *   rate SIZE COUNT       messages, from the first post until the server reports that it has them all: millions/s, "mps"
  *   write SIZE COUNT      RDMA writes, from the first post until the last has completed: millions/s, "mps"; and both sides
@@ -20,7 +20,7 @@
  *                         half a round trip, "usec"
  *   polled SIZE COUNT     ping-pong of sends whose receives are polled in memory, without any call: half a round trip, "usec";
  *                         with -w one way to the server, while the client sleeps
- *   rendezvous SIZE COUNT announced messages: for each, both sides register its memory in pieces, and the sender writes it:
+ *   rendezvous SIZE COUNT announced messages: for each, both sides register its memory in parts, and the sender writes it:
  *                         millions/s, "mps"
  *   register SIZE COUNT   registrations of the client: microseconds for new memory, "usec", for the same memory again,
  *                         "again_usec", and for a deregistration, "free_usec"
@@ -34,7 +34,7 @@
  *   -w        sleeps in dat_evd_wait where it would poll
  *   -2        separate EVDs for requests and for receives
  *   -C        reap: sleeps in dat_cno_wait on a CNO of its EVDs, and then dequeues
- *   -T        reap: another thread takes the events of the EVD for requests; implies -2
+ *   -T        reap: another thread dequeues the events of the EVD for requests; implies -2
  *   -r        lat: records the time of each round trip and prints percentiles of its half, "p50_usec", "p99_usec", "p99_9_usec";
  *             includes a reading of the clock per round trip
  *   -m        uses a sealed memfd, registered as SHARED_VIRTUAL, as memory
@@ -124,7 +124,7 @@ static void await_received(long count)
         poll_once();
 }
 
-/* Takes `count` receive completions, and posts each receive again at once. */
+/* Dequeues `count` receive completions, and posts each receive again immediately. */
 static void take(long count)
 {
     long before;
@@ -190,7 +190,7 @@ static void ping(const char *what, long count, long warm_up, int is_robin)
             count = n + 1;
         send_one(is_robin ? turn % connections : 0);
         if (turn > 0)
-            post_receive(last); /* while the answer is on its way */
+            post_receive(last); /* while the reply is in flight */
         await_received(++turn);
         if (records && n >= 0) {
             now = seconds();
@@ -210,7 +210,7 @@ static void pong(long count, int is_robin)
     for (n = 0; is_robin ? incoming[0] != LAST : n < count; n++) {
         await_received(n + 1);
         send_one(last);
-        post_receive(last); /* while the answer is on its way */
+        post_receive(last); /* while the reply is in flight */
     }
 }
 
@@ -363,7 +363,7 @@ static void idle(long duration)
     report("idle", duration, "cpu_percent", used / (seconds() - begin) * 100);
 }
 
-/* The server sends the time of its death, by the clock that both processes share. Does not return on the server. */
+/* The server sends the time of its exit, by the clock that both processes share. Does not return on the server. */
 static void death(long milliseconds)
 {
     double when;

@@ -1,5 +1,5 @@
 /*
- * perf_evds.h: the modes of perf.c that use EVDs like larger programs: every send has a completion, which is taken; requests
+ * perf_evds.h: the modes of perf.c that use EVDs like larger programs: every send has a completion, which is dequeued; requests
  * have a separate EVD, a CNO or separate threads.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
@@ -33,7 +33,7 @@ static void count_event(const DAT_EVENT *event, struct counts *counts)
     atomic_store_explicit(count, atomic_load_explicit(count, memory_order_relaxed) + 1, memory_order_release);
 }
 
-/* Takes one completion: waits for it, or polls once. Returns whether one was taken. */
+/* Dequeues one completion: waits for it, or polls once. Returns whether a completion was dequeued. */
 static int take_one(DAT_EVD_HANDLE evd, int waits, struct counts *counts)
 {
     DAT_EVENT event;
@@ -92,7 +92,7 @@ struct player {
     struct counts counts;
 };
 
-/* Body of the thread that takes the completions of requests. */
+/* Body of the thread that dequeues the completions of requests. */
 static void *take_requests(void *argument)
 {
     struct player *player = argument;
@@ -111,7 +111,7 @@ static void *play(void *argument)
         if (host != NULL)
             send_signalled(player->n);
         if (host != NULL && n > 0)
-            post_receive(player->n); /* while the answer is on its way */
+            post_receive(player->n); /* while the reply is in flight */
         /* The client's message of this turn acknowledges the server's send of the previous turn. */
         take_until(receives, requests, has_reaper ? 0 : (host != NULL ? n + 1 : n), n + 1, &player->counts);
         if (host == NULL) {
@@ -140,7 +140,7 @@ static double reap(long count)
     return (player.end - player.begin) * 1e6 / 2 / (double)count;
 }
 
-/* Ping-pong over all connections at once, each with its own EVD and thread. Returns the mean time. */
+/* Ping-pong over all connections concurrently, each with a separate EVD and thread. Returns the mean time. */
 static double threads(long count)
 {
     struct player *players = calloc((size_t)connections, sizeof *players);

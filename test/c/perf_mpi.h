@@ -3,8 +3,8 @@
  *
  * eager: RDMA writes from memory that is registered once, into a ring in the peer's memory. The peer polls the last byte of
  * the next slot, and dequeues from three EVDs between two polls.
- * rendezvous: a send announces a message; the target registers its memory in pieces and answers with their keys; the source
- * registers its own, writes piece by piece, and announces the end by a send; both deregister.
+ * rendezvous: a send announces a message; the target registers its memory in parts and replies with their keys; the source
+ * registers its own, writes part by part, and announces the end by a send; both deregister.
  * polled: sends whose receives are polled in memory. With -w the client sleeps after each send, so that a processor is free
  * for the server's engine.
  *
@@ -283,7 +283,7 @@ static void mpi_polled_await(long n, long length)
 }
 
 /* Ping-pong of sends whose receives are polled in memory; no DAT call is made until the message has arrived. Returns
- * half a round trip. Completions are taken at the end. */
+ * half a round trip. Completions are dequeued at the end. */
 static double mpi_polled(long length, long count)
 {
     long n, warm_up = count / 10 + 1;
@@ -340,7 +340,7 @@ static double mpi_polled_one_way(long length, long count)
     return total / 1e3 / (double)count;
 }
 
-/* Registers the memory of a message piece by piece. */
+/* Registers the memory of a message part by part. */
 static void mpi_register_pieces(struct mpi_memory *pieces, char *bytes, long length)
 {
     long at;
@@ -397,7 +397,7 @@ static void mpi_source(long length, long count)
 {
     long n, begun = 0, done = 0;
     int is_taken = 0;
-    /* The target may have all data before the last completion is taken on this side. */
+    /* The target may have all data before this side has dequeued the last completion. */
     while (done < count || !is_taken) {
         for (n = 0; n < WINDOW; n++) {
             struct mpi_message *message = &mpi_messages[n];
@@ -468,7 +468,7 @@ static double mpi_rendezvous(long length, long count)
     return (double)count / lasted / 1e6;
 }
 
-/* Measures the registration and deregistration of one piece, in microseconds: of new memory, and of the same memory
+/* Measures the registration and deregistration of one part, in microseconds: of new memory, and of the same memory
  * again. */
 static void mpi_registration(long length, long count)
 {

@@ -1,11 +1,11 @@
 /*
- * production: a client that loses no request when its server dies, and the server.
+ * production: a client that loses no request when its server is killed, and the server.
  *
- * production ADAPTER server QUALIFIER                   answers each message; ends after a client that has sent its last message
- * production ADAPTER client QUALIFIER ADDRESS COUNT     sends COUNT numbered messages and checks each answer
+ * production ADAPTER server QUALIFIER                   replies to each message; ends after a client that has sent its last message
+ * production ADAPTER client QUALIFIER ADDRESS COUNT     sends COUNT numbered messages and checks each reply
  *
  * Buffers are registered once. At most DEPTH messages are under way, so each finds a posted receive. After any failure the client
- * takes the flushed completions, resets its endpoint, connects again, and repeats the unanswered requests.
+ * dequeues the flushed completions, resets its endpoint, connects again, and repeats the unanswered requests.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -99,7 +99,7 @@ static int next(DAT_EVENT *event, DAT_TIMEOUT timeout)
     return 1;
 }
 
-/* Makes the endpoint ready to connect: ends the connection, and takes all flushed completions. */
+/* Makes the endpoint ready to connect: ends the connection, and dequeues all flushed completions. */
 static void reset(void)
 {
     DAT_EVENT event;
@@ -154,7 +154,7 @@ static int client(const char *address, DAT_CONN_QUAL qualifier, int count)
             DAT_EVENT event;
             DAT_DTO_COMPLETION_EVENT_DATA *done = &event.event_data.dto_completion_event_data;
             /* The send window: each outstanding message has a posted receive at the peer, and a posted receive here
-             * for its answer. */
+             * for its reply. */
             while (sent < count && sent - answered < DEPTH && is_up) {
                 int buffer = DEPTH + sent % DEPTH;
                 buffers[buffer].number = sent;
@@ -221,7 +221,7 @@ static int server(DAT_CONN_QUAL qualifier)
                 int buffer = (int)done->user_cookie.as_64;
                 is_last = buffers[buffer].number == LAST;
                 buffers[DEPTH + buffer] = buffers[buffer];
-                /* Post the receive before the answer, because the answer lets the client send again. */
+                /* Post the receive before the reply, because the reply lets the client send again. */
                 is_up = !is_last && post(buffer) == DAT_SUCCESS && post(DEPTH + buffer) == DAT_SUCCESS;
             }
         }

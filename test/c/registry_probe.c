@@ -24,7 +24,7 @@
 #include <dat/dat_registry.h>
 
 #if DAT_VERSION_MAJOR == 2
-/* In 2.0 the call also takes the LMR and the kind of its addresses. */
+/* In 2.0 the call has parameters for the LMR and for its address type. */
 #define dat_rmr_bind(rmr, triplet, privileges, ...) \
     dat_rmr_bind(rmr, DAT_HANDLE_NULL, triplet, privileges, DAT_VA_TYPE_VA, __VA_ARGS__)
 #endif
@@ -378,7 +378,7 @@ static void do_cancel(void)
     pthread_t thread;
     void *result = NULL;
     pthread_create(&thread, NULL, wait_for_ever, evds[number()]);
-    usleep(50000); /* most likely asleep by now; cancelled on its way there it must end just the same */
+    usleep(50000); /* probably asleep here; a thread cancelled before it sleeps must end too */
     pthread_cancel(thread);
     pthread_join(thread, &result);
     printf("cancelled %d\n", result == PTHREAD_CANCELED);

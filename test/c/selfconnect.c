@@ -11,7 +11,7 @@ enum { ROUNDS = 100, LENGTH = 4096, MESSAGE = 64, QUAL = 0x0afffab1 };
 /* One endpoint of the connection: its objects and three buffers. */
 struct end {
     DAT_EP_HANDLE ep;
-    DAT_EVD_HANDLE events;      /* connections; the passive end's takes connection requests too */
+    DAT_EVD_HANDLE events;      /* connection events; the EVD of the passive EP receives connection requests too */
     DAT_EVD_HANDLE completions; /* of receives and requests alike */
     unsigned char memory[3][LENGTH];
     DAT_LMR_HANDLE lmr;

@@ -4,7 +4,7 @@
  *   srq ia
  *
  * The child processes number their messages. The parent sleeps in dat_evd_wait, checks order and bytes per sender, and posts
- * each buffer again. Then a fifth sender dies in the middle of a long message: the buffer of that message is flushed, and the
+ * each buffer again. Then a fifth sender is killed in the middle of a long message: the buffer of that message is flushed, and the
  * other buffer stays in the queue.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
@@ -94,7 +94,7 @@ static void send_all(char *name, uint32_t sender, int go)
                       DAT_CONNECT_DEFAULT_FLAG));
     next(events, DAT_CONNECTION_EVENT_ESTABLISHED, "a sender's connection");
     if (sender == SENDERS) {
-        segment = piece(much, 8); /* after this message, posted work is sent at once */
+        segment = piece(much, 8); /* after this message, posted work is sent immediately */
         OK(dat_ep_post_send(ep[0], 1, &segment, cookie, DAT_COMPLETION_DEFAULT_FLAG));
         completed(transfers, ep[0], sender, DAT_DTO_SUCCESS, 8, "a short send");
         segment = piece(much, sizeof much);

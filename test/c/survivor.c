@@ -3,7 +3,7 @@
  *
  *   survivor ia kill|exit|stop [busy]
  *
- * The child serves and then ends by SIGKILL from the parent, ends by exit() with everything open, or stops by SIGSTOP. With
+ * The child receives messages and then ends by SIGKILL from the parent, ends by exit() with everything open, or stops by SIGSTOP. With
  * "busy" that happens while it streams RDMA writes and sends to the parent. The parent then waits for its one event and its
  * flushes, and prints how long that took. The time is not checked.
  *
@@ -69,7 +69,7 @@ static void stream(struct side *s, DAT_RMR_TRIPLET target)
     }
 }
 
-/* Serves until the parent kills it, or until it exits without closing anything. */
+/* Receives messages until the parent kills this process, or until it exits without closing anything. */
 static void child(char *name, int ready, int busy, int leaves)
 {
     struct side s;

@@ -1,5 +1,5 @@
 /*
- * Opens the interface adapter named first with dat_ia_open, which asks for the thread safety that the program is compiled
+ * Opens the interface adapter named first with dat_ia_open, which requests the thread safety that the program is compiled
  * for.
  */
 #include <dat/udat.h>

@@ -4,7 +4,7 @@
  *
  *   vanish ia
  *
- * Every case runs in a separate process, which has both ends of a connection. Each case makes some transfers that succeed, and
+ * Every case runs in a separate process, which has both endpoints of a connection. Each case makes some transfers that succeed, and
  * then one with memory that has been removed: a part that no transfer has used, or memory that was used a millisecond ago.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
@@ -27,7 +27,7 @@ enum way { HALVES, UNMAPPED, CUT, READ_ONLY, NO_ACCESS, WAYS };
 static const char *const transfers[] = { "send", "write", "read" };
 static const char *const sides[] = { "local", "remote" };
 static const char *const ways[] = { "halves", "unmapped", "cut", "read-only", "no access" };
-/* Lengths for sm: within one slot, slightly more than a page, and many pieces. */
+/* Lengths for sm: within one slot, slightly more than a page, and many fragments. */
 static const size_t lengths[] = { 64, 5000, 200000 };
 
 static DAT_IA_HANDLE ia;

@@ -17,7 +17,7 @@
  *   one-wait SIZE COUNT          the same, in dat_evd_wait
  *   cno SIZE COUNT               dat_cno_wait on a CNO over two EVDs, then both are dequeued
  *   robin SIZE COUNT             over four endpoints in turn, all on one EVD, polled
- *   threads SIZE COUNT           over two endpoints at once, each with a thread that waits on an EVD of its own
+ *   threads SIZE COUNT           over two endpoints concurrently, each with a thread that waits on a separate EVD
  *
  * "usec" is the time of one operation: for ping-pong the median of one direction, otherwise the average. Every request
  * completes with an event. Requests and receives have separate EVDs, except in these patterns. Only return codes are checked:

@@ -1,7 +1,7 @@
 /*
  * verbs_evds.h: the modes of verbs_bench.c that use EVDs like larger programs: one EVD for requests and receives, a CNO
  * over two EVDs, several endpoints on one EVD, one endpoint per thread. Each is a ping-pong by messages in which every
- * completion is taken.
+ * completion is dequeued.
  *
  * SPDX-License-Identifier: MIT OR Apache-2.0
  */
@@ -43,7 +43,7 @@ struct player {
     int ep_count;
     /* Messages in each direction. */
     long count;
-    /* Numbers of completions taken. */
+    /* Numbers of completions dequeued. */
     long received, sent;
     /* Send time of each message. */
     uint64_t *stamps;
@@ -100,7 +100,7 @@ static void take_some(struct player *player)
     }
 }
 
-/* Takes completions until this many receives and sends have completed. */
+/* Dequeues completions until `receives` and `sends` have reached these numbers. */
 static void take_until(struct player *player, long received, long sent)
 {
     while (player->received < received || player->sent < sent)

@@ -46,7 +46,7 @@ static enum { AGAIN, STOP, SPOIL, FILES, MEMORY, THREADS } mode;
 static const char *const mode_names[] = { "again", "stop", "spoil", "files", "memory", "threads" };
 static unsigned n;          /* the step */
 static char met[512];       /* the call that was refused in this walk, if any */
-static int is_over;         /* an event says that the walk cannot go on */
+static int is_over;         /* an event reports that the walk cannot continue */
 static unsigned refusals;
 
 static int is_limited(void)
@@ -370,7 +370,7 @@ static int establish(DAT_CONN_QUAL qual, DAT_EP_HANDLE to, DAT_EP_HANDLE *got)
         EXPECT(attempt == 0);
         STEP(event(all.events[0], DAT_CONNECTION_EVENT_PEER_REJECTED, &reported, "the refusal"));
         CALL(dat_ep_reset(all.ep[0]));
-        if (dat_evd_dequeue(all.completions[0], &reported) == DAT_SUCCESS) /* the reset has flushed the receive of its own */
+        if (dat_evd_dequeue(all.completions[0], &reported) == DAT_SUCCESS) /* the reset has flushed the receive of this EP */
             STEP(post_receive(all.ep[0], 8));
         if (qual == RESERVED_QUAL) {
             CALL(dat_rsp_free(all.rsp));
@@ -383,7 +383,7 @@ static int establish(DAT_CONN_QUAL qual, DAT_EP_HANDLE to, DAT_EP_HANDLE *got)
     return 1;
 }
 
-/* Ends the connection from the active side, and takes the flushed completions. */
+/* Ends the connection from the active side, and dequeues the flushed completions. */
 static int part_again(DAT_EP_HANDLE other, DAT_CLOSE_FLAGS how)
 {
     DAT_EVENT reported;

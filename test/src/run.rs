@@ -1,8 +1,8 @@
 //! Programs for the suites: compiles C programs against the stage, and runs each in its own environment, with a
 //! watchdog.
 //!
-//! A program that does not end is killed, and the test fails with its output so far. Each run has separate endpoints,
-//! registry and environment.
+//! A program that does not end is killed, and the test fails with the output printed until then. Each run has separate
+//! endpoints, registry and environment.
 
 use std::collections::HashMap;
 use std::fs;
@@ -21,7 +21,8 @@ use crate::stage::{Stage, workspace};
 /// Registry of a run with the sm provider under its usual name.
 pub const SM0: &str = "sm0 u1.2 nonthreadsafe default libdaplsm.so.1 dapl.1.2 \"\" \"\"\n";
 
-/// Registry of a run with the usnic provider over the loopback interface, with short timeouts for dead peers.
+/// Registry of a run with the usnic provider over the loopback interface, with short timeouts for peers that do not
+/// respond.
 pub const USNIC0: &str =
     "usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"127.0.0.1 keepalive_ms=100 give_up_ms=2000\" \"\"\n";
 
@@ -148,7 +149,7 @@ impl Drop for Sandbox {
 fn free_port() -> u16 {
     const PORTS: std::ops::Range<u16> = 20_000..32_000;
     static NEXT: AtomicU16 = AtomicU16::new(0);
-    // Each test program starts its search at another port, since several run at once.
+    // Each test program starts its search at another port, since several programs run concurrently.
     let first = std::process::id() as u16;
     let mut ports = PORTS.map(|_| {
         let nth = first.wrapping_mul(97).wrapping_add(NEXT.fetch_add(1, Ordering::Relaxed));
@@ -158,7 +159,7 @@ fn free_port() -> u16 {
     free.expect("12,000 ports of the loopback interface are not all taken")
 }
 
-/// Output of a program so far, and whether its pipe is still open.
+/// Output that was read from a program, and whether its pipe is still open.
 #[derive(Default)]
 struct Said {
     text: Vec<u8>,
@@ -272,7 +273,7 @@ impl Run {
         Finished { status, stdout: text(&self.stdout), stderr: text(&self.stderr) }
     }
 
-    /// Output so far.
+    /// Output that was read until this call.
     pub fn so_far(&self) -> String {
         let text = |said: &Shared| -> String {
             let said = said.0.lock().unwrap_or_else(PoisonError::into_inner);

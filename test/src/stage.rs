@@ -383,7 +383,7 @@ fn lock(root: &Path) -> File {
     fs::create_dir_all(root).unwrap_or_else(|error| panic!("{}: {error}", root.display()));
     let path = root.join(".lock");
     let file = File::create(&path).unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-    // SAFETY: the descriptor is open while `file` lives.
+    // SAFETY: the descriptor is open until `file` is dropped.
     let result = unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) };
     assert_eq!(result, 0, "{}: {}", path.display(), io::Error::last_os_error());
     file

@@ -207,7 +207,7 @@ fn macros(program: &mut Program, facts: &Value) {
     }
 }
 
-/// Checks for macros that the JSON describes only in words. A macro without a check fails the test.
+/// Checks for macros that the JSON describes only as text. A macro without a check fails the test.
 fn macros_in_words(program: &mut Program, facts: &Value) {
     let names = |key: &str| -> BTreeSet<String> {
         list(&facts["macros"], key).iter().map(|fact| text(fact, "name").to_owned()).collect()

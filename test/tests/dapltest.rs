@@ -15,7 +15,7 @@ use serde_json::Value;
 
 /// Watchdog, longer than any correct run on a busy machine.
 const LIMIT: Duration = Duration::from_secs(300);
-/// A long timeout for clients whose server answers, since a busy machine may stall for a while.
+/// A long timeout for clients whose server responds, because a busy machine may stall for some seconds.
 const PATIENT: [&str; 2] = ["--timeout", "120"];
 /// Operations of all kinds, in both directions, with one and with several segments.
 const OPERATIONS: &str = "client RW 4096 1 server RW 2048 4 client SR 1024 4 server SR 4096 2 client SR 1024 3 -f \
@@ -442,7 +442,7 @@ fn endpoint_is_freed_only_after_its_completions_are_dequeued() {
         for words in ["-T P -s localhost -i 100 SR 64", "-T P -s localhost -i 100 RW 64", "-T L -m 4", "-T F"] {
             start(words).finish(LIMIT).expect_success("dapltest: OK");
         }
-        // The client dies, so the server's receives are flushed.
+        // The client is killed, so the server's receives are flushed.
         let mut client = start("-T T -s localhost -i 100000000 client SR server SR");
         server.wait_for("iterations: 100000000", LIMIT);
         client.kill();

@@ -1,4 +1,4 @@
-//! `datinfo top` with real processes over sm and usnic, and with fake processes that are stopped, do not answer, or
+//! `datinfo top` with real processes over sm and usnic, and with fake processes that are stopped, do not respond, or
 //! send truncated or invalid data.
 //!
 //! Output and exit status are checked. Other programs of this machine may be listed too, so each test selects its own
@@ -55,7 +55,7 @@ fn rows_now(pid: u32) -> Vec<Value> {
     rows(&document, pid)
 }
 
-/// The row of a process after it has answered. On a busy machine the answer may be late.
+/// The row of a process after its reply. On a busy machine the reply may be late.
 fn answered(pid: u32) -> Value {
     for _ in 0..20 {
         let mut rows = rows_now(pid);
@@ -72,7 +72,7 @@ fn counter<'a>(of: &'a Value, name: &str) -> &'a Value {
     counters.iter().find(|counter| counter["name"] == name).unwrap_or_else(|| panic!("{name}: {of:#}"))
 }
 
-/// A dapltest server that has served one client and keeps listening; killed when dropped.
+/// A dapltest server that has had one client and is still listening; killed when dropped.
 struct Served {
     sandbox: Sandbox,
     server: Run,
@@ -240,8 +240,8 @@ fn a_stopped_process_affects_only_its_own_line() {
     assert!(rows_now(pid).is_empty(), "a process that has exited is still listed");
 }
 
-/// Starts a fake that answers every query with these bytes and closes. It runs until this process ends. Returns an
-/// unused pid.
+/// Starts a fake process that replies to every query with these bytes and closes. It runs until this process ends.
+/// Returns an unused pid.
 fn fake(number: u32, says: &'static [u8]) -> u32 {
     let pid = 0x3000_0000 + (std::process::id() << 4) + number;
     // The files must belong to this user.
@@ -275,7 +275,7 @@ fn process_with_invalid_data_is_named_and_affects_no_other() {
                             level\ta-b\t\t3\nend\n",
     );
     for (pid, kind) in fakes {
-        // On a machine that stalls, the longest answer may be cut off by the time limit.
+        // On a machine that stalls, the longest reply may be cut off by the time limit.
         let rows = (0..20).map(|_| rows_now(pid)).find(|rows| rows[0]["trouble"]["kind"] != "silent");
         assert_eq!(rows.unwrap()[0]["trouble"]["kind"], kind, "{pid:#x}");
     }

@@ -1,5 +1,5 @@
 //! dtest over the sm provider, as two processes that find it through a registry: each way to wait, sizes from 1 byte
-//! to 16 MiB, a late server, a killed peer, no registry, two pairs at once, and no memory leak.
+//! to 16 MiB, a late server, a killed peer, no registry, two concurrent pairs, and no memory leak.
 //!
 //! dtest checks the data; this suite checks its result. Speed is never asserted.
 

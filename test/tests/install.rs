@@ -45,7 +45,8 @@ fn dat_conf_lines_of_dapl_1_2_open_the_verbs_provider() {
     for (name, params) in old {
         let finished = sandbox.start(&program, &[name]).finish(Duration::from_secs(120));
         let object = params.split(' ').next().unwrap();
-        // The message comes from the provider: the library was found, loaded, and asked to open this adapter.
+        // The message comes from the provider: the library was found and loaded, and its open function was called for
+        // this adapter.
         let refusal = format!("{name}: cannot open \"{object}\": ");
         let is_open = finished.status.success() && finished.stdout.starts_with(&format!("{name}: messages of up to "));
         assert!(is_open || finished.stderr.contains(&refusal), "{finished:#?}");

@@ -1,4 +1,4 @@
-//! `cargo xtask new-provider` writes a provider that builds by itself and passes the conformance suite with its list
+//! `cargo xtask new-provider` writes a provider that builds unchanged and passes the conformance suite with its list
 //! of exceptions.
 #![forbid(unsafe_code)]
 

@@ -1,4 +1,4 @@
-//! The guide's production program (`test/c/production.c`): a client loses no answer while its server is killed and
+//! The guide's production program (`test/c/production.c`): a client loses no reply while its server is killed and
 //! restarted.
 #![forbid(unsafe_code)]
 

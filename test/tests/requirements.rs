@@ -9,7 +9,7 @@ use dapl_test::stage::workspace;
 /// A page of requirements.
 struct Page {
     path: &'static str,
-    /// Prefixes of the requirements, and how many each has, in the order of the page.
+    /// Prefixes of the requirements, and the number of requirements of each prefix, in the order of the page.
     requirements: &'static [(&'static str, usize)],
 }
 

@@ -81,7 +81,7 @@ impl Case {
         self
     }
 
-    /// Sets the section that the case proves: the first word names a file of the specification.
+    /// Sets the section that the case proves: the part before the space names a file of the specification.
     pub(crate) fn proves(mut self, section: impl Into<Cow<'static, str>>) -> Self {
         self.section = section.into();
         self
@@ -106,7 +106,7 @@ impl Case {
         self
     }
 
-    /// Runs the case only with two processes, for example because one of them dies.
+    /// Runs the case only with two processes, for example because the case kills a process.
     pub(crate) fn only_two(mut self) -> Self {
         self.only = Some(Mode::Two);
         self

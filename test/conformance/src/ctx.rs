@@ -55,7 +55,7 @@ impl Role {
     }
 }
 
-/// Failure of a role whose partner has not answered by the deadline.
+/// Failure of a role whose partner has not sent a message by the deadline.
 pub(crate) const NO_ANSWER: &str = "the other role did not answer in time";
 
 /// Panic payload of a case that needs a feature which the library lacks.

@@ -426,7 +426,7 @@ fn combine(processes: &[Process], hang: Option<String>) -> Ending {
     match (ending, hang) {
         (Ending::Followed, None) => Ending::Failed("killed from outside, as by a system out of memory".to_owned()),
         (ending, None) => ending,
-        // If one role got no answer, the current DAT call of its partner shows the reason.
+        // If one role got no message, the current DAT call of its partner shows the reason.
         (Ending::Failed(why), Some(text)) if why.contains(NO_ANSWER) => Ending::Failed(format!("{why}\n{text}")),
         (Ending::Failed(why), Some(_)) => Ending::Failed(why),
         (_, Some(text)) => Ending::Failed(format!("HANGS\n{text}")),

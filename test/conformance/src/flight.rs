@@ -79,7 +79,7 @@ pub(crate) fn open(path: &Path) -> io::Result<()> {
     let file = OpenOptions::new().read(true).write(true).create(true).truncate(true).open(path)?;
     file.set_len(WORDS as u64 * 8)?;
     let (protection, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED);
-    // SAFETY: a new map of an open file; the kernel chooses the place.
+    // SAFETY: the call maps an open file at an address that the kernel chooses, so no existing mapping changes.
     let map = unsafe { libc::mmap(std::ptr::null_mut(), WORDS * 8, protection, flags, file.as_raw_fd(), 0) };
     if map == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
@@ -249,7 +249,7 @@ struct Thread {
 
 impl Thread {
     fn claim() -> Self {
-        // SAFETY: asks for a number.
+        // SAFETY: the call has no pointer argument.
         let id = unsafe { libc::syscall(libc::SYS_gettid) } as u64;
         let Some(words) = WORDS_OF_THIS_PROCESS.get() else { return Thread { slot: SLOTS - 1 } };
         let is_mine =

@@ -40,8 +40,8 @@
 //! }
 //! ```
 //!
-//! A *pair* has two roles, `client` and `server`: two threads with an IA each in mode `one` (with `.shares_ia()`, one IA),
-//! two processes in mode `two`. They communicate outside DAT: `ctx.send(bytes)`, `send_number`, `send_target`,
+//! A *pair* has two roles, `client` and `server`: two threads with an IA each in mode `one` (with `.shares_ia()`, one
+//! IA), two processes in mode `two`. They communicate outside DAT: `ctx.send(bytes)`, `send_number`, `send_target`,
 //! `send_address`, the same with `receive`, and `ctx.meet()`, a barrier. When one role fails the other is ended too.
 //!
 //! ```text
@@ -66,7 +66,7 @@
 //!   KIND)`.
 //! - Objects: `ctx.ia()`; `ia.pz() evd() evd_on() cno() cno_with() ep() ep_with() ep_on() srq() psp() rsp()
 //!   memory()`, `pz.rmr()`; `Ep::own(handle)` takes ownership of a handle that the case created. `.h()` is the
-//!   handle, `.free()` frees at once and returns the dead handle, `.leak()` passes the ownership on. Declared in the
+//!   handle, `.free()` frees immediately and returns the freed handle, `.leak()` passes the ownership on. Declared in the
 //!   order of use they are freed in the right order.
 //! - Ends: `ctx.connect()`, `ctx.connect_with(&Setup { .. })`, `ctx.loopback()` (both endpoints in a local case);
 //!   without a connection `Conn::alone(ctx)`, `Conn::on(&ia)`, `Conn::unconnected(&ia, &setup)`, then

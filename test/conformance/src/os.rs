@@ -9,7 +9,7 @@ use std::os::fd::AsRawFd;
 use std::path::Path;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Makes the kernel kill this process when its parent dies.
+/// Makes the kernel kill this process when its parent exits.
 pub(crate) fn die_with_parent() {
     // SAFETY: sets an attribute of this process.
     unsafe { libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL) };
@@ -92,7 +92,7 @@ impl Map {
 
     fn new(length: usize, is_writable: bool, flags: libc::c_int, file: libc::c_int) -> Self {
         let protection = if is_writable { libc::PROT_READ | libc::PROT_WRITE } else { libc::PROT_READ };
-        // SAFETY: a new mapping; the kernel chooses the address.
+        // SAFETY: the kernel chooses the address, so no existing mapping changes.
         let map = unsafe { libc::mmap(std::ptr::null_mut(), length, protection, flags, file, 0) };
         assert!(map != libc::MAP_FAILED, "mmap: {}", std::io::Error::last_os_error());
         Map { address: map.expose_provenance(), length }

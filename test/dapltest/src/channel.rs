@@ -12,12 +12,12 @@ use crate::failure::{Failure, Result};
 use crate::set::{Needs, Set};
 use crate::wire::{LONGEST, Message, VERSION};
 
-/// Number of posted receives. More are never needed, because each message is answered before the next one.
+/// Number of posted receives. More are never needed, because each message gets a reply before the next one.
 const RECEIVES: usize = 4;
 /// Time to wait for the connection event that explains a failed transfer.
 const CAUSE_LIMIT: Duration = Duration::from_millis(500);
 
-/// One end of the control connection.
+/// One endpoint of the control connection.
 pub(crate) struct Channel {
     ep: Ep,
     /// Receive buffers, followed by the send buffer.
@@ -26,7 +26,7 @@ pub(crate) struct Channel {
     received: usize,
     patience: Patience,
     is_over: AtomicBool,
-    /// A completion that `has_message` has already taken.
+    /// A completion that `has_message` has already dequeued.
     pending: Option<Event>,
 }
 
@@ -97,7 +97,7 @@ impl Channel {
     /// Sends the peer a refusal with this reason, and returns the reason as an error.
     pub(crate) fn refuse(mut self, failure: Failure) -> Result {
         self.send(&Message::Refused(failure.to_string()))?;
-        // The client disconnects now, or has already disconnected.
+        // The client disconnects after its last message, or has already disconnected.
         let _ = self.await_end();
         Err(failure)
     }
@@ -126,7 +126,7 @@ impl Channel {
         Message::decode(&bytes).map_err(Failure::Said)
     }
 
-    /// Whether the next `receive` returns at once, with a message or with the end of the connection.
+    /// Whether the next `receive` returns without waiting: a message or the end of the connection is queued.
     pub(crate) fn has_message(&mut self) -> Result<bool> {
         if self.pending.is_none() {
             self.pending = Patience { limit: Duration::ZERO, ..self.patience }.look(&self.set.recv)?;

@@ -70,7 +70,7 @@ impl Server {
     }
 }
 
-/// Runs `-T Q`: asks the server to end.
+/// Runs `-T Q`: sends the server a request to end.
 pub(crate) fn quit(common: &Common, host: &str) -> Result {
     let ia = Ia::open(&common.device)?;
     let mut server = Server::find(&ia, host, common)?;

@@ -1,6 +1,6 @@
 //! Processor time of this process, in user and system mode.
 //!
-//! Includes the provider's threads and, on a server, all clients served at the same time.
+//! Includes the provider's threads and, on a server, all concurrent clients.
 
 use std::mem::MaybeUninit;
 use std::time::Duration;

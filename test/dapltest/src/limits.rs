@@ -182,7 +182,7 @@ fn try_one(common: &Common, width: usize, maximum: Option<usize>, limit: Limit) 
     Ok(found)
 }
 
-/// Creates objects until a refusal, frees them, and creates one more.
+/// Creates objects until a call fails, frees all objects, and creates one more.
 fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> Answer<T>) -> Result<Found> {
     let (mut made, mut refusal) = (Vec::new(), None);
     let began = Instant::now();

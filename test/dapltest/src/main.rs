@@ -1,7 +1,7 @@
 //! dapltest: tests an interface adapter through uDAPL, with the reference program's command line.
 //!
 //! ```text
-//! dapltest -T S -D sm0                                                      the server, for many clients at once
+//! dapltest -T S -D sm0                                                      the server, for concurrent clients
 //! dapltest -T T -D sm0 -s localhost -V client SR 1024 4 server RW 2048 1    a transaction
 //! dapltest -T P -D sm0 -s localhost -m p RW 4096                            performance
 //! dapltest -T P -D sm0 -s localhost --sizes 1..1M --duration 10s SR         performance of all sizes
@@ -10,10 +10,10 @@
 //! dapltest -T Q -D sm0 -s localhost                                         ends the server
 //! ```
 //!
-//! Modules, from the bottom up: `dat` (libdat by `udapl`, and all its unsafe code), `failure`, `stop`, `cpu`; `operation`, `amounts`,
-//! `script`, `wire` (pure parsers and encoders); `progress`, `header`, `report`; `set`, `channel` (a connection for messages); `client`, `server`;
-//! the tests `transaction`, `performance`, `limits`, `functional`; `options`. It uses the C ABI alone, so it runs over any
-//! libdat.so.1. Every wait has a limit.
+//! Modules, from the bottom up: `dat` (libdat by `udapl`, and all its unsafe code), `failure`, `stop`, `cpu`;
+//! `operation`, `amounts`, `script`, `wire` (pure parsers and encoders); `progress`, `header`, `report`; `set`,
+//! `channel` (a connection for messages); `client`, `server`; the tests `transaction`, `performance`, `limits`,
+//! `functional`; `options`. It uses the C ABI alone, so it runs over any libdat.so.1. Every wait has a limit.
 
 mod amounts;
 mod channel;

@@ -65,7 +65,7 @@ pub(crate) struct Operation {
     /// Bytes per segment.
     pub(crate) size: u32,
     pub(crate) segments: u16,
-    /// With `-f`: the completion of a send is taken together with the next receive.
+    /// With `-f`: the completion of a send is dequeued together with the next receive.
     pub(crate) is_deferred: bool,
     /// With `-p`: the completion is polled for.
     pub(crate) is_polled: bool,
@@ -157,7 +157,7 @@ pub(crate) fn check(operations: &[Operation]) -> Result<(), String> {
     Ok(())
 }
 
-/// Parses an operation after the word `client` or `server`. `rest` is set to the remaining words.
+/// Parses an operation after the token `client` or `server`. `rest` is set to the remaining tokens.
 fn transfer<'a>(by: Side, words: &'a [String], rest: &mut &'a [String]) -> Result<Operation, String> {
     let Some((word, mut after)) = words.split_first() else {
         return Err("an operation is SR, RR or RW, and bytes and segments".to_owned());
@@ -188,7 +188,7 @@ fn transfer<'a>(by: Side, words: &'a [String], rest: &mut &'a [String]) -> Resul
     Ok(operation)
 }
 
-/// Parses the next word as a number if it begins with a digit.
+/// Parses the next token as a number if it begins with a digit.
 fn number(words: &mut &[String]) -> Result<Option<u32>, String> {
     let Some((word, rest)) = words.split_first().filter(|(word, _)| word.starts_with(|c: char| c.is_ascii_digit()))
     else {

@@ -24,7 +24,7 @@ const PORT: u64 = 45_278;
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq, ValueEnum)]
 enum Test {
-    /// server: serves tests until a client ends it
+    /// server: runs tests for clients until a client ends it
     #[value(name = "S")]
     Server,
     /// quit: ends a server after its running tests
@@ -36,7 +36,7 @@ enum Test {
     /// performance: times one operation
     #[value(name = "P")]
     Performance,
-    /// limits: creates objects until the adapter refuses; needs no server
+    /// limits: creates objects until a call fails; needs no server
     #[value(name = "L")]
     Limits,
     /// functional: checks results of calls; needs no server

@@ -1,9 +1,10 @@
 //! Parses script files, which have further arguments of the command line.
 //!
-//! Blanks and line ends separate words, `#` begins a comment, text in quotes is one word. No other character is special.
+//! Blanks and line ends separate tokens, `#` begins a comment, text in quotes is one token. No other character is
+//! special.
 #![forbid(unsafe_code)]
 
-/// Returns the words of a script, or an error with its line.
+/// Returns the tokens of a script, or an error with its line.
 pub(crate) fn words(text: &str) -> Result<Vec<String>, String> {
     let mut found = Vec::new();
     for (at, line) in text.lines().enumerate() {

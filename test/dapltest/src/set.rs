@@ -120,7 +120,7 @@ impl Listener {
     }
 
     /// Accepts the next request, and waits until the endpoint is connected. Fails once `is_gone` returns true, which
-    /// means that the client has left.
+    /// means that the client has disconnected.
     pub(crate) fn accept(&self, ep: &Ep, set: &Set, patience: Patience, is_gone: impl Fn() -> bool) -> Result {
         match self.accept_unless(ep, set, patience, || Ok(is_gone()))? {
             true => Ok(()),

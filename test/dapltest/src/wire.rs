@@ -169,7 +169,7 @@ impl Message {
         out.0
     }
 
-    /// Decodes a message. The error says why the message is invalid.
+    /// Decodes a message. The error text is the reason why the message is invalid.
     pub(crate) fn decode(bytes: &[u8]) -> Result<Self, String> {
         let mut from = Reader(bytes);
         if from.bytes(MAGIC.len())? != MAGIC {

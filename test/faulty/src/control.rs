@@ -30,12 +30,12 @@ pub unsafe extern "C" fn dapl_faulty_usage(out: *mut Usage) {
     settle();
     let (blocks, bytes) = heap::usage();
     let usage = Usage { handles: dapl::runtime::handle::alive() as u64, blocks, bytes, objects: held::alive() };
-    // SAFETY: this function's own contract.
+    // SAFETY: the caller guarantees that `op` is null or a NUL-terminated string (# Safety).
     unsafe { out.write(usage) };
 }
 
-/// Makes the locks of this library allocate now. A lock allocates when a thread first waits for it, which would count
-/// as a leak.
+/// Makes the locks of this library allocate in this call. A lock allocates when a thread first waits for it, which
+/// would count as a leak.
 fn settle() {
     static ONCE: std::sync::Once = std::sync::Once::new();
     ONCE.call_once(|| {
@@ -46,7 +46,7 @@ fn settle() {
     });
 }
 
-/// Makes the `n`-th call from now fail: of the operation `op`, or of any operation if `op` is null. 0 cancels the
+/// Makes the `n`-th following call fail: of the operation `op`, or of any operation if `op` is null. 0 cancels the
 /// plan. Returns 0 if the name is unknown.
 ///
 /// # Safety `op` is null or a string.
@@ -62,13 +62,13 @@ pub unsafe extern "C" fn dapl_faulty_fail(op: *const c_char, n: u64) -> i32 {
     1
 }
 
-/// Makes the `n`-th request from now name unregistered memory. 0 cancels the plan.
+/// Makes the `n`-th following request name unregistered memory. 0 cancels the plan.
 #[unsafe(no_mangle)]
 pub extern "C" fn dapl_faulty_spoil(n: u64) {
     plan::spoil(n);
 }
 
-/// Number of calls so far.
+/// Number of calls since the plan was set.
 #[unsafe(no_mangle)]
 pub extern "C" fn dapl_faulty_count() -> u64 {
     plan::count()
@@ -82,7 +82,7 @@ pub extern "C" fn dapl_faulty_count() -> u64 {
 pub unsafe extern "C" fn dapl_faulty_fired(code: *mut u32) -> *const c_char {
     let Some(op) = plan::fired() else { return std::ptr::null() };
     if !code.is_null() {
-        // SAFETY: this function's own contract.
+        // SAFETY: the caller guarantees that `op` is null or a NUL-terminated string (# Safety).
         unsafe { code.write(op.error().code()) };
     }
     op.name().as_ptr().cast()

@@ -23,7 +23,7 @@ fn count(blocks: i64, bytes: i64) {
     BYTES.fetch_add(bytes, Relaxed);
 }
 
-// SAFETY: every call is passed unchanged to the system's allocator.
+// SAFETY: every method passes its call unchanged to the system's allocator.
 unsafe impl GlobalAlloc for Counted {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count(1, layout.size() as i64);
@@ -33,19 +33,19 @@ unsafe impl GlobalAlloc for Counted {
 
     unsafe fn alloc_zeroed(&self, layout: Layout) -> *mut u8 {
         count(1, layout.size() as i64);
-        // SAFETY: as above.
+        // SAFETY: the call is passed unchanged to the system's allocator.
         unsafe { System.alloc_zeroed(layout) }
     }
 
     unsafe fn dealloc(&self, block: *mut u8, layout: Layout) {
         count(-1, -(layout.size() as i64));
-        // SAFETY: as above.
+        // SAFETY: the call is passed unchanged to the system's allocator.
         unsafe { System.dealloc(block, layout) }
     }
 
     unsafe fn realloc(&self, block: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count(0, size as i64 - layout.size() as i64);
-        // SAFETY: as above.
+        // SAFETY: the call is passed unchanged to the system's allocator.
         unsafe { System.realloc(block, layout, size) }
     }
 }

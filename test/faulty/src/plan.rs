@@ -1,7 +1,7 @@
 //! The plan of failures, read once from a variable or set by a test in the same process, and consulted before every
 //! call.
 //!
-//! `DAPL_FAULTY` holds words separated by commas:
+//! `DAPL_FAULTY` is a list of settings separated by commas:
 //! - `count`: logs the number of calls at each close
 //! - `fail=N`: the N-th call fails, with the usual error of its operation; `fail=OP:N` the N-th of one operation
 //! - `refuse=OP`: every such call fails
@@ -142,7 +142,7 @@ pub fn spoils() -> bool {
     REQUESTS.fetch_add(1, SeqCst) + 1 == SPOILT_AT.load(SeqCst)
 }
 
-/// Makes the `n`-th call from now fail, of one operation or of any; 0: none. Forgets earlier failures.
+/// Makes the `n`-th following call fail, of one operation or of any; 0: none. Forgets earlier failures.
 pub fn fail(op: Option<Op>, n: u64) {
     FAILS_AT.store(0, SeqCst);
     LINES.iter().for_each(|line| line.fails_at.store(0, SeqCst));
@@ -154,7 +154,7 @@ pub fn fail(op: Option<Op>, n: u64) {
     at.store(if n == 0 { 0 } else { calls.load(SeqCst) + n }, SeqCst);
 }
 
-/// Makes the `n`-th request from now fail after its post, because it names unregistered memory. 0: none.
+/// Makes the `n`-th following request fail after its post, because it names unregistered memory. 0: none.
 pub fn spoil(n: u64) {
     SPOILT_AT.store(if n == 0 { 0 } else { REQUESTS.load(SeqCst) + n }, SeqCst);
 }

@@ -188,13 +188,13 @@ impl Drop for Qp {
 
 /// A connection request.
 pub struct Request {
-    /// The requester; `None` after the answer.
+    /// The requester; `None` after the accept or reject.
     from: Option<(u64, ConnId)>,
     info: RequestInfo,
 }
 
 impl Request {
-    /// Ends the connection attempt, unless the requester has given up.
+    /// Ends the connection attempt, unless the requester has disconnected.
     fn refuse(&mut self, event: ConnectionEvent, private_data: &[u8]) {
         let Some((number, conn)) = self.from.take() else { return };
         if let Some(qp) = WORLD.lock().qps.get_mut(&number).filter(|qp| qp.is_connecting(conn)) {

@@ -4,7 +4,7 @@
 //! `wish`.
 #![forbid(unsafe_code)]
 
-/// Refused word, and its replacement.
+/// Word that may not be used, and its replacement.
 pub(crate) const REFUSED: &[(&str, &str)] = &[
     ("anybody", "name the subject"),
     ("believe", "check, trust"),
@@ -91,7 +91,7 @@ pub(crate) const REFUSED: &[(&str, &str)] = &[
 /// Exceptions: file, word, and the reason for using the word there.
 pub(crate) const EXCEPTIONS: &[(&str, &str, &str)] = &[];
 
-/// The refused words in this text, each with its line number from 1.
+/// The words of this text that may not be used, each with its line number from 1.
 pub(crate) fn refused(text: &str) -> Vec<(usize, &'static str)> {
     let lines = text.lines().enumerate();
     lines
@@ -99,7 +99,7 @@ pub(crate) fn refused(text: &str) -> Vec<(usize, &'static str)> {
         .collect()
 }
 
-/// The standard term for a refused word.
+/// The standard term for a word that may not be used.
 pub(crate) fn instead(word: &str) -> &'static str {
     REFUSED.iter().find(|(refused, _)| *refused == word).map_or("", |(_, instead)| *instead)
 }

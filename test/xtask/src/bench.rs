@@ -2,7 +2,7 @@
 //! processors.
 //!
 //! The benches are `sm`, `usnic`, `verbs`, and `evd` (this project alone, with growing numbers of endpoints); the
-//! other modules are shared. A figure with a target is the median of five runs. The exit status says only whether
+//! other modules are shared. A figure with a target is the median of five runs. The exit status shows only whether
 //! everything could be measured.
 #![forbid(unsafe_code)]
 

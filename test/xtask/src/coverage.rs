@@ -111,7 +111,7 @@ impl Tools {
     fn lines(&self, raw: &Path, merged: &Path, objects: &[PathBuf]) -> Result<String> {
         let files = fs::read_dir(raw).map_err(|error| format!("{}: {error}", raw.display()))?;
         let files: Vec<PathBuf> = files.flatten().map(|file| file.path()).collect();
-        // A program that died while it created its file may leave an unreadable file.
+        // A program that was killed while it created its file may leave an unreadable file.
         let merge = ["merge", "--sparse", "--failure-mode=all", "-o"];
         run_quietly(Command::new(&self.profdata).args(merge).arg(merged).args(files))?;
         let Some((first, others)) = objects.split_first() else { return Err("nothing was staged".to_owned()) };

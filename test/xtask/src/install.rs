@@ -99,7 +99,7 @@ fn again(sysconfdir: &Path) -> Result {
 }
 
 /// Installs all items, removes files of an earlier install that are not part of this one, and writes the list.
-/// Packages need no list.
+/// A package manager keeps the list of files, so a package has none.
 fn put_all(goal: &Goal, items: &[Item]) -> io::Result<()> {
     let old = lines(&goal.list())?;
     let mut made: Vec<String> = old.iter().filter(|line| line.starts_with("dir ")).cloned().collect();

@@ -1,7 +1,7 @@
 //! `new-provider`: copies test/loopback, a small working provider, under another name.
 //!
-//! Below `providers/` the copy becomes a member of the workspace. Elsewhere (`--path`) it is a package of its own that refers to
-//! this checkout by absolute paths.
+//! Below `providers/` the copy becomes a member of the workspace. Elsewhere (`--path`) it is a separate package that
+//! refers to this checkout by absolute paths.
 #![forbid(unsafe_code)]
 
 use std::fs;

@@ -11,7 +11,7 @@ use dapl_test::stage::{target_directory, workspace};
 
 use crate::Result;
 
-/// Maximum number of preemptions in a run of a model. Two sufficed for every bug that was injected into the models.
+/// Maximum number of preemptions in a run of a model. Two suffice for every bug injected into the models.
 const PREEMPTIONS: &str = "3";
 
 /// Runs the models in the sources of dapl, common and sm.

@@ -22,8 +22,9 @@ pub(crate) fn text_of(command: &mut Command) -> Result<String> {
     Ok(String::from_utf8_lossy(&run_quietly(command)?.stdout).into_owned())
 }
 
-/// Runs a command. Returns its output (both streams in order) and whether it succeeded. The output goes to a file: a
-/// child that outlives the command keeps the output open, and a read from a pipe would wait for that child.
+/// Runs a command. Returns the command's output (both streams in order) and whether the command succeeded. The output
+/// goes to a file: a child that outlives the command keeps the output open, and a read from a pipe would wait for that
+/// child.
 pub(crate) fn capture(command: &mut Command, log: &Path) -> Result<(Vec<u8>, bool)> {
     let failed = |error: std::io::Error| format!("{}: {error}", log.display());
     log.parent().map_or(Ok(()), fs::create_dir_all).map_err(failed)?;

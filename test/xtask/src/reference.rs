@@ -1,4 +1,5 @@
-//! Debian's DAT 2.0 reference: downloaded and unpacked once into the target directory.
+//! The reference: Debian's packages of compat-dapl, the C implementation of DAT 2.0, downloaded and unpacked once into
+//! the target directory.
 //!
 //! Not installed, because the package would add an /etc/dat.conf that other programs then read. Its dependencies
 //! (libibverbs, librdmacm) are installed with perftest. The reference's programs run in guests.

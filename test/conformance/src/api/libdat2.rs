@@ -73,7 +73,7 @@ pub(super) fn load(find: impl Fn(&str) -> Option<*mut c_void>) -> Result<(), Str
             Real { $($field: {
                 let name = concat!("dat_", stringify!($field));
                 let address = find(name).ok_or_else(|| format!("the library under test does not export {name}"))?;
-                // SAFETY: a libdat2 exports this name with this signature, which is the ABI under test.
+                // SAFETY: libdat2 exports this name with this signature, which is the ABI under test.
                 unsafe { transmute::<*mut c_void, $shape>(address) }
             }),* }
         };

@@ -52,7 +52,7 @@ impl Agent {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).push(evd);
     }
 
-    /// EVDs of all calls until now.
+    /// EVDs of all calls, in order.
     pub(crate) fn all(&self) -> Vec<DAT_EVD_HANDLE> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|evd| evd.h()).collect()
     }

@@ -22,12 +22,13 @@ impl Interruptible {
     /// kernel.
     pub(crate) fn this() -> Self {
         extern "C" fn nothing(_signal: c_int) {}
-        // SAFETY: an all-zero sigaction is valid; without SA_RESTART, system calls are not restarted.
+        // SAFETY: all fields of sigaction are integers or nullable pointers, so all-zero bytes are valid. Without
+        // SA_RESTART, system calls are not restarted.
         let mut action: libc::sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = nothing as extern "C" fn(c_int) as usize;
         // SAFETY: installs a handler that accesses no data.
         unsafe { libc::sigaction(libc::SIGUSR1, &action, null_mut()) };
-        // SAFETY: takes no arguments and cannot fail.
+        // SAFETY: pthread_self has no arguments and cannot fail.
         Interruptible(unsafe { libc::pthread_self() })
     }
 
@@ -104,7 +105,7 @@ impl Cancellable {
         let code = unsafe { pthread_cancel(self.thread) };
         assert_eq!(code, 0, "pthread_cancel failed");
         let mut result = null_mut();
-        // SAFETY: as above; joined once, since `self` goes.
+        // SAFETY: the thread was created above and not joined: the join consumes `self`.
         let code = unsafe { libc::pthread_join(self.thread, &mut result) };
         assert_eq!(code, 0, "pthread_join failed");
         assert_eq!(result.addr(), PTHREAD_CANCELED, "the wait returned instead of being cancelled");

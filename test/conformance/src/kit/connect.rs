@@ -180,7 +180,7 @@ impl Conn {
         expect_conn(self.events.h(), self.ep.h(), number);
     }
 
-    /// Disconnects and takes the event. The peer must not disconnect at the same time.
+    /// Disconnects and dequeues the event. The peer must not disconnect concurrently.
     #[track_caller]
     pub(crate) fn disconnect(&self) {
         ok(dat_ep_disconnect(self.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
@@ -221,7 +221,7 @@ impl Conn {
     }
 }
 
-/// Takes the ESTABLISHED events of both endpoints.
+/// Dequeues the ESTABLISHED events of both endpoints.
 #[track_caller]
 pub(crate) fn established(client: &Conn, server: &Conn) {
     client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);

@@ -181,7 +181,7 @@ pub(crate) fn expect_dto(
     data
 }
 
-/// Same as [`expect_dto`], for an event already taken.
+/// Same as [`expect_dto`], for an event already dequeued.
 #[track_caller]
 pub(crate) fn check_dto(
     data: &DAT_DTO_COMPLETION_EVENT_DATA,

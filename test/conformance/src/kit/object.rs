@@ -1,7 +1,7 @@
 //! Objects that free themselves at the end of a case and check that the call succeeds.
 //!
 //! Declare objects in the order of use (IA, PZ, EVDs, EP): they are freed in reverse. A case that has failed makes no
-//! further checks. `object.h()` returns the handle, `leak()` gives up ownership, `free()` frees and checks at once.
+//! further checks. `object.h()` returns the handle, `leak()` gives up ownership, `free()` frees and checks immediately.
 #![forbid(unsafe_code)]
 #![allow(clippy::not_unsafe_ptr_arg_deref, reason = "handles go to the library under test as they are")]
 

@@ -10,7 +10,7 @@ use dat_abi::*;
 
 use crate::api::text_at;
 
-/// A C record of numbers, pointers and unions of these, for which all zeros is a value.
+/// A C record of integers, nullable pointers and unions of these, for which all-zero bytes are valid.
 ///
 /// # Safety
 /// The type is `#[repr(C)]` or a plain number or pointer, and contains neither references nor Rust enumerations.
@@ -18,7 +18,7 @@ pub(crate) unsafe trait CRecord: Copy {}
 
 macro_rules! records {
     ($($name:ty),* $(,)?) => { $(
-        // SAFETY: a record of `dat_abi`, made of numbers, pointers and nullable functions.
+        // SAFETY: the records of `dat_abi` consist of integers, nullable pointers and nullable functions.
         unsafe impl CRecord for $name {}
     )* };
 }
@@ -54,12 +54,12 @@ records!(
 
 /// Returns a zeroed record.
 pub(crate) fn zeroed<T: CRecord>() -> T {
-    // SAFETY: all zeros is a valid value, by the contract of `CRecord`.
+    // SAFETY: all-zero bytes are a valid `T`, by the contract of `CRecord`.
     unsafe { std::mem::zeroed() }
 }
 
 pub(super) fn fill<T: Copy>(out: &mut MaybeUninit<T>, byte: u8) {
-    // SAFETY: a local value of this size.
+    // SAFETY: `out` is a local value of this size.
     unsafe { std::ptr::write_bytes(out.as_mut_ptr().cast::<u8>(), byte, size_of::<T>()) };
 }
 
@@ -101,49 +101,49 @@ pub(crate) fn write_at(pointer: *mut c_void, bytes: &[u8]) {
 
 /// Returns a context or cookie as a number.
 pub(crate) fn context_bits(context: DAT_CONTEXT) -> u64 {
-    // SAFETY: every bit pattern is a valid number.
+    // SAFETY: all union members are integers, for which every bit pattern is valid.
     unsafe { context.as_64 }
 }
 
 pub(super) fn dto(event: &DAT_EVENT) -> DAT_DTO_COMPLETION_EVENT_DATA {
-    // SAFETY: all members are plain numbers and addresses.
+    // SAFETY: all union members consist of integers and pointers, for which every bit pattern is valid.
     unsafe { event.event_data.dto_completion_event_data }
 }
 
 pub(super) fn rmr(event: &DAT_EVENT) -> DAT_RMR_BIND_COMPLETION_EVENT_DATA {
-    // SAFETY: all members are plain numbers and addresses.
+    // SAFETY: all union members consist of integers and pointers, for which every bit pattern is valid.
     unsafe { event.event_data.rmr_completion_event_data }
 }
 
 pub(super) fn arrival(event: &DAT_EVENT) -> DAT_CR_ARRIVAL_EVENT_DATA {
-    // SAFETY: all members are plain numbers and addresses.
+    // SAFETY: all union members consist of integers and pointers, for which every bit pattern is valid.
     unsafe { event.event_data.cr_arrival_event_data }
 }
 
 pub(super) fn connection(event: &DAT_EVENT) -> DAT_CONNECTION_EVENT_DATA {
-    // SAFETY: all members are plain numbers and addresses.
+    // SAFETY: all union members consist of integers and pointers, for which every bit pattern is valid.
     unsafe { event.event_data.connect_event_data }
 }
 
 pub(super) fn asynchronous(event: &DAT_EVENT) -> DAT_ASYNCH_ERROR_EVENT_DATA {
-    // SAFETY: all members are plain numbers and addresses.
+    // SAFETY: all union members consist of integers and pointers, for which every bit pattern is valid.
     unsafe { event.event_data.asynch_error_event_data }
 }
 
 pub(super) fn software(event: &DAT_EVENT) -> DAT_PVOID {
-    // SAFETY: all members are plain numbers and addresses.
+    // SAFETY: all union members consist of integers and pointers, for which every bit pattern is valid.
     unsafe { event.event_data.software_event_data.pointer }
 }
 
 /// Returns the handle of a service point, PSP or RSP.
 pub(super) fn service_point(handle: DAT_SP_HANDLE) -> DAT_HANDLE {
-    // SAFETY: both union members are handles.
+    // SAFETY: both union members are handles, for which every bit pattern is valid.
     unsafe { handle.psp_handle }
 }
 
 /// Returns the start address of a region that is described by its address.
 pub(crate) fn region_address(region: DAT_REGION_DESCRIPTION) -> DAT_PVOID {
-    // SAFETY: every bit pattern is a valid address.
+    // SAFETY: the union member is an address, for which every bit pattern is valid.
     unsafe { region.for_va }
 }
 

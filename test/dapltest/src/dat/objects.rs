@@ -15,7 +15,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(10);
 
 /// An object whose freeing may be refused.
 pub(crate) trait Object: Sized {
-    /// Frees the object now. Returns the code.
+    /// Frees the object before its drop. Returns the return code.
     fn free(self) -> Answer;
 }
 
@@ -70,7 +70,7 @@ objects! {
     EvdHandle: raw::evd_free;
 }
 
-/// An endpoint. Before the free, it is disconnected and its completions are taken: some providers keep a pointer to
+/// An endpoint. Before the free, it is disconnected and its completions are dequeued: some providers keep a pointer to
 /// the endpoint in each queued completion.
 #[derive(Debug)]
 pub(crate) struct Ep {

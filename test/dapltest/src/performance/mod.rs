@@ -38,7 +38,7 @@ pub(crate) use connects::{Connects, serve as serve_connects};
 
 /// Added to the limit for one event while a side waits for its peer's result.
 const RESULT_LIMIT: Duration = Duration::from_secs(10);
-/// Limit for a peer that is still measuring. A dead peer is detected earlier, by a disconnect event.
+/// Limit for a peer that is still measuring. A peer that has exited is detected earlier, by a disconnect event.
 const MEASUREMENT_LIMIT: Duration = Duration::from_secs(48 * 3600);
 
 /// Measurements that the client makes.

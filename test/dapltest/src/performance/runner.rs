@@ -39,7 +39,7 @@ pub(super) struct Runner {
     patience: Patience,
     /// Whether this side starts operations.
     starts: bool,
-    /// Whether it receives messages.
+    /// Whether this side receives messages.
     receives: bool,
 }
 

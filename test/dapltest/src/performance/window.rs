@@ -15,7 +15,7 @@ pub(super) struct Measured {
     pub(super) latency: Latency,
 }
 
-/// A point in time, and the processor time used until then.
+/// A point in time, and the processor time of the process up to this point.
 #[derive(Clone, Copy)]
 struct Mark {
     at: Instant,
@@ -36,7 +36,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// Starts the measurement now.
+    /// Starts the measurement at the current time.
     pub(super) fn started() -> Self {
         let now = Mark::now();
         Window { begin: now, end: now }
@@ -64,7 +64,7 @@ pub(super) struct Counter {
 }
 
 impl Counter {
-    /// Starts now. Without a warm-up, the measured part also starts now.
+    /// Starts the test at the current time. Without a warm-up, the measured part starts too.
     pub(super) fn new(extent: Extent, warm_up: u32) -> Self {
         let (window, latency) = (Window::started(), Latency::default());
         Counter { extent, warm_up: warm_up.into(), done: 0, window, latency, is_time_over: false }

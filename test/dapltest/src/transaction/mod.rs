@@ -128,7 +128,7 @@ fn in_threads<'a>(
     thread::scope(|scope| {
         let start = |(number, mut party): (usize, Party<'a>)| {
             scope.spawn(move || {
-                // A failed party is dropped here, so that its partner gets a disconnect event at once.
+                // A failed party is dropped here, so that its partner gets a disconnect event immediately.
                 work(&mut party, number).map_err(|failure| failure.at(&format!("thread {number}")))?;
                 Ok(party)
             })

@@ -205,7 +205,7 @@ fn header(provider: &str) -> String {
     format!("{columns}\n|{line}\n")
 }
 
-/// Splits the page into the text before the tables, the tables, and the text after them.
+/// Splits docs/benchmarks.md into the text before the tables, the tables, and the text after them.
 fn around(page: &str) -> Result<(&str, &str, &str)> {
     let parts = page.split_once(BEGIN).and_then(|(before, rest)| {
         let (tables, after) = rest.split_once(END)?;
@@ -214,7 +214,8 @@ fn around(page: &str) -> Result<(&str, &str, &str)> {
     parts.ok_or_else(|| format!("{PAGE} has no place for the table of instructions"))
 }
 
-/// Returns the page with these tables. Tables of other providers stay if they were made with the same compiler.
+/// Returns docs/benchmarks.md with these tables. Tables of other providers are unchanged if they were measured with the
+/// same compiler.
 fn with_tables(page: &str, compiler: &str, tables: &[(&str, String)]) -> Result<String> {
     let (before, old, after) = around(page)?;
     let head = format!("Compiler: {compiler}.\n\n");

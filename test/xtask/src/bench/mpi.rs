@@ -44,7 +44,7 @@ pub(super) fn rendezvous(title: &'static str, size: u32, count: u32, must: Optio
     contest(title, Shown::Bandwidth, must, Ask::new("rendezvous", size, count), peers)
 }
 
-/// Time to register one piece of a long message, in memory that the library has not seen before.
+/// Time to register one part of a long message, in memory that the library has not seen before.
 pub(super) fn registration(effort: Effort, must: Option<f64>) -> Contest {
     const PIECE: u32 = 128 << 10;
     let ask = Ask::new("register", PIECE, effort.count(20_000).max(100));

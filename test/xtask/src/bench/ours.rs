@@ -39,7 +39,7 @@ pub(super) struct Perf {
     next: AtomicU32,
 }
 
-/// Arguments of the program; the head of perf.c explains them.
+/// Arguments of the program; they are explained at the start of perf.c.
 #[derive(Clone, Debug)]
 pub(super) struct Ask {
     pub(super) mode: &'static str,
@@ -111,7 +111,7 @@ impl Perf {
         pair(&server, |server| server.has_said(READY), (&client, ask.clients), ask.cores, server_end)
     }
 
-    /// Runs both sides and returns the line of JSON.
+    /// Runs server and client, and returns the line of JSON that the client prints.
     pub(super) fn run(&self, ask: &Ask, ground: &Ground) -> Result<String> {
         let said = self.both(ask, ground)?;
         Ok(if ask.clients > 1 { said.server } else { said.client })

@@ -49,11 +49,11 @@ impl Cores {
 /// How a server ends after its clients have ended.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ServerEnd {
-    /// It exits with success.
+    /// The server must exit with success.
     Itself,
-    /// It kills itself by SIGKILL.
+    /// The server kills itself by SIGKILL.
     Suicide,
-    /// This program kills it.
+    /// xtask kills the server.
     Killed,
 }
 

@@ -120,7 +120,7 @@ impl Fabric {
         format!("fi_pingpong {}", self.words().into_iter().map(quoted).collect::<Vec<_>>().join(" "))
     }
 
-    /// Command lines of both ends.
+    /// Command lines of server and client.
     pub(super) fn ends(&self) -> [String; 2] {
         [self.line(), format!("{} localhost", self.line())]
     }

@@ -34,9 +34,10 @@ const POWER_OFF_LIMIT: Duration = Duration::from_secs(30);
 const LAST_WORDS: usize = 60;
 /// Name of the socket that connects two guests, in the folder of the first guest.
 const WIRE: &str = "wire";
-/// Kernel command line. The clock is the processor's, since others are emulated devices. Address randomisation is off: code at
-/// a new address is translated again for each process, which takes three times as long as all else. Mitigations for speculation
-/// are off. The console takes one byte at a time, so only errors go there; the rest is in the kernel's buffer.
+/// Kernel command line. The clock is the processor's, since others are emulated devices. Address randomisation is off:
+/// code at a new address is translated again for each process, which takes three times as long as all else. Mitigations
+/// for speculation are off. The console takes one byte at a time, so only errors go there; the rest is in the kernel's
+/// buffer.
 const KERNEL: &str =
     "console=ttyS0 loglevel=4 panic=-1 tsc=reliable clocksource=tsc norandmaps nokaslr mitigations=off";
 /// All processor features, except those that make string copies run byte by byte.
@@ -47,7 +48,7 @@ const PROCESSOR: &str = "max,-erms";
 pub(crate) enum Link<'a> {
     /// A user-mode network in which only the guest exists.
     Alone,
-    /// One end of a wire to a second guest, which is started later.
+    /// One side of a link to a second guest, which is started later.
     First,
     /// The end that connects to the first guest.
     Second(&'a Guest),
@@ -219,7 +220,7 @@ impl Guest {
     }
 
     /// Waits until the started command prints a line with this text. Returns also when the command has ended;
-    /// `finish` then returns at once.
+    /// `finish` then returns immediately.
     pub(crate) fn await_line(&mut self, text: &str, limit: Duration, mut see: impl FnMut(&str)) -> Result<bool> {
         let word = self.listen(limit, |line| {
             see(line);
@@ -338,7 +339,7 @@ fn lines(from: impl Read + Send + 'static) -> Receiver<Vec<u8>> {
         loop {
             let mut line = Vec::new();
             let is_over = from.read_until(b'\n', &mut line).unwrap_or(0) == 0;
-            // The receiver is gone if the guest was dropped.
+            // The receiver was dropped if the guest was dropped.
             if is_over || sender.send(line).is_err() {
                 return;
             }
@@ -366,7 +367,7 @@ fn script(command: &Command) -> String {
     lines.join("\n")
 }
 
-/// Quotes text as one word for a shell.
+/// Quotes text as one argument for a shell.
 fn quoted(text: &str) -> String {
     format!("'{}'", text.replace('\'', "'\\''"))
 }

@@ -19,7 +19,7 @@ use crate::quiet::run_quietly;
 
 /// Time limit for detecting the end: longer than all retries with default settings.
 const BOUND: Duration = Duration::from_secs(60);
-/// Seconds for a client whose stream must not end by itself.
+/// Seconds for a client whose stream must not end before the check ends it.
 const FOR_EVER: &str = "600";
 /// Last output line after a connection has ended.
 const GONE: &str = "OK (disconnected;";
@@ -38,7 +38,7 @@ pub(super) fn checks() -> Vec<Check> {
         Check::new("ends::host_is_unreachable", |s, wire| {
             both_see(s, wire, GONE, || {
                 wire.ip(0, &["addr", "flush", "dev", DEVICE])?;
-                // From now on ARP requests are not answered.
+                // After this call, ARP requests get no reply.
                 wire.ip(1, &["neigh", "flush", "dev", DEVICE])
             })
         }),
@@ -49,7 +49,7 @@ pub(super) fn checks() -> Vec<Check> {
     ]
 }
 
-/// Kills one side by SIGKILL. The other side must detect the end.
+/// Kills server or client by SIGKILL. The survivor must detect the end of the connection.
 fn killed(setting: &Setting, wire: &Wire, whom: usize) -> Result {
     let pair = setting.flow(wire, Family::V4, &["-2", "-e", "-t", FOR_EVER]);
     let (mut server, mut client) = (pair.server, pair.client);
@@ -64,7 +64,7 @@ fn killed(setting: &Setting, wire: &Wire, whom: usize) -> Result {
     sees(who, left, GONE, since)
 }
 
-/// Stops the server by SIGSTOP: its host still receives packets, but the server does not answer.
+/// Stops the server by SIGSTOP: its host still receives packets, but the server does not respond.
 fn stopped(setting: &Setting, wire: &Wire) -> Result {
     let hasty: Environment<'_> = &[("DAPL_GIVE_UP_MS", "1000")];
     let pair = setting.flow_with(wire, Family::V4, &["-2", "-e", "-t", FOR_EVER], [hasty; 2]);
@@ -80,13 +80,13 @@ fn both_see<T>(setting: &Setting, wire: &Wire, last: &str, happens: impl FnOnce(
     sees("client", pair.client, last, since).and(sees("server", pair.server, last, since))
 }
 
-/// The program's last line names the event, which must have arrived by now.
+/// The program's last line names the event, which must have arrived before the program ended.
 fn sees(who: &str, run: Run, last: &str, since: Instant) -> Result {
     let finished = run.finish(BOUND.saturating_sub(since.elapsed()));
     check_output(who, &finished, last)
 }
 
-/// For some seconds both hosts answer every packet with ICMP host unreachable. That time is shorter than
+/// For some seconds both hosts reply to every packet with ICMP host unreachable. That time is shorter than
 /// `give_up_ms`, so the transfer continues.
 fn hinted(setting: &Setting, wire: &Wire) -> Result {
     let patient: Environment<'_> = &[("DAPL_GIVE_UP_MS", "120000")];

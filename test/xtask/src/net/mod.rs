@@ -39,7 +39,7 @@ impl Check {
     }
 }
 
-/// Runs all checks, or those whose names contain one of the words.
+/// Runs all checks, or those whose names contain one of the filters.
 pub(crate) fn run(is_required: bool, words: &[String]) -> Result {
     match wire::prepare() {
         Ok(()) => {}

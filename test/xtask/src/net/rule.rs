@@ -1,7 +1,7 @@
 //! Network impairments as values, and as text for nft or tc.
 //!
-//! Does no I/O; `wire` applies the rules. A rule applies to one end and, unless stated otherwise, to its incoming
-//! packets.
+//! Does no I/O; `wire` applies the rules. A rule applies to one side of the link and, unless stated otherwise, to its
+//! incoming packets.
 #![forbid(unsafe_code)]
 
 use super::wire::DEVICE;
@@ -23,7 +23,7 @@ pub(crate) enum Rule {
     Policer { megabits: u32 },
     /// A queue of this length in milliseconds for outgoing packets, drained at this rate.
     Queue { megabits: u32, milliseconds: u32 },
-    /// Address translation: the other end appears at, and is reached by, another address.
+    /// Address translation: the peer appears at, and is reached by, another address.
     Moved { from: &'static str, to: &'static str },
 }
 

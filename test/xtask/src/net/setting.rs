@@ -1,4 +1,4 @@
-//! Environment of the checks: the staged libraries, a registry for each end of a link, dtest, and `test/c/net.c`.
+//! Environment of the checks: the staged libraries, a registry for each side of a link, dtest, and `test/c/net.c`.
 #![forbid(unsafe_code)]
 
 use std::path::{Path, PathBuf};
@@ -36,7 +36,7 @@ impl Family {
         }
     }
 
-    /// The device name of an end's adapter: interface or address.
+    /// The device name of the adapter on one side of the link: interface or address.
     fn place(self, end: usize) -> &'static str {
         match self {
             Family::V4 => DEVICE,
@@ -49,15 +49,16 @@ fn registry(place: &str) -> String {
     format!("usnic0 u1.2 threadsafe default libdaplusnic.so.1 dapl.1.2 \"{place}\" \"\"\n")
 }
 
-/// Starts a program at an end of the wire, with its sandbox's registry and these variables.
+/// Starts a program on one side of the link, with its sandbox's registry and these variables.
 fn start(wire: &Wire, end: usize, sandbox: &Sandbox, program: &Path, arguments: &[&str], set: Environment<'_>) -> Run {
     let mut command = sandbox.command(program, arguments);
-    // Sandboxes use different ports by default, so that they can share a host. Here both ends use the same port.
+    // Sandboxes use different ports by default, so that they can share a host. Here server and client use the same
+    // port.
     command.env("DAPL_USNIC_PORT", PORT);
     Run::start(wire.command(end, command.envs(set.iter().copied())))
 }
 
-/// UDP port of both ends.
+/// UDP port of server and client.
 pub(super) const PORT: &str = "17471";
 
 /// The environment, built with all assertions.
@@ -86,7 +87,7 @@ impl Setting {
         &self.stage
     }
 
-    /// Creates a sandbox for the programs at an end.
+    /// Creates a sandbox for the programs on one side of the link.
     pub(super) fn sandbox(&self, family: Family, end: usize) -> Sandbox {
         Sandbox::new(&self.stage, Some(&registry(family.place(end))))
     }
@@ -183,7 +184,7 @@ pub(super) fn check_output(who: &str, finished: &Finished, last: &str) -> Result
     }
 }
 
-/// Starts a system program at an end.
+/// Starts a system program on one side of the link.
 pub(super) fn other(wire: &Wire, end: usize, command: &Command) -> Run {
     Run::start(wire.command(end, command))
 }

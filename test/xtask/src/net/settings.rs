@@ -52,7 +52,7 @@ fn lossy(setting: &Setting, wire: &Wire, set: Environment<'_>) -> Result {
     setting.flow_with(wire, Family::V4, &["-2"], [set, set]).end_well(GOOD)
 }
 
-/// The client gets no connection and an event that says so. The server's consumer gets no request, and the server's
+/// The connect fails with an event. The server's consumer gets no request, and the server's
 /// log names the cause.
 fn without_key(setting: &Setting, wire: &Wire, set: [Environment<'_>; 2], cause: &str) -> Result {
     let pair = setting.begin(wire, Family::V4, &[], set);

@@ -56,7 +56,7 @@ impl<'a> Hosts<'a> {
         listener
     }
 
-    /// Runs a client at an end, which must succeed.
+    /// Runs a client on one side of the link. The client must succeed.
     fn client(&self, end: usize, arguments: &[&str]) -> Result {
         let client = self.start(end, &[&["-h", ADDRESSES[0]], arguments].concat());
         check_output("client", &client.finish(LIMIT), OK)
@@ -94,7 +94,7 @@ fn stopped(setting: &Setting, wire: &Wire) -> Result {
         hosts.client(1, &["-n", "8", served]).map_err(|why| format!("while listener {which} is stopped: {why}"))?;
         signal(&listeners[which], "CONT")?;
     }
-    // A process that starts now must still be able to join the port.
+    // A process that starts later must still be able to share the port.
     signal(&listeners[0], "STOP")?;
     let _third = hosts.listener("3");
     hosts.client(1, &["-n", "8", "3"])?;

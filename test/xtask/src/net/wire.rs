@@ -1,8 +1,8 @@
 //! Two network namespaces with a link between them, and rules that impair the link until they are dropped.
 //!
-//! Nothing is left behind. A keeper process reads from a pipe to this process; when the pipe closes, also because
-//! this process was killed, it kills the programs in the namespaces and removes the namespaces. If the keeper itself
-//! was killed, the next `sweep` removes the namespaces, whose names contain the dead owner's pid. Other namespaces
+//! Nothing is left behind. A keeper process reads from a pipe to this process; when the pipe closes, also because this
+//! process was killed, it kills the programs in the namespaces and removes the namespaces. If the keeper itself was
+//! killed, the next `sweep` removes the namespaces, whose names contain the pid of the exited owner. Other namespaces
 //! and the devices of this machine stay unchanged.
 #![forbid(unsafe_code)]
 
@@ -16,7 +16,7 @@ use super::rule::{Rule, Text};
 use crate::quiet::{run_quietly, text_of};
 use crate::{Result, setup};
 
-/// Name of the network device at both ends.
+/// Name of the network device in both namespaces.
 pub(crate) const DEVICE: &str = "d0";
 /// IPv4 addresses of the ends, from the documentation range.
 pub(crate) const ADDRESSES: [&str; 2] = ["192.0.2.1", "192.0.2.2"];
@@ -38,7 +38,7 @@ for name in "$@"; do
     ip netns del "$name"
 done"#;
 
-/// A wire. Dropping it removes its namespaces and kills the programs in them.
+/// Two connected namespaces. The drop kills the programs in the namespaces and removes the namespaces.
 pub(crate) struct Wire {
     names: [String; 2],
     keeper: Child,
@@ -72,7 +72,7 @@ pub(crate) fn has_queues() -> bool {
     Wire::lay().and_then(|wire| wire.apply(0, rule).map(drop)).is_ok()
 }
 
-/// Removes the namespaces of dead processes.
+/// Removes the namespaces of processes that have exited.
 pub(crate) fn sweep() {
     for entry in fs::read_dir(NAMESPACES).into_iter().flatten().flatten() {
         let name = entry.file_name().to_string_lossy().into_owned();
@@ -118,7 +118,7 @@ impl Wire {
         Ok(wire)
     }
 
-    /// Returns a command that runs at an end, and dies with this process.
+    /// Returns a command that runs in one namespace, and is killed when this process exits.
     pub(crate) fn command(&self, end: usize, command: &Command) -> Command {
         let mut inside = Command::new("setpriv");
         inside.args(["--pdeathsig", "KILL", "nsenter"]);
@@ -133,12 +133,12 @@ impl Wire {
         inside
     }
 
-    /// Runs `ip` at an end.
+    /// Runs `ip` in one namespace.
     pub(crate) fn ip(&self, end: usize, arguments: &[&str]) -> Result {
         run_quietly(Command::new("ip").args(["-n", &self.names[end]]).args(arguments)).map(drop)
     }
 
-    /// Number of received ICMP "unreachable" messages at an end, if any.
+    /// Number of received ICMP "unreachable" messages in one namespace, if any.
     pub(crate) fn unreachables(&self, end: usize) -> Result<u64> {
         let mut cat = Command::new("cat");
         let text = text_of(&mut self.command(end, cat.arg("/proc/self/net/snmp")))?;
@@ -149,12 +149,12 @@ impl Wire {
         count.ok_or_else(|| format!("/proc/net/snmp without InDestUnreachs: {text}"))
     }
 
-    /// Sets the MTU of both ends.
+    /// Sets the MTU of both devices.
     pub(crate) fn mtu(&self, bytes: u32) -> Result {
         (0..2).try_for_each(|end| self.mtu_of(end, bytes))
     }
 
-    /// Sets the MTU of one end.
+    /// Sets the MTU of one device.
     pub(crate) fn mtu_of(&self, end: usize, bytes: u32) -> Result {
         self.ip(end, &["link", "set", DEVICE, "mtu", &bytes.to_string()])
     }
@@ -170,7 +170,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Impairs incoming packets at an end.
+    /// Impairs incoming packets of one namespace.
     pub(crate) fn apply(&self, end: usize, rule: Rule) -> Result<Applied> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let name = format!("rule{}", COUNT.fetch_add(1, Ordering::Relaxed));
@@ -193,7 +193,7 @@ impl Wire {
         }
     }
 
-    /// Impairs incoming packets at both ends.
+    /// Impairs incoming packets of both namespaces.
     pub(crate) fn apply_to_both(&self, rule: Rule) -> Result<[Applied; 2]> {
         Ok([self.apply(0, rule)?, self.apply(1, rule)?])
     }

@@ -37,9 +37,9 @@ fn recorded(name: &str, call: impl FnOnce() -> DAT_RETURN) -> DAT_RETURN {
     code
 }
 
-/// The function table that the first word of an object handle points to.
+/// The function table to which the first 8 bytes of an object point.
 fn table(handle: DAT_HANDLE) -> &'static DAT_PROVIDER {
-    // SAFETY: the cases pass live handles, whose first word points to a table that is never freed.
+    // SAFETY: the cases pass valid handles; the first 8 bytes of the object point to a table that is never freed.
     unsafe { &**handle.cast::<*const DAT_PROVIDER>() }
 }
 
@@ -63,10 +63,10 @@ macro_rules! through {
     }};
 }
 
-/// All words of the function table of an open IA.
+/// All 8-byte entries of the function table of an open IA.
 pub(crate) fn table_words(ia: DAT_HANDLE) -> Vec<usize> {
     let table: *const v2::DAT_PROVIDER = table(pointer(ia));
-    // SAFETY: the table of 2.0 consists of words.
+    // SAFETY: the table of 2.0 consists of 8-byte entries.
     (0..81).map(|n| unsafe { table.cast::<usize>().add(n).read() }).collect()
 }
 
@@ -363,7 +363,7 @@ pub(crate) fn wait_done(evd: DAT_HANDLE, time: Duration) -> Option<Done> {
     let micros = u32::try_from(time.as_micros()).unwrap_or(v2::DAT_TIMEOUT_INFINITE);
     let mut more = 0;
     // SAFETY: an all-zero event is valid (numbers and null pointers), and the call writes local records. All union
-    // members are numbers and addresses; the extension words hold the extension's record.
+    // members are numbers and addresses; the extension members hold the extension's record.
     unsafe {
         let mut event = std::mem::zeroed::<v2::DAT_EVENT>();
         let code = (super::real().evd_wait)(evd, micros, 1, &raw mut event, &raw mut more);
@@ -399,7 +399,7 @@ pub(crate) fn await_readable(fd: c_int, time: Duration) {
     );
 }
 
-/// Whether the descriptor is readable now.
+/// Whether the descriptor is readable (poll without waiting).
 pub(crate) fn is_readable(fd: c_int) -> bool {
     let mut polled = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
     // SAFETY: passes one local pollfd.

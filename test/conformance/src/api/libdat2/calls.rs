@@ -60,7 +60,8 @@ pub(super) unsafe fn put_event(out: *mut DAT_EVENT, of: &v2::DAT_EVENT) {
 }
 
 pub(super) unsafe extern "C" fn evd_dequeue(evd: DAT_EVD_HANDLE, out: *mut DAT_EVENT) -> DAT_RETURN {
-    // SAFETY: an all-zero event is valid. The case is responsible for its arguments.
+    // SAFETY: all fields of an event are integers or nullable pointers, so all-zero bytes are valid. The case is
+    // responsible for its arguments.
     unsafe {
         let mut event = zeroed::<v2::DAT_EVENT>();
         let code = (real().evd_dequeue)(evd, into(out, &mut event));
@@ -78,7 +79,8 @@ pub(super) unsafe extern "C-unwind" fn evd_wait(
     out: *mut DAT_EVENT,
     more: *mut DAT_COUNT,
 ) -> DAT_RETURN {
-    // SAFETY: an all-zero event is valid. The case is responsible for its arguments.
+    // SAFETY: all fields of an event are integers or nullable pointers, so all-zero bytes are valid. The case is
+    // responsible for its arguments.
     unsafe {
         let mut event = zeroed::<v2::DAT_EVENT>();
         let code = (real().evd_wait)(evd, timeout, threshold, into(out, &mut event), more);

@@ -14,7 +14,8 @@ pub(super) unsafe extern "C" fn cno_query(
     mask: DAT_CNO_PARAM_MASK,
     out: *mut DAT_CNO_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: an all-zero record is valid. The case is responsible for its arguments.
+    // SAFETY: all fields of the record are integers or nullable pointers, so all-zero bytes are valid. The case is
+    // responsible for its arguments.
     unsafe {
         let mut param = zeroed::<v2::DAT_CNO_PARAM>();
         let mask = if mask & !DAT_CNO_FIELD_ALL == 0 { mask } else { !0 };
@@ -39,7 +40,8 @@ pub(super) unsafe extern "C" fn ia_query(
     let known = if ia_mask & DAT_IA_FIELD_ALL == 0 { 0 } else { v2::DAT_IA_FIELD_ALL };
     let unknown = if ia_mask & !DAT_IA_FIELD_ALL == 0 { 0 } else { !v2::DAT_IA_FIELD_ALL };
     let provider_known = if provider_mask & DAT_PROVIDER_FIELD_ALL == 0 { 0 } else { v2::DAT_PROVIDER_FIELD_ALL };
-    // SAFETY: all-zero records are valid. The case is responsible for its arguments.
+    // SAFETY: all fields of the records are integers or nullable pointers, so all-zero bytes are valid. The case is
+    // responsible for its arguments.
     unsafe {
         let (mut of_ia, mut of_provider): (v2::DAT_IA_ATTR, v2::DAT_PROVIDER_ATTR) = zeroed();
         let (to_ia, to_provider) = (into(ia_attr, &mut of_ia), into(provider_attr, &mut of_provider));
@@ -227,7 +229,8 @@ pub(super) unsafe extern "C" fn ep_query(
     mask: DAT_EP_PARAM_MASK,
     out: *mut DAT_EP_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: an all-zero record is valid. The case is responsible for its arguments.
+    // SAFETY: all fields of the record are integers or nullable pointers, so all-zero bytes are valid. The case is
+    // responsible for its arguments.
     unsafe {
         let mut of = zeroed::<v2::DAT_EP_PARAM>();
         let mask = ep_mask(mask);
@@ -257,7 +260,8 @@ pub(super) unsafe extern "C" fn ep_modify(
     mask: DAT_EP_PARAM_MASK,
     param: *const DAT_EP_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: an all-zero record is valid. The case is responsible for its arguments.
+    // SAFETY: all fields of the record are integers or nullable pointers, so all-zero bytes are valid. The case is
+    // responsible for its arguments.
     unsafe {
         let Some(of) = param.as_ref() else { return (real().ep_modify)(ep, ep_mask(mask), std::ptr::null()) };
         let param = v2::DAT_EP_PARAM {
@@ -342,7 +346,8 @@ pub(super) unsafe extern "C" fn lmr_query(
     mask: DAT_LMR_PARAM_MASK,
     out: *mut DAT_LMR_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: an all-zero record is valid. The case is responsible for its arguments.
+    // SAFETY: all fields of the record are integers or nullable pointers, so all-zero bytes are valid. The case is
+    // responsible for its arguments.
     unsafe {
         let mut of = zeroed::<v2::DAT_LMR_PARAM>();
         let mask = if mask & !DAT_LMR_FIELD_ALL == 0 { mask & 0x3F } else { !0 };
@@ -370,7 +375,8 @@ pub(super) unsafe extern "C" fn rmr_query(
     mask: DAT_RMR_PARAM_MASK,
     out: *mut DAT_RMR_PARAM,
 ) -> DAT_RETURN {
-    // SAFETY: an all-zero record is valid. The case is responsible for its arguments.
+    // SAFETY: all fields of the record are integers or nullable pointers, so all-zero bytes are valid. The case is
+    // responsible for its arguments.
     unsafe {
         let mut of = zeroed::<v2::DAT_RMR_PARAM>();
         let mask = if mask & !DAT_RMR_FIELD_ALL == 0 { mask } else { !0 };
@@ -400,7 +406,8 @@ static LMRS: Mutex<Vec<(DAT_LMR_CONTEXT, usize)>> = Mutex::new(Vec::new());
 pub(super) fn lmr_of(context: DAT_LMR_CONTEXT) -> DAT_LMR_HANDLE {
     let known = LMRS.lock().unwrap_or_else(PoisonError::into_inner);
     let is_live = |lmr: DAT_LMR_HANDLE| {
-        // SAFETY: an all-zero record is valid; the library must survive any handle.
+        // SAFETY: all fields of the record are integers or nullable pointers, so all-zero bytes are valid. The library
+        // must survive any handle.
         unsafe { (real().lmr_query)(lmr, 0, &mut zeroed()) == DAT_SUCCESS }
     };
     let of_context = known.iter().rev().filter(|(known, _)| *known == context).map(|(_, lmr)| *lmr as DAT_LMR_HANDLE);

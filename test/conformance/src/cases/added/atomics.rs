@@ -81,7 +81,7 @@ fn swap(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Exports three words; the peer changes the second.
+/// Exports three 64-bit words; the peer changes the second.
 fn be_changed(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
@@ -210,7 +210,7 @@ fn count_adds(ctx: &Ctx) {
     let times = sum / 0x0101_0101_0101_0101;
     assert_eq!(sum, times * 0x0101_0101_0101_0101, "an addition was not atomic");
     assert!((COMPLETE..=COMPLETE + ON_THE_WAY).contains(&times), "the memory shows {times} additions");
-    // The peer is gone: only this process accesses the memory now, and the adapter still works.
+    // The peer has exited: only this process accesses the memory, and the adapter still works.
     let (own, other) = ctx.loopback_with(&conn.ia, &Setup { qual: 1, ..Setup::default() });
     let (lmr, target) = register_again(&other.ia, &other.pz, &memory, ATOMIC);
     let back = own.memory(WORD);

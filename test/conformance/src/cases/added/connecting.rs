@@ -95,7 +95,7 @@ fn v2_common_service_point_refuses_unsupported_protocols_and_addresses(ctx: &Ctx
     assert_eq!(create(&ia, DAT_COMM { r#type: 2, ..TCP }, &address, &requests), not_supported);
     assert_eq!(create(&ia, DAT_COMM { protocol: 17, ..TCP }, &address, &requests), not_supported);
     assert_eq!(create(&ia, TCP, &no_port, &requests), Err(argument(3)));
-    // Another host, groups, and broadcast.
+    // Addresses of another host, of multicast groups, and for broadcast.
     for bytes in [[203, 0, 113, 1], [224, 0, 0, 1], [239, 1, 2, 3], [255; 4], [127, 255, 255, 255]] {
         let elsewhere = with_bytes(bytes, port);
         assert_eq!(create(&ia, TCP, &elsewhere, &requests), Err(argument(3)), "{bytes:?}");

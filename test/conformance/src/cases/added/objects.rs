@@ -24,7 +24,7 @@ pub(crate) fn cases() -> Vec<Case> {
 fn v2_function_table_has_81_entries(ctx: &Ctx) {
     let words = added::table_words(ctx.ia().h());
     assert_eq!(words.len(), 81);
-    // The provider owns the second word, which may be null.
+    // The provider owns the second 8 bytes, which may be null.
     assert!(words.iter().enumerate().all(|(n, word)| n == 1 || *word != 0), "{words:?}");
 }
 

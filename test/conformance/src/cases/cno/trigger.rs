@@ -225,7 +225,7 @@ fn cno_trigger_not_again_for_events_left_untouched(ctx: &Ctx) {
     expect_untriggered(&cno);
 }
 
-/// A program that takes one event for each `dat_cno_wait`, from the EVD that the wait returned.
+/// A program that dequeues one event for each `dat_cno_wait`, from the EVD that the wait returned.
 fn cno_trigger_with_one_dequeue_per_wait_loses_no_event(ctx: &Ctx) {
     const EACH: usize = 300;
     let ia = ctx.ia();

@@ -209,8 +209,8 @@ fn connect_does_not_write_the_address(ctx: &Ctx) {
     assert_eq!(bytes_at(pointer.cast(), 28), before);
 }
 
-/// Connects to an address reserved for documentation (RFC 5737). An error detected at once is returned; otherwise an
-/// event arrives, at the latest at the timeout.
+/// Connects to an address reserved for documentation (RFC 5737). An error detected by the call is returned; otherwise
+/// an event arrives, at the latest at the timeout.
 fn to_absent_host(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let address = Some(Address::ipv4([203, 0, 113, 77]));
@@ -264,7 +264,7 @@ fn by_address(ctx: &Ctx, address: impl Fn(&Ia) -> Address) {
     established(&client, &server);
 }
 
-/// The refused EP stays unconnected, without an event, and can connect at once.
+/// The refused EP is still unconnected, gets no event, and can connect immediately.
 fn connect_by_an_unknown_address_family_is_malformed(ctx: &Ctx) {
     let (client, server) = (Conn::alone(ctx), Conn::alone(ctx));
     for family in [0, 16, 77, u16::MAX] {

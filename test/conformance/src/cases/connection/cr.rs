@@ -1,4 +1,4 @@
-//! `dat_cr_query`, `dat_cr_accept` and `dat_cr_reject`: parameters of connection requests, and the answers to them.
+//! `dat_cr_query`, `dat_cr_accept` and `dat_cr_reject`: parameters of connection requests, accepts and rejects.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;

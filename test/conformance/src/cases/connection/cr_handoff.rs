@@ -100,7 +100,7 @@ fn cr_handoff_returns_the_ep_of_the_rsp(ctx: &Ctx) {
     ok(dat_cr_handoff(scene.request.take().expect("the request is pending").leak(), ctx.qual(1)));
     scene.is_still(Unconnected);
     let request = Request::arrives(&requests);
-    // The handed-off request can be accepted at once.
+    // The handed-off request can be accepted immediately.
     accepted(request, scene.other(), &scene.own);
 }
 

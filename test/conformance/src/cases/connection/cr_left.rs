@@ -1,4 +1,5 @@
-//! Requests whose requester has given up: the CR can still be queried and answered.
+//! Requests whose requester has disconnected, freed its EP or timed out: the CR can still be queried, accepted and
+//! rejected.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -24,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// A request whose requester has given up.
+/// A request whose requester has disconnected.
 #[track_caller]
 fn left(ctx: &Ctx) -> Asked {
     let asked = asked(ctx, &pattern(12, 4));

@@ -141,7 +141,7 @@ fn closes(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     ok(dat_ia_close(conn.ia.h(), DAT_CLOSE_ABRUPT_FLAG));
-    // Every handle is invalid now, so nothing may be freed.
+    // The close has invalidated every handle, so nothing may be freed.
     std::mem::forget(conn);
 }
 
@@ -160,7 +160,7 @@ fn closes_undecided(ctx: &Ctx) {
     ctx.send_address(&ia);
     let request = Request::arrives(&requests);
     ok(dat_ia_close(ia.h(), DAT_CLOSE_ABRUPT_FLAG));
-    // The handle is invalid now.
+    // The close has invalidated the handle.
     request.leak();
     psp.leak();
     requests.leak();

@@ -370,7 +370,7 @@ fn gives_up(ctx: &Ctx) {
     disconnect(&conn, DAT_CLOSE_ABRUPT_FLAG);
     is_over(&conn);
     ctx.meet();
-    ctx.meet(); // the partner has accepted and taken its event
+    ctx.meet(); // the partner has accepted and dequeued its event
     expect_nothing(conn.events.h());
 }
 
@@ -391,7 +391,7 @@ fn accepts_too_late(ctx: &Ctx) {
     ctx.send_address(&conn.ia);
     let request = Request::arrives(&requests);
     ctx.meet();
-    ctx.meet(); // the requester has given up
+    ctx.meet(); // the requester has disconnected
     expect_nothing(conn.events.h());
     is_accepted_too_late(&conn, request);
     ctx.meet();

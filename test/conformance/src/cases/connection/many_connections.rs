@@ -1,4 +1,4 @@
-//! Many connection attempts at once, on one EVD or from many threads. Each attempt ends exactly once.
+//! Many concurrent connection attempts, on one EVD or from many threads. Each attempt ends exactly once.
 #![forbid(unsafe_code)]
 
 use std::collections::BTreeMap;

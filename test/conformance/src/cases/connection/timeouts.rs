@@ -1,4 +1,4 @@
-//! Connects with a timeout: each attempt yields exactly one event, whether the answer or the timeout is first. The
+//! Connects with a timeout: each attempt yields exactly one event, whether the reply or the timeout is first. The
 //! timer ends with the attempt.
 #![forbid(unsafe_code)]
 
@@ -25,7 +25,7 @@ pub(crate) fn cases() -> Vec<Case> {
     ]
 }
 
-/// Connects with a timeout to a listener that does not answer.
+/// Connects with a timeout to a listener that neither accepts nor rejects.
 #[track_caller]
 fn limited(ctx: &Ctx, conn: &Conn, timeout: DAT_TIMEOUT) {
     ok(Call { timeout, ..Call::to(&conn.ia, ctx.qual(0)) }.make(conn.ep.h()));
@@ -163,7 +163,7 @@ fn timeout_races_with_the_free(ctx: &Ctx) {
 
 const RACES: u32 = 200;
 
-/// The timeout is about as long as an answer takes: each attempt has exactly one outcome.
+/// The timeout is about as long as a handshake, so either may be first: each attempt has exactly one outcome.
 fn races_client(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let address = ctx.receive_address();
@@ -217,7 +217,7 @@ fn races_server(ctx: &Ctx) {
     }
     let whole = [DAT_CONNECTION_EVENT_ESTABLISHED, DAT_CONNECTION_EVENT_DISCONNECTED];
     let failed = [DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR];
-    // A requester may give up after the accept and before its own ESTABLISHED.
+    // A requester may time out after the accept and before its own ESTABLISHED event.
     let withdrawn = [DAT_CONNECTION_EVENT_DISCONNECTED];
     for ep in &eps {
         let story = stories.get(&ep.h()).map_or(&[][..], |story| story);

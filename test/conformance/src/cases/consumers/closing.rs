@@ -1,5 +1,5 @@
-//! Program shutdown: both sides at once, one side first, abruptly, and with cancelled threads (spec/consumers 12 to
-//! 15).
+//! Program shutdown: both sides concurrently, one side first, abruptly, and with cancelled threads (spec/consumers 12
+//! to 15).
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -125,7 +125,7 @@ fn waits_for_the_end(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Disconnects, takes the event, and frees the EP, the memory, and the EVDs with events still queued.
+/// Disconnects, dequeues the event, and frees the EP, the memory, and the EVDs with events still queued.
 fn dtest_client(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(4096);
@@ -332,7 +332,7 @@ fn resets_and_accepts(ctx: &Ctx) {
         conn.post_send(cycle, memory.segment(0, 16));
         expect_dto(conn.request.h(), cycle, DAT_DTO_SUCCESS, 16);
         conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
-        // The last receive is a marker: its completion shows that all earlier events were taken.
+        // The last receive is a marker: its completion shows that all earlier events were dequeued.
         conn.post_recv(999, memory.segment(0, 64));
         expect_dto(conn.recv.h(), cycle + CYCLES, DAT_DTO_ERR_FLUSHED, 0);
         expect_dto(conn.recv.h(), 999, DAT_DTO_ERR_FLUSHED, 0);

@@ -95,7 +95,7 @@ fn unsignalled(ctx: &Ctx) {
     post(1, DAT_COMPLETION_UNSIGNALLED_FLAG);
     post(2, DAT_COMPLETION_UNSIGNALLED_FLAG);
     post(3, DAT_COMPLETION_DEFAULT_FLAG);
-    // The last completion wakes the waiter, which then takes the oldest event.
+    // The last completion wakes the waiter, which then gets the oldest event.
     for id in 1..=3 {
         expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
     }

@@ -47,7 +47,7 @@ fn spins_on_marks(ctx: &Ctx) {
     }
 }
 
-/// A ring of slots, each with a payload and a footer that holds the round number. The sender takes no completions:
+/// A ring of slots, each with a payload and a footer that holds the round number. The sender dequeues no completions:
 /// its writes are suppressed, and the receiver reports free slots by a write.
 fn eager_ring(ctx: &Ctx) {
     const SLOTS: usize = 8;

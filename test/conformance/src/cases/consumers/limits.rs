@@ -46,7 +46,7 @@ fn sends_sixty(ctx: &Ctx) {
         ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
     }
     ctx.meet();
-    // Until here no completion was taken: all were queued on an EVD of length three.
+    // Up to here no completion was dequeued: all were queued on an EVD of length three.
     for id in 0..SIXTY as u64 {
         expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, 0);
     }

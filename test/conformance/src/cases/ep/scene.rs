@@ -88,7 +88,7 @@ pub(crate) fn in_state(at: State, body: impl Fn(&Ctx, Scene) + Send + Sync + 'st
     }
 }
 
-/// A pending connection request. The drop rejects it if it was not answered.
+/// A pending connection request. The drop rejects the request if it was neither accepted nor rejected.
 pub(crate) struct Request(Option<Handle>);
 
 impl Request {
@@ -106,7 +106,7 @@ impl Request {
         self.0.expect("the handle is set until the request is answered").h()
     }
 
-    /// Returns the handle; the caller must answer the request.
+    /// Returns the handle; the caller must accept or reject the request.
     pub(crate) fn leak(mut self) -> DAT_CR_HANDLE {
         self.0.take().expect("the handle is set until the request is answered").h()
     }
@@ -149,7 +149,7 @@ pub(crate) struct Scene {
     pub(crate) own: Conn,
     /// The peer endpoint, if it is in this process.
     pub(crate) other: Option<Conn>,
-    /// Handle of the request that was answered to make the connection.
+    /// Handle of the request that was accepted for the connection.
     pub(crate) answered: Option<Handle>,
 }
 
@@ -334,7 +334,8 @@ pub(crate) fn completing(ctx: &Ctx) -> (Scene, Stopped) {
     (scene, stopped)
 }
 
-/// Listens and never answers. The EVD comes first in the result, so that it is freed after the PSP.
+/// Listens, and neither accepts nor rejects requests. The EVD comes first in the result, so that it is freed after the
+/// PSP.
 #[track_caller]
 pub(crate) fn silent_listener(ctx: &Ctx, ia: &Ia, n: u64) -> (Evd, Psp) {
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
@@ -343,7 +344,7 @@ pub(crate) fn silent_listener(ctx: &Ctx, ia: &Ia, n: u64) -> (Evd, Psp) {
 }
 
 /// Returns a full EVD and the EP that filled it. A queue may grow far beyond its length, so it is filled until the IA
-/// reports an overflow; that event is taken.
+/// reports an overflow; that event is dequeued.
 #[track_caller]
 pub(crate) fn full_evd(ia: &Ia, pz: &Pz, flags: DAT_EVD_FLAGS) -> (Evd, Ep) {
     let evd = ia.evd(1, flags | DAT_EVD_CONNECTION_FLAG);

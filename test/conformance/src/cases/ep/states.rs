@@ -209,13 +209,13 @@ fn accept_own(_ctx: &Ctx, at: State, mut scene: Scene) {
             refused(dat_cr_accept(request.h(), no_ep, 0, null_mut()), bad_ep.0, bad_ep.1);
             scene.is_still(at);
         }
-        // The service point takes the consumer's EPs, so the pending request has no EP.
+        // The service point uses EPs of the consumer, so the pending request has no EP.
         Active => {
             let request = scene.request.as_ref().expect("the request is pending");
             refused(dat_cr_accept(request.h(), no_ep, 0, null_mut()), bad_ep.0, bad_ep.1);
             scene.is_still(at);
         }
-        // The request that made the connection has been answered.
+        // The request of the connection has been accepted.
         Completing | Connected | Disconnecting | Disconnected => {
             let cr = scene.answered.expect("the scene has accepted a request").h();
             refused(dat_cr_accept(cr, no_ep, 0, null_mut()), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_CR);

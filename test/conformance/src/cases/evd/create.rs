@@ -144,7 +144,7 @@ fn evd_create_with_the_default_flags(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_DEFAULT_FLAG);
     assert_eq!(evd.param().evd_flags, DAT_EVD_DEFAULT_FLAG);
-    // The EVD takes every stream except software events.
+    // The EVD has every stream except software events.
     refused(dat_evd_post_se(evd.h(), &software_event(1)), DAT_INVALID_PARAMETER, DAT_INVALID_ARG1);
 }
 

@@ -266,7 +266,7 @@ fn overflows(ctx: &Ctx) {
     error.is(DAT_ASYNC_ERROR_EVD_OVERFLOW);
     let data = error.asynchronous();
     assert_eq!((data.dat_handle, data.reason), (evd.h(), DAT_EVD_OVERFLOW_ERROR as DAT_COUNT));
-    // The overflown EVD remains usable: queued events can be taken, and new events arrive.
+    // The overflown EVD remains usable: queued events can be dequeued, and new events arrive.
     drain(ia.errors());
     let held = drain(evd.h());
     assert!(!held.is_empty());

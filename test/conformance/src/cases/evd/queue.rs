@@ -301,7 +301,7 @@ fn receives_all_before_the_end(ctx: &Ctx) {
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
 }
 
-/// One EVD for requests, connections, completions and software events of both ends of a connection.
+/// One EVD for requests, connections, completions and software events of both endpoints of a connection.
 fn evd_receives_all_streams(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();

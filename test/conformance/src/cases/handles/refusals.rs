@@ -67,7 +67,7 @@ fn refuses_addresses(ctx: &Ctx, place: &Place) {
     }
     let variable = objects.ep.h();
     let memory = Buffer::new(4096);
-    // Memory that resembles an object: its first word is the address of a table, or its own address.
+    // Memory that resembles an object: the first 8 bytes are the address of a table, or their own address.
     let forged = Buffer::new(4096);
     forged.put(0, &bytes_at(objects.evd.h(), 8));
     let circle = Buffer::new(4096);

@@ -115,7 +115,7 @@ fn receives_three(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Sends each new context at once. The peer uses it before this role has taken the completion of the bind.
+/// Sends each new context immediately. The peer uses it before this role has dequeued the completion of the bind.
 fn sends_contexts_at_once(ctx: &Ctx) {
     let conn = ctx.connect();
     let (memory, word) = (conn.memory(100), conn.memory(4));

@@ -1,4 +1,4 @@
-//! Shared queues whose connections all end at once: by a close, by a killed process, or like in dtestsrq.
+//! Shared queues whose connections all end simultaneously: by a close, by a killed process, or like in dtestsrq.
 #![forbid(unsafe_code)]
 
 use std::ptr::null_mut;
@@ -101,7 +101,7 @@ fn dies_and_others_go_on(ctx: &Ctx, pool: &Pool, ep: &Ep, left: DAT_COUNT) {
 /// Number of EPs, as in the program dtestsrq.
 const EPS: usize = 8;
 
-/// Number of messages that dtestsrq sends at once.
+/// Number of messages that dtestsrq sends without waiting.
 const BURST: usize = 10;
 
 /// The attributes that dtestsrq uses.

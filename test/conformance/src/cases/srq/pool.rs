@@ -110,7 +110,7 @@ impl Pool {
         filled(|out| dat_srq_query(self.srq.h(), DAT_SRQ_FIELD_ALL, out))
     }
 
-    /// Checks the number of queued receives, and the number of completions not yet taken.
+    /// Checks the number of queued receives, and the number of completions not yet dequeued.
     #[track_caller]
     pub(super) fn expect_counts(&self, available: DAT_COUNT, outstanding: DAT_COUNT) {
         let param = self.param();
@@ -126,7 +126,7 @@ impl Pool {
         self.memory.expect_pattern(at as usize * SLOT, length, seed);
     }
 
-    /// Takes the next completion of any EP: the EP, the slot, and the first byte of the message.
+    /// Dequeues the next completion of any EP: the EP, the slot, and the first byte of the message.
     #[track_caller]
     pub(super) fn next(&self) -> (Handle, u64, u8) {
         let data = expect_event(self.recv.h(), SOON).dto();
@@ -231,13 +231,13 @@ impl<'a> Peer<'a> {
         self.ask(WRITE, [conn, target.rmr_context.into(), target.target_address, seed.into()]);
     }
 
-    /// The client role disconnects, and takes its event.
+    /// The client role disconnects, and dequeues its event.
     #[track_caller]
     pub(super) fn disconnect(&self, conn: u64) {
         self.ask(DISCONNECT, [conn, 0, 0, 0]);
     }
 
-    /// The client role takes one event that ends a connection: DISCONNECTED or BROKEN.
+    /// The client role dequeues one event that ends a connection: DISCONNECTED or BROKEN.
     #[track_caller]
     pub(super) fn gets_the_end(&self, conn: u64) {
         self.ask(ENDED, [conn, 0, 0, 0]);
@@ -249,7 +249,7 @@ impl<'a> Peer<'a> {
         self.ask(POST_RECV, [conn, 0, 0, 0]);
     }
 
-    /// The process of the client role dies.
+    /// The process of the client role kills itself.
     pub(super) fn dies(self) {
         self.ctx.send(words(DIE, [0; 4]));
     }

@@ -248,7 +248,7 @@ fn srq_resize_has_room_for_all_completions(_: &Ctx, peer: &Peer, pool: &Pool) {
     let ep = peer.connected(pool);
     ok(dat_srq_resize(pool.srq.h(), MANY as DAT_COUNT));
     (0..MANY).for_each(|_| pool.post(0));
-    // Completions are taken only after all messages have arrived.
+    // Completions are dequeued only after all messages have arrived.
     for _ in 0..MANY / 32 {
         peer.send_many(0, 32, 0);
         peer.sees(0, 32, DAT_DTO_SUCCESS);

@@ -1,4 +1,4 @@
-//! Several threads post and take software events at the same time.
+//! Several threads post and dequeue software events concurrently.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -34,7 +34,7 @@ fn post_numbers(evd: &Evd, numbers: std::ops::Range<usize>) {
     }
 }
 
-/// One thread posts and three threads take. Each event must be taken exactly once.
+/// One thread posts and three threads dequeue. Each event must be dequeued exactly once.
 fn takes_each_once(ctx: &Ctx, take: impl Fn(DAT_EVD_HANDLE) -> Option<Event> + Sync) {
     let ia = ctx.ia();
     let evd = ia.evd(32, DAT_EVD_SOFTWARE_FLAG);

@@ -1,4 +1,4 @@
-//! Many threads in the library at once: on objects, in transfers, in waits, and during disconnects and frees.
+//! Many threads in the library concurrently: on objects, in transfers, in waits, and during disconnects and frees.
 //!
 //! Loops count rounds and never measure time. Concurrent calls have several correct results; a case checks that the
 //! result is one of them, and that nothing is lost, duplicated or mixed up.

@@ -1,4 +1,4 @@
-//! Several threads post transfers and take completions at the same time.
+//! Several threads post transfers and dequeue completions concurrently.
 #![forbid(unsafe_code)]
 
 use std::collections::HashSet;
@@ -142,8 +142,8 @@ fn posts_from_three(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Three threads per endpoint: one posts requests, one posts receives and takes their completions, one takes request
-/// completions.
+/// Three threads per endpoint: one posts requests, one posts receives and dequeues their completions, one dequeues
+/// request completions.
 fn three_parties(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let (from, into) = (conn.memory(8 * EACH), conn.memory(8 * 16));
@@ -255,7 +255,7 @@ fn four_receivers(ctx: &Ctx) {
     drop(psp);
 }
 
-/// Two threads post receives, one thread sends, and one takes completions.
+/// Two threads post receives, one thread sends, and one dequeues completions.
 fn threads_post_to_one_shared_receive_queue(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, requests) = (ia.pz(), ia.evd(8, DAT_EVD_CR_FLAG));

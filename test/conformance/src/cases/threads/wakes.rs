@@ -81,7 +81,7 @@ fn threads_wake_each_other_over_cnos(ctx: &Ctx) {
     });
 }
 
-/// Each waiter takes the events of the EVD that the wait returned. Together the waiters take all events.
+/// Each waiter dequeues the events of the EVD that the wait returned. Together the waiters dequeue all events.
 fn threads_many_waiters_on_one_cno_lose_no_wake_up(ctx: &Ctx) {
     const EVENTS: usize = 900;
     let ia = ctx.ia();
@@ -232,7 +232,7 @@ fn threads_make_unwaitable_under_waits(ctx: &Ctx) {
     });
 }
 
-/// One thread waits on the EVD, another on its CNO: together they take all events.
+/// One thread waits on the EVD, another on its CNO. Together the threads dequeue all events.
 fn threads_wait_directly_and_over_a_cno(ctx: &Ctx) {
     const EVENTS: usize = 1000;
     let ia = ctx.ia();
@@ -373,7 +373,7 @@ fn sends_one_by_one(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// Only an agent, called in an arbitrary thread, takes receive completions and posts the receives again.
+/// Only an agent, called in an arbitrary thread, dequeues receive completions and posts the receives again.
 fn takes_in_an_agent(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();

@@ -29,7 +29,7 @@ fn fails_unseen(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.receive_target();
     conn.post_send(1, nowhere());
-    // The EP disconnects although the completion was not taken yet.
+    // The EP disconnects although the completion was not dequeued yet.
     expect_broken(&conn);
     expect_dto(conn.request.h(), 1, DAT_DTO_ERR_LOCAL_PROTECTION, 0);
     ctx.meet();

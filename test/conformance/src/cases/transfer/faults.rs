@@ -313,7 +313,7 @@ fn takes_too_little_late(ctx: &Ctx) {
     ctx.meet();
 }
 
-/// A segment with which every request fails at once.
+/// A segment with which every request fails when it is posted or executed.
 pub(super) fn nowhere() -> DAT_LMR_TRIPLET {
     DAT_LMR_TRIPLET { lmr_context: 0xdead_beef, pad: 0, virtual_address: 4096, segment_length: 100 }
 }

@@ -32,7 +32,7 @@ fn leaves_abruptly(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100_000);
     (1..=3).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
-    // Three requests wait for receives: a short message, a long message, and a write behind both.
+    // Three requests wait for receives: a short message, a long message, and a write posted after these messages.
     conn.post_send(11, memory.segment(0, 100));
     conn.post_send(12, memory.segment(0, 100_000));
     conn.post_write(13, memory.segment(0, 100), ctx.receive_target());

@@ -85,7 +85,7 @@ fn receives_on_a_short_evd(ctx: &Ctx) {
     let conn = ctx.connect_with(&Setup { qlen: 1, ..Setup::default() });
     (0..16).for_each(|id| post_empty_recv(&conn, id));
     ctx.meet();
-    // All events have arrived before the first is taken.
+    // All events have arrived before the first is dequeued.
     ctx.meet();
     (0..16).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0));
     expect_nothing(conn.ia.errors());

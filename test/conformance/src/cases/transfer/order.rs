@@ -66,7 +66,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-/// Message lengths that alternate between slots, fragments and both.
+/// Message lengths that use slots, fragments, or a slot and fragments.
 const MIXED: [usize; 12] = [1, 113, 40_000, 0, 112, 16_384, 5, 70_000, 0, 4096, 113, 2];
 /// The longest message length in `MIXED`.
 const LONGEST: usize = 70_000;

@@ -85,7 +85,7 @@ fn watches_recv(ctx: &Ctx) {
     conn.post_recv(2, memory.segment(0, 5000));
     memory.spin_for(4999, 3);
     ctx.meet();
-    // The completion is queued when the last byte is visible (spec/consumers 2), so it is taken without a wait.
+    // The completion is queued when the last byte is visible (spec/consumers 2), so it is dequeued without a wait.
     let event = dequeue(conn.recv.h()).expect("the completion is queued before the last byte becomes visible");
     check_dto(&event.dto(), 2, DAT_DTO_SUCCESS, 5000);
     memory.expect_all(0, 5000, 3);

@@ -261,7 +261,7 @@ fn fills_by_suppressed(ctx: &Ctx) {
     };
     refused(code, DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
     ctx.send_number(posted + 1);
-    // No completion is taken: the slot is free as soon as the send has completed.
+    // No completion is dequeued: the slot is free as soon as the send has completed.
     until(|| post() == DAT_SUCCESS);
     // The last send must be acknowledged before the peer, which has received it, ends: otherwise the send would be
     // flushed.

@@ -1,4 +1,4 @@
-//! Draws a provider's figures as SVG charts for the page.
+//! Draws a provider's figures as SVG charts for the HTML report.
 #![forbid(unsafe_code)]
 
 use super::results::{Bound, Chart, Contest, Findings, Line, Measure};

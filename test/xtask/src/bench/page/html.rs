@@ -1,4 +1,4 @@
-//! Text, tables and layout of the page around the charts.
+//! Text, tables and layout of the HTML report around the charts.
 //!
 //! All text from result files is escaped by `e`.
 #![forbid(unsafe_code)]
@@ -35,7 +35,7 @@ pub(super) fn page(sections: &[Section]) -> String {
     )
 }
 
-/// Lists missed targets with their figures, or says that all targets were met.
+/// Lists missed targets with their figures, or states that all targets were met.
 fn missed(sections: &[Section]) -> String {
     let contests = |section: &Section| section.findings.iter().flat_map(|findings| &findings.contests).count();
     if sections.iter().map(contests).sum::<usize>() == 0 {

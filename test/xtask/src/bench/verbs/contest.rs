@@ -120,7 +120,7 @@ pub(super) const fn connects(id: &'static str, title: &'static str, depth: u32) 
 pub(super) struct Figures {
     /// Microseconds per operation by the guest's clock, one sample per run.
     pub(super) samples: Vec<f64>,
-    /// Command lines of both ends.
+    /// Command lines of server and client.
     pub(super) ends: Ends,
     /// Processor time per operation in microseconds: server and client.
     pub(super) processor: Option<(f64, f64)>,

@@ -1,17 +1,18 @@
-//! The verbs provider beside perftest and the reference (compat-dapl, the C implementation of DAT 2.0), each with the same
-//! operation in the same loop, in one guest.
+//! The verbs provider beside perftest and the reference (compat-dapl, the C implementation of DAT 2.0), each with the
+//! same operation in the same loop, in one guest.
 //!
-//! The guest is emulated, so the figures show how much code runs, not how fast hardware is. With wall-clock time, repeated runs
-//! differ by a third, because the emulator shares processors with other load. So the guest's clock counts instructions
-//! (`Clock::Instructions`): one processor, on which an instruction takes a nanosecond, for programs and kernel. A figure is
-//! then reproducible to a fraction of a percent on a busy machine too, and differences of 3 % are visible. soft-RoCE delivers a
-//! request within the call that posts it, so one processor is enough. Two programs that poll yield to each other when they find
-//! nothing (`test/c/turns.c`, the same for each). `--clock` runs the same list with wall-clock time and two processors, as a
-//! rough comparison only.
+//! The guest is emulated, so the figures show how much code runs, not how fast hardware is. With wall-clock time,
+//! repeated runs differ by a third, because the emulator shares processors with other load. So the guest's clock counts
+//! instructions (`Clock::Instructions`): one processor, on which an instruction takes a nanosecond, for programs and
+//! kernel. A figure is then reproducible to a fraction of a percent on a busy machine too, and differences of 3 % are
+//! visible. soft-RoCE delivers a request within the call that posts it, so one processor is enough. Two programs that
+//! poll yield to each other when they find nothing (`test/c/turns.c`, the same for each). `--clock` runs the same list
+//! with wall-clock time and two processors, as a rough comparison only.
 //!
 //! The loops are perftest's: `test/c/verbs_bench.c` repeats them over DAT, and is compiled for this project and for the
 //! reference. V10 to V14 use EVDs as larger programs do (`test/c/verbs_evds.h`); perftest has nothing comparable. Where
-//! `dapltest` has such a test, its figure is shown too. The exit status says only whether everything could be measured.
+//! `dapltest` has such a test, its figure is shown too. The exit status shows only whether everything could be
+//! measured.
 #![forbid(unsafe_code)]
 
 mod contest;
@@ -45,7 +46,7 @@ fn caption(clock: Clock) -> &'static str {
     }
 }
 
-/// Selected measurements; without names all of them.
+/// Selected measurements: those whose names are given, or all if no name is given.
 struct Wanted<'a> {
     clock: Clock,
     rounds: usize,

@@ -122,7 +122,7 @@ impl<'a> Sides<'a> {
         Ok(Sample { usec, processor: processor.filter(|_| side != Side::Dapltest) })
     }
 
-    /// Command lines of both ends, in the guest.
+    /// Command lines of server and client, in the guest.
     pub(super) fn ends(&self, side: Side, operation: &Operation) -> Ends {
         ends(&self.command(side, operation, operation.count))
     }
@@ -161,7 +161,7 @@ impl<'a> Sides<'a> {
                 let server = [&*program, "-T", "S", "-D", ADAPTER].map(OsString::from).to_vec();
                 let to = format!("-D {ADAPTER} -s {address}");
                 let (what, size, depth) = (operation.dapltest, operation.size, operation.depth);
-                // ib_write_bw's server does not end by itself, so it is killed.
+                // The server of ib_write_bw does not end when its client ends, so it is killed.
                 let script = format!(
                     "'{program}' -T P {to} -i {count} -p {depth} -m p {what} {size} 1 && '{program}' -T Q {to} >&2"
                 );
@@ -205,7 +205,7 @@ fn ends(command: &Command) -> Ends {
     let duet = words.iter().position(|word| word == "duet").expect("the arguments contain `duet`");
     let preloaded = command.get_envs().find(|(name, _)| *name == "LD_PRELOAD").and_then(|(_, value)| value);
     let preloaded = preloaded.map(|library| format!("LD_PRELOAD={}", plain(&library.to_string_lossy())));
-    // The word after `duet` is the condition for a ready server.
+    // The argument after `duet` is the condition for a ready server.
     let mut sides = words[duet + 2..].split(|word| word == "--");
     let mut end = || {
         let side = sides.next().unwrap_or_default();
@@ -214,7 +214,7 @@ fn ends(command: &Command) -> Ends {
     Ends { server: end(), client: end() }
 }
 
-/// A word as a shell prints it, without directory names.
+/// An argument quoted for a shell, without directory names.
 fn plain(word: &str) -> String {
     let word = if word.starts_with('/') { word.rsplit('/').next().unwrap_or(word) } else { word };
     if word.contains([' ', ';', '\'', '&']) { format!("\"{word}\"") } else { word.to_owned() }

@@ -44,7 +44,7 @@ const PING: &str = r#"
 /// rest arguments of both.
 const DTEST: &str = include_str!("dtest.sh");
 
-/// Runs four pairs at once: $1 is the script for one pair, the rest its arguments.
+/// Runs four pairs concurrently: $1 is the script for one pair, the rest its arguments.
 const FOUR: &str = r#"
 pair=$1; shift; pids=
 for qual in 45248 45249 45250 45251; do sh -c "$pair" sh "$@" -q $qual & pids="$pids $!"; done
@@ -178,7 +178,7 @@ fn test_programs(package: &str, arguments: &[&str]) -> Result<Vec<PathBuf>> {
     if programs.is_empty() { Err(format!("{package} has no tests")) } else { Ok(programs) }
 }
 
-/// Four processes connect to each other at the same time, in both directions, with and without a thread that answers.
+/// Four processes connect to each other at the same time, in both directions, with and without a thread that accepts.
 /// All receives are posted before, and no process disconnects before all messages have arrived. Without this order
 /// about one of 6,000 sends over rxe failed: rxe's retransmission timer also runs while a send waits for a receive,
 /// and a disconnect drops an acknowledgement that was not sent yet.

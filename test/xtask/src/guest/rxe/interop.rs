@@ -1,4 +1,5 @@
-//! This provider and the 2.0 reference, each as server and as client, and what each side observes.
+//! This provider and the reference (compat-dapl, the C implementation of DAT 2.0), each as server and as client, and
+//! what each side observes.
 //!
 //! `test/c/verbs_interop.c`, compiled for both, prints the observations, which are compared here. The expected sizes
 //! and numbers are those of rdma_cm over RoCE, which pads private data and carries no length, or of the socket
@@ -92,7 +93,7 @@ impl Side {
     }
 }
 
-/// The server's answer to a request.
+/// The server's reply to a request.
 #[derive(Clone, Copy, Debug)]
 enum Decision {
     /// Accept: length of the reply's private data, and the side that disconnects.

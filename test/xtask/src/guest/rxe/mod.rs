@@ -1,9 +1,10 @@
 //! The suite `rxe`: the provider over rdma-core, on soft-RoCE, in guests. One line per check, as cargo's suites print.
 //!
-//! In one guest (`alone`): the unit tests that need a device, the conformance suite, dtest over each connection manager, the
-//! 2.0 reference as the other side, many connections. Between two (`wired`): dtest again, a network that drops and delays
-//! packets, a link that goes down, a peer that is killed. A check whose guest breaks fails, and the next one gets a new guest.
-//! No speed is asserted; time limits end programs that hang.
+//! In one guest (`alone`): the unit tests that need a device, the conformance suite, dtest over each connection
+//! manager, the reference (compat-dapl, the C implementation of DAT 2.0) as the peer, many connections. Between two
+//! (`wired`): dtest again, a network that drops and delays packets, a link that goes down, a peer that is killed. A
+//! check whose guest breaks fails, and the next one gets a new guest. No speed is asserted; time limits end programs
+//! that hang.
 //!
 //! Prints "skipped" on a machine that cannot run guests; `--required` makes that a failure.
 #![forbid(unsafe_code)]
@@ -24,7 +25,7 @@ use setting::Setting;
 /// Connection managers; every check runs over each of them.
 const MANAGERS: [&str; 3] = ["rdma", "socket", "none"];
 
-/// Runs all checks, or those whose names contain one of the words.
+/// Runs all checks, or those whose names contain one of the filters.
 pub(crate) fn run(is_required: bool, words: &[String]) -> Result {
     match can_run() {
         Ok(()) => {}

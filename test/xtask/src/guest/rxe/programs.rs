@@ -179,7 +179,7 @@ impl Programs<'_> {
         let mut second = self.words(client, program.name, Some(FIRST_GID).filter(|_| is_mixed));
         if program.name == "dapltest" {
             first.extend(["-T", "S", "-D", adapter].map(str::to_owned));
-            // The last word of the command line is the program.
+            // The last argument of the command line is the program.
             let last = second.pop().expect("the list is not empty: an element was pushed above");
             second.extend(["sh", "-c", DAPLTEST, "sh"].map(str::to_owned));
             second.extend([last, adapter.to_owned(), address]);

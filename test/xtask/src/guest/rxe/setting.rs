@@ -69,7 +69,8 @@ impl Setting {
     }
 
     fn job(&self, words: Vec<String>) -> Job {
-        // Over soft-RoCE 7, the provider's default, means infinite retries, so a dead peer would never be detected.
+        // Over soft-RoCE 7, the provider's default, means infinite retries, so a peer that has exited would never be
+        // detected.
         let more = vec![("DAPL_ACK_RETRY".to_owned(), "6".to_owned())];
         Job { words, lib: self.stage.lib.clone(), conf: self.conf.clone(), more }
     }

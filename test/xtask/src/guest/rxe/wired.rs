@@ -141,7 +141,7 @@ fn ends(setting: &Setting, report: &mut Report, wire: &mut Wire, manager: &str) 
     }
 }
 
-/// The disconnect request is lost, and its sender closes the IA at once. The peer must still detect the end.
+/// The disconnect request is lost, and its sender closes the IA immediately. The peer must still detect the end.
 fn lost_disconnect(setting: &Setting, report: &mut Report, wire: &mut Wire) {
     let name = "wired::disconnect_request_is_lost_rdma";
     if !report.wants(name) {
