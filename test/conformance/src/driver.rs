@@ -178,7 +178,7 @@ fn run(options: &Options) -> io::Result<bool> {
         .filter(|(_, mode)| options.modes.contains(mode))
         .collect();
     if runs.is_empty() {
-        return Err(io::Error::other("no case is called so; `dapl-conformance list` names them"));
+        return Err(io::Error::other("no case matches the filter; list the cases: dapl-conformance list"));
     }
     let place = Place::new()?;
     let began = Instant::now();
@@ -211,7 +211,7 @@ fn exceptions(file: &Path, all: &[Case]) -> io::Result<Vec<(String, String)>> {
         .map(|line| {
             let (name, reason) = line.split_once(": ").ok_or_else(|| wrong(line, "a name without a reason"))?;
             if !all.iter().any(|case| case.name == name) {
-                return Err(wrong(line, "no case is called so"));
+                return Err(wrong(line, "unknown case"));
             }
             Ok((name.to_owned(), reason.trim().to_owned()))
         })

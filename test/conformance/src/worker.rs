@@ -126,7 +126,7 @@ pub(crate) fn main(task: &Task) -> ! {
     os::die_with_parent();
     watch_panics();
     let _ = crate::kit::PROVIDER.set(task.provider.clone());
-    crate::kit::PATIENCE.store(task.patience, std::sync::atomic::Ordering::Relaxed);
+    crate::kit::TIMEOUT_FACTOR.store(task.patience, std::sync::atomic::Ordering::Relaxed);
     let ending = match prepare(task) {
         Ok(case) => play(task, case),
         Err(why) => Ending::Failed(why),

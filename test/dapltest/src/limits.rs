@@ -90,7 +90,7 @@ pub(crate) fn parse(words: &[String]) -> std::result::Result<Vec<Limit>, String>
 }
 
 /// Objects that exist before the limit is tested.
-struct Ground {
+struct PreexistingObjects {
     ep: Ep,
     memory: Memory,
     dtos: Evd,
@@ -100,7 +100,7 @@ struct Ground {
     ia: Ia,
 }
 
-impl Ground {
+impl PreexistingObjects {
     fn new(device: &str) -> Answer<Self> {
         let ia = Ia::open(device)?;
         let pz = ia.pz()?;
@@ -109,7 +109,7 @@ impl Ground {
         let requests = ia.evd(8, DAT_EVD_CR_FLAG)?;
         let memory = Memory::new(&ia, &pz, PIECE)?;
         let ep = ia.ep(&pz, [&dtos, &dtos, &conn], None)?;
-        Ok(Ground { ep, memory, dtos, requests, _conn: conn, pz, ia })
+        Ok(PreexistingObjects { ep, memory, dtos, requests, _conn: conn, pz, ia })
     }
 }
 
@@ -155,9 +155,10 @@ pub(crate) fn run(common: &Common, width: usize, maximum: Option<usize>, limits:
 
 fn try_one(common: &Common, width: usize, maximum: Option<usize>, limit: Limit) -> Result<Found> {
     let device = common.device.as_str();
-    let grounds: Vec<Ground> = (0..width).map(|_| Ground::new(device)).collect::<Answer<_>>()?;
+    let all_existing: Vec<PreexistingObjects> =
+        (0..width).map(|_| PreexistingObjects::new(device)).collect::<Answer<_>>()?;
     let most = maximum.unwrap_or(MOST);
-    let on = |number: usize| &grounds[number % grounds.len()];
+    let on = |number: usize| &all_existing[number % all_existing.len()];
     let found = match limit {
         Limit::Ia => exhaust(most, |_| Ia::open(device)),
         Limit::Pz => exhaust(most, |n| on(n).ia.pz()),
@@ -172,8 +173,8 @@ fn try_one(common: &Common, width: usize, maximum: Option<usize>, limit: Limit) 
         Limit::LmrSize => sizes(on(0), maximum.unwrap_or(usize::BITS as usize)),
     }?;
     // A graceful close is refused if any object is left.
-    for ground in grounds {
-        let Ground { ep, memory, dtos, requests, _conn, pz, ia } = ground;
+    for existing in all_existing {
+        let PreexistingObjects { ep, memory, dtos, requests, _conn, pz, ia } = existing;
         ep.free()?;
         drop((memory, dtos, requests, _conn));
         pz.free()?;
@@ -234,9 +235,9 @@ impl Object for Reserved {
     }
 }
 
-fn reserve(ground: &Ground, number: usize) -> Answer<Reserved> {
-    let ep = ground.ia.ep(&ground.pz, [&ground.dtos, &ground.dtos, &ground._conn], None)?;
-    let rsp = ground.ia.rsp(QUALS + number as u64, &ep, &ground.requests)?;
+fn reserve(existing: &PreexistingObjects, number: usize) -> Answer<Reserved> {
+    let ep = existing.ia.ep(&existing.pz, [&existing.dtos, &existing.dtos, &existing._conn], None)?;
+    let rsp = existing.ia.rsp(QUALS + number as u64, &ep, &existing.requests)?;
     Ok(Reserved { rsp, ep })
 }
 
@@ -249,19 +250,19 @@ impl Object for Region {
     }
 }
 
-fn register(ground: &Ground) -> Answer<Region> {
-    let at = ground.memory.pointer();
-    let (ia, pz) = (ground.ia.handle(), ground.pz.handle());
+fn register(existing: &PreexistingObjects) -> Answer<Region> {
+    let at = existing.memory.pointer();
+    let (ia, pz) = (existing.ia.handle(), existing.pz.handle());
     raw::lmr_create(ia, pz, at, PIECE as u64, DAT_MEM_PRIV_ALL_FLAG).map(Region)
 }
 
 /// Posts receives until a refusal. Freeing the endpoint drops the receives.
-fn post_receives(ground: &Ground, most: usize) -> Result<Found> {
+fn post_receives(existing: &PreexistingObjects, most: usize) -> Result<Found> {
     let mut refusal = None;
     let mut made = 0;
     let began = Instant::now();
     while made < most && began.elapsed() < LONGEST {
-        match ground.ep.post(Post::Recv, &mut ground.memory.segments(0, PIECE, 1), made as u64) {
+        match existing.ep.post(Post::Recv, &mut existing.memory.segments(0, PIECE, 1), made as u64) {
             Ok(()) => made += 1,
             Err(answer) => {
                 check_refusal(answer, made)?;
@@ -271,19 +272,19 @@ fn post_receives(ground: &Ground, most: usize) -> Result<Found> {
         }
     }
     // Resetting an unconnected endpoint keeps its posted receives.
-    raw::ep_reset(ground.ep.handle())?;
+    raw::ep_reset(existing.ep.handle())?;
     Ok(Found { made, refusal, remark: String::new() })
 }
 
 /// Registers memory of doubling size, until a refusal or until the maximum share of the available memory.
-fn sizes(ground: &Ground, most: usize) -> Result<Found> {
+fn sizes(existing: &PreexistingObjects, most: usize) -> Result<Found> {
     let spare = (spare_memory() / SHARE).min(LARGEST);
     let (mut size, mut largest, mut refusal) = (PIECE, 0, None);
     for _ in 0..most {
         if size as u64 > spare {
             break;
         }
-        match Memory::new(&ground.ia, &ground.pz, size) {
+        match Memory::new(&existing.ia, &existing.pz, size) {
             Ok(memory) => drop(memory),
             Err(answer) => {
                 check_refusal(answer, largest)?;

@@ -8,9 +8,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// Minimum time between two updates of the line.
-const PACE: Duration = Duration::from_millis(250);
-/// Shorter tests show no bar.
-const PATIENCE: Duration = Duration::from_secs(1);
+const REFRESH_INTERVAL: Duration = Duration::from_millis(250);
+/// The bar appears after this time, so shorter tests show none.
+const BAR_DELAY: Duration = Duration::from_secs(1);
 /// Width of the bar in characters.
 const WIDTH: u64 = 40;
 
@@ -86,8 +86,8 @@ fn paint(shared: &Shared) {
     let began = Instant::now();
     let mut is_drawn = false;
     while !shared.is_over.load(Ordering::Relaxed) {
-        std::thread::park_timeout(PACE);
-        if began.elapsed() > PATIENCE {
+        std::thread::park_timeout(REFRESH_INTERVAL);
+        if began.elapsed() > BAR_DELAY {
             is_drawn = true;
             let done = shared.done.load(Ordering::Relaxed);
             let _ = write!(std::io::stderr(), "\r{}", line(done, shared.end, began.elapsed()));

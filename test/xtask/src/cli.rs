@@ -21,7 +21,7 @@ pub(crate) struct Cli {
 pub(crate) enum Command {
     /// Run dtest, server and client, over the sm provider; succeeds only if all received data was correct
     Demo,
-    /// Run all suites that need no guest, no root and no package build, or one suite
+    /// Run one suite, or all suites that run without a guest, root or a package build
     Test(Test),
     /// Run a program of this machine in a guest that has soft-RoCE, with the staged libraries
     Guest(Guest),
@@ -108,7 +108,7 @@ pub(crate) struct Bench {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum BenchOf {
-    /// Write the page from existing results, without measuring
+    /// Write the HTML report from existing results, without measuring
     Report {
         /// Directory of the results; default: bench/ in the target directory
         #[arg(long)]
@@ -131,7 +131,7 @@ pub(crate) enum BenchOf {
         /// sm, usnic, verbs; default: all
         providers: Vec<String>,
     },
-    /// Measure the verbs provider beside perftest and the 2.0 reference in a guest; writes bench/verbs.json
+    /// Measure the verbs provider beside perftest and compat-dapl, the C implementation of DAT 2.0, in a guest; writes bench/verbs.json
     Verbs {
         /// Use real time as the guest's clock; default: executed instructions
         #[arg(long)]

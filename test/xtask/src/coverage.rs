@@ -58,8 +58,8 @@ pub(crate) fn run(arguments: &[&str]) -> Result {
     let file = place.join("dapl.lcov");
     fs::write(&file, lcov(&counted)).map_err(|error| format!("{}: {error}", file.display()))?;
     print!("{}", table(&counted));
-    println!("line by line in {}", file.display());
-    if passed { Ok(()) } else { Err("the suites failed; the figures are of what ran".to_owned()) }
+    println!("counts per line: {}", file.display());
+    if passed { Ok(()) } else { Err("the suites failed; the coverage is that of the tests that ran".to_owned()) }
 }
 
 fn clear(directory: &Path) -> std::io::Result<()> {
@@ -114,7 +114,9 @@ impl Tools {
         // A program that was killed while it created its file may leave an unreadable file.
         let merge = ["merge", "--sparse", "--failure-mode=all", "-o"];
         run_quietly(Command::new(&self.profdata).args(merge).arg(merged).args(files))?;
-        let Some((first, others)) = objects.split_first() else { return Err("nothing was staged".to_owned()) };
+        let Some((first, others)) = objects.split_first() else {
+            return Err("no staged library was found; run a suite that stages libraries".to_owned());
+        };
         let mut cov = Command::new(&self.cov);
         cov.args(["export", "--format=lcov", "--instr-profile"]).arg(merged).arg(first);
         for object in others {

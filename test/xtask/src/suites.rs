@@ -79,7 +79,7 @@ fn several<'a>(first: Option<&'a str>, args: &[&'a str], known: &[String]) -> Op
     (suites.len() > 1 && suites.iter().all(|suite| names.contains(suite))).then_some(suites)
 }
 
-/// Runs the suites that need no guest, no root and no package build. A failure does not stop the other suites.
+/// Runs the suites that work without a guest, root or a package build. A failure does not stop the other suites.
 fn quick(known: &[String]) -> Result {
     setup::require(&NEEDED)?;
     setup::recommend(&RECOMMENDED);
@@ -243,7 +243,7 @@ fn arguments(suite: &str, known: &[String], rest: &[&str]) -> Result<Vec<String>
     } else {
         let chosen: Vec<&String> = known.iter().filter(|name| suite_of(name) == suite || *name == suite).collect();
         if chosen.is_empty() {
-            return Err(format!("no suite is called {suite}; cargo xtask test --list names them"));
+            return Err(format!("unknown suite {suite}; list the suites: cargo xtask test --list"));
         }
         arguments.extend(chosen.into_iter().flat_map(|name| ["--test", name]));
     }

@@ -11,7 +11,7 @@ use crate::api::*;
 use super::codes::{error, expect, ok, zeroed};
 use super::object::Evd;
 use super::raw::{self, context_bits};
-use super::{SOON, bytes_at, patiently};
+use super::{SOON, bytes_at, scaled_timeout};
 
 /// An event as the library returned it.
 #[derive(Clone, Copy)]
@@ -125,7 +125,7 @@ pub(crate) fn micros(time: Duration) -> DAT_TIMEOUT {
 #[track_caller]
 pub(crate) fn wait(evd: DAT_EVD_HANDLE, time: Duration) -> Option<Event> {
     let (mut event, mut more) = (zeroed(), 0);
-    let code = dat_evd_wait(evd, micros(patiently(time)), 1, &mut event, &mut more);
+    let code = dat_evd_wait(evd, micros(scaled_timeout(time)), 1, &mut event, &mut more);
     if code == error(DAT_TIMEOUT_EXPIRED, DAT_NO_SUBTYPE) {
         return None;
     }
@@ -158,7 +158,7 @@ pub(crate) fn expect_event(evd: DAT_EVD_HANDLE, time: Duration) -> Event {
 /// Polls for the expected event, for EVDs on which waits are refused.
 #[track_caller]
 pub(crate) fn polled_event(evd: DAT_EVD_HANDLE) -> Event {
-    let end = Instant::now() + patiently(SOON);
+    let end = Instant::now() + scaled_timeout(SOON);
     loop {
         if let Some(event) = dequeue(evd) {
             return event;

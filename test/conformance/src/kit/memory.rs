@@ -12,7 +12,7 @@ use crate::ctx::Ctx;
 
 use super::codes::ok;
 use super::object::{Ia, Lmr, Pz};
-use super::{SOON, patiently};
+use super::{SOON, scaled_timeout};
 
 /// Buffers are aligned to a page.
 const PAGE: usize = 4096;
@@ -102,7 +102,7 @@ impl Buffer {
     /// Polls until a byte has a value, without DAT calls, like programs that poll for RDMA writes.
     #[track_caller]
     pub(crate) fn spin_for(&self, at: usize, wanted: u8) {
-        let end = Instant::now() + patiently(SOON);
+        let end = Instant::now() + scaled_timeout(SOON);
         while self.byte(at) != wanted {
             assert!(Instant::now() < end, "byte {at} is {:#x} after {SOON:?}, wanted {wanted:#x}", self.byte(at));
             std::thread::yield_now();

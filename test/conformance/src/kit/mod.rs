@@ -66,11 +66,11 @@ pub(crate) fn expect_data(came: &[u8], sent: &[u8]) {
 }
 
 /// Factor for time limits on a slow machine.
-pub(crate) static PATIENCE: AtomicU32 = AtomicU32::new(1);
+pub(crate) static TIMEOUT_FACTOR: AtomicU32 = AtomicU32::new(1);
 
 /// Multiplies `SOON` by the factor for slow machines. Other times are returned unchanged.
-pub(crate) fn patiently(time: Duration) -> Duration {
-    if time == SOON { SOON * PATIENCE.load(Ordering::Relaxed) } else { time }
+pub(crate) fn scaled_timeout(time: Duration) -> Duration {
+    if time == SOON { SOON * TIMEOUT_FACTOR.load(Ordering::Relaxed) } else { time }
 }
 
 /// Whether the provider supports a feature, by its attributes.

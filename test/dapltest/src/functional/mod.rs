@@ -45,7 +45,7 @@ impl Choice {
     /// Parses a group such as `pz`, or a case such as `pz:2`.
     pub(crate) fn parse(word: &str) -> std::result::Result<Self, String> {
         let (name, number) = word.split_once(':').map_or((word, None), |(name, number)| (name, Some(number)));
-        let wrong = || format!("{word}: no case is called so; --list names them");
+        let wrong = || format!("unknown case {word}; list the cases: dapltest -T F --list");
         let (group, cases) = GROUPS.iter().find(|(group, _)| *group == name).ok_or_else(wrong)?;
         let number = number.map(|number| number.parse().map_err(|_| wrong())).transpose()?;
         match number {

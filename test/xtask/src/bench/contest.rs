@@ -2,8 +2,8 @@
 //! list of comparisons.
 #![forbid(unsafe_code)]
 
-use super::ground::{Ground, Terrain};
 use super::median;
+use super::network::{BenchNetwork, NetworkKind};
 use super::ours::Perf;
 use super::side::{Effort, Shown, Side};
 use crate::Result;
@@ -22,7 +22,7 @@ pub(super) struct Contest {
     pub(super) ours: Side,
     /// Peers; in each round the best peer counts.
     pub(super) peers: Vec<Side>,
-    pub(super) terrain: Terrain,
+    pub(super) network_kind: NetworkKind,
 }
 
 /// A contest with its samples of each round.
@@ -36,15 +36,15 @@ impl Contest {
     /// Measures all sides in alternation.
     pub(super) fn measure(self, perf: &Perf, effort: Effort) -> Result<Measured> {
         let failed = |reason| format!("{}: {reason}", self.id);
-        let ground = Ground::lay(self.terrain).map_err(failed)?;
+        let network = BenchNetwork::set_up(self.network_kind).map_err(failed)?;
         let (mut ours, mut peers) = (Vec::new(), vec![Vec::new(); self.peers.len()]);
         for round in 1..=effort.rounds {
             let unit = self.shown.unit();
-            let figure = self.ours.measure(perf, &ground, self.shown).map_err(failed)?;
+            let figure = self.ours.measure(perf, &network, self.shown).map_err(failed)?;
             let mut line = format!("{} {} round {round}: ours {figure:.3} {unit}", self.id, self.title);
             ours.push(figure);
             for (peer, samples) in self.peers.iter().zip(&mut peers) {
-                let figure = peer.measure(perf, &ground, self.shown).map_err(failed)?;
+                let figure = peer.measure(perf, &network, self.shown).map_err(failed)?;
                 line += &format!(", peer {figure:.3} {unit}");
                 samples.push(figure);
             }
@@ -106,8 +106,8 @@ mod tests {
 
     fn contest(shown: Shown, peers: usize) -> Contest {
         let (ours, peer) = (Side::Ours(Ask::new("lat", 8, 1)), Side::Ucx(Ucx::new("tag_lat", 8, 1)));
-        let (must, stretch, terrain) = (Some(1.0), None, Terrain::Loopback);
-        Contest { id: "X1", title: "a figure", shown, must, stretch, ours, peers: vec![peer; peers], terrain }
+        let (must, stretch, network_kind) = (Some(1.0), None, NetworkKind::Loopback);
+        Contest { id: "X1", title: "a figure", shown, must, stretch, ours, peers: vec![peer; peers], network_kind }
     }
 
     #[test]

@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use super::chart::{Across, Line, Panel};
-use super::ground::{Ground, Terrain};
 use super::median;
+use super::network::{BenchNetwork, NetworkKind};
 use super::ours::Perf;
 use super::side::{Effort, Ends, Shown, Side};
 use crate::Result;
@@ -31,7 +31,7 @@ pub(super) struct Plan {
     pub(super) across: Across,
     pub(super) sizes: Vec<u32>,
     /// Network between the two sides, depending on the size.
-    pub(super) terrain: fn(u32) -> Terrain,
+    pub(super) network_kind: fn(u32) -> NetworkKind,
     pub(super) all: Vec<Who>,
 }
 
@@ -69,8 +69,8 @@ impl Plan {
         let mut curves: Vec<Curve> = self.all.iter().map(|who| Curve { name: who.name, points: Vec::new() }).collect();
         let mut refused = vec![false; self.all.len()];
         for size in self.sizes {
-            let terrain = (self.terrain)(size);
-            let ground = Ground::lay(terrain)?;
+            let network_kind = (self.network_kind)(size);
+            let network = BenchNetwork::set_up(network_kind)?;
             let at = self.across.at(size);
             let mut samples = vec![Vec::new(); self.all.len()];
             for _ in 0..effort.few {
@@ -78,7 +78,7 @@ impl Plan {
                     if refused[n] {
                         continue;
                     }
-                    match (who.side)(size).measure(perf, &ground, self.shown) {
+                    match (who.side)(size).measure(perf, &network, self.shown) {
                         Ok(sample) => samples.push(sample),
                         Err(reason) if who.may_fail => {
                             // A program that refuses this size also refuses larger sizes.
@@ -93,7 +93,11 @@ impl Plan {
             for ((who, samples), curve) in self.all.iter().zip(samples).zip(&mut curves) {
                 if !samples.is_empty() {
                     line += &format!(" {} {:.3}", who.name, median(&samples));
-                    curve.points.push(Point { size, ends: (who.side)(size).ends(perf.adapter(), terrain), samples });
+                    curve.points.push(Point {
+                        size,
+                        ends: (who.side)(size).ends(perf.adapter(), network_kind),
+                        samples,
+                    });
                 }
             }
             eprintln!("{line} {}", self.shown.unit());

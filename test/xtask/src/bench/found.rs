@@ -236,10 +236,10 @@ fn contest_json(measured: &Measured, adapter: &str) -> Value {
     let met = |bound: Option<f64>| bound.map(|bound| measured.meets(bound));
     let words = |bound: Option<f64>| bound.map(|bound| contest.bound(bound));
     let peer = |(peer, samples): (&Side, &Vec<f64>)| {
-        let Ends { server, client } = peer.ends(adapter, contest.terrain);
+        let Ends { server, client } = peer.ends(adapter, contest.network_kind);
         json!({"program": peer.program(), "server": server, "client": client, "samples": samples})
     };
-    let Ends { server, client } = contest.ours.ends(adapter, contest.terrain);
+    let Ends { server, client } = contest.ours.ends(adapter, contest.network_kind);
     json!({
         "id": contest.id,
         "title": contest.title,
@@ -251,7 +251,7 @@ fn contest_json(measured: &Measured, adapter: &str) -> Value {
         "met_stretch": met(contest.stretch),
         "promise": words(contest.must),
         "hope": words(contest.stretch),
-        "where": contest.terrain.name(),
+        "where": contest.network_kind.name(),
         "ours": measured.ours(),
         "peer": measured.peer(),
         "figure": measured.figure(),

@@ -4,7 +4,7 @@
 #![forbid(unsafe_code)]
 
 use super::contest::Contest;
-use super::ground::Terrain;
+use super::network::NetworkKind;
 use super::ours::Ask;
 use super::pair::Cores;
 use super::side::{Effort, Shown, Side};
@@ -13,8 +13,8 @@ use super::side::{Effort, Shown, Side};
 pub(super) const ID: &str = "mpi";
 
 fn contest(title: &'static str, shown: Shown, must: Option<f64>, ask: Ask, peers: Vec<Side>) -> Contest {
-    let (ours, terrain) = (Side::Ours(ask), Terrain::Loopback);
-    Contest { id: ID, title, shown, must, stretch: None, ours, peers, terrain }
+    let (ours, network_kind) = (Side::Ours(ask), NetworkKind::Loopback);
+    Contest { id: ID, title, shown, must, stretch: None, ours, peers, network_kind }
 }
 
 /// Half the round trip of `count` messages of this size.

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use dapl_test::run::{SM0, Sandbox};
 use dapl_test::stage::{Stage, workspace};
 
-use super::ground::Ground;
+use super::network::BenchNetwork;
 use super::pair::{Cores, Said, ServerEnd, pair};
 use crate::Result;
 use crate::json::field;
@@ -96,30 +96,30 @@ impl Perf {
     }
 
     /// Runs both sides and returns their output.
-    pub(super) fn both(&self, ask: &Ask, ground: &Ground) -> Result<Said> {
-        let sandbox = Sandbox::new(&self.stage, Some(&self.adapter.line.replace("DEVICE", ground.device())));
+    pub(super) fn both(&self, ask: &Ask, network: &BenchNetwork) -> Result<Said> {
+        let sandbox = Sandbox::new(&self.stage, Some(&self.adapter.line.replace("DEVICE", network.device())));
         let qual = self.next.fetch_add(1, Ordering::Relaxed).to_string();
         let words = ask.words();
         let words = || words.iter().map(String::as_str);
         let common = || ["-P", self.adapter.name, "-q", &qual].into_iter().chain(words());
         let processes = ask.clients.to_string();
         let server: Vec<&str> = ["-s", "-p", &processes].into_iter().chain(common()).collect();
-        let client: Vec<&str> = ["-h", ground.host()].into_iter().chain(common()).collect();
-        let server = ground.server(sandbox.command(&self.program, &server));
-        let client = ground.client(sandbox.command(&self.program, &client));
+        let client: Vec<&str> = ["-h", network.host()].into_iter().chain(common()).collect();
+        let server = network.server(sandbox.command(&self.program, &server));
+        let client = network.client(sandbox.command(&self.program, &client));
         let server_end = if ask.mode == "death" { ServerEnd::Suicide } else { ServerEnd::Itself };
         pair(&server, |server| server.has_said(READY), (&client, ask.clients), ask.cores, server_end)
     }
 
     /// Runs server and client, and returns the line of JSON that the client prints.
-    pub(super) fn run(&self, ask: &Ask, ground: &Ground) -> Result<String> {
-        let said = self.both(ask, ground)?;
+    pub(super) fn run(&self, ask: &Ask, network: &BenchNetwork) -> Result<String> {
+        let said = self.both(ask, network)?;
         Ok(if ask.clients > 1 { said.server } else { said.client })
     }
 
     /// Runs both sides and returns a number of that line.
-    pub(super) fn figure(&self, ask: &Ask, ground: &Ground, name: &str) -> Result<f64> {
-        let said = self.run(ask, ground)?;
+    pub(super) fn figure(&self, ask: &Ask, network: &BenchNetwork, name: &str) -> Result<f64> {
+        let said = self.run(ask, network)?;
         field(&said, name).ok_or_else(|| format!("the output of {} has no {name}: {said}", ask.line()))
     }
 }

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::contest::Contest;
-use super::ground::Terrain;
+use super::network::NetworkKind;
 use super::ours::Ask;
 use super::side::{Effort, Shown, Side};
 
@@ -45,8 +45,8 @@ fn pingpong(effort: Effort, mode: &'static str, size: u32, options: &[&str]) -> 
 }
 
 fn contest(title: &'static str, must: Option<f64>, ours: Side, peers: Vec<Side>) -> Contest {
-    let (shown, terrain) = (Shown::Microseconds, Terrain::Loopback);
-    Contest { id: ID, title, shown, must, stretch: None, ours, peers, terrain }
+    let (shown, network_kind) = (Shown::Microseconds, NetworkKind::Loopback);
+    Contest { id: ID, title, shown, must, stretch: None, ours, peers, network_kind }
 }
 
 /// Contests of two kinds: two EVDs against one EVD of this project, which must not be faster; and each pattern

@@ -9,7 +9,7 @@ use std::process::Command;
 
 use dapl_test::run::Run;
 
-use super::ground::Ground;
+use super::network::BenchNetwork;
 use super::pair::{Cores, ServerEnd, pair};
 use crate::Result;
 use crate::iperf::{self, Flow};
@@ -231,10 +231,10 @@ fn parse_sockperf(said: &str) -> Option<f64> {
 }
 
 /// Runs iperf3 in this network.
-pub(super) fn run_iperf(flow: Flow, seconds: u32, ground: &Ground) -> Result<iperf::Said> {
+pub(super) fn run_iperf(flow: Flow, seconds: u32, network: &BenchNetwork) -> Result<iperf::Said> {
     let port = free_port()?;
-    let server = ground.server(iperf::server(port));
-    let client = ground.client(iperf::client(flow, seconds, ground.host(), port));
+    let server = network.server(iperf::server(port));
+    let client = network.client(iperf::client(flow, seconds, network.host(), port));
     let is_ready = |server: &Run| has_port(server, "tcp", port);
     iperf::parse(&pair(&server, is_ready, (&client, 1), Cores::Apart, ServerEnd::Itself)?.client)
 }

@@ -3,7 +3,7 @@
 #![forbid(unsafe_code)]
 
 use super::chart::Across;
-use super::ground::{Ground, Terrain};
+use super::network::{BenchNetwork, NetworkKind};
 use super::ours::{Ask, Perf};
 use super::side::{Effort, Ends};
 use crate::Result;
@@ -142,7 +142,7 @@ impl Plan {
     pub(super) fn measure(self, perf: &Perf, effort: Effort) -> Result<Row> {
         let mut figures = Vec::new();
         for Question { ask, count, answers } in &self.questions {
-            let ends = Ends::of(ask, perf.adapter(), Terrain::Loopback);
+            let ends = Ends::of(ask, perf.adapter(), NetworkKind::Loopback);
             figures.extend(answers.iter().map(|answer| Figure {
                 answer: *answer,
                 count: *count,
@@ -153,7 +153,8 @@ impl Plan {
         for round in 1..=effort.few {
             let mut next = figures.iter_mut();
             for Question { ask, answers, .. } in &self.questions {
-                let said = perf.run(ask, &Ground::here()).map_err(|reason| format!("{}: {reason}", self.title))?;
+                let said =
+                    perf.run(ask, &BenchNetwork::loopback()).map_err(|reason| format!("{}: {reason}", self.title))?;
                 for (Answer { field: name, .. }, figure) in answers.iter().zip(&mut next) {
                     let sample = field(&said, name)
                         .ok_or_else(|| format!("the output of {} has no {name}: {said}", ask.line()))?;

@@ -1,7 +1,7 @@
 //! The programs that a bench runs, of this project and of others, and the units of their figures.
 #![forbid(unsafe_code)]
 
-use super::ground::{Ground, Terrain};
+use super::network::{BenchNetwork, NetworkKind};
 use super::ours::{Ask, Perf};
 use super::pair::Cores;
 use super::peers::{Fabric, Sockperf, Ucx, run_iperf};
@@ -83,8 +83,8 @@ pub(super) struct Ends {
 
 impl Ends {
     /// Command lines of `perf` over this adapter.
-    pub(super) fn of(ask: &Ask, adapter: &str, terrain: Terrain) -> Self {
-        Ends::on(ask.cores, ask.ends(adapter, terrain.host()))
+    pub(super) fn of(ask: &Ask, adapter: &str, network_kind: NetworkKind) -> Self {
+        Ends::on(ask.cores, ask.ends(adapter, network_kind.host()))
     }
 
     fn on(cores: Cores, [server, client]: [String; 2]) -> Self {
@@ -107,11 +107,11 @@ impl Side {
     }
 
     /// Command lines of server and client; those of `perf` are for this adapter.
-    pub(super) fn ends(&self, adapter: &str, terrain: Terrain) -> Ends {
+    pub(super) fn ends(&self, adapter: &str, network_kind: NetworkKind) -> Ends {
         match self {
-            Side::Ours(ask) => Ends::of(ask, adapter, terrain),
+            Side::Ours(ask) => Ends::of(ask, adapter, network_kind),
             Side::Timed { ask, seconds } => {
-                let ends = Ends::of(ask, adapter, terrain);
+                let ends = Ends::of(ask, adapter, network_kind);
                 let note = format!("(then as often as takes {seconds} s)");
                 Ends { server: format!("{} {note}", ends.server), client: format!("{} {note}", ends.client) }
             }
@@ -119,11 +119,11 @@ impl Side {
             Side::Fabric(fabric) => Ends::on(Cores::Apart, fabric.ends()),
             Side::Sockperf(sockperf) => Ends::on(Cores::Apart, sockperf.ends()),
             Side::Iperf { flow, seconds } => {
-                let client = format!("{} -c {}", iperf::line(*flow, *seconds), terrain.host());
+                let client = format!("{} -c {}", iperf::line(*flow, *seconds), network_kind.host());
                 Ends::on(Cores::Apart, ["iperf3 -s -1".to_owned(), client])
             }
             Side::TwoPairs(one) => {
-                let ends = one.ends(adapter, terrain);
+                let ends = one.ends(adapter, network_kind);
                 Ends { server: format!("{} (2 at once)", ends.server), client: format!("{} (2 at once)", ends.client) }
             }
         }
@@ -143,13 +143,13 @@ impl Side {
     }
 
     /// Measures one run.
-    pub(super) fn measure(&self, perf: &Perf, ground: &Ground, shown: Shown) -> Result<f64> {
+    pub(super) fn measure(&self, perf: &Perf, network: &BenchNetwork, shown: Shown) -> Result<f64> {
         let figure = match self {
-            Side::Ours(ask) => Some(ours(perf, ground, ask, shown)?),
+            Side::Ours(ask) => Some(ours(perf, network, ask, shown)?),
             Side::Timed { ask, seconds } => {
-                let once = ours(perf, ground, ask, shown)?;
+                let once = ours(perf, network, ask, shown)?;
                 let count = count_for(*seconds, ask.size, shown, once);
-                Some(ours(perf, ground, &Ask { count, ..ask.clone() }, shown)?)
+                Some(ours(perf, network, &Ask { count, ..ask.clone() }, shown)?)
             }
             Side::Ucx(ucx) => match shown {
                 Shown::Microseconds => Some(ucx.run()?.latency),
@@ -171,15 +171,15 @@ impl Side {
                 _ => None,
             },
             Side::Iperf { flow, seconds } => match shown {
-                Shown::Bandwidth => Some(run_iperf(*flow, *seconds, ground)?.megabytes),
+                Shown::Bandwidth => Some(run_iperf(*flow, *seconds, network)?.megabytes),
                 Shown::PerKib => {
-                    let said = run_iperf(*flow, *seconds, ground)?;
+                    let said = run_iperf(*flow, *seconds, network)?;
                     Some(said.processor / 100.0 * 1e9 / (said.megabytes * 1e6) * 1024.0)
                 }
                 _ => None,
             },
             Side::TwoPairs(one) => {
-                let [first, second] = one.measure_twice(perf, ground, shown)?;
+                let [first, second] = one.measure_twice(perf, network, shown)?;
                 let sum = first + second;
                 Some(if shown.less_is_better() { sum / 2.0 } else { sum })
             }
@@ -190,8 +190,8 @@ impl Side {
 
 impl Side {
     /// Measures two runs at the same time.
-    fn measure_twice(&self, perf: &Perf, ground: &Ground, shown: Shown) -> Result<[f64; 2]> {
-        let measure = || self.measure(perf, ground, shown);
+    fn measure_twice(&self, perf: &Perf, network: &BenchNetwork, shown: Shown) -> Result<[f64; 2]> {
+        let measure = || self.measure(perf, network, shown);
         std::thread::scope(|scope| {
             let other = scope.spawn(measure);
             let one = measure();
@@ -201,17 +201,17 @@ impl Side {
     }
 }
 
-fn ours(perf: &Perf, ground: &Ground, ask: &Ask, shown: Shown) -> Result<f64> {
+fn ours(perf: &Perf, network: &BenchNetwork, ask: &Ask, shown: Shown) -> Result<f64> {
     match shown {
-        Shown::Bandwidth => Ok(perf.figure(ask, ground, shown.field())? * f64::from(ask.size)),
+        Shown::Bandwidth => Ok(perf.figure(ask, network, shown.field())? * f64::from(ask.size)),
         Shown::PerKib => {
-            let said = perf.both(ask, ground)?;
+            let said = perf.both(ask, network)?;
             let (server, client) = (field(&said.server, shown.field()), field(&said.client, shown.field()));
             let kib = field(&said.client, "count").map(|count| count * f64::from(ask.size) / 1024.0);
             let figure = server.zip(client).zip(kib).map(|((server, client), kib)| (server + client) * 1e9 / kib);
             figure.ok_or_else(|| format!("{} does not say it", ask.line()))
         }
-        _ => perf.figure(ask, ground, shown.field()),
+        _ => perf.figure(ask, network, shown.field()),
     }
 }
 
@@ -293,12 +293,12 @@ mod tests {
 
     #[test]
     fn server_and_client_are_pinned_and_get_the_host_argument() {
-        let wire = Terrain::Wire { per_mille: 10 };
+        let wire = NetworkKind::Wire { per_mille: 10 };
         let iperf = Side::Iperf { flow: Flow::Tcp, seconds: 3 }.ends("usnic0", wire);
         assert_eq!(iperf.server, "taskset -c 0 iperf3 -s -1");
         assert_eq!(iperf.client, "taskset -c 1 iperf3 -t 3 -c 192.0.2.1");
         let ask = Ask { cores: Cores::Together, ..Ask::new("lat", 8, 100) };
-        let ours = Side::Timed { ask, seconds: 0.5 }.ends("sm0", Terrain::Loopback);
+        let ours = Side::Timed { ask, seconds: 0.5 }.ends("sm0", NetworkKind::Loopback);
         let client = "taskset -c 0 perf -h localhost -P sm0 lat 8 100 (then as often as takes 0.5 s)";
         assert_eq!(ours.client, client);
         assert!(ours.server.starts_with("taskset -c 0 perf -s -P sm0 lat 8 100 "));

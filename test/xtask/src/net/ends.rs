@@ -99,7 +99,7 @@ fn hinted(setting: &Setting, wire: &Wire) -> Result {
             break;
         }
         if since.elapsed() > LIMIT {
-            return Err("the hosts did not answer by ICMP".to_owned());
+            return Err("neither host sent an ICMP reply".to_owned());
         }
     }
     drop(rules);

@@ -54,14 +54,17 @@ pub(crate) struct Applied {
 /// possible.
 pub(crate) fn prepare() -> Result {
     if !setup::is_root() {
-        return Err("network namespaces are for root".to_owned());
+        return Err("network namespaces require root".to_owned());
     }
     setup::require(&[setup::IP, setup::NFT, setup::ETHTOOL, setup::IPERF, setup::NSENTER, setup::SETPRIV])?;
     sweep();
-    let wire = Wire::lay().map_err(|reason| format!("no namespaces with a wire between them: {reason}"))?;
+    let wire = Wire::lay().map_err(|reason| format!("cannot create two connected network namespaces: {reason}"))?;
     let moved = Rule::Moved { from: ADDRESSES[1], to: ADDRESSES[0] };
     for rule in [Rule::Loss { per_mille: 0 }, Rule::Policer { megabits: 1 }, moved] {
-        drop(wire.apply(0, rule).map_err(|reason| format!("the kernel's nf_tables lacks something: {reason}"))?);
+        drop(
+            wire.apply(0, rule)
+                .map_err(|reason| format!("the nf_tables of this kernel lack a required feature: {reason}"))?,
+        );
     }
     Ok(())
 }

@@ -31,7 +31,7 @@ pub(crate) fn run(arguments: &cli::Packages) -> Result {
         let second = target_directory().join("deb-second");
         build(arguments, &second)?;
         same(&output, &second)?;
-        println!("two builds gave the same bytes");
+        println!("two builds are identical");
     }
     for file in sorted(&output).map_err(|error| format!("{}: {error}", output.display()))? {
         println!("{}", file.display());

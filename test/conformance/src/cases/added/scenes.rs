@@ -30,7 +30,7 @@ pub(super) fn remote(of: DAT_RMR_TRIPLET, at: u64, length: u32) -> v2::DAT_RMR_T
 /// Waits for the next completion and fails if none arrives.
 #[track_caller]
 pub(super) fn done(evd: &Evd) -> Done {
-    match added::wait_done(evd.h(), patiently(SOON)) {
+    match added::wait_done(evd.h(), scaled_timeout(SOON)) {
         Some(done) => done,
         None => panic!("no completion after {SOON:?}"),
     }

@@ -227,20 +227,20 @@ fn cno_trigger_not_again_for_events_left_untouched(ctx: &Ctx) {
 
 /// A program that dequeues one event for each `dat_cno_wait`, from the EVD that the wait returned.
 fn cno_trigger_with_one_dequeue_per_wait_loses_no_event(ctx: &Ctx) {
-    const EACH: usize = 300;
+    const EVENTS_PER_EVD: usize = 300;
     let ia = ctx.ia();
     let cno = ia.cno();
     let evds: Vec<Evd> = (0..3).map(|_| ia.evd_on(&cno, 1000, DAT_EVD_SOFTWARE_FLAG)).collect();
     let handles: Vec<Handle> = evds.iter().map(|evd| Handle::of(evd.h())).collect();
     let poster = std::thread::spawn(move || {
-        for number in 0..EACH {
+        for number in 0..EVENTS_PER_EVD {
             for evd in &handles {
                 ok(dat_evd_post_se(evd.h(), &software_event(number)));
             }
         }
     });
     let mut taken = [0; 3];
-    for _ in 0..3 * EACH {
+    for _ in 0..3 * EVENTS_PER_EVD {
         let named: DAT_EVD_HANDLE = filled(|evd| dat_cno_wait(cno.h(), DAT_TIMEOUT_INFINITE, evd));
         let at = evds.iter().position(|evd| evd.h() == named).expect("the CNO names an EVD of this case");
         let event = dequeue(named).expect("an EVD returned by a CNO wait holds an event");

@@ -88,7 +88,7 @@ fn many_server(ctx: &Ctx) {
 
 const THREADS: usize = 4;
 
-const EACH: usize = 20;
+const CONNECTIONS_PER_THREAD: usize = 20;
 
 fn threads_client(ctx: &Ctx) {
     let ia = ctx.ia();
@@ -97,7 +97,7 @@ fn threads_client(ctx: &Ctx) {
         for _ in 0..THREADS {
             scope.spawn(|| {
                 let conn = Conn::on(&ia);
-                for _ in 0..EACH {
+                for _ in 0..CONNECTIONS_PER_THREAD {
                     conn.connect(&address, ctx.qual(0));
                     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
                     conn.disconnect();
@@ -115,7 +115,7 @@ fn threads_server(ctx: &Ctx) {
     let _psp = ia.psp(ctx.qual(0), &requests);
     ctx.send_address(&ia);
     std::thread::scope(|scope| {
-        for _ in 0..THREADS * EACH {
+        for _ in 0..THREADS * CONNECTIONS_PER_THREAD {
             let request = Handle::of(Request::arrives(&requests).leak());
             scope.spawn({
                 let ia = ia.clone();

@@ -128,26 +128,26 @@ fn evd_post_takes_number_and_pointer_only(ctx: &Ctx) {
 }
 
 fn evd_post_from_many_threads_loses_nothing(ctx: &Ctx) {
-    const EACH: usize = 500;
+    const EVENTS_PER_THREAD: usize = 500;
     let ia = ctx.ia();
     let evd = ia.evd(4000, DAT_EVD_SOFTWARE_FLAG);
     let handle = Handle::of(evd.h());
     std::thread::scope(|scope| {
         for thread in 0..4 {
             scope.spawn(move || {
-                for number in 0..EACH {
-                    ok(dat_evd_post_se(handle.h(), &software_event(thread * EACH + number)));
+                for number in 0..EVENTS_PER_THREAD {
+                    ok(dat_evd_post_se(handle.h(), &software_event(thread * EVENTS_PER_THREAD + number)));
                 }
             });
         }
     });
     let mut all = pointers(&evd);
     for thread in 0..4 {
-        let own: Vec<usize> = all.iter().copied().filter(|number| number / EACH == thread).collect();
+        let own: Vec<usize> = all.iter().copied().filter(|number| number / EVENTS_PER_THREAD == thread).collect();
         assert!(own.is_sorted(), "events of one thread are out of order");
     }
     all.sort_unstable();
-    assert_eq!(all, (0..4 * EACH).collect::<Vec<_>>());
+    assert_eq!(all, (0..4 * EVENTS_PER_THREAD).collect::<Vec<_>>());
 }
 
 fn evd_software_event_comes_back_with_its_pointer(ctx: &Ctx) {

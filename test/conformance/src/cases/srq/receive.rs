@@ -121,14 +121,14 @@ fn srq_receives_from_several_peers(_: &Ctx, peer: &Peer, pool: &Pool) {
 }
 
 fn srq_keeps_the_order_of_each_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
-    const EACH: u64 = 150;
+    const MESSAGES_PER_CONNECTION: u64 = 150;
     let eps: Vec<Ep> = (0..3).map(|_| peer.connected(pool)).collect();
     pool.post_all(0..16);
     for (conn, first) in [0u8, 50, 100].into_iter().enumerate() {
-        peer.send_many(conn as u64, EACH, first);
+        peer.send_many(conn as u64, MESSAGES_PER_CONNECTION, first);
     }
     let mut next = [0u8, 50, 100];
-    for _ in 0..3 * EACH {
+    for _ in 0..3 * MESSAGES_PER_CONNECTION {
         let (handle, slot, seed) = pool.next();
         let conn = eps.iter().position(|ep| ep.h() == handle.h()).expect("the completion names an EP of this case");
         assert_eq!(seed, next[conn], "messages of connection {conn} are out of order");
@@ -136,7 +136,7 @@ fn srq_keeps_the_order_of_each_connection(_: &Ctx, peer: &Peer, pool: &Pool) {
         pool.post(slot);
     }
     for conn in 0..3 {
-        peer.sees(conn, EACH, DAT_DTO_SUCCESS);
+        peer.sees(conn, MESSAGES_PER_CONNECTION, DAT_DTO_SUCCESS);
     }
     pool.expect_counts(16, 16);
 }

@@ -31,14 +31,14 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 /// Number of connections of each thread.
-const EACH: usize = 6;
+const ROUNDS_PER_THREAD: usize = 6;
 
 fn connects_in_four(ctx: &Ctx) {
     let ia = ctx.ia();
     let address = ctx.receive_address();
     let conns = Mutex::new(Vec::new());
     run_threads(4, |_| {
-        for _ in 0..EACH {
+        for _ in 0..ROUNDS_PER_THREAD {
             let conn = Conn::on(&ia);
             conn.connect(&address, ctx.qual(0));
             conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -66,7 +66,7 @@ fn accepts_in_two(ctx: &Ctx) {
     ctx.send_address(&ia);
     let conns = Mutex::new(Vec::new());
     run_threads(2, |_| {
-        for _ in 0..2 * EACH {
+        for _ in 0..2 * ROUNDS_PER_THREAD {
             let conn = Conn::on(&ia);
             ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
             // Polls, because a wait would be refused while another thread waits.

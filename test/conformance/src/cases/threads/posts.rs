@@ -36,7 +36,7 @@ fn deep() -> Setup {
 }
 
 /// Number of transfers of each thread.
-const EACH: usize = 400;
+const POSTS_PER_THREAD: usize = 400;
 
 /// Posts an 8-byte message with this number, as soon as the queue has space.
 fn send_number(conn: &Conn, memory: &Memory, at: usize, number: u64) {
@@ -55,16 +55,16 @@ fn number_at(memory: &Memory, slot: usize) -> u64 {
 
 fn two_posters(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
-    let memory = conn.memory(8 * 2 * EACH);
+    let memory = conn.memory(8 * 2 * POSTS_PER_THREAD);
     run_threads(3, |thread| {
         if thread < 2 {
-            let numbers = (0..EACH).map(|number| (thread << 32 | number) as u64);
-            numbers.enumerate().for_each(|(at, number)| send_number(&conn, &memory, thread * EACH + at, number));
+            let numbers = (0..POSTS_PER_THREAD).map(|number| (thread << 32 | number) as u64);
+            numbers.enumerate().for_each(|(at, number)| send_number(&conn, &memory, thread * POSTS_PER_THREAD + at, number));
             return;
         }
         // Completions arrive in the order of the posts, and each thread posts in a known order.
         let mut next = [0, 0];
-        for _ in 0..2 * EACH {
+        for _ in 0..2 * POSTS_PER_THREAD {
             let data = polled_event(conn.request.h()).dto();
             assert!(data.status == DAT_DTO_SUCCESS, "{}", status_name(data.status));
             in_order(&mut next, context_bits(data.user_cookie));
@@ -86,7 +86,7 @@ fn takes_two_orders(ctx: &Ctx) {
     let memory = conn.memory(8 * 64);
     (0..64).for_each(|slot| conn.post_recv(slot as u64, memory.segment(8 * slot, 8)));
     let mut next = [0, 0];
-    for _ in 0..2 * EACH {
+    for _ in 0..2 * POSTS_PER_THREAD {
         let data = expect_event(conn.recv.h(), SOON).dto();
         let slot = context_bits(data.user_cookie);
         assert!(data.status == DAT_DTO_SUCCESS && data.transfered_length == 8, "{}", status_name(data.status));
@@ -99,12 +99,12 @@ fn takes_two_orders(ctx: &Ctx) {
 /// One thread sends consecutive numbers from 0.
 fn sends_numbers(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
-    let memory = conn.memory(8 * 3 * EACH);
+    let memory = conn.memory(8 * 3 * POSTS_PER_THREAD);
     run_threads(2, |thread| {
         if thread == 0 {
-            (0..3 * EACH).for_each(|number| send_number(&conn, &memory, number, number as u64));
+            (0..3 * POSTS_PER_THREAD).for_each(|number| send_number(&conn, &memory, number, number as u64));
         } else {
-            (0..3 * EACH).for_each(|number| {
+            (0..3 * POSTS_PER_THREAD).for_each(|number| {
                 let data = polled_event(conn.request.h()).dto();
                 check_dto(&data, number as u64, DAT_DTO_SUCCESS, 8);
             });
@@ -115,11 +115,11 @@ fn sends_numbers(ctx: &Ctx) {
 
 fn posts_from_three(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
-    let memory = conn.memory(8 * 3 * EACH);
+    let memory = conn.memory(8 * 3 * POSTS_PER_THREAD);
     let begun = AtomicUsize::new(0);
     run_threads(4, |thread| {
         if thread == 3 {
-            for number in 0..3 * EACH as u64 {
+            for number in 0..3 * POSTS_PER_THREAD as u64 {
                 let data = polled_event(conn.recv.h()).dto();
                 assert!(data.status == DAT_DTO_SUCCESS, "{}", status_name(data.status));
                 let slot = context_bits(data.user_cookie) as usize;
@@ -128,8 +128,8 @@ fn posts_from_three(ctx: &Ctx) {
             return;
         }
         begun.fetch_add(1, Ordering::Relaxed);
-        for at in 0..EACH {
-            let slot = thread * EACH + at;
+        for at in 0..POSTS_PER_THREAD {
+            let slot = thread * POSTS_PER_THREAD + at;
             let mut segment = memory.segment(8 * slot, 8);
             until(|| {
                 let (ep, flags) = (conn.ep.h(), DAT_COMPLETION_DEFAULT_FLAG);
@@ -146,15 +146,15 @@ fn posts_from_three(ctx: &Ctx) {
 /// request completions.
 fn three_parties(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
-    let (from, into) = (conn.memory(8 * EACH), conn.memory(8 * 16));
+    let (from, into) = (conn.memory(8 * POSTS_PER_THREAD), conn.memory(8 * 16));
     run_threads(3, |thread| match thread {
-        0 => (0..EACH).for_each(|number| send_number(&conn, &from, number, number as u64)),
-        1 => (0..EACH as u64).for_each(|number| {
+        0 => (0..POSTS_PER_THREAD).for_each(|number| send_number(&conn, &from, number, number as u64)),
+        1 => (0..POSTS_PER_THREAD as u64).for_each(|number| {
             check_dto(&polled_event(conn.request.h()).dto(), number, DAT_DTO_SUCCESS, 8);
         }),
         _ => {
             (0..16).for_each(|slot| conn.post_recv(slot, into.segment(8 * slot as usize, 8)));
-            for number in 0..EACH as u64 {
+            for number in 0..POSTS_PER_THREAD as u64 {
                 let slot = number % 16;
                 check_dto(&polled_event(conn.recv.h()).dto(), slot, DAT_DTO_SUCCESS, 8);
                 assert_eq!(number_at(&into, slot as usize), number);
@@ -172,7 +172,7 @@ fn all_requests(ctx: &Ctx) {
     let posted = AtomicUsize::new(0);
     run_threads(4, |thread| {
         if thread == 3 {
-            for _ in 0..3 * EACH {
+            for _ in 0..3 * POSTS_PER_THREAD {
                 let data = polled_event(conn.request.h()).dto();
                 assert!(data.status == DAT_DTO_SUCCESS, "{}", status_name(data.status));
             }
@@ -180,7 +180,7 @@ fn all_requests(ctx: &Ctx) {
         }
         let remote = DAT_RMR_TRIPLET { target_address: target.target_address + 1024 * thread as u64, ..target };
         let mut segment = memory.segment(1024 * thread, 64);
-        for number in 0..EACH as u64 {
+        for number in 0..POSTS_PER_THREAD as u64 {
             until(|| {
                 let (ep, id, flags) = (conn.ep.h(), cookie(number), DAT_COMPLETION_DEFAULT_FLAG);
                 let code = match thread {
@@ -194,7 +194,7 @@ fn all_requests(ctx: &Ctx) {
             posted.fetch_add(1, Ordering::Relaxed);
         }
     });
-    assert_eq!(posted.into_inner(), 3 * EACH);
+    assert_eq!(posted.into_inner(), 3 * POSTS_PER_THREAD);
     expect_nothing(conn.request.h());
     ctx.meet();
 }
@@ -206,7 +206,7 @@ fn exports_memory(ctx: &Ctx) {
     ctx.send_target(memory.target(0, 4096));
     let post = |id| ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
     (0..64).for_each(post);
-    for number in 0..EACH as u64 {
+    for number in 0..POSTS_PER_THREAD as u64 {
         expect_dto(conn.recv.h(), number % 64, DAT_DTO_SUCCESS, 0);
         post(number % 64);
     }
@@ -223,8 +223,8 @@ fn four_senders(ctx: &Ctx) {
     }
     run_threads(4, |thread| {
         let conn = &conns[thread];
-        let memory = conn.memory(8 * EACH);
-        for number in 0..EACH as u64 {
+        let memory = conn.memory(8 * POSTS_PER_THREAD);
+        for number in 0..POSTS_PER_THREAD as u64 {
             send_number(conn, &memory, number as usize, number);
             expect_dto(conn.request.h(), number, DAT_DTO_SUCCESS, 8);
         }
@@ -245,7 +245,7 @@ fn four_receivers(ctx: &Ctx) {
     run_threads(4, |thread| {
         let conn = &conns[thread];
         let memory = conn.memory(8);
-        for number in 0..EACH as u64 {
+        for number in 0..POSTS_PER_THREAD as u64 {
             conn.post_recv(number, memory.segment(0, 8));
             expect_dto(conn.recv.h(), number, DAT_DTO_SUCCESS, 8);
             assert_eq!(number_at(&memory, 0), number);
@@ -271,10 +271,10 @@ fn threads_post_to_one_shared_receive_queue(ctx: &Ctx) {
     ok(dat_cr_accept(expect_cr(requests.h()).cr_handle, ep.h(), 0, null_mut()));
     client.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     psp.free();
-    let (from, into) = (client.memory(8 * 2 * EACH), ia.memory(&pz, 8 * 2 * EACH));
+    let (from, into) = (client.memory(8 * 2 * POSTS_PER_THREAD), ia.memory(&pz, 8 * 2 * POSTS_PER_THREAD));
     run_threads(4, |thread| match thread {
-        0 | 1 => (0..EACH).for_each(|at| {
-            let slot = thread * EACH + at;
+        0 | 1 => (0..POSTS_PER_THREAD).for_each(|at| {
+            let slot = thread * POSTS_PER_THREAD + at;
             let mut segment = into.segment(8 * slot, 8);
             until(|| {
                 let code = dat_srq_post_recv(srq.h(), 1, &mut segment, cookie(slot as u64));
@@ -282,13 +282,13 @@ fn threads_post_to_one_shared_receive_queue(ctx: &Ctx) {
                 code == DAT_SUCCESS
             });
         }),
-        2 => (0..2 * EACH).for_each(|number| {
+        2 => (0..2 * POSTS_PER_THREAD).for_each(|number| {
             send_number(&client, &from, number, number as u64);
             expect_dto(client.request.h(), number as u64, DAT_DTO_SUCCESS, 8);
         }),
         _ => {
             let mut slots = HashSet::new();
-            for number in 0..2 * EACH as u64 {
+            for number in 0..2 * POSTS_PER_THREAD as u64 {
                 let data = polled_event(recv.h()).dto();
                 let slot = context_bits(data.user_cookie);
                 assert!(slots.insert(slot), "receive {slot} was used twice");
@@ -366,11 +366,11 @@ fn threads_post_receives_while_another_resets(ctx: &Ctx) {
 
 fn dequeues_in_four(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
-    let memory = conn.memory(8 * 3 * EACH);
+    let memory = conn.memory(8 * 3 * POSTS_PER_THREAD);
     let seen = Mutex::new(HashSet::new());
     run_threads(5, |thread| {
         if thread == 4 {
-            for slot in 0..3 * EACH {
+            for slot in 0..3 * POSTS_PER_THREAD {
                 let mut segment = memory.segment(8 * slot, 8);
                 let (ep, id, flags) = (conn.ep.h(), cookie(slot as u64), DAT_COMPLETION_DEFAULT_FLAG);
                 until(|| dat_ep_post_recv(ep, 1, &mut segment, id, flags) == DAT_SUCCESS);
@@ -383,7 +383,7 @@ fn dequeues_in_four(ctx: &Ctx) {
                 assert!(seen.lock().expect("no thread has panicked").insert(slot), "receive {slot} completed twice");
                 assert_eq!(number_at(&memory, slot as usize), slot, "receives are used out of order");
             }
-            seen.lock().expect("no thread has panicked").len() == 3 * EACH
+            seen.lock().expect("no thread has panicked").len() == 3 * POSTS_PER_THREAD
         });
     });
     expect_nothing(conn.recv.h());

@@ -109,16 +109,16 @@ fn threads_many_waiters_on_one_cno_lose_no_wake_up(ctx: &Ctx) {
 }
 
 fn threads_many_evds_on_one_cno_lose_no_event(ctx: &Ctx) {
-    const EACH: usize = 200;
+    const EVENTS_PER_EVD: usize = 200;
     let ia = ctx.ia();
     let cno = ia.cno();
-    let evds: Vec<Evd> = (0..4).map(|_| ia.evd_on(&cno, EACH as DAT_COUNT, DAT_EVD_SOFTWARE_FLAG)).collect();
+    let evds: Vec<Evd> = (0..4).map(|_| ia.evd_on(&cno, EVENTS_PER_EVD as DAT_COUNT, DAT_EVD_SOFTWARE_FLAG)).collect();
     run_threads(5, |thread| {
         if thread < 4 {
-            return (0..EACH).for_each(|number| evds[thread].post(number));
+            return (0..EVENTS_PER_EVD).for_each(|number| evds[thread].post(number));
         }
         let mut next = [0; 4];
-        while next.iter().sum::<usize>() < 4 * EACH {
+        while next.iter().sum::<usize>() < 4 * EVENTS_PER_EVD {
             let evd = wait_on(&cno);
             let at = evds.iter().position(|one| one.h() == evd).expect("the CNO names an EVD of this case");
             // Takes one event per wake-up, like some programs do.

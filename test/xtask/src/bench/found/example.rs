@@ -4,7 +4,7 @@
 use super::{Bench, Found, Lists};
 use crate::bench::contest::{Contest, Measured};
 use crate::bench::curve::{self, Curve, Family, Point};
-use crate::bench::ground::Terrain;
+use crate::bench::network::NetworkKind;
 use crate::bench::scale::{self, Figure, Question, Row};
 use crate::bench::side::Ends;
 
@@ -36,7 +36,7 @@ fn row(plan: &scale::Plan, bench: &Bench) -> Row {
     let figure = |(n, (Question { ask, count, .. }, answer)): (usize, (&Question, &scale::Answer))| Figure {
         answer: *answer,
         count: *count,
-        ends: Ends::of(ask, bench.adapter.name, Terrain::Loopback),
+        ends: Ends::of(ask, bench.adapter.name, NetworkKind::Loopback),
         samples: runs((n + 2) as f64 * f64::from(*count).sqrt()),
     };
     Row { section: plan.section, title: plan.title.clone(), figures: asked.enumerate().map(figure).collect() }
@@ -44,7 +44,7 @@ fn row(plan: &scale::Plan, bench: &Bench) -> Row {
 
 fn family(plan: &curve::Plan, bench: &Bench) -> Family {
     let point = |who: &curve::Who, size: u32, figure: f64| {
-        let ends = (who.side)(size).ends(bench.adapter.name, (plan.terrain)(size));
+        let ends = (who.side)(size).ends(bench.adapter.name, (plan.network_kind)(size));
         Point { size, ends, samples: runs(figure) }
     };
     let curve = |(n, who): (usize, &curve::Who)| {

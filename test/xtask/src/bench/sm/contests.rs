@@ -2,8 +2,8 @@
 #![forbid(unsafe_code)]
 
 use crate::bench::contest::Contest;
-use crate::bench::ground::Terrain;
 use crate::bench::mpi;
+use crate::bench::network::NetworkKind;
 use crate::bench::ours::Ask;
 use crate::bench::pair::Cores;
 use crate::bench::patterns;
@@ -60,7 +60,7 @@ fn pingpongs(effort: Effort) -> Vec<Contest> {
         stretch: Some(stretch),
         ours: Side::Ours(Ask::new("lat", size, count)),
         peers: vec![peer],
-        terrain: Terrain::Loopback,
+        network_kind: NetworkKind::Loopback,
     };
     let fabric = Fabric { provider: "shm", size: 64, count: effort.count(200_000) };
     let (long, asleep, shared) = (effort.count(300_000), effort.count(50_000), effort.count(200));
@@ -80,8 +80,8 @@ fn pingpongs(effort: Effort) -> Vec<Contest> {
 
 fn streams(effort: Effort) -> Vec<Contest> {
     let stream = |id, title, shown, ours, peers, (must, stretch)| {
-        let (must, stretch, ours, terrain) = (Some(must), Some(stretch), Side::Ours(ours), Terrain::Loopback);
-        Contest { id, title, shown, must, stretch, ours, peers, terrain }
+        let (must, stretch, ours, network_kind) = (Some(must), Some(stretch), Side::Ours(ours), NetworkKind::Loopback);
+        Contest { id, title, shown, must, stretch, ours, peers, network_kind }
     };
     let many = effort.count(5_000_000);
     let bytes = |id, title, mode, size: u32, options: &[&str], peers, targets| {
@@ -118,7 +118,7 @@ fn absolutes(effort: Effort) -> Vec<Contest> {
         stretch,
         ours: Side::Ours(ours),
         peers: Vec::new(),
-        terrain: Terrain::Loopback,
+        network_kind: NetworkKind::Loopback,
     };
     let seconds = if effort.rounds > 1 { 5 } else { 1 };
     vec![

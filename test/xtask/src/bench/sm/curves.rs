@@ -3,7 +3,7 @@
 
 use crate::bench::chart::Across;
 use crate::bench::curve::{Plan, Who, powers_of_four, who};
-use crate::bench::ground::Terrain;
+use crate::bench::network::NetworkKind;
 use crate::bench::ours::Ask;
 use crate::bench::peers::{Fabric, Ucx};
 use crate::bench::side::{Effort, Shown, Side, depth, pingpong_count, stream_count};
@@ -21,7 +21,7 @@ pub(super) fn plans(effort: Effort) -> Vec<Plan> {
             up: "microseconds",
             shown: Shown::Microseconds,
             across: Across::Bytes,
-            terrain: |_| Terrain::Loopback,
+            network_kind: |_| NetworkKind::Loopback,
             sizes: powers_of_four(1 << 20),
             all: vec![
                 who("dapl-rs", move |size| Side::Ours(Ask::new("lat", size, pingpong(size)))),
@@ -35,7 +35,7 @@ pub(super) fn plans(effort: Effort) -> Vec<Plan> {
             up: "MB/s (millions of bytes)",
             shown: Shown::Bandwidth,
             across: Across::Bytes,
-            terrain: |_| Terrain::Loopback,
+            network_kind: |_| NetworkKind::Loopback,
             sizes: powers_of_four(16 << 20),
             all: vec![
                 who("dapl-rs send", move |size| ours("rate", size)),

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::bench::contest::Contest;
-use crate::bench::ground::Terrain;
+use crate::bench::network::NetworkKind;
 use crate::bench::ours::Ask;
 use crate::bench::peers::{Fabric, Sockperf};
 use crate::bench::side::{Effort, Shown, Side, depth};
@@ -32,7 +32,7 @@ type Bounds = Option<(f64, f64)>;
 
 fn contest(id: &'static str, title: &'static str, shown: Shown, ours: Side, peer: Side, bounds: Bounds) -> Contest {
     let (must, stretch) = bounds.unzip();
-    Contest { id, title, shown, must, stretch, ours, peers: vec![peer], terrain: Terrain::Loopback }
+    Contest { id, title, shown, must, stretch, ours, peers: vec![peer], network_kind: NetworkKind::Loopback }
 }
 
 /// RDMA writes of 1 MiB for `seconds`. With loss, a short run cannot predict the count.
@@ -102,8 +102,8 @@ fn streams(effort: Effort) -> Vec<Contest> {
 fn losses(effort: Effort) -> Vec<Contest> {
     let goodput = |title, per_mille, flow, bounds| {
         let (ours, iperf) = (writes(effort.seconds(4.0)), Side::Iperf { flow, seconds: effort.whole_seconds(4) });
-        let terrain = Terrain::Wire { per_mille };
-        Contest { terrain, ..contest("U7", title, Shown::Bandwidth, ours, iperf, bounds) }
+        let network_kind = NetworkKind::Wire { per_mille };
+        Contest { network_kind, ..contest("U7", title, Shown::Bandwidth, ours, iperf, bounds) }
     };
     let [bbr, cubic] = ["bbr", "cubic"].map(Flow::TcpWith);
     vec![

@@ -4,7 +4,7 @@
 use super::contests::{RXD, RXM, writes};
 use crate::bench::chart::Across;
 use crate::bench::curve::{Plan, Who, powers_of_four, who};
-use crate::bench::ground::Terrain;
+use crate::bench::network::NetworkKind;
 use crate::bench::ours::Ask;
 use crate::bench::peers::{Fabric, Sockperf};
 use crate::bench::side::{Effort, Shown, Side, depth};
@@ -32,7 +32,7 @@ fn latency(effort: Effort) -> Plan {
         across: Across::Bytes,
         // A sockperf message must be at least as long as sockperf's header.
         sizes: powers_of_four(1 << 20).into_iter().filter(|size| *size >= 16).collect(),
-        terrain: |_| Terrain::Loopback,
+        network_kind: |_| NetworkKind::Loopback,
         all: vec![
             who("dapl-rs", ours),
             Who { name: "sockperf UDP", side: Box::new(sockperf), may_fail: true },
@@ -63,7 +63,7 @@ fn bandwidth(effort: Effort) -> Plan {
         shown: Shown::Bandwidth,
         across: Across::Bytes,
         sizes: powers_of_four(16 << 20).into_iter().filter(|size| *size >= 64).collect(),
-        terrain: |_| Terrain::Loopback,
+        network_kind: |_| NetworkKind::Loopback,
         all: vec![
             who("dapl-rs send", move |size| ours("rate", size)),
             who("dapl-rs write", move |size| ours("write", size)),
@@ -83,7 +83,7 @@ fn loss(effort: Effort) -> Plan {
         shown: Shown::Bandwidth,
         across: Across::Loss,
         sizes: vec![1, 10, 50, 100, 200],
-        terrain: |per_mille| Terrain::Wire { per_mille },
+        network_kind: |per_mille| NetworkKind::Wire { per_mille },
         all: vec![
             who("dapl-rs write", move |_| writes(effort.seconds(3.0))),
             who("TCP", iperf(Flow::Tcp)),

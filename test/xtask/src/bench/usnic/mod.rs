@@ -56,21 +56,21 @@ pub(crate) fn usnic(selection: &Selection) -> Result {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bench::ground::Terrain;
+    use crate::bench::network::NetworkKind;
 
     #[test]
     fn lossy_contests_run_between_namespaces() {
         let lists = lists(Effort::FULL);
         for contest in &lists.contests {
             assert_eq!(
-                contest.terrain != Terrain::Loopback,
+                contest.network_kind != NetworkKind::Loopback,
                 contests::LOSSY.contains(&contest.id),
                 "{}",
                 contest.title
             );
         }
         for plan in &lists.families {
-            let is_lossy = (plan.terrain)(1) != Terrain::Loopback;
+            let is_lossy = (plan.network_kind)(1) != NetworkKind::Loopback;
             assert_eq!(is_lossy, curves::LOSSY.contains(&plan.section), "{}", plan.title);
         }
     }

@@ -21,7 +21,7 @@ const V2_PREFIX: &str = "v2_";
 /// Time limit; the suite takes ten minutes on an idle machine.
 const LIMIT: Duration = Duration::from_secs(2700);
 /// Factor for time limits, because the processor is emulated.
-const PATIENCE: &str = "5";
+const TIMEOUT_FACTOR: &str = "5";
 /// Number of cases run in parallel, since some mostly wait.
 const JOBS: &str = "4";
 
@@ -44,7 +44,7 @@ fn run_cases(name: &str, setting: &Setting, report: &mut Report, keeper: &mut Ke
     };
     let place = share.join(name);
     let place = place.to_string_lossy();
-    let mut words = vec!["run", "--provider", "rxe0", "--jobs", JOBS, "--patience", PATIENCE];
+    let mut words = vec!["run", "--provider", "rxe0", "--jobs", JOBS, "--patience", TIMEOUT_FACTOR];
     let filters = report.inside(name);
     if name == NAME {
         words.push("--complete");
@@ -68,7 +68,7 @@ fn run_cases(name: &str, setting: &Setting, report: &mut Report, keeper: &mut Ke
         match line.starts_with("FAILED ") {
             true => eprintln!("xtask: {line}"),
             false if runs % STEP == 0 && line.starts_with("ok ") => {
-                eprintln!("xtask: {name}: {runs} runs were good")
+                eprintln!("xtask: {name}: {runs} runs passed")
             }
             false => {}
         }

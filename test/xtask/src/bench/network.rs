@@ -12,7 +12,7 @@ use crate::net::wire::{ADDRESSES, Applied, DEVICE, Wire};
 
 /// The network that a bench needs.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Terrain {
+pub(super) enum NetworkKind {
     /// The loopback interface of this host.
     Loopback,
     /// A link that drops `per_mille` of 1000 packets in each direction.
@@ -20,16 +20,16 @@ pub(super) enum Terrain {
 }
 
 /// A network that is set up; removed when dropped.
-pub(super) struct Ground {
-    wire: Option<(Wire, [Applied; 2], Terrain)>,
+pub(super) struct BenchNetwork {
+    wire: Option<(Wire, [Applied; 2], NetworkKind)>,
 }
 
-impl Terrain {
+impl NetworkKind {
     /// Description of the network.
     pub(super) fn name(self) -> String {
         match self {
-            Terrain::Loopback => "this host".to_owned(),
-            Terrain::Wire { per_mille } => {
+            NetworkKind::Loopback => "this host".to_owned(),
+            NetworkKind::Wire { per_mille } => {
                 format!("two network namespaces, {} % of packets lost either way", f64::from(per_mille) / 10.0)
             }
         }
@@ -38,26 +38,26 @@ impl Terrain {
     /// Server address that clients use.
     pub(super) fn host(self) -> &'static str {
         match self {
-            Terrain::Loopback => "localhost",
-            Terrain::Wire { .. } => ADDRESSES[0],
+            NetworkKind::Loopback => "localhost",
+            NetworkKind::Wire { .. } => ADDRESSES[0],
         }
     }
 }
 
-impl Ground {
+impl BenchNetwork {
     /// The loopback interface of this host.
-    pub(super) fn here() -> Self {
-        Ground { wire: None }
+    pub(super) fn loopback() -> Self {
+        BenchNetwork { wire: None }
     }
 
     /// Sets up the network. For `Wire`, call `net::wire::prepare` before.
-    pub(super) fn lay(terrain: Terrain) -> Result<Self> {
-        let Terrain::Wire { per_mille } = terrain else {
-            return Ok(Ground::here());
+    pub(super) fn set_up(network_kind: NetworkKind) -> Result<Self> {
+        let NetworkKind::Wire { per_mille } = network_kind else {
+            return Ok(BenchNetwork::loopback());
         };
         let wire = Wire::lay()?;
         let loss = wire.apply_to_both(Rule::Loss { per_mille })?;
-        Ok(Ground { wire: Some((wire, loss, terrain)) })
+        Ok(BenchNetwork { wire: Some((wire, loss, network_kind)) })
     }
 
     /// Name of the network interface on both sides.
@@ -67,11 +67,11 @@ impl Ground {
 
     /// Server address that clients use.
     pub(super) fn host(&self) -> &'static str {
-        self.terrain().host()
+        self.network_kind().host()
     }
 
-    fn terrain(&self) -> Terrain {
-        self.wire.as_ref().map_or(Terrain::Loopback, |(.., terrain)| *terrain)
+    fn network_kind(&self) -> NetworkKind {
+        self.wire.as_ref().map_or(NetworkKind::Loopback, |(.., network_kind)| *network_kind)
     }
 
     /// Wraps a server's command to run in this network.
