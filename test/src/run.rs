@@ -161,12 +161,12 @@ fn free_port() -> u16 {
 
 /// Output that was read from a program, and whether its pipe is still open.
 #[derive(Default)]
-struct Said {
+struct PipeOutput {
     text: Vec<u8>,
     closed: bool,
 }
 
-type Shared = Arc<(Mutex<Said>, Condvar)>;
+type Shared = Arc<(Mutex<PipeOutput>, Condvar)>;
 
 /// A running program; killed when dropped.
 pub struct Run {

@@ -180,7 +180,7 @@ fn run(options: &Options) -> io::Result<bool> {
     if runs.is_empty() {
         return Err(io::Error::other("no case matches the filter; list the cases: dapl-conformance list"));
     }
-    let place = Place::new()?;
+    let place = RunDirectory::new()?;
     let began = Instant::now();
     let next = AtomicUsize::new(0);
     let outcomes = Mutex::new(Vec::new());
@@ -278,19 +278,19 @@ fn conclude(options: &Options, cases: usize, all: &[Outcome], took: Duration, is
 }
 
 /// Temporary directory of this run of the suite, on a tmpfs if possible; removed when dropped.
-struct Place(PathBuf);
+struct RunDirectory(PathBuf);
 
-impl Place {
+impl RunDirectory {
     fn new() -> io::Result<Self> {
         let memory = Path::new("/dev/shm");
         let base = if memory.is_dir() { memory.to_path_buf() } else { std::env::temp_dir() };
         let path = base.join(format!("dapl-conformance-{}", std::process::id()));
         fs::create_dir_all(&path)?;
-        Ok(Place(path))
+        Ok(RunDirectory(path))
     }
 }
 
-impl Drop for Place {
+impl Drop for RunDirectory {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }
@@ -303,7 +303,7 @@ struct Process {
     status: Option<ExitStatus>,
 }
 
-fn run_one(options: &Options, place: &Place, index: usize, case: &Case, mode: Mode) -> Outcome {
+fn run_one(options: &Options, place: &RunDirectory, index: usize, case: &Case, mode: Mode) -> Outcome {
     let began = Instant::now();
     let roles: &[Role] = if mode == Mode::Two { &[Role::Client, Role::Server] } else { &[Role::Client] };
     let ending = match start(options, place, index, case, mode, roles) {
@@ -327,13 +327,13 @@ fn run_one(options: &Options, place: &Place, index: usize, case: &Case, mode: Mo
     Outcome { name: case.name.to_string(), mode, ending, seen, took: began.elapsed() }
 }
 
-fn record_of(place: &Place, index: usize, role: Role) -> PathBuf {
+fn record_of(place: &RunDirectory, index: usize, role: Role) -> PathBuf {
     place.0.join(format!("{index}-{}.flight", role.word()))
 }
 
 fn start(
     options: &Options,
-    place: &Place,
+    place: &RunDirectory,
     index: usize,
     case: &Case,
     mode: Mode,

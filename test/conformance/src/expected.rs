@@ -19,61 +19,61 @@ pub(crate) use of_2_0::{holes_of_2_0, slots_in_words};
 
 /// A return code that a run must observe.
 #[derive(Clone, Copy, Debug)]
-enum Answer {
+enum ExpectedCode {
     /// Exactly this code.
     Whole(DAT_RETURN),
     /// An error of this type; the library chooses the subtype.
     Kind(DAT_RETURN_TYPE),
 }
 
-use Answer::{Kind, Whole};
+use ExpectedCode::{Kind, Whole};
 
-const OK: Answer = Whole(DAT_SUCCESS);
+const OK: ExpectedCode = Whole(DAT_SUCCESS);
 
-const fn is(kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) -> Answer {
+const fn is(kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) -> ExpectedCode {
     Whole(error(kind, subtype))
 }
 
-const fn arg(number: u32) -> Answer {
+const fn arg(number: u32) -> ExpectedCode {
     is(DAT_INVALID_PARAMETER, DAT_INVALID_ARG1 + number - 1)
 }
 
-const fn handle(subtype: DAT_RETURN_SUBTYPE) -> Answer {
+const fn handle(subtype: DAT_RETURN_SUBTYPE) -> ExpectedCode {
     is(DAT_INVALID_HANDLE, subtype)
 }
 
-const fn state(subtype: DAT_RETURN_SUBTYPE) -> Answer {
+const fn state(subtype: DAT_RETURN_SUBTYPE) -> ExpectedCode {
     is(DAT_INVALID_STATE, subtype)
 }
 
-const IA: Answer = handle(DAT_INVALID_HANDLE_IA);
-const EP: Answer = handle(DAT_INVALID_HANDLE_EP);
-const LMR: Answer = handle(DAT_INVALID_HANDLE_LMR);
-const RMR: Answer = handle(DAT_INVALID_HANDLE_RMR);
-const PZ: Answer = handle(DAT_INVALID_HANDLE_PZ);
-const PSP: Answer = handle(DAT_INVALID_HANDLE_PSP);
-const RSP: Answer = handle(DAT_INVALID_HANDLE_RSP);
-const CR: Answer = handle(DAT_INVALID_HANDLE_CR);
-const CNO: Answer = handle(DAT_INVALID_HANDLE_CNO);
-const SRQ: Answer = handle(DAT_INVALID_HANDLE_SRQ);
-const ANY: Answer = handle(DAT_INVALID_HANDLE1);
+const IA: ExpectedCode = handle(DAT_INVALID_HANDLE_IA);
+const EP: ExpectedCode = handle(DAT_INVALID_HANDLE_EP);
+const LMR: ExpectedCode = handle(DAT_INVALID_HANDLE_LMR);
+const RMR: ExpectedCode = handle(DAT_INVALID_HANDLE_RMR);
+const PZ: ExpectedCode = handle(DAT_INVALID_HANDLE_PZ);
+const PSP: ExpectedCode = handle(DAT_INVALID_HANDLE_PSP);
+const RSP: ExpectedCode = handle(DAT_INVALID_HANDLE_RSP);
+const CR: ExpectedCode = handle(DAT_INVALID_HANDLE_CR);
+const CNO: ExpectedCode = handle(DAT_INVALID_HANDLE_CNO);
+const SRQ: ExpectedCode = handle(DAT_INVALID_HANDLE_SRQ);
+const ANY: ExpectedCode = handle(DAT_INVALID_HANDLE1);
 /// Invalid EVD handle. Implementations differ in the subtype, and programs check the type only.
-const EVD: Answer = Kind(DAT_INVALID_HANDLE);
-const EVD_CR: Answer = handle(DAT_INVALID_HANDLE_EVD_CR);
-const EVD_CONN: Answer = handle(DAT_INVALID_HANDLE_EVD_CONN);
-const EVD_RECV: Answer = handle(DAT_INVALID_HANDLE_EVD_RECV);
-const EVD_REQUEST: Answer = handle(DAT_INVALID_HANDLE_EVD_REQUEST);
+const EVD: ExpectedCode = Kind(DAT_INVALID_HANDLE);
+const EVD_CR: ExpectedCode = handle(DAT_INVALID_HANDLE_EVD_CR);
+const EVD_CONN: ExpectedCode = handle(DAT_INVALID_HANDLE_EVD_CONN);
+const EVD_RECV: ExpectedCode = handle(DAT_INVALID_HANDLE_EVD_RECV);
+const EVD_REQUEST: ExpectedCode = handle(DAT_INVALID_HANDLE_EVD_REQUEST);
 /// The work queue is full.
-const FULL: Answer = is(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
-const UNREACHABLE_ADDRESS: Answer = is(DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_UNREACHABLE);
+const FULL: ExpectedCode = is(DAT_INSUFFICIENT_RESOURCES, DAT_RESOURCE_MEMORY);
+const UNREACHABLE_ADDRESS: ExpectedCode = is(DAT_INVALID_ADDRESS, DAT_INVALID_ADDRESS_UNREACHABLE);
 /// Reported by the listener without the error class bit, as programs expect.
-const QUAL_IN_USE: Answer = Whole(DAT_CONN_QUAL_IN_USE);
-const MODEL: Answer = is(DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
-const NOT_READY: Answer = state(DAT_INVALID_STATE_EP_NOTREADY);
+const QUAL_IN_USE: ExpectedCode = Whole(DAT_CONN_QUAL_IN_USE);
+const MODEL: ExpectedCode = is(DAT_MODEL_NOT_SUPPORTED, DAT_NO_SUBTYPE);
+const NOT_READY: ExpectedCode = state(DAT_INVALID_STATE_EP_NOTREADY);
 
 /// All functions and their return codes, except those that depend on the EP state. From spec/registry, spec/events
 /// and spec/endpoints.
-const ANSWERS: &[(&str, &[Answer])] = &[
+const ANSWERS: &[(&str, &[ExpectedCode])] = &[
     // dat_ia_open and dat_ia_close: spec/registry 4.1 to 4.3
     (
         "dat_ia_openv",
@@ -349,7 +349,7 @@ pub(crate) fn holes(seen: &BTreeMap<Seen, Vec<&str>>) -> Vec<String> {
         let missing = states.iter().map(|at| state(*at)).filter(|answer| !is_answered(seen, function, *answer));
         holes.extend(missing.map(|answer| format!("{function}: {}", words(answer))));
     }
-    let answered = |code: &u32| seen.keys().any(|what| matches!(what, Seen::Answer(_, other) if other == code));
+    let answered = |code: &u32| seen.keys().any(|what| matches!(what, Seen::ReturnCode(_, other) if other == code));
     holes.extend(
         SOMEWHERE.iter().filter(|code| !answered(code)).map(|code| format!("any function: {}", of_code(*code))),
     );
@@ -365,11 +365,11 @@ pub(crate) fn holes(seen: &BTreeMap<Seen, Vec<&str>>) -> Vec<String> {
     holes
 }
 
-fn is_answered(seen: &BTreeMap<Seen, Vec<&str>>, function: &str, answer: Answer) -> bool {
+fn is_answered(seen: &BTreeMap<Seen, Vec<&str>>, function: &str, answer: ExpectedCode) -> bool {
     let number = number_of(function);
     seen.keys().any(|what| match (*what, answer) {
-        (Seen::Answer(of, code), Whole(wanted)) => of == number && code == wanted,
-        (Seen::Answer(of, code), Kind(kind)) => of == number && kind_of(code) == error(kind, DAT_NO_SUBTYPE),
+        (Seen::ReturnCode(of, code), Whole(wanted)) => of == number && code == wanted,
+        (Seen::ReturnCode(of, code), Kind(kind)) => of == number && kind_of(code) == error(kind, DAT_NO_SUBTYPE),
         _ => false,
     })
 }
@@ -380,7 +380,7 @@ fn number_of(function: &str) -> u32 {
     place.expect("the tests below check that each name is listed") as u32
 }
 
-fn words(answer: Answer) -> String {
+fn words(answer: ExpectedCode) -> String {
     match answer {
         Whole(code) => of_code(code),
         Kind(kind) => format!("{}, any subtype", of_code(error(kind, DAT_NO_SUBTYPE))),

@@ -38,7 +38,7 @@ static STEPS: Mutex<Option<File>> = Mutex::new(None);
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(crate) enum Seen {
     /// The function with this index in `api::NAMES` returned this code.
-    Answer(u32, u32),
+    ReturnCode(u32, u32),
     /// An event with this number was returned.
     Event(u32),
     /// A DTO completed with this status.
@@ -52,7 +52,7 @@ pub(crate) enum Seen {
 impl Seen {
     fn word(self) -> u64 {
         let (kind, about, code) = match self {
-            Self::Answer(function, code) => (1, function, code),
+            Self::ReturnCode(function, code) => (1, function, code),
             Self::Event(number) => (2, 0, number),
             Self::Dto(status) => (3, 0, status),
             Self::Rmr(status) => (4, 0, status),
@@ -64,7 +64,7 @@ impl Seen {
     fn from_word(word: u64) -> Option<Self> {
         let (about, code) = ((word >> 32) as u32 & 0xff_ffff, word as u32);
         Some(match word >> 56 {
-            1 => Self::Answer(about, code),
+            1 => Self::ReturnCode(about, code),
             2 => Self::Event(code),
             3 => Self::Dto(code),
             4 => Self::Rmr(code),
@@ -120,7 +120,7 @@ impl Call {
         call[2].store(u64::from(code), Ordering::Relaxed);
         call[3].store(now(), Ordering::Relaxed);
         call[0].store(number + 1, Ordering::Relaxed);
-        see(Seen::Answer(self.function as u32, code));
+        see(Seen::ReturnCode(self.function as u32, code));
     }
 }
 

@@ -29,13 +29,13 @@ pub(crate) fn write(
     let mut text = format!("# What the cases have seen of {provider} ({extent})\n");
     let _ = write!(text, "\n| function | answer | cases | for instance |\n|---|---|---|---|\n");
     for (what, names) in seen {
-        if let Seen::Answer(function, code) = what {
+        if let Seen::ReturnCode(function, code) = what {
             let function = api::name(*function as usize);
             row(&mut text, &[function, &of_code(*code)], names);
         }
     }
     let _ = write!(text, "\n| event | cases | for instance |\n|---|---|---|\n");
-    for (what, names) in seen.iter().filter(|(what, _)| !matches!(what, Seen::Answer(..))) {
+    for (what, names) in seen.iter().filter(|(what, _)| !matches!(what, Seen::ReturnCode(..))) {
         row(&mut text, &[&name(*what)], names);
     }
     if is_whole {
@@ -69,7 +69,7 @@ pub(crate) fn show(directory: &Path) -> io::Result<bool> {
 
 fn name(what: Seen) -> String {
     match what {
-        Seen::Answer(..) => String::new(),
+        Seen::ReturnCode(..) => String::new(),
         Seen::Event(number) => kit::number_name(number),
         Seen::Dto(status) => format!("DTO: {}", kit::status_name(status)),
         Seen::Rmr(status) => format!("bind: {}", kit::status_name(status)),

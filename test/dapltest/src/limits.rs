@@ -10,7 +10,7 @@ use dat_abi::*;
 use serde_json::json;
 
 use crate::common::Common;
-use crate::dat::raw::{self, Answer, Post, Refusal};
+use crate::dat::raw::{self, CallResult, Post, Refusal};
 use crate::dat::{Ep, Evd, Ia, Memory, Object, Pz};
 use crate::failure::{Failure, Result};
 use crate::report::Report;
@@ -101,7 +101,7 @@ struct PreexistingObjects {
 }
 
 impl PreexistingObjects {
-    fn new(device: &str) -> Answer<Self> {
+    fn new(device: &str) -> CallResult<Self> {
         let ia = Ia::open(device)?;
         let pz = ia.pz()?;
         let conn = ia.evd(8, DAT_EVD_CONNECTION_FLAG)?;
@@ -156,7 +156,7 @@ pub(crate) fn run(common: &Common, width: usize, maximum: Option<usize>, limits:
 fn try_one(common: &Common, width: usize, maximum: Option<usize>, limit: Limit) -> Result<Found> {
     let device = common.device.as_str();
     let all_existing: Vec<PreexistingObjects> =
-        (0..width).map(|_| PreexistingObjects::new(device)).collect::<Answer<_>>()?;
+        (0..width).map(|_| PreexistingObjects::new(device)).collect::<CallResult<_>>()?;
     let most = maximum.unwrap_or(MOST);
     let on = |number: usize| &all_existing[number % all_existing.len()];
     let found = match limit {
@@ -184,7 +184,7 @@ fn try_one(common: &Common, width: usize, maximum: Option<usize>, limit: Limit) 
 }
 
 /// Creates objects until a call fails, frees all objects, and creates one more.
-fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> Answer<T>) -> Result<Found> {
+fn exhaust<T: Object>(most: usize, make: impl Fn(usize) -> CallResult<T>) -> Result<Found> {
     let (mut made, mut refusal) = (Vec::new(), None);
     let began = Instant::now();
     let mut remark = "";
@@ -229,13 +229,13 @@ struct Reserved {
 }
 
 impl Object for Reserved {
-    fn free(self) -> Answer {
+    fn free(self) -> CallResult {
         self.rsp.free()?;
         self.ep.free()
     }
 }
 
-fn reserve(existing: &PreexistingObjects, number: usize) -> Answer<Reserved> {
+fn reserve(existing: &PreexistingObjects, number: usize) -> CallResult<Reserved> {
     let ep = existing.ia.ep(&existing.pz, [&existing.dtos, &existing.dtos, &existing._conn], None)?;
     let rsp = existing.ia.rsp(QUALS + number as u64, &ep, &existing.requests)?;
     Ok(Reserved { rsp, ep })
@@ -245,12 +245,12 @@ fn reserve(existing: &PreexistingObjects, number: usize) -> Answer<Reserved> {
 struct Region(raw::Registered);
 
 impl Object for Region {
-    fn free(self) -> Answer {
+    fn free(self) -> CallResult {
         raw::lmr_free(self.0.lmr)
     }
 }
 
-fn register(existing: &PreexistingObjects) -> Answer<Region> {
+fn register(existing: &PreexistingObjects) -> CallResult<Region> {
     let at = existing.memory.pointer();
     let (ia, pz) = (existing.ia.handle(), existing.pz.handle());
     raw::lmr_create(ia, pz, at, PIECE as u64, DAT_MEM_PRIV_ALL_FLAG).map(Region)

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 
 use dat_abi::*;
 
-use crate::dat::raw::{self, Answer};
+use crate::dat::raw::{self, CallResult};
 use crate::dat::{Address, Cno, Ep, Evd, Event, Ia, Patience, Psp, Pz, connected, connection_word, drain};
 use crate::failure::{Failure, Result};
 
@@ -38,7 +38,7 @@ pub(crate) struct Needs {
 
 impl Set {
     /// Creates the objects for endpoints with these needs.
-    pub(crate) fn new(ia: &Ia, needs: Needs, is_notified: bool) -> Answer<Self> {
+    pub(crate) fn new(ia: &Ia, needs: Needs, is_notified: bool) -> CallResult<Self> {
         let pz = ia.pz()?;
         let cno = if is_notified { Some(ia.cno()?) } else { None };
         let dtos = DAT_EVD_DTO_FLAG;
@@ -50,7 +50,7 @@ impl Set {
     }
 
     /// Creates an endpoint on these objects.
-    pub(crate) fn ep(&self, ia: &Ia, needs: Needs) -> Answer<Ep> {
+    pub(crate) fn ep(&self, ia: &Ia, needs: Needs) -> CallResult<Ep> {
         let adapter = raw::ia_query(ia.handle())?;
         let count = |count: usize| DAT_COUNT::try_from(count).unwrap_or(DAT_COUNT::MAX);
         let reads = adapter.max_rdma_read_per_ep_out.min(adapter.max_rdma_read_per_ep_in).clamp(0, 4);
@@ -113,7 +113,7 @@ pub(crate) struct Listener {
 
 impl Listener {
     /// Listens on a free qualifier, with a queue for `width` requests.
-    pub(crate) fn any(ia: &Ia, width: usize) -> Answer<Self> {
+    pub(crate) fn any(ia: &Ia, width: usize) -> CallResult<Self> {
         let requests = ia.evd(width + 1, DAT_EVD_CR_FLAG)?;
         let (psp, qual) = ia.psp_any(&requests)?;
         Ok(Listener { _psp: psp, requests, qual })

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::amounts::Extent;
 use crate::cpu::CpuTime;
-use crate::dat::Place;
+use crate::dat::RemoteBuffer;
 use crate::operation::{self, MOST_OPERATIONS, Operation, Side, Transfer};
 
 #[cfg(test)]
@@ -110,7 +110,7 @@ pub(crate) struct Figures {
 pub(crate) struct Offer {
     /// Qualifier of the thread's listener; 0 for a client.
     pub(crate) qual: u64,
-    pub(crate) place: Place,
+    pub(crate) place: RemoteBuffer,
 }
 
 /// A message.
@@ -352,7 +352,7 @@ impl Reader<'_> {
 
     fn offer(&mut self) -> Result<Offer, String> {
         let qual = self.u64()?;
-        let place = Place { context: self.u32()?, address: self.u64()?, length: self.u64()? };
+        let place = RemoteBuffer { context: self.u32()?, address: self.u64()?, length: self.u64()? };
         Ok(Offer { qual, place })
     }
 }

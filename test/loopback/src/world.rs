@@ -12,19 +12,19 @@ use dapl_software::simple::{Listeners, PerProcess, execute};
 use crate::Loopback;
 
 pub(crate) static LISTENERS: Listeners<Loopback> = Listeners::new();
-pub(crate) static WORLD: PerProcess<World> = PerProcess::new();
+pub(crate) static WORLD: PerProcess<LoopbackState> = PerProcess::new();
 
 /// A queue pair. It names its peer by number.
 pub(crate) type QpState = dapl_software::simple::QpState<Loopback, u64>;
 
 #[derive(Default)]
-pub(crate) struct World {
+pub(crate) struct LoopbackState {
     last_number: u64,
     /// Queue pairs by number.
     pub(crate) qps: BTreeMap<u64, QpState>,
 }
 
-impl World {
+impl LoopbackState {
     /// Adds a queue pair and returns its number.
     pub(crate) fn add(&mut self, qp: QpState) -> u64 {
         self.last_number += 1;

@@ -20,7 +20,7 @@ pub(crate) struct Case {
 }
 
 /// Output of a probe.
-pub(crate) struct Answer {
+pub(crate) struct ProbeOutput {
     pub(crate) out: String,
     pub(crate) err: String,
 }
@@ -79,18 +79,18 @@ impl Case {
     }
 
     /// Runs the probe with these arguments.
-    pub(crate) fn run(&self, words: &str) -> Answer {
+    pub(crate) fn run(&self, words: &str) -> ProbeOutput {
         self.run_program(&probe(if self.is_version_2 { "registry_probe-2" } else { "registry_probe" }), words)
     }
 
-    pub(crate) fn run_program(&self, program: &Path, words: &str) -> Answer {
+    pub(crate) fn run_program(&self, program: &Path, words: &str) -> ProbeOutput {
         let mut command = Command::new(program);
         for variable in ["DAT_OVERRIDE", "DAT_DBG_TYPE", "DAT_DBG_LEVEL", "DAT_DBG_DEST", "LD_LIBRARY_PATH"] {
             command.env_remove(variable);
         }
         let output = command.envs(self.environment.iter().cloned()).args(words.split_whitespace()).output().unwrap();
         let text = |bytes| String::from_utf8(bytes).unwrap().replace(self.directory.to_str().unwrap(), "{}");
-        let answer = Answer { out: text(output.stdout), err: without_origin(&text(output.stderr)) };
+        let answer = ProbeOutput { out: text(output.stdout), err: without_origin(&text(output.stderr)) };
         assert!(output.status.success(), "{}: {}\n{}\n{}", words, output.status, answer.out, answer.err);
         answer
     }
@@ -104,7 +104,7 @@ impl Drop for Case {
     }
 }
 
-impl Answer {
+impl ProbeOutput {
     #[track_caller]
     pub(crate) fn says(&self, lines: &[&str]) -> &Self {
         assert_eq!(self.out.lines().collect::<Vec<_>>(), lines, "stderr: {}", self.err);

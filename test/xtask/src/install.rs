@@ -15,7 +15,7 @@ use std::process::Command;
 
 use dapl_test::stage::{self, Profile};
 
-use crate::layout::{self, Item, Places, What};
+use crate::layout::{self, InstallDirs, Item, What};
 use crate::quiet::run_quietly;
 use crate::{Result, cli, setup, tree};
 
@@ -29,7 +29,7 @@ const SAMPLE: &str = "share/dapl-rs/dat.conf";
 /// Destination of an install.
 #[derive(Debug, Eq, PartialEq)]
 struct Goal {
-    places: Places,
+    places: InstallDirs,
     destdir: Option<PathBuf>,
     profile: Profile,
     /// For packages, whose tools strip binaries and edit no dat.conf.
@@ -44,7 +44,7 @@ impl Goal {
         if ![&prefix, &libdir, &sysconfdir].iter().all(|path| path.is_absolute()) {
             return Err("the prefix, and directories for libraries and configuration, are absolute paths".to_owned());
         }
-        let places = Places { prefix, libdir, sysconfdir };
+        let places = InstallDirs { prefix, libdir, sysconfdir };
         let (destdir, profile) = (arguments.destdir.clone(), cli::profile(arguments.debug));
         Ok(Goal { places, destdir, profile, is_package: arguments.package })
     }

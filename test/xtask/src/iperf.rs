@@ -22,7 +22,7 @@ pub(crate) enum Flow {
 
 /// Result of a client.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Said {
+pub(crate) struct IperfResult {
     /// Received data in millions of bytes per second.
     pub(crate) megabytes: f64,
     /// Processor use of both sides, in percent of one processor.
@@ -64,12 +64,12 @@ fn words(flow: Flow, seconds: u32) -> Vec<String> {
 }
 
 /// Reads a client's JSON.
-pub(crate) fn parse(said: &str) -> Result<Said> {
+pub(crate) fn parse(said: &str) -> Result<IperfResult> {
     let end = serde_json::from_str::<Value>(said).map(|mut said| said["end"].take()).unwrap_or_default();
     let numbers = || {
         let processor = |name| end["cpu_utilization_percent"][name].as_f64();
         let bits = end["sum_received"]["bits_per_second"].as_f64()?;
-        Some(Said { megabytes: bits / 8e6, processor: processor("host_total")? + processor("remote_total")? })
+        Some(IperfResult { megabytes: bits / 8e6, processor: processor("host_total")? + processor("remote_total")? })
     };
     numbers().ok_or_else(|| format!("the output of iperf3 has no figure: {said}"))
 }

@@ -20,7 +20,7 @@ const DEBUG_FILES: [&str; 3] = ["dapl-gdb.py", "dapl-valgrind.supp", "dapl-tsan.
 
 /// Directories of an installation.
 #[derive(Clone, Debug, Eq, PartialEq)]
-pub(crate) struct Places {
+pub(crate) struct InstallDirs {
     /// Prefix of all files except configuration files.
     pub(crate) prefix: PathBuf,
     /// Directory of libraries.
@@ -53,7 +53,7 @@ pub(crate) enum What {
 }
 
 /// All files and links of an installation.
-pub(crate) fn items(tree: &Tree, places: &Places) -> Result<Vec<Item>> {
+pub(crate) fn items(tree: &Tree, places: &InstallDirs) -> Result<Vec<Item>> {
     let mut items = Vec::new();
     let mut put = |path: PathBuf, what: What| items.push(Item { path, what });
     let named = |error: io::Error| format!("{}: {error}", tree.stage.root.display());
@@ -121,8 +121,8 @@ fn library(file: &Path) -> Vec<(String, What)> {
 }
 
 /// Text of the pkg-config file.
-fn pkg_config(places: &Places, library: &str, version: &str, api: &str) -> String {
-    let Places { prefix, libdir, .. } = places;
+fn pkg_config(places: &InstallDirs, library: &str, version: &str, api: &str) -> String {
+    let InstallDirs { prefix, libdir, .. } = places;
     let lib = match libdir.strip_prefix(prefix) {
         Ok(below) => format!("${{prefix}}/{}", below.display()),
         Err(_) => libdir.display().to_string(),
@@ -160,7 +160,7 @@ mod tests {
 
     #[test]
     fn pkg_config_has_a_separate_libdir() {
-        let mut places = Places { prefix: "/p".into(), libdir: "/p/lib/x".into(), sysconfdir: "/etc".into() };
+        let mut places = InstallDirs { prefix: "/p".into(), libdir: "/p/lib/x".into(), sysconfdir: "/etc".into() };
         let text = pkg_config(&places, "dat2", "2.0.0", "2.0");
         assert!(text.contains("libdir=${prefix}/lib/x\n") && text.contains("\nName: dat2\n"), "{text}");
         assert!(text.contains("Libs: -L${libdir} -ldat2\n"), "{text}");

@@ -7,17 +7,18 @@ use std::collections::{BTreeMap, BTreeSet};
 use dat_abi::*;
 
 use super::{
-    ANY, Answer, CNO, EP, EVD_CR, FULL, IA, MODEL, OK, PZ, Whole, arg, handle, is, is_answered, number_of, state, words,
+    ANY, CNO, EP, EVD_CR, ExpectedCode, FULL, IA, MODEL, OK, PZ, Whole, arg, handle, is, is_answered, number_of, state,
+    words,
 };
 use crate::flight::Seen;
 use crate::{api, names};
 
 const UNC: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_UNCONNECTED;
 const CON: DAT_RETURN_SUBTYPE = DAT_INVALID_STATE_EP_CONNECTED;
-const CSP: Answer = handle(names::DAT_INVALID_HANDLE_CSP);
+const CSP: ExpectedCode = handle(names::DAT_INVALID_HANDLE_CSP);
 
 /// The functions that only 2.0 has, and the codes to observe, as the flight record stores them.
-const ADDED: &[(&str, &[Answer])] = &[
+const ADDED: &[(&str, &[ExpectedCode])] = &[
     (
         "dat_csp_create",
         &[
@@ -75,8 +76,9 @@ fn slots() -> impl Iterator<Item = &'static str> {
 pub(crate) fn holes_of_2_0(seen: &BTreeMap<Seen, Vec<&str>>) -> Vec<String> {
     let is_seen = |function: &str, is_success: bool| {
         let number = number_of(function);
-        seen.keys()
-            .any(|what| matches!(*what, Seen::Answer(of, code) if of == number && (code == DAT_SUCCESS) == is_success))
+        seen.keys().any(
+            |what| matches!(*what, Seen::ReturnCode(of, code) if of == number && (code == DAT_SUCCESS) == is_success),
+        )
     };
     let mut holes = Vec::new();
     for slot in slots() {
@@ -97,7 +99,7 @@ pub(crate) fn holes_of_2_0(seen: &BTreeMap<Seen, Vec<&str>>) -> Vec<String> {
 pub(crate) fn slots_in_words(seen: &BTreeMap<Seen, Vec<&str>>) -> String {
     let count = |slot: &'static str| {
         let number = number_of(slot);
-        let of = |what: &Seen| matches!(*what, Seen::Answer(of, _) if of == number);
+        let of = |what: &Seen| matches!(*what, Seen::ReturnCode(of, _) if of == number);
         let cases: BTreeSet<&str> =
             seen.iter().filter(|(what, _)| of(what)).flat_map(|(_, names)| names).copied().collect();
         (cases.len(), slot)

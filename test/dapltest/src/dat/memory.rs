@@ -7,17 +7,17 @@ use std::sync::atomic::{AtomicU8, Ordering};
 use dat_abi::*;
 
 use super::objects::{Ia, Pz};
-use super::raw::{self, Answer, Handle, Registered};
+use super::raw::{self, CallResult, Handle, Registered};
 
 /// Memory that a peer may access: key, address and length.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
-pub(crate) struct Place {
+pub(crate) struct RemoteBuffer {
     pub(crate) context: u32,
     pub(crate) address: u64,
     pub(crate) length: u64,
 }
 
-impl Place {
+impl RemoteBuffer {
     /// Triplet for RDMA to a part.
     pub(crate) fn part(&self, at: u64, length: u64) -> DAT_RMR_TRIPLET {
         let target_address = self.address.wrapping_add(at);
@@ -33,7 +33,7 @@ pub(crate) struct Memory {
 
 impl Memory {
     /// Allocates and registers `length` bytes.
-    pub(crate) fn new(ia: &Ia, pz: &Pz, length: usize) -> Answer<Self> {
+    pub(crate) fn new(ia: &Ia, pz: &Pz, length: usize) -> CallResult<Self> {
         let bytes: Box<[AtomicU8]> = std::iter::repeat_with(AtomicU8::default).take(length).collect();
         let at = bytes.as_ptr().cast_mut().cast::<c_void>();
         let registered = raw::lmr_create(ia.handle(), pz.handle(), at, length as u64, DAT_MEM_PRIV_ALL_FLAG)?;
@@ -58,8 +58,8 @@ impl Memory {
     }
 
     /// Describes the whole memory for a peer.
-    pub(crate) fn place(&self) -> Place {
-        Place { context: self.registered.rmr_context, address: self.address(), length: self.bytes.len() as u64 }
+    pub(crate) fn place(&self) -> RemoteBuffer {
+        RemoteBuffer { context: self.registered.rmr_context, address: self.address(), length: self.bytes.len() as u64 }
     }
 
     /// Returns `count` consecutive local segments of `size` bytes, starting at offset `at`.

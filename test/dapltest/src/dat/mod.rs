@@ -10,7 +10,7 @@ pub(crate) mod raw;
 mod wait;
 
 pub(crate) use event::{Event, connection_word, status_word};
-pub(crate) use memory::{Memory, Place};
+pub(crate) use memory::{Memory, RemoteBuffer};
 pub(crate) use objects::{Cno, Ep, Evd, Ia, Object, Psp, Pz, Rsp};
 pub(crate) use raw::Handle;
 pub(crate) use udapl::Address;

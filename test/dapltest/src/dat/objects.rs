@@ -8,7 +8,7 @@ use std::{mem, thread};
 use dat_abi::*;
 use udapl::Address;
 
-use super::raw::{self, Answer, Handle, Post};
+use super::raw::{self, CallResult, Handle, Post};
 
 /// Time limit for a disconnected endpoint to flush its work requests.
 const FLUSH_LIMIT: Duration = Duration::from_secs(10);
@@ -16,7 +16,7 @@ const FLUSH_LIMIT: Duration = Duration::from_secs(10);
 /// An object whose freeing may be refused.
 pub(crate) trait Object: Sized {
     /// Frees the object before its drop. Returns the return code.
-    fn free(self) -> Answer;
+    fn free(self) -> CallResult;
 }
 
 macro_rules! objects {
@@ -34,7 +34,7 @@ macro_rules! objects {
             }
 
             impl Object for $name {
-                fn free(self) -> Answer {
+                fn free(self) -> CallResult {
                     let handle = self.0;
                     mem::forget(self);
                     $free(handle)
@@ -88,33 +88,33 @@ pub(crate) struct Evd {
 
 impl Ia {
     /// Opens an adapter by its name in dat.conf.
-    pub(crate) fn open(name: &str) -> Answer<Self> {
+    pub(crate) fn open(name: &str) -> CallResult<Self> {
         raw::ia_open(name).map(|(ia, _)| Ia(ia))
     }
 
     /// Closes the adapter gracefully, which is refused while objects are left.
-    pub(crate) fn close(self) -> Answer {
+    pub(crate) fn close(self) -> CallResult {
         let ia = self.0;
         raw::ia_close(ia, DAT_CLOSE_GRACEFUL_FLAG)?;
         mem::forget(self);
         Ok(())
     }
 
-    pub(crate) fn pz(&self) -> Answer<Pz> {
+    pub(crate) fn pz(&self) -> CallResult<Pz> {
         raw::pz_create(self.0).map(Pz)
     }
 
-    pub(crate) fn cno(&self) -> Answer<Cno> {
+    pub(crate) fn cno(&self) -> CallResult<Cno> {
         raw::cno_create(self.0).map(Cno)
     }
 
     /// Creates an EVD for `qlen` events of these kinds.
-    pub(crate) fn evd(&self, qlen: usize, flags: DAT_EVD_FLAGS) -> Answer<Evd> {
+    pub(crate) fn evd(&self, qlen: usize, flags: DAT_EVD_FLAGS) -> CallResult<Evd> {
         self.evd_on(qlen, flags, None)
     }
 
     /// Creates an EVD that notifies this CNO.
-    pub(crate) fn evd_on(&self, qlen: usize, flags: DAT_EVD_FLAGS, cno: Option<&Cno>) -> Answer<Evd> {
+    pub(crate) fn evd_on(&self, qlen: usize, flags: DAT_EVD_FLAGS, cno: Option<&Cno>) -> CallResult<Evd> {
         let cno = cno.map(Cno::handle);
         let qlen = DAT_COUNT::try_from(qlen).unwrap_or(DAT_COUNT::MAX);
         let evd = raw::evd_create(self.0, qlen, cno.unwrap_or(Handle::NULL), flags)?;
@@ -122,22 +122,22 @@ impl Ia {
     }
 
     /// Creates an endpoint with EVDs for receives, requests and connection events.
-    pub(crate) fn ep(&self, pz: &Pz, evds: [&Evd; 3], attr: Option<&DAT_EP_ATTR>) -> Answer<Ep> {
+    pub(crate) fn ep(&self, pz: &Pz, evds: [&Evd; 3], attr: Option<&DAT_EP_ATTR>) -> CallResult<Ep> {
         let [recv, request, conn] = evds.map(Evd::handle);
         let ep = EpHandle(raw::ep_create(self.0, pz.handle(), [recv, request, conn], attr)?);
         Ok(Ep { ep, dtos: [recv, request] })
     }
 
-    pub(crate) fn psp(&self, qual: DAT_CONN_QUAL, evd: &Evd) -> Answer<Psp> {
+    pub(crate) fn psp(&self, qual: DAT_CONN_QUAL, evd: &Evd) -> CallResult<Psp> {
         raw::psp_create(self.0, qual, evd.handle()).map(Psp)
     }
 
     /// Creates a service point at a free qualifier.
-    pub(crate) fn psp_any(&self, evd: &Evd) -> Answer<(Psp, DAT_CONN_QUAL)> {
+    pub(crate) fn psp_any(&self, evd: &Evd) -> CallResult<(Psp, DAT_CONN_QUAL)> {
         raw::psp_create_any(self.0, evd.handle()).map(|(psp, qual)| (Psp(psp), qual))
     }
 
-    pub(crate) fn rsp(&self, qual: DAT_CONN_QUAL, ep: &Ep, evd: &Evd) -> Answer<Rsp> {
+    pub(crate) fn rsp(&self, qual: DAT_CONN_QUAL, ep: &Ep, evd: &Evd) -> CallResult<Rsp> {
         raw::rsp_create(self.0, qual, ep.handle(), evd.handle()).map(Rsp)
     }
 }
@@ -149,13 +149,13 @@ impl Evd {
 }
 
 impl Object for Evd {
-    fn free(self) -> Answer {
+    fn free(self) -> CallResult {
         self.evd.free()
     }
 }
 
 impl Object for Ep {
-    fn free(self) -> Answer {
+    fn free(self) -> CallResult {
         self.flush();
         let Ep { ep, .. } = &self;
         let answer = raw::ep_free(ep.handle());
@@ -171,7 +171,7 @@ impl Drop for Ep {
 }
 
 impl Pz {
-    pub(crate) fn rmr(&self) -> Answer<Rmr> {
+    pub(crate) fn rmr(&self) -> CallResult<Rmr> {
         raw::rmr_create(self.0).map(Rmr)
     }
 }
@@ -210,19 +210,19 @@ impl Ep {
     }
 
     /// Connects. An event on the connect EVD reports the result, at the latest after `microseconds`.
-    pub(crate) fn connect(&self, to: Address, qual: DAT_CONN_QUAL, microseconds: u32, qos: DAT_QOS) -> Answer {
+    pub(crate) fn connect(&self, to: Address, qual: DAT_CONN_QUAL, microseconds: u32, qos: DAT_QOS) -> CallResult {
         raw::ep_connect(self.handle(), to, qual, microseconds, qos)
     }
 
-    pub(crate) fn accept(&self, cr: Handle) -> Answer {
+    pub(crate) fn accept(&self, cr: Handle) -> CallResult {
         raw::cr_accept(cr, self.handle())
     }
 
-    pub(crate) fn disconnect(&self, flags: DAT_CLOSE_FLAGS) -> Answer {
+    pub(crate) fn disconnect(&self, flags: DAT_CLOSE_FLAGS) -> CallResult {
         raw::ep_disconnect(self.handle(), flags)
     }
 
-    pub(crate) fn post(&self, post: Post, segments: &mut [DAT_LMR_TRIPLET], cookie: u64) -> Answer {
+    pub(crate) fn post(&self, post: Post, segments: &mut [DAT_LMR_TRIPLET], cookie: u64) -> CallResult {
         raw::post(self.handle(), post, segments, cookie)
     }
 }

@@ -7,7 +7,7 @@ use super::objects::Bench;
 use super::{Case, ensure, refused};
 use crate::common::Common;
 use crate::dat::Object;
-use crate::dat::raw::{self, Answer, Registered};
+use crate::dat::raw::{self, CallResult, Registered};
 use crate::failure::Result;
 
 pub(super) const CASES: &[Case] = &[
@@ -45,7 +45,7 @@ fn many_times(common: &Common) -> Result {
     let bench = Bench::new(common)?;
     let memory = bench.memory(4096)?;
     let again = || raw::lmr_create(bench.ia.handle(), bench.pz.handle(), memory.pointer(), 4096, DAT_MEM_PRIV_ALL_FLAG);
-    let regions: Vec<Registered> = (0..32).map(|_| again()).collect::<Answer<_>>()?;
+    let regions: Vec<Registered> = (0..32).map(|_| again()).collect::<CallResult<_>>()?;
     let mut handles: Vec<_> = regions.iter().map(|region| region.lmr).collect();
     handles.sort();
     handles.dedup();
@@ -98,7 +98,7 @@ fn freed(common: &Common) -> Result {
 
 fn rmrs(common: &Common) -> Result {
     let bench = Bench::new(common)?;
-    let rmrs = (0..8).map(|_| bench.pz.rmr()).collect::<Answer<Vec<_>>>()?;
+    let rmrs = (0..8).map(|_| bench.pz.rmr()).collect::<CallResult<Vec<_>>>()?;
     rmrs.into_iter().try_for_each(Object::free)?;
     bench.close()
 }

@@ -13,7 +13,7 @@ mod pair;
 use serde_json::json;
 
 use crate::common::Common;
-use crate::dat::raw::{Answer, Refusal};
+use crate::dat::raw::{CallResult, Refusal};
 use crate::failure::{Failure, Result};
 use crate::report::Report;
 use crate::stop;
@@ -105,7 +105,7 @@ pub(crate) fn run(common: &Common, choices: &[Choice], is_verbose: bool) -> Resu
 }
 
 /// Checks that a call was refused with this type, and with this subtype unless it is `DAT_NO_SUBTYPE`.
-fn refused<T: std::fmt::Debug>(answer: Answer<T>, kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) -> Result {
+fn refused<T: std::fmt::Debug>(answer: CallResult<T>, kind: DAT_RETURN_TYPE, subtype: DAT_RETURN_SUBTYPE) -> Result {
     let wanted = DAT_CLASS_ERROR | kind | subtype;
     match answer {
         Err(refusal) if refusal.kind() == kind && [refusal.subtype(), DAT_NO_SUBTYPE].contains(&subtype) => Ok(()),

@@ -7,7 +7,7 @@ use super::objects::Bench;
 use super::{Case, ensure};
 use crate::common::Common;
 use crate::dat::raw::{self, Post};
-use crate::dat::{Address, Ep, Event, Handle, How, Ia, Memory, Object, Patience, Place, drain, status_word};
+use crate::dat::{Address, Ep, Event, Handle, How, Ia, Memory, Object, Patience, RemoteBuffer, drain, status_word};
 use crate::failure::{Failure, Result};
 
 pub(super) const CASES: &[Case] = &[
@@ -253,7 +253,7 @@ fn through_rmr(common: &Common) -> Result {
         event => return Failure::said(format!("{event:?} in place of the end of a bind")),
     }
     pair.fill(0, 0, 100, 3);
-    let to = Place { context, ..pair.memory[1].place() }.part(4096, 100);
+    let to = RemoteBuffer { context, ..pair.memory[1].place() }.part(4096, 100);
     pair.post(0, Post::Write(to), 0, 100, 1)?;
     pair.all_good(&[(1, 100)])?;
     pair.check(1, 4096, 100, 3)?;
@@ -262,7 +262,7 @@ fn through_rmr(common: &Common) -> Result {
 }
 
 fn wrong_key(common: &Common) -> Result {
-    fails(common, |place| Place { context: place.context ^ 0x5555_5500, ..place }.part(0, 64))
+    fails(common, |place| RemoteBuffer { context: place.context ^ 0x5555_5500, ..place }.part(0, 64))
 }
 
 fn beyond(common: &Common) -> Result {
@@ -270,7 +270,7 @@ fn beyond(common: &Common) -> Result {
 }
 
 /// Checks that a write to this target fails.
-fn fails(common: &Common, to: impl Fn(Place) -> DAT_RMR_TRIPLET) -> Result {
+fn fails(common: &Common, to: impl Fn(RemoteBuffer) -> DAT_RMR_TRIPLET) -> Result {
     let pair = Pair::new(common)?;
     pair.post(0, Post::Write(to(pair.memory[1].place())), 0, 64, 1)?;
     let done = &pair.completions(1)?[0];

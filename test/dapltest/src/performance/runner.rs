@@ -13,7 +13,7 @@ use super::window::{Counter, Measured};
 use crate::amounts::Extent;
 use crate::common::Common;
 use crate::dat::raw::{self, Post};
-use crate::dat::{Ep, Evd, Event, How, Ia, Memory, Patience, Place, status_word};
+use crate::dat::{Ep, Evd, Event, How, Ia, Memory, Patience, RemoteBuffer, status_word};
 use crate::failure::{Failure, Result};
 use crate::operation::Transfer;
 use crate::progress::Progress;
@@ -74,9 +74,9 @@ impl Runner {
     }
 
     /// Memory for the peer's transfers.
-    pub(super) fn target(&self) -> Place {
+    pub(super) fn target(&self) -> RemoteBuffer {
         let (all, at) = (self.memory.place(), self.target_offset() as u64);
-        Place { address: all.address + at, length: all.length - at, ..all }
+        RemoteBuffer { address: all.address + at, length: all.length - at, ..all }
     }
 
     /// With `--bidirectional` the second half of the memory is the target, so that no side sends bytes that its peer
@@ -95,7 +95,7 @@ impl Runner {
     }
 
     /// Runs this side over the connected endpoint. `peer` is the peer's memory for RDMA.
-    pub(super) fn run(&self, peer: Place, progress: &Progress) -> Result<Measured> {
+    pub(super) fn run(&self, peer: RemoteBuffer, progress: &Progress) -> Result<Measured> {
         let mut sender = self.starts.then(|| Sender::new(self, peer));
         let mut receiver = self.receives.then(|| Receiver { posted: 2 * self.pipeline as u64, ..Receiver::new(self) });
         loop {
@@ -199,7 +199,7 @@ struct Sender {
 }
 
 impl Sender {
-    fn new(runner: &Runner, peer: Place) -> Self {
+    fn new(runner: &Runner, peer: RemoteBuffer) -> Self {
         let test = &runner.test;
         let place = peer.part(0, test.operation.length() as u64);
         let post = match test.operation.transfer {

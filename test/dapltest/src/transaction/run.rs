@@ -8,7 +8,7 @@ use std::time::Instant;
 
 use super::party::Party;
 use super::pattern::{NOTHING, Origin};
-use crate::dat::Place;
+use crate::dat::RemoteBuffer;
 use crate::dat::raw::Post;
 use crate::failure::{Failure, Result};
 use crate::operation::{Side, Transfer};
@@ -17,7 +17,7 @@ use crate::stop;
 
 impl Party<'_> {
     /// Runs all iterations over the connected endpoints. `theirs` is the partner's memory.
-    pub(super) fn run(&mut self, theirs: Place, progress: &Progress) -> Result {
+    pub(super) fn run(&mut self, theirs: RemoteBuffer, progress: &Progress) -> Result {
         for iteration in 0..self.plan.test().iterations {
             stop::check()?;
             let began = Instant::now();
@@ -28,7 +28,7 @@ impl Party<'_> {
         self.settle_all()
     }
 
-    fn iterate(&mut self, iteration: u32, theirs: &Place) -> Result {
+    fn iterate(&mut self, iteration: u32, theirs: &RemoteBuffer) -> Result {
         for number in 0..self.plan.operations().len() {
             let checkpoint = self.plan.checkpoint(number);
             if checkpoint == Some(0) {
@@ -48,7 +48,7 @@ impl Party<'_> {
         Ok(())
     }
 
-    fn operate(&mut self, number: usize, iteration: u32, theirs: &Place) -> Result {
+    fn operate(&mut self, number: usize, iteration: u32, theirs: &RemoteBuffer) -> Result {
         let operation = self.plan.operations()[number];
         if operation.by != self.side {
             // The target of an RDMA operation does nothing.

@@ -25,7 +25,7 @@ fn performance(extent: Extent, operation: Operation) -> Performance {
 }
 
 fn all() -> Vec<Message> {
-    let place = Place { context: 7, address: u64::MAX, length: 1 << 40 };
+    let place = RemoteBuffer { context: 7, address: u64::MAX, length: 1 << 40 };
     let operation = Operation::signal(Side::Client);
     vec![
         Message::Hello { version: (1, 65_535) },

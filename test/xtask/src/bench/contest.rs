@@ -5,7 +5,7 @@
 use super::median;
 use super::network::{BenchNetwork, NetworkKind};
 use super::ours::Perf;
-use super::side::{Effort, Shown, Side};
+use super::side::{Effort, FigureUnit, Side};
 use crate::Result;
 
 /// One comparison.
@@ -13,7 +13,7 @@ pub(super) struct Contest {
     /// Name in tables and on the command line, such as S1.
     pub(super) id: &'static str,
     pub(super) title: &'static str,
-    pub(super) shown: Shown,
+    pub(super) shown: FigureUnit,
     /// Target: bound for the ratio of this project's figure to the peer's, or for the figure itself if there is no
     /// peer.
     pub(super) must: Option<f64>,
@@ -104,7 +104,7 @@ mod tests {
     use crate::bench::ours::Ask;
     use crate::bench::peers::Ucx;
 
-    fn contest(shown: Shown, peers: usize) -> Contest {
+    fn contest(shown: FigureUnit, peers: usize) -> Contest {
         let (ours, peer) = (Side::Ours(Ask::new("lat", 8, 1)), Side::Ucx(Ucx::new("tag_lat", 8, 1)));
         let (must, stretch, network_kind) = (Some(1.0), None, NetworkKind::Loopback);
         Contest { id: "X1", title: "a figure", shown, must, stretch, ours, peers: vec![peer; peers], network_kind }
@@ -113,21 +113,22 @@ mod tests {
     #[test]
     fn the_better_peer_of_each_round_counts() {
         let peers = vec![vec![4.0, 8.0, 9.0], vec![5.0, 7.0, 1.0]];
-        let measured = Measured { contest: contest(Shown::Bandwidth, 2), ours: vec![6.0, 4.0, 5.0], peers };
+        let measured = Measured { contest: contest(FigureUnit::Bandwidth, 2), ours: vec![6.0, 4.0, 5.0], peers };
         assert_eq!(measured.peer(), Some(8.0));
         assert_eq!(measured.figure(), 0.625);
         assert!(measured.meets(0.6) && !measured.meets(0.7));
-        let slow = Measured { contest: contest(Shown::Microseconds, 1), ours: vec![3.0], peers: vec![vec![2.0]] };
+        let slow = Measured { contest: contest(FigureUnit::Microseconds, 1), ours: vec![3.0], peers: vec![vec![2.0]] };
         assert!(slow.meets(1.5) && !slow.meets(1.4));
     }
 
     #[test]
     fn figure_without_a_peer_is_the_own_median() {
-        let measured = Measured { contest: contest(Shown::Percent, 0), ours: vec![0.2, 5.0, 0.1], peers: Vec::new() };
+        let measured =
+            Measured { contest: contest(FigureUnit::Percent, 0), ours: vec![0.2, 5.0, 0.1], peers: Vec::new() };
         assert_eq!((measured.peer(), measured.figure()), (None, 0.2));
         assert!(measured.meets(1.0) && !measured.meets(0.2));
         assert_eq!(measured.contest.bound(1.0), "< 1 %");
-        assert_eq!(contest(Shown::Microseconds, 1).bound(1.5), "<= 1.5x");
-        assert_eq!(contest(Shown::Bandwidth, 1).bound(0.7), ">= 0.7x");
+        assert_eq!(contest(FigureUnit::Microseconds, 1).bound(1.5), "<= 1.5x");
+        assert_eq!(contest(FigureUnit::Bandwidth, 1).bound(0.7), ">= 0.7x");
     }
 }

@@ -5,7 +5,7 @@ use super::chart::{Across, Line, Panel};
 use super::median;
 use super::network::{BenchNetwork, NetworkKind};
 use super::ours::Perf;
-use super::side::{Effort, Ends, Shown, Side};
+use super::side::{Effort, Ends, FigureUnit, Side};
 use crate::Result;
 
 /// A line of a chart: its side, with arguments that depend on the size.
@@ -26,7 +26,7 @@ pub(super) struct Plan {
     pub(super) section: &'static str,
     pub(super) title: &'static str,
     pub(super) up: &'static str,
-    pub(super) shown: Shown,
+    pub(super) shown: FigureUnit,
     /// Quantity that the size stands for.
     pub(super) across: Across,
     pub(super) sizes: Vec<u32>,

@@ -8,7 +8,7 @@ use dapl_test::run::{SM0, Sandbox};
 use dapl_test::stage::{Stage, workspace};
 
 use super::network::BenchNetwork;
-use super::pair::{Cores, Said, ServerEnd, pair};
+use super::pair::{Cores, PairOutput, ServerEnd, pair};
 use crate::Result;
 use crate::json::field;
 
@@ -96,7 +96,7 @@ impl Perf {
     }
 
     /// Runs both sides and returns their output.
-    pub(super) fn both(&self, ask: &Ask, network: &BenchNetwork) -> Result<Said> {
+    pub(super) fn both(&self, ask: &Ask, network: &BenchNetwork) -> Result<PairOutput> {
         let sandbox = Sandbox::new(&self.stage, Some(&self.adapter.line.replace("DEVICE", network.device())));
         let qual = self.next.fetch_add(1, Ordering::Relaxed).to_string();
         let words = ask.words();

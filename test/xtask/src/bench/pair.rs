@@ -58,7 +58,7 @@ pub(super) enum ServerEnd {
 }
 
 /// Standard output of the server and of all clients, in order.
-pub(super) struct Said {
+pub(super) struct PairOutput {
     pub(super) server: String,
     pub(super) client: String,
 }
@@ -70,7 +70,7 @@ pub(super) fn pair(
     (client, clients): (&Command, u32),
     cores: Cores,
     server_end: ServerEnd,
-) -> Result<Said> {
+) -> Result<PairOutput> {
     let started = Instant::now();
     let mut server = Run::start(pin(cores.server(), server));
     while !is_ready(&server) {
@@ -104,7 +104,7 @@ pub(super) fn pair(
     if !ended_as_it_should {
         return Err(format!("its server: {}\n{}{}", server.status, server.stdout, server.stderr));
     }
-    Ok(Said { server: server.stdout, client: said })
+    Ok(PairOutput { server: server.stdout, client: said })
 }
 
 /// Limits a client's time, so that a hang fails only this measurement. SIGKILL is used because some peers ignore

@@ -5,7 +5,7 @@
 use super::contest::Contest;
 use super::network::NetworkKind;
 use super::ours::Ask;
-use super::side::{Effort, Shown, Side};
+use super::side::{Effort, FigureUnit, Side};
 
 /// Name of these contests on the command line.
 pub(super) const ID: &str = "evds";
@@ -45,7 +45,7 @@ fn pingpong(effort: Effort, mode: &'static str, size: u32, options: &[&str]) -> 
 }
 
 fn contest(title: &'static str, must: Option<f64>, ours: Side, peers: Vec<Side>) -> Contest {
-    let (shown, network_kind) = (Shown::Microseconds, NetworkKind::Loopback);
+    let (shown, network_kind) = (FigureUnit::Microseconds, NetworkKind::Loopback);
     Contest { id: ID, title, shown, must, stretch: None, ours, peers, network_kind }
 }
 

@@ -231,7 +231,7 @@ fn parse_sockperf(said: &str) -> Option<f64> {
 }
 
 /// Runs iperf3 in this network.
-pub(super) fn run_iperf(flow: Flow, seconds: u32, network: &BenchNetwork) -> Result<iperf::Said> {
+pub(super) fn run_iperf(flow: Flow, seconds: u32, network: &BenchNetwork) -> Result<iperf::IperfResult> {
     let port = free_port()?;
     let server = network.server(iperf::server(port));
     let client = network.client(iperf::client(flow, seconds, network.host(), port));

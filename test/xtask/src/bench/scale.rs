@@ -13,12 +13,12 @@ use crate::json::field;
 pub(super) struct Question {
     pub(super) ask: Ask,
     pub(super) count: u32,
-    pub(super) answers: Vec<Answer>,
+    pub(super) answers: Vec<OutputField>,
 }
 
 /// A field to read from the program's output.
 #[derive(Clone, Copy)]
-pub(super) struct Answer {
+pub(super) struct OutputField {
     pub(super) field: &'static str,
     /// Name of the table row.
     pub(super) name: &'static str,
@@ -82,7 +82,7 @@ pub(super) struct Row {
 
 /// A figure in a table row.
 pub(super) struct Figure {
-    pub(super) answer: Answer,
+    pub(super) answer: OutputField,
     pub(super) count: u32,
     pub(super) ends: Ends,
     pub(super) samples: Vec<f64>,
@@ -93,7 +93,7 @@ pub(super) fn connections(effort: Effort, count: u32) -> Plan {
     let question = |mode, name| Question {
         ask: Ask::new(mode, 8, effort.count(50_000)).with(&["-c", &count.to_string()]),
         count,
-        answers: vec![Answer { field: "usec", name, line: name, unit: "us" }],
+        answers: vec![OutputField { field: "usec", name, line: name, unit: "us" }],
     };
     let questions = vec![question("lat", "one talks"), question("robin", "in turn")];
     Plan { section: &CONNECTIONS, title: format!("8 B ping-pong, connections: {count}"), questions }
@@ -104,7 +104,7 @@ pub(super) fn connects(effort: Effort) -> Plan {
     let at_once = |width, count, name| Question {
         ask: Ask::new("connect", width, effort.count(count)),
         count: width,
-        answers: vec![Answer { field: "per_second", name, line: "dapl-rs", unit: "/s" }],
+        answers: vec![OutputField { field: "per_second", name, line: "dapl-rs", unit: "/s" }],
     };
     let questions =
         vec![at_once(1, 500, "one by one"), at_once(10, 1_000, "10 at once"), at_once(100, 1_000, "100 at once")];
@@ -113,7 +113,7 @@ pub(super) fn connects(effort: Effort) -> Plan {
 
 /// Percentiles of ping-pong latency for a few sizes, polling and waiting.
 pub(super) fn percentiles(effort: Effort) -> Vec<Plan> {
-    let answer = |field, name| Answer { field, name, line: name, unit: "us" };
+    let answer = |field, name| OutputField { field, name, line: name, unit: "us" };
     let plan = |section, title: &str, size: u32, options: &[&str]| {
         let ask = Ask::new("lat", size, effort.count(50_000)).with(options);
         let answers = vec![answer("p50_usec", "p50"), answer("p99_usec", "p99"), answer("p99_9_usec", "p99.9")];
@@ -130,7 +130,7 @@ pub(super) fn percentiles(effort: Effort) -> Vec<Plan> {
 
 /// Memory per idle endpoint with `count` endpoints.
 pub(super) fn memory(count: u32) -> Plan {
-    let answer = |field, name| Answer { field, name, line: name, unit: "KiB" };
+    let answer = |field, name| OutputField { field, name, line: name, unit: "KiB" };
     let answers =
         vec![answer("resident_kib", "resident"), answer("private_kib", "private"), answer("shared_kib", "shared")];
     let questions = vec![Question { ask: Ask::new("memory", count.min(64), count), count, answers }];
@@ -155,7 +155,7 @@ impl Plan {
             for Question { ask, answers, .. } in &self.questions {
                 let said =
                     perf.run(ask, &BenchNetwork::loopback()).map_err(|reason| format!("{}: {reason}", self.title))?;
-                for (Answer { field: name, .. }, figure) in answers.iter().zip(&mut next) {
+                for (OutputField { field: name, .. }, figure) in answers.iter().zip(&mut next) {
                     let sample = field(&said, name)
                         .ok_or_else(|| format!("the output of {} has no {name}: {said}", ask.line()))?;
                     figure.samples.push(sample);

@@ -11,7 +11,7 @@ use crate::json::field;
 
 /// Unit of a figure.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
-pub(super) enum Shown {
+pub(super) enum FigureUnit {
     /// Time of half a round trip.
     Microseconds,
     /// Millions of messages per second.
@@ -25,30 +25,30 @@ pub(super) enum Shown {
     PerKib,
 }
 
-impl Shown {
+impl FigureUnit {
     pub(super) fn unit(self) -> &'static str {
         match self {
-            Shown::Microseconds => "us",
-            Shown::Rate => "M/s",
-            Shown::Bandwidth => "MB/s",
-            Shown::Percent => "%",
-            Shown::Milliseconds => "ms",
-            Shown::PerKib => "ns/KiB",
+            FigureUnit::Microseconds => "us",
+            FigureUnit::Rate => "M/s",
+            FigureUnit::Bandwidth => "MB/s",
+            FigureUnit::Percent => "%",
+            FigureUnit::Milliseconds => "ms",
+            FigureUnit::PerKib => "ns/KiB",
         }
     }
 
     pub(super) fn less_is_better(self) -> bool {
-        !matches!(self, Shown::Rate | Shown::Bandwidth)
+        !matches!(self, FigureUnit::Rate | FigureUnit::Bandwidth)
     }
 
     /// Name of the field in the output of `perf`.
     fn field(self) -> &'static str {
         match self {
-            Shown::Microseconds => "usec",
-            Shown::Rate | Shown::Bandwidth => "mps",
-            Shown::Percent => "cpu_percent",
-            Shown::Milliseconds => "msec",
-            Shown::PerKib => "processor_seconds",
+            FigureUnit::Microseconds => "usec",
+            FigureUnit::Rate | FigureUnit::Bandwidth => "mps",
+            FigureUnit::Percent => "cpu_percent",
+            FigureUnit::Milliseconds => "msec",
+            FigureUnit::PerKib => "processor_seconds",
         }
     }
 }
@@ -143,7 +143,7 @@ impl Side {
     }
 
     /// Measures one run.
-    pub(super) fn measure(&self, perf: &Perf, network: &BenchNetwork, shown: Shown) -> Result<f64> {
+    pub(super) fn measure(&self, perf: &Perf, network: &BenchNetwork, shown: FigureUnit) -> Result<f64> {
         let figure = match self {
             Side::Ours(ask) => Some(ours(perf, network, ask, shown)?),
             Side::Timed { ask, seconds } => {
@@ -152,27 +152,27 @@ impl Side {
                 Some(ours(perf, network, &Ask { count, ..ask.clone() }, shown)?)
             }
             Side::Ucx(ucx) => match shown {
-                Shown::Microseconds => Some(ucx.run()?.latency),
-                Shown::Rate => Some(ucx.run()?.rate),
-                Shown::Bandwidth => Some(ucx.run()?.bandwidth),
+                FigureUnit::Microseconds => Some(ucx.run()?.latency),
+                FigureUnit::Rate => Some(ucx.run()?.rate),
+                FigureUnit::Bandwidth => Some(ucx.run()?.bandwidth),
                 _ => None,
             },
             Side::Fabric(fabric) => match shown {
-                Shown::Microseconds => Some(fabric.run()?.latency),
-                Shown::Bandwidth => Some(fabric.run()?.bandwidth),
+                FigureUnit::Microseconds => Some(fabric.run()?.latency),
+                FigureUnit::Bandwidth => Some(fabric.run()?.bandwidth),
                 _ => None,
             },
             Side::Sockperf(sockperf) => match shown {
-                Shown::Microseconds if sockperf.test == "ping-pong" => Some(sockperf.run()?),
-                Shown::Rate if sockperf.test == "throughput" => Some(sockperf.run()? / 1e6),
-                Shown::Bandwidth if sockperf.test == "throughput" => {
+                FigureUnit::Microseconds if sockperf.test == "ping-pong" => Some(sockperf.run()?),
+                FigureUnit::Rate if sockperf.test == "throughput" => Some(sockperf.run()? / 1e6),
+                FigureUnit::Bandwidth if sockperf.test == "throughput" => {
                     Some(sockperf.run()? * f64::from(sockperf.size) / 1e6)
                 }
                 _ => None,
             },
             Side::Iperf { flow, seconds } => match shown {
-                Shown::Bandwidth => Some(run_iperf(*flow, *seconds, network)?.megabytes),
-                Shown::PerKib => {
+                FigureUnit::Bandwidth => Some(run_iperf(*flow, *seconds, network)?.megabytes),
+                FigureUnit::PerKib => {
                     let said = run_iperf(*flow, *seconds, network)?;
                     Some(said.processor / 100.0 * 1e9 / (said.megabytes * 1e6) * 1024.0)
                 }
@@ -190,7 +190,7 @@ impl Side {
 
 impl Side {
     /// Measures two runs at the same time.
-    fn measure_twice(&self, perf: &Perf, network: &BenchNetwork, shown: Shown) -> Result<[f64; 2]> {
+    fn measure_twice(&self, perf: &Perf, network: &BenchNetwork, shown: FigureUnit) -> Result<[f64; 2]> {
         let measure = || self.measure(perf, network, shown);
         std::thread::scope(|scope| {
             let other = scope.spawn(measure);
@@ -201,10 +201,10 @@ impl Side {
     }
 }
 
-fn ours(perf: &Perf, network: &BenchNetwork, ask: &Ask, shown: Shown) -> Result<f64> {
+fn ours(perf: &Perf, network: &BenchNetwork, ask: &Ask, shown: FigureUnit) -> Result<f64> {
     match shown {
-        Shown::Bandwidth => Ok(perf.figure(ask, network, shown.field())? * f64::from(ask.size)),
-        Shown::PerKib => {
+        FigureUnit::Bandwidth => Ok(perf.figure(ask, network, shown.field())? * f64::from(ask.size)),
+        FigureUnit::PerKib => {
             let said = perf.both(ask, network)?;
             let (server, client) = (field(&said.server, shown.field()), field(&said.client, shown.field()));
             let kib = field(&said.client, "count").map(|count| count * f64::from(ask.size) / 1024.0);
@@ -216,10 +216,10 @@ fn ours(perf: &Perf, network: &BenchNetwork, ask: &Ask, shown: Shown) -> Result<
 }
 
 /// Number of operations that take `seconds`, estimated from the figure of a short run.
-fn count_for(seconds: f64, size: u32, shown: Shown, once: f64) -> u32 {
+fn count_for(seconds: f64, size: u32, shown: FigureUnit, once: f64) -> u32 {
     let count = match shown {
-        Shown::Bandwidth => seconds * 1e6 * once / f64::from(size.max(1)),
-        Shown::Rate => seconds * 1e6 * once,
+        FigureUnit::Bandwidth => seconds * 1e6 * once / f64::from(size.max(1)),
+        FigureUnit::Rate => seconds * 1e6 * once,
         _ => seconds * 1e6 / (2.0 * once),
     };
     count.clamp(16.0, 2_000_000.0) as u32
@@ -306,9 +306,9 @@ mod tests {
 
     #[test]
     fn a_short_run_determines_the_count() {
-        assert_eq!(count_for(0.5, 8, Shown::Microseconds, 5.0), 50_000);
+        assert_eq!(count_for(0.5, 8, FigureUnit::Microseconds, 5.0), 50_000);
         // At 100 MB/s with messages of 1 MB, three seconds are 300 messages.
-        assert_eq!(count_for(3.0, 1_000_000, Shown::Bandwidth, 100.0), 300);
-        assert_eq!(count_for(3.0, 1_000_000, Shown::Bandwidth, 0.001), 16);
+        assert_eq!(count_for(3.0, 1_000_000, FigureUnit::Bandwidth, 100.0), 300);
+        assert_eq!(count_for(3.0, 1_000_000, FigureUnit::Bandwidth, 0.001), 16);
     }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use dapl_test::stage::{self, Profile, workspace};
 
 use crate::Result;
-use crate::layout::{self, Item, Places, What};
+use crate::layout::{self, InstallDirs, Item, What};
 use crate::tree::Tree;
 
 /// Files in dat.conf.d, and the start of their lines in the sample dat.conf.
@@ -20,7 +20,7 @@ const PRIVATE: &str = "dapl-rs";
 const SAMPLE: &str = "share/dapl-rs/dat.conf";
 
 /// Changes the items of an install into the items of a package.
-pub(super) fn adapt(tree: &Tree, profile: Profile, places: &Places, items: &mut Vec<Item>) -> Result {
+pub(super) fn adapt(tree: &Tree, profile: Profile, places: &InstallDirs, items: &mut Vec<Item>) -> Result {
     let sample = places.prefix.join(SAMPLE);
     items.retain(|item| !matches!(item.what, What::Conf(_)) && item.path != sample);
     for (name, start) in DROP_INS {
@@ -49,7 +49,7 @@ pub(super) fn adapt(tree: &Tree, profile: Profile, places: &Places, items: &mut 
 
 /// Moves DAT 2.0 files with names that other packages use into separate directories (docs/decisions/033). The dynamic
 /// loader searches that library directory last.
-fn move_version_2(places: &Places, items: &mut Vec<Item>) {
+fn move_version_2(places: &InstallDirs, items: &mut Vec<Item>) {
     let (include, private) = (places.prefix.join("include"), places.libdir.join(PRIVATE));
     for Item { path, what } in items.iter_mut() {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
@@ -92,7 +92,7 @@ mod tests {
 
     #[test]
     fn files_of_dat_2_are_installed_in_separate_directories() {
-        let places = Places { prefix: "/usr".into(), libdir: "/usr/lib/x".into(), sysconfdir: "/etc".into() };
+        let places = InstallDirs { prefix: "/usr".into(), libdir: "/usr/lib/x".into(), sysconfdir: "/etc".into() };
         let item = |path: &str, what: What| Item { path: path.into(), what };
         let mut items = vec![
             item("/usr/lib/x/libdat.so.1", What::Link("libdat.so.1.2.0".into())),

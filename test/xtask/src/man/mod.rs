@@ -31,7 +31,7 @@ const HEADERS: [(&str, &str); 3] =
 const ALIASES: [(&str, &str); 1] = [("dat_ia_open", "dat_ia_openv")];
 
 /// A generated page.
-pub(crate) struct Made {
+pub(crate) struct ManPage {
     /// Path, such as `man3/dat_ep_connect.3`.
     pub(crate) path: String,
     /// Text with man(7) macros.
@@ -55,7 +55,7 @@ pub(crate) fn write_settings() -> Result {
 }
 
 /// Writes pages below a directory and removes other pages of these sections.
-fn write(made: &[Made], root: &Path) -> std::io::Result<()> {
+fn write(made: &[ManPage], root: &Path) -> std::io::Result<()> {
     for section in 1..=9 {
         let old = root.join(format!("man{section}"));
         if old.exists() {
@@ -71,7 +71,7 @@ fn write(made: &[Made], root: &Path) -> std::io::Result<()> {
 }
 
 /// Returns all pages.
-pub(crate) fn pages() -> Result<Vec<Made>> {
+pub(crate) fn pages() -> Result<Vec<ManPage>> {
     let declared = declared()?;
     let headers = read("dat/include/dat/dat.h")? + &read("dat/include/dat/udat.h")?;
     let versions = Versions::of(all_headers("dat")?, all_headers("dat2")?);
@@ -91,12 +91,12 @@ pub(crate) fn pages() -> Result<Vec<Made>> {
         insert_versions(&mut page, &versions);
         let synopsis = synopsis(&mut page, &declared).map_err(wrong)?;
         let text = roff::render(&page, &synopsis, &foot);
-        made.push(Made { path: format!("man{0}/{1}.{0}", page.section, page.name), text });
+        made.push(ManPage { path: format!("man{0}/{1}.{0}", page.section, page.name), text });
     }
     for (alias, page) in ALIASES {
         let page = made.iter().find(|made| made.path == format!("man3/{page}.3"));
         let text = page.ok_or_else(|| format!("{alias} is a name of a page that does not exist"))?.text.clone();
-        made.push(Made { path: format!("man3/{alias}.3"), text });
+        made.push(ManPage { path: format!("man3/{alias}.3"), text });
     }
     Ok(made)
 }

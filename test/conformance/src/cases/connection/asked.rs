@@ -7,7 +7,7 @@ use crate::kit::*;
 use super::call::Call;
 
 /// A pending connection request and its requester.
-pub(super) struct Asked {
+pub(super) struct PendingRequest {
     pub(super) request: Request,
     pub(super) client: Conn,
     pub(super) server: Conn,
@@ -17,12 +17,12 @@ pub(super) struct Asked {
 }
 
 #[track_caller]
-pub(super) fn asked(ctx: &Ctx, data: &[u8]) -> Asked {
+pub(super) fn asked(ctx: &Ctx, data: &[u8]) -> PendingRequest {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, psp) = silent_listener(ctx, &ia, 0);
     ok(Call::to(&ia, ctx.qual(0)).carrying(data).make(client.ep.h()));
-    Asked { request: Request::arrives(&requests), client, server, psp, requests, ia }
+    PendingRequest { request: Request::arrives(&requests), client, server, psp, requests, ia }
 }
 
 #[track_caller]

@@ -7,7 +7,7 @@ use crate::cases::ep::scene::State::*;
 use crate::cases::ep::scene::{Request, Scene, silent_listener};
 use crate::kit::*;
 
-use super::asked::{Asked, accepted, asked, data_of, pattern};
+use super::asked::{PendingRequest, accepted, asked, data_of, pattern};
 use super::call::Call;
 
 pub(crate) fn cases() -> Vec<Case> {
@@ -55,7 +55,8 @@ fn cr_query_returns_the_requesters_address(ctx: &Ctx) {
 
 /// The acceptor edits the request's private data in place and passes the same pointer to the accept.
 fn cr_accept_can_return_the_private_data_of_the_request(ctx: &Ctx) {
-    let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &pattern(32, 5));
+    let PendingRequest { ia: _ia, requests: _requests, psp: _psp, server, client, request } =
+        asked(ctx, &pattern(32, 5));
     let data = request.param().private_data;
     write_at(data, &pattern(32, 77));
     ok(dat_cr_accept(request.leak(), server.ep.h(), 32, data));
@@ -75,7 +76,7 @@ pub(super) fn is_dead(cr: DAT_CR_HANDLE, ep: DAT_EP_HANDLE) {
 }
 
 fn cr_is_invalid_after_the_accept(ctx: &Ctx) {
-    let Asked { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
+    let PendingRequest { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     let (cr, spare) = (request.h(), Conn::on(&ia));
     accepted(request, &client, &server);
     is_dead(cr, spare.ep.h());
@@ -83,7 +84,7 @@ fn cr_is_invalid_after_the_accept(ctx: &Ctx) {
 }
 
 fn cr_is_invalid_after_the_rejection(ctx: &Ctx) {
-    let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
+    let PendingRequest { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     let cr = request.h();
     request.reject();
     is_dead(cr, server.ep.h());
@@ -134,7 +135,7 @@ fn cr_reject_then_reset_and_retry(ctx: &Ctx) {
 }
 
 fn cr_accept_failures_leave_the_request_usable(ctx: &Ctx) {
-    let Asked { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &pattern(10, 2));
+    let PendingRequest { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &pattern(10, 2));
     let (cr, ep, mut byte) = (request.h(), server.ep.h(), [0_u8; 4096]);
     let data = byte.as_mut_ptr().cast();
     bad_handle(dat_cr_accept(cr, DAT_HANDLE_NULL, 0, null_mut()), DAT_INVALID_HANDLE_EP);
@@ -166,7 +167,7 @@ fn cr_accept_checks_arguments_in_order(ctx: &Ctx) {
 pub(super) const ACCEPT_LIMIT: usize = 196;
 
 fn cr_accept_with_too_much_data_leaves_the_request_usable(ctx: &Ctx) {
-    let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
+    let PendingRequest { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     let mut data = pattern(4096, 1);
     let size = ACCEPT_LIMIT as DAT_COUNT + 1;
     bad_arg(dat_cr_accept(request.h(), server.ep.h(), size, data.as_mut_ptr().cast()), 3);
@@ -177,14 +178,14 @@ fn cr_accept_with_too_much_data_leaves_the_request_usable(ctx: &Ctx) {
 fn cr_accept_into_an_ep_without_pz(ctx: &Ctx) {
     let parts = crate::cases::ep::parts::Parts::new(ctx);
     let bare = crate::cases::ep::parts::without_pz(&parts);
-    let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
+    let PendingRequest { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     bad_handle(dat_cr_accept(request.h(), bare.h(), 0, null_mut()), DAT_INVALID_HANDLE_EP);
     bare.expect_state(DAT_EP_STATE_UNCONNECTED);
     accepted(request, &client, &server);
 }
 
 fn cr_accept_into_an_ep_without_connect_evd(ctx: &Ctx) {
-    let Asked { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
+    let PendingRequest { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     let (pz, recv, send) = (server.pz.h(), server.recv.h(), server.request.h());
     let without_connect_evd =
         Ep::own(filled(|out| dat_ep_create(ia.h(), pz, recv, send, DAT_HANDLE_NULL, null_mut(), out)));

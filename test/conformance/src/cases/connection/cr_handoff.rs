@@ -7,7 +7,7 @@ use crate::cases::ep::scene::State::*;
 use crate::cases::ep::scene::{Request, Scene, silent_listener};
 use crate::kit::*;
 
-use super::asked::{Asked, accepted, asked, data_of, pattern};
+use super::asked::{PendingRequest, accepted, asked, data_of, pattern};
 use super::call::Call;
 use super::cr::is_dead;
 use super::disconnect::is_over;
@@ -26,7 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
 }
 
 fn cr_handoff_to_another_psp_succeeds(ctx: &Ctx) {
-    let Asked { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &pattern(33, 6));
+    let PendingRequest { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &pattern(33, 6));
     let (others, other) = silent_listener(ctx, &ia, 1);
     let cr = request.leak();
     ok(dat_cr_handoff(cr, ctx.qual(1)));
@@ -40,7 +40,7 @@ fn cr_handoff_to_another_psp_succeeds(ctx: &Ctx) {
 }
 
 fn cr_handoff_to_an_rsp_succeeds(ctx: &Ctx) {
-    let Asked { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
+    let PendingRequest { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     let others = ia.evd(8, DAT_EVD_CR_FLAG);
     let _rsp = ia.rsp(ctx.qual(1), &server.ep, &others);
     ok(dat_cr_handoff(request.leak(), ctx.qual(1)));
@@ -74,7 +74,8 @@ fn hands_it_back(ctx: &Ctx) {
 }
 
 fn cr_handoff_without_a_listener_leaves_the_request_usable(ctx: &Ctx) {
-    let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &pattern(7, 7));
+    let PendingRequest { ia: _ia, requests: _requests, psp: _psp, server, client, request } =
+        asked(ctx, &pattern(7, 7));
     bad_arg(dat_cr_handoff(request.h(), ctx.qual(9)), 2);
     expect_data(&data_of(&request), &pattern(7, 7));
     expect_nothing(client.events.h());
@@ -82,7 +83,7 @@ fn cr_handoff_without_a_listener_leaves_the_request_usable(ctx: &Ctx) {
 }
 
 fn cr_handoff_to_qualifier_zero_leaves_the_request_usable(ctx: &Ctx) {
-    let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
+    let PendingRequest { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     bad_arg(dat_cr_handoff(request.h(), 0), 2);
     accepted(request, &client, &server);
 }
@@ -105,7 +106,7 @@ fn cr_handoff_returns_the_ep_of_the_rsp(ctx: &Ctx) {
 }
 
 fn cr_handoff_twice_succeeds(ctx: &Ctx) {
-    let Asked { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &pattern(3, 3));
+    let PendingRequest { ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &pattern(3, 3));
     let (first, _one) = silent_listener(ctx, &ia, 1);
     let (second, _two) = silent_listener(ctx, &ia, 2);
     ok(dat_cr_handoff(request.leak(), ctx.qual(1)));

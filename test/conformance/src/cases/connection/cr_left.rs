@@ -8,7 +8,7 @@ use crate::cases::ep::scene::State::*;
 use crate::cases::ep::scene::{Request, Scene, silent_listener};
 use crate::kit::*;
 
-use super::asked::{Asked, accepted, asked, data_of, pattern};
+use super::asked::{PendingRequest, accepted, asked, data_of, pattern};
 use super::call::Call;
 use super::cr::is_dead;
 
@@ -27,7 +27,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// A request whose requester has disconnected.
 #[track_caller]
-fn left(ctx: &Ctx) -> Asked {
+fn left(ctx: &Ctx) -> PendingRequest {
     let asked = asked(ctx, &pattern(12, 4));
     asked.client.disconnect();
     asked
@@ -54,7 +54,7 @@ fn cr_reject_after_the_requester_disconnected_returns_the_rsp_ep(ctx: &Ctx) {
 }
 
 fn cr_accept_after_the_requester_disconnected_is_accept_completion_error(ctx: &Ctx) {
-    let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = left(ctx);
+    let PendingRequest { ia: _ia, requests: _requests, psp: _psp, server, client, request } = left(ctx);
     (1..=2).for_each(|id| post_empty_recv(&server, id));
     request.accept(&server.ep);
     server.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
@@ -73,7 +73,7 @@ fn cr_accept_of_the_rsp_ep_after_the_requester_disconnected_is_accept_completion
 }
 
 fn cr_accept_after_the_requester_freed_its_ep_is_accept_completion_error(ctx: &Ctx) {
-    let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
+    let PendingRequest { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     client.ep.free();
     request.accept(&server.ep);
     server.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
@@ -95,7 +95,7 @@ fn cr_accept_after_the_requester_timed_out_is_accept_completion_error(ctx: &Ctx)
 }
 
 fn cr_accept_completion_error_ep_connects_again_after_a_reset(ctx: &Ctx) {
-    let Asked { ia, requests, psp: _psp, server, client, request } = left(ctx);
+    let PendingRequest { ia, requests, psp: _psp, server, client, request } = left(ctx);
     request.accept(&server.ep);
     server.expect(DAT_CONNECTION_EVENT_ACCEPT_COMPLETION_ERROR);
     ok(dat_ep_reset(server.ep.h()));

@@ -4,7 +4,7 @@
 use crate::cases::ep::scene::{Request, silent_listener};
 use crate::kit::*;
 
-use super::asked::{Asked, accepted, asked, data_of, pattern};
+use super::asked::{PendingRequest, accepted, asked, data_of, pattern};
 use super::call::Call;
 use super::cr::ACCEPT_LIMIT;
 use super::disconnect::is_over;
@@ -112,7 +112,7 @@ fn private_data_limit_is_at_least_64_bytes(ctx: &Ctx) {
 }
 
 fn private_data_of_an_accept_of_the_maximum_length_arrives(ctx: &Ctx) {
-    let Asked { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
+    let PendingRequest { ia: _ia, requests: _requests, psp: _psp, server, client, request } = asked(ctx, &[]);
     let mut data = pattern(ACCEPT_LIMIT, 4);
     ok(dat_cr_accept(request.leak(), server.ep.h(), data.len() as DAT_COUNT, data.as_mut_ptr().cast()));
     let event = expect_conn(client.events.h(), client.ep.h(), DAT_CONNECTION_EVENT_ESTABLISHED);

@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use crate::kit::*;
 
 /// A handle parameter of a function.
-pub(super) struct Place {
+pub(super) struct HandleParam {
     function: &'static str,
     /// Name of the parameter; empty for the first one.
     parameter: &'static str,
@@ -21,7 +21,7 @@ pub(super) struct Place {
     call: fn(&OneOfEach, DAT_HANDLE) -> DAT_RETURN,
 }
 
-impl Place {
+impl HandleParam {
     /// Part of the case names for this parameter.
     pub(super) fn name(&self) -> String {
         let function = self.function.trim_start_matches("dat_");
@@ -71,8 +71,8 @@ fn first(
     front: DAT_RETURN_SUBTYPE,
     behind: DAT_RETURN_SUBTYPE,
     call: fn(&OneOfEach, DAT_HANDLE) -> DAT_RETURN,
-) -> Place {
-    Place { function, parameter: "", wants: Some(wants), is_optional: false, front, behind, call }
+) -> HandleParam {
+    HandleParam { function, parameter: "", wants: Some(wants), is_optional: false, front, behind, call }
 }
 
 /// A later parameter, which only the provider checks.
@@ -82,8 +82,8 @@ fn other(
     wants: Kind,
     subtype: DAT_RETURN_SUBTYPE,
     call: fn(&OneOfEach, DAT_HANDLE) -> DAT_RETURN,
-) -> Place {
-    Place { function, parameter, wants: Some(wants), is_optional: false, front: subtype, behind: subtype, call }
+) -> HandleParam {
+    HandleParam { function, parameter, wants: Some(wants), is_optional: false, front: subtype, behind: subtype, call }
 }
 
 /// A later parameter for which null is valid.
@@ -93,12 +93,12 @@ fn optional(
     wants: Kind,
     subtype: DAT_RETURN_SUBTYPE,
     call: fn(&OneOfEach, DAT_HANDLE) -> DAT_RETURN,
-) -> Place {
-    Place { is_optional: true, ..other(function, parameter, wants, subtype, call) }
+) -> HandleParam {
+    HandleParam { is_optional: true, ..other(function, parameter, wants, subtype, call) }
 }
 
 /// The whole table.
-pub(super) fn places() -> Vec<Place> {
+pub(super) fn places() -> Vec<HandleParam> {
     let mut all = any_kind();
     all.extend(adapters());
     all.extend(adapters_others());
@@ -112,8 +112,8 @@ pub(super) fn places() -> Vec<Place> {
     all
 }
 
-fn any_kind() -> Vec<Place> {
-    let place = |function, call| Place {
+fn any_kind() -> Vec<HandleParam> {
+    let place = |function, call| HandleParam {
         function,
         parameter: "",
         wants: None,
@@ -129,7 +129,7 @@ fn any_kind() -> Vec<Place> {
     ]
 }
 
-fn adapters() -> Vec<Place> {
+fn adapters() -> Vec<HandleParam> {
     let ia = |function, call| first(function, Kind::Ia, DAT_INVALID_HANDLE_IA, DAT_INVALID_HANDLE_IA, call);
     vec![
         ia("dats_get_ia_handle", |_, h| untouched(|out| dats_get_ia_handle(h, out))),
@@ -153,7 +153,7 @@ fn adapters() -> Vec<Place> {
 }
 
 /// Handle parameters after the first, in calls on an IA.
-fn adapters_others() -> Vec<Place> {
+fn adapters_others() -> Vec<HandleParam> {
     const PZ: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_PZ;
     const EVD_CR: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_EVD_CR;
     vec![
@@ -196,7 +196,7 @@ fn adapters_others() -> Vec<Place> {
     ]
 }
 
-fn dispatchers() -> Vec<Place> {
+fn dispatchers() -> Vec<HandleParam> {
     // The provider reports the same subtype for an invalid EVD in any role.
     let evd = |function, call| first(function, Kind::Evd, DAT_INVALID_HANDLE_EVD_REQUEST, DAT_NO_SUBTYPE, call);
     vec![
@@ -217,7 +217,7 @@ fn dispatchers() -> Vec<Place> {
     ]
 }
 
-fn notification_objects() -> Vec<Place> {
+fn notification_objects() -> Vec<HandleParam> {
     let cno = |function, call| first(function, Kind::Cno, DAT_INVALID_HANDLE_CNO, DAT_INVALID_HANDLE_CNO, call);
     vec![
         cno("dat_cno_modify_agent", |_, h| dat_cno_modify_agent(h, NO_AGENT)),
@@ -227,7 +227,7 @@ fn notification_objects() -> Vec<Place> {
     ]
 }
 
-fn endpoints() -> Vec<Place> {
+fn endpoints() -> Vec<HandleParam> {
     const EP: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_EP;
     let ep = |function, call| first(function, Kind::Ep, EP, EP, call);
     vec![
@@ -248,7 +248,7 @@ fn endpoints() -> Vec<Place> {
     ]
 }
 
-fn transfers() -> Vec<Place> {
+fn transfers() -> Vec<HandleParam> {
     const FLAGS: DAT_COMPLETION_FLAGS = DAT_COMPLETION_DEFAULT_FLAG;
     let ep = |function, call| first(function, Kind::Ep, DAT_INVALID_HANDLE_EP, DAT_INVALID_HANDLE_EP, call);
     vec![
@@ -269,7 +269,7 @@ fn transfers() -> Vec<Place> {
     ]
 }
 
-fn connecting() -> Vec<Place> {
+fn connecting() -> Vec<HandleParam> {
     const CR: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_CR;
     const PSP: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_PSP;
     const RSP: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_RSP;
@@ -291,7 +291,7 @@ fn connecting() -> Vec<Place> {
     ]
 }
 
-fn memory() -> Vec<Place> {
+fn memory() -> Vec<HandleParam> {
     const PZ: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_PZ;
     const LMR: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_LMR;
     const RMR: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_RMR;
@@ -310,7 +310,7 @@ fn memory() -> Vec<Place> {
     ]
 }
 
-fn shared_queues() -> Vec<Place> {
+fn shared_queues() -> Vec<HandleParam> {
     const SRQ: DAT_RETURN_SUBTYPE = DAT_INVALID_HANDLE_SRQ;
     let srq = |function, call| first(function, Kind::Srq, SRQ, SRQ, call);
     vec![

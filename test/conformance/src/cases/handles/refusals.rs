@@ -8,10 +8,10 @@ use std::ptr::{null_mut, without_provenance_mut};
 
 use crate::kit::*;
 
-use super::places::{Place, places};
+use super::places::{HandleParam, places};
 
 /// Body of a case that tests one handle parameter.
-type Group = fn(&Ctx, &Place);
+type Group = fn(&Ctx, &HandleParam);
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases!["spec/endpoints 5.5": handles_ep_dup_connect_refuses_other_than_ep];
@@ -44,7 +44,7 @@ fn with_need(case: Case, kind: Kind) -> Case {
 }
 
 /// Null and small integers, aligned or not. The number of the open IA is left out.
-fn refuses_small_numbers(ctx: &Ctx, place: &Place) {
+fn refuses_small_numbers(ctx: &Ctx, place: &HandleParam) {
     let objects = OneOfEach::of(ctx);
     for number in [0, 1, 2, 3, 4, 7, 8, 0x18, 0x1001, 0xfff8, 0xffff, 0x1_0001] {
         let handle = without_provenance_mut(number);
@@ -58,7 +58,7 @@ fn refuses_small_numbers(ctx: &Ctx, place: &Place) {
 }
 
 /// Addresses: unmapped, in the case's memory, in the library's memory, and close to live handles.
-fn refuses_addresses(ctx: &Ctx, place: &Place) {
+fn refuses_addresses(ctx: &Ctx, place: &HandleParam) {
     let objects = OneOfEach::of(ctx);
     let nowhere = [0x7_0000_0000, 1 << 46, 1 << 63, 0xffff_8000_0000_0000, usize::MAX & !7, usize::MAX];
     for address in nowhere {
@@ -93,7 +93,7 @@ fn refuses_addresses(ctx: &Ctx, place: &Place) {
 }
 
 /// A freed object of the required kind, and an object whose IA was closed abruptly.
-fn refuses_the_dead(ctx: &Ctx, place: &Place) {
+fn refuses_the_dead(ctx: &Ctx, place: &HandleParam) {
     let objects = OneOfEach::of(ctx);
     let kind = place.wants.unwrap_or(Kind::Evd);
     ctx.step("freed");
@@ -109,7 +109,7 @@ fn refuses_the_dead(ctx: &Ctx, place: &Place) {
 }
 
 /// Live objects of all other kinds. An IA is passed by its number and by its address.
-fn refuses_other_kinds(ctx: &Ctx, place: &Place) {
+fn refuses_other_kinds(ctx: &Ctx, place: &HandleParam) {
     let objects = OneOfEach::of(ctx);
     for kind in Kind::ALL.into_iter().filter(|kind| place.wants != Some(*kind) && objects.has(*kind)) {
         ctx.step(kind.word());

@@ -326,7 +326,7 @@ fn writes_once(ctx: &Ctx) {
 fn binds_an_lmr_of_an_lmr(ctx: &Ctx) {
     let conn = ctx.connect();
     let source = conn.memory(1000);
-    let made = Wanted::lmr(source.h()).with(LOCAL).make(&conn.ia, &conn.pz);
+    let made = LmrArgs::lmr(source.h()).with(LOCAL).make(&conn.ia, &conn.pz);
     let rmr = conn.pz.rmr();
     ctx.send_target(bind(&conn, &rmr, made.segment(500, 100), REMOTE));
     refused(dat_lmr_free(made.lmr.h()), DAT_INVALID_STATE, DAT_INVALID_STATE_LMR_IN_USE);

@@ -69,7 +69,7 @@ fn place(ctx: &Ctx) -> (Ia, Pz, Buffer) {
 
 fn lmr_outputs_may_be_absent(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
-    let wanted = Wanted::memory(buffer.pointer(), 10_000);
+    let wanted = LmrArgs::memory(buffer.pointer(), 10_000);
     let lmr = Lmr::own(filled(|out| wanted.call(ia.h(), pz.h(), out)));
     let param: DAT_LMR_PARAM = filled(|out| dat_lmr_query(lmr.h(), DAT_LMR_FIELD_ALL, out));
     assert!(param.lmr_context != 0 && param.rmr_context != 0);
@@ -79,28 +79,28 @@ fn lmr_range_is_the_requested_one(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
     for (at, length) in [(0, 10_000), (1, 1), (4095, 2), (17, 9000)] {
         let pointer = buffer.pointer().wrapping_byte_add(at);
-        let made = Wanted::memory(pointer, length).make(&ia, &pz);
+        let made = LmrArgs::memory(pointer, length).make(&ia, &pz);
         assert_eq!((made.address, made.length), (buffer.address(at), length as u64));
     }
 }
 
 fn lmr_of_one_byte_can_be_registered(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
-    let made = Wanted::memory(buffer.pointer(), 1).make(&ia, &pz);
+    let made = LmrArgs::memory(buffer.pointer(), 1).make(&ia, &pz);
     assert_eq!(made.length, 1);
 }
 
 fn lmr_of_strongly_ordered_memory_is_one_of_memory(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
-    let made = Wanted { kind: SO_VIRTUAL, ..Wanted::memory(buffer.pointer(), 10_000) }.make(&ia, &pz);
+    let made = LmrArgs { kind: SO_VIRTUAL, ..LmrArgs::memory(buffer.pointer(), 10_000) }.make(&ia, &pz);
     assert_eq!((made.address, made.length), (buffer.address(0), 10_000));
 }
 
 fn lmr_of_an_lmr_takes_its_range(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
-    let source = Wanted::memory(buffer.pointer(), 10_000).make(&ia, &pz);
+    let source = LmrArgs::memory(buffer.pointer(), 10_000).make(&ia, &pz);
     let other_pz = ia.pz();
-    let made = Wanted::lmr(source.lmr.h()).with(LOCAL).make(&ia, &other_pz);
+    let made = LmrArgs::lmr(source.lmr.h()).with(LOCAL).make(&ia, &other_pz);
     assert_eq!((made.address, made.length), (source.address, source.length));
     assert!(made.lmr_context != source.lmr_context && made.lmr.h() != source.lmr.h());
     assert_eq!(made.rmr_context, 0, "an LMR without remote privileges has an RMR context");
@@ -108,9 +108,9 @@ fn lmr_of_an_lmr_takes_its_range(ctx: &Ctx) {
 
 fn lmr_of_an_lmr_of_an_lmr(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
-    let first = Wanted::memory(buffer.pointer(), 10_000).make(&ia, &pz);
-    let second = Wanted::lmr(first.lmr.h()).make(&ia, &pz);
-    let third = Wanted::lmr(second.lmr.h()).make(&ia, &pz);
+    let first = LmrArgs::memory(buffer.pointer(), 10_000).make(&ia, &pz);
+    let second = LmrArgs::lmr(first.lmr.h()).make(&ia, &pz);
+    let third = LmrArgs::lmr(second.lmr.h()).make(&ia, &pz);
     // Two registrations of the same memory are independent.
     first.lmr.free();
     second.lmr.free();
@@ -120,15 +120,15 @@ fn lmr_of_an_lmr_of_an_lmr(ctx: &Ctx) {
 
 fn lmr_refuses_an_invalid_lmr_handle(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
-    let dead = Wanted::memory(buffer.pointer(), 10_000).make(&ia, &pz).lmr.free();
+    let dead = LmrArgs::memory(buffer.pointer(), 10_000).make(&ia, &pz).lmr.free();
     for bad in [DAT_HANDLE_NULL, pz.h(), dead] {
-        Wanted::lmr(bad).is_refused(&ia, &pz, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_LMR);
+        LmrArgs::lmr(bad).is_refused(&ia, &pz, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_LMR);
     }
 }
 
 fn lmr_refuses_a_bad_ia(ctx: &Ctx) {
     let (_ia, pz, buffer) = place(ctx);
-    let wanted = Wanted::memory(buffer.pointer(), 10_000);
+    let wanted = LmrArgs::memory(buffer.pointer(), 10_000);
     for bad in [DAT_HANDLE_NULL, pz.h(), ctx.ia().close()] {
         let code = untouched(|out| wanted.call(bad, pz.h(), out));
         refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_IA);
@@ -137,7 +137,7 @@ fn lmr_refuses_a_bad_ia(ctx: &Ctx) {
 
 fn lmr_refuses_a_bad_pz(ctx: &Ctx) {
     let (ia, _pz, buffer) = place(ctx);
-    let wanted = Wanted::memory(buffer.pointer(), 10_000);
+    let wanted = LmrArgs::memory(buffer.pointer(), 10_000);
     for bad in [DAT_HANDLE_NULL, ia.h(), ia.pz().free()] {
         let code = untouched(|out| wanted.call(ia.h(), bad, out));
         refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_PZ);
@@ -146,14 +146,14 @@ fn lmr_refuses_a_bad_pz(ctx: &Ctx) {
 
 fn lmr_refuses_a_null_handle_pointer(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
-    let code = Wanted::memory(buffer.pointer(), 10_000).call(ia.h(), pz.h(), null_mut());
+    let code = LmrArgs::memory(buffer.pointer(), 10_000).call(ia.h(), pz.h(), null_mut());
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG7);
 }
 
 fn lmr_refuses_unknown_types(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
     for kind in [4, 7, 0x8000_0000, u32::MAX] {
-        let wanted = Wanted { kind: kind as DAT_MEM_TYPE, ..Wanted::memory(buffer.pointer(), 10_000) };
+        let wanted = LmrArgs { kind: kind as DAT_MEM_TYPE, ..LmrArgs::memory(buffer.pointer(), 10_000) };
         wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
     }
 }
@@ -162,7 +162,7 @@ fn lmr_refuses_unknown_privileges(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
     let atomic = if is_2_0() { 0x100 } else { v2::DAT_IB_MEM_PRIV_REMOTE_ATOMIC };
     for bits in [0x04, 0x08, atomic, 0x80, 0x8000_0000] {
-        let wanted = Wanted::memory(buffer.pointer(), 10_000).with(DAT_MEM_PRIV_ALL_FLAG | bits);
+        let wanted = LmrArgs::memory(buffer.pointer(), 10_000).with(DAT_MEM_PRIV_ALL_FLAG | bits);
         wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG6);
     }
 }
@@ -170,22 +170,22 @@ fn lmr_refuses_unknown_privileges(ctx: &Ctx) {
 fn lmr_refuses_no_length(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
     let mut name = [7; 40];
-    for wanted in [Wanted::memory(buffer.pointer(), 0), Wanted::shared(buffer.pointer(), 0, &mut name)] {
+    for wanted in [LmrArgs::memory(buffer.pointer(), 0), LmrArgs::shared(buffer.pointer(), 0, &mut name)] {
         wanted.is_refused(&ia, &pz, DAT_LENGTH_ERROR, DAT_NO_SUBTYPE);
     }
 }
 
 fn lmr_refuses_no_address(ctx: &Ctx) {
     let (ia, pz, _buffer) = place(ctx);
-    Wanted::memory(null_mut(), 100).is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
+    LmrArgs::memory(null_mut(), 100).is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
 fn lmr_refuses_a_range_that_wraps(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
     let wraps = [
-        Wanted { length: u64::MAX, ..Wanted::memory(buffer.pointer(), 0) },
-        Wanted { length: 0u64.wrapping_sub(buffer.address(0)), ..Wanted::memory(buffer.pointer(), 0) },
-        Wanted::memory(without_provenance_mut(usize::MAX - 99), 101),
+        LmrArgs { length: u64::MAX, ..LmrArgs::memory(buffer.pointer(), 0) },
+        LmrArgs { length: 0u64.wrapping_sub(buffer.address(0)), ..LmrArgs::memory(buffer.pointer(), 0) },
+        LmrArgs::memory(without_provenance_mut(usize::MAX - 99), 101),
     ];
     for wanted in wraps {
         let code = untouched(|out| wanted.call(ia.h(), pz.h(), out));
@@ -199,7 +199,7 @@ fn lmr_refuses_more_than_the_adapter_can(ctx: &Ctx) {
     if most == u64::MAX {
         ctx.unsupported("a limit of registrations");
     }
-    let wanted = Wanted { length: most + 1, ..Wanted::memory(buffer.pointer(), 0) };
+    let wanted = LmrArgs { length: most + 1, ..LmrArgs::memory(buffer.pointer(), 0) };
     let code = untouched(|out| wanted.call(ia.h(), pz.h(), out));
     one_of(code, &[DAT_INVALID_ARG3, DAT_INVALID_ARG4].map(|arg| error(DAT_INVALID_PARAMETER, arg)));
 }
@@ -207,7 +207,7 @@ fn lmr_refuses_more_than_the_adapter_can(ctx: &Ctx) {
 fn lmr_of_unmapped_memory_is_refused(ctx: &Ctx) {
     let (ia, pz, _buffer) = place(ctx);
     let map = os::Map::private(8192, true);
-    let wanted = Wanted::memory(map.pointer(), 8192);
+    let wanted = LmrArgs::memory(map.pointer(), 8192);
     drop(map);
     let code = untouched(|out| {
         let code = wanted.call(ia.h(), pz.h(), out);
@@ -221,7 +221,7 @@ fn lmr_of_unmapped_memory_is_refused(ctx: &Ctx) {
 
 fn lmr_contexts_are_never_0(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
-    let all: Vec<Made> = (0..300).map(|_| Wanted::memory(buffer.pointer(), 10_000).make(&ia, &pz)).collect();
+    let all: Vec<CreatedLmr> = (0..300).map(|_| LmrArgs::memory(buffer.pointer(), 10_000).make(&ia, &pz)).collect();
     assert!(all.iter().all(|made| made.lmr_context != 0 && made.rmr_context != 0));
 }
 
@@ -229,7 +229,7 @@ fn lmr_contexts_are_not_used_again_soon(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
     let (mut local, mut remote) = (HashSet::new(), HashSet::new());
     for n in 0..2000 {
-        let made = Wanted::memory(buffer.pointer(), 10_000).make(&ia, &pz);
+        let made = LmrArgs::memory(buffer.pointer(), 10_000).make(&ia, &pz);
         assert!(
             local.insert(made.lmr_context),
             "the lmr_context {:#x} was returned again by registration {n}",
@@ -245,8 +245,8 @@ fn lmr_contexts_are_not_used_again_soon(ctx: &Ctx) {
 
 fn lmr_of_the_same_memory_many_times(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
-    let one = |n: usize| Wanted::memory(buffer.pointer().wrapping_byte_add(n % 100), 5000).make(&ia, &pz);
-    let all: Vec<Made> = (0..1000).map(one).collect();
+    let one = |n: usize| LmrArgs::memory(buffer.pointer().wrapping_byte_add(n % 100), 5000).make(&ia, &pz);
+    let all: Vec<CreatedLmr> = (0..1000).map(one).collect();
     let contexts: HashSet<_> = all.iter().map(|made| made.lmr_context).collect();
     assert_eq!(contexts.len(), 1000);
 }
@@ -256,15 +256,15 @@ fn lmr_beyond_the_buffer_to_whole_pages(ctx: &Ctx) {
     let pz = ia.pz();
     // A program may round the range up to whole pages: the rest of the page is mapped and holds other data.
     let map = os::Map::private(8192, true);
-    let made = Wanted::memory(map.pointer(), 8192).make(&ia, &pz);
-    let inner = Wanted::memory(map.pointer().wrapping_byte_add(100), 5000).make(&ia, &pz);
+    let made = LmrArgs::memory(map.pointer(), 8192).make(&ia, &pz);
+    let inner = LmrArgs::memory(map.pointer().wrapping_byte_add(100), 5000).make(&ia, &pz);
     assert!(made.address <= inner.address && made.address + made.length >= inner.address + inner.length);
 }
 
 fn lmr_registrations_at_a_high_rate_succeed(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
     for _ in 0..20_000 {
-        Wanted::memory(buffer.pointer(), 10_000).make(&ia, &pz).lmr.free();
+        LmrArgs::memory(buffer.pointer(), 10_000).make(&ia, &pz).lmr.free();
     }
 }
 
@@ -275,7 +275,7 @@ fn lmr_registrations_at_a_high_rate_by_threads_succeed(ctx: &Ctx) {
             scope.spawn(|| {
                 let buffer = Buffer::new(5000);
                 for _ in 0..2000 {
-                    let made = Wanted::memory(buffer.pointer(), 5000).make(&ia, &pz);
+                    let made = LmrArgs::memory(buffer.pointer(), 5000).make(&ia, &pz);
                     assert_eq!(made.param().lmr_context, made.lmr_context);
                     made.lmr.free();
                 }
@@ -286,7 +286,7 @@ fn lmr_registrations_at_a_high_rate_by_threads_succeed(ctx: &Ctx) {
 
 fn has_privileges(ctx: &Ctx, privileges: DAT_MEM_PRIV_FLAGS) {
     let (ia, pz, buffer) = place(ctx);
-    let made = Wanted::memory(buffer.pointer(), 10_000).with(privileges).make(&ia, &pz);
+    let made = LmrArgs::memory(buffer.pointer(), 10_000).with(privileges).make(&ia, &pz);
     let param = made.param();
     assert_eq!(param.mem_priv, privileges);
     assert_eq!(made.rmr_context != 0, privileges & REMOTE != 0, "a remote context needs a remote privilege");
@@ -295,7 +295,7 @@ fn has_privileges(ctx: &Ctx, privileges: DAT_MEM_PRIV_FLAGS) {
 
 fn lmr_query_of_memory(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
-    let made = Wanted::memory(buffer.pointer(), 9999).make(&ia, &pz);
+    let made = LmrArgs::memory(buffer.pointer(), 9999).make(&ia, &pz);
     let param = made.param();
     assert!(param.ia_handle == ia.h() && param.pz_handle == pz.h(), "the query returns another IA or PZ");
     assert_eq!((param.mem_type, param.length), (DAT_MEM_TYPE_VIRTUAL, 9999));
@@ -307,8 +307,8 @@ fn lmr_query_of_memory(ctx: &Ctx) {
 
 fn lmr_query_of_an_lmr(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
-    let source = Wanted::memory(buffer.pointer(), 9999).make(&ia, &pz);
-    let made = Wanted::lmr(source.lmr.h()).make(&ia, &pz);
+    let source = LmrArgs::memory(buffer.pointer(), 9999).make(&ia, &pz);
+    let made = LmrArgs::lmr(source.lmr.h()).make(&ia, &pz);
     let param = made.param();
     assert_eq!((param.mem_type, param.length), (DAT_MEM_TYPE_LMR, 9999));
     assert!(
@@ -320,7 +320,7 @@ fn lmr_query_of_an_lmr(ctx: &Ctx) {
 
 fn lmr_query_by_each_bit_of_the_mask(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
-    let made = Wanted::memory(buffer.pointer(), 9999).make(&ia, &pz);
+    let made = LmrArgs::memory(buffer.pointer(), 9999).make(&ia, &pz);
     for bit in (0..10).map(|n| 1 << n) {
         let param: DAT_LMR_PARAM = filled(|out| dat_lmr_query(made.lmr.h(), bit, out));
         let is_there = match bit {
@@ -341,7 +341,7 @@ fn lmr_query_by_each_bit_of_the_mask(ctx: &Ctx) {
 
 fn lmr_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
-    let made = Wanted::memory(buffer.pointer(), 9999).make(&ia, &pz);
+    let made = LmrArgs::memory(buffer.pointer(), 9999).make(&ia, &pz);
     for mask in [0x400, DAT_LMR_FIELD_ALL | 0x800, 1 << 31] {
         let code = untouched::<DAT_LMR_PARAM>(|out| dat_lmr_query(made.lmr.h(), mask, out));
         refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG2);
@@ -351,7 +351,7 @@ fn lmr_query_refuses_a_bad_mask_and_null(ctx: &Ctx) {
 
 fn lmr_calls_refuse_handles_of_other_kinds(ctx: &Ctx) {
     let (ia, pz, buffer) = place(ctx);
-    let dead = Wanted::memory(buffer.pointer(), 9999).make(&ia, &pz).lmr.free();
+    let dead = LmrArgs::memory(buffer.pointer(), 9999).make(&ia, &pz).lmr.free();
     for bad in [DAT_HANDLE_NULL, pz.h(), dead] {
         let code = untouched::<DAT_LMR_PARAM>(|out| dat_lmr_query(bad, DAT_LMR_FIELD_ALL, out));
         refused(code, DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_LMR);
@@ -362,8 +362,8 @@ fn lmr_calls_refuse_handles_of_other_kinds(ctx: &Ctx) {
 fn syncs(ctx: &Ctx, sync: Sync) {
     let (ia, pz, buffer) = place(ctx);
     let other = ia.pz();
-    let one = Wanted::memory(buffer.pointer(), 5000).make(&ia, &pz);
-    let two = Wanted::memory(buffer.pointer(), 10_000).with(LOCAL).make(&ia, &other);
+    let one = LmrArgs::memory(buffer.pointer(), 5000).make(&ia, &pz);
+    let two = LmrArgs::memory(buffer.pointer(), 10_000).with(LOCAL).make(&ia, &other);
     let garbage = DAT_LMR_TRIPLET { lmr_context: 0xdead_beef, pad: 1, virtual_address: 7, segment_length: 0 };
     let list = [one.segment(0, 5000), two.segment(9999, 1), garbage, one.segment(17, 4)];
     ok(sync(ia.h(), list.as_ptr(), 4));
@@ -373,7 +373,7 @@ fn syncs(ctx: &Ctx, sync: Sync) {
 
 fn sync_refuses_a_bad_ia(ctx: &Ctx, sync: Sync) {
     let (ia, pz, buffer) = place(ctx);
-    let made = Wanted::memory(buffer.pointer(), 5000).make(&ia, &pz);
+    let made = LmrArgs::memory(buffer.pointer(), 5000).make(&ia, &pz);
     let list = [made.segment(0, 5000)];
     for bad in [DAT_HANDLE_NULL, pz.h()] {
         refused(sync(bad, list.as_ptr(), 1), DAT_INVALID_HANDLE, DAT_INVALID_HANDLE_IA);
@@ -382,9 +382,9 @@ fn sync_refuses_a_bad_ia(ctx: &Ctx, sync: Sync) {
 
 fn sync_refuses_ranges(ctx: &Ctx, sync: Sync) {
     let (ia, pz, buffer) = place(ctx);
-    let made = Wanted::memory(buffer.pointer(), 5000).make(&ia, &pz);
+    let made = LmrArgs::memory(buffer.pointer(), 5000).make(&ia, &pz);
     let good = made.segment(0, 5000);
-    let dead = Wanted::memory(buffer.pointer(), 5000).make(&ia, &pz);
+    let dead = LmrArgs::memory(buffer.pointer(), 5000).make(&ia, &pz);
     let stale = dead.segment(0, 5000);
     drop(dead);
     let bad = [

@@ -35,8 +35,8 @@ fn writes_to_it(ctx: &Ctx) {
 fn frees_the_source(ctx: &Ctx) {
     let conn = ctx.connect();
     let buffer = Buffer::new(1000);
-    let source = Wanted::memory(buffer.pointer(), 1000).make(&conn.ia, &conn.pz);
-    let made = Wanted::lmr(source.lmr.h()).make(&conn.ia, &conn.pz);
+    let source = LmrArgs::memory(buffer.pointer(), 1000).make(&conn.ia, &conn.pz);
+    let made = LmrArgs::lmr(source.lmr.h()).make(&conn.ia, &conn.pz);
     source.lmr.free();
     ctx.send_target(made.target(0, 1000));
     ctx.meet();
@@ -59,9 +59,9 @@ fn writes_beyond_privilege(ctx: &Ctx) {
 fn exports_twice(ctx: &Ctx) {
     let conn = ctx.connect();
     let buffer = Buffer::new(1000);
-    let source = Wanted::memory(buffer.pointer(), 1000).make(&conn.ia, &conn.pz);
+    let source = LmrArgs::memory(buffer.pointer(), 1000).make(&conn.ia, &conn.pz);
     let read = DAT_MEM_PRIV_REMOTE_READ_FLAG;
-    let made = Wanted::lmr(source.lmr.h()).with(LOCAL | read).make(&conn.ia, &conn.pz);
+    let made = LmrArgs::lmr(source.lmr.h()).with(LOCAL | read).make(&conn.ia, &conn.pz);
     ctx.send_target(source.target(0, 1000));
     ctx.send_target(made.target(0, 1000));
     expect_lost(&conn);
@@ -73,8 +73,8 @@ fn exports_from_another_pz(ctx: &Ctx) {
     let conn = ctx.connect();
     let other = conn.ia.pz();
     let buffer = Buffer::new(1000);
-    let source = Wanted::memory(buffer.pointer(), 1000).make(&conn.ia, &other);
-    let made = Wanted::lmr(source.lmr.h()).make(&conn.ia, &conn.pz);
+    let source = LmrArgs::memory(buffer.pointer(), 1000).make(&conn.ia, &other);
+    let made = LmrArgs::lmr(source.lmr.h()).make(&conn.ia, &conn.pz);
     ctx.send_target(made.target(0, 1000));
     ctx.meet();
     buffer.expect_all(0, 1000, 7);
@@ -99,7 +99,7 @@ fn exports_overlapping(ctx: &Ctx) {
     let buffer = Buffer::new(1000);
     buffer.fill(1);
     let register = |at: usize, privilege| {
-        Wanted::memory(buffer.pointer().wrapping_byte_add(at), 500).with(privilege).make(&conn.ia, &conn.pz)
+        LmrArgs::memory(buffer.pointer().wrapping_byte_add(at), 500).with(privilege).make(&conn.ia, &conn.pz)
     };
     let writable = register(0, DAT_MEM_PRIV_REMOTE_WRITE_FLAG);
     let readable = register(250, DAT_MEM_PRIV_REMOTE_READ_FLAG);
@@ -119,7 +119,7 @@ fn exports_remote_write_only(ctx: &Ctx) {
 fn sends_from_read_only(ctx: &Ctx) {
     let conn = ctx.connect();
     let map = os::Map::private(4096, false);
-    let made = Wanted::memory(map.pointer(), 4096).with(DAT_MEM_PRIV_LOCAL_READ_FLAG).make(&conn.ia, &conn.pz);
+    let made = LmrArgs::memory(map.pointer(), 4096).with(DAT_MEM_PRIV_LOCAL_READ_FLAG).make(&conn.ia, &conn.pz);
     conn.post_send(1, made.segment(0, 1000));
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 1000);
     ctx.meet();
@@ -137,8 +137,8 @@ fn receives_zeros(ctx: &Ctx) {
 
 /// Registers this memory with all privileges. Ends the case if the library refuses the memory.
 #[track_caller]
-fn dubious(conn: &Conn, map: &os::Map) -> Option<Made> {
-    let wanted = Wanted::memory(map.pointer(), 4096);
+fn dubious(conn: &Conn, map: &os::Map) -> Option<CreatedLmr> {
+    let wanted = LmrArgs::memory(map.pointer(), 4096);
     let mut lmr = DAT_HANDLE_NULL;
     let code = wanted.call(conn.ia.h(), conn.pz.h(), &mut lmr);
     if code != DAT_SUCCESS {
@@ -168,7 +168,7 @@ fn receives_into_read_only(ctx: &Ctx) {
 }
 
 #[track_caller]
-fn receive_fails(ctx: &Ctx, conn: &Conn, made: Option<Made>) {
+fn receive_fails(ctx: &Ctx, conn: &Conn, made: Option<CreatedLmr>) {
     if let Some(made) = &made {
         conn.post_recv(1, made.segment(0, 1000));
         ctx.send("registered");

@@ -7,24 +7,24 @@ use crate::kit::*;
 
 /// Arguments of a registration.
 #[derive(Clone, Copy)]
-pub(super) struct Wanted {
+pub(super) struct LmrArgs {
     pub(super) kind: DAT_MEM_TYPE,
     pub(super) region: DAT_REGION_DESCRIPTION,
     pub(super) length: DAT_VLEN,
     pub(super) privileges: DAT_MEM_PRIV_FLAGS,
 }
 
-impl Wanted {
+impl LmrArgs {
     /// Ordinary memory, with all privileges.
     pub(super) fn memory(pointer: DAT_PVOID, length: usize) -> Self {
         let region = DAT_REGION_DESCRIPTION { for_va: pointer };
-        Wanted { kind: DAT_MEM_TYPE_VIRTUAL, region, length: length as u64, privileges: DAT_MEM_PRIV_ALL_FLAG }
+        LmrArgs { kind: DAT_MEM_TYPE_VIRTUAL, region, length: length as u64, privileges: DAT_MEM_PRIV_ALL_FLAG }
     }
 
     /// A registration of an existing LMR; the library must ignore the length.
     pub(super) fn lmr(lmr: DAT_LMR_HANDLE) -> Self {
         let region = DAT_REGION_DESCRIPTION { for_lmr_handle: lmr };
-        Wanted { kind: DAT_MEM_TYPE_LMR, region, length: u64::MAX, privileges: DAT_MEM_PRIV_ALL_FLAG }
+        LmrArgs { kind: DAT_MEM_TYPE_LMR, region, length: u64::MAX, privileges: DAT_MEM_PRIV_ALL_FLAG }
     }
 
     /// Memory that processes share under a 40-byte name.
@@ -32,16 +32,16 @@ impl Wanted {
         let shared = DAT_SHARED_MEMORY { virtual_address: pointer, shared_memory_id: name.as_mut_ptr().cast() };
         let region = DAT_REGION_DESCRIPTION { for_shared_memory: shared };
         let (kind, length) = (DAT_MEM_TYPE_SHARED_VIRTUAL, length as u64);
-        Wanted { kind, region, length, privileges: DAT_MEM_PRIV_ALL_FLAG }
+        LmrArgs { kind, region, length, privileges: DAT_MEM_PRIV_ALL_FLAG }
     }
 
     pub(super) fn with(self, privileges: DAT_MEM_PRIV_FLAGS) -> Self {
-        Wanted { privileges, ..self }
+        LmrArgs { privileges, ..self }
     }
 
     /// Makes the call without the optional outputs.
     pub(super) fn call(self, ia: DAT_IA_HANDLE, pz: DAT_PZ_HANDLE, out: *mut DAT_LMR_HANDLE) -> DAT_RETURN {
-        let Wanted { kind, region, length, privileges } = self;
+        let LmrArgs { kind, region, length, privileges } = self;
         let (context, key, size, address) = (null_mut(), null_mut(), null_mut(), null_mut());
         dat_lmr_create(ia, kind, region, length, pz, privileges, out, context, key, size, address)
     }
@@ -54,8 +54,8 @@ impl Wanted {
 
     /// Registers the memory, which must succeed.
     #[track_caller]
-    pub(super) fn make(self, ia: &Ia, pz: &Pz) -> Made {
-        let Wanted { kind, region, length, privileges } = self;
+    pub(super) fn make(self, ia: &Ia, pz: &Pz) -> CreatedLmr {
+        let LmrArgs { kind, region, length, privileges } = self;
         let (mut lmr, mut context, mut key, mut size, mut address) = (DAT_HANDLE_NULL, 0, 0, 0, 0);
         ok(dat_lmr_create(
             ia.h(),
@@ -70,12 +70,12 @@ impl Wanted {
             &mut size,
             &mut address,
         ));
-        Made { lmr: Lmr::own(lmr), lmr_context: context, rmr_context: key, length: size, address }
+        CreatedLmr { lmr: Lmr::own(lmr), lmr_context: context, rmr_context: key, length: size, address }
     }
 }
 
 /// A registration of memory owned by the case, and the values that the library returned.
-pub(super) struct Made {
+pub(super) struct CreatedLmr {
     pub(super) lmr: Lmr,
     pub(super) lmr_context: DAT_LMR_CONTEXT,
     pub(super) rmr_context: DAT_RMR_CONTEXT,
@@ -83,7 +83,7 @@ pub(super) struct Made {
     pub(super) address: DAT_VADDR,
 }
 
-impl Made {
+impl CreatedLmr {
     pub(super) fn segment(&self, at: u64, length: u64) -> DAT_LMR_TRIPLET {
         let (lmr_context, virtual_address) = (self.lmr_context, self.address + at);
         DAT_LMR_TRIPLET { lmr_context, pad: 0, virtual_address, segment_length: length }

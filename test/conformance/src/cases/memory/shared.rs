@@ -43,9 +43,9 @@ fn shared_twice_in_one_process_succeeds(ctx: &Ctx) {
     let pz = ia.pz();
     let (one, other) = (map(ctx), map(ctx));
     let mut name = name(ctx, 1);
-    let first = Wanted::shared(one.pointer(), LENGTH, &mut name).make(&ia, &pz);
-    let second = Wanted::shared(one.pointer(), LENGTH, &mut name).make(&ia, &pz);
-    let third = Wanted::shared(other.pointer(), LENGTH, &mut name).make(&ia, &pz);
+    let first = LmrArgs::shared(one.pointer(), LENGTH, &mut name).make(&ia, &pz);
+    let second = LmrArgs::shared(one.pointer(), LENGTH, &mut name).make(&ia, &pz);
+    let third = LmrArgs::shared(other.pointer(), LENGTH, &mut name).make(&ia, &pz);
     assert!(first.lmr.h() != second.lmr.h() && first.lmr_context != second.lmr_context);
     assert!(third.address == other.pointer().addr() as u64 && first.address != third.address);
     // Either registration may be freed first.
@@ -59,8 +59,8 @@ fn shared_by_its_own_privileges_and_zones(ctx: &Ctx) {
     let (pz, other) = (ia.pz(), ia.pz());
     let map = map(ctx);
     let mut name = name(ctx, 1);
-    let all = Wanted::shared(map.pointer(), LENGTH, &mut name).make(&ia, &pz);
-    let local = Wanted::shared(map.pointer(), LENGTH, &mut name).with(LOCAL).make(&ia, &other);
+    let all = LmrArgs::shared(map.pointer(), LENGTH, &mut name).make(&ia, &pz);
+    let local = LmrArgs::shared(map.pointer(), LENGTH, &mut name).with(LOCAL).make(&ia, &other);
     assert!(all.rmr_context != 0 && local.rmr_context == 0);
     assert_eq!((all.param().mem_priv, local.param().mem_priv), (DAT_MEM_PRIV_ALL_FLAG, LOCAL));
     assert!(local.param().pz_handle == other.h());
@@ -71,9 +71,9 @@ fn shared_by_another_length_is_refused(ctx: &Ctx) {
     let pz = ia.pz();
     let map = map(ctx);
     let mut name = name(ctx, 1);
-    let _first = Wanted::shared(map.pointer(), LENGTH, &mut name).make(&ia, &pz);
+    let _first = LmrArgs::shared(map.pointer(), LENGTH, &mut name).make(&ia, &pz);
     for length in [1, 4096, LENGTH - 1] {
-        let wanted = Wanted::shared(map.pointer(), length, &mut name);
+        let wanted = LmrArgs::shared(map.pointer(), length, &mut name);
         wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
     }
 }
@@ -84,7 +84,7 @@ fn shared_name_can_have_another_length_after_the_last_free(ctx: &Ctx) {
     let map = map(ctx);
     let mut name = name(ctx, 1);
     for length in [LENGTH, 4096, 100, LENGTH] {
-        let wanted = Wanted::shared(map.pointer(), length, &mut name);
+        let wanted = LmrArgs::shared(map.pointer(), length, &mut name);
         drop([wanted.make(&ia, &pz), wanted.make(&ia, &pz)]);
     }
 }
@@ -97,7 +97,7 @@ fn shared_names_are_forty_raw_bytes(ctx: &Ctx) {
     let mut made = Vec::new();
     for number in 1..=5 {
         let mut name = name(ctx, number);
-        made.push(Wanted::shared(map.pointer(), 1000 * usize::from(number), &mut name).make(&ia, &pz));
+        made.push(LmrArgs::shared(map.pointer(), 1000 * usize::from(number), &mut name).make(&ia, &pz));
     }
     assert!(made.iter().zip(1..).all(|(made, number)| made.length == 1000 * number));
 }
@@ -107,7 +107,7 @@ fn shared_needs_memory_that_is_shared(ctx: &Ctx) {
     let pz = ia.pz();
     let private = os::Map::private(LENGTH, true);
     let mut name = name(ctx, 1);
-    let wanted = Wanted::shared(private.pointer(), LENGTH, &mut name);
+    let wanted = LmrArgs::shared(private.pointer(), LENGTH, &mut name);
     wanted.is_refused(&ia, &pz, DAT_INVALID_STATE, DAT_NO_SUBTYPE);
 }
 
@@ -117,7 +117,7 @@ fn shared_needs_a_name(ctx: &Ctx) {
     let map = map(ctx);
     let shared = DAT_SHARED_MEMORY { virtual_address: map.pointer(), shared_memory_id: std::ptr::null_mut() };
     let region = DAT_REGION_DESCRIPTION { for_shared_memory: shared };
-    let wanted = Wanted { region, kind: DAT_MEM_TYPE_SHARED_VIRTUAL, ..Wanted::memory(map.pointer(), LENGTH) };
+    let wanted = LmrArgs { region, kind: DAT_MEM_TYPE_SHARED_VIRTUAL, ..LmrArgs::memory(map.pointer(), LENGTH) };
     wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG3);
 }
 
@@ -126,14 +126,14 @@ fn shared_query_shows_memory_and_length(ctx: &Ctx) {
     let pz = ia.pz();
     let map = map(ctx);
     let mut name = name(ctx, 1);
-    let made = Wanted::shared(map.pointer(), LENGTH, &mut name).make(&ia, &pz);
+    let made = LmrArgs::shared(map.pointer(), LENGTH, &mut name).make(&ia, &pz);
     name = [0xff; 40];
     let param = made.param();
     assert_eq!((param.mem_type, param.length), (DAT_MEM_TYPE_SHARED_VIRTUAL, LENGTH as u64));
     assert!(region_address(param.region_desc) == map.pointer(), "the query returns another region");
     assert_eq!((param.registered_address, param.registered_size), (made.address, LENGTH as u64));
     // The library copied the 40 bytes, so the changed name denotes other memory.
-    let other = Wanted::shared(map.pointer(), 100, &mut name).make(&ia, &pz);
+    let other = LmrArgs::shared(map.pointer(), 100, &mut name).make(&ia, &pz);
     assert_eq!(other.length, 100);
 }
 
@@ -142,7 +142,7 @@ fn shared_by_anonymous_maps_succeeds(ctx: &Ctx) {
     let pz = ia.pz();
     let map = os::Map::shared(LENGTH);
     let mut name = name(ctx, 1);
-    let made = Wanted::shared(map.pointer(), LENGTH, &mut name).make(&ia, &pz);
+    let made = LmrArgs::shared(map.pointer(), LENGTH, &mut name).make(&ia, &pz);
     assert_eq!((made.address, made.length), (map.pointer().addr() as u64, LENGTH as u64));
 }
 
@@ -150,7 +150,7 @@ fn writes_into_shared(ctx: &Ctx) {
     let conn = ctx.connect();
     let map = map(ctx);
     let mut name = name(ctx, 1);
-    let made = Wanted::shared(map.pointer(), LENGTH, &mut name).make(&conn.ia, &conn.pz);
+    let made = LmrArgs::shared(map.pointer(), LENGTH, &mut name).make(&conn.ia, &conn.pz);
     let memory = conn.memory(LENGTH);
     memory.fill(7);
     ctx.meet();
@@ -166,7 +166,7 @@ fn sees_in_its_own_map(ctx: &Ctx) {
     let conn = ctx.connect();
     let map = map(ctx);
     let mut name = name(ctx, 1);
-    let made = Wanted::shared(map.pointer(), LENGTH, &mut name).make(&conn.ia, &conn.pz);
+    let made = LmrArgs::shared(map.pointer(), LENGTH, &mut name).make(&conn.ia, &conn.pz);
     ctx.meet();
     ctx.send_target(made.target(0, LENGTH as u64));
     ctx.meet();
@@ -179,13 +179,13 @@ fn joins_too_long(ctx: &Ctx) {
     let map = map(ctx);
     let mut name = name(ctx, 1);
     ctx.meet();
-    let wanted = Wanted::shared(map.pointer(), LENGTH, &mut name);
+    let wanted = LmrArgs::shared(map.pointer(), LENGTH, &mut name);
     wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
-    let made = Wanted::shared(map.pointer(), 4096, &mut name).make(&ia, &pz);
+    let made = LmrArgs::shared(map.pointer(), 4096, &mut name).make(&ia, &pz);
     ctx.meet();
     // The partner has deregistered the memory; this process has not.
     ctx.meet();
-    let wanted = Wanted::shared(map.pointer(), LENGTH, &mut name);
+    let wanted = LmrArgs::shared(map.pointer(), LENGTH, &mut name);
     wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
     made.lmr.free();
     drop(wanted.make(&ia, &pz));
@@ -196,7 +196,7 @@ fn joins_first(ctx: &Ctx) {
     let pz = ia.pz();
     let map = map(ctx);
     let mut name = name(ctx, 1);
-    let made = Wanted::shared(map.pointer(), 4096, &mut name).make(&ia, &pz);
+    let made = LmrArgs::shared(map.pointer(), 4096, &mut name).make(&ia, &pz);
     ctx.meet();
     ctx.meet();
     drop(made);
@@ -208,7 +208,7 @@ fn joins_and_dies(ctx: &Ctx) {
     let pz = ia.pz();
     let map = map(ctx);
     let mut name = name(ctx, 1);
-    let _made = Wanted::shared(map.pointer(), 4096, &mut name).make(&ia, &pz);
+    let _made = LmrArgs::shared(map.pointer(), 4096, &mut name).make(&ia, &pz);
     ctx.send("joined");
     assert_eq!(ctx.receive(), b"die");
     ctx.die();
@@ -219,7 +219,7 @@ fn joins_after_death(ctx: &Ctx) {
     let pz = ia.pz();
     let map = map(ctx);
     let mut name = name(ctx, 1);
-    let wanted = Wanted::shared(map.pointer(), LENGTH, &mut name);
+    let wanted = LmrArgs::shared(map.pointer(), LENGTH, &mut name);
     assert_eq!(ctx.receive(), b"joined");
     wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
     ctx.send("die");
@@ -235,11 +235,11 @@ fn stays_when_one_dies(ctx: &Ctx) {
     let map = map(ctx);
     let mut name = name(ctx, 1);
     assert_eq!(ctx.receive(), b"joined");
-    let made = Wanted::shared(map.pointer(), 4096, &mut name).make(&ia, &pz);
+    let made = LmrArgs::shared(map.pointer(), 4096, &mut name).make(&ia, &pz);
     ctx.send("die");
     // The library may not have noticed the killed process yet, so the check is repeated.
     for _ in 0..50 {
-        let wanted = Wanted::shared(map.pointer(), LENGTH, &mut name);
+        let wanted = LmrArgs::shared(map.pointer(), LENGTH, &mut name);
         wanted.is_refused(&ia, &pz, DAT_INVALID_PARAMETER, DAT_INVALID_ARG4);
     }
     made.lmr.free();

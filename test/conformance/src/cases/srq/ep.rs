@@ -27,7 +27,7 @@ pub(crate) fn cases() -> Vec<Case> {
 
 /// Arguments of `dat_ep_create_with_srq`; one of them is invalid.
 #[derive(Clone, Copy)]
-struct Given {
+struct SrqEpArgs {
     ia: DAT_HANDLE,
     pz: DAT_HANDLE,
     recv: DAT_HANDLE,
@@ -36,9 +36,9 @@ struct Given {
     srq: DAT_HANDLE,
 }
 
-impl Given {
+impl SrqEpArgs {
     fn of(pool: &Pool) -> Self {
-        Given {
+        SrqEpArgs {
             ia: pool.ia.h(),
             pz: pool.pz.h(),
             recv: pool.recv.h(),
@@ -49,7 +49,7 @@ impl Given {
     }
 
     fn create(self, attr: *const DAT_EP_ATTR) -> DAT_RETURN {
-        let Given { ia, pz, recv, request, events, srq } = self;
+        let SrqEpArgs { ia, pz, recv, request, events, srq } = self;
         untouched(|out| dat_ep_create_with_srq(ia, pz, recv, request, events, srq, attr, out))
     }
 }
@@ -57,7 +57,7 @@ impl Given {
 fn srq_ep_create_with_a_bad_ia(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     for ia in [null_mut(), pool.pz.h()] {
-        bad_handle(Given { ia, ..Given::of(&pool) }.create(&unmarked()), DAT_INVALID_HANDLE_IA);
+        bad_handle(SrqEpArgs { ia, ..SrqEpArgs::of(&pool) }.create(&unmarked()), DAT_INVALID_HANDLE_IA);
     }
 }
 
@@ -65,53 +65,53 @@ fn srq_ep_create_with_a_bad_zone(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let dead = pool.ia.pz().free();
     for pz in [pool.srq.h(), dead] {
-        bad_handle(Given { pz, ..Given::of(&pool) }.create(&unmarked()), DAT_INVALID_HANDLE_PZ);
+        bad_handle(SrqEpArgs { pz, ..SrqEpArgs::of(&pool) }.create(&unmarked()), DAT_INVALID_HANDLE_PZ);
     }
 }
 
 fn srq_ep_create_with_bad_evds(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
-    let given = Given::of(&pool);
+    let given = SrqEpArgs::of(&pool);
     let software = pool.ia.evd(4, DAT_EVD_SOFTWARE_FLAG);
     let dead = pool.ia.evd(4, DAT_EVD_DEFAULT_FLAG).free();
     for evd in [pool.pz.h(), dead, software.h()] {
-        bad_handle(Given { recv: evd, ..given }.create(&unmarked()), DAT_INVALID_HANDLE_EVD_RECV);
-        bad_handle(Given { request: evd, ..given }.create(&unmarked()), DAT_INVALID_HANDLE_EVD_REQUEST);
-        bad_handle(Given { events: evd, ..given }.create(&unmarked()), DAT_INVALID_HANDLE_EVD_CONN);
+        bad_handle(SrqEpArgs { recv: evd, ..given }.create(&unmarked()), DAT_INVALID_HANDLE_EVD_RECV);
+        bad_handle(SrqEpArgs { request: evd, ..given }.create(&unmarked()), DAT_INVALID_HANDLE_EVD_REQUEST);
+        bad_handle(SrqEpArgs { events: evd, ..given }.create(&unmarked()), DAT_INVALID_HANDLE_EVD_CONN);
     }
-    bad_handle(Given { recv: pool.events.h(), ..given }.create(&unmarked()), DAT_INVALID_HANDLE_EVD_RECV);
-    bad_handle(Given { events: pool.recv.h(), ..given }.create(&unmarked()), DAT_INVALID_HANDLE_EVD_CONN);
+    bad_handle(SrqEpArgs { recv: pool.events.h(), ..given }.create(&unmarked()), DAT_INVALID_HANDLE_EVD_RECV);
+    bad_handle(SrqEpArgs { events: pool.recv.h(), ..given }.create(&unmarked()), DAT_INVALID_HANDLE_EVD_CONN);
 }
 
 fn srq_ep_create_without_a_srq(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     for srq in [null_mut(), pool.pz.h(), pool.ia.h()] {
-        bad_handle(Given { srq, ..Given::of(&pool) }.create(&unmarked()), DAT_INVALID_HANDLE_SRQ);
+        bad_handle(SrqEpArgs { srq, ..SrqEpArgs::of(&pool) }.create(&unmarked()), DAT_INVALID_HANDLE_SRQ);
     }
 }
 
 fn srq_ep_create_with_a_freed_srq(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     let srq = pool.ia.srq(&pool.pz, 4, 1).free();
-    bad_handle(Given { srq, ..Given::of(&pool) }.create(&unmarked()), DAT_INVALID_HANDLE_SRQ);
+    bad_handle(SrqEpArgs { srq, ..SrqEpArgs::of(&pool) }.create(&unmarked()), DAT_INVALID_HANDLE_SRQ);
 }
 
 fn srq_ep_create_without_attributes(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
-    bad_arg(Given::of(&pool).create(null()), 7);
+    bad_arg(SrqEpArgs::of(&pool).create(null()), 7);
 }
 
 fn srq_ep_create_with_bad_watermarks(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
     for mark in [-2, DAT_COUNT::MIN] {
-        bad_arg(Given::of(&pool).create(&marked(mark, -1)), 7);
-        bad_arg(Given::of(&pool).create(&marked(-1, mark)), 7);
+        bad_arg(SrqEpArgs::of(&pool).create(&marked(mark, -1)), 7);
+        bad_arg(SrqEpArgs::of(&pool).create(&marked(-1, mark)), 7);
     }
 }
 
 fn srq_ep_create_without_a_place_for_the_handle(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
-    let Given { ia, pz, recv, request, events, srq } = Given::of(&pool);
+    let SrqEpArgs { ia, pz, recv, request, events, srq } = SrqEpArgs::of(&pool);
     bad_arg(dat_ep_create_with_srq(ia, pz, recv, request, events, srq, &unmarked(), null_mut()), 8);
 }
 
@@ -130,7 +130,7 @@ fn srq_ep_create_ignores_receive_segments(ctx: &Ctx) {
 
 fn srq_ep_create_without_a_connect_evd(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 4);
-    let Given { ia, pz, recv, request, srq, .. } = Given::of(&pool);
+    let SrqEpArgs { ia, pz, recv, request, srq, .. } = SrqEpArgs::of(&pool);
     let attr = unmarked();
     let create = |out| dat_ep_create_with_srq(ia, pz, recv, request, null_mut(), srq, &attr, out);
     let ep = Ep::own(filled(create));

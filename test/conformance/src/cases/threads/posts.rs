@@ -59,7 +59,9 @@ fn two_posters(ctx: &Ctx) {
     run_threads(3, |thread| {
         if thread < 2 {
             let numbers = (0..POSTS_PER_THREAD).map(|number| (thread << 32 | number) as u64);
-            numbers.enumerate().for_each(|(at, number)| send_number(&conn, &memory, thread * POSTS_PER_THREAD + at, number));
+            numbers
+                .enumerate()
+                .for_each(|(at, number)| send_number(&conn, &memory, thread * POSTS_PER_THREAD + at, number));
             return;
         }
         // Completions arrive in the order of the posts, and each thread posts in a known order.

@@ -33,7 +33,7 @@ fn contest(contest: Contest) -> Measured {
 fn row(plan: &scale::Plan, bench: &Bench) -> Row {
     let asked =
         plan.questions.iter().flat_map(|question| question.answers.iter().map(move |answer| (question, answer)));
-    let figure = |(n, (Question { ask, count, .. }, answer)): (usize, (&Question, &scale::Answer))| Figure {
+    let figure = |(n, (Question { ask, count, .. }, answer)): (usize, (&Question, &scale::OutputField))| Figure {
         answer: *answer,
         count: *count,
         ends: Ends::of(ask, bench.adapter.name, NetworkKind::Loopback),

@@ -8,7 +8,7 @@ use crate::bench::ours::Ask;
 use crate::bench::pair::Cores;
 use crate::bench::patterns;
 use crate::bench::peers::{Fabric, Ucx};
-use crate::bench::side::{Effort, Shown, Side, depth};
+use crate::bench::side::{Effort, FigureUnit, Side, depth};
 
 /// All contests of sm, S1 to S9.
 pub(super) fn contests(effort: Effort) -> Vec<Contest> {
@@ -55,7 +55,7 @@ fn pingpongs(effort: Effort) -> Vec<Contest> {
     let pingpong = |id, title, size, count, peer, (must, stretch)| Contest {
         id,
         title,
-        shown: Shown::Microseconds,
+        shown: FigureUnit::Microseconds,
         must: Some(must),
         stretch: Some(stretch),
         ours: Side::Ours(Ask::new("lat", size, count)),
@@ -86,7 +86,7 @@ fn streams(effort: Effort) -> Vec<Contest> {
     let many = effort.count(5_000_000);
     let bytes = |id, title, mode, size: u32, options: &[&str], peers, targets| {
         let ask = Ask::new(mode, size, bytes_count(effort, size)).with(&["-d", &depth(size).to_string()]).with(options);
-        stream(id, title, Shown::Bandwidth, ask, peers, targets)
+        stream(id, title, FigureUnit::Bandwidth, ask, peers, targets)
     };
     // UCX over shared memory only, and with its default transports.
     let both = |size| {
@@ -97,7 +97,7 @@ fn streams(effort: Effort) -> Vec<Contest> {
     let put = Side::Ucx(Ucx::new("ucp_put_bw", MIB, bytes_count(effort, MIB)));
     let eight = vec![Side::Ucx(Ucx::new("tag_bw", 8, many))];
     vec![
-        stream("S3", "8 B message rate", Shown::Rate, Ask::new("rate", 8, many), eight, (1.2, 2.0)),
+        stream("S3", "8 B message rate", FigureUnit::Rate, Ask::new("rate", 8, many), eight, (1.2, 2.0)),
         bytes("S5", "64 KiB messages, heap", "rate", 65_536, &[], both(65_536), (1.2, 1.8)),
         bytes("S5", "1 MiB messages, heap", "rate", MIB, &[], both(MIB), (1.2, 1.8)),
         bytes("S6", "1 MiB RDMA writes, shared", "write", MIB, &["-m"], vec![put], (1.0, 1.2)),
@@ -122,7 +122,7 @@ fn absolutes(effort: Effort) -> Vec<Contest> {
     };
     let seconds = if effort.rounds > 1 { 5 } else { 1 };
     vec![
-        absolute("processor time of an idle waiter", Shown::Percent, 1.0, None, Ask::new("idle", 8, seconds)),
-        absolute("SIGKILL to disconnect event", Shown::Milliseconds, 100.0, Some(10.0), Ask::new("death", 8, 300)),
+        absolute("processor time of an idle waiter", FigureUnit::Percent, 1.0, None, Ask::new("idle", 8, seconds)),
+        absolute("SIGKILL to disconnect event", FigureUnit::Milliseconds, 100.0, Some(10.0), Ask::new("death", 8, 300)),
     ]
 }

@@ -6,7 +6,7 @@ use crate::bench::curve::{Plan, Who, powers_of_four, who};
 use crate::bench::network::NetworkKind;
 use crate::bench::ours::Ask;
 use crate::bench::peers::{Fabric, Ucx};
-use crate::bench::side::{Effort, Shown, Side, depth, pingpong_count, stream_count};
+use crate::bench::side::{Effort, FigureUnit, Side, depth, pingpong_count, stream_count};
 
 /// All families of lines.
 pub(super) fn plans(effort: Effort) -> Vec<Plan> {
@@ -19,7 +19,7 @@ pub(super) fn plans(effort: Effort) -> Vec<Plan> {
             section: "latency",
             title: "Latency: half a round trip, both sides polling",
             up: "microseconds",
-            shown: Shown::Microseconds,
+            shown: FigureUnit::Microseconds,
             across: Across::Bytes,
             network_kind: |_| NetworkKind::Loopback,
             sizes: powers_of_four(1 << 20),
@@ -33,7 +33,7 @@ pub(super) fn plans(effort: Effort) -> Vec<Plan> {
             section: "bandwidth",
             title: "Bandwidth: messages and RDMA writes in a stream",
             up: "MB/s (millions of bytes)",
-            shown: Shown::Bandwidth,
+            shown: FigureUnit::Bandwidth,
             across: Across::Bytes,
             network_kind: |_| NetworkKind::Loopback,
             sizes: powers_of_four(16 << 20),

@@ -2,7 +2,7 @@
 #![forbid(unsafe_code)]
 
 use crate::bench::ours::Ask;
-use crate::bench::scale::{Answer, Plan, Question, SENDERS, connections, connects, memory, percentiles};
+use crate::bench::scale::{OutputField, Plan, Question, SENDERS, connections, connects, memory, percentiles};
 use crate::bench::side::Effort;
 
 /// All questions about scale.
@@ -10,7 +10,7 @@ pub(super) fn plans(effort: Effort) -> Vec<Plan> {
     let rate = |clients, name| Question {
         ask: Ask { clients, ..Ask::new("rate", 8, effort.count(2_000_000)) },
         count: clients,
-        answers: vec![Answer { field: "mps", name, line: "dapl-rs", unit: "M/s" }],
+        answers: vec![OutputField { field: "mps", name, line: "dapl-rs", unit: "M/s" }],
     };
     let senders = Plan {
         section: &SENDERS,

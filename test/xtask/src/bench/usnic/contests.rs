@@ -5,7 +5,7 @@ use crate::bench::contest::Contest;
 use crate::bench::network::NetworkKind;
 use crate::bench::ours::Ask;
 use crate::bench::peers::{Fabric, Sockperf};
-use crate::bench::side::{Effort, Shown, Side, depth};
+use crate::bench::side::{Effort, FigureUnit, Side, depth};
 use crate::bench::{mpi, patterns};
 use crate::iperf::Flow;
 
@@ -30,7 +30,14 @@ pub(super) fn contests(effort: Effort) -> Vec<Contest> {
 /// Target and stretch target.
 type Bounds = Option<(f64, f64)>;
 
-fn contest(id: &'static str, title: &'static str, shown: Shown, ours: Side, peer: Side, bounds: Bounds) -> Contest {
+fn contest(
+    id: &'static str,
+    title: &'static str,
+    shown: FigureUnit,
+    ours: Side,
+    peer: Side,
+    bounds: Bounds,
+) -> Contest {
     let (must, stretch) = bounds.unzip();
     Contest { id, title, shown, must, stretch, ours, peers: vec![peer], network_kind: NetworkKind::Loopback }
 }
@@ -45,7 +52,7 @@ fn sockperf(effort: Effort, test: &'static str, polls: bool) -> Side {
 }
 
 fn pingpongs(effort: Effort) -> Vec<Contest> {
-    let us = Shown::Microseconds;
+    let us = FigureUnit::Microseconds;
     let ours = |options: &[&str]| {
         let ask = Ask::new("lat", 64, effort.count(2_000)).with(options);
         Side::Timed { ask, seconds: effort.seconds(2.0) }
@@ -78,7 +85,7 @@ fn like_mpi(effort: Effort) -> Vec<Contest> {
 }
 
 fn streams(effort: Effort) -> Vec<Contest> {
-    let bytes = Shown::Bandwidth;
+    let bytes = FigureUnit::Bandwidth;
     let ours = || writes(effort.seconds(3.0));
     let iperf = |flow| Side::Iperf { flow, seconds: effort.whole_seconds(3) };
     let fabric = |provider| Side::Fabric(Fabric { provider, size: MIB, count: effort.count(400) });
@@ -87,13 +94,13 @@ fn streams(effort: Effort) -> Vec<Contest> {
     // Blocks instead of polling, so that processor time is used only for the data.
     let ask = Ask::new("write", MIB, effort.count(8_192)).with(&["-w", "-d", &depth(MIB).to_string()]);
     let used = || Side::Ours(ask.clone());
-    let cpu = Shown::PerKib;
+    let cpu = FigureUnit::PerKib;
     vec![
         contest("U4", "1 MiB RDMA writes, beside TCP", bytes, ours(), iperf(Flow::Tcp), Some((0.6, 1.2))),
         contest("U5", "1 MiB RDMA writes, beside ofi_rxd", bytes, ours(), fabric(RXD), Some((5.0, 10.0))),
         contest("U5", "1 MiB RDMA writes, beside bare UDP", bytes, ours(), iperf(Flow::Udp), Some((4.0, 8.0))),
         contest("U5", "1 MiB RDMA writes, beside ofi_rxm", bytes, ours(), fabric(RXM), None),
-        contest("U6", "64 B message rate", Shown::Rate, rate, messages, Some((5.0, 10.0))),
+        contest("U6", "64 B message rate", FigureUnit::Rate, rate, messages, Some((5.0, 10.0))),
         contest("cpu", "1 MiB RDMA writes, beside TCP", cpu, used(), iperf(Flow::Tcp), None),
         contest("cpu", "1 MiB RDMA writes, beside bare UDP", cpu, used(), iperf(Flow::Udp), None),
     ]
@@ -103,7 +110,7 @@ fn losses(effort: Effort) -> Vec<Contest> {
     let goodput = |title, per_mille, flow, bounds| {
         let (ours, iperf) = (writes(effort.seconds(4.0)), Side::Iperf { flow, seconds: effort.whole_seconds(4) });
         let network_kind = NetworkKind::Wire { per_mille };
-        Contest { network_kind, ..contest("U7", title, Shown::Bandwidth, ours, iperf, bounds) }
+        Contest { network_kind, ..contest("U7", title, FigureUnit::Bandwidth, ours, iperf, bounds) }
     };
     let [bbr, cubic] = ["bbr", "cubic"].map(Flow::TcpWith);
     vec![
@@ -124,7 +131,7 @@ fn busy(effort: Effort) -> Vec<Contest> {
     let time = effort.seconds(3.0).to_string();
     let write = Ask::new("write", 65_536, 10_000_000).with(&["-d", &depth(65_536).to_string(), "-e", &time]);
     let iperf = Side::Iperf { flow: Flow::Tcp, seconds };
-    let (us, bytes) = (Shown::Microseconds, Shown::Bandwidth);
+    let (us, bytes) = (FigureUnit::Microseconds, FigureUnit::Bandwidth);
     vec![
         contest(
             "busy",

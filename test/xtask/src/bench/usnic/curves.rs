@@ -7,7 +7,7 @@ use crate::bench::curve::{Plan, Who, powers_of_four, who};
 use crate::bench::network::NetworkKind;
 use crate::bench::ours::Ask;
 use crate::bench::peers::{Fabric, Sockperf};
-use crate::bench::side::{Effort, Shown, Side, depth};
+use crate::bench::side::{Effort, FigureUnit, Side, depth};
 use crate::iperf::Flow;
 
 /// Curves that need a link with packet loss.
@@ -28,7 +28,7 @@ fn latency(effort: Effort) -> Plan {
         section: "latency",
         title: "Latency: half a round trip, both sides polling",
         up: "microseconds",
-        shown: Shown::Microseconds,
+        shown: FigureUnit::Microseconds,
         across: Across::Bytes,
         // A sockperf message must be at least as long as sockperf's header.
         sizes: powers_of_four(1 << 20).into_iter().filter(|size| *size >= 16).collect(),
@@ -60,7 +60,7 @@ fn bandwidth(effort: Effort) -> Plan {
         section: "bandwidth",
         title: "Bandwidth: messages and RDMA writes in a stream; ofi: there and back",
         up: "MB/s (millions of bytes)",
-        shown: Shown::Bandwidth,
+        shown: FigureUnit::Bandwidth,
         across: Across::Bytes,
         sizes: powers_of_four(16 << 20).into_iter().filter(|size| *size >= 64).collect(),
         network_kind: |_| NetworkKind::Loopback,
@@ -80,7 +80,7 @@ fn loss(effort: Effort) -> Plan {
         section: "loss",
         title: "Goodput where packets are lost: 1 MiB RDMA writes, and TCP",
         up: "MB/s (millions of bytes)",
-        shown: Shown::Bandwidth,
+        shown: FigureUnit::Bandwidth,
         across: Across::Loss,
         sizes: vec![1, 10, 50, 100, 200],
         network_kind: |per_mille| NetworkKind::Wire { per_mille },

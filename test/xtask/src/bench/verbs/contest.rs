@@ -21,28 +21,28 @@ pub(super) enum Turns {
 
 /// Unit in which an operation's time is shown.
 #[derive(Clone, Copy)]
-pub(super) enum Shown {
+pub(super) enum FigureUnit {
     Microseconds,
     PerSecond,
     Bandwidth,
 }
 
-impl Shown {
+impl FigureUnit {
     /// Name of the unit.
     pub(super) fn unit(self) -> &'static str {
         match self {
-            Shown::Microseconds => "us",
-            Shown::PerSecond => "/s",
-            Shown::Bandwidth => "MB/s",
+            FigureUnit::Microseconds => "us",
+            FigureUnit::PerSecond => "/s",
+            FigureUnit::Bandwidth => "MB/s",
         }
     }
 
     /// Converts the time `usec` of an operation with `size` bytes to this unit.
     pub(super) fn figure(self, size: u32, usec: f64) -> f64 {
         match self {
-            Shown::Microseconds => usec,
-            Shown::PerSecond => 1e6 / usec,
-            Shown::Bandwidth => f64::from(size) / usec,
+            FigureUnit::Microseconds => usec,
+            FigureUnit::PerSecond => 1e6 / usec,
+            FigureUnit::Bandwidth => f64::from(size) / usec,
         }
     }
 }
@@ -52,7 +52,7 @@ impl Shown {
 pub(super) struct Operation {
     pub(super) id: &'static str,
     pub(super) title: &'static str,
-    pub(super) shown: Shown,
+    pub(super) shown: FigureUnit,
     /// Arguments for `verbs_bench`.
     pub(super) what: &'static str,
     /// Size in bytes; 0: the operation has none.
@@ -85,8 +85,8 @@ pub(super) const OPERATIONS: &[Operation] = &[
         ..pingpong("V2", "64 B writes, there and back", "memory")
     },
     Operation { perftest: &["ib_send_lat", "-e"], ..pingpong("V3", "64 B messages, asleep between", "wait") },
-    Operation { shown: Shown::PerSecond, depth: 1, ..stream("V4", "64 B writes, 1 at a time", "write", 64) },
-    Operation { shown: Shown::PerSecond, depth: 64, ..stream("V5", "64 B writes, 64 at a time", "write", 64) },
+    Operation { shown: FigureUnit::PerSecond, depth: 1, ..stream("V4", "64 B writes, 1 at a time", "write", 64) },
+    Operation { shown: FigureUnit::PerSecond, depth: 64, ..stream("V5", "64 B writes, 64 at a time", "write", 64) },
     Operation { count: 300, ..stream("V6", "64 KiB writes", "write", 65_536) },
     Operation { count: 300, perftest: READ, dapltest: "RR", ..stream("V7", "64 KiB reads", "read", 65_536) },
     Operation { count: 100, ..connects("V8", "connects, 1 at a time", 1) },
@@ -99,7 +99,7 @@ pub(super) const OPERATIONS: &[Operation] = &[
 ];
 
 pub(super) const fn pingpong(id: &'static str, title: &'static str, what: &'static str) -> Operation {
-    Operation { shown: Shown::Microseconds, count: 3_000, depth: 0, dapltest: "", ..stream(id, title, what, 64) }
+    Operation { shown: FigureUnit::Microseconds, count: 3_000, depth: 0, dapltest: "", ..stream(id, title, what, 64) }
 }
 
 /// Ping-pong with the EVD use of larger programs, which neither perftest nor `dapltest` offers.
@@ -108,12 +108,12 @@ pub(super) const fn pattern(id: &'static str, title: &'static str, what: &'stati
 }
 
 pub(super) const fn stream(id: &'static str, title: &'static str, what: &'static str, size: u32) -> Operation {
-    let (shown, turns) = (Shown::Bandwidth, Turns::Never);
+    let (shown, turns) = (FigureUnit::Bandwidth, Turns::Never);
     Operation { id, title, shown, what, size, depth: 64, count: 5_000, perftest: WRITE, dapltest: "RW", turns }
 }
 
 pub(super) const fn connects(id: &'static str, title: &'static str, depth: u32) -> Operation {
-    Operation { shown: Shown::PerSecond, depth, perftest: &[], dapltest: "", ..stream(id, title, "connect", 0) }
+    Operation { shown: FigureUnit::PerSecond, depth, perftest: &[], dapltest: "", ..stream(id, title, "connect", 0) }
 }
 
 /// Figures of one side for one operation.

@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use super::contest::{Measured, Shown};
+use super::contest::{FigureUnit, Measured};
 use super::sides::Side;
 use crate::bench::curve::Family;
 use crate::bench::found::family_json;
@@ -77,9 +77,9 @@ fn figure(one: &Measured, side: Side) -> String {
     let Some(figures) = one.of(side) else { return "-".to_owned() };
     let shown = one.operation.shown;
     let digits = match shown {
-        Shown::Microseconds => 2,
-        Shown::PerSecond => 0,
-        Shown::Bandwidth => 1,
+        FigureUnit::Microseconds => 2,
+        FigureUnit::PerSecond => 0,
+        FigureUnit::Bandwidth => 1,
     };
     format!("{:.digits$} {}", shown.figure(one.operation.size, figures.usec()), shown.unit())
 }

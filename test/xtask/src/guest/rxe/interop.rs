@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use dapl_test::stage::workspace;
 
-use super::keeper::{Answer, Keeper};
+use super::keeper::{GuestOutput, Keeper};
 use super::setting::{Job, Setting};
 use crate::Result;
 use crate::guest::Link;
@@ -265,7 +265,7 @@ pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
     }
 }
 
-fn check_output(report: &mut Report, name: &str, answer: Answer, expected: &[String]) {
+fn check_output(report: &mut Report, name: &str, answer: GuestOutput, expected: &[String]) {
     let missing: Vec<&str> = expected.iter().filter(|line| !answer.said.contains(line)).map(String::as_str).collect();
     match answer.result {
         Ok(0) if !missing.is_empty() => {

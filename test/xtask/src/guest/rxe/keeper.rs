@@ -16,12 +16,12 @@ const WATCH: &str = include_str!("watch.sh");
 const MARGIN: Duration = Duration::from_secs(60);
 
 /// Exit status and output of a command.
-pub(super) struct Answer {
+pub(super) struct GuestOutput {
     pub(super) result: Result<i32>,
     pub(super) said: Vec<String>,
 }
 
-impl Answer {
+impl GuestOutput {
     /// Describes the result, with `reason` as the last line.
     pub(super) fn with(&self, reason: &str) -> String {
         let said: String = self.said.iter().map(|line| format!("guest | {line}\n")).collect();
@@ -29,7 +29,7 @@ impl Answer {
     }
 
     fn failed(reason: String) -> Self {
-        Answer { result: Err(reason), said: Vec::new() }
+        GuestOutput { result: Err(reason), said: Vec::new() }
     }
 }
 
@@ -43,7 +43,7 @@ impl Report {
     }
 
     /// Reports a command that must have succeeded.
-    pub(super) fn answer(&mut self, name: &str, answer: Answer) {
+    pub(super) fn answer(&mut self, name: &str, answer: GuestOutput) {
         match answer.result {
             Ok(0) => self.line(name, Ok(())),
             Ok(status) => self.line(name, Err(answer.with(&format!("status {status}")))),
@@ -73,15 +73,15 @@ impl Keeper {
     }
 
     /// Runs a job.
-    pub(super) fn run(&mut self, job: &Job, limit: Duration) -> Answer {
+    pub(super) fn run(&mut self, job: &Job, limit: Duration) -> GuestOutput {
         self.run_seen(job, limit, |_| {})
     }
 
     /// Same as `run`; `see` gets each line of output.
-    pub(super) fn run_seen(&mut self, job: &Job, limit: Duration, mut see: impl FnMut(&str)) -> Answer {
+    pub(super) fn run_seen(&mut self, job: &Job, limit: Duration, mut see: impl FnMut(&str)) -> GuestOutput {
         let guest = match self.guest() {
             Ok(guest) => guest,
-            Err(reason) => return Answer::failed(reason),
+            Err(reason) => return GuestOutput::failed(reason),
         };
         let mut said = Vec::new();
         let mut result = guest.run(&job.watched(WATCH, limit), limit + MARGIN, |line| {
@@ -92,7 +92,7 @@ impl Keeper {
             *reason += "\nthe guest is given up; the next check gets another";
             self.guest = None;
         }
-        Answer { result, said }
+        GuestOutput { result, said }
     }
 
     /// Powers the guest off if it runs.
@@ -132,7 +132,7 @@ impl Wire {
     }
 
     /// Runs a job in one guest.
-    pub(super) fn run(&mut self, end: usize, job: &Job, limit: Duration) -> Answer {
+    pub(super) fn run(&mut self, end: usize, job: &Job, limit: Duration) -> GuestOutput {
         let mut said = Vec::new();
         let result = self.ends().and_then(|ends| {
             ends[end].run(&job.watched(WATCH, limit), limit + MARGIN, |line| said.push(line.to_owned()))
@@ -141,7 +141,7 @@ impl Wire {
     }
 
     /// Runs a job in each guest. Both must succeed; otherwise the worse result is returned.
-    pub(super) fn meet(&mut self, ends_of: &TwoEnds<'_>) -> Answer {
+    pub(super) fn meet(&mut self, ends_of: &TwoEnds<'_>) -> GuestOutput {
         let (mut said, mut others) = (Vec::new(), Vec::new());
         let result = self.ends().and_then(|ends| {
             let (host, guest) = (ends_of.host, 1 - ends_of.host);
@@ -160,12 +160,12 @@ impl Wire {
         self.check_output(result, said)
     }
 
-    fn check_output(&mut self, mut result: Result<i32>, said: Vec<String>) -> Answer {
+    fn check_output(&mut self, mut result: Result<i32>, said: Vec<String>) -> GuestOutput {
         if let Err(ref mut reason) = result {
             *reason += "\nthe guests are given up; the next check gets others";
             self.ends = None;
         }
-        Answer { result, said }
+        GuestOutput { result, said }
     }
 
     /// Powers both guests off if they run.

@@ -9,7 +9,7 @@
 use std::time::Duration;
 
 use super::interop::{FIRST_GID, Side};
-use super::keeper::{Answer, Keeper};
+use super::keeper::{GuestOutput, Keeper};
 use super::setting::{Job, Setting};
 use crate::Result;
 use crate::guest::Link;
@@ -130,7 +130,7 @@ pub(super) fn run(setting: &Setting, report: &mut Report, keeper: &mut Keeper) {
 }
 
 /// The exit status alone is not enough: after some failures it is 0.
-fn check(report: &mut Report, name: &str, answer: Answer, program: &Program) {
+fn check(report: &mut Report, name: &str, answer: GuestOutput, program: &Program) {
     let said = |is_server: bool, text: &str| {
         answer.said.iter().any(|line| line.starts_with("server | ") == is_server && line.contains(text))
     };

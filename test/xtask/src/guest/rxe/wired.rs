@@ -105,7 +105,7 @@ fn dtest(
     host: usize,
     options: &[&str],
     limit: Duration,
-) -> super::keeper::Answer {
+) -> super::keeper::GuestOutput {
     let text = "exec \"$@\"";
     let common = [&[setting.dtest.as_str(), "-P", "rxe0", "-t", "120"], options].concat();
     let serve = over(patient(setting.shell(text, &common), manager), manager, ADDRESSES[1 - host]);
