@@ -74,8 +74,8 @@ library! {
     pub fn ibv_alloc_pd(context: *mut ibv_context) -> *mut ibv_pd;
     /// All objects of the protection domain must be destroyed before this call.
     pub fn ibv_dealloc_pd(pd: *mut ibv_pd) -> c_int;
-    /// Returns null and errno on failure. The header also has a macro of this name, which calls this function unless optional access
-    /// flags are set.
+    /// Returns null and errno on failure. The header also has a macro of this name, which calls this function unless
+    /// optional access flags are set.
     pub fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_int) -> *mut ibv_mr;
     /// Returns an error number.
     pub fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int;

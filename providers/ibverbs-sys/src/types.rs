@@ -21,8 +21,8 @@ macro_rules! structures {
 
             impl Default for $name {
                 fn default() -> Self {
-                    // SAFETY: all fields are integers, nullable pointers, optional functions, or structures of these, so all-zero bytes
-                    // are a valid value.
+                    // SAFETY: all fields are integers, nullable pointers, optional functions, or structures of these, so
+                    // all-zero bytes are a valid value.
                     unsafe { std::mem::zeroed() }
                 }
             }

@@ -15,7 +15,7 @@ use std::time::Duration;
 use ibverbs_sys::{IBV_EVENT_COMM_EST, ibv_qp_attr, ibv_qp_state};
 use rdma_cm_sys::*;
 
-use crate::qp::state::Change;
+use crate::qp::state::StateChange;
 
 /// An rdma_cm event channel, which all ids of an IA use.
 pub(crate) struct EventChannel(NonNull<rdma_event_channel>);
@@ -26,7 +26,7 @@ unsafe impl Send for EventChannel {}
 unsafe impl Sync for EventChannel {}
 
 /// A copy of an rdma_cm event, made before the event was acknowledged.
-pub(crate) struct Event {
+pub(crate) struct CmEvent {
     pub(crate) kind: rdma_cm_event_type,
     /// Reason of a rejection, or a negative error number.
     pub(crate) status: c_int,
@@ -99,7 +99,7 @@ impl EventChannel {
     }
 
     /// Reads, copies and acknowledges the next event; `None` if none is pending. `fresh` returns the number for a new id.
-    pub(crate) fn next(self: &Arc<Self>, fresh: impl FnOnce() -> usize) -> io::Result<Option<Event>> {
+    pub(crate) fn next(self: &Arc<Self>, fresh: impl FnOnce() -> usize) -> io::Result<Option<CmEvent>> {
         let mut event = ptr::null_mut();
         // SAFETY: the channel is open, and `event` is a valid pointer to write to.
         if unsafe { rdma_get_cm_event(self.0.as_ptr(), &mut event) } != 0 {
@@ -131,7 +131,7 @@ impl EventChannel {
         let (kind, status) = (raw.event, raw.status);
         // SAFETY: `event` was returned by `rdma_get_cm_event`, and is acknowledged once.
         unsafe { rdma_ack_cm_event(event) };
-        Ok(Some(Event { kind, status, number, new: new.flatten(), params, private_data }))
+        Ok(Some(CmEvent { kind, status, number, new: new.flatten(), params, private_data }))
     }
 }
 
@@ -245,12 +245,12 @@ impl Id {
     }
 
     /// Returns the attributes that change the queue pair of this connection to a state.
-    pub(crate) fn change(&self, state: ibv_qp_state::Type) -> io::Result<Change> {
+    pub(crate) fn change(&self, state: ibv_qp_state::Type) -> io::Result<StateChange> {
         let mut attributes = ibv_qp_attr { qp_state: state, ..Default::default() };
         let mut mask = 0;
         // SAFETY: `self.id` exists until `self` is dropped, and both pointers are valid for writes.
         done(unsafe { rdma_init_qp_attr(self.id.as_ptr(), &mut attributes, &mut mask) })?;
-        Ok(Change { attributes, mask })
+        Ok(StateChange { attributes, mask })
     }
 
     /// Returns the peer's address; `None` before it is known.

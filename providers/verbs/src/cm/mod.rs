@@ -43,7 +43,7 @@ pub(crate) trait Manager: Send + Sync {
 
 /// A connection request that the consumer has neither accepted nor rejected. Dropping it rejects it as
 /// [`RejectReason::NoListener`].
-pub(crate) trait PendingRequest: Any + Send + Sync {
+pub(crate) trait IncomingRequest: Any + Send + Sync {
     /// Accepts the request: attaches a connection to the queue pair, and reports the result later, also if the requester has
     /// given up.
     ///

@@ -30,7 +30,7 @@ use parking_lot::Mutex;
 
 use super::socket::path::{LocalEnd, RemoteEnd};
 use super::socket::{CmQueuePair, SocketContext};
-use super::{Listening, Manager, PendingRequest, RejectReason};
+use super::{IncomingRequest, Listening, Manager, RejectReason};
 use crate::device::Device;
 use crate::engine::Source;
 use crate::qp::{CmConnection, QpCore};
@@ -169,7 +169,7 @@ impl SyntheticRequest {
     }
 }
 
-impl PendingRequest for SyntheticRequest {
+impl IncomingRequest for SyntheticRequest {
     fn accept(self: Box<Self>, qp: &Arc<QpCore>, _: &[u8], conn: ConnId) -> Result<()> {
         self.accept_into(qp.clone(), conn)
     }

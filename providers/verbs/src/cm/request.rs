@@ -7,20 +7,20 @@ use dapl::error::{Error, Result};
 use dapl::provider::{ConnId, ConnRequest, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 
-use crate::cm::{PendingRequest, RejectReason};
+use crate::cm::{IncomingRequest, RejectReason};
 use crate::device::Device;
 use crate::qp::queue_pair::Qp;
 
 /// A connection request of a peer, which the consumer has neither accepted nor rejected.
 pub struct ConnectionRequest {
     device: Arc<Device>,
-    waiting: Box<dyn PendingRequest>,
+    waiting: Box<dyn IncomingRequest>,
     info: RequestInfo,
 }
 
 /// Passes a request to the listener of the object layer. Rejects it if the listener was freed. Called by the engine thread
 /// only.
-pub(super) fn arrived(device: &Arc<Device>, listener: ObjectId, waiting: Box<dyn PendingRequest>, info: RequestInfo) {
+pub(super) fn arrived(device: &Arc<Device>, listener: ObjectId, waiting: Box<dyn IncomingRequest>, info: RequestInfo) {
     let request = ConnectionRequest { device: device.clone(), waiting, info: info.clone() };
     if let Err(request) = device.sink.request(listener, request, info) {
         request.waiting.refuse(RejectReason::NoListener);

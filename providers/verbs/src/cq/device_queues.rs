@@ -31,7 +31,7 @@ struct DeviceCq {
 
 /// Capacity for the receives of a shared receive queue. It is reserved once for all queue pairs that use that queue, because
 /// a receive occupies the shared receive queue until its completion is polled.
-struct Shared {
+struct SrqReservation {
     /// Id of the shared receive queue.
     srq: usize,
     cq: Arc<ibv::Cq>,
@@ -43,7 +43,7 @@ struct Shared {
 #[derive(Default)]
 pub(super) struct DeviceQueues {
     cqs: Vec<DeviceCq>,
-    shared: Vec<Shared>,
+    shared: Vec<SrqReservation>,
 }
 
 impl DeviceCqParams {
@@ -119,7 +119,7 @@ impl DeviceQueues {
             return Ok(queue.cq.clone());
         }
         let cq = self.reserve(params, count)?;
-        self.shared.push(Shared { srq, cq: cq.clone(), count, users: 1 });
+        self.shared.push(SrqReservation { srq, cq: cq.clone(), count, users: 1 });
         Ok(cq)
     }
 
@@ -127,7 +127,7 @@ impl DeviceQueues {
     ///
     /// Errors: `Exhausted(Srq)` if the device queue cannot grow enough.
     pub(super) fn grow_shared(&mut self, params: &DeviceCqParams, srq: usize, count: u32) -> Result<()> {
-        let is_too_small = |shared: &&mut Shared| shared.srq == srq && shared.count < count;
+        let is_too_small = |shared: &&mut SrqReservation| shared.srq == srq && shared.count < count;
         let Some(queue) = self.shared.iter_mut().find(is_too_small) else { return Ok(()) };
         let Some(hw) = self.cqs.iter_mut().find(|hw| Arc::ptr_eq(&hw.cq, &queue.cq)) else { return Ok(()) };
         let wanted = hw.reserved.saturating_add(count - queue.count);
@@ -155,7 +155,7 @@ impl DeviceQueues {
         let Some(index) = self.shared.iter().position(|shared| shared.srq == srq) else { return };
         self.shared[index].users -= 1;
         if self.shared[index].users == 0 {
-            let Shared { cq, count, .. } = self.shared.swap_remove(index);
+            let SrqReservation { cq, count, .. } = self.shared.swap_remove(index);
             self.release(&cq, count);
         }
     }

@@ -66,8 +66,8 @@ pub(crate) struct CqState {
     queues: DeviceQueues,
     /// The device queue that is polled first.
     next_queue: usize,
-    /// Whether a queue pair of the queue was connected, or is being connected. Before, the device's queues are not armed: they cannot be re-armed for
-    /// fewer events, and the consumer may still restrict notification.
+    /// Whether a queue pair of the queue was connected, or is being connected. Before, the device's queues are not armed:
+    /// they cannot be re-armed for fewer events, and the consumer may still restrict notification.
     is_connected: bool,
     /// Whether a check by the engine is scheduled.
     is_check_scheduled: bool,
@@ -187,8 +187,8 @@ impl CqCore {
         self.schedule_next_check(&mut self.lock());
     }
 
-    /// Same as [`Self::schedule_check`], after a receive watermark was set. If the device is armed for failures only, it is armed for
-    /// all completions instead.
+    /// Same as [`Self::schedule_check`], after a receive watermark was set. If the device is armed for failures only, it is
+    /// armed for all completions instead.
     pub(crate) fn arm_for_recv_count(&self) {
         let mut inner = self.lock();
         if inner.pending.device_armed && !inner.pending.solicited_only && self.arm_device(&mut inner, false).is_err() {

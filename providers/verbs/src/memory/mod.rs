@@ -38,7 +38,7 @@ impl Pd {
     }
 }
 
-/// Registered memory.
+/// DeviceMr memory.
 #[derive(Debug)]
 pub struct Mr {
     /// Registration for local segments, and for peers unless `remote` is set.
@@ -56,7 +56,7 @@ impl Mr {
     ///
     /// Errors: those of [`refusal::registration`].
     pub(crate) fn new(pd: &Pd, region: Region, access: Access, has_windows: bool, keys: &Arc<Keys>) -> Result<Self> {
-        let Registered { mr: local, is_bindable } = register(pd, region, local_flags(access), has_windows)?;
+        let DeviceMr { mr: local, is_bindable } = register(pd, region, local_flags(access), has_windows)?;
         let needs_two = (access.remote_write || access.remote_atomic) && !access.local_write;
         let remote = needs_two.then(|| register(pd, region, remote_flags(access), false)).transpose()?;
         keys.add(local.lkey(), &pd.0, region, access.local_write);
@@ -83,15 +83,15 @@ impl MemoryRegion for Mr {
 }
 
 /// A memory region of the device, and whether windows can be bound to it.
-struct Registered {
+struct DeviceMr {
     mr: ibv::Mr,
     is_bindable: bool,
 }
 
-fn register(pd: &Pd, region: Region, access: flags, wants_binds: bool) -> Result<Registered> {
+fn register(pd: &Pd, region: Region, access: flags, wants_binds: bool) -> Result<DeviceMr> {
     if wants_binds {
         match ibv::Mr::new(&pd.0, region, (access | flags::IBV_ACCESS_MW_BIND).0) {
-            Ok(mr) => return Ok(Registered { mr, is_bindable: true }),
+            Ok(mr) => return Ok(DeviceMr { mr, is_bindable: true }),
             // The kernel requires write access for the right to bind windows, and read-only memory has none. So the memory is
             // registered without this right.
             Err(error) if error.raw_os_error() == Some(libc::EFAULT) && access.0 & WRITES.0 == 0 => {}
@@ -100,7 +100,7 @@ fn register(pd: &Pd, region: Region, access: flags, wants_binds: bool) -> Result
     }
     let mr = ibv::Mr::new(&pd.0, region, access.0);
     let mr = mr.map_err(|error| refusal::registration(pd.0.context().name(), region, &error))?;
-    Ok(Registered { mr, is_bindable: false })
+    Ok(DeviceMr { mr, is_bindable: false })
 }
 
 const WRITES: flags = flags(flags::IBV_ACCESS_LOCAL_WRITE.0 | flags::IBV_ACCESS_REMOTE_WRITE.0);

@@ -15,7 +15,7 @@ use parking_lot::MutexGuard;
 
 use super::{Attached, CmConnection, Phase, QpCore, flushed};
 use crate::engine::Source;
-use crate::qp::state::{self, Change, Path};
+use crate::qp::state::{self, PathToRts, StateChange};
 
 /// First and longest interval between the engine's checks whether all requests of a draining connection are complete.
 const DRAIN: [Duration; 2] = [Duration::from_millis(1), Duration::from_millis(20)];
@@ -58,7 +58,7 @@ impl QpCore {
     /// Brings the queue pair to RTS. Returns `Ok(false)` without a change if `link` is not the current attempt.
     ///
     /// Errors: the device does not accept the path. The attempt stays attached.
-    pub(crate) fn bring_up(&self, link: &dyn CmConnection, path: &mut Path) -> std::io::Result<bool> {
+    pub(crate) fn bring_up(&self, link: &dyn CmConnection, path: &mut PathToRts) -> std::io::Result<bool> {
         let place = self.link.lock();
         if !place.as_ref().is_some_and(|attached| attached.is(link)) {
             return Ok(false);
@@ -70,14 +70,14 @@ impl QpCore {
         for change in path.init.iter_mut().chain([&mut path.to_receive, &mut path.to_send]) {
             hw.modify(&mut change.attributes, change.mask)?;
         }
-        let Change { attributes, mask } = &path.to_send;
+        let StateChange { attributes, mask } = &path.to_send;
         // If the connection manager does not limit the outstanding reads, the device uses its default.
         let is_limited = mask & ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC.0 as i32 != 0;
         self.send.lock().reads = if is_limited { attributes.max_rd_atomic } else { u8::MAX };
         Ok(true)
     }
 
-    /// Reports that the connection is established. Engine only.
+    /// Reports that the connection is established. Called by the engine thread only.
     pub(crate) fn established(&self, link: &dyn CmConnection, private_data: &[u8]) {
         let Some(conn) = self.open_requests(link) else { return };
         self.device.sink.event(conn, ConnectionEvent::Established, private_data);

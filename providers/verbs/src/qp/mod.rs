@@ -124,7 +124,7 @@ struct Requests {
     hw: Arc<ibv::Qp>,
     work: Work<PendingBind>,
     /// Requests that were posted before the connection was established.
-    queued_requests: VecDeque<post::QueuedRequest>,
+    queued_requests: VecDeque<post::DeferredRequest>,
     phase: Phase,
     /// Whether the connection is established, so that requests go to the device.
     is_established: bool,

@@ -21,7 +21,7 @@ use crate::qp::gather::{INVALID_LIST, with_sges};
 use crate::qp::work::Entry;
 
 /// A request that was posted before the connection was established.
-pub(super) struct QueuedRequest {
+pub(super) struct DeferredRequest {
     op: Op,
     segments: Vec<Segment>,
     token: Token,
@@ -29,16 +29,16 @@ pub(super) struct QueuedRequest {
     fence: bool,
 }
 
-impl QueuedRequest {
+impl DeferredRequest {
     fn new(wr: &SendWr<'_>) -> Self {
         let SendWr { op, segments, token, suppress, fence, .. } = *wr;
-        QueuedRequest { op, segments: segments.to_vec(), token, suppress, fence }
+        DeferredRequest { op, segments: segments.to_vec(), token, suppress, fence }
     }
 
     /// A placeholder for a bind that is posted during a flush. It is only flushed, so the operation does not matter.
     fn bind(wr: &BindWr) -> Self {
         let BindWr { token, suppress, fence } = *wr;
-        QueuedRequest { op: Op::Send { solicited: false }, segments: Vec::new(), token, suppress, fence }
+        DeferredRequest { op: Op::Send { solicited: false }, segments: Vec::new(), token, suppress, fence }
     }
 
     pub(super) fn token(&self) -> Token {
@@ -46,13 +46,13 @@ impl QueuedRequest {
     }
 
     fn wr(&self) -> SendWr<'_> {
-        let QueuedRequest { op, segments, token, suppress, fence } = self;
+        let DeferredRequest { op, segments, token, suppress, fence } = self;
         SendWr { op: *op, segments, token: *token, suppress: *suppress, fence: *fence, announced: false }
     }
 }
 
 /// Why a request was not posted to the device.
-pub(super) enum PostError {
+pub(super) enum SubmitError {
     /// The device driver has returned an error.
     Device(std::io::Error),
     /// The request is not supported.
@@ -150,7 +150,7 @@ impl QpCore {
             drop(send);
             self.request_cq.push(flushed(wr.token));
         } else {
-            send.queued_requests.push_back(QueuedRequest::new(wr));
+            send.queued_requests.push_back(DeferredRequest::new(wr));
         }
         Ok(())
     }
@@ -187,8 +187,8 @@ impl QpCore {
     fn submit(&self, send: &mut Requests, wr: &SendWr<'_>) -> Result<()> {
         with_sges(wr.segments, |list, bytes| {
             self.post_to_device(send, wr, list, bytes).map_err(|refused| match refused {
-                PostError::Device(error) => self.device_error("a request", &error),
-                PostError::Unsupported(error) => error,
+                SubmitError::Device(error) => self.device_error("a request", &error),
+                SubmitError::Unsupported(error) => error,
             })
         })
     }
@@ -200,7 +200,7 @@ impl QpCore {
         wr: &SendWr<'_>,
         list: &[ibv_sge],
         bytes: u64,
-    ) -> std::result::Result<(), PostError> {
+    ) -> std::result::Result<(), SubmitError> {
         let limits = &self.device.limits;
         let mut flags = ibv_send_flags::IBV_SEND_SIGNALED;
         let (op, most, is_local) = match wr.op {
@@ -212,7 +212,7 @@ impl QpCore {
             }
             Op::Write(remote) => (ibv::Op::Write(remote), limits.max_rdma, true),
             Op::Read(remote) => (ibv::Op::Read(remote), limits.max_rdma, false),
-            extension => self.extension(extension, &mut flags).map_err(PostError::Unsupported)?,
+            extension => self.extension(extension, &mut flags).map_err(SubmitError::Unsupported)?,
         };
         if wr.fence {
             flags |= ibv_send_flags::IBV_SEND_FENCE;
@@ -243,7 +243,7 @@ impl QpCore {
         }
         let id = work.next_id();
         let request = ibv::Wr { id, op, segments, flags: flags.0 };
-        hw.post_send(template, &request).map_err(PostError::Device)?;
+        hw.post_send(template, &request).map_err(SubmitError::Device)?;
         // The request may be complete already. Its completion is processed only under this lock, so it finds the entry.
         if !is_inline {
             work.keep(wr.segments);
@@ -282,7 +282,7 @@ impl QpCore {
         match send.phase {
             Phase::Live => {}
             Phase::Flushing => {
-                send.queued_requests.push_back(QueuedRequest::bind(wr));
+                send.queued_requests.push_back(DeferredRequest::bind(wr));
                 return Ok(mw.0.flush_unposted(bind.is_some()));
             }
             Phase::Broken => {

@@ -8,7 +8,7 @@ use ibverbs_sys::{ibv_access_flags, ibv_qp_attr, ibv_qp_attr_mask, ibv_qp_state}
 use crate::ibv::Qp;
 
 /// A state transition: the attributes to modify, and their mask (`IBV_QP_*`).
-pub(crate) struct Change {
+pub(crate) struct StateChange {
     pub(crate) attributes: ibv_qp_attr,
     pub(crate) mask: i32,
 }
@@ -62,9 +62,9 @@ fn move_to(qp: &Qp, state: ibv_qp_state::Type) {
 }
 
 /// The state transitions from INIT to RTS.
-pub(crate) struct Path {
+pub(crate) struct PathToRts {
     /// Repeats the change to INIT, if the manager sets another partition or port than at creation.
-    pub(crate) init: Option<Change>,
-    pub(crate) to_receive: Change,
-    pub(crate) to_send: Change,
+    pub(crate) init: Option<StateChange>,
+    pub(crate) to_receive: StateChange,
+    pub(crate) to_send: StateChange,
 }

@@ -19,9 +19,9 @@ use super::waiting::REJECTION;
 use super::{EventOwner, Rdma, is_end};
 use crate::device::Device;
 use crate::engine::Source;
-use crate::qp::state::Path;
+use crate::qp::state::PathToRts;
 use crate::qp::{CmConnection, QpCore};
-use crate::rdma_cm::{ConnParams, Event, Id};
+use crate::rdma_cm::{CmEvent, ConnParams, Id};
 use dapl_software::listener_retry::Retry;
 
 /// Maximum length of an accept's private data that is reported to the consumer (spec/endpoints 9.2).
@@ -58,7 +58,7 @@ pub(super) enum ConnectionPhase {
 
 /// Parameters of an active attempt, which repeated requests share.
 #[derive(Clone)]
-pub(super) struct Target {
+pub(super) struct ConnectTarget {
     pub(super) peer: SocketAddr,
     pub(super) private_data: Vec<u8>,
     pub(super) began: Instant,
@@ -74,7 +74,7 @@ pub(super) struct RdmaLink {
     pub(super) core: Weak<QpCore>,
     /// Number of the queue pair.
     pub(super) qp: u32,
-    pub(super) target: Target,
+    pub(super) target: ConnectTarget,
     /// Whether the last event of the id was received: the peer has disconnected or rejected.
     pub(super) has_peer_ended: AtomicBool,
     /// Parameters and private data of the accept, until it is sent.
@@ -85,7 +85,7 @@ pub(super) struct RdmaLink {
 }
 
 impl RdmaLink {
-    pub(super) fn active(manager: &Rdma, number: usize, id: Id, core: &Arc<QpCore>, target: Target) -> Self {
+    pub(super) fn active(manager: &Rdma, number: usize, id: Id, core: &Arc<QpCore>, target: ConnectTarget) -> Self {
         RdmaLink {
             manager: manager.me.clone(),
             number,
@@ -100,7 +100,7 @@ impl RdmaLink {
         }
     }
 
-    pub(super) fn handle(self: &Arc<Self>, manager: &Rdma, event: &Event) {
+    pub(super) fn handle(self: &Arc<Self>, manager: &Rdma, event: &CmEvent) {
         if is_end(event.kind) {
             self.has_peer_ended.store(true, Ordering::SeqCst);
         }
@@ -223,7 +223,7 @@ impl RdmaLink {
         manager: &Rdma,
         device: &Device,
         core: &Arc<QpCore>,
-        target: Target,
+        target: ConnectTarget,
     ) -> std::result::Result<(), ConnectionEvent> {
         let number = manager.number();
         let id = manager.bound_id(number, self.target.peer.ip());
@@ -243,7 +243,7 @@ impl RdmaLink {
     }
 
     /// Maps an rdma_cm event that ends the attempt or connection to a connection event (spec/endpoints 8.1, 8.2).
-    fn connection_event(&self, event: &Event) -> ConnectionEvent {
+    fn connection_event(&self, event: &CmEvent) -> ConnectionEvent {
         let stage = *self.stage.lock();
         match (stage, event.kind) {
             (ConnectionPhase::Accepted, _) => ConnectionEvent::AcceptFailed,
@@ -269,7 +269,7 @@ impl RdmaLink {
     fn retry_resolution(
         &self,
         device: &Device,
-        event: &Event,
+        event: &CmEvent,
         which: usize,
     ) -> std::result::Result<(), ConnectionEvent> {
         let remaining = self.tries[which].load(Ordering::Relaxed).saturating_sub(1);
@@ -319,7 +319,7 @@ impl RdmaLink {
     }
 
     /// Handles the peer's accept: brings the queue pair to RTS, and sends the confirmation.
-    fn confirm(&self, device: &Device, core: &QpCore, event: &Event) -> std::result::Result<(), ConnectionEvent> {
+    fn confirm(&self, device: &Device, core: &QpCore, event: &CmEvent) -> std::result::Result<(), ConnectionEvent> {
         let brought_up = path_of(&self.id, device, None).and_then(|mut path| core.bring_up(self, &mut path));
         match brought_up.and_then(|is_current| if is_current { self.id.establish() } else { Ok(()) }) {
             Ok(()) => {
@@ -353,7 +353,7 @@ impl RdmaLink {
 
 /// Returns the transitions from INIT to RTS for the route of an id. `params`: the limits of RDMA reads on the passive side,
 /// whose id gets them only with the accept.
-fn path_of(id: &Id, device: &Device, params: Option<&ConnParams>) -> io::Result<Path> {
+fn path_of(id: &Id, device: &Device, params: Option<&ConnParams>) -> io::Result<PathToRts> {
     let init = id.change(ibv_qp_state::IBV_QPS_INIT)?;
     let mut to_receive = id.change(ibv_qp_state::IBV_QPS_RTR)?;
     let mut to_send = id.change(ibv_qp_state::IBV_QPS_RTS)?;
@@ -368,7 +368,7 @@ fn path_of(id: &Id, device: &Device, params: Option<&ConnParams>) -> io::Result<
     if device.is_ethernet() {
         to_send.attributes.timeout = to_send.attributes.timeout.min(settings.ack_timer);
     }
-    Ok(Path { init: Some(init), to_receive, to_send })
+    Ok(PathToRts { init: Some(init), to_receive, to_send })
 }
 
 impl CmConnection for RdmaLink {

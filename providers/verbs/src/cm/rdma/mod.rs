@@ -26,13 +26,13 @@ use dapl::runtime::handle::ObjectId;
 use parking_lot::{Condvar, Mutex};
 use rdma_cm_sys::*;
 
-use self::link::{RdmaLink, Target};
+use self::link::{ConnectTarget, RdmaLink};
 use self::waiting::RdmaRequest;
-use super::{Listening, Manager, PendingRequest, RejectReason, request};
+use super::{IncomingRequest, Listening, Manager, RejectReason, request};
 use crate::device::Device;
 use crate::engine::{Interest, Source, Watch};
 use crate::qp::QpCore;
-use crate::rdma_cm::{Event, EventChannel, Id};
+use crate::rdma_cm::{CmEvent, EventChannel, Id};
 use dapl_software::listener_retry::Retry;
 
 /// Maximum length of a request's private data that is reported to the consumer. InfiniBand and RoCE always deliver a longer,
@@ -170,7 +170,7 @@ impl Rdma {
         }
     }
 
-    fn handle(&self, device: &Arc<Device>, event: Event) {
+    fn handle(&self, device: &Arc<Device>, event: CmEvent) {
         let owner = self.owners.lock().get(&event.number).cloned();
         log::debug!("{}: event {} (status {}) of id {}", device.name, event.kind, event.status, event.number);
         match (event.kind, owner) {
@@ -187,7 +187,7 @@ impl Rdma {
         }
     }
 
-    fn request(&self, device: &Arc<Device>, owner: Option<EventOwner>, event: Event) {
+    fn request(&self, device: &Arc<Device>, owner: Option<EventOwner>, event: CmEvent) {
         let (Some((id, number)), Some(manager)) = (event.new, self.me.upgrade()) else { return };
         let id = Arc::new(id);
         let has_peer_ended = Arc::new(Mutex::new(false));
@@ -284,7 +284,7 @@ impl Manager for Rdma {
         let failed = |error: io::Error| failure_of_connect(ip, &error);
         let id = self.bound_id(number, ip).map_err(failed)?;
         let resolving = device.settings.resolving;
-        let target = Target {
+        let target = ConnectTarget {
             peer: SocketAddr::new(ip, port_of(spec.qual)),
             private_data: spec.private_data.to_vec(),
             began: Instant::now(),

@@ -11,9 +11,9 @@ use dapl::error::{Error, Result};
 use dapl::provider::{ConnId, ConnectionEvent};
 use parking_lot::Mutex;
 
-use super::link::{ConnectionPhase, RdmaLink, Target};
+use super::link::{ConnectTarget, ConnectionPhase, RdmaLink};
 use super::{EventOwner, Rdma};
-use crate::cm::{PendingRequest, RejectReason};
+use crate::cm::{IncomingRequest, RejectReason};
 use crate::qp::QpCore;
 use crate::rdma_cm::{ConnParams, Id};
 use dapl_software::listener_retry::Retry;
@@ -31,7 +31,7 @@ pub(super) struct RdmaRequest {
     pub(super) has_peer_ended: Arc<Mutex<bool>>,
 }
 
-impl PendingRequest for RdmaRequest {
+impl IncomingRequest for RdmaRequest {
     fn accept(mut self: Box<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()> {
         let (Some(id), Some(device)) = (self.id.take(), self.manager.device.upgrade()) else {
             return Err(Error::Internal);
@@ -47,7 +47,7 @@ impl PendingRequest for RdmaRequest {
         let link = Arc::new(RdmaLink {
             manager: Arc::downgrade(&self.manager),
             number: self.number,
-            target: Target {
+            target: ConnectTarget {
                 peer: id.peer().unwrap_or_else(|| SocketAddr::new(self.manager.address, 0)),
                 private_data: Vec::new(),
                 began: Instant::now(),

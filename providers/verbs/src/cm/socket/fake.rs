@@ -19,7 +19,7 @@ use parking_lot::Mutex;
 use super::gid_lookup::GidLookup;
 use super::path::{LocalEnd, RemoteEnd};
 use super::{CmQueuePair, SocketContext};
-use crate::cm::PendingRequest;
+use crate::cm::IncomingRequest;
 use crate::engine::Reactor;
 use crate::qp::CmConnection;
 
@@ -34,7 +34,7 @@ pub(in crate::cm) struct Stage {
     requests: (Sender<Requested>, Mutex<Receiver<Requested>>),
 }
 
-type Requested = (ObjectId, Box<dyn PendingRequest>, RequestInfo);
+type Requested = (ObjectId, Box<dyn IncomingRequest>, RequestInfo);
 
 impl Stage {
     pub(in crate::cm) fn new() -> Self {

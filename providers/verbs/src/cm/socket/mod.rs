@@ -37,7 +37,7 @@ use dapl::provider::{ConnId, ConnectSpec, PeerAddress, RequestInfo};
 use dapl::runtime::handle::ObjectId;
 use parking_lot::Mutex;
 
-use super::{Listening, Manager, PendingRequest, RejectReason, request};
+use super::{IncomingRequest, Listening, Manager, RejectReason, request};
 use crate::device::Device;
 use crate::engine::{Interest, Reactor, Source, Watch};
 use crate::qp::{CmConnection, QpCore};
@@ -56,7 +56,7 @@ const MAX_ACCEPTS: usize = 64;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
 type Reaching = dyn Fn(LocalEnd, &Gid) -> Option<LocalEnd> + Send + Sync;
-type Arrived = dyn Fn(ObjectId, Box<dyn PendingRequest>, RequestInfo) + Send + Sync;
+type Arrived = dyn Fn(ObjectId, Box<dyn IncomingRequest>, RequestInfo) + Send + Sync;
 
 /// State shared by all connections of an IA with the connection manager `socket` or `none`.
 pub(super) struct SocketContext {
@@ -318,7 +318,7 @@ impl SocketRequest {
     }
 }
 
-impl PendingRequest for SocketRequest {
+impl IncomingRequest for SocketRequest {
     fn accept(self: Box<Self>, qp: &Arc<QpCore>, private_data: &[u8], conn: ConnId) -> Result<()> {
         self.accept_into(qp.clone(), private_data, conn)
     }

@@ -18,7 +18,7 @@ use ibverbs_sys::{
 
 use crate::device::Device;
 use crate::qp::Reads;
-use crate::qp::state::{Change, Path};
+use crate::qp::state::{PathToRts, StateChange};
 use crate::{gid, settings};
 
 /// First PSN of both peers, as in the C implementation.
@@ -112,9 +112,9 @@ impl LocalEnd {
     }
 
     /// Returns the transitions to RTS.
-    pub(crate) fn path(&self, remote: &RemoteEnd, reads: Reads) -> Path {
+    pub(crate) fn path(&self, remote: &RemoteEnd, reads: Reads) -> PathToRts {
         let settings = &self.settings;
-        let to_receive = Change {
+        let to_receive = StateChange {
             attributes: ibv_qp_attr {
                 qp_state: ibv_qp_state::IBV_QPS_RTR,
                 path_mtu: self.path_mtu(remote.limits),
@@ -134,7 +134,7 @@ impl LocalEnd {
                 | mask::IBV_QP_MIN_RNR_TIMER)
                 .0 as i32,
         };
-        let to_send = Change {
+        let to_send = StateChange {
             attributes: ibv_qp_attr {
                 qp_state: ibv_qp_state::IBV_QPS_RTS,
                 sq_psn: FIRST_PSN,
@@ -152,12 +152,12 @@ impl LocalEnd {
                 | mask::IBV_QP_MAX_QP_RD_ATOMIC)
                 .0 as i32,
         };
-        Path { init: self.partition.map(|index| self.partition(index)), to_receive, to_send }
+        PathToRts { init: self.partition.map(|index| self.partition(index)), to_receive, to_send }
     }
 
-    fn partition(&self, index: u16) -> Change {
+    fn partition(&self, index: u16) -> StateChange {
         // Without `IBV_QP_ACCESS_FLAGS`: the flags set at the creation of the queue pair stay valid.
-        Change {
+        StateChange {
             attributes: ibv_qp_attr {
                 qp_state: ibv_qp_state::IBV_QPS_INIT,
                 pkey_index: index,

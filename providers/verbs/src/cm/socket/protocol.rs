@@ -25,10 +25,10 @@ const MESSAGE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
 /// Time limit for the active side to confirm that its queue pair is in RTS.
 const CONFIRMATION: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 30 });
 
-/// State of a connection, with the bytes to send.
+/// ProtocolState of a connection, with the bytes to send.
 #[derive(Debug)]
 pub(super) struct Protocol {
-    state: State,
+    state: ProtocolState,
     /// The format of all messages: the format of the request.
     format: Format,
     /// Number of the current deadline. It changes with each new deadline, so that an outdated one is recognised.
@@ -37,7 +37,7 @@ pub(super) struct Protocol {
 }
 
 #[derive(Debug)]
-enum State {
+enum ProtocolState {
     /// Active: the socket is being connected. Then this request is sent.
     Dialling(Box<ConnectParams>, Retry),
     /// Active: the peer's port has no listener. Another socket will be connected after this time.
@@ -73,14 +73,14 @@ pub(super) enum ProtocolEvent {
 impl Protocol {
     /// Creates the active side. If the peer has no listener, the request is repeated for `listener_wait`.
     pub(super) fn active(request: ConnectParams, format: Format, listener_wait: Duration) -> Self {
-        let state = State::Dialling(Box::new(request), Retry::new(listener_wait));
+        let state = ProtocolState::Dialling(Box::new(request), Retry::new(listener_wait));
         Protocol { state, format, turn: 0, outbox: Vec::new() }
     }
 
     /// Creates the passive side. It replies in the format of the request.
     pub(super) fn passive() -> Self {
         let inbox = MessageReader::new(Role::Request);
-        Protocol { state: State::Arriving(inbox), format: Format::Dat12, turn: 0, outbox: Vec::new() }
+        Protocol { state: ProtocolState::Arriving(inbox), format: Format::Dat12, turn: 0, outbox: Vec::new() }
     }
 
     /// Returns the format of the messages. On the passive side, it is known when the request has arrived.
@@ -90,30 +90,30 @@ impl Protocol {
 
     /// Whether the socket is being connected.
     pub(super) fn is_dialling(&self) -> bool {
-        matches!(self.state, State::Dialling(..))
+        matches!(self.state, ProtocolState::Dialling(..))
     }
 
     /// Whether the last socket found no listener and must be closed. Another one is connected after [`Protocol::deadline`].
     pub(super) fn is_refused(&self) -> bool {
-        matches!(self.state, State::Refused(..))
+        matches!(self.state, ProtocolState::Refused(..))
     }
 
     /// Whether the request was sent and the reply has not arrived.
     pub(super) fn is_asked(&self) -> bool {
-        matches!(self.state, State::Requested(_))
+        matches!(self.state, ProtocolState::Requested(_))
     }
 
     pub(super) fn is_ended(&self) -> bool {
-        matches!(self.state, State::Ended)
+        matches!(self.state, ProtocolState::Ended)
     }
 
     /// Returns the maximum number of bytes to read next.
     pub(super) fn wanted(&self) -> usize {
         match &self.state {
-            State::Requested(inbox) | State::Arriving(inbox) => inbox.wanted(),
-            State::Answered(had) => self.format.ready().len() - had,
-            State::Replied | State::Pending | State::Established => DISCONNECT.len(),
-            State::Dialling(..) | State::Refused(..) | State::Ended => 0,
+            ProtocolState::Requested(inbox) | ProtocolState::Arriving(inbox) => inbox.wanted(),
+            ProtocolState::Answered(had) => self.format.ready().len() - had,
+            ProtocolState::Replied | ProtocolState::Pending | ProtocolState::Established => DISCONNECT.len(),
+            ProtocolState::Dialling(..) | ProtocolState::Refused(..) | ProtocolState::Ended => 0,
         }
     }
 
@@ -131,38 +131,38 @@ impl Protocol {
     /// each state, and with the first byte of a reply.
     pub(super) fn deadline(&self) -> Option<(Duration, u64)> {
         let time = match &self.state {
-            State::Dialling(..) => DIALLING,
-            State::Refused(_, _, wait) => *wait,
-            State::Arriving(_) => MESSAGE,
-            State::Requested(inbox) if !inbox.is_empty() => MESSAGE,
-            State::Answered(_) => CONFIRMATION,
+            ProtocolState::Dialling(..) => DIALLING,
+            ProtocolState::Refused(_, _, wait) => *wait,
+            ProtocolState::Arriving(_) => MESSAGE,
+            ProtocolState::Requested(inbox) if !inbox.is_empty() => MESSAGE,
+            ProtocolState::Answered(_) => CONFIRMATION,
             _ => return None,
         };
         Some((time, self.turn))
     }
 
-    fn enter(&mut self, state: State) {
+    fn enter(&mut self, state: ProtocolState) {
         self.state = state;
         self.turn += 1;
     }
 
     fn finish(&mut self, event: ConnectionEvent) -> Option<ProtocolEvent> {
-        self.enter(State::Ended);
+        self.enter(ProtocolState::Ended);
         Some(ProtocolEvent::Ended(event))
     }
 
     /// Called when the socket is connected. Queues the request.
     pub(super) fn connected(&mut self) {
-        if let State::Dialling(params, _) = &self.state {
+        if let ProtocolState::Dialling(params, _) = &self.state {
             self.outbox = Message::Request((**params).clone()).encode(self.format);
-            self.enter(State::Requested(MessageReader::new(Role::Reply(self.format))));
+            self.enter(ProtocolState::Requested(MessageReader::new(Role::Reply(self.format))));
         }
     }
 
     /// Handles received bytes, at least one and at most as many as requested.
     pub(super) fn take(&mut self, bytes: &[u8]) -> Option<ProtocolEvent> {
         match &mut self.state {
-            State::Requested(inbox) => {
+            ProtocolState::Requested(inbox) => {
                 let begins = inbox.is_empty();
                 let taken = inbox.take(bytes);
                 self.turn += u64::from(begins);
@@ -175,13 +175,13 @@ impl Protocol {
                     }
                 }
             }
-            State::Arriving(inbox) => {
+            ProtocolState::Arriving(inbox) => {
                 let taken = inbox.take(bytes);
                 self.format = inbox.format().unwrap_or(self.format);
                 match taken {
                     Ok(None) => None,
                     Ok(Some(Message::Request(params))) => {
-                        self.enter(State::Pending);
+                        self.enter(ProtocolState::Pending);
                         Some(ProtocolEvent::Request(params))
                     }
                     Ok(Some(_)) => self.finish(ConnectionEvent::AcceptFailed),
@@ -191,14 +191,14 @@ impl Protocol {
                     }
                 }
             }
-            State::Answered(had) => {
+            ProtocolState::Answered(had) => {
                 let ready = self.format.ready();
                 let is_right = ready[*had..].starts_with(bytes);
                 *had += bytes.len();
                 match (is_right, *had == ready.len()) {
                     (true, false) => None,
                     (true, true) => {
-                        self.enter(State::Established);
+                        self.enter(ProtocolState::Established);
                         Some(ProtocolEvent::Established)
                     }
                     (false, _) => self.finish(ConnectionEvent::AcceptFailed),
@@ -213,11 +213,11 @@ impl Protocol {
     fn answered(&mut self, message: Message) -> Option<ProtocolEvent> {
         match message {
             Message::Accept(params) => {
-                self.enter(State::Replied);
+                self.enter(ProtocolState::Replied);
                 Some(ProtocolEvent::Reply(params))
             }
             Message::Rejection(private_data) => {
-                self.enter(State::Ended);
+                self.enter(ProtocolState::Ended);
                 Some(ProtocolEvent::PeerRejected(private_data))
             }
             Message::NotServed | Message::Request(_) => self.finish(ConnectionEvent::Rejected),
@@ -236,19 +236,21 @@ impl Protocol {
             )
         );
         match &self.state {
-            State::Dialling(params, retry) if error == Some(ErrorKind::ConnectionRefused) => {
+            ProtocolState::Dialling(params, retry) if error == Some(ErrorKind::ConnectionRefused) => {
                 let (params, mut retry) = (params.clone(), *retry);
                 let Some(wait) = retry.next_delay() else { return self.finish(ConnectionEvent::Rejected) };
-                self.enter(State::Refused(params, retry, wait));
+                self.enter(ProtocolState::Refused(params, retry, wait));
                 None
             }
-            State::Dialling(..) => self.finish(ConnectionEvent::Unreachable),
-            State::Refused(..) => None,
-            State::Requested(_) if is_unreachable => self.finish(ConnectionEvent::Unreachable),
-            State::Requested(_) | State::Replied => self.finish(ConnectionEvent::Rejected),
-            State::Arriving(_) | State::Pending | State::Answered(_) => self.finish(ConnectionEvent::AcceptFailed),
-            State::Established => self.finish(ConnectionEvent::Disconnected),
-            State::Ended => None,
+            ProtocolState::Dialling(..) => self.finish(ConnectionEvent::Unreachable),
+            ProtocolState::Refused(..) => None,
+            ProtocolState::Requested(_) if is_unreachable => self.finish(ConnectionEvent::Unreachable),
+            ProtocolState::Requested(_) | ProtocolState::Replied => self.finish(ConnectionEvent::Rejected),
+            ProtocolState::Arriving(_) | ProtocolState::Pending | ProtocolState::Answered(_) => {
+                self.finish(ConnectionEvent::AcceptFailed)
+            }
+            ProtocolState::Established => self.finish(ConnectionEvent::Disconnected),
+            ProtocolState::Ended => None,
         }
     }
 
@@ -258,23 +260,23 @@ impl Protocol {
             return None;
         }
         match &self.state {
-            State::Refused(params, retry, _) => {
-                let dialling = State::Dialling(params.clone(), *retry);
+            ProtocolState::Refused(params, retry, _) => {
+                let dialling = ProtocolState::Dialling(params.clone(), *retry);
                 self.enter(dialling);
                 Some(ProtocolEvent::Dial)
             }
-            State::Dialling(..) => self.finish(ConnectionEvent::Unreachable),
-            State::Requested(_) => self.finish(ConnectionEvent::Rejected),
+            ProtocolState::Dialling(..) => self.finish(ConnectionEvent::Unreachable),
+            ProtocolState::Requested(_) => self.finish(ConnectionEvent::Rejected),
             _ => self.finish(ConnectionEvent::AcceptFailed),
         }
     }
 
     /// Queues the accept, after the local queue pair was brought to RTS. Returns false if the requester has given up.
     pub(super) fn answer(&mut self, params: ConnectParams) -> bool {
-        let is_asked = matches!(self.state, State::Pending);
+        let is_asked = matches!(self.state, ProtocolState::Pending);
         if is_asked {
             self.outbox = Message::Accept(params).encode(self.format);
-            self.enter(State::Answered(0));
+            self.enter(ProtocolState::Answered(0));
         }
         is_asked
     }
@@ -282,31 +284,31 @@ impl Protocol {
     /// Queues the confirmation, after the local queue pair was brought to RTS. Returns false if the peer has disconnected in
     /// between.
     pub(super) fn confirm(&mut self) -> bool {
-        let is_replied = matches!(self.state, State::Replied);
+        let is_replied = matches!(self.state, ProtocolState::Replied);
         if is_replied {
             self.outbox.extend(self.format.ready());
-            self.enter(State::Established);
+            self.enter(ProtocolState::Established);
         }
         is_replied
     }
 
     /// Queues the consumer's rejection, and ends the connection.
     pub(super) fn refuse(&mut self, private_data: &[u8]) {
-        if matches!(self.state, State::Pending) {
+        if matches!(self.state, ProtocolState::Pending) {
             self.outbox = Message::Rejection(private_data.to_vec()).encode(self.format);
         }
-        self.enter(State::Ended);
+        self.enter(ProtocolState::Ended);
     }
 
     /// Ends the connection locally, and queues the last message. In the format of 2.0 that is a rejection if the peer waits for
     /// a reply, because the C implementation would repeat its request if the socket were closed without a reply.
     pub(super) fn end(&mut self) {
         match self.state {
-            State::Pending => self.outbox = Message::NotServed.encode(self.format),
-            State::Answered(_) | State::Established => self.outbox.extend(DISCONNECT),
+            ProtocolState::Pending => self.outbox = Message::NotServed.encode(self.format),
+            ProtocolState::Answered(_) | ProtocolState::Established => self.outbox.extend(DISCONNECT),
             _ => {}
         }
-        self.enter(State::Ended);
+        self.enter(ProtocolState::Ended);
     }
 }
 

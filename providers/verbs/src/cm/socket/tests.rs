@@ -13,7 +13,7 @@ use dapl::provider::{ConnectSpec, PeerAddress};
 use super::fake::{FakeQp, QpReport, Stage, V4_GID, conn};
 use super::wire::{DISCONNECT, Format};
 use super::{Socket, SocketContext, SocketRequest, TcpListening};
-use crate::cm::{Manager, PendingRequest, RejectReason};
+use crate::cm::{IncomingRequest, Manager, RejectReason};
 
 /// The confirmation in the format of 1.2.
 const READY: [u8; 2] = [0x0E, 0x0F];
