@@ -10,7 +10,7 @@ use std::sync::OnceLock;
 
 use dat_abi::*;
 
-/// The properties of a version of the API.
+/// What differs between the libdat of DAT 1.2 and that of DAT 2.0.
 #[derive(Debug)]
 pub struct Api {
     /// Major version of the dat.conf lines that programs of this libdat open.

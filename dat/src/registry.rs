@@ -197,7 +197,7 @@ pub(crate) fn note_hook() {
     entry::note_hook();
 }
 
-/// Called when a registration was passed to the libdat of the other version.
+/// Records that this thread has passed a registration to the libdat of the other version.
 pub(crate) fn passed_on(key: &Key) {
     entry::note_passed_on(key);
 }

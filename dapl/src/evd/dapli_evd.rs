@@ -66,7 +66,7 @@ impl<P: Provider> EvdState<P> {
         }
     }
 
-    /// Called after the CNO or the descriptor was added or removed.
+    /// Updates `is_unobserved` after the CNO or the descriptor was added or removed.
     pub(super) fn observers_changed(&mut self) {
         self.is_unobserved = self.cno.is_none() && self.descriptor.is_none();
     }

@@ -69,7 +69,7 @@ impl Text {
         self.line(&[if is_level { "level" } else { "count" }, name, unit, &number]);
     }
 
-    /// Records that this many EPs are not in the text.
+    /// Adds a line with the number of EPs that are omitted from the text.
     pub fn left_out(&mut self, eps: usize) {
         self.line(&["left out", &eps.to_string()]);
     }

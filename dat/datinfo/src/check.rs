@@ -13,7 +13,7 @@ use crate::registry::{Complaint, Registry, ReportedEntry};
 use crate::settings::{is_ours, param_troubles};
 use crate::{say, say_json};
 
-/// Explains the file. Returns true if the file has no error.
+/// Explains each line of `file`, or of the files that programs read. Returns true if there is no error.
 pub(crate) fn check(options: &Options, file: Option<&Path>) -> crate::Result {
     if let Some(file) = file {
         // libdat itself ignores a file that cannot be opened.

@@ -34,9 +34,9 @@ macro_rules! counters {
                 $(self.$field = $how(self.$field, other.$field);)*
             }
 
-            /// Names and values.
+            /// Returns the name and the value of each counter.
             pub fn list(&self) -> [(&'static str, u64); Self::LEN] {
-                [$(($shown, self.$field)),*]
+            [$(($shown, self.$field)),*]
             }
         }
     };
