@@ -38,7 +38,7 @@ impl Pd {
     }
 }
 
-/// DeviceMr memory.
+/// Registered memory.
 #[derive(Debug)]
 pub struct Mr {
     /// Registration for local segments, and for peers unless `remote` is set.

@@ -25,7 +25,7 @@ const MESSAGE: Duration = Duration::from_secs(if cfg!(test) { 2 } else { 10 });
 /// Time limit for the active side to confirm that its queue pair is in RTS.
 const CONFIRMATION: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 30 });
 
-/// ProtocolState of a connection, with the bytes to send.
+/// State of the protocol, with the bytes to send.
 #[derive(Debug)]
 pub(super) struct Protocol {
     state: ProtocolState,
