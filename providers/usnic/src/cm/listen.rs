@@ -1,5 +1,5 @@
-//! Listeners. A request reaches a listener through the adapter's well-known port, or through another process of this
-//! user on the same port that forwards the request.
+//! Listeners. Requests arrive at the adapter's well-known port, which several processes may share. A process that
+//! receives a request for another process's listener forwards it, if both belong to the same user.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -23,17 +23,18 @@ use crate::net::socket::{Socket, SocketConfig};
 use crate::proto::echo;
 use crate::proto::setup::packets;
 
-/// Size in bytes of the receive buffer of the well-known port: enough for some thousands of requests.
+/// Size in bytes of the receive buffer of the well-known port, for some thousands of requests.
 const REQUEST_BUFFER: usize = 4 << 20;
-/// Maximum number of requests that are read in one call, so that other work is not delayed.
+/// Maximum number of requests that are read in one call. Without the limit, a flood of requests would delay
+/// connections.
 const MAX_REQUESTS: usize = 256;
 
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    /// Listeners by qualifier, each with its local socket. The socket is missing if this user's directory of listeners
-    /// cannot be used.
+    /// Listeners by qualifier, each with the Unix socket on which other processes forward requests; `None`: the
+    /// directory of listeners is not usable.
     by_qual: HashMap<u64, (ObjectId, Option<HandoverSocket>)>,
-    /// Socket on the well-known port; open while there is a listener.
+    /// Socket of the well-known port; open while there is a listener.
     well_known: Option<Arc<Socket>>,
     /// Kept between calls to avoid allocations.
     received: Option<ReceiveBatch>,
@@ -46,7 +47,7 @@ impl Listeners {
     }
 }
 
-/// A listener. Dropping it ends listening; requests that were reported before can still be answered.
+/// A listener. Dropping it ends listening; requests that were already reported can still be accepted or rejected.
 #[derive(Debug)]
 pub struct Listener {
     cm: Arc<Cm>,
@@ -65,7 +66,7 @@ impl Drop for Listener {
 }
 
 impl Cm {
-    /// Listens on `qual`. Errors: `ConnQualTaken`; other errors are logged here.
+    /// Listens on `qual`. Errors: `ConnQualTaken`, or an error that was logged here.
     pub(crate) fn listen(self: &Arc<Self>, qual: u64, id: ObjectId) -> Result<Listener> {
         let handover = self.open_handover(qual)?;
         let mut state = self.state.lock();
@@ -79,8 +80,8 @@ impl Cm {
         Ok(Listener { cm: self.clone(), qual })
     }
 
-    /// Opens the local socket of a listener. `None`: the socket cannot be opened. The listener works, but other
-    /// processes of this user cannot forward requests to it.
+    /// Opens the Unix socket of a listener. `None`: it cannot be opened; other processes then cannot forward requests
+    /// to this listener.
     fn open_handover(&self, qual: u64) -> Result<Option<HandoverSocket>> {
         let own = self.device.address();
         match self.listener_dir.open(own, qual) {
@@ -157,13 +158,12 @@ impl Cm {
             }
         }
         if let Some(socket) = well_known.filter(|socket| socket.has_errors()) {
-            // Answers are sent from another socket, so an error of this socket does not concern an answer and is
-            // ignored.
+            // Clears the error queue. Replies are sent from the data socket, so these errors have no effect.
             errors::read(&socket, |_| {});
         }
     }
 
-    /// Forwards a request if its qualifier belongs to another process, else handles it here.
+    /// Forwards a request to the process that listens on its qualifier; handles it here if this process does, or none.
     fn dispatch(&self, forwarded: ForwardedRequest) -> Option<CmAction> {
         let mut state = self.state.lock();
         if !self.setup.has_key() && state.listeners.echo(&forwarded) {
@@ -199,11 +199,11 @@ impl Listeners {
         }
     }
 
-    /// Answers a path probe. Not called if the adapter has a key: a host with a key does not answer unauthenticated
-    /// packets.
+    /// Replies to a path probe. Not called if the adapter has a key, because a host with a key never replies to
+    /// unauthenticated packets.
     fn echo(&mut self, forwarded: &ForwardedRequest) -> bool {
         let Some(socket) = &self.well_known else { return false };
-        let is_answered = echo::answer(&forwarded.request, self.batch.own());
+        let is_answered = echo::reply(&forwarded.request, self.batch.own());
         if is_answered {
             send(&mut self.batch, socket, forwarded.from);
         }

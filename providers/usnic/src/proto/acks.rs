@@ -1,14 +1,14 @@
-//! Decides when to send an ack (US-10). There is one ack per batch of packets, not per packet.
+//! Decides when to send an ack (US-10): one ack per batch of packets, not per packet.
 //!
-//! The receiver reports every data packet, asks after each batch whether an ack is due, and reports when it sent an
-//! ack. A single small message is acked after a short delay, so that a packet in the other direction can carry the ack.
-//! Gaps and duplicates are acked at once.
+//! The receiver reports each data packet, checks after each batch whether an ack is due, and reports each ack that it
+//! sends. The ack of a small message is delayed, so that a data packet in the other direction can carry it. Missing
+//! packets and duplicates cause an immediate ack.
 
 use super::received::Arrival;
 use super::{MICROS, Nanos};
 
-/// Maximum delay of the ack of an RDMA write. If the consumer posts a request within this time, the request carries the
-/// ack.
+/// Maximum delay of the ack of an RDMA write, in nanoseconds. A request that the consumer posts within this time
+/// carries the ack.
 const PROMPT: Nanos = 4 * MICROS;
 
 /// State of the pending ack of a connection.
@@ -32,15 +32,14 @@ pub(crate) struct AckClock {
 enum Urgency {
     /// The ack may wait for its deadline.
     Waits,
-    /// An ack is due now, in an ack packet or carried by a data packet.
+    /// An ack is due immediately, carried by a data packet or in an ack packet.
     Now,
-    /// An ack packet is due now, because only an ack packet has space for selective ranges.
-    Whole,
+    /// An ack packet is due immediately, because only ack packets contain ranges and refusals.
+    AckPacket,
 }
 
 impl AckClock {
-    /// Creates the state. An ack is due after `delay`, or after `every` packets (at most 1024), a quarter of the peer's
-    /// window.
+    /// An ack is due after `delay`, or after `every` new packets: a quarter of the receive window, at most 1024.
     pub(crate) fn new(delay: Nanos, every: u32) -> Self {
         AckClock {
             delay,
@@ -53,12 +52,12 @@ impl AckClock {
         }
     }
 
-    /// Records an arrived data packet. `last_of_chunks`: the packet ends a message of several packets. `ack_now`: the
-    /// packet requests an ack, or closed a gap. Packets outside the window are ignored.
+    /// Records a data packet. `last_of_chunks`: the packet is the last one of a message of several packets. `ack_now`:
+    /// the packet requests an ack, or was the missing one. Packets outside the window have no effect.
     pub(crate) fn arrived(&mut self, now: Nanos, arrival: Arrival, last_of_chunks: bool, ack_now: bool) {
         let urgency = match arrival {
             Arrival::Outside => return,
-            Arrival::Duplicate | Arrival::Ahead => Urgency::Whole,
+            Arrival::Duplicate | Arrival::Ahead => Urgency::AckPacket,
             Arrival::Next if last_of_chunks || ack_now => Urgency::Now,
             Arrival::Next => Urgency::Waits,
         };
@@ -76,27 +75,26 @@ impl AckClock {
         }
     }
 
-    /// Records that the packet that has just arrived is an RDMA write, which is acked after a short delay. The
-    /// initiator's completion needs the ack, and the target's consumer is not notified, so it may post no message that
-    /// carries the ack.
+    /// Shortens the delay of the pending ack, because the last packet was an RDMA write. The initiator's completion
+    /// needs the ack. The target's consumer does not notice the write, so it may post no request that could carry the
+    /// ack.
     pub(crate) fn prompt(&mut self) {
         self.is_prompt = true;
     }
 
-    /// Requests an ack for a reason other than a packet, such as new credits or a window change. Data packets may carry
-    /// the ack.
-    pub(crate) fn at_once(&mut self) {
+    /// Makes an ack due immediately, for example to advertise credits. A data packet may carry it.
+    pub(crate) fn request_ack(&mut self) {
         self.urgency = self.urgency.max(Urgency::Now);
     }
 
-    /// Requests an ack packet that reports a refusal.
+    /// Makes an ack packet due immediately.
     pub(crate) fn send_ack_packet(&mut self) {
-        self.urgency = Urgency::Whole;
+        self.urgency = Urgency::AckPacket;
     }
 
     /// Whether an ack is pending.
     #[inline(always)]
-    pub(crate) fn owed(&self) -> bool {
+    pub(crate) fn is_pending(&self) -> bool {
         self.pending > 0 || self.urgency > Urgency::Waits
     }
 
@@ -105,31 +103,31 @@ impl AckClock {
         self.deadline().is_some_and(|deadline| deadline <= now)
     }
 
-    /// Returns the deadline of the ack; 0 if the ack is due at once.
+    /// Returns the deadline of the pending ack; 0: it is due immediately.
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         match self.urgency {
             Urgency::Waits => {
                 let delay = if self.is_prompt { PROMPT.min(self.delay) } else { self.delay };
                 (self.pending > 0).then(|| self.since.saturating_add(delay))
             }
-            Urgency::Now | Urgency::Whole => Some(0),
+            Urgency::Now | Urgency::AckPacket => Some(0),
         }
     }
 
-    /// Records that a data packet carries the short form of an ack, and returns the delay field. Afterwards only
-    /// packets behind a gap are unacked.
+    /// Records that a data packet carries an ack, and returns the delay field of the ack. Such an ack does not include
+    /// packets received after a missing one, so their ack stays pending.
     pub(crate) fn carried(&mut self, now: Nanos) -> u16 {
-        if self.owed() {
+        if self.is_pending() {
             (self.pending, self.is_prompt) = (0, false);
-            if self.urgency != Urgency::Whole {
+            if self.urgency != Urgency::AckPacket {
                 self.urgency = Urgency::Waits;
             }
         }
         self.waited(now)
     }
 
-    /// Records that an ack packet is sent, and returns the delay field. Afterwards no ack is pending.
-    pub(crate) fn left(&mut self, now: Nanos) -> u16 {
+    /// Records that an ack packet is sent, and returns its delay field.
+    pub(crate) fn ack_packet_sent(&mut self, now: Nanos) -> u16 {
         self.urgency = Urgency::Waits;
         self.carried(now)
     }
@@ -172,28 +170,28 @@ mod tests {
     #[test]
     fn ack_of_a_single_small_message_is_delayed() {
         let mut clock = after(Arrival::Next, false, false);
-        assert!(clock.owed() && !clock.due(START + DELAY - 1) && clock.due(START + DELAY));
+        assert!(clock.is_pending() && !clock.due(START + DELAY - 1) && clock.due(START + DELAY));
         clock.arrived(START + 20 * MICROS, Arrival::Next, false, false);
         assert_eq!(clock.deadline(), Some(START + DELAY), "the delay starts with the first packet");
         assert_eq!(clock.carried(START + 30 * MICROS), 10, "the delay field counts from the newest packet");
-        assert!(!clock.owed() && clock.deadline().is_none() && !clock.due(Nanos::MAX));
+        assert!(!clock.is_pending() && clock.deadline().is_none() && !clock.due(Nanos::MAX));
         clock.arrived(START + 90 * MICROS, Arrival::Next, false, false);
         assert_eq!(clock.deadline(), Some(START + 140 * MICROS), "the next delay starts anew");
     }
 
     #[test]
     fn gaps_message_ends_and_ack_requests_are_acked_at_once() {
-        assert!(!clock().owed() && !clock().due(Nanos::MAX));
+        assert!(!clock().is_pending() && !clock().due(Nanos::MAX));
         assert!(after(Arrival::Next, true, false).due(START) && after(Arrival::Next, false, true).due(START));
         assert!(after(Arrival::Ahead, false, false).due(START) && after(Arrival::Duplicate, false, false).due(START));
-        assert!(!after(Arrival::Outside, true, true).owed(), "not even if it asks for an ack");
+        assert!(!after(Arrival::Outside, true, true).is_pending(), "not even if it asks for an ack");
         let mut clock = clock();
-        clock.at_once();
-        assert!(clock.owed() && clock.due(0));
+        clock.request_ack();
+        assert!(clock.is_pending() && clock.due(0));
         assert!(
             !{
                 _ = clock.carried(START);
-                clock.owed()
+                clock.is_pending()
             },
             "any packet carries it"
         );
@@ -206,7 +204,7 @@ mod tests {
         assert!(!clock.due(START));
         clock.arrived(START, Arrival::Next, false, false);
         assert!(clock.due(START));
-        clock.left(START);
+        clock.ack_packet_sent(START);
         let mut clock = AckClock::new(MICROS, 0);
         clock.arrived(START, Arrival::Next, false, false);
         assert!(clock.due(START), "a quarter of a small window is at least one packet");
@@ -218,12 +216,12 @@ mod tests {
             let mut clock = after(arrival, false, false);
             clock.carried(START);
             assert!(clock.due(START), "the short form has no space for it");
-            clock.left(START);
-            assert!(!clock.owed());
+            clock.ack_packet_sent(START);
+            assert!(!clock.is_pending());
         }
         let mut clock = clock();
         clock.send_ack_packet();
-        clock.at_once();
+        clock.request_ack();
         clock.carried(START);
         assert!(clock.due(START));
     }
@@ -231,9 +229,12 @@ mod tests {
     #[test]
     fn delay_field_saturates() {
         let mut clock = after(Arrival::Next, false, false);
-        assert_eq!(clock.left(START + 65_534 * MICROS), 65_534);
-        assert_eq!((clock.left(START + 65_536 * MICROS), clock.left(Nanos::MAX)), (u16::MAX, u16::MAX));
-        assert_eq!(clock.left(0), 0, "a clock that goes back");
+        assert_eq!(clock.ack_packet_sent(START + 65_534 * MICROS), 65_534);
+        assert_eq!(
+            (clock.ack_packet_sent(START + 65_536 * MICROS), clock.ack_packet_sent(Nanos::MAX)),
+            (u16::MAX, u16::MAX)
+        );
+        assert_eq!(clock.ack_packet_sent(0), 0, "a clock that goes back");
         let mut clock = AckClock::new(Nanos::MAX, u32::MAX);
         clock.arrived(START, Arrival::Next, false, false);
         assert_eq!(clock.deadline(), Some(Nanos::MAX));
@@ -243,6 +244,6 @@ mod tests {
     fn duplicates_do_not_change_the_delay_field() {
         let mut clock = after(Arrival::Next, false, false);
         clock.arrived(START + 40 * MICROS, Arrival::Duplicate, false, false);
-        assert_eq!(clock.left(START + 45 * MICROS), 45);
+        assert_eq!(clock.ack_packet_sent(START + 45 * MICROS), 45);
     }
 }

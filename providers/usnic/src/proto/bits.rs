@@ -1,7 +1,7 @@
 //! One bit for each packet of a window: a ring of 4096 bits, indexed by PSN.
 //!
-//! Two packets whose PSNs are a window or more apart share a bit, so the user of the ring clears the bits of packets
-//! that leave the window. Bits are processed a word at a time, without allocation.
+//! Two packets whose PSNs are a window or more apart share a bit, so the caller must clear the bits of packets that
+//! leave the window.
 
 use super::WINDOW;
 use super::psn::Psn;
@@ -17,16 +17,16 @@ pub(crate) struct Bits {
     words: [u64; WORDS],
 }
 
-/// Returns the index of the word, and the index in this word, of a packet's bit.
-fn place(psn: Psn) -> (usize, u32) {
+/// Returns the index of the 64-bit word with a packet's bit, and the index of the bit in it.
+fn bit_of(psn: Psn) -> (usize, u32) {
     let at = psn.0 % WINDOW;
     ((at / BITS) as usize, at % BITS)
 }
 
-/// Selects the bits of one word, starting at `from`, at most `count`. Returns the index of the word, the mask, and the
-/// number of selected bits.
+/// Selects up to `count` bits of one word, starting at `from`. Returns the index of the word, the mask, and the number
+/// of selected bits.
 fn chunk(from: Psn, count: u32) -> (usize, u64, u32) {
-    let (word, bit) = place(from);
+    let (word, bit) = bit_of(from);
     let covered = count.min(BITS - bit);
     (word, (u64::MAX >> (BITS - covered)) << bit, covered)
 }
@@ -38,17 +38,17 @@ impl Bits {
     }
 
     pub(crate) fn has(&self, psn: Psn) -> bool {
-        let (word, bit) = place(psn);
+        let (word, bit) = bit_of(psn);
         self.words[word] >> bit & 1 != 0
     }
 
     pub(crate) fn set(&mut self, psn: Psn) {
-        let (word, bit) = place(psn);
+        let (word, bit) = bit_of(psn);
         self.words[word] |= 1 << bit;
     }
 
     pub(crate) fn clear(&mut self, psn: Psn) {
-        let (word, bit) = place(psn);
+        let (word, bit) = bit_of(psn);
         self.words[word] &= !(1 << bit);
     }
 
@@ -85,8 +85,8 @@ impl Bits {
     fn find_last(&self, from: Psn, count: u32, see: impl Fn(u64) -> u64) -> Option<Psn> {
         let mut left = count.min(WINDOW);
         while left > 0 {
-            let (_, bit) = place(from.plus(left - 1));
-            // Selects the part of the last word that belongs to the range.
+            let (_, bit) = bit_of(from.plus(left - 1));
+            // Selects the bits of the range in its last word.
             let (word, mask, covered) = chunk(from.plus(left - left.min(bit + 1)), left.min(bit + 1));
             let seen = see(self.words[word]) & mask;
             if seen != 0 {
@@ -104,7 +104,7 @@ impl Bits {
             let (word, mask, covered) = chunk(from.plus(at), count - at);
             let seen = see(self.words[word]) & mask;
             if seen != 0 {
-                let (_, bit) = place(from.plus(at));
+                let (_, bit) = bit_of(from.plus(at));
                 return Some(from.plus(at + seen.trailing_zeros() - bit));
             }
             at += covered;

@@ -1,19 +1,19 @@
-//! Echo of path probes that belong to no connection; `datinfo doctor HOST` sends them to a listener.
+//! Replies to path probes without a connection, which `datinfo doctor HOST` sends to a listener.
 //!
-//! A probe contains a number chosen by its sender in place of the token. The answer carries the probe's size and is
-//! never longer than the probe, so it cannot be used for amplification. The listener keeps no state.
+//! The token of a probe is a number chosen by its sender. The reply contains the size of the probe, and is not longer
+//! than the probe, so forged source addresses cause no amplification. The listener keeps no state.
 
 use zerocopy::IntoBytes;
 
 use super::wire::{self, Head, Kind};
 
-/// Probe flag: the answer has the length of the probe.
+/// Probe flag: the reply must have the length of the probe.
 const FLAG_SAME_SIZE: u16 = 1;
-/// Length of the shortest answer: the header and the size of the probe.
+/// Length in bytes of the shortest reply: the header and the size of the probe.
 const SHORTEST: usize = size_of::<Head>() + size_of::<u32>();
 
-/// Appends the answer to a probe to `out`. Returns false if the packet is not a path probe.
-pub(crate) fn answer(packet: &[u8], out: &mut Vec<u8>) -> bool {
+/// Appends the reply to a probe to `out`. Returns false if the packet is not a path probe.
+pub(crate) fn reply(packet: &[u8], out: &mut Vec<u8>) -> bool {
     let probe = wire::head(packet).map(|(head, _)| head).filter(|head| {
         let is_probe = head.kind() == Some(Kind::Probe) && head.conn.get() == 0 && head.token.get() != 0;
         is_probe && packet.len() >= SHORTEST
@@ -43,9 +43,9 @@ mod tests {
         for size in [20, 21, 1200, 65_507] {
             for (flags, length) in [(0, 20), (FLAG_SAME_SIZE, size)] {
                 let (mut out, mut again) = (vec![7], Vec::new());
-                assert!(answer(&probe(5, size, flags), &mut out));
+                assert!(reply(&probe(5, size, flags), &mut out));
                 assert_eq!((out.len(), &out[17..21]), (1 + length, &(size as u32).to_be_bytes()[..]));
-                assert!(!answer(&out[1..], &mut again) && again.is_empty(), "an answer is no probe");
+                assert!(!reply(&out[1..], &mut again) && again.is_empty(), "an answer is no probe");
             }
         }
     }
@@ -54,16 +54,16 @@ mod tests {
     fn other_packets_get_no_answer() {
         let mut out = Vec::new();
         let good = probe(5, 100, 0);
-        (0..SHORTEST).for_each(|length| assert!(!answer(&good[..length], &mut out), "{length}"));
-        assert!(!answer(&probe(0, 100, 0), &mut out), "no number");
+        (0..SHORTEST).for_each(|length| assert!(!reply(&good[..length], &mut out), "{length}"));
+        assert!(!reply(&probe(0, 100, 0), &mut out), "no number");
         // Only the flags and the sender's number may have any value; other bytes of the header are fixed.
         for at in [0, 1, 4, 5, 6, 7] {
             for bit in 0..8 {
                 let mut bad = good.clone();
                 bad[at] ^= 1 << bit;
-                assert!(!answer(&bad, &mut out), "byte {at}, bit {bit}");
+                assert!(!reply(&bad, &mut out), "byte {at}, bit {bit}");
             }
         }
-        assert!(!answer(&[2; 100], &mut out) && out.is_empty());
+        assert!(!reply(&[2; 100], &mut out) && out.is_empty());
     }
 }

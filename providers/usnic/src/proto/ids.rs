@@ -1,14 +1,13 @@
-//! Connection numbers of an IA: an index into the caller's table, and a generation.
+//! Allocates the connection numbers of an IA: an index into the connection table, and a generation.
 //!
-//! This module allocates the indexes of the caller's table. A freed index is quarantined, so that late packets of the
-//! old connection do not reach a new connection. (The token of the new connection rejects such packets too.) The memory
-//! is bounded.
+//! A freed index is quarantined, so that late packets of the old connection do not match a new connection. (They do not
+//! have its token either.)
 
 use std::collections::VecDeque;
 
 use crate::proto::Nanos;
 
-/// Number of bits of the index. The other bits contain the generation of the index, which starts at 1, so that no
+/// Number of bits of the index. The other bits are the generation of the index, which starts at 1, so that no
 /// connection number is 0.
 const INDEX_BITS: u32 = 20;
 
@@ -25,30 +24,30 @@ pub(crate) fn index(conn: u32) -> usize {
 pub(crate) struct Ids {
     max: usize,
     /// Time in nanoseconds for which a freed number is quarantined.
-    rest: Nanos,
-    /// Generation of each index that was used so far, and whether the index is in use.
-    places: Vec<(u32, bool)>,
+    quarantine: Nanos,
+    /// For each index that was ever used: its generation, and whether it is in use.
+    slots: Vec<(u32, bool)>,
     /// Quarantined indexes with the time at which each was freed, oldest first.
-    resting: VecDeque<(Nanos, usize)>,
+    quarantined: VecDeque<(Nanos, usize)>,
 }
 
 impl Ids {
     /// Creates an allocator for at most `max` connections. A freed number is quarantined for `rest` nanoseconds.
-    pub(crate) fn new(max: usize, rest: Nanos) -> Ids {
-        Ids { max: max.min(MAX), rest, places: Vec::new(), resting: VecDeque::new() }
+    pub(crate) fn new(max: usize, quarantine: Nanos) -> Ids {
+        Ids { max: max.min(MAX), quarantine, slots: Vec::new(), quarantined: VecDeque::new() }
     }
 
-    /// Allocates a number: one whose quarantine is over, else an unused one, else the one that was freed first. `None`:
+    /// Allocates a number: one whose quarantine has ended, else a new one, else the one that was freed first. `None`:
     /// all numbers are in use.
     pub(crate) fn take(&mut self, now: Nanos) -> Option<u32> {
-        let is_rested = |&(since, _): &(Nanos, usize)| now.saturating_sub(since) >= self.rest;
-        let index = if self.places.len() < self.max && !self.resting.front().is_some_and(is_rested) {
-            self.places.push((0, false));
-            self.places.len() - 1
+        let has_expired = |&(since, _): &(Nanos, usize)| now.saturating_sub(since) >= self.quarantine;
+        let index = if self.slots.len() < self.max && !self.quarantined.front().is_some_and(has_expired) {
+            self.slots.push((0, false));
+            self.slots.len() - 1
         } else {
-            self.resting.pop_front()?.1
+            self.quarantined.pop_front()?.1
         };
-        let (generation, taken) = &mut self.places[index];
+        let (generation, taken) = &mut self.slots[index];
         *generation = *generation % (u32::MAX >> INDEX_BITS) + 1;
         *taken = true;
         Some(*generation << INDEX_BITS | index as u32)
@@ -56,14 +55,14 @@ impl Ids {
 
     /// Whether the number is in use.
     pub(crate) fn is_live(&self, conn: u32) -> bool {
-        self.places.get(index(conn)) == Some(&(conn >> INDEX_BITS, true))
+        self.slots.get(index(conn)) == Some(&(conn >> INDEX_BITS, true))
     }
 
     /// Frees a number; has no effect if it is not in use.
     pub(crate) fn free(&mut self, conn: u32, now: Nanos) {
         if self.is_live(conn) {
-            self.places[index(conn)].1 = false;
-            self.resting.push_back((now, index(conn)));
+            self.slots[index(conn)].1 = false;
+            self.quarantined.push_back((now, index(conn)));
         }
     }
 }

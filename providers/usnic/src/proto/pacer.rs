@@ -1,28 +1,28 @@
-//! Pacing (RFC 9002, 7.7): spreads packets over time by a token bucket. The level of the bucket is stored as the time
-//! at which the bucket will be full.
+//! Pacing (RFC 9002, 7.7) by a token bucket, whose level is stored as the time at which the bucket will be full.
 //!
-//! The caller asks before it sends, and reports the bytes that it sent. The congestion controller determines the rate.
-//! Packets are sent in quanta (draft-ietf-ccwg-bbr-06, 5.6.3): no packet is sent before an empty bucket contains one
-//! quantum, so that packets can share a GSO batch. The pacer keeps neither timers nor packets.
+//! The caller queries [`Pacer::ready`] before it sends, and reports the bytes that it has sent. The congestion
+//! controller determines the rate. Packets are sent in quanta (draft-ietf-ccwg-bbr-06, 5.6.3): after the bucket was
+//! emptied, no packet is sent until it contains one quantum, so that packets can share a GSO batch. The pacer has
+//! neither timers nor packets.
 
 use super::congestion::send_quantum;
 use super::{MICROS, Nanos, SECONDS};
 
-/// The bucket holds at least the bytes that the rate allows in this time, because Linux's timer slack (50 us) and the
-/// wake-up of a thread delay timers by up to this time.
+/// Minimum size of the bucket, as a time at the pacing rate. Timers are up to this late, by Linux's timer slack (50 us)
+/// and the wake-up of a thread; the bucket makes up for it.
 const TIMER_LATENESS: Nanos = 200 * MICROS;
-/// Maximum wait of a packet in nanoseconds, even at a low rate.
+/// Maximum wait of a packet, in nanoseconds, even at a low rate.
 const LONGEST: Nanos = SECONDS;
 
 #[derive(Debug, Default)]
 pub(crate) struct Pacer {
     /// Time at which the bucket is full again.
     full_at: Nanos,
-    /// Time at which a bucket that was emptied contains a quantum.
+    /// Time at which the emptied bucket contains a quantum.
     resume_at: Nanos,
     /// Time that an empty bucket takes to fill.
     depth: Nanos,
-    /// Pacing rate in bytes per second when the last packet was sent; 0: not paced.
+    /// Pacing rate in bytes per second at the last transmission; 0: not paced.
     rate: u64,
 }
 
@@ -33,8 +33,8 @@ fn time(bytes: u64, rate: u64) -> Nanos {
 }
 
 impl Pacer {
-    /// Whether `bytes` may be sent now. `Err`: the time from which they may be sent. If the bucket is full, more bytes
-    /// than its size may be sent.
+    /// Whether `bytes` may be sent at `now`; `Err`: the time from which they may be sent. A full bucket admits more
+    /// bytes than its size.
     #[inline]
     pub(crate) fn ready(&self, now: Nanos, bytes: u64) -> Result<(), Nanos> {
         if self.rate == 0 {

@@ -1,10 +1,10 @@
 //! Path MTU search (packetisation layer path MTU discovery, based on RFC 8899).
 //!
-//! Sizes are bytes of datagram payload. The socket sets do-not-fragment. Padded probes are sent in addition to data,
-//! and the loss of a probe is not a congestion signal. The connection reports which sizes were acked and lost. A size
-//! is abandoned when the local host refuses it or a black hole is detected. A black hole is detected by pairs of a
-//! large and a small probe, if only the small probes are answered. Random loss would not hit all large probes. While a
-//! black hole is suspected, packets have the initial size, so that data is not delayed.
+//! Sizes are bytes of datagram payload. The socket sets do-not-fragment. Padded probes are sent in addition to data;
+//! the loss of a probe is no congestion signal. The connection reports which sizes were acked and lost. The MTU
+//! decreases if the local host rejects a size, or if a black hole is detected: of pairs of a large and a small probe,
+//! only the small ones are acked. Random loss would not affect all large probes. While a black hole is suspected,
+//! packets have the initial size, so that data is not delayed.
 
 use super::{MILLIS, Nanos, SECONDS};
 
@@ -19,28 +19,30 @@ const LEAST: usize = 576;
 
 /// Common MTUs: minimum of IPv6, tunnels, PPPoE, Ethernet, jumbo frames.
 const COMMON: [usize; 9] = [1280, 1380, 1420, 1450, 1492, 1500, 4352, 8900, 9000];
-/// The search ends when the possible gain is less than this number of bytes.
+/// The search ends if the possible gain is less than this number of bytes.
 const ENOUGH: usize = 16;
-/// Number of unanswered probes of a size after which the size counts as too large.
+/// Number of lost probes of a size after which the size counts as too large.
 const TRIES: u32 = 3;
-/// Timeout of the first probe of a size; it doubles for each further probe. An answer after the timeout still counts.
+/// Timeout of the first probe of a size, in nanoseconds; it doubles for each further probe. A late ack of a probe still
+/// counts.
 const PATIENCE: Nanos = 200 * MILLIS;
-/// Time after which a finished search is repeated, because the path's MTU may have grown.
+/// Time after which a finished search is repeated, in nanoseconds, because the path MTU may have increased.
 const RAISE: Nanos = 600 * SECONDS;
 
-/// Number of consecutive losses of large packets after which pairs of probes are sent. With 20 % random loss such a run
-/// begins once in 20,000 packets, and costs only the pairs.
+/// Number of consecutive losses of large packets after which a black hole is suspected and pairs of probes are sent.
+/// With 20 % random loss, this occurs once in 20,000 packets, and only costs the probes.
 const SUSPICIOUS: u32 = 6;
-/// Number of consecutive probe timeouts of large packets after which pairs of probes are sent. It is smaller because no
-/// ack arrived at all, and each timeout is twice as long as the previous one.
+/// Number of consecutive probe timeouts of large packets after which a black hole is suspected. It is smaller than
+/// [`SUSPICIOUS`], because no acks arrive and each timeout is twice as long as the previous one.
 const SILENCES: u32 = 2;
-/// Number of answered small probes, without an answered large probe, after which packets have the initial size. A
-/// single loss in a pair is frequent.
+/// Number of acked small probes, without an acked large one, after which packets have the initial size. It is above 1,
+/// because a single lost probe is frequent.
 const DOUBTS: u32 = 2;
-/// Number of answered small probes, without an answered large probe, that proves a black hole. With 20 % random loss a
-/// false detection occurs once in 2^12 ln 5 ~ 10^8 suspicions.
+/// Number of acked small probes, without an acked large one, that proves a black hole. With 20 % random loss, a false
+/// detection occurs once in 5^12 ~ 2 * 10^8 suspicions.
 const PAIRS: u32 = 12;
-/// Interval between pairs of probes, so that a burst of loss does not hit all of them.
+/// Interval between pairs of probes, in nanoseconds. Longer than most bursts of loss, which would otherwise affect all
+/// pairs.
 const BETWEEN: Nanos = 20 * MILLIS;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,20 +51,20 @@ enum Search {
     Due { size: usize, tries: u32 },
     /// A probe of this size is in flight; it times out at `until`.
     Waits { size: usize, tries: u32, until: Nanos },
-    /// The search is finished, and is repeated at `again`.
-    Over { again: Option<Nanos> },
+    /// The search has finished; it restarts at `again`.
+    Finished { again: Option<Nanos> },
 }
 
 /// Pairs of probes that are sent while a black hole is suspected.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Pairs {
-    /// Number of small probes that were answered.
+    /// Number of acked small probes.
     small: u32,
     /// Time of the next pair.
     next: Nanos,
-    /// Whether the large probe of the current pair was sent.
+    /// Whether the large probe of the current pair was sent, so that the small one is next.
     half: bool,
-    /// Number of pairs sent since a small probe was answered.
+    /// Number of pairs sent since a small probe was acked.
     unanswered: u32,
 }
 
@@ -70,32 +72,32 @@ struct Pairs {
 pub(crate) struct Path {
     headers: usize,
     start: usize,
-    /// MTU of the interface as datagram payload; the search uses it again when it restarts.
+    /// The ceiling given to `new`; a restarted search uses it again.
     configured: usize,
     ceiling: usize,
     mtu: usize,
-    /// The smallest size that failed in this search.
+    /// The smallest size that has failed in this search.
     fails: usize,
     /// The largest size probed in this search.
     probed: usize,
     search: Search,
-    /// Number of large packets lost since a large packet arrived.
+    /// Number of large packets lost since one was acked.
     vanished: u32,
-    /// Number of probe timeouts of large packets since a large packet arrived.
+    /// Number of probe timeouts of large packets since one was acked.
     silences: u32,
     pairs: Option<Pairs>,
     black_holes: u32,
 }
 
-/// Returns the payload in bytes of a datagram in an IP packet of this size with these headers; 0 if the size is too
-/// small.
+/// Returns the datagram payload in bytes of an IP packet of `ip_packet` bytes with `headers` bytes of IP and UDP
+/// headers; 0 if the packet is too small.
 pub(crate) fn payload(ip_packet: usize, headers: usize) -> usize {
     ip_packet.min(usize::from(u16::MAX)).saturating_sub(headers)
 }
 
 impl Path {
-    /// Starts a search. `start` is used without a probe (on loopback: the interface's MTU); no size above `ceiling` is
-    /// tried. Both are bytes of datagram payload; `headers` is the size of the IP and UDP headers.
+    /// Starts a search. `start`: size that is used without a probe. `ceiling`: maximum size. Both are bytes of datagram
+    /// payload. `headers`: size of the IP and UDP headers.
     pub(crate) fn new(start: usize, ceiling: usize, headers: usize) -> Self {
         let ceiling = ceiling.min(payload(usize::MAX, headers)).max(1);
         let start = start.clamp(1, ceiling);
@@ -107,17 +109,17 @@ impl Path {
             mtu: start,
             fails: usize::MAX,
             probed: start,
-            search: Search::Over { again: None },
+            search: Search::Finished { again: None },
             vanished: 0,
             silences: 0,
             pairs: None,
             black_holes: 0,
         };
-        path.look_on(0);
+        path.choose_next(0);
         path
     }
 
-    /// Returns the datagram payload in bytes that the path is known to carry.
+    /// Returns the path MTU found so far, as datagram payload in bytes.
     pub(crate) fn mtu(&self) -> usize {
         self.mtu
     }
@@ -134,15 +136,15 @@ impl Path {
         self.black_holes
     }
 
-    /// Returns the size of a probe to send now. The caller repeats the call until it returns `None`, after each
-    /// transmission and after `on_time`.
+    /// Returns the size of the probe to send now. The caller repeats the call until it returns `None`.
     pub(crate) fn next_probe(&mut self, now: Nanos) -> Option<usize> {
         if let Some(pairs) = self.pairs.as_mut().filter(|pairs| pairs.next <= now && pairs.small < PAIRS) {
             pairs.half = !pairs.half;
             if pairs.half {
                 return Some(self.mtu);
             }
-            // An unanswered small probe indicates an outage, not a black hole, so the next pairs are sent less often.
+            // If small probes are lost too, the cause is an outage, not a black hole, so the interval between pairs
+            // increases.
             pairs.unanswered = pairs.unanswered.saturating_add(1);
             pairs.next = now.saturating_add(BETWEEN << pairs.unanswered.saturating_sub(1).min(6));
             return Some(self.start);
@@ -160,7 +162,7 @@ impl Path {
         pairs || matches!(self.search, Search::Due { .. })
     }
 
-    /// Records that a probe of this size was answered. Has no effect if no probe of this size was sent.
+    /// Records the ack of a probe of this size. Has no effect if no such probe was sent.
     pub(crate) fn acked(&mut self, now: Nanos, size: usize) {
         if let Some(pairs) = self.pairs.as_mut().filter(|_| size == self.start) {
             pairs.small += 1;
@@ -174,7 +176,7 @@ impl Path {
         if size >= self.fails {
             self.fails = usize::MAX;
         }
-        self.look_on(now);
+        self.choose_next(now);
     }
 
     /// Records that a data packet of this size was acked.
@@ -212,8 +214,7 @@ impl Path {
         }
     }
 
-    /// Records that the local host refuses datagrams larger than `ceiling` (EMSGSIZE). `ceiling` is the refused size
-    /// less one, or the MTU that the host reports.
+    /// Records that the local host rejects datagrams larger than `ceiling` (EMSGSIZE).
     pub(crate) fn limit(&mut self, now: Nanos, ceiling: usize) {
         let ceiling = ceiling.max(payload(LEAST, self.headers)).max(1);
         if ceiling >= self.ceiling {
@@ -222,7 +223,7 @@ impl Path {
         self.ceiling = ceiling;
         self.mtu = self.mtu.min(ceiling);
         self.arrived(self.mtu);
-        self.look_on(now);
+        self.choose_next(now);
     }
 
     /// Returns the time of the next `on_time`.
@@ -230,13 +231,13 @@ impl Path {
         let search = match self.search {
             Search::Due { .. } => None,
             Search::Waits { until, .. } => Some(until),
-            Search::Over { again } => again,
+            Search::Finished { again } => again,
         };
         let pairs = self.pairs.map(|pairs| pairs.next);
         [search, pairs].into_iter().flatten().min()
     }
 
-    /// Handles probes whose timeout has passed.
+    /// Handles timeouts of probes, and restarts a finished search when that is due.
     pub(crate) fn on_time(&mut self, now: Nanos) {
         if self.pairs.is_some_and(|pairs| pairs.small >= PAIRS && pairs.next <= now) {
             self.fall(now);
@@ -247,32 +248,32 @@ impl Path {
             }
             Search::Waits { size, until, .. } if until <= now => {
                 self.fails = self.fails.min(size);
-                self.look_on(now);
+                self.choose_next(now);
             }
-            Search::Over { again: Some(at) } if at <= now => {
+            Search::Finished { again: Some(at) } if at <= now => {
                 self.ceiling = self.configured;
                 self.fails = usize::MAX;
-                self.look_on(now);
+                self.choose_next(now);
             }
             _ => {}
         }
     }
 
-    /// Handles a black hole: returns to the initial size, and searches again below the size that fails.
+    /// Handles a black hole: returns to the initial size, and restarts the search below the size that fails.
     fn fall(&mut self, now: Nanos) {
         self.black_holes = self.black_holes.saturating_add(1);
         self.fails = self.mtu;
         self.mtu = self.start.min(self.ceiling);
         self.arrived(self.mtu);
-        self.look_on(now);
+        self.choose_next(now);
     }
 
     /// Chooses the next size to probe, or ends the search.
-    fn look_on(&mut self, now: Nanos) {
+    fn choose_next(&mut self, now: Nanos) {
         self.search = match self.candidate() {
             Some(size) => Search::Due { size, tries: 0 },
-            None if self.mtu < self.configured => Search::Over { again: Some(now.saturating_add(RAISE)) },
-            None => Search::Over { again: None },
+            None if self.mtu < self.configured => Search::Finished { again: Some(now.saturating_add(RAISE)) },
+            None => Search::Finished { again: None },
         };
     }
 

@@ -1,12 +1,11 @@
-//! Byte ranges of a message that have arrived, as a small sorted array; adjacent ranges are merged (UR-3).
+//! The byte ranges of a message that have arrived, as a sorted array; adjacent ranges are merged (UR-3).
 //!
-//! The first range needs no allocation. The number of ranges is bounded: bytes that would exceed the bound are not
-//! recorded, and their packets are retransmitted.
+//! The first range needs no allocation. The number of ranges is limited; a range beyond the limit is not recorded, and
+//! the peer retransmits its packet.
 
 use crate::proto::WINDOW;
 
-/// Maximum number of ranges of a message. A window of packets of which every second packet is missing has this number
-/// of ranges.
+/// Maximum number of ranges: that of a full window in which every second packet is missing.
 const MOST: usize = WINDOW as usize / 2;
 
 /// The bytes from `start` up to, but not including, `end`.
@@ -25,7 +24,7 @@ pub(crate) struct Ranges {
 }
 
 impl Ranges {
-    /// Removes all ranges, and frees their memory.
+    /// Removes all ranges.
     #[inline(always)]
     pub(crate) fn clear(&mut self) {
         self.first = Span::default();
@@ -34,8 +33,8 @@ impl Ranges {
         }
     }
 
-    /// Records the bytes from `start` up to, but not including, `end`. Returns false if there is no space to record
-    /// them.
+    /// Records the bytes from `start` up to, but not including, `end`. Returns false, without effect, if there are too
+    /// many ranges.
     pub(crate) fn add(&mut self, start: u32, end: u32) -> bool {
         let span = Span { start, end };
         if self.first == Span::default() || (self.more.is_empty() && end < self.first.start) {

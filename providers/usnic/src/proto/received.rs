@@ -1,7 +1,7 @@
 //! The set of received packets: a cumulative PSN, and a bit for each packet of the window after it.
 //!
-//! All packets before `next` have arrived. The memory has a fixed size, whatever the peer sends. `look` classifies a
-//! packet. `accept` records a packet after it was processed.
+//! All packets before `next` have arrived. The memory has a fixed size, whatever the peer sends. `classify` compares a
+//! packet with the set; `accept` records it after it was processed.
 
 use super::WINDOW;
 use super::bits::Bits;
@@ -13,9 +13,9 @@ use super::wire::Range;
 pub(crate) enum Arrival {
     /// The next packet in order.
     Next,
-    /// A new packet; earlier packets are missing.
+    /// A new packet after a missing one.
     Ahead,
-    /// The packet has arrived before: its ack was lost, or the network duplicated the packet.
+    /// The packet has arrived before: its ack was lost, or the network has duplicated it.
     Duplicate,
     /// The packet is beyond the window, or so far before `next` that its sender cannot be waiting for its ack.
     Outside,
@@ -25,7 +25,7 @@ pub(crate) enum Arrival {
 #[derive(Debug)]
 pub(crate) struct Received {
     next: Psn,
-    /// A bit for each PSN, starting at `next`.
+    /// The received packets after `next`.
     ahead: Bits,
     /// One more than the highest received PSN; equal to `next` if there is no gap.
     end: Psn,
@@ -39,7 +39,7 @@ impl Received {
         Received { next: first, ahead: Bits::new(), end: first, reported: first }
     }
 
-    /// Returns the first missing PSN.
+    /// Returns the first PSN that has not arrived.
     pub(crate) fn next(&self) -> Psn {
         self.next
     }
@@ -50,7 +50,7 @@ impl Received {
     }
 
     /// Classifies the packet with this PSN.
-    pub(crate) fn look(&self, psn: Psn) -> Arrival {
+    pub(crate) fn classify(&self, psn: Psn) -> Arrival {
         const LENGTH: i32 = WINDOW as i32;
         const BEHIND: i32 = -LENGTH;
         match psn.since(self.next) {
@@ -65,7 +65,7 @@ impl Received {
 
     /// Records a packet. Returns the number of PSNs by which `next` advanced; 0 for a duplicate.
     pub(crate) fn accept(&mut self, psn: Psn) -> u32 {
-        match self.look(psn) {
+        match self.classify(psn) {
             Arrival::Next if self.is_gapless() => {
                 self.next = psn.next();
                 self.end = self.next;
@@ -89,14 +89,14 @@ impl Received {
         }
     }
 
-    /// Number of PSNs from `next` up to the highest received PSN.
+    /// Number of PSNs from `next` up to and including the highest received one.
     fn reach(&self) -> u32 {
         self.end.since(self.next).unsigned_abs()
     }
 
-    /// Writes the ranges of packets received behind gaps, and returns their number. If not all ranges fit, half of the
-    /// space contains the highest ranges, which are new. In the other half the report continues where the last report
-    /// stopped.
+    /// Writes the ranges of packets received after missing ones, and returns their number. If not all ranges fit, half
+    /// of the space gets the highest ranges, which are the newest. The other half continues where the previous report
+    /// has stopped.
     pub(crate) fn ranges(&mut self, out: &mut [Range]) -> usize {
         if self.is_gapless() || out.is_empty() {
             return 0;
@@ -137,7 +137,7 @@ impl Received {
         let mut end = self.end;
         for (count, range) in out.iter_mut().enumerate() {
             let Some(last) = self.ahead.last_set(self.next, end.since(self.next).unsigned_abs()) else { return count };
-            // The bit of `next` is never set.
+            // If no bit is clear, the range starts after `next`, which has not arrived.
             let before = self.ahead.last_clear(self.next, last.since(self.next).unsigned_abs()).unwrap_or(self.next);
             *range = Range { first: before.next().0.into(), end: last.next().0.into() };
             end = before;
@@ -166,20 +166,20 @@ mod tests {
         for start in STARTS.map(Psn) {
             let mut received = Received::new(start);
             let at = |distance: i32| Psn(start.0.wrapping_add_signed(distance));
-            assert_eq!(received.look(at(-1)), Arrival::Duplicate);
-            assert_eq!(received.look(at(-4096)), Arrival::Duplicate);
-            assert_eq!(received.look(at(-4097)), Arrival::Outside);
-            assert_eq!(received.look(at(i32::MIN)), Arrival::Outside);
-            assert_eq!(received.look(at(i32::MAX)), Arrival::Outside);
-            assert_eq!(received.look(at(0)), Arrival::Next);
-            assert_eq!(received.look(at(4095)), Arrival::Ahead);
-            assert_eq!(received.look(at(4096)), Arrival::Outside);
+            assert_eq!(received.classify(at(-1)), Arrival::Duplicate);
+            assert_eq!(received.classify(at(-4096)), Arrival::Duplicate);
+            assert_eq!(received.classify(at(-4097)), Arrival::Outside);
+            assert_eq!(received.classify(at(i32::MIN)), Arrival::Outside);
+            assert_eq!(received.classify(at(i32::MAX)), Arrival::Outside);
+            assert_eq!(received.classify(at(0)), Arrival::Next);
+            assert_eq!(received.classify(at(4095)), Arrival::Ahead);
+            assert_eq!(received.classify(at(4096)), Arrival::Outside);
             assert_eq!((received.accept(at(4096)), received.accept(at(-1)), received.is_gapless()), (0, 0, true));
             assert_eq!((received.accept(at(4095)), received.is_gapless()), (0, false));
-            assert_eq!(received.look(at(4095)), Arrival::Duplicate);
+            assert_eq!(received.classify(at(4095)), Arrival::Duplicate);
             let advance: u32 = (0..4095).map(|distance| received.accept(at(distance))).sum();
             assert_eq!((advance, received.next(), received.is_gapless()), (4096, at(4096), true));
-            assert_eq!(received.look(at(4096 + 4095)), Arrival::Ahead, "no bit is left over");
+            assert_eq!(received.classify(at(4096 + 4095)), Arrival::Ahead, "no bit is left over");
         }
     }
 
@@ -214,7 +214,7 @@ mod tests {
         ) {
             let first = Psn(start);
             let mut received = Received::new(first);
-            // Distances of the received packets from the first PSN.
+            // The model: distances of the received packets from the first PSN.
             let mut model = BTreeSet::new();
             let mut next = 0i64;
             for (distance, run, from_next) in steps {
@@ -228,7 +228,7 @@ mod tests {
                         1..4096 => Arrival::Ahead,
                         _ => Arrival::Outside,
                     };
-                    prop_assert_eq!(received.look(psn), expected);
+                    prop_assert_eq!(received.classify(psn), expected);
                     let mut advance = 0;
                     if matches!(expected, Arrival::Next | Arrival::Ahead) {
                         model.insert(at);

@@ -1,7 +1,7 @@
 //! Estimates of the round-trip time: latest_rtt, smoothed_rtt, rttvar and min_rtt (RFC 9002, 5), and the probe timeout
 //! (RFC 9002, 6.2.1).
 //!
-//! The caller, `flight`, passes only packets that were sent once, or whose acked transmission is known.
+//! The caller, `flight`, passes samples only of packets that were sent once, or whose acked transmission is known.
 
 use super::{MICROS, MILLIS, Nanos, SECONDS};
 
@@ -16,7 +16,7 @@ pub(crate) struct Timing {
     pub(crate) ceiling: Nanos,
     /// The peer's maximum ack delay.
     pub(crate) ack_delay: Nanos,
-    /// Time without progress after which the peer is given up.
+    /// Time without newly acked packets after which the peer has timed out.
     pub(crate) give_up: Nanos,
 }
 
@@ -35,8 +35,8 @@ impl Default for Timing {
 /// Largest ack delay that is subtracted (max_ack_delay, RFC 9002, 5.3).
 const MAX_ACK_DELAY: Nanos = 25 * MILLIS;
 
-/// Length of the intervals for min_rtt. It is the minimum of the current and the previous interval, so that it grows if
-/// the path becomes longer (RFC 9002, 5.2).
+/// Length of the intervals for min_rtt, in nanoseconds. min_rtt is the minimum of the current and the previous
+/// interval, so that it increases if the path becomes longer (RFC 9002, 5.2).
 const MIN_RTT_WINDOW: Nanos = 10 * SECONDS;
 
 /// Round-trip times of one connection.
@@ -67,7 +67,7 @@ impl Rtt {
         &self.timing
     }
 
-    /// Records an RTT sample. `delay` is the time by which the peer delayed the ack.
+    /// Records an RTT sample. `delay`: time by which the peer has delayed the ack.
     pub(crate) fn sample(&mut self, now: Nanos, rtt: Nanos, delay: Nanos) {
         let rtt = rtt.max(1);
         let Some(seen) = &mut self.measured else {
@@ -88,7 +88,7 @@ impl Rtt {
         seen.srtt = ewma(seen.srtt, rtt, 8);
     }
 
-    /// The latest sample. `latest_rtt`, `srtt` and `min_rtt` are `None` before the first sample.
+    /// Returns the latest sample. Like `srtt` and `min_rtt`, it is `None` before the first sample.
     pub(crate) fn latest_rtt(&self) -> Option<Nanos> {
         self.measured.map(|seen| seen.latest_rtt)
     }
@@ -97,7 +97,7 @@ impl Rtt {
         self.measured.map(|seen| seen.srtt)
     }
 
-    /// The minimum of the last 10 to 20 seconds.
+    /// Returns the minimum of the last 10 to 20 seconds.
     pub(crate) fn min_rtt(&self) -> Option<Nanos> {
         self.measured.map(|seen| seen.min_rtt[0].min(seen.min_rtt[1]))
     }

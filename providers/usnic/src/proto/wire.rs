@@ -1,13 +1,13 @@
-//! Wire format of the packets of an open connection: fragments, chunks, pieces, acks and control packets (US-7).
+//! Wire format of the packets of an established connection: fragments, chunks, pieces, acks and control packets (US-7).
 //!
-//! Numbers are in network byte order, records have no padding. A datagram contains one packet, or a piece of a packet;
-//! there are no stream markers (UR-7). Each field is read once, into a variable, and the caller checks this variable
-//! against the connection. `setup` defines the packets that open and end connections.
+//! Numbers are in network byte order; records have no padding. A datagram contains one packet; there are no stream
+//! markers (UR-7). The caller copies each field before it checks it against the connection. `setup::packets` defines
+//! the packets that open and end connections.
 //!
 //! ```text
-//! Fragment   Head  Carried  Message  payload               a whole message
-//! Chunk      Head  Carried  Message  Part  payload          a part of one
-//! Piece      Head  Carried  Message  Part  Extent  payload  a piece of a packet that was too long for the path
+//! Fragment   Head  Carried  Message  payload                a whole message
+//! Chunk      Head  Carried  Message  Part  payload          a part of a message
+//! Piece      Head  Carried  Message  Part  Extent  payload  a part of a re-fragmented fragment or chunk
 //! Ack        Head  Ack      Selective  ranges
 //! Probe      Head  padding            ProbeAck  Head Size
 //! Challenge  Head  Nonce              Response  Head Nonce
@@ -52,8 +52,8 @@ impl Kind {
     }
 }
 
-/// The header of every packet. The receiver assigned `conn` and `token` to the connection, and drops packets with other
-/// values. Both are 0 in packets that open a connection.
+/// The header of every packet. `conn` and `token` are those that the receiver has assigned to the connection; it drops
+/// packets with other values. Both are 0 in a request.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Head {
@@ -64,15 +64,15 @@ pub(crate) struct Head {
     pub(crate) token: U64,
 }
 
-/// Flag: requests an ack at once.
+/// Flag: requests an immediate ack.
 pub(crate) const FLAG_ACK_NOW: u16 = 1;
 /// Flag: the last packet of its message.
 pub(crate) const FLAG_LAST: u16 = 2;
 /// Flag: the packet ends with a CRC32C of all bytes before it.
 pub(crate) const FLAG_CHECKED: u16 = 4;
-/// Flag: the part after the head is sealed under a key (`seal`).
+/// Flag: the part after the head is encrypted (`seal`).
 pub(crate) const FLAG_SEALED: u16 = 8;
-/// Flag of a Reset: the sender does not know the connection that an accept named.
+/// Flag of a Reset in reply to an Accept: its sender does not know the attempt.
 pub(crate) const FLAG_UNKNOWN: u16 = 16;
 
 impl Head {
@@ -95,12 +95,13 @@ impl Head {
 pub(crate) struct Ack {
     /// The first missing PSN.
     pub(crate) next: U32,
-    /// Credit limit: the peer has a posted receive for each send whose number is below this.
+    /// Credit limit: the sender of the ack has a receive for each message whose number is below this.
     pub(crate) credits: U32,
-    /// Time between the arrival of the newest packet and this ack, in microseconds. The largest value means this time
+    /// Time between the arrival of the newest packet and this ack, in microseconds. The maximum value means this time
     /// or longer.
     pub(crate) delay: U16,
-    /// Serial number of the ack. The receiver ignores the credits of an ack if it has received a later ack.
+    /// Serial number of the ack. Its receiver ignores the credits of an ack that is older than one that it has
+    /// processed.
     pub(crate) serial: U16,
 }
 
@@ -128,7 +129,7 @@ pub(crate) enum Op {
     ReadResponse = 5,
     /// A send with immediate data in `key`.
     SendImmediate = 6,
-    /// A send with a memory window in `key`; the receiver unbinds the window.
+    /// A send with the key of a memory window in `key`; the receiver invalidates the window.
     SendInvalidate = 7,
     /// Tagged: the payload is placed in memory at `key` and `address`. It also completes the receive with its number,
     /// which is counted with the sends. The extension is the immediate data.
@@ -137,7 +138,7 @@ pub(crate) enum Op {
     FetchAdd = 9,
     /// An atomic compare-and-swap, counted as a read request. The extension is the expected value and the new value.
     CompareSwap = 10,
-    /// Answers the atomic operation with the same number. The extension is the previous value.
+    /// Response to the atomic operation with the same number. The extension is the previous value.
     AtomicResponse = 11,
 }
 
@@ -187,7 +188,7 @@ pub(crate) const SOLICITED: u8 = 1;
 pub(crate) struct Message {
     pub(crate) op: u8,
     pub(crate) spare: [u8; 3],
-    /// Number of the send, write or read; each kind is counted from 0. A response has the number of its request.
+    /// Number of the send, write or read; each kind is counted from 0. In a response: number of its request.
     pub(crate) id: U32,
     /// Length of the whole message, in bytes.
     pub(crate) length: U32,
@@ -202,14 +203,14 @@ impl Message {
     }
 }
 
-/// Offset in bytes of a chunk in its message. The chunk extends to the end of its packet.
+/// Offset in bytes of the payload in its message. The payload extends to the end of the packet.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Part {
     pub(crate) offset: U32,
 }
 
-/// The byte range of the message that the original packet carries, if this packet is a piece of it.
+/// In a piece: the byte range of the message that the re-fragmented packet contains.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Extent {
@@ -223,20 +224,21 @@ impl Extent {
     }
 }
 
-/// Fields of an ack packet that report packets received behind a gap, and a refused message.
+/// Fields of an ack packet: the number of selective ranges, and the refusal of a packet.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Selective {
     /// Number of ranges that follow.
     pub(crate) ranges: u8,
-    /// The code of a `Refusal`; 0: no message was refused.
+    /// Code of the [`Refusal`]; 0: none.
     pub(crate) refusal: u8,
-    /// Unused. `refused` is the PSN of a packet of the refused message, if there is one.
+    /// Unused, 0.
     pub(crate) spare: U16,
+    /// PSN of the refused packet, if there is a refusal.
     pub(crate) refused: U32,
 }
 
-/// The reason why a message was refused. A refusal ends the connection.
+/// The reason why a packet was refused. A refusal ends the connection.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Refusal {
@@ -258,7 +260,7 @@ impl Refusal {
     }
 }
 
-/// Packets received behind a gap: from `first` up to, but not including, `end`.
+/// Packets received after a missing one: from `first` up to, but not including, `end`.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Range {
@@ -266,14 +268,14 @@ pub(crate) struct Range {
     pub(crate) end: U32,
 }
 
-/// Maximum number of ranges in an ack, so that it fits the smallest MTU.
+/// Maximum number of ranges in an ack packet, which then fits the minimum MTU.
 pub(crate) const RANGES: usize = 64;
 
-/// Length in bytes of the header of a whole message.
+/// Length in bytes of the header of a fragment.
 pub(crate) const FRAGMENT: usize = size_of::<Head>() + size_of::<Carried>() + size_of::<Message>();
-/// Length in bytes of the header of a chunk, a part of a message.
+/// Length in bytes of the header of a chunk.
 pub(crate) const CHUNK: usize = FRAGMENT + size_of::<Part>();
-/// Length in bytes of the header of a piece of a packet.
+/// Length in bytes of the header of a piece.
 pub(crate) const PIECE: usize = CHUNK + size_of::<Extent>();
 
 /// A decoded packet with data.
@@ -286,7 +288,7 @@ pub(crate) struct Data<'a> {
     pub(crate) extension: &'a [u8],
     /// Offset in bytes of the payload in the message.
     pub(crate) offset: u32,
-    /// Byte range of the original packet, if this packet is a piece of it.
+    /// In a piece: byte range of the re-fragmented packet in the message.
     pub(crate) extent: Option<Extent>,
     pub(crate) payload: &'a [u8],
 }
@@ -296,8 +298,8 @@ pub(crate) fn head(packet: &[u8]) -> Option<(Head, &[u8])> {
     Head::read_from_prefix(packet).ok()
 }
 
-/// Decodes the body of a fragment, chunk or piece. `None` if the body is too short, has an unknown operation, or if the
-/// payload exceeds its packet or message.
+/// Decodes the body of a fragment, chunk or piece. `None`: the body is too short, the operation is unknown, or the
+/// payload exceeds the message or the re-fragmented packet.
 pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     let (carried, rest) = Carried::read_from_prefix(body).ok()?;
     let (message, rest) = Message::read_from_prefix(rest).ok()?;
@@ -322,12 +324,12 @@ pub(crate) fn data(kind: Kind, body: &[u8]) -> Option<Data<'_>> {
     let fits = match op {
         _ if op.is_bare() => is_whole && carries == 0,
         _ if is_whole => carries == length,
-        // A piece of a packet without payload is invalid.
+        // Only a whole message may have an empty payload.
         _ => carries > 0 && offset.checked_add(carries)? <= length,
     };
     let is_within = extent.is_none_or(|extent| {
         let (start, end) = (extent.start.get(), extent.end.get());
-        // No packet is longer than a datagram.
+        // The re-fragmented packet was a datagram once, so its range is at most 64 KiB.
         let is_inside = start <= offset && offset.checked_add(carries).is_some_and(|behind| behind <= end);
         is_inside && end <= length && end - start <= u32::from(u16::MAX)
     });

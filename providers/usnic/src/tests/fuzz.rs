@@ -62,7 +62,7 @@ pub fn packet(bytes: &[u8]) {
         assert!(head.kind().is_some() || head.version != wire::VERSION || head.kind == 0 || head.kind > 16);
     }
     let mut echoed = Vec::new();
-    let is_echoed = echo::answer(bytes, &mut echoed);
+    let is_echoed = echo::reply(bytes, &mut echoed);
     assert!(echoed.len() <= bytes.len() && is_echoed != echoed.is_empty());
     set_up(bytes);
     let mut good = bytes.to_vec();

@@ -52,7 +52,7 @@ fn a_new_address_is_used_only_after_it_has_answered() {
     let mut peer = peer();
     let (old, new) = (peer.at(), place(1));
     assert_eq!(asks(&mut peer, 0), None);
-    peer.note_packet(1, new);
+    peer.record_packet(1, new);
     assert_eq!(peer.at(), old);
     let (to, nonce) = asks(&mut peer, 1).expect("a challenge is due");
     assert_eq!(to, new);
@@ -62,7 +62,7 @@ fn a_new_address_is_used_only_after_it_has_answered() {
     assert!(peer.responded(new, nonce));
     assert_eq!(peer.at(), new);
     assert!(!peer.responded(new, nonce), "once");
-    peer.note_packet(2, new);
+    peer.record_packet(2, new);
     assert_eq!((asks(&mut peer, SECONDS), peer.deadline()), (None, Some(2 + INTERVAL)));
 }
 
@@ -70,7 +70,7 @@ fn a_new_address_is_used_only_after_it_has_answered() {
 fn unsolicited_response_does_not_move_the_peer() {
     let mut peer = peer();
     let old = peer.at();
-    peer.note_packet(0, place(1));
+    peer.record_packet(0, place(1));
     let foreseen = peer.candidate.expect("a packet from a new address makes it a candidate").nonce;
     assert!(!peer.responded(place(1), foreseen), "no challenge was sent yet");
     assert_eq!(peer.at(), old);
@@ -79,24 +79,24 @@ fn unsolicited_response_does_not_move_the_peer() {
 #[test]
 fn challenges_are_limited_for_any_number_of_addresses() {
     let mut peer = peer();
-    let mut asked = 0;
+    let mut challenges = 0;
     for packet in 0..10_000 {
         let now = packet * MILLIS / 10;
-        peer.note_packet(now, place(packet as u16));
-        asked += u32::from(asks(&mut peer, now).is_some());
+        peer.record_packet(now, place(packet as u16));
+        challenges += u32::from(asks(&mut peer, now).is_some());
     }
-    assert!((2..=10).contains(&asked), "{asked} challenges in a second");
+    assert!((2..=10).contains(&challenges), "{challenges} challenges in a second");
 }
 
 #[test]
 fn an_address_that_does_not_answer_is_forgotten() {
     let mut peer = peer();
-    peer.note_packet(0, place(1));
-    let mut asked = 0;
+    peer.record_packet(0, place(1));
+    let mut challenges = 0;
     for now in (0..5 * SECONDS).step_by(MILLIS as usize) {
-        asked += u32::from(asks(&mut peer, now).is_some());
+        challenges += u32::from(asks(&mut peer, now).is_some());
     }
-    assert_eq!(asked, TRIES);
+    assert_eq!(challenges, TRIES);
     assert!(peer.candidate.is_none());
     assert_eq!(peer.deadline(), Some(INTERVAL));
 }
@@ -104,11 +104,11 @@ fn an_address_that_does_not_answer_is_forgotten() {
 #[test]
 fn peer_moving_during_a_challenge_is_found() {
     let mut peer = peer();
-    peer.note_packet(0, place(1));
+    peer.record_packet(0, place(1));
     assert!(asks(&mut peer, 0).is_some_and(|(to, _)| to == place(1)));
-    peer.note_packet(50 * MILLIS, place(2));
+    peer.record_packet(50 * MILLIS, place(2));
     assert_eq!(asks(&mut peer, 50 * MILLIS), None, "not so fast");
-    peer.note_packet(100 * MILLIS, place(2));
+    peer.record_packet(100 * MILLIS, place(2));
     let (to, nonce) = asks(&mut peer, 100 * MILLIS).expect("a challenge is due");
     assert!(to == place(2) && peer.responded(to, nonce));
 }
@@ -134,17 +134,17 @@ fn until_gone(peer: &mut Peer, refuses: bool) -> (Nanos, u32) {
 
 /// Does the same as `until_gone` over a path; `says` reports the ICMP message for each challenge.
 fn until_gone_over(rtt: &Rtt, peer: &mut Peer, says: impl Fn(&mut Peer, Nanos, u32)) -> (Nanos, u32) {
-    let mut asked = 0;
+    let mut challenges = 0;
     for _ in 0..100 {
         let now = peer.deadline().expect("a challenge is pending");
-        if peer.on_time(now) == PeerTimeout::Gone {
-            return (now, asked);
+        if peer.on_time(now) == PeerTimeout::TimedOut {
+            return (now, challenges);
         }
         let at = peer.at();
         while let Some((to, nonce)) = asks_over(rtt, peer, now) {
             assert!(to == at && peer.has_probed(nonce) && !peer.has_probed(nonce ^ 1));
-            asked += 1;
-            says(peer, now, asked);
+            challenges += 1;
+            says(peer, now, challenges);
         }
     }
     panic!("never gone");
@@ -152,9 +152,9 @@ fn until_gone_over(rtt: &Rtt, peer: &mut Peer, says: impl Fn(&mut Peer, Nanos, u
 
 #[test]
 fn peer_that_does_not_answer_is_probed_then_given_up() {
-    let (now, asked) = until_gone(&mut peer(), false);
+    let (now, challenges) = until_gone(&mut peer(), false);
     assert!((INTERVAL + GIVE_UP..INTERVAL + GIVE_UP + 2 * SECONDS).contains(&now), "at {now}");
-    assert!(asked >= 10);
+    assert!(challenges >= 10);
 }
 
 #[test]
@@ -165,7 +165,7 @@ fn answering_peer_is_probed_after_the_interval() {
         assert_eq!((peer.deadline(), peer.on_time(now)), (Some(now), PeerTimeout::Nothing));
         let (to, nonce) = asks(&mut peer, now).expect("a challenge is due");
         assert_eq!(asks(&mut peer, now), None);
-        peer.note_packet(now, to);
+        peer.record_packet(now, to);
         assert!(!peer.responded(to, nonce), "the peer has not moved");
         assert_eq!(asks(&mut peer, now), None);
     }
@@ -178,8 +178,8 @@ fn stopped_process_reads_answers_before_giving_up() {
     assert_eq!(peer.on_time(late), PeerTimeout::Nothing);
     assert!(asks(&mut peer, late).is_some());
     assert_eq!(peer.on_time(2 * late), PeerTimeout::Nothing, "only one challenge");
-    let (gone, asked) = until_gone(&mut peer, false);
-    assert!(asked >= MIN_PROBES - 1 && gone > late);
+    let (gone, challenges) = until_gone(&mut peer, false);
+    assert!(challenges >= MIN_PROBES - 1 && gone > late);
 }
 
 #[test]
@@ -197,8 +197,8 @@ fn port_unreachable_ends_the_connection_sooner_but_not_at_once() {
         let mut peer = Peer::new(&terms(), 0, interval, GIVE_UP);
         peer.port_closed(5, &rtt(MILLIS));
         assert_eq!((peer.on_time(5), peer.deadline()), (PeerTimeout::Nothing, Some(5)), "the peer is challenged first");
-        let (gone, asked) = until_gone(&mut peer, true);
-        assert!(asked == MIN_PROBES && gone < SECONDS, "{asked} times, at {gone}");
+        let (gone, challenges) = until_gone(&mut peer, true);
+        assert!(challenges == MIN_PROBES && gone < SECONDS, "{challenges} times, at {gone}");
     }
 }
 
@@ -208,7 +208,7 @@ fn activity_outweighs_port_unreachable() {
     for now in 0..100 {
         peer.port_closed(now * PAUSE, &rtt(MILLIS));
         asks(&mut peer, now * PAUSE);
-        peer.note_packet(now * PAUSE, peer.at());
+        peer.record_packet(now * PAUSE, peer.at());
         assert_eq!(peer.on_time(now * PAUSE + 1), PeerTimeout::Nothing);
     }
     assert_eq!(peer.deadline(), Some(99 * PAUSE + INTERVAL));
@@ -218,11 +218,11 @@ fn activity_outweighs_port_unreachable() {
 fn icmp_hints_end_nothing_before_give_up() {
     for interval in [INTERVAL, 0] {
         let mut peer = Peer::new(&terms(), 0, interval, GIVE_UP);
-        peer.hinted(5);
+        peer.challenge_soon(5);
         assert_eq!(peer.deadline(), Some(5), "the peer is challenged at once");
-        let (gone, asked) =
-            until_gone_over(&rtt(MILLIS), &mut peer, |peer, now, _| (0..5).for_each(|_| peer.hinted(now)));
-        assert!(gone >= 5 + GIVE_UP && asked >= MIN_PROBES, "{asked} times, at {gone}");
+        let (gone, challenges) =
+            until_gone_over(&rtt(MILLIS), &mut peer, |peer, now, _| (0..5).for_each(|_| peer.challenge_soon(now)));
+        assert!(gone >= 5 + GIVE_UP && challenges >= MIN_PROBES, "{challenges} times, at {gone}");
     }
 }
 
@@ -233,8 +233,8 @@ fn challenges_to_a_closed_port_are_a_probe_timeout_apart() {
     assert!(timeout >= 1500 * MILLIS);
     let mut peer = peer();
     peer.port_closed(5, &far);
-    let (gone, asked) = until_gone_over(&far, &mut peer, |peer, now, _| peer.port_closed(now, &far));
-    assert!(asked == MIN_PROBES && gone >= 5 + u64::from(MIN_PROBES) * timeout, "{asked} times, at {gone}");
+    let (gone, challenges) = until_gone_over(&far, &mut peer, |peer, now, _| peer.port_closed(now, &far));
+    assert!(challenges == MIN_PROBES && gone >= 5 + u64::from(MIN_PROBES) * timeout, "{challenges} times, at {gone}");
 }
 
 #[test]
@@ -242,24 +242,24 @@ fn challenges_back_off_with_limited_answers() {
     let near = rtt(MILLIS);
     let mut peer = Peer::new(&terms(), 0, INTERVAL, 100 * GIVE_UP);
     peer.port_closed(5, &near);
-    let (gone, asked) = until_gone_over(&near, &mut peer, |peer, now, asked| {
-        if asked % 5 == 0 {
+    let (gone, challenges) = until_gone_over(&near, &mut peer, |peer, now, challenges| {
+        if challenges % 5 == 0 {
             peer.port_closed(now, &near);
         }
     });
-    assert!(asked == 5 * MIN_PROBES && gone < 100 * GIVE_UP, "{asked} times, at {gone}");
+    assert!(challenges == 5 * MIN_PROBES && gone < 100 * GIVE_UP, "{challenges} times, at {gone}");
 }
 
 #[test]
 fn forged_messages_cause_at_most_ten_challenges_a_second() {
     let mut peer = peer();
-    let mut asked = 0;
+    let mut challenges = 0;
     for now in (0..SECONDS).step_by(MILLIS as usize) {
-        (0..10).for_each(|_| peer.hinted(now));
+        (0..10).for_each(|_| peer.challenge_soon(now));
         if asks(&mut peer, now).is_some() {
-            asked += 1;
-            peer.note_packet(now, peer.at());
+            challenges += 1;
+            peer.record_packet(now, peer.at());
         }
     }
-    assert_eq!(asked, SECONDS / PAUSE);
+    assert_eq!(challenges, SECONDS / PAUSE);
 }

@@ -130,7 +130,7 @@ impl<D: Driver> Conn<D> {
         self.now = now;
         self.withdraw_permit();
         self.process_deferred(host);
-        if self.acks.owed() && !self.ending.is_closed() {
+        if self.acks.is_pending() && !self.ending.is_closed() {
             self.acks.send_ack_packet();
         }
     }

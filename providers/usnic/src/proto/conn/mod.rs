@@ -116,7 +116,7 @@ impl<D: Driver> Conn<D> {
         let quarter = (u64::from(config.window_kib) << 8) / send_path.path.mtu().max(1) as u64;
         let mut acks =
             AckClock::new(config.ack_delay, u32::try_from(quarter).unwrap_or(u32::MAX).min(config.window / 4));
-        acks.at_once(); // The first ack announces the receives that are already posted, and confirms the connection.
+        acks.request_ack(); // The first ack announces the receives that are already posted, and confirms the connection.
         Conn {
             counters: Counters::default(),
             now,
@@ -214,7 +214,7 @@ impl<D: Driver> Conn<D> {
     /// Whether an ack is pending, which will carry the credits.
     #[inline(always)]
     fn carries_credits(&self) -> bool {
-        self.acks.owed() || self.deferred.is_some()
+        self.acks.is_pending() || self.deferred.is_some()
     }
 
     /// Called when receives were added to the shared receive queue. Returns false if no ack is needed, because the peer
@@ -225,7 +225,7 @@ impl<D: Driver> Conn<D> {
         }
         let is_due = self.receives.is_credit_due(host);
         if is_due {
-            self.acks.at_once();
+            self.acks.request_ack();
         }
         is_due
     }
@@ -281,7 +281,7 @@ impl<D: Driver> Conn<D> {
     /// challenge to the peer.
     pub(crate) fn on_icmp_error(&mut self, now: Nanos) {
         self.now = now;
-        self.peer_state.hinted(now);
+        self.peer_state.challenge_soon(now);
     }
 
     /// Handles an ICMP report that the peer's port is closed. The caller has checked its quote with `is_quoted`.

@@ -240,7 +240,7 @@ impl<D: Driver> Conn<D> {
         let is_due = !self.carries_credits() && self.receives.is_next_due();
         self.receives.push(capacity).map(fill)?;
         if is_due {
-            self.acks.at_once();
+            self.acks.request_ack();
         }
         Some(is_due)
     }
@@ -248,7 +248,7 @@ impl<D: Driver> Conn<D> {
     /// Builds the PSN and ack fields of a data packet.
     #[inline(always)]
     pub(super) fn carried(&mut self, psn: Psn, host: &impl Host<D>) -> Carried {
-        if self.acks.owed() {
+        if self.acks.is_pending() {
             self.counters.acks_carried += 1;
         }
         let delay = self.acks.carried(self.now);

@@ -94,7 +94,7 @@ impl<D: Driver> Conn<D> {
         self.now = now;
         self.withdraw_permit();
         self.process_deferred(host);
-        self.peer_state.note_packet(now, from);
+        self.peer_state.record_packet(now, from);
         // Any other packet proves that the peer has received the confirmation, or the first ack. Handshake packets may
         // be older.
         if !matches!(head.kind(), Some(Kind::Accept | Kind::Cookie | Kind::Reject)) {
@@ -131,7 +131,7 @@ impl<D: Driver> Conn<D> {
                 }
             }
             // A repeated Accept or Confirm shows that the peer has received no packet yet, so an ack is sent.
-            Kind::Accept | Kind::Confirm => self.acks.at_once(),
+            Kind::Accept | Kind::Confirm => self.acks.request_ack(),
             // A late packet of the handshake needs no answer.
             _ => {}
         }
@@ -142,7 +142,7 @@ impl<D: Driver> Conn<D> {
         let Some((ack, selective, ranges)) = wire::ack(body) else { return false };
         self.counters.acks_received += 1;
         if head.has(FLAG_ACK_NOW) {
-            self.acks.at_once();
+            self.acks.request_ack();
             self.receives.on_rnr_probe(host);
         }
         if self.ending.is_closed() {
@@ -172,7 +172,7 @@ impl<D: Driver> Conn<D> {
         if self.ending.is_closed() {
             return true;
         }
-        let arrival = self.received.look(psn);
+        let arrival = self.received.classify(psn);
         match arrival {
             Arrival::Outside => self.counters.beyond_window += 1,
             Arrival::Duplicate => {
@@ -186,7 +186,7 @@ impl<D: Driver> Conn<D> {
                         self.acks.prompt();
                     }
                 }
-                Ok(None) if is_probe => self.acks.at_once(),
+                Ok(None) if is_probe => self.acks.request_ack(),
                 Ok(None) => {}
                 Err(reason) => self.reject_packet(psn, arrival, reason, host),
             },
@@ -247,7 +247,7 @@ impl<D: Driver> Conn<D> {
     /// Handles a packet that was not accepted: sends an ack without it, and refuses an invalid packet.
     #[cold]
     fn reject_packet(&mut self, psn: Psn, arrival: Arrival, reason: NotAccepted, host: &mut impl Host<D>) {
-        self.acks.at_once();
+        self.acks.request_ack();
         match reason {
             NotAccepted::Later => self.counters.no_receive += 1,
             // Earlier requests must complete before the refusal. The peer retransmits this packet, which is then

@@ -136,7 +136,7 @@ impl<D: Driver> Conn<D> {
             self.counters.credit_probes += 1;
             self.queue_control(ControlPacket::AckRequest);
         }
-        if self.peer_state.on_time(now) == PeerTimeout::Gone {
+        if self.peer_state.on_time(now) == PeerTimeout::TimedOut {
             self.counters.timeouts += 1;
             self.peer_timed_out(host);
         }

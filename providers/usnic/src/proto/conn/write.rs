@@ -190,7 +190,7 @@ impl<D: Driver> Conn<D> {
         let had_unaccepted_send = self.receives.not_accepted();
         let credits = self.receives.report(host).into();
         if had_unaccepted_send && self.receives.is_credit_due(host) {
-            self.acks.at_once();
+            self.acks.request_ack();
         }
         self.ack_serial = self.ack_serial.wrapping_add(1);
         let next = self.received.next().0.into();
@@ -201,7 +201,7 @@ impl<D: Driver> Conn<D> {
     pub(super) fn write_ack(&mut self, out: &mut Vec<u8>, flags: u16, host: &impl Host<D>) -> Outgoing {
         let start = out.len();
         out.extend_from_slice(self.head(Kind::Ack, flags).as_bytes());
-        let delay = self.acks.left(self.now);
+        let delay = self.acks.ack_packet_sent(self.now);
         out.extend_from_slice(self.ack_fields(delay, host).as_bytes());
         let mut ranges = [Range::default(); RANGES];
         let fixed = size_of::<Head>() + size_of::<Ack>() + size_of::<Selective>() + self.send_path.extra;

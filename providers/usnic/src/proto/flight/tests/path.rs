@@ -112,7 +112,7 @@ impl SimTransfer {
     }
 
     fn packet(&mut self, psn: Psn) {
-        let arrival = self.received.look(psn);
+        let arrival = self.received.classify(psn);
         assert_ne!(arrival, Arrival::Outside, "a fair sender stays within the window");
         self.wasted += u64::from(arrival == Arrival::Duplicate);
         let moved = self.received.accept(psn);
@@ -124,7 +124,7 @@ impl SimTransfer {
         let mut ranges = [Range::default(); RANGES];
         let count = self.received.ranges(&mut ranges);
         let traced = ranges[..count].iter().map(|range| (range.first.get(), range.end.get())).collect();
-        let delay = u64::from(self.clock.left(self.now)) * MICROS;
+        let delay = u64::from(self.clock.ack_packet_sent(self.now)) * MICROS;
         self.put_on_path(InFlight::Ack(self.received.next().0, traced, delay));
     }
 
