@@ -1,4 +1,4 @@
-//! The passive side of connection set-up: requests of peers, until they are accepted, rejected or expire.
+//! The passive side of connection set-up: requests of peers, until they are established, rejected or expired.
 #![forbid(unsafe_code)]
 
 use std::collections::HashMap;
@@ -35,7 +35,7 @@ pub(super) struct PassiveSide {
     accepted: HashMap<u32, PendingAccept>,
     number_of: HashMap<RequestId, u32>,
     unreadable: UnreadableRequests,
-    /// Kept between calls to avoid allocations.
+    /// Reused by all calls, to avoid allocations.
     batch: SendBatch,
 }
 
@@ -50,7 +50,7 @@ impl PassiveSide {
         }
     }
 
-    /// Number of requests that could not be read because they were damaged, or sealed with another key.
+    /// Number of requests that were damaged, or sealed with another key.
     pub(super) fn unreadable(&self) -> u64 {
         self.acceptor.counts().unreadable
     }
@@ -67,8 +67,7 @@ impl PassiveSide {
         self.accepted.keys().copied().collect()
     }
 
-    /// Handles a request packet. `listener` is this process's listener on the qualifier of the request, if there is
-    /// one.
+    /// Handles a request packet. `listener`: this process's listener on the qualifier of the request.
     pub(super) fn handle_request(
         &mut self,
         device: &Device,
@@ -98,15 +97,15 @@ impl PassiveSide {
         }
     }
 
-    /// Removes an accept that failed: the peer has withdrawn its request, or the confirmation did not arrive in time.
+    /// Removes an accept that has failed: the peer has withdrawn its request, or has not confirmed the accept in time.
     fn failed(&mut self, id: RequestId) -> Option<CmAction> {
         let number = self.number_of.remove(&id)?;
         let PendingAccept { conn, handler, .. } = self.accepted.remove(&number)?;
         Some(CmAction::End(number, handler, conn, ConnectionEvent::AcceptFailed, Vec::new()))
     }
 
-    /// Handles the ICMP message "port unreachable" for an accept that was sent. Returns the action that ends this
-    /// accept, if the message belongs to one.
+    /// Handles an ICMP "port unreachable" message. Returns the action that ends an accept, if the message quotes its
+    /// packet and is the second one.
     pub(super) fn port_closed(&mut self, now: Nanos, error: &DeliveryError) -> Option<CmAction> {
         match self.acceptor.port_closed(now, error.to, &error.quote) {
             PacketResult::Withdrawn(id) => self.failed(id),
@@ -114,7 +113,8 @@ impl PassiveSide {
         }
     }
 
-    /// Handles a packet for an accepted connection. A packet with the connection's token confirms the accept.
+    /// Handles a packet with the number of an accepted connection. A packet with the connection's token confirms the
+    /// accept.
     pub(super) fn receive(&mut self, now: Nanos, number: u32, from: SocketAddr, packet: Vec<u8>) -> Option<CmAction> {
         if let PacketResult::Withdrawn(id) = self.acceptor.reset(now, &packet) {
             return self.failed(id);
@@ -124,8 +124,8 @@ impl PassiveSide {
         if seal.as_ref().is_some_and(|seal| !seal.vouches(&packet)) {
             return None;
         }
-        // The peer has received the accept, so the connection is established at the peer. This holds even if the peer's
-        // Fin or Reset arrives before its confirmation.
+        // The packet may be a Fin or Reset that has overtaken the confirmation. It also proves that the connection is
+        // established at the peer.
         let id = self.acceptor.confirmed(now, number, head.token.get())?;
         self.number_of.remove(&id);
         let PendingAccept { conn, handler, agreed, .. } = self.accepted.remove(&number)?;
@@ -133,7 +133,8 @@ impl PassiveSide {
         Some(CmAction::Establish(established, vec![(from, packet)]))
     }
 
-    /// Sends the packets that are due, until an accept fails.
+    /// Sends the packets that are due. Returns the action for the first accept that has failed, if any; the caller then
+    /// repeats the call.
     pub(super) fn poll(&mut self, device: &Device, now: Nanos) -> Option<CmAction> {
         while let Some(due) = self.acceptor.poll(now, self.batch.own()) {
             match due {
@@ -171,7 +172,7 @@ impl PassiveSide {
         self.acceptor.reject(device::now(), id, reason, private_data, &mut OsRandom);
     }
 
-    /// Cancels an accept. Returns false if there is no such accept.
+    /// Cancels an unconfirmed accept, and notifies the peer. Returns false if there is no such accept.
     pub(super) fn withdraw(&mut self, device: &Device, number: u32) -> bool {
         let Some(PendingAccept { id, .. }) = self.accepted.remove(&number) else { return false };
         self.number_of.remove(&id);

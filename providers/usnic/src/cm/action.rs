@@ -1,5 +1,5 @@
-//! Actions of connection set-up that run without the connection manager's lock, and functions that the active and the
-//! passive side share.
+//! Calls to queue pairs and dapl that set-up requires and the engine makes without the connection manager's lock. Also
+//! functions that the active and the passive side share.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -17,28 +17,27 @@ use crate::proto::setup::accept::RequestId;
 use crate::proto::setup::{Agreed, Offer};
 use crate::qp::handler::ConnectionHandler;
 
-/// Limits of a queue pair that are sent to the peer at connection set-up.
+/// Limits of a queue pair, which the handshake sends to the peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct QpCaps {
-    /// Maximum number of outstanding RDMA reads: `ord` is for reads of the local side, `ird` for reads of the peer.
+    /// Maximum number of outstanding RDMA reads: of this host (`ord`), and of the peer (`ird`).
     pub(crate) ord: u32,
     pub(crate) ird: u32,
-    /// Number of receives that are already posted.
+    /// Number of posted receives.
     pub(crate) credits: u32,
 }
 
-/// An action that the engine runs without the connection manager's lock.
+/// A call that the engine makes without the connection manager's lock.
 pub(super) enum CmAction {
     /// Reports a request to its listener.
     Request(ObjectId, RequestId, RequestInfo),
-    /// Opens a connection. The packets are those that arrived before the connection was open.
+    /// Opens a connection, then handles the packets that have arrived for it.
     Establish(EstablishedConnection, Vec<(SocketAddr, Vec<u8>)>),
-    /// Ends the connection attempt with this number, and reports the event. The bytes are the private data of a
-    /// rejection.
+    /// Ends the attempt with this connection number, and reports the event, with the private data of a rejection.
     End(u32, Arc<dyn ConnectionHandler>, ConnId, ConnectionEvent, Vec<u8>),
 }
 
-/// A connection that both hosts have agreed on, and that is not reported to the consumer yet.
+/// A connection whose handshake is complete, before it is reported to the consumer.
 pub(super) struct EstablishedConnection {
     pub(super) number: u32,
     pub(super) conn: ConnId,
@@ -48,7 +47,7 @@ pub(super) struct EstablishedConnection {
     pub(super) private_data: Vec<u8>,
 }
 
-/// Builds the local parameters of a connection with `peer`, with a random token and a random first packet number.
+/// Builds this host's offer for a connection with `peer`, with a random token and a random first PSN.
 pub(super) fn offer(device: &Device, number: u32, caps: QpCaps, peer: SocketAddr) -> Offer {
     Offer {
         ord: caps.ord,
@@ -60,8 +59,8 @@ pub(super) fn offer(device: &Device, number: u32, caps: QpCaps, peer: SocketAddr
     }
 }
 
-/// Sends the only packet in the batch. If the socket is full, the packet is lost; the state machine that built it
-/// repeats it later.
+/// Sends the packet in the batch. If the socket is full, the packet is lost; the state machine of the handshake
+/// retransmits it.
 pub(super) fn send(batch: &mut SendBatch, socket: &Socket, to: SocketAddr) {
     batch.end_packet();
     batch.send(socket, &SockAddr::of(to));

@@ -1,8 +1,8 @@
 //! The active side of connection set-up: attempts to connect to another host or to this host.
 //!
-//! Every address of this host is treated like the adapter's own address, because the resolver may return 127.0.1.1 for
-//! the host's name. The directory of listeners shows whether a process of this user listens. A listener of another user
-//! may be at either address, so the request is then sent to both addresses.
+//! If the peer is this host, its listener may be at the named address or at the adapter's, because resolvers may return
+//! 127.0.1.1 for the host's name. The directory of listeners shows at which address a process of this user listens. A
+//! listener of another user is not in the directory, so the request is then tried at both addresses.
 #![forbid(unsafe_code)]
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
@@ -31,19 +31,19 @@ struct ConnectAttempt {
     due: Option<Nanos>,
 }
 
-/// Attempts, by connection number.
+/// The connection attempts of this IA, by connection number.
 #[derive(Default)]
 pub(super) struct ActiveSide {
     attempts: HashMap<u32, ConnectAttempt>,
     due: BTreeSet<(Nanos, u32)>,
-    /// Connection attempts that failed because there is no address to send to, and that are not reported yet.
+    /// Attempts that have failed because there is no address to send to; `poll` reports them.
     refused: VecDeque<(u32, ConnId, Arc<dyn ConnectionHandler>)>,
     /// Kept between calls to avoid allocations.
     batch: SendBatch,
 }
 
-/// Returns the addresses that a request is sent to, in order. The list is empty if the peer is this host, no process
-/// listens on `qual`, and `listener_wait_ms` is 0.
+/// Returns the addresses to which a request is sent, in order. The list is empty if the peer is this host, no process
+/// listens on `qual`, and the setting `listener_wait_ms` is 0.
 pub(super) fn servers(device: &Device, dir: &ListenerDir, ip: IpAddr, qual: u64) -> Result<Vec<SocketAddr>> {
     let (own, port) = (device.address(), device.settings.port);
     let server = address::with_port(&own, ip, port);
@@ -56,8 +56,8 @@ pub(super) fn servers(device: &Device, dir: &ListenerDir, ip: IpAddr, qual: u64)
     Ok(vec![server])
 }
 
-/// Returns the addresses for a peer on this host. If a process of this user listens at the named address or at the
-/// adapter's own, only this address is returned.
+/// Returns the addresses for a peer on this host. If a process of this user listens at `server` or at the adapter's
+/// address, returns only that address.
 fn local_servers(device: &Device, dir: &ListenerDir, server: SocketAddr, qual: u64) -> Vec<SocketAddr> {
     let own = device.address();
     let mut servers = vec![own];
@@ -67,8 +67,8 @@ fn local_servers(device: &Device, dir: &ListenerDir, server: SocketAddr, qual: u
     if let Some(server) = servers.iter().find(|server| dir.has_listener(**server, qual)) {
         return vec![*server];
     }
-    // No process of this user listens. If this user does not own the port and the port is not closed, a process of
-    // another user may listen.
+    // No process of this user listens. A process of another user may, if the port is open and this user does not own
+    // it.
     if device.settings.listener_wait == 0 {
         servers.retain(|server| !dir.owns_port(*server) && !address::is_port_closed(own, *server));
     }
@@ -88,7 +88,7 @@ impl ActiveSide {
         self.transmit(device, now, number);
     }
 
-    /// Ends a connection attempt that has no address to send to. `poll` reports the end.
+    /// Adds an attempt that has failed because there is no address to send to.
     pub(super) fn refuse(&mut self, end: (u32, ConnId, Arc<dyn ConnectionHandler>)) {
         self.refused.push_back(end);
     }
@@ -126,7 +126,7 @@ impl ActiveSide {
         Some(attempt)
     }
 
-    /// Handles a received packet for one of the attempts.
+    /// Handles a received packet with the number of an attempt.
     pub(super) fn receive(
         &mut self,
         device: &Device,
@@ -170,7 +170,8 @@ impl ActiveSide {
         Some(CmAction::End(number, handler, conn, event, Vec::new()))
     }
 
-    /// Sends the packets that are due, until an attempt ends.
+    /// Sends the packets that are due. Returns the action for the first attempt that has ended, if any; the caller then
+    /// repeats the call.
     pub(super) fn poll(&mut self, device: &Device, now: Nanos) -> Option<CmAction> {
         if let Some((number, conn, handler)) = self.refused.pop_front() {
             return Some(CmAction::End(number, handler, conn, ConnectionEvent::Rejected, Vec::new()));
@@ -185,8 +186,7 @@ impl ActiveSide {
         None
     }
 
-    /// Handles the ICMP message "port unreachable" for a request that was sent. Returns the action for an attempt that
-    /// ends by this message.
+    /// Handles an ICMP "port unreachable" message. Returns the action for an attempt that ends because of it.
     pub(super) fn port_closed(&mut self, device: &Device, now: Nanos, error: &DeliveryError) -> Option<CmAction> {
         let is_of_server = |attempt: &ConnectAttempt| attempt.connector.server().ip() == error.to.ip();
         let numbers: Vec<u32> =
@@ -197,7 +197,7 @@ impl ActiveSide {
         })
     }
 
-    /// Cancels an attempt. Returns false if there is no such attempt.
+    /// Cancels an attempt, and notifies the peer. Returns false if there is no such attempt.
     pub(super) fn withdraw(&mut self, device: &Device, number: u32) -> bool {
         if let Some(place) = self.refused.iter().position(|(refused, ..)| *refused == number) {
             self.refused.remove(place);

@@ -1,9 +1,9 @@
-//! The connection manager: listeners, connection attempts (active side), and requests of peers (passive side).
+//! The connection manager of an IA: listeners, connection attempts (active side), and requests of peers (passive side).
 //!
-//! `proto::setup` contains the state machines; this module adds the sockets, connection numbers and queue pairs. Calls
-//! from dapl and the engine share one lock, which is held for one step of a state machine and for sending the packets
-//! of this step. No function of queue pairs or dapl is called under this lock. Such a call becomes a [`CmAction`],
-//! which the engine runs afterwards.
+//! `proto::setup` contains the state machines; this module adds sockets, connection numbers and queue pairs. One lock
+//! guards the state machines. It is held for one step of a state machine and for sending the packets of this step.
+//! Functions of queue pairs or dapl are never called under this lock: such a call becomes a [`CmAction`], which the
+//! engine executes after it has released the lock.
 #![forbid(unsafe_code)]
 
 mod accept;
@@ -47,15 +47,14 @@ use crate::proto::setup::{Setup, SetupConfig};
 use crate::proto::wire::{self, Kind};
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 
-/// The connection manager of an IA.
 pub(crate) struct Cm {
     device: Arc<Device>,
-    /// Receives the events for dapl; only the engine calls it, without a lock.
+    /// Reports events to dapl. Only the engine calls it, without a lock.
     pub(crate) sink: Arc<dyn CmSink<Usnic>>,
     setup: Arc<Setup>,
-    /// The directory where processes of this user that share the port find each other's listeners.
+    /// The directory in which processes of this user that share the well-known port find each other's listeners.
     listener_dir: ListenerDir,
-    /// An epoll set of all sockets that receive requests; readable if one of the sockets is.
+    /// Epoll set of all sockets that receive requests. It is readable if one of them is.
     pub(crate) request_sockets: OwnedFd,
     state: Mutex<CmState>,
 }
@@ -73,8 +72,7 @@ impl std::fmt::Debug for Cm {
 }
 
 impl Cm {
-    /// Creates the connection manager. Errors concern the key file, random numbers or the epoll descriptor, and are
-    /// logged here.
+    /// Creates the connection manager. Errors of the key file, random numbers and epoll are logged here.
     pub(crate) fn new(device: Arc<Device>, sink: Arc<dyn CmSink<Usnic>>) -> Result<Arc<Self>> {
         let (name, settings) = (&device.name, &device.settings);
         secrets::check_random(name)?;
@@ -93,27 +91,26 @@ impl Cm {
         Ok(Arc::new(Cm { device, sink, setup, listener_dir, request_sockets, state }))
     }
 
-    /// Number of requests that could not be read because they were damaged, or sealed with another key.
+    /// Number of requests that were damaged, or sealed with another key.
     pub(crate) fn unreadable(&self) -> u64 {
         self.state.lock().passive.unreadable()
     }
 
-    /// Returns when the engine has to call [`Self::process`].
+    /// Returns the time at which the engine must call [`Self::process`].
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         let state = self.state.lock();
         [state.active.deadline(), state.passive.deadline()].into_iter().flatten().min()
     }
 
-    /// Wakes the engine, because there are packets to send or events to report.
+    /// Makes the engine call [`Self::process`].
     fn wake(&self) {
         self.device.jobs.push(Job::Cm);
     }
 
-    /// Starts a connection attempt, and returns its connection number. Calls `connecting` of the handler before it
-    /// returns; the engine calls `open` or `end` of the handler later. The caller must not hold a lock that
-    /// `connecting` acquires.
+    /// Starts a connection attempt, and returns its connection number. Calls `connecting` of the handler; the engine
+    /// later calls `open` or `end`. The caller must hold no lock that `connecting` acquires.
     ///
-    /// Errors: `InvalidAddress`, `Exhausted(Memory)`; then the handler is not called.
+    /// Errors: `InvalidAddress`, `Exhausted(Memory)`; the handler is then not called.
     pub(crate) fn connect(
         &self,
         handler: Arc<dyn ConnectionHandler>,
@@ -142,9 +139,9 @@ impl Cm {
         Ok(number)
     }
 
-    /// Cancels a connection attempt, or an accept, before its connection is open. The peer is notified; no event is
-    /// reported. Has no effect on an open connection. If the engine is just opening the connection, `open` of the
-    /// handler refuses it.
+    /// Cancels a connection attempt or an unconfirmed accept, and notifies the peer. No event is reported. Has no
+    /// effect on an established connection. If the engine is about to call `open` of the handler, `open` returns
+    /// `None`.
     pub(crate) fn cancel(&self, number: u32) {
         let mut state = self.state.lock();
         let was_there = state.active.withdraw(&self.device, number) | state.passive.withdraw(&self.device, number);
@@ -154,15 +151,15 @@ impl Cm {
         }
     }
 
-    /// Cancels all attempts and accepts. Called when the IA closes.
+    /// Cancels all attempts and unconfirmed accepts. Called when the IA is closed.
     pub(crate) fn cancel_all(&self) {
         let CmState { active, passive, .. } = &mut *self.state.lock();
         active.numbers().into_iter().for_each(|number| _ = active.withdraw(&self.device, number));
         passive.numbers().into_iter().for_each(|number| _ = passive.withdraw(&self.device, number));
     }
 
-    /// Handles packets that have arrived, and does all work that is due. Called by the engine. `has_requests`: a socket
-    /// of `request_sockets` may be readable.
+    /// Handles packets that have arrived, and does all work that is due. Called by the engine. `has_requests`: whether
+    /// a socket of `request_sockets` may be readable.
     pub(crate) fn process(self: &Arc<Self>, has_requests: bool) {
         if has_requests {
             self.read_requests();
@@ -183,7 +180,7 @@ impl Cm {
         });
     }
 
-    /// Handles a set-up packet, or a packet of a connection that was not established when the packet arrived.
+    /// Handles a packet of the handshake, or of a connection that was not established when the packet arrived.
     fn receive(self: &Arc<Self>, from: SocketAddr, mut packet: Vec<u8>) {
         let (device, now) = (&self.device, device::now());
         let Some((head, _)) = wire::head(&packet) else { return };
@@ -196,7 +193,7 @@ impl Cm {
         }
         let mut state = self.state.lock();
         let action = if let Some(request_head) = packets::request_head(&packet) {
-            // A requester sends its repetitions to the data port, because the Pending answer came from it.
+            // A client repeats its request to the data port, from which the Pending reply was sent.
             let listener = state.listeners.find(request_head.qual());
             state.passive.handle_request(device, now, from, &packet, listener)
         } else if state.active.has(number) {
@@ -218,8 +215,7 @@ impl Cm {
         }
     }
 
-    /// Handles the ICMP message "port unreachable" for a packet that was sent to the port of a listener or of a
-    /// requester. Called by the engine.
+    /// Handles an ICMP "port unreachable" message for a request or an accept that was sent. Called by the engine.
     pub(crate) fn port_closed(self: &Arc<Self>, error: &DeliveryError) {
         let now = device::now();
         self.execute_all(|state| {
@@ -227,8 +223,8 @@ impl Cm {
         });
     }
 
-    /// Runs the actions that `next` returns, until it returns none. `next` is called with the lock held; the actions
-    /// run without the lock.
+    /// Executes the actions that `next` returns, until it returns `None`. `next` runs with the lock, the actions
+    /// without it.
     fn execute_all(self: &Arc<Self>, mut next: impl FnMut(&mut CmState) -> Option<CmAction>) {
         loop {
             let action = next(&mut self.state.lock());
@@ -261,8 +257,8 @@ impl Cm {
         }
     }
 
-    /// Opens a connection and reports it. Packets of the peer are handled afterwards, so that no receive completes
-    /// before the connection is reported.
+    /// Opens a connection, reports it, and then handles the packets of the peer that have arrived. In this order, no
+    /// receive completes before the connection is reported.
     fn open(self: &Arc<Self>, established: EstablishedConnection, early: Vec<(SocketAddr, Vec<u8>)>) {
         let device = &self.device;
         let EstablishedConnection { number, conn, handler, agreed, private_data } = established;
@@ -280,13 +276,13 @@ impl Cm {
         };
         let mut pending_work = handler.open(device::now(), params);
         if is_active && pending_work.is_some() {
-            // The confirmation is sent before the event is reported. A consumer that disconnects upon the event must
-            // not send a Fin or Reset before the confirmation.
+            // The confirmation is sent before the event is reported: a consumer that then disconnects must not send a
+            // Fin or Reset before the confirmation.
             pending_work = Some(handler.transmit(device::now(), number, ServiceReason::Ack));
         }
         self.sink.event(conn, ConnectionEvent::Established, &private_data);
-        // From here on, packets are passed to the handler: the connection, or its closing state if the consumer has
-        // already ended it.
+        // After this call, the device passes packets to the handler: the queue pair, or the closing connection if the
+        // consumer has already disconnected.
         entry.set_established();
         if let Some(pending_work) = pending_work {
             device.schedule(number, &entry.next_service, &pending_work);

@@ -1,4 +1,4 @@
-//! A connection request of a peer, as dapl refers to it.
+//! The handle of dapl to a connection request of a peer.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -14,7 +14,7 @@ use crate::proto::setup::accept::RequestId;
 use crate::proto::setup::packets::Reason;
 use crate::qp::handler::ConnectionHandler;
 
-/// A connection request. It can be answered once; dropping it rejects it.
+/// A connection request. It is accepted, rejected or redirected once; dropping it rejects it.
 pub struct ConnectionRequest {
     cm: Arc<Cm>,
     id: Option<RequestId>,
@@ -32,12 +32,12 @@ impl ConnectionRequest {
     pub(crate) fn answer_with(&mut self, reason: Reason, private_data: &[u8]) {
         if let Some(id) = self.id.take() {
             self.cm.state.lock().passive.reject(id, reason, private_data);
-            // The engine sends the answer, and repeats it if the request is repeated.
+            // The engine sends the reply.
             self.cm.wake();
         }
     }
 
-    /// Redirects the peer to the listener on `qual`, of this process or of another process of this user. Returns the
+    /// Redirects the peer to the listener on `qual` in this process or another process of this user. Returns the
     /// request if there is no such listener.
     pub(crate) fn redirect(mut self, qual: u64) -> std::result::Result<(), Self> {
         if !self.cm.has_listener(qual) {
@@ -47,8 +47,8 @@ impl ConnectionRequest {
         Ok(())
     }
 
-    /// Accepts the request with an unconnected queue pair, as `connect` does. If the peer has withdrawn the request,
-    /// this returns no error; an event reports the withdrawal.
+    /// Accepts the request into an unconnected queue pair. If the peer has withdrawn the request, the call succeeds,
+    /// and an event reports the failure.
     pub(crate) fn accept_into(
         mut self,
         handler: Arc<dyn ConnectionHandler>,
@@ -57,13 +57,14 @@ impl ConnectionRequest {
         caps: QpCaps,
     ) -> Result<u32> {
         let (cm, device) = (self.cm.clone(), &self.cm.device);
-        // If no connection number is free, the request is dropped, which rejects it.
+        // On this error, `self` is dropped, which rejects the request.
         let number = device.table.reserve(device::now()).ok_or(Error::Exhausted(Resource::Memory))?;
         let Some(id) = self.id.take() else { return Err(Error::Internal) };
         handler.connecting(number, conn);
         device.table.insert(number, handler.clone());
-        let is_there = cm.state.lock().passive.accept(device, id, private_data, caps, (number, conn, handler.clone()));
-        if is_there {
+        let is_pending =
+            cm.state.lock().passive.accept(device, id, private_data, caps, (number, conn, handler.clone()));
+        if is_pending {
             cm.wake();
         } else {
             device.free_number(number);

@@ -13,7 +13,7 @@ use rustix::rand::GetRandomFlags;
 use crate::proto::seal::{MIN_SECRET, Psk};
 use crate::proto::setup::Random;
 
-/// Largest key file in bytes.
+/// Maximum size of a key file in bytes.
 const MAX_KEY_FILE: u64 = 4096;
 
 /// Random numbers from the operating system.
@@ -25,14 +25,14 @@ impl Random for OsRandom {
             match rustix::rand::getrandom(&mut *out, GetRandomFlags::empty()) {
                 Ok(count) => out = &mut out[count..],
                 Err(Errno::INTR) => {}
-                // `check_random` has tested the source when the IA was opened, and Linux does not withdraw it later.
+                // `check_random` has tested the source when the IA was opened; on Linux it does not fail later.
                 Err(error) => panic!("no random numbers: {error}"),
             }
         }
     }
 }
 
-/// Checks that the system supplies random numbers. Errors: `Internal`, logged here.
+/// Checks that the system supplies random numbers. Error: `Internal`, logged here.
 pub(super) fn check_random(name: &str) -> Result<()> {
     let mut some = [0u8; 8];
     rustix::rand::getrandom(&mut some, GetRandomFlags::empty()).map(drop).map_err(|error| {
@@ -41,7 +41,7 @@ pub(super) fn check_random(name: &str) -> Result<()> {
     })
 }
 
-/// Reads a key file. Only this user and root may be able to read the file. Errors are logged here.
+/// Reads a key file. A file that other users can read is an error. Errors are logged here.
 pub(super) fn read_key(name: &str, path: &str) -> Result<Psk> {
     read(path).map_err(|why| {
         log::error!("{name}: key file {path}: {why}");
@@ -85,8 +85,8 @@ fn read(path: &str) -> std::result::Result<Psk, String> {
 
 /// Returns the secret in the bytes of a key file. If the bytes are text (UTF-8 without control characters except white
 /// space), leading and trailing white space is removed, such as the line end that an editor adds. In a binary file all
-/// bytes count. About one of 300,000 files of 16 random bytes happens to be text; all hosts read the same file in the
-/// same way.
+/// bytes count. A binary file may happen to be text (16 random bytes: one in 300,000); this is no problem, because all
+/// hosts interpret the same file in the same way.
 fn secret(bytes: &[u8]) -> &[u8] {
     let is_plain = |character: char| !character.is_control() || character.is_ascii_whitespace();
     let is_text = std::str::from_utf8(bytes).is_ok_and(|text| text.chars().all(is_plain));

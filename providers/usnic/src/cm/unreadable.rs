@@ -1,5 +1,5 @@
-//! Logs requests that cannot be read, mostly because the peer has another key. Such a request gets no answer, so only
-//! this host can report it.
+//! Logs requests that cannot be read, mostly because the peer has another key. There is no reply to such a request, so
+//! only this host can report the cause.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -8,10 +8,10 @@ use crate::device::Device;
 use crate::proto::wire::{self, FLAG_SEALED};
 use crate::proto::{Nanos, SECONDS};
 
-/// Minimum time between two log lines. Any host can send unreadable requests.
+/// Minimum time between two log lines, in nanoseconds. Without the limit, any host could fill the log.
 const LOG_INTERVAL: Nanos = 10 * SECONDS;
 
-/// Rate limit of the log lines, and the number of unreadable requests since the last line that were not logged.
+/// Rate limiter of the log lines.
 #[derive(Debug, Default)]
 pub(super) struct UnreadableRequests {
     not_before: Nanos,
@@ -31,7 +31,7 @@ impl UnreadableRequests {
         }
     }
 
-    /// Returns the number of requests that were not logged since the last line, if a line is due now.
+    /// If a line may be logged, returns the number of requests that were not logged since the last line.
     fn is_due(&mut self, now: Nanos) -> Option<u64> {
         if now < self.not_before {
             self.suppressed += 1;
@@ -42,7 +42,7 @@ impl UnreadableRequests {
     }
 }
 
-/// Explains why a request cannot be read, and what to do.
+/// Returns a text with the cause and the remedy.
 fn cause(key_file: Option<&str>, is_sealed: bool) -> String {
     match (key_file, is_sealed) {
         (Some(path), true) => {
