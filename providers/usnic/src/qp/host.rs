@@ -127,8 +127,8 @@ pub(crate) struct QpContext {
     pub(crate) pool: Option<Pool>,
     /// Number of incomplete receives that were taken from the shared queue: now, and the maximum since the watermarks
     /// were last checked.
-    pub(crate) taken: AtomicU32,
-    pub(crate) max_taken: AtomicU32,
+    pub(crate) shared_in_use: AtomicU32,
+    pub(crate) max_shared_in_use: AtomicU32,
     pub(crate) recv_cq: Option<Arc<CqCore>>,
     pub(crate) request_cq: Option<Arc<CqCore>>,
 }
@@ -146,8 +146,8 @@ impl QpContext {
             domain: self.domain.clone(),
             recv_pd: self.recv_pd,
             pool: None,
-            taken: AtomicU32::new(0),
-            max_taken: AtomicU32::new(0),
+            shared_in_use: AtomicU32::new(0),
+            max_shared_in_use: AtomicU32::new(0),
             recv_cq: None,
             request_cq: None,
         }
@@ -163,8 +163,8 @@ impl QpContext {
     #[inline]
     fn return_shared(&self) {
         if self.pool.is_some() {
-            let taken = self.taken.load(Ordering::Relaxed);
-            self.taken.store(taken.saturating_sub(1), Ordering::Relaxed);
+            let shared_in_use = self.shared_in_use.load(Ordering::Relaxed);
+            self.shared_in_use.store(shared_in_use.saturating_sub(1), Ordering::Relaxed);
         }
     }
 
@@ -199,9 +199,9 @@ impl QpContext {
     /// peer would fail late, or never.
     pub(crate) fn is_registered(&self, segments: &[Segment], write: bool) -> bool {
         let right = AccessRight::local(write);
-        let is_open = |piece: &Segment| {
-            let region = Region { address: piece.address, length: piece.length };
-            piece.length == 0 || self.regions.allows(piece.key, self.pd, region, right)
+        let is_open = |part: &Segment| {
+            let region = Region { address: part.address, length: part.length };
+            part.length == 0 || self.regions.allows(part.key, self.pd, region, right)
         };
         segments.iter().all(is_open)
     }
@@ -229,26 +229,26 @@ impl QpContext {
         let (to, now) = (packet.payload(), TimeSlot::now());
         // SAFETY: the memory is registered, its registration does not end before this post, and the packet has space
         // for `length` bytes.
-        let is_there = unsafe {
+        let is_copied = unsafe {
             user_copy::read_recent(address, to, length, now)
                 || user_copy::read(address, to, length, || self.regions.registration(key))
         };
-        if is_there {
+        if is_copied {
             // SAFETY: `length` bytes were written just above.
             unsafe { packet.set_length(length) };
         }
-        is_there
+        is_copied
     }
 
     /// Appends a part of registered memory that the peer reads.
-    pub(crate) fn fetch(&self, piece: &Segment, out: &mut Vec<u8>) -> Result<(), Status> {
-        let region = Region { address: piece.address, length: piece.length };
-        let acquired = self.regions.acquire_for_peer(piece.key, self.peer_ids(), region, AccessRight::RemoteRead);
+    pub(crate) fn fetch(&self, part: &Segment, out: &mut Vec<u8>) -> Result<(), Status> {
+        let region = Region { address: part.address, length: part.length };
+        let acquired = self.regions.acquire_for_peer(part.key, self.peer_ids(), region, AccessRight::RemoteRead);
         let (_guard, address) =
-            acquired.inspect_err(|_| self.report_refused(piece.key, region, AccessRight::RemoteRead))?;
-        let (end, length) = (out.len(), piece.length as usize);
+            acquired.inspect_err(|_| self.report_refused(part.key, region, AccessRight::RemoteRead))?;
+        let (end, length) = (out.len(), part.length as usize);
         out.resize(end + length, 0);
-        let registration = || self.regions.registration(piece.key);
+        let registration = || self.regions.registration(part.key);
         // SAFETY: the source is registered memory, with a reference on the registration during the copy. The
         // destination was appended just above.
         let is_copied = unsafe { user_copy::read(address, out[end..].as_mut_ptr(), length, registration) };
@@ -256,7 +256,7 @@ impl QpContext {
             return Ok(());
         }
         out.truncate(end);
-        self.report_refused(piece.key, region, AccessRight::RemoteRead);
+        self.report_refused(part.key, region, AccessRight::RemoteRead);
         Err(Status::RemoteAccess)
     }
 }
@@ -310,9 +310,9 @@ impl Host<QpContext> for &QpContext {
         let pool = self.pool.as_ref()?;
         let SrqRecv { segments, cookie } = pool.srq.take(&pool.waiter)?;
         let length = segments.total();
-        let taken = self.taken.load(Ordering::Relaxed) + 1;
-        self.taken.store(taken, Ordering::Relaxed);
-        self.max_taken.fetch_max(taken, Ordering::Relaxed);
+        let shared_in_use = self.shared_in_use.load(Ordering::Relaxed) + 1;
+        self.shared_in_use.store(shared_in_use, Ordering::Relaxed);
+        self.max_shared_in_use.fetch_max(shared_in_use, Ordering::Relaxed);
         Some((RecvRequest { segments, token: Token { cookie, ..pool.token } }, length))
     }
 

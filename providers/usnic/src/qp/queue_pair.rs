@@ -88,7 +88,7 @@ enum QpPhase {
     /// Connected: there is a transport.
     Connected,
     /// The connection has ended: posted work is flushed.
-    Over,
+    Ended,
 }
 
 impl std::fmt::Debug for QpCore {
@@ -109,8 +109,8 @@ impl Qp {
             domain: Arc::default(),
             recv_pd: pd,
             pool: None,
-            taken: AtomicU32::new(0),
-            max_taken: AtomicU32::new(0),
+            shared_in_use: AtomicU32::new(0),
+            max_shared_in_use: AtomicU32::new(0),
             recv_cq: spec.recv_cq.map(|cq| cq.0.clone()),
             request_cq: spec.request_cq.map(|cq| cq.0.clone()),
         };
@@ -204,7 +204,10 @@ impl QpCore {
     #[inline]
     fn recvs(&self, transport: &Transport) -> u32 {
         match self.context.pool {
-            Some(_) => self.context.max_taken.swap(self.context.taken.load(Ordering::Relaxed), Ordering::Relaxed),
+            Some(_) => self
+                .context
+                .max_shared_in_use
+                .swap(self.context.shared_in_use.load(Ordering::Relaxed), Ordering::Relaxed),
             None => transport.conn.outstanding().1,
         }
     }
@@ -226,7 +229,7 @@ impl QpCore {
     fn finish(&self, state: &mut QpState, now: Nanos) {
         // Posts and polls call this function. Closing a socket is a cancellation point.
         let _deferral = cancel::defer();
-        state.phase = QpPhase::Over;
+        state.phase = QpPhase::Ended;
         if let Some(mut transport) = state.transport.take() {
             // The ack is sent before the Reset, so that requests whose messages were delivered succeed at the peer.
             transport.conn.ack_all(now, &mut &self.context);
@@ -289,23 +292,23 @@ impl QpCore {
         if is_full { Err(Error::Exhausted(Resource::Memory)) } else { Ok(state) }
     }
 
-    /// Posts a request. `leaves`: whether the request may be sent at once.
+    /// Posts a request. `may_send_now`: whether the request may be sent at once.
     #[inline]
     fn submit(
         &self,
         mut state: MutexGuard<'_, QpState>,
         post: Post,
         fill: impl FnOnce(&mut WorkRequest),
-        leaves: bool,
+        may_send_now: bool,
     ) {
         let phase = state.phase;
         match (&mut state.transport, phase) {
             (Some(transport), _) => {
                 let now = device::now();
-                let leaves = leaves && transport.conn.outstanding().0 < MAX_QUIET;
+                let may_send_now = may_send_now && transport.conn.outstanding().0 < MAX_QUIET;
                 let is_behind = transport.conn.has_requests();
                 transport.conn.post(now, post, fill, &mut &self.context);
-                if leaves {
+                if may_send_now {
                     transport.send_now(now, &mut &self.context, &self.context);
                 } else if is_behind {
                     // The request waits for another request, whose turn or deadline is already planned.
@@ -317,7 +320,7 @@ impl QpCore {
                 let mut request = WorkRequest::default();
                 fill(&mut request);
                 match phase {
-                    QpPhase::Over => self.context.complete_request(&mut request, Status::Flushed, 0),
+                    QpPhase::Ended => self.context.complete_request(&mut request, Status::Flushed, 0),
                     _ => state.requests.push_back((post, request)),
                 }
             }
@@ -437,7 +440,7 @@ impl QueuePair for Qp {
                     core.take_event(&mut state);
                 }
             }
-            (None, QpPhase::Over) => core.context.complete_recv(token, Status::Flushed, 0, false),
+            (None, QpPhase::Ended) => core.context.complete_recv(token, Status::Flushed, 0, false),
             (None, _) => {
                 state.recvs.push_back(RecvRequest { segments: Segments::new(segments), token });
                 if state.marks.is_crossed(state.recvs.len() as u32) {
@@ -458,8 +461,8 @@ impl QueuePair for Qp {
             return Err(Error::ModelNotSupported);
         }
         // The request is sent at once if it has one segment, or is so large that it fills a GSO batch alone.
-        let leaves = wr.segments.len() <= 1 || post.length > self.0.config.tiny;
-        self.0.submit(state, post, |request| request.set(wr, failure), leaves);
+        let may_send_now = wr.segments.len() <= 1 || post.length > self.0.config.tiny;
+        self.0.submit(state, post, |request| request.set(wr, failure), may_send_now);
         Ok(())
     }
 
