@@ -1,7 +1,7 @@
-//! Cookies: a client proves its source address by returning a cookie. The server keeps no state per cookie.
+//! Cookies: a client proves its source address by returning a cookie. The server stores no cookie.
 //!
-//! A cookie is a keyed hash over the source and the request. The secret is replaced every 30 seconds, and the previous
-//! secret stays valid, so a cookie is valid for one to two periods.
+//! A cookie is a keyed hash over the source address and the request. The key is replaced every 30 seconds, and the
+//! previous key is still accepted, so a cookie is valid for 30 to 60 seconds.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -11,12 +11,12 @@ use super::Random;
 use super::packets::{RequestHead, Ticket};
 use crate::proto::{Nanos, SECONDS};
 
-/// Period after which the secret is replaced.
-pub(crate) const TURN: Nanos = 30 * SECONDS;
+/// Period after which the hash key is replaced, in nanoseconds.
+pub(crate) const KEY_LIFETIME: Nanos = 30 * SECONDS;
 
-/// The secrets of an IA.
+/// The hash keys of an IA.
 pub(crate) struct Cookies {
-    /// Number of the newest secret; never 0, which means "no cookie" on the wire.
+    /// Number of the current key; never 0, which means "no cookie" on the wire.
     epoch: u32,
     since: Nanos,
     newest: [u8; 16],
@@ -31,13 +31,13 @@ impl Cookies {
         cookies
     }
 
-    /// Returns the cookie for a request from this source.
+    /// Creates the cookie for a request from this source.
     pub(super) fn issue(&mut self, now: Nanos, from: SocketAddr, key: &CookieKey, random: &mut dyn Random) -> Ticket {
         self.rotate_keys(now, random);
         Ticket::new(self.epoch, hash(&self.newest, from, key))
     }
 
-    /// Whether the cookie was issued for this request and source, with the current or the previous secret.
+    /// Whether the request has a cookie that was issued for it and this source, with the current or the previous key.
     pub(super) fn is_good(&mut self, now: Nanos, from: SocketAddr, key: &CookieKey, random: &mut dyn Random) -> bool {
         self.rotate_keys(now, random);
         let secret = match key.head.epoch.get() {
@@ -52,13 +52,13 @@ impl Cookies {
     }
 
     fn rotate_keys(&mut self, now: Nanos, random: &mut dyn Random) {
-        let turns = now.saturating_sub(self.since) / TURN;
-        for _ in 0..turns.min(2) {
+        let periods = now.saturating_sub(self.since) / KEY_LIFETIME;
+        for _ in 0..periods.min(2) {
             self.before = self.newest;
             random.fill(&mut self.newest);
             self.epoch = self.epoch.checked_add(1).unwrap_or(1);
         }
-        self.since += turns * TURN;
+        self.since += periods * KEY_LIFETIME;
     }
 }
 
@@ -66,7 +66,7 @@ fn previous(epoch: u32) -> u32 {
     if epoch == 1 { u32::MAX } else { epoch - 1 }
 }
 
-/// The request fields that a cookie is bound to, besides the source.
+/// The fields of a request that a cookie covers, besides the source.
 pub(super) struct CookieKey {
     pub(super) head: RequestHead,
     pub(super) conn: u32,
@@ -117,11 +117,11 @@ mod tests {
             let mut dice = TestRandom::new(1);
             let mut cookies = Cookies::new(0, &mut dice);
             let key = issued(&mut cookies, start, &mut dice);
-            for now in [start, start + TURN, 2 * TURN - 1] {
+            for now in [start, start + KEY_LIFETIME, 2 * KEY_LIFETIME - 1] {
                 assert!(cookies.is_good(now, FROM, &key, &mut dice), "given at {start}, shown at {now}");
             }
-            assert!(!cookies.is_good(2 * TURN, FROM, &key, &mut dice));
-            assert!(!cookies.is_good(1000 * TURN, FROM, &key, &mut dice));
+            assert!(!cookies.is_good(2 * KEY_LIFETIME, FROM, &key, &mut dice));
+            assert!(!cookies.is_good(1000 * KEY_LIFETIME, FROM, &key, &mut dice));
         }
     }
 
@@ -170,11 +170,15 @@ mod tests {
         let mut dice = TestRandom::new(5);
         let mut cookies = Cookies { epoch: u32::MAX, ..Cookies::new(0, &mut dice) };
         let last = issued(&mut cookies, 0, &mut dice);
-        let first = issued(&mut cookies, TURN, &mut dice);
+        let first = issued(&mut cookies, KEY_LIFETIME, &mut dice);
         assert_eq!(first.head.epoch.get(), 1);
-        assert!(cookies.is_good(TURN, FROM, &last, &mut dice) && cookies.is_good(TURN, FROM, &first, &mut dice));
         assert!(
-            !cookies.is_good(2 * TURN, FROM, &last, &mut dice) && cookies.is_good(2 * TURN, FROM, &first, &mut dice)
+            cookies.is_good(KEY_LIFETIME, FROM, &last, &mut dice)
+                && cookies.is_good(KEY_LIFETIME, FROM, &first, &mut dice)
+        );
+        assert!(
+            !cookies.is_good(2 * KEY_LIFETIME, FROM, &last, &mut dice)
+                && cookies.is_good(2 * KEY_LIFETIME, FROM, &first, &mut dice)
         );
     }
 }

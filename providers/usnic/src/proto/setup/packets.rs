@@ -1,19 +1,19 @@
-//! Wire format of the packets that open and end a connection.
+//! Wire format of the packets of the handshake and of the close.
 //!
-//! Numbers are in network byte order, records have no padding. Packets that open a connection are protected
-//! (`seal::PacketGuard`). They contain the hand-off number, so that a late answer of an earlier listener is
-//! distinguished from an answer of the current listener. The following holds in all versions: a request begins with the
-//! head and [`RequestHead`], its protected part begins with the client's connection number and token, and a reject can
-//! be read up to the end of [`RejectPacket`].
+//! Numbers are in network byte order; records have no padding. Handshake packets up to the accept are protected
+//! (`seal::PacketGuard`). Cookies and rejects contain the hand-off number, which distinguishes a late reply of an
+//! earlier listener from one of the current listener. In all versions, a request begins with the head and
+//! [`RequestHead`], its protected part begins with the client's connection number and token, and a reject is readable
+//! up to the end of [`RejectPacket`].
 //!
 //! ```text
 //! Request  Head(0, 0)  RequestHead  guarded: Offer  private data  padding to 1185 to 1200 bytes
 //! Cookie   Head        guarded: Ticket
 //! Accept   Head        guarded: Offer  private data
 //! Reject   Head        guarded: Refused
-//! Reset    Head(0, 0)  RequestHead  guarded: Withdrawal         of a client that takes its request back
-//! Reset    Head        guarded                         for an accept that is not known here, with a flag
-//! Confirm  Head                                        from here on as any packet of the connection
+//! Reset    Head(0, 0)  RequestHead  guarded: Withdrawal         the client withdraws its request
+//! Reset    Head        guarded                         with a flag: the client does not know this accept
+//! Confirm  Head                                        from here on, protected like data packets
 //! Fin      Head  Fin             FinAck  Head          Reset  Head
 //! ```
 
@@ -25,11 +25,10 @@ use crate::proto::psn::Psn;
 use crate::proto::seal::{GUARD, PacketGuard};
 use crate::proto::wire::{self, FLAG_UNKNOWN, Head, Kind, VERSION};
 
-/// Maximum length of a request in bytes. Every path carries this length, and no answer is longer than three times this
-/// length.
+/// Maximum length of a request in bytes: every path must carry it, and no reply is longer than three times this length.
 pub(crate) const REQUEST: usize = 1200;
-/// Maximum number of bytes by which a retransmitted request is shortened. By the length, the server's kernel chooses
-/// between processes that share the port.
+/// Maximum number of bytes by which a retransmitted request is shortened. The server's kernel selects a process by the
+/// length (`net::reuseport`).
 pub(crate) const SHORTER: usize = 15;
 
 /// The part of a request that is not encrypted.
@@ -41,7 +40,7 @@ pub(crate) struct RequestHead {
     pub(super) max: u8,
     /// Number of times that the request was handed off.
     pub(super) hop: U16,
-    /// Epoch of the last cookie; 0: the client has no cookie yet.
+    /// Epoch of the cookie; 0: no cookie.
     pub(super) epoch: U32,
     pub(super) qual: U64,
     pub(super) cookie: [u8; 16],
@@ -138,15 +137,15 @@ pub(super) fn offer(bytes: &[u8]) -> Option<(Offer, &[u8])> {
     (is_sane && private <= MAX_PRIVATE).then_some((offer, rest.get(..private)?))
 }
 
-/// Decodes the connection number and token of the requester, which can be read even if the rest of the offer is
-/// invalid.
+/// Decodes the client's connection number and token, which can be read even if the rest of the offer is invalid.
 pub(super) fn requester(bytes: &[u8]) -> Option<(u32, u64)> {
     let (conn, rest) = U32::read_from_prefix(bytes).ok()?;
     let (token, _) = U64::read_from_prefix(rest).ok()?;
     Some((conn.get(), token.get())).filter(|(conn, token)| *conn != 0 && *token != 0)
 }
 
-/// Encodes a request, shortened by `shorter` bytes. Private data longer than [`MAX_PRIVATE`] are truncated.
+/// Encodes a request. `shorter`: number of bytes by which it is shortened. Private data beyond [`MAX_PRIVATE`] is
+/// truncated.
 pub(super) fn put_request(
     guard: &PacketGuard,
     request_head: &RequestHead,
@@ -162,7 +161,8 @@ pub(super) fn put_request(
     guard.close(Head::new(Kind::Request, 0, 0, 0), request_head.as_bytes(), &rest, random, out);
 }
 
-/// A cookie that the client must return with its request, or "pending": the request waits for its consumer.
+/// Content of a cookie packet: a cookie that the client must return with its request, or "pending": the request waits
+/// for the server's consumer.
 #[derive(Clone, Copy, Debug, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Ticket {
@@ -183,7 +183,7 @@ impl Ticket {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Reason {
     NoListener,
-    /// The consumer rejected the request.
+    /// The consumer has rejected the request.
     Refused,
     NoSpace,
     /// None of the client's versions is supported.
@@ -240,7 +240,7 @@ struct RejectPacket {
     qual: U64,
 }
 
-/// The client's identification of its attempt, to which an answer is sent.
+/// The client's connection number and token, and the hand-off number: the key to which a reply is addressed.
 #[derive(Clone, Copy, Debug, Eq, Ord, PartialEq, PartialOrd)]
 pub(super) struct To {
     pub(super) conn: u32,
@@ -254,7 +254,7 @@ impl To {
     }
 }
 
-/// Encodes a cookie packet: a cookie for the next request, or "pending" if there is no cookie.
+/// Encodes a cookie packet; `None`: "pending".
 pub(super) fn put_cookie(
     guard: &PacketGuard,
     to: To,
@@ -266,7 +266,7 @@ pub(super) fn put_cookie(
     guard.close(to.head(Kind::Cookie), &[], ticket.as_bytes(), random, out);
 }
 
-/// Encodes a reject. Private data longer than [`MAX_PRIVATE`] are truncated.
+/// Encodes a reject. Private data beyond [`MAX_PRIVATE`] is truncated.
 pub(super) fn put_reject(
     guard: &PacketGuard,
     to: To,
@@ -289,7 +289,7 @@ pub(super) fn put_reject(
     guard.close(to.head(Kind::Reject), &[], &rest, random, out);
 }
 
-/// Encodes an accept. Private data longer than [`MAX_PRIVATE`] are truncated.
+/// Encodes an accept. Private data beyond [`MAX_PRIVATE`] is truncated.
 pub(super) fn put_accept(
     guard: &PacketGuard,
     to: To,
@@ -303,21 +303,21 @@ pub(super) fn put_accept(
     guard.close(to.head(Kind::Accept), &[], &rest, random, out);
 }
 
-/// Length of the longest packet sent to a client.
+/// Maximum length in bytes of a packet to a client.
 pub(super) const MAX_REPLY_BYTES: usize = size_of::<Head>() + size_of::<WireOffer>() + MAX_PRIVATE + GUARD;
 
-/// An answer of the server.
+/// A reply of the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum SetupReply<'a> {
     Again(Ticket),
     Pending,
     Accept(Offer, &'a [u8]),
     Reject(Reason),
-    /// The consumer rejected the request, with this private data.
+    /// The consumer has rejected the request with this private data.
     Refused(&'a [u8]),
 }
 
-/// Decodes an answer and its hand-off number, if it contains one. `buffer` is used for decryption.
+/// Decodes a reply, and its hand-off number if it has one. `buffer` is used for decryption.
 pub(super) fn decode_reply<'a>(
     guard: &PacketGuard,
     packet: &[u8],
@@ -327,7 +327,7 @@ pub(super) fn decode_reply<'a>(
     if head.kind == Kind::Reject as u8 {
         let (refused, private) = RejectPacket::read_from_prefix(guard.open(packet, 0, buffer)?).ok()?;
         let reason = Reason::of(refused.reason, refused.qual.get())?;
-        // If the packet has another version, only a version reject is understood.
+        // Of another version, only the reject with the reason `Version` is understood.
         let is_plain = head.version == VERSION || reason == Reason::Version;
         let has_data = reason == Reason::Refused && !private.is_empty();
         let answer = if has_data { SetupReply::Refused(private) } else { SetupReply::Reject(reason) };
@@ -349,7 +349,7 @@ pub(super) fn decode_reply<'a>(
     }
 }
 
-/// The client's identification of the request that it withdraws.
+/// Content of a withdrawal: the client's connection number and token in its request.
 #[derive(Clone, Copy, Debug, FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned)]
 #[repr(C)]
 struct Withdrawal {
@@ -374,12 +374,12 @@ pub(super) fn withdrawal(guard: &PacketGuard, packet: &[u8]) -> Option<(u32, u64
     Some((withdrawal.conn.get(), withdrawal.token.get()))
 }
 
-/// Minimum length in bytes of a quote in an ICMP message. The quote then includes fields that only the receiver of the
-/// packet knows.
+/// Minimum length in bytes of a quote in an ICMP message, so that the quote includes fields that an attacker off the
+/// path does not know.
 const MIN_QUOTE_BYTES: usize = 64;
 
-/// Whether `quote`, the start of a packet that an ICMP message quotes, belongs to `packet`. An attacker off the path
-/// cannot construct the quote: it contains a random connection number and token, or is sealed.
+/// Whether `quote`, the start of a packet in an ICMP message, belongs to `packet`. An attacker off the path cannot
+/// construct it: it contains random numbers, or is sealed.
 pub(super) fn is_quoted(packet: &[u8], quote: &[u8]) -> bool {
     quote.len() >= MIN_QUOTE_BYTES && packet.starts_with(quote)
 }
@@ -389,15 +389,15 @@ pub(super) fn request<'a>(guard: &PacketGuard, packet: &[u8], buffer: &'a mut Ve
     guard.open(packet, size_of::<RequestHead>(), buffer)
 }
 
-/// Whether a Reset has the flag which says that its sender does not know the connection. The Reset of an established
-/// connection does not have this flag.
+/// Whether the packet is a Reset with the "unknown" flag: its sender does not know the attempt. The Reset of an
+/// established connection does not have this flag.
 pub(super) fn is_unknown(guard: &PacketGuard, packet: &[u8]) -> bool {
     let is_it = |head: Head| head.kind() == Some(Kind::Reset) && head.has(FLAG_UNKNOWN);
     let is_reset = wire::head(packet).is_some_and(|(head, _)| is_it(head));
     is_reset && guard.open(packet, 0, &mut Vec::new()).is_some_and(|rest| rest.is_empty())
 }
 
-/// Encodes a Reset to the sender of this offer, which has no table entry here.
+/// Encodes a Reset with the "unknown" flag, to the sender of `peer_offer`.
 pub(super) fn put_unknown(guard: &PacketGuard, peer_offer: &Offer, random: &mut dyn Random, out: &mut Vec<u8>) {
     guard.close(Head::new(Kind::Reset, FLAG_UNKNOWN, peer_offer.conn, peer_offer.token), &[], &[], random, out);
 }
@@ -407,13 +407,13 @@ pub(crate) fn head(kind: Kind, terms: &Terms) -> Head {
     Head::new(kind, 0, terms.peer_conn, terms.peer_token)
 }
 
-/// The body of a Fin: the end of the packets that its sender sends, and the number of packets that it has received.
+/// The body of a Fin.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Fin {
-    /// PSN after the sender's last packet.
+    /// PSN after the last data packet of the Fin's sender.
     pub(crate) end: U32,
-    /// The sender has accepted all of the receiver's packets before this PSN, and none after it.
+    /// Cumulative ack of the Fin's sender. It accepts no later packets.
     pub(crate) received: U32,
 }
 

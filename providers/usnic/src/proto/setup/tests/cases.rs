@@ -1,7 +1,7 @@
 //! Selected cases of failing set-ups, and many random cases.
 
 use super::super::accept::HalfOpenCounts;
-use super::super::cookies::TURN;
+use super::super::cookies::KEY_LIFETIME;
 use super::super::packets::{self, REQUEST};
 use super::network::*;
 use super::*;
@@ -306,7 +306,7 @@ fn replayed_request_with_a_fresh_cookie_is_recognised() {
     sim.send(client_at(99), to, last);
     sim.run(6 * SECONDS);
     assert_eq!(sim.asked.len(), 1);
-    assert!(TURN > 10 * SECONDS && SetupConfig::default().linger >= 10 * SECONDS);
+    assert!(KEY_LIFETIME > 10 * SECONDS && SetupConfig::default().linger >= 10 * SECONDS);
 }
 
 #[test]
