@@ -1,7 +1,7 @@
-//! Closing connections, like TIME_WAIT: late packets are answered after the queue pair is gone, until the peer has
-//! confirmed the close.
+//! Closing connections (like TIME_WAIT): reply to late packets after the connection has ended and its queue pair may
+//! have been destroyed, until the peer has confirmed the close.
 //!
-//! All work requests were flushed before, so this module accesses no consumer memory and completes no request. The
+//! All work was flushed before, so a closing connection accesses no consumer memory and reports no completion. Its
 //! connection number is freed at the end.
 #![forbid(unsafe_code)]
 
@@ -29,7 +29,7 @@ pub(crate) struct ClosingConnection {
 }
 
 impl ClosingConnection {
-    /// Registers the closing connection with the device, unless no packet needs an answer.
+    /// Replaces the queue pair by a closing connection in the connection table, unless late packets need no reply.
     pub(crate) fn start(device: &Arc<Device>, context: &QpContext, transport: Transport, now: Nanos) {
         let number = transport.number;
         if transport.conn.can_be_freed() {
@@ -44,7 +44,7 @@ impl ClosingConnection {
         device.replace_handler(number, Arc::new(closing), &pending_work);
     }
 
-    /// Calls `work` with the transport if it has this connection number, and returns the connection's pending work.
+    /// Calls `work` with the transport, if it still exists and has this connection number. Returns the pending work.
     fn with(&self, now: Nanos, number: u32, work: impl FnOnce(&mut Transport)) -> PendingWork {
         let mut transport = self.transport.lock();
         if transport.number != number {
@@ -62,7 +62,7 @@ impl ClosingConnection {
     }
 }
 
-/// Sends a Reset for a new connection that the consumer has ended after it was reported and before it was opened.
+/// Sends a Reset for a connection that the consumer has ended after the handshake and before `open`.
 #[cold]
 pub(crate) fn reset_new(
     device: &Arc<Device>,
@@ -78,7 +78,7 @@ pub(crate) fn reset_new(
 }
 
 impl ConnectionHandler for ClosingConnection {
-    /// The peer was already notified when the connection ended.
+    /// Does nothing: the peer was notified when the connection ended.
     fn shut_down(&self) {}
 
     fn connecting(&self, _: u32, _: ConnId) {}

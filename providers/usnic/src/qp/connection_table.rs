@@ -1,7 +1,7 @@
-//! Maps the connection number in a packet header to the handler of its packets.
+//! Maps the connection number in a packet header to the handler of the connection.
 //!
-//! A number is an index and a generation (`proto::ids`), so a packet of an earlier generation finds no entry. No other
-//! module is called while the lock of this module is held.
+//! A number is an index and a generation (`proto::ids`), so a packet of an earlier generation matches no entry. No
+//! function of another module is called under the lock of the table.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -23,12 +23,13 @@ pub(crate) struct ConnectionEntry {
 }
 
 impl ConnectionEntry {
-    /// Whether the connection is established, so that its handler receives its packets.
+    /// Whether the connection is established. The device then passes packets to its handler; before, to the connection
+    /// manager.
     pub(crate) fn is_established(&self) -> bool {
         self.is_established.load(Ordering::Acquire)
     }
 
-    /// Marks the connection as established: from now on the handler receives its packets.
+    /// Marks the connection as established.
     pub(crate) fn set_established(&self) {
         self.is_established.store(true, Ordering::Release);
     }
@@ -41,8 +42,8 @@ pub(crate) struct ConnectionTable {
 }
 
 impl ConnectionTable {
-    /// Creates a table for `max` connections. A freed number is quarantined for `rest` nanoseconds before its index is
-    /// used again.
+    /// Creates a table for `max` connections. `rest`: time in nanoseconds after which the index of a freed number may
+    /// be reused.
     pub(crate) fn new(max: usize, rest: Nanos) -> Self {
         ConnectionTable { slots: RwLock::default(), ids: Mutex::new(Ids::new(max, rest)) }
     }
@@ -68,7 +69,7 @@ impl ConnectionTable {
         next_service
     }
 
-    /// Replaces the handler of this number; its `next_service` is not changed.
+    /// Replaces the handler of this number, and keeps its `next_service`.
     pub(crate) fn replace(&self, number: u32, handler: Arc<dyn ConnectionHandler>) {
         let mut slots = self.slots.write();
         let entry = slots.get_mut(ids::index(number)).and_then(Option::as_mut).filter(|entry| entry.number == number);

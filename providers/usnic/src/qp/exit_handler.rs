@@ -1,10 +1,9 @@
-//! Exit handler: when a process exits with open connections, it acknowledges the packets that it has received, and
-//! resets the connections.
+//! Exit handler: acknowledges the received packets of open connections, and resets the connections.
 //!
-//! Without the handler, a delayed ack would never be sent, so the peer's request would fail although its message was
-//! delivered. The peer would also notice the end only by timeouts. If another thread keeps a connection's lock for
-//! longer than a short timeout, nothing is sent on that connection. Nothing is sent after a signal or `_exit`, nor in a
-//! forked child.
+//! Without it, a delayed ack would never be sent, and the peer's request would fail although its message was delivered.
+//! The peer would also detect the end only by timeouts. If another thread holds a connection's lock for longer than a
+//! short timeout, nothing is sent on that connection. The handler does not run after a fatal signal or `_exit`, and
+//! does nothing in a forked child.
 #![forbid(unsafe_code)]
 
 use std::cell::RefCell;
@@ -17,7 +16,7 @@ use dapl::runtime::thread;
 use super::QpCore;
 use crate::counters::IaCounters;
 
-/// The queue pairs of open IAs, each with the process that opened the IA.
+/// The open IAs: process id at the open, and counters, which list the queue pairs.
 type OpenIas = Vec<(u32, Weak<IaCounters<QpCore>>)>;
 
 static OPEN_IAS: StaticMutex<OpenIas> = StaticMutex::new(Vec::new());
@@ -38,8 +37,8 @@ thread_local! {
     static HELD: RefCell<Option<StaticMutexGuard<OpenIas>>> = const { RefCell::new(None) };
 }
 
-/// Called before a fork: takes the lock. Otherwise the child could inherit a lock that a thread of the parent has
-/// taken, and that is never released in the child.
+/// Called before a fork: acquires the lock. Otherwise the child could inherit a lock that another thread of the parent
+/// holds; it would never be released in the child.
 extern "C" fn lock() {
     drop(HELD.try_with(|held| held.replace(Some(OPEN_IAS.lock()))));
 }
@@ -57,11 +56,11 @@ extern "C" fn reset_all() {
     if open_ias.is_empty() {
         return;
     }
-    // The thread-local variables of the exiting thread are already destroyed. Building a packet needs one of them, so
-    // another thread does the work.
+    // The thread-local variables of the exiting thread are already destroyed. Building packets needs one, so a new
+    // thread does the work.
     let all = move || open_ias.iter().flat_map(|counters| counters.try_live()).for_each(|qp| qp.exit());
     if let Ok(thread) = thread::spawn("dapl-exit", all) {
-        // The join fails only if the thread has panicked. In this case there is nothing more to do.
+        // The join fails only if the thread has panicked; the process exits anyway.
         let _ = thread.join();
     }
 }

@@ -1,9 +1,7 @@
-//! The services that a connection needs from its queue pair: access to memory, receives of a shared queue, and
-//! completions.
+//! The host of a connection: accesses memory, takes receives from the shared queue, and reports completions.
 //!
-//! Memory is copied by raw pointers, because no Rust reference to consumer memory may exist. Each copy has a reference
-//! on its registration. A connection that has ended uses [`NoHost`]. This module acquires no lock of a queue pair; its
-//! callers have this lock.
+//! Memory is copied by raw pointers, because no Rust reference to consumer memory may exist. Each copy holds a
+//! reference on its registration. A closing connection uses [`NoHost`]. The callers hold the lock of the queue pair.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -34,7 +32,7 @@ pub(crate) type MwCore = dapl_software::memory::window::WindowCore<Regions>;
 /// The windows of an adapter.
 pub(crate) type Windows = dapl_software::memory::window::WindowDirectory<Regions>;
 
-/// A posted request, as stored in the connection's queue.
+/// The data that a connection stores with a posted request.
 #[derive(Debug, Default)]
 pub(crate) struct WorkRequest {
     pub(crate) segments: Segments,
@@ -47,14 +45,14 @@ pub(crate) struct WorkRequest {
 enum RequestKind {
     #[default]
     Transfer,
-    /// A bind or unbind of a window, with the number of the bind in that window.
+    /// A bind or unbind of a window. The number identifies the bind in the window.
     Bind(Arc<MwCore>, u64),
-    /// A request that fails with this status when it becomes the first request.
+    /// A request that fails with this status when its turn comes in posting order.
     Fail(Status),
 }
 
 impl WorkRequest {
-    /// Fills in a request. `failure`: status with which the request fails when it becomes the first request.
+    /// Writes a request. `failure`: status with which the request fails when its turn comes.
     #[inline(always)]
     pub(crate) fn set(&mut self, wr: &SendWr<'_>, failure: Option<Status>) {
         self.segments.set(wr.segments);
@@ -64,7 +62,7 @@ impl WorkRequest {
         }
     }
 
-    /// Fills in a send of one segment without flags.
+    /// Writes a send of one segment without flags.
     #[inline(always)]
     pub(crate) fn set_plain(&mut self, segment: &Segment, token: Token) {
         self.segments.set_one(segment);
@@ -86,7 +84,7 @@ impl WorkRequest {
     }
 }
 
-/// A posted receive, as stored in the connection's queue.
+/// The data that a connection stores with a posted receive.
 #[derive(Debug, Default)]
 pub(crate) struct RecvRequest {
     pub(crate) segments: Segments,
@@ -94,14 +92,14 @@ pub(crate) struct RecvRequest {
 }
 
 impl RecvRequest {
-    /// Fills in a receive.
+    /// Writes a receive.
     #[inline(always)]
     pub(crate) fn set(&mut self, segments: &[Segment], token: Token) {
         self.segments.set(segments);
         self.token = token;
     }
 
-    /// Fills in a receive of one segment.
+    /// Writes a receive of one segment.
     #[inline(always)]
     pub(crate) fn set_plain(&mut self, segment: &Segment, token: Token) {
         self.segments.set_one(segment);
@@ -112,7 +110,7 @@ impl RecvRequest {
 /// The shared receive queue of a queue pair.
 pub(crate) type Pool = dapl_software::srq::Pool<dyn SrqWaiter, Job>;
 
-/// Everything that the connection of a queue pair needs from outside.
+/// The objects and queues that the connection of a queue pair uses.
 #[derive(Debug)]
 pub(crate) struct QpContext {
     pub(crate) regions: Arc<Regions>,
@@ -122,10 +120,10 @@ pub(crate) struct QpContext {
     pub(crate) pd: u32,
     /// Identifies this queue pair for windows that only its peer may access.
     pub(crate) domain: Arc<QpDomain>,
-    /// Protection domain of receives.
+    /// Number of the protection domain of receives.
     pub(crate) recv_pd: u32,
     pub(crate) pool: Option<Pool>,
-    /// Number of incomplete receives that were taken from the shared queue: now, and the maximum since the watermarks
+    /// Number of incomplete receives taken from the shared queue: the current one, and the maximum since the watermarks
     /// were last checked.
     pub(crate) shared_in_use: AtomicU32,
     pub(crate) max_shared_in_use: AtomicU32,
@@ -134,7 +132,7 @@ pub(crate) struct QpContext {
 }
 
 impl QpContext {
-    /// Returns the same context without queues, for a closing connection. Completions are dropped.
+    /// Returns a context without queues, for a closing connection, which reports no completions.
     pub(crate) fn without_queues(&self) -> QpContext {
         let (regions, windows, jobs) = (self.regions.clone(), self.windows.clone(), self.jobs.clone());
         QpContext {
@@ -153,7 +151,7 @@ impl QpContext {
         }
     }
 
-    /// Returns the identifiers with which accesses of the peer are checked.
+    /// Returns the identifiers for checks of the peer's accesses.
     #[inline]
     pub(crate) fn peer_ids(&self) -> PeerIds {
         PeerIds { pd: self.pd, qp: self.domain.number() }
@@ -174,14 +172,14 @@ impl QpContext {
         }
     }
 
-    /// Queues a refused memory access of the peer for the engine, which logs it.
+    /// Lets the engine log a refused memory access of the peer.
     #[cold]
     fn report_refused(&self, key: u32, range: Region, right: AccessRight) {
         let check = FailedCheck::of(self.regions.key_entry(key), self.pd, range, right);
         self.jobs.push(Job::Refused(RefusedAccess { ep: self.ep.handle, cookie: None, key, range, right, check }));
     }
 
-    /// Completes a request. If a bind was flushed, its window is not bound, even if the bind was executed.
+    /// Completes a request. A bind that is flushed is undone in its window, even if it was executed.
     pub(crate) fn complete_request(&self, request: &mut WorkRequest, status: Status, bytes: u64) {
         if let RequestKind::Bind(window, number) = &request.kind {
             if status == Status::Flushed {
@@ -194,9 +192,8 @@ impl QpContext {
         }
     }
 
-    /// Whether all segments are registered for reading or, if `write` is set, for writing. This is checked when the
-    /// request is posted, and again when it is executed. Without the first check, an invalid request that waits for its
-    /// peer would fail late, or never.
+    /// Whether all segments are registered for reading (`write`: for writing). Checked at the post, and again at each
+    /// access. Without the check at the post, an invalid request would fail only when the peer lets it start, or never.
     pub(crate) fn is_registered(&self, segments: &[Segment], write: bool) -> bool {
         let right = AccessRight::local(write);
         let is_open = |part: &Segment| {
@@ -216,9 +213,9 @@ impl QpContext {
         copied.inspect_err(|_| out.truncate(end))
     }
 
-    /// Copies the memory of a segment into the packet. Returns false if the segment is too long for the packet, or is
-    /// not valid. No reference on the registration is needed: the caller's post is announced ([`SendWr::announced`]),
-    /// and `Regions::deregister` waits for such posts.
+    /// Copies the memory of a segment into the packet. Returns false if the segment is too long or invalid. No
+    /// reference on the registration is needed, because the caller's post is announced ([`SendWr::announced`]), and
+    /// deregistration waits for announced posts.
     #[inline(always)]
     pub(crate) fn gather_short(&self, segment: &Segment, packet: &mut ShortPacket<FRAGMENT>) -> bool {
         let Segment { key, address, length, .. } = *segment;
@@ -227,8 +224,8 @@ impl QpContext {
         }
         let length = length as usize;
         let (to, now) = (packet.payload(), TimeSlot::now());
-        // SAFETY: the memory is registered, its registration does not end before this post, and the packet has space
-        // for `length` bytes.
+        // SAFETY: the memory is registered, deregistration waits for this announced post, and the packet has space for
+        // `length` bytes.
         let is_copied = unsafe {
             user_copy::read_recent(address, to, length, now)
                 || user_copy::read(address, to, length, || self.regions.registration(key))
@@ -240,7 +237,7 @@ impl QpContext {
         is_copied
     }
 
-    /// Appends a part of registered memory that the peer reads.
+    /// Appends bytes that the peer reads to `out`.
     pub(crate) fn fetch(&self, part: &Segment, out: &mut Vec<u8>) -> Result<(), Status> {
         let region = Region { address: part.address, length: part.length };
         let acquired = self.regions.acquire_for_peer(part.key, self.peer_ids(), region, AccessRight::RemoteRead);

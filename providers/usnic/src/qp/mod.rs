@@ -1,4 +1,4 @@
-//! Queue pairs: the object, its connection including set-up and end, and the connection table.
+//! Queue pairs, their connections, and the connection table.
 
 pub(crate) mod closing;
 pub(crate) mod connection_table;

@@ -1,11 +1,10 @@
-//! Queue pairs: posted work, the connection that carries it out, and the choice of the thread that sends.
+//! Queue pairs: posted work and its connection. Decides whether the posting thread or a pass sends.
 //!
-//! One lock guards the whole state of a queue pair: posts, received packets, turns to send. Before a connection is
-//! established, posted work is queued here. After the end of the connection, work is flushed when it is posted, until
-//! the queue pair is reset. If few requests are in progress, the posting thread sends a small post at once (US-5).
-//! Further posts wait for the next pass, where they share a GSO batch. A connection that has ended becomes a
-//! [`ClosingConnection`]. Lock order: the device's pass, queue pair, shared receive queue, completion queue, job queue.
-//! Only the engine reports connection events to dapl.
+//! One lock guards the whole state of a queue pair. Before a connection is established, posted work is queued here.
+//! After its end, work is flushed when it is posted, until the queue pair is reset. If few requests are outstanding,
+//! the posting thread sends its request immediately (US-5). Further posts wait for the next pass, which sends them in
+//! one GSO batch. A connection that has ended becomes a [`ClosingConnection`]. Lock order: pass, queue pair, shared
+//! receive queue, completion queue, job queue. Only the engine reports connection events to dapl.
 #![forbid(unsafe_code)]
 
 mod handler;
@@ -42,13 +41,13 @@ use crate::qp::host::{Pool, QpContext, RecvRequest, WorkRequest};
 use crate::qp::transport::Transport;
 use crate::{Mr, Mw, Usnic};
 
-/// If fewer requests than this number are in progress, the next post is sent at once.
-const MAX_QUIET: u32 = 4;
+/// The posting thread sends its request if fewer requests than this are outstanding.
+const DIRECT_SEND_BELOW: u32 = 4;
 
-/// A queue pair as dapl refers to it.
+/// The handle of dapl to a queue pair.
 pub struct Qp(pub(crate) Arc<QpCore>);
 
-/// The state of a queue pair, shared with the device and shared receive queues.
+/// A queue pair, referred to by its handle, the connection table and shared receive queues.
 pub(crate) struct QpCore {
     device: Arc<Device>,
     progress: Arc<Progress>,
@@ -61,19 +60,19 @@ pub(crate) struct QpCore {
     state: Mutex<QpState>,
 }
 
-/// State that is guarded by the lock.
+/// State of a queue pair, guarded by its lock.
 #[derive(Debug)]
 struct QpState {
     phase: QpPhase,
     transport: Option<Transport>,
-    /// Receives and requests that were posted before the connection is established.
+    /// Receives and requests that wait for the connection.
     recvs: VecDeque<RecvRequest>,
     requests: VecDeque<(Post, WorkRequest)>,
-    /// Whether the consumer requested a graceful disconnect after the connection was reported and before it was opened.
+    /// Whether the consumer has requested a graceful disconnect between the handshake and `open`.
     drains: bool,
     marks: HighWatermark,
-    /// If this number of receives is posted, [`QueuePair::post_recv_quickly`] refuses a post. It is the maximum number,
-    /// or a watermark.
+    /// Number of posted receives from which [`QueuePair::post_recv_quickly`] fails: the queue capacity, or a watermark
+    /// that must be checked.
     quick_recvs: u32,
     /// Final counters of the previous connection.
     past: Option<Box<Counters>>,
@@ -81,13 +80,13 @@ struct QpState {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 enum QpPhase {
-    /// Not connected: posted work is queued.
+    /// No connection; posted work is queued.
     Unconnected,
-    /// A connection attempt with this number is in progress: posted work is queued.
+    /// An attempt with this connection number is in progress; posted work is queued.
     Connecting(u32),
-    /// Connected: there is a transport.
+    /// There is a transport.
     Connected,
-    /// The connection has ended: posted work is flushed.
+    /// The connection has ended; posted work is flushed.
     Ended,
 }
 
@@ -148,7 +147,7 @@ impl Qp {
 }
 
 impl QpState {
-    /// Number of requests, and of receives, that are posted and not complete.
+    /// Number of outstanding requests, and of outstanding receives.
     fn outstanding(&self) -> (u32, u32) {
         match &self.transport {
             Some(transport) => transport.conn.outstanding(),
@@ -156,21 +155,21 @@ impl QpState {
         }
     }
 
-    /// Returns the transport, if it has this connection number.
+    /// Returns the transport, if there is one with this connection number.
     fn transport(&mut self, number: u32) -> Option<&mut Transport> {
         self.transport.as_mut().filter(|transport| transport.number == number)
     }
 }
 
 impl QpCore {
-    /// Handles the connection's events after a change, and returns its pending work.
+    /// Handles an event of the connection, and returns its pending work.
     fn update(&self, state: &mut QpState, now: Nanos) -> PendingWork {
         self.take_event(state);
         state.transport.as_ref().map_or(PendingWork::default(), |transport| transport.pending_work(now))
     }
 
-    /// Handles an event of the connection, and checks the watermarks of receives. If the connection has ended, the
-    /// transport is removed.
+    /// Handles an event of the connection, and checks the watermarks of receives. Removes the transport if the
+    /// connection has ended.
     #[inline(always)]
     fn take_event(&self, state: &mut QpState) {
         let Some(transport) = &mut state.transport else { return };
@@ -212,8 +211,8 @@ impl QpCore {
         }
     }
 
-    /// Checks the watermarks. Reports an excess of the soft watermark. Returns true if the hard watermark is exceeded,
-    /// which ends the connection.
+    /// Checks the watermarks. If the soft watermark is exceeded, an event is reported. Returns true if the hard
+    /// watermark is exceeded; the caller then ends the connection.
     #[cold]
     fn check_watermarks(&self, state: &mut QpState, recvs: u32) -> bool {
         let crossed = state.marks.check(recvs);
@@ -224,14 +223,15 @@ impl QpCore {
         crossed.hard && state.transport.is_some()
     }
 
-    /// Ends the connection, if there is one: flushes all work, notifies the peer, and passes late packets to a closing
-    /// connection.
+    /// Ends the connection, if there is one: flushes all work, notifies the peer, and starts a closing connection for
+    /// late packets.
     fn finish(&self, state: &mut QpState, now: Nanos) {
-        // Posts and polls call this function. Closing a socket is a cancellation point.
+        // Posts and polls call this function, and closing a socket is a cancellation point. A thread must not be
+        // cancelled while it holds the lock.
         let _deferral = cancel::defer();
         state.phase = QpPhase::Ended;
         if let Some(mut transport) = state.transport.take() {
-            // The ack is sent before the Reset, so that requests whose messages were delivered succeed at the peer.
+            // The ack is sent before the Reset: requests of the peer whose messages have arrived then succeed.
             transport.conn.ack_all(now, &mut &self.context);
             transport.transmit(now, &mut &self.context, &self.context);
             transport.conn.abort(now, &mut &self.context);
@@ -262,10 +262,10 @@ impl QpCore {
         }
     }
 
-    /// Called after a call of dapl. The next pass sends the remaining packets.
+    /// Called at the end of a call of dapl. Schedules the remaining work for the next pass.
     fn schedule(&self, mut state: MutexGuard<'_, QpState>, now: Nanos) {
         if state.transport.as_ref().is_some_and(|transport| transport.next_service.is_immediate()) {
-            // The connection's turn is already planned. It will find the new work, because this thread still has the
+            // The next pass serves this connection anyway. It will find the new work, because this thread still has the
             // lock.
             return self.take_event(&mut state);
         }
@@ -285,14 +285,14 @@ impl QpCore {
             return Ok(state);
         }
         drop(state);
-        // Acks of some requests may have arrived without being processed, so a pass is run.
+        // The queue is full. A pass processes acks that have arrived, which may complete requests.
         self.progress.catch_up();
         let state = self.state.lock();
         let is_full = state.outstanding().0 >= self.config.max_requests;
         if is_full { Err(Error::Exhausted(Resource::Memory)) } else { Ok(state) }
     }
 
-    /// Posts a request. `may_send_now`: whether the request may be sent at once.
+    /// Posts a request. `may_send_now`: whether the calling thread may send it.
     #[inline]
     fn submit(
         &self,
@@ -305,13 +305,13 @@ impl QpCore {
         match (&mut state.transport, phase) {
             (Some(transport), _) => {
                 let now = device::now();
-                let may_send_now = may_send_now && transport.conn.outstanding().0 < MAX_QUIET;
+                let may_send_now = may_send_now && transport.conn.outstanding().0 < DIRECT_SEND_BELOW;
                 let is_behind = transport.conn.has_requests();
                 transport.conn.post(now, post, fill, &mut &self.context);
                 if may_send_now {
                     transport.send_now(now, &mut &self.context, &self.context);
                 } else if is_behind {
-                    // The request waits for another request, whose turn or deadline is already planned.
+                    // The request waits behind another request, whose transmission is already scheduled.
                     return self.take_event(&mut state);
                 }
                 self.schedule(state, now);
@@ -327,8 +327,8 @@ impl QpCore {
         }
     }
 
-    /// Builds the request for the connection. If the request is invalid or too long, it fails with the returned status
-    /// when it becomes the first request.
+    /// Builds the request for the connection. If the request is invalid, also returns the status with which it fails
+    /// when its turn comes.
     #[inline(always)]
     fn build_post(&self, wr: &SendWr<'_>) -> (Post, Option<Status>) {
         let total = scatter_gather::total(wr.segments);
@@ -369,7 +369,7 @@ impl QpCore {
         }
     }
 
-    /// Returns the limits that are sent to the peer at connection set-up.
+    /// Returns the limits for the handshake.
     pub(crate) fn caps(&self) -> QpCaps {
         let credits = match &self.context.pool {
             Some(pool) => pool.srq.available(),
@@ -398,7 +398,7 @@ impl QpCore {
     }
 }
 
-/// Returns the status with which an atomic operation fails before it is sent, because every peer would refuse it.
+/// Returns the status with which an atomic operation fails if its address or length is invalid.
 #[cold]
 fn check_atomic(remote: Remote, total: u64) -> Option<Status> {
     if total != ATOMIC_SIZE {
@@ -460,7 +460,7 @@ impl QueuePair for Qp {
         {
             return Err(Error::ModelNotSupported);
         }
-        // The request is sent at once if it has one segment, or is so large that it fills a GSO batch alone.
+        // This thread sends the request if it has one segment, or is so large that it fills a GSO batch alone.
         let may_send_now = wr.segments.len() <= 1 || post.length > self.0.config.tiny;
         self.0.submit(state, post, |request| request.set(wr, failure), may_send_now);
         Ok(())
@@ -524,7 +524,7 @@ impl Connection for Qp {
             transport.transmit(now, &mut &self.0.context, &self.0.context);
             self.0.schedule(state, now);
         } else {
-            // The connection was reported, but its transport does not exist yet.
+            // The handshake is complete, but `open` was not called yet.
             state.drains = matches!(state.phase, QpPhase::Connecting(_));
         }
     }

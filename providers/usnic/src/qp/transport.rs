@@ -1,9 +1,9 @@
-//! The transport of an established connection: decrypts received packets and passes them to the protocol, and sends the
+//! The transport of an established connection: unseals received packets and passes them to the protocol, and sends the
 //! packets of the protocol with their payload.
 //!
-//! The kernel gathers payload from registered memory. References on the registrations are kept until the send call has
-//! returned. Only the payload of sealed packets is copied first. The transport is guarded by the lock of its owner: the
-//! queue pair, or the closing connection. The protocol decides which packet is sent, and when.
+//! The kernel gathers payload from registered memory. The sending thread holds references on the registrations until
+//! the send call has returned. The payload of short and of sealed packets is copied first. The lock of the owner guards
+//! the transport: of the queue pair, or of the closing connection. The protocol decides which packet is sent, and when.
 
 use std::cell::RefCell;
 use std::net::SocketAddr;
@@ -29,11 +29,11 @@ use crate::proto::{MICROS, Nanos};
 use crate::qp::handler::{ConnectionParams, NextService};
 use crate::qp::host::QpContext;
 
-/// Delay before sending is tried again after the socket was full.
+/// Time in nanoseconds after which a send to a full socket is repeated.
 const RETRY_FULL: Nanos = 100 * MICROS;
-/// Maximum number of parts of a packet: its header, the segments of a request, and a trailer.
+/// Maximum number of memory ranges of a packet: its header, the segments of a request, and a trailer.
 const MAX_PARTS: usize = 40;
-/// Size in bytes at which a batch is sent, without adding further packets.
+/// Size in bytes from which no further packet is added to a batch.
 const BATCH_TARGET: usize = 60_000;
 
 /// The protocol state of a connection.
@@ -50,11 +50,11 @@ pub(crate) struct Transport {
     seal: Option<Box<Seal>>,
     /// Size in bytes of the IP and UDP headers.
     headers: usize,
-    /// The unsent rest of a batch after the socket was full, its destination, and the time of the next attempt.
+    /// The unsent packets of a batch because the socket was full, their destination, and the time of the next attempt.
     blocked: Option<(SendBatch, SocketAddr, Nanos)>,
-    /// Peer address for short packets, in both formats. Valid while there is a permit for short sends.
+    /// Destination of short packets, in both formats. Valid while there is a permit for short sends.
     short_to: (SocketAddr, SockAddr),
-    /// Number of packets with this connection's number that could not be authenticated: wrong token or wrong seal.
+    /// Number of packets with this connection's number and a wrong token or seal.
     pub(crate) unmatched: u64,
 }
 
@@ -63,7 +63,7 @@ pub(crate) struct Transport {
 struct SendScratch {
     batch: SendBatch,
     guards: RegistrationGuards,
-    /// The packets of the batch. If a packet cannot be sent, its request fails.
+    /// For each packet of the batch: what fails if the packet cannot be sent.
     carried: Vec<Unsent>,
     /// Buffer for a sealed packet while it is decrypted.
     opened: Vec<u8>,
@@ -83,7 +83,7 @@ impl Transport {
     pub(crate) fn new(config: &Config, params: ConnectionParams, now: Nanos) -> Self {
         let terms = params.agreed.terms;
         let headers = if terms.peer.is_ipv4() { HEADERS_V4 } else { HEADERS_V6 };
-        // On the loopback interface there is no network path to measure.
+        // On the loopback interface there is no network path to probe or model.
         let (mtu_start, congestion) = match params.is_loopback {
             true => (params.ceiling, Algorithm::Local),
             false => (BASE - headers, config.congestion),
@@ -109,15 +109,15 @@ impl Transport {
         self.conn.peer() == peer
     }
 
-    /// The connection's pending work: whether it wants a turn, and its deadline.
+    /// Returns the connection's pending work.
     pub(crate) fn pending_work(&self, now: Nanos) -> PendingWork {
         if let Some((_, _, again)) = self.blocked {
             let ready = again <= now;
             return PendingWork { ready, deadline: (!ready).then_some(again), ..PendingWork::default() };
         }
         let pending_work = self.conn.pending_work(now).most_urgent_only();
-        // If the connection has a turn, its turn also handles an expired deadline. Otherwise the next pass handles the
-        // deadline. So it is handled once per pass.
+        // If `transmit` will be called, it also handles an expired deadline. Otherwise the deadline is moved to the
+        // next pass, so that it is handled once per pass.
         let needs_service = pending_work.needs_service();
         let deadline = pending_work.deadline.filter(|at| *at > now || !needs_service).map(|at| at.max(now + 1));
         PendingWork { deadline, ..pending_work }
@@ -182,15 +182,15 @@ impl Transport {
         self.send_until(now, host, context, |_| false)
     }
 
-    /// Sends posted work, if it may be sent now. All other packets are sent at the next turn.
+    /// Sends posted requests, as far as they may be sent now. Other packets wait for the next pass.
     pub(crate) fn send_now(&mut self, now: Nanos, host: &mut impl Host<QpContext>, context: &QpContext) -> bool {
         let sent = self.send_until(now, host, context, |conn| !conn.has_requests());
         self.conn.catch_up(host); // The deferred work is done while the packet is in flight.
         sent
     }
 
-    /// Posts and sends a plain send as a short packet, if it may be sent before all other packets. `most`: maximum
-    /// number of outstanding requests. Otherwise returns `None`, and posts and sends nothing.
+    /// Posts a plain send, and sends it as a short packet. Returns `None`, without effect, if it is not the next packet
+    /// to send. `most`: maximum number of outstanding requests.
     #[inline(always)]
     pub(crate) fn send_short(
         &mut self,
@@ -217,8 +217,7 @@ impl Transport {
         Some(self.conn.after_short_send(&mut context))
     }
 
-    /// Grants a permit for short sends, as [`Conn::permit_short`] does, if packets are not sealed and the socket is not
-    /// full.
+    /// Grants a permit for short sends ([`Conn::permit_short`]), unless packets are sealed or the socket is full.
     #[inline(never)]
     fn permit_short(&mut self, now: Nanos, length: u64, most: u32) -> bool {
         let length = u32::try_from(length).unwrap_or(u32::MAX);
@@ -230,7 +229,7 @@ impl Transport {
         may
     }
 
-    /// Sends a packet in a batch, because the socket did not accept it immediately.
+    /// Sends a short packet as a batch, because the direct send call has failed.
     #[cold]
     #[inline(never)]
     fn send_in_batch(&mut self, now: Nanos, packet: &[u8], mut context: &QpContext) {
@@ -239,7 +238,7 @@ impl Transport {
         SCRATCH.with_borrow_mut(|scratch| {
             scratch.batch.own().extend_from_slice(packet);
             scratch.batch.end_packet();
-            // The payload was copied, so the batch reads no memory of a request.
+            // The payload was already copied, so no request can fail because of its memory.
             scratch.carried.push(Unsent { payload: Payload::None, resend: false });
             self.send(scratch, to, now, &mut context);
         });
@@ -257,7 +256,8 @@ impl Transport {
                 self.blocked = Some((batch, to, again));
                 return false;
             }
-            // The batch was copied when the socket was full. Acks show which of its packets arrive.
+            // The payload was copied when the socket was full, so no request can fail here. Lost packets are detected
+            // by missing acks.
             let SendOutcome { is_blocked, overflows, .. } = batch.send(&self.socket, &SockAddr::of(to));
             if overflows {
                 self.conn.overflowed(now);
@@ -278,7 +278,7 @@ impl Transport {
         })
     }
 
-    /// Fills a batch with packets that may be sent now. Returns the batch's destination.
+    /// Fills the batch with packets that may be sent now. Returns its destination.
     fn fill(
         &mut self,
         scratch: &mut SendScratch,
@@ -306,7 +306,7 @@ impl Transport {
         batch_to.unwrap_or_else(|| self.conn.peer())
     }
 
-    /// Appends the payload of a packet after its header. Errors: the payload's memory cannot be used.
+    /// Appends the payload of a packet to its header. Error: the payload's memory is not accessible.
     fn append_payload(
         &mut self,
         scratch: &mut SendScratch,
@@ -325,8 +325,8 @@ impl Transport {
                     piece.address
                 }
             };
-            // SAFETY: the memory is registered, and `guards` has a reference on its registration until the batch was
-            // sent. The kernel reports parts that are not mapped.
+            // SAFETY: the memory is registered, and `guards` holds a reference on its registration until the batch was
+            // sent. The kernel returns an error for unmapped memory.
             unsafe { batch.memory(address as *const u8, piece.length as usize) };
             Ok(())
         };
@@ -362,7 +362,7 @@ impl Transport {
             }
             Payload::Padding(length) => out.resize(out.len() + length as usize, 0),
         }
-        // Sealing fails when the 64-bit counter is used up.
+        // Sealing fails only if the 64-bit counter is used up.
         let is_closed = self.seal.as_mut().is_none_or(|seal| seal.close(out, start));
         if is_closed { Ok(()) } else { Err(Status::Transport) }
     }

@@ -1,4 +1,4 @@
-//! Functions of the queue pair that the device, the counters, the exit handler and the shared receive queue call.
+//! The functions of a queue pair for the device, the counters, the exit handler and the shared receive queue.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -29,7 +29,7 @@ impl ConnectionHandler for QpCore {
         (state.phase, state.drains) = (QpPhase::Connecting(number), false);
     }
 
-    /// Opens the connection, and moves the work that was posted before into it, in order.
+    /// Opens the connection, and posts the queued work to it, in order.
     fn open(&self, now: Nanos, params: ConnectionParams) -> Option<PendingWork> {
         let mut state = self.state.lock();
         if state.phase != QpPhase::Connecting(params.number) {
@@ -96,13 +96,13 @@ impl ConnectionHandler for QpCore {
 }
 
 impl QpCore {
-    /// The counters of the present connection.
+    /// Returns the counters of the present connection.
     pub(crate) fn counters(&self) -> Option<Counters> {
         self.state.lock().transport.as_ref().map(|transport| transport.conn.counters())
     }
 
-    /// Acknowledges received data and resets the connection, if its lock is free within a short time. Called when the
-    /// process exits.
+    /// Called when the process exits: acknowledges received data and resets the connection, unless the lock is not free
+    /// within [`counters::EXIT_LOCK_TIMEOUT`].
     pub(crate) fn exit(&self) {
         let Some(mut state) = self.state.try_lock_for(counters::EXIT_LOCK_TIMEOUT) else { return };
         if let Some(transport) = &mut state.transport {
@@ -116,7 +116,7 @@ impl QpCore {
 }
 
 impl SrqWaiter for QpCore {
-    fn receive_came(&self) -> bool {
+    fn on_receive_posted(&self) -> bool {
         let mut state = self.state.lock();
         let Some(transport) = &mut state.transport else { return false };
         let now = device::now();

@@ -1,13 +1,13 @@
-//! Posts of one segment without flags in common cases: a short send that is sent at once, a request behind waiting
-//! requests, and a receive. If the conditions of a function are false, it changes nothing, and the caller uses the
-//! general post function.
+//! Fast paths for posts of one segment without flags: a short send that is transmitted immediately, a request behind
+//! waiting requests, and a receive. If the conditions of a function are false, it has no effect, and the caller uses
+//! the general function.
 #![forbid(unsafe_code)]
 
 use dapl::provider::{Op, Segment, Token, Work};
 use dapl_software::memory::scatter_gather::LocalMemory;
 use dapl_software::unlock_rarely;
 
-use super::{MAX_QUIET, QpCore, QpState};
+use super::{DIRECT_SEND_BELOW, QpCore, QpState};
 use crate::device;
 use crate::proto::Nanos;
 use crate::proto::conn::{AfterShortSend, Post, Work as ConnWork};
@@ -50,7 +50,8 @@ impl QpCore {
         false
     }
 
-    /// Posts a request if requests wait before it, or if it is a send that may be sent now as a short packet.
+    /// Posts a request if other requests wait before it, or if it is a send that may be transmitted now as a short
+    /// packet. Else returns false.
     #[inline(always)]
     fn post_under_lock(&self, state: &mut QpState, op: Op, segment: &Segment, cookie: u64) -> bool {
         let Some(transport) = &mut state.transport else { return false };
@@ -58,7 +59,7 @@ impl QpCore {
             if !matches!(op, Op::Send { .. }) {
                 return false;
             }
-            let (now, most) = (device::now(), MAX_QUIET.min(self.config.max_requests));
+            let (now, most) = (device::now(), DIRECT_SEND_BELOW.min(self.config.max_requests));
             let Some(rest) = transport.send_short(now, segment, cookie, most, &self.context) else { return false };
             self.after_short_send(state, now, rest);
             return true;
@@ -93,12 +94,12 @@ impl QpCore {
         if let Some(transport) = &state.transport
             && transport.next_service.is_before(deadline)
         {
-            return; // the turn or deadline that is planned comes first, and sees what was done
+            return; // The next scheduled call is early enough.
         }
         self.plan(state, now);
     }
 
-    /// Plans a turn for an ack.
+    /// Schedules the transmission of an ack.
     #[cold]
     #[inline(never)]
     fn plan_ack(&self, transport: &Transport) {
@@ -109,7 +110,7 @@ impl QpCore {
         );
     }
 
-    /// Handles the connection's events, and plans its turn or deadline.
+    /// Handles the connection's events, and schedules its pending work.
     #[cold]
     #[inline(never)]
     fn plan(&self, state: &mut QpState, now: Nanos) {
