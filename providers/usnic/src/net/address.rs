@@ -1,9 +1,8 @@
-//! Finds the interface and address of an IA by the text in `ia_params`.
+//! Finds the interface and address of an IA by the interface name or address in `ia_params`.
 //!
-//! The text is an interface name or an address of an interface. For an interface name, the first IPv4 address is used,
-//! else the first IPv6 address that is not link-local, else a link-local address. If several interfaces have the same
-//! link-local address, `%` and the interface name must follow it. Errors list the interfaces of this host. The system's
-//! list is read once.
+//! For an interface name, the first IPv4 address is used, else the first IPv6 address that is not link-local, else a
+//! link-local address. A link-local address must be followed by `%` and the interface name if several interfaces have
+//! it. Error texts list the interfaces of this host.
 
 use std::ffi::CStr;
 use std::io::{self, ErrorKind};
@@ -15,7 +14,7 @@ use super::route;
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) struct Interface {
     pub(crate) name: String,
-    /// The address with port 0; includes the scope if the address is link-local.
+    /// The address with port 0, and with its scope if it is link-local.
     pub(crate) address: SocketAddr,
     /// MTU in bytes, IP header included.
     pub(crate) mtu: usize,
@@ -27,12 +26,12 @@ pub(crate) struct Interface {
 const HEADERS: [usize; 2] = [20 + 8, 40 + 8];
 
 impl Interface {
-    /// The largest datagram payload that the interface's MTU allows.
+    /// Returns the maximum datagram payload in bytes for the interface's MTU.
     pub(crate) fn largest_payload(&self) -> usize {
         self.payload_of(self.mtu)
     }
 
-    /// The largest datagram payload from this address over a path of this MTU.
+    /// Returns the maximum datagram payload in bytes from this address over a path of this MTU.
     pub(crate) fn payload_of(&self, mtu: usize) -> usize {
         let headers = HEADERS[usize::from(self.address.is_ipv6())];
         mtu.saturating_sub(headers).min(super::send::MAX_BYTES)
@@ -43,9 +42,8 @@ impl Interface {
     }
 }
 
-/// Finds the interface address that `requested` names. Without a name, finds the first interface that is up and not
-/// loopback, else loopback. The outer error means that the system's list cannot be read. The inner error explains why
-/// no interface was found.
+/// Finds the interface address that `requested` names; `None`: that of the first interface that is up and not loopback,
+/// else of loopback. Outer error: the list of interfaces cannot be read. Inner error: text why no interface was found.
 pub(crate) fn find(requested: Option<&str>) -> io::Result<Result<Interface, String>> {
     Ok(choose(requested, &list()?))
 }
@@ -82,7 +80,7 @@ fn choose(requested: Option<&str>, all: &[Interface]) -> Result<Interface, Strin
     }
 }
 
-/// Rank of an address among the addresses of an interface: the address with the lowest rank is used.
+/// Returns the rank of an address. Of several addresses of an interface, the one with the lowest rank is used.
 fn rank(interface: &Interface) -> u8 {
     match interface.address {
         SocketAddr::V4(_) => 0,
@@ -102,7 +100,7 @@ fn by_address(ip: IpAddr, scope: Option<&str>, all: &[Interface]) -> Result<Opti
     Ok(first.cloned().or_else(|| by_loopback(ip, all).filter(|_| scope.is_none())))
 }
 
-/// Any address of 127.0.0.0/8 is local, although the list contains only one of them.
+/// Finds the loopback interface for any address of 127.0.0.0/8; the system's list contains only one of them.
 fn by_loopback(ip: IpAddr, all: &[Interface]) -> Option<Interface> {
     let interface = all.iter().find(|interface| interface.is_loopback && interface.address.is_ipv4())?;
     let is_loopback_v4 = ip.is_loopback() && ip.is_ipv4();
@@ -131,21 +129,21 @@ fn list_text(all: &[Interface]) -> String {
     format!("this host has {}", all.iter().map(each).collect::<Vec<_>>().join(", "))
 }
 
-/// Lists every address of every interface.
+/// Lists all addresses of all interfaces.
 fn list() -> io::Result<Vec<Interface>> {
     let mut first: *mut libc::ifaddrs = std::ptr::null_mut();
-    // SAFETY: writes the head of a list, which is freed below by `freeifaddrs`.
+    // SAFETY: `first` is a valid out parameter; the list is freed below by `freeifaddrs`.
     if unsafe { libc::getifaddrs(&raw mut first) } != 0 {
         return Err(io::Error::last_os_error());
     }
     let mut all = Vec::new();
     let mut next = first;
-    // SAFETY: the list ends with null, and lives until it is freed.
+    // SAFETY: `next` is an entry of the list or null, and the list is freed only after the loop.
     while let Some(entry) = unsafe { next.as_ref() } {
         next = entry.ifa_next;
-        // SAFETY: a name in the list is a C string.
+        // SAFETY: `getifaddrs` sets `ifa_name` to a C string, which is valid until the list is freed.
         let name = unsafe { CStr::from_ptr(entry.ifa_name) }.to_string_lossy().into_owned();
-        // SAFETY: an address in the list is null, or has all bytes of its family.
+        // SAFETY: `getifaddrs` sets `ifa_addr` to null, or to an address with all bytes of its family.
         let Some(address) = (unsafe { read(entry.ifa_addr) }) else { continue };
         let flags = entry.ifa_flags as libc::c_int;
         all.push(Interface {
@@ -156,7 +154,7 @@ fn list() -> io::Result<Vec<Interface>> {
             is_up: flags & libc::IFF_UP != 0,
         });
     }
-    // SAFETY: `getifaddrs` returned the list, and no part of it is used any more.
+    // SAFETY: `getifaddrs` has returned `first`, and no reference to the list exists any more.
     unsafe { libc::freeifaddrs(first) };
     Ok(all)
 }
@@ -164,7 +162,6 @@ fn list() -> io::Result<Vec<Interface>> {
 /// Reads a socket address.
 ///
 /// # Safety
-/// `address` is null, or points to an address that has all bytes of its address family.
 unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> {
     // SAFETY: this function's own contract.
     let family = unsafe { address.as_ref() }?.sa_family;
@@ -185,7 +182,7 @@ unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> {
     }
 }
 
-/// Returns the MTU of an interface; the minimum MTU of IPv6 if the kernel does not report the MTU.
+/// Returns the MTU of an interface in bytes; 1280, the minimum MTU of IPv6, if the kernel does not report it.
 fn mtu(name: &str) -> usize {
     const SMALLEST: usize = 1280;
     let text = std::fs::read_to_string(format!("/sys/class/net/{name}/mtu")).ok();
@@ -194,7 +191,7 @@ fn mtu(name: &str) -> usize {
 
 /// Returns the MTU by `SIOCGIFMTU`, for systems without `/sys`.
 fn mtu_by_ioctl(name: &str) -> Option<usize> {
-    // SAFETY: a plain C record, for which zeros are a value.
+    // SAFETY: all fields of `ifreq` are integers, arrays or nullable pointers, so all-zero bytes are valid.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     if name.len() >= request.ifr_name.len() {
         return None;
@@ -202,18 +199,18 @@ fn mtu_by_ioctl(name: &str) -> Option<usize> {
     request.ifr_name.iter_mut().zip(name.bytes()).for_each(|(place, byte)| *place = byte as libc::c_char);
     let socket = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).ok()?;
     let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-    // SAFETY: the record is complete, its name ends with a zero, and it outlives the call.
+    // SAFETY: `request` is initialized, its name ends with a zero byte, and it outlives the call.
     let failed = unsafe { libc::ioctl(fd, libc::SIOCGIFMTU as _, &raw mut request) };
-    // SAFETY: the kernel has set this field if the call succeeded.
+    // SAFETY: SIOCGIFMTU sets this member of the union; the other members are zero-initialized integers too.
     (failed == 0).then(|| usize::try_from(unsafe { request.ifr_ifru.ifru_mtu }).ok()).flatten()
 }
 
-/// Whether a peer can have this address: a unicast address of the same family as `own`.
+/// Whether `peer` is a unicast address of the same family as `own`.
 pub(crate) fn is_reachable(own: &SocketAddr, peer: IpAddr) -> bool {
     !peer.is_unspecified() && !peer.is_multicast() && own.is_ipv4() == peer.is_ipv4() && peer != Ipv4Addr::BROADCAST
 }
 
-/// Whether the kernel has a route from `own` to `peer`. No packet is sent. True if the kernel cannot answer.
+/// Whether the kernel has a route from `own` to `peer`. No packet is sent. Returns true if this cannot be determined.
 pub(crate) fn has_route(mut own: SocketAddr, peer: SocketAddr) -> bool {
     own.set_port(0);
     let Ok(socket) = UdpSocket::bind(own) else { return true };
@@ -236,11 +233,11 @@ pub(crate) fn is_local_address(own: &SocketAddr, peer: IpAddr) -> bool {
     if let Ok(is_local) = route::is_local(with_port(own, peer, 9)) {
         return is_local;
     }
-    // Without rtnetlink, the source address that the kernel chooses for `peer` is compared. This does not recognize
-    // secondary addresses.
+    // Without rtnetlink, the source address that the kernel selects for `peer` is compared with `peer`. This does not
+    // detect secondary addresses of this host.
     let any: IpAddr = if peer.is_ipv4() { Ipv4Addr::UNSPECIFIED.into() } else { Ipv6Addr::UNSPECIFIED.into() };
-    // For a local peer the kernel chooses the peer's own address as source. A bind to the address proves nothing,
-    // because the system may allow binding to an address of another host.
+    // For a local peer, the kernel selects the address of the peer as source. Binding a socket to `peer` would prove
+    // nothing, because Linux may allow binding to non-local addresses (`ip_nonlocal_bind`).
     let chosen = UdpSocket::bind((any, 0)).and_then(|socket| {
         socket.connect(with_port(own, peer, 9))?;
         socket.local_addr()
@@ -248,7 +245,7 @@ pub(crate) fn is_local_address(own: &SocketAddr, peer: IpAddr) -> bool {
     chosen.is_ok_and(|chosen| chosen.ip() == peer)
 }
 
-/// Returns the MTU of the kernel's route from `own` to an address of this host; `None` if `peer` is on another host.
+/// Returns the MTU in bytes of the route from `own` to `peer`, if `peer` is an address of this host.
 pub(crate) fn local_mtu(mut own: SocketAddr, peer: SocketAddr) -> Option<usize> {
     if !is_local_address(&own, peer.ip()) {
         return None;
@@ -262,13 +259,13 @@ pub(crate) fn local_mtu(mut own: SocketAddr, peer: SocketAddr) -> Option<usize> 
     };
     let (mut mtu, mut length): (libc::c_int, _) = (0, size_of::<libc::c_int>() as libc::socklen_t);
     let fd = std::os::fd::AsRawFd::as_raw_fd(&socket);
-    // SAFETY: writes one number and its length into locals that outlive the call.
+    // SAFETY: `mtu` and `length` outlive the call, and `length` is the size of `mtu`.
     let failed = unsafe { libc::getsockopt(fd, level, name, (&raw mut mtu).cast(), &raw mut length) };
     usize::try_from(mtu).ok().filter(|mtu| failed == 0 && *mtu > 0)
 }
 
-/// Whether no socket has the UDP port `server`, an address of this host. The kernel refuses an empty datagram to such a
-/// port before the send returns. Returns false if the refusal takes longer.
+/// Whether no socket is bound to the UDP port `server` of this host: an empty datagram to it causes an error on the
+/// sending socket. The kernel usually reports the error before the send returns; if it takes longer, returns false.
 pub(crate) fn is_port_closed(mut own: SocketAddr, server: SocketAddr) -> bool {
     own.set_port(0);
     let refused = UdpSocket::bind(own).and_then(|socket| {
@@ -280,7 +277,7 @@ pub(crate) fn is_port_closed(mut own: SocketAddr, server: SocketAddr) -> bool {
     refused.is_ok_and(|error| error.is_some_and(|error| error.kind() == ErrorKind::ConnectionRefused))
 }
 
-/// Returns the peer's address with a port, and with the scope of `own` if the address is link-local.
+/// Returns `peer` with a port, and with the scope of `own` if `peer` is link-local.
 pub(crate) fn with_port(own: &SocketAddr, peer: IpAddr, port: u16) -> SocketAddr {
     match (own, peer) {
         (SocketAddr::V6(own), IpAddr::V6(ip)) if ip.is_unicast_link_local() => {

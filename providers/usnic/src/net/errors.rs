@@ -1,8 +1,8 @@
 //! Delivery errors of datagrams: ICMP messages and local errors, from the socket's error queue (`IP_RECVERR`).
 //!
 //! ICMP messages are not authenticated. The kernel only matches the addresses and ports of the quoted datagram with the
-//! socket. An attacker off the path can guess the addresses and ports (RFC 5927). So the start of the quoted payload is
-//! returned too, and the caller compares it with the sent packet.
+//! socket, and an attacker off the path can guess these (RFC 5927). So the start of the quoted payload is returned too,
+//! and the caller compares it with the packets that it has sent.
 
 use std::io;
 use std::net::SocketAddr;
@@ -14,11 +14,11 @@ use super::socket::Socket;
 /// The cause of a delivery error.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum DeliveryErrorKind {
-    /// No socket is bound to the destination port, as reported by the destination address itself.
+    /// No socket is bound to the destination port. The report comes from the destination address.
     PortClosed,
-    /// Host or network unreachable, or port unreachable as reported by another address than the destination.
+    /// The host or network is unreachable, or an address other than the destination has reported a closed port.
     Unreachable,
-    /// The path does not carry packets larger than this number of bytes, including headers.
+    /// The path MTU is this number of bytes, including IP headers.
     TooLarge(u32),
 }
 
@@ -28,18 +28,17 @@ pub(crate) struct DeliveryError {
     /// Destination of the datagram.
     pub(crate) to: SocketAddr,
     pub(crate) kind: DeliveryErrorKind,
-    /// Whether the kernel of this host reported the error, instead of an ICMP message.
+    /// Whether the kernel of this host has detected the error, without an ICMP message.
     pub(crate) is_local: bool,
     /// The quoted start of the datagram's payload, at most [`QUOTE`] bytes.
     pub(crate) quote: Vec<u8>,
 }
 
-/// Number of bytes that are read of a quoted payload. Linux quotes 500 and more, as RFC 1812, 4.3.2.3 requires of
-/// routers.
+/// Maximum number of bytes that are read of a quoted payload. Linux quotes 500 and more, as RFC 1812, 4.3.2.3 requires
+/// of routers.
 pub(crate) const QUOTE: usize = 128;
 
-/// Maximum number of errors that are read in one call. Further errors wait for the next call, so a flood of errors does
-/// not delay other work.
+/// Maximum number of errors that are read in one call. Without the limit, a flood of errors would delay other work.
 const MAX_ERRORS: usize = 64;
 
 /// Reads the queued errors of the socket.
@@ -64,7 +63,7 @@ fn next(socket: &Socket) -> io::Result<Option<DeliveryError>> {
     let mut control: ErrorControl = [0; 16];
     let mut quote = vec![0; QUOTE];
     let mut piece = libc::iovec { iov_base: quote.as_mut_ptr().cast(), iov_len: quote.len() };
-    // SAFETY: a plain C record, for which zeros are a value.
+    // SAFETY: all fields of `msghdr` are integers or nullable pointers, so all-zero bytes are valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_name = (&raw mut raw).cast();
     message.msg_namelen = size_of::<RawSockAddr>() as libc::socklen_t;
@@ -73,14 +72,14 @@ fn next(socket: &Socket) -> io::Result<Option<DeliveryError>> {
     message.msg_control = control.as_mut_ptr().cast();
     message.msg_controllen = size_of_val(&control) as _;
     let flags = libc::MSG_ERRQUEUE | libc::MSG_DONTWAIT;
-    // SAFETY: every pointer in `message` is to a local buffer that outlives the call, with the buffer's length.
+    // SAFETY: each pointer in `message` is to a local buffer that outlives the call, with the length of that buffer.
     let result = unsafe { libc::recvmsg(socket.as_fd().as_raw_fd(), &raw mut message, flags) };
     if result < 0 {
         return Err(io::Error::last_os_error());
     }
-    // A longer payload was truncated, so the returned length is at most the length of the buffer.
+    // `recvmsg` truncates a longer payload, so its result is at most the length of the buffer.
     quote.truncate(result.unsigned_abs());
-    // SAFETY: the kernel has filled `message`, and its buffer `control` still exists.
+    // SAFETY: `recvmsg` has filled `message`, and its buffer `control` still exists.
     let error = unsafe { error(&message) };
     let to = sockaddr::read(&raw, message.msg_namelen);
     Ok(to.zip(error).map(|(to, (error, by))| {
@@ -89,7 +88,7 @@ fn next(socket: &Socket) -> io::Result<Option<DeliveryError>> {
     }))
 }
 
-/// Classifies an error of a datagram that was sent to `to`. `by` is the sender of the ICMP message.
+/// Classifies an error of a datagram that was sent to `to`. `by`: sender of the ICMP message.
 fn classify(error: &libc::sock_extended_err, by: Option<SocketAddr>, to: SocketAddr) -> DeliveryErrorKind {
     // Origin, type and code of "destination unreachable, port unreachable" (RFC 792 and RFC 4443).
     const PORT_UNREACHABLE: [(u8, u8, u8); 2] = [(libc::SO_EE_ORIGIN_ICMP, 3, 3), (libc::SO_EE_ORIGIN_ICMP6, 1, 4)];
@@ -104,10 +103,10 @@ fn classify(error: &libc::sock_extended_err, by: Option<SocketAddr>, to: SocketA
 /// Returns the error record, and the sender of the ICMP message, which follows the record.
 ///
 /// # Safety
-/// `recvmsg` has filled `message`, and its control data still exists.
 #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
 unsafe fn error(message: &libc::msghdr) -> Option<(libc::sock_extended_err, Option<SocketAddr>)> {
-    // SAFETY: this function's own contract; the headers are in the buffer, and so is their data.
+    // SAFETY: by the contract, `message` is filled and its control data exists. The `CMSG` functions return only
+    // headers within the control data, and the kernel has written the data behind each header.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while let Some(part) = header.as_ref() {

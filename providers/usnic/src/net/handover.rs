@@ -1,10 +1,10 @@
 //! Forwards connection requests between processes of one user that share the well-known port.
 //!
-//! Each listener has a local datagram socket in a directory of its user (`listener_dir`). Only that user's processes
-//! can send to the socket, so a request is not forwarded to another user. The receiver gets the sender's user from the
-//! kernel, and drops datagrams of other users, including the superuser. This loses no request: the kernel shares a UDP
-//! port only between sockets of one effective user, so a process of another user never receives a request for this
-//! port. A forwarded request is preceded by its source address.
+//! Each listener has a Unix datagram socket in a directory of its user (`listener_dir`). Only processes of that user
+//! can send to it, so a request is never forwarded to another user. The receiver checks the sender's user
+//! (SCM_CREDENTIALS), and drops datagrams of other users, including the superuser. No request is lost by this: the
+//! kernel shares a UDP port only between sockets of one effective user. A datagram consists of the source address of
+//! the request, and the request.
 
 use std::fs;
 use std::io;
@@ -16,20 +16,20 @@ use std::path::PathBuf;
 use dapl_software::base_dir::{self, BaseDir};
 use rustix::net::{AddressFamily, SendFlags, SocketAddrUnix, SocketFlags, SocketType};
 
-/// Largest request in bytes.
+/// Maximum size of a request in bytes.
 pub(crate) const MAX_REQUEST: usize = 2048;
-/// Bytes of the source address before the request: IPv6 or mapped IPv4 address, port, scope.
+/// Size in bytes of the source address before the request: IPv6 or mapped IPv4 address, port, scope.
 const SOURCE_LEN: usize = 16 + 2 + 4;
 
-/// The local socket of a listener. Dropping it removes the socket's name.
+/// The Unix socket of a listener. Dropping it removes the socket's name.
 #[derive(Debug)]
 pub(crate) struct HandoverSocket {
     fd: OwnedFd,
     base: BaseDir,
     path: PathBuf,
-    /// Device and inode of the name, to recognize a file by which another process has replaced it.
+    /// Device and inode of the name, to detect that another process has replaced the file.
     id: (u64, u64),
-    /// The process and the user that bound the socket.
+    /// Process and user that have bound the socket.
     pid: u32,
     uid: u32,
 }
@@ -47,7 +47,7 @@ fn socket() -> io::Result<OwnedFd> {
 }
 
 impl HandoverSocket {
-    /// Binds a socket in `base`. `name` is the address of `path`, which does not exist yet.
+    /// Binds a socket in `base`. `name`: the socket address for `path`, which must not exist.
     pub(super) fn bind(name: &SocketAddrUnix, base: &BaseDir, path: PathBuf) -> io::Result<HandoverSocket> {
         let fd = socket()?;
         rustix::net::sockopt::set_socket_passcred(&fd, true)?;
@@ -81,11 +81,11 @@ impl HandoverSocket {
         }
     }
 
-    /// Returns the length (`None`: the datagram was truncated) and the sender's user. The credentials are parsed by
-    /// hand, because a sender of another pid namespace has process id 0, which rustix cannot represent.
+    /// Returns the length (`None`: the datagram was truncated) and the sender's user. rustix cannot be used: a sender
+    /// in another pid namespace has process id 0, which its credentials type cannot represent.
     fn receive_raw(&self, bytes: &mut [u8]) -> io::Result<(Option<usize>, Option<u32>)> {
         let mut control: CredentialControl = [0; 8];
-        // SAFETY: a plain C record, for which zeros are a value.
+        // SAFETY: all fields of `msghdr` are integers or nullable pointers, so all-zero bytes are valid.
         let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
         let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
         message.msg_iov = &raw mut part;
@@ -93,26 +93,27 @@ impl HandoverSocket {
         message.msg_control = control.as_mut_ptr().cast();
         message.msg_controllen = size_of_val(&control) as _;
         let flags = libc::MSG_DONTWAIT | libc::MSG_CMSG_CLOEXEC;
-        // SAFETY: every pointer in `message` is to a local buffer that outlives the call, with the buffer's length.
+        // SAFETY: each pointer in `message` is to a buffer that outlives the call, with the length of that buffer.
         let length = unsafe { libc::recvmsg(self.fd.as_raw_fd(), &raw mut message, flags) };
         let length = usize::try_from(length).map_err(|_| io::Error::last_os_error())?;
         let is_whole = message.msg_flags & libc::MSG_TRUNC == 0;
-        // SAFETY: the kernel has filled `message`, and its buffer `control` still exists.
+        // SAFETY: `recvmsg` has filled `message`, and its buffer `control` still exists.
         Ok((is_whole.then_some(length), unsafe { sender(&message) }))
     }
 }
 
-/// Buffer for credentials, and for a descriptor that a sender may add. It is aligned for control message headers.
+/// Buffer for credentials, and for descriptors that a sender may add. Its type gives the alignment of control message
+/// headers.
 type CredentialControl = [u64; 8];
 
-/// Returns the user that sent the message, and closes descriptors that the message carries.
+/// Returns the user that has sent the message, and closes descriptors in the message.
 ///
 /// # Safety
-/// `recvmsg` has filled `message`, and its control data still exists.
 #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
 unsafe fn sender(message: &libc::msghdr) -> Option<u32> {
     let mut uid = None;
-    // SAFETY: this function's own contract; the headers are in the buffer, and so is their data.
+    // SAFETY: by the contract, `message` is filled and its control data exists. The `CMSG` functions return only
+    // headers within the control data, and the kernel has written the data behind each header.
     unsafe {
         let mut header = libc::CMSG_FIRSTHDR(message);
         while let Some(part) = header.as_ref() {
@@ -140,12 +141,12 @@ impl AsFd for HandoverSocket {
 
 impl Drop for HandoverSocket {
     fn drop(&mut self) {
-        // A forked child has a copy of this object, but only the parent may remove the name.
+        // In a forked child this is a copy: the parent still listens, so the name stays.
         if self.pid != std::process::id() {
             return;
         }
-        // The name is removed before the socket is closed, so no process of this user can have replaced it. An
-        // administrator may have replaced it.
+        // Processes of this user replace only names of closed sockets, and this one is still open. An administrator may
+        // have replaced the file, which must then stay.
         if fs::symlink_metadata(&self.path).is_ok_and(|found| (found.dev(), found.ino()) == self.id) {
             let _ = fs::remove_file(&self.path);
         }
@@ -155,15 +156,15 @@ impl Drop for HandoverSocket {
     }
 }
 
-/// Sends a request to the listener with this name. `WouldBlock`: the listener's queue is full.
+/// Sends a request to the listener with this name. Error `WouldBlock`: the listener's queue is full.
 pub(super) fn send(to: &SocketAddrUnix, forwarded: &ForwardedRequest) -> io::Result<()> {
     rustix::net::sendto(socket()?, &encode(forwarded), SendFlags::DONTWAIT | SendFlags::NOSIGNAL, to)?;
     Ok(())
 }
 
-/// Probes whether a live process has bound this name.
+/// Checks whether a running process has bound this name.
 ///
-/// Errors: `ConnectionRefused` and `NotFound` if there is no such process; other errors if the probe failed.
+/// Errors: `ConnectionRefused` and `NotFound` if there is no such process; other errors if this cannot be determined.
 pub(super) fn probe(name: &SocketAddrUnix) -> io::Result<()> {
     Ok(rustix::net::connect(socket()?, name)?)
 }
@@ -209,7 +210,7 @@ mod tests {
         send(&name, &forwarded).unwrap();
         assert_eq!(socket.receive(), Some(forwarded.clone()));
         send(&name, &forwarded).unwrap();
-        // Makes the socket accept only datagrams of another user.
+        // The socket now accepts only datagrams of another user, so it drops the request.
         socket.uid += 1;
         assert_eq!(socket.receive(), None);
         drop(socket);

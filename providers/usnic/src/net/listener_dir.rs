@@ -1,13 +1,13 @@
-//! The directory where processes of one user find each other's listeners: `<base>/listeners/`, with a local socket for
-//! each listener.
+//! The directory in which processes of one user find each other's listeners: `<base>/listeners/`, with a Unix socket
+//! for each listener.
 //!
 //! Owner and mode (0700) are checked at every use, and names are resolved through the descriptor that was checked. So
-//! no other user can bind a name in the directory, or send or receive through a name. Names of the abstract namespace
-//! lack this protection, because any user can bind them. Several network namespaces may share the directory, so a name
-//! begins with the namespace's inode: `<namespace>-<address and port>-<qualifier>`.
+//! no other user can bind a name in the directory, or send to one. The abstract socket namespace has no such
+//! protection: any user can bind any name. Several network namespaces may share the directory, so a name begins with
+//! the inode of the namespace: `<namespace>-<address and port>-<qualifier>`.
 //!
-//! The socket of a dead process refuses connections, and its name is replaced. Names are created and replaced under a
-//! lock on the directory. The lock is held for some system calls, none of which blocks.
+//! A name whose process has exited refuses connections (ECONNREFUSED), and is replaced. Names are created and replaced
+//! under a lock on the directory, which is held for a few non-blocking system calls.
 #![forbid(unsafe_code)]
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
@@ -25,9 +25,9 @@ use rustix::net::SocketAddrUnix;
 
 use super::handover::{self, ForwardedRequest, HandoverSocket};
 
-/// Longest wait for the lock on the directory. A process has the lock for a far shorter time, unless it was stopped.
+/// Maximum wait for the lock on the directory. Only a stopped process holds it for long.
 const LOCK_TIMEOUT: Duration = Duration::from_secs(5);
-/// Time between two attempts to get the lock: slightly longer than a process usually has the lock.
+/// Interval between attempts to acquire the lock: slightly longer than a process usually holds it.
 const RETRY: Duration = Duration::from_micros(100);
 
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(crate) struct ListenerDir {
     base: BaseDir,
     /// Inode of the network namespace; 0 without `/proc`.
     namespace: u64,
-    /// Completed when the names of dead processes were removed.
+    /// Removes the names of exited processes once.
     cleaned: Once,
 }
 
@@ -46,7 +46,7 @@ struct VerifiedDir {
 }
 
 impl ListenerDir {
-    /// Describes the directory in `base` for the network namespace of the calling thread. No file is accessed yet.
+    /// `base`: the base directory; it is not accessed. Uses the network namespace of the calling thread.
     pub(crate) fn new(base: BaseDir) -> Self {
         let namespace = fs::metadata("/proc/thread-self/ns/net").map_or(0, |found| found.ino());
         ListenerDir { base, namespace, cleaned: Once::new() }
@@ -62,14 +62,14 @@ impl ListenerDir {
 
     /// Opens a socket for the listener on `qual` at this address.
     ///
-    /// Errors: `AddrInUse` if a live process of this user has a listener on `qual` there; other errors if the directory
-    /// cannot be used.
+    /// Errors: `AddrInUse` if a process of this user listens on `qual` at this address; other errors if the directory
+    /// is not usable.
     pub(crate) fn open(&self, at: SocketAddr, qual: u64) -> io::Result<HandoverSocket> {
         let name = self.name(at, qual);
         let until = Instant::now() + LOCK_TIMEOUT;
         loop {
             match self.try_open(&name) {
-                // Another process has the lock, or has just removed the empty directory.
+                // Another process holds the lock, or removes the empty directory.
                 Err(error) if is_transient(&error) && Instant::now() < until => std::thread::sleep(RETRY),
                 result => return result,
             }
@@ -114,12 +114,13 @@ impl ListenerDir {
         let name = self.name(at, qual);
         match VerifiedDir::open(self.path()).and_then(|dir| handover::send(&dir.address(&name)?, forwarded)) {
             Ok(()) => true,
-            // A full queue means that a listener exists. The requester repeats its request later.
+            // If its queue is full, the listener exists; the client repeats its request later.
             Err(error) => error.kind() == ErrorKind::WouldBlock,
         }
     }
 
-    /// Whether a process of this user listens on any qualifier at this address, so that this user has the UDP port.
+    /// Whether a process of this user listens on any qualifier at this address, so that the UDP port belongs to this
+    /// user.
     pub(crate) fn owns_port(&self, at: SocketAddr) -> bool {
         let Ok(dir) = VerifiedDir::open(self.path()) else { return false };
         let start = format!("{:x}-{at}-", self.namespace);
@@ -133,13 +134,13 @@ impl ListenerDir {
     }
 }
 
-/// Whether the error may occur because another process is creating or removing a name.
+/// Whether the error may be caused by another process that holds the lock, or creates or removes the directory.
 fn is_transient(error: &io::Error) -> bool {
     matches!(error.kind(), ErrorKind::WouldBlock | ErrorKind::NotFound)
 }
 
 impl VerifiedDir {
-    /// Opens and checks a directory. Errors: `PermissionDenied` if another user may access it.
+    /// Opens and checks a directory. Error: `PermissionDenied` if another user may access it.
     fn open(path: PathBuf) -> io::Result<VerifiedDir> {
         let flags = libc::O_DIRECTORY | libc::O_NOFOLLOW;
         let file = OpenOptions::new().read(true).custom_flags(flags).open(&path)?;
@@ -153,15 +154,15 @@ impl VerifiedDir {
         Ok(VerifiedDir { file, path })
     }
 
-    /// Returns the socket address of a name. The address uses the directory's descriptor, which stays valid if the path
-    /// is replaced. Without `/proc`, it uses the path.
+    /// Returns the socket address of a name in the checked directory: a path through the descriptor, even if the
+    /// directory's path was replaced. Without `/proc`, the directory's path is used.
     fn address(&self, name: &str) -> io::Result<SocketAddrUnix> {
         let by_descriptor = PathBuf::from(format!("/proc/thread-self/fd/{}", self.file.as_raw_fd()));
         let dir: &Path = if by_descriptor.exists() { &by_descriptor } else { &self.path };
         Ok(SocketAddrUnix::new(dir.join(name))?)
     }
 
-    /// Whether no live process has bound this name.
+    /// Whether no running process has bound this name.
     fn is_free(&self, name: &str) -> io::Result<bool> {
         match handover::probe(&self.address(name)?) {
             Ok(()) => Ok(false),
@@ -177,13 +178,13 @@ impl VerifiedDir {
         }
     }
 
-    /// Returns all names, including names of dead processes.
+    /// Returns all names, including those of exited processes.
     fn names(&self) -> impl Iterator<Item = String> {
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
         entries.filter_map(|entry| entry.file_name().into_string().ok())
     }
 
-    /// Removes the names of dead processes. The caller has the lock on the directory.
+    /// Removes the names of exited processes. The caller holds the lock on the directory.
     fn clean(&self) {
         for name in self.names().filter(|name| self.is_free(name).is_ok_and(|is_free| is_free)) {
             let _ = self.remove(&name);

@@ -1,6 +1,6 @@
-//! Sockets: sending and receiving of datagrams, and delivery errors of the kernel.
+//! Sockets: transmission and reception of datagrams, and their delivery errors.
 //!
-//! These modules contain no connection state and no protocol. They trust no received data, and never block.
+//! These modules know neither connections nor the protocol. They trust no received data, and never block.
 
 pub(crate) mod address;
 pub(crate) mod errors;

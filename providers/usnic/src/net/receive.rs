@@ -1,8 +1,8 @@
 //! Receives many datagrams in one call, as GRO batches (`UDP_GRO`) if possible, and reads the kernel's count of dropped
 //! datagrams.
 //!
-//! The packets of a GRO batch are of one sender and of equal length; only the last packet may be shorter. A datagram
-//! that did not fit its buffer is dropped. The content of packets is not examined here.
+//! The packets of a GRO batch have one sender and equal length; only the last may be shorter. Truncated datagrams are
+//! dropped. The content of packets is not examined here.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -12,12 +12,12 @@ use std::os::fd::{AsFd, AsRawFd};
 use super::sockaddr::{self, RawSockAddr};
 use super::socket::Socket;
 
-/// Size of a receive buffer in bytes; no datagram or GRO batch is larger.
+/// Size in bytes of a receive buffer: the maximum of a datagram or GRO batch.
 const MAX_DATAGRAM: usize = 1 << 16;
 /// Maximum number of datagrams or GRO batches that one call receives.
 const MAX_MESSAGES: usize = 8;
 
-/// Buffers for received datagrams. The kernel allocates a page when it is first written.
+/// Buffers for received datagrams. Their pages are allocated when the kernel first writes to them.
 pub(crate) struct ReceiveBatch {
     buffers: Box<[u8]>,
     names: [RawSockAddr; MAX_MESSAGES],
@@ -25,7 +25,8 @@ pub(crate) struct ReceiveBatch {
     /// For each datagram or GRO batch: its sender, its length, and the length of its packets.
     received: [Option<(SocketAddr, usize, usize)>; MAX_MESSAGES],
     count: usize,
-    /// Number of messages to request in the next call. If one packet is expected, a call for one message is cheaper.
+    /// Number of messages to request in the next call: twice as many if the last call has returned all requested ones,
+    /// else as many as it has returned. A call for one message is cheaper.
     requested: usize,
 }
 
@@ -33,14 +34,15 @@ pub(crate) struct ReceiveBatch {
 #[repr(C, align(8))]
 struct ReceiveControl([u8; CONTROL]);
 
-/// Size in bytes of the control data: the length of packets, and the count of drops. SAFETY: only computes lengths.
+/// Size in bytes of the control data: the length of packets, and the count of drops. SAFETY: `CMSG_SPACE` only computes
+/// a length.
 const CONTROL: usize = unsafe { 2 * libc::CMSG_SPACE(size_of::<u64>() as u32) } as usize;
 
-/// Consecutive packets of one sender. The packets may be decrypted in place.
+/// Consecutive packets of one sender, in a mutable buffer: they may be decrypted in place.
 #[derive(Debug)]
 pub(crate) struct Packets<'a> {
     bytes: &'a mut [u8],
-    /// Length of each packet except the last; not 0.
+    /// Length in bytes of each packet except the last; not 0.
     segment: usize,
 }
 
@@ -99,7 +101,7 @@ impl ReceiveBatch {
         let requested = self.requested;
         let count = match if requested == 1 { self.call_for_one(socket) } else { self.call(socket, requested) } {
             Ok(count) => count,
-            // The error belongs to a packet that was sent earlier, not to this call.
+            // The error belongs to a packet that was sent earlier, and is in the error queue.
             Err(error) => {
                 socket.note_errors(true);
                 return Err(error);
@@ -110,19 +112,19 @@ impl ReceiveBatch {
         Ok(count)
     }
 
-    /// Whether more datagrams may be queued. Returns false after a single datagram, so that a waiting consumer gets it
-    /// without a further system call.
+    /// Whether more datagrams may be queued. Returns false after a single datagram, so that its consumer does not wait
+    /// for a further system call.
     pub(crate) fn may_have_more(&self) -> bool {
         self.count > 1 && self.requested > self.count || self.count == MAX_MESSAGES
     }
 
-    /// Receives one datagram by `recvmsg`, which is cheaper than `recvmmsg` for one. Most calls find no datagram.
+    /// Receives one datagram by `recvmsg`, which is cheaper than `recvmmsg` for one.
     #[inline(always)]
     fn call_for_one(&mut self, socket: &Socket) -> io::Result<usize> {
         let (mut part, mut message) = (MaybeUninit::uninit(), MaybeUninit::uninit());
         let message = message.write(self.header(0, &mut part));
-        // SAFETY: `message` points to buffers of `self` and of this frame, with their lengths. The C library's function
-        // is avoided for the reasons given at `receive_messages`.
+        // SAFETY: `message` points to buffers of `self` and of this stack frame, with their lengths. The system call is
+        // made directly for the reasons given at `receive_messages`.
         let length = unsafe {
             libc::syscall(libc::SYS_recvmsg, socket.as_fd().as_raw_fd(), &raw mut *message, libc::MSG_DONTWAIT)
         };
@@ -141,8 +143,8 @@ impl ReceiveBatch {
             messages[at].write(libc::mmsghdr { msg_hdr: self.header(at, &mut parts[at]), msg_len: 0 });
         }
         let first = messages.as_mut_ptr().cast::<libc::mmsghdr>();
-        // SAFETY: `requested` records are set. Each record points to buffers of `self` and of this frame, with their
-        // lengths; no two records share a buffer.
+        // SAFETY: `first` points to `requested` initialized records. Each points to buffers of `self` and of this stack
+        // frame, with their lengths; no two records share a buffer.
         let count = unsafe { receive_messages(socket.as_fd().as_raw_fd(), first, requested) };
         let Ok(count) = usize::try_from(count) else { return nothing_or_error() };
         let count = count.min(requested);
@@ -155,11 +157,11 @@ impl ReceiveBatch {
         Ok(count)
     }
 
-    /// Builds a message header for the kernel, with the buffers at index `at`. `part` must outlive the header.
+    /// Builds a message header with the buffers at index `at`. `part` must outlive the header.
     #[inline(always)]
     fn header(&mut self, at: usize, part: &mut MaybeUninit<libc::iovec>) -> libc::msghdr {
         let base = self.buffers[at * MAX_DATAGRAM..].as_mut_ptr().cast();
-        // SAFETY: a plain C record, for which zeros are a value.
+        // SAFETY: all fields of `msghdr` are integers or nullable pointers, so all-zero bytes are valid.
         let mut header: libc::msghdr = unsafe { std::mem::zeroed() };
         header.msg_name = (&raw mut self.names[at]).cast();
         header.msg_namelen = size_of::<RawSockAddr>() as libc::socklen_t;
@@ -180,39 +182,37 @@ impl ReceiveBatch {
     }
 }
 
-/// Returns the number of messages, or -1 with the error in `errno`. Calls the kernel directly, because the C library's
-/// functions are cancellation points. This thread holds locks and must not be cancelled, and the check for cancellation
-/// costs time in each call.
+/// Calls `recvmmsg`. Returns the number of messages, or -1 with the error in `errno`. The system call is made directly,
+/// because the C library's function is a cancellation point: this thread holds locks, so it must not be cancelled.
 ///
 /// # Safety
-/// `first` points to `requested` records, each of which points to buffers with their lengths.
 unsafe fn receive_messages(fd: libc::c_int, first: *mut libc::mmsghdr, requested: usize) -> libc::c_long {
     const FLAGS: libc::c_int = libc::MSG_DONTWAIT;
     let no_time_out = std::ptr::null_mut::<libc::timespec>();
-    // SAFETY: this function's own contract.
+    // SAFETY: the contract of this function is that of the system call.
     unsafe { libc::syscall(libc::SYS_recvmmsg, fd, first, requested as libc::c_uint, FLAGS, no_time_out) }
 }
 
-/// Result of a failed call: `Ok(0)` if no datagram is queued, else an error. Most calls of a polling thread find no
-/// datagram, so this case does not construct an `io::Error`.
+/// Returns the result of a failed call: `Ok(0)` if no datagram is queued, else the error. The first case is the most
+/// frequent one of a polling thread, so it constructs no `io::Error`.
 #[inline(always)]
 fn nothing_or_error() -> io::Result<usize> {
-    // SAFETY: `errno` is a variable of the calling thread.
+    // SAFETY: `__errno_location` returns a valid pointer to a variable of the calling thread.
     match unsafe { *libc::__errno_location() } {
         libc::EAGAIN | libc::EINTR => Ok(0),
         code => Err(io::Error::from_raw_os_error(code)),
     }
 }
 
-/// Returns the sender, the length, and the length of each packet in it. `None`: the datagram was truncated, or has no
-/// source address.
+/// Returns the sender, the length, and the length of each packet of a received message. `None`: it was truncated, or
+/// has no source address.
 ///
 /// # Safety
-/// `recvmmsg` has filled `message`, and its control data still exists.
 unsafe fn read(socket: &Socket, message: &libc::mmsghdr, name: &RawSockAddr) -> Option<(SocketAddr, usize, usize)> {
     let (header, length) = (&message.msg_hdr, message.msg_len as usize);
     let mut segment = length;
-    // SAFETY: this function's own contract; the headers are in the buffer, and so is their data.
+    // SAFETY: by the contract, `message` is filled and its control data exists. The `CMSG` functions return only
+    // headers within the control data, and the kernel has written the data behind each header.
     unsafe {
         let mut control = libc::CMSG_FIRSTHDR(header);
         while let Some(part) = control.as_ref() {

@@ -1,18 +1,19 @@
-//! A socket filter that selects which of the processes that share a UDP port receives a datagram.
+//! A socket filter (SO_ATTACH_REUSEPORT_CBPF) that selects the process that receives a datagram, of those that share a
+//! UDP port.
 //!
-//! The kernel selects by a hash over both addresses, so all repetitions of a request go to the same process. If that
-//! process is stopped, the request gets no answer. So requesters shorten their repetitions, and the filter selects by
-//! length for datagrams that are shorter than the first transmission. A datagram that is shorter by one byte goes to
-//! the first socket of the group, by two bytes to the second socket, and so on. For any other length, and if there is
-//! no such socket, the hash decides.
+//! By default, the kernel selects by a hash over both addresses, so all retransmissions of a request go to the same
+//! process. If that process is stopped, there is no reply. So clients shorten their retransmissions, and the filter
+//! selects by length: a datagram that is one byte shorter than a first transmission goes to the first socket of the
+//! group, two bytes shorter to the second socket, and so on. For any other length, and if there is no such socket, the
+//! hash decides.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
 
 use super::socket::Socket;
 
-/// `struct sock_fprog` of `linux/filter.h`, with its padding as a field. The kernel reads the padding too, and memory
-/// checkers report padding that was not written.
+/// `struct sock_fprog` of `linux/filter.h`, with its padding as a field. The kernel reads the padding too, so memory
+/// checkers would report it as uninitialized.
 #[repr(C)]
 struct Filter {
     length: u16,
@@ -21,11 +22,12 @@ struct Filter {
 }
 const _: () = assert!(size_of::<Filter>() == size_of::<libc::sock_fprog>());
 
-/// Installs the filter for all sockets that share the port of this socket. `length` is the length in bytes of a first
-/// transmission, for which the hash decides. Needs Linux 4.5, but no privilege.
+/// Installs the filter for all sockets that share the port of this socket. `length`: length in bytes of a first
+/// transmission. Needs Linux 4.5, but no privilege.
 pub(crate) fn choose_by_length(socket: &Socket, length: usize) -> io::Result<()> {
     let step = |code, k| libc::sock_filter { code, jt: 0, jf: 0, k };
-    // The program returns the index of the selected socket. For `length` itself it returns an index that no group has.
+    // The program returns `length` - 1 - the datagram's length: the index of the selected socket. For other lengths the
+    // index is out of range.
     let mut program = [
         step((libc::BPF_LD | libc::BPF_W | libc::BPF_LEN) as u16, 0),
         step((libc::BPF_ALU | libc::BPF_NEG) as u16, 0),
@@ -35,7 +37,7 @@ pub(crate) fn choose_by_length(socket: &Socket, length: usize) -> io::Result<()>
     let filter = Filter { length: program.len() as u16, padding: Default::default(), program: program.as_mut_ptr() };
     let (fd, size) = (socket.as_fd().as_raw_fd(), size_of_val(&filter) as libc::socklen_t);
     let name = libc::SO_ATTACH_REUSEPORT_CBPF;
-    // SAFETY: `filter` and the program that it points to outlive the call, and have the given lengths.
+    // SAFETY: `filter` and its program outlive the call, and have the lengths that are passed.
     let failed = unsafe { libc::setsockopt(fd, libc::SOL_SOCKET, name, (&raw const filter).cast(), size) };
     if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }

@@ -1,4 +1,4 @@
-//! Asks the kernel by rtnetlink(7) whether an address belongs to this host. No packet is sent.
+//! Queries the kernel by rtnetlink(7) whether an address belongs to this host. No packet is sent.
 #![forbid(unsafe_code)]
 
 use std::io::{self, ErrorKind};
@@ -14,18 +14,18 @@ const RTM_GETROUTE: u16 = 26;
 const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTN_LOCAL: u8 = 2;
-/// Size in bytes of a `nlmsghdr`. The eighth byte of the `rtmsg` that follows is the type of the route.
+/// Size in bytes of a `nlmsghdr`, and offset of the route type: byte 7 of the `rtmsg` that follows.
 const HEADER: usize = 16;
 const ROUTE_TYPE: usize = HEADER + 7;
 
 /// Whether the route to `peer` is local: `peer` is an address of an interface, or in a range that is routed locally.
-/// Returns false without a route. Errors: the kernel gives no answer.
+/// Returns false if there is no route. Error: rtnetlink is not usable.
 pub(super) fn is_local(peer: SocketAddr) -> io::Result<bool> {
     // Protocol 0 is NETLINK_ROUTE.
     let socket = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, None)?;
     sendto(&socket, &request(peer), SendFlags::empty(), &SocketAddrNetlink::new(0, 0))?;
     let mut answer = [0; 4096];
-    // The kernel has queued its answer before `sendto` returns.
+    // The kernel has queued its response before `sendto` returns.
     let (length, _) = recv(&socket, &mut answer[..], RecvFlags::DONTWAIT)?;
     let answer = &answer[..length];
     let kind = answer.get(4..6).ok_or(ErrorKind::InvalidData)?;

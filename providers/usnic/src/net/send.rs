@@ -1,10 +1,10 @@
-//! Sends batches of packets with as few system calls as possible. The kernel gathers the parts of each packet from
-//! memory.
+//! Sends batches of packets with as few system calls as possible. The kernel gathers the memory ranges ("parts") of
+//! each packet.
 //!
-//! All packets of a batch belong to one connection and have one destination. Packets of equal length are sent as one
-//! GSO batch, which the kernel or the network card splits (`UDP_SEGMENT`). Runs of fewer than [`MIN_GSO`] packets, and
-//! all packets on a kernel without GSO, are sent by `sendmmsg`. Payload is copied only if a full socket does not accept
-//! a packet, because its memory may no longer be registered when the packet is sent later.
+//! All packets of a batch have one destination. Packets of equal length are sent as one GSO batch, which the kernel or
+//! the network card splits (`UDP_SEGMENT`). Runs of fewer than [`MIN_GSO`] packets, and all packets on a kernel without
+//! GSO, are sent by `sendmmsg`. Payload is copied only if the socket is full: the memory may no longer be registered
+//! when the packets are sent later.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd};
@@ -15,16 +15,16 @@ use dapl_software::memory::user_copy::{self, Checker, Registration};
 use super::sockaddr::SockAddr;
 use super::socket::Socket;
 
-/// Maximum number of packets in a batch: the kernel splits a GSO batch into at most this number.
+/// Maximum number of packets in a batch: the limit of the kernel for a GSO batch.
 pub(crate) const MAX_PACKETS: usize = 64;
 /// Maximum number of bytes in a batch: the largest payload of a UDP datagram over IPv4.
 pub(crate) const MAX_BYTES: usize = 65_507;
-/// Maximum number of parts in a batch. The kernel accepts 1024 parts.
+/// Maximum number of parts in a batch, below the kernel's limit of 1024.
 const MAX_PARTS: usize = 1000;
-/// Minimum number of packets for which GSO is worth its cost.
+/// Minimum number of packets for which GSO is cheaper than `sendmmsg`.
 const MIN_GSO: usize = 3;
-/// Maximum number of attempts of a send call. A call may return the error of an earlier packet (an ICMP message,
-/// possibly for another connection).
+/// Maximum number of attempts of a send call. A call may fail with the pending error of an earlier packet, possibly of
+/// another connection (ICMP).
 const MAX_TRIES: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
@@ -42,35 +42,35 @@ impl BatchPart {
     }
 }
 
-/// The end of a packet's parts, and its length.
+/// Index after the packet's last part, and length of the packet in bytes.
 #[derive(Clone, Copy, Debug)]
 struct BatchPacket {
     end: usize,
     length: usize,
 }
 
-/// The outcome of sending a batch. Losses in the network are not visible here.
+/// Outcome of a send, as far as this host knows.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct SendOutcome {
-    /// Whether the socket is full. The other packets stay in the batch, and must be sent before other packets.
+    /// Whether the socket is full. Unsent packets stay in the batch, and must be sent before any other packet.
     pub(crate) is_blocked: bool,
-    /// The socket has space, but a queue behind it that it shares with other sockets is full.
+    /// Whether a queue behind the socket is full, which it shares with other sockets (ENOBUFS).
     pub(crate) overflows: bool,
-    /// A packet of this length exceeds the interface's MTU. It was dropped, as if lost.
+    /// Length in bytes of a packet that was dropped because it exceeds the MTU of the interface.
     pub(crate) too_large: Option<usize>,
-    /// The memory of the packet with this index is not mapped. It was dropped, as if lost.
+    /// Index of a packet that was dropped because its memory is not mapped.
     pub(crate) fault: Option<usize>,
-    /// Whether the system has no route to the destination. The affected packets were dropped, as if lost.
+    /// Whether packets were dropped because there is no route to the destination.
     pub(crate) is_unreachable: bool,
 }
 
-/// Packets that are sent together. A batch is reused; its memory grows to a bound and stays allocated.
+/// Packets that are sent together. A batch is reused to avoid allocations.
 #[derive(Debug, Default)]
 pub(crate) struct SendBatch {
     own: Vec<u8>,
     parts: Vec<BatchPart>,
     packets: Vec<BatchPacket>,
-    /// Offset in `own` of the part that is being written.
+    /// Offset in `own` at which the part that is being written begins.
     began: usize,
     /// Number of bytes in complete packets.
     bytes: usize,
@@ -79,18 +79,19 @@ pub(crate) struct SendBatch {
     records: SendRecords,
 }
 
-/// Records for the kernel, kept to avoid allocations.
+/// Arrays for the arguments of system calls, kept to avoid allocations.
 #[derive(Debug, Default)]
 struct SendRecords {
     parts: Vec<libc::iovec>,
     messages: Vec<libc::mmsghdr>,
 }
 
-// SAFETY: the pointers in these records are written before each call and not read after it.
+// SAFETY: the pointers in these records are written before each system call and not used after it, so another thread
+// may own the records between calls.
 unsafe impl Send for SendRecords {}
 
 impl SendBatch {
-    /// Returns the buffer for the next bytes of the packet: its header, or a trailer.
+    /// Returns the buffer to which the caller appends bytes of the packet: its header, or a trailer.
     pub(crate) fn own(&mut self) -> &mut Vec<u8> {
         &mut self.own
     }
@@ -98,7 +99,6 @@ impl SendBatch {
     /// Appends `length` bytes of memory to the packet.
     ///
     /// # Safety
-    /// The mapped part of this memory stays readable until [`Self::send`] has returned, or the batch is
     /// cleared or dropped.
     pub(crate) unsafe fn memory(&mut self, address: *const u8, length: usize) {
         self.end_part();
@@ -167,8 +167,7 @@ impl SendBatch {
         (self.began, self.bytes, self.sent) = (0, 0, 0);
     }
 
-    /// Sends the batch, from where the previous call stopped. Afterwards the batch is empty, unless the socket was
-    /// full.
+    /// Sends the packets that were not sent yet. Afterwards the batch is empty, unless the socket is full.
     pub(crate) fn send(&mut self, socket: &Socket, to: &SockAddr) -> SendOutcome {
         let mut outcome = SendOutcome::default();
         while self.sent < self.packets.len() {
@@ -189,8 +188,8 @@ impl SendBatch {
         outcome
     }
 
-    /// Returns the length of the GSO batch that starts at the next packet. Its packets have equal length, but the last
-    /// may be shorter. All packets together have at most the bytes of one datagram.
+    /// Returns the number of packets from the next one that can be sent as one GSO batch. They have equal length (the
+    /// last may be shorter), and together at most [`MAX_BYTES`].
     fn gso_run(&self) -> usize {
         let packets = &self.packets[self.sent..];
         let first = packets[0].length;
@@ -226,8 +225,8 @@ impl SendBatch {
             let own = self.own.as_ptr();
             self.records.gather(own, &self.parts[range.clone()]);
             let message = header(&mut self.records.parts[..], to, Some(&mut control));
-            // SAFETY: `message` points to valid parts: bytes of `own`, and memory that is readable by the contract of
-            // `memory`. The address and the control data outlive the call.
+            // SAFETY: the parts of `message` are bytes of `own`, and memory that is readable by the contract of
+            // `memory`. Address and control data outlive the call.
             unsafe { send_one(socket.as_fd().as_raw_fd(), &raw const message) }
         });
         match sent {
@@ -274,11 +273,13 @@ impl SendBatch {
                 let (fd, messages) = (socket.as_fd().as_raw_fd(), &mut self.records.messages);
                 // `sendmsg` is cheaper for one packet.
                 if let [one] = &messages[..] {
-                    // SAFETY: as in `send_gso`; the record and the buffers that it points to outlive the call.
+                    // SAFETY: the parts are bytes of `own`, and memory that is readable by the contract of `memory`;
+                    // the record and the address outlive the call.
                     let sent = unsafe { send_one(fd, &raw const one.msg_hdr) };
                     return if sent < 0 { sent } else { 1 };
                 }
-                // SAFETY: as above, for every record.
+                // SAFETY: `first` points to `count` records. The parts are bytes of `own`, and memory that is readable
+                // by the contract of `memory`; the records and the address outlive the call.
                 unsafe {
                     let (first, count) = (messages.as_mut_ptr(), messages.len() as libc::c_uint);
                     libc::syscall(libc::SYS_sendmmsg, fd, first, count, FLAGS) as isize
@@ -299,8 +300,8 @@ impl SendBatch {
         true
     }
 
-    /// Copies the unsent packets into memory of the batch. Removes packets whose memory is not mapped, and returns the
-    /// index of the first removed packet.
+    /// Copies the unsent packets into the batch. Packets whose memory is not mapped are removed; returns the index of
+    /// the first of them.
     #[cold]
     fn copy_unsent(&mut self) -> Option<usize> {
         let (mut kept, checker, mut fault) = (SendBatch::default(), Checker::default(), None);
@@ -316,7 +317,7 @@ impl SendBatch {
                         let region = Region { address, length: length as u64 };
                         let registration = || Registration { region, checker: &checker };
                         // SAFETY: by the contract of `memory`, the memory is readable until `send` returns, and `send`
-                        // is running.
+                        // calls this function.
                         is_whole &= unsafe { user_copy::read(address, to, length, registration) };
                     }
                 }
@@ -336,13 +337,12 @@ impl SendBatch {
 
 const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 
-/// Returns the number of bytes that were sent, or -1. Calls the kernel directly, because the C library's function is a
-/// cancellation point and this thread holds locks.
+/// Calls `sendmsg`. Returns the number of bytes that were sent, or -1. The system call is made directly, because the C
+/// library's function is a cancellation point, and this thread holds locks.
 ///
 /// # Safety
-/// The record and the buffers that it points to are initialized, and outlive the call.
 unsafe fn send_one(fd: libc::c_int, message: *const libc::msghdr) -> isize {
-    // SAFETY: this function's own contract.
+    // SAFETY: the contract of this function is that of the system call.
     unsafe { libc::syscall(libc::SYS_sendmsg, fd, message, FLAGS) as isize }
 }
 
@@ -362,7 +362,7 @@ impl SendRecords {
 #[repr(C, align(8))]
 struct SegmentControl([u8; CONTROL]);
 
-// SAFETY: only computes a length.
+// SAFETY: `CMSG_SPACE` only computes a length.
 const CONTROL: usize = unsafe { libc::CMSG_SPACE(size_of::<u16>() as u32) } as usize;
 
 impl SegmentControl {
@@ -370,8 +370,7 @@ impl SegmentControl {
     fn new(segment: u16) -> Self {
         let mut control = SegmentControl([0; CONTROL]);
         let header = (&raw mut control).cast::<libc::cmsghdr>();
-        // SAFETY: the buffer is aligned for a control header, and has space for the header and for the `u16` that
-        // follows.
+        // SAFETY: the buffer has the alignment of a control header, and space for the header and a `u16` after it.
         unsafe {
             (*header).cmsg_level = libc::SOL_UDP;
             (*header).cmsg_type = libc::UDP_SEGMENT;
@@ -383,7 +382,7 @@ impl SegmentControl {
 }
 
 fn header(parts: &mut [libc::iovec], to: &SockAddr, control: Option<&mut SegmentControl>) -> libc::msghdr {
-    // SAFETY: a plain C record, for which zeros are a value.
+    // SAFETY: all fields of `msghdr` are integers or nullable pointers, so all-zero bytes are valid.
     let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
     message.msg_name = to.as_ptr().cast_mut().cast();
     message.msg_namelen = to.len();
@@ -396,7 +395,7 @@ fn header(parts: &mut [libc::iovec], to: &SockAddr, control: Option<&mut Segment
     message
 }
 
-/// Repeats a system call that a signal has interrupted, or that returned the error of an earlier packet.
+/// Calls `call`, and repeats it after an interruption by a signal or a pending error of an earlier packet.
 fn retry_interrupted(socket: &Socket, mut call: impl FnMut() -> isize) -> io::Result<usize> {
     let mut tries = 0;
     loop {

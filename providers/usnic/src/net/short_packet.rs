@@ -1,4 +1,4 @@
-//! A short packet in contiguous memory. It is sent without a batch, by the system call that is cheapest for it.
+//! A short packet in one buffer, sent by `sendto`, which is cheaper than a batch.
 
 use std::mem::MaybeUninit;
 
@@ -7,10 +7,10 @@ use rustix::net::SendFlags;
 use super::sockaddr::SockAddr;
 use super::socket::Socket;
 
-/// Size of the buffer in bytes. Longer payloads are not copied; the kernel gathers them from memory (`send`).
+/// Size of the buffer in bytes. Longer packets are sent by `send`, without copying the payload.
 const SPACE: usize = 320;
 
-/// A packet with a header of `HEADER` bytes. The payload is written before the header.
+/// A packet with a header of `HEADER` bytes. The payload is written first.
 pub(crate) struct ShortPacket<const HEADER: usize> {
     bytes: [MaybeUninit<u8>; SPACE],
     /// Number of payload bytes that were written.
@@ -26,7 +26,7 @@ impl<const HEADER: usize> ShortPacket<HEADER> {
         ShortPacket { bytes: [const { MaybeUninit::uninit() }; SPACE], payload: 0 }
     }
 
-    /// Address of the payload, which has space for [`Self::MAX`] bytes.
+    /// Returns the address for the payload, with space for [`Self::MAX`] bytes.
     #[inline(always)]
     pub(crate) fn payload(&mut self) -> *mut u8 {
         self.bytes[HEADER..].as_mut_ptr().cast()
@@ -35,7 +35,6 @@ impl<const HEADER: usize> ShortPacket<HEADER> {
     /// Sets the length of the payload.
     ///
     /// # Safety
-    /// `length` bytes, at most [`Self::MAX`], were written at [`Self::payload`].
     #[inline(always)]
     pub(crate) unsafe fn set_length(&mut self, length: usize) {
         self.payload = length;
@@ -45,8 +44,8 @@ impl<const HEADER: usize> ShortPacket<HEADER> {
     #[inline(always)]
     pub(crate) fn finish(&mut self, header: [u8; HEADER]) -> &[u8] {
         let bytes = self.bytes.as_mut_ptr().cast::<u8>();
-        // SAFETY: the buffer is larger than a header. By the contract of `set_length`, the payload after the header was
-        // written.
+        // SAFETY: the buffer is larger than a header, and by the contract of `set_length` the payload after the header
+        // is initialized.
         unsafe {
             bytes.cast::<[u8; HEADER]>().write(header);
             std::slice::from_raw_parts(bytes, HEADER + self.payload)
@@ -55,16 +54,16 @@ impl<const HEADER: usize> ShortPacket<HEADER> {
 }
 
 impl Socket {
-    /// Sends a packet. Returns false if it was not sent. The caller then sends it in a batch, which determines the
-    /// error.
+    /// Sends a packet. Returns false if the call has failed; the caller then sends the packet as a batch, which handles
+    /// errors.
     #[inline(always)]
     pub(crate) fn send_packet(&self, packet: &[u8], to: &SockAddr) -> bool {
         #[cfg(test)]
         if !super::send::may_call(false) {
             return false;
         }
-        // Calls the kernel directly, because the C library's function is a cancellation point and this thread holds
-        // locks.
+        // rustix makes the system call directly. The C library's function is a cancellation point, and this thread
+        // holds locks.
         rustix::net::sendto(self, packet, SendFlags::DONTWAIT | SendFlags::NOSIGNAL, to).is_ok()
     }
 }
@@ -77,7 +76,7 @@ mod tests {
     fn packet_is_header_and_payload() {
         let mut packet = ShortPacket::<4>::new();
         assert_eq!(packet.finish([1, 2, 3, 4]), [1, 2, 3, 4]);
-        // SAFETY: writes two bytes of the buffer, and sets the length to two.
+        // SAFETY: two bytes are within the buffer, and are written before the length is set to two.
         unsafe {
             packet.payload().cast::<[u8; 2]>().write([5, 6]);
             packet.set_length(2);

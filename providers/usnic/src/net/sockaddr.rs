@@ -1,4 +1,4 @@
-//! Conversion between socket addresses of the kernel's format and of the standard library.
+//! Conversion of socket addresses between the kernel's format and that of the standard library.
 
 use std::mem::MaybeUninit;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6};
@@ -12,7 +12,7 @@ pub(crate) struct SockAddr {
     length: libc::socklen_t,
 }
 
-/// All fields are plain numbers, so any bytes are a valid value.
+/// A socket address as bytes. All fields of the address types are integers, so any bytes are valid.
 #[derive(Clone, Copy)]
 #[repr(C)]
 pub(crate) union RawSockAddr {
@@ -22,7 +22,7 @@ pub(crate) union RawSockAddr {
 }
 
 impl RawSockAddr {
-    /// A buffer for the kernel to fill.
+    /// Initial value of a buffer that the kernel fills.
     pub(crate) const EMPTY: RawSockAddr = RawSockAddr { bytes: [0; size_of::<libc::sockaddr_in6>()] };
 }
 
@@ -30,7 +30,7 @@ impl SockAddr {
     pub(crate) fn of(address: SocketAddr) -> Self {
         match address {
             SocketAddr::V4(v4) => {
-                // SAFETY: a plain C record, for which zeros are a value.
+                // SAFETY: all fields of `sockaddr_in` are integers, so all-zero bytes are valid.
                 let mut raw: libc::sockaddr_in = unsafe { MaybeUninit::zeroed().assume_init() };
                 raw.sin_family = libc::AF_INET as libc::sa_family_t;
                 raw.sin_port = v4.port().to_be();
@@ -40,7 +40,7 @@ impl SockAddr {
                 SockAddr { raw: storage, length: size_of_val(&raw) as libc::socklen_t }
             }
             SocketAddr::V6(v6) => {
-                // SAFETY: as above.
+                // SAFETY: all fields of `sockaddr_in6` are integers, so all-zero bytes are valid.
                 let mut raw: libc::sockaddr_in6 = unsafe { MaybeUninit::zeroed().assume_init() };
                 raw.sin6_family = libc::AF_INET6 as libc::sa_family_t;
                 raw.sin6_port = v6.port().to_be();
@@ -51,7 +51,7 @@ impl SockAddr {
         }
     }
 
-    /// Returns a pointer for a system call, which is valid as long as `self`.
+    /// Returns a pointer for a system call; it is valid as long as `self`.
     pub(crate) fn as_ptr(&self) -> *const libc::sockaddr {
         (&raw const self.raw).cast()
     }
@@ -61,8 +61,7 @@ impl SockAddr {
     }
 }
 
-// SAFETY: the pointer is to `self`, which contains an address in the kernel's format, and the length is that of the
-// address.
+// SAFETY: `self` contains an address in the kernel's format; pointer and length are those of this address.
 unsafe impl SocketAddrArg for SockAddr {
     #[inline(always)]
     unsafe fn with_sockaddr<R>(&self, call: impl FnOnce(*const SocketAddrOpaque, SocketAddrLen) -> R) -> R {

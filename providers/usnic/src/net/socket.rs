@@ -1,7 +1,7 @@
-//! UDP sockets without fragmentation, with large buffers, a count of dropped datagrams, and GSO and GRO if the kernel
+//! UDP sockets with do-not-fragment, large buffers, a count of dropped datagrams, and GSO and GRO if the kernel
 //! supports them.
 //!
-//! Reports which settings were granted. This module sends and receives nothing, and never blocks.
+//! This module only opens sockets, and reports which options the kernel has granted.
 
 use std::io;
 use std::net::SocketAddr;
@@ -13,8 +13,8 @@ use rustix::net::{AddressFamily, SocketFlags, SocketType};
 
 #[derive(Clone, Debug)]
 pub(crate) struct SocketConfig {
-    /// The address to bind. With port 0, the first free port of `ports` is used, or a port that the kernel chooses if
-    /// `ports` is `None`.
+    /// The address to bind. If its port is 0, the first free port of `ports` is used; `ports` is `None`: the kernel
+    /// selects a port.
     pub(crate) address: SocketAddr,
     pub(crate) ports: Option<RangeInclusive<u16>>,
     /// Whether other sockets of this user may bind the same address and port.
@@ -22,7 +22,7 @@ pub(crate) struct SocketConfig {
     /// Size of the receive buffer in bytes.
     pub(crate) receive_buffer: usize,
     pub(crate) send_buffer: usize,
-    /// Whether to use GSO, if the kernel supports it. The next field is the same for GRO.
+    /// Whether to use GSO and GRO, if the kernel supports them.
     pub(crate) gso: bool,
     pub(crate) gro: bool,
 }
@@ -32,21 +32,21 @@ pub(crate) struct SocketConfig {
 pub(crate) struct Socket {
     fd: OwnedFd,
     local: SocketAddr,
-    /// Whether GSO is used. Cleared if the kernel refuses a GSO send.
+    /// Whether GSO is used. Cleared if a GSO send fails.
     gso: AtomicBool,
     gro: bool,
     receive_buffer: usize,
     send_buffer: usize,
     /// Number of datagrams that were dropped because the receive buffer was full.
     drops: AtomicU64,
-    /// Whether the socket's error queue may contain errors.
+    /// Whether the error queue may contain errors.
     errors: AtomicBool,
 }
 
-/// A socket buffer that a limit of the system has reduced.
+/// A socket buffer that is smaller than requested.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ReducedBuffer {
-    /// The sysctl that limits the size of the buffer.
+    /// The sysctl that limits its size.
     pub(crate) sysctl: &'static str,
     pub(crate) requested: usize,
     pub(crate) granted: usize,
@@ -64,7 +64,7 @@ impl Socket {
         } else {
             set(libc::IPPROTO_IPV6, libc::IPV6_V6ONLY, 1)?;
             set(libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, libc::IPV6_PMTUDISC_PROBE)?;
-            // Kernels that lack this option need only the option before.
+            // Old kernels do not have this option, and do not need it: IPV6_MTU_DISCOVER above is sufficient.
             let _ = set(libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 1);
             set(libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 1)?;
         }
@@ -79,7 +79,7 @@ impl Socket {
         let gro = config.gro && set(libc::SOL_UDP, libc::UDP_GRO, 1).is_ok();
         let receive_buffer = SocketBuffer::Receive.set_size(fd.as_fd(), config.receive_buffer)?;
         let send_buffer = SocketBuffer::Send.set_size(fd.as_fd(), config.send_buffer)?;
-        // Segment size 0 means no GSO unless a message requests it. A kernel without GSO refuses the option.
+        // Detects GSO: a kernel without it rejects the option. Size 0 means no GSO unless a message requests it.
         let gso = config.gso && set(libc::SOL_UDP, libc::UDP_SEGMENT, 0).is_ok();
         let local = bind(fd.as_fd(), config)?;
         Ok(Socket {
@@ -102,7 +102,7 @@ impl Socket {
         self.gso.load(Ordering::Relaxed)
     }
 
-    /// Stops using GSO on this socket, because the kernel or the network card refused it.
+    /// Disables GSO on this socket, because a GSO send has failed.
     #[cold]
     pub(super) fn disable_gso(&self, why: &io::Error) {
         if self.gso.swap(false, Ordering::Relaxed) {
@@ -114,7 +114,7 @@ impl Socket {
         self.gro
     }
 
-    /// Size in bytes of the receive buffer that the kernel granted.
+    /// Size in bytes of the receive buffer that the kernel has granted.
     pub(crate) fn receive_buffer(&self) -> usize {
         self.receive_buffer
     }
@@ -131,8 +131,8 @@ impl Socket {
         .flatten()
     }
 
-    /// Number of datagrams that were dropped because the receive buffer was full. On an old kernel the number is
-    /// updated only when a later packet arrives.
+    /// Number of datagrams that were dropped because the receive buffer was full. On a kernel without SO_MEMINFO, the
+    /// number is updated only when a later packet arrives.
     pub(crate) fn drops(&self) -> u64 {
         if let Some(count) = kernel_drops(self.fd.as_fd()) {
             self.note_drops(count);
@@ -140,17 +140,17 @@ impl Socket {
         self.drops.load(Ordering::Relaxed)
     }
 
-    /// Updates the 64-bit count from the kernel's counter, which has 32 bits and wraps.
+    /// Adds the increase of the kernel's 32-bit counter, which wraps, to the 64-bit count.
     pub(super) fn note_drops(&self, count: u32) {
         let known = self.drops.load(Ordering::Relaxed);
         let more = count.wrapping_sub(known as u32);
-        // A difference of 2^31 or more means an older value. That does not happen on one socket; the value is ignored.
+        // A difference of 2^31 or more means that `count` is older than the known value, which another thread has read.
         if more != 0 && more < 1 << 31 {
             self.drops.store(known + u64::from(more), Ordering::Relaxed);
         }
     }
 
-    /// Whether the kernel has signalled an error, so that the error queue should be read.
+    /// Whether a call has reported an error, so that the error queue should be read.
     pub(crate) fn has_errors(&self) -> bool {
         self.errors.load(Ordering::Relaxed)
     }
@@ -192,8 +192,8 @@ enum SocketBuffer {
 }
 
 impl SocketBuffer {
-    /// Requests a buffer size in bytes, beyond the system's limit if this process is privileged. Returns the size that
-    /// was granted, without the kernel's overhead: the kernel doubles the requested size to make space for it.
+    /// Requests a buffer size in bytes; a privileged process may exceed the system's limit. Returns the granted size,
+    /// without the kernel's overhead: the kernel doubles the requested size to make space for the overhead.
     fn set_size(&self, fd: BorrowedFd<'_>, bytes: usize) -> io::Result<usize> {
         let (force, plain) = match self {
             SocketBuffer::Receive => (libc::SO_RCVBUFFORCE, libc::SO_RCVBUF),
@@ -213,12 +213,12 @@ impl SocketBuffer {
 
 fn set(fd: BorrowedFd<'_>, level: libc::c_int, name: libc::c_int, value: libc::c_int) -> io::Result<()> {
     let length = size_of_val(&value) as libc::socklen_t;
-    // SAFETY: `value` is a number that outlives the call.
+    // SAFETY: `value` outlives the call, and `length` is its size.
     let failed = unsafe { libc::setsockopt(fd.as_raw_fd(), level, name, (&raw const value).cast(), length) };
     if failed == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
 }
 
-/// Returns the kernel's count of datagrams that were dropped because the buffer was full.
+/// Returns the kernel's count of dropped datagrams by SO_MEMINFO; `None`: the kernel does not support it.
 fn kernel_drops(fd: BorrowedFd<'_>) -> Option<u32> {
     let mut numbers = [0u32; libc::SK_MEMINFO_DROPS as usize + 1];
     let mut length = size_of_val(&numbers) as libc::socklen_t;
