@@ -1,4 +1,4 @@
-//! An open interface adapter: its device, the progress of its connections, its connection manager, and its engine thread.
+//! An open interface adapter: its device, its passes, its connection manager and its engine thread.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ pub(crate) struct Adapter {
 }
 
 impl Adapter {
-    /// Opens the adapter. Errors are logged here with the object, the cause and the remedy.
+    /// Opens the adapter. Errors are logged here.
     pub(crate) fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Usnic>>) -> Result<Adapter> {
         let device = Arc::new(Device::open(spec)?);
         let progress = Arc::new(Progress::new(device.clone()));
@@ -32,8 +32,8 @@ impl Adapter {
         Ok(Adapter { device, progress, cm, engine: Mutex::default() })
     }
 
-    /// Starts the engine thread if it does not run yet. The first EP, listener or other object that can cause events
-    /// calls this, so an adapter without such objects has no thread. Errors: `Exhausted(Device)`, logged here.
+    /// Starts the engine thread if it is not running. Called when an EP, listener or other object that can cause events
+    /// is created, so an adapter without such objects has no thread. Error: `Exhausted(Device)`, logged here.
     pub(crate) fn start_engine(&self) -> Result<()> {
         let mut engine = self.engine.lock();
         if engine.is_some() {
@@ -52,8 +52,7 @@ impl Adapter {
         Ok(())
     }
 
-    /// Ends all connections and connection attempts, notifies the peers, and stops the engine. No event is reported
-    /// afterwards.
+    /// Ends all connections and connection attempts, notifies the peers, and stops the engine. Reports no events.
     pub(crate) fn shut_down(&self) {
         let Adapter { device, cm, .. } = self;
         cm.cancel_all();
@@ -62,8 +61,8 @@ impl Adapter {
         let engine = self.engine.lock().take();
         engine.into_iter().for_each(thread::join);
         device.jobs.close();
-        // Breaks the reference cycle: the connection table refers to queue pairs, and each queue pair refers to the
-        // device.
+        // Breaks the reference cycle: the device owns the connection table, which refers to queue pairs, and each queue
+        // pair refers to the device.
         device.table.entries().into_iter().for_each(|entry| device.free_number(entry.number));
     }
 }

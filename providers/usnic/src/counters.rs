@@ -1,5 +1,4 @@
-//! Counters of the connections of an IA, and the list of its queue pairs. The exit handler uses the list to reset
-//! connections.
+//! The counters of the connections of an IA, and the list of its queue pairs, which the exit handler uses too.
 //!
 //! The counters of a connection are added to a sum when the connection ends, so that they outlive its queue pair.
 #![forbid(unsafe_code)]
@@ -16,7 +15,7 @@ use crate::proto::counters::Counters;
 /// Counters of connections, in the order of [`COUNTERS`].
 pub(crate) type Counts = [u64; COUNTERS.len()];
 
-/// Longest time that an exiting process waits for a lock. The thread that has the lock may have been stopped.
+/// Maximum time that an exiting process waits for a lock. The thread that holds it may be stopped.
 pub(crate) const EXIT_LOCK_TIMEOUT: Duration = Duration::from_millis(20);
 
 /// The name under which a counter is displayed, and the function that reads the counter.
@@ -68,8 +67,8 @@ fn unit(name: &str) -> &'static str {
     if name.ends_with("bytes") { "bytes" } else { "" }
 }
 
-/// Returns all values of one connection: its counters, and its current congestion window, pacing rate, round-trip time
-/// and path MTU.
+/// Returns the counters of one connection, and its current window, bytes in flight, pacing rate, round-trip time and
+/// path MTU.
 pub(crate) fn connection_counts(of: &Counters) -> Vec<Count> {
     let levels = [
         ("window", "bytes", of.window),
@@ -81,7 +80,7 @@ pub(crate) fn connection_counts(of: &Counters) -> Vec<Count> {
     named(counts(of)).chain(levels.map(|(name, unit, value)| Count { name, unit, value, is_level: true })).collect()
 }
 
-/// Logs the counters of a connection that has ended, if debug messages for connections are enabled.
+/// Logs the counters of a connection that has ended, if connection messages are enabled (`DAPL_DBG_TYPE`).
 pub(crate) fn log(ep: ObjectId, of: &Counters) {
     // The component `cm` selects the connection bit of `DAPL_DBG_TYPE`.
     const TARGET: &str = "daplusnic::cm";
@@ -105,7 +104,7 @@ impl<Q> Default for IaCounters<Q> {
 }
 
 impl<Q> IaCounters<Q> {
-    /// Adds a queue pair. Dropped queue pairs are removed before the list grows.
+    /// Adds a queue pair. Destroyed queue pairs are removed before the list grows.
     pub(crate) fn add(&self, pair: Weak<Q>) {
         let mut pairs = self.pairs.lock();
         if pairs.len() == pairs.capacity() {
@@ -119,7 +118,7 @@ impl<Q> IaCounters<Q> {
         add(&mut self.past.lock(), &counts(counters));
     }
 
-    /// Sums the counters of all ended and present connections. `of` returns the counters of a queue pair's present
+    /// Sums the counters of all ended and present connections. `of`: returns the counters of a queue pair's present
     /// connection.
     pub(crate) fn sum(&self, of: impl Fn(&Q) -> Option<Counters>) -> Counts {
         let mut sum = *self.past.lock();
@@ -132,8 +131,8 @@ impl<Q> IaCounters<Q> {
         self.pairs.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Returns the queue pairs that still exist, for a process that exits. The list is empty if another thread keeps
-    /// the lock for longer than [`EXIT_LOCK_TIMEOUT`].
+    /// Returns the existing queue pairs, for the exit handler. The list is empty if another thread holds the lock for
+    /// longer than [`EXIT_LOCK_TIMEOUT`].
     pub(crate) fn try_live(&self) -> Vec<Arc<Q>> {
         let pairs = self.pairs.try_lock_for(EXIT_LOCK_TIMEOUT);
         pairs.map_or_else(Vec::new, |pairs| pairs.iter().filter_map(Weak::upgrade).collect())

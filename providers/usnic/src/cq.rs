@@ -1,12 +1,12 @@
-//! Completion queues, and the progress made by polling them.
+//! Completion queues. Polling a queue runs a pass of its device.
 //!
-//! A consumer that polls a queue does the engine's work: it receives for all connections of the device, and lets the
-//! connections send. A poll costs nothing for a connection without traffic.
+//! A consumer that polls a queue does the engine's work: it receives and sends for all connections of the device.
+//! Connections without traffic add no cost to a poll.
 //!
-//! Polls of an armed queue do not count as polling. The consumer of an armed queue relies on a notification, and may
-//! sleep without announcing it to the provider, as the agent of a CNO does.
+//! Polls of an armed queue are not recorded in `Polling`: its consumer relies on a notification, and may sleep without
+//! calling `Polling::stop`, as the agent of a CNO does.
 //!
-//! Under the lock of this module, only the job queue's lock is acquired.
+//! The only lock that is acquired under the lock of this module is that of the job queue.
 #![forbid(unsafe_code)]
 
 use std::sync::{Arc, Weak};
@@ -19,15 +19,15 @@ use dapl_software::engine::queue::Notify;
 use crate::engine::jobs::{Job, Jobs};
 use crate::engine::progress::Progress;
 
-/// A completion queue as dapl refers to it.
+/// The handle of dapl to a completion queue.
 pub struct Cq(pub(crate) Arc<CqCore>);
 
-/// The queue's state, shared with queue pairs and the engine.
+/// A completion queue, referred to by its handle, queue pairs and the engine.
 pub(crate) struct CqCore {
     ready: CompletionList,
     sink: Weak<dyn CqSink>,
     progress: Arc<Progress>,
-    /// Longest time in nanoseconds that a waiting thread polls before it sleeps.
+    /// Maximum time in nanoseconds for which a waiting thread polls before it sleeps.
     spin: u32,
     jobs: Arc<Jobs>,
 }
@@ -85,7 +85,7 @@ impl CompletionQueue for Cq {
         self.0.spin
     }
 
-    /// `solicited` is ignored: each completion says whether its message was solicited.
+    /// The parameter `solicited` is ignored: each completion tells dapl whether its message was solicited.
     fn arm(&self, _: bool) -> Result<bool> {
         Ok(self.0.ready.arm(|| ()))
     }
@@ -106,8 +106,8 @@ mod tests {
     use crate::proto::schedule::{PendingWork, ServiceReason};
     use crate::qp::handler::{ConnectionHandler, ConnectionParams, DeliveryError};
 
-    /// A fake connection that has a turn in each pass. It counts the passes. If it has a completion queue, it adds a
-    /// completion in each pass.
+    /// A fake connection handler that needs service in each pass, and counts the passes. If it has a completion queue,
+    /// it adds a completion in each pass.
     #[derive(Default)]
     struct FakeConnection {
         into: Mutex<Option<Arc<CqCore>>>,
@@ -162,8 +162,7 @@ mod tests {
         }
     }
 
-    /// Returns a queue of a device without an engine thread, and the fake connection that is the only one of the
-    /// device.
+    /// Returns a queue of a device without an engine thread, and the only connection handler of the device.
     fn queue() -> (Cq, Arc<Device>, Arc<FakeConnection>, Arc<CountingSink>) {
         let spec = IaSpec { name: "test", params: "127.0.0.1", library: "" };
         let (device, pair) = (Arc::new(Device::open(&spec).unwrap()), Arc::new(FakeConnection::default()));
@@ -214,8 +213,7 @@ mod tests {
     fn polls_of_an_armed_queue_leave_the_sockets_to_the_engine() {
         let (cq, device, pair, _) = queue();
         let mut out = [Completion::default(); 4];
-        // Returns whether this thread counted as polling, and ends its polling. The engine leaves the socket to polling
-        // threads.
+        // Returns whether this thread was recorded as polling, and clears the record.
         let counts = || device.polling.stop(now());
         cq.poll(&mut out);
         assert!(counts() && cq.arm(false).unwrap());

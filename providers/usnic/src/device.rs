@@ -1,10 +1,9 @@
-//! The network resources of an open interface adapter: its interface and data socket, its connections by number, and
-//! the lists of work that other threads queue for the engine.
+//! The network resources of an open interface adapter: its interface, its data socket, its connection table, and the
+//! work that threads queue for passes and for the engine.
 //!
-//! Queue pairs send through the data socket under their own lock. Lock order: progress, queue pair, shared receive
-//! queue, completion queue. The locks of the connection table, of the lists of this module and of the job queue come
-//! last: no other lock is acquired under them. The connection manager has its own lock, under which no queue pair is
-//! called. Only the engine calls dapl.
+//! Queue pairs send through the data socket under their own lock. Lock order: pass, queue pair, shared receive queue,
+//! completion queue. No other lock is acquired under the locks of the connection table, of the lists of this module and
+//! of the job queue. Queue pairs are not called under the lock of the connection manager. Only the engine calls dapl.
 #![forbid(unsafe_code)]
 
 use std::net::SocketAddr;
@@ -28,10 +27,10 @@ use crate::settings::UsnicSettings;
 
 /// Maximum number of connections of an IA.
 pub(crate) const CONNECTIONS: usize = 65_536;
-/// Time in nanoseconds during which a freed connection number is not reused.
+/// Time in nanoseconds for which a freed connection number is not reused.
 const NUMBER_QUARANTINE: Nanos = 10 * SECONDS;
-/// Maximum number of set-up packets that wait for the engine. Further packets are dropped; their senders retransmit
-/// them.
+/// Maximum number of packets that wait for the connection manager. Further packets are dropped; their senders
+/// retransmit them.
 const MAX_CM_PACKETS: usize = 1024;
 
 pub(crate) struct Device {
@@ -42,37 +41,37 @@ pub(crate) struct Device {
     pub(crate) jobs: Arc<Jobs>,
     pub(crate) table: ConnectionTable,
     pub(crate) polling: Polling,
-    /// Connections by number whose next deadline or turn changed outside a pass, with the new [`PendingWork`].
-    /// `update_count` is the length of this list.
+    /// Pending work of connections, by number, that has changed outside a pass. `update_count` is the length of this
+    /// list.
     updates: Mutex<Vec<(u32, PendingWork)>>,
     update_count: AtomicUsize,
-    /// Set-up packets, and packets of connections that are not established yet.
+    /// Packets of the handshake, and of connections that are not established yet.
     cm_packets: Mutex<Vec<(SocketAddr, Vec<u8>)>>,
-    /// Whether `cm_packets` contains packets that the engine has not handled yet.
+    /// Whether `cm_packets` has packets, or the engine is still handling packets from it.
     has_cm_packets: AtomicBool,
-    /// Number of received packets that belong to no connection.
+    /// Number of received packets that match no connection.
     unmatched: AtomicU64,
-    /// Number of the engine's standby sleeps after which received data were waiting.
+    /// Number of standby sleeps of the engine that have delayed received packets.
     late: AtomicU64,
 }
 
 /// Properties of the path to a peer.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct PeerPath {
-    /// The largest datagram payload, in bytes, that the search for the path MTU tries.
+    /// Maximum datagram payload in bytes for the search of the path MTU.
     pub(crate) ceiling: usize,
     /// Whether the peer is on this host.
     pub(crate) is_local: bool,
 }
 
-/// Nanoseconds of the monotonic clock.
+/// Returns the time of the monotonic clock in nanoseconds.
 #[inline]
 pub(crate) fn now() -> Nanos {
     dapl::runtime::wait::now()
 }
 
 impl Device {
-    /// Opens the device. Errors are logged here with the object, the cause and the remedy.
+    /// Opens the device. Errors are logged here.
     pub(crate) fn open(spec: &IaSpec<'_>) -> Result<Device> {
         let settings = UsnicSettings::read(spec.params);
         let interface = find_interface(spec.name, &settings)?;
@@ -95,14 +94,14 @@ impl Device {
         })
     }
 
-    /// The address and the set-up port that peers connect to.
+    /// Returns the address with the well-known port, to which peers connect.
     pub(crate) fn address(&self) -> SocketAddr {
         let mut address = self.interface.address;
         address.set_port(self.settings.port);
         address
     }
 
-    /// The largest datagram payload, in bytes, that is ever tried on this interface.
+    /// Returns the maximum datagram payload in bytes on this interface.
     pub(crate) fn ceiling(&self) -> usize {
         self.interface.largest_payload().min(self.settings.mtu_ceiling)
     }
@@ -121,17 +120,18 @@ impl Device {
         }
     }
 
-    /// Schedules a turn or a deadline of a connection that changed outside a pass, for example by a post. Acquires no
-    /// queue pair's lock.
+    /// Schedules pending work of a connection that has changed outside a pass, for example by a post. Acquires no lock
+    /// of a queue pair.
     pub(crate) fn schedule(&self, number: u32, next_service: &NextService, pending_work: &PendingWork) {
         let deadline = if pending_work.needs_service() { Some(0) } else { pending_work.deadline };
         let Some(deadline) = deadline.filter(|deadline| next_service.move_forward(*deadline)) else { return };
         let now = now();
-        // The deadline 0 means that the turn is due now. If a thread polls, it serves the turn in time.
+        // 0 means that the next pass must call `transmit`. If no thread polls, the engine must be woken for it.
         let deadline = if deadline == 0 { now } else { deadline };
         let mut updates = self.updates.lock();
         updates.push((number, *pending_work));
-        // The store and the engine's check of `has_updates` before its sleep are a pair: one of the two sees the other.
+        // Pairs with the engine's check of `has_updates` after it has published its sleep: either the engine sees this
+        // store, or this thread sees that the engine sleeps.
         self.update_count.store(updates.len(), Ordering::SeqCst);
         drop(updates);
         if self.polling.must_wake_for(deadline, now) {
@@ -144,7 +144,7 @@ impl Device {
         self.update_count.load(Ordering::SeqCst) > 0
     }
 
-    /// Moves the updates into `into`, which must be empty. Returns false if there are no updates.
+    /// Moves the updates to `into`, which must be empty. Returns false if there are none.
     pub(crate) fn take_updates(&self, into: &mut Vec<(u32, PendingWork)>) -> bool {
         if !self.has_updates() {
             return false;
@@ -157,7 +157,7 @@ impl Device {
 
     // --- work for the engine ---
 
-    /// Queues packets for the connection manager on the engine thread.
+    /// Queues packets for the connection manager, and wakes the engine.
     #[cold]
     pub(crate) fn queue_for_cm(&self, from: SocketAddr, packets: Packets<'_>) {
         let mut cm_packets = self.cm_packets.lock();
@@ -171,14 +171,15 @@ impl Device {
         }
     }
 
-    /// Takes the packets that were queued for the connection manager. The engine calls this until the list is empty.
+    /// Takes the queued packets. The engine repeats the call until it returns none; an empty result means that all
+    /// packets were handled.
     pub(crate) fn take_cm_packets(&self) -> Vec<(SocketAddr, Vec<u8>)> {
         let mut cm_packets = self.cm_packets.lock();
         self.has_cm_packets.store(!cm_packets.is_empty(), Ordering::Release);
         std::mem::take(&mut *cm_packets)
     }
 
-    /// Whether packets are queued for the connection manager that the engine has not handled yet.
+    /// Whether there are packets for the connection manager that the engine has not handled yet.
     pub(crate) fn has_cm_packets(&self) -> bool {
         self.has_cm_packets.load(Ordering::Acquire)
     }
@@ -188,31 +189,31 @@ impl Device {
         self.unmatched.fetch_add(count as u64, Ordering::Relaxed);
     }
 
-    /// Number of received packets that belonged to no connection.
+    /// Number of received packets that have matched no connection.
     pub(crate) fn unmatched(&self) -> u64 {
         self.unmatched.load(Ordering::Relaxed)
     }
 
-    /// Counts a standby sleep of the engine after which received data were waiting.
+    /// Counts a standby sleep of the engine that has delayed received packets.
     #[cold]
     pub(crate) fn count_late(&self) {
         self.late.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Number of standby sleeps of the engine after which received data were waiting, because the consumer had stopped
+    /// Number of standby sleeps of the engine that have delayed received packets, because the consumer had stopped
     /// polling.
     pub(crate) fn late(&self) -> u64 {
         self.late.load(Ordering::Relaxed)
     }
 
-    /// Number of received datagrams that the kernel dropped because the socket's receive buffer was full.
+    /// Number of datagrams that the kernel has dropped because the socket's receive buffer was full.
     pub(crate) fn drops(&self) -> u64 {
         self.socket.drops()
     }
 
     // --- connections ---
 
-    /// Replaces the handler of a connection that its queue pair has ended. The peer may still send packets.
+    /// Replaces the handler of a connection that has ended by its closing connection, which handles late packets.
     pub(crate) fn replace_handler(&self, number: u32, handler: Arc<dyn ConnectionHandler>, pending_work: &PendingWork) {
         self.table.replace(number, handler);
         if let Some(entry) = self.table.lookup(number) {

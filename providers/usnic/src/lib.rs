@@ -1,12 +1,12 @@
 //! `libdaplusnic.so.1`: the uDAPL provider over UDP, for hosts without RDMA hardware.
 //!
 //! - `proto`: the protocol, without I/O, clock, threads or unsafe code. `net`: the sockets.
-//! - `adapter`: an open IA, with its `device` (data socket, and the connections by number in `qp/connection_table`), its
-//!   connection manager (`cm`) and its engine thread.
-//! - `engine/progress`: a pass receives, sends and serves timers. A polling consumer or the engine thread runs the
+//! - `adapter`: an open IA, with its `device` (data socket, connection table in `qp/connection_table`), its connection
+//!   manager (`cm`) and its engine thread.
+//! - `engine/progress`: a pass receives, sends, and handles timers. A polling consumer or the engine thread runs
 //!   passes, as `engine/polling` decides.
 //! - `qp`: queue pairs. Each sends through its `transport`; `host` gives the protocol access to registered memory
-//!   (`memory/regions`); `closing` answers late packets after the end.
+//!   (`memory/regions`); `closing` replies to late packets after the end.
 //! - `cq`, `srq`: completion queues and shared receive queues. `limits`, `counters`: attributes and statistics.
 //!   `qp/exit_handler`: resets connections at exit.
 //!
@@ -73,7 +73,7 @@ pub struct Usnic {
     srqs: Arc<AtomicU32>,
 }
 
-/// A protection domain, by number. A registration can be used only by queue pairs of the same domain.
+/// A protection domain: its number. A registration can be used only by queue pairs of the same domain.
 pub struct Pd(u32);
 
 pub struct Mr {
@@ -236,7 +236,7 @@ impl Drop for Usnic {
     }
 }
 
-/// Returns 64 bits from the system's random source. Keys must not be predictable.
+/// Returns 64 random bits of the system, so that memory keys are not predictable.
 fn random() -> Result<u64> {
     let mut bytes = [0u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|e| {

@@ -37,7 +37,7 @@ pub(crate) fn config(device: &Device, spec: &QpSpec<Usnic>) -> Config {
     }
 }
 
-/// Named attributes of an open IA: its interface, its address, and how it sends.
+/// Returns the facts about an open IA for `dat_ia_query`: names and values.
 pub(crate) fn facts(device: &Device) -> Vec<(String, String)> {
     let socket = &device.socket;
     let is_on = |on: bool| if on { "on" } else { "off" }.to_owned();
@@ -53,13 +53,12 @@ pub(crate) fn facts(device: &Device) -> Vec<(String, String)> {
     ]
 }
 
-/// Returns how many bytes of a message a datagram with `datagram` bytes of payload carries.
+/// Returns the number of message bytes in a fragment with `datagram` bytes of datagram payload.
 fn payload(datagram: usize) -> usize {
     datagram.saturating_sub(size_of::<Head>() + size_of::<Carried>() + size_of::<Message>())
 }
 
-/// The counters of an IA: sums over its connections, requests that could not be read, and packets that belong to no
-/// connection.
+/// Returns the counters of an IA: those of its socket and engine, and the sums over its connections.
 pub(crate) fn counts(device: &Device, unreadable: u64, sums: Counts) -> Vec<Count> {
     let count = |name, value| Count { name, unit: "", value, is_level: false };
     let lost = [

@@ -1,6 +1,7 @@
-//! The settings of this provider, as types for the other modules.
+//! The settings of this provider, parsed.
 //!
-//! `dapl_software::settings` reads the settings from `ia_params` and the environment. Its table is shared with datinfo.
+//! `dapl_software::settings` reads them from `ia_params` and the environment. It has the table of settings, which
+//! datinfo and the documentation use too.
 #![forbid(unsafe_code)]
 
 use std::ops::RangeInclusive;
@@ -29,9 +30,9 @@ pub(crate) struct UsnicSettings {
     /// Path of the base directory; `None`: a directory of this user under `/dev/shm`.
     pub(crate) dir: Option<String>,
     pub(crate) port: u16,
-    /// UDP ports of which one is bound for data; `None`: a port that the kernel chooses.
+    /// UDP ports of which one is bound for data; `None`: the kernel selects a port.
     pub(crate) data_ports: Option<RangeInclusive<u16>>,
-    /// Size of the receive buffer in bytes; the send buffer has half this size.
+    /// Size of the socket's receive buffer in bytes; the send buffer has half this size.
     pub(crate) buffer: usize,
     pub(crate) mtu_ceiling: usize,
     pub(crate) give_up: Nanos,
@@ -39,10 +40,10 @@ pub(crate) struct UsnicSettings {
     pub(crate) rnr_limit: Option<u32>,
     pub(crate) congestion: CongestionChoice,
     pub(crate) keepalive: Nanos,
-    /// How long a request is repeated if the peer has no listener.
+    /// Time in nanoseconds for which a request is repeated if the peer has no listener.
     pub(crate) listener_wait: Nanos,
     pub(crate) key_file: Option<String>,
-    /// Longest time in nanoseconds that a waiting thread polls before it sleeps.
+    /// Maximum time in nanoseconds for which a waiting thread polls before it sleeps.
     pub(crate) spin: u32,
 }
 

@@ -1,6 +1,6 @@
-//! Shared receive queues. A message that finds the queue empty is not accepted, and its connection waits for a posted
-//! receive. The next post wakes the first waiting connection, which informs its peer. The queue's lock is acquired
-//! after the locks of queue pairs.
+//! Shared receive queues. A message that arrives while the queue is empty is not accepted, and its connection waits for
+//! a receive. The next post notifies the first waiting connection, which advertises the credit to its peer. The queue's
+//! lock is acquired after the locks of queue pairs.
 #![forbid(unsafe_code)]
 
 use std::sync::Arc;
@@ -13,21 +13,21 @@ pub(crate) use dapl_software::srq::SrqRecv;
 
 use crate::engine::jobs::{Job, Jobs};
 
-/// The queue's state, shared with queue pairs.
+/// A shared receive queue, referred to by its handle and by queue pairs.
 pub(crate) type SrqCore = dapl_software::srq::SrqCore<dyn SrqWaiter, Job>;
 
-/// A connection that waits for a posted receive. It is a trait because queue pairs depend on the queue, so the queue
-/// must not depend on queue pairs. Tests of the queue implement it too.
+/// A connection that waits for a receive. A trait, so that this module does not depend on queue pairs, which depend on
+/// it; implemented by queue pairs and by a fake of the tests.
 pub(crate) trait SrqWaiter: Send + Sync {
-    /// Notifies the connection that a receive was posted. Returns false if the connection was not waiting.
-    fn receive_came(&self) -> bool;
+    /// Notifies the connection that a receive was posted. Returns false if it was no longer waiting.
+    fn on_receive_posted(&self) -> bool;
 }
 
-/// A shared receive queue as dapl refers to it.
+/// The handle of dapl to a shared receive queue.
 pub struct Srq(pub(crate) Arc<SrqCore>);
 
 impl Srq {
-    /// Creates a queue, if `queue_count` is less than `max_queues`. Errors: `Exhausted(Srq)`.
+    /// Creates a queue. Error: `Exhausted(Srq)` if `queue_count` is at least `max_queues`.
     pub(crate) fn new(
         pd: u32,
         spec: SrqSpec,
@@ -42,7 +42,7 @@ impl Srq {
 impl SharedReceiveQueue for Srq {
     fn post_recv(&self, segments: &[Segment], cookie: u64) -> Result<()> {
         if self.0.push(SrqRecv { segments: Segments::new(segments), cookie })? {
-            while self.0.next_waiter().is_some_and(|waiter| !waiter.receive_came()) {}
+            while self.0.next_waiter().is_some_and(|waiter| !waiter.on_receive_posted()) {}
         }
         Ok(())
     }
@@ -79,7 +79,7 @@ mod tests {
     }
 
     impl SrqWaiter for FakeWaiter {
-        fn receive_came(&self) -> bool {
+        fn on_receive_posted(&self) -> bool {
             self.woken.fetch_add(1, Ordering::Relaxed);
             !self.is_served.load(Ordering::Relaxed)
         }

@@ -1,10 +1,10 @@
-//! Registered memory: a table of keys. Accesses by packets of peers and by local copies are checked with this table.
+//! The table of registered memory, by key. Accesses of peers and of local requests are checked with this table.
 //!
 //! A key is an index into the table and 16 unpredictable bits that change with each use of the index. A freed index is
-//! quarantined before it is used again. Registrations and bound windows share the table, but local segments cannot name
-//! a window. A copy holds a reference on its entry. Deregistration revokes the key and then waits until there are no
-//! references, so no transfer touches the memory afterwards. Chunks of the table are allocated on demand. The callers
-//! copy the bytes.
+//! quarantined before it is reused. Registrations and bound windows share the table, but local segments cannot use the
+//! key of a window. A copy holds a reference on its entry. Deregistration revokes the key and then waits until there
+//! are no references, so no transfer accesses the memory afterwards. Chunks of the table are allocated on demand. This
+//! module copies no bytes.
 #![forbid(unsafe_code)]
 
 use std::sync::OnceLock;
@@ -21,16 +21,16 @@ use dapl_software::memory::user_copy::{Checker, Registration};
 use dapl_software::memory::window::WindowKeys;
 use parking_lot::Mutex;
 
-/// Number of entries of the table. Index 0 is never used, so no key is 0.
+/// Number of entries of the table. Index 0 is unused, so no key is 0.
 pub(crate) const SLOTS: usize = 1 << 16;
 /// Number of entries that are allocated together.
 const CHUNK: usize = 256;
 
 #[derive(Debug, Default)]
 struct RegionEntry {
-    /// The valid key of this entry; 0 if the entry has none.
+    /// The valid key of this entry; 0: none.
     key: AtomicU32,
-    /// Number of copies and sends that use the memory of this entry.
+    /// Number of references: copies and sends that use the memory of this entry.
     users: AtomicU32,
     base: AtomicU64,
     length: AtomicU64,
@@ -46,8 +46,8 @@ impl RegionEntry {
         KeyEntry { region, word: field(&self.rights) }
     }
 
-    /// Whether the key grants the access. Each field is read once. The values are valid only if the key is still valid
-    /// after they were read.
+    /// Whether the key grants the access. The key is checked again after the other fields were read: if it has changed,
+    /// they may belong to another registration.
     #[inline(always)]
     fn opens(&self, key: u32, pd: u32, range: Region, right: AccessRight) -> bool {
         if key == 0 || self.key.load(Ordering::Acquire) != key {
@@ -58,7 +58,8 @@ impl RegionEntry {
         entry.allows(pd, range, right) && self.key.load(Ordering::Relaxed) == key
     }
 
-    /// Returns the address in this process if the key grants an access by a peer. `ids`: identifiers of the queue pair.
+    /// Returns the address in this process, if the key grants the access to a peer. `ids`: identifiers of the queue
+    /// pair.
     fn address_for_peer(&self, key: u32, ids: PeerIds, range: Region, right: AccessRight) -> Option<u64> {
         if self.opens(key, ids.pd, range, right) {
             return Some(range.address);
@@ -72,7 +73,7 @@ impl RegionEntry {
     }
 }
 
-/// Identifiers of the queue pair with which a peer's access is checked: its protection domain and its number
+/// The identifiers of a queue pair for checks of its peer's accesses: its protection domain and its number
 /// ([`dapl_software::memory::window::QpDomain`]).
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct PeerIds {
@@ -80,11 +81,11 @@ pub(crate) struct PeerIds {
     pub(crate) qp: u32,
 }
 
-/// The registrations of an IA.
+/// The registrations and bound windows of an IA.
 pub(crate) struct Regions {
-    /// The chunks of the table. The sizes of the arrays are constants, so that no index is checked at run time.
+    /// The chunks of the table. The sizes are constants, so that the compiler can omit index checks.
     chunks: Box<[OnceLock<Box<[RegionEntry; CHUNK]>>; SLOTS / CHUNK]>,
-    places: Mutex<KeyTable>,
+    keys: Mutex<KeyTable>,
     checker: Checker,
 }
 
@@ -98,25 +99,26 @@ impl Regions {
     /// Creates an empty table. `seed` must come from the system's random source.
     pub(crate) fn new(seed: u64) -> Self {
         let chunks = Box::new([const { OnceLock::new() }; SLOTS / CHUNK]);
-        Regions { chunks, places: Mutex::new(KeyTable::new(SLOTS, seed | 1)), checker: Checker::default() }
+        Regions { chunks, keys: Mutex::new(KeyTable::new(SLOTS, seed | 1)), checker: Checker::default() }
     }
 
     /// Returns the entry at the index of a key, whether the key is valid or not. `None` if its chunk was never
     /// allocated.
     #[inline(always)]
     fn entry(&self, key: u32) -> Option<&RegionEntry> {
-        let place = KeyTable::index(key);
-        self.chunks[place / CHUNK].get().map(|chunk| &chunk[place % CHUNK])
+        let index = KeyTable::index(key);
+        self.chunks[index / CHUNK].get().map(|chunk| &chunk[index % CHUNK])
     }
 
-    /// Ends a registration. Must not be called during a post, because a post may use local memory without a reference.
+    /// Ends a registration: revokes the key, then waits for announced posts, which may use local memory without a
+    /// reference, and for references. Must not be called during a post, for which it would wait forever.
     pub(crate) fn deregister(&self, key: u32) {
         self.revoke(key);
         handle::await_posts();
         self.remove(key);
     }
 
-    /// Whether a region may be registered, for writing if `write` is set.
+    /// Whether a region may be registered (`write`: for writing).
     pub(crate) fn may_register(&self, region: Region, write: bool) -> bool {
         self.checker.may_register(region, write)
     }
@@ -129,14 +131,14 @@ impl Regions {
     }
 
     fn set(&self, key: u32, region: Region, word: u64) {
-        let place = KeyTable::index(key);
+        let index = KeyTable::index(key);
         let chunk =
-            self.chunks[place / CHUNK].get_or_init(|| Box::new(std::array::from_fn(|_| RegionEntry::default())));
-        let entry = &chunk[place % CHUNK];
+            self.chunks[index / CHUNK].get_or_init(|| Box::new(std::array::from_fn(|_| RegionEntry::default())));
+        let entry = &chunk[index % CHUNK];
         entry.base.store(region.address, Ordering::Relaxed);
         entry.length.store(region.length, Ordering::Relaxed);
         entry.rights.store(word, Ordering::Relaxed);
-        // Release, for the Acquire in `opens`: the fields are written before the key that makes them valid.
+        // Release pairs with the Acquire in `opens`: the fields are written before the key that makes them valid.
         entry.key.store(key, Ordering::Release);
     }
 
@@ -151,14 +153,14 @@ impl Regions {
         self.entry(key).filter(|entry| key != 0 && entry.key.load(Ordering::Acquire) == key).map(RegionEntry::values)
     }
 
-    /// Returns the whole registration of a key that is in use.
+    /// Returns the range and rights of a key in use.
     pub(crate) fn registration(&self, key: u32) -> Registration<'_> {
         let field = |field: &AtomicU64| field.load(Ordering::Relaxed);
         let region = self.entry(key).map(|entry| Region { address: field(&entry.base), length: field(&entry.length) });
         Registration { region: region.unwrap_or_default(), checker: &self.checker }
     }
 
-    /// Takes a reference for a copy. The copy itself detects memory that is not mapped any more.
+    /// Checks an access, and takes a reference on the registration for a copy.
     pub(crate) fn acquire(
         &self,
         key: u32,
@@ -168,21 +170,22 @@ impl Regions {
     ) -> std::result::Result<RegistrationGuard<'_>, Status> {
         let entry = self.entry(key).ok_or(right.refusal())?;
         let guard = RegistrationGuard::new(&entry.users);
-        // Barrier, as in `revoke`: either `revoke` sees this reference, or `opens` sees that the key is revoked.
+        // The barrier pairs with that in `revoke`: either deregistration sees this reference, or `opens` sees that the
+        // key is revoked.
         dapl::runtime::sync::fence_behind_rmw();
         if entry.opens(key, pd, region, right) { Ok(guard) } else { Err(right.refusal()) }
     }
 }
 
-/// Accesses of peers, whose addresses may need a translation.
+/// Accesses of peers. A window may have its own addresses, which are translated.
 impl Regions {
-    /// Returns the address in this process of a range that the peer may access with this right.
+    /// Checks an access of a peer, and returns the address in this process.
     #[inline]
     pub(crate) fn address_for_peer(&self, key: u32, ids: PeerIds, range: Region, right: AccessRight) -> Option<u64> {
         self.entry(key)?.address_for_peer(key, ids, range, right)
     }
 
-    /// Takes a reference for a copy of the peer, as [`Regions::acquire`] does. Returns the address in this process.
+    /// Checks an access of a peer, and takes a reference for the copy. Returns the address in this process.
     pub(crate) fn acquire_for_peer(
         &self,
         key: u32,
@@ -192,16 +195,17 @@ impl Regions {
     ) -> std::result::Result<(RegistrationGuard<'_>, u64), Status> {
         let entry = self.entry(key).ok_or(right.refusal())?;
         let guard = RegistrationGuard::new(&entry.users);
-        dapl::runtime::sync::fence_behind_rmw(); // A barrier, as in `acquire`.
+        dapl::runtime::sync::fence_behind_rmw(); // Pairs with `revoke`, as in `acquire`.
         let address = entry.address_for_peer(key, ids, range, right).ok_or(right.refusal())?;
         Ok((guard, address))
     }
 }
 
-/// The functions that windows need. Peers access memory only through this process, so no use by a peer must be awaited.
+/// Key operations for memory windows. Peers access memory only through this process, so there are no accesses by peers
+/// to wait for after a revocation.
 impl WindowKeys for Regions {
     fn reserve(&self) -> Result<u32> {
-        self.places.lock().reserve()
+        self.keys.lock().reserve()
     }
 
     fn activate(&self, key: u32, region: Region, access: Access, domain: Domain) {
@@ -210,10 +214,11 @@ impl WindowKeys for Regions {
 
     fn revoke(&self, key: u32) {
         if let Some(entry) = self.entry(key) {
-            // A key that was only reserved is not stored in its entry, which may be empty.
+            // A key that is only reserved is not stored in its entry, so the exchange may fail.
             let _ = entry.key.compare_exchange(key, 0, Ordering::Relaxed, Ordering::Relaxed);
         }
-        // Barrier, as in `acquire`: either `acquire` sees that the key is revoked, or `is_in_use` sees its reference.
+        // The barrier pairs with that in `acquire`: either `acquire` sees that the key is revoked, or `is_in_use` sees
+        // its reference.
         fence(Ordering::SeqCst);
     }
 
@@ -234,7 +239,7 @@ impl WindowKeys for Regions {
     }
 
     fn release_key(&self, key: u32) {
-        self.places.lock().release_key(key);
+        self.keys.lock().release_key(key);
     }
 
     fn covers(&self, source: u32, pd: u32, region: Region, write: bool) -> bool {
@@ -266,8 +271,7 @@ impl LocalMemory for Regions {
     }
 }
 
-/// References on the registrations of a batch of packets, which are released together. The object is reused to avoid
-/// allocations.
+/// References on the registrations of a batch of packets, released together. The object is reused to avoid allocations.
 #[derive(Debug, Default)]
 pub(crate) struct RegistrationGuards {
     /// Keys with one reference each.
@@ -275,7 +279,7 @@ pub(crate) struct RegistrationGuards {
 }
 
 impl RegistrationGuards {
-    /// Takes a reference for memory that the kernel will read.
+    /// Checks an access to memory that the kernel will read, and takes a reference.
     pub(crate) fn acquire(
         &mut self,
         regions: &Regions,
@@ -285,7 +289,7 @@ impl RegistrationGuards {
     ) -> std::result::Result<(), Status> {
         let region = Region { address: piece.address, length: piece.length };
         if self.keys.last() == Some(&piece.key) {
-            // No second reference is needed, because deregistration waits for the one that this object already has.
+            // This object already has a reference on the registration, for which deregistration waits.
             return if regions.allows(piece.key, pd, region, right) { Ok(()) } else { Err(right.refusal()) };
         }
         regions.acquire(piece.key, pd, region, right)?.suspend();
@@ -293,8 +297,7 @@ impl RegistrationGuards {
         Ok(())
     }
 
-    /// Takes a reference for memory that the peer reads, as [`RegistrationGuards::acquire`] does. Returns the address
-    /// in this process.
+    /// Checks an access to memory that the peer reads, and takes a reference. Returns the address in this process.
     pub(crate) fn acquire_for_peer(
         &mut self,
         regions: &Regions,
@@ -328,7 +331,7 @@ mod tests {
     const ALL: Access =
         Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
 
-    /// Returns the address of memory that is mapped.
+    /// Returns the address of mapped memory.
     fn base() -> u64 {
         static MEMORY: [AtomicU64; 16] = [const { AtomicU64::new(0) }; 16];
         MEMORY.as_ptr() as u64
