@@ -115,7 +115,7 @@ mod tests {
     }
 
     #[test]
-    fn parameters_come_before_the_environment() {
+    fn parameters_override_the_environment() {
         let env = |name: &str| match name {
             "DAPL_DIR" => Some("/env".to_owned()),
             "DAPL_USNIC_PORT" => Some("99".to_owned()),

@@ -136,7 +136,7 @@ mod tests {
     }
 
     #[test]
-    fn served_waiter_passes_its_turn_on() {
+    fn notified_waiter_passes_remaining_receives_on() {
         let (srq, _, _) = queue(3);
         let all = [(); 3].map(|()| Arc::new(FakeWaiter::default()));
         all.iter().for_each(|waits| srq.0.wait(&waiter(waits)));

@@ -68,7 +68,7 @@ mod tests {
     }
 
     #[test]
-    fn each_combination_of_keys_is_explained() {
+    fn log_text_names_the_cause_for_each_combination_of_keys() {
         assert!(cause(Some("/k"), true).contains("another key than that in /k"));
         assert!(cause(Some("/k"), false).contains("not sealed, and this adapter has key=/k"));
         assert!(cause(None, true).contains("no `key`") && cause(None, false).contains("damaged"));

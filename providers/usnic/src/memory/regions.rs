@@ -400,7 +400,7 @@ mod tests {
     }
 
     #[test]
-    fn a_window_opens_to_peers_and_never_to_local_segments() {
+    fn window_key_is_valid_for_peers_and_not_for_local_segments() {
         let regions = Regions::new(1);
         let key = regions.reserve().unwrap();
         let access = |right| regions.acquire(key, 1, memory(8), right).is_ok();

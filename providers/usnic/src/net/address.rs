@@ -326,7 +326,7 @@ mod tests {
     }
 
     #[test]
-    fn errors_list_the_interfaces_of_this_host() {
+    fn error_texts_list_the_interfaces_of_this_host() {
         let all = some();
         let error = |text: &str| choose(Some(text), &all).unwrap_err();
         assert!(error("fe80::1").contains("several interfaces"));
@@ -373,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn local_addresses_are_recognized() {
+    fn only_addresses_of_this_host_are_local() {
         let own: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let all = list().unwrap().into_iter().filter(|interface| interface.is_up && !interface.is_link_local());
         let listed = all.map(|interface| interface.address.ip().to_string());
@@ -399,7 +399,7 @@ mod tests {
     }
 
     #[test]
-    fn peer_is_unicast_and_of_the_same_family() {
+    fn only_unicast_addresses_of_the_same_family_are_reachable() {
         let (v4, v6): (SocketAddr, SocketAddr) = ("192.0.2.1:9".parse().unwrap(), "[fe80::1%7]:9".parse().unwrap());
         let may = |own, peer: &str| is_reachable(own, peer.parse().unwrap());
         assert!(may(&v4, "192.0.2.2") && may(&v6, "fe80::2") && may(&v6, "2001:db8::1"));

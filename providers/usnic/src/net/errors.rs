@@ -159,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn port_is_closed_only_if_its_own_address_says_so() {
+    fn port_unreachable_of_another_address_is_no_closed_port() {
         let to: SocketAddr = "192.0.2.1:7".parse().unwrap();
         let error = |errno: libc::c_int, origin, kind, code| libc::sock_extended_err {
             ee_errno: errno as u32,
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[test]
-    fn error_of_one_packet_does_not_stop_the_next() {
+    fn send_succeeds_after_the_error_of_an_earlier_packet() {
         let (socket, peer) =
             (Socket::open(&test_config("127.0.0.1:0")).unwrap(), Socket::open(&test_config("127.0.0.1:0")).unwrap());
         let closed = Socket::open(&test_config("127.0.0.1:0")).unwrap().local();

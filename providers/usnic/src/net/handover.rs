@@ -218,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn source_address_of_either_family_is_kept() {
+    fn forwarded_source_address_round_trips_for_ipv4_and_ipv6() {
         for from in ["192.0.2.7:5", "[2001:db8::1]:65535", "[fe80::1%4]:9"] {
             let forwarded = ForwardedRequest { from: from.parse().unwrap(), request: b"please".to_vec() };
             assert_eq!(decode(&encode(&forwarded)), Some(forwarded));

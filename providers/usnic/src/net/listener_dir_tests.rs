@@ -43,7 +43,7 @@ fn forwarded(from: &str, request: &[u8]) -> ForwardedRequest {
 }
 
 #[test]
-fn forwarded_request_keeps_its_source() {
+fn forwarded_request_has_the_source_of_the_original() {
     let scratch = Scratch::new("arrives");
     let socket = scratch.1.open(here(), 1).unwrap();
     assert_eq!(socket.receive(), None);
@@ -57,7 +57,7 @@ fn forwarded_request_keeps_its_source() {
 }
 
 #[test]
-fn a_qualifier_has_one_owner_and_is_free_after_it() {
+fn qualifier_has_one_listener_and_is_free_after_its_close() {
     let scratch = Scratch::new("owner");
     let dir = &scratch.1;
     assert!(!dir.has_listener(here(), 2));
@@ -77,7 +77,7 @@ fn a_qualifier_has_one_owner_and_is_free_after_it() {
 }
 
 #[test]
-fn full_queue_still_counts_as_listener() {
+fn listener_with_a_full_queue_is_found() {
     let scratch = Scratch::new("full");
     let socket = scratch.1.open(here(), 4).unwrap();
     (0..10_000).for_each(|_| assert!(scratch.1.forward(here(), 4, &forwarded("1.2.3.4:5", b"again"))));
@@ -86,7 +86,7 @@ fn full_queue_still_counts_as_listener() {
 }
 
 #[test]
-fn malformed_lengths_are_dropped() {
+fn datagrams_of_invalid_length_are_dropped() {
     let scratch = Scratch::new("cut");
     let socket = scratch.1.open(here(), 5).unwrap();
     let sender = UnixDatagram::unbound().unwrap();
@@ -100,7 +100,7 @@ fn malformed_lengths_are_dropped() {
 }
 
 #[test]
-fn names_of_dead_processes_are_replaced_and_removed() {
+fn names_of_exited_processes_are_replaced_and_removed() {
     let scratch = Scratch::new("dead");
     let first = scratch.1.open(here(), 1).unwrap();
     // Closes a socket without removing its name, like a killed process.
@@ -129,7 +129,7 @@ fn network_namespaces_do_not_share_names() {
 }
 
 #[test]
-fn a_directory_that_others_may_use_is_not_trusted() {
+fn directory_accessible_by_other_users_is_rejected() {
     use std::os::unix::fs::PermissionsExt;
     let scratch = Scratch::new("rights");
     let _socket = scratch.1.open(here(), 1).unwrap();

@@ -108,7 +108,7 @@ fn batches_arrive_complete_and_in_order() {
 }
 
 #[test]
-fn gso_batch_arrives_in_one_piece() {
+fn gso_batch_arrives_as_one_gro_batch() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     if !(socket.has_gso() && peer.has_gro()) {
         eprintln!("skipped: this kernel has no GSO or no GRO");
@@ -139,7 +139,7 @@ fn without_gso_packets_are_sent_one_by_one() {
 }
 
 #[test]
-fn oversized_packet_is_reported_and_others_are_sent() {
+fn oversized_packet_is_reported_and_other_packets_are_sent() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let to = SockAddr::of(peer.local());
     let memory = payloads(&[100, 100, 100]);
@@ -156,7 +156,7 @@ fn oversized_packet_is_reported_and_others_are_sent() {
 }
 
 #[test]
-fn unmapped_memory_is_reported_by_packet() {
+fn packet_with_unmapped_memory_is_reported_by_index() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let memory = payloads(&[100; 5]);
     let mut batch = SendBatch::default();
@@ -218,7 +218,7 @@ fn unsent_packet_with_unmapped_memory_is_dropped() {
 }
 
 #[test]
-fn batch_limits_are_those_of_gso() {
+fn batch_limits_equal_the_limits_of_gso() {
     let mut batch = SendBatch::default();
     assert!(
         batch.has_capacity(MAX_BYTES, 2)
@@ -280,7 +280,7 @@ fn two_threads_can_send_on_one_socket() {
 }
 
 #[test]
-fn discarded_packet_leaves_no_trace() {
+fn discarded_packet_is_not_sent() {
     let (socket, peer) = pair(&test_config("127.0.0.1:0"));
     let memory = payloads(&[5, 6]);
     let mut batch = SendBatch::default();

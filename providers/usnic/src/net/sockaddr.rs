@@ -110,7 +110,7 @@ mod tests {
     }
 
     #[test]
-    fn short_or_foreign_addresses_are_none() {
+    fn short_or_unknown_addresses_return_none() {
         let v6 = SockAddr::of("[::1]:1".parse().unwrap());
         assert_eq!(read(&v6.raw, v6.length - 1), None);
         assert_eq!(read(&RawSockAddr::EMPTY, v6.length), None);

@@ -247,7 +247,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn port_is_taken_from_the_range() {
+    fn first_free_port_of_the_range_is_bound() {
         let first = Socket::open(&test_config("127.0.0.1:0")).unwrap();
         let port = first.local().port();
         assert_ne!(port, 0);
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn drops_are_counted_across_the_wrap() {
+    fn drop_count_continues_across_the_counter_wrap() {
         let socket = Socket::open(&test_config("[::1]:0")).unwrap();
         let drops = || socket.drops.load(Ordering::Relaxed);
         socket.note_drops(7);

@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[test]
-    fn rdma_write_is_acked_after_its_batch_or_by_a_response() {
+    fn rdma_write_is_acked_after_its_batch_or_by_a_data_packet() {
         let mut clock = after(Arrival::Next, false, false);
         clock.prompt();
         assert!(!clock.due(START) && clock.due(START + PROMPT));
@@ -180,7 +180,7 @@ mod tests {
     }
 
     #[test]
-    fn gaps_message_ends_and_ack_requests_are_acked_at_once() {
+    fn gaps_message_ends_and_ack_requests_are_acked_immediately() {
         assert!(!clock().is_pending() && !clock().due(Nanos::MAX));
         assert!(after(Arrival::Next, true, false).due(START) && after(Arrival::Next, false, true).due(START));
         assert!(after(Arrival::Ahead, false, false).due(START) && after(Arrival::Duplicate, false, false).due(START));
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn a_quarter_of_the_window_is_acked_at_once() {
+    fn quarter_of_the_window_is_acked_immediately() {
         let mut clock = clock();
         (0..3).for_each(|_| clock.arrived(START, Arrival::Next, false, false));
         assert!(!clock.due(START));

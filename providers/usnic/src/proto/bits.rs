@@ -122,7 +122,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn agrees_with_a_linear_search(
+        fn searches_agree_with_a_linear_search(
             start: u32,
             set in prop::collection::vec(0..WINDOW, 0..40),
             from in 0..WINDOW,
@@ -139,7 +139,7 @@ mod tests {
         }
 
         #[test]
-        fn clears_exactly_the_run(start: u32, count in 0..=WINDOW) {
+        fn clear_run_clears_only_its_bits(start: u32, count in 0..=WINDOW) {
             let start = Psn(start);
             let mut bits = Bits::new();
             (0..WINDOW).for_each(|at| bits.set(start.plus(at)));

@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn fin_carries_both_ends_and_is_retransmitted_until_answered() {
+    fn fin_has_end_and_ack_and_is_retransmitted_until_the_reply() {
         let mut closing = finish(0);
         let mut out = Vec::new();
         assert!(closing.transmit(0, &mut out));
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn lost_answer_is_repeated_while_closing() {
+    fn lost_reply_is_repeated_while_closing() {
         let mut closing = Closing::reply(&terms(), 0, TIMING);
         assert!(closing.is_done() && !closing.can_be_freed(TIMING.linger), "an answer is owed");
         assert_eq!(sent(&mut closing, 0), [Kind::FinAck]);
@@ -232,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn simultaneous_fins_are_answered() {
+    fn simultaneous_fins_complete_both_closes() {
         let (mut one, mut other) = (finish(0), finish(0));
         assert_eq!((sent(&mut one, 0), sent(&mut other, 0)), (vec![Kind::Fin], vec![Kind::Fin]));
         one.receive(1, Kind::Fin);
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn unresponsive_peer_is_given_up() {
+    fn close_to_a_silent_peer_times_out() {
         for (mut closing, word, at_most) in
             [(finish(0), Kind::Fin, TIMING.give_up), (Closing::reset(&terms(), 0, TIMING), Kind::Reset, 2 * SECONDS)]
         {

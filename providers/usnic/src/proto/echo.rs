@@ -39,7 +39,7 @@ mod tests {
     }
 
     #[test]
-    fn answer_has_the_size_and_is_never_longer() {
+    fn reply_has_the_probe_size_and_is_not_longer_than_the_probe() {
         for size in [20, 21, 1200, 65_507] {
             for (flags, length) in [(0, 20), (FLAG_SAME_SIZE, size)] {
                 let (mut out, mut again) = (vec![7], Vec::new());
@@ -51,7 +51,7 @@ mod tests {
     }
 
     #[test]
-    fn other_packets_get_no_answer() {
+    fn packets_that_are_no_probes_get_no_reply() {
         let mut out = Vec::new();
         let good = probe(5, 100, 0);
         (0..SHORTEST).for_each(|length| assert!(!reply(&good[..length], &mut out), "{length}"));

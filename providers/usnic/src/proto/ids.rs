@@ -128,7 +128,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn no_two_have_the_same(steps in prop::collection::vec(any::<Option<u8>>(), 0..200)) {
+        fn live_connections_have_different_numbers(steps in prop::collection::vec(any::<Option<u8>>(), 0..200)) {
             let mut ids = Ids::new(8, 5);
             let mut live: Vec<u32> = Vec::new();
             for (now, step) in steps.into_iter().enumerate() {

@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_rate_packets_do_not_wait() {
+    fn packets_do_not_wait_without_a_rate() {
         let mut pacer = Pacer::default();
         for _ in 0..1000 {
             assert_eq!(pacer.ready(5, LARGEST_QUANTUM), Ok(()));

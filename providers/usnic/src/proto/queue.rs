@@ -379,7 +379,7 @@ mod tests {
     }
 
     #[test]
-    fn numbers_in_a_row_make_no_long_runs_in_the_table() {
+    fn consecutive_numbers_have_short_probe_sequences() {
         // A removal moves the following entries of a probe sequence. If hashes were consecutive, it would move all of
         // them.
         for base in [0, 1, 1 << 20, u32::MAX - 300, 0xDEAD_BEEF] {
@@ -403,7 +403,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_ring_and_a_map(base: u32, steps in prop::collection::vec(
+        fn queue_equals_a_list_and_a_map(base: u32, steps in prop::collection::vec(
             prop_oneof![Just(Step::Push), Just(Step::Start), (0..40usize).prop_map(Step::Take), Just(Step::Pop)], 0..400
         )) {
             let mut queue = Queue::new(32);

@@ -119,7 +119,7 @@ mod tests {
     }
 
     #[test]
-    fn full_array_loses_no_range() {
+    fn range_beyond_the_limit_is_rejected_without_effect() {
         let mut ranges = Ranges::default();
         (0..=MOST as u32).for_each(|i| assert!(ranges.add(i * 20 + 10, i * 20 + 20)));
         assert!(!ranges.add(0, 5));
@@ -128,7 +128,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_is_a_set_of_bytes(parts in prop::collection::vec((0..60u32, 1..12u32), 0..60)) {
+        fn recorded_ranges_equal_a_set_of_bytes(parts in prop::collection::vec((0..60u32, 1..12u32), 0..60)) {
             let (mut ranges, mut bytes) = (Ranges::default(), [false; 80]);
             for (start, length) in parts {
                 prop_assert!(ranges.add(start, start + length));

@@ -162,7 +162,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_on_either_side_of_the_window_are_outside() {
+    fn packets_before_and_after_the_window_are_outside() {
         for start in STARTS.map(Psn) {
             let mut received = Received::new(start);
             let at = |distance: i32| Psn(start.0.wrapping_add_signed(distance));

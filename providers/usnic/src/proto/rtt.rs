@@ -168,7 +168,7 @@ mod tests {
     }
 
     #[test]
-    fn min_rtt_follows_a_path_that_got_longer() {
+    fn min_rtt_increases_with_a_longer_path() {
         let mut rtt = rtt(&[(MILLIS, 0)]);
         rtt.sample(5 * SECONDS, 9 * MILLIS, 0);
         rtt.sample(12 * SECONDS, 9 * MILLIS, 0);
@@ -181,7 +181,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
         #[test]
-        fn no_sample_breaks_it(samples in prop::collection::vec(any::<(u64, u64, u64)>(), 0..50), backoff: u32) {
+        fn any_samples_keep_min_rtt_and_timeout_within_their_bounds(samples in prop::collection::vec(any::<(u64, u64, u64)>(), 0..50), backoff: u32) {
             let mut rtt = Rtt::new(Timing::default());
             for (now, sample, delay) in samples {
                 rtt.sample(now, sample, delay);

@@ -217,7 +217,7 @@ mod tests {
     }
 
     #[test]
-    fn single_turn_connection_is_queued_by_its_most_urgent_work() {
+    fn most_urgent_work_selects_one_queue() {
         let mut schedule = Schedule::default();
         let all = PendingWork { resend: true, ready: true, ack: true, deadline: Some(7) };
         schedule.wants(1, &PendingWork { resend: false, ready: false, ..all }.most_urgent_only());
@@ -232,14 +232,14 @@ mod tests {
     }
 
     #[test]
-    fn piggybacked_ack_has_no_turn_of_its_own() {
+    fn piggybacked_ack_needs_no_service() {
         let mut schedule = Schedule::default();
         schedule.wants(1, &PendingWork { ack: true, ..READY });
         assert_eq!(pass(&mut schedule), [(1, ServiceReason::Send)]);
     }
 
     #[test]
-    fn busy_connection_has_one_turn_per_pass() {
+    fn busy_connection_is_served_once_per_pass() {
         let mut schedule = Schedule::default();
         (0..3).for_each(|number| schedule.wants(number, &READY));
         schedule.wants(1, &READY);
@@ -266,7 +266,7 @@ mod tests {
     }
 
     #[test]
-    fn deadlines_come_in_order_and_only_once() {
+    fn deadlines_expire_in_order_and_once() {
         let mut deadlines = Deadlines::default();
         for (number, time) in [(3, 30), (1, 10), (2, 20)] {
             assert!(deadlines.plan(number, time));

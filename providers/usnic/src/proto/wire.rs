@@ -349,7 +349,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn records_have_no_gaps() {
+    fn wire_records_have_no_padding() {
         assert_eq!((size_of::<Head>(), size_of::<Ack>(), size_of::<Carried>()), (16, 12, 16));
         assert_eq!((size_of::<Message>(), size_of::<Part>(), size_of::<Selective>()), (24, 4, 8));
         assert_eq!((FRAGMENT, CHUNK, PIECE, size_of::<Range>()), (56, 60, 68, 8));
@@ -378,7 +378,7 @@ mod tests {
     }
 
     #[test]
-    fn extensions_have_their_length_and_are_no_payload() {
+    fn extension_length_depends_on_the_operation_and_is_no_payload() {
         for (op, length, payload) in [(8, 5, 5), (9, 8, 0), (10, 8, 0), (11, 0, 0)] {
             let extension = Op::of(op).unwrap().extension();
             let bytes = packet(length, op, None, extension + payload);
@@ -418,7 +418,7 @@ mod tests {
     }
 
     #[test]
-    fn an_ack_has_the_ranges_that_it_counts() {
+    fn ack_with_a_wrong_range_count_is_rejected() {
         let with = |count: u8, ranges: usize| {
             let selective = Selective { ranges: count, ..Selective::default() };
             let mut bytes = [Ack::default().as_bytes(), selective.as_bytes()].concat();
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn packets_of_another_version_are_refused() {
+    fn packets_of_another_version_are_rejected() {
         let head = Head::new(Kind::Reset, FLAG_LAST, 3, 4);
         assert_eq!((head.kind(), head.has(FLAG_LAST), head.has(FLAG_ACK_NOW)), (Some(Kind::Reset), true, false));
         assert_eq!(Head { version: VERSION + 1, ..head }.kind(), None);

@@ -89,7 +89,7 @@ fn the_end_of_a_connection_does_not_overtake_the_start_of_another() {
 }
 
 #[test]
-fn ipv6_is_as_good() {
+fn connections_work_over_ipv6() {
     let (client, server) = (Ia::open("::1", "port=19000"), Ia::open("::1", "port=19000"));
     let _listening = server.cm.listen(0x1_0000_0000 + u64::from(std::process::id()), ObjectId::default()).unwrap();
     let ours = client.connect(&server, 0x1_0000_0000 + u64::from(std::process::id()), conn(1));
@@ -139,7 +139,7 @@ fn request_is_rejected_if_the_event_queue_is_full() {
 }
 
 #[test]
-fn host_that_does_not_answer_is_unreachable() {
+fn attempt_to_a_silent_host_is_unreachable() {
     let (here, there) = addresses();
     let client = Ia::open(&here, "give_up_ms=1000");
     let silent = std::net::UdpSocket::bind((there.as_str(), client.device.settings.port)).unwrap();
@@ -148,7 +148,7 @@ fn host_that_does_not_answer_is_unreachable() {
 }
 
 #[test]
-fn an_address_that_no_peer_can_have_is_refused_at_once() {
+fn unusable_peer_address_fails_immediately() {
     let (here, _) = addresses();
     let client = Ia::open(&here, "");
     for ip in ["2001:db8::77", "0.0.0.0", "224.0.0.1", "203.0.113.77"] {
@@ -158,7 +158,7 @@ fn an_address_that_no_peer_can_have_is_refused_at_once() {
 }
 
 #[test]
-fn local_addresses_reach_the_own_listener_unless_taken() {
+fn local_addresses_reach_the_listener_of_this_ia_unless_bound_by_another() {
     let (here, there) = addresses();
     let (client, server) = (Ia::open(&here, ""), Ia::open(&here, ""));
     let listening = server.cm.listen(7, ObjectId::default()).unwrap();
@@ -181,7 +181,7 @@ fn local_addresses_reach_the_own_listener_unless_taken() {
 }
 
 #[test]
-fn requester_without_an_answer_times_out() {
+fn attempt_without_a_reply_times_out() {
     let (here, _) = addresses();
     let client = Ia::open(&here, "");
     let spec = ConnectSpec { address: &PeerAddress::Ip(here.parse().unwrap()), qual: 7, private_data: b"" };
@@ -253,7 +253,7 @@ fn handoff_passes_a_request_to_another_listener() {
 }
 
 #[test]
-fn two_ias_of_one_address_share_the_port_and_pass_requests_on() {
+fn ias_of_one_address_share_the_port_and_forward_requests() {
     let (here, there) = addresses();
     let client = Ia::open(&here, "");
     let servers = [Ia::open(&there, ""), Ia::open(&there, "")];
@@ -374,7 +374,7 @@ fn closing_ia_withdraws_its_requests() {
 }
 
 #[test]
-fn closed_port_of_a_peer_is_reported() {
+fn closed_port_of_the_peer_ends_the_connection() {
     let ((client, ours), (server, theirs)) = connected("");
     theirs.opened.lock().unwrap().take();
     drop(server);
@@ -438,7 +438,7 @@ fn replaced_handler_gets_the_packets() {
 }
 
 #[test]
-fn only_the_right_key_connects() {
+fn only_hosts_with_the_same_key_connect() {
     let path = |name: &str| std::env::temp_dir().join(format!("daplusnic-{name}-{}", std::process::id()));
     let key = |name: &str| {
         use std::os::unix::fs::OpenOptionsExt;
@@ -484,7 +484,7 @@ fn asked(from: &str, to: &Ia, flags: u16, length: usize) -> Option<Vec<u8>> {
 }
 
 #[test]
-fn listener_answers_path_probes() {
+fn listener_replies_to_path_probes() {
     let (here, there) = addresses();
     let server = Ia::open(&there, "");
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();

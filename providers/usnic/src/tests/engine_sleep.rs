@@ -55,7 +55,7 @@ fn stop_within_a_nap(ia: &Ia) {
 }
 
 #[test]
-fn no_packet_waits_for_a_tick_after_polling_several_queues() {
+fn packet_after_polling_several_queues_is_not_delayed_by_standby() {
     let (client, server) = connected("");
     let (device, progress) = (&client.0.device, &client.0.progress);
     let queues = [(); 2].map(|()| Cq::new(Weak::<Silent>::new(), progress.clone(), device.jobs.clone(), 0));

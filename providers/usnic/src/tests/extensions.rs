@@ -34,7 +34,7 @@ fn receives_get_immediate_data() {
 }
 
 #[test]
-fn atomic_operations_beside_local_ones_lose_no_update() {
+fn remote_and_local_atomic_operations_lose_no_update() {
     let (a, qa, b, _qb) = two();
     let (target, back) = (b.registered(vec![0; 16], ALL), a.registered(vec![0; 16], ALL));
     std::thread::scope(|scope| {
@@ -66,7 +66,7 @@ fn operand_of_wrong_length_or_alignment_fails_at_the_initiator() {
 }
 
 #[test]
-fn a_window_is_unbound_by_the_send_of_its_peer() {
+fn send_with_invalidate_unbinds_the_window() {
     let (a, qa, b, qb) = two();
     let theirs = b.registered(vec![0; 100], Access { local_write: true, ..Access::default() });
     let mw = b.ia.alloc_mw(&b.pd).unwrap();

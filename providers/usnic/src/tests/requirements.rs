@@ -12,7 +12,7 @@ fn sent(qp: &Qp) -> u64 {
 }
 
 #[test]
-fn a_small_post_into_a_quiet_connection_leaves_in_the_posting_thread() {
+fn small_post_to_an_idle_connection_is_sent_by_the_posting_thread() {
     let (a, qa, b, _qb) = two();
     let from = a.registered(pattern(64, 1), Access::default());
     let to = b.registered(vec![0; 64], ALL);

@@ -45,7 +45,7 @@ fn work_posted_before_the_connection_is_executed() {
 }
 
 #[test]
-fn writes_and_reads_go_both_ways_at_any_length() {
+fn writes_and_reads_of_any_length_succeed_in_both_directions() {
     let (a, qa, b, _qb) = two();
     for length in [0, 1, 700, 5_000, 200_000] {
         let mine = a.registered(pattern(length, 3), ALL);
@@ -108,7 +108,7 @@ fn send_waits_for_its_receive() {
 }
 
 #[test]
-fn memory_window_grants_access_to_its_part_until_unbound() {
+fn memory_window_grants_access_to_its_range_until_unbound() {
     let (a, qa, b, qb) = two();
     let mine = a.registered(pattern(100, 5), ALL);
     let theirs = b.registered(vec![0; 100], Access { local_write: true, ..Access::default() });

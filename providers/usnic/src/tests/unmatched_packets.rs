@@ -32,7 +32,7 @@ fn dead_requester(server: &Ia) -> ConnectionRequest {
 }
 
 #[test]
-fn accept_of_a_dead_requester_fails_by_port_unreachable() {
+fn accept_fails_by_port_unreachable_if_the_client_has_exited() {
     let (_, there) = addresses();
     let server = Ia::open(&there, "give_up_ms=3600000");
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
@@ -42,7 +42,7 @@ fn accept_of_a_dead_requester_fails_by_port_unreachable() {
 }
 
 #[test]
-fn request_of_a_dead_listener_is_rejected() {
+fn request_is_rejected_if_the_listener_has_exited() {
     let (here, there) = addresses();
     let client = Ia::open(&here, "give_up_ms=3600000");
     let bind = |port| UdpSocket::bind((there.as_str(), port)).unwrap();
@@ -102,7 +102,7 @@ fn request_without_a_listener_is_rejected() {
 }
 
 #[test]
-fn request_sent_before_its_listener_is_answered() {
+fn request_sent_before_its_listener_connects() {
     let (here, there) = addresses();
     let wait = "listener_wait_ms=60000";
     let (client, server) = (Ia::open(&here, wait), Ia::open(&there, ""));
@@ -131,7 +131,7 @@ fn listener_works_without_the_users_directory() {
 
 /// A socket on the same port that is not read acts as a stopped process.
 #[test]
-fn stopped_process_on_the_same_port_delays_no_request() {
+fn stopped_process_on_the_port_delays_no_request() {
     let (here, there) = addresses();
     let shared = |port| {
         let address = (there.parse::<IpAddr>().unwrap(), port).into();

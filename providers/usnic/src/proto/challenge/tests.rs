@@ -48,7 +48,7 @@ fn response_echoes_the_nonce_and_has_the_same_length() {
 }
 
 #[test]
-fn a_new_address_is_used_only_after_it_has_answered() {
+fn new_address_is_used_only_after_its_response() {
     let mut peer = peer();
     let (old, new) = (peer.at(), place(1));
     assert_eq!(asks(&mut peer, 0), None);
@@ -67,7 +67,7 @@ fn a_new_address_is_used_only_after_it_has_answered() {
 }
 
 #[test]
-fn unsolicited_response_does_not_move_the_peer() {
+fn unsolicited_response_does_not_change_the_peer_address() {
     let mut peer = peer();
     let old = peer.at();
     peer.record_packet(0, place(1));
@@ -89,7 +89,7 @@ fn challenges_are_limited_for_any_number_of_addresses() {
 }
 
 #[test]
-fn an_address_that_does_not_answer_is_forgotten() {
+fn address_without_response_is_dropped() {
     let mut peer = peer();
     peer.record_packet(0, place(1));
     let mut challenges = 0;
@@ -102,7 +102,7 @@ fn an_address_that_does_not_answer_is_forgotten() {
 }
 
 #[test]
-fn peer_moving_during_a_challenge_is_found() {
+fn address_change_during_a_challenge_is_followed() {
     let mut peer = peer();
     peer.record_packet(0, place(1));
     assert!(asks(&mut peer, 0).is_some_and(|(to, _)| to == place(1)));
@@ -151,14 +151,14 @@ fn until_gone_over(rtt: &Rtt, peer: &mut Peer, says: impl Fn(&mut Peer, Nanos, u
 }
 
 #[test]
-fn peer_that_does_not_answer_is_probed_then_given_up() {
+fn peer_without_response_is_challenged_then_times_out() {
     let (now, challenges) = until_gone(&mut peer(), false);
     assert!((INTERVAL + GIVE_UP..INTERVAL + GIVE_UP + 2 * SECONDS).contains(&now), "at {now}");
     assert!(challenges >= 10);
 }
 
 #[test]
-fn answering_peer_is_probed_after_the_interval() {
+fn responding_peer_is_challenged_once_per_interval() {
     let mut peer = peer();
     for round in 1..5 {
         let now = round * INTERVAL;
@@ -172,7 +172,7 @@ fn answering_peer_is_probed_after_the_interval() {
 }
 
 #[test]
-fn stopped_process_reads_answers_before_giving_up() {
+fn stopped_process_reads_responses_before_the_peer_times_out() {
     let mut peer = peer();
     let late = 3600 * SECONDS;
     assert_eq!(peer.on_time(late), PeerTimeout::Nothing);
@@ -183,7 +183,7 @@ fn stopped_process_reads_answers_before_giving_up() {
 }
 
 #[test]
-fn no_keepalive_without_an_interval() {
+fn interval_zero_disables_keepalive() {
     let mut peer = Peer::new(&terms(), 0, 0, GIVE_UP);
     assert_eq!(
         (peer.deadline(), peer.on_time(u64::MAX), asks(&mut peer, u64::MAX)),
@@ -192,7 +192,7 @@ fn no_keepalive_without_an_interval() {
 }
 
 #[test]
-fn port_unreachable_ends_the_connection_sooner_but_not_at_once() {
+fn port_unreachable_shortens_the_timeout_to_three_challenges() {
     for interval in [INTERVAL, 0] {
         let mut peer = Peer::new(&terms(), 0, interval, GIVE_UP);
         peer.port_closed(5, &rtt(MILLIS));
@@ -203,7 +203,7 @@ fn port_unreachable_ends_the_connection_sooner_but_not_at_once() {
 }
 
 #[test]
-fn activity_outweighs_port_unreachable() {
+fn packet_of_the_peer_cancels_port_unreachable_reports() {
     let mut peer = peer();
     for now in 0..100 {
         peer.port_closed(now * PAUSE, &rtt(MILLIS));
@@ -215,7 +215,7 @@ fn activity_outweighs_port_unreachable() {
 }
 
 #[test]
-fn icmp_hints_end_nothing_before_give_up() {
+fn icmp_hints_do_not_shorten_the_timeout() {
     for interval in [INTERVAL, 0] {
         let mut peer = Peer::new(&terms(), 0, interval, GIVE_UP);
         peer.challenge_soon(5);
@@ -238,7 +238,7 @@ fn challenges_to_a_closed_port_are_a_probe_timeout_apart() {
 }
 
 #[test]
-fn challenges_back_off_with_limited_answers() {
+fn challenge_interval_doubles_while_the_port_is_closed() {
     let near = rtt(MILLIS);
     let mut peer = Peer::new(&terms(), 0, INTERVAL, 100 * GIVE_UP);
     peer.port_closed(5, &near);

@@ -34,7 +34,7 @@ fn shares(path: SimPath, seed: u64, senders: Vec<Sender>, time: Nanos) -> (Vec<f
 }
 
 #[test]
-fn a_link_is_filled() {
+fn flow_fills_the_link() {
     let roads = [(12_500_000, 2000, 40), (12_500_000, 20_000, 170), (125_000_000, 200, 40), (25_000_000, 50, 100)];
     for algorithm in PATH_ALGORITHMS {
         for (link, rtt, packets) in roads {
@@ -74,7 +74,7 @@ fn bbr_tolerates_one_percent_of_random_loss() {
 }
 
 #[test]
-fn heavy_loss_is_answered() {
+fn fifty_percent_loss_reduces_the_rate_without_stopping_the_flow() {
     for algorithm in PATH_ALGORITHMS {
         let path = SimPath { rtt: MILLIS, loss: 0.5, link: 125_000_000, ..SimPath::default() };
         let rate = alone(path, 5, sender(algorithm, 1));
@@ -97,7 +97,7 @@ fn flows_of_one_algorithm_share_a_link() {
 }
 
 #[test]
-fn a_token_bucket_policer_is_conformed_to() {
+fn bbr_conforms_to_a_token_bucket_policer() {
     // Test case A.17 of draft-ietf-ccwg-bbr-06.
     for (rate, rtt) in [(12_500_000, 2000), (25_000_000, 500)] {
         let path = SimPath { rtt: rtt * MICROS, policer: Some((rate, 262_144)), ..SimPath::default() };
@@ -112,7 +112,7 @@ fn a_token_bucket_policer_is_conformed_to() {
 }
 
 #[test]
-fn hosts_that_stall_do_not_collapse_a_flow() {
+fn stalling_hosts_do_not_collapse_the_throughput() {
     // Hosts with more runnable threads than CPUs: stalls of up to 8 ms, without loss.
     for algorithm in PATH_ALGORITHMS {
         for mean in [20, 5] {
@@ -222,7 +222,7 @@ fn full_local_queue_decreases_the_window_once_per_round_trip() {
 }
 
 #[test]
-fn persistent_congestion_leaves_the_minimum_window() {
+fn persistent_congestion_reduces_the_window_to_the_minimum() {
     for (algorithm, least) in [(Algorithm::Bbr, 1000), (Algorithm::Cubic, 2000), (Algorithm::Local, 2000)] {
         let mut control = Congestion::new(algorithm, 1000, 10_000, 1);
         control.lost(&Loss { is_persistent: true, ..loss(SECONDS, 1, 2) });

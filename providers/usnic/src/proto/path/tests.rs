@@ -100,7 +100,7 @@ fn one_lost_probe_does_not_rule_out_a_size() {
 }
 
 #[test]
-fn late_probe_answer_counts_and_invalid_one_does_not() {
+fn late_probe_ack_counts_and_invalid_one_does_not() {
     let (mut late, mut net) = (path(1500), Net::new(1172));
     net.until(&mut late, 5 * SECONDS);
     assert_eq!(late.mtu(), 1172);
@@ -125,7 +125,7 @@ fn search_is_repeated_after_ten_minutes() {
 }
 
 #[test]
-fn size_refused_by_the_host_is_the_limit() {
+fn size_rejected_by_the_host_is_the_limit() {
     let (mut path, mut net) = (path(9000), Net::new(usize::MAX));
     let size = path.next_probe(0).unwrap();
     path.limit(0, size - 1);
@@ -243,7 +243,7 @@ fn small_packets_and_the_first_size_raise_no_suspicion() {
 }
 
 #[test]
-fn absurd_sizes_and_times_are_tolerated() {
+fn extreme_sizes_and_times_cause_no_overflow() {
     for (start, ceiling) in [(0, 0), (usize::MAX, usize::MAX), (2000, 1000), (1, usize::MAX)] {
         let mut path = Path::new(start, ceiling, usize::MAX / 2);
         assert!(path.mtu() >= 1);

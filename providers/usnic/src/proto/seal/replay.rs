@@ -83,7 +83,7 @@ mod tests {
     }
 
     #[test]
-    fn each_counter_is_accepted_once_and_old_ones_are_refused() {
+    fn each_counter_is_accepted_once_and_old_ones_are_rejected() {
         let mut window = ReplayWindow::new();
         assert!(try_take(&mut window, 0) && !try_take(&mut window, 0));
         assert!(try_take(&mut window, WIDTH), "nothing between has come");
@@ -103,7 +103,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn it_remembers_as_a_set_would(steps in prop::collection::vec(0..20_000u64, 1..400), start in 0..200_000u64) {
+        fn replay_window_equals_a_set(steps in prop::collection::vec(0..20_000u64, 1..400), start in 0..200_000u64) {
             let (mut window, mut taken, mut highest) = (ReplayWindow::new(), HashSet::new(), None::<u64>);
             for (place, step) in steps.into_iter().enumerate() {
                 // Counters grow in small and in large steps, and sometimes decrease.

@@ -31,7 +31,7 @@ fn sealed(seal: &mut Seal, body: &[u8]) -> Vec<u8> {
 }
 
 #[test]
-fn packets_open_at_the_peer_and_are_encrypted() {
+fn sealed_packets_open_at_the_peer_and_are_encrypted() {
     let (mut client, mut server) = pair();
     for body in [&b""[..], b"text to be encrypted"] {
         let mut there = sealed(&mut client, body);
@@ -64,7 +64,7 @@ fn only_the_last_packet_of_a_buffer_is_sealed() {
 }
 
 #[test]
-fn replays_and_old_counters_are_refused() {
+fn replays_and_old_counters_are_rejected() {
     let (mut client, mut server) = pair();
     let all: Vec<Vec<u8>> = (0..replay::WIDTH + 2).map(|_| sealed(&mut client, b"x")).collect();
     let mut open = |packet: &Vec<u8>| server.open(&mut packet.clone()).is_some();
@@ -89,7 +89,7 @@ fn authenticated_packet_opens_once() {
 }
 
 #[test]
-fn forged_counter_does_not_close_the_window() {
+fn forged_counter_does_not_advance_the_window() {
     let (mut client, mut server) = pair();
     let mut forged = sealed(&mut client, b"x");
     let at = forged.len() - OVERHEAD;
@@ -99,7 +99,7 @@ fn forged_counter_does_not_close_the_window() {
 }
 
 #[test]
-fn every_flipped_bit_and_every_cut_is_refused() {
+fn flipped_bits_and_truncations_are_rejected() {
     let (mut client, mut server) = pair();
     let good = sealed(&mut client, b"some body");
     for bit in 0..good.len() * 8 {
@@ -143,7 +143,7 @@ fn exhausted_counter_seals_nothing() {
 }
 
 #[test]
-fn guarded_packet_has_a_readable_clear_part_only() {
+fn only_the_clear_part_of_a_guarded_packet_is_readable() {
     let mut dice = TestRandom::new(2);
     for guard in [PacketGuard::new(None), PacketGuard::new(Some(&psk("0123456789abcdef")))] {
         let mut out = Vec::new();
@@ -166,7 +166,7 @@ fn guarded_packet_has_a_readable_clear_part_only() {
 }
 
 #[test]
-fn sides_with_different_keys_do_not_connect() {
+fn hosts_with_different_keys_do_not_connect() {
     let guards = [
         PacketGuard::new(None),
         PacketGuard::new(Some(&psk("0123456789abcdef"))),
@@ -182,7 +182,7 @@ fn sides_with_different_keys_do_not_connect() {
 }
 
 #[test]
-fn short_secrets_are_refused_and_none_is_printed() {
+fn short_secrets_are_rejected_and_debug_prints_no_key() {
     assert!(Psk::new(&[7; MIN_SECRET - 1]).is_none());
     let key = Psk::new(&[7; MIN_SECRET]).expect("the secret has the minimum length");
     assert_eq!(format!("{key:?} {:?}", PacketGuard::new(Some(&key))), "Psk(..) PacketGuard(sealed)");
@@ -212,7 +212,7 @@ fn crc32c_matches_the_standard() {
 }
 
 #[test]
-fn every_flipped_bit_and_every_cut_is_seen_without_a_key() {
+fn checksum_detects_flipped_bits_and_truncations() {
     let guard = PacketGuard::new(None);
     let opens = |packet: &[u8]| guard.open(packet, 0, &mut Vec::new()).map(<[u8]>::to_vec);
     for payload in [&b""[..], b"some payload"] {

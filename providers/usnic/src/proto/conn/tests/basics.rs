@@ -11,7 +11,7 @@ fn statuses(done: &[super::pair::TestCompletion]) -> Vec<Status> {
 }
 
 #[test]
-fn sends_of_all_lengths_find_their_receives() {
+fn sends_of_all_lengths_complete_their_receives() {
     let lengths = [0, 1, 63, 768, 769, 1144, 1145, 1200, 5000, 60_000];
     let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
     let mut at = 0;
@@ -55,6 +55,6 @@ impl Driver for LargeWork {
 }
 
 #[test]
-fn an_idle_connection_is_small() {
+fn idle_connection_uses_little_memory() {
     assert!(size_of::<Conn<LargeWork>>() < 6 << 10, "{}", size_of::<Conn<LargeWork>>());
 }

@@ -36,7 +36,7 @@ fn any_packet_confirms_the_connection() {
 }
 
 #[test]
-fn requester_confirms_until_answered() {
+fn client_repeats_the_confirmation_until_a_packet_arrives() {
     let mut pair = pair();
     pair.b.drops_all = true;
     run(&mut pair, 2000 * MILLIS);
@@ -52,7 +52,7 @@ fn requester_confirms_until_answered() {
 }
 
 #[test]
-fn a_confirm_is_acked_at_once() {
+fn confirmation_causes_an_immediate_ack() {
     let mut pair = pair();
     run(&mut pair, 1000 * MILLIS);
     let confirm = Head::new(Kind::Confirm, 0, 0xB0, 0xCCCC_DDDD).as_bytes().to_vec();
@@ -63,7 +63,7 @@ fn a_confirm_is_acked_at_once() {
 }
 
 #[test]
-fn repeated_accept_is_answered_and_does_not_count_as_an_answer() {
+fn repeated_accept_causes_an_ack_and_does_not_stop_the_confirmation() {
     struct ZeroRandom;
     impl Random for ZeroRandom {
         fn fill(&mut self, out: &mut [u8]) {

@@ -67,7 +67,7 @@ fn packets_are_sized_for_a_black_hole_once_it_is_detected() {
 }
 
 #[test]
-fn outage_is_not_taken_for_a_black_hole() {
+fn outage_is_no_black_hole() {
     let mut pair = pair(1 << 20);
     pair.write(Endpoint::A, 0, 50_000, 100_000);
     pair.network.mtu = 0;
@@ -79,7 +79,7 @@ fn outage_is_not_taken_for_a_black_hole() {
 }
 
 #[test]
-fn packet_refused_by_the_host_is_refragmented_at_once() {
+fn packet_above_the_local_mtu_is_refragmented_immediately() {
     let mut pair = pair(1 << 20);
     pair.write(Endpoint::A, 0, 50_000, 100_000);
     pair.network.mtu = LEFT;

@@ -26,7 +26,7 @@ fn ended(pair: &mut ConnPair) -> [ConnectionEvent; 2] {
 const BOTH_BROKEN: [ConnectionEvent; 2] = [ConnectionEvent::Broken, ConnectionEvent::Broken];
 
 #[test]
-fn a_send_too_long_for_its_receive_breaks_both() {
+fn send_longer_than_its_receive_breaks_both_connections() {
     for (length, seed) in [(200, 1), (5000, 2), (60_000, 3)] {
         let mut pair = ConnPair::new(&PairConfig { seed, ..PairConfig::default() });
         pair.network.drop = 50;
@@ -110,7 +110,7 @@ fn invalid_access_is_refused() {
 }
 
 #[test]
-fn read_of_vanished_memory_is_refused_in_order() {
+fn read_of_unmapped_memory_is_refused_after_earlier_reads() {
     for when in [0, 5, 15] {
         let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
         pair.network.drop = 30;
@@ -178,7 +178,7 @@ fn drain_completes_posted_requests() {
 }
 
 #[test]
-fn both_sides_can_drain_at_once() {
+fn simultaneous_drains_complete_all_requests() {
     for seed in 0..20 {
         let mut pair = ConnPair::new(&PairConfig { seed, ..PairConfig::default() });
         pair.network.drop = 300;
@@ -196,7 +196,7 @@ fn both_sides_can_drain_at_once() {
 }
 
 #[test]
-fn draining_side_accepts_nothing_more() {
+fn finishing_connection_accepts_no_more_data() {
     let mut pair = ConnPair::new(&PairConfig::default());
     for _ in 0..2 {
         pair.recv(Endpoint::A, 0, 100);
@@ -218,7 +218,7 @@ fn draining_side_accepts_nothing_more() {
 }
 
 #[test]
-fn abort_flushes_at_once_and_notifies_the_peer() {
+fn abort_flushes_immediately_and_notifies_the_peer() {
     let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
     pair.network.drop = 200;
     for side in [Endpoint::A, Endpoint::B, Endpoint::A, Endpoint::B] {
@@ -241,7 +241,7 @@ fn abort_flushes_at_once_and_notifies_the_peer() {
 }
 
 #[test]
-fn peer_that_does_not_answer_is_given_up() {
+fn connection_to_a_silent_peer_times_out() {
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.recv(Endpoint::A, 0, 10);
     pair.pass(MILLIS);
@@ -286,7 +286,7 @@ fn killed(pair: &mut ConnPair) {
 }
 
 #[test]
-fn killed_peer_is_given_up_after_three_challenges() {
+fn exited_peer_is_detected_after_three_challenges() {
     for under_traffic in [false, true] {
         let mut pair = ConnPair::new(&PairConfig::default());
         pair.recv(Endpoint::A, 0, 10);
@@ -351,7 +351,7 @@ fn icmp_quote_of_an_acked_packet_is_ignored() {
 }
 
 #[test]
-fn late_packets_are_answered() {
+fn repeated_fin_gets_another_reply_after_the_end() {
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.pass(MILLIS);
     let now = pair.now;
@@ -371,7 +371,7 @@ fn late_packets_are_answered() {
 }
 
 #[test]
-fn peer_that_moved_while_closing_is_answered_at_its_new_address() {
+fn reply_while_closing_goes_to_the_new_peer_address() {
     for drains in [true, false] {
         let mut pair = ConnPair::new(&PairConfig::default());
         pair.pass(MILLIS);

@@ -52,7 +52,7 @@ fn atomic_operations_are_executed_once_under_loss_and_duplication() {
 }
 
 #[test]
-fn atomic_operation_follows_writes_before_it_and_answers_compare_and_swap() {
+fn atomic_operation_sees_earlier_writes_and_compare_and_swap_returns_the_old_value() {
     for seed in 0..20 {
         let (plan, network) = bad(seed);
         let mut pair = ConnPair::new(&plan);
@@ -114,7 +114,7 @@ fn writes_with_immediate_data_keep_their_order_among_sends_under_loss() {
 }
 
 #[test]
-fn large_write_with_immediate_data_survives_a_path_that_shrinks() {
+fn large_write_with_immediate_data_arrives_over_a_decreasing_mtu() {
     let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, mtu: 9000, ..PairConfig::default() });
     pair.send(Endpoint::A, 0, 300_000);
     pair.recv(Endpoint::B, 500_000, 300_000);
@@ -176,7 +176,7 @@ fn refused_operations_end_the_connection_and_change_nothing() {
 }
 
 #[test]
-fn memory_that_is_gone_fails_an_atomic_operation_after_those_before_it() {
+fn atomic_operation_on_unmapped_memory_fails_after_earlier_ones() {
     let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
     pair.b.host.memory[WORD..][..8].fill(0);
     add(&mut pair, Endpoint::A, BACK, WORD);
@@ -191,7 +191,7 @@ fn memory_that_is_gone_fails_an_atomic_operation_after_those_before_it() {
 }
 
 #[test]
-fn answers_are_kept_until_they_are_acknowledged() {
+fn atomic_results_are_stored_until_acked() {
     let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, ..PairConfig::default() });
     pair.b.host.memory[WORD..][..8].fill(0);
     add(&mut pair, Endpoint::A, BACK, WORD);
@@ -224,7 +224,7 @@ fn limit_of_reads_holds_for_atomic_operations() {
 }
 
 #[test]
-fn peer_without_extensions_gets_none() {
+fn extension_operation_fails_without_support_of_the_peer() {
     let mut pair = ConnPair::new(&PairConfig { memory: 1 << 20, extensions: false, ..PairConfig::default() });
     pair.log = Some(Vec::new());
     assert!(!pair.a.conn.has_extensions());

@@ -99,7 +99,7 @@ fn is_refused(what: &str, mut pair: ConnPair, before: &[u8]) {
 }
 
 #[test]
-fn later_packets_must_agree_with_the_first() {
+fn packet_that_contradicts_its_message_ends_the_connection() {
     for (length, op) in [(3000, Op::Send), (2000, Op::SendSolicited)] {
         let mut pair = pair();
         pair.recv(Endpoint::A, 0, 4000);
@@ -196,7 +196,7 @@ fn bytes_beyond_the_message_are_ignored() {
 }
 
 #[test]
-fn unsolicited_answers_end_the_connection() {
+fn unsolicited_responses_end_the_connection() {
     let answer = |pair: &ConnPair| InvalidPacket { op: Op::ReadResponse, ..InvalidPacket::new(pair) };
     // A response arrives without an outstanding read.
     let mut none = pair();
@@ -254,7 +254,7 @@ fn more_reads_than_agreed_are_refused() {
 }
 
 #[test]
-fn a_read_number_is_used_once() {
+fn reused_read_number_is_refused() {
     let mut pair = pair();
     let read =
         |pair: &ConnPair| InvalidPacket { op: Op::ReadRequest, length: 10, payload: 0, ..InvalidPacket::new(pair) };
@@ -372,7 +372,7 @@ fn psns_outside_the_window_are_dropped() {
 
 /// Random bytes cause no panic, and change only memory that the peer may access.
 #[test]
-fn random_bytes_are_harmless() {
+fn random_packets_cause_no_panic_and_no_write() {
     for seed in 0..300 {
         let mut pair = ConnPair::new(&PairConfig { seed, ..PairConfig::default() });
         let mut dice = TestRandom(seed);
@@ -460,7 +460,7 @@ fn malformed_extension_packets_end_the_connection_and_change_nothing() {
 }
 
 #[test]
-fn atomic_operation_that_comes_again_with_another_operand_is_not_executed() {
+fn repeated_atomic_number_with_another_operand_is_not_executed() {
     let mut pair = pair();
     let first = InvalidPacket { op: Op::FetchAdd, length: 8, payload: 0, ..InvalidPacket::new(&pair) };
     first.deliver(&mut pair);

@@ -90,7 +90,7 @@ fn quick_sends_arrive_in_order_over_good_and_bad_networks() {
 }
 
 #[test]
-fn send_without_credit_is_not_sent_at_once() {
+fn fast_path_sends_nothing_without_credit() {
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.until("the connection is confirmed", |pair| pair.now > 1000 * MICROS);
     pair.send_quickly(Endpoint::A, 0, 8);

@@ -28,7 +28,7 @@ fn leaving(pair: &mut ConnPair) -> Vec<(Kind, Channel, u32)> {
 }
 
 #[test]
-fn a_fence_waits_for_reads() {
+fn fenced_request_waits_for_earlier_reads() {
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.recv(Endpoint::B, 0, 100);
     pair.until("credits", |pair| {
@@ -47,7 +47,7 @@ fn a_fence_waits_for_reads() {
 }
 
 #[test]
-fn more_reads_than_agreed_wait() {
+fn reads_beyond_the_agreed_number_wait() {
     let mut pair = ConnPair::new(&PairConfig { reads: 2, ..PairConfig::default() });
     pair.pass(MILLIS);
     (0..6).for_each(|at| {
@@ -59,7 +59,7 @@ fn more_reads_than_agreed_wait() {
 }
 
 #[test]
-fn read_fails_in_order_if_the_peer_allows_none() {
+fn read_fails_in_order_if_the_peer_accepts_no_reads() {
     let mut pair = ConnPair::new(&PairConfig { reads: 0, ..PairConfig::default() });
     let write = pair.write(Endpoint::A, 0, 3000, 0);
     let read = pair.post(Endpoint::A, read(0), 0, 10, false);
@@ -75,7 +75,7 @@ fn read_fails_in_order_if_the_peer_allows_none() {
 }
 
 #[test]
-fn requests_behind_a_bind_wait_for_it() {
+fn requests_wait_for_an_earlier_bind() {
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.pass(MILLIS);
     pair.a.host.put_off = 3;
@@ -99,7 +99,7 @@ fn requests_behind_a_bind_wait_for_it() {
 }
 
 #[test]
-fn send_waits_for_a_receive_and_probes() {
+fn send_waits_for_a_credit_and_sends_rnr_probes() {
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.pass(MILLIS);
     pair.send(Endpoint::A, 0, 10);
@@ -121,7 +121,7 @@ fn send_waits_for_a_receive_and_probes() {
 /// Another connection has taken the receive that gave A a credit. Another receive is posted before, or after, A gets
 /// the refusal.
 #[test]
-fn a_send_that_comes_too_late_for_a_shared_receive_waits_for_no_timeout() {
+fn send_without_shared_receive_is_withdrawn_without_timeout() {
     for is_there_again in [true, false] {
         let config = Config { shared: true, ..PairConfig::default().config };
         let mut pair = ConnPair::new(&PairConfig { config, ..PairConfig::default() });
@@ -147,7 +147,7 @@ fn a_send_that_comes_too_late_for_a_shared_receive_waits_for_no_timeout() {
 
 /// Threads of the peer may send packets in another order than they built them.
 #[test]
-fn a_late_packet_with_an_old_credit_count_takes_no_send_back() {
+fn credits_of_an_old_ack_withdraw_no_send() {
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.pass(MILLIS);
     pair.log = Some(Vec::new());
@@ -197,7 +197,7 @@ fn send_without_a_receive_is_reported_after_ten_seconds_once() {
 }
 
 #[test]
-fn new_receive_is_announced_at_once_to_a_waiting_sender() {
+fn new_receive_is_advertised_immediately_to_a_waiting_sender() {
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.pass(MILLIS);
     pair.send(Endpoint::A, 0, 10);
@@ -294,7 +294,7 @@ fn writes_are_placed_before_a_later_send_completes() {
 }
 
 #[test]
-fn moved_peer_is_challenged_and_followed() {
+fn new_peer_address_is_challenged_and_then_used() {
     let mut pair = ConnPair::new(&PairConfig::default());
     (0..3).for_each(|_| {
         pair.recv(Endpoint::A, 0, 100);

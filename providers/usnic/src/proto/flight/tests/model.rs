@@ -155,7 +155,7 @@ proptest! {
     #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
-    fn it_is_a_list_of_packets(
+    fn flight_equals_a_list_of_packet_states(
         start in prop_oneof![prop::sample::select(STARTS.to_vec()), any::<u32>()],
         steps in prop::collection::vec(step(), 1..60),
     ) {
@@ -164,7 +164,7 @@ proptest! {
 }
 
 #[test]
-fn endless_hostile_acks_change_nothing() {
+fn hostile_acks_change_nothing() {
     let mut sender = Sender::with(u32::MAX - 20, 100);
     let mut bits = 1u32;
     for _ in 0..20_000 {

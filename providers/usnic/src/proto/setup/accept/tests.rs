@@ -92,7 +92,7 @@ fn requested(result: PacketResult) -> RequestId {
 }
 
 #[test]
-fn request_is_reported_once_and_answered_pending() {
+fn request_is_reported_once_and_gets_pending_replies() {
     let mut server = Server::new(SetupConfig::default(), None);
     let (_, packet) = server.request(1);
     let from = source(0, 1);
@@ -123,7 +123,7 @@ fn request_is_reported_once_and_answered_pending() {
 }
 
 #[test]
-fn ended_attempt_is_kept_while_its_request_is_repeated() {
+fn ended_attempt_stays_while_its_request_is_repeated() {
     let mut server = Server::new(SetupConfig::default(), None);
     let (_, packet) = server.request(1);
     let from = source(0, 1);
@@ -141,7 +141,7 @@ fn ended_attempt_is_kept_while_its_request_is_repeated() {
 }
 
 #[test]
-fn answers_after_the_end_change_nothing() {
+fn decisions_after_the_end_have_no_effect() {
     let mut server = Server::new(SetupConfig::default(), None);
     let (mut connector, packet) = server.request(1);
     let id = requested(server.receives(0, &packet, source(0, 1)));
@@ -187,7 +187,7 @@ fn unverified_source_gets_at_most_three_times_its_bytes() {
 }
 
 #[test]
-fn stateless_answers_respect_the_amplification_limit() {
+fn stateless_replies_respect_the_amplification_limit() {
     for secret in [None, Some(&[7; 16][..])] {
         let mut server = Server::new(SetupConfig { unverified: 0, ..SetupConfig::default() }, secret);
         let (_, packet) = server.request(1);
@@ -303,7 +303,7 @@ fn no_state_is_kept_for_unverified_sources_under_load() {
 }
 
 #[test]
-fn cookie_can_be_shown_later() {
+fn cookie_verifies_the_source_of_a_repeated_request() {
     let mut server = Server::new(SetupConfig { unverified: 1, ..SetupConfig::default() }, None);
     let (_, other) = server.request(1);
     let other = requested(server.receives(0, &other, source(1, 1)));
@@ -327,7 +327,7 @@ fn cookie_can_be_shown_later() {
 }
 
 #[test]
-fn a_forged_or_stale_cookie_gets_another_one() {
+fn forged_or_expired_cookie_gets_a_new_cookie() {
     let mut server = Server::new(SetupConfig { unverified: 0, ..SetupConfig::default() }, None);
     let (mut connector, packet) = server.request(1);
     let from = source(0, 1);
@@ -412,7 +412,7 @@ fn malformed_and_other_version_requests_are_rejected() {
 }
 
 #[test]
-fn a_reset_needs_the_number_the_token_and_the_guard() {
+fn reset_is_valid_only_with_number_token_and_checksum() {
     for secret in [None, Some(&[7; 16][..])] {
         let mut server = Server::new(SetupConfig::default(), secret);
         let (mut connector, packet) = server.request(1);

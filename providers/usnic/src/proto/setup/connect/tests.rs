@@ -70,7 +70,7 @@ fn cookie(to: To, ticket: Option<Ticket>) -> Vec<u8> {
 }
 
 #[test]
-fn request_is_retransmitted_with_doubling_intervals_then_given_up() {
+fn request_is_retransmitted_at_doubled_intervals_until_the_timeout() {
     let mut connector = connector();
     let first = sends(&mut connector, 0).expect("the request is due immediately");
     let mut times = vec![0];
@@ -107,7 +107,7 @@ fn paused_process_retransmits_before_it_gives_up() {
 }
 
 #[test]
-fn reports_before_the_last_activity_do_not_count() {
+fn closed_port_reports_before_the_last_reply_do_not_count() {
     let mut connector = connector();
     for now in [0, SECONDS, 2 * SECONDS, 3 * SECONDS] {
         assert!(sends(&mut connector, now).is_some());
@@ -121,7 +121,7 @@ fn reports_before_the_last_activity_do_not_count() {
 }
 
 #[test]
-fn answers_count_only_from_the_server_with_number_and_token() {
+fn reply_is_valid_only_from_the_server_with_number_and_token() {
     let others = ["10.0.0.2:17471", "[::1]:5000"];
     let wrong = [To { conn: 8, ..to(0) }, To { token: 1, ..to(0) }, To { conn: 0, token: 0, hop: 0 }];
     let mut connector = connector();
@@ -144,7 +144,7 @@ fn answers_count_only_from_the_server_with_number_and_token() {
 }
 
 #[test]
-fn packets_of_other_hosts_do_not_count_as_activity() {
+fn packets_of_other_hosts_do_not_prolong_the_attempt() {
     let mut connector = connector();
     for now in (0..11).map(|second| second * SECONDS) {
         sends(&mut connector, now);
@@ -155,7 +155,7 @@ fn packets_of_other_hosts_do_not_count_as_activity() {
 }
 
 #[test]
-fn first_cookie_is_used_at_once_and_further_ones_keep_the_pace() {
+fn first_cookie_is_used_immediately_and_later_ones_keep_the_interval() {
     let mut connector = connector();
     sends(&mut connector, 0);
     let mut sent = 0;
@@ -175,7 +175,7 @@ fn first_cookie_is_used_at_once_and_further_ones_keep_the_pace() {
 }
 
 #[test]
-fn pending_answers_double_the_interval() {
+fn pending_replies_double_the_interval() {
     let mut connector = connector();
     let mut now = 0;
     let mut waits = Vec::new();
@@ -226,7 +226,7 @@ fn hand_off_and_cookie_restart_at_the_well_known_port() {
 }
 
 #[test]
-fn server_gone_with_a_pending_request_counts_as_reject() {
+fn exit_of_the_server_with_a_pending_request_is_a_reject() {
     let mut connector = connector();
     sends(&mut connector, 0);
     receives(&mut connector, 1, &cookie(to(0), None), ANSWERS_FROM);
@@ -245,7 +245,7 @@ fn server_gone_with_a_pending_request_counts_as_reject() {
 }
 
 #[test]
-fn late_answers_of_a_former_listener_are_ignored() {
+fn late_replies_of_a_former_listener_are_ignored() {
     let mut connector = connector();
     sends(&mut connector, 0);
     assert!(receives(&mut connector, 1, &reject(to(0), Reason::HandedOff(88)), ANSWERS_FROM).is_none());
@@ -283,7 +283,7 @@ fn patient() -> Connector {
 }
 
 #[test]
-fn a_request_without_a_listener_is_repeated_until_one_comes() {
+fn request_without_a_listener_is_repeated_until_one_listens() {
     let mut connector = patient();
     sends(&mut connector, 0);
     for _ in 0..3 {
@@ -299,7 +299,7 @@ fn a_request_without_a_listener_is_repeated_until_one_comes() {
 }
 
 #[test]
-fn a_request_without_a_listener_is_rejected_when_the_wait_is_over() {
+fn request_without_a_listener_is_rejected_after_the_listener_wait() {
     let (mut now, mut sent) = (0, 0);
     let mut connector = patient();
     let outcome = loop {
@@ -351,7 +351,7 @@ fn closed_port_is_tried_twice() {
 }
 
 #[test]
-fn a_closed_port_is_believed_only_with_a_quote_of_the_request() {
+fn closed_port_counts_only_with_a_quote_of_the_request() {
     let mut connector = connector();
     for now in (0..9).map(|round| round * SECONDS) {
         let packet = sends(&mut connector, now).expect("the attempt has not ended");
@@ -392,7 +392,7 @@ fn alternative_address_is_tried_after_a_closed_port() {
 }
 
 #[test]
-fn no_answer_selects_the_next_process_of_the_port() {
+fn missing_reply_selects_the_next_process_of_the_port() {
     let mut connector = connector();
     let mut lengths = Vec::new();
     for round in 0..40 {
@@ -407,7 +407,7 @@ fn no_answer_selects_the_next_process_of_the_port() {
 }
 
 #[test]
-fn with_a_key_unsealed_answers_are_ignored() {
+fn unsealed_replies_are_ignored_with_a_key() {
     let psk = crate::proto::seal::Psk::new(b"a secret of both sides");
     let own_offer = Arc::new(Setup::new(SetupConfig::default(), psk));
     let mut connector = Connector::new(own_offer.clone(), at(SERVER), 77, offer(), b"private", 0);
@@ -434,7 +434,7 @@ fn with_a_key_unsealed_answers_are_ignored() {
 }
 
 #[test]
-fn answer_of_a_live_server_outweighs_port_unreachable() {
+fn reply_of_the_server_cancels_port_unreachable_reports() {
     let mut connector = connector();
     for now in (0..20).map(|round| round * 10 * SECONDS) {
         let (to_whom, packet) = sends_to(&mut connector, now).expect("the attempt has not ended");
@@ -459,7 +459,7 @@ fn unmatched_accept_is_reset() {
 }
 
 #[test]
-fn confirmation_is_repeated_until_a_packet_arrives_or_time_is_up() {
+fn confirmation_is_repeated_until_a_packet_arrives_or_the_timeout() {
     let config = SetupConfig::default();
     let terms = super::super::tests::terms();
     for is_confirmed in [true, false] {

@@ -54,13 +54,13 @@ fn put(guard: &PacketGuard, answer: &SetupReply<'_>) -> Vec<u8> {
 }
 
 #[test]
-fn records_have_no_gaps() {
+fn wire_records_have_no_padding() {
     assert_eq!((size_of::<RequestHead>(), size_of::<WireOffer>(), size_of::<Ticket>()), (32, 52, 24));
     assert_eq!((size_of::<RejectPacket>(), size_of::<Withdrawal>(), size_of::<Fin>()), (16, 12, 8));
 }
 
 #[test]
-fn requests_have_one_length_or_less_and_a_third_of_every_answer() {
+fn replies_are_at_most_three_times_as_long_as_requests() {
     for guard in guards() {
         for length in [0, 1, MAX_PRIVATE, MAX_PRIVATE + 1] {
             let private = vec![1; length];
@@ -98,7 +98,7 @@ fn requests_have_one_length_or_less_and_a_third_of_every_answer() {
 }
 
 #[test]
-fn answers_decode_and_damaged_ones_are_refused() {
+fn replies_round_trip_and_damaged_ones_are_rejected() {
     for guard in guards() {
         for (packet, hop, expected) in answers(&guard) {
             assert_eq!(decode_reply(&guard, &packet, &mut Vec::new()), Some((hop, expected)));
@@ -117,7 +117,7 @@ fn answers_decode_and_damaged_ones_are_refused() {
 }
 
 #[test]
-fn damaged_requests_and_withdrawals_are_refused() {
+fn damaged_requests_and_withdrawals_are_rejected() {
     for guard in guards() {
         let mut leaves = Vec::new();
         put_withdrawal(&guard, &RequestHead::new(77, 2, None), &an_offer(), &mut TestRandom::new(4), &mut leaves);
@@ -162,7 +162,7 @@ fn unknown_connection_is_reset_with_number_and_token() {
 }
 
 #[test]
-fn invalid_offers_are_refused() {
+fn invalid_offers_are_rejected() {
     let bytes = |change: fn(&mut WireOffer), private: usize| {
         let mut out = Vec::new();
         put_offer(&an_offer(), &[], &mut out);
@@ -190,7 +190,7 @@ fn invalid_offers_are_refused() {
 }
 
 #[test]
-fn version_reject_of_another_version_is_understood() {
+fn version_reject_of_another_version_is_decoded() {
     let guard = &guards()[0];
     let other = |reason| {
         let refused = RejectPacket {
@@ -215,7 +215,7 @@ fn version_reject_of_another_version_is_understood() {
 
 proptest! {
     #[test]
-    fn any_bytes_are_read_without_harm(bytes in prop::collection::vec(any::<u8>(), 0..1300), kind in 7..16u8) {
+    fn decoding_of_random_bytes_does_not_panic(bytes in prop::collection::vec(any::<u8>(), 0..1300), kind in 7..16u8) {
         let guards = guards();
         let mut packet = bytes;
         if packet.len() > 4 {
@@ -230,7 +230,7 @@ proptest! {
     }
 
     #[test]
-    fn a_whole_packet_of_any_content_is_read_without_harm(
+    fn decoding_of_random_content_does_not_panic(
         rest in prop::collection::vec(any::<u8>(), 0..700),
         kind in 7..16u8,
     ) {

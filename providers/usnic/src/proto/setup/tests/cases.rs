@@ -53,7 +53,7 @@ fn set_up_with_a_key_takes_one_more_round_trip() {
 }
 
 #[test]
-fn a_lost_request_accept_or_confirm_is_repeated() {
+fn lost_request_accept_or_confirm_is_retransmitted() {
     for kind in [Kind::Request, Kind::Cookie, Kind::Accept, Kind::Confirm, Kind::Ack] {
         for mut sim in [sim(2), sealed(2)] {
             sim.drops = match kind {
@@ -98,7 +98,7 @@ fn accept_without_confirmation_fails() {
 }
 
 #[test]
-fn consumer_may_answer_after_minutes() {
+fn consumer_can_accept_after_minutes() {
     for mut sim in [sim(5), sealed(5)] {
         sim.reply = |_| ConsumerReply::Accept(180 * SECONDS);
         sim.faults.loss = 20;
@@ -140,7 +140,7 @@ fn pending_request_has_no_time_limit() {
 }
 
 #[test]
-fn consumer_may_reject_or_hand_off() {
+fn reject_and_hand_off_reach_the_client() {
     let outcome = |reply| {
         let mut sim = sim(6);
         (sim.reply, sim.faults.loss) = (reply, 20);
@@ -176,7 +176,7 @@ fn missing_listener_and_missing_host_give_different_events() {
 }
 
 #[test]
-fn withdrawn_request_ends_at_the_server() {
+fn withdrawal_ends_the_request_at_the_server() {
     for accepted in [false, true] {
         let mut sim = sim(8);
         sim.reply = if accepted { |_| ConsumerReply::Accept(0) } else { |_| ConsumerReply::Accept(5 * SECONDS) };
@@ -196,7 +196,7 @@ fn withdrawn_request_ends_at_the_server() {
 }
 
 #[test]
-fn dead_client_is_detected_while_its_request_is_pending() {
+fn exited_client_is_detected_while_its_request_is_pending() {
     let mut sim = sim(9);
     sim.reply = |_| ConsumerReply::Accept(100 * SECONDS);
     sim.client();
@@ -227,7 +227,7 @@ fn restarted_client_resets_unknown_accepts() {
 }
 
 #[test]
-fn restarted_server_serves_the_repeated_request() {
+fn restarted_server_accepts_the_repeated_request() {
     for mut sim in [sim(11), sealed(11)] {
         sim.reply = |_| ConsumerReply::Accept(SECONDS);
         let client = sim.client();
@@ -310,7 +310,7 @@ fn replayed_request_with_a_fresh_cookie_is_recognised() {
 }
 
 #[test]
-fn request_with_wrong_key_gets_no_answer() {
+fn request_with_wrong_key_gets_no_reply() {
     let key = |secret: Option<&str>| {
         std::sync::Arc::new(Setup::new(SetupConfig::default(), secret.and_then(|secret| Psk::new(secret.as_bytes()))))
     };
@@ -332,7 +332,7 @@ fn request_with_wrong_key_gets_no_answer() {
 }
 
 #[test]
-fn many_set_ups_at_once_all_succeed() {
+fn many_simultaneous_set_ups_succeed() {
     for mut sim in [sim(16), sealed(16)] {
         sim.reply = |_| ConsumerReply::Accept(SECONDS);
         sim.faults = Faults { loss: 10, twice: 10, delay: 30 * MILLIS, damage: 0 };

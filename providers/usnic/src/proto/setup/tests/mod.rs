@@ -42,7 +42,7 @@ impl Random for TestRandom {
 }
 
 #[test]
-fn agreement_of_two_offers() {
+fn both_offers_limit_the_agreed_parameters() {
     let mut dice = TestRandom::new(1);
     let own_offer = Offer { ord: 9, ird: 1, credits: 3, window_kib: 10, mtu: 1500, ..Offer::new(1, &mut dice) };
     let peer_offer = Offer { ord: 5, ird: 4, credits: 6, window_kib: 20, mtu: 1400, ..Offer::new(2, &mut dice) };
