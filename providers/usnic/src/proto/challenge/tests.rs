@@ -1,4 +1,4 @@
-//! Peers that change their address, peers that do not answer, and packets of other hosts.
+//! Peers that change their address, peers that do not respond, and packets of other hosts.
 
 use super::*;
 use crate::proto::rtt::Timing;
@@ -121,7 +121,7 @@ fn nonces_differ_from_each_other_and_from_those_of_other_connections() {
     assert_eq!(nonces.len(), 2000);
 }
 
-/// Advances from deadline to deadline until the peer is given up. Returns the elapsed time and the number of
+/// Advances from deadline to deadline until the peer has timed out. Returns the elapsed time and the number of
 /// challenges.
 fn until_gone(peer: &mut Peer, refuses: bool) -> (Nanos, u32) {
     let near = rtt(MILLIS);
@@ -132,7 +132,8 @@ fn until_gone(peer: &mut Peer, refuses: bool) -> (Nanos, u32) {
     })
 }
 
-/// Does the same as `until_gone` over a path; `says` reports the ICMP message for each challenge.
+/// Advances until the peer has timed out, with this round-trip time. `says`: reports an ICMP message for each
+/// challenge.
 fn until_gone_over(rtt: &Rtt, peer: &mut Peer, says: impl Fn(&mut Peer, Nanos, u32)) -> (Nanos, u32) {
     let mut challenges = 0;
     for _ in 0..100 {

@@ -1,4 +1,4 @@
-//! Performance of the algorithms on a model of a path, as shares and ratios, and reactions to single events.
+//! Throughput of the algorithms on a simulated path, and reactions to single events.
 
 use super::model::{Model, Sender, SimPath};
 use super::{Ack, Algorithm, Congestion, Controller, Cubic, Local, Loss};
@@ -159,7 +159,7 @@ fn app_limited_flow_keeps_its_window() {
     }
 }
 
-/// Builds an ack of `bytes` that were sent at `send_time`, in a round of their own.
+/// Builds an ack of `bytes` that were sent at `send_time`, which starts a new round.
 fn ack(now: Nanos, bytes: u64, send_time: Nanos, delivered: u64) -> Ack {
     let rate = RateSample {
         delivered: bytes,

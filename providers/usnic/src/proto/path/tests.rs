@@ -4,7 +4,7 @@ use super::*;
 
 const V4: usize = HEADERS_V4;
 
-/// A path that carries packets of up to `carries` bytes.
+/// A path with an MTU of `carries` bytes.
 struct Net {
     carries: usize,
     /// Rate of random loss, and the state of its random numbers.
@@ -23,7 +23,7 @@ impl Net {
         size <= self.carries && (self.state >> 33) as f64 / (1u64 << 31) as f64 >= self.loss
     }
 
-    /// Sends all probes that are due, and answers the probes that arrive.
+    /// Sends all probes that are due, and acks those that arrive. Returns their sizes.
     fn probes(&mut self, path: &mut Path) -> Vec<usize> {
         let mut sent = Vec::new();
         while let Some(size) = path.next_probe(self.now) {
@@ -180,8 +180,7 @@ fn packets_are_small_while_a_black_hole_is_suspected() {
     assert_eq!((silent.size(), silent.deadline()), (1472, None), "a large one came back");
     silent.timed_out(net.now, 1472);
     assert_eq!(silent.size(), 1472, "the timeouts were not consecutive");
-    // Losses of large packets alone do not prove a black hole. Together with answered small probes and no answered
-    // large probe they do.
+    // Losses of large packets alone do not prove a black hole; lost large probes with acked small probes do.
     let mut net = large(&mut quiet);
     net.carries = 1172;
     (0..SUSPICIOUS).for_each(|_| quiet.lost(net.now, 1472));

@@ -1,4 +1,4 @@
-//! Accepted and rejected packets under various keys.
+//! Packets that are accepted and rejected with equal and different keys.
 
 use super::*;
 use crate::proto::setup::tests::TestRandom;

@@ -1,5 +1,5 @@
-//! Random work over networks that drop, duplicate, delay and corrupt packets. Every message must arrive exactly once
-//! and in order, with every byte in its place.
+//! Random work over networks that drop, duplicate, delay and corrupt packets. Each message must arrive exactly once, in
+//! order and unchanged.
 
 use dapl::provider::Status;
 
@@ -7,8 +7,8 @@ use super::pair::{ConnPair, Endpoint, NetworkConditions, PairConfig, TestRandom}
 use crate::proto::conn::{Config, Work};
 use crate::proto::{MICROS, MILLIS};
 
-/// Size in bytes of each of the four areas of an end's memory: sources, receives, targets of the peer's writes, targets
-/// of reads.
+/// Size in bytes of each of the four parts of an endpoint's memory: sources, receives, targets of the peer's writes,
+/// targets of reads.
 const PART: usize = 1 << 21;
 
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ struct PostedJob {
     length: usize,
 }
 
-/// Work that one end has posted, and the used part of each memory area.
+/// Work that one endpoint has posted, and the used bytes of each part of its memory.
 #[derive(Default)]
 struct Load {
     jobs: Vec<PostedJob>,
@@ -96,7 +96,7 @@ impl Run {
         ours.jobs.push(job);
     }
 
-    /// Posts a receive for the peer's next send that has no receive yet.
+    /// Posts a receive for the peer's next send without a receive.
     fn recv(&mut self, place: usize) {
         let count = self.loads[place].recvs.len();
         let Some(length) = self.loads[1 - place].lengths.get(count).copied() else { return };
@@ -126,7 +126,7 @@ impl Run {
         }
     }
 
-    /// Removes the receives of the shared queues, as if other connections took them. They are posted again later.
+    /// Removes the receives of the shared queues for some time, as if other connections had taken them.
     fn empty_for_a_while(&mut self) {
         let [a, b] = [Endpoint::A, Endpoint::B].map(|side| std::mem::take(&mut self.pair.end(side).host.shared));
         for _ in 0..self.pair.dice.below(30) {
@@ -145,7 +145,7 @@ impl Run {
             let counts = |end: &super::pair::End| (end.host.requests.len(), end.host.recvs.len());
             counts(&pair.a) == a && counts(&pair.b) == b
         });
-        self.pair.pass(500 * MILLIS); // Late packets arrive during this time.
+        self.pair.pass(500 * MILLIS); // Delayed packets arrive during this time.
         for place in [0, 1] {
             self.check(place);
         }

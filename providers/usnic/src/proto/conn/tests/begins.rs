@@ -1,4 +1,4 @@
-//! The first packets of a connection: each end learns that the other end has the agreed parameters.
+//! The first packets of a connection: the confirmation and its retransmission.
 
 use zerocopy::IntoBytes;
 
@@ -8,7 +8,7 @@ use crate::proto::seal::PacketGuard;
 use crate::proto::setup::Random;
 use crate::proto::wire::{self, Head, Kind};
 
-/// Returns the kinds of the packets that one end has sent.
+/// Returns the kinds of the packets that an endpoint has sent.
 fn sent_kinds(pair: &ConnPair, side: Endpoint) -> Vec<Kind> {
     let log = pair.log.as_ref().expect("packets are logged");
     let of_side = log.iter().filter(|(from, ..)| *from == side);

@@ -1,4 +1,4 @@
-//! Paths whose MTU decreases: packets that are now too large are sent in pieces with the same PSNs.
+//! Paths whose MTU decreases without an ICMP message: packets that have become too large are retransmitted in pieces.
 
 use dapl::provider::Status;
 
@@ -10,7 +10,7 @@ const LARGE: usize = 9000;
 /// MTU of the path after it has decreased.
 const LEFT: usize = 1300;
 
-/// Creates a pair on a path that carries large packets. When the MTU decreases, no ICMP message reports it.
+/// Creates a pair on a path with a large MTU.
 fn pair(memory: usize) -> ConnPair {
     let config = Config { window_kib: u16::MAX, ..Config::default() };
     let mut pair = ConnPair::new(&PairConfig { config, mtu: LARGE, memory, ..PairConfig::default() });
@@ -28,7 +28,7 @@ fn is_done(pair: &ConnPair, count: usize) -> bool {
 fn black_hole_delays_data_by_a_few_timeouts_only() {
     const BYTES: usize = 400_000;
     let mut pair = pair(2 * BYTES);
-    // After this write the round-trip time is known.
+    // This write gives RTT samples.
     pair.write(Endpoint::A, 0, 20_000, BYTES);
     pair.until("a write is done", |pair| is_done(pair, 1));
     let timeout = pair.a.conn.flight.rtt().pto(0);

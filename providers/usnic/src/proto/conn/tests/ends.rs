@@ -1,4 +1,4 @@
-//! Ends of a connection: completions, their order, and the events of both ends.
+//! Ends of a connection: completions, their order, and the events at both endpoints.
 
 use dapl::provider::{ConnectionEvent, Remote, Status};
 
@@ -14,7 +14,7 @@ fn statuses(done: &[super::pair::TestCompletion]) -> Vec<Status> {
     done.iter().map(|done| done.status).collect()
 }
 
-/// Waits until both ends have ended, and returns their events.
+/// Waits until the connection has ended at both endpoints, and returns their events.
 fn ended(pair: &mut ConnPair) -> [ConnectionEvent; 2] {
     pair.until("both have ended", |pair| pair.a.conn.is_closed() && pair.b.conn.is_closed());
     pair.until("it can be freed", |pair| pair.a.conn.can_be_freed() && pair.b.conn.can_be_freed());
@@ -48,7 +48,7 @@ fn send_longer_than_its_receive_breaks_both_connections() {
 #[test]
 fn unmapped_memory_breaks_the_connection() {
     for length in [48, 9_000] {
-        // The memory of a receive is not accessible.
+        // The memory of a receive is inaccessible.
         let mut pair = ConnPair::new(&PairConfig::default());
         let recvs = [0, 1].map(|_| pair.recv(Endpoint::B, 0, length));
         (0..3).for_each(|_| {
@@ -58,7 +58,7 @@ fn unmapped_memory_breaks_the_connection() {
         assert_eq!(ended(&mut pair), BOTH_BROKEN);
         assert_eq!(statuses(&pair.b.host.recvs), [Success, Status::LocalProtection]);
         assert_eq!(statuses(&pair.a.host.requests), [Success, Status::RemoteResponder, Flushed]);
-        // The memory of a send, of a write, and the target of a read are not accessible.
+        // The local memory of a send, a write or a read is inaccessible.
         for work in [Work::Send { solicited: false }, Work::Write(TARGET), Work::Read(TARGET)] {
             let mut pair = ConnPair::new(&PairConfig::default());
             [0, 1].iter().for_each(|_| {
@@ -70,7 +70,7 @@ fn unmapped_memory_breaks_the_connection() {
             pair.a.host.gone = vec![bad];
             assert_eq!(ended(&mut pair), [ConnectionEvent::Broken, ConnectionEvent::Disconnected]);
             assert_eq!(statuses(&pair.a.host.requests)[..2], [Success, Status::LocalProtection], "{work:?}");
-            // The send after the read may have been received, because the read fails only when its data arrives.
+            // A read fails only when its data arrives, so a send after it may already have been received.
             assert!(matches!(work, Work::Read(_)) || statuses(&pair.b.host.recvs) == [Flushed, Flushed]);
         }
     }
@@ -133,7 +133,7 @@ fn memory_of_an_acked_read_may_be_unmapped() {
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.read(Endpoint::A, 0, 1000, 0);
     pair.until("the read", |pair| pair.a.host.requests.len() == 1);
-    // The ack is lost, so the responder tries to retransmit data whose memory is not readable any more.
+    // The ack is lost, so the responder must retransmit data whose memory has become unreadable.
     pair.a.drops_all = true;
     pair.b.host.unreadable = true;
     pair.until("a probe", |pair| pair.b.conn.counters().timeouts > 0);
@@ -204,7 +204,7 @@ fn finishing_connection_accepts_no_more_data() {
     pair.pass(MILLIS);
     pair.send(Endpoint::B, 0, 100);
     pair.pump(Endpoint::B, 10);
-    // The ack of the first request is lost, and the second request arrives after the end.
+    // The ack of the first request is lost, and the second request arrives after A has sent its Fin.
     pair.a.drops_all = true;
     pair.until("the first", |pair| pair.a.host.recvs.len() == 1);
     let now = pair.now;
@@ -268,8 +268,8 @@ fn idle_connection_detects_a_lost_peer() {
     assert_eq!(pair.a.events[0], ConnectionEvent::Disconnected);
 }
 
-/// Kills side B: it sends no more packets, and its host answers each packet of A with "port unreachable", which A
-/// checks.
+/// Simulates the exit of B's process: B sends no more packets, and its host reports each packet of A with "port
+/// unreachable".
 fn killed(pair: &mut ConnPair) {
     pair.b.drops_all = true;
     pair.log = Some(Vec::new());
@@ -307,7 +307,7 @@ fn exited_peer_is_detected_after_three_challenges() {
 
 #[test]
 fn off_path_icmp_is_ignored() {
-    // On a path with a round trip of 500 ms, several ICMP messages arrive in each round trip.
+    // With a round trip of 500 ms, several ICMP messages arrive in each round trip.
     let mut pair = ConnPair::new(&PairConfig::default());
     pair.network.latency = 250 * MILLIS;
     pair.log = Some(Vec::new());
@@ -357,7 +357,7 @@ fn repeated_fin_gets_another_reply_after_the_end() {
     let now = pair.now;
     pair.a.conn.drain(now);
     pair.pump(Endpoint::A, 10);
-    // The peer's answer is lost.
+    // The peer's FinAck is lost.
     pair.b.drops_all = true;
     pair.until("the peer gets an event", |pair| !pair.b.events.is_empty());
     pair.pump(Endpoint::B, 10);

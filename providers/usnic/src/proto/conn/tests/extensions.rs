@@ -1,5 +1,5 @@
-//! Messages with immediate data or a key, writes with immediate data, and atomic operations. Each is executed exactly
-//! once and in order, over networks that lose, duplicate and reorder packets.
+//! Extension operations: sends and writes with immediate data, sends with invalidation, and atomic operations. Each
+//! must be executed exactly once and in order, although the network loses, duplicates and reorders packets.
 
 use dapl::provider::{Arrival, ConnectionEvent, Remote, Status};
 use dapl_software::memory::atomic::Atomic;
@@ -8,7 +8,7 @@ use super::pair::{BASE, ConnPair, Endpoint, KEY, NetworkConditions, PairConfig, 
 use crate::proto::conn::{Config, SendValue, Work};
 use crate::proto::{MICROS, MILLIS};
 
-/// Addresses of the operands, at the initiator and at the target.
+/// Offsets of the results at the initiator, and of the operand at the target.
 const BACK: usize = 1000 * 8;
 const WORD: usize = 64;
 
@@ -199,7 +199,7 @@ fn atomic_results_are_stored_until_acked() {
     pair.b.drops_all = true;
     pair.pass(5 * MILLIS);
     assert_eq!((pair.b.host.executed, pair.a.host.requests.len()), (1, 0), "executed, and its answer is lost");
-    // The test changes the word after the execution. The repeated answer must contain the value at execution.
+    // The word changes after the execution; the retransmitted response must contain the result of the execution.
     pair.b.host.memory[WORD..][..8].fill(0xFF);
     pair.b.drops_all = false;
     pair.until("the answer comes", |pair| pair.a.host.requests.len() == 1);

@@ -8,7 +8,7 @@ use crate::proto::MILLIS;
 use crate::proto::conn::Config;
 use crate::proto::wire::{Ack, Carried, Extent, Head, Kind, Message, Op, Part, Range, Selective};
 
-/// A packet that is sent to A with the identification of B.
+/// A packet to A with the connection number and token of B.
 struct InvalidPacket {
     kind: Kind,
     psn: u32,
@@ -19,13 +19,13 @@ struct InvalidPacket {
     key: u32,
     address: u64,
     offset: Option<u32>,
-    /// For a piece: its offset and length in the packet.
+    /// For a piece: the byte range of its packet in the message.
     extent: Option<(u32, u32)>,
     payload: usize,
 }
 
 impl InvalidPacket {
-    /// Creates the next expected packet, which contains a send of one byte.
+    /// Creates a valid packet with the next PSN: a send of one byte.
     fn new(pair: &ConnPair) -> InvalidPacket {
         let next = pair.a.conn.received.next().0;
         let next_ack = pair.a.conn.flight.next_psn().0.into();
@@ -73,7 +73,7 @@ fn deliver(pair: &mut ConnPair, kind: Kind, flags: u16, body: &[u8]) {
     pair.deliver(&super::pair::Datagram { to: Endpoint::A, bytes });
 }
 
-/// Sends an ack packet.
+/// Passes an ack packet to A.
 fn ack(pair: &mut ConnPair, next: u32, ranges: &[(u32, u32)], refusal: u8, refused: u32) {
     let ack = Ack { credits: 0.into(), ..pair.a.conn.credits.with_next(next.into()) };
     let selective = Selective { ranges: ranges.len() as u8, refusal, refused: refused.into(), ..Selective::default() };
@@ -89,7 +89,7 @@ fn pair() -> ConnPair {
     pair
 }
 
-/// Checks that A refuses the packet as invalid: the connection ends, and memory is unchanged.
+/// Checks that A has refused a packet as invalid: the connection has ended, and the memory is unchanged.
 fn is_refused(what: &str, mut pair: ConnPair, before: &[u8]) {
     assert_eq!(pair.a.events, [ConnectionEvent::Broken], "{what}");
     assert_eq!(pair.a.conn.counters().refusals_sent, 1, "{what}");
@@ -189,7 +189,7 @@ fn bytes_beyond_the_message_are_ignored() {
     InvalidPacket { kind: Kind::Fragment, offset: None, payload: 2001, ..invalid(&pair) }.deliver(&mut pair);
     assert_eq!(pair.a.conn.counters().malformed, 3);
     assert!(pair.a.host.memory == before && pair.a.events.is_empty());
-    // The message is too long for a receive of 4000 bytes.
+    // The message is longer than its receive of 4000 bytes.
     InvalidPacket { length: 4001, payload: 500, ..invalid(&pair) }.deliver(&mut pair);
     assert_eq!(pair.a.host.recvs[0].status, Status::LocalLength);
     assert!(pair.a.host.memory == before);
@@ -198,11 +198,11 @@ fn bytes_beyond_the_message_are_ignored() {
 #[test]
 fn unsolicited_responses_end_the_connection() {
     let answer = |pair: &ConnPair| InvalidPacket { op: Op::ReadResponse, ..InvalidPacket::new(pair) };
-    // A response arrives without an outstanding read.
+    // A response without an outstanding read.
     let mut none = pair();
     answer(&none).deliver(&mut none);
     assert_eq!(none.a.events, [ConnectionEvent::Disconnected]);
-    // A response arrives with a wrong number, or with a wrong length.
+    // A response with a wrong number, or with a wrong length.
     for (id, length) in [(1, 100), (0, 101), (0, 99)] {
         let mut pair = pair();
         let before = pair.a.host.memory.clone();
@@ -215,7 +215,7 @@ fn unsolicited_responses_end_the_connection() {
         assert_eq!(ends, [Status::BadResponse, Status::Flushed]);
         assert!(pair.a.host.memory == before);
     }
-    // The valid response completes the read once. A second response is unsolicited.
+    // The valid response completes the read; a second one is unsolicited.
     let mut pair = pair();
     pair.read(Endpoint::A, 0, 100, 0);
     pair.pump(Endpoint::A, 10);
@@ -327,7 +327,8 @@ fn credits_may_decrease_and_increase() {
     });
     pair.pump(Endpoint::A, 100);
     assert_eq!(pair.a.conn.commands, 3);
-    // Sends are withdrawn while they are in flight. Lost sends wait for a receive, and all sends arrive in the end.
+    // An ack with a lower credit limit withdraws sends in flight. They are sent again when there are credits, and all
+    // arrive.
     InvalidPacket {
         ack: Ack { credits: 1.into(), next: 7.into(), ..InvalidPacket::new(&pair).ack },
         op: Op::Write,
@@ -448,12 +449,13 @@ fn malformed_extension_packets_end_the_connection_and_change_nothing() {
         assert!(pair.a.host.memory == before, "{what}");
         assert!(pair.a.host.recvs.iter().all(|done| done.status != Status::Success), "{what}");
         if pair.a.events.is_empty() {
-            // An answer without a request is dropped like a late answer. An operation that arrives ahead of others
-            // waits for them.
+            // A response without a request is dropped like a late one. An operation with a higher number waits for the
+            // earlier ones.
             assert!(packet.op == Op::AtomicResponse || packet.id == 3, "{what}");
             continue;
         }
-        // If the access is not allowed, the peer's request fails. Any other invalid packet violates the protocol.
+        // The event is `Disconnected` after an invalid access of the peer, and `Broken` after a violation of the
+        // protocol.
         assert!(matches!(pair.a.events[..], [ConnectionEvent::Broken | ConnectionEvent::Disconnected]), "{what}");
         pair.until("it is freed", |pair| pair.a.conn.can_be_freed());
     }
@@ -467,7 +469,7 @@ fn repeated_atomic_number_with_another_operand_is_not_executed() {
     pair.pass(MILLIS);
     assert_eq!(pair.a.host.executed, 1);
     let after = pair.a.host.memory.clone();
-    // The same packet is sent again, and the same operation in a later packet.
+    // A duplicate of the packet, and a new packet with the same operation number and another address.
     first.deliver(&mut pair);
     InvalidPacket { psn: first.psn + 1, address: BASE + 64, ..first }.deliver(&mut pair);
     pair.pass(MILLIS);

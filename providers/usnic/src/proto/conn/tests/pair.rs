@@ -1,7 +1,7 @@
 //! Two connections, each with its own memory, and the network between them.
 //!
-//! A seed and a virtual clock determine every run. The memory of each end is one array of bytes. A buffer is copied
-//! when it completes, and compared at the end, because no byte may be written after a completion.
+//! A seed and a virtual clock determine every run. The memory of each endpoint is one array of bytes. A buffer is
+//! copied when it completes, and compared at the end of the test, because no byte may be written after a completion.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -18,7 +18,7 @@ use crate::proto::setup::Terms;
 use crate::proto::wire::{self, Refusal};
 use crate::proto::{MICROS, Nanos, SECONDS};
 
-/// Start address of the memory of each end.
+/// Start address of the memory of each endpoint.
 pub(crate) const BASE: u64 = 0x7000_0000;
 /// Keys of the whole memory: one for read and write access, one for read access.
 pub(crate) const KEY: u32 = 0x1111;
@@ -26,7 +26,7 @@ pub(crate) const READ_ONLY: u32 = 0x2222;
 /// Key of a window.
 pub(crate) const WINDOW: u32 = 0x3333;
 
-/// A buffer: the data that a host keeps for requests and receives.
+/// The driver data of a request or receive: its buffer.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Buffer {
     pub(crate) id: u64,
@@ -44,7 +44,7 @@ pub(crate) struct TestCompletion {
     pub(crate) value: SendValue,
 }
 
-/// The memory and the completions of one end.
+/// The memory and the completions of one endpoint.
 #[derive(Default)]
 pub(crate) struct TestHost {
     pub(crate) memory: Vec<u8>,
@@ -53,15 +53,15 @@ pub(crate) struct TestHost {
     /// Contents of receives and reads at their completion.
     completed_buffers: Vec<(Buffer, Vec<u8>)>,
     pub(crate) shared: VecDeque<Buffer>,
-    /// Ids of buffers that cannot be accessed. If `reach` is set, it is the end of the memory that the peer can access.
+    /// Ids of local buffers that are inaccessible, and whether the memory is unreadable for the peer.
     pub(crate) gone: Vec<u64>,
     pub(crate) unreadable: bool,
-    /// Number of times that a bind is deferred, and its result.
+    /// Number of times that binds are deferred, their error (`None`: success), and the number of calls.
     pub(crate) put_off: u32,
     pub(crate) bind_status: Option<Status>,
     pub(crate) bind_calls: u32,
-    /// Keys that were invalidated, with the number of receives that were complete before, and the number of atomic
-    /// operations that were executed.
+    /// Keys that were invalidated, each with the number of receives that were complete before, and number of executed
+    /// atomic operations.
     pub(crate) invalidated: Vec<(u32, usize)>,
     pub(crate) executed: u32,
     /// Ages of sends that were reported as overdue.
@@ -216,13 +216,13 @@ impl Endpoint {
     }
 }
 
-/// Impairments of the network as numbers per thousand packets, and its delay.
+/// Faults of the network, per thousand packets, and its delay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct NetworkConditions {
     pub(crate) drop: u64,
     pub(crate) double: u64,
     pub(crate) corrupt: u64,
-    /// Maximum additional delay of late packets.
+    /// Number of packets with an additional delay, and the maximum of this delay.
     pub(crate) late: u64,
     pub(crate) lateness: Nanos,
     pub(crate) latency: Nanos,
@@ -268,9 +268,9 @@ pub(crate) struct End {
     pub(crate) conn: Conn<TestHost>,
     pub(crate) host: TestHost,
     pub(crate) events: Vec<ConnectionEvent>,
-    /// Whether all packets that this end sends are lost.
+    /// Whether all packets of this endpoint are lost.
     pub(crate) drops_all: bool,
-    /// Source address of this end's packets.
+    /// Source address of its packets.
     pub(crate) address: Source,
 }
 
@@ -283,9 +283,9 @@ pub(crate) struct ConnPair {
     wire: BTreeMap<(Nanos, u64), Datagram>,
     count: u64,
     next_id: u64,
-    /// Numbers of posts by the quick functions: sends that were sent, sends that wait, receives.
+    /// Numbers of posts by the fast paths: sends that were transmitted, sends that wait, receives.
     pub(crate) quick: [u32; 3],
-    /// All packets that were sent, if they are recorded for checks or replays.
+    /// All packets that were sent, if logging is enabled.
     pub(crate) log: Option<Vec<(Endpoint, Outgoing, Datagram)>>,
 }
 
@@ -297,7 +297,7 @@ pub(crate) struct PairConfig {
     /// First message number.
     pub(crate) number: u32,
     pub(crate) reads: u32,
-    /// Whether both ends support extension operations.
+    /// Whether both endpoints support extension operations.
     pub(crate) extensions: bool,
     pub(crate) mtu: usize,
     pub(crate) memory: usize,
@@ -377,8 +377,8 @@ impl ConnPair {
         self.post(side, Work::Send { solicited: false }, at, length, false)
     }
 
-    /// Posts a send by the quick function if the connection's `pending_work` permits it. The result is compared with
-    /// `pending_work`.
+    /// Posts a send by the fast path if its conditions are true, else normally. Compares its result with the
+    /// connection's `pending_work`.
     pub(crate) fn send_quickly(&mut self, side: Endpoint, at: usize, length: usize) -> u64 {
         let (now, id, there) = (self.now, self.next_id + 1, self.end(side.other()).address);
         let fill = |own: &mut Buffer| *own = Buffer { id, at, length };
@@ -407,7 +407,7 @@ impl ConnPair {
             AfterShortSend::Timeout(earliest) => latest(before.deadline).min(earliest),
             AfterShortSend::Anything => 0,
         };
-        // With deferred work, the next pass checks all deadlines. Otherwise it handles the deadlines that have expired.
+        // If work was deferred, the next pass checks all deadlines, so no deadline must be compared.
         if planned > 0 && !was_deferring {
             assert!(!after.needs_service() || before.needs_service(), "{rest:?}: {after:?} after {before:?}");
             assert!(planned <= latest(after.deadline).max(now + 1), "{rest:?}: {after:?} after {before:?}");
@@ -437,7 +437,7 @@ impl ConnPair {
         id
     }
 
-    /// Posts a receive, by the quick function if its conditions are true.
+    /// Posts a receive, by the fast path if its conditions are true.
     pub(crate) fn recv_quickly(&mut self, side: Endpoint, at: usize, length: usize) -> u64 {
         let (now, id) = (self.now, self.next_id + 1);
         let end = self.end(side);
@@ -462,7 +462,7 @@ impl ConnPair {
         id
     }
 
-    /// Sends the packets that one end may send, up to `most`.
+    /// Sends up to `most` packets of an endpoint.
     pub(crate) fn pump(&mut self, side: Endpoint, most: usize) -> usize {
         let now = self.now;
         let there = self.end(side.other()).address;
@@ -480,7 +480,7 @@ impl ConnPair {
                 continue;
             }
             let to = out.to.unwrap_or(end.conn.peer());
-            // Packets to an address that is not in use are lost.
+            // Packets to another address than that of the peer are lost.
             let is_mute = end.drops_all || to != there;
             let datagram = Datagram { to: side.other(), bytes };
             self.log.iter_mut().for_each(|log| log.push((side, out, datagram.clone())));
@@ -491,7 +491,7 @@ impl ConnPair {
         most
     }
 
-    /// Passes a datagram to the network.
+    /// Passes a datagram to the network, which may drop, duplicate, delay or corrupt it.
     pub(crate) fn carry(&mut self, mut datagram: Datagram) {
         let network = self.network;
         if self.dice.hits(network.drop) || datagram.bytes.len() > network.mtu {
@@ -545,7 +545,7 @@ impl ConnPair {
         true
     }
 
-    /// Runs until `is_so` returns true. Panics if that does not happen.
+    /// Runs until `is_so` returns true. Panics after a time limit.
     pub(crate) fn until(&mut self, what: &str, mut is_so: impl FnMut(&mut ConnPair) -> bool) {
         let limit = self.now + 600 * SECONDS;
         for _ in 0..2_000_000 {
@@ -584,7 +584,7 @@ impl ConnPair {
     }
 }
 
-/// Adds the payload and the checksum. Returns false if the payload cannot be read.
+/// Adds the payload and the checksum. Returns false if the payload is unreadable.
 fn gather(end: &mut End, out: &Outgoing, bytes: &mut Vec<u8>) -> bool {
     match out.payload {
         Payload::None => {}

@@ -1,5 +1,5 @@
-//! Posts by the quick functions, mixed with acks, losses and waiting requests. Every message must arrive exactly once
-//! and in order.
+//! The fast paths of the posts, mixed with acks, losses and waiting requests. Each message must arrive exactly once and
+//! in order.
 
 use dapl::provider::Status;
 
@@ -11,7 +11,7 @@ use crate::proto::conn::Config;
 const SPACE: usize = 64;
 const RECEIVES: usize = 1 << 15;
 
-/// Numbers of messages and receives that one end has posted.
+/// Numbers of messages and receives that an endpoint has posted.
 #[derive(Default)]
 struct Load {
     sent: Vec<(u64, usize, usize)>,
@@ -29,8 +29,7 @@ impl Load {
     }
 }
 
-/// Posts at random on both ends, and checks the messages that arrived. Returns the number of posts by the quick
-/// functions.
+/// Posts at random at both endpoints, and checks the received messages. Returns the numbers of posts by the fast paths.
 fn exchange(seed: u64, network: NetworkConditions) -> [u32; 3] {
     let config = Config { window_kib: 512, ..Config::default() };
     let plan = PairConfig { config, seed, psn: [u32::MAX - 40, 7], number: u32::MAX - 20, ..PairConfig::default() };

@@ -11,7 +11,7 @@ fn read(from: usize) -> Work {
     Work::Read(Remote { key: KEY, address: BASE + from as u64 })
 }
 
-/// Lets A send, and returns the data packets that it sends.
+/// Lets A send, and returns its data packets.
 fn leaving(pair: &mut ConnPair) -> Vec<(Kind, Channel, u32)> {
     pair.log = Some(Vec::new());
     pair.pump(Endpoint::A, 1000);
@@ -87,7 +87,7 @@ fn requests_wait_for_an_earlier_bind() {
     pair.until("all", |pair| pair.a.host.requests.len() == 3);
     assert_eq!(pair.a.host.requests.iter().map(|done| done.id).collect::<Vec<_>>(), [first, bind, last]);
     assert_eq!(pair.a.host.bind_calls, 4);
-    // A bind behind a fence is executed after the reads.
+    // A bind with a fence is executed after the reads.
     pair.read(Endpoint::A, 100, 5000, 0);
     pair.post(Endpoint::A, Work::Bind, 0, 0, true);
     assert_eq!((leaving(&mut pair).len(), pair.a.host.bind_calls), (1, 4));
@@ -109,7 +109,7 @@ fn send_waits_for_a_credit_and_sends_rnr_probes() {
     let asked = pair.a.conn.counters().credit_probes;
     assert!((10..30).contains(&asked), "with growing intervals: {asked}");
     assert!(pair.a.host.requests.is_empty() && pair.a.events.is_empty());
-    // The packet that announces the receive is lost, so the next probe finds the receive.
+    // The ack that advertises the receive is lost; A learns of it by the next RNR probe.
     pair.b.drops_all = true;
     pair.recv(Endpoint::B, 500, 10);
     pair.pump(Endpoint::B, 100);
@@ -118,8 +118,8 @@ fn send_waits_for_a_credit_and_sends_rnr_probes() {
     assert_eq!(pair.b.host.recvs.len(), 1);
 }
 
-/// Another connection has taken the receive that gave A a credit. Another receive is posted before, or after, A gets
-/// the refusal.
+/// Another connection has taken the receive for which A had a credit. A further receive is posted before, or after, A
+/// learns that its send was not accepted.
 #[test]
 fn send_without_shared_receive_is_withdrawn_without_timeout() {
     for is_there_again in [true, false] {
@@ -145,7 +145,7 @@ fn send_without_shared_receive_is_withdrawn_without_timeout() {
     }
 }
 
-/// Threads of the peer may send packets in another order than they built them.
+/// Packets that the peer has built with different credit limits may arrive in another order.
 #[test]
 fn credits_of_an_old_ack_withdraw_no_send() {
     let mut pair = ConnPair::new(&PairConfig::default());
@@ -307,8 +307,8 @@ fn new_peer_address_is_challenged_and_then_used() {
     assert_eq!((pair.b.conn.peer(), pair.b.conn.counters().challenges), (new, 1));
     pair.send(Endpoint::B, 0, 10);
     pair.until("it gets there", |pair| pair.a.host.recvs.len() == 1);
-    // A copy of a packet arrives from another address. The connection only challenges this address, and the challenge
-    // is not answered.
+    // A copy of a packet arrives from another address. The connection only challenges this address, from which no
+    // response comes.
     pair.log = Some(Vec::new());
     pair.write(Endpoint::A, 0, 10, 0);
     pair.until("it is done", |pair| pair.a.host.requests.len() == 2);

@@ -7,7 +7,7 @@ use super::super::{MICROS, MILLIS, SECONDS};
 use super::*;
 use crate::proto::wire::Range;
 
-/// First PSNs: values around every wrap.
+/// First PSNs, around the wraps of the window, of the sign and of the number.
 const STARTS: [u32; 7] = [0, 1, 4090, (1 << 31) - 3, 1 << 31, u32::MAX - 2, u32::MAX];
 const TRIP: Nanos = 800 * MICROS;
 
@@ -74,7 +74,7 @@ impl Sender {
         self.flight.state(self.first.plus(distance))
     }
 
-    /// Advances the clock to the deadline, and handles the deadline.
+    /// Advances the clock to the deadline, and calls `on_time`.
     fn wait(&mut self) -> Timeout {
         self.now = self.flight.deadline().expect("a flight with packets has a deadline");
         self.flight.on_time(self.now)
@@ -390,7 +390,7 @@ fn thresholds_are_bounded_and_shrink_again() {
         assert_eq!(sender.ack(base + 100, &[]).unwrap().spurious, 1, "it came before it was sent again");
         base += 100;
     }
-    // Loses packets often enough that the thresholds shrink.
+    // Causes enough real losses that the thresholds shrink.
     for _ in 0..64 * 5 {
         sender.send(50);
         sender.now += TRIP;

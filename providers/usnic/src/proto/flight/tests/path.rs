@@ -38,7 +38,7 @@ struct SimTransfer {
     random: u64,
     now: Nanos,
     sequence: u64,
-    /// Number of completions of each packet, and number of received packets.
+    /// Number of times that each packet was acked, and number of accepted packets.
     done: BTreeMap<u32, u32>,
     accepted: u32,
     wasted: u64,

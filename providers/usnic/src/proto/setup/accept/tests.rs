@@ -1,4 +1,4 @@
-//! Tests of the answers and the state of the passive side.
+//! The passive side: its replies and its state.
 
 use std::net::{IpAddr, Ipv4Addr};
 
@@ -15,7 +15,7 @@ struct Server {
     acceptor: Acceptor,
     setup: Arc<Setup>,
     dice: TestRandom,
-    /// The bytes of the last answer.
+    /// The bytes of the last reply.
     out: Vec<u8>,
 }
 
@@ -41,7 +41,7 @@ impl Server {
         self.acceptor.receive(now, packet, from, true, &mut self.dice, &mut self.out)
     }
 
-    /// Decodes the last answer.
+    /// Decodes the last reply.
     fn reply(&self) -> Option<SetupReply<'static>> {
         let mut buffer = Vec::new();
         match packets::decode_reply(&self.setup.guard, &self.out, &mut buffer)?.1 {
@@ -197,7 +197,7 @@ fn stateless_replies_respect_the_amplification_limit() {
         server.acceptor.receive(0, &packet, source(0, 1), false, &mut TestRandom::new(2), &mut out);
         assert!(!out.is_empty() && out.len() <= 3 * packet.len());
         assert!(server.is_empty());
-        // A packet that is shorter than a request gets no answer, which prevents amplification.
+        // There is no reply to a truncated request, which could otherwise be used for amplification.
         for end in 0..REQUEST {
             let result =
                 if end < REQUEST - packets::SHORTER { PacketResult::Nothing } else { PacketResult::Unreadable };
@@ -232,7 +232,7 @@ fn accept_to_a_closed_port_ends_after_two_reports() {
             requested(server.receives(0, &packet, from))
         })
         .collect();
-    // Reports an ICMP message that quotes an accept that was sent.
+    // Reports an ICMP "port unreachable" message that quotes each pending accept.
     let port_closed = |server: &mut Server, now, at| {
         let attempts = server.acceptor.attempts.values();
         let accepts = attempts.filter_map(|attempt| match &attempt.phase {
@@ -285,7 +285,7 @@ fn no_state_is_kept_for_unverified_sources_under_load() {
     }
     assert_eq!((kept, cookies), ([5, 5, 5, 5, 0, 0, 0, 0], 60), "of each network, and of all");
     assert_eq!((server.acceptor.attempts.len(), server.acceptor.counts().cookies), (20, 60));
-    // A request with a cookie is kept even under load.
+    // A request with a cookie gets an entry even under load.
     let (mut connector, packet) = server.request(9999);
     let from = source(9, 9);
     assert_eq!(server.receives(0, &packet, from), PacketResult::Reply);
@@ -313,7 +313,7 @@ fn cookie_verifies_the_source_of_a_repeated_request() {
     let answer = server.out.clone();
     connector.receive(0, &answer, source(0, 0), &mut TestRandom::new(2));
     server.acceptor.reject(0, other, Reason::Refused, &[], &mut TestRandom::new(2));
-    // There is no load any more, and a repetition of the first request arrives before the request with the cookie.
+    // The load has ended, and a copy of the first request arrives before the request with the cookie.
     requested(server.receives(0, &packet, from));
     assert_eq!(server.acceptor.half_open.total().unverified, 1);
     let mut with = Vec::new();

@@ -1,4 +1,4 @@
-//! Selected cases of failing set-ups, and many random cases.
+//! Handshakes on a simulated network: selected failures, and many random cases.
 
 use super::super::accept::HalfOpenCounts;
 use super::super::cookies::KEY_LIFETIME;
@@ -255,7 +255,7 @@ fn late_request_of_an_existing_or_ended_connection_is_ignored() {
         let sent = sim.log.len();
         assert!(sent > answers);
         sim.run(5 * SECONDS);
-        // A repeated request without its cookie cannot be recognized, so it gets at most another cookie.
+        // A replayed request without its cookie is not recognized as a duplicate, so it gets a cookie.
         assert!(sim.log[sent..].iter().all(|(.., packet)| packet[1] == Kind::Cookie as u8));
         assert_eq!(sim.asked.len(), 1);
         assert!(stands(&sim, client));

@@ -1,8 +1,8 @@
 //! Clients and a server on a virtual network that loses, duplicates, delays and reorders packets at random.
 //!
-//! The server's consumer answers each request as the test defines. Connections send only acks, which answer a
-//! confirmation. This invariant is checked during the run: an unverified source never gets more than three times the
-//! bytes that it sent.
+//! The test scripts the decisions of the server's consumer. Connections send only acks, as replies to confirmations.
+//! During the run, the amplification limit is checked: an unverified source never gets more than three times the bytes
+//! that it has sent.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -37,7 +37,7 @@ pub(crate) struct Faults {
     pub(crate) damage: u64,
 }
 
-/// The consumer's answer to a request.
+/// The scripted decision of the consumer on a request, with its delay.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum ConsumerReply {
     Accept(Nanos),
@@ -73,9 +73,9 @@ pub(crate) struct SetupSim {
     pub(crate) acceptor: Acceptor,
     pub(crate) conns: BTreeMap<u32, Accepted>,
     pub(crate) reply: fn(u64) -> ConsumerReply,
-    /// Whether the set-up port is closed.
+    /// Whether the well-known port is closed.
     pub(crate) is_unreachable: bool,
-    /// Planned answers of the consumer, with times.
+    /// Planned decisions of the consumer, with times.
     plans: Vec<(Nanos, RequestId, ConsumerReply)>,
     pub(crate) asked: Vec<RequestId>,
     pub(crate) left: Vec<RequestId>,
@@ -256,7 +256,8 @@ impl SetupSim {
             return;
         };
         if let Some(agreed) = &mut client.agreed {
-            // As in `Conn`, an accept is answered, but does not confirm anything. On a sealed connection it is ignored.
+            // As in `Conn`, a repeated accept causes an ack and does not stop the confirmation. On a sealed connection
+            // it is ignored.
             if !opens(agreed, &mut packet) {
                 return;
             }
