@@ -1,4 +1,4 @@
-//! Listeners of one user, and attacks on their directory.
+//! Listeners of one user, and manipulations of their directory by other users.
 
 use std::os::unix::net::UnixDatagram;
 
@@ -103,7 +103,7 @@ fn datagrams_of_invalid_length_are_dropped() {
 fn names_of_exited_processes_are_replaced_and_removed() {
     let scratch = Scratch::new("dead");
     let first = scratch.1.open(here(), 1).unwrap();
-    // Closes a socket without removing its name, like a killed process.
+    // Closes a socket without removing its name, like a process that is killed.
     for qual in [2, 3] {
         drop(UnixDatagram::bind(scratch.1.path().join(scratch.1.name(here(), qual))).unwrap());
     }

@@ -8,8 +8,8 @@ use crate::net::receive::ReceiveBatch;
 use crate::net::socket::{SocketConfig, test_config};
 
 thread_local! {
-    /// The error with which GSO sends of this thread fail, and the number of send calls after which its sockets are
-    /// full.
+    /// Simulated errors of this thread: the error of GSO sends, and the number of send calls after which its sockets
+    /// are full.
     static GSO_ERROR: Cell<Option<i32>> = const { Cell::new(None) };
     static CALLS_LEFT: Cell<Option<u32>> = const { Cell::new(None) };
 }
@@ -22,7 +22,7 @@ fn stop_after(calls: Option<u32>) {
     CALLS_LEFT.set(calls);
 }
 
-/// Called before each system call. If the call is to fail, sets `errno` and returns false.
+/// Called before each send call. If the call must fail, sets `errno` and returns false.
 pub(in crate::net) fn may_call(is_gso: bool) -> bool {
     let error = match (CALLS_LEFT.get(), GSO_ERROR.get()) {
         (Some(0), _) => libc::EAGAIN,
@@ -32,7 +32,7 @@ pub(in crate::net) fn may_call(is_gso: bool) -> bool {
             return true;
         }
     };
-    // SAFETY: `errno` is a variable of the calling thread.
+    // SAFETY: `__errno_location` returns a valid pointer to a variable of the calling thread.
     unsafe { *libc::__errno_location() = error };
     false
 }
@@ -48,7 +48,7 @@ fn fill(batch: &mut SendBatch, memory: &[Vec<u8>]) {
     for (number, payload) in memory.iter().enumerate() {
         batch.own().extend([number as u8, payload.len() as u8]);
         let (first, second) = payload.split_at(payload.len() / 2);
-        // SAFETY: the tests keep the memory until the batch is sent.
+        // SAFETY: `memory` outlives the use of the batch in each test.
         unsafe {
             batch.memory(first.as_ptr(), first.len());
             batch.memory(second.as_ptr(), second.len());
@@ -162,7 +162,7 @@ fn packet_with_unmapped_memory_is_reported_by_index() {
     let mut batch = SendBatch::default();
     fill(&mut batch, &memory[..3]);
     batch.own().extend([3, 100]);
-    // SAFETY: only the kernel accesses this address, and reports that it is not mapped.
+    // SAFETY: the range is not mapped; only the kernel accesses it, and returns EFAULT.
     unsafe { batch.memory(std::ptr::without_provenance(4096), 100) };
     batch.end_packet();
     batch.own().extend([4, 100]);
@@ -204,7 +204,7 @@ fn unsent_packet_with_unmapped_memory_is_dropped() {
     let memory = payloads(&[50, 60, 70]);
     fill(&mut batch, &memory[..1]);
     batch.own().extend([9, 9]);
-    // SAFETY: only the kernel accesses this address, and reports that it is not mapped.
+    // SAFETY: the range is not mapped; only the kernel accesses it, and returns EFAULT.
     unsafe { batch.memory(4096 as *const u8, 40) };
     batch.end_packet();
     fill(&mut batch, &memory[1..2]);
@@ -248,11 +248,11 @@ fn drops_are_counted() {
         batch.send(&socket, &to);
     }
     let first = take(&peer).0.len();
-    // An old kernel reports the count of drops only with the next packet.
+    // Without SO_MEMINFO, the kernel reports the count of drops only with the next packet.
     fill(&mut batch, &memory[..1]);
     batch.send(&socket, &to);
     assert_eq!(take(&peer).0.len(), 1);
-    // The kernel counts a GSO batch as one drop if the buffer was full, or counts its packets.
+    // Depending on its version, the kernel counts a dropped GSO batch as one drop, or counts its packets.
     assert!(first < 1200 && (1..=1200 - first as u64).contains(&peer.drops()), "{first} {}", peer.drops());
 }
 

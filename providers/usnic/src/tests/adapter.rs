@@ -1,5 +1,5 @@
-//! Two IAs of one process over the loopback interface, with fakes for the queue pairs and the object layer: connection
-//! setup, progress, deadlines, and shutdown.
+//! Two IAs of one process over the loopback interface, with fake queue pairs and a fake object layer: connection
+//! set-up, progress, deadlines, and shutdown.
 
 #[path = "backlog.rs"]
 mod backlog;
@@ -78,8 +78,7 @@ fn the_end_of_a_connection_does_not_overtake_the_start_of_another() {
     };
     arrived(started, Kind::Confirm);
     arrived(ended, Kind::Fin);
-    // Passes do not open the second connection: its packets are queued for the connection manager, which has not run
-    // yet.
+    // The second connection is not open yet: passes queue its packets for the connection manager, which has not run.
     while !server.progress.run_pass(now()) {}
     while server.progress.run_pass(now()) {}
     assert!(ended_there.events.has(packet).is_none());
@@ -222,7 +221,7 @@ fn withdrawn_accept_is_a_rejection() {
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     client.connect(&server, 7, conn(1));
     let request = server.request();
-    // The lock of the pass stops the engine, which would send the accept.
+    // While this thread holds the pass lock, the engine cannot run and send the accept.
     let number = {
         let progress = server.progress.pass.lock();
         let number = request.accept_into(Arc::new(FakeQp::default()), b"", conn(2), CAPS).unwrap();
@@ -295,16 +294,16 @@ fn poller_makes_progress_and_engine_takes_over() {
             }
         };
         by_me = if by == me { by_me + 1 } else { 0 };
-        // The engine may receive the first packets, and another packet whenever this thread was preempted.
+        // The engine may receive the first packets, and any packet that arrives while this thread is preempted.
         if by_me == 10 {
             break;
         }
         assert!(round < 100_000, "the engine does not leave the socket to the poller");
     }
-    // The thread stops polling without announcing it.
+    // This thread stops polling without calling `stop_polling`.
     theirs.post(&server.device, b"engine");
     assert_ne!(ours.events.wait(packet).1, me);
-    // The thread announces that it goes to sleep.
+    // This thread polls, and then stops with `stop_polling`.
     client.progress.poll(true);
     client.progress.stop_polling();
     theirs.post(&server.device, b"asleep");
@@ -321,7 +320,7 @@ fn poll_during_placement_finds_complete_data() {
             let progress = ia.progress.pass.lock();
             ia.progress.is_placing.store(true, Ordering::SeqCst);
             begun.wait();
-            // The calls give the polling thread time to see that bytes are being placed, and to wait.
+            // Gives the polling thread time to detect that bytes are being placed, and to wait for the pass.
             (0..1000).for_each(|_| std::thread::yield_now());
             is_complete.store(true, Ordering::SeqCst);
             ia.progress.is_placing.store(false, Ordering::SeqCst);
@@ -468,7 +467,7 @@ fn only_hosts_with_the_same_key_connect() {
     ["right", "wrong"].iter().for_each(|name| std::fs::remove_file(path(name)).unwrap());
 }
 
-/// Sends a path probe without a connection from a plain socket, and returns the answer.
+/// Sends a path probe from a plain socket, and returns the reply.
 fn asked(from: &str, to: &Ia, flags: u16, length: usize) -> Option<Vec<u8>> {
     let socket = std::net::UdpSocket::bind((from, 0)).unwrap();
     let mut packet = Head::new(Kind::Probe, flags, 0, 0xABCD).as_bytes().to_vec();

@@ -1,4 +1,4 @@
-//! A listener with more requests at once than the limit of half-open requests.
+//! A listener with more simultaneous requests than the limit of half-open requests.
 
 use super::*;
 
@@ -13,7 +13,7 @@ fn requests_beyond_the_half_open_limit_wait_and_all_connect() {
     let (client, server) = (Ia::open(&here, ""), Ia::open(&there, ""));
     let _listening = server.cm.listen(7, ObjectId::default()).unwrap();
     let clients: Vec<_> = (0..CLIENTS).map(|attempt| client.connect(&server, 7, conn(attempt))).collect();
-    // The server does not accept before the accept queue is full.
+    // The server starts to accept only when the limit of half-open requests is reached.
     let mut requests: Vec<_> = (0..PENDING).map(|_| server.request()).collect();
     for attempt in 0..CLIENTS {
         let request = requests.pop().unwrap_or_else(|| server.request());
@@ -21,7 +21,7 @@ fn requests_beyond_the_half_open_limit_wait_and_all_connect() {
         let (conn, _) = client.object_layer.events.wait(established).0;
         let established = &clients[conn.attempt as usize];
         established.is_open();
-        // The client's first packet confirms the connection, and ends the request.
+        // The client's first packet confirms the connection, which frees the entry of its request.
         established.post(&client.device, b"first");
     }
     assert_eq!(client.object_layer.events.has(event), None, "none was rejected");

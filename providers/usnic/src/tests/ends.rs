@@ -188,7 +188,7 @@ fn dropped_queue_pair_leaves_no_state() {
     let held = Arc::downgrade(&qa.0);
     drop(qa);
     assert_eq!(b.sink.next(conn(2)), "disconnected");
-    // A pass in progress may still have a reference to the queue pair.
+    // A running pass may still hold a reference to the queue pair.
     let until = std::time::Instant::now() + std::time::Duration::from_secs(20);
     while held.strong_count() > 0 {
         assert!(std::time::Instant::now() < until, "it is not referenced");
@@ -198,7 +198,7 @@ fn dropped_queue_pair_leaves_no_state() {
     assert!(a.sink.has_no_event());
 }
 
-/// At the exit of a process, no work completes any more, but received data is acked.
+/// The exit handler acks received data, so the peer's requests succeed. No local work completes.
 #[test]
 fn exit_acks_delivered_data_and_resets() {
     let (a, qa, b, qb) = two();

@@ -1,5 +1,5 @@
-//! Standby sleeps of the engine while consumers poll. A thread that goes to sleep ends the standby sleep, and delayed
-//! data is counted.
+//! Standby sleeps of the engine while threads poll: a thread that goes to sleep ends the standby sleep, and packets
+//! that a standby sleep has delayed are counted.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Weak};
@@ -19,7 +19,7 @@ impl CqSink for Silent {
     fn notify(&self) {}
 }
 
-/// Polls the queues until the engine leaves all packets to the calling thread.
+/// Polls the queues until the engine is in standby, so that only the calling thread receives packets.
 fn poll_alone(queues: &[Cq], (_, ours): &(Ia, Arc<FakeQp>), (server, theirs): &(Ia, Arc<FakeQp>)) {
     let (me, mut by_me, mut out) = (std::thread::current().id(), 0, [Completion::default()]);
     while by_me < 10 {
@@ -34,9 +34,8 @@ fn poll_alone(queues: &[Cq], (_, ours): &(Ia, Arc<FakeQp>), (server, theirs): &(
     }
 }
 
-/// Calls `stop_polling` during a standby sleep of the engine, less than `ACTIVE` after a poll. If this thread is
-/// preempted, the engine may conclude that the thread has stopped polling without announcing it. In this case the
-/// function tries again.
+/// Calls `stop_polling` during a standby sleep of the engine, soon after a poll. Repeats this if the engine has
+/// concluded that this thread had stopped polling, which can occur if it is preempted.
 fn stop_within_a_nap(ia: &Ia) {
     let (device, progress) = (&ia.device, &ia.progress);
     loop {
@@ -46,7 +45,7 @@ fn stop_within_a_nap(ia: &Ia) {
         if must_wake {
             progress.stop_polling();
         } else {
-            device.jobs.push(Job::Wake); // Without a job, a sleeping engine does not notice that this thread polls.
+            device.jobs.push(Job::Wake); // Makes a sleeping engine check whether threads poll.
         }
         if must_wake && device::now() <= begin + POLL_LIFETIME {
             return;
@@ -102,7 +101,7 @@ fn data_delayed_by_an_engine_sleep_are_counted() {
     let queues = [Cq::new(Weak::<Silent>::new(), progress.clone(), device.jobs.clone(), 0)];
     while device.late() == 0 {
         poll_alone(&queues, &client, &server);
-        // The thread stops polling without announcing it, for example to compute.
+        // This thread stops polling without calling `stop_polling`, as if it computes.
         server.1.post(&server.0.device, b"computes");
         client.1.events.wait(packet);
     }

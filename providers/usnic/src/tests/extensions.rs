@@ -1,14 +1,15 @@
-//! Extension operations through the provider: values of receives, windows, and atomic operations on real memory.
+//! Extension operations through the provider interface: immediate data, invalidation of windows, and atomic operations
+//! on registered memory.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use super::*;
 
-fn event(memory: &Memory) -> &AtomicU64 {
-    let address: *mut u64 = memory.bytes.as_ptr().cast_mut().cast();
-    assert!(address.is_aligned(), "malloc aligns blocks of eight bytes or more");
-    // SAFETY: the eight bytes belong to the test, are aligned, and are changed by atomic instructions only.
-    unsafe { AtomicU64::from_ptr(address) }
+fn atomic_word(memory: &Memory) -> &AtomicU64 {
+    let address = memory.bytes.as_ptr();
+    assert!(memory.bytes.len() >= 8 && address.addr() % 8 == 0, "the word is within the memory and aligned");
+    // SAFETY: the word is within the memory and aligned, as asserted; it is changed by atomic instructions only.
+    unsafe { AtomicU64::from_ptr(address.cast_mut().cast()) }
 }
 
 #[test]
@@ -38,7 +39,7 @@ fn remote_and_local_atomic_operations_lose_no_update() {
     let (a, qa, b, _qb) = two();
     let (target, back) = (b.registered(vec![0; 16], ALL), a.registered(vec![0; 16], ALL));
     std::thread::scope(|scope| {
-        scope.spawn(|| (0..1000).fold(0, |_, _| event(&target).fetch_add(1, Ordering::Relaxed)));
+        scope.spawn(|| (0..1000).fold(0, |_, _| atomic_word(&target).fetch_add(1, Ordering::Relaxed)));
         for n in 0..500 {
             let op = Op::FetchAdd { remote: target.remote(0), add: 1 };
             qa.post_send(&wr(op, &[back.segment(0, 8)], n)).unwrap();
@@ -46,11 +47,11 @@ fn remote_and_local_atomic_operations_lose_no_update() {
             assert_eq!((done.token.cookie, done.status, done.bytes), (n, Status::Success, 8));
         }
     });
-    assert_eq!(event(&target).load(Ordering::Relaxed), 1500);
+    assert_eq!(atomic_word(&target).load(Ordering::Relaxed), 1500);
     let swap = Op::CompareSwap { remote: target.remote(0), compare: 1500, swap: 1 << 40 };
     qa.post_send(&wr(swap, &[back.segment(0, 8)], 1)).unwrap();
     assert_eq!(a.completion(&b).status, Status::Success);
-    assert_eq!([event(&target), event(&back)].map(|event| event.load(Ordering::Relaxed)), [1 << 40, 1500]);
+    assert_eq!([atomic_word(&target), atomic_word(&back)].map(|event| event.load(Ordering::Relaxed)), [1 << 40, 1500]);
 }
 
 #[test]

@@ -1,5 +1,4 @@
-//! Fakes of the layers above and below a device: the object layer, queue pairs, and IAs over the loopback interface
-//! that use them.
+//! A fake object layer, fake queue pairs, and IAs over the loopback interface that use them.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::atomic::{AtomicU16, Ordering};
@@ -24,7 +23,7 @@ use crate::proto::schedule::{PendingWork, ServiceReason};
 use crate::proto::wire::{Head, Kind};
 use crate::qp::handler::{ConnectionHandler, ConnectionParams};
 
-/// Time limit of a wait for an event; no event takes this long.
+/// Time limit of a wait for an event.
 pub(super) const LONG: Duration = Duration::from_secs(20);
 pub(super) const CAPS: QpCaps = QpCaps { ord: 4, ird: 2, credits: 1 };
 
@@ -42,7 +41,7 @@ pub(super) enum Recorded {
     DeliveryError(DeliveryErrorKind),
 }
 
-/// Recorded events with the thread of each, and a condition variable for threads that wait for an event.
+/// Recorded events, with the thread that has recorded each, and a condition variable that is notified of each.
 #[derive(Default)]
 pub(super) struct EventLog {
     pub(super) recorded: Mutex<Vec<(Recorded, ThreadId)>>,
@@ -94,7 +93,7 @@ pub(super) fn packet(event: &Recorded) -> Option<Vec<u8>> {
     if let Recorded::Packet(bytes) = event { Some(bytes.clone()) } else { None }
 }
 
-/// A fake object layer. It stores requests for the test.
+/// A fake object layer, which stores connection requests.
 #[derive(Default)]
 pub(super) struct FakeObjectLayer {
     pub(super) events: EventLog,
@@ -133,12 +132,12 @@ impl CmSink<Usnic> for FakeObjectLayer {
     fn many_recvs(&self, _: ObjectId) {}
 }
 
-/// A queue pair that sends given packets, and records events.
+/// A fake queue pair, which sends the packets that a test queues, and records calls.
 #[derive(Default)]
 pub(super) struct FakeQp {
     pub(super) events: EventLog,
     pub(super) opened: Mutex<Option<ConnectionParams>>,
-    /// Packets to send in the next services.
+    /// Packets to send at the next call of `transmit`.
     pub(super) queue: Mutex<Vec<Vec<u8>>>,
     pub(super) deadline: Mutex<Option<Nanos>>,
 }
@@ -153,7 +152,7 @@ impl FakeQp {
         self.events.wait(|event| (*event == Recorded::Opened).then_some(()));
     }
 
-    /// Queues a packet for the next pass over its connection.
+    /// Queues a packet for the next pass.
     pub(super) fn post(&self, device: &Device, body: &[u8]) {
         self.post_kind(Kind::Ack, device, body);
     }
@@ -244,9 +243,9 @@ impl Ia {
         ia
     }
 
-    /// Opens an IA without an engine. The test makes progress by `step`.
+    /// Opens an IA without an engine. The test makes progress by `step_until`.
     pub(super) fn without_engine(object_layer: FakeObjectLayer, ip: &str, params: &str) -> Ia {
-        // The addresses and the port are used by no other test of this process or of another process.
+        // No other test, of this or another process, uses this combination of address and port.
         let port = 20_000 + std::process::id() % 20_000;
         let params = format!("{ip} port={port} buffer=100000 {params}");
         let object_layer = Arc::new(object_layer);

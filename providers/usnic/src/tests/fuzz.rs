@@ -1,5 +1,5 @@
-//! Properties that hold for every input from the network. The fuzz targets of `test/fuzz` search for counterexamples.
-//! The tests here replay the inputs of the corpus, and thousands of mutations of each.
+//! Properties that hold for every input from the network. The fuzz targets of `test/fuzz` search for counterexamples;
+//! the tests here replay their corpus, with thousands of mutations of each file.
 
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -46,8 +46,8 @@ fn address(last: u8) -> SocketAddr {
     ([10, 0, 0, last], 1000).into()
 }
 
-/// Processes arbitrary bytes as a packet, with and without a valid checksum. Checks that there is no panic, that reads
-/// stay inside the packet, and that an answer is at most three times as long as the packet.
+/// Processes arbitrary bytes as a packet, with and without a valid checksum. Checks that there is no panic, that
+/// decoded parts are within the packet, and that a reply is at most three times as long as the packet.
 pub fn packet(bytes: &[u8]) {
     if let Some((head, body)) = wire::head(bytes) {
         for kind in [Kind::Fragment, Kind::Chunk, Kind::Piece, Kind::Ack] {
@@ -73,7 +73,7 @@ pub fn packet(bytes: &[u8]) {
     }
 }
 
-/// Passes a packet to both state machines of connection set-up.
+/// Passes a packet to both state machines of the handshake.
 fn set_up(packet: &[u8]) {
     let mut dice = TestRandom(1);
     let setup = Arc::new(Setup::new(setup::SetupConfig::default(), None));
@@ -282,7 +282,7 @@ impl Peer<'_> {
         }
     }
 
-    /// Sends a data packet whose PSN is near the expected PSN.
+    /// Passes a data packet to the peer, with a PSN near the expected one.
     fn data(&mut self) {
         let (op, flags) = (self.byte(), self.byte());
         let ahead = i32::from(self.byte() as i8) * if flags & 0x80 != 0 { 60 } else { 1 };
@@ -320,7 +320,7 @@ impl Peer<'_> {
         self.receive(kind, u16::from(flags & 3), &body);
     }
 
-    /// Returns the ack that the malicious peer sends.
+    /// Returns ack fields that are mostly valid.
     fn sent_ack(&mut self) -> Ack {
         Ack {
             next: FIRST[0].wrapping_add_signed(i32::from(self.byte() as i8)).into(),
@@ -345,7 +345,7 @@ impl Peer<'_> {
         self.receive(Kind::Ack, u16::from(flags & 3), &body);
     }
 
-    /// Sends a packet of any kind with random bytes.
+    /// Passes a control or handshake packet with scripted bytes to the peer.
     fn word(&mut self) {
         use Kind::*;
         let kinds = [
@@ -401,7 +401,7 @@ impl Peer<'_> {
         }
     }
 
-    /// Sends all packets that may be sent, and checks that their number is bounded.
+    /// Calls `transmit` until it returns no packet, and checks that the number of packets is bounded.
     fn transmit(&mut self) {
         for count in 0.. {
             assert!(count <= 2 * WINDOW, "a pass without end");

@@ -1,8 +1,8 @@
 //! Tests of the provider's interface to dapl: IAs in one process over the loopback interface, with a sink that records
 //! events.
 //!
-//! Runs without libdat and without dapl's objects. Connections are established without the set-up protocol, which has
-//! its own tests. `sim` tests the protocol alone, over a simulated network.
+//! The tests run without libdat and without dapl's objects. They establish connections without the handshake, which has
+//! other tests. `sim` tests the protocol alone, over a simulated network.
 
 mod ends;
 mod extensions;
@@ -120,7 +120,7 @@ impl TestIa {
         self.ia.create_qp(&self.pd, self.spec()).unwrap()
     }
 
-    /// Polls for the next completion. The other IA polls too, because its work may be needed.
+    /// Polls for the next completion. Also runs passes of the other IA, which may have to reply.
     fn completion(&self, other: &TestIa) -> Completion {
         let until = Instant::now() + PATIENCE;
         let mut out = [Completion::default()];
@@ -147,7 +147,7 @@ impl TestIa {
 const ALL: Access =
     Access { local_write: true, remote_read: true, remote_write: true, remote_atomic: false, zero_based: false };
 
-/// Registered memory that the test owns.
+/// Registered memory.
 struct Memory {
     bytes: Vec<u8>,
     mr: Mr,
@@ -165,7 +165,7 @@ impl Memory {
 
     /// Returns the current content. The reads are volatile, because other threads write the memory.
     fn now(&self) -> Vec<u8> {
-        // SAFETY: each byte belongs to `self.bytes`.
+        // SAFETY: `byte` is a reference to a byte of `self.bytes`, so the pointer is valid.
         self.bytes.iter().map(|byte| unsafe { std::ptr::read_volatile(byte) }).collect()
     }
 }
@@ -185,12 +185,12 @@ fn pattern(length: usize, seed: u8) -> Vec<u8> {
     (0..length).map(|at| (at as u8).wrapping_mul(31) ^ (at >> 8) as u8 ^ seed).collect()
 }
 
-/// The connection of `qp`.
+/// Returns the id of a connection attempt.
 fn conn(attempt: u32) -> ConnId {
     ConnId { ep: ObjectId::default(), attempt }
 }
 
-/// Connects two queue pairs without the set-up protocol: attempt 1 at `a`, attempt 2 at `b`.
+/// Connects two queue pairs without the handshake: attempt 1 at `a`, attempt 2 at `b`.
 fn connect(a: (&TestIa, &Qp), b: (&TestIa, &Qp)) {
     let number = |side: &TestIa| side.ia.adapter.device.table.reserve(device::now()).unwrap();
     let (na, nb) = (number(a.0), number(b.0));
@@ -202,8 +202,8 @@ fn open(side: (&TestIa, &Qp), other: (&TestIa, &Qp), ours: u32, theirs: u32, att
     assert!(open_after(side, other, ours, theirs, attempt, |_| {}), "it is connecting");
 }
 
-/// Opens one end of a connection, as `connect` does. `before` is an action of the consumer after the event and before
-/// the queue pair is open. Returns whether the queue pair is open afterwards.
+/// Opens the connection of one queue pair. `before`: action of the consumer between the handshake and `open`. Returns
+/// whether `open` has succeeded.
 fn open_after(
     side: (&TestIa, &Qp),
     other: (&TestIa, &Qp),

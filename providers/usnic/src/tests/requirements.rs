@@ -1,10 +1,11 @@
-//! Requirements that no other test covers: `docs/spec/requirements-usnic.md` names each requirement with its test.
+//! Tests of requirements that no other test covers. `docs/spec/requirements-usnic.md` lists the requirements with their
+//! tests.
 
 use std::process::Command;
 
 use super::*;
 
-/// Environment variable of a process that runs one test only.
+/// Environment variable of the child process that runs one test only.
 const ALONE: &str = "DAPLUSNIC_TEST_ALONE";
 
 fn sent(qp: &Qp) -> u64 {
@@ -16,7 +17,7 @@ fn small_post_to_an_idle_connection_is_sent_by_the_posting_thread() {
     let (a, qa, b, _qb) = two();
     let from = a.registered(pattern(64, 1), Access::default());
     let to = b.registered(vec![0; 64], ALL);
-    // While this lock is held, no other thread runs a pass.
+    // While this thread holds the pass lock, no other thread runs a pass.
     let passes = a.ia.adapter.progress.pass.lock();
     qa.post_send(&wr(Op::Write(to.remote(0)), &[from.segment(0, 8)], 0)).unwrap();
     assert_eq!(sent(&qa), 1);
@@ -57,7 +58,7 @@ fn no_thread_runs_before_open_or_after_close() {
     let side = TestIa::open();
     let until = Instant::now() + PATIENCE;
     while engines() == 0 {
-        assert!(Instant::now() < until, "no engine"); // A new thread sets its name itself, so the name may appear late.
+        assert!(Instant::now() < until, "no engine"); // A new thread sets its name after it has started.
         std::thread::yield_now();
     }
     assert_eq!(engines(), 1);

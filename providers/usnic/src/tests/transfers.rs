@@ -1,4 +1,4 @@
-//! Posted transfers arrive complete and in order, and complete once.
+//! Transfers through the provider interface: contents, order and completions.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! An IA whose peers are plain sockets. They send requests and answers, and may be closed at any time.
+//! An IA whose peers are plain sockets, which send handshake packets and can be closed at any time.
 
 use std::net::{IpAddr, UdpSocket};
 use std::sync::Arc;
@@ -54,7 +54,7 @@ fn request_is_rejected_if_the_listener_has_exited() {
     let mut acceptor = Acceptor::new(Arc::new(Setup::new(SetupConfig::default(), None)), 0, &mut dice);
     acceptor.receive(0, &packet[..length], from, true, &mut dice, &mut out);
     data.send_to(&out, from).unwrap();
-    // The listener is closed, but its process is alive.
+    // The listener closes its well-known port, but its process still exists.
     drop(well_known);
     let (again, requester) = data.recv_from(&mut packet).unwrap();
     assert_eq!((again, requester), (length, from));
@@ -70,7 +70,7 @@ fn pending_request_outlives_its_listener() {
     client.connect(&server, 7, conn(1));
     let request = server.request();
     drop(listening);
-    // During this time the request is retransmitted more than once.
+    // The request is retransmitted several times during this sleep.
     std::thread::sleep(Duration::from_millis(400));
     request.accept_into(Arc::new(FakeQp::default()), b"you may", conn(2), CAPS).unwrap();
     assert_eq!(client.object_layer.events.wait(established).0, (conn(1), b"you may".to_vec()));

@@ -1,7 +1,6 @@
-//! An established connection of the simulation, driven as a process drives it, with checks of its packets.
+//! An established connection of the simulation, with checks of its packets.
 //!
-//! Outgoing packets are compared with incoming packets: only received packets may be acked, and the number of packets
-//! in flight must be within the window.
+//! Checks that only packets that have arrived are acked, and that the packets in flight are within the window.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -28,7 +27,7 @@ pub(super) struct Line {
     /// PSNs that have arrived: all before `all_before`, and the PSNs in `more`.
     all_before: u32,
     more: BTreeSet<u32>,
-    /// For each packet that is sent in pieces: which of its bytes have arrived.
+    /// For each re-fragmented packet, by the distance of its PSN: which of its bytes have arrived.
     pieces: BTreeMap<u32, Vec<bool>>,
     /// PSN before which the peer has acked all packets.
     acked: u32,
@@ -90,7 +89,7 @@ impl Line {
         }
     }
 
-    /// Processes the packet that confirmed the connection. Its seal was opened at set-up.
+    /// Handles the packet that has confirmed the connection, which was already unsealed.
     pub(super) fn receive_first(&mut self, now: Nanos, datagram: &Datagram) {
         let Some((head, body)) = wire::head(&datagram.bytes) else { return };
         let seal = if self.seal.is_some() { seal::OVERHEAD } else { 0 };
@@ -127,7 +126,7 @@ impl Line {
         self.acked = self.acked.max(next.wrapping_sub(self.terms.first_psn.0));
     }
 
-    /// Records a piece. Returns whether all bytes of its packet have arrived.
+    /// Records the bytes of a piece. Returns whether all bytes of its packet have arrived.
     fn record_piece(&mut self, at: u32, data: &Data<'_>) -> bool {
         let Some(extent) = data.extent else { return true };
         let have = self.pieces.entry(at).or_insert_with(|| vec![false; extent.length() as usize]);
@@ -136,7 +135,7 @@ impl Line {
         have.iter().all(|here| *here)
     }
 
-    /// Reports the end of the connection to the oracle.
+    /// Adds the event of the connection, if any, to the oracle.
     pub(super) fn record_event(&mut self) {
         if let Some(event) = self.conn.take_event() {
             self.host.oracle.borrow_mut().sides[self.host.side].events.push(event);

@@ -1,4 +1,4 @@
-//! One connection of a scenario: the state of its two ends, and their posts.
+//! One connection of a scenario: the state at its two peers, and their posts.
 
 use std::cell::RefCell;
 use std::rc::Rc;
@@ -13,7 +13,7 @@ use crate::proto::setup::Offer;
 use crate::proto::setup::accept::RequestId;
 use crate::proto::{Nanos, SECONDS};
 
-/// State of one end of a connection.
+/// State of a connection at one of its peers.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum EndState {
     Before,
@@ -24,7 +24,7 @@ pub(super) enum EndState {
     Ended,
     /// The connection was not established, for this reason.
     Failed(&'static str),
-    /// The process of this end has died.
+    /// The process has exited (it is restarted).
     ProcessExited,
 }
 
@@ -37,13 +37,13 @@ impl EndState {
 pub(super) struct Link {
     pub(super) oracle: Rc<RefCell<Oracle>>,
     pub(super) state: [EndState; 2],
-    /// Number of posted requests at each end, and the receives at each end.
+    /// By side: number of posted requests, and planned receives (time, length).
     pub(super) posted: [usize; 2],
     pub(super) recvs: [Vec<(Nanos, u32)>; 2],
     pub(super) recvs_posted: [usize; 2],
     pub(super) aborted: [bool; 2],
     pub(super) drained: [bool; 2],
-    /// Requests that the server's consumer has not answered yet, with the time of the answer.
+    /// Requests on which the server's consumer has not decided, with the time of its decision.
     pub(super) pending: Vec<(Nanos, RequestId)>,
     pub(super) started: bool,
     pub(super) finished: bool,
@@ -141,7 +141,7 @@ impl Link {
         times.into_iter().filter(|at| *at > now).min()
     }
 
-    /// Returns the first request of one end that failed other than by a flush, and its status.
+    /// Returns the first request of a side that has failed other than by a flush, and its status.
     pub(super) fn failure(&self, side: usize) -> Option<(usize, Status)> {
         let oracle = self.oracle.borrow();
         let mut entries = oracle.sides[side].entries.iter().enumerate();

@@ -1,5 +1,5 @@
-//! Simulates the whole protocol in one thread and in virtual time: processes set up connections and use them, over a
-//! bad network that is derived from a seed.
+//! Simulates the whole protocol in one thread and in virtual time: processes establish and use connections over an
+//! unreliable network. A seed determines everything.
 //!
 //! A seed determines a scenario (`scenario`). A run executes the scenario (`run`, with `peer`, `line` and `network`).
 //! An oracle checks completions and memory contents (`oracle`), and the final state is checked at the end (`verdict`).
@@ -22,7 +22,7 @@ mod verdict;
 
 use scenario::{EXTENDED, Scenario};
 
-/// Seeds whose scenarios failed before a defect was fixed.
+/// Seeds whose scenarios have detected defects, as regression tests.
 const FOUND: [u64; 10] = [12, 383, 2458, 6866, 22_237, 54_507, 61_142, 62_595, 82_725, 89_231];
 
 /// Number of runs of the test without environment variables.

@@ -7,7 +7,7 @@ use super::random::TestRandom;
 use super::scenario::{Fault, FaultKind, Scenario};
 use crate::proto::Nanos;
 
-/// Maximum number of packets per direction that are stored for late duplicates.
+/// Maximum number of packets per direction that are stored for replays.
 const REMEMBERED: usize = 64;
 
 /// A datagram in flight.
@@ -27,11 +27,11 @@ pub(super) struct Network {
     wire: BTreeMap<(Nanos, u64), Datagram>,
     count: u64,
     old: BTreeMap<(usize, usize), VecDeque<Datagram>>,
-    /// Whether to print each packet and its fate.
+    /// Whether to print each packet, and whether it is delivered.
     pub(super) traced: bool,
 }
 
-/// Returns the peer that has or had an address: the last byte of the address less one.
+/// Returns the index of the peer with this address: the last byte of the address less one.
 pub(super) fn peer_of(address: SocketAddr) -> usize {
     match address {
         SocketAddr::V4(v4) => usize::from(v4.ip().octets()[3]) - 1,
@@ -107,7 +107,7 @@ impl Network {
                         let place = self.dice.below(datagram.bytes.len() as u64) as usize;
                         datagram.bytes[place] ^= 1 << self.dice.below(8);
                     }
-                    // If the same bit is flipped twice, nothing has changed.
+                    // The same bit may have been flipped twice.
                     datagram.garbled = datagram.bytes != before;
                 }
                 _ => {}

@@ -1,7 +1,7 @@
-//! Checks what the two consumers of a connection observe: completions and memory contents.
+//! Checks the completions and memory contents that the two consumers of a connection observe.
 //!
-//! Every call from a connection to its host is handled here, and compared with the guarantees of DAT. Messages are
-//! slices of one table of random bytes, so that each byte is known in advance.
+//! Implements the hosts of the connections, and compares each call with the guarantees of DAT. Messages are slices of
+//! one table of random bytes, so each expected byte is known.
 
 use std::cell::RefCell;
 use std::collections::VecDeque;
@@ -17,15 +17,15 @@ use crate::proto::conn::{Driver, Host, SendValue, Work};
 use crate::proto::wire::Refusal;
 
 const TABLE: usize = 1 << 20;
-/// The key of read-only memory, and an unknown key.
+/// Key of the read-only memory, and an unknown key.
 const SOURCE_KEY: u32 = 0x5EED;
 const UNKNOWN_KEY: u32 = 0xBAD;
-/// The key and the address of the word for atomic operations.
+/// Key and address of the 64-bit word for atomic operations.
 const ATOMIC_KEY: u32 = 0xA70;
 const ATOMIC_ADDRESS: u64 = 0x7000;
-/// The key of a window that every message with invalidation names.
+/// Key of the window that all sends with invalidation contain.
 const WINDOW_KEY: u32 = 0x17D0;
-/// Offset of an area relative to the address that its number determines.
+/// Offset of a buffer from the address that its index determines.
 const BEGIN: u64 = 0x40;
 
 fn table() -> &'static [u8] {
@@ -36,7 +36,7 @@ fn table() -> &'static [u8] {
     })
 }
 
-/// Returns bytes of the table of random bytes.
+/// Returns `length` bytes of the table, starting at `pattern + offset`.
 fn bytes(pattern: u32, offset: usize, length: usize) -> &'static [u8] {
     &table()[pattern as usize + offset..][..length]
 }
@@ -49,42 +49,42 @@ pub(super) struct Entry {
     fence: bool,
     solicited: bool,
     pattern: u32,
-    /// Number of the destination area: local for a read, at the peer for a write.
+    /// Index of the destination buffer: local for a read, at the peer for a write.
     area: usize,
     /// Number of times that the host defers a bind before it is executed.
     deferrals: u32,
     pub(super) status: Option<Status>,
 }
 
-/// A memory area that a request writes.
+/// A buffer to which one request writes.
 #[derive(Debug)]
 struct Area {
     bytes: Vec<u8>,
     pattern: u32,
-    /// Whether the peer may access the area.
+    /// Whether the peer may access the buffer.
     open: bool,
-    /// Whether the area is complete, so that no byte of it may be written any more.
+    /// Whether the request is complete, so that the buffer must not change any more.
     done: bool,
 }
 
-/// Data that a connection keeps with a request.
+/// The driver data of a request.
 #[derive(Debug, Default)]
 pub(super) struct RequestIndex {
     index: usize,
 }
 
-/// Data that a connection keeps with a receive.
+/// The driver data of a receive.
 #[derive(Debug, Default)]
 pub(super) struct PostedRecv {
     id: u64,
     buffer: RefCell<Vec<u8>>,
 }
 
-/// Receives shared by the connections of a process.
+/// Shared receive queue of a process: the lengths of its receives.
 #[derive(Debug, Default)]
 pub(super) struct Pool {
     lengths: VecDeque<u32>,
-    /// Whether the peer must be notified of more receives.
+    /// Whether receives were added since the connections were last notified.
     pub(super) has_new: bool,
 }
 
@@ -99,7 +99,7 @@ impl Pool {
     }
 }
 
-/// One end of a connection, as its consumer observes it.
+/// The state of a connection that one of its consumers observes.
 #[derive(Debug, Default)]
 pub(super) struct ConsumerState {
     pub(super) entries: Vec<Entry>,
@@ -109,24 +109,24 @@ pub(super) struct ConsumerState {
     pub(super) posted_recvs: u64,
     pub(super) done_recvs: u64,
     pub(super) failed_recvs: Vec<Status>,
-    /// Number of messages from the other end that have arrived.
+    /// Number of messages of the peer that have arrived.
     pub(super) received: usize,
-    /// Number of requests of the other end that were checked.
+    /// Number of requests of the peer that were checked.
     verified: usize,
     areas: Vec<Area>,
     pub(super) events: Vec<ConnectionEvent>,
     has_failed: bool,
     has_failed_request: bool,
-    /// The word that atomic operations of the other end change, and the previous values that they returned, in order.
+    /// The word that atomic operations of the peer change, and their results, in order.
     word: u64,
     found: Vec<u64>,
-    /// Atomic operations that the other end posted, in order, with their indexes.
+    /// Atomic operations that the peer has posted, in order, with the indexes of their requests.
     atomics: Vec<(usize, Atomic)>,
     /// Number of times that the window was unbound.
     invalidated: usize,
 }
 
-/// The two ends of one connection.
+/// Expected and observed state of one connection.
 #[derive(Debug)]
 pub(super) struct Oracle {
     pub(super) sides: [ConsumerState; 2],
@@ -135,7 +135,7 @@ pub(super) struct Oracle {
     dice: TestRandom,
 }
 
-/// Access of one end to the oracle.
+/// The host of one side of a connection; forwards to the oracle.
 #[derive(Clone, Debug)]
 pub(super) struct OracleHost {
     pub(super) oracle: Rc<RefCell<Oracle>>,
@@ -148,7 +148,7 @@ impl Oracle {
         Rc::new(RefCell::new(Oracle { sides: Default::default(), loose, dice: TestRandom::new(seed) }))
     }
 
-    /// Records that the consumer posts a request. Returns the request in the form that the connection takes.
+    /// Plans a request that the consumer posts. Returns its arguments for `Conn::post`.
     pub(super) fn post(&mut self, side: usize, item: &Item) -> (Work, u32, RequestIndex) {
         let [here, there] = if side == 0 { [0, 1] } else { [1, 0] };
         let mut length = match item.kind {
@@ -177,8 +177,8 @@ impl Oracle {
             }
             OpKind::Atomic => {
                 area = self.sides[here].close(length, 0);
-                // The operands of all operations differ. So if an operation is executed twice or not at all, all later
-                // values differ from the expected values.
+                // All operands are different. So if an operation is executed twice or not at all, all later results are
+                // wrong.
                 let (add, word) = (u64::from(pattern) << 20 | index as u64, self.sides[there].word);
                 let swap = Atomic::CompareSwap { compare: word, swap: add };
                 let operation = if item.solicited { swap } else { Atomic::FetchAdd(add) };
@@ -223,7 +223,7 @@ impl Oracle {
         Work::SendWith(SendValue { arrival, value, solicited: item.solicited })
     }
 
-    /// Returns payload of a request; `None` if its memory cannot be read.
+    /// Returns payload of a request; `None`: its memory is unreadable.
     pub(super) fn source(&self, side: usize, request: &RequestIndex, offset: u32, length: u32) -> Option<&[u8]> {
         let entry = &self.sides[side].entries[request.index];
         assert!(entry.status.is_none(), "a request that is complete is sent");
@@ -242,7 +242,7 @@ impl Oracle {
         Some(&self.sides[side].areas[area].bytes[start..][..length as usize])
     }
 
-    /// Checks a message that has arrived, and that all earlier work has arrived too.
+    /// Checks a received message, and that all work that was posted before it has arrived.
     fn check_message(&mut self, side: usize, length: u64, value: SendValue, buffer: &[u8]) {
         let other = 1 - side;
         let number = self.sides[side].received;
@@ -269,7 +269,7 @@ impl Oracle {
         let kinds = self.sides[other].sends[..=number].iter().map(|index| self.sides[other].entries[*index].kind);
         let invalidations = kinds.filter(|kind| *kind == OpKind::SendInvalidate).count();
         assert_eq!(self.sides[side].invalidated, invalidations, "once per message, before its completion");
-        // If an atomic operation was posted earlier, only fenced work must wait for it, as for a read.
+        // As for a read, only fenced requests wait for an earlier atomic operation.
         let next = self.sides[side].atomics.get(self.sides[side].found.len());
         let is_behind = next.is_none_or(|(next, _)| *next > index);
         assert!(is_behind || !entry.fence, "a fenced message before an atomic operation");
@@ -331,7 +331,7 @@ impl ConsumerState {
         area
     }
 
-    /// Returns the area to which the peer's key and address refer, and the offset in it.
+    /// Returns the buffer to which the peer's key and address refer, and the offset in it.
     fn find(&self, key: u32, at: u64, length: u32) -> Option<(usize, usize)> {
         let index = (key as usize).checked_sub(1)?;
         let area = self.areas.get(index).filter(|area| area.open)?;
@@ -364,7 +364,7 @@ fn address(area: usize) -> u64 {
 }
 
 impl OracleHost {
-    /// Returns a receive of the queue pair's own queue.
+    /// Creates a receive.
     pub(super) fn new_recv(&self, length: u32) -> PostedRecv {
         let side = &mut self.oracle.borrow_mut().sides[self.side];
         side.posted_recvs += 1;

@@ -25,7 +25,7 @@ use crate::proto::setup::{Agreed, Offer, Setup, SetupConfig};
 use crate::proto::wire::{self, Kind};
 use crate::proto::{Nanos, SECONDS};
 
-/// Port for connection setup.
+/// The well-known port of all peers.
 const WELL_KNOWN: u16 = 17471;
 
 /// Event of a connection setup.
@@ -220,7 +220,7 @@ impl Peer {
             && let Some((_, link, _)) = self.accepted.remove(&number)
         {
             self.ids.free(number, now);
-            // The client may have sent requests from two addresses, so another accept may exist.
+            // The client may have sent requests from two addresses, so another accept may still be pending.
             if !self.accepted.values().any(|(_, of, _)| *of == link) {
                 self.events.push(SetupEvent::AcceptFailed(link));
             }
@@ -280,7 +280,7 @@ impl Peer {
         }
     }
 
-    /// Removes connections that need no more answers.
+    /// Removes connections that can be freed.
     pub(super) fn forget(&mut self, now: Nanos) {
         let over: Vec<u32> =
             self.lines.iter().filter(|(_, line)| line.conn.can_be_freed()).map(|(number, _)| *number).collect();

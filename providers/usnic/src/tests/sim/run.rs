@@ -10,10 +10,9 @@ use crate::proto::conn::Post;
 use crate::proto::setup::Agreed;
 use crate::proto::{MICROS, Nanos, SECONDS};
 
-/// Once the network is check_undisturbed, all work must end within this time, and all connections must end within the same
-/// time after that.
+/// Time limit for all work after the last fault, and for the end of all connections after that.
 const TIME_LIMIT: Nanos = 60 * SECONDS;
-/// Maximum number of steps of a run, and maximum number of steps at one time.
+/// Maximum number of steps of a run, and of steps without progress of the clock.
 const MAX_STEPS: u32 = 400_000;
 const MAX_STEPS_AT_ONE_TIME: u32 = 2_000;
 
@@ -25,7 +24,7 @@ pub(super) struct Run<'a> {
     pub(super) links: Vec<Link>,
     actions_done: usize,
     restarts: u64,
-    /// Time at which consumers or connections may have new work.
+    /// Time of the next step, if consumers or connections may have new work.
     again: Option<Nanos>,
 }
 
@@ -84,7 +83,7 @@ impl<'a> Run<'a> {
             self.peers[at].forget(self.now);
         }
         if self.done() != done {
-            self.again = Some(self.now + MICROS); // Consumers may have work to post after this step.
+            self.again = Some(self.now + MICROS); // Completions may allow consumers to post further work.
         }
         let next = self.next().unwrap_or(self.now + SECONDS);
         self.now = next.max(self.now);
@@ -217,7 +216,7 @@ impl<'a> Run<'a> {
         line.record_event();
     }
 
-    /// Executes the actions of the consumers of a connection.
+    /// Lets the consumers of a connection connect, withdraw, decide, post and disconnect.
     fn run_consumers(&mut self, at: usize) {
         let plan = &self.scenario.links[at];
         if !self.links[at].started && self.now >= plan.start {
@@ -256,8 +255,8 @@ impl<'a> Run<'a> {
                 }
                 continue;
             }
-            // A client that moves sends requests from both addresses, and an old packet may arrive late, so several
-            // accepts may exist. The confirmation decides which accept is valid.
+            // A client whose address changes sends requests from both addresses, and an old packet may arrive late, so
+            // several accepts may be pending. The confirmation selects one.
             let wanted = link.wanted(plan, 1, self.now);
             let is_there = server.decide(self.now, at, id, Some(&wanted));
             if is_there {
@@ -332,7 +331,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Checks that, when all work is complete, each end has received every packet of the other end once.
+    /// Checks that each side has received each packet of the other side once. Called when all work is complete.
     fn check_counters(&self, at: usize) {
         let plan = &self.scenario.links[at];
         let counters = [0, 1].map(|side| {

@@ -1,4 +1,4 @@
-//! A scenario: connections between peers, times of posts, and impairments of the network.
+//! A scenario: connections between peers, times of posts, and faults of the network.
 //!
 //! A scenario is plain data derived from a seed, so that a failing scenario can be reduced by removing parts.
 
@@ -35,7 +35,7 @@ pub(super) struct PeerPlan {
 pub(super) struct LinkPlan {
     pub(super) ends: [usize; 2],
     pub(super) start: Nanos,
-    /// Time that the server's consumer takes to answer, and its answer.
+    /// Time until the server's consumer decides on the request, and its decision.
     pub(super) think: Nanos,
     pub(super) accepts: bool,
     /// Time after which the client's consumer withdraws its request.
@@ -57,7 +57,7 @@ pub(super) struct SidePlan {
     pub(super) keepalive: Nanos,
     /// First PSN; `None`: a random PSN.
     pub(super) psn: Option<u32>,
-    /// Maximum number of packets sent in one turn.
+    /// Maximum number of packets sent in one step.
     pub(super) burst: usize,
     pub(super) items: Vec<Item>,
     /// Number of receives for which no message is sent.
@@ -81,17 +81,17 @@ pub(super) enum OpKind {
     Send,
     Write,
     Read,
-    /// Reads the bytes that the last write of the same end has written.
+    /// Reads the destination of the last write of the same side.
     ReadBack,
     Bind,
-    /// A fetch-and-add or a compare-and-swap on a word of the peer.
+    /// A fetch-and-add or a compare-and-swap.
     Atomic,
     /// Sends with immediate data or a key, and a write that completes a receive.
     SendImmediate,
     SendInvalidate,
     WriteImmediate,
-    /// Invalid requests: accesses to memory that does not exist, a send that is too long, and a send from unmapped
-    /// memory.
+    /// Invalid requests: a write and a read with an unknown key, a send that is longer than its receive, and a send
+    /// from unmapped memory.
     BadWrite,
     BadRead,
     LongSend,
@@ -123,7 +123,7 @@ pub(super) enum Finish {
     DrainAndAbort,
 }
 
-/// An impairment of the path from one peer to another, between two times. Rates are per thousand packets.
+/// A fault of the path from one peer to another, between two times. Rates are per thousand packets.
 #[derive(Clone, Debug)]
 pub(super) struct Fault {
     pub(super) way: (usize, usize),
@@ -158,7 +158,7 @@ pub(super) struct ScheduledAction {
 
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum ScriptedAction {
-    /// The process dies and is restarted.
+    /// The process exits and is restarted.
     Restart(usize),
     /// The port of the process changes.
     Move(usize),
@@ -166,11 +166,11 @@ pub(super) enum ScriptedAction {
     Abort(usize, usize),
 }
 
-/// Length of an outage that makes peers give up.
+/// Minimum length of an outage that may cause timeouts of connections.
 pub(super) const LONG: Nanos = 4 * SECONDS;
 
 impl Scenario {
-    /// Returns the time after which there is no impairment and no planned work.
+    /// Returns the time after which there is no fault and no planned work.
     pub(super) fn calm(&self) -> Nanos {
         let faults =
             self.faults.iter().filter(|fault| !matches!(fault.kind, FaultKind::DropLarge(_))).map(|fault| fault.until);
@@ -194,9 +194,9 @@ impl Scenario {
         self.faults.iter().any(|fault| (fault.way == (a, b) || fault.way == (b, a)) && is_it(&fault.kind))
     }
 
-    /// Whether the path of this connection may fail for so long that peers give up. This includes a server that moves
-    /// before the client has received any packet but the accept, because the keys of set-up packets do not open packets
-    /// of the connection.
+    /// Whether the path of this connection may fail for so long that the connection times out. With sealing, this
+    /// includes an address change of the server before the client has received a packet of the connection: the keys of
+    /// the handshake do not open such packets.
     pub(super) fn is_long_cut(&self, at: usize) -> bool {
         let [a, b] = self.links[at].ends;
         if self.sealed && self.actions.iter().any(|action| action.what == ScriptedAction::Move(b)) {
@@ -208,7 +208,7 @@ impl Scenario {
             cuts(way, |kind| matches!(kind, FaultKind::DropLarge(_)))
                 && cuts(way, |kind| matches!(kind, FaultKind::Drop(_)))
         };
-        // If small packets are lost too, the detection of an MTU black hole may take too long.
+        // A black hole and random loss together: the detection of the black hole may take longer than the timeout.
         if is_hole((a, b)) || is_hole((b, a)) {
             return true;
         }
@@ -219,7 +219,7 @@ impl Scenario {
         })
     }
 
-    /// Whether this connection may end early.
+    /// Whether this connection may end before its work is complete.
     pub(super) fn is_excused(&self, at: usize) -> bool {
         let link = &self.links[at];
         let [a, b] = link.ends;
@@ -242,7 +242,7 @@ impl Scenario {
         self.links[link].sides.iter().any(|side| side.items.iter().any(|item| item.kind.is_bad()))
     }
 
-    /// Removes this connection, and the actions that concern it.
+    /// Removes a connection and its actions.
     pub(super) fn leave_out(&mut self, link: usize) {
         self.links.remove(link);
         let whose = |what: &ScriptedAction| match what {
@@ -293,7 +293,7 @@ impl Scenario {
         scenario.actions = actions(dice, peers, count, span);
         for link in &mut scenario.links {
             for side in 0..2 {
-                // With a shared queue, another message could take the receive that is too short.
+                // With a shared queue, a shorter message could take the receive that is too short for this one.
                 let shared = link.sides[1 - side].shared;
                 let items = link.sides[side].items.iter_mut().filter(|item| shared && item.kind == OpKind::LongSend);
                 items.for_each(|item| item.kind = OpKind::BadWrite);
@@ -301,7 +301,8 @@ impl Scenario {
         }
         let moves = scenario.actions.iter().any(|action| matches!(action.what, ScriptedAction::Move(_)));
         if moves {
-            // A peer that moved is found only by the packets that it sends, so keepalives are needed.
+            // The other peers learn a new address only from packets of the peer, so idle connections need short
+            // keepalives.
             for side in scenario.links.iter_mut().flat_map(|link| &mut link.sides) {
                 side.keepalive = side.keepalive.min(2 * SECONDS);
             }
@@ -313,7 +314,7 @@ impl Scenario {
 /// Bit of a seed whose scenario contains extension operations.
 pub(super) const EXTENDED: u64 = 1 << 40;
 
-/// Changes some requests into similar requests of the extension.
+/// Replaces a request by a similar extension operation, with some probability.
 fn extend(item: &mut Item, dice: &mut TestRandom) {
     item.kind = match item.kind {
         OpKind::Send => dice.pick(&[OpKind::Send, OpKind::SendImmediate, OpKind::SendInvalidate]),
@@ -417,7 +418,7 @@ fn length(dice: &mut TestRandom, small: bool) -> u32 {
 fn faults(dice: &mut TestRandom, peers: usize, span: Nanos) -> Vec<Fault> {
     let count = dice.pick(&[0, 1, 2, 3, 4, 6, 8]);
     let mut faults: Vec<Fault> = (0..count).map(|_| fault(dice, peers, span)).collect();
-    // The impairment may be the same in both directions.
+    // Some scenarios have the same faults in both directions.
     if dice.hits(300) {
         let back: Vec<Fault> =
             faults.iter().map(|fault| Fault { way: (fault.way.1, fault.way.0), ..fault.clone() }).collect();
@@ -458,7 +459,8 @@ fn actions(dice: &mut TestRandom, peers: usize, links: usize, span: Nanos) -> Ve
         action(dice, ScriptedAction::Restart(peer));
     }
     if dice.hits(150) {
-        // Only one peer moves, because two peers that move at once cannot find each other again.
+        // Only one peer changes its address: two peers that change theirs at the same time cannot reach each other
+        // again.
         let peer = dice.below(peers as u64) as usize;
         (0..1 + dice.below(2)).for_each(|_| action(dice, ScriptedAction::Move(peer)));
     }

@@ -1,4 +1,4 @@
-//! Reduces a failing scenario to the parts that are needed for its failure, and prints the command that runs it again.
+//! Reduces a failing scenario to the parts that its failure needs, and prints the command that repeats it.
 
 use std::cell::Cell;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -15,7 +15,7 @@ thread_local! {
     static IS_QUIET: Cell<bool> = const { Cell::new(false) };
 }
 
-/// Runs a seed. If it fails, panics with the smallest scenario that still fails.
+/// Runs a seed. If it fails, panics with the reduced scenario.
 pub(super) fn check(seed: u64) {
     let scenario = Scenario::of(seed);
     let Err(first) = attempt(&scenario) else { return };
@@ -29,7 +29,7 @@ pub(super) fn check(seed: u64) {
     );
 }
 
-/// Runs all seeds, and prints the failures.
+/// Runs all seeds, and panics with a list of the failures, if any.
 pub(super) fn count(seeds: std::ops::Range<u64>) {
     let failures: Vec<String> = seeds
         .filter_map(|seed| Some(format!("{seed}: {}", attempt(&Scenario::of(seed)).err()?.lines().next()?)))
@@ -45,7 +45,7 @@ fn attempt(scenario: &Scenario) -> Result<(), String> {
     })
 }
 
-/// Runs `body` without printing panics of this thread.
+/// Runs `body`, and suppresses the panic messages of this thread.
 fn quietly<T>(body: impl FnOnce() -> T) -> T {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -64,7 +64,7 @@ fn quietly<T>(body: impl FnOnce() -> T) -> T {
     outcome
 }
 
-/// Returns the smallest scenario that still fails, and its failure.
+/// Reduces a failing scenario. Returns the reduced one and its failure.
 fn shrink(mut scenario: Scenario, first: &str) -> (Scenario, String) {
     let mut last = first.to_owned();
     let mut tries = 0;
@@ -86,13 +86,13 @@ fn shrink(mut scenario: Scenario, first: &str) -> (Scenario, String) {
     }
 }
 
-/// Whether two failures have the same text, apart from numbers.
+/// Whether the texts of two failures begin equally, apart from digits.
 fn is_alike(one: &str, other: &str) -> bool {
     let words = |text: &str| text.chars().filter(|char| !char.is_ascii_digit()).take(24).collect::<String>();
     words(one) == words(other)
 }
 
-/// Returns slightly smaller scenarios, the most promising ones first.
+/// Returns simpler variants of a scenario, the largest reductions first.
 fn simpler(of: &Scenario) -> Vec<Scenario> {
     let mut all = Vec::new();
     let mut with = |change: &dyn Fn(&mut Scenario)| {

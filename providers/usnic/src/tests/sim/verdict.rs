@@ -1,4 +1,4 @@
-//! Checks of the final state of a run that hold for every scenario.
+//! Checks of the final state of a run.
 
 use dapl::provider::{ConnectionEvent, Status};
 
@@ -21,7 +21,7 @@ pub(super) fn check(run: &Run<'_>) {
     }
 }
 
-/// Checks that an end that was connected gets one disconnect event, unless it disconnected itself.
+/// Checks that each connected side has got one event of the end, and none if it has aborted the connection.
 fn check_events(link: &Link, side: usize, at: usize) {
     let events = link.events(side);
     match link.state[side] {
@@ -41,7 +41,7 @@ fn check_completions(link: &Link, side: usize, at: usize) {
     }
 }
 
-/// Checks that a connection without impairments has done all its work.
+/// Checks that a connection that must not fail has completed all its work.
 fn check_undisturbed(link: &Link, at: usize) {
     assert_eq!(link.state, [EndState::Ended; 2], "link {at}");
     assert!(link.complete, "link {at} ended too early");
@@ -59,8 +59,8 @@ fn check_undisturbed(link: &Link, at: usize) {
     }
 }
 
-/// Checks the requests that failed other than by a flush: the request was invalid, the network was cut, or the peer
-/// died.
+/// Checks that each request that has failed other than by a flush had a cause: it was invalid, the network was down, or
+/// the peer has exited.
 fn check_failures(scenario: &Scenario, link: &Link, at: usize) {
     for side in 0..2 {
         let Some((index, status)) = link.failure(side) else { continue };
@@ -70,8 +70,8 @@ fn check_failures(scenario: &Scenario, link: &Link, at: usize) {
             Status::RemoteAccess => matches!(kind, OpKind::BadWrite | OpKind::BadRead),
             Status::RemoteResponder => kind == OpKind::LongSend,
             Status::LocalProtection => kind == OpKind::BadSource,
-            // All final packets of a peer that disconnected may be lost, and after disconnecting it does not probe new
-            // addresses any more.
+            // All closing packets of a peer that has disconnected may be lost, and it no longer challenges new
+            // addresses.
             Status::Transport => {
                 is_cut(scenario, at)
                     || link.aborted.contains(&true)
@@ -92,7 +92,7 @@ fn check_failures(scenario: &Scenario, link: &Link, at: usize) {
     }
 }
 
-/// Checks the only graceful disconnect of a connection: data that was sent successfully before it has arrived.
+/// Checks a graceful disconnect of one side: all sends that have succeeded before it have arrived.
 fn check_drained(scenario: &Scenario, link: &Link, at: usize) {
     let aborts = scenario
         .actions
@@ -111,7 +111,7 @@ fn check_drained(scenario: &Scenario, link: &Link, at: usize) {
     }
 }
 
-/// Whether the network or a process may have been down until the peer gave up.
+/// Whether the network or a process may have been down for longer than the timeout.
 fn is_cut(scenario: &Scenario, at: usize) -> bool {
     let [a, b] = scenario.links[at].ends;
     let restarts = scenario
