@@ -71,7 +71,7 @@ fn bit_8_shows_the_counters_of_a_connection_at_its_end_and_bit_20_does_not() {
         let finished = Run::start(command).finish(LIMIT);
         finished.expect_success("selfconnect: OK");
         let lines = finished.stderr.lines();
-        lines.filter(|line| line.contains("connection of ep 0x") && line.contains(" is over: sent ")).count()
+        lines.filter(|line| line.contains("connection of ep 0x") && line.contains(" has ended: sent ")).count()
     };
     assert_eq!(lines("0x20"), 0);
     assert!(lines("0x8") >= 2, "not one line per endpoint");

@@ -87,7 +87,7 @@ pub(crate) fn log(ep: ObjectId, of: &Counters) {
     if log::log_enabled!(target: TARGET, log::Level::Debug) {
         let seen = connection_counts(of).into_iter().filter(|count| count.value > 0);
         let text: Vec<_> = seen.map(|Count { name, unit, value, .. }| format!("{name} {value} {unit}")).collect();
-        log::debug!(target: TARGET, "connection of ep {:#x} is over: {}", ep.handle, text.join(", "));
+        log::debug!(target: TARGET, "connection of ep {:#x} has ended: {}", ep.handle, text.join(", "));
     }
 }
 

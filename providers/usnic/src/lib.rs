@@ -121,7 +121,7 @@ impl Provider for Usnic {
     fn open(spec: &IaSpec<'_>, sink: Arc<dyn CmSink<Self>>) -> Result<Self> {
         let adapter = Adapter::open(spec, sink)?;
         let limits = limits::limits();
-        let regions = Arc::new(Regions::new(random()?));
+        let regions = Arc::new(Regions::new(random(spec.name)?));
         let names = SharedNames::new(adapter.device.settings.base_dir());
         let (counters, windows) = (Arc::default(), Arc::default());
         qp::exit_handler::register(&counters);
@@ -237,10 +237,10 @@ impl Drop for Usnic {
 }
 
 /// Returns 64 random bits of the system, so that memory keys are not predictable.
-fn random() -> Result<u64> {
+fn random(name: &str) -> Result<u64> {
     let mut bytes = [0u8; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty()).map_err(|e| {
-        log::error!("cannot read random numbers: {e}");
+        log::error!("{name}: cannot read random numbers of the system: {e}");
         Error::Internal
     })?;
     Ok(u64::from_ne_bytes(bytes))

@@ -159,8 +159,11 @@ impl ActiveSide {
             ConnectOutcome::Ended(event, reason) => {
                 if event == ConnectionEvent::Unreachable {
                     let has_key = device.settings.key_file.is_some();
-                    let key = if has_key { " (hosts with another key, or without one, do not answer)" } else { "" };
-                    log::info!("{}: connect to {server}: no answer{key}", device.name);
+                    let key = if has_key { " (hosts with another key, or without a key, do not reply)" } else { "" };
+                    log::info!(
+                        "{}: connect to {server}: no reply{key}; check the address, the port and firewalls",
+                        device.name
+                    );
                 } else if let Some(reason) = reason {
                     log::info!("{}: connect to {server}: {reason}", device.name);
                 }

@@ -81,7 +81,9 @@ impl Cm {
             SetupConfig { give_up: settings.give_up, listener_wait: settings.listener_wait, ..SetupConfig::default() };
         let setup = Arc::new(Setup::new(config, psk));
         let request_sockets = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(|error| {
-            log::error!("{name}: cannot create an epoll descriptor: {error}");
+            log::error!(
+                "{name}: cannot create an epoll descriptor: {error}; check the limit of open files (ulimit -n)"
+            );
             Error::Exhausted(Resource::Device)
         })?;
         let listener_dir = ListenerDir::new(settings.base_dir());
@@ -241,7 +243,7 @@ impl Cm {
                 let peer = info.peer;
                 if let Err(mut request) = self.sink.request(listener, ConnectionRequest::new(self.clone(), id), info) {
                     log::info!(
-                        "{}: request of {peer} rejected: no listener, or its accept queue is full",
+                        "{}: rejected the request of {peer}: no listener, or its accept queue is full",
                         self.device.name
                     );
                     request.answer(Reason::NoListener);

@@ -26,7 +26,7 @@ impl Random for OsRandom {
                 Ok(count) => out = &mut out[count..],
                 Err(Errno::INTR) => {}
                 // `check_random` has tested the source when the IA was opened; on Linux it does not fail later.
-                Err(error) => panic!("no random numbers: {error}"),
+                Err(error) => panic!("cannot read random numbers of the system: {error}"),
             }
         }
     }
@@ -36,7 +36,7 @@ impl Random for OsRandom {
 pub(super) fn check_random(name: &str) -> Result<()> {
     let mut some = [0u8; 8];
     rustix::rand::getrandom(&mut some, GetRandomFlags::empty()).map(drop).map_err(|error| {
-        log::error!("{name}: the system has no random numbers: {error}");
+        log::error!("{name}: cannot read random numbers of the system: {error}");
         Error::Internal
     })
 }

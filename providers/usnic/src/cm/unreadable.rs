@@ -25,7 +25,7 @@ impl UnreadableRequests {
             let is_sealed = wire::head(packet).is_some_and(|(head, _)| head.has(FLAG_SEALED));
             let cause = cause(device.settings.key_file.as_deref(), is_sealed);
             log::warn!(
-                "{}: request from {from} is ignored: {cause} ({suppressed} more since the last such line)",
+                "{}: ignored a request from {from}: {cause} ({suppressed} more since the last such line)",
                 device.name
             );
         }

@@ -106,7 +106,7 @@ impl Socket {
     #[cold]
     pub(super) fn disable_gso(&self, why: &io::Error) {
         if self.gso.swap(false, Ordering::Relaxed) {
-            log::info!("{}: GSO is disabled ({why}); packets are sent one by one", self.local);
+            log::info!("{}: a GSO send has failed ({why}); packets are sent one by one", self.local);
         }
     }
 

@@ -187,7 +187,7 @@ impl QpCore {
             None if !self.check_watermarks(state, recvs) => return,
             None => {
                 log::info!(
-                    "connection of ep {:#x} ended: more receives than its hard high watermark",
+                    "connection of ep {:#x} ended: {recvs} outstanding receives exceed its hard high watermark",
                     self.context.ep.handle
                 );
                 ConnectionEvent::Broken
