@@ -70,7 +70,6 @@ impl StandbySleep {
     }
 }
 
-/// Parameters of a sleep.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 struct SleepPlan {
     until: Nanos,

@@ -11,7 +11,6 @@ use std::os::fd::{AsFd, AsRawFd};
 use super::sockaddr::{self, RawSockAddr};
 use super::socket::Socket;
 
-/// The cause of a delivery error.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum DeliveryErrorKind {
     /// No socket is bound to the destination port. The report comes from the destination address.

@@ -38,7 +38,6 @@ pub(crate) struct CloseTiming {
     pub(crate) linger: Nanos,
 }
 
-/// A closing connection.
 #[derive(Clone, Debug)]
 pub(crate) struct Closing {
     kind: Kind,

@@ -132,7 +132,6 @@ impl Schedule {
     }
 }
 
-/// Deadlines of the connections.
 #[derive(Debug, Default)]
 pub(crate) struct Deadlines {
     heap: BinaryHeap<Reverse<(Nanos, u32)>>,

@@ -19,7 +19,6 @@ use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 /// Version of the protocol. Packets of another version are dropped.
 pub(crate) const VERSION: u8 = 2;
 
-/// Kind of a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Kind {
@@ -113,7 +112,6 @@ pub(crate) struct Carried {
     pub(crate) ack: Ack,
 }
 
-/// Operation of a message.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 #[repr(u8)]
 pub(crate) enum Op {

@@ -26,10 +26,8 @@ use crate::proto::conn::{Driver, Host, SendValue, Work};
 use crate::proto::wire::{FRAGMENT, Refusal};
 use crate::srq::{SrqRecv, SrqWaiter};
 
-/// A memory window of this provider.
 pub(crate) type MwCore = dapl_software::memory::window::WindowCore<Regions>;
 
-/// The windows of an adapter.
 pub(crate) type Windows = dapl_software::memory::window::WindowDirectory<Regions>;
 
 /// The data that a connection stores with a posted request.

@@ -39,7 +39,6 @@ const BATCH_TARGET: usize = 60_000;
 /// The protocol state of a connection.
 pub(crate) type ProtoConn = Conn<QpContext>;
 
-/// An established connection.
 pub(crate) struct Transport {
     pub(crate) number: u32,
     pub(crate) id: ConnId,

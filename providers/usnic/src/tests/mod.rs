@@ -73,7 +73,6 @@ impl Recorder {
     }
 }
 
-/// An open IA.
 struct TestIa {
     ia: Usnic,
     sink: Arc<Recorder>,

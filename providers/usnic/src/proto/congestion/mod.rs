@@ -109,7 +109,6 @@ pub(crate) enum Algorithm {
     Local,
 }
 
-/// The congestion controller of a connection.
 #[derive(Debug)]
 #[allow(clippy::large_enum_variant, reason = "stored in each connection; a box would add a cache miss")]
 pub(crate) enum Congestion {

@@ -53,7 +53,6 @@ pub(super) fn short_heads(terms: &Terms) -> [Head; 2] {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ShortSend {
     psn: Psn,
-    /// Number of the message.
     id: u32,
     length: u32,
     /// Whether the packet requests an ack.

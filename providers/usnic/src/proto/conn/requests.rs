@@ -37,7 +37,6 @@ pub(super) enum PayloadOwner {
     Nothing,
 }
 
-/// Progress of a request.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(super) enum SendPhase {
     /// Some packets of the request were not sent yet.

@@ -81,7 +81,6 @@ impl Default for Config {
     }
 }
 
-/// Operation of a request.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) enum Work {
     Send {
@@ -112,7 +111,6 @@ pub(crate) struct SendValue {
     pub(crate) solicited: bool,
 }
 
-/// A posted request.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Post {
     pub(crate) work: Work,
@@ -127,7 +125,6 @@ pub(crate) struct Post {
 pub(crate) trait Driver {
     /// Data of a request, such as its segments and its cookie.
     type Request: Default;
-    /// Data of a receive.
     type Recv: Default;
 }
 

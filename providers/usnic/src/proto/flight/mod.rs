@@ -21,7 +21,6 @@ pub(crate) use delivery::{Delivery, LostPacket, RateSample, is_loss_too_high};
 use reorder::Reorder;
 use ring::{NewPacket, Ring};
 
-/// The cause of a retransmission.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Cause {
     /// The packet was declared lost, because later packets were acked.
@@ -30,7 +29,6 @@ pub(crate) enum Cause {
     Pto,
 }
 
-/// State of a packet.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum State {
     Acked,
@@ -73,7 +71,6 @@ impl Lost {
     }
 }
 
-/// Result of an ack.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
 pub(crate) struct Acked {
     /// Number of newly acked packets, and of their bytes.

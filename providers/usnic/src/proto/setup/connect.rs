@@ -35,7 +35,6 @@ const MIN_SENDS: u32 = 3;
 /// Number of ICMP reports of a closed port after which the attempt ends. At most one report counts per transmission.
 const MIN_CLOSED: u32 = 2;
 
-/// ConnectOutcome of a connection attempt.
 #[derive(Debug)]
 pub(crate) enum ConnectOutcome {
     /// The server has accepted. `Conn` sends the confirmation by [`Confirming`].
@@ -47,7 +46,6 @@ pub(crate) enum ConnectOutcome {
     Refused(Vec<u8>),
 }
 
-/// A connection attempt.
 #[derive(Debug)]
 pub(crate) struct Connector {
     setup: Arc<Setup>,
@@ -131,7 +129,6 @@ impl Connector {
         Connector { alternative, ..self }
     }
 
-    /// Destination of the request.
     pub(crate) fn server(&self) -> SocketAddr {
         self.server
     }

@@ -179,7 +179,6 @@ impl Ticket {
     }
 }
 
-/// The reason of a reject.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Reason {
     NoListener,
@@ -306,7 +305,6 @@ pub(super) fn put_accept(
 /// Maximum length in bytes of a packet to a client.
 pub(super) const MAX_REPLY_BYTES: usize = size_of::<Head>() + size_of::<WireOffer>() + MAX_PRIVATE + GUARD;
 
-/// A reply of the server.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum SetupReply<'a> {
     Again(Ticket),
@@ -407,7 +405,6 @@ pub(crate) fn head(kind: Kind, terms: &Terms) -> Head {
     Head::new(kind, 0, terms.peer_conn, terms.peer_token)
 }
 
-/// The body of a Fin.
 #[derive(Clone, Copy, Debug, Default, Eq, FromBytes, Immutable, IntoBytes, KnownLayout, PartialEq, Unaligned)]
 #[repr(C)]
 pub(crate) struct Fin {

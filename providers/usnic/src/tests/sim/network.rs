@@ -10,7 +10,6 @@ use crate::proto::Nanos;
 /// Maximum number of packets per direction that are stored for replays.
 const REMEMBERED: usize = 64;
 
-/// A datagram in flight.
 #[derive(Clone, Debug)]
 pub(super) struct Datagram {
     pub(super) from: SocketAddr,

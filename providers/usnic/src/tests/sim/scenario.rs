@@ -22,7 +22,6 @@ pub(super) struct Scenario {
     pub(super) latency: Nanos,
 }
 
-/// A process.
 #[derive(Clone, Debug)]
 pub(super) struct PeerPlan {
     pub(super) mtu: u16,

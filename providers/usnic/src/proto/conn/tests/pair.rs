@@ -23,7 +23,6 @@ pub(crate) const BASE: u64 = 0x7000_0000;
 /// Keys of the whole memory: one for read and write access, one for read access.
 pub(crate) const KEY: u32 = 0x1111;
 pub(crate) const READ_ONLY: u32 = 0x2222;
-/// Key of a window.
 pub(crate) const WINDOW: u32 = 0x3333;
 
 /// The driver data of a request or receive: its buffer.
@@ -34,7 +33,6 @@ pub(crate) struct Buffer {
     pub(crate) length: usize,
 }
 
-/// A completion.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct TestCompletion {
     pub(crate) id: u64,
@@ -194,7 +192,6 @@ impl Host<TestHost> for TestHost {
     }
 }
 
-/// One of the two ends.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Endpoint {
     A,
@@ -257,7 +254,6 @@ impl TestRandom {
     }
 }
 
-/// A datagram in flight.
 #[derive(Clone, Debug)]
 pub(crate) struct Datagram {
     pub(crate) to: Endpoint,
@@ -289,7 +285,6 @@ pub(crate) struct ConnPair {
     pub(crate) log: Option<Vec<(Endpoint, Outgoing, Datagram)>>,
 }
 
-/// Configuration of a pair.
 #[derive(Clone)]
 pub(crate) struct PairConfig {
     pub(crate) config: Config,

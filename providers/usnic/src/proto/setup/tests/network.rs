@@ -57,7 +57,6 @@ pub(crate) struct Client {
     pub(crate) private: Vec<u8>,
 }
 
-/// A connection of the server.
 pub(crate) struct Accepted {
     pub(crate) agreed: Agreed,
     pub(crate) id: RequestId,
