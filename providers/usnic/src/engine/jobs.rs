@@ -21,7 +21,7 @@ pub(crate) enum Job {
     ManyRecvs(ObjectId),
     /// Report this event of a connection or connection attempt.
     Event(ConnId, ConnectionEvent),
-    /// Log a refused memory access.
+    /// Log a memory access that failed a check.
     Refused(RefusedAccess),
     /// Log a send that waits for the peer to post a receive.
     Overdue(OverdueSend),

@@ -137,7 +137,7 @@ impl Pass {
         (self.services.schedule.is_busy() && self.serve_connections(device, now)) || has_progress
     }
 
-    /// Takes over the updates of connections that changed outside a pass.
+    /// Queues the pending work that connections have reported outside a pass.
     #[inline(never)]
     fn take_updates(&mut self, device: &Device) {
         if !device.take_updates(&mut self.updates) {

@@ -163,16 +163,16 @@ fn list() -> io::Result<Vec<Interface>> {
 ///
 /// # Safety
 unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> {
-    // SAFETY: this function's own contract.
+    // SAFETY: by the contract, `address` is null or valid.
     let family = unsafe { address.as_ref() }?.sa_family;
     match libc::c_int::from(family) {
         libc::AF_INET => {
-            // SAFETY: as above.
+            // SAFETY: by the contract, an address of this family has all bytes of `sockaddr_in`.
             let raw = unsafe { address.cast::<libc::sockaddr_in>().read_unaligned() };
             Some((Ipv4Addr::from(raw.sin_addr.s_addr.to_ne_bytes()), 0).into())
         }
         libc::AF_INET6 => {
-            // SAFETY: as above.
+            // SAFETY: by the contract, an address of this family has all bytes of `sockaddr_in6`.
             let raw = unsafe { address.cast::<libc::sockaddr_in6>().read_unaligned() };
             let ip = Ipv6Addr::from(raw.sin6_addr.s6_addr);
             let scope = if ip.is_unicast_link_local() { raw.sin6_scope_id } else { 0 };

@@ -151,7 +151,7 @@ impl SendBatch {
 
     /// Number of packets that were not sent yet.
     #[cfg(test)]
-    pub(crate) fn left(&self) -> usize {
+    pub(crate) fn unsent(&self) -> usize {
         self.packets.len() - self.sent
     }
 

@@ -95,11 +95,11 @@ fn batches_arrive_complete_and_in_order() {
                 let memory = payloads(lengths);
                 fill(&mut batch, &memory);
                 assert_eq!(
-                    (batch.left(), batch.bytes()),
+                    (batch.unsent(), batch.bytes()),
                     (lengths.len(), lengths.iter().sum::<usize>() + 2 * lengths.len())
                 );
                 assert_eq!(batch.send(&socket, &to), SendOutcome::default());
-                assert!(batch.is_empty() && batch.left() == 0);
+                assert!(batch.is_empty() && batch.unsent() == 0);
                 assert_eq!(take(&peer).0, whole(&memory), "{address} {gso} {gro} {lengths:?}");
             }
             assert_eq!(socket.has_gso(), gso, "GSO stays enabled");
@@ -186,11 +186,11 @@ fn unsent_packets_are_copied_when_the_socket_is_full() {
     let all = whole(&memory);
     stop_after(Some(2));
     assert!(batch.send(&socket, &to).is_blocked);
-    let left = batch.left();
+    let left = batch.unsent();
     assert!(left > 0 && left < MIXED.len() && !batch.is_empty());
     drop(memory);
     assert!(batch.send(&socket, &to).is_blocked, "still");
-    assert_eq!(batch.left(), left);
+    assert_eq!(batch.unsent(), left);
     stop_after(None);
     assert_eq!(batch.send(&socket, &to), SendOutcome::default());
     assert_eq!((take(&peer).0, batch.is_empty()), (all, true), "none is lost, none comes twice");
@@ -210,7 +210,7 @@ fn unsent_packet_with_unmapped_memory_is_dropped() {
     fill(&mut batch, &memory[1..2]);
     stop_after(Some(0));
     let outcome = batch.send(&socket, &to);
-    assert_eq!((outcome.is_blocked, outcome.fault, batch.left()), (true, Some(1), 2));
+    assert_eq!((outcome.is_blocked, outcome.fault, batch.unsent()), (true, Some(1), 2));
     stop_after(None);
     assert_eq!(batch.send(&socket, &to), SendOutcome::default());
     let sent = [whole(&memory[..1]), whole(&memory[1..2])].concat();
@@ -300,7 +300,7 @@ fn discarded_packet_is_not_sent() {
     batch.drop_packet();
     batch.own().extend(b"last");
     batch.end_packet();
-    assert_eq!((batch.left(), batch.bytes()), (2, 9));
+    assert_eq!((batch.unsent(), batch.bytes()), (2, 9));
     assert_eq!(batch.send(&socket, &SockAddr::of(peer.local())), SendOutcome::default());
     assert_eq!(take(&peer).0, [b"first".to_vec(), b"last".to_vec()]);
 }

@@ -9,7 +9,7 @@ use super::{MICROS, Nanos};
 
 /// Maximum delay of the ack of an RDMA write, in nanoseconds. A request that the consumer posts within this time
 /// carries the ack.
-const PROMPT: Nanos = 4 * MICROS;
+const RDMA_WRITE_DELAY: Nanos = 4 * MICROS;
 
 /// State of the pending ack of a connection.
 #[derive(Debug)]
@@ -107,7 +107,7 @@ impl AckClock {
     pub(crate) fn deadline(&self) -> Option<Nanos> {
         match self.urgency {
             Urgency::Waits => {
-                let delay = if self.is_prompt { PROMPT.min(self.delay) } else { self.delay };
+                let delay = if self.is_prompt { RDMA_WRITE_DELAY.min(self.delay) } else { self.delay };
                 (self.pending > 0).then(|| self.since.saturating_add(delay))
             }
             Urgency::Now | Urgency::AckPacket => Some(0),
@@ -160,7 +160,7 @@ mod tests {
     fn rdma_write_is_acked_after_its_batch_or_by_a_data_packet() {
         let mut clock = after(Arrival::Next, false, false);
         clock.prompt();
-        assert!(!clock.due(START) && clock.due(START + PROMPT));
+        assert!(!clock.due(START) && clock.due(START + RDMA_WRITE_DELAY));
         clock.carried(START);
         assert_eq!(clock.deadline(), None);
         clock.arrived(START, Arrival::Next, false, false);

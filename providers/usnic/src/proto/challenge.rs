@@ -16,16 +16,16 @@ use crate::proto::wire::Kind;
 use crate::proto::{MILLIS, Nanos, SECONDS};
 
 /// Maximum number of challenges to a new address.
-const TRIES: u32 = 3;
+const MAX_CHALLENGES: u32 = 3;
 /// Minimum interval between challenges to new addresses, in nanoseconds.
-const APART: Nanos = 100 * MILLIS;
+const NEW_ADDRESS_INTERVAL: Nanos = 100 * MILLIS;
 /// Minimum number of challenges without a response before the peer has timed out. If the peer's host reports a closed
 /// port, this number of challenges must each have caused a report.
 const MIN_PROBES: u32 = 3;
 /// Minimum interval between challenges to the peer's address, in nanoseconds, also for those that ICMP messages cause.
-const PAUSE: Nanos = 100 * MILLIS;
+const MIN_INTERVAL: Nanos = 100 * MILLIS;
 /// Maximum number of doublings of the interval between challenges (RFC 9002, 6.2.1).
-const DOUBLINGS: u32 = 6;
+const MAX_DOUBLINGS: u32 = 6;
 
 /// Parses the nonce in the body of a challenge or response.
 pub(crate) fn nonce(body: &[u8]) -> Option<u64> {
@@ -159,7 +159,7 @@ impl Peer {
         self.challenge_soon(now);
         let Some(probing) = self.probing.as_mut().filter(|probing| probing.is_open) else { return };
         (probing.closed, probing.is_open) = (probing.closed + 1, false);
-        probing.next = probing.next.min(probing.last.saturating_add(rtt.pto(0).max(PAUSE)));
+        probing.next = probing.next.min(probing.last.saturating_add(rtt.pto(0).max(MIN_INTERVAL)));
     }
 
     /// Whether `nonce` is the nonce of the last challenge.
@@ -170,11 +170,11 @@ impl Peer {
     /// Appends a challenge if one is due, and returns its destination.
     pub(crate) fn transmit(&mut self, now: Nanos, rtt: &Rtt, terms: &Terms, out: &mut Vec<u8>) -> Option<Source> {
         if let Some(mut candidate) = self.candidate.filter(|_| now >= self.not_before) {
-            self.not_before = now.saturating_add(APART);
+            self.not_before = now.saturating_add(NEW_ADDRESS_INTERVAL);
             candidate.challenges += 1;
             // A response to the last challenge may still arrive, so `on_time` removes the candidate later.
-            self.candidate = Some(candidate).filter(|it| it.challenges <= TRIES);
-            if candidate.challenges <= TRIES {
+            self.candidate = Some(candidate).filter(|it| it.challenges <= MAX_CHALLENGES);
+            if candidate.challenges <= MAX_CHALLENGES {
                 put(Kind::Challenge, terms, candidate.nonce, out);
                 return Some(candidate.at);
             }
@@ -190,7 +190,7 @@ impl Peer {
             is_open: true,
             ..probing
         });
-        self.no_hint_before = now.saturating_add(PAUSE);
+        self.no_hint_before = now.saturating_add(MIN_INTERVAL);
         put(Kind::Challenge, terms, nonce, out);
         Some(self.at)
     }
@@ -229,7 +229,7 @@ impl Peer {
         let plain = (self.give_up / 4).clamp(10 * MILLIS, SECONDS).max(timeout);
         match probing.closed {
             0 => plain,
-            closed => (timeout.max(PAUSE) << (probing.challenges - closed).min(DOUBLINGS)).min(plain),
+            closed => (timeout.max(MIN_INTERVAL) << (probing.challenges - closed).min(MAX_DOUBLINGS)).min(plain),
         }
     }
 

@@ -12,7 +12,7 @@ use super::{MICROS, Nanos, SECONDS};
 /// and the wake-up of a thread; the bucket makes up for it.
 const TIMER_LATENESS: Nanos = 200 * MICROS;
 /// Maximum wait of a packet, in nanoseconds, even at a low rate.
-const LONGEST: Nanos = SECONDS;
+const MAX_WAIT: Nanos = SECONDS;
 
 #[derive(Debug, Default)]
 pub(crate) struct Pacer {
@@ -26,10 +26,10 @@ pub(crate) struct Pacer {
     rate: u64,
 }
 
-/// Returns the time that sending `bytes` takes at the rate, at most [`LONGEST`].
+/// Returns the time that sending `bytes` takes at the rate, at most [`MAX_WAIT`].
 #[inline]
 fn time(bytes: u64, rate: u64) -> Nanos {
-    (bytes.saturating_mul(SECONDS) / rate.max(1)).min(LONGEST)
+    (bytes.saturating_mul(SECONDS) / rate.max(1)).min(MAX_WAIT)
 }
 
 impl Pacer {
@@ -57,7 +57,7 @@ impl Pacer {
         let quantum = time(send_quantum(self.rate, packet), self.rate);
         self.depth = quantum.max(TIMER_LATENESS);
         let spent = time(bytes, self.rate);
-        self.full_at = self.full_at.max(now).saturating_add(spent).min(now.saturating_add(LONGEST));
+        self.full_at = self.full_at.max(now).saturating_add(spent).min(now.saturating_add(MAX_WAIT));
         let is_empty = self.full_at.saturating_add(spent) > now.saturating_add(self.depth);
         if is_empty {
             self.resume_at = self.full_at.saturating_sub(self.depth - quantum);
@@ -144,8 +144,8 @@ mod tests {
     fn extreme_rates_neither_overflow_nor_wait_forever() {
         let mut pacer = Pacer::default();
         pacer.spent(0, u64::MAX, Some(1), u64::MAX);
-        assert_eq!(pacer.ready(0, u64::MAX), Err(LONGEST));
-        assert_eq!(pacer.ready(LONGEST, u64::MAX), Ok(()));
+        assert_eq!(pacer.ready(0, u64::MAX), Err(MAX_WAIT));
+        assert_eq!(pacer.ready(MAX_WAIT, u64::MAX), Ok(()));
         pacer.spent(Nanos::MAX - 1, u64::MAX, Some(u64::MAX), 1);
         assert_eq!(pacer.ready(Nanos::MAX, 1), Ok(()));
     }

@@ -15,35 +15,35 @@ pub(crate) const HEADERS_V6: usize = 40 + 8;
 /// IP packet size in bytes that nearly every path carries; the search starts with this size.
 pub(crate) const BASE: usize = 1200;
 /// Smallest IP packet size that is accepted from a report of a smaller MTU (RFC 791: every host accepts 576 bytes).
-const LEAST: usize = 576;
+const MIN_IP_PACKET: usize = 576;
 
 /// Common MTUs: minimum of IPv6, tunnels, PPPoE, Ethernet, jumbo frames.
-const COMMON: [usize; 9] = [1280, 1380, 1420, 1450, 1492, 1500, 4352, 8900, 9000];
+const COMMON_MTUS: [usize; 9] = [1280, 1380, 1420, 1450, 1492, 1500, 4352, 8900, 9000];
 /// The search ends if the possible gain is less than this number of bytes.
-const ENOUGH: usize = 16;
+const SEARCH_PRECISION: usize = 16;
 /// Number of lost probes of a size after which the size counts as too large.
-const TRIES: u32 = 3;
+const MAX_PROBES: u32 = 3;
 /// Timeout of the first probe of a size, in nanoseconds; it doubles for each further probe. A late ack of a probe still
 /// counts.
-const PATIENCE: Nanos = 200 * MILLIS;
+const PROBE_TIMEOUT: Nanos = 200 * MILLIS;
 /// Time after which a finished search is repeated, in nanoseconds, because the path MTU may have increased.
-const RAISE: Nanos = 600 * SECONDS;
+const RAISE_INTERVAL: Nanos = 600 * SECONDS;
 
 /// Number of consecutive losses of large packets after which a black hole is suspected and pairs of probes are sent.
 /// With 20 % random loss, this occurs once in 20,000 packets, and only costs the probes.
-const SUSPICIOUS: u32 = 6;
+const SUSPICIOUS_LOSSES: u32 = 6;
 /// Number of consecutive probe timeouts of large packets after which a black hole is suspected. It is smaller than
-/// [`SUSPICIOUS`], because no acks arrive and each timeout is twice as long as the previous one.
-const SILENCES: u32 = 2;
+/// [`SUSPICIOUS_LOSSES`], because no acks arrive and each timeout is twice as long as the previous one.
+const SUSPICIOUS_TIMEOUTS: u32 = 2;
 /// Number of acked small probes, without an acked large one, after which packets have the initial size. It is above 1,
 /// because a single lost probe is frequent.
-const DOUBTS: u32 = 2;
+const SMALL_SIZE_AFTER_PAIRS: u32 = 2;
 /// Number of acked small probes, without an acked large one, that proves a black hole. With 20 % random loss, a false
 /// detection occurs once in 5^12 ~ 2 * 10^8 suspicions.
-const PAIRS: u32 = 12;
+const PROOF_PAIRS: u32 = 12;
 /// Interval between pairs of probes, in nanoseconds. Longer than most bursts of loss, which would otherwise affect all
 /// pairs.
-const BETWEEN: Nanos = 20 * MILLIS;
+const PAIR_INTERVAL: Nanos = 20 * MILLIS;
 
 #[derive(Clone, Copy, Debug, PartialEq)]
 enum Search {
@@ -82,9 +82,9 @@ pub(crate) struct Path {
     probed: usize,
     search: Search,
     /// Number of large packets lost since one was acked.
-    vanished: u32,
+    lost_large: u32,
     /// Number of probe timeouts of large packets since one was acked.
-    silences: u32,
+    large_timeouts: u32,
     pairs: Option<Pairs>,
     black_holes: u32,
 }
@@ -110,8 +110,8 @@ impl Path {
             fails: usize::MAX,
             probed: start,
             search: Search::Finished { again: None },
-            vanished: 0,
-            silences: 0,
+            lost_large: 0,
+            large_timeouts: 0,
             pairs: None,
             black_holes: 0,
         };
@@ -126,7 +126,9 @@ impl Path {
 
     /// Returns the datagram payload in bytes to use now: `mtu`, or the initial size while a black hole is suspected.
     pub(crate) fn size(&self) -> usize {
-        let doubts = self.pairs.is_some_and(|pairs| pairs.small >= DOUBTS || self.silences >= SILENCES);
+        let doubts = self
+            .pairs
+            .is_some_and(|pairs| pairs.small >= SMALL_SIZE_AFTER_PAIRS || self.large_timeouts >= SUSPICIOUS_TIMEOUTS);
         if doubts { self.start.min(self.mtu) } else { self.mtu }
     }
 
@@ -138,7 +140,7 @@ impl Path {
 
     /// Returns the size of the probe to send now. The caller repeats the call until it returns `None`.
     pub(crate) fn next_probe(&mut self, now: Nanos) -> Option<usize> {
-        if let Some(pairs) = self.pairs.as_mut().filter(|pairs| pairs.next <= now && pairs.small < PAIRS) {
+        if let Some(pairs) = self.pairs.as_mut().filter(|pairs| pairs.next <= now && pairs.small < PROOF_PAIRS) {
             pairs.half = !pairs.half;
             if pairs.half {
                 return Some(self.mtu);
@@ -146,11 +148,11 @@ impl Path {
             // If small probes are lost too, the cause is an outage, not a black hole, so the interval between pairs
             // increases.
             pairs.unanswered = pairs.unanswered.saturating_add(1);
-            pairs.next = now.saturating_add(BETWEEN << pairs.unanswered.saturating_sub(1).min(6));
+            pairs.next = now.saturating_add(PAIR_INTERVAL << pairs.unanswered.saturating_sub(1).min(6));
             return Some(self.start);
         }
         let Search::Due { size, tries } = self.search else { return None };
-        let until = now.saturating_add(PATIENCE << tries);
+        let until = now.saturating_add(PROBE_TIMEOUT << tries);
         self.search = Search::Waits { size, tries, until };
         self.probed = self.probed.max(size);
         Some(size)
@@ -158,7 +160,7 @@ impl Path {
 
     /// Whether `next_probe` would return a probe.
     pub(crate) fn wants_probe(&self, now: Nanos) -> bool {
-        let pairs = self.pairs.is_some_and(|pairs| pairs.next <= now && pairs.small < PAIRS);
+        let pairs = self.pairs.is_some_and(|pairs| pairs.next <= now && pairs.small < PROOF_PAIRS);
         pairs || matches!(self.search, Search::Due { .. })
     }
 
@@ -181,9 +183,9 @@ impl Path {
 
     /// Records that a data packet of this size was acked.
     pub(crate) fn arrived(&mut self, size: usize) {
-        if size.saturating_add(ENOUGH) >= self.mtu {
-            self.vanished = 0;
-            self.silences = 0;
+        if size.saturating_add(SEARCH_PRECISION) >= self.mtu {
+            self.lost_large = 0;
+            self.large_timeouts = 0;
             self.pairs = None;
         }
     }
@@ -191,7 +193,7 @@ impl Path {
     /// Records that a data packet of this size was declared lost, or was retransmitted after a probe timeout.
     pub(crate) fn lost(&mut self, now: Nanos, size: usize) {
         if self.is_large(size) {
-            self.vanished = self.vanished.saturating_add(1);
+            self.lost_large = self.lost_large.saturating_add(1);
             self.suspect(now);
         }
     }
@@ -199,7 +201,7 @@ impl Path {
     /// Records a probe timeout while the oldest packet in flight has this size.
     pub(crate) fn timed_out(&mut self, now: Nanos, size: usize) {
         if self.is_large(size) {
-            self.silences = self.silences.saturating_add(1);
+            self.large_timeouts = self.large_timeouts.saturating_add(1);
             self.suspect(now);
         }
     }
@@ -209,14 +211,15 @@ impl Path {
     }
 
     fn suspect(&mut self, now: Nanos) {
-        if (self.vanished >= SUSPICIOUS || self.silences >= SILENCES) && self.pairs.is_none() {
+        if (self.lost_large >= SUSPICIOUS_LOSSES || self.large_timeouts >= SUSPICIOUS_TIMEOUTS) && self.pairs.is_none()
+        {
             self.pairs = Some(Pairs { small: 0, next: now, half: false, unanswered: 0 });
         }
     }
 
     /// Records that the local host rejects datagrams larger than `ceiling` (EMSGSIZE).
     pub(crate) fn limit(&mut self, now: Nanos, ceiling: usize) {
-        let ceiling = ceiling.max(payload(LEAST, self.headers)).max(1);
+        let ceiling = ceiling.max(payload(MIN_IP_PACKET, self.headers)).max(1);
         if ceiling >= self.ceiling {
             return;
         }
@@ -239,11 +242,11 @@ impl Path {
 
     /// Handles timeouts of probes, and restarts a finished search when that is due.
     pub(crate) fn on_time(&mut self, now: Nanos) {
-        if self.pairs.is_some_and(|pairs| pairs.small >= PAIRS && pairs.next <= now) {
+        if self.pairs.is_some_and(|pairs| pairs.small >= PROOF_PAIRS && pairs.next <= now) {
             self.fall(now);
         }
         match self.search {
-            Search::Waits { size, tries, until } if until <= now && tries + 1 < TRIES => {
+            Search::Waits { size, tries, until } if until <= now && tries + 1 < MAX_PROBES => {
                 self.search = Search::Due { size, tries: tries + 1 };
             }
             Search::Waits { size, until, .. } if until <= now => {
@@ -272,7 +275,7 @@ impl Path {
     fn choose_next(&mut self, now: Nanos) {
         self.search = match self.candidate() {
             Some(size) => Search::Due { size, tries: 0 },
-            None if self.mtu < self.configured => Search::Finished { again: Some(now.saturating_add(RAISE)) },
+            None if self.mtu < self.configured => Search::Finished { again: Some(now.saturating_add(RAISE_INTERVAL)) },
             None => Search::Finished { again: None },
         };
     }
@@ -287,8 +290,9 @@ impl Path {
         if upper == self.ceiling {
             return Some(upper);
         }
-        let common = COMMON.into_iter().map(|size| payload(size, self.headers));
-        let halved = || Some(self.mtu + (self.fails - self.mtu) / 2).filter(|_| self.fails - self.mtu > ENOUGH);
+        let common = COMMON_MTUS.into_iter().map(|size| payload(size, self.headers));
+        let halved =
+            || Some(self.mtu + (self.fails - self.mtu) / 2).filter(|_| self.fails - self.mtu > SEARCH_PRECISION);
         common.into_iter().find(|size| *size > self.mtu && *size <= upper).or_else(halved)
     }
 }

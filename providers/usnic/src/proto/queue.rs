@@ -8,7 +8,7 @@
 /// Slot number that means "no slot".
 const NONE: u32 = u32::MAX;
 /// Initial number of entries.
-const FIRST: u32 = 8;
+const INITIAL_ENTRIES: u32 = 8;
 /// Key of active entries that are never looked up, and so are not in the hash table.
 pub(crate) const UNNUMBERED: u64 = u64::MAX;
 
@@ -230,7 +230,7 @@ impl<T: Default> Queue<T> {
     #[inline(never)]
     fn grow(&mut self) -> Option<u32> {
         let old = self.entries.len() as u32;
-        let new = old.saturating_mul(2).clamp(FIRST.min(self.capacity), self.capacity);
+        let new = old.saturating_mul(2).clamp(INITIAL_ENTRIES.min(self.capacity), self.capacity);
         if new == old {
             return None;
         }

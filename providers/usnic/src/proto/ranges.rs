@@ -6,7 +6,7 @@
 use crate::proto::WINDOW;
 
 /// Maximum number of ranges: that of a full window in which every second packet is missing.
-const MOST: usize = WINDOW as usize / 2;
+const MAX_RANGES: usize = WINDOW as usize / 2;
 
 /// The bytes from `start` up to, but not including, `end`.
 #[derive(Clone, Copy, Debug, Default, Eq, PartialEq)]
@@ -80,7 +80,7 @@ impl Ranges {
     }
 
     fn insert(&mut self, at: usize, span: Span) -> bool {
-        let fits = self.more.len() < MOST;
+        let fits = self.more.len() < MAX_RANGES;
         if fits {
             self.more.insert(at, span);
         }
@@ -111,8 +111,8 @@ mod tests {
     #[test]
     fn every_second_packet_of_a_window_can_be_recorded() {
         let mut ranges = Ranges::default();
-        let noted = (0..2 * MOST as u32).filter(|i| ranges.add(i * 20 + 10, i * 20 + 20)).count();
-        assert_eq!(noted, MOST + 1);
+        let noted = (0..2 * MAX_RANGES as u32).filter(|i| ranges.add(i * 20 + 10, i * 20 + 20)).count();
+        assert_eq!(noted, MAX_RANGES + 1);
         assert!(!ranges.is_whole(10));
         assert!(ranges.add(0, u32::MAX), "what merges needs no space");
         assert!(ranges.is_whole(u32::MAX) && ranges.more.is_empty());
@@ -121,7 +121,7 @@ mod tests {
     #[test]
     fn range_beyond_the_limit_is_rejected_without_effect() {
         let mut ranges = Ranges::default();
-        (0..=MOST as u32).for_each(|i| assert!(ranges.add(i * 20 + 10, i * 20 + 20)));
+        (0..=MAX_RANGES as u32).for_each(|i| assert!(ranges.add(i * 20 + 10, i * 20 + 20)));
         assert!(!ranges.add(0, 5));
         assert_eq!(ranges.first, Span { start: 10, end: 20 }, "a range that did not fit replaced no other");
     }

@@ -51,7 +51,7 @@ pub(crate) enum ServiceReason {
 }
 
 /// Maximum number of connections that retransmit in one pass. Without the limit, retransmissions would delay acks.
-const RESENDS: u32 = 16;
+const MAX_RETRANSMITTING: u32 = 16;
 
 /// The connections that need a `transmit` call.
 #[derive(Debug, Default)]
@@ -106,7 +106,7 @@ impl Schedule {
 
     /// Begins a pass. Connections that are queued after this call are served in the next pass.
     pub(crate) fn begin(&mut self) {
-        self.resends = RESENDS.min(self.resend.waiting.len() as u32);
+        self.resends = MAX_RETRANSMITTING.min(self.resend.waiting.len() as u32);
         self.sends = self.ready.waiting.len();
         self.ack_services = self.acks.waiting.len();
     }
@@ -256,10 +256,10 @@ mod tests {
     #[test]
     fn resends_are_bounded_in_a_pass() {
         let mut schedule = Schedule::default();
-        (0..RESENDS + 5).for_each(|number| schedule.wants(number, &RESEND));
+        (0..MAX_RETRANSMITTING + 5).for_each(|number| schedule.wants(number, &RESEND));
         schedule.wants(0, &ACK);
         let turns = pass(&mut schedule);
-        assert_eq!(turns.len(), RESENDS as usize + 1);
+        assert_eq!(turns.len(), MAX_RETRANSMITTING as usize + 1);
         assert_eq!(turns.last(), Some(&(0, ServiceReason::Ack)));
         assert_eq!(pass(&mut schedule).len(), 5, "the rest has its turn next");
     }

@@ -170,7 +170,7 @@ impl QpContext {
         }
     }
 
-    /// Lets the engine log a refused memory access of the peer.
+    /// Lets the engine log a memory access of the peer that failed a check.
     #[cold]
     fn report_refused(&self, key: u32, range: Region, right: AccessRight) {
         let check = FailedCheck::of(self.regions.key_entry(key), self.pd, range, right);

@@ -223,7 +223,7 @@ impl Transport {
         let may = self.seal.is_none() && self.blocked.is_none() && self.conn.permit_short(now, length, most);
         let peer = self.conn.peer();
         if self.short_to.0 != peer {
-            self.short_to = (peer, SockAddr::of(peer)); // The peer has moved.
+            self.short_to = (peer, SockAddr::of(peer)); // The peer's address has changed.
         }
         may
     }

@@ -7,7 +7,7 @@ use super::*;
 
 fn atomic_word(memory: &Memory) -> &AtomicU64 {
     let address = memory.bytes.as_ptr();
-    assert!(memory.bytes.len() >= 8 && address.addr() % 8 == 0, "the word is within the memory and aligned");
+    assert!(memory.bytes.len() >= 8 && address.addr().is_multiple_of(8), "the word is within the memory and aligned");
     // SAFETY: the word is within the memory and aligned, as asserted; it is changed by atomic instructions only.
     unsafe { AtomicU64::from_ptr(address.cast_mut().cast()) }
 }

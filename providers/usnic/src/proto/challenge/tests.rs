@@ -96,7 +96,7 @@ fn address_without_response_is_dropped() {
     for now in (0..5 * SECONDS).step_by(MILLIS as usize) {
         challenges += u32::from(asks(&mut peer, now).is_some());
     }
-    assert_eq!(challenges, TRIES);
+    assert_eq!(challenges, MAX_CHALLENGES);
     assert!(peer.candidate.is_none());
     assert_eq!(peer.deadline(), Some(INTERVAL));
 }
@@ -207,12 +207,12 @@ fn port_unreachable_shortens_the_timeout_to_three_challenges() {
 fn packet_of_the_peer_cancels_port_unreachable_reports() {
     let mut peer = peer();
     for now in 0..100 {
-        peer.port_closed(now * PAUSE, &rtt(MILLIS));
-        asks(&mut peer, now * PAUSE);
-        peer.record_packet(now * PAUSE, peer.at());
-        assert_eq!(peer.on_time(now * PAUSE + 1), PeerTimeout::Nothing);
+        peer.port_closed(now * MIN_INTERVAL, &rtt(MILLIS));
+        asks(&mut peer, now * MIN_INTERVAL);
+        peer.record_packet(now * MIN_INTERVAL, peer.at());
+        assert_eq!(peer.on_time(now * MIN_INTERVAL + 1), PeerTimeout::Nothing);
     }
-    assert_eq!(peer.deadline(), Some(99 * PAUSE + INTERVAL));
+    assert_eq!(peer.deadline(), Some(99 * MIN_INTERVAL + INTERVAL));
 }
 
 #[test]
@@ -262,5 +262,5 @@ fn forged_messages_cause_at_most_ten_challenges_a_second() {
             peer.record_packet(now, peer.at());
         }
     }
-    assert_eq!(challenges, SECONDS / PAUSE);
+    assert_eq!(challenges, SECONDS / MIN_INTERVAL);
 }

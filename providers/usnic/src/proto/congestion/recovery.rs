@@ -8,7 +8,7 @@ use crate::proto::Nanos;
 pub(super) struct Recovery {
     /// Start of the period. It ends when a packet is acked that was sent after this time.
     start: Option<Nanos>,
-    is_over: bool,
+    has_ended: bool,
     /// Number of packets that were declared lost in this period, and number of those that had arrived.
     lost: u32,
     spurious: u32,
@@ -40,12 +40,12 @@ impl Recovery {
     /// Records the ack of a packet that was sent at `send_time`. Returns true if this ack ends the period.
     pub(super) fn acked(&mut self, send_time: Nanos) -> bool {
         let ends = self.is_active() && self.start.is_some_and(|start| send_time > start);
-        self.is_over |= ends;
+        self.has_ended |= ends;
         ends
     }
 
     pub(super) fn is_active(&self) -> bool {
-        self.start.is_some() && !self.is_over
+        self.start.is_some() && !self.has_ended
     }
 
     /// Records that `spurious` packets, declared lost in this period, had arrived. Returns true if all losses of the

@@ -55,7 +55,7 @@ pub(super) enum NotAccepted {
 
 /// Minimum payload in bytes of an RDMA write packet that is acked promptly. For a shorter packet, the ack would cost as
 /// much as the packet.
-const PROMPT_WRITE: usize = 1024;
+const PROMPT_ACK_BYTES: usize = 1024;
 
 const INVALID_REQUEST: NotAccepted = NotAccepted::Refused(Refusal::Invalid, None);
 
@@ -132,7 +132,7 @@ impl<D: Driver> Conn<D> {
             }
             // A repeated Accept or Confirm shows that the peer has received no packet yet, so an ack is sent.
             Kind::Accept | Kind::Confirm => self.acks.request_ack(),
-            // A late packet of the handshake needs no answer.
+            // There is no reply to a late packet of the handshake.
             _ => {}
         }
         true
@@ -182,7 +182,7 @@ impl<D: Driver> Conn<D> {
             Arrival::Next | Arrival::Ahead => match self.place_packet(psn, &data, host) {
                 Ok(Some(bytes)) => {
                     self.accept(psn, arrival, bytes, is_last, is_probe, host);
-                    if data.op == Op::Write && bytes >= PROMPT_WRITE {
+                    if data.op == Op::Write && bytes >= PROMPT_ACK_BYTES {
                         self.acks.prompt();
                     }
                 }

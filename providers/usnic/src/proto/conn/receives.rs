@@ -11,7 +11,7 @@ use crate::proto::ranges::Ranges;
 
 /// With an SRQ: maximum number of receives that are assigned to incomplete messages of one peer. Without the limit, one
 /// peer could take all receives of the SRQ.
-const SHARED: u32 = 64;
+const MAX_SHARED_ASSIGNED: u32 = 64;
 
 #[derive(Debug, Default)]
 pub(super) struct Receive<R> {
@@ -56,7 +56,7 @@ pub(super) struct Receives<D: Driver> {
 
 impl<D: Driver> Receives<D> {
     pub(super) fn new(capacity: u32, shared: bool) -> Self {
-        let capacity = if shared { SHARED } else { capacity };
+        let capacity = if shared { MAX_SHARED_ASSIGNED } else { capacity };
         Receives { queue: Queue::new(capacity), bound: 0, complete: 0, reported: 0, shared, not_accepted: false }
     }
 
@@ -81,7 +81,7 @@ impl<D: Driver> Receives<D> {
     /// Returns the credit limit: there is a receive for each message whose number is below it.
     pub(super) fn credits(&self, host: &impl Host<D>) -> u32 {
         if self.shared {
-            let free = SHARED - self.queue.len();
+            let free = MAX_SHARED_ASSIGNED - self.queue.len();
             self.bound.wrapping_add(host.shared_left().min(free))
         } else {
             self.complete.wrapping_add(self.queue.len())
@@ -156,7 +156,7 @@ impl<D: Driver> Receives<D> {
     /// queue then waits for receives of that queue.
     fn bind(&mut self, count: u32, host: &mut impl Host<D>) -> bool {
         if self.shared {
-            let fits = count <= SHARED - self.queue.len() && count <= host.shared_left();
+            let fits = count <= MAX_SHARED_ASSIGNED - self.queue.len() && count <= host.shared_left();
             let is_bound = fits && (0..count).all(|_| self.bind_shared(host));
             if !is_bound {
                 self.not_accepted = true;
@@ -237,4 +237,4 @@ impl<R> Receive<R> {
 }
 
 // Comparisons of message numbers need a range smaller than half of all numbers.
-const _: () = assert!(SHARED <= WINDOW);
+const _: () = assert!(MAX_SHARED_ASSIGNED <= WINDOW);

@@ -3,7 +3,7 @@
 //!
 //! Messages are ordered by PSN, so a re-fragmented packet must keep its PSN. Each of its pieces is a datagram with this
 //! PSN and a byte range of the payload. The packet counts as received when all pieces have arrived. The payload of a
-//! piece is placed on arrival, so only the received ranges are stored. At most [`MOST`] packets may be incomplete;
+//! piece is placed on arrival, so only the received ranges are stored. At most [`MAX_INCOMPLETE`] packets may be incomplete;
 //! pieces of further packets are dropped, and the peer retransmits them.
 
 use super::requests::SentPayload;
@@ -12,7 +12,7 @@ use crate::proto::ranges::Ranges;
 use crate::proto::wire::{Data, Extent, Op};
 
 /// Maximum number of incomplete packets: as many as a sender retransmits in a pass.
-const MOST: usize = 64;
+const MAX_INCOMPLETE: usize = 64;
 
 /// A packet of which only some pieces have arrived.
 #[derive(Debug)]
@@ -30,7 +30,7 @@ struct Partial {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(super) enum PieceCheck {
     Fits,
-    /// [`MOST`] other packets are incomplete.
+    /// [`MAX_INCOMPLETE`] other packets are incomplete.
     NoSpace,
     /// The piece contradicts an earlier piece of the same packet.
     Contradiction,
@@ -46,7 +46,7 @@ impl Refragmented {
         match self.0.iter().find(|it| it.psn == psn) {
             Some(it) if (it.op, it.id, it.extent) == (data.op, data.message.id.get(), extent) => PieceCheck::Fits,
             Some(_) => PieceCheck::Contradiction,
-            None if self.0.len() < MOST => PieceCheck::Fits,
+            None if self.0.len() < MAX_INCOMPLETE => PieceCheck::Fits,
             None => PieceCheck::NoSpace,
         }
     }
@@ -153,7 +153,7 @@ mod tests {
     fn number_of_incomplete_packets_is_limited() {
         let (mut pieces, bytes) = (Refragmented::default(), [0; 10]);
         let it = |offset| piece(1, offset, Some((0, 20)), &bytes);
-        for psn in 0..MOST as u32 {
+        for psn in 0..MAX_INCOMPLETE as u32 {
             assert_eq!(pieces.meets(Psn(psn), &it(0)), PieceCheck::Fits);
             assert_eq!(pieces.placed(Psn(psn), &it(0)), None);
         }

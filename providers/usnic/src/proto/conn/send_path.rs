@@ -28,7 +28,7 @@ pub(super) struct SendPath {
     /// Send time of the newest packet that was acked.
     newest_acked: Nanos,
     /// The path MTU that the congestion controller uses.
-    known: usize,
+    reported_mtu: usize,
 }
 
 impl SendPath {
@@ -40,7 +40,7 @@ impl SendPath {
         SendPath {
             congestion: Congestion::new(config.congestion, path.mtu() as u64, peer_window, first_psn),
             pacer: Pacer::default(),
-            known: path.mtu(),
+            reported_mtu: path.mtu(),
             path,
             peer_window,
             extra: terms.overhead,
@@ -113,7 +113,7 @@ impl SendPath {
     pub(super) fn sent<T: Copy>(&mut self, now: Nanos, bytes: u64, flight: &Flight<T>) {
         let is_app_limited = flight.delivery().is_app_limited();
         self.congestion.sent(&Transmission { now, bytes, in_flight: flight.bytes(), is_app_limited });
-        self.pacer.spent(now, bytes, self.congestion.pacing_rate(), self.known as u64);
+        self.pacer.spent(now, bytes, self.congestion.pacing_rate(), self.reported_mtu as u64);
     }
 
     /// Whether this packet requests an ack. Four packets per window do, so that the peer acks before the window is
@@ -186,9 +186,9 @@ impl SendPath {
 
     /// Tells the congestion controller the path MTU, if it has changed.
     pub(super) fn measure(&mut self) {
-        if self.path.mtu() != self.known {
-            self.known = self.path.mtu();
-            self.congestion.resize(self.known as u64);
+        if self.path.mtu() != self.reported_mtu {
+            self.reported_mtu = self.path.mtu();
+            self.congestion.resize(self.reported_mtu as u64);
         }
     }
 }

@@ -9,7 +9,7 @@ use super::delivery::PacketState;
 use super::{Acked, Cause, Flight, OutOfWindow, State};
 
 /// Number of round trips without an RTT sample after which first transmissions of retransmitted packets give samples.
-const UNSURE: Nanos = 4;
+const UNSAMPLED_ROUND_TRIPS: Nanos = 4;
 
 /// Totals of the packets that one ack newly acks.
 #[derive(Default)]
@@ -163,13 +163,13 @@ impl<T: Copy> Flight<T> {
     /// Samples the RTT from the first transmission of a packet that was retransmitted spuriously.
     ///
     /// After a large increase of the path's delay, every packet is retransmitted before its ack can arrive, so no
-    /// packet gives a normal sample. First transmissions give samples if this lasts for [`UNSURE`] round trips and each
+    /// packet gives a normal sample. First transmissions give samples if this lasts for [`UNSAMPLED_ROUND_TRIPS`] round trips and each
     /// acked packet is newer than the one before. If the acked packets do not get newer, the cause is real losses, not
     /// the delay.
     fn learn_from_first(&mut self, now: Nanos, first: Nanos, delay: Nanos) {
         let (since, oldest) = *self.unsure.get_or_insert((now, first));
         let lasts = now.saturating_sub(since);
-        let is_long = lasts > self.rtt.srtt().unwrap_or(0).saturating_mul(UNSURE);
+        let is_long = lasts > self.rtt.srtt().unwrap_or(0).saturating_mul(UNSAMPLED_ROUND_TRIPS);
         if is_long && first.saturating_sub(oldest) > lasts / 2 {
             self.rtt.sample(now, now.saturating_sub(first), delay);
         }

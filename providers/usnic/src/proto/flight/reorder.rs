@@ -19,7 +19,7 @@ const TIME_THRESHOLD_EIGHTHS_MAX: u64 = 8;
 /// of it is less than the jitter of any queue.
 const MIN_REORDERING_WINDOW: Nanos = 50 * MICROS;
 /// Number of real (not spurious) losses after which the thresholds shrink.
-const CALM: u32 = 64;
+const SHRINK_AFTER_LOSSES: u32 = 64;
 
 /// Loss detection thresholds of a connection, and the order of its transmissions.
 #[derive(Debug)]
@@ -111,10 +111,10 @@ impl Reorder {
         self.time_threshold = (self.time_threshold + 1).min(TIME_THRESHOLD_EIGHTHS_MAX);
     }
 
-    /// Counts a real loss; after [`CALM`] real losses the thresholds shrink.
+    /// Counts a real loss; after [`SHRINK_AFTER_LOSSES`] real losses the thresholds shrink.
     pub(super) fn needed(&mut self) {
         self.needed += 1;
-        if self.needed >= CALM {
+        if self.needed >= SHRINK_AFTER_LOSSES {
             self.needed = 0;
             self.packet_threshold = (self.packet_threshold / 2).max(PACKET_THRESHOLD);
             self.time_threshold = (self.time_threshold - 1).max(TIME_THRESHOLD_EIGHTHS);

@@ -10,7 +10,7 @@ use super::Cause;
 use super::delivery::PacketState;
 
 /// Initial number of slots.
-const SMALLEST: usize = 16;
+const INITIAL_SLOTS: usize = 16;
 
 /// An unacked packet.
 #[derive(Clone, Copy, Debug)]
@@ -113,7 +113,7 @@ impl<T: Copy> Ring<T> {
     #[inline(never)]
     fn grow(&mut self, psn: Psn, used: u32, what: T) {
         assert!(used < WINDOW, "the sender checks the window first");
-        let length = (self.slots.len() * 2).clamp(SMALLEST, WINDOW as usize);
+        let length = (self.slots.len() * 2).clamp(INITIAL_SLOTS, WINDOW as usize);
         let filler = Slot {
             what,
             sent: 0,

@@ -76,11 +76,11 @@ fn path_mtu_is_found_within_a_few_bytes() {
     for carries in [1172, 1173, 1252, 1392, 1422, 1464, 1471, 1472, 1473, 2000, 4324, 8871, 8971] {
         let (mut path, mut net) = (path(9000), Net::new(carries));
         let sent = net.until(&mut path, 60 * SECONDS);
-        assert!(path.mtu() <= carries && path.mtu() + ENOUGH >= carries, "{carries}: {}", path.mtu());
+        assert!(path.mtu() <= carries && path.mtu() + SEARCH_PRECISION >= carries, "{carries}: {}", path.mtu());
         assert!(sent.len() <= 3 * 16, "{carries}: {} probes", sent.len());
         for size in &sent {
             let tries = sent.iter().filter(|other| *other == size).count();
-            assert_eq!(tries, if *size <= carries { 1 } else { TRIES as usize }, "{size} on {carries}");
+            assert_eq!(tries, if *size <= carries { 1 } else { MAX_PROBES as usize }, "{size} on {carries}");
         }
     }
     let (mut path, mut net) = (path(9000), Net::new(1472));
@@ -93,9 +93,9 @@ fn one_lost_probe_does_not_rule_out_a_size() {
     let mut path = path(1500);
     assert_eq!(path.next_probe(0), Some(1472));
     assert_eq!(path.next_probe(0), None, "one at a time");
-    path.on_time(PATIENCE);
-    assert_eq!(path.next_probe(PATIENCE), Some(1472));
-    path.acked(PATIENCE + 1, 1472);
+    path.on_time(PROBE_TIMEOUT);
+    assert_eq!(path.next_probe(PROBE_TIMEOUT), Some(1472));
+    path.acked(PROBE_TIMEOUT + 1, 1472);
     assert_eq!(path.mtu(), 1472);
 }
 
@@ -136,7 +136,7 @@ fn size_rejected_by_the_host_is_the_limit() {
     path.limit(SECONDS, 1400);
     assert_eq!(path.mtu(), 1400, "and lowers the confirmed size");
     path.limit(SECONDS, 0);
-    assert_eq!(path.mtu(), payload(LEAST, V4), "an absurd limit does not make the path useless");
+    assert_eq!(path.mtu(), payload(MIN_IP_PACKET, V4), "an absurd limit does not make the path useless");
     net.until(&mut path, 700 * SECONDS);
     assert_eq!(path.mtu(), payload(9000, V4));
 }
@@ -147,7 +147,7 @@ fn black_hole_is_detected_and_search_restarts() {
         let (mut path, mut net) = (path(1500), Net::new(usize::MAX));
         net.until(&mut path, SECONDS);
         net.carries = carries;
-        for _ in 0..SUSPICIOUS {
+        for _ in 0..SUSPICIOUS_LOSSES {
             assert_eq!(net.probes(&mut path), [] as [usize; 0], "no loss of large packets is suspected yet");
             path.lost(net.now, 1472);
         }
@@ -156,7 +156,7 @@ fn black_hole_is_detected_and_search_restarts() {
         assert_eq!(path.black_holes(), 1);
         assert!(path.mtu() <= carries);
         net.until(&mut path, found + 30 * SECONDS);
-        assert!(path.mtu() <= carries && path.mtu() + ENOUGH >= carries, "{carries}: {}", path.mtu());
+        assert!(path.mtu() <= carries && path.mtu() + SEARCH_PRECISION >= carries, "{carries}: {}", path.mtu());
     }
 }
 
@@ -183,9 +183,9 @@ fn packets_are_small_while_a_black_hole_is_suspected() {
     // Losses of large packets alone do not prove a black hole; lost large probes with acked small probes do.
     let mut net = large(&mut quiet);
     net.carries = 1172;
-    (0..SUSPICIOUS).for_each(|_| quiet.lost(net.now, 1472));
+    (0..SUSPICIOUS_LOSSES).for_each(|_| quiet.lost(net.now, 1472));
     assert_eq!(quiet.size(), 1472);
-    let soon = net.now + BETWEEN;
+    let soon = net.now + PAIR_INTERVAL;
     net.until(&mut quiet, soon);
     assert_eq!((quiet.mtu(), quiet.size(), quiet.black_holes()), (1472, 1172, 0));
 }

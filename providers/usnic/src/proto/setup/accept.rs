@@ -473,7 +473,8 @@ impl Acceptor {
         }
     }
 
-    /// Ends an attempt. The entry stays in the table for the time `linger`, to answer duplicates.
+    /// Ends an attempt. The entry stays in the table for the time `linger`, to reply to duplicates. `packet`: the
+    /// reply; empty: none.
     fn end_attempt(&mut self, now: Nanos, id: RequestId, packet: Vec<u8>) {
         let Some(attempt) = self.attempts.get_mut(&id).filter(|attempt| !attempt.has_ended()) else { return };
         let until = now.saturating_add(self.setup.config.linger);

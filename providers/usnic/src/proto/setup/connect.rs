@@ -236,8 +236,8 @@ impl Connector {
         is_time_left
     }
 
-    /// Handles a cookie. The first cookie causes a request at once. Further cookies do not change the time of the next
-    /// request.
+    /// Handles a cookie. The first cookie causes an immediate request. Further cookies do not change the time of the
+    /// next request.
     fn again(&mut self, ticket: Ticket, now: Nanos) {
         let (due, wait) = (self.due, self.wait);
         let is_first = self.cookie_of.replace(self.hop) != Some(self.hop);

@@ -34,7 +34,7 @@ pub(super) struct Line {
     loose: bool,
 }
 
-/// Returns the configuration of one end of a connection.
+/// Returns the configuration of a connection for one side.
 pub(super) fn config(plan: &SidePlan, window_kib: u16) -> Config {
     Config {
         max_requests: plan.max_requests,

@@ -33,7 +33,7 @@ const WELL_KNOWN: u16 = 17471;
 pub(super) enum SetupEvent {
     /// A request has arrived, for the connection with this index in the scenario.
     Requested(usize, RequestId),
-    /// Established, at either end. The datagram is the packet that confirmed the connection.
+    /// The connection is established at this peer. The datagram is the packet that has confirmed an accept.
     Established(usize, u32, Box<Agreed>, Option<Datagram>),
     /// The client's attempt has failed.
     Failed(usize, &'static str),
