@@ -126,7 +126,7 @@ impl ActiveSide {
         Some(attempt)
     }
 
-    /// Handles a received packet with the number of an attempt.
+    /// Handles a received packet with the connection number of an attempt.
     pub(super) fn receive(
         &mut self,
         device: &Device,

@@ -8,8 +8,8 @@
 use super::congestion::send_quantum;
 use super::{MICROS, Nanos, SECONDS};
 
-/// Minimum size of the bucket, as a time at the pacing rate. Timers are up to this late, by Linux's timer slack (50 us)
-/// and the wake-up of a thread; the bucket makes up for it.
+/// Minimum size of the bucket, as a time at the pacing rate. It compensates for late timers: Linux's timer slack (50
+/// us) and the wake-up of a thread delay a packet by up to this time.
 const TIMER_LATENESS: Nanos = 200 * MICROS;
 /// Maximum wait of a packet, in nanoseconds, even at a low rate.
 const MAX_WAIT: Nanos = SECONDS;

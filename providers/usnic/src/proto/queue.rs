@@ -28,7 +28,7 @@ pub(crate) struct Queue<T> {
     /// First free entry.
     free: u32,
     capacity: u32,
-    /// Number of waiting and active entries.
+    /// Number of waiting and active entries together, and number of active entries.
     length: u32,
     active: u32,
     /// First and last waiting entry.

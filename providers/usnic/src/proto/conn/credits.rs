@@ -83,7 +83,7 @@ impl Credits {
         self.probing.map(|probing| probing.at)
     }
 
-    /// Returns the probe if a probe is due now. `send`: number of the first send that waits.
+    /// Returns the RNR probe that is due, if any. `send`: number of the first send that waits.
     pub(super) fn on_time(&mut self, now: Nanos, send: u32) -> Option<Probe> {
         let probing = self.probing.as_mut().filter(|probing| probing.at <= now)?;
         probing.wait = probing.wait.saturating_mul(2).min(MAX_PROBE_INTERVAL);

@@ -113,7 +113,8 @@ impl<D: Driver> Conn<D> {
         }
     }
 
-    /// Called when the last request may be complete. Sends the Fin of a graceful disconnect.
+    /// Called when a request has completed. If a graceful disconnect waits and this was the last request, starts
+    /// sending the Fin.
     pub(super) fn check_drained(&mut self) {
         // The peer completes a message only when all earlier packets have arrived. For example, a send may be acked
         // while a read response before it is missing.

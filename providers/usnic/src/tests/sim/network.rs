@@ -71,7 +71,7 @@ impl Network {
         self.pass(now, datagram, &faults);
     }
 
-    /// With probability `often`, delivers an old packet again.
+    /// Delivers an old packet again, with a probability of `often` / 1000, and stores the new one.
     fn bring_back(&mut self, now: Nanos, way: (usize, usize), often: u64, fresh: &Datagram) {
         let old = self.old.entry(way).or_default();
         if self.dice.hits(often) && !old.is_empty() {
