@@ -162,6 +162,7 @@ fn list() -> io::Result<Vec<Interface>> {
 /// Reads a socket address.
 ///
 /// # Safety
+/// `address` is null, or points to an address that has all bytes of its address family.
 unsafe fn read(address: *const libc::sockaddr) -> Option<SocketAddr> {
     // SAFETY: by the contract, `address` is null or valid.
     let family = unsafe { address.as_ref() }?.sa_family;

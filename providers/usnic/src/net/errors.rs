@@ -102,6 +102,7 @@ fn classify(error: &libc::sock_extended_err, by: Option<SocketAddr>, to: SocketA
 /// Returns the error record, and the sender of the ICMP message, which follows the record.
 ///
 /// # Safety
+/// `recvmsg` has filled `message`, and its control data still exists.
 #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
 unsafe fn error(message: &libc::msghdr) -> Option<(libc::sock_extended_err, Option<SocketAddr>)> {
     // SAFETY: by the contract, `message` is filled and its control data exists. The `CMSG` functions return only

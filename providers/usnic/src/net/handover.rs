@@ -110,6 +110,7 @@ type CredentialControl = [u64; 8];
 /// Returns the user that has sent the message, and closes descriptors in the message.
 ///
 /// # Safety
+/// `recvmsg` has filled `message`, and its control data still exists.
 #[allow(clippy::unnecessary_cast, reason = "the length has another type with musl")]
 unsafe fn sender(message: &libc::msghdr) -> Option<u32> {
     let mut uid = None;

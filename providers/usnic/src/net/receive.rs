@@ -186,6 +186,7 @@ impl ReceiveBatch {
 /// because the C library's function is a cancellation point: this thread holds locks, so it must not be cancelled.
 ///
 /// # Safety
+/// `first` points to `requested` initialized records, each of which points to valid buffers with their lengths.
 unsafe fn receive_messages(fd: libc::c_int, first: *mut libc::mmsghdr, requested: usize) -> libc::c_long {
     const FLAGS: libc::c_int = libc::MSG_DONTWAIT;
     let no_time_out = std::ptr::null_mut::<libc::timespec>();
@@ -208,6 +209,7 @@ fn nothing_or_error() -> io::Result<usize> {
 /// has no source address.
 ///
 /// # Safety
+/// `recvmmsg` has filled `message`, and its control data still exists.
 unsafe fn read(socket: &Socket, message: &libc::mmsghdr, name: &RawSockAddr) -> Option<(SocketAddr, usize, usize)> {
     let (header, length) = (&message.msg_hdr, message.msg_len as usize);
     let mut segment = length;

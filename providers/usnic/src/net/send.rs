@@ -99,7 +99,8 @@ impl SendBatch {
     /// Appends `length` bytes of memory to the packet.
     ///
     /// # Safety
-    /// cleared or dropped.
+    /// The mapped part of this memory stays readable until [`Self::send`] has returned, or the batch is cleared or
+    /// dropped.
     pub(crate) unsafe fn memory(&mut self, address: *const u8, length: usize) {
         self.end_part();
         if length > 0 {
@@ -341,6 +342,7 @@ const FLAGS: libc::c_int = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
 /// library's function is a cancellation point, and this thread holds locks.
 ///
 /// # Safety
+/// The record and the buffers to which it points are initialized, and outlive the call.
 unsafe fn send_one(fd: libc::c_int, message: *const libc::msghdr) -> isize {
     // SAFETY: the contract of this function is that of the system call.
     unsafe { libc::syscall(libc::SYS_sendmsg, fd, message, FLAGS) as isize }

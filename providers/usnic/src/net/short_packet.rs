@@ -35,6 +35,7 @@ impl<const HEADER: usize> ShortPacket<HEADER> {
     /// Sets the length of the payload.
     ///
     /// # Safety
+    /// `length` bytes, at most [`Self::MAX`], were written at [`Self::payload`].
     #[inline(always)]
     pub(crate) unsafe fn set_length(&mut self, length: usize) {
         self.payload = length;
