@@ -4,16 +4,17 @@
 
 use dat_abi::*;
 
-use super::dapli_evd::TakenEvent;
+use super::dapli_evd::{EvdState, TakenEvent};
 use super::dapls_evd;
 use super::event::{Event, Stream, Streams};
 use super::{Config, Evd};
 use crate::cno::Cno;
 use crate::error::{Error, Handle};
-use crate::ffi::{self, guard, guard_hot, require};
+use crate::ffi::{guard, guard_hot, require};
 use crate::ia::{AsyncError, AsyncKind, Ia};
 use crate::provider::{Completion, ConnectionEvent, Provider, Status, Work};
-use crate::runtime::handle::{EvdStub, from_handle, from_handle_hot, from_optional};
+use crate::runtime::handle::{EvdStub, EvdUse, from_handle, from_handle_hot, from_optional};
+use crate::runtime::sync::MutexGuard;
 
 /// `dat_evd_create`.
 ///
@@ -176,26 +177,89 @@ pub unsafe extern "C" fn dapl_evd_dequeue<P: Provider>(evd: DAT_EVD_HANDLE, out:
         return DAT_QUEUE_EMPTY;
     }
     // SAFETY: `out` is not null, and the caller guarantees that it is writable.
-    unsafe { dequeue_quickly::<P>(evd, out, stub) }
+    unsafe { dequeue_quickly::<P>(stub, out) }
 }
 
-/// `dat_evd_dequeue` of an EVD that may have an event.
+/// `dat_evd_dequeue` of an EVD that may have an event. Returns an event of the buffer. For all other cases it jumps to
+/// another function, so that it saves few registers.
 ///
 /// # Safety
-/// `evd` is null or a handle of this library, live or freed, of any kind; `out` is null or writable.
+/// `out` is writable and not null.
 #[inline(never)]
-unsafe extern "C" fn dequeue_quickly<P: Provider>(
-    evd: DAT_EVD_HANDLE,
-    out: *mut DAT_EVENT,
-    stub: EvdStub,
-) -> DAT_RETURN {
-    let quick = || {
-        let object = stub.object::<Evd<P>>()?;
-        // SAFETY: the caller guarantees that the out pointer is writable.
-        Some(object.dequeue_quickly(|given| unsafe { write_taken(out, evd, given) }))
+unsafe extern "C" fn dequeue_quickly<P: Provider>(stub: EvdStub, out: *mut DAT_EVENT) -> DAT_RETURN {
+    let Some(evd_use) = stub.protect() else {
+        // SAFETY: the caller also satisfies the contract of `dequeue`.
+        return unsafe { dequeue::<P>(stub.handle(), out) };
     };
+    let object = evd_use.object::<Evd<P>>();
+    // SAFETY: valid until the use ends; nothing below refers to the object after that.
+    let Some(evd) = object.map(|object| unsafe { object.as_ref() }) else {
+        // SAFETY: the caller also satisfies the contract of `dequeue_counted`.
+        return unsafe { dequeue_counted::<P>(stub, out, evd_use) };
+    };
+    let Some(mut inner) = evd.try_lock_quickly() else {
+        // SAFETY: the caller satisfies the contract, and `evd` is the object.
+        return unsafe { dequeue_contended::<P>(stub, out, evd_use) };
+    };
+    let Some((done, is_last)) = inner.next_plain() else {
+        // SAFETY: the caller satisfies the contract, and `inner` is the lock of `evd`, the object.
+        return unsafe { dequeue_by_poll::<P>(stub, out, evd_use, inner) };
+    };
+    // SAFETY: the caller guarantees that `out` is writable.
+    unsafe { write_plain(out, stub.handle(), done) };
+    if is_last {
+        evd.allow_empty_check(&inner);
+    }
+    drop(inner);
+    evd_use.end();
+    DAT_SUCCESS
+}
+
+/// `dat_evd_dequeue` with a counted reference: another thread excludes uncounted ones, or frees the EVD.
+///
+/// # Safety
+/// Same as [`dequeue_quickly`].
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn dequeue_counted<P: Provider>(stub: EvdStub, out: *mut DAT_EVENT, evd_use: EvdUse) -> DAT_RETURN {
+    evd_use.end();
     // SAFETY: the caller also satisfies the contract of `dequeue`.
-    ffi::guard_quick(quick, || unsafe { dequeue::<P>(evd, out) })
+    unsafe { dequeue::<P>(stub.handle(), out) }
+}
+
+/// `dat_evd_dequeue` that has to wait for the lock.
+///
+/// # Safety
+/// Same as [`dequeue_quickly`]; `evd_use` has an object of this type.
+#[cold]
+#[inline(never)]
+unsafe extern "C" fn dequeue_contended<P: Provider>(stub: EvdStub, out: *mut DAT_EVENT, evd_use: EvdUse) -> DAT_RETURN {
+    guard_hot(|| {
+        // SAFETY: the caller guarantees that the object has this type.
+        let object = unsafe { evd_use.into_ref::<Evd<P>>() };
+        // SAFETY: the caller guarantees that `out` is writable.
+        object.dequeue_quickly(|given| unsafe { write_taken(out, stub.handle(), given) })
+    })
+}
+
+/// `dat_evd_dequeue` that has to poll.
+///
+/// # Safety
+/// Same as [`dequeue_quickly`]; `evd_use` has an object of this type, and `inner` is the lock of that object.
+#[inline(never)]
+#[expect(improper_ctypes_definitions, reason = "not called from C; a function of this ABI does not unwind")]
+unsafe extern "C" fn dequeue_by_poll<P: Provider>(
+    stub: EvdStub,
+    out: *mut DAT_EVENT,
+    evd_use: EvdUse,
+    inner: MutexGuard<'_, EvdState<P>>,
+) -> DAT_RETURN {
+    guard_hot(|| {
+        // SAFETY: the caller guarantees that the object has this type.
+        let object = unsafe { evd_use.into_ref::<Evd<P>>() };
+        // SAFETY: the caller guarantees that `out` is writable.
+        object.poll_quickly(inner, |given| unsafe { write_taken(out, stub.handle(), given) })
+    })
 }
 
 /// `dat_evd_dequeue` on the full path.

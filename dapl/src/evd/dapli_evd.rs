@@ -26,7 +26,7 @@ use crate::stats::counters::CompletionsByEp;
 use crate::stats::trace;
 
 /// Maximum number of completions fetched by one poll of the CQ.
-const BATCH: usize = 16;
+pub(super) const BATCH: usize = 16;
 /// Maximum number of batches fetched while the lock is held, so that many completions do not block other threads.
 const BATCHES: usize = 16;
 

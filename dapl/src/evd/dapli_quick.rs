@@ -5,8 +5,10 @@
 //! queue.
 #![forbid(unsafe_code)]
 
+use std::ops::Range;
+
 use super::Evd;
-use super::dapli_evd::{EvdState, TakenEvent, record};
+use super::dapli_evd::{BATCH, EvdState, TakenEvent, record};
 use super::event::Event;
 use crate::error::{Error, Result};
 use crate::provider::{Arrival, Completion, CompletionQueue, Provider, Status, Work};
@@ -34,19 +36,21 @@ impl Event {
 #[inline(always)]
 fn is_plain(done: &Completion) -> bool {
     let is_transfer = matches!(done.token.work, Work::Send | Work::Recv | Work::Read | Work::Write);
-    is_transfer && done.status == Status::Success && done.arrival == Arrival::Send && done.token.post == 0
+    let outcome = [done.status as u8, done.arrival as u8]; // compared at once
+    is_transfer && outcome == [Status::Success as u8, Arrival::Send as u8] && done.token.post == 0
 }
 
 impl<P: Provider> EvdState<P> {
-    /// The oldest event, if it is in the buffer.
+    /// Takes the oldest event, if it is in the buffer. Also returns whether the buffer is then empty.
     #[inline(always)]
-    pub(super) fn next_plain(&mut self) -> Option<&Completion> {
-        let next = self.plain.start;
-        if next >= self.plain.end {
+    pub(super) fn next_plain(&mut self) -> Option<(&Completion, bool)> {
+        let Range { start: next, end } = self.plain;
+        if next >= end {
             return None;
         }
         self.plain.start = next + 1;
-        self.buffer.get(next)
+        // The remainder changes nothing. It spares a comparison with the length of the buffer.
+        Some((&self.buffer[next % BATCH], next + 1 == end))
     }
 
     /// Moves the rest of the buffer to the queue.
@@ -117,7 +121,7 @@ impl<P: Provider> Evd<P> {
     /// because each dequeue must then count unsuccessful polls under the lock. Called when the EVD has no event and no
     /// observer.
     #[inline(always)]
-    fn allow_empty_check(&self, inner: &EvdState<P>) {
+    pub(super) fn allow_empty_check(&self, inner: &EvdState<P>) {
         if let Some(check) = &self.empty_check
             && !inner.backoff.shares_cpu()
         {
@@ -150,7 +154,7 @@ impl<P: Provider> Evd<P> {
             if inner.plain.is_empty() && inner.refill(self.cq.as_ref()?) != Found::Plain {
                 return None;
             }
-            inner.next_plain().map(give)?;
+            inner.next_plain().map(|(done, _)| give(done))?;
             inner.plain.len()
         } else {
             let Some(Event::Dto(done)) = inner.queue.front().filter(|event| event.is_plain()) else { return None };
@@ -167,24 +171,26 @@ impl<P: Provider> Evd<P> {
         Some(left)
     }
 
-    /// Dequeues the oldest event, with as few instructions as possible if it is a plain completion in the buffer.
+    /// The lock of the state, if no other thread has it. Unlike [`Evd::lock`], it leaves events in the buffer.
     #[inline(always)]
-    pub(super) fn dequeue_quickly(&self, give: impl FnOnce(TakenEvent<'_>)) -> Result<()> {
-        let mut inner = self.inner.lock();
-        if let Some(done) = inner.next_plain() {
-            give(TakenEvent::Plain(done));
-            if inner.plain.is_empty() {
-                self.allow_empty_check(&inner);
-            }
-            return Ok(());
-        }
-        self.poll_quickly(inner, give)
+    pub(super) fn try_lock_quickly(&self) -> Option<MutexGuard<'_, EvdState<P>>> {
+        self.inner.try_lock()
     }
 
-    /// Polls, and dequeues the oldest completion. Not inlined, so that a dequeue that does not poll saves few
-    /// registers.
-    #[inline(never)]
-    fn poll_quickly<'a>(
+    /// Waits for the lock, and dequeues the oldest event.
+    pub(super) fn dequeue_quickly(&self, give: impl FnOnce(TakenEvent<'_>)) -> Result<()> {
+        let mut inner = self.inner.lock();
+        let Some((done, is_last)) = inner.next_plain() else { return self.poll_quickly(inner, give) };
+        give(TakenEvent::Plain(done));
+        if is_last {
+            self.allow_empty_check(&inner);
+        }
+        Ok(())
+    }
+
+    /// Polls, and dequeues the oldest event. The buffer is empty.
+    #[inline(always)]
+    pub(super) fn poll_quickly<'a>(
         &'a self,
         mut inner: MutexGuard<'a, EvdState<P>>,
         give: impl FnOnce(TakenEvent<'_>),
@@ -192,10 +198,9 @@ impl<P: Provider> Evd<P> {
         if let (true, Some(cq)) = (inner.is_quick(), &self.cq) {
             match inner.refill(cq) {
                 Found::Plain => {
-                    if let Some(done) = inner.next_plain() {
-                        give(TakenEvent::Plain(done));
-                    }
-                    if let (false, Some(check)) = (inner.plain.is_empty(), &self.empty_check) {
+                    let Some((done, is_last)) = inner.next_plain() else { return Err(Error::Internal) };
+                    give(TakenEvent::Plain(done));
+                    if let (false, Some(check)) = (is_last, &self.empty_check) {
                         check.set_queued(true);
                     }
                     return Ok(());

@@ -38,6 +38,7 @@ struct Slots([AtomicUsize; SLOTS]);
 
 /// Protects an object by its address in a slot of this thread, until dropped.
 #[derive(Debug)]
+#[repr(transparent)]
 pub struct Protection {
     slot: &'static AtomicUsize,
     /// Only the thread that owns a slot writes it.
@@ -58,7 +59,19 @@ pub fn protect(address: usize) -> Option<Protection> {
 /// instructions.
 #[inline(always)]
 pub fn protect_first(address: usize) -> Option<Protection> {
-    let slot = &records::mine()?.0[0];
+    protect_in_first(records::mine()?, address)
+}
+
+/// Like [`protect_first`], for a thread that has slots, so that the caller makes no call. Other threads get `None`; the
+/// caller then uses [`protect`].
+#[inline(always)]
+pub fn protect_again(address: usize) -> Option<Protection> {
+    protect_in_first(records::present()?, address)
+}
+
+#[inline(always)]
+fn protect_in_first(slots: &'static Slots, address: usize) -> Option<Protection> {
+    let slot = &slots.0[0];
     if slot.load(Ordering::Relaxed) != 0 {
         return None;
     }
@@ -79,6 +92,12 @@ impl Protection {
     #[inline(always)]
     pub fn thread(&self) -> usize {
         std::ptr::from_ref(self.slot) as usize & !(align_of::<Slots>() - 1)
+    }
+
+    /// The address that is protected.
+    #[inline(always)]
+    pub fn address(&self) -> usize {
+        self.slot.load(Ordering::Relaxed)
     }
 
     /// Clears the slot. Reads after this see everything that a thread wrote before it found the slot cleared.

@@ -58,3 +58,25 @@ fn completions_that_need_other_steps_keep_their_order() {
         assert_eq!((unsafe { dto.user_cookie.as_64 }, dto.status), (cookie, status));
     }
 }
+
+#[test]
+fn several_threads_dequeue_each_completion_once() {
+    const COUNT: u64 = 2000;
+    let opened = fake::open(c"evd-quick-threads");
+    let evd = Evh::new(&opened, 8, ALL);
+    let take_all = |_| {
+        let mut taken = Vec::new();
+        while taken.last() != Some(&0) {
+            taken.push(if let (DAT_SUCCESS, cookie) = evd.dequeue() { cookie } else { 0 });
+        }
+        taken
+    };
+    (1..=COUNT).for_each(|cookie| evd.cq().put(done(cookie)));
+    let mut taken: Vec<u64> = std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..4).map(|n| scope.spawn(move || take_all(n))).collect();
+        threads.into_iter().flat_map(|thread| thread.join().unwrap()).collect()
+    });
+    taken.retain(|cookie| *cookie != 0);
+    taken.sort_unstable();
+    assert!(taken.into_iter().eq(1..=COUNT));
+}

@@ -200,12 +200,12 @@ pub fn from_handle<T: Object>(handle: *mut c_void, wanted: Handle) -> Result<Ref
 /// counted or the handle is invalid; the caller then uses [`from_handle_hot`], which distinguishes the two cases.
 #[inline(always)]
 pub fn from_handle_quick<T: Object>(handle: *mut c_void) -> Option<QuickRef<T>> {
-    quick_ref(arena::at(handle as usize)?)
+    let stub = arena::at(handle as usize)?;
+    quick_ref(stub, hazard::protect_again(stub.address())?)
 }
 
 #[inline(always)]
-fn quick_ref<T: Object>(stub: &'static Stub) -> Option<QuickRef<T>> {
-    let protection = hazard::protect_first(stub.address())?;
+fn quick_ref<T: Object>(stub: &'static Stub, protection: Protection) -> Option<QuickRef<T>> {
     // Acquire pairs with the Release in `publish`, and with the end of an exclusion.
     if !StateWord::is_shared(stub.word.load(Ordering::Acquire), T::KIND) {
         stub.end_protection(protection);
@@ -264,10 +264,68 @@ impl EvdStub {
         unsafe { &*self.0.empty_check.load(Ordering::Acquire) }.is_empty()
     }
 
-    /// Returns the EVD, with an uncounted reference. `None`: see [`from_handle_quick`].
+    /// Returns the EVD, with an uncounted reference. `None`: see [`from_handle_quick`]. The first call of a thread claims
+    /// its slots.
     #[inline(always)]
     pub fn object<T: Object>(self) -> Option<QuickRef<T>> {
-        quick_ref(self.0)
+        quick_ref(self.0, hazard::protect_first(self.0.address())?)
+    }
+
+    /// Begins a use of the object. `None`: the reference must be counted.
+    #[inline(always)]
+    pub fn protect(self) -> Option<EvdUse> {
+        hazard::protect_again(self.0.address()).map(|protection| EvdUse(ManuallyDrop::new(protection)))
+    }
+
+    /// The handle.
+    #[inline(always)]
+    pub fn handle(self) -> *mut c_void {
+        self.0.address() as *mut c_void
+    }
+}
+
+/// A use of an EVD in the first slot of this thread, like a [`QuickRef`]. It is one word and has no destructor, so that a
+/// short path saves few registers and can end in a jump.
+#[must_use = "without `end`, the EVD is never dropped"]
+#[repr(transparent)]
+pub struct EvdUse(ManuallyDrop<Protection>);
+
+impl EvdUse {
+    /// The object, which is valid during the use. `None`: the reference must be counted, or the handle is not valid.
+    #[inline(always)]
+    pub fn object<T: Object>(&self) -> Option<NonNull<T>> {
+        let stub = self.stub();
+        // Acquire as in `from_handle_hot`.
+        if !StateWord::is_shared(stub.word.load(Ordering::Acquire), T::KIND) {
+            return None;
+        }
+        // SAFETY: `publish` has stored it before the word that says live.
+        Some(unsafe { NonNull::new_unchecked(stub.object.load(Ordering::Relaxed).cast::<T>()) })
+    }
+
+    /// Converts the use into a reference.
+    ///
+    /// # Safety
+    /// [`Self::object`] has returned an object of this type.
+    #[inline(always)]
+    pub unsafe fn into_ref<T: Object>(self) -> QuickRef<T> {
+        let stub = self.stub();
+        // SAFETY: it is the object that `object` has returned.
+        let object = unsafe { NonNull::new_unchecked(stub.object.load(Ordering::Relaxed).cast::<T>()) };
+        QuickRef { stub, object, protection: self.0 }
+    }
+
+    /// Ends the use.
+    #[inline(always)]
+    pub fn end(self) {
+        let stub = self.stub();
+        stub.end_protection(ManuallyDrop::into_inner(self.0));
+    }
+
+    #[inline(always)]
+    fn stub(&self) -> &'static Stub {
+        // SAFETY: `EvdStub::protect` has stored the address of a stub in the slot, and stubs are never unmapped.
+        unsafe { &*(self.0.address() as *const Stub) }
     }
 }
 

@@ -30,6 +30,10 @@ pub(super) fn mine() -> Option<&'static Slots> {
     })
 }
 
+pub(super) fn present() -> Option<&'static Slots> {
+    MINE.with(Cell::get)
+}
+
 pub(super) fn all() -> impl Iterator<Item = &'static Slots> {
     RECORDS.iter()
 }

@@ -50,6 +50,12 @@ thread_local! {
     static OWNED: Owned = const { Owned(Cell::new(None)) };
 }
 
+/// The slots of this thread, if it has any.
+#[inline(always)]
+pub(super) fn present() -> Option<&'static Slots> {
+    local::get()
+}
+
 /// The slots of this thread. The first call claims a record.
 #[inline(always)]
 pub(super) fn mine() -> Option<&'static Slots> {

@@ -1,6 +1,6 @@
 //! Completions of an EVD, counted by EP under the EVD's lock.
 //!
-//! Several completions in a row usually belong to one EP, or alternate between two. The counts of the last two EPs are kept outside
+//! Consecutive completions usually belong to one or two EPs. The counts of two recent EPs are kept outside
 //! the map, so only another EP costs a lookup. An EP is added when it starts to use the EVD, so counting allocates no memory.
 #![forbid(unsafe_code)]
 
@@ -74,11 +74,10 @@ impl Completed {
 /// Completions of an EVD by EP.
 #[derive(Debug, Default)]
 pub struct CompletionsByEp {
-    /// The two EPs that have completed work most recently. `recent_counts` has their counts that are not in the map
-    /// yet.
+    /// Two EPs that have completed work recently. `recent_counts` has their counts that are not in the map yet.
     recent_eps: [usize; 2],
     recent_counts: [Completed; 2],
-    /// Index in both arrays of the EP that has completed work last.
+    /// Index in both arrays of the EP that was added last.
     last: usize,
     /// Counts by EP, without `recent_counts`.
     totals: HashMap<usize, Completed, BuildHasherDefault<HandleHasher>>,
@@ -99,10 +98,13 @@ impl CompletionsByEp {
 
     #[inline(always)]
     fn run(&mut self, ep: usize) -> &mut Completed {
-        if self.recent_eps[self.last & 1] != ep {
-            self.switch_to(ep);
+        if self.recent_eps[0] == ep {
+            return &mut self.recent_counts[0];
         }
-        &mut self.recent_counts[self.last & 1]
+        if self.recent_eps[1] == ep {
+            return &mut self.recent_counts[1];
+        }
+        self.add_recent(ep)
     }
 
     /// Starts counting for an EP; a second call has no effect.
@@ -122,13 +124,12 @@ impl CompletionsByEp {
         self.totals.get(&ep).copied().unwrap_or_default()
     }
 
-    /// Switches to `ep`: to the other of the two recent EPs, or to a new EP that replaces it.
+    /// Replaces the recent EP that was added first.
     #[inline(never)]
-    fn switch_to(&mut self, ep: usize) {
+    fn add_recent(&mut self, ep: usize) -> &mut Completed {
         self.last = (self.last & 1) ^ 1;
-        if self.recent_eps[self.last] != ep {
-            self.replace(self.last, ep);
-        }
+        self.replace(self.last, ep);
+        &mut self.recent_counts[self.last]
     }
 
     /// Adds the counts of a recent EP to the map, and replaces it by another EP.
