@@ -110,6 +110,21 @@ impl<T: Default> SlotQueue<T> {
         }
     }
 
+    /// The oldest entries, as far as their slots are consecutive in memory.
+    #[inline(always)]
+    pub fn front_run(&self) -> &[T] {
+        let end = self.slots.len().min(self.head + self.len);
+        self.slots.get(self.head..end).unwrap_or_default()
+    }
+
+    /// Removes the oldest `count` entries, or all if there are fewer. Their slots keep the content.
+    #[inline(always)]
+    pub fn drop_run(&mut self, count: usize) {
+        let count = count.min(self.len);
+        self.head = self.at(count);
+        self.len -= count;
+    }
+
     /// Removes and returns the oldest entry.
     pub fn pop_front(&mut self) -> Option<T> {
         let taken = std::mem::take(self.get_mut(0)?);
@@ -156,6 +171,13 @@ mod tests {
                 model.pop_front();
             }
             assert_eq!((queue.len(), queue.front()), (model.len(), model.front()));
+            if n % 89 == 0 {
+                let count = queue.front_run().len().min(3);
+                assert!(queue.front_run().iter().eq(queue.iter().take(queue.front_run().len())));
+                assert!(count > 0 || model.is_empty());
+                queue.drop_run(count);
+                model.drain(..count);
+            }
             if n % 97 == 0 {
                 assert!(queue.iter().eq(&model) && queue.iter_mut().map(|entry| *entry).eq(model.iter().copied()));
                 let middle = model.len() / 2;

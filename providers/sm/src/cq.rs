@@ -71,16 +71,16 @@ impl Outbox<'_> {
         }
     }
 
-    /// Returns a destination for several completions of `cq`: the free entries of the poller's array if `cq` is the
-    /// polled queue and is empty, otherwise the queue. The caller must report by [`Outbox::used`] how many entries of
-    /// the array it has filled.
+    /// Returns the free entries of the poller's array, if `cq` is the polled queue and is empty. The caller then passes
+    /// [`FreeEntries::used`] to [`Outbox::used`].
     #[inline]
     pub(crate) fn free_entries<'a>(&'a mut self, cq: &'a Arc<CqCore>) -> FreeEntries<'a> {
         match &mut self.poller {
             Some((own, out)) if Arc::ptr_eq(own, cq) && own.ready.is_empty() => {
-                FreeEntries { cq, direct: Some(out[self.filled..].iter_mut()) }
+                let direct = out[self.filled..].iter_mut();
+                FreeEntries { cq, free: direct.len(), most: direct.len(), direct }
             }
-            _ => FreeEntries { cq, direct: None },
+            _ => FreeEntries { cq, free: 0, most: usize::MAX, direct: [].iter_mut() },
         }
     }
 
@@ -106,31 +106,38 @@ impl Outbox<'_> {
 /// Destination of a sequence of successful completions: the poller's array, or their queue. See [`Outbox::free_entries`].
 pub(crate) struct FreeEntries<'a> {
     cq: &'a Arc<CqCore>,
-    direct: Option<std::slice::IterMut<'a, Completion>>,
+    /// Free entries of the poller's array; none if the completions are for the queue.
+    direct: std::slice::IterMut<'a, Completion>,
+    /// Initial number of these entries.
+    free: usize,
+    /// Number of completions that may be added.
+    most: usize,
 }
 
 impl FreeEntries<'_> {
-    /// Whether the poller's array is full; false if the completions are added to the queue.
+    /// Number of completions that may be added at first. The queue takes any number.
     #[inline(always)]
-    pub(crate) fn is_full(&self) -> bool {
-        self.direct.as_ref().is_some_and(|left| left.len() == 0)
+    pub(crate) fn most(&self) -> usize {
+        self.most
     }
 
-    /// Adds a completion. Returns the number of entries of the poller's array that it uses, 0 or 1. The fields are
-    /// written one by one: a copy of a record that was just written field by field would stall on store forwarding.
+    /// Number of entries of the poller's array that were used.
     #[inline(always)]
-    pub(crate) fn put(&mut self, token: &Token, bytes: u64, solicited: bool) -> usize {
-        match self.direct.as_mut().map(Iterator::next) {
-            Some(Some(entry)) => {
+    pub(crate) fn used(&self) -> usize {
+        self.free - self.direct.len()
+    }
+
+    /// Adds a completion. The fields are written one by one, because a copy of a record that was just written in smaller
+    /// parts would stall on store forwarding.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, token: &Token, bytes: u64, solicited: bool) {
+        match self.direct.next() {
+            Some(entry) => {
                 entry.token = *token;
                 (entry.status, entry.bytes, entry.solicited) = (Status::Success, bytes, solicited);
                 entry.arrival = Arrival::Send;
-                1
             }
-            _ => {
-                self.cq.push(Completion { token: *token, bytes, solicited, ..Completion::default() });
-                0
-            }
+            None => self.cq.push(Completion { token: *token, bytes, solicited, ..Completion::default() }),
         }
     }
 }

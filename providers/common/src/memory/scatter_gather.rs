@@ -4,7 +4,7 @@
 //! reference on the registration. No Rust reference to consumer memory is ever created.
 
 use crate::memory::user_copy::{self, Registration, TimeSlot};
-use dapl::provider::{Segment, Status};
+use dapl::provider::{Region, Segment, Status};
 
 /// Maximum number of segments that are stored without an allocation.
 const FEW: usize = 4;
@@ -170,18 +170,37 @@ pub unsafe fn gather_announced(memory: &impl LocalMemory, pd: u32, segment: &Seg
         && unsafe { user_copy::read(segment.address, to, segment.length as usize, registration) }
 }
 
-/// Short copies that follow each other within microseconds. They share one reference on a registration and one reading
-/// of the time.
+/// Short copies to memory of one protection domain that follow each other within microseconds. They share one reference
+/// on a registration and one reading of the time.
 pub struct Batch<'a, M: LocalMemory> {
     memory: &'a M,
-    /// The key of the last copy, and a reference on its registration.
-    guard: Option<(u32, M::Guard<'a>)>,
+    pd: u32,
+    /// The registration of the last copy.
+    guarded: Option<GuardedRegion<M::Guard<'a>>>,
     time: Option<TimeSlot>,
 }
 
+/// A registration with the right to write. It does not change while there is a reference.
+struct GuardedRegion<G> {
+    key: u32,
+    region: Region,
+    _guard: G,
+}
+
+impl<G> GuardedRegion<G> {
+    /// Whether the first `length` bytes of a segment are in this registration.
+    #[inline(always)]
+    fn covers(&self, segment: &Segment, length: u64) -> bool {
+        // Below the base the offset wraps and is larger than any length.
+        let offset = segment.address.wrapping_sub(self.region.address);
+        let most = self.region.length.checked_sub(length);
+        self.key == segment.key && most.is_some_and(|most| offset <= most)
+    }
+}
+
 impl<'a, M: LocalMemory> Batch<'a, M> {
-    pub fn new(memory: &'a M) -> Self {
-        Batch { memory, guard: None, time: None }
+    pub fn new(memory: &'a M, pd: u32) -> Self {
+        Batch { memory, pd, guarded: None, time: None }
     }
 
     /// Makes the next copy read the time again. Called after work that may take longer than a time slot.
@@ -195,11 +214,11 @@ impl<'a, M: LocalMemory> Batch<'a, M> {
     /// # Safety
     /// Same as [`scatter`].
     #[inline(always)]
-    pub unsafe fn scatter_recent(&mut self, pd: u32, segments: &Segments, from: *const u8, length: u64) -> bool {
-        let Some(piece) = self.acquire(pd, segments, length) else { return false };
+    pub unsafe fn scatter_recent(&mut self, segments: &Segments, from: *const u8, length: u64) -> bool {
+        let Some(segment) = self.acquire(segments, length) else { return false };
         let time = *self.time.get_or_insert_with(TimeSlot::now);
-        // SAFETY: `guard` holds a reference on the registration during the copy. The caller guarantees `from`.
-        unsafe { user_copy::write_recent(from, piece.address, length as usize, time) }
+        // SAFETY: `guarded` holds a reference on the registration during the copy. The caller guarantees `from`.
+        unsafe { user_copy::write_recent(from, segment.address, length as usize, time) }
     }
 
     /// Same as [`Batch::scatter_recent`], but checks memory that was not used recently.
@@ -207,29 +226,29 @@ impl<'a, M: LocalMemory> Batch<'a, M> {
     /// # Safety
     /// Same as [`scatter`].
     #[inline]
-    pub unsafe fn scatter(&mut self, pd: u32, segments: &Segments, from: *const u8, length: u64) -> bool {
-        let Some(piece) = self.acquire(pd, segments, length) else { return false };
-        let registration = || self.memory.registration(piece.key);
-        // SAFETY: `guard` holds a reference on the registration during the copy. The caller guarantees `from`.
-        unsafe { user_copy::write(from, piece.address, length as usize, registration) }
+    pub unsafe fn scatter(&mut self, segments: &Segments, from: *const u8, length: u64) -> bool {
+        let Some(segment) = self.acquire(segments, length) else { return false };
+        let registration = || self.memory.registration(segment.key);
+        // SAFETY: `guarded` holds a reference on the registration during the copy. The caller guarantees `from`.
+        unsafe { user_copy::write(from, segment.address, length as usize, registration) }
     }
 
-    /// Returns the first `length` bytes of the only segment, and holds a reference on its registration in `guard`.
+    /// The only segment, of which at least `length` bytes may be written, with a reference on its registration.
     #[inline(always)]
-    fn acquire(&mut self, pd: u32, segments: &Segments, length: u64) -> Option<Segment> {
+    fn acquire<'s>(&mut self, segments: &'s Segments, length: u64) -> Option<&'s Segment> {
         let segment = segments.single().filter(|segment| length <= segment.length)?;
-        let piece = Segment { length, ..*segment };
-        let is_acquired = match &self.guard {
-            Some((key, _)) if *key == piece.key => self.memory.allows_piece(pd, &piece, true),
-            _ => self.replace_guard(pd, &piece),
-        };
-        is_acquired.then_some(piece)
+        let is_guarded = self.guarded.as_ref().is_some_and(|region| region.covers(segment, length));
+        (is_guarded || self.guard_region(segment, length)).then_some(segment)
     }
 
     #[inline(never)]
-    fn replace_guard(&mut self, pd: u32, piece: &Segment) -> bool {
-        self.guard = self.memory.acquire_piece(pd, piece, true).ok().map(|guard| (piece.key, guard));
-        self.guard.is_some()
+    fn guard_region(&mut self, segment: &Segment, length: u64) -> bool {
+        let piece = Segment { length, ..*segment };
+        self.guarded = self.memory.acquire_piece(self.pd, &piece, true).ok().map(|guard| {
+            let Registration { region, .. } = self.memory.registration(piece.key);
+            GuardedRegion { key: piece.key, region, _guard: guard }
+        });
+        self.guarded.is_some()
     }
 }
 
@@ -268,7 +287,6 @@ mod tests {
 
     use super::*;
     use crate::memory::user_copy::Checker;
-    use dapl::provider::Region;
 
     fn segment(address: u64, length: u64) -> Segment {
         Segment { key: 1, pad: 0, address, length }
@@ -302,11 +320,21 @@ mod tests {
         assert_eq!(Segments::new(&[segment(0, u64::MAX), segment(0, 2)]).total(), u64::MAX);
     }
 
-    /// Memory with one registration, in protection domain 1, which may be read but not written.
+    /// Memory with one registration, in protection domain 1, which may be read.
     struct FakeMemory {
         key: u32,
+        /// Whether it may be written too.
+        is_writable: bool,
+        region: Region,
         references: Cell<u32>,
         checker: Checker,
+    }
+
+    impl FakeMemory {
+        fn new(key: u32) -> Self {
+            let (references, checker) = (Cell::new(0), Checker::default());
+            FakeMemory { key, is_writable: false, region: Region { address: 0, length: 0 }, references, checker }
+        }
     }
 
     struct FakeGuard<'a>(&'a Cell<u32>);
@@ -323,21 +351,52 @@ mod tests {
         fn acquire_piece(&self, pd: u32, piece: &Segment, write: bool) -> Result<FakeGuard<'_>, Status> {
             self.references.set(self.references.get() + 1);
             let guard = FakeGuard(&self.references);
-            if pd == 1 && piece.key == self.key && !write { Ok(guard) } else { Err(Status::LocalProtection) }
+            if self.allows_piece(pd, piece, write) { Ok(guard) } else { Err(Status::LocalProtection) }
         }
 
         fn allows_piece(&self, pd: u32, piece: &Segment, write: bool) -> bool {
-            pd == 1 && piece.key == self.key && !write
+            pd == 1 && piece.key == self.key && (self.is_writable || !write)
         }
 
         fn registration(&self, _: u32) -> Registration<'_> {
-            Registration { region: Region { address: 0, length: 0 }, checker: &self.checker }
+            Registration { region: self.region, checker: &self.checker }
         }
     }
 
     #[test]
+    fn batch_holds_one_reference_and_copies_within_its_registration() {
+        let (source, mut sink) = ([3u8; 16], [0u8; 64]);
+        let base = sink.as_mut_ptr() as u64;
+        let mut memory = FakeMemory::new(9);
+        (memory.is_writable, memory.region) = (true, Region { address: base, length: 48 });
+        let mut batch = Batch::new(&memory, 1);
+        let list = |key, at: u64, length| Segments::new(&[Segment { key, pad: 0, address: base + at, length }]);
+        // SAFETY: local arrays of at least that length, here and below.
+        let mut copies = |list: Segments, length| unsafe { batch.scatter(&list, source.as_ptr(), length) };
+        assert!(copies(list(9, 0, 16), 16) && copies(list(9, 40, 16), 8));
+        assert!(!copies(list(9, 0, 8), 16), "longer than the segment");
+        assert_eq!(memory.references.get(), 1);
+        assert!(!copies(list(8, 0, 16), 16), "another key");
+        assert_eq!(memory.references.get(), 0);
+        assert!(copies(list(9, 16, 16), 8));
+        drop(batch);
+        assert_eq!(memory.references.get(), 0);
+        let expected: Vec<_> = (0..64).map(|n| if matches!(n, 0..24 | 40..48) { 3 } else { 0 }).collect();
+        assert_eq!(sink[..], expected);
+    }
+
+    #[test]
+    fn registration_of_a_batch_is_checked_for_each_range() {
+        let guarded = GuardedRegion { key: 9, region: Region { address: 4096, length: 48 }, _guard: () };
+        let covers = |key, address, length| guarded.covers(&Segment { key, ..segment(address, 100) }, length);
+        assert!(covers(9, 4096, 48) && covers(9, 4143, 1) && covers(9, 4144, 0));
+        assert!(!covers(9, 4096, 49) && !covers(9, 4144, 1) && !covers(9, 4095, 1) && !covers(8, 4096, 1));
+        assert!(!covers(9, 0, 1) && !covers(9, u64::MAX, 48) && !covers(9, 4097, u64::MAX));
+    }
+
+    #[test]
     fn copies_check_rights_and_release_their_references() {
-        let memory = FakeMemory { key: 9, references: Cell::new(0), checker: Checker::default() };
+        let memory = FakeMemory::new(9);
         let (source, mut sink) = ([3u8; 64], [0u8; 64]);
         let base = source.as_ptr() as u64;
         let list = |key| {

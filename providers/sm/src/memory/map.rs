@@ -222,6 +222,27 @@ impl<const WORDS: usize> Slots<WORDS> {
         unsafe { self.first.add((index & self.mask) as usize).as_ref() }
     }
 
+    /// Slot `index` and those after it, up to the end of the ring.
+    #[inline(always)]
+    pub(crate) fn run(&self, index: u64) -> &[[AtomicU64; WORDS]] {
+        let (from, count) = (index & self.mask, self.count());
+        // SAFETY: as in `words`, for all slots from this one on.
+        unsafe { std::slice::from_raw_parts(self.first.add(from as usize).as_ptr(), (count - from) as usize) }
+    }
+
+    /// Prefetches the cache line of a slot that contains byte `OFFSET`, for reading.
+    #[inline(always)]
+    pub(crate) fn fetch_line<const OFFSET: usize>(slot: &[AtomicU64; WORDS]) {
+        const { assert!(OFFSET < WORDS * 8) };
+        prefetch(std::ptr::from_ref(slot).cast::<u8>().wrapping_add(OFFSET), false);
+    }
+
+    /// Prefetches the slot that is `ahead` slots after `slot` in memory, for reading.
+    #[inline(always)]
+    pub(crate) fn fetch_ahead(slot: &[AtomicU64; WORDS], ahead: usize) {
+        prefetch(std::ptr::from_ref(slot).wrapping_add(ahead).cast(), false);
+    }
+
     /// Returns the address of the bytes of a slot, starting at byte `OFFSET`, for raw copies.
     #[inline(always)]
     pub(crate) fn bytes<const OFFSET: usize>(&self, index: u64) -> *mut u8 {

@@ -75,13 +75,13 @@ impl Header {
     }
 
     /// Decodes the word of a send whose bytes are all in its slot. Returns the length, and whether the send is
-    /// solicited. `None` for any other word.
+    /// solicited. `None` for any other word, and for any that exceeds 32 bits.
     #[inline(always)]
-    pub(crate) fn decode_inline_send(word: u32) -> Option<(u32, bool)> {
-        const SOLICITED: u32 = 0x80;
-        let kind_and_flags = Header::inline_send(0, false).encode();
+    pub(crate) fn decode_inline_send(word: u64) -> Option<(u64, bool)> {
+        const SOLICITED: u64 = 0x80;
+        let kind_and_flags = u64::from(Header::inline_send(0, false).encode());
         let (low, length) = (word & 0xFF & !SOLICITED, word >> 8);
-        (low == kind_and_flags && length as usize <= INLINE).then_some((length, word & SOLICITED != 0))
+        (low == kind_and_flags && length <= INLINE as u64).then_some((length, word & SOLICITED != 0))
     }
 
     #[inline(always)]

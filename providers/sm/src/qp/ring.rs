@@ -20,6 +20,9 @@ const BODY: usize = 16;
 /// Index of the last word of a slot. If the bytes of a send are in the message buffer, this word contains the immediate
 /// data or the window key.
 const VALUE: usize = SLOT / 8 - 1;
+/// A slot, as words.
+type Slot = [AtomicU64; SLOT / 8];
+
 /// Prefetch distance in slots: the number of messages that can be sent while one cache line is transferred from the
 /// peer's CPU.
 const AHEAD: u64 = 4;
@@ -230,6 +233,40 @@ pub(crate) enum Peeked {
     Invalid,
 }
 
+/// Consecutive slots. Those that the writer has filled come first.
+pub(crate) struct SlotRun<'a> {
+    slots: &'a [Slot],
+    /// Upper half of the header word of filled slots.
+    lap: u64,
+}
+
+impl<'a> SlotRun<'a> {
+    /// The slots, of which those that were filled come first.
+    #[inline(always)]
+    pub(crate) fn slots(&self) -> &'a [Slot] {
+        self.slots
+    }
+
+    /// Same as [`Reader::peek`], for a slot of the run with a send that fits in it: returns the address of its payload, its
+    /// length, and whether it is solicited. `None` for all other messages.
+    #[inline(always)]
+    pub(crate) fn inline_send(&self, slot: &'a Slot) -> Option<(*const u8, u64, bool)> {
+        // Acquire, for the Release in `push`. A word of another lap exceeds 32 bits after the subtraction.
+        let word = slot[0].load(Ordering::Acquire).wrapping_sub(self.lap);
+        let (length, is_solicited) = Header::decode_inline_send(word)?;
+        if length as usize > LINE - BODY {
+            Slots::fetch_line::<LINE>(slot);
+        }
+        Some((std::ptr::from_ref(slot).cast::<u8>().wrapping_add(BODY), length, is_solicited))
+    }
+
+    /// Prefetches a slot behind `slot`, which the writer has probably filled too.
+    #[inline(always)]
+    pub(crate) fn look_ahead(slot: &Slot) {
+        Slots::fetch_ahead(slot, AHEAD as usize);
+    }
+}
+
 impl Reader {
     pub(crate) fn new(area: Arc<Map>, layout: RingLayout) -> Self {
         let slots = Slots::new(area, layout.offset, layout.slots);
@@ -259,25 +296,18 @@ impl Reader {
         Header::decode(word as u32).map_or(Peeked::Invalid, Peeked::Entry)
     }
 
-    /// If the next slot contains a send that fits in its slot, returns the length and whether the send is solicited.
-    /// `None`: the slot is empty or contains another message; `peek` tells which.
+    /// The next slots, as far as they are consecutive in memory and in one lap.
     #[inline(always)]
-    pub(crate) fn peek_inline_send(&self) -> Option<(u32, bool)> {
-        let word = self.slots.words(self.next)[0].load(Ordering::Acquire);
-        if word & !0xFFFF_FFFF != lap(self.next, self.shift) {
-            return None;
-        }
-        let found = Header::decode_inline_send(word as u32)?;
-        if found.0 as usize > LINE - BODY {
-            self.slots.fetch::<LINE>(self.next, false);
-        }
-        Some(found)
+    pub(crate) fn run(&self) -> SlotRun<'_> {
+        SlotRun { slots: self.slots.run(self.next), lap: lap(self.next, self.shift) }
     }
 
-    /// Field `ack` of the next slot: low half of the number of local slots that the peer has consumed.
+    /// Advances by `count` slots of a run, which is not 0. Returns field `ack` of the last of them: low half of the number of
+    /// local slots that the peer has consumed.
     #[inline(always)]
-    pub(crate) fn ack(&self) -> u32 {
-        self.slots.words(self.next)[1].load(Ordering::Relaxed) as u32
+    pub(crate) fn advance_run(&mut self, count: usize) -> u32 {
+        self.next += count as u64;
+        self.slots.words(self.next - 1)[1].load(Ordering::Relaxed) as u32
     }
 
     /// Prefetches the second cache line of the next slot, if a message with this header uses it.
@@ -416,6 +446,29 @@ mod tests {
             } else {
                 assert!(oracle.is_empty() || writer.is_full());
             }
+        }
+    }
+
+    #[test]
+    fn runs_end_at_the_first_empty_slot_and_at_the_end_of_the_ring() {
+        let (mut writer, mut reader) = pair(8);
+        for (sent, expected) in [(3, [3, 0]), (8, [5, 3]), (5, [5, 0]), (0, [0, 0])] {
+            for n in 0..sent {
+                writer.announce_send(writer.next_slot(), n, 10 * u32::from(n));
+                writer.advance(writer.next(), n, 1);
+            }
+            let mut number = 0;
+            for count in expected {
+                let run = reader.run();
+                let found = run.slots().iter().map_while(|slot| run.inline_send(slot));
+                let lengths: Vec<_> = found.map(|(_, length, is_solicited)| (length, is_solicited)).collect();
+                assert!(lengths.iter().copied().eq((number..number + count).map(|length| (length, false))));
+                number += count;
+                if count > 0 {
+                    assert_eq!(u64::from(reader.advance_run(count as usize)), 10 * (number - 1));
+                }
+            }
+            assert_eq!(writer.learn(reader.taken()), Some(()));
         }
     }
 

@@ -26,7 +26,7 @@ use crate::memory::regions::{Regions, Target};
 use crate::proto::message::{Fragment, Header, INLINE, Kind, LINE};
 use crate::proto::reassembly::Reassembly;
 use crate::qp::link::{ConnectionMemory, WANT_PROGRESS};
-use crate::qp::ring::{Peeked, Reader, SlotFields, Writer};
+use crate::qp::ring::{Peeked, Reader, SlotFields, SlotRun, Writer};
 use crate::qp::shared::{Fault, NAK_ACCESS, NAK_RESPONDER, Pool, Shared};
 use crate::srq::SrqRecv;
 
@@ -167,7 +167,7 @@ impl Rx {
         let Some(ends) = self.ends.as_mut() else { return Ok(false) };
         let begin = ends.requests.taken();
         let (mut answered, mut result, mut budget) = (false, Ok(()), MAX_PASS_BYTES);
-        let mut batch = Batch::new(&*shared.regions);
+        let mut batch = Batch::new(&*shared.regions, shared.recv_pd);
         while ends.requests.taken() - begin < MAX_PASS_SLOTS as u64 && !out.is_full() {
             ends.take_short(shared, &mut batch, &mut self.queue, out, begin + MAX_PASS_SLOTS as u64);
             if out.is_full() {
@@ -359,29 +359,40 @@ impl RxEnds {
         end: u64,
     ) {
         let Some(cq) = shared.recv_cq.as_ref().filter(|_| self.message.is_between()) else { return };
-        let (mut entries, mut used, mut ack) = (out.free_entries(cq), 0, None);
-        let begin = self.requests.taken();
-        while self.requests.taken() < end && !entries.is_full() {
-            let Some((length, solicited)) = self.requests.peek_inline_send() else { break };
-            let Some(receive) = queue.front() else { break };
-            // SAFETY: the payload of the slot is in the peer's mapped area, and `peek_inline_send` has checked that
-            // `length` is at most the length of the payload.
-            let is_delivered = unsafe {
-                batch.scatter_recent(shared.recv_pd, &receive.segments, self.requests.payload(), length.into())
-            };
-            if !is_delivered {
-                batch.forget_time(); // The general path takes longer, so the stored time would be stale.
+        let mut entries = out.free_entries(cq);
+        let mut left = entries.most().min((end - self.requests.taken()) as usize);
+        let mut ack = None;
+        loop {
+            let (run, receives) = (self.requests.run(), queue.front_run());
+            let most = run.slots().len().min(receives.len());
+            let mut taken = 0;
+            for (slot, receive) in run.slots().iter().zip(receives).take(left) {
+                let Some((payload, length, is_solicited)) = run.inline_send(slot) else { break };
+                // SAFETY: the payload of the slot is in the peer's mapped area, and `inline_send` has checked that
+                // `length` is at most the length of the payload.
+                if !unsafe { batch.scatter_recent(&receive.segments, payload, length) } {
+                    batch.forget_time(); // The general path takes longer, so the stored time would be stale.
+                    break;
+                }
+                fail_point!(PieceTaken);
+                entries.put(&receive.token, length, is_solicited);
+                taken += 1;
+                if taken > 1 {
+                    SlotRun::look_ahead(slot); // Messages usually arrive in sequence.
+                }
+            }
+            if taken == 0 {
                 break;
             }
-            fail_point!(PieceTaken);
-            ack = Some(self.requests.ack());
-            used += entries.put(&receive.token, length.into(), solicited);
-            queue.drop_front();
-            self.requests.advance();
-            if self.requests.taken() - begin > 1 {
-                self.requests.look_ahead(); // Messages usually arrive in sequence.
+            ack = Some(self.requests.advance_run(taken));
+            queue.drop_run(taken);
+            left -= taken;
+            // Only at the end of the ring or of the queue's memory may more messages follow.
+            if taken < most {
+                break;
             }
         }
+        let used = entries.used();
         out.used(used);
         if let Some(ack) = ack {
             shared.watch.set_carried(ack);
@@ -407,13 +418,15 @@ impl RxEnds {
         let fields = self.requests.fields();
         let Ok(from) = self.piece(header, &fields) else { return false };
         // SAFETY: `piece` has checked that this number of bytes is in the peer's mapped area.
-        if !unsafe { batch.scatter(shared.recv_pd, &receive.segments, from, part.size) } {
+        if !unsafe { batch.scatter(&receive.segments, from, part.size) } {
             return false;
         }
         fail_point!(PieceTaken);
         shared.watch.set_carried(fields.ack);
         self.message.took(&header, part);
-        let used = out.free_entries(cq).put(&receive.token, part.size, header.solicited);
+        let mut entries = out.free_entries(cq);
+        entries.put(&receive.token, part.size, header.solicited);
+        let used = entries.used();
         out.used(used);
         queue.drop_front();
         self.held = false;

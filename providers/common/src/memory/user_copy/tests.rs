@@ -104,6 +104,28 @@ fn copies_bytes_in_both_directions() {
 }
 
 #[test]
+fn recently_used_memory_is_written_at_any_length_and_alignment() {
+    const LENGTH: usize = 100;
+    let memory = Mapping::new(false);
+    let source: Vec<u8> = (100..200).collect();
+    for (length, offset) in (0..=80).flat_map(|length| (0..9).map(move |offset| (length, offset))) {
+        // The time slot of the first write may end before the second write.
+        let is_written = || {
+            assert!(memory.copies(Direction::Write, 0, LENGTH));
+            // SAFETY: the test's own memory, and a vector of at least that length.
+            unsafe { write_recent(source.as_ptr(), memory.at + 8 + offset, length, TimeSlot::now()) }
+        };
+        while !is_written() {}
+        let mut found = [0; LENGTH];
+        // SAFETY: as above.
+        assert!(unsafe { read(memory.at, found.as_mut_ptr(), LENGTH, || memory.registration()) });
+        let mut expected = [7; LENGTH];
+        expected[8 + offset as usize..][..length].copy_from_slice(&source[..length]);
+        assert_eq!(found, expected, "{length} bytes at {offset}");
+    }
+}
+
+#[test]
 fn copy_that_extends_into_unmapped_memory_fails() {
     for direction in BOTH {
         for length in LENGTHS {

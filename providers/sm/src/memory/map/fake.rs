@@ -89,6 +89,15 @@ impl<const WORDS: usize> Slots<WORDS> {
         self.area.words(self.offset + (index & self.mask) as usize * WORDS * 8)
     }
 
+    pub(crate) fn run(&self, index: u64) -> &[[AtomicU64; WORDS]] {
+        let words = self.offset / 8..self.offset / 8 + self.count() as usize * WORDS;
+        &self.area.0.words[words].as_chunks().0[(index & self.mask) as usize..]
+    }
+
+    pub(crate) fn fetch_line<const OFFSET: usize>(_: &[AtomicU64; WORDS]) {}
+
+    pub(crate) fn fetch_ahead(_: &[AtomicU64; WORDS], _: usize) {}
+
     pub(crate) fn show(&self, _: u64, _: &RingWatch, _: u32) {}
 
     pub(crate) fn bytes<const OFFSET: usize>(&self, _: u64) -> *mut u8 {

@@ -85,23 +85,25 @@ impl Tx {
     pub(super) fn retire_quick(&mut self, shared: &Shared, out: &mut Outbox<'_>) -> bool {
         let (Some(ends), Some(cq)) = (self.ends.as_mut(), &shared.request_cq) else { return false };
         let (taken, ep, before) = (ends.requests.taken(), shared.ep.handle, self.queue.len());
-        let (mut entries, mut used, mut reported) = (out.free_entries(cq), 0, 0);
+        let (mut entries, mut reported) = (out.free_entries(cq), 0);
+        let most = entries.most();
         self.has_retirable = false;
         while let Some(Entry::Quick(quick)) = self.queue.front() {
             if quick.slot > taken || quick.failed.is_some() {
                 break;
             }
             if !quick.suppress {
-                if entries.is_full() {
+                if reported == most {
                     self.has_retirable = true;
                     break;
                 }
-                used += entries.put(&quick.token(ep), quick.bytes.into(), false);
+                entries.put(&quick.token(ep), quick.bytes.into(), false);
                 reported += 1;
             }
             fail_point!(Completed);
             self.queue.drop_front();
         }
+        let used = entries.used();
         out.used(used);
         self.notifying -= reported;
         let retired = before - self.queue.len();
