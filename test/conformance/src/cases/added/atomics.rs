@@ -9,13 +9,13 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut cases = cases![
-        "spec/events 4.1": v2_fetch_and_add_returns_the_previous_value => pair(add, be_changed),
-        "spec/events 4.1": v2_cmp_and_swap_replaces_an_equal_value => pair(swap, be_changed),
-        "spec/events 4.1": v2_atomics_of_two_processes_are_atomic => pair(take_tickets, sell_tickets).limit(40),
-        "spec/events 4.1": v2_fence_waits_for_atomics => pair(add_and_write, be_changed),
-        "spec/events 4.3": v2_suppressed_atomics_complete_silently => pair(add_silently, be_changed),
-        "spec/endpoints 4.2": v2_kill_of_the_initiator_leaves_whole_atomics => pair(die_adding, count_adds).only_two(),
-        "spec/endpoints 4.2": v2_kill_of_the_target_ends_atomics => pair(lose_target, die_as_target).only_two(),
+        "spec/events 4.1": v2_fetch_and_add_returns_the_previous_value => pair(client_add, server_be_changed),
+        "spec/events 4.1": v2_cmp_and_swap_replaces_an_equal_value => pair(client_swap, server_be_changed),
+        "spec/events 4.1": v2_atomics_of_two_processes_are_atomic => pair(client_take_tickets, server_sell_tickets).limit(40),
+        "spec/events 4.1": v2_fence_waits_for_atomics => pair(client_add_and_write, server_be_changed),
+        "spec/events 4.3": v2_suppressed_atomics_complete_silently => pair(client_add_silently, server_be_changed),
+        "spec/endpoints 4.2": v2_kill_of_the_initiator_leaves_whole_atomics => pair(client_die_adding, server_count_adds).only_two(),
+        "spec/endpoints 4.2": v2_kill_of_the_target_ends_atomics => pair(client_lose_target, server_die_as_target).only_two(),
     ];
     for wrong in Wrong::ALL {
         let body = move |ctx: &Ctx| be_denied(ctx, wrong);
@@ -52,7 +52,7 @@ fn post(
     ok(added::post_extended(conn.ep.h(), operation, &segment, cookie, &target, flags));
 }
 
-fn add(ctx: &Ctx) {
+fn client_add(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
     let (target, back) = (ctx.receive_target(), conn.memory(WORD));
@@ -69,7 +69,7 @@ fn add(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn swap(ctx: &Ctx) {
+fn client_swap(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
     let (target, back) = (ctx.receive_target(), conn.memory(WORD));
@@ -82,7 +82,7 @@ fn swap(ctx: &Ctx) {
 }
 
 /// Exports three 64-bit words; the peer changes the second.
-fn be_changed(ctx: &Ctx) {
+fn server_be_changed(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
     let memory = conn.ia.memory_with(&conn.pz, 3 * WORD, ATOMIC);
@@ -116,7 +116,7 @@ fn contend(conn: &Conn, target: DAT_RMR_TRIPLET) -> u64 {
     sum
 }
 
-fn take_tickets(ctx: &Ctx) {
+fn client_take_tickets(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
     let target = ctx.receive_target();
@@ -126,7 +126,7 @@ fn take_tickets(ctx: &Ctx) {
 }
 
 /// Runs the same increments as the peer on the local memory, over a connection to itself.
-fn sell_tickets(ctx: &Ctx) {
+fn server_sell_tickets(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
     let (own, other) = ctx.loopback_with(&conn.ia, &Setup { qual: 1, ..Setup::default() });
@@ -143,7 +143,7 @@ fn sell_tickets(ctx: &Ctx) {
 }
 
 /// A fenced write starts after the preceding atomic operation has completed, so it sends the former value.
-fn add_and_write(ctx: &Ctx) {
+fn client_add_and_write(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
     let (target, back) = (ctx.receive_target(), conn.memory(WORD));
@@ -161,7 +161,7 @@ fn add_and_write(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn add_silently(ctx: &Ctx) {
+fn client_add_silently(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
     let (target, back) = (ctx.receive_target(), conn.memory(16 * WORD));
@@ -183,7 +183,7 @@ fn add_silently(ctx: &Ctx) {
 const COMPLETE: u64 = 20;
 const ON_THE_WAY: u64 = 8;
 
-fn die_adding(ctx: &Ctx) {
+fn client_die_adding(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
     let (target, back) = (ctx.receive_target(), conn.memory(WORD));
@@ -198,7 +198,7 @@ fn die_adding(ctx: &Ctx) {
     ctx.die();
 }
 
-fn count_adds(ctx: &Ctx) {
+fn server_count_adds(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
     let memory = conn.ia.memory_with(&conn.pz, WORD, ATOMIC);
@@ -218,7 +218,7 @@ fn count_adds(ctx: &Ctx) {
     drop(lmr);
 }
 
-fn lose_target(ctx: &Ctx) {
+fn client_lose_target(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
     let (target, back) = (ctx.receive_target(), conn.memory(WORD));
@@ -243,7 +243,7 @@ fn lose_target(ctx: &Ctx) {
     expect_nothing(conn.request.h());
 }
 
-fn die_as_target(ctx: &Ctx) {
+fn server_die_as_target(ctx: &Ctx) {
     have(ctx);
     let conn = ctx.connect();
     let memory = conn.ia.memory_with(&conn.pz, WORD, ATOMIC);

@@ -10,10 +10,10 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 6": v2_common_service_point_receives_requests => pair(common_connect, common_listen),
+        "spec/endpoints 6": v2_common_service_point_receives_requests => pair(client_common_connect, server_common_listen),
         "spec/endpoints 6": v2_common_service_point_refuses_unsupported_protocols_and_addresses,
         "spec/endpoints 6": v2_port_is_taken_by_one_listener,
-        "spec/endpoints 7.4": v2_private_data_of_a_reject_reaches_the_requester => pair(be_rejected, reject),
+        "spec/endpoints 7.4": v2_private_data_of_a_reject_reaches_the_requester => pair(client_be_rejected, server_reject),
     ]
 }
 
@@ -41,7 +41,7 @@ fn create(ia: &Ia, mut comm: DAT_COMM, address: &Address, evd: &Evd) -> Result<D
     }
 }
 
-fn common_listen(ctx: &Ctx) {
+fn server_common_listen(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let port = ctx.qual(0) as u16;
     let address = with_port(&conn.ia, port).unwrap_or_else(|| ctx.unsupported("an IPv4 address"));
@@ -66,7 +66,7 @@ fn common_listen(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn common_connect(ctx: &Ctx) {
+fn client_common_connect(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let address = ctx.receive_address();
     let mut bytes = address_at(address.pointer());
@@ -128,7 +128,7 @@ fn v2_port_is_taken_by_one_listener(ctx: &Ctx) {
 
 const DATA: &[u8] = b"come again tomorrow";
 
-fn reject(ctx: &Ctx) {
+fn server_reject(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let qual = ctx.qual(4);
@@ -152,7 +152,7 @@ fn reject(ctx: &Ctx) {
     psp.free();
 }
 
-fn be_rejected(ctx: &Ctx) {
+fn client_be_rejected(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let address = ctx.receive_address();
     for _ in 0..2 {

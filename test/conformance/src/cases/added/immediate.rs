@@ -9,10 +9,10 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 4.1": v2_immediate_data_arrives_after_the_bytes_of_its_write => pair(write, be_written),
-        "spec/events 4.1": v2_write_with_immediate_data_waits_for_a_receive => pair(write_early, receive_late),
-        "spec/events 4.1": v2_immediate_data_arrives_in_the_order_of_posts => pair(write_many, receive_many),
-        "spec/events 4.5": v2_write_with_immediate_data_out_of_bounds_ends_the_connection => pair(write_outside, keep_receive),
+        "spec/events 4.1": v2_immediate_data_arrives_after_the_bytes_of_its_write => pair(client_write, server_be_written),
+        "spec/events 4.1": v2_write_with_immediate_data_waits_for_a_receive => pair(client_write_early, server_receive_late),
+        "spec/events 4.1": v2_immediate_data_arrives_in_the_order_of_posts => pair(client_write_many, server_receive_many),
+        "spec/events 4.5": v2_write_with_immediate_data_out_of_bounds_ends_the_connection => pair(client_write_outside, server_keep_receive),
         "spec/events 4.1": v2_evd_reports_extended_operations,
     ]
 }
@@ -32,7 +32,7 @@ fn arrived(cookie: u64, bytes: u32, data: u32) -> Done {
     }
 }
 
-fn write(ctx: &Ctx) {
+fn client_write(ctx: &Ctx) {
     needs(ctx, Feature::Immediate);
     let conn = ctx.connect();
     let memory = conn.memory(LENGTHS[5] as usize);
@@ -48,7 +48,7 @@ fn write(ctx: &Ctx) {
     }
 }
 
-fn be_written(ctx: &Ctx) {
+fn server_be_written(ctx: &Ctx) {
     needs(ctx, Feature::Immediate);
     let conn = ctx.connect();
     let memory = conn.memory(LENGTHS[5] as usize + 1);
@@ -64,7 +64,7 @@ fn be_written(ctx: &Ctx) {
     }
 }
 
-fn write_early(ctx: &Ctx) {
+fn client_write_early(ctx: &Ctx) {
     needs(ctx, Feature::Immediate);
     let conn = ctx.connect();
     let memory = conn.memory(100);
@@ -77,7 +77,7 @@ fn write_early(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receive_late(ctx: &Ctx) {
+fn server_receive_late(ctx: &Ctx) {
     needs(ctx, Feature::Immediate);
     let conn = ctx.connect();
     let memory = conn.memory(100);
@@ -92,7 +92,7 @@ fn receive_late(ctx: &Ctx) {
 const MANY: u32 = 200;
 
 /// Posts a mix of sends and writes with immediate data, eight outstanding.
-fn write_many(ctx: &Ctx) {
+fn client_write_many(ctx: &Ctx) {
     needs(ctx, Feature::Immediate);
     let conn = ctx.connect();
     let memory = conn.memory(16);
@@ -115,7 +115,7 @@ fn write_many(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receive_many(ctx: &Ctx) {
+fn server_receive_many(ctx: &Ctx) {
     needs(ctx, Feature::Immediate);
     let conn = ctx.connect();
     let memory = conn.memory(16);
@@ -134,7 +134,7 @@ fn receive_many(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn write_outside(ctx: &Ctx) {
+fn client_write_outside(ctx: &Ctx) {
     needs(ctx, Feature::Immediate);
     let conn = ctx.connect();
     let memory = conn.memory(100);
@@ -150,7 +150,7 @@ fn write_outside(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn keep_receive(ctx: &Ctx) {
+fn server_keep_receive(ctx: &Ctx) {
     needs(ctx, Feature::Immediate);
     let conn = ctx.connect();
     let memory = conn.memory(100);

@@ -12,11 +12,11 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/registry 3.3": v2_function_table_has_81_entries,
         "spec/events 3.6": v2_cno_descriptor_is_readable_while_evds_have_triggered,
-        "spec/events 3.6": v2_cno_descriptor_is_readable_after_completions => pair(send_later, poll_for_it),
+        "spec/events 3.6": v2_cno_descriptor_is_readable_after_completions => pair(client_send_later, server_poll_for_it),
         "spec/registry 11": v2_adapters_are_not_related,
         "spec/events 9.1": v2_rmr_create_for_ep_succeeds_or_is_refused,
-        "spec/events 4.1": v2_read_into_an_rmr_triplet_of_registered_memory_succeeds => pair(read_into_rmr, be_read),
-        "spec/events 4.1": v2_send_with_invalidation_arrives_or_is_refused => pair(send_invalidating, receive_it),
+        "spec/events 4.1": v2_read_into_an_rmr_triplet_of_registered_memory_succeeds => pair(client_read_into_rmr, server_be_read),
+        "spec/events 4.1": v2_send_with_invalidation_arrives_or_is_refused => pair(client_send_invalidating, server_receive_it),
         "spec/events 4.1": v2_unsupported_extended_operations_are_refused,
     ]
 }
@@ -54,7 +54,7 @@ fn v2_cno_descriptor_is_readable_while_evds_have_triggered(ctx: &Ctx) {
     expect(added::cno_trigger(cno.h(), null_mut()), argument(2));
 }
 
-fn send_later(ctx: &Ctx) {
+fn client_send_later(ctx: &Ctx) {
     let conn = ctx.connect();
     for _ in 0..100 {
         ctx.meet();
@@ -65,7 +65,7 @@ fn send_later(ctx: &Ctx) {
 }
 
 /// Sleeps in `poll` until the descriptor is readable, as an event loop does.
-fn poll_for_it(ctx: &Ctx) {
+fn server_poll_for_it(ctx: &Ctx) {
     let conn = ctx.connect();
     let (mut fd, mut cno, mut evd) = (-1, null_mut(), null_mut());
     ok(added::cno_fd_create(conn.ia.h(), &mut fd, &mut cno));
@@ -108,7 +108,7 @@ fn v2_rmr_create_for_ep_succeeds_or_is_refused(ctx: &Ctx) {
     }
 }
 
-fn read_into_rmr(ctx: &Ctx) {
+fn client_read_into_rmr(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(4096);
     let DAT_RMR_TRIPLET { rmr_context, target_address, segment_length, .. } = ctx.receive_target();
@@ -131,7 +131,7 @@ fn read_into_rmr(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn be_read(ctx: &Ctx) {
+fn server_be_read(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1024);
     memory.write_pattern(0, 1000, 9);
@@ -139,7 +139,7 @@ fn be_read(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn send_invalidating(ctx: &Ctx) {
+fn client_send_invalidating(ctx: &Ctx) {
     let conn = ctx.connect();
     expect(added::ep_post_send_with_invalidate(conn.ep.h(), &mut [], 0x8000, DAT_FALSE, 0), argument(5));
     ok(added::ep_post_send_with_invalidate(conn.ep.h(), &mut [], 0, DAT_FALSE, 0));
@@ -159,7 +159,7 @@ fn send_invalidating(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receive_it(ctx: &Ctx) {
+fn server_receive_it(ctx: &Ctx) {
     let conn = ctx.connect();
     post_empty_recv(&conn, 1);
     post_empty_recv(&conn, 2);

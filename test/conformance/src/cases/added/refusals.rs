@@ -15,14 +15,14 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 9.1": v2_calls_refuse_handles_of_other_kinds,
         "spec/registry 9.1": v2_extended_operations_refuse_any_bad_handle,
         "spec/registry 9.1": v2_adapter_is_queried_by_its_name,
-        "spec/events 4.1": v2_attributes_name_the_supported_operations => pair(post_each, be_there),
+        "spec/events 4.1": v2_attributes_name_the_supported_operations => pair(client_post_each, server_be_there),
         "spec/events 4.8": v2_extended_operations_are_refused_in_other_states,
-        "spec/events 4.8": v2_extended_operations_refuse_bad_arguments => pair(misuse, be_there),
-        "spec/events 4.8": v2_full_queue_refuses_extended_operations => pair(fill_the_queue, leave_full),
+        "spec/events 4.8": v2_extended_operations_refuse_bad_arguments => pair(client_misuse, server_be_there),
+        "spec/events 4.8": v2_full_queue_refuses_extended_operations => pair(client_fill_the_queue, server_leave_full),
         "spec/endpoints 5.1": v2_unreliable_endpoints_are_not_supported,
         "spec/endpoints 5.4": v2_multicast_addresses_are_unreachable,
-        "spec/endpoints 9.1": v2_largest_private_data_reaches_the_listener => pair(send_largest, take_largest),
-        "spec/endpoints 5.4": v2_common_connect_is_refused => pair(connect_wrongly, be_there),
+        "spec/endpoints 9.1": v2_largest_private_data_reaches_the_listener => pair(client_send_largest, server_take_largest),
+        "spec/endpoints 5.4": v2_common_connect_is_refused => pair(client_connect_wrongly, server_be_there),
     ]
 }
 
@@ -98,7 +98,7 @@ const OPERATIONS: [(Feature, Extended); 3] = [
 ];
 
 /// Posts every extended operation. Those that the attributes name must work; the others must be refused.
-fn post_each(ctx: &Ctx) {
+fn client_post_each(ctx: &Ctx) {
     let conn = ctx.connect();
     let (memory, target) = (conn.memory(WORD), ctx.receive_target());
     let attr = added::attributes(conn.ia.h()).0;
@@ -126,7 +126,7 @@ fn post_each(ctx: &Ctx) {
 }
 
 /// Exports memory and posts a receive for the peer, which makes the calls under test.
-fn be_there(ctx: &Ctx) {
+fn server_be_there(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.ia.memory_with(&conn.pz, 2 * WORD, ATOMIC);
     post_empty_recv(&conn, 1);
@@ -157,7 +157,7 @@ fn v2_extended_operations_are_refused_in_other_states(ctx: &Ctx) {
     check(in_state(DAT_INVALID_STATE_EP_UNCONNECTED));
 }
 
-fn misuse(ctx: &Ctx) {
+fn client_misuse(ctx: &Ctx) {
     let conn = ctx.connect();
     let (memory, of_peer) = (conn.memory(2 * WORD), ctx.receive_target());
     let (good, target) = (piece(&memory, 0, WORD), remote(of_peer, 0, WORD as u32));
@@ -211,7 +211,7 @@ fn target_of(memory: &Memory) -> v2::DAT_RMR_TRIPLET {
 }
 
 /// Fills the EP's request queue with sixteen requests that cannot complete.
-fn fill_the_queue(ctx: &Ctx) {
+fn client_fill_the_queue(ctx: &Ctx) {
     needs(ctx, Feature::Immediate);
     let conn = ctx.connect();
     let (memory, target) = (conn.memory(WORD), ctx.receive_target());
@@ -241,7 +241,7 @@ fn fill_the_queue(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn leave_full(ctx: &Ctx) {
+fn server_leave_full(ctx: &Ctx) {
     needs(ctx, Feature::Immediate);
     let conn = ctx.connect();
     let memory = conn.memory(WORD);
@@ -295,7 +295,7 @@ fn v2_multicast_addresses_are_unreachable(ctx: &Ctx) {
     }
 }
 
-fn send_largest(ctx: &Ctx) {
+fn client_send_largest(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let address = ctx.receive_address();
     let most = added::attributes(conn.ia.h()).1.max_private_data_size;
@@ -312,7 +312,7 @@ fn send_largest(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn take_largest(ctx: &Ctx) {
+fn server_take_largest(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let most = added::attributes(conn.ia.h()).1.max_private_data_size;
     let requests = conn.ia.evd(8, DAT_EVD_CR_FLAG);
@@ -329,7 +329,7 @@ fn take_largest(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn connect_wrongly(ctx: &Ctx) {
+fn client_connect_wrongly(ctx: &Ctx) {
     let conn = ctx.connect();
     let _ = ctx.receive_target();
     let mut bytes = address_at(conn.ia.attr().ia_address_ptr);

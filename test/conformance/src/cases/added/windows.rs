@@ -12,12 +12,12 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 9.2": v2_send_invalidates_the_context_of_an_rmr => pair(invalidate, be_invalidated).needs(Need::Rmr),
-        "spec/events 9.2": v2_unknown_context_cannot_be_invalidated => pair(invalidate_nothing, keep_all).needs(Need::Rmr),
-        "spec/events 9.2": v2_rmr_of_another_zone_is_not_invalidated => pair(invalidate_elsewhere, keep_elsewhere).needs(Need::Rmr),
-        "spec/events 4.1": v2_read_into_a_bound_rmr_succeeds => pair(read_into_bound, offer_bytes).needs(Need::Rmr),
-        "spec/events 9.2": v2_rmr_of_an_ep_is_accessible_to_its_peer => pair(use_rmr_of_ep, offer_rmr_of_ep).needs(Need::Rmr),
-        "spec/events 9.2": v2_rmr_of_an_ep_is_inaccessible_to_other_peers => pair(misuse_rmr_of_ep, offer_rmr_of_ep).needs(Need::Rmr),
+        "spec/events 9.2": v2_send_invalidates_the_context_of_an_rmr => pair(client_invalidate, server_be_invalidated).needs(Need::Rmr),
+        "spec/events 9.2": v2_unknown_context_cannot_be_invalidated => pair(client_invalidate_nothing, server_keep_all).needs(Need::Rmr),
+        "spec/events 9.2": v2_rmr_of_another_zone_is_not_invalidated => pair(client_invalidate_elsewhere, server_keep_elsewhere).needs(Need::Rmr),
+        "spec/events 4.1": v2_read_into_a_bound_rmr_succeeds => pair(client_read_into_bound, server_offer_bytes).needs(Need::Rmr),
+        "spec/events 9.2": v2_rmr_of_an_ep_is_accessible_to_its_peer => pair(client_use_rmr_of_ep, server_offer_rmr_of_ep).needs(Need::Rmr),
+        "spec/events 9.2": v2_rmr_of_an_ep_is_inaccessible_to_other_peers => pair(client_misuse_rmr_of_ep, server_offer_rmr_of_ep).needs(Need::Rmr),
         "spec/events 9.1": v2_scope_of_rmrs_is_an_attribute => local(scope).needs(Need::Rmr),
     ]
 }
@@ -42,7 +42,7 @@ fn write(conn: &Conn, memory: &Memory, target: DAT_RMR_TRIPLET, status: DAT_DTO_
 }
 
 /// Writes through a window, then invalidates it by a send.
-fn invalidate(ctx: &Ctx) {
+fn client_invalidate(ctx: &Ctx) {
     needs(ctx, Feature::Invalidate);
     let conn = ctx.connect();
     let memory = conn.memory(100);
@@ -62,7 +62,7 @@ fn invalidate(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn be_invalidated(ctx: &Ctx) {
+fn server_be_invalidated(ctx: &Ctx) {
     needs(ctx, Feature::Invalidate);
     let conn = ctx.connect();
     let (memory, message) = (conn.memory(100), conn.memory(100));
@@ -83,7 +83,7 @@ fn be_invalidated(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn invalidate_nothing(ctx: &Ctx) {
+fn client_invalidate_nothing(ctx: &Ctx) {
     needs(ctx, Feature::Invalidate);
     let conn = ctx.connect();
     let target = ctx.receive_target();
@@ -93,7 +93,7 @@ fn invalidate_nothing(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn keep_all(ctx: &Ctx) {
+fn server_keep_all(ctx: &Ctx) {
     needs(ctx, Feature::Invalidate);
     let conn = ctx.connect();
     let memory = conn.memory(100);
@@ -108,7 +108,7 @@ fn keep_all(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn invalidate_elsewhere(ctx: &Ctx) {
+fn client_invalidate_elsewhere(ctx: &Ctx) {
     needs(ctx, Feature::Invalidate);
     let conn = ctx.connect();
     let target = ctx.receive_target();
@@ -119,7 +119,7 @@ fn invalidate_elsewhere(ctx: &Ctx) {
 }
 
 /// Exports a window in another connection's PZ; the peer tries to invalidate it.
-fn keep_elsewhere(ctx: &Ctx) {
+fn server_keep_elsewhere(ctx: &Ctx) {
     needs(ctx, Feature::Invalidate);
     let conn = ctx.connect();
     let (own, _other) = ctx.loopback_with(&conn.ia, &Setup { qual: 1, ..Setup::default() });
@@ -133,7 +133,7 @@ fn keep_elsewhere(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn read_into_bound(ctx: &Ctx) {
+fn client_read_into_bound(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(300);
     let (rmr, readable) = (conn.pz.rmr(), conn.pz.rmr());
@@ -158,7 +158,7 @@ fn read_into_bound(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn offer_bytes(ctx: &Ctx) {
+fn server_offer_bytes(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(200);
     memory.write_pattern(0, 200, 3);
@@ -191,7 +191,7 @@ fn scope(ctx: &Ctx) {
 }
 
 /// Binds an RMR on the first of two connections with the same PZ.
-fn offer_rmr_of_ep(ctx: &Ctx) {
+fn server_offer_rmr_of_ep(ctx: &Ctx) {
     let conn = ctx.connect();
     if !has_rmrs_of_eps(&conn.ia) {
         ctx.unsupported("RMRs of one EP");
@@ -229,7 +229,7 @@ fn two_connections(ctx: &Ctx) -> (Conn, Conn) {
     (conn, second)
 }
 
-fn use_rmr_of_ep(ctx: &Ctx) {
+fn client_use_rmr_of_ep(ctx: &Ctx) {
     let (conn, _second) = two_connections(ctx);
     let memory = conn.memory(64);
     let target = ctx.receive_target();
@@ -249,7 +249,7 @@ fn use_rmr_of_ep(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn misuse_rmr_of_ep(ctx: &Ctx) {
+fn client_misuse_rmr_of_ep(ctx: &Ctx) {
     let (_conn, second) = two_connections(ctx);
     let memory = second.memory(64);
     let target = ctx.receive_target();

@@ -13,10 +13,10 @@ use crate::kit::*;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/events 8.1": v2_types_of_addresses_are_checked,
-        "spec/events 8.1": v2_peers_address_zero_based_memory_by_offsets => pair(use_offsets, offer_zero_based),
-        "spec/events 8.1": v2_access_beyond_zero_based_memory_is_denied => pair(leave, keep_inside),
-        "spec/events 8.1": v2_local_segments_of_zero_based_memory_are_offsets => pair(send_from_zero, receive_at_zero),
-        "spec/events 9.2": v2_rmr_may_be_zero_based => pair(use_offsets, bind_zero_based).needs(Need::Rmr),
+        "spec/events 8.1": v2_peers_address_zero_based_memory_by_offsets => pair(client_use_offsets, server_offer_zero_based),
+        "spec/events 8.1": v2_access_beyond_zero_based_memory_is_denied => pair(client_leave, server_keep_inside),
+        "spec/events 8.1": v2_local_segments_of_zero_based_memory_are_offsets => pair(client_send_from_zero, server_receive_at_zero),
+        "spec/events 9.2": v2_rmr_may_be_zero_based => pair(client_use_offsets, server_bind_zero_based).needs(Need::Rmr),
     ]
 }
 
@@ -84,7 +84,7 @@ fn v2_types_of_addresses_are_checked(ctx: &Ctx) {
 const LENGTH: u64 = 40_000;
 
 /// Writes, reads back, and adds at offsets in the peer's memory.
-fn use_offsets(ctx: &Ctx) {
+fn client_use_offsets(ctx: &Ctx) {
     needs_zero_based(ctx);
     let conn = ctx.connect();
     let (memory, target) = (conn.memory(LENGTH as usize), ctx.receive_target());
@@ -113,7 +113,7 @@ fn check_used(conn: &Conn, buffer: &Buffer) {
     buffer.expect_pattern(8, LENGTH as usize - 8, 4);
 }
 
-fn offer_zero_based(ctx: &Ctx) {
+fn server_offer_zero_based(ctx: &Ctx) {
     needs_zero_based(ctx);
     let conn = ctx.connect();
     let zero = Zero::new(&conn, LENGTH as usize);
@@ -123,7 +123,7 @@ fn offer_zero_based(ctx: &Ctx) {
 }
 
 /// Writes a range that ends one byte after the peer's memory.
-fn leave(ctx: &Ctx) {
+fn client_leave(ctx: &Ctx) {
     needs_zero_based(ctx);
     let conn = ctx.connect();
     let (memory, target) = (conn.memory(64), ctx.receive_target());
@@ -134,7 +134,7 @@ fn leave(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn keep_inside(ctx: &Ctx) {
+fn server_keep_inside(ctx: &Ctx) {
     needs_zero_based(ctx);
     let conn = ctx.connect();
     let zero = Zero::new(&conn, 64);
@@ -144,7 +144,7 @@ fn keep_inside(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn send_from_zero(ctx: &Ctx) {
+fn client_send_from_zero(ctx: &Ctx) {
     needs_zero_based(ctx);
     let conn = ctx.connect();
     let zero = Zero::new(&conn, 20_000);
@@ -159,7 +159,7 @@ fn send_from_zero(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receive_at_zero(ctx: &Ctx) {
+fn server_receive_at_zero(ctx: &Ctx) {
     needs_zero_based(ctx);
     let conn = ctx.connect();
     let zero = Zero::new(&conn, 20_000);
@@ -180,7 +180,7 @@ fn receive_at_zero(ctx: &Ctx) {
 }
 
 /// Binds a part of zero-based memory; addresses in the RMR start at 0 again.
-fn bind_zero_based(ctx: &Ctx) {
+fn server_bind_zero_based(ctx: &Ctx) {
     needs_zero_based(ctx);
     let conn = ctx.connect();
     let zero = Zero::new(&conn, LENGTH as usize + 4096);

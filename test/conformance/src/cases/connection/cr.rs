@@ -18,7 +18,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 13.3": cr_accept_can_return_the_private_data_of_the_request,
         "spec/endpoints 7.2": cr_is_invalid_after_the_accept,
         "spec/endpoints 7.2": cr_is_invalid_after_the_rejection,
-        "spec/endpoints 8.1": cr_reject_is_peer_rejected => pair(is_rejected, rejects),
+        "spec/endpoints 8.1": cr_reject_is_peer_rejected => pair(client_is_rejected, server_rejects),
         "spec/endpoints 4.3": cr_reject_flushes_the_requesters_receives,
         "spec/endpoints 13.13": cr_reject_then_reset_and_retry,
         "spec/endpoints 7.3": cr_accept_failures_leave_the_request_usable,
@@ -27,7 +27,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 7.3": cr_accept_into_an_ep_without_pz,
         "spec/endpoints 7.3": cr_accept_into_an_ep_without_connect_evd,
         "spec/consumers 10": cr_accept_again_after_the_ep_was_reset,
-        "spec/endpoints 13.36": cr_accept_of_crossed_connects => pair(wins, loses),
+        "spec/endpoints 13.36": cr_accept_of_crossed_connects => pair(client_wins, server_loses),
         "spec/consumers 11": cr_requests_can_be_accepted_in_any_order,
     ]
 }
@@ -91,7 +91,7 @@ fn cr_is_invalid_after_the_rejection(ctx: &Ctx) {
     client.expect(DAT_CONNECTION_EVENT_PEER_REJECTED);
 }
 
-fn is_rejected(ctx: &Ctx) {
+fn client_is_rejected(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     conn.connect(&ctx.receive_address(), ctx.qual(0));
     let event = expect_conn(conn.events.h(), conn.ep.h(), DAT_CONNECTION_EVENT_PEER_REJECTED);
@@ -101,7 +101,7 @@ fn is_rejected(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn rejects(ctx: &Ctx) {
+fn server_rejects(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     ctx.send_address(&ia);
@@ -208,7 +208,7 @@ fn cr_accept_again_after_the_ep_was_reset(ctx: &Ctx) {
 }
 
 /// Both roles connect, and both receive a request. This role rejects the partner's request.
-fn wins(ctx: &Ctx) {
+fn client_wins(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.send_address(&conn.ia);
@@ -221,7 +221,7 @@ fn wins(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn loses(ctx: &Ctx) {
+fn server_loses(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 1);
     ctx.send_address(&conn.ia);

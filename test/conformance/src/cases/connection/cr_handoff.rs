@@ -16,7 +16,7 @@ pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/endpoints 7.5": cr_handoff_to_another_psp_succeeds,
         "spec/endpoints 7.5": cr_handoff_to_an_rsp_succeeds,
-        "spec/endpoints 7.5": cr_handoff_to_the_process_of_the_requester_succeeds => pair(takes_it_itself, hands_it_back),
+        "spec/endpoints 7.5": cr_handoff_to_the_process_of_the_requester_succeeds => pair(client_takes_it_itself, server_hands_it_back),
         "spec/endpoints 7.5": cr_handoff_without_a_listener_leaves_the_request_usable,
         "spec/endpoints 7.5": cr_handoff_to_qualifier_zero_leaves_the_request_usable,
         "spec/endpoints 7.5": cr_handoff_of_no_request_is_invalid_handle,
@@ -51,7 +51,7 @@ fn cr_handoff_to_an_rsp_succeeds(ctx: &Ctx) {
 }
 
 /// The requester's own process listens at the handoff's destination, so the process receives its own request.
-fn takes_it_itself(ctx: &Ctx) {
+fn client_takes_it_itself(ctx: &Ctx) {
     let ia = ctx.ia();
     let (client, server) = (Conn::on(&ia), Conn::on(&ia));
     let (requests, _psp) = silent_listener(ctx, &ia, 1);
@@ -65,7 +65,7 @@ fn takes_it_itself(ctx: &Ctx) {
     is_over(&server);
 }
 
-fn hands_it_back(ctx: &Ctx) {
+fn server_hands_it_back(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     ctx.send_address(&ia);

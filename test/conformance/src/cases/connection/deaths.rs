@@ -11,20 +11,20 @@ use super::disconnect::{is_accepted_too_late, is_over};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/endpoints 4.4": accept_after_a_killed_requester_fails_the_connection => pair(asks_and_dies, accepts_the_dead).only_two(),
-        "spec/endpoints 4.4": reject_after_a_killed_requester_succeeds => pair(asks_and_dies, rejects_the_dead).only_two(),
-        "spec/endpoints 8.1": killed_listener_is_reported_as_rejected => pair(left_alone, dies_undecided).only_two(),
-        "spec/endpoints 8.1": killed_passive_peer_is_reported_as_disconnected => pair(survives, dies).only_two(),
-        "spec/endpoints 8.1": killed_active_peer_is_reported_as_disconnected => pair(dies, survives).only_two(),
-        "spec/endpoints 4.2": killed_peer_ends_a_graceful_disconnect => pair(drains, dies).only_two(),
-        "spec/endpoints 6.1": killed_listener_releases_its_qualifier => pair(takes_over, dies_listening).only_two(),
-        "spec/consumers 14": exit_without_close_is_reported_as_disconnected => pair(survives, exits).only_two(),
-        "spec/endpoints 13.30": ia_close_of_the_peer_is_reported_as_disconnected => pair(survives, closes),
-        "spec/endpoints 13.30": ia_close_of_the_listener_rejects_pending_requests => pair(is_refused, closes_undecided),
+        "spec/endpoints 4.4": accept_after_a_killed_requester_fails_the_connection => pair(client_asks_and_dies, server_accepts_the_dead).only_two(),
+        "spec/endpoints 4.4": reject_after_a_killed_requester_succeeds => pair(client_asks_and_dies, server_rejects_the_dead).only_two(),
+        "spec/endpoints 8.1": killed_listener_is_reported_as_rejected => pair(client_left_alone, server_dies_undecided).only_two(),
+        "spec/endpoints 8.1": killed_passive_peer_is_reported_as_disconnected => pair(each_survives, each_dies).only_two(),
+        "spec/endpoints 8.1": killed_active_peer_is_reported_as_disconnected => pair(each_dies, each_survives).only_two(),
+        "spec/endpoints 4.2": killed_peer_ends_a_graceful_disconnect => pair(client_drains, each_dies).only_two(),
+        "spec/endpoints 6.1": killed_listener_releases_its_qualifier => pair(client_takes_over, server_dies_listening).only_two(),
+        "spec/consumers 14": exit_without_close_is_reported_as_disconnected => pair(each_survives, server_exits).only_two(),
+        "spec/endpoints 13.30": ia_close_of_the_peer_is_reported_as_disconnected => pair(each_survives, server_closes),
+        "spec/endpoints 13.30": ia_close_of_the_listener_rejects_pending_requests => pair(client_is_refused, server_closes_undecided),
     ]
 }
 
-fn asks_and_dies(ctx: &Ctx) {
+fn client_asks_and_dies(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     conn.connect(&ctx.receive_address(), ctx.qual(0));
     ctx.meet(); // the request has arrived
@@ -52,18 +52,18 @@ fn is_gone(ctx: &Ctx) {
     assert!(matches!(end, Ok(0) | Err(_)), "the other role still runs");
 }
 
-fn accepts_the_dead(ctx: &Ctx) {
+fn server_accepts_the_dead(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let request = of_the_dead(ctx, &conn);
     is_accepted_too_late(&conn, request);
 }
 
-fn rejects_the_dead(ctx: &Ctx) {
+fn server_rejects_the_dead(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     of_the_dead(ctx, &conn).reject();
 }
 
-fn left_alone(ctx: &Ctx) {
+fn client_left_alone(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     post_empty_recv(&conn, 1);
     conn.connect(&ctx.receive_address(), ctx.qual(0));
@@ -73,7 +73,7 @@ fn left_alone(ctx: &Ctx) {
     expect_nothing(conn.events.h());
 }
 
-fn dies_undecided(ctx: &Ctx) {
+fn server_dies_undecided(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, _psp) = silent_listener(ctx, &ia, 0);
     ctx.send_address(&ia);
@@ -81,14 +81,14 @@ fn dies_undecided(ctx: &Ctx) {
     ctx.die();
 }
 
-fn dies(ctx: &Ctx) {
+fn each_dies(ctx: &Ctx) {
     let _conn = ctx.connect();
     ctx.meet();
     ctx.die();
 }
 
 /// Checks that posted work is flushed and that one disconnect event arrives.
-fn survives(ctx: &Ctx) {
+fn each_survives(ctx: &Ctx) {
     let conn = ctx.connect();
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
     (4..=5).for_each(|id| post_empty_send(&conn, id));
@@ -100,7 +100,7 @@ fn survives(ctx: &Ctx) {
     ok(dat_ep_reset(conn.ep.h()));
 }
 
-fn drains(ctx: &Ctx) {
+fn client_drains(ctx: &Ctx) {
     let conn = ctx.connect();
     post_empty_send(&conn, 1);
     ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_GRACEFUL_FLAG));
@@ -111,14 +111,14 @@ fn drains(ctx: &Ctx) {
     assert_ne!(expect_event(conn.request.h(), SOON).dto().status, DAT_DTO_SUCCESS);
 }
 
-fn dies_listening(ctx: &Ctx) {
+fn server_dies_listening(ctx: &Ctx) {
     let ia = ctx.ia();
     let (_requests, _psp) = silent_listener(ctx, &ia, 0);
     ctx.meet();
     ctx.die();
 }
 
-fn takes_over(ctx: &Ctx) {
+fn client_takes_over(ctx: &Ctx) {
     let ia = ctx.ia();
     let evd = ia.evd(8, DAT_EVD_CR_FLAG);
     ctx.meet();
@@ -131,13 +131,13 @@ fn takes_over(ctx: &Ctx) {
     drop(Psp::own(psp));
 }
 
-fn exits(ctx: &Ctx) {
+fn server_exits(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     std::mem::forget(conn);
 }
 
-fn closes(ctx: &Ctx) {
+fn server_closes(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     ok(dat_ia_close(conn.ia.h(), DAT_CLOSE_ABRUPT_FLAG));
@@ -145,7 +145,7 @@ fn closes(ctx: &Ctx) {
     std::mem::forget(conn);
 }
 
-fn is_refused(ctx: &Ctx) {
+fn client_is_refused(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     conn.connect(&ctx.receive_address(), ctx.qual(0));
     let number = expect_event(conn.events.h(), SOON).number();
@@ -154,7 +154,7 @@ fn is_refused(ctx: &Ctx) {
     expect_nothing(conn.events.h());
 }
 
-fn closes_undecided(ctx: &Ctx) {
+fn server_closes_undecided(ctx: &Ctx) {
     let ia = ctx.ia();
     let (requests, psp) = silent_listener(ctx, &ia, 0);
     ctx.send_address(&ia);

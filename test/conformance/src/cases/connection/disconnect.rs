@@ -9,10 +9,10 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/consumers 13": disconnect_of_one_side_is_reported_to_both => pair(disconnects, gets_event),
-        "spec/endpoints 13.5": disconnect_graceful_both_get_an_event => pair(disconnects_gracefully, gets_event),
-        "spec/endpoints 5.6": disconnect_by_the_passive_side_ends_both => pair(gets_event, disconnects),
-        "spec/endpoints 5.6": disconnect_graceful_by_the_passive_side_ends_both => pair(gets_event, disconnects_gracefully),
+        "spec/consumers 13": disconnect_of_one_side_is_reported_to_both => pair(each_disconnects, each_gets_event),
+        "spec/endpoints 13.5": disconnect_graceful_both_get_an_event => pair(each_disconnects_gracefully, each_gets_event),
+        "spec/endpoints 5.6": disconnect_by_the_passive_side_ends_both => pair(each_gets_event, each_disconnects),
+        "spec/endpoints 5.6": disconnect_graceful_by_the_passive_side_ends_both => pair(each_gets_event, each_disconnects_gracefully),
         "spec/endpoints 13.6": disconnect_concurrent_abrupt_abrupt_ends_both => pair(|c| at_once(c, 0), |c| at_once(c, 0)),
         "spec/endpoints 13.6": disconnect_concurrent_graceful_graceful_ends_both => pair(|c| at_once(c, 1), |c| at_once(c, 1)),
         "spec/endpoints 13.6": disconnect_concurrent_abrupt_graceful_ends_both => pair(|c| at_once(c, 0), |c| at_once(c, 1)),
@@ -37,12 +37,12 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 4.3": disconnected_ep_accepts_and_flushes_posts,
         "spec/endpoints 4.3": disconnect_pending_connect_flushes_receives,
         "spec/endpoints 5.6": disconnect_of_many_in_a_row_queues_one_event_each,
-        "spec/endpoints 14.6": disconnect_pending_connect_is_reported_to_the_peer => pair(gives_up, accepts_too_late),
-        "spec/endpoints 14.6": disconnect_pending_accept_is_reported_to_the_peer => pair(gets_disconnected, disconnects_in_cmp).only_two(),
-        "spec/endpoints 14.6": free_pending_accept_is_reported_to_the_peer => pair(gets_disconnected, frees_in_cmp).only_two(),
+        "spec/endpoints 14.6": disconnect_pending_connect_is_reported_to_the_peer => pair(client_gives_up, server_accepts_too_late),
+        "spec/endpoints 14.6": disconnect_pending_accept_is_reported_to_the_peer => pair(client_gets_disconnected, server_disconnects_in_cmp).only_two(),
+        "spec/endpoints 14.6": free_pending_accept_is_reported_to_the_peer => pair(client_gets_disconnected, server_frees_in_cmp).only_two(),
         "spec/endpoints 4.1": connect_pending_accept_holds_a_send_until_established => pair(held_client, held_server).only_two(),
-        "spec/endpoints 4.3": connect_pending_accept_disconnect_flushes_its_posts => pair(gets_disconnected, flushes_held).only_two(),
-        "spec/endpoints 5.8": free_connected_disconnects_the_peer => pair(frees, gets_event),
+        "spec/endpoints 4.3": connect_pending_accept_disconnect_flushes_its_posts => pair(client_gets_disconnected, server_flushes_held).only_two(),
+        "spec/endpoints 5.8": free_connected_disconnects_the_peer => pair(client_frees, each_gets_event),
     ];
     all.extend([Active, Completing, Connected, Disconnecting].map(|at| {
         let name = format!("disconnect_{}_flushes_all_then_it_is_over", at.word());
@@ -76,27 +76,27 @@ pub(crate) fn is_over(conn: &Conn) {
     expect_nothing(conn.events.h());
 }
 
-fn disconnects(ctx: &Ctx) {
+fn each_disconnects(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     disconnect(&conn, DAT_CLOSE_ABRUPT_FLAG);
     is_over(&conn);
 }
 
-fn disconnects_gracefully(ctx: &Ctx) {
+fn each_disconnects_gracefully(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     disconnect(&conn, DAT_CLOSE_GRACEFUL_FLAG);
     is_over(&conn);
 }
 
-fn gets_event(ctx: &Ctx) {
+fn each_gets_event(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     is_over(&conn);
 }
 
-fn frees(ctx: &Ctx) {
+fn client_frees(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     let ep = conn.ep.free();
@@ -363,7 +363,7 @@ fn disconnect_of_many_in_a_row_queues_one_event_each(ctx: &Ctx) {
     });
 }
 
-fn gives_up(ctx: &Ctx) {
+fn client_gives_up(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     conn.connect(&ctx.receive_address(), ctx.qual(0));
     ctx.meet(); // the request has arrived
@@ -385,7 +385,7 @@ pub(super) fn is_accepted_too_late(conn: &Conn, request: Request) {
     expect_nothing(conn.events.h());
 }
 
-fn accepts_too_late(ctx: &Ctx) {
+fn server_accepts_too_late(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.send_address(&conn.ia);
@@ -399,7 +399,7 @@ fn accepts_too_late(ctx: &Ctx) {
 
 /// Requester for an EP that disconnects in COMPLETION_PENDING. The requester sees the connection end, with or without
 /// ESTABLISHED before.
-fn gets_disconnected(ctx: &Ctx) {
+fn client_gets_disconnected(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     conn.connect(&ctx.receive_address(), ctx.qual(0));
     ctx.send_number(std::process::id().into());
@@ -413,7 +413,7 @@ fn gets_disconnected(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn disconnects_in_cmp(ctx: &Ctx) {
+fn server_disconnects_in_cmp(ctx: &Ctx) {
     let (scene, stopped) = completing(ctx);
     disconnect(&scene.own, DAT_CLOSE_ABRUPT_FLAG);
     is_over(&scene.own);
@@ -422,7 +422,7 @@ fn disconnects_in_cmp(ctx: &Ctx) {
     expect_nothing(scene.own.events.h());
 }
 
-fn frees_in_cmp(ctx: &Ctx) {
+fn server_frees_in_cmp(ctx: &Ctx) {
     let (scene, stopped) = completing(ctx);
     drop(scene);
     drop::<Stopped>(stopped);
@@ -450,7 +450,7 @@ fn held_server(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn flushes_held(ctx: &Ctx) {
+fn server_flushes_held(ctx: &Ctx) {
     let (scene, stopped) = completing(ctx);
     (1..=3).for_each(|id| post_empty_send(&scene.own, id));
     disconnect(&scene.own, DAT_CLOSE_ABRUPT_FLAG);

@@ -12,7 +12,7 @@ use super::disconnect::is_over;
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/consumers 9": cr_query_data_is_aligned_and_zero_behind,
-        "spec/endpoints 13.12": private_data_is_absent_in_the_passive_established_event => pair(sends_48, takes_48),
+        "spec/endpoints 13.12": private_data_is_absent_in_the_passive_established_event => pair(client_sends_48, server_takes_48),
         "spec/endpoints 8.3": private_data_is_absent_in_failure_events,
         "spec/endpoints 9.3": private_data_is_copied_before_the_call_returns,
         "spec/consumers 9": private_data_limit_is_at_least_64_bytes,
@@ -64,11 +64,11 @@ fn answers(ctx: &Ctx, size: usize) {
     ctx.meet();
 }
 
-fn sends_48(ctx: &Ctx) {
+fn client_sends_48(ctx: &Ctx) {
     sends(ctx, 48);
 }
 
-fn takes_48(ctx: &Ctx) {
+fn server_takes_48(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let (requests, _psp) = silent_listener(ctx, &conn.ia, 0);
     ctx.send_address(&conn.ia);

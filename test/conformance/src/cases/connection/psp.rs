@@ -22,7 +22,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/endpoints 6.1": psp_create_twice_on_an_ia_is_in_use_with_the_class,
         "spec/endpoints 6.1": psp_create_where_an_rsp_is_has_no_class,
         "spec/endpoints 6.1": psp_create_where_another_ia_listens_has_no_class,
-        "spec/endpoints 6.1": psp_create_where_another_process_listens_has_no_class => pair(clashes, listens).only_two(),
+        "spec/endpoints 6.1": psp_create_where_another_process_listens_has_no_class => pair(client_clashes, listens).only_two(),
         "spec/endpoints 6.1": psp_create_accepts_an_evd_of_another_ia,
         "spec/endpoints 6.1": psp_create_again_after_the_free,
         "spec/endpoints 13.38": psp_create_of_the_next_qualifier_succeeds_after_a_clash,
@@ -117,7 +117,7 @@ pub(super) fn listens(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn clashes(ctx: &Ctx) {
+fn client_clashes(ctx: &Ctx) {
     let ia = ctx.ia();
     let (evd, ep) = (cr_evd(&ia), Conn::on(&ia));
     ctx.meet();

@@ -9,14 +9,14 @@ use super::connecting::{connect_to, connect_with};
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/consumers 9": consumers_9_private_data_is_edited_in_place => pair(sends_private, edits_private),
-        "spec/consumers 9": consumers_9_sizes_distinguish_the_sides => pair(active_size, passive_size),
-        "spec/consumers 10": consumers_10_accepts_again_after_a_reset => pair(is_accepted_late, fails_first),
-        "spec/consumers 10": consumers_10_accepts_again_with_another_ep => pair(is_accepted_late, fails_then_takes_another),
-        "spec/consumers 10": consumers_10_state_is_queried_during_a_connect => pair(is_accepted_late, fails_under_questions),
-        "spec/consumers 11": consumers_11_late_accept_is_established => pair(waits_for_the_accept, accepts_last),
-        "spec/consumers 11": consumers_11_long_timeouts_are_accepted => pair(connects_with_limits, accepts_each),
-        "spec/consumers 10": consumers_10_crossed_connects_are_established => pair(crosses, crosses),
+        "spec/consumers 9": consumers_9_private_data_is_edited_in_place => pair(client_sends_private, server_edits_private),
+        "spec/consumers 9": consumers_9_sizes_distinguish_the_sides => pair(client_active_size, server_passive_size),
+        "spec/consumers 10": consumers_10_accepts_again_after_a_reset => pair(client_is_accepted_late, server_fails_first),
+        "spec/consumers 10": consumers_10_accepts_again_with_another_ep => pair(client_is_accepted_late, server_fails_then_takes_another),
+        "spec/consumers 10": consumers_10_state_is_queried_during_a_connect => pair(client_is_accepted_late, server_fails_under_questions),
+        "spec/consumers 11": consumers_11_late_accept_is_established => pair(client_waits_for_the_accept, server_accepts_last),
+        "spec/consumers 11": consumers_11_long_timeouts_are_accepted => pair(client_connects_with_limits, server_accepts_each),
+        "spec/consumers 10": consumers_10_crossed_connects_are_established => pair(each_crosses, each_crosses),
     ];
     for size in [4, 32, 36, 48] {
         let case = pair(move |ctx| gives(ctx, size), move |ctx| takes(ctx, size));
@@ -57,7 +57,7 @@ fn takes(ctx: &Ctx, size: usize) {
     drop(psp);
 }
 
-fn sends_private(ctx: &Ctx) {
+fn client_sends_private(ctx: &Ctx) {
     let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
     let address = ctx.receive_address();
     connect_with(&conn.ep, &address, ctx.qual(0), DAT_TIMEOUT_INFINITE, &mut data(32, 1));
@@ -66,7 +66,7 @@ fn sends_private(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn edits_private(ctx: &Ctx) {
+fn server_edits_private(ctx: &Ctx) {
     let ia = ctx.ia();
     let (conn, requests) = (Conn::unconnected(&ia, &Setup::default()), ia.evd(8, DAT_EVD_CR_FLAG));
     let psp = ia.psp(ctx.qual(0), &requests);
@@ -80,7 +80,7 @@ fn edits_private(ctx: &Ctx) {
     drop(psp);
 }
 
-fn active_size(ctx: &Ctx) {
+fn client_active_size(ctx: &Ctx) {
     let ia = ctx.ia();
     for size in [0, 36] {
         let conn = Conn::unconnected(&ia, &Setup::default());
@@ -92,7 +92,7 @@ fn active_size(ctx: &Ctx) {
     }
 }
 
-fn passive_size(ctx: &Ctx) {
+fn server_passive_size(ctx: &Ctx) {
     let ia = ctx.ia();
     for size in [0, 36] {
         let (conn, requests) = (Conn::unconnected(&ia, &Setup::default()), ia.evd(8, DAT_EVD_CR_FLAG));
@@ -109,7 +109,7 @@ fn passive_size(ctx: &Ctx) {
 }
 
 /// Connects twice: with an EP that occupies the acceptor's EP, and with an EP that must wait.
-fn is_accepted_late(ctx: &Ctx) {
+fn client_is_accepted_late(ctx: &Ctx) {
     let ia = ctx.ia();
     let address = ctx.receive_address();
     let (first, second) = (Conn::unconnected(&ia, &Setup::default()), Conn::unconnected(&ia, &Setup::default()));
@@ -148,7 +148,7 @@ fn expect_message(conn: &Conn) {
     expect_dto(conn.recv.h(), 2, DAT_DTO_SUCCESS, 0);
 }
 
-fn fails_first(ctx: &Ctx) {
+fn server_fails_first(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let (conn, psp) = (Conn::unconnected(&ia, &Setup::default()), ia.psp(ctx.qual(0), &requests));
@@ -163,7 +163,7 @@ fn fails_first(ctx: &Ctx) {
     drop(psp);
 }
 
-fn fails_then_takes_another(ctx: &Ctx) {
+fn server_fails_then_takes_another(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let (conn, psp) = (Conn::unconnected(&ia, &Setup::default()), ia.psp(ctx.qual(0), &requests));
@@ -176,7 +176,7 @@ fn fails_then_takes_another(ctx: &Ctx) {
     drop(psp);
 }
 
-fn fails_under_questions(ctx: &Ctx) {
+fn server_fails_under_questions(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let (conn, psp) = (Conn::unconnected(&ia, &Setup::default()), ia.psp(ctx.qual(0), &requests));
@@ -200,7 +200,7 @@ fn fails_under_questions(ctx: &Ctx) {
     drop(psp);
 }
 
-fn waits_for_the_accept(ctx: &Ctx) {
+fn client_waits_for_the_accept(ctx: &Ctx) {
     let ia = ctx.ia();
     let (waits, address) = (Conn::unconnected(&ia, &Setup::default()), ctx.receive_address());
     connect_to(&waits.ep, &address, ctx.qual(0));
@@ -218,7 +218,7 @@ fn waits_for_the_accept(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn accepts_last(ctx: &Ctx) {
+fn server_accepts_last(ctx: &Ctx) {
     let ia = ctx.ia();
     let (late, requests) = (ia.evd(8, DAT_EVD_CR_FLAG), ia.evd(8, DAT_EVD_CR_FLAG));
     let psps = [ia.psp(ctx.qual(0), &late), ia.psp(ctx.qual(1), &requests)];
@@ -241,7 +241,7 @@ fn accepts_last(ctx: &Ctx) {
 
 const LIMITS: [DAT_TIMEOUT; 4] = [10_000_000, 100_000_000, DAT_TIMEOUT_INFINITE - 1, DAT_TIMEOUT_INFINITE];
 
-fn connects_with_limits(ctx: &Ctx) {
+fn client_connects_with_limits(ctx: &Ctx) {
     let ia = ctx.ia();
     let address = ctx.receive_address();
     for limit in LIMITS {
@@ -252,7 +252,7 @@ fn connects_with_limits(ctx: &Ctx) {
     }
 }
 
-fn accepts_each(ctx: &Ctx) {
+fn server_accepts_each(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let psp = ia.psp(ctx.qual(0), &requests);
@@ -268,7 +268,7 @@ fn accepts_each(ctx: &Ctx) {
 
 /// Both roles connect to each other at the same time. The acceptor rejects the request of the role with the higher
 /// number; that role resets its EP and accepts the partner's request.
-fn crosses(ctx: &Ctx) {
+fn each_crosses(ctx: &Ctx) {
     let ia = ctx.ia();
     let both = ia.evd(16, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG);
     let mut conn = Conn::unconnected(&ia, &Setup::default());

@@ -8,17 +8,17 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/consumers 12": consumers_12_disconnect_of_all_connections_queues_all_events => pair(ends_all, ends_all),
-        "spec/consumers 12": consumers_12_second_disconnect_queues_no_event => pair(ends_again, ends_again),
-        "spec/consumers 13": consumers_13_polling_peer_sees_the_disconnect => pair(disconnects, polls_for_the_end),
-        "spec/consumers 13": consumers_13_waiting_peer_sees_the_disconnect => pair(disconnects, waits_for_the_end),
+        "spec/consumers 12": consumers_12_disconnect_of_all_connections_queues_all_events => pair(each_ends_all, each_ends_all),
+        "spec/consumers 12": consumers_12_second_disconnect_queues_no_event => pair(each_ends_again, each_ends_again),
+        "spec/consumers 13": consumers_13_polling_peer_sees_the_disconnect => pair(client_disconnects, server_polls_for_the_end),
+        "spec/consumers 13": consumers_13_waiting_peer_sees_the_disconnect => pair(client_disconnects, server_waits_for_the_end),
         "spec/consumers 13": consumers_13_disconnect_sequence_of_dtest_succeeds => pair(dtest_client, dtest_server),
-        "spec/consumers 14": consumers_14_exit_without_cleanup_succeeds => pair(leaves_all, sees_an_orderly_end).only_two(),
+        "spec/consumers 14": consumers_14_exit_without_cleanup_succeeds => pair(client_leaves_all, server_sees_an_orderly_end).only_two(),
         "spec/consumers 14": consumers_14_refused_close_keeps_all_handles_valid,
-        "spec/consumers 14": consumers_14_abrupt_close_after_a_partial_clean_up => pair(cleans_partly, gets_event),
-        "spec/consumers 15": consumers_15_progress_thread_is_cancelled => pair(cancels_its_thread, connects_to_it),
-        "spec/consumers 15": consumers_15_cancelled_waiter_keeps_the_connection => pair(cancels_after_events, connects_and_sends),
-        "spec/endpoints 5.7": consumers_reset_cycle_of_dapltest_succeeds => pair(resets_and_connects, resets_and_accepts).limit(40),
+        "spec/consumers 14": consumers_14_abrupt_close_after_a_partial_clean_up => pair(client_cleans_partly, server_gets_event),
+        "spec/consumers 15": consumers_15_progress_thread_is_cancelled => pair(client_cancels_its_thread, server_connects_to_it),
+        "spec/consumers 15": consumers_15_cancelled_waiter_keeps_the_connection => pair(client_cancels_after_events, server_connects_and_sends),
+        "spec/endpoints 5.7": consumers_reset_cycle_of_dapltest_succeeds => pair(client_resets_and_connects, server_resets_and_accepts).limit(40),
         "spec/endpoints 5.7": consumers_posts_until_full_then_resets,
     ];
     for (word, client, server) in [
@@ -72,7 +72,7 @@ fn six(ctx: &Ctx) -> (Ia, Pz, [Evd; 2], Evd, Vec<Ep>) {
     (ia, pz, [dtos, requests], events, eps)
 }
 
-fn ends_all(ctx: &Ctx) {
+fn each_ends_all(ctx: &Ctx) {
     let (_ia, _pz, _others, events, eps) = six(ctx);
     ctx.meet();
     eps.iter().for_each(|ep| ok(dat_ep_disconnect(ep.h(), DAT_CLOSE_GRACEFUL_FLAG)));
@@ -87,7 +87,7 @@ fn ends_all(ctx: &Ctx) {
     expect_nothing(events.h());
 }
 
-fn ends_again(ctx: &Ctx) {
+fn each_ends_again(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     ok(dat_ep_disconnect(conn.ep.h(), DAT_CLOSE_ABRUPT_FLAG));
@@ -99,14 +99,14 @@ fn ends_again(ctx: &Ctx) {
     expect_nothing(conn.events.h());
 }
 
-fn disconnects(ctx: &Ctx) {
+fn client_disconnects(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     conn.disconnect();
     ctx.meet();
 }
 
-fn polls_for_the_end(ctx: &Ctx) {
+fn server_polls_for_the_end(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     polled_event(conn.events.h()).is(DAT_CONNECTION_EVENT_DISCONNECTED);
@@ -115,7 +115,7 @@ fn polls_for_the_end(ctx: &Ctx) {
     expect_nothing(conn.events.h());
 }
 
-fn waits_for_the_end(ctx: &Ctx) {
+fn server_waits_for_the_end(ctx: &Ctx) {
     let conn = ctx.connect();
     let waiter = evd_waiter(conn.events.h(), DAT_TIMEOUT_INFINITE, 1).inside(conn.events.h());
     ctx.meet();
@@ -153,7 +153,7 @@ fn dtest_server(ctx: &Ctx) {
 }
 
 /// Makes the shutdown calls of a program that ignores all errors, and exits.
-fn leaves_all(ctx: &Ctx) {
+fn client_leaves_all(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(4096);
     conn.post_recv(1, memory.segment(0, 64));
@@ -173,7 +173,7 @@ fn leaves_all(ctx: &Ctx) {
     std::mem::forget((conn, memory));
 }
 
-fn sees_an_orderly_end(ctx: &Ctx) {
+fn server_sees_an_orderly_end(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(1), DAT_COMPLETION_DEFAULT_FLAG));
@@ -195,7 +195,7 @@ fn consumers_14_refused_close_keeps_all_handles_valid(ctx: &Ctx) {
 }
 
 /// Frees objects in an arbitrary order, then closes abruptly.
-fn cleans_partly(ctx: &Ctx) {
+fn client_cleans_partly(ctx: &Ctx) {
     for order in 0..3 {
         let ia = Ia::open(&ctx.provider, 8);
         let conn = Conn::unconnected(&ia, &Setup::default());
@@ -231,7 +231,7 @@ fn cleans_partly(ctx: &Ctx) {
     }
 }
 
-fn gets_event(ctx: &Ctx) {
+fn server_gets_event(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..3 {
         let conn = Conn::unconnected(&ia, &Setup::default());
@@ -242,7 +242,7 @@ fn gets_event(ctx: &Ctx) {
 }
 
 /// A thread sleeps on the EVD of requests and connections until the program cancels it and frees the EVD.
-fn cancels_its_thread(ctx: &Ctx) {
+fn client_cancels_its_thread(ctx: &Ctx) {
     let ia = ctx.ia();
     let both = ia.evd(16, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG);
     for _ in 0..5 {
@@ -262,7 +262,7 @@ fn cancels_its_thread(ctx: &Ctx) {
     both.free();
 }
 
-fn connects_to_it(ctx: &Ctx) {
+fn server_connects_to_it(ctx: &Ctx) {
     let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
     conn.connect(&ctx.receive_address(), ctx.qual(0));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
@@ -270,7 +270,7 @@ fn connects_to_it(ctx: &Ctx) {
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
 }
 
-fn cancels_after_events(ctx: &Ctx) {
+fn client_cancels_after_events(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(64);
     let sleeper = Cancellable::on_evd(conn.recv.h());
@@ -287,7 +287,7 @@ fn cancels_after_events(ctx: &Ctx) {
     conn.recv.free();
 }
 
-fn connects_and_sends(ctx: &Ctx) {
+fn server_connects_and_sends(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(64);
     ctx.meet();
@@ -300,7 +300,7 @@ fn connects_and_sends(ctx: &Ctx) {
 
 const CYCLES: u64 = 25;
 
-fn resets_and_connects(ctx: &Ctx) {
+fn client_resets_and_connects(ctx: &Ctx) {
     let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
     let address = ctx.receive_address();
     let memory = conn.memory(64);
@@ -317,7 +317,7 @@ fn resets_and_connects(ctx: &Ctx) {
     }
 }
 
-fn resets_and_accepts(ctx: &Ctx) {
+fn server_resets_and_accepts(ctx: &Ctx) {
     let ia = ctx.ia();
     let (conn, requests) = (Conn::unconnected(&ia, &Setup::default()), ia.evd(8, DAT_EVD_CR_FLAG));
     let memory = conn.memory(64);

@@ -8,12 +8,12 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/consumers 18": consumers_18_fifty_thousand_suppressed_writes_complete_silently => pair(suppresses, sinks_writes).limit(60),
-        "spec/consumers 18": consumers_18_suppressed_sends_between_two_signalled => pair(suppresses_sends, receives_all).limit(60),
-        "spec/consumers 18": consumers_18_suppressed_failure_is_reported => pair(fails_suppressed, sinks_writes),
-        "spec/consumers 18": consumers_18_unsignalled_ep_wakes_no_waiter => pair(unsignalled, receives_three),
-        "spec/consumers 19": consumers_19_empty_messages_keep_the_order => pair(interleaves_empty, takes_interleaved),
-        "spec/consumers 23": consumers_23_ep_handle_is_the_first_field => pair(looks_first, looks_first),
+        "spec/consumers 18": consumers_18_fifty_thousand_suppressed_writes_complete_silently => pair(client_suppresses, server_sinks_writes).limit(60),
+        "spec/consumers 18": consumers_18_suppressed_sends_between_two_signalled => pair(client_suppresses_sends, server_receives_all).limit(60),
+        "spec/consumers 18": consumers_18_suppressed_failure_is_reported => pair(client_fails_suppressed, server_sinks_writes),
+        "spec/consumers 18": consumers_18_unsignalled_ep_wakes_no_waiter => pair(client_unsignalled, server_receives_three),
+        "spec/consumers 19": consumers_19_empty_messages_keep_the_order => pair(client_interleaves_empty, server_takes_interleaved),
+        "spec/consumers 23": consumers_23_ep_handle_is_the_first_field => pair(each_looks_first, each_looks_first),
     ]
 }
 
@@ -26,7 +26,7 @@ fn post_when_room(post: impl Fn() -> DAT_RETURN) {
     });
 }
 
-fn suppresses(ctx: &Ctx) {
+fn client_suppresses(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(8);
     let target = ctx.receive_target();
@@ -40,14 +40,14 @@ fn suppresses(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn sinks_writes(ctx: &Ctx) {
+fn server_sinks_writes(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(8);
     ctx.send_target(memory.target(0, 8));
     ctx.meet();
 }
 
-fn suppresses_sends(ctx: &Ctx) {
+fn client_suppresses_sends(ctx: &Ctx) {
     let conn = ctx.connect();
     for id in 0..5000 {
         let flags = if id % 1000 == 0 { DAT_COMPLETION_DEFAULT_FLAG } else { DAT_COMPLETION_SUPPRESS_FLAG };
@@ -63,7 +63,7 @@ fn suppresses_sends(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_all(ctx: &Ctx) {
+fn server_receives_all(ctx: &Ctx) {
     let conn = ctx.connect();
     let post = |id| ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
     (0..16).for_each(post);
@@ -74,7 +74,7 @@ fn receives_all(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn fails_suppressed(ctx: &Ctx) {
+fn client_fails_suppressed(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(8);
     let target = ctx.receive_target();
@@ -88,7 +88,7 @@ fn fails_suppressed(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn unsignalled(ctx: &Ctx) {
+fn client_unsignalled(ctx: &Ctx) {
     let attr = DAT_EP_ATTR { request_completion_flags: DAT_COMPLETION_UNSIGNALLED_FLAG, ..ep_attr() };
     let conn = ctx.connect_with(&Setup { attr, ..Setup::default() });
     let post = |id, flags| ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(id), flags));
@@ -102,7 +102,7 @@ fn unsignalled(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_three(ctx: &Ctx) {
+fn server_receives_three(ctx: &Ctx) {
     let conn = ctx.connect();
     for id in 0..3 {
         ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
@@ -111,7 +111,7 @@ fn receives_three(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn interleaves_empty(ctx: &Ctx) {
+fn client_interleaves_empty(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     for id in 0..20 {
@@ -125,7 +125,7 @@ fn interleaves_empty(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn takes_interleaved(ctx: &Ctx) {
+fn server_takes_interleaved(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     for id in 0..20 {
@@ -136,7 +136,7 @@ fn takes_interleaved(ctx: &Ctx) {
 }
 
 /// Programs read the EP handle at the same offset for both event kinds.
-fn looks_first(ctx: &Ctx) {
+fn each_looks_first(ctx: &Ctx) {
     assert_eq!(std::mem::offset_of!(DAT_DTO_COMPLETION_EVENT_DATA, ep_handle), 0);
     assert_eq!(std::mem::offset_of!(DAT_CONNECTION_EVENT_DATA, ep_handle), 0);
     let ia = ctx.ia();

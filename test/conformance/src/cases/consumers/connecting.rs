@@ -8,11 +8,11 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/consumers 6": consumers_6_qualifier_of_64_bits_is_delivered_whole => pair(connects_to_rank, listens_as_rank),
+        "spec/consumers 6": consumers_6_qualifier_of_64_bits_is_delivered_whole => pair(client_connects_to_rank, server_listens_as_rank),
         "spec/consumers 6": consumers_6_qualifiers_that_differ_in_high_bits_are_distinct,
         "spec/consumers 6": consumers_6_search_for_a_free_qualifier_succeeds,
         "spec/consumers 6": consumers_6_any_qualifier_fits_16_bits,
-        "spec/consumers 6": consumers_6_any_qualifier_is_found_by_its_16_bits => pair(connects_to_any, listens_on_any),
+        "spec/consumers 6": consumers_6_any_qualifier_is_found_by_its_16_bits => pair(client_connects_to_any, server_listens_on_any),
         "spec/consumers 6": consumers_6_port_of_the_address_is_ignored,
         "spec/consumers 7": consumers_7_address_is_sixteen_bytes,
         "spec/consumers 7": consumers_7_address_is_valid_until_close,
@@ -70,14 +70,14 @@ fn rank_qual(ctx: &Ctx, n: u64) -> DAT_CONN_QUAL {
     ctx.qual(n) << 35 | 0x7_0000_1234
 }
 
-fn connects_to_rank(ctx: &Ctx) {
+fn client_connects_to_rank(ctx: &Ctx) {
     let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
     connect_to(&conn.ep, &ctx.receive_address(), rank_qual(ctx, 0));
     conn.expect(DAT_CONNECTION_EVENT_ESTABLISHED);
     ctx.meet();
 }
 
-fn listens_as_rank(ctx: &Ctx) {
+fn server_listens_as_rank(ctx: &Ctx) {
     let ia = ctx.ia();
     let (conn, requests) = (Conn::unconnected(&ia, &Setup::default()), ia.evd(8, DAT_EVD_CR_FLAG));
     let psp = ia.psp(rank_qual(ctx, 0), &requests);
@@ -134,7 +134,7 @@ fn consumers_6_any_qualifier_fits_16_bits(ctx: &Ctx) {
     assert!(all.iter().all(|(_, qual)| (1..1 << 16).contains(qual)), "a qualifier has more than 16 bits");
 }
 
-fn connects_to_any(ctx: &Ctx) {
+fn client_connects_to_any(ctx: &Ctx) {
     let conn = Conn::unconnected(&ctx.ia(), &Setup::default());
     let (address, port) = (ctx.receive_address(), ctx.receive_number() as u16);
     connect_to(&conn.ep, &address, port.into());
@@ -142,7 +142,7 @@ fn connects_to_any(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn listens_on_any(ctx: &Ctx) {
+fn server_listens_on_any(ctx: &Ctx) {
     let ia = ctx.ia();
     let conn = Conn::unconnected(&ia, &Setup::default());
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);

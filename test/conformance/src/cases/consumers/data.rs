@@ -8,23 +8,23 @@ use crate::kit::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/consumers 1": consumers_1_target_spins_on_memory => pair(writes_marks, spins_on_marks),
-        "spec/consumers 1": consumers_1_eager_rings_in_both_directions_succeed => pair(eager_ring, eager_ring).limit(40),
-        "spec/consumers 1": consumers_1_atomic_target_reads_back => pair(writes_and_reads_back, sits_still),
-        "spec/consumers 2": consumers_2_last_byte_of_a_write_is_visible_last => pair(writes_sizes, watches_sizes).limit(40),
-        "spec/consumers 2": consumers_2_last_byte_of_a_gathered_write_is_visible_last => pair(gathers, watches_gathered),
-        "spec/consumers 2": consumers_2_completion_no_later_than_the_last_byte => pair(sends_sizes, spins_then_dequeues).limit(40),
-        "spec/consumers 3": consumers_3_reports_over_another_connection => pair(writes_then_tells, frees_at_once).limit(40),
-        "spec/consumers 4": consumers_4_sends_before_any_receive_are_delivered => pair(sends_early, receives_late),
-        "spec/consumers 4": consumers_4_mutual_sends_before_any_receive_are_delivered => pair(both_early, both_early),
+        "spec/consumers 1": consumers_1_target_spins_on_memory => pair(client_writes_marks, server_spins_on_marks),
+        "spec/consumers 1": consumers_1_eager_rings_in_both_directions_succeed => pair(each_eager_ring, each_eager_ring).limit(40),
+        "spec/consumers 1": consumers_1_atomic_target_reads_back => pair(client_writes_and_reads_back, server_sits_still),
+        "spec/consumers 2": consumers_2_last_byte_of_a_write_is_visible_last => pair(client_writes_sizes, server_watches_sizes).limit(40),
+        "spec/consumers 2": consumers_2_last_byte_of_a_gathered_write_is_visible_last => pair(client_gathers, server_watches_gathered),
+        "spec/consumers 2": consumers_2_completion_no_later_than_the_last_byte => pair(client_sends_sizes, server_spins_then_dequeues).limit(40),
+        "spec/consumers 3": consumers_3_reports_over_another_connection => pair(client_writes_then_tells, server_frees_at_once).limit(40),
+        "spec/consumers 4": consumers_4_sends_before_any_receive_are_delivered => pair(client_sends_early, server_receives_late),
+        "spec/consumers 4": consumers_4_mutual_sends_before_any_receive_are_delivered => pair(each_both_early, each_both_early),
         "spec/consumers 4": consumers_4_send_without_a_receive_does_not_block_other_connections => pair(holds_client, holds_server),
-        "spec/consumers 5": consumers_5_one_evd_receives_all_event_types => pair(one_evd, one_evd),
-        "spec/consumers 5": consumers_5_one_dto_evd_receives_completions_of_all_eps => pair(many_eps, many_eps),
-        "spec/consumers 5": consumers_5_receives_and_unsignalled_requests_share_an_evd => pair(mixed_flags, mixed_flags),
+        "spec/consumers 5": consumers_5_one_evd_receives_all_event_types => pair(each_one_evd, each_one_evd),
+        "spec/consumers 5": consumers_5_one_dto_evd_receives_completions_of_all_eps => pair(each_many_eps, each_many_eps),
+        "spec/consumers 5": consumers_5_receives_and_unsignalled_requests_share_an_evd => pair(each_mixed_flags, each_mixed_flags),
     ]
 }
 
-fn writes_marks(ctx: &Ctx) {
+fn client_writes_marks(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(4096);
     let target = ctx.receive_target();
@@ -36,7 +36,7 @@ fn writes_marks(ctx: &Ctx) {
     }
 }
 
-fn spins_on_marks(ctx: &Ctx) {
+fn server_spins_on_marks(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(4096);
     ctx.send_target(memory.target(0, 4096));
@@ -49,7 +49,7 @@ fn spins_on_marks(ctx: &Ctx) {
 
 /// A ring of slots, each with a payload and a footer that holds the round number. The sender dequeues no completions:
 /// its writes are suppressed, and the receiver reports free slots by a write.
-fn eager_ring(ctx: &Ctx) {
+fn each_eager_ring(ctx: &Ctx) {
     const SLOTS: usize = 8;
     const SLOT: usize = 512;
     const MESSAGES: usize = 400;
@@ -95,7 +95,7 @@ fn eager_ring(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn writes_and_reads_back(ctx: &Ctx) {
+fn client_writes_and_reads_back(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(2000);
     let target = ctx.receive_target();
@@ -110,7 +110,7 @@ fn writes_and_reads_back(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn sits_still(ctx: &Ctx) {
+fn server_sits_still(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
     ctx.send_target(memory.target(0, 1000));
@@ -119,7 +119,7 @@ fn sits_still(ctx: &Ctx) {
 
 const SIZES: [usize; 14] = [1, 2, 7, 63, 64, 65, 127, 4095, 4096, 4097, 65_535, 65_536, 300_001, 1 << 20];
 
-fn writes_sizes(ctx: &Ctx) {
+fn client_writes_sizes(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1 << 20);
     let target = ctx.receive_target();
@@ -135,7 +135,7 @@ fn writes_sizes(ctx: &Ctx) {
     }
 }
 
-fn watches_sizes(ctx: &Ctx) {
+fn server_watches_sizes(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1 << 20);
     ctx.send_target(memory.target(0, 1 << 20));
@@ -150,7 +150,7 @@ fn watches_sizes(ctx: &Ctx) {
     }
 }
 
-fn gathers(ctx: &Ctx) {
+fn client_gathers(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(8192);
     let target = ctx.receive_target();
@@ -163,7 +163,7 @@ fn gathers(ctx: &Ctx) {
     }
 }
 
-fn watches_gathered(ctx: &Ctx) {
+fn server_watches_gathered(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(8192);
     ctx.send_target(memory.target(0, 64));
@@ -175,7 +175,7 @@ fn watches_gathered(ctx: &Ctx) {
     memory.expect_all(3501, 100, 0);
 }
 
-fn sends_sizes(ctx: &Ctx) {
+fn client_sends_sizes(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1 << 20);
     for (round, size) in SIZES.into_iter().enumerate() {
@@ -187,7 +187,7 @@ fn sends_sizes(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn spins_then_dequeues(ctx: &Ctx) {
+fn server_spins_then_dequeues(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1 << 20);
     for (round, size) in SIZES.into_iter().enumerate() {
@@ -208,7 +208,7 @@ fn two_conns(ctx: &Ctx) -> (Conn, Conn) {
 
 const ROUNDS: u64 = 20;
 
-fn writes_then_tells(ctx: &Ctx) {
+fn client_writes_then_tells(ctx: &Ctx) {
     let (data, control) = two_conns(ctx);
     let memory = data.memory(1 << 18);
     for round in 0..ROUNDS {
@@ -220,7 +220,7 @@ fn writes_then_tells(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn frees_at_once(ctx: &Ctx) {
+fn server_frees_at_once(ctx: &Ctx) {
     let (data, control) = two_conns(ctx);
     for round in 0..ROUNDS {
         let mut memory = data.memory(1 << 18);
@@ -234,7 +234,7 @@ fn frees_at_once(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn sends_early(ctx: &Ctx) {
+fn client_sends_early(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(16 * 100);
     for id in 0..16 {
@@ -248,7 +248,7 @@ fn sends_early(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_late(ctx: &Ctx) {
+fn server_receives_late(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(16 * 100);
     ctx.meet();
@@ -260,7 +260,7 @@ fn receives_late(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn both_early(ctx: &Ctx) {
+fn each_both_early(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(200);
     memory.write_pattern(0, 100, 1);
@@ -302,7 +302,7 @@ fn holds_server(ctx: &Ctx) {
 }
 
 /// Requests, connections, receives and sends of both directions report to one EVD of length 16.
-fn one_evd(ctx: &Ctx) {
+fn each_one_evd(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, all) = (ia.pz(), ia.evd(16, DAT_EVD_DEFAULT_FLAG));
     let ep = ia.ep(&pz, &all, &all, &all);
@@ -338,7 +338,7 @@ fn one_evd(ctx: &Ctx) {
 }
 
 /// One DTO EVD of length 64 for both directions of eight EPs.
-fn many_eps(ctx: &Ctx) {
+fn each_many_eps(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, dtos) = (ia.pz(), ia.evd(64, DAT_EVD_DTO_FLAG | DAT_EVD_RMR_BIND_FLAG));
     let both = ia.evd(16, DAT_EVD_CR_FLAG | DAT_EVD_CONNECTION_FLAG);
@@ -374,7 +374,7 @@ fn many_eps(ctx: &Ctx) {
 }
 
 /// Receives with default flags and unsignalled requests of one EP report to one EVD, which the program polls.
-fn mixed_flags(ctx: &Ctx) {
+fn each_mixed_flags(ctx: &Ctx) {
     let ia = ctx.ia();
     let attr = DAT_EP_ATTR { request_completion_flags: DAT_COMPLETION_UNSIGNALLED_FLAG, ..ep_attr() };
     let mut conn = Conn::unconnected(&ia, &Setup { attr, ..Setup::default() });

@@ -8,18 +8,18 @@ use crate::kit::*;
 pub(crate) fn cases() -> Vec<Case> {
     cases![
         "spec/consumers 16": consumers_16_evd_lengths_from_1_to_6000_are_accepted,
-        "spec/consumers 16": consumers_16_evd_shorter_than_the_posted_work_loses_no_event => pair(sends_sixty, receives_sixty_on_three),
+        "spec/consumers 16": consumers_16_evd_shorter_than_the_posted_work_loses_no_event => pair(client_sends_sixty, server_receives_sixty_on_three),
         "spec/consumers 16": consumers_16_idle_evd_is_resized_and_shows_it,
         "spec/consumers 16": consumers_16_evd_can_be_grown_after_a_first_ep,
         "spec/consumers 17": consumers_17_ep_create_accepts_edited_query_attributes,
-        "spec/consumers 17": consumers_17_edited_attributes_carry_messages => pair(remade, remade),
+        "spec/consumers 17": consumers_17_edited_attributes_carry_messages => pair(each_remade, each_remade),
         "spec/consumers 17": consumers_17_zero_sizes_in_attributes_permit_transfers,
-        "spec/consumers 17": consumers_17_messages_of_two_gigabytes_can_be_requested => pair(asks_for_much, asks_for_much),
-        "spec/consumers 17": consumers_17_queues_of_fifty_thousand_can_be_requested => pair(fifty_thousand, fifty_thousand),
-        "spec/consumers 17": consumers_17_posts_far_more_than_the_evd_holds => pair(posts_thousands, takes_thousands).limit(60),
+        "spec/consumers 17": consumers_17_messages_of_two_gigabytes_can_be_requested => pair(each_asks_for_much, each_asks_for_much),
+        "spec/consumers 17": consumers_17_queues_of_fifty_thousand_can_be_requested => pair(each_fifty_thousand, each_fifty_thousand),
+        "spec/consumers 17": consumers_17_posts_far_more_than_the_evd_holds => pair(client_posts_thousands, server_takes_thousands).limit(60),
         "spec/consumers 19": consumers_19_null_out_parameters_of_a_registration_are_accepted,
         "spec/consumers 19": consumers_19_overlapping_page_rounded_registrations_succeed,
-        "spec/consumers 19": consumers_19_registers_at_a_high_rate => pair(registers_each_time, takes_each).limit(40),
+        "spec/consumers 19": consumers_19_registers_at_a_high_rate => pair(client_registers_each_time, server_takes_each).limit(40),
     ]
 }
 
@@ -40,7 +40,7 @@ fn sixty_deep() -> Setup {
     Setup { attr, qlen: 3, ..Setup::default() }
 }
 
-fn sends_sixty(ctx: &Ctx) {
+fn client_sends_sixty(ctx: &Ctx) {
     let conn = ctx.connect_with(&sixty_deep());
     for id in 0..SIXTY as u64 {
         ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
@@ -54,7 +54,7 @@ fn sends_sixty(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_sixty_on_three(ctx: &Ctx) {
+fn server_receives_sixty_on_three(ctx: &Ctx) {
     let conn = ctx.connect_with(&sixty_deep());
     for id in 0..SIXTY as u64 {
         ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
@@ -133,7 +133,7 @@ fn carries(ctx: &Ctx, setup: &Setup) {
     ctx.meet();
 }
 
-fn remade(ctx: &Ctx) {
+fn each_remade(ctx: &Ctx) {
     let ia = ctx.ia();
     let (pz, evd) = (ia.pz(), ia.evd(64, DAT_EVD_DEFAULT_FLAG));
     let mut attr = default_attr(&ia, &pz, &evd);
@@ -165,7 +165,7 @@ fn consumers_17_zero_sizes_in_attributes_permit_transfers(ctx: &Ctx) {
     expect_dto(client.request.h(), 3, DAT_DTO_SUCCESS, 10_000);
 }
 
-fn asks_for_much(ctx: &Ctx) {
+fn each_asks_for_much(ctx: &Ctx) {
     let limits = ctx.ia().attr();
     if limits.max_message_size.min(limits.max_rdma_size) < 1 << 31 {
         ctx.unsupported("messages of two gigabytes: the device's port carries less");
@@ -180,13 +180,13 @@ fn netpipe() -> Setup {
     Setup { attr, qlen: 1024, ..Setup::default() }
 }
 
-fn fifty_thousand(ctx: &Ctx) {
+fn each_fifty_thousand(ctx: &Ctx) {
     carries(ctx, &netpipe());
 }
 
 const THOUSANDS: u64 = 5000;
 
-fn posts_thousands(ctx: &Ctx) {
+fn client_posts_thousands(ctx: &Ctx) {
     let conn = ctx.connect_with(&netpipe());
     ctx.meet();
     for id in 0..THOUSANDS {
@@ -198,7 +198,7 @@ fn posts_thousands(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn takes_thousands(ctx: &Ctx) {
+fn server_takes_thousands(ctx: &Ctx) {
     let conn = ctx.connect_with(&netpipe());
     for id in 0..THOUSANDS {
         ok(dat_ep_post_recv(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
@@ -254,7 +254,7 @@ fn consumers_19_overlapping_page_rounded_registrations_succeed(ctx: &Ctx) {
     }
 }
 
-fn registers_each_time(ctx: &Ctx) {
+fn client_registers_each_time(ctx: &Ctx) {
     let conn = ctx.connect();
     let buffer = Buffer::new(8192);
     for round in 0..500 {
@@ -268,7 +268,7 @@ fn registers_each_time(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn takes_each(ctx: &Ctx) {
+fn server_takes_each(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(64);
     for round in 0..500 {

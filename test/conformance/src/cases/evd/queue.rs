@@ -24,8 +24,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.6": evd_dequeue_of_a_dto_has_the_ep_first,
         "spec/events 1.1": evd_events_of_a_stream_keep_their_order,
         "spec/events 1.1": evd_events_are_dequeued_once_by_many_threads,
-        "spec/events 1.1": evd_established_comes_before_the_first_receive => pair(speaks_at_once, receives_in_order),
-        "spec/events 1.1": evd_receives_come_before_disconnected => pair(sends_and_leaves, receives_all_before_the_end),
+        "spec/events 1.1": evd_established_comes_before_the_first_receive => pair(client_speaks_at_once, server_receives_in_order),
+        "spec/events 1.1": evd_receives_come_before_disconnected => pair(client_sends_and_leaves, server_receives_all_before_the_end),
         "spec/consumers 5": evd_receives_all_streams,
         "spec/events 2.6": evd_shared_by_receives_and_requests_gets_both,
         "spec/events 1.4": evd_smaller_than_the_posted_work_loses_nothing,
@@ -247,7 +247,7 @@ fn on_one_evd(ia: &Ia, length: DAT_COUNT) -> Conn {
     Conn { ep, recv, request, events: all, pz, ia: ia.clone() }
 }
 
-fn speaks_at_once(ctx: &Ctx) {
+fn client_speaks_at_once(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let memory = conn.memory(64);
     conn.connect(&ctx.receive_address(), ctx.qual(0));
@@ -259,7 +259,7 @@ fn speaks_at_once(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_in_order(ctx: &Ctx) {
+fn server_receives_in_order(ctx: &Ctx) {
     let conn = on_one_evd(&ctx.ia(), 8);
     let memory = conn.memory(64);
     conn.post_recv(2, memory.segment(0, 64));
@@ -270,7 +270,7 @@ fn receives_in_order(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn sends_and_leaves(ctx: &Ctx) {
+fn client_sends_and_leaves(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(64);
     ctx.meet();
@@ -285,7 +285,7 @@ fn sends_and_leaves(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_all_before_the_end(ctx: &Ctx) {
+fn server_receives_all_before_the_end(ctx: &Ctx) {
     let conn = on_one_evd(&ctx.ia(), 32);
     let memory = conn.memory(64);
     for number in 0..8 {

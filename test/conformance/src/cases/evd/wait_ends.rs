@@ -30,8 +30,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 2.5": evd_wait_long_is_ended_by_an_event,
         "spec/events 2.5": evd_wait_on_an_evd_with_a_cno,
         "spec/events 2.5": evd_wait_many_events_one_by_one,
-        "spec/events 2.5": evd_wait_is_ended_by_a_connection_event => pair(connects_later, is_woken_by_the_connection),
-        "spec/events 2.5": evd_wait_is_ended_by_a_completion => pair(sends_later, is_woken_by_the_send),
+        "spec/events 2.5": evd_wait_is_ended_by_a_connection_event => pair(client_connects_later, server_is_woken_by_the_connection),
+        "spec/events 2.5": evd_wait_is_ended_by_a_completion => pair(client_sends_later, server_is_woken_by_the_send),
     ];
     for (word, flags) in WOKEN_BY_SOFTWARE {
         let case = local(move |ctx| is_woken_by_software(ctx, flags));
@@ -294,7 +294,7 @@ fn is_woken_by_software(ctx: &Ctx, flags: DAT_EVD_FLAGS) {
     assert_eq!(waited.pointer, 8);
 }
 
-fn connects_later(ctx: &Ctx) {
+fn client_connects_later(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let address = ctx.receive_address();
     ctx.meet();
@@ -303,7 +303,7 @@ fn connects_later(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn is_woken_by_the_connection(ctx: &Ctx) {
+fn server_is_woken_by_the_connection(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let waiter = evd_waiter(conn.events.h(), DAT_TIMEOUT_INFINITE, 1).inside(conn.events.h()).asleep();
     let requests = conn.ia.evd(8, DAT_EVD_CR_FLAG);
@@ -316,7 +316,7 @@ fn is_woken_by_the_connection(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn sends_later(ctx: &Ctx) {
+fn client_sends_later(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(64);
     ctx.meet();
@@ -325,7 +325,7 @@ fn sends_later(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn is_woken_by_the_send(ctx: &Ctx) {
+fn server_is_woken_by_the_send(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(64);
     conn.post_recv(2, memory.segment(0, 8));
