@@ -8,8 +8,8 @@ const FENCE: DAT_COMPLETION_FLAGS = DAT_COMPLETION_BARRIER_FENCE_FLAG;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 4.1": flag_fence_without_a_preceding_read_succeeds => pair(fences_nothing, exports_and_receives),
-        "spec/events 4.1": flag_fenced_bind_waits_for_reads => pair(fences_a_bind, exports_memory).needs(Need::Rmr),
+        "spec/events 4.1": flag_fence_without_a_preceding_read_succeeds => pair(client_fences_nothing, server_exports_and_receives),
+        "spec/events 4.1": flag_fenced_bind_waits_for_reads => pair(client_fences_a_bind, server_exports_memory).needs(Need::Rmr),
     ];
     for size in [100, 40_000, 1 << 20] {
         type Role = fn(&Ctx, usize);
@@ -119,7 +119,7 @@ fn is_overwritten(ctx: &Ctx, size: usize) {
     memory.expect_all(0, size, ROUNDS);
 }
 
-fn fences_nothing(ctx: &Ctx) {
+fn client_fences_nothing(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     let remote = ctx.receive_target();
@@ -130,7 +130,7 @@ fn fences_nothing(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn exports_and_receives(ctx: &Ctx) {
+fn server_exports_and_receives(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(200);
     conn.post_recv(1, memory.segment(100, 100));
@@ -140,7 +140,7 @@ fn exports_and_receives(ctx: &Ctx) {
 
 const EXPORTED: usize = 100_000;
 
-fn fences_a_bind(ctx: &Ctx) {
+fn client_fences_a_bind(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(4 * EXPORTED);
     let rmr = conn.pz.rmr();
@@ -155,7 +155,7 @@ fn fences_a_bind(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn exports_memory(ctx: &Ctx) {
+fn server_exports_memory(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(EXPORTED);
     ctx.send_target(memory.target(0, EXPORTED));

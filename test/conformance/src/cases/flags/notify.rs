@@ -11,22 +11,22 @@ const SOLICITED: DAT_COMPLETION_FLAGS = DAT_COMPLETION_SOLICITED_WAIT_FLAG;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 4.1": flag_unsignalled_receive_wakes_no_waiter => pair(sends_on_words, receives_unsignalled),
-        "spec/events 4.1": flag_unsignalled_receive_triggers_no_cno => pair(sends_on_words, receives_unsignalled_on_a_cno),
+        "spec/events 4.1": flag_unsignalled_receive_wakes_no_waiter => pair(client_sends_on_words, server_receives_unsignalled),
+        "spec/events 4.1": flag_unsignalled_receive_triggers_no_cno => pair(client_sends_on_words, server_receives_unsignalled_on_a_cno),
         "spec/events 4.1": flag_unsignalled_bind_wakes_no_waiter => local(unsignalled_bind).needs(Need::Rmr),
-        "spec/events 4.1": flag_unsignalled_request_triggers_no_cno => pair(unsignalled_on_a_cno, serves),
-        "spec/events 1.3": flag_unsignalled_event_can_be_dequeued => pair(asks_for_unsignalled, serves),
-        "spec/events 14.9": flag_unsignalled_failure_notifies => pair(fails_unsignalled, loses),
-        "spec/events 14.9": flag_unsignalled_flush_notifies => pair(is_flushed_unsignalled, loses_without_an_event),
-        "spec/events 4.1": flag_signalled_requests_of_an_unsignalled_ep_notify => pair(signals_on_an_unsignalled_ep, serves),
-        "spec/events 4.1": flag_solicited_receive_wakes_the_waiter => pair(sends_solicited, receives_solicited),
-        "spec/events 4.1": flag_solicited_receive_triggers_the_cno => pair(sends_solicited, receives_solicited_on_a_cno),
-        "spec/events 4.1": flag_solicited_send_of_many_fragments_wakes_the_waiter => pair(sends_large_solicited, receives_large_solicited),
-        "spec/events 4.1": flag_solicited_send_to_a_default_receiver_wakes_the_waiter => pair(sends_solicited_once, receives_as_usual),
-        "spec/events 4.1": flag_solicited_and_suppressed_send_wakes_the_waiter => pair(sends_solicited_and_suppressed, receives_only_solicited),
-        "spec/events 14.9": flag_solicited_receiver_is_woken_by_a_flush => pair(leaves, waits_for_a_flush),
-        "spec/events 4.1": flag_solicited_on_rdma_has_no_effect => pair(moves_solicited, serves),
-        "spec/events 4.1": flag_evd_threshold_on_a_post_has_no_effect => pair(moves_by_threshold, serves),
+        "spec/events 4.1": flag_unsignalled_request_triggers_no_cno => pair(client_unsignalled_on_a_cno, serves),
+        "spec/events 1.3": flag_unsignalled_event_can_be_dequeued => pair(client_asks_for_unsignalled, serves),
+        "spec/events 14.9": flag_unsignalled_failure_notifies => pair(client_fails_unsignalled, server_loses),
+        "spec/events 14.9": flag_unsignalled_flush_notifies => pair(client_is_flushed_unsignalled, server_loses_without_an_event),
+        "spec/events 4.1": flag_signalled_requests_of_an_unsignalled_ep_notify => pair(client_signals_on_an_unsignalled_ep, serves),
+        "spec/events 4.1": flag_solicited_receive_wakes_the_waiter => pair(client_sends_solicited, server_receives_solicited),
+        "spec/events 4.1": flag_solicited_receive_triggers_the_cno => pair(client_sends_solicited, server_receives_solicited_on_a_cno),
+        "spec/events 4.1": flag_solicited_send_of_many_fragments_wakes_the_waiter => pair(client_sends_large_solicited, server_receives_large_solicited),
+        "spec/events 4.1": flag_solicited_send_to_a_default_receiver_wakes_the_waiter => pair(client_sends_solicited_once, server_receives_as_usual),
+        "spec/events 4.1": flag_solicited_and_suppressed_send_wakes_the_waiter => pair(client_sends_solicited_and_suppressed, server_receives_only_solicited),
+        "spec/events 14.9": flag_solicited_receiver_is_woken_by_a_flush => pair(client_leaves, server_waits_for_a_flush),
+        "spec/events 4.1": flag_solicited_on_rdma_has_no_effect => pair(client_moves_solicited, serves),
+        "spec/events 4.1": flag_evd_threshold_on_a_post_has_no_effect => pair(client_moves_by_threshold, serves),
     ];
     for op in Op::REQUESTS {
         let case = pair(move |ctx| wakes_no_waiter(ctx, op), serves);
@@ -82,7 +82,7 @@ fn wakes_no_waiter(ctx: &Ctx, op: Op) {
 }
 
 /// Sends an empty message for each command of the other role.
-fn sends_on_words(ctx: &Ctx) {
+fn client_sends_on_words(ctx: &Ctx) {
     let conn = ctx.connect();
     for id in 0..3 {
         assert_eq!(ctx.receive(), b"send");
@@ -117,7 +117,7 @@ fn is_recv_idle(conn: &Conn) -> bool {
     recv != DAT_FALSE
 }
 
-fn receives_unsignalled(ctx: &Ctx) {
+fn server_receives_unsignalled(ctx: &Ctx) {
     let conn = ctx.connect_with(&unsignalled_recvs());
     post_recv_as(&conn, 0, UNSIGNALLED);
     post_recv_as(&conn, 1, UNSIGNALLED);
@@ -150,7 +150,7 @@ fn connect_on(ctx: &Ctx, ia: &Ia, cno: &Cno, setup: &Setup) -> Conn {
     conn
 }
 
-fn receives_unsignalled_on_a_cno(ctx: &Ctx) {
+fn server_receives_unsignalled_on_a_cno(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
@@ -188,7 +188,7 @@ fn unsignalled_bind(ctx: &Ctx) {
     );
 }
 
-fn unsignalled_on_a_cno(ctx: &Ctx) {
+fn client_unsignalled_on_a_cno(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
@@ -207,7 +207,7 @@ fn unsignalled_on_a_cno(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn asks_for_unsignalled(ctx: &Ctx) {
+fn client_asks_for_unsignalled(ctx: &Ctx) {
     let conn = ctx.connect_with(&unsignalled_requests());
     let memory = conn.memory(100);
     let remote = ctx.receive_target();
@@ -229,7 +229,7 @@ fn asks_for_unsignalled(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn fails_unsignalled(ctx: &Ctx) {
+fn client_fails_unsignalled(ctx: &Ctx) {
     let conn = ctx.connect_with(&unsignalled_requests());
     let memory = conn.memory(100);
     let waiter = evd_waiter(conn.request.h(), DAT_TIMEOUT_INFINITE, 1).inside(conn.request.h());
@@ -240,13 +240,13 @@ fn fails_unsignalled(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn loses(ctx: &Ctx) {
+fn server_loses(ctx: &Ctx) {
     let conn = ctx.connect();
     expect_lost(&conn);
     ctx.meet();
 }
 
-fn is_flushed_unsignalled(ctx: &Ctx) {
+fn client_is_flushed_unsignalled(ctx: &Ctx) {
     let conn = ctx.connect_with(&unsignalled_requests());
     let waiter = evd_waiter(conn.request.h(), DAT_TIMEOUT_INFINITE, 1).inside(conn.request.h());
     // There is no receive for this message.
@@ -257,11 +257,11 @@ fn is_flushed_unsignalled(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn loses_without_an_event(ctx: &Ctx) {
-    loses(ctx);
+fn server_loses_without_an_event(ctx: &Ctx) {
+    server_loses(ctx);
 }
 
-fn signals_on_an_unsignalled_ep(ctx: &Ctx) {
+fn client_signals_on_an_unsignalled_ep(ctx: &Ctx) {
     let conn = ctx.connect_with(&unsignalled_requests());
     ctx.receive_target();
     for id in 0..5 {
@@ -276,7 +276,7 @@ fn solicited_recvs() -> Setup {
 }
 
 /// Sends twice without flags, and once with a solicited event for the receiver.
-fn sends_solicited(ctx: &Ctx) {
+fn client_sends_solicited(ctx: &Ctx) {
     let conn = ctx.connect();
     for (id, flags) in [(0, 0), (1, 0), (2, SOLICITED)] {
         assert_eq!(ctx.receive(), b"send");
@@ -287,7 +287,7 @@ fn sends_solicited(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_solicited(ctx: &Ctx) {
+fn server_receives_solicited(ctx: &Ctx) {
     let conn = ctx.connect_with(&solicited_recvs());
     (0..2).for_each(|id| post_empty_recv(&conn, id));
     let quiet = || {
@@ -307,7 +307,7 @@ fn receives_solicited(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_solicited_on_a_cno(ctx: &Ctx) {
+fn server_receives_solicited_on_a_cno(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
@@ -325,7 +325,7 @@ fn receives_solicited_on_a_cno(ctx: &Ctx) {
 
 const LARGE: usize = 200_000;
 
-fn sends_large_solicited(ctx: &Ctx) {
+fn client_sends_large_solicited(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(LARGE);
     ctx.meet();
@@ -334,7 +334,7 @@ fn sends_large_solicited(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_large_solicited(ctx: &Ctx) {
+fn server_receives_large_solicited(ctx: &Ctx) {
     let conn = ctx.connect_with(&solicited_recvs());
     let memory = conn.memory(LARGE);
     conn.post_recv(1, memory.segment(0, LARGE));
@@ -344,7 +344,7 @@ fn receives_large_solicited(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn sends_solicited_once(ctx: &Ctx) {
+fn client_sends_solicited_once(ctx: &Ctx) {
     let conn = ctx.connect();
     for (id, flags) in [(0, SOLICITED), (1, 0), (2, SOLICITED)] {
         ok(Op::Send.call(&conn, id, &[], &NOWHERE, flags));
@@ -353,14 +353,14 @@ fn sends_solicited_once(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_as_usual(ctx: &Ctx) {
+fn server_receives_as_usual(ctx: &Ctx) {
     let conn = ctx.connect();
     (0..3).for_each(|id| post_empty_recv(&conn, id));
     (0..3).for_each(|id| _ = expect_dto(conn.recv.h(), id, DAT_DTO_SUCCESS, 0));
     ctx.meet();
 }
 
-fn sends_solicited_and_suppressed(ctx: &Ctx) {
+fn client_sends_solicited_and_suppressed(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     ok(Op::Send.call(&conn, 1, &[], &NOWHERE, SOLICITED | DAT_COMPLETION_SUPPRESS_FLAG));
@@ -369,7 +369,7 @@ fn sends_solicited_and_suppressed(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_only_solicited(ctx: &Ctx) {
+fn server_receives_only_solicited(ctx: &Ctx) {
     let conn = ctx.connect_with(&solicited_recvs());
     post_empty_recv(&conn, 1);
     let waiter = evd_waiter(conn.recv.h(), DAT_TIMEOUT_INFINITE, 1).inside(conn.recv.h());
@@ -378,14 +378,14 @@ fn receives_only_solicited(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn leaves(ctx: &Ctx) {
+fn client_leaves(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     conn.disconnect();
     ctx.meet();
 }
 
-fn waits_for_a_flush(ctx: &Ctx) {
+fn server_waits_for_a_flush(ctx: &Ctx) {
     let conn = ctx.connect_with(&solicited_recvs());
     post_empty_recv(&conn, 1);
     let waiter = evd_waiter(conn.recv.h(), DAT_TIMEOUT_INFINITE, 1).inside(conn.recv.h());
@@ -395,11 +395,11 @@ fn waits_for_a_flush(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn moves_solicited(ctx: &Ctx) {
+fn client_moves_solicited(ctx: &Ctx) {
     moves_with(ctx, SOLICITED);
 }
 
-fn moves_by_threshold(ctx: &Ctx) {
+fn client_moves_by_threshold(ctx: &Ctx) {
     moves_with(ctx, DAT_COMPLETION_EVD_THRESHOLD_FLAG);
 }
 

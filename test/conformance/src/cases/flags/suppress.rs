@@ -13,16 +13,16 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/events 4.1": flag_suppressed_bind_completes_without_an_event => local(suppressed_bind).needs(Need::Rmr),
         "spec/events 4.1": flag_suppressed_bind_that_is_flushed_is_reported => local(suppressed_bind_flushed).needs(Need::Rmr),
-        "spec/events 12.6": flag_suppressed_success_triggers_no_cno => pair(suppresses_on_a_cno, serves),
-        "spec/events 12.6": flag_suppressed_success_wakes_no_waiter => pair(suppresses_beside_a_waiter, serves),
-        "spec/events 4.2": flag_suppressed_request_is_done_when_a_later_one_is => pair(suppresses_then_signals, polls_on_request),
-        "spec/consumers 18": flag_fifty_thousand_suppressed_writes_between_two_signalled => pair(writes_fifty_thousand, serves).limit(60),
-        "spec/consumers 18": flag_fifty_thousand_suppressed_sends_between_two_signalled => pair(sends_fifty_thousand, receives_fifty_thousand).limit(60),
-        "spec/consumers 18": flag_thousands_of_only_suppressed_requests_complete_silently => pair(suppresses_only, serves).limit(40),
-        "spec/events 4.1": flag_suppressed_with_all_attributes_of_requests => pair(suppresses_with_any_ep_attribute, serves),
+        "spec/events 12.6": flag_suppressed_success_triggers_no_cno => pair(client_suppresses_on_a_cno, serves),
+        "spec/events 12.6": flag_suppressed_success_wakes_no_waiter => pair(client_suppresses_beside_a_waiter, serves),
+        "spec/events 4.2": flag_suppressed_request_is_done_when_a_later_one_is => pair(client_suppresses_then_signals, server_polls_on_request),
+        "spec/consumers 18": flag_fifty_thousand_suppressed_writes_between_two_signalled => pair(client_writes_fifty_thousand, serves).limit(60),
+        "spec/consumers 18": flag_fifty_thousand_suppressed_sends_between_two_signalled => pair(client_sends_fifty_thousand, server_receives_fifty_thousand).limit(60),
+        "spec/consumers 18": flag_thousands_of_only_suppressed_requests_complete_silently => pair(client_suppresses_only, serves).limit(40),
+        "spec/events 4.1": flag_suppressed_with_all_attributes_of_requests => pair(client_suppresses_with_any_ep_attribute, serves),
         "spec/events 4.1": flag_suppress_is_no_attribute_of_receives,
-        "spec/events 4.1": flag_receives_always_complete_with_an_event => pair(sends_four, receives_with_all_flags),
-        "spec/events 4.1": flag_suppressed_send_still_completes_its_receive => pair(sends_suppressed, receives_one),
+        "spec/events 4.1": flag_receives_always_complete_with_an_event => pair(client_sends_four, server_receives_with_all_flags),
+        "spec/events 4.1": flag_suppressed_send_still_completes_its_receive => pair(client_sends_suppressed, server_receives_one),
     ];
     for op in Op::REQUESTS {
         let silent = pair(move |ctx| is_silent(ctx, op), serves);
@@ -118,7 +118,7 @@ fn suppressed_bind_flushed(ctx: &Ctx) {
     expect_rmr(client.request.h(), rmr.h(), 1, DAT_RMR_BIND_FAILURE);
 }
 
-fn suppresses_on_a_cno(ctx: &Ctx) {
+fn client_suppresses_on_a_cno(ctx: &Ctx) {
     let ia = ctx.ia();
     let agent = Agent::default();
     let cno = ia.cno_with(agent.arm());
@@ -141,7 +141,7 @@ fn suppresses_on_a_cno(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn suppresses_beside_a_waiter(ctx: &Ctx) {
+fn client_suppresses_beside_a_waiter(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     let remote = ctx.receive_target();
@@ -158,7 +158,7 @@ fn suppresses_beside_a_waiter(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn suppresses_then_signals(ctx: &Ctx) {
+fn client_suppresses_then_signals(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(LARGE);
     memory.fill(7);
@@ -174,7 +174,7 @@ fn suppresses_then_signals(ctx: &Ctx) {
 
 const LARGE: usize = 1 << 20;
 
-fn polls_on_request(ctx: &Ctx) {
+fn server_polls_on_request(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(LARGE);
     ctx.send_target(memory.target(0, LARGE));
@@ -195,7 +195,7 @@ fn posts_with_patience(conn: &Conn, op: Op, id: u64, segment: DAT_LMR_TRIPLET, r
 
 const MANY: u64 = 50_000;
 
-fn writes_fifty_thousand(ctx: &Ctx) {
+fn client_writes_fifty_thousand(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     let remote = ctx.receive_target();
@@ -208,7 +208,7 @@ fn writes_fifty_thousand(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn sends_fifty_thousand(ctx: &Ctx) {
+fn client_sends_fifty_thousand(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     let post = |id, flags| posts_with_patience(&conn, Op::Send, id, memory.segment(0, 8), &NOWHERE, flags);
@@ -221,7 +221,7 @@ fn sends_fifty_thousand(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_fifty_thousand(ctx: &Ctx) {
+fn server_receives_fifty_thousand(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(8);
     (0..16).for_each(|id| conn.post_recv(id, memory.segment(0, 8)));
@@ -234,7 +234,7 @@ fn receives_fifty_thousand(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn suppresses_only(ctx: &Ctx) {
+fn client_suppresses_only(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     let remote = ctx.receive_target();
@@ -246,7 +246,7 @@ fn suppresses_only(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn suppresses_with_any_ep_attribute(ctx: &Ctx) {
+fn client_suppresses_with_any_ep_attribute(ctx: &Ctx) {
     // DEFAULT is the usual attribute. Programs that set another attribute use UNSIGNALLED.
     let setup = setup(|attr| attr.request_completion_flags = DAT_COMPLETION_UNSIGNALLED_FLAG);
     let conn = ctx.connect_with(&setup);
@@ -273,7 +273,7 @@ fn flag_suppress_is_no_attribute_of_receives(ctx: &Ctx) {
     refused(code, DAT_INVALID_PARAMETER, DAT_INVALID_ARG6);
 }
 
-fn sends_four(ctx: &Ctx) {
+fn client_sends_four(ctx: &Ctx) {
     let conn = ctx.connect();
     let count = ctx.receive_number();
     (0..count).for_each(|id| post_empty_send(&conn, id));
@@ -282,7 +282,7 @@ fn sends_four(ctx: &Ctx) {
 }
 
 /// These flags are for requests only: a receive refuses or ignores them.
-fn receives_with_all_flags(ctx: &Ctx) {
+fn server_receives_with_all_flags(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut posted = 0;
     for flags in [SUPPRESS, DAT_COMPLETION_SOLICITED_WAIT_FLAG, DAT_COMPLETION_BARRIER_FENCE_FLAG, 0x10] {
@@ -295,7 +295,7 @@ fn receives_with_all_flags(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn sends_suppressed(ctx: &Ctx) {
+fn client_sends_suppressed(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     ok(Op::Send.call(&conn, 1, &[memory.segment(0, 100)], &NOWHERE, SUPPRESS));
@@ -306,7 +306,7 @@ fn sends_suppressed(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_one(ctx: &Ctx) {
+fn server_receives_one(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     conn.post_recv(2, memory.segment(0, 100));

@@ -26,8 +26,8 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/registry 6.3": ia_close_abrupt_under_an_evd_of_anothers_ep,
         "spec/registry 6.3": ia_close_abrupt_frees_its_qualifiers,
         "spec/registry 6.3": ia_close_abrupt_while_another_thread_calls,
-        "spec/registry 6.3": ia_close_abrupt_disconnects_the_peer => pair(closes, gets_the_end),
-        "spec/registry 6.3": ia_close_abrupt_rejects_pending_requests => pair(asks, closes_undecided),
+        "spec/registry 6.3": ia_close_abrupt_disconnects_the_peer => pair(client_closes, server_gets_the_end),
+        "spec/registry 6.3": ia_close_abrupt_rejects_pending_requests => pair(client_asks, server_closes_undecided),
     ];
     for kind in Kind::ALL.into_iter().filter(|kind| ![Kind::Ia, Kind::Cr].contains(kind)) {
         let case = local(move |ctx| is_refused_with(ctx, kind));
@@ -284,7 +284,7 @@ fn ia_close_abrupt_while_another_thread_calls(ctx: &Ctx) {
     }
 }
 
-fn closes(ctx: &Ctx) {
+fn client_closes(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     let ia = conn.ia.clone();
@@ -293,7 +293,7 @@ fn closes(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn gets_the_end(ctx: &Ctx) {
+fn server_gets_the_end(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(64);
     conn.post_recv(1, memory.segment(0, 8));
@@ -304,7 +304,7 @@ fn gets_the_end(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn asks(ctx: &Ctx) {
+fn client_asks(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     conn.connect(&ctx.receive_address(), ctx.qual(0));
     let event = expect_event(conn.events.h(), SOON);
@@ -315,7 +315,7 @@ fn asks(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn closes_undecided(ctx: &Ctx) {
+fn server_closes_undecided(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     ia.psp(ctx.qual(0), &requests).leak();

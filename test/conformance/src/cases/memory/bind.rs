@@ -10,22 +10,22 @@ use super::make::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 9.2": bind_completes_in_order_with_transfers => pair(binds_among_sends, receives_three),
-        "spec/events 9.2": bind_fences_the_send_of_its_context => pair(sends_contexts_at_once, uses_contexts_at_once),
+        "spec/events 9.2": bind_completes_in_order_with_transfers => pair(client_binds_among_sends, server_receives_three),
+        "spec/events 9.2": bind_fences_the_send_of_its_context => pair(client_sends_contexts_at_once, server_uses_contexts_at_once),
         "spec/events 9.2": bind_returns_a_new_context_each_time,
-        "spec/events 9.2": rebind_invalidates_the_previous_context => pair(is_denied_the_first, binds_twice),
-        "spec/events 9.2": bind_of_zero_length_invalidates_the_context => pair(is_denied_the_first, binds_and_unbinds),
-        "spec/events 9.2": bind_again_to_other_memory_moves_it => pair(writes_both_times, binds_to_two),
-        "spec/events 9.2": bind_is_valid_on_all_connections_of_its_pz => pair(writes_over_both, binds_over_one),
-        "spec/events 9.2": bind_is_invalid_on_connections_of_another_pz => pair(is_denied_over_the_other, binds_in_one_pz),
-        "spec/events 9.2": bind_outlives_the_connection_it_was_posted_on => pair(writes_over_the_second, binds_over_the_first),
-        "spec/events 9.2": bind_of_a_part_of_an_lmr_of_an_lmr => pair(writes_once, binds_an_lmr_of_an_lmr),
+        "spec/events 9.2": rebind_invalidates_the_previous_context => pair(client_is_denied_the_first, server_binds_twice),
+        "spec/events 9.2": bind_of_zero_length_invalidates_the_context => pair(client_is_denied_the_first, server_binds_and_unbinds),
+        "spec/events 9.2": bind_again_to_other_memory_moves_it => pair(client_writes_both_times, server_binds_to_two),
+        "spec/events 9.2": bind_is_valid_on_all_connections_of_its_pz => pair(client_writes_over_both, server_binds_over_one),
+        "spec/events 9.2": bind_is_invalid_on_connections_of_another_pz => pair(client_is_denied_over_the_other, server_binds_in_one_pz),
+        "spec/events 9.2": bind_outlives_the_connection_it_was_posted_on => pair(client_writes_over_the_second, server_binds_over_the_first),
+        "spec/events 9.2": bind_of_a_part_of_an_lmr_of_an_lmr => pair(client_writes_once, server_binds_an_lmr_of_an_lmr),
         "spec/events 9.2": bind_flushed_leaves_nothing_bound,
-        "spec/events 9.2": bind_flushed_with_its_connection_leaves_nothing_bound => pair(loses_its_bind, holds_no_receive),
+        "spec/events 9.2": bind_flushed_with_its_connection_leaves_nothing_bound => pair(client_loses_its_bind, server_holds_no_receive),
         "spec/events 9.2": bind_again_flushed_leaves_nothing_bound,
         "spec/events 9.2": bind_of_no_length_flushed_leaves_nothing_bound,
-        "spec/events 4.6": bind_occupies_a_request_slot => pair(fills_up_with_binds, empties_and_waits),
-        "spec/events 4.3": bind_holds_back_later_posts => pair(binds_with_reads_open, exports_a_page),
+        "spec/events 4.6": bind_occupies_a_request_slot => pair(client_fills_up_with_binds, server_empties_and_waits),
+        "spec/events 4.3": bind_holds_back_later_posts => pair(client_binds_with_reads_open, server_exports_a_page),
         "spec/events 9.2": bind_by_threads_of_one_connection,
     ];
     let rights = [
@@ -85,7 +85,7 @@ fn exports_part(ctx: &Ctx, privileges: DAT_MEM_PRIV_FLAGS, may: bool, shift: i64
     memory.expect_all(300, 3796, 0);
 }
 
-fn binds_among_sends(ctx: &Ctx) {
+fn client_binds_among_sends(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     let (one, other) = (conn.pz.rmr(), conn.pz.rmr());
@@ -107,7 +107,7 @@ fn binds_among_sends(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_three(ctx: &Ctx) {
+fn server_receives_three(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     (0..3).for_each(|id| post_empty_recv(&conn, id));
@@ -116,7 +116,7 @@ fn receives_three(ctx: &Ctx) {
 }
 
 /// Sends each new context immediately. The peer uses it before this role has dequeued the completion of the bind.
-fn sends_contexts_at_once(ctx: &Ctx) {
+fn client_sends_contexts_at_once(ctx: &Ctx) {
     let conn = ctx.connect();
     let (memory, word) = (conn.memory(100), conn.memory(4));
     let rmr = conn.pz.rmr();
@@ -135,7 +135,7 @@ fn sends_contexts_at_once(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn uses_contexts_at_once(ctx: &Ctx) {
+fn server_uses_contexts_at_once(ctx: &Ctx) {
     let conn = ctx.connect();
     let (memory, word) = (conn.memory(100), conn.memory(4));
     let target_address = ctx.receive_number();
@@ -170,7 +170,7 @@ fn bind_returns_a_new_context_each_time(ctx: &Ctx) {
 }
 
 /// Writes with the first context: successfully while it is valid, then refused after a rebind.
-fn is_denied_the_first(ctx: &Ctx) {
+fn client_is_denied_the_first(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     let first = ctx.receive_target();
@@ -185,11 +185,11 @@ fn is_denied_the_first(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn binds_twice(ctx: &Ctx) {
+fn server_binds_twice(ctx: &Ctx) {
     exports_first_then(ctx, |conn, rmr, memory| _ = bind(conn, rmr, memory.segment(0, 100), REMOTE));
 }
 
-fn binds_and_unbinds(ctx: &Ctx) {
+fn server_binds_and_unbinds(ctx: &Ctx) {
     exports_first_then(ctx, |conn, rmr, _| unbind(conn, rmr));
 }
 
@@ -206,7 +206,7 @@ fn exports_first_then(ctx: &Ctx, then: impl FnOnce(&Conn, &Rmr, &Memory)) {
     ctx.meet();
 }
 
-fn writes_both_times(ctx: &Ctx) {
+fn client_writes_both_times(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     for round in 1..=2 {
@@ -217,7 +217,7 @@ fn writes_both_times(ctx: &Ctx) {
     }
 }
 
-fn binds_to_two(ctx: &Ctx) {
+fn server_binds_to_two(ctx: &Ctx) {
     let conn = ctx.connect();
     let (first, second) = (conn.memory(100), conn.memory(100));
     let rmr = conn.pz.rmr();
@@ -238,7 +238,7 @@ fn two_of_one_pz(ctx: &Ctx) -> (Conn, Conn) {
     (second, first)
 }
 
-fn writes_over_both(ctx: &Ctx) {
+fn client_writes_over_both(ctx: &Ctx) {
     let (second, first) = two_of_one_pz(ctx);
     let memory = first.memory(100);
     let target = ctx.receive_target();
@@ -251,7 +251,7 @@ fn writes_over_both(ctx: &Ctx) {
     drop(second);
 }
 
-fn binds_over_one(ctx: &Ctx) {
+fn server_binds_over_one(ctx: &Ctx) {
     let (second, first) = two_of_one_pz(ctx);
     let memory = first.memory(100);
     let rmr = first.pz.rmr();
@@ -262,7 +262,7 @@ fn binds_over_one(ctx: &Ctx) {
     drop(second);
 }
 
-fn is_denied_over_the_other(ctx: &Ctx) {
+fn client_is_denied_over_the_other(ctx: &Ctx) {
     let first = ctx.connect();
     let second = Conn::on(&first.ia);
     join(ctx, &second, 1);
@@ -278,7 +278,7 @@ fn is_denied_over_the_other(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn binds_in_one_pz(ctx: &Ctx) {
+fn server_binds_in_one_pz(ctx: &Ctx) {
     let first = ctx.connect();
     let second = Conn::on(&first.ia);
     join(ctx, &second, 1);
@@ -289,7 +289,7 @@ fn binds_in_one_pz(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn writes_over_the_second(ctx: &Ctx) {
+fn client_writes_over_the_second(ctx: &Ctx) {
     let (second, first) = two_of_one_pz(ctx);
     let memory = first.memory(100);
     first.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
@@ -300,7 +300,7 @@ fn writes_over_the_second(ctx: &Ctx) {
     drop(second);
 }
 
-fn binds_over_the_first(ctx: &Ctx) {
+fn server_binds_over_the_first(ctx: &Ctx) {
     let (second, first) = two_of_one_pz(ctx);
     let memory = first.memory(100);
     let rmr = first.pz.rmr();
@@ -314,7 +314,7 @@ fn binds_over_the_first(ctx: &Ctx) {
     drop(second);
 }
 
-fn writes_once(ctx: &Ctx) {
+fn client_writes_once(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     memory.fill(7);
@@ -323,7 +323,7 @@ fn writes_once(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn binds_an_lmr_of_an_lmr(ctx: &Ctx) {
+fn server_binds_an_lmr_of_an_lmr(ctx: &Ctx) {
     let conn = ctx.connect();
     let source = conn.memory(1000);
     let made = LmrArgs::lmr(source.h()).with(LOCAL).make(&conn.ia, &conn.pz);
@@ -349,7 +349,7 @@ fn bind_flushed_leaves_nothing_bound(ctx: &Ctx) {
     memory.deregister();
 }
 
-fn loses_its_bind(ctx: &Ctx) {
+fn client_loses_its_bind(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(100);
     let rmr = conn.pz.rmr();
@@ -364,7 +364,7 @@ fn loses_its_bind(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn holds_no_receive(ctx: &Ctx) {
+fn server_holds_no_receive(ctx: &Ctx) {
     let conn = ctx.connect();
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     ctx.meet();
@@ -391,7 +391,7 @@ fn flushed_after_a_bind(ctx: &Ctx, then: impl FnOnce(&Conn, &Rmr, &Memory)) {
     memory.deregister();
 }
 
-fn fills_up_with_binds(ctx: &Ctx) {
+fn client_fills_up_with_binds(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     let rmr = conn.pz.rmr();
@@ -414,7 +414,7 @@ fn fills_up_with_binds(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn empties_and_waits(ctx: &Ctx) {
+fn server_empties_and_waits(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     post_empty_recv(&conn, 0);
@@ -423,7 +423,7 @@ fn empties_and_waits(ctx: &Ctx) {
 }
 
 /// Reads before a bind, the bind and a write after it complete in order.
-fn binds_with_reads_open(ctx: &Ctx) {
+fn client_binds_with_reads_open(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(4 * EXPORTED);
     let rmr = conn.pz.rmr();
@@ -440,7 +440,7 @@ fn binds_with_reads_open(ctx: &Ctx) {
 
 const EXPORTED: usize = 100_000;
 
-fn exports_a_page(ctx: &Ctx) {
+fn server_exports_a_page(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(EXPORTED);
     ctx.send_target(memory.target(0, EXPORTED));

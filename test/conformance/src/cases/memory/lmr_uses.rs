@@ -8,22 +8,22 @@ use super::make::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 8.1": lmr_of_an_lmr_is_valid_after_its_source_is_freed => pair(writes_to_it, frees_the_source),
-        "spec/events 8.1": lmr_of_an_lmr_has_its_own_privileges => pair(writes_beyond_privilege, exports_twice),
-        "spec/events 8.1": lmr_of_an_lmr_in_another_pz => pair(writes_to_it, exports_from_another_pz),
-        "spec/events 8.1": lmr_overlapping_others_has_separate_privileges => pair(writes_then_reads_overlapping, exports_overlapping),
-        "spec/events 8.1": lmr_with_remote_write_needs_no_local_write => pair(writes_to_it, exports_remote_write_only),
-        "spec/events 8.1": lmr_of_read_only_memory_can_be_sent_from => pair(sends_from_read_only, receives_zeros),
-        "spec/events 8.1": lmr_of_read_only_memory_cannot_receive => pair(sends_to_read_only, receives_into_read_only),
-        "spec/events 8.1": lmr_of_read_only_memory_cannot_be_written => pair(writes_to_read_only, exports_read_only),
-        "spec/events 8.2": lmr_free_with_receives_posted_then_disconnected => pair(frees_with_receives, idles_on),
-        "spec/events 8.2": lmr_free_of_a_target_ends_writes => pair(writes_on_and_on, frees_amid_writes),
-        "spec/events 8.2": lmr_free_of_a_target_ends_reads => pair(reads_on_and_on, frees_amid_reads),
+        "spec/events 8.1": lmr_of_an_lmr_is_valid_after_its_source_is_freed => pair(client_writes_to_it, server_frees_the_source),
+        "spec/events 8.1": lmr_of_an_lmr_has_its_own_privileges => pair(client_writes_beyond_privilege, server_exports_twice),
+        "spec/events 8.1": lmr_of_an_lmr_in_another_pz => pair(client_writes_to_it, server_exports_from_another_pz),
+        "spec/events 8.1": lmr_overlapping_others_has_separate_privileges => pair(client_writes_then_reads_overlapping, server_exports_overlapping),
+        "spec/events 8.1": lmr_with_remote_write_needs_no_local_write => pair(client_writes_to_it, server_exports_remote_write_only),
+        "spec/events 8.1": lmr_of_read_only_memory_can_be_sent_from => pair(client_sends_from_read_only, server_receives_zeros),
+        "spec/events 8.1": lmr_of_read_only_memory_cannot_receive => pair(client_sends_to_read_only, server_receives_into_read_only),
+        "spec/events 8.1": lmr_of_read_only_memory_cannot_be_written => pair(client_writes_to_read_only, server_exports_read_only),
+        "spec/events 8.2": lmr_free_with_receives_posted_then_disconnected => pair(client_frees_with_receives, server_idles_on),
+        "spec/events 8.2": lmr_free_of_a_target_ends_writes => pair(client_writes_on_and_on, server_frees_amid_writes),
+        "spec/events 8.2": lmr_free_of_a_target_ends_reads => pair(client_reads_on_and_on, server_frees_amid_reads),
         "spec/events 8.2": lmr_free_leaves_the_memory_as_it_is,
     ]
 }
 
-fn writes_to_it(ctx: &Ctx) {
+fn client_writes_to_it(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
     memory.fill(7);
@@ -32,7 +32,7 @@ fn writes_to_it(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn frees_the_source(ctx: &Ctx) {
+fn server_frees_the_source(ctx: &Ctx) {
     let conn = ctx.connect();
     let buffer = Buffer::new(1000);
     let source = LmrArgs::memory(buffer.pointer(), 1000).make(&conn.ia, &conn.pz);
@@ -44,7 +44,7 @@ fn frees_the_source(ctx: &Ctx) {
 }
 
 /// Writes to the first target successfully; the write to the second target is refused.
-fn writes_beyond_privilege(ctx: &Ctx) {
+fn client_writes_beyond_privilege(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
     memory.fill(7);
@@ -56,7 +56,7 @@ fn writes_beyond_privilege(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn exports_twice(ctx: &Ctx) {
+fn server_exports_twice(ctx: &Ctx) {
     let conn = ctx.connect();
     let buffer = Buffer::new(1000);
     let source = LmrArgs::memory(buffer.pointer(), 1000).make(&conn.ia, &conn.pz);
@@ -69,7 +69,7 @@ fn exports_twice(ctx: &Ctx) {
     buffer.expect_all(0, 1000, 7);
 }
 
-fn exports_from_another_pz(ctx: &Ctx) {
+fn server_exports_from_another_pz(ctx: &Ctx) {
     let conn = ctx.connect();
     let other = conn.ia.pz();
     let buffer = Buffer::new(1000);
@@ -80,7 +80,7 @@ fn exports_from_another_pz(ctx: &Ctx) {
     buffer.expect_all(0, 1000, 7);
 }
 
-fn writes_then_reads_overlapping(ctx: &Ctx) {
+fn client_writes_then_reads_overlapping(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
     memory.fill(7);
@@ -94,7 +94,7 @@ fn writes_then_reads_overlapping(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn exports_overlapping(ctx: &Ctx) {
+fn server_exports_overlapping(ctx: &Ctx) {
     let conn = ctx.connect();
     let buffer = Buffer::new(1000);
     buffer.fill(1);
@@ -108,7 +108,7 @@ fn exports_overlapping(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn exports_remote_write_only(ctx: &Ctx) {
+fn server_exports_remote_write_only(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.ia.memory_with(&conn.pz, 1000, DAT_MEM_PRIV_REMOTE_WRITE_FLAG);
     ctx.send_target(memory.target(0, 1000));
@@ -116,7 +116,7 @@ fn exports_remote_write_only(ctx: &Ctx) {
     memory.expect_all(0, 1000, 7);
 }
 
-fn sends_from_read_only(ctx: &Ctx) {
+fn client_sends_from_read_only(ctx: &Ctx) {
     let conn = ctx.connect();
     let map = os::Map::private(4096, false);
     let made = LmrArgs::memory(map.pointer(), 4096).with(DAT_MEM_PRIV_LOCAL_READ_FLAG).make(&conn.ia, &conn.pz);
@@ -125,7 +125,7 @@ fn sends_from_read_only(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_zeros(ctx: &Ctx) {
+fn server_receives_zeros(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
     memory.fill(9);
@@ -149,7 +149,7 @@ fn dubious(conn: &Conn, map: &os::Map) -> Option<CreatedLmr> {
     Some(wanted.make(&conn.ia, &conn.pz))
 }
 
-fn sends_to_read_only(ctx: &Ctx) {
+fn client_sends_to_read_only(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
     if ctx.receive() == b"registered" {
@@ -160,7 +160,7 @@ fn sends_to_read_only(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_into_read_only(ctx: &Ctx) {
+fn server_receives_into_read_only(ctx: &Ctx) {
     let conn = ctx.connect();
     let map = os::Map::private(4096, false);
     let made = dubious(&conn, &map);
@@ -180,7 +180,7 @@ fn receive_fails(ctx: &Ctx, conn: &Conn, made: Option<CreatedLmr>) {
     ctx.meet();
 }
 
-fn writes_to_read_only(ctx: &Ctx) {
+fn client_writes_to_read_only(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
     if ctx.receive() == b"registered" {
@@ -191,7 +191,7 @@ fn writes_to_read_only(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn exports_read_only(ctx: &Ctx) {
+fn server_exports_read_only(ctx: &Ctx) {
     let conn = ctx.connect();
     let map = os::Map::private(4096, false);
     let made = dubious(&conn, &map);
@@ -205,7 +205,7 @@ fn exports_read_only(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn frees_with_receives(ctx: &Ctx) {
+fn client_frees_with_receives(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(1000);
     (1..=5).for_each(|id| conn.post_recv(id, memory.segment(0, 1000)));
@@ -216,7 +216,7 @@ fn frees_with_receives(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn idles_on(ctx: &Ctx) {
+fn server_idles_on(ctx: &Ctx) {
     let conn = ctx.connect();
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);
     ctx.meet();
@@ -246,15 +246,15 @@ fn moves_until_denied(ctx: &Ctx, op: Op) {
     ctx.meet();
 }
 
-fn writes_on_and_on(ctx: &Ctx) {
+fn client_writes_on_and_on(ctx: &Ctx) {
     moves_until_denied(ctx, Op::Write);
 }
 
-fn reads_on_and_on(ctx: &Ctx) {
+fn client_reads_on_and_on(ctx: &Ctx) {
     moves_until_denied(ctx, Op::Read);
 }
 
-fn frees_amid_writes(ctx: &Ctx) {
+fn server_frees_amid_writes(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(LARGE);
     ctx.send_target(memory.target(0, LARGE));
@@ -267,7 +267,7 @@ fn frees_amid_writes(ctx: &Ctx) {
     memory.expect_all(0, LARGE, 3);
 }
 
-fn frees_amid_reads(ctx: &Ctx) {
+fn server_frees_amid_reads(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(LARGE);
     ctx.send_target(memory.target(0, LARGE));

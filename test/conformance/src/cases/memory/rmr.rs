@@ -14,12 +14,12 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 9.1": rmr_query_unbound_shows_zeros,
         "spec/events 9.1": rmr_query_returns_the_bound_range,
         "spec/events 9.1": rmr_query_after_an_unbind_shows_zeros,
-        "spec/events 9.1": rmr_query_shows_a_bind_from_its_post_on => pair(binds_behind_a_send, receives_one),
+        "spec/events 9.1": rmr_query_shows_a_bind_from_its_post_on => pair(client_binds_behind_a_send, server_receives_one),
         "spec/events 9.1": rmr_query_refuses_a_bad_mask_and_null,
         "spec/events 9.1": rmr_calls_refuse_handles_of_other_kinds,
         "spec/events 12.35": rmr_free_while_bound_releases_the_lmr,
-        "spec/events 9.1": rmr_free_while_bound_invalidates_the_context => pair(is_cut_off, frees_its_window),
-        "spec/events 9.1": rmr_free_with_a_queued_bind_succeeds => pair(frees_behind_a_send, receives_one),
+        "spec/events 9.1": rmr_free_while_bound_invalidates_the_context => pair(client_is_cut_off, server_frees_its_window),
+        "spec/events 9.1": rmr_free_with_a_queued_bind_succeeds => pair(client_frees_behind_a_send, server_receives_one),
         "spec/events 9.1": rmr_free_releases_its_pz,
         "spec/events 9.1": rmr_many_can_be_bound_to_one_lmr,
         "spec/events 8.2": rmr_bound_keeps_its_lmr_in_use,
@@ -74,7 +74,7 @@ fn rmr_query_after_an_unbind_shows_zeros(ctx: &Ctx) {
 }
 
 /// Posts a bind behind a send. A query returns the last posted bind, even if the bind has not started.
-fn binds_behind_a_send(ctx: &Ctx) {
+fn client_binds_behind_a_send(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
     let rmr = conn.pz.rmr();
@@ -90,7 +90,7 @@ fn binds_behind_a_send(ctx: &Ctx) {
 }
 
 /// Posts receives on request, and stays connected until its partner has finished.
-fn receives_one(ctx: &Ctx) {
+fn server_receives_one(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     ctx.meet();
@@ -130,7 +130,7 @@ fn rmr_free_while_bound_releases_the_lmr(ctx: &Ctx) {
     memory.deregister();
 }
 
-fn is_cut_off(ctx: &Ctx) {
+fn client_is_cut_off(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     let target = ctx.receive_target();
@@ -144,7 +144,7 @@ fn is_cut_off(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn frees_its_window(ctx: &Ctx) {
+fn server_frees_its_window(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
     let rmr = conn.pz.rmr();
@@ -157,7 +157,7 @@ fn frees_its_window(ctx: &Ctx) {
 }
 
 /// The bind still completes: with success, or with a failure that keeps the library's guarantees.
-fn frees_behind_a_send(ctx: &Ctx) {
+fn client_frees_behind_a_send(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(1000);
     let rmr = conn.pz.rmr();

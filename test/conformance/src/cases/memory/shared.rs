@@ -16,10 +16,10 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 8.4": shared_needs_a_name,
         "spec/events 8.4": shared_query_shows_memory_and_length,
         "spec/events 8.4": shared_by_anonymous_maps_succeeds,
-        "spec/events 8.4": shared_by_two_roles_under_one_name_succeeds => pair(writes_into_shared, sees_in_its_own_map),
-        "spec/events 8.4": shared_by_two_roles_of_two_lengths_is_refused => pair(joins_too_long, joins_first),
-        "spec/events 8.4": shared_name_is_released_by_killed_processes => pair(joins_after_death, joins_and_dies).only_two(),
-        "spec/events 8.4": shared_registration_outlives_another_killed_process => pair(stays_when_one_dies, joins_and_dies).only_two(),
+        "spec/events 8.4": shared_by_two_roles_under_one_name_succeeds => pair(client_writes_into_shared, server_sees_in_its_own_map),
+        "spec/events 8.4": shared_by_two_roles_of_two_lengths_is_refused => pair(client_joins_too_long, server_joins_first),
+        "spec/events 8.4": shared_name_is_released_by_killed_processes => pair(client_joins_after_death, server_joins_and_dies).only_two(),
+        "spec/events 8.4": shared_registration_outlives_another_killed_process => pair(client_stays_when_one_dies, server_joins_and_dies).only_two(),
     ]
 }
 
@@ -146,7 +146,7 @@ fn shared_by_anonymous_maps_succeeds(ctx: &Ctx) {
     assert_eq!((made.address, made.length), (map.pointer().addr() as u64, LENGTH as u64));
 }
 
-fn writes_into_shared(ctx: &Ctx) {
+fn client_writes_into_shared(ctx: &Ctx) {
     let conn = ctx.connect();
     let map = map(ctx);
     let mut name = name(ctx, 1);
@@ -162,7 +162,7 @@ fn writes_into_shared(ctx: &Ctx) {
     drop(made);
 }
 
-fn sees_in_its_own_map(ctx: &Ctx) {
+fn server_sees_in_its_own_map(ctx: &Ctx) {
     let conn = ctx.connect();
     let map = map(ctx);
     let mut name = name(ctx, 1);
@@ -173,7 +173,7 @@ fn sees_in_its_own_map(ctx: &Ctx) {
     assert_eq!(map.take(0, LENGTH), vec![7; LENGTH]);
 }
 
-fn joins_too_long(ctx: &Ctx) {
+fn client_joins_too_long(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let map = map(ctx);
@@ -191,7 +191,7 @@ fn joins_too_long(ctx: &Ctx) {
     drop(wanted.make(&ia, &pz));
 }
 
-fn joins_first(ctx: &Ctx) {
+fn server_joins_first(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let map = map(ctx);
@@ -203,7 +203,7 @@ fn joins_first(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn joins_and_dies(ctx: &Ctx) {
+fn server_joins_and_dies(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let map = map(ctx);
@@ -214,7 +214,7 @@ fn joins_and_dies(ctx: &Ctx) {
     ctx.die();
 }
 
-fn joins_after_death(ctx: &Ctx) {
+fn client_joins_after_death(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let map = map(ctx);
@@ -229,7 +229,7 @@ fn joins_after_death(ctx: &Ctx) {
     drop(Lmr::own(lmr));
 }
 
-fn stays_when_one_dies(ctx: &Ctx) {
+fn client_stays_when_one_dies(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let map = map(ctx);

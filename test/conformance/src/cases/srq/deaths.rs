@@ -10,15 +10,15 @@ use super::pool::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/registry 6.3": srq_abrupt_close_under_connections => pair(is_left, leaves).needs(Need::Srq),
-        "spec/consumers 14": srq_killed_peer_keeps_the_queue_usable => pair(obey, srq_killed_peer_keeps_the_queue_usable).needs(Need::Srq).only_two(),
+        "spec/registry 6.3": srq_abrupt_close_under_connections => pair(client_is_left, server_leaves).needs(Need::Srq),
+        "spec/consumers 14": srq_killed_peer_keeps_the_queue_usable => pair(obey, server_srq_killed_peer_keeps_the_queue_usable).needs(Need::Srq).only_two(),
         "spec/consumers 14": srq_killed_waiting_peer_keeps_the_queue_usable
-            => pair(obey, srq_killed_waiting_peer_keeps_the_queue_usable).needs(Need::Srq).only_two(),
+            => pair(obey, server_srq_killed_waiting_peer_keeps_the_queue_usable).needs(Need::Srq).only_two(),
         "spec/events 10": srq_sequence_of_dtestsrq_succeeds => pair(srq_client, srq_server).needs(Need::Srq),
     ]
 }
 
-fn is_left(ctx: &Ctx) {
+fn client_is_left(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..3 {
         let conn = Conn::on(&ia);
@@ -34,7 +34,7 @@ fn is_left(ctx: &Ctx) {
     }
 }
 
-fn leaves(ctx: &Ctx) {
+fn server_leaves(ctx: &Ctx) {
     for round in 0..3 {
         let ia = Ia::open(&ctx.provider, 8);
         let pool = Pool::new(&ia, 8);
@@ -55,7 +55,7 @@ fn leaves(ctx: &Ctx) {
 }
 
 /// The server role of a case whose client process is killed: the queue stays in use.
-fn srq_killed_peer_keeps_the_queue_usable(ctx: &Ctx) {
+fn server_srq_killed_peer_keeps_the_queue_usable(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 16);
     let peer = Peer::listen(ctx, &pool);
     let ep = peer.connected(&pool);
@@ -66,7 +66,7 @@ fn srq_killed_peer_keeps_the_queue_usable(ctx: &Ctx) {
     dies_and_others_go_on(ctx, &pool, &ep, 3);
 }
 
-fn srq_killed_waiting_peer_keeps_the_queue_usable(ctx: &Ctx) {
+fn server_srq_killed_waiting_peer_keeps_the_queue_usable(ctx: &Ctx) {
     let pool = Pool::new(&ctx.ia(), 16);
     let peer = Peer::listen(ctx, &pool);
     let ep = peer.connected(&pool);

@@ -42,7 +42,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.8": srq_ep_connected_refuses_receives_of_its_own => served(srq_ep_connected_refuses_receives_of_its_own),
         "spec/events 5.5": srq_recv_query_counts_receives_taken_by_an_ep => served(srq_recv_query_counts_receives_taken_by_an_ep),
         "spec/endpoints 5.9": srq_ep_is_idle_with_waiting_receives => served(srq_ep_is_idle_with_waiting_receives),
-        "spec/events 6": srq_on_both_endpoints_succeeds => pair(talks, talks).needs(Need::Srq),
+        "spec/events 6": srq_on_both_endpoints_succeeds => pair(each_talks, each_talks).needs(Need::Srq),
     ]
 }
 
@@ -434,7 +434,7 @@ fn srq_ep_is_idle_with_waiting_receives(_: &Ctx, peer: &Peer, pool: &Pool) {
 }
 
 /// Sends and receives at the same time; every receive comes from the shared queue.
-fn talks(ctx: &Ctx) {
+fn each_talks(ctx: &Ctx) {
     const MESSAGES: u64 = 200;
     let ia = ctx.ia();
     let pool = Pool::new(&ia, 8);

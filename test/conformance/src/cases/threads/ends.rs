@@ -11,10 +11,10 @@ use super::{kind_in, run_threads};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 11": threads_connect_concurrently_over_separate_adapters => pair(connects_in_four, accepts_in_two).limit(60),
-        "spec/events 11": threads_connect_concurrently_over_one_adapter => pair(connects_in_four, accepts_in_two)
+        "spec/events 11": threads_connect_concurrently_over_separate_adapters => pair(client_connects_in_four, server_accepts_in_two).limit(60),
+        "spec/events 11": threads_connect_concurrently_over_one_adapter => pair(client_connects_in_four, server_accepts_in_two)
             .shares_ia().limit(60),
-        "spec/consumers 12": threads_disconnect_both_endpoints_concurrently => pair(both_disconnect, both_disconnect).limit(60),
+        "spec/consumers 12": threads_disconnect_both_endpoints_concurrently => pair(each_both_disconnect, each_both_disconnect).limit(60),
         "spec/consumers 12": threads_disconnecting_one_ep_queue_one_event => local(threads_disconnecting_one_ep_queue_one_event).limit(40),
         "spec/events 11": threads_accepting_one_request_succeed_once => local(threads_accepting_one_request_succeed_once).limit(40),
         "spec/events 11": threads_connecting_one_ep_succeed_once => local(threads_connecting_one_ep_succeed_once).limit(40),
@@ -23,7 +23,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 11": threads_free_a_listener_under_requests => local(threads_free_a_listener_under_requests).limit(40),
         "spec/events 1.5": threads_close_releases_all_waiters => local(threads_close_releases_all_waiters).limit(40),
         "spec/events 11": threads_abrupt_close_under_load_returns => local(threads_abrupt_close_under_load_returns).limit(60),
-        "spec/events 11": threads_abrupt_close_under_load_of_the_peer_returns => pair(loads, closes).limit(60),
+        "spec/events 11": threads_abrupt_close_under_load_of_the_peer_returns => pair(client_loads, server_closes).limit(60),
         "spec/events 11": threads_closing_one_adapter_succeed_once => local(threads_closing_one_adapter_succeed_once).limit(40),
         "spec/events 11": threads_close_one_adapter_and_use_another => local(threads_close_one_adapter_and_use_another).limit(40),
         "spec/events 11": threads_reset_and_connect_in_parallel => local(threads_reset_and_connect_in_parallel).limit(60),
@@ -33,7 +33,7 @@ pub(crate) fn cases() -> Vec<Case> {
 /// Number of connections of each thread.
 const ROUNDS_PER_THREAD: usize = 6;
 
-fn connects_in_four(ctx: &Ctx) {
+fn client_connects_in_four(ctx: &Ctx) {
     let ia = ctx.ia();
     let address = ctx.receive_address();
     let conns = Mutex::new(Vec::new());
@@ -59,7 +59,7 @@ fn connects_in_four(ctx: &Ctx) {
     conns.iter().for_each(|conn| expect_nothing(conn.events.h()));
 }
 
-fn accepts_in_two(ctx: &Ctx) {
+fn server_accepts_in_two(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(64, DAT_EVD_CR_FLAG);
     let psp = ia.psp(ctx.qual(0), &requests);
@@ -88,7 +88,7 @@ fn accepts_in_two(ctx: &Ctx) {
     drop(psp);
 }
 
-fn both_disconnect(ctx: &Ctx) {
+fn each_both_disconnect(ctx: &Ctx) {
     for round in 0..10 {
         let conn = ctx.connect();
         ctx.meet();
@@ -324,7 +324,7 @@ fn threads_abrupt_close_under_load_returns(ctx: &Ctx) {
     }
 }
 
-fn loads(ctx: &Ctx) {
+fn client_loads(ctx: &Ctx) {
     let ia = ctx.ia();
     for _ in 0..5 {
         let conn = Conn::on(&ia);
@@ -358,7 +358,7 @@ fn loads(ctx: &Ctx) {
     }
 }
 
-fn closes(ctx: &Ctx) {
+fn server_closes(ctx: &Ctx) {
     for _ in 0..5 {
         let ia = Ia::open(&ctx.provider, 8);
         let conn = Conn::on(&ia);

@@ -12,20 +12,20 @@ use super::{kind_in, run_threads};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 11": threads_post_sends_to_one_ep => pair(two_posters, takes_two_orders).limit(40),
-        "spec/events 11": threads_post_receives_to_one_ep => pair(sends_numbers, posts_from_three).limit(40),
-        "spec/events 11": threads_post_take_and_receive_in_parallel => pair(three_parties, three_parties).limit(40),
-        "spec/events 11": threads_post_all_kinds_of_requests_to_one_ep => pair(all_requests, exports_memory).limit(40),
-        "spec/events 11": threads_post_to_eps_of_their_own => pair(four_senders, four_receivers).limit(40),
+        "spec/events 11": threads_post_sends_to_one_ep => pair(client_two_posters, server_takes_two_orders).limit(40),
+        "spec/events 11": threads_post_receives_to_one_ep => pair(client_sends_numbers, server_posts_from_three).limit(40),
+        "spec/events 11": threads_post_take_and_receive_in_parallel => pair(each_three_parties, each_three_parties).limit(40),
+        "spec/events 11": threads_post_all_kinds_of_requests_to_one_ep => pair(client_all_requests, server_exports_memory).limit(40),
+        "spec/events 11": threads_post_to_eps_of_their_own => pair(client_four_senders, server_four_receivers).limit(40),
         "spec/events 11": threads_post_to_one_shared_receive_queue
             => local(threads_post_to_one_shared_receive_queue).needs(Need::Srq).limit(40),
         "spec/events 11": threads_post_while_another_disconnects
             => local(threads_post_while_another_disconnects).limit(40),
         "spec/events 11": threads_post_receives_while_another_resets
             => local(threads_post_receives_while_another_resets).limit(40),
-        "spec/events 1.1": threads_dequeue_each_completion_once => pair(sends_numbers, dequeues_in_four).limit(40),
+        "spec/events 1.1": threads_dequeue_each_completion_once => pair(client_sends_numbers, server_dequeues_in_four).limit(40),
         "spec/events 11": threads_free_memory_under_transfers => local(threads_free_memory_under_transfers).limit(40),
-        "spec/events 11": threads_bind_windows_to_one_ep => pair(binds, stays).needs(Need::Rmr).limit(40),
+        "spec/events 11": threads_bind_windows_to_one_ep => pair(client_binds, server_stays).needs(Need::Rmr).limit(40),
     ]
 }
 
@@ -53,7 +53,7 @@ fn number_at(memory: &Memory, slot: usize) -> u64 {
     u64::from_le_bytes(memory.take(8 * slot, 8).try_into().expect("`take` returns the 8 bytes requested"))
 }
 
-fn two_posters(ctx: &Ctx) {
+fn client_two_posters(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(8 * 2 * POSTS_PER_THREAD);
     run_threads(3, |thread| {
@@ -83,7 +83,7 @@ pub(super) fn in_order(next: &mut [u64], number: u64) {
     next[thread] += 1;
 }
 
-fn takes_two_orders(ctx: &Ctx) {
+fn server_takes_two_orders(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(8 * 64);
     (0..64).for_each(|slot| conn.post_recv(slot as u64, memory.segment(8 * slot, 8)));
@@ -99,7 +99,7 @@ fn takes_two_orders(ctx: &Ctx) {
 }
 
 /// One thread sends consecutive numbers from 0.
-fn sends_numbers(ctx: &Ctx) {
+fn client_sends_numbers(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(8 * 3 * POSTS_PER_THREAD);
     run_threads(2, |thread| {
@@ -115,7 +115,7 @@ fn sends_numbers(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn posts_from_three(ctx: &Ctx) {
+fn server_posts_from_three(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(8 * 3 * POSTS_PER_THREAD);
     let begun = AtomicUsize::new(0);
@@ -146,7 +146,7 @@ fn posts_from_three(ctx: &Ctx) {
 
 /// Three threads per endpoint: one posts requests, one posts receives and dequeues their completions, one dequeues
 /// request completions.
-fn three_parties(ctx: &Ctx) {
+fn each_three_parties(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let (from, into) = (conn.memory(8 * POSTS_PER_THREAD), conn.memory(8 * 16));
     run_threads(3, |thread| match thread {
@@ -167,7 +167,7 @@ fn three_parties(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn all_requests(ctx: &Ctx) {
+fn client_all_requests(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(4096);
     let target = ctx.receive_target();
@@ -202,7 +202,7 @@ fn all_requests(ctx: &Ctx) {
 }
 
 /// Exports its memory, and receives empty messages until the peer has finished.
-fn exports_memory(ctx: &Ctx) {
+fn server_exports_memory(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(4096);
     ctx.send_target(memory.target(0, 4096));
@@ -215,7 +215,7 @@ fn exports_memory(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn four_senders(ctx: &Ctx) {
+fn client_four_senders(ctx: &Ctx) {
     let ia = ctx.ia();
     let address = ctx.receive_address();
     let conns: Vec<Conn> = (0..4).map(|_| Conn::unconnected(&ia, &deep())).collect();
@@ -234,7 +234,7 @@ fn four_senders(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn four_receivers(ctx: &Ctx) {
+fn server_four_receivers(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let psp = ia.psp(ctx.qual(0), &requests);
@@ -366,7 +366,7 @@ fn threads_post_receives_while_another_resets(ctx: &Ctx) {
     ep.expect_state(DAT_EP_STATE_UNCONNECTED);
 }
 
-fn dequeues_in_four(ctx: &Ctx) {
+fn server_dequeues_in_four(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(8 * 3 * POSTS_PER_THREAD);
     let seen = Mutex::new(HashSet::new());
@@ -420,7 +420,7 @@ fn threads_free_memory_under_transfers(ctx: &Ctx) {
     }
 }
 
-fn binds(ctx: &Ctx) {
+fn client_binds(ctx: &Ctx) {
     let conn = ctx.connect_with(&deep());
     let memory = conn.memory(4096);
     let windows: Vec<Rmr> = (0..4).map(|_| conn.pz.rmr()).collect();
@@ -442,7 +442,7 @@ fn binds(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn stays(ctx: &Ctx) {
+fn server_stays(ctx: &Ctx) {
     let _conn = ctx.connect();
     ctx.meet();
 }

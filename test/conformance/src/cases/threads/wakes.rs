@@ -26,7 +26,7 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 3.6": threads_agent_dequeues_each_event_once,
         "spec/events 3.6": threads_agent_posting_to_another_evd_loses_no_event,
         "spec/events 3.2": threads_change_agents_under_arrivals,
-        "spec/events 3.6": threads_agent_is_called_for_completions => pair(sends_one_by_one, takes_in_an_agent).limit(40),
+        "spec/events 3.6": threads_agent_is_called_for_completions => pair(client_sends_one_by_one, server_takes_in_an_agent).limit(40),
         "spec/events 3.4": threads_free_a_cno_under_a_waiter,
         "spec/events 2.5": threads_interrupt_waits_under_arrivals => local(threads_interrupt_waits_under_arrivals).limit(40),
         "spec/consumers 15": threads_cancel_waits_under_arrivals => local(threads_cancel_waits_under_arrivals).limit(40),
@@ -363,7 +363,7 @@ fn threads_change_agents_under_arrivals(ctx: &Ctx) {
     assert!(noted.count() <= 100, "the agent was called more than once per event");
 }
 
-fn sends_one_by_one(ctx: &Ctx) {
+fn client_sends_one_by_one(ctx: &Ctx) {
     let conn = ctx.connect();
     for id in 0..100 {
         ok(dat_ep_post_send(conn.ep.h(), 0, null_mut(), cookie(id), DAT_COMPLETION_DEFAULT_FLAG));
@@ -374,7 +374,7 @@ fn sends_one_by_one(ctx: &Ctx) {
 }
 
 /// Only an agent, called in an arbitrary thread, dequeues receive completions and posts the receives again.
-fn takes_in_an_agent(ctx: &Ctx) {
+fn server_takes_in_an_agent(ctx: &Ctx) {
     let ia = ctx.ia();
     let cno = ia.cno();
     let recv = ia.evd_on(&cno, 64, DAT_EVD_DTO_FLAG);

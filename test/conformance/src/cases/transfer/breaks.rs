@@ -9,23 +9,23 @@ use super::faults::{loses, nowhere, sends_into_trouble};
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 4.6": fault_is_reported_to_the_connection_waiter_only => pair(fails_unseen, loses),
-        "spec/events 4.6": fault_of_a_suppressed_request_breaks_too => pair(fails_suppressed, loses),
-        "spec/events 4.6": fault_flushes_both_queues_in_order => pair(fails_amid_work, loses_amid_work),
-        "spec/events 4.6": fault_of_a_receive_flushes_both_queues => pair(sends_into_trouble, receives_badly_amid_work),
-        "spec/events 4.6": fault_is_visible_in_the_state_immediately => pair(fails_and_looks, loses),
-        "spec/events 4.6": fault_of_rdma_leaves_the_target_without_completions => pair(reaches_wrong, loses_without_completions),
-        "spec/events 4.8": fault_receive_is_checked_when_it_is_used => pair(sends_into_trouble, frees_before_use),
-        "spec/events 7": fault_receive_posted_before_its_ep_changed_pz_is_not_filled => pair(sends_to_another_pz, changes_pz_before_use),
-        "spec/events 8.2": fault_free_does_not_disturb_completed_transfers => pair(frees_after_completion, loses_nothing),
-        "spec/events 4.3": fault_reads_without_a_depth_are_refused => pair(reads_without_depth, is_read_anyhow),
-        "spec/events 4.3": fault_reads_beyond_the_depth_of_the_target => pair(reads_beyond_the_target, serves_one_read),
-        "spec/events 4.3": fault_reads_from_a_target_without_depth => pair(reads_from_no_depth, serves_no_read),
-        "spec/events 4.5": fault_killed_peer_fails_all_work => pair(outlives, dies).only_two(),
+        "spec/events 4.6": fault_is_reported_to_the_connection_waiter_only => pair(client_fails_unseen, loses),
+        "spec/events 4.6": fault_of_a_suppressed_request_breaks_too => pair(client_fails_suppressed, loses),
+        "spec/events 4.6": fault_flushes_both_queues_in_order => pair(client_fails_amid_work, server_loses_amid_work),
+        "spec/events 4.6": fault_of_a_receive_flushes_both_queues => pair(sends_into_trouble, server_receives_badly_amid_work),
+        "spec/events 4.6": fault_is_visible_in_the_state_immediately => pair(client_fails_and_looks, loses),
+        "spec/events 4.6": fault_of_rdma_leaves_the_target_without_completions => pair(client_reaches_wrong, server_loses_without_completions),
+        "spec/events 4.8": fault_receive_is_checked_when_it_is_used => pair(sends_into_trouble, server_frees_before_use),
+        "spec/events 7": fault_receive_posted_before_its_ep_changed_pz_is_not_filled => pair(client_sends_to_another_pz, server_changes_pz_before_use),
+        "spec/events 8.2": fault_free_does_not_disturb_completed_transfers => pair(client_frees_after_completion, server_loses_nothing),
+        "spec/events 4.3": fault_reads_without_a_depth_are_refused => pair(client_reads_without_depth, server_is_read_anyhow),
+        "spec/events 4.3": fault_reads_beyond_the_depth_of_the_target => pair(client_reads_beyond_the_target, server_serves_one_read),
+        "spec/events 4.3": fault_reads_from_a_target_without_depth => pair(client_reads_from_no_depth, server_serves_no_read),
+        "spec/events 4.5": fault_killed_peer_fails_all_work => pair(client_outlives, server_dies).only_two(),
     ]
 }
 
-fn fails_unseen(ctx: &Ctx) {
+fn client_fails_unseen(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.receive_target();
     conn.post_send(1, nowhere());
@@ -35,7 +35,7 @@ fn fails_unseen(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn fails_suppressed(ctx: &Ctx) {
+fn client_fails_suppressed(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.receive_target();
     conn.post_send_as(1, nowhere(), DAT_COMPLETION_SUPPRESS_FLAG);
@@ -45,7 +45,7 @@ fn fails_suppressed(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn fails_and_looks(ctx: &Ctx) {
+fn client_fails_and_looks(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.receive_target();
     conn.post_send(1, nowhere());
@@ -55,7 +55,7 @@ fn fails_and_looks(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn fails_amid_work(ctx: &Ctx) {
+fn client_fails_amid_work(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     (1..=3).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
@@ -73,7 +73,7 @@ fn fails_amid_work(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn loses_amid_work(ctx: &Ctx) {
+fn server_loses_amid_work(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     (1..=4).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
@@ -84,7 +84,7 @@ fn loses_amid_work(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_badly_amid_work(ctx: &Ctx) {
+fn server_receives_badly_amid_work(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     conn.post_recv(1, nowhere());
@@ -99,7 +99,7 @@ fn receives_badly_amid_work(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn reaches_wrong(ctx: &Ctx) {
+fn client_reaches_wrong(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     let good = ctx.receive_target();
@@ -113,7 +113,7 @@ fn reaches_wrong(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn loses_without_completions(ctx: &Ctx) {
+fn server_loses_without_completions(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     ctx.send_target(memory.target(0, 100));
@@ -124,7 +124,7 @@ fn loses_without_completions(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn frees_before_use(ctx: &Ctx) {
+fn server_frees_before_use(ctx: &Ctx) {
     let conn = ctx.connect();
     let mut memory = conn.memory(100);
     conn.post_recv(2, memory.segment(0, 100));
@@ -136,7 +136,7 @@ fn frees_before_use(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn sends_to_another_pz(ctx: &Ctx) {
+fn client_sends_to_another_pz(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     memory.fill(7);
@@ -152,7 +152,7 @@ fn sends_to_another_pz(ctx: &Ctx) {
 
 /// The receive fails when a message consumes it (spec/events 7), or is flushed when the change replaces the queue
 /// pair (spec/endpoints 5.3).
-fn changes_pz_before_use(ctx: &Ctx) {
+fn server_changes_pz_before_use(ctx: &Ctx) {
     let ia = ctx.ia();
     let pz = ia.pz();
     let conn = Conn::on(&ia);
@@ -179,7 +179,7 @@ fn changes_pz_before_use(ctx: &Ctx) {
     drop((memory, conn));
 }
 
-fn frees_after_completion(ctx: &Ctx) {
+fn client_frees_after_completion(ctx: &Ctx) {
     let conn = ctx.connect();
     for id in 0..20 {
         let mut memory = conn.memory(5000);
@@ -192,7 +192,7 @@ fn frees_after_completion(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn loses_nothing(ctx: &Ctx) {
+fn server_loses_nothing(ctx: &Ctx) {
     let conn = ctx.connect();
     for id in 0..20 {
         let mut memory = conn.memory(5000);
@@ -204,7 +204,7 @@ fn loses_nothing(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn reads_without_depth(ctx: &Ctx) {
+fn client_reads_without_depth(ctx: &Ctx) {
     let conn = ctx.connect_with(&setup(|attr| attr.max_rdma_read_out = 0));
     let memory = conn.memory(100);
     memory.fill(7);
@@ -226,28 +226,28 @@ fn refused_or_responder(ctx: &Ctx, conn: &Conn, memory: &Memory) {
     ctx.meet();
 }
 
-fn is_read_anyhow(ctx: &Ctx) {
+fn server_is_read_anyhow(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     ctx.send_target(memory.target(0, 100));
     ctx.meet();
 }
 
-fn reads_from_no_depth(ctx: &Ctx) {
+fn client_reads_from_no_depth(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     memory.fill(7);
     refused_or_responder(ctx, &conn, &memory);
 }
 
-fn serves_no_read(ctx: &Ctx) {
+fn server_serves_no_read(ctx: &Ctx) {
     let conn = ctx.connect_with(&setup(|attr| attr.max_rdma_read_in = 0));
     let memory = conn.memory(100);
     ctx.send_target(memory.target(0, 100));
     ctx.meet();
 }
 
-fn reads_beyond_the_target(ctx: &Ctx) {
+fn client_reads_beyond_the_target(ctx: &Ctx) {
     let conn = ctx.connect_with(&setup(|attr| attr.max_rdma_read_out = 8));
     let memory = conn.memory(8 * 5000);
     let remote = ctx.receive_target();
@@ -270,7 +270,7 @@ fn reads_beyond_the_target(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn serves_one_read(ctx: &Ctx) {
+fn server_serves_one_read(ctx: &Ctx) {
     let conn = ctx.connect_with(&setup(|attr| attr.max_rdma_read_in = 1));
     let memory = conn.memory(5000);
     memory.fill(9);
@@ -278,7 +278,7 @@ fn serves_one_read(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn outlives(ctx: &Ctx) {
+fn client_outlives(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     (1..=2).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
@@ -299,7 +299,7 @@ fn outlives(ctx: &Ctx) {
     expect_lost(&conn);
 }
 
-fn dies(ctx: &Ctx) {
+fn server_dies(ctx: &Ctx) {
     let _conn = ctx.connect();
     assert_eq!(ctx.receive(), b"die");
     ctx.die();

@@ -63,9 +63,9 @@ pub(crate) fn cases() -> Vec<Case> {
         "spec/events 4.5": fault_message_to_a_receive_of_zero_bytes_breaks_the_connection => pair(|ctx| sends_too_much(ctx, 1), |ctx| takes_too_little(ctx, 0)),
         "spec/events 4.5": fault_message_of_many_fragments_into_a_small_receive_breaks_the_connection => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 100)),
         "spec/events 4.5": fault_message_longer_than_a_large_receive_breaks_the_connection => pair(|ctx| sends_too_much(ctx, 300_000), |ctx| takes_too_little(ctx, 299_999)),
-        "spec/events 4.5": fault_message_too_long_is_reported_after_shorter_ones => pair(sends_fitting_then_not, takes_two_then_not),
-        "spec/events 4.5": fault_message_too_long_is_reported_when_its_receive_is_posted => pair(sends_too_much_early, takes_too_little_late),
-        "spec/events 8.1": fault_unmapped_target_memory_is_an_error_of_the_writer => pair(writes_to_gone, takes_memory_away),
+        "spec/events 4.5": fault_message_too_long_is_reported_after_shorter_ones => pair(client_sends_fitting_then_not, server_takes_two_then_not),
+        "spec/events 4.5": fault_message_too_long_is_reported_when_its_receive_is_posted => pair(client_sends_too_much_early, server_takes_too_little_late),
+        "spec/events 8.1": fault_unmapped_target_memory_is_an_error_of_the_writer => pair(client_writes_to_gone, server_takes_memory_away),
     ];
     for (fault, words) in LOCAL {
         let ops = if fault == Local::NoWrite { &[Op::Read, Op::Recv][..] } else { &Op::ALL[..] };
@@ -265,7 +265,7 @@ fn takes_too_little(ctx: &Ctx, length: usize) {
     ctx.meet();
 }
 
-fn sends_fitting_then_not(ctx: &Ctx) {
+fn client_sends_fitting_then_not(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(300);
     ctx.meet();
@@ -279,7 +279,7 @@ fn sends_fitting_then_not(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn takes_two_then_not(ctx: &Ctx) {
+fn server_takes_two_then_not(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     (1..=4).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
@@ -292,7 +292,7 @@ fn takes_two_then_not(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn sends_too_much_early(ctx: &Ctx) {
+fn client_sends_too_much_early(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(50_000);
     conn.post_send(1, memory.segment(0, 50_000));
@@ -302,7 +302,7 @@ fn sends_too_much_early(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn takes_too_little_late(ctx: &Ctx) {
+fn server_takes_too_little_late(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     ctx.meet();
@@ -366,7 +366,7 @@ fn registered(conn: &Conn, map: &os::Map) -> (Lmr, DAT_LMR_CONTEXT, DAT_RMR_CONT
     (Lmr::own(lmr), lmr_context, rmr_context)
 }
 
-fn writes_to_gone(ctx: &Ctx) {
+fn client_writes_to_gone(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     conn.post_write(1, memory.segment(0, 100), ctx.receive_target());
@@ -375,7 +375,7 @@ fn writes_to_gone(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn takes_memory_away(ctx: &Ctx) {
+fn server_takes_memory_away(ctx: &Ctx) {
     let conn = ctx.connect();
     let map = os::Map::private(4096, true);
     let (_lmr, _, rmr_context) = registered(&conn, &map);

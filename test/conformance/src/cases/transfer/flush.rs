@@ -7,18 +7,18 @@ use super::ends::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 4.7": flush_by_an_abrupt_disconnect => pair(leaves_abruptly, is_left),
-        "spec/events 4.7": flush_has_no_success_after_a_failure => pair(leaves_in_the_middle, is_left_in_the_middle),
-        "spec/events 4.7": flush_after_a_graceful_disconnect_has_drained => pair(leaves_gracefully, is_left_gracefully),
-        "spec/events 4.7": flush_waits_for_requests_of_a_graceful_disconnect => pair(drains_slowly, receives_slowly),
-        "spec/events 4.7": flush_of_receives_by_a_refused_connection => pair(is_rejected, rejects),
+        "spec/events 4.7": flush_by_an_abrupt_disconnect => pair(client_leaves_abruptly, server_is_left),
+        "spec/events 4.7": flush_has_no_success_after_a_failure => pair(client_leaves_in_the_middle, server_is_left_in_the_middle),
+        "spec/events 4.7": flush_after_a_graceful_disconnect_has_drained => pair(client_leaves_gracefully, server_is_left_gracefully),
+        "spec/events 4.7": flush_waits_for_requests_of_a_graceful_disconnect => pair(client_drains_slowly, server_receives_slowly),
+        "spec/events 4.7": flush_of_receives_by_a_refused_connection => pair(client_is_rejected, server_rejects),
         "spec/events 4.7": flush_of_receives_by_an_abandoned_connection,
-        "spec/events 4.7": flush_by_reset_keeps_receives_of_an_unconnected_ep => pair(resets_then_receives, sends_after_reset),
-        "spec/events 4.7": flush_then_reset_then_connect_again => pair(connects_again, listens_again),
-        "spec/events 4.7": flush_by_ep_free_releases_the_evds => pair(frees_its_ep, is_left_by_a_freed_ep),
+        "spec/events 4.7": flush_by_reset_keeps_receives_of_an_unconnected_ep => pair(client_resets_then_receives, server_sends_after_reset),
+        "spec/events 4.7": flush_then_reset_then_connect_again => pair(client_connects_again, server_listens_again),
+        "spec/events 4.7": flush_by_ep_free_releases_the_evds => pair(client_frees_its_ep, server_is_left_by_a_freed_ep),
         "spec/events 4.7": flush_events_outlive_their_ep,
         "spec/events 12.11": flush_by_freeing_everything_with_work_posted,
-        "spec/events 12.19": flush_marker_comes_after_everything_else => pair(marks, is_marked),
+        "spec/events 12.19": flush_marker_comes_after_everything_else => pair(client_marks, server_is_marked),
         "spec/events 4.7": flush_of_markers_as_many_as_the_queue_is_deep,
     ];
     all.extend(Op::ALL.map(|op| {
@@ -28,7 +28,7 @@ pub(crate) fn cases() -> Vec<Case> {
     all
 }
 
-fn leaves_abruptly(ctx: &Ctx) {
+fn client_leaves_abruptly(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100_000);
     (1..=3).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
@@ -46,7 +46,7 @@ fn leaves_abruptly(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn is_left(ctx: &Ctx) {
+fn server_is_left(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     ctx.send_target(memory.target(0, 100));
@@ -60,7 +60,7 @@ fn is_left(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn leaves_in_the_middle(ctx: &Ctx) {
+fn client_leaves_in_the_middle(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(30_000);
     ctx.meet();
@@ -84,7 +84,7 @@ fn no_success_after_a_failure(evd: &Evd, count: u64) {
     expect_nothing(evd.h());
 }
 
-fn is_left_in_the_middle(ctx: &Ctx) {
+fn server_is_left_in_the_middle(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(30_000);
     (0..16).for_each(|id| conn.post_recv(id, memory.segment(0, 30_000)));
@@ -94,7 +94,7 @@ fn is_left_in_the_middle(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn leaves_gracefully(ctx: &Ctx) {
+fn client_leaves_gracefully(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100_000);
     conn.post_recv(99, memory.segment(0, 100));
@@ -107,7 +107,7 @@ fn leaves_gracefully(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn is_left_gracefully(ctx: &Ctx) {
+fn server_is_left_gracefully(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100_000);
     (0..11).for_each(|id| conn.post_recv(id, memory.segment(0, 100_000)));
@@ -118,7 +118,7 @@ fn is_left_gracefully(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn drains_slowly(ctx: &Ctx) {
+fn client_drains_slowly(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     let remote = memory.target(0, 100);
@@ -138,7 +138,7 @@ fn drains_slowly(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_slowly(ctx: &Ctx) {
+fn server_receives_slowly(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     ctx.meet();
@@ -148,7 +148,7 @@ fn receives_slowly(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn is_rejected(ctx: &Ctx) {
+fn client_is_rejected(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     (1..=3).for_each(|id| post_empty_recv(&conn, id));
     conn.connect(&ctx.receive_address(), ctx.qual(0));
@@ -157,7 +157,7 @@ fn is_rejected(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn rejects(ctx: &Ctx) {
+fn server_rejects(ctx: &Ctx) {
     let ia = ctx.ia();
     let requests = ia.evd(8, DAT_EVD_CR_FLAG);
     let _psp = ia.psp(ctx.qual(0), &requests);
@@ -181,7 +181,7 @@ fn flush_of_receives_by_an_abandoned_connection(ctx: &Ctx) {
     drop(psp);
 }
 
-fn resets_then_receives(ctx: &Ctx) {
+fn client_resets_then_receives(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let memory = conn.memory(100);
     conn.post_recv(1, memory.segment(0, 100));
@@ -193,7 +193,7 @@ fn resets_then_receives(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn sends_after_reset(ctx: &Ctx) {
+fn server_sends_after_reset(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     join(ctx, &conn, 0);
     let memory = conn.memory(100);
@@ -203,11 +203,11 @@ fn sends_after_reset(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn connects_again(ctx: &Ctx) {
+fn client_connects_again(ctx: &Ctx) {
     connects_three_times(ctx);
 }
 
-fn listens_again(ctx: &Ctx) {
+fn server_listens_again(ctx: &Ctx) {
     connects_three_times(ctx);
 }
 
@@ -235,7 +235,7 @@ fn connects_three_times(ctx: &Ctx) {
     }
 }
 
-fn frees_its_ep(ctx: &Ctx) {
+fn client_frees_its_ep(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     (1..=3).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
@@ -253,7 +253,7 @@ fn frees_its_ep(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn is_left_by_a_freed_ep(ctx: &Ctx) {
+fn server_is_left_by_a_freed_ep(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     expect_lost(&conn);
@@ -293,7 +293,7 @@ fn flush_by_freeing_everything_with_work_posted(ctx: &Ctx) {
     ia.close();
 }
 
-fn marks(ctx: &Ctx) {
+fn client_marks(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     (1..=5).for_each(|id| conn.post_recv(id, memory.segment(0, 100)));
@@ -311,7 +311,7 @@ fn marks(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn is_marked(ctx: &Ctx) {
+fn server_is_marked(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     conn.expect(DAT_CONNECTION_EVENT_DISCONNECTED);

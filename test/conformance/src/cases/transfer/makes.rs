@@ -7,19 +7,19 @@ use super::ends::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/consumers 5": transfer_with_receives_and_requests_on_one_evd_succeeds => pair(echoes_on_one_evd, echoed),
-        "spec/events 12.5": transfer_into_receives_posted_before_connecting_succeeds => pair(connects_then_sends, posts_then_listens),
-        "spec/events 12.7": transfer_evd_of_one_holds_all_posted_work => pair(sends_sixteen, receives_on_a_short_evd),
-        "spec/events 12.8": transfer_zero_sizes_in_attributes_mean_unset => pair(moves_with_zeros, serves_with_zeros),
-        "spec/events 4.4": transfer_sizes_in_attributes_refuse_nothing => pair(moves_beyond_its_sizes, serves_beyond),
-        "spec/events 12.9": transfer_over_an_ep_without_attributes_succeeds => pair(moves_by_default, serves_by_default),
-        "spec/events 12.26": transfer_contexts_are_32_bits_and_pads_are_not_read => pair(moves_with_garbage, serves_by_default),
-        "spec/events 4.8": transfer_without_a_request_evd_completes_without_an_event => pair(requests_without_evd, serves_silent),
-        "spec/events 4.8": transfer_without_a_receive_evd_completes_without_an_event => pair(sends_to_silence, receives_without_evd),
+        "spec/consumers 5": transfer_with_receives_and_requests_on_one_evd_succeeds => pair(client_echoes_on_one_evd, server_echoed),
+        "spec/events 12.5": transfer_into_receives_posted_before_connecting_succeeds => pair(client_connects_then_sends, server_posts_then_listens),
+        "spec/events 12.7": transfer_evd_of_one_holds_all_posted_work => pair(client_sends_sixteen, server_receives_on_a_short_evd),
+        "spec/events 12.8": transfer_zero_sizes_in_attributes_mean_unset => pair(client_moves_with_zeros, server_serves_with_zeros),
+        "spec/events 4.4": transfer_sizes_in_attributes_refuse_nothing => pair(client_moves_beyond_its_sizes, server_serves_beyond),
+        "spec/events 12.9": transfer_over_an_ep_without_attributes_succeeds => pair(client_moves_by_default, server_serves_by_default),
+        "spec/events 12.26": transfer_contexts_are_32_bits_and_pads_are_not_read => pair(client_moves_with_garbage, server_serves_by_default),
+        "spec/events 4.8": transfer_without_a_request_evd_completes_without_an_event => pair(client_requests_without_evd, server_serves_silent),
+        "spec/events 4.8": transfer_without_a_receive_evd_completes_without_an_event => pair(client_sends_to_silence, server_receives_without_evd),
     ]
 }
 
-fn echoes_on_one_evd(ctx: &Ctx) {
+fn client_echoes_on_one_evd(ctx: &Ctx) {
     let make = |conn: &Conn| {
         let (evd, attr) = (&conn.request, ep_attr());
         conn.ia.ep_with(&conn.pz, evd, evd, &conn.events, &attr)
@@ -41,7 +41,7 @@ fn echoes_on_one_evd(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn echoed(ctx: &Ctx) {
+fn server_echoed(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     conn.post_recv(1, memory.segment(0, 100));
@@ -51,7 +51,7 @@ fn echoed(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn connects_then_sends(ctx: &Ctx) {
+fn client_connects_then_sends(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     join(ctx, &conn, 0);
     let memory = conn.memory(10);
@@ -61,7 +61,7 @@ fn connects_then_sends(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn posts_then_listens(ctx: &Ctx) {
+fn server_posts_then_listens(ctx: &Ctx) {
     let conn = Conn::alone(ctx);
     let memory = conn.memory(30);
     (0..3).for_each(|id| conn.post_recv(id, memory.segment(id as usize * 10, 10)));
@@ -72,7 +72,7 @@ fn posts_then_listens(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn sends_sixteen(ctx: &Ctx) {
+fn client_sends_sixteen(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     (0..16).for_each(|id| post_empty_send(&conn, id));
@@ -81,7 +81,7 @@ fn sends_sixteen(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_on_a_short_evd(ctx: &Ctx) {
+fn server_receives_on_a_short_evd(ctx: &Ctx) {
     let conn = ctx.connect_with(&Setup { qlen: 1, ..Setup::default() });
     (0..16).for_each(|id| post_empty_recv(&conn, id));
     ctx.meet();
@@ -101,11 +101,11 @@ fn zero_sizes() -> Setup {
     })
 }
 
-fn moves_with_zeros(ctx: &Ctx) {
+fn client_moves_with_zeros(ctx: &Ctx) {
     moves_three_ways(ctx, &ctx.connect_with(&zero_sizes()), 100_000);
 }
 
-fn serves_with_zeros(ctx: &Ctx) {
+fn server_serves_with_zeros(ctx: &Ctx) {
     serves_three_ways(ctx, &ctx.connect_with(&zero_sizes()), 100_000);
 }
 
@@ -116,11 +116,11 @@ fn small_sizes() -> Setup {
     })
 }
 
-fn moves_beyond_its_sizes(ctx: &Ctx) {
+fn client_moves_beyond_its_sizes(ctx: &Ctx) {
     moves_three_ways(ctx, &ctx.connect_with(&small_sizes()), 200_000);
 }
 
-fn serves_beyond(ctx: &Ctx) {
+fn server_serves_beyond(ctx: &Ctx) {
     serves_three_ways(ctx, &ctx.connect_with(&small_sizes()), 200_000);
 }
 
@@ -134,15 +134,15 @@ fn connect_by_default(ctx: &Ctx) -> Conn {
     connect_made(ctx, &Setup::default(), make)
 }
 
-fn moves_by_default(ctx: &Ctx) {
+fn client_moves_by_default(ctx: &Ctx) {
     moves_three_ways(ctx, &connect_by_default(ctx), 3000);
 }
 
-fn serves_by_default(ctx: &Ctx) {
+fn server_serves_by_default(ctx: &Ctx) {
     serves_three_ways(ctx, &connect_by_default(ctx), 3000);
 }
 
-fn moves_with_garbage(ctx: &Ctx) {
+fn client_moves_with_garbage(ctx: &Ctx) {
     let conn = connect_by_default(ctx);
     let memory = conn.memory(3000);
     memory.write_pattern(0, 3000, 7);
@@ -194,7 +194,7 @@ fn connect_lacking(ctx: &Ctx, has_recv: bool, has_request: bool) -> Conn {
     connect_made(ctx, &Setup::default(), make)
 }
 
-fn requests_without_evd(ctx: &Ctx) {
+fn client_requests_without_evd(ctx: &Ctx) {
     let conn = connect_lacking(ctx, true, false);
     let memory = conn.memory(100);
     memory.fill(7);
@@ -209,7 +209,7 @@ fn requests_without_evd(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn serves_silent(ctx: &Ctx) {
+fn server_serves_silent(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(200);
     ctx.send_target(memory.target(0, 100));
@@ -220,7 +220,7 @@ fn serves_silent(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn sends_to_silence(ctx: &Ctx) {
+fn client_sends_to_silence(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     memory.fill(7);
@@ -229,7 +229,7 @@ fn sends_to_silence(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_without_evd(ctx: &Ctx) {
+fn server_receives_without_evd(ctx: &Ctx) {
     let conn = connect_lacking(ctx, false, true);
     let memory = conn.memory(300);
     (0..3).for_each(|id| conn.post_recv(id, memory.segment(id as usize * 100, 100)));

@@ -10,13 +10,13 @@ const SIZES: [usize; 3] = [64, 4096, 1 << 20];
 
 pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
-        "spec/events 4.3": order_sends_of_all_sizes_arrive_in_order => pair(sends_mixed, receives_mixed),
-        "spec/events 4.3": order_sends_that_waited_arrive_in_order => pair(sends_early, receives_mixed_late),
-        "spec/events 4.3": order_receives_are_filled_in_their_own_order => pair(sends_numbers, receives_numbers),
-        "spec/events 4.3": order_completions_come_in_posting_order => pair(requests_mixed, serves_mixed),
-        "spec/events 4.3": order_reads_complete_in_order => pair(reads_mixed, serves_mixed_reads),
-        "spec/events 4.3": order_requests_wait_and_receives_do_not => pair(waits_with_a_send, sends_past_it),
-        "spec/events 4.3": order_write_after_a_read_completes => pair(reads_then_writes, serves_mixed_reads),
+        "spec/events 4.3": order_sends_of_all_sizes_arrive_in_order => pair(client_sends_mixed, server_receives_mixed),
+        "spec/events 4.3": order_sends_that_waited_arrive_in_order => pair(client_sends_early, server_receives_mixed_late),
+        "spec/events 4.3": order_receives_are_filled_in_their_own_order => pair(client_sends_numbers, server_receives_numbers),
+        "spec/events 4.3": order_completions_come_in_posting_order => pair(client_requests_mixed, server_serves_mixed),
+        "spec/events 4.3": order_reads_complete_in_order => pair(client_reads_mixed, server_serves_mixed_reads),
+        "spec/events 4.3": order_requests_wait_and_receives_do_not => pair(client_waits_with_a_send, server_sends_past_it),
+        "spec/events 4.3": order_write_after_a_read_completes => pair(client_reads_then_writes, server_serves_mixed_reads),
     ];
     for size in SIZES {
         type Role = fn(&Ctx, usize);
@@ -47,8 +47,8 @@ pub(crate) fn cases() -> Vec<Case> {
     }
     for depth in [1, 2, 4] {
         let client = move |ctx: &Ctx| reads_beyond_its_depth(ctx, depth);
-        let case =
-            pair(client, serves_mixed_reads).named(format!("order_reads_beyond_a_depth_of_{depth}_wait_their_turn"));
+        let case = pair(client, server_serves_mixed_reads)
+            .named(format!("order_reads_beyond_a_depth_of_{depth}_wait_their_turn"));
         all.push(case.proves("spec/events 4.3"));
         let slow = pair(
             move |ctx| {
@@ -57,7 +57,7 @@ pub(crate) fn cases() -> Vec<Case> {
             },
             |ctx| {
                 without_kernel_copies();
-                serves_mixed_reads(ctx);
+                server_serves_mixed_reads(ctx);
             },
         );
         let name = format!("order_reads_beyond_a_depth_of_{depth}_without_kernel_copies");
@@ -71,14 +71,14 @@ const MIXED: [usize; 12] = [1, 113, 40_000, 0, 112, 16_384, 5, 70_000, 0, 4096, 
 /// The longest message length in `MIXED`.
 const LONGEST: usize = 70_000;
 
-fn sends_mixed(ctx: &Ctx) {
+fn client_sends_mixed(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     posts_mixed_sends(&conn);
     ctx.meet();
 }
 
-fn sends_early(ctx: &Ctx) {
+fn client_sends_early(ctx: &Ctx) {
     let conn = ctx.connect();
     posts_mixed_sends_and(&conn, || ctx.meet());
     ctx.meet();
@@ -99,7 +99,7 @@ fn posts_mixed_sends_and(conn: &Conn, then: impl FnOnce()) {
     ids().for_each(|(id, length)| _ = expect_dto(conn.request.h(), id, DAT_DTO_SUCCESS, length as u64));
 }
 
-fn receives_mixed(ctx: &Ctx) {
+fn server_receives_mixed(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(MIXED.len() * LONGEST);
     posts_mixed_recvs(&conn, &memory);
@@ -108,7 +108,7 @@ fn receives_mixed(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_mixed_late(ctx: &Ctx) {
+fn server_receives_mixed_late(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(MIXED.len() * LONGEST);
     ctx.meet();
@@ -130,7 +130,7 @@ fn expects_mixed(conn: &Conn, memory: &Memory) {
     }
 }
 
-fn sends_numbers(ctx: &Ctx) {
+fn client_sends_numbers(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(16);
     memory.put(0, &std::array::from_fn::<u8, 16, _>(|n| n as u8));
@@ -141,7 +141,7 @@ fn sends_numbers(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_numbers(ctx: &Ctx) {
+fn server_receives_numbers(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(16);
     // Cookies and addresses decrease while message numbers increase: only the order of the posts matters.
@@ -278,7 +278,7 @@ fn is_written_and_read(ctx: &Ctx, size: usize) {
     ctx.meet();
 }
 
-fn requests_mixed(ctx: &Ctx) {
+fn client_requests_mixed(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1 << 20);
     let remote = ctx.receive_target();
@@ -302,7 +302,7 @@ fn requests_mixed(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn serves_mixed(ctx: &Ctx) {
+fn server_serves_mixed(ctx: &Ctx) {
     let conn = ctx.connect();
     let (target, memory) = (conn.memory(1 << 20), conn.memory(40_000));
     ctx.send_target(target.target(0, 1 << 20));
@@ -315,7 +315,7 @@ fn serves_mixed(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn reads_mixed(ctx: &Ctx) {
+fn client_reads_mixed(ctx: &Ctx) {
     let conn = ctx.connect();
     reads_all(ctx, &conn);
 }
@@ -335,7 +335,7 @@ fn reads_all(ctx: &Ctx, conn: &Conn) {
     ctx.meet();
 }
 
-fn serves_mixed_reads(ctx: &Ctx) {
+fn server_serves_mixed_reads(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(LONGEST);
     memory.write_pattern(0, LONGEST, 5);
@@ -348,7 +348,7 @@ fn reads_beyond_its_depth(ctx: &Ctx, depth: DAT_COUNT) {
     reads_all(ctx, &conn);
 }
 
-fn reads_then_writes(ctx: &Ctx) {
+fn client_reads_then_writes(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(2 * LONGEST);
     let remote = ctx.receive_target();
@@ -360,7 +360,7 @@ fn reads_then_writes(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn waits_with_a_send(ctx: &Ctx) {
+fn client_waits_with_a_send(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(200);
     conn.post_recv(1, memory.segment(0, 100));
@@ -373,7 +373,7 @@ fn waits_with_a_send(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn sends_past_it(ctx: &Ctx) {
+fn server_sends_past_it(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(200);
     conn.post_send(3, memory.segment(0, 100));

@@ -9,30 +9,30 @@ use super::ends::*;
 
 pub(crate) fn cases() -> Vec<Case> {
     cases![
-        "spec/events 5": transfer_send_arrives => pair(sends, receives),
-        "spec/consumers 1": transfer_rdma_write_arrives_while_the_target_sleeps => pair(writes, watches).shares_ia(),
-        "spec/consumers 1": transfer_send_arrives_while_the_receiver_calls_nothing => pair(sends_on_word, watches_recv),
-        "spec/consumers 1": transfer_rdma_read_is_served_while_the_target_sleeps => pair(reads, exports_memory),
-        "spec/consumers 3": transfer_write_completion_means_placed => pair(writes_then_says, frees_on_request),
-        "spec/consumers 4": transfer_send_waits_for_its_receive => pair(sends_on_word, posts_late),
-        "spec/consumers 5": transfer_in_both_directions_completes_in_order => pair(talks, talks),
-        "spec/consumers 19": transfer_of_no_segments_and_no_list_succeeds => pair(sends_nothing, receives_nothing),
-        "spec/events 4.4": transfer_rdma_write_of_no_segments_needs_no_right => pair(writes_nothing, idles),
-        "spec/events 4.4": transfer_rdma_read_of_no_segments_needs_no_right => pair(reads_nothing, idles),
-        "spec/events 4.4": transfer_receive_fills_its_segments_from_the_front => pair(sends_ten, receives_in_four),
-        "spec/events 4.4": transfer_into_a_longer_receive_reports_the_message_length => pair(sends_ten, receives_in_a_page),
-        "spec/events 4.2": transfer_cookies_are_returned_unchanged => pair(sends_odd_cookies, receives_odd_cookies),
-        "spec/events 4.2": transfer_buffer_is_free_after_its_completion => pair(reuses_its_buffer, receives_all_values),
-        "spec/events 12.33": transfer_one_buffer_can_be_posted_many_times => pair(sends_the_same, receives_into_the_same),
-        "spec/events 12.33": transfer_one_buffer_is_read_into_many_times => pair(reads_the_same, exports_memory),
-        "spec/events 12.4": transfer_sends_from_memory_without_local_read => pair(sends_from_write_only, receives_ten),
-        "spec/events 12.4": transfer_writes_from_memory_without_any_right => pair(writes_from_nothing, takes_a_write),
-        "spec/events 12.31": transfer_progresses_by_dequeue_only => pair(sends_and_polls, receives_and_polls),
-        "spec/events 12.20": transfer_flushed_work_alone_never_breaks => pair(flushes_quietly, posts_and_is_left),
+        "spec/events 5": transfer_send_arrives => pair(client_sends, server_receives),
+        "spec/consumers 1": transfer_rdma_write_arrives_while_the_target_sleeps => pair(client_writes, server_watches).shares_ia(),
+        "spec/consumers 1": transfer_send_arrives_while_the_receiver_calls_nothing => pair(client_sends_on_word, server_watches_recv),
+        "spec/consumers 1": transfer_rdma_read_is_served_while_the_target_sleeps => pair(client_reads, server_exports_memory),
+        "spec/consumers 3": transfer_write_completion_means_placed => pair(client_writes_then_says, server_frees_on_request),
+        "spec/consumers 4": transfer_send_waits_for_its_receive => pair(client_sends_on_word, server_posts_late),
+        "spec/consumers 5": transfer_in_both_directions_completes_in_order => pair(each_talks, each_talks),
+        "spec/consumers 19": transfer_of_no_segments_and_no_list_succeeds => pair(client_sends_nothing, server_receives_nothing),
+        "spec/events 4.4": transfer_rdma_write_of_no_segments_needs_no_right => pair(client_writes_nothing, server_idles),
+        "spec/events 4.4": transfer_rdma_read_of_no_segments_needs_no_right => pair(client_reads_nothing, server_idles),
+        "spec/events 4.4": transfer_receive_fills_its_segments_from_the_front => pair(client_sends_ten, server_receives_in_four),
+        "spec/events 4.4": transfer_into_a_longer_receive_reports_the_message_length => pair(client_sends_ten, server_receives_in_a_page),
+        "spec/events 4.2": transfer_cookies_are_returned_unchanged => pair(client_sends_odd_cookies, server_receives_odd_cookies),
+        "spec/events 4.2": transfer_buffer_is_free_after_its_completion => pair(client_reuses_its_buffer, server_receives_all_values),
+        "spec/events 12.33": transfer_one_buffer_can_be_posted_many_times => pair(client_sends_the_same, server_receives_into_the_same),
+        "spec/events 12.33": transfer_one_buffer_is_read_into_many_times => pair(client_reads_the_same, server_exports_memory),
+        "spec/events 12.4": transfer_sends_from_memory_without_local_read => pair(client_sends_from_write_only, server_receives_ten),
+        "spec/events 12.4": transfer_writes_from_memory_without_any_right => pair(client_writes_from_nothing, server_takes_a_write),
+        "spec/events 12.31": transfer_progresses_by_dequeue_only => pair(client_sends_and_polls, server_receives_and_polls),
+        "spec/events 12.20": transfer_flushed_work_alone_never_breaks => pair(client_flushes_quietly, server_posts_and_is_left),
     ]
 }
 
-fn sends(ctx: &Ctx) {
+fn client_sends(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(4096);
     memory.write_pattern(0, 1000, 7);
@@ -41,7 +41,7 @@ fn sends(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives(ctx: &Ctx) {
+fn server_receives(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(4096);
     conn.post_recv(0x22, memory.segment(8, 2000));
@@ -51,7 +51,7 @@ fn receives(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn writes(ctx: &Ctx) {
+fn client_writes(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(4096);
     memory.fill(9);
@@ -60,7 +60,7 @@ fn writes(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn watches(ctx: &Ctx) {
+fn server_watches(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(4096);
     ctx.send_target(memory.target(0, 4096));
@@ -69,7 +69,7 @@ fn watches(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn sends_on_word(ctx: &Ctx) {
+fn client_sends_on_word(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(5000);
     memory.fill(3);
@@ -79,7 +79,7 @@ fn sends_on_word(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn watches_recv(ctx: &Ctx) {
+fn server_watches_recv(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(5000);
     conn.post_recv(2, memory.segment(0, 5000));
@@ -92,7 +92,7 @@ fn watches_recv(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn posts_late(ctx: &Ctx) {
+fn server_posts_late(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(5000);
     // The peer posted its send before this barrier, so the message has probably arrived.
@@ -104,7 +104,7 @@ fn posts_late(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn reads(ctx: &Ctx) {
+fn client_reads(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(5000);
     conn.post_read(1, memory.segment(0, 5000), ctx.receive_target());
@@ -114,7 +114,7 @@ fn reads(ctx: &Ctx) {
 }
 
 /// Exports memory. The peer reads it while this role waits outside of DAT.
-fn exports_memory(ctx: &Ctx) {
+fn server_exports_memory(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(5000);
     memory.write_pattern(0, 5000, 9);
@@ -124,7 +124,7 @@ fn exports_memory(ctx: &Ctx) {
     expect_nothing(conn.request.h());
 }
 
-fn writes_then_says(ctx: &Ctx) {
+fn client_writes_then_says(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1 << 20);
     for round in 0..8 {
@@ -136,7 +136,7 @@ fn writes_then_says(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn frees_on_request(ctx: &Ctx) {
+fn server_frees_on_request(ctx: &Ctx) {
     let conn = ctx.connect();
     for round in 0..8 {
         let mut memory = conn.memory(1 << 20);
@@ -149,7 +149,7 @@ fn frees_on_request(ctx: &Ctx) {
 }
 
 /// Sends and receives a hundred messages at the same time, with eight outstanding.
-fn talks(ctx: &Ctx) {
+fn each_talks(ctx: &Ctx) {
     let conn = ctx.connect();
     let (out, into) = (conn.memory(8 * 3000), conn.memory(8 * 3000));
     let post_recv = |n: u64| conn.post_recv(n, into.segment(n as usize % 8 * 3000, 3000));
@@ -179,25 +179,25 @@ fn talks(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn sends_nothing(ctx: &Ctx) {
+fn client_sends_nothing(ctx: &Ctx) {
     let conn = ctx.connect();
     post_empty_send(&conn, 1);
     expect_dto(conn.request.h(), 1, DAT_DTO_SUCCESS, 0);
     ctx.meet();
 }
 
-fn receives_nothing(ctx: &Ctx) {
+fn server_receives_nothing(ctx: &Ctx) {
     let conn = ctx.connect();
     post_empty_recv(&conn, 2);
     expect_dto(conn.recv.h(), 2, DAT_DTO_SUCCESS, 0);
     ctx.meet();
 }
 
-fn writes_nothing(ctx: &Ctx) {
+fn client_writes_nothing(ctx: &Ctx) {
     moves_no_segments(ctx, Op::Write);
 }
 
-fn reads_nothing(ctx: &Ctx) {
+fn client_reads_nothing(ctx: &Ctx) {
     moves_no_segments(ctx, Op::Read);
 }
 
@@ -210,12 +210,12 @@ fn moves_no_segments(ctx: &Ctx, op: Op) {
     ctx.meet();
 }
 
-fn idles(ctx: &Ctx) {
+fn server_idles(ctx: &Ctx) {
     let _conn = ctx.connect();
     ctx.meet();
 }
 
-fn sends_ten(ctx: &Ctx) {
+fn client_sends_ten(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(10);
     memory.write_pattern(0, 10, 7);
@@ -224,7 +224,7 @@ fn sends_ten(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_in_four(ctx: &Ctx) {
+fn server_receives_in_four(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(1000);
     memory.fill(0xee);
@@ -238,7 +238,7 @@ fn receives_in_four(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_in_a_page(ctx: &Ctx) {
+fn server_receives_in_a_page(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(4096);
     memory.fill(0xee);
@@ -251,7 +251,7 @@ fn receives_in_a_page(ctx: &Ctx) {
 
 const ODD_COOKIES: [u64; 6] = [0, u64::MAX, 1 << 63, 0xdead_beef, 0, 0x0123_4567_89ab_cdef];
 
-fn sends_odd_cookies(ctx: &Ctx) {
+fn client_sends_odd_cookies(ctx: &Ctx) {
     let conn = ctx.connect();
     ODD_COOKIES.into_iter().for_each(|id| post_empty_send(&conn, id));
     ODD_COOKIES.into_iter().for_each(|id| {
@@ -261,7 +261,7 @@ fn sends_odd_cookies(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_odd_cookies(ctx: &Ctx) {
+fn server_receives_odd_cookies(ctx: &Ctx) {
     let conn = ctx.connect();
     ODD_COOKIES.into_iter().for_each(|id| post_empty_recv(&conn, !id));
     ODD_COOKIES.into_iter().for_each(|id| {
@@ -271,7 +271,7 @@ fn receives_odd_cookies(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn reuses_its_buffer(ctx: &Ctx) {
+fn client_reuses_its_buffer(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(2000);
     for round in 0..50 {
@@ -283,7 +283,7 @@ fn reuses_its_buffer(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_all_values(ctx: &Ctx) {
+fn server_receives_all_values(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(16 * 2000);
     let post = |n: u64| conn.post_recv(n, memory.segment(n as usize % 16 * 2000, 2000));
@@ -296,7 +296,7 @@ fn receives_all_values(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn sends_the_same(ctx: &Ctx) {
+fn client_sends_the_same(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(3000);
     memory.fill(5);
@@ -305,7 +305,7 @@ fn sends_the_same(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_into_the_same(ctx: &Ctx) {
+fn server_receives_into_the_same(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(3000);
     (0..16).for_each(|id| conn.post_recv(id, memory.segment(0, 3000)));
@@ -314,7 +314,7 @@ fn receives_into_the_same(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn reads_the_same(ctx: &Ctx) {
+fn client_reads_the_same(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(5000);
     let from = ctx.receive_target();
@@ -324,7 +324,7 @@ fn reads_the_same(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn sends_from_write_only(ctx: &Ctx) {
+fn client_sends_from_write_only(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.ia.memory_with(&conn.pz, 10, DAT_MEM_PRIV_LOCAL_WRITE_FLAG);
     memory.write_pattern(0, 10, 7);
@@ -333,7 +333,7 @@ fn sends_from_write_only(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_ten(ctx: &Ctx) {
+fn server_receives_ten(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(10);
     conn.post_recv(2, memory.segment(0, 10));
@@ -342,7 +342,7 @@ fn receives_ten(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn writes_from_nothing(ctx: &Ctx) {
+fn client_writes_from_nothing(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.ia.memory_with(&conn.pz, 5000, DAT_MEM_PRIV_NONE_FLAG);
     memory.write_pattern(0, 5000, 7);
@@ -351,7 +351,7 @@ fn writes_from_nothing(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn takes_a_write(ctx: &Ctx) {
+fn server_takes_a_write(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(5000);
     ctx.send_target(memory.target(0, 5000));
@@ -359,7 +359,7 @@ fn takes_a_write(ctx: &Ctx) {
     memory.expect_pattern(0, 5000, 7);
 }
 
-fn sends_and_polls(ctx: &Ctx) {
+fn client_sends_and_polls(ctx: &Ctx) {
     let conn = ctx.connect();
     let memory = conn.memory(100);
     for round in 0..200 {
@@ -371,11 +371,11 @@ fn sends_and_polls(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn receives_and_polls(ctx: &Ctx) {
-    sends_and_polls(ctx);
+fn server_receives_and_polls(ctx: &Ctx) {
+    client_sends_and_polls(ctx);
 }
 
-fn flushes_quietly(ctx: &Ctx) {
+fn client_flushes_quietly(ctx: &Ctx) {
     let conn = ctx.connect();
     post_empty_recv(&conn, 1);
     ctx.meet();
@@ -386,7 +386,7 @@ fn flushes_quietly(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn posts_and_is_left(ctx: &Ctx) {
+fn server_posts_and_is_left(ctx: &Ctx) {
     let conn = ctx.connect();
     post_empty_recv(&conn, 1);
     ctx.meet();

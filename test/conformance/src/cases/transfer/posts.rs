@@ -39,11 +39,11 @@ pub(crate) fn cases() -> Vec<Case> {
     let mut all = cases![
         "spec/events 4.4": post_recvs_up_to_the_requested_depth_and_not_above_the_reported_one,
         "spec/events 12.28": post_recvs_until_refused_then_reset,
-        "spec/events 4.4": post_recv_slot_is_free_at_its_completion => pair(sends_one_by_one, refills_its_queue),
-        "spec/events 4.4": post_requests_up_to_the_requested_depth_then_all_complete => pair(fills_its_queue, empties_it),
-        "spec/events 4.4": post_slots_of_suppressed_requests_are_free_without_an_event => pair(fills_by_suppressed, empties_it),
-        "spec/events 4.4": post_depth_of_one_request => pair(posts_one_at_a_time, empties_one_by_one),
-        "spec/events 4.4": post_of_the_requested_depth_on_evds_of_that_length => pair(runs_at_full_depth, serves_full_depth),
+        "spec/events 4.4": post_recv_slot_is_free_at_its_completion => pair(client_sends_one_by_one, server_refills_its_queue),
+        "spec/events 4.4": post_requests_up_to_the_requested_depth_then_all_complete => pair(client_fills_its_queue, server_empties_it),
+        "spec/events 4.4": post_slots_of_suppressed_requests_are_free_without_an_event => pair(client_fills_by_suppressed, server_empties_it),
+        "spec/events 4.4": post_depth_of_one_request => pair(client_posts_one_at_a_time, server_empties_one_by_one),
+        "spec/events 4.4": post_of_the_requested_depth_on_evds_of_that_length => pair(client_runs_at_full_depth, server_serves_full_depth),
     ];
     for (wrong, words) in WRONG {
         let all_ops = Op::ALL.into_iter().filter(|op| wrong != Wrong::NoRemote || Op::RDMA.contains(op));
@@ -209,7 +209,7 @@ fn post_recvs_until_refused_then_reset(ctx: &Ctx) {
     }
 }
 
-fn sends_one_by_one(ctx: &Ctx) {
+fn client_sends_one_by_one(ctx: &Ctx) {
     let conn = ctx.connect();
     ctx.meet();
     for id in 0..40 {
@@ -219,7 +219,7 @@ fn sends_one_by_one(ctx: &Ctx) {
     }
 }
 
-fn refills_its_queue(ctx: &Ctx) {
+fn server_refills_its_queue(ctx: &Ctx) {
     let conn = ctx.connect();
     // Fills the queue before the first message arrives: otherwise consumed receives would let further posts succeed.
     let posted = fill(&conn, Op::Recv, &NOWHERE);
@@ -231,7 +231,7 @@ fn refills_its_queue(ctx: &Ctx) {
     }
 }
 
-fn fills_its_queue(ctx: &Ctx) {
+fn client_fills_its_queue(ctx: &Ctx) {
     let conn = ctx.connect();
     let posted = fill(&conn, Op::Send, &NOWHERE);
     assert!(posted >= 16, "the queue holds {posted} requests, wanted at least 16");
@@ -240,7 +240,7 @@ fn fills_its_queue(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn empties_it(ctx: &Ctx) {
+fn server_empties_it(ctx: &Ctx) {
     let conn = ctx.connect();
     for id in 0..ctx.receive_number() {
         post_empty_recv(&conn, id);
@@ -249,7 +249,7 @@ fn empties_it(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn fills_by_suppressed(ctx: &Ctx) {
+fn client_fills_by_suppressed(ctx: &Ctx) {
     let conn = ctx.connect();
     let post = || Op::Send.call(&conn, 1, &[], &NOWHERE, DAT_COMPLETION_SUPPRESS_FLAG);
     let mut posted = 0;
@@ -270,7 +270,7 @@ fn fills_by_suppressed(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn posts_one_at_a_time(ctx: &Ctx) {
+fn client_posts_one_at_a_time(ctx: &Ctx) {
     let conn = ctx.connect_with(&setup(|attr| attr.max_request_dtos = 1));
     ctx.send_number(20);
     for id in 0..20 {
@@ -280,8 +280,8 @@ fn posts_one_at_a_time(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn empties_one_by_one(ctx: &Ctx) {
-    empties_it(ctx);
+fn server_empties_one_by_one(ctx: &Ctx) {
+    server_empties_it(ctx);
 }
 
 /// Depth and length of the EVDs in the full-depth run.
@@ -296,7 +296,7 @@ fn full_depth() -> Setup {
     setup
 }
 
-fn runs_at_full_depth(ctx: &Ctx) {
+fn client_runs_at_full_depth(ctx: &Ctx) {
     let conn = ctx.connect_with(&full_depth());
     let memory = conn.memory(1000);
     ctx.meet();
@@ -307,7 +307,7 @@ fn runs_at_full_depth(ctx: &Ctx) {
     ctx.meet();
 }
 
-fn serves_full_depth(ctx: &Ctx) {
+fn server_serves_full_depth(ctx: &Ctx) {
     let conn = ctx.connect_with(&full_depth());
     let memory = conn.memory(1000);
     (0..DEPTH).for_each(|id| conn.post_recv(id, memory.segment(0, 1000)));
