@@ -1,5 +1,5 @@
 //! Datagrams of connection set-up: request, reply, acknowledgement, reset (SM-4 to SM-8). On an established connection,
-//! datagrams also request and answer mappings of shared memory (spec/transports B2).
+//! datagrams also request and export mappings of shared memory (spec/transports B2).
 //!
 //! Each datagram begins with a fixed header of eight bytes. A request and an accepting reply add a payload with the
 //! parameters of the rings. Decoding validates all fields: for unknown types, other versions, and lengths and
@@ -11,7 +11,7 @@ use std::fmt;
 use super::message::SLOT;
 use super::offer::STAGING_BYTES;
 
-/// Major version of the protocol. A peer with another version gets a reject that names this reason.
+/// Major version of the protocol. A request of another version is rejected with `ReplyResult::NotUnderstood`.
 pub(crate) const VERSION: u8 = 1;
 /// Maximum length in bytes of the private data of a request or reply.
 pub(crate) const MAX_PRIVATE: usize = 256;
@@ -23,7 +23,7 @@ pub(crate) const MAX_DATAGRAM: usize = 8 + ConnectParams::LEN + MAX_PRIVATE;
 pub(crate) enum ReplyResult {
     /// Accepted; the payload follows.
     Accepted,
-    /// The consumer has not decided yet. The client repeats its request later.
+    /// The server's consumer has not decided yet. The client repeats its request later.
     Pending,
     /// The consumer rejected the request.
     Rejected,
@@ -61,7 +61,7 @@ impl RejectData {
 }
 
 impl ReplyResult {
-    /// Returns the code of the answer on the wire.
+    /// Returns the code of the result on the wire.
     fn code(self) -> u8 {
         match self {
             ReplyResult::Accepted => 0,
@@ -75,17 +75,17 @@ impl ReplyResult {
     }
 }
 
-/// Sizes of the areas of one process. Both processes compute offsets from the sizes, so the sizes are checked before an
-/// area is mapped.
+/// Sizes of the rings and buffers of one process. Both processes compute offsets from them, so a peer's sizes are checked
+/// before its segments are mapped.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Geometry {
     /// Number of slots of the request ring; a power of two.
     pub(crate) requests: u32,
     /// Number of slots of the response ring; a power of two.
     pub(crate) responses: u32,
-    /// Size of the message buffer in bytes; a multiple of the cache line.
+    /// Size of the message buffer in bytes; a multiple of 64.
     pub(crate) messages: u32,
-    /// Size of the RMA buffer in bytes; a multiple of the cache line.
+    /// Size of the RMA buffer in bytes, without the staging buffer; a multiple of 64.
     pub(crate) rma: u32,
 }
 
@@ -107,22 +107,23 @@ impl Geometry {
         self.responses_at() + self.responses as usize * SLOT
     }
 
-    /// Offset of the staging buffer for rendezvous offers in the RMA buffer; 0 if the RMA buffer is too small for one.
+    /// Offset of the staging buffer for rendezvous offers, which follows the RMA buffer in its segment.
     pub(crate) fn stage_at(&self) -> usize {
         self.rma as usize
     }
 
-    /// Length in bytes of the RMA buffer and the staging buffer.
+    /// Length in bytes of the segment with the RMA buffer and the staging buffer.
     pub(crate) fn rma_len(&self) -> usize {
         self.stage_at() + STAGING_BYTES
     }
 
-    /// Length in bytes of the whole area.
+    /// Length in bytes of the segment with the control line, the rings and the message buffer.
     pub(crate) fn area_len(&self) -> usize {
         self.messages_at() + self.messages as usize
     }
 
-    /// Maximum number of RMA fragments in flight. It is limited by the space for their answers in the response ring.
+    /// Maximum number of RMA fragments in flight to this process: half of the slots of its response ring, because the
+    /// ring may also contain other responses.
     pub(crate) fn max_fragments(&self) -> u32 {
         self.responses / 2
     }
@@ -139,18 +140,18 @@ impl Geometry {
 pub(crate) struct ConnectParams {
     /// Generation of the connection attempt.
     pub(crate) generation: u16,
-    /// Random number that identifies the receiver's attempt.
+    /// Random number of the client's attempt, which all datagrams of the attempt contain.
     pub(crate) token: u64,
-    /// Distinguishes this end point from earlier ones with the same path.
+    /// Number that distinguishes the sender's end point from earlier end points with the same path.
     pub(crate) endpoint: u64,
     /// Qualifier of the requested listener (requests only).
     pub(crate) qual: u64,
     pub(crate) geometry: Geometry,
-    /// Protection domain of the QP. The peer may access only memory of this domain.
+    /// Protection domain of the sender's QP. The receiver may access only memory of this domain.
     pub(crate) pd: u32,
-    /// Maximum number of outstanding RDMA reads of the peer.
+    /// Maximum number of outstanding RDMA reads that the sender accepts.
     pub(crate) reads: u32,
-    /// Number of slots of the table of registrations.
+    /// Number of entries of the sender's table of registrations.
     pub(crate) table_slots: u32,
     /// Address of a word in the sender's memory. The peer tests cross-memory attach by reading `probe_value` there and
     /// writing it back. 0: cross-memory attach is disabled.
@@ -158,7 +159,7 @@ pub(crate) struct ConnectParams {
     pub(crate) probe_value: u64,
     /// Whether the sender executes `membarrier` when it sets wake-up flags, so that the receiver needs no fence.
     pub(crate) barrier: bool,
-    /// The IA address in 16 bytes, with IPv4 addresses mapped to IPv6.
+    /// IP address of the sender's IA; an IPv4 address is mapped to IPv6.
     pub(crate) ip: [u8; 16],
 }
 
@@ -212,10 +213,11 @@ impl ConnectParams {
 /// An exported region of the sender's shared memory.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct ExportDescription {
-    /// The region, by its address in the sender's process.
+    /// Address of the region in the sender's process.
     pub(crate) address: u64,
+    /// Length of the region in bytes.
     pub(crate) length: u64,
-    /// Offset of the region in the file or segment.
+    /// Offset in bytes of the region in the file or System V segment.
     pub(crate) offset: u64,
     pub(crate) object: ExportedObject,
 }
@@ -256,18 +258,19 @@ impl ExportDescription {
 pub(crate) enum Datagram {
     /// Requests a connection. The server uses `id`, the client's id of the connection, in the FIFO words that it sends.
     Request { id: u32, params: ConnectParams, private_data: Vec<u8> },
-    /// Answers a request. `client` and `server` are the connection ids of both processes. `token` is the request's
-    /// token, so that an answer for an earlier end point of the client matches no attempt. If the request was not
-    /// understood, the token is 0.
+    /// Replies to a connection request. `client` and `server` are the ids of the connection at the two processes.
+    /// `token` is the request's token, so that a reply to an earlier end point of the client matches no attempt; 0 if
+    /// the request could not be decoded.
     Reply { client: u32, server: u32, token: u64, result: ReplyResult, accepted: Option<(ConnectParams, Vec<u8>)> },
-    /// The third step of the handshake: the client has mapped the server's areas.
+    /// Acknowledges an accepting reply: the client has mapped the server's segments.
     Ack { client: u32, server: u32, token: u64 },
-    /// Ends a connection attempt. `token` proves that the sender knows the attempt. `to` is the receiver's id, or 0 if
-    /// it is not known.
+    /// Ends a connection attempt. `token` proves that the sender knows the attempt. `to` is the connection's id at the
+    /// receiver; 0 if the sender does not know this id.
     Reset { from: u32, to: u32, token: u64 },
-    /// Requests a mapping of the region with this key. The ids and the token are those of an established connection.
+    /// Requests a mapping of the receiver's memory with this key. The ids and the token are those of an established
+    /// connection.
     MappingRequest { from: u32, to: u32, token: u64, key: u32 },
-    /// Answers a request for a mapping; `None`: refused.
+    /// Replies to a request for a mapping. `None`: the region is not exported to this connection.
     MappingReply { from: u32, to: u32, token: u64, key: u32, export: Option<ExportDescription> },
 }
 
@@ -286,13 +289,18 @@ pub(crate) enum DecodeError {
 impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            DecodeError::Short => f.write_str("it is too short"),
-            DecodeError::Trailing => f.write_str("it has bytes after its end"),
-            DecodeError::Type(found) => write!(f, "type {found} is unknown"),
-            DecodeError::Version(found) => write!(f, "its version is {found}, not {VERSION}"),
-            DecodeError::Geometry => f.write_str("its ring sizes are out of range"),
-            DecodeError::PrivateData => f.write_str("its private data are too long"),
-            DecodeError::Result(found) => write!(f, "result {found} is unknown"),
+            DecodeError::Short => f.write_str("datagram too short"),
+            DecodeError::Trailing => f.write_str("extra bytes at the end"),
+            DecodeError::Type(found) => write!(f, "unknown datagram type {found}"),
+            DecodeError::Version(found) => {
+                write!(
+                    f,
+                    "protocol version {found} instead of {VERSION}; use the same library version in both processes"
+                )
+            }
+            DecodeError::Geometry => f.write_str("ring sizes out of range"),
+            DecodeError::PrivateData => write!(f, "private data longer than {MAX_PRIVATE} bytes"),
+            DecodeError::Result(found) => write!(f, "unknown result {found}"),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! Liveness of a peer: the time of its last activity (CM-5).
 //!
-//! A heartbeat in the FIFO counts as activity. Progress on the connection counts too: this process has taken a message
-//! of the peer, or the peer has taken a message of this process. The engine checks at intervals.
+//! A heartbeat in the FIFO counts as activity. Progress on the connection counts too: this process has consumed a
+//! message of the peer, or the peer has consumed a message of this process. The engine checks at each heartbeat.
 #![forbid(unsafe_code)]
 
 use std::time::{Duration, Instant};
@@ -57,9 +57,9 @@ mod tests {
         let after = |seconds| begin + Duration::from_secs(seconds);
         let mut liveness = Liveness::new(begin);
         assert!(!liveness.has_timed_out(5, after(59), SILENCE));
-        assert!(!liveness.has_timed_out(5, after(119), SILENCE), "its last activity is more recent");
+        assert!(!liveness.has_timed_out(5, after(119), SILENCE), "the last activity was at second 59");
         assert!(liveness.has_timed_out(5, after(120), SILENCE));
-        assert!(!liveness.has_timed_out(6, after(500), SILENCE), "the progress was only detected late");
+        assert!(!liveness.has_timed_out(6, after(500), SILENCE), "progress counts when the check detects it");
     }
 
     #[test]

@@ -15,13 +15,13 @@ use dapl_software::listener_retry;
 use super::handshake::{Datagram, RejectData, ReplyResult};
 use super::liveness::Liveness;
 
-/// First interval after which a datagram is sent again if the peer's queue was full. The interval doubles each time.
-/// The queue is short, and a live peer empties it immediately.
+/// First interval after which a datagram is sent again because the peer's socket queue was full; the interval doubles
+/// each time. It is short because a live peer empties its queue immediately.
 const FIRST_FULL_RETRY: Duration = Duration::from_millis(1);
-/// First and maximum interval after which a request or reply is retransmitted. The interval doubles each time.
+// Intervals after which a request or reply is retransmitted: the interval doubles from the first to the maximum.
 const FIRST_RETRANSMIT: Duration = Duration::from_millis(20);
 const MAX_RETRANSMIT: Duration = Duration::from_millis(500);
-/// Interval between requests after the peer has answered that its consumer has not decided yet.
+/// Interval between requests after the peer has replied that its consumer has not decided yet.
 const PENDING_RETRANSMIT: Duration = Duration::from_secs(2);
 /// Maximum number of hand-offs of a request. Without a limit, two listeners could hand a request off to each other
 /// forever.
@@ -42,9 +42,9 @@ enum State {
     Replied(Outgoing),
     /// The connection is established.
     Open,
-    /// Passive side: the request was rejected. The answer is stored for a limited time.
+    /// Passive side: the request was rejected. The result is stored for a limited time, for repeated requests.
     Refused(ReplyResult),
-    /// Passive side: the requester has left before the consumer answered.
+    /// Passive side: the client has ended the attempt before the consumer has decided.
     Abandoned,
     /// The attempt or connection has ended, and the caller removes it.
     Closed,
@@ -70,7 +70,7 @@ impl Outgoing {
     }
 }
 
-/// An attempt of the active side that has no answer yet.
+/// An attempt of the active side to which no final reply has arrived.
 #[derive(Debug)]
 struct ActiveAttempt {
     request: Outgoing,
@@ -86,32 +86,32 @@ struct ActiveAttempt {
 /// Input of the state machine.
 #[derive(Clone, Debug, Eq, PartialEq)]
 pub(crate) enum Input {
-    /// The listener was found. The request must be sent to it with this token. After a hand-off the token must be a new
-    /// one, because the previous listener repeats its answer to the old token.
+    /// The lookup has found a listener, to which the request must be sent with this token. After a hand-off the token
+    /// must be a new one, because the previous listener may repeat its reply to the old token.
     Found { qual: u64, token: u64 },
     /// The lookup found no listener.
     NotFound,
     /// Result of the action `Transmit`.
     Sent(Delivery),
-    /// The peer answered the request. `server` is the peer's id of the connection, or 0 if no listener has the request.
+    /// A reply to the request arrived. `server` is the connection's id at the peer, or 0 if no listener has the request.
     Reply { server: u32, result: ReplyResult },
-    /// The peer's areas are mapped. The bytes are the private data of the reply.
+    /// The peer's segments are mapped. The bytes are the private data of the reply.
     Joined(Vec<u8>),
-    /// The peer's areas could not be mapped.
+    /// The peer's segments could not be mapped.
     JoinFailed,
     /// A duplicate of the request arrived.
     Repeated,
     /// The consumer accepts the request, with this reply.
     Accept(Datagram),
-    /// The consumer rejects the request, or the provider rejects it with this answer.
+    /// The consumer or the provider rejects the request, with this result.
     Refuse(ReplyResult),
-    /// The peer acknowledged the reply, or sent a message that implies the acknowledgement.
+    /// The client has acknowledged the reply, or has sent a message that implies the acknowledgement.
     Ack,
     /// A heartbeat or a message of this connection arrived (CM-5).
     Alive,
     /// The deadline has passed.
     Deadline,
-    /// The peer has reset the attempt, or the peer is dead.
+    /// The peer has ended the attempt or connection, or has exited.
     Gone,
     /// The consumer or the provider ends the attempt or connection locally.
     Close,
@@ -121,7 +121,7 @@ pub(crate) enum Input {
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) enum Delivery {
     Queued,
-    /// The peer's queue is full, or memory is short temporarily.
+    /// The peer's socket queue is full.
     Full,
     /// The peer has no socket.
     NoPeer,
@@ -134,27 +134,27 @@ pub(crate) enum Action {
     Lookup,
     /// Look up a listener on this qualifier of this host. The result is the input `Found` or `NotFound`.
     LookupQual(u64),
-    /// The end point has no socket. Remove its files.
+    /// Remove the files of the peer's end point, because it has no socket.
     CleanUp,
-    /// Send `Machine::outgoing` with the descriptors of the local areas. The result is the input `Sent`.
+    /// Send `Machine::outgoing` with the descriptors of the local segments. The result is the input `Sent`.
     Transmit,
     /// Send this datagram once.
     Send(Datagram),
-    /// Map the peer's areas. The result is the input `Joined` or `JoinFailed`.
+    /// Map the peer's segments. The result is the input `Joined` or `JoinFailed`.
     Join,
-    /// Acknowledge the reply. A FIFO word has the same effect.
+    /// Acknowledge the reply, by a datagram or a FIFO word.
     Ack,
-    /// Watch the process that answered, to detect its death.
+    /// Watch the process that has replied, to detect its exit.
     Watch,
     /// Mark the end on the control line, and wake the peer.
     Mark,
-    /// The peer has probably died. Take the messages that it sent before, then pass the input `Gone`.
+    /// The peer has probably exited. Handle the datagrams that it sent before, then pass the input `Gone`.
     Recheck,
     /// The connection is established. Report it, then start data transfer.
     Established(Vec<u8>),
     /// The peer's consumer rejected the attempt with this private data. Report the rejection.
     Rejected(RejectData),
-    /// The attempt or connection ended. Take the messages that have arrived, flush all other work, and report this
+    /// The attempt or connection ended. Deliver the messages that have arrived, flush all other work, and report this
     /// event.
     Ended(ConnectionEvent),
 }
@@ -164,9 +164,9 @@ pub(crate) enum Action {
 pub(crate) struct Machine {
     state: State,
     id: u32,
-    /// The peer's id of the connection; 0 if it is not known yet.
+    /// The connection's id at the peer; 0 if it is not known yet.
     peer_id: u32,
-    /// Number that the active side chose. It proves that a sender knows the attempt.
+    /// Random number chosen by the active side, which proves that the sender of a datagram knows the attempt.
     token: u64,
     due: Option<Instant>,
     liveness: Liveness,
@@ -185,7 +185,7 @@ impl Machine {
         Machine { state, id, peer_id: 0, token: 0, due: None, liveness: Liveness::new(now), silence }
     }
 
-    /// Creates a passive attempt for a request that the consumer must answer.
+    /// Creates a passive attempt for a request that the consumer must accept or reject.
     pub(crate) fn passive(id: u32, peer_id: u32, token: u64, silence: Duration, now: Instant) -> Self {
         Machine { state: State::Offered, id, peer_id, token, due: None, liveness: Liveness::new(now), silence }
     }
@@ -211,17 +211,17 @@ impl Machine {
         matches!(self.state, State::Closed)
     }
 
-    /// Whether the consumer has the request, and the requester has not left.
+    /// Whether the consumer has the request, and the client has not ended the attempt.
     pub(crate) fn is_offered(&self) -> bool {
         matches!(self.state, State::Offered)
     }
 
-    /// Whether the peer's areas are mapped.
+    /// Whether the peer's segments are mapped.
     pub(crate) fn is_joined(&self) -> bool {
         matches!(self.state, State::Replied(_) | State::Open)
     }
 
-    /// Returns the request or reply that is retransmitted.
+    /// Returns the request or reply to transmit; `None` in states without one.
     pub(crate) fn outgoing(&self) -> Option<&Datagram> {
         match &self.state {
             State::LookingUp(attempt) | State::Requested(attempt) => Some(&attempt.request.datagram),
@@ -323,8 +323,8 @@ impl Machine {
                 self.due = None;
                 (State::LookingUp(attempt), vec![Action::LookupQual(qual)])
             }
-            // The id 0 means that no listener has the request. A request that a listener had no space for is not
-            // repeated.
+            // Server id 0: there is no listener, so the lookup is repeated. Otherwise the accept queue was full, and the
+            // attempt ends.
             ReplyResult::NoListener if server == 0 => self.retry_lookup(attempt, now),
             ReplyResult::Rejected => (State::Closed, vec![Action::Ended(ConnectionEvent::PeerRejected)]),
             ReplyResult::RejectedWith(data) => (State::Closed, vec![Action::Rejected(data)]),
@@ -357,7 +357,7 @@ impl Machine {
                 self.liveness.record(now);
                 Action::Transmit
             }
-            // A missing acknowledgement counts as inactivity. The requester decides how long it waits for an answer.
+            // A missing acknowledgement counts as inactivity of the client.
             Input::Deadline if self.is_silent(0, now) => Action::Recheck,
             Input::Deadline => Action::Transmit,
             Input::Sent(Delivery::NoPeer) => Action::Recheck,
@@ -382,7 +382,7 @@ impl Machine {
                 self.liveness.record(now);
                 (State::Open, vec![])
             }
-            // The previous acknowledgement was lost.
+            // The server repeats its reply, because the acknowledgement was lost.
             Input::Reply { result: ReplyResult::Accepted, .. } => (State::Open, vec![Action::Ack]),
             Input::Gone => (State::Closed, vec![Action::Mark, Action::Ended(ConnectionEvent::Disconnected)]),
             Input::Close => (State::Closed, vec![Action::Mark]),
@@ -416,7 +416,7 @@ impl Machine {
         (State::LookingUp(attempt), vec![])
     }
 
-    /// Returns an answer for a request that has no connection.
+    /// Returns the action that sends a reply without connection parameters.
     fn reply(&self, result: ReplyResult) -> Action {
         let (client, server) = (self.peer_id, self.id);
         Action::Send(Datagram::Reply { client, server, token: self.token, result, accepted: None })

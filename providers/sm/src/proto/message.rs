@@ -23,15 +23,15 @@ pub(crate) enum Kind {
     RmaWrite = 2,
     /// The sender's RMA buffer has space for a fragment. The target must copy its memory there.
     RmaRead = 3,
-    /// Answer to an RMA fragment. `aux` is the line number of the fragment, the length field a status.
+    /// Response to an RMA fragment. `aux` is the line number of the fragment, the length field a status.
     RmaAck = 4,
-    /// A send could not be delivered. The length field is a status.
+    /// Negative response to a send that could not be delivered. The length field is a status.
     SendNak = 5,
     /// A rendezvous offer: a send whose bytes the receiver copies from the sender's memory. The length field is the
     /// number of segments.
     Offer = 6,
-    /// Answer to a rendezvous offer that the receiver cannot copy. The sender must copy the bytes, starting at byte
-    /// `aux`, to its staging buffer. The length field identifies the offer.
+    /// Response to a rendezvous offer that the receiver cannot copy. The sender must copy the bytes, starting at byte
+    /// `aux`, to its staging buffer. The length field is the low part of the offer's slot number.
     Stage = 7,
     /// A piece of a send with immediate data.
     SendImmediate = 8,
@@ -42,7 +42,7 @@ pub(crate) enum Kind {
     WriteImmediate = 10,
     /// An atomic operation that the target must execute. The body describes it ([`AtomicRequest`]).
     Atomic = 11,
-    /// Answer to an atomic operation. The length field is a status, the first word of the body the previous value.
+    /// Response to an atomic operation. The length field is a status, the first word of the body the previous value.
     AtomicAck = 12,
 }
 
@@ -130,8 +130,9 @@ pub(crate) struct Data {
     pub(crate) generation: u16,
     /// Number of the message; equal in all pieces of a message.
     pub(crate) message: u16,
-    /// Id of the connection at the sender, and at the receiver.
+    /// Id of the connection at the sender.
     pub(crate) source: u32,
+    /// Id of the connection at the receiver.
     pub(crate) destination: u32,
     /// Length of the whole message in bytes.
     pub(crate) size: u64,
@@ -160,8 +161,8 @@ impl Data {
     }
 }
 
-/// The header of an RMA fragment, in line 0 of the fragment (SM-19). The target may overwrite this header, so the
-/// initiator identifies a fragment by the line number in the answer.
+/// The header of an RMA fragment, in the first cache line of the fragment (SM-19). The target may overwrite it, so the
+/// initiator identifies a fragment by the line number in the response.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct Fragment {
     /// Remote key at the target.
@@ -196,8 +197,9 @@ impl Fragment {
 /// Body of a slot that contains an atomic operation.
 #[derive(Clone, Copy, Debug, Eq, PartialEq)]
 pub(crate) struct AtomicRequest {
-    /// Remote key and address at the target.
+    /// Remote key at the target.
     pub(crate) key: u32,
+    /// Address at the target, a multiple of 8.
     pub(crate) address: u64,
     pub(crate) operation: Atomic,
 }
@@ -210,7 +212,7 @@ impl AtomicRequest {
         [u64::from(self.key), self.address, kind, first, second]
     }
 
-    /// Decodes the body; `None` for an unknown operation, the key 0, or an unaligned address.
+    /// Decodes the body; `None` for an unknown operation, a key of more than 32 bits, or an unaligned address.
     pub(crate) fn decode([key, address, kind, first, second]: [u64; Self::WORDS]) -> Option<Self> {
         let operation = Atomic::decode([kind, first, second])?;
         let request = AtomicRequest { key: u32::try_from(key).ok()?, address, operation };
@@ -225,7 +227,7 @@ pub(crate) enum Note {
     Wake(u32),
     /// A heartbeat of the connection with this id.
     Alive(u32),
-    /// The connection with this id was ended. The control line contains the reason.
+    /// The connection with this id was ended. The sender has marked the end on its control line.
     Reset(u32),
 }
 
@@ -253,7 +255,8 @@ impl Note {
         }
     }
 
-    /// Decodes the words of one read. `None`: another reader has taken part of a word, so words may be lost.
+    /// Decodes the words of one read. `None`: a word is incomplete or invalid, so another process has read or written
+    /// the FIFO, and words may be lost.
     pub(crate) fn all(bytes: &[u8]) -> Option<Vec<Self>> {
         let (words, rest) = bytes.as_chunks::<4>();
         let notes = words.iter().map(|word| Note::decode(*word)).collect();
@@ -272,7 +275,7 @@ mod tests {
                 assert_eq!(header.encode(), word);
             }
         }
-        assert_eq!(Header::decode(0), None, "fresh memory is no message");
+        assert_eq!(Header::decode(0), None, "zeroed memory contains no message");
         let long =
             Header { kind: Kind::Send, first: true, last: false, inline: false, solicited: true, length: 0xFF_FFFF };
         assert_eq!(Header::decode(long.encode()), Some(long));

@@ -12,14 +12,14 @@ use super::message::INLINE;
 pub(crate) const WORDS: usize = INLINE / 8 - 1;
 /// Maximum number of segments of a rendezvous offer.
 pub(crate) const MAX_SEGMENTS: usize = WORDS / 2;
-/// Number of bytes that a process copies before it serves other connections, or checks for a help request.
+/// Maximum length in bytes of the part that one process copies in one step.
 pub(crate) const MAX_PART_BYTES: u64 = 256 << 10;
-/// Minimum length in bytes of a part that the sender is asked to copy.
+/// Minimum number of remaining bytes of a message from which a part is delegated to the sender.
 const MIN_DELEGATED_BYTES: u64 = 48 << 10;
-/// Alignment in bytes of the part that the sender copies, relative to the first byte of the message.
+/// Alignment in bytes of the begin of a delegated part, relative to the first of the remaining bytes.
 const PAGE: u64 = 4096;
-/// Size in bytes of the staging buffer behind a sender's RMA buffer. It is used for offers that the receiver cannot
-/// copy.
+/// Size in bytes of the staging buffer that follows a sender's RMA buffer. It is used for offers that the receiver cannot
+/// copy itself.
 pub(crate) const STAGING_BYTES: usize = 4 << 10;
 
 /// A segment of the sender's memory.
@@ -49,8 +49,8 @@ pub(crate) fn parts(count: u32, total: u64, words: [u64; WORDS]) -> Option<impl 
     (sum == total && parts().all(|part| part.length > 0)).then(parts)
 }
 
-/// Splits the next bytes into the part that the receiver copies from the front, and the following part, which the
-/// helper copies, if there is one.
+/// Returns the lengths of the next two parts of the `left` remaining bytes: the part that the receiver copies, and the
+/// part that is delegated to the sender; 0 if `has_helper` is false or few bytes remain.
 pub(crate) fn split(left: u64, has_helper: bool) -> (u64, u64) {
     if !has_helper || left < MIN_DELEGATED_BYTES {
         return (left.min(MAX_PART_BYTES), 0);
@@ -65,7 +65,7 @@ pub(crate) fn staged(count: u64, length: usize) -> u64 {
     count << 32 | length as u64
 }
 
-/// Returns the slot number of an offer, truncated to the length field of an answer.
+/// Returns the slot number of an offer, truncated to the 24-bit length field of a response.
 pub(crate) fn short(slot: u64) -> u32 {
     slot as u32 & 0xFF_FFFF
 }

@@ -1,8 +1,8 @@
 //! Pieces of long sends, numbered by the sender and reassembled by the receiver (CM-2, CM-3, CM-7).
 //!
-//! A piece contains the message number, the connection and the generation. A violation returns an `Err` with the
-//! reason, and ends the connection. A ring preserves order, so one message is in progress at a time, and each piece
-//! continues the previous piece. This module does not access the bytes.
+//! The data header of a piece contains the message number, the connection ids and the generation. An invalid header ends
+//! the connection. A ring preserves order, so one message is in progress at a time, and each piece continues the
+//! previous piece. This module does not access the bytes.
 #![forbid(unsafe_code)]
 
 use super::message::{Data, Header};
@@ -22,7 +22,7 @@ pub(crate) struct Route {
 #[derive(Debug)]
 pub(crate) struct Numbering {
     route: Route,
-    /// Number of the last message.
+    /// Number of the last message; wraps around.
     message: u16,
 }
 
@@ -54,7 +54,7 @@ pub(crate) struct Reassembly {
     route: Route,
     /// Number of the last message that began in pieces.
     message: u16,
-    /// Number of bytes that were placed of the message in progress, and its total length.
+    /// Position of the next piece of the message in progress; `None` between messages.
     under_way: Option<FragmentPosition>,
 }
 
@@ -63,8 +63,9 @@ impl Reassembly {
         Reassembly { route, message: 0, under_way: None }
     }
 
-    /// Returns the position of a piece, or of a message that fits in its slot. The data header is read only if there is
-    /// one. May be called again while the piece waits for a receive.
+    /// Checks the headers of a piece, or of a message that fits in its slot, and returns its position. `words` returns
+    /// the data header; it is not called for a message that fits in its slot. May be called again while the piece waits
+    /// for a receive. Errors: a description of the invalid data.
     #[inline]
     pub(crate) fn look(
         &self,
@@ -109,7 +110,7 @@ impl Reassembly {
         self.under_way.is_none()
     }
 
-    /// Records that the bytes of the piece were placed.
+    /// Records that the bytes of a checked piece were copied to its receive.
     #[inline]
     pub(crate) fn took(&mut self, header: &Header, part: FragmentPosition) {
         if header.inline {
@@ -142,7 +143,7 @@ mod tests {
     /// Processes a piece as the receive direction does.
     fn feed(reassembly: &mut Reassembly, header: Header, data: Data) -> Result<FragmentPosition, &'static str> {
         let part = reassembly.look(&header, || data.encode())?;
-        assert_eq!(reassembly.look(&header, || data.encode()), Ok(part), "it may wait, and be asked about again");
+        assert_eq!(reassembly.look(&header, || data.encode()), Ok(part), "a check does not change the state");
         reassembly.took(&header, part);
         Ok(part)
     }
